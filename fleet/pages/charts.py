@@ -1,4 +1,4 @@
-"""What charts draw, as JSON, or as a table for those without scripts: one address per chart."""
+"""The data of charts, as JSON or as an HTML table: one address per chart."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -29,9 +29,9 @@ from telemetry.store.hot import open_store
 
 
 def chart_table(request: HttpRequest, body: bytes | str) -> HttpResponse | None:
-    """Answer with the page of a chart's figures; None where JSON is what is asked for.
+    """Return a chart's figures as an HTML page; None if the request prefers JSON.
 
-    The address tells whose chart it is: ``/runs/llama/charts/share``, ``/overview/shares``.
+    The title comes from the address: ``/runs/llama/charts/share``, ``/overview/shares``.
     """
     if request.get_preferred_type(["application/json", "text/html"]) != "text/html":
         return None
@@ -167,7 +167,7 @@ def _asks(query: Mapping[str, str]) -> bool:
 
 
 def _cached(request: HttpRequest, body: bytes, window: Window, *, now: datetime) -> HttpResponse:
-    """Answer with a tag to compare by; what is past may be kept longer."""
+    """Respond with an ETag; the past is cached longer."""
     tag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     same = request.headers.get("If-None-Match") == tag
     response = HttpResponseNotModified() if same else HttpResponse(body, "application/json")

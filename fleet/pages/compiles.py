@@ -53,7 +53,7 @@ def compiles_context(page: str = "1", **filters: str) -> dict[str, Any]:
 
 @require_safe
 def compile_list(request: HtmxRequest) -> HttpResponse:
-    """List what was compiled though nobody announced it, and what each run's cache did."""
+    """List unplanned compiles, and the cache figures of each run."""
     asked = {name: request.GET.get(name, "") for name in FILTERS}
     runs = Run.objects.filter(compiles__isnull=False).distinct().order_by("name")
     names = list(runs.values_list("name", "team")[:MOST_RUNS])

@@ -1,4 +1,4 @@
-"""Page of the prices: what holds now, what held and will, and a form for a new one; for leads."""
+"""Pages of budgets, of the cost of a run, and of prices."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,7 +32,7 @@ N_WITHDRAWN = 50
 
 
 def budgets_context() -> dict[str, Any]:
-    """Return how every budget stands, and those withdrawn."""
+    """Return the status of every budget, and withdrawn budgets."""
     now = timezone.now()
     return {
         "burns": budgets.budget_statuses(now=now),
@@ -70,7 +70,7 @@ def budget_list(request: HtmxRequest) -> HttpResponse:
 @require_POST
 @requires("lead")
 def budget_end(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Withdraw a budget: it is watched no more."""
+    """Withdraw a budget."""
     budget = get_object_or_404(Budget.objects.select_related("run"), pk=pk)
     if budgets.end_budget(budget, by=request.user.get_username(), now=timezone.now()):
         messages.success(request, f"Budget of {budget.name} withdrawn.")
@@ -84,13 +84,13 @@ MONEY_PARTIALS = ("money",)
 
 
 def brief_money(run: Run, *, now: datetime) -> dict[str, Any]:
-    """Return the panel of a run, worked out only once something shows it."""
+    """Return the cost panel of a run, computed when first used."""
     hot = open_store(settings.REDIS_URL)
     return {"money": SimpleLazyObject(lambda: brief_panel(hot, run, now=now))}
 
 
 def money_context(name: str) -> dict[str, Any]:
-    """Return what changes on the page of one run's money."""
+    """Return the live part of the page of a run's cost."""
     run = get_object_or_404(with_cost_fields(Run.objects.all()), name=name)
     money = brief_panel(open_store(settings.REDIS_URL), run, now=timezone.now())
     return {"run": run, "money": money}
@@ -98,7 +98,7 @@ def money_context(name: str) -> dict[str, Any]:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def run_money(request: HtmxRequest, name: str) -> HttpResponseBase:
-    """Show what a run's dollars went into; leads say how long it is to be."""
+    """Show the cost of a run by activity; leads set its training length."""
     run = get_object_or_404(Run, name=name)
     if request.method == "POST":
         return _set_length(request, run)
@@ -146,7 +146,7 @@ N_HISTORY = 200
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
-    """What a team pays for a type, by contract or, where that is None, by the catalogue."""
+    """The current price of an instance type for a team: a contract, else the published one."""
 
     instance_type: str
     team: str
@@ -161,7 +161,7 @@ class PriceRow:
 
 
 def rows_of(prices: list[TeamPrice], *, now: datetime) -> list[PriceRow]:
-    """Return what holds now, by type and team: of contracts, and of runs under way."""
+    """Return current prices by type and team, of contracts and of active runs."""
     active: dict[tuple[str, str], int] = {}
     for key in Run.objects.active().values_list("instance_type", "team"):
         active[key] = active.get(key, 0) + 1
@@ -177,7 +177,7 @@ def rows_of(prices: list[TeamPrice], *, now: datetime) -> list[PriceRow]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("lead")
 def price_list(request: HtmxRequest) -> HttpResponse:
-    """List the prices that hold, with their history; set a new one from a date on."""
+    """List current prices and their history; set a new one."""
     now = timezone.now()
     form = PriceForm(request.POST if request.method == "POST" else None, now=now)
     if form.is_valid():

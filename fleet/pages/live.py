@@ -38,11 +38,11 @@ from telemetry.store.hot import TICKS, HotStore, open_store
 logger = logging.getLogger(__name__)
 
 STALE_AFTER_S = 5.0
-# A tick's shards arrive within a moment of each other: wait for them, and draw once.
+# The shards of a tick arrive shortly after each other: wait for them and render once.
 GATHER_S = 0.05
-# Between two drawings at least so long; a tick that comes meanwhile is drawn right after.
+# The least time between two renderings.
 REST_S = 0.4
-# Without word from Redis (or without Redis) look every second all the same.
+# Without a message from Redis, render every second.
 FALLBACK_S = 1.0
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
@@ -50,43 +50,41 @@ _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 @require_GET
 async def live(request: HttpRequest) -> HttpResponseBase:
-    """Stream what changes on one page; a topic that does not exist is refused."""
+    """Stream the changes of one topic."""
     filters = {
         name: value for name, value in request.GET.dict().items() if name != "topic" and value
     }
     try:
         topic = live_topic(TOPICS, request.GET.get("topic", ""), filters)
-        await _let_in(request, topic)
-        told = await hub().glance(topic)
+        await _check_role(request, topic)
+        events = await hub().glance(topic)
     except UnknownTopicError as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
     except CrowdedError:
         return HttpResponse("Too many open streams.", status=503, headers={"Retry-After": "10"})
     except (DatabaseError, RedisError) as error:
-        # The page says "reconnecting" and the browser comes back by itself.
+        # The page shows "reconnecting", and the browser reconnects.
         logger.warning("No stream for %s: %r", topic.key, error)
         return HttpResponse("The store is unavailable.", status=503, headers={"Retry-After": "2"})
     return StreamingHttpResponse(
-        hub().stream(topic, told),
+        hub().stream(topic, events),
         content_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _let_in(request: HttpRequest, topic: LiveTopic) -> None:
-    """Refuse whoever may not read the page either; most pages are everybody's."""
+async def _check_role(request: HttpRequest, topic: LiveTopic) -> None:
     role = topic.topic.role
     if role != ROLES[0] and not await sync_to_async(has_role)(request.user, role):
         raise PermissionDenied(f"This needs the role {role}.")
 
 
 def hub() -> Hub:
-    """Return the hub of this process's event loop."""
     return _hubs.setdefault(asyncio.get_running_loop(), Hub(ticks=ticks, head=head))
 
 
 async def ticks() -> AsyncGenerator[None]:
-    """Yield soon after each tick, and every second where Redis does not tell of any."""
+    """Yield soon after each tick, and every second without one."""
     async with AsyncRedis.from_url(settings.REDIS_URL, socket_connect_timeout=1) as redis:
         while True:
             try:
@@ -102,7 +100,7 @@ async def ticks() -> AsyncGenerator[None]:
 
 
 async def _tick(channel: PubSub) -> None:
-    """Wait for word of a tick, or until it is time anyway; then take in all that was said."""
+    """Wait for a tick or the time limit, then drop further messages of the same tick."""
     if await channel.get_message(timeout=FALLBACK_S) is None:
         return
     await asyncio.sleep(GATHER_S)
@@ -111,34 +109,29 @@ async def _tick(channel: PubSub) -> None:
 
 
 def head(n_watchers: int) -> Events:
-    """Tell every page how fresh the data are and how many alerts nobody has."""
+    """Render the header of every page: the age of the data, and unacknowledged alerts."""
     return {"tick": event("tick", as_json(_freshness(n_watchers)))}
 
 
-def _process() -> str:
-    """Name this process among all that serve pages."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
 def _freshness(n_watchers: int) -> dict[str, Any]:
-    now_s = round(time.time(), 1)
+    now_s, process = round(time.time(), 1), f"{socket.gethostname()}:{os.getpid()}"
     try:
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-        hot.gauge_share("stream_clients", n_watchers, by=_process(), now_s=now_s)
-        heard = (*hot.last_seen().values(), *map(int, reporting_nodes(hot).values()))
-        tick = max(heard, default=None)
+        hot.gauge_share("stream_clients", n_watchers, by=process, now_s=now_s)
+        reported = (*hot.last_seen().values(), *map(int, reporting_nodes(hot).values()))
+        tick = max(reported, default=None)
         firing = Alert.objects.open().unacknowledged().count()
         is_fresh = tick is not None and now_s - tick <= STALE_AFTER_S
-        told = {"why": ""} if is_fresh else _reporting(hot, now_s)
+        state = {"why": ""} if is_fresh else _reporting(hot, now_s)
     except RedisError:
         return {"now": now_s, "tick": None, "why": "Redis is not responding"}
     except DatabaseError:
         return {"now": now_s, "tick": None, "why": "the database is not responding"}
-    return {"now": now_s, "tick": tick, "firing": firing, **told}
+    return {"now": now_s, "tick": tick, "firing": firing, **state}
 
 
 def _reporting(hot: HotStore, now_s: float) -> dict[str, Any]:
-    """Say of data that are old whether nodes are silent, or data only come late."""
+    """Return for old data whether nodes are silent or data arrive late."""
     n_reporting, n_expected = reporting_now(hot, now_s=now_s)
     if not n_reporting:
         return {"why": "no nodes are reporting"}

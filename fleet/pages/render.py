@@ -1,4 +1,4 @@
-"""How every page answers: whole, or only the part that htmx wants to replace."""
+"""Render a whole page, or only the partial that htmx replaces."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
@@ -14,32 +14,31 @@ LONGEST = 100
 
 
 class Filter:
-    """A filter whose fields, all of them texts, are the parameters of an address.
+    """A list filter with the parameters of an address as text fields; for dataclasses.
 
-    To be inherited by dataclasses; a field that is empty keeps everything.
+    An empty field matches everything.
     """
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Self:
-        """Read the filter from an address."""
         names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         return cls(**{name: query.get(name, "").strip()[:LONGEST] for name in names})
 
     @property
     def query(self) -> str:
-        """Return the filter as an address holds it; empty where it keeps everything."""
+        """Return the filter as a query string."""
         given = asdict(self)  # type: ignore[call-overload]
         return urlencode({name: value for name, value in given.items() if value})
 
     @property
     def words(self) -> str:
-        """Return the filter as a person reads it: state firing, run llama."""
+        """Return the filter as text: state firing, run llama."""
         given = asdict(self)  # type: ignore[call-overload]
         return ", ".join(f"{name} {value}" for name, value in given.items() if value)
 
 
 def with_page(query: str, number: int) -> str:
-    """Return a filter's query along with the page that is read; the first goes without saying."""
+    """Return a filter's query with the page number; the first page is left out."""
     return "&".join(filter(None, (query, f"page={number}" if number > 1 else "")))
 
 

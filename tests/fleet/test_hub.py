@@ -143,7 +143,7 @@ def test_only_what_changed_is_told() -> None:
         topic, _ = counting()
         watcher = Watcher()
         room = Room(topic, {"strip": b"a;", "runs": b"b;"}, {watcher})
-        room.tell({"strip": b"a;", "runs": b"c;"})
+        room.send({"strip": b"a;", "runs": b"c;"})
         return await watcher.read()
 
     assert watch(story()) == b"c;"
