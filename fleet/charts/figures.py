@@ -288,21 +288,14 @@ def table_of(drawn: Mapping[str, Any]) -> ChartTable:
         for label, values in zip(drawn.get("rows", ()), drawn.get("values", ()), strict=True)
     ]
     write = WRITERS.get(drawn["unit"], si)
-    names = list(drawn.get("labels", ()))
-    order = range(len(names)) if names else _newest_first(len(drawn["t"]))
-    first = names or [_table_time(second) for second in drawn["t"]]
+    names, n = list(drawn.get("labels", ())), len(drawn["t"])
+    order = range(len(names)) if names else range(n - 1, -1, -max(1, -(-n // MOST_ROWS)))
+    first = names or [
+        f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}" for second in drawn["t"]
+    ]
     heads = ["" if names else "UTC", *(column["label"] for column in columns)]
     rows = [[first[i], *(write(column["values"][i]) for column in columns)] for i in order]
     return ChartTable(heads, rows, reach_in_words(drawn.get("reach", ())))
-
-
-def _newest_first(n: int) -> range:
-    """Count down, to the greatest length of a table."""
-    return range(n - 1, -1, -max(1, -(-n // MOST_ROWS)))
-
-
-def _table_time(second: float) -> str:
-    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 MOST = 40

@@ -287,7 +287,9 @@ class Collector:
         moment = self._clock.now()
         for n_later in range(len(reports) - 1, -1, -1):
             sysfs = {} if n_later else self._read_sysfs(moment, alone=False)
-            made = _earlier(moment, n_later * self._period_s)
+            # Queued reports were made one period apart.
+            earlier_s = n_later * self._period_s
+            made = Moment(moment.wall_s - earlier_s, moment.up_s - earlier_s)
             yield MONITOR, made, encode_tail(reports[-1 - n_later], sysfs)
         if reports:
             self._last_report_s = moment.up_s
@@ -335,11 +337,6 @@ class Collector:
         for device in efa["devices"]:
             if device["device"] in latencies:
                 device["latency_s"] = latencies[device["device"]]
-
-
-def _earlier(moment: Moment, s: float) -> Moment:
-    """Return the moment ``s`` seconds earlier; queued reports were made one period apart."""
-    return Moment(moment.wall_s - s, moment.up_s - s)
 
 
 def instance_id() -> str:

@@ -10,14 +10,10 @@ from pathlib import Path
 import msgspec
 
 from telemetry.catalog import Source
-from telemetry.checks.operator_readers import read_operators
 from telemetry.checks.operators import (
     CUSTOM_CALL,
     CompilerReport,
     Operator,
-    OperatorFileKind,
-    OperatorList,
-    SupportError,
 )
 
 FILE = Path(__file__).parent / "operators.toml"
@@ -167,19 +163,3 @@ def _by_what_is_published(
     if lowered := published.lowerings.names.get(name):
         return SupportState.SUPPORTED, Basis.LOWERING, lowered
     return SupportState.UNKNOWN, Basis.NONE, ""
-
-
-__all__ = [
-    "Basis",
-    "CompilerReport",
-    "Operator",
-    "OperatorFileKind",
-    "OperatorJudgement",
-    "OperatorList",
-    "Published",
-    "SupportError",
-    "SupportState",
-    "judge",
-    "published",
-    "read_operators",
-]

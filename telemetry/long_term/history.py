@@ -96,13 +96,10 @@ def selector(name: str, **labels: str) -> str:
     >>> selector("up", node='a"} or {b="')
     'up{node="a\\"} or {b=\\""}'
     """
-    pairs = ",".join(f'{label}="{_quoted(value)}"' for label, value in labels.items())
+    plain = {label: value.encode("utf-8", "replace").decode() for label, value in labels.items()}
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    pairs = ",".join(f'{label}="{value.translate(escapes)}"' for label, value in plain.items())
     return f"{name}{{{pairs}}}"
-
-
-def _quoted(value: str) -> str:
-    plain = value.encode("utf-8", "replace").decode()
-    return plain.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 # Aggregation over a longer time, in the order of STATS.
@@ -211,18 +208,14 @@ def _lay(column: FloatArray, found: PromSeries, t_s: IntArray, every_s: int) -> 
 
 
 def _filled(values: FloatArray, other: FloatArray) -> FloatArray:
-    wide = max(values.shape[1], other.shape[1])
-    values, other = (
-        _apart(each, wide // N_STATS).reshape(len(values), wide) for each in (values, other)
-    )
-    return np.where(np.isnan(values), other, values)
-
-
-def _apart(values: FloatArray, n_parts: int) -> FloatArray:
-    """Pad (n, 3 * m) to (n, 3, n_parts) with NaN."""
-    stats = values.reshape(len(values), N_STATS, -1)
-    lacking = [(0, 0), (0, 0), (0, n_parts - stats.shape[2])]
-    return np.pad(stats, lacking, constant_values=np.nan)
+    """Replace NaN in (n, 3 * n_parts) by other values; either may have fewer parts."""
+    n, n_parts = len(values), max(values.shape[1], other.shape[1]) // N_STATS
+    padded = []
+    for each in (values, other):
+        stats = each.reshape(n, N_STATS, -1)
+        lacking = [(0, 0), (0, 0), (0, n_parts - stats.shape[2])]
+        padded.append(np.pad(stats, lacking, constant_values=np.nan).reshape(n, -1))
+    return np.where(np.isnan(padded[0]), padded[1], padded[0])
 
 
 @lru_cache(maxsize=4)
