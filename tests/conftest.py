@@ -1,4 +1,4 @@
-"""What every test may ask for: a real Redis of its own, a browser, nodes with characters."""
+"""Fixtures of every test: a real Redis, a browser, a run of four nodes."""
 
 import gc
 import itertools
@@ -23,16 +23,15 @@ from redis import Redis
 
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
-from tests.console import LEFT, bad_of
+from tests.console import LEFT, real_errors
 from tests.parts import N_REDIS_DATABASES, NOON, postgres_program, redis_server
 from tests.serving import served
 
-NOBODY_LISTENS = "redis://127.0.0.1:1/0"
+NO_SERVER = "redis://127.0.0.1:1/0"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
-# An example takes milliseconds, on a busy machine a hundred times as long; what takes longer
-# still has gone wrong.
-hypothesis.settings.register_profile("patient", deadline=timedelta(seconds=5))
-hypothesis.settings.load_profile("patient")
+# An example takes milliseconds, and a hundred times as long on a busy machine.
+hypothesis.settings.register_profile("slow_machine", deadline=timedelta(seconds=5))
+hypothesis.settings.load_profile("slow_machine")
 CHROMIUM_WITHIN_S = 60.0
 CHROMIUM_FLAGS = (
     "--headless",
@@ -117,29 +116,29 @@ def pytest_collection_finish() -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    """Say after a failure how to see the same order, and the same chance, again."""
+    """Print the seed of the random order after a failure."""
     seed = config.getoption("randomly_seed", default=None)
     if exitstatus and seed is not None:
-        terminalreporter.write_line(f"See this random order again: --randomly-seed={seed}")
+        terminalreporter.write_line(f"Repeat this random order with --randomly-seed={seed}")
 
 
 def pytest_report_header() -> list[str]:
-    """Say what is missing on this machine."""
+    """Name the programs that are missing on this machine."""
     missing = [marker for marker, name in PROGRAMS.items() if not shutil.which(name)]
     return [f"missing here: {name}; its tests are left out unless CI is set" for name in missing]
 
 
 @pytest.fixture(autouse=True)
-def _no_redis_unless_asked(settings: Settings) -> None:
-    """Keep tests that ask for no Redis from talking to one that happens to run here."""
-    settings.REDIS_URL = settings.CELERY_BROKER_URL = NOBODY_LISTENS
+def _no_redis_by_default(settings: Settings) -> None:
+    """Keep tests without a Redis fixture from reaching one that happens to run here."""
+    settings.REDIS_URL = settings.CELERY_BROKER_URL = NO_SERVER
 
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(
     tmp_path_factory: pytest.TempPathFactory, django_db_modify_db_settings_parallel_suffix: None
 ) -> None:
-    """Give each test process a database of its own, on SQLite a file that threads may share."""
+    """Let threads share the database of a test process: on SQLite it is a file."""
     connection.settings_dict["CONN_MAX_AGE"] = 0
     if connection.vendor == "sqlite":
         folder = tmp_path_factory.mktemp("database")
@@ -197,7 +196,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 def redis_of_the_session(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, Iterator[int]]]:
-    """Run one Redis per test process; every test gets an empty database of it."""
+    """Run one Redis per test process; each test uses another database of it."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         yield url, itertools.cycle(range(N_REDIS_DATABASES))
 
@@ -206,9 +205,9 @@ def redis_of_the_session(
 def redis_url(
     redis_of_the_session: tuple[str, Iterator[int]],
     settings: Settings,
-    _no_redis_unless_asked: None,
+    _no_redis_by_default: None,
 ) -> Iterator[str]:
-    """Give an empty Redis, which the settings name too."""
+    """Give an empty Redis; the settings point to it."""
     server, numbers = redis_of_the_session
     url = f"{server}/{next(numbers)}"
     settings.REDIS_URL = settings.CELERY_BROKER_URL = url
@@ -233,7 +232,7 @@ def hot(redis: Redis) -> HotStore:
 
 @pytest.fixture
 def address(transactional_db: None, redis_url: str) -> Iterator[str]:
-    """Serve everything, streams included, and give its address without a slash."""
+    """Run a web server, streams included; gives its address without a slash."""
     with served() as url:
         yield url
 
@@ -244,15 +243,20 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("chromium")
     command = [CHROMIUM, *CHROMIUM_FLAGS, "--remote-debugging-port=0", f"--user-data-dir={folder}"]
     with (folder / "log").open("wb") as log:
-        program = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        program = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"TMPDIR": str(folder)},
+        )
     try:
         # It writes its port there once it listens.
-        told, deadline = folder / "DevToolsActivePort", time.monotonic() + CHROMIUM_WITHIN_S
-        while not (told.exists() and told.read_text().count("\n")):
+        port, deadline = folder / "DevToolsActivePort", time.monotonic() + CHROMIUM_WITHIN_S
+        while not (port.exists() and port.read_text().count("\n")):
             assert program.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, (folder / "log").read_text()
             time.sleep(0.05)
-        yield f"http://127.0.0.1:{told.read_text().split()[0]}"
+        yield f"http://127.0.0.1:{port.read_text().split()[0]}"
     finally:
         program.terminate()
         program.wait()
@@ -262,21 +266,23 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def browser(chromium: str) -> Iterator[Browser]:
     """Connect to Chromium, per module: while it lasts, Playwright's loop occupies this thread."""
     with sync_playwright() as playwright:
-        yield playwright.chromium.connect_over_cdp(chromium)
+        connected = playwright.chromium.connect_over_cdp(chromium)
+        yield connected
+        connected.close()  # Removes its folder, too.
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """Open a fresh tab without cookies; an error on the page's console fails the test."""
-    complaints: list[str] = []
+    errors: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 900}, timezone_id="UTC")
     tab = context.new_page()
-    tab.on("pageerror", lambda error: complaints.append(str(error)))
-    tab.on("framenavigated", lambda _: complaints.append(LEFT))
-    tab.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on("framenavigated", lambda _: errors.append(LEFT))
+    tab.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
     yield tab
     context.close()
-    assert bad_of([*complaints, LEFT]) == []
+    assert real_errors([*errors, LEFT]) == []
 
 
 @pytest.fixture
@@ -317,13 +323,13 @@ def _node(run: Run, rank: int, name: str) -> Node:
 
 @pytest.fixture
 def steady(run: Run) -> Node:
-    """Make a node that gives no trouble."""
+    """Make a healthy node."""
     return _node(run, 0, "steady")
 
 
 @pytest.fixture
 def limping(run: Run) -> Node:
-    """Make a node that computes at two thirds of the speed."""
+    """Make a node that computes slowly."""
     return _node(run, 1, "limping")
 
 

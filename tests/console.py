@@ -1,24 +1,24 @@
-"""What a page may say on its console: nothing wrong, but for requests that it gave up."""
+"""Which errors on a page's console are real: all but requests that htmx aborted."""
 
 from collections.abc import Sequence
 
-# What htmx says, one right after the other, when a page is left or a newer request takes over;
-# of a page that is gone the second may not be heard any more.
-GIVEN_UP = ("htmx:afterRequest", "htmx:sendAbort")
+# htmx logs both when a page is left or a newer request replaces one; a page that is gone may not
+# log the second.
+ABORTED = ("htmx:afterRequest", "htmx:sendAbort")
 LEFT = "the page was left"
 
 
-def bad_of(said: Sequence[str]) -> list[str]:
-    """Keep what is wrong of all that a console said as an error: a request given up is not.
+def real_errors(logged: Sequence[str]) -> list[str]:
+    """Drop the errors of aborted requests.
 
-    The same first words before others (``htmx:sendError``, ``htmx:timeout``) are: a request
-    that failed. Chromium may name the element that asked after them, behind a comma.
+    The first message before another one (``htmx:sendError``, ``htmx:timeout``) is a request that
+    failed. Chromium may append the requesting element, after a comma.
     """
-    bad: list[str] = []
-    for text in said:
-        before = bad[-1].partition(",")[0] if bad else ""
-        if before == GIVEN_UP[0] and text.partition(",")[0] in {GIVEN_UP[1], LEFT}:
-            bad.pop()
+    errors: list[str] = []
+    for text in logged:
+        before = errors[-1].partition(",")[0] if errors else ""
+        if before == ABORTED[0] and text.partition(",")[0] in {ABORTED[1], LEFT}:
+            errors.pop()
         elif text != LEFT:
-            bad.append(text)
-    return bad
+            errors.append(text)
+    return errors

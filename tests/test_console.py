@@ -1,21 +1,21 @@
-"""What a page's console says is an error, but for requests that htmx gave up."""
+"""Errors on a page's console are real, but for requests that htmx aborted."""
 
-from tests.console import LEFT, bad_of
-
-
-def test_a_request_given_up_is_no_error() -> None:
-    assert bad_of(["htmx:afterRequest", "htmx:sendAbort", LEFT]) == []
-    assert bad_of([LEFT, "htmx:afterRequest", LEFT]) == []
+from tests.console import LEFT, real_errors
 
 
-def test_a_request_that_failed_is_one() -> None:
-    said = ["htmx:afterRequest", "htmx:sendError"]
+def test_an_aborted_request_is_no_error() -> None:
+    assert real_errors(["htmx:afterRequest", "htmx:sendAbort", LEFT]) == []
+    assert real_errors([LEFT, "htmx:afterRequest", LEFT]) == []
 
-    assert bad_of(said) == said
-    assert bad_of(["htmx:afterRequest"]) == ["htmx:afterRequest"]
+
+def test_a_failed_request_is_an_error() -> None:
+    logged = ["htmx:afterRequest", "htmx:sendError"]
+
+    assert real_errors(logged) == logged
+    assert real_errors(["htmx:afterRequest"]) == ["htmx:afterRequest"]
 
 
 def test_what_comes_between_is_kept() -> None:
-    said = ["htmx:afterRequest", "htmx:sendAbort", "boom", "htmx:afterRequest", "htmx:timeout"]
+    logged = ["htmx:afterRequest", "htmx:sendAbort", "boom", "htmx:afterRequest", "htmx:timeout"]
 
-    assert bad_of(said) == said[2:]
+    assert real_errors(logged) == logged[2:]
