@@ -239,6 +239,13 @@ class Run(models.Model):
             until = self.paid_until or now
         return max(self.started_at, min(now, until))
 
+    def remaining_s(self, now: datetime) -> float | None:
+        """Return how long the phase still takes at its pace so far; None if unknown."""
+        done = self.phase_progress_ratio
+        if self.phase not in (Run.Phase.COMPILING, Run.Phase.WARMING_UP) or not 0 < done <= 1:
+            return None
+        return (now - self.phase_since).total_seconds() * (1.0 - done) / done
+
     def usd_by(self, now: datetime) -> float:
         """Cost of the run so far; it never decreases, and is NaN without a price."""
         return self.rates.usd(self.started_at.timestamp(), self.paid_by(now).timestamp())

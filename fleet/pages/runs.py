@@ -38,7 +38,7 @@ from fleet.pages.costs import brief_money
 from fleet.pages.frozen import frozen_run, frozen_run_alerts, run_in_window, window_context
 from fleet.pages.nodes import rows_of
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.pages.text import remaining_s, run_headline
+from fleet.pages.text import run_headline
 from fleet.runs.compiles import compile_summary, with_compile_flag
 from fleet.runs.flops import mfu_ratio, peak_flops
 from fleet.runs.inputs import inputs_of
@@ -112,7 +112,7 @@ def rows_with_alerts(
 
 def row_of(summary: RunNow, alert: Alert | None, *, now: datetime) -> RunRow:
     run = summary.run
-    return RunRow(summary, alert, run.usd_by(now), remaining_s(run, now=now))
+    return RunRow(summary, alert, run.usd_by(now), run.remaining_s(now))
 
 
 @require_safe

@@ -1,4 +1,4 @@
-"""Headlines of nodes and runs, and how far the phase of a run has come."""
+"""Headlines of nodes and runs."""
 
 import math
 from datetime import datetime
@@ -41,7 +41,7 @@ def run_headline(now: RunNow, *, at: datetime) -> SafeString:
         run=run,
         phase_s=at - run.phase_since,
         quiet_s=heard_s if heard_s > QUIET_S else None,
-        left_s=remaining_s(run, now=at),
+        left_s=run.remaining_s(at),
         age_s=at.timestamp() - now.last_step_at_s if is_late and now.last_step_at_s else None,
         over_s=at - finished_at if finished_at else None,
         lasted_s=finished_at - run.started_at if finished_at else None,
@@ -65,11 +65,3 @@ def activity(run: Run) -> str:
         Run.Phase.FINISHED: "has finished",
         Run.Phase.FAILED: "has failed",
     }.get(Run.Phase(run.phase), "is training")
-
-
-def remaining_s(run: Run, *, now: datetime) -> float | None:
-    """Return how long the phase still takes at its pace so far; None if unknown."""
-    done = run.phase_progress_ratio
-    if run.phase not in (Run.Phase.COMPILING, Run.Phase.WARMING_UP) or not 0 < done <= 1:
-        return None
-    return (now - run.phase_since).total_seconds() * (1.0 - done) / done

@@ -6,7 +6,7 @@ import pytest
 from django.utils.html import strip_tags
 
 from fleet.models import Node, Run
-from fleet.pages.text import node_headline, remaining_s, run_headline
+from fleet.pages.text import node_headline, run_headline
 from fleet.runs.summaries import NodeNow, RunNow
 from tests.parts import NOON, NOON_S
 
@@ -117,7 +117,7 @@ def test_the_rest_takes_as_long_as_the_pace_so_far_says(
 ) -> None:
     run.phase, run.phase_progress_ratio = phase, done
 
-    assert remaining_s(run, now=AT) == left_s
+    assert run.remaining_s(AT) == left_s
 
 
 def test_a_run_that_compiles_says_what_is_left(run: Run) -> None:
