@@ -240,6 +240,6 @@ def test_the_page_of_tokens_says_what_a_token_lost(
 
     now_is(ada, "viewer")
 
-    assert "Allows only read now: the role of ada was lowered" in client.get("/tokens/").text
+    assert "allows only read: the role of ada was lowered" in client.get("/tokens/").text
     ada.delete()
-    assert "Allows nothing now: ada has no role" in client.get("/tokens/").text
+    assert "allows nothing: ada no longer has a role" in client.get("/tokens/").text
