@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
 
@@ -120,7 +121,7 @@ class StepBatch:
         n_within = int((self.ended_at_s > self.ended_at_s[-1:] - within_s).sum())
         return self.last(max(n_within, at_least))
 
-    def __getitem__(self, rows: slice) -> Self:
+    def __getitem__(self, rows: slice | NDArray[np.bool_]) -> Self:
         phases = {phase: values[rows] for phase, values in self.phases.items()}
         return type(self)(
             self.run,

@@ -28,10 +28,11 @@ from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect import CalmCache
+from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.observation import arrived_until, observed, report_phases
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.scenario import Scenario
-from telemetry.simulate.shard import clock_at, play
+from telemetry.simulate.shard import arrival_s, clock_at, play
 from telemetry.simulate.timeline import RunClock, start_clock
 from telemetry.steps import StepBatch
 from telemetry.store.packing import decode, encode
@@ -237,10 +238,15 @@ class PlayedRun:
         self.clocks = {p.span.shard: p.clock for p in played}
         truth = Span.join_nodes([p.span for p in played])
         hardware, steps = as_stored(self._observed(truth, until)), exact(played[0].steps)
+        known_s = None if inputs.is_full else arrival_s(self.plan, steps)
         if self.playback is None:
-            self.playback = Playback(hardware, steps, keep_s=KEEP_S, arrived=self._arrived)
+            self.playback = Playback(
+                hardware, steps, keep_s=KEEP_S, arrived=self._arrived, steps_known_s=known_s
+            )
         else:
-            self.playback = self.playback.followed_by(hardware, steps, keep_s=KEEP_S)
+            self.playback = self.playback.followed_by(
+                hardware, steps, keep_s=KEEP_S, steps_known_s=known_s
+            )
         yield from phases(self.plan, before, self.clocks[self.plan.shards[0]])
 
     @property
@@ -430,6 +436,7 @@ def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScena
 
 def _firings(plans: tuple[Plan, ...], duration_s: int) -> Iterator[Firing]:
     runs = {plan.run.name: create_run(plan.run, started_at=EPOCH) for plan in plans}
+    inputs = {plan.run.name: plan.inputs for plan in plans}
     stage, firings = ScenarioPlayback(plans), Firings(EPOCH_S)
     replay = Replay(stage, list(runs.values()))
     entered: dict[int, list[tuple[str, RunClock]]] = {}
@@ -439,12 +446,40 @@ def _firings(plans: tuple[Plan, ...], duration_s: int) -> Iterator[Firing]:
         for second in range(EPOCH_S + start_s + (start_s > 0), until + 1):
             stage.turn_to(second)
             for name, clock in entered.get(second, ()):
-                _enter(runs[name], clock)
+                follow(runs[name], clock)
+                runs[name].phase = reported_phase(inputs[name], clock, before=runs[name].phase)
+                runs[name].save()
+            for name, run in runs.items():
+                if run.phase == Run.Phase.COMPILING and inputs[name].step_reports:
+                    train_from_first_step(run, stage.steps(name, since_s=_since_s(run)))
             firings.note(replay.look(second), at_s=second - EPOCH_S)
     yield from firings.all()
 
 
-def _enter(run: Run, clock: RunClock) -> None:
-    """Let the run's row say what its clock says, as the live fleet's rows do."""
-    follow(run, clock)
-    run.save()
+def reported_phase(inputs: Inputs, clock: RunClock, *, before: str) -> str:
+    """Return the phase that is known of a run: what its job or an annotation says.
+
+    A job that reports steps says when it starts and ends; it compiles until its first step is
+    over. Without step reports only an announced compile is known.
+    """
+    is_announced = clock.phase == "compiling" and clock.step > 0
+    if inputs.is_full:
+        return clock.phase
+    if not inputs.step_reports:
+        return clock.phase if is_announced else Run.Phase.TRAINING
+    if clock.phase == "pending":
+        return before
+    starts = clock.phase in {"compiling", "warming_up", "training"}
+    return Run.Phase.COMPILING if starts else clock.phase
+
+
+def train_from_first_step(run: Run, steps: StepBatch) -> None:
+    """Let a run train from the beginning of the first step that was reported since it started."""
+    if len(steps):
+        began_s = float(steps.ended_at_s[0] - steps.step_s[0])
+        run.phase, run.phase_since = Run.Phase.TRAINING, datetime.fromtimestamp(began_s, UTC)
+        run.save()
+
+
+def _since_s(run: Run) -> float:
+    return run.phase_since.timestamp()

@@ -6,18 +6,22 @@ arrives when the period ends. Until then those seconds are gaps.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.simulate.inputs import SPARSE_STEPS, Inputs
-from telemetry.simulate.noise import mixed, stream
+from telemetry.simulate.noise import mixed, stream, windows
 from telemetry.simulate.timeline import TimelineRows
+from telemetry.steps import StepBatch
 
 Summary = Callable[..., FloatArray]
 # A Prometheus collects samples for this long before it sends them on (its batch_send_deadline).
 SCRAPE_DELAY_S = 5
+# A step report is on its way for so long, and its step waits so long for other workers.
+SENDING_S, ASSEMBLY_WAIT_S = 0.1, 10.0
 PROBED, POWER = "efa_latency_s", "device_power_ratio"
 # How often the driver measures power, and neuron-monitor reports by default.
 POWER_EVERY_S, MONITOR_EVERY_S = 60, 5
@@ -184,13 +188,75 @@ def observed_phases(inputs: Inputs, rows: TimelineRows) -> tuple[FloatArray, ...
         idle_s = pause_s + input_s + rows.late_s + checkpoint_s + after_s
         return compute_s, wait_s, transfer_s, unknown, unknown, idle_s
     own_s = pause_s + compute_s + rows.late_s
-    is_timed = _is_timed(inputs, rows.step)[:, None]
-    compute_s = np.where(is_timed, own_s, own_s + wait_s + transfer_s)
-    wait_s, transfer_s = (np.where(is_timed, s, np.nan) for s in (wait_s, transfer_s))
+    every = {"every_step": 1, "every_20": SPARSE_STEPS, "none": 0}[inputs.collective]
+    is_timed = rows.step % every == 0 if every else np.zeros(len(rows), bool)
+    compute_s = np.where(is_timed[:, None], own_s, own_s + wait_s + transfer_s)
+    wait_s, transfer_s = (np.where(is_timed[:, None], s, np.nan) for s in (wait_s, transfer_s))
     return compute_s, wait_s, transfer_s, input_s, checkpoint_s, after_s
 
 
-def _is_timed(inputs: Inputs, step: IntArray) -> NDArray[np.bool_]:
-    """Whether workers time the exchange of a step: (n_steps,)."""
-    every = {"every_step": 1, "every_20": SPARSE_STEPS, "none": 0}[inputs.collective]
-    return step % every == 0 if every else np.zeros(len(step), bool)
+def reported_steps(inputs: Inputs, key: np.uint64, steps: StepBatch) -> StepBatch:
+    """Return steps as they are assembled from workers' reports.
+
+    Parameters
+    ----------
+    key : of the run's noise
+    steps : as workers time them, by the true clock
+
+    Notes
+    -----
+    A lost report leaves its worker unknown. Clocks that are this little off are not corrected: a
+    step ended when the median of its workers says so, and a worker transfers for as long as the
+    one that waited least. Where that one's report is lost, some waiting counts as transferring.
+    """
+    if inputs.is_full or not len(steps):
+        return steps
+    phases = dict(steps.phases)
+    if inputs.lost_ratio:
+        is_lost = _is_lost(inputs, key, steps.step, len(steps.workers))
+        phases = {name: np.where(is_lost, np.nan, value) for name, value in phases.items()}
+        exchange_s = phases["wait_s"] + phases["transfer_s"]
+        known = np.isfinite(exchange_s)
+        least_s = np.where(known, exchange_s, np.inf).min(axis=1, keepdims=True)
+        phases["transfer_s"] = np.where(known, least_s, np.nan)
+        phases["wait_s"] = np.where(known, exchange_s - least_s, np.nan)
+    off_s = float(np.median(_clock_offsets(inputs, key, len(steps.workers))))
+    return replace(steps, phases=phases, ended_at_s=steps.ended_at_s + off_s)
+
+
+def arrivals_s(inputs: Inputs, key: np.uint64, steps: StepBatch) -> FloatArray:
+    """Second at which each of the assembled steps is known: (n_steps,), inf for never.
+
+    A worker sends what it has every ``report_every_s``. A step is assembled when all workers
+    have reported it, or so long after its first report.
+    """
+    n_workers = len(steps.workers)
+    ended_s = steps.ended_at_s - np.median(_clock_offsets(inputs, key, n_workers))
+    sent_s = np.broadcast_to(ended_s[:, None], (len(steps), n_workers))
+    if inputs.report_every_s:
+        phase_s = _uniform(key, "sending", n_workers) * inputs.report_every_s
+        periods = np.ceil((ended_s[:, None] - phase_s) / inputs.report_every_s)
+        sent_s = periods * inputs.report_every_s + phase_s + SENDING_S
+    known = np.isfinite(steps.phases["compute_s"])
+    first_s = np.where(known, sent_s, np.inf).min(axis=1)
+    last_s = np.where(known, sent_s, -np.inf).max(axis=1)
+    is_whole = ~_is_lost(inputs, key, steps.step, n_workers).any(axis=1)
+    is_whole &= known.any(axis=1)
+    return np.asarray(np.where(is_whole, last_s, first_s + ASSEMBLY_WAIT_S))
+
+
+def _is_lost(inputs: Inputs, key: np.uint64, step: IntArray, n_workers: int) -> NDArray[np.bool_]:
+    """Whether a worker's report of a step never comes: (n_steps, n_workers)."""
+    if not inputs.lost_ratio:
+        return np.zeros((len(step), n_workers), bool)
+    luck = windows("uniform", mixed(key ^ stream(0, "lost"), step), n_workers)
+    return np.asarray(luck < inputs.lost_ratio)
+
+
+def _clock_offsets(inputs: Inputs, key: np.uint64, n_workers: int) -> FloatArray:
+    """How far each worker's clock is ahead: (n_workers,) seconds."""
+    return np.asarray(inputs.clock_skew_s * (2 * _uniform(key, "clock", n_workers) - 1))
+
+
+def _uniform(key: np.uint64, name: str, n: int) -> FloatArray:
+    return np.asarray(windows("uniform", mixed(key ^ stream(0, name), np.arange(1)), n)[0], float)

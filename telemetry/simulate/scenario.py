@@ -13,7 +13,7 @@ from telemetry import catalog
 from telemetry.errors import FieldError
 from telemetry.simulate.faults import BENIGN, FAULTS, BenignKind, DevicePart, FaultKind
 from telemetry.simulate.inputs import CUSTOM, FULL, KEYS, Inputs, tier_named
-from telemetry.simulate.plan import Benign, Fault, Job, Plan, RunSpec
+from telemetry.simulate.plan import Benign, Fault, Job, Noise, Plan, RunSpec
 from telemetry.simulate.step_model import step_plan
 
 MOST_NODES = 10_000
@@ -228,6 +228,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
     fault: list[dict[str, Any]] = []
     benign: list[dict[str, Any]] = []
     inputs: dict[str, Any] = {}
+    noise: dict[str, Any] = {}
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,6 +241,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Fault, ...] = ()
     benign: tuple[Benign, ...] = ()
     inputs: Inputs = FULL
+    noise: Noise = Noise()
 
     def at_tier(self, tier: str) -> "Scenario":
         """Return the scenario observed at another input tier; what happens stays the same."""
@@ -263,6 +265,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             faults=faults,
             benign=benign,
             inputs=self.inputs,
+            noise=self.noise,
         )
 
 
@@ -302,6 +305,7 @@ def scenario_of(table: Table) -> Scenario:
         faults=faults,
         benign=benign,
         inputs=_inputs(head.inputs),
+        noise=_read(head.noise, Noise, where="noise"),
     )
 
 

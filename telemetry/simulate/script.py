@@ -13,7 +13,7 @@ from telemetry import catalog
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.catalog import Instance
 from telemetry.simulate.faults import BENIGN, FAULTS, slowdown
-from telemetry.simulate.noise import stream
+from telemetry.simulate.noise import mixed, stream, windows
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.step_model import StepPlan, exposed_allreduce_s, step_plan
 
@@ -183,6 +183,15 @@ class Script:
         return stream(self.plan.seed, self.run.name, name)
 
     @cached_property
+    def run_pace(self) -> float:
+        """How much slower than the model the whole run computes, by chance."""
+        cv = self.plan.noise.run_to_run_cv
+        luck = (
+            float(windows("normal", mixed(self.key("run"), np.array([0])), 1)[0, 0]) if cv else 0.0
+        )
+        return max(0.5, 1 + cv * min(max(luck, -3.0), 3.0))
+
+    @cached_property
     def compile_s(self) -> float:
         """Duration of the first compilation."""
         if self.run.compile_s is not None:
@@ -337,7 +346,7 @@ def conditions(script: Script, acts: Iterable[Act]) -> Conditions:
     busy_s = (plan.compute_s + plan.tp_collective_s) * batch * share
     pace = spread(script.key("pace"), script.run.nodes, deviation=PACE_DEVIATION, most=PACE_MOST)
     work_s = busy_s + plan.bubble_s + plan.optimizer_s
-    compute_s = work_s * pace * _compute_factor(script, acts)
+    compute_s = work_s * script.run_pace * pace * _compute_factor(script, acts)
     slow = _writing_factor(script, acts)
     return Conditions(
         compute_s=np.where(active, compute_s, 0),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from telemetry.blocks import IntArray, Span
+from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.simulate.executions import core_flops, device_power, execution_latencies
 from telemetry.simulate.hardware import (
     busy_ratio,
@@ -19,7 +19,7 @@ from telemetry.simulate.hardware import (
 from telemetry.simulate.inputs import FULL, Inputs
 from telemetry.simulate.losses import losses
 from telemetry.simulate.noise import Floats, TickNoise
-from telemetry.simulate.observation import observed_phases
+from telemetry.simulate.observation import arrivals_s, observed_phases, reported_steps
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.script import Script, script_of
 from telemetry.simulate.timeline import (
@@ -148,7 +148,7 @@ def _batch(script: Script, rows: TimelineRows, inputs: Inputs = FULL) -> StepBat
         np.where(rows.active, phase, np.nan).astype(np.float32)
         for phase in observed_phases(inputs, rows)
     )
-    return StepBatch(
+    steps = StepBatch(
         run=script.run.name,
         workers=script.names,
         step=rows.step,
@@ -157,3 +157,9 @@ def _batch(script: Script, rows: TimelineRows, inputs: Inputs = FULL) -> StepBat
         tokens=rows.tokens.astype(float),
         reported_loss=losses(script, rows.step),
     )
+    return reported_steps(inputs, script.key("reports"), steps)
+
+
+def arrival_s(plan: Plan, steps: StepBatch) -> FloatArray:
+    """Second at which each step of a run, as ``play`` returned it, is known: (n_steps,)."""
+    return arrivals_s(plan.inputs, script_of(plan).key("reports"), steps)

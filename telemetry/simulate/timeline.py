@@ -104,6 +104,8 @@ TRAINING = LIFE.index("training")
 
 SLOW_NOISE, FAST_NOISE, TRANSFER_NOISE, INPUT_NOISE = 0.003, 0.002, 0.03, 0.2
 SLOW_NOISE_STEPS = 32
+# Share of steps in which a worker stalls; no normal scatter makes a step shorter than this.
+STALL_CHANCE, LEAST_SCATTER = 0.02, 0.2
 
 
 @dataclass(slots=True)
@@ -228,11 +230,20 @@ def steps_under(
     OSDI 2025, arXiv:2505.05713: what makes workers differ.
     """
     step = np.arange(first, first + n_steps)
-    compute_s = grains(now.compute_s * _pace(script, now, step))
+    scatter = _scatter(script, step)
+    compute_s: FloatArray = now.compute_s * _pace(script, now, step)
+    if script.plan.noise.tail == "stalls":
+        compute_s = compute_s + (scatter - 1) * script.step_plan.step_s * now.active
+    else:
+        compute_s = compute_s * scatter
+    compute_s = grains(compute_s)
     input_noise = windows("normal", mixed(script.key("input"), step), script.run.nodes)
     input_s = grains(now.input_s * np.maximum(1 + INPUT_NOISE * input_noise, 0))
     transfer_noise = windows("normal", mixed(script.key("transfer"), step), 1)[:, 0]
-    transfer_s = grains(now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise))
+    transfer_s = now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise)
+    if script.plan.noise.tail != "stalls":
+        transfer_s = transfer_s * scatter[:, 0]
+    transfer_s = grains(transfer_s)
     ready_s = (input_s + compute_s).max(axis=1)
     end_s = start_s + np.cumsum(ready_s + transfer_s)
     none = np.zeros(n_steps)
@@ -267,6 +278,29 @@ def _pace(script: Script, now: Conditions, step: IntArray) -> FloatArray:
         luck = windows("uniform", mixed(script.key("lengths"), step), n_nodes)
         pace *= 1 + np.float32(now.uneven_ratio) * luck * luck * luck
     return pace
+
+
+def _scatter(script: Script, step: IntArray) -> FloatArray:
+    """Compute how much longer each step takes by the scenario's noise: (n_steps, 1 or n_workers).
+
+    A stall lasts for an exponentially distributed time and hits one worker of its step.
+    """
+    noise, n_nodes = script.plan.noise, script.run.nodes
+    if not noise.step_cv:
+        return np.ones((len(step), 1))
+    if noise.tail == "stalls":
+        chance, length, who = windows("uniform", mixed(script.key("stalls"), step), 3).T
+        mean = noise.step_cv / math.sqrt(2 * STALL_CHANCE - STALL_CHANCE**2)
+        stall = np.where(chance < STALL_CHANCE, -mean * np.log1p(-length.astype(float)), 0.0)
+        is_hit = (
+            np.arange(n_nodes) == np.minimum((who * n_nodes).astype(int), n_nodes - 1)[:, None]
+        )
+        return np.asarray(1 + stall[:, None] * is_hit)
+    luck = windows("normal", mixed(script.key("scatter"), step), 1).astype(float)
+    if noise.tail == "lognormal":
+        sigma = math.sqrt(math.log1p(noise.step_cv**2))
+        return np.asarray(np.exp(sigma * luck - sigma**2 / 2))
+    return np.maximum(LEAST_SCATTER, 1 + noise.step_cv * luck)
 
 
 def add_one_offs(

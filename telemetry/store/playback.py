@@ -17,6 +17,7 @@ class Playback:
     ``seen`` is the last tick of nodes that do not report in the recording. ``keep_s`` is how
     far back from the present data can be read; default: all. ``arrived`` returns the newest tick
     of each node, (n_nodes,), that had arrived at a second; default: that second.
+    ``steps_known_s`` (n_steps,) is when each step was known; default: when it ended.
     """
 
     def __init__(
@@ -27,8 +28,10 @@ class Playback:
         seen: Mapping[str, int] | None = None,
         keep_s: int | None = None,
         arrived: Callable[[int], IntArray] | None = None,
+        steps_known_s: FloatArray | None = None,
     ) -> None:
         self._arrived = arrived
+        self._steps_known_s = steps_known_s
         self.second = int(hardware.ticks[-1])
         self.keep_s = keep_s or len(hardware.ticks)
         self._hardware = hardware
@@ -86,10 +89,27 @@ class Playback:
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return the steps that ended in [since_s, until_s), up to the present."""
         del run
-        until_s = min(until_s, self.second + 1e-6)
-        return self._steps[slice(*np.searchsorted(self._steps.ended_at_s, [since_s, until_s]))]
+        ended_s, known_s = self._steps.ended_at_s, self._steps_known_s
+        if known_s is None:
+            until_s = min(until_s, self.second + 1e-6)
+            return self._steps[slice(*np.searchsorted(ended_s, [since_s, until_s]))]
+        rows = slice(*np.searchsorted(ended_s, [since_s, until_s]))
+        unknown = np.flatnonzero(known_s[rows] > self.second)
+        if not len(unknown):
+            return self._steps[rows]
+        some = self._steps[rows]
+        if unknown[0] + len(unknown) == len(some):
+            return some[: unknown[0]]
+        return some[known_s[rows] <= self.second]
 
-    def followed_by(self, hardware: Span, steps: StepBatch, *, keep_s: int) -> "Playback":
+    def followed_by(
+        self,
+        hardware: Span,
+        steps: StepBatch,
+        *,
+        keep_s: int,
+        steps_known_s: FloatArray | None = None,
+    ) -> "Playback":
         """Return a playback with the next seconds added and the oldest dropped."""
         recent = self.window((), start=self.second - keep_s + 1, end=self.second)
         old = self._hardware.ticks[0]
@@ -101,14 +121,17 @@ class Playback:
             {name: values[rows] for name, values in recent.values.items()},
         )
         oldest_s = self.second - keep_s - MINUTE_S
-        known = self._steps[slice(*np.searchsorted(self._steps.ended_at_s, [oldest_s, np.inf]))]
+        kept_steps = slice(*np.searchsorted(self._steps.ended_at_s, [oldest_s, np.inf]))
+        if self._steps_known_s is not None and steps_known_s is not None:
+            steps_known_s = np.concatenate([self._steps_known_s[kept_steps], steps_known_s])
         joined = Span.join_times([kept, hardware]) or hardware
         return Playback(
             joined,
-            StepBatch.joined([known, steps]),
+            StepBatch.joined([self._steps[kept_steps], steps]),
             seen=self.last_seen(),
             keep_s=keep_s,
             arrived=self._arrived,
+            steps_known_s=steps_known_s,
         )
 
 

@@ -1,5 +1,7 @@
 """Noise can be looked up anywhere, looks random, and is the same for the same question."""
 
+from typing import Literal
+
 import msgspec
 import numpy as np
 import pytest
@@ -7,7 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from telemetry.simulate.noise import LONGEST_WINDOW, TickNoise, mixed, smooth, stream, windows
+from telemetry.simulate.plan import Noise
 from telemetry.simulate.script import conditions, script_of
+from telemetry.simulate.shard import played_steps, start_clock
 from telemetry.simulate.timeline import steps_under
 from tests.telemetry.simulate.played import EPOCH, SMALL, plan_of
 
@@ -118,3 +122,42 @@ def test_steps_of_a_run_of_any_size_can_be_played(n_nodes: int) -> None:
     assert (rows.wait_s >= 0).all()
     again = steps_under(script, now, first=8, n_steps=1, start_s=EPOCH)
     np.testing.assert_array_equal(rows.compute_s[1:], again.compute_s)
+
+
+@pytest.mark.parametrize("tail", ["normal", "lognormal", "stalls"])
+def test_steps_scatter_as_the_scenario_says(
+    tail: Literal["normal", "lognormal", "stalls"],
+) -> None:
+    noise = Noise(step_cv=0.2, tail=tail)
+    plan = msgspec.structs.replace(plan_of(SMALL), noise=noise)
+    [calm], [noisy] = (
+        [played_steps(each, start_clock(each), EPOCH + 1800)] for each in (plan_of(SMALL), plan)
+    )
+
+    ratio = noisy.step_s[:1900] / calm.step_s[:1900]
+    assert len(ratio) == 1900
+    assert ratio.std() / ratio.mean() == pytest.approx(0.2, rel=0.35)
+    skew = ((ratio - ratio.mean()) ** 3).mean() / ratio.std() ** 3
+    low, high = {"normal": (-0.3, 0.3), "lognormal": (0.4, 0.9), "stalls": (5, 30)}[tail]
+    assert low < skew < high
+
+
+def test_a_stall_makes_the_others_wait_for_one_worker() -> None:
+    noise = Noise(step_cv=0.3, tail="stalls")
+    plan = msgspec.structs.replace(plan_of(SMALL), noise=noise)
+    steps = played_steps(plan, start_clock(plan), EPOCH + 600)
+
+    longest = steps.phases["compute_s"][steps.step_s > 1.5 * np.median(steps.step_s)]
+    assert len(longest) > 5
+    assert (np.sort(longest, axis=1)[:, -2] < 0.8 * longest.max(axis=1)).all()
+
+
+def test_runs_of_one_configuration_differ_in_pace() -> None:
+    noise = Noise(run_to_run_cv=0.05)
+    paces = []
+    for seed in range(40):
+        plan = msgspec.structs.replace(plan_of(SMALL, seed=seed), noise=noise)
+        paces.append(script_of(plan).run_pace)
+
+    assert np.std(paces) == pytest.approx(0.05, rel=0.4)
+    assert script_of(plan_of(SMALL)).run_pace == 1

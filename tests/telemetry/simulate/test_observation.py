@@ -1,16 +1,19 @@
 """Input tiers: what of a simulated run is observed, and when."""
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
 
 from telemetry.blocks import Span
 from telemetry.errors import FieldError
-from telemetry.simulate.inputs import TIERS
+from telemetry.simulate.inputs import FULL, TIERS, Inputs
 from telemetry.simulate.observation import arrived_until, observed, report_phases
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.scenario import load_scenario
-from telemetry.simulate.shard import play, start_clock
+from telemetry.simulate.shard import arrival_s, play, start_clock
+from telemetry.steps import StepBatch
 from tests.telemetry.simulate.played import SMALL
 
 NODES = tuple(f"n-{i}" for i in range(8))
@@ -169,3 +172,55 @@ def test_wrong_inputs_are_refused_by_name(line: str, field: str, remedy: str) ->
 
     assert refusal.value.field == field
     assert remedy in str(refusal.value)
+
+
+def played(inputs: Inputs, **run: Any) -> tuple[Plan, StepBatch]:
+    spec = msgspec.structs.replace(SMALL, **run)
+    plan = Plan(run=spec, seed=3, epoch_s=1000, inputs=inputs)
+    return plan, play(plan, plan.shards[0], start_clock(plan), 1300).steps
+
+
+def test_a_step_is_known_when_the_last_worker_has_sent_it() -> None:
+    inputs = msgspec.structs.replace(TIERS["agent_collectives"], clock_skew_s=0, report_every_s=5)
+    plan, steps = played(inputs)
+
+    waits_s = arrival_s(plan, steps) - steps.ended_at_s
+    assert waits_s.min() > 0
+    assert waits_s.max() <= 5.2
+    # Three workers that send in turn: the last one's turn is later than a mean turn.
+    assert waits_s.mean() > 2.5
+
+
+def test_clocks_that_are_off_move_when_a_step_ended_and_nothing_else() -> None:
+    right = msgspec.structs.replace(TIERS["agent_collectives"], clock_skew_s=0)
+    (plan, true), (skewed_plan, steps) = played(right), played(TIERS["agent_collectives"])
+
+    off_s = steps.ended_at_s - true.ended_at_s
+    assert np.ptp(off_s) < 1e-6
+    assert 0 < abs(off_s[0]) <= 2
+    np.testing.assert_allclose(arrival_s(plan, true), arrival_s(skewed_plan, steps))
+    np.testing.assert_array_equal(steps.phases["wait_s"], true.phases["wait_s"])
+
+
+def test_a_lost_report_leaves_its_worker_unknown_and_its_step_waits_for_it() -> None:
+    inputs = msgspec.structs.replace(TIERS["agent_collectives"], lost_ratio=0.1)
+    plan, steps = played(inputs)
+
+    is_lost = np.isnan(steps.phases["compute_s"])
+    assert is_lost.mean() == pytest.approx(0.1, abs=0.03)
+    # The one that waited least of those who reported transfers all the time.
+    least_s = np.nanmin(steps.phases["wait_s"][~is_lost.all(axis=1)], axis=1)
+    np.testing.assert_array_equal(least_s, 0)
+    late_s = arrival_s(plan, steps) - steps.ended_at_s
+    is_whole = ~is_lost.any(axis=1)
+    assert late_s[~is_whole & ~is_lost.all(axis=1)].min() > late_s[is_whole].max() + 5
+
+
+def test_a_runtime_trace_tells_waiting_from_transferring_and_knows_no_input() -> None:
+    _, full = played(FULL)
+    _, traced = played(TIERS["agent_trace"])
+
+    for phase in ("compute_s", "wait_s", "transfer_s"):
+        np.testing.assert_array_equal(traced.phases[phase], full.phases[phase])
+    assert np.isnan(traced.phases["input_s"]).all()
+    np.testing.assert_allclose(traced.step_s, full.step_s, rtol=1e-5)

@@ -1,0 +1,33 @@
+"""Which phase of a run is known at a tier: no more than its job or an annotation says."""
+
+import msgspec
+import pytest
+
+from fleet.models import Run
+from fleet.simulation.playback import reported_phase
+from telemetry.simulate.inputs import FULL, TIERS
+from telemetry.simulate.plan import Plan
+from telemetry.simulate.timeline import start_clock
+from tests.telemetry.simulate.played import SMALL
+
+CLOCK = start_clock(Plan(run=SMALL, seed=1, epoch_s=1000))
+
+
+@pytest.mark.parametrize(
+    ("tier", "phase", "step", "known"),
+    [
+        ("full", "warming_up", 0, "warming_up"),
+        ("agent_hooks", "pending", 0, "pending"),
+        ("agent_hooks", "warming_up", 0, "compiling"),
+        ("agent_hooks", "training", 0, "compiling"),
+        ("agent_hooks", "finished", 9, "finished"),
+        ("agent_only", "compiling", 0, "training"),
+        ("agent_only", "compiling", 50, "compiling"),
+        ("prometheus_15s", "finished", 9, "training"),
+    ],
+)
+def test_only_what_is_reported_is_known(tier: str, phase: str, step: int, known: str) -> None:
+    clock = msgspec.structs.replace(CLOCK, phase=phase, step=step)
+    inputs = FULL if tier == "full" else TIERS[tier]
+
+    assert reported_phase(inputs, clock, before=Run.Phase.PENDING) == known
