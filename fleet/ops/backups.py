@@ -1,4 +1,4 @@
-"""Copies of the database in one file each, and the way back."""
+"""Back up the database to one file, and restore it."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ WITHIN_S = 6 * 3600
 
 
 class BackupError(Exception):
-    """A copy that could not be made, read or put back; the message says what to do."""
+    """A backup that could not be made, read or restored; the message says what to do."""
 
 
 class Engine(Protocol):
@@ -35,14 +35,14 @@ class Engine(Protocol):
     name: str
 
     def dump(self, path: Path) -> None:
-        """Write a copy as of one moment to ``path``, while others go on writing."""
+        """Write a consistent copy to ``path``, while other processes write."""
 
     def load(self, path: Path) -> None:
-        """Put a copy in place of everything there is: whole, or not at all."""
+        """Replace the database by a copy, completely or not at all."""
 
 
 def engine_of(database: Mapping[str, Any]) -> Engine:
-    """Return the engine of one of Django's DATABASES."""
+    """Choose the engine of one of Django's DATABASES."""
     kind = str(database["ENGINE"]).rpartition(".")[2]
     if kind == "sqlite3":
         return Sqlite(Path(database["NAME"]))
@@ -61,23 +61,23 @@ class Sqlite:
         self._path = path
 
     def dump(self, path: Path) -> None:
-        """Copy it in one step: a snapshot, for readers do not wait for writers here."""
+        """Copy a snapshot in one step: readers do not wait for writers here."""
         self._copy(self._path, path)
 
     def load(self, path: Path) -> None:
-        """Copy it back in one transaction: who is killed in the middle has changed nothing."""
+        """Copy it back in one transaction: a killed process has changed nothing."""
         try:
             with closing(sqlite3.connect(path)) as copy:
-                said = copy.execute("PRAGMA quick_check").fetchone()[0]
+                result = copy.execute("PRAGMA quick_check").fetchone()[0]
         except sqlite3.DatabaseError as error:
-            said = str(error)
-        if said != "ok":
-            raise BackupError(f"The copy is damaged: {said}.")
-        self._set_aside_if_damaged()
+            result = str(error)
+        if result != "ok":
+            raise BackupError(f"The copy is damaged: {result}.")
+        self._move_damaged()
         self._copy(path, self._path)
 
-    def _set_aside_if_damaged(self) -> None:
-        """Move a file that is no database any more away: SQLite copies only into whole ones."""
+    def _move_damaged(self) -> None:
+        """Move a damaged database aside: SQLite copies only into intact ones."""
         if not self._path.exists():
             return
         try:
@@ -99,7 +99,7 @@ class Sqlite:
             ):
                 from_.backup(to)
         except sqlite3.Error as error:
-            raise BackupError(f"{target}: {error}. Does anything still use it?") from error
+            raise BackupError(f"{target}: {error}. Check that no program uses it.") from error
 
 
 class PostgreSQL:
@@ -130,34 +130,34 @@ class PostgreSQL:
             command, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
         )
         if done.returncode:
-            said = (done.stderr.strip() or f"it ended with {done.returncode}").splitlines()
-            raise BackupError(f"{program}: {' '.join(said[:3])}")
+            lines = (done.stderr.strip() or f"it ended with {done.returncode}").splitlines()
+            raise BackupError(f"{program}: {' '.join(lines[:3])}")
 
     def _where(self) -> list[str]:
-        told = {"--host": "HOST", "--port": "PORT", "--username": "USER", "--dbname": "NAME"}
+        options = {"--host": "HOST", "--port": "PORT", "--username": "USER", "--dbname": "NAME"}
         return [
             f"{option}={self._database[field]}"
-            for option, field in told.items()
+            for option, field in options.items()
             if self._database.get(field)
         ]
 
 
 def client_program(name: str) -> str | None:
-    """Return the path of one of PostgreSQL's client programs; Debian keeps some off the path."""
+    """Find a client program of PostgreSQL; Debian keeps some off the path."""
     newest_first = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
     return next(map(str, newest_first), None) or shutil.which(name)
 
 
 FORMAT = 1
 MANIFEST, DATABASE = "manifest.json", "database"
-PIECE_BYTES = 1 << 20
-# A manifest lists migrations; a longer file is no manifest.
+CHUNK_BYTES = 1 << 20
+# A manifest lists migrations; a longer file is not a manifest.
 MAX_MANIFEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup is of.
+    """The description of a backup.
 
     ``migrations`` are those applied, as ``app.name``; ``sha256`` is over the database's copy.
     """
@@ -172,19 +172,19 @@ class Manifest:
 
 
 def write(path: Path, manifest: Manifest, copy: Path) -> None:
-    """Write a backup beside its place, then move it there: a name stands for a whole one."""
+    """Write a backup to a temporary file, then rename it: the name is only that of a whole one."""
     partial = path.with_name(f".{path.name}.partial")
-    told = json.dumps(asdict(manifest), indent=1).encode()
+    description = json.dumps(asdict(manifest), indent=1).encode()
     try:
-        # Only the owner may read it: it holds hashes of tokens, and addresses. What an earlier
-        # attempt left under this name might be open to others.
+        # Only the owner may read it: it contains hashes of tokens, and addresses. A file that an
+        # earlier attempt left might be readable by others.
         partial.unlink(missing_ok=True)
         partial.touch(mode=0o600, exist_ok=False)
         with partial.open("wb") as file:
             with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
                 about = tarfile.TarInfo(MANIFEST)
-                about.size = len(told)
-                tar.addfile(about, BytesIO(told))
+                about.size = len(description)
+                tar.addfile(about, BytesIO(description))
                 tar.add(copy, DATABASE)
             file.flush()
             os.fsync(file.fileno())
@@ -194,27 +194,26 @@ def write(path: Path, manifest: Manifest, copy: Path) -> None:
 
 
 def read(path: Path, copy: Path) -> Manifest:
-    """Read a backup's manifest, and write its database to ``copy``; raises where it is damaged."""
+    """Read a backup's manifest, and extract its database to ``copy``; raises if damaged."""
     try:
         with tarfile.open(path, mode="r:gz") as tar:
             manifest = _manifest(_member(tar, MANIFEST).read(MAX_MANIFEST_BYTES))
             with copy.open("wb") as target:
-                sha256 = _poured(_member(tar, DATABASE), target)
+                sha256 = _copy_with_sum(_member(tar, DATABASE), target)
     except (OSError, EOFError, tarfile.TarError, KeyError, TypeError, ValueError) as error:
-        raise BackupError(f"{path} is no whole backup of trnwatch: {error}.") from error
+        raise BackupError(f"{path} is not a complete backup of trnwatch: {error}.") from error
     if sha256 != manifest.sha256:
         raise BackupError(f"{path} is damaged: its sum is {sha256}, not {manifest.sha256}.")
     return manifest
 
 
-def sum_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
+def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _manifest(told: bytes) -> Manifest:
-    manifest = Manifest(**json.loads(told))
+def _manifest(text: bytes) -> Manifest:
+    manifest = Manifest(**json.loads(text))
     if manifest.format != FORMAT:
         raise ValueError(f"its format is {manifest.format}, and this release reads {FORMAT}")
     return manifest
@@ -223,29 +222,29 @@ def _manifest(told: bytes) -> Manifest:
 def _member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
     file = tar.extractfile(tar.getmember(name))
     if file is None:
-        raise ValueError(f"{name} is no file in it")
+        raise ValueError(f"{name} is not in it")
     return file
 
 
-def _poured(source: IO[bytes], target: IO[bytes]) -> str:
-    """Copy to the end, and return the sum of what was copied."""
+def _copy_with_sum(source: IO[bytes], target: IO[bytes]) -> str:
+    """Copy everything, and return its SHA-256."""
     digest = hashlib.sha256()
-    while piece := source.read(PIECE_BYTES):
-        digest.update(piece)
-        target.write(piece)
+    while chunk := source.read(CHUNK_BYTES):
+        digest.update(chunk)
+        target.write(chunk)
     return digest.hexdigest()
 
 
-# Tables with data of people: a database with rows in them is overwritten only with --replace.
-PRECIOUS = ("fleet_run", "fleet_alert", "fleet_node", "fleet_token", "auth_user")
+# A database with rows in these tables is overwritten only with --replace.
+PROTECTED = ("fleet_run", "fleet_alert", "fleet_node", "fleet_token", "auth_user")
 
 
 def back_up(path: Path, *, now: datetime) -> Manifest:
-    """Write a backup of the database to ``path``, as of one moment, while trnwatch runs."""
+    """Write a consistent backup of the database to ``path``, while trnwatch runs."""
     if path.exists():
         raise BackupError(f"{path} exists already; choose another name.")
     if not path.parent.is_dir():
-        raise BackupError(f"{path.parent} is no folder; make it first.")
+        raise BackupError(f"{path.parent} is not a folder; create it first.")
     engine = engine_of(settings.DATABASES["default"])
     with tempfile.TemporaryDirectory(prefix=".backup-", dir=path.parent) as folder:
         copy = Path(folder) / "database"
@@ -256,7 +255,7 @@ def back_up(path: Path, *, now: datetime) -> Manifest:
             engine=engine.name,
             made_at=now.isoformat(timespec="seconds"),
             migrations=_applied(),
-            sha256=sum_of(copy),
+            sha256=sha256_of(copy),
             n_bytes=copy.stat().st_size,
         )
         write(path, manifest, copy)
@@ -266,8 +265,8 @@ def back_up(path: Path, *, now: datetime) -> Manifest:
 def restore(path: Path, *, replaces: bool) -> Manifest:
     """Replace the database by a backup, completely or not at all.
 
-    Everything is checked before anything changes: that the file is whole, of this kind of
-    database, of no newer release, and that nothing is overwritten unasked (``replaces``).
+    Everything is checked before anything changes: that the file is complete, of this kind of
+    database and not of a newer release, and that overwriting is allowed (``replaces``).
     """
     engine = engine_of(settings.DATABASES["default"])
     with tempfile.TemporaryDirectory(prefix=".restore-", dir=settings.DATA_DIR) as folder:
@@ -280,7 +279,7 @@ def restore(path: Path, *, replaces: bool) -> Manifest:
         if unknown := sorted(set(manifest.migrations) - _known()):
             raise BackupError(
                 f"{path} was made by trnwatch {manifest.version}, which is newer than this "
-                f"{VERSION}: {unknown[-1]} is not known here. Restore it with that release."
+                f"{VERSION}: {unknown[-1]} is unknown. Restore it with that release."
             )
         if not replaces and (full := _full()):
             raise BackupError(f"The database has rows in {full}; --replace overwrites them all.")
@@ -295,20 +294,18 @@ def missing_migrations(manifest: Manifest) -> int:
 
 
 def _applied() -> list[str]:
-    """Name the migrations that the database has seen."""
     return sorted(".".join(key) for key in MigrationLoader(connection).applied_migrations)
 
 
 def _known() -> set[str]:
-    """Name the migrations that this release has."""
     return {".".join(key) for key in MigrationLoader(None).disk_migrations}
 
 
 def _full() -> str:
-    """Name the first precious table that holds a row; empty where none does."""
+    """Name the first protected table with a row; empty where there is none."""
     there = set(connection.introspection.table_names())
     with connection.cursor() as cursor:
-        for table in PRECIOUS:
+        for table in PROTECTED:
             if table in there:
                 cursor.execute(f"SELECT 1 FROM {connection.ops.quote_name(table)} LIMIT 1")  # noqa: S608  # a name from above
                 if cursor.fetchone():

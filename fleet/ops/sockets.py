@@ -65,9 +65,9 @@ def open_listener(bind: str, port: int, *, insist: bool) -> socket.socket:
                 msg = f"BIND={bind} is not an address of this machine: {error.strerror}."
                 raise SocketError(msg) from error
     if insist:
-        msg = f"PORT={port} is taken by another program; choose another."
+        msg = f"PORT={port} is in use by another program; choose another."
     else:
-        msg = f"Ports {port} to {last} are all taken; set PORT to a free one."
+        msg = f"Ports {port} to {last} are all in use; set PORT to a free one."
     raise SocketError(msg)
 
 

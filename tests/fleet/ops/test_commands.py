@@ -91,10 +91,10 @@ def test_a_file_that_is_no_backup_or_of_a_newer_release_changes_nothing(
     rewritten(file, edited, lambda about: about.update(sha256="0" * 64))
 
     for path, complaint in (
-        (cut, "is no whole backup"),
-        (newer, "fleet.9999_later is not known here"),
+        (cut, "is not a complete backup"),
+        (newer, "fleet.9999_later is unknown"),
         (edited, "is damaged"),
-        (tmp_path / "none", "is no whole backup"),
+        (tmp_path / "none", "is not a complete backup"),
     ):
         done = manage("restore", str(path), "--replace")
         assert (done.returncode, complaint in done.stderr) == (2, True), done.stderr

@@ -27,7 +27,7 @@ def taken() -> socket.socket:
 def test_a_taken_port_that_was_asked_for_is_said(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
 
-    with taken, pytest.raises(SocketError, match=f"PORT={port} is taken"):
+    with taken, pytest.raises(SocketError, match=f"PORT={port} is in use"):
         open_listener("127.0.0.1", port, insist=True)
 
 
