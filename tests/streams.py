@@ -61,13 +61,13 @@ async def events(reader: asyncio.StreamReader) -> AsyncGenerator[Event]:
 def watch(story: Coroutine[Any, Any, T], *, timeout_s: float = 20.0) -> T:
     """Play a story of tabs that open and close."""
 
-    async def told() -> T:
+    async def finish() -> T:
         async with asyncio.timeout(timeout_s):
             return await story
 
     # In a thread of its own: a browser of other tests may hold this one's event loop.
     with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(asyncio.run, told()).result()
+        return thread.submit(asyncio.run, finish()).result()
 
 
 async def first(stream: AsyncGenerator[Event], name: str) -> Event:

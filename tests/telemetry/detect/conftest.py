@@ -32,7 +32,7 @@ def congested(step: int, _dp: int, stage: int, _micro: int) -> float:
     return 40.0 if (step + stage) % 3 == 0 else 1.0
 
 
-def told(job: Job) -> Analysis:
+def analysed(job: Job) -> Analysis:
     return analyse_trace(job.trace(), run="recorded")
 
 

@@ -55,8 +55,8 @@ class Life:
     def _silent(self, inputs: DetectionInput) -> list[Finding]:
         span, now = self.recording.span, int(inputs.now_s)
         upto = span.ticks <= now
-        told = np.isfinite(span.values["vcpu_usage_ratio"][upto, :, 0])
-        newest = {n: span.ticks[upto][told[:, i]] for i, n in enumerate(span.nodes)}
+        reported = np.isfinite(span.values["vcpu_usage_ratio"][upto, :, 0])
+        newest = {n: span.ticks[upto][reported[:, i]] for i, n in enumerate(span.nodes)}
         steps = inputs.steps
         pulse = StepHeartbeat(
             float(steps.ended_at_s[-1]), float(np.median(steps.step_s)), inputs.phase == "training"

@@ -71,11 +71,11 @@ class Recording:
         """What the run says of itself, second by second; empty where it only trains."""
         if not any(event.kind == "planned_compile" for event in self.plan.benign):
             return []
-        clock, told = start_clock(self.plan), []
+        clock, phases = start_clock(self.plan), []
         for second in range(EPOCH, int(self.span.ticks[-1]) + 1):
             clock = clock_at(self.plan, clock, second)
-            told.append(clock.phase)
-        return told
+            phases.append(clock.phase)
+        return phases
 
     def window(self, metrics: Sequence[str], seconds: NDArray[Any]) -> Span:
         """Return what was reported in some seconds; the recording has every second."""

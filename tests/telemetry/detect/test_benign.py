@@ -1,4 +1,4 @@
-"""What looks like trouble and is none wakes nobody."""
+"""What looks like a fault and is none pages nobody."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def test_a_look_alike_has_no_finding(run: str, look_alike: Benign) -> None:
 
 
 @pytest.mark.parametrize("until_s", [260, 620])
-def test_a_smaller_batch_makes_the_share_larger_and_nobody_is_told(until_s: int) -> None:
+def test_a_smaller_batch_raises_the_share_without_an_alert(until_s: int) -> None:
     smaller = event("batch_change", magnitude=0.4, duration_s=500)
     recording = record("trn1", duration_s=until_s, benign=[smaller])
     assert recording.breaks_at_s < until_s - 50
@@ -50,7 +50,7 @@ def test_a_smaller_batch_makes_the_share_larger_and_nobody_is_told(until_s: int)
     assert found == []
 
 
-def test_a_run_that_begins_above_its_limit_is_told_so_but_wakes_nobody() -> None:
+def test_a_run_that_begins_above_its_limit_is_a_warning() -> None:
     recording = record("trn1", duration_s=150, global_batch=32)
     found = [f for _, each in recording.watch(range(20, 150)) for f in each]
     assert {(f.cause, f.node, f.severity) for f in found} == {("unknown", None, "warn")}

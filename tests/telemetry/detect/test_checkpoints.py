@@ -20,16 +20,16 @@ def steps(*took_s: float, since: int = 2) -> StepBatch:
     return steps_of(np.ones((n_steps, 4)), checkpoint_s=written)
 
 
-def told(batch: StepBatch, **more: Any) -> list[Finding]:
+def found_in(batch: StepBatch, **more: Any) -> list[Finding]:
     return [f for f in find(inputs(batch, **more)) if f.rule == "checkpoint_slow"]
 
 
 def test_one_that_takes_as_long_as_ever_is_none() -> None:
-    assert told(steps(20.0, 21.0, 19.0, 22.0)) == []
+    assert found_in(steps(20.0, 21.0, 19.0, 22.0)) == []
 
 
 def test_one_that_takes_twice_as_long_as_ever_is_slow() -> None:
-    (found,) = told(steps(20.0, 21.0, 19.0, 40.0))
+    (found,) = found_in(steps(20.0, 21.0, 19.0, 40.0))
     assert (found.cause, found.node, found.severity) == ("checkpoint_slow", None, "warn")
     assert found.evidence["baseline_phase_s"] == pytest.approx(19.0)
 
@@ -37,13 +37,13 @@ def test_one_that_takes_twice_as_long_as_ever_is_slow() -> None:
 def test_the_first_is_compared_with_what_its_size_should_take() -> None:
     usual_s = expected_checkpoint_s(n_parameters=7e9, n_nodes=4)
     assert usual_s == pytest.approx(2 + 14 * 7 / 4 / 2)
-    assert told(steps(1.5 * usual_s), checkpoint_s=usual_s) == []
-    assert len(told(steps(2.5 * usual_s), checkpoint_s=usual_s)) == 1
-    assert told(steps(60.0)) == []
+    assert found_in(steps(1.5 * usual_s), checkpoint_s=usual_s) == []
+    assert len(found_in(steps(2.5 * usual_s), checkpoint_s=usual_s)) == 1
+    assert found_in(steps(60.0)) == []
 
 
 def test_it_is_news_for_a_minute() -> None:
-    assert told(steps(20.0, 20.0, 20.0, 60.0, since=70)) == []
+    assert found_in(steps(20.0, 20.0, 20.0, 60.0, since=70)) == []
 
 
 def test_one_under_way_shows_as_hosts_that_write_while_no_core_works() -> None:

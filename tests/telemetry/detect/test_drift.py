@@ -14,13 +14,13 @@ N_MINUTES = 120
 
 def minutes(n_workers: int = 4, *, tokens: float = 1000.0, **phases: float) -> StepBatch:
     """Return two hours of equal average steps."""
-    told = {f"{name}_s": value for name, value in phases.items()}
+    given = {f"{name}_s": value for name, value in phases.items()}
     return StepBatch(
         "run",
         tuple("abcdefgh"[:n_workers]),
         np.arange(N_MINUTES),
         60.0 * np.arange(N_MINUTES),
-        {phase: np.full((N_MINUTES, n_workers), told.get(phase, 0.0)) for phase in PHASES},
+        {phase: np.full((N_MINUTES, n_workers), given.get(phase, 0.0)) for phase in PHASES},
         np.full(N_MINUTES, tokens),
     )
 
@@ -59,10 +59,10 @@ def test_what_costs_as_expected_or_hardly_more_is_no_drift() -> None:
 
 
 def test_what_costs_more_for_two_hours_is() -> None:
-    told = found(paced(minutes(compute=2.4)))
+    rise = found(paced(minutes(compute=2.4)))
 
-    assert told is not None
-    assert told.ratio == pytest.approx(0.2)
+    assert rise is not None
+    assert rise.ratio == pytest.approx(0.2)
 
 
 def test_an_hour_is_not_enough() -> None:

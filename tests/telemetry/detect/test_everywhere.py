@@ -20,7 +20,7 @@ def seen(machines: Machines, **more: Any) -> DetectionInput:
     return inputs(steps_at([0.1] * 200), machines, hardware_at=machines.hardware_at, **more)
 
 
-def told(findings: list[Finding]) -> set[Place]:
+def places(findings: list[Finding]) -> set[Place]:
     return {(f.rule, f.cause, f.node, f.device) for f in findings}
 
 
@@ -33,7 +33,7 @@ def late(*nodes: int, until_s: float = 8, device: int = 1) -> Machines:
 
 def test_one_rail_of_most_nodes_is_one_finding_about_the_run() -> None:
     found = find(seen(late(0, 1, 2)))
-    assert told(found) == {("efa_degraded", "efa_latency", None, 1)}
+    assert places(found) == {("efa_degraded", "efa_latency", None, 1)}
 
 
 def test_two_machines_are_two_findings() -> None:
@@ -43,7 +43,7 @@ def test_two_machines_are_two_findings() -> None:
 def test_it_lasts_until_the_rail_is_well() -> None:
     (found,) = find(seen(late(0, 1, 2, 3)))
     open_problems = (OpenProblem(found.rule, found.cause, None, found.device, found.evidence),)
-    assert told(find(seen(late(0, 1, 2, 3, until_s=20), open_problems=open_problems))) == told(
+    assert places(find(seen(late(0, 1, 2, 3, until_s=20), open_problems=open_problems))) == places(
         [found]
     )
     assert find(seen(Machines(SINCE_S + 8), open_problems=open_problems)) == []
@@ -64,7 +64,7 @@ def test_when_the_share_mends_last_no_single_node_is_blamed() -> None:
     found = find(
         inputs(steps, machines, hardware_at=machines.hardware_at, open_problems=open_problems)
     )
-    assert ("allreduce_share", "efa_latency", None, 1) in told(found)
+    assert ("allreduce_share", "efa_latency", None, 1) in places(found)
     assert {f.node for f in found} == {None}
 
 

@@ -10,10 +10,10 @@ from telemetry.detect.trace_graph import graph_of, grid_of
 from telemetry.detect.what_if import analyse_trace, explain, replay, transfers
 from tests.telemetry.detect.by_the_book import Book
 from tests.telemetry.detect.conftest import (
+    analysed,
     congested,
     heavy_stage,
     one_slow,
-    told,
     uneven_sequences,
 )
 from tests.telemetry.made_trace import Job
@@ -64,7 +64,7 @@ def test_a_replay_of_what_was_recorded_is_what_was_recorded(chunks: int, stage: 
 
 
 def test_a_job_without_stragglers_is_as_fast_as_it_can_be() -> None:
-    found = told(Job()).found
+    found = analysed(Job()).found
 
     assert found.slowdown_ratio == pytest.approx(1.0)
     assert found.m_w is None
@@ -72,11 +72,11 @@ def test_a_job_without_stragglers_is_as_fast_as_it_can_be() -> None:
 
 
 def test_a_single_stage_explains_nothing() -> None:
-    assert told(Job(pp=1, work=one_slow((1, 0)))).found.m_s is None
+    assert analysed(Job(pp=1, work=one_slow((1, 0)))).found.m_s is None
 
 
 def test_one_slow_worker_shows_in_the_grid_of_workers_and_nowhere_else() -> None:
-    slow = told(Job(work=one_slow((1, 2)))).found.worker_slowdown
+    slow = analysed(Job(work=one_slow((1, 2)))).found.worker_slowdown
 
     assert slow.argmax() == 1 * slow.shape[1] + 2
     slow[1, 2] = 1.0

@@ -22,7 +22,7 @@ def until(seconds: float) -> Machines:
     return Machines(SINCE_S + seconds)
 
 
-def told(findings: list[Finding]) -> set[tuple[str, str, str | None, int | None]]:
+def places(findings: list[Finding]) -> set[tuple[str, str, str | None, int | None]]:
     return {(f.rule, f.cause, f.node, f.device) for f in findings}
 
 
@@ -34,7 +34,7 @@ def test_healthy_links_are_left_in_peace() -> None:
 def test_a_device_that_answers_late_is_found_before_any_step_is_slow() -> None:
     machines = until(8).mark(LATENCY, (2, 1), times=1.5, since_s=SINCE_S)
     (found,) = find(seen(machines))
-    assert told([found]) == {("efa_degraded", "efa_latency", "calm", 1)}
+    assert places([found]) == {("efa_degraded", "efa_latency", "calm", 1)}
     assert abs(found.onset_s - SINCE_S) <= 1
 
 
@@ -49,7 +49,7 @@ def test_a_device_that_always_answered_a_little_later_sits_farther_away() -> Non
 def test_loss_explains_the_latency_that_comes_with_it() -> None:
     machines = until(8).mark(AGAIN, (0, 3), times=9_000, since_s=SINCE_S)
     machines.mark(LATENCY, (0, 3), times=1.4, since_s=SINCE_S)
-    assert told(find(seen(machines))) == {("efa_degraded", "efa_loss", "steady", 3)}
+    assert places(find(seen(machines))) == {("efa_degraded", "efa_loss", "steady", 3)}
 
 
 def test_a_dead_device_is_the_one_that_used_to_carry() -> None:
@@ -57,7 +57,7 @@ def test_a_dead_device_is_the_one_that_used_to_carry() -> None:
     for metric in CARRIED:
         machines.mark(metric, (1, 0), times=0.0, since_s=SINCE_S)
         machines.mark(metric, (1, 1), times=2.0, since_s=SINCE_S)
-    assert told(find(seen(machines))) == {("efa_degraded", "efa_down", "limping", 0)}
+    assert places(find(seen(machines))) == {("efa_degraded", "efa_down", "limping", 0)}
 
 
 def test_a_device_that_nobody_uses_is_not_dead() -> None:
@@ -69,14 +69,14 @@ def test_a_device_that_nobody_uses_is_not_dead() -> None:
 
 def test_most_devices_of_a_node_are_the_node() -> None:
     machines = until(8).mark(LATENCY, (2, slice(0, 3)), times=2, since_s=SINCE_S)
-    assert told(find(seen(machines))) == {("efa_degraded", "efa_latency", "calm", None)}
+    assert places(find(seen(machines))) == {("efa_degraded", "efa_latency", "calm", None)}
 
 
 def test_all_devices_at_once_blame_no_machine_in_any_second() -> None:
     for seconds in range(1, 25):
         machines = until(seconds).mark(LATENCY, (slice(None), slice(None)), times=2,  # type: ignore[arg-type]
                                        since_s=SINCE_S)  # fmt: skip
-        found = told(find(seen(machines)))
+        found = places(find(seen(machines)))
         assert found <= {("efa_degraded", "efa_latency", None, None)}
     assert found
 
@@ -86,7 +86,7 @@ def test_loss_on_all_devices_blames_no_machine_and_explains_their_latency() -> N
     for seconds in range(6, 25):
         machines = until(seconds).mark(AGAIN, every, times=9_000, since_s=SINCE_S)  # type: ignore[arg-type]
         machines.mark(LATENCY, every, times=1.5, since_s=SINCE_S)  # type: ignore[arg-type]
-        assert told(find(seen(machines))) == {("efa_degraded", "efa_loss", None, None)}
+        assert places(find(seen(machines))) == {("efa_degraded", "efa_loss", None, None)}
 
 
 def test_real_nodes_measure_no_latency_and_are_not_accused_for_it() -> None:
@@ -106,6 +106,6 @@ def test_an_open_alert_ends_with_five_good_seconds_and_not_with_silence() -> Non
     mute = until(8)
     for metric in (LATENCY, *CARRIED):
         mute.mark(metric, (2, slice(None)), times=np.nan, since_s=T0)
-    assert told(find(seen(mute, open_problems=open_problems))) == {
+    assert places(find(seen(mute, open_problems=open_problems))) == {
         ("efa_degraded", "efa_latency", "calm", 1)
     }

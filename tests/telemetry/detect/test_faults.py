@@ -68,7 +68,7 @@ def test_it_is_found_in_two_steps_by_cause_and_culprit(
     step_s = float(np.median(recording.steps.step_s))
 
     assert second == math.ceil(recording.breaks_at_s)
-    cause = as_told(kind, run)
+    cause = expected_cause(kind, run)
     assert (first.cause, first.node) in {(cause, "run-02"), ("unknown", None)}
     assert {(f.cause, f.node, f.device) for s, f in found if abs(s - second) > 1} == {
         (cause, "run-02", 5)
@@ -98,12 +98,12 @@ def test_so_are_the_others_that_can_lift_the_share(
     kind: str, run: str, magnitude: float, device: int | None
 ) -> None:
     found = list(alerts(play(run, fault_of(kind, magnitude, device=device))))
-    cause = as_told(kind, run)
+    cause = expected_cause(kind, run)
     assert {(f.cause, f.node, f.device) for _, f in found} == {(cause, "run-02", device)}
 
 
-def as_told(kind: str, run: str) -> str:
-    """Name a slow core as it is told: on an accelerator of one core it is the accelerator."""
+def expected_cause(kind: str, run: str) -> str:
+    """Name a slow core as detection does: on an accelerator of one core it is the accelerator."""
     return "throttle" if (kind, run) == ("slow_core", "p5") else kind
 
 
@@ -170,7 +170,11 @@ def test_of_any_sixty_faults_no_machine_is_wronged() -> None:
         recording = play(run, fault, seed=int(rng.integers(1_000)))
         (first,) = find(recording.at(math.ceil(recording.breaks_at_s)))
         n_fired += 1
-        n_right += (first.cause, first.node, first.device) == (as_told(kind, run), node, device)
+        n_right += (first.cause, first.node, first.device) == (
+            expected_cause(kind, run),
+            node,
+            device,
+        )
         n_wronged += first.node not in {None, node}
     assert n_wronged == 0
     assert n_right / n_fired >= 0.97

@@ -12,7 +12,7 @@ from tests.telemetry.detect.runs import T0, Machines, inputs, steps_of
 CORE, LATENCY = "core_utilization_ratio", "efa_latency_s"
 
 
-def told(findings: list[Finding]) -> set[tuple[str, str, str | None]]:
+def places(findings: list[Finding]) -> set[tuple[str, str, str | None]]:
     return {(each.rule, each.cause, each.node) for each in findings}
 
 
@@ -38,7 +38,7 @@ def test_the_share_stays_with_its_culprit_when_a_worse_one_of_another_kind_comes
             open_problems=open_problems,
         )
     )
-    assert told(found) == {
+    assert places(found) == {
         ("allreduce_share", "slow_core", "limping"),
         ("efa_degraded", "efa_latency", "calm"),
     }
@@ -57,7 +57,7 @@ def test_what_comes_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_o
         seen, open_problems=(OpenProblem("allreduce_share", "unknown", evidence=evidence),)
     )
     found = {each.rule: each for each in find(held)}
-    assert told(list(found.values())) == {
+    assert places(list(found.values())) == {
         ("allreduce_share", "unknown", None),
         ("core_slow", "slow_core", "limping"),
     }
@@ -67,7 +67,7 @@ def test_what_comes_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_o
     held = replace(
         seen, open_problems=(OpenProblem("allreduce_share", "unknown", evidence=recent),)
     )
-    assert told(find(held)) == {("allreduce_share", "slow_core", "limping")}
+    assert places(find(held)) == {("allreduce_share", "slow_core", "limping")}
 
 
 def test_a_share_that_only_comes_back_when_steps_get_shorter_pages_nobody() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from telemetry.detect import find
 from tests.telemetry.detect.runs import Machines, inputs
-from tests.telemetry.detect.test_slow import MEMORY, computing, run, told
+from tests.telemetry.detect.test_slow import MEMORY, computing, found_in, run
 
 
 def test_one_long_step_says_so_where_all_are_slower_by_the_same_factor() -> None:
@@ -13,10 +13,10 @@ def test_one_long_step_says_so_where_all_are_slower_by_the_same_factor() -> None
     steps = run(compute)
     machines = Machines(steps.ended_at_s[-1] + 1, n_nodes=4)
     machines.mark(MEMORY, (slice(None), slice(None)), times=1 / 1.3, since_s=steps.ended_at_s[-2])  # type: ignore[arg-type]
-    (found,) = told(steps, machines)
+    (found,) = found_in(steps, machines)
     assert (found.rule, found.cause, found.node) == ("core_slow", "throttle", None)
     compute[-1] = compute[-2] * [1.45, 1.3, 1.2, 1.28]
-    assert "throttle" not in {each.cause for each in told(run(compute), machines)}
+    assert "throttle" not in {each.cause for each in found_in(run(compute), machines)}
 
 
 def test_of_a_run_on_one_node_that_node_is_named() -> None:

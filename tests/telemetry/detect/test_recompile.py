@@ -36,11 +36,11 @@ def test_a_compilation_under_way_is_found_soon_and_ends_with_its_step(run: str) 
 
 def test_its_evidence_says_what_was_lost() -> None:
     lived = life("trn1", duration_s=220, faults=[compilation(40)])
-    told = [found[0] for _, found in lived.watch() if found]
-    first, last = told[0].evidence, told[-1].evidence
+    each_second = [found[0] for _, found in lived.watch() if found]
+    first, last = each_second[0].evidence, each_second[-1].evidence
     assert (first["is_over"], last["is_over"]) == (False, True)
     assert last["lost_s"] == pytest.approx(40, abs=1)
-    assert told[-1].onset_s - EPOCH == pytest.approx(122, abs=4)
+    assert each_second[-1].onset_s - EPOCH == pytest.approx(122, abs=4)
     assert json.loads(json.dumps(first, allow_nan=False)) == first
 
 

@@ -30,13 +30,13 @@ def limp(machines: Machines, *cores: int, times: float = 1.3) -> Machines:
     return machines
 
 
-def told(findings: list[Finding]) -> set[tuple[str, str, str | None, int | None]]:
+def places(findings: list[Finding]) -> set[tuple[str, str, str | None, int | None]]:
     return {(f.rule, f.cause, f.node, f.device) for f in findings}
 
 
 def test_a_core_that_stays_busy_while_its_neighbours_wait_is_slow() -> None:
     found = find(seen(limp(until(9), 6)))
-    assert told(found) == {("core_slow", "slow_core", "limping", 6)}
+    assert places(found) == {("core_slow", "slow_core", "limping", 6)}
     assert abs(found[0].onset_s - SINCE_S) <= 1
     assert set(found[0].victims) == set(CHARACTERS) - {"limping"}
 
@@ -53,12 +53,12 @@ def test_a_glitch_of_three_seconds_is_over_before_anybody_is_called() -> None:
 
 
 def test_both_cores_of_an_accelerator_alike_are_a_throttled_accelerator() -> None:
-    assert told(find(seen(limp(until(9), 4, 5)))) == {("core_slow", "throttle", "limping", 2)}
+    assert places(find(seen(limp(until(9), 4, 5)))) == {("core_slow", "throttle", "limping", 2)}
 
 
 def test_a_slow_memory_explains_its_busy_cores() -> None:
     machines = limp(until(9), 4, 5).mark(MEMORY, (1, 2), times=0.5, since_s=SINCE_S)
-    assert told(find(seen(machines))) == {("hbm_slow", "hbm_slow", "limping", 2)}
+    assert places(find(seen(machines))) == {("hbm_slow", "hbm_slow", "limping", 2)}
 
 
 def test_a_core_that_always_held_other_work_is_no_fault() -> None:
@@ -68,14 +68,14 @@ def test_a_core_that_always_held_other_work_is_no_fault() -> None:
 
 def test_a_fault_older_than_memory_is_told_by_peers_that_play_the_same_role() -> None:
     machines = until(9).mark(CORE, (1, 6), times=1.4, since_s=T0 - 900)
-    assert told(find(seen(machines))) == {("core_slow", "slow_core", "limping", 6)}
+    assert places(find(seen(machines))) == {("core_slow", "slow_core", "limping", 6)}
 
 
 def test_a_machine_alone_is_compared_with_its_own_past() -> None:
     machines = limp(until(9), 6)
     machines.n_nodes = 1
     machines.marks = [(m, (0, part), t, s) for m, (_, part), t, s in machines.marks]
-    assert told(find(seen(machines, n_workers=1))) == {("core_slow", "slow_core", "steady", 6)}
+    assert places(find(seen(machines, n_workers=1))) == {("core_slow", "slow_core", "steady", 6)}
 
 
 def open_alert() -> tuple[OpenProblem, ...]:
@@ -89,7 +89,7 @@ def test_an_open_alert_lasts_until_five_good_seconds() -> None:
             mended.mark(CORE, (1, core), times=1.3, since_s=SINCE_S + 14)
     assert find(seen(mended, open_problems=open_alert())) == []
     mended.until_s = SINCE_S + 17
-    assert told(find(seen(mended, open_problems=open_alert()))) == {
+    assert places(find(seen(mended, open_problems=open_alert()))) == {
         ("core_slow", "slow_core", "limping", 6)
     }
 

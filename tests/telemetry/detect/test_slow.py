@@ -29,7 +29,7 @@ def run(compute: FloatArray, **more: Any) -> StepBatch:
     return steps_of(compute, workers=NAMES, **more)
 
 
-def told(steps: StepBatch, machines: Machines | None = None, **more: Any) -> list[Finding]:
+def found_in(steps: StepBatch, machines: Machines | None = None, **more: Any) -> list[Finding]:
     seen = inputs(steps, **more)
     if machines is not None:
         seen = replace(seen, hardware=machines, hardware_at=machines.hardware_at)
@@ -38,7 +38,7 @@ def told(steps: StepBatch, machines: Machines | None = None, **more: Any) -> lis
 
 def test_a_calm_run_has_no_finding() -> None:
     for seed in range(10):
-        assert told(run(computing(seed=seed))) == []
+        assert found_in(run(computing(seed=seed))) == []
 
 
 @pytest.mark.parametrize("by", ["sequences", "stage"])
@@ -48,14 +48,14 @@ def test_that_the_cause_is_unknown_is_never_ruled_out(by: str) -> None:
         compute[-5:, 6:] *= 1.2
     else:
         compute[-4:] *= 1 + 0.3 * np.random.default_rng(2).random((4, 8)) ** 3
-    (found,) = told(run(compute), n_stages=4 if by == "stage" else 1)
+    (found,) = found_in(run(compute), n_stages=4 if by == "stage" else 1)
     assert "unknown" not in found.evidence["ruled_out"]
 
 
 def test_a_long_stage_is_told_by_its_workers() -> None:
     compute = computing()
     compute[-5:, 6:] *= 1.2
-    (found,) = told(run(compute), n_stages=4)
+    (found,) = found_in(run(compute), n_stages=4)
     assert (found.rule, found.cause, found.node) == ("step_slow", "stage_imbalance", None)
     assert found.severity == "warn"
     assert set(found.evidence["late_workers"]) == {"n6", "n7"}
@@ -64,13 +64,13 @@ def test_a_long_stage_is_told_by_its_workers() -> None:
 def test_a_stage_that_was_always_long_is_a_layout() -> None:
     compute = computing()
     compute[:, 6:] *= 1.2
-    assert told(run(compute), n_stages=4) == []
+    assert found_in(run(compute), n_stages=4) == []
 
 
 def test_uneven_sequences_blame_no_machine() -> None:
     compute = computing()
     compute[-4:] *= 1 + 0.3 * np.random.default_rng(2).random((4, 8)) ** 3
-    (found,) = told(run(compute))
+    (found,) = found_in(run(compute))
     assert (found.rule, found.cause, found.node) == ("step_slow", "seq_imbalance", None)
 
 
@@ -84,7 +84,7 @@ def test_clocks_that_are_lower_everywhere_do_the_same_work_more_slowly() -> None
     steps = slowed(1.25)
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
     machines.mark(MEMORY, (slice(None), slice(None)), times=0.8, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
-    (found,) = told(steps, machines)
+    (found,) = found_in(steps, machines)
     assert (found.rule, found.cause, found.node) == ("core_slow", "throttle", None)
 
 
@@ -92,15 +92,15 @@ def test_memory_that_is_slower_everywhere_moves_fewer_bytes() -> None:
     steps = slowed(1.25)
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
     machines.mark(MEMORY, (slice(None), slice(None)), times=0.5, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
-    (found,) = told(steps, machines)
+    (found,) = found_in(steps, machines)
     assert (found.rule, found.cause, found.node) == ("hbm_slow", "hbm_slow", None)
 
 
 def test_without_evidence_no_cause_is_named_and_nobody_is_called_at_once() -> None:
-    assert told(slowed(1.25)) == []
+    assert found_in(slowed(1.25)) == []
     compute = computing(n_steps=80)
     compute[-16:] *= 1.25
-    (found,) = told(run(compute))
+    (found,) = found_in(run(compute))
     assert (found.rule, found.cause, found.severity) == ("step_slow", "unknown", "warn")
     assert found.evidence["baseline_step_s"] == pytest.approx(2.1, rel=0.01)
 
@@ -109,35 +109,35 @@ def test_an_open_alert_remembers_what_was_usual_when_all_it_sees_is_slow() -> No
     steps = run(2.5 * computing(step_s=1.0))
     evidence = {"kind": "computing", "baseline_phase_s": 2.0, "tokens": 4e6}
     open_problems = (OpenProblem("step_slow", "throttle", evidence=evidence),)
-    assert [f.cause for f in told(steps, open_problems=open_problems)] == ["throttle"]
+    assert [f.cause for f in found_in(steps, open_problems=open_problems)] == ["throttle"]
     mended = run(computing())
-    assert told(mended, open_problems=open_problems) == []
+    assert found_in(mended, open_problems=open_problems) == []
 
 
 def test_twice_the_batch_takes_twice_as_long_and_is_no_fault() -> None:
     compute = computing()
     compute[-10:] *= 2
     tokens = np.where(np.arange(60) < 50, 4e6, 8e6)
-    assert told(replace(run(compute), tokens=tokens)) == []
+    assert found_in(replace(run(compute), tokens=tokens)) == []
 
 
 def test_half_the_workers_take_twice_as_long_and_are_no_fault() -> None:
     compute = computing()
     compute[-10:] *= 2
     compute[-10:, 4:] = np.nan
-    assert told(run(compute)) == []
+    assert found_in(run(compute)) == []
 
 
 def test_checkpoints_and_evaluations_are_not_slow_steps() -> None:
     pause = np.zeros((60, 8))
     pause[[20, 40, 59]] = 60.0
-    assert told(run(computing(), other_s=pause)) == []
+    assert found_in(run(computing(), other_s=pause)) == []
 
 
 def test_input_that_comes_late_on_one_node_names_it() -> None:
     late = np.full((60, 8), 0.002)
     late[-5:, 3] = 0.4
-    (found,) = told(run(computing(), input_s=late))
+    (found,) = found_in(run(computing(), input_s=late))
     assert (found.rule, found.cause, found.node) == ("input_stall", "input_stall", "n3")
     assert set(found.victims) == set(NAMES) - {"n3"}
 
@@ -145,14 +145,14 @@ def test_input_that_comes_late_on_one_node_names_it() -> None:
 def test_input_that_comes_late_everywhere_names_nobody() -> None:
     late = np.full((60, 8), 0.002)
     late[-5:] = 0.4 * (1 + 0.2 * np.random.default_rng(4).standard_normal((5, 8)))
-    (found,) = told(run(computing(), input_s=late))
+    (found,) = found_in(run(computing(), input_s=late))
     assert (found.rule, found.cause, found.node) == ("input_stall", "input_stall", None)
 
 
 def test_one_slow_read_calls_nobody() -> None:
     late = np.full((60, 8), 0.002)
     late[-1, 3] = 1.0
-    assert told(run(computing(), input_s=late)) == []
+    assert found_in(run(computing(), input_s=late)) == []
 
 
 def test_a_slow_core_explains_the_worker_that_is_late_and_both_are_one_finding() -> None:
@@ -185,7 +185,7 @@ def test_two_troubles_of_a_whole_run_are_two_findings() -> None:
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
     machines.mark(MEMORY, everywhere, times=0.8, since_s=since_s)
     machines.mark("efa_latency_s", everywhere, times=3, since_s=since_s)
-    found = told(steps, machines, hardware_at=machines.hardware_at)
+    found = found_in(steps, machines, hardware_at=machines.hardware_at)
     assert {(f.rule, f.cause, f.node) for f in found} == {
         ("core_slow", "throttle", None),
         ("efa_degraded", "efa_latency", None),

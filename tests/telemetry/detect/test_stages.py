@@ -1,4 +1,4 @@
-"""A stage that became longer: told by stages, whichever of its workers are the usual ones."""
+"""A stage that became longer is found by stages, whichever of its workers are the usual ones."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def even(n_steps: int = 60, *, step_s: float = 3.0) -> FloatArray:
     return step_s * (1 + 0.003 * rng.standard_normal((n_steps, 3)))
 
 
-def told(compute: FloatArray, *, open_problems: tuple[OpenProblem, ...] = ()) -> list[Finding]:
+def found_in(compute: FloatArray, *, open_problems: tuple[OpenProblem, ...] = ()) -> list[Finding]:
     """Three nodes in two stages: the first node is one, the others are the second."""
     steps = steps_of(compute, workers=NAMES)
     return find(replace(inputs(steps, n_stages=2, open_problems=open_problems), nodes=NAMES))
@@ -28,7 +28,7 @@ def told(compute: FloatArray, *, open_problems: tuple[OpenProblem, ...] = ()) ->
 def test_a_stage_of_most_workers_that_became_longer_is_found(times: float) -> None:
     compute = even()
     compute[-4:, 1:] *= times
-    (found,) = told(compute)
+    (found,) = found_in(compute)
     assert (found.rule, found.cause, found.node) == ("step_slow", "stage_imbalance", None)
     assert found.severity == "warn"
     assert set(found.evidence["late_workers"]) == {"n1", "n2"}
@@ -37,24 +37,24 @@ def test_a_stage_of_most_workers_that_became_longer_is_found(times: float) -> No
 def test_it_is_over_when_the_stage_is_as_long_as_it_was() -> None:
     compute = even()
     compute[-14:, 1:] *= 1.2
-    (found,) = told(compute[:-5])
+    (found,) = found_in(compute[:-5])
     open_problems = (OpenProblem(found.rule, found.cause, evidence=found.evidence),)
-    assert told(compute, open_problems=open_problems)
+    assert found_in(compute, open_problems=open_problems)
     compute[-3:, 1:] /= 1.2
-    assert told(compute, open_problems=open_problems) == []
+    assert found_in(compute, open_problems=open_problems) == []
 
 
 def test_a_stage_that_was_ahead_of_a_slow_one_is_not_longer_when_that_recovers() -> None:
     compute = even()
     compute[20:50, 0] *= 1.3
-    assert told(compute) == []
+    assert found_in(compute) == []
 
 
 def test_two_workers_of_a_stage_that_are_late_unlike_are_no_long_stage() -> None:
     compute = even()
     compute[-4:, 1] *= 1.5
     compute[-4:, 2] *= 1.06
-    assert "stage_imbalance" not in {each.cause for each in told(compute)}
+    assert "stage_imbalance" not in {each.cause for each in found_in(compute)}
 
 
 CROWD = tuple(f"n{i}" for i in range(8))

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from telemetry.steps import PHASES
-from tests.telemetry.detect.conftest import one_slow, told
+from tests.telemetry.detect.conftest import analysed, one_slow
 from tests.telemetry.made_trace import EMBED_S, GATHER_S, REDUCE_S, Job
 
 
 def test_the_phases_of_every_worker_make_up_its_step() -> None:
-    analysis = told(Job(noise=0.1))
+    analysis = analysed(Job(noise=0.1))
     total = np.sum([analysis.steps.phases[phase] for phase in PHASES], axis=0)
 
     np.testing.assert_allclose(total, np.broadcast_to(total[:, :1], total.shape))
@@ -19,7 +19,7 @@ def test_the_phases_of_every_worker_make_up_its_step() -> None:
 
 
 def test_the_slow_worker_waits_least_of_its_group() -> None:
-    analysis = told(Job(pp=1, work=one_slow((2, 0))))
+    analysis = analysed(Job(pp=1, work=one_slow((2, 0))))
     waits = analysis.steps.phases["wait_s"].mean(axis=0)
 
     assert waits.argmin() == 2
@@ -28,14 +28,14 @@ def test_the_slow_worker_waits_least_of_its_group() -> None:
 
 
 def test_transfers_count_from_the_last_arrival() -> None:
-    analysis = told(Job(pp=1, work=one_slow((2, 0))))
+    analysis = analysed(Job(pp=1, work=one_slow((2, 0))))
 
     expected = GATHER_S + REDUCE_S + EMBED_S
     np.testing.assert_allclose(analysis.steps.phases["transfer_s"], expected, rtol=1e-9)
 
 
 def test_the_share_is_waiting_and_transferring_over_the_step() -> None:
-    steps = told(Job(pp=1, work=one_slow((2, 0)))).steps
+    steps = analysed(Job(pp=1, work=one_slow((2, 0)))).steps
     exposed = steps.phases["wait_s"] + steps.phases["transfer_s"]
 
     np.testing.assert_allclose(
@@ -44,7 +44,7 @@ def test_the_share_is_waiting_and_transferring_over_the_step() -> None:
 
 
 def test_workers_are_named_by_rank_replica_and_stage() -> None:
-    names = told(Job(dp=2, pp=2, tp=4, steps=1)).steps.workers
+    names = analysed(Job(dp=2, pp=2, tp=4, steps=1)).steps.workers
 
     assert names == (
         "rank0-dp0-stage0",

@@ -8,11 +8,11 @@ import pytest
 from telemetry.detect.what_if import CAUSES, analyse_trace
 from telemetry.trace import Trace
 from tests.telemetry.detect.conftest import (
+    analysed,
     congested,
     heavy_stage,
     now_and_then,
     one_slow,
-    told,
     uneven_sequences,
 )
 from tests.telemetry.made_trace import Job
@@ -36,7 +36,7 @@ noisy = pytest.mark.parametrize("noise", [0.0, 0.03])
 @noisy
 @everywhere
 def test_a_healthy_job_is_blamed_on_nobody(layout: Layout, noise: float) -> None:
-    verdict = told(Job(noise=noise, **layout)).verdict
+    verdict = analysed(Job(noise=noise, **layout)).verdict
 
     assert (verdict.cause, verdict.culprits) == ("none", ())
 
@@ -46,7 +46,7 @@ def test_a_healthy_job_is_blamed_on_nobody(layout: Layout, noise: float) -> None
 @pytest.mark.parametrize("by", [1.25, 2.0])
 def test_one_slow_worker_is_named(layout: Layout, noise: float, by: float) -> None:
     worker = (1, layout.get("pp", 4) // 2)
-    analysis = told(Job(noise=noise, work=one_slow(worker, by), **layout))
+    analysis = analysed(Job(noise=noise, work=one_slow(worker, by), **layout))
 
     assert analysis.verdict.cause == "one_worker"
     assert analysis.verdict.culprits == (worker,)
@@ -57,7 +57,7 @@ def test_one_slow_worker_is_named(layout: Layout, noise: float, by: float) -> No
 @pytest.mark.parametrize("layout", PIPELINES, ids=str)
 def test_a_heavy_stage_is_named_and_no_machine(layout: Layout, noise: float) -> None:
     last = layout.get("pp", 4) - 1
-    verdict = told(Job(noise=noise, work=heavy_stage(last), **layout)).verdict
+    verdict = analysed(Job(noise=noise, work=heavy_stage(last), **layout)).verdict
 
     assert (verdict.cause, verdict.stage, verdict.culprits) == ("stage_imbalance", last, ())
 
@@ -65,7 +65,7 @@ def test_a_heavy_stage_is_named_and_no_machine(layout: Layout, noise: float) -> 
 @noisy
 @everywhere
 def test_uneven_sequences_are_blamed_on_nobody(layout: Layout, noise: float) -> None:
-    verdict = told(Job(noise=noise, work=uneven_sequences, **layout)).verdict
+    verdict = analysed(Job(noise=noise, work=uneven_sequences, **layout)).verdict
 
     assert (verdict.cause, verdict.culprits) == ("sequence_imbalance", ())
 
@@ -73,7 +73,7 @@ def test_uneven_sequences_are_blamed_on_nobody(layout: Layout, noise: float) -> 
 @noisy
 @everywhere
 def test_slow_transfers_are_communication(layout: Layout, noise: float) -> None:
-    verdict = told(Job(noise=noise, reduce=congested, **layout)).verdict
+    verdict = analysed(Job(noise=noise, reduce=congested, **layout)).verdict
 
     assert (verdict.cause, verdict.culprits) == ("communication", ())
 
@@ -81,11 +81,11 @@ def test_slow_transfers_are_communication(layout: Layout, noise: float) -> None:
 def test_a_slow_link_between_stages_is_communication() -> None:
     job = Job(p2p=lambda _step, dp, stage, _micro: 400.0 if (dp, stage) == (0, 1) else 1.0)
 
-    assert told(job).verdict.cause == "communication"
+    assert analysed(job).verdict.cause == "communication"
 
 
 def test_transfers_that_are_slow_for_all_are_communication_too() -> None:
-    analysis = told(Job(reduce=lambda *_: 30.0))
+    analysis = analysed(Job(reduce=lambda *_: 30.0))
 
     assert analysis.found.slowdown_ratio == pytest.approx(1.0)
     assert analysis.verdict.cause == "communication"
@@ -93,27 +93,27 @@ def test_transfers_that_are_slow_for_all_are_communication_too() -> None:
 
 def test_two_slow_workers_are_both_named() -> None:
     job = Job(work=lambda _step, dp, stage, _: 2.0 if (dp, stage) in {(1, 2), (3, 0)} else 1.0)
-    verdict = told(job).verdict
+    verdict = analysed(job).verdict
 
     assert verdict.cause == "one_worker"
     assert set(verdict.culprits) == {(1, 2), (3, 0)}
 
 
 def test_of_one_replica_no_machine_is_blamed() -> None:
-    verdict = told(Job(dp=1, work=one_slow((0, 2)))).verdict
+    verdict = analysed(Job(dp=1, work=one_slow((0, 2)))).verdict
 
     assert (verdict.cause, verdict.stage, verdict.culprits) == ("stage_imbalance", 2, ())
 
 
 def test_a_worker_that_is_slow_now_and_then_is_no_sequence() -> None:
     slow = lambda step, dp, stage, _: 2.5 if (dp, stage) == (2, 1) and step % 2 else 1.0  # noqa: E731
-    verdict = told(Job(steps=4, work=slow, noise=0.02)).verdict
+    verdict = analysed(Job(steps=4, work=slow, noise=0.02)).verdict
 
     assert (verdict.cause, verdict.culprits) == ("one_worker", ((2, 1),))
 
 
 def test_pauses_here_and_there_have_no_name() -> None:
-    analysis = told(Job(forward=now_and_then, steps=6))
+    analysis = analysed(Job(forward=now_and_then, steps=6))
 
     assert analysis.found.slowdown_ratio > 1.1
     assert analysis.verdict.cause == "none"
