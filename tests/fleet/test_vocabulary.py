@@ -60,6 +60,15 @@ FILES = (
     "templates/simulation/**/*.html",
     "templates/trials/**/*.html",
     "fleet/static/fleet/*.js",
+    "docs/alerts.md",
+    "docs/decisions/*.md",
+    "docs/notifications.md",
+    "fleet/alerts/**/*.py",
+    "fleet/notifications/**/*.py",
+    "fleet/ops/**/*.py",
+    "templates/alerts/**/*.md",
+    "templates/notifications/**/*.html",
+    "templates/notifications/**/*.txt",
 )
 # Phrase (a regular expression) and what to write instead.
 PHRASES = {
