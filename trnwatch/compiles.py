@@ -22,6 +22,9 @@ PATHS = re.compile(r"\s?(?:--output[ =]\S+|\S*\.hlo_module\.pb|\S*\.neff)")
 CACHE_FLAGS = re.compile(
     r"--(?:cache_dir|log_level)[ =]\S+|--(?:no_cache|retry_failed_compilation)\b"
 )
+# What the wrapper logs of a graph in the cache, and at the end of a compile.
+CACHED = {"Using a cached neff": "hit", "Got a cached failed neff at": "fail"}
+ENDED = {"Compilation Successfully Completed": "miss", "Compilation failed": "fail"}
 FACTS = ("compiler", "flags", "cache", "shape")
 MAX_TEXT_CHARS = {"compiler": 60, "flags": 500, "cache": 500, "shape": 200}
 MAX_OPEN = 1_000
@@ -73,40 +76,25 @@ class CompileLines:
 
     def read(self, text: str, at: float) -> list[dict[str, Any]]:
         """Read one line, logged at Unix time ``at``; return the compiles that it completes."""
-        for words, handle in (
-            ("Using a cached neff", self._hit),
-            ("Got a cached failed neff at", self._cached_failure),
-            ("Call compiler with cmd", self._begin),
-            ("Compilation Successfully Completed", self._done),
-            ("Compiler status PASS", self._passed),
-            ("Compiler status ", self._broken),
-            ("Compilation failed", self._failed),
-        ):
+        module = _module_in(text)
+        for words, outcome in CACHED.items():
             if words in text:
-                return handle(_module_in(text), text, at)
-        if path := CACHE.search(text):
+                return [dict(self._facts(text), module=module, outcome=outcome, at=at)]
+        if "Call compiler with cmd" in text:
+            return self._begin(module, text, at)
+        for words, outcome in ENDED.items():
+            if words in text:
+                return self._end(module, outcome, at)
+        if "Compiler status " in text:
+            # It names no module: it is that of the newest compile.
+            newest = self._compiling()[-1:]
+            if "Compiler status PASS" not in text:
+                return [each for name in newest for each in self._end(name, "fail", at)]
+            for name in newest:
+                self._begun[name]["passed_at"] = at
+        elif path := CACHE.search(text):
             self._cache = path[1]
         return []
-
-    def _hit(self, module: str, text: str, at: float) -> list[dict[str, Any]]:
-        return [dict(self._facts(text), module=module, outcome="hit", at=at)]
-
-    def _cached_failure(self, module: str, text: str, at: float) -> list[dict[str, Any]]:
-        return [dict(self._facts(text), module=module, outcome="fail", at=at)]
-
-    def _done(self, module: str, text: str, at: float) -> list[dict[str, Any]]:
-        return self._end(module, "miss", at)
-
-    def _failed(self, module: str, text: str, at: float) -> list[dict[str, Any]]:
-        return self._end(module, "fail", at)
-
-    def _passed(self, module: str, text: str, at: float) -> list[dict[str, Any]]:
-        for name in self._compiling()[-1:]:
-            self._begun[name]["passed_at"] = at
-        return []
-
-    def _broken(self, module: str, text: str, at: float) -> list[dict[str, Any]]:
-        return [each for name in self._compiling()[-1:] for each in self._end(name, "fail", at)]
 
     def _compiling(self) -> list[str]:
         return [name for name, begun in self._begun.items() if "passed_at" not in begun]
@@ -161,11 +149,11 @@ class CompileLogHandler(logging.Handler):
 
 def attach_log_handler(reporter: Any) -> None:
     """Read the compiler wrapper's log in this process, for one reporter."""
-    heard: Optional[CompileLogHandler] = None
+    added: Optional[CompileLogHandler] = None
     for name in LOGGERS:
         log = logging.getLogger(name)
         for handler in list(log.handlers):
             if isinstance(handler, CompileLogHandler) and handler.reporter() in (None, reporter):
                 log.removeHandler(handler)
-        heard = heard or CompileLogHandler(reporter)
-        log.addHandler(heard)
+        added = added or CompileLogHandler(reporter)
+        log.addHandler(added)

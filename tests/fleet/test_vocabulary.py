@@ -25,12 +25,8 @@ FILES = (
     "docs/traces.md",
     "docs/trials.md",
     "docs/runbooks/*.md",
-    "docs/long-term.md",
     "docs/metrics.md",
-    "docs/physics.md",
-    "docs/preflight.md",
     "docs/prometheus.md",
-    "docs/support-check.md",
     "fleet/charts/**/*.py",
     "fleet/checks/**/*.py",
     "fleet/metrics/**/*.py",
@@ -69,6 +65,10 @@ FILES = (
     "templates/alerts/**/*.md",
     "templates/notifications/**/*.html",
     "templates/notifications/**/*.txt",
+    "fleet/ingest/**/*.py",
+    "telemetry/ingest/**/*.py",
+    "telemetry/store/**/*.py",
+    "trnwatch/**/*.py",
 )
 # Phrase (a regular expression) and what to write instead.
 PHRASES = {
