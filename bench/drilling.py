@@ -12,8 +12,8 @@ import msgspec
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "fleet.settings")
 django.setup()
 
-from bench.healthy_runs import healthy_scenario  # noqa: E402
-from bench.random_scenarios import random_scenario  # noqa: E402
+from bench.healthy_runs import healthy_hooks_scenario, healthy_scenario  # noqa: E402
+from bench.random_scenarios import random_scenario, single_fault_scenario  # noqa: E402
 from bench.scenario_grid import grid_scenarios  # noqa: E402
 from fleet.simulation.scoring import (  # noqa: E402
     DrillReport,
@@ -22,6 +22,7 @@ from fleet.simulation.scoring import (  # noqa: E402
     is_in_time,
     is_place_right,
 )
+from telemetry.simulate.inputs import tier_named  # noqa: E402
 from telemetry.simulate.scenario import Scenario  # noqa: E402
 
 
@@ -43,10 +44,25 @@ def main(patience_s: float) -> None:
 
 
 def scenario_named(name: str) -> Scenario:
-    """Return a scenario of the set, or one that a seed draws: ``chance-1007``, ``calm-3``."""
-    kind, _, seed = name.partition("-")
-    drawn = {"chance": random_scenario, "calm": healthy_scenario}
-    return drawn[kind](int(seed)) if kind in drawn else grid_scenarios()[name]
+    """Return a scenario of the set, or one that a seed draws, at an input tier.
+
+    ``chance-1007``, ``calm-3``, ``single-1007@agent_hooks``; with ``+busy`` at the end a core
+    that waits counts as busy.
+    """
+    place, _, tier = name.partition("@")
+    kind, _, seed = place.partition("-")
+    drawn = {
+        "chance": random_scenario,
+        "single": single_fault_scenario,
+        "calm": healthy_scenario,
+        "hooks": healthy_hooks_scenario,
+    }
+    scenario = drawn[kind](int(seed)) if kind in drawn else grid_scenarios()[place]
+    if tier:
+        tier, _, busy = tier.partition("+")
+        inputs = tier_named(tier, busy_while_waiting=bool(busy))
+        scenario = msgspec.structs.replace(scenario, name=name, inputs=inputs)
+    return scenario
 
 
 def outcome_of(report: DrillReport) -> dict[str, Any]:
@@ -54,6 +70,8 @@ def outcome_of(report: DrillReport) -> dict[str, Any]:
     return {
         "scenario": report.scenario.name,
         "duration_s": report.scenario.duration_s,
+        "tier": report.scenario.inputs.tier,
+        "is_busy": report.scenario.inputs.busy_while_waiting,
         "nodes": report.scenario.runs[0].nodes,
         "faults": [_fault(report, i) for i in range(len(report.truths))],
         "alerts": [_alert(report, j) for j in range(len(report.firings))],

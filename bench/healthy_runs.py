@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from bench.scenario_grid import CHECKPOINT_EVERY_S, EVALUATE_EVERY_S, event_of
+from telemetry.simulate.inputs import tier_named
 from telemetry.simulate.scenario import Scenario, scenario_of
 
 N_NODES, DURATION_S = 64, 3600.0
@@ -44,3 +46,10 @@ def healthy_scenario(seed: int) -> Scenario:
             benign.append(event_of(run, LOOK_ALIKES[i], at_s=at_s))
     table = {"name": f"calm-{seed}", "duration_s": DURATION_S, "seed": seed, "run": [run]}
     return scenario_of(table | {"benign": benign})
+
+
+def healthy_hooks_scenario(seed: int) -> Scenario:
+    """Return an hour of 64 nodes at ``agent_hooks``; each second one with noisy steps."""
+    calm = healthy_scenario(seed)
+    inputs = tier_named("agent_hooks", busy_while_waiting=True)
+    return msgspec.structs.replace(calm, name=f"hooks-{seed}", inputs=inputs)

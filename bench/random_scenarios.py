@@ -62,10 +62,12 @@ TAIL_S = 150.0
 
 
 class RandomScenario:
-    """One scenario, drawn from a seed."""
+    """One scenario, drawn from a seed; ``at_once`` says how many faults begin together."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(
+        self, seed: int, *, kind: str = "chance", at_once: tuple[int, ...] = AT_ONCE
+    ) -> None:
+        self.seed, self.kind, self._at_once = seed, kind, at_once
         self._rng = np.random.default_rng([1986, seed])
 
     def table(self) -> Table:
@@ -80,7 +82,7 @@ class RandomScenario:
                 benign.append(self._look_alike(run, at_s))
                 at_s += benign[-1].get("duration_s", 60) + self._between(*PAUSE_S)
         return {
-            "name": f"chance-{self.seed}",
+            "name": f"{self.kind}-{self.seed}",
             "duration_s": float(round(at_s - PAUSE_S[0] + TAIL_S)),
             "seed": self.seed,
             "run": [run],
@@ -128,7 +130,7 @@ class RandomScenario:
         if drawn[0] in STOPS:
             drawn = drawn[:1]
         drawn = [kind for kind in drawn if kind not in STOPS or kind == drawn[0]]
-        for i, kind in enumerate(drawn[: min(int(self._rng.choice(AT_ONCE)), len(nodes))]):
+        for i, kind in enumerate(drawn[: min(int(self._rng.choice(self._at_once)), len(nodes))]):
             begins_s = at_s if i == 0 else at_s + self._between(*APART_S)
             is_elsewhere = self._rng.random() >= SAME_NODE_CHANCE
             node = int(nodes[i if is_elsewhere else 0])
@@ -175,6 +177,11 @@ class RandomScenario:
 def random_scenario(seed: int) -> Scenario:
     """Return the scenario of a seed: the same each time."""
     return scenario_of(RandomScenario(seed).table())
+
+
+def single_fault_scenario(seed: int) -> Scenario:
+    """Return a scenario whose faults come one after the other, never two at a time."""
+    return scenario_of(RandomScenario(seed, kind="single", at_once=(1,)).table())
 
 
 def _has(kind: str, run: Table) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from django.db import transaction
@@ -27,7 +28,7 @@ from telemetry.detect import (
     uncorrected,
 )
 from telemetry.detect.checkpoints import expected_checkpoint_s
-from telemetry.detect.inputs import OpenProblem
+from telemetry.detect.inputs import OpenProblem, reporting_interval
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.node_errors import counted, is_settled
 from telemetry.detect.silence import StepHeartbeat
@@ -123,6 +124,7 @@ def find_all(
         run_of={name: each.run.name for each in snapshots for name in each.members.nodes},
         pulses={each.run.name: each.heartbeat for each in snapshots if each.heartbeat is not None},
         crashed=dead,
+        report_every_s={each.run.name: each.report_every_s for each in snapshots},
     )
 
 
@@ -146,6 +148,10 @@ def evaluated_subjects(
             if not np.isfinite(each.steps.allreduce_share_ratio).any():
                 # Without recent times of exchanges, the share is unknown.
                 found.discard(("allreduce_share", subject))
+        reported_s = max((last_seen.get(name, 0) for name in nodes), default=0)
+        if each.heartbeat is None and now_s - reported_s <= WINDOW_S:
+            # Without step reports the run is evaluated by its hardware.
+            found |= {(rule, subject) for rule in RUN_RULES if rule != "allreduce_share"}
         if each.ecc_counts is not None:
             found |= {(ECC, f"node:{name}") for name in nodes}
         if each.reads_hardware:
@@ -228,9 +234,13 @@ WINDOW_STEPS = 40
 # The start of the window moves in jumps of this, so that it stays the same between two steps.
 WINDOW_JUMP_S = 15
 # ECC counts only rise: they are compared over ten minutes, at a few times.
-ECC_AGES_S = (int(RULES["ecc_uncorrected"].limits["window_s"]), 120, 15, 0)
+ECC_AGES_S = (int(RULES["ecc_uncorrected"].limits["window_s"]), 120, 30, 15, 0)
 # Reading every core of every node is expensive, so healthy runs are checked every 3 s in turn.
 HARDWARE_EVERY_S = 3
+# A host metric that never stays the same shows how often nodes report; read over this long, and
+# remembered as long.
+INTERVAL_METRIC, INTERVAL_S = "vcpu_usage_ratio", 90
+_INTERVALS: WeakKeyDictionary[Source, dict[str, tuple[int, int]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +257,7 @@ class RunSnapshot:
     """One run at one time: its recent steps, and functions that read its hardware metrics.
 
     ``reads_hardware`` is False in the seconds in which hardware is read only for open alerts.
+    ``report_every_s`` is 0 until it is known how often nodes report.
     """
 
     run: Run
@@ -257,6 +268,7 @@ class RunSnapshot:
     hardware_at: HardwareAt | None = None
     earlier: Callable[[float], StepBatch] | None = None
     reads_hardware: bool = True
+    report_every_s: int = 0
 
     @property
     def heartbeat(self) -> StepHeartbeat | None:
@@ -311,7 +323,20 @@ def snapshot_of(source: Source, run: Run, members: RunMembers, *, now_s: float) 
         hardware_at=hardware_at,
         earlier=earlier,
         reads_hardware=(end + run.pk) % HARDWARE_EVERY_S == 0,
+        report_every_s=report_interval_s(source, run.name, shards, end=end),
     )
+
+
+def report_interval_s(source: Source, run: str, shards: Sequence[str], *, end: int) -> int:
+    """Seconds between two reports of a node of the run; 0 until it is known."""
+    known = _INTERVALS.setdefault(source, {})
+    read_at, every_s = known.get(run, (-INTERVAL_S, 0))
+    if shards and not (every_s and 0 <= end - read_at < INTERVAL_S):
+        span = source.window(shards[:1], [INTERVAL_METRIC], start=end - INTERVAL_S, end=end)
+        # In an outage of monitoring nothing new is known.
+        read_at, every_s = end, reporting_interval(span) or every_s
+        known[run] = (read_at, every_s)
+    return every_s
 
 
 def window_of_steps(source: Source, run: str, *, now_s: float) -> StepBatch:
@@ -355,6 +380,7 @@ def detection_input(
         reads_hardware=snapshot.reads_hardware or bool(open_problems),
         hardware_at=snapshot.hardware_at,
         earlier=snapshot.earlier,
+        report_every_s=max(1, snapshot.report_every_s),
         checkpoint_s=(
             expected_checkpoint_s(n_parameters=model.params, n_nodes=run.n_nodes)
             if model

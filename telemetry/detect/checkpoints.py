@@ -177,7 +177,7 @@ def _usual(
         held = alert.evidence.get("baseline_phase_s")
         if alert.cause == CAUSE and held is not None:
             return float(held), SLOWER_BY
-    n_now = max(1, int(_n_workers(steps)[-1]))
+    n_now = max(1, int(_n_workers(steps)[-1])) if len(steps) else len(inputs.nodes)
     earlier = [took_s for _, took_s in taken]
     if not earlier and inputs.earlier is not None:
         past = inputs.earlier(inputs.now_s - EARLIER_S)

@@ -33,6 +33,7 @@ from telemetry.detect.inputs import (
 from telemetry.detect.links import score_links
 from telemetry.detect.node_errors import exec_errors, node_idle, uncorrected
 from telemetry.detect.pace import comparable_steps
+from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.recompile import recompile
 from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.share import (
@@ -360,6 +361,8 @@ def _share_victims(case: ShareCase, verdict: Diagnosis) -> tuple[str, ...]:
     return tuple(node for node in case.inputs.nodes if node in training - culprits)
 
 
+# So long after its end a fault of hardware still explains slow executions.
+OUTLASTS_S = 20
 # From this many workers on, sequence lengths average out.
 MANY_WORKERS = 24
 # Uneven work, or an unknown cause without a node, does not justify a page.
@@ -379,6 +382,13 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
         else []
     )
     if not len(steps):
+        of_run = find_slow_checkpoint(inputs, steps) or find_slow_progress(inputs)
+        if of_run and not problems and not inputs.open_problems:
+            # Hardware is well again before executions show it.
+            past = inputs.ago(OUTLASTS_S)
+            lately = find_unhealthy_hardware(past) + find_efa_symptoms(past)
+            of_run = [] if lately else of_run
+        problems = _unexplained(inputs, problems + of_run, seen=problems)
         return _performance_findings(inputs, steps, problems)
     alike, timed = comparable_steps(steps), with_timed_exchange(steps)
     of_steps = find_slow_checkpoint(inputs, alike) + find_loading_nodes(inputs, steps)

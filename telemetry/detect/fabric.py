@@ -19,6 +19,7 @@ from telemetry.detect.inputs import (
     is_persistent,
     new_measurements,
     newest_measurements,
+    recent,
 )
 from telemetry.detect.links import DEAD_RATIO, LOSS_RATIO, MOST, SLOWER_BY
 from telemetry.detect.rules import RULES
@@ -259,7 +260,7 @@ def find_efa_symptoms(inputs: DetectionInput) -> list[Symptom]:
     L. Shalev et al., "A Cloud-Optimized Transport Protocol for Elastic and Scalable HPC",
     IEEE Micro 40(6), 2020: what latency and loss say of a path.
     """
-    now = efa_readings(inputs.hardware(METRICS, RECENT_S))
+    now = efa_readings(recent(inputs, METRICS, RECENT_S))
     if now is None:
         return []
     found: dict[str | None, Symptom] = {}
@@ -438,8 +439,8 @@ def _still_open_everywhere(now: EfaReadings, alert: OpenProblem) -> Symptom | No
     score = score_of_alert(alert)
     device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
     if alert.cause == "efa_latency" and np.isfinite(score.peers_median):
-        recent = lower_median(now.latency_s[-PERSISTS_S:, :, device].ravel())
-        if recent < score.peers_median * (1 + HALF * (ALL_SLOWER_BY - 1)):
+        typical = lower_median(now.latency_s[-PERSISTS_S:, :, device].ravel())
+        if typical < score.peers_median * (1 + HALF * (ALL_SLOWER_BY - 1)):
             return None
     elif not _is_still_bad(now, alert.cause)[-PERSISTS_S:, :, device].any(axis=0).mean() > HALF:
         return None

@@ -24,6 +24,8 @@ RULE = "hang"
 PATIENCE_STEPS = RULES[RULE].limits["patience_steps"]
 PATIENCE_S = RULES[RULE].limits["patience_s"]
 LONG_STEPS, LONG_S = 20.0, 600.0
+# Without an agent, wait for this many checkpoints besides, at most so long.
+CHECKPOINTS, CHECKPOINTS_S = 4.0, 90.0
 LEAD_S = 120.0
 SHOWN = 64
 
@@ -63,7 +65,11 @@ def hang(inputs: DetectionInput) -> list[Finding]:
     if stall.absent:
         return [_finding(inputs, stall, stall.absent)]
     # A node that fell silent with the run has its own finding, which explains this one.
-    is_hang = not lost(stall) and _lasts(stall, PATIENCE_STEPS, PATIENCE_S)
+    seconds = PATIENCE_S
+    if np.isnan(stall.hosts).all():
+        # Without an agent a checkpoint that is slow to write looks the same.
+        seconds += min(CHECKPOINTS * (inputs.checkpoint_s or 0.0), CHECKPOINTS_S)
+    is_hang = not lost(stall) and _lasts(stall, PATIENCE_STEPS, seconds)
     return [_finding(inputs, stall, ())] if is_hang else []
 
 
@@ -112,7 +118,11 @@ def _evidence(
         "culprit": _culprit(stall, absent) if absent else None,
         "not_joined": [stall.nodes[row] for row in absent],
         "not_heard_of": list(stall.silent),
-        "host_by_node": {stall.nodes[i]: float(stall.hosts[i]) for i in _least(stall)},
+        "host_by_node": {
+            stall.nodes[i]: float(stall.hosts[i])
+            for i in _least(stall)
+            if np.isfinite(stall.hosts[i])
+        },
         "window": [stall.since_s - LEAD_S, inputs.now_s],
         "charts": [{"metric": m, "node": worst, "device": None} for m in (CORES, HOST) if worst],
     }

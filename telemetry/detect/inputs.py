@@ -44,6 +44,8 @@ def fingerprint(steps: StepBatch) -> Fingerprint:
     )
 
 
+# So many reports of a node show how often it reports.
+ENOUGH_REPORTS = 3
 EXCHANGE = ("wait_s", "transfer_s")
 ESSENTIAL = ("compute_s", *EXCHANGE)
 
@@ -71,7 +73,9 @@ class DetectionInput:
     the run reports, since ``phase_since_s`` (None: unknown). ``open_problems`` are the open alerts
     of the run and of its nodes. ``reads_hardware``: whether hardware rules run in this second.
     ``earlier(since_s)`` reads steps before the window. ``checkpoint_s`` is the expected duration
-    of a checkpoint. ``calm_cache`` skips steps known to be healthy.
+    of a checkpoint. ``calm_cache`` skips steps known to be healthy. Nodes report every
+    ``report_every_s`` seconds. ``expected_step_s`` is the step time that the step model or similar
+    runs promise.
     """
 
     run: str
@@ -92,11 +96,31 @@ class DetectionInput:
     earlier: Callable[[float], StepBatch] | None = None
     checkpoint_s: float | None = None
     calm_cache: CalmCache | None = None
+    report_every_s: int = 1
+    expected_step_s: float | None = None
 
     def node_of(self, worker: str) -> str | None:
         """Return the node of a worker: its name up to the first slash."""
         node = worker.partition("/")[0]
         return node if node in self.nodes else None
+
+    def lagging(self, last_s: int) -> int:
+        """How many of the newest seconds to read for ``last_s`` seconds with a report."""
+        return last_s + 3 * (self.report_every_s - 1)
+
+    def ago(self, seconds: int) -> "DetectionInput":
+        """Return the inputs with the hardware of some seconds ago."""
+
+        def hardware(metrics: Sequence[str], last_s: int) -> Span:
+            span = self.hardware(metrics, last_s + seconds)
+            values = {name: array[:last_s] for name, array in span.values.items()}
+            return replace(span, ticks=span.ticks[:last_s], values=values)
+
+        at = self.hardware_at
+        hardware_at = at and (lambda names, ages_s: at(names, [s + seconds for s in ages_s]))
+        return replace(
+            self, now_s=self.now_s - seconds, hardware=hardware, hardware_at=hardware_at
+        )
 
     @property
     def stage(self) -> IntArray:
@@ -224,6 +248,41 @@ def newest_measurements(values: FloatArray, n: int) -> FloatArray:
     picked = [np.where(new & (age == i), values, 0.0).sum(axis=0) for i in range(n, 0, -1)]
     known = [(new & (age == i)).any(axis=0) for i in range(n, 0, -1)]
     return np.where(known, picked, np.nan)
+
+
+def recent(inputs: DetectionInput, metrics: Sequence[str], last_s: int) -> Span:
+    """Read the newest seconds, of each node up to its newest report.
+
+    Where reports come every few seconds there are two of them. Ticks are those of the node that
+    reported last.
+    """
+    if inputs.report_every_s == 1:
+        return inputs.hardware(metrics, last_s)
+    n_rows = max(last_s, 2 * inputs.report_every_s)
+    span = inputs.hardware(metrics, inputs.lagging(n_rows))
+    known = np.zeros((len(span.ticks), len(span.nodes)), bool)
+    for values in span.values.values():
+        known |= np.isfinite(values).any(axis=2)
+    behind = known[::-1].argmax(axis=0)
+    behind = np.minimum(behind - behind.min(initial=len(known)), len(known) - n_rows)
+    newest = len(known) - int(known[::-1].any(axis=1).argmax())
+    newest = max(newest, n_rows + int(behind.max(initial=0)))
+    rows = np.arange(newest - n_rows, newest)[:, None] - behind
+    places = np.arange(len(span.nodes))
+    aligned = {name: values[rows, places] for name, values in span.values.items()}
+    return replace(span, ticks=span.ticks[newest - n_rows : newest], values=aligned)
+
+
+def reporting_interval(span: Span) -> int:
+    """Seconds between two reports of a node, from a metric that never stays the same.
+
+    A report is repeated in every second that it covers. 0 where too few have come.
+    """
+    new = np.zeros((len(span.ticks), len(span.nodes)), bool)
+    for metric in span.values:
+        new |= new_measurements(part_values(span, metric)).any(axis=2)
+    gaps = [np.diff(np.flatnonzero(node)) for node in new.T if node.sum() > ENOUGH_REPORTS]
+    return int(np.median(np.concatenate(gaps))) if gaps else 0
 
 
 def is_persistent(

@@ -8,7 +8,12 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.findings import Finding
-from telemetry.detect.inputs import DetectionInput, node_peak, node_values
+from telemetry.detect.inputs import (
+    DetectionInput,
+    newest_measurements,
+    node_peak,
+    node_values,
+)
 from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.standstill import (
     COMPILING,
@@ -84,12 +89,14 @@ def _is_under_way(inputs: DetectionInput, steps: StepBatch, since_s: float) -> b
     if not inputs.reads_hardware or lasted_s < CERTAIN_S:
         return False
     nodes = training_nodes(inputs, steps)
-    glance = inputs.hardware_at((HOST,), (0,)).of(nodes) if inputs.hardware_at else None
-    if glance is None or not _share(node_values(glance, HOST) >= COMPILING)[-1] > MOST:
+    # Until the newest report of a node arrives its seconds are unknown.
+    glance = inputs.hardware((HOST,), inputs.lagging(1)).of(nodes)
+    hosts = newest_measurements(node_values(glance, HOST), 1)
+    if not mean((hosts >= COMPILING).astype(float), axis=1)[-1] > MOST:
         return False
-    span = inputs.hardware((CORES, HOST), LOOK_S).of(nodes)
-    compiles = _compiles(span)
-    return bool((_share(compiles) > MOST).sum() >= CERTAIN_S)
+    span = inputs.hardware((CORES, HOST), inputs.lagging(LOOK_S)).of(nodes)
+    share = _share(_compiles(span))
+    return bool((share > MOST).sum() >= CERTAIN_S)
 
 
 def _compiles(span: Span) -> FloatArray:

@@ -14,6 +14,8 @@ BLIND = "monitoring_blind"
 STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
 # Within these seconds, nodes fell silent together.
 TOGETHER_S = 5.0
+# A node misses this many reports; until it is known how often nodes report, rarely.
+MISSED_REPORTS, SLOWEST_S = 3, 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ def find_silent(
     run_of: Mapping[str, str] | None = None,
     pulses: Mapping[str, StepHeartbeat] | None = None,
     crashed: Collection[str] = (),
+    report_every_s: Mapping[str, int] | None = None,
 ) -> list[Finding]:
     """Find nodes that reported before and have not for ``after_s`` seconds.
 
@@ -50,6 +53,9 @@ def find_silent(
     crashed : nodes
         Those with which their run stopped, as its other nodes show: they are dead, not mute, and
         need not be waited for.
+    report_every_s : mapping of run to seconds, optional
+        How often the nodes of a run report, 0 where not known yet; a run that is not listed:
+        every second.
 
     Returns
     -------
@@ -57,14 +63,16 @@ def find_silent(
     `monitoring_blind`: a whole fleet does not die in the same minute, but its monitoring may.
     """
     known, now = set(crashed), float(now_s)
-    quiet = {
-        node: seen
-        for node, seen in last_seen.items()
-        if now - seen >= after_s or (node in known and now - seen > TOGETHER_S)
-    }
+    run_of, every_s = run_of or {}, report_every_s or {}
+    quiet = {}
+    for node, seen in last_seen.items():
+        each_s = every_s.get(run_of.get(node, ""), 1) or SLOWEST_S
+        # One report may be lost, and a scrape arrives some seconds late.
+        limit_s = max(after_s, MISSED_REPORTS * each_s + TOGETHER_S)
+        if now - seen >= limit_s or (node in known and now - seen > TOGETHER_S + each_s - 1):
+            quiet[node] = seen
     if len(quiet) == len(last_seen) > 1 and _is_monitoring_outage(quiet, pulses or {}):
         return [_monitoring_finding(last_seen, now_s=now_s, after_s=after_s)]
-    run_of = run_of or {}
     n_nodes = Counter(run_of.get(node) for node in last_seen)
     mates: dict[str | None, list[str]] = {}
     for node in sorted(quiet):

@@ -14,6 +14,7 @@ from telemetry.detect.inputs import (
     OpenProblem,
     is_persistent,
     new_measurements,
+    recent,
     reported_steps,
 )
 from telemetry.detect.rules import RULES
@@ -194,7 +195,7 @@ def _find_unhealthy(
 
     Cores of ``explained`` accelerators do not count.
     """
-    seen = compare_parts(inputs.hardware([kind.metric], RECENT_S), kind)
+    seen = compare_parts(recent(inputs, [kind.metric], RECENT_S), kind)
     if seen is None:
         return []
     held = _open_alerts(inputs, kind, seen)
@@ -207,18 +208,18 @@ def _find_unhealthy(
     rows = {int(row) for row in np.flatnonzero(worst.any(axis=1))} | set(held)
     found, past = [], None
     for row in sorted(rows):
-        recent = ratio_history(seen.span, kind, row)
-        if row in held and (kept := _still_open(inputs, seen, held[row], recent, row)):
+        ratios = ratio_history(seen.span, kind, row)
+        if row in held and (kept := _still_open(inputs, seen, held[row], ratios, row)):
             found.append(kept)
             continue
         part = Suspect(row, int(np.argmax(worst[row])), float(worst[row].max()))
         reports = np.asarray(new_measurements(seen.span.values[kind.metric][:, row]).any(axis=1))
-        if not worst[row].any() or not _persists(recent[:, part.part], part.ratio, reports):
+        if not worst[row].any() or not _persists(ratios[:, part.part], part.ratio, reports):
             continue
         if past is None and inputs.hardware_at is not None:
             past = inputs.hardware_at([kind.metric], PAST_AGES_S)
         if _is_new(past, seen, part):
-            found.append(_symptom(inputs, seen, part, recent))
+            found.append(_symptom(inputs, seen, part, ratios))
     return found
 
 

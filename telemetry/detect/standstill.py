@@ -20,12 +20,15 @@ from telemetry.statistics.peers import mean, middle
 from telemetry.steps import StepBatch
 
 MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
-# Cores spin if they are always this busy while memory and links move less than this part of their
-# rate in a step.
+EXECUTIONS = "executions_completed_per_s"
+# Cores spin if they are always this busy while memory, links and executions do less than this
+# part of their rate in a step.
 SPINNING, MOVING = 0.9, 0.03
 # Moments and seconds before the end of the last step that define the usual rate, and seconds that
 # show the present.
 USUAL_MOMENTS, USUAL_S, LOOK_S = 6, 60.0, 8
+# How far back the hardware of a run without step reports is read for its last execution.
+HISTORY_S = 300
 
 
 def spinning(
@@ -55,15 +58,26 @@ def spinning(
     # A single fully busy node is slow, and the others wait for it.
     if 2 * busy.sum() <= len(nodes) or inputs.hardware_at is None or not np.isfinite(step_s):
         return np.zeros(len(nodes), dtype=bool)
-    back_s = min(max(2 * step_s, USUAL_MOMENTS), USUAL_S)
+    back_s = min(max(2 * step_s, USUAL_MOMENTS), USUAL_S) + 2.0 * inputs.report_every_s
     ages = np.linspace(inputs.now_s - since_s + back_s, inputs.now_s - since_s, USUAL_MOMENTS)
-    metrics = (MEMORY, LINKS)
+    metrics = (MEMORY, LINKS, EXECUTIONS)
     usual = inputs.hardware_at(metrics, tuple(dict.fromkeys(ages.astype(int).tolist()))).of(nodes)
-    now = inputs.hardware(metrics, LOOK_S).of(nodes)
-    is_known = np.isfinite(part_values(now, MEMORY)).any(axis=(0, 2))
-    stall = [_moved(now, metric) < MOVING * _moved(usual, metric) for metric in metrics]
-    # A node without EFA devices has no link rate.
-    return np.asarray(busy & is_known & stall[0] & (stall[1] | ~(_moved(usual, LINKS) > 0)))
+    now = inputs.hardware(metrics, inputs.lagging(LOOK_S)).of(nodes)
+    stalled, is_known = np.ones(len(nodes), bool), np.zeros(len(nodes), bool)
+    for metric in metrics:
+        # A node without EFA devices has no link rate, a real one no memory bandwidth.
+        is_measured = np.isfinite(_moved(now, metric)) & (_moved(usual, metric) > 0)
+        is_known |= is_measured
+        stalled &= ~is_measured | (_newest(now, metric) < MOVING * _moved(usual, metric))
+    return np.asarray(busy & is_known & stalled)
+
+
+def _newest(span: Span, metric: str) -> FloatArray:
+    """Bytes moved per second by each node in its newest report: (n_nodes,)."""
+    moved = mean(part_values(span, metric).astype(float), axis=2)
+    known = np.isfinite(moved)
+    row = len(moved) - 1 - known[::-1].argmax(axis=0)
+    return np.asarray(moved[row, np.arange(moved.shape[1])])
 
 
 def _moved(span: Span, metric: str) -> FloatArray:
@@ -201,10 +215,37 @@ def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
     Steps are stored for some minutes; an open alert preserves the time for longer.
     """
     known = [inputs.phase_since_s] if inputs.phase_since_s is not None else []
-    known += [float(steps.ended_at_s[-1])] if len(steps) else []
+    if len(steps):
+        known.append(float(steps.ended_at_s[-1]))
+    elif (executed := executed_at(inputs)).size:
+        known.append(float(executed[-1]))
     stood = [alert.evidence for alert in inputs.open_problems if alert.rule in STANDSTILLS]
     known += [float(evidence["since_s"]) for evidence in stood if "since_s" in evidence]
     return max(known, default=None)
+
+
+def lag_s(inputs: DetectionInput) -> float:
+    """How much older than a second the newest report of a run without step reports may be."""
+    return 0.0 if len(inputs.steps) else 2.0 * (inputs.report_every_s - 1)
+
+
+def executed_at(inputs: DetectionInput) -> FloatArray:
+    """Seconds in which nodes completed executions, oldest first."""
+    span = inputs.hardware((EXECUTIONS,), HISTORY_S)
+    executes = (node_values(span, EXECUTIONS) > 0).any(axis=1)
+    return np.asarray(span.ticks[executes], dtype=float)
+
+
+def longest_pause_s(inputs: DetectionInput, since_s: float) -> float:
+    """Longest time between two executions up to a moment; NaN without any.
+
+    For a run without step reports it bounds the step time from below.
+    """
+    executed = executed_at(inputs)
+    executed = executed[executed <= since_s]
+    if executed.size < 2 or executed[-1] - executed[0] < FIRST_S:
+        return float("nan")
+    return float(np.diff(executed).max())
 
 
 def training_nodes(inputs: DetectionInput, steps: StepBatch) -> tuple[str, ...]:
@@ -232,8 +273,10 @@ def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Sta
     if since_s is None or not is_training(inputs, steps):
         return None
     step_s = usual_step_s(steps)
+    if not len(inputs.steps):
+        step_s = longest_pause_s(inputs, since_s)
     limit_s = max(LATE_S, late_steps * step_s) if np.isfinite(step_s) else FIRST_S
-    if inputs.now_s - since_s <= limit_s:
+    if inputs.now_s - since_s <= limit_s + lag_s(inputs):
         return None
     return _observe(inputs, training_nodes(inputs, steps), since_s, step_s, limit_s)
 
@@ -241,17 +284,19 @@ def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Sta
 def _observe(
     inputs: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float, limit_s: float
 ) -> Standstill | None:
-    span = inputs.hardware((CORES, HOST), STANDSTILL_LOOK_S).of(nodes)
+    span = inputs.hardware((CORES, HOST), inputs.lagging(STANDSTILL_LOOK_S)).of(nodes)
     reporting = is_reporting(span)
     newest = np.flatnonzero(reporting.any(axis=1))
+    if not newest.size and has_no_agent(inputs, since_s):
+        return _unobserved(inputs, nodes, since_s, step_s, limit_s)
     if not newest.size or span.ticks[newest[-1]] - since_s <= limit_s:
         return None
     upto = reporting[: newest[-1] + 1]
-    lately = np.asarray(upto[-MUTE_S:].any(axis=0))
+    lately = np.asarray(upto[-inputs.lagging(MUTE_S) :].any(axis=0))
     spins = spinning(inputs, nodes, part_values(span, CORES), since_s=since_s, step_s=step_s)[
         lately
     ]
-    is_there = np.asarray(upto[-THERE_S:].any(axis=0))
+    is_there = np.asarray(upto[-inputs.lagging(THERE_S) :].any(axis=0))
     cores, most = part_values(span, CORES)[:, lately], node_peak(span, CORES)[:, lately]
     missed = _missing_since(inputs, nodes, since_s)
     return Standstill(
@@ -267,6 +312,25 @@ def _observe(
         gone=_those(nodes, missed),
         back=_those(nodes, missed & is_there),
         spins=spins,
+    )
+
+
+def has_no_agent(inputs: DetectionInput, since_s: float) -> bool:
+    """Whether the nodes of a run with step reports reported no hardware when it made steps."""
+    back_s = int(inputs.now_s - since_s) + LOOK_S
+    if not len(inputs.steps) or back_s > OLDEST_S:
+        return False
+    return not is_reporting(inputs.hardware((HOST,), back_s)).any()
+
+
+def _unobserved(
+    inputs: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float, limit_s: float
+) -> Standstill:
+    """Return a standstill of nodes without an agent: what they do is unknown."""
+    unknown, none = np.full(len(nodes), np.nan), np.zeros(len(nodes), bool)
+    overdue_s = inputs.now_s - since_s
+    return Standstill(
+        since_s, overdue_s, step_s, limit_s, nodes, unknown, unknown, unknown, (), (), (), none
     )
 
 
@@ -290,7 +354,8 @@ def since_ages(inputs: DetectionInput, since_s: float, *, newest: int = 0) -> Se
 
 def _missing_since(inputs: DetectionInput, nodes: tuple[str, ...], since_s: float) -> Flags:
     """Nodes that reported when the last step ended, and did not at a later moment."""
-    ages = since_ages(inputs, since_s, newest=ARRIVED_S if len(nodes) > 1 else 0)
+    arrived_s = inputs.lagging(ARRIVED_S) if len(nodes) > 1 else 0
+    ages = since_ages(inputs, since_s, newest=arrived_s)
     if inputs.hardware_at is None or inputs.now_s - since_s > OLDEST_S:
         return np.zeros(len(nodes), dtype=bool)
     reporting = is_reporting(inputs.hardware_at((HOST,), ages).of(nodes))
@@ -298,5 +363,9 @@ def _missing_since(inputs: DetectionInput, nodes: tuple[str, ...], since_s: floa
     reported = np.asarray(reporting.any(axis=1))
     if len(nodes) == 1:
         reported = np.logical_or.accumulate(reported[::-1])[::-1]
-    missed: Flags = reporting[0] & (~reporting[reported]).any(axis=0)
+    # A report may be lost on its way: one of those that come every few seconds is a long hole.
+    every_s = inputs.report_every_s
+    spacing_s = (ages[0] - ages[-1]) / max(1, len(ages) - 1)
+    least = 1 if every_s == 1 else int(np.ceil(4 * every_s / max(1.0, spacing_s)))
+    missed: Flags = reporting[0] & ((~reporting[reported]).sum(axis=0) >= least)
     return missed

@@ -267,8 +267,23 @@ def device_values(
     }
 
 
-def node_values(script: Script, spent: Occupancy, noise: TickNoise) -> dict[str, Floats]:
-    """Values of the host and the runtime: (n_ticks, n_nodes, 1)."""
+def load_ratio(script: Script, rows: TimelineRows, ticks: IntArray) -> FloatArray:
+    """Sequences per worker of the step in progress, over the usual number: (n_ticks, 1)."""
+    at = rows_at(rows, ticks)
+    n_active = np.maximum(rows.active.sum(axis=1), 1)
+    load = rows.tokens / n_active * (script.run.nodes / script.step_plan.tokens)
+    return np.asarray(load[at][:, None])
+
+
+def node_values(
+    script: Script, spent: Occupancy, noise: TickNoise, load: FloatArray
+) -> dict[str, Floats]:
+    """Values of the host and the runtime: (n_ticks, n_nodes, 1).
+
+    Notes
+    -----
+    More sequences in a step are more micro-batches, each of which is executed for itself.
+    """
     plan, instance = script.step_plan, script.instance
     wobble = 1 + 0.06 * noise.normal(1)[..., 0]
     training = spent.compute + spent.wait + spent.transfer
@@ -285,7 +300,7 @@ def node_values(script: Script, spent: Occupancy, noise: TickNoise) -> dict[str,
         spent, {"compiling": 1.0, "training": 1.0}
     )
     memory = held * instance.host_memory_bytes * (1 + 0.02 * noise.drift(every=120))
-    per_step = instance.n_cores * (plan.layout.micro_batches + 1)
+    per_step = instance.n_cores * (plan.layout.micro_batches * load + 1)
     values = {
         "vcpu_usage_ratio": np.clip(vcpu * wobble, 0, 1),
         "host_memory_used_bytes": memory,

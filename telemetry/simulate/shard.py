@@ -11,6 +11,7 @@ from telemetry.simulate.hardware import (
     core_utilization,
     device_values,
     efa_values,
+    load_ratio,
     mark,
     node_values,
     occupancy,
@@ -117,7 +118,7 @@ def hardware(
             script, busy_ratio(script, spent), noise, nodes
         ),
         **device_values(script, spent, ticks, noise, nodes),
-        **node_values(script, spent, noise),
+        **node_values(script, spent, noise, load_ratio(script, rows, ticks)),
     }
     if script.instance.n_efa:
         values |= efa_values(script, spent, noise, nodes)
