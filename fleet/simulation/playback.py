@@ -23,11 +23,12 @@ from fleet.alerts.evaluate import (
     run_members,
     snapshot_of,
 )
+from fleet.alerts.reconcile import subject_of
 from fleet.alerts.text import Evidence
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
-from telemetry.detect import CalmCache
+from telemetry.detect import CalmCache, Finding
 from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.observation import arrived_until, observed, report_phases
 from telemetry.simulate.plan import Plan
@@ -212,6 +213,8 @@ def _in_place_of_ours() -> Iterator[DatabaseWrapper]:
 
 # How long the hot tier stores seconds, and how much is played at a time.
 KEEP_S = 900
+# Alerts about what is found unchanged are refreshed this often.
+REFRESH_S = 5
 STRETCH_S = 300
 # What is observed at a second depends on this many seconds before its report.
 OBSERVED_FROM_S = 120
@@ -326,6 +329,8 @@ class ScenarioPlayback:
         if not known:
             ticks = np.arange(start, end + 1)
             return Span("", ticks, (), {name: np.zeros((len(ticks), 0, 0)) for name in metrics})
+        if len(known) == 1:
+            return known[0].window(names, metrics, start=start, end=end)
         return Span.join_nodes([p.window(names, metrics, start=start, end=end) for p in known])
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
@@ -379,6 +384,8 @@ class Replay:
         self._runs = runs
         self._members = run_members(runs)
         self._recall = CalmCache()
+        self._found: frozenset[object] = frozenset()
+        self._reconciled_s = -math.inf
         self.open_rules = self._open_rules()
 
     def look(self, second: int) -> list[Alert]:
@@ -399,10 +406,28 @@ class Replay:
         )
         if not findings and not self.open_rules:
             return []
+        if self._is_known(findings, second):
+            return []
         evaluated = evaluated_subjects(snapshots, seen, self.open_rules, now_s=second)
         changed = reconcile(findings, evaluated=evaluated, now=datetime.fromtimestamp(second, UTC))
         self.open_rules = self._open_rules()
         return changed
+
+    def _is_known(self, findings: Sequence[Finding], second: int) -> bool:
+        """Whether a second finds what the last ones did, and alerts need no refresh yet.
+
+        Only where each open alert is found: one that is not must end in time.
+        """
+        subjects = {(finding.rule, subject_of(finding)) for finding in findings}
+        found = frozenset(
+            (f.rule, f.cause, f.severity, f.run, f.node, f.device, str(f.evidence.get("nodes")))
+            for f in findings
+        )
+        is_same = found == self._found and subjects == self.open_rules
+        if is_same and second - self._reconciled_s < REFRESH_S:
+            return True
+        self._found, self._reconciled_s = found, second
+        return False
 
     def _open_rules(self) -> set[Subject]:
         """Select the open alerts of these runs only: others may be replayed at the same time."""
