@@ -6,9 +6,11 @@ import msgspec
 from celery import shared_task
 from django.conf import settings
 
+from telemetry.blocks import Block
 from telemetry.long_term.writer import undelivered_since
+from telemetry.simulate.observation import HELD, next_report, reported_live
 from telemetry.simulate.scenario import Plan
-from telemetry.simulate.shard import RunClock, play, resume, start_clock
+from telemetry.simulate.shard import PlayedShard, RunClock, play, resume, start_clock
 from telemetry.store import durable
 from telemetry.store.durable import fold_late
 from telemetry.store.hot import HotStore, StoreUnavailable, open_store
@@ -63,11 +65,14 @@ def simulate_shard(run: str, shard: str, until: int) -> None:
     n_missed = until - clock.tick - 1
     if n_missed > CATCH_UP_S:
         clock = resume(clock, until - 1)
-    played = play(plan, shard, clock, until)
+    observed = observe(hot, plan, shard, clock, until)
+    if observed is None:
+        return
+    played, blocks = observed
+    until, n_missed = played.clock.tick, max(0, n_missed - plan.inputs.agent_every_s + 1)
     # Steps are the whole run's, whichever shard is played: the first one brings them in.
     steps = played.steps if shard == plan.shards[0] else None
     after = msgspec.json.encode(played.clock)
-    blocks = tuple(played.span.blocks())
     if not hot.commit(shard, before=before, after=after, blocks=blocks, steps=steps):
         hot.count("ticks_raced")
         return
@@ -75,6 +80,29 @@ def simulate_shard(run: str, shard: str, until: int) -> None:
     hot.gauge("tick_lateness_s", lateness_s)
     hot.count("ticks", len(blocks))
     hot.count("ticks_late", n_missed + (lateness_s > LATE_AFTER_S))
+
+
+def observe(
+    hot: HotStore, plan: Plan, shard: str, clock: RunClock, until: int
+) -> tuple[PlayedShard, tuple[Block, ...]] | None:
+    """Play a shard to its newest report, and return it with the blocks it reports.
+
+    None where no report is over yet: agents report every few seconds at most input tiers.
+    """
+    inputs = plan.inputs
+    if inputs.is_full:
+        played = play(plan, shard, clock, until)
+        return played, tuple(played.span.blocks())
+    phase = plan.shards.index(shard)
+    last = next_report(inputs, phase, until) - inputs.agent_every_s
+    if last <= clock.tick:
+        return None
+    played = play(plan, shard, clock, last)
+    if not inputs.agent:
+        return played, ()
+    before = hot.window(shard, HELD, start=clock.tick, end=clock.tick).of(played.span.nodes)
+    held = {name: values[0] for name, values in before.values.items() if values.shape[2]}
+    return played, tuple(reported_live(inputs, played.span, phase, held).blocks())
 
 
 @shared_task(ignore_result=True, expires=60)

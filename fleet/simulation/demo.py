@@ -178,6 +178,8 @@ FLEET = (
             global_batch=16,
             compile_s=5400,
             checkpoint_every_s=5000,
+            # Trains with a trainer's hooks: no collective is timed.
+            tier="agent_hooks",
         ),
         team="research",
         purpose="Long context on four nodes; compiled overnight",

@@ -1,7 +1,7 @@
 """The demo: a fleet of four teams, a past to look at, and weather."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -17,6 +17,7 @@ from fleet.simulation.playback import Replay
 from fleet.simulation.runs import follow, plan_of, publish_plan
 from telemetry.blocks import Span
 from telemetry.simulate.faults import FAULTS
+from telemetry.simulate.observation import visible
 from telemetry.simulate.shard import PlayedShard, play
 from telemetry.simulate.timeline import start_clock
 from telemetry.steps import StepBatch
@@ -74,6 +75,7 @@ def live_through(
     for stretch in stretches(plan.epoch_s, end, faults, hot_s=hot.keep_s):
         every_s = 1 if stretch.is_close else THINNED_S
         played = [play(plan, s, clocks[s], stretch.end, every_s=every_s) for s in plan.shards]
+        played = [replace(p, span=visible(plan.inputs, p.span)) for p in played]
         clocks = {s: p.clock for s, p in zip(plan.shards, played, strict=True)}
         _keep(hot, played, is_hot=stretch.end >= end)
         steps = StepBatch.joined([earlier, played[0].steps])

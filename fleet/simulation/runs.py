@@ -10,6 +10,7 @@ from fleet.models import Annotation, InjectedFault, Node, Run
 from fleet.runs.annotations import annotate_phase, announced, benign_of
 from fleet.runs.prices import opening_price
 from telemetry import catalog
+from telemetry.simulate.inputs import live_inputs
 from telemetry.simulate.plan import Fault, Plan, RunSpec
 from telemetry.simulate.timeline import RunClock
 from telemetry.store.hot import HotStore
@@ -89,8 +90,10 @@ def plan_of(
 ) -> Plan:
     """Write a simulated run with these faults and announced compiles as the simulator reads it."""
     epoch_s = int(run.started_at.timestamp())
+    spec = RunSpec(**run.plan)
     return Plan(
-        run=RunSpec(**run.plan),
+        run=spec,
+        inputs=live_inputs(spec.tier),
         seed=run.pk,
         epoch_s=epoch_s,
         faults=tuple(fault_of(fault, epoch_s=epoch_s) for fault in faults),

@@ -111,3 +111,8 @@ def tier_named(name: str, *, busy_while_waiting: bool = FULL.busy_while_waiting)
     if name not in TIERS:
         raise FieldError("tier", f"{name!r} is no input tier; choose one of {', '.join(TIERS)}")
     return msgspec.structs.replace(TIERS[name], busy_while_waiting=busy_while_waiting)
+
+
+def live_inputs(tier: str) -> Inputs:
+    """Return the inputs of a run of the live fleet; an empty tier observes everything."""
+    return tier_named(tier) if tier else LIVE

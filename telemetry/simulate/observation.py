@@ -22,7 +22,7 @@ Summary = Callable[..., FloatArray]
 SCRAPE_DELAY_S = 5
 # A step report is on its way for so long, and its step waits so long for other workers.
 SENDING_S, ASSEMBLY_WAIT_S = 0.1, 10.0
-PROBED, POWER = "efa_latency_s", "device_power_ratio"
+PROBED, POWER = HELD = ("efa_latency_s", "device_power_ratio")
 # How often the driver measures power, and neuron-monitor reports by default.
 POWER_EVERY_S, MONITOR_EVERY_S = 60, 5
 # What neuron-monitor's exporter and node_exporter do not have.
@@ -80,6 +80,68 @@ def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
                 last_s=MONITOR_EVERY_S if is_gauge else inputs.agent_every_s,
             )
     return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
+
+
+def visible(inputs: Inputs, span: Span) -> Span:
+    """Return the metrics that are observed at all, second by second: for a thinned past."""
+    names = [name for name in span.values if inputs.agent and _is_observed(inputs, name)]
+    values = {name: span.values[name] for name in names}
+    return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
+
+
+def next_report(inputs: Inputs, phase: int, after: int) -> int:
+    """Return the first second after another at which a live shard's report ends.
+
+    The nodes of a live shard report together.
+    """
+    return after + 1 + (phase - after - 1) % inputs.agent_every_s
+
+
+def reported_live(inputs: Inputs, span: Span, phase: int, held: Mapping[str, FloatArray]) -> Span:
+    """Return the hardware of a live shard as its reports hold it.
+
+    Parameters
+    ----------
+    span : the truth from after the last report to the end of the newest one
+    phase : of the shard's reports
+    held : (n_nodes, n_parts) of the last report: an agent repeats what is measured seldom
+
+    Notes
+    -----
+    Power is the mean over the report that is made at the minute, not over the minute.
+    """
+    phases = np.full(len(span.nodes), phase)
+    seldom_s = {PROBED: int(inputs.probe_every_s), POWER: POWER_EVERY_S}
+    values = {}
+    for name, truth in span.values.items():
+        if not _is_observed(inputs, name):
+            continue
+        values[name] = truth
+        if inputs.agent_every_s > 1:
+            values[name] = _reported(
+                truth,
+                span.ticks,
+                phases,
+                inputs.agent_every_s,
+                np.mean if name == POWER else _summary_of(name),
+                last_s=inputs.agent_every_s,
+            )
+        if (every_s := seldom_s.get(name, 1)) > 1:
+            values[name] = _repeated(values[name], span.ticks, phase, every_s, held.get(name))
+    return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
+
+
+def _repeated(
+    values: FloatArray, ticks: IntArray, phase: int, every_s: int, held: FloatArray | None
+) -> FloatArray:
+    """Repeat what was measured last, first what is held from before: same shape."""
+    repeated = np.full_like(values, np.nan)
+    now = np.full(values.shape[1:], np.nan) if held is None else held
+    for i, tick in enumerate(ticks):
+        if (tick - phase) % every_s == 0:
+            now = values[i]
+        repeated[i] = np.where(np.isnan(values[i]).all(axis=1, keepdims=True), np.nan, now)
+    return repeated
 
 
 def _is_observed(inputs: Inputs, name: str) -> bool:

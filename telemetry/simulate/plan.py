@@ -31,6 +31,7 @@ class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``checkpoint_every_s`` and ``evaluate_every_s`` None means never; ``max_steps`` None
     trains on and on. ``restarts`` False: a crash ends the run. ``nodes_per_rack`` puts that many
     nodes into each rack in order of rank; racks of one number are the same for all runs.
+    ``tier`` is the input tier of a run of the live fleet; empty: everything is observed.
     ``optimizer`` and ``tokens_per_epoch`` are what the run says of itself; they change nothing
     that is played.
     """
@@ -44,6 +45,7 @@ class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
     optimizer: str = ""
     tokens_per_epoch: Count | None = None
     nodes_per_rack: Count | None = None
+    tier: str = ""
 
     @property
     def node_names(self) -> tuple[str, ...]:

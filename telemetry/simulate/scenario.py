@@ -336,6 +336,8 @@ def _run(table: Table, where: str) -> RunSpec:
     run = _read(table, RunSpec, where=where)
     try:
         validate_run(run)
+        if run.tier:
+            raise FieldError("tier", f"{run.tier!r} is one run's; set it for all in [inputs]")
     except FieldError as error:
         raise error.inside(where) from error
     return run

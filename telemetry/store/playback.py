@@ -9,6 +9,8 @@ from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.steps import StepBatch
 
 MINUTE_S = 60
+# Older seconds than this have arrived from every node.
+ARRIVES_WITHIN_S = 30
 
 
 class Playback:
@@ -82,7 +84,7 @@ class Playback:
                     values[name][known.start - start : known.stop - start] = kept
             else:
                 values[name] = kept
-        if nodes and self._arrived is not None:
+        if nodes and self._arrived is not None and end > self.second - ARRIVES_WITHIN_S:
             _blank_after(values, self._arrived(self.second) - start)
         return Span(held.shard, np.arange(start, end + 1), nodes, values)
 
