@@ -30,10 +30,9 @@ def plan_at(tier: str) -> Plan:
 
 def test_a_shard_is_stored_when_a_report_is_over(hot: HotStore) -> None:
     plan = plan_at("agent_hooks")
-    clock = start_clock(plan)
-    ends = [
-        tick for tick in range(EPOCH, EPOCH + 20) if next_report(plan.inputs, 0, tick - 1) == tick
-    ]
+    clock = play(plan, "hooked/0", start_clock(plan), EPOCH + 100).clock
+    seconds = range(EPOCH + 101, EPOCH + 121)
+    ends = [now for now in seconds if next_report(plan.inputs, 0, now - 1) == now]
 
     assert np.diff(ends).tolist() == [5, 5, 5]
     assert observe(hot, plan, "hooked/0", clock, ends[0] - 1) is None
