@@ -13,7 +13,9 @@ from typing import Any, Callable, Optional, Union
 from trnwatch.compiles import CompileLines, attach_log_handler, compile_record, toolchain
 from trnwatch.identity import Identity, environment, identity_of, token_of
 from trnwatch.log import warn_once
+from trnwatch.runtime_trace import RuntimeTrace
 from trnwatch.sender import ReportSender
+from trnwatch.step_finder import StepFinder
 from trnwatch.steps import Collectives, NoOpStep, Step, TimedPart
 
 FINISH_TIMEOUT_S = 2.0
@@ -35,12 +37,16 @@ class Reporter:
         token: Union[str, Callable[[], str]] = "",
         ca_file: str = "",
         env: Optional[Mapping[str, str]] = None,
+        finds_steps: bool = False,
         **about: Any,
     ) -> None:
         """Report to ``server``; without one, do nothing. ``about`` are facts of the run.
 
         ``ca_file`` (PEM) replaces the system's certificate authorities for https.
+        ``finds_steps`` takes steps from the Neuron runtime's trace, for a script that reports
+        none.
         """
+        self._finds_steps = finds_steps
         self._server = server
         self._ca_file = ca_file
         self._token = token if callable(token) else lambda: token
@@ -80,9 +86,15 @@ class Reporter:
                 self.identity,
                 boot=uuid.uuid4().hex[:16],
                 ca_file=self._ca_file,
+                trace=RuntimeTrace() if self._reads_runtime_trace() else None,
+                finder=StepFinder() if self._finds_steps else None,
             )
             self._sender.start()
             attach_log_handler(self)
+
+    def _reads_runtime_trace(self) -> bool:
+        env = environment() if self._env is None else self._env
+        return self._finds_steps or env.get("TRNWATCH_RUNTIME_TRACE", "").strip() == "1"
 
     @property
     def is_reporting(self) -> bool:

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from trnwatch.identity import Identity
 from trnwatch.log import warn_once
+from trnwatch.runtime_trace import RuntimeTrace
+from trnwatch.step_finder import StepFinder
 from trnwatch.steps import Record
 
 PATH = "/api/v1/ingest/steps"
@@ -22,8 +24,11 @@ MAX_RESPONSE_BYTES = 65_536
 DISCONNECTED = (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected)
 EVERY_S = 1.0
 HEARTBEAT_EVERY_S = 10.0
+# The runtime reports an execution when it is over, up to a step later than the host asked for it.
+TRACE_DELAY_S = 1.0
 MAX_RECORDS = 10_000
 MAX_LINES = 500
+NO_PARTS = (None, None, None)
 MAX_LOSS = 1e9
 MAX_BACKOFF_S = 30.0
 # The server refuses these for good; a retry would not help.
@@ -42,6 +47,8 @@ class ReportSender:
         *,
         boot: str,
         ca_file: str = "",
+        trace: Optional[RuntimeTrace] = None,
+        finder: Optional[StepFinder] = None,
         every_s: float = EVERY_S,
         max_records: int = MAX_RECORDS,
     ) -> None:
@@ -49,6 +56,8 @@ class ReportSender:
         self._token = token
         self._identity = identity
         self._boot = boot
+        self._trace = trace
+        self._finder = finder
         self._every_s = every_s
         self._queue: deque[Union[Record, dict[str, Any]]] = deque(maxlen=max_records)
         self._unsent: list[bytes] = []
@@ -89,6 +98,8 @@ class ReportSender:
             self._flush()
             if self._is_over or (is_last and self._failures > 1):
                 self._wire.close()
+                if self._trace is not None:
+                    self._trace.stop()
                 return
             self._wake.wait(self._pause_s())
             self._wake.clear()
@@ -101,6 +112,15 @@ class ReportSender:
         return wait_s * random.uniform(0.5, 1.0)
 
     def _flush(self) -> None:
+        if self._trace is not None:
+            self._trace.poll()
+            if self._finder is not None:
+                for number, began_at_s, ended_at_s in self._finder.take(
+                    self._trace.new_executions()
+                ):
+                    self.put(
+                        (number, ended_at_s, ended_at_s - began_at_s, None, NO_PARTS, None, None)
+                    )
         while lines := self._lines():
             if not self._send(lines):
                 return
@@ -115,16 +135,27 @@ class ReportSender:
             facts = dict(me.about, kind="run", run=me.run, session=me.session, at=time.time())
             lines.append(encode_line(facts))
         steps: list[bytes] = []
-        while self._queue and len(steps) < MAX_LINES:
+        while self._queue and len(steps) < MAX_LINES and self._is_due(self._queue[0]):
             steps += self._record_lines(self._queue.popleft())
         has_new_drops = self.n_dropped > self._n_dropped_sent and (steps or self._end is not None)
         if has_new_drops or time.monotonic() - self._last_sent_s > HEARTBEAT_EVERY_S:
-            lines.append(self._worker_line("beat", at=time.time(), n_dropped=self.n_dropped))
+            trace = None if self._trace is None else self._trace.state
+            lines.append(
+                self._worker_line(
+                    "beat", at=time.time(), n_dropped=self.n_dropped, runtime_trace=trace
+                )
+            )
             self._n_dropped_sent = self.n_dropped
         self._has_end = self._end is not None and not self._queue and not self._is_over
         end = [self._worker_line("end", **(self._end or {}))] if self._has_end else []
         self._unsent, self._n_unsent_steps = [*lines, *steps, *end], len(steps)
         return self._unsent
+
+    def _is_due(self, record: Union[Record, dict[str, Any]]) -> bool:
+        """Hold a traced step until the executions that it started have been read as well."""
+        if self._trace is None or isinstance(record, dict) or self._end is not None:
+            return True
+        return self._trace.has_read(record[1] + TRACE_DELAY_S)
 
     def _send(self, lines: list[bytes]) -> bool:
         """Send lines; return whether they are done with: accepted, or refused for good."""
@@ -165,12 +196,14 @@ class ReportSender:
     def _step(self, record: Record) -> bytes:
         number, ended_at, step_s, collectives, parts, tokens, loss = record
         names = ("input_s", "checkpoint_s", "other_s")
-        fields = {
+        fields: dict[str, Any] = {
             name: None if part is None else round(part, 6) for name, part in zip(names, parts)
         }
         if collectives is not None:
             fields["collective_s"] = [round(seconds, 6) for seconds in collectives.seconds]
             fields["arrived_at"] = [round(moment, 6) for moment in collectives.arrived_at]
+        if self._trace is not None:
+            fields.update(self._trace.fields_of(ended_at - step_s, ended_at))
         return self._worker_line(
             "step",
             step=int(number),
