@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Callable, Optional, Union
 
 from trnwatch.compiles import CompileLines, attach_log_handler, compile_record, toolchain
+from trnwatch.gradient_hooks import GradientHooks, sample_every
 from trnwatch.identity import Identity, environment, identity_of, token_of
 from trnwatch.log import warn_once
 from trnwatch.runtime_trace import RuntimeTrace
@@ -59,6 +60,7 @@ class Reporter:
         self._pid = os.getpid()
         self._is_over = False
         self._lines = CompileLines()
+        self._hooks: Optional[GradientHooks] = None
         self.identity: Optional[Identity] = None
         try:
             self._begin()
@@ -91,6 +93,9 @@ class Reporter:
             )
             self._sender.start()
             attach_log_handler(self)
+            env = environment() if self._env is None else self._env
+            if every := sample_every(env.get("TRNWATCH_COLLECTIVE_EVERY", "")):
+                self._hooks = GradientHooks(self, every)
 
     def _reads_runtime_trace(self) -> bool:
         env = environment() if self._env is None else self._env
@@ -110,7 +115,14 @@ class Reporter:
         new = NoOpStep() if self._sender is None else Step(self._next, self._done)
         self._next += 1
         self._step = new
+        if self._hooks is not None:
+            self._hooks.install()
         return new
+
+    @property
+    def step_number(self) -> Optional[int]:
+        """The number of the current step; None outside of a reported one."""
+        return self._step.number if isinstance(self._step, Step) else None
 
     def collective(self) -> "Union[Collectives, NoOpStep]":
         """Time a gradient exchange in the current step."""
