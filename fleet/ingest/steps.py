@@ -355,7 +355,9 @@ def _member(report: WorkerLine, before: Member | None, now_s: float) -> Member:
     if isinstance(report, StepLine):
         new = msgspec.structs.replace(new, step=report.step)
     elif isinstance(report, BeatLine):
-        new = msgspec.structs.replace(new, n_dropped=report.n_dropped)
+        new = msgspec.structs.replace(
+            new, n_dropped=report.n_dropped, runtime_trace=report.runtime_trace
+        )
     elif isinstance(report, EndLine):
         new = msgspec.structs.replace(new, ended=1 + report.failed, reason=report.reason)
     return _merge_members(before, new)
@@ -372,6 +374,7 @@ def _merge_members(before: Member | None, new: Member) -> Member:
         ended=max(new.ended, before.ended),
         reason=new.reason or before.reason,
         n_dropped=max(new.n_dropped, before.n_dropped),
+        runtime_trace=new.runtime_trace or before.runtime_trace,
     )
 
 

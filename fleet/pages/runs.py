@@ -183,7 +183,9 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     elif run.finished_at is None and not context.get("log") and not context.get("trace"):
         nodes = [(row.node.name, row.node.shard) for row in context["rows"]]
         hot = open_store(settings.REDIS_URL)
-        context["inputs"] = inputs_of(hot, run.name, nodes, now_s=now.timestamp())
+        state = state_of(hot, run.name) if run.is_reported else None
+        traces = {member.runtime_trace for member in state.members.values()} if state else ()
+        context["inputs"] = inputs_of(hot, run.name, nodes, now_s=now.timestamp(), traces=traces)
     alerts = [each.alert for each in context["alerts"]]
     context["charts"] = charts_of(open_store(settings.REDIS_URL), run, alerts)
     context |= trace_page(request, run) | {"similar_runs": similar_runs_panel(run)}

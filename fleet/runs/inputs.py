@@ -1,7 +1,7 @@
 """Which telemetry of a run reaches us: its input tier, inferred from what arrives."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,8 @@ class RunInputs:
     """What arrives of one run; seconds are None where nothing arrives.
 
     ``timed_ratio`` is the share of recent steps whose gradient exchange is timed, None without
-    step reports. ``is_traced``: waits come from the Neuron runtime's trace.
+    step reports. ``is_traced``: waits come from the Neuron runtime's trace. ``trace_problem`` is
+    why a worker has no trace although its job asks for one.
     """
 
     agent_every_s: int | None = None
@@ -33,6 +34,7 @@ class RunInputs:
     has_hbm: bool = False
     timed_ratio: float | None = None
     is_traced: bool = False
+    trace_problem: str = ""
 
     @property
     def has_steps(self) -> bool:
@@ -59,15 +61,20 @@ def inputs_of(
     nodes: Sequence[tuple[str, str]],
     *,
     now_s: float,
-    is_traced: bool = False,
+    traces: Collection[str] = (),
 ) -> RunInputs:
-    """Infer a run's inputs from the newest minutes; ``nodes`` are (name, shard) of its nodes."""
+    """Infer a run's inputs from the newest minutes.
+
+    ``nodes`` are (name, shard) of its nodes, ``traces`` what its workers report of their traces.
+    """
     end = int(now_s)
     names = tuple(name for name, _ in nodes[:N_NODES])
     shards = tuple(dict.fromkeys(shard for _, shard in nodes[:N_NODES]))
     span = source.window(shards, METRICS, start=end - WINDOW_S, end=end).of(names)
     steps = source.steps(run, since_s=now_s - 3600).last(WINDOW_STEPS)
-    return observed_inputs(span, steps, is_traced=is_traced)
+    found = observed_inputs(span, steps, is_traced="on" in traces)
+    problems = sorted(set(traces) - {"on", ""})
+    return replace(found, trace_problem=problems[0] if problems else "")
 
 
 def observed_inputs(span: Span, steps: StepBatch, *, is_traced: bool = False) -> RunInputs:

@@ -40,6 +40,7 @@ class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
     ended: int = 0
     reason: str = ""
     n_dropped: int = 0
+    runtime_trace: str = ""
 
 
 class RunState(msgspec.Struct, frozen=True):

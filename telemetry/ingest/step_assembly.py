@@ -36,6 +36,9 @@ class WorkerStep(msgspec.Struct, array_like=True, gc=False, frozen=True):
     loss: float | None = None
     # The estimate of the worker's clock that placed it; infinite if unknown.
     offset_s: float = math.inf
+    executing_s: float | None = None
+    barrier_s: float | None = None
+    collective_trace_s: float | None = None
 
     def is_improved_by(self, repeat: "WorkerStep") -> bool:
         """Whether a repeat of this report is placed elsewhere, by a better estimate.
@@ -71,6 +74,9 @@ def worker_step_of(
         line.tokens,
         line.loss,
         offset_s,
+        line.executing_s,
+        line.barrier_s,
+        line.collective_trace_s,
     )
 
 
@@ -126,10 +132,21 @@ def _row(worker_steps: Sequence[WorkerStep], workers: Sequence[str]) -> FloatArr
     place = {name: i for i, name in enumerate(workers)}
     columns = [place[step.worker] for step in worker_steps]
     wait_s, transfer_s = shared(worker_steps)
-    values = [[p.step_s, p.input_s, p.checkpoint_s, p.other_s] for p in worker_steps]
-    step_s, input_s, checkpoint_s, other_s = np.array(values, float).T
+    values = [
+        [p.step_s, p.input_s, p.checkpoint_s, p.other_s, p.executing_s] for p in worker_steps
+    ]
+    step_s, input_s, checkpoint_s, other_s, executing_s = np.array(values, float).T
+    traced_s = traced_wait_s(worker_steps)
+    is_traced = np.isnan(wait_s) & np.isfinite(traced_s)
+    wait_s, transfer_s = np.where(
+        is_traced, (traced_s, np.zeros_like(traced_s)), (wait_s, transfer_s)
+    )
+    # A core that executes nothing is not computing; hooks may know what for.
+    idle_s = step_s - executing_s - np.nan_to_num(input_s) - np.nan_to_num(checkpoint_s)
+    other_s = np.where(is_traced & np.isnan(other_s), np.maximum(0.0, idle_s), other_s)
     parts = (wait_s, transfer_s, input_s, checkpoint_s, other_s)
     exchange_s = np.array([math.fsum(step.collectives or ()) for step in worker_steps])
+    exchange_s[is_traced] = traced_s[is_traced]
     rest_s = step_s - exchange_s - np.nansum(parts[2:], axis=0)
     compute_s = np.maximum(0.0, rest_s)
     row = np.full((len(PHASES), len(workers)), np.nan)
@@ -166,6 +183,29 @@ def shared(worker_steps: Sequence[WorkerStep]) -> tuple[FloatArray, FloatArray]:
             transfer_s[rows] = moved.sum(axis=1)
             wait_s[rows] = (seconds - moved).sum(axis=1)
     return wait_s, transfer_s
+
+
+def traced_wait_s(worker_steps: Sequence[WorkerStep]) -> FloatArray:
+    """Return how long each worker waited, by the Neuron runtime's trace: (n_workers,) seconds.
+
+    That is its time at barriers, and its time in collectives beyond the shortest of its group:
+    a collective ends for all at once, so who enters it early waits in it. NaN without a trace.
+    The rest of the collectives may overlap with compute and is not counted.
+    """
+    wait_s = np.full(len(worker_steps), np.nan)
+    is_whole = len(worker_steps) >= max(step.n_workers for step in worker_steps)
+    for members in _groups(worker_steps):
+        rows = [i for i in members if worker_steps[i].barrier_s is not None]
+        if len(rows) > 1 or (rows == members and is_whole):
+            barrier, collective = np.array(
+                [
+                    (worker_steps[i].barrier_s, worker_steps[i].collective_trace_s or 0.0)
+                    for i in rows
+                ],
+                float,
+            ).T
+            wait_s[rows] = barrier + collective - collective.min()
+    return wait_s
 
 
 def _groups(worker_steps: Sequence[WorkerStep]) -> list[list[int]]:

@@ -96,8 +96,10 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
     """One step of one worker, which ended at ``ended_at`` by its clock.
 
     ``collective_s`` is the exposed gradient exchange, in total or for each one; ``arrived_at`` is
-    when the worker arrived at each. ``tokens`` are the whole run's in this step, ``loss`` is the
-    worker's.
+    when the worker arrived at each. ``executing_s``, ``barrier_s`` and ``collective_trace_s`` are
+    from the Neuron runtime's trace: executing graphs, and of that at barriers, and in collectives
+    of any kind, which may overlap with compute. ``tokens`` are the whole run's in this step,
+    ``loss`` is the worker's.
     """
 
     step: Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
@@ -108,6 +110,9 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
     input_s: Seconds | None = None
     checkpoint_s: Seconds | None = None
     other_s: Seconds | None = None
+    executing_s: Seconds | None = None
+    barrier_s: Seconds | None = None
+    collective_trace_s: Seconds | None = None
     tokens: Tokens | None = None
     loss: Loss | None = None
 
@@ -125,10 +130,14 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
 
 
 class BeatLine(WorkerLine, tag="beat", kw_only=True, gc=False):
-    """A heartbeat; the worker has dropped ``n_dropped`` reports so far."""
+    """A heartbeat; the worker has dropped ``n_dropped`` reports so far.
+
+    ``runtime_trace`` is "on", or why the worker has no trace of the Neuron runtime.
+    """
 
     at: UnixSeconds | None = None
     n_dropped: Annotated[int, Meta(ge=0)] = 0
+    runtime_trace: Reason = ""
 
 
 class CompileLine(WorkerLine, tag="compile", kw_only=True, gc=False):
@@ -194,3 +203,7 @@ def _check(report: StepLine) -> None:
     if parts > report.step_s * (1 + SLACK_RATIO) + SLACK_S:
         reason = f"is {report.step_s:g}, but its parts add up to {parts:g} s"
         raise RefusedError("step_s", reason)
+    for name in ("executing_s", "barrier_s", "collective_trace_s"):
+        part = getattr(report, name)
+        if part is not None and part > report.step_s * (1 + SLACK_RATIO) + SLACK_S:
+            raise RefusedError(name, f"is {part:g}, more than the step's {report.step_s:g} s")

@@ -235,8 +235,9 @@ def observed_phases(inputs: Inputs, rows: TimelineRows) -> tuple[FloatArray, ...
 
     Where the exchange is not timed, waiting and transferring are unknown, and their time is
     part of ``compute_s``, as is the time that a worker was late: a hook sees the whole step, and
-    what it times itself. A runtime trace shows executions and collectives: it knows waiting and
-    transferring, and not why no graph is executed in between.
+    what it times itself. A runtime trace shows executions, waits, and collectives that may overlap
+    with compute: it knows waiting, and not what of ``compute_s`` is exposed transfer, nor why no
+    graph is executed in between.
     """
     alike = np.zeros(rows.compute_s.shape)
     transfer_s, checkpoint_s = alike + rows.transfer_s[:, None], alike + rows.checkpoint_s[:, None]
@@ -248,7 +249,7 @@ def observed_phases(inputs: Inputs, rows: TimelineRows) -> tuple[FloatArray, ...
         return compute_s, wait_s, transfer_s, input_s, checkpoint_s, other_s
     if inputs.runtime_trace:
         idle_s = pause_s + input_s + rows.late_s + checkpoint_s + after_s
-        return compute_s, wait_s, transfer_s, unknown, unknown, idle_s
+        return compute_s + transfer_s, wait_s, alike, unknown, unknown, idle_s
     own_s = pause_s + compute_s + rows.late_s
     every = {"every_step": 1, "every_20": SPARSE_STEPS, "none": 0}[inputs.collective]
     is_timed = rows.step % every == 0 if every else np.zeros(len(rows), bool)

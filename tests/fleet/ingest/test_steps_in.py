@@ -8,6 +8,7 @@ import pytest
 from fleet.checks.preflight_requirements import NO_PREFLIGHT, update_preflight_doubts
 from fleet.ingest.steps import PENDING
 from fleet.models import Run
+from fleet.runs.state import state_of
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
 from telemetry.store.hot import HotStore
@@ -174,3 +175,28 @@ def test_a_loss_that_is_no_number_refuses_its_line_by_name(deliver: Deliver, now
     outcome = deliver(step(1, "trn-a", ended_at=now_s, loss="2.5"), at_s=now_s)
 
     assert [refusal.field for refusal in outcome.refused] == ["loss"]
+
+
+def test_a_traced_step_is_split_and_its_trace_is_known(
+    deliver: Deliver, hot: HotStore, now_s: float
+) -> None:
+    waits_s = dict(zip(NODES, (0.3, 0.1, 0.0, 0.3), strict=True))
+    for node, wait_s in waits_s.items():
+        trace = {"executing_s": 1.9, "barrier_s": wait_s, "collective_trace_s": 0.2}
+        deliver(step(1, node, ended_at=now_s, step_s=2.0, collective_s=None, **trace), at_s=now_s)
+        deliver(
+            said("beat", worker=node, n_workers=4, runtime_trace="libnrt is too old"), at_s=now_s
+        )
+    batch = stored(hot, now_s)
+    state = state_of(hot, "real")
+
+    np.testing.assert_allclose(batch.phases["wait_s"], [list(waits_s.values())], atol=1e-6)
+    np.testing.assert_allclose(batch.phases["other_s"], 0.1, atol=1e-6)
+    assert state is not None
+    assert {member.runtime_trace for member in state.members.values()} == {"libnrt is too old"}
+
+
+def test_a_trace_longer_than_its_step_is_refused_by_name(deliver: Deliver, now_s: float) -> None:
+    outcome = deliver(step(1, "trn-a", ended_at=now_s, step_s=2.0, barrier_s=2.5), at_s=now_s)
+
+    assert [refusal.field for refusal in outcome.refused] == ["barrier_s"]

@@ -121,3 +121,37 @@ def test_a_steps_loss_is_the_mean_over_those_who_tell_it() -> None:
         assemble_steps("real", steps, ["a", "b"]).loss, [2.5, 1.5, np.nan]
     )
     assert assemble_steps("real", {3: steps[3]}, ["a", "b"]).reported_loss is None
+
+
+def test_a_runtime_trace_shows_who_waits() -> None:
+    # Of 10 s, a executes for 9 s: 1 s at barriers, 4 s in collectives, of which b needed 1 s.
+    traced = [
+        piece("a", None, step_s=10.0, executing_s=9.0, barrier_s=1.0, collective_trace_s=4.0),
+        piece("b", None, step_s=10.0, executing_s=9.5, barrier_s=0.0, collective_trace_s=1.0),
+    ]
+    phases = assemble_steps("run", {1: traced}, ("a", "b")).phases
+
+    np.testing.assert_allclose(phases["wait_s"], [[4, 0]])
+    np.testing.assert_allclose(phases["transfer_s"], [[0, 0]])
+    np.testing.assert_allclose(phases["other_s"], [[1.0, 0.5]])
+    np.testing.assert_allclose(phases["compute_s"], [[5.0, 9.5]])
+
+
+def test_what_a_hook_times_goes_before_the_trace() -> None:
+    timed = [
+        piece("a", [3.0], barrier_s=1.0, collective_trace_s=4.0, executing_s=9.0),
+        piece("b", [1.0], barrier_s=0.0, collective_trace_s=1.0, executing_s=9.5),
+    ]
+    phases = assemble_steps("run", {1: timed}, ("a", "b")).phases
+
+    np.testing.assert_allclose(phases["wait_s"], [[2, 0]])
+    np.testing.assert_allclose(phases["transfer_s"], [[1, 1]])
+
+
+def test_one_trace_of_a_larger_job_shows_no_wait() -> None:
+    traced = [
+        piece("a", None, n_workers=2, executing_s=9.0, barrier_s=1.0, collective_trace_s=4.0),
+        piece("b", None, n_workers=2),
+    ]
+
+    assert np.isnan(assemble_steps("run", {1: traced}, ("a", "b")).phases["wait_s"]).all()
