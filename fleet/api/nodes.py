@@ -12,7 +12,7 @@ from ninja import Field, Path, Query, Router
 from fleet.api.auth import needs
 from fleet.api.fields import NodeName, NullableText, ResponseSchema, Text
 from fleet.api.paging import PageLinks, Paging, paginate
-from fleet.models import Node
+from fleet.models import Alert, Node, alert
 from fleet.runs.summaries import STALE_AFTER_S, nodes_now
 from telemetry.store.hot import HotStore, open_store
 from telemetry.store.packing import unpack_block
@@ -40,6 +40,36 @@ class NodeFigures(ResponseSchema):
     ecc_uncorrected: int | None = Field(description="Count of uncorrected memory errors.")
 
 
+class CauseHistory(ResponseSchema):
+    """Alerts of one cause that name a node as culprit."""
+
+    cause: str = Field(description="Cause.", examples=["slow_core"])
+    n_alerts: int = Field(description="Number of alerts.", examples=[2])
+    n_runs: int = Field(description="Number of runs with such an alert.", examples=[2])
+    last_at: datetime = Field(description="Time when the last one fired, UTC.")
+
+
+class AlertHistory(ResponseSchema):
+    """Alerts of the last 30 days that name a node as culprit."""
+
+    days: int = Field(description="Length of the history in days.", examples=[30])
+    n_alerts: int = Field(description="Number of alerts, without drills.", examples=[4])
+    n_runs: int = Field(description="Number of runs with such an alert.", examples=[3])
+    n_drills: int = Field(description="Number of alerts that drills caused.", examples=[0])
+    last_at: datetime | None = Field(
+        description="Time when the last one fired, UTC; null without alerts."
+    )
+    causes: list[CauseHistory] = Field(description="The alerts by cause, most alerts first.")
+    n_others: int = Field(description="Other nodes of its instance type.", examples=[63])
+    others_median: float | None = Field(
+        description="Median number of alerts of these nodes; null without other nodes.",
+        examples=[0.0],
+    )
+    is_unusual: bool = Field(
+        description="Whether chance is unlikely to give one of these nodes so many alerts."
+    )
+
+
 class NodeOut(ResponseSchema):
     """One node."""
 
@@ -65,6 +95,9 @@ class NodeOut(ResponseSchema):
         examples=["up"],
     )
     now: NodeFigures = Field(description="Values of its newest report.")
+    alert_history: AlertHistory = Field(
+        description="Alerts of the last 30 days that name it as culprit."
+    )
     url: str = Field(description="Path of its page.", examples=["/nodes/llama-03/"])
 
 
@@ -89,7 +122,14 @@ class NodeQuery(Paging):
     )
 
 
+def _serialize_history(history: alert.AlertHistory) -> AlertHistory:
+    causes = [CauseHistory.from_object(each) for each in history.causes]
+    return AlertHistory.from_object(history, causes=causes)
+
+
 def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
+    at = timezone.now()
+    histories = Alert.objects.histories(nodes, until=at)
     packed = hot.latest_packed({node.shard for node in nodes})
     latest = {
         shard: unpack_block(shard, tick, blob, layout)
@@ -101,9 +141,10 @@ def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
             last_seen_at=now.last_seen_s and datetime.fromtimestamp(now.last_seen_s, UTC),
             state="up" if now.is_up else "silent" if now.is_silent else "released",
             now=NodeFigures.from_object(now),
+            alert_history=_serialize_history(histories[now.node.name]),
             url=now.node.get_absolute_url(),
         )
-        for now in nodes_now(hot, nodes, now_s=timezone.now().timestamp(), latest=latest)
+        for now in nodes_now(hot, nodes, now_s=at.timestamp(), latest=latest)
     ]
 
 

@@ -1,16 +1,72 @@
 """Alerts, their timelines, frozen charts and handover notes."""
 
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Count, F, JSONField, Max, Q, Value
 from django.urls import reverse
 
 from fleet.models.filters import given
+from fleet.models.node import Node
+from telemetry.statistics.peers import chance_of_count, median_with_zeros
 
 # Fields that change while an alert is open, except those about people.
 SAID = ("rule", "cause", "severity", "subject", "device", "score", "victims", "evidence", "cost")
+
+HISTORY_DAYS = 30
+# The share of fleets of equal nodes in which one of them is called unusual.
+UNUSUAL_CHANCE = 0.05
+JSON_NULL = Value(None, JSONField())
+
+
+@dataclass(frozen=True, slots=True)
+class CauseHistory:
+    """Alerts of one cause."""
+
+    cause: str
+    n_alerts: int
+    n_runs: int
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AlertHistory:
+    """The alerts of 30 days that name a node as culprit, without drills.
+
+    ``others_median`` is the median count of the ``n_others`` other nodes of its instance type.
+    """
+
+    causes: Sequence[CauseHistory]
+    n_alerts: int
+    n_runs: int
+    n_drills: int
+    n_others: int
+    others_median: float | None
+    is_unusual: bool
+
+    @property
+    def days(self) -> int:
+        return HISTORY_DAYS
+
+    @property
+    def last_at(self) -> datetime | None:
+        return max((each.last_at for each in self.causes), default=None)
+
+
+class Accusation(NamedTuple):
+    """Alerts of one node with the same cause and run."""
+
+    node: str
+    instance_type: str
+    cause: str
+    run_id: int | None
+    is_drill: bool
+    n_alerts: int
+    last_at: datetime
 
 
 class AlertQuerySet(models.QuerySet["Alert"]):
@@ -84,6 +140,99 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         return self.order_by(
             "severity", F("acknowledged_at").asc(nulls_first=True), "fired_at", "pk"
         )
+
+    def histories(
+        self, nodes: Collection[Node], *, until: datetime, compares: bool = True
+    ) -> dict[str, AlertHistory]:
+        """Return the alert history of each node in the 30 days before ``until``, by name.
+
+        An alert that names several nodes counts for each of them. A repeat of the same problem
+        within an hour does not count again. Takes three queries at most, and one if it
+        ``compares`` no nodes; then other nodes are unknown.
+
+        Notes
+        -----
+        A node is unusual if it has two alerts or more, and so many on any node are improbable
+        when the alerts of its instance type are spread evenly over the nodes.
+        """
+        since = until - timedelta(days=HISTORY_DAYS)
+        type_of = {node.name: node.instance_type for node in nodes}
+        types = set(type_of.values())
+        recent = self.filter(fired_at__gt=since, fired_at__lte=until, earlier=None)
+        single = Q(node__instance_type__in=types) if compares else Q(node__in=nodes)
+        rows = recent._accusations(single)
+        counts = defaultdict[str, Counter[str]](Counter)
+        n_nodes: dict[str, int] = {}
+        if compares:
+            present = Node.objects.filter(
+                Q(run=None) | Q(run__finished_at=None) | Q(run__finished_at__gt=since),
+                instance_type__in=types,
+            )
+            n_nodes = dict(present.order_by().values_list("instance_type").annotate(Count("pk")))
+            type_of |= {row.node: row.instance_type for row in rows if row.instance_type}
+            if unknown := {row.node for row in rows} - type_of.keys():
+                named = Node.objects.filter(name__in=unknown, instance_type__in=types)
+                type_of |= dict(named.values_list("name", "instance_type"))
+        by_node = defaultdict[str, list[Accusation]](list)
+        for row in rows:
+            by_node[row.node].append(row)
+            if row.node in type_of and not row.is_drill:
+                counts[type_of[row.node]][row.node] += row.n_alerts
+        return {
+            node.name: _history(
+                by_node[node.name],
+                others=[n for name, n in counts[node.instance_type].items() if name != node.name],
+                n_nodes=n_nodes.get(node.instance_type, 1),
+            )
+            for node in nodes
+        }
+
+    def _accusations(self, single: Q) -> list[Accusation]:
+        """Return the alerts about a ``single`` node, and those that name several."""
+        what = ("cause", "run", "is_drill")
+        of_one = self.filter(single).values_list(
+            "node__name", "node__instance_type", *what, Count("pk"), Max("fired_at"), JSON_NULL
+        )
+        of_several = self.filter(node=None, evidence__nodes__isnull=False).values_list(
+            Value(""), Value(""), *what, Value(1), "fired_at", "evidence__nodes"
+        )
+        return [
+            Accusation(name, *row)
+            for one, *row, several in of_one.union(of_several, all=True)
+            for name in several or [one]
+        ]
+
+
+def _n_runs(rows: Iterable[Accusation]) -> int:
+    return len({row.run_id for row in rows} - {None})
+
+
+def _history(rows: Sequence[Accusation], *, others: Sequence[int], n_nodes: int) -> AlertHistory:
+    real = [row for row in rows if not row.is_drill]
+    by_cause = defaultdict[str, list[Accusation]](list)
+    for row in real:
+        by_cause[row.cause].append(row)
+    causes = [
+        CauseHistory(
+            cause,
+            n_alerts=sum(row.n_alerts for row in same),
+            n_runs=_n_runs(same),
+            last_at=max(row.last_at for row in same),
+        )
+        for cause, same in by_cause.items()
+    ]
+    n_alerts = sum(row.n_alerts for row in real)
+    n_others = max(n_nodes - 1, len(others))
+    chance = chance_of_count(n_alerts, total=n_alerts + sum(others), n_parts=n_others + 1)
+    return AlertHistory(
+        causes=sorted(causes, key=lambda each: (-each.n_alerts, each.cause)),
+        n_alerts=n_alerts,
+        n_runs=_n_runs(real),
+        n_drills=sum(row.n_alerts for row in rows if row.is_drill),
+        n_others=n_others,
+        others_median=median_with_zeros(others, n_others) if n_others else None,
+        is_unusual=n_alerts > 1 and chance * (n_others + 1) < UNUSUAL_CHANCE,
+    )
 
 
 class Alert(models.Model):

@@ -18,7 +18,7 @@ from fleet.alerts.text import AlertText, facts, ruled_out
 from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.frozen import figures_of, frozen_link, parse_moment, with_worst, written
 from fleet.models import Alert, AlertEvent, Run
-from fleet.models.alert import AlertQuerySet
+from fleet.models.alert import AlertHistory, AlertQuerySet
 from fleet.pages.alert_context import (
     COMMENT_KINDS,
     RecentChange,
@@ -156,6 +156,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "text": AlertText(alert_at, at_time, share_ratio),
         "facts": facts(alert_at),
         "ruled_out": ruled_out(alert_at),
+        "history": _earlier_history(alert_at),
         "events": events,
         "comment": comments[-1] if comments else None,
         "charts": charts_of(alert_at),
@@ -169,6 +170,16 @@ def _found(pk: str | int) -> Alert:
     if not str(pk).isdecimal() or len(str(pk)) > 18:
         raise Http404(f"{str(pk)[:20]!r} is not the number of an alert")
     return get_object_or_404(Alert.objects.select_related("run", "node", "silence"), pk=pk)
+
+
+def _earlier_history(alert: Alert) -> AlertHistory | None:
+    """Return the history of the culprit up to this alert; None if it has no earlier alert."""
+    if alert.node is None:
+        return None
+    node, until = alert.node, alert.fired_at
+    history = Alert.objects.histories([node], until=until, compares=False)[node.name]
+    is_counted = not alert.is_drill and alert.earlier_id is None
+    return history if history.n_alerts > is_counted else None
 
 
 def _share_now(hot: HotStore, alert: Alert, now: datetime) -> float | None:

@@ -14,7 +14,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from fleet.alerts.text import AlertText
+from fleet.alerts.text import AlertText, cause_name
 from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.ingest.nodes import timing_of
@@ -170,6 +170,10 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context["has_links"] = any(chart.part == "EFA" for chart in drawn)
     if context["frozen"]:
         context |= frozen_node(node, context["window"])
+    else:
+        history = Alert.objects.histories([node], until=timezone.now())[node.name]
+        context["history"] = history
+        context["history_causes"] = [(cause_name(each.cause), each) for each in history.causes]
     return render_page(request, "nodes/node_detail.html", context, partials=PARTIALS)
 
 

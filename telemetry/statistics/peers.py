@@ -1,5 +1,7 @@
 """Robust statistics of parts in the same role; NaN means not reported."""
 
+from collections.abc import Collection
+
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray
@@ -84,3 +86,30 @@ def mean(x: FloatArray, axis: int) -> FloatArray:
     n = known.sum(axis=axis)
     total = np.where(known, x, 0.0).sum(axis=axis)
     return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))
+
+
+def chance_of_count(n: int, *, total: int, n_parts: int) -> float:
+    """Probability that a given part has ``n`` or more of ``total`` evenly spread events.
+
+    The upper tail of the binomial distribution with probability ``1 / n_parts``.
+
+    Examples
+    --------
+    >>> round(chance_of_count(2, total=2, n_parts=4), 4)
+    0.0625
+    """
+    if n <= 0 or n_parts <= 1:
+        return 1.0
+    chance = 1 / n_parts
+    exactly, below = (1 - chance) ** total, 0.0
+    for i in range(n):
+        below += exactly
+        exactly *= (total - i) / (i + 1) * chance / (1 - chance)
+    return max(0.0, 1.0 - below)
+
+
+def median_with_zeros(counts: Collection[int], n_parts: int) -> float:
+    """Median of ``n_parts`` counts; parts that ``counts`` leaves out have none."""
+    ranked, n_zeros = sorted(counts), n_parts - len(counts)
+    low, high = ((n_parts - 1) // 2 - n_zeros, n_parts // 2 - n_zeros)
+    return sum(ranked[i] if i >= 0 else 0 for i in (low, high)) / 2

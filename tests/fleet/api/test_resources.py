@@ -56,6 +56,14 @@ def test_nodes_are_listed_by_what_they_are(
     assert [node["name"] for node in ask(f"nodes?{query}").json()["items"]] == names
 
 
+def test_a_node_has_its_alert_history(ask: Ask, fleet: Alert) -> None:
+    history = ask("nodes/limping").json()["alert_history"]
+
+    assert history["last_at"] == history["causes"][0].pop("last_at")
+    assert history["causes"] == [{"cause": "slow_core", "n_alerts": 2, "n_runs": 1}]
+    assert (history["n_others"], history["others_median"], history["is_unusual"]) == (2, 0, False)
+
+
 @pytest.mark.parametrize(
     ("query", "n_alerts"),
     [

@@ -161,7 +161,7 @@ def test_it_asks_the_database_little(
     operator: object,
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    with django_assert_max_num_queries(10):
+    with django_assert_max_num_queries(11):
         client.get(f"/alerts/{alert.pk}/")
 
 
@@ -263,3 +263,12 @@ def test_acting_comes_before_the_charts_and_the_evidence_after(page: Page, alert
 
     places = [text.index(f'id="{name}"') for name in ("story", "act", "phases", "facts", "bar")]
     assert places == sorted(places)
+
+
+def test_it_says_how_often_the_culprit_was_accused_before(page: Page, fired: Fire) -> None:
+    first = fired(ago=timedelta(days=2), subject="run:other")
+    alert = fired()
+
+    text = page(f"/alerts/{alert.pk}/")
+    assert '/nodes/limping/#alert-history">Accused 2 times in 30 days, in 1 run' in text
+    assert "Accused" not in page(f"/alerts/{first.pk}/")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -135,7 +136,7 @@ def test_it_asks_the_database_little(
     operator: object,
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    with django_assert_max_num_queries(6):
+    with django_assert_max_num_queries(8):
         client.get("/nodes/limping/")
 
 
@@ -145,3 +146,22 @@ def test_it_does_not_know_a_stranger(client: Client, alive: Run) -> None:
 
 def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:
     assert client.post("/nodes/steady/").status_code == 405
+
+
+def test_its_alert_history_names_causes_and_compares_with_its_peers(
+    page: Page, fired: Callable[..., Alert]
+) -> None:
+    for hours in (1, 2, 3):
+        fired(ago=timedelta(hours=hours), subject=f"run:{hours}")
+    fired(ago=timedelta(hours=4), subject="run:4", cause="efa_loss", is_drill=True)
+
+    _, _, text = page("/nodes/limping/").partition('id="alert-history"')
+    text, _, _ = text.partition("</section>")
+    assert "Accused 3 times in 1 run; median of the 1 other trn1.32xlarge node: 0" in text
+    assert "without 1 from drills" in text
+    assert "<td>slow core</td>" in text
+    assert "EFA retransmits" not in text
+
+
+def test_an_empty_alert_history_says_so(page: Page, alive: Run) -> None:
+    assert "No alert named this node as culprit in 30 days" in page("/nodes/steady/")
