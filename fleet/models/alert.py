@@ -257,29 +257,27 @@ class Alert(models.Model):
     device = models.IntegerField(
         null=True, blank=True, help_text="Core, accelerator or EFA device, by cause."
     )
-    score = models.FloatField(help_text="Evidence over threshold; 1 is just enough.")
-    victims = models.JSONField(default=list, blank=True, help_text="Names of nodes slowed.")
+    score = models.FloatField(help_text="Evidence over threshold. It fires at 1.")
+    victims = models.JSONField(default=list, blank=True, help_text="Names of affected nodes.")
     evidence = models.JSONField(
-        default=dict, blank=True, help_text="The figures the alert rests on, frozen when it fired."
+        default=dict, blank=True, help_text="Figures behind the alert, frozen when it fired."
     )
-    cost = models.JSONField(
-        default=dict, blank=True, help_text="What it has cost so far, as fleet/costs.py measures."
-    )
+    cost = models.JSONField(default=dict, blank=True, help_text="Cost so far, from fleet/costs.")
     onset_at = models.DateTimeField(help_text="When the signal changed.")
-    fired_at = models.DateTimeField(help_text="When we noticed.")
-    last_seen_at = models.DateTimeField(help_text="When it was last broken.")
+    fired_at = models.DateTimeField(help_text="When it fired.")
+    last_seen_at = models.DateTimeField(help_text="When the rule was last broken.")
     resolved_at = models.DateTimeField(null=True, blank=True)
     acknowledged_at = models.DateTimeField(null=True, blank=True)
     acknowledged_by = models.CharField(max_length=150, blank=True)
-    assigned_to = models.CharField(max_length=150, blank=True, help_text="Whose job it is.")
+    assigned_to = models.CharField(max_length=150, blank=True, help_text="The assigned person.")
     assigned_at = models.DateTimeField(null=True, blank=True)
     is_drill = models.BooleanField(default=False)
     n_firings = models.PositiveIntegerField(default=1, help_text="How often it has fired.")
     flapping_since = models.DateTimeField(
-        null=True, blank=True, help_text="It comes and goes: it is over after quiet minutes only."
+        null=True, blank=True, help_text="Flapping since. It resolves only after quiet minutes."
     )
     quiet_since = models.DateTimeField(
-        null=True, blank=True, help_text="While flapping: since when it has not been broken."
+        null=True, blank=True, help_text="While flapping: quiet since."
     )
     earlier = models.ForeignKey(
         "self",
@@ -295,7 +293,7 @@ class Alert(models.Model):
         null=True,
         blank=True,
         related_name="alerts",
-        help_text="What mutes it, as of the last look.",
+        help_text="What muted it at the last evaluation.",
     )
 
     objects = AlertQuerySet.as_manager()
@@ -384,7 +382,7 @@ class AlertEvent(models.Model):
     by = models.CharField(max_length=150, blank=True, help_text="Empty: trnwatch itself.")
     text = models.CharField(max_length=500, blank=True)
     snapshot = models.JSONField(
-        default=dict, blank=True, help_text="What the alert said then, for links frozen in time."
+        default=dict, blank=True, help_text="Content of the alert at that time, for frozen links."
     )
 
     class Meta:
@@ -399,9 +397,9 @@ class FrozenChart(models.Model):
 
     alert = models.ForeignKey(Alert, models.CASCADE, related_name="frozen_charts")
     name = models.CharField(max_length=20)
-    figure = models.BinaryField(help_text="What the page's script draws: JSON, by zstandard.")
+    figure = models.BinaryField(help_text="Data of the figure: JSON, compressed by zstandard.")
     kept_until = models.DateTimeField(
-        null=True, blank=True, help_text="Of an alert that lasts: kept up to here, so far."
+        null=True, blank=True, help_text="Of an open alert: stored up to here."
     )
 
     class Meta:
@@ -417,9 +415,9 @@ class HandoverNote(models.Model):
     """A note for the next shift."""
 
     at = models.DateTimeField()
-    since = models.DateTimeField(help_text="When the shift that it tells of began.")
+    since = models.DateTimeField(help_text="Start of the shift.")
     by = models.CharField(max_length=150)
-    to = models.CharField(max_length=150, blank=True, help_text="Empty: whoever comes next.")
+    to = models.CharField(max_length=150, blank=True, help_text="Empty: the next person on call.")
     text = models.TextField(max_length=5000)
 
     class Meta:

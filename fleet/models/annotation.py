@@ -1,4 +1,4 @@
-"""An annotation: what happened and may explain a curve, as a person or a machine says."""
+"""An annotation: an event that may explain a curve, from a person or a program."""
 
 from datetime import UTC, datetime
 from typing import Self
@@ -54,8 +54,8 @@ class Annotation(models.Model):
         SCALE = "scale"
         NOTE = "note"
 
-    at = models.DateTimeField(help_text="When it happened, or began.")
-    ends_at = models.DateTimeField(null=True, blank=True, help_text="Empty: a moment.")
+    at = models.DateTimeField(help_text="Start of the event.")
+    ends_at = models.DateTimeField(null=True, blank=True, help_text="Empty: no duration.")
     kind = models.CharField(max_length=12, choices=Kind)
     run = models.ForeignKey(
         "fleet.Run", models.CASCADE, null=True, blank=True, related_name="annotations"
@@ -64,9 +64,7 @@ class Annotation(models.Model):
         "fleet.Node", models.CASCADE, null=True, blank=True, related_name="annotations"
     )
     text = models.CharField(max_length=300)
-    by = models.CharField(
-        max_length=150, blank=True, help_text="Who says so; empty: trnwatch saw it itself."
-    )
+    by = models.CharField(max_length=150, blank=True, help_text="Author. Empty: trnwatch.")
 
     objects = AnnotationQuerySet.as_manager()
 

@@ -45,41 +45,43 @@ class CompileEvent(models.Model):
         FIRST = "first", "first time"
         PLANNED = "planned", "announced"
         AGAIN = "again", "compiled again"
-        AMID = "amid", "new amid training"
-        BESIDE = "beside", "compiled beside another process"
+        AMID = "amid", "new during training"
+        BESIDE = "beside", "compiled by two processes"
 
     run = models.ForeignKey("fleet.Run", models.CASCADE, related_name="compiles")
     module = models.CharField(
         max_length=120,
         blank=True,
-        help_text="MODULE_<hash of the graph>+<hash of the flags>; empty where unsaid.",
+        help_text="MODULE_<hash of the graph>+<hash of the flags>. Empty: unknown.",
     )
     outcome = models.CharField(max_length=4, choices=Outcome)
-    rank = models.PositiveIntegerField(null=True, help_text="Empty where nobody says it.")
-    process = models.CharField(max_length=160, blank=True, help_text="Who asked: source and id.")
+    rank = models.PositiveIntegerField(null=True, help_text="Empty: unknown.")
+    process = models.CharField(
+        max_length=160, blank=True, help_text="Requesting process: source and ID."
+    )
     at = models.DateTimeField(null=True, help_text="When it was found, or began to compile.")
-    seconds = models.FloatField(null=True, help_text="How long it took, where that follows.")
+    seconds = models.FloatField(null=True, help_text="Duration. Empty: unknown.")
     compiler = models.CharField(max_length=60, blank=True, help_text="Version of neuronx-cc.")
-    flags = models.CharField(max_length=500, blank=True, help_text="As the compiler got them.")
+    flags = models.CharField(max_length=500, blank=True, help_text="As passed to the compiler.")
     cache = models.CharField(max_length=500, blank=True, help_text="Where the cache is.")
     shape = models.CharField(
         max_length=200,
         blank=True,
         db_default="",
-        help_text="Input shapes, where the job says them.",
+        help_text="Input shapes, if the job reports them.",
     )
     noted_at = models.DateTimeField(
-        null=True, blank=True, help_text="When we learnt of it; empty: read with a log."
+        null=True, blank=True, help_text="When it was received. Empty: imported with a log."
     )
     verdict = models.CharField(
         max_length=8,
         choices=Verdict,
         blank=True,
         db_default="",
-        help_text="Of what was compiled: why; empty where nobody judged it.",
+        help_text="Why it compiled. Empty: not classified.",
     )
     change = models.JSONField(
-        null=True, blank=True, help_text="Of an unannounced compile: what changed, and since when."
+        null=True, blank=True, help_text="What changed before an unannounced compile, and when."
     )
 
     objects = CompileEventQuerySet.as_manager()

@@ -43,7 +43,7 @@ class Budget(models.Model):
     )
     usd = models.FloatField()
     starts_at = models.DateTimeField()
-    ends_at = models.DateTimeField(help_text="The first moment that does not count.")
+    ends_at = models.DateTimeField(help_text="Exclusive end.")
     set_by = models.CharField(max_length=150)
     set_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True, help_text="Withdrawn.")
@@ -135,12 +135,14 @@ class TeamPrice(models.Model):
         SPOT = "spot"
         CONTRACT = "contract", "private contract"
 
-    team = models.CharField(max_length=40, blank=True, help_text="Empty: every team without one.")
+    team = models.CharField(
+        max_length=40, blank=True, help_text="Empty: every team without a price of its own."
+    )
     instance_type = models.CharField(max_length=40)
     basis = models.CharField(max_length=20, choices=Basis)
     usd_per_node_hour = models.FloatField()
-    valid_from = models.DateTimeField(help_text="From when on the contract has it.")
-    source = models.CharField(max_length=200, help_text="Contract, invoice or page it is from.")
+    valid_from = models.DateTimeField(help_text="Start of validity.")
+    source = models.CharField(max_length=200, help_text="Contract, invoice or page.")
     set_by = models.CharField(max_length=150)
     set_at = models.DateTimeField()
 

@@ -24,7 +24,7 @@ class NotificationChange(models.Model):
         return f"{self.by}: {self.text}"
 
 
-# A sender says each few seconds that it is there.
+# A sender records every few seconds that it is running.
 MISSING_AFTER = timedelta(seconds=60)
 
 
@@ -40,9 +40,9 @@ class SenderHeartbeat(models.Model):
     name = models.CharField(max_length=64, unique=True)
     started_at = models.DateTimeField()
     seen_at = models.DateTimeField()
-    is_watched = models.BooleanField(default=False, help_text="Whether watching is alive.")
+    is_watched = models.BooleanField(default=False, help_text="Whether evaluation is running.")
     beat_at = models.DateTimeField(
-        null=True, blank=True, help_text="When the dead man's switch was last held."
+        null=True, blank=True, help_text="The last call of the dead man's switch."
     )
     beat_error = models.CharField(max_length=300, blank=True)
 
@@ -64,11 +64,11 @@ class Watchdog(models.Model):
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     looked_at = models.DateTimeField(
-        help_text="The last evaluation that is known; before the first one, the installation."
+        help_text="The last known evaluation. Before the first one: the installation."
     )
     checked_at = models.DateTimeField(help_text="When a sender last checked.")
     missed_s = models.FloatField(
-        default=0.0, help_text="For how long senders have seen no evaluation since."
+        default=0.0, help_text="How long senders have seen no evaluation since."
     )
 
     def __str__(self) -> str:
@@ -217,10 +217,10 @@ class NotifiedState(models.Model):
     )
     group_key = models.CharField(max_length=200, db_column="lane")
     labels = models.JSONField(
-        default=dict, blank=True, help_text="What the alert was called there."
+        default=dict, blank=True, help_text="The alert's identifiers at the receiver."
     )
     since = models.DateTimeField()
-    last_at = models.DateTimeField(help_text="When it was last said or repeated.")
+    last_at = models.DateTimeField(help_text="The last notification or reminder.")
     n_repeats = models.PositiveIntegerField(default=0)
     ended_at = models.DateTimeField(null=True, blank=True)
 

@@ -10,9 +10,9 @@ class StepDurations(models.Model):
         "fleet.Run", models.CASCADE, primary_key=True, related_name="step_durations"
     )
     until_s = models.BigIntegerField(help_text="Steps that ended before are counted. Unix s.")
-    last_step = models.BigIntegerField(help_text="The newest that is counted.")
+    last_step = models.BigIntegerField(help_text="The newest counted step.")
     counts = models.JSONField(help_text="By bucket, see EDGES_S in fleet/runs/step_durations.py.")
-    total_s = models.FloatField(help_text="All of them together.")
+    total_s = models.FloatField(help_text="Sum of the durations.")
 
     class Meta:
         verbose_name_plural = "step durations"

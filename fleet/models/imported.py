@@ -10,13 +10,13 @@ class ReadLog(models.Model):
     file = models.CharField(max_length=200, help_text="What it was read from.")
     imported_at = models.DateTimeField()
     family = models.CharField(
-        max_length=40, blank=True, help_text="Whose step lines they are; empty: there are none."
+        max_length=40, blank=True, help_text="Format of the step lines. Empty: no step lines."
     )
-    is_dated = models.BooleanField(help_text="Whether its steps stand at the log's own times.")
-    n_steps = models.PositiveIntegerField(help_text="Steps that it has a line of.")
+    is_dated = models.BooleanField(help_text="Whether steps have the times of the log.")
+    n_steps = models.PositiveIntegerField(help_text="Steps with a line in the log.")
     n_lines = models.PositiveBigIntegerField()
     n_other = models.PositiveBigIntegerField(help_text="Lines of no known kind.")
-    n_damaged = models.PositiveBigIntegerField(help_text="Lines of a known kind, not whole.")
+    n_damaged = models.PositiveBigIntegerField(help_text="Incomplete lines of a known kind.")
     details = models.JSONField(
         default=dict, help_text="Counts by kind, examples, what is missing."
     )
@@ -41,12 +41,12 @@ class RecordedTrace(models.Model):
         STAGE_IMBALANCE = "stage_imbalance", "uneven pipeline stages"
         SEQUENCE_IMBALANCE = "sequence_imbalance", "uneven sequence lengths"
         COMMUNICATION = "communication", "communication"
-        NONE = "none", "nothing to blame"
+        NONE = "none", "no dominant cause"
 
     run = models.OneToOneField("fleet.Run", models.CASCADE, related_name="trace")
     file = models.CharField(max_length=200, help_text="What it was read from.")
     imported_at = models.DateTimeField()
-    is_dated = models.BooleanField(help_text="Whether the trace says when it was recorded.")
+    is_dated = models.BooleanField(help_text="Whether the trace contains its recording time.")
     n_workers = models.PositiveIntegerField()
     n_steps = models.PositiveIntegerField()
     step_s = models.FloatField(help_text="Mean step, without gaps that no operation explains.")
@@ -57,7 +57,7 @@ class RecordedTrace(models.Model):
     wait_share_ratio = models.FloatField()
     transfer_share_ratio = models.FloatField()
     cause = models.CharField(max_length=20, choices=Cause)
-    culprit = models.CharField(max_length=60, blank=True, help_text="A worker, or nobody.")
+    culprit = models.CharField(max_length=60, blank=True, help_text="A worker. Empty: none.")
     details = models.JSONField(default=dict, help_text="Grid of workers, stages, other causes.")
 
     class Meta:

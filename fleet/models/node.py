@@ -105,7 +105,7 @@ class InjectedFault(models.Model):
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField()
     injected_by = models.CharField(
-        max_length=150, blank=True, help_text="Who drilled; empty: the demo's own weather."
+        max_length=150, blank=True, help_text="Who started the drill. Empty: the demo."
     )
 
     class Meta:

@@ -33,7 +33,7 @@ class Preflight(models.Model):
 
     class Source(models.TextChoices):
         SIMULATED = "simulated"
-        FILES = "files", "files of probes"
+        FILES = "files", "probe files"
 
     class Verdict(models.TextChoices):
         PASS = "pass"  # noqa: S105
@@ -49,23 +49,23 @@ class Preflight(models.Model):
         null=True,
         blank=True,
         related_name="preflights",
-        help_text="Whose nodes were asked for, if a run's were.",
+        help_text="The run whose nodes were requested.",
     )
     instance_type = models.CharField(max_length=40)
     names = models.JSONField(help_text="The nodes, in order.")
     take = models.PositiveIntegerField(
-        null=True, blank=True, help_text="How many are wanted; empty: all that can come."
+        null=True, blank=True, help_text="Number of nodes to choose. Empty: all that pass."
     )
     source = models.CharField(max_length=12, choices=Source, default=Source.SIMULATED)
     faults = models.JSONField(
-        default=list, blank=True, help_text="What was put in on purpose, beside drills."
+        default=list, blank=True, help_text="Injected faults, besides drills."
     )
-    n_done = models.PositiveIntegerField(default=0, help_text="Stages that are over.")
+    n_done = models.PositiveIntegerField(default=0, help_text="Completed stages.")
     n_stages = models.PositiveIntegerField(default=0)
     measured = models.BinaryField(default=bytes, help_text="All figures, packed.")
     verdict = models.CharField(max_length=4, choices=Verdict, blank=True)
     found = models.JSONField(
-        default=dict, blank=True, help_text="What was found, as pages and machines show it."
+        default=dict, blank=True, help_text="Results, as pages and the API show them."
     )
 
     objects = PreflightQuerySet.as_manager()
@@ -100,7 +100,7 @@ class PreflightNode(models.Model):
     preflight = models.ForeignKey(Preflight, models.CASCADE, related_name="nodes")
     name = models.CharField(max_length=80, db_index=True)
     verdict = models.CharField(max_length=4, choices=Preflight.Verdict)
-    is_chosen = models.BooleanField(help_text="Among the nodes to take.")
+    is_chosen = models.BooleanField(help_text="Whether the node is among the chosen ones.")
 
     class Meta:
         ordering = ("pk",)

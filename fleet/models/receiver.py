@@ -37,15 +37,17 @@ class Receiver(models.Model):
     name = models.CharField(max_length=60, unique=True)
     kind = models.CharField(max_length=16, choices=Kind)
     target = models.CharField(
-        max_length=500, help_text="An address of the web, or addresses of mail, by commas."
+        max_length=500, help_text="A URL, or e-mail addresses separated by commas."
     )
     secret = models.CharField(
         max_length=500,
         blank=True,
-        help_text="Signing secret, integration key or password, by kind; never shown again.",
+        help_text="Signing secret, integration key or password, by kind. Never shown again.",
     )
     sealed = models.TextField(
-        blank=True, db_default="", help_text="Both of these, sealed; empty: they are plain."
+        blank=True,
+        db_default="",
+        help_text="Target and secret, encrypted. Empty: they are plain text.",
     )
     is_enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField()
@@ -153,7 +155,7 @@ class Route(models.Model):
     class GroupBy(models.TextChoices):
         """What alerts must share to be sent in one message."""
 
-        ALERT = "alert", "each alert alone"
+        ALERT = "alert", "alert"
         RUN = "run", "run"
         RULE = "rule", "rule"
         RUN_AND_RULE = "run,rule", "run and rule"
@@ -161,17 +163,19 @@ class Route(models.Model):
 
     position = models.PositiveIntegerField(default=0)
     name = models.CharField(max_length=60)
-    matchers = models.TextField(blank=True, help_text="All must hold; empty takes every alert.")
+    matchers = models.TextField(
+        blank=True, help_text="All must match. Empty: every alert matches."
+    )
     receivers = models.ManyToManyField("fleet.Receiver", related_name="routes", blank=True)
     group_by = models.CharField(max_length=16, choices=GroupBy, default=GroupBy.RUN)
     group_wait_s = models.PositiveIntegerField(
         default=5, help_text="How long the first alert of a group waits for others."
     )
     repeat_s = models.PositiveIntegerField(
-        default=1800, help_text="Reminder while nobody has acknowledged; 0 sends none."
+        default=1800, help_text="Reminder while unacknowledged. 0: no reminders."
     )
     sends_resolved = models.BooleanField(default=True)
-    goes_on = models.BooleanField(default=False, help_text="Try the routes below as well.")
+    goes_on = models.BooleanField(default=False, help_text="Also evaluate the routes below.")
     is_default = models.BooleanField(default=False)
 
     objects = RouteQuerySet.as_manager()

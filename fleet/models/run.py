@@ -56,7 +56,7 @@ class Run(models.Model):
 
     name = models.SlugField(max_length=60, unique=True)
     team = models.CharField(max_length=40, blank=True)
-    purpose = models.CharField(max_length=200, blank=True, help_text="One line for people.")
+    purpose = models.CharField(max_length=200, blank=True, help_text="One line.")
     model = models.CharField(max_length=60)
     instance_type = models.CharField(max_length=40)
     n_nodes = models.PositiveIntegerField()
@@ -69,13 +69,16 @@ class Run(models.Model):
         max_length=500,
         blank=True,
         db_default="",
-        help_text="As neuronx-cc gets them; empty: unsaid.",
+        help_text="As passed to neuronx-cc. Empty: not reported.",
     )
     compiler_version = models.CharField(
-        max_length=60, blank=True, db_default="", help_text="Of neuronx-cc; empty: unsaid."
+        max_length=60, blank=True, db_default="", help_text="Of neuronx-cc. Empty: not reported."
     )
     sdk_version = models.CharField(
-        max_length=40, blank=True, db_default="", help_text="Of the Neuron SDK; empty: unsaid."
+        max_length=40,
+        blank=True,
+        db_default="",
+        help_text="Of the Neuron SDK. Empty: not reported.",
     )
     optimizer = models.CharField(
         max_length=40,
@@ -84,18 +87,18 @@ class Run(models.Model):
         help_text="Such as AdamW; empty: not reported.",
     )
     usd_per_node_hour = models.FloatField(help_text="The price when the run began.")
-    price_basis = models.CharField(max_length=80, help_text="Where that price comes from.")
+    price_basis = models.CharField(max_length=80, help_text="Source of the price.")
     allreduce_limit_ratio = models.FloatField(default=SHARE["limit_ratio"])
     allreduce_resolve_ratio = models.FloatField(default=SHARE["resolve_ratio"])
 
     is_simulated = models.BooleanField(default=False)
     plan = models.JSONField(
-        default=dict, blank=True, help_text="What the simulator plays; empty for real runs."
+        default=dict, blank=True, help_text="The simulator's plan. Empty for real runs."
     )
     clock = models.JSONField(
         default=dict,
         blank=True,
-        help_text="The run's clocks, once a minute, should Redis be lost.",
+        help_text="The run's clocks, saved every minute in case Redis is lost.",
     )
 
     shape = models.JSONField(
@@ -108,53 +111,53 @@ class Run(models.Model):
         max_length=60,
         blank=True,
         db_default="",
-        help_text="Which start of the job reports; empty: none does.",
+        help_text="The start of the job that reports. Empty: none.",
     )
     step_shift = models.BigIntegerField(
         default=0,
         db_default=0,
-        help_text="Steps that were trained again: our count less the job's own.",
+        help_text="Repeated steps: our count minus the job's count.",
     )
     starts = models.JSONField(
         null=True,
         blank=True,
-        help_text="Once it began anew: each start's first step, our count less its own, and when.",
+        help_text="After a restart: first step, count difference and time of each start.",
     )
     n_workers = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="How many report; 0: unknown."
+        default=0, db_default=0, help_text="Number of reporting workers. 0: unknown."
     )
     tokens_per_epoch = models.BigIntegerField(
-        null=True, blank=True, help_text="Tokens of one pass over the data; none: unknown."
+        null=True, blank=True, help_text="Tokens of one pass over the data. Empty: unknown."
     )
     planned_tokens = models.BigIntegerField(
-        null=True, blank=True, help_text="Tokens after which it is to be over; none: unknown."
+        null=True, blank=True, help_text="Planned length in tokens. Empty: unknown."
     )
-    heard_at = models.DateTimeField(null=True, blank=True, help_text="The last report's arrival.")
+    heard_at = models.DateTimeField(null=True, blank=True, help_text="Arrival of the last report.")
     requires_preflight = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="Whether its nodes must have passed within a day before it starts.",
+        help_text="Whether its nodes need a pass within a day before the start.",
     )
     preflight_doubt = models.CharField(
         max_length=200,
         blank=True,
         default="",
         db_default="",
-        help_text="Why it started without a pass that it requires; empty: it did not.",
+        help_text="Why it started without the required pass. Empty: it did not.",
     )
 
     tariff = models.JSONField(
         null=True,
         blank=True,
-        help_text="What it pays from when on, oldest first, once that has changed or will.",
+        help_text="Prices and when they apply, oldest first, if they change.",
     )
     paid_until = models.DateTimeField(
-        null=True, blank=True, help_text="While it goes on: up to when it is known to be paid for."
+        null=True, blank=True, help_text="While active: paid up to this time."
     )
     spending = models.JSONField(
         null=True,
         blank=True,
-        help_text="What its time went into, as fleet/costs/spending.py keeps.",
+        help_text="Use of its time, from fleet/costs/spending.py.",
     )
 
     phase = models.CharField(max_length=12, choices=Phase, default=Phase.PENDING)

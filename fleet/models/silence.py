@@ -34,9 +34,7 @@ class SilenceQuerySet(models.QuerySet["Silence"]):
 class Silence(models.Model):
     """Mutes notifications of matching alerts for a time; the alerts stay visible."""
 
-    matchers = models.CharField(
-        max_length=500, help_text="As fleet/alerts/matchers.py reads them."
-    )
+    matchers = models.CharField(max_length=500, help_text="Parsed by fleet/alerts/matchers.py.")
     reason = models.CharField(max_length=500)
     by = models.CharField(max_length=150)
     starts_at = models.DateTimeField()

@@ -38,14 +38,14 @@ class SupportCheck(models.Model):
         LIST = OperatorFileKind.LIST.value, "list"
         REPORT = OperatorFileKind.REPORT.value, "report of the compiler"
 
-    file = models.CharField(max_length=200, help_text="Its name, without folders.")
+    file = models.CharField(max_length=200, help_text="File name without folders.")
     digest = models.CharField(max_length=64, help_text="SHA-256 of the file.")
     form = models.CharField(max_length=12, choices=Kind)
-    n_operators = models.PositiveIntegerField(help_text="Different ones, not uses.")
+    n_operators = models.PositiveIntegerField(help_text="Distinct operators, not uses.")
     n_supported = models.PositiveIntegerField()
     n_unsupported = models.PositiveIntegerField()
     n_unknown = models.PositiveIntegerField()
-    operators = models.JSONField(help_text="Each operator with its judgement, the worst first.")
+    operators = models.JSONField(help_text="Each operator with its verdict, the worst first.")
     basis = models.JSONField(
         default=dict, help_text="The published list's size and date; the compiler's report."
     )
@@ -57,7 +57,7 @@ class SupportCheck(models.Model):
         null=True,
         blank=True,
         related_name="support_checks",
-        help_text="What it was checked for.",
+        help_text="The trial it was checked for.",
     )
 
     objects = SupportCheckQuerySet.as_manager()

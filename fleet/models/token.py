@@ -58,19 +58,19 @@ class Token(models.Model):
     scope = models.CharField(max_length=10, choices=Scope)
     created_at = models.DateTimeField()
     created_by = models.CharField(
-        max_length=150, blank=True, db_default="", help_text="Empty: on the command line."
+        max_length=150, blank=True, db_default="", help_text="Empty: the command line."
     )
     owner = models.CharField(
         max_length=150,
         blank=True,
         db_default="",
-        help_text="Whose role bounds it, also where it was made with a token of that person; "
-        "empty: nobody's, it was made on the command line.",
+        help_text="Its role limits the token, also if a token of that person created it. "
+        "Empty: created on the command line.",
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     revoked_by = models.CharField(
-        max_length=150, blank=True, db_default="", help_text="Empty: on the command line."
+        max_length=150, blank=True, db_default="", help_text="Empty: the command line."
     )
     last_used_at = models.DateTimeField(null=True, blank=True)
 

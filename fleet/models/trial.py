@@ -29,23 +29,25 @@ class Trial(models.Model):
     """A comparison of runs that answers one question."""
 
     name = models.SlugField(max_length=60, unique=True)
-    question = models.CharField(max_length=200, help_text="What is to be decided, in a line.")
+    question = models.CharField(max_length=200, help_text="The decision to make, in one line.")
     team = models.CharField(max_length=40, blank=True)
     planned_steps = models.PositiveIntegerField(
-        default=DEFAULT_STEPS, help_text="Settled steps of each arm after which it is decided."
+        default=DEFAULT_STEPS, help_text="Settled steps of each arm until the verdict is final."
     )
     planned_tokens = models.BigIntegerField(
         null=True,
         blank=True,
-        help_text="Tokens of the whole training, for the time that it takes; none: not asked.",
+        help_text="Tokens of the whole training, to project its duration. Empty: no projection.",
     )
-    created_by = models.CharField(max_length=150, help_text="Who began it.")
+    created_by = models.CharField(max_length=150, help_text="Who created it.")
     created_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True, help_text="Later steps do not count.")
     figures = models.JSONField(
-        default=dict, blank=True, help_text="What the arms have shown; empty: not worked out yet."
+        default=dict, blank=True, help_text="Results of the arms. Empty: not computed yet."
     )
-    figured_at = models.DateTimeField(null=True, blank=True, help_text="When that was.")
+    figured_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the results were computed."
+    )
 
     objects = TrialQuerySet.as_manager()
 
@@ -73,7 +75,7 @@ class TrialArm(models.Model):
 
     trial = models.ForeignKey(Trial, models.CASCADE, related_name="arms")
     run = models.ForeignKey("fleet.Run", models.CASCADE, related_name="trial_arms")
-    label = models.CharField(max_length=60, help_text="What to call it, such as its hardware.")
+    label = models.CharField(max_length=60, help_text="Display name, such as the hardware.")
     is_baseline = models.BooleanField(default=False)
     position = models.PositiveSmallIntegerField(default=0)
 

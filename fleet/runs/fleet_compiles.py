@@ -30,7 +30,7 @@ SINCE: Mapping[str, timedelta | None] = {
 WHAT: Mapping[str, tuple[str, Q]] = {
     "": ("unplanned", Q(verdict__in=LOST)),
     "announced": ("planned", Q(verdict=Verdict.PLANNED)),
-    "beside": ("compiled beside another process", Q(verdict=Verdict.BESIDE)),
+    "beside": ("compiled by two processes", Q(verdict=Verdict.BESIDE)),
     "compiled": ("all compiled", Q(outcome=Outcome.MISS)),
     "failed": ("failed", Q(outcome=Outcome.FAIL)),
     "all": ("all, hits too", Q()),

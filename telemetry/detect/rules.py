@@ -16,8 +16,8 @@ LIMIT = re.compile(r"<(\w+)>")
 class Query:
     """The PromQL of a rule.
 
-    In ``expr`` and ``says``, `<name>` stands for the limit of that name. ``says`` continues the
-    sentence that the help of the rule begins, with Prometheus templates. The alert is pending for
+    In ``expr`` and ``says``, `<name>` stands for the limit of that name. ``says`` follows the
+    help of the rule, with Prometheus templates. The alert is pending for
     ``for_s`` seconds and stays for ``keep_s`` after the last evidence: a number, or the name of a
     limit. ``severity`` defaults to that of the rule.
     """
@@ -34,7 +34,7 @@ class Rule:
     """A rule; ``subject`` is what its alerts are about.
 
     ``limits`` are the thresholds, with units in their names; detection and PromQL both use them.
-    ``falls_short`` says what PromQL misses, or why there is none.
+    ``falls_short`` is what PromQL misses, or why there is none.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Rule:
         return self.limits[given] if isinstance(given, str) else given
 
 
-# The ratio is recorded, by the run and by whose word it is expected: see fleet/prometheus.
+# The ratio is recorded, by run and by the basis of the expected cost.
 DRIFT = """
 (
   run:trnwatch_cost_drift_ratio:min2h{basis="estimate"} > <estimate_ratio>
@@ -89,8 +89,8 @@ MONEY = (
         "Tokens cost more than expected",
         "warn",
         "run",
-        "For hours a token has cost more than the estimate for its run, or than in the run's own "
-        "first settled hours where its model is not known.",
+        "For hours tokens have cost more than the estimate for the run, or than in the run's own "
+        "first settled hours if its model is unknown.",
         {
             "window_s": 7200.0,
             "least_minutes": 40,
@@ -104,15 +104,15 @@ MONEY = (
                 DRIFT, "It is {{ $value | humanizePercentage }} more, by its {{ $labels.basis }}."
             ),
         ),
-        "Checkpoints and evaluations count as work, workers that were left out as nodes that are "
-        "paid for, and what an alert explains is left out from when it fired, not from its onset.",
+        "Checkpoints and evaluations count as work, and workers that were left out as paid nodes. "
+        "What an alert explains is excluded from its firing on, not from its onset.",
     ),
     Rule(
         "budget_overrun",
         "Budget will be overrun",
         "warn",
         "budget",
-        "At today's pace and the prices announced, more will be spent than the budget holds.",
+        "At the current pace and the announced prices, spending will exceed the budget.",
         {"calm_ratio": 0.98},
         (Query(OVERRUN, "It comes to {{ $value | humanizePercentage }} of it."),),
         "The forecast is trnwatch's own, as of the latest scrape.",
@@ -176,30 +176,30 @@ NODES = (
         "Graph executions on a node fail, or its runtime reports errors.",
         {"least_per_s": 1 / 60, "page_ratio": 0.01, "page_per_s": 1.0},
         (Query(ERRORS, PER_S, severity="warn"), Query(MANY_ERRORS, PER_S)),
-        "It takes errors for the memory's own too, where ecc_uncorrected explains them.",
+        "It also fires for memory errors that ecc_uncorrected explains.",
     ),
     Rule(
         "node_idle",
         "Node idles",
         "warn",
         "node",
-        "A node is part of a run that trains, and does nothing.",
+        "A node belongs to a run that is training, but its cores are idle.",
         {"idle_ratio": 0.05, "idle_s": 600.0},
         (Query(IDLE, "No core is above {{ $value | humanizePercentage }}.", for_s="idle_s"),),
-        "A node that was left out of the steps on purpose counts as idle.",
+        "A node that was excluded from steps on purpose counts as idle.",
     ),
     Rule(
         "node_silent",
         "Node silent",
         "page",
         "node",
-        "A node that used to report has not been heard of; training on it may or may not go on.",
+        "A node stopped reporting. Training on it may or may not continue.",
         {"quiet_s": 15.0, "enough_nodes": 2},
         (
             Query(SILENT, "It has been silent for more than <quiet_s> s."),
             Query(SILENT_SPARE, "Silent for more than <quiet_s> s.", severity="warn"),
         ),
-        "Whether the node crashed, or only its telemetry is gone, it does not see.",
+        "It cannot distinguish a crashed node from missing telemetry.",
     ),
     Rule(
         "ecc_uncorrected",
@@ -216,18 +216,18 @@ NODES = (
                 keep_s="hold_s",
             ),
         ),
-        "It ends <hold_s> s after the last error left the window of <window_s> s, however far "
-        "apart errors come.",
+        "It resolves <hold_s> s after the last error left the window of <window_s> s, however far "
+        "apart the errors are.",
     ),
     Rule(
         "monitoring_blind",
         "Monitoring is blind",
         "page",
         "fleet",
-        "No node at all is heard of: what is broken is more likely the monitoring than the fleet.",
+        "No node reports. The monitoring is more likely broken than the whole fleet.",
         {"enough_nodes": 2},
-        (Query(BLIND, "Not one of the nodes reports."),),
-        "That trnwatch itself is gone shows in `trnwatch_scrape_down` and `trnwatch_absent`.",
+        (Query(BLIND, "None of the nodes reports."),),
+        "If trnwatch itself is down, `trnwatch_scrape_down` and `trnwatch_absent` fire.",
     ),
 )
 
@@ -329,9 +329,9 @@ label_replace(
 # The unit of the value depends on the kind.
 KINDS = (
     "Device {{ $labels.device }} "
-    '{{ if eq $labels.kind "loss" }}sends {{ $value | humanizePercentage }} of its packets again'
+    '{{ if eq $labels.kind "loss" }}retransmits {{ $value | humanizePercentage }} of its packets'
     '{{ else if eq $labels.kind "down" }}sends only {{ $value | humanize }} bytes per second'
-    "{{ else }}answers after {{ $value | humanize }} times the usual latency{{ end }}."
+    "{{ else }}has {{ $value | humanize }} times the usual latency{{ end }}."
 )
 
 PARTS = (
@@ -354,33 +354,34 @@ PARTS = (
                 for_s=60,
             ),
         ),
-        "It sees a core that is busier by a ratio of <blatant_ratio> than the same core of other "
-        "nodes, in runs of <enough_nodes> nodes and more; less, as a change against the core's "
-        "own past, it does not, and it does not tell a core from a throttled accelerator.",
+        "It fires if a core is busier by a ratio of <blatant_ratio> than the same core of other "
+        "nodes, in runs of at least <enough_nodes> nodes. It misses smaller changes against the "
+        "core's own past and cannot distinguish a core from a throttled accelerator.",
     ),
     Rule(
         "hbm_slow",
-        "HBM has lost bandwidth",
+        "Low HBM bandwidth",
         "page",
         "node",
-        "An accelerator moves fewer bytes from and to its memory than its peers do.",
+        "An accelerator reads and writes its memory more slowly than its peers.",
         {"least_ratio": 0.06, "awake_bytes_per_s": 1e8, **APART},
         (
             Query(
                 MEMORIES,
                 "Device {{ $labels.device }} moves {{ $value | humanizePercentage }} of "
-                "what is usual.",
+                "the usual bytes.",
                 for_s=60,
             ),
         ),
-        "As for core_slow. Real nodes report one estimate for all their devices: nothing fires.",
+        "As for core_slow. Real nodes report one estimate for all "
+        "devices, so it never fires for them.",
     ),
     Rule(
         "efa_degraded",
         "EFA device degraded",
         "page",
         "node",
-        "An EFA device answers late, loses packets, or carries nothing any more.",
+        "An EFA device has high latency, loses packets, or carries no traffic.",
         {
             "loss_ratio": 2e-4,
             "least_again": 5,
@@ -389,9 +390,9 @@ PARTS = (
             "blatant_latency_ratio": 1.3,
         },
         (Query(EFA, KINDS, for_s=60),),
-        "Its label `kind` says which: loss, down or latency. It sees latency of "
-        "<blatant_latency_ratio> times the run's usual; less, a change against the device's own "
-        "past, and a fabric that is worse as a whole it does not.",
+        "Its label `kind` is loss, down or latency. It fires from "
+        "<blatant_latency_ratio> times the run's usual latency. It misses smaller changes against "
+        "the device's own past, and a fabric that is slow as a whole.",
     ),
 )
 
@@ -424,7 +425,7 @@ STANDSTILL = (
         "Run hangs",
         "page",
         "run",
-        "No step ends any more, though the run says that it trains.",
+        "No step completes, although the run reports the phase training.",
         {
             "late_steps": 1.5,
             "late_s": 10.0,
@@ -434,27 +435,27 @@ STANDSTILL = (
             **ACTIVITY,
         },
         (Query(HANG, "The last step ended {{ $value | humanizeDuration }} ago.", 30),),
-        "It waits for <patience_steps> step times instead of <late_steps>, does not name the node "
-        "that did not join, and takes a host whose threads spin above <loading_ratio> of its "
-        "vCPUs for one that works.",
+        "It waits for <patience_steps> step times instead of <late_steps>. It does not name the "
+        "node that did not join. A host whose threads spin above <loading_ratio> of its vCPUs "
+        "counts as working.",
     ),
     Rule(
         "recompile",
         "Unexpected recompilation",
         "warn",
         "run",
-        "The run stands still to compile its graphs again, and nobody announced it.",
+        "The run is stopped by a recompilation that was not announced.",
         {"certain_s": 5, "most_ratio": 0.5, "page_after_s": 600.0, **ACTIVITY},
         (
             Query(RECOMPILE, "{{ $value | humanizePercentage }} of its hosts compile.", 30),
             Query(
                 RECOMPILE,
-                "{{ $value | humanizePercentage }} of its hosts have compiled for long.",
+                "{{ $value | humanizePercentage }} of its hosts have been compiling for long.",
                 for_s="page_after_s",
                 severity="page",
             ),
         ),
-        "Compilations shorter than half a minute, and what they cost, it does not see.",
+        "It misses compilations shorter than half a minute and does not measure their cost.",
     ),
 )
 
@@ -467,7 +468,7 @@ STARTS = (
         "run",
         "A run that requires a preflight began without a pass of its nodes younger than a day.",
         {"good_for_s": 86_400.0},
-        falls_short="No series says what preflights found, nor which runs require one.",
+        falls_short="No series has the results of preflights, or which runs require one.",
     ),
 )
 
@@ -518,38 +519,38 @@ STEPS = (
         "Workers spend more of each step in the gradient all-reduce than the run's limit allows.",
         {"limit_ratio": 0.25, "resolve_ratio": 0.22, "steps_to_fire": 2, "steps_to_resolve": 5},
         (Query(SHARE, "It is {{ $value | humanizePercentage }} of the step.", for_s=30),),
-        "It is judged by the mean of a minute instead of two steps in a row, and names neither a "
-        "cause nor a machine.",
+        "It uses the mean of a minute instead of two consecutive steps. It names neither cause "
+        "nor node.",
     ),
     Rule(
         "step_slow",
         "Steps take longer",
         "page",
         "run",
-        "Steps take longer than they used to, or than the workers' own peers explain.",
+        "Steps take longer than before, or longer than those of comparable workers.",
         {"least_ratio": 0.04, "unknown_ratio": 0.06, "half_ratio": 0.5},
         (Query(SLOW, "A step takes {{ $value | humanizeDuration }}.", 300, severity="warn"),),
-        "It compares minutes with the median of hours, so it needs five minutes to be sure; whose "
-        "work takes the time, and what somebody changed on purpose, it does not see: fewer nodes "
-        "with the same batch look the same, until they are what is usual.",
+        "It compares minutes with the median of hours, so it fires after five minutes. It does "
+        "not name the worker, and cannot recognise intended changes: fewer nodes with the same "
+        "batch look like a slowdown until they are the usual state.",
     ),
     Rule(
         "input_stall",
         "Input stalls training",
         "page",
         "run",
-        "Steps wait for their training data, on one node or on all of them.",
+        "Steps wait for training data, on one node or on all nodes.",
         {"least_ratio": 0.04},
-        falls_short="No series says how long each worker waits for its data.",
+        falls_short="No series has the time that each worker waits for its data.",
     ),
     Rule(
         "checkpoint_slow",
         "Checkpoints are slow",
         "warn",
         "run",
-        "Writing a checkpoint took much longer than it should, and the whole run stood still.",
+        "Writing a checkpoint took much longer than usual, and the whole run waited.",
         {"slower_by_ratio": 1.5, "slower_than_due_ratio": 1.6, "least_s": 3.0},
-        falls_short="No series says how long a checkpoint takes, nor how long it should.",
+        falls_short="No series has the actual or the expected duration of checkpoints.",
     ),
 )
 

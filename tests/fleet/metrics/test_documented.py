@@ -29,10 +29,10 @@ def test_it_says_what_an_alert_of_prometheus_does_not_see(rule: Rule) -> None:
     row = re.search(rf"^\| `{rule.name}` \| (.*) \| (.*) \|$", TEXT, re.MULTILINE)
 
     assert row
-    told: set[str] = {query.severity or rule.severity for query in rule.queries} or {
-        "as trnwatch says"
+    severities: set[str] = {query.severity or rule.severity for query in rule.queries} or {
+        "from trnwatch"
     }
-    assert row[1].split(", ") == sorted(told)
+    assert row[1].split(", ") == sorted(severities)
     assert row[2] == rule.filled(rule.falls_short)
 
 

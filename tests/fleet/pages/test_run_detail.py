@@ -143,7 +143,7 @@ def test_a_drill_under_way_shows_how_far_it_is(page: Page, alive: Run, limping: 
     )
     text = page("/runs/llama/")
 
-    assert "Core computes slowly" in text
+    assert "Slow core" in text
     assert "limping</a>, core 5" in text
     assert "1 min left" in text
 
@@ -158,7 +158,7 @@ def test_the_demo_s_own_weather_is_no_drill(page: Page, alive: Run) -> None:
         ends_at=now + timedelta(minutes=2),
     )
 
-    assert "EFA link loses packets" not in page("/runs/llama/")
+    assert "EFA packet loss" not in page("/runs/llama/")
 
 
 def test_only_a_simulated_run_can_be_drilled(page: Page, alive: Run) -> None:
