@@ -293,7 +293,7 @@ class Alert(models.Model):
         null=True,
         blank=True,
         related_name="alerts",
-        help_text="What muted it at the last evaluation.",
+        help_text="What mutes it, as of the last look.",
     )
 
     objects = AlertQuerySet.as_manager()

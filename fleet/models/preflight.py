@@ -49,7 +49,7 @@ class Preflight(models.Model):
         null=True,
         blank=True,
         related_name="preflights",
-        help_text="The run whose nodes were requested.",
+        help_text="Whose nodes were asked for, if a run's were.",
     )
     instance_type = models.CharField(max_length=40)
     names = models.JSONField(help_text="The nodes, in order.")

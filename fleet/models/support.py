@@ -57,7 +57,7 @@ class SupportCheck(models.Model):
         null=True,
         blank=True,
         related_name="support_checks",
-        help_text="The trial it was checked for.",
+        help_text="What it was checked for.",
     )
 
     objects = SupportCheckQuerySet.as_manager()
