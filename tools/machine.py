@@ -14,6 +14,7 @@ WANTED = {
     "prometheus-alertmanager": (("prometheus-alertmanager",), "the tests that page through it"),
     "victoria-metrics": (("victoria-metrics",), "the tests of long-term history"),
     "poppler-utils": (("pdftotext",), "the test that reads a printed trial back"),
+    "build-essential": (("cc",), "the tests of the Neuron runtime's trace"),
     "curl": (("curl",), "the examples of docs/api.md"),
     "postgresql": (("initdb",), "the tests on PostgreSQL"),
 }
