@@ -58,6 +58,11 @@ _ALL = (
     Metric("execution_latency_p100_s", "node", "rounded", "Latency of the slowest execution."),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ALL}
+# Rates that are added up to totals: summed over a node's parts, once per block. Bandwidth and
+# FLOPs are read as rates alone.
+COUNTED_RATES = tuple(
+    name for name in METRICS if name.endswith("_per_s") and not name.startswith(("hbm_", "core_"))
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ NOT_IN_NEURON_MONITOR = frozenset(
         "efa_latency_s",
         "efa_tx_bytes_per_s",
         "efa_retransmits_per_s",
+        "device_power_ratio",
     }
 )
 
@@ -214,6 +215,14 @@ _ALL = (
         "bytes",
         help="per device, allocated",
     ),
+    NodeChart(
+        "power",
+        "Device power",
+        "device_power_ratio",
+        "device",
+        "ratio",
+        help="per device, mean of a minute over the maximum",
+    ),
     NodeChart("vcpu", "Host vCPUs", "vcpu_usage_ratio", "host", "ratio", help="share in use"),
     NodeChart(
         "host-memory", "Host memory", "host_memory_used_bytes", "host", "bytes", help="in use"
@@ -233,7 +242,11 @@ def note_of(chart: NodeChart, node: Node) -> str | None:
 
 
 def charts_of(node: Node) -> Sequence[NodeChart]:
-    return [chart for chart in _ALL if node.n_efa or chart.part != "EFA"]
+    """Return the charts of a node; the live simulation leaves out power."""
+    hidden = {"EFA"} if not node.n_efa else set()
+    if node.source == Node.Source.SIMULATED:
+        hidden.add("power")
+    return [chart for chart in _ALL if hidden.isdisjoint({chart.part, chart.name})]
 
 
 def unmeasured_of(node: Node, block: Block | None) -> Sequence[NodeChart]:

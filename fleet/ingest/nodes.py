@@ -19,7 +19,7 @@ from telemetry.ingest.columns import BEGINS, read_columns
 from telemetry.ingest.lines import MAX_REFUSALS, Refusal, Refusals, RefusedError
 from telemetry.ingest.neuron_monitor import decode_line, read_line
 from telemetry.ingest.readings import NodeIdentity, Reading, Shape
-from telemetry.ingest.timing import NodeClock, blocks_of, shard_of
+from telemetry.ingest.timing import NodeClock, Placer, shard_of
 from telemetry.store.connection import Command, Connection
 from telemetry.store.durable import forget_late, save_late
 from telemetry.store.hot import HotStore
@@ -412,6 +412,7 @@ class KnownNode:
     """The cached state of one reporting node."""
 
     clock: NodeClock = field(default_factory=NodeClock)
+    placer: Placer = field(default_factory=Placer)
     shape: Shape | None = None
     identity: NodeIdentity | None = None
     seen_s: float = -REFRESH_S
@@ -609,7 +610,7 @@ class NodeIngest:
         moment_s = self._monotonic()
         notes = iter(known.last_stored.reports(delivery.node, reports, now_s=moment_s))
         for reading, end_s in accepted:
-            made = blocks_of(delivery.node, reading, known.clock.ticks(end_s, reading.period_s))
+            made = known.placer.blocks(delivery.node, reading, known.clock, end_s)
             note = next(notes) if reading.line else None
             if reading.sidecars:
                 delivery.sidecars.append(reading.sidecars)

@@ -167,8 +167,13 @@ NEURON_SYSFS = Path("/sys/devices/virtual/neuron_device")
 ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
 DEVICE = re.compile(r"neuron(\d+)")
 CORE = re.compile(r"neuron_core(\d+)")
+IN_CORE = re.compile(r"((?:(?P<parent>.*)/)?neuron_core\d+)/(?P<path>.*)")
+# Each purpose has the bytes allocated now (total), the last change (present) and the peak.
+MEMORY = re.compile(r"(?:^|/)device_mem/[^/]+/total$")
 POWER_VALID = "POWER_STATUS_VALID"
 MICROS = 1e6
+# The driver measures power each minute; a new value is seen after this long.
+POWER_EVERY_S = 5.0
 # Without neuron-monitor devices are read this often, and sent with every line.
 WITHOUT_MONITOR_EVERY_S = 10.0
 
@@ -305,11 +310,15 @@ class NeuronSysfs:
     """The Neuron devices of this machine."""
 
     def __init__(self, root: Path = NEURON_SYSFS, *, slow_every_s: float = 60.0) -> None:
-        """Read below ``root``; power, health and ECC counts every ``slow_every_s``."""
+        """Read below ``root``; health and ECC counts every ``slow_every_s``."""
         self._root = root
         self._slow_every_s = slow_every_s
         self._slow_s = float("-inf")
+        self._power_s = float("-inf")
+        self._layout: SysfsLayout | None = None
         self._devices: list[dict[str, Any]] = []
+        self._power: dict[int, OpenFile] = {}
+        self._power_at: dict[int, int] = {}
         self._busy: dict[tuple[int, int], OpenFile] = {}
         self._before: dict[tuple[int, int], int] = {}
         self._before_s = 0.0
@@ -324,23 +333,62 @@ class NeuronSysfs:
         is_due = now_s - self._slow_s >= every_s
         if is_due:
             self._slow_s = now_s
-            folders = _numbered(self._root, DEVICE)
-            self._devices = [_device(i, path, memory=cores) for i, path in folders]
+            self._discover(memory=cores)
         if self._devices and (is_due or cores):
             fields["devices"] = self._devices
+        if now_s - self._power_s >= POWER_EVERY_S:
+            self._power_s = now_s
+            power = [new for i, file in self._power.items() if (new := self._new_power(i, file))]
+            if power:
+                fields["power"] = power
         if cores:
             fields.update(self._cores(now_s))
         else:
             self._close_cores()
         return fields or None
 
+    def _discover(self, *, memory: bool) -> None:
+        """Find the devices, and read what changes slowly."""
+        folders = dict(_numbered(self._root, DEVICE))
+        if not folders:
+            self._layout = None
+        elif self._layout is None:
+            self._layout = SysfsLayout(next(iter(folders.values())))
+        layout = self._layout
+        if layout is None:
+            self._devices = []
+            return
+        self._devices = [_device(i, path, layout, memory=memory) for i, path in folders.items()]
+        for index in self._power.keys() - folders.keys():
+            self._power.pop(index).close()
+        if layout.power is not None:
+            for index in folders.keys() - self._power.keys():
+                self._power[index] = OpenFile(folders[index] / layout.power)
+
+    def _new_power(self, index: int, file: OpenFile) -> dict[str, Any] | None:
+        """Return a device's power, None unless the driver measured it anew.
+
+        The line is ``STATUS,TIMESTAMP,MIN,MAX,MEAN``: of the last minute, in percent of the
+        maximum power.
+        """
+        words = (file.text() or "").split(",")
+        try:
+            at, ratio = int(words[1]), float(words[4]) / 100
+        except (IndexError, ValueError):
+            return None
+        if words[0] != POWER_VALID or not 0 <= ratio <= 1 or at == self._power_at.get(index):
+            return None
+        self._power_at[index] = at
+        return {"device": index, "at": at, "ratio": round(ratio, 6)}
+
     def _cores(self, now_s: float) -> dict[str, Any]:
         """Return each core's utilization since the last reading; empty the first time."""
-        if not self._busy:
+        layout = self._layout
+        if not self._busy and layout is not None and layout.busy is not None:
             self._busy = {
-                (device, core): OpenFile(folder / "stats/other_info/nc_time_in_use")
+                (device, core): OpenFile(folder / layout.busy)
                 for device, path in _numbered(self._root, DEVICE)
-                for core, folder in _numbered(path, CORE)
+                for core, folder in _numbered(path / layout.cores, CORE)
             }
         now = {key: value for key, f in self._busy.items() if (value := f.integer()) is not None}
         period_s, self._before_s = now_s - self._before_s, now_s
@@ -360,31 +408,52 @@ class NeuronSysfs:
         self._busy, self._before = {}, {}
 
 
-def _device(index: int, path: Path, *, memory: bool) -> dict[str, Any]:
+class SysfsLayout:
+    """Where the driver keeps its files, relative to a device's or a core's folder.
+
+    Driver 2.31 moved files, and some values are files in one version and folders with a
+    ``total`` in another. So the files of the first device are found by their names.
+    """
+
+    def __init__(self, device: Path) -> None:
+        """Search below one device's folder; symbolic links are not followed."""
+        found = sorted(
+            (os.path.relpath(os.path.join(folder, name), device)  # noqa: PTH118
+             for folder, _, names in os.walk(device) for name in names),
+            key=lambda path: (path.count("/"), path),
+        )  # fmt: skip
+        in_cores = [match for path in found if (match := IN_CORE.fullmatch(path))]
+        own = [path for path in found if not IN_CORE.fullmatch(path)]
+        first = [match for match in in_cores if match[1] == in_cores[0][1]]
+        self.cores = (first[0]["parent"] or "") if first else ""
+        in_first = [match["path"] for match in first]
+        self.core_count = _path_ending(own, "core_count")
+        self.power = _path_ending(own, "power/utilization", "power_utilization")
+        self.unhealthy = _path_ending(own, "unhealthy_components")
+        self.ecc = {kind: _path_ending(own, kind, f"{kind}/total") for kind in ECC}
+        self.busy = _path_ending(in_first, "nc_time_in_use", "nc_time_in_use/total")
+        self.memory = [path for path in in_first if MEMORY.search(path)]
+
+
+def _path_ending(paths: Sequence[str], *endings: str) -> str | None:
+    """Return the first path that has one of the endings."""
+    return next((p for end in endings for p in paths if p == end or p.endswith(f"/{end}")), None)
+
+
+def _device(index: int, path: Path, layout: SysfsLayout, *, memory: bool) -> dict[str, Any]:
     """Read one device; values that the driver does not give are left out."""
-    hardware = path / "stats/hardware"
-    fields: dict[str, Any] = {"index": index, "cores": _integer(path / "core_count")}
-    for kind in ECC:
-        fields[kind] = _integer(hardware / kind)
-    # The fifth field is the average of the last minute, as a percentage of the maximum power.
-    power = (_text(path / "stats/power/utilization") or "").split(",")
-    with suppress(IndexError, ValueError):
-        fields["power_ratio"] = float(power[4]) / 100 if power[0] == POWER_VALID else None
-    unhealthy = _text(hardware / "health_status/unhealthy_components")
+    counts = {"cores": layout.core_count, **layout.ecc}
+    fields: dict[str, Any] = {"index": index}
+    fields |= {name: _integer(path / place) for name, place in counts.items() if place}
+    unhealthy = _text(path / layout.unhealthy) if layout.unhealthy else None
     if unhealthy is not None:
         fields["unhealthy"] = [word for word in re.split(r"[,\s]+", unhealthy) if word][:16]
-    used = [_memory(folder) for _, folder in _numbered(path, CORE)] if memory else []
-    known = [n_bytes for n_bytes in used if n_bytes is not None]
-    fields["memory_used_bytes"] = sum(known) if known else None
+    if memory:
+        folders = [folder for _, folder in _numbered(path / layout.cores, CORE)]
+        used = [_integer(folder / place) for folder in folders for place in layout.memory]
+        known = [n_bytes for n_bytes in used if n_bytes is not None]
+        fields["memory_used_bytes"] = sum(known) if known else None
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _memory(core: Path) -> int | None:
-    """Return the device memory used for one core, summed over all purposes."""
-    folder = core / "stats/memory_usage/device_mem"
-    used = [_integer(folder / purpose / "present") for purpose in _names(folder)]
-    known = [n_bytes for n_bytes in used if n_bytes is not None]
-    return sum(known) if known else None
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from telemetry.blocks import METRICS, FloatArray, Metric
+from telemetry.blocks import COUNTED_RATES, METRICS, FloatArray, Metric
 from telemetry.detect.rules import RULES
 from telemetry.exporter.exposition import (
     ArrayFamily,
@@ -19,7 +19,6 @@ from telemetry.exporter.exposition import (
     has_value,
 )
 from telemetry.ingest.timing import shard_of
-from telemetry.store.commits import COUNTED_RATES
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import Codes, PackedColumn, PackedLayout, decode, unpack
 from telemetry.store.reading import Packed

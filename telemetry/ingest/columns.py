@@ -30,13 +30,19 @@ from telemetry.ingest.neuron_monitor import (
     n_efa,
     shape_of,
 )
-from telemetry.ingest.readings import PERCENT, NodeIdentity, Reading, Shape
+from telemetry.ingest.readings import (
+    LATENCIES,
+    OVER_PROCESSES,
+    PERCENT,
+    NodeIdentity,
+    Reading,
+    Shape,
+    counted_flops,
+    flops_of,
+    latency_of,
+)
 from telemetry.ingest.schemas import AgentState, SequenceNumber, StreamName, UnixSeconds
 
-# Per node one value: the sum of the processes' rates, each over its own period.
-PROCESS_RATES = frozenset(
-    {"executions_completed_per_s", "executions_failed_per_s", "execution_errors_per_s"}
-)
 SHARES = frozenset({"core_utilization_ratio", "vcpu_usage_ratio"})
 
 HOLE = "\x7f"
@@ -58,7 +64,10 @@ MAX_EXACT = 2.0**53
 
 @dataclass(frozen=True, slots=True)
 class PartSum:
-    """One part's value: the sum of some holes, divided by ``over`` and by the hole ``period``."""
+    """One part's value: the sum of some holes, divided by ``over`` and by the hole ``period``.
+
+    A period under a second counts as a second.
+    """
 
     holes: tuple[int, ...]
     over: float = 1.0
@@ -93,15 +102,19 @@ class Recipe:
         constants = np.repeat([[0.0], [1.0], [math.nan]], n_rows, axis=1)
         known = np.concatenate([numbers.T, constants])
         # numpy adds along the first axis in order, as a loop over a report does: same rounding.
-        flat = known[self.holes].sum(axis=0) / self.over[:, None] / known[self.period]
+        period_s = np.maximum(known[self.period], 1.0)
+        flat = known[self.holes].sum(axis=0) / self.over[:, None] / period_s
         values = {}
         for name, place in self.places.items():
             parts = flat[place]
-            if name in PROCESS_RATES:
-                parts = parts.sum(axis=0, keepdims=True)
+            if name in OVER_PROCESSES:
+                parts = OVER_PROCESSES[name](parts, axis=0, keepdims=True)
             elif name in SHARES:
                 parts = np.minimum(parts, 1.0)
             values[name] = np.ascontiguousarray(parts.T)
+        if (flops := values.get("core_flops_per_s")) is not None:
+            flops = counted_flops(flops, values["core_utilization_ratio"])
+            values["core_flops_per_s"] = flops
         periods_s = known[self.periods].max(axis=0, initial=0.0).tolist()
         executed = {
             tag: known[holes].sum(axis=0).T.tolist() for tag, holes in self.executed.items()
@@ -217,13 +230,17 @@ class _RecipeBuilder:
 
     def _cores(self, groups: Sequence[schemas.NeuroncoreCounters], shape: Shape) -> None:
         parts = [PartSum(()) for _ in range(shape.n_cores)]
+        flops = list(parts)
         for group in groups:
             for core, use in (group.neuroncores_in_use or {}).items():
                 if core >= shape.n_cores or use.neuroncore_utilization is None:
                     raise UnusualError
                 holes = (*parts[core].holes, self.hole(use.neuroncore_utilization))
                 parts[core] = PartSum(holes, over=PERCENT)
+                flops[core] = PartSum((*flops[core].holes, *self.known([flops_of(use)])))
         self.parts["core_utilization_ratio"] = parts
+        if any(part.holes for part in flops):
+            self.parts["core_flops_per_s"] = flops
 
     def _memory(self, groups: Sequence[schemas.MemoryUsed], shape: Shape) -> None:
         devices: list[tuple[int, ...]] = [()] * shape.n_devices
@@ -272,6 +289,12 @@ class _RecipeBuilder:
             if errors is not None:
                 kinds = [getattr(errors, name) for name in ERRORS]
                 self._rate("execution_errors_per_s", kinds, group.period)
+        for name, percentile in LATENCIES.items():
+            for group in groups:
+                for hole in self.known([latency_of(group, percentile)]):
+                    self.parts.setdefault(name, []).append(PartSum((hole,)))
+                    # Zero stands for nothing executed.
+                    self.least[hole] = math.nextafter(0, 1)
 
     def _rate(self, name: str, counts: Iterable[float | None], period_s: float) -> None:
         holes, period = self.known(counts), self.hole(period_s)

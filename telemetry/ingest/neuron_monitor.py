@@ -16,6 +16,7 @@ from telemetry.ingest.readings import (
     NodeIdentity,
     Reading,
     Shape,
+    core_flops,
     core_utilization,
     device_memory,
     ecc,
@@ -35,6 +36,7 @@ RATES = {
     "efa_impaired_per_s": "impaired_remote_conn_events",
     "efa_unresponsive_per_s": "unresponsive_remote_events",
 }
+POWER = "device_power_ratio"
 # Rates over a shorter period are noise.
 MIN_PERIOD_S = 0.05
 
@@ -91,8 +93,10 @@ def _reading(
         raise RefusedError("", "is not a report: has neither neuron_runtime_data nor system_data")
     shape = shape_of(report, known)
     groups = Groups(report)
+    utilization = core_utilization(groups.counters, n_cores=shape.n_cores)
     values = {
-        "core_utilization_ratio": core_utilization(groups.counters, n_cores=shape.n_cores),
+        "core_utilization_ratio": utilization,
+        "core_flops_per_s": core_flops(groups.counters, utilization),
         "device_memory_used_bytes": device_memory(
             groups.memory, n_devices=shape.n_devices, n_cores=shape.n_cores
         ),
@@ -107,7 +111,7 @@ def _reading(
     rows = {name: array[None, :] for name, array in present.items()}
     identity = identity_of(report.instance_info)
     done = executed(report.neuron_runtime_data)
-    more = (sent.stream, n_efa(sent.efa), sidecars_of(sent))
+    more = (sent.stream, n_efa(sent.efa), sidecars_of(sent), power_times(sent, shape))
     return Reading(identity, shape, groups.period_s, rows, sent.at, sent.seq, done, line, *more)
 
 
@@ -198,6 +202,7 @@ def read_sidecar_line(sent: schemas.MonitorLine, *, shape: Shape | None) -> Read
         stream=sent.stream,
         n_efa=n_efa(sent.efa),
         sidecars=sidecars_of(sent),
+        power_at_s=power_times(sent, shape),
     )
 
 
@@ -230,7 +235,7 @@ def efa_values(efa: schemas.EfaLine) -> dict[str, FloatArray]:
         for name, counter in RATES.items():
             more: float | None = getattr(grown, counter)
             if more is not None and efa.period and efa.period >= MIN_PERIOD_S:
-                _add(rows[name], port.index, more / efa.period)
+                _add(rows[name], port.index, more / max(efa.period, 1.0))
         if port.latency_s is not None:
             latency_s = rows["efa_latency_s"]
             latency_s[port.index] = float(np.fmax(latency_s[port.index], port.latency_s))
@@ -239,11 +244,15 @@ def efa_values(efa: schemas.EfaLine) -> dict[str, FloatArray]:
 
 def neuron_values(neuron: schemas.NeuronLine, shape: Shape) -> dict[str, FloatArray]:
     """Return the driver's values of devices, (n_devices,), and cores, (n_cores,)."""
-    devices = neuron.devices or []
-    _check_unique([device.index for device in devices], "neuron.devices", "index")
-    if devices and (index := max(device.index for device in devices)) >= shape.n_devices:
-        reason = f"device {index}, but the node has {shape.n_devices}"
-        raise RefusedError("neuron.devices", reason)
+    devices, power = neuron.devices or [], neuron.power or []
+    for field, indices in (
+        ("neuron.devices", [device.index for device in devices]),
+        ("neuron.power", [each.device for each in power]),
+    ):
+        _check_unique(indices, field, "device")
+        if indices and (index := max(indices)) >= shape.n_devices:
+            reason = f"device {index}, but the node has {shape.n_devices}"
+            raise RefusedError(field, reason)
     counted = schemas.HwCounters(
         neuron_devices=[
             schemas.DeviceCounters(
@@ -257,18 +266,32 @@ def neuron_values(neuron: schemas.NeuronLine, shape: Shape) -> dict[str, FloatAr
         ]
     )
     values = dict(ecc(counted, n_devices=shape.n_devices))
-    for name, field in (
+    for name, key in (
         ("device_memory_used_bytes", "memory_used_bytes"),
-        ("device_power_ratio", "power_ratio"),
+        (POWER, "power_ratio"),
     ):
         row = [math.nan] * shape.n_devices
         for device in devices:
-            row[device.index] = math.nan if (n := getattr(device, field)) is None else n
+            row[device.index] = math.nan if (n := getattr(device, key)) is None else n
+        if name == POWER:
+            for each in power:
+                row[each.device] = min(each.ratio, 1.0)
         if np.isfinite(row).any():
             values[name] = np.array(row)
     if neuron.cores:
         values["core_utilization_ratio"] = physical_core_utilization(neuron.cores, shape)
     return values
+
+
+def power_times(sent: schemas.MonitorLine, shape: Shape) -> tuple[float, ...]:
+    """Return when the power in a line was measured; see ``Reading.power_at_s``."""
+    power = (sent.neuron and sent.neuron.power) or []
+    if not power:
+        return ()
+    times = [math.nan] * shape.n_devices
+    for each in power:
+        times[each.device] = each.at
+    return tuple(times)
 
 
 def physical_core_utilization(cores: Sequence[schemas.CoreBusy], shape: Shape) -> FloatArray:

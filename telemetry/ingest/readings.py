@@ -1,7 +1,7 @@
 """One reading of a node, and how each metric is computed from neuron-monitor's groups."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import SupportsBytes
@@ -13,6 +13,16 @@ from telemetry.ingest import schemas
 from telemetry.ingest.lines import RefusedError
 
 PERCENT = 100.0
+
+LATENCIES = {"execution_latency_p50_s": "p50", "execution_latency_p100_s": "p100"}
+# How the values of processes become one of the node.
+OVER_PROCESSES: Mapping[str, Callable[..., FloatArray]] = {
+    "executions_completed_per_s": np.sum,
+    "executions_failed_per_s": np.sum,
+    "execution_errors_per_s": np.sum,
+    "execution_latency_p50_s": np.median,
+    "execution_latency_p100_s": np.max,
+}
 
 _UTILIZATION = attrgetter("neuroncore_utilization")
 _BUSY = attrgetter("user", "nice", "system", "io_wait", "irq", "soft_irq")
@@ -40,6 +50,33 @@ def core_utilization(groups: Iterable[schemas.NeuroncoreCounters], *, n_cores: i
             before = percent[core]
             percent[core] = share if math.isnan(before) else before + share
     return np.minimum(np.array(percent) / PERCENT, 1.0, dtype=float)
+
+
+def core_flops(
+    groups: Iterable[schemas.NeuroncoreCounters], utilization: FloatArray
+) -> FloatArray | None:
+    """Return the FLOPs per second of each core: (n_cores,); None if none is reported.
+
+    neuron-monitor reports a rate, so that the period does not matter. Versions differ in whether
+    they call it ``flops`` or ``effective_flops``.
+    """
+    rates = [math.nan] * len(utilization)
+    for group in groups:
+        for core, use in (group.neuroncores_in_use or {}).items():
+            rate = flops_of(use)
+            if rate is not None:
+                rates[core] = rate if math.isnan(rates[core]) else rates[core] + rate
+    known = np.array(rates)
+    return counted_flops(known, utilization) if np.isfinite(known).any() else None
+
+
+def flops_of(use: schemas.CoreUse) -> float | None:
+    return use.effective_flops if use.flops is None else use.flops
+
+
+def counted_flops(flops: FloatArray, utilization: FloatArray) -> FloatArray:
+    """Replace the zeros of cores that are not idle by NaN: nothing was counted there."""
+    return np.where((flops == 0) & (utilization != 0), np.nan, flops)
 
 
 def device_memory(
@@ -108,9 +145,10 @@ def host_memory(group: schemas.MemoryInfo | None) -> FloatArray | None:
 
 
 def executions(groups: Sequence[schemas.ExecutionStats]) -> Mapping[str, FloatArray]:
-    """Return executions and errors per second, each (1,), summed over processes.
+    """Return executions, errors and latencies, each (1,).
 
-    Every ending except ``completed`` counts as failed.
+    Counts are summed over processes; every ending except ``completed`` counts as failed.
+    Of the processes' latencies the median and the longest are kept.
     """
     rates: dict[str, float] = {}
     for group in groups:
@@ -123,7 +161,19 @@ def executions(groups: Sequence[schemas.ExecutionStats]) -> Mapping[str, FloatAr
         if group.error_summary is not None:
             kinds = _ERRORS(group.error_summary)
             _add_rate(rates, "execution_errors_per_s", kinds, group.period)
-    return {name: np.array([rate]) for name, rate in rates.items()}
+    values = {name: np.array([rate]) for name, rate in rates.items()}
+    for name, percentile in LATENCIES.items():
+        known = [s for group in groups if (s := latency_of(group, percentile)) is not None]
+        if known:
+            values[name] = np.array([OVER_PROCESSES[name](known)])
+    return values
+
+
+def latency_of(group: schemas.ExecutionStats, percentile: str) -> float | None:
+    """Return a latency as the runtime measured it, in seconds; None where nothing was executed."""
+    latencies = (group.latency_stats and group.latency_stats.total_latency) or {}
+    # Zero is no latency.
+    return latencies.get(percentile) or None
 
 
 def hbm_bandwidth(sent: schemas.MonitorLine, *, n_devices: int) -> FloatArray | None:
@@ -153,10 +203,13 @@ def _physical_mean(cores: Mapping[str, schemas.PhysicalCoreUse]) -> float:
 def _add_rate(
     rates: dict[str, float], name: str, counts: Sequence[float | None], period_s: float
 ) -> None:
-    """Add counts of a period to a rate per second; missing counts add nothing."""
+    """Add counts of a period to a rate per second; missing counts add nothing.
+
+    What was counted in part of a second is all that is known of it: it is not extrapolated.
+    """
     known = [count for count in counts if count is not None]
     if known:
-        rates[name] = rates.get(name, 0.0) + sum(known) / period_s
+        rates[name] = rates.get(name, 0.0) + sum(known) / max(period_s, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +248,9 @@ class Reading:
     ``at_s`` is when it was made by the node's clock, None if unknown. ``executed`` counts what
     each process did in the period. ``line`` is the report as received, or an object that
     builds it; empty if the line had no report. ``seq`` rises within a ``stream``. ``n_efa`` is
-    0 without EFA data. ``sidecars`` is what came along with the report, by kind.
+    0 without EFA data. ``sidecars`` is what came along with the report, by kind. ``power_at_s``
+    is when each device's power was measured, by the node's clock, NaN if unknown; empty without
+    new power.
     """
 
     identity: NodeIdentity
@@ -209,6 +264,7 @@ class Reading:
     stream: str | None = None
     n_efa: int = 0
     sidecars: Mapping[str, object] = field(default_factory=dict)
+    power_at_s: tuple[float, ...] = ()
 
     @property
     def is_numbered(self) -> bool:

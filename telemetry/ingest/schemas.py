@@ -66,7 +66,7 @@ class EfaLine(Struct, gc=False):
 
 
 class NeuronDevice(Struct, gc=False):
-    """One Neuron device as its driver counts; power is the last minute's mean."""
+    """One Neuron device as its driver counts; older agents send the power here, without a time."""
 
     index: DeviceIndex
     cores: Annotated[int, Meta(ge=0, le=MAX_CORES)] | None = None
@@ -87,12 +87,21 @@ class CoreBusy(Struct, gc=False):
     busy: Ratio
 
 
+class DevicePower(Struct, gc=False):
+    """Mean power of a device over its maximum, in the minute that ended ``at`` its clock."""
+
+    device: DeviceIndex
+    at: UnixSeconds
+    ratio: Ratio
+
+
 class NeuronLine(Struct, gc=False):
-    """What the Neuron driver's sysfs says of its devices."""
+    """What the Neuron driver's sysfs says of its devices; ``power`` only where it is new."""
 
     devices: Annotated[list[NeuronDevice], Meta(max_length=MAX_DEVICES)] | None = None
     cores: Annotated[list[CoreBusy], Meta(max_length=MAX_CORES)] | None = None
     period: Period | None = None
+    power: Annotated[list[DevicePower], Meta(max_length=MAX_DEVICES)] | None = None
 
 
 class LineInstance(Struct, gc=False):
@@ -131,6 +140,7 @@ class CoreUse(Struct, gc=False):
 
     neuroncore_utilization: Percent | None = None
     flops: Count | None = None
+    effective_flops: Count | None = None
     v3d: dict[str, PhysicalCoreUse] | None = None
 
 
@@ -191,7 +201,7 @@ class ExecutionSummary(Struct, gc=False):
 
 
 class LatencyStats(Struct, gc=False):
-    """Execution latency by percentile; null when nothing ran. Checked, and not kept."""
+    """Execution latency by percentile; null when nothing ran. ``total_latency`` is kept."""
 
     total_latency: dict[str, Seconds | None] | None = None
     device_latency: dict[str, Seconds | None] | None = None

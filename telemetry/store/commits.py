@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from telemetry.blocks import METRICS, Block
+from telemetry.blocks import COUNTED_RATES, Block
 from telemetry.steps import StepBatch
 from telemetry.store.packing import (
     DIGEST_BYTES,
@@ -27,12 +27,6 @@ AHEAD_S = 120
 MAX_NAMES = 4096
 MAX_STEPS_PER_MINUTE = 6000
 BLOCKS_PER_PART = 60
-
-# Rates that are added up to totals: summed over a node's parts, once per block. Bandwidth and
-# FLOPs are read as rates alone.
-COUNTED_RATES = tuple(
-    name for name in METRICS if name.endswith("_per_s") and not name.startswith(("hbm_", "core_"))
-)
 
 # Parts per call of the script: few enough that a call does not block Redis for long.
 PARTS_AT_ONCE = 32

@@ -28,6 +28,21 @@ PORT_COUNTERS = (
     "tx_pkts",
     "unresponsive_remote_events",
 )
+# Where a driver keeps its files: as documented before 2.31, with values that are files; with
+# counters that are folders, as its source has them; and moved, as from 2.31 on.
+OLD = {
+    "power": "stats/power",
+    "hardware": "stats/hardware",
+    "other_info": "stats/other_info",
+    "memory": "stats/memory_usage",
+}
+MOVED = {
+    "power": "hardware/power",
+    "hardware": "hardware/counters",
+    "other_info": "usage",
+    "memory": "memory",
+}
+LAYOUTS = {"files": OLD, "counters": OLD, "moved": MOVED}
 DEVICE_COUNTERS = ("cmds_err", "completed_cmds", "keep_alive_rcvd", "submitted_cmds")
 
 
@@ -36,6 +51,7 @@ class Machine:
     """Where the files are, and how to change what they say."""
 
     root: Path
+    layout: str = "files"
 
     @property
     def efa(self) -> Path:
@@ -52,9 +68,21 @@ class Machine:
 
     def set_core(self, device: int, core: int, **values: int) -> None:
         """Set what is told of a core."""
-        folder = self.neuron / f"neuron{device}/neuron_core{core}/stats/other_info"
+        folder = self.device(device) / f"neuron_core{core}" / LAYOUTS[self.layout]["other_info"]
         for name, value in values.items():
-            write(folder / name, value)
+            write(folder / name / ("" if self.layout == "files" else "total"), value)
+
+    def set_power(self, device: int, line: str) -> None:
+        """Set what the driver says of a device's power."""
+        write(self.device(device) / LAYOUTS[self.layout]["power"] / "utilization", line)
+
+    def set_hardware(self, device: int, name: str, value: object) -> None:
+        """Set an error count, or the unhealthy components, of a device."""
+        write(self.device(device) / LAYOUTS[self.layout]["hardware"] / name, value)
+
+    def device(self, device: int) -> Path:
+        """Return a Neuron device's folder."""
+        return self.neuron / f"neuron{device}"
 
     def add_efa(self, device: str) -> None:
         """Plug in a device, with all its counters at zero."""
@@ -64,19 +92,21 @@ class Machine:
 
     def add_neuron(self, device: int, *, n_cores: int) -> None:
         """Plug in a Neuron device."""
-        folder = self.neuron / f"neuron{device}"
+        folder = self.device(device)
         write(folder / "core_count", n_cores)
-        write(
-            folder / "stats/power/utilization", "POWER_STATUS_VALID,1789180860,10.00,60.00,42.50"
-        )
+        # The kernel's power management, which is not the driver's.
+        write(folder / "power/control", "auto")
+        self.set_power(device, "POWER_STATUS_VALID,1789180860,10.00,60.00,42.50")
         for kind in ("mem", "sram"):
-            write(folder / f"stats/hardware/{kind}_ecc_uncorrected", 0)
-        write(folder / "stats/hardware/health_status/unhealthy_components", "")
+            self.set_hardware(device, f"{kind}_ecc_uncorrected", 0)
+        self.set_hardware(device, "health_status/unhealthy_components", "")
         for core in range(n_cores):
             self.set_core(device, core, nc_time_in_use=0)
-            memory = folder / f"neuron_core{core}/stats/memory_usage/device_mem"
-            write(memory / "tensors/present", 1_000_000)
-            write(memory / "constants/present", 500_000)
+            memory = folder / f"neuron_core{core}/{LAYOUTS[self.layout]['memory']}/device_mem"
+            for purpose, n_bytes in (("tensors", 1_000_000), ("constants", 500_000)):
+                write(memory / purpose / "total", n_bytes)
+                write(memory / purpose / "present", 4096)
+                write(memory / purpose / "peak", 2_000_000)
 
 
 def write(path: Path, value: object) -> None:

@@ -5,22 +5,21 @@ from pathlib import Path
 import pytest
 
 from telemetry.agent.sources import NeuronSysfs
-from tests.telemetry.agent.machine import Machine, write
+from tests.telemetry.agent.machine import LAYOUTS, Machine
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+@pytest.fixture(params=LAYOUTS)
+def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Machine:
     """Give a machine with twelve Neuron devices of two cores."""
-    machine = Machine(tmp_path)
+    machine = Machine(tmp_path, request.param)
     for device in range(12):
         machine.add_neuron(device, n_cores=2)
     return machine
 
 
 def test_devices_say_how_they_are_now_and_then(machine: Machine) -> None:
-    write(machine.neuron / "neuron10/stats/hardware/sram_ecc_uncorrected", 3)
-    unhealthy = "stats/hardware/health_status/unhealthy_components"
-    write(machine.neuron / "neuron10" / unhealthy, "hbm,link_efa")
+    machine.set_hardware(10, "sram_ecc_uncorrected", 3)
+    machine.set_hardware(10, "health_status/unhealthy_components", "hbm,link_efa")
     neuron = NeuronSysfs(machine.neuron, slow_every_s=60)
 
     said = neuron.read(0.0, cores=False)
@@ -32,22 +31,58 @@ def test_devices_say_how_they_are_now_and_then(machine: Machine) -> None:
         "cores": 2,
         "mem_ecc_uncorrected": 0,
         "sram_ecc_uncorrected": 3,
-        "power_ratio": 0.425,
         "unhealthy": ["hbm", "link_efa"],
     }
     assert neuron.read(1.0, cores=False) is None
 
 
+def test_power_is_sent_once_each_time_the_driver_measured_it(machine: Machine) -> None:
+    neuron = NeuronSysfs(machine.neuron)
+
+    sent = {}
+    for second in range(130):
+        if second == 62:
+            machine.set_power(3, "POWER_STATUS_VALID,1789180920,10.00,60.00,37.00")
+        found = neuron.read(float(second), cores=False) or {}
+        if "power" in found:
+            sent[second] = found["power"]
+
+    first = [{"device": i, "at": 1789180860, "ratio": 0.425} for i in range(12)]
+    assert sent == {0: first, 65: [{"device": 3, "at": 1789180920, "ratio": 0.37}]}
+
+
 @pytest.mark.parametrize(
-    "line", ["POWER_STATUS_NO_DATA,1789180860,0.00,0.00,0.00", "", "POWER_STATUS_VALID,1,2"]
+    "line",
+    [
+        "POWER_STATUS_NO_DATA,1789180920,0.00,0.00,0.00",
+        "POWER_STATUS_INVALID,1789180920,1.00,2.00,1.50",
+        "POWER_STATUS_VALID,1789180920,1.00,2.00,150.00",
+        "POWER_STATUS_VALID,1,2",
+        "",
+    ],
 )
 def test_power_that_is_not_known_is_left_out(machine: Machine, line: str) -> None:
-    write(machine.neuron / "neuron0/stats/power/utilization", line)
+    neuron = NeuronSysfs(machine.neuron)
+    machine.set_power(0, line)
 
-    said = NeuronSysfs(machine.neuron).read(0.0, cores=False)
+    found = neuron.read(0.0, cores=False)
 
-    assert said is not None
-    assert "power_ratio" not in said["devices"][0]
+    assert found is not None
+    assert [power["device"] for power in found["power"]] == list(range(1, 12))
+
+
+def test_power_of_a_driver_that_was_loaded_again_is_found(machine: Machine) -> None:
+    neuron = NeuronSysfs(machine.neuron, slow_every_s=10)
+    neuron.read(0.0, cores=False)
+    machine.neuron.rename(machine.root / "unloaded")
+    assert neuron.read(10.0, cores=False) is None
+    (machine.root / "unloaded").rename(machine.neuron)
+    machine.set_power(0, "POWER_STATUS_VALID,1789180920,10.00,60.00,37.00")
+
+    found = neuron.read(20.0, cores=False)
+
+    assert found is not None
+    assert found["power"] == [{"device": 0, "at": 1789180920, "ratio": 0.37}]
 
 
 def test_cores_are_told_by_the_time_they_were_in_use(machine: Machine) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import read_line
 from telemetry.ingest.readings import Reading
 from tests.telemetry.ingest.reports import cores, encoded, group, report
@@ -129,6 +130,89 @@ def test_every_ending_but_completed_is_a_failure() -> None:
     assert values["executions_completed_per_s"][0, 0] == 10.0
     assert values["executions_failed_per_s"][0, 0] == 2.5
     assert values["execution_errors_per_s"][0, 0] == 3.0
+
+
+@pytest.mark.parametrize("name", ["flops", "effective_flops"])
+def test_flops_of_a_core_are_a_rate_whatever_the_period(name: str) -> None:
+    document = report("trn1.2xlarge")
+    group(document, "neuroncore_counters")["period"] = 5.0
+    for use in cores(document).values():
+        use[name] = use.pop("flops")
+
+    flops = read(document).values["core_flops_per_s"]
+
+    assert flops.tolist() == [[55_248_000_000_000.0, 43_578_000_000_000.0]]
+
+
+def test_flops_that_were_not_counted_are_unknown_not_zero() -> None:
+    document = report("trn1.2xlarge")
+    cores(document)["0"] |= {"neuroncore_utilization": 0, "flops": 0}
+    cores(document)["1"] |= {"neuroncore_utilization": 50, "flops": 0}
+
+    idle, busy = read(document).values["core_flops_per_s"][0]
+
+    assert idle == 0
+    assert math.isnan(busy)
+
+
+def test_latencies_of_processes_become_the_median_and_the_longest() -> None:
+    document = report("trn1.32xlarge")
+    for process, (median_s, longest_s) in zip(
+        document["neuron_runtime_data"], ((0.25, 0.5), (0.75, 0.8)), strict=True
+    ):
+        latency = process["report"]["execution_stats"]["latency_stats"]["total_latency"]
+        latency |= {"p50": median_s, "p100": longest_s}
+
+    values = read(document).values
+
+    assert values["execution_latency_p50_s"].tolist() == [[0.5]]
+    assert values["execution_latency_p100_s"].tolist() == [[0.8]]
+
+
+@pytest.mark.parametrize("latency", [None, {}, {"p50": 0, "p100": None}])
+def test_without_an_execution_there_is_no_latency(latency: Any) -> None:
+    document = report("trn1.2xlarge")
+    group(document, "execution_stats")["latency_stats"]["total_latency"] = latency
+
+    values = read(document).values
+
+    assert not {"execution_latency_p50_s", "execution_latency_p100_s"} & values.keys()
+
+
+def test_counts_of_a_short_period_are_not_stretched_to_a_second() -> None:
+    document = report("trn1.2xlarge")
+    group(document, "execution_stats")["period"] = 0.062
+
+    assert read(document).values["executions_completed_per_s"][0, 0] == 90.0
+
+
+def test_power_is_of_a_device_with_its_time() -> None:
+    document = report("trn1.32xlarge")
+    power = [{"device": 2, "at": 1795222380, "ratio": 0.42}]
+
+    reading = read({"report": document, "neuron": {"power": power}})
+
+    assert reading.values["device_power_ratio"][0, 2] == 0.42
+    assert np.isnan(reading.values["device_power_ratio"]).sum() == 15
+    assert reading.power_at_s[2] == 1795222380
+    assert "neuron" not in reading.sidecars
+
+
+@pytest.mark.parametrize(
+    ("power", "reason"),
+    [
+        ([{"device": 16, "at": 1, "ratio": 0.5}], "device 16, but the node has 16"),
+        ([{"device": 1, "at": 1, "ratio": 0.5}] * 2, "names a device twice"),
+        ([{"device": 1, "at": 1, "ratio": 42.5}], "1.01"),
+    ],
+)
+def test_power_that_cannot_be_is_refused(power: Any, reason: str) -> None:
+    line = {"report": report("trn1.32xlarge"), "neuron": {"power": power}}
+
+    with pytest.raises(RefusedError, match=reason) as refused:
+        read(line)
+
+    assert refused.value.field.startswith("neuron.power")
 
 
 def test_ecc_counts_are_passed_on_as_read() -> None:
