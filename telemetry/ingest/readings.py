@@ -60,14 +60,15 @@ def core_flops(
     neuron-monitor reports a rate, so that the period does not matter. Versions differ in whether
     they call it ``flops`` or ``effective_flops``.
     """
-    rates = [math.nan] * len(utilization)
+    rates, is_known = [math.nan] * len(utilization), False
     for group in groups:
         for core, use in (group.neuroncores_in_use or {}).items():
-            rate = flops_of(use)
+            rate = use.effective_flops if use.flops is None else use.flops
             if rate is not None:
-                rates[core] = rate if math.isnan(rates[core]) else rates[core] + rate
-    known = np.array(rates)
-    return counted_flops(known, utilization) if np.isfinite(known).any() else None
+                before = rates[core]
+                rates[core] = rate if math.isnan(before) else before + rate
+                is_known = True
+    return counted_flops(np.array(rates), utilization) if is_known else None
 
 
 def flops_of(use: schemas.CoreUse) -> float | None:
@@ -165,7 +166,8 @@ def executions(groups: Sequence[schemas.ExecutionStats]) -> Mapping[str, FloatAr
     for name, percentile in LATENCIES.items():
         known = [s for group in groups if (s := latency_of(group, percentile)) is not None]
         if known:
-            values[name] = np.array([OVER_PROCESSES[name](known)])
+            whole = OVER_PROCESSES[name](known) if len(known) > 1 else known[0]
+            values[name] = np.array([whole])
     return values
 
 

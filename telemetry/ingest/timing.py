@@ -288,8 +288,10 @@ class SharedSecond:
         mine = {name: values[name] for name in COUNTED_RATES if name in values}
         for name, before in self.counts.items():
             now = mine.get(name)
-            same = now is not None and now.shape == before.shape
-            mine[name] = np.nansum([now, before], axis=0) if same else before
+            if now is None or now.shape != before.shape:
+                mine[name] = before
+            else:
+                mine[name] = np.where(np.isnan(now), before, now + np.nan_to_num(before))
         if ticks[-1] == self.tick:
             self.counts = mine
             return values

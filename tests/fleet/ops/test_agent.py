@@ -17,7 +17,7 @@ from tests.fleet.ops.running import ROOT, environment, manage, wait_for
 from tests.parts import free_port
 from tests.telemetry.agent.machine import trn2
 
-SAMPLE = ROOT / "tests/telemetry/ingest/data/trn1.2xlarge.ndjson"
+SAMPLE = ROOT / "tests/telemetry/ingest/data/trn2.48xlarge.ndjson"
 WITHIN_S = 90.0
 NODE = "agent-tested"
 
@@ -66,6 +66,9 @@ def test_a_server_that_is_killed_for_a_while_costs_nothing_and_doubles_nothing(
     made = manage(tmp_path, "create_token", "pool", "--scope", "ingest", REDIS_URL=redis_url)
     token = next(line for line in made[1].splitlines() if line.startswith("trnw_"))
     machine, port = trn2(tmp_path / "sys"), free_port()
+    for device in range(16):
+        power = f"POWER_STATUS_VALID,{int(time.time())},1.00,90.00,{40 + device}.00"
+        machine.set_power(device, power)
     spool = tmp_path / "spool"
     server = ("-m", "uvicorn", "fleet.asgi:application", "--port", port, "--no-access-log")
     agent = (
@@ -84,6 +87,19 @@ def test_a_server_that_is_killed_for_a_while_costs_nothing_and_doubles_nothing(
     ticks = present(hot)
     assert ticks == list(range(ticks[0], ticks[-1] + 1))
     _counted_once(hot, ticks)
+    _measured(hot, ticks)
+
+
+def _measured(hot: HotStore, ticks: list[int]) -> None:
+    """Look for what the driver and neuron-monitor measured besides."""
+    names = ("device_power_ratio", "core_flops_per_s", "execution_latency_p50_s")
+    values = hot.window(f"node:{NODE}", names, start=ticks[0], end=ticks[-1]).values
+    # The driver measured power once; it stands until the next time.
+    power = values["device_power_ratio"][:, 0]
+    assert np.isfinite(power[1:3]).all()
+    assert power[2] == pytest.approx(0.4 + np.arange(16) / 100, abs=1 / 254)
+    assert np.nanmin(values["core_flops_per_s"]) > 1e13
+    assert 0.1 < np.nanmedian(values["execution_latency_p50_s"]) < 1
 
 
 def _counted_once(hot: HotStore, ticks: list[int]) -> None:

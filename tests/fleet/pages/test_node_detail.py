@@ -93,6 +93,26 @@ def test_what_a_real_node_does_not_measure_is_said_once_and_not_drawn_empty(
     assert "EFA devices</h2>" not in text
 
 
+def test_power_is_drawn_for_a_node_that_reports_it(
+    page: Page, hot: HotStore, alive: Run, steady: Node
+) -> None:
+    assert 'id="power' not in page("/nodes/steady/")
+    Node.objects.filter(pk=steady.pk).update(
+        source=Node.Source.NEURON_MONITOR, shard="node:steady"
+    )
+    values = {
+        "core_utilization_ratio": np.full((1, 32), 0.9),
+        "device_power_ratio": np.full((1, 16), 0.42),
+    }
+    hot.append([Block("node:steady", int(time.time()), ("steady",), values)])
+
+    text = page("/nodes/steady/")
+
+    assert 'id="power' in text
+    assert "Device power needs the agent" in text
+    assert "Device memory, Host vCPUs" in text
+
+
 def test_a_simulated_node_makes_no_such_excuses(page: Page, alive: Run) -> None:
     assert "estimate" not in page("/nodes/steady/")
 
