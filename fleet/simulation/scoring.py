@@ -287,6 +287,7 @@ def alert_json(firing: Firing) -> dict[str, Any]:
         "onset_s": rounded(firing.onset_s),
         "fired_s": rounded(firing.fired_s),
         "resolved_s": rounded(firing.resolved_s),
+        "severity": firing.severity,
         "score": rounded(firing.score),
         "victims": list(firing.victims),
     }

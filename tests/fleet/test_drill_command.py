@@ -40,7 +40,7 @@ FAULT = {
 }  # fmt: skip
 ALERT = {
     "rule", "cause", "node", "nodes", "run", "runs", "device", "onset_s", "fired_s", "resolved_s",
-    "score", "victims",
+    "score", "severity", "victims",
 }  # fmt: skip
 
 
