@@ -41,6 +41,8 @@ CAUSES: Mapping[str, str] = {
     "node_idle": "idle node",
     "seq_imbalance": "sequence lengths",
     "stage_imbalance": "pipeline stage",
+    "slow_compute": "slow compute",
+    "network": "slow network",
 }
 # Causes that lie in the run, not in one node.
 RUN_CAUSES = frozenset({"checkpoint_slow", "recompile", "seq_imbalance", "stage_imbalance"})
@@ -54,6 +56,7 @@ PARTS: Mapping[str, str] = {
     "hbm_slow": "device",
     "throttle": "device",
     "ecc_uncorrected": "device",
+    "slow_compute": "device",
 }
 
 

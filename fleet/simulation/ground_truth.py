@@ -114,9 +114,9 @@ def right_causes(fault: Fault, inputs: Inputs, *, is_one_core: bool) -> tuple[st
     sees_cores = inputs.agent and not inputs.busy_while_waiting
     sees_probes = inputs.agent and inputs.probe_every_s > 0 and not inputs.is_scraped
     if fault.kind in SLOW_COMPUTE:
-        is_told = sees_cores or (
-            fault.kind == "hbm_slow" and inputs.agent and inputs.hbm_bandwidth
-        )
+        # A slow accelerator and one with slow memory keep the same cores busy.
+        sees_memory = inputs.agent and inputs.hbm_bandwidth
+        is_told = sees_memory or (sees_cores and fault.kind == "slow_core")
         causes |= set() if is_told else {"slow_compute"}
     if fault.kind == "efa_latency" and not sees_probes:
         causes.add("network")

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import METRICS, FloatArray
+from telemetry.detect.causes import CLASSES, UNKNOWN, explanations_json, symptoms_json
 from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.fabric import find_efa_symptoms
 from telemetry.detect.findings import (
     KIND_OF,
     LINK_CAUSES,
     RULE_OF_NODE,
-    UNKNOWN,
     CauseScore,
     Finding,
     Problem,
@@ -54,6 +54,7 @@ from telemetry.detect.slow import (
     find_slow_steps,
 )
 from telemetry.detect.stragglers import Lateness, find_longer_stage, lateness, score_workers
+from telemetry.detect.symptoms import scope_of, symptoms_of, with_best_cause
 from telemetry.detect.uneven import find_uneven_work
 from telemetry.statistics.peers import mean, middle
 from telemetry.steps import StepBatch
@@ -231,7 +232,24 @@ def apply_share_rule(
         ruled_out = tuple(score for score in verdict.ruled_out if score.cause != chosen.cause)
         verdict = replace(verdict, score=chosen.score, kind=kind, ruled_out=ruled_out)
     rest = [p for p in problems if p is not chosen and not _is_explained(p, verdict)]
-    return _share_finding(case, verdict), rest
+    return _named(inputs, steps, _share_finding(case, verdict), verdict, rest), rest
+
+
+def _named(
+    inputs: DetectionInput,
+    steps: StepBatch,
+    finding: Finding,
+    verdict: Diagnosis,
+    others: list[Problem],
+) -> Finding:
+    """Let the table of causes name the finding, and add the table to its evidence."""
+    if verdict.is_layout:
+        return finding
+    kind: Kind = "transferring" if verdict.kind == "transferring" else "waiting"
+    problem = Problem(verdict.cause, verdict.score, kind, finding.onset_s, finding.score)
+    problem = with_best_cause(inputs, steps, problem, others)
+    table = _causes_json(inputs, steps, problem, others)
+    return replace(finding, cause=problem.cause, evidence={**finding.evidence, **table})
 
 
 def _layout_since_s(inputs: DetectionInput) -> float | None:
@@ -366,7 +384,7 @@ OUTLASTS_S = 20
 # From this many workers on, sequence lengths average out.
 MANY_WORKERS = 24
 # Uneven work, or an unknown cause without a node, does not justify a page.
-NOT_URGENT = ("seq_imbalance", "stage_imbalance", UNKNOWN)
+NOT_URGENT = ("seq_imbalance", "stage_imbalance", UNKNOWN, *CLASSES)
 
 
 def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
@@ -551,6 +569,7 @@ def _performance_findings(
     inputs: DetectionInput, steps: StepBatch, problems: list[Problem]
 ) -> list[Finding]:
     """Return one finding per rule and subject: the one with an open alert, else the strongest."""
+    problems = [with_best_cause(inputs, steps, each, problems) for each in problems]
     with_alert = {(alert.rule, alert.cause, alert.node) for alert in inputs.open_problems}
     order = sorted(
         problems, key=lambda p: ((p.rule, p.cause, p.node) not in with_alert, -p.strength)
@@ -558,11 +577,15 @@ def _performance_findings(
     found: dict[tuple[str, str | None], Finding] = {}
     for problem in order:
         subject = problem.node if RULES[problem.rule].subject == "node" else None
-        found.setdefault((problem.rule, subject), _performance_finding(inputs, steps, problem))
+        found.setdefault(
+            (problem.rule, subject), _performance_finding(inputs, steps, problem, problems)
+        )
     return list(found.values())
 
 
-def _performance_finding(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> Finding:
+def _performance_finding(
+    inputs: DetectionInput, steps: StepBatch, problem: Problem, others: list[Problem]
+) -> Finding:
     severity: Severity = RULES[problem.rule].severity
     return Finding(
         rule=problem.rule,
@@ -574,8 +597,20 @@ def _performance_finding(inputs: DetectionInput, steps: StepBatch, problem: Prob
         onset_s=problem.onset_s,
         score=problem.strength,
         victims=_performance_victims(inputs, steps, problem),
-        evidence=_evidence(inputs, steps, problem),
+        evidence=_evidence(inputs, steps, problem) | _causes_json(inputs, steps, problem, others),
     )
+
+
+def _causes_json(
+    inputs: DetectionInput, steps: StepBatch, problem: Problem, others: list[Problem]
+) -> dict[str, Any]:
+    """Which causes were weighed, and by which symptoms."""
+    symptoms = symptoms_of(inputs, steps, problem, others)
+    scope = scope_of(problem)
+    return {
+        "symptoms": symptoms_json(symptoms),
+        "causes": explanations_json(symptoms, scope=scope, named=problem.cause),
+    }
 
 
 def _mean_ratio(ratio: FloatArray) -> float | None:

@@ -7,10 +7,9 @@ from typing import Any, Literal
 import numpy as np
 
 from telemetry.blocks import Span
+from telemetry.detect.causes import CLASSES, UNKNOWN
 from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.rules import Severity
-
-UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,7 @@ RULE_OF_NODE: Mapping[str, str] = {
     "efa_latency": "efa_degraded",
     "efa_loss": "efa_degraded",
     "efa_down": "efa_degraded",
+    "slow_compute": "core_slow",
 }
 LINK_CAUSES = ("efa_latency", "efa_loss", "efa_down")
 
@@ -159,6 +159,8 @@ KIND_OF: Mapping[str, Kind] = {
     "efa_latency": "transferring",
     "efa_loss": "transferring",
     "efa_down": "transferring",
+    "slow_compute": "waiting",
+    "network": "transferring",
 }
 RULE_OF_RUN: Mapping[str, str] = {
     "input_stall": "input_stall",
@@ -197,4 +199,6 @@ class Problem:
 
         A cause breaks the same rule on one node and on all: two run-wide causes are two alerts.
         """
+        if self.cause in CLASSES and self.node is None:
+            return "step_slow"
         return RULE_OF_NODE.get(self.cause) or RULE_OF_RUN.get(self.cause, "step_slow")

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from telemetry.detect.findings import UNKNOWN, Finding
+from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.findings import Finding
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.recompile import CERTAIN_S, compiled_lately
 from telemetry.detect.rules import RULES

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
-from telemetry.detect.findings import UNKNOWN, CauseScore, Problem, score_of_alert
+from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.findings import CauseScore, Problem, score_of_alert
 from telemetry.detect.inputs import DetectionInput, OpenProblem, node_values, part_values
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import CORES, EXECUTIONS, HOST, TRAINING

@@ -299,10 +299,13 @@ def _open_alerts(
     inputs: DetectionInput, kind: PeerRule, seen: PeerDistance
 ) -> dict[int, OpenProblem]:
     """Open alerts that this metric can resolve, by the row of their node."""
-    causes = ("hbm_slow",) if kind is MEMORY else ("slow_core", "throttle")
+    causes = ("hbm_slow",) if kind is MEMORY else ("slow_core", "throttle", "slow_compute")
     places = {name: row for row, name in enumerate(seen.span.nodes)}
     return {
-        places[each.node]: each
+        # All cores of an accelerator stand out, whether it or its memory is slow.
+        places[each.node]: replace(each, cause="throttle")
+        if each.cause == "slow_compute"
+        else each
         for each in inputs.open_problems
         if each.cause in causes and each.node in places and each.device is not None
     }

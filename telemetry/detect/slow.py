@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import FloatArray, Span
+from telemetry.detect.causes import UNKNOWN
 from telemetry.detect.findings import (
     RULE_OF_NODE,
-    UNKNOWN,
     CauseScore,
     Kind,
     Problem,

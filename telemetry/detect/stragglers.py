@@ -6,7 +6,8 @@ from typing import Literal
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray, Span
-from telemetry.detect.findings import UNKNOWN, CauseScore, Problem
+from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.findings import CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.pace import PhaseRise, find_rise, n_newest, work_s
 from telemetry.detect.rules import RULES

@@ -101,7 +101,7 @@ def test_without_evidence_no_cause_is_named_and_nobody_is_called_at_once() -> No
     compute = computing(n_steps=80)
     compute[-16:] *= 1.25
     (found,) = found_in(run(compute))
-    assert (found.rule, found.cause, found.severity) == ("step_slow", "unknown", "warn")
+    assert (found.rule, found.cause, found.severity) == ("step_slow", "slow_compute", "warn")
     assert found.evidence["baseline_step_s"] == pytest.approx(2.1, rel=0.01)
 
 

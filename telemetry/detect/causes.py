@@ -1,0 +1,189 @@
+"""The causes that detection knows, and what each one changes in the data.
+
+A symptom is raised (1), lowered (-1) or unchanged (0); one that is not in the data is unmeasured,
+which speaks neither for a cause nor against it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+UNKNOWN = "unknown"
+Scope = Literal["node", "run", "any"]
+Symptoms = Mapping[str, int]
+# Symptoms that compare the parts of one node: a cause that hits the whole run does not show them.
+OF_PARTS = frozenset({"core_busier", "device_busier"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One row of the table.
+
+    ``leaves`` are symptoms that the cause does not change: one of them that is raised or lowered
+    rules it out, as does one in ``raises`` or ``lowers`` that is measured and is not so.
+    ``class_name`` is the answer where the data cannot separate causes of the same class.
+    """
+
+    name: str
+    scope: Scope
+    raises: tuple[str, ...]
+    lowers: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()
+    class_name: str | None = None
+
+    @property
+    def source(self) -> str:
+        """Where the documentation describes the fault and its sources."""
+        return f"docs/faults.md#{self.name}"
+
+    def expected(self, scope: Scope) -> dict[str, int]:
+        """Symptoms and their directions, at the scope of a problem."""
+        both = dict.fromkeys(self.raises, 1) | dict.fromkeys(self.lowers, -1)
+        return {
+            name: sign for name, sign in both.items() if scope == "node" or name not in OF_PARTS
+        }
+
+
+_COMPUTE, _NETWORK = "slow_compute", "network"
+_EFA = ("efa_latency", "efa_retransmits", "efa_device_bytes")
+_OWN = ("input_s", "checkpoint_s")
+CAUSES = (
+    Cause("slow_core", "node", ("step_s", "core_busier"),
+          leaves=("device_busier", "transfer_s", "hbm_bandwidth", "step_jitter", *_OWN, *_EFA),
+          class_name=_COMPUTE),
+    Cause("throttle", "any", ("step_s", "device_busier"),
+          leaves=("core_busier", "transfer_s", "hbm_bandwidth", "step_jitter", *_OWN, *_EFA),
+          class_name=_COMPUTE),
+    Cause("hbm_slow", "any", ("step_s", "device_busier"), ("hbm_bandwidth",),
+          leaves=("core_busier", "transfer_s", "step_jitter", *_OWN, *_EFA), class_name=_COMPUTE),
+    Cause("efa_latency", "any", ("step_s", "transfer_s", "efa_latency"),
+          leaves=("compute_s", "wait_s", "efa_retransmits", "efa_device_bytes", "step_jitter",
+                  *_OWN, *OF_PARTS),
+          class_name=_NETWORK),
+    Cause("efa_loss", "any", ("step_s", "transfer_s", "efa_retransmits"),
+          leaves=("compute_s", "wait_s", "efa_device_bytes", "step_jitter", *_OWN, *OF_PARTS),
+          class_name=_NETWORK),
+    Cause("efa_down", "node", ("step_s", "transfer_s"), ("efa_device_bytes",),
+          leaves=("compute_s", "wait_s", "efa_retransmits", "step_jitter", *_OWN, *OF_PARTS),
+          class_name=_NETWORK),
+    Cause("input_stall", "any", ("step_s", "input_s"),
+          leaves=("compute_s", "transfer_s", "checkpoint_s", *_EFA, *OF_PARTS)),
+    Cause("checkpoint_slow", "any", ("checkpoint_s",),
+          leaves=("compute_s", "transfer_s", "input_s", *_EFA, *OF_PARTS)),
+    Cause("seq_imbalance", "run", ("step_s", "wait_s", "step_jitter"),
+          leaves=("transfer_s", "hbm_bandwidth", *_OWN, *_EFA, *OF_PARTS)),
+    Cause("stage_imbalance", "run", ("step_s", "wait_s", "stage_longer"),
+          leaves=("transfer_s", "hbm_bandwidth", "step_jitter", *_OWN, *_EFA, *OF_PARTS)),
+)  # fmt: skip
+BY_NAME: Mapping[str, Cause] = {cause.name: cause for cause in CAUSES}
+CLASS_OF: Mapping[str, str] = {c.name: c.class_name for c in CAUSES if c.class_name}
+CLASSES = tuple(dict.fromkeys(CLASS_OF.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How well one cause explains the symptoms; each tuple holds names of symptoms."""
+
+    cause: Cause
+    seen: tuple[str, ...]
+    missing: tuple[str, ...]
+    contradicting: tuple[str, ...]
+    unmeasured: tuple[str, ...]
+
+    @property
+    def is_possible(self) -> bool:
+        return bool(self.seen) and not self.missing and not self.contradicting
+
+    @property
+    def is_certain(self) -> bool:
+        return self.is_possible and not self.unmeasured
+
+
+def explain(symptoms: Symptoms, *, scope: Scope) -> list[Explanation]:
+    """Compare the symptoms of a problem with every row of the table."""
+    found = []
+    for cause in CAUSES:
+        if scope != "any" and cause.scope not in {"any", scope}:
+            continue
+        expected = cause.expected(scope)
+        found.append(
+            Explanation(
+                cause,
+                seen=tuple(n for n, sign in expected.items() if symptoms.get(n) == sign),
+                missing=tuple(n for n in expected if symptoms.get(n) == 0),
+                contradicting=tuple(
+                    name
+                    for name, sign in symptoms.items()
+                    if sign and (expected.get(name) == -sign or name in cause.leaves)
+                ),
+                unmeasured=tuple(n for n in expected if n not in symptoms),
+            )
+        )
+    return found
+
+
+def best_explanation(symptoms: Symptoms, *, scope: Scope) -> str:
+    """Return the only cause that explains the symptoms, the class of all that do, or unknown."""
+    possible = [each for each in explain(symptoms, scope=scope) if each.is_possible]
+    certain = [each for each in possible if each.is_certain]
+    if len(possible) == 1 and certain:
+        return certain[0].cause.name
+    classes = {each.cause.class_name for each in possible}
+    if len(possible) == 1 and None in classes:
+        return possible[0].cause.name
+    class_name = classes.pop() if len(classes) == 1 else None
+    return class_name or UNKNOWN
+
+
+def separable(name: str, symptoms: Symptoms, *, scope: Scope) -> str:
+    """Return a cause, or its class where another cause of the class explains as much."""
+    if name not in CLASS_OF:
+        return name
+    others = (each for each in explain(symptoms, scope=scope) if each.cause.name != name)
+    is_open = any(
+        each.is_possible and CLASS_OF.get(each.cause.name) == CLASS_OF[name] for each in others
+    )
+    return CLASS_OF[name] if is_open else name
+
+
+def explanations_json(symptoms: Symptoms, *, scope: Scope, named: str) -> list[dict[str, Any]]:
+    """Return the table for the alert page, the named cause first."""
+    rows = sorted(explain(symptoms, scope=scope), key=lambda each: _order(each, named))
+    return [
+        {
+            "cause": each.cause.name,
+            "class": each.cause.class_name,
+            "verdict": _verdict(each, named),
+            "seen": list(each.seen),
+            "missing": list(each.missing),
+            "contradicting": list(each.contradicting),
+            "unmeasured": list(each.unmeasured),
+            "source": each.cause.source,
+        }
+        for each in rows
+    ]
+
+
+def _order(each: Explanation, named: str) -> tuple[bool, bool, int]:
+    is_named = named in {each.cause.name, each.cause.class_name}
+    return (not is_named, not each.is_possible, len(each.missing) + len(each.contradicting))
+
+
+def _verdict(each: Explanation, named: str) -> str:
+    if each.cause.name == named:
+        return "named"
+    if each.contradicting:
+        return "contradicted"
+    if each.missing:
+        return "missing symptoms"
+    return "possible" if each.seen else "no symptoms"
+
+
+def symptoms_json(symptoms: Symptoms) -> dict[str, str]:
+    words = {1: "raised", 0: "unchanged", -1: "lowered"}
+    return {name: words[sign] for name, sign in symptoms.items()}
+
+
+def any_of(names: Iterable[str], present: Iterable[str]) -> int:
+    """1 if one of the names is present, else 0."""
+    return int(not set(names).isdisjoint(present))

@@ -1,0 +1,135 @@
+"""What changed with a problem, as symptoms that the table of causes knows."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.detect.causes import (
+    CLASS_OF,
+    CLASSES,
+    UNKNOWN,
+    Scope,
+    Symptoms,
+    any_of,
+    best_explanation,
+    separable,
+)
+from telemetry.detect.findings import Problem
+from telemetry.detect.inputs import DetectionInput, recent
+from telemetry.detect.pace import quickest_fifth, work_s
+from telemetry.detect.rules import RULES
+from telemetry.statistics.change_points import noise
+from telemetry.statistics.peers import mean, median, middle
+from telemetry.steps import StepBatch
+
+# A phase changed that takes this share of a step more or less.
+LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
+# Steps before and since the onset; the first one since then may be half healthy.
+BEFORE_STEPS, SINCE_STEPS, ENOUGH_STEPS = 24, 12, 3
+# Steps vary more than before: by this ratio, and by this share of a step.
+JITTER_STEPS, JITTER_TIMES, JITTER_RATIO = 6, 2.5, 0.008
+# The metric that shows a symptom, the causes that detection finds in it, and their direction.
+OF_HARDWARE: Sequence[tuple[str, str, str, int]] = (
+    ("efa_latency", "efa_latency_s", "efa_latency", 1),
+    ("efa_retransmits", "efa_retransmits_per_s", "efa_loss", 1),
+    ("efa_device_bytes", "efa_tx_bytes_per_s", "efa_down", -1),
+    ("hbm_bandwidth", "hbm_bandwidth_bytes_per_s", "hbm_slow", -1),
+)
+
+
+def symptoms_of(
+    inputs: DetectionInput, steps: StepBatch, problem: Problem, others: Sequence[Problem]
+) -> Symptoms:
+    """Measure the symptoms of a problem; ``others`` are those found at the same time."""
+    found = {"step_s": 1} | _of_steps(inputs, steps, problem)
+    causes = {each.cause for each in (*others, problem)}
+    found |= _of_hardware(inputs, causes)
+    busier = {
+        "core_busier": any_of(["slow_core"], causes),
+        "device_busier": any_of(["throttle", "hbm_slow", "slow_compute"], causes),
+    }
+    # Cores that count as busy while they wait do not differ: then nothing is measured.
+    return found | (busier if any(busier.values()) else {})
+
+
+def scope_of(problem: Problem) -> Scope:
+    return "run" if problem.node is None else "node"
+
+
+def with_best_cause(
+    inputs: DetectionInput, steps: StepBatch, problem: Problem, others: Sequence[Problem]
+) -> Problem:
+    """Name the cause of a problem, or its class, by the table of causes.
+
+    A cause that was found by its own evidence stays unless another cause of its class would look
+    the same in this data. An unknown one is named where the data leaves one cause, or one class.
+    """
+    scope = scope_of(problem)
+    if any((a.cause, a.node) == (problem.cause, problem.node) for a in inputs.open_problems):
+        return problem
+    if problem.cause in CLASS_OF and problem.score is not None:
+        symptoms = symptoms_of(inputs, steps, problem, [])
+        name = separable(problem.cause, symptoms, scope=scope)
+        return replace(problem, cause=name, score=replace(problem.score, cause=name))
+    if problem.cause == UNKNOWN and problem.node is None:
+        held = (a.cause for a in inputs.open_problems if _is_same(problem, a.evidence.get("kind")))
+        kept = next((cause for cause in held if cause in CLASSES), None)
+        symptoms = symptoms_of(inputs, steps, problem, others)
+        return replace(problem, cause=kept or best_explanation(symptoms, scope=scope))
+    return problem
+
+
+def _is_same(problem: Problem, kind: object) -> bool:
+    return bool(problem.kind == kind)
+
+
+def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, int]:
+    at = int(np.searchsorted(steps.ended_at_s, problem.onset_s))
+    before, since = steps[:at].last(BEFORE_STEPS), steps[at + 1 :].last(SINCE_STEPS)
+    if len(before) < ENOUGH_STEPS or not len(since):
+        return {}
+    least_s = LEAST_RATIO * middle(work_s(before))
+    found = {"checkpoint_s": int(problem.kind == "checkpoint")}
+    is_timed = bool(np.isfinite(since.phases["wait_s"]).any())
+    was, now = _phases(before), _phases(since)
+    for name in was:
+        # Without timed collectives compute contains the exchange.
+        rise_s = now[name] - was[name]
+        if np.isfinite(rise_s) and (is_timed or name == "input_s"):
+            found[name] = int(abs(rise_s) >= least_s) * int(np.sign(rise_s))
+    if len(since) >= JITTER_STEPS and len(before) >= JITTER_STEPS:
+        usual_s = JITTER_TIMES * noise(work_s(before))
+        limit_s = max(usual_s, JITTER_RATIO * middle(work_s(since)))
+        found["step_jitter"] = int(noise(work_s(since)) >= limit_s)
+    if inputs.n_stages == 1:
+        found["stage_longer"] = 0
+    return found
+
+
+def _phases(steps: StepBatch) -> dict[str, float]:
+    """Seconds of phases that all workers have alike, and of input, which one may have."""
+    input_s = steps.phases["input_s"]
+    figures = {
+        "compute_s": quickest_fifth(steps.phases["compute_s"]),
+        "wait_s": mean(steps.phases["wait_s"], axis=1),
+        "transfer_s": median(steps.phases["transfer_s"]),
+        "input_s": np.where(np.isfinite(input_s), input_s, 0.0).max(axis=1),
+    }
+    return {name: _known_middle(values) for name, values in figures.items()}
+
+
+def _known_middle(values: FloatArray) -> float:
+    return middle(values[np.isfinite(values)])
+
+
+def _of_hardware(inputs: DetectionInput, causes: set[str]) -> dict[str, int]:
+    """Symptoms of metrics that reach us; one that detection found nothing in is unchanged."""
+    span = recent(inputs, [metric for _, metric, _, _ in OF_HARDWARE], 1)
+    found = {}
+    for name, metric, cause, sign in OF_HARDWARE:
+        values = span.values.get(metric)
+        if cause in causes or (values is not None and np.isfinite(values).any()):
+            found[name] = sign * any_of([cause], causes)
+    return found
