@@ -1,12 +1,14 @@
 """`python -m bench [NAME …] [--json]`: run all benchmarks, or those named."""
 
 import importlib
+import re
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 
 from bench.installation import installation
 from bench.table import collect_json, print_json
+from telemetry.simulate.inputs import TIERS
 
 NAMES = (
     "store",
@@ -23,7 +25,12 @@ NAMES = (
 )
 # `detection` includes some healthy hours; `healthy` continues where they stopped.
 CHOICES = (*NAMES, "healthy")
-OPTIONS = {"fleet": ("nodes", "seconds"), "healthy": ("hours",)}
+SEEDS = re.compile(r"\d+:\d+")
+OPTIONS = {
+    "fleet": ("nodes", "seconds"),
+    "healthy": ("hours",),
+    "detection": ("tier", "seeds"),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -37,14 +44,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--nodes", type=int, help="fleet: trn2.48xlarge nodes (1000)")
     parser.add_argument("--seconds", type=int, help="fleet: how long to measure (30)")
     parser.add_argument("--hours", type=int, help="healthy: hours of 64 nodes to play (24)")
+    parser.add_argument("--tier", choices=tuple(TIERS), help="detection: one input tier only")
+    parser.add_argument("--seeds", help="detection: seeds a:b of scenarios, b not included")
     given = parser.parse_args(arguments)
+    if given.seeds is not None and not SEEDS.fullmatch(given.seeds):
+        parser.error(f"--seeds: {given.seeds!r} is not a:b. Give two numbers, such as 1000:1020.")
     for name in given.names:
         if name not in CHOICES:
             parser.error(f"{name!r} is not a benchmark. Choose from {', '.join(CHOICES)}.")
     for name, options in OPTIONS.items():
         for option in options:
             value = getattr(given, option)
-            if value is not None and value < 1:
+            if isinstance(value, int) and value < 1:
                 parser.error(f"--{option}: {value} is below 1.")
             if value is not None and name not in (given.names or NAMES):
                 parser.error(f"--{option} is an option of {name}. Name that benchmark.")

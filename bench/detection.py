@@ -1,6 +1,7 @@
 """Quality of detection on simulated scenarios, and what others report of theirs."""
 
 import json
+import math
 import subprocess
 import sys
 import zlib
@@ -14,6 +15,7 @@ from bench.random_scenarios import TUNING_SEEDS
 from bench.scenario_grid import grid_scenarios
 from bench.table import print_table
 from telemetry.simulate.faults import FAULTS
+from telemetry.simulate.inputs import TIERS
 from telemetry.simulate.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +49,78 @@ OTHERS = (
 )
 
 
-def measure(env: Mapping[str, str]) -> None:
+# Seeds of the table per tier; each is played with waiting cores idle or busy in turn.
+TIER_SEEDS = (TUNING_SEEDS, TUNING_SEEDS + 40)
+
+
+def measure(
+    env: Mapping[str, str], *, tier: str | None = None, seeds: str | None = None
+) -> dict[str, Any]:
+    """Print quality per input tier; without a tier or seeds, also the set and healthy hours."""
+    first, last = (int(part) for part in seeds.split(":")) if seeds else TIER_SEEDS
+    figures = {
+        name: measure_tier(env, name, range(first, last)) for name in ([tier] if tier else TIERS)
+    }
+    print_table(
+        "Detection per input tier: noticed, right place, wrong node, right cause, p90, precision",
+        [(name, tier_row(each)) for name, each in figures.items()],
+    )
+    if tier is None and seeds is None:
+        measure_set(env)
+    return {"bench": "detection", "seeds": [first, last], "tiers": figures}
+
+
+def measure_tier(env: Mapping[str, str], tier: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Play one fault after the other at a tier, on from where the last measurement stopped."""
+    names = [f"single-{seed}@{tier}{'+busy' if seed % 2 else ''}" for seed in seeds]
+    kept = KEPT / f"tiers-{state_of_code():08x}.jsonl"
+    known = {each["scenario"]: each for each in read_kept(kept)}
+    missing = [name for name in names if name not in known]
+    dealt = [missing[i::N_PROCESSES] for i in range(N_PROCESSES)]
+    new = play(dealt, env, patience_s=math.inf) if missing else []
+    append_kept(kept, new)
+    known |= {each["scenario"]: each for each in new}
+    return tier_figures([known[name] for name in names])
+
+
+def tier_figures(answers: Sequence[Outcome]) -> dict[str, Any]:
+    """Add up the outcomes of one tier; the aims are in docs/detection.md."""
+    outcomes = [answer for answer in answers if "error" not in answer]
+    faults = [fault for outcome in outcomes for fault in outcome["faults"] if fault["counts"]]
+    noticed = [fault for fault in faults if fault["delay_s"] is not None]
+    single = [fault for fault in noticed if fault["is_single"]]
+    alerts = [alert for outcome in outcomes for alert in outcome["alerts"]]
+    delays = [fault["delay_s"] for fault in noticed]
+    return {
+        "scenarios": len(outcomes),
+        "hours": sum(outcome["duration_s"] for outcome in outcomes) / 3600,
+        "errors": len(answers) - len(outcomes),
+        "faults": len(faults),
+        "noticed": _mean([fault["delay_s"] is not None for fault in faults]),
+        "right_place": _mean([fault["is_placed"] for fault in single]),
+        "wrong_node": _mean([alert["is_wrong_node"] for alert in alerts]),
+        "right_cause": _mean([fault["is_named"] for fault in noticed]),
+        "p90_s": float(np.percentile(delays, 90)) if delays else None,
+        "precision": _mean([alert["became"] == "notice" for alert in alerts]),
+    }
+
+
+def tier_row(figures: Mapping[str, Any]) -> str:
+    shares = (
+        "   -  " if figures[key] is None else f"{figures[key]:6.3f}"
+        for key in ("noticed", "right_place", "wrong_node", "right_cause")
+    )
+    p90 = "-" if figures["p90_s"] is None else f"{figures['p90_s']:.0f} s"
+    precision = "-" if figures["precision"] is None else f"{figures['precision']:.3f}"
+    played = f"{figures['faults']} faults in {figures['hours']:.1f} h"
+    return f"{' '.join(shares)}  {p90:>6}  {precision}   {played}"
+
+
+def _mean(flags: Sequence[bool]) -> float | None:
+    return float(np.mean(flags)) if flags else None
+
+
+def measure_set(env: Mapping[str, str]) -> None:
     """Play the set, unseen scenarios and healthy hours, and print how well each went."""
     scenarios = grid_scenarios()
     names = sorted(scenarios, key=lambda name: zlib.crc32(name.encode()))
@@ -56,7 +129,7 @@ def measure(env: Mapping[str, str]) -> None:
     unseen = [f"chance-{TUNING_SEEDS + i}" for i in range(N_UNSEEN)]
     dealt = [unseen[i::N_PROCESSES] for i in range(N_PROCESSES)]
     print_quality("unseen scenarios", play(dealt, env, patience_s=PATIENCE_S["unseen"]))
-    healthy(env, patience_s=PATIENCE_S["print_healthy"])
+    healthy(env, patience_s=PATIENCE_S["calm"])
     print_table("Others, of faults in production unless it says otherwise", OTHERS)
 
 
@@ -68,13 +141,18 @@ def healthy(env: Mapping[str, str], *, patience_s: float, most: int = N_CALM) ->
     kept = KEPT / f"healthy-{state_of_code():08x}.jsonl"
     before = read_kept(kept)
     first = 1 + max((hour_of(each) for each in before), default=-1)
-    hours = [f"calm-{i}" for i in range(first, first + most)]
+    # Half of the hours are at full input, half at the tier of most teams.
+    hours = [f"{'hooks' if i % 2 else 'calm'}-{i}" for i in range(first, first + most)]
     dealt = [hours[i::N_PROCESSES] for i in range(N_PROCESSES)]
     new = play(dealt, env, patience_s=patience_s)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with kept.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(each) + "\n" for each in new)
+    append_kept(kept, new)
     print_healthy([*before, *new])
+
+
+def append_kept(path: Path, outcomes: Sequence[Outcome]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(each) + "\n" for each in outcomes)
 
 
 def read_kept(path: Path) -> list[Outcome]:

@@ -17,6 +17,7 @@ from bench.random_scenarios import random_scenario, single_fault_scenario  # noq
 from bench.scenario_grid import grid_scenarios  # noqa: E402
 from fleet.simulation.scoring import (  # noqa: E402
     DrillReport,
+    accuses_wrongly,
     drill,
     is_cause_right,
     is_in_time,
@@ -91,6 +92,8 @@ def _fault(report: DrillReport, i: int) -> dict[str, Any]:
         "ratio": truth.step_slowdown_ratio,
         "step_s": truth.step_s,
         "counts": truth.counts,
+        # One node is hit: detection is to name it.
+        "is_single": len(truth.nodes) == 1,
         "delay_s": None,
     }
     if firing is not None:
@@ -114,6 +117,7 @@ def _alert(report: DrillReport, j: int) -> dict[str, Any]:
         "device": firing.device,
         "fired_s": firing.fired_s,
         "resolved_s": firing.resolved_s,
+        "is_wrong_node": accuses_wrongly(firing, report.truths),
         "is_page": firing.severity == "1-page",
         "became": became,
     }
