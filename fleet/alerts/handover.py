@@ -15,7 +15,7 @@ from fleet.alerts.actions import assign
 from fleet.alerts.text import AlertText, cause_name
 from fleet.models import Alert, AlertEvent, HandoverNote, Silence
 from telemetry.detect import RULES
-from telemetry.detect.findings import UNKNOWN
+from telemetry.detect.causes import UNKNOWN
 from telemetry.errors import FieldError
 
 LONGEST_NOTE = 5000

@@ -12,8 +12,8 @@ from fleet.alerts.matchers import active_silences
 from fleet.alerts.silences import apply_silences
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect import RULES, Finding
+from telemetry.detect.causes import UNKNOWN
 from telemetry.detect.engine import LAYOUT
-from telemetry.detect.findings import UNKNOWN
 
 Subject = tuple[str, str]  # a rule, and what it evaluates: run:<name>, node:<name>, fleet, …
 Fits = Callable[[Subject, Finding, Alert], bool]

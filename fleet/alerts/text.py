@@ -20,7 +20,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from fleet.formatting import count, counted, duration, figure, percent, seconds, unit_of, usd
 from fleet.models import Alert
-from telemetry.detect.findings import UNKNOWN
+from telemetry.detect.causes import UNKNOWN
 
 # The causes that templates/alerts/_causes.html has a sentence for, each with its name in a list.
 CAUSES: Mapping[str, str] = {

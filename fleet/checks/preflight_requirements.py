@@ -12,7 +12,7 @@ from fleet.notifications.manual import record_change
 from telemetry.checks.preflight import PreflightResult
 from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.detect import RULES, Finding
-from telemetry.detect.findings import UNKNOWN
+from telemetry.detect.causes import UNKNOWN
 
 NO_PREFLIGHT = "No preflight of all its nodes was over within the day before it started."
 

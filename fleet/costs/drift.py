@@ -12,6 +12,7 @@ from fleet.costs.budgets import BudgetStatus, budget_statuses
 from fleet.models import Alert, Run
 from telemetry import catalog
 from telemetry.blocks import FloatArray
+from telemetry.detect.causes import UNKNOWN
 from telemetry.detect.drift import (
     LIMITS,
     RULE,
@@ -23,7 +24,7 @@ from telemetry.detect.drift import (
     unexplained_minutes,
 )
 from telemetry.detect.drift import RULE as DRIFT
-from telemetry.detect.findings import UNKNOWN, Finding
+from telemetry.detect.findings import Finding
 from telemetry.detect.rules import RULES
 from telemetry.simulate.constants import ASSUMED
 from telemetry.simulate.plan import Job

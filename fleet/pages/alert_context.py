@@ -15,7 +15,7 @@ from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
 from telemetry.blocks import FloatArray
-from telemetry.detect.findings import UNKNOWN
+from telemetry.detect.causes import UNKNOWN
 from telemetry.simulate.faults import FAULTS
 from telemetry.steps import StepBatch
 from telemetry.store.history import worker_minutes
