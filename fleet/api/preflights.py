@@ -91,6 +91,20 @@ class PreflightTrouble(ResponseSchema):
     usual: float | None = Field(description="Its value elsewhere.")
 
 
+class PreflightRacks(ResponseSchema):
+    """Classes of pairs: those of one rack, and those across racks."""
+
+    basis: str = Field(
+        description="labels: racks or zones of the nodes; inferred: from the figures.",
+        examples=["inferred"],
+    )
+    racks: list[list[str]] = Field(description="Names of the nodes of each rack.")
+    ratio: float = Field(
+        description="Median latency of pairs across racks, relative to pairs of one rack.",
+        examples=[1.3],
+    )
+
+
 class PreflightDetail(PreflightOut):
     """A preflight with all nodes and problems."""
 
@@ -98,6 +112,9 @@ class PreflightDetail(PreflightOut):
     troubles: list[PreflightTrouble] | None = Field(description="All problems.")
     collective_slowdown_ratio: float | None = Field(
         description="Collective time over the nodes to use, relative to the expected."
+    )
+    racks: PreflightRacks | None = Field(
+        description="Classes of pairs that were compared separately; null: one class."
     )
 
 
@@ -184,7 +201,9 @@ def _detail(preflight: Preflight) -> PreflightDetail:
     found = load_result(preflight)
     values = _values(preflight, found)
     if found is None:
-        return PreflightDetail(**values, nodes=None, troubles=None, collective_slowdown_ratio=None)
+        return PreflightDetail(
+            **values, nodes=None, troubles=None, collective_slowdown_ratio=None, racks=None
+        )
     nodes = [
         PreflightNodeOut(
             node=name,
@@ -199,6 +218,7 @@ def _detail(preflight: Preflight) -> PreflightDetail:
         nodes=nodes,
         troubles=[PreflightTrouble.from_object(each) for each in found.troubles],
         collective_slowdown_ratio=found.slowdown,
+        racks=PreflightRacks.from_object(found.racks) if found.racks else None,
     )
 
 

@@ -5,6 +5,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -12,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from django.db import transaction
 
-from fleet.checks.preflights import check_names, common_type, pack, store_verdict
+from fleet.checks.preflights import check_names, common_type, pack, store_verdict, zones
 from fleet.models import Node, Preflight, Run
 from fleet.ops.compression import gunzip_pieces
 from telemetry import catalog
@@ -276,11 +277,14 @@ def judge_files(
         read = read_group(files)
         names = list(read.nodes)
         check_names(names, take=take)
-        kind = common_type(instance_type, Node.objects.in_bulk(names, field_name="name"))
+        known = Node.objects.in_bulk(names, field_name="name")
+        kind = common_type(instance_type, known)
         instance = catalog.instances()[kind]
         measured = measured_group(
             read, n_efa=instance.n_efa, curve=partial(expected_times, instance)
         )
+        if not any(measured.racks):
+            measured = replace(measured, racks=zones(measured.nodes, known.values()))
     except GroupError as error:
         raise FieldError("files", str(error)) from error
     with transaction.atomic():

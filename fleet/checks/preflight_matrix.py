@@ -16,7 +16,7 @@ from fleet.formatting import NBSP, rate, seconds
 from telemetry.blocks import FloatArray
 from telemetry.checks.preflight import PreflightResult, distances
 from telemetry.checks.preflight_measurements import Measured
-from telemetry.checks.preflight_pairs import FIGURES, NodeVerdict, looked_at
+from telemetry.checks.preflight_pairs import FIGURES, NodeVerdict, PairAnalysis, looked_at
 
 # Cividis, which reads the same to colour-blind and other eyes: dark is usual, bright is slow.
 STOPS = ((0, 32, 77), (57, 72, 107), (124, 123, 120), (188, 175, 111), (255, 234, 70))
@@ -92,10 +92,8 @@ def matrices(measured: Measured, found: PreflightResult | None) -> list[PairMatr
         PairMatrix(
             name=look.figure.name,
             title=TITLES[look.figure.name],
-            usual=_usual(look.usual, is_rate=look.figure.is_rate)
-            if measured.was_probed.any()
-            else "",
-            picture=picture(_worse(look.values, look.usual, is_rate=look.figure.is_rate)),
+            usual=_usual(look) if measured.was_probed.any() else "",
+            picture=picture(_worse(look.values, look.usual_of_pairs, is_rate=look.figure.is_rate)),
             labels=_labels(measured.nodes, failed),
             nodes=_rows(measured.nodes, failed),
             pairs=_cells(measured.nodes, found),
@@ -105,11 +103,15 @@ def matrices(measured: Measured, found: PreflightResult | None) -> list[PairMatr
     ]
 
 
-def _usual(value: float, *, is_rate: bool) -> str:
-    return rate(value) if is_rate else seconds(value)
+def _usual(look: PairAnalysis) -> str:
+    write = rate if look.figure.is_rate else seconds
+    if not look.classes.basis:
+        return write(look.usual)
+    across = float(look.usual_of_pairs[look.classes.is_across][0])
+    return f"{write(look.usual)} in one rack, {write(across)} across"
 
 
-def _worse(values: FloatArray, usual: float, *, is_rate: bool) -> FloatArray:
+def _worse(values: FloatArray, usual: FloatArray, *, is_rate: bool) -> FloatArray:
     """Return each pair's factor over usual; infinite where a pair does not respond."""
     if not is_rate:
         return np.asarray(values / usual)

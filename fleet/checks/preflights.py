@@ -272,7 +272,7 @@ def group_verdict(found: PreflightResult, *, take: int | None) -> NodeVerdict:
 PACKED_ARRAYS = tuple(
     each.name
     for each in fields(Measured)
-    if each.name not in {"nodes", "rest", "rest_s", "collectives"}
+    if each.name not in {"nodes", "rest", "rest_s", "collectives", "racks"}
 )
 
 
@@ -289,6 +289,7 @@ def pack(measured: Measured) -> bytes:
         allow_pickle=False,
         nodes=np.array(measured.nodes, dtype=np.str_),
         rest_s=np.array(measured.rest_s),
+        racks=np.array(measured.racks, dtype=np.str_),
         **arrays,
     )
     return file.getvalue()
@@ -305,6 +306,7 @@ def unpack(data: bytes) -> Measured:
         **{name: arrays[name].astype(float) for name in PACKED_ARRAYS},
         rest={n.removeprefix("rest:"): v for n, v in arrays.items() if n.startswith("rest:")},
         rest_s=float(arrays["rest_s"]),
+        racks=tuple(str(rack) for rack in arrays.get("racks", ())),
         collectives=tuple(_unpack_collective(arrays, i) for i in range(n_collectives)),
     )
 
@@ -377,5 +379,12 @@ def probed_nodes(preflight: Preflight) -> ProbedNodes:
 def load_measured(preflight: Preflight) -> Measured:
     if preflight.measured:
         return unpack(bytes(preflight.measured))
-    instance = catalog.instances().get(preflight.instance_type)
-    return Measured.nothing_of(tuple(preflight.names), n_efa=instance.n_efa if instance else 0)
+    instance, nodes = catalog.instances().get(preflight.instance_type), tuple(preflight.names)
+    blank = Measured.nothing_of(nodes, n_efa=instance.n_efa if instance else 0)
+    return replace(blank, racks=zones(nodes, Node.objects.filter(name__in=nodes)))
+
+
+def zones(names: Sequence[str], known: Iterable[Node]) -> tuple[str, ...]:
+    """Return the availability zone of each node; empty if unknown."""
+    zone_of = {node.name: node.zone for node in known}
+    return tuple(zone_of.get(name, "") for name in names)

@@ -23,7 +23,7 @@ from fleet.checks.preflight_matrix import (
     written_csv,
 )
 from fleet.checks.preflight_requirements import set_requirement_by
-from fleet.checks.preflight_text import LIMITS, reasons, sentences
+from fleet.checks.preflight_text import LIMITS, classes_text, reasons, sentences
 from fleet.checks.preflights import (
     can_inject_faults,
     load_measured,
@@ -165,6 +165,7 @@ def _verdicts(preflight: Preflight, measured: Measured, found: PreflightResult) 
     return {
         "headline": first,
         "sentences": more,
+        "classes_text": classes_text(found),
         "rows": [
             {
                 "name": node,

@@ -202,11 +202,23 @@ def closest(candidates: Collection[int], distance: FloatArray, *, take: int) -> 
 ORDER = (NodeVerdict.PASS, NodeVerdict.HOLD, NodeVerdict.FAIL)
 
 
+class Racks(msgspec.Struct, frozen=True, kw_only=True):
+    """The classes of pairs: nodes by rack, and the ratio of pairs across racks to the others.
+
+    ``basis`` is ``labels`` or ``inferred``. ``ratio`` is that of the median latency.
+    """
+
+    basis: str
+    racks: tuple[tuple[str, ...], ...]
+    ratio: float
+
+
 class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a preflight; unknown figures are None.
 
     ``chosen``: nodes to use. ``usual``: values of a usual pair and device. ``slowdown``: ratio of
-    the last collective over the chosen nodes to the expected time.
+    the last collective over the chosen nodes to the expected time. ``racks``: None if all pairs
+    are compared as one class.
     """
 
     nodes: Mapping[str, NodeVerdict]
@@ -215,6 +227,7 @@ class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
     n_wanted: int = 0
     usual: Mapping[str, float | None] = {}
     slowdown: float | None = None
+    racks: Racks | None = None
 
     def findings_of(self, node: str) -> list[PreflightFinding]:
         return [each for each in self.troubles if node in {each.node, each.peer}]
@@ -246,7 +259,8 @@ def judge(
     Notes
     -----
     A node fails by its own findings: missing, slow, silent or lossy devices, errors, or slow to
-    all others. Pairs are judged among the other nodes. Only one node of a bad pair may be used;
+    all others. Pairs are judged among the other nodes, within the class of pairs of one rack and
+    that of pairs across racks (`preflight_racks`). Only one node of a bad pair may be used;
     the other is held, chosen so that the most nodes can be used.
     """
     own = [
@@ -275,7 +289,19 @@ def judge(
         n_wanted=len(fit) if take is None else take,
         usual={look.figure.name: _known(look.usual) for look in looks},
         slowdown=_known(slowdown(over_chosen[-1])) if over_chosen else None,
+        racks=_racks(measured.nodes, looks),
     )
+
+
+def _racks(nodes: Sequence[str], looks: Sequence[PairAnalysis]) -> Racks | None:
+    classes = looks[0].classes
+    if not classes.basis:
+        return None
+    racks = [
+        tuple(nodes[i] for i in np.flatnonzero(classes.rack == number).tolist())
+        for number in dict.fromkeys(classes.rack.tolist())
+    ]
+    return Racks(basis=classes.basis, racks=tuple(racks), ratio=looks[0].rack_ratio)
 
 
 def _known(value: float) -> float | None:
@@ -283,10 +309,16 @@ def _known(value: float) -> float | None:
 
 
 def distances(looks: Sequence[PairAnalysis]) -> FloatArray:
-    """Return the log distance between nodes relative to the usual: (n, n)."""
+    """Return the log distance between nodes relative to a usual pair of one rack: (n, n)."""
     return np.asarray(
         sum(
-            np.nan_to_num(look.split.pair + look.split.node[:, None] + look.split.node)
+            np.nan_to_num(
+                look.split.level
+                - look.split.level.diagonal()[:, None]
+                + look.split.pair
+                + look.split.node[:, None]
+                + look.split.node
+            )
             for look in looks
         )
     )

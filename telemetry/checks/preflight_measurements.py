@@ -38,6 +38,8 @@ class Measured:
 
     Parameters
     ----------
+    racks : (n,), or none
+        Rack or zone of each node; empty if unknown.
     p50_s, p99_s, bandwidth_bytes_per_s : (n, n), symmetric
         Median and 99th percentile of the one-way latency of each pair, and its bandwidth. Without
         a response latency is infinite, and bandwidth 0.
@@ -64,6 +66,7 @@ class Measured:
     rest: Mapping[str, FloatArray] = field(default_factory=dict)
     rest_s: float = float("nan")
     collectives: tuple[Collective, ...] = ()
+    racks: tuple[str, ...] = ()
 
     @classmethod
     def nothing_of(cls, nodes: tuple[str, ...], *, n_efa: int) -> "Measured":

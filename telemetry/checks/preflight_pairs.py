@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray
 from telemetry.checks.preflight_measurements import Measured
+from telemetry.checks.preflight_racks import PairClasses, pair_classes
 from telemetry.statistics.peers import GAUSSIAN, lower_median, median
 
 
@@ -65,16 +66,19 @@ class PreflightFinding:
 
 
 PASSES = 6
+# Fewer pairs of one class say little about their deviation.
+FEWEST_IN_CLASS = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TwoWay:
-    """``log(value[i, j]) = level + node[i] + node[j] + pair[i, j]``, each a logarithm.
+    """``log(value[i, j]) = level[i, j] + node[i] + node[j] + pair[i, j]``, each a logarithm.
 
-    ``node`` is (n,), ``pair`` (n, n) with NaN where nothing was measured.
+    ``level`` (n, n) has one value per class of pairs. ``node`` is (n,), ``pair`` (n, n) with NaN
+    where nothing was measured.
     """
 
-    level: float
+    level: FloatArray
     node: FloatArray
     pair: FloatArray
 
@@ -82,13 +86,18 @@ class TwoWay:
     def node_spread(self) -> float:
         return float(GAUSSIAN * median(np.abs(self.node)))
 
-    @property
-    def pair_spread(self) -> float:
-        above = self.pair[np.triu_indices(len(self.node), 1)]
-        return float(GAUSSIAN * median(np.abs(above)))
+    def pair_spread(self, classes: NDArray[np.bool_]) -> FloatArray:
+        """Return the deviation of the pairs of the same class, of all if it is small: (n, n)."""
+        above = np.triu(np.ones(self.pair.shape, dtype=bool), 1) & np.isfinite(self.pair)
+        spreads = []
+        for mask in (~classes, classes):
+            known = above & mask
+            chosen = known if known.sum() >= FEWEST_IN_CLASS else above
+            spreads.append(float(GAUSSIAN * median(np.abs(self.pair[chosen]))))
+        return np.where(classes, spreads[1], spreads[0])
 
 
-def two_way(values: FloatArray) -> TwoWay:
+def two_way(values: FloatArray, is_across: NDArray[np.bool_] | None = None) -> TwoWay:
     """Split a symmetric matrix of positive figures by medians.
 
     Parameters
@@ -96,6 +105,8 @@ def two_way(values: FloatArray) -> TwoWay:
     values : (n, n), symmetric
         A latency, or one over a bandwidth: what is sick lies above. NaN, zero and infinity are
         left out, and so is the diagonal.
+    is_across : (n, n)
+        The pairs across racks, whose level differs; by default all pairs are one class.
 
     Returns
     -------
@@ -127,20 +138,31 @@ def two_way(values: FloatArray) -> TwoWay:
     array([nan,  3.,  1.,  1.,  1.])
     """
     n = len(values)
+    across = np.zeros((n, n), dtype=bool) if is_across is None else is_across
     known = np.isfinite(values) & (values > 0) & ~np.eye(n, dtype=bool)
     logs = np.log(np.where(known, values, 1.0))
     logs[~known] = np.nan
     node = np.zeros(n)
     if np.triu(known).sum() < 2:
-        level = float(np.nan_to_num(lower_median(logs[known])))
+        level = np.full((n, n), np.nan_to_num(lower_median(logs[known])))
         return TwoWay(level, node, logs - level)
-    level = float(lower_median(logs[known]))
+    level = _levels(logs, across)
     for _ in range(PASSES):
         rest = logs - level - node[:, None] - node
         node = node + np.nan_to_num(lower_median(rest))
         centre = float(lower_median(node))
         node, level = node - centre, level + 2 * centre
+        if across.any():
+            level = level + _levels(logs - level - node[:, None] - node, across)
     return TwoWay(level, node, logs - level - node[:, None] - node)
+
+
+def _levels(logs: FloatArray, across: NDArray[np.bool_]) -> FloatArray:
+    """Return the median of each class of pairs; of all pairs for a class without any: (n, n)."""
+    overall = lower_median(logs[np.isfinite(logs)])
+    same, other = (lower_median(logs[mask]) for mask in (~across, across))
+    levels = np.where(across, other, same)
+    return np.where(np.isnan(levels), overall, levels)
 
 
 # A node is silent if more than this share of its peers cannot reach it.
@@ -151,9 +173,9 @@ MOST_SILENT = 0.5
 class PairMeasure:
     """One matrix, and the factors over usual from which a node or a pair is bad.
 
-    Medians of probes differ by 2 to 4 % between similar devices, and by up to a fifth between
-    racks, which is no fault; the limit for pairs lies above that. The 99th percentile varies
-    more, bandwidth less.
+    Medians of probes differ by 2 to 4 % between similar devices. The 99th percentile varies
+    more, bandwidth less. Racks that are too alike to infer differ by up to a fifth, which is no
+    fault; the limit for pairs lies above that.
     """
 
     name: str
@@ -177,11 +199,24 @@ class PairAnalysis:
     figure: PairMeasure
     values: FloatArray
     split: TwoWay
+    classes: PairClasses
+
+    @property
+    def usual_of_pairs(self) -> FloatArray:
+        """The value of a usual pair of the same class: (n, n)."""
+        level = np.exp(self.split.level)
+        return np.asarray(1 / level if self.figure.is_rate else level)
 
     @property
     def usual(self) -> float:
-        level = float(np.exp(self.split.level))
-        return 1 / level if self.figure.is_rate else level
+        """The value of a usual pair of one rack, or of any pair if all are one class."""
+        return float(self.usual_of_pairs.diagonal()[0]) if len(self.values) else float("nan")
+
+    @property
+    def rack_ratio(self) -> float:
+        """By how much a usual pair across racks is worse than one in a rack."""
+        level = self.split.level
+        return float(np.exp(np.max(level, initial=-np.inf) - np.min(level, initial=np.inf)))
 
     @property
     def slow_nodes(self) -> NDArray[np.bool_]:
@@ -190,22 +225,25 @@ class PairAnalysis:
 
     @property
     def slow_pairs(self) -> NDArray[np.bool_]:
-        """Whether pairs are slower than their nodes explain: (n, n)."""
-        least = max(np.log(self.figure.pair), PAIR_DEVIATIONS * self.split.pair_spread)
+        """Whether pairs are slower than their class and their nodes explain: (n, n)."""
+        spread = self.split.pair_spread(self.classes.is_across)
+        least = np.maximum(np.log(self.figure.pair), PAIR_DEVIATIONS * spread)
         return np.asarray(self.split.pair > least)
 
 
 def looked_at(measured: Measured) -> list[PairAnalysis]:
-    found = []
-    for figure in FIGURES:
-        values: FloatArray = getattr(measured, figure.name)
-        sick_up = np.full(values.shape, np.nan)
-        if figure.is_rate:
-            np.divide(1.0, values, out=sick_up, where=values > 0)
-        else:
-            sick_up = values
-        found.append(PairAnalysis(figure, values, two_way(sick_up)))
-    return found
+    """Split each matrix. Bandwidth decides the classes of pairs if latency shows no racks."""
+    all_values: list[FloatArray] = [getattr(measured, figure.name) for figure in FIGURES]
+    sick_up = []
+    for figure, values in zip(FIGURES, all_values, strict=True):
+        inverse = np.full(values.shape, np.nan)
+        np.divide(1.0, values, out=inverse, where=values > 0)
+        sick_up.append(inverse if figure.is_rate else values)
+    classes = pair_classes((sick_up[0], sick_up[2]), measured.racks)
+    return [
+        PairAnalysis(figure, values, two_way(up, classes.is_across), classes)
+        for figure, values, up in zip(FIGURES, all_values, sick_up, strict=True)
+    ]
 
 
 def silent(measured: Measured) -> NDArray[np.bool_]:
@@ -257,7 +295,11 @@ def pairs(
             (look for look, mask in zip(looks, slow, strict=True) if mask[i, j]),
             key=lambda look: float(look.split.pair[i, j]),
         )
-        value = float(worst.values[i, j])
         yield PreflightFinding(
-            "pair_slow", node, peer, metric=worst.figure.name, value=value, usual=worst.usual
+            "pair_slow",
+            node,
+            peer,
+            metric=worst.figure.name,
+            value=float(worst.values[i, j]),
+            usual=float(worst.usual_of_pairs[i, j]),
         )

@@ -37,6 +37,7 @@ NO_ANSWER = b"no answer"
 # Latency is measured on messages up to this size, bandwidth on the largest.
 SMALL_BYTES = 8192.0
 Count = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+RackName = Annotated[str, msgspec.Meta(max_length=80)]
 # Expected seconds of an all-reduce over so many nodes at these sizes, (k,) each.
 Curve = Callable[[int, FloatArray], FloatArray]
 
@@ -120,6 +121,7 @@ class NodeCounts(msgspec.Struct, forbid_unknown_fields=True):
     rest: dict[str, Count] = {}
     ecc_uncorrected: Count | None = None
     hardware_errors: Count | None = None
+    rack: RackName = ""
 
 
 @dataclass(slots=True)
@@ -269,6 +271,7 @@ def _with_counts(measured: Measured, counts: Mapping[str, NodeCounts]) -> Measur
 
     return replace(
         measured,
+        racks=tuple(each.rack for each in by_node),
         n_devices=column("n_devices"),
         n_efa_seen=column("n_efa"),
         ecc_uncorrected=column("ecc_uncorrected"),

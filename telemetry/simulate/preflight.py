@@ -59,15 +59,26 @@ class ProbeFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         )
 
 
+# Nodes of one rack are a hop nearer to each other. The name of a node decides its rack.
+N_RACKS, RACK_RATIO = 4, 1.10
+
+
 @dataclass(frozen=True)
 class ProbedNodes:
-    """The probed nodes, all of one type, and their faults."""
+    """The probed nodes, all of one type, and their faults.
+
+    Pairs across racks have ``rack_ratio`` times the latency of pairs in one rack, and their
+    bandwidth divided by ``rack_bandwidth_ratio``.
+    """
 
     nodes: tuple[str, ...]
     instance_name: str
     seed: int
     faults: tuple[ProbeFault, ...] = ()
     n_devices: dict[str, int] = field(default_factory=dict)
+    rack_ratio: float = RACK_RATIO
+    rack_bandwidth_ratio: float = 1.0
+    n_racks: int = N_RACKS
 
     @cached_property
     def instance(self) -> Instance:
@@ -77,6 +88,11 @@ class ProbedNodes:
     def ids(self) -> IntArray:
         """A number per name, independent of other names: (n,)."""
         return np.array([zlib.crc32(name.encode()) for name in self.nodes], dtype=np.uint64)
+
+    @property
+    def racks(self) -> IntArray:
+        """(n,)."""
+        return np.asarray(self.ids % np.uint64(self.n_racks))
 
     def normal(self, name: str, of: IntArray, width: int = 1) -> FloatArray:
         """Return standard normal noise by name: (len(of), width)."""
@@ -123,8 +139,6 @@ def _act(fault: ProbeFault) -> Act:
 
 
 REST_S = 30.0
-# Nodes of one rack are a hop nearer to each other; which rack is a matter of the name.
-N_RACKS, RACK_RATIO = 4, 1.10
 # Lasting differences between alike devices and ways, and the scatter of one probe's figures.
 DEVICE_SPREAD, PAIR_SPREAD = 0.022, 0.02
 P50_NOISE, P99_NOISE, BANDWIDTH_NOISE = 0.015, 0.07, 0.02
@@ -235,11 +249,11 @@ def pairs(bed: ProbedNodes, rows: IntArray, columns: IntArray) -> dict[str, Floa
 
 def _ways(bed: ProbedNodes, rows: IntArray, columns: IntArray) -> tuple[FloatArray, FloatArray]:
     """Latency and bandwidth factors of the path of each pair."""
-    rack = bed.ids % np.uint64(N_RACKS)
     between = (bed.ids[rows] * np.uint64(17)) ^ (bed.ids[columns] * np.uint64(17))
     way = np.exp(PAIR_SPREAD * bed.lasting("way", between)[:, 0])
-    way *= np.where(rack[rows] == rack[columns], 1.0, RACK_RATIO)
-    thin = np.ones(len(rows))
+    is_same_rack = bed.racks[rows] == bed.racks[columns]
+    way *= np.where(is_same_rack, 1.0, bed.rack_ratio)
+    thin = np.where(is_same_rack, 1.0, bed.rack_bandwidth_ratio)
     for fault in bed.of(*PAIR_KINDS):
         if fault.peer not in bed.nodes:
             continue
@@ -264,7 +278,9 @@ def collective(bed: ProbedNodes, nodes: Sequence[str], *, op: str = "all_reduce"
     answers = np.where(np.isfinite(latency[some]), latency[some], 1.0)
     one, other = np.triu_indices(len(some), 1)
     way, thin = _ways(bed, some[one], some[other])
-    slow = float(max(answers.max(), 1.0, *np.where(way > 2, way, 1.0)))
+    slow = float(
+        max(answers.max(), 1.0, *np.where(way > 2 * bed.rack_ratio / RACK_RATIO, way, 1.0))
+    )
     narrow = float(max(bandwidth[some].max(), 1.0, *thin))
     seen = bed.normal("collective " + "+".join(nodes), np.arange(len(SIZES_BYTES)))[:, 0]
     parts = [curve_point(bed.instance, len(nodes), int(size), op) for size in SIZES_BYTES]

@@ -165,5 +165,6 @@ def as_json(preflight: Preflight, found: PreflightResult) -> dict[str, object]:
         "take": list(found.chosen),
         "usual": dict(found.usual),
         "collective_slowdown_ratio": found.slowdown,
+        "racks": msgspec.to_builtins(found.racks),
         "collectives": list(collectives_json(load_measured(preflight))),
     }

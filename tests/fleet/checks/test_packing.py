@@ -17,16 +17,17 @@ def test_everything_comes_back() -> None:
         blank.with_pairs(*preflight.rounds(3)[0], preflight.pairs(bed, *preflight.rounds(3)[0])),
         rest=preflight.at_rest(bed),
         rest_s=30.0,
+        racks=("r1", "", "r2"),
         device_s=preflight.devices(bed)[0],
         collectives=(preflight.collective(bed, bed.nodes), preflight.collective(bed, ("a", "b"))),
     )
 
     for measured in (blank, full):
         again = unpack(pack(measured))
-        assert again.nodes == measured.nodes
+        assert (again.nodes, again.racks) == (measured.nodes, measured.racks)
         assert list(again.rest) == list(measured.rest)
         for field in fields(Measured):
-            if field.name not in {"nodes", "rest", "collectives"}:
+            if field.name not in {"nodes", "rest", "collectives", "racks"}:
                 np.testing.assert_allclose(
                     getattr(again, field.name), getattr(measured, field.name), rtol=1e-6
                 )

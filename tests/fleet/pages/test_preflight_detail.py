@@ -3,18 +3,20 @@
 import base64
 import re
 import zlib
+from dataclasses import replace
 
 import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.checks.preflights import advance
+from fleet.checks.preflights import advance, pack, probed_nodes, store_verdict
 from fleet.models import Node, Preflight
 from telemetry.simulate.preflight import ProbeFault
 from tests.fleet.pages.conftest import Page
 from tests.fleet.pages.preflights import asked, done
 from tests.fleet.test_doors import member
 from tests.parts import NOON
+from tests.telemetry.checks.probed import measured as measured_pairs
 
 pytestmark = pytest.mark.django_db
 
@@ -112,3 +114,26 @@ def test_it_costs_few_questions_and_knows_unknown_ones(
     client.force_login(member("admin"))
     assert client.post(f"/preflight/{preflight.pk}/").status_code == 405
     assert Preflight.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.0, "All pairs are compared as one class"),
+        (1.5, "inferred: pairs are fast within a group"),
+    ],
+)
+def test_it_says_which_classes_of_pairs_were_compared(
+    page: Page, client: Client, ratio: float, text: str
+) -> None:
+    preflight = done(faults=())
+    bed = replace(probed_nodes(preflight), rack_ratio=ratio, n_racks=4)
+    measured = measured_pairs(bed)
+    preflight.nodes.all().delete()
+    preflight.measured = pack(measured)
+    store_verdict(preflight, measured, now=NOON)
+    preflight.save()
+
+    assert text in page(f"/preflight/{preflight.pk}/")
+    racks = client.get(f"/api/v1/preflights/{preflight.pk}").json()["racks"]
+    assert (racks is None) == (ratio == 1.0)

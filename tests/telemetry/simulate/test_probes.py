@@ -37,6 +37,21 @@ def test_a_pair_measures_the_same_in_other_company_and_order() -> None:
     )
 
 
+def test_pairs_across_racks_are_slower_by_the_given_ratios() -> None:
+    def measured(**ratios: float) -> tuple[ProbedNodes, dict[str, np.ndarray]]:
+        bed = ProbedNodes(FOUR, "trn1.32xlarge", 7, n_racks=2, **ratios)  # type: ignore[arg-type]
+        return bed, preflight.pairs(bed, *ALL)
+
+    bed, near = measured(rack_ratio=1.0)
+    _, far = measured(rack_ratio=1.5, rack_bandwidth_ratio=2.0)
+    is_across = bed.racks[ALL[0]] != bed.racks[ALL[1]]
+
+    assert 0 < is_across.sum() < len(is_across)
+    np.testing.assert_allclose(far["p50_s"] / near["p50_s"], np.where(is_across, 1.5, 1.0))
+    rate = "bandwidth_bytes_per_s"
+    np.testing.assert_allclose(far[rate] / near[rate], np.where(is_across, 0.5, 1.0))
+
+
 def test_one_sick_device_of_eight_shows_in_the_tail_and_not_in_the_median() -> None:
     well, sick = of(), of(ProbeFault(kind="efa_latency", node="a", device=1, magnitude=3.0))
 

@@ -40,11 +40,12 @@ def test_percentiles_are_taken_where_a_tool_prints_them() -> None:
 
 
 def test_counts_and_counters_are_known_where_told_and_unknown_elsewhere() -> None:
-    found = measured([("node__a.json", node(15, n_again=4)), ("node__b.json", b"{}")])
+    found = measured([("node__a.json", node(15, n_again=4)), ("node__b.json", b'{"rack": "r7"}')])
 
     np.testing.assert_array_equal(found.n_devices, [15, np.nan])
     np.testing.assert_array_equal(found.rest["retrans_pkts"], [4, np.nan])
     assert found.rest_s == 30
+    assert found.racks == ("", "r7")
 
 
 def test_a_healthy_group_passes_and_what_is_wrong_in_the_files_is_named() -> None:
