@@ -29,6 +29,7 @@ from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect import CalmCache, Finding
+from telemetry.ingest.timing import AHEAD_S
 from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.observation import arrived_until, observed, report_phases
 from telemetry.simulate.plan import Plan
@@ -475,7 +476,8 @@ def _firings(plans: tuple[Plan, ...], duration_s: int) -> Iterator[Firing]:
                 runs[name].phase = reported_phase(inputs[name], clock, before=runs[name].phase)
                 runs[name].save()
             for name, run in runs.items():
-                if run.phase == Run.Phase.COMPILING and inputs[name].step_reports:
+                is_reported = inputs[name].step_reports and not inputs[name].is_full
+                if is_reported and run.phase == Run.Phase.COMPILING:
                     train_from_first_step(run, stage.steps(name, since_s=_since_s(run)))
             firings.note(replay.look(second), at_s=second - EPOCH_S)
     yield from firings.all()
@@ -499,10 +501,12 @@ def reported_phase(inputs: Inputs, clock: RunClock, *, before: str) -> str:
 
 
 def train_from_first_step(run: Run, steps: StepBatch) -> None:
-    """Let a run train from the beginning of the first step that was reported since it started."""
-    if len(steps):
-        began_s = float(steps.ended_at_s[0] - steps.step_s[0])
-        run.phase, run.phase_since = Run.Phase.TRAINING, datetime.fromtimestamp(began_s, UTC)
+    """Let a run train from the beginning of the first step that began since it started."""
+    began_s = steps.ended_at_s - steps.step_s
+    began_s = began_s[began_s >= _since_s(run) - AHEAD_S]
+    if len(began_s):
+        run.phase = Run.Phase.TRAINING
+        run.phase_since = datetime.fromtimestamp(float(began_s[0]), UTC)
         run.save()
 
 

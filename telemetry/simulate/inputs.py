@@ -43,7 +43,7 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     report_every_s: Seconds = 0
     clock_skew_s: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0
     lost_ratio: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0
-    busy_while_waiting: bool = False
+    busy_while_waiting: bool = True
 
     @property
     def is_full(self) -> bool:
@@ -53,7 +53,7 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 FULL = Inputs()
 # What the live fleet is played with: power and counters would double what is stored.
-LIVE = msgspec.structs.replace(FULL, power=False, counters=False)
+LIVE = msgspec.structs.replace(FULL, power=False, counters=False, busy_while_waiting=False)
 OBSERVED = frozenset(Inputs.__struct_fields__) - {
     "tier",
     "power",

@@ -27,6 +27,8 @@ tp = 8
 seq_len = 4096
 global_batch = 64
 compile_s = 0
+[inputs]
+busy_while_waiting = false
 [[fault]]
 kind = "slow_core"
 node = "tiny-02"

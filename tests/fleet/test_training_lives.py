@@ -33,6 +33,8 @@ def play(
         "name": "lives",
         "duration_s": duration_s,
         "seed": 3,
+        # Cores that wait for others are idle here.
+        "inputs": {"busy_while_waiting": False},
         "run": [RUN | run],
         "fault": [usual | fault for fault in faults],
         "benign": [{"run": "llama"} | event for event in benign],

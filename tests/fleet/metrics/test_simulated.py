@@ -44,7 +44,15 @@ def sick(kind: str, node: str, device: int, magnitude: float) -> dict[str, Any]:
 
 def scraped(*faults: dict[str, Any]) -> dict[str, str]:
     """Play a run, and return its series as they are at each scrape."""
-    table = {"name": "x", "duration_s": LASTS_S, "seed": 3, "run": [RUN], "fault": [*faults]}
+    table = {
+        "name": "x",
+        "duration_s": LASTS_S,
+        "seed": 3,
+        # Cores that wait for others are idle here.
+        "inputs": {"busy_while_waiting": False},
+        "run": [RUN],
+        "fault": [*faults],
+    }
     (plan,) = scenario_of(table).plans(epoch_s=EPOCH_S)
     (shard,), clock = plan.shards, start_clock(plan)
     told: dict[str, list[str]] = defaultdict(list)

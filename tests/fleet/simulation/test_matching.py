@@ -110,9 +110,10 @@ def test_kinds_that_look_alike_are_one_cause(truth: Made, firing: Made) -> None:
 def test_a_class_is_right_where_the_inputs_cannot_tell_more() -> None:
     core = Fault(kind="slow_core", node="n", start_s=0, duration_s=60, magnitude=2)
     link = Fault(kind="efa_loss", node="n", start_s=0, duration_s=60, magnitude=0.1)
-    busy = msgspec.structs.replace(TIERS["agent_hooks"], busy_while_waiting=True)
+    busy = TIERS["agent_hooks"]
+    idle = msgspec.structs.replace(FULL, busy_while_waiting=False)
 
-    assert right_causes(core, FULL, is_one_core=False) == ("slow_core",)
+    assert right_causes(core, idle, is_one_core=False) == ("slow_core",)
     assert right_causes(core, busy, is_one_core=False) == ("slow_compute", "slow_core")
     assert right_causes(link, busy, is_one_core=False) == ("efa_loss",)
     assert right_causes(link, TIERS["hooks_only"], is_one_core=False) == ("efa_loss", "network")
