@@ -195,7 +195,11 @@ class AccessMiddleware(MiddlewareMixin):
         if name in PUBLIC_VIEWS or (match and API_NAMESPACE in match.namespaces):
             return None
         if name in SCRAPE_VIEWS and "Authorization" in request.headers:
-            return _refuse_token(request)
+            try:
+                check_token(bearer(request.headers["Authorization"]), Token.Scope.SCRAPE)
+            except TokenError as error:
+                return error.response()
+            return None
         if name == "readyz" and is_loopback(request):
             return None
         if request.user.is_authenticated or reads_anonymously(request):
@@ -207,14 +211,6 @@ def reads_anonymously(request: HttpRequest) -> bool:
     """Whether this request may read without sign-in: in the demo, on this machine."""
     allowed = settings.ANONYMOUS_READING and is_loopback(request)
     return allowed and request.method in SAFE_METHODS
-
-
-def _refuse_token(request: HttpRequest) -> HttpResponse | None:
-    try:
-        check_token(bearer(request.headers["Authorization"]), Token.Scope.SCRAPE)
-    except TokenError as error:
-        return error.response()
-    return None
 
 
 def _ask_to_sign_in(request: HttpRequest, *, scraped: bool) -> HttpResponse:

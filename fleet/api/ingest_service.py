@@ -115,7 +115,14 @@ def serve(requests: Sequence[IngestRequest]) -> None:
         for request in requests:
             if request.problem is None:
                 _read(request, arrivals)
-        _store(requests, hot, arrivals)
+        deliveries = [request.delivery for request in requests if request.delivery is not None]
+        n_refused_whole = sum(request.problem is not None for request in requests)
+        try:
+            store_batches(hot, deliveries, n_refused_whole=n_refused_whole)
+        except RedisError:
+            for delivery in deliveries:
+                arrivals.forget(delivery.node)
+            raise
     except RedisError as error:
         for request in requests:
             request.delivery, request.problem = None, request.problem or store_unavailable(error)
@@ -165,17 +172,6 @@ def _read(request: IngestRequest, arrivals: NodeIngest) -> None:
         request.problem = error
     except DatabaseError as error:
         request.problem = store_unavailable(error)
-
-
-def _store(requests: Sequence[IngestRequest], hot: HotStore, arrivals: NodeIngest) -> None:
-    deliveries = [request.delivery for request in requests if request.delivery is not None]
-    n_refused_whole = sum(request.problem is not None for request in requests)
-    try:
-        store_batches(hot, deliveries, n_refused_whole=n_refused_whole)
-    except RedisError:
-        for delivery in deliveries:
-            arrivals.forget(delivery.node)
-        raise
 
 
 @lru_cache(maxsize=4096)

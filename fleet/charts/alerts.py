@@ -127,11 +127,24 @@ def _beside_nodes(source: Source, node: Node, chart: NodeChart, window: Window) 
     is_hot = window.start >= hot - source.keep_s
     shown = peers[: MOST_PEERS if is_hot else MOST_PEERS_BY_MINUTE]
     lines, every_s = [], 1
+    t_s: IntArray | FloatArray = np.zeros(0)
     end = min(window.end, hot) if window.is_live else window.end
     if is_hot:
         t_s, columns = _seconds(source, [*shown, node], chart.metric, window.start, end)
     else:
-        t_s, columns, every_s = _minutes(source, [*shown, node], chart.metric, window.start, end)
+        columns, every_s = {}, 60
+        for each in [*shown, node]:
+            series = node_series(
+                source,
+                shard=each.shard,
+                node=each.name,
+                metric=chart.metric,
+                start=window.start,
+                end=end,
+            )
+            if series.values.shape[1]:
+                t_s, every_s = series.t_s, series.every_s
+                columns[each.name] = series.values[:, 0]
     for name, values in columns.items():
         lines.append(ChartLine(name, values, "bad" if name == node.name else "muted"))
     if node.name not in columns:
@@ -152,21 +165,6 @@ def _seconds(source: Source, nodes: Sequence[Node], metric: str, start: int, end
     return span.ticks, {
         node.name: values[:, known[node.name], 0] for node in nodes if node.name in known
     }
-
-
-def _minutes(
-    source: Source, nodes: Sequence[Node], metric: str, start: int, end: int
-) -> tuple[IntArray | FloatArray, Mapping[str, FloatArray], int]:
-    t_s: IntArray | FloatArray = np.zeros(0)
-    columns, every_s = {}, 60
-    for node in nodes:
-        series = node_series(
-            source, shard=node.shard, node=node.name, metric=metric, start=start, end=end
-        )
-        if series.values.shape[1]:
-            t_s, every_s = series.t_s, series.every_s
-            columns[node.name] = series.values[:, 0]
-    return t_s, columns, every_s
 
 
 BEFORE_S = 300
@@ -271,7 +269,10 @@ def alert_figure(
         culprit = culprit_charts(alert)[number - 1]
         figure = culprit_figure(source, alert, culprit, window, long_term=long_term)
     elif chart == "by-node":
-        figure = _by_node(alert)
+        shown = Evidence(alert.evidence).by_node
+        figure = Chart(
+            "ratio", [ChartLine("vCPUs", np.array(list(shown.values())))], labels=list(shown)
+        )
     elif chart == "workers":
         figure = _workers(source, alert, window)
     else:
@@ -286,11 +287,6 @@ def _usual(alert: Alert) -> Sequence[Mark]:
     evidence = Evidence(alert.evidence)
     usual_s = evidence.number("baseline_step_s") or evidence.number("usual_step_s")
     return [] if usual_s is None else [(usual_s, f"before {seconds(usual_s)}", "peers")]
-
-
-def _by_node(alert: Alert) -> Chart:
-    shown = Evidence(alert.evidence).by_node
-    return Chart("ratio", [ChartLine("vCPUs", np.array(list(shown.values())))], labels=list(shown))
 
 
 def _workers(source: Source, alert: Alert, window: Window) -> Chart | None:

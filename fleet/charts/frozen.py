@@ -179,7 +179,13 @@ def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
     past = [event for event in events if event.at <= at]
     snapshots = [event.snapshot for event in past if event.snapshot]
     if snapshots:
-        _restore(alert_at, snapshots[-1])
+        snapshot = snapshots[-1]
+        for name in SAID:
+            if name in snapshot:
+                setattr(alert_at, name, snapshot[name])
+        node = snapshot.get("node")
+        if node != (alert_at.node.name if alert_at.node else None):
+            alert_at.node = Node.objects.filter(name=node).first() if node else None
     alert_at.resolved_at = alert_at.acknowledged_at = None
     alert_at.acknowledged_by = alert_at.assigned_to = ""
     alert_at.assigned_at = alert_at.flapping_since = alert_at.quiet_since = alert_at.silence = None
@@ -187,15 +193,6 @@ def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
     for event in past:
         _replay(alert_at, event)
     return alert_at
-
-
-def _restore(alert_at: Alert, snapshot: dict[str, object]) -> None:
-    for name in SAID:
-        if name in snapshot:
-            setattr(alert_at, name, snapshot[name])
-    node = snapshot.get("node")
-    if node != (alert_at.node.name if alert_at.node else None):
-        alert_at.node = Node.objects.filter(name=node).first() if node else None
 
 
 def _replay(alert_at: Alert, event: AlertEvent) -> None:

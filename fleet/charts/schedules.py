@@ -27,7 +27,14 @@ def schedule_figure(
     by_days = request.by != "tokens"
     at = points.days if by_days else points.tokens
     if request.by == "saved":
-        lines = _lines("saved", _less(points.baseline, points.candidate))
+        lines = _lines(
+            "saved",
+            Curve(
+                points.baseline.usd - points.candidate.usd,
+                points.baseline.low - points.candidate.usd,
+                points.baseline.high - points.candidate.usd,
+            ),
+        )
     else:
         lines = [
             *_lines(planned[-1].label, points.candidate),
@@ -51,15 +58,6 @@ def _points(found: Projection, planned: tuple[Planned, ...], request: ScheduleRe
     if request.by != "tokens":
         return over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
     return over_tokens(baseline, candidate, np.linspace(0, found.tokens, N_POINTS))
-
-
-def _less(baseline: Curve, candidate: Curve) -> Curve:
-    """Return the savings by day; past spending is certain."""
-    return Curve(
-        baseline.usd - candidate.usd,
-        baseline.low - candidate.usd,
-        baseline.high - candidate.usd,
-    )
 
 
 def _lines(label: str, curve: Curve) -> list[dict[str, Any]]:

@@ -86,15 +86,11 @@ def _moment(query: Mapping[str, str], field: str) -> float:
     try:
         second = float(text)
     except ValueError:
-        second = _iso(field, text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise FieldError(field, "must be Unix seconds or ISO 8601") from None
+        second = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if not 0 <= second < 1e11:
         raise FieldError(field, "is no Unix second of this age")
     return second
-
-
-def _iso(field: str, text: str) -> float:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise FieldError(field, "must be Unix seconds or ISO 8601") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

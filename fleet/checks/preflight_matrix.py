@@ -132,11 +132,15 @@ def picture(worse: FloatArray) -> str:
     index = np.where(np.isnan(worse), 0, 1 + np.nan_to_num(scaled) * (N_SHADES - 1))
     rows = np.zeros((n, n + 1), dtype=np.uint8)  # each begins with its filter: none
     rows[:, 1:] = index.round().astype(np.uint8)
+    at = np.linspace(0, len(STOPS) - 1, N_SHADES)
+    shades = np.stack(
+        [np.interp(at, np.arange(len(STOPS)), channel) for channel in zip(*STOPS, strict=True)], 1
+    )
     body = b"".join(
         (
             b"\x89PNG\r\n\x1a\n",
             _chunk(b"IHDR", struct.pack(">IIBBBBB", n, n, 8, 3, 0, 0, 0)),
-            _chunk(b"PLTE", _palette()),
+            _chunk(b"PLTE", b"\x00\x00\x00" + shades.round().astype(np.uint8).tobytes()),
             _chunk(b"tRNS", b"\x00"),
             _chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)),
             _chunk(b"IEND", b""),
@@ -147,14 +151,6 @@ def picture(worse: FloatArray) -> str:
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def _palette() -> bytes:
-    at = np.linspace(0, len(STOPS) - 1, N_SHADES)
-    shades = np.stack(
-        [np.interp(at, np.arange(len(STOPS)), channel) for channel in zip(*STOPS, strict=True)], 1
-    )
-    return b"\x00\x00\x00" + shades.round().astype(np.uint8).tobytes()
 
 
 def _labels(nodes: Sequence[str], failed: set[str]) -> list[Label]:

@@ -9,7 +9,6 @@ from fleet.alerts import reconcile
 from fleet.checks.preflights import load_result
 from fleet.models import Alert, Annotation, Node, Preflight, Run
 from fleet.notifications.manual import record_change
-from telemetry.checks.preflight import PreflightResult
 from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.detect import RULES, Finding
 from telemetry.detect.causes import UNKNOWN
@@ -61,22 +60,20 @@ def missing_preflight_reason(names: Sequence[str], started_at: datetime) -> str:
     for preflight in Preflight.objects.good_at(started_at).defer("measured"):
         found = load_result(preflight)
         if found is not None and set(names) <= set(found.nodes):
-            return _objection(found, set(names), preflight)
+            wanted = set(names)
+            own = {t.node for t in found.own if t.verdict is not NodeVerdict.PASS}
+            if bad := sorted(own & wanted):
+                more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+                return f"Preflight {preflight.pk} did not pass {bad[0]}{more}."
+            for pair in found.pairs:
+                if {pair.node, pair.peer} <= wanted:
+                    return (
+                        f"Preflight {preflight.pk} allows only one of {pair.node} and {pair.peer}."
+                    )
+            if found.is_slow and set(found.chosen) <= wanted:
+                return f"In preflight {preflight.pk} the collective over these nodes was too slow."
+            return ""
     return NO_PREFLIGHT
-
-
-def _objection(found: PreflightResult, names: set[str], preflight: Preflight) -> str:
-    """Explain why a preflight did not pass a group of nodes."""
-    own = {t.node for t in found.own if t.verdict is not NodeVerdict.PASS}
-    if bad := sorted(own & names):
-        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-        return f"Preflight {preflight.pk} did not pass {bad[0]}{more}."
-    for pair in found.pairs:
-        if {pair.node, pair.peer} <= names:
-            return f"Preflight {preflight.pk} allows only one of {pair.node} and {pair.peer}."
-    if found.is_slow and set(found.chosen) <= names:
-        return f"In preflight {preflight.pk} the collective over these nodes was too slow."
-    return ""
 
 
 RULE = "preflight"

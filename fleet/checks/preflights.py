@@ -182,7 +182,16 @@ def request_preflight(
     check_names(names, take=take)
     known = Node.objects.in_bulk(list(names), field_name="name")
     is_free = can_inject_faults() if is_rehearsal is None else is_rehearsal
-    _check_simulated(names, known, is_free=is_free)
+    real = [node.name for node in known.values() if node.source != Node.Source.SIMULATED]
+    unknown = [name for name in names if name not in known]
+    if real:
+        raise FieldError(
+            "nodes",
+            f"{real[0]} is a real node: probe it on its host and judge the files, "
+            "`manage.py preflight FILES`; docs/preflight.md has the loop",
+        )
+    if unknown and not is_free:
+        raise FieldError("nodes", f"{unknown[0]} is no node of the fleet")
     kind = common_type(instance_type, known)
     if Preflight.objects.under_way().count() >= MAX_RUNNING:
         raise FieldError("nodes", f"{MAX_RUNNING} preflights are running; wait for one to end")
@@ -236,19 +245,6 @@ def common_type(given: str, known: dict[str, Node]) -> str:
 
 def can_inject_faults() -> bool:
     return bool(settings.DEMO or settings.ALLOW_DRILLS)
-
-
-def _check_simulated(names: Sequence[str], known: dict[str, Node], *, is_free: bool) -> None:
-    real = [node.name for node in known.values() if node.source != Node.Source.SIMULATED]
-    unknown = [name for name in names if name not in known]
-    if real:
-        raise FieldError(
-            "nodes",
-            f"{real[0]} is a real node: probe it on its host and judge the files, "
-            "`manage.py preflight FILES`; docs/preflight.md has the loop",
-        )
-    if unknown and not is_free:
-        raise FieldError("nodes", f"{unknown[0]} is no node of the fleet")
 
 
 def load_result(preflight: Preflight) -> PreflightResult | None:

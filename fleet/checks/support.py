@@ -156,24 +156,19 @@ def headline(n_operators: int, n_unsupported: int, n_unknown: int) -> str:
 
 def basis_of(judged: OperatorJudgement) -> str:
     if judged.basis is Basis.REPORT:
-        return _by_report(judged)
+        if judged.state is SupportState.SUPPORTED:
+            return "the compiler took it" + (
+                "" if judged.is_listed else "; the published list lacks it"
+            )
+        times = f"{judged.n_failed:,} of {judged.n_tried:,} uses"
+        refused = "it" if judged.n_failed == judged.n_tried else times
+        detail = f" ({judged.detail})" if judged.detail else ""
+        return f"the compiler refused {refused}{detail}" + (
+            "; the published list has it, but its word stands" if judged.is_listed else ""
+        )
     if judged.basis is Basis.NONE and is_custom(judged.name):
         return "an operator of your own: nothing published can know it"
     return WHY[judged.basis].format(detail=judged.detail)
-
-
-def _by_report(judged: OperatorJudgement) -> str:
-    if judged.state is SupportState.SUPPORTED:
-        return "the compiler took it" + (
-            "" if judged.is_listed else "; the published list lacks it"
-        )
-    all_of = judged.n_failed == judged.n_tried
-    times = f"{judged.n_failed:,} of {judged.n_tried:,} uses"
-    said = f"the compiler refused {'it' if all_of else times}"
-    told = f" ({judged.detail})" if judged.detail else ""
-    return f"{said}{told}" + (
-        "; the published list has it, but its word stands" if judged.is_listed else ""
-    )
 
 
 def remedy(judged: OperatorJudgement) -> str:

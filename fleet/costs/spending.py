@@ -143,11 +143,7 @@ def state_of(run: Run) -> SpendingState:
         return SpendingState(run.started_at.timestamp(), run.step_shift, run.last_step)
     again = tuple((low, high) for low, high in kept["again"])
     state = SpendingState(**kept | {"again": again, "tokens": tuple(kept["tokens"])})
-    return _with_restart(state, run)
-
-
-def _with_restart(state: SpendingState, run: Run) -> SpendingState:
-    """Note the steps that a restart since the last look trains again."""
+    # A restart since the last look trains these steps again.
     lost, again = run.step_shift - state.shift, state.again
     if lost > 0:
         begin = max([state.seen_step, *(high for _, high in again)])
@@ -260,28 +256,23 @@ def keep(source: Source, run: Run, *, now: datetime) -> None:
     late_s = 0.0 if run.finished_at else LATE_S
     steps, stretch = _stretch(source, run, state, run.paid_by(now).timestamp() - late_s, now=now)
     if len(steps) and (state.warm_step is not None or run.finished_at or _has_head(steps)):
-        state = _added(run, state, steps, stretch)
+        edges_s, until_s = run.rates.from_s, float(steps.ended_at_s[-1])
+        up_to = replace(stretch, end_s=until_s, goes_on=False)
+        more = spent(steps, up_to, edges_s=edges_s)
+        last_step = int(steps.step[-1])
+        state = replace(
+            state,
+            until_s=until_s,
+            last_step=last_step,
+            warm_step=stretch.warm_step,
+            again=tuple(span for span in state.again if span[1] > last_step),
+            seconds=state.with_spent(more, edges_s),
+            tokens=tuple((more.tokens + state.tokens).tolist()),
+        )
     # As JSON gives it back, so that what has not changed is not written.
     kept = json.loads(json.dumps(asdict(state)))
     if kept != run.spending:
         Run.objects.filter(pk=run.pk).update(spending=kept)
-
-
-def _added(run: Run, state: SpendingState, steps: StepBatch, stretch: TimeSlice) -> SpendingState:
-    """Return the account with its newest steps."""
-    edges_s, until_s = run.rates.from_s, float(steps.ended_at_s[-1])
-    up_to = replace(stretch, end_s=until_s, goes_on=False)
-    more = spent(steps, up_to, edges_s=edges_s)
-    last_step = int(steps.step[-1])
-    return replace(
-        state,
-        until_s=until_s,
-        last_step=last_step,
-        warm_step=stretch.warm_step,
-        again=tuple(span for span in state.again if span[1] > last_step),
-        seconds=state.with_spent(more, edges_s),
-        tokens=tuple((more.tokens + state.tokens).tolist()),
-    )
 
 
 def usd_between(run: Run, start: datetime, end: datetime) -> float:

@@ -268,10 +268,6 @@ def step_times(
         found = StepTimes(started_at.timestamp() + lasted_s, BY_START)
     else:
         found = StepTimes(file_s - lasted_s[-1:].sum() + lasted_s, BY_FILE)
-    return _within_retention(found, now_s=now_s, keep_days=keep_days)
-
-
-def _within_retention(found: StepTimes, *, now_s: float, keep_days: float) -> StepTimes:
     if not len(found.ended_at_s):
         return found
     newest_s = float(found.ended_at_s[-1])
@@ -308,7 +304,31 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
     )
     annotate_errors(run, log.errors, moved_s=times.moved_s)
     kept, _ = ReadLog.objects.update_or_create(
-        run=run, defaults=_log_fields(log, steps, times, options, now=now)
+        run=run,
+        defaults={
+            "file": options.file[:200],
+            "imported_at": now,
+            "family": log.family,
+            "is_dated": times.by == BY_LOG and not times.moved_s,
+            "n_steps": len(steps),
+            "n_lines": log.n_lines,
+            "n_other": log.n_other,
+            "n_damaged": log.n_damaged,
+            "curves": pack_curves(curves_of(steps, times.ended_at_s)),
+            "details": {
+                "understood": dict(log.understood),
+                "others": [asdict(example) for example in log.others],
+                "damaged": [asdict(example) for example in log.damaged],
+                "n_again": log.steps.n_retrained,
+                "n_left_out": log.n_left_out,
+                "n_guessed": log.n_guessed,
+                "n_untimed": int(np.isnan(steps.step_s).sum()),
+                "n_errors": len(log.errors),
+                "how": steps.how,
+                "placed_by": times.by,
+                "why_moved": times.why_moved,
+            },
+        },
     )
     return kept
 
@@ -412,35 +432,6 @@ def _price(options: LogOptions, began: datetime) -> dict[str, Any]:
 def n_tokens(steps: LoggedSteps) -> int | None:
     total = float((steps.tokens * steps.weight).sum()) if len(steps) else math.nan
     return round(total) if math.isfinite(total) and total <= MAX_RUN_TOKENS else None
-
-
-def _log_fields(
-    log: Log, steps: LoggedSteps, times: StepTimes, options: LogOptions, *, now: datetime
-) -> dict[str, Any]:
-    return {
-        "file": options.file[:200],
-        "imported_at": now,
-        "family": log.family,
-        "is_dated": times.by == BY_LOG and not times.moved_s,
-        "n_steps": len(steps),
-        "n_lines": log.n_lines,
-        "n_other": log.n_other,
-        "n_damaged": log.n_damaged,
-        "curves": pack_curves(curves_of(steps, times.ended_at_s)),
-        "details": {
-            "understood": dict(log.understood),
-            "others": [asdict(example) for example in log.others],
-            "damaged": [asdict(example) for example in log.damaged],
-            "n_again": log.steps.n_retrained,
-            "n_left_out": log.n_left_out,
-            "n_guessed": log.n_guessed,
-            "n_untimed": int(np.isnan(steps.step_s).sum()),
-            "n_errors": len(log.errors),
-            "how": steps.how,
-            "placed_by": times.by,
-            "why_moved": times.why_moved,
-        },
-    }
 
 
 def headline(run: Run, log: ReadLog, step_s: float | None) -> SafeString:

@@ -35,7 +35,10 @@ class PipeIngest:
         """Store a file's reports end to end, from ``start_s`` on, or so that they end now."""
         now_s = time.time()
         with path.open("rb") as file:
-            covered = [_covered_s(lines) for lines in read_groups(file)]
+            covered = [
+                sum(reading.period_s for _, reading in read_lines(lines)[0])
+                for lines in read_groups(file)
+            ]
             end_s = now_s - sum(covered) if start_s is None else start_s
             file.seek(0)
             groups = _numbered(read_groups(file))
@@ -76,8 +79,3 @@ def _numbered(groups: Iterator[list[bytes]]) -> Iterator[tuple[int, list[bytes]]
     for lines in groups:
         yield number, lines
         number += len(lines)
-
-
-def _covered_s(lines: Sequence[bytes]) -> float:
-    """Return how many seconds the reports of these lines cover."""
-    return sum(reading.period_s for _, reading in read_lines(lines)[0])

@@ -111,7 +111,18 @@ def _price(report: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]
     A changed price or number of nodes applies from now on; past cost is unchanged.
     """
     if run is None or not is_priced(run):
-        return _first_price(report, run, now=now)
+        if report.usd_per_node_hour:
+            return {"usd_per_node_hour": report.usd_per_node_hour, "price_basis": AS_REPORTED}
+        at = datetime.fromtimestamp(report.at, UTC) if report.at else now
+        began = run.started_at if run else min(at, now)
+        kept = run or Run(n_nodes=1)
+        found = opening_price(
+            kept.team if report.team is None else report.team,
+            report.instance_type or kept.instance_type,
+            n_nodes=report.n_nodes or kept.n_nodes,
+            began=began,
+        )
+        return found if found["usd_per_node_hour"] or found["tariff"] else {}
     tariff = run.tariff
     if report.n_nodes not in (None, run.n_nodes):
         tariff = with_nodes(run, report.n_nodes or 0, now=now)
@@ -120,21 +131,6 @@ def _price(report: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]
         held = Run(n_nodes=report.n_nodes or run.n_nodes, tariff=tariff or entries(run))
         tariff = with_prices(held, [(now, usd, AS_REPORTED)], now=now)
     return {} if tariff == run.tariff else {"tariff": tariff}
-
-
-def _first_price(report: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]:
-    if report.usd_per_node_hour:
-        return {"usd_per_node_hour": report.usd_per_node_hour, "price_basis": AS_REPORTED}
-    at = datetime.fromtimestamp(report.at, UTC) if report.at else now
-    began = run.started_at if run else min(at, now)
-    kept = run or Run(n_nodes=1)
-    found = opening_price(
-        kept.team if report.team is None else report.team,
-        report.instance_type or kept.instance_type,
-        n_nodes=report.n_nodes or kept.n_nodes,
-        began=began,
-    )
-    return found if found["usd_per_node_hour"] or found["tariff"] else {}
 
 
 def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:

@@ -84,7 +84,10 @@ def described_model(name: str, given: Mapping[str, Any]) -> Model | None:
     shape.setdefault("kv_heads", shape["heads"])
     shape |= {"name": name, "source": "as given", "date": "as given"}
     found = msgspec.convert(shape, Model)
-    _check_heads(found)
+    if found.hidden % found.heads:
+        raise FieldError("heads", f"{found.heads} must divide hidden {found.hidden}")
+    if found.heads % found.kv_heads:
+        raise FieldError("kv_heads", f"{found.kv_heads} must divide heads {found.heads}")
     return found
 
 
@@ -98,10 +101,3 @@ def _check(given: Mapping[str, Any]) -> None:
     for flag, value in given.items():
         if not isfinite(value) or not 0 < value <= MOST:
             raise FieldError(flag, f"{value!r} is out of range; give above 0, up to {MOST:,}")
-
-
-def _check_heads(found: Model) -> None:
-    if found.hidden % found.heads:
-        raise FieldError("heads", f"{found.heads} must divide hidden {found.hidden}")
-    if found.heads % found.kv_heads:
-        raise FieldError("kv_heads", f"{found.kv_heads} must divide heads {found.heads}")

@@ -84,6 +84,24 @@ class Dashboard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def as_json(self, url: str) -> Json:
         """Return Grafana's JSON; ``url`` is the default of the variable for trnwatch's URL."""
+        link = {
+            "type": "link",
+            "title": "trnwatch",
+            "tooltip": "The same in trnwatch, with causes and culprits",
+            "icon": "external link",
+            "tags": [],
+            "url": "${trnwatch}" + self.page,
+            "targetBlank": True,
+        }
+        others = {
+            "type": "dashboards",
+            "title": "trnwatch dashboards",
+            "tags": ["trnwatch"],
+            "asDropdown": True,
+            "targetBlank": False,
+            "includeVars": True,
+            "keepTime": True,
+        }
         return {
             "uid": self.uid,
             "title": self.title,
@@ -96,7 +114,7 @@ class Dashboard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "timezone": "",
             "refresh": "30s",
             "time": {"from": "now-1h", "to": "now"},
-            "links": _links(self.page),
+            "links": [link, others],
             "templating": {"list": [*_given(url), *map(_variable, self.choices)]},
             "annotations": {"list": []},
             "panels": list(_panels(self.rows)),
@@ -115,28 +133,6 @@ def dashboard_files(url: str = EXAMPLE_URL) -> dict[str, str]:
         f"trnwatch-{name}.json": json.dumps(board.as_json(url), indent=2) + "\n"
         for name, board in dashboards().items()
     }
-
-
-def _links(page: str) -> list[Json]:
-    link = {
-        "type": "link",
-        "title": "trnwatch",
-        "tooltip": "The same in trnwatch, with causes and culprits",
-        "icon": "external link",
-        "tags": [],
-        "url": "${trnwatch}" + page,
-        "targetBlank": True,
-    }
-    others = {
-        "type": "dashboards",
-        "title": "trnwatch dashboards",
-        "tags": ["trnwatch"],
-        "asDropdown": True,
-        "targetBlank": False,
-        "includeVars": True,
-        "keepTime": True,
-    }
-    return [link, others]
 
 
 def _given(url: str) -> list[Json]:

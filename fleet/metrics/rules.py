@@ -9,7 +9,7 @@ import yaml
 
 from fleet.costs.drift import UNRELATED
 from fleet.runs.summaries import LATE_AFTER_S
-from telemetry.detect.rules import RULES, Query, Rule, Severity
+from telemetry.detect.rules import RULES, Rule, Severity
 
 Recording = tuple[str, str]
 
@@ -328,7 +328,21 @@ def rule_file(url: str = EXAMPLE_URL) -> str:
         "trnwatch-fleet": recordings(fleet_recordings()),
         "trnwatch-money": recordings(cost_recordings()),
         "trnwatch-alerts": [alert for rule in RULES.values() for alert in alerts(rule, url)],
-        "trnwatch-service": [_service_alert(alert, url) for alert in SERVICE_ALERTS.values()],
+        "trnwatch-service": [
+            {
+                "alert": alert.name,
+                "expr": alert.expr,
+                **_times(alert.for_s, 0),
+                "labels": {"severity": alert.severity, "rule": alert.name},
+                "annotations": {
+                    "summary": alert.title,
+                    "description": alert.description,
+                    "runbook_url": f"{url}/runbooks/{alert.runbook}/",
+                    "dashboard": f"{url}/",
+                },
+            }
+            for alert in SERVICE_ALERTS.values()
+        ],
     }
     intervals = {"trnwatch-money": {"interval": f"{COST_INTERVAL_S}s"}}
     named = [
@@ -354,56 +368,33 @@ def recordings(rules: Iterable[Recording]) -> list[dict[str, Any]]:
 def alerts(rule: Rule, url: str) -> Iterator[dict[str, Any]]:
     """Yield a rule's alerts: its own queries, or the count of trnwatch's alerts."""
     if not rule.queries:
-        yield _count_alert(rule, url)
+        # PromQL cannot express this rule, so it watches trnwatch's own alerts.
+        yield {
+            "alert": rule.name,
+            "expr": f'max by (rule, severity) (trnwatch_alerts_firing{{rule="{rule.name}"}}) > 0',
+            **_times(0, 120),
+            "labels": {"severity": "{{ $labels.severity }}", "rule": rule.name},
+            "annotations": {
+                "summary": rule.title,
+                "description": f"{rule.help} {{{{ $value }}}} firing; see trnwatch for details.",
+                "runbook_url": f"{url}/runbooks/{rule.name}/",
+                "dashboard": f"{url}/alerts/?rule={rule.name}",
+            },
+        }
     for query in rule.queries:
-        yield _query_alert(rule, query, url)
-
-
-def _query_alert(rule: Rule, query: Query, url: str) -> dict[str, Any]:
-    says = rule.filled(query.says)
-    return {
-        "alert": rule.name,
-        "expr": rule.filled(query.expr).strip(),
-        **_times(rule.seconds(query.for_s), rule.seconds(query.keep_s)),
-        "labels": {"severity": query.severity or rule.severity, "rule": rule.name},
-        "annotations": {
-            "summary": f"{rule.title}{SUBJECT_SUFFIX[rule.subject]}",
-            "description": f"{rule.help} {says}",
-            "runbook_url": f"{url}/runbooks/{rule.name}/",
-            "dashboard": f"{url}{PAGES[rule.subject]}",
-        },
-    }
-
-
-def _count_alert(rule: Rule, url: str) -> dict[str, Any]:
-    """Build an alert on trnwatch's own alerts, for a rule that PromQL cannot express."""
-    return {
-        "alert": rule.name,
-        "expr": f'max by (rule, severity) (trnwatch_alerts_firing{{rule="{rule.name}"}}) > 0',
-        **_times(0, 120),
-        "labels": {"severity": "{{ $labels.severity }}", "rule": rule.name},
-        "annotations": {
-            "summary": rule.title,
-            "description": f"{rule.help} {{{{ $value }}}} firing; see trnwatch for details.",
-            "runbook_url": f"{url}/runbooks/{rule.name}/",
-            "dashboard": f"{url}/alerts/?rule={rule.name}",
-        },
-    }
-
-
-def _service_alert(alert: ServiceAlert, url: str) -> dict[str, Any]:
-    return {
-        "alert": alert.name,
-        "expr": alert.expr,
-        **_times(alert.for_s, 0),
-        "labels": {"severity": alert.severity, "rule": alert.name},
-        "annotations": {
-            "summary": alert.title,
-            "description": alert.description,
-            "runbook_url": f"{url}/runbooks/{alert.runbook}/",
-            "dashboard": f"{url}/",
-        },
-    }
+        says = rule.filled(query.says)
+        yield {
+            "alert": rule.name,
+            "expr": rule.filled(query.expr).strip(),
+            **_times(rule.seconds(query.for_s), rule.seconds(query.keep_s)),
+            "labels": {"severity": query.severity or rule.severity, "rule": rule.name},
+            "annotations": {
+                "summary": f"{rule.title}{SUBJECT_SUFFIX[rule.subject]}",
+                "description": f"{rule.help} {says}",
+                "runbook_url": f"{url}/runbooks/{rule.name}/",
+                "dashboard": f"{url}{PAGES[rule.subject]}",
+            },
+        }
 
 
 def _times(for_s: float, keep_s: float) -> dict[str, Any]:

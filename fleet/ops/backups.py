@@ -124,7 +124,17 @@ class PostgreSQL:
         found = client_program(program)
         if found is None:
             raise BackupError(f"{program} is not installed: install PostgreSQL's client programs.")
-        command: Sequence[str] = [found, "--no-password", *self._where(), *map(str, arguments)]
+        options = {"--host": "HOST", "--port": "PORT", "--username": "USER", "--dbname": "NAME"}
+        command: Sequence[str] = [
+            found,
+            "--no-password",
+            *[
+                f"{option}={self._database[field]}"
+                for option, field in options.items()
+                if self._database.get(field)
+            ],
+            *map(str, arguments),
+        ]
         environment = dict(os.environ) | {"PGPASSWORD": str(self._database.get("PASSWORD") or "")}
         done = subprocess.run(  # noqa: S603  # a program of PostgreSQL's, without a shell
             command, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
@@ -132,14 +142,6 @@ class PostgreSQL:
         if done.returncode:
             lines = (done.stderr.strip() or f"it ended with {done.returncode}").splitlines()
             raise BackupError(f"{program}: {' '.join(lines[:3])}")
-
-    def _where(self) -> list[str]:
-        options = {"--host": "HOST", "--port": "PORT", "--username": "USER", "--dbname": "NAME"}
-        return [
-            f"{option}={self._database[field]}"
-            for option, field in options.items()
-            if self._database.get(field)
-        ]
 
 
 def client_program(name: str) -> str | None:
@@ -197,9 +199,18 @@ def read(path: Path, copy: Path) -> Manifest:
     """Read a backup's manifest, and extract its database to ``copy``; raises if damaged."""
     try:
         with tarfile.open(path, mode="r:gz") as tar:
-            manifest = _manifest(_member(tar, MANIFEST).read(MAX_MANIFEST_BYTES))
+            manifest = Manifest(**json.loads(_member(tar, MANIFEST).read(MAX_MANIFEST_BYTES)))
+            if manifest.format != FORMAT:
+                raise ValueError(
+                    f"its format is {manifest.format}, and this release reads {FORMAT}"
+                )
             with copy.open("wb") as target:
-                sha256 = _copy_with_sum(_member(tar, DATABASE), target)
+                source = _member(tar, DATABASE)
+                digest = hashlib.sha256()
+                while chunk := source.read(CHUNK_BYTES):
+                    digest.update(chunk)
+                    target.write(chunk)
+                sha256 = digest.hexdigest()
     except (OSError, EOFError, tarfile.TarError, KeyError, TypeError, ValueError) as error:
         raise BackupError(f"{path} is not a complete backup of trnwatch: {error}.") from error
     if sha256 != manifest.sha256:
@@ -212,27 +223,11 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _manifest(text: bytes) -> Manifest:
-    manifest = Manifest(**json.loads(text))
-    if manifest.format != FORMAT:
-        raise ValueError(f"its format is {manifest.format}, and this release reads {FORMAT}")
-    return manifest
-
-
 def _member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
     file = tar.extractfile(tar.getmember(name))
     if file is None:
         raise ValueError(f"{name} is not in it")
     return file
-
-
-def _copy_with_sum(source: IO[bytes], target: IO[bytes]) -> str:
-    """Copy everything, and return its SHA-256."""
-    digest = hashlib.sha256()
-    while chunk := source.read(CHUNK_BYTES):
-        digest.update(chunk)
-        target.write(chunk)
-    return digest.hexdigest()
 
 
 # A database with rows in these tables is overwritten only with --replace.
@@ -254,7 +249,9 @@ def back_up(path: Path, *, now: datetime) -> Manifest:
             version=VERSION,
             engine=engine.name,
             made_at=now.isoformat(timespec="seconds"),
-            migrations=_applied(),
+            migrations=sorted(
+                ".".join(key) for key in MigrationLoader(connection).applied_migrations
+            ),
             sha256=sha256_of(copy),
             n_bytes=copy.stat().st_size,
         )
@@ -291,10 +288,6 @@ def restore(path: Path, *, replaces: bool) -> Manifest:
 def missing_migrations(manifest: Manifest) -> int:
     """Count the migrations that this release would apply to what was restored."""
     return len(_known() - set(manifest.migrations))
-
-
-def _applied() -> list[str]:
-    return sorted(".".join(key) for key in MigrationLoader(connection).applied_migrations)
 
 
 def _known() -> set[str]:

@@ -251,19 +251,14 @@ def migrate_if_needed() -> int:
 def collect_static_if_needed(folder: Path) -> bool:
     """Collect the static files into ``folder``, unless none has changed since the last time."""
     mark = folder.with_name(f"{folder.name}.mark")
-    now = _fingerprint()
-    if folder.is_dir() and mark.exists() and mark.read_text() == now:
-        return False
-    call_command("collectstatic", verbosity=0, interactive=False, clear=True)
-    mark.write_text(now)
-    return True
-
-
-def _fingerprint() -> str:
-    """Return a digest of name, size and modification time of every static file."""
     digest = hashlib.sha256()
     for finder in get_finders():
         for name, storage in finder.list([]):
             facts = Path(storage.path(name)).stat()
             digest.update(f"{name}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
+    now = digest.hexdigest()
+    if folder.is_dir() and mark.exists() and mark.read_text() == now:
+        return False
+    call_command("collectstatic", verbosity=0, interactive=False, clear=True)
+    mark.write_text(now)
+    return True

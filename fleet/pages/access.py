@@ -7,7 +7,7 @@ from django.contrib import messages
 from django.contrib.auth import login, logout
 from django.contrib.auth.forms import AuthenticationForm, UsernameField
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
@@ -57,9 +57,19 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _page(request, form, target, status=422)
     attempt.succeeded()
-    login(request, form.get_user())
+    user = form.get_user()
+    login(request, user)
     response = redirect(target)
-    _remember_device(response, form.get_user())
+    response.set_signed_cookie(
+        DEVICE_COOKIE,
+        f"{secrets.token_hex(16)}.{user.get_session_auth_hash()}",
+        salt=_salt(user.get_username()),
+        max_age=DEVICE_COOKIE_AGE_S,
+        path=reverse("sign-in"),
+        secure=settings.SESSION_COOKIE_SECURE,
+        httponly=True,
+        samesite="Lax",
+    )
     return response
 
 
@@ -94,19 +104,6 @@ def _device(request: HttpRequest, account: str) -> str:
     user = User.objects.filter(username=account, is_active=True).first()
     known = user is not None and constant_time_compare(session_hash, user.get_session_auth_hash())
     return device if known else ""
-
-
-def _remember_device(response: HttpResponseBase, user: User) -> None:
-    response.set_signed_cookie(
-        DEVICE_COOKIE,
-        f"{secrets.token_hex(16)}.{user.get_session_auth_hash()}",
-        salt=_salt(user.get_username()),
-        max_age=DEVICE_COOKIE_AGE_S,
-        path=reverse("sign-in"),
-        secure=settings.SESSION_COOKIE_SECURE,
-        httponly=True,
-        samesite="Lax",
-    )
 
 
 def _salt(account: str) -> str:

@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import numpy as np
-from django.db.models import IntegerField, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import IntegerField, OuterRef, Q, Subquery, Value
 from numpy.typing import NDArray
 
 from fleet.alerts.text import cause_name, headline, part_name
@@ -343,23 +342,24 @@ def _annotations_and_drills(alert: Alert, until: datetime) -> Iterable[RecentCha
         "at", "kind", "text", "by", "node__name", "device", "is_drill"
     )
     if alert.is_drill:
-        rows = rows.union(_drills(alert, until), all=True)
+        drills = InjectedFault.objects.filter(
+            run=alert.run_id, starts_at__lte=until, ends_at__gte=alert.onset_at - SEEN_BEFORE
+        )
+        by_users = drills.exclude(injected_by="").annotate(
+            text=Value(""), is_drill=Value(value=True)
+        )
+        rows = rows.union(
+            by_users.order_by().values_list(
+                "starts_at", "kind", "text", "injected_by", "node__name", "device", "is_drill"
+            ),
+            all=True,
+        )
     for at, kind, text, by, node, device, is_drill in rows:
         if is_drill:
             yield RecentChange(at, "drill", _fault(kind, node, device), by)
         else:
             is_elsewhere = node is not None and node != (alert.node.name if alert.node else None)
             yield RecentChange(at, kind, f"{node}: {text}" if is_elsewhere else text, by)
-
-
-def _drills(alert: Alert, until: datetime) -> QuerySet[InjectedFault, tuple[Any, ...]]:
-    drills = InjectedFault.objects.filter(
-        run=alert.run_id, starts_at__lte=until, ends_at__gte=alert.onset_at - SEEN_BEFORE
-    )
-    by_users = drills.exclude(injected_by="").annotate(text=Value(""), is_drill=Value(value=True))
-    return by_users.order_by().values_list(
-        "starts_at", "kind", "text", "injected_by", "node__name", "device", "is_drill"
-    )
 
 
 def _fault(kind: str, node: str | None, device: int | None) -> str:

@@ -1,7 +1,7 @@
 """The alert list, the page of one alert, its post-mortem."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,11 +17,10 @@ from django.views.decorators.http import require_safe
 from fleet.alerts.text import AlertText, facts, ruled_out
 from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.frozen import figures_of, frozen_link, parse_moment, with_worst, written
-from fleet.models import Alert, AlertEvent, Run
+from fleet.models import Alert, Run
 from fleet.models.alert import AlertHistory, AlertQuerySet
 from fleet.pages.alert_context import (
     COMMENT_KINDS,
-    RecentChange,
     changes_of,
     neighbours_of,
     nth_this_week,
@@ -238,13 +237,17 @@ def alert_post_mortem(request: HtmxRequest, pk: int) -> HttpResponse:
     similar = similar_alerts(alert, neighbours)
     changes = changes_of(hot, alert, neighbours, now=now)
     acknowledged = next((event for event in events if event.kind == event.Kind.ACKNOWLEDGED), None)
+    # What happened: when, kind, text, by whom.
+    rows = [(alert.onset_at, "began", "", "")]
+    rows += [(e.at, e.get_kind_display().lower(), e.text, e.by) for e in events]
+    rows += [(c.at, c.kind, c.text, c.by) for c in changes]
     context |= {
         "text": AlertText(alert, now),
         "root": request.build_absolute_uri("/").rstrip("/"),
         "fired_after": alert.fired_at - alert.onset_at,
         "acknowledged": acknowledged,
         "acknowledged_after": acknowledged and acknowledged.at - alert.fired_at,
-        "timeline": _timeline(alert, events, changes),
+        "timeline": sorted(rows, key=lambda row: row[0]),
         "facts": facts(alert, recurring=similar.recurring),
         "figures": figures_of(hot, alert, now=now),
         "frozen_link": frozen_link(alert, at=alert.resolved_at or now),
@@ -259,13 +262,3 @@ def alert_post_mortem(request: HtmxRequest, pk: int) -> HttpResponse:
         "Cache-Control": "no-store",
     }
     return HttpResponse(text, "text/markdown; charset=utf-8", headers=headers)
-
-
-def _timeline(
-    alert: Alert, events: Sequence[AlertEvent], changes: Sequence[RecentChange]
-) -> list[tuple[datetime, str, str, str]]:
-    """Return what happened in order of time: when, kind, text, by whom."""
-    rows = [(alert.onset_at, "began", "", "")]
-    rows += [(e.at, e.get_kind_display().lower(), e.text, e.by) for e in events]
-    rows += [(c.at, c.kind, c.text, c.by) for c in changes]
-    return sorted(rows, key=lambda row: row[0])

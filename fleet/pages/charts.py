@@ -1,7 +1,7 @@
 """The data of charts, as JSON or as an HTML table: one address per chart."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
@@ -150,7 +150,7 @@ def _answer(
 ) -> HttpResponse:
     now = timezone.now()
     try:
-        own = None if _asks(request.GET) else default
+        own = None if any(field in request.GET for field in ("window", "from", "to")) else default
         window = own or window_of(request.GET.dict(), now=now)
     except FieldError as error:
         refusal = {"error": {"field": error.field, "message": error.message}}
@@ -160,10 +160,6 @@ def _answer(
     response = chart_table(request, body) or _cached(request, body, window, now=now)
     patch_vary_headers(response, ["Accept"])
     return response
-
-
-def _asks(query: Mapping[str, str]) -> bool:
-    return any(field in query for field in ("window", "from", "to"))
 
 
 def _cached(request: HttpRequest, body: bytes, window: Window, *, now: datetime) -> HttpResponse:

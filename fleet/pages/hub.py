@@ -127,15 +127,12 @@ class Hub:
             while asyncio.get_running_loop().time() < ends_at:
                 yield await watcher.read()
         finally:
-            self._leave(room, watcher)
-
-    def _leave(self, room: Room, watcher: Watcher) -> None:
-        room.watchers.discard(watcher)
-        if not room.watchers:
-            self._rooms.pop(room.topic.key, None)
-        if not self._rooms and self._task is not None:
-            self._task.cancel()
-            self._task = None
+            room.watchers.discard(watcher)
+            if not room.watchers:
+                self._rooms.pop(room.topic.key, None)
+            if not self._rooms and self._task is not None:
+                self._task.cancel()
+                self._task = None
 
     async def _run(self) -> None:
         async with contextlib.aclosing(self._ticks()) as ticks:

@@ -25,7 +25,6 @@ from fleet.pages.hub import CrowdedError, Hub
 from fleet.pages.topics import (
     TOPICS,
     Events,
-    LiveTopic,
     UnknownTopicError,
     as_json,
     event,
@@ -56,7 +55,9 @@ async def live(request: HttpRequest) -> HttpResponseBase:
     }
     try:
         topic = live_topic(TOPICS, request.GET.get("topic", ""), filters)
-        await _check_role(request, topic)
+        role = topic.topic.role
+        if role != ROLES[0] and not await sync_to_async(has_role)(request.user, role):
+            raise PermissionDenied(f"This needs the role {role}.")
         events = await hub().glance(topic)
     except UnknownTopicError as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
@@ -71,12 +72,6 @@ async def live(request: HttpRequest) -> HttpResponseBase:
         content_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
-
-
-async def _check_role(request: HttpRequest, topic: LiveTopic) -> None:
-    role = topic.topic.role
-    if role != ROLES[0] and not await sync_to_async(has_role)(request.user, role):
-        raise PermissionDenied(f"This needs the role {role}.")
 
 
 def hub() -> Hub:

@@ -227,7 +227,9 @@ def receiver_edit(request: HtmxRequest, pk: int) -> HttpResponse:
     if request.method != "POST":
         return _form(request, ReceiverForm(receiver.kind, receiver))
     if request.POST.get("action") in {"on", "off"}:
-        return _switch(request, receiver, is_on=request.POST["action"] == "on")
+        is_on = request.POST["action"] == "on"
+        Receiver.objects.filter(pk=receiver.pk).update(is_enabled=is_on)
+        return _done(request, f"switched the receiver {receiver} {'on' if is_on else 'off'}")
     if request.POST.get("action") == "delete":
         return _delete(request, receiver)
     form = ReceiverForm(receiver.kind, receiver, request.POST)
@@ -237,11 +239,6 @@ def receiver_edit(request: HtmxRequest, pk: int) -> HttpResponse:
         setattr(receiver, name, value)
     receiver.save(update_fields=list(form.cleaned_data))
     return _done(request, f"changed the receiver {receiver}")
-
-
-def _switch(request: HtmxRequest, receiver: Receiver, *, is_on: bool) -> HttpResponse:
-    Receiver.objects.filter(pk=receiver.pk).update(is_enabled=is_on)
-    return _done(request, f"switched the receiver {receiver} {'on' if is_on else 'off'}")
 
 
 def _delete(request: HtmxRequest, receiver: Receiver) -> HttpResponse:

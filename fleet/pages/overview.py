@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.http import HttpResponse
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
@@ -50,7 +50,9 @@ def overview_context() -> dict[str, Any]:
     alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
     tick = max((block.tick for block in blocks.values()), default=None)
     fleet = fleet_now(hot, runs=runs, nodes=nodes, alerts=alerts, tick=tick)
-    resolved = _resolved_today(now)
+    since = now - timedelta(days=1)
+    resolved = Alert.objects.filter(resolved_at__gte=since).select_related("run", "node")
+    resolved = resolved.order_by("-resolved_at")
     return {
         "fleet": fleet,
         "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
@@ -101,13 +103,6 @@ def overview_points(*, since_s: float) -> dict[str, Any]:
 
 def _hot() -> HotStore:
     return open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-
-
-def _resolved_today(now: datetime) -> QuerySet[Alert]:
-    """Keep what was resolved in the last 24 hours, the latest first."""
-    since = now - timedelta(days=1)
-    resolved = Alert.objects.filter(resolved_at__gte=since).select_related("run", "node")
-    return resolved.order_by("-resolved_at")
 
 
 MOST = 8

@@ -33,6 +33,9 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
         worked = schedule_of(trial, asked)
     except FieldError as refused:
         error = refused
+    figures = load_figures(trial.figures)
+    candidates = figures.candidates if figures else ()
+    candidate = next((each for each in candidates if asked.candidate in ("", each.run)), None)
     context: dict[str, Any] = {
         "trial": trial,
         "asked": asked,
@@ -43,7 +46,7 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
         else None,
         "assumed": assumption_rows(worked.planned) if worked else (),
         "candidates": [arm for arm in trial.arms.all() if not arm.is_baseline],
-        "unlike": _unlike(trial, asked.candidate),
+        "unlike": differing_fields(figures, candidate) if figures and candidate else [],
         "error": error,
     }
     # A trial whose arms cannot be projected yet is no mistake of who asks, nor is half a number.
@@ -52,14 +55,6 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
     return render_page(
         request, "trials/trial_schedule.html", context, partials=PARTIALS, status=status
     )
-
-
-def _unlike(trial: Trial, chosen: str) -> list[str]:
-    """Return in what the two arms that are projected are known to train different things."""
-    figures = load_figures(trial.figures)
-    candidates = figures.candidates if figures else ()
-    candidate = next((each for each in candidates if chosen in ("", each.run)), None)
-    return differing_fields(figures, candidate) if figures and candidate else []
 
 
 def _given(request: HttpRequest, asked: ScheduleRequest) -> dict[str, str]:

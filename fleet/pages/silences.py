@@ -18,7 +18,7 @@ from fleet import alerts as alerts_module
 from fleet.access.roles import requires
 from fleet.alerts.handover import AgedSilence
 from fleet.alerts.matchers import FIELDS, matchers_of, written
-from fleet.alerts.silences import SPANS, SilencePreview, end_of, preview
+from fleet.alerts.silences import SPANS, end_of, preview
 from fleet.alerts.text import headline
 from fleet.models import Alert, Silence
 from fleet.pages.render import HtmxRequest, render_page
@@ -136,7 +136,13 @@ def silence_new(request: HtmxRequest) -> HttpResponse:
     given, now = {name: request.POST.get(name, "") for name in ASKED}, timezone.now()
     try:
         ends_at = end_of(given["span"], until=given["until"], now=now)
-        _confirm(preview(given["matchers"], now=now), is_confirmed=bool(given["confirmed"]))
+        seen = preview(given["matchers"], now=now)
+        if seen.is_everything and not bool(given["confirmed"]):
+            raise FieldError(
+                "matchers",
+                f"match every alert, all {seen.n_open} open ones and all {seen.n_past} of "
+                "the last 7 days. Narrow them, or confirm below.",
+            )
         made = alerts_module.silence(
             given["matchers"],
             ends_at=ends_at,
@@ -149,16 +155,6 @@ def silence_new(request: HtmxRequest) -> HttpResponse:
     messages.success(request, f"Silence {made.pk} is active.")
     there = made.get_absolute_url()
     return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
-
-
-def _confirm(seen: SilencePreview, *, is_confirmed: bool) -> None:
-    """Refuse a silence of every alert that is not confirmed."""
-    if seen.is_everything and not is_confirmed:
-        raise FieldError(
-            "matchers",
-            f"match every alert, all {seen.n_open} open ones and all {seen.n_past} of "
-            "the last 7 days. Narrow them, or confirm below.",
-        )
 
 
 def _of_alert(request: HtmxRequest) -> dict[str, str]:

@@ -432,9 +432,27 @@ def with_compile_flag(runs: RunQuerySet) -> RunQuerySet:
 
 def compile_summary(run: Run) -> CompileSummary:
     """Summarise a run's compiles; of many graphs only the most expensive are listed."""
-    found = list(_by_module(run))
+    found = list(
+        run.compiles.order_by()
+        .values("module")
+        .annotate(
+            hits=Count("pk", filter=Q(outcome=Outcome.HIT)),
+            misses=Count("pk", filter=Q(outcome=Outcome.MISS)),
+            failures=Count("pk", filter=Q(outcome=Outcome.FAIL)),
+            total_s=Sum("seconds"),
+            longest_s=Max("seconds"),
+            first_at=Min("at"),
+            where=Max("cache"),
+            version=Max("compiler"),
+        )
+    )
     graphs = sorted(map(_graph, found), key=_costliest_first)
-    timed = _timed(run)
+    dated = run.compiles.exclude(seconds=None).exclude(at=None).order_by("at")
+    timed = [
+        (at, seconds, verdict, change)
+        for at, seconds, verdict, change in dated.values_list("at", "seconds", "verdict", "change")
+        if at is not None and seconds is not None
+    ]
     spans = [(at.timestamp(), seconds) for at, seconds, _, _ in timed]
     lost = [
         UnplannedCompile(at, seconds, change) for at, seconds, why, change in timed if why in LOST
@@ -468,37 +486,6 @@ def _graph(row: Mapping[str, Any]) -> CompiledGraph:
         seconds=row["total_s"],
         longest_s=row["longest_s"],
         first_at=row["first_at"],
-    )
-
-
-Timed = tuple[datetime, float, str, Mapping[str, Any] | None]
-
-
-def _timed(run: Run) -> list[Timed]:
-    """List start, length, verdict and change of every compile with known times, in order."""
-    timed = run.compiles.exclude(seconds=None).exclude(at=None).order_by("at")
-    return [
-        (at, seconds, verdict, change)
-        for at, seconds, verdict, change in timed.values_list("at", "seconds", "verdict", "change")
-        if at is not None and seconds is not None
-    ]
-
-
-def _by_module(run: Run) -> Iterable[Mapping[str, Any]]:
-    """Sum the events by module in the database; of several caches or compilers, take the last."""
-    return (
-        run.compiles.order_by()
-        .values("module")
-        .annotate(
-            hits=Count("pk", filter=Q(outcome=Outcome.HIT)),
-            misses=Count("pk", filter=Q(outcome=Outcome.MISS)),
-            failures=Count("pk", filter=Q(outcome=Outcome.FAIL)),
-            total_s=Sum("seconds"),
-            longest_s=Max("seconds"),
-            first_at=Min("at"),
-            where=Max("cache"),
-            version=Max("compiler"),
-        )
     )
 
 

@@ -114,7 +114,18 @@ class CompileRow:
 
 def fleet_compile_sums(events: QuerySet[CompileEvent]) -> Sums:
     """Sum compiles by run and in total, with three queries."""
-    found = list(_by_run(events))
+    found = list(
+        events.values("run").annotate(
+            graphs=Count("module", distinct=True, filter=~Q(module="")),
+            hits=Count("pk", filter=Q(outcome=Outcome.HIT)),
+            misses=Count("pk", filter=Q(outcome=Outcome.MISS)),
+            failures=Count("pk", filter=Q(outcome=Outcome.FAIL)),
+            beside=Count("pk", filter=Q(verdict=Verdict.BESIDE)),
+            processes=Count("process", distinct=True, filter=Q(outcome=Outcome.MISS)),
+            where=Max("cache"),
+            version=Max("compiler"),
+        )
+    )
     runs = Run.objects.defer("plan", "clock").in_bulk([each["run"] for each in found])
     spans = _spans(events)
     rows = [_row(runs[each["run"]], each, spans.get(each["run"], ())) for each in found]
@@ -130,19 +141,6 @@ def fleet_compile_sums(events: QuerySet[CompileEvent]) -> Sums:
         usd=sum(known) if known or not lossy else None,
         n_unpriced=len(lossy) - len(known),
         unshared=[row for row in rows if row.n_beside],
-    )
-
-
-def _by_run(events: QuerySet[CompileEvent]) -> Iterable[Mapping[str, Any]]:
-    return events.values("run").annotate(
-        graphs=Count("module", distinct=True, filter=~Q(module="")),
-        hits=Count("pk", filter=Q(outcome=Outcome.HIT)),
-        misses=Count("pk", filter=Q(outcome=Outcome.MISS)),
-        failures=Count("pk", filter=Q(outcome=Outcome.FAIL)),
-        beside=Count("pk", filter=Q(verdict=Verdict.BESIDE)),
-        processes=Count("process", distinct=True, filter=Q(outcome=Outcome.MISS)),
-        where=Max("cache"),
-        version=Max("compiler"),
     )
 
 

@@ -1,6 +1,6 @@
 """All steps of a run since training began, in bounded memory: sums over a few neighbours."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, groupby
@@ -91,23 +91,18 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
             keys.append(key)
             parts.append(sums)
     key, sums = _summed(np.concatenate(keys), np.concatenate(parts))
-    return _arm_steps(sums, int((key < 0).sum()), ends)
+    if not ends:
+        return ArmSteps(sums)
+    first, last = ends
+    first_s = float(_step_s(first[None])[0])
+    began_s = float(first[ENDED]) - first_s
+    return ArmSteps(sums, int((key < 0).sum()), first_s, began_s, last_step=int(last[STEP]))
 
 
 def starts_of(run: Run, until_s: float) -> list[tuple[float, float]]:
     """List a run's starts before a time: first step, and our step count less the job's."""
     starts = (start for start in run.starts or () if start["began_s"] < until_s)
     return [(start["first_step"], start["shift"]) for start in starts]
-
-
-def _arm_steps(sums: FloatArray, n_warm_rows: int, ends: Sequence[FloatArray]) -> ArmSteps:
-    """Combine sums with the facts of the first and last step."""
-    if not ends:
-        return ArmSteps(sums)
-    first, last = ends
-    first_s = float(_step_s(first[None])[0])
-    began_s = float(first[ENDED]) - first_s
-    return ArmSteps(sums, n_warm_rows, first_s, began_s, last_step=int(last[STEP]))
 
 
 def _counting(rows: FloatArray, until_s: float) -> FloatArray:

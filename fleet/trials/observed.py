@@ -163,7 +163,9 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         warm_up_s=_warm_up_s(steps, settled),
         n_failures=_n_failures(run, began, until),
         node_days=run_days * run.n_nodes,
-        n_recompiles=_n_recompiles(run, began, until),
+        n_recompiles=run.alerts.filter(
+            rule="recompile", is_drill=False, onset_at__gte=began, onset_at__lt=until
+        ).count(),
         run_days=run_days,
         checkpoint_error_log=spread_log(checkpoint_s, of_next=False),
         starts=starts,
@@ -247,10 +249,3 @@ def _n_failures(run: Run, began: datetime, until: datetime) -> int:
         last = onset
     has_failed = run.phase == Run.Phase.FAILED
     return max(n, int(has_failed))
-
-
-def _n_recompiles(run: Run, began: datetime, until: datetime) -> int:
-    """Count the unplanned recompiles, without drills."""
-    return run.alerts.filter(
-        rule="recompile", is_drill=False, onset_at__gte=began, onset_at__lt=until
-    ).count()

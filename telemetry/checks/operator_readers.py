@@ -207,7 +207,16 @@ def read_report(text: str) -> OperatorList:
     SupportError
         Where it is no JSON, or not of this form; says the line or the field.
     """
-    document = _document(text)
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SupportError(f"no JSON: {error.msg}; {REPORT_REMEDY}", line=error.lineno) from error
+    except (RecursionError, ValueError) as error:
+        raise SupportError(
+            f"no report: it is nested or counts beyond reason; {REPORT_REMEDY}"
+        ) from error
+    if not isinstance(document, dict):
+        raise SupportError(f"it is no object of JSON; {REPORT_REMEDY}")
     if not {SUPPORTED, UNSUPPORTED} & document.keys():
         raise SupportError(f"it has neither {SUPPORTED} nor {UNSUPPORTED}; {REPORT_REMEDY}")
     passed, failed = Counter[str](), Counter[str]()
@@ -227,20 +236,6 @@ def read_report(text: str) -> OperatorList:
         failures={name: _first(told) for name, told in where.items()},
     )
     return OperatorList(OperatorFileKind.REPORT, _operators(report, text), report)
-
-
-def _document(text: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise SupportError(f"no JSON: {error.msg}; {REPORT_REMEDY}", line=error.lineno) from error
-    except (RecursionError, ValueError) as error:
-        raise SupportError(
-            f"no report: it is nested or counts beyond reason; {REPORT_REMEDY}"
-        ) from error
-    if not isinstance(document, dict):
-        raise SupportError(f"it is no object of JSON; {REPORT_REMEDY}")
-    return document
 
 
 def _by_kind(section: Any, field: str) -> Iterator[tuple[str, str, Any]]:

@@ -352,27 +352,24 @@ def reported(
         report = read_last_report(kept.line)
     except msgspec.MsgspecError:
         return None
-    series = ReportedSeries(_base(node, report, identities))
+    info = report.instance_info or schemas.InstanceInfo()
+    known = identities or NodeLabels("", "", "")
+    zone = info.instance_availability_zone or known.availability_zone
+    series = ReportedSeries(
+        (
+            known.instance_name or info.instance_name or node,
+            info.instance_id or known.instance_id,
+            info.instance_type or known.instance_type,
+            zone,
+            getattr(info, "instance_region", None) or region_of(zone),
+            getattr(info, "subnet_id", None) or "",
+        )
+    )
     for process in report.neuron_runtime_data or ():
         if process.report is not None:
             _add_process(series, process, kept.executed.get(tag_of(process)))
     _add_machine(series, report)
     return series
-
-
-def _base(node: str, report: LastReport, identities: NodeLabels | None) -> tuple[str, ...]:
-    """Labels of all series of a node; the name is never empty, so that nodes stay distinct."""
-    info = report.instance_info or schemas.InstanceInfo()
-    known = identities or NodeLabels("", "", "")
-    zone = info.instance_availability_zone or known.availability_zone
-    return (
-        known.instance_name or info.instance_name or node,
-        info.instance_id or known.instance_id,
-        info.instance_type or known.instance_type,
-        zone,
-        getattr(info, "instance_region", None) or region_of(zone),
-        getattr(info, "subnet_id", None) or "",
-    )
 
 
 @lru_cache(maxsize=4096)

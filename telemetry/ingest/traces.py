@@ -235,7 +235,13 @@ class RankEvents:
 def read_kineto(path: Path) -> Iterator[RankEvents]:
     file = _decoded(path)
     info = file.distributedInfo if isinstance(file.distributedInfo, dict) else {}
-    events = [event for event in file.traceEvents if event.ph == "X" and _is_timed(event)]
+    events = [
+        event
+        for event in file.traceEvents
+        if event.ph == "X"
+        and isinstance(event.ts, int | float)
+        and isinstance(event.dur, int | float)
+    ]
     device = [event for event in events if str(event.cat).lower() in DEVICE]
     if not device:
         raise TraceError(
@@ -274,10 +280,6 @@ def _decoded(path: Path) -> _File:
 
 def _too_large(path: Path) -> TraceError:
     return TraceError(f"{path.name}: is more than 2 GiB; record fewer steps, or one file per rank")
-
-
-def _is_timed(event: _Event) -> bool:
-    return isinstance(event.ts, int | float) and isinstance(event.dur, int | float)
 
 
 def _lanes(path: Path, info: dict[str, Any], device: list[_Event]) -> dict[int, list[_Event]]:

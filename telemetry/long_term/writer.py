@@ -190,7 +190,14 @@ def minute_groups(*, start: int, end: int) -> Iterator[Group]:
     """Yield the minutes of all nodes and runs from start up to end, an hour at most."""
     for held in _held(start, end):
         yield (chunk for minutes in held for chunk in _stat_chunks(minutes))
-    yield from _run_groups(start, end)
+    rows = RunChunk.objects.filter(start__gt=start - F("length_s"), start__lt=end)
+    chunks = rows.order_by("start", "run").values_list("start", "run", "minutes")
+    for _, group in groupby(chunks, key=itemgetter(0)):
+        yield [
+            chunk
+            for _, run, packed in group
+            for chunk in _run_chunk(run, bytes(packed), start, end)
+        ]
 
 
 def _stat_chunks(minutes: Minutes) -> Iterator[SeriesChunk]:
@@ -261,17 +268,6 @@ def _hours(start: int, end: int) -> Iterator[Minutes]:
             within = (minutes.minutes >= start) & (minutes.minutes < end)
             if within.any():
                 yield minutes.where(within)
-
-
-def _run_groups(start: int, end: int) -> Iterator[Group]:
-    rows = RunChunk.objects.filter(start__gt=start - F("length_s"), start__lt=end)
-    chunks = rows.order_by("start", "run").values_list("start", "run", "minutes")
-    for _, group in groupby(chunks, key=itemgetter(0)):
-        yield [
-            chunk
-            for _, run, packed in group
-            for chunk in _run_chunk(run, bytes(packed), start, end)
-        ]
 
 
 def _run_chunk(run: str, packed: bytes, start: int, end: int) -> Iterator[SeriesChunk]:

@@ -23,7 +23,7 @@ from telemetry.store.packing import (
     sort_by_end,
     steps_where,
 )
-from telemetry.store.reading import Packed, gather
+from telemetry.store.reading import gather
 from telemetry.store.rollups import (
     Minutes,
     decode_hour,
@@ -447,46 +447,40 @@ def _write_late_minute(
     if is_hot:
         write_rollups(hot.window(shard, (), start=minute, end=end))
         return
-    packed = _late_blocks(held)
+    layouts = {
+        field.removeprefix(LAYOUT): read_layout(encoded)
+        for field, encoded in held.items()
+        if field.startswith(LAYOUT)
+    }
+    # The waiting blocks, in order of tick.
+    found = [
+        (int(field.partition(b":")[0]), layouts[blob[:DIGEST_BYTES]], blob)
+        for field, blob in held.items()
+        if not field.startswith(LAYOUT)
+    ]
+    packed = sorted(found, key=lambda packed: packed[0])
     late = roll_up(gather({shard: packed}, (), start=minute, end=end))
     if not len(late.minutes):
         return
     n_late = len({tick for tick, _, _ in packed})
     late = Minutes(shard, late.minutes, late.nodes, late.values)
     with transaction.atomic():
-        before = _stored_minute(shard, minute)
+        # The minute as stored until now, in an hour's row or on its own.
+        hour = minute - minute % HOUR_S
+        rows = HourRollup.objects.filter(shard=shard, hour=hour)
+        pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in rows]
+        loose = MinuteRollup.objects.filter(shard=shard, minute=minute)
+        pieces += [
+            decode_minute(shard, minute, bytes(row.layout), bytes(row.data)) for row in loose
+        ]
+        known = [piece.where(piece.minutes == minute) for piece in pieces if piece is not None]
+        known = [piece for piece in known if len(piece.minutes)]
+        before = merge_minutes(shard, known) if known else None
         merged = late if before is None else _merge_late(before, late, share=n_late / MINUTE_S)
         layout, data = encode_minute(merged, 0)
         MinuteRollup.objects.update_or_create(
             shard=shard, minute=minute, defaults={"layout": layout, "data": data}
         )
-
-
-def _late_blocks(held: dict[bytes, bytes]) -> list[Packed]:
-    """Return the waiting blocks in order of tick."""
-    layouts = {
-        field.removeprefix(LAYOUT): read_layout(encoded)
-        for field, encoded in held.items()
-        if field.startswith(LAYOUT)
-    }
-    found = [
-        (int(field.partition(b":")[0]), layouts[blob[:DIGEST_BYTES]], blob)
-        for field, blob in held.items()
-        if not field.startswith(LAYOUT)
-    ]
-    return sorted(found, key=lambda packed: packed[0])
-
-
-def _stored_minute(shard: str, minute: int) -> Minutes | None:
-    """Return a minute from the durable tier, None if it is not there."""
-    hour = minute - minute % HOUR_S
-    rows = HourRollup.objects.filter(shard=shard, hour=hour)
-    pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in rows]
-    loose = MinuteRollup.objects.filter(shard=shard, minute=minute)
-    pieces += [decode_minute(shard, minute, bytes(row.layout), bytes(row.data)) for row in loose]
-    known = [piece.where(piece.minutes == minute) for piece in pieces if piece is not None]
-    known = [piece for piece in known if len(piece.minutes)]
-    return merge_minutes(shard, known) if known else None
 
 
 def _merge_late(before: Minutes, late: Minutes, *, share: float) -> Minutes:
@@ -498,16 +492,12 @@ def _merge_late(before: Minutes, late: Minutes, *, share: float) -> Minutes:
             values[name] = stats
             continue
         width = max(held.shape[2], stats.shape[2])
-        values[name] = _merge_stats(widened(held, width), widened(stats, width), share)
+        low, mean, high = _stats(widened(held, width))
+        low_2, mean_2, high_2 = _stats(widened(stats, width))
+        both = mean * (1 - share) + mean_2 * share
+        mean = np.where(np.isnan(mean), mean_2, np.where(np.isnan(mean_2), mean, both))
+        values[name] = np.concatenate([np.fmin(low, low_2), mean, np.fmax(high, high_2)], axis=2)
     return Minutes(late.shard, late.minutes, late.nodes, values)
-
-
-def _merge_stats(held: FloatArray, late: FloatArray, share: float) -> FloatArray:
-    """Merge minimum, mean and maximum of two parts of a minute, weighted by length."""
-    (low, mean, high), (low_2, mean_2, high_2) = _stats(held), _stats(late)
-    both = mean * (1 - share) + mean_2 * share
-    mean = np.where(np.isnan(mean), mean_2, np.where(np.isnan(mean_2), mean, both))
-    return np.concatenate([np.fmin(low, low_2), mean, np.fmax(high, high_2)], axis=2)
 
 
 def _stats(stats: FloatArray) -> Sequence[FloatArray]:

@@ -42,17 +42,13 @@ class Command(PlainCommand):
         if json:
             self.write_json(dataclasses.asdict(found))
             return
-        self.stdout.write(_title(job, plan))
+        layout = plan.layout
+        self.stdout.write(
+            f"{layout.model.name} on {job.nodes} x {job.instance}, {job.precision}: "
+            f"tp {job.tp}, pp {job.pp}, {layout.dp} replicas, "
+            f"{layout.micro_batches} x micro-batch {layout.micro_batch}\n"
+        )
         self.write_table(_rows(job, plan, found))
-
-
-def _title(job: Job, plan: StepPlan) -> str:
-    layout = plan.layout
-    return (
-        f"{layout.model.name} on {job.nodes} x {job.instance}, {job.precision}: "
-        f"tp {job.tp}, pp {job.pp}, {layout.dp} replicas, "
-        f"{layout.micro_batches} x micro-batch {layout.micro_batch}\n"
-    )
 
 
 def _rows(job: Job, plan: StepPlan, found: Estimate) -> list[tuple[str, str, str]]:

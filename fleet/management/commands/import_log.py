@@ -24,7 +24,7 @@ from fleet.management.cli import PlainCommand
 from fleet.models import ReadLog
 from fleet.runs.compiles import compile_summary
 from telemetry import catalog
-from telemetry.ingest.logs import Log, LogContext, read_logs
+from telemetry.ingest.logs import LogContext, read_logs
 
 SECONDS_PER_HOUR = 3_600.0
 FARTHEST_ZONE_HOURS = 14.0
@@ -84,7 +84,11 @@ class Command(PlainCommand):
             return
         self.stdout.write(f"{kept.run}: {coverage_text(kept)}.\n\n")
         self.write_table(_rows(kept, answer))
-        self._write_examples(kept)
+        for kind, title in (("damaged", "incomplete"), ("others", "of unknown kinds")):
+            if examples := kept.details[kind]:
+                self.stdout.write(f"\nfirst lines {title}:\n")
+                for each in examples:
+                    self.stdout.write(f"  {each['file']}:{each['number']}: {each['text']}")
 
     def imported(self, options: dict[str, Any]) -> ReadLog:
         about, offset_s = options_of(options), utc_offset_s(options)
@@ -98,18 +102,17 @@ class Command(PlainCommand):
             log = read_logs(paths, LogContext(year=year, utc_offset_s=offset_s, log_every=every))
         except OSError as error:
             raise ValueError(f"FILE: {error.filename or paths[0]}: {error.strerror}") from error
-        _check_known(log, paths)
+        if not log.n_lines:
+            raise ValueError(f"FILE: {paths[0].name} is empty; copy it again")
+        if not log.family and not log.compiles and not log.errors:
+            raise ValueError(
+                f"FILE: {paths[0].name} has no line of a known kind among {log.n_lines:,}; "
+                "docs/logs.md lists the kinds"
+            )
         now = timezone.now()
         kept = save_log(log, about, file_s=file_s, now=now)
         raise_from_log(kept.run, now=now)
         return kept
-
-    def _write_examples(self, kept: ReadLog) -> None:
-        for kind, title in (("damaged", "incomplete"), ("others", "of unknown kinds")):
-            if examples := kept.details[kind]:
-                self.stdout.write(f"\nfirst lines {title}:\n")
-                for each in examples:
-                    self.stdout.write(f"  {each['file']}:{each['number']}: {each['text']}")
 
 
 def utc_offset_s(options: dict[str, Any]) -> float:
@@ -155,17 +158,6 @@ def _moment(text: str) -> datetime | None:
     if not 2000 <= moment.year < 2200:
         raise ValueError(f"--started-at: {text[:40]!r} is out of range; give 2000 to 2199")
     return moment
-
-
-def _check_known(log: Log, paths: list[Path]) -> None:
-    """Refuse files without lines of a training run."""
-    if not log.n_lines:
-        raise ValueError(f"FILE: {paths[0].name} is empty; copy it again")
-    if not log.family and not log.compiles and not log.errors:
-        raise ValueError(
-            f"FILE: {paths[0].name} has no line of a known kind among {log.n_lines:,}; "
-            "docs/logs.md lists the kinds"
-        )
 
 
 def _unknown(options: dict[str, Any]) -> list[str]:

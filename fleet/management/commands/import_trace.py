@@ -45,7 +45,26 @@ class Command(PlainCommand):
         parser.add_argument("--nodes", type=int, default=0, help="number of nodes, for the page")
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        kept = _imported(options)
+        if options["nodes"] < 0:
+            raise ValueError(f"--nodes: {options['nodes']} is negative; give 0 or more.")
+        check_name(options["run"], is_replaced=options["replace"])
+        paths = [Path(name) for name in options["file"]]
+        try:
+            trace = read_trace(paths)
+        except OSError as error:
+            raise ValueError(f"FILE: {error.filename}: {error.strerror}") from error
+        analysis = analyse_trace(trace, run=options["run"])
+        about = TraceOptions(
+            run=options["run"],
+            file=paths[0].name,
+            model=options["model"],
+            instance=options["instance"],
+            n_nodes=options["nodes"],
+            tp=trace.tp or 1,
+            n_ranks_missing=trace.n_ranks_missing,
+            began_at_s=trace.began_at_s,
+        )
+        kept = save_trace(analysis, about, is_replaced=options["replace"], now=timezone.now())
         for doubt in verdict_caveats(kept):
             self.stderr.write(f"warning: {doubt}")
         if json:
@@ -53,29 +72,6 @@ class Command(PlainCommand):
             return
         self.stdout.write(f"{kept.run}: {verdict_text(kept)}\n\n")
         self.write_table(_rows(kept))
-
-
-def _imported(options: dict[str, Any]) -> RecordedTrace:
-    if options["nodes"] < 0:
-        raise ValueError(f"--nodes: {options['nodes']} is negative; give 0 or more.")
-    check_name(options["run"], is_replaced=options["replace"])
-    paths = [Path(name) for name in options["file"]]
-    try:
-        trace = read_trace(paths)
-    except OSError as error:
-        raise ValueError(f"FILE: {error.filename}: {error.strerror}") from error
-    analysis = analyse_trace(trace, run=options["run"])
-    about = TraceOptions(
-        run=options["run"],
-        file=paths[0].name,
-        model=options["model"],
-        instance=options["instance"],
-        n_nodes=options["nodes"],
-        tp=trace.tp or 1,
-        n_ranks_missing=trace.n_ranks_missing,
-        began_at_s=trace.began_at_s,
-    )
-    return save_trace(analysis, about, is_replaced=options["replace"], now=timezone.now())
 
 
 def _answer(kept: RecordedTrace) -> dict[str, object]:

@@ -49,23 +49,19 @@ class Command(PlainCommand):
                 total.absorb(delivery)
         except KeyboardInterrupt:
             self.stderr.write("Interrupted.")
-        self._sum_up(total, as_json=options["json"])
-        if intake.n_buffered:
-            raise CommandError(f"The store is unavailable; {intake.n_buffered} seconds are lost.")
-
-    def _sum_up(self, total: IngestBatch, *, as_json: bool) -> None:
-        """Print the totals; raise ValueError if no line was accepted."""
         text = (
             f"{total.node or 'no node'}: {total.n_accepted} reports accepted, "
             f"{total.n_refused} refused ({total.n_late} of them too old), "
             f"{total.n_repeated} repeated"
         )
-        if as_json:
+        if options["json"]:
             self.write_json(response_of(total))
         else:
             self.stdout.write(text)
         if not total.n_accepted and not total.n_repeated:
             raise ValueError("FILE: no line was accepted; is it neuron-monitor's output?")
+        if intake.n_buffered:
+            raise CommandError(f"The store is unavailable; {intake.n_buffered} seconds are lost.")
 
 
 def _deliveries(intake: PipeIngest, file: str, start_s: float | None) -> Iterator[IngestBatch]:

@@ -47,18 +47,8 @@ class Command(BaseCommand):
                 ensure_probe(now=now)
         # A run without a clock has no complete history yet; it is simulated from its start.
         unlived = Run.objects.simulated().filter(clock={}).order_by("-n_nodes")
-        self._live_through(list(unlived.values_list("name", flat=True)), now=now)
-        ensure_trials(now=now)
-        ensure_preflight()
-        update_due_figures(hot, now=datetime.now(UTC))
-        update_spending(hot, now=datetime.now(UTC))
-        update_due_comparisons(hot, now=datetime.now(UTC), batch_size=20)
-        demo_history.extend(hot, now=now)
-        demo_history.welcome(hot, now=now)
-        publish_plans(hot, now=datetime.now(UTC))
-
-    def _live_through(self, names: list[str], *, now: datetime) -> None:
-        """Simulate the history of all runs, one process per core."""
+        # One process per core.
+        names = list(unlived.values_list("name", flat=True))
         connections.close_all()
         pool = ProcessPoolExecutor(
             os.cpu_count(),
@@ -69,6 +59,14 @@ class Command(BaseCommand):
         with pool:
             for line in pool.map(partial(past_of, now=now), names):
                 self.stdout.write(line)
+        ensure_trials(now=now)
+        ensure_preflight()
+        update_due_figures(hot, now=datetime.now(UTC))
+        update_spending(hot, now=datetime.now(UTC))
+        update_due_comparisons(hot, now=datetime.now(UTC), batch_size=20)
+        demo_history.extend(hot, now=now)
+        demo_history.welcome(hot, now=now)
+        publish_plans(hot, now=datetime.now(UTC))
 
 
 def end_with(parent: int) -> None:

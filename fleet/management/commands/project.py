@@ -60,7 +60,13 @@ class Command(PlainCommand):
 
     def handle(self, *, json: bool, **options: Any) -> None:
         try:
-            planned, found = _project(options)
+            length_days, porting_usd = days_of(options["days"]), porting_of(options["porting_usd"])
+            tokens = None if options["tokens"] is None else tokens_of(options["tokens"])
+            failures = None if options["failures"] is None else failures_of(options["failures"])
+            planned = _arms(options)
+            if failures is not None:
+                planned = tuple(with_failures(each, failures) for each in planned)
+            found = project(planned, days=length_days, porting_usd=porting_usd, tokens=tokens)
         except FieldError as error:
             # Fields of a file keep their name; all others are options.
             is_of_file = error.field.startswith("arm")
@@ -87,17 +93,6 @@ class Command(PlainCommand):
             self.write_table(
                 (NAMES[one.name], written(one), basis_written(one)) for one in each.assumptions
             )
-
-
-def _project(options: dict[str, Any]) -> tuple[tuple[Planned, ...], Projection]:
-    length_days, porting_usd = days_of(options["days"]), porting_of(options["porting_usd"])
-    tokens = None if options["tokens"] is None else tokens_of(options["tokens"])
-    failures = None if options["failures"] is None else failures_of(options["failures"])
-    planned = _arms(options)
-    if failures is not None:
-        planned = tuple(with_failures(each, failures) for each in planned)
-    found = project(planned, days=length_days, porting_usd=porting_usd, tokens=tokens)
-    return planned, found
 
 
 def _arms(options: dict[str, Any]) -> tuple[Planned, ...]:

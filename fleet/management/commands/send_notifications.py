@@ -58,7 +58,21 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stopping.set())
         client = HttpClient(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=times["timeout_s"])
         sender = _sender(client, times)
-        jobs = _periodic_jobs(sender.name, client, times)
+        evaluated_at = last_evaluation(settings.REDIS_URL)
+        monitor = WatchMonitor(evaluated_at, blind_after_s=times["blind_after_s"])
+        heartbeat = Heartbeat(
+            settings.HEARTBEAT_URL,
+            timedelta(seconds=settings.HEARTBEAT_EVERY_S),
+            client,
+            settings.BASE_URL,
+        )
+        jobs = PeriodicJobs(
+            sender.name,
+            started_at=now(),
+            check_evaluation=lambda at: monitor.check(now=at),
+            heartbeat=heartbeat,
+            keep_days=settings.DURABLE_KEEP_DAYS,
+        )
         background = Thread(
             target=_until,
             args=(stopping, stopping.wait, times["chores_s"], lambda: jobs.run(now=now())),
@@ -103,22 +117,4 @@ def _sender(client: HttpClient, times: dict[str, float]) -> NotificationSender:
         ),
         lease=timedelta(seconds=times["lease_s"]),
         refresher=Refresher(every=timedelta(seconds=times["refresh_s"])),
-    )
-
-
-def _periodic_jobs(name: str, client: HttpClient, times: dict[str, float]) -> PeriodicJobs:
-    evaluated_at = last_evaluation(settings.REDIS_URL)
-    monitor = WatchMonitor(evaluated_at, blind_after_s=times["blind_after_s"])
-    heartbeat = Heartbeat(
-        settings.HEARTBEAT_URL,
-        timedelta(seconds=settings.HEARTBEAT_EVERY_S),
-        client,
-        settings.BASE_URL,
-    )
-    return PeriodicJobs(
-        name,
-        started_at=now(),
-        check_evaluation=lambda at: monitor.check(now=at),
-        heartbeat=heartbeat,
-        keep_days=settings.DURABLE_KEEP_DAYS,
     )

@@ -67,7 +67,11 @@ class LineSteps:
             self._values.extend(new)
             return
         start = row * N
-        is_retrained = self._is_retrained(start, record)
+        # Another rank logs the same step within a few step times.
+        later_s = record.at_s - self._values[start]
+        step_s = self._values[start + 1]
+        usual_s = 0.0 if math.isnan(step_s) else step_s
+        is_retrained = later_s > max(RETRAINED_S, RETRAINED_STEPS * usual_s)
         self.n_retrained += is_retrained
         for i, value in enumerate(new):
             is_kept = (
@@ -75,13 +79,6 @@ class LineSteps:
             )
             if not math.isnan(value) and not is_kept:
                 self._values[start + i] = value
-
-    def _is_retrained(self, start: int, record: StepRecord) -> bool:
-        """Whether a step was trained again, rather than logged by another rank."""
-        later_s = record.at_s - self._values[start]
-        step_s = self._values[start + 1]
-        usual_s = 0.0 if math.isnan(step_s) else step_s
-        return later_s > max(RETRAINED_S, RETRAINED_STEPS * usual_s)
 
     def columns(self) -> dict[str, FloatArray]:
         """Return ``step`` and each of COLUMNS, (n,) in order of step; NaN if not logged."""
