@@ -135,7 +135,6 @@ def at(when: datetime | float | None, form: str = "clock") -> SafeString | str:
 
 
 def moment(unix_s: float) -> datetime:
-    """Return Unix seconds as a moment."""
     return datetime.fromtimestamp(unix_s, UTC)
 
 

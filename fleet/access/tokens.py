@@ -51,18 +51,13 @@ def check_token(secret: str, scope: str, *, now: datetime | None = None) -> Toke
     if scope and scope not in token.grants:
         reason = f"This needs a token of scope `{scope}`; this one has scope `{token.scope}`."
         raise TokenError(403, reason)
-    _record_use(token, now)
-    return token
-
-
-def _record_use(token: Token, now: datetime) -> None:
-    """Store the time of use once a minute; a failure does not refuse the token."""
     due = now - timedelta(seconds=RECORD_USE_EVERY_S)
-    if token.last_used_at is not None and token.last_used_at > due:
-        return
-    unnoted = Q(last_used_at=None) | Q(last_used_at__lte=due)
-    with suppress(OperationalError):
-        Token.objects.filter(unnoted, pk=token.pk).update(last_used_at=now)
+    if token.last_used_at is None or token.last_used_at <= due:
+        unnoted = Q(last_used_at=None) | Q(last_used_at__lte=due)
+        # A token stays valid where its use cannot be recorded.
+        with suppress(OperationalError):
+            Token.objects.filter(unnoted, pk=token.pk).update(last_used_at=now)
+    return token
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The shift handover: what happened, what is open, and notes for the next shift."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Self
@@ -203,6 +203,11 @@ def shift_between(since: datetime, *, now: datetime) -> Shift:
     resolved = [alert for alert in alerts if not alert.is_open][-LIMIT:]
     silences = Silence.objects.filter(ends_at__gt=since, starts_at__lte=now)
     comments = AlertEvent.objects.filter(at__gt=since, at__lte=now, kind__in=BY_PEOPLE)
+    week = Alert.objects.filter(last_seen_at__gt=now - WEEK)
+    often = week.values("rule", "subject", "cause", "node__name").annotate(
+        n=Sum("n_firings"), at=Max("last_seen_at"), latest=Max("pk")
+    )
+    again = often.filter(n__gte=2, at__gte=since)
     return Shift(
         since,
         now,
@@ -212,25 +217,19 @@ def shift_between(since: datetime, *, now: datetime) -> Shift:
             for each in resolved
         ],
         silences=[AgedSilence.of(each, now=now) for each in silences.order_by("starts_at", "pk")],
-        recurring=list(_recurring(since, now=now)),
+        recurring=[
+            RecurringAlert(
+                rule=row["rule"],
+                subject=row["subject"],
+                cause=row["cause"],
+                node=row["node__name"],
+                n_firings=row["n"],
+                latest=row["latest"],
+            )
+            for row in again.order_by("-n", "rule", "subject")[:LIMIT]
+        ],
         comments=list(comments.exclude(by="").exclude(text="").select_related("alert")[:LIMIT]),
     )
-
-
-def _recurring(since: datetime, *, now: datetime) -> Iterator[RecurringAlert]:
-    names = ("rule", "subject", "cause", "node__name")
-    week = Alert.objects.filter(last_seen_at__gt=now - WEEK).values(*names)
-    often = week.annotate(n=Sum("n_firings"), at=Max("last_seen_at"), latest=Max("pk"))
-    again = often.filter(n__gte=2, at__gte=since)
-    for row in again.order_by("-n", "rule", "subject")[:LIMIT]:
-        yield RecurringAlert(
-            rule=row["rule"],
-            subject=row["subject"],
-            cause=row["cause"],
-            node=row["node__name"],
-            n_firings=row["n"],
-            latest=row["latest"],
-        )
 
 
 def shift_start(hours: str, *, now: datetime) -> datetime:

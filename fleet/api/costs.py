@@ -12,7 +12,6 @@ from ninja import Field, Path, Router
 from fleet.api.auth import caller, needs
 from fleet.api.budgets import BurnOut, burn_values
 from fleet.api.fields import INTEGRAL_FLOAT, RequestSchema, ResponseSchema, RunName
-from fleet.costs.budgets import BudgetStatus
 from fleet.costs.panel import MOST, panel, set_training_length
 from fleet.models import Run
 from telemetry.store.hot import open_store
@@ -153,17 +152,15 @@ def _serialize(run: Run) -> RunMoneyDetail:
         planned_tokens=run.planned_tokens,
         mfu_ratio=found["mfu_ratio"],
         peak_flops=found["peak_flops"],
-        budgets=[_run_budget(burn) for burn in found["budgets"]],
-    )
-
-
-def _run_budget(burn: BudgetStatus) -> RunBudgetOut:
-    budget = burn.budget
-    return RunBudgetOut.from_object(
-        burn,
-        **burn_values(burn),
-        id=budget.pk,
-        whose=budget.name,
-        usd=budget.usd,
-        ends_at=budget.ends_at,
+        budgets=[
+            RunBudgetOut.from_object(
+                burn,
+                **burn_values(burn),
+                id=burn.budget.pk,
+                whose=burn.budget.name,
+                usd=burn.budget.usd,
+                ends_at=burn.budget.ends_at,
+            )
+            for burn in found["budgets"]
+        ],
     )

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from django.db.models import Q
 
-from fleet.alerts import Subject, reconcile, subject_of
+from fleet.alerts import reconcile, subject_of
 from fleet.costs.budgets import BudgetStatus, budget_statuses
 from fleet.models import Alert, Run
 from telemetry import catalog
@@ -213,44 +213,27 @@ def update_cost_alerts(source: Source, *, now: datetime) -> list[Alert]:
     opened = set(
         Alert.objects.open().filter(rule__in=(DRIFT, OVERRUN)).values_list("rule", "subject")
     )
-    findings, watched = _overruns(opened, now=now)
+    findings = []
+    watched = {key for key in opened if key[0] == OVERRUN}
+    for each in budget_statuses(now=now):
+        if each.budget.starts_at <= now < each.budget.ends_at:
+            finding = overrun(each, now=now)
+            is_open = (OVERRUN, subject_of(finding)) in opened
+            limit = RULES[OVERRUN].limits["calm_ratio"] if is_open else 1.0
+            if each.forecast_ratio > limit:
+                findings.append(finding)
     if now.minute % DRIFT_EVERY_MIN == 0:
-        drifting, judged = _drifts(source, opened, now=now)
-        findings, watched = findings + drifting, watched | judged
+        for run in Run.objects.active().filter(phase=Run.Phase.TRAINING):
+            key = (DRIFT, f"run:{run.name}")
+            judged = judge_drift(source, run, is_open=key in opened, now=now)
+            if judged.is_judged:
+                watched.add(key)
+            if judged.finding:
+                findings.append(judged.finding)
     return reconcile(findings, evaluated=watched, now=now)
 
 
-def _drifts(
-    source: Source, opened: set[Subject], *, now: datetime
-) -> tuple[list[Finding], set[Subject]]:
-    findings, watched = [], set()
-    for run in Run.objects.active().filter(phase=Run.Phase.TRAINING):
-        key = (DRIFT, f"run:{run.name}")
-        look = judge_drift(source, run, is_open=key in opened, now=now)
-        if look.is_judged:
-            watched.add(key)
-        if look.finding:
-            findings.append(look.finding)
-    return findings, watched
-
-
-def _overruns(opened: set[Subject], *, now: datetime) -> tuple[list[Finding], set[Subject]]:
-    """Find budgets with a forecast above their limit; withdrawn and past ones are not checked."""
-    calm_ratio = RULES[OVERRUN].limits["calm_ratio"]
-    findings = []
-    for each in budget_statuses(now=now):
-        budget = each.budget
-        if not budget.starts_at <= now < budget.ends_at:
-            continue
-        finding = overrun(each, now=now)
-        limit = calm_ratio if (OVERRUN, subject_of(finding)) in opened else 1.0
-        if each.forecast_ratio > limit:
-            findings.append(finding)
-    return findings, {key for key in opened if key[0] == OVERRUN}
-
-
 def overrun(burn: BudgetStatus, *, now: datetime) -> Finding:
-    """Return the finding of a budget that will be overrun."""
     budget = burn.budget
     return Finding(
         rule=OVERRUN,

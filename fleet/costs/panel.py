@@ -132,7 +132,6 @@ def budgets_of(run: Run, *, now: datetime) -> list[BudgetStatus]:
 
 
 def _next_price(run: Run, *, now: datetime) -> Mapping[str, Any] | None:
-    """Return the next announced price."""
     if run.finished_at is not None:
         return None
     to_come = [each for each in run.tariff or () if each["from_s"] > now.timestamp()]

@@ -285,7 +285,11 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
     A log has no phases: the whole step is ``other_s``, and the all-reduce share is unknown.
     """
     check_name(options.run)
-    steps = _complete_steps(log, options)
+    seq_len = nan_if_unset(options.seq_len)
+    batch = nan_if_unset(options.global_batch)
+    steps = complete_steps(log.steps, global_batch=batch, seq_len=seq_len)
+    if math.isnan(steps.global_batch) and not math.isnan(log.totals.global_batch):
+        steps = complete_steps(log.steps, global_batch=log.totals.global_batch, seq_len=seq_len)
     times = step_times(
         steps,
         started_at=options.started_at,
@@ -341,17 +345,6 @@ def _trained_from(steps: LoggedSteps, times: StepTimes) -> datetime | None:
     if times.by != BY_LOG or len(steps) < FIRST_STEPS:
         return None
     return datetime.fromtimestamp(float(times.ended_at_s[FIRST_STEPS - 1]), UTC)
-
-
-def _complete_steps(log: Log, options: LogOptions) -> LoggedSteps:
-    """Complete the steps; the batch from the log's totals is used if no other is known."""
-    seq_len = nan_if_unset(options.seq_len)
-    steps = complete_steps(
-        log.steps, global_batch=nan_if_unset(options.global_batch), seq_len=seq_len
-    )
-    if not math.isnan(steps.global_batch) or math.isnan(log.totals.global_batch):
-        return steps
-    return complete_steps(log.steps, global_batch=log.totals.global_batch, seq_len=seq_len)
 
 
 def _batch(run: str, steps: LoggedSteps, ended_at_s: FloatArray) -> StepBatch:

@@ -501,7 +501,12 @@ class NodeIngest:
                 self._read_many(line, number, delivery, good, alone=alone)
                 return
             if alone:
-                reading = self._read_alone(line, delivery.node)
+                # A line without a report: the node's row may have its shape.
+                sent = decode_line(line)
+                node = delivery.node or (sent.instance and sent.instance.instance_id) or ""
+                known = self._known.get(node)
+                shape = known.shape if known else row_shape(node)
+                reading = neuron_monitor.read_sidecar_line(sent, shape=shape)
             else:
                 known = self._known.get(delivery.node)
                 reading = read_line(line, shape=known.shape if known else None)
@@ -533,14 +538,6 @@ class NodeIngest:
         delivery.node = self._admit(readings[0], delivery.node)
         good += [(number, line, reading) for reading in readings]
 
-    def _read_alone(self, line: bytes, name: str) -> Reading:
-        """Read a line without a report; the node's row may have its shape."""
-        sent = decode_line(line)
-        name = name or (sent.instance and sent.instance.instance_id) or ""
-        known = self._known.get(name)
-        shape = known.shape if known else row_shape(name)
-        return neuron_monitor.read_sidecar_line(sent, shape=shape)
-
     def _admit(self, reading: Reading, name: str) -> str:
         """Return the reading's node name; create or update its row."""
         identity = reading.identity
@@ -551,7 +548,13 @@ class NodeIngest:
             raise RefusedError("node", f"{name[:40]!r} is no name for a node: {NAME_RULE}")
         known = self._known.get(name) or KnownNode()
         now_s = self._monotonic()
-        self._one_machine(name, known, identity, now_s)
+        # Two machines must not report under one name.
+        before = known.identity.instance_id if known.identity else ""
+        if before and identity.instance_id and before != identity.instance_id:
+            ago_s = now_s - known.seen_s
+            if ago_s < IN_USE_S:
+                reason = f"{name} is {before}, which reported {ago_s:.0f} s ago; use another name"
+                raise RefusedError("instance_info.instance_id", reason)
         identity = identity.completed_by(known.identity)
         n_efa = max(known.n_efa, reading.n_efa)
         news = (reading.shape, identity, n_efa)
@@ -562,17 +565,6 @@ class NodeIngest:
         known.shape, known.identity, known.seen_s = reading.shape, identity, now_s
         self._remember(name, known)
         return name
-
-    def _one_machine(
-        self, name: str, known: KnownNode, identity: NodeIdentity, now_s: float
-    ) -> None:
-        """Refuse a second machine under a name that is in use."""
-        before = known.identity.instance_id if known.identity else ""
-        if before and identity.instance_id and before != identity.instance_id:
-            ago_s = now_s - known.seen_s
-            if ago_s < IN_USE_S:
-                reason = f"{name} is {before}, which reported {ago_s:.0f} s ago; use another name"
-                raise RefusedError("instance_info.instance_id", reason)
 
     def _remember(self, name: str, known: KnownNode) -> None:
         self._known[name] = known

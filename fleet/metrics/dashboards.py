@@ -102,6 +102,22 @@ class Dashboard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "includeVars": True,
             "keepTime": True,
         }
+        variables = [
+            {
+                "type": "query",
+                "name": choice.name,
+                "label": choice.title,
+                "datasource": SOURCE,
+                "query": {"query": choice.query, "refId": "values"},
+                "definition": choice.query,
+                "current": {},
+                "multi": False,
+                "includeAll": False,
+                "refresh": 2,
+                "sort": 1,
+            }
+            for choice in self.choices
+        ]
         return {
             "uid": self.uid,
             "title": self.title,
@@ -115,7 +131,7 @@ class Dashboard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "refresh": "30s",
             "time": {"from": "now-1h", "to": "now"},
             "links": [link, others],
-            "templating": {"list": [*_given(url), *map(_variable, self.choices)]},
+            "templating": {"list": [*_given(url), *variables]},
             "annotations": {"list": []},
             "panels": list(_panels(self.rows)),
         }
@@ -156,22 +172,6 @@ def _given(url: str) -> list[Json]:
             "options": [where | {"selected": True}],
         },
     ]
-
-
-def _variable(choice: Choice) -> Json:
-    return {
-        "type": "query",
-        "name": choice.name,
-        "label": choice.title,
-        "datasource": SOURCE,
-        "query": {"query": choice.query, "refId": "values"},
-        "definition": choice.query,
-        "current": {},
-        "multi": False,
-        "includeAll": False,
-        "refresh": 2,
-        "sort": 1,
-    }
 
 
 def _panels(rows: Sequence[PanelRow]) -> Iterator[Json]:

@@ -92,7 +92,15 @@ def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
     started = InjectedFault.objects.filter(Q(starts_at__lte=now) | ~Q(injected_by=""))
     started = started.filter(run__is_simulated=True).select_related("run", "node")
     scored = drill_results(started[:SCORED], now=now)
-    listing = Paginator(_filtered(started, chosen), PER_PAGE).get_page(page)
+    if chosen["by"] == "demo":
+        started = started.filter(injected_by="")
+    elif chosen["by"] == "people":
+        started = started.exclude(injected_by="")
+    if chosen["kind"]:
+        started = started.filter(kind=chosen["kind"])
+    if chosen["run"]:
+        started = started.filter(run__name=chosen["run"])
+    listing = Paginator(started, PER_PAGE).get_page(page)
     query = urlencode({name: value for name, value in chosen.items() if value})
     return {
         "rows": [row_of(drill) for drill in drill_results(listing.object_list, now=now)],
@@ -119,20 +127,6 @@ def drill_list(request: HtmxRequest) -> HttpResponse:
         "why_not": _why_not_start(request),
     }
     return render_page(request, "simulation/drill_list.html", context, partials=LIST_PARTIALS)
-
-
-def _filtered(faults: Any, chosen: Mapping[str, str]) -> Any:
-    if chosen["by"] in {"people", "demo"}:
-        faults = (
-            faults.filter(injected_by="")
-            if chosen["by"] == "demo"
-            else faults.exclude(injected_by="")
-        )
-    if chosen["kind"]:
-        faults = faults.filter(kind=chosen["kind"])
-    if chosen["run"]:
-        faults = faults.filter(run__name=chosen["run"])
-    return faults
 
 
 def row_of(drill: DrillResult) -> dict[str, Any]:

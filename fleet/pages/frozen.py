@@ -92,7 +92,6 @@ def run_as_of(run: Run, at: datetime) -> Run:
 
 
 def frozen_run_alerts(run: Run, window: Window) -> dict[str, Any]:
-    """Return the alerts of a run as of the end of a window."""
     end = _ends(window)[1]
     return {
         "frozen_at": end,

@@ -146,14 +146,11 @@ class Hub:
         for room in tuple(self._rooms.values()):
             if now_s() - head_at_s >= HEAD_EVERY_S:
                 # First, and again while many rooms are rendered.
-                await self._send_head()
+                head = await self._attempt(lambda: self._head(self.n_watchers), "head")
+                for each in tuple(self._rooms.values()):
+                    each.send(head)
                 head_at_s = now_s()
             room.send(await self._attempt(room.topic.render, room.topic.key))
-
-    async def _send_head(self) -> None:
-        head = await self._attempt(lambda: self._head(self.n_watchers), "head")
-        for room in tuple(self._rooms.values()):
-            room.send(head)
 
     async def _attempt(self, work: Callable[[], Events], what: str) -> Events:
         """Render, or log the error: the next tick may succeed."""

@@ -65,7 +65,6 @@ def deliveries_context(page: str = "1", **filters: str) -> dict[str, Any]:
 
 @require_safe
 def delivery_list(request: HtmxRequest) -> HttpResponse:
-    """List all deliveries."""
     asked = {name: request.GET.get(name, "") for name in FILTERS}
     context = deliveries_context(page=request.GET.get("page", "1"), **asked) | {
         "states": Delivery.State.values,
@@ -169,7 +168,6 @@ def notification_list(request: HtmxRequest) -> HttpResponse:
 
 
 def receivers() -> list[Receiver]:
-    """Return every receiver with what waits for it."""
     unfinished = Q(deliveries__state__in=(State.PENDING, State.SENDING))
     tried = unfinished & Q(deliveries__n_attempts__gt=0)
     return list(
@@ -222,7 +220,10 @@ def receiver_new(request: HtmxRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("admin")
 def receiver_edit(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Offer the form of a receiver there is; keep what it says, switch it, or let it go."""
+    """Show the form of a receiver; save it, switch it on or off, or delete it.
+
+    Deleting drops unsent notifications, so that needs a confirmation.
+    """
     receiver = get_object_or_404(Receiver, pk=pk)
     if request.method != "POST":
         return _form(request, ReceiverForm(receiver.kind, receiver))
@@ -231,7 +232,12 @@ def receiver_edit(request: HtmxRequest, pk: int) -> HttpResponse:
         Receiver.objects.filter(pk=receiver.pk).update(is_enabled=is_on)
         return _done(request, f"switched the receiver {receiver} {'on' if is_on else 'off'}")
     if request.POST.get("action") == "delete":
-        return _delete(request, receiver)
+        n_lost = receiver.deliveries.unfinished().count() + receiver.deliveries.dead().count()
+        if n_lost and request.POST.get("confirmed") != "yes":
+            form = ReceiverForm(receiver.kind, receiver)
+            return _form(request, form, n_lost=n_lost, status=422)
+        receiver.delete()
+        return _done(request, f"deleted the receiver {receiver}")
     form = ReceiverForm(receiver.kind, receiver, request.POST)
     if not form.is_valid():
         return _form(request, form)
@@ -239,16 +245,6 @@ def receiver_edit(request: HtmxRequest, pk: int) -> HttpResponse:
         setattr(receiver, name, value)
     receiver.save(update_fields=list(form.cleaned_data))
     return _done(request, f"changed the receiver {receiver}")
-
-
-def _delete(request: HtmxRequest, receiver: Receiver) -> HttpResponse:
-    """Let a receiver go; what was still to be sent to it must be meant to go too."""
-    n_lost = receiver.deliveries.unfinished().count() + receiver.deliveries.dead().count()
-    if n_lost and request.POST.get("confirmed") != "yes":
-        form = ReceiverForm(receiver.kind, receiver)
-        return _form(request, form, n_lost=n_lost, status=422)
-    receiver.delete()
-    return _done(request, f"deleted the receiver {receiver}")
 
 
 def _done(request: HtmxRequest, text: str) -> HttpResponse:

@@ -26,7 +26,6 @@ class Filter:
 
     @property
     def query(self) -> str:
-        """Return the filter as a query string."""
         given = asdict(self)  # type: ignore[call-overload]
         return urlencode({name: value for name, value in given.items() if value})
 

@@ -117,7 +117,6 @@ def row_of(summary: RunNow, alert: Alert | None, *, now: datetime) -> RunRow:
 
 @require_safe
 def run_list(request: HtmxRequest) -> HttpResponse:
-    """List every run, by team."""
     return render_page(request, "runs/run_list.html", runs_context(), partials=LIST_PARTIALS)
 
 

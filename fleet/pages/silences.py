@@ -59,7 +59,6 @@ def silences_context() -> dict[str, Any]:
 
 @require_safe
 def silence_list(request: HtmxRequest) -> HttpResponse:
-    """List the silences."""
     return render_page(
         request, "alerts/silence_list.html", silences_context(), partials=LIST_PARTIALS
     )

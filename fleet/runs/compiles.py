@@ -192,7 +192,10 @@ def store_compiles(
     ``moved_s`` is added to their times; ``now`` is when they arrived, None for a log of the past;
     ``trained_from`` is the start of training. Returns the unplanned ones.
     """
-    sorted_events = sorted((_moved(each, moved_s) for each in events), key=_when)
+    sorted_events = sorted(
+        (_moved(each, moved_s) for each in events),
+        key=lambda event: event.at_s if math.isfinite(event.at_s) else -math.inf,
+    )
     if not sorted_events:
         return []
     first = _moment(sorted_events[0].at_s)
@@ -214,10 +217,6 @@ def store_compiles(
 def _moved(event: Compile, moved_s: float) -> Compile:
     fields = {name: getattr(event, name) for name in Compile.__slots__}
     return Compile(**fields | {"at_s": event.at_s + moved_s})
-
-
-def _when(event: Compile) -> float:
-    return event.at_s if math.isfinite(event.at_s) else -math.inf
 
 
 def _moment(at_s: float) -> datetime | None:
@@ -446,7 +445,10 @@ def compile_summary(run: Run) -> CompileSummary:
             version=Max("compiler"),
         )
     )
-    graphs = sorted(map(_graph, found), key=_costliest_first)
+    graphs = sorted(
+        map(_graph, found),
+        key=lambda graph: (-(graph.seconds or 0.0), -graph.n_failures, graph.module),
+    )
     dated = run.compiles.exclude(seconds=None).exclude(at=None).order_by("at")
     timed = [
         (at, seconds, verdict, change)
@@ -487,10 +489,6 @@ def _graph(row: Mapping[str, Any]) -> CompiledGraph:
         longest_s=row["longest_s"],
         first_at=row["first_at"],
     )
-
-
-def _costliest_first(graph: CompiledGraph) -> tuple[float, int, str]:
-    return -(graph.seconds or 0.0), -graph.n_failures, graph.module
 
 
 def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
 
 from fleet.models import Run, TeamPrice
 from telemetry import catalog
@@ -145,7 +144,6 @@ def published_price(instance_type: str) -> tuple[float, str]:
 def _changes(
     known: Sequence[TeamPrice], team: str, *, after: datetime
 ) -> list[tuple[datetime, float, str]]:
-    """List the price changes to come."""
     dates = sorted({price.valid_from for price in known if price.valid_from > after})
     held = [(at, price_holding_at(known, team, at)) for at in dates]
     return [(at, price.usd_per_node_hour, basis_of(price)) for at, price in held if price]
@@ -169,13 +167,10 @@ def set_price(asked: PriceRequest, *, by: str, now: datetime) -> tuple[TeamPrice
         set_by=by,
         set_at=now,
     )
-    return price, sum(_reprice(run, now=now) for run in _under_way(price))
-
-
-def _under_way(price: TeamPrice) -> QuerySet[Run]:
     runs = Run.objects.active().filter(instance_type=price.instance_type)
     runs = runs.filter(team=price.team) if price.team else runs
-    return runs.exclude(price_basis=AS_REPORTED).select_for_update()
+    runs = runs.exclude(price_basis=AS_REPORTED).select_for_update()
+    return price, sum(_reprice(run, now=now) for run in runs)
 
 
 def _reprice(run: Run, *, now: datetime) -> bool:

@@ -204,20 +204,16 @@ def _checkpoints(run: Run, steps: ArmSteps, *, until_s: float) -> tuple[FloatArr
     checkpoint_s, total_s = [np.empty(0)], 0.0
     if not len(steps):
         return checkpoint_s[0], total_s
-    for rows in _stored_steps(run, until_s):
+    kept = RunChunk.objects.filter(run=run.name, start__lt=until_s).order_by("start")
+    for data in kept.values_list("steps", flat=True).iterator(chunk_size=24):
+        rows = decode_steps(bytes(data))
+        rows = rows[rows[:, ENDED] < until_s]
         phases = rows[:, FIRST_PHASE:LOSS]
         known = np.where(np.isfinite(phases), phases, 0.0)
         spent_s = known[:, CHECKPOINT - FIRST_PHASE]
         checkpoint_s.append(spent_s[spent_s > 0])
         total_s += float(known.sum())
     return np.concatenate(checkpoint_s), total_s
-
-
-def _stored_steps(run: Run, until_s: float) -> Iterator[FloatArray]:
-    kept = RunChunk.objects.filter(run=run.name, start__lt=until_s).order_by("start")
-    for data in kept.values_list("steps", flat=True).iterator(chunk_size=24):
-        rows = decode_steps(bytes(data))
-        yield rows[rows[:, ENDED] < until_s]
 
 
 def _first_start(run: Run, starts: tuple[Start, ...]) -> tuple[float | None, bool, float | None]:

@@ -76,7 +76,6 @@ def dollars_span(span: Range) -> str:
 
 
 def tokens_span(span: Range) -> str:
-    """Write tokens with their interval."""
     return f"{si(span.value)} ({ends(span, si)})"
 
 

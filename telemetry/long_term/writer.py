@@ -73,19 +73,14 @@ def keep_figures(hot: Connection, second: int, families: Iterable[Metric], *, ke
         values = np.array([each.value for each in samples], "<f8")
         names[key := digest(encoded)] = encoded
         figures.append(_Figures(key, values.tobytes()))
-    _keep_names(hot, names, keep_s=2 * keep_s)
+    known = hot.execute_all(("EXPIRE", NAMES + key, 2 * keep_s) for key in names)
+    for (key, encoded), is_there in zip(names.items(), known, strict=True):
+        if not is_there:
+            hot.execute("SET", NAMES + key, zstd.compress(encoded, 3), "EX", 2 * keep_s)
     hot.execute("HSETNX", FIGURES, second, zstd.compress(msgspec.msgpack.encode(figures), 3))
     old = [field for field in hot.execute("HKEYS", FIGURES) if int(field) < second - keep_s]
     if old:
         hot.execute("HDEL", FIGURES, *old)
-
-
-def _keep_names(hot: Connection, names: dict[bytes, bytes], *, keep_s: int) -> None:
-    """Store new names, and extend the life of known ones."""
-    known = hot.execute_all(("EXPIRE", NAMES + key, keep_s) for key in names)
-    for (key, encoded), is_there in zip(names.items(), known, strict=True):
-        if not is_there:
-            hot.execute("SET", NAMES + key, zstd.compress(encoded, 3), "EX", keep_s)
 
 
 class FigureReader:
@@ -104,22 +99,19 @@ class FigureReader:
 
     def _chunks(self, second: int, packed: bytes) -> Iterator[SeriesChunk]:
         figures = msgspec.msgpack.decode(zstd.decompress(packed), type=list[_Figures])
-        self._load_names({each.names for each in figures})
-        for each in figures:
-            values: FloatArray = np.frombuffer(each.values, "<f8")[:, None]
-            if heads := self._heads.get(each.names):
-                yield SeriesChunk(heads, values, np.array([[second * MS]]))
-
-    def _load_names(self, wanted: set[bytes]) -> None:
-        """Load the names that are needed, and forget all others."""
+        wanted = {each.names for each in figures}
         self._heads = {key: heads for key, heads in self._heads.items() if key in wanted}
         for key in wanted - self._heads.keys():
-            if packed := self._hot.execute("GET", NAMES + key):
-                names = msgspec.msgpack.decode(zstd.decompress(packed), type=_Names)
+            if encoded := self._hot.execute("GET", NAMES + key):
+                names = msgspec.msgpack.decode(zstd.decompress(encoded), type=_Names)
                 self._heads[key] = [
                     series(names.name, tuple(zip(names.labels, values, strict=True)))
                     for values in names.series
                 ]
+        for each in figures:
+            figure: FloatArray = np.frombuffer(each.values, "<f8")[:, None]
+            if heads := self._heads.get(each.names):
+                yield SeriesChunk(heads, figure, np.array([[second * MS]]))
 
 
 # Suffixes of the names of minutes, as of recording rules: lowest, mean and highest, in the order
@@ -439,7 +431,11 @@ class Writer:
         due = self._whole(now_s - SECONDS_SETTLE_S)
         start = position.start_at(hot_from, now=self._now())
         if start < hot_from:
-            return self._stand_in(position, start, _up(hot_from, MINUTE_S))
+            # Minutes replace the seconds of an outage longer than the hot tier keeps them.
+            until = min(_up(hot_from, MINUTE_S), start - start % HOUR_S + HOUR_S)
+            from_s = _up(start - MIDDLE_S, MINUTE_S)
+            self._deliver(position, start, until, means_as_seconds(start=from_s, end=until))
+            return True
         # After a change of ``every_s`` a few seconds are delivered twice.
         first, length_s = self._whole(start), max(self.every_s, LEAST_SLICE_S)
         end = min(first + self._whole(length_s), due)
@@ -448,13 +444,6 @@ class Writer:
         chunks = second_chunks(self.hot, start=first, end=end, every_s=self.every_s)
         self._deliver(position, start, end, [chunks])
         return end < due
-
-    def _stand_in(self, position: Position, start: int, hot_from: int) -> bool:
-        """Deliver minutes in place of the seconds that an outage outlasted."""
-        end = min(hot_from, start - start % HOUR_S + HOUR_S)
-        first = _up(start - MIDDLE_S, MINUTE_S)
-        self._deliver(position, start, end, means_as_seconds(start=first, end=end))
-        return True
 
     def _send_minutes(self) -> bool:
         position, now_s = Position(MINUTES), int(self.clock())

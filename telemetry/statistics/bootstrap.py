@@ -44,7 +44,9 @@ def _length(values: FloatArray) -> int:
         or variance <= np.finfo(float).eps * float(np.abs(values).max()) ** 2
     ):
         return 1
-    covariance = _autocovariance(centred)
+    # All lags by FFT: (n,).
+    spectrum = np.fft.rfft(centred, 2 * n)
+    covariance: FloatArray = np.fft.irfft(spectrum * spectrum.conj())[:n] / n
     reach = 2 * _last_lag_that_counts(covariance / covariance[0])
     lags = np.arange(1, min(reach, n - 1) + 1)
     weight = np.clip(2 * (1 - lags / max(reach, 1)), 0, 1)
@@ -54,14 +56,6 @@ def _length(values: FloatArray) -> int:
         return 1
     length = (2 * spread**2 / (4 / 3 * level**2)) ** (1 / 3) * n ** (1 / 3)
     return int(np.clip(np.ceil(length), 1, n // MIN_BLOCKS))
-
-
-def _autocovariance(centred: FloatArray) -> FloatArray:
-    """Compute all lags by FFT: (n,)."""
-    n = len(centred)
-    spectrum = np.fft.rfft(centred, 2 * n)
-    covariance: FloatArray = np.fft.irfft(spectrum * spectrum.conj())[:n] / n
-    return covariance
 
 
 def _last_lag_that_counts(correlation: FloatArray) -> int:

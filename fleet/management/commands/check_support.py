@@ -65,7 +65,10 @@ class Command(PlainCommand):
                 self.stdout.write(f"  {each.name}  {where}: {basis_of(each)}")
                 if what := remedy(each):
                     self.stdout.write(f"      {what}")
-        self.stdout.write(f"\n{_rests_on(checked)}\n")
+        basis = checked.basis
+        has_report = "report" in basis
+        rests_on = basis_sentence(basis["n_listed"], basis["list_date"], has_report=has_report)
+        self.stdout.write(f"\n{rests_on}\n")
         if checked.reading.n_cut:
             self.stdout.write(f"{checked.reading.n_cut:,} lines were too long and cut.")
         if kept:
@@ -124,8 +127,3 @@ def _headline(checked: CheckedOperators) -> str:
         checked.count(SupportState.UNKNOWN),
     )
     return headline(len(checked.judgements), unsupported, unknown)
-
-
-def _rests_on(checked: CheckedOperators) -> str:
-    basis = checked.basis
-    return basis_sentence(basis["n_listed"], basis["list_date"], has_report="report" in basis)

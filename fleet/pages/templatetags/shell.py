@@ -72,14 +72,6 @@ def _firing(context: template.Context) -> SafeString:
     )
 
 
-def _may_read(context: template.Context) -> bool:
-    """Whether who looks was let in, or would be."""
-    request, user = context.get("request"), context.get("user")
-    return getattr(user, "is_authenticated", False) or (
-        request is not None and reads_anonymously(request)
-    )
-
-
 @register.inclusion_tag("access/_signed_in.html", takes_context=True)
 def signed_in(context: template.Context) -> dict[str, Any]:
     """Say who is signed in, with the way out; or the way in."""
@@ -104,7 +96,11 @@ def live_stream(context: template.Context, topic: str, filters: str = "") -> Saf
 @register.simple_tag(takes_context=True)
 def head_stream(context: template.Context) -> SafeString | str:
     """Follow what every page is told, how fresh the data are, where a page follows no more."""
-    return live_stream(context, "head") if _may_read(context) else ""
+    request, user = context.get("request"), context.get("user")
+    may_read = getattr(user, "is_authenticated", False) or (
+        request is not None and reads_anonymously(request)
+    )
+    return live_stream(context, "head") if may_read else ""
 
 
 @register.inclusion_tag("runs/_annotations.html", takes_context=True)
