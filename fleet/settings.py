@@ -72,15 +72,6 @@ INSTALLED_APPS = [
 ]
 
 
-def _template_loaders() -> list[Any]:
-    """Keep parsed templates in memory; with TRNWATCH_DEBUG, read them again for each page."""
-    loaders: list[Any] = [
-        "django.template.loaders.filesystem.Loader",
-        "django.template.loaders.app_directories.Loader",
-    ]
-    return loaders if DEBUG else [("django.template.loaders.cached.Loader", loaders)]
-
-
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "fleet.pages.errors.WholeFilesMiddleware",
@@ -98,12 +89,19 @@ MIDDLEWARE = [
 ]
 ROOT_URLCONF = "fleet.urls"
 ASGI_APPLICATION = "fleet.asgi.application"
+LOADERS: list[Any] = [
+    "django.template.loaders.filesystem.Loader",
+    "django.template.loaders.app_directories.Loader",
+]
+if not DEBUG:
+    # Keep parsed templates in memory.
+    LOADERS = [("django.template.loaders.cached.Loader", LOADERS)]
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "DIRS": [ROOT / "templates"],
         "OPTIONS": {
-            "loaders": [("template_partials.loader.Loader", _template_loaders())],
+            "loaders": [("template_partials.loader.Loader", LOADERS)],
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",

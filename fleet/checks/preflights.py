@@ -1,7 +1,7 @@
 """Request preflights, run their stages, and store what they find."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
@@ -41,27 +41,34 @@ MAGNITUDES = dict.fromkeys(PROBE_KINDS, (0.0, 1_000.0)) | {
 
 def check_faults(faults: Iterable[ProbeFault], nodes: Sequence[str], instance: Instance) -> None:
     for fault in faults:
-        for message in _fault_errors(fault, nodes, instance):
-            raise FieldError("faults", message)
-
-
-def _fault_errors(fault: ProbeFault, nodes: Sequence[str], instance: Instance) -> Iterator[str]:
-    kind, of = fault.kind, f"{fault.kind} of {fault.node}"
-    if kind not in PROBE_KINDS:
-        yield f"{kind!r} is no kind of fault; choose one of {', '.join(PROBE_KINDS)}"
-    for node in filter(None, (fault.node, fault.peer)):
-        if node not in nodes:
-            yield f"{kind}: {node!r} is not one of the nodes to probe"
-    if (kind in PAIR_KINDS) != (fault.peer is not None) or fault.peer == fault.node:
-        yield f"{of}: {' and '.join(PAIR_KINDS)} take two nodes, the others one"
-    if kind not in EFA_KINDS:
-        if fault.device is not None:
-            yield f"{of}: only {', '.join(EFA_KINDS)} take a device; leave it out"
-    elif fault.device is None or not 0 <= fault.device < instance.n_efa:
-        yield f"{of}: give one of the {instance.n_efa} EFA devices of {instance.name}, from 0"
-    low, high = MAGNITUDES[kind]
-    if not low <= fault.magnitude <= high:
-        yield f"{of}: magnitude {fault.magnitude:g} is out of range; give {low:g} to {high:g}"
+        kind, of = fault.kind, f"{fault.kind} of {fault.node}"
+        if kind not in PROBE_KINDS:
+            raise FieldError(
+                "faults", f"{kind!r} is no kind of fault; choose one of {', '.join(PROBE_KINDS)}"
+            )
+        for node in filter(None, (fault.node, fault.peer)):
+            if node not in nodes:
+                raise FieldError("faults", f"{kind}: {node!r} is not one of the nodes to probe")
+        if (kind in PAIR_KINDS) != (fault.peer is not None) or fault.peer == fault.node:
+            raise FieldError(
+                "faults", f"{of}: {' and '.join(PAIR_KINDS)} take two nodes, the others one"
+            )
+        if kind not in EFA_KINDS:
+            if fault.device is not None:
+                raise FieldError(
+                    "faults", f"{of}: only {', '.join(EFA_KINDS)} take a device; leave it out"
+                )
+        elif fault.device is None or not 0 <= fault.device < instance.n_efa:
+            raise FieldError(
+                "faults",
+                f"{of}: give one of the {instance.n_efa} EFA devices of {instance.name}, from 0",
+            )
+        low, high = MAGNITUDES[kind]
+        if not low <= fault.magnitude <= high:
+            raise FieldError(
+                "faults",
+                f"{of}: magnitude {fault.magnitude:g} is out of range; give {low:g} to {high:g}",
+            )
 
 
 def faults_on_nodes(preflight: Preflight) -> tuple[ProbeFault, ...]:

@@ -176,15 +176,15 @@ def update_alert_costs(source: Source, *, now: datetime) -> None:
         until = alert.resolved_at or now
         if _is_due(alert, until):
             cost = measure_cost(source, alert, until=until)
-            cost = replace(cost, n_others=_others(alert, until)) if cost else None
+            if cost:
+                # Other alerts of the run at the same time: this loss includes theirs.
+                others = Alert.objects.filter(run=alert.run_id, onset_at__lt=until)
+                others = others.exclude(pk=alert.pk).filter(
+                    Q(resolved_at=None) | Q(resolved_at__gt=alert.onset_at)
+                )
+                cost = replace(cost, n_others=others.count())
             alert.cost = dump_cost(cost, until=until)
             alert.save(update_fields=["cost"])
-
-
-def _others(alert: Alert, until: datetime) -> int:
-    """Count the other alerts of the run open at the same time: this loss includes theirs."""
-    others = Alert.objects.filter(run=alert.run_id, onset_at__lt=until).exclude(pk=alert.pk)
-    return others.filter(Q(resolved_at=None) | Q(resolved_at__gt=alert.onset_at)).count()
 
 
 def _is_due(alert: Alert, until: datetime) -> bool:

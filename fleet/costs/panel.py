@@ -105,13 +105,14 @@ def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
     """Return the context of the cost panel of a run."""
     spent = account(hot, run, now=now)
     summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
+    announced = () if run.finished_at else run.tariff or ()
     return {
         "spent": spent,
         "parts": parts_of(spent),
         "total_s": sum(spent.seconds.values()),
         "total_usd": None if spent.usd is None else sum(round_to_cents(spent.usd).values()),
         "price": run.price,
-        "next_price": _next_price(run, now=now),
+        "next_price": next((t for t in announced if t["from_s"] > now.timestamp()), None),
         "mfu_ratio": summed_up.mfu_ratio or mfu_ratio(run, spent.settled_tokens_per_s),
         "outlook": outlook(summed_up, spent, at=now),
         "trained": trained_tokens(run, spent),
@@ -129,13 +130,6 @@ def budgets_of(run: Run, *, now: datetime) -> list[BudgetStatus]:
     is_teams = any(budget.run_id is None for budget in found)
     runs = runs_under_budgets(found).filter(team=run.team) if is_teams else [run]
     return [budget_status(budget, runs, now=now) for budget in found]
-
-
-def _next_price(run: Run, *, now: datetime) -> Mapping[str, Any] | None:
-    if run.finished_at is not None:
-        return None
-    to_come = [each for each in run.tariff or () if each["from_s"] > now.timestamp()]
-    return to_come[0] if to_come else None
 
 
 PLANNING_WORDS = {"tokens_per_epoch": "tokens per epoch", "planned_tokens": "planned tokens"}

@@ -16,7 +16,6 @@ from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.views.decorators.http import require_GET
 from redis.asyncio import Redis as AsyncRedis
-from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from fleet.access.roles import ROLES, has_role
@@ -86,21 +85,16 @@ async def ticks() -> AsyncGenerator[None]:
                 async with redis.pubsub(ignore_subscribe_messages=True) as channel:
                     await channel.subscribe(TICKS)
                     while True:
-                        await _tick(channel)
+                        # A tick or the time limit; further messages of the tick are dropped.
+                        if await channel.get_message(timeout=FALLBACK_S) is not None:
+                            await asyncio.sleep(GATHER_S)
+                            while await channel.get_message(timeout=0):
+                                pass
                         yield
                         await asyncio.sleep(REST_S)
             except (RedisError, OSError):
                 await asyncio.sleep(FALLBACK_S)
                 yield
-
-
-async def _tick(channel: PubSub) -> None:
-    """Wait for a tick or the time limit, then drop further messages of the same tick."""
-    if await channel.get_message(timeout=FALLBACK_S) is None:
-        return
-    await asyncio.sleep(GATHER_S)
-    while await channel.get_message(timeout=0):
-        pass
 
 
 def head(n_watchers: int) -> Events:

@@ -209,7 +209,17 @@ def store_compiles(
         rows.append(_row(run, each, noted_at=now, verdict=found.verdict, change=found.change))
         history.add(each)
     CompileEvent.objects.bulk_create(rows, batch_size=BATCH, ignore_conflicts=True)
-    _update_run(run, sorted_events)
+    # The run shows the flags and version of its newest compile.
+    flags = next((each.flags for each in reversed(sorted_events) if each.flags), "")
+    compiler = next((each.compiler for each in reversed(sorted_events) if each.compiler), "")
+    newest = {"compiler_flags": flags[:500], "compiler_version": compiler[:60]}
+    changed = {
+        name: value for name, value in newest.items() if value and getattr(run, name) != value
+    }
+    if changed:
+        Run.objects.filter(pk=run.pk).update(**changed)
+        for name, value in changed.items():
+            setattr(run, name, value)
     unannounced = (CompileEvent.Verdict.AGAIN, CompileEvent.Verdict.AMID)
     return [row for row in rows if row.verdict in unannounced]
 
@@ -239,20 +249,6 @@ def _row(run: Run, event: Compile, **judgement: Any) -> CompileEvent:
         shape=event.shape[:200],
         **judgement,
     )
-
-
-def _update_run(run: Run, sorted_events: Sequence[Compile]) -> None:
-    """Copy reported flags and version of the newest compile to the run."""
-    flags = next((each.flags for each in reversed(sorted_events) if each.flags), "")
-    compiler = next((each.compiler for each in reversed(sorted_events) if each.compiler), "")
-    newest = {"compiler_flags": flags[:500], "compiler_version": compiler[:60]}
-    changed = {
-        name: value for name, value in newest.items() if value and getattr(run, name) != value
-    }
-    if changed:
-        Run.objects.filter(pk=run.pk).update(**changed)
-        for name, value in changed.items():
-            setattr(run, name, value)
 
 
 # The compiler's default, and other places that only one node can access.

@@ -163,12 +163,15 @@ def usd_per_mtok(usd_per_hour: float, tokens_per_s: float | None) -> float | Non
 
 def runs_now(hot: HotStore, runs: Iterable[Run], *, now_s: float) -> list[RunNow]:
     """Summarise each run; a finished one has no current figures."""
-    return [RunNow(run) if run.finished_at else _run_now(hot, run, now_s=now_s) for run in runs]
-
-
-def _run_now(hot: HotStore, run: Run, *, now_s: float) -> RunNow:
-    steps = recent_steps(hot, run.name, now_s=now_s)
-    return run_now(run, steps, now_s=now_s, shared=steps.newest(SHARE_S, at_least=SHARE_STEPS))
+    found = []
+    for run in runs:
+        if run.finished_at:
+            found.append(RunNow(run))
+            continue
+        steps = recent_steps(hot, run.name, now_s=now_s)
+        shared = steps.newest(SHARE_S, at_least=SHARE_STEPS)
+        found.append(run_now(run, steps, now_s=now_s, shared=shared))
+    return found
 
 
 def nodes_now(
@@ -185,15 +188,14 @@ def nodes_now(
     by_job = (
         reporting_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
     )
-    return [
-        _node_now(
-            node,
-            figures.get((node.shard, node.name), {}),
-            (by_job if node.source == Node.Source.STEPS else seen).get(node.name),
-            now_s,
-        )
-        for node in nodes
-    ]
+    found = []
+    for node in nodes:
+        is_by_job = node.source == Node.Source.STEPS
+        seen_s = (by_job if is_by_job else seen).get(node.name)
+        is_up = _is_heard(node.source, seen_s, now_s) and not (is_by_job and node.is_released)
+        known = figures.get((node.shard, node.name), {}) if is_up else {}
+        found.append(NodeNow(node, last_seen_s=seen_s, is_up=is_up, **known))
+    return found
 
 
 def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
@@ -210,14 +212,6 @@ def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
 def _is_heard(source: str, seen_s: float | None, now_s: float) -> bool:
     stale_s = JOB_STALE_S if source == Node.Source.STEPS else STALE_AFTER_S
     return seen_s is not None and now_s - seen_s <= stale_s
-
-
-def _node_now(
-    node: Node, figures: Mapping[str, Any], seen_s: float | None, now_s: float
-) -> NodeNow:
-    by_job = node.source == Node.Source.STEPS
-    is_up = _is_heard(node.source, seen_s, now_s) and not (by_job and node.is_released)
-    return NodeNow(node, last_seen_s=seen_s, is_up=is_up, **(figures if is_up else {}))
 
 
 def latest_figures(blocks: Iterable[Block]) -> Mapping[tuple[str, str], Mapping[str, Any]]:

@@ -166,9 +166,21 @@ def measured_group(read: ProbeFiles, *, n_efa: int, curve: Curve) -> Measured:
         Expected seconds of an all-reduce, by number of nodes and sizes.
     """
     measured = Measured.nothing_of(read.nodes, n_efa=n_efa)
-    measured = _with_devices(_with_pairs(measured, read), read)
+    place = {node: i for i, node in enumerate(measured.nodes)}
+    if read.pairs:
+        figures = np.array([figures_of(probes) for probes in read.pairs.values()])
+        rows, columns = np.array([(place[one], place[other]) for one, other in read.pairs]).T
+        names = ("p50_s", "p99_s", "bandwidth_bytes_per_s")
+        measured = measured.with_pairs(rows, columns, dict(zip(names, figures.T, strict=True)))
+    device_s = measured.device_s.copy()
+    for (node, device), probes in read.devices.items():
+        if device >= device_s.shape[1]:
+            n = device_s.shape[1]
+            raise GroupError(f"device {device} of {node}: this type has {n}, counted from 0")
+        device_s[place[node], device] = figures_of(probes)[0]
     return replace(
         _with_counts(measured, read.counts),
+        device_s=device_s,
         collectives=tuple(
             _collective(probe, read.nodes, curve) for probe in read.collectives if probe.rows
         ),
@@ -210,17 +222,6 @@ def _counts(name: str, data: bytes) -> NodeCounts:
     return counts
 
 
-def _with_pairs(measured: Measured, read: ProbeFiles) -> Measured:
-    place = {node: i for i, node in enumerate(measured.nodes)}
-    ends = [(place[one], place[other]) for one, other in read.pairs]
-    if not ends:
-        return measured
-    figures = np.array([figures_of(probes) for probes in read.pairs.values()])
-    rows, columns = np.array(ends).T
-    names = ("p50_s", "p99_s", "bandwidth_bytes_per_s")
-    return measured.with_pairs(rows, columns, dict(zip(names, figures.T, strict=True)))
-
-
 def figures_of(probes: Sequence[Probe]) -> tuple[float, float, float]:
     """Return median and 99th percentile of small messages, and bytes per second of the largest.
 
@@ -249,17 +250,6 @@ def figures_of(probes: Sequence[Probe]) -> tuple[float, float, float]:
 def _bandwidth(row: ProbeRow) -> float:
     known = np.isfinite(row.busbw_bytes_per_s) and row.busbw_bytes_per_s > 0
     return row.busbw_bytes_per_s if known else row.size_bytes / row.time_s
-
-
-def _with_devices(measured: Measured, read: ProbeFiles) -> Measured:
-    place = {node: i for i, node in enumerate(measured.nodes)}
-    device_s = measured.device_s.copy()
-    for (node, device), probes in read.devices.items():
-        if device >= device_s.shape[1]:
-            n = device_s.shape[1]
-            raise GroupError(f"device {device} of {node}: this type has {n}, counted from 0")
-        device_s[place[node], device] = figures_of(probes)[0]
-    return replace(measured, device_s=device_s)
 
 
 def _with_counts(measured: Measured, counts: Mapping[str, NodeCounts]) -> Measured:

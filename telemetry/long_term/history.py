@@ -133,7 +133,13 @@ class LongTermHistory:
         if np.isnan(values).all(axis=1).any():
             # No minutes were written there: use the samples.
             sampled = self._parts(node, metric, [HARDWARE[metric].name] * N_STATS, t_s, every_s)
-            values = _filled(values, sampled)
+            n, n_parts = len(values), max(values.shape[1], sampled.shape[1]) // N_STATS
+            padded = []
+            for each in (values, sampled):
+                stats = each.reshape(n, N_STATS, -1)
+                lacking = [(0, 0), (0, 0), (0, n_parts - stats.shape[2])]
+                padded.append(np.pad(stats, lacking, constant_values=np.nan).reshape(n, -1))
+            values = np.where(np.isnan(padded[0]), padded[1], padded[0])
         return t_s, values
 
     def _parts(
@@ -205,17 +211,6 @@ def _lay(column: FloatArray, found: PromSeries, t_s: IntArray, every_s: int) -> 
     places = np.rint((moments - (every_s - 1) - t_s[0]) / every_s).astype(int)
     kept = (places >= 0) & (places < len(t_s))
     column[places[kept]] = values[kept]
-
-
-def _filled(values: FloatArray, other: FloatArray) -> FloatArray:
-    """Replace NaN in (n, 3 * n_parts) by other values; either may have fewer parts."""
-    n, n_parts = len(values), max(values.shape[1], other.shape[1]) // N_STATS
-    padded = []
-    for each in (values, other):
-        stats = each.reshape(n, N_STATS, -1)
-        lacking = [(0, 0), (0, 0), (0, n_parts - stats.shape[2])]
-        padded.append(np.pad(stats, lacking, constant_values=np.nan).reshape(n, -1))
-    return np.where(np.isnan(padded[0]), padded[1], padded[0])
 
 
 @lru_cache(maxsize=4)

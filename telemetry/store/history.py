@@ -1,7 +1,5 @@
 """History from all tiers: seconds from the hot tier, then minutes, then the long-term store."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from django.db.models import Min
 
@@ -109,7 +107,11 @@ def fill_from_long_term(
     try:
         _, values = long_term.node_minutes(node, metric, start=begin, end=end, every_s=every_s)
         older = values.reshape(n_older, N_STATS, -1)
-        stats, older = _widened([stats, older])
+        n_parts = max(stats.shape[2], older.shape[2])
+        stats, older = (
+            np.pad(each, [(0, 0), (0, 0), (0, n_parts - each.shape[2])], constant_values=np.nan)
+            for each in (stats, older)
+        )
         stats[:n_older] = np.where(np.isnan(older), stats[:n_older], older)
     except LongTermError as error:
         why = str(error)
@@ -158,15 +160,6 @@ def older_steps(
         stretches.append(SeriesSource(first, stretch.every_s, stretch.tier))
     older = np.concatenate(found)
     return older[older[:, ENDED] >= stretch.since], tuple(stretches)
-
-
-def _widened(arrays: Sequence[FloatArray]) -> list[FloatArray]:
-    """Pad arrays of stats to the same number of parts."""
-    most = max(array.shape[2] for array in arrays)
-    return [
-        np.pad(array, [(0, 0), (0, 0), (0, most - array.shape[2])], constant_values=np.nan)
-        for array in arrays
-    ]
 
 
 def node_series(

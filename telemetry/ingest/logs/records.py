@@ -159,7 +159,10 @@ def _unix_s(time: re.Match[str], *, year: int, utc_offset_s: float) -> float:
         return nan
     if not FIRST_YEAR <= moment.year <= LAST_YEAR:
         return nan
-    return moment.timestamp() + _fraction_s(found)
+    digits = found.get("frac") or "0"
+    # Neuron's compiler writes milliseconds as six digits.
+    is_ms = found.get("colon") and len(digits) == 6 and digits.startswith("000")
+    return moment.timestamp() + int(digits) / (1e3 if is_ms else 10.0 ** len(digits))
 
 
 def _zone(text: str, utc_offset_s: float) -> timezone:
@@ -169,16 +172,6 @@ def _zone(text: str, utc_offset_s: float) -> timezone:
         return UTC
     sign = -1 if text[0] == "-" else 1
     return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[-2:])))
-
-
-def _fraction_s(found: dict[str, str | None]) -> float:
-    """Return the fraction of a second; Neuron's compiler writes milliseconds as six digits."""
-    digits = found.get("frac") or ""
-    if not digits:
-        return 0.0
-    if found.get("colon") and len(digits) == 6 and digits.startswith("000"):
-        return int(digits) / 1e3
-    return int(digits) / 10.0 ** len(digits)
 
 
 def opened(path: Path) -> BinaryIO:

@@ -166,10 +166,15 @@ def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) 
     seq_per_s = np.where(
         np.isnan(columns["seq_per_s"]), _divide(batch, step_s), columns["seq_per_s"]
     )
+    # Clocks of ranks differ, but times must not fall.
+    known_s = columns["at_s"]
+    is_known = np.isfinite(known_s)
+    rising_s = np.full(len(known_s), np.nan)
+    rising_s[is_known] = np.maximum.accumulate(known_s[is_known])
     return LoggedSteps(
         step=columns["step"].astype("i8"),
         step_s=step_s,
-        at_s=_never_falling(columns["at_s"]),
+        at_s=rising_s,
         tokens=_tokens(columns, step_s, batch, seq_len),
         seq_per_s=seq_per_s,
         loss=columns["loss"],
@@ -228,14 +233,6 @@ def _seconds_per_step(clock_s: FloatArray, step: FloatArray) -> FloatArray:
         passed = np.diff(clock_s[known]) / np.diff(step[known])
         each[known[1:]] = np.where(passed > 0, passed, np.nan)
     return each
-
-
-def _never_falling(at_s: FloatArray) -> FloatArray:
-    """Make times monotonic: clocks of ranks differ."""
-    known = np.isfinite(at_s)
-    kept = np.full(len(at_s), np.nan)
-    kept[known] = np.maximum.accumulate(at_s[known])
-    return kept
 
 
 def _median(values: FloatArray) -> float:
