@@ -7,6 +7,7 @@ import numpy as np
 
 from bench.scenario_grid import CHECKPOINT_EVERY_S, EVALUATE_EVERY_S, event_of
 from telemetry.simulate.inputs import tier_named
+from telemetry.simulate.plan import Noise
 from telemetry.simulate.scenario import Scenario, scenario_of
 
 N_NODES, DURATION_S = 64, 3600.0
@@ -52,4 +53,6 @@ def healthy_hooks_scenario(seed: int) -> Scenario:
     """Return an hour of 64 nodes at ``agent_hooks``; each second one with noisy steps."""
     calm = healthy_scenario(seed)
     inputs = tier_named("agent_hooks", busy_while_waiting=True)
-    return msgspec.structs.replace(calm, name=f"hooks-{seed}", inputs=inputs)
+    # ``python -m bench healthy`` plays odd seeds at this tier.
+    noise = Noise(step_cv=0.04, tail="lognormal") if seed // 2 % 2 else Noise()
+    return msgspec.structs.replace(calm, name=f"hooks-{seed}", inputs=inputs, noise=noise)

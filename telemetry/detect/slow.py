@@ -141,6 +141,8 @@ UNKNOWN_S, UNKNOWN_STEPS = 25.0, 4
 VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
 # Random delays do not hit several workers of one stage at once.
 STAGE_LATE_RATIO = 0.05
+# A worker without a better past is slow by this share of a step, in this many steps.
+BORN_SLOW_RATIO, BORN_SLOW_STEPS = 0.06, 16
 # Slow clocks slow each of these steps by the same factor, within this tolerance.
 STEADY_STEPS, UNSTEADY = 3, 0.3
 # This many workers slower by the same factor, within this tolerance, need only one step.
@@ -226,7 +228,9 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     if found is None:
         return []
     scores = score_workers(case_since(inputs, steps, found.at), late)
-    may_be = _may_be_chance(steps, found, late, scores) or _may_be_layout(found, scores)
+    may_be = _may_be_chance(steps, found, late, scores) or _may_be_layout(
+        inputs, steps, found, late, scores
+    )
     if may_be and _usual(inputs, steps, "waiting") is None:
         return []
     names = tuple(steps.workers[i] for i in late.late)
@@ -275,10 +279,24 @@ def _may_be_chance(
     return n_steps < (ENOUGH_LATE - 1 if very else ENOUGH_LATE)
 
 
-def _may_be_layout(found: PhaseRise, scores: list[CauseScore]) -> bool:
-    """Whether a worker may always have had more work."""
+def _may_be_layout(
+    inputs: DetectionInput,
+    steps: StepBatch,
+    found: PhaseRise,
+    late: Lateness,
+    scores: list[CauseScore],
+) -> bool:
+    """Whether a worker may always have had more work.
+
+    Without stages all workers have the same work: one that is clearly later than all others, by
+    the same amount in each of many steps, is slow since before the first of them.
+    """
     best = _known_cause(scores)
-    return found.at < ENOUGH_LATE and (best is None or best.node is None)
+    if found.at >= ENOUGH_LATE or (best is not None and best.node is not None):
+        return False
+    ratio = found.excess / middle(work_s(steps))
+    is_alone = inputs.n_stages == 1 and late.is_steady and len(late.late) == 1
+    return not (is_alone and ratio >= BORN_SLOW_RATIO and len(steps) >= BORN_SLOW_STEPS)
 
 
 def _known_cause(scores: list[CauseScore]) -> CauseScore | None:
