@@ -217,7 +217,7 @@ def pair_rows(measured: Measured, *, worst: int | None = None) -> list[PairRow]:
     """List every probed pair in order, or only the worst, the worst first."""
     rows, columns = np.nonzero(np.triu(measured.was_probed, 1))
     if worst is not None:
-        far = distances(looked_at(measured))[rows, columns]
+        far = distances(looked_at(measured), within_class=True)[rows, columns]
         far = np.where(np.isinf(measured.p50_s[rows, columns]), np.inf, far)
         order = np.argsort(-far, kind="stable")[:worst]
         rows, columns = rows[order], columns[order]

@@ -308,13 +308,15 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def distances(looks: Sequence[PairAnalysis]) -> FloatArray:
-    """Return the log distance between nodes relative to a usual pair of one rack: (n, n)."""
+def distances(looks: Sequence[PairAnalysis], *, within_class: bool = False) -> FloatArray:
+    """Return the log distance between nodes relative to a usual pair: (n, n).
+
+    The usual pair is one of the same rack, or of the same class if ``within_class``.
+    """
     return np.asarray(
         sum(
             np.nan_to_num(
-                look.split.level
-                - look.split.level.diagonal()[:, None]
+                (0.0 if within_class else look.split.level - look.split.level.diagonal()[:, None])
                 + look.split.pair
                 + look.split.node[:, None]
                 + look.split.node
