@@ -10,6 +10,7 @@ import numpy as np
 from django.db import transaction
 from django.db.models import Q
 
+from fleet.alerts.correlation import findings_of, keys_of
 from fleet.alerts.events import Kind, change, note
 from fleet.alerts.reconcile import Subject, reconcile
 from fleet.models import Alert, CompileEvent, Node, Run
@@ -194,15 +195,15 @@ def watching_since_s(hot: HotStore, *, now_s: float) -> float:
     return since_s
 
 
-def open_subjects() -> set[Subject]:
-    """List rule and subject of every open alert."""
-    return set(Alert.objects.open().values_list("rule", "subject"))
+def open_subjects(**which: object) -> set[Subject]:
+    """List every rule and subject that open alerts cover; ``which`` are filters."""
+    rows = Alert.objects.open().filter(**which).values_list("rule", "subject", "parts")
+    return {key for row in rows for key in keys_of(*row)}
 
 
-def without_quiet(open_subjects: Collection[Subject]) -> set[Subject]:
+def without_quiet(subjects: Collection[Subject]) -> set[Subject]:
     """Leave out flapping alerts that are quiet: they stay open, but nothing is wrong now."""
-    quiet = Alert.objects.open().exclude(quiet_since=None).values_list("rule", "subject")
-    return set(open_subjects) - set(quiet)
+    return set(subjects) - open_subjects(quiet_since__isnull=False)
 
 
 def lost_nodes(open_subjects: Collection[Subject]) -> set[str]:
@@ -210,18 +211,21 @@ def lost_nodes(open_subjects: Collection[Subject]) -> set[str]:
     if not any(rule == "node_silent" for rule, _ in open_subjects):
         return set()
     crashes = Alert.objects.open().filter(rule="node_silent", cause="node_crash")
-    failed = crashes.filter(run__phase=Run.Phase.FAILED)
-    return {name for name in failed.values_list("node__name", flat=True) if name}
+    names = {name for alert in crashes.select_related("node") for name in alert.nodes}
+    failed = Node.objects.filter(name__in=names, run__phase=Run.Phase.FAILED)
+    return set(failed.values_list("name", flat=True)) if names else set()
 
 
 def open_problems(runs: Iterable[Run]) -> dict[int, tuple[OpenProblem, ...]]:
     """List the open problems of each run and its nodes, by the run's key."""
-    found: dict[int, tuple[OpenProblem, ...]] = {run.pk: () for run in runs}
-    open_ = Alert.objects.open().filter(run__in=found, quiet_since=None)
-    for alert in open_.select_related("node"):
-        node = None if alert.node is None else alert.node.name
-        new = OpenProblem(alert.rule, alert.cause, node, alert.device, alert.evidence)
-        found[alert.run_id or 0] += (new,)
+    names = {run.name: run.pk for run in runs}
+    found: dict[int, tuple[OpenProblem, ...]] = {pk: () for pk in names.values()}
+    open_ = Alert.objects.open().filter(Q(run__in=found) | ~Q(parts=[]), quiet_since=None)
+    for alert in open_.select_related("run", "node").defer("run__plan", "run__clock"):
+        for part in findings_of(alert):
+            if part.run in names:
+                new = OpenProblem(part.rule, part.cause, part.node, part.device, part.evidence)
+                found[names[part.run]] += (new,)
     return found
 
 

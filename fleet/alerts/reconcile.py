@@ -4,9 +4,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import Q
 
+from fleet.alerts.correlation import (
+    CLASS_OF,
+    Group,
+    Subject,
+    correlate,
+    has_other_parts,
+    keys_of,
+    members_text,
+    parts_json,
+    subject_of,
+)
 from fleet.alerts.events import Kind, change, nodes_text, note, severity_text, summary
 from fleet.alerts.matchers import active_silences
 from fleet.alerts.silences import apply_silences
@@ -15,7 +26,6 @@ from telemetry.detect import RULES, Finding
 from telemetry.detect.causes import UNKNOWN
 from telemetry.detect.engine import LAYOUT
 
-Subject = tuple[str, str]  # a rule, and what it evaluates: run:<name>, node:<name>, fleet, …
 Fits = Callable[[Subject, Finding, Alert], bool]
 
 SEVERITIES = {"page": Alert.Severity.PAGE, "warn": Alert.Severity.WARN}
@@ -40,13 +50,20 @@ def reconcile(
 def _reconcile(
     found: Mapping[Subject, Finding], evaluated: Collection[Subject], *, now: datetime
 ) -> list[Alert]:
-    alerts = Alert.objects.open().select_related("run", "node", "silence")
-    # A simulated run's plan and clocks are long, and not needed here.
-    open_ = list(alerts.defer("run__plan", "run__clock"))
-    paired = pair(found, open_)
+    open_ = _open_alerts()
+    open_keys = {key_of(alert) for alert in open_}
+    is_new = any(each.cause in CLASS_OF and key not in open_keys for key, each in found.items())
+    if is_new and connection.features.has_select_for_update:
+        # Two processes may find the parts of one fault at once: the second joins the first's alert.
+        Node.objects.select_for_update(no_key=True).order_by("pk").values_list("pk").first()
+        open_ = _open_alerts()
+    found = correlate(found, open_, evaluated, now=now)
+    changed, paired = _adopt(found, open_, now=now)
+    free = [alert for alert in open_ if alert.is_open and alert not in paired.values()]
+    paired |= pair({k: f for k, f in found.items() if k not in paired}, free)
     lasting = {alert.pk for alert in paired.values()}
-    unpaired = [alert for alert in open_ if alert.pk not in lasting]
-    changed = [alert for alert in unpaired if _merge(alert, found, paired, now=now)]
+    unpaired = [alert for alert in open_ if alert.is_open and alert.pk not in lasting]
+    changed += [alert for alert in unpaired if _merge(alert, found, paired, now=now)]
     changed += [alert for alert in unpaired if alert.is_open and _end(alert, evaluated, now=now)]
     occupied = {key_of(alert) for alert in unpaired if alert.is_open}
     changed += _refresh_all(found, paired, occupied, now=now)
@@ -57,15 +74,28 @@ def _reconcile(
     return list({alert.pk: alert for alert in (*changed, *silenced)}.values())
 
 
-def subject_of(finding: Finding) -> str:
-    """Name what an alert is about: a run, a node, a budget or the whole fleet, by its rule.
+def _open_alerts() -> list[Alert]:
+    alerts = Alert.objects.open().select_related("run", "node", "silence")
+    # A simulated run's plan and clocks are long, and not needed here.
+    return list(alerts.defer("run__plan", "run__clock"))
 
-    A fault that all nodes of a run have is about the run.
-    """
-    names = {"run": f"run:{finding.run}", "node": f"node:{finding.node}", "fleet": "fleet"}
-    names["budget"] = f"budget:{finding.evidence.get('budget')}"
-    subject = RULES[finding.rule].subject
-    return names["run" if subject == "node" and finding.node is None else subject]
+
+def _adopt(
+    found: Mapping[Subject, Finding], open_: Iterable[Alert], *, now: datetime
+) -> tuple[list[Alert], dict[Subject, Alert]]:
+    """Pair groups with the oldest of their alerts, and resolve the others; return both."""
+    by_pk = {alert.pk: alert for alert in open_}
+    merged, paired = [], {}
+    for key, group in found.items():
+        if isinstance(group, Group) and group.alerts:
+            oldest, *others = (by_pk[pk] for pk in group.alerts)
+            paired[key] = oldest
+            merged += [
+                alert
+                for alert in others
+                if _resolve(alert, now=now, text=f"merged into alert {oldest.pk}")
+            ]
+    return merged, paired
 
 
 def by_subject(findings: Iterable[Finding]) -> dict[Subject, Finding]:
@@ -227,6 +257,7 @@ def fields_of(finding: Finding) -> dict[str, Any]:
         "score": finding.score,
         "victims": list(finding.victims),
         "evidence": dict(finding.evidence),
+        "parts": parts_json(finding),
     }
 
 
@@ -319,12 +350,15 @@ def refresh(
 
     It ``must_move`` to ``key`` where another finding has its rule and subject.
     """
-    moves = must_move or _moves(alert, finding, key, now=now)
+    group = finding if isinstance(finding, Group) else None
+    came, left = members_text(alert, group) if group else ("", "")
+    # A group moves at once: the rule and subject of a part that ended may break again.
+    moves = must_move or (key != key_of(alert) if group else _moves(alert, finding, key, now=now))
     is_urgent = SEVERITIES[finding.severity] < alert.severity
-    has_new_culprit = _has_new_culprit(alert, finding, now=now)
+    has_new_culprit = not (came or left) and _has_new_culprit(alert, finding, now=now)
     is_worse = is_urgent or _is_worse(alert, finding)
     is_back = alert.quiet_since is not None and now - alert.quiet_since >= AWAY
-    joined, gone = _changed_nodes(alert, finding)
+    joined, gone = (False, False) if group else _changed_nodes(alert, finding)
     to: dict[str, Any] = {}
     if alert.quiet_since is not None:
         to |= {"quiet_since": None, "n_firings": alert.n_firings + 1}
@@ -335,22 +369,28 @@ def refresh(
         to["severity"] = SEVERITIES[finding.severity]
     if has_new_culprit:
         to |= fields_of(finding)
+    elif group and (moves or has_other_parts(alert, group)):
+        run = Run.objects.filter(name=finding.run).first() if finding.run else None
+        to |= fields_of(finding) | {"run": run}
     if moves or has_new_culprit or is_worse or is_back or joined or gone:
         to["evidence"] = dict(finding.evidence)
         to["score"] = finding.score if moves or is_back else max(alert.score, finding.score)
     if not to:
         return None
     as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
+    old_rule = alert.rule
     if not change(alert, if_still=as_read, to=to | {"last_seen_at": now}):
         return False
     nodes = nodes_text(finding)
+    renames = moves and (group is None or old_rule != finding.rule)
     texts = {
-        Kind.RULE_CHANGED: (moves, f"{RULES[finding.rule].title.lower()}; {summary(finding)}"),
+        Kind.RULE_CHANGED: (renames, f"{RULES[finding.rule].title.lower()}; {summary(finding)}"),
         Kind.CAUSE_CHANGED: (has_new_culprit, summary(finding)),
         Kind.WORSENED: (is_worse or joined, nodes if finding.nodes else severity_text(finding)),
         Kind.LEARNED: (gone, nodes),
     }
     news = [(kind, text) for kind, (is_so, text) in texts.items() if is_so][:1]
+    news += [(kind, t) for kind, t in ((Kind.WORSENED, came), (Kind.LEARNED, left)) if t]
     if is_back:
         news.insert(0, (Kind.REFIRED, f"{summary(finding)}; firing {alert.n_firings}"))
     for kind, text in news:
@@ -417,9 +457,9 @@ def _end(alert: Alert, evaluated: Collection[Subject], *, now: datetime) -> bool
     """Resolve an alert that is no longer found; return whether it is resolved."""
     if alert.last_seen_at >= now:
         return False
-    if key_of(alert) not in evaluated:
+    if not keys_of(alert.rule, alert.subject, alert.parts) <= set(evaluated):
         run = alert.run
-        is_gone = run is not None and run.finished_at is not None and run.finished_at <= now
+        is_gone = not alert.parts and run is not None and run.finished_at is not None and run.finished_at <= now
         return is_gone and _resolve(alert, now=now, text="its run has ended")
     if alert.flapping_since is None:
         return _resolve(alert, now=now)

@@ -262,6 +262,11 @@ class Alert(models.Model):
     evidence = models.JSONField(
         default=dict, blank=True, help_text="Figures behind the alert, frozen when it fired."
     )
+    parts = models.JSONField(
+        default=list,
+        blank=True,
+        help_text="The findings of each node or run, where one alert covers several.",
+    )
     cost = models.JSONField(default=dict, blank=True, help_text="Cost so far, from fleet/costs.")
     onset_at = models.DateTimeField(help_text="When the signal changed.")
     fired_at = models.DateTimeField(help_text="When it fired.")
@@ -342,6 +347,12 @@ class Alert(models.Model):
         if self.node is not None:
             return [self.node.name]
         return [str(name) for name in self.evidence.get("nodes") or ()]
+
+    @property
+    def runs(self) -> list[str]:
+        """The names of all affected runs."""
+        names = self.evidence.get("runs") or ([self.run.name] if self.run else [])
+        return [str(name) for name in names]
 
     def is_silenced(self, now: datetime) -> bool:
         """Whether it is muted now; select alerts with their silence."""

@@ -59,6 +59,9 @@ class Node(models.Model):
     instance_type = models.CharField(max_length=40)
     instance_id = models.CharField(max_length=40, blank=True)
     zone = models.CharField(max_length=40, blank=True)
+    rack = models.CharField(
+        max_length=40, blank=True, help_text="Nodes of one rack share switches; empty: unknown."
+    )
     source = models.CharField(max_length=20, choices=Source)
     shard = models.CharField(max_length=90, help_text="Where the store keeps it.")
     run = models.ForeignKey(

@@ -16,6 +16,7 @@ from django.db.models import Q
 from django.db.utils import ConnectionHandler
 
 from fleet.alerts import Subject, reconcile
+from fleet.alerts.correlation import keys_of
 from fleet.alerts.evaluate import (
     evaluated_subjects,
     find_all,
@@ -148,6 +149,8 @@ def is_new_event(firing: Firing, alert: Alert, *, at_s: float) -> bool:
     if not alert.is_open or "unknown" in {firing.cause, alert.cause}:
         return False
     if (firing.cause, firing.node) == (alert.cause, node):
+        return False
+    if firing.cause == alert.cause and set(firing.accused).intersection(alert.nodes):
         return False
     is_elsewhere = None not in {firing.node, node} and firing.node != node
     return is_elsewhere or at_s - firing.fired_s >= SETTLED_S
@@ -433,7 +436,8 @@ class Replay:
     def _open_rules(self) -> set[Subject]:
         """Select the open alerts of these runs only: others may be replayed at the same time."""
         ours = Q(run__in=self._runs) | Q(run=None, node=None)
-        return set(Alert.objects.open().filter(ours).values_list("rule", "subject"))
+        rows = Alert.objects.open().filter(ours).values_list("rule", "subject", "parts")
+        return {key for row in rows for key in keys_of(*row)}
 
 
 # Every scenario begins at the same second, so that its answer is the same tomorrow.

@@ -54,6 +54,7 @@ def _nodes(run: Run, spec: RunSpec, *, zone: str) -> list[Node]:
             name=name,
             instance_type=instance.name,
             zone=zone,
+            rack="" if (rack := spec.rack_of(rank)) is None else f"r{rack}",
             source=Node.Source.SIMULATED,
             shard=plan.shards[rank // plan.shard_size],
             run=run,

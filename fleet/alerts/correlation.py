@@ -1,0 +1,330 @@
+"""One physical fault, one alert: findings of several nodes or runs that share place and time."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from fleet.formatting import counted, listed
+from fleet.models import Alert, Node, Run
+from telemetry.detect import RULES, Finding
+from telemetry.detect.findings import UNKNOWN
+
+Subject = tuple[str, str]  # a rule, and what it evaluates: run:<name>, node:<name>, fleet, …
+
+# Causes that one fault of a rack, a switch or a zone may show as.
+CLASS_OF: Mapping[str, str] = {
+    **dict.fromkeys(("efa_latency", "efa_loss", "efa_down", "network"), "network"),
+    **dict.fromkeys(("slow_core", "throttle", "hbm_slow", "slow_compute"), "slow_compute"),
+    **dict.fromkeys(("node_silent", "node_crash"), "node_silent"),
+}
+# A fault of a whole zone shows in these. Cores do not become slow together.
+OF_ZONES = frozenset({"network", "node_silent"})
+ONSET_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Finding):
+    """One finding for several: ``parts`` are those of each node or run.
+
+    ``alerts`` are the keys of the open alerts that cover them, the oldest first. A group of one
+    part is what remains of a larger one.
+    """
+
+    parts: tuple[Finding, ...] = ()
+    alerts: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Findings of one fault, and the open alerts that cover them, the oldest first.
+
+    ``carried`` are the keys of findings that could not be evaluated now.
+    """
+
+    cause_class: str
+    onset_s: float
+    parts: dict[Subject, Finding]
+    alerts: list[Alert] = field(default_factory=list)
+    carried: set[Subject] = field(default_factory=set)
+
+    @property
+    def is_group(self) -> bool:
+        nodes = {name for part in self.parts.values() for name in part.accused}
+        runs = {part.run for part in self.parts.values()}
+        has_several = len(self.parts) > 1 and (len(nodes) > 1 or len(runs) > 1)
+        return has_several or any(alert.parts for alert in self.alerts)
+
+    @property
+    def is_news(self) -> bool:
+        """Whether a part was found now, or has ended: runs are not evaluated in the same second."""
+        n_before = sum(len(alert.parts) for alert in self.alerts if alert.quiet_since is None)
+        return bool(self.parts.keys() - self.carried) or len(self.parts) < n_before
+
+
+class Place(NamedTuple):
+    """Where a node is; empty where unknown."""
+
+    zone: str
+    rack: str
+    run: str | None
+
+
+def subject_of(finding: Finding) -> str:
+    """Name what an alert is about: a run, a node, a budget or the whole fleet, by its rule.
+
+    A fault that all nodes of a run have is about the run.
+    """
+    names = {"run": f"run:{finding.run}", "node": f"node:{finding.node}", "fleet": "fleet"}
+    names["budget"] = f"budget:{finding.evidence.get('budget')}"
+    subject = RULES[finding.rule].subject
+    return names["run" if subject == "node" and finding.node is None else subject]
+
+
+def keys_of(rule: str, subject: str, parts: Iterable[Mapping[str, Any]]) -> set[Subject]:
+    """List every rule and subject that an alert covers."""
+    found = {(part.rule, subject_of(part)) for part in map(finding_of_part, parts)}
+    return found | {(rule, subject)}
+
+
+def finding_of_part(part: Mapping[str, Any]) -> Finding:
+    """Read a part of an alert, as ``parts_json`` wrote it."""
+    return Finding(
+        **{**part, "victims": tuple(part["victims"]), "nodes": tuple(part["nodes"])},
+    )
+
+
+def findings_of(alert: Alert) -> list[Finding]:
+    """List the findings that an open alert was made from, one for each part."""
+    if alert.parts:
+        return [finding_of_part(part) for part in alert.parts]
+    return [
+        Finding(
+            rule=alert.rule,
+            cause=alert.cause,
+            severity="page" if alert.severity == Alert.Severity.PAGE else "warn",
+            run=alert.run.name if alert.run else None,
+            node=alert.node.name if alert.node else None,
+            device=alert.device,
+            onset_s=alert.onset_at.timestamp(),
+            score=alert.score,
+            victims=tuple(alert.victims),
+            evidence=alert.evidence,
+            nodes=() if alert.node else tuple(alert.nodes),
+        )
+    ]
+
+
+def correlate(
+    found: Mapping[Subject, Finding],
+    open_: Iterable[Alert],
+    evaluated: Collection[Subject],
+    *,
+    now: datetime,
+) -> dict[Subject, Finding]:
+    """Replace the findings of one physical fault by one group, under the key of its alert.
+
+    Findings belong together if they began within a minute, their causes are compatible, and their
+    nodes share a rack, a run or most of a zone. What could not be evaluated stays in its group.
+    """
+    loose = dict(found)
+    clusters = [_cluster_of(alert, loose, evaluated, now=now) for alert in open_]
+    units = [cluster for cluster in clusters if cluster is not None]
+    units += [
+        Cluster(CLASS_OF[finding.cause], finding.onset_s, {key: finding})
+        for key, finding in loose.items()
+        if finding.cause in CLASS_OF
+    ]
+    if len(units) < 2 and not any(unit.is_group for unit in units):
+        return dict(found)
+    remaining = dict(found)
+    for cluster in _joined(units):
+        if cluster.is_group and cluster.is_news:
+            for key in cluster.parts:
+                remaining.pop(key, None)
+            key, group = _group_of(cluster)
+            remaining[key] = group
+    return remaining
+
+
+def _cluster_of(
+    alert: Alert,
+    loose: dict[Subject, Finding],
+    evaluated: Collection[Subject],
+    *,
+    now: datetime,
+) -> Cluster | None:
+    """Take the findings of an open alert out of ``loose``; None if it ends or stands alone."""
+    before = findings_of(alert)
+    parts: dict[Subject, Finding] = {}
+    carried: set[Subject] = set()
+    for part in before:
+        key = (part.rule, subject_of(part))
+        same = next((each for each, f in loose.items() if _continues(f, each, part, key)), None)
+        if same is not None:
+            finding = loose.pop(same)
+            # A finding without a cause does not remove a known culprit.
+            weaker = finding.cause == UNKNOWN != part.cause
+            parts[same] = replace(part, score=finding.score) if weaker else finding
+        elif key not in evaluated and not _has_ended(part, alert, now=now):
+            parts[key] = part
+            carried.add(key)
+    classes = {CLASS_OF[part.cause] for part in parts.values() if part.cause in CLASS_OF}
+    if len(classes) != 1:
+        # The findings go on without this alert: it is not about a fault of hardware.
+        return None
+    return Cluster(classes.pop(), alert.onset_at.timestamp(), parts, [alert], carried)
+
+
+def _continues(finding: Finding, key: Subject, part: Finding, part_key: Subject) -> bool:
+    """Whether a finding is what a part of an alert has become."""
+    is_compatible = CLASS_OF.get(finding.cause) == CLASS_OF.get(part.cause)
+    if key == part_key:
+        return is_compatible or UNKNOWN in (finding.cause, part.cause)
+    overlaps = bool(set(finding.accused) & set(part.accused))
+    return is_compatible and finding.cause in CLASS_OF and finding.run == part.run and overlaps
+
+
+def _has_ended(part: Finding, alert: Alert, *, now: datetime) -> bool:
+    """Whether the run of a part is over; the run of the alert ends with the alert."""
+    if not alert.parts or part.run is None:
+        return False
+    return Run.objects.filter(name=part.run, finished_at__lte=now).exists()
+
+
+def _joined(units: Sequence[Cluster]) -> list[Cluster]:
+    """Join clusters of one fault, the oldest first."""
+    places = _places(part for unit in units for part in unit.parts.values())
+    n_in_zone: dict[str, int] = {}
+    joined: list[Cluster] = []
+    for unit in sorted(units, key=lambda each: (not each.alerts, each.onset_s)):
+        into = next((each for each in joined if _is_one(each, unit, places, n_in_zone)), None)
+        if into is None:
+            joined.append(unit)
+        else:
+            into.parts |= unit.parts
+            into.alerts += unit.alerts
+            into.carried |= unit.carried
+    return joined
+
+
+def _places(findings: Iterable[Finding]) -> dict[str, Place]:
+    """Read where the accused nodes are, and all nodes of runs without an accused one."""
+    findings = list(findings)
+    nodes = Node.objects.filter(name__in={name for each in findings for name in each.accused})
+    whole = {each.run for each in findings if each.run and not each.accused}
+    if whole:
+        nodes |= Node.objects.filter(run__name__in=whole)
+    rows = nodes.values_list("name", "zone", "rack", "run__name")
+    return {name: Place(*place) for name, *place in rows}
+
+
+def _racks_of(cluster: Cluster, places: Mapping[str, Place]) -> set[tuple[str, str]]:
+    """List the racks of the accused nodes; a whole run counts if one rack holds all of it."""
+    found: set[tuple[str, str]] = set()
+    for part in cluster.parts.values():
+        names = part.accused or [n for n, at in places.items() if part.run and at.run == part.run]
+        racks = {places[name][:2] for name in names if name in places}
+        if part.accused or len(racks) == 1:
+            found |= {(zone, rack) for zone, rack in racks if rack}
+    return found
+
+
+def _nodes_of(cluster: Cluster, places: Mapping[str, Place]) -> set[str]:
+    found = {name for part in cluster.parts.values() for name in part.accused}
+    whole = {part.run for part in cluster.parts.values() if part.run and not part.accused}
+    return found | {name for name, place in places.items() if whole and place.run in whole}
+
+
+def _is_one(
+    one: Cluster, other: Cluster, places: Mapping[str, Place], n_in_zone: dict[str, int]
+) -> bool:
+    """Whether two clusters are one physical fault."""
+    is_compatible = one.cause_class == other.cause_class
+    if not is_compatible or abs(one.onset_s - other.onset_s) > ONSET_WITHIN_S:
+        return False
+    causes = [{part.cause for part in each.parts.values()} for each in (one, other)]
+    runs = [{part.run for part in each.parts.values()} - {None} for each in (one, other)]
+    if runs[0] & runs[1] and causes[0] == causes[1]:
+        return True
+    nodes = [_nodes_of(each, places) for each in (one, other)]
+    if _racks_of(one, places) & _racks_of(other, places):
+        return True
+    zones = {places[name].zone for name in nodes[0] | nodes[1] if name in places}
+    if one.cause_class not in OF_ZONES or len(zones) != 1 or "" in zones:
+        return False
+    zone = zones.pop()
+    if zone not in n_in_zone:
+        n_in_zone[zone] = Node.objects.filter(zone=zone, run__finished_at=None).count()
+    return 2 * len(nodes[0] | nodes[1]) > n_in_zone[zone]
+
+
+def _group_of(cluster: Cluster) -> tuple[Subject, Group]:
+    """Make one finding of a cluster; it keeps the key of its oldest alert where it can."""
+    alerts = sorted(cluster.alerts, key=lambda each: (each.fired_at, each.pk))
+    own = (alerts[0].rule, alerts[0].subject) if alerts else None
+    # The most urgent part leads; then that of the alert; then a stable order, so that a fault
+    # that returns finds its earlier alert.
+    key = min(cluster.parts, key=lambda k: (cluster.parts[k].severity, k != own, *k))
+    leader, parts = cluster.parts[key], tuple(cluster.parts.values())
+    nodes = tuple(sorted({name for part in parts for name in part.accused}))
+    runs = sorted({part.run for part in parts if part.run})
+    causes = {part.cause for part in parts} - {UNKNOWN}
+    values = {each.name: getattr(leader, each.name) for each in fields(Finding)}
+    if len(parts) > 1:
+        values |= {
+            "cause": causes.pop() if len(causes) == 1 else cluster.cause_class,
+            "severity": min(part.severity for part in parts),
+            "node": nodes[0] if len(nodes) == 1 else None,
+            "device": leader.device if len(nodes) == 1 else None,
+            "onset_s": min(part.onset_s for part in parts),
+            "score": max(part.score for part in parts),
+            "victims": tuple(
+                sorted({name for part in parts for name in part.victims} - set(nodes))
+            ),
+            "nodes": nodes if len(nodes) > 1 else (),
+            "evidence": {**leader.evidence, "nodes": list(nodes), "runs": runs, "rack": _shared_rack(nodes)},
+        }
+    return key, Group(**values, parts=parts, alerts=tuple(alert.pk for alert in alerts))
+
+
+def _shared_rack(nodes: Sequence[str]) -> str:
+    """Name the rack that all these nodes are in; empty if there is none."""
+    racks = set(Node.objects.filter(name__in=nodes).values_list("zone", "rack"))
+    return racks.pop()[1] if len(racks) == 1 else ""
+
+
+def parts_json(finding: Finding) -> list[dict[str, Any]]:
+    """Write the parts of a group as JSON; empty for a finding that stands alone."""
+    parts = finding.parts if isinstance(finding, Group) else ()
+    return [asdict(part) for part in parts] if len(parts) > 1 else []
+
+
+def has_other_parts(alert: Alert, group: Group) -> bool:
+    """Whether the parts that an alert stores differ from those of its group."""
+
+    def place(part: Finding) -> tuple[object, ...]:
+        return (part.rule, subject_of(part), part.cause, part.device, part.accused)
+
+    parts = group.parts if len(group.parts) > 1 else ()
+    return {place(part) for part in parts} != {
+        place(finding_of_part(part)) for part in alert.parts
+    }
+
+
+def members_text(before: Alert, group: Group) -> tuple[str, str]:
+    """Write which runs and nodes joined the alert, and which left it; empty if none."""
+    was, now = set(before.nodes), set(group.accused)
+    runs_before = set(before.evidence.get("runs") or ([before.run.name] if before.run else []))
+    runs_now = {part.run for part in group.parts if part.run}
+    came, gone = sorted(runs_now - runs_before), sorted(runs_before - runs_now)
+    joined = ""
+    if new := sorted(now - was):
+        joined = f"{counted(len(new), 'node')}: {listed(new)}"
+    if came:
+        joined = f"run {listed(came)}" + (f", {joined}" if joined else "")
+    left = listed(sorted(was - now)) or (f"run {listed(gone)}" if gone else "")
+    if left and len(group.parts) == 1:
+        only = group.parts[0]
+        left += f"; continues at {listed(only.accused) or f'run {only.run}'} alone"
+    return joined and f"also affects {joined}", left and f"no longer affects {left}"
