@@ -21,25 +21,30 @@ CLASS_OF: Mapping[str, str] = {
 # A fault of a whole zone shows in these. Cores do not become slow together.
 OF_ZONES = frozenset({"network", "node_silent"})
 ONSET_WITHIN_S = 60.0
+# A part that is over stays in its group for this long: parts of one fault rarely end together.
+LEAVES_AFTER_S = 60.0
+NAMES = tuple(each.name for each in fields(Finding))
 
 
 @dataclass(frozen=True, slots=True)
 class Group(Finding):
     """One finding for several: ``parts`` are those of each node or run.
 
-    ``alerts`` are the keys of the open alerts that cover them, the oldest first. A group of one
-    part is what remains of a larger one.
+    ``alerts`` are the keys of the open alerts that cover them, the oldest first; ``ended`` says
+    when parts ended. A group of one part is what remains of a larger one.
     """
 
     parts: tuple[Finding, ...] = ()
     alerts: tuple[int, ...] = ()
+    ended: Mapping[Subject, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Cluster:
     """Findings of one fault, and the open alerts that cover them, the oldest first.
 
-    ``carried`` are the keys of findings that could not be evaluated now.
+    ``carried`` are the keys of findings that could not be evaluated now, ``ended`` when others
+    were last found.
     """
 
     cause_class: str
@@ -47,6 +52,7 @@ class Cluster:
     parts: dict[Subject, Finding]
     alerts: list[Alert] = field(default_factory=list)
     carried: set[Subject] = field(default_factory=set)
+    ended: dict[Subject, float] = field(default_factory=dict)
 
     @property
     def is_group(self) -> bool:
@@ -56,10 +62,14 @@ class Cluster:
         return has_several or any(alert.parts for alert in self.alerts)
 
     @property
+    def is_over(self) -> bool:
+        return self.parts.keys() <= self.ended.keys()
+
+    @property
     def is_news(self) -> bool:
-        """Whether a part was found now, or has ended: runs are not evaluated in the same second."""
-        n_before = sum(len(alert.parts) for alert in self.alerts if alert.quiet_since is None)
-        return bool(self.parts.keys() - self.carried) or len(self.parts) < n_before
+        """Whether a part was found now, or has ended."""
+        is_found = bool(self.parts.keys() - self.carried - self.ended.keys())
+        return is_found or any(self.ended.keys() != ended_of(each).keys() for each in self.alerts)
 
 
 class Place(NamedTuple):
@@ -83,15 +93,27 @@ def subject_of(finding: Finding) -> str:
 
 def keys_of(rule: str, subject: str, parts: Iterable[Mapping[str, Any]]) -> set[Subject]:
     """List every rule and subject that an alert covers."""
-    found = {(part.rule, subject_of(part)) for part in map(finding_of_part, parts)}
+    found = {key_of_finding(part) for part in map(finding_of_part, parts)}
     return found | {(rule, subject)}
 
 
 def finding_of_part(part: Mapping[str, Any]) -> Finding:
     """Read a part of an alert, as ``parts_json`` wrote it."""
-    return Finding(
-        **{**part, "victims": tuple(part["victims"]), "nodes": tuple(part["nodes"])},
-    )
+    values = {name: part[name] for name in NAMES}
+    return Finding(**values | {name: tuple(part[name]) for name in ("victims", "nodes")})
+
+
+def ended_of(alert: Alert) -> dict[Subject, float]:
+    """Read when parts of an alert ended, by their key."""
+    return {
+        key_of_finding(finding_of_part(part)): part["ended_s"]
+        for part in alert.parts
+        if part["ended_s"] is not None
+    }
+
+
+def key_of_finding(finding: Finding) -> Subject:
+    return (finding.rule, subject_of(finding))
 
 
 def findings_of(alert: Alert) -> list[Finding]:
@@ -121,11 +143,12 @@ def correlate(
     evaluated: Collection[Subject],
     *,
     now: datetime,
-) -> dict[Subject, Finding]:
+) -> tuple[dict[Subject, Finding], set[int]]:
     """Replace the findings of one physical fault by one group, under the key of its alert.
 
-    Findings belong together if they began within a minute, their causes are compatible, and their
-    nodes share a rack, a run or most of a zone. What could not be evaluated stays in its group.
+    Returns also the keys of the alerts whose parts have all ended. Findings belong together if
+    they began within a minute, their causes are compatible, and their nodes share a rack, a run
+    or most of a zone. What could not be evaluated stays in its group.
     """
     loose = dict(found)
     clusters = [_cluster_of(alert, loose, evaluated, now=now) for alert in open_]
@@ -136,15 +159,17 @@ def correlate(
         if finding.cause in CLASS_OF
     ]
     if len(units) < 2 and not any(unit.is_group for unit in units):
-        return dict(found)
-    remaining = dict(found)
+        return dict(found), set()
+    remaining, over = dict(found), set[int]()
     for cluster in _joined(units):
-        if cluster.is_group and cluster.is_news:
+        if cluster.is_over:
+            over |= {alert.pk for alert in cluster.alerts}
+        elif cluster.is_group and cluster.is_news:
             for key in cluster.parts:
                 remaining.pop(key, None)
             key, group = _group_of(cluster)
             remaining[key] = group
-    return remaining
+    return remaining, over
 
 
 def _cluster_of(
@@ -155,25 +180,30 @@ def _cluster_of(
     now: datetime,
 ) -> Cluster | None:
     """Take the findings of an open alert out of ``loose``; None if it ends or stands alone."""
-    before = findings_of(alert)
-    parts: dict[Subject, Finding] = {}
-    carried: set[Subject] = set()
-    for part in before:
-        key = (part.rule, subject_of(part))
-        same = next((each for each, f in loose.items() if _continues(f, each, part, key)), None)
+    cluster = Cluster("", alert.onset_at.timestamp(), {}, [alert])
+    ended = ended_of(alert)
+    for part in findings_of(alert):
+        key = key_of_finding(part)
+        own_first = sorted(loose.items(), key=lambda item: item[0] != key)
+        same = next((each for each, f in own_first if _continues(f, each, part, key)), None)
         if same is not None:
             finding = loose.pop(same)
             # A finding without a cause does not remove a known culprit.
             weaker = finding.cause == UNKNOWN != part.cause
-            parts[same] = replace(part, score=finding.score) if weaker else finding
-        elif key not in evaluated and not _has_ended(part, alert, now=now):
-            parts[key] = part
-            carried.add(key)
-    classes = {CLASS_OF[part.cause] for part in parts.values() if part.cause in CLASS_OF}
-    if len(classes) != 1:
-        # The findings go on without this alert: it is not about a fault of hardware.
+            cluster.parts[same] = replace(part, score=finding.score) if weaker else finding
+        elif key in evaluated or key in ended or _has_ended(part, alert, now=now):
+            since_s = ended.get(key, now.timestamp())
+            if alert.parts and now.timestamp() - since_s < LEAVES_AFTER_S:
+                cluster.parts[key], cluster.ended[key] = part, since_s
+        else:
+            cluster.parts[key] = part
+            cluster.carried.add(key)
+    classes = {CLASS_OF[part.cause] for part in cluster.parts.values() if part.cause in CLASS_OF}
+    if len(classes) != 1 and not alert.parts:
+        # It ends, or is not about a fault of hardware.
         return None
-    return Cluster(classes.pop(), alert.onset_at.timestamp(), parts, [alert], carried)
+    cluster.cause_class = min(classes, default="")
+    return cluster
 
 
 def _continues(finding: Finding, key: Subject, part: Finding, part_key: Subject) -> bool:
@@ -196,15 +226,20 @@ def _joined(units: Sequence[Cluster]) -> list[Cluster]:
     """Join clusters of one fault, the oldest first."""
     places = _places(part for unit in units for part in unit.parts.values())
     n_in_zone: dict[str, int] = {}
+    waiting = sorted(units, key=lambda each: (not each.alerts, each.onset_s))
     joined: list[Cluster] = []
-    for unit in sorted(units, key=lambda each: (not each.alerts, each.onset_s)):
-        into = next((each for each in joined if _is_one(each, unit, places, n_in_zone)), None)
-        if into is None:
-            joined.append(unit)
-        else:
-            into.parts |= unit.parts
-            into.alerts += unit.alerts
-            into.carried |= unit.carried
+    # A larger cluster may be most of a zone, so go on until nothing joins.
+    while len(joined) != len(waiting):
+        waiting, joined = joined or waiting, []
+        for unit in waiting:
+            into = next((each for each in joined if _is_one(each, unit, places, n_in_zone)), None)
+            if into is None:
+                joined.append(unit)
+            else:
+                into.parts |= unit.parts
+                into.alerts += unit.alerts
+                into.carried |= unit.carried
+                into.ended |= unit.ended
     return joined
 
 
@@ -270,7 +305,7 @@ def _group_of(cluster: Cluster) -> tuple[Subject, Group]:
     nodes = tuple(sorted({name for part in parts for name in part.accused}))
     runs = sorted({part.run for part in parts if part.run})
     causes = {part.cause for part in parts} - {UNKNOWN}
-    values = {each.name: getattr(leader, each.name) for each in fields(Finding)}
+    values = {name: getattr(leader, name) for name in NAMES}
     if len(parts) > 1:
         values |= {
             "cause": causes.pop() if len(causes) == 1 else cluster.cause_class,
@@ -283,9 +318,15 @@ def _group_of(cluster: Cluster) -> tuple[Subject, Group]:
                 sorted({name for part in parts for name in part.victims} - set(nodes))
             ),
             "nodes": nodes if len(nodes) > 1 else (),
-            "evidence": {**leader.evidence, "nodes": list(nodes), "runs": runs, "rack": _shared_rack(nodes)},
+            "evidence": {
+                **leader.evidence,
+                "nodes": list(nodes),
+                "runs": runs,
+                "rack": _shared_rack(nodes),
+            },
         }
-    return key, Group(**values, parts=parts, alerts=tuple(alert.pk for alert in alerts))
+    owners = tuple(alert.pk for alert in alerts)
+    return key, Group(**values, parts=parts, alerts=owners, ended=cluster.ended)
 
 
 def _shared_rack(nodes: Sequence[str]) -> str:
@@ -296,20 +337,23 @@ def _shared_rack(nodes: Sequence[str]) -> str:
 
 def parts_json(finding: Finding) -> list[dict[str, Any]]:
     """Write the parts of a group as JSON; empty for a finding that stands alone."""
-    parts = finding.parts if isinstance(finding, Group) else ()
-    return [asdict(part) for part in parts] if len(parts) > 1 else []
+    if not isinstance(finding, Group) or len(finding.parts) < 2:
+        return []
+    return [
+        asdict(part) | {"ended_s": finding.ended.get(key_of_finding(part))}
+        for part in finding.parts
+    ]
 
 
 def has_other_parts(alert: Alert, group: Group) -> bool:
     """Whether the parts that an alert stores differ from those of its group."""
 
     def place(part: Finding) -> tuple[object, ...]:
-        return (part.rule, subject_of(part), part.cause, part.device, part.accused)
+        return (*key_of_finding(part), part.cause, part.device, part.accused)
 
     parts = group.parts if len(group.parts) > 1 else ()
-    return {place(part) for part in parts} != {
-        place(finding_of_part(part)) for part in alert.parts
-    }
+    before = {place(finding_of_part(part)) for part in alert.parts}
+    return {place(part) for part in parts} != before or group.ended != ended_of(alert)
 
 
 def members_text(before: Alert, group: Group) -> tuple[str, str]:

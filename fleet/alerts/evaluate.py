@@ -219,7 +219,7 @@ def lost_nodes(open_subjects: Collection[Subject]) -> set[str]:
 def open_problems(runs: Iterable[Run]) -> dict[int, tuple[OpenProblem, ...]]:
     """List the open problems of each run and its nodes, by the run's key."""
     names = {run.name: run.pk for run in runs}
-    found: dict[int, tuple[OpenProblem, ...]] = {pk: () for pk in names.values()}
+    found: dict[int, tuple[OpenProblem, ...]] = dict.fromkeys(names.values(), ())
     open_ = Alert.objects.open().filter(Q(run__in=found) | ~Q(parts=[]), quiet_since=None)
     for alert in open_.select_related("run", "node").defer("run__plan", "run__clock"):
         for part in findings_of(alert):

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import F
 
 from fleet.alerts.matchers import matches, parse_matchers, silences_of
-from fleet.alerts.text import cause_name, part_name
+from fleet.alerts.text import Evidence, cause_name, part_name, shared_cause
 from fleet.formatting import counted, listed, seconds
 from fleet.models import Alert, AlertEvent, Delivery, NotifiedState, Receiver, Route
 from telemetry.detect import RULES, Finding
@@ -50,11 +50,14 @@ def change(alert: Alert, *, if_still: dict[str, Any], to: dict[str, Any]) -> boo
 def summary(finding: Finding) -> str:
     """Write severity, cause and location in one line for the timeline."""
     cause = cause_name(finding.cause)
-    if finding.node is not None:
+    place = Evidence(finding.evidence).shared_place
+    if place:
+        cause = f"{place}: {shared_cause(finding.cause)}: {listed(finding.accused)}"
+    elif finding.node is not None:
         cause += f" at {finding.node}"
     elif finding.nodes:
         cause += f": {nodes_text(finding)}"
-    if finding.device is not None:
+    if finding.device is not None and not place:
         cause += f", {part_name(finding.cause) or 'device'} {finding.device}"
     return f"{severity_text(finding)}; {cause}" if "share_ratio" in finding.evidence else cause
 

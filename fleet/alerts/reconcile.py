@@ -13,7 +13,6 @@ from fleet.alerts.correlation import (
     Subject,
     correlate,
     has_other_parts,
-    keys_of,
     members_text,
     parts_json,
     subject_of,
@@ -54,17 +53,19 @@ def _reconcile(
     open_keys = {key_of(alert) for alert in open_}
     is_new = any(each.cause in CLASS_OF and key not in open_keys for key, each in found.items())
     if is_new and connection.features.has_select_for_update:
-        # Two processes may find the parts of one fault at once: the second joins the first's alert.
+        # Two processes may find parts of one fault at once: the second joins the first's alert.
         Node.objects.select_for_update(no_key=True).order_by("pk").values_list("pk").first()
         open_ = _open_alerts()
-    found = correlate(found, open_, evaluated, now=now)
+    found, over = correlate(found, open_, evaluated, now=now)
     changed, paired = _adopt(found, open_, now=now)
     free = [alert for alert in open_ if alert.is_open and alert not in paired.values()]
     paired |= pair({k: f for k, f in found.items() if k not in paired}, free)
     lasting = {alert.pk for alert in paired.values()}
     unpaired = [alert for alert in open_ if alert.is_open and alert.pk not in lasting]
     changed += [alert for alert in unpaired if _merge(alert, found, paired, now=now)]
-    changed += [alert for alert in unpaired if alert.is_open and _end(alert, evaluated, now=now)]
+    changed += [
+        alert for alert in unpaired if alert.is_open and _end(alert, evaluated, over, now=now)
+    ]
     occupied = {key_of(alert) for alert in unpaired if alert.is_open}
     changed += _refresh_all(found, paired, occupied, now=now)
     fired = [fire(found[key], key, now=now) for key in found if key not in paired]
@@ -453,13 +454,19 @@ def _merge(
     return _resolve(alert, now=now, text=f"merged into alert {twin.pk}")
 
 
-def _end(alert: Alert, evaluated: Collection[Subject], *, now: datetime) -> bool:
-    """Resolve an alert that is no longer found; return whether it is resolved."""
+def _end(
+    alert: Alert, evaluated: Collection[Subject], over: Collection[int], *, now: datetime
+) -> bool:
+    """Resolve an alert that is no longer found; return whether it is resolved.
+
+    A group ends when it is ``over``: its parts are evaluated one by one.
+    """
     if alert.last_seen_at >= now:
         return False
-    if not keys_of(alert.rule, alert.subject, alert.parts) <= set(evaluated):
-        run = alert.run
-        is_gone = not alert.parts and run is not None and run.finished_at is not None and run.finished_at <= now
+    is_evaluated = alert.pk in over if alert.parts else key_of(alert) in evaluated
+    if not is_evaluated:
+        run = None if alert.parts else alert.run
+        is_gone = run is not None and run.finished_at is not None and run.finished_at <= now
         return is_gone and _resolve(alert, now=now, text="its run has ended")
     if alert.flapping_since is None:
         return _resolve(alert, now=now)

@@ -18,7 +18,17 @@ from django.template.loader import get_template
 from django.utils.html import strip_tags
 from django.utils.safestring import SafeString, mark_safe
 
-from fleet.formatting import count, counted, duration, figure, percent, seconds, unit_of, usd
+from fleet.formatting import (
+    count,
+    counted,
+    duration,
+    figure,
+    listed,
+    percent,
+    seconds,
+    unit_of,
+    usd,
+)
 from fleet.models import Alert
 from telemetry.detect.causes import UNKNOWN
 
@@ -58,6 +68,33 @@ PARTS: Mapping[str, str] = {
     "ecc_uncorrected": "device",
     "slow_compute": "device",
 }
+
+
+# What several nodes have, by cause.
+SHARED: Mapping[str, str] = {
+    "efa_latency": "high EFA latency",
+    "efa_loss": "EFA packet loss",
+    "efa_down": "EFA devices down",
+    "network": "slow network",
+    "slow_core": "slow cores",
+    "throttle": "throttled devices",
+    "slow_compute": "slow compute",
+    "node_silent": "no longer report",
+    "node_crash": "crashed",
+}
+
+
+def shared_place(nodes: Sequence[str], runs: Sequence[str], rack: str) -> str:
+    """Write where a fault of several nodes or runs is: ``3 nodes in rack r2, runs a and b``."""
+    where = [counted(len(nodes), "node") + (f" in rack {rack}" if rack else "")] if nodes else []
+    if runs:
+        names = [*runs[:-2], " and ".join(runs[-2:])] if len(runs) < 6 else [listed(runs, 4)]
+        where.append(f"{'run' if len(runs) == 1 else 'runs'} {', '.join(names)}")
+    return ", ".join(where)
+
+
+def shared_cause(cause: str) -> str:
+    return SHARED.get(cause) or cause_name(cause)
 
 
 def part_name(cause: str) -> str | None:
@@ -173,6 +210,13 @@ class Evidence:
         else:
             found = {str(cause): Culprit() for cause in given} if isinstance(given, list) else {}
         return {cause: figure for cause, figure in found.items() if cause != UNKNOWN}
+
+    @property
+    def shared_place(self) -> str:
+        """Where a fault of several nodes or runs is; empty for a fault of one."""
+        nodes, runs = self.names("nodes"), self.names("runs")
+        rack = str(self.figures.get("rack") or "")
+        return shared_place(nodes, runs, rack) if runs and len(nodes) + len(runs) > 2 else ""
 
     def names(self, key: str) -> Sequence[str]:
         given = self.figures.get(key)
@@ -304,7 +348,8 @@ class AlertText:
         return part_name(self.alert.cause) or "device"
 
     def _render(self, name: str, *, linked: bool = True) -> SafeString:
-        template = get_template(_template_name(self.alert.rule, name))
+        rule = "_group" if Evidence(self.alert.evidence).shared_place else self.alert.rule
+        template = get_template(_template_name(rule, name))
         html = template.render({**self._context, "linked": linked})
         return mark_safe(one_line(html))  # noqa: S308
 
@@ -312,8 +357,13 @@ class AlertText:
     def _context(self) -> dict[str, Any]:
         alert, evidence = self.alert, Evidence(self.alert.evidence)
         culprit = evidence.culprit
+        rule = "_group" if evidence.shared_place else alert.rule
         is_about_node = alert.subject.startswith("node:") and alert.node is not None
-        is_own_cause = is_about_node or (alert.rule == alert.cause and alert.node is None)
+        is_own_cause = (
+            is_about_node
+            or bool(evidence.shared_place)
+            or (alert.rule == alert.cause and alert.node is None)
+        )
         is_early = self.now - alert.onset_at < CLOCK_WITHIN
         step_s, usual_s = evidence.number("step_s"), evidence.number("baseline_step_s")
         knows_steps = step_s is not None and usual_s is not None
@@ -326,6 +376,8 @@ class AlertText:
             "figures": evidence.clean,
             "culprit": culprit,
             "nodes": evidence.names("nodes"),
+            "shared_place": evidence.shared_place,
+            "shared_cause": shared_cause(alert.cause),
             "key_changes": evidence.names("key_changes"),
             "subject": alert.subject.partition(":")[2] or alert.subject,
             "rule_name": alert.rule.replace("_", " "),
@@ -333,8 +385,8 @@ class AlertText:
             "spans_run": spans_run,
             "cause_template": "alerts/_causes.html#"
             + (alert.cause if is_known_cause and not spans_run else "other"),
-            "headline_template": _template_name(alert.rule, "headline"),
-            "opening_template": _template_name(alert.rule, "opening"),
+            "headline_template": _template_name(rule, "headline"),
+            "opening_template": _template_name(rule, "opening"),
             "is_about_node": is_about_node,
             "is_own_cause": is_own_cause,
             "is_self_explained": alert.rule in SELF_EXPLAINED,
@@ -435,6 +487,7 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
     last_ratio = evidence.number("last_ratio") if evidence.is_waiting else None
     found: Iterable[tuple[str, str | None]] = (
         ("Culprit", f"{alert.node}{part}" if alert.node else None),
+        ("Rack", str(evidence.figures.get("rack") or "") or None),
         ("Cause", cause_name(alert.cause) if is_placed else None),
         ("Measured", _known(culprit.value, culprit.unit)),
         ("Before" if culprit.n_peers == 0 else "Peers", _peers(culprit)),

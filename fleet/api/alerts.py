@@ -96,6 +96,7 @@ class AlertDetail(AlertOut):
     """One alert with its timeline and evidence."""
 
     nodes: list[str] = Field(description="Names of all accused nodes.")
+    runs: list[str] = Field(description="Names of all affected runs.")
     victims: list[str] = Field(description="Names of the slowed nodes.")
     evidence: dict[str, Any] = Field(
         description="The values behind it, frozen when it fired; names end in units."
@@ -177,7 +178,7 @@ def alert_list(request: HttpRequest, query: Query[AlertQuery]) -> AlertPage:
     """List open and resolved alerts, newest first."""
     now = timezone.now()
     alerts = Alert.objects.filter_by(now=now, **query.fields)
-    alerts = alerts.select_related("run", "node", "silence").defer("victims", "evidence")
+    alerts = alerts.select_related("run", "node", "silence").defer("victims", "evidence", "parts")
     rows, links = paginate(request, alerts, query, by="-pk")
     events = AlertEvent.objects.filter(alert__in=[alert.pk for alert in rows]).order_by()
     last = dict(events.values_list("alert").annotate(last=Max("pk")))

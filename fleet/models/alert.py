@@ -1,5 +1,6 @@
 """Alerts, their timelines, frozen charts and handover notes."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from django.db import models
 from django.db.models import Count, F, JSONField, Max, Q, Value
+from django.db.models.functions import Cast
 from django.urls import reverse
 
 from fleet.models.filters import given
@@ -73,6 +75,13 @@ class AlertQuerySet(models.QuerySet["Alert"]):
     def open(self) -> Self:
         return self.filter(resolved_at=None)
 
+    def of_run(self, name: str) -> Self:
+        """Keep the alerts of a run, and open ones that cover it among other runs."""
+        # As text, because SQLite does not search lists of JSON.
+        texts = self.annotate(parts_text=Cast("parts", models.TextField()))
+        among = Q(resolved_at=None, parts_text__contains=f'"run": {json.dumps(name)}')
+        return texts.filter(Q(run__name=name) | among)
+
     def unacknowledged(self) -> Self:
         return self.filter(acknowledged_at=None)
 
@@ -122,13 +131,14 @@ class AlertQuerySet(models.QuerySet["Alert"]):
                 rule=rule,
                 cause=cause,
                 severity=severities.get(severity),
-                run__name=run,
                 node__name=node,
                 run__team=team,
                 fired_at__gte=since,
                 fired_at__lt=until,
             )
         )
+        if run:
+            alerts = alerts.of_run(run)
         if who:
             alerts = alerts.filter(Q(acknowledged_by=who) | Q(assigned_to=who))
         if drill:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from django.conf import settings
-from django.db.models import F
+from django.db.models import F, Q
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -93,10 +93,12 @@ class NodeRow:
 def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[NodeRow]:
     """Return a row for each node, with its open alerts."""
     by_node = defaultdict(list)
-    for alert in Alert.objects.open().exclude(node=None).worst_first():
-        by_node[alert.node_id].append(alert)
+    accusing = Alert.objects.open().exclude(node=None, parts=[])
+    for alert in accusing.worst_first().select_related("node"):
+        for name in alert.nodes:
+            by_node[name].append(alert)
     return [
-        NodeRow(each, tuple(by_node[each.node.pk]))
+        NodeRow(each, tuple(by_node[each.node.name]))
         for each in nodes_now(hot, nodes, now_s=now.timestamp())
     ]
 
@@ -130,7 +132,9 @@ def node_context(name: str) -> dict[str, Any]:
     """Return the live part of a node's page."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
-    alerts = list(node.alerts.open().worst_first().select_related("run", "node"))
+    accusing = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]))
+    accusing = accusing.worst_first().select_related("run", "node")
+    alerts = [alert for alert in accusing if node.name in alert.nodes]
     blocks = hot.latest()
     summed_up = nodes_now(hot, [node], now_s=now.timestamp(), latest=blocks)[0]
     last = blocks.get(node.shard)

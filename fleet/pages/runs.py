@@ -89,7 +89,8 @@ def runs_context() -> dict[str, Any]:
     """Return the runs by team, active ones first."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     runs = sorted(Run.objects.all(), key=lambda run: (run.team, bool(run.finished_at), run.name))
-    alerts = Alert.objects.open().exclude(run=None).worst_first()
+    alerts = Alert.objects.open().exclude(run=None).worst_first().select_related("run")
+    alerts = alerts.defer("run__plan", "run__clock")
     rows = rows_with_alerts(runs_now(hot, runs, now_s=now.timestamp()), alerts, now=now)
     teams = groupby(rows, key=lambda row: row.run.team)
     active = [row for row in rows if row.run.finished_at is None]
@@ -104,10 +105,11 @@ def rows_with_alerts(
     runs: Iterable[RunNow], alerts: Iterable[Alert], *, now: datetime
 ) -> list[RunRow]:
     """Return a row for each run, with the first of its ``alerts``."""
-    worst: dict[int | None, Alert] = {}
+    worst: dict[str, Alert] = {}
     for alert in alerts:
-        worst.setdefault(alert.run_id, alert)
-    return [row_of(each, worst.get(each.run.pk), now=now) for each in runs]
+        for name in alert.runs:
+            worst.setdefault(name, alert)
+    return [row_of(each, worst.get(each.run.name), now=now) for each in runs]
 
 
 def row_of(summary: RunNow, alert: Alert | None, *, now: datetime) -> RunRow:
@@ -128,7 +130,8 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
         runs = with_newest_steps(runs)
     run = get_object_or_404(with_cost_fields(runs), name=name)
     summary = runs_now(hot, [run], now_s=now.timestamp())[0]
-    alerts = list(run.alerts.open().worst_first().select_related("run", "node"))
+    of_run = Alert.objects.open().of_run(run.name)
+    alerts = list(of_run.worst_first().select_related("run", "node"))
     newest = summary.last_step_at_s
     return (
         {
