@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.alerts import reconcile
+from fleet.alerts.text import AlertText, plain
 from fleet.models import Alert, Delivery, Node, Run
 from fleet.simulation.playback import Firing, play_scenario
 from fleet.simulation.runs import create_run
@@ -59,6 +60,17 @@ def test_two_runs_in_one_rack_are_one_alert(runs: list[Run]) -> None:
     assert (alert.nodes, alert.runs) == (["left-02", "right-03"], ["left", "right"])
     assert (alert.cause, alert.evidence["rack"]) == ("network", "r1")
     assert "in rack r1, runs left and right" in alert.events.get().text
+
+
+def test_pages_and_messages_name_the_group(runs: list[Run]) -> None:
+    evaluate(5, slow_link("left-02"), slow_link("left-03"), slow_link("right-02"))
+
+    text = AlertText(Alert.objects.get(), NOON + timedelta(seconds=9))
+    expected = "3 nodes in rack r1, runs left and right: high EFA latency"
+    assert plain(text.headline).replace("\u202f", " ").replace("\u00a0", " ") == expected
+    for name in ("left-02", "left-03", "right-02"):
+        assert f'<a href="/nodes/{name}/">{name}</a>' in text.story
+    assert list(Alert.objects.of_run("right")) == list(Alert.objects.all())
 
 
 @pytest.mark.parametrize(
@@ -230,4 +242,5 @@ def test_a_drill_of_two_switches_is_two_alerts(db: None) -> None:
     faults = switch_fault(1, run="left") + switch_fault(3, run="right")
     firings = firings_of(RACK + faults)
 
-    assert [each.accused for each in firings] == [("left-02", "left-03"), ("right-06", "right-07")]
+    accused = sorted(each.accused for each in firings)
+    assert accused == [("left-02", "left-03"), ("right-06", "right-07")]
