@@ -2,7 +2,8 @@
 
 from fleet.alerts.actions import acknowledge, assign, comment, resolve_manually, unacknowledge
 from fleet.alerts.handover import hand_over
-from fleet.alerts.reconcile import Subject, reconcile, subject_of
+from fleet.alerts.correlation import Subject, subject_of
+from fleet.alerts.reconcile import reconcile
 from fleet.alerts.silences import expire, move_end, silence
 
 __all__ = [

@@ -10,9 +10,9 @@ import numpy as np
 from django.db import transaction
 from django.db.models import Q
 
-from fleet.alerts.correlation import findings_of, keys_of
+from fleet.alerts.correlation import Subject, findings_of, keys_of
 from fleet.alerts.events import Kind, change, note
-from fleet.alerts.reconcile import Subject, reconcile
+from fleet.alerts.reconcile import reconcile
 from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compiles import change_lines, covered_s
 from telemetry import catalog

@@ -274,6 +274,7 @@ class Alert(models.Model):
     )
     parts = models.JSONField(
         default=list,
+        db_default=Value([], JSONField()),
         blank=True,
         help_text="The findings of each node or run, where one alert covers several.",
     )

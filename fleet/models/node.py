@@ -60,7 +60,10 @@ class Node(models.Model):
     instance_id = models.CharField(max_length=40, blank=True)
     zone = models.CharField(max_length=40, blank=True)
     rack = models.CharField(
-        max_length=40, blank=True, help_text="Nodes of one rack share switches; empty: unknown."
+        max_length=40,
+        blank=True,
+        db_default="",
+        help_text="Nodes of one rack share switches; empty: unknown.",
     )
     source = models.CharField(max_length=20, choices=Source)
     shard = models.CharField(max_length=90, help_text="Where the store keeps it.")

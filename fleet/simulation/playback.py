@@ -24,7 +24,7 @@ from fleet.alerts.evaluate import (
     run_members,
     snapshot_of,
 )
-from fleet.alerts.reconcile import subject_of
+from fleet.alerts.correlation import subject_of
 from fleet.alerts.text import Evidence
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
