@@ -16,7 +16,7 @@ from django.db.models import Q
 from django.db.utils import ConnectionHandler
 
 from fleet.alerts import Subject, reconcile
-from fleet.alerts.correlation import keys_of
+from fleet.alerts.correlation import keys_of, subject_of
 from fleet.alerts.evaluate import (
     evaluated_subjects,
     find_all,
@@ -24,7 +24,6 @@ from fleet.alerts.evaluate import (
     run_members,
     snapshot_of,
 )
-from fleet.alerts.correlation import subject_of
 from fleet.alerts.text import Evidence
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow

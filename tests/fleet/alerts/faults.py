@@ -1,6 +1,7 @@
 """Faults as detection finds them, and whether an alert tells of one."""
 
-from fleet.alerts.reconcile import agrees, has_same_culprit, key_of, subject_of
+from fleet.alerts.correlation import subject_of
+from fleet.alerts.reconcile import agrees, has_same_culprit, key_of
 from fleet.models import Alert
 from telemetry.detect.findings import Finding
 from tests.parts import NOON
