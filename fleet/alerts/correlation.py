@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fleet.formatting import counted, listed
 from fleet.models import Alert, Node, Run
 from telemetry.detect import RULES, Finding
-from telemetry.detect.findings import UNKNOWN
+from telemetry.detect.causes import UNKNOWN
 
 Subject = tuple[str, str]  # a rule, and what it evaluates: run:<name>, node:<name>, fleet, …
 
