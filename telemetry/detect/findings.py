@@ -199,6 +199,6 @@ class Problem:
 
         A cause breaks the same rule on one node and on all: two run-wide causes are two alerts.
         """
-        if self.cause in CLASSES and self.node is None:
+        if self.cause in CLASSES and self.device is None:
             return "step_slow"
         return RULE_OF_NODE.get(self.cause) or RULE_OF_RUN.get(self.cause, "step_slow")

@@ -21,7 +21,7 @@ from telemetry.detect.inputs import DetectionInput, recent
 from telemetry.detect.pace import quickest_fifth, work_s
 from telemetry.detect.rules import RULES
 from telemetry.statistics.change_points import noise
-from telemetry.statistics.peers import mean, median, middle
+from telemetry.statistics.peers import lower_median, mean, median, middle
 from telemetry.steps import StepBatch
 
 # A phase changed that takes this share of a step more or less.
@@ -73,12 +73,24 @@ def with_best_cause(
         symptoms = symptoms_of(inputs, steps, problem, [])
         name = separable(problem.cause, symptoms, scope=scope)
         return replace(problem, cause=name, score=replace(problem.score, cause=name))
-    if problem.cause == UNKNOWN and problem.node is None:
+    is_late = problem.kind == "waiting" and _computes_longer(inputs, steps, problem.node)
+    if problem.cause == UNKNOWN and (problem.node is None or is_late):
         held = (a.cause for a in inputs.open_problems if _is_same(problem, a.evidence.get("kind")))
         kept = next((cause for cause in held if cause in CLASSES), None)
         symptoms = symptoms_of(inputs, steps, problem, others)
         return replace(problem, cause=kept or best_explanation(symptoms, scope=scope))
     return problem
+
+
+def _computes_longer(inputs: DetectionInput, steps: StepBatch, node: str | None) -> bool:
+    """Whether a node spends the time for which the others wait with computing."""
+    own = [i for i, worker in enumerate(steps.workers) if inputs.node_of(worker) == node]
+    if node is None or not own or not len(steps):
+        return False
+    newest = steps.last(ENOUGH_STEPS)
+    compute_s = median(newest.phases["compute_s"].T)
+    excess_s = float(np.nanmax(compute_s[own])) - float(lower_median(compute_s))
+    return excess_s >= LEAST_RATIO * middle(work_s(newest))
 
 
 def _is_same(problem: Problem, kind: object) -> bool:
@@ -99,7 +111,8 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
         rise_s = now[name] - was[name]
         if np.isfinite(rise_s) and (is_timed or name == "input_s"):
             found[name] = int(abs(rise_s) >= least_s) * int(np.sign(rise_s))
-    if len(since) >= JITTER_STEPS and len(before) >= JITTER_STEPS:
+    # That one node is late says more than how much.
+    if problem.node is None and min(len(since), len(before)) >= JITTER_STEPS:
         usual_s = JITTER_TIMES * noise(work_s(before))
         limit_s = max(usual_s, JITTER_RATIO * middle(work_s(since)))
         found["step_jitter"] = int(noise(work_s(since)) >= limit_s)

@@ -196,7 +196,7 @@ def test_a_machine_that_is_mute_is_named_for_being_late_but_no_part_of_it() -> N
     silent = Fault(kind="node_silent", node="run-02", start_s=100, duration_s=300)
     recording = record("trn2", duration_s=160, faults=[silent, fault_of("slow_core", 1.8)])
     (finding,) = find(recording.at(159))
-    assert (finding.cause, finding.node, finding.device) == ("unknown", "run-02", None)
+    assert (finding.cause, finding.node, finding.device) == ("slow_compute", "run-02", None)
     assert finding.evidence["late_workers"] == ["run-02"]
 
 

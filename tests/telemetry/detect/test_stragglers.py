@@ -48,7 +48,7 @@ def test_a_steady_straggler_is_named_by_steps_alone(
         compute = noisy(n_workers, seed=seed, noise=noise)
         compute[42:, 1] *= times
         (found,) = without_agent(compute)
-        assert (found.cause, found.node, found.severity) == ("unknown", "n1", "page")
+        assert (found.cause, found.node, found.severity) == ("slow_compute", "n1", "page")
 
 
 def test_a_single_stumble_makes_no_straggler_restless() -> None:
@@ -56,7 +56,7 @@ def test_a_single_stumble_makes_no_straggler_restless() -> None:
     compute[-10:, 2] *= 1.3
     compute[-3, 2] *= 1.6
     (found,) = without_agent(np.concatenate([computing()[:20, :4], compute]))
-    assert (found.cause, found.node) == ("unknown", "n2")
+    assert (found.cause, found.node) == ("slow_compute", "n2")
 
 
 def test_a_machine_that_recovers_leaves_no_uneven_work_behind() -> None:
