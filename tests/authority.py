@@ -30,10 +30,10 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = x509.SubjectAlternativeName([x509.DNSName(name)])
-        told = self._begun(subject, key.public_key()).add_extension(names, critical=False)
+        reported = self._begun(subject, key.public_key()).add_extension(names, critical=False)
         file = self._folder / f"{name}.pem"
         file.write_bytes(
-            told.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+            reported.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
             + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

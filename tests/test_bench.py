@@ -17,7 +17,7 @@ def test_every_benchmark_takes_the_environment_and_its_options(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "shown"),
     [
         (["nonsense"], "'nonsense' is not a benchmark. Choose from store"),
         (["fleet", "--nodes", "0"], "--nodes: 0 is below 1"),
@@ -25,12 +25,12 @@ def test_every_benchmark_takes_the_environment_and_its_options(name: str) -> Non
     ],
 )
 def test_a_wrong_argument_is_refused_with_what_would_do(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
         command.main(arguments)
     assert refused.value.code == 2
-    assert said in capsys.readouterr().err
+    assert shown in capsys.readouterr().err
 
 
 def test_json_is_one_object_with_every_table(

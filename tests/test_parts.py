@@ -27,7 +27,7 @@ def test_the_roles_outlive_a_test_that_empties_the_database(
     assert User.objects.create_user(f"{turn}").pk > 0
 
 
-def test_counting_begins_where_a_test_says(db: None) -> None:
+def test_counting_begins_where_a_test_states(db: None) -> None:
     number_from(41, Silence)
     made = [
         Silence.objects.create(matchers="rule=x", reason="x", starts_at=NOON, ends_at=NOON)
@@ -44,7 +44,7 @@ def test_a_step_lasts_as_long_as_its_phases() -> None:
     assert batch.ended_at_s[1] - batch.ended_at_s[0] == pytest.approx(1.2)
 
 
-def test_a_block_says_every_metric_of_every_node() -> None:
+def test_a_block_states_every_metric_of_every_node() -> None:
     assert block().reported.all()
 
 

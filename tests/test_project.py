@@ -155,9 +155,9 @@ def test_each_setting_is_documented_and_each_documented_setting_exists() -> None
 
 def test_what_a_database_can_change_is_tested_on_both() -> None:
     tool = (ROOT / "tools/test.py").read_text()
-    told = re.search(r"^ON_POSTGRES = (\(.*?^\))", tool, re.MULTILINE | re.DOTALL)
-    assert told is not None
-    chosen = [ROOT / path for path in ast.literal_eval(told[1])]
+    reported = re.search(r"^ON_POSTGRES = (\(.*?^\))", tool, re.MULTILINE | re.DOTALL)
+    assert reported is not None
+    chosen = [ROOT / path for path in ast.literal_eval(reported[1])]
     asking = {
         path
         for path in (ROOT / "tests").rglob("test_*.py")

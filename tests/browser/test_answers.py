@@ -63,7 +63,7 @@ def test_what_is_typed_survives_the_next_second(page: Page, signed_in: str, aler
     expect(page.locator("#hush-reason")).to_have_value("rack 4 is moved")
 
 
-def test_a_silence_says_what_it_mutes_while_it_is_written(
+def test_a_silence_states_what_it_mutes_while_it_is_written(
     page: Page, signed_in: str, alert: Alert
 ) -> None:
     page.goto(f"{signed_in}/silences/new/?matchers=node%3Dnobody")

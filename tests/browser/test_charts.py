@@ -49,7 +49,7 @@ def test_drawing_takes_no_room_that_was_not_kept_free(page: Page, fleet: str) ->
     assert page.locator("#shares .chart-body").bounding_box() == loading
 
 
-def test_a_chart_that_fails_says_so_and_tries_again(page: Page, fleet: str) -> None:
+def test_a_chart_that_fails_states_it_and_tries_again(page: Page, fleet: str) -> None:
     answers = iter(["no JSON"])
 
     def fail_once(route: Route) -> None:
@@ -66,7 +66,7 @@ def test_a_chart_that_fails_says_so_and_tries_again(page: Page, fleet: str) -> N
     expect(page.locator("#shares")).to_have_attribute("data-state", "drawn")
 
 
-def test_a_window_without_data_is_said_to_be_empty(page: Page, fleet: str) -> None:
+def test_a_window_without_data_is_shown_as_empty(page: Page, fleet: str) -> None:
     page.goto(f"{fleet}/nodes/steady/?from=1000000&to=1000900")
 
     expect(page.locator("figure.chart .chart-note").first).to_have_text("No data in this window.")

@@ -36,7 +36,7 @@ def test_pixels_of_a_core_change_too(page: Page, fleet: str) -> None:
     assert any(has_changed() for _ in range(WITHIN_MS // LOOK_EVERY_MS))
 
 
-def test_the_clock_says_that_the_page_is_live(page: Page, fleet: str) -> None:
+def test_the_clock_states_that_the_page_is_live(page: Page, fleet: str) -> None:
     page.goto(fleet)
 
     expect(page.locator(STATE)).to_have_attribute("data-state", "live", timeout=WITHIN_MS)

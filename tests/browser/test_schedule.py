@@ -46,7 +46,7 @@ def test_the_field_moves_the_slider(page: Page, schedule: str) -> None:
     expect(page.locator(".answer")).to_contain_text("over 7\u202fdays")
 
 
-def test_a_mistake_is_said_and_mended_in_place(page: Page, schedule: str) -> None:
+def test_a_mistake_is_reported_and_mended_in_place(page: Page, schedule: str) -> None:
     page.goto(schedule)
 
     page.locator("#porting_usd").fill("-5")

@@ -51,13 +51,13 @@ CUT = """() => {
 
 def begun(hot: HotStore, n_candidates: int, *, unlike_from: int = 99) -> Trial:
     """Begin a trial that tells every measure, of arms with long names."""
-    told = {"tokens_per_epoch": 50_000_000, "optimizer": "AdamW", "model": "vit-huge"}
+    reported = {"tokens_per_epoch": 50_000_000, "optimizer": "AdamW", "model": "vit-huge"}
     basis = "capacity block of the retail vision and recommendations team, 2026-10-23"
-    made(f"{LONG}-p5", "p5.48xlarge", 90.0, **told)
+    made(f"{LONG}-p5", "p5.48xlarge", 90.0, **reported)
     names = [f"{LONG}-{i}"[-60:] for i in range(n_candidates)]
     for i, name in enumerate(names):
         differ = {"global_batch": 100 * i, "optimizer": "SGD"} if i >= unlike_from else {}
-        made(name, "trn2.48xlarge", 72.0 + i, price_basis=basis, **(told | differ))
+        made(name, "trn2.48xlarge", 72.0 + i, price_basis=basis, **(reported | differ))
         train(name, [1.25] * 100, loss=[3.0] * 100)
     train(f"{LONG}-p5", [2.0] * 100, loss=[3.0] * 100)
     trial = begin(

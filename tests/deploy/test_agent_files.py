@@ -29,8 +29,8 @@ def unit() -> configparser.ConfigParser:
 @pytest.fixture
 def documents() -> dict[str, dict[str, Any]]:
     """Give what the manifest creates, by kind."""
-    told = yaml.safe_load_all((FOLDER / "daemonset.yaml").read_text())
-    return {document["kind"]: document for document in told}
+    reported = yaml.safe_load_all((FOLDER / "daemonset.yaml").read_text())
+    return {document["kind"]: document for document in reported}
 
 
 def test_the_unit_is_one_that_systemd_understands(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_the_daemon_set_is_whole(documents: dict[str, dict[str, Any]]) -> None:
     assert {"limits", "requests"} == set(container["resources"])
 
 
-def test_the_daemon_set_says_all_that_the_agent_must_know(
+def test_the_daemon_set_states_all_that_the_agent_must_know(
     documents: dict[str, dict[str, Any]],
 ) -> None:
     spec = documents["DaemonSet"]["spec"]["template"]["spec"]

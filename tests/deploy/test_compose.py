@@ -27,8 +27,8 @@ OTHERS = {"FORWARDED_ALLOW_IPS"}
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    told: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
-    return told
+    reported: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    return reported
 
 
 def settings_documented() -> set[str]:
@@ -100,18 +100,18 @@ def environment(
             "redis_url": stack.enter_context(redis_server(folder)),
             "secret_key": "only-for-this-test-" * 3,
         }
-        told = dict(compose["services"]["web"]["environment"])
+        reported = dict(compose["services"]["web"]["environment"])
         for name, value in secrets.items():
             (folder / name).write_text(value + "\n")
-        for key, value in told.items():
+        for key, value in reported.items():
             named = re.sub(r"\$\{TRNWATCH_HOST[^}]*\}", "trnwatch.test", value)
             chosen = re.sub(r"\$\{\w+:-\}", "", named)
-            told[key] = chosen.replace("/run/secrets/", f"{folder}/")
+            reported[key] = chosen.replace("/run/secrets/", f"{folder}/")
         (folder / "data").mkdir()
         kept = {k: v for k, v in os.environ.items() if k in {"PATH", "HOME", "LANG"}}
         yield (
             kept
-            | told
+            | reported
             | {
                 "TRNWATCH_DATA_DIR": str(folder / "data"),
                 "TRNWATCH_PYTHON": sys.executable,

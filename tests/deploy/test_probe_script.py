@@ -75,7 +75,7 @@ def test_what_the_loop_writes_is_what_is_read(
     assert np.isinf(measured.device_s[2]).all()
 
 
-def test_without_nodes_it_says_how_to_call_it() -> None:
+def test_without_nodes_it_states_how_to_call_it() -> None:
     done = subprocess.run([SCRIPT], capture_output=True, text=True, check=False)
 
     assert done.returncode == 2

@@ -25,8 +25,8 @@ def run(name: str, *arguments: str) -> str:
 
 
 def answer(name: str, *arguments: str) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(run(name, *arguments, "--json"))
-    return said
+    shown: dict[str, Any] = json.loads(run(name, *arguments, "--json"))
+    return shown
 
 
 def refused(name: str, *arguments: str) -> str:
@@ -43,13 +43,13 @@ def test_a_token_is_printed_once_and_kept_as_a_hash() -> None:
 
 
 def test_a_token_may_end() -> None:
-    said = answer("create_token", "nodes", "--scope", "scrape", "--days", "3")
+    shown = answer("create_token", "nodes", "--scope", "scrape", "--days", "3")
 
-    lasts = datetime.fromisoformat(said["expires_at"]) - datetime.now(UTC)
+    lasts = datetime.fromisoformat(shown["expires_at"]) - datetime.now(UTC)
     assert 2.9 < lasts.total_seconds() / 86_400 < 3.1
-    assert said["scope"] == "scrape"
+    assert shown["scope"] == "scrape"
     with pytest.raises(TokenError, match="expired"):
-        check_token(said["token"], "scrape", now=datetime.now(UTC) + 2 * lasts)
+        check_token(shown["token"], "scrape", now=datetime.now(UTC) + 2 * lasts)
 
 
 def test_a_revoked_token_opens_nothing() -> None:
@@ -90,13 +90,15 @@ def test_an_account_may_at_first_only_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "shown"),
     [(("ada",), "already"), (("a b",), "NAME"), (("c", "--role", "king"), "--role")],
 )
-def test_an_account_that_makes_no_sense_is_not_made(arguments: tuple[str, ...], said: str) -> None:
+def test_an_account_that_makes_no_sense_is_not_made(
+    arguments: tuple[str, ...], shown: str
+) -> None:
     run("create_user", "ada")
 
-    assert said in refused("create_user", *arguments)
+    assert shown in refused("create_user", *arguments)
     assert User.objects.count() == 1
 
 

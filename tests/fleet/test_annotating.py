@@ -12,21 +12,21 @@ from tests.parts import NOON
 HOUR = timedelta(hours=1)
 
 
-def said(**fields: object) -> AnnotationRequest:
+def annotation_request(**fields: object) -> AnnotationRequest:
     usual: dict[str, object] = {"kind": "deploy", "text": "loader 2.4.1", "at": NOON}
     return AnnotationRequest(**usual | fields)  # type: ignore[arg-type]
 
 
 def test_it_is_kept_with_what_it_concerns(run: Run, steady: Node) -> None:
-    note, is_new = annotate(said(run="llama", node="steady"), by="ci", now=NOON)
+    note, is_new = annotate(annotation_request(run="llama", node="steady"), by="ci", now=NOON)
 
     assert is_new
     assert (note.run, note.node, note.by) == (run, steady, "ci")
 
 
-def test_what_is_said_twice_is_kept_once(db: None) -> None:
-    annotate(said(), by="ci", now=NOON)
-    _, is_new = annotate(said(), by="ci", now=NOON + HOUR)
+def test_what_is_reported_twice_is_kept_once(db: None) -> None:
+    annotate(annotation_request(), by="ci", now=NOON)
+    _, is_new = annotate(annotation_request(), by="ci", now=NOON + HOUR)
 
     assert not is_new
     assert Annotation.objects.count() == 1
@@ -49,7 +49,7 @@ def test_what_is_said_twice_is_kept_once(db: None) -> None:
 )
 def test_what_cannot_be_names_the_field(db: None, field: str, fields: dict[str, object]) -> None:
     with pytest.raises(FieldError) as refusal:
-        annotate(said(**fields), by="ci", now=NOON)
+        annotate(annotation_request(**fields), by="ci", now=NOON)
 
     assert refusal.value.field == field
     assert Annotation.objects.count() == 0

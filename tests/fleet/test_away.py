@@ -12,7 +12,7 @@ def _open_to_all(settings: Settings) -> None:
     settings.ANONYMOUS_READING = True
 
 
-def test_a_page_says_it_and_tries_again(client: Client, run: Run) -> None:
+def test_a_page_states_it_and_tries_again(client: Client, run: Run) -> None:
     response = client.get("/")
 
     assert response.status_code == 503
@@ -21,7 +21,7 @@ def test_a_page_says_it_and_tries_again(client: Client, run: Run) -> None:
     assert 'http-equiv="refresh"' in response.text
 
 
-def test_a_chart_is_told_in_its_own_language(client: Client, run: Run) -> None:
+def test_a_chart_is_reported_in_its_own_language(client: Client, run: Run) -> None:
     response = client.get("/overview/shares", headers={"Accept": "application/json"})
 
     assert response.status_code == 503

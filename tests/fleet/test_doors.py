@@ -96,13 +96,13 @@ def test_loopback_has_many_names(rf: RequestFactory, address: str) -> None:
     assert is_loopback(rf.get("/", REMOTE_ADDR=address))
 
 
-def test_whoever_signed_in_reads_from_anywhere(client: Client, redis_url: str) -> None:
+def test_a_signed_in_person_reads_from_anywhere(client: Client, redis_url: str) -> None:
     client.force_login(member())
 
     assert client.get("/", REMOTE_ADDR="10.0.0.7").status_code == 200
 
 
-def test_the_process_says_that_it_lives_to_anybody(client: Client) -> None:
+def test_the_process_states_that_it_lives_to_anybody(client: Client) -> None:
     assert client.get("/healthz", REMOTE_ADDR="10.0.0.7").status_code == 200
 
 
@@ -111,7 +111,7 @@ def test_readiness_is_for_the_own_machine_or_a_token(client: Client, redis_url: 
     assert client.get("/readyz", REMOTE_ADDR="10.0.0.7").status_code == 401
 
 
-def test_every_open_door_is_one_that_exists() -> None:
+def test_every_open_endpoint_is_one_that_exists() -> None:
     for name in (*PUBLIC_VIEWS, "metrics", "readyz"):
         assert reverse(name)
     assert {"metrics", "readyz"} <= SCRAPE_VIEWS
@@ -134,7 +134,7 @@ def test_prometheus_needs_the_right_token(client: Client, redis_url: str) -> Non
     assert scrape(client, "trnw_nobody") == 401
 
 
-def test_a_bad_token_is_refused_even_where_nobody_needs_one(
+def test_a_bad_token_is_refused_even_where_no_one_needs_one(
     client: Client, settings: Settings
 ) -> None:
     settings.ANONYMOUS_READING = True

@@ -108,7 +108,7 @@ def test_another_seed_is_another_play_and_the_same_seed_the_same(scenario: Path)
 
 
 @pytest.mark.django_db
-def test_it_prints_text_and_leaves_the_database_as_it_was(scenario: Path) -> None:
+def test_it_prints_text_and_leaves_the_database_unchanged(scenario: Path) -> None:
     out = StringIO()
     call_command("drill", str(scenario), stdout=out)
 
@@ -155,10 +155,10 @@ def test_it_names_the_field_that_is_wrong_and_the_remedy(
     path = tmp_path / "wrong.toml"
     path.write_text(text)
 
-    said = refused(path)
+    shown = refused(path)
 
-    assert said.startswith(f"{field}: ")
-    assert remedy in said
+    assert shown.startswith(f"{field}: ")
+    assert remedy in shown
 
 
 def test_it_asks_for_a_file_that_can_be_read(tmp_path: Path) -> None:

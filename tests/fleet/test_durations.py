@@ -167,7 +167,7 @@ def test_of_two_who_count_at_once_one_is_kept(hot: HotStore, run: Run) -> None:
     assert kept().total_s > stale.total_s
 
 
-def test_rows_are_told_for_a_day_after_the_end(hot: HotStore, run: Run) -> None:
+def test_rows_are_reported_for_a_day_after_the_end(hot: HotStore, run: Run) -> None:
     hot.append_steps(made(60))
     update_step_durations(hot, now=NOON + 5 * MINUTE)
 

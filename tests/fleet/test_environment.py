@@ -39,12 +39,12 @@ def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:
         ({"KEY_FILE": "/nowhere/at/all"}, "KEY_FILE: cannot read /nowhere/at/all"),
     ],
 )
-def test_a_secret_that_cannot_be_had_is_told(values: dict[str, str], named: str) -> None:
+def test_a_secret_that_cannot_be_had_is_reported(values: dict[str, str], named: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=named):
         Environment(values).text("KEY")
 
 
-def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_bytes(b"\xff\xfe\x00")
 
@@ -52,11 +52,11 @@ def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
         Environment({"KEY_FILE": str(file)}).text("KEY")
 
 
-def test_what_is_neither_on_nor_off_is_told() -> None:
+def test_what_is_neither_on_nor_off_is_reported() -> None:
     with pytest.raises(ImproperlyConfigured, match="TLS must be 1 or 0, not 'yes'"):
         Environment({"TLS": "yes"}).flag("TLS")
 
 
-def test_what_is_no_number_is_told() -> None:
+def test_what_is_no_number_is_reported() -> None:
     with pytest.raises(ImproperlyConfigured, match="DAYS must be a whole number, not 'ten'"):
         Environment({"DAYS": "ten"}).whole_number("DAYS", 1)

@@ -46,7 +46,7 @@ def test_the_api_answers_in_json(client: Client) -> None:
 
 
 @pytest.mark.parametrize("address", ["/fail/", "/api/v1/fail"])
-def test_a_failure_of_ours_tells_no_secrets(client: Client, address: str) -> None:
+def test_a_failure_of_ours_reports_no_secrets(client: Client, address: str) -> None:
     client.raise_request_exception = False
 
     response = client.get(address)
@@ -65,7 +65,7 @@ def test_a_host_that_is_not_ours_is_a_bad_request(client: Client) -> None:
     assert "not valid" in response.text
 
 
-def test_a_page_that_is_not_yours_says_why(client: Client) -> None:
+def test_a_page_that_is_not_yours_states_why(client: Client) -> None:
     response = client.post("/runs/llama/drill/")
 
     assert response.status_code == 403

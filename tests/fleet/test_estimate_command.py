@@ -80,7 +80,7 @@ def test_flags_change_a_known_model() -> None:
     assert deeper["step_s"] > 1.8 * figures(**LLAMA)["step_s"]
 
 
-def test_key_and_value_heads_are_as_many_as_heads_unless_told() -> None:
+def test_key_and_value_heads_are_as_many_as_heads_unless_configured() -> None:
     shape = {key: value for key, value in SHAPE.items() if key != "kv_heads"}
 
     assert figures(**LLAMA | {"model": "my-own"} | shape) == figures(**LLAMA)

@@ -94,9 +94,9 @@ print(s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SECURE_SSL_REDIRECT, s.SE
 
 
 @pytest.mark.parametrize(
-    ("tls", "said"), [("1", "True True True 31536000"), ("", "False False False 0")]
+    ("tls", "shown"), [("1", "True True True 31536000"), ("", "False False False 0")]
 )
-def test_tls_locks_the_rest(tmp_path: Path, tls: str, said: str) -> None:
+def test_tls_locks_the_rest(tmp_path: Path, tls: str, shown: str) -> None:
     done = checked(tmp_path, "-c", ASK, TRNWATCH_TLS=tls, DJANGO_SETTINGS_MODULE="fleet.settings")
 
-    assert done.stdout.strip() == said, done.stderr
+    assert done.stdout.strip() == shown, done.stderr

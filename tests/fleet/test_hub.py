@@ -49,8 +49,8 @@ def broken() -> LiveTopic:
 
 async def until(stream: AsyncIterator[bytes], what: bytes) -> None:
     """Read a stream until it says something; fails if it ends before."""
-    async for said in stream:
-        if what in said:
+    async for shown in stream:
+        if what in shown:
             return
     pytest.fail(f"the stream ended and never said {what!r}")
 
@@ -66,7 +66,7 @@ def test_a_topic_is_rendered_once_however_many_ask_at_the_same_time(db: None) ->
     assert rendered == [1]
 
 
-def test_all_who_watch_are_told_the_same(db: None) -> None:
+def test_all_subscribers_get_the_same(db: None) -> None:
     topic, rendered = counting()
     hub = Hub(ticks=often, head=no_head)
 
@@ -109,7 +109,7 @@ def test_a_topic_that_fails_does_not_stop_the_others(db: None) -> None:
     watch(story())
 
 
-def test_what_is_wrong_with_a_topic_is_told_to_whoever_asks_first(db: None) -> None:
+def test_what_is_wrong_with_a_topic_is_sent_to_the_first_subscriber(db: None) -> None:
     with pytest.raises(LookupError):
         watch(Hub(ticks=often, head=no_head).glance(broken()))
 
@@ -138,7 +138,7 @@ def test_who_reads_slowly_gets_the_newest_of_each() -> None:
     assert watch(story()) == b"strip 999;heat 999;"
 
 
-def test_only_what_changed_is_told() -> None:
+def test_only_what_changed_is_reported() -> None:
     async def story() -> bytes:
         topic, _ = counting()
         watcher = Watcher()

@@ -49,10 +49,10 @@ def imported(*files: Path, run: str = "recorded", **options: Any) -> dict[str, A
 
 
 def refused(*files: Path, run: str = "recorded", **options: Any) -> str:
-    with pytest.raises(CommandError) as told:
+    with pytest.raises(CommandError) as reported:
         imported(*files, run=run, **options)
-    assert told.value.returncode == 2
-    return str(told.value)
+    assert reported.value.returncode == 2
+    return str(reported.value)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_people_may_say_what_it_ran_on(file: Path) -> None:
     assert (run.model, run.instance_type, run.n_nodes) == ("llama2-7b", "trn1.32xlarge", 2)
 
 
-def test_a_trace_that_says_when_is_set_in_its_time(limping: Trace, tmp_path: Path) -> None:
+def test_a_trace_that_states_when_is_set_in_its_time(limping: Trace, tmp_path: Path) -> None:
     began_s = time.time() - 7_200
     later = pa.array(limping.start_s + began_s)
     imported(write_parquet(limping, tmp_path / "x.parquet", start_ts=later))
@@ -152,13 +152,13 @@ def test_kernels_of_several_ranks_are_one_run(tmp_path: Path) -> None:
     assert found["culprit"] == "rank2-dp2-stage0"
 
 
-def test_what_makes_it_uncertain_is_said_aside(tmp_path: Path) -> None:
+def test_what_makes_it_uncertain_is_reported_aside(tmp_path: Path) -> None:
     Kineto(ranks=4).write(tmp_path)
     next(tmp_path.glob("*rank3*")).unlink()
-    said = StringIO()
-    imported(tmp_path, stderr=said)
+    shown = StringIO()
+    imported(tmp_path, stderr=shown)
 
-    assert "rank of the job not in the trace" in said.getvalue()
+    assert "rank of the job not in the trace" in shown.getvalue()
 
 
 def test_the_same_name_twice_is_refused_unless_replaced(file: Path) -> None:

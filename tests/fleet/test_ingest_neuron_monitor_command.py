@@ -67,10 +67,10 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_a_recorded_stream_becomes_a_node(hot: HotStore, sample: str) -> None:
-    said, complaints = ingest("--node", "real", str(DATA / f"{sample}.ndjson"))
+    shown, complaints = ingest("--node", "real", str(DATA / f"{sample}.ndjson"))
 
     n_lines = len(lines(sample))
-    assert (said["node"], said["accepted"], said["refused"]) == ("real", n_lines, [])
+    assert (shown["node"], shown["accepted"], shown["refused"]) == ("real", n_lines, [])
     assert complaints == ""
     assert Node.objects.get().source == Node.Source.NEURON_MONITOR
     seen = seconds_of(hot, "real")
@@ -107,10 +107,10 @@ def test_a_long_recording_is_taken_in_pieces(hot: HotStore, tmp_path: Path) -> N
     path = tmp_path / "long.ndjson"
     path.write_bytes(b"\n".join([lines("trn1.2xlarge")[0]] * 1300))
 
-    said, complaints = ingest("--node", "real", str(path))
+    shown, complaints = ingest("--node", "real", str(path))
 
-    assert said["accepted"] in {899, 900}
-    assert said["late"] == said["n_refused"] == 1300 - said["accepted"]
+    assert shown["accepted"] in {899, 900}
+    assert shown["late"] == shown["n_refused"] == 1300 - shown["accepted"]
     assert complaints.startswith("line 1: at: 1299 s old; only the last 900 s are kept")
     assert "and 300 more" in complaints
     assert len(seconds_of(hot, "real")) >= 885
@@ -126,16 +126,16 @@ def test_a_bad_line_is_named_and_the_good_ones_around_it_are_kept(
         b"\n".join([lines("trn2.48xlarge")[0], b"nonsense", encoded(bent), b"", b"[]"])
     )
 
-    said, complaints = ingest("--node", "real", str(path))
+    shown, complaints = ingest("--node", "real", str(path))
 
-    assert (said["accepted"], [r["line"] for r in said["refused"]]) == (1, [2, 3, 5])
+    assert (shown["accepted"], [r["line"] for r in shown["refused"]]) == (1, [2, 3, 5])
     assert "line 2: JSON is malformed" in complaints
     assert "neuroncores_in_use.37.neuroncore_utilization: Expected `float` >= 0" in complaints
 
 
 def test_stdin_is_read_as_it_comes(hot: HotStore, stdin: Callable[..., None]) -> None:
     seen_while_open: list[int] = []
-    said = lines("trn1.2xlarge")
+    shown = lines("trn1.2xlarge")
 
     def watch() -> None:
         time.sleep(0.8)
@@ -143,7 +143,7 @@ def test_stdin_is_read_as_it_comes(hot: HotStore, stdin: Callable[..., None]) ->
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    stdin(said[0] + b"\n", said[1] + b"\n", pause_s=1.2)
+    stdin(shown[0] + b"\n", shown[1] + b"\n", pause_s=1.2)
     result, _ = ingest("--node", "real", "-")
     watcher.join()
 
@@ -201,7 +201,7 @@ def test_the_name_of_a_simulated_node_is_taken(hot: HotStore, steady: Node) -> N
     assert hot.shards() == ()
 
 
-def test_without_redis_it_says_what_is_lost(settings: Settings) -> None:
+def test_without_redis_it_states_what_is_lost(settings: Settings) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
 
     error = bad("--node", "real", TRN2)

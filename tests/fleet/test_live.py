@@ -66,7 +66,7 @@ def first_core(event: Event) -> int:
     return base64.b64decode(json.loads(event.data)["steady"])[0]
 
 
-def test_a_tab_is_told_everything_once_and_then_what_changes(
+def test_a_tab_gets_everything_once_and_then_what_changes(
     address: str, reports: dict[int, float]
 ) -> None:
     async def story() -> list[str]:
@@ -146,7 +146,7 @@ def test_a_tab_that_closes_is_forgotten(
     assert watch(story()) == 1
 
 
-def test_a_tab_that_does_not_read_harms_nobody(address: str, reports: dict[int, float]) -> None:
+def test_a_tab_that_does_not_read_harms_no_one(address: str, reports: dict[int, float]) -> None:
     async def story() -> int:
         async with stream(address, "overview"), stream(address, "overview") as reads:
             return len([await first(reads, "heat") for _ in range(3)])
@@ -172,7 +172,7 @@ def test_an_open_tab_outlives_redis(
     port = free_port()
     settings.REDIS_URL = f"redis://127.0.0.1:{port}/0"
 
-    async def told(events: AsyncGenerator[Event], why: str) -> None:
+    async def wait_for_reason(events: AsyncGenerator[Event], why: str) -> None:
         while json.loads((await first(events, "tick")).data)["why"] != why:
             pass
 
@@ -181,22 +181,22 @@ def test_an_open_tab_outlives_redis(
             with redis_server(tmp_path, port=port):
                 report(open_store(settings.REDIS_URL))
                 events = await tabs.enter_async_context(stream(address, "overview"))
-                await told(events, "")
-            await told(events, "Redis is not responding")
+                await wait_for_reason(events, "")
+            await wait_for_reason(events, "Redis is not responding")
             with redis_server(tmp_path, port=port):
                 report(open_store(settings.REDIS_URL))
-                await told(events, "")
+                await wait_for_reason(events, "")
 
     watch(story(), timeout_s=40)
 
 
-def test_stale_data_are_told(address: str, hot: HotStore, steady: Node, limping: Node) -> None:
+def test_stale_data_are_reported(address: str, hot: HotStore, steady: Node, limping: Node) -> None:
     hot.append([block(tick=int(time.time()) - 60)])
 
     async def story() -> dict[str, Any]:
         async with stream(address, "overview") as events:
-            said: dict[str, Any] = json.loads((await first(events, "tick")).data)
-            return said
+            state: dict[str, Any] = json.loads((await first(events, "tick")).data)
+            return state
 
     assert watch(story())["why"] == "no nodes are reporting"
 
@@ -209,12 +209,12 @@ def test_data_that_are_late_are_not_called_silence(
 
     async def story() -> dict[str, Any]:
         async with stream(address, "overview") as events:
-            said: dict[str, Any] = json.loads((await first(events, "tick")).data)
-            return said
+            state: dict[str, Any] = json.loads((await first(events, "tick")).data)
+            return state
 
-    said = watch(story())
-    assert said["why"] == ""
-    assert said["reporting"] == [len(nodes), 2]
+    state = watch(story())
+    assert state["why"] == ""
+    assert state["reporting"] == [len(nodes), 2]
 
 
 @pytest.mark.parametrize(

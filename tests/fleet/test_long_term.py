@@ -39,22 +39,22 @@ def stream(name: str, *, behind_s: int, dropped: int = 0) -> None:
     now = just_now()
     second = int(now.timestamp()) - behind_s
     Position(name).rewind(second, now=now)
-    told = Delivered(sent=1_234, dropped=dropped, retries=5, why="400 too old")
-    Position(name).move(before=second, after=second, delivered=told, now=now)
+    reported = Delivered(sent=1_234, dropped=dropped, retries=5, why="400 too old")
+    Position(name).move(before=second, after=second, delivered=reported, now=now)
 
 
-def test_probes_are_told_and_nobody_is_turned_away(client: Client, hot: HotStore) -> None:
+def test_probes_are_reported_and_no_one_is_turned_away(client: Client, hot: HotStore) -> None:
     stream(SECONDS, behind_s=7_200, dropped=3)
 
     response = client.get("/readyz")
 
     assert response.status_code == 200
-    told = response.json()["checks"]["long_term"]["seconds"]
-    assert (told["sent"], told["dropped"]) == (1_234, 3)
-    assert told["lag_s"] >= 7_200
+    reported = response.json()["checks"]["long_term"]["seconds"]
+    assert (reported["sent"], reported["dropped"]) == (1_234, 3)
+    assert reported["lag_s"] >= 7_200
 
 
-def test_prometheus_is_told(hot: HotStore) -> None:
+def test_prometheus_is_reported(hot: HotStore) -> None:
     stream(SECONDS, behind_s=60, dropped=3)
 
     found = {
@@ -79,7 +79,7 @@ def test_prometheus_is_told(hot: HotStore) -> None:
         (60, 3, "3 samples of the minutes were rejected (400 too old)"),
     ],
 )
-def test_every_page_says_where_it_falls_behind(
+def test_every_page_states_where_it_falls_behind(
     admin_client: Client, hot: HotStore, behind_s: int, dropped: int, words: str | None
 ) -> None:
     stream(MINUTES, behind_s=behind_s, dropped=dropped)
@@ -110,15 +110,15 @@ def test_everything_exported_is_sent_in_one_way_or_the_other(
         *NeuronCollector(hot, now=now).collect(),
     ]
     exported = {each.name for each in families if each.type != "histogram"}
-    told = {family.name for family in figures(hot, now=now)}
+    reported = {family.name for family in figures(hot, now=now)}
     by_tick = {spec.family_name for spec in HARDWARE.values()}
 
-    assert told | by_tick == exported
-    assert not told & by_tick
+    assert reported | by_tick == exported
+    assert not reported & by_tick
 
     settings.LONG_TERM_OUR_NAMES_ONLY = True
     ours = {family.name for family in figures(hot, now=now)}
-    assert ours == {name for name in told if name.startswith("trnwatch_")}
+    assert ours == {name for name in reported if name.startswith("trnwatch_")}
 
 
 def test_the_task_keeps_figures_once_a_second_and_forgets_old_ones(
@@ -134,9 +134,9 @@ def test_the_task_keeps_figures_once_a_second_and_forgets_old_ones(
     now = int(just_now().timestamp())
     assert 1 <= len(kept) <= 2
     assert all(second % 60 == 0 and second > now - 180 for second in kept)
-    told = [list(chunks) for chunks in FigureReader(hot).seconds(start=0, end=now + 60)]
-    assert len(told) == len(kept)
-    assert any(b"trnwatch_alerts_firing" in head for one in told[0] for head in one.heads)
+    reported = [list(chunks) for chunks in FigureReader(hot).seconds(start=0, end=now + 60)]
+    assert len(reported) == len(kept)
+    assert any(b"trnwatch_alerts_firing" in head for one in reported[0] for head in one.heads)
 
 
 def test_history_goes_back_as_far_as_it_is_kept(settings: Settings) -> None:

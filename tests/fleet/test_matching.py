@@ -53,7 +53,7 @@ def test_what_is_written_reads_the_same(matchers: list[Matcher]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "shown"),
     [
         ("rule", "'rule' is not a matcher. Write field=value"),
         ("color=red", "'color' is not a field. Use one of rule, cause"),
@@ -65,8 +65,8 @@ def test_what_is_written_reads_the_same(matchers: list[Matcher]) -> None:
         ("run=~" + "a" * 201, "longer than 200"),
     ],
 )
-def test_what_is_no_matcher_is_refused_with_a_remedy(text: str, said: str) -> None:
-    with pytest.raises(FieldError, match=said):
+def test_what_is_no_matcher_is_refused_with_a_remedy(text: str, shown: str) -> None:
+    with pytest.raises(FieldError, match=shown):
         parse_matchers(text)
 
 
@@ -88,7 +88,7 @@ def test_matchers_are_held_against_an_alert(alert: Alert, text: str, *, is_meant
     assert matches(parse_matchers(text), alert) is is_meant
 
 
-def test_a_node_that_nobody_knows_is_named_by_its_subject(db: None) -> None:
+def test_a_node_that_no_one_knows_is_named_by_its_subject(db: None) -> None:
     alert = Alert(rule="node_silent", severity=Alert.Severity.PAGE, subject="node:ghost")
 
     assert matches(parse_matchers('node=ghost run=""'), alert)

@@ -46,7 +46,7 @@ def samples(client: Client) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_it_tells_of_nodes(client: Client, hot: HotStore, steady: Node, now: int) -> None:
+def test_it_reports_nodes(client: Client, hot: HotStore, steady: Node, now: int) -> None:
     hot.append([block(tick=now, nodes=["steady"])])
 
     found = samples(client)
@@ -55,7 +55,7 @@ def test_it_tells_of_nodes(client: Client, hot: HotStore, steady: Node, now: int
     assert found["trnwatch_core_utilization_ratio", "0", "steady"] == pytest.approx(0.5, abs=0.01)
 
 
-def test_it_tells_of_a_run(client: Client, trained: Run) -> None:
+def test_it_reports_a_run(client: Client, trained: Run) -> None:
     found = samples(client)
 
     assert found["trnwatch_run_step_seconds", "llama"] == pytest.approx(0.9, rel=0.01)
@@ -78,7 +78,7 @@ def test_a_run_whose_steps_stopped_has_no_pace(
     assert found["trnwatch_run_tokens_total", "llama"] == 20 * 4096
 
 
-def test_a_run_over_for_days_is_not_told_of(client: Client, run: Run, hot: HotStore) -> None:
+def test_a_run_over_for_days_is_not_reported(client: Client, run: Run, hot: HotStore) -> None:
     Run.objects.update(finished_at=timezone.now() - timedelta(days=2))
 
     assert not [key for key in samples(client) if "llama" in key]
@@ -227,9 +227,9 @@ def test_an_example_leaves_out_an_address_that_is_too_long(
     settings.BASE_URL = f"https://{'trnwatch.' * 12}example"
     asked = {"Accept": "application/openmetrics-text;version=1.0.0"}
 
-    told = client.get("/metrics", headers=asked).getvalue().decode()
+    reported = client.get("/metrics", headers=asked).getvalue().decode()
 
-    assert 'trnwatch_run_steps_total{run="llama"} 20.0 # {run="llama",step="20"} ' in told
+    assert 'trnwatch_run_steps_total{run="llama"} 20.0 # {run="llama",step="20"} ' in reported
 
 
 def test_it_only_reads(client: Client, trained: Run) -> None:

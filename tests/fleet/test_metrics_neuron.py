@@ -43,7 +43,7 @@ def test_it_has_every_name_of_awss_exporters_and_no_other(client: Client, report
     assert names == theirs - of_some
 
 
-def test_one_nodes_part_says_what_the_whole_page_says(client: Client, reported: None) -> None:
+def test_one_nodes_part_states_what_the_whole_page_states(client: Client, reported: None) -> None:
     alone, whole = samples(client, f"{PAGE}?node=steady"), samples(client, PAGE)
 
     # There EFA devices say whose they are, here nobody needs to ask.

@@ -27,7 +27,7 @@ def reported(hot: HotStore, steady: Node, limping: Node) -> None:
     hot.append([block(tick=int(time.time()) + 60)])
 
 
-def test_it_tells_of_its_node_alone(client: Client, reported: None) -> None:
+def test_it_reports_its_node_alone(client: Client, reported: None) -> None:
     found = samples(client, PAGE)
 
     assert found["trnwatch_node_up", "steady"] == 1
@@ -35,13 +35,13 @@ def test_it_tells_of_its_node_alone(client: Client, reported: None) -> None:
     assert all(name.startswith("trnwatch_") for name, *_ in found)
 
 
-def test_it_says_what_the_whole_page_says(client: Client, reported: None) -> None:
+def test_it_shows_what_the_whole_page_states(client: Client, reported: None) -> None:
     alone, whole = samples(client, PAGE), samples(client)
 
     assert alone == {key: value for key, value in whole.items() if "steady" in key}
 
 
-def test_a_node_that_is_down_is_said_to_be(client: Client, hot: HotStore, steady: Node) -> None:
+def test_a_node_that_is_down_is_shown(client: Client, hot: HotStore, steady: Node) -> None:
     found = samples(client, PAGE)
 
     assert found["trnwatch_node_up", "steady"] == 0

@@ -19,10 +19,10 @@ HOUR_S = 3600
 LATE = NOON + timedelta(hours=10)
 
 
-def trained(*, hours: float = 3.5, **told: Any) -> Run:
+def trained(*, hours: float = 3.5, **reported: Any) -> Run:
     """Play a run of four nodes from noon on, by the ten seconds, and keep its steps."""
     run = create_run(LLAMA, started_at=NOON)
-    plan = Plan(run=LLAMA, seed=5, epoch_s=NOON_S, **told)
+    plan = Plan(run=LLAMA, seed=5, epoch_s=NOON_S, **reported)
     played = play(
         plan, plan.shards[0], start_clock(plan), NOON_S + int(hours * HOUR_S), every_s=10
     )
@@ -88,7 +88,7 @@ def test_what_looks_like_trouble_and_is_none_is_no_drift(
 
 
 @pytest.mark.django_db
-def test_a_cost_that_nobody_explains_is_drift_by_the_estimate(hot: HotStore) -> None:
+def test_a_cost_that_no_one_explains_is_drift_by_the_estimate(hot: HotStore) -> None:
     trained(faults=(slow(),))
 
     assert alerts_of(hot) == {"cost_drift"}
@@ -100,7 +100,7 @@ def test_a_cost_that_nobody_explains_is_drift_by_the_estimate(hot: HotStore) -> 
 
 
 @pytest.mark.django_db
-def test_of_a_model_that_nobody_knows_its_own_first_hours_tell(hot: HotStore) -> None:
+def test_of_a_model_that_no_one_knows_its_own_first_hours_tell(hot: HotStore) -> None:
     fault = Fault(
         kind="throttle",
         node="llama-01",
@@ -119,7 +119,7 @@ def test_of_a_model_that_nobody_knows_its_own_first_hours_tell(hot: HotStore) ->
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("is_over", [True, False])
-def test_what_another_alert_names_is_not_told_twice(hot: HotStore, is_over: object) -> None:
+def test_what_another_alert_names_is_not_reported_twice(hot: HotStore, is_over: object) -> None:
     run = trained(faults=(slow(ends_s=3 * HOUR_S),))
     begins, ends = NOON + timedelta(seconds=600), NOON + timedelta(hours=3)
     Alert.objects.create(

@@ -68,7 +68,7 @@ def state_of(page: str) -> list[str]:
     return [word.strip() for word in re.findall(r"</span> ([\w ]+)</span>", cell)]
 
 
-def test_a_healthy_run_says_what_it_does_and_how_well(client: Client, alive: Run) -> None:
+def test_a_healthy_run_states_what_it_does_and_how_well(client: Client, alive: Run) -> None:
     Run.objects.update(allreduce_limit_ratio=0.4)
 
     assert state_of(text(client)) == ["training", "healthy"]
@@ -100,7 +100,7 @@ def test_it_shows_a_node_that_fell_silent(client: Client, alive: Run, silent: No
     assert "1 silent" in page
 
 
-def test_an_empty_fleet_is_told_how_to_begin(client: Client, db: None, redis_url: str) -> None:
+def test_an_empty_fleet_shows_how_to_begin(client: Client, db: None, redis_url: str) -> None:
     page = text(client)
 
     assert "No nodes are reporting" in page
@@ -166,7 +166,7 @@ def test_strangers_are_asked_to_sign_in(client: Client, alive: Run, settings: Se
     assert client.get("/").status_code == 302
 
 
-def test_it_says_how_late_the_ticks_are(client: Client, hot: HotStore, alive: Run) -> None:
+def test_it_shows_how_late_the_ticks_are(client: Client, hot: HotStore, alive: Run) -> None:
     hot.gauge("tick_lateness_s", 0.23)
     hot.count("ticks_late", 12)
     page = text(client)

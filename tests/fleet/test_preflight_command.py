@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-def said(*arguments: str) -> tuple[int, dict[str, Any]]:
+def run_preflight(*arguments: str) -> tuple[int, dict[str, Any]]:
     """Return exit code and answer."""
     out, code = StringIO(), 0
     try:
@@ -51,7 +51,9 @@ def said(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def sixteen(*arguments: str) -> tuple[int, dict[str, Any]]:
-    return said(f"--nodes={','.join(SIXTEEN)}", "--instance=trn2.48xlarge", *FAULTS, *arguments)
+    return run_preflight(
+        f"--nodes={','.join(SIXTEEN)}", "--instance=trn2.48xlarge", *FAULTS, *arguments
+    )
 
 
 def test_it_names_exactly_what_is_wrong_with_sixteen_nodes() -> None:
@@ -88,7 +90,7 @@ def test_it_answers_people_in_words() -> None:
 
 
 def test_a_run_brings_its_nodes(run: Run, steady: Node, limping: Node) -> None:
-    code, answer = said("--run=llama")
+    code, answer = run_preflight("--run=llama")
 
     assert (code, answer["take"]) == (0, ["steady", "limping"])
     assert Preflight.objects.get().run == run
@@ -102,7 +104,7 @@ def test_files_of_real_nodes_are_judged(folder: Callable[..., str]) -> None:
         collective=collective(),
     )
 
-    code, answer = said(there, "--instance=trn1.32xlarge", "--take=2")
+    code, answer = run_preflight(there, "--instance=trn1.32xlarge", "--take=2")
 
     assert (code, answer["take"]) == (0, ["a", "c"])
     assert {(t["kind"], t["node"]) for t in answer["troubles"]} == {
@@ -116,7 +118,7 @@ def test_files_of_real_nodes_are_judged(folder: Callable[..., str]) -> None:
 def test_a_slow_collective_of_healthy_nodes_holds_them(folder: Callable[..., str]) -> None:
     there = folder(collective=collective(slower=4))
 
-    code, answer = said(there, "--instance=trn1.32xlarge")
+    code, answer = run_preflight(there, "--instance=trn1.32xlarge")
 
     assert (code, answer["verdict"]) == (1, "hold")
     assert answer["collective_slowdown_ratio"] > 1.5

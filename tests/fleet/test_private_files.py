@@ -43,8 +43,8 @@ def test_a_running_installation_in_an_old_folder_is_closed_and_keeps_its_data(
     with running(folder) as up:
         assert up.answers() == 200
         assert open_to_others(folder) == []
-        assert "were open to other users; closed." in up.said
-        assert "all users must sign in again" in up.said
+        assert "were open to other users; closed." in up.shown
+        assert "all users must sign in again" in up.shown
     assert open_to_others(folder) == []
     assert (folder / "secret_key").read_text() == key
     with closing(sqlite3.connect(folder / "trnwatch.sqlite3")) as database:
@@ -52,7 +52,7 @@ def test_a_running_installation_in_an_old_folder_is_closed_and_keeps_its_data(
         assert database.execute("SELECT * FROM django_session").fetchall() == []
 
     with running(folder) as up:
-        assert "open to other users" not in up.said
+        assert "open to other users" not in up.shown
 
 
 @pytest.mark.parametrize("module", ["fleet.asgi", "fleet.celery", "fleet.settings"])
@@ -75,8 +75,8 @@ def test_links_out_of_the_folder_are_left_alone(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "file").symlink_to(outside / "shared" / "file")
     (folder / "folder").symlink_to(outside / "shared")
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(str(folder / "socket"))
+    with socket.socket(socket.AF_UNIX) as endpoint:
+        endpoint.bind(str(folder / "socket"))
     loosen_only = (folder, folder / "socket")
     for path in loosen_only:
         path.chmod(0o755)
@@ -134,8 +134,8 @@ def test_a_backup_is_its_owners_alone_whatever_lay_there(tmp_path: Path) -> None
     old.touch()
     old.chmod(0o666)
 
-    code, said = manage(tmp_path / "data", "backup", str(tmp_path / "a.backup"), "--json")
+    code, shown = manage(tmp_path / "data", "backup", str(tmp_path / "a.backup"), "--json")
 
-    assert code == 0, said
-    assert json.loads(said)["engine"] == "sqlite"
+    assert code == 0, shown
+    assert json.loads(shown)["engine"] == "sqlite"
     assert (tmp_path / "a.backup").stat().st_mode & 0o777 == 0o600

@@ -72,8 +72,8 @@ def jobs(address: str, folder: Path) -> list[dict[str, Any]]:
     target = address.removeprefix("http://")
     known = {"authorization": {"credentials_file": str(folder / "token")}}
     # Older Prometheus forget what kind of credentials they discover with, unless it is said.
-    said = {"authorization": {"type": "Bearer", **known["authorization"]}}
-    discovered = {"url": f"{address}/sd/prometheus", "refresh_interval": "1s", **said}
+    shown = {"authorization": {"type": "Bearer", **known["authorization"]}}
+    discovered = {"url": f"{address}/sd/prometheus", "refresh_interval": "1s", **shown}
     return [
         {"job_name": "all", **known, "static_configs": [{"targets": [target]}]},
         {
@@ -132,9 +132,9 @@ def check_dropin_names(scraping: Prometheus) -> None:
         names = "|".join((*OF_NODE, *OF_RUNTIME))
         every = f'count by (__name__, instance_id) ({{__name__=~"{names}",job="{job}"}})'
         busy = {"steady", "i-trn1-busy", "i-trn2-busy"}
-        told = {(name, node) for name in OF_RUNTIME for node in busy}
-        told |= {(name, node) for name in OF_NODE for node in busy | {"i-trn1-idle"}}
-        assert set(scraping.values(every, "__name__", "instance_id")) == told
+        reported = {(name, node) for name in OF_RUNTIME for node in busy}
+        reported |= {(name, node) for name in OF_NODE for node in busy | {"i-trn1-idle"}}
+        assert set(scraping.values(every, "__name__", "instance_id")) == reported
         [one] = scraping.ask(f'instance_info{{job="{job}",instance_id="i-trn2-busy"}}')
         assert set(one["metric"]) >= BASE
         of_steady = f'{{__name__=~"node_amazonefa_.+",job="{job}",node="steady"}}'

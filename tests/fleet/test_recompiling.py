@@ -85,7 +85,7 @@ def test_a_run_that_trains_on_is_news_for_a_moment_only(run: Run) -> None:
     assert len(compile_findings([run], now=a_minute_later, stepped_s=stands_still)) == 1
 
 
-def test_what_nobody_dated_is_no_finding(run: Run) -> None:
+def test_what_no_one_dated_is_no_finding(run: Run) -> None:
     assert finding_of(run, []) is None
 
 

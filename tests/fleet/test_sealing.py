@@ -177,7 +177,7 @@ def test_without_its_key_a_receiver_is_locked_and_nothing_is_lost(
     assert Receiver.objects.get().target == TARGET
 
 
-def test_what_cannot_be_opened_is_tried_again_and_says_why(
+def test_what_cannot_be_opened_is_tried_again_and_states_why(
     hook: Receiver, settings: Settings
 ) -> None:
     settings.SECRET_KEY = "another"

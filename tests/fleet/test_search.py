@@ -25,7 +25,7 @@ def test_it_finds_runs(client: Client, limping: Node) -> None:
     assert "/runs/llama/" in client.get("/search", {"q": "lla"}).text
 
 
-def test_it_says_when_there_is_nothing(client: Client, db: None) -> None:
+def test_it_shows_when_there_is_nothing(client: Client, db: None) -> None:
     page = client.get("/search", {"q": "<zebra>"}).text
 
     assert "No node, run or alert matches “&lt;zebra&gt;”" in page

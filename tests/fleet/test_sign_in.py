@@ -69,7 +69,7 @@ def test_it_never_sends_anybody_elsewhere(client: Client, elsewhere: str) -> Non
     assert response["Location"] == "/"
 
 
-def test_a_wrong_password_is_announced_and_tells_nothing(client: Client) -> None:
+def test_a_wrong_password_is_announced_and_reports_nothing(client: Client) -> None:
     known = client.post(URL, CREDENTIALS | {"password": "wrong"})
     unknown = client.post(URL, {"username": "nobody", "password": "wrong"})
 
@@ -82,7 +82,7 @@ def test_a_wrong_password_is_announced_and_tells_nothing(client: Client) -> None
     assert "wrong" not in known.text
 
 
-def test_whoever_is_in_is_sent_on(client: Client, ada: User) -> None:
+def test_a_signed_in_person_is_redirected(client: Client, ada: User) -> None:
     client.force_login(ada)
 
     assert client.get(URL + "?next=/nodes/")["Location"] == "/nodes/"

@@ -45,7 +45,7 @@ def test_it_is_sent_in_pieces(site: str) -> None:
         assert "Content-Length" not in response.headers
 
 
-def test_packed_it_says_the_same(site: str) -> None:
+def test_packed_it_states_the_same(site: str) -> None:
     packed = read(f"{site}/holds", **GZIP)
 
     assert len(packed) < N_ROWS * 8

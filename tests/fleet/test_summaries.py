@@ -11,7 +11,7 @@ from tests.parts import NOON_S, steps
 pytestmark = pytest.mark.django_db
 
 
-def test_a_share_of_two_steps_ago_is_told_whole(run: Run, hot: HotStore) -> None:
+def test_a_share_of_two_steps_ago_is_reported_whole(run: Run, hot: HotStore) -> None:
     now_s = timezone.now().timestamp()
     hot.append_steps(steps(n_steps=8, ended_at_s=now_s - 40, compute_s=3.6, transfer_s=0.4))
     hot.append_steps(steps(n_steps=2, first=9, ended_at_s=now_s - 6, compute_s=3.0, wait_s=3.0))
@@ -39,9 +39,9 @@ def test_quick_steps_are_averaged_over_ten_seconds(run: Run, hot: HotStore) -> N
 @pytest.mark.parametrize(
     ("phase", "is_stale"), [(Run.Phase.TRAINING, True), (Run.Phase.COMPILING, False)]
 )
-def test_who_says_that_it_compiles_owes_no_step(run: Run, phase: str, *, is_stale: bool) -> None:
+def test_who_states_that_it_compiles_owes_no_step(run: Run, phase: str, *, is_stale: bool) -> None:
     run.phase = phase
-    told = steps(ended_at_s=NOON_S, n_steps=10)
+    reported = steps(ended_at_s=NOON_S, n_steps=10)
 
-    assert run_now(run, told, now_s=NOON_S + 120).is_stale is is_stale
-    assert not run_now(run, told, now_s=NOON_S + 1).is_stale
+    assert run_now(run, reported, now_s=NOON_S + 120).is_stale is is_stale
+    assert not run_now(run, reported, now_s=NOON_S + 1).is_stale

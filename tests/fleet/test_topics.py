@@ -55,13 +55,13 @@ def test_a_gap_is_null() -> None:
     assert as_json([1.5, math.nan]) == "[1.5,null]"
 
 
-def test_points_are_told_once_each_chart_by_its_own_clock() -> None:
+def test_points_are_reported_once_each_chart_by_its_own_clock() -> None:
     began_s = time.time()
-    told = [began_s + 1, began_s + 2]
+    reported = [began_s + 1, began_s + 2]
 
     def points(*, since_s: float) -> Mapping[str, Any]:
         return {
-            "cores": {"t": list(told), "values": [list(told)]},
+            "cores": {"t": list(reported), "values": [list(reported)]},
             "none": {"t": [], "values": []},
         }
 
@@ -69,7 +69,7 @@ def test_points_are_told_once_each_chart_by_its_own_clock() -> None:
 
     first = topic.render()["points"]
     again = topic.render()
-    told.append(began_s + 3)
+    reported.append(began_s + 3)
     more = topic.render()["points"]
 
     assert first.count(str(began_s + 1).encode()) == 2

@@ -92,7 +92,7 @@ def test_a_silent_node_whose_run_compiles_on_purpose_has_not_crashed() -> None:
     assert (firing.rule, firing.cause) == ("node_silent", "node_silent")
 
 
-def test_nothing_is_said_of_nodes_that_come_and_go_nor_of_a_run_that_is_over() -> None:
+def test_nothing_is_reported_of_nodes_that_come_and_go_nor_of_a_run_that_is_over() -> None:
     events = (
         {"kind": "node_joins", "node": "llama-03", "start_s": 120.0},
         {"kind": "node_leaves", "node": "llama-02", "start_s": 260.0},

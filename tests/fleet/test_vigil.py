@@ -163,7 +163,7 @@ def test_the_last_evaluation_is_read_from_the_store(redis_url: str, hot: HotStor
     assert last_evaluation(redis_url)() == NOON
 
 
-def test_without_a_store_nobody_can_tell() -> None:
+def test_without_a_store_no_one_can_tell() -> None:
     assert last_evaluation(f"redis://127.0.0.1:{free_port()}")() is None
 
 

@@ -152,7 +152,7 @@ def test_silence_resolves_nothing(hot: HotStore, llama: Run, now_s: int) -> None
     assert rules == {"allreduce_share", "monitoring_blind"}
 
 
-def test_nobody_is_silent_before_watching_has_listened(
+def test_no_one_is_silent_before_watching_has_listened(
     hot: HotStore, llama: Run, now_s: int
 ) -> None:
     fill(hot, now_s, until_s=now_s - 60)
@@ -225,11 +225,13 @@ def test_a_real_node_without_a_run_has_its_memory_watched(
 
 def test_what_flaps_and_is_quiet_is_over_for_detection(llama: Run) -> None:
     times = dict.fromkeys(("onset_at", "fired_at", "last_seen_at"), NOON)
-    told = times | {"severity": Alert.Severity.PAGE, "run": llama, "score": 1.5}
+    reported = times | {"severity": Alert.Severity.PAGE, "run": llama, "score": 1.5}
     share, stalls = ("allreduce_share", "run:llama"), ("input_stall", "run:llama")
-    Alert.objects.create(rule=share[0], subject=share[1], cause="throttle", **told)
-    told |= {"flapping_since": NOON, "quiet_since": NOON}
-    quiet = Alert.objects.create(rule=stalls[0], subject=stalls[1], cause="input_stall", **told)
+    Alert.objects.create(rule=share[0], subject=share[1], cause="throttle", **reported)
+    reported |= {"flapping_since": NOON, "quiet_since": NOON}
+    quiet = Alert.objects.create(
+        rule=stalls[0], subject=stalls[1], cause="input_stall", **reported
+    )
 
     assert without_quiet({share, stalls}) == {share}
     assert [each.cause for each in open_problems([llama])[llama.pk]] == ["throttle"]

@@ -19,46 +19,46 @@ def noon(hot: HotStore) -> None:
     hot.now = lambda: float(NOON_S)
 
 
-def through(hot: HotStore, door: tuple[str, ...], *seconds: int, fill: float = 0.5) -> None:
+def through(hot: HotStore, endpoint: tuple[str, ...], *seconds: int, fill: float = 0.5) -> None:
     """Let a real node tell so much through one door in each of these seconds."""
     for second in seconds:
         whole = block("node:real", NOON_S + second, ["real"], fill=fill)
-        values = {name: whole.values[name] for name in door}
+        values = {name: whole.values[name] for name in endpoint}
         hot.merge([Block(whole.shard, whole.tick, whole.nodes, values)])
 
 
-def told(hot: HotStore, second: int = 0) -> dict[str, float]:
+def service_counts(hot: HotStore, second: int = 0) -> dict[str, float]:
     """Return what is told of the node, one part of each name."""
     found = shown(node_families(read_snapshot(hot, now_s=NOON_S + second)))
     return {s.name: s.value for s in found if s.labels["node"] == "real"}
 
 
-def n_told(hot: HotStore) -> int:
+def n_reports(hot: HotStore) -> int:
     return len(shown(node_families(read_snapshot(hot, now_s=NOON_S))))
 
 
 @pytest.mark.parametrize(("first", "then"), [(REPORT, EFA), (EFA, REPORT)], ids=["report", "efa"])
-def test_what_another_door_told_just_before_still_holds(
+def test_what_another_process_reported_just_before_still_holds(
     hot: HotStore, first: tuple[str, ...], then: tuple[str, ...]
 ) -> None:
     through(hot, (*REPORT, *EFA), -9)
-    whole = n_told(hot)
+    whole = n_reports(hot)
     through(hot, first, *range(-8, -3), fill=0.25)
     through(hot, then, *range(-3, 1), fill=0.75)
 
-    found = told(hot)
+    found = service_counts(hot)
 
-    assert n_told(hot) == whole
+    assert n_reports(hot) == whole
     by_report, by_efa = (0.25, 0.75) if first is REPORT else (0.75, 0.25)
     assert found["trnwatch_core_utilization_ratio"] == pytest.approx(by_report, abs=0.01)
     assert found["trnwatch_efa_latency_seconds"] == pytest.approx(by_efa, rel=0.01)
 
 
-def test_what_was_told_longer_ago_is_not(hot: HotStore) -> None:
+def test_what_was_reported_longer_ago_is_not(hot: HotStore) -> None:
     through(hot, REPORT, -20)
     through(hot, EFA, 0)
 
-    found = told(hot)
+    found = service_counts(hot)
 
     assert "trnwatch_efa_latency_seconds" in found
     assert "trnwatch_core_utilization_ratio" not in found
@@ -69,7 +69,7 @@ def test_what_a_newer_report_does_not_tell_is_absent(hot: HotStore) -> None:
     rest = tuple(name for name in REPORT if name != "device_memory_used_bytes")
     through(hot, rest, -1, 0)
 
-    assert "trnwatch_device_memory_used_bytes" not in told(hot)
+    assert "trnwatch_device_memory_used_bytes" not in service_counts(hot)
 
 
 def test_nodes_that_are_alike_are_read_together(hot: HotStore) -> None:

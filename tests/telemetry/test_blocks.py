@@ -18,19 +18,19 @@ def test_a_second_of_which_nothing_is_stored_is_no_obstacle() -> None:
 
     assert joined is not None
     assert list(joined.ticks) == [1, 2]
-    told = joined.values["core_utilization_ratio"]
-    assert told.shape == (2, 2, 3)
-    assert np.isnan(told[0]).all()
-    assert (told[1] == 0.5).all()
+    reported = joined.values["core_utilization_ratio"]
+    assert reported.shape == (2, 2, 3)
+    assert np.isnan(reported[0]).all()
+    assert (reported[1] == 0.5).all()
 
 
-def test_nodes_of_which_nothing_is_stored_stand_beside_others() -> None:
+def test_nodes_of_which_nothing_is_stored_stand_next_to_others() -> None:
     joined = Span.join_nodes([span(1, 3), span(1, 0, ("mute",))])
 
-    told = joined.values["core_utilization_ratio"]
+    reported = joined.values["core_utilization_ratio"]
     assert joined.nodes == (*NODES, "mute")
-    assert (told[:, :2] == 0.5).all()
-    assert np.isnan(told[:, 2]).all()
+    assert (reported[:, :2] == 0.5).all()
+    assert np.isnan(reported[:, 2]).all()
 
 
 def test_no_span_is_none() -> None:

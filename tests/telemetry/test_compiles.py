@@ -15,7 +15,7 @@ def whats(before: Compile, after: Compile) -> list[str]:
     return [part.what for part in key_changes(before, after)]
 
 
-def test_every_part_of_the_key_is_told_apart() -> None:
+def test_every_part_of_the_key_is_distinguished() -> None:
     was = Compile("MODULE_1+a", MISS, compiler="2.19", flags="-O1", shape="8x128")
     now = Compile("MODULE_2+b", MISS, compiler="2.21", flags="-O2", shape="4x128")
 
@@ -26,7 +26,7 @@ def test_a_graph_without_shapes_is_only_another_graph() -> None:
     assert whats(Compile("MODULE_1+a", MISS), Compile("MODULE_2+a", MISS)) == ["graph"]
 
 
-def test_a_hash_of_flags_that_nobody_spells_out_is_still_a_change() -> None:
+def test_a_hash_of_flags_that_no_one_spells_out_is_still_a_change() -> None:
     (change,) = key_changes(Compile("MODULE_1+a", MISS), Compile("MODULE_1+b", MISS))
 
     assert (change.what, change.before, change.after) == ("flags", "", "")

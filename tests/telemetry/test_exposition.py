@@ -127,7 +127,7 @@ def test_totals_count_every_tick(hot: HotStore) -> None:
     assert found["trnwatch_node_efa_tx_bytes_total", "steady"] == 8e7
 
 
-def test_the_service_tells_of_itself(hot: HotStore) -> None:
+def test_the_service_reports_itself(hot: HotStore) -> None:
     hot.gauge("tick_lateness_s", 0.25)
     hot.count("ticks_late", 3)
 

@@ -17,13 +17,13 @@ def steps(
 ) -> StepBatch:
     """Return steps of one worker that end at these moments; phases in seconds, all alike."""
     n = len(ended_at_s)
-    told = {f"{name}_s": value for name, value in (phases or {"compute": 1.0}).items()}
+    reported = {f"{name}_s": value for name, value in (phases or {"compute": 1.0}).items()}
     return StepBatch(
         "run",
         ("a",),
         first + by * np.arange(n),
         np.array(ended_at_s, dtype=float),
-        {phase: np.full((n, 1), told.get(phase, 0.0)) for phase in PHASES},
+        {phase: np.full((n, 1), reported.get(phase, 0.0)) for phase in PHASES},
         np.full(n, tokens),
     )
 
@@ -46,7 +46,7 @@ def test_a_step_is_divided_by_its_phases() -> None:
     }
 
 
-def test_a_step_that_nobody_divides_trained() -> None:
+def test_a_step_that_no_one_divides_trained() -> None:
     batch = steps([10], other=10)
     for phase in PHASES[:-1]:
         batch.phases[phase][:] = np.nan
@@ -56,10 +56,10 @@ def test_a_step_that_nobody_divides_trained() -> None:
 
 def test_what_lies_between_steps_is_idle_unless_it_compiled() -> None:
     batch = steps([1, 11, 12])
-    told = merged([(2, 4), (3, 5), (11.2, 11.4)])
+    reported = merged([(2, 4), (3, 5), (11.2, 11.4)])
 
     assert went_into(batch, start_s=0, end_s=12, last_step=0)[1] == {"training": 3, "idle": 9}
-    assert went_into(batch, start_s=0, end_s=12, last_step=0, compiled=told)[1] == {
+    assert went_into(batch, start_s=0, end_s=12, last_step=0, compiled=reported)[1] == {
         "training": 3,
         "compiling": 3,
         "idle": 6,
@@ -132,7 +132,7 @@ def test_without_a_step_all_is_getting_ready_or_else_idle() -> None:
     assert went_into(none, start_s=0, end_s=5, last_step=7)[1] == {"idle": 5}
 
 
-def test_what_nobody_remembers_is_said_so() -> None:
+def test_what_no_one_remembers_is_reported_so() -> None:
     batch = steps([100, 101], first=5000)
 
     assert went_into(batch, start_s=0, end_s=101, told_from_s=90)[1] == {
@@ -142,7 +142,7 @@ def test_what_nobody_remembers_is_said_so() -> None:
     }
 
 
-def test_seconds_are_told_by_the_rate_that_held() -> None:
+def test_seconds_are_reported_by_the_rate_that_held() -> None:
     found, _ = went_into(steps([1, 2, 3]), [0.0, 1.5], start_s=0, end_s=4, last_step=0)
 
     assert found.seconds.sum(axis=1).tolist() == [1.5, 2.5]

@@ -8,31 +8,31 @@ from telemetry.steps import PHASES, StepBatch
 def batch(**phases: list[list[float]]) -> StepBatch:
     n_steps, n_workers = np.shape(next(iter(phases.values())))
     unknown = np.full((n_steps, n_workers), np.nan)
-    told = {phase: np.array(phases[phase]) if phase in phases else unknown for phase in PHASES}
+    reported = {phase: np.array(phases[phase]) if phase in phases else unknown for phase in PHASES}
     steps, workers = np.arange(n_steps), tuple(f"w{i}" for i in range(n_workers))
-    return StepBatch("run", workers, steps, steps * 10.0, told, np.full(n_steps, np.nan))
+    return StepBatch("run", workers, steps, steps * 10.0, reported, np.full(n_steps, np.nan))
 
 
-def test_a_step_whose_split_nobody_tells_has_a_length_and_no_share() -> None:
-    told = batch(other_s=[[2.0], [4.0]])
+def test_a_step_whose_split_no_one_reports_has_a_length_and_no_share() -> None:
+    reported = batch(other_s=[[2.0], [4.0]])
 
-    np.testing.assert_array_equal(told.step_s, [2.0, 4.0])
-    assert np.isnan(told.allreduce_share_ratio).all()
-    assert np.isnan(told.wait_ratio).all()
-
-
-def test_phases_that_are_told_count_although_others_are_not() -> None:
-    told = batch(compute_s=[[3.0, 2.0]], wait_s=[[1.0, np.nan]], transfer_s=[[0.0, np.nan]])
-
-    np.testing.assert_array_equal(told.worker_step_s, [[4.0, 2.0]])
-    np.testing.assert_array_equal(told.wait_ratio, [0.25])
+    np.testing.assert_array_equal(reported.step_s, [2.0, 4.0])
+    assert np.isnan(reported.allreduce_share_ratio).all()
+    assert np.isnan(reported.wait_ratio).all()
 
 
-def test_a_worker_that_tells_nothing_has_no_step() -> None:
-    told = batch(other_s=[[2.0, np.nan]])
+def test_phases_that_are_reported_count_although_others_are_not() -> None:
+    reported = batch(compute_s=[[3.0, 2.0]], wait_s=[[1.0, np.nan]], transfer_s=[[0.0, np.nan]])
 
-    assert np.isnan(told.worker_step_s[0, 1])
-    np.testing.assert_array_equal(told.step_s, [2.0])
+    np.testing.assert_array_equal(reported.worker_step_s, [[4.0, 2.0]])
+    np.testing.assert_array_equal(reported.wait_ratio, [0.25])
+
+
+def test_a_worker_that_reports_nothing_has_no_step() -> None:
+    reported = batch(other_s=[[2.0, np.nan]])
+
+    assert np.isnan(reported.worker_step_s[0, 1])
+    np.testing.assert_array_equal(reported.step_s, [2.0])
 
 
 def test_the_newest_steps_are_those_of_the_last_seconds_or_so_many() -> None:

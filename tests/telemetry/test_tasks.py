@@ -57,7 +57,7 @@ def test_a_tick_played_twice_changes_nothing(hot: HotStore, plan: Plan, now: int
     assert (hot.clock("llama/0"), hot.totals(), hot.counters()) == before
 
 
-def test_both_shards_carry_the_same_run_and_steps_are_told_once(
+def test_both_shards_carry_the_same_run_and_steps_are_reported_once(
     hot: HotStore, plan: Plan, now: int
 ) -> None:
     for shard in plan.shards:

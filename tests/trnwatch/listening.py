@@ -55,14 +55,14 @@ def _handler(listener: Listener) -> type[http.server.BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
-            said = json.dumps(listener.answer).encode()
+            shown = json.dumps(listener.answer).encode()
             if listener.status == 200:
                 listener.headers.append(dict(self.headers))
                 listener.bodies.append([json.loads(line) for line in body.splitlines()])
             self.send_response(listener.status)
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(shown)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(shown)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.trnwatch.listening import Listener, listening
-from tests.trnwatch.test_callbacks import ENV, Trainer, told
+from tests.trnwatch.test_callbacks import ENV, Trainer, records
 from trnwatch import Reporter, huggingface, lightning
 
 
@@ -29,7 +29,7 @@ def test_hugging_faces_loss_goes_with_the_step_it_was_logged_after(listener: Lis
     trainer.call("on_log", logs={"train_loss": 2.4})
     trainer.call("on_train_end")
 
-    steps = told(listener, callback.reporter)
+    steps = records(listener, callback.reporter)
 
     assert [(step["step"], step.get("loss")) for step in steps] == [
         (1, 2.5),
@@ -40,10 +40,10 @@ def test_hugging_faces_loss_goes_with_the_step_it_was_logged_after(listener: Lis
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"), [(2.5, 2.5), (float("nan"), None), (float("inf"), None), ("2.5", None)]
+    ("loss", "shown"), [(2.5, 2.5), (float("nan"), None), (float("inf"), None), ("2.5", None)]
 )
-def test_only_a_loss_that_is_a_number_is_told(
-    listener: Listener, loss: object, said: float | None
+def test_only_a_loss_that_is_a_number_is_reported(
+    listener: Listener, loss: object, shown: float | None
 ) -> None:
     callback = huggingface.StepReports(Reporter(listener.url, token="t", env=ENV))
     trainer = Trainer(callback)
@@ -53,9 +53,9 @@ def test_only_a_loss_that_is_a_number_is_told(
     trainer.call("on_step_end")
     trainer.call("on_log", logs={"loss": loss})
 
-    [step] = told(listener, callback.reporter)
+    [step] = records(listener, callback.reporter)
 
-    assert step.get("loss") == said
+    assert step.get("loss") == shown
 
 
 class OnDevice:
@@ -91,7 +91,7 @@ def test_lightnings_loss_is_taken_where_that_costs_nothing(
     assert lightning.loss_of(SimpleNamespace(callback_metrics=logged)) == loss
 
 
-def test_the_optimizer_is_told_by_each_frameworks_own_name() -> None:
+def test_the_optimizer_is_reported_by_each_frameworks_own_name() -> None:
     class AdamW:
         pass
 

@@ -34,7 +34,7 @@ def listener() -> Iterator[Listener]:
         yield each
 
 
-def told(listener: Listener, reporter: Reporter) -> list[dict[str, Any]]:
+def records(listener: Listener, reporter: Reporter) -> list[dict[str, Any]]:
     """End a job and return its steps once all is said."""
     reporter.finish()
     until(lambda: any(line["kind"] == "end" for line in listener.lines))
@@ -91,7 +91,7 @@ def test_hugging_faces_steps_are_reported(listener: Listener) -> None:
     callback = huggingface.StepReports(Reporter(listener.url, token="t", env=ENV))
     trainer = Trainer(callback, run_name="my run", per_device_train_batch_size=2, world_size=1)
     trainer.train(n_steps=4, saves_at=2, evaluates_at=3)
-    steps = told(listener, callback.reporter)
+    steps = records(listener, callback.reporter)
     runs = [line for line in listener.lines if line["kind"] == "run"]
 
     assert [step["step"] for step in steps] == [1, 2, 3, 4]
@@ -103,7 +103,7 @@ def test_hugging_faces_steps_are_reported(listener: Listener) -> None:
     assert (runs[-1]["model"], runs[-1]["layers"], runs[-1]["global_batch"]) == ("Llama-7b", 32, 2)
 
 
-def test_optimum_neurons_layout_is_told() -> None:
+def test_optimum_neurons_layout_is_reported() -> None:
     args = SimpleNamespace(
         world_size=64,
         per_device_train_batch_size=1,
@@ -165,7 +165,7 @@ class Loop:
 def test_lightnings_steps_are_reported(listener: Listener) -> None:
     callback = lightning.StepReports(Reporter(listener.url, token="t", env=ENV))
     Loop(callback).train(n_batches=4, saves_at=2, validates_at=3)
-    steps = told(listener, callback.reporter)
+    steps = records(listener, callback.reporter)
     runs = [line for line in listener.lines if line["kind"] == "run"]
 
     assert [step["step"] for step in steps] == [1, 2, 3, 4]
@@ -178,7 +178,7 @@ def test_lightnings_steps_are_reported(listener: Listener) -> None:
 def test_batches_that_only_accumulate_are_no_steps(listener: Listener) -> None:
     callback = lightning.StepReports(Reporter(listener.url, token="t", env=ENV))
     Loop(callback, accumulates=3).train(n_batches=7)
-    steps = told(listener, callback.reporter)
+    steps = records(listener, callback.reporter)
 
     assert [step["step"] for step in steps] == [1, 2]
     assert steps[0]["step_s"] >= 3 * WHILE_S

@@ -25,7 +25,7 @@ def listener() -> Iterator[Listener]:
         yield each
 
 
-def test_a_hit_tells_its_module_its_cache_and_the_compiler() -> None:
+def test_a_hit_reports_its_module_its_cache_and_the_compiler() -> None:
     (hit,) = CompileLines().read(f"Using a cached neff at {ROOT}/model.neff", 5.0)
 
     assert (hit["outcome"], hit["at"]) == ("hit", 5.0)
@@ -64,7 +64,7 @@ def test_a_compile_may_fail(line: str) -> None:
     assert (failed["outcome"], failed["seconds"]) == ("fail", 7.0)
 
 
-def test_what_else_the_wrapper_says_is_no_compile() -> None:
+def test_what_else_the_wrapper_states_is_no_compile() -> None:
     assert CompileLines().read("Current remaining items are 5, locked are 0", 1.0) == []
 
 
@@ -76,10 +76,10 @@ def test_a_reporter_hears_what_the_wrapper_logs(listener: Listener, name: str) -
         log.info("Using a cached neff at %s/model.neff", ROOT)
         until(lambda: bool(_compiles(listener)))
     log.info("Using a cached neff at %s/model.neff", ROOT)
-    (told,) = _compiles(listener)
+    (reported,) = _compiles(listener)
 
-    assert (told["run"], told["worker"], told["outcome"]) == ("real", "trn-a", "hit")
-    assert told["at"] == pytest.approx(time.time(), abs=60)
+    assert (reported["run"], reported["worker"], reported["outcome"]) == ("real", "trn-a", "hit")
+    assert reported["at"] == pytest.approx(time.time(), abs=60)
 
 
 def test_a_job_may_say_itself_what_it_compiled_and_that_it_meant_to(listener: Listener) -> None:
@@ -94,7 +94,7 @@ def test_a_job_may_say_itself_what_it_compiled_and_that_it_meant_to(listener: Li
     assert "seconds" not in hit
 
 
-def test_what_is_no_compile_is_said_once_and_hurts_nobody(
+def test_what_is_no_compile_is_reported_once_and_hurts_no_one(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Reporter(listener.url, token="secret", env=ENV) as reporter:
@@ -116,7 +116,7 @@ def test_flags_that_only_steer_the_cache_are_no_part_of_the_key() -> None:
     assert toolchain(env)["compiler_flags"] == "-O1 --model-type=transformer"
 
 
-def test_a_run_says_its_flags_from_the_environment(listener: Listener) -> None:
+def test_a_run_states_its_flags_from_the_environment(listener: Listener) -> None:
     env = ENV | {"NEURON_CC_FLAGS": "-O2", "TRNWATCH_SDK_VERSION": "2.26.1"}
     with Reporter(listener.url, token="secret", env=env):
         until(lambda: bool(listener.lines))

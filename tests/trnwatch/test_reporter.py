@@ -24,7 +24,7 @@ def listener() -> Iterator[Listener]:
         yield each
 
 
-def test_a_step_is_told_with_its_parts(listener: Listener) -> None:
+def test_a_step_is_reported_with_its_parts(listener: Listener) -> None:
     reporter = Reporter(listener.url, token="secret", env=ENV, model="llama2-7b")
     with reporter, reporter.step() as step:
         with step.input():
@@ -36,15 +36,15 @@ def test_a_step_is_told_with_its_parts(listener: Listener) -> None:
             time.sleep(0.03)
         step.tokens = 4096
     until(lambda: listener.lines[-1:] != [] and listener.lines[-1]["kind"] == "end")
-    run, told, end = (line for line in listener.lines if line["kind"] != "beat")
+    run, reported, end = (line for line in listener.lines if line["kind"] != "beat")
 
     assert (run["kind"], run["model"], run["n_nodes"]) == ("run", "llama2-7b", 1)
-    assert (told["run"], told["worker"], told["step"]) == ("real", "trn-a", 1)
-    assert told["tokens"] == 4096
-    assert 0.01 <= told["input_s"] < 0.03 <= told["checkpoint_s"]
-    assert [seconds >= 0.02 for seconds in told["collective_s"]] == [True, True]
-    assert told["arrived_at"] == sorted(told["arrived_at"])
-    assert told["step_s"] >= 0.08
+    assert (reported["run"], reported["worker"], reported["step"]) == ("real", "trn-a", 1)
+    assert reported["tokens"] == 4096
+    assert 0.01 <= reported["input_s"] < 0.03 <= reported["checkpoint_s"]
+    assert [seconds >= 0.02 for seconds in reported["collective_s"]] == [True, True]
+    assert reported["arrived_at"] == sorted(reported["arrived_at"])
+    assert reported["step_s"] >= 0.08
     assert (end["kind"], end["failed"]) == ("end", False)
     assert listener.headers[0]["Authorization"] == "Bearer secret"
     assert float(listener.headers[0]["X-Trnwatch-At"]) == pytest.approx(time.time(), abs=60)
@@ -90,7 +90,7 @@ def test_without_a_server_nothing_happens() -> None:
 
 
 @pytest.mark.parametrize("server", ["nonsense", "ftp://x", "http://", "http://[", "https://x:y"])
-def test_a_server_that_is_none_is_said_once_and_no_more(
+def test_a_server_that_is_none_is_reported_once_and_no_more(
     server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reporter = Reporter(server, token="secret", env=ENV)
@@ -109,7 +109,7 @@ def test_a_process_that_does_not_speak_costs_nothing(listener: Listener) -> None
     assert not reporter.is_reporting
 
 
-def test_what_the_run_is_may_be_said_later(listener: Listener) -> None:
+def test_what_the_run_is_may_be_reported_later(listener: Listener) -> None:
     with Reporter(listener.url, token="secret", env=ENV) as reporter:
         until(lambda: bool(listener.lines))
         reporter.suggest(model="guessed", seq_len=2048)
@@ -117,9 +117,9 @@ def test_what_the_run_is_may_be_said_later(listener: Listener) -> None:
         with reporter.step():
             pass
     until(lambda: len([line for line in listener.lines if line["kind"] == "run"]) == 2)
-    told = [line for line in listener.lines if line["kind"] == "run"][-1]
+    reported = [line for line in listener.lines if line["kind"] == "run"][-1]
 
-    assert (told["model"], told["seq_len"]) == ("llama2-7b", 2048)
+    assert (reported["model"], reported["seq_len"]) == ("llama2-7b", 2048)
 
 
 FORKS = """
@@ -143,17 +143,19 @@ with reporter.step(): pass
 def test_a_child_speaks_for_itself_and_only_if_it_trains(listener: Listener, child: str) -> None:
     env = os.environ | ENV | {"TRNWATCH_SERVER": listener.url, "TRNWATCH_TOKEN": "secret"}
     subprocess.run([sys.executable, "-c", FORKS, child], env=env, cwd=ROOT, check=True)
-    told = [(line["worker"], line["step"]) for line in listener.lines if line["kind"] == "step"]
+    reported = [
+        (line["worker"], line["step"]) for line in listener.lines if line["kind"] == "step"
+    ]
     ends = sorted(line["worker"] for line in listener.lines if line["kind"] == "end")
 
-    assert sorted(told) == [("trn-a", 1), ("trn-a", 2)] + [("trn-b", 7)] * (child == "trains")
+    assert sorted(reported) == [("trn-a", 1), ("trn-a", 2)] + [("trn-b", 7)] * (child == "trains")
     assert ends == ["trn-a"] + ["trn-b"] * (child == "trains")
 
 
 @pytest.mark.parametrize(
     ("ending", "reason"), [("", ""), ("raise RuntimeError('the token is secret')", "RuntimeError")]
 )
-def test_a_process_that_ends_says_how(listener: Listener, ending: str, reason: str) -> None:
+def test_a_process_that_ends_states_how(listener: Listener, ending: str, reason: str) -> None:
     script = f"""
 from trnwatch import Reporter
 reporter = Reporter.from_env()

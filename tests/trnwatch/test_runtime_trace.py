@@ -139,7 +139,7 @@ def test_reading_that_costs_too_much_pauses_the_trace(build: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "shows"),
     [
         (("-DTOO_OLD",), "has no nrt_sys_trace_config_allocate"),
         (("-DSTATUS=13",), "nrt_sys_trace_start failed with status 13"),
@@ -147,13 +147,13 @@ def test_reading_that_costs_too_much_pauses_the_trace(build: Build) -> None:
     ],
 )
 def test_a_runtime_that_cannot_be_traced_is_named(
-    build: Build, options: tuple[str, ...], says: str
+    build: Build, options: tuple[str, ...], shows: str
 ) -> None:
     device = Device(build(*options))
     device.did(EXECUTION, 0.1, 0.2)
     device.poll(1.0)
 
-    assert says in device.trace.problem
+    assert shows in device.trace.problem
     assert device.trace.state == device.trace.problem
     assert device.step(0.1, 0.2) == {}
 

@@ -55,7 +55,7 @@ def test_what_did_not_get_through_is_sent_again_in_order(listener: Listener) -> 
 
 
 @pytest.mark.parametrize("status", [200, 400])
-def test_what_a_portal_in_between_says_loses_nothing(listener: Listener, status: int) -> None:
+def test_what_a_portal_in_between_states_loses_nothing(listener: Listener, status: int) -> None:
     listener.status, listener.answer = status, {}
     sender = sender_to(listener.url)
     sender.put(record(1))
@@ -108,7 +108,7 @@ def test_what_the_server_refuses_is_counted_and_not_sent_again(listener: Listene
     assert sender.n_dropped == 1
 
 
-def test_a_record_that_cannot_be_told_takes_no_other_with_it(listener: Listener) -> None:
+def test_a_record_that_cannot_be_reported_takes_no_other_with_it(listener: Listener) -> None:
     sender = sender_to(listener.url)
     sender.put((1, float("nan"), 1.0, None, [None] * 3, None, None))
     sender.put(record(2))
@@ -149,7 +149,7 @@ def test_training_does_not_wait_for_a_server_that_never_answers() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 401, 404, 429, 500])
-def test_training_does_not_care_what_a_server_says(listener: Listener, status: int) -> None:
+def test_training_does_not_care_what_a_server_states(listener: Listener, status: int) -> None:
     listener.status = status
 
     assert _trains(listener.url) < QUICK_S
@@ -175,7 +175,7 @@ def test_a_process_ends_though_the_server_never_answers() -> None:
     assert time.monotonic() - began_s < 30
 
 
-def test_a_token_file_that_cannot_be_read_stops_nobody(listener: Listener, tmp_path: Path) -> None:
+def test_a_token_file_that_cannot_be_read_stops_no_one(listener: Listener, tmp_path: Path) -> None:
     env = os.environ | {
         "TRNWATCH_SERVER": listener.url,
         "TRNWATCH_TOKEN_FILE": str(tmp_path / "none"),

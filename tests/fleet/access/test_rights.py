@@ -49,7 +49,7 @@ def test_a_superuser_is_an_admin() -> None:
     assert role_of(User.objects.create_superuser("root", password="x")) == "admin"
 
 
-def test_whoever_is_anonymous_may_at_most_read() -> None:
+def test_an_anonymous_visitor_may_at_most_read() -> None:
     assert role_of(AnonymousUser()) == "viewer"
     assert not has_role(AnonymousUser(), "operator")
 

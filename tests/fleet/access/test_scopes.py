@@ -128,7 +128,7 @@ def asked(client: Client, secret: str, path: str = "me") -> Any:
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("scope", Token.Scope.values)
-def test_nobody_makes_a_token_that_may_do_more_than_they(role: str, scope: str) -> None:
+def test_no_one_makes_a_token_that_may_do_more_than_they(role: str, scope: str) -> None:
     user = member(role)
     machines = MACHINE_SCOPES if role == "admin" else set()
 
@@ -155,7 +155,7 @@ def test_a_token_loses_what_the_role_of_its_maker_loses(
     assert asked(client, secret).json()["scopes"] == sorted(held & (SCOPES[role] | MACHINE_SCOPES))
 
 
-def test_a_token_that_lost_a_scope_says_why(client: Client, redis_url: str, ada: User) -> None:
+def test_a_token_that_lost_a_scope_states_why(client: Client, redis_url: str, ada: User) -> None:
     _, secret = make_token("x", "lead", maker=maker(ada), now=just_now())
     assert asked(client, secret, "prices").status_code == 200
     now_is(ada, "operator")
@@ -168,7 +168,7 @@ def test_a_token_that_lost_a_scope_says_why(client: Client, redis_url: str, ada:
 
 
 @pytest.mark.parametrize("leave", ["deactivated", "deleted"])
-def test_tokens_of_somebody_who_left_open_nothing_but_the_machines_doors(
+def test_tokens_of_somebody_who_left_open_nothing_but_the_machines_endpoints(
     client: Client, redis_url: str, ada: User, leave: str
 ) -> None:
     secrets = {
@@ -180,9 +180,9 @@ def test_tokens_of_somebody_who_left_open_nothing_but_the_machines_doors(
     else:
         User.objects.filter(pk=ada.pk).update(is_active=False)
 
-    told = {scope: asked(client, secret).json()["scopes"] for scope, secret in secrets.items()}
+    reported = {scope: asked(client, secret).json()["scopes"] for scope, secret in secrets.items()}
 
-    assert {scope for scope, scopes in told.items() if scopes} == MACHINE_SCOPES
+    assert {scope for scope, scopes in reported.items() if scopes} == MACHINE_SCOPES
     assert asked(client, secrets["read"], "runs").status_code == 403
     scraped = {"Authorization": f"Bearer {secrets['scrape']}"}
     assert client.get("/metrics", headers=scraped).status_code == 200
@@ -210,7 +210,7 @@ def test_a_token_made_with_a_token_is_bounded_by_the_same_person(
     assert made_over_the_api(client, child["secret"], "read").status_code == 403
 
 
-def test_a_token_made_on_the_command_line_has_nobody_above_it(
+def test_a_token_made_on_the_command_line_has_no_one_above_it(
     client: Client, redis_url: str, ada: User
 ) -> None:
     _, secret = make_token("x", "admin", now=just_now())
@@ -231,7 +231,7 @@ def test_a_token_from_before_owners_were_kept_is_bounded_by_its_maker(
     assert asked(client, secret).json()["scopes"] == sorted(GRANTS["act"])
 
 
-def test_the_page_of_tokens_says_what_a_token_lost(
+def test_the_page_of_tokens_states_what_a_token_lost(
     client: Client, redis_url: str, ada: User
 ) -> None:
     make_token("theirs", "lead", maker=maker(ada), now=just_now(), days=3)

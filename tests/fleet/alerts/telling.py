@@ -7,7 +7,7 @@ from fleet.models import Alert, AlertEvent
 Kind = AlertEvent.Kind
 
 
-def as_told(events: list[AlertEvent]) -> dict[str, Any]:
+def as_notified(events: list[AlertEvent]) -> dict[str, Any]:
     """Follow a timeline to where it leaves the alert."""
     state: dict[str, Any] = {"n_fired": 0}
     for event in events:
@@ -31,13 +31,13 @@ def as_stored(alert: Alert) -> dict[str, Any]:
     """Return what a timeline must tell of an alert."""
     kinds = {event.kind: event.at for event in alert.events.all()}
     n_fired = sum(event.kind in {Kind.FIRED, Kind.REFIRED} for event in alert.events.all())
-    told: dict[str, Any] = {"is_open": alert.is_open, "is_muted": alert.silence_id is not None}
-    told["n_fired"] = n_fired
+    reported: dict[str, Any] = {"is_open": alert.is_open, "is_muted": alert.silence_id is not None}
+    reported["n_fired"] = n_fired
     if Kind.RESOLVED in kinds:
-        told["resolved_at"] = alert.resolved_at or kinds[Kind.RESOLVED]
+        reported["resolved_at"] = alert.resolved_at or kinds[Kind.RESOLVED]
     if Kind.ACKNOWLEDGED in kinds:
-        told["acknowledged_by"] = alert.acknowledged_by
-        told["acknowledged_at"] = alert.acknowledged_at
+        reported["acknowledged_by"] = alert.acknowledged_by
+        reported["acknowledged_at"] = alert.acknowledged_at
     if Kind.ASSIGNED in kinds:
-        told["assigned_at"] = alert.assigned_at
-    return told
+        reported["assigned_at"] = alert.assigned_at
+    return reported

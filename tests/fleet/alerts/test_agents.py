@@ -16,20 +16,20 @@ def hot(redis_url: str) -> HotStore:
     return open_store(redis_url)
 
 
-def keep(hot: HotStore, **said: object) -> None:
+def keep(hot: HotStore, **shown: object) -> None:
     """Keep what the node says."""
-    save_sidecars(hot, [("real", said)])
+    save_sidecars(hot, [("real", shown)])
 
 
-def test_nothing_is_said_while_all_is_well(hot: HotStore) -> None:
+def test_nothing_is_reported_while_all_is_well(hot: HotStore) -> None:
     assert agent_problems(hot, REAL) == []
     keep(hot, agent={"version": "1", "n_waiting": 2, "n_dropped": 0, "problem": None}, neuron=[])
     assert agent_problems(hot, REAL) == []
 
 
-def test_what_was_lost_is_said_and_why(hot: HotStore) -> None:
-    said = {"version": "1", "n_waiting": 1200, "n_dropped": 3100, "n_refused": 2}
-    keep(hot, agent=said | {"problem": "server: 503 Try again."})
+def test_what_was_lost_is_reported_and_why(hot: HotStore) -> None:
+    shown = {"version": "1", "n_waiting": 1200, "n_dropped": 3100, "n_refused": 2}
+    keep(hot, agent=shown | {"problem": "server: 503 Try again."})
 
     lost, waiting, problem = agent_problems(hot, REAL)
     assert "3,100 were dropped (spool full), 2 were rejected" in lost

@@ -12,7 +12,7 @@ from fleet import alerts
 from fleet.models import Alert, Node, Run
 from telemetry.detect.findings import Finding
 from tests.fleet.alerts.crashing import DiedError, dying_at, everything_stored
-from tests.fleet.alerts.telling import as_stored, as_told
+from tests.fleet.alerts.telling import as_notified, as_stored
 from tests.parts import NOON
 
 SHARE = ("allreduce_share", "run:llama")
@@ -50,9 +50,9 @@ def taken_by(pk: int, name: str) -> Callable[[], bool]:
     return lambda: alerts.acknowledge(alert, by=name, comment="", now=NOON + SECOND)
 
 
-def told_is_stored() -> None:
+def events_match_rows() -> None:
     for alert in Alert.objects.all():
-        assert as_told(list(alert.events.all())) == as_stored(alert)
+        assert as_notified(list(alert.events.all())) == as_stored(alert)
 
 
 def test_of_many_who_take_it_one_has_it(open_alert: Alert) -> None:
@@ -63,7 +63,7 @@ def test_of_many_who_take_it_one_has_it(open_alert: Alert) -> None:
     assert answers.count(True) == 1
     assert open_alert.acknowledged_by == names[answers.index(True)]
     assert open_alert.events.filter(kind="acknowledged").count() == 1
-    told_is_stored()
+    events_match_rows()
 
 
 def test_resolving_while_somebody_takes_it_loses_neither(open_alert: Alert) -> None:
@@ -76,7 +76,7 @@ def test_resolving_while_somebody_takes_it_loses_neither(open_alert: Alert) -> N
     assert open_alert.resolved_at == NOON + SECOND
     assert (open_alert.acknowledged_by == "alice") is taken
     assert open_alert.events.filter(kind="acknowledged").count() == taken
-    told_is_stored()
+    events_match_rows()
 
 
 def test_a_refresh_does_not_undo_what_somebody_did_meanwhile(
@@ -104,7 +104,7 @@ def test_two_watchers_fire_one_alert(
     assert alert.events.count() == 1
 
 
-def test_whoever_silences_and_whoever_watches_agree(open_alert: Alert, finding: Finding) -> None:
+def test_silences_and_evaluation_agree(open_alert: Alert, finding: Finding) -> None:
     at_once(
         lambda: alerts.silence(
             "", ends_at=NOON + timedelta(hours=1), reason="known", by="alice", now=NOON
@@ -114,7 +114,7 @@ def test_whoever_silences_and_whoever_watches_agree(open_alert: Alert, finding: 
     alerts.reconcile([finding], evaluated=[SHARE], now=NOON + 2 * SECOND)
 
     assert open_alert.events.filter(kind="silenced").count() == 1
-    told_is_stored()
+    events_match_rows()
 
 
 def test_a_process_that_dies_anywhere_leaves_nothing_half_stored(

@@ -48,28 +48,28 @@ def an_alert(rule: str, evidence: dict[str, Any], run: Run | None, **more: Any) 
 
 
 @pytest.mark.django_db
-def test_a_budget_says_whose_how_much_and_when() -> None:
+def test_a_budget_states_whose_how_much_and_when() -> None:
     alert = an_alert("budget_overrun", OVERRUN, None)
-    told = AlertText(alert, NOON).story
+    reported = AlertText(alert, NOON).story
 
     assert headline(alert) == "The budget of LLM &lt;b&gt; will be exceeded"
-    assert "$14,000 of $330,000" in told
-    assert "$561,280" in told
-    assert "used up on 10 Mar 12:00 UTC" in strip_tags(told)
-    assert "unknown" not in told
+    assert "$14,000 of $330,000" in reported
+    assert "$561,280" in reported
+    assert "used up on 10 Mar 12:00 UTC" in strip_tags(reported)
+    assert "unknown" not in reported
     assert AlertText(alert, NOON).detail == ""
 
 
-def test_drift_says_how_much_more_and_than_what(run: Run) -> None:
+def test_drift_states_how_much_more_and_than_what(run: Run) -> None:
     alert = an_alert("cost_drift", DRIFT, run)
-    told = AlertText(alert, NOON).story.replace("\u202f", " ")
+    reported = AlertText(alert, NOON).story.replace("\u202f", " ")
 
     assert plain(headline(alert)) == "llama pays 42 % more per token than estimated"
-    assert "1M tokens cost $1.42 instead of $1.00" in told
-    assert "The cause is" not in told
+    assert "1M tokens cost $1.42 instead of $1.00" in reported
+    assert "The cause is" not in reported
 
 
-def test_once_over_it_is_told_as_past(run: Run) -> None:
+def test_once_over_it_is_reported_as_past(run: Run) -> None:
     over = {"resolved_at": NOON + timedelta(hours=1)}
 
     assert "was going to be" in headline(an_alert("budget_overrun", OVERRUN, None, **over))
@@ -78,9 +78,9 @@ def test_once_over_it_is_told_as_past(run: Run) -> None:
 
 @pytest.mark.django_db
 def test_figures_stand_in_dollars_and_no_moment_in_seconds() -> None:
-    told = dict(facts(an_alert("budget_overrun", OVERRUN, None)))
+    reported = dict(facts(an_alert("budget_overrun", OVERRUN, None)))
 
-    assert told["Budget"] == "$330,000"
-    assert told["Forecast"] == "$561,280"
-    assert told["Dollars per hour"] == "792"
-    assert "Ends" not in told
+    assert reported["Budget"] == "$330,000"
+    assert reported["Forecast"] == "$561,280"
+    assert reported["Dollars per hour"] == "792"
+    assert "Ends" not in reported

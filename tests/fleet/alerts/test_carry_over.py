@@ -29,7 +29,7 @@ def test_the_same_culprit_under_another_rule_is_the_same_alert(
     assert "slow core at limping, core 17" in alert.events.last().text  # type: ignore[union-attr]
 
 
-def test_more_urgent_is_told_at_once_and_less_urgent_after_a_while(
+def test_more_urgent_is_reported_at_once_and_less_urgent_after_a_while(
     look: Look, finding: Finding
 ) -> None:
     look(0, of_node(finding))
@@ -111,7 +111,7 @@ def test_an_alert_whose_culprit_another_names_by_now_is_over(look: Look, finding
     assert gone.events.last().text == f"merged into alert {alert.pk}"  # type: ignore[union-attr]
 
 
-def test_causes_that_take_turns_are_not_told_at_every_turn(
+def test_causes_that_take_turns_are_not_reported_at_every_turn(
     look: Look, finding: Finding, steady: Node
 ) -> None:
     other = replace(finding, cause="throttle", device=2)

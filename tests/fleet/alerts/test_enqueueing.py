@@ -77,7 +77,7 @@ def test_alerts_of_one_run_share_a_message(run: Run, hook: Receiver, default: Ro
     assert hook.deliveries.get().alerts.count() == 2
 
 
-def test_a_message_that_was_tried_takes_nobody_in(
+def test_a_message_that_was_tried_takes_no_one_in(
     run: Run, hook: Receiver, default: Route
 ) -> None:
     say(alert_on(run), "fired")
@@ -87,7 +87,7 @@ def test_a_message_that_was_tried_takes_nobody_in(
     assert kinds(hook) == ["firing", "firing"]
 
 
-def test_what_fires_again_before_its_end_is_told_is_told_last(
+def test_what_fires_again_before_its_end_is_reported_is_reported_last(
     run: Run, hook: Receiver, default: Route
 ) -> None:
     alert = alert_on(run)
@@ -133,7 +133,7 @@ def test_a_route_that_cannot_be_read_means_every_alert(run: Run, pager: Receiver
     assert kinds(pager) == ["firing"]
 
 
-def test_a_silenced_alert_is_told_when_the_silence_ends(
+def test_a_silenced_alert_is_sent_when_the_silence_ends(
     run: Run, hook: Receiver, default: Route
 ) -> None:
     alert = alert_on(run)
@@ -152,7 +152,7 @@ def test_a_silenced_alert_is_told_when_the_silence_ends(
     assert kinds(hook) == ["firing"]
 
 
-def test_what_flaps_pages_nobody_anew_until_its_end_was_told(
+def test_a_flapping_alert_does_not_page_again_before_its_end_was_sent(
     run: Run, pager: Receiver, default: Route
 ) -> None:
     default.receivers.set([pager])
@@ -181,7 +181,7 @@ def test_only_a_repeated_notification_restarts_the_reminder_interval(
     assert state.last_at == NOON + (300 if is_reminder else 0) * SECOND
 
 
-def test_whoever_was_told_is_told_of_the_end_and_nobody_else(
+def test_only_notified_receivers_get_the_end(
     run: Run, hook: Receiver, pager: Receiver, default: Route
 ) -> None:
     alert = alert_on(run)
@@ -213,7 +213,7 @@ def test_a_cause_found_while_the_message_waits_joins_it(
     assert kinds(hook) == ["firing"]
 
 
-def test_who_took_it_is_told(run: Run, hook: Receiver, default: Route) -> None:
+def test_who_took_it_is_reported(run: Run, hook: Receiver, default: Route) -> None:
     alert = alert_on(run)
     say(alert, "fired")
     say(alert, "acknowledged", after_s=1)
@@ -222,7 +222,7 @@ def test_who_took_it_is_told(run: Run, hook: Receiver, default: Route) -> None:
     assert kinds(hook) == ["firing", "acknowledged"]
 
 
-def test_a_receiver_that_is_off_is_told_nothing(run: Run, hook: Receiver, default: Route) -> None:
+def test_a_receiver_that_is_off_learns_nothing(run: Run, hook: Receiver, default: Route) -> None:
     Receiver.objects.update(is_enabled=False)
     say(alert_on(run), "fired")
 

@@ -36,7 +36,7 @@ def test_a_node_that_is_silent(silent: Node) -> None:
     assert "silent has been silent for 41 s, since 12:59:19 UTC." in node(now)
 
 
-def test_a_silent_node_is_not_said_to_be_fine(silent: Node) -> None:
+def test_a_silent_node_is_not_shown_as_healthy(silent: Node) -> None:
     assert "Nothing is wrong" not in node(NodeNow(silent, last_seen_s=NOON_S))
 
 
@@ -112,7 +112,7 @@ def test_a_run_that_does_not_train(run: Run, phase: str) -> None:
         ("training", 0.5, None),
     ],
 )
-def test_the_rest_takes_as_long_as_the_pace_so_far_says(
+def test_the_rest_takes_as_long_as_the_pace_so_far_states(
     run: Run, phase: str, done: float, left_s: float | None
 ) -> None:
     run.phase, run.phase_progress_ratio = phase, done
@@ -120,7 +120,7 @@ def test_the_rest_takes_as_long_as_the_pace_so_far_says(
     assert run.remaining_s(AT) == left_s
 
 
-def test_a_run_that_compiles_says_what_is_left(run: Run) -> None:
+def test_a_run_that_compiles_states_what_is_left(run: Run) -> None:
     run.phase, run.phase_progress_ratio = Run.Phase.COMPILING, 0.75
 
     assert "is compiling: 75 % done after 1 h 0 min, about 20 min left" in run_text(RunNow(run))

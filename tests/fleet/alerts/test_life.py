@@ -26,7 +26,7 @@ from fleet.models import Alert, AlertEvent, Delivery, Node, Receiver, Route, Run
 from telemetry.detect.findings import Finding
 from tests.fleet.alerts.crashing import DiedError, dying_at, everything_stored
 from tests.fleet.alerts.faults import EVERYTHING, FAULTS, is_of
-from tests.fleet.alerts.telling import as_stored, as_told
+from tests.fleet.alerts.telling import as_notified, as_stored
 from tests.parts import NOON
 
 Kind = AlertEvent.Kind
@@ -194,26 +194,26 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.is_news)
     @invariant()
-    def the_timeline_tells_everything(self) -> None:
+    def the_timeline_contains_everything(self) -> None:
         for alert in Alert.objects.prefetch_related("events"):
             events = list(alert.events.all())
             assert [e.at for e in sorted(events, key=lambda e: e.pk)] == [e.at for e in events]
-            assert as_told(events) == as_stored(alert), [e.kind for e in events]
+            assert as_notified(events) == as_stored(alert), [e.kind for e in events]
 
     @precondition(lambda self: self.is_news)
     @invariant()
-    def whoever_must_know_is_told(self) -> None:
-        told = set(Delivery.objects.values_list("events", flat=True))
+    def receivers_are_notified(self) -> None:
+        reported = set(Delivery.objects.values_list("events", flat=True))
         for event in AlertEvent.objects.filter(at=self.now).select_related("alert"):
             if event.kind in {Kind.FIRED, Kind.REFIRED, Kind.UNSILENCED}:
-                assert event.pk in told or silences_of(event.alert, now=self.now)
+                assert event.pk in reported or silences_of(event.alert, now=self.now)
         known = Alert.objects.filter(notified_states__isnull=False)
         over = AlertEvent.objects.filter(kind=Kind.RESOLVED, alert__in=known, at=self.now)
         assert (
             set(
                 over.filter(alert__notified_states__ended_at=self.now).values_list("pk", flat=True)
             )
-            <= told
+            <= reported
         )
 
 

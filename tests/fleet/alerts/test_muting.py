@@ -30,7 +30,7 @@ def hush(db: None) -> Hush:
 
 
 @pytest.fixture
-def _told(db: None) -> None:
+def _notified(db: None) -> None:
     """Route everything to one receiver."""
     route = Route.objects.create(name="all", is_default=True)
     route.receivers.add(
@@ -44,7 +44,7 @@ def kinds(alert: Alert) -> list[str]:
     return [event.kind for event in alert.events.all()]
 
 
-def test_an_open_alert_is_muted_at_once_and_says_by_whom_until_when_and_why(
+def test_an_open_alert_is_muted_at_once_and_states_by_whom_until_when_and_why(
     look: Look, finding: Finding, hush: Hush
 ) -> None:
     [alert] = look(-60, finding)
@@ -57,8 +57,8 @@ def test_an_open_alert_is_muted_at_once_and_says_by_whom_until_when_and_why(
     assert (event.by, event.text) == ("alice", "until 2026-03-02 13:00 UTC: known")
 
 
-@pytest.mark.usefixtures("_told")
-def test_what_fires_under_a_silence_is_muted_and_nobody_is_told(
+@pytest.mark.usefixtures("_notified")
+def test_what_fires_under_a_silence_is_muted_and_not_notified(
     look: Look, finding: Finding, hush: Hush
 ) -> None:
     hush()
@@ -68,8 +68,8 @@ def test_what_fires_under_a_silence_is_muted_and_nobody_is_told(
     assert not Delivery.objects.exists()
 
 
-@pytest.mark.usefixtures("_told")
-def test_what_still_fires_when_the_silence_ends_is_told_as_if_it_fired(
+@pytest.mark.usefixtures("_notified")
+def test_what_still_fires_when_the_silence_ends_is_reported_as_if_it_fired(
     look: Look, finding: Finding, hush: Hush
 ) -> None:
     hush()
@@ -131,7 +131,7 @@ def test_a_resolved_alert_is_not_unmuted(look: Look, finding: Finding, hush: Hus
 
 
 @pytest.mark.parametrize(
-    ("ends_at", "reason", "said"),
+    ("ends_at", "reason", "shown"),
     [
         (timedelta(0), "known", "end: is not in the future"),
         (timedelta(days=31), "known", "more than 30 days ahead"),
@@ -140,9 +140,9 @@ def test_a_resolved_alert_is_not_unmuted(look: Look, finding: Finding, hush: Hus
     ],
 )
 def test_a_silence_that_cannot_be_is_refused(
-    db: None, ends_at: timedelta, reason: str, said: str
+    db: None, ends_at: timedelta, reason: str, shown: str
 ) -> None:
-    with pytest.raises(FieldError, match=said):
+    with pytest.raises(FieldError, match=shown):
         alerts.silence("", ends_at=NOON + ends_at, reason=reason, by="alice", now=NOON)
     assert not Silence.objects.exists()
 

@@ -29,7 +29,7 @@ def test_a_finding_fires_one_alert_that_names_the_culprit(finding: Finding) -> N
     assert alert.events.get().text == "at 30.0 % of the step; slow core at limping, core 17"
 
 
-def test_the_same_finding_again_opens_no_twin_and_says_nothing_new(finding: Finding) -> None:
+def test_the_same_finding_again_opens_no_twin_and_states_nothing_new(finding: Finding) -> None:
     for i in range(3):
         reconcile([finding], evaluated=[SHARE], now=NOON + i * SECOND)
 
@@ -122,7 +122,7 @@ def test_a_second_evaluation_of_the_same_moment_changes_nothing(finding: Finding
     assert (alert.score, kinds(alert)) == (1.2, ["fired"])
 
 
-def test_getting_worse_is_said_and_getting_a_little_worse_is_not(finding: Finding) -> None:
+def test_getting_worse_is_reported_and_getting_a_little_worse_is_not(finding: Finding) -> None:
     reconcile([finding], evaluated=[SHARE], now=NOON)
     reconcile([replace(finding, score=1.25)], evaluated=[SHARE], now=NOON + SECOND)
     reconcile([replace(finding, score=1.6)], evaluated=[SHARE], now=NOON + 2 * SECOND)
@@ -203,7 +203,7 @@ def test_nodes_that_work_again_leave_the_list_of_the_same_alert(run: Run) -> Non
     ]
 
 
-def test_nodes_that_join_are_told_on_the_same_alert(run: Run) -> None:
+def test_nodes_that_join_are_reported_on_the_same_alert(run: Run) -> None:
     reconcile([idle("a", "b")], evaluated=[IDLE], now=NOON)
     reconcile([idle("a", "b", "c")], evaluated=[IDLE], now=NOON + SECOND)
 

@@ -30,7 +30,7 @@ def test_back_within_five_minutes_it_fires_on_its_own_row(look: Look, finding: F
     assert alert.events.last().text.endswith("firing 2")  # type: ignore[union-attr]
 
 
-def test_whoever_had_it_still_has_it(look: Look, finding: Finding) -> None:
+def test_its_owner_stays_the_same(look: Look, finding: Finding) -> None:
     [alert] = look(0, finding)
     acknowledge(alert, by="alice", comment="", now=NOON)
     look(1)
@@ -124,7 +124,7 @@ def test_a_run_that_was_changed_does_not_bring_an_earlier_culprit_back(
     assert second.severity == Alert.Severity.WARN
 
 
-def test_three_firings_within_half_an_hour_are_flapping_and_said_so(
+def test_three_firings_within_half_an_hour_are_flapping_and_reported_so(
     look: Look, finding: Finding
 ) -> None:
     alert = flapped(look, finding)
@@ -155,7 +155,7 @@ def test_what_flaps_is_over_after_ten_quiet_minutes_only(look: Look, finding: Fi
     assert (last.kind, last.text) == ("resolved", "quiet for 10 minutes, after 4 firings")
 
 
-def test_what_flaps_says_nothing_of_every_turn(look: Look, finding: Finding) -> None:
+def test_what_flaps_states_nothing_of_every_turn(look: Look, finding: Finding) -> None:
     alert = flapped(look, finding)
     n_events = alert.events.count()
     for second in range(200, 400, 10):

@@ -73,7 +73,7 @@ def story_of(alert: Alert, *, after: timedelta = timedelta(minutes=3)) -> str:
     return text.replace("\u202f", " ").replace("\u00a0", " ").strip()
 
 
-def test_a_slow_link_moves_the_bytes_slowly_and_nobody_is_late(make: Make) -> None:
+def test_a_slow_link_moves_the_bytes_slowly_and_no_one_is_late(make: Make) -> None:
     assert story_of(make(LINK)) == (
         "llama spends 31.4 % of each step in gradient all-reduce (limit 25 %) since 12:00:00. "
         "The likely cause is EFA latency on device 2 of limping: 142 µs against 17.0 µs on its "
@@ -110,7 +110,7 @@ def test_a_layout_that_communicates_much_is_not_called_broken(make: Make) -> Non
     assert "lost" not in text
 
 
-def test_what_is_over_is_told_as_past(make: Make) -> None:
+def test_what_is_over_is_reported_as_past(make: Make) -> None:
     text = story_of(make(LINK, resolved_at=NOON + timedelta(minutes=2)))
 
     assert "llama spent 31.4 %" in text
@@ -119,7 +119,7 @@ def test_what_is_over_is_told_as_past(make: Make) -> None:
     assert text.endswith("lost.")
 
 
-def test_the_share_of_now_stands_beside_that_at_its_worst(make: Make) -> None:
+def test_the_share_of_now_stands_next_to_that_at_its_worst(make: Make) -> None:
     alert = make(LINK)
     both = strip_tags(AlertText(alert, NOON, 0.28).story).replace("\u202f", " ")
     same = strip_tags(AlertText(alert, NOON, 0.313).story)
@@ -148,7 +148,7 @@ def test_a_silent_node_is_mute_or_dead_by_whether_its_run_goes_on(
     assert verdict in story_of(alert)
 
 
-def test_a_silent_node_says_no_more_than_is_known(make: Make) -> None:
+def test_a_silent_node_states_no_more_than_is_known(make: Make) -> None:
     assert story_of(make({}, rule="node_silent", cause="node_silent", run=None, cost={})) == (
         "limping has not reported for 3 min."
     )
@@ -207,7 +207,7 @@ def test_what_is_no_number_is_nothing(odd: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "cause", "said"),
+    ("rule", "cause", "shown"),
     [
         ("core_slow", "slow_core", "Core 2 of limping computes slowly: 142 µs against 17.0 µs"),
         ("core_slow", "throttle", "Device 2 of limping is throttled"),
@@ -216,31 +216,31 @@ def test_what_is_no_number_is_nothing(odd: object) -> None:
         ("efa_degraded", "efa_down", "EFA 2 of limping is down"),
     ],
 )
-def test_a_part_of_a_node_is_told_once_with_its_figure_and_whom_it_slows(
-    make: Make, rule: str, cause: str, said: str
+def test_a_part_of_a_node_is_reported_once_with_its_figure_and_whom_it_slows(
+    make: Make, rule: str, cause: str, shown: str
 ) -> None:
     text = story_of(make(LINK, rule=rule, cause=cause, subject="node:limping"))
 
-    assert said in text
+    assert shown in text
     assert "It slows llama." in text
     assert "likely cause" not in text
 
 
-def test_a_recompile_nobody_announced_says_so(make: Make) -> None:
+def test_a_recompile_no_one_announced_states_it(make: Make) -> None:
     alert = make({}, rule="recompile", cause="recompile", node=None, device=None)
 
     assert "llama has stopped for an unplanned recompilation since" in story_of(alert)
     assert AlertText(alert, NOON).detail == ""
 
 
-def test_a_hang_says_since_when_no_step_has_ended(make: Make) -> None:
+def test_a_hang_states_since_when_no_step_has_ended(make: Make) -> None:
     text = story_of(make({}, rule="hang", cause="hang"))
 
     assert "llama has finished no step for 3 min, since 12:00:00." in text
     assert "limping, which does not join the collective" in text
 
 
-def test_what_is_its_own_cause_is_told_once_with_its_figure(make: Make) -> None:
+def test_what_is_its_own_cause_is_reported_once_with_its_figure(make: Make) -> None:
     culprit = {"value": 10.3, "peers_median": 3.1, "n_peers": 0, "unit": "s"}
     alert = make(
         {"culprit": culprit},
@@ -264,11 +264,11 @@ def test_idle_nodes_are_listed_with_the_change_of_scale_that_left_them(make: Mak
     }
     fields = {"rule": "node_idle", "cause": "node_idle", "node": None, "device": None}
     alert = make(evidence, cost={}, **fields)
-    said = "The run was scaled down from 4 to 2 nodes at"
+    shown = "The run was scaled down from 4 to 2 nodes at"
     short = strip_tags(f"{headline(alert)}. {AlertText(alert, NOON).detail}").replace(
         "\u202f", " "
     )
     for text in (story_of(alert), short.replace("\u00a0", " ")):
         assert "2 nodes of llama" in text
-        assert said in text
+        assert shown in text
         assert "Idle: llama-02, llama-03." in text

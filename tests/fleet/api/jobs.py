@@ -17,22 +17,22 @@ ABOUT: dict[str, Any] = {
 }
 
 
-def line(kind: str, *, run: str = "real", session: str = "first", **said: Any) -> bytes:
+def line(kind: str, *, run: str = "real", session: str = "first", **shown: Any) -> bytes:
     """Return one line."""
-    return json.dumps({"kind": kind, "run": run, "session": session} | said).encode()
+    return json.dumps({"kind": kind, "run": run, "session": session} | shown).encode()
 
 
-def step(number: int, worker: str, *, ended_at: float, **said: Any) -> bytes:
+def step(number: int, worker: str, *, ended_at: float, **shown: Any) -> bytes:
     """Return one step of one worker: a second, a tenth of it in the gradient exchange."""
     usual = {"step_s": 1.0, "collective_s": 0.1, "n_workers": len(NODES)}
-    return line("step", worker=worker, step=number, ended_at=ended_at, **usual | said)
+    return line("step", worker=worker, step=number, ended_at=ended_at, **usual | shown)
 
 
 def whole_step(
-    number: int, *, ended_at: float, collective_s: Sequence[float] = (0.1,) * 4, **said: Any
+    number: int, *, ended_at: float, collective_s: Sequence[float] = (0.1,) * 4, **shown: Any
 ) -> list[bytes]:
     """Return one step of all workers."""
     return [
-        step(number, node, ended_at=ended_at, collective_s=seconds, rank=rank, **said)
+        step(number, node, ended_at=ended_at, collective_s=seconds, rank=rank, **shown)
         for rank, (node, seconds) in enumerate(zip(NODES, collective_s, strict=True))
     ]

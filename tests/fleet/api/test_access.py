@@ -134,7 +134,7 @@ def test_the_demo_is_read_on_its_own_machine_and_not_changed(
     assert client.post("/api/v1/annotations", "{}", "application/json").status_code == 401
 
 
-def test_a_bad_token_is_refused_even_where_nobody_needs_one(
+def test_a_bad_token_is_refused_even_where_no_one_needs_one(
     client: Client, redis_url: str, settings: Settings
 ) -> None:
     settings.ANONYMOUS_READING = True
@@ -150,7 +150,9 @@ def test_no_person_can_have_a_tokens_name(ask: Ask) -> None:
         User(username=name, password="x").full_clean()
 
 
-def test_who_asks_too_often_is_told_when_to_ask_again(ask: Ask, settings: Settings) -> None:
+def test_a_client_that_asks_too_often_learns_when_to_ask_again(
+    ask: Ask, settings: Settings
+) -> None:
     settings.API_REQUESTS_PER_MINUTE = 3
 
     answers = [ask("me") for _ in range(9)]
@@ -160,7 +162,7 @@ def test_who_asks_too_often_is_told_when_to_ask_again(ask: Ask, settings: Settin
     assert answers[-1]["Retry-After"] == "60"
 
 
-def test_without_redis_what_the_database_knows_is_told(client: Client, db: None) -> None:
+def test_without_redis_what_the_database_knows_is_reported(client: Client, db: None) -> None:
     secret = Token.issue("x", "read", now=NOON)[1]
     headers = {"Authorization": f"Bearer {secret}"}
 
@@ -175,11 +177,11 @@ FOR_LEADS = ("prices", "prices/1", "budgets", "budgets/1")
 
 @pytest.mark.parametrize("path", FOR_LEADS)
 def test_of_people_only_leads_read_what_pages_show_to_leads(redis_url: str, path: str) -> None:
-    told = {role: signed_in(role).get(f"/api/v1/{path}") for role in ("viewer", "operator")}
+    reported = {role: signed_in(role).get(f"/api/v1/{path}") for role in ("viewer", "operator")}
     lead = signed_in("lead").get(f"/api/v1/{path}")
 
-    assert {response.status_code for response in told.values()} == {403}
-    assert "role lead" in told["viewer"].json()["detail"]
+    assert {response.status_code for response in reported.values()} == {403}
+    assert "role lead" in reported["viewer"].json()["detail"]
     assert lead.status_code in {200, 404}
 
 

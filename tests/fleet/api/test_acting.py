@@ -53,10 +53,10 @@ def test_it_is_called_over_only_once_it_is_not_seen_any_more(ask: Ask, fleet: Al
 
 
 def test_its_problem_is_silenced(ask: Ask, fleet: Alert) -> None:
-    told = ask(f"alerts/{fleet.pk}/silence", {"duration_s": 600.0, "reason": "swap"}).json()
+    reported = ask(f"alerts/{fleet.pk}/silence", {"duration_s": 600.0, "reason": "swap"}).json()
 
-    assert told["is_silenced"]
-    assert Silence.objects.get(pk=told["silence"]).matchers == "node=limping cause=slow_core"
+    assert reported["is_silenced"]
+    assert Silence.objects.get(pk=reported["silence"]).matchers == "node=limping cause=slow_core"
 
 
 def test_a_silence_is_made_moved_and_ended(ask: Ask, fleet: Alert) -> None:
@@ -71,7 +71,7 @@ def test_a_silence_is_made_moved_and_ended(ask: Ask, fleet: Alert) -> None:
     assert ask(f"{path}/end", {}).status_code == 409
 
 
-def test_a_token_is_made_told_once_and_revoked(ask: Ask) -> None:
+def test_a_token_is_made_reported_once_and_revoked(ask: Ask) -> None:
     made = ask("tokens", {"name": " ci ", "scope": "read", "days": 7}).json()
     secret, path = made.pop("secret"), f"tokens/{made['id']}"
 
@@ -82,7 +82,7 @@ def test_a_token_is_made_told_once_and_revoked(ask: Ask) -> None:
     assert ask(f"{path}/revoke", {}).status_code == 409
 
 
-def test_nobody_revokes_the_token_they_ask_with(ask: Ask) -> None:
+def test_no_one_revokes_the_token_they_ask_with(ask: Ask) -> None:
     ask("me")
 
     assert ask(f"tokens/{Token.objects.get().pk}/revoke", {}).status_code == 409

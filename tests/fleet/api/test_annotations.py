@@ -17,7 +17,7 @@ DEPLOY = {"kind": "deploy", "text": "loader 2.4.1", "at": AT.isoformat(), "run":
 
 
 @pytest.fixture
-def said(client: Client, run: Run, redis_url: str) -> Send:
+def shown(client: Client, run: Run, redis_url: str) -> Send:
     """Give a function that posts an annotation as a machine."""
     secret = Token.issue("ci", Token.Scope.ANNOTATE, now=NOON)[1]
 
@@ -31,8 +31,8 @@ def said(client: Client, run: Run, redis_url: str) -> Send:
     return send
 
 
-def test_it_is_kept_in_the_name_of_the_token(said: Send, run: Run, steady: Node) -> None:
-    response = said(DEPLOY | {"node": "steady", "ends_at": AT.timestamp() + 60})
+def test_it_is_kept_in_the_name_of_the_token(shown: Send, run: Run, steady: Node) -> None:
+    response = shown(DEPLOY | {"node": "steady", "ends_at": AT.timestamp() + 60})
     note = Annotation.objects.get()
 
     assert response.status_code == 201
@@ -41,13 +41,13 @@ def test_it_is_kept_in_the_name_of_the_token(said: Send, run: Run, steady: Node)
     assert response.json()["id"] == note.pk
 
 
-def test_without_a_moment_it_is_now(said: Send) -> None:
-    assert said({"kind": "note", "text": "power cut"}).status_code == 201
+def test_without_a_moment_it_is_now(shown: Send) -> None:
+    assert shown({"kind": "note", "text": "power cut"}).status_code == 201
     assert abs((Annotation.objects.get().at - datetime.now(UTC)).total_seconds()) < 60
 
 
-def test_a_repeated_call_keeps_it_once(said: Send) -> None:
-    first, second = said(DEPLOY), said(DEPLOY)
+def test_a_repeated_call_keeps_it_once(shown: Send) -> None:
+    first, second = shown(DEPLOY), shown(DEPLOY)
 
     assert (first.status_code, second.status_code) == (201, 200)
     assert first.json() == second.json()
@@ -73,8 +73,8 @@ def test_a_repeated_call_keeps_it_once(said: Send) -> None:
         ("colour", DEPLOY | {"colour": "red"}),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_is_kept(said: Send, field: str, body: object) -> None:
-    response = said(body)
+def test_what_is_wrong_is_named_and_nothing_is_kept(shown: Send, field: str, body: object) -> None:
+    response = shown(body)
 
     assert response.status_code == 400
     assert response["Content-Type"] == "application/problem+json"
@@ -82,20 +82,20 @@ def test_what_is_wrong_is_named_and_nothing_is_kept(said: Send, field: str, body
     assert not Annotation.objects.exists()
 
 
-def test_a_large_body_is_refused(said: Send) -> None:
-    assert said(DEPLOY | {"text": "x" * 20_000}).status_code == 413
+def test_a_large_body_is_refused(shown: Send) -> None:
+    assert shown(DEPLOY | {"text": "x" * 20_000}).status_code == 413
 
 
-def test_only_a_token_of_its_scope_opens_the_door(said: Send) -> None:
+def test_only_a_token_of_its_scope_opens_the_endpoint(shown: Send) -> None:
     wrong = Token.issue("nodes", Token.Scope.INGEST, now=NOON)[1]
 
-    assert said(DEPLOY, bearer=wrong).status_code == 403
-    assert said(DEPLOY, bearer="unknown").status_code == 401
+    assert shown(DEPLOY, bearer=wrong).status_code == 403
+    assert shown(DEPLOY, bearer="unknown").status_code == 401
     assert not Annotation.objects.exists()
 
 
-def test_what_was_said_can_be_read(client: Client, said: Send) -> None:
-    kept = said(DEPLOY).json()
+def test_what_was_noted_can_be_read(client: Client, shown: Send) -> None:
+    kept = shown(DEPLOY).json()
     reader = {"Authorization": f"Bearer {Token.issue('r', Token.Scope.READ, now=NOON)[1]}"}
 
     listed = client.get("/api/v1/annotations?kind=deploy", headers=reader).json()

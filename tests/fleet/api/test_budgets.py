@@ -36,28 +36,28 @@ def hours_old(run: Run) -> Run:
     return Run.objects.get()
 
 
-def test_a_budget_tells_its_burn_and_its_forecast(ask: Ask, hours_old: Run) -> None:
+def test_a_budget_reports_its_burn_and_its_forecast(ask: Ask, hours_old: Run) -> None:
     kept = budget(1000)
 
-    told = ask(f"budgets/{kept.pk}", scope="lead").json()
+    reported = ask(f"budgets/{kept.pk}", scope="lead").json()
 
-    burn = told["burn"]
-    assert (told["team"], told["run"], told["state"]) == ("LLM", None, "current")
+    burn = reported["burn"]
+    assert (reported["team"], reported["run"], reported["state"]) == ("LLM", None, "current")
     assert burn["spent_usd"] == pytest.approx(172, rel=0.01)
     assert burn["usd_per_hour"] == 86.0
     assert burn["forecast_usd"] == pytest.approx(26 * 86, rel=0.01)
     assert burn["used_ratio"] == pytest.approx(0.172, rel=0.01)
     assert burn["will_be_overrun"]
-    assert told["starts_at"] < burn["used_up_at"] < told["ends_at"]
+    assert reported["starts_at"] < burn["used_up_at"] < reported["ends_at"]
 
 
 def test_a_budget_is_set_and_withdrawn_once(ask: Ask, hours_old: Run) -> None:
     made = ask("budgets", new(team="", run="llama"))
-    told = made.json()
-    path = f"budgets/{told['id']}/end"
+    reported = made.json()
+    path = f"budgets/{reported['id']}/end"
 
-    assert (made.status_code, told["run"], told["team"]) == (201, "llama", None)
-    assert (told["usd"], told["set_by"]) == (1000.0, "token admin")
+    assert (made.status_code, reported["run"], reported["team"]) == (201, "llama", None)
+    assert (reported["usd"], reported["set_by"]) == (1000.0, "token admin")
     over = ask(path, {}).json()
     assert (over["state"], over["ended_by"], over["burn"]) == ("withdrawn", "token admin", None)
     assert ask(path, {}).status_code == 409
@@ -125,7 +125,7 @@ def test_what_cannot_be_is_named_and_nothing_kept(
     assert not Budget.objects.exists()
 
 
-def test_a_run_that_nobody_knows_is_refused(ask: Ask, db: None) -> None:
+def test_a_run_that_no_one_knows_is_refused(ask: Ask, db: None) -> None:
     response = ask("budgets", new(team="", run="nobody"))
 
     assert (response.status_code, response.json()["field"]) == (409, "run")

@@ -33,7 +33,7 @@ def test_what_has_changed_is(ask: Ask, fleet: Alert) -> None:
     assert changed["ETag"] != tag
 
 
-def test_it_is_nobodys_but_the_callers(ask: Ask) -> None:
+def test_it_is_no_one_s_but_the_callers(ask: Ask) -> None:
     response = ask("me")
 
     assert "private" in response["Cache-Control"]
@@ -93,7 +93,7 @@ def test_anybody_may_ask_what_can_be_done(client: Client) -> None:
         assert refused["Content-Type"] == "application/problem+json"
 
 
-def test_what_is_not_there_is_told_as_a_problem(ask: Ask) -> None:
+def test_what_is_not_there_is_reported_as_a_problem(ask: Ask) -> None:
     for path in ("runs/nobody", "alerts/999999", "nothing", "runs/a/b/c"):
         response = ask(path)
 

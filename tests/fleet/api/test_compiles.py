@@ -32,19 +32,19 @@ def recompiled(run: Run) -> Run:
     return run
 
 
-def test_an_accident_says_what_changed_in_its_key_and_what_it_cost(
+def test_an_accident_states_what_changed_in_its_key_and_what_it_cost(
     ask: Ask, recompiled: Run
 ) -> None:
-    (told,) = ask("compiles?kind=unannounced").json()["items"]
+    (reported,) = ask("compiles?kind=unannounced").json()["items"]
 
-    assert (told["run"], told["outcome"], told["graph"]) == ("llama", "miss", "1")
-    assert told["changes"] == [{"what": "flags", "before": "-O1", "after": "-O2"}]
-    assert told["words"] == ["flags: -O1 became -O2"]
+    assert (reported["run"], reported["outcome"], reported["graph"]) == ("llama", "miss", "1")
+    assert reported["changes"] == [{"what": "flags", "before": "-O1", "after": "-O2"}]
+    assert reported["words"] == ["flags: -O1 became -O2"]
     # Half an hour of four nodes at $21.50.
-    assert (told["seconds"], told["usd"]) == (1800.0, pytest.approx(43.0))
-    assert told["before"].startswith("found in the cache")
-    assert told["before_at"] < told["at"]
-    assert ask(f"compiles/{told['id']}").json() == told
+    assert (reported["seconds"], reported["usd"]) == (1800.0, pytest.approx(43.0))
+    assert reported["before"].startswith("found in the cache")
+    assert reported["before_at"] < reported["at"]
+    assert ask(f"compiles/{reported['id']}").json() == reported
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_an_accident_says_what_changed_in_its_key_and_what_it_cost(
 def test_events_are_listed_by_what_they_are(
     ask: Ask, recompiled: Run, query: str, outcomes: list[str]
 ) -> None:
-    told = ask(f"compiles?{query}").json()["items"]
+    reported = ask(f"compiles?{query}").json()["items"]
 
-    assert [each["outcome"] for each in told] == outcomes
+    assert [each["outcome"] for each in reported] == outcomes
 
 
 def test_a_window_leaves_out_what_came_before_and_after(ask: Ask, recompiled: Run) -> None:
@@ -90,24 +90,27 @@ def test_the_fleet_is_summed_up_with_what_it_lost(ask: Ask, recompiled: Run) -> 
     assert ask("compiles/sums?limit=1&run=nobody").json()["runs"] == []
 
 
-def test_a_run_is_told_by_graph(ask: Ask, recompiled: Run) -> None:
-    told = ask("runs/llama/compiles").json()
+def test_a_run_is_reported_by_graph(ask: Ask, recompiled: Run) -> None:
+    reported = ask("runs/llama/compiles").json()
 
-    assert (told["n_graphs"], told["hit_ratio"], told["n_accidents"]) == (3, 0.25, 1)
-    assert (told["lost_s"], told["lost_usd"]) == (1800.0, pytest.approx(43.0))
-    assert told["accidents"][0]["words"] == ["flags: -O1 became -O2"]
-    assert {graph["module"] for graph in told["graphs"]} == {
+    assert (reported["n_graphs"], reported["hit_ratio"], reported["n_accidents"]) == (3, 0.25, 1)
+    assert (reported["lost_s"], reported["lost_usd"]) == (1800.0, pytest.approx(43.0))
+    assert reported["accidents"][0]["words"] == ["flags: -O1 became -O2"]
+    assert {graph["module"] for graph in reported["graphs"]} == {
         *("MODULE_1+a", "MODULE_1+b", "MODULE_2+a"),
     }
     assert ask("runs/nobody/compiles").status_code == 404
 
 
-def test_a_run_that_never_asked_a_cache_tells_nothing(ask: Ask, run: Run) -> None:
-    told = ask("runs/llama/compiles").json()
+def test_a_run_that_never_asked_a_cache_reports_nothing(ask: Ask, run: Run) -> None:
+    reported = ask("runs/llama/compiles").json()
 
-    assert (told["n_graphs"], told["hit_ratio"], told["wall_s"], told["cache"]) == (
-        *(0, None, None, None),
-    )
+    assert (
+        reported["n_graphs"],
+        reported["hit_ratio"],
+        reported["wall_s"],
+        reported["cache"],
+    ) == (*(0, None, None, None),)
 
 
 def test_without_a_price_dollars_are_null(ask: Ask, recompiled: Run) -> None:

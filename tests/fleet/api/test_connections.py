@@ -76,7 +76,7 @@ def limited(limits: Limits, app: Any = application) -> Iterator[Server]:
         yield Server(url, Protocol)
 
 
-def told(client: socket.socket) -> tuple[int, str]:
+def response_of(client: socket.socket) -> tuple[int, str]:
     """Read to the end; the status, and what the problem document says."""
     pieces = []
     with client, suppress(ConnectionResetError):
@@ -101,7 +101,7 @@ def head(path: str = "/", *, length: int = 0, more: str = "") -> bytes:
 def test_half_sent_headers_are_closed_at_the_deadline() -> None:
     with limited(QUICK) as server:
         clients = [server.connect(b"GET / HTTP/1.1\r\nHost: local") for _ in range(200)]
-        answers = {told(client) for client in clients}
+        answers = {response_of(client) for client in clients}
         status = server.status()
 
     assert answers == {(408, "The header did not end within 0.4 s.")}
@@ -130,24 +130,24 @@ def test_a_second_request_has_the_same_deadline() -> None:
     with limited(QUICK) as server, server.connect(head() + b"\r\n") as client:
         assert client.recv(1_000).startswith(b"HTTP/1.1 200")
         client.sendall(b"GET /")
-        assert told(client)[0] == 408
+        assert response_of(client)[0] == 408
 
 
 def test_blank_lines_keep_no_connection_open() -> None:
     with limited(QUICK) as server, server.connect(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n") as client:
         assert client.recv(1_000).startswith(b"HTTP/1.1 200")
         client.sendall(b"\r\n")
-        assert told(client)[0] == 408
+        assert response_of(client)[0] == 408
 
 
 def test_a_connection_without_a_byte_is_closed_without_a_word() -> None:
     with limited(QUICK) as server:
-        assert told(server.connect()) == (0, "")
+        assert response_of(server.connect()) == (0, "")
 
 
 def test_a_body_of_a_stranger_has_a_deadline() -> None:
     with limited(QUICK) as server:
-        assert told(server.connect(head(length=100), b"x")) == (
+        assert response_of(server.connect(head(length=100), b"x")) == (
             408,
             "The request did not end within 0.8 s.",
         )
@@ -166,7 +166,7 @@ def test_a_slow_body_of_somebody_known_has_none() -> None:
         client.sendall(b"GET /")
 
         assert b"8 bytes" in answer
-        assert told(client)[0] == 408
+        assert response_of(client)[0] == 408
 
 
 def test_streams_of_a_hundred_tabs_go_on() -> None:
@@ -178,10 +178,10 @@ def test_streams_of_a_hundred_tabs_go_on() -> None:
         whole = []
         for tab in tabs:
             with tab:
-                said = b""
-                while not said.endswith(b"0\r\n\r\n"):
-                    said += tab.recv(65_536)
-                whole.append(b"0 bytes" in said)
+                received = b""
+                while not received.endswith(b"0\r\n\r\n"):
+                    received += tab.recv(65_536)
+                whole.append(b"0 bytes" in received)
 
     assert all(whole)
 
@@ -199,7 +199,7 @@ def test_streams_of_a_hundred_tabs_go_on() -> None:
 )
 def test_what_no_client_sends_is_refused(sent: bytes, status: int) -> None:
     with limited(QUICK) as server:
-        assert told(server.connect(sent))[0] == status
+        assert response_of(server.connect(sent))[0] == status
 
 
 def test_a_header_without_an_end_is_refused_before_it_is_large() -> None:
@@ -221,7 +221,7 @@ def test_the_oldest_makes_room_for_the_newest() -> None:
             open_ones.enter_context(client)
         time.sleep(0.1)
         assert server.status() == 200
-        assert told(clients[0]) == (503, "Too many unfinished requests. Try again.")
+        assert response_of(clients[0]) == (503, "Too many unfinished requests. Try again.")
         clients[1].sendall(b" HTTP/1.1\r\nHost: a\r\n\r\n")
         assert clients[1].recv(1_000).startswith(b"HTTP/1.1 200")
 
@@ -238,7 +238,7 @@ def test_one_network_takes_no_room_of_another(settings: Settings) -> None:
             for host in ("192.0.2.1", "192.0.2.7", "192.0.2.1", "192.0.2.7", "192.0.2.1")
         ]
 
-        assert told(clients[0]) == (429, "Too many unfinished requests from this network.")
+        assert response_of(clients[0]) == (429, "Too many unfinished requests from this network.")
         for client in clients[1:]:
             client.sendall(b"x" * 9)
             assert client.recv(1_000).startswith(b"HTTP/1.1 200")
@@ -251,7 +251,7 @@ def test_bytes_of_strangers_are_bounded_together() -> None:
         while server.held_bytes < 60_000:
             time.sleep(0.01)
         second = server.connect(head(length=100_000), b"x" * 99_000)
-        assert told(second) == (503, "Too many unanswered bytes. Try again.")
+        assert response_of(second) == (503, "Too many unanswered bytes. Try again.")
         with first:
             first.sendall(b"x" * 40_000)
             assert first.recv(1_000).startswith(b"HTTP/1.1 200")
@@ -259,16 +259,16 @@ def test_bytes_of_strangers_are_bounded_together() -> None:
         assert server.held_bytes == 0
 
 
-def test_a_body_that_nobody_reads_ends_with_the_answer() -> None:
+def test_a_body_that_no_one_reads_ends_with_the_answer() -> None:
     with limited(QUICK) as server, server.connect(head("/unread", length=9_000_000)) as client:
-        said = b""
+        received = b""
         with suppress(ConnectionResetError):
             while piece := client.recv(1_000):
-                said += piece
-        assert said.startswith(b"HTTP/1.1 200")
+                received += piece
+        assert received.startswith(b"HTTP/1.1 200")
 
 
 def test_a_body_that_stops_is_given_up() -> None:
-    door = IngestApplication(application, body_idle_s=0.3)
-    with limited(Limits(), door) as server, server.connect(head(length=100), b"x") as client:
+    endpoint = IngestApplication(application, body_idle_s=0.3)
+    with limited(Limits(), endpoint) as server, server.connect(head(length=100), b"x") as client:
         assert client.recv(1_000).startswith(b"HTTP/1.1 408")

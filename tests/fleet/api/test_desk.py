@@ -19,15 +19,15 @@ def stranger() -> IngestRequest:
 
 async def patient_and_hurried() -> tuple[IngestRequest, IngestRequest]:
     """Let somebody who may wait for an hour come, and then somebody who may not."""
-    desk, patient, hurried = Batcher(), stranger(), stranger()
-    waiting = asyncio.create_task(desk.serve(patient, wait_s=A_LONG_TIME_S))
+    batcher, patient, hurried = Batcher(), stranger(), stranger()
+    waiting = asyncio.create_task(batcher.serve(patient, wait_s=A_LONG_TIME_S))
     await asyncio.sleep(0)
-    await desk.serve(hurried)
+    await batcher.serve(hurried)
     await waiting
     return patient, hurried
 
 
-def test_whoever_may_wait_is_served_with_the_next_who_may_not(redis_url: str) -> None:
+def test_a_request_that_may_wait_is_served_with_the_next_urgent_one(redis_url: str) -> None:
     patient, hurried = asyncio.run(asyncio.wait_for(patient_and_hurried(), 60))
 
     assert patient.problem is not None
@@ -54,5 +54,5 @@ def test_alone_it_is_served_when_its_time_has_come(redis_url: str) -> None:
         ("await=1", 0.0),
     ],
 )
-def test_a_client_says_how_long_it_may_wait(prefer: str, wait_s: float) -> None:
+def test_a_client_states_how_long_it_may_wait(prefer: str, wait_s: float) -> None:
     assert _wait_s(prefer) == wait_s

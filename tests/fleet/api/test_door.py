@@ -159,11 +159,11 @@ def test_other_methods_go_to_django(site: Site) -> None:
 
 
 def test_lines_of_a_stream_are_stored_as_they_come(site: Site) -> None:
-    said = lines("trn1.2xlarge")
+    shown = lines("trn1.2xlarge")
     seen_while_open = []
 
     def slowly() -> Iterator[bytes]:
-        for line in said[:3]:
+        for line in shown[:3]:
             yield line[:100]
             time.sleep(0.02)
             yield line[100:] + b"\n"

@@ -20,15 +20,15 @@ URL = "/api/v1/ingest/efa"
 STREAM = "0123456789abcdef"
 
 
-def port(index: int = 0, **said: Any) -> dict[str, Any]:
+def port(index: int = 0, **shown: Any) -> dict[str, Any]:
     """Return what is said of a port of a device."""
-    return {"device": f"rdmap{index}s27", "port": 1, "index": index, **said}
+    return {"device": f"rdmap{index}s27", "port": 1, "index": index, **shown}
 
 
-def line(at_s: float, **said: Any) -> bytes:
+def line(at_s: float, **shown: Any) -> bytes:
     """Return a line as the agent sends it, without a report."""
     efa = {"period": 2.0, "devices": [port(i, increase={"tx_bytes": 4_000}) for i in range(2)]}
-    return json.dumps({"at": at_s, "efa": efa, **said}).encode()
+    return json.dumps({"at": at_s, "efa": efa, **shown}).encode()
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ def test_efa_and_the_report_of_a_second_are_one_block(
     send: Post, hot: HotStore, known: int
 ) -> None:
     before = block_at(hot, known)
-    told = send(line(known + 0.6)).json()
+    reported = send(line(known + 0.6)).json()
     after = block_at(hot, known)
 
-    assert (told["node"], told["accepted"]) == ("real", 1)
+    assert (reported["node"], reported["accepted"]) == ("real", 1)
     assert after["efa_tx_bytes_per_s"].tolist() == [2_000, 2_000]
     assert set(after) == {*before, "efa_tx_bytes_per_s"}
     assert all((after[name] == before[name]).all() for name in before)
@@ -88,9 +88,9 @@ def test_the_same_again_changes_nothing(send: Post, hot: HotStore, known: int) -
     totals = hot.totals().nodes
     numbered = line(known + 0.6, seq=4, stream=STREAM)
     send(numbered)
-    told = send(numbered).json()
+    reported = send(numbered).json()
 
-    assert (told["accepted"], told["repeated"]) == (0, 1)
+    assert (reported["accepted"], reported["repeated"]) == (0, 1)
     assert hot.totals().nodes == totals
 
 
@@ -148,10 +148,10 @@ def test_without_a_monitor_the_driver_speaks_for_the_cores(
     neuron = {"period": 1.0, "devices": devices, "cores": cores}
     document = {"at": now + 0.5, "instance": {"instance_id": "i-0abc"}, "neuron": neuron}
 
-    told = send(json.dumps(document).encode(), node=None).json()
+    reported = send(json.dumps(document).encode(), node=None).json()
 
     node = Node.objects.get()
-    assert (told["node"], node.n_cores, node.n_devices) == ("i-0abc", 4, 2)
+    assert (reported["node"], node.n_cores, node.n_devices) == ("i-0abc", 4, 2)
     span = hot.window("node:i-0abc", ("core_utilization_ratio",), start=now, end=now)
     values = span.values["core_utilization_ratio"][0, 0]
     assert np.isnan(values[:2]).all()
@@ -172,7 +172,7 @@ def test_a_logical_core_is_the_mean_of_its_physical_ones(
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("shown", "field"),
     [
         ({"efa": None}, ""),
         ({"efa": {"devices": [port(), port()]}}, "efa.devices"),
@@ -196,16 +196,16 @@ def test_a_logical_core_is_the_mean_of_its_physical_ones(
     ],
 )
 def test_what_cannot_be_is_refused_by_its_field(
-    send: Post, known: int, said: dict[str, Any], field: str
+    send: Post, known: int, shown: dict[str, Any], field: str
 ) -> None:
-    answer = send(line(known + 1, **said))
+    answer = send(line(known + 1, **shown))
 
     assert answer.status_code == 400
     assert answer["Content-Type"] == "application/problem+json"
     assert answer.json()["field"] == field
 
 
-def test_a_node_that_nobody_knows_must_say_what_it_has(send: Post, db: None) -> None:
+def test_a_node_that_no_one_knows_must_say_what_it_has(send: Post, db: None) -> None:
     answer = send(line(time.time()))
 
     assert (answer.status_code, answer.json()["field"]) == (400, "neuron.devices")

@@ -46,7 +46,7 @@ def test_reports_may_come_out_of_order(post: Post, hot: HotStore) -> None:
 
 
 @pytest.mark.parametrize("skew_s", [3600, -3600, 86_400])
-def test_a_wrong_clock_is_corrected_and_told(post: Post, hot: HotStore, skew_s: int) -> None:
+def test_a_wrong_clock_is_corrected_and_reported(post: Post, hot: HotStore, skew_s: int) -> None:
     response = post(envelope(time.time() + skew_s))
 
     assert response.json()["clock_skew_s"] == pytest.approx(-skew_s, abs=2)

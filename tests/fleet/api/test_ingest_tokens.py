@@ -33,7 +33,7 @@ def test_a_token_that_is_none_is_refused(client: Client, db: None, header: str) 
     assert response.status_code == 401
 
 
-def test_a_token_of_the_wrong_scope_is_told_which_it_needs(post: Post) -> None:
+def test_a_token_of_the_wrong_scope_learns_which_it_needs(post: Post) -> None:
     _, scraper = Token.issue("prometheus", Token.Scope.SCRAPE, now=NOON)
 
     response = post(TRN2[0], bearer=scraper)
@@ -72,7 +72,7 @@ def test_a_session_is_no_token(client: Client, admin_user: object, redis_url: st
     assert client.post(URL, TRN2[0], content_type="text/plain").status_code == 401
 
 
-def test_too_many_requests_are_told_to_wait(post: Post, settings: Settings) -> None:
+def test_too_many_requests_are_sent_to_wait(post: Post, settings: Settings) -> None:
     settings.INGEST_REQUESTS_PER_MINUTE = 2
 
     statuses = [post(TRN2[0]).status_code for _ in range(3)]

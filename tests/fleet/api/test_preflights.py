@@ -33,7 +33,7 @@ def _rehearsing(settings: Settings) -> None:
     settings.ALLOW_DRILLS = True
 
 
-def test_it_is_asked_for_and_tells_what_it_found(ask: Ask) -> None:
+def test_it_is_asked_for_and_shows_what_it_found(ask: Ask) -> None:
     asked = ask("preflights", NEW)
     there = f"preflights/{asked.json()['id']}"
     assert asked.status_code == 201
@@ -41,16 +41,16 @@ def test_it_is_asked_for_and_tells_what_it_found(ask: Ask) -> None:
     while ask(there).json()["progress_ratio"] < 1:
         advance_all(now=NOON)
 
-    told = ask(there, scope="read").json()
+    reported = ask(there, scope="read").json()
 
-    assert (told["verdict"], len(told["take"])) == ("pass", 12)
-    assert {(t["kind"], t["node"], t["peer"], t["device"]) for t in told["troubles"]} == {
+    assert (reported["verdict"], len(reported["take"])) == ("pass", 12)
+    assert {(t["kind"], t["node"], t["peer"], t["device"]) for t in reported["troubles"]} == {
         ("device_missing", "n-09", None, None),
         ("efa_latency", "n-03", None, 5),
         ("pair_slow", "n-06", "n-11", None),
     }
-    assert [n["node"] for n in told["nodes"] if n["verdict"] == "fail"] == ["n-03", "n-09"]
-    assert "12 of 16" in told["words"]
+    assert [n["node"] for n in reported["nodes"] if n["verdict"] == "fail"] == ["n-03", "n-09"]
+    assert "12 of 16" in reported["words"]
 
 
 def test_they_are_listed_the_last_first(ask: Ask) -> None:
@@ -89,10 +89,10 @@ def test_the_schema_has_every_kind_of_fault() -> None:
     assert set(get_args(FaultKind)) == set(PROBE_KINDS)
 
 
-def test_a_run_is_told_with_it(ask: Ask, run: Run, steady: Node, limping: Node) -> None:
-    told = ask("preflights", {"nodes": ["steady", "limping"], "run": "llama"}).json()
+def test_a_run_is_reported_with_it(ask: Ask, run: Run, steady: Node, limping: Node) -> None:
+    reported = ask("preflights", {"nodes": ["steady", "limping"], "run": "llama"}).json()
 
-    assert (told["run"], told["instance_type"]) == ("llama", "trn1.32xlarge")
+    assert (reported["run"], reported["instance_type"]) == ("llama", "trn1.32xlarge")
 
 
 def test_viewers_read_and_operators_ask(client: Client, ask: Ask) -> None:

@@ -25,21 +25,25 @@ def price(usd: float, *, days_ago: float, **fields: Any) -> TeamPrice:
     """Keep a price from some days ago on."""
     usual = {"team": "LLM", "instance_type": "trn1.32xlarge", "basis": "contract", "source": "x"}
     at = just_now() - timedelta(days=days_ago)
-    told = {"valid_from": at, "set_at": NOON, "set_by": "ada", **usual, **fields}
-    return TeamPrice.objects.create(usd_per_node_hour=usd, **told)
+    reported = {"valid_from": at, "set_at": NOON, "set_by": "ada", **usual, **fields}
+    return TeamPrice.objects.create(usd_per_node_hour=usd, **reported)
 
 
-def test_a_price_is_set_and_says_how_many_runs_it_changes(ask: Ask, run: Run) -> None:
+def test_a_price_is_set_and_states_how_many_runs_it_changes(ask: Ask, run: Run) -> None:
     made = ask("prices", NEW)
 
-    told = made.json()
+    reported = made.json()
     run.refresh_from_db()
     assert made.status_code == 201
-    assert (told["usd_per_node_hour"], told["basis"], told["team"]) == (12.5, "reserved", "LLM")
-    assert (told["valid_from"], told["set_by"]) == ("2026-11-01T00:00:00Z", "token admin")
-    assert (told["n_runs_changed"], run.price[0]) == (1, 12.5)
-    assert ask(f"prices/{told['id']}").json() == {
-        name: value for name, value in told.items() if name != "n_runs_changed"
+    assert (reported["usd_per_node_hour"], reported["basis"], reported["team"]) == (
+        12.5,
+        "reserved",
+        "LLM",
+    )
+    assert (reported["valid_from"], reported["set_by"]) == ("2026-11-01T00:00:00Z", "token admin")
+    assert (reported["n_runs_changed"], run.price[0]) == (1, 12.5)
+    assert ask(f"prices/{reported['id']}").json() == {
+        name: value for name, value in reported.items() if name != "n_runs_changed"
     }
 
 
@@ -63,7 +67,7 @@ def test_no_method_changes_one(client: Client, ask: Ask) -> None:
         assert client.generic(method, f"/api/v1/prices/{kept.pk}").status_code == 405
 
 
-def test_it_says_which_hold(ask: Ask, run: Run) -> None:
+def test_it_shows_which_hold(ask: Ask, run: Run) -> None:
     old, new = price(14, days_ago=9), price(13, days_ago=2)
     ahead = price(12, days_ago=-5)
     everybody, other = price(20, days_ago=1, team=""), price(9, days_ago=1, team="vision")
@@ -96,19 +100,19 @@ def test_prices_are_listed_by_what_they_are(ask: Ask, query: str, usd: list[floa
     price(13, days_ago=2, basis="spot")
     price(20, days_ago=1, team="", instance_type="trn2.48xlarge")
 
-    told = ask(f"prices?{query}").json()["items"]
+    reported = ask(f"prices?{query}").json()["items"]
 
-    assert [each["usd_per_node_hour"] for each in told] == usd
-    assert {each["team"] for each in told} <= {None, "LLM"}
+    assert [each["usd_per_node_hour"] for each in reported] == usd
+    assert {each["team"] for each in reported} <= {None, "LLM"}
 
 
-def test_what_is_published_is_told_with_its_source(ask: Ask) -> None:
-    told = ask("prices/published", scope="read").json()["items"]
+def test_what_is_published_is_reported_with_its_source(ask: Ask) -> None:
+    reported = ask("prices/published", scope="read").json()["items"]
 
-    trn1 = [each for each in told if each["instance_type"] == "trn1.32xlarge"]
+    trn1 = [each for each in reported if each["instance_type"] == "trn1.32xlarge"]
     assert trn1[0]["usd_per_node_hour"] == catalog.instance("trn1.32xlarge").price.usd_per_hour
     assert [each["is_default"] for each in trn1] == [True] + [False] * (len(trn1) - 1)
-    assert all(each["source"] and each["date"] for each in told)
+    assert all(each["source"] and each["date"] for each in reported)
 
 
 @pytest.mark.parametrize(

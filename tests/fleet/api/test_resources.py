@@ -24,7 +24,7 @@ LISTS = (
 )
 
 
-def test_a_run_tells_its_last_minute(ask: Ask, fleet: Alert) -> None:
+def test_a_run_reports_its_last_minute(ask: Ask, fleet: Alert) -> None:
     run = ask("runs/llama").json()
 
     assert run["now"]["step_s"] == pytest.approx(1.1)
@@ -33,7 +33,7 @@ def test_a_run_tells_its_last_minute(ask: Ask, fleet: Alert) -> None:
     assert run["started_at"] == "2026-03-02T12:00:00Z"
 
 
-def test_a_price_that_nobody_knows_is_null(ask: Ask, run: Run) -> None:
+def test_a_price_that_no_one_knows_is_null(ask: Ask, run: Run) -> None:
     Run.objects.update(usd_per_node_hour=0)
 
     assert ask("runs/llama").json()["usd_per_hour"] is None
@@ -88,14 +88,14 @@ def test_alerts_are_listed_by_what_they_are(
     assert len(ask(f"alerts?{query}").json()["items"]) == n_alerts
 
 
-def test_an_alert_tells_its_life_and_what_it_rests_on(ask: Ask, fleet: Alert) -> None:
+def test_an_alert_reports_its_life_and_what_it_rests_on(ask: Ask, fleet: Alert) -> None:
     over = ask("alerts?state=resolved").json()["items"][0]["id"]
 
     assert ask(f"alerts/{fleet.pk}").json()["evidence"]["share_ratio"] == 0.31
     assert ask(f"alerts/{over}").json()["timeline"][0]["text"] == "swapped it"
 
 
-def test_a_window_in_which_nobody_told_anything_is_answered_in_few_points(
+def test_a_window_in_which_no_one_reported_anything_is_answered_in_few_points(
     ask: Ask, fleet: Alert
 ) -> None:
     window = "since=2021-11-21T14:30:00Z&until=2021-11-21T15:30:00Z"
@@ -125,7 +125,7 @@ def test_every_metric_of_a_node_can_be_asked_for(ask: Ask, fleet: Alert, metric:
 
 
 @pytest.mark.parametrize("metric", ["step_s", "tokens_per_s", "allreduce_share_ratio", "wait_s"])
-def test_a_run_is_told_step_by_step(ask: Ask, fleet: Alert, metric: str) -> None:
+def test_a_run_is_reported_step_by_step(ask: Ask, fleet: Alert, metric: str) -> None:
     series = ask(f"runs/llama/series?metric={metric}").json()
 
     assert len(series["parts"][0]["values"]) == len(series["t_s"]) == 10
@@ -185,7 +185,7 @@ def test_neighbours_are_averaged_and_their_extremes_kept() -> None:
     np.testing.assert_array_equal(slim.high[:, 0], [3.0, np.nan, 5.0])
 
 
-def test_many_parts_are_told_in_fewer_points() -> None:
+def test_many_parts_are_reported_in_fewer_points() -> None:
     slim = Table(np.arange(2_000), np.zeros((2_000, 128))).downsampled(2_000)
 
     assert slim.mean.size <= MAX_NUMBERS
@@ -222,16 +222,16 @@ def test_a_full_list_asks_the_database_little(
 
 def test_it_describes_itself_and_every_field(ask: Ask) -> None:
     document = ask("openapi.json").json()
-    told = [
+    reported = [
         (name, field)
         for name, schema in document["components"]["schemas"].items()
         if name.endswith(("Out", "Page", "Detail", "In", "Figures", "Me", "NewToken"))
-        for field, said in schema["properties"].items()
-        if "description" not in said
+        for field, shown in schema["properties"].items()
+        if "description" not in shown
     ]
 
     assert (document["openapi"], document["info"]["version"]) == ("3.1.0", VERSION)
-    assert told == []
+    assert reported == []
     for path in ("neuron-monitor", "efa", "steps"):
         assert "x-ndjson" in str(document["paths"][f"/api/v1/ingest/{path}"])
     for path in document["paths"].values():

@@ -15,7 +15,7 @@ from tests.fleet.test_doors import member
 from tests.parts import just_now
 
 
-def told(client: Client) -> dict[str, object]:
+def run_json(client: Client) -> dict[str, object]:
     answer = client.get("/api/v1/runs/llama")
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
@@ -30,29 +30,29 @@ def known(client: Client, hot: HotStore, alive: Run) -> Run:  # noqa: F811
 
 
 def test_parts_add_up_to_the_cent(client: Client, known: Run) -> None:
-    money = told(client)["money"]
+    money = run_json(client)["money"]
 
     assert isinstance(money, dict)
     assert round(sum(money["usd"].values()), 2) == money["total_usd"]
     assert money["usd"]["training"] > 0
     assert money["usd_per_epoch"] == pytest.approx(money["settled_usd_per_mtok"] * 1000)
-    assert told(client)["usd_so_far"] == pytest.approx(money["total_usd"], rel=0.01)
+    assert run_json(client)["usd_so_far"] == pytest.approx(money["total_usd"], rel=0.01)
 
 
-def test_without_a_price_it_is_null_and_never_nought(client: Client, known: Run) -> None:
+def test_without_a_price_it_is_null_and_never_zero(client: Client, known: Run) -> None:
     Run.objects.update(usd_per_node_hour=0.0, price_basis="nobody knows")
 
-    said = told(client)
-    money = said["money"]
+    body = run_json(client)
+    money = body["money"]
 
     assert isinstance(money, dict)
-    assert (said["usd_so_far"], said["usd_per_hour"]) == (None, None)
+    assert (body["usd_so_far"], body["usd_per_hour"]) == (None, None)
     assert (money["usd"], money["total_usd"], money["whole_usd_per_mtok"]) == (None, None, None)
     assert money["seconds"]["training"] > 0
 
 
 def test_what_was_not_added_up_yet_is_null(client: Client, alive: Run) -> None:  # noqa: F811
-    assert told(client)["money"] is None
+    assert run_json(client)["money"] is None
 
 
 def detail(client: Client) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def test_portions_add_up_to_all_that_was_paid(client: Client, known: Run) -> Non
     assert money["total_usd"] == pytest.approx(86 * money["total_s"] / 3600, abs=0.01)
 
 
-def test_a_token_costs_by_the_minute_since_the_warm_up_and_all_told(
+def test_a_token_costs_by_the_minute_since_the_warm_up_and_all_reported(
     client: Client,
     alive: Run,  # noqa: F811
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_token_costs_by_the_minute_since_the_warm_up_and_all_told(
     assert money["ends_at"] > money["until"]
 
 
-def test_a_budget_is_told_where_it_is_burnt(client: Client, alive: Run) -> None:  # noqa: F811
+def test_a_budget_is_reported_with_its_runs(client: Client, alive: Run) -> None:  # noqa: F811
     now = just_now()
     day = timedelta(days=1)
     whose = {"starts_at": now - day, "ends_at": now + day, "set_by": "ada", "set_at": now}
@@ -106,7 +106,7 @@ def test_a_budget_is_told_where_it_is_burnt(client: Client, alive: Run) -> None:
     assert budget["will_be_overrun"]
 
 
-def test_dollars_that_nobody_knows_are_null(client: Client, known: Run) -> None:
+def test_dollars_that_no_one_knows_are_null(client: Client, known: Run) -> None:
     Run.objects.update(usd_per_node_hour=0.0, price_basis="nobody knows")
 
     money = detail(client)
@@ -123,15 +123,15 @@ def test_dollars_that_nobody_knows_are_null(client: Client, known: Run) -> None:
 LENGTH = {"tokens_per_epoch": 20_480, "planned_tokens": 10**6}
 
 
-def test_a_run_is_told_its_length_and_forecasts_its_end(
+def test_a_run_is_given_its_length_and_forecasts_its_end(
     ask: Ask,
     alive: Run,  # noqa: F811
 ) -> None:
-    told = ask("runs/llama/length", LENGTH).json()
+    run_json = ask("runs/llama/length", LENGTH).json()
     again = ask("runs/llama/length", LENGTH | {"tokens_per_epoch": None}).json()
 
-    assert told["planned_tokens"] == 10**6
-    assert told["ends_at"] is not None
+    assert run_json["planned_tokens"] == 10**6
+    assert run_json["ends_at"] is not None
     assert again["n_epochs"] is None
     notes = Annotation.objects.order_by("pk").values_list("by", "text")
     assert list(notes) == [
@@ -148,7 +148,7 @@ def test_a_length_that_cannot_be_is_named_and_not_kept(ask: Ask, run: Run, value
     assert Run.objects.get().tokens_per_epoch is None
 
 
-def test_a_length_is_told_whole(ask: Ask, run: Run) -> None:
+def test_a_length_is_reported_whole(ask: Ask, run: Run) -> None:
     refused = ask("runs/llama/length", {"planned_tokens": 5})
 
     assert (refused.status_code, refused.json()["field"]) == (400, "tokens_per_epoch")

@@ -37,8 +37,8 @@ def printed(*options: str) -> dict[str, Any]:
     """Return what the command prints."""
     out = io.StringIO()
     call_command("project", "--trial", "bakeoff", *options, "--json", stdout=out)
-    told: dict[str, Any] = json.loads(out.getvalue())
-    return told
+    reported: dict[str, Any] = json.loads(out.getvalue())
+    return reported
 
 
 @pytest.mark.usefixtures("seen")
@@ -53,27 +53,27 @@ def printed(*options: str) -> dict[str, Any]:
     ],
 )
 def test_it_is_what_the_command_prints(ask: Ask, query: str, options: tuple[str, ...]) -> None:
-    told = ask(f"{PATH}?{query}", scope="read").json()
+    reported = ask(f"{PATH}?{query}", scope="read").json()
 
-    assert {name: told[name] for name in printed(*options)} == printed(*options)
-    assert told["trial"] == "bakeoff"
-
-
-@pytest.mark.usefixtures("seen")
-def test_it_says_the_answer_in_words(ask: Ask) -> None:
-    told = ask(f"{PATH}?porting_usd=1000&failures=0").json()
-
-    assert "earns back its porting after" in told["sentence"]
-    assert "\u202f" not in told["sentence"]
-    assert told["as_of"].startswith("2026-03-03T12:00:00")
+    assert {name: reported[name] for name in printed(*options)} == printed(*options)
+    assert reported["trial"] == "bakeoff"
 
 
 @pytest.mark.usefixtures("seen")
-def test_across_price_kinds_it_tells_what_equal_ones_save(ask: Ask) -> None:
+def test_it_shows_the_answer_in_words(ask: Ask) -> None:
+    reported = ask(f"{PATH}?porting_usd=1000&failures=0").json()
+
+    assert "earns back its porting after" in reported["sentence"]
+    assert "\u202f" not in reported["sentence"]
+    assert reported["as_of"].startswith("2026-03-03T12:00:00")
+
+
+@pytest.mark.usefixtures("seen")
+def test_across_price_kinds_it_shows_what_equal_ones_save(ask: Ask) -> None:
     Run.objects.filter(name="vit-trn2").update(price_basis="capacity block, 2026-10")
-    told = ask(f"{PATH}?failures=0").json()
+    reported = ask(f"{PATH}?failures=0").json()
 
-    kinds = told["price_kinds"]
+    kinds = reported["price_kinds"]
     assert (kinds["baseline"], kinds["candidate"], kinds["is_alike"]) == (
         "on demand",
         "capacity block",
@@ -84,10 +84,10 @@ def test_across_price_kinds_it_tells_what_equal_ones_save(ask: Ask) -> None:
     saved = [way["saved_usd"]["value"] for way in block["scenarios"]]
     assert [way["has_reuse"] for way in block["scenarios"]] == [True, False]
     # Of 39.33 and 35.7608 dollars, not of 90 and 72.
-    assert saved[0] < told["scenarios"][0]["saved_usd"]["value"] / 2
-    assert told["sentence"].startswith("At equal capacity-block list prices")
-    assert told["scenarios"][0]["extra_days"]["value"] < 0
-    assert told["assumed_sentence"] == ""
+    assert saved[0] < reported["scenarios"][0]["saved_usd"]["value"] / 2
+    assert reported["sentence"].startswith("At equal capacity-block list prices")
+    assert reported["scenarios"][0]["extra_days"]["value"] < 0
+    assert reported["assumed_sentence"] == ""
 
 
 @pytest.mark.usefixtures("seen")
@@ -132,9 +132,9 @@ def test_a_trial_without_arms_has_no_schedule(ask: Ask, db: None) -> None:
     assert ask("trials/nobody/schedule").status_code == 404
 
 
-def test_the_description_tells_of_every_refusal(ask: Ask) -> None:
+def test_the_description_reports_every_refusal(ask: Ask) -> None:
     paths = ask("openapi.json").json()["paths"]
 
-    told = paths["/api/v1/trials/{name}/schedule"]["get"]["responses"]
-    assert {"200", "304", "400", "404", "409"} <= told.keys()
+    reported = paths["/api/v1/trials/{name}/schedule"]["get"]["responses"]
+    assert {"200", "304", "400", "404", "409"} <= reported.keys()
     assert "409" not in paths["/api/v1/runs/{name}"]["get"]["responses"]

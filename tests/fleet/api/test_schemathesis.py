@@ -31,7 +31,7 @@ CSRF = "x" * 32
 LEAST = ("--max-examples", "1", "--phases", "examples")
 LITTLE = ("--max-examples", "1", "--phases", "examples,fuzzing")
 # The doors' lines are so deep that all their boundaries would take an hour: chance draws some.
-DOORS = ("--include-tag", "ingest", "--max-examples", "5", "--phases", "examples,fuzzing")
+INGEST_OPTIONS = ("--include-tag", "ingest", "--max-examples", "5", "--phases", "examples,fuzzing")
 ALL = (
     *("--exclude-tag", "ingest"),
     *("--max-examples", "3", "--phases", "examples,coverage,fuzzing,stateful"),
@@ -111,8 +111,10 @@ def test_it_finds_nothing_for_who_may_do_everything(
     check(address, tmp_path, bearing("admin"), asked)
 
 
-def test_it_finds_nothing_at_the_doors_for_data(address: str, known: None, tmp_path: Path) -> None:
-    check(address, tmp_path, bearing("ingest"), DOORS)
+def test_it_finds_nothing_at_the_endpoints_for_data(
+    address: str, known: None, tmp_path: Path
+) -> None:
+    check(address, tmp_path, bearing("ingest"), INGEST_OPTIONS)
 
 
 # What each scope and role may do, operation by operation, is tested in test_access.py.

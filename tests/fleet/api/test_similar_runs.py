@@ -21,11 +21,11 @@ def measured(hot: HotStore, run: Run) -> Run:
     return run
 
 
-def test_it_tells_what_was_measured_with_its_interval(ask: Ask, measured: Run) -> None:
-    told = ask("runs/llama/like", scope="read").json()
+def test_it_shows_what_was_measured_with_its_interval(ask: Ask, measured: Run) -> None:
+    reported = ask("runs/llama/like", scope="read").json()
 
-    (other,) = told["measured"]
-    assert (told["precision"], told["compiler_flags"]) == ("bf16", "-O1")
+    (other,) = reported["measured"]
+    assert (reported["precision"], reported["compiler_flags"]) == ("bf16", "-O1")
     assert other["run"] == "quick"
     assert other["differ"] == [
         {"what": "precision", "mine": "bf16", "theirs": "fp8"},
@@ -33,17 +33,21 @@ def test_it_tells_what_was_measured_with_its_interval(ask: Ask, measured: Run) -
     ]
     assert other["low"] < other["ratio"] < other["high"]
     assert other["ratio"] == pytest.approx(0.25, abs=0.01)
-    assert "Likely gain" in told["headline"]
-    assert told["worked_out_at"] == "2026-03-02T15:00:00Z"
+    assert "Likely gain" in reported["headline"]
+    assert reported["worked_out_at"] == "2026-03-02T15:00:00Z"
 
 
-def test_what_was_not_compared_yet_is_said_to_be_so(ask: Ask, run: Run) -> None:
-    told = ask("runs/llama/like").json()
+def test_what_was_not_compared_yet_is_marked_as_such(ask: Ask, run: Run) -> None:
+    reported = ask("runs/llama/like").json()
 
-    assert (told["measured"], told["predicted"], told["worked_out_at"]) == ([], [], None)
-    assert "Not compared yet" in told["headline"]
-    assert told["sdk_version"] is None
+    assert (reported["measured"], reported["predicted"], reported["worked_out_at"]) == (
+        [],
+        [],
+        None,
+    )
+    assert "Not compared yet" in reported["headline"]
+    assert reported["sdk_version"] is None
 
 
-def test_a_run_that_nobody_knows_has_no_like(ask: Ask, db: None) -> None:
+def test_a_run_that_no_one_knows_has_no_like(ask: Ask, db: None) -> None:
     assert ask("runs/nobody/like").status_code == 404

@@ -20,8 +20,8 @@ def made(ask: Ask) -> dict[str, Any]:
     Trial.objects.create(name="move", question="?", created_by="x", created_at=NOON)
     response = ask("support-checks", {"text": LIST, "file": "a/b/ops.txt", "trial": "move"})
     assert response.status_code == 201, response.text
-    told: dict[str, Any] = response.json()
-    return told
+    reported: dict[str, Any] = response.json()
+    return reported
 
 
 def test_a_check_is_kept_with_every_operator(ask: Ask, made: dict[str, Any]) -> None:
@@ -38,21 +38,23 @@ def test_a_check_is_kept_with_every_operator(ask: Ask, made: dict[str, Any]) -> 
 def test_the_compilers_own_report_stands_above_the_list(ask: Ask) -> None:
     report = (DATA / "result.json").read_text()
 
-    told = ask("support-checks", {"text": "aten::add 3\naten::cumsum", "report": report}).json()
+    reported = ask(
+        "support-checks", {"text": "aten::add 3\naten::cumsum", "report": report}
+    ).json()
 
-    assert told["headline"] == "All 2 operators are supported."
-    assert (told["file"], told["report"]["file"]) == ("pasted text", "result.json")
+    assert reported["headline"] == "All 2 operators are supported."
+    assert (reported["file"], reported["report"]["file"]) == ("pasted text", "result.json")
 
 
 @pytest.mark.parametrize("name", ["export.txt", "result.json"])
 def test_any_form_that_the_page_reads_will_do(ask: Ask, name: str) -> None:
-    told = ask("support-checks", {"text": (DATA / name).read_text(), "file": name})
+    reported = ask("support-checks", {"text": (DATA / name).read_text(), "file": name})
 
-    assert told.status_code == 201
-    assert told.json()["file"] == name
+    assert reported.status_code == 201
+    assert reported.json()["file"] == name
 
 
-def test_the_list_tells_what_stands(ask: Ask, made: dict[str, Any]) -> None:
+def test_the_list_shows_what_stands(ask: Ask, made: dict[str, Any]) -> None:
     ask("support-checks", {"text": "aten::add"})
 
     items = ask("support-checks").json()["items"]
@@ -70,8 +72,8 @@ def test_checks_are_listed_by_their_verdict(ask: Ask) -> None:
     }
 
     for verdict, number in numbers.items():
-        told = ask(f"support-checks?verdict={verdict}").json()["items"]
-        assert [each["id"] for each in told] == [number]
+        reported = ask(f"support-checks?verdict={verdict}").json()["items"]
+        assert [each["id"] for each in reported] == [number]
     assert ask("support-checks?verdict=unsupported").json()["items"] == []
 
 

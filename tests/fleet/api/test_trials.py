@@ -35,8 +35,8 @@ def begun(ask: Ask, arms: tuple[Run, Run]) -> dict[str, Any]:
     """Begin a trial."""
     response = ask("trials", NEW)
     assert response.status_code == 201
-    told: dict[str, Any] = response.json()
-    return told
+    reported: dict[str, Any] = response.json()
+    return reported
 
 
 def test_a_trial_is_begun_with_its_baseline_first(begun: dict[str, Any]) -> None:
@@ -46,25 +46,25 @@ def test_a_trial_is_begun_with_its_baseline_first(begun: dict[str, Any]) -> None
     assert begun["candidates"] == []
 
 
-def test_one_trial_is_told_with_its_figures(
+def test_one_trial_is_reported_with_its_figures(
     ask: Ask, hot: HotStore, begun: dict[str, Any]
 ) -> None:
     update_figures(hot, Trial.objects.get(), now=LATER)
 
-    told = ask("trials/move", scope="read").json()
+    reported = ask("trials/move", scope="read").json()
 
-    candidate = told["candidates"][0]
+    candidate = reported["candidates"][0]
     per_mtok = candidate["comparisons"][0]
     assert per_mtok["measure"] == "usd_per_mtok"
     assert per_mtok["candidate"] == pytest.approx(0.1, rel=1e-3)
     assert per_mtok["word"] == "better"
     assert candidate["claim"]["date"] == "2024-12-03"
     assert "is better than" in candidate["sentence"]
-    assert [arm["n_steps"] for arm in told["figures"]] == [100, 100]
-    assert {match["field"]: match["state"] for match in told["matches"]}["model"] == "same"
+    assert [arm["n_steps"] for arm in reported["figures"]] == [100, 100]
+    assert {match["field"]: match["state"] for match in reported["matches"]}["model"] == "same"
 
 
-def test_across_price_kinds_dollars_have_no_word_and_equal_kinds_are_told(
+def test_across_price_kinds_dollars_have_no_word_and_equal_kinds_are_reported(
     ask: Ask, hot: HotStore, begun: dict[str, Any]
 ) -> None:
     # As paid 20 / 90 / 1.6 = 0.139 times; at capacity blocks 35.7608 / 39.33 / 1.6 = 0.568 times.
@@ -96,7 +96,7 @@ def test_across_price_kinds_dollars_have_no_word_and_equal_kinds_are_told(
     assert "is better than" not in candidate["sentence"]
 
 
-def test_the_list_tells_the_last_begun_first(ask: Ask, begun: dict[str, Any]) -> None:
+def test_the_list_reports_the_last_begun_first(ask: Ask, begun: dict[str, Any]) -> None:
     ask("trials", NEW | {"name": "again"})
     ask("trials/move/end", {})
 

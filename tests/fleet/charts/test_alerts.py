@@ -80,7 +80,7 @@ def test_the_level_of_the_peers_and_the_threshold_are_drawn(hot: HotStore, make:
     assert [(level, kind) for level, _, kind in marks] == [(0.62, "peers"), (0.8, "threshold")]
 
 
-def test_a_whole_node_is_drawn_beside_the_others_of_its_run(hot: HotStore, make: Make) -> None:
+def test_a_whole_node_is_drawn_next_to_the_others_of_its_run(hot: HotStore, make: Make) -> None:
     hot.append(block(tick=tick) for tick in range(NOON_S - 30, NOON_S + 1))
     charts = [{"metric": "vcpu_usage_ratio", "node": "limping", "device": None}]
     figure = drawn(hot, make(device=None, evidence={"charts": charts}), "culprit")
@@ -112,7 +112,7 @@ def test_a_slow_checkpoint_shows_the_longest_of_each_worker(
     np.testing.assert_allclose(figure.lines[0].values, saved)
 
 
-def test_hosts_stand_side_by_side_where_that_tells_who_is_stuck(hot: HotStore, make: Make) -> None:
+def test_hosts_stand_side_by_side_where_that_shows_who_is_stuck(hot: HotStore, make: Make) -> None:
     alert = make(rule="hang", cause="hang", evidence={"host_by_node": {"a": 0.1, "b": 0.01}})
 
     assert list(drawn(hot, alert, "by-node").labels) == ["a", "b"]

@@ -44,7 +44,7 @@ def test_a_heat_map_has_no_room_for_words(run: Run) -> None:
     assert annotated(heat, WINDOW, run=run.pk) is heat
 
 
-def test_what_is_said_joins_what_the_chart_has_to_say_itself(run: Run, steady: Node) -> None:
+def test_what_is_reported_joins_what_the_chart_has_to_say_itself(run: Run, steady: Node) -> None:
     Annotation.objects.create(at=NOON, kind="note", text="cable", node=steady)
     figure = Chart("s", t_s=np.array([NOON_S]), events=[(NOON_S - 5.0, "fired", "alert")])
 

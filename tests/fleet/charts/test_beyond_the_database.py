@@ -102,5 +102,5 @@ def test_so_is_an_old_drill(
     assert archive.asked
 
 
-def test_a_metric_that_nobody_ever_told_is_merged_to_nothing() -> None:
+def test_a_metric_that_no_one_ever_reported_is_merged_to_nothing() -> None:
     assert coarser(np.zeros((60, 3, 0)), 30).shape == (2, 3, 0)

@@ -63,7 +63,7 @@ def test_what_is_appended_has_the_same_lines_as_what_is_drawn() -> None:
     assert figure.since(10) == {"t": [11, 12], "values": [[None, 3.0], [5.0, 6.0]], "bad": [1]}
 
 
-def test_a_heat_map_has_no_more_columns_than_a_screen_tells_apart() -> None:
+def test_a_heat_map_has_no_more_columns_than_a_screen_distinguishes() -> None:
     heat = heat_of(series(np.full((900, 64), 0.5)), "core", every_s=column_s(900, every_s=1))
 
     assert heat.values.shape == (64, 300)

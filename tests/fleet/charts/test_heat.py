@@ -23,10 +23,10 @@ def up(node: Node) -> NodeNow:
 
 def test_a_core_is_a_byte_and_a_silent_one_has_its_own() -> None:
     cores = np.array([[0.0, 0.5, 1.0, np.nan], [-0.1, 1.2, 0.25, 0.004]])
-    told = packed_cores([block(core_utilization_ratio=cores)])
+    reported = packed_cores([block(core_utilization_ratio=cores)])
 
-    assert unpacked(told["steady"]) == [0, 127, 254, NO_DATA]
-    assert unpacked(told["limping"]) == [0, 254, 64, 1]
+    assert unpacked(reported["steady"]) == [0, 127, 254, NO_DATA]
+    assert unpacked(reported["limping"]) == [0, 254, 64, 1]
 
 
 def test_a_node_without_readings_has_no_data_for_each_core() -> None:
@@ -54,7 +54,7 @@ def test_a_node_that_fell_silent_shows_no_old_readings(steady: Node) -> None:
     assert set(unpacked(group.rows[0].cores)) == {NO_DATA}
 
 
-def test_the_node_that_is_blamed_says_for_what(run: Run, limping: Node) -> None:
+def test_the_node_that_is_blamed_states_for_what(run: Run, limping: Node) -> None:
     alert = straggling(run, limping, at=NOON, device=17)
 
     [group] = heat_groups([up(limping)], [alert], [block()])
@@ -63,14 +63,14 @@ def test_the_node_that_is_blamed_says_for_what(run: Run, limping: Node) -> None:
     assert group.rows[0].what == "core 17"
 
 
-def test_a_name_is_told_apart_from_its_run_that_stands_above(run: Run, steady: Node) -> None:
+def test_a_name_is_distinguished_from_its_run_that_stands_above(run: Run, steady: Node) -> None:
     steady.name = f"{run.name}-07"
     [group] = heat_groups([up(steady)], [], [])
 
     assert (group.rows[0].stem, group.rows[0].tail) == (run.name, "-07")
 
 
-def test_machines_of_different_types_are_not_said_to_be_alike(
+def test_machines_of_different_types_are_not_called_alike(
     run: Run, limping: Node, steady: Node
 ) -> None:
     assert heat_groups([up(steady), up(limping)], [], [])[0].is_alike

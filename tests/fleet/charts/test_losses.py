@@ -32,15 +32,15 @@ def test_a_pause_is_a_gap(run: Run) -> None:
     assert np.flatnonzero(np.isnan(figure.lines[0].values)).tolist() == [5]
 
 
-def test_a_job_that_tells_none_has_nothing_to_draw(run: Run) -> None:
+def test_a_job_that_reports_none_has_nothing_to_draw(run: Run) -> None:
     assert len(loss(run, steps(n_steps=10)).t_s) == 0
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_whether_it_tells_one_is_seen_in_either_tier(
-    run: Run, hot: HotStore, *, told: bool
+@pytest.mark.parametrize("reported", [True, False])
+def test_whether_it_reports_one_is_seen_in_either_tier(
+    run: Run, hot: HotStore, *, reported: bool
 ) -> None:
-    batch = replace(steps(n_steps=10), reported_loss=FALLING if told else None)
+    batch = replace(steps(n_steps=10), reported_loss=FALLING if reported else None)
 
     hot.append_steps(batch)
     fresh = has_loss(hot, run)
@@ -48,7 +48,7 @@ def test_whether_it_tells_one_is_seen_in_either_tier(
     durable.write_steps(batch)
     kept = has_loss(hot, with_newest_steps(Run.objects.all()).get())
 
-    assert (fresh, kept) == (told, told)
+    assert (fresh, kept) == (reported, reported)
 
 
 def test_only_a_chart_that_is_there_is_fed(run: Run, hot: HotStore) -> None:
@@ -58,9 +58,9 @@ def test_only_a_chart_that_is_there_is_fed(run: Run, hot: HotStore) -> None:
         replace(steps(n_steps=5, first=6, ended_at_s=NOON_S + 20), reported_loss=FALLING[:5])
     )
 
-    told = run_points(hot, run, since_s=NOON_S - 60)
+    reported = run_points(hot, run, since_s=NOON_S - 60)
 
-    assert set(told) - set(silent) == {"loss"}
-    assert [value for value in told["loss"]["values"][0] if value] == pytest.approx(
+    assert set(reported) - set(silent) == {"loss"}
+    assert [value for value in reported["loss"]["values"][0] if value] == pytest.approx(
         FALLING[:5], rel=1e-3
     )

@@ -61,7 +61,7 @@ def test_all_gaps_have_no_outliers() -> None:
     assert outliers(np.full((900, 16), np.nan)) == []
 
 
-def test_many_parts_become_their_spread_and_whoever_stands_out() -> None:
+def test_many_parts_become_their_spread_and_the_outliers() -> None:
     values = np.full((900, 64), 0.6)
     values[:, 17] = 0.95
     lines = part_lines(series(values), "core")

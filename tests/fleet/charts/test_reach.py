@@ -16,7 +16,9 @@ AWAY = SeriesSource(NOON_S - 9 * 3600, 300, "long term", "it does not answer")
 @pytest.mark.parametrize(
     "stretches", [(), (LIVE,), (MINUTES,), (SeriesSource(0, EVERY_STEP, "durable"),)]
 )
-def test_what_one_store_tells_in_full_needs_no_words(stretches: tuple[SeriesSource, ...]) -> None:
+def test_what_one_store_reports_in_full_needs_no_words(
+    stretches: tuple[SeriesSource, ...],
+) -> None:
     assert reach_of(stretches) == {}
     drawn = Chart("ratio", stretches=stretches).as_json()
     assert "reach" not in drawn
@@ -40,17 +42,19 @@ def test_what_one_store_tells_in_full_needs_no_words(stretches: tuple[SeriesSour
         ((AWAY,), "nothing: it does not answer"),
     ],
 )
-def test_parts_are_told_the_newest_first(stretches: tuple[SeriesSource, ...], words: str) -> None:
+def test_parts_are_reported_the_newest_first(
+    stretches: tuple[SeriesSource, ...], words: str
+) -> None:
     assert reach_in_words(reach_of(stretches)["reach"]) == words
 
 
-def test_a_table_says_so_too() -> None:
+def test_a_table_states_it_too() -> None:
     drawn = Chart("ratio", stretches=(OLD, MINUTES)).as_json()
 
     assert table_of(drawn).reach.startswith("1 min · 5 min before")
 
 
-def test_a_heat_map_says_so_too() -> None:
+def test_a_heat_map_states_it_too() -> None:
     heat = Heat(np.zeros(2), ["core 0"], np.zeros((1, 2)), stretches=(OLD,))
 
     assert heat.as_json()["reach"][0]["tier"] == "long term"

@@ -25,7 +25,7 @@ def requiring(run: Run, steady: Node, limping: Node) -> Run:
     return run
 
 
-def test_it_fires_once_and_says_what_was_missing(requiring: Run) -> None:
+def test_it_fires_once_and_states_what_was_missing(requiring: Run) -> None:
     assert [alert.rule for alert in update_preflight_alerts(now=LATER)] == ["preflight"]
     assert update_preflight_alerts(now=LATER + timedelta(seconds=15)) == []
 
@@ -53,7 +53,7 @@ def test_a_run_that_requires_none_raises_nothing(run: Run, steady: Node) -> None
     assert update_preflight_alerts(now=LATER) == []
 
 
-def test_it_is_over_when_nobody_requires_one_any_more(requiring: Run) -> None:
+def test_it_is_over_when_no_one_requires_one_any_more(requiring: Run) -> None:
     update_preflight_alerts(now=LATER)
     requiring.refresh_from_db()
 

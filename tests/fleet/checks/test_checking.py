@@ -31,11 +31,11 @@ def checked(name: str = "export.txt", report: str = "") -> CheckedOperators:
     return check_operators(given(name), given(report) if report else None, most_bytes=MOST)
 
 
-def test_it_says_by_what_it_judged() -> None:
+def test_it_shows_by_what_it_judged() -> None:
     assert checked().basis == {"n_listed": 41, "list_date": "2026-04"}
 
 
-def test_a_report_beside_the_graph_overrides_the_list() -> None:
+def test_a_report_next_to_the_graph_overrides_the_list() -> None:
     found = checked(report="result.json")
 
     states = {each.name: each.state for each in found.judgements}
@@ -54,16 +54,16 @@ def test_a_report_alone_is_its_own_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "report", "field", "said"),
+    ("file", "report", "field", "shown"),
     [
         ("export.txt", "list.txt", "report", "it is a list; give the analyzer's result.json"),
         ("result.json", "result.json", "report", "the file is a report itself"),
     ],
 )
 def test_what_cannot_be_judged_names_its_field(
-    file: str, report: str, field: str, said: str
+    file: str, report: str, field: str, shown: str
 ) -> None:
-    with pytest.raises(FieldError, match=said) as caught:
+    with pytest.raises(FieldError, match=shown) as caught:
         checked(file, report)
 
     assert caught.value.field == field

@@ -27,18 +27,18 @@ def test_all_supported_is_0(tmp_path: Path) -> None:
     file = tmp_path / "ops.txt"
     file.write_text("aten::add\naten::mm\n")
 
-    code, said = run(file)
+    code, shown = run(file)
     assert code == 0
-    assert said.startswith("All 2 operators are supported.")
+    assert shown.startswith("All 2 operators are supported.")
 
 
 def test_some_unsupported_is_1() -> None:
-    code, said = run(DATA / "export.txt")
+    code, shown = run(DATA / "export.txt")
 
     assert code == 1
-    assert said.startswith("2 of 9 operators are unsupported, 2 unknown.")
-    assert "first on line 10: nothing published names it" in said
-    assert "it is no oracle" in said
+    assert shown.startswith("2 of 9 operators are unsupported, 2 unknown.")
+    assert "first on line 10: nothing published names it" in shown
+    assert "it is no oracle" in shown
 
 
 def test_some_unknown_is_1(tmp_path: Path) -> None:
@@ -49,17 +49,17 @@ def test_some_unknown_is_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "shown"),
     [
         ("aten::add\nhow are you\n", "file: line 2: “how are you” is no operator; write one"),
         ("", "file: the file is empty"),
     ],
 )
-def test_bad_input_is_2(tmp_path: Path, text: str, said: str) -> None:
+def test_bad_input_is_2(tmp_path: Path, text: str, shown: str) -> None:
     file = tmp_path / "ops.txt"
     file.write_text(text)
 
-    with pytest.raises(CommandError, match=said) as caught:
+    with pytest.raises(CommandError, match=shown) as caught:
         run(file)
     assert caught.value.returncode == 2
 
@@ -72,9 +72,9 @@ def test_a_file_that_is_not_there_is_2(args: list[object]) -> None:
 
 
 def test_json_holds_every_operator() -> None:
-    code, said = run(DATA / "export.txt", "--report", DATA / "result.json", "--json")
+    code, shown = run(DATA / "export.txt", "--report", DATA / "result.json", "--json")
 
-    answer: dict[str, Any] = json.loads(said)
+    answer: dict[str, Any] = json.loads(shown)
     assert code == 1
     assert (answer["form"], answer["n_operators"], answer["kept"]) == ("fx", 9, None)
     assert sum(answer[f"n_{state}"] for state in ("supported", "unsupported", "unknown")) == 9
@@ -88,10 +88,10 @@ def test_json_holds_every_operator() -> None:
 def test_it_is_kept_with_a_trial() -> None:
     trial = Trial.objects.create(name="move", question="?", created_by="x", created_at=NOON)
 
-    _, said = run(DATA / "list.txt", "--trial", "move", "--by", "lee", "--json")
+    _, shown = run(DATA / "list.txt", "--trial", "move", "--by", "lee", "--json")
     kept = SupportCheck.objects.get()
     assert (kept.trial, kept.by, kept.file) == (trial, "lee", "list.txt")
-    assert json.loads(said)["kept"] == kept.pk
+    assert json.loads(shown)["kept"] == kept.pk
 
 
 @pytest.mark.django_db

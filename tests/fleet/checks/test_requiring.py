@@ -73,7 +73,7 @@ def test_it_must_have_been_of_all_its_nodes(
     assert flagged(requiring) == NO_PREFLIGHT
 
 
-def test_the_newest_counts_and_says_who_did_not_pass(
+def test_the_newest_counts_and_states_who_did_not_pass(
     requiring: Run, done: Callable[..., Preflight]
 ) -> None:
     passed(done, hours_before=3)
@@ -99,7 +99,7 @@ def test_both_nodes_of_a_bad_pair_must_not_come_and_one_may(
     )
 
 
-def test_who_requires_one_now_is_told_at_once(
+def test_who_requires_one_now_is_reported_at_once(
     run: Run, steady: Node, limping: Node, done: Callable[..., Preflight]
 ) -> None:
     set_requirement(run, requires=True)

@@ -59,7 +59,7 @@ def test_stages_fill_the_matrix_one_by_one(asked: Callable[..., Preflight]) -> N
     assert preflight.finished_at == LATER
 
 
-def test_whoever_comes_second_changes_nothing(asked: Callable[..., Preflight]) -> None:
+def test_the_second_writer_changes_nothing(asked: Callable[..., Preflight]) -> None:
     preflight = asked()
     twin = Preflight.objects.get(pk=preflight.pk)
 

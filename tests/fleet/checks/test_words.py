@@ -18,7 +18,7 @@ def test_every_kind_of_trouble_has_its_words(kind: str) -> None:
     assert (kind in WRITERS) != (kind in PAIRS)
 
 
-def test_a_pair_is_told_from_either_side() -> None:
+def test_a_pair_is_distinguished_from_either_side() -> None:
     pair = PreflightFinding("pair_slow", "a", "b", metric="p50_s", value=6e-5, usual=2e-5)
 
     assert reason(pair, of="a").startswith("slow with b only: median latency")
@@ -33,7 +33,7 @@ def test_long_lists_are_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "said"),
+    ("counts", "shown"),
     [
         ((47, 3, 9), "3 of 47 operators are unsupported, 9 unknown."),
         ((47, 1, 0), "1 of 47 operators is unsupported, none unknown."),
@@ -43,8 +43,8 @@ def test_long_lists_are_cut() -> None:
         ((1, 0, 0), "The only operator is supported."),
     ],
 )
-def test_what_stands_comes_first(counts: tuple[int, int, int], said: str) -> None:
-    assert headline(*counts) == said
+def test_what_stands_comes_first(counts: tuple[int, int, int], shown: str) -> None:
+    assert headline(*counts) == shown
 
 
 def test_the_compiler_refuses_a_listed_operator() -> None:
@@ -77,7 +77,7 @@ def test_every_operator_that_is_not_supported_has_something_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "shown"),
     [
         ("aten::cumsum", "compile a model of one layer"),
         ("hlo::while", "neuronx-cc list-operators"),
@@ -85,15 +85,15 @@ def test_every_operator_that_is_not_supported_has_something_to_do() -> None:
         ("rl::advantage", "NKI"),
     ],
 )
-def test_an_unknown_operator_says_how_to_find_out(name: str, said: str) -> None:
+def test_an_unknown_operator_states_how_to_find_out(name: str, shown: str) -> None:
     judgement = OperatorJudgement(name, name, 1, 1, SupportState.UNKNOWN, Basis.NONE)
 
-    assert said in remedy(judgement)
+    assert shown in remedy(judgement)
 
 
-def test_the_list_is_no_oracle_and_says_so() -> None:
-    said = basis_sentence(41, "2026-04", has_report=False)
+def test_the_list_is_no_oracle_and_states_it() -> None:
+    shown = basis_sentence(41, "2026-04", has_report=False)
 
-    assert "41 operators" in said
-    assert "no oracle" in said
+    assert "41 operators" in shown
+    assert "no oracle" in shown
     assert "overrides" in basis_sentence(41, "2026-04", has_report=True)

@@ -53,14 +53,14 @@ def test_each_budget_has_an_alert_of_its_own(run: Run, hot: HotStore) -> None:
 
     update_cost_alerts(hot, now=at(1))
 
-    told = Alert.objects.order_by("subject")
-    assert [(each.rule, each.run_id) for each in told] == [
+    reported = Alert.objects.order_by("subject")
+    assert [(each.rule, each.run_id) for each in reported] == [
         ("budget_overrun", None),
         ("budget_overrun", run.pk),
     ]
 
 
-def test_a_budget_that_is_withdrawn_or_over_wakes_nobody(run: Run, hot: HotStore) -> None:
+def test_a_budget_that_is_withdrawn_or_over_wakes_no_one(run: Run, hot: HotStore) -> None:
     budget(1000, days=0.01)
     gone = budget(1000)
     Budget.objects.filter(pk=gone.pk).update(ended_at=NOON, ended_by="lea")

@@ -179,7 +179,7 @@ def test_a_resolved_alert_is_measured_up_to_its_end_and_no_more(
     assert alert.cost == first
 
 
-def test_a_loss_says_how_it_was_found(slowed: HotStore, make: Make) -> None:
+def test_a_loss_states_how_it_was_found(slowed: HotStore, make: Make) -> None:
     alert = make()
     update_alert_costs(slowed, now=END)
     alert.refresh_from_db()
@@ -224,7 +224,7 @@ def test_what_another_alert_slowed_before_is_not_this_one_s_doing(
     assert cost.usual_s == SLOW_S
 
 
-def test_a_loss_says_that_another_alert_s_is_in_it(slowed: HotStore, make: Make) -> None:
+def test_a_loss_states_that_another_alert_s_is_in_it(slowed: HotStore, make: Make) -> None:
     alert, _ = make(), make(rule="node_silent", subject="node:limping")
     update_alert_costs(slowed, now=END)
     alert.refresh_from_db()

@@ -29,7 +29,7 @@ def train(hot: HotStore, first: int, n: int, since_s: float, **phases: float) ->
     hot.append_steps(replace(done, ended_at_s=done.ended_at_s + each_s * np.arange(n)))
 
 
-def told(hot: HotStore, run: Run, seconds: float) -> dict[str, float]:
+def spent_seconds(hot: HotStore, run: Run, seconds: float) -> dict[str, float]:
     """Return the sorts that are anything, in seconds."""
     run.refresh_from_db()
     found = account(hot, run, now=at(seconds)).seconds
@@ -68,7 +68,7 @@ def test_what_was_added_up_survives_the_loss_of_the_steps(run: Run, hot: HotStor
     keep(hot, run, now=at(660))
     hot._redis.flushdb()
 
-    assert told(hot, run, 660) == {"training": 600, "idle": 60}
+    assert spent_seconds(hot, run, 660) == {"training": 600, "idle": 60}
 
 
 def test_steps_trained_again_after_a_restart_stand_apart(run: Run, hot: HotStore) -> None:
@@ -81,7 +81,7 @@ def test_steps_trained_again_after_a_restart_stand_apart(run: Run, hot: HotStore
     run.refresh_from_db()
     keep(hot, run, now=at(500))
 
-    assert told(hot, run, 400) == {"training": 270, "repeated": 40, "idle": 90}
+    assert spent_seconds(hot, run, 400) == {"training": 270, "repeated": 40, "idle": 90}
     assert (
         account(hot, run, now=at(400)).repeated_tokens
         == 40 * account(hot, run, now=at(400)).settled_tokens / 270
@@ -104,7 +104,7 @@ def test_compiling_is_known_by_events_and_by_alerts(run: Run, hot: HotStore) -> 
         resolved_at=at(142),
     )
 
-    assert told(hot, run, 160) == {
+    assert spent_seconds(hot, run, 160) == {
         "training": 20,
         "compiling": 110,
         "warming_up": 20,
@@ -115,12 +115,12 @@ def test_compiling_is_known_by_events_and_by_alerts(run: Run, hot: HotStore) -> 
 def test_a_reporting_job_compiles_until_its_first_step(run: Run, hot: HotStore) -> None:
     Run.objects.update(session="a", phase="compiling")
 
-    assert told(hot, run, 50) == {"compiling": 50}
+    assert spent_seconds(hot, run, 50) == {"compiling": 50}
     train(hot, 1, 10, 50, compute_s=1.0)
-    assert told(hot, run, 60) == {"compiling": 50, "training": 10}
+    assert spent_seconds(hot, run, 60) == {"compiling": 50, "training": 10}
 
 
-def test_without_a_price_only_time_is_told(run: Run, hot: HotStore) -> None:
+def test_without_a_price_only_time_is_reported(run: Run, hot: HotStore) -> None:
     Run.objects.update(usd_per_node_hour=0.0)
     run.refresh_from_db()
     train(hot, 1, 10, 0, compute_s=1.0)
@@ -162,5 +162,5 @@ def test_all_runs_are_added_up_and_old_ones_once(run: Run, hot: HotStore) -> Non
     run.save()
 
     assert update_spending(hot, now=at(10_000)) == 0
-    assert told(hot, run, 10_000) == {"training": 250, "idle": 10}
+    assert spent_seconds(hot, run, 10_000) == {"training": 250, "idle": 10}
     assert Run.objects.get().spending is not None

@@ -33,10 +33,10 @@ def imported(*files: Path, run: str = "logged", **options: Any) -> dict[str, Any
 
 
 def refused(*files: Path, run: str = "logged", **options: Any) -> str:
-    with pytest.raises(CommandError) as told:
+    with pytest.raises(CommandError) as reported:
         imported(*files, run=run, **options)
-    assert told.value.returncode == 2
-    return str(told.value)
+    assert reported.value.returncode == 2
+    return str(reported.value)
 
 
 def n_stored(run: str = "logged") -> int:

@@ -68,7 +68,7 @@ def test_a_machine_may_take_over_the_name_of_one_that_is_gone(
     assert Node.objects.get().instance_id == "i-9"
 
 
-def test_a_report_without_hardware_is_read_by_what_the_node_said_before(
+def test_a_report_without_hardware_is_read_by_what_the_node_reported_before(
     arrivals: NodeIngest,
 ) -> None:
     bare = report("trn1.2xlarge")

@@ -98,8 +98,8 @@ def test_the_same_bytes_are_stored(post: Post, hot: HotStore, sample: str) -> No
     assert one.pop("instance_info")["instance_id"] == "apart"
     assert other.pop("instance_info")["instance_id"] == "together"
     assert one == other
-    told = read_sidecars(hot, "agent", ["apart", "together"])
-    assert told["apart"] == told["together"]
+    reported = read_sidecars(hot, "agent", ["apart", "together"])
+    assert reported["apart"] == reported["together"]
 
 
 @settings(
@@ -150,18 +150,18 @@ def test_reports_without_a_place_to_read_them_quickly_are_taken_all_the_same(pos
     del document["neuron_hardware_info"]
     now = time.time()
 
-    told = post(together([compact(document)] * 2, [now - 1, now])).json()
+    reported = post(together([compact(document)] * 2, [now - 1, now])).json()
 
-    assert told["accepted"] == 2
+    assert reported["accepted"] == 2
 
 
 @pytest.mark.django_db
 def test_more_reports_than_anybody_has_are_refused() -> None:
-    said = json.loads(together(lines("trn1.2xlarge")[:2], [1.0, 2.0]))
-    said["columns"] |= {"seq": [*range(1000)], "at": [1.0] * 1000, "varies": [], "more": ""}
+    shown = json.loads(together(lines("trn1.2xlarge")[:2], [1.0, 2.0]))
+    shown["columns"] |= {"seq": [*range(1000)], "at": [1.0] * 1000, "varies": [], "more": ""}
     arrivals = NodeIngest(keep_s=900)
 
-    delivery = arrivals.deliver([compact(said)] * 11, node="real", arrived_s=1.0)
+    delivery = arrivals.deliver([compact(shown)] * 11, node="real", arrived_s=1.0)
 
     assert delivery.n_refused == 1
     assert delivery.refused[0].field == "columns.seq"

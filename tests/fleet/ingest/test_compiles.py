@@ -15,12 +15,12 @@ def now_s() -> float:
     return float(int(time.time()) // 10 * 10)
 
 
-def compiled(module: str, *, at: float, worker: str = NODES[0], **said: Any) -> bytes:
+def compiled(module: str, *, at: float, worker: str = NODES[0], **shown: Any) -> bytes:
     usual: dict[str, Any] = {"outcome": "miss", "seconds": 30.0}
-    return line("compile", worker=worker, module=module, at=at, **usual | said)
+    return line("compile", worker=worker, module=module, at=at, **usual | shown)
 
 
-def test_a_compile_comes_with_all_it_says(deliver: Deliver, now_s: float) -> None:
+def test_a_compile_comes_with_all_it_states(deliver: Deliver, now_s: float) -> None:
     event = compiled(
         "MODULE_1+a", at=now_s - 40, flags="-O1", compiler="2.21", cache="/fsx/c", shape="8x128"
     )
@@ -53,7 +53,7 @@ def test_once_the_job_trains_a_new_graph_is_unannounced(
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("shown", "field"),
     [
         ({"outcome": "maybe"}, "outcome"),
         ({"seconds": -1}, "seconds"),
@@ -63,18 +63,18 @@ def test_once_the_job_trains_a_new_graph_is_unannounced(
     ],
 )
 def test_what_cannot_be_is_refused_by_its_field(
-    deliver: Deliver, now_s: float, said: dict[str, Any], field: str
+    deliver: Deliver, now_s: float, shown: dict[str, Any], field: str
 ) -> None:
     usual: dict[str, Any] = {"module": "MODULE_1+a", "at": now_s}
-    outcome = deliver(compiled(**usual | said), at_s=now_s)
+    outcome = deliver(compiled(**usual | shown), at_s=now_s)
 
     assert [refused.field for refused in outcome.refused] == [field]
     assert not CompileEvent.objects.exists()
 
 
-def test_what_a_run_says_of_its_toolchain_is_kept(deliver: Deliver, now_s: float) -> None:
-    said = {"compiler_flags": "-O2", "compiler_version": "2.21", "sdk_version": "2.26.1"}
-    deliver(line("run", **ABOUT | said), at_s=now_s)
+def test_what_a_run_states_of_its_toolchain_is_kept(deliver: Deliver, now_s: float) -> None:
+    shown = {"compiler_flags": "-O2", "compiler_version": "2.21", "sdk_version": "2.26.1"}
+    deliver(line("run", **ABOUT | shown), at_s=now_s)
     run = Run.objects.get()
 
     assert (run.compiler_flags, run.compiler_version, run.sdk_version) == ("-O2", "2.21", "2.26.1")

@@ -23,8 +23,8 @@ def run_now() -> Run:
     return Run.objects.get(name="real")
 
 
-def beat(node: str, kind: str = "beat", **said: Any) -> bytes:
-    return line(kind, worker=node, n_workers=len(NODES), **said)
+def beat(node: str, kind: str = "beat", **shown: Any) -> bytes:
+    return line(kind, worker=node, n_workers=len(NODES), **shown)
 
 
 def test_it_compiles_until_its_first_step_is_over(

@@ -39,7 +39,7 @@ KEYS = [
 ]
 
 
-def test_it_tells_what_it_found(file: Path) -> None:
+def test_it_shows_what_it_found(file: Path) -> None:
     found = imported(file, seq_len=4096, global_batch=512)
 
     assert list(found) == KEYS
@@ -80,7 +80,7 @@ def test_a_log_knows_no_split_so_that_the_share_is_absent(file: Path) -> None:
         assert all(math.isnan(value) for value in absent)
 
 
-def test_what_nobody_says_stays_unsaid(file: Path) -> None:
+def test_what_no_one_states_stays_unsaid(file: Path) -> None:
     found = imported(file)
     run = Run.objects.get(name="logged")
 
@@ -99,11 +99,11 @@ def test_with_hardware_named_the_list_price_follows(file: Path) -> None:
 
 
 def test_a_name_that_the_catalog_lacks_is_a_warning(file: Path) -> None:
-    said = StringIO()
-    imported(file, instance="trn9.huge", model="mine", nodes=2, stderr=said)
+    shown = StringIO()
+    imported(file, instance="trn9.huge", model="mine", nodes=2, stderr=shown)
 
-    assert "trn9.huge is not in the catalog; cost is unknown" in said.getvalue()
-    assert "mine is not in the catalog; MFU is unknown" in said.getvalue()
+    assert "trn9.huge is not in the catalog; cost is unknown" in shown.getvalue()
+    assert "mine is not in the catalog; MFU is unknown" in shown.getvalue()
 
 
 def test_compiles_are_kept_with_who_and_when(file: Path) -> None:
@@ -125,7 +125,7 @@ def test_broken_hardware_is_annotated_on_run_and_node(file: Path, steady: Node) 
     )
 
 
-def test_repeating_it_doubles_nothing_and_keeps_what_people_said(file: Path) -> None:
+def test_repeating_it_doubles_nothing_and_keeps_what_people_reported(file: Path) -> None:
     imported(file)
     run = Run.objects.get(name="logged")
     Annotation.objects.create(run=run, at=run.started_at, kind="note", text="mine", by="alice")
@@ -169,7 +169,7 @@ def test_gzipped_files_and_several_are_one_run(write: Write, tmp_path: Path) -> 
     assert imported(plain, packed)["steps"] == 3
 
 
-def test_in_words_it_says_what_was_skipped_and_where(file: Path) -> None:
+def test_in_words_it_states_what_was_skipped_and_where(file: Path) -> None:
     out = StringIO()
     call_command("import_log", str(file), run="logged", stdout=out, stderr=StringIO())
 

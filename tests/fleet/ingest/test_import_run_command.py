@@ -37,7 +37,7 @@ def imported(*files: str, **options: Any) -> dict[str, Any]:
     return found
 
 
-def test_it_tells_what_it_found_and_keeps_a_finished_run(table: Path) -> None:
+def test_it_shows_what_it_found_and_keeps_a_finished_run(table: Path) -> None:
     found = imported(str(table), optimizer="AdamW", tokens_per_epoch=10**9, precision="bf16")
     run = Run.objects.get(name="elsewhere")
 

@@ -87,9 +87,9 @@ def test_nothing_is_half_stored(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_log_is_not_laid_over_what_a_job_reported(file: Path, run: Run) -> None:
     Run.objects.filter(pk=run.pk).update(heard_at=NOON)
 
-    said = refused(file, run=run.name)
+    shown = refused(file, run=run.name)
 
-    assert said == (
+    assert shown == (
         f"--run: {run.name} reports its own steps, which have more detail than its log; "
         "import the log as another run"
     )

@@ -48,10 +48,10 @@ def is_after(one: Sent) -> bool:
 
 def line(second: int, at_s: float) -> bytes:
     """Return what a node reports of one second: which one it is, as its vCPUs' use."""
-    said = report("trn1.2xlarge")
-    said["system_data"]["vcpu_usage"]["average_usage"] = {"user": second + 1}
+    shown = report("trn1.2xlarge")
+    shown["system_data"]["vcpu_usage"]["average_usage"] = {"user": second + 1}
     numbers = {"seq": second + 1, "stream": "0123456789abcdef"}
-    return json.dumps({"at": at_s, "report": said} | numbers).encode()
+    return json.dumps({"at": at_s, "report": shown} | numbers).encode()
 
 
 def seconds_of(hot: HotStore, node: str, epoch_s: int) -> dict[int, int]:

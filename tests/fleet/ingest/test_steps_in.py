@@ -13,7 +13,7 @@ from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
 from telemetry.store.hot import HotStore
 from tests.fleet.api.jobs import ABOUT, NODES, step, whole_step
-from tests.fleet.api.jobs import line as said
+from tests.fleet.api.jobs import line as shown
 from tests.fleet.ingest.conftest import Deliver, Follow
 
 
@@ -42,7 +42,7 @@ def test_a_worker_that_never_reports_is_waited_for_and_then_unknown(
     np.testing.assert_allclose(batch.phases["wait_s"][1], [0, 0, 0, np.nan])
 
 
-def test_where_nobody_says_how_many_they_are_a_step_gathers_for_a_moment(
+def test_where_no_one_states_how_many_they_are_a_step_gathers_for_a_moment(
     deliver: Deliver, follow: Follow, hot: HotStore, now_s: float
 ) -> None:
     for node in NODES[:2]:
@@ -102,7 +102,7 @@ def test_without_a_launchers_number_a_worker_that_comes_again_starts_anew(
     assert list(stored(hot, now_s).step) == [1, 2, 3, 4]
 
 
-def test_should_redis_forget_a_run_its_row_says_where_it_stood(
+def test_should_redis_forget_a_run_its_row_states_where_it_stood(
     deliver: Deliver, follow: Follow, hot: HotStore, now_s: float
 ) -> None:
     for number in (1, 2, 3):
@@ -142,30 +142,30 @@ def test_a_worker_that_comes_late_completes_its_step(
     assert hot.totals().tokens["real"] == 100
 
 
-def test_a_run_says_its_optimizer_its_epoch_and_its_loss(
+def test_a_run_states_its_optimizer_its_epoch_and_its_loss(
     deliver: Deliver, hot: HotStore, now_s: float
 ) -> None:
-    deliver(said("run", **ABOUT, optimizer="AdamW", tokens_per_epoch=10**9), at_s=now_s)
+    deliver(shown("run", **ABOUT, optimizer="AdamW", tokens_per_epoch=10**9), at_s=now_s)
     deliver(*whole_step(1, ended_at=now_s, loss=2.5), at_s=now_s)
     deliver(*whole_step(2, ended_at=now_s + 1), at_s=now_s + 1)
-    deliver(said("run", **ABOUT), at_s=now_s + 1)
+    deliver(shown("run", **ABOUT), at_s=now_s + 1)
     run = Run.objects.get(name="real")
 
     assert (run.optimizer, run.tokens_per_epoch) == ("AdamW", 10**9)
     np.testing.assert_array_equal(stored(hot, now_s).loss, [2.5, np.nan])
 
 
-def test_a_run_says_that_it_requires_a_preflight_and_takes_it_back(
+def test_a_run_states_that_it_requires_a_preflight_and_takes_it_back(
     deliver: Deliver, now_s: float
 ) -> None:
-    deliver(said("run", **ABOUT, requires_preflight=True), at_s=now_s)
+    deliver(shown("run", **ABOUT, requires_preflight=True), at_s=now_s)
     deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
-    deliver(said("run", **ABOUT), at_s=now_s)
+    deliver(shown("run", **ABOUT), at_s=now_s)
     update_preflight_doubts()
     flagged = Run.objects.get(name="real")
     assert (flagged.requires_preflight, flagged.preflight_doubt) == (True, NO_PREFLIGHT)
 
-    deliver(said("run", **ABOUT, requires_preflight=False), at_s=now_s)
+    deliver(shown("run", **ABOUT, requires_preflight=False), at_s=now_s)
     update_preflight_doubts()
     spared = Run.objects.get(name="real")
     assert (spared.requires_preflight, spared.preflight_doubt) == (False, "")
@@ -185,7 +185,7 @@ def test_a_traced_step_is_split_and_its_trace_is_known(
         trace = {"executing_s": 1.9, "barrier_s": wait_s, "collective_trace_s": 0.2}
         deliver(step(1, node, ended_at=now_s, step_s=2.0, collective_s=None, **trace), at_s=now_s)
         deliver(
-            said("beat", worker=node, n_workers=4, runtime_trace="libnrt is too old"), at_s=now_s
+            shown("beat", worker=node, n_workers=4, runtime_trace="libnrt is too old"), at_s=now_s
         )
     batch = stored(hot, now_s)
     state = state_of(hot, "real")

@@ -126,10 +126,10 @@ def test_hours_late_is_history_and_not_lost(post: Post, hot: HotStore) -> None:
 def test_older_than_history_is_late(post: Post, hot: HotStore) -> None:
     now = time.time()
 
-    told = post(numbered([now - 40 * DAY_S, now]), **sent_at(now)).json()
+    stated = post(numbered([now - 40 * DAY_S, now]), **sent_at(now)).json()
 
-    assert (told["accepted"], told["late"]) == (1, 1)
-    assert "2592000 s are kept" in told["refused"][0]["reason"]
+    assert (stated["accepted"], stated["late"]) == (1, 1)
+    assert "2592000 s are kept" in stated["refused"][0]["reason"]
 
 
 def test_a_minute_that_came_in_two_parts_is_whole(post: Post, hot: HotStore) -> None:

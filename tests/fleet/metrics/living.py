@@ -154,13 +154,15 @@ def all_answers(question: Question, asked: set[str], rare: set[str]) -> dict[str
     deadline = time.monotonic() + PATIENCE_S
     answers: dict[str, Any] = {}
     while time.monotonic() < deadline:
-        answers |= {expr: query(question, expr) for expr in asked if not told(answers.get(expr))}
-        if all(told(answers[expr]) for expr in asked - rare):
+        answers |= {
+            expr: query(question, expr) for expr in asked if not has_result(answers.get(expr))
+        }
+        if all(has_result(answers[expr]) for expr in asked - rare):
             break
         time.sleep(1)
     return answers
 
 
-def told(answer: Any) -> bool:
+def has_result(answer: Any) -> bool:
     """Tell whether there is an answer, and something in it."""
     return isinstance(answer, list) and bool(answer)

@@ -42,12 +42,12 @@ def silences() -> list[Story]:
     ups = {f'{UP}{{node="{n}"}}': always(1) for n in FOUR}
     n0, spare = f'{UP}{{node="n0"}}', f'{UP}{{node="spare"}}'
     among = {**ups, n0: AWAY, **nodes(*FOUR)}
-    beside = {**ups, spare: AWAY, **nodes(*FOUR), **nodes("spare", run="")}
+    next_to = {**ups, spare: AWAY, **nodes(*FOUR), **nodes("spare", run="")}
     all_gone = {n0: AWAY, f'{UP}{{node="n1"}}': ((1, 4), (0, 6), (1, 10)), **nodes("n0", "n1")}
     return [
         Story("node_silent", UP, among, (4, 14), (6, 9), N0 | LLAMA),
         Story("node_silent", UP, {n0: AWAY, **nodes("n0")}, (4, 14), (6, 9), N0 | LLAMA),
-        Story("node_silent", UP, beside, (4, 14), (6, 9), {"node": "spare"}, "warn"),
+        Story("node_silent", UP, next_to, (4, 14), (6, 9), {"node": "spare"}, "warn"),
         Story("monitoring_blind", UP, all_gone, (4.5, 14), (6, 9)),
         Story("node_silent", UP, all_gone, (8, 9), (), N0 | LLAMA),
     ]

@@ -52,11 +52,11 @@ def step_slow() -> Story:
         ),
         **nodes(*FOUR),
     }
-    told = "trnwatch_run_step_seconds"
-    return Story("step_slow", told, series, (19, 39, 44, 59), (46, 54), LLAMA, "warn")
+    about = "trnwatch_run_step_seconds"
+    return Story("step_slow", about, series, (19, 39, 44, 59), (46, 54), LLAMA, "warn")
 
 
-def told_by_trnwatch(rule: str, severity: str) -> Story:
+def from_trnwatch(rule: str, severity: str) -> Story:
     """It fires while trnwatch says so: only it can judge."""
     series = f'trnwatch_alerts_firing{{rule="{rule}", severity="{severity}"}}'
     course = ((0, 5), (1, 5), (0, 5))
@@ -137,16 +137,16 @@ def budget_overrun() -> Story:
         f"trnwatch_budget_forecast_usd{of}": tuple((1000 * r, minutes) for r, minutes in ratios),
     }
     labels = {"budget": "4", "team": "LLM"}
-    told = "trnwatch_budget_forecast"
-    return Story("budget_overrun", told, series, (4, 19, 24), (6, 9, 14), labels, "warn")
+    about = "trnwatch_budget_forecast"
+    return Story("budget_overrun", about, series, (4, 19, 24), (6, 9, 14), labels, "warn")
 
 
 STORIES = [
     allreduce_share(),
     step_slow(),
-    told_by_trnwatch("input_stall", "page"),
-    told_by_trnwatch("checkpoint_slow", "warn"),
-    told_by_trnwatch("preflight", "warn"),
+    from_trnwatch("input_stall", "page"),
+    from_trnwatch("checkpoint_slow", "warn"),
+    from_trnwatch("preflight", "warn"),
     *costs(),
     budget_overrun(),
     *hangs(),

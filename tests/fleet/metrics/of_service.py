@@ -16,14 +16,14 @@ Minutes = tuple[float, ...]
 
 def of(
     alert: str,
-    told: str,
+    reported: str,
     series: Mapping[str, Course | str],
     quiet: Minutes,
     fires: Minutes,
     **labels: str,
 ) -> Story:
     """Return a story with the severity that its alert has."""
-    return Story(alert, told, series, quiet, fires, labels, SERVICE_ALERTS[alert].severity)
+    return Story(alert, reported, series, quiet, fires, labels, SERVICE_ALERTS[alert].severity)
 
 
 def level(alert: str, series: str, limit: float, more: float, **labels: str) -> Story:

@@ -29,7 +29,7 @@ class Story:
     """
 
     alert: str
-    told: str
+    series_of: str
     series: Mapping[str, Course | str]
     quiet: tuple[float, ...]
     fires: tuple[float, ...]
@@ -80,20 +80,20 @@ def worlds(stories: Iterable[Story]) -> list[list[Story]]:
     return found
 
 
-def told(world: Sequence[Story]) -> dict[str, Any]:
+def series_of(world: Sequence[Story]) -> dict[str, Any]:
     """Return the stories of a world as one test of promtool."""
     series = {name: course for story in world for name, course in story.series.items()}
     return _test(series, [question for story in world for question in story.expected])
 
 
-def untold(world: Sequence[Story]) -> dict[str, Any]:
+def without_series(world: Sequence[Story]) -> dict[str, Any]:
     """Return the same world without what the stories are about: nothing may be said of it."""
-    about = [story.told for story in world]
+    about = [story.series_of for story in world]
     series = {
         name: course
         for story in world
         for name, course in story.series.items()
-        if not any(told in name for told in about)
+        if not any(series_of in name for series_of in about)
     }
     return _test(series, [question for story in world for question in story.never])
 
@@ -136,11 +136,11 @@ def always(value: float, minutes: float = 120) -> Course:
 def nodes(*names: str, run: str = "llama", source: str = "simulated") -> dict[str, Course]:
     """Return nodes that belong to a run, and that run training."""
     kind = f'instance_type="trn2.48xlarge", source="{source}"'
-    told = {
+    series_of = {
         f'trnwatch_node_info{{node="{name}", run="{run}", {kind}}}': always(1) for name in names
     }
     info = f'trnwatch_run_info{{run="{run}", phase="training", team="LLM"}}'
-    return told | ({info: always(1)} if run else {})
+    return series_of | ({info: always(1)} if run else {})
 
 
 def parts(metric: str, label: str, usual: float, n_parts: int, *names: str) -> dict[str, Course]:

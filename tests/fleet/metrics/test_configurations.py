@@ -80,17 +80,17 @@ def test_amtool_accepts_the_configuration_of_alertmanager() -> None:
 
 
 @pytest.mark.parametrize("path", PROVISIONING, ids=lambda path: path.parent.name)
-def test_grafana_is_told_where_things_are(path: Path) -> None:
-    told = read(path)
+def test_grafana_is_given_addresses(path: Path) -> None:
+    reported = read(path)
 
-    assert told["apiVersion"] == 1
-    for source in told.get("datasources", ()):
+    assert reported["apiVersion"] == 1
+    for source in reported.get("datasources", ()):
         assert source["type"] == "prometheus"
         assert {"name", "uid", "url", "access"} <= set(source)
-    for provider in told.get("providers", ()):
+    for provider in reported.get("providers", ()):
         assert provider["type"] == "file"
         assert provider["options"]["path"].startswith("/")
-    assert bool(told.get("datasources")) != bool(told.get("providers"))
+    assert bool(reported.get("datasources")) != bool(reported.get("providers"))
 
 
 def test_there_is_something_to_provision() -> None:

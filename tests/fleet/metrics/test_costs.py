@@ -26,7 +26,7 @@ SPECS = [each for each in vars(collectors).values() if isinstance(each, Spec)]
 DAY = timedelta(days=1)
 
 
-def said(families: Iterable[Metric], spec: Spec) -> dict[tuple[str, ...], float]:
+def values_of(families: Iterable[Metric], spec: Spec) -> dict[tuple[str, ...], float]:
     """Return the series of one family by their labels."""
     (family,) = [each for each in families if each.name == spec.family_name]
     return {tuple(sample.labels.values()): sample.value for sample in family.samples}
@@ -41,36 +41,40 @@ def training(run: Run, steady: Node, limping: Node, hot: HotStore) -> Run:
     return run
 
 
-def told(hot: HotStore) -> list[Metric]:
+def run_families(hot: HotStore) -> list[Metric]:
     now = just_now()
     return cost_families(runs_now(hot, Run.objects.all(), now_s=now.timestamp()))
 
 
-def test_what_tokens_take_is_told_beside_what_they_should(hot: HotStore, training: Run) -> None:
-    families = told(hot)
+def test_what_tokens_take_is_reported_next_to_what_they_should(
+    hot: HotStore, training: Run
+) -> None:
+    families = run_families(hot)
 
     # Four nodes, two seconds, 1,024 sequences of 4,096 tokens.
-    taken = said(families, collectors.NODE_SECONDS)["llama",]
+    taken = values_of(families, collectors.NODE_SECONDS)["llama",]
     assert taken == pytest.approx(4 * 2 / (1024 * 4096) * 1e6)
-    expected = said(families, collectors.EXPECTED)
+    expected = values_of(families, collectors.EXPECTED)
     assert set(expected) == {("llama", "estimate")}
-    assert said(families, collectors.PER_HOUR) == {("llama",): 86.0}
+    assert values_of(families, collectors.PER_HOUR) == {("llama",): 86.0}
 
 
-def test_a_model_that_nobody_knows_is_held_to_its_own_hours(hot: HotStore, training: Run) -> None:
+def test_a_model_that_no_one_knows_is_held_to_its_own_hours(hot: HotStore, training: Run) -> None:
     tokens = float(training.global_batch * training.seq_len)
     own = {"tokens": tokens, "n_active": 2.0, "since_s": 0.0, "cost": 1.5e-6}
     Run.objects.update(model="our-own", spending={"own": own})
 
-    assert said(told(hot), collectors.EXPECTED) == {("llama", "own"): pytest.approx(1.5)}
+    assert values_of(run_families(hot), collectors.EXPECTED) == {
+        ("llama", "own"): pytest.approx(1.5)
+    }
     Run.objects.update(spending={"own": own | {"tokens": 2 * tokens}})
-    assert said(told(hot), collectors.EXPECTED) == {}
+    assert values_of(run_families(hot), collectors.EXPECTED) == {}
 
 
-def test_what_nobody_knows_is_not_told(hot: HotStore, run: Run) -> None:
+def test_what_no_one_knows_is_not_reported(hot: HotStore, run: Run) -> None:
     Run.objects.update(usd_per_node_hour=0.0)
 
-    families = told(hot)
+    families = run_families(hot)
 
     assert [list(family.samples) for family in families] == [[], [], []]
 
@@ -78,10 +82,10 @@ def test_what_nobody_knows_is_not_told(hot: HotStore, run: Run) -> None:
 def test_of_a_run_that_is_over_nothing_goes_on(hot: HotStore, training: Run) -> None:
     Run.objects.update(finished_at=just_now())
 
-    assert said(told(hot), collectors.PER_HOUR) == {}
+    assert values_of(run_families(hot), collectors.PER_HOUR) == {}
 
 
-def test_budgets_of_now_are_told_with_their_forecast(run: Run) -> None:
+def test_budgets_of_now_are_reported_with_their_forecast(run: Run) -> None:
     now = just_now()
     Run.objects.update(started_at=now - timedelta(hours=2))
     for usd, begins, ends in ((1000, -DAY, DAY), (2000, DAY, 2 * DAY), (3000, -2 * DAY, -DAY)):
@@ -96,21 +100,21 @@ def test_budgets_of_now_are_told_with_their_forecast(run: Run) -> None:
 
     team = (str(Budget.objects.get(usd=1000).pk), "LLM", "")
     runs = (str(mine.pk), "", "llama")
-    assert said(families, collectors.BUDGET) == {team: 1000.0, runs: 10.0}
-    assert said(families, collectors.SPENT)[team] == pytest.approx(172, rel=1e-3)
-    assert said(families, collectors.FORECAST)[runs] == pytest.approx(26 * 86, rel=1e-3)
-    assert said(families, collectors.BURN)[team] == 86.0
-    assert said(families, collectors.ENDS)[team] == pytest.approx((now + DAY).timestamp())
+    assert values_of(families, collectors.BUDGET) == {team: 1000.0, runs: 10.0}
+    assert values_of(families, collectors.SPENT)[team] == pytest.approx(172, rel=1e-3)
+    assert values_of(families, collectors.FORECAST)[runs] == pytest.approx(26 * 86, rel=1e-3)
+    assert values_of(families, collectors.BURN)[team] == 86.0
+    assert values_of(families, collectors.ENDS)[team] == pytest.approx((now + DAY).timestamp())
 
 
-def test_alerts_are_told_by_run_and_by_those_of_its_nodes(run: Run, limping: Node) -> None:
+def test_alerts_are_reported_by_run_and_by_those_of_its_nodes(run: Run, limping: Node) -> None:
     now = just_now()
     straggling(run, limping, at=now)
     of_node = straggling(run, limping, at=now, rule="core_slow", subject="node:limping")
     Alert.objects.filter(pk=of_node.pk).update(run=None)
     straggling(run, limping, at=now, rule="hang", subject="x", resolved_at=now)
 
-    series = said(AlertCollector().collect(), collectors.RUN_ALERTS)
+    series = values_of(AlertCollector().collect(), collectors.RUN_ALERTS)
 
     assert series == {("llama", "allreduce_share"): 1.0, ("llama", "core_slow"): 1.0}
 

@@ -116,7 +116,7 @@ def test_a_variable_offers_what_there_is(answers: dict[str, Any]) -> None:
 def test_a_panel_that_knows_only_the_names_of_aws_is_filled(
     answers: dict[str, Any], expr: str
 ) -> None:
-    assert living.told(answers[expr]), answers[expr]
+    assert living.has_result(answers[expr]), answers[expr]
 
 
 @pytest.mark.django_db
@@ -141,7 +141,7 @@ def test_every_rule_is_in_good_health(answers: dict[str, Any]) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.prometheus
-def test_a_rule_says_in_full_what_is_wrong(answers: dict[str, Any]) -> None:
+def test_a_rule_states_in_full_what_is_wrong(answers: dict[str, Any]) -> None:
     firing = [
         alert
         for group in answers["rules"]["groups"]
@@ -165,7 +165,7 @@ def test_no_other_dashboard_is_committed() -> None:
 
 
 @pytest.mark.parametrize("name", dashboard_files())
-def test_panels_stand_beside_each_other(name: str) -> None:
+def test_panels_stand_next_to_each_other(name: str) -> None:
     panels = json.loads(dashboard_files()[name])["panels"]
     taken = [
         (x, y)

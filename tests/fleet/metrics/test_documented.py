@@ -25,7 +25,7 @@ NOTIFIED = {name for name, watch in SERVICE_ALERTS.items() if watch.runbook == "
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
-def test_it_says_what_an_alert_of_prometheus_does_not_see(rule: Rule) -> None:
+def test_it_shows_what_an_alert_of_prometheus_does_not_see(rule: Rule) -> None:
     row = re.search(rf"^\| `{rule.name}` \| (.*) \| (.*) \|$", TEXT, re.MULTILINE)
 
     assert row
@@ -52,8 +52,8 @@ def test_it_counts_what_is_recorded() -> None:
     groups = (node_recordings, run_recordings, fleet_recordings, cost_recordings)
     n_nodes, n_runs, n_fleet, n_money = (len(list(each())) for each in groups)
 
-    told = f"{n_nodes} recordings of nodes, {n_runs} of runs and {n_fleet} of the fleet"
-    assert f"{told}, and {n_money} of money" in TEXT
+    reported = f"{n_nodes} recordings of nodes, {n_runs} of runs and {n_fleet} of the fleet"
+    assert f"{reported}, and {n_money} of money" in TEXT
 
 
 def test_rules_and_dashboards_ask_only_for_what_is_exported() -> None:

@@ -26,7 +26,18 @@ from telemetry.store.hot import HotStore
 from tests.parts import steps
 
 DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
-TOLD = (LIMIT, RESOLVE, TOKENS, STEPS, COST, INFO, LAST_STEP, NODE_INFO, FIRING, UNACKNOWLEDGED)
+REPORTED = (
+    LIMIT,
+    RESOLVE,
+    TOKENS,
+    STEPS,
+    COST,
+    INFO,
+    LAST_STEP,
+    NODE_INFO,
+    FIRING,
+    UNACKNOWLEDGED,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +46,7 @@ def reading(settings: Settings) -> None:
     settings.ANONYMOUS_READING = True
 
 
-def test_it_tells_what_a_node_trains(client: Client, steady: Node, hot: HotStore) -> None:
+def test_it_shows_what_a_node_trains(client: Client, steady: Node, hot: HotStore) -> None:
     Node.objects.create(
         name="spare",
         instance_type="trn1.32xlarge",
@@ -58,21 +69,21 @@ def test_it_tells_what_a_node_trains(client: Client, steady: Node, hot: HotStore
     )
 
 
-def test_it_tells_when_the_latest_step_ended(client: Client, run: Run, hot: HotStore) -> None:
+def test_it_reports_when_the_latest_step_ended(client: Client, run: Run, hot: HotStore) -> None:
     now = int(time.time())
     hot.append_steps(steps(n_steps=20, ended_at_s=now - 20, compute_s=0.9))
 
-    told = dict(
+    reported = dict(
         line.split(" ")
         for line in client.get("/metrics").getvalue().decode().splitlines()
         if line.startswith("trnwatch_run_")
     )
 
-    ended_s = float(told['trnwatch_run_last_step_timestamp_seconds{run="llama"}'])
+    ended_s = float(reported['trnwatch_run_last_step_timestamp_seconds{run="llama"}'])
     assert ended_s == pytest.approx(now - 20 + 19 * 0.9, abs=0.5)
-    assert told['trnwatch_run_allreduce_resolve_ratio{run="llama"}'] == "0.22"
+    assert reported['trnwatch_run_allreduce_resolve_ratio{run="llama"}'] == "0.22"
 
 
-@pytest.mark.parametrize("name", [spec.name for spec in (*PACE, *TOLD)])
+@pytest.mark.parametrize("name", [spec.name for spec in (*PACE, *REPORTED)])
 def test_a_series_is_documented(name: str) -> None:
     assert f"\n## {name}\n" in DOCUMENT.read_text()

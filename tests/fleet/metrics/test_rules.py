@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from fleet.metrics.rules import EXAMPLE_URL, SERVICE_ALERTS, rule_file
 from telemetry.detect import RULES
 from tests.fleet.metrics import of_nodes, of_parts, of_runs, of_service
-from tests.fleet.metrics.stories import told, untold, worlds
+from tests.fleet.metrics.stories import series_of, without_series, worlds
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "deploy/prometheus/rules/trnwatch.rules.yml"
@@ -50,14 +50,17 @@ def test_promtool_accepts_it() -> None:
 
 @pytest.mark.prometheus
 def test_every_alert_fires_and_resolves_as_it_should(tmp_path: Path) -> None:
-    assert promtool(tmp_path, [told(world) for world in worlds(STORIES)], every_s=30) == ""
+    assert promtool(tmp_path, [series_of(world) for world in worlds(STORIES)], every_s=30) == ""
 
 
 @pytest.mark.prometheus
-def test_what_nothing_is_heard_of_is_not_told_of(tmp_path: Path) -> None:
+def test_what_nothing_is_heard_of_is_not_reported(tmp_path: Path) -> None:
     heard_of = [story for story in STORIES if story.alert not in BORN_OF_ABSENCE]
 
-    assert promtool(tmp_path, [untold(world) for world in worlds(heard_of)], every_s=120) == ""
+    assert (
+        promtool(tmp_path, [without_series(world) for world in worlds(heard_of)], every_s=120)
+        == ""
+    )
 
 
 def test_there_is_a_story_of_every_alert() -> None:
@@ -68,7 +71,7 @@ def test_there_is_a_story_of_every_alert() -> None:
 
 
 @pytest.mark.parametrize("alert", re.findall(r"- alert: .*?(?=\n +- |\Z)", rule_file(), re.DOTALL))
-def test_an_alert_says_how_bad_it_is_and_where_to_go_from_it(alert: str) -> None:
+def test_an_alert_states_how_bad_it_is_and_where_to_go_from_it(alert: str) -> None:
     assert re.search(r"\n +severity: (page|warn|'?\"?\{\{ \$labels.severity \}\}'?\"?)\n", alert)
     assert re.search(r"\n +rule: \w+\n", alert)
     assert all(f"\n      {key}: " in alert or f" {key}: " in alert for key in ANNOTATIONS)

@@ -55,7 +55,7 @@ def scraped(*faults: dict[str, Any]) -> dict[str, str]:
     }
     (plan,) = scenario_of(table).plans(epoch_s=EPOCH_S)
     (shard,), clock = plan.shards, start_clock(plan)
-    told: dict[str, list[str]] = defaultdict(list)
+    reported: dict[str, list[str]] = defaultdict(list)
     for at_s in range(0, LASTS_S, EVERY_S):
         played = play(plan, shard, clock, EPOCH_S + at_s + 1)
         clock, block = played.clock, list(played.span.blocks())[-1]
@@ -64,8 +64,8 @@ def scraped(*faults: dict[str, Any]) -> dict[str, str]:
             for (row, part), value in np.ndenumerate(block.values[name]):
                 labels = f'node="{block.nodes[row]}", {spec.labels[1]}="{part}"'
                 text = f"{value:.6g}" if np.isfinite(value) else "_"
-                told[f"{spec.name}{{{labels}}}"].append(text)
-    return {name: " ".join(texts) for name, texts in told.items()}
+                reported[f"{spec.name}{{{labels}}}"].append(text)
+    return {name: " ".join(texts) for name, texts in reported.items()}
 
 
 def firing(minute: int, *alerts: str) -> dict[str, Any]:
@@ -79,11 +79,11 @@ def firing(minute: int, *alerts: str) -> dict[str, Any]:
 
 
 @pytest.mark.prometheus
-def test_only_what_is_sick_is_told_of_and_only_once_it_is(tmp_path: Path) -> None:
+def test_only_what_is_sick_is_reported_and_only_once_it_is(tmp_path: Path) -> None:
     series = scraped(sick("slow_core", "llama-01", 5, 0.3), sick("efa_loss", "llama-02", 3, 0.01))
     series |= {name: values(course) for name, course in nodes(*NAMES).items()}
     well = [firing(minute) for minute in (2, 4, 5)]
-    told = firing(
+    reported = firing(
         11,
         '{alertname="core_slow", node="llama-01", core="5"}',
         '{alertname="efa_degraded", node="llama-02", device="3", kind="loss"}',
@@ -91,7 +91,7 @@ def test_only_what_is_sick_is_told_of_and_only_once_it_is(tmp_path: Path) -> Non
     test = {
         "interval": f"{EVERY_S}s",
         "input_series": [{"series": name, "values": text} for name, text in series.items()],
-        "promql_expr_test": [*well, told],
+        "promql_expr_test": [*well, reported],
     }
 
     assert promtool(tmp_path, [test], every_s=30) == ""

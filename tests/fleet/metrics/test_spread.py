@@ -72,9 +72,9 @@ def test_quantiles_are_those_of_the_steps_and_no_counter_falls(
     }
     step_s = np.concatenate([first.step_s, second.step_s])
     for q in (0.5, 0.9, 0.99):
-        (told,) = scraping.values(f"histogram_quantile({q}, {NAME}_bucket)").values()
+        (reported,) = scraping.values(f"histogram_quantile({q}, {NAME}_bucket)").values()
         # Within the bucket that the quantile lies in.
-        assert told == pytest.approx(np.quantile(step_s, q), rel=0.25)
+        assert reported == pytest.approx(np.quantile(step_s, q), rel=0.25)
     assert scraping.values(f"{NAME}_sum") == {(): pytest.approx(step_s.sum(), rel=1e-3)}
     assert len(scraping.ask(f"{NAME}_bucket")) == len(EDGES_S) + 1
 

@@ -95,7 +95,7 @@ class Senders:
         return one
 
     @property
-    def said(self) -> str:
+    def shown(self) -> str:
         return (self.folder / "sender.log").read_text()
 
 

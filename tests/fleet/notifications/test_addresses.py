@@ -68,6 +68,6 @@ def test_the_keeper_of_credentials_is_never_allowed() -> None:
         ("https://example.org/\r\nHost: other", "character|address"),
     ],
 )
-def test_what_is_no_address_is_said(url: str, why: str) -> None:
+def test_what_is_no_address_is_reported(url: str, why: str) -> None:
     with pytest.raises(AddressError, match=why):
         split(url)

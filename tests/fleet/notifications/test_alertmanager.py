@@ -104,16 +104,16 @@ def test_it_receives_groups_holds_and_resolves(
 
 def statuses(stranger: Stranger, alert: int) -> list[str]:
     """Return what people were told of one alert, without saying the same again."""
-    said = [
+    shown = [
         each["status"]
         for post in stranger.posts
         for each in post.json["alerts"]
         if each["labels"]["trnwatch_alert"] == str(alert)
     ]
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(shown))
 
 
-def test_an_alertmanager_that_was_away_is_told_when_it_is_back(
+def test_an_alertmanager_that_was_away_gets_it_when_it_is_back(
     senders: Senders, run: Run, stranger: Stranger, request: pytest.FixtureRequest
 ) -> None:
     made = receiver("manager", "alertmanager", f"http://127.0.0.1:{free_port()}")

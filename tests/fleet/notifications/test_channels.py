@@ -55,7 +55,7 @@ def test_a_webhook_without_a_secret_is_not_signed(message: Message, stranger: St
     assert "trnwatch-signature" not in sent("webhook", message, stranger, secret="").headers
 
 
-def test_a_webhook_tells_all_that_is_known(message: Message, stranger: Stranger) -> None:
+def test_a_webhook_reports_all_that_is_known(message: Message, stranger: Stranger) -> None:
     body = sent("webhook", message, stranger).json
 
     [alert] = body["alerts"]
@@ -184,7 +184,7 @@ def test_every_kind_puts_every_notice_in_words(message: Message) -> None:
             )
 
 
-def test_a_drill_says_that_it_is_one(message: Message) -> None:
+def test_a_drill_states_that_it_is_one(message: Message) -> None:
     drill = replace(message, items=(replace(message.items[0], is_drill=True),))
 
     assert drill.title.startswith("[FIRING DRILL]")

@@ -9,7 +9,7 @@ from tests.fleet.notifications.conftest import an_alert, say
 from tests.parts import just_now
 
 
-def test_without_receivers_nothing_is_said(db: None) -> None:
+def test_without_receivers_nothing_is_reported(db: None) -> None:
     assert write_page(NotificationCollector(now=just_now()).collect()) == b""
 
 

@@ -52,7 +52,7 @@ def test_no_proper_answer_in_time_is_none(stranger: Stranger, answer: object) ->
     assert time.monotonic() - began_s < 8
 
 
-def test_nobody_there_is_no_answer() -> None:
+def test_no_one_there_is_no_answer() -> None:
     with pytest.raises(UnreachableError, match="refused"):
         CLIENT.post(request(f"http://127.0.0.1:{free_port()}/"))
 
@@ -84,7 +84,7 @@ def test_a_proxy_of_the_environment_is_not_asked(
     assert CLIENT.post(request(stranger.url)).status == 200
 
 
-def test_a_private_place_that_nobody_allowed_is_never_called(stranger: Stranger) -> None:
+def test_a_private_place_that_no_one_allowed_is_never_called(stranger: Stranger) -> None:
     with pytest.raises(AddressError, match="TRNWATCH_NOTIFY_ALLOW"):
         HttpClient(Allowed()).post(request(stranger.url))
     with pytest.raises(AddressError):

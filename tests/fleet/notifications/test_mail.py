@@ -45,19 +45,19 @@ def test_a_letter_arrives_with_its_key_as_id(letterbox: Letterbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "error"), [("550 nobody", AddressError), ("450 busy", UnreachableError)]
+    ("shown", "error"), [("550 nobody", AddressError), ("450 busy", UnreachableError)]
 )
 def test_one_who_is_refused_is_not_forgotten_because_others_are_not(
-    letterbox: Letterbox, said: str, error: type[Exception]
+    letterbox: Letterbox, shown: str, error: type[Exception]
 ) -> None:
-    letterbox.refusals["bob@example.org"] = said
+    letterbox.refusals["bob@example.org"] = shown
 
     with pytest.raises(error, match=r"bob@example\.org"):
         send()
     assert len(letterbox.letters) == 1
 
 
-def test_all_refused_is_said(letterbox: Letterbox) -> None:
+def test_all_refused_is_reported(letterbox: Letterbox) -> None:
     letterbox.refusals["ada@example.org"] = "550 nobody"
 
     with pytest.raises(AddressError, match="550 nobody"):
@@ -76,7 +76,7 @@ def test_no_server_there_may_be_one_later(settings: Settings) -> None:
         send()
 
 
-def test_no_server_set_is_said(settings: Settings) -> None:
+def test_no_server_set_is_reported(settings: Settings) -> None:
     settings.SMTP_URL = ""
 
     with pytest.raises(AddressError, match="TRNWATCH_SMTP_URL"):

@@ -58,7 +58,7 @@ def unsent(database: OwnPostgres) -> str:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_without_redis_pages_go_out_and_the_sender_says_that_nobody_watches(
+def test_without_redis_pages_go_out_and_the_sender_states_that_no_one_watches(
     senders: Senders, hook: Receiver, run: Run, stranger: Stranger, tmp_path: Path
 ) -> None:
     with redis_server(tmp_path) as url:

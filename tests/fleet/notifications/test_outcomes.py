@@ -87,8 +87,8 @@ def test_retries_ends_by_time_but_not_before_a_few_attempts() -> None:
     assert policy.is_over(100, timedelta(0))
 
 
-def test_what_was_said_is_one_short_printable_line() -> None:
-    said = HttpResult(400, b"no\r\n\x1b[31m way \xff" + b"x" * 500).text
+def test_what_was_noted_is_one_short_printable_line() -> None:
+    shown = HttpResult(400, b"no\r\n\x1b[31m way \xff" + b"x" * 500).text
 
-    assert said.startswith("no [31m way \ufffdx")
-    assert len(said) == 200
+    assert shown.startswith("no [31m way \ufffdx")
+    assert len(shown) == 200

@@ -29,7 +29,7 @@ def kinds() -> list[str]:
     return list(Delivery.objects.order_by("pk").values_list("kind", flat=True))
 
 
-def test_what_nobody_takes_is_said_again(firing: Alert) -> None:
+def test_what_no_one_takes_is_reported_again(firing: Alert) -> None:
     now = just_now()
 
     assert remind(now=now + 29 * MINUTE) == 0
@@ -39,7 +39,7 @@ def test_what_nobody_takes_is_said_again(firing: Alert) -> None:
     assert NotifiedState.objects.get().n_repeats == 1
 
 
-def test_several_are_said_again_in_one_message(firing: Alert, run: Run) -> None:
+def test_several_are_reported_again_in_one_message(firing: Alert, run: Run) -> None:
     Route.objects.update(group_by="run")
     NotifiedState.objects.update(group_key="route 1 llama")
     say(an_alert(run, "node:steady", "node_silent"), "fired")
@@ -53,7 +53,7 @@ def test_several_are_said_again_in_one_message(firing: Alert, run: Run) -> None:
 @pytest.mark.parametrize(
     "what", ["acknowledged", "resolved", "silenced", "never", "switched off", "pagerduty"]
 )
-def test_nobody_is_reminded_without_need(firing: Alert, what: str) -> None:
+def test_no_one_is_reminded_without_need(firing: Alert, what: str) -> None:
     now = just_now()
     if what == "acknowledged":
         Alert.objects.update(acknowledged_at=now, acknowledged_by="ada")
@@ -80,7 +80,7 @@ def manager(db: None, run: Run, stranger: Stranger) -> Receiver:
     return receiver("manager", "alertmanager", stranger.url)
 
 
-def test_an_alertmanager_is_told_in_time_what_lasts(
+def test_an_alertmanager_is_reported_in_time_what_lasts(
     manager: Receiver, run: Run, stranger: Stranger
 ) -> None:
     lasting, over = an_alert(run), an_alert(run, "node:steady", "node_silent")

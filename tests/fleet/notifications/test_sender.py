@@ -113,7 +113,7 @@ def test_who_asks_for_retries_is_given_it(
     assert Delivery.objects.get().state == "sent"
 
 
-def test_a_plain_no_is_final_and_is_told_to_others(
+def test_a_plain_no_is_final_and_is_sent_to_others(
     sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger
 ) -> None:
     other = Receiver.objects.create(
@@ -160,7 +160,7 @@ def test_the_end_never_overtakes_the_beginning(
     assert [post.json["kind"] for post in stranger.posts] == ["firing", "firing", "resolved"]
 
 
-def test_a_receiver_that_hangs_keeps_nobody_else_waiting(
+def test_a_receiver_that_hangs_keeps_no_one_else_waiting(
     sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger
 ) -> None:
     over = Event()

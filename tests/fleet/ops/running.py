@@ -88,7 +88,7 @@ class Up:
         return max(RECOVERY_S, self.took_s)
 
     @property
-    def said(self) -> str:
+    def shown(self) -> str:
         return self.folder.with_name("console").read_text()
 
     @property

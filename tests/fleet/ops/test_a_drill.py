@@ -20,8 +20,8 @@ SOON_MS = 90_000
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder: Path = tmp_path_factory.mktemp("up") / ODD
     with running(folder, TRNWATCH_ALLOW_DRILLS="1") as one:
-        code, said = manage(folder, "prepare_demo", "--hours", "0.05")
-        assert code == 0, said
+        code, shown = manage(folder, "prepare_demo", "--hours", "0.05")
+        assert code == 0, shown
         wait_for(lambda: len(one.store().steps(RUN, since_s=0.0)) > 60, within_s=90)
         yield one
 
@@ -30,7 +30,7 @@ def signed_in(browser: Browser, up: Up, path: str) -> Page:
     """Open a page in a browser of its own, as the administrator."""
     tab = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     tab.goto(f"http://127.0.0.1:{up.port}/sign-in/?next={path}")
-    [password] = re.findall(r"password (\S+) \(shown", up.said)
+    [password] = re.findall(r"password (\S+) \(shown", up.shown)
     tab.fill("#id_username", DEMO_ADMIN)
     tab.fill("#id_password", password)
     tab.click("main button.primary")

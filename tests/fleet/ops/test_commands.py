@@ -52,8 +52,8 @@ def test_what_was_backed_up_comes_back_and_nothing_is_overwritten_unasked(
     assert manage("migrate", "--verbosity", "0").returncode == 0
     manage("create_token", "first", "--scope", "ingest")
     file = tmp_path / "a copy.backup"
-    told: dict[str, Any] = json.loads(manage("backup", str(file), "--json").stdout)
-    assert told["engine"] == "sqlite"
+    reported: dict[str, Any] = json.loads(manage("backup", str(file), "--json").stdout)
+    assert reported["engine"] == "sqlite"
     assert file.stat().st_mode & 0o077 == 0
 
     again = manage("backup", str(file))
@@ -106,10 +106,10 @@ def rewritten(source: Path, target: Path, change: Callable[[dict[str, Any]], obj
         for member in old.getmembers():
             content = old.extractfile(member)
             assert content is not None
-            told = content.read()
+            reported = content.read()
             if member.name == "manifest.json":
-                about = json.loads(told)
+                about = json.loads(reported)
                 change(about)
-                told = json.dumps(about).encode()
-            member.size = len(told)
-            new.addfile(member, BytesIO(told))
+                reported = json.dumps(about).encode()
+            member.size = len(reported)
+            new.addfile(member, BytesIO(reported))

@@ -97,7 +97,7 @@ def test_a_full_disk_and_a_long_log_end_no_program_and_are_reported(tmp_path: Pa
             file.write(b"a line of a long story\n" * 300_000)
             file.write(b"the end\n")
         fill(folder / "filler", leave=20 * MB)
-        wait_for(lambda: "Redis keeps live data in memory" in up.said, within_s=30)
+        wait_for(lambda: "Redis keeps live data in memory" in up.shown, within_s=30)
         fill(folder / "filler")
 
         status, text, _ = asked(up.port, "/readyz")
@@ -115,16 +115,16 @@ def test_a_full_disk_and_a_long_log_end_no_program_and_are_reported(tmp_path: Pa
             assert client.set("full", 1)
         (folder / "filler").unlink()
         wait_for(lambda: asked(up.port, "/readyz")[0] == 200, within_s=up.recovery_s + 30)
-        wait_for(lambda: "Redis writes its file" in up.said, within_s=30)
+        wait_for(lambda: "Redis writes its file" in up.shown, within_s=30)
         with Redis.from_url(url) as client:
             assert client.config_get("appendonly") == {"appendonly": "yes"}
         assert [each for each in programs if not each.is_running()] == []
-        assert "Traceback" not in up.said
+        assert "Traceback" not in up.shown
 
 
 @needs_a_disk
 @pytest.mark.parametrize(
-    ("options", "before", "said"),
+    ("options", "before", "shown"),
     [
         ("size=4m", "true", "The disk is full: "),
         ("size=4k", "true", "The disk is full: "),
@@ -133,13 +133,13 @@ def test_a_full_disk_and_a_long_log_end_no_program_and_are_reported(tmp_path: Pa
     ids=["nearly full", "full", "read-only"],
 )
 def test_a_disk_that_cannot_carry_a_start_is_named(
-    tmp_path: Path, options: str, before: str, said: str
+    tmp_path: Path, options: str, before: str, shown: str
 ) -> None:
     code, words = up_on_disk(tmp_path / "data", options, before=before)
 
     assert code != 0
     assert words.splitlines()[-1].startswith("CommandError: ")
-    assert said in words
+    assert shown in words
     assert "TRNWATCH_DATA_DIR" in words or "start again" in words
     assert "Traceback" not in words
 
@@ -162,11 +162,11 @@ def test_a_damaged_database_is_named_with_the_way_back(tmp_path: Path, where: st
     damage(database, where)
 
     for words in (("up",), ("restore", backup), ("prepare_demo",)):
-        code, said = manage(folder, *words, PORT=str(free_port()))
+        code, shown = manage(folder, *words, PORT=str(free_port()))
         assert code != 0
-        assert "Traceback" not in said
-        assert f"The database {database} is damaged" in said
-        assert "manage.py restore FILE --replace" in said
+        assert "Traceback" not in shown
+        assert f"The database {database} is damaged" in shown
+        assert "manage.py restore FILE --replace" in shown
 
     assert manage(folder, "restore", backup, "--replace")[0] == 0
     with closing(sqlite3.connect(database)) as restored:
@@ -189,7 +189,7 @@ def test_a_damaged_append_only_file_is_set_aside_and_the_start_goes_on(tmp_path:
     file.write_bytes(damaged)
 
     with running(folder) as up:
-        assert "append-only file was damaged. It is set aside as" in up.said
+        assert "append-only file was damaged. It is set aside as" in up.shown
         assert up.answers() == 200
         [aside] = [p for p in (folder / "redis").rglob("*damaged-*") if p.is_file()]
         assert aside.read_bytes() == damaged

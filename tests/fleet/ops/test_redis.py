@@ -38,7 +38,7 @@ def server(folder: Path) -> Iterator[tuple[RedisAddress, subprocess.Popen[bytes]
         process.wait()
 
 
-def test_nobody_gets_in_without_the_password(
+def test_no_one_gets_in_without_the_password(
     server: tuple[RedisAddress, subprocess.Popen[bytes]],
 ) -> None:
     place, _ = server

@@ -24,18 +24,18 @@ def taken() -> socket.socket:
     return listen("127.0.0.1", 0)
 
 
-def test_a_taken_port_that_was_asked_for_is_said(taken: socket.socket) -> None:
+def test_a_taken_port_that_was_asked_for_is_reported(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
 
     with taken, pytest.raises(SocketError, match=f"PORT={port} is in use"):
         open_listener("127.0.0.1", port, insist=True)
 
 
-def test_a_taken_port_that_nobody_asked_for_gives_way(taken: socket.socket) -> None:
+def test_a_taken_port_that_no_one_asked_for_gives_way(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
 
-    with taken, open_listener("127.0.0.1", port, insist=False) as door:
-        assert port < door.getsockname()[1] <= port + 50
+    with taken, open_listener("127.0.0.1", port, insist=False) as endpoint:
+        assert port < endpoint.getsockname()[1] <= port + 50
 
 
 @pytest.mark.parametrize("text", ["web", "0", "65536", "-1", "80.5", ""])
@@ -70,7 +70,7 @@ def test_on_every_interface_the_machine_is_answered_to_by_name() -> None:
     assert socket.gethostname() in host_names("0.0.0.0")
 
 
-def test_a_second_one_is_told_where_the_first_is(tmp_path: Path) -> None:
+def test_a_second_one_reports_where_the_first_is(tmp_path: Path) -> None:
     with Lock(tmp_path / "lock") as lock:
         lock.note("http://127.0.0.1:8000")
         with pytest.raises(AlreadyRunningError, match=r"^http://127\.0\.0\.1:8000$"):

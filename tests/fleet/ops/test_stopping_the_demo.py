@@ -90,7 +90,7 @@ def test_ctrl_c_ends_all_and_the_next_start_makes_the_demo_whole(tmp_path: Path)
 
     again = Up.start(folder, port, 240, TRNWATCH_DEMO="1")
     try:
-        assert "The demo fleet is ready" in again.said
+        assert "The demo fleet is ready" in again.shown
         with closing(sqlite3.connect(folder / "trnwatch.sqlite3")) as database:
             ask = "SELECT count(*) FROM fleet_run WHERE is_simulated AND clock = '{}'"
             assert database.execute(ask).fetchone() == (0,)

@@ -40,13 +40,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def housekeeper(folder: Path, said: list[str]) -> Callable[[], Supervisor]:
-    return lambda: Supervisor(folder, env=os.environ, cwd=ROOT, say=said.append)
+def housekeeper(folder: Path, messages: list[str]) -> Callable[[], Supervisor]:
+    return lambda: Supervisor(folder, env=os.environ, cwd=ROOT, say=messages.append)
 
 
 async def pids(folder: Path, name: str, n: int) -> list[int]:
@@ -61,7 +61,7 @@ async def pids(folder: Path, name: str, n: int) -> list[int]:
 
 
 def test_what_is_killed_runs_again_at_once(
-    housekeeper: Callable[[], Supervisor], folder: Path, said: list[str]
+    housekeeper: Callable[[], Supervisor], folder: Path, messages: list[str]
 ) -> None:
     program = script("napper", NAPS)
 
@@ -79,11 +79,11 @@ def test_what_is_killed_runs_again_at_once(
         return took_s
 
     assert asyncio.run(story()) < 2
-    assert said[0].startswith("napper was killed (SIGKILL)")
+    assert messages[0].startswith("napper was killed (SIGKILL)")
 
 
 def test_what_fails_at_once_is_tried_again_with_longer_and_longer_pauses(
-    housekeeper: Callable[[], Supervisor], said: list[str], monkeypatch: pytest.MonkeyPatch
+    housekeeper: Callable[[], Supervisor], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "PAUSES_S", (0.01, 0.02, 0.04))
     program = script("broken", "raise SystemExit('no such luck')")
@@ -91,13 +91,13 @@ def test_what_fails_at_once_is_tried_again_with_longer_and_longer_pauses(
     async def story() -> None:
         keeper = housekeeper()
         keeper.keep([program])
-        while len(said) < 3:
+        while len(messages) < 3:
             await asyncio.sleep(0.02)
         await keeper.stop([program])
 
     asyncio.run(story())
-    assert said[0] == "broken ended with exit code 1 (no such luck); restarts in 0.02 s."
-    assert said[2].endswith("in 0.04 s.")
+    assert messages[0] == "broken ended with exit code 1 (no such luck); restarts in 0.02 s."
+    assert messages[2].endswith("in 0.04 s.")
 
 
 def test_what_does_not_listen_is_killed_in_time(
@@ -187,7 +187,7 @@ def test_a_long_log_keeps_its_end_where_it_cannot_be_set_aside(
 def test_a_log_that_cannot_be_cut_or_opened_ends_nothing(
     housekeeper: Callable[[], Supervisor],
     folder: Path,
-    said: list[str],
+    messages: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "LOG_CHECK_S", 0.01)
@@ -200,19 +200,19 @@ def test_a_log_that_cannot_be_cut_or_opened_ends_nothing(
         (folder / "processes.draft").mkdir()
         trimming = asyncio.create_task(keeper.trim_logs())
         code = await keeper.once(program)
-        while not any("broken.log" in each for each in said):
+        while not any("broken.log" in each for each in messages):
             await asyncio.sleep(0.01)
         assert not trimming.done()
         trimming.cancel()
         return code
 
     assert asyncio.run(story()) == 3
-    assert "broken.log cannot be rotated: No such file or directory." in said
-    assert any(each.startswith("once runs without a log") for each in said)
+    assert "broken.log cannot be rotated: No such file or directory." in messages
+    assert any(each.startswith("once runs without a log") for each in messages)
 
 
-def test_what_is_repaired_after_an_end_is_said_and_logged(
-    housekeeper: Callable[[], Supervisor], folder: Path, said: list[str]
+def test_what_is_repaired_after_an_end_is_reported_and_logged(
+    housekeeper: Callable[[], Supervisor], folder: Path, messages: list[str]
 ) -> None:
     ends: list[tuple[int, str]] = []
 
@@ -232,7 +232,7 @@ def test_what_is_repaired_after_an_end_is_said_and_logged(
 
     asyncio.run(story())
     assert ends[:2] == [(2, "first words\n"), (2, "first words\n")]
-    assert "It was mended." in said
+    assert "It was mended." in messages
     assert "It was mended.\n" in (folder / "log" / "broken.log").read_text()
 
 

@@ -72,15 +72,15 @@ def test_ctrl_c_stops_everything_within_ten_seconds(up_to_end: Up) -> None:
 
     assert time.monotonic() - began_s < 10
     assert code == 0
-    assert up_to_end.said.endswith("Stopping.\n")
+    assert up_to_end.shown.endswith("Stopping.\n")
     assert [child for child in children if child.is_running()] == []
 
 
-def test_a_second_one_says_where_the_first_is(up: Up) -> None:
-    code, said = manage(up.folder, "up")
+def test_a_second_one_states_where_the_first_is(up: Up) -> None:
+    code, shown = manage(up.folder, "up")
 
     assert code == 2
-    assert said == (
+    assert shown == (
         f"CommandError: trnwatch is already running here, at http://127.0.0.1:{up.port}.\n"
     )
 
@@ -97,7 +97,7 @@ def test_it_copes_with_what_a_killed_one_left(up_to_end: Up) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "said"),
+    ("setting", "value", "shown"),
     [
         ("PORT", "web", "PORT must be a number from 1 to 65535, not 'web'."),
         ("BIND", "203.0.113.7", "BIND=203.0.113.7 is not an address of this machine"),
@@ -105,8 +105,8 @@ def test_it_copes_with_what_a_killed_one_left(up_to_end: Up) -> None:
         ("DATABASE_URL", "postgres://127.0.0.1:1/x", "The database cannot be used; see DATABASE"),
     ],
 )
-def test_a_bad_setting_is_named(folder: Path, setting: str, value: str, said: str) -> None:
+def test_a_bad_setting_is_named(folder: Path, setting: str, value: str, shown: str) -> None:
     code, words = manage(folder, "up", **{"PORT": str(free_port()), setting: value})
 
     assert code == 2
-    assert words.splitlines()[-1].startswith(f"CommandError: {said}")
+    assert words.splitlines()[-1].startswith(f"CommandError: {shown}")

@@ -14,7 +14,7 @@ def address(alert: Alert) -> str:
     return f"/alerts/{alert.pk}/acknowledge/"
 
 
-def test_whoever_takes_it_is_named_with_what_they_said(
+def test_the_acknowledging_person_is_named_with_their_comment(
     client: Client, alert: Alert, operator: object
 ) -> None:
     response = client.post(address(alert), {"comment": "draining"}, headers=ACT)
@@ -83,7 +83,7 @@ def test_a_viewer_may_not(client: Client, alert: Alert, viewer: object) -> None:
     assert Alert.objects.get().acknowledged_at is None
 
 
-def test_nobody_in_particular_may_not(client: Client, alert: Alert) -> None:
+def test_an_anonymous_visitor_is_refused(client: Client, alert: Alert) -> None:
     assert client.post(address(alert)).status_code == 403
 
 

@@ -23,7 +23,7 @@ def give(client: Client, alert: Alert, **posted: str) -> tuple[int, str]:
     return response.status_code, response.text
 
 
-def test_it_is_theirs_and_the_timeline_says_by_whom(
+def test_it_is_theirs_and_the_timeline_states_by_whom(
     client: Client, alert: Alert, operator: User, omar: User
 ) -> None:
     assert give(client, alert, to="omar", comment="you know the rack")[0] == 200
@@ -39,13 +39,13 @@ def test_it_cannot_be_given_to_somebody_who_may_not_act(
 ) -> None:
     User.objects.create_user("vera")
 
-    status, told = give(client, alert, to=name)
+    status, reported = give(client, alert, to=name)
     assert status == 422
-    assert "is not an operator" in told
+    assert "is not an operator" in reported
     assert alert.assigned_to == ""
 
 
-def test_what_is_over_is_given_to_nobody(
+def test_what_is_over_is_given_to_no_one(
     client: Client, alert: Alert, operator: User, omar: User
 ) -> None:
     Alert.objects.update(resolved_at=just_now())

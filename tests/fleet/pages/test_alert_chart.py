@@ -40,14 +40,14 @@ def test_it_shows_some_time_before_and_after(client: Client, fired: Fire) -> Non
     assert end > alert.resolved_at.timestamp() + 60
 
 
-def test_who_waits_is_as_it_was_when_it_fired(client: Client, alert: Alert) -> None:
+def test_who_waits_is_the_same_as_when_it_fired(client: Client, alert: Alert) -> None:
     figure = client.get(f"/alerts/{alert.pk}/charts/workers").json()
 
     assert figure["labels"] == ["steady", "limping"]
     assert figure["series"][0]["values"] == [0.82, 0.01]
 
 
-def test_an_alert_that_names_nobody_has_no_culprit_to_draw(client: Client, fired: Fire) -> None:
+def test_an_alert_that_names_no_one_has_no_culprit_to_draw(client: Client, fired: Fire) -> None:
     alert = fired(cause="unknown", node=None, device=None, evidence={})
 
     assert client.get(f"/alerts/{alert.pk}/charts/culprit").status_code == 404
@@ -76,7 +76,7 @@ def test_it_can_only_be_read(client: Client, alert: Alert, operator: object) -> 
     assert client.post(f"/alerts/{alert.pk}/charts/phases").status_code == 405
 
 
-def test_what_was_frozen_is_shown_to_whoever_asks_for_the_same_stretch(
+def test_what_was_frozen_is_shown_to_anyone_who_asks_for_the_same_stretch(
     client: Client, hot: HotStore, fired: Fire
 ) -> None:
     alert = fired(ago=timedelta(minutes=8), resolved_at=just_now() - timedelta(minutes=5))
@@ -89,7 +89,7 @@ def test_what_was_frozen_is_shown_to_whoever_asks_for_the_same_stretch(
         assert figure == {"frozen": True}
 
 
-def test_what_was_said_of_its_run_or_its_node_is_marked(client: Client, alert: Alert) -> None:
+def test_what_was_noted_of_its_run_or_its_node_is_marked(client: Client, alert: Alert) -> None:
     at = alert.onset_at
     for text, about in (("loader", {"run": alert.run}), ("cable", {"node": alert.node})):
         Annotation.objects.create(at=at, kind="note", text=text, **about)
@@ -99,7 +99,7 @@ def test_what_was_said_of_its_run_or_its_node_is_marked(client: Client, alert: A
         assert [words for _, words, _ in events] == ["note: loader", "note: cable"]
 
 
-def test_a_frozen_chart_is_marked_with_what_was_said_since(
+def test_a_frozen_chart_is_marked_with_what_was_noted_since(
     client: Client, fired: Fire, hot: HotStore
 ) -> None:
     alert = fired(ago=timedelta(minutes=20), resolved_at=just_now() - timedelta(minutes=15))

@@ -43,7 +43,7 @@ def test_an_empty_remark_is_refused(client: Client, alert: Alert, operator: obje
     assert "comment: is empty" in response.text
 
 
-def test_without_javascript_an_error_is_told_on_the_page(
+def test_without_javascript_an_error_is_reported_on_the_page(
     client: Client, alert: Alert, operator: object
 ) -> None:
     response = client.post(address(alert), {"comment": ""}, follow=True)

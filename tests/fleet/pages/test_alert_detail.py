@@ -16,7 +16,7 @@ Fire = Callable[..., Alert]
 PARTIALS = ("story", "act", "facts", "timeline", "bar", "changes", "similar")
 
 
-def test_it_says_what_where_how_bad_and_why(page: Page, alert: Alert) -> None:
+def test_it_shows_what_where_how_bad_and_why(page: Page, alert: Alert) -> None:
     text = strip_tags(page(f"/alerts/{alert.pk}/"))
 
     assert "llama spends 31.4 % of each step in gradient all-reduce" in text
@@ -26,7 +26,7 @@ def test_it_says_what_where_how_bad_and_why(page: Page, alert: Alert) -> None:
     assert "lost so far" in text
 
 
-def test_it_lists_the_evidence_and_what_was_ruled_out(page: Page, alert: Alert) -> None:
+def test_it_lists_the_evidence_and_what_was_excluded(page: Page, alert: Alert) -> None:
     text = page(f"/alerts/{alert.pk}/")
 
     assert "62.0 % median, 31 peers" in text
@@ -35,7 +35,7 @@ def test_it_lists_the_evidence_and_what_was_ruled_out(page: Page, alert: Alert) 
     assert "17.0 µs, peers 16.0 µs" in text
 
 
-def test_a_cause_that_is_unknown_is_not_ruled_out(page: Page, alert: Alert) -> None:
+def test_a_cause_that_is_unknown_is_not_excluded(page: Page, alert: Alert) -> None:
     unknown = {"value": 3.36, "peers_median": 3.3, "unit": "s"}
     ruled_out = alert.evidence["ruled_out"] | {"unknown": unknown}
     alert.evidence = alert.evidence | {"ruled_out": ruled_out}
@@ -59,7 +59,7 @@ def test_a_link_is_not_looked_for_among_those_who_wait(page: Page, alert: Alert)
     assert "which waits least" not in text
 
 
-def test_it_says_when_the_same_was_there_before(page: Page, fired: Fire) -> None:
+def test_it_shows_when_the_same_was_there_before(page: Page, fired: Fire) -> None:
     for days in (1, 2, 20):
         fired(ago=timedelta(days=days), resolved_at=just_now() - timedelta(days=days))
 
@@ -80,7 +80,7 @@ def test_it_draws_the_steps_the_culprit_and_who_waits(page: Page, alert: Alert) 
         assert f'data-src="/alerts/{alert.pk}/charts/{chart}"' in text
 
 
-def test_an_unknown_cause_blames_nobody(page: Page, fired: Fire) -> None:
+def test_an_unknown_cause_blames_no_one(page: Page, fired: Fire) -> None:
     alert = fired(cause="unknown", node=None, device=None, evidence={"share_ratio": 0.3})
     text = page(f"/alerts/{alert.pk}/")
 
@@ -114,7 +114,7 @@ def test_every_rule_has_its_page(page: Page, fired: Fire, rule: str) -> None:
     assert f"alert {alert.pk}" in page(f"/alerts/{alert.pk}/")
 
 
-def test_the_timeline_tells_who_did_what(page: Page, alert: Alert) -> None:
+def test_the_timeline_shows_who_did_what(page: Page, alert: Alert) -> None:
     AlertEvent.objects.create(
         alert=alert, at=just_now(), kind=AlertEvent.Kind.COMMENTED, by="olga", text="draining it"
     )
@@ -173,14 +173,14 @@ def test_it_can_only_be_read(client: Client, alert: Alert, operator: object) -> 
     assert client.post(f"/alerts/{alert.pk}/").status_code == 405
 
 
-def test_it_says_how_the_loss_was_counted(page: Page, alert: Alert) -> None:
+def test_it_shows_how_the_loss_was_counted(page: Page, alert: Alert) -> None:
     text = page(f"/alerts/{alert.pk}/")
 
     assert 'popovertarget="lost-how"' in text
     assert "60 steps ended in the 3 min since the last healthy one" in text
 
 
-def test_a_loss_that_nobody_measured_is_absent(page: Page, fired: Fire) -> None:
+def test_a_loss_that_no_one_measured_is_absent(page: Page, fired: Fire) -> None:
     text = page(f"/alerts/{fired(cost={}).pk}/")
 
     assert "lost" not in strip_tags(text.partition('id="act"')[0])
@@ -212,14 +212,14 @@ def test_a_few_victims_are_shown_and_many_are_folded(page: Page, fired: Fire) ->
     assert "20 nodes, grouped into this alert" in text
 
 
-def test_its_runbook_says_what_to_check_first(page: Page, alert: Alert) -> None:
+def test_its_runbook_states_what_to_check_first(page: Page, alert: Alert) -> None:
     runbook = page(f"/alerts/{alert.pk}/").partition('id="runbook"')[2]
 
     assert "Which worker waits least?" in runbook
     assert 'href="/runbooks/allreduce_share/"' in runbook
 
 
-def test_a_frozen_link_shows_it_as_it_was(page: Page, fired: Fire) -> None:
+def test_a_frozen_link_shows_it_unchanged(page: Page, fired: Fire) -> None:
     alert = fired(ago=timedelta(minutes=9), cause="unknown", node=None, device=None)
     first = alert.events.get()
     first.snapshot = alert.snapshot
@@ -265,7 +265,7 @@ def test_acting_comes_before_the_charts_and_the_evidence_after(page: Page, alert
     assert places == sorted(places)
 
 
-def test_it_says_how_often_the_culprit_was_accused_before(page: Page, fired: Fire) -> None:
+def test_it_shows_how_often_the_culprit_was_accused_before(page: Page, fired: Fire) -> None:
     first = fired(ago=timedelta(days=2), subject="run:other")
     alert = fired()
 

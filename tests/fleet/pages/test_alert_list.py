@@ -30,7 +30,7 @@ def taken(fired: Fire) -> Alert:
     )
 
 
-def test_what_nobody_has_comes_before_what_somebody_has(
+def test_unacknowledged_alerts_come_before_acknowledged_ones(
     page: Page, taken: Alert, alert: Alert
 ) -> None:
     text = page("/alerts/")
@@ -46,7 +46,7 @@ def test_an_acknowledgement_shows_its_age(page: Page, taken: Alert) -> None:
     assert "2 min</time>" in text
 
 
-def test_what_is_over_says_how_long_it_lasted_and_what_it_cost(
+def test_what_is_over_states_how_long_it_lasted_and_what_it_cost(
     page: Page, resolved: Alert
 ) -> None:
     text = page("/alerts/")
@@ -95,7 +95,7 @@ def test_a_page_that_is_not_there_is_the_nearest(page: Page, alert: Alert, numbe
     assert "Open" in page(f"/alerts/?page={number}")
 
 
-def test_all_calm_says_so(page: Page, alive: Run) -> None:
+def test_all_calm_states_it(page: Page, alive: Run) -> None:
     text = page("/alerts/")
 
     assert "nothing is wrong" in text

@@ -58,7 +58,7 @@ def test_it_has_every_section_in_order(read: Callable[[Alert], str], over: Alert
     assert at == sorted(at)
 
 
-def test_it_tells_the_impact_in_figures(read: Callable[[Alert], str], over: Alert) -> None:
+def test_it_reports_the_impact_in_figures(read: Callable[[Alert], str], over: Alert) -> None:
     text = read(over)
 
     assert "| Duration | 20 min |" in text
@@ -67,7 +67,7 @@ def test_it_tells_the_impact_in_figures(read: Callable[[Alert], str], over: Aler
     assert "| Also affected | 1 node: steady |" in text
 
 
-def test_it_tells_who_did_what_and_nothing_of_theirs_is_markup(
+def test_it_shows_who_did_what_and_nothing_of_theirs_is_markup(
     read: Callable[[Alert], str], over: Alert
 ) -> None:
     text = read(over)
@@ -76,7 +76,7 @@ def test_it_tells_who_did_what_and_nothing_of_theirs_is_markup(
     assert "<b>" not in text
 
 
-def test_it_tells_the_evidence_and_where_to_see_it(
+def test_it_reports_the_evidence_and_where_to_see_it(
     read: Callable[[Alert], str], over: Alert
 ) -> None:
     text = read(over)
@@ -88,7 +88,7 @@ def test_it_tells_the_evidence_and_where_to_see_it(
     assert "(http://testserver/runbooks/allreduce_share/)" in text
 
 
-def test_it_sets_what_the_charts_show_before_beside_what_they_show_during_it(
+def test_it_sets_what_the_charts_show_before_next_to_what_they_show_during_it(
     read: Callable[[Alert], str], fired: Fire
 ) -> None:
     text = read(fired(ago=timedelta(seconds=5)))
@@ -97,7 +97,7 @@ def test_it_sets_what_the_charts_show_before_beside_what_they_show_during_it(
     assert "| Step time by phase | compute | 1.40 s |" in text
 
 
-def test_it_tells_what_changed_and_when(
+def test_it_shows_what_changed_and_when(
     read: Callable[[Alert], str], over: Alert, alive: Run
 ) -> None:
     at = over.onset_at - timedelta(minutes=12)
@@ -106,7 +106,7 @@ def test_it_tells_what_changed_and_when(
     assert "| 12 min | deploy: loader 2.4.1 | ci |" in read(over)
 
 
-def test_an_open_alert_is_said_to_be_open(read: Callable[[Alert], str], alert: Alert) -> None:
+def test_an_open_alert_is_marked_as_open(read: Callable[[Alert], str], alert: Alert) -> None:
     text = read(alert)
 
     assert "still open (firing)" in text
@@ -115,7 +115,7 @@ def test_an_open_alert_is_said_to_be_open(read: Callable[[Alert], str], alert: A
     assert "No action is recorded in trnwatch." in text
 
 
-def test_a_drill_is_said_to_be_one(read: Callable[[Alert], str], fired: Fire) -> None:
+def test_a_drill_is_marked_as_one(read: Callable[[Alert], str], fired: Fire) -> None:
     assert "It was a drill" in read(fired(is_drill=True))
 
 
@@ -128,7 +128,7 @@ def test_every_rule_can_be_written_up(
     assert "unknown: no comparable step time before it" in read(alert)
 
 
-def test_it_is_markdown_that_nobody_keeps(client: Client, alert: Alert) -> None:
+def test_it_is_markdown_that_no_one_keeps(client: Client, alert: Alert) -> None:
     response = client.get(f"/alerts/{alert.pk}/post-mortem.md")
 
     assert response["Content-Type"] == "text/markdown; charset=utf-8"

@@ -26,9 +26,9 @@ def test_what_is_no_longer_seen_is_over(client: Client, alert: Alert, operator: 
 def test_what_is_seen_broken_is_not(client: Client, alert: Alert, operator: User) -> None:
     Alert.objects.update(last_seen_at=just_now())
 
-    status, told = call_over(client, alert)
+    status, reported = call_over(client, alert)
     assert status == 422
-    assert "was detected within the last minute" in told
+    assert "was detected within the last minute" in reported
     assert alert.is_open
 
 

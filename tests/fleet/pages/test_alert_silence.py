@@ -27,7 +27,7 @@ def test_it_is_muted_and_stays_where_it_is(client: Client, alert: Alert, operato
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "shown"),
     [
         ({"matchers": ""}, "matchers: are empty"),
         ({"matchers": "x=1"}, "is not a field"),
@@ -36,12 +36,12 @@ def test_it_is_muted_and_stays_where_it_is(client: Client, alert: Alert, operato
     ],
 )
 def test_what_cannot_be_is_refused(
-    client: Client, alert: Alert, operator: User, wrong: dict[str, str], said: str
+    client: Client, alert: Alert, operator: User, wrong: dict[str, str], shown: str
 ) -> None:
-    status, told = hush(client, alert, **wrong)
+    status, reported = hush(client, alert, **wrong)
 
     assert status == 422
-    assert said in told
+    assert shown in reported
     assert not Silence.objects.exists()
 
 

@@ -16,17 +16,19 @@ def give_back(client: Client, alert: Alert) -> tuple[int, str]:
     return response.status_code, response.text
 
 
-def test_whoever_took_it_may_undo_that(client: Client, alert: Alert, operator: User) -> None:
+def test_the_acknowledging_person_may_undo_it(
+    client: Client, alert: Alert, operator: User
+) -> None:
     alerts.acknowledge(alert, by="olga", comment="", now=just_now())
 
-    status, told = give_back(client, alert)
+    status, reported = give_back(client, alert)
     assert status == 200
-    assert "Unacknowledged" in told
+    assert "Unacknowledged" in reported
     assert (alert.state, alert.acknowledged_by) == ("firing", "")
     assert alert.events.filter(kind="unacknowledged", by="olga", text="").exists()
 
 
-def test_somebody_else_may_too_and_that_is_said(
+def test_somebody_else_may_too_and_that_is_reported(
     client: Client, alert: Alert, operator: User
 ) -> None:
     alerts.acknowledge(alert, by="omar", comment="", now=just_now())
@@ -38,10 +40,10 @@ def test_somebody_else_may_too_and_that_is_said(
 def test_there_must_be_something_to_give_back(
     client: Client, alert: Alert, operator: User
 ) -> None:
-    status, told = give_back(client, alert)
+    status, reported = give_back(client, alert)
 
     assert status == 422
-    assert "is not acknowledged" in told
+    assert "is not acknowledged" in reported
     Alert.objects.update(resolved_at=just_now())
     assert "already resolved" in give_back(client, alert)[1]
 

@@ -13,7 +13,7 @@ DEPLOY = {"kind": "deploy", "text": "loader 2.4.1", "run": "llama"}
 FROM_FORM = {"HX-Request": "true", "HX-Target": "annotate"}
 
 
-def test_an_operator_says_it_in_their_own_name(client: Client, operator: object, run: Run) -> None:
+def test_an_operator_is_the_author(client: Client, operator: object, run: Run) -> None:
     back = f"/runs/{run.name}/"
     response = client.post(URL, DEPLOY | {"back": back})
     note = Annotation.objects.get()
@@ -29,7 +29,7 @@ def test_it_may_have_happened_before(client: Client, operator: object, run: Run)
     assert Annotation.objects.get().at == at
 
 
-def test_the_form_answers_itself_and_tells_the_page(
+def test_the_form_answers_itself_and_reports_the_page(
     client: Client, operator: object, run: Run
 ) -> None:
     response = client.post(URL, DEPLOY, headers=FROM_FORM)
@@ -43,7 +43,7 @@ def test_the_form_answers_itself_and_tells_the_page(
     ("field", "given"),
     [("kind", "party"), ("text", " "), ("at", "yesterday"), ("run", "stranger")],
 )
-def test_what_is_wrong_is_told_beside_what_was_typed(
+def test_an_invalid_value_is_reported_next_to_its_input(
     client: Client, operator: object, run: Run, field: str, given: str
 ) -> None:
     response = client.post(URL, DEPLOY | {field: given}, headers=FROM_FORM)
@@ -78,7 +78,7 @@ def test_it_cannot_be_deleted(client: Client, operator: object) -> None:
     assert client.delete(URL).status_code == 405
 
 
-def test_it_lists_what_was_said_of_the_run(client: Client, operator: object, run: Run) -> None:
+def test_it_lists_what_was_noted_of_the_run(client: Client, operator: object, run: Run) -> None:
     client.post(URL, DEPLOY)
 
     assert "loader 2.4.1" in client.get(f"{URL}?run=llama").text

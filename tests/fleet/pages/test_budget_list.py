@@ -34,7 +34,7 @@ def lead(client: Client) -> Client:
     return client
 
 
-def test_without_budgets_it_says_what_they_are_for(lead: Client) -> None:
+def test_without_budgets_it_states_what_they_are_for(lead: Client) -> None:
     assert "No budgets." in lead.get("/budgets/").text
 
 
@@ -47,7 +47,7 @@ def test_a_budget_is_set_and_its_last_day_counts(lead: Client) -> None:
     assert "within budget" in page.text
 
 
-def test_one_that_is_forecast_to_be_overrun_says_when(lead: Client, run: Run) -> None:
+def test_one_that_is_forecast_to_be_overrun_states_when(lead: Client, run: Run) -> None:
     Run.objects.update(started_at=just_now() - timedelta(hours=10))
     page = lead.post("/budgets/", new(run="llama", team=""), follow=True)
     found = page.context["burns"][0]

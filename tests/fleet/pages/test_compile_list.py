@@ -43,7 +43,7 @@ def recompiled(run: Run, now_s: float) -> Run:
     return run
 
 
-def test_it_says_what_was_lost_and_what_changed(page: Page, recompiled: Run) -> None:
+def test_it_shows_what_was_lost_and_what_changed(page: Page, recompiled: Run) -> None:
     text = page(COMPILES)
 
     assert "<h1>Compile cache</h1>" in text
@@ -54,13 +54,13 @@ def test_it_says_what_was_lost_and_what_changed(page: Page, recompiled: Run) -> 
     assert "previous: found in the cache" in text
 
 
-def test_without_an_accident_it_says_so(page: Page, run: Run, now_s: float) -> None:
+def test_without_an_accident_the_page_states_it(page: Page, run: Run, now_s: float) -> None:
     store_compiles(run, [asked("MODULE_1+a", at_s=now_s - 100)])
 
     assert "no unplanned compiles" in page(COMPILES)
 
 
-def test_an_empty_fleet_says_where_compiles_come_from(page: Page, db: None) -> None:
+def test_an_empty_fleet_states_where_compiles_come_from(page: Page, db: None) -> None:
     assert "import_log" in page(COMPILES)
 
 

@@ -12,7 +12,7 @@ HERE = "/notifications/deliveries/"
 __all__ = ["dead", "hook"]
 
 
-def test_it_says_that_there_is_nothing(page: Page, db: None) -> None:
+def test_it_shows_that_there_is_nothing(page: Page, db: None) -> None:
     assert "Nothing has been sent yet." in page(HERE)
 
 

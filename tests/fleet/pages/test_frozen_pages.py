@@ -30,7 +30,7 @@ def minute() -> str:
     return window(ago_s=60, length_s=60)
 
 
-def test_a_run_says_what_it_did_in_the_window(page: Page, alive: Run, minute: str) -> None:
+def test_a_run_states_what_it_did_in_the_window(page: Page, alive: Run, minute: str) -> None:
     text = page(f"/runs/llama/?{minute}")
 
     assert "<b>llama</b> completed <b>10</b> steps from" in text
@@ -38,7 +38,7 @@ def test_a_run_says_what_it_did_in_the_window(page: Page, alive: Run, minute: st
     assert "over the last minute" not in text
 
 
-def test_a_run_that_took_no_step_then_says_so(page: Page, alive: Run) -> None:
+def test_a_run_that_took_no_step_then_states_it(page: Page, alive: Run) -> None:
     text = page(f"/runs/llama/?{window(ago_s=3600, length_s=60)}")
 
     assert "<b>llama</b> completed no step from" in text

@@ -24,26 +24,26 @@ def omar(db: None) -> User:
     return user
 
 
-def test_an_empty_shift_says_so(page: Page, db: None) -> None:
-    told = page("/hand-over/")
+def test_an_empty_shift_states_it(page: Page, db: None) -> None:
+    reported = page("/hand-over/")
 
-    assert "no open alerts" in told
-    assert "No alert was resolved." in told
-    assert "No notes yet." in told
+    assert "no open alerts" in reported
+    assert "No alert was resolved." in reported
+    assert "No notes yet." in reported
 
 
-def test_what_is_open_says_who_has_it_and_what_nobody_has_comes_first(
+def test_open_alerts_show_their_owner_and_unacknowledged_ones_come_first(
     page: Page, fired: Fire
 ) -> None:
     now = just_now()
     mine = fired(acknowledged_at=now - 5 * HOUR, acknowledged_by="olga", ago=6 * HOUR)
     free = fired(subject="run:free")
 
-    told = page("/hand-over/")
-    assert told.index(f'id="alert-{free.pk}"') < told.index(f'id="alert-{mine.pk}"')
-    assert "1 unacknowledged" in told
-    assert "1 without an update" in told
-    assert "no update for" in told
+    reported = page("/hand-over/")
+    assert reported.index(f'id="alert-{free.pk}"') < reported.index(f'id="alert-{mine.pk}"')
+    assert "1 unacknowledged" in reported
+    assert "1 without an update" in reported
+    assert "no update for" in reported
 
 
 def test_who_has_had_it_longest_comes_before_the_others(page: Page, fired: Fire) -> None:
@@ -52,11 +52,11 @@ def test_who_has_had_it_longest_comes_before_the_others(page: Page, fired: Fire)
         fired(subject=f"run:{hours}", acknowledged_at=at, acknowledged_by="olga", ago=4 * HOUR)
 
     held = [alert.pk for alert in Alert.objects.order_by("acknowledged_at")]
-    told = page("/hand-over/")
-    assert sorted(held, key=lambda pk: told.index(f'id="alert-{pk}"')) == held
+    reported = page("/hand-over/")
+    assert sorted(held, key=lambda pk: reported.index(f'id="alert-{pk}"')) == held
 
 
-def test_it_tells_what_is_over_silenced_recurring_and_said(page: Page, fired: Fire) -> None:
+def test_it_shows_what_is_over_silenced_recurring_and_reported(page: Page, fired: Fire) -> None:
     now = just_now()
     fired(resolved_at=now - HOUR, ago=2 * HOUR, last_seen_at=now - HOUR)
     fired(resolved_at=now - 30 * HOUR, ago=31 * HOUR, last_seen_at=now - 30 * HOUR)
@@ -64,11 +64,11 @@ def test_it_tells_what_is_over_silenced_recurring_and_said(page: Page, fired: Fi
     alerts.comment(again, by="olga", text="swapped the cable", now=just_now())
     alerts.silence("run=other", ends_at=now + HOUR, reason="moved", by="olga", now=now)
 
-    told = page("/hand-over/?hours=8")
-    assert "never acknowledged" in told
-    assert "5 times" in told
-    assert "swapped the cable" in told
-    assert "“moved”" in told
+    reported = page("/hand-over/?hours=8")
+    assert "never acknowledged" in reported
+    assert "5 times" in reported
+    assert "swapped the cable" in reported
+    assert "“moved”" in reported
 
 
 def test_a_note_is_kept_with_its_shift(client: Client, operator: User, omar: User) -> None:
@@ -89,7 +89,7 @@ def test_the_next_shift_begins_with_the_note(client: Client, operator: User) -> 
     assert later.since == earlier.at
 
 
-def test_whoever_hands_over_gives_what_they_have(
+def test_the_author_may_assign_their_alerts(
     client: Client, fired: Fire, operator: User, omar: User
 ) -> None:
     mine, hers = fired(), fired(subject="run:other")
@@ -105,7 +105,7 @@ def test_whoever_hands_over_gives_what_they_have(
 
 
 @pytest.mark.parametrize(
-    ("posted", "said"),
+    ("posted", "shown"),
     [
         ({"text": " "}, "note: is empty"),
         ({"text": "x" * 5001}, "note: is longer than 5,000"),
@@ -113,13 +113,13 @@ def test_whoever_hands_over_gives_what_they_have(
         ({"text": "hm", "gives": "yes"}, "to: is empty"),
     ],
 )
-def test_what_cannot_be_is_said_and_nothing_is_kept(
-    client: Client, operator: User, posted: dict[str, str], said: str
+def test_what_cannot_be_is_reported_and_nothing_is_kept(
+    client: Client, operator: User, posted: dict[str, str], shown: str
 ) -> None:
     response = client.post("/hand-over/", posted)
 
     assert response.status_code == 422
-    assert said in response.text
+    assert shown in response.text
     assert not HandoverNote.objects.exists()
 
 
@@ -130,10 +130,10 @@ def test_a_viewer_reads_and_does_not_write(client: Client, viewer: User) -> None
 
 @pytest.mark.parametrize("part", ["open", "note"])
 def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, operator: User, part: str) -> None:
-    told = page("/hand-over/", **{"HX-Request": "true", "HX-Target": part})
+    reported = page("/hand-over/", **{"HX-Request": "true", "HX-Target": part})
 
-    assert told.strip().startswith("<section")
-    assert f'id="{part}"' in told
+    assert reported.strip().startswith("<section")
+    assert f'id="{part}"' in reported
 
 
 @pytest.mark.parametrize("hours", ["0", "x", "9999", ""])

@@ -13,7 +13,7 @@ from tests.parts import just_now
 HOUR = timedelta(hours=1)
 
 
-def test_it_tells_the_same_with_links(
+def test_it_reports_the_same_with_links(
     client: Client, fired: Callable[..., Alert], operator: User
 ) -> None:
     now = just_now()
@@ -36,7 +36,7 @@ def test_it_tells_the_same_with_links(
     assert "# as it is" in response.text
 
 
-def test_an_empty_shift_is_said_to_be_empty(client: Client, viewer: User) -> None:
+def test_an_empty_shift_is_shown_as_empty(client: Client, viewer: User) -> None:
     text = client.get("/hand-over/markdown").text
 
     assert "## Open: 0\n\nNothing.\n" in text

@@ -39,8 +39,8 @@ def test_the_page_lists_all_nodes_and_names_the_change_of_scale(page: Page, aler
 
 
 def test_the_api_lists_them(client: Client, alert: Alert) -> None:
-    told = client.get(f"/api/v1/alerts/{alert.pk}").json()
-    assert (told["node"], told["nodes"]) == (None, list(NODES))
+    reported = client.get(f"/api/v1/alerts/{alert.pk}").json()
+    assert (reported["node"], reported["nodes"]) == (None, list(NODES))
 
 
 def test_the_notification_lists_them(alert: Alert) -> None:

@@ -58,9 +58,9 @@ def test_every_part_is_rendered_under_its_own_name(
     events = topic.render()
 
     for name in topic.topic.partials:
-        said = events[name].decode()
-        assert said.startswith(f"event: {name}\n")
-        assert f'id="{name}"' in said
+        shown = events[name].decode()
+        assert shown.startswith(f"event: {name}\n")
+        assert f'id="{name}"' in shown
     assert b"csrfmiddlewaretoken" not in b"".join(events.values())
 
 
@@ -81,10 +81,10 @@ def test_a_part_that_did_not_change_reads_the_same(
 
 
 def test_the_list_of_nodes_is_live_behind_its_filter(alive: Run) -> None:
-    said = live_topic(TOPICS, "nodes", {"q": "limp"}).render()["nodes"].decode()
+    shown = live_topic(TOPICS, "nodes", {"q": "limp"}).render()["nodes"].decode()
 
-    assert 'id="node-limping"' in said
-    assert 'id="node-steady"' not in said
+    assert 'id="node-limping"' in shown
+    assert 'id="node-steady"' not in shown
 
 
 @pytest.mark.parametrize("asked", ["node:nobody", "run:nothing", "alert:999", "silence:999"])
@@ -99,7 +99,7 @@ def test_by_any_other_number_there_is_no_stream(alive: Run, kind: str) -> None:
         live_topic(TOPICS, f"{kind}:one", {}).render()
 
 
-def test_a_silence_that_ends_is_told(quiet: Silence) -> None:
+def test_a_silence_that_ends_is_reported(quiet: Silence) -> None:
     topic = live_topic(TOPICS, "silences", {})
     assert b"rule=allreduce_share" in topic.render()["silences"]
 
@@ -108,12 +108,12 @@ def test_a_silence_that_ends_is_told(quiet: Silence) -> None:
 
 
 def test_a_silence_is_moved_by_a_form_that_stays_as_it_is(quiet: Silence) -> None:
-    said = live_topic(TOPICS, f"silence:{quiet.pk}", {}).render()["silence"].decode()
+    shown = live_topic(TOPICS, f"silence:{quiet.pk}", {}).render()["silence"].decode()
 
-    assert 'id="move" data-keep' in said
+    assert 'id="move" data-keep' in shown
 
 
-def test_an_alert_that_fires_is_told_to_the_next_shift(fired: Fire) -> None:
+def test_an_alert_that_fires_is_sent_to_the_next_shift(fired: Fire) -> None:
     topic = live_topic(TOPICS, "hand-over", {"hours": "8"})
     assert b"no open alerts" in topic.render()["open"]
 
@@ -121,7 +121,7 @@ def test_an_alert_that_fires_is_told_to_the_next_shift(fired: Fire) -> None:
     assert b"Unacknowledged" in topic.render()["open"]
 
 
-def test_what_is_given_up_is_told_without_buttons_of_a_form(dead: Delivery) -> None:
+def test_what_is_given_up_is_reported_without_buttons_of_a_form(dead: Delivery) -> None:
     events = live_topic(TOPICS, "notifications", {}).render()
 
     assert b"404: no_service" in events["dead"]
@@ -172,16 +172,16 @@ def test_a_heat_map_appends_the_columns_that_its_drawing_goes_on_with(
     assert {(moment - appended["t"][0]) % drawn["every_s"] for moment in drawn["t"]} == {0}
 
 
-def test_a_node_that_says_nothing_appends_nothing(alive: Run, silent: object) -> None:
+def test_a_node_that_states_nothing_appends_nothing(alive: Run, silent: object) -> None:
     assert node_points("silent", since_s=time.time() - 10) == {}
 
 
-def test_a_column_is_told_once_it_is_whole_though_its_middle_is_past(
+def test_a_column_is_reported_once_it_is_whole_though_its_middle_is_past(
     alive: Run, hot: HotStore
 ) -> None:
     newest = max(hot.newest().values())
-    told = [
+    reported = [
         node_points("limping", since_s=newest - ago_s)["core-heat"]["t"] for ago_s in range(1, 4)
     ]
 
-    assert all(told)
+    assert all(reported)

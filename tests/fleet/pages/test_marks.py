@@ -58,5 +58,5 @@ def test_a_spread_reaches_from_the_lowest_to_the_highest_and_is_never_invisible(
     assert 'width="0.8%"' in spread_bar(0.5, 0.5, 0.5)
 
 
-def test_a_spread_of_nothing_says_that_there_is_no_data() -> None:
+def test_a_spread_of_nothing_states_that_there_is_no_data() -> None:
     assert 'aria-label="no data"' in spread_bar(None, None, None)

@@ -109,7 +109,7 @@ def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> No
     assert client.post(LATENCY).status_code == 405
 
 
-def test_what_was_said_of_the_node_of_its_run_or_of_everything_is_marked(
+def test_what_was_noted_of_the_node_of_its_run_or_of_everything_is_marked(
     client: Client, alive: Run, steady: Node, limping: Node
 ) -> None:
     at = just_now() - timedelta(seconds=10)

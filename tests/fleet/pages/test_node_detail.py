@@ -19,7 +19,7 @@ Page = Callable[..., str]
 PARTIALS = ("headline", "vitals", "alerts", "devices", "links")
 
 
-def test_it_says_in_one_sentence_how_the_node_is(page: Page, alive: Run) -> None:
+def test_it_shows_in_one_sentence_how_the_node_is(page: Page, alive: Run) -> None:
     text = page("/nodes/steady/")
 
     assert "<b>steady</b> is reporting; its 32 cores are <b>50 %</b> busy." in text
@@ -34,7 +34,7 @@ def test_it_shows_the_alert_that_blames_it(page: Page, alert: Alert) -> None:
     assert f'id="alert-{alert.pk}"' in text
 
 
-def test_a_silent_node_says_since_when_and_shows_no_old_figures(
+def test_a_silent_node_states_since_when_and_shows_no_old_figures(
     page: Page, hot: HotStore, alive: Run, silent: Node
 ) -> None:
     hot.append([block(tick=int(time.time()) - 60, nodes=("silent",), shard="llama/0")])
@@ -44,7 +44,7 @@ def test_a_silent_node_says_since_when_and_shows_no_old_figures(
     assert "no data" in text
 
 
-def test_a_node_that_never_reported_says_so(page: Page, alive: Run, silent: Node) -> None:
+def test_a_node_that_never_reported_states_it(page: Page, alive: Run, silent: Node) -> None:
     assert "never reported" in page("/nodes/silent/")
 
 
@@ -66,7 +66,7 @@ def test_an_instance_without_efa_has_no_empty_link_charts(page: Page, alive: Run
     assert "efa-latency" not in text
 
 
-def test_a_real_node_says_what_no_counter_measures(page: Page, alive: Run, steady: Node) -> None:
+def test_a_real_node_states_what_no_counter_measures(page: Page, alive: Run, steady: Node) -> None:
     Node.objects.filter(pk=steady.pk).update(source=Node.Source.NEURON_MONITOR)
     text = page("/nodes/steady/")
 
@@ -75,14 +75,14 @@ def test_a_real_node_says_what_no_counter_measures(page: Page, alive: Run, stead
     assert "HBM bandwidth is estimated" in text
 
 
-def test_what_a_real_node_does_not_measure_is_said_once_and_not_drawn_empty(
+def test_what_a_real_node_does_not_measure_is_reported_once_and_not_drawn_empty(
     page: Page, hot: HotStore, alive: Run, steady: Node
 ) -> None:
     Node.objects.filter(pk=steady.pk).update(
         source=Node.Source.NEURON_MONITOR, shard="node:steady"
     )
-    told = block("node:steady", int(time.time()), ("steady",)).values
-    seen = {name: told[name] for name in ("core_utilization_ratio", "host_memory_used_bytes")}
+    reported = block("node:steady", int(time.time()), ("steady",)).values
+    seen = {name: reported[name] for name in ("core_utilization_ratio", "host_memory_used_bytes")}
     hot.append([Block("node:steady", int(time.time()), ("steady",), seen)])
 
     text = page("/nodes/steady/")
@@ -124,7 +124,7 @@ def test_its_charts_ask_for_the_window_of_the_address(page: Page, alive: Run) ->
     assert 'id="efa-latency-long"' in text
 
 
-def test_a_frozen_window_says_so_and_follows_no_stream(page: Page, alive: Run) -> None:
+def test_a_frozen_window_states_it_and_follows_no_stream(page: Page, alive: Run) -> None:
     text = page("/nodes/steady/?from=1700000000&to=1700000900")
 
     assert "Showing data from" in text
@@ -132,7 +132,7 @@ def test_a_frozen_window_says_so_and_follows_no_stream(page: Page, alive: Run) -
     assert "from=1700000000&amp;to=1700000900" in text
 
 
-def test_a_window_that_cannot_be_is_told_and_not_obeyed(page: Page, alive: Run) -> None:
+def test_a_window_that_cannot_be_is_reported_and_not_obeyed(page: Page, alive: Run) -> None:
     text = page("/nodes/steady/?window=year")
 
     assert "window: must be one of 15m, 1h, 6h, 24h" in text
@@ -183,5 +183,5 @@ def test_its_alert_history_names_causes_and_compares_with_its_peers(
     assert "EFA retransmits" not in text
 
 
-def test_an_empty_alert_history_says_so(page: Page, alive: Run) -> None:
+def test_an_empty_alert_history_states_it(page: Page, alive: Run) -> None:
     assert "No alert named this node as culprit in 30 days" in page("/nodes/steady/")

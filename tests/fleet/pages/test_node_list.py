@@ -24,7 +24,7 @@ def test_it_lists_every_node_with_its_state(
     assert "firing" in text
 
 
-def test_nodes_whose_run_is_over_are_missed_by_nobody(
+def test_nodes_whose_run_is_over_are_missed_by_no_one(
     page: Page, alive: Run, silent: Node
 ) -> None:
     Run.objects.update(phase=Run.Phase.FINISHED, finished_at=datetime.now(UTC))
@@ -94,11 +94,11 @@ def test_the_live_stream_follows_the_same_filter(page: Page, alive: Run) -> None
     assert 'data-live="nodes?state=up"' in page("/nodes/?state=up")
 
 
-def test_an_empty_fleet_says_how_to_begin(page: Page, redis_url: str, db: None) -> None:
+def test_an_empty_fleet_states_how_to_begin(page: Page, redis_url: str, db: None) -> None:
     assert "No nodes are reporting" in page("/nodes/")
 
 
-def test_a_node_without_efa_says_so(page: Page, alive: Run) -> None:
+def test_a_node_without_efa_states_it(page: Page, alive: Run) -> None:
     stray(run=None)
 
     assert '<span class="muted">none</span>' in page("/nodes/?q=stray")

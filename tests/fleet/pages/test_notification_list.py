@@ -17,7 +17,7 @@ HERE = "/notifications/"
 __all__ = ["admin", "dead", "hook"]
 
 
-def test_it_says_how_to_begin(page: Page, db: None) -> None:
+def test_it_shows_how_to_begin(page: Page, db: None) -> None:
     text = page(HERE)
 
     assert "No receiver yet" in text
@@ -40,17 +40,17 @@ def test_what_was_not_delivered_comes_first(page: Page, dead: Delivery) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/nodes/", "/alerts/"])
-def test_every_page_tells_of_it(page: Page, dead: Delivery, path: str) -> None:
+def test_every_page_reports_it(page: Page, dead: Delivery, path: str) -> None:
     assert "1 notification could not be delivered" in page(path)
 
 
-def test_nobody_outside_is_told(client: Client, dead: Delivery) -> None:
+def test_no_one_outside_is_notified(client: Client, dead: Delivery) -> None:
     text = client.get("/sign-in/", headers={"X-Forwarded-For": "192.0.2.1"}).text
 
     assert "could not be delivered" not in text
 
 
-def test_every_page_tells_when_nobody_sends(page: Page, hook: Receiver, alert: Alert) -> None:
+def test_every_page_reports_when_no_one_sends(page: Page, hook: Receiver, alert: Alert) -> None:
     delivery(hook, alert, next_try_at=just_now() - timedelta(minutes=2))
 
     assert "no sender is running" in page("/")
@@ -74,7 +74,7 @@ def test_secrets_and_paths_of_addresses_are_never_shown(
     assert "sesame" not in text
 
 
-def test_a_route_says_what_it_takes(page: Page, hook: Receiver, alert: Alert) -> None:
+def test_a_route_states_what_it_takes(page: Page, hook: Receiver, alert: Alert) -> None:
     Route.objects.create(name="nodes", matchers="rule=node_silent")
     text = page(HERE)
 
@@ -83,13 +83,13 @@ def test_a_route_says_what_it_takes(page: Page, hook: Receiver, alert: Alert) ->
     assert "no receiver" in text
 
 
-def test_what_no_route_means_is_told(page: Page, hook: Receiver, alert: Alert) -> None:
+def test_what_no_route_means_is_reported(page: Page, hook: Receiver, alert: Alert) -> None:
     Route.objects.update(is_default=False, matchers="rule=node_silent")
 
     assert "no route matches" in page(HERE)
 
 
-def test_a_route_that_cannot_be_read_is_told(page: Page, hook: Receiver) -> None:
+def test_a_route_that_cannot_be_read_is_reported(page: Page, hook: Receiver) -> None:
     Route.objects.update(is_default=False, matchers="colour=blue")
 
     assert "It matches every alert, because" in page(HERE)

@@ -9,7 +9,7 @@ from tests.fleet.test_doors import member
 pytestmark = pytest.mark.django_db
 
 
-def test_it_draws_all_nodes_and_the_chosen_beside_the_expected(client: Client) -> None:
+def test_it_draws_all_nodes_and_the_chosen_next_to_the_expected(client: Client) -> None:
     preflight = done()
 
     drawn = client.get(f"/preflight/{preflight.pk}/charts/collective").json()

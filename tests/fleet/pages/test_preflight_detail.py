@@ -27,7 +27,7 @@ def row_of(text: str, node: str) -> str:
     return re.sub(r"<[^>]+>", " ", row)
 
 
-def test_it_says_exactly_what_is_wrong_and_whom_to_take(page: Page) -> None:
+def test_it_shows_exactly_what_is_wrong_and_whom_to_take(page: Page) -> None:
     preflight = done()
     text = page(f"/preflight/{preflight.pk}/")
 
@@ -71,7 +71,7 @@ def test_marks_are_shapes_and_not_colour_alone(page: Page) -> None:
     assert "n-03 ✕" in text
 
 
-def test_while_it_runs_it_says_what_it_does_and_fills_in(page: Page) -> None:
+def test_while_it_runs_it_states_what_it_does_and_fills_in(page: Page) -> None:
     preflight = asked()
     for _ in range(4):
         advance(preflight, now=NOON)
@@ -85,7 +85,7 @@ def test_while_it_runs_it_says_what_it_does_and_fills_in(page: Page) -> None:
     assert 'id="chosen"' not in text
 
 
-def test_where_none_can_come_it_says_so(page: Page) -> None:
+def test_where_none_can_come_the_page_states_it(page: Page) -> None:
     preflight = done(names=["a"], faults=[ProbeFault.of_kind("chip_missing", "a")], take=1)
 
     text = page(f"/preflight/{preflight.pk}/")

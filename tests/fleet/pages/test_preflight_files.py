@@ -19,7 +19,7 @@ TYPE = {"files_instance_type": "trn1.32xlarge", "files_take": ""}
 
 
 @pytest.fixture
-def at_the_desk(client: Client) -> Client:
+def at_the_form(client: Client) -> Client:
     """Give an operator's browser."""
     client.force_login(member("operator"))
     return client
@@ -58,8 +58,8 @@ def tarred(files: list[tuple[str, bytes]]) -> bytes:
     return body.getvalue()
 
 
-def test_files_are_judged_and_kept(at_the_desk: Client) -> None:
-    response = at_the_desk.post("/preflight/files", given(*group()), follow=True)
+def test_files_are_judged_and_kept(at_the_form: Client) -> None:
+    response = at_the_form.post("/preflight/files", given(*group()), follow=True)
 
     preflight = Preflight.objects.get()
     assert response.redirect_chain == [(f"/preflight/{preflight.pk}/", 302)]
@@ -72,15 +72,15 @@ def test_files_are_judged_and_kept(at_the_desk: Client) -> None:
 
 @pytest.mark.parametrize(("name", "pack"), [("out.zip", zipped), ("out.tar.gz", tarred)])
 def test_one_archive_holds_them_all(
-    at_the_desk: Client, name: str, pack: Callable[[list[tuple[str, bytes]]], bytes]
+    at_the_form: Client, name: str, pack: Callable[[list[tuple[str, bytes]]], bytes]
 ) -> None:
-    at_the_desk.post("/preflight/files", given((name, pack(group()))))
+    at_the_form.post("/preflight/files", given((name, pack(group()))))
 
     assert Preflight.objects.get().names == list("abcde")
 
 
 @pytest.mark.parametrize(
-    ("files", "says"),
+    ("files", "shows"),
     [
         ([], "there are none"),
         ([("pair__a__b.txt", b"nothing that any probe prints")], "pair__a__b.txt"),
@@ -109,24 +109,24 @@ def test_one_archive_holds_them_all(
     ],
 )
 def test_what_cannot_be_read_is_named_and_nothing_is_kept(
-    at_the_desk: Client, files: list[tuple[str, bytes]], says: str
+    at_the_form: Client, files: list[tuple[str, bytes]], shows: str
 ) -> None:
-    response = at_the_desk.post("/preflight/files", given(*group()[:2], *files) if files else TYPE)
+    response = at_the_form.post("/preflight/files", given(*group()[:2], *files) if files else TYPE)
 
     assert response.status_code == 422
-    assert says in response.text
+    assert shows in response.text
     assert 'aria-invalid="true"' in response.text.partition('id="from-files"')[2]
     assert not Preflight.objects.exists()
     assert not PreflightNode.objects.exists()
 
 
-def test_a_type_or_a_number_that_cannot_be_is_named(at_the_desk: Client) -> None:
+def test_a_type_or_a_number_that_cannot_be_is_named(at_the_form: Client) -> None:
     for other, field in (
         ({"files_instance_type": "abacus"}, "instance_type"),
         ({"files_take": "9"}, "take"),
         ({"files_take": "many"}, "take"),
     ):
-        response = at_the_desk.post("/preflight/files", given(*group(), **other))
+        response = at_the_form.post("/preflight/files", given(*group(), **other))
 
         assert response.status_code == 422
         assert list(response.context["files_form"].errors) == [f"files_{field}"]
@@ -134,27 +134,27 @@ def test_a_type_or_a_number_that_cannot_be_is_named(at_the_desk: Client) -> None
 
 
 def test_an_archive_that_swells_is_refused(
-    at_the_desk: Client, monkeypatch: pytest.MonkeyPatch
+    at_the_form: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fleet.checks.preflight_files.MOST_UNPACKED_BYTES", 1_000_000)
     bomb = zipped([*group(), ("pair__a__c.txt", b"0" * 2_000_000)])
     assert len(bomb) < 20_000
 
-    response = at_the_desk.post("/preflight/files", given(("out.zip", bomb)))
+    response = at_the_form.post("/preflight/files", given(("out.zip", bomb)))
 
     assert response.status_code == 422
     assert "hold more than 1 MB unpacked" in response.text
     assert not Preflight.objects.exists()
 
 
-def test_too_many_files_at_once_are_refused(at_the_desk: Client, settings: Settings) -> None:
+def test_too_many_files_at_once_are_refused(at_the_form: Client, settings: Settings) -> None:
     settings.DATA_UPLOAD_MAX_NUMBER_FILES = 3
 
-    assert at_the_desk.post("/preflight/files", given(*group())).status_code == 400
+    assert at_the_form.post("/preflight/files", given(*group())).status_code == 400
     assert not Preflight.objects.exists()
 
 
-def test_a_viewer_may_not_and_nobody_reads_there(client: Client) -> None:
+def test_a_viewer_may_not_and_no_one_reads_there(client: Client) -> None:
     client.force_login(member("viewer"))
 
     assert client.post("/preflight/files", given(*group())).status_code == 403

@@ -15,13 +15,13 @@ FAULT = {"fault_kind": "chip_missing", "fault_node": "a"}
 
 
 @pytest.fixture
-def at_the_desk(client: Client) -> Client:
+def at_the_form(client: Client) -> Client:
     """Give an operator's browser."""
     client.force_login(member("operator"))
     return client
 
 
-def test_without_any_it_says_what_happens(page: Page) -> None:
+def test_without_any_it_states_what_happens(page: Page) -> None:
     text = page("/preflight/")
 
     assert "No preflights." in text
@@ -29,8 +29,8 @@ def test_without_any_it_says_what_happens(page: Page) -> None:
     assert "<form" not in text.partition("<main")[2]
 
 
-def test_an_operator_asks_for_one(at_the_desk: Client) -> None:
-    response = at_the_desk.post("/preflight/", NEW, follow=True)
+def test_an_operator_asks_for_one(at_the_form: Client) -> None:
+    response = at_the_form.post("/preflight/", NEW, follow=True)
 
     preflight = Preflight.objects.get()
     assert response.redirect_chain == [(f"/preflight/{preflight.pk}/", 302)]
@@ -57,9 +57,9 @@ def test_a_viewer_may_not(client: Client) -> None:
     ],
 )
 def test_what_is_wrong_is_named_and_what_was_given_is_kept(
-    at_the_desk: Client, field: str, value: str
+    at_the_form: Client, field: str, value: str
 ) -> None:
-    response = at_the_desk.post("/preflight/", NEW | FAULT | {field: value})
+    response = at_the_form.post("/preflight/", NEW | FAULT | {field: value})
 
     assert response.status_code == 422
     assert list(response.context["form"].errors) == [field]
@@ -67,34 +67,34 @@ def test_what_is_wrong_is_named_and_what_was_given_is_kept(
     assert not Preflight.objects.exists()
 
 
-def test_a_fault_of_the_form_is_injected(at_the_desk: Client) -> None:
+def test_a_fault_of_the_form_is_injected(at_the_form: Client) -> None:
     pair = {
         "fault_kind": "pair_slow",
         "fault_node": "a",
         "fault_peer": "b",
         "fault_magnitude": "2",
     }
-    at_the_desk.post("/preflight/", NEW | pair)
+    at_the_form.post("/preflight/", NEW | pair)
 
     [fault] = Preflight.objects.get().faults
     assert fault == {"kind": "pair_slow", "node": "a", "peer": "b", "device": None, "magnitude": 2}
 
 
-def test_a_fault_that_does_not_fit_is_refused_at_its_field(at_the_desk: Client) -> None:
-    response = at_the_desk.post("/preflight/", NEW | {"fault_kind": "efa_down", "fault_node": "a"})
+def test_a_fault_that_does_not_fit_is_refused_at_its_field(at_the_form: Client) -> None:
+    response = at_the_form.post("/preflight/", NEW | {"fault_kind": "efa_down", "fault_node": "a"})
 
     assert response.status_code == 422
     assert "EFA devices" in response.context["form"].errors["fault_kind"][0]
 
 
 def test_it_is_filled_in_with_the_nodes_of_a_run(
-    at_the_desk: Client, run: Run, steady: Node, limping: Node
+    at_the_form: Client, run: Run, steady: Node, limping: Node
 ) -> None:
-    text = at_the_desk.get("/preflight/?run=llama").text
+    text = at_the_form.get("/preflight/?run=llama").text
 
     assert "steady\nlimping</textarea>" in text
     assert '<option value="trn1.32xlarge" selected>' in text
-    response = at_the_desk.post(
+    response = at_the_form.post(
         "/preflight/", {"nodes": "steady, limping", "run": "llama"}, follow=True
     )
     assert Preflight.objects.get().run == run
@@ -102,15 +102,15 @@ def test_it_is_filled_in_with_the_nodes_of_a_run(
 
 
 def test_where_drills_are_off_nothing_can_be_put_in(
-    at_the_desk: Client, settings: Settings
+    at_the_form: Client, settings: Settings
 ) -> None:
-    assert 'name="fault_kind"' in at_the_desk.get("/preflight/").text
+    assert 'name="fault_kind"' in at_the_form.get("/preflight/").text
     settings.ALLOW_DRILLS = settings.DEMO = False
 
-    assert 'name="fault_kind"' not in at_the_desk.get("/preflight/").text
+    assert 'name="fault_kind"' not in at_the_form.get("/preflight/").text
 
 
-def test_a_row_says_the_verdict(page: Page) -> None:
+def test_a_row_states_the_verdict(page: Page) -> None:
     done()
     text = page("/preflight/")
 

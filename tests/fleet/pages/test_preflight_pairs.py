@@ -33,13 +33,13 @@ def test_a_spreadsheet_gets_every_pair_once(client: Client) -> None:
 
 def test_the_pointer_gets_matrices_with_null_where_there_is_nothing(client: Client) -> None:
     there = f"/preflight/{done().pk}/pairs?format=json"
-    told = client.get(there).json()
+    reported = client.get(there).json()
 
-    assert told["nodes"][3] == "n-03"
-    assert told["p99_s"][3][3] is None
-    assert told["p99_s"][3][4] == told["p99_s"][4][3] > 2 * told["p99_s"][0][1]
+    assert reported["nodes"][3] == "n-03"
+    assert reported["p99_s"][3][3] is None
+    assert reported["p99_s"][3][4] == reported["p99_s"][4][3] > 2 * reported["p99_s"][0][1]
 
 
-def test_nothing_probed_is_an_empty_table_and_nobody_is_not_found(client: Client) -> None:
+def test_nothing_probed_is_an_empty_table_and_no_one_is_not_found(client: Client) -> None:
     assert client.get(f"/preflight/{asked().pk}/pairs").text.count("\n") == 1
     assert client.get("/preflight/999999/pairs").status_code == 404

@@ -24,7 +24,7 @@ def post(client: Client, **fields: str) -> Any:
     return client.post(HERE, GOOD | fields)
 
 
-def test_the_first_receiver_is_told_of_everything(client: Client, admin: User) -> None:
+def test_the_first_receiver_gets_every_alert(client: Client, admin: User) -> None:
     assert post(client).status_code == 302
 
     receiver = Receiver.objects.get()
@@ -33,7 +33,7 @@ def test_the_first_receiver_is_told_of_everything(client: Client, admin: User) -
     assert NotificationChange.objects.get().text == "made the receiver pager (Webhook)"
 
 
-def test_the_next_one_is_told_of_nothing_yet(client: Client, admin: User, hook: Receiver) -> None:
+def test_the_next_one_gets_no_alerts_yet(client: Client, admin: User, hook: Receiver) -> None:
     post(client)
 
     assert not Receiver.objects.get(name="pager").routes.exists()
@@ -63,7 +63,7 @@ def test_a_stranger_of_a_kind_is_not_known(client: Client, admin: User) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_told_beside_its_field(
+def test_an_invalid_value_is_reported_next_to_its_field(
     client: Client, admin: User, fields: dict[str, str], why: str
 ) -> None:
     response = post(client, **fields)

@@ -47,7 +47,7 @@ def test_a_run_compiles_without_a_share_of_it_done(client: Client, say: Say) -> 
     assert "no steps yet" in page
 
 
-def test_a_run_of_which_little_is_known_says_what_is_missing(client: Client, say: Say) -> None:
+def test_a_run_of_which_little_is_known_states_what_is_missing(client: Client, say: Say) -> None:
     say(*(step(n, "own", ended_at=time.time(), collective_s=None, n_workers=1) for n in (1, 2, 3)))
     page = read(client, "/runs/real/")
 
@@ -68,7 +68,7 @@ def test_a_model_that_the_catalogue_lacks_has_an_mfu(client: Client, say: Say) -
     assert "peak unknown" not in read(client, "/runs/real/")
 
 
-def test_what_was_lost_and_why_it_failed_is_said(client: Client, say: Say) -> None:
+def test_what_was_lost_and_why_it_failed_is_reported(client: Client, say: Say) -> None:
     say(*whole_step(1, ended_at=time.time()))
     say(line("beat", worker="trn-b", n_dropped=7))
     say(line("end", worker="trn-c", failed=True, reason="RuntimeError"))
@@ -87,13 +87,13 @@ def test_pages_show_nodes_without_an_agent(client: Client, say: Say, path: str) 
     assert Node.objects.filter(source=Node.Source.STEPS).count() == len(NODES)
 
 
-def test_a_node_says_that_only_its_job_reports(client: Client, say: Say) -> None:
+def test_a_node_states_that_only_its_job_reports(client: Client, say: Say) -> None:
     say(line("run", **ABOUT), *whole_step(1, ended_at=time.time()))
 
     assert "is training. No agent reports" in read(client, "/nodes/trn-a/")
 
 
-def test_a_node_whose_job_is_over_is_not_said_to_train(client: Client, say: Say) -> None:
+def test_a_node_whose_job_is_over_is_not_shown_as_training(client: Client, say: Say) -> None:
     say(*whole_step(1, ended_at=time.time()))
     say(*(line("end", worker=node) for node in NODES))
     page = read(client, "/nodes/trn-a/")

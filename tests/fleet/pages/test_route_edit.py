@@ -27,14 +27,14 @@ def order() -> str:
     return "".join(route.name[0] for route in Route.objects.in_order())
 
 
-def test_the_form_shows_what_it_says(client: Client, admin: User, table: list[Route]) -> None:
+def test_the_form_shows_its_content(client: Client, admin: User, table: list[Route]) -> None:
     text = client.get(f"/notifications/routes/{table[0].pk}/").text
 
     assert 'value="a"' in text
     assert "Matching alerts" in text
 
 
-def test_it_is_kept_as_it_is_said(client: Client, admin: User, table: list[Route]) -> None:
+def test_it_is_stored_as_given(client: Client, admin: User, table: list[Route]) -> None:
     fields = {"name": "a", "matchers": "team=LLM", "group_by": "alert", "sends_resolved": "on"}
     response = post(client, table[0], **fields, group_wait_s="7", repeat_min="0")
 

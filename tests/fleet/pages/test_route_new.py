@@ -42,7 +42,7 @@ def test_it_is_made_and_tried_before_the_default(
         ({"receivers": ["99"]}, "valid choice"),
     ],
 )
-def test_what_cannot_be_is_told_beside_its_field(
+def test_an_invalid_value_is_reported_next_to_its_field(
     client: Client, admin: User, fields: dict[str, Any], why: str
 ) -> None:
     response = post(client, **fields)

@@ -13,7 +13,7 @@ HERE = "/notifications/routes/preview"
 
 
 @pytest.mark.parametrize(
-    ("matchers", "said"),
+    ("matchers", "shown"),
     [
         ("", "<b>1</b> alert"),
         ("run=llama", "<b>1</b> alert"),
@@ -21,10 +21,10 @@ HERE = "/notifications/routes/preview"
         ("colour=blue", "is not a field"),
     ],
 )
-def test_it_says_which_alerts_are_meant(
-    page: Page, alert: Alert, matchers: str, said: str
+def test_it_shows_which_alerts_are_meant(
+    page: Page, alert: Alert, matchers: str, shown: str
 ) -> None:
-    assert said in page(f"{HERE}?matchers={matchers}")
+    assert shown in page(f"{HERE}?matchers={matchers}")
 
 
 def test_it_cannot_be_posted_to(client: Client, db: None) -> None:

@@ -20,7 +20,7 @@ Page = Callable[..., str]
 PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "charts")
 
 
-def test_it_says_in_one_sentence_how_the_run_gets_on(page: Page, alive: Run) -> None:
+def test_it_shows_in_one_sentence_how_the_run_gets_on(page: Page, alive: Run) -> None:
     text = page("/runs/llama/")
 
     assert "<b>llama</b> trains at <b>2.00 s</b> per step" in text
@@ -87,7 +87,7 @@ def test_a_compiling_run_shows_how_long_it_takes_yet(page: Page, alive: Run) -> 
     assert "<figure" not in text
 
 
-def test_a_run_that_stopped_stepping_says_since_when(
+def test_a_run_that_stopped_stepping_states_since_when(
     page: Page, hot: HotStore, alive: Run
 ) -> None:
     another("bert", phase="training", last_step=5)
@@ -97,7 +97,7 @@ def test_a_run_that_stopped_stepping_says_since_when(
     assert "no step for" in page("/runs/bert/")
 
 
-def test_a_run_that_is_over_says_so_and_shows_how_it_went_to_the_end(
+def test_a_run_that_is_over_states_it_and_shows_how_it_went_to_the_end(
     page: Page, alive: Run, silent: Node, hot: HotStore
 ) -> None:
     ended_at = datetime.now(UTC)
@@ -123,7 +123,7 @@ def test_a_run_that_is_over_follows_its_money_until_that_is_added_up(
     assert 'data-live="run-money:llama"' in text
 
 
-def test_a_run_whose_model_nobody_knows_is_shown_all_the_same(page: Page, alive: Run) -> None:
+def test_a_run_whose_model_no_one_knows_is_shown_all_the_same(page: Page, alive: Run) -> None:
     another("odd", instance_type="abacus.1xlarge", phase="training")
 
     assert "data unknown" in page("/runs/odd/")
@@ -174,13 +174,13 @@ def test_a_frozen_window_follows_no_stream(page: Page, alive: Run) -> None:
     assert 'data-live="' not in text
 
 
-def test_a_loss_is_drawn_where_the_job_tells_one(page: Page, hot: HotStore, run: Run) -> None:
+def test_a_loss_is_drawn_where_the_job_reports_one(page: Page, hot: HotStore, run: Run) -> None:
     now_s = int(time.time())
     hot.append_steps(steps(n_steps=2, ended_at_s=now_s - 60, compute_s=1.0))
     before = page("/runs/llama/")
-    told = steps(n_steps=1, first=3, ended_at_s=now_s - 30, compute_s=1.0)
+    reported = steps(n_steps=1, first=3, ended_at_s=now_s - 30, compute_s=1.0)
 
-    hot.append_steps(replace(told, reported_loss=np.array([2.5])))
+    hot.append_steps(replace(reported, reported_loss=np.array([2.5])))
 
     assert "Tokens per second" in before
     assert "Training loss" not in before

@@ -133,7 +133,7 @@ def test_the_strength_comes_with_its_usual_value_unit_and_range(
         ("duration_s", ""),
     ],
 )
-def test_what_does_not_fit_is_told_beside_its_field(
+def test_an_invalid_value_is_reported_next_to_its_field(
     client: Client, operator: object, field: str, value: str
 ) -> None:
     response = post(client, **{field: value})
@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_told_beside_its_field(
     assert not InjectedFault.objects.exists()
 
 
-def test_where_drills_are_switched_off_it_says_so(
+def test_where_drills_are_switched_off_the_page_states_it(
     client: Client, operator: object, settings: Settings
 ) -> None:
     settings.DEMO = settings.ALLOW_DRILLS = False
@@ -165,7 +165,7 @@ def test_a_viewer_may_not(client: Client, viewer: object, method: str) -> None:
     assert getattr(client, method)(DRILL).status_code == 403
 
 
-def test_nobody_in_particular_may_not(client: Client) -> None:
+def test_an_anonymous_visitor_is_refused(client: Client) -> None:
     assert client.post(DRILL, GOOD).status_code == 403
     assert not InjectedFault.objects.exists()
 

@@ -63,7 +63,7 @@ def test_a_compiling_run_shows_its_progress_and_what_is_left(page: Page, alive: 
     assert "10 min left" in text
 
 
-def test_an_alert_stands_beside_the_phase(page: Page, alert: Alert) -> None:
+def test_an_alert_stands_next_to_the_phase(page: Page, alert: Alert) -> None:
     text = page("/runs/")
 
     assert f'<a href="/alerts/{alert.pk}/"><span class="tag bad small">' in text
@@ -77,7 +77,7 @@ def test_a_finished_run_has_no_present(page: Page, alive: Run) -> None:
     assert "1 active" in text
 
 
-def test_without_runs_it_says_how_they_come(page: Page, redis_url: str, db: None) -> None:
+def test_without_runs_it_states_how_they_come(page: Page, redis_url: str, db: None) -> None:
     assert "No runs." in page("/runs/")
 
 

@@ -16,7 +16,7 @@ from tests.telemetry.ingest.logs.made_log import call, done, hit, neuronx
 
 A, B = "MODULE_1652+aa11", "MODULE_1652+bb22"
 FAILED = "Got a cached failed neff at /fsx/cache/neuronxcc-2.15/MODULE_9+c/model.neff. Will skip"
-TOLD = {"model": "llama2-7b", "instance": "trn1.32xlarge", "nodes": 4, "seq_len": 4096}
+REPORTED = {"model": "llama2-7b", "instance": "trn1.32xlarge", "nodes": 4, "seq_len": 4096}
 
 
 def imported(folder: Path, *lines: str, **options: object) -> Run:
@@ -33,20 +33,20 @@ def main_of(client: Client, query: str = "") -> str:
 
 @pytest.fixture
 def lines() -> list[str]:
-    told = [call(A, pid=1), done(A, seconds=61, pid=1), call(B, seconds=62, pid=1)]
-    told += [done(B, seconds=92, pid=1), hit(A, seconds=93, pid=2)]
-    told += [call("MODULE_9+c").replace("Call compiler", FAILED)]
-    told += [f"{dated(60 + 10 * n)} {neuronx(n, loss=9.0 - n / 10)}" for n in range(1, 31)]
-    return [*told, f"{dated(200)} {BROKEN}", "something else", "step 31 step_time 9"]
+    reported = [call(A, pid=1), done(A, seconds=61, pid=1), call(B, seconds=62, pid=1)]
+    reported += [done(B, seconds=92, pid=1), hit(A, seconds=93, pid=2)]
+    reported += [call("MODULE_9+c").replace("Call compiler", FAILED)]
+    reported += [f"{dated(60 + 10 * n)} {neuronx(n, loss=9.0 - n / 10)}" for n in range(1, 31)]
+    return [*reported, f"{dated(200)} {BROKEN}", "something else", "step 31 step_time 9"]
 
 
 @pytest.fixture
 def page(hot: HotStore, db: None, client: Client, tmp_path: Path, lines: list[str]) -> str:
-    imported(tmp_path, *lines, **TOLD)
+    imported(tmp_path, *lines, **REPORTED)
     return main_of(client)
 
 
-def test_it_says_how_far_the_run_came_and_what_a_log_cannot_tell(page: str) -> None:
+def test_it_shows_how_far_the_run_came_and_what_a_log_cannot_tell(page: str) -> None:
     assert "trained to <b>step 30</b> at 9.20\u202fs each" in page
     assert "does not separate compute from all-reduce" in page
     assert "not in the log; limit 25" in page
@@ -142,7 +142,7 @@ def test_a_log_of_compiles_alone_has_no_charts(
     assert "10\u202fmin" in page
 
 
-def test_what_a_log_says_is_escaped(
+def test_what_a_log_states_is_escaped(
     hot: HotStore, db: None, client: Client, tmp_path: Path
 ) -> None:
     imported(tmp_path, neuronx(1), "<script>alert(1)</script>")

@@ -53,7 +53,7 @@ def test_mfu_names_the_peak_that_it_assumes(page: Page, alive: Run) -> None:
     assert re.search("dense bf16 peak of 4 . trn1.32xlarge", page("/runs/llama/money/"))
 
 
-def test_what_is_not_known_is_said_and_never_nought(page: Page, alive: Run) -> None:
+def test_what_is_not_known_is_reported_and_never_zero(page: Page, alive: Run) -> None:
     Run.objects.update(usd_per_node_hour=0.0)
 
     text = page("/runs/llama/money/")
@@ -63,22 +63,22 @@ def test_what_is_not_known_is_said_and_never_nought(page: Page, alive: Run) -> N
     assert "tokens per epoch are not set" in text
 
 
-def test_an_epoch_has_a_price_once_somebody_says_its_tokens(lead: Client, alive: Run) -> None:
+def test_an_epoch_has_a_price_once_somebody_states_its_tokens(lead: Client, alive: Run) -> None:
     answer = lead.post("/runs/llama/money/", {"tokens_per_epoch": "2B", "planned_tokens": "10 B"})
     alive.refresh_from_db()
-    told: Any = lead.get("/runs/llama/money/").context["money"]["outlook"]
+    reported: Any = lead.get("/runs/llama/money/").context["money"]["outlook"]
 
     assert answer.status_code == 302
     assert (alive.tokens_per_epoch, alive.planned_tokens) == (2 * 10**9, 10**10)
-    assert told.usd_per_epoch == pytest.approx(told.settled_usd_per_mtok * 2000)
-    assert told.ends_at is not None
-    assert told.usd_at_end > alive.usd_by(alive.started_at)
+    assert reported.usd_per_epoch == pytest.approx(reported.settled_usd_per_mtok * 2000)
+    assert reported.ends_at is not None
+    assert reported.usd_at_end > alive.usd_by(alive.started_at)
     note = Annotation.objects.get()
     assert note.by == "lead"
     assert "tokens per epoch: 2,000,000,000" in note.text
 
 
-def test_what_is_said_can_be_taken_back(lead: Client, alive: Run) -> None:
+def test_what_is_reported_can_be_taken_back(lead: Client, alive: Run) -> None:
     Run.objects.update(tokens_per_epoch=5)
 
     lead.post("/runs/llama/money/", {"tokens_per_epoch": "", "planned_tokens": ""})

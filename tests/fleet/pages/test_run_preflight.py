@@ -38,7 +38,7 @@ def test_the_overview_flags_it(page: Page, alive: Run) -> None:
     assert "</span> no preflight</span>" in page("/")
 
 
-def test_a_run_whose_nodes_passed_says_so(
+def test_a_run_whose_nodes_passed_states_it(
     page: Page, alive: Run, steady: Node, limping: Node
 ) -> None:
     before = alive.started_at - timedelta(hours=2)

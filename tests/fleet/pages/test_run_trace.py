@@ -26,7 +26,7 @@ def page(hot: HotStore, db: None, client: Client, tmp_path: Path) -> str:
     return client.get("/runs/recorded/").text
 
 
-def test_it_says_how_slow_it_was_and_the_culprit(page: str) -> None:
+def test_it_shows_how_slow_it_was_and_the_culprit(page: str) -> None:
     assert "1.68 times the ideal" in page
     assert "One worker is the cause: rank0-dp0-stage0" in page
 
@@ -37,7 +37,7 @@ def test_it_shows_every_worker_and_marks_the_culprit(page: str) -> None:
     assert page.count("▲ 1.") == 1
 
 
-def test_it_says_what_each_cause_explains_and_how_that_was_found(page: str) -> None:
+def test_it_shows_what_each_cause_explains_and_how_that_was_found(page: str) -> None:
     for cause in ("A worker or a few", "Uneven stages", "Uneven sequences", "Communication"):
         assert cause in page
     assert "simulated again" in page
@@ -77,7 +77,7 @@ def test_a_heavy_stage_is_named_and_no_machine(
     assert "▲" not in text.split("<main", 1)[1]
 
 
-def test_uneven_sequences_are_told_from_slow_machines(
+def test_uneven_sequences_are_distinguished_from_slow_machines(
     hot: HotStore, db: None, client: Client, tmp_path: Path
 ) -> None:
     imported(Job(work=uneven_sequences), tmp_path)

@@ -69,7 +69,7 @@ def test_the_menu_is_marked_on_the_pages_it_holds() -> None:
 
 
 @pytest.mark.django_db
-def test_every_page_says_how_many_alerts_nobody_has(settings: Settings) -> None:
+def test_every_page_states_how_many_alerts_are_unacknowledged(settings: Settings) -> None:
     settings.ANONYMOUS_READING = True
     link = "{% nav_link 'alert-list' 'Alerts' 'alerts' %}"
 
@@ -82,7 +82,7 @@ def test_every_page_says_how_many_alerts_nobody_has(settings: Settings) -> None:
 
 
 @pytest.mark.django_db
-def test_whoever_may_not_read_is_told_no_number_and_follows_nothing(settings: Settings) -> None:
+def test_anyone_who_may_not_read_learns_no_number_and_follows_nothing(settings: Settings) -> None:
     settings.ANONYMOUS_READING = False
     fire("node:limping")
 

@@ -22,28 +22,28 @@ def made(matchers: str = "run=llama") -> Silence:
 def test_it_shows_the_whole_page(page: Page, alert: Alert, operator: User) -> None:
     silence = made()
 
-    told = page(silence.get_absolute_url())
-    assert "run=llama" in told
-    assert "“known”" in told
-    assert f'href="/alerts/{alert.pk}/"' in told
-    assert "created: until" in told
-    assert "Expire now" in told
+    reported = page(silence.get_absolute_url())
+    assert "run=llama" in reported
+    assert "“known”" in reported
+    assert f'href="/alerts/{alert.pk}/"' in reported
+    assert "created: until" in reported
+    assert "Expire now" in reported
 
 
 def test_what_is_over_offers_nothing_more(page: Page, db: None) -> None:
     silence = made()
     alerts.expire(silence, by="omar", now=just_now())
 
-    told = page(silence.get_absolute_url())
-    assert "expired" in told
-    assert "omar</span> ended early" in told
-    assert "Expire now" not in told
+    reported = page(silence.get_absolute_url())
+    assert "expired" in reported
+    assert "omar</span> ended early" in reported
+    assert "Expire now" not in reported
 
 
 def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, db: None) -> None:
-    told = page(made().get_absolute_url(), **{"HX-Request": "true", "HX-Target": "silence"})
+    reported = page(made().get_absolute_url(), **{"HX-Request": "true", "HX-Target": "silence"})
 
-    assert told.strip().startswith('<div class="cols" id="silence"')
+    assert reported.strip().startswith('<div class="cols" id="silence"')
 
 
 def test_it_does_not_know_a_stranger(client: Client, viewer: User) -> None:

@@ -45,15 +45,15 @@ def test_it_ends_now_and_the_alert_is_heard_of_again(
 
 
 def test_it_moves(client: Client, silence: Silence, operator: User) -> None:
-    status, told = end(client, silence, span="4h")
+    status, reported = end(client, silence, span="4h")
 
     assert status == 200
-    assert "end moved: from" in told
+    assert "end moved: from" in reported
     assert silence.ends_at > just_now() + 3 * HOUR
 
 
 @pytest.mark.parametrize(
-    ("posted", "said"),
+    ("posted", "shown"),
     [
         ({"span": "until", "until": "2020-01-01T00:00"}, "end: is not in the future"),
         ({"span": "until", "until": "soon"}, "end: give a day"),
@@ -63,22 +63,22 @@ def test_it_moves(client: Client, silence: Silence, operator: User) -> None:
     ],
 )
 def test_an_end_that_cannot_be_is_refused(
-    client: Client, silence: Silence, operator: User, posted: dict[str, str], said: str
+    client: Client, silence: Silence, operator: User, posted: dict[str, str], shown: str
 ) -> None:
     before = silence.ends_at
-    status, told = end(client, silence, **posted)
+    status, reported = end(client, silence, **posted)
 
     assert status == 422
-    assert said in told
+    assert shown in reported
     assert silence.ends_at == before
 
 
 def test_what_is_over_stays_over(client: Client, silence: Silence, operator: User) -> None:
     alerts.expire(silence, by="olga", now=just_now())
 
-    status, told = end(client, silence, span="4h")
+    status, reported = end(client, silence, span="4h")
     assert status == 422
-    assert "already expired" in told
+    assert "already expired" in reported
 
 
 def test_without_javascript_it_leads_back(

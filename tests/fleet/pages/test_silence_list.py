@@ -23,55 +23,59 @@ def silence(matchers: str, *, ago: timedelta = HOUR, lasts: timedelta = 2 * HOUR
     return Silence.objects.get(pk=made.pk)
 
 
-def test_it_says_when_nothing_is_silenced(page: Page, db: None) -> None:
-    told = page("/silences/")
+def test_it_shows_when_nothing_is_silenced(page: Page, db: None) -> None:
+    reported = page("/silences/")
 
-    assert "no silences" in told
-    assert "No expired silences." in told
+    assert "no silences" in reported
+    assert "No expired silences." in reported
 
 
 def test_it_shows_what_is_muted_by_whom_until_when_and_why(page: Page, alert: Alert) -> None:
     silence("run=llama")
 
-    told = page("/silences/")
-    assert "run=llama" in told
-    assert "“known”" in told
-    assert "olga" in told
-    assert "Silences 1 open alert:" in told
-    assert f'href="/alerts/{alert.pk}/"' in told
+    reported = page("/silences/")
+    assert "run=llama" in reported
+    assert "“known”" in reported
+    assert "olga" in reported
+    assert "Silences 1 open alert:" in reported
+    assert f'href="/alerts/{alert.pk}/"' in reported
 
 
 def test_the_oldest_comes_first_and_is_flagged(page: Page, db: None) -> None:
     silence("run=young", lasts=HOUR + timedelta(minutes=20))
     silence("run=old", ago=30 * HOUR, lasts=40 * HOUR)
 
-    told = page("/silences/")
-    assert told.index("run=old") < told.index("run=young")
-    assert told.index("run=old") < told.index("older than a day") < told.index("run=young")
-    assert told.index("run=young") < told.index("expires soon")
+    reported = page("/silences/")
+    assert reported.index("run=old") < reported.index("run=young")
+    assert (
+        reported.index("run=old")
+        < reported.index("older than a day")
+        < reported.index("run=young")
+    )
+    assert reported.index("run=young") < reported.index("expires soon")
 
 
-def test_one_that_mutes_everything_says_so(page: Page, db: None) -> None:
+def test_one_that_mutes_everything_states_it(page: Page, db: None) -> None:
     silence("")
 
     assert "silences everything" in page("/silences/")
 
 
-def test_what_is_over_is_listed_with_whoever_ended_it(page: Page, db: None) -> None:
+def test_what_is_over_is_listed_with_the_person_who_ended_it(page: Page, db: None) -> None:
     alerts.expire(silence("run=llama"), by="omar", now=just_now())
 
-    told = page("/silences/")
-    assert "no silences" in told
-    assert ", by omar" in told
+    reported = page("/silences/")
+    assert "no silences" in reported
+    assert ", by omar" in reported
 
 
 @pytest.mark.parametrize("part", ["silences", "over"])
 def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, db: None, part: str) -> None:
-    told = page("/silences/", **{"HX-Request": "true", "HX-Target": part})
+    reported = page("/silences/", **{"HX-Request": "true", "HX-Target": part})
 
-    assert told.strip().startswith("<section")
-    assert f'id="{part}"' in told
-    assert "<h1>" not in told
+    assert reported.strip().startswith("<section")
+    assert f'id="{part}"' in reported
+    assert "<h1>" not in reported
 
 
 def test_it_asks_the_database_for_all_silences_at_once(

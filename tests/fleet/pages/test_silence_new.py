@@ -14,21 +14,21 @@ Page = Callable[..., str]
 GIVEN = {"matchers": "run=llama", "span": "1h", "reason": "rack is moved"}
 
 
-def test_the_form_begins_empty_and_says_what_that_would_mute(
+def test_the_form_begins_empty_and_states_what_that_would_mute(
     page: Page, alert: Alert, operator: User
 ) -> None:
-    told = page("/silences/new/")
+    reported = page("/silences/new/")
 
-    assert "until tomorrow 09:00 UTC" in told
-    assert "Open now: 1 of 1" in told
-    assert "Confirm: this silences <b>every alert</b>" in told
+    assert "until tomorrow 09:00 UTC" in reported
+    assert "Open now: 1 of 1" in reported
+    assert "Confirm: this silences <b>every alert</b>" in reported
 
 
 def test_it_is_filled_in_for_an_alert(page: Page, alert: Alert, operator: User) -> None:
-    told = page(f"/silences/new/?alert={alert.pk}")
+    reported = page(f"/silences/new/?alert={alert.pk}")
 
-    assert 'value="node=limping cause=slow_core"' in told
-    assert f"in progress: alert {alert.pk}" in told
+    assert 'value="node=limping cause=slow_core"' in reported
+    assert f"in progress: alert {alert.pk}" in reported
 
 
 def test_an_alert_that_is_none_is_not_found(client: Client, operator: User) -> None:
@@ -64,7 +64,7 @@ def test_until_a_day(client: Client, operator: User) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "shown"),
     [
         ({"matchers": "color=red"}, "is not a field. Use one of"),
         ({"reason": "  "}, "reason: is empty"),
@@ -74,13 +74,13 @@ def test_until_a_day(client: Client, operator: User) -> None:
         ({"matchers": ""}, "matchers: match every alert"),
     ],
 )
-def test_what_cannot_be_is_said_beside_what_was_given(
-    client: Client, operator: User, wrong: dict[str, str], said: str
+def test_an_invalid_value_is_reported_next_to_its_field(
+    client: Client, operator: User, wrong: dict[str, str], shown: str
 ) -> None:
     response = client.post("/silences/new/", GIVEN | wrong)
 
     assert response.status_code == 422
-    assert said in response.text
+    assert shown in response.text
     assert "rack is moved" in response.text or "reason" in wrong
     assert not Silence.objects.exists()
 
@@ -102,9 +102,9 @@ def test_everything_is_muted_only_if_that_is_meant(
 
 
 def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, operator: User) -> None:
-    told = page("/silences/new/", **{"HX-Request": "true", "HX-Target": "silence-form"})
+    reported = page("/silences/new/", **{"HX-Request": "true", "HX-Target": "silence-form"})
 
-    assert told.strip().startswith('<div class="cols" id="silence-form"')
+    assert reported.strip().startswith('<div class="cols" id="silence-form"')
 
 
 def test_a_viewer_may_not(client: Client, viewer: User) -> None:

@@ -20,10 +20,10 @@ def test_it_lists_what_is_open_and_what_it_would_have_muted(
     fired(subject="run:over", resolved_at=just_now())
     fired(subject="run:old", resolved_at=just_now(), ago=timedelta(days=8))
 
-    told = page("/silences/preview?matchers=rule=allreduce_share")
-    assert "Open now: 1 of 1" in told
-    assert "in the last 7 days: 1 of 1" in told
-    assert "llama spent 31.4 % of each step in all-reduce" in told
+    reported = page("/silences/preview?matchers=rule=allreduce_share")
+    assert "Open now: 1 of 1" in reported
+    assert "in the last 7 days: 1 of 1" in reported
+    assert "llama spent 31.4 % of each step in all-reduce" in reported
 
 
 def test_a_long_list_is_cut(page: Page, fired: Callable[..., Alert], operator: User) -> None:
@@ -33,7 +33,7 @@ def test_a_long_list_is_cut(page: Page, fired: Callable[..., Alert], operator: U
     assert "and 3 more" in page("/silences/preview?matchers=severity=page")
 
 
-def test_what_cannot_be_read_is_said(page: Page, operator: User) -> None:
+def test_what_cannot_be_read_is_reported(page: Page, operator: User) -> None:
     assert "is not a field" in page("/silences/preview?matchers=color=red")
     assert "is invalid" in page("/silences/preview?matchers=run=~(")
 

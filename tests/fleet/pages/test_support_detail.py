@@ -48,7 +48,7 @@ def test_unknown_ones_say_what_to_do(page: Page) -> None:
     assert "neuron_parallel_compile --command analyze" in text
 
 
-def test_the_compilers_word_is_said_to_override(page: Page) -> None:
+def test_the_compilers_word_is_shown_to_override(page: Page) -> None:
     text = page(kept("export.txt", "result.json").get_absolute_url())
 
     assert "overrides the published list" in text

@@ -20,7 +20,7 @@ def upload(name: str, text: bytes | None = None) -> SimpleUploadedFile:
     return SimpleUploadedFile(name, (DATA / name).read_bytes() if text is None else text)
 
 
-def test_without_checks_it_says_how_to_begin(page: Page, viewer: User) -> None:
+def test_without_checks_it_states_how_to_begin(page: Page, viewer: User) -> None:
     text = page("/support/")
 
     assert "No checks." in text
@@ -55,7 +55,7 @@ def test_a_viewer_may_not(client: Client, viewer: User) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "field", "said"),
+    ("data", "field", "shown"),
     [
         ({"text": ""}, "file", "upload a file or paste text"),
         ({"text": "aten::add\nhow are you"}, "file", "line 2: “how are you” is no operator"),
@@ -63,13 +63,13 @@ def test_a_viewer_may_not(client: Client, viewer: User) -> None:
     ],
 )
 def test_what_is_wrong_is_named_and_what_was_given_is_kept(
-    client: Client, operator: User, data: dict[str, str], field: str, said: str
+    client: Client, operator: User, data: dict[str, str], field: str, shown: str
 ) -> None:
     response = client.post("/support/", data)
 
     assert response.status_code == 422
     assert list(response.context["form"].errors) == [field]
-    assert said in response.text
+    assert shown in response.text
     assert data["text"] in response.text
     assert not SupportCheck.objects.exists()
 

@@ -15,7 +15,7 @@ def shown(text: str, **context: object) -> str:
     return Template(LOAD + text).render(Context(context))
 
 
-def test_a_moment_says_when_in_words_and_for_machines() -> None:
+def test_a_moment_states_when_in_words_and_for_machines() -> None:
     html = shown("{% at when %}", when=NOON)
 
     assert 'datetime="2026-03-02T12:00:00Z"' in html

@@ -22,7 +22,7 @@ def admin(client: Client) -> Client:
     return client
 
 
-def test_without_tokens_it_says_who_needs_one(admin: Client) -> None:
+def test_without_tokens_it_states_who_needs_one(admin: Client) -> None:
     assert "No tokens." in admin.get("/tokens/").text
 
 

@@ -16,7 +16,7 @@ def token() -> Token:
     return Token.issue("ci", "read", now=NOON)[0]
 
 
-def test_it_says_who_revoked_it(client: Client, token: Token) -> None:
+def test_it_shows_who_revoked_it(client: Client, token: Token) -> None:
     client.force_login(member("admin"))
 
     response = client.post(f"/tokens/{token.pk}/revoke/", follow=True)

@@ -48,11 +48,11 @@ def test_parts_add_up_to_the_whole(rows: list[list[str]]) -> None:
 
 
 def test_a_ratio_is_that_of_its_two_figures(rows: list[list[str]]) -> None:
-    told = {row[2]: row for row in rows[1 : rows.index([])]}
+    reported = {row[2]: row for row in rows[1 : rows.index([])]}
 
-    assert set(told) >= {"tokens_per_s", "step_s"}
-    assert "usd_per_mtok" not in told
-    for row in told.values():
+    assert set(reported) >= {"tokens_per_s", "step_s"}
+    assert "usd_per_mtok" not in reported
+    for row in reported.values():
         before, after, ratio = map(float, row[3:6])
         assert after / before - 1 == pytest.approx(ratio)
 

@@ -32,7 +32,7 @@ def trial(hot: HotStore, db: None) -> Trial:
     )
 
 
-def test_it_says_the_verdict_the_figures_and_the_claim(
+def test_it_shows_the_verdict_the_figures_and_the_claim(
     page: Page, hot: HotStore, trial: Trial
 ) -> None:
     update_figures(hot, trial, now=LATER)
@@ -71,7 +71,7 @@ def test_across_price_kinds_no_page_calls_it_better(
         assert "better" not in row
 
 
-def test_arms_that_are_simulated_are_said_to_be_assumed(
+def test_arms_that_are_simulated_are_labelled_as_assumed(
     page: Page, hot: HotStore, trial: Trial
 ) -> None:
     update_figures(hot, trial, now=LATER)
@@ -106,13 +106,13 @@ def test_of_three_arms_only_the_one_that_differs_has_no_verdict(
 
     text = page("/trials/bakeoff/")
     rows = client.get("/trials/bakeoff/figures.csv").text.splitlines()
-    told = client.get("/api/v1/trials/bakeoff").json()["candidates"]
+    reported = client.get("/api/v1/trials/bakeoff").json()["candidates"]
 
     assert "4 \u00d7 trn2.48xlarge is better than 4 \u00d7 p5.48xlarge" in text
     assert "long and 4 \u00d7 p5.48xlarge do not train the same thing (global batch)" in text
     words = {row.split(",")[1]: row.split(",")[8] for row in rows if ",usd_per_mtok," in row}
     assert words == {"vit-trn2": "better", "vit-long": "none: arms differ"}
-    assert [each["comparisons"][0]["word"] for each in told] == ["better", "none: arms differ"]
+    assert [each["comparisons"][0]["word"] for each in reported] == ["better", "none: arms differ"]
 
 
 def test_each_measure_is_explained(page: Page, hot: HotStore, trial: Trial) -> None:
@@ -120,14 +120,14 @@ def test_each_measure_is_explained(page: Page, hot: HotStore, trial: Trial) -> N
 
     text = page("/trials/bakeoff/")
 
-    told = text[text.index("Definitions") :]
+    reported = text[text.index("Definitions") :]
     for words in ("$ per 1M tokens", "tokens per dollar", "MFU", "until the first step"):
-        assert f"<dt>{words}</dt>" in told
-    assert "4 \u00d7 p5.48xlarge: 31.7 PFLOP/s" in told
-    assert "<dt>loss at equal tokens</dt>" not in told
+        assert f"<dt>{words}</dt>" in reported
+    assert "4 \u00d7 p5.48xlarge: 31.7 PFLOP/s" in reported
+    assert "<dt>loss at equal tokens</dt>" not in reported
 
 
-def test_a_price_that_changed_is_told_with_its_times(
+def test_a_price_that_changed_is_reported_with_its_times(
     page: Page, hot: HotStore, trial: Trial
 ) -> None:
     began = {"from_s": NOON_S, "n_nodes": 4, "usd_per_node_hour": 90.0, "basis": "on demand"}
@@ -141,7 +141,9 @@ def test_a_price_that_changed_is_told_with_its_times(
     assert "The price of 4 \u00d7 p5.48xlarge changed during the run" in text
 
 
-def test_a_trial_whose_other_arm_is_gone_says_so(page: Page, hot: HotStore, trial: Trial) -> None:
+def test_a_trial_whose_other_arm_is_gone_states_it(
+    page: Page, hot: HotStore, trial: Trial
+) -> None:
     Run.objects.filter(name="vit-trn2").delete()
     update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
@@ -150,7 +152,7 @@ def test_a_trial_whose_other_arm_is_gone_says_so(page: Page, hot: HotStore, tria
     assert "The run of one arm was deleted" in page("/trials/bakeoff/print/")
 
 
-def test_what_came_before_the_first_step_of_an_imported_run_nobody_knows(
+def test_what_came_before_the_first_step_of_an_imported_run_no_one_knows(
     page: Page, hot: HotStore, trial: Trial
 ) -> None:
     update_figures(hot, trial, now=LATER)
@@ -161,7 +163,7 @@ def test_what_came_before_the_first_step_of_an_imported_run_nobody_knows(
     assert figures.arms[0].ready_s is None
 
 
-def test_before_it_is_worked_out_it_says_so(page: Page, trial: Trial) -> None:
+def test_before_it_is_calculated_the_page_states_it(page: Page, trial: Trial) -> None:
     assert "figures are being calculated" in page("/trials/bakeoff/")
 
 

@@ -35,7 +35,7 @@ def lead(client: Client) -> Client:
     return client
 
 
-def test_without_trials_it_says_how_to_begin(page: Page, redis_url: str) -> None:
+def test_without_trials_it_states_how_to_begin(page: Page, redis_url: str) -> None:
     text = page("/trials/")
 
     assert "No trials." in text
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_named_and_what_was_given_is_kept(
     assert not Trial.objects.exists()
 
 
-def test_a_row_says_the_verdict(page: Page, hot: HotStore, arms: tuple[Run, Run]) -> None:
+def test_a_row_states_the_verdict(page: Page, hot: HotStore, arms: tuple[Run, Run]) -> None:
     train("vit-p5", [2.0] * 100)
     train("vit-trn2", [1.25] * 100)
     fields = NEW | {"planned_steps": 100, "by": "ada", "now": NOON}

@@ -18,9 +18,9 @@ EPOCH = 50_000_000
 @pytest.fixture
 def trial(hot: HotStore, db: None) -> Trial:
     """Begin a trial of two arms with a hundred steps each, worked out."""
-    told = {"optimizer": "AdamW", "tokens_per_epoch": EPOCH}
-    made("vit-p5", "p5.48xlarge", 90.0, **told)
-    made("vit-trn2", "trn2.48xlarge", 72.0, price_basis="capacity block, 2026-10", **told)
+    reported = {"optimizer": "AdamW", "tokens_per_epoch": EPOCH}
+    made("vit-p5", "p5.48xlarge", 90.0, **reported)
+    made("vit-trn2", "trn2.48xlarge", 72.0, price_basis="capacity block, 2026-10", **reported)
     train("vit-p5", [2.0] * 100, loss=[3.0] * 100)
     train("vit-trn2", [1.25] * 100, loss=[3.0] * 100)
     trial = begin(
@@ -69,7 +69,7 @@ def test_mismatches_come_before_the_verdict(page: Page, hot: HotStore, trial: Tr
     assert "There is no verdict" in text
 
 
-def test_before_it_is_worked_out_it_says_so(page: Page, trial: Trial) -> None:
+def test_before_it_is_calculated_the_page_states_it(page: Page, trial: Trial) -> None:
     Trial.objects.update(figures={})
 
     assert "The figures are being calculated" in page("/trials/bakeoff/print/")

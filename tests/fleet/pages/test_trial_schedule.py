@@ -32,7 +32,7 @@ def seen(hot: HotStore, trial: Trial) -> Trial:
 
 
 @pytest.mark.usefixtures("seen")
-def test_it_says_the_answer_and_where_each_figure_comes_from(page: Page) -> None:
+def test_it_shows_the_answer_and_where_each_figure_comes_from(page: Page) -> None:
     text = page(f"{PAGE}?porting_usd=1000&failures=0")
 
     # $0.1 a second and 2.01 s a step against $0.08 and 1.255 s: half the price.
@@ -125,7 +125,7 @@ def test_tokens_that_a_trial_plans_may_be_asked_for(page: Page, seen: Trial) -> 
     assert 'name="tokens" id="tokens" min="1" step="any" value="1e12"' in text
 
 
-def test_arms_that_train_different_things_are_told_first(
+def test_arms_that_train_different_things_are_reported_first(
     page: Page, hot: HotStore, seen: Trial
 ) -> None:
     Run.objects.filter(name="vit-trn2").update(global_batch=2000)
@@ -136,7 +136,7 @@ def test_arms_that_train_different_things_are_told_first(
     assert "The arms train different workloads: global batch" in text
 
 
-def test_an_odd_third_arm_says_nothing_of_the_two_that_are_compared(
+def test_an_odd_third_arm_states_nothing_of_the_two_that_are_compared(
     page: Page, hot: HotStore, seen: Trial
 ) -> None:
     other = made("vit-trn1", "trn1.32xlarge", 20.0)
@@ -157,7 +157,7 @@ def test_one_arm_alone_has_no_schedule(page: Page, seen: Trial) -> None:
 
 
 @pytest.mark.usefixtures("trial", "hot")
-def test_before_anybody_looked_it_says_so(page: Page) -> None:
+def test_before_anybody_looked_the_page_states_it(page: Page) -> None:
     assert "The projection is being calculated" in page(PAGE)
 
 

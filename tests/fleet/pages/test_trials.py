@@ -26,6 +26,6 @@ def test_ticks_are_whole_percents_and_none_is_a_word() -> None:
 @pytest.mark.parametrize(
     ("word", "colour"), [("better", "ok"), ("worse", "bad"), ("cannot tell yet", "small")]
 )
-def test_a_verdict_is_said_in_its_colour(word: str, colour: str) -> None:
+def test_a_verdict_is_reported_in_its_colour(word: str, colour: str) -> None:
     assert colour in said(word, "small")
     assert word in said(word, "small")

@@ -34,9 +34,9 @@ def test_its_pages_and_its_api_say_so_and_do_not_break(
 ) -> None:
     for path in (untimed.get_absolute_url(), "/runs/", "/"):
         assert "nan" not in page(path).lower().split()
-    told = client.get(f"/api/v1/runs/{untimed.name}")
-    assert told.status_code == 200
-    assert "NaN" not in told.text
+    reported = client.get(f"/api/v1/runs/{untimed.name}")
+    assert reported.status_code == 200
+    assert "NaN" not in reported.text
 
 
 def test_the_page_names_the_inputs_and_what_they_leave_unknown(page: Page, untimed: Run) -> None:

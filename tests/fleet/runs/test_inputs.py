@@ -81,7 +81,7 @@ def test_it_is_read_from_the_store(hot: HotStore) -> None:
     assert found.tier == "agent_only"
 
 
-def test_a_missing_trace_says_why(hot: HotStore) -> None:
+def test_a_missing_trace_states_why(hot: HotStore) -> None:
     found = inputs_of(hot, "llama", [], now_s=1.8e9, traces={"on", "libnrt.so.1 is not loaded"})
 
     assert found.trace_problem == "libnrt.so.1 is not loaded"

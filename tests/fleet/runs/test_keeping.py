@@ -48,13 +48,13 @@ def another(run: Run, **other: Any) -> Run:
     )
 
 
-def test_what_nobody_had_is_compiled_for_the_first_time(run: Run) -> None:
+def test_what_no_one_had_is_compiled_for_the_first_time(run: Run) -> None:
     keep(run, asked("MODULE_1+a"), asked("MODULE_2+a", after_s=60))
 
     assert verdicts(run) == ["first", "first"]
 
 
-def test_told_twice_it_is_kept_once_and_stays_what_it_was(run: Run) -> None:
+def test_reported_twice_it_is_kept_once_and_stays_what_it_was(run: Run) -> None:
     keep(run, asked("MODULE_1+a"))
     keep(run, asked("MODULE_1+a"))
 
@@ -146,7 +146,7 @@ def test_what_failed_left_nothing_to_find(run: Run) -> None:
     assert verdicts(run) == ["", "first"]
 
 
-def test_the_run_says_what_its_newest_compile_was_called_with(run: Run) -> None:
+def test_the_run_states_what_its_newest_compile_was_called_with(run: Run) -> None:
     keep(run, asked("MODULE_1+a", flags="-O1", compiler="2.19"))
     keep(run, asked("MODULE_1+b", after_s=DAY_S, flags="-O2"))
     run.refresh_from_db()
@@ -163,5 +163,5 @@ def test_the_run_says_what_its_newest_compile_was_called_with(run: Run) -> None:
         ("/opt/cache", "unknown"),
     ],
 )
-def test_a_path_tells_who_sees_it(path: str, is_seen: str) -> None:
+def test_a_path_shows_who_sees_it(path: str, is_seen: str) -> None:
     assert cache_kind(path) == is_seen

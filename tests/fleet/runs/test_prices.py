@@ -39,7 +39,7 @@ def test_a_run_begins_at_the_price_of_its_teams_contract() -> None:
 
 
 @pytest.mark.django_db
-def test_without_a_contract_the_catalogue_tells_and_else_nobody_does() -> None:
+def test_without_a_contract_the_catalogue_reports_and_else_no_one_does() -> None:
     unpriced = opening_price("LLM", "trn2u.48xlarge", n_nodes=4, began=NOON)
 
     assert begun(NOON)["price_basis"].startswith("on demand, 2026")

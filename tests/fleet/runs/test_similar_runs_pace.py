@@ -82,7 +82,7 @@ def test_the_page_names_the_likely_gain(hot: HotStore, bf16: Run, fp8: Run) -> N
     assert "settled steps" in panel.runs[0].evidence
 
 
-def test_the_faster_one_is_told_that_the_other_is_slower(
+def test_the_faster_one_is_reported_that_the_other_is_slower(
     hot: HotStore, bf16: Run, fp8: Run
 ) -> None:
     update_comparison(hot, fp8, now=NOW)
@@ -115,8 +115,8 @@ def test_rows_of_earlier_versions_claim_nothing_from_a_simulated_run(run: Run) -
     run.is_simulated = True
     differ = [{"what": "precision", "mine": "bf16", "theirs": "fp8"}]
     pace = {"ratio": 0.29, "low": 0.285, "high": 0.295, "n_steps": 4000, "my_n_steps": 4000}
-    told = {"measured": [{"run": "probe", "differ": differ} | pace]}
-    SimilarRunsResult.objects.create(run=run, updated_at=NOW, comparison=told)
+    reported = {"measured": [{"run": "probe", "differ": differ} | pace]}
+    SimilarRunsResult.objects.create(run=run, updated_at=NOW, comparison=reported)
     panel = similar_runs_panel(run)
 
     assert "Likely gain" not in panel.headline
@@ -139,7 +139,7 @@ def test_too_few_steps_are_no_evidence(hot: HotStore, bf16: Run, run: Run) -> No
     assert compare_run(hot, bf16, now=NOW)["measured"] == []
 
 
-def test_what_nobody_tried_is_predicted_as_the_model_has_it(run: Run) -> None:
+def test_what_no_one_tried_is_predicted_as_the_model_has_it(run: Run) -> None:
     run.instance_type, run.n_nodes, run.global_batch = "trn2.48xlarge", 4, 256
     (found,) = predictions_for(run, tried={"bf16"})
     pace = [
@@ -180,8 +180,8 @@ def test_what_the_model_cannot_know_is_not_predictions_for(
 
 def test_a_prediction_is_called_one_and_flags_are_unknown(run: Run) -> None:
     run.compiler_flags = "-O1"
-    told = {"measured": [], "predicted": [{"precision": "fp8", "ratio": 0.3}]}
-    SimilarRunsResult.objects.create(run=run, updated_at=NOW, comparison=told)
+    reported = {"measured": [], "predicted": [{"precision": "fp8", "ratio": 0.3}]}
+    SimilarRunsResult.objects.create(run=run, updated_at=NOW, comparison=reported)
     panel = similar_runs_panel(run)
 
     assert panel.predictions[0].startswith("fp8: 30")

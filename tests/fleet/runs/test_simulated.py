@@ -63,7 +63,7 @@ def test_graphs_come_as_they_are_compiled_and_once(
     assert set(CompileEvent.objects.values_list("verdict", flat=True)) == {"first", "beside"}
 
 
-def test_a_recompile_is_kept_once_its_step_is_over_and_says_what_changed(
+def test_a_recompile_is_kept_once_its_step_is_over_and_states_what_changed(
     hot: HotStore, simulated: Run, struck: InjectedFault
 ) -> None:
     keep_simulated(hot, now=after(2_200))
@@ -82,7 +82,7 @@ def test_a_recompile_is_kept_once_its_step_is_over_and_says_what_changed(
     assert change_lines(first.change) == ["flags: -O1 became -O2"]
 
 
-def test_a_fault_that_held_nothing_up_made_nobody_compile(
+def test_a_fault_that_held_nothing_up_made_no_one_compile(
     hot: HotStore, simulated: Run, struck: InjectedFault
 ) -> None:
     InjectedFault.objects.create(

@@ -46,13 +46,13 @@ def test_other_flags_for_the_same_graph_are_noticed(run: Run) -> None:
     assert compile_summary(run).n_flag_changes == 1
 
 
-def test_what_nobody_timed_has_no_time(run: Run) -> None:
+def test_what_no_one_timed_has_no_time(run: Run) -> None:
     compiled(run, "MODULE_1+a", "miss")
 
     assert compile_summary(run).wall_s is None
 
 
-def test_a_run_without_compiles_says_so_in_one_question(run: Run) -> None:
+def test_a_run_without_compiles_states_it_in_one_question(run: Run) -> None:
     asked = with_compile_flag(Run.objects.all())
 
     assert not asked.get().has_compiles  # type: ignore[attr-defined]

@@ -62,7 +62,7 @@ def test_the_next_one_is_hours_later(hot: HotStore, db: None, now: datetime) -> 
     assert announce_next(hot, now=now + EVERY + ANNOUNCING_AHEAD) is not None
 
 
-def test_nobody_compiles_by_plan_while_something_is_wrong(
+def test_no_one_compiles_by_plan_while_something_is_wrong(
     hot: HotStore, db: None, now: datetime
 ) -> None:
     run = settled(now=now)

@@ -56,7 +56,7 @@ def test_the_alert_of_a_long_one_is_over_soon_after_it(
     assert alert.resolved_at < begun + timedelta(seconds=640 + 300)
 
 
-def test_an_accident_of_the_past_says_what_changed_and_so_does_its_alert(
+def test_an_accident_of_the_past_states_what_changed_and_so_does_its_alert(
     hot: HotStore, db: None, now: datetime
 ) -> None:
     create_fleet(now=now, longest=timedelta(minutes=50))

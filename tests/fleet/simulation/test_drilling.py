@@ -197,7 +197,7 @@ def test_faults_long_past_leave_the_plan(hot: HotStore, simulated: Run, node: No
     assert plan_in(hot).faults == ()
 
 
-def test_a_redis_that_lost_everything_is_told_again(hot: HotStore, simulated: Run) -> None:
+def test_a_redis_that_lost_everything_is_reported_again(hot: HotStore, simulated: Run) -> None:
     clock = {"tick": int(time.time()), "phase": "training"}
     simulated.clock = {"llama/0": clock}
     simulated.save()

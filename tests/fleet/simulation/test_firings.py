@@ -41,7 +41,9 @@ def changed(alert: Alert, **fields: Any) -> list[Alert]:
     return [alert]
 
 
-def test_a_firing_is_told_from_its_onset_to_its_end(firings: Firings, alert: Alert) -> None:
+def test_a_firing_is_distinguished_from_its_onset_to_its_end(
+    firings: Firings, alert: Alert
+) -> None:
     firings.note([alert], at_s=106)
     firings.note(changed(alert, resolved_at=EPOCH + timedelta(seconds=200)), at_s=200)
 
@@ -60,7 +62,7 @@ def test_one_that_burns_still_has_no_end(firings: Firings, alert: Alert) -> None
     assert (firing.resolved_s, firing.score) == (None, 2.5)
 
 
-def test_one_that_fires_again_on_its_row_is_told_twice(firings: Firings, alert: Alert) -> None:
+def test_one_that_fires_again_on_its_row_is_reported_twice(firings: Firings, alert: Alert) -> None:
     firings.note([alert], at_s=106)
     firings.note(changed(alert, resolved_at=EPOCH + timedelta(seconds=200)), at_s=200)
     firings.note(changed(alert, resolved_at=None), at_s=230)
@@ -68,7 +70,7 @@ def test_one_that_fires_again_on_its_row_is_told_twice(firings: Firings, alert: 
     assert [(f.fired_s, f.resolved_s) for f in firings.all()] == [(106, 200), (230, None)]
 
 
-def test_one_that_flaps_and_is_back_after_quiet_minutes_is_told_again(
+def test_one_that_flaps_and_is_back_after_quiet_minutes_is_reported_again(
     firings: Firings, alert: Alert
 ) -> None:
     firings.note([alert], at_s=106)
@@ -77,8 +79,8 @@ def test_one_that_flaps_and_is_back_after_quiet_minutes_is_told_again(
     firings.note(changed(alert, n_firings=4, evidence=since), at_s=500)
     firings.note(changed(alert, n_firings=5, score=2.0), at_s=520)
 
-    told = [(f.onset_s, f.fired_s, f.resolved_s) for f in firings.all()]
-    assert told == [(100, 106, 500), (490, 500, None)]
+    reported = [(f.onset_s, f.fired_s, f.resolved_s) for f in firings.all()]
+    assert reported == [(100, 106, 500), (490, 500, None)]
 
 
 def test_a_cause_that_is_found_later_belongs_to_the_firing(
@@ -99,14 +101,14 @@ def test_a_better_word_within_a_minute_belongs_to_the_firing(
     assert [f.cause for f in firings.all()] == ["throttle"]
 
 
-def test_one_that_comes_to_accuse_another_node_is_told_twice(
+def test_one_that_comes_to_accuse_another_node_is_reported_twice(
     firings: Firings, alert: Alert, steady: Node
 ) -> None:
     firings.note([alert], at_s=106)
     firings.note(changed(alert, node=steady), at_s=130)
 
-    told = [(f.node, f.fired_s, f.resolved_s) for f in firings.all()]
-    assert told == [("limping", 106, 130), ("steady", 130, None)]
+    reported = [(f.node, f.fired_s, f.resolved_s) for f in firings.all()]
+    assert reported == [("limping", 106, 130), ("steady", 130, None)]
 
 
 def test_one_that_is_over_before_it_was_seen_is_no_firing(firings: Firings, alert: Alert) -> None:

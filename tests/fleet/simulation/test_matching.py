@@ -71,7 +71,7 @@ def test_a_second_alert_repeats_unless_it_accuses_somebody_else(truth: Made, fir
 
 
 @pytest.mark.parametrize(
-    ("said", "is_right"),
+    ("shown", "is_right"),
     [
         ({}, True),
         ({"device": None}, True),
@@ -82,9 +82,9 @@ def test_a_second_alert_repeats_unless_it_accuses_somebody_else(truth: Made, fir
     ids=str,
 )
 def test_the_place_is_the_node_and_no_wrong_part(
-    truth: Made, firing: Made, *, said: Any, is_right: bool
+    truth: Made, firing: Made, *, shown: Any, is_right: bool
 ) -> None:
-    assert is_place_right(truth(), firing(**said)) == is_right
+    assert is_place_right(truth(), firing(**shown)) == is_right
 
 
 def test_a_fault_without_a_part_sits_on_the_first(truth: Made, firing: Made) -> None:

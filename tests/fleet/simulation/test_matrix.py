@@ -61,7 +61,7 @@ def test_every_fault_has_time_to_be_noticed() -> None:
 
 
 @pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.stem)
-def test_an_example_is_named_as_its_file_and_says_what_it_shows(path: Path) -> None:
+def test_an_example_is_named_as_its_file_and_states_what_it_shows(path: Path) -> None:
     text = path.read_text()
 
     assert load_scenario(text).name == path.stem

@@ -33,7 +33,7 @@ def test_the_nodes_of_the_run_were_taken_and_the_spares_left_each_for_its_reason
     assert Preflight.objects.count() == 1
 
 
-def test_the_run_passed_and_the_one_in_a_hurry_says_that_it_did_not() -> None:
+def test_the_run_passed_and_the_one_in_a_hurry_states_that_it_did_not() -> None:
     create_fleet(now=NOON, longest=timedelta(hours=24))
     ensure_preflight()
     update_preflight_doubts()

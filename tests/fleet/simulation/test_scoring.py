@@ -71,7 +71,7 @@ def test_what_lets_no_step_get_on_counts(truth: Made) -> None:
     assert truth(kind="hang", device=None, step_slowdown_ratio=None, step_s=None).counts
 
 
-def test_false_alerts_cost_precision_and_false_pages_are_told_by_the_day(
+def test_false_alerts_cost_precision_and_false_pages_are_reported_by_the_day(
     truth: Made, firing: Made
 ) -> None:
     false = firing(fired_s=900.0)

@@ -86,7 +86,7 @@ def standard_error(step_s: FloatArray) -> float:
 def test_dollars_tokens_and_pace(
     figures: TrialFigures, taken: tuple[StepBatch, ...], seed: int
 ) -> None:
-    told = {each.measure: each for each in figures.candidates[0].comparisons}
+    reported = {each.measure: each for each in figures.candidates[0].comparisons}
     counted = settled(figures, taken)
     p5, trn2 = (mtok_usd(*arm) for arm in zip(counted, USD_PER_HOUR, strict=True))
     assert (len(taken[1]) > len(counted[1])) is (seed > 1)
@@ -96,10 +96,10 @@ def test_dollars_tokens_and_pace(
         assert arm.n_steps == len(steps)
         assert arm.settled_tokens == arm.n_settled * 256 * 4096
         assert float(steps.tokens.sum()) == len(steps) * 256 * 4096
-    cost, pace = told["usd_per_mtok"], told["tokens_per_s"]
+    cost, pace = reported["usd_per_mtok"], reported["tokens_per_s"]
     assert (cost.baseline, cost.candidate) == pytest.approx((p5, trn2), rel=1e-5)
     assert cost.ratio == pytest.approx(trn2 / p5 - 1, rel=1e-4)
-    assert told["tokens_per_usd"].ratio == pytest.approx(p5 / trn2 - 1, rel=1e-4)
+    assert reported["tokens_per_usd"].ratio == pytest.approx(p5 / trn2 - 1, rel=1e-4)
     by_hand = [float(s.tokens.sum() / s.step_s.sum()) for s in counted]
     assert [pace.baseline, pace.candidate] == pytest.approx(by_hand, rel=1e-5)
 

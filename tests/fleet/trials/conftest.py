@@ -46,17 +46,17 @@ def train(
 ) -> None:
     """Store consecutive steps of a run, the first one ``began_s`` seconds after noon."""
     lasting, share_ratio = np.array(step_s), np.asarray(share)
-    told = steps(run, n_steps=len(step_s), tokens=1e6)
-    told.phases["compute_s"][:] = (lasting * (1 - share_ratio))[:, None]
-    told.phases["transfer_s"][:] = (lasting * share_ratio)[:, None]
+    reported = steps(run, n_steps=len(step_s), tokens=1e6)
+    reported.phases["compute_s"][:] = (lasting * (1 - share_ratio))[:, None]
+    reported.phases["transfer_s"][:] = (lasting * share_ratio)[:, None]
     ended_at_s = NOON_S + began_s + np.cumsum(lasting)
     durable.write_steps(
         StepBatch(
             run,
-            told.workers,
-            told.step,
+            reported.workers,
+            reported.step,
             ended_at_s,
-            told.phases,
+            reported.phases,
             np.broadcast_to(np.asarray(tokens, float), len(step_s)).copy(),
             None if loss is None else np.array(loss, float),
         )

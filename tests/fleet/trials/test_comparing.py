@@ -27,23 +27,23 @@ def of(figures: TrialFigures, measure: str) -> Comparison:
     return found
 
 
-def test_dollars_and_pace_are_those_worked_out_by_hand(hot: HotStore, trial: Trial) -> None:
+def test_dollars_and_pace_are_those_calculated_manually(hot: HotStore, trial: Trial) -> None:
     # A million tokens a step: on p5 2 s of $0.10, on trn2 1.25 s of $0.08.
     train("vit-p5", [2.0] * 200)
     train("vit-trn2", [1.25] * 200)
 
     figures = compare(hot, trial, now=LATER)
 
-    told = {each.measure: each for each in figures.candidates[0].comparisons}
-    assert told["usd_per_mtok"].baseline == pytest.approx(0.20, rel=1e-3)
-    assert told["usd_per_mtok"].candidate == pytest.approx(0.10, rel=1e-3)
-    assert told["usd_per_mtok"].ratio == pytest.approx(-0.5, abs=1e-3)
-    assert told["tokens_per_usd"].ratio == pytest.approx(1.0, abs=2e-3)
-    assert told["tokens_per_s"].baseline == pytest.approx(500_000, rel=1e-3)
-    assert told["tokens_per_s"].candidate == pytest.approx(800_000, rel=1e-3)
-    assert told["step_s"].ratio == pytest.approx(-0.375, abs=1e-3)
-    assert told["allreduce_share_ratio"].candidate == pytest.approx(0.25, rel=1e-3)
-    assert told["usd_per_mtok"].word == "better"
+    reported = {each.measure: each for each in figures.candidates[0].comparisons}
+    assert reported["usd_per_mtok"].baseline == pytest.approx(0.20, rel=1e-3)
+    assert reported["usd_per_mtok"].candidate == pytest.approx(0.10, rel=1e-3)
+    assert reported["usd_per_mtok"].ratio == pytest.approx(-0.5, abs=1e-3)
+    assert reported["tokens_per_usd"].ratio == pytest.approx(1.0, abs=2e-3)
+    assert reported["tokens_per_s"].baseline == pytest.approx(500_000, rel=1e-3)
+    assert reported["tokens_per_s"].candidate == pytest.approx(800_000, rel=1e-3)
+    assert reported["step_s"].ratio == pytest.approx(-0.375, abs=1e-3)
+    assert reported["allreduce_share_ratio"].candidate == pytest.approx(0.25, rel=1e-3)
+    assert reported["usd_per_mtok"].word == "better"
 
 
 def test_an_interval_holds_the_difference_and_misses_none(hot: HotStore, trial: Trial) -> None:
@@ -67,7 +67,7 @@ def test_two_looks_at_the_same_steps_show_the_same(hot: HotStore, trial: Trial) 
     assert compare(hot, trial, now=LATER) == compare(hot, trial, now=LATER)
 
 
-def test_of_arms_alike_nobody_can_tell(hot: HotStore, trial: Trial, trn2: Run) -> None:
+def test_of_arms_alike_no_one_can_tell(hot: HotStore, trial: Trial, trn2: Run) -> None:
     Run.objects.filter(pk=trn2.pk).update(usd_per_node_hour=90.0)
     train("vit-p5", wavering(2.0, 100, 1))
     train("vit-trn2", wavering(2.0, 100, 2))
@@ -190,7 +190,7 @@ def test_a_run_without_a_price_is_judged_by_its_pace(hot: HotStore, trial: Trial
     assert of(figures, "tokens_per_s").ratio == pytest.approx(0.6, abs=1e-3)
 
 
-def test_of_arms_without_steps_nothing_is_told(hot: HotStore, trial: Trial) -> None:
+def test_of_arms_without_steps_nothing_is_reported(hot: HotStore, trial: Trial) -> None:
     figures = compare(hot, trial, now=NOON + timedelta(hours=1))
 
     assert figures.candidates[0].comparisons == ()

@@ -30,7 +30,7 @@ def test_arms_that_train_the_same_thing_differ_in_nothing() -> None:
     }
 
 
-def test_an_optimizer_that_nobody_reports_is_not_called_the_same() -> None:
+def test_an_optimizer_that_no_one_reports_is_not_called_the_same() -> None:
     assert [match.field for match in unknowns(match_runs([run(), run()], [1.0, 1.0]))] == [
         "optimizer"
     ]

@@ -17,7 +17,7 @@ from tests.parts import NOON, NOON_S
 EPOCH = 50_000_000
 
 
-def told(figures: TrialFigures) -> dict[str, Comparison]:
+def by_metric(figures: TrialFigures) -> dict[str, Comparison]:
     return {each.measure: each for each in figures.candidates[0].comparisons}
 
 
@@ -33,7 +33,7 @@ def test_an_epoch_costs_its_tokens_at_the_price_of_a_token(
     train("vit-p5", [2.0] * 200)
     train("vit-trn2", [1.25] * 200)
 
-    found = told(compare(hot, with_epochs, now=LATER))["usd_per_epoch"]
+    found = by_metric(compare(hot, with_epochs, now=LATER))["usd_per_epoch"]
 
     # 50 steps of 2 s at $0.10, against 50 of 1.25 s at $0.08.
     assert found.baseline == pytest.approx(10.0, rel=1e-3)
@@ -48,17 +48,17 @@ def test_the_first_epoch_counts_its_warm_up_and_nothing_after_it(
     train("vit-trn2", [7.0] * 10 + [1.0] * 190)
 
     figures = compare(hot, with_epochs, now=LATER)
-    found = told(figures)["first_epoch_step_s"]
+    found = by_metric(figures)["first_epoch_step_s"]
 
     # (5 * 12 + 45 * 2) / 50, and (10 * 7 + 40 * 1) / 50.
     assert found.baseline == pytest.approx(3.0, rel=1e-3)
     assert found.candidate == pytest.approx(2.2, rel=1e-3)
     assert figures.arms[0].first_epoch_step_s == pytest.approx(3.0, rel=1e-3)
     assert figures.arms[0].first_epoch_ratio == 1.0
-    assert told(figures)["step_s"].candidate == pytest.approx(1.0, rel=1e-3)
+    assert by_metric(figures)["step_s"].candidate == pytest.approx(1.0, rel=1e-3)
 
 
-def test_an_epoch_that_is_not_over_says_how_far_it_has_come(
+def test_an_epoch_that_is_not_over_states_how_far_it_has_come(
     hot: HotStore, with_epochs: Trial
 ) -> None:
     train("vit-p5", [2.0] * 20)
@@ -69,15 +69,15 @@ def test_an_epoch_that_is_not_over_says_how_far_it_has_come(
     assert arm.first_epoch_ratio == pytest.approx(0.4, rel=1e-3)
 
 
-def test_without_epochs_or_with_unlike_ones_nothing_is_said_of_them(
+def test_without_epochs_or_with_unlike_ones_nothing_is_reported_of_them(
     hot: HotStore, trial: Trial, p5: Run
 ) -> None:
     train("vit-p5", [2.0] * 60)
     train("vit-trn2", [1.25] * 60)
-    before = told(compare(hot, trial, now=LATER))
+    before = by_metric(compare(hot, trial, now=LATER))
     Run.objects.filter(pk=p5.pk).update(tokens_per_epoch=EPOCH)
 
-    after = told(compare(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER))
+    after = by_metric(compare(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER))
 
     assert {"usd_per_epoch", "first_epoch_step_s"}.isdisjoint({*before, *after})
 
@@ -90,7 +90,7 @@ def test_time_to_train_is_the_way_to_settling_and_the_rest_at_that_pace(
     trial.planned_tokens = 10**9
 
     figures = compare(hot, trial, now=LATER)
-    found = told(figures)["time_to_train_s"]
+    found = by_metric(figures)["time_to_train_s"]
 
     # A thousand steps: 100 s, five steps of 10 s and 995 of 2 s; 1,000 s and 1,000 of 1.25 s.
     assert found.baseline == pytest.approx(100 + 50 + 1_990, rel=1e-3)
@@ -107,7 +107,7 @@ def test_the_interval_of_the_time_to_train_leaves_out_what_is_certain(
     train("vit-trn2", list(1.0 + 0.05 * rng.normal(size=200)), began_s=9_000.0)
     trial.planned_tokens = 10**9
 
-    found = told(compare(hot, trial, now=LATER))
+    found = by_metric(compare(hot, trial, now=LATER))
     pace, whole = found["tokens_per_s"], found["time_to_train_s"]
 
     assert None not in (pace.low, pace.high, whole.low, whole.high)
@@ -125,7 +125,7 @@ def test_losses_are_compared_at_the_tokens_that_both_arms_have_seen(
     train("vit-trn2", [1.25] * 400, loss=list(1.1 * falling))
 
     figures = compare(hot, trial, now=LATER)
-    found = told(figures)["loss"]
+    found = by_metric(figures)["loss"]
 
     # The last ten of the baseline's 200 steps, and the same ten of the candidate's 400.
     assert figures.candidates[0].equal_tokens == pytest.approx(200e6, rel=1e-3)
@@ -139,7 +139,7 @@ def test_a_loss_that_an_arm_does_not_tell_is_compared_with_none(
     train("vit-p5", [2.0] * 200, loss=[3.0] * 200)
     train("vit-trn2", [1.25] * 200)
 
-    assert "loss" not in told(compare(hot, trial, now=LATER))
+    assert "loss" not in by_metric(compare(hot, trial, now=LATER))
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_tokens_trained_again_after_a_failure_count_once(hot: HotStore, failed: 
     train("vit-trn2", [1.25] * 170, loss=[*range(1, 121), *range(101, 151)])
 
     figures = compare(hot, failed, now=LATER)
-    found = told(figures)["loss"]
+    found = by_metric(figures)["loss"]
 
     assert figures.candidates[0].equal_tokens == pytest.approx(150e6, rel=1e-3)
     # The last twentieth of 150 steps, rounded to whole ones: from the 143rd on, in both.
@@ -177,7 +177,7 @@ def test_of_steps_trained_twice_those_that_stayed_tell_the_loss(
     train("vit-p5", [2.0] * 120, loss=[3.0] * 120)
     train("vit-trn2", [1.25] * 170, loss=[3.0] * 100 + [9.0] * 20 + [3.0] * 50)
 
-    found = told(compare(hot, failed, now=LATER))["loss"]
+    found = by_metric(compare(hot, failed, now=LATER))["loss"]
 
     assert found.baseline == pytest.approx(3)
     assert found.candidate == pytest.approx(3)
@@ -212,10 +212,10 @@ def test_the_word_on_losses_falls_once_when_the_plan_is_done(hot: HotStore, tria
     train("vit-p5", [2.0] * 2_000, loss=list(2.0 + 0.01 * rng.normal(size=2_000)))
     train("vit-trn2", [1.25] * 2_000, loss=list(2.5 + 0.01 * rng.normal(size=2_000)))
     trial.planned_steps = 3_000
-    early = told(compare(hot, trial, now=LATER))["loss"]
+    early = by_metric(compare(hot, trial, now=LATER))["loss"]
     trial.planned_steps = 2_000
 
-    late = told(compare(hot, trial, now=LATER))["loss"]
+    late = by_metric(compare(hot, trial, now=LATER))["loss"]
 
     assert (early.word, early.n_more_steps) == ("cannot tell yet", 1_000)
     assert late.word == "worse"

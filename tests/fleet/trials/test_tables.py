@@ -105,16 +105,16 @@ def test_portions_add_up_to_the_dollars_of_the_page(took: Table, page: str) -> N
 def test_dollars_per_million_tokens_follow_from_dollars_and_tokens(
     compared: Table, took: Table, page: str
 ) -> None:
-    told = {row["measure"]: row for row in compared}
+    reported = {row["measure"]: row for row in compared}
     for name, row in zip(("baseline", "value"), took, strict=True):
         per_mtok = row["usd_settled"] / row["settled_tokens"] * 1e6
-        assert per_mtok == pytest.approx(told["usd_per_mtok"][name])
+        assert per_mtok == pytest.approx(reported["usd_per_mtok"][name])
         assert written("usd_per_mtok", per_mtok) in page
-        assert 1e6 / per_mtok == pytest.approx(told["tokens_per_usd"][name])
-        assert 50 * per_mtok == pytest.approx(told["usd_per_epoch"][name])
+        assert 1e6 / per_mtok == pytest.approx(reported["tokens_per_usd"][name])
+        assert 50 * per_mtok == pytest.approx(reported["usd_per_epoch"][name])
         pace = row["settled_tokens"] / row["settled_s"]
-        assert pace == pytest.approx(told["tokens_per_s"][name])
-        assert row["settled_s"] / row["n_settled"] == pytest.approx(told["step_s"][name])
+        assert pace == pytest.approx(reported["tokens_per_s"][name])
+        assert row["settled_s"] / row["n_settled"] == pytest.approx(reported["step_s"][name])
 
 
 def test_each_ratio_is_that_of_its_two_figures_and_lies_in_its_interval(compared: Table) -> None:
@@ -128,12 +128,12 @@ def test_each_ratio_is_that_of_its_two_figures_and_lies_in_its_interval(compared
 def test_the_json_has_the_same_figures(
     client: Client, compared: Table, took: Table, trial: Trial
 ) -> None:
-    told = client.get("/api/v1/trials/bakeoff").json()
+    reported = client.get("/api/v1/trials/bakeoff").json()
 
-    for row, arm in zip(took, told["figures"], strict=True):
+    for row, arm in zip(took, reported["figures"], strict=True):
         for name in ARM_COLUMNS[1:]:
             assert row[name] == ("" if arm[name] is None else arm[name]), name
-    for row, each in zip(compared, told["candidates"][0]["comparisons"], strict=True):
+    for row, each in zip(compared, reported["candidates"][0]["comparisons"], strict=True):
         assert (row["measure"], row["word"]) == (each["measure"], each["word"])
         assert row["baseline"] == pytest.approx(each["baseline"], rel=1e-12)
         assert row["ratio"] == pytest.approx(each["ratio"], rel=1e-12)

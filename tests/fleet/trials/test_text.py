@@ -54,21 +54,21 @@ def plain(found: tuple[Comparison, ...], matches: tuple[Match, ...] = ()) -> str
     return sentences(figures)[0].replace("\u202f", " ").replace("\u2212", "-")
 
 
-def test_better_says_by_how_much_and_how_surely() -> None:
+def test_better_states_by_how_much_and_how_surely() -> None:
     assert Dollars().sentence() == (
         "trn2 is better than p5: 1M tokens cost $1.38 instead of $2.00, 31.0 % less "
         "(95 % interval -33.0 % to -29.0 %)."
     )
 
 
-def test_cheaper_and_slower_says_both() -> None:
+def test_cheaper_and_slower_states_both() -> None:
     dollars = Comparison("usd_per_mtok", 0.0222, 0.0205, -0.0766, -0.08, -0.07, "better", 0)
     pace = Comparison("tokens_per_s", 2.7e6, 1.9e6, -0.296, -0.3, -0.29, "worse", 0)
 
-    said = plain((dollars, pace))
+    shown = plain((dollars, pace))
 
-    assert "1M tokens cost $0.0205 instead of $0.0222, 7.7 % less" in said
-    assert said.endswith("But it is slower: 29.6 % fewer tokens per second.")
+    assert "1M tokens cost $0.0205 instead of $0.0222, 7.7 % less" in shown
+    assert shown.endswith("But it is slower: 29.6 % fewer tokens per second.")
 
 
 def test_an_undecided_row_notes_how_close_the_arms_are_or_how_many_steps_lack() -> None:
@@ -96,33 +96,33 @@ def test_an_arm_that_differs_takes_no_verdict_from_the_others() -> None:
     assert other.startswith("b and p5 do not train the same thing (global batch)")
 
 
-def test_worse_says_more() -> None:
-    said = Dollars(ratio=0.1, low=0.05, high=0.15, word="worse").sentence()
+def test_worse_states_more() -> None:
+    shown = Dollars(ratio=0.1, low=0.05, high=0.15, word="worse").sentence()
 
-    assert said.startswith("trn2 is worse than p5: 1M tokens cost $2.20 instead of $2.00, 10.0 %")
-    assert "% more" in said
+    assert shown.startswith("trn2 is worse than p5: 1M tokens cost $2.20 instead of $2.00, 10.0 %")
+    assert "% more" in shown
 
 
-def test_where_nobody_can_tell_it_says_how_many_steps_would() -> None:
-    said = Dollars(ratio=-0.03, low=-0.1, high=0.04, word="cannot tell yet", n_more_steps=1_250)
+def test_where_no_one_can_tell_it_states_how_many_steps_would() -> None:
+    shown = Dollars(ratio=-0.03, low=-0.1, high=0.04, word="cannot tell yet", n_more_steps=1_250)
 
-    assert said.sentence().startswith("Cannot tell yet whether trn2 is better than p5")
-    assert said.sentence().endswith("About 1,250 more steps of each arm would decide it.")
+    assert shown.sentence().startswith("Cannot tell yet whether trn2 is better than p5")
+    assert shown.sentence().endswith("About 1,250 more steps of each arm would decide it.")
 
 
 def test_arms_alike_need_no_more_steps() -> None:
-    said = Dollars(ratio=0.001, low=-0.01, high=0.012, word="cannot tell yet", n_more_steps=None)
+    shown = Dollars(ratio=0.001, low=-0.01, high=0.012, word="cannot tell yet", n_more_steps=None)
 
-    assert said.sentence().endswith("more steps are unlikely to decide it.")
+    assert shown.sentence().endswith("more steps are unlikely to decide it.")
 
 
 def test_no_verdict_follows_from_arms_that_differ() -> None:
     match = Match("global_batch", "global batch", ("4096", "2048"), MatchState.DIFFERS)
-    said = Dollars().sentence(match)
+    shown = Dollars().sentence(match)
 
-    assert said.startswith("trn2 and p5 do not train the same thing (global batch): 1M tokens")
-    assert said.endswith("No verdict follows from that.")
-    assert "better" not in said
+    assert shown.startswith("trn2 and p5 do not train the same thing (global batch): 1M tokens")
+    assert shown.endswith("No verdict follows from that.")
+    assert "better" not in shown
 
 
 def test_few_steps_have_no_interval() -> None:
@@ -135,5 +135,5 @@ def test_without_a_price_the_pace_decides() -> None:
     )
 
 
-def test_without_steps_nothing_is_said() -> None:
+def test_without_steps_nothing_is_reported() -> None:
     assert plain(()) == "No verdict on trn2 yet: both arms need steps."

@@ -103,12 +103,12 @@ def verdict(base: Paid, cand: Paid) -> Verdict:
     return judge(figures, figures.candidates[0])
 
 
-def said(base: Paid, cand: Paid) -> str:
+def sentence(base: Paid, cand: Paid) -> str:
     text = sentences(trial(base, cand))[0]
     return text.replace("\u202f", " ").replace("\u00a0", " ").replace("\u2212", "-")
 
 
-def test_unlike_kinds_of_opposite_sign_cannot_be_told() -> None:
+def test_unlike_kinds_of_opposite_sign_cannot_be_reported() -> None:
     found = verdict(P5, TRN2)
 
     # As paid 35.7608 / 55.04 / 0.7877 = 0.8248; at blocks 35.7608 / 39.33 / 0.7877 = 1.1543.
@@ -122,7 +122,7 @@ def test_unlike_kinds_of_opposite_sign_cannot_be_told() -> None:
     assert found.badge == "price kinds differ"
     assert found.break_even is not None
     assert found.break_even.usd == pytest.approx(45.40, abs=0.005)
-    assert said(P5, TRN2) == (
+    assert sentence(P5, TRN2) == (
         "Cannot tell across price kinds: cand costs 15.4 % more per token than base at equal "
         "capacity-block list prices (95 % interval +15.0 % to +15.9 %); as paid (capacity block "
         "against on demand) it costs 17.5 % less. It trains on 21.2 % fewer tokens per second. "
@@ -141,8 +141,8 @@ def test_swapped_arms_give_the_opposite() -> None:
     assert found.paid.ratio == pytest.approx(0.2124, abs=1e-4)
     assert found.badge == "price kinds differ"
     # It is cheaper while a trn2 node-hour costs more than 55.04 * 0.7877 = $43.36.
-    assert "while a trn2.48xlarge node-hour costs more than $43.36" in said(TRN2, P5)
-    assert said(TRN2, P5).startswith("Cannot tell across price kinds: ")
+    assert "while a trn2.48xlarge node-hour costs more than $43.36" in sentence(TRN2, P5)
+    assert sentence(TRN2, P5).startswith("Cannot tell across price kinds: ")
 
 
 def test_swapped_prices_are_of_the_same_sign_and_still_no_badge() -> None:
@@ -156,7 +156,7 @@ def test_swapped_prices_are_of_the_same_sign_and_still_no_badge() -> None:
         "price kinds differ",
         "worse",
     )
-    assert said(p5, trn2).startswith("cand costs 15.4 % more per token than base at equal")
+    assert sentence(p5, trn2).startswith("cand costs 15.4 % more per token than base at equal")
 
 
 def test_unlike_kinds_of_the_same_sign_say_both_without_a_badge() -> None:
@@ -166,8 +166,8 @@ def test_unlike_kinds_of_the_same_sign_say_both_without_a_badge() -> None:
     # 35.7608 / 39.33 / 1.25 = 0.7274 and 35.7608 / 55.04 / 1.25 = 0.5198.
     assert found.badge == "price kinds differ"
     assert found.contradicting == ()
-    assert said(P5, fast).startswith("cand costs 27.3 % less per token than base at equal")
-    assert "as paid (capacity block against on demand) it costs 48.0 % less." in said(P5, fast)
+    assert sentence(P5, fast).startswith("cand costs 27.3 % less per token than base at equal")
+    assert "as paid (capacity block against on demand) it costs 48.0 % less." in sentence(P5, fast)
 
 
 def test_equal_kinds_have_their_word() -> None:
@@ -175,9 +175,9 @@ def test_equal_kinds_have_their_word() -> None:
     found = verdict(p5, TRN2)
 
     assert (found.badge, found.kinds.is_alike) == ("worse", True)
-    assert said(p5, TRN2).startswith("cand is worse than base: 1M tokens cost $0.5044 instead")
-    assert "p5.48xlarge node-hour costs more than $45.40" in said(p5, TRN2)
-    assert "But at equal" not in said(p5, TRN2)
+    assert sentence(p5, TRN2).startswith("cand is worse than base: 1M tokens cost $0.5044 instead")
+    assert "p5.48xlarge node-hour costs more than $45.40" in sentence(p5, TRN2)
+    assert "But at equal" not in sentence(p5, TRN2)
 
 
 def test_a_word_at_one_kind_names_the_kind_at_which_it_turns() -> None:
@@ -186,7 +186,7 @@ def test_a_word_at_one_kind_names_the_kind_at_which_it_turns() -> None:
     found = verdict(dear, cheap)
 
     assert found.badge == "better"
-    assert "But at equal capacity-block list prices it costs 15.4 % more" in said(dear, cheap)
+    assert "But at equal capacity-block list prices it costs 15.4 % more" in sentence(dear, cheap)
 
 
 def test_a_kind_that_one_arm_lacks_leaves_only_what_was_paid() -> None:
@@ -194,11 +194,11 @@ def test_a_kind_that_one_arm_lacks_leaves_only_what_was_paid() -> None:
     found = verdict(P5, ultra)
 
     assert (found.at_list_prices, found.badge) == ((), "price kinds differ")
-    assert said(P5, ultra).startswith(
+    assert sentence(P5, ultra).startswith(
         "Cannot tell across price kinds: cand against base: as paid (capacity block against on "
         "demand) it costs 17.5 % less, and the catalogue lists no price kind for both."
     )
-    assert "node-hour costs more than $45.40" in said(P5, ultra)
+    assert "node-hour costs more than $45.40" in sentence(P5, ultra)
 
 
 def test_with_one_arm_priced_list_prices_are_all_there_is() -> None:
@@ -211,9 +211,9 @@ def test_with_one_arm_priced_list_prices_are_all_there_is() -> None:
     assert found.break_even is not None
     assert found.break_even.usd == pytest.approx(45.40, abs=0.005)
     assert not found.break_even.is_paid
-    assert said(P5, free).startswith("cand costs 15.4 % more per token than base at equal")
-    assert "the price paid is not known for both arms" in said(P5, free)
-    assert "itself at its list price of $35.76" in said(P5, free)
+    assert sentence(P5, free).startswith("cand costs 15.4 % more per token than base at equal")
+    assert "the price paid is not known for both arms" in sentence(P5, free)
+    assert "itself at its list price of $35.76" in sentence(P5, free)
 
 
 def test_faster_is_not_better_where_list_prices_say_otherwise() -> None:
@@ -222,8 +222,8 @@ def test_faster_is_not_better_where_list_prices_say_otherwise() -> None:
     found = verdict(P5, h200)
 
     assert found.badge == "price unknown"
-    assert "costs 46.0 % more" in said(P5, h200)
-    assert "the price paid is not known for both arms" in said(P5, h200)
+    assert "costs 46.0 % more" in sentence(P5, h200)
+    assert "the price paid is not known for both arms" in sentence(P5, h200)
 
 
 def test_an_arm_that_changed_its_kind_is_unlike_any() -> None:
@@ -255,11 +255,11 @@ def test_figures_of_earlier_versions_are_judged_by_their_interval() -> None:
 
 def test_too_few_steps_for_an_interval_have_no_verdict_at_any_price() -> None:
     figures = trial(P5, TRN2)
-    told = tuple(
+    changed = tuple(
         msgspec.structs.replace(each, low=None, high=None, word="cannot tell yet")
         for each in figures.candidates[0].comparisons
     )
-    kept = msgspec.structs.replace(figures.candidates[0], pace=None, comparisons=told)
+    kept = msgspec.structs.replace(figures.candidates[0], pace=None, comparisons=changed)
     (block,) = judge(TrialFigures((), figures.arms, (kept,)), kept).at_list_prices
 
     assert (block.comparison.word, block.comparison.low) == ("cannot tell yet", None)

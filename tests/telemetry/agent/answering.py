@@ -40,22 +40,22 @@ class Server:
 @contextmanager
 def answering(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """Run a server on a free port."""
-    told = Server()
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(told)) as server:
+    reported = Server()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(reported)) as server:
         server.daemon_threads = True
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        told.address = f"http://127.0.0.1:{server.server_port}"
+        reported.address = f"http://127.0.0.1:{server.server_port}"
         try:
-            yield told
+            yield reported
         finally:
             server.shutdown()
             thread.join()
 
 
-def _handler(told: Server) -> type[BaseHTTPRequestHandler]:
+def _handler(reported: Server) -> type[BaseHTTPRequestHandler]:
     """Return what answers a request."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -65,9 +65,9 @@ def _handler(told: Server) -> type[BaseHTTPRequestHandler]:
             body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
             lines = [json.loads(line) for line in body.splitlines()]
             default: Said = (200, {"accepted": len(lines), "refused": []}, {})
-            status, answer, headers = told.answers.pop(0) if told.answers else default
+            status, answer, headers = reported.answers.pop(0) if reported.answers else default
             if status == 200:
-                told.asked.append(Asked(self.path, dict(self.headers), lines))
+                reported.asked.append(Asked(self.path, dict(self.headers), lines))
             data = json.dumps(answer).encode()
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(data))}.items():

@@ -75,8 +75,10 @@ def test_a_run_has_an_end() -> None:
 
 def test_what_stays_is_sent_once() -> None:
     [run] = split([b'{"a":1,"b":2}', b'{"a":1,"b":3}'])
-    said = json.loads(encode_columns(run.rows, stream="s", seq=[1, 2], at_s=[0.0, 1.0], health={}))
+    shown = json.loads(
+        encode_columns(run.rows, stream="s", seq=[1, 2], at_s=[0.0, 1.0], health={})
+    )
 
-    assert said["columns"]["template"] == '{"report":{"a":\x7f,"b":\x7f}}'
-    assert said["columns"]["varies"] == [1]
-    assert len(said["columns"]["once"]) > len(said["columns"]["more"])
+    assert shown["columns"]["template"] == '{"report":{"a":\x7f,"b":\x7f}}'
+    assert shown["columns"]["varies"] == [1]
+    assert len(shown["columns"]["once"]) > len(shown["columns"]["more"])

@@ -23,17 +23,17 @@ def test_devices_have_their_place_by_number_and_keep_it(machine: Machine) -> Non
     efa.read(0.0)
     machine.add_efa("rdmap1s0")
 
-    said = efa.read(1.0)
+    shown = efa.read(1.0)
 
-    assert said is not None
-    assert {d["device"]: d["index"] for d in said["devices"]} == {
+    assert shown is not None
+    assert {d["device"]: d["index"] for d in shown["devices"]} == {
         "rdmap9s0": 0,
         "rdmap16s27": 1,
         "rdmap1s0": 2,
     }
 
 
-def test_all_counters_are_told_now_and_then_those_of_the_device_too(machine: Machine) -> None:
+def test_all_counters_are_reported_now_and_then_those_of_the_device_too(machine: Machine) -> None:
     efa = EfaCounters(machine.efa, all_every_s=15)
 
     first, second = efa.read(0.0), efa.read(1.0)
@@ -53,15 +53,15 @@ def test_the_increase_is_what_a_counter_grew_by(machine: Machine) -> None:
     efa.read(0.0)
     machine.set_efa("rdmap9s0", tx_bytes=126_000, retrans_pkts=5)
 
-    said = efa.read(1.0)
+    shown = efa.read(1.0)
 
-    assert said is not None
-    assert said["devices"][0]["increase"]["tx_bytes"] == 125_000
-    assert said["devices"][0]["increase"]["retrans_pkts"] == 3
-    assert said["devices"][1]["increase"]["tx_bytes"] == 0
+    assert shown is not None
+    assert shown["devices"][0]["increase"]["tx_bytes"] == 125_000
+    assert shown["devices"][0]["increase"]["retrans_pkts"] == 3
+    assert shown["devices"][1]["increase"]["tx_bytes"] == 0
 
 
-def test_a_counter_that_was_cleared_says_nothing_once(machine: Machine) -> None:
+def test_a_counter_that_was_cleared_states_nothing_once(machine: Machine) -> None:
     efa = EfaCounters(machine.efa)
     machine.set_efa("rdmap9s0", tx_bytes=1_000)
     efa.read(0.0)
@@ -79,13 +79,13 @@ def test_a_counter_that_was_cleared_says_nothing_once(machine: Machine) -> None:
 def test_a_counter_that_is_no_number_is_left_out(machine: Machine) -> None:
     write(machine.efa / "rdmap9s0/ports/1/hw_counters/tx_bytes", "N/A (no PMA)")
 
-    said = EfaCounters(machine.efa).read(0.0)
+    shown = EfaCounters(machine.efa).read(0.0)
 
-    assert said is not None
-    assert "tx_bytes" not in said["devices"][0]["counters"]
+    assert shown is not None
+    assert "tx_bytes" not in shown["devices"][0]["counters"]
 
 
-def test_a_machine_without_efa_says_nothing(tmp_path: Path) -> None:
+def test_a_machine_without_efa_states_nothing(tmp_path: Path) -> None:
     assert EfaCounters(tmp_path / "nowhere").read(0.0) is None
 
 
@@ -114,7 +114,7 @@ def test_a_probe_command_is_run_and_never_waited_for(tmp_path: Path) -> None:
     assert probes.read(0.1) == {"rdmap9s0": 2e-5}
 
 
-def test_a_probe_command_that_fails_is_said(tmp_path: Path) -> None:
+def test_a_probe_command_that_fails_is_reported(tmp_path: Path) -> None:
     probes = Probes(file=None, command="exit 3", every_s=10)
 
     probes.read(0.0)

@@ -59,7 +59,7 @@ def test_half_a_line_of_a_program_that_died_spoils_no_other(run: Run) -> None:
     assert heard(monitor, 3, hurry=20) == [b"{}"] * 3
 
 
-def test_a_program_that_is_not_there_is_said(run: Run) -> None:
+def test_a_program_that_is_not_there_is_reported(run: Run) -> None:
     monitor = Monitor(command="/no/such/program", stdin=False, period_s=1.0)
 
     assert monitor.lines(0.0, 0.0) == []

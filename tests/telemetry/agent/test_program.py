@@ -92,7 +92,7 @@ def test_once_fails_loudly_while_the_server_is_away(one_file: Path, tmp_path: Pa
 def test_reports_from_standard_input_are_sent_to_the_last(
     one_file: Path, tmp_path: Path, server: Server
 ) -> None:
-    said = subprocess.run(
+    shown = subprocess.run(
         command(one_file, tmp_path, "--server", server.address, "--stdin"),
         env={"PATH": os.environ["PATH"], "TRNWATCH_TOKEN": "secret"},
         input=SAMPLE.read_bytes() + b"chatter\n",
@@ -101,11 +101,11 @@ def test_reports_from_standard_input_are_sent_to_the_last(
         check=True,
     )
 
-    assert said.stderr == b""
+    assert shown.stderr == b""
     assert len(server.numbers) == 3
 
 
-def test_told_to_stop_it_sends_what_it_has_and_ends_what_it_started(
+def test_asked_to_stop_it_sends_what_it_has_and_ends_what_it_started(
     one_file: Path, tmp_path: Path, server: Server
 ) -> None:
     words = ("--server", server.address, "--command", REPLAY, "--every", "3600")
@@ -117,9 +117,9 @@ def test_told_to_stop_it_sends_what_it_has_and_ends_what_it_started(
         while sum(p.stat().st_size for p in (tmp_path / "spool").glob("*.frames")) < 9_000:
             assert agent.poll() is None
         agent.send_signal(signal.SIGTERM)
-        _, said = agent.communicate(timeout=WITHIN_S)
+        _, shown = agent.communicate(timeout=WITHIN_S)
 
-    assert (agent.returncode, said) == (0, b"")
+    assert (agent.returncode, shown) == (0, b"")
     assert len(server.numbers) >= 3
     assert server.numbers == sorted(set(server.numbers))
 
@@ -156,7 +156,7 @@ def test_sysfs_speaks_while_there_is_no_monitor(
         (("--server", "http://x", "--token-file", "none"), "No such file"),
     ],
 )
-def test_a_mistake_is_said_and_ends_it(
+def test_a_mistake_is_reported_and_ends_it(
     one_file: Path, tmp_path: Path, words: tuple[str, ...], complaint: str
 ) -> None:
     done = run(one_file, tmp_path, *words)
@@ -192,11 +192,11 @@ def test_it_is_python_3_9_and_needs_nothing_but_python(path: Path) -> None:
 
 
 def test_every_option_and_variable_is_documented(one_file: Path, tmp_path: Path) -> None:
-    said = run(one_file, tmp_path, "--help").stdout
+    shown = run(one_file, tmp_path, "--help").stdout
     text = (ROOT / "docs/agent.md").read_text()
 
-    told = set(re.findall(r"--[a-z][a-z-]+|TRNWATCH_[A-Z_]+", said)) - {"--help"}
-    assert {word for word in told if f"`{word}" not in text} == set()
+    reported = set(re.findall(r"--[a-z][a-z-]+|TRNWATCH_[A-Z_]+", shown)) - {"--help"}
+    assert {word for word in reported if f"`{word}" not in text} == set()
 
 
 def test_the_probe_of_the_documents_reads_what_fi_pingpong_prints() -> None:

@@ -88,7 +88,7 @@ def test_lines_go_in_one_request_with_token_and_both_clocks(node: Node, server: 
     assert node.spool.n_waiting == 0
 
 
-def test_what_has_no_report_goes_through_its_own_door(node: Node, server: Server) -> None:
+def test_what_has_no_report_goes_through_its_own_endpoint(node: Node, server: Server) -> None:
     node.report(kind=SYSFS)
     node.sender.deliver()
 
@@ -156,7 +156,7 @@ def test_the_rest_between_tries_grows_up_to_a_limit_and_is_spread(node: Node) ->
 
 
 @pytest.mark.parametrize("status", [400, 415, 422])
-def test_what_nobody_will_ever_take_is_dropped_and_counted(
+def test_what_no_one_will_ever_take_is_dropped_and_counted(
     node: Node, server: Server, status: int
 ) -> None:
     node.report(n=3)
@@ -167,9 +167,9 @@ def test_what_nobody_will_ever_take_is_dropped_and_counted(
     node.sender.deliver()
 
     assert len(server.numbers) == 1
-    said = server.asked[0].lines[0]["agent"]
-    assert said["n_refused"] == 3
-    assert said["problem"] == f"refused: {status} No line was taken."
+    shown = server.asked[0].lines[0]["agent"]
+    assert shown["n_refused"] == 3
+    assert shown["problem"] == f"refused: {status} No line was taken."
 
 
 def test_what_is_too_large_together_is_sent_apart(node: Node, server: Server) -> None:
@@ -190,12 +190,12 @@ def test_lines_that_were_refused_among_others_are_counted(node: Node, server: Se
     server.answers = [(200, {"accepted": 1, "n_refused": 1, "refused": [refusal]}, {})]
     node.sender.deliver()
 
-    said = node.health.summary(n_waiting=0)
-    assert said["n_refused"] == 1
-    assert said["problem"] == "refused: is too old"
+    shown = node.health.summary(n_waiting=0)
+    assert shown["n_refused"] == 1
+    assert shown["problem"] == "refused: is too old"
 
 
-def test_a_server_that_is_gone_is_said_and_forgotten_when_it_is_back(
+def test_a_server_that_is_gone_is_reported_and_forgotten_when_it_is_back(
     tmp_path: Path, server: Server
 ) -> None:
     with answering() as gone:
@@ -254,6 +254,6 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted(
 
 
 @pytest.mark.parametrize("address", ["trnwatch.example", "ftp://trnwatch.example", "https://"])
-def test_an_address_that_is_none_is_said_at_once(address: str) -> None:
+def test_an_address_that_is_none_is_reported_at_once(address: str) -> None:
     with pytest.raises(ValueError, match="is not a URL"):
         ServerConnection(address, token=TokenFile(file=None, secret="s"), node=None, ca_file=None)

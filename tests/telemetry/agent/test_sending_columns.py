@@ -19,7 +19,7 @@ def measuring(node: Node, n: int) -> None:
 UNDERSTOOD: Said = (200, {"accepted": 1, "takes": ["columns"]}, {})
 
 
-def test_columns_are_sent_only_to_who_says_that_they_are_understood(
+def test_columns_are_sent_only_to_who_states_that_they_are_understood(
     node: Node, server: Server
 ) -> None:
     measuring(node, 2)

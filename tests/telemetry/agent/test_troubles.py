@@ -13,7 +13,7 @@ __all__ = ["node", "server"]
 
 
 @pytest.mark.parametrize("status", [200, 204, 301, 400])
-def test_what_a_portal_or_proxy_in_between_says_loses_nothing(
+def test_what_a_portal_or_proxy_in_between_states_loses_nothing(
     node: Node, server: Server, status: int
 ) -> None:
     node.report(n=2)

@@ -45,14 +45,14 @@ def test_trn2_is_priced_by_capacity_block_for_nothing_else_is_published() -> Non
     assert instance("trn2.48xlarge").price.usd_per_hour == 35.7608
 
 
-def test_trn1_is_priced_on_demand_unless_told_otherwise() -> None:
+def test_trn1_is_priced_on_demand_unless_configured_otherwise() -> None:
     price = instance("trn1.32xlarge").price
 
     assert (price.usd_per_hour, price.basis, price.region) == (21.50, "on demand", "us-east-1")
     assert price.date == "2026-07-20"
 
 
-def test_a_type_without_a_published_price_says_so() -> None:
+def test_a_type_without_a_published_price_states_it() -> None:
     with pytest.raises(FieldError, match=r"trn2u\.48xlarge.*no published price"):
         _ = instance("trn2u.48xlarge").price
 

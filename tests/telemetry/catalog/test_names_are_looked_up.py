@@ -29,7 +29,7 @@ def test_a_stranger_is_answered_with_all_there_are() -> None:
     assert caught.value.field == "model"
 
 
-def test_an_inference_type_refuses_to_train_and_says_what_can() -> None:
+def test_an_inference_type_refuses_to_train_and_states_what_can() -> None:
     with pytest.raises(FieldError, match=r"inference only .* use one of trn1\.2xlarge") as caught:
         training_instance("inf2.48xlarge")
 

@@ -96,7 +96,7 @@ def check(data: bytes) -> None:
 @pytest.mark.parametrize(
     "uses", [operator_readers.uses, operator_readers.hlo_uses, operator_readers.stablehlo_uses]
 )
-def test_a_wall_of_text_holds_nobody_up(
+def test_a_wall_of_text_holds_no_one_up(
     uses: Callable[[str], Iterator[OperatorUse]], wall: str
 ) -> None:
     assert len(list(uses(wall))) <= LONG

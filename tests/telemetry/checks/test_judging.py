@@ -80,7 +80,7 @@ def test_healthy_nodes_pass_whatever_the_noise() -> None:
     ],
     ids=lambda value: value.kind if isinstance(value, ProbeFault) else "",
 )
-def test_each_fault_is_told_by_its_own_name_in_small_groups_too(
+def test_each_fault_is_reported_by_its_own_name_in_small_groups_too(
     fault: ProbeFault, expected: str, n: int
 ) -> None:
     found = judged(bed_of(fault, n=n, kind="trn1.32xlarge"))
@@ -103,7 +103,7 @@ def test_without_probes_of_devices_the_node_is_named() -> None:
     assert (trouble.kind, trouble.node, trouble.device) == ("node_slow", "n-03", None)
 
 
-def test_a_node_that_nobody_reaches_is_silent_and_its_peers_are_not() -> None:
+def test_a_node_that_no_one_reaches_is_silent_and_its_peers_are_not() -> None:
     whole = measured(bed_of())
     p50_s = whole.p50_s.copy()
     p50_s[4, :] = p50_s[:, 4] = np.inf
@@ -115,7 +115,7 @@ def test_a_node_that_nobody_reaches_is_silent_and_its_peers_are_not() -> None:
     assert len(found.chosen) == 15
 
 
-def test_what_nobody_probed_is_held_and_not_passed() -> None:
+def test_what_no_one_probed_is_held_and_not_passed() -> None:
     nothing = Measured.nothing_of(SIXTEEN[:3], n_efa=8)
 
     found = judge(nothing, bed_of().instance)
@@ -129,7 +129,7 @@ def test_one_node_has_no_pairs_and_passes() -> None:
     assert judged(bed_of(n=1)).chosen == ("n-00",)
 
 
-def test_a_collective_over_the_chosen_that_is_slow_is_told() -> None:
+def test_a_collective_over_the_chosen_that_is_slow_is_reported() -> None:
     bed = bed_of(BAD_DEVICE, n=8, kind="trn1.32xlarge")
     whole = measured(bed)
     chosen = judge(whole, bed.instance).chosen
@@ -142,7 +142,7 @@ def test_a_collective_over_the_chosen_that_is_slow_is_told() -> None:
     assert judge(over_all, None, take=8).chosen == chosen
 
 
-def said(**verdicts: tuple[int, int]) -> CompilerReport:
+def compiler_report(**verdicts: tuple[int, int]) -> CompilerReport:
     """Make a report: passed and failed uses of operators of PyTorch."""
     names = {f"aten::{name}": counts for name, counts in verdicts.items()}
     return CompilerReport(
@@ -159,7 +159,7 @@ def test_the_report_overrides_the_list() -> None:
 
     found = {
         each.name: each
-        for each in support_judge(reading, published(), said(add=(3, 1), cumsum=(2, 0)))
+        for each in support_judge(reading, published(), compiler_report(add=(3, 1), cumsum=(2, 0)))
     }
     assert found["aten::add"].state is SupportState.UNSUPPORTED
     assert (found["aten::add"].n_failed, found["aten::add"].n_tried) == (1, 4)
@@ -172,7 +172,10 @@ def test_the_report_overrides_the_list() -> None:
 def test_the_report_overrides_what_error_pages_refuse() -> None:
     graph = from_file("export.txt")
 
-    found = {each.name: each for each in support_judge(graph, published(), said(fft_fft=(1, 0)))}
+    found = {
+        each.name: each
+        for each in support_judge(graph, published(), compiler_report(fft_fft=(1, 0)))
+    }
     assert found["aten::fft_fft"].state is SupportState.SUPPORTED
     assert found["aten::mul"].state is SupportState.UNSUPPORTED
 
@@ -180,7 +183,9 @@ def test_the_report_overrides_what_error_pages_refuse() -> None:
 def test_the_report_speaks_of_an_operator_in_place_or_not() -> None:
     graph = from_file("export.txt")
 
-    found = {each.name: each for each in support_judge(graph, published(), said(add=(0, 2)))}
+    found = {
+        each.name: each for each in support_judge(graph, published(), compiler_report(add=(0, 2)))
+    }
     assert found["aten::add_"].state is SupportState.UNSUPPORTED
 
 
@@ -191,7 +196,7 @@ def test_an_operator_may_pass_here_and_fail_there() -> None:
     assert found.detail == "neuronx-cc, policy.py 24"
 
 
-def test_what_nobody_names_is_unknown_never_refused() -> None:
+def test_what_no_one_names_is_unknown_never_refused() -> None:
     found = support_judge(read("aten::nobody_wrote_this\n"), published())
 
     assert [(each.state, each.basis) for each in found] == [(SupportState.UNKNOWN, Basis.NONE)]

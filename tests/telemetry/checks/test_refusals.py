@@ -14,7 +14,7 @@ RESULT: dict[str, Any] = json.loads((DATA / "result.json").read_text())
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "shown"),
     [
         ("", "empty"),
         (" \n\n", "empty"),
@@ -34,13 +34,13 @@ RESULT: dict[str, Any] = json.loads((DATA / "result.json").read_text())
         ('{"supported_operators": {"aten": {"aten::add": ' + "9" * 5_000 + "}}}", "beyond reason"),
     ],
 )
-def test_a_file_that_cannot_be(text: str | bytes, said: str) -> None:
-    with pytest.raises(SupportError, match=said):
+def test_a_file_that_cannot_be(text: str | bytes, shown: str) -> None:
+    with pytest.raises(SupportError, match=shown):
         read(text)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "shown"),
     [
         ("supported_operators", {"aten": {"aten::add": "many"}}, "aten::add is “many”, no count"),
         ("supported_operators", {"aten": {"aten::add": True}}, "aten::add is “True”, no count"),
@@ -53,8 +53,8 @@ def test_a_file_that_cannot_be(text: str | bytes, said: str) -> None:
         ("unsupported_operators", [{"kind": None}], "holds “None”, no operator"),
     ],
 )
-def test_a_report_that_is_not_of_its_form(field: str, value: object, said: str) -> None:
-    with pytest.raises(SupportError, match=said):
+def test_a_report_that_is_not_of_its_form(field: str, value: object, shown: str) -> None:
+    with pytest.raises(SupportError, match=shown):
         read(json.dumps(RESULT | {field: value}))
 
 

@@ -13,7 +13,7 @@ def matrix(node: list[float], *, usual: float = 16e-6) -> FloatArray:
 
 
 @pytest.mark.parametrize("n", [5, 6, 8, 16, 33])
-def test_a_node_and_a_pair_are_told_apart(n: int) -> None:
+def test_a_node_and_a_pair_are_distinguished(n: int) -> None:
     values = matrix([2.0 if i == 1 else 1.0 for i in range(n)])
     values[0, 2] = values[2, 0] = 5 * values[0, 2]
 
@@ -24,7 +24,7 @@ def test_a_node_and_a_pair_are_told_apart(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [3, 4])
-def test_in_small_groups_one_of_them_is_told(n: int) -> None:
+def test_in_small_groups_one_of_them_is_reported(n: int) -> None:
     pair = matrix([1.0] * n)
     pair[0, 2] = pair[2, 0] = 5 * pair[0, 2]
 
@@ -61,7 +61,7 @@ def test_what_was_not_measured_counts_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
-def test_two_alone_cannot_be_told_apart(n: int) -> None:
+def test_two_alone_cannot_be_distinguished(n: int) -> None:
     split = two_way(matrix([7.0] * n))
 
     np.testing.assert_array_equal(split.node, np.zeros(n))

@@ -57,7 +57,7 @@ def test_a_run_that_begins_above_its_limit_is_a_warning() -> None:
     assert {f.evidence["kind"] for f in found} == {"communication-bound layout"}
 
 
-def test_a_layout_that_only_communicates_says_so_from_its_second_step() -> None:
+def test_a_layout_that_only_communicates_states_it_from_its_second_step() -> None:
     recording = record("trn1", duration_s=120, global_batch=64)
     found = [(s, f) for s, each in recording.watch(range(20, 120)) for f in each]
     assert found[0][0] <= np.ceil(recording.breaks_at_s) or found[0][0] == 20

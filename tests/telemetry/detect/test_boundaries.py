@@ -17,7 +17,7 @@ def test_no_steps_break_nothing() -> None:
     assert find(inputs(StepBatch.empty("llama")), open_rules=OPEN) == []
 
 
-def test_steps_that_nobody_reported_count_for_nothing() -> None:
+def test_steps_that_no_one_reported_count_for_nothing() -> None:
     steps = steps_at([0.3] * 6)
     for values in steps.phases.values():
         values[:] = np.nan
@@ -35,7 +35,7 @@ def test_a_worker_that_reports_nothing_is_named_and_does_no_harm() -> None:
     assert "quiet" not in finding.victims
 
 
-def test_a_phase_that_nobody_splits_out_is_part_of_the_others() -> None:
+def test_a_phase_that_no_one_splits_out_is_part_of_the_others() -> None:
     steps = steps_at([0.1] * 5 + [0.3] * 5)
     for phase in ("input_s", "checkpoint_s", "other_s"):
         steps.phases[phase][:] = np.nan
@@ -54,7 +54,7 @@ def test_a_run_of_one_node_exchanges_nothing() -> None:
     assert find(inputs(steps_of(np.ones((20, 1)), transfer_s=0.0))) == []
 
 
-def test_one_node_above_the_limit_by_itself_is_nobodys_fault() -> None:
+def test_one_node_above_the_limit_by_itself_is_no_one_s_fault() -> None:
     steps = steps_at([0.1] * 10 + [0.4] * 5, n_workers=1)
     (finding,) = find(inputs(steps, Machines(2e9, n_nodes=1)))
     assert (finding.cause, finding.node) == ("unknown", None)
@@ -64,7 +64,7 @@ def test_a_single_step_does_not_fire() -> None:
     assert find(inputs(steps_at([0.9]))) == []
 
 
-def test_hardware_is_left_alone_while_all_is_well_and_nobody_looks() -> None:
+def test_hardware_is_left_alone_while_all_is_well_and_no_one_looks() -> None:
     machines = Machines(2e9)
     find(inputs(steps_at([0.1] * 50), machines, reads_hardware=False))
     assert machines.fetched == []

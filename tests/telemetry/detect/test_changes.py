@@ -60,7 +60,7 @@ def test_the_onset_of_a_clear_rise_is_exact() -> None:
     assert misses == 0
 
 
-def test_noise_is_told_from_jumps() -> None:
+def test_noise_is_distinguished_from_jumps() -> None:
     x = np.random.default_rng(2).standard_normal(4_000)
     assert noise(x) == pytest.approx(1.0, rel=0.05)
     assert noise(x + 100 * (np.arange(4_000) > 2_000)) == pytest.approx(1.0, rel=0.05)

@@ -45,7 +45,7 @@ def test_checkpoints_and_evaluations_are_no_pace() -> None:
     assert paced(minutes(compute=2, checkpoint=9, other=5)).cost == pytest.approx(0.008)
 
 
-def test_a_step_that_nobody_divides_is_all_work() -> None:
+def test_a_step_that_no_one_divides_is_all_work() -> None:
     batch = minutes(other=2.0)
     for phase in PHASES[:-1]:
         batch.phases[phase][:] = np.nan

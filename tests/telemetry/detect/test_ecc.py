@@ -105,7 +105,7 @@ def test_a_count_that_was_reset_ends_the_alert() -> None:
     assert is_settled({}, 9, quiet_s=1, lasted_s=100)
 
 
-def test_the_newest_count_that_was_told_is_the_count() -> None:
+def test_the_newest_count_that_was_reported_is_the_count() -> None:
     memory = np.full((3, 2, 3), np.nan)
     memory[:2, 0] = [[1, 0, 0], [1, 2, 0]]
     assert counted(counts(memory), "steady") == 3

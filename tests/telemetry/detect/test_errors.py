@@ -95,7 +95,7 @@ def test_executions_that_fail_on_failing_memory_are_part_of_that() -> None:
 
 
 @pytest.mark.parametrize("per_minute", [6.0, 600.0])
-def test_memory_errors_of_a_run_are_never_told_twice(per_minute: float) -> None:
+def test_memory_errors_of_a_run_are_never_reported_twice(per_minute: float) -> None:
     sick = Fault(
         kind="ecc_uncorrected",
         node="run-03",

@@ -60,7 +60,7 @@ def test_a_dead_device_is_the_one_that_used_to_carry() -> None:
     assert places(find(seen(machines))) == {("efa_degraded", "efa_down", "limping", 0)}
 
 
-def test_a_device_that_nobody_uses_is_not_dead() -> None:
+def test_a_device_that_no_one_uses_is_not_dead() -> None:
     machines = Machines(SINCE_S)
     for metric in CARRIED:
         machines.mark(metric, (slice(None), 0), times=0.0, since_s=T0 - 900)  # type: ignore[arg-type]

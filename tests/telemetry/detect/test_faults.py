@@ -134,7 +134,7 @@ def test_a_sick_fabric_blames_no_machine(kind: str, magnitude: float) -> None:
     assert {(f.cause, f.node, f.device) for f in found} == {(kind, None, None)}
 
 
-def test_the_slow_accelerator_of_a_node_with_only_one_is_told_from_its_memory() -> None:
+def test_the_slow_accelerator_of_a_node_with_only_one_is_distinguished_from_its_memory() -> None:
     small: dict[str, Any] = {
         "model": "bert-large",
         "instance": "trn1.2xlarge",

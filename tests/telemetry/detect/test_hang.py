@@ -74,7 +74,7 @@ def test_several_that_did_not_join_are_listed_and_the_idlest_named() -> None:
     assert json.loads(json.dumps(finding.evidence, allow_nan=False)) == finding.evidence
 
 
-def test_where_all_are_alike_nobody_is_blamed_and_patience_is_longer() -> None:
+def test_where_all_are_alike_no_one_is_blamed_and_patience_is_longer() -> None:
     assert hang(open_problems(THERE, THERE, THERE, overdue_s=25)) == []
     (finding,) = hang(open_problems(THERE, THERE, THERE, overdue_s=40))
     assert (finding.cause, finding.node, finding.evidence["culprit"]) == ("unknown", None, None)
@@ -125,7 +125,7 @@ def test_monitoring_that_lags_sees_no_hang() -> None:
     assert hang(late) == []
 
 
-def test_hosts_that_report_nothing_blame_nobody() -> None:
+def test_hosts_that_report_nothing_blame_no_one() -> None:
     nan = (float("nan"), float("nan"))
     assert [each.node for each in hang(open_problems(nan, nan, nan, overdue_s=300))] == [None]
 

@@ -70,7 +70,7 @@ def test_what_comes_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_o
     assert places(find(held)) == {("allreduce_share", "slow_core", "limping")}
 
 
-def test_a_share_that_only_comes_back_when_steps_get_shorter_pages_nobody() -> None:
+def test_a_share_that_only_comes_back_when_steps_get_shorter_pages_no_one() -> None:
     transfer = np.full((60, 4), 0.4)
     input_s = np.zeros((60, 4))
     input_s[:40] = 2.0

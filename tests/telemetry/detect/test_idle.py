@@ -39,7 +39,7 @@ def seen(cores: dict[str, float], *, workers: int = 3, **more: Any) -> Detection
     return inputs(steps, **(given | more))
 
 
-def test_a_node_that_nobody_uses_is_named() -> None:
+def test_a_node_that_no_one_uses_is_named() -> None:
     (finding,) = node_idle(seen({"quiet": 0.0}))
     assert (finding.rule, finding.node, finding.severity) == ("node_idle", "quiet", "warn")
     assert finding.evidence["claims_steps"] is False

@@ -28,7 +28,7 @@ def causes(compute_s: FloatArray, *, accused: Sequence[str] = ()) -> list[str]:
     return [problem.cause for problem in find_uneven_work(seen, steps, accused=set(accused))]
 
 
-def test_one_long_step_of_few_workers_tells_uneven_work() -> None:
+def test_one_long_step_of_few_workers_reports_uneven_work() -> None:
     assert causes(after_calm([1.3, 1.0, 1.12])) == ["seq_imbalance"]
 
 
@@ -41,7 +41,7 @@ def test_workers_whose_machines_are_accused_do_not_count() -> None:
     assert causes(after_calm([1.3, 1.0, 1.12]), accused=["node-0"]) == []
 
 
-def test_one_long_step_of_many_workers_tells_even_a_little_unevenness() -> None:
+def test_one_long_step_of_many_workers_reports_even_a_little_unevenness() -> None:
     luck = np.random.default_rng(1).uniform(size=16)
     assert causes(after_calm((1 + 0.25 * luck**3).tolist())) == ["seq_imbalance"]
 
@@ -60,7 +60,7 @@ def test_a_node_that_waits_for_its_data_is_found_before_its_step_ends() -> None:
     assert float(played.at(second).steps.phases["input_s"].max()) < 1
 
 
-def test_whose_checkpoint_is_slow_is_told() -> None:
+def test_whose_checkpoint_is_slow_is_reported() -> None:
     slow = Fault(
         kind="checkpoint_slow", node="run-05", start_s=100.0, duration_s=20.0, magnitude=6
     )

@@ -7,7 +7,7 @@ from tests.telemetry.detect.runs import Machines, inputs
 from tests.telemetry.detect.test_slow import MEMORY, computing, found_in, run
 
 
-def test_one_long_step_says_so_where_all_are_slower_by_the_same_factor() -> None:
+def test_one_long_step_states_it_where_all_are_slower_by_the_same_factor() -> None:
     compute = computing(step_s=6.0)[:, :4]
     compute[-1] *= 1.3
     steps = run(compute)

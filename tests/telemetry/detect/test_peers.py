@@ -43,7 +43,7 @@ def test_healthy_peers_seldom_look_sick() -> None:
     assert (deviations(x, floor=0.1) > 5).any(axis=1).mean() < 0.03
 
 
-def test_who_reports_nothing_is_nobodys_peer() -> None:
+def test_who_reports_nothing_is_no_one_s_peer() -> None:
     z = deviations(np.array([1.0, np.nan, 1.0, 1.0, 2.0]), floor=0.1)
     assert np.isnan(z[1])
     assert z[4] == pytest.approx(10.0)
@@ -59,7 +59,7 @@ def test_the_median_is_the_median(n: int) -> None:
     np.testing.assert_allclose(median(x)[0], expected)
 
 
-def test_the_median_of_nobody_is_unknown() -> None:
+def test_the_median_of_no_one_is_unknown() -> None:
     assert np.isnan(median(np.zeros((2, 0)))).all()
 
 

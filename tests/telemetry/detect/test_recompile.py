@@ -34,7 +34,7 @@ def test_a_compilation_under_way_is_found_soon_and_ends_with_its_step(run: str) 
     )
 
 
-def test_its_evidence_says_what_was_lost() -> None:
+def test_its_evidence_states_what_was_lost() -> None:
     lived = life("trn1", duration_s=220, faults=[compilation(40)])
     each_second = [found[0] for _, found in lived.watch() if found]
     first, last = each_second[0].evidence, each_second[-1].evidence

@@ -67,7 +67,7 @@ def test_exactly_the_lower_limit_does_not_mend() -> None:
     assert fires([0.3, 0.3] + [0.22] * 20)
 
 
-def test_an_open_alert_lasts_where_the_window_says_nothing() -> None:
+def test_an_open_alert_lasts_where_the_window_states_nothing() -> None:
     between = inputs(steps_at([0.23] * 30))
     assert find(between) == []
     assert len(find(between, open_rules={"allreduce_share"})) == 1

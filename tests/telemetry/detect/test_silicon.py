@@ -41,7 +41,7 @@ def test_a_core_that_stays_busy_while_its_neighbours_wait_is_slow() -> None:
     assert set(found[0].victims) == set(CHARACTERS) - {"limping"}
 
 
-def test_it_is_not_told_before_it_has_lasted() -> None:
+def test_it_is_not_reported_before_it_has_lasted() -> None:
     assert find(seen(limp(until(3), 6, times=2.0))) == []
 
 
@@ -66,7 +66,7 @@ def test_a_core_that_always_held_other_work_is_no_fault() -> None:
     assert find(seen(machines)) == []
 
 
-def test_a_fault_older_than_memory_is_told_by_peers_that_play_the_same_role() -> None:
+def test_a_fault_older_than_memory_is_reported_by_peers_that_play_the_same_role() -> None:
     machines = until(9).mark(CORE, (1, 6), times=1.4, since_s=T0 - 900)
     assert places(find(seen(machines))) == {("core_slow", "slow_core", "limping", 6)}
 

@@ -42,7 +42,7 @@ def test_a_calm_run_has_no_finding() -> None:
 
 
 @pytest.mark.parametrize("by", ["sequences", "stage"])
-def test_that_the_cause_is_unknown_is_never_ruled_out(by: str) -> None:
+def test_that_the_cause_is_unknown_is_never_excluded(by: str) -> None:
     compute = computing()
     if by == "stage":
         compute[-5:, 6:] *= 1.2
@@ -52,7 +52,7 @@ def test_that_the_cause_is_unknown_is_never_ruled_out(by: str) -> None:
     assert "unknown" not in found.evidence["ruled_out"]
 
 
-def test_a_long_stage_is_told_by_its_workers() -> None:
+def test_a_long_stage_is_reported_by_its_workers() -> None:
     compute = computing()
     compute[-5:, 6:] *= 1.2
     (found,) = found_in(run(compute), n_stages=4)
@@ -96,7 +96,7 @@ def test_memory_that_is_slower_everywhere_moves_fewer_bytes() -> None:
     assert (found.rule, found.cause, found.node) == ("hbm_slow", "hbm_slow", None)
 
 
-def test_without_evidence_no_cause_is_named_and_nobody_is_called_at_once() -> None:
+def test_without_evidence_no_cause_is_named_and_no_one_is_called_at_once() -> None:
     assert found_in(slowed(1.25)) == []
     compute = computing(n_steps=80)
     compute[-16:] *= 1.25
@@ -142,14 +142,14 @@ def test_input_that_comes_late_on_one_node_names_it() -> None:
     assert set(found.victims) == set(NAMES) - {"n3"}
 
 
-def test_input_that_comes_late_everywhere_names_nobody() -> None:
+def test_input_that_comes_late_everywhere_names_no_one() -> None:
     late = np.full((60, 8), 0.002)
     late[-5:] = 0.4 * (1 + 0.2 * np.random.default_rng(4).standard_normal((5, 8)))
     (found,) = found_in(run(computing(), input_s=late))
     assert (found.rule, found.cause, found.node) == ("input_stall", "input_stall", None)
 
 
-def test_one_slow_read_calls_nobody() -> None:
+def test_one_slow_read_calls_no_one() -> None:
     late = np.full((60, 8), 0.002)
     late[-1, 3] = 1.0
     assert found_in(run(computing(), input_s=late)) == []
@@ -224,7 +224,7 @@ def test_two_sick_parts_of_one_node_are_two_findings() -> None:
     }
 
 
-def test_the_core_of_an_accelerator_with_one_is_told_as_throttled() -> None:
+def test_the_core_of_an_accelerator_with_one_is_reported_as_throttled() -> None:
     steps = steps_of(np.ones((60, 4)))
     machines = Machines(steps.ended_at_s[-1])
     for core in range(7):

@@ -34,7 +34,7 @@ def test_a_stage_of_most_workers_that_became_longer_is_found(times: float) -> No
     assert set(found.evidence["late_workers"]) == {"n1", "n2"}
 
 
-def test_it_is_over_when_the_stage_is_as_long_as_it_was() -> None:
+def test_it_is_over_when_the_stage_is_as_long_as_before() -> None:
     compute = even()
     compute[-14:, 1:] *= 1.2
     (found,) = found_in(compute[:-5])
@@ -74,5 +74,5 @@ def test_half_of_a_crowd_in_a_long_stage_is_no_uneven_work() -> None:
     assert [each.cause for each in crowd(1.5)] == ["stage_imbalance"]
 
 
-def test_uneven_work_in_a_pipeline_is_told_all_the_same() -> None:
+def test_uneven_work_in_a_pipeline_is_reported_all_the_same() -> None:
     assert [each.cause for each in crowd(1.0, luck=0.8)] == ["seq_imbalance"]

@@ -35,7 +35,7 @@ noisy = pytest.mark.parametrize("noise", [0.0, 0.03])
 
 @noisy
 @everywhere
-def test_a_healthy_job_is_blamed_on_nobody(layout: Layout, noise: float) -> None:
+def test_a_healthy_job_is_blamed_on_no_one(layout: Layout, noise: float) -> None:
     verdict = analysed(Job(noise=noise, **layout)).verdict
 
     assert (verdict.cause, verdict.culprits) == ("none", ())
@@ -64,7 +64,7 @@ def test_a_heavy_stage_is_named_and_no_machine(layout: Layout, noise: float) -> 
 
 @noisy
 @everywhere
-def test_uneven_sequences_are_blamed_on_nobody(layout: Layout, noise: float) -> None:
+def test_uneven_sequences_are_blamed_on_no_one(layout: Layout, noise: float) -> None:
     verdict = analysed(Job(noise=noise, work=uneven_sequences, **layout)).verdict
 
     assert (verdict.cause, verdict.culprits) == ("sequence_imbalance", ())

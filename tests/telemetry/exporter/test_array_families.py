@@ -95,7 +95,7 @@ def test_what_is_no_text_does_not_break_the_page() -> None:
     assert b'zone="?"' in write_page([heat(1, 1, zone="\ud800")])
 
 
-def test_without_a_series_a_family_is_not_told_of() -> None:
+def test_without_a_series_a_family_is_not_reported() -> None:
     values = format_values(np.ones((1, 1)))
     array = SeriesArray(
         LabelRows({"node": ["a"], "zone": ["b"]}), ("core", "about"), [("0", "")], values

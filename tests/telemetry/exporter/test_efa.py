@@ -31,7 +31,7 @@ TRN1 = NodeLabels("steady", "steady", "trn1.32xlarge")
 REAL = NodeLabels("", "", "trn1.32xlarge", is_simulated=False)
 
 
-def told(hot: HotStore, who: dict[str, NodeLabels], *, is_alone: bool = False) -> list[Series]:
+def exported(hot: HotStore, who: dict[str, NodeLabels], *, is_alone: bool = False) -> list[Series]:
     return shown(efa_families(hot, read_snapshot(hot, now_s=NOON_S), who, is_alone=is_alone))
 
 
@@ -54,7 +54,7 @@ def holds_against_the_facts(found: list[Series], *, names: set[str], labels: set
 def test_a_simulated_node_gives_the_exporters_series(hot: HotStore) -> None:
     hot.append([block(nodes=["steady"])])
 
-    found = told(hot, {"steady": TRN1})
+    found = exported(hot, {"steady": TRN1})
 
     holds_against_the_facts(found, names=COUNTERS, labels={"node", "device", "port"})
     assert {each.labels["device"] for each in found} == {f"rdmap{16 * i}s27" for i in range(1, 9)}
@@ -64,7 +64,7 @@ def test_a_simulated_node_gives_the_exporters_series(hot: HotStore) -> None:
 def test_on_its_own_page_a_node_needs_no_label(hot: HotStore) -> None:
     hot.append([block(nodes=["steady"])])
 
-    found = told(hot, {"steady": TRN1}, is_alone=True)
+    found = exported(hot, {"steady": TRN1}, is_alone=True)
 
     holds_against_the_facts(found, names=COUNTERS, labels={"device", "port"})
 
@@ -97,7 +97,7 @@ def test_a_real_node_shows_what_its_agent_read(hot: HotStore) -> None:
     every = {name.removeprefix("node_amazonefa_"): 7 for name in COUNTERS | KNOWN_TO_SOME}
     read(hot, "real", **every, not_known_to_anybody=1)
 
-    found = told(hot, {"real": REAL}, is_alone=True)
+    found = exported(hot, {"real": REAL}, is_alone=True)
 
     names = COUNTERS | KNOWN_TO_SOME
     holds_against_the_facts(found, names=names, labels={"device", "port"})
@@ -107,7 +107,7 @@ def test_a_real_node_shows_what_its_agent_read(hot: HotStore) -> None:
 def test_an_old_driver_has_fewer_counters(hot: HotStore) -> None:
     read(hot, "real", tx_bytes=2**53 - 1, rx_bytes=0)
 
-    found = told(hot, {"real": REAL}, is_alone=True)
+    found = exported(hot, {"real": REAL}, is_alone=True)
 
     values = {each.name: each.value for each in found}
     assert values == {
@@ -117,12 +117,12 @@ def test_an_old_driver_has_fewer_counters(hot: HotStore) -> None:
     }
 
 
-def test_nodes_on_one_page_are_told_apart(hot: HotStore) -> None:
+def test_nodes_on_one_page_are_distinguished(hot: HotStore) -> None:
     read(hot, "one", tx_bytes=1)
     read(hot, "two", tx_bytes=2)
     hot.append([block(nodes=["steady"])])
 
-    found = told(hot, {"one": REAL, "two": REAL, "steady": TRN1})
+    found = exported(hot, {"one": REAL, "two": REAL, "steady": TRN1})
 
     values = {e.labels["node"]: e.value for e in found if e.name == "node_amazonefa_tx_bytes"}
     assert {node: values[node] for node in ("one", "two")} == {"one": 1, "two": 2}
@@ -133,7 +133,7 @@ def test_nodes_on_one_page_are_told_apart(hot: HotStore) -> None:
 def test_a_node_without_efa_or_of_other_makers_shows_none(hot: HotStore, kind: str) -> None:
     hot.append([block(nodes=["steady"])])
 
-    assert told(hot, {"steady": NodeLabels("steady", "steady", kind)}) == []
+    assert exported(hot, {"steady": NodeLabels("steady", "steady", kind)}) == []
 
 
 def test_a_silent_node_shows_nothing(hot: HotStore) -> None:

@@ -27,7 +27,9 @@ def lines_of(stream: str) -> list[bytes]:
     return (DATA / f"{stream}.ndjson").read_bytes().splitlines()
 
 
-def told(hot: HotStore, *lines: bytes, node: str = "real", every_s: float = 1.0) -> list[Series]:
+def exported(
+    hot: HotStore, *lines: bytes, node: str = "real", every_s: float = 1.0
+) -> list[Series]:
     """Let a node report these lines, a second apart, and return what is shown of it."""
     for i, line in enumerate(lines):
         at_s = NOON_S + i * every_s
@@ -58,7 +60,7 @@ def changed(stream: str, change: Callable[[Report], object]) -> bytes:
 def test_a_stream_gives_the_exporters_series(
     hot: HotStore, stream: str, tags: dict[str, range], n_devices: int
 ) -> None:
-    found = told(hot, *lines_of(stream))
+    found = exported(hot, *lines_of(stream))
 
     holds_against_the_facts(found, tags=tags, n_devices=n_devices)
 
@@ -67,7 +69,7 @@ def test_values_are_those_of_the_report_in_the_exporters_units(hot: HotStore) ->
     line = lines_of("trn2.48xlarge")[0]
     report = json.loads(line)
     process = report["neuron_runtime_data"][0]["report"]
-    found = told(hot, line)
+    found = exported(hot, line)
 
     cores = process["neuroncore_counters"]["neuroncores_in_use"]
     assert named(found, "neuroncore_utilization_ratio") == {
@@ -93,7 +95,7 @@ def test_values_are_those_of_the_report_in_the_exporters_units(hot: HotStore) ->
 
 
 def test_the_base_labels_say_which_machine_it_is(hot: HotStore) -> None:
-    found = told(hot, lines_of("trn2.48xlarge")[0])
+    found = exported(hot, lines_of("trn2.48xlarge")[0])
 
     [info] = [each for each in found if each.name == "instance_info"]
     assert info.labels == {
@@ -110,8 +112,8 @@ def test_counts_add_up_over_reports_and_a_report_counts_once(hot: HotStore) -> N
     lines = lines_of("trn1.32xlarge")
     done = [read_line(line).executed["51200"][6] for line in lines]
 
-    told(hot, *lines)
-    found = told(hot, *lines)
+    exported(hot, *lines)
+    found = exported(hot, *lines)
 
     counted = named(found, "execution_status_total", runtime_tag="51200", status_type="completed")
     assert counted == {(): sum(done)}
@@ -122,15 +124,15 @@ def test_a_process_that_is_gone_is_shown_no_more(hot: HotStore) -> None:
     alone = changed("trn1.32xlarge", lambda report: report["neuron_runtime_data"].pop())
     idle = lines_of("trn1.32xlarge-idle")[0]
 
-    assert {s.labels.get("runtime_tag") for s in told(hot, busy, alone)} == {None, "51200"}
-    holds_against_the_facts(told(hot, busy, alone, idle), tags={}, n_devices=16)
+    assert {s.labels.get("runtime_tag") for s in exported(hot, busy, alone)} == {None, "51200"}
+    holds_against_the_facts(exported(hot, busy, alone, idle), tags={}, n_devices=16)
 
 
 def test_a_process_that_comes_back_counts_from_zero(hot: HotStore) -> None:
     busy, idle = lines_of("trn1.32xlarge")[0], lines_of("trn1.32xlarge-idle")[0]
     done = read_line(busy).executed["51200"][6]
 
-    found = told(hot, busy, busy, idle, busy)
+    found = exported(hot, busy, busy, idle, busy)
 
     counted = named(found, "execution_status_total", runtime_tag="51200", status_type="completed")
     assert counted == {(): done}
@@ -174,7 +176,7 @@ def test_a_group_that_is_missing_or_failed_is_absent(
         else:
             groups[path]["error"] = "could not be read"
 
-    found = told(hot, changed("trn1.2xlarge", change))
+    found = exported(hot, changed("trn1.2xlarge", change))
 
     holds_against_the_facts(found, tags={"51200": range(2)}, n_devices=1, without=lost)
 
@@ -184,7 +186,7 @@ def test_what_did_not_run_has_no_latency(hot: HotStore) -> None:
         stats = report["neuron_runtime_data"][0]["report"]["execution_stats"]
         stats["latency_stats"]["total_latency"] = None
 
-    found = told(hot, changed("trn1.2xlarge", change))
+    found = exported(hot, changed("trn1.2xlarge", change))
 
     without = {"execution_latency_seconds"}
     holds_against_the_facts(found, tags={"51200": range(2)}, n_devices=1, without=without)
@@ -194,14 +196,16 @@ def test_a_report_in_an_envelope_reads_alike(hot: HotStore) -> None:
     line = lines_of("trn2.48xlarge")[0]
     envelope = b'{"at": 1795222412.0, "seq": 17, "report": ' + line + b"}"
 
-    assert told(hot, line, node="plain")[0].value == told(hot, envelope, node="sent")[0].value
-    assert len(told(hot, line, node="plain")) == len(told(hot, envelope, node="sent"))
+    assert (
+        exported(hot, line, node="plain")[0].value == exported(hot, envelope, node="sent")[0].value
+    )
+    assert len(exported(hot, line, node="plain")) == len(exported(hot, envelope, node="sent"))
 
 
 def test_two_nodes_never_share_a_series(hot: HotStore) -> None:
     line = lines_of("trn2.48xlarge")[0]
-    told(hot, line, node="one")
-    told(hot, line, node="two")
+    exported(hot, line, node="one")
+    exported(hot, line, node="two")
     who = {"one": REAL, "two": REAL}
 
     found = shown(
@@ -218,7 +222,7 @@ def test_processes_under_one_tag_never_share_a_series(hot: HotStore) -> None:
         cores = second["report"]["neuroncore_counters"]["neuroncores_in_use"]
         cores["3"] = cores.pop("16")
 
-    found = told(hot, changed("trn1.32xlarge", change))
+    found = exported(hot, changed("trn1.32xlarge", change))
 
     assert len(named(found, "neuroncore_utilization_ratio")) == 31
     counted = named(found, "execution_status_total", status_type="completed")
@@ -228,7 +232,7 @@ def test_processes_under_one_tag_never_share_a_series(hot: HotStore) -> None:
 
 
 def test_a_silent_node_shows_nothing(hot: HotStore) -> None:
-    told(hot, lines_of("trn2.48xlarge")[0])
+    exported(hot, lines_of("trn2.48xlarge")[0])
 
     snapshot = read_snapshot(hot, now_s=NOON_S + 100)
 
@@ -237,7 +241,7 @@ def test_a_silent_node_shows_nothing(hot: HotStore) -> None:
 
 def test_an_older_report_counts_but_is_not_shown(hot: HotStore) -> None:
     new, old = lines_of("trn1.2xlarge")[:2]
-    told(hot, new)
+    exported(hot, new)
     done = [read_line(line).executed["51200"][6] for line in (new, old)]
 
     earlier_s = NOON_S - 60.0

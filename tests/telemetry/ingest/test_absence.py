@@ -24,13 +24,13 @@ def read(document: Any) -> Reading:
 )
 def test_a_group_of_a_process_may_be_absent(name: str, metric: str, gone: str) -> None:
     document = report()
-    said = document["neuron_runtime_data"][0]["report"]
+    shown = document["neuron_runtime_data"][0]["report"]
     if gone == "null":
-        said[name] = None
+        shown[name] = None
     elif gone == "missing":
-        del said[name]
+        del shown[name]
     else:
-        said[name]["error"] = "the runtime does not answer"
+        shown[name]["error"] = "the runtime does not answer"
 
     values = read(document).values
 
@@ -66,7 +66,7 @@ def test_latencies_may_be_null() -> None:
     assert read(document).values["executions_completed_per_s"][0, 0] > 0
 
 
-def test_keys_that_nobody_knows_are_ignored() -> None:
+def test_keys_that_no_one_knows_are_ignored() -> None:
     document = report()
     document["neuron_k8s_info"] = {"period": 15, "neuroncores_k8s_info": {"0": {"pod_name": "a"}}}
     document["system_data"]["vcpu_usage"]["usage_data"] = "anything"

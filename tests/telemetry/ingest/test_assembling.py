@@ -13,7 +13,7 @@ from telemetry.steps import PHASES
 SECONDS = st.floats(0.0, 10.0)
 
 
-def piece(worker: str, collectives: list[float] | None, **said: object) -> WorkerStep:
+def piece(worker: str, collectives: list[float] | None, **shown: object) -> WorkerStep:
     usual: dict[str, object] = {
         "node": worker,
         "rank": 0,
@@ -23,7 +23,7 @@ def piece(worker: str, collectives: list[float] | None, **said: object) -> Worke
         "ended_at_s": 100.0,
         "step_s": 50.0,
     }
-    return WorkerStep(worker, collectives=collectives, **usual | said)  # type: ignore[arg-type]
+    return WorkerStep(worker, collectives=collectives, **usual | shown)  # type: ignore[arg-type]
 
 
 def test_the_last_to_arrive_only_transfers() -> None:
@@ -71,7 +71,7 @@ def test_one_alone_of_many_cannot_be_split() -> None:
     np.testing.assert_allclose(shared([piece("a", [3.0], n_workers=1)]), [[0.0], [3.0]])
 
 
-def test_what_nobody_tells_is_not_a_number() -> None:
+def test_what_no_one_reports_is_not_a_number() -> None:
     batch = assemble_steps("real", {1: [piece("a", None, step_s=2.0)]}, ["a", "b"])
 
     np.testing.assert_allclose(batch.phases["compute_s"], [[2.0, math.nan]])
@@ -82,14 +82,14 @@ def test_what_nobody_tells_is_not_a_number() -> None:
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=1, max_size=8))
-def test_time_is_conserved(told: list[tuple[float, float, float]]) -> None:
+def test_time_is_conserved(reported: list[tuple[float, float, float]]) -> None:
     pieces = [
         piece(f"w{i}", [exchange], input_s=input_s, checkpoint_s=saved_s)
-        for i, (exchange, input_s, saved_s) in enumerate(told)
+        for i, (exchange, input_s, saved_s) in enumerate(reported)
     ]
     batch = assemble_steps("real", {7: pieces}, [each.worker for each in pieces])
 
-    np.testing.assert_allclose(batch.worker_step_s, np.full((1, len(told)), 50.0), rtol=1e-9)
+    np.testing.assert_allclose(batch.worker_step_s, np.full((1, len(reported)), 50.0), rtol=1e-9)
     assert all((np.nan_to_num(batch.phases[phase]) >= 0).all() for phase in PHASES)
 
 

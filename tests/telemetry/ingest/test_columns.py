@@ -40,12 +40,12 @@ def compact(document: Any) -> bytes:
 
 def efa(turn: int, *, counters: bool = False) -> Said:
     """Return what sysfs says beside a report."""
-    said = [
+    shown = [
         {"device": f"rdmap{i}", "port": 1, "index": i, "increase": {"tx_bytes": turn * 100 + i}}
         for i in range(4)
     ]
     more = {"counters": {"tx_bytes": 10**15 + turn}, "latency_s": 2e-5} if counters else {}
-    return {"period": 1.0 + turn / 1000, "devices": [said[0] | more, *said[1:]]}
+    return {"period": 1.0 + turn / 1000, "devices": [shown[0] | more, *shown[1:]]}
 
 
 def as_sent(reports: list[bytes], besides: list[Said]) -> bytes:
@@ -56,9 +56,9 @@ def as_sent(reports: list[bytes], besides: list[Said]) -> bytes:
             turn + 1,
             Moment(1000.0 + turn, 0.0),
             bytes(16),
-            gzip_member(encode_tail(text, beside)),
+            gzip_member(encode_tail(text, next_to)),
         )
-        for turn, (text, beside) in enumerate(zip(reports, besides, strict=True))
+        for turn, (text, next_to) in enumerate(zip(reports, besides, strict=True))
     ]
     [run] = group_frames(frames)
     assert len(run.rows) == len(frames)
@@ -70,10 +70,10 @@ def as_sent(reports: list[bytes], besides: list[Said]) -> bytes:
 def one_by_one(reports: list[bytes], besides: list[Said]) -> list[bytes]:
     """Return the same as lines of their own."""
     made = []
-    for turn, (text, beside) in enumerate(zip(reports, besides, strict=True)):
+    for turn, (text, next_to) in enumerate(zip(reports, besides, strict=True)):
         head: Said = {"at": 1000.0 + turn, "seq": turn + 1, "stream": STREAM}
         head |= {"agent": AGENT} if turn == len(reports) - 1 else {}
-        made.append(compact(head)[:-1] + b"," + encode_tail(text, beside).rstrip())
+        made.append(compact(head)[:-1] + b"," + encode_tail(text, next_to).rstrip())
     return made
 
 
@@ -196,7 +196,7 @@ def test_a_percentage_beyond_all_bounds_is_refused_as_ever() -> None:
 def line(**changed: Any) -> bytes:
     """Return a line of two reports, with something wrong."""
     floats = base64.b64encode(np.array([1.0]).tobytes()).decode()
-    said = {
+    shown = {
         "stream": STREAM,
         "seq": [1, 2],
         "at": [1.0, 2.0],
@@ -205,7 +205,7 @@ def line(**changed: Any) -> bytes:
         "varies": [0],
         "more": floats,
     }
-    return compact({"columns": said | changed})
+    return compact({"columns": shown | changed})
 
 
 @pytest.mark.parametrize(

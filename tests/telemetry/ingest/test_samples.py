@@ -38,21 +38,21 @@ def test_shares_are_ratios_never_percent(sample: str) -> None:
                 assert np.nanmax(values, initial=0.0) <= 1.0, name
 
 
-def test_a_reading_says_what_the_report_says() -> None:
+def test_a_reading_states_what_the_report_states() -> None:
     [(_, reading), *_], _ = read_lines(lines("trn2.48xlarge"))
-    said = report()["neuron_runtime_data"][0]["report"]
+    shown = report()["neuron_runtime_data"][0]["report"]
 
-    in_use = said["neuroncore_counters"]["neuroncores_in_use"]
+    in_use = shown["neuroncore_counters"]["neuroncores_in_use"]
     ratios = [in_use[str(core)]["neuroncore_utilization"] / 100 for core in range(64)]
     np.testing.assert_allclose(reading.values["core_utilization_ratio"][0], ratios)
 
-    by_core = said["memory_used"]["neuron_runtime_used_bytes"]["usage_breakdown"][
+    by_core = shown["memory_used"]["neuron_runtime_used_bytes"]["usage_breakdown"][
         "neuroncore_memory_usage"
     ]
     used = [sum(sum(by_core[str(4 * d + i)].values()) for i in range(4)) for d in range(16)]
     np.testing.assert_allclose(reading.values["device_memory_used_bytes"][0], used)
 
-    completed = said["execution_stats"]["execution_summary"]["completed"]
+    completed = shown["execution_stats"]["execution_summary"]["completed"]
     rate = reading.values["executions_completed_per_s"][0, 0]
     assert rate == pytest.approx(completed / 1.0002)
 

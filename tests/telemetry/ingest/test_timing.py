@@ -109,7 +109,7 @@ def test_late_is_not_skewed(clock: NodeClock) -> None:
     assert end_s == NOON_S - 100.0
 
 
-def test_what_a_backlog_says_of_its_sending_tells_late_from_skewed(clock: NodeClock) -> None:
+def test_what_a_backlog_states_of_its_sending_reports_late_from_skewed(clock: NodeClock) -> None:
     backlog = [reading(at_s=NOON_S - 300.0), reading(at_s=NOON_S - 200.0)]
 
     assert clock.ends(backlog, arrived_s=NOON_S, sent_s=NOON_S) == [NOON_S - 300, NOON_S - 200]
@@ -176,7 +176,7 @@ def test_a_bound_is_not_dropped_because_of_its_age(clock: NodeClock) -> None:
     assert [sent(clock, later_s + s, wait_s=40.0 - s) for s in range(5)] == pytest.approx([0] * 5)
 
 
-def test_a_clock_that_falls_behind_is_believed_when_nothing_says_otherwise(
+def test_a_clock_that_falls_behind_is_believed_when_nothing_states_otherwise(
     clock: NodeClock,
 ) -> None:
     """A sender that does not say how long it is up: only time can tell."""

@@ -270,7 +270,7 @@ def test_hbm_bandwidth_is_estimated_only_from_a_profile_and_a_pace() -> None:
     assert "hbm_bandwidth_bytes_per_s" not in read(envelope).values
 
 
-def test_the_envelope_says_when_and_which() -> None:
+def test_the_envelope_states_when_and_which() -> None:
     reading = read({"at": 1_800_000_000.5, "seq": 7, "report": report()})
 
     assert (reading.at_s, reading.seq) == (1_800_000_000.5, 7)

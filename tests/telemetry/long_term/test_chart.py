@@ -184,14 +184,14 @@ def test_longer_windows_are_offered_where_they_can_be_served(
     assert [name for name in ("7d", "30d") if f'href="?window={name}"' in page] == offered
 
 
-def test_without_a_store_nothing_is_said(past: Past, admin_client: Client) -> None:
+def test_without_a_store_nothing_is_reported(past: Past, admin_client: Client) -> None:
     drawn = chart(admin_client, past)
 
     assert "reach" not in drawn
     assert len(read(drawn)) > 500
 
 
-def test_its_table_says_which_part_is_from_where(
+def test_its_table_states_which_part_is_from_where(
     past: Past, admin_client: Client, settings: Settings
 ) -> None:
     past.forget()

@@ -85,7 +85,7 @@ def killed_midway(writers: Writers, store: LongTermStore, start: int) -> None:
     store.kill()
 
 
-def test_every_second_arrives_whoever_is_killed(
+def test_every_second_arrives_whatever_is_killed(
     store: LongTermStore, hot: HotStore, redis_url: str, tmp_path: Path
 ) -> None:
     now_s = int(just_now().timestamp())

@@ -34,7 +34,7 @@ def name_of(metric: dict[str, str]) -> str:
 
 
 @pytest.mark.django_db
-def test_promql_gives_what_metrics_says(
+def test_promql_gives_what_metrics_states(
     store: LongTermStore, hot: HotStore, admin_client: Client, steady: Node
 ) -> None:
     now_s = int(just_now().timestamp()) // 15 * 15

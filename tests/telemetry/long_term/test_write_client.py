@@ -66,7 +66,7 @@ def seconds_of(body: bytes) -> set[int]:
     return {(s.timestamp - NOON_MS) // 1000 for one in message.timeseries for s in one.samples}
 
 
-def test_a_batch_is_posted_as_the_specification_says(
+def test_a_batch_is_posted_as_the_specification_states(
     store: Moody, client_to: Callable[..., WriteClient]
 ) -> None:
     found = client_to(f"{store.url}/api/v1/write").deliver(iter([batch()]))

@@ -22,7 +22,7 @@ def test_a_checkpoint_is_written_once() -> None:
     assert began_s == pytest.approx(START_S, abs=1)
 
 
-def test_a_checkpoint_lasts_as_long_as_told() -> None:
+def test_a_checkpoint_lasts_as_long_as_configured() -> None:
     batch = with_event("checkpoint", duration_s=17).steps
 
     assert batch.phases["checkpoint_s"].max() == 17

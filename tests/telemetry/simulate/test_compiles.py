@@ -78,7 +78,7 @@ def test_an_accident_changes_its_part_of_the_key(accident: Accident, what: str) 
     assert changed(changed(tools, accident), accident) == tools
 
 
-def test_what_is_planned_says_so() -> None:
+def test_what_is_planned_states_it() -> None:
     events = recompiled(spec(), toolchain_of(LLAMA), at_s=0.0, seconds=9.0, is_planned=True)
 
     assert all(event.is_planned for event in events)

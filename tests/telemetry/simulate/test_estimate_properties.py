@@ -73,7 +73,7 @@ def test_the_exchange_is_shown_or_hidden_and_nothing_else(job: Job) -> None:
 
 
 @given(jobs())
-def test_nobody_gets_more_than_the_peak(job: Job) -> None:
+def test_no_one_gets_more_than_the_peak(job: Job) -> None:
     found = estimate(job)
 
     assert 0 < found.mfu_ratio < 1

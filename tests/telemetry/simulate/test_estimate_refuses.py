@@ -41,7 +41,7 @@ def test_it_names_the_field_and_the_remedy(field: str, value: Any, remedy: str) 
     assert str(caught.value).startswith(f"{field}: ")
 
 
-def test_a_gpu_without_fp8_says_what_it_has() -> None:
+def test_a_gpu_without_fp8_states_what_it_has() -> None:
     job = msgspec.structs.replace(SOUND, instance="p4d.24xlarge", precision="fp8")
 
     with pytest.raises(FieldError, match="'fp8' is not known on A100-40GB; take one of bf16"):

@@ -48,7 +48,7 @@ def test_a_healthy_run_fits_into_memory(plan: StepPlan) -> None:
     assert plan.device_memory_bytes > 0.02 * plan.layout.instance.chip.hbm_bytes
 
 
-def test_the_bytes_of_a_gradient_exchange_are_counted_as_the_book_says(llama: StepPlan) -> None:
+def test_the_bytes_of_a_gradient_exchange_are_counted_as_the_book_states(llama: StepPlan) -> None:
     gradients_and_weights = 6.74e9 / 8 * (4 + 2)
     replicas_inside, nodes = 4, 16
 
@@ -96,5 +96,5 @@ def test_what_does_not_fit_is_sharded_over_the_replicas() -> None:
     assert large.fits
 
 
-def test_what_does_not_fit_even_so_says_so() -> None:
+def test_what_does_not_fit_even_so_states_it() -> None:
     assert not plan_of("gpt3-175b", "trn1.32xlarge", 1, tp=8, seq_len=2048, batch=4).fits

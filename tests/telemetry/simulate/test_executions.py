@@ -23,7 +23,7 @@ def played(*faults: Fault, busy: bool = True) -> dict[str, FloatArray]:
     return {name: values[100:] for name, values in span.values.items()}
 
 
-def test_a_core_that_waits_is_busy_unless_the_scenario_says_otherwise() -> None:
+def test_a_core_that_waits_is_busy_unless_the_scenario_states_otherwise() -> None:
     waiting = played(SLOW)["core_utilization_ratio"].mean(axis=0)
     idle = played(SLOW, busy=False)["core_utilization_ratio"].mean(axis=0)
     [others], [slow] = np.split(idle[1].reshape(16, 4).mean(axis=1)[[0, 2]], 2)

@@ -48,7 +48,7 @@ def outlier(array: FloatArray) -> tuple[int, int]:
     return int(node), int(part)
 
 
-def test_efa_latency_makes_all_transfer_longer_and_nobody_wait() -> None:
+def test_efa_latency_makes_all_transfer_longer_and_no_one_wait() -> None:
     result = with_fault("efa_latency", 20, device=DEVICE)
     healthy = step_plan(VISION)
     # A window-limited flow: twenty times the round trip, a twentieth of the throughput.
@@ -152,7 +152,7 @@ def test_input_stall_keeps_its_node_from_computing() -> None:
     assert phase(result, "wait_s").argmin() == 1
 
 
-def test_input_stall_of_the_whole_run_makes_nobody_wait() -> None:
+def test_input_stall_of_the_whole_run_makes_no_one_wait() -> None:
     result = with_fault("input_stall", 0.3, whole_run=True)
 
     assert (phase(result, "input_s") > 0.25).all()

@@ -18,7 +18,7 @@ def test_every_kind_has_its_section_and_nothing_else_has() -> None:
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_fault_tells_its_signature_magnitude_and_source(kind: str) -> None:
+def test_a_fault_reports_its_signature_magnitude_and_source(kind: str) -> None:
     for part in ("**Signature:**", "**Magnitude:**", "**Source:**"):
         assert part in SECTIONS[kind]
 
@@ -27,18 +27,18 @@ def test_a_fault_tells_its_signature_magnitude_and_source(kind: str) -> None:
 def test_its_figures_are_those_of_the_code(name: str) -> None:
     fault = FAULTS[name]
     form = r"\*\*Magnitude:\*\*.*?; ([\d.,]+); ([\d.,]+) to ([\d.,]+\d|\d)"
-    told = re.search(form, SECTIONS[name])
+    reported = re.search(form, SECTIONS[name])
 
-    assert told is not None
-    figures = tuple(float(figure.replace(",", "")) for figure in told.groups())
+    assert reported is not None
+    figures = tuple(float(figure.replace(",", "")) for figure in reported.groups())
     assert figures == (fault.default_magnitude, fault.low, fault.high)
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_fault_without_strength_says_so(kind: str) -> None:
+def test_a_fault_without_strength_states_it(kind: str) -> None:
     assert ("**Magnitude:** none" in SECTIONS[kind]) == (FAULTS[kind].magnitude_unit is None)
 
 
 @pytest.mark.parametrize("kind", BENIGN)
-def test_a_benign_event_tells_its_signature(kind: str) -> None:
+def test_a_benign_event_reports_its_signature(kind: str) -> None:
     assert "**Signature:**" in SECTIONS[kind]

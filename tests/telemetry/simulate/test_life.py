@@ -21,11 +21,11 @@ def run(**changes: object) -> RunSpec:
 def clocks(spec: RunSpec, seconds: int, *, faults: Sequence[Fault] = ()) -> list[RunClock]:
     """Return the clock after every tick."""
     plan = plan_of(spec, faults=faults)
-    clock, told = start_clock(plan), []
+    clock, reported = start_clock(plan), []
     for tick in range(EPOCH, EPOCH + seconds):
         clock = play(plan, plan.shards[0], clock, tick).clock
-        told.append(clock)
-    return told
+        reported.append(clock)
+    return reported
 
 
 def test_it_goes_through_every_phase_in_order() -> None:
@@ -46,7 +46,7 @@ def test_a_warm_cache_needs_no_compilation() -> None:
     assert "compiling" not in {clock.phase for clock in clocks(run(compile_s=0), 30)}
 
 
-def test_it_compiles_as_long_as_its_model_takes_unless_told_otherwise() -> None:
+def test_it_compiles_as_long_as_its_model_takes_unless_configured_otherwise() -> None:
     clock = played(plan_of(run(compile_s=None)), 60).clock
 
     assert clock.phase_ends_s is not None
@@ -56,8 +56,8 @@ def test_it_compiles_as_long_as_its_model_takes_unless_told_otherwise() -> None:
 
 
 def test_progress_rises_from_zero_to_one_in_each_phase() -> None:
-    told = [c for c in clocks(run(compile_s=20), 40) if c.phase == "compiling"]
-    progress = [clock.phase_progress_ratio for clock in told]
+    reported = [c for c in clocks(run(compile_s=20), 40) if c.phase == "compiling"]
+    progress = [clock.phase_progress_ratio for clock in reported]
 
     assert progress == sorted(progress)
     assert progress[0] < 0.1
@@ -125,15 +125,15 @@ def crash(start_s: float = 100.5, duration_s: float = 60) -> Fault:
 
 
 def test_after_a_crash_it_hangs_waits_for_the_node_and_starts_again() -> None:
-    told = clocks(run(checkpoint_every_s=30), 400, faults=[crash(duration_s=200)])
+    reported = clocks(run(checkpoint_every_s=30), 400, faults=[crash(duration_s=200)])
     by_phase = {
-        clock.phase: clock.tick - EPOCH for clock in reversed(told) if clock.tick > EPOCH + 150
+        clock.phase: clock.tick - EPOCH for clock in reversed(reported) if clock.tick > EPOCH + 150
     }
 
     assert by_phase["pending"] == pytest.approx(221, abs=2)  # gives its peer up after 120 s
     assert by_phase["warming_up"] == pytest.approx(301, abs=2)  # the node is back
-    assert told[-1].phase == "training"
-    assert told[-1].n_restarts == 1
+    assert reported[-1].phase == "training"
+    assert reported[-1].n_restarts == 1
 
 
 def test_no_step_ends_between_crash_and_restart_and_none_is_skipped() -> None:
@@ -154,10 +154,10 @@ def test_a_crash_costs_the_steps_since_the_last_checkpoint() -> None:
 
 
 def test_counts_never_go_back() -> None:
-    told = clocks(run(checkpoint_every_s=30), 400, faults=[crash()])
+    reported = clocks(run(checkpoint_every_s=30), 400, faults=[crash()])
 
-    assert all(a.step <= b.step for a, b in pairwise(told))
-    assert all(a.n_tokens <= b.n_tokens for a, b in pairwise(told))
+    assert all(a.step <= b.step for a, b in pairwise(reported))
+    assert all(a.n_tokens <= b.n_tokens for a, b in pairwise(reported))
 
 
 def test_a_run_that_does_not_restart_has_failed() -> None:

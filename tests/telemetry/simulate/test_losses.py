@@ -25,7 +25,7 @@ def played(spec: RunSpec, *, until: int = 7_200, seed: int = 3) -> StepBatch:
     return played_steps(plan, start_clock(plan), until)
 
 
-def test_the_law_says_what_its_authors_say_of_their_own_model() -> None:
+def test_the_law_states_what_its_authors_say_of_their_own_model() -> None:
     """Chinchilla, 70 billion parameters and 1.4 trillion tokens: 1.94 by the published fit."""
     [loss] = expected_loss(70e9, np.array([1.4e12]), n_words=32_000)
 
@@ -59,7 +59,7 @@ def test_it_depends_on_the_seed_and_not_on_where_the_interval_is_cut() -> None:
     assert (played(SPEC, seed=4).loss[:500] != played(SPEC).loss[:500]).mean() > 0.9
 
 
-def test_a_model_that_the_law_does_not_speak_of_tells_none() -> None:
+def test_a_model_that_the_law_does_not_speak_of_reports_none() -> None:
     vit = RunSpec(
         name="vit",
         model="vit-huge",

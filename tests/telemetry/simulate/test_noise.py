@@ -57,7 +57,7 @@ def test_smooth_noise_changes_slowly_with_the_same_deviation_everywhere() -> Non
     assert abs(np.corrcoef(noise[64:, 0], noise[:-64, 0])[0, 1]) < 0.05
 
 
-def test_what_is_asked_beside_it_does_not_matter() -> None:
+def test_what_is_asked_next_to_it_does_not_matter() -> None:
     ticks, nodes = np.arange(1_000, 1_100), np.arange(6)
     whole, part = TickNoise(KEY, ticks, nodes), TickNoise(KEY, ticks[40:50], nodes[2:4])
 
@@ -125,7 +125,7 @@ def test_steps_of_a_run_of_any_size_can_be_played(n_nodes: int) -> None:
 
 
 @pytest.mark.parametrize("tail", ["normal", "lognormal", "stalls"])
-def test_steps_scatter_as_the_scenario_says(
+def test_steps_scatter_as_the_scenario_states(
     tail: Literal["normal", "lognormal", "stalls"],
 ) -> None:
     noise = Noise(step_cv=0.2, tail=tail)

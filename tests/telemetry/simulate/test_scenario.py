@@ -81,7 +81,7 @@ def test_a_fault_without_magnitude_has_its_kinds_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "field", "says"),
+    ("old", "new", "field", "shows"),
     [
         ("duration_s = 1800", "duration_s = -1", "duration_s", "-1"),
         ("duration_s = 1800", 'duration_s = "long"', "duration_s", "'long'"),
@@ -123,7 +123,7 @@ def test_a_fault_without_magnitude_has_its_kinds_own() -> None:
     ],
 )
 def test_a_mistake_is_named_with_its_field_and_value(
-    old: str, new: str, field: str, says: str
+    old: str, new: str, field: str, shows: str
 ) -> None:
     assert old in BROWN_OUT
 
@@ -131,7 +131,7 @@ def test_a_mistake_is_named_with_its_field_and_value(
         load_scenario(BROWN_OUT.replace(old, new))
 
     assert error.value.field == field
-    assert says in str(error.value)
+    assert shows in str(error.value)
 
 
 def test_two_runs_need_two_names() -> None:
@@ -162,7 +162,7 @@ def test_every_benign_event_is_welcome(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "field", "says"),
+    ("wrong", "field", "shows"),
     [
         (fault("hang", node=None, run="vit"), "run", "set node instead"),
         (fault("recompile", magnitude=300), "node", "set run instead"),
@@ -174,8 +174,8 @@ def test_every_benign_event_is_welcome(kind: str) -> None:
         (fault("slow_core", node="gpt-01"), "node", "vit-00"),
     ],
 )
-def test_a_fault_that_cannot_be_is_refused(wrong: Fault, field: str, says: str) -> None:
-    with pytest.raises(FieldError, match=says) as error:
+def test_a_fault_that_cannot_be_is_refused(wrong: Fault, field: str, shows: str) -> None:
+    with pytest.raises(FieldError, match=shows) as error:
         validate_fault(wrong, VISION)
 
     assert error.value.field == field

@@ -23,10 +23,10 @@ BUSY = plan_of(
 def by_the_book(plan: Plan, *, first_s: float, until_s: float) -> list[tuple[float, list[float]]]:
     """Follow the run step by step and worker by worker: when steps end, who waits how long."""
     script, at_s = script_of(plan), first_s
-    told: list[tuple[float, list[float]]] = []
+    reported: list[tuple[float, list[float]]] = []
     while True:
         now = conditions(script, script.on(at_s))
-        one = steps_under(script, now, first=len(told), n_steps=1, start_s=at_s)
+        one = steps_under(script, now, first=len(reported), n_steps=1, start_s=at_s)
         arrivals = [
             float(one.input_s[0, worker] + one.compute_s[0, worker])
             for worker in range(plan.run.nodes)
@@ -34,17 +34,17 @@ def by_the_book(plan: Plan, *, first_s: float, until_s: float) -> list[tuple[flo
         last = max(arrivals)
         at_s += last + float(one.transfer_s[0])
         if at_s > until_s:
-            return told
-        told.append((at_s, [last - arrival for arrival in arrivals]))
+            return reported
+        reported.append((at_s, [last - arrival for arrival in arrivals]))
 
 
 def test_it_agrees_with_the_slow_loop() -> None:
     batch = played(BUSY, 200).steps
     first_s = batch.ended_at_s[0] - float(batch.step_s[0])
-    told = by_the_book(BUSY, first_s=round(first_s * 2**20) / 2**20, until_s=EPOCH + 200)
+    reported = by_the_book(BUSY, first_s=round(first_s * 2**20) / 2**20, until_s=EPOCH + 200)
 
-    np.testing.assert_allclose(batch.ended_at_s, [end for end, _ in told], atol=1e-5, rtol=0)
-    np.testing.assert_allclose(batch.phases["wait_s"], [wait for _, wait in told], atol=1e-6)
+    np.testing.assert_allclose(batch.ended_at_s, [end for end, _ in reported], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(batch.phases["wait_s"], [wait for _, wait in reported], atol=1e-6)
 
 
 def test_time_is_conserved() -> None:
@@ -118,7 +118,7 @@ def test_a_step_sees_what_is_wrong_when_it_begins() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
-def test_one_node_waits_for_nobody(nodes: int) -> None:
+def test_one_node_waits_for_no_one(nodes: int) -> None:
     batch = played(plan_of(msgspec.structs.replace(VISION, nodes=nodes)), 100).steps
 
     assert (batch.phases["wait_s"].max() > 0) == (nodes > 1)

@@ -10,7 +10,7 @@ from telemetry.statistics.forecast import Course, course
 from tests.telemetry.statistics.examples import P5, PORTING_USD, TRN2
 
 
-def test_it_comes_when_worked_out_by_hand() -> None:
+def test_it_comes_when_calculated_manually() -> None:
     baseline = course(P5, has_reuse=True)
     candidate = course(TRN2, has_reuse=True, porting_usd=PORTING_USD)
 

@@ -27,7 +27,7 @@ def test_the_same_seed_draws_the_same() -> None:
     np.testing.assert_array_equal(first, second)
 
 
-def test_a_doubtful_pace_spreads_as_its_error_says() -> None:
+def test_a_doubtful_pace_spreads_as_its_error_states() -> None:
     could = drawn(P5, Uncertainty(0.02), days=14, rng=np.random.default_rng(7), n_draws=20_000)
 
     low, high = interval(np.asarray(could.tokens_per_s))
@@ -128,7 +128,7 @@ def test_two_observations_tell_no_spread() -> None:
     assert spread_log([600.0, 700.0], of_next=True) is None
 
 
-def test_the_next_start_falls_within_its_interval_as_often_as_it_says() -> None:
+def test_the_next_start_falls_within_its_interval_as_often_as_it_states() -> None:
     rng, n = np.random.default_rng(1908), 4
     inside = 0
     for _ in range(2_000):

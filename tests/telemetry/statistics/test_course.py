@@ -9,7 +9,7 @@ from telemetry.statistics.forecast import course, stretch
 from tests.telemetry.statistics.examples import P5, PORTING_USD, TRN2
 
 
-def test_the_baseline_goes_as_worked_out_by_hand() -> None:
+def test_the_baseline_goes_as_calculated_manually() -> None:
     found = course(P5, has_reuse=True)
 
     # One failure in 432,000 s: restarts of 600 s, and 3,600 s from one checkpoint to the next.

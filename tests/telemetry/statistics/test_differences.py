@@ -34,12 +34,12 @@ def compared(
 def test_the_figures_are_sums_over_sums() -> None:
     baseline = ArmSamples(NAMES, np.array([[2.0, 10.0, 4.0], [3.0, 10.0, 6.0]] * 50))
     candidate = ArmSamples(NAMES, np.array([[1.0, 10.0, 3.0], [3.0, 10.0, 3.0]] * 50))
-    told = compared(baseline, candidate, USD_PER_TOKEN)
+    reported = compared(baseline, candidate, USD_PER_TOKEN)
 
-    assert told.baseline == 0.5
-    assert told.candidate == pytest.approx(0.3)
-    assert told.ratio == pytest.approx(-0.4)
-    assert told.low < -0.4 < told.high
+    assert reported.baseline == 0.5
+    assert reported.candidate == pytest.approx(0.3)
+    assert reported.ratio == pytest.approx(-0.4)
+    assert reported.low < -0.4 < reported.high
 
 
 def test_three_times_the_price_at_twice_the_pace_costs_half_as_much_again() -> None:
@@ -56,8 +56,8 @@ def test_the_interval_holds_the_truth_nineteen_times_in_twenty(memory: float) ->
     for seed in range(100):
         one = arm(n=600, seed=seed, step_s=1.0, usd_per_s=1.0, memory=memory)
         other = arm(n=600, seed=seed + 1_000, step_s=1.1, usd_per_s=1.0, memory=memory)
-        told = compared(one, other, USD_PER_TOKEN)
-        held += told.low <= 0.1 <= told.high
+        reported = compared(one, other, USD_PER_TOKEN)
+        held += reported.low <= 0.1 <= reported.high
 
     # Of a hundred, 95 are expected; fewer than 86 by chance once in ten thousand times.
     assert held >= 86
@@ -65,7 +65,7 @@ def test_the_interval_holds_the_truth_nineteen_times_in_twenty(memory: float) ->
 
 def test_where_steps_remember_nearly_all_of_a_trial_there_is_no_interval() -> None:
     # Two hundred steps of which each remembers 98 % of the one before are worth two of them.
-    told = [
+    reported = [
         compared(
             arm(n=200, seed=seed, step_s=1.0, usd_per_s=1.0, memory=0.98),
             arm(n=200, seed=seed + 1_000, step_s=1.1, usd_per_s=1.0, memory=0.98),
@@ -74,7 +74,7 @@ def test_where_steps_remember_nearly_all_of_a_trial_there_is_no_interval() -> No
         for seed in range(20)
     ]
 
-    assert sum(math.isnan(found.low) for found in told) >= 18
+    assert sum(math.isnan(found.low) for found in reported) >= 18
 
 
 def test_usual_steps_that_hardly_stir_take_no_interval_from_rare_long_ones() -> None:
@@ -82,9 +82,9 @@ def test_usual_steps_that_hardly_stir_take_no_interval_from_rare_long_ones() -> 
     seconds[::7] += 3.0
     it = ArmSamples(NAMES, np.stack([seconds, np.ones(400), seconds], axis=1))
 
-    told = compared(it, it, USD_PER_TOKEN)
-    assert told.n_blocks == 10
-    assert math.isfinite(told.low)
+    reported = compared(it, it, USD_PER_TOKEN)
+    assert reported.n_blocks == 10
+    assert math.isfinite(reported.low)
 
 
 def test_the_interval_narrows_as_steps_come_in() -> None:
@@ -101,15 +101,15 @@ def test_the_interval_narrows_as_steps_come_in() -> None:
 
 
 def test_too_few_steps_give_figures_and_no_interval() -> None:
-    told = compared(
+    reported = compared(
         arm(n=5, seed=1, step_s=1.0, usd_per_s=1.0),
         arm(n=5, seed=2, step_s=1.0, usd_per_s=2.0),
         USD_PER_TOKEN,
     )
 
-    assert told.ratio == pytest.approx(1.0, rel=0.2)
-    assert math.isnan(told.low)
-    assert math.isnan(told.error_log)
+    assert reported.ratio == pytest.approx(1.0, rel=0.2)
+    assert math.isnan(reported.low)
+    assert math.isnan(reported.error_log)
 
 
 @pytest.mark.parametrize(("freedom", "value"), [(9, 2.262), (19, 2.093), (99, 1.984)])

@@ -49,7 +49,7 @@ def test_without_exposure_nothing_is_known() -> None:
     assert all(map(math.isnan, Rate(0, 0.0).interval))
 
 
-def test_what_nobody_saw_may_be_none() -> None:
+def test_what_no_one_saw_may_be_none() -> None:
     none = Rate(0, 4.0, extra=0.0)
 
     assert none.mean == 0

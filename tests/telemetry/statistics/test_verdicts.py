@@ -24,38 +24,38 @@ def test_clearly_cheaper_is_better_and_clearly_slower_is_worse() -> None:
 
 
 def test_what_would_do_at_the_end_does_not_do_early() -> None:
-    told = difference(0.1, math.log(1.1) / (boundary(WRONG_RATIO) * 1.1))
+    reported = difference(0.1, math.log(1.1) / (boundary(WRONG_RATIO) * 1.1))
 
-    at_the_end = verdict(told, is_better_low=True, n_steps=1000, n_planned=1000)
-    early = verdict(told, is_better_low=True, n_steps=100, n_planned=1000)
+    at_the_end = verdict(reported, is_better_low=True, n_steps=1000, n_planned=1000)
+    early = verdict(reported, is_better_low=True, n_steps=100, n_planned=1000)
     assert at_the_end.word == TrialWord.WORSE
     assert early.word == TrialWord.CANNOT_TELL
 
 
 @pytest.mark.parametrize(("n_steps", "error"), [(200, 0.03), (1000, 0.06)])
 def test_so_many_more_steps_would_tell(n_steps: int, error: float) -> None:
-    told = verdict(difference(0.1, error), is_better_low=True, n_steps=n_steps, n_planned=1000)
-    assert told.word == TrialWord.CANNOT_TELL
-    assert told.n_more_steps is not None
+    reported = verdict(difference(0.1, error), is_better_low=True, n_steps=n_steps, n_planned=1000)
+    assert reported.word == TrialWord.CANNOT_TELL
+    assert reported.n_more_steps is not None
 
-    n = n_steps + told.n_more_steps
+    n = n_steps + reported.n_more_steps
     then = difference(0.1, error * math.sqrt(n_steps / n) * 0.999)
     assert verdict(then, is_better_low=True, n_steps=n, n_planned=1000).word == TrialWord.WORSE
 
 
-def test_no_number_of_steps_tells_what_is_not_there() -> None:
-    told = verdict(difference(0.001, 0.01), is_better_low=True, n_steps=500, n_planned=1000)
+def test_no_number_of_steps_shows_what_is_not_there() -> None:
+    reported = verdict(difference(0.001, 0.01), is_better_low=True, n_steps=500, n_planned=1000)
 
-    assert (told.word, told.n_more_steps) == (TrialWord.CANNOT_TELL, None)
+    assert (reported.word, reported.n_more_steps) == (TrialWord.CANNOT_TELL, None)
 
 
 def test_without_an_interval_the_plan_is_to_be_kept() -> None:
-    told = verdict(difference(0.5, math.nan), is_better_low=True, n_steps=4, n_planned=1000)
+    reported = verdict(difference(0.5, math.nan), is_better_low=True, n_steps=4, n_planned=1000)
 
-    assert (told.word, told.n_more_steps) == (TrialWord.CANNOT_TELL, 996)
+    assert (reported.word, reported.n_more_steps) == (TrialWord.CANNOT_TELL, 996)
 
 
-def test_the_boundary_is_passed_as_often_as_it_says() -> None:
+def test_the_boundary_is_passed_as_often_as_it_states() -> None:
     walks = np.random.default_rng(7).normal(size=(4_000, 1_000)).cumsum(axis=1) / np.sqrt(1_000)
     passed = (np.abs(walks) > boundary(0.05)).any(axis=1).mean()
 
@@ -65,8 +65,8 @@ def test_the_boundary_is_passed_as_often_as_it_says() -> None:
 
 
 def test_a_rarer_mistake_asks_for_more_evidence_and_more_steps() -> None:
-    told = difference(0.1, math.log(1.1) / 2.5)
-    judged = partial(verdict, told, is_better_low=True, n_steps=1000, n_planned=1000)
+    reported = difference(0.1, math.log(1.1) / 2.5)
+    judged = partial(verdict, reported, is_better_low=True, n_steps=1000, n_planned=1000)
 
     assert judged().word == TrialWord.WORSE
     strict = judged(wrong_ratio=0.05 / 7)

@@ -19,7 +19,7 @@ def test_the_first_commit_starts_the_clock(hot: HotStore) -> None:
     assert hot.last_seen()["steady"] == NOON_S
 
 
-def test_whoever_comes_second_writes_nothing(hot: HotStore) -> None:
+def test_the_second_writer_writes_nothing(hot: HotStore) -> None:
     hot.commit("llama/0", before=None, after=b"1", blocks=[], steps=None)
 
     assert not hot.commit("llama/0", before=None, after=b"2", blocks=[block()], steps=steps())

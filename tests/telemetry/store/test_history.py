@@ -72,7 +72,7 @@ def test_there_is_no_seam_between_the_tiers(hot: HotStore) -> None:
     np.testing.assert_array_equal(again.low, series.low)
 
 
-def test_the_running_minute_is_told_so_far(hot: HotStore) -> None:
+def test_the_running_minute_is_informed_far(hot: HotStore) -> None:
     hot.append(training(n_ticks=90).blocks())
 
     series = cores(hot, NOON_S - 3600, NOON_S + 89)

@@ -67,7 +67,7 @@ def test_both_halves_of_a_minute_count(hot: HotStore) -> None:
     assert minute(hot, start) == [8, 12, 16]
 
 
-def test_what_two_senders_said_of_a_minute_is_both_kept(hot: HotStore) -> None:
+def test_what_two_senders_reported_of_a_minute_is_both_kept(hot: HotStore) -> None:
     start = NOON_S - 2 * HOUR_S
     for metric in (METRIC, "efa_tx_bytes_per_s"):
         save_late(hot, blocks(range(start, start + 60), 8.0, metric), now_s=NOON_S)

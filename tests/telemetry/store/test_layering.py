@@ -29,7 +29,7 @@ def held(hot: HotStore, second: int) -> dict[str, float]:
     return {name: float(array[0, 0, 0]) for name, array in span.values.items()}
 
 
-def test_what_a_second_sender_says_is_laid_beside(hot: HotStore) -> None:
+def test_what_a_second_sender_states_is_added(hot: HotStore) -> None:
     assert hot.merge([block(0, executions_completed_per_s=8)]) == 1
     assert hot.merge([block(0, efa_tx_bytes_per_s=512, efa_latency_s=2.0**-16)]) == 1
 
@@ -56,7 +56,7 @@ def test_the_first_word_on_a_metric_holds(hot: HotStore) -> None:
     assert hot.totals().nodes["efa_tx_bytes_per_s"] == {"real": 512}
 
 
-def test_totals_survive_seconds_that_only_one_of_them_tells_of(hot: HotStore) -> None:
+def test_totals_survive_seconds_that_only_one_of_them_reports(hot: HotStore) -> None:
     for second in range(4):
         hot.merge([block(second, executions_completed_per_s=1)])
         if second % 2:

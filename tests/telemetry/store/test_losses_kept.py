@@ -30,7 +30,9 @@ OLD_ROWS = np.array(
 )
 
 
-def told(*losses: float, workers: tuple[str, ...] = ("a", "b"), first: int = 1) -> StepBatch:
+def reported_losses(
+    *losses: float, workers: tuple[str, ...] = ("a", "b"), first: int = 1
+) -> StepBatch:
     """Return a step a second, each with its loss; of no losses three that tell none."""
     n = len(losses) or 3
     phases = dict.fromkeys(PHASES, np.full((n, len(workers)), 0.125))
@@ -40,14 +42,14 @@ def told(*losses: float, workers: tuple[str, ...] = ("a", "b"), first: int = 1) 
 
 
 def test_the_hot_tier_gives_the_loss_back_exactly(hot: HotStore) -> None:
-    hot.append_steps(told(2.5, np.nan, 2.25))
+    hot.append_steps(reported_losses(2.5, np.nan, 2.25))
 
     np.testing.assert_array_equal(hot.steps("llama", since_s=0).loss, [2.5, np.nan, 2.25])
 
 
 def test_steps_with_and_without_a_loss_stand_side_by_side(hot: HotStore) -> None:
-    hot.append_steps(told())
-    hot.append_steps(told(2.0, 1.5, workers=("b", "c"), first=4))
+    hot.append_steps(reported_losses())
+    hot.append_steps(reported_losses(2.0, 1.5, workers=("b", "c"), first=4))
 
     found = hot.steps("llama", since_s=0)
 
@@ -57,7 +59,7 @@ def test_steps_with_and_without_a_loss_stand_side_by_side(hot: HotStore) -> None
 
 
 def test_records_without_a_loss_are_as_they_always_were() -> None:
-    digest, _, records = pack_steps(told())
+    digest, _, records = pack_steps(reported_losses())
 
     assert {len(record) - len(digest) for record in records} == {8 * (3 + 6 * 2)}
     assert unpack_steps("llama", records, lambda _: ("a", "b")).reported_loss is None
@@ -65,8 +67,8 @@ def test_records_without_a_loss_are_as_they_always_were() -> None:
 
 @pytest.mark.django_db
 def test_the_durable_tier_keeps_it_to_a_hundredth_of_a_percent(hot: HotStore) -> None:
-    durable.write_steps(told(2.345678, np.nan, 2.3))
-    durable.write_steps(told(first=4))
+    durable.write_steps(reported_losses(2.345678, np.nan, 2.3))
+    durable.write_steps(reported_losses(first=4))
 
     found = run_steps(hot, "llama", start_s=NOON_S, end_s=NOON_S + 60)
 

@@ -39,7 +39,7 @@ def test_a_gauge_held_in_shares_is_their_sum_while_they_are_fresh(hot: HotStore)
     assert "stream_clients" not in hot.gauges(now_s=9_001.0)
 
 
-def test_whoever_listens_hears_of_each_tick(hot: HotStore, redis: Redis) -> None:
+def test_each_subscriber_gets_each_tick(hot: HotStore, redis: Redis) -> None:
     with redis.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
         channel.subscribe(TICKS)
         channel.get_message(timeout=1.0)

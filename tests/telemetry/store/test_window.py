@@ -65,7 +65,7 @@ def test_no_metric_named_means_all(hot: HotStore) -> None:
     assert hot.window("llama/0", start=NOON_S, end=NOON_S).values.keys() == METRICS.keys()
 
 
-def test_a_metric_that_nobody_has_has_no_parts(hot: HotStore) -> None:
+def test_a_metric_that_no_one_has_has_no_parts(hot: HotStore) -> None:
     hot.append([Block("b", NOON_S, ("b0",), {CORES: np.full((1, 2), 0.5)})])
 
     span = hot.window("b", ["efa_latency_s"], start=NOON_S, end=NOON_S)

@@ -18,11 +18,11 @@ def changes_of(hot: HotStore, alert: Alert, *, now: datetime) -> Sequence[Recent
     return sorted_out(hot, alert, neighbours, now=now)
 
 
-def told(hot: HotStore, alert: Alert) -> list[str]:
+def reported(hot: HotStore, alert: Alert) -> list[str]:
     return [f"{c.kind}: {c.text}" for c in changes_of(hot, alert, now=NOON + 5 * MINUTE)]
 
 
-def test_what_people_and_machines_said_of_the_run_the_node_and_everything(
+def test_what_people_and_machines_reported_of_the_run_the_node_and_everything(
     hot: HotStore, make: Make, run: Run, limping: Node, steady: Node
 ) -> None:
     def say(text: str, minutes: int, **about: Run | Node) -> None:
@@ -35,14 +35,14 @@ def test_what_people_and_machines_said_of_the_run_the_node_and_everything(
     say("somebody else's node", 5, node=steady)
     say("too long ago", 60 * 25, run=run)
 
-    assert told(hot, make()) == [
+    assert reported(hot, make()) == [
         "deploy: switch firmware",
         "deploy: new kernel",
         "deploy: loader 2.4.1",
     ]
 
 
-def test_a_drill_is_told_with_who_put_it_in_but_the_demo_s_weather_is_not(
+def test_a_drill_is_reported_with_who_started_it_but_the_demo_s_weather_is_not(
     hot: HotStore, make: Make, run: Run, limping: Node
 ) -> None:
     for by in ("olga", ""):
@@ -86,7 +86,7 @@ def test_steps_tell_of_checkpoints_pauses_and_batches(hot: HotStore, make: Make)
     train(22, 20, NOON_S - 400)
     train(42, 20, NOON_S - 360, tokens=8192.0)
 
-    assert [each.replace("\u202f", " ") for each in told(hot, make())] == [
+    assert [each.replace("\u202f", " ") for each in reported(hot, make())] == [
         "batch: 4.10 k tokens per step became 8.19 k",
         "pause: no step for 1 min",
         "checkpoint: took 38 s",
@@ -99,10 +99,10 @@ def test_steps_tell_when_workers_came_or_went(hot: HotStore, make: Make) -> None
         steps(workers=("steady",), first=201, n_steps=150, ended_at_s=NOON_S - 380, compute_s=2.0)
     )
 
-    assert told(hot, make()) == ["scale: 2 workers became 1"]
+    assert reported(hot, make()) == ["scale: 2 workers became 1"]
 
 
-def test_of_many_only_the_nearest_are_told(hot: HotStore, make: Make, run: Run) -> None:
+def test_of_many_only_the_nearest_are_reported(hot: HotStore, make: Make, run: Run) -> None:
     for minutes in range(40):
         Annotation.objects.create(
             at=NOON - minutes * MINUTE, kind="note", text=f"{minutes}", run=run
@@ -112,8 +112,10 @@ def test_of_many_only_the_nearest_are_told(hot: HotStore, make: Make, run: Run) 
     assert [change.text for change in found] == [str(i) for i in range(MOST)]
 
 
-def test_what_concerns_no_run_is_told_what_concerns_everything(hot: HotStore, make: Make) -> None:
+def test_what_concerns_no_run_is_reported_what_concerns_everything(
+    hot: HotStore, make: Make
+) -> None:
     Annotation.objects.create(at=NOON, kind="note", text="power cut")
     blind = make(rule="monitoring_blind", subject="fleet", run=None, node=None)
 
-    assert told(hot, blind) == ["note: power cut"]
+    assert reported(hot, blind) == ["note: power cut"]

@@ -48,8 +48,8 @@ def test_a_window_inside_is_cut_out_by_the_second(hot: HotStore, kept: Alert) ->
 
 
 def test_an_alert_that_blamed_another_then_is_drawn_anew(hot: HotStore, kept: Alert) -> None:
-    told = kept.snapshot | {"cause": "hbm_slow", "device": 3}
-    kept.events.create(at=NOON, kind="fired", snapshot=told)
+    reported = kept.snapshot | {"cause": "hbm_slow", "device": 3}
+    kept.events.create(at=NOON, kind="fired", snapshot=reported)
     window = Window(NOON_S - 10, NOON_S + 20)
     figure = incident_figure(hot, kept, "culprit", window, at=str(NOON_S + 20), now=LATER)
 

@@ -51,7 +51,7 @@ def test_it_counts_the_week_at_this_very_core(make: Make, ago: Make) -> None:
     assert similar_to(make()).recurring == "3rd time this week on this core"
 
 
-def test_it_tells_the_last_thing_a_person_said(make: Make, ago: Make) -> None:
+def test_it_reports_the_last_thing_a_person_reported(make: Make, ago: Make) -> None:
     core = ago(3)
     for kind, by, text in (
         ("fired", "", "at 31 %"),
@@ -65,7 +65,7 @@ def test_it_tells_the_last_thing_a_person_said(make: Make, ago: Make) -> None:
     assert (like.comment, like.comment_by) == ("drained it", "olga")
 
 
-def test_an_unknown_cause_is_like_what_the_same_rule_said_of_the_same_run(
+def test_an_unknown_cause_is_like_what_the_same_rule_reported_of_the_same_run(
     make: Make, ago: Make
 ) -> None:
     ago(1, cause="unknown", node=None, device=None)
@@ -93,12 +93,12 @@ def test_a_list_is_counted_in_one_query(
 
 
 @pytest.mark.parametrize(
-    ("nth", "said"),
+    ("nth", "shown"),
     [
         (1, ""),
         *((n, f"{n}th") for n in (4, 10, 11, 12, 13, 111)),
         *((2, "2nd"), (3, "3rd"), (21, "21st"), (22, "22nd"), (23, "23rd")),
     ],
 )
-def test_numbers_are_counted_as_people_do(nth: int, said: str) -> None:
-    assert recurring(nth, "node") == (f"{said} time this week on this node" if said else "")
+def test_numbers_are_counted_as_people_do(nth: int, shown: str) -> None:
+    assert recurring(nth, "node") == (f"{shown} time this week on this node" if shown else "")

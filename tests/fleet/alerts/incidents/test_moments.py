@@ -18,7 +18,7 @@ def happen(alert: Alert, kind: str, after_s: float, **fields: object) -> AlertEv
     return AlertEvent.objects.create(alert=alert, at=at, kind=kind, **fields)
 
 
-def test_what_it_said_then_is_what_it_says_again(make: Make, steady: Node) -> None:
+def test_what_it_reported_then_is_what_it_states_again(make: Make, steady: Node) -> None:
     alert = make(cause="unknown", node=None, device=None, evidence={"share_ratio": 0.27})
     happen(alert, "fired", 0, snapshot=alert.snapshot)
     alert.cause, alert.node, alert.device = "slow_core", steady, 3

@@ -68,7 +68,7 @@ def test_it_keeps_to_the_window_of_the_address(client: Client, drilled: Drilled)
     assert figure["window"] == [start, start + 60]
 
 
-def test_a_bad_window_is_told_by_its_field(client: Client, drilled: Drilled) -> None:
+def test_a_bad_window_is_reported_by_its_field(client: Client, drilled: Drilled) -> None:
     response = client.get(f"/drills/{drilled().pk}/charts/share?from=2&to=1")
 
     assert response.status_code == 400

@@ -16,7 +16,7 @@ Drilled = Callable[..., InjectedFault]
 Noticed = Callable[..., Alert]
 
 
-def test_it_says_that_it_was_noticed_and_rightly(
+def test_it_shows_that_it_was_noticed_and_rightly(
     page: Page, drilled: Drilled, noticed: Noticed
 ) -> None:
     fault = drilled()
@@ -31,7 +31,7 @@ def test_it_says_that_it_was_noticed_and_rightly(
     assert f'data-src="/drills/{fault.pk}/charts/metric?from=' in text
 
 
-def test_it_says_whom_else_detection_blamed(
+def test_it_shows_who_else_detection_blamed(
     page: Page, drilled: Drilled, noticed: Noticed
 ) -> None:
     fault = drilled()
@@ -42,7 +42,7 @@ def test_it_says_whom_else_detection_blamed(
     assert "but reported as slow HBM" in text
 
 
-def test_it_says_that_nobody_noticed(page: Page, drilled: Drilled) -> None:
+def test_it_shows_that_no_one_noticed(page: Page, drilled: Drilled) -> None:
     text = page(f"/drills/{drilled(ago=timedelta(hours=1)).pk}/")
 
     assert "Not detected." in text

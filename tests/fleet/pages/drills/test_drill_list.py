@@ -15,7 +15,7 @@ Drilled = Callable[..., InjectedFault]
 DRILLS = "/drills/"
 
 
-def test_it_shows_truth_beside_what_was_noticed(
+def test_it_shows_truth_next_to_what_was_noticed(
     page: Page, drilled: Drilled, noticed: Callable[..., Alert]
 ) -> None:
     fault = drilled()
@@ -30,7 +30,7 @@ def test_it_shows_truth_beside_what_was_noticed(
     assert "100 %" in text
 
 
-def test_what_nobody_noticed_is_missed(page: Page, drilled: Drilled) -> None:
+def test_what_no_one_noticed_is_missed(page: Page, drilled: Drilled) -> None:
     drilled(ago=timedelta(hours=2))
 
     text = page(DRILLS)
@@ -48,7 +48,7 @@ def test_what_is_under_way_is_not_missed_yet(page: Page, drilled: Drilled) -> No
     assert "running" in text
 
 
-def test_a_wrong_cause_and_a_wrong_place_are_told(
+def test_a_wrong_cause_and_a_wrong_place_are_reported(
     page: Page, drilled: Drilled, noticed: Callable[..., Alert], simulated: Run
 ) -> None:
     noticed(drilled(), cause="hbm_slow", node=simulated.nodes.get(name="llama-00"))
@@ -96,7 +96,7 @@ def test_it_keeps_what_the_address_asks_for(
     assert page(f"{DRILLS}?{query}").count('id="drill-') == n
 
 
-def test_a_filter_without_drills_says_so(page: Page, drilled: Drilled) -> None:
+def test_a_filter_without_drills_states_it(page: Page, drilled: Drilled) -> None:
     drilled()
 
     assert "No drill matches" in page(f"{DRILLS}?kind=hang&run=nobody&page=x")
@@ -125,14 +125,14 @@ def test_it_asks_the_database_as_often_for_many_as_for_one(
         client.get(DRILLS)
 
 
-def test_who_may_only_look_is_told_so(page: Page, drilled: Drilled, viewer: User) -> None:
+def test_who_may_only_look_is_informed(page: Page, drilled: Drilled, viewer: User) -> None:
     text = page(DRILLS)
 
     assert "needs the role operator" in text
     assert 'href="/drills/new/"' not in text
 
 
-def test_where_drills_are_switched_off_it_says_so(
+def test_where_drills_are_switched_off_the_page_states_it(
     page: Page, simulated: Run, operator: User, settings: Settings
 ) -> None:
     settings.DEMO = settings.ALLOW_DRILLS = False
@@ -143,7 +143,9 @@ def test_where_drills_are_switched_off_it_says_so(
     assert 'href="/drills/new/"' not in text
 
 
-def test_where_all_runs_are_real_it_says_so(page: Page, alive: Run, operator: User) -> None:
+def test_where_all_runs_are_real_the_page_states_it(
+    page: Page, alive: Run, operator: User
+) -> None:
     assert "real runs cannot be drilled" in page(DRILLS)
 
 

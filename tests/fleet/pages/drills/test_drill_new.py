@@ -28,7 +28,7 @@ def post(client: Client, **fields: str) -> Any:
     return client.post(NEW, GOOD | fields, headers=HTMX)
 
 
-def test_it_offers_runs_and_faults_and_says_what_the_fault_is(
+def test_it_offers_runs_and_faults_and_states_what_the_fault_is(
     page: Page, simulated: Run, operator: User
 ) -> None:
     text = page(f"{NEW}?kind=throttle")
@@ -78,7 +78,7 @@ def test_htmx_is_given_only_the_form(client: Client, simulated: Run, operator: U
     ("field", "value"),
     [("kind", "gremlins"), ("node", "stranger"), ("device", "99"), ("duration_s", "0")],
 )
-def test_what_does_not_fit_is_told_beside_its_field(
+def test_an_invalid_value_is_reported_next_to_its_field(
     client: Client, simulated: Run, operator: User, field: str, value: str
 ) -> None:
     response = post(client, **{field: value})
@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_told_beside_its_field(
     assert not InjectedFault.objects.exists()
 
 
-def test_where_drills_are_switched_off_it_says_so(
+def test_where_drills_are_switched_off_the_page_states_it(
     client: Client, page: Page, simulated: Run, operator: User, settings: Settings
 ) -> None:
     settings.DEMO = settings.ALLOW_DRILLS = False
@@ -118,7 +118,7 @@ def test_a_viewer_may_not(client: Client, simulated: Run, viewer: User, method: 
     assert getattr(client, method)(NEW).status_code == 403
 
 
-def test_nobody_in_particular_may_not(client: Client, simulated: Run) -> None:
+def test_an_anonymous_visitor_is_refused(client: Client, simulated: Run) -> None:
     assert client.post(NEW, GOOD).status_code == 403
 
 

@@ -11,7 +11,7 @@ Page = Callable[..., str]
 PREVIEW = "/drills/preview?run=llama&kind={kind}&node=llama-01&duration_s=120"
 
 
-def test_it_says_how_much_longer_steps_take(page: Page, simulated: Run, operator: User) -> None:
+def test_it_shows_how_much_longer_steps_take(page: Page, simulated: Run, operator: User) -> None:
     text = page(PREVIEW.format(kind="slow_core") + "&device=7&magnitude=2")
 
     assert text.strip().startswith('<section class="panel" id="preview"')
@@ -20,15 +20,15 @@ def test_it_says_how_much_longer_steps_take(page: Page, simulated: Run, operator
     assert "Cost: about" in text
 
 
-def test_it_says_that_only_hardware_shows_it(page: Page, simulated: Run, operator: User) -> None:
+def test_it_shows_that_only_hardware_shows_it(page: Page, simulated: Run, operator: User) -> None:
     assert "Only hardware metrics do" in page(PREVIEW.format(kind="node_silent"))
 
 
-def test_it_says_that_no_step_gets_on(page: Page, simulated: Run, operator: User) -> None:
+def test_it_shows_that_no_step_gets_on(page: Page, simulated: Run, operator: User) -> None:
     assert "llama makes no progress" in page(PREVIEW.format(kind="node_crash"))
 
 
-def test_it_says_that_a_fault_is_too_faint(page: Page, simulated: Run, operator: User) -> None:
+def test_it_shows_that_a_fault_is_too_faint(page: Page, simulated: Run, operator: User) -> None:
     text = page(PREVIEW.format(kind="input_stall") + "&magnitude=0")
 
     assert "Too small to require detection" in text

@@ -25,14 +25,16 @@ def train(
     began_s: float = 0.0,
 ) -> None:
     """Keep steps of a million tokens; every so many save for so long on top of the step."""
-    told = steps(run, n_steps=len(step_s), tokens=1e6)
-    told.phases["compute_s"][:] = np.array(step_s)[:, None]
+    reported = steps(run, n_steps=len(step_s), tokens=1e6)
+    reported.phases["compute_s"][:] = np.array(step_s)[:, None]
     if every:
-        told.phases["checkpoint_s"][every - 1 :: every] = checkpoint_s
-    lasting = sum(values.mean(axis=1) for values in told.phases.values())
+        reported.phases["checkpoint_s"][every - 1 :: every] = checkpoint_s
+    lasting = sum(values.mean(axis=1) for values in reported.phases.values())
     ended_at_s = NOON_S + began_s + np.cumsum(lasting)
     durable.write_steps(
-        StepBatch(run, told.workers, told.step, ended_at_s, told.phases, told.tokens)
+        StepBatch(
+            run, reported.workers, reported.step, ended_at_s, reported.phases, reported.tokens
+        )
     )
 
 

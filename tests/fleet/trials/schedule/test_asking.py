@@ -10,7 +10,7 @@ def test_nothing_asked_is_two_weeks_with_reuse() -> None:
     assert parse_request({}) == ScheduleRequest(days=14, porting_usd=0, has_reuse=True, by="saved")
 
 
-def test_an_address_says_all_that_differs_and_reads_back_the_same() -> None:
+def test_an_address_states_all_that_differs_and_reads_back_the_same() -> None:
     asked = ScheduleRequest(
         days=21.5, porting_usd=20_000, has_reuse=False, by="tokens", candidate="b", failures=0.01
     )
@@ -22,10 +22,10 @@ def test_an_address_says_all_that_differs_and_reads_back_the_same() -> None:
     assert ScheduleRequest().query == ""
 
 
-def test_the_command_that_says_the_same_is_written_out() -> None:
+def test_the_command_that_states_the_same_is_written_out() -> None:
     assert ScheduleRequest().options == "--days 14"
-    told = ScheduleRequest(tokens=3e11, porting_usd=2_500, failures=0.01).options
-    assert told == "--tokens 300000000000 --porting-usd 2500 --failures 0.01"
+    reported = ScheduleRequest(tokens=3e11, porting_usd=2_500, failures=0.01).options
+    assert reported == "--tokens 300000000000 --porting-usd 2500 --failures 0.01"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.fleet.trials.schedule.conftest import LATER, failed, train
 from tests.parts import NOON
 
 
-def test_checkpoints_are_told_apart_from_the_pace(hot: HotStore, p5: Run) -> None:
+def test_checkpoints_are_distinguished_from_the_pace(hot: HotStore, p5: Run) -> None:
     # 1,000 steps of 2 s, every hundredth with 20 s of checkpoint on top: 2,200 s.
     train("vit-p5", [2.0] * 1_000, checkpoint_s=20.0, every=100)
 
@@ -23,7 +23,7 @@ def test_checkpoints_are_told_apart_from_the_pace(hot: HotStore, p5: Run) -> Non
     assert seen.checkpoint_every_s == pytest.approx(220, rel=1e-3)
 
 
-def test_what_compiled_before_the_first_step_is_told_apart_from_loading(
+def test_what_compiled_before_the_first_step_is_distinguished_from_loading(
     hot: HotStore, trn2: Run
 ) -> None:
     train("vit-trn2", [2.0] * 100, began_s=1_800.0)
@@ -50,7 +50,7 @@ def test_a_run_that_found_all_its_graphs_compiled_nothing(hot: HotStore, trn2: R
     assert observe(hot, trn2, until=LATER).compile_s == 0
 
 
-def test_a_run_that_says_nothing_of_compiling_is_not_said_to_compile_nothing(
+def test_a_run_that_states_nothing_of_compiling_is_not_reported_to_compile_nothing(
     hot: HotStore, trn2: Run
 ) -> None:
     train("vit-trn2", [2.0] * 100, began_s=600.0)
@@ -100,7 +100,7 @@ def test_later_steps_and_alerts_do_not_count(hot: HotStore, p5: Run) -> None:
     assert seen.n_failures == 0
 
 
-def test_a_run_without_steps_tells_nothing(hot: HotStore, p5: Run) -> None:
+def test_a_run_without_steps_reports_nothing(hot: HotStore, p5: Run) -> None:
     seen = observe(hot, p5, until=LATER)
 
     assert (seen.n_steps, seen.tokens_per_s, seen.load_s) == (0, None, None)

@@ -116,7 +116,7 @@ def test_bad_input_names_the_option_and_the_remedy(args: list[str], words: str) 
 
 
 @pytest.mark.usefixtures("trained")
-def test_a_run_without_a_price_says_where_to_get_one(hot: HotStore) -> None:
+def test_a_run_without_a_price_states_where_to_get_one(hot: HotStore) -> None:
     Run.objects.filter(name="vit-p5").update(usd_per_node_hour=0.0)
 
     with pytest.raises(CommandError, match=r"vit-p5 has no price; set one for p5\.48xlarge"):
@@ -124,6 +124,6 @@ def test_a_run_without_a_price_says_where_to_get_one(hot: HotStore) -> None:
 
 
 @pytest.mark.usefixtures("trial")
-def test_a_run_without_steps_is_told_to_train(hot: HotStore) -> None:
+def test_a_run_without_steps_is_sent_to_train(hot: HotStore) -> None:
     with pytest.raises(CommandError, match=r"--trial: vit-p5 has 0 settled steps .* let it train"):
         answer("--trial", "bakeoff")

@@ -26,7 +26,7 @@ def found(pair: tuple[Planned, ...]) -> Projection:
     return project(pair, days=14, porting_usd=PORTING_USD)
 
 
-def test_it_comes_to_what_is_worked_out_by_hand(found: Projection) -> None:
+def test_it_comes_to_what_is_calculated_manually(found: Projection) -> None:
     kept = found.scenario(has_reuse=True)
 
     baseline, candidate = kept.arms
@@ -79,7 +79,7 @@ def test_a_surer_pace_has_a_narrower_interval(pair: tuple[Planned, ...]) -> None
     assert width(surer) < 0.7 * width(pair)
 
 
-def test_failures_known_by_hand_are_surer_than_none_seen(pair: tuple[Planned, ...]) -> None:
+def test_failures_known_manually_are_surer_than_none_seen(pair: tuple[Planned, ...]) -> None:
     unsure = tuple(
         replace(
             each,

@@ -38,7 +38,7 @@ def anew(run: Run, *, after: timedelta, lasting: timedelta) -> None:
     annotate_phase(run, was=Run.Phase.COMPILING, at=NOON + after + lasting)
 
 
-def test_each_time_it_began_anew_is_a_start_with_its_compile_told_apart(trn2: Run) -> None:
+def test_each_time_it_began_anew_is_a_start_with_its_compile_distinguished(trn2: Run) -> None:
     compiled(trn2, after=timedelta(), seconds=300.0, module="a")
     anew(trn2, after=timedelta(hours=2), lasting=TEN)
     compiled(trn2, after=timedelta(hours=2), seconds=120.0, module="b")
@@ -67,11 +67,11 @@ def test_a_compile_of_fewer_graphs_is_no_full_one() -> None:
     assert compiles_of(first, [Start(90.0, 60.0, 1), other]) == (300.0, 280.0)
 
 
-def test_where_compiling_is_told_apart_only_such_starts_tell_of_loading() -> None:
-    told, untold = Start(300.0, 60.0, 3), Start(None, 400.0)
+def test_where_compiling_is_distinguished_only_such_starts_tell_of_loading() -> None:
+    reported, unreported = Start(300.0, 60.0, 3), Start(None, 400.0)
 
-    assert loads_of(told, [untold]) == (60.0,)
-    assert loads_of(untold, [told, untold]) == (400.0, 400.0)
+    assert loads_of(reported, [unreported]) == (60.0,)
+    assert loads_of(unreported, [reported, unreported]) == (400.0, 400.0)
 
 
 def test_starts_of_similar_runs_are_observed(hot: HotStore, p5: Run, trn2: Run) -> None:
@@ -114,17 +114,17 @@ def compare_run(planned: Planned, name: str) -> tuple[float, float | None, float
 
 
 @pytest.mark.parametrize(
-    ("n", "says"),
+    ("n", "shows"),
     [(1, "one observation"), (2, "mean of 2 observations, too few"), (4, "mean of 4")],
 )
-def test_what_was_seen_several_times_has_an_interval(trn2: Run, n: int, says: str) -> None:
+def test_what_was_seen_several_times_has_an_interval(trn2: Run, n: int, shows: str) -> None:
     starts = [Start(7_200.0, 600.0, 3), Start(7_000.0, 630.0, 3)] * 2
 
     planned = planned_of(trn2, seen_with(*starts[:n]))
 
     for name in ("compile_s", "load_s"):
         value, low, high, basis = compare_run(planned, name)
-        assert says in basis
+        assert shows in basis
         assert (low is None) is (high is None) is (n < 3)
         assert low is None or high is None or low < value < high
     assert (planned.doubt.compile_error_log is None) is (n < 3)

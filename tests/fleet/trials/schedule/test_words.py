@@ -28,7 +28,7 @@ def planned(**changed: Any) -> tuple[Planned, ...]:
     )
 
 
-def said(
+def shown(
     arms: tuple[Planned, ...],
     *,
     porting_usd: float = PORTING_USD,
@@ -39,21 +39,21 @@ def said(
     return sentence(found, arms, has_reuse=has_reuse).replace("\u202f", " ")
 
 
-def test_a_move_that_pays_says_when_and_how_much() -> None:
-    text = said(planned())
+def test_a_move_that_pays_states_when_and_how_much() -> None:
+    text = shown(planned())
 
     assert text.startswith("trn2 earns back its compile and porting after 11.8 days (1")
     assert "; over 14 days it saves $3,760 ($" in text
 
 
-def test_a_saving_says_how_much_longer_the_same_tokens_take() -> None:
+def test_a_saving_states_how_much_longer_the_same_tokens_take() -> None:
     # 106.5 G tokens take p5 12.5 days at 8.506 G a day.
-    assert said(planned()).endswith(
+    assert shown(planned()).endswith(
         "and takes 1.5 days longer for the same tokens: 14.0 days instead of 12.5 days."
     )
     fast = planned(tokens_per_s=200_000.0)
-    assert "days less for the same tokens: 14.0 days instead of" in said(fast)
-    assert "takes about as long for the same tokens" in said(
+    assert "days less for the same tokens: 14.0 days instead of" in shown(fast)
+    assert "takes about as long for the same tokens" in shown(
         planned(tokens_per_s=100_000.0, compile_s=0.0)
     )
 
@@ -69,7 +69,7 @@ def unlike(usd_per_hour: float = 144.0) -> tuple[Planned, ...]:
 
 def test_across_price_kinds_equal_kinds_come_first_and_may_say_the_opposite() -> None:
     # At blocks 24 * 4 * 39.33 / 8,506 = $0.4439 against 24 * 4 * 35.7608 / 7,656 = $0.4484.
-    text = said(unlike(), porting_usd=0)
+    text = shown(unlike(), porting_usd=0)
 
     assert text.startswith(
         "Cannot tell across price kinds. At equal capacity-block list prices trn2 costs more for "
@@ -81,16 +81,16 @@ def test_across_price_kinds_equal_kinds_come_first_and_may_say_the_opposite() ->
     assert "over 14 days it saves $" in paid
 
 
-def test_across_price_kinds_that_agree_both_are_said() -> None:
-    text = said(unlike(usd_per_hour=400.0), porting_usd=0)
+def test_across_price_kinds_that_agree_both_are_reported() -> None:
+    text = shown(unlike(usd_per_hour=400.0), porting_usd=0)
 
     assert text.startswith("At equal capacity-block list prices trn2 costs more")
     assert "As paid (capacity block against on demand) trn2 costs more" in text
 
 
-def test_where_no_list_price_is_common_only_what_is_paid_is_said() -> None:
+def test_where_no_list_price_is_common_only_what_is_paid_is_reported() -> None:
     p5, trn2 = unlike()
-    text = said((p5, replace(trn2, instance_type="trn2u.48xlarge")), porting_usd=0)
+    text = shown((p5, replace(trn2, instance_type="trn2u.48xlarge")), porting_usd=0)
 
     assert text.startswith(
         "Cannot tell across price kinds. The catalogue lists no price kind for both. As paid ("
@@ -106,15 +106,15 @@ def test_of_simulated_arms_the_pace_is_called_assumed() -> None:
     )
 
 
-def test_one_that_pays_too_late_says_how_late() -> None:
-    text = said(planned(), porting_usd=50_000)
+def test_one_that_pays_too_late_states_how_late() -> None:
+    text = shown(planned(), porting_usd=50_000)
 
     assert text.startswith("trn2 does not earn back its compile and porting within 14 days, that")
     assert "over 14 days it costs $26,200 more ($" in text
 
 
-def test_what_could_be_either_is_said_to() -> None:
-    text = said(planned(usd_per_hour=215.0), porting_usd=0)
+def test_what_could_be_either_is_reported_to() -> None:
+    text = shown(planned(usd_per_hour=215.0), porting_usd=0)
 
     assert "anything from $" in text
     assert "lost to $" in text
@@ -122,33 +122,33 @@ def test_what_could_be_either_is_said_to() -> None:
 
 
 def test_what_is_dearer_for_every_token_never_pays() -> None:
-    text = said(planned(usd_per_hour=400.0), porting_usd=0)
+    text = shown(planned(usd_per_hour=400.0), porting_usd=0)
 
     assert text.startswith(
         "trn2 costs more for every token than p5, so that it never earns back its compile; over"
     )
 
 
-def test_what_is_ahead_from_the_start_says_so() -> None:
-    text = said(planned(compile_s=0.0), porting_usd=0)
+def test_what_is_ahead_from_the_start_states_it() -> None:
+    text = shown(planned(compile_s=0.0), porting_usd=0)
 
     assert text.startswith("trn2 is ahead of p5 from its first step on; over 14 days it saves")
 
 
-def test_tokens_instead_of_days_are_said() -> None:
-    assert "; for 300 G tokens (39.3 days) it saves $" in said(planned(), tokens=3e11)
+def test_tokens_instead_of_days_are_reported() -> None:
+    assert "; for 300 G tokens (39.3 days) it saves $" in shown(planned(), tokens=3e11)
 
 
-def test_one_arm_says_what_it_costs() -> None:
-    assert said(planned()[1:], porting_usd=0).startswith(
+def test_one_arm_states_what_it_costs() -> None:
+    assert shown(planned()[1:], porting_usd=0).startswith(
         "14 days on trn2 cost $48,400 and train on 106 G (1"
     )
-    assert said(planned()[1:], porting_usd=0, tokens=3e11).startswith(
+    assert shown(planned()[1:], porting_usd=0, tokens=3e11).startswith(
         "300 G tokens on trn2 take 39.3 days (3"
     )
 
 
-def test_what_reuse_saves_is_said_and_where_there_is_nothing_to_keep() -> None:
+def test_what_reuse_saves_is_reported_and_where_there_is_nothing_to_keep() -> None:
     arms = planned()
     found = project(arms, days=14, porting_usd=0)
     none = planned(compile_s=0.0)

@@ -108,14 +108,14 @@ def test_a_clock_set_back_gives_no_length() -> None:
     assert math.isnan(event.seconds)
 
 
-def test_the_cache_path_is_told_once_for_all() -> None:
+def test_the_cache_path_is_reported_once_for_all() -> None:
     path = wrapper("Compile cache path: /var/tmp/cache").replace("CC_WRAPPER", "CACHE")
     events = compiles(path, call(A), done(A))
 
     assert [event.cache for event in events] == ["/var/tmp/cache"]
 
 
-def test_what_else_the_wrapper_says_is_understood_and_no_event() -> None:
+def test_what_else_the_wrapper_states_is_understood_and_no_event() -> None:
     log = read(
         wrapper("Current remaining items are 5, locked are 0, failed are 0, done are 0")
         + "\n2026-05-01 12:00:00.000001:  1  INFO ||NEURON_PARALLEL_COMPILE||: Total graphs: 2"

@@ -17,7 +17,7 @@ from tests.telemetry.ingest.logs.made_log import (
 )
 
 
-def test_neuronx_distributed_tells_all_of_a_step() -> None:
+def test_neuronx_distributed_reports_all_of_a_step() -> None:
     steps = steps_of(f"{neuronx(11)}\n{neuronx(12, step_s=9.5, loss=7.5)}\n", seq_len=4096)
 
     assert steps.step.tolist() == [11, 12]
@@ -53,7 +53,7 @@ def test_zero1_with_a_batch_has_step_times_by_its_rate() -> None:
     assert steps.how == "batch"
 
 
-def test_megatron_counts_milliseconds_and_tells_its_batch() -> None:
+def test_megatron_counts_milliseconds_and_reports_its_batch() -> None:
     steps = steps_of(f"{megatron(64)}\n{megatron(74, ms=7000)}\n", seq_len=2048)
 
     assert steps.step.tolist() == [64, 74]
@@ -73,7 +73,7 @@ def test_megatron_may_say_a_date_and_count_seconds() -> None:
     assert steps.at_s.tolist() == [BEGAN_S + 0.5]
 
 
-def test_nxdt_tells_sequences_per_second_and_its_peak_is_left_alone() -> None:
+def test_nxdt_reports_sequences_per_second_and_its_peak_is_left_alone() -> None:
     extra = ", throughput=54.1, throughput_peak=99.0"
     steps = steps_of("\r".join([nxdt(29, extra=extra), nxdt(30, clock="12:53", extra=extra)]))
 
@@ -84,7 +84,7 @@ def test_nxdt_tells_sequences_per_second_and_its_peak_is_left_alone() -> None:
     assert steps.loss.tolist() == [10.4, 10.4]
 
 
-def test_nxdt_of_older_releases_tells_its_iteration_time() -> None:
+def test_nxdt_of_older_releases_reports_its_iteration_time() -> None:
     steps = steps_of(nxdt(29, extra=", iteration_time=18.5"))
 
     assert steps.step_s.tolist() == [18.5]
@@ -120,7 +120,7 @@ def test_bars_of_validation_are_no_steps(label: str) -> None:
     assert not read(nxdt(5).replace("Epoch 0: ", label)).family
 
 
-def test_a_trainer_tells_its_step_by_the_bar_before_it() -> None:
+def test_a_trainer_reports_its_step_by_the_bar_before_it() -> None:
     text = "\r".join(bar(n, clock=f"{n // 24:02d}:{n * 5 // 2 % 60:02d}") for n in range(11))
     steps = steps_of(f"{text}\n{trainer()}\n{bar(20, clock='00:50')}\n{trainer(2.25)}\n")
 
@@ -142,7 +142,7 @@ def test_other_bars_do_not_move_the_step_either() -> None:
     assert steps_of(f"{loading}\n{bar(10)}\n{loading}\n{trainer()}").step.tolist() == [10]
 
 
-def test_optimum_neuron_tells_tokens_and_step_time() -> None:
+def test_optimum_neuron_reports_tokens_and_step_time() -> None:
     more = {"train/tokens_per_sec": 16_000.0, "train/step_time": 1.25, "train/mfu": 31.0}
     steps = steps_of(f"{bar(10)}{trainer(**more)}\n")
 

@@ -5,14 +5,14 @@ import pytest
 from telemetry.ingest.logs import HardwareError
 from tests.telemetry.ingest.logs.made_log import BEGAN_S, read
 
-SAID = (
+LINES = (
     "NEURON_HW_ERR=SRAM_UNCORRECTABLE_ERROR instance-id=i-0abc hostname=ip-10-0-0-7 nd-id=3 "
     "nc-id=1 serial-num=9f8a action=TERMINATE_INSTANCE"
 )
 
 
-def test_a_line_of_syslog_tells_all() -> None:
-    log = read(f"May  1 12:00:07 ip-10-0-0-7 kernel: [81234.123456] {SAID}\n")
+def test_a_line_of_syslog_reports_all() -> None:
+    log = read(f"May  1 12:00:07 ip-10-0-0-7 kernel: [81234.123456] {LINES}\n")
 
     assert list(log.errors) == [
         HardwareError(
@@ -37,14 +37,14 @@ def test_the_host_may_only_stand_before_the_message() -> None:
 
 @pytest.mark.parametrize("prefix", ["[81234.123456] ", "", "kern  :err   : "])
 def test_the_kernel_s_own_clock_is_no_time(prefix: str) -> None:
-    (error,) = read(f"{prefix}{SAID}").errors
+    (error,) = read(f"{prefix}{LINES}").errors
 
     assert error.at_s != error.at_s
     assert error.node == "ip-10-0-0-7"
 
 
 def test_a_line_that_is_repeated_is_counted() -> None:
-    log = read(f"{SAID}\n{SAID}\n{SAID}\n")
+    log = read(f"{LINES}\n{LINES}\n{LINES}\n")
 
     assert list(log.errors.values()) == [3]
 

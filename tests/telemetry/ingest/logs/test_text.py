@@ -91,7 +91,7 @@ def test_ranks_that_repeat_a_line_do_not_train_it_again() -> None:
     assert log.steps.columns()["at_s"][0] == BEGAN_S + 10
 
 
-def test_a_step_trained_again_after_a_restart_counts_once_and_is_told() -> None:
+def test_a_step_trained_again_after_a_restart_counts_once_and_is_reported() -> None:
     lines = [f"{at(10.0 * i)} {neuronx(i, loss=5.0)}" for i in range(1, 11)]
     lines += [f"{at(900 + 10.0 * i)} {neuronx(i, loss=4.0)}" for i in range(6, 13)]
     log = read("\n".join(lines))
@@ -175,8 +175,8 @@ def test_several_files_are_one_log(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_lines() -> None:
     def lines(n: int) -> LogReader:
         reading = LogReader(LogContext())
-        told = f"[rank1]: {megatron(5)}\n".encode()
-        reading.read((i, told if i % 10 == 0 else b"other words\n", True) for i in range(n))
+        reported = f"[rank1]: {megatron(5)}\n".encode()
+        reading.read((i, reported if i % 10 == 0 else b"other words\n", True) for i in range(n))
         return reading
 
     lines(1_000)

@@ -66,7 +66,7 @@ def test_nccom_test_may_tell_algorithm_and_percentiles() -> None:
     assert row.percentiles_s == {50: pytest.approx(2750e-6), 99: pytest.approx(2810e-6)}
 
 
-def test_nccom_test_says_at_which_size_it_failed() -> None:
+def test_nccom_test_states_at_which_size_it_failed() -> None:
     text = NCCOM + (
         "   33554432    Failure running neuron-bench - log file /tmp/nccom_test_log_x.log\n"
         "1 errors found - test failed\nNeuron DKMS Driver is not running!\n"
@@ -133,7 +133,7 @@ def test_a_pingpong_counts_kibibytes_and_its_first_row_warms_up() -> None:
     assert [row.n_errors for row in probe.rows] == [0, 0, 1, 0]
 
 
-def test_a_pingpong_that_breaks_off_says_so() -> None:
+def test_a_pingpong_that_breaks_off_states_it() -> None:
     probe = read_probe((PINGPONG + "fi_getinfo: -61 (No data available)\n").encode())
 
     assert [each.text for each in probe.failures] == ["fi_getinfo: -61 (No data available)"]

@@ -15,15 +15,15 @@ from telemetry.trace import TraceError, is_kind
 from tests.telemetry.ingest.traces.made_kineto import LAST_MOVE_US, Kineto
 
 
-def told(job: Kineto, folder: Path) -> Analysis:
+def analysed(job: Kineto, folder: Path) -> Analysis:
     return analyse_trace(read_trace([job.write(folder)]), run="kernels")
 
 
 def refused(path: Path, text: bytes) -> str:
     path.write_bytes(text)
-    with pytest.raises(TraceError) as said:
+    with pytest.raises(TraceError) as text_shown:
         read_trace([path])
-    return str(said.value)
+    return str(text_shown.value)
 
 
 @pytest.mark.parametrize("library", ["nccl", "neuron"])
@@ -34,7 +34,7 @@ def test_the_slow_rank_is_named(tmp_path: Path, library: str, says_groups: bool)
         library=library,
         says_groups=says_groups,
     )
-    analysis = told(job, tmp_path)
+    analysis = analysed(job, tmp_path)
 
     assert analysis.verdict.cause == "one_worker"
     assert analysis.culprits == ("rank2-dp2-stage0",)
@@ -45,18 +45,18 @@ def test_the_slow_rank_is_named(tmp_path: Path, library: str, says_groups: bool)
 def test_a_rank_that_is_late_with_its_input_is_named(tmp_path: Path) -> None:
     job = Kineto(late_us=lambda _step, rank: 60_000.0 if rank == 1 else 0.0)
 
-    assert told(job, tmp_path).verdict.culprits == ((1, 0),)
+    assert analysed(job, tmp_path).verdict.culprits == ((1, 0),)
 
 
-def test_uneven_sequences_are_nobodys_fault(tmp_path: Path) -> None:
+def test_uneven_sequences_are_no_one_s_fault(tmp_path: Path) -> None:
     lengths = np.random.default_rng(3).lognormal(0.0, 0.4, (8, 8))
     job = Kineto(ranks=8, steps=8, slow=lambda step, rank: float(lengths[step, rank]))
 
-    assert told(job, tmp_path).verdict.cause == "sequence_imbalance"
+    assert analysed(job, tmp_path).verdict.cause == "sequence_imbalance"
 
 
-def test_a_healthy_job_has_none_to_blame(tmp_path: Path) -> None:
-    analysis = told(Kineto(), tmp_path)
+def test_a_healthy_job_names_no_culprit(tmp_path: Path) -> None:
+    analysis = analysed(Kineto(), tmp_path)
 
     assert analysis.verdict.cause == "none"
     assert analysis.grid.n_workers == 4

@@ -19,19 +19,19 @@ def small() -> Trace:
 
 
 def refused(path: Path) -> str:
-    with pytest.raises(TraceError) as told:
+    with pytest.raises(TraceError) as reported:
         read_trace([path])
-    return str(told.value)
+    return str(reported.value)
 
 
-def test_a_trace_comes_back_as_it_was(small: Trace, tmp_path: Path) -> None:
+def test_a_trace_comes_back_unchanged(small: Trace, tmp_path: Path) -> None:
     read = read_trace([write_parquet(small, tmp_path / "x.parquet")])
 
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(read, name), getattr(small, name))
 
 
-def test_the_layout_beside_it_tells_the_tensor_parallel_degree(
+def test_the_layout_next_to_it_reports_the_tensor_parallel_degree(
     small: Trace, tmp_path: Path
 ) -> None:
     path = write_parquet(small, tmp_path / "x.parquet")
@@ -87,10 +87,10 @@ def test_a_value_that_cannot_be_is_named(
 
 
 def test_a_missing_column_is_named_with_all_that_are_needed(small: Trace, tmp_path: Path) -> None:
-    told = refused(write_parquet(small, tmp_path / "x.parquet", optype=None))
+    reported = refused(write_parquet(small, tmp_path / "x.parquet", optype=None))
 
-    assert "has no column optype" in told
-    assert "dp_rank, stage, step" in told
+    assert "has no column optype" in reported
+    assert "dp_rank, stage, step" in reported
 
 
 def test_words_for_numbers_are_refused(small: Trace, tmp_path: Path) -> None:
@@ -111,10 +111,10 @@ def test_empty_rows_are_refused(small: Trace, tmp_path: Path) -> None:
 
 def test_an_unknown_operation_is_named(small: Trace, tmp_path: Path) -> None:
     names = pa.array(["sideways-compute"] * len(small))
-    told = refused(write_parquet(small, tmp_path / "x.parquet", optype=names))
+    reported = refused(write_parquet(small, tmp_path / "x.parquet", optype=names))
 
-    assert "'sideways-compute' is unknown" in told
-    assert "forward-compute" in told
+    assert "'sideways-compute' is unknown" in reported
+    assert "forward-compute" in reported
 
 
 def test_a_file_without_rows_is_refused(small: Trace, tmp_path: Path) -> None:
