@@ -84,7 +84,7 @@ def measure_tier(env: Mapping[str, str], tier: str, seeds: Sequence[int]) -> dic
 
 
 def tier_figures(answers: Sequence[Outcome]) -> dict[str, Any]:
-    """Add up the outcomes of one tier; the aims are in docs/detection.md."""
+    """Add up the outcomes of one tier; the figures are in docs/runbooks/input-tiers.md."""
     outcomes = [answer for answer in answers if "error" not in answer]
     faults = [fault for outcome in outcomes for fault in outcome["faults"] if fault["counts"]]
     noticed = [fault for fault in faults if fault["delay_s"] is not None]
