@@ -9,6 +9,7 @@ import msgspec
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
+from fleet.ops.outages import database_advice, is_outage
 from telemetry.catalog import Model, models
 from telemetry.errors import FieldError
 
@@ -34,6 +35,8 @@ class PlainCommand(BaseCommand):
         except ValueError as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
         except DatabaseError as error:
+            if is_outage(error):
+                raise CommandError(database_advice(error)) from error
             raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
 
     def write_json(self, answer: Mapping[str, object]) -> None:
