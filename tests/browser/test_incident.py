@@ -68,7 +68,9 @@ def test_sentence_culprit_and_button_need_no_scrolling(
     assert in_sight(on_call, "#story .sentence")
     assert in_sight(on_call, "#story .culprit")
     assert in_sight(on_call, "#bar button")
-    assert on_call.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    on_call.wait_for_function(
+        "w => document.documentElement.scrollWidth === w", arg=PHONE["width"]
+    )
 
 
 def test_how_a_loss_was_counted_is_one_tap_away(on_call: Page, fleet: str, alert: Alert) -> None:

@@ -38,7 +38,7 @@ def test_a_phone_has_it_at_the_foot_of_the_page(page: Page, fleet: str) -> None:
 
     assert box is not None
     assert box["x"] + box["width"] <= 360
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    page.wait_for_function("w => document.documentElement.scrollWidth === w", arg=360)
 
 
 def test_every_page_follows_the_clock_and_the_alerts(page: Page, fleet: str) -> None:

@@ -79,7 +79,7 @@ def test_axe_finds_no_serious_barrier_and_a_phone_does_not_scroll_sideways(
 ) -> None:
     admin_page.set_viewport_size({"width": 360, "height": 740})
     admin_page.goto(site + address(path))
-    assert admin_page.evaluate("document.documentElement.scrollWidth") == 360
+    admin_page.wait_for_function("w => document.documentElement.scrollWidth === w", arg=360)
 
     admin_page.context.new_cdp_session(admin_page).send("Page.setBypassCSP", {"enabled": True})
     admin_page.evaluate(AXE.read_text())

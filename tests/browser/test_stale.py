@@ -45,7 +45,7 @@ def test_what_is_wrong_stands_above_the_page_for_all_to_read(
     expect(page.locator("#why")).to_be_hidden()
     expect(page.locator("#why")).to_contain_text("No nodes are reporting. Showing", timeout=30_000)
     assert covered(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.wait_for_function("w => document.documentElement.scrollWidth === w", arg=width)
     # The tab leaves before the server does.
     page.goto("about:blank")
 
@@ -74,7 +74,7 @@ def test_data_that_only_come_late_are_not_called_silence(
         )
         expect(why).to_be_visible(timeout=30_000)
         assert covered(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.wait_for_function("w => document.documentElement.scrollWidth === w", arg=width)
     finally:
         late.set()
         thread.join()

@@ -61,4 +61,4 @@ def test_it_never_scrolls_sideways(page: Page, tokens: str, width: int) -> None:
     page.goto(tokens)
     page.locator("summary", has_text="Revoke…").click()
 
-    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.wait_for_function("w => document.documentElement.scrollWidth === w", arg=width)
