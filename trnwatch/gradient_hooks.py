@@ -7,12 +7,10 @@ this costs the overlap of that one step. Every worker samples the same steps, by
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from trnwatch.log import warn_once
-
-if TYPE_CHECKING:
-    from trnwatch.reporter import Reporter
+from trnwatch.steps import NoOpStep, Step
 
 # Module, function (a method as "Class.method").
 EXCHANGES = (
@@ -27,8 +25,9 @@ EXCHANGES = (
 class GradientHooks:
     """Wraps the known exchanges; ``install`` may be called often, since libraries load late."""
 
-    def __init__(self, reporter: "Reporter", every: int) -> None:
-        self._reporter = reporter
+    def __init__(self, current: Callable[[], Union[Step, NoOpStep, None]], every: int) -> None:
+        """Time the exchange of every ``every``-th step; ``current`` returns the running step."""
+        self._current = current
         self._every = every
         self._missing = list(EXCHANGES)
         self._is_timing = False
@@ -48,12 +47,14 @@ class GradientHooks:
         @functools.wraps(exchange)
         def timed(*arguments: Any, **options: Any) -> Any:
             # An exchange calls others, which are part of it.
-            if self._is_timing or options.get("async_op") or not self._is_sampled():
+            step = self._current()
+            is_sampled = isinstance(step, Step) and step.number % self._every == 0
+            if step is None or not is_sampled or self._is_timing or options.get("async_op"):
                 return exchange(*arguments, **options)
             self._is_timing = True
             try:
                 _wait_for_device()
-                with self._reporter.collective():
+                with step.collective():
                     result = exchange(*arguments, **options)
                     _wait_for_device()
                 return result
@@ -61,10 +62,6 @@ class GradientHooks:
                 self._is_timing = False
 
         return timed
-
-    def _is_sampled(self) -> bool:
-        number = self._reporter.step_number
-        return number is not None and number % self._every == 0
 
 
 def _wait_for_device() -> None:

@@ -95,7 +95,7 @@ class Reporter:
             attach_log_handler(self)
             env = environment() if self._env is None else self._env
             if every := sample_every(env.get("TRNWATCH_COLLECTIVE_EVERY", "")):
-                self._hooks = GradientHooks(self, every)
+                self._hooks = GradientHooks(lambda: self._step, every)
 
     def _reads_runtime_trace(self) -> bool:
         env = environment() if self._env is None else self._env
@@ -118,11 +118,6 @@ class Reporter:
         if self._hooks is not None:
             self._hooks.install()
         return new
-
-    @property
-    def step_number(self) -> Optional[int]:
-        """The number of the current step; None outside of a reported one."""
-        return self._step.number if isinstance(self._step, Step) else None
 
     def collective(self) -> "Union[Collectives, NoOpStep]":
         """Time a gradient exchange in the current step."""
