@@ -132,7 +132,8 @@ class Life(RuleBasedStateMachine):
     ) -> None:
         self.now += timedelta(seconds=1)
         nth = data.draw(st.integers(0, Alert.objects.count() - 1))
-        alert = Alert.objects.order_by("pk")[nth]
+        # With run and node, so that only the act itself asks the database.
+        alert = Alert.objects.select_related("run", "node").order_by("pk")[nth]
         acts: dict[str, Callable[[], Any]] = {
             "take": lambda: alerts.acknowledge(alert, by=by, comment="", now=self.now),
             "give back": lambda: alerts.unacknowledge(alert, by=by, now=self.now),
