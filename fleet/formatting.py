@@ -178,7 +178,7 @@ def tick(ratio: float) -> str:
     return change(ratio, 0) if abs(ratio) > TINY else "same"
 
 
-def said(word: str, extra: str = "") -> SafeString:
+def verdict_badge(word: str, extra: str = "") -> SafeString:
     """Mark a verdict by shape, word and colour."""
     colour, shape = MARKS.get(word, MARKS["cannot tell yet"])
     return format_html(

@@ -19,7 +19,7 @@ from fleet.charts.figures import Chart, ChartLine, Heat
 from fleet.charts.windows import Window
 from fleet.formatting import figure as format_figure
 from fleet.models import Alert, AlertEvent, FrozenChart, Node, Silence
-from fleet.models.alert import SAID
+from fleet.models.alert import SNAPSHOT_FIELDS
 from telemetry.blocks import FloatArray
 from telemetry.store.reading import LongTerm, Source
 
@@ -180,7 +180,7 @@ def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
     snapshots = [event.snapshot for event in past if event.snapshot]
     if snapshots:
         snapshot = snapshots[-1]
-        for name in SAID:
+        for name in SNAPSHOT_FIELDS:
             if name in snapshot:
                 setattr(alert_at, name, snapshot[name])
         node = snapshot.get("node")

@@ -59,8 +59,10 @@ class _Allowance:
     def check_size(self, name: str, n_bytes: int) -> None:
         if n_bytes > self.left_bytes:
             most = MOST_UNPACKED_BYTES // 1_000_000
-            said = f"with {name[:60]} they hold more than {most} MB unpacked; hand in fewer files"
-            raise FieldError("files", said)
+            message = (
+                f"with {name[:60]} they hold more than {most} MB unpacked; hand in fewer files"
+            )
+            raise FieldError("files", message)
 
     def take_bytes(self, name: str, n_bytes: int) -> None:
         self.check_size(name, n_bytes)
@@ -69,8 +71,10 @@ class _Allowance:
     def take_members(self, name: str, n_members: int = 1) -> None:
         self._left_members -= n_members
         if self._left_members < 0:
-            said = f"with {name[:60]} they have more than {MOST_MEMBERS:,} members; hand in fewer"
-            raise FieldError("files", said)
+            message = (
+                f"with {name[:60]} they have more than {MOST_MEMBERS:,} members; hand in fewer"
+            )
+            raise FieldError("files", message)
 
 
 def unpack_uploads(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
@@ -104,11 +108,11 @@ def _within(name: str, data: bytes, allowance: _Allowance) -> Iterator[tuple[str
     except FieldError:
         raise
     except BROKEN as error:
-        said = (
+        message = (
             f"{name[:60]} is no .zip or .tar.gz that can be read: it is damaged, locked by a "
             "password or packed in another way; pack it anew, or hand in the files themselves"
         )
-        raise FieldError("files", said) from error
+        raise FieldError("files", message) from error
 
 
 def _zipped(name: str, data: bytes, allowance: _Allowance) -> Iterator[tuple[str, bytes]]:
@@ -206,11 +210,11 @@ class _TarStream:
     def extended(self, n_bytes: int) -> bytes:
         """Read the data of a header that applies to the next member."""
         if n_bytes > MOST_HEADER_BYTES:
-            said = (
+            message = (
                 f"{self._name[:60]} has a header of {n_bytes:,} bytes, above the limit of "
                 f"{MOST_HEADER_BYTES:,}; pack the files anew, without extended attributes"
             )
-            raise FieldError("files", said)
+            raise FieldError("files", message)
         return self.content(n_bytes)
 
 
@@ -321,13 +325,13 @@ def read_files(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
         try:
             data = _head(path)
         except OSError as error:
-            said = f"cannot read {error.filename} ({error.strerror})"
-            raise FieldError("files", said) from error
+            message = f"cannot read {error.filename} ({error.strerror})"
+            raise FieldError("files", message) from error
         n_bytes += len(data)
         if n_bytes > MOST_BYTES_IN_ALL:
             most = MOST_BYTES_IN_ALL >> 20
-            said = f"with {path.name} they hold more than {most} MiB; hand in fewer"
-            raise FieldError("files", said)
+            message = f"with {path.name} they hold more than {most} MiB; hand in fewer"
+            raise FieldError("files", message)
         read.append((path.name, data))
     return read
 

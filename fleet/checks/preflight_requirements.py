@@ -24,9 +24,9 @@ def update_preflight_doubts() -> int:
         names = [node.name for node in run.nodes.all()]
         if (
             names
-            and (said := missing_preflight_reason(names, run.started_at)) != run.preflight_doubt
+            and (doubt := missing_preflight_reason(names, run.started_at)) != run.preflight_doubt
         ):
-            n_changed += Run.objects.filter(pk=run.pk).update(preflight_doubt=said)
+            n_changed += Run.objects.filter(pk=run.pk).update(preflight_doubt=doubt)
     return n_changed
 
 

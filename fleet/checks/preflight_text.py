@@ -64,9 +64,9 @@ def reason(trouble: PreflightFinding, *, of: str = "") -> str:
 
 
 def reasons(found: PreflightResult, node: str) -> list[str]:
-    said = [reason(each, of=node) for each in found.findings_of(node)]
+    sentences = [reason(each, of=node) for each in found.findings_of(node)]
     stays = found.nodes[node] is NodeVerdict.HOLD and node not in {t.node for t in found.own}
-    return [*said, *(["excluded, so that the most nodes can be used"] if stays else [])]
+    return [*sentences, *(["excluded, so that the most nodes can be used"] if stays else [])]
 
 
 def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:

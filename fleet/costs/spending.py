@@ -222,7 +222,7 @@ def _stretch(
         last_step=state.last_step,
         warm_step=warm_step,
         again=merged(list(state.again)),
-        told_from_s=forgotten_s if state.last_step is None else -math.inf,
+        stored_from_s=forgotten_s if state.last_step is None else -math.inf,
         goes_on=run.finished_at is None,
     )
 

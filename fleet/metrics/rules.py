@@ -382,7 +382,7 @@ def alerts(rule: Rule, url: str) -> Iterator[dict[str, Any]]:
             },
         }
     for query in rule.queries:
-        says = rule.filled(query.says)
+        description = rule.filled(query.description)
         yield {
             "alert": rule.name,
             "expr": rule.filled(query.expr).strip(),
@@ -390,7 +390,7 @@ def alerts(rule: Rule, url: str) -> Iterator[dict[str, Any]]:
             "labels": {"severity": query.severity or rule.severity, "rule": rule.name},
             "annotations": {
                 "summary": f"{rule.title}{SUBJECT_SUFFIX[rule.subject]}",
-                "description": f"{rule.help} {says}",
+                "description": f"{rule.help} {description}",
                 "runbook_url": f"{url}/runbooks/{rule.name}/",
                 "dashboard": f"{url}{PAGES[rule.subject]}",
             },

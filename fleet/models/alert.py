@@ -17,7 +17,17 @@ from fleet.models.node import Node
 from telemetry.statistics.peers import chance_of_count, median_with_zeros
 
 # Fields that change while an alert is open, except those about people.
-SAID = ("rule", "cause", "severity", "subject", "device", "score", "victims", "evidence", "cost")
+SNAPSHOT_FIELDS = (
+    "rule",
+    "cause",
+    "severity",
+    "subject",
+    "device",
+    "score",
+    "victims",
+    "evidence",
+    "cost",
+)
 
 HISTORY_DAYS = 30
 # The share of fleets of equal nodes in which one of them is called unusual.
@@ -372,7 +382,7 @@ class Alert(models.Model):
     @property
     def snapshot(self) -> dict[str, Any]:
         """Its current content as plain JSON, for links frozen in time."""
-        values = {name: getattr(self, name) for name in SAID}
+        values = {name: getattr(self, name) for name in SNAPSHOT_FIELDS}
         return values | {"node": self.node.name if self.node else None}
 
     def lasted(self, now: datetime) -> timedelta:

@@ -533,7 +533,7 @@ def _mail(body: dict[str, Any], receiver: Receiver, *, key: str, at: datetime) -
 def _refusal(code: int, reply: bytes | str) -> Exception:
     """Distinguish a permanent refusal from a temporary one."""
     text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else reply
-    message = f"the mail server said {code} {text}"
+    message = f"the mail server answered {code} {text}"
     return AddressError(message) if code >= PERMANENT else UnreachableError(message)
 
 

@@ -229,10 +229,12 @@ def run_preflight(request: HtmxRequest, name: str) -> HttpResponse:
     by = request.user.get_username()
     set_requirement_by(run, requires=requires_one, by=by, now=timezone.now())
     if not requires_one:
-        said = f"{run.name} does not require a preflight."
+        message = f"{run.name} does not require a preflight."
     else:
-        said = run.preflight_doubt or f"{run.name} requires a preflight, and its nodes passed one."
-    messages.success(request, said)
+        message = (
+            run.preflight_doubt or f"{run.name} requires a preflight, and its nodes passed one."
+        )
+    messages.success(request, message)
     return HttpResponseRedirect(run.get_absolute_url())
 
 

@@ -16,14 +16,14 @@ LIMIT = re.compile(r"<(\w+)>")
 class Query:
     """The PromQL of a rule.
 
-    In ``expr`` and ``says``, `<name>` stands for the limit of that name. ``says`` follows the
-    help of the rule, with Prometheus templates. The alert is pending for
-    ``for_s`` seconds and stays for ``keep_s`` after the last evidence: a number, or the name of a
-    limit. ``severity`` defaults to that of the rule.
+    In ``expr`` and ``description``, `<name>` stands for the limit of that name. ``description``
+    follows the help of the rule, with Prometheus templates. The alert is pending for ``for_s``
+    seconds and stays for ``keep_s`` after the last evidence: a number, or the name of a limit.
+    ``severity`` defaults to that of the rule.
     """
 
     expr: str
-    says: str
+    description: str
     for_s: float | str = 0.0
     keep_s: float | str = KEEP_S
     severity: Severity | None = None

@@ -24,7 +24,7 @@ OF_PHASE = {
 }
 # (6, 9): which phase counts as which sort.
 INTO = np.array([[float(OF_PHASE[phase] == sort) for sort in SORTS] for phase in PHASES])
-TRAINING, SAVING, COMPILING, WARMING_UP, REPEATED, IDLE, UNTOLD = (
+TRAINING, SAVING, COMPILING, WARMING_UP, REPEATED, IDLE, UNSTORED = (
     SORTS.index(sort)
     for sort in ("training", "saving", "compiling", "warming_up", "repeated", "idle", "untold")
 )
@@ -44,7 +44,7 @@ class TimeSlice:
     ``compiled`` (n, 2) are disjoint compile times, in order. ``last_step`` is the step before the
     slice; None before the first step, when the run was starting. Steps below ``warm_step`` are
     warm-up; ``again`` (m, 2) are ranges of steps (after, up to) that repeated lost work. Steps
-    before ``told_from_s`` are not stored. ``goes_on``: the next step is under way.
+    before ``stored_from_s`` are not stored. ``goes_on``: the next step is under way.
     """
 
     start_s: float
@@ -53,7 +53,7 @@ class TimeSlice:
     last_step: int | None = None
     warm_step: int = 0
     again: FloatArray = field(default_factory=nothing)
-    told_from_s: float = -np.inf
+    stored_from_s: float = -np.inf
     goes_on: bool = False
 
 
@@ -151,17 +151,17 @@ def _shares(steps: StepBatch) -> FloatArray:
 def _seconds(rows: _Rows, stretch: TimeSlice, low: float, high: float) -> FloatArray:
     """Seconds by kind between two times: (9,)."""
     gap = _within(rows.begins, rows.turns, low, high)
-    told_from = np.clip(stretch.told_from_s, rows.begins, rows.turns)
-    untold = _within(rows.begins, told_from, low, high)
-    compiled = _covered(stretch.compiled, told_from, rows.turns, low, high)
+    stored_from = np.clip(stretch.stored_from_s, rows.begins, rows.turns)
+    unstored = _within(rows.begins, stored_from, low, high)
+    compiled = _covered(stretch.compiled, stored_from, rows.turns, low, high)
     parts = _within(rows.turns, rows.ends, low, high)[:, None] * rows.shares
     # Steps report compilation within them as other time.
     amid = _covered(stretch.compiled, rows.turns, rows.ends, low, high)
     amid = np.minimum(amid, parts[:, SAVING])
     parts[:, SAVING] -= amid
     parts[:, COMPILING] += amid + compiled
-    parts[:, UNTOLD] += untold
-    parts[np.arange(len(parts)), rows.gaps] += gap - untold - compiled
+    parts[:, UNSTORED] += unstored
+    parts[np.arange(len(parts)), rows.gaps] += gap - unstored - compiled
     return np.asarray(parts.sum(axis=0))
 
 

@@ -135,7 +135,7 @@ def test_without_a_step_all_is_getting_ready_or_else_idle() -> None:
 def test_what_no_one_remembers_is_reported_so() -> None:
     batch = steps([100, 101], first=5000)
 
-    assert went_into(batch, start_s=0, end_s=101, told_from_s=90)[1] == {
+    assert went_into(batch, start_s=0, end_s=101, stored_from_s=90)[1] == {
         "training": 2,
         "warming_up": 9,
         "untold": 90,
@@ -168,7 +168,7 @@ def test_every_second_has_one_sort(
         "compiled": merged([(min(span), max(span)) for span in compiled]),
         "again": merged([(2, n_again)]),
         "warm_step": 3,
-        "told_from_s": 5.0,
+        "stored_from_s": 5.0,
         "goes_on": bool(usual),
     }
 

@@ -29,5 +29,5 @@ for write in (
     register.filter(write.__name__, write)
 
 register.simple_tag(formatting.at)
-register.simple_tag(formatting.said)
+register.simple_tag(formatting.verdict_badge)
 register.simple_tag(formatting.ago, takes_context=True)

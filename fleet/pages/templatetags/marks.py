@@ -195,12 +195,12 @@ def undelivered(context: template.Context) -> dict[str, Any]:
 def behind_in_words(row: LongTermPosition, *, now: datetime) -> str:
     """Describe the lag of a stream, its rejected samples and the cause."""
     lag_s = now.timestamp() - row.second
-    said = []
+    notes = []
     if lag_s > BEHIND_S:
-        said.append(f"{row.stream} are {duration(lag_s)} behind")
+        notes.append(f"{row.stream} are {duration(lag_s)} behind")
     if row.dropped_at is not None:
-        said.append(f"{row.n_dropped:,} samples of the {row.stream} were rejected")
-    return ", ".join(said) + (f" ({row.trouble})" if row.trouble else "")
+        notes.append(f"{row.n_dropped:,} samples of the {row.stream} were rejected")
+    return ", ".join(notes) + (f" ({row.trouble})" if row.trouble else "")
 
 
 N_SHOWN = 3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.formatting import change, said, tick
+from fleet.formatting import change, tick, verdict_badge
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ def test_ticks_are_whole_percents_and_none_is_a_word() -> None:
     ("word", "colour"), [("better", "ok"), ("worse", "bad"), ("cannot tell yet", "small")]
 )
 def test_a_verdict_is_reported_in_its_colour(word: str, colour: str) -> None:
-    assert colour in said(word, "small")
-    assert word in said(word, "small")
+    assert colour in verdict_badge(word, "small")
+    assert word in verdict_badge(word, "small")
