@@ -1,4 +1,4 @@
-"""Run the tests: what SQL can change on PostgreSQL, then everything on SQLite.
+"""Run the tests: everything on SQLite, and beside it on PostgreSQL what SQL can change.
 
 What is named (`tests/fleet/test_search.py`, `-k silence`) runs alone, in one process and on
 SQLite; with `PG=1` on both.
@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO
 
 from common import ROOT
 from postgres import postgres_program, throw_away_postgres
@@ -16,9 +18,9 @@ from postgres import postgres_program, throw_away_postgres
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 # Without bytecode, each of the hundreds of processes that tests start compiles all of trnwatch.
 UNWANTED = {"DATABASE_URL", "REDIS_URL", "PYTHONDONTWRITEBYTECODE"}
-# Much of a test is waiting for other programs: three keep two cores busy. The tests of a module
-# that need a browser stay together, since each such module connects to one.
-AT_ONCE = ("-n", "3", "--dist", "loadgroup")
+# Much of a test is waiting for other programs, so there are more processes than cores. A module's
+# tests that need a browser stay together, since each such module connects to one.
+AT_ONCE, AT_ONCE_ON_POSTGRES = (("-n", n, "--dist", "loadgroup") for n in ("3", "2"))
 ALONE = ("-p", "no:xdist")
 # Where constraints, concurrency, aggregates, migrations and the number of queries are tested: a
 # database can change what these find. tests/test_project.py sees that none is forgotten.
@@ -54,14 +56,14 @@ OF_A_DATABASE = "database and not (browser or prometheus or alertmanager or vict
 ONCE = ("tests/fleet/api/test_schemathesis.py",)
 
 
-def pytest(*words: str, **env: str) -> int:
-    """Run pytest with a temporary data folder; gives the exit code."""
+def pytest(*words: str, log: IO[bytes] | None = None, **env: str) -> int:
+    """Run pytest with a temporary data folder, into ``log`` if given; returns the exit code."""
     inherited = {name: value for name, value in os.environ.items() if name not in UNWANTED}
     with tempfile.TemporaryDirectory(prefix="trnwatch-test-") as folder:
         ours = {"TRNWATCH_DATA_DIR": folder, "TRNWATCH_DEMO": "0"}
         command = [*PYTEST, *words]
         return subprocess.run(
-            command, cwd=ROOT, env=inherited | ours | env, check=False
+            command, cwd=ROOT, env=inherited | ours | env, stdout=log, stderr=log, check=False
         ).returncode
 
 
@@ -73,27 +75,38 @@ def is_chosen(words: Sequence[str]) -> bool:
     )
 
 
-def on_postgres(words: Sequence[str]) -> int:
+def on_postgres(words: Sequence[str], log: IO[bytes] | None = None) -> int:
     """Run tests that ask the database on a PostgreSQL of our own."""
     with throw_away_postgres() as url:
-        print("On PostgreSQL:", flush=True)
-        return pytest("-m", OF_A_DATABASE, *words, DATABASE_URL=url)
+        return pytest("-m", OF_A_DATABASE, *words, log=log, DATABASE_URL=url)
+
+
+def all_tests(words: Sequence[str]) -> set[int]:
+    """Run all tests, on both databases at the same time; returns the exit codes."""
+    if postgres_program("initdb") is None:
+        return {pytest(*AT_ONCE, *words)}
+    left_out = [f"--ignore={path}" for path in ONCE]
+    with tempfile.TemporaryFile() as log, ThreadPoolExecutor(1) as beside:
+        other = beside.submit(on_postgres, [*AT_ONCE_ON_POSTGRES, *words, *ON_POSTGRES], log)
+        print("On SQLite:", flush=True)
+        codes = {pytest(*AT_ONCE, *words, *left_out)}
+        codes.add(other.result())
+        log.seek(0)
+        print(f"On PostgreSQL:\n{log.read().decode(errors='replace')}", flush=True)
+    return codes
 
 
 def main() -> None:
     """Run what was asked for; what was named may not touch the database at all, which is fine."""
     words = sys.argv[1:]
-    has_postgres = postgres_program("initdb") is not None
-    if chosen := is_chosen(words):
-        words = words if {"-n", "--numprocesses"} & set(words) else [*ALONE, *words]
-        codes = {on_postgres(words)} if os.environ.get("PG") and has_postgres else set()
-        left_out = []
-    else:
-        words = words if {"-n", "--pdb", "-x"} & set(words) else [*AT_ONCE, *words]
-        codes = {on_postgres([*words, *ON_POSTGRES])} if has_postgres else set()
-        left_out = [f"--ignore={path}" for path in ONCE if has_postgres]
-    print("On SQLite:", flush=True)
-    codes.add(pytest(*words, *left_out))
+    chosen = is_chosen(words)
+    if not chosen and not {"-n", "--numprocesses", "--pdb", "-x"} & set(words):
+        sys.exit(max(all_tests(words)))
+    words = words if {"-n", "--numprocesses"} & set(words) else [*ALONE, *words]
+    codes = {pytest(*words)}
+    if postgres_program("initdb") and (os.environ.get("PG") or not chosen):
+        print("On PostgreSQL:", flush=True)
+        codes.add(on_postgres(words if chosen else [*words, *ON_POSTGRES]))
     no_tests = 5 if chosen else 0
     sys.exit(max(codes - {0, no_tests}, default=0))
 
