@@ -15,7 +15,7 @@ NAMES = (
     "history",
     "metrics",
     "longterm",
-    "door",
+    "ingest",
     "agent",
     "pages",
     "fleet",
@@ -25,6 +25,8 @@ NAMES = (
 )
 # `detection` includes some healthy hours; `healthy` continues where they stopped.
 CHOICES = (*NAMES, "healthy")
+# Names of earlier releases.
+ALIASES = {"door": "ingest"}
 SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
     "fleet": ("nodes", "seconds"),
@@ -47,6 +49,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--tier", choices=tuple(TIERS), help="detection: one input tier only")
     parser.add_argument("--seeds", help="detection: seeds a:b of scenarios, b not included")
     given = parser.parse_args(arguments)
+    given.names = [ALIASES.get(name, name) for name in given.names]
     if given.seeds is not None and not SEEDS.fullmatch(given.seeds):
         parser.error(f"--seeds: {given.seeds!r} is not a:b. Give two numbers, such as 1000:1020.")
     for name in given.names:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from django.conf import settings
 
-from bench.door import ROOT, SAMPLE, web_server
+from bench.ingest import ROOT, SAMPLE, web_server
 from bench.table import print_table
 from fleet.models import Token
 from telemetry.store.hot import HotStore, open_store

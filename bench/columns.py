@@ -1,4 +1,4 @@
-"""What the agent sends of a node that reports ten at a time."""
+"""Bytes per report of a node that sends ten reports at a time as columns."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Quality of detection on simulated scenarios, and what others report of theirs."""
+"""Detection quality on simulated scenarios, compared with published figures."""
 
 import json
 import math
@@ -218,7 +218,7 @@ def play(
     """Play scenarios by name, each hand of them in a process of its own."""
     hands = [
         subprocess.Popen(
-            [sys.executable, "-m", "bench.drilling", str(patience_s)],
+            [sys.executable, "-m", "bench.drill_worker", str(patience_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,4 +1,4 @@
-"""A large fleet at one tick a second: simulated, stored and watched by real workers."""
+"""A large fleet at one tick a second: simulated, stored and evaluated by real workers."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Healthy hours only: how often detection pages without a fault."""
+"""False pages per hour of healthy runs."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The durable tier: a day of the demo fleet written, read and weighed."""
+"""Rollups in the database: write, read and measure one day of the demo fleet."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""An installation for one benchmark run: a Redis, a database and Django's settings of its own."""
+"""An installation for one benchmark run: its own Redis, database and Django settings."""
 
 import os
 import tempfile
@@ -9,7 +9,7 @@ from pathlib import Path
 import django
 from django.core.management import call_command
 
-from tests.parts import redis_server
+from tests.helpers import redis_server
 
 ROOT = Path(__file__).resolve().parent.parent
 

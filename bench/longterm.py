@@ -1,4 +1,4 @@
-"""What writing to a long-term store costs: from the hot tier to bytes, and to VictoriaMetrics."""
+"""Cost of remote write: from the hot store to bytes, and to VictoriaMetrics."""
 
 import shutil
 import socket

@@ -67,7 +67,7 @@ def measure(_: Mapping[str, str]) -> None:
 
 def streamed() -> dict[str, Any]:
     """Write the page in a fresh process, and return what it needed."""
-    command = [sys.executable, "-m", "bench.streaming"]
+    command = [sys.executable, "-m", "bench.scrape_memory"]
     done = subprocess.run(command, check=True, capture_output=True, env=dict(os.environ))
     told: dict[str, Any] = json.loads(done.stdout)
     return told

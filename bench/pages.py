@@ -1,4 +1,4 @@
-"""Server time of every page, with a hundred nodes and a history of a hundred runs."""
+"""Server time of every page, with 100 nodes and the history of 100 runs."""
 
 import time
 from collections.abc import Mapping

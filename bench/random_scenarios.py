@@ -1,4 +1,4 @@
-"""Scenarios not used in development: runs, faults and look-alikes drawn from a seed."""
+"""Scenarios not used in development: runs, faults and benign events drawn from a seed."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -6,11 +6,11 @@ from contextlib import nullcontext
 
 from django.conf import settings
 
-from bench.door import web_server
+from bench.ingest import web_server
 from bench.table import print_table
 from fleet.models import Token
 from telemetry.store.hot import open_store
-from tests.parts import just_now
+from tests.helpers import just_now
 from trnwatch import Reporter
 
 # Steps come in bursts, with time between them for what is sent in the background, as in life.

@@ -1,4 +1,4 @@
-"""The scenario set: dealt from one table of fleets, faults, sizes and look-alikes."""
+"""The scenario set: combinations of fleets, faults, magnitudes and benign events."""
 
 import tomllib
 from collections import deque

@@ -1,4 +1,4 @@
-"""The store and Prometheus: CPU per million core-samples to queryable, bytes per core-tick."""
+"""The hot store and Prometheus: CPU per million core-samples, bytes per core-tick."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from telemetry.exporter.hardware import HARDWARE, node_families, read_snapshot
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import HotStore, open_store
-from tests.parts import free_port
+from tests.helpers import free_port
 
 SPEC = RunSpec(
     name="side",

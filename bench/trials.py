@@ -1,4 +1,4 @@
-"""Verdicts of trials: how often a word is wrong where nothing differs, and found where it does."""
+"""Error rates of trial verdicts, with and without a real difference."""
 
 import time
 from collections.abc import Mapping

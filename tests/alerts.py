@@ -1,4 +1,4 @@
-"""Alerts that tests fire themselves."""
+"""Alerts for tests that need one without running detection."""
 
 from datetime import datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fixtures of every test: a real Redis, a browser, a run of four nodes."""
+"""Fixtures for all tests: a real Redis, a browser, a run of four nodes."""
 
 import gc
 import itertools
@@ -24,8 +24,8 @@ from redis import Redis
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
 from tests.console import LEFT, real_errors
-from tests.parts import N_REDIS_DATABASES, NOON, postgres_program, redis_server
-from tests.serving import served
+from tests.helpers import N_REDIS_DATABASES, NOON, postgres_program, redis_server
+from tests.web_server import served
 
 NO_SERVER = "redis://127.0.0.1:1/0"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"

@@ -1,4 +1,4 @@
-"""Which errors on a page's console are real: all but requests that htmx aborted."""
+"""Errors on a browser console, without requests that htmx aborted."""
 
 from collections.abc import Sequence
 

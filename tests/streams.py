@@ -1,4 +1,4 @@
-"""A tab of the browser as tests need it: one stream of server-sent events, nothing else."""
+"""One stream of server-sent events, as a browser tab opens it."""
 
 import asyncio
 import time

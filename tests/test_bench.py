@@ -1,4 +1,4 @@
-"""The command of the benchmarks."""
+"""The command line of the benchmarks."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""Errors on a page's console are real, but for requests that htmx aborted."""
+"""Console errors are reported, except requests that htmx aborted."""
 
 from tests.console import LEFT, real_errors
 

@@ -1,4 +1,4 @@
-"""Rules for the project itself: documents match the code, pages are plain, locks are complete."""
+"""Rules for the project itself: documents match the code, lock files are complete."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""What every part of the set-up shares: commands, messages, and what is done already."""
+"""Shared parts of the set-up: commands, messages, and finished work."""
 
 from __future__ import annotations
 

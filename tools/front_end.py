@@ -1,4 +1,4 @@
-"""The front-end packages, by npm: the machine's, or one from PyPI where there is none."""
+"""Front-end packages, by npm from the machine or from PyPI."""
 
 from __future__ import annotations
 

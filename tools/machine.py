@@ -1,4 +1,4 @@
-"""See that the machine has the programs the tests need; as root on Debian, install them."""
+"""Check that the programs the tests need are installed; as root on Debian, install them."""
 
 import os
 import shutil

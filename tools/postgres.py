@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL: made in a temporary folder, reached by a socket in it, then gone."""
+"""A temporary PostgreSQL in a temporary folder, reached by a socket."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The virtual environment, and Python packages by lock file: by uv, else by pip."""
+"""The virtual environment and Python packages by lock file, with uv or pip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet that reports every second, behind a real web server, for tests in a browser."""
+"""A fleet that reports every second, behind a real web server, for browser tests."""
 
 import time
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from pytest_django import Settings
 from fleet.models import Alert, Node, Run
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
-from tests.parts import block, steps
+from tests.helpers import block, steps
 
 
 @pytest.fixture(scope="module", autouse=True)

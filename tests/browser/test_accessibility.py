@@ -1,4 +1,4 @@
-"""Every page, in both themes and on a phone: no serious barrier, and nothing sideways."""
+"""Every page in both themes and on a phone: no serious axe violation, no sideways scrolling."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The browser itself: Debian's Chromium shows a page."""
+"""Debian's Chromium shows a page."""
 
 import pytest
 from playwright.sync_api import Page

@@ -1,4 +1,4 @@
-"""Charts in a browser: drawn, live, zoomed together, read by key, and never jumping."""
+"""Charts in a browser: drawing, live updates, linked zoom, keyboard, no layout shift."""
 
 import re
 

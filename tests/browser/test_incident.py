@@ -1,4 +1,4 @@
-"""An engineer woken at night: from the page's link to the cause and to having it, in two taps."""
+"""From the link in a page to the cause and to acknowledgement in two taps."""
 
 from urllib.parse import urlsplit
 
@@ -8,7 +8,7 @@ from playwright.sync_api import Page, ViewportSize, expect
 
 from fleet.charts.frozen import frozen_link
 from fleet.models import Alert
-from tests.parts import just_now
+from tests.helpers import just_now
 
 pytestmark = pytest.mark.browser
 

@@ -1,4 +1,4 @@
-"""The keyboard, as the help says."""
+"""Keyboard shortcuts work as the help describes."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Nothing jumps: what a page shows late has its room from the first paint on."""
+"""No layout shift: late content has its space reserved from the first paint."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The first page in a browser: it moves by itself, says how fresh it is, and comes back."""
+"""The overview updates live, shows its data age, and reconnects."""
 
 import re
 

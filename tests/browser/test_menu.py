@@ -1,4 +1,4 @@
-"""The menu of further pages: opened and closed by mouse and key, and without scripts."""
+"""The menu of further pages: mouse, keyboard, and no JavaScript."""
 
 import pytest
 from playwright.sync_api import Browser, Page, expect

@@ -1,4 +1,4 @@
-"""Notifications in a browser: no barrier, nothing sideways, a test whose answer is seen."""
+"""Notification pages in a browser: accessibility, width, and the result of a test message."""
 
 from collections.abc import Iterator
 
@@ -11,8 +11,8 @@ from pytest_django import Settings
 
 from fleet.models import Alert, Delivery, Receiver, Route
 from tests.browser.test_accessibility import ASK, AXE
-from tests.fleet.notifications.stranger import Stranger, a_stranger
-from tests.parts import just_now
+from tests.fleet.notifications.receiver_server import Stranger, a_stranger
+from tests.helpers import just_now
 
 pytestmark = pytest.mark.browser
 PAGES = (

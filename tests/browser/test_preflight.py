@@ -1,4 +1,4 @@
-"""A preflight in a browser: no barrier, nothing sideways, and its matrix read by keyboard."""
+"""A preflight in a browser: accessibility, width, and its matrix by keyboard."""
 
 from collections.abc import Iterator
 

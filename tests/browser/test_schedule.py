@@ -1,4 +1,4 @@
-"""The schedule in a browser: the slider moves everything, and the address keeps it."""
+"""The schedule in a browser: the slider updates the page and the address."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A page whose data grew old says so, why, and of when they are."""
+"""A page with old data shows the time of the data and the reason."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""Dark and light: by the system's choice, or by the viewer's, before anything is painted."""
+"""Dark and light theme, by system preference or by choice, before the first paint."""
 
 import pytest
 from playwright.sync_api import Page, expect

@@ -1,4 +1,4 @@
-"""Tokens by hand: made by keyboard, the secret at hand, revoked only on a second thought."""
+"""Tokens in a browser: create by keyboard, copy the secret, confirm a revocation."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from django.test import Client
 from playwright.sync_api import Page, expect
 
 from fleet.models import Token
-from tests.parts import NOON
+from tests.helpers import NOON
 
 pytestmark = pytest.mark.browser
 

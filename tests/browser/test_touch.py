@@ -1,4 +1,4 @@
-"""Charts under fingers: two zoom all charts of the page, one moves what is zoomed."""
+"""Charts by touch: two fingers zoom every chart of the page, one finger pans."""
 
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect

@@ -1,4 +1,4 @@
-"""The slide: a trial as Chromium prints it, read back from the PDF."""
+"""A trial printed by Chromium and read back from the PDF."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ from fleet.models import Run, Trial
 from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import made, train
-from tests.parts import NOON
+from tests.helpers import NOON
 
 pytestmark = pytest.mark.browser
 

@@ -1,4 +1,4 @@
-"""What installs the agent: a unit for systemd, a DaemonSet for Kubernetes."""
+"""Agent installation files: the systemd unit and the Kubernetes DaemonSet."""
 
 import configparser
 import re

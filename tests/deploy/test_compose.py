@@ -1,4 +1,4 @@
-"""`compose.yaml`: its programs run by its own commands and environment, on real servers."""
+"""`compose.yaml`: its services with their commands and environment, on real servers."""
 
 import os
 import re
@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from fleet.ops.environment import Environment
-from tests.own_postgres import own_postgres
-from tests.parts import free_port, redis_server
+from tests.helpers import free_port, redis_server
+from tests.postgres_server import own_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("migrate", "web", "worker", "beat", "sender", "long-term")

@@ -1,4 +1,4 @@
-"""The loop that probes real nodes: run here, with an ssh and a ping-pong that are made up."""
+"""The probe loop, with stand-ins for ssh and the ping-pong benchmark."""
 
 import os
 import subprocess

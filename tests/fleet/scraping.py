@@ -1,4 +1,4 @@
-"""What tests of scraping share: who comes with a token, and what a page says."""
+"""Helpers of scrape tests: a client with a token, and a parsed page."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -9,7 +9,7 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.models import Token
-from tests.parts import just_now
+from tests.helpers import just_now
 
 Samples = dict[tuple[str, ...], float]
 

@@ -1,4 +1,4 @@
-"""Commands that make and revoke tokens, and make accounts."""
+"""Commands that create and revoke tokens, and create accounts."""
 
 import io
 import json

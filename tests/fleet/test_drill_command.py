@@ -1,4 +1,4 @@
-"""`manage.py drill`: what it prints, and what it refuses."""
+"""`manage.py drill`: output and invalid input."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is shown when something went wrong, to people and to machines."""
+"""Error pages for people, and errors for machines."""
 
 import logging
 

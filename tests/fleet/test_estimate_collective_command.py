@@ -1,4 +1,4 @@
-"""`manage.py estimate_collective`: the answer in words and as JSON, and bad input."""
+"""`manage.py estimate_collective`: text, JSON and invalid input."""
 
 import json
 from io import StringIO

@@ -1,4 +1,4 @@
-"""`manage.py estimate`: the answer in words and as JSON, and what it says to bad input."""
+"""`manage.py estimate`: text, JSON and invalid input."""
 
 import json
 from io import StringIO

@@ -1,4 +1,4 @@
-"""What every answer says to the browser about itself, and what production adds."""
+"""Security headers, in development and production."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Whether this process lives: nobody else is asked."""
+"""Liveness of this process, without other services."""
 
 from django.test import Client
 

@@ -1,4 +1,4 @@
-"""`manage.py import_trace`: the published answer, a run that is whole or not there, bad input."""
+"""`manage.py import_trace`: the published answer, all or nothing, invalid input."""
 
 import json
 import time
@@ -18,8 +18,8 @@ from fleet.models import RecordedTrace, Run
 from telemetry.store import durable
 from telemetry.store.models import RunChunk
 from telemetry.trace import Trace
-from tests.telemetry.ingest.traces.made_kineto import Kineto
-from tests.telemetry.made_trace import Job
+from tests.telemetry.ingest.traces.kineto_files import Kineto
+from tests.telemetry.made_traces import Job
 from tests.telemetry.recorded import made_job, recorded_traces, trace_file, write_parquet
 
 pytestmark = pytest.mark.django_db

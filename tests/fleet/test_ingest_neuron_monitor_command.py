@@ -1,4 +1,4 @@
-"""`manage.py ingest_neuron_monitor`: recordings, live streams, and bad input."""
+"""`manage.py ingest_neuron_monitor`: recordings, live streams, invalid input."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Live streams on a real web server: who watches, what they are told, how soon."""
+"""Live streams on a real web server: access, content, delay."""
 
 import asyncio
 import base64
@@ -19,8 +19,8 @@ from redis import Redis
 
 from fleet.models import Node
 from telemetry.store.hot import HotStore, open_store
-from tests.fleet.test_doors import member
-from tests.parts import block, free_port, redis_server, steps
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import block, free_port, redis_server, steps
 from tests.streams import Event, Refused, first, stream, watch
 
 N_TABS = 100

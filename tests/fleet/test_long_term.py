@@ -1,4 +1,4 @@
-"""What this installation says of its long-term store: in figures, on pages, to probes."""
+"""State of the long-term store: series, pages, health checks."""
 
 from datetime import timedelta
 from io import StringIO
@@ -23,7 +23,7 @@ from telemetry.long_term.writer import (
     undelivered_since,
 )
 from telemetry.store.hot import HotStore
-from tests.parts import block, just_now
+from tests.helpers import block, just_now
 
 pytestmark = pytest.mark.django_db
 SOMEWHERE = "http://127.0.0.1:1/api/v1/write"

@@ -1,4 +1,4 @@
-"""`/metrics`: one page for Prometheus, in the form it asks for."""
+"""`/metrics`: content types and completeness."""
 
 import gzip
 import subprocess
@@ -14,7 +14,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Alert, Node, Run, Token
 from telemetry.store.hot import HotStore
-from tests.parts import block, steps
+from tests.helpers import block, steps
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""`/metrics/neuron`: the nodes under the names of AWS's exporters, and nothing else."""
+"""`/metrics/neuron`: nodes under the names of AWS exporters."""
 
 import time
 
@@ -11,7 +11,7 @@ from fleet.models import Node
 from telemetry.exporter import neuron_exporter_names
 from telemetry.store.hot import HotStore
 from tests.fleet.scraping import body, samples
-from tests.parts import block
+from tests.helpers import block
 
 PAGE = "/metrics/neuron"
 

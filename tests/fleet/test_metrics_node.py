@@ -1,4 +1,4 @@
-"""`/metrics/nodes/<name>`: one node alone, in the same words as `/metrics`."""
+"""`/metrics/nodes/<name>`: one node, as on `/metrics`."""
 
 import time
 
@@ -9,7 +9,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from fleet.models import Node
 from telemetry.store.hot import HotStore
 from tests.fleet.scraping import bearer, body, refused, samples
-from tests.parts import block
+from tests.helpers import block
 
 PAGE = "/metrics/nodes/steady"
 PAGES = [PAGE, "/metrics", "/metrics/neuron", "/metrics/neuron?node=steady", "/sd/prometheus"]

@@ -1,4 +1,4 @@
-"""The release before goes on running while the database is migrated, and until it is replaced."""
+"""The previous release keeps working during and after a migration."""
 
 from datetime import UTC, datetime
 from typing import Any

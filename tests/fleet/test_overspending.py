@@ -1,4 +1,4 @@
-"""Tokens that cost more than expected for hours: told once, and never as a fault's twin."""
+"""Hours of tokens above the expected cost: one alert, none beside a fault's."""
 
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from telemetry.simulate.plan import Benign, Fault, Plan
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
-from tests.parts import LLAMA, NOON, NOON_S
+from tests.helpers import LLAMA, NOON, NOON_S
 
 HOUR_S = 3600
 LATE = NOON + timedelta(hours=10)

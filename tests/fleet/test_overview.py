@@ -1,4 +1,4 @@
-"""The first page: is anything wrong, where, since when, who has it, what does it cost."""
+"""The overview: open alerts, location, duration, owner, cost."""
 
 import re
 import time
@@ -11,8 +11,8 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from fleet.models import Alert, Node, Run
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
-from tests.fleet.test_doors import member
-from tests.parts import block, steps
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import block, steps
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The chart of all-reduce shares on the first page."""
+"""The chart of all-reduce shares on the overview."""
 
 import time
 
@@ -9,7 +9,7 @@ from pytest_django import Settings
 from fleet.models import Run
 from fleet.pages.overview import overview_points
 from telemetry.store.hot import HotStore
-from tests.parts import steps
+from tests.helpers import steps
 
 
 @pytest.fixture(autouse=True)

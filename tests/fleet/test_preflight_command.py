@@ -1,4 +1,4 @@
-"""`manage.py preflight`: says whom to take, exits by the verdict, and reads real nodes' files."""
+"""`manage.py preflight`: recommended nodes, exit codes, files of real nodes."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from fleet.models import Node, Preflight, Run
 from tests.fleet.checks.conftest import SIXTEEN
-from tests.fleet.checks.printed import collective, group, node, pingpong
+from tests.fleet.checks.probe_output import collective, group, node, pingpong
 
 pytestmark = pytest.mark.django_db
 FAULTS = (

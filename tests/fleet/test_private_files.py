@@ -1,4 +1,4 @@
-"""What lies in the data folder is for its owner alone, also what an older release wrote."""
+"""Files in the data folder are readable by their owner only."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleet.ops import private_files
-from tests.fleet.ops.running import ROOT, environment, manage, running
+from tests.fleet.ops.installation import ROOT, environment, manage, running
 
 
 def open_to_others(folder: Path) -> list[str]:

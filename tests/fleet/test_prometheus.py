@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a living server, and answers questions about the fleet."""
+"""A real Prometheus scrapes a running server and answers queries."""
 
 import json
 import subprocess
@@ -14,10 +14,10 @@ from django.utils import timezone
 
 from fleet.models import Node, Token
 from telemetry.store.hot import HotStore
-from tests.fleet.a_prometheus import Prometheus, eventually, prometheus
+from tests.fleet.prometheus_server import Prometheus, eventually, prometheus
 from tests.fleet.scraping import bearer
-from tests.parts import block, steps
-from tests.telemetry.exporter.facts import BASE, OF_NODE, OF_RUNTIME
+from tests.helpers import block, steps
+from tests.telemetry.exporter.exporter_reference import BASE, OF_NODE, OF_RUNTIME
 from tests.telemetry.exporter.test_efa import COUNTERS
 
 pytestmark = pytest.mark.prometheus

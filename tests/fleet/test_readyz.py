@@ -1,4 +1,4 @@
-"""Whether the whole can be relied on: database, Redis, fresh ticks."""
+"""Readiness: database, Redis, fresh ticks."""
 
 import re
 import time
@@ -6,8 +6,8 @@ import time
 from django.test import Client
 
 from telemetry.store.hot import HotStore
-from tests.fleet.test_doors import member
-from tests.parts import block
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import block
 
 
 def test_it_is_ready_while_ticks_are_fresh(client: Client, db: None, hot: HotStore) -> None:

@@ -1,4 +1,4 @@
-"""`/sd/prometheus`: every node as a target, or none at all."""
+"""`/sd/prometheus`: every node as a target, or none."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.scraping import samples
-from tests.parts import block
+from tests.helpers import block
 
 
 @pytest.fixture(autouse=True)

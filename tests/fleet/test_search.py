@@ -1,12 +1,12 @@
-"""Finding a node, a run or an alert by a piece of its name."""
+"""Search of nodes, runs and alerts by part of a name."""
 
 import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Alert, Node
-from tests.fleet.test_doors import member
-from tests.parts import NOON
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import NOON
 
 
 @pytest.fixture(autouse=True)

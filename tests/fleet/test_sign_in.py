@@ -1,4 +1,4 @@
-"""The sign-in page: the way on, the wrong password, and those who guess."""
+"""Sign-in: redirect, wrong password, throttling."""
 
 import re
 import urllib.error
@@ -28,7 +28,7 @@ from fleet.access.throttling import (
 )
 from fleet.asgi import behind
 from fleet.pages.access import DEVICE_COOKIE
-from tests.serving import served
+from tests.web_server import served
 
 URL = "/sign-in/"
 CREDENTIALS = {"username": "ada", "password": "correct horse"}

@@ -1,4 +1,4 @@
-"""Signing out: by a form of ours only."""
+"""Sign-out by POST only."""
 
 from django.contrib.auth.models import User
 from django.test import Client

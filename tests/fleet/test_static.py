@@ -1,4 +1,4 @@
-"""Style sheets and scripts reach the browser whole, also through an ASGI server."""
+"""Style sheets and scripts are served complete, also by an ASGI server."""
 
 import re
 from graphlib import TopologicalSorter

@@ -1,4 +1,4 @@
-"""Pages, messages and documents use the words of monitoring, not private ones."""
+"""Pages, messages, documents and code use the words of monitoring."""
 
 import ast
 import re

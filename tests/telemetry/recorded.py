@@ -1,4 +1,4 @@
-"""Recorded traces with a published answer where they are at hand, else ones made alike."""
+"""Recorded traces with a published answer, or synthetic ones where they are absent."""
 
 import os
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from telemetry.trace import KINDS, Trace
-from tests.telemetry.made_trace import Job
+from tests.telemetry.made_traces import Job
 
 NAMES = {
     "step": "step",

@@ -1,4 +1,4 @@
-"""The newest blocks of nodes: side by side, and with what two doors told one after the other."""
+"""The newest blocks of nodes, merged from two senders."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ import pytest
 from telemetry.blocks import METRICS, Block
 from telemetry.exporter.hardware import node_families, read_snapshot
 from telemetry.store.hot import HotStore
-from tests.parts import NOON_S, block
-from tests.telemetry.exporter.facts import shown
+from tests.helpers import NOON_S, block
+from tests.telemetry.exporter.exporter_reference import shown
 
 EFA = tuple(name for name in METRICS if name.startswith("efa_"))
 REPORT = tuple(name for name in METRICS if name not in EFA)

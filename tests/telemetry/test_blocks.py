@@ -1,4 +1,4 @@
-"""Spans side by side and after another, also where one of them holds nothing."""
+"""Joining spans of blocks, also empty ones."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Cache keys side by side: what differs, and what is only written otherwise."""
+"""Comparing cache keys: real differences, and different spellings."""
 
 from hypothesis import given
 from hypothesis import strategies as st

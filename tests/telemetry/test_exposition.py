@@ -1,4 +1,4 @@
-"""What Prometheus sees of nodes and of the service: all that is, and nothing that isn't."""
+"""Series of nodes and of the service are complete, with nothing extra."""
 
 import dataclasses
 import subprocess
@@ -14,7 +14,7 @@ from telemetry.exporter.exposition import Collected, write_page
 from telemetry.exporter.hardware import HARDWARE, NODE_UP, TOTALS, node_families, read_snapshot
 from telemetry.exporter.service import COUNTERS, GAUGES, HOT_BYTES, QUEUE, SHARDS, ServiceCollector
 from telemetry.store.hot import HotStore
-from tests.parts import NOON_S, block
+from tests.helpers import NOON_S, block
 
 DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
 Samples = dict[tuple[str, ...], float]

@@ -1,4 +1,4 @@
-"""A run of the live fleet at an input tier: what its agents would have stored, and when."""
+"""A live run at an input tier: what its agents store, and when."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""Steps of which not all is told: what is absent is not zero, and spoils nothing else."""
+"""Steps with missing parts: missing is not zero, the rest stays valid."""
 
 import numpy as np
 

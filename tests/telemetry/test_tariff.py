@@ -1,3 +1,5 @@
+"""Prices over time, and the average price of a period."""
+
 import math
 
 import numpy as np

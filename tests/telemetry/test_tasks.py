@@ -1,4 +1,4 @@
-"""The tasks that Celery workers run, called as a worker calls them, on a real Redis."""
+"""Tasks of Celery workers, called as a worker calls them, on a real Redis."""
 
 import time
 
@@ -12,7 +12,7 @@ from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import RunClock
 from telemetry.store.hot import HotStore
 from telemetry.store.models import MinuteRollup
-from tests.parts import LLAMA
+from tests.helpers import LLAMA
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
-"""What the callbacks tell of loss and optimizer, without ever waiting for a device."""
+"""Loss and optimizer from the callbacks, without waiting for a device."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
-from tests.trnwatch.listening import Listener, listening
+from tests.trnwatch.servers import Listener, listening
 from tests.trnwatch.test_callbacks import ENV, Trainer, records
 from trnwatch import Reporter, huggingface, lightning
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.trnwatch.listening import Listener, listening, until
+from tests.trnwatch.servers import Listener, listening, until
 from trnwatch import Reporter, huggingface, lightning
 
 ENV = {"TRNWATCH_NODE": "trn-a", "TRNWATCH_SESSION": "1"}

@@ -1,4 +1,4 @@
-"""What the compiler's wrapper logs in a training process, on its way to the server."""
+"""Compiler wrapper log lines of a training process, sent to the server."""
 
 import logging
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.trnwatch.listening import Listener, listening, until
+from tests.trnwatch.servers import Listener, listening, until
 from trnwatch import Reporter
 from trnwatch.compiles import CompileLines, compile_record, toolchain
 

@@ -1,4 +1,4 @@
-"""Gradient exchanges that the reporter times by itself, in every Nth step."""
+"""Gradient exchanges timed by the reporter in every Nth step."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.trnwatch.listening import Listener, listening, until
+from tests.trnwatch.servers import Listener, listening, until
 from trnwatch import Reporter
 
 ENV = {

@@ -1,4 +1,4 @@
-"""Who a training process says it is, by the launchers' environments."""
+"""Identity of a training process, from launcher environments."""
 
 from collections.abc import Mapping
 

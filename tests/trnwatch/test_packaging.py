@@ -1,4 +1,4 @@
-"""What `pip install trnwatch` brings: the reporter, and nothing else, on any Python from 3.9."""
+"""`pip install trnwatch` installs the reporter alone, on Python 3.9 and later."""
 
 import ast
 import shutil

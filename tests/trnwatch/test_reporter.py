@@ -1,4 +1,4 @@
-"""What a training loop asks of the reporter, and what it is told."""
+"""The reporter as a training loop uses it."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trnwatch.listening import Listener, listening, until
+from tests.trnwatch.servers import Listener, listening, until
 from trnwatch import Reporter
 from trnwatch.steps import NoOpStep
 

@@ -1,4 +1,4 @@
-"""The times of a step by the Neuron runtime's own events, read through its C interface."""
+"""Step times from the Neuron runtime's events, through its C interface."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trnwatch.listening import listening
+from tests.trnwatch.servers import listening
 from trnwatch.runtime_trace import RuntimeLibrary, RuntimeTrace, RuntimeTraceError
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""What becomes of reports while the server is away, slow, full or wrong."""
+"""Sending while the server is unavailable, slow, full or wrong."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import free_port
-from tests.trnwatch.listening import Listener, listening, never_answering, until
+from tests.helpers import free_port
+from tests.trnwatch.servers import Listener, listening, never_answering, until
 from trnwatch import Reporter
 from trnwatch.identity import identity_of
 from trnwatch.sender import ReportSender

@@ -1,12 +1,12 @@
-"""Step reports by TLS: the authority that is named is believed, a stranger is told nothing."""
+"""Step reports with TLS: a configured authority is trusted, unknown servers get nothing."""
 
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.authority import Authority
-from tests.trnwatch.listening import listening
+from tests.certificates import Authority
+from tests.trnwatch.servers import listening
 from trnwatch.sender import ReportConnection
 
 LINE = b'{"kind": "beat"}'

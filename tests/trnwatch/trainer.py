@@ -1,4 +1,4 @@
-"""A training job for tests: workers as threads, which meet in a real barrier in every step."""
+"""A training job for tests: worker threads with a real barrier in every step."""
 
 import threading
 import time

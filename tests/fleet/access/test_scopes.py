@@ -1,4 +1,4 @@
-"""What the API lets a role or a token do is what pages let that role do, one by one."""
+"""API scopes match the page permissions of each role."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from fleet.api.auth import ANY_SCOPE
 from fleet.models import Run, Token
 from fleet.models.token import GRANTS
 from telemetry.errors import FieldError
-from tests.parts import NOON, just_now
+from tests.helpers import NOON, just_now
 
 pytestmark = pytest.mark.django_db
 # Each operation of the API, and the page by which people do or see the same. What is published is

@@ -1,4 +1,4 @@
-"""One fault as detection finds it, and looks at the fleet at will."""
+"""One fault as detection reports it, and a function that evaluates the fleet."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,7 +10,7 @@ from fleet.alerts import reconcile
 from fleet.models import Alert, Node, Run
 from telemetry.detect.findings import Finding
 from tests.fleet.alerts.faults import EVERYTHING
-from tests.parts import NOON
+from tests.helpers import NOON
 
 Look = Callable[..., list[Alert]]
 

@@ -1,10 +1,10 @@
-"""Faults as detection finds them, and whether an alert tells of one."""
+"""Faults as detection reports them, and whether an alert is about one."""
 
 from fleet.alerts.correlation import subject_of
 from fleet.alerts.reconcile import agrees, has_same_culprit, key_of
 from fleet.models import Alert
 from telemetry.detect.findings import Finding
-from tests.parts import NOON
+from tests.helpers import NOON
 
 # Each fault as the rules that may find it: a symptom without a cause, the cause, both.
 FAULTS: dict[str, tuple[Finding, ...]] = {

@@ -1,4 +1,4 @@
-"""What a node's page says of its agent."""
+"""Agent status on a node's page."""
 
 import pytest
 

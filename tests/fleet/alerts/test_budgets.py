@@ -1,4 +1,4 @@
-"""What alerts about money say, while they last and once they are over."""
+"""Text of budget alerts, open and resolved."""
 
 from datetime import timedelta
 from typing import Any
@@ -8,7 +8,7 @@ from django.utils.html import strip_tags
 
 from fleet.alerts.text import AlertText, facts, headline, plain
 from fleet.models import Alert, Run
-from tests.parts import NOON
+from tests.helpers import NOON
 
 OVERRUN = {
     "budget": 3,

@@ -1,4 +1,4 @@
-"""One fault, one alert through time: the row goes on, whatever rule sees the fault."""
+"""One fault stays one alert when another rule detects it."""
 
 from dataclasses import replace
 

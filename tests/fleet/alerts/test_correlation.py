@@ -15,8 +15,8 @@ from fleet.simulation.runs import create_run
 from telemetry.detect.findings import Finding
 from telemetry.simulate.plan import RunSpec
 from telemetry.simulate.scenario import load_scenario
-from tests.fleet.alerts.test_at_once import at_once
-from tests.parts import NOON
+from tests.fleet.alerts.test_concurrency import at_once
+from tests.helpers import NOON
 
 EVALUATED = {
     ("efa_degraded", f"node:{run}-{rank:02}") for run in ("left", "right") for rank in range(4)

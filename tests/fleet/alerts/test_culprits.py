@@ -1,8 +1,8 @@
-"""Who is blamed: a throttled accelerator of one core may as well have a slow core."""
+"""Culprits: a throttled accelerator and a slow core can look the same."""
 
 from fleet.alerts.text import AlertText, headline
 from fleet.models import Alert, Node, Run
-from tests.parts import NOON
+from tests.helpers import NOON
 
 
 def test_where_an_accelerator_is_one_core_either_may_be_slow(run: Run, limping: Node) -> None:

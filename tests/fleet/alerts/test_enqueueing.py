@@ -1,4 +1,4 @@
-"""From the timeline to the outbox: who is told of what, once, together with which others."""
+"""From the timeline to the outbox: who is notified of what, once, and in which group."""
 
 from datetime import timedelta
 
@@ -6,7 +6,7 @@ import pytest
 
 from fleet.alerts.events import enqueue
 from fleet.models import Alert, AlertEvent, Delivery, NotifiedState, Receiver, Route, Run, Silence
-from tests.parts import NOON
+from tests.helpers import NOON
 
 SECOND = timedelta(seconds=1)
 

@@ -1,4 +1,4 @@
-"""Nodes and runs in a sentence: how it is, where it belongs, since when."""
+"""Nodes and runs in headlines: state, location, since when."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from django.utils.html import strip_tags
 from fleet.models import Node, Run
 from fleet.pages.text import node_headline, run_headline
 from fleet.runs.summaries import NodeNow, RunNow
-from tests.parts import NOON, NOON_S
+from tests.helpers import NOON, NOON_S
 
 AT = NOON + timedelta(hours=1)
 

@@ -1,4 +1,4 @@
-"""The alert history of nodes: how often they were the culprit, compared with their peers."""
+"""Alert history of nodes: how often each was the culprit, compared with its peers."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,7 +9,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Node, Run
 from fleet.models.alert import AlertHistory
-from tests.parts import NOON
+from tests.helpers import NOON
 
 pytestmark = pytest.mark.django_db
 Accuse = Callable[..., Alert]

@@ -1,4 +1,4 @@
-"""An alert's life: fired once, refreshed, renamed, taken by one person, resolved."""
+"""Reconciling: fire once, refresh, rename, acknowledge, resolve."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -8,7 +8,7 @@ import pytest
 from fleet.alerts import acknowledge, comment, reconcile
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect.findings import Finding
-from tests.parts import NOON
+from tests.helpers import NOON
 
 SECOND = timedelta(seconds=1)
 SHARE = ("allreduce_share", "run:llama")

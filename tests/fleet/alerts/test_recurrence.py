@@ -1,4 +1,4 @@
-"""What comes back: on the same row, on a new one that knows the earlier, or over and over."""
+"""Recurrence: the same alert again, a new one with a link to the earlier, flapping."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -9,7 +9,7 @@ from fleet.models import Alert
 from telemetry.detect.engine import LAYOUT
 from telemetry.detect.findings import Finding
 from tests.fleet.alerts.conftest import Look
-from tests.parts import NOON
+from tests.helpers import NOON
 
 MINUTE = 60
 

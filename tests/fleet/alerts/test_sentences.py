@@ -1,4 +1,4 @@
-"""What an alert says of itself: the words follow from the figures, and from nothing else."""
+"""Alert sentences follow from the evidence."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -12,7 +12,7 @@ from fleet.alerts.text import CAUSES, AlertText, Evidence, headline
 from fleet.models import Alert, Node, Run
 from telemetry.detect import RULES
 from telemetry.simulate.faults import FAULTS
-from tests.parts import NOON
+from tests.helpers import NOON
 
 LINK = {
     "share_ratio": 0.314,

@@ -1,4 +1,4 @@
-"""What the tests of the door share: a token, and a way to post lines."""
+"""Fixtures of ingest tests: a token, and a way to post lines."""
 
 import io
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from fleet.models import (
 )
 from telemetry.store.hot import HotStore, open_store
 from tests.alerts import straggling
-from tests.parts import NOON, block, just_now, number_from, steps
+from tests.helpers import NOON, block, just_now, number_from, steps
 
 URL = "/api/v1/ingest/neuron-monitor"
 Post = Callable[..., Any]

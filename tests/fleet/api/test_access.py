@@ -1,4 +1,4 @@
-"""Who may ask the API for what: every operation against every scope, role and stranger."""
+"""Every API operation against every scope, role and anonymous caller."""
 
 import re
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from fleet.api.application import document
 from fleet.models import Alert, Node, Run, Token
 from fleet.models.token import GRANTS
 from tests.fleet.api.conftest import Ask
-from tests.fleet.test_doors import member
-from tests.parts import NOON, just_now
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import NOON, just_now
 
 pytestmark = pytest.mark.django_db
 

@@ -1,4 +1,4 @@
-"""What machines say happened: kept once, or refused with the field that is wrong."""
+"""Annotations by the API: stored once, or refused with the field named."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from fleet.models import Annotation, Node, Run, Token
-from tests.parts import NOON
+from tests.helpers import NOON
 
 Send = Callable[..., Any]
 AT = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""Budgets by the API: how they stand and will end, set and withdrawn by leads."""
+"""Budgets by the API: state and forecast, created and ended by leads."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,8 +9,8 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Budget, Run
 from tests.fleet.api.conftest import Ask
-from tests.fleet.test_doors import member
-from tests.parts import just_now
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import just_now
 
 DAY = timedelta(days=1)
 

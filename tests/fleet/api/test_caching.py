@@ -1,4 +1,4 @@
-"""What was read already is not sent again, and nothing is done to what has changed since."""
+"""Conditional requests: 304 for unchanged data, 412 for changed data."""
 
 import pytest
 from django.test import Client
@@ -6,7 +6,7 @@ from django.test import Client
 from fleet import alerts
 from fleet.models import Alert, Silence
 from tests.fleet.api.conftest import Ask
-from tests.parts import just_now
+from tests.helpers import just_now
 
 READ = ("me", "alerts", "silences", "annotations", "nodes/steady", "openapi.json")
 

@@ -1,4 +1,4 @@
-"""The compile log by the API: what was compiled, why, and what it cost."""
+"""The compile log by the API: graph, reason, cost."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from fleet.models import CompileEvent, Run
 from fleet.runs.compiles import store_compiles
 from telemetry.compiles import FAIL, HIT, MISS, Compile
 from tests.fleet.api.conftest import Ask
-from tests.parts import just_now
+from tests.helpers import just_now
 
 CACHE = "/fsx/cache"
 

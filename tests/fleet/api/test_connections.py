@@ -1,4 +1,4 @@
-"""Connections of a real server: what a client that is not known may hold, and for how long."""
+"""Connection limits for anonymous clients: bytes, number, time."""
 
 import asyncio
 import http.client
@@ -17,7 +17,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from fleet.api.connections import EXTENSION, LimitedProtocol, Limits
 from fleet.api.ingest_asgi import IngestApplication, Receive, Send
-from tests.serving import served
+from tests.web_server import served
 
 QUICK = Limits(header_s=0.4, request_s=0.8, unread_s=0.2)
 WITHIN_S = 20

@@ -1,4 +1,4 @@
-"""The examples of docs/api.md: each is run against a server, and works."""
+"""Every example of docs/api.md runs against a server."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from tests.alerts import straggling
 from tests.fleet.api.conftest import money
 from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
-from tests.parts import just_now
+from tests.helpers import just_now
 
 TEXT = (Path(__file__).parents[3] / "docs/api.md").read_text()
 EXAMPLES = re.findall(r"```sh\n(.*?)```", TEXT, flags=re.DOTALL)

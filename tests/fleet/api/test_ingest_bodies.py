@@ -1,4 +1,4 @@
-"""How lines may be packed, and how much of them is read."""
+"""Compression and size limits of ingest bodies."""
 
 import gzip
 import time

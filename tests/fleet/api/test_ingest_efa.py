@@ -1,4 +1,4 @@
-"""The door for what neuron-monitor lacks: EFA counters, probes, the driver's sysfs, the agent."""
+"""Ingest of EFA counters, probes, driver sysfs and agent status."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from telemetry.blocks import METRICS
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import read_sidecars
 from tests.fleet.api.conftest import Post
-from tests.parts import NOON
+from tests.helpers import NOON
 from tests.telemetry.ingest.reports import report
 
 URL = "/api/v1/ingest/efa"

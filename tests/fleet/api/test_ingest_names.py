@@ -1,4 +1,4 @@
-"""Which node a report is of, and whose name it may not take."""
+"""Node names of reports, and names a token may not use."""
 
 from typing import Any
 

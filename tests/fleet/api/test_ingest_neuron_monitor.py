@@ -1,4 +1,4 @@
-"""What becomes of lines that are posted."""
+"""Ingest of neuron-monitor lines."""
 
 import time
 

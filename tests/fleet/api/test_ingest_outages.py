@@ -1,4 +1,4 @@
-"""What the door does while Redis or the database is away."""
+"""Ingest while Redis or the database is unavailable."""
 
 from django.db import DatabaseError, connection
 from django.test import Client

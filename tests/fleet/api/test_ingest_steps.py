@@ -1,4 +1,4 @@
-"""The door for step reports: what is taken, what is refused and why, and what becomes of it."""
+"""Ingest of step reports: accepted, refused with a reason, stored."""
 
 import gzip
 import time
@@ -13,8 +13,8 @@ from pytest_django import Settings
 
 from fleet.models import Node, Run, Token
 from telemetry.store.hot import HotStore
-from tests.fleet.api.jobs import ABOUT, NODES, URL, line, step, whole_step
-from tests.parts import NOON
+from tests.fleet.api.training_jobs import ABOUT, NODES, URL, line, step, whole_step
+from tests.helpers import NOON
 
 Post = Callable[..., Any]
 

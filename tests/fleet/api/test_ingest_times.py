@@ -1,4 +1,4 @@
-"""When a report was: late, twice, out of order, or by a clock that is wrong."""
+"""Report times: late, duplicate, out of order, wrong clock."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Who may ingest: tokens, their scopes, their end, and how often."""
+"""Ingest tokens: scopes, expiry, rate limits."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -8,7 +8,7 @@ from pytest_django import Settings
 
 from fleet.models import Node, Token
 from tests.fleet.api.conftest import URL, Post
-from tests.parts import NOON
+from tests.helpers import NOON
 from tests.telemetry.ingest.reports import lines
 
 TRN2 = lines("trn2.48xlarge")

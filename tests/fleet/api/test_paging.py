@@ -1,4 +1,4 @@
-"""Lists by the page: whole, in order, and unshaken by what is made meanwhile."""
+"""Paged lists: complete, ordered, and stable while rows are added."""
 
 from dataclasses import replace
 from itertools import chain
@@ -11,7 +11,7 @@ from django.http import QueryDict
 from fleet.models import Node, Silence
 from telemetry.store import durable
 from tests.fleet.api.conftest import Ask
-from tests.parts import NOON, NOON_S, steps
+from tests.helpers import NOON, NOON_S, steps
 
 LISTS = (
     "runs",

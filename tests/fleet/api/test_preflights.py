@@ -1,4 +1,4 @@
-"""Preflights by the API: asked for, listed, and told with what they found."""
+"""Preflights by the API: create, list, read with findings."""
 
 from typing import get_args
 
@@ -12,8 +12,8 @@ from fleet.models import Node, Preflight, Run
 from telemetry.simulate.preflight import PROBE_KINDS
 from tests.fleet.api.conftest import Ask
 from tests.fleet.checks.conftest import SIXTEEN
-from tests.fleet.test_doors import member
-from tests.parts import NOON
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import NOON
 
 pytestmark = pytest.mark.django_db
 NEW = {

@@ -1,4 +1,4 @@
-"""Prices by the API: listed and set by leads, dated, and never changed."""
+"""Prices by the API: leads list and set them; a price never changes."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from django.test import Client
 from fleet.models import Run, TeamPrice
 from telemetry import catalog
 from tests.fleet.api.conftest import Ask
-from tests.parts import NOON, just_now
+from tests.helpers import NOON, just_now
 
 NEW = {
     "team": "LLM",

@@ -1,4 +1,4 @@
-"""What the API tells of the fleet: the figures of the pages, gaps as null, in few questions."""
+"""Fleet resources by the API: the figures of the pages, gaps as null, few queries."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from telemetry.blocks import METRICS
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.api.conftest import Ask
-from tests.parts import NOON, block, just_now
+from tests.helpers import NOON, block, just_now
 
 LISTS = (
     *("runs", "nodes", "alerts", "silences", "annotations", "tokens", "trials"),

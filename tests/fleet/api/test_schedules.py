@@ -1,4 +1,4 @@
-"""A trial's schedule by the API: what the command prints, for whoever asks over HTTP."""
+"""A trial's schedule by the API equals the command's output."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Ask
 from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
-from tests.parts import NOON
+from tests.helpers import NOON
 
 PATH = "trials/bakeoff/schedule"
 

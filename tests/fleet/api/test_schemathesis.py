@@ -1,4 +1,4 @@
-"""The API against its own description: schemathesis finds nothing, whoever asks."""
+"""Schemathesis finds no deviation from the OpenAPI document."""
 
 import os
 import subprocess
@@ -17,10 +17,10 @@ from fleet.trials.schedule import update_observed_runs
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.api.conftest import money
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
-from tests.parts import just_now
+from tests.helpers import just_now
 
 HERE = Path(__file__).parent
 # The same every time, so that a finding can be seen again; another may be asked for.

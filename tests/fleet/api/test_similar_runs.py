@@ -1,4 +1,4 @@
-"""Like runs by the API: how a run is set, and what other settings brought."""
+"""Similar runs by the API: a run's settings, and the effect of others."""
 
 import pytest
 

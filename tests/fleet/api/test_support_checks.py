@@ -1,4 +1,4 @@
-"""Support checks by the API: listed, told with their operators, and made from text."""
+"""Support checks by the API: list, read with operators, create from text."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from django.test import Client
 
 from fleet.models import SupportCheck, Trial
 from tests.fleet.api.conftest import Ask
-from tests.fleet.test_doors import member
-from tests.parts import NOON
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import NOON
 from tests.telemetry.checks.files import DATA
 
 LIST = "aten::add 3\naten::cumsum\nmine::op\n"

@@ -1,4 +1,4 @@
-"""Trials by the API: listed, told with their figures, begun and ended by leads."""
+"""Trials by the API: list, read with figures, start and end by leads."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from fleet.models import Run, Trial
 from fleet.trials.services import update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Ask
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 from tests.fleet.trials.conftest import LATER, made, train
 
 NEW = {

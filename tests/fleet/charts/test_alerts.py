@@ -1,4 +1,4 @@
-"""Which charts speak for an alert, and what they draw: any rule's, by its evidence alone."""
+"""Charts of an alert: chosen and drawn by its evidence, for any rule."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from fleet.charts.figures import Chart
 from fleet.models import Alert, Node, Run
 from telemetry.detect import RULES
 from telemetry.store.hot import HotStore
-from tests.parts import NOON, NOON_S, block, steps
+from tests.helpers import NOON, NOON_S, block, steps
 
 Make = Callable[..., Alert]
 

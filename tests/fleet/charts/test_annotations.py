@@ -1,4 +1,4 @@
-"""What was said to have happened is drawn on the charts of what it is about, and no others."""
+"""Annotations appear on the charts of their subject, and on no others."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ import numpy as np
 from fleet.charts.figures import Chart, ChartLine, Heat, annotated
 from fleet.charts.windows import Window
 from fleet.models import Annotation, Node, Run
-from tests.parts import NOON, NOON_S
+from tests.helpers import NOON, NOON_S
 
 WINDOW = Window(NOON_S - 600, NOON_S + 600)
 

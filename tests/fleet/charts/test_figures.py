@@ -1,4 +1,4 @@
-"""What a chart is made of: averages that lose no gap, and figures as short as they can be."""
+"""Chart values: averages that keep gaps, and short numbers."""
 
 import numpy as np
 import pytest

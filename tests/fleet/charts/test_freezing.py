@@ -1,4 +1,4 @@
-"""Evidence is frozen once an alert is over, while it is still there by the second."""
+"""Evidence is stored once an alert has resolved, while second data still exists."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from fleet.charts.frozen import freeze_due, frozen_figure, joined, lasting_figur
 from fleet.models import Alert, FrozenChart, Node, Run
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
-from tests.parts import block, just_now, steps
+from tests.helpers import block, just_now, steps
 
 Second = Callable[[int], datetime]
 

@@ -1,4 +1,4 @@
-"""The heat map: every core of every node, by run; absent is not idle."""
+"""The heat map: every core of every node, by run; absent differs from idle."""
 
 import base64
 
@@ -8,7 +8,7 @@ from fleet.charts.heat import NO_DATA, heat_groups, packed_cores, unknown_cores
 from fleet.models import Node, Run
 from fleet.runs.summaries import NodeNow
 from tests.alerts import straggling
-from tests.parts import NOON, NOON_S, block
+from tests.helpers import NOON, NOON_S, block
 
 
 def unpacked(text: str) -> list[int]:

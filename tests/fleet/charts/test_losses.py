@@ -1,4 +1,4 @@
-"""The loss of a run: drawn where its job tells one, and nothing at all where it does not."""
+"""A run's loss chart: drawn where the job reports a loss, absent otherwise."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from fleet.charts.runs import has_loss, loss, run_points, with_newest_steps
 from fleet.models import Run
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
-from tests.parts import NOON_S, steps
+from tests.helpers import NOON_S, steps
 
 FALLING = np.linspace(3.0, 2.0, 10)
 

@@ -1,4 +1,4 @@
-"""What the charts of a node draw: counts that come in bursts are averaged over ten seconds."""
+"""Node charts: counters that come in bursts are averaged over ten seconds."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The figures of a run: rolling pace against a slow loop, gaps where nothing was trained."""
+"""Run charts: rolling step time against a simple loop, gaps without training."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import pytest
 from fleet.charts.runs import phases, rolling_pace, with_gaps, workers
 from fleet.models import Run
 from telemetry.steps import StepBatch
-from tests.parts import NOON_S, steps
+from tests.helpers import NOON_S, steps
 
 RUN = Run(name="llama", usd_per_node_hour=21.5, n_nodes=4)
 

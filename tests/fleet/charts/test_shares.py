@@ -1,10 +1,10 @@
-"""Shares of runs whose steps end at different times, on one clock."""
+"""Shares of runs with different step ends, on one time axis."""
 
 import numpy as np
 
 from fleet.charts.runs import EVERY_S, grid, share_now
 from telemetry.steps import StepBatch
-from tests.parts import NOON_S, steps
+from tests.helpers import NOON_S, steps
 
 
 def test_the_clock_ticks_on_full_tens_within_the_window() -> None:

@@ -1,4 +1,4 @@
-"""Charts in words: every figure stands in its unit, a gap as a dash, and tables stay readable."""
+"""Chart tables: units, a dash for gaps, readable length."""
 
 import numpy as np
 

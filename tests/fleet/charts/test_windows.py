@@ -1,10 +1,10 @@
-"""Which stretch of time an address asks for."""
+"""Time ranges from the address."""
 
 import pytest
 
 from fleet.charts.windows import Window, lengths_within, window_of
 from telemetry.errors import FieldError
-from tests.parts import NOON, NOON_S
+from tests.helpers import NOON, NOON_S
 
 
 def test_without_a_wish_it_is_the_last_quarter_of_an_hour() -> None:

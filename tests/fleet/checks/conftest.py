@@ -1,4 +1,4 @@
-"""Nodes to try before scaling out."""
+"""Nodes for preflights."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from pytest_django import Settings
 from fleet.checks.preflights import request_preflight, run_all_stages
 from fleet.models import Preflight
 from telemetry.simulate.preflight import ProbeFault
-from tests.parts import NOON
+from tests.helpers import NOON
 
 SIXTEEN = tuple(f"n-{i:02d}" for i in range(16))
 # One bad EFA device, one bad pair, and one node short of a chip.

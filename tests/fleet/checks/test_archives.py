@@ -1,4 +1,4 @@
-"""Archives that say one thing and unpack to another: refused early, whatever they hold."""
+"""Archives with wrong sizes or members are refused early."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Budgets that will not do: each raised once, by itself, and over when it will do."""
+"""Overrun budgets: one alert each, resolved when the forecast fits again."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from fleet.costs.budgets import budget_status
 from fleet.costs.drift import update_cost_alerts
 from fleet.models import Alert, Budget, Run
 from telemetry.store.hot import HotStore
-from tests.parts import NOON
+from tests.helpers import NOON
 
 
 def budget(usd: float, *, days: float = 1, **fields: Any) -> Budget:

@@ -1,4 +1,4 @@
-"""What an alert has cost: steps and dollars against the run's own pace before it."""
+"""Cost of an alert: steps and dollars against the run's own earlier pace."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from fleet.alerts.text import loss
 from fleet.costs.losses import measure_cost, update_alert_costs
 from fleet.models import Alert, Node, Run
 from telemetry.store.hot import HotStore
-from tests.parts import NOON, NOON_S, steps
+from tests.helpers import NOON, NOON_S, steps
 
 Make = Callable[..., Alert]
 USUAL_S, SLOW_S = 2.0, 3.0

@@ -1,4 +1,4 @@
-"""What a run's dollars went into, and that the parts are the whole."""
+"""A run's cost by use; the parts add up to the whole."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 from fleet.costs.spending import account, keep, update_spending
 from fleet.models import Alert, CompileEvent, Run
 from telemetry.store.hot import HotStore
-from tests.parts import NOON, NOON_S, steps
+from tests.helpers import NOON, NOON_S, steps
 
 PER_S = 4 * 21.5 / 3600
 

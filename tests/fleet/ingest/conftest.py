@@ -1,4 +1,4 @@
-"""What the tests of step reports share: an intake, and a way to deliver lines to it."""
+"""Fixtures of step report tests: an intake, and a way to deliver lines."""
 
 import time
 from collections.abc import Callable
@@ -9,8 +9,8 @@ import pytest
 
 from fleet.ingest.steps import StepIngest, StepIngestResult, update_reported_runs
 from telemetry.store.hot import HotStore
-from tests.fleet.ingest.importing import BROKEN, A, Write, dated
-from tests.telemetry.ingest.logs.made_log import call, done, hit, neuronx
+from tests.fleet.ingest.import_command import BROKEN, A, Write, dated
+from tests.telemetry.ingest.logs.log_lines import call, done, hit, neuronx
 
 Deliver = Callable[..., StepIngestResult]
 Follow = Callable[[float], None]

@@ -1,4 +1,4 @@
-"""Compiles that jobs report: through the door of their steps, judged by what the run had."""
+"""Compiles reported by jobs, judged by the run's earlier cache keys."""
 
 import time
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.models import CompileEvent, Run
-from tests.fleet.api.jobs import ABOUT, NODES, line, whole_step
+from tests.fleet.api.training_jobs import ABOUT, NODES, line, whole_step
 from tests.fleet.ingest.conftest import Deliver, Follow
 
 

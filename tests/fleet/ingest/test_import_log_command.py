@@ -1,4 +1,4 @@
-"""`manage.py import_log`: a finished run with its steps, compiles and errors, kept once."""
+"""`manage.py import_log`: one finished run with steps, compiles and errors."""
 
 import gzip
 import math
@@ -12,8 +12,8 @@ from django.core.management import call_command
 from fleet.models import Annotation, CompileEvent, Node, ReadLog, Run
 from telemetry.store.durable import LOSS, decode_steps
 from telemetry.store.models import RunChunk
-from tests.fleet.ingest.importing import A, B, Write, dated, imported, n_stored
-from tests.telemetry.ingest.logs.made_log import bar, call, done, neuronx, trainer
+from tests.fleet.ingest.import_command import A, B, Write, dated, imported, n_stored
+from tests.telemetry.ingest.logs.log_lines import bar, call, done, neuronx, trainer
 
 pytestmark = pytest.mark.django_db
 

@@ -1,4 +1,4 @@
-"""`manage.py import_run`: a table becomes a finished run, which may be an arm of a trial."""
+"""`manage.py import_run`: a table becomes a finished run, also as a trial arm."""
 
 import json
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from fleet.trials.services import begin, compare
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
 from tests.fleet.trials.conftest import made, train
-from tests.parts import NOON, NOON_S
+from tests.helpers import NOON, NOON_S
 
 pytestmark = pytest.mark.django_db
 

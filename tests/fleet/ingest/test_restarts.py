@@ -1,4 +1,4 @@
-"""A server that stops for a while: what waits for it is at its own second, and none lost."""
+"""Reports that waited for a restart are stored at their own second."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from fleet.ingest.steps import StepIngest
 from fleet.runs.state import CLOCKS
 from telemetry.ingest.timing import ClockOffset
 from telemetry.store.hot import HotStore
-from tests.fleet.api.jobs import NODES, step
+from tests.fleet.api.training_jobs import NODES, step
 from tests.telemetry.ingest.reports import report
 from tests.telemetry.ingest.restarts import Sent, requests
 

@@ -1,4 +1,4 @@
-"""Numbered lines: once each, through whichever process, and however late."""
+"""Numbered lines are stored once, through any process, however late."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from telemetry.store.durable import QUIET_S, fold_late
 from telemetry.store.history import node_series
 from telemetry.store.hot import HotStore, StoreUnavailable
 from tests.fleet.api.conftest import Post, hot, post, secret
-from tests.parts import NOON_S
+from tests.helpers import NOON_S
 from tests.telemetry.ingest.reports import report
 
 __all__ = ["hot", "post", "secret"]

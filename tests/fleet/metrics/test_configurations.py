@@ -1,4 +1,4 @@
-"""The examples of configuration: Prometheus, Alertmanager and Grafana would take them."""
+"""Example configurations are accepted by Prometheus, Alertmanager and Grafana."""
 
 import shutil
 import subprocess

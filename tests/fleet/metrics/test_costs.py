@@ -1,4 +1,4 @@
-"""What Prometheus is told of money: what tokens take and should, and how budgets stand."""
+"""Cost series: price per million tokens, actual and expected, and budgets."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -19,7 +19,7 @@ from fleet.runs.summaries import runs_now
 from telemetry.exporter.exposition import Spec
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
-from tests.parts import just_now, steps
+from tests.helpers import just_now, steps
 
 DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
 SPECS = [each for each in vars(collectors).values() if isinstance(each, Spec)]

@@ -1,4 +1,4 @@
-"""Dashboards: the files are current, and every expression of them finds what it should."""
+"""Dashboards: files are current, every expression returns data."""
 
 import json
 import re
@@ -16,8 +16,8 @@ from redis import Redis
 
 from fleet.metrics.dashboards import COLUMNS, Ask, dashboard_files, dashboards
 from telemetry.store.hot import HotStore
-from tests.fleet.metrics import living, of_aws
-from tests.serving import served
+from tests.fleet.metrics import aws_queries, prometheus_run
+from tests.web_server import served
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "deploy/grafana/dashboards"
@@ -28,8 +28,8 @@ EXAMPLE = ROOT / "deploy/prometheus" / SCRAPING[connection.vendor]
 PUT = {
     "$__rate_interval": "1m",
     "$__interval": "15s",
-    "$run": living.RUN,
-    "$node": living.NODE,
+    "$run": prometheus_run.RUN,
+    "$node": prometheus_run.NODE,
 }
 ASKS = [(name, ask) for name, board in dashboards().items() for ask in board.asks]
 CHOICES = [(name, choice) for name, board in dashboards().items() for choice in board.choices]
@@ -58,9 +58,9 @@ def answers(
     """Ask a real Prometheus, once, everything that dashboards ask; its rules are there too."""
     folder, (server, numbers) = tmp_path_factory.mktemp("prometheus"), redis_of_the_session
     url = f"{server}/{next(numbers)}"
-    asked = {filled(ask.expr) for _, ask in ASKS} | {*of_aws.PANELS}
+    asked = {filled(ask.expr) for _, ask in ASKS} | {*aws_queries.PANELS}
     offers = {values_of(choice.metric, choice.name) for _, choice in CHOICES}
-    offers |= {values_of(metric, label) for metric, label in of_aws.VARIABLES}
+    offers |= {values_of(metric, label) for metric, label in aws_queries.VARIABLES}
     rare = {filled(ask.expr) for _, ask in ASKS if ask.rare}
     with (
         django_db_blocker.unblock(),
@@ -69,18 +69,18 @@ def answers(
     ):
         client.flushdb()
         try:
-            living.settle(HotStore(client), now=datetime.now(UTC))
-            secret = living.token()
+            prometheus_run.settle(HotStore(client), now=datetime.now(UTC))
+            secret = prometheus_run.token()
             with served() as address:
-                config = living.configured(EXAMPLE, folder, address, secret)
-                with living.prometheus(folder, config) as ask:
-                    found = living.all_answers(
-                        ask, {*asked, living.EVERYBODY, living.SILENCE}, rare
+                config = prometheus_run.configured(EXAMPLE, folder, address, secret)
+                with prometheus_run.prometheus(folder, config) as ask:
+                    found = prometheus_run.all_answers(
+                        ask, {*asked, prometheus_run.EVERYBODY, prometheus_run.SILENCE}, rare
                     )
-                    found |= {expr: living.query(ask, expr) for expr in offers}
+                    found |= {expr: prometheus_run.query(ask, expr) for expr in offers}
                     found["rules"] = ask("rules")
         finally:
-            living.leave()
+            prometheus_run.leave()
             client.flushdb()
     return found
 
@@ -106,22 +106,22 @@ def test_a_variable_offers_what_there_is(answers: dict[str, Any]) -> None:
         for board, choice in CHOICES
     }
 
-    assert offered["run", "run"] == offered["node", "run"] == {living.RUN}
-    assert {living.NODE, living.MISSING} <= offered["node", "node"]
+    assert offered["run", "run"] == offered["node", "run"] == {prometheus_run.RUN}
+    assert {prometheus_run.NODE, prometheus_run.MISSING} <= offered["node", "node"]
 
 
 @pytest.mark.django_db
 @pytest.mark.prometheus
-@pytest.mark.parametrize("expr", of_aws.PANELS)
+@pytest.mark.parametrize("expr", aws_queries.PANELS)
 def test_a_panel_that_knows_only_the_names_of_aws_is_filled(
     answers: dict[str, Any], expr: str
 ) -> None:
-    assert living.has_result(answers[expr]), answers[expr]
+    assert prometheus_run.has_result(answers[expr]), answers[expr]
 
 
 @pytest.mark.django_db
 @pytest.mark.prometheus
-@pytest.mark.parametrize(("metric", "label"), of_aws.VARIABLES)
+@pytest.mark.parametrize(("metric", "label"), aws_queries.VARIABLES)
 def test_one_may_choose_by_what_aws_exporters_say(
     answers: dict[str, Any], metric: str, label: str
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_rule_states_in_full_what_is_wrong(answers: dict[str, Any]) -> None:
     (silent,) = (alert for alert in firing if alert["labels"]["alertname"] == "node_silent")
 
     assert silent["annotations"]["summary"] == "Node silent: missing"
-    assert silent["labels"]["run"] == living.RUN
+    assert silent["labels"]["run"] == prometheus_run.RUN
     assert silent["annotations"]["dashboard"].endswith("/nodes/missing/")
 
 

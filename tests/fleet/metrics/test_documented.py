@@ -1,4 +1,4 @@
-"""The document on Prometheus says of every alert what it does not see, and names what there is."""
+"""docs/prometheus.md states the limits of every alert, and names existing series."""
 
 import re
 from pathlib import Path

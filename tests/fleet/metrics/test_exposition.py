@@ -1,4 +1,4 @@
-"""What is told of nodes and runs by their names: in the words of the document on metrics."""
+"""Series of nodes and runs match docs/metrics.md."""
 
 import time
 from pathlib import Path
@@ -23,7 +23,7 @@ from fleet.metrics.collectors import (
 )
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
-from tests.parts import steps
+from tests.helpers import steps
 
 DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
 REPORTED = (

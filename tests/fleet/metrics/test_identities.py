@@ -1,8 +1,8 @@
-"""Which machine each node is to AWS' exporters: no two nodes are taken for one."""
+"""Instance labels for AWS exporters are unique per node."""
 
 from fleet.metrics.collectors import node_labels
 from fleet.models import Node
-from tests.parts import just_now
+from tests.helpers import just_now
 
 
 def real(name: str, instance_id: str = "") -> Node:

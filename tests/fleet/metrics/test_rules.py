@@ -1,4 +1,4 @@
-"""The rule file: current, accepted, and every alert of it lives as its rule says."""
+"""The rule file: current, valid, and every alert fires as its rule defines."""
 
 import json
 import re
@@ -11,12 +11,12 @@ from django.core.management import CommandError, call_command
 
 from fleet.metrics.rules import EXAMPLE_URL, SERVICE_ALERTS, rule_file
 from telemetry.detect import RULES
-from tests.fleet.metrics import of_nodes, of_parts, of_runs, of_service
-from tests.fleet.metrics.stories import series_of, without_series, worlds
+from tests.fleet.metrics import node_cases, part_cases, run_cases, service_cases
+from tests.fleet.metrics.rule_cases import series_of, without_series, worlds
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "deploy/prometheus/rules/trnwatch.rules.yml"
-STORIES = [*of_runs.STORIES, *of_parts.STORIES, *of_nodes.STORIES, *of_service.STORIES]
+STORIES = [*run_cases.STORIES, *part_cases.STORIES, *node_cases.STORIES, *service_cases.STORIES]
 ANNOTATIONS = ("summary", "description", "runbook_url", "dashboard")
 BORN_OF_ABSENCE = {"trnwatch_absent", "trnwatch_nothing_to_watch"}
 

@@ -1,4 +1,4 @@
-"""Rules over a simulated run as Prometheus would see it: calm while it is well, right when not."""
+"""Prometheus rules on a simulated run: no alert while healthy, the right one with a fault."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 from telemetry.exporter.hardware import HARDWARE
 from telemetry.simulate.scenario import scenario_of
 from telemetry.simulate.shard import play, start_clock
-from tests.fleet.metrics.stories import FOUR, nodes, values
+from tests.fleet.metrics.rule_cases import FOUR, nodes, values
 from tests.fleet.metrics.test_rules import promtool
 
 EPOCH_S, LASTS_S, EVERY_S, SICK_S = 1_770_000_000, 720, 15, 360.0

@@ -1,4 +1,4 @@
-"""The rule file is YAML that people can read and review."""
+"""The rule file is readable YAML."""
 
 import yaml
 

@@ -1,4 +1,4 @@
-"""What tests of notifications may ask for: a receiver that listens, and alerts to tell of."""
+"""Fixtures of notification tests: a listening receiver, and alerts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +10,8 @@ from fleet.alerts.events import enqueue
 from fleet.models import Alert, AlertEvent, Receiver, Route, Run
 from tests.fleet.notifications.processes import Senders, database_url
 from tests.fleet.notifications.processes import senders as running_senders
-from tests.fleet.notifications.stranger import Stranger, a_stranger
-from tests.parts import just_now
+from tests.fleet.notifications.receiver_server import Stranger, a_stranger
+from tests.helpers import just_now
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Real senders, to be killed by tests."""
+"""Sender processes for tests that kill them."""
 
 import os
 import signal

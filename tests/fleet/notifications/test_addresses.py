@@ -1,4 +1,4 @@
-"""Which places notifications may go to."""
+"""Addresses that notifications may be sent to."""
 
 from ipaddress import ip_address
 

@@ -1,4 +1,4 @@
-"""A real Alertmanager: it receives, groups, holds while it is told to, and resolves."""
+"""A real Alertmanager receives, groups, silences and resolves."""
 
 import json
 import subprocess
@@ -13,8 +13,8 @@ import pytest
 from fleet.models import Receiver, Run, SenderHeartbeat
 from tests.fleet.notifications.conftest import an_alert, receiver, say
 from tests.fleet.notifications.processes import Senders, until
-from tests.fleet.notifications.stranger import Stranger
-from tests.parts import free_port
+from tests.fleet.notifications.receiver_server import Stranger
+from tests.helpers import free_port
 
 pytestmark = [pytest.mark.alertmanager, pytest.mark.django_db(transaction=True)]
 

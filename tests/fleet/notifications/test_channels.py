@@ -1,4 +1,4 @@
-"""What each kind of receiver is sent, field by field."""
+"""The message of each receiver kind, field by field."""
 
 import hashlib
 import hmac
@@ -14,8 +14,8 @@ from fleet.models import Delivery, Node, Receiver, Run
 from fleet.notifications.channels import CHANNELS, LONGEST_HEADER, Message, TimelineItem, item_of
 from fleet.notifications.http_client import Allowed, HttpClient, HttpResult
 from tests.fleet.notifications.conftest import an_alert
-from tests.fleet.notifications.stranger import Post, Stranger
-from tests.parts import NOON
+from tests.fleet.notifications.receiver_server import Post, Stranger
+from tests.helpers import NOON
 
 KIND = Delivery.Kind
 BASE = "https://trnwatch.example"

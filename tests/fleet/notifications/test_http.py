@@ -1,4 +1,4 @@
-"""One POST to a stranger, who may do anything at all."""
+"""POST to a receiver that may misbehave in any way."""
 
 import time
 
@@ -12,7 +12,7 @@ from fleet.notifications.http_client import (
     Request,
     UnreachableError,
 )
-from tests.fleet.notifications.stranger import (
+from tests.fleet.notifications.receiver_server import (
     Stranger,
     closes,
     cut_short,
@@ -21,7 +21,7 @@ from tests.fleet.notifications.stranger import (
     hangs,
     status,
 )
-from tests.parts import free_port
+from tests.helpers import free_port
 
 CLIENT = HttpClient(Allowed.of(["127.0.0.0/8", "::1"]), timeout_s=0.5)
 

@@ -1,4 +1,4 @@
-"""Letters: taken, refused for now, refused for good."""
+"""Mail: accepted, deferred, refused."""
 
 from collections.abc import Iterator
 
@@ -14,8 +14,8 @@ from fleet.notifications.http_client import (
     HttpResult,
     UnreachableError,
 )
-from tests.fleet.notifications.letterbox import Letterbox, a_letterbox
-from tests.parts import NOON, free_port
+from tests.fleet.notifications.mail_server import Letterbox, a_letterbox
+from tests.helpers import NOON, free_port
 
 BODY = {"subject": "[FIRING] llama", "text": "It is slow. Ünïcode."}
 CLIENT = HttpClient(Allowed(), timeout_s=2)

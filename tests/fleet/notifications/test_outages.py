@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis killed under a sender at work: every page arrives all the same."""
+"""PostgreSQL and Redis killed during sending: every notification arrives."""
 
 import subprocess
 import sys
@@ -11,9 +11,9 @@ from redis import Redis
 from fleet.models import Alert, Delivery, Receiver, Run, SenderHeartbeat
 from tests.fleet.notifications.conftest import an_alert, say
 from tests.fleet.notifications.processes import ROOT, Senders, environment, senders, until
-from tests.fleet.notifications.stranger import Stranger, thinks
-from tests.own_postgres import OwnPostgres, own_postgres
-from tests.parts import redis_server
+from tests.fleet.notifications.receiver_server import Stranger, thinks
+from tests.helpers import redis_server
+from tests.postgres_server import OwnPostgres, own_postgres
 
 N_ALERTS = 24
 

@@ -1,4 +1,4 @@
-"""What answers come to, and how long a failed attempt waits."""
+"""Response codes to outcomes, and retry delays."""
 
 import random
 from datetime import timedelta
@@ -8,7 +8,7 @@ import pytest
 
 from fleet.notifications.delivery import LONGEST_WAIT, RetryPolicy, result_of
 from fleet.notifications.http_client import HttpResult
-from tests.parts import NOON
+from tests.helpers import NOON
 
 SECOND = timedelta(seconds=1)
 

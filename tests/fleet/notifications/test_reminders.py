@@ -1,4 +1,4 @@
-"""Reminders while nobody has an alert, and what Alertmanager is told again and again."""
+"""Reminders of unacknowledged alerts, and repeats to Alertmanager."""
 
 from datetime import timedelta
 
@@ -8,8 +8,8 @@ from fleet.models import Alert, Delivery, NotifiedState, Receiver, Route, Run, S
 from fleet.notifications.delivery import DeliveryClient, Refresher, delete_old, remind
 from fleet.notifications.http_client import Allowed, HttpClient
 from tests.fleet.notifications.conftest import an_alert, receiver, say
-from tests.fleet.notifications.stranger import Stranger, status
-from tests.parts import just_now
+from tests.fleet.notifications.receiver_server import Stranger, status
+from tests.helpers import just_now
 
 MINUTE = timedelta(minutes=1)
 COURIER = DeliveryClient(

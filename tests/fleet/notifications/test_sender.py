@@ -1,4 +1,4 @@
-"""Sending: what comes of each kind of answer, in what order, and who is told of failure."""
+"""Sending: outcome of each response, order, and failure notifications."""
 
 import random
 import time
@@ -14,8 +14,15 @@ from fleet.notifications.delivery import DeliveryClient, NotificationSender, Ret
 from fleet.notifications.http_client import Allowed, HttpClient
 from tests.fleet.notifications.conftest import an_alert, receiver, say
 from tests.fleet.notifications.processes import until
-from tests.fleet.notifications.stranger import OK, Stranger, closes, hangs, status, waits_for
-from tests.parts import just_now
+from tests.fleet.notifications.receiver_server import (
+    OK,
+    Stranger,
+    closes,
+    hangs,
+    status,
+    waits_for,
+)
+from tests.helpers import just_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECOND = timedelta(seconds=1)

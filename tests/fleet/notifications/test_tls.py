@@ -1,4 +1,4 @@
-"""Receivers by TLS: authorities of one's own come by OpenSSL's variable; strangers get nothing."""
+"""Receivers with TLS: a private authority by OpenSSL's variable; unknown servers get nothing."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 
 from fleet.notifications.http_client import Allowed, HttpClient, Request, UnreachableError
 from telemetry.agent.spool import gzip_member
-from tests.authority import Authority
-from tests.telemetry.agent.answering import answering
+from tests.certificates import Authority
+from tests.telemetry.agent.ingest_server import answering
 
 CLIENT = HttpClient(Allowed.of(["127.0.0.0/8", "::1"]), timeout_s=20)
 

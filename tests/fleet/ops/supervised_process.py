@@ -1,4 +1,4 @@
-"""A process that keeps one program, to be killed by a test."""
+"""A supervisor of one program, for tests that kill it."""
 
 import asyncio
 import os

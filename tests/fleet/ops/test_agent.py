@@ -1,4 +1,4 @@
-"""A node's agent and a web server as processes: the server dies for a while, nothing is lost."""
+"""An agent and a web server as processes: the server stops, nothing is lost."""
 
 import shlex
 import subprocess
@@ -13,8 +13,8 @@ import pytest
 
 from telemetry.agent.spool import frames_in
 from telemetry.store.hot import HotStore, open_store
-from tests.fleet.ops.running import ROOT, environment, manage, wait_for
-from tests.parts import free_port
+from tests.fleet.ops.installation import ROOT, environment, manage, wait_for
+from tests.helpers import free_port
 from tests.telemetry.agent.machine import trn2
 
 SAMPLE = ROOT / "tests/telemetry/ingest/data/trn2.48xlarge.ndjson"

@@ -1,4 +1,4 @@
-"""What goes wrong on real machines is said in words, and ends nothing that could go on."""
+"""Failures of disk, port and store get a clear message; the rest goes on."""
 
 import json
 import os
@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from tests.fleet.ops.running import ROOT, START_S, Up, environment, manage, running, wait_for
-from tests.own_postgres import own_postgres
-from tests.parts import free_port
+from tests.fleet.ops.installation import ROOT, START_S, Up, environment, manage, running, wait_for
+from tests.helpers import free_port
+from tests.postgres_server import own_postgres
 
 MB = 1_000_000
 COOKIE = "trnwatch_session=" + "x" * 32

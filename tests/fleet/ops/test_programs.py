@@ -1,4 +1,4 @@
-"""Which programs run, by what the environment asks for."""
+"""Which programs run in which environment."""
 
 import shlex
 from pathlib import Path

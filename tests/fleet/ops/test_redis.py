@@ -1,4 +1,4 @@
-"""Our own Redis: behind a password, at a place the other processes find, in any folder."""
+"""The supervised Redis: password, known address, any folder."""
 
 import asyncio
 import os

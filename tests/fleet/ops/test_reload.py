@@ -1,4 +1,4 @@
-"""Development: changed source files are noticed, and templates and style sheets are read again."""
+"""Development mode: changed Python restarts processes; templates and CSS are read again."""
 
 import asyncio
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fleet.ops.reload import changed_files
-from tests.fleet.ops.running import ROOT, environment
+from tests.fleet.ops.installation import ROOT, environment
 
 # Renders one template and serves one style sheet, changes both, and does so again.
 RENDERS_TWICE = """

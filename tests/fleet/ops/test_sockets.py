@@ -1,4 +1,4 @@
-"""Where `up` listens, and how it keeps a second one out."""
+"""Where `up` listens, and how it prevents a second instance."""
 
 import socket
 import subprocess

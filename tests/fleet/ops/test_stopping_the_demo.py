@@ -1,4 +1,4 @@
-"""Stopping while the demo is being made: nothing is left running, and the next start makes it."""
+"""Stopping during demo creation: no process is left; the next start completes it."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fleet.ops.running import ROOT, Up, environment, manage, wait_for
-from tests.parts import free_port
+from tests.fleet.ops.installation import ROOT, Up, environment, manage, wait_for
+from tests.helpers import free_port
 
 POOL = os.cpu_count() or 1
 # The kernel ends what is left at once; a busy machine has all the time it needs.

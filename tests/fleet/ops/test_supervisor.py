@@ -1,4 +1,4 @@
-"""The keeper: what dies is started again, what is stopped stays so, nothing is left behind."""
+"""The supervisor restarts what dies, and stops everything it started."""
 
 import asyncio
 import json

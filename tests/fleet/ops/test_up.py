@@ -1,4 +1,4 @@
-"""`manage.py up` as a whole: it starts, survives what is killed, and leaves nothing behind."""
+"""`manage.py up` end to end: start, killed processes, clean stop."""
 
 import time
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from telemetry.store.hot import HotStore, StoreUnavailable
-from tests.fleet.ops.running import ODD, Up, manage, running, wait_for
-from tests.parts import free_port
+from tests.fleet.ops.installation import ODD, Up, manage, running, wait_for
+from tests.helpers import free_port
 
 
 @pytest.fixture

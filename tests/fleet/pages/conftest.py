@@ -1,4 +1,4 @@
-"""A fleet that is alive just now, an alert that blames one of its nodes, and people."""
+"""A live fleet, an alert that accuses one node, and users."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from fleet.models import Alert, AlertEvent, Node, Run
 from telemetry.store.hot import HotStore
-from tests.parts import block, steps
+from tests.helpers import block, steps
 
 Page = Callable[..., str]
 

@@ -1,11 +1,11 @@
-"""Preflights for the pages that show them."""
+"""Preflights for page tests."""
 
 from typing import Any
 
 from fleet.checks.preflights import request_preflight, run_all_stages
 from fleet.models import Preflight
 from tests.fleet.checks.conftest import BAD, SIXTEEN
-from tests.parts import NOON
+from tests.helpers import NOON
 
 
 def asked(**fields: Any) -> Preflight:

@@ -1,4 +1,4 @@
-"""Taking an alert: one person has it, everybody sees who."""
+"""Acknowledging an alert: one person, visible to all."""
 
 from datetime import UTC, datetime
 

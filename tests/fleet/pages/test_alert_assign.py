@@ -1,11 +1,11 @@
-"""Giving an alert to somebody who may act."""
+"""Assigning an alert to a user who may act."""
 
 import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from fleet.models import Alert
-from tests.parts import just_now
+from tests.helpers import just_now
 
 ACT = {"HX-Request": "true", "HX-Target": "act"}
 

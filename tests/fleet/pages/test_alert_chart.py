@@ -1,4 +1,4 @@
-"""The charts of an alert: its own stretch of time, the broken part shaded, the culprit marked."""
+"""Alert charts: time range, fault shaded, culprit highlighted."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,7 +11,7 @@ from fleet.charts.alerts import alert_window
 from fleet.charts.frozen import freeze
 from fleet.models import Alert, Annotation, FrozenChart
 from telemetry.store.hot import HotStore
-from tests.parts import just_now
+from tests.helpers import just_now
 
 Fire = Callable[..., Alert]
 

@@ -1,4 +1,4 @@
-"""Saying something about an alert, while it lasts or afterwards."""
+"""Comments on an alert, open or resolved."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""One alert's page: the sentence, its evidence, what was ruled out, who did what."""
+"""One alert: sentence, evidence, excluded causes, timeline."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,7 +9,7 @@ from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, AlertEvent, Annotation, Run
-from tests.parts import just_now
+from tests.helpers import just_now
 
 Page = Callable[..., str]
 Fire = Callable[..., Alert]

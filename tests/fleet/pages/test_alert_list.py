@@ -1,4 +1,4 @@
-"""The list of alerts: what is open first, what nobody has before the rest; then what is over."""
+"""The list of alerts: open and unacknowledged first, then resolved."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Run
-from tests.parts import just_now
+from tests.helpers import just_now
 
 Page = Callable[..., str]
 Fire = Callable[..., Alert]

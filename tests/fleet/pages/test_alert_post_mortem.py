@@ -1,4 +1,4 @@
-"""The post-mortem of an alert: Markdown that is true without editing."""
+"""The post-mortem of an alert as Markdown."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 
 from fleet.models import Alert, AlertEvent, Annotation, Run
-from tests.parts import just_now
+from tests.helpers import just_now
 
 Fire = Callable[..., Alert]
 SECTIONS = (

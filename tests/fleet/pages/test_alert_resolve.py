@@ -1,10 +1,10 @@
-"""Calling over what trnwatch can no longer see."""
+"""Manual resolve, for what trnwatch no longer receives."""
 
 from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet.models import Alert
-from tests.parts import just_now
+from tests.helpers import just_now
 
 ACT = {"HX-Request": "true", "HX-Target": "act"}
 

@@ -1,4 +1,4 @@
-"""Silencing the problem of one alert, from its page."""
+"""Silencing an alert from its page."""
 
 import pytest
 from django.contrib.auth.models import User

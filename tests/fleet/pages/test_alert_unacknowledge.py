@@ -1,11 +1,11 @@
-"""Giving an alert back: nobody has it any more, and the timeline says who did that."""
+"""Unacknowledging an alert, with an entry in the timeline."""
 
 from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet import alerts
 from fleet.models import Alert
-from tests.parts import just_now
+from tests.helpers import just_now
 
 ACT = {"HX-Request": "true", "HX-Target": "act"}
 

@@ -1,4 +1,4 @@
-"""The form for annotations: operators say what happened, wherever they are."""
+"""The annotation form, on every page that has it."""
 
 from datetime import timedelta
 
@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from fleet.models import Annotation, Run
-from tests.parts import just_now
+from tests.helpers import just_now
 
 URL = "/annotations/add/"
 DEPLOY = {"kind": "deploy", "text": "loader 2.4.1", "run": "llama"}

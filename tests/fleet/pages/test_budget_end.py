@@ -1,11 +1,11 @@
-"""Withdrawing a budget: leads may, once, and it stays to be read."""
+"""Ending a budget: leads only, once; it stays readable."""
 
 import pytest
 from django.test import Client
 
 from fleet.models import Budget
 from tests.fleet.pages.test_budget_list import new
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 
 pytestmark = pytest.mark.django_db
 

@@ -1,4 +1,4 @@
-"""The page of budgets: what may be spent, what is, and when it will be used up."""
+"""Budgets: limit, spending, and the forecast date of exhaustion."""
 
 from datetime import timedelta
 
@@ -7,8 +7,8 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Budget, Run
-from tests.fleet.test_doors import member
-from tests.parts import just_now
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import just_now
 
 pytestmark = pytest.mark.django_db
 DAY = timedelta(days=1)

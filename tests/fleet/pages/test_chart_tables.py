@@ -1,4 +1,4 @@
-"""Charts without scripts: their addresses answer a person with a table, a script with JSON."""
+"""Charts without JavaScript: a table for people, JSON for scripts."""
 
 import pytest
 from django.test import Client

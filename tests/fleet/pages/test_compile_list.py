@@ -1,4 +1,4 @@
-"""The compile cache over the fleet: what was compiled by accident, what it cost, and why."""
+"""Compile cache of the fleet: unplanned recompilations, cost, reason."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,11 +1,11 @@
-"""One delivery: what is sent, how it went; secrets are no part of it."""
+"""One delivery: content and attempts, without secrets."""
 
 from collections.abc import Callable
 
 from django.test import Client
 
 from fleet.models import Delivery
-from tests.fleet.pages.notifying import dead, hook
+from tests.fleet.pages.deliveries import dead, hook
 
 Page = Callable[..., str]
 __all__ = ["dead", "hook"]

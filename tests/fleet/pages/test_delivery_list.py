@@ -1,11 +1,11 @@
-"""The log of deliveries: filtered, in pages."""
+"""The log of deliveries: filters and paging."""
 
 from collections.abc import Callable
 
 import pytest
 
 from fleet.models import Alert, Delivery, Receiver
-from tests.fleet.pages.notifying import dead, delivery, hook
+from tests.fleet.pages.deliveries import dead, delivery, hook
 
 Page = Callable[..., str]
 HERE = "/notifications/deliveries/"

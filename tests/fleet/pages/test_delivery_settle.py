@@ -1,4 +1,4 @@
-"""What was given up: sent again under its key, or dropped with a reason."""
+"""Failed deliveries: resend under the same key, or drop with a reason."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet.models import Alert, Delivery
-from tests.fleet.pages.notifying import dead, hook
-from tests.parts import just_now
+from tests.fleet.pages.deliveries import dead, hook
+from tests.helpers import just_now
 
 __all__ = ["dead", "hook"]
 

@@ -1,11 +1,11 @@
-"""All that was given up at once, of one receiver or of every one."""
+"""All failed deliveries at once, of one receiver or of all."""
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet.models import Alert, Delivery, Receiver
-from tests.fleet.pages.notifying import dead, delivery, hook
+from tests.fleet.pages.deliveries import dead, delivery, hook
 
 HERE = "/notifications/deliveries/settle/"
 __all__ = ["dead", "hook"]

@@ -1,4 +1,4 @@
-"""A link frozen in time: what stands beside the charts is of that window too, not of now."""
+"""Permalinks: the text beside the charts also shows the earlier time."""
 
 import html
 import time
@@ -11,7 +11,7 @@ from django.test import Client
 
 from fleet.alerts.silences import silence
 from fleet.models import Alert, Node, Run
-from tests.parts import just_now
+from tests.helpers import just_now
 
 HOUR = timedelta(hours=1)
 

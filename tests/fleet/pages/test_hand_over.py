@@ -1,4 +1,4 @@
-"""The hand-over: what the next shift should know, a note for it, and whose the alerts are."""
+"""Shift handover: open alerts, a note, assignment."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,7 +10,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet import alerts
 from fleet.models import Alert, HandoverNote
-from tests.parts import just_now
+from tests.helpers import just_now
 
 Page = Callable[..., str]
 Fire = Callable[..., Alert]

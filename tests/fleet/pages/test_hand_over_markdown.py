@@ -1,4 +1,4 @@
-"""The hand-over as Markdown."""
+"""Shift handover as Markdown."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -8,7 +8,7 @@ from django.test import Client
 
 from fleet import alerts
 from fleet.models import Alert
-from tests.parts import just_now
+from tests.helpers import just_now
 
 HOUR = timedelta(hours=1)
 

@@ -1,4 +1,4 @@
-"""The alert about several idle nodes: its page, its notification and the API list them all."""
+"""The alert on several idle nodes: page, notification and API list them all."""
 
 import pytest
 from django.test import Client
@@ -8,7 +8,7 @@ from fleet.models import Alert, Run
 from fleet.notifications.channels import item_of
 from telemetry.detect.findings import Finding
 from tests.fleet.pages.conftest import Page
-from tests.parts import NOON
+from tests.helpers import NOON
 
 NODES = ("llama-02", "llama-03")
 

@@ -1,4 +1,4 @@
-"""What the pages keep live: parts by name, and points that fit their charts."""
+"""Live parts of pages: names, and points that fit their charts."""
 
 import time
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from fleet.pages.nodes import node_points
 from fleet.pages.runs import run_points
 from fleet.pages.topics import TOPICS, live_topic
 from telemetry.store.hot import HotStore
-from tests.fleet.pages.notifying import dead, hook
-from tests.parts import just_now
+from tests.fleet.pages.deliveries import dead, hook
+from tests.helpers import just_now
 
 Fire = Callable[..., Alert]
 __all__ = ["dead", "hook"]

@@ -1,4 +1,4 @@
-"""State is shape and word as well as colour; a share bar says what it shows."""
+"""State by shape and word as well as colour; share bars have text."""
 
 import math
 

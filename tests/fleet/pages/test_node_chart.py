@@ -1,4 +1,4 @@
-"""The charts of a node as JSON: parts as lines, gaps as null, nothing invented."""
+"""Node charts as JSON: one line per part, null for gaps."""
 
 import time
 from datetime import timedelta
@@ -10,7 +10,7 @@ from django.test import Client
 from fleet.models import Annotation, Node, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_node_list import stray
-from tests.parts import block, just_now
+from tests.helpers import block, just_now
 
 LATENCY = "/nodes/steady/charts/efa-latency"
 

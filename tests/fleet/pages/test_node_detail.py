@@ -1,4 +1,4 @@
-"""One node's page: how it is, where it belongs, since when, and what its parts say."""
+"""One node: state, run, rack, and its devices and cores."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from fleet.models import Alert, Node, Run
 from telemetry.blocks import Block
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_node_list import stray
-from tests.parts import block
+from tests.helpers import block
 
 Page = Callable[..., str]
 PARTIALS = ("headline", "vitals", "alerts", "devices", "links")

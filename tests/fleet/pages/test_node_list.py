@@ -1,4 +1,4 @@
-"""The list of nodes: who reports, who is silent, and finding one among a hundred."""
+"""The list of nodes: reporting, silent, and search among 100."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Node, Run
-from tests.parts import NOON
+from tests.helpers import NOON
 
 Page = Callable[..., str]
 

@@ -1,4 +1,4 @@
-"""The page of notifications: how to begin, what failed, who is told of what."""
+"""The notifications page: first steps, failures, routes."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,8 +9,8 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Delivery, Receiver, Route, SenderHeartbeat
-from tests.fleet.pages.notifying import admin, dead, delivery, hook
-from tests.parts import just_now
+from tests.fleet.pages.deliveries import admin, dead, delivery, hook
+from tests.helpers import just_now
 
 Page = Callable[..., str]
 HERE = "/notifications/"

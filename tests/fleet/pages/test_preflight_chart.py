@@ -1,10 +1,10 @@
-"""The chart of a preflight's collectives: measured beside expected, over sizes."""
+"""Preflight chart: measured and expected collective time by size."""
 
 import pytest
 from django.test import Client
 
 from tests.fleet.pages.preflights import asked, done
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 
 pytestmark = pytest.mark.django_db
 

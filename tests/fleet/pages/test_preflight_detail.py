@@ -1,4 +1,4 @@
-"""One preflight: live while it runs, the verdict in words and every reason when it is over."""
+"""One preflight: live progress, then verdict and findings."""
 
 import base64
 import re
@@ -14,9 +14,9 @@ from fleet.models import Node, Preflight
 from telemetry.simulate.preflight import ProbeFault
 from tests.fleet.pages.conftest import Page
 from tests.fleet.pages.preflights import asked, done
-from tests.fleet.test_doors import member
-from tests.parts import NOON
-from tests.telemetry.checks.probed import measured as measured_pairs
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import NOON
+from tests.telemetry.checks.simulated_preflight import measured as measured_pairs
 
 pytestmark = pytest.mark.django_db
 

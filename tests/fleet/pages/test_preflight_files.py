@@ -1,4 +1,4 @@
-"""Files of probes handed in by browser: judged as by command, or refused with nothing kept."""
+"""Upload of probe files: judged like by command, or refused and not stored."""
 
 import io
 import tarfile
@@ -11,8 +11,8 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import Preflight, PreflightNode
-from tests.fleet.checks.printed import group
-from tests.fleet.test_doors import member
+from tests.fleet.checks.probe_output import group
+from tests.fleet.test_anonymous_access import member
 
 pytestmark = pytest.mark.django_db
 TYPE = {"files_instance_type": "trn1.32xlarge", "files_take": ""}

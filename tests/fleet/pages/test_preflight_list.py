@@ -1,4 +1,4 @@
-"""The list of preflights: verdicts in words, and the form by which operators ask for one."""
+"""The list of preflights, and the form that starts one."""
 
 import pytest
 from django.test import Client
@@ -7,7 +7,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from fleet.models import Node, Preflight, Run
 from tests.fleet.pages.conftest import Page
 from tests.fleet.pages.preflights import asked, done
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 
 pytestmark = pytest.mark.django_db
 NEW = {"nodes": "a b\nc", "instance_type": "trn1.32xlarge", "take": "2"}

@@ -1,4 +1,4 @@
-"""Every pair for a spreadsheet, and for the page's pointer."""
+"""All pairs of a preflight as CSV and for the tooltip."""
 
 import csv
 from io import StringIO

@@ -1,4 +1,4 @@
-"""The page of prices: leads see what holds by whose word, and set what holds from a date on."""
+"""The page of prices: current prices with source, and new ones from a date."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -7,8 +7,8 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run, TeamPrice
-from tests.fleet.test_doors import member
-from tests.parts import just_now
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import just_now
 
 pytestmark = pytest.mark.django_db
 NEW = {

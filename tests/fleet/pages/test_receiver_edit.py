@@ -1,4 +1,4 @@
-"""Changing a receiver: secrets stay unless given anew; it is not deleted with letters unsent."""
+"""Editing a receiver: secrets are kept if left empty; no deletion with unsent messages."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import Alert, Delivery, Receiver
-from tests.fleet.pages.notifying import admin, dead, hook
+from tests.fleet.pages.deliveries import admin, dead, hook
 
 __all__ = ["admin", "dead", "hook"]
 

@@ -1,4 +1,4 @@
-"""A new receiver: its fields by kind, what is refused, what the first one is given."""
+"""A new receiver: fields by kind, validation, defaults of the first one."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import NotificationChange, Receiver, Route
-from tests.fleet.pages.notifying import admin, hook
+from tests.fleet.pages.deliveries import admin, hook
 
 HERE = "/notifications/receivers/new/"
 GOOD = {"kind": "webhook", "name": "pager", "target": "http://127.0.0.1:9/x", "secret": "s"}

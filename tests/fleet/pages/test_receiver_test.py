@@ -1,4 +1,4 @@
-"""Trying a receiver out: what it answered is shown; nobody's secrets are."""
+"""A test message: the response is shown without secrets."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import Delivery, Receiver
-from tests.fleet.notifications.stranger import Stranger, a_stranger, status
-from tests.fleet.pages.notifying import hook
+from tests.fleet.notifications.receiver_server import Stranger, a_stranger, status
+from tests.fleet.pages.deliveries import hook
 
 __all__ = ["hook"]
 HTMX = {"HX-Request": "true", "HX-Target": "answer-1"}

@@ -1,4 +1,4 @@
-"""Pages of runs that report themselves: before their first step, without a split, in trouble."""
+"""Pages of reported runs: before the first step, without a split, with an alert."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from fleet.formatting import NBSP
 from fleet.ingest.steps import StepIngest, update_reported_runs
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
-from tests.fleet.api.jobs import ABOUT, NODES, line, step, whole_step
+from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, whole_step
 
 Say = Callable[..., None]
 

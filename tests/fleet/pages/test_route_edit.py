@@ -1,4 +1,4 @@
-"""Changing a route: what it says, where it stands, and that the default one stays."""
+"""Editing a route: fields, position; the default route stays."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet.models import NotificationChange, Receiver, Route
-from tests.fleet.pages.notifying import admin, hook
+from tests.fleet.pages.deliveries import admin, hook
 
 __all__ = ["admin", "hook"]
 

@@ -1,4 +1,4 @@
-"""A new route: it stands above the default one, and says what is wrong with it."""
+"""A new route: above the default one, with validation."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet.models import Receiver, Route
-from tests.fleet.pages.notifying import admin, hook
+from tests.fleet.pages.deliveries import admin, hook
 
 __all__ = ["admin", "hook"]
 HERE = "/notifications/routes/new/"

@@ -1,4 +1,4 @@
-"""What matchers would mean, while they are being written."""
+"""Preview of what matchers select."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from fleet.models import Alert
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 
 Page = Callable[..., str]
 HERE = "/notifications/routes/preview"

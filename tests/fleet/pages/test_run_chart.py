@@ -1,4 +1,4 @@
-"""The charts of a run as JSON: time is conserved, the limit is the run's own."""
+"""Run charts as JSON: parts add up to the step, the limit is the run's own."""
 
 import numpy as np
 import pytest

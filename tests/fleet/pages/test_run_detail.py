@@ -1,4 +1,4 @@
-"""One run's page: what it does, at what pace and price, on which nodes, under which drills."""
+"""One run: phase, pace, price, nodes, drills."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from fleet.costs.spending import update_spending
 from fleet.models import Alert, InjectedFault, Node, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_run_list import another
-from tests.parts import steps
+from tests.helpers import steps
 
 Page = Callable[..., str]
 PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "charts")

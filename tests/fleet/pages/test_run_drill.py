@@ -1,4 +1,4 @@
-"""The drill: an operator injects a fault; what does not fit is told beside its field."""
+"""The drill form of a run: errors stand beside their field."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from fleet.models import InjectedFault, Run
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.store.hot import HotStore
-from tests.parts import free_port
+from tests.helpers import free_port
 
 Page = Callable[..., str]
 DRILL = "/runs/llama/drill/"

@@ -1,4 +1,4 @@
-"""The list of runs: by team, with what each loses to communication and what it costs."""
+"""The list of runs by team: communication loss and cost."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,7 +9,7 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Run
-from tests.parts import NOON
+from tests.helpers import NOON
 
 Page = Callable[..., str]
 

@@ -1,4 +1,4 @@
-"""The page of an imported log: its figures, and what it lacks."""
+"""The page of an imported log: figures, and missing data."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run
 from telemetry.store.hot import HotStore
-from tests.fleet.ingest.importing import BROKEN, dated
-from tests.telemetry.ingest.logs.made_log import call, done, hit, neuronx
+from tests.fleet.ingest.import_command import BROKEN, dated
+from tests.telemetry.ingest.logs.log_lines import call, done, hit, neuronx
 
 A, B = "MODULE_1652+aa11", "MODULE_1652+bb22"
 FAILED = "Got a cached failed neff at /fsx/cache/neuronxcc-2.15/MODULE_9+c/model.neff. Will skip"

@@ -1,4 +1,4 @@
-"""A run's money: every dollar's part, what it buys, and what leads say of its length."""
+"""A run's cost: by use, per token, and planned length."""
 
 import re
 from typing import Any
@@ -11,8 +11,8 @@ from fleet.costs.spending import update_spending
 from fleet.models import Annotation, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
-from tests.fleet.test_doors import member
-from tests.parts import just_now
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import just_now
 
 pytestmark = pytest.mark.django_db
 

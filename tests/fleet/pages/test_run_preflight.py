@@ -1,4 +1,4 @@
-"""A run may require a preflight; its page and the overview say where it started without."""
+"""A run that requires a preflight: its page and the overview show a start without one."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The page of an imported run: the verdict in words, whom it names, and what it does not say."""
+"""The page of an imported trace: verdict, culprits, limits of the data."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from django.test import Client
 from fleet.models import RecordedTrace, Run
 from telemetry.store.hot import HotStore
 from tests.telemetry.detect.conftest import heavy_stage, uneven_sequences
-from tests.telemetry.made_trace import Job
+from tests.telemetry.made_traces import Job
 from tests.telemetry.recorded import made_job, write_parquet
 
 

@@ -1,4 +1,4 @@
-"""Runbooks: every rule has one, and it is a page."""
+"""Every rule has a runbook page."""
 
 import pytest
 from django.test import Client

@@ -1,4 +1,4 @@
-"""The frame of every page: where we are, who we are, what we follow."""
+"""The frame of every page: navigation, user, live connection."""
 
 import pytest
 from django.contrib.auth.models import User
@@ -7,7 +7,7 @@ from django.test import RequestFactory
 from pytest_django import Settings
 
 from fleet.models import Alert
-from tests.parts import NOON
+from tests.helpers import NOON
 
 
 def shown(text: str, path: str = "/", **context: object) -> str:

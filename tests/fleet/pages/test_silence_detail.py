@@ -1,4 +1,4 @@
-"""One silence: what it mutes, its end, its history."""
+"""One silence: matches, end, history."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -8,7 +8,7 @@ from django.test import Client
 
 from fleet import alerts
 from fleet.models import Alert, Silence
-from tests.parts import just_now
+from tests.helpers import just_now
 
 Page = Callable[..., str]
 HOUR = timedelta(hours=1)

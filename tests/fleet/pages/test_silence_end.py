@@ -1,4 +1,4 @@
-"""The end of a silence: now, or at another time."""
+"""Ending a silence now or at a chosen time."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,7 +9,7 @@ from django.test import Client
 
 from fleet import alerts
 from fleet.models import Alert, Silence
-from tests.parts import just_now
+from tests.helpers import just_now
 
 HTMX = {"HX-Request": "true", "HX-Target": "silence"}
 HOUR = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""The list of silences: what is muted until when and why, the oldest first."""
+"""The list of silences: end and reason, oldest first."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,7 +10,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet import alerts
 from fleet.models import Alert, Silence
-from tests.parts import just_now
+from tests.helpers import just_now
 
 Page = Callable[..., str]
 HOUR = timedelta(hours=1)

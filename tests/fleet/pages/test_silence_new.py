@@ -1,4 +1,4 @@
-"""A new silence: matchers, an end, a reason, and a guard against muting everything."""
+"""A new silence: matchers, end, reason, and a guard against muting everything."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet.models import Alert, Silence
-from tests.parts import just_now
+from tests.helpers import just_now
 
 Page = Callable[..., str]
 GIVEN = {"matchers": "run=llama", "span": "1h", "reason": "rack is moved"}

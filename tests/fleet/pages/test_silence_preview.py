@@ -1,4 +1,4 @@
-"""What a silence would mute, while its matchers are written."""
+"""Preview of what a silence mutes."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -8,7 +8,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert
-from tests.parts import just_now
+from tests.helpers import just_now
 
 Page = Callable[..., str]
 

@@ -1,4 +1,4 @@
-"""The page of one support check: what stands first, then every operator with what to do."""
+"""One support check: blocking operators first, then all with their remedy."""
 
 import pytest
 from django.contrib.auth.models import User
@@ -8,9 +8,9 @@ from pytest_django import DjangoAssertNumQueries
 from fleet.checks.support import check_operators, store_check
 from fleet.models import SupportCheck, Trial
 from fleet.pages.support import MOST_SHOWN
-from tests.fleet.checks.test_checking import checked, given
+from tests.fleet.checks.test_support_checks import checked, given
 from tests.fleet.pages.conftest import Page
-from tests.parts import NOON
+from tests.helpers import NOON
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis_url")]
 

@@ -1,4 +1,4 @@
-"""The page of support checks: what was checked, and the form by which operators check."""
+"""The list of support checks, and the form that starts one."""
 
 import pytest
 from django.contrib.auth.models import User
@@ -8,9 +8,9 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.checks.support import store_check
 from fleet.models import SupportCheck, Trial
-from tests.fleet.checks.test_checking import checked
+from tests.fleet.checks.test_support_checks import checked
 from tests.fleet.pages.conftest import Page
-from tests.parts import NOON
+from tests.helpers import NOON
 from tests.telemetry.checks.files import DATA
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis_url")]

@@ -1,11 +1,11 @@
-"""Moments that read without JavaScript, and that a live part does not touch every second."""
+"""Times are readable without JavaScript, and stay the same between live updates."""
 
 from datetime import timedelta
 
 from django.template import Context, Template
 from django.utils import timezone
 
-from tests.parts import NOON, NOON_S
+from tests.helpers import NOON, NOON_S
 
 LOAD = "{% load formats %}"
 

@@ -1,4 +1,4 @@
-"""The page of tokens: admins make them, and see each secret once."""
+"""The page of tokens: admins create them and see each secret once."""
 
 from datetime import timedelta
 
@@ -8,8 +8,8 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.access.tokens import check_token
 from fleet.models import Token
-from tests.fleet.test_doors import member
-from tests.parts import NOON, just_now
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import NOON, just_now
 
 pytestmark = pytest.mark.django_db
 NEW = {"name": "ci", "scope": "read", "days": "30"}

@@ -1,11 +1,11 @@
-"""Revoking a token from its page: for good, by name, and by admins only."""
+"""Revoking a token: admins only, permanent."""
 
 import pytest
 from django.test import Client
 
 from fleet.models import Token
-from tests.fleet.test_doors import member
-from tests.parts import NOON
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import NOON
 
 pytestmark = pytest.mark.django_db
 

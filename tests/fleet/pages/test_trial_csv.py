@@ -1,4 +1,4 @@
-"""A trial's figures for a spreadsheet, added up again."""
+"""A trial as CSV: the sums are right."""
 
 import csv
 
@@ -7,9 +7,9 @@ from django.test import Client
 
 from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 from tests.fleet.trials.conftest import LATER, made, train
-from tests.parts import NOON
+from tests.helpers import NOON
 
 
 @pytest.fixture

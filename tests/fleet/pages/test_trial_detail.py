@@ -1,4 +1,4 @@
-"""The page of a trial: what does not match first, then the verdict, then the figures."""
+"""One trial: mismatches, verdict, figures."""
 
 import pytest
 from django.test import Client
@@ -9,9 +9,9 @@ from fleet.trials.figures import load_figures
 from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 from tests.fleet.trials.conftest import LATER, made, train
-from tests.parts import NOON, NOON_S
+from tests.helpers import NOON, NOON_S
 
 
 @pytest.fixture

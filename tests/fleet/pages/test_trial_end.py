@@ -1,11 +1,11 @@
-"""Ending a trial by its page."""
+"""Ending a trial from its page."""
 
 import pytest
 from django.test import Client
 
 from fleet.models import Trial
-from tests.fleet.test_doors import member
-from tests.parts import NOON
+from tests.fleet.test_anonymous_access import member
+from tests.helpers import NOON
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The list of trials: verdicts at a glance, and the form by which leads begin one."""
+"""The list of trials, and the form by which leads start one."""
 
 import pytest
 from django.test import Client
@@ -8,9 +8,9 @@ from fleet.models import Run, Trial
 from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 from tests.fleet.trials.conftest import LATER, made, train
-from tests.parts import NOON
+from tests.helpers import NOON
 
 pytestmark = pytest.mark.django_db
 NEW = {

@@ -1,4 +1,4 @@
-"""A trial on one sheet: mismatches, then the answer, and all that a meeting asks for."""
+"""A trial on one printed page."""
 
 import pytest
 from django.test import Client
@@ -8,9 +8,9 @@ from fleet.models import Run, Trial
 from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 from tests.fleet.trials.conftest import LATER, made, train
-from tests.parts import NOON
+from tests.helpers import NOON
 
 EPOCH = 50_000_000
 

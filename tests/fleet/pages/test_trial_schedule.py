@@ -1,4 +1,4 @@
-"""The page of a trial's schedule: the answer, the form, and what each figure rests on."""
+"""A trial's schedule: answer, form, assumptions."""
 
 import pytest
 from django.test import Client
@@ -9,7 +9,7 @@ from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
-from tests.fleet.test_doors import member
+from tests.fleet.test_anonymous_access import member
 from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER, made, train
 

@@ -1,4 +1,4 @@
-"""What the chart of a schedule draws: lines that cross, their bands, and the same as a table."""
+"""The schedule chart: two lines with bands, and the same as a table."""
 
 import pytest
 from django.test import Client

@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Numbers with units."""
 
 import math
 from datetime import timedelta

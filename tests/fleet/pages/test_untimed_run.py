@@ -1,4 +1,4 @@
-"""A run whose exchange of gradients nobody times: its share is unknown on every page."""
+"""A run without collective times: its share is unknown on every page."""
 
 import time
 from dataclasses import replace
@@ -10,7 +10,7 @@ from django.test import Client
 from fleet.models import Run
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
-from tests.parts import steps
+from tests.helpers import steps
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from fleet.runs.inputs import METRICS, inputs_of, observed_inputs
 from telemetry.blocks import FloatArray, Span
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
-from tests.parts import NOON_S, block, just_now, steps
+from tests.helpers import NOON_S, block, just_now, steps
 
 NODES = ("trn-a", "trn-b")
 

@@ -5,7 +5,7 @@ import pytest
 
 from fleet.runs.summaries import latest_figures
 from telemetry.blocks import Block
-from tests.parts import block
+from tests.helpers import block
 
 
 def test_each_node_is_summed_up_over_its_own_parts() -> None:

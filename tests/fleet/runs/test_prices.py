@@ -1,3 +1,5 @@
+"""Prices of runs: published, contract, and changes over time."""
+
 import math
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -10,7 +12,7 @@ from fleet.costs.spending import usd_between
 from fleet.models import Run, TeamPrice
 from fleet.runs.prices import AS_REPORTED, PriceRequest, opening_price, set_price
 from telemetry.errors import FieldError
-from tests.parts import NOON
+from tests.helpers import NOON
 
 HOUR = timedelta(hours=1)
 ASKED = PriceRequest("LLM", "trn1.32xlarge", "reserved", 10.0, NOON, "contract 7")

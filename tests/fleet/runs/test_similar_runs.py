@@ -6,7 +6,7 @@ import pytest
 
 from fleet.models import Run
 from fleet.runs.similar_runs import differences_of, differing, similar_runs
-from tests.parts import NOON
+from tests.helpers import NOON
 
 
 def made(run: Run, name: str = "other", **other: Any) -> Run:

@@ -1,4 +1,4 @@
-"""What other settings brought: measured with an interval, or predicted and called so."""
+"""Effect of other settings: measured with an interval, or marked as predicted."""
 
 from datetime import timedelta
 
@@ -22,7 +22,7 @@ from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
 from tests.fleet.runs.test_similar_runs import made
-from tests.parts import NOON, NOON_S
+from tests.helpers import NOON, NOON_S
 
 NOW = NOON + timedelta(hours=3)
 TOKENS = 1_000.0

@@ -1,4 +1,4 @@
-"""Truths and firings to be matched, made at will."""
+"""Faults and firings for matching tests."""
 
 from collections.abc import Callable
 from typing import Any

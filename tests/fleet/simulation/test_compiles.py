@@ -1,4 +1,4 @@
-"""The demo's compile cache: accidents in its past, with the deploys that led to them."""
+"""The demo's compile cache: unplanned recompilations and the deploys that caused them."""
 
 from datetime import datetime, timedelta
 
@@ -8,7 +8,7 @@ from fleet.models import Alert, Annotation, CompileEvent, InjectedFault, Run
 from fleet.simulation.demo import create_fleet
 from fleet.simulation.demo_history import DEPLOYS, brew_deploys, compile_past, live_through
 from telemetry.store.hot import HotStore
-from tests.parts import just_now
+from tests.helpers import just_now
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The demo's teams pay contracts at published prices, and none of their budgets is overrun."""
+"""The demo's prices are published contracts, and no budget is overrun."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from fleet.costs.budgets import budget_statuses
 from fleet.models import Budget, Run, TeamPrice
 from fleet.simulation.demo import BUDGETS, CHANGED_AGO, create_fleet
 from telemetry import catalog
-from tests.parts import NOON
+from tests.helpers import NOON
 
 pytestmark = pytest.mark.django_db
 

@@ -1,4 +1,4 @@
-"""The drill's own database: empty at first, gone at last, the fleet's untouched."""
+"""The drill's own database: empty at first, deleted at the end, separate from the fleet's."""
 
 import pytest
 from django.db import connection

@@ -1,4 +1,4 @@
-"""The demo's like run: over, without nodes, and faster in FP8 than the bake-off's arm."""
+"""The demo's similar run: finished, without nodes, faster in FP8 than the trial's arm."""
 
 from datetime import datetime, timedelta
 
@@ -8,7 +8,7 @@ from fleet.models import Node, Run
 from fleet.runs.similar_runs import differing
 from fleet.simulation.demo import LIKE, N_STEPS, NAME, create_fleet, ensure_probe
 from telemetry.store.models import RunChunk
-from tests.parts import just_now
+from tests.helpers import just_now
 
 
 @pytest.fixture

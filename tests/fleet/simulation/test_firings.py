@@ -1,4 +1,4 @@
-"""Firings: every time an alert begins to burn, or comes to accuse somebody else."""
+"""Firings: each time an alert fires or changes its culprit."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which alert is about which fault: by run, by time, the best fit first, one to one."""
+"""Matching alerts to faults: by run and time, best fit first, one to one."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The demo's past: played by the real physics, seen by the real detection, told once."""
+"""The demo's past: simulated, detected and stored once."""
 
 import json
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from fleet.simulation.demo import FLEET, create_fleet
 from fleet.simulation.demo_history import HistoryPart, live_through, stretches
 from telemetry.store.history import node_series, run_steps
 from telemetry.store.hot import HotStore
-from tests.parts import just_now
+from tests.helpers import just_now
 
 
 @pytest.fixture

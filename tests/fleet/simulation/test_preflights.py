@@ -1,4 +1,4 @@
-"""The demo's preflight: twelve of sixteen were taken, and one run did not wait for its own."""
+"""The demo's preflight: 12 of 16 nodes pass, and one run started without."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from pytest_django import Settings
 from fleet.checks.preflight_requirements import update_preflight_doubts
 from fleet.models import Alert, Preflight, Run
 from fleet.simulation.demo import SPARES, create_fleet, ensure_preflight
-from tests.parts import NOON
+from tests.helpers import NOON
 
 pytestmark = pytest.mark.django_db
 

@@ -1,4 +1,4 @@
-"""Which phase of a run is known at a tier: no more than its job or an annotation says."""
+"""Known phases of a run by input tier."""
 
 import msgspec
 import pytest

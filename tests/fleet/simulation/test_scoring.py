@@ -1,4 +1,4 @@
-"""The score: counts, shares of them, and null where there is nothing to share."""
+"""The score: counts, ratios, and null for empty ratios."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The demo's trials: there once their runs are, and only once."""
+"""The demo's trials: created once, after their runs."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from fleet.models import Run, Trial
 from fleet.simulation.demo import FLEET, create_run, ensure_trials
 from fleet.trials.figures import MatchState, match_runs
 from telemetry import catalog
-from tests.parts import NOON
+from tests.helpers import NOON
 
 pytestmark = pytest.mark.django_db
 

@@ -1,9 +1,9 @@
-"""A trial of two arms for pages of schedules, and the steps that they train."""
+"""A trial of two arms with their steps, for pages of schedules."""
 
 from fleet.models import Trial
 from fleet.trials.services import begin
 from tests.fleet.trials.conftest import made, train
-from tests.parts import NOON
+from tests.helpers import NOON
 
 
 def trial_of_two() -> Trial:

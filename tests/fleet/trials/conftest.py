@@ -1,4 +1,4 @@
-"""What the tests of trials share: two runs whose figures are easily reckoned in the head."""
+"""Fixtures of trial tests: two runs with simple figures."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -10,7 +10,7 @@ from fleet.models import Run, Trial
 from fleet.trials.services import begin
 from telemetry.steps import StepBatch
 from telemetry.store import durable
-from tests.parts import NOON, NOON_S, steps
+from tests.helpers import NOON, NOON_S, steps
 
 LATER = NOON + timedelta(days=1)
 

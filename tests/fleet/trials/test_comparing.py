@@ -1,4 +1,4 @@
-"""Trials worked out, against sums done by hand."""
+"""Trial results compared with manual sums."""
 
 from datetime import timedelta
 
@@ -10,7 +10,7 @@ from fleet.trials.figures import Comparison, TrialFigures
 from fleet.trials.services import compare
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
-from tests.parts import NOON, NOON_S, steps
+from tests.helpers import NOON, NOON_S, steps
 
 SEED = 5
 

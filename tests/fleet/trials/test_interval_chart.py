@@ -1,4 +1,4 @@
-"""The interval chart: where things stand on its axis, in percent of its width."""
+"""The interval chart: positions in percent of its width."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A trial's CSV opened by a spreadsheet library and added up again: the page and the JSON."""
+"""A trial's CSV read by a spreadsheet library equals the page and the JSON."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -16,7 +16,7 @@ from fleet.trials.services import update_figures
 from fleet.trials.text import ARM_COLUMNS, COMPARISON_COLUMNS, written, written_csv
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
-from tests.parts import NOON_S
+from tests.helpers import NOON_S
 
 PARTS = ("usd_ready", "usd_warm_up", "usd_settled", "usd_between")
 WORDS = ("candidate", "run", "measure", "word", "arm", "instance_type", "price_basis")

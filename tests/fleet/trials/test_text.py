@@ -1,4 +1,4 @@
-"""The verdict in a sentence."""
+"""The verdict in one sentence."""
 
 from dataclasses import dataclass
 from typing import Any

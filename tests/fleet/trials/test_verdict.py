@@ -1,4 +1,4 @@
-"""The one judgement, by hand: equal price kinds first, then as paid, and the break-even price."""
+"""Verdicts: equal price kinds first, then actual prices, then break-even."""
 
 from dataclasses import dataclass, replace
 from typing import Any

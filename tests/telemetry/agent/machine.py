@@ -1,4 +1,4 @@
-"""A machine of files: EFA and Neuron devices as sysfs shows them, below a folder."""
+"""Sysfs files of EFA and Neuron devices below a folder."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which reports go together as columns, and which are sent as they are."""
+"""Which reports are sent together as columns."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""EFA counters from sysfs: which devices, which counters, and by how much they grew."""
+"""EFA counters from sysfs: devices, counters, differences."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where reports come from: a program that is kept running, and what is no report."""
+"""Report sources: a supervised program, and lines that are no report."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The Neuron driver's sysfs: power, health, ECC, and cores while nobody else reports."""
+"""The Neuron driver's sysfs: power, health, ECC, core utilization."""
 
 from pathlib import Path
 

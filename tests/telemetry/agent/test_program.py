@@ -1,4 +1,4 @@
-"""The agent as it is run: as a module, as one file, once, dry, and told to stop."""
+"""The agent as a program: module, single file, once, dry run, stop signal."""
 
 import ast
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from telemetry.agent.sources import configuration
-from tests.telemetry.agent.answering import Server, answering
+from tests.telemetry.agent.ingest_server import Server, answering
 from tests.telemetry.agent.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[3]

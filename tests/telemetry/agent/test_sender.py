@@ -1,4 +1,4 @@
-"""Delivery: in order, patient, and never for ever with what nobody will take."""
+"""Sending: in order, with retries, and dropping what is refused for good."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from telemetry.agent.sender import (
     TokenFile,
 )
 from telemetry.agent.spool import Spool, gzip_member
-from tests.telemetry.agent.answering import Server, answering
+from tests.telemetry.agent.ingest_server import Server, answering
 
 
 class Wrist(Clock):

@@ -1,8 +1,8 @@
-"""Columns on the wire: only to who reads them, in order, and never at the price of a report."""
+"""Sending columns: only to servers that accept them, in order, without loss."""
 
 from telemetry.agent.reports import MONITOR, encode_tail
 from telemetry.agent.spool import gzip_member
-from tests.telemetry.agent.answering import Said, Server
+from tests.telemetry.agent.ingest_server import Said, Server
 from tests.telemetry.agent.test_sender import Node, node, server
 
 __all__ = ["node", "server"]

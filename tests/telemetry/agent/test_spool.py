@@ -1,4 +1,4 @@
-"""The spool: in order, bounded, and whole whatever happens to who writes it."""
+"""The spool: ordered, bounded, consistent after a crash."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""TLS under an authority of one's own: trusted where it is named, and only for its names."""
+"""TLS with a private authority: trusted where configured, for its names only."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 
 from telemetry.agent.sender import ServerConnection, ServerResponse, TokenFile
 from telemetry.agent.spool import gzip_member
-from tests.authority import Authority
-from tests.telemetry.agent.answering import answering
+from tests.certificates import Authority
+from tests.telemetry.agent.ingest_server import answering
 
 
 def answer_of(server_name: str, folder: Path, *, trusts: bool) -> ServerResponse:

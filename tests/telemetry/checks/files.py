@@ -1,4 +1,4 @@
-"""Small files of each form, with the answers worked out by hand."""
+"""Small operator files of each format, with known answers."""
 
 import io
 from pathlib import Path

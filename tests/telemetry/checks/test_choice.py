@@ -1,4 +1,4 @@
-"""Whom to take: against trying every group there is."""
+"""Node choice compared with a search of all groups."""
 
 from itertools import combinations
 

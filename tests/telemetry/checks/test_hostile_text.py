@@ -1,4 +1,4 @@
-"""Hostile text is read or refused, in time that grows with its length and no faster."""
+"""Hostile input is read or refused in linear time."""
 
 import hashlib
 from collections.abc import Callable, Iterator

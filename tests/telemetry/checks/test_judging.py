@@ -1,4 +1,4 @@
-"""What a preflight finds is what is wrong, no more and no less."""
+"""A preflight finds the simulated faults and nothing else."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from telemetry.simulate import preflight
 from telemetry.simulate.preflight import ProbedNodes, ProbeFault
 from tests.telemetry.checks.files import from_file, read
 from tests.telemetry.checks.files import judged as files_judged
-from tests.telemetry.checks.probed import SIXTEEN, bed_of, measured
+from tests.telemetry.checks.simulated_preflight import SIXTEEN, bed_of, measured
 
 BAD_DEVICE = ProbeFault(kind="efa_latency", node="n-03", device=5, magnitude=3.0)
 BAD_PAIR = ProbeFault(kind="pair_slow", node="n-06", peer="n-11", magnitude=2.0)

@@ -1,4 +1,4 @@
-"""One operator, one name, however it is written."""
+"""Spellings of one operator map to one name."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The published list is as it was published, and everything derived leads back to it."""
+"""The published operator list is unchanged, and derived data refers to it."""
 
 from telemetry.checks.operators import operator_name
 from telemetry.checks.support import Basis, SupportState, judge, published

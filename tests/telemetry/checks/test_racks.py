@@ -1,4 +1,4 @@
-"""Bad pairs are found within and across racks, and racks alone are no finding."""
+"""Slow pairs within and across racks; crossing racks alone is no finding."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import pytest
 from telemetry.checks.preflight import judge
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.simulate.preflight import ProbedNodes, ProbeFault
-from tests.telemetry.checks.probed import measured
+from tests.telemetry.checks.simulated_preflight import measured
 
 RATIOS = (1.0, 1.15, 1.3, 2.0)
 N_RACKS = (1, 2, 4)

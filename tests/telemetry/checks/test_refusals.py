@@ -1,4 +1,4 @@
-"""What cannot be read is refused with its line or field, and what to do."""
+"""Unreadable files are refused with line or field, and the fix."""
 
 import io
 import json

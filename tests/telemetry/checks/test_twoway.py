@@ -1,4 +1,4 @@
-"""A matrix of pairs taken apart: against what it was put together from."""
+"""Two-way decomposition of a pair matrix recovers its known parts."""
 
 import numpy as np
 import pytest

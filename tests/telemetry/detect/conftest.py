@@ -5,7 +5,7 @@ import pytest
 
 from telemetry.detect.what_if import Analysis, analyse_trace
 from telemetry.trace import Trace
-from tests.telemetry.made_trace import Factor, Job
+from tests.telemetry.made_traces import Factor, Job
 
 LENGTHS = np.random.default_rng(5).lognormal(0.0, 0.5, (16, 16, 64))
 PAUSES = np.random.default_rng(9).random((16, 16, 16, 64)) < 0.03

@@ -8,7 +8,7 @@ import pytest
 from telemetry.detect.trace_graph import grid_of
 from telemetry.detect.what_if import analyse_trace
 from telemetry.trace import BoolArray, Trace, TraceError, is_kind
-from tests.telemetry.made_trace import Job
+from tests.telemetry.made_traces import Job
 
 COLUMNS = Trace.__slots__[:10]
 

@@ -5,7 +5,7 @@ import pytest
 
 from telemetry.steps import PHASES
 from tests.telemetry.detect.conftest import analysed, one_slow
-from tests.telemetry.made_trace import EMBED_S, GATHER_S, REDUCE_S, Job
+from tests.telemetry.made_traces import EMBED_S, GATHER_S, REDUCE_S, Job
 
 
 def test_the_phases_of_every_worker_make_up_its_step() -> None:

@@ -15,7 +15,7 @@ from tests.telemetry.detect.conftest import (
     one_slow,
     uneven_sequences,
 )
-from tests.telemetry.made_trace import Job
+from tests.telemetry.made_traces import Job
 
 Layout = dict[str, Any]
 

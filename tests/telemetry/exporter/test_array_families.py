@@ -1,4 +1,4 @@
-"""Families of array data: the same text as prometheus_client's, in bounded memory."""
+"""Families of array data: prometheus_client's text, in bounded memory."""
 
 import tracemalloc
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A simulated node under the exporter's names: what the exporter would give, and in keeping."""
+"""A simulated node under the exporter's names: values and consistency."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,13 @@ from telemetry.exporter.neuron_exporter_names import NodeLabels, region_of
 from telemetry.simulate.plan import Fault, Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import HotStore
-from tests.parts import NOON_S
-from tests.telemetry.exporter.facts import Series, holds_against_the_facts, named, shown
+from tests.helpers import NOON_S
+from tests.telemetry.exporter.exporter_reference import (
+    Series,
+    holds_against_the_facts,
+    named,
+    shown,
+)
 from tests.telemetry.simulate.played import PIPELINED, SMALL, VISION, plan_of
 
 BUSY_AFTER_S = 90

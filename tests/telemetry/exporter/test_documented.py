@@ -1,4 +1,4 @@
-"""Every name of AWS' exporters is documented: where it comes from, and what is an estimate."""
+"""Every AWS exporter name is documented with its source; estimates are marked."""
 
 import re
 from pathlib import Path

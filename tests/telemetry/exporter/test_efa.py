@@ -1,4 +1,4 @@
-"""Nodes with EFA under the EFA exporter's names: as read by their agents, and as simulated."""
+"""EFA series under the EFA exporter's names, from agents and simulation."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from telemetry.exporter.hardware import read_snapshot
 from telemetry.exporter.neuron_exporter_names import NodeLabels
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import save_sidecars
-from tests.parts import NOON_S, block
-from tests.telemetry.exporter.facts import Series, shown
+from tests.helpers import NOON_S, block
+from tests.telemetry.exporter.exporter_reference import Series, shown
 
 OF_DEVICES = (
     *("submitted_cmds", "completed_cmds", "cmds_err", "no_completion_cmds", "keep_alive_rcvd"),

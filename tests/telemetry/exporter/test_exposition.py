@@ -1,4 +1,4 @@
-"""Pages of families: as prometheus_client writes them, without empty families."""
+"""Exposition equals prometheus_client's, without empty families."""
 
 import math
 

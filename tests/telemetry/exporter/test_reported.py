@@ -1,4 +1,4 @@
-"""A real node under the exporter's names: series by series as the exporter would give them."""
+"""A real node under the exporter's names, series by series."""
 
 import json
 from collections.abc import Callable
@@ -15,8 +15,13 @@ from telemetry.exporter.neuron_exporter_names import NodeLabels
 from telemetry.ingest.neuron_monitor import read_line
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import NodeReport, last_reports, save_reports
-from tests.parts import NOON_S
-from tests.telemetry.exporter.facts import Series, holds_against_the_facts, named, shown
+from tests.helpers import NOON_S
+from tests.telemetry.exporter.exporter_reference import (
+    Series,
+    holds_against_the_facts,
+    named,
+    shown,
+)
 
 DATA = Path(__file__).parents[1] / "ingest/data"
 Report = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Reports to test with: recorded streams, and one of them to be bent."""
+"""Recorded reports, and one to modify."""
 
 import copy
 import json

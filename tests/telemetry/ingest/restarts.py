@@ -1,4 +1,4 @@
-"""What an agent sends while the server stops for a while, and in what order that is served."""
+"""Requests of an agent around a server restart, and their order."""
 
 import heapq
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What is absent from a report: a group, a part or a figure may be missing, and nothing breaks."""
+"""Missing groups, parts and figures of a report."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who waited and who moved bytes, from what each worker says of a step."""
+"""Wait and transfer time of a step from the workers' reports."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Reports as columns: what they stand for is what the reports are one by one, whatever comes."""
+"""Reports as columns decode to the same reports."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Whatever comes, it is read or refused; nothing else happens."""
+"""Any input is parsed or refused."""
 
 import json
 from typing import Any

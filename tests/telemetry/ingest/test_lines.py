@@ -1,4 +1,4 @@
-"""Lines from pipes and files: together, in pieces, and beyond measure."""
+"""Lines from pipes and files: together, in pieces, too long."""
 
 import io
 import os

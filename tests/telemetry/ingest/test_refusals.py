@@ -1,4 +1,4 @@
-"""What is refused, and that the refusal names the field and the reason."""
+"""Refusals name the field and the reason."""
 
 from collections.abc import Callable
 from typing import Any

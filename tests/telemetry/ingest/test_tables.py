@@ -1,4 +1,4 @@
-"""Tables of steps: our columns and three trackers' exports, down to the cell that is wrong."""
+"""Step tables: our columns and three trackers' exports; errors name the cell."""
 
 import json
 from collections.abc import Callable

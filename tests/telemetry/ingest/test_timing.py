@@ -1,4 +1,4 @@
-"""When a report was: periods that fill ticks, clocks that are wrong, reports that come twice."""
+"""Report times: periods to ticks, wrong clocks, duplicates."""
 
 import math
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from telemetry.ingest.timing import (
     NodeClock,
     Placer,
 )
-from tests.parts import NOON_S
+from tests.helpers import NOON_S
 from tests.telemetry.ingest.restarts import requests
 
 

@@ -1,4 +1,4 @@
-"""What each group of a report becomes, and what absence becomes."""
+"""Values of each report group, and missing values."""
 
 import math
 from typing import Any

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.longterm import LongTermStore, prometheus, victoria_metrics
+from tests.long_term_stores import LongTermStore, prometheus, victoria_metrics
 
 
 @pytest.fixture(

@@ -1,4 +1,4 @@
-"""A chart over hot, durable and long term, as a page asks for it: what it shows, what it says."""
+"""A chart over hot store, rollups and long-term store."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +13,9 @@ from telemetry.blocks import Span
 from telemetry.long_term.writer import MINUTES, SECONDS, Position
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
-from tests.longterm import LongTermStore, eventually, moody_server
-from tests.parts import just_now
-from tests.telemetry.long_term.parts import write_all, writer_to
+from tests.helpers import just_now
+from tests.long_term_stores import LongTermStore, eventually, moody_server
+from tests.telemetry.long_term.writers import write_all, writer_to
 
 pytestmark = pytest.mark.django_db
 MINUTE_S, HOUR_S = 60, 3600

@@ -1,4 +1,4 @@
-"""Real stores take what is written, and PromQL answers what /metrics says."""
+"""Real stores accept remote write, and PromQL returns what /metrics shows."""
 
 import json
 import re
@@ -11,10 +11,10 @@ from fleet.metrics.long_term import figures
 from fleet.models import Node
 from telemetry.long_term.writer import keep_figures
 from telemetry.store.hot import HotStore
-from tests.longterm import LongTermStore, eventually
-from tests.parts import just_now
-from tests.telemetry.long_term.parts import write_all, writer_to
-from tests.telemetry.store.parts import training
+from tests.helpers import just_now
+from tests.long_term_stores import LongTermStore, eventually
+from tests.telemetry.long_term.writers import write_all, writer_to
+from tests.telemetry.store.samples import training
 
 EMPTY = re.compile(r'\w+="",?')
 

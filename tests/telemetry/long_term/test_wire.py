@@ -1,4 +1,4 @@
-"""What goes over the wire is what protobuf and snappy themselves read."""
+"""Encoded requests are read by protobuf and snappy."""
 
 import cramjam
 import numpy as np

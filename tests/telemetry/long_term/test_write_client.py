@@ -1,4 +1,4 @@
-"""What becomes of batches when the store is well, busy, broken, or refuses them."""
+"""Batches when the store accepts, throttles, fails or refuses."""
 
 import random
 import threading
@@ -22,7 +22,7 @@ from telemetry.long_term.remote_write import (
     batches,
     retry_after_s,
 )
-from tests.longterm import Moody, moody_server
+from tests.long_term_stores import Moody, moody_server
 
 NOON_MS = 1_795_262_400_000
 FULL = (429, {"Retry-After": "0"}, b"too many")

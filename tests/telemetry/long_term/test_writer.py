@@ -1,4 +1,4 @@
-"""The writer sends every second and minute once it is settled, in order, and forgets nothing."""
+"""The writer sends every settled second and minute, in order."""
 
 import threading
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from telemetry.store import durable
 from telemetry.store.durable import queue_rewrites
 from telemetry.store.hot import HotStore
 from telemetry.store.models import LongTermPosition
-from tests.longterm import Moody, moody_server
-from tests.parts import NOON, NOON_S, block
-from tests.telemetry.long_term.parts import write_all, writer_to
-from tests.telemetry.store.parts import training
+from tests.helpers import NOON, NOON_S, block
+from tests.long_term_stores import Moody, moody_server
+from tests.telemetry.long_term.writers import write_all, writer_to
+from tests.telemetry.store.samples import training
 
 pytestmark = pytest.mark.django_db
 VCPU = "trnwatch_node_vcpu_usage_ratio"

@@ -1,4 +1,4 @@
-"""Small runs to play, and what they bring before, during and after something happens."""
+"""Small simulated runs, and their data before, during and after an event."""
 
 from collections.abc import Sequence
 

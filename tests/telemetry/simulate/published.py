@@ -1,4 +1,4 @@
-"""Published figures that the physics is held to, and how far it is off."""
+"""Published figures to compare the physics with, and the tolerance."""
 
 import csv
 from collections.abc import Mapping

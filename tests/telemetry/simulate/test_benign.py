@@ -1,4 +1,4 @@
-"""What looks like trouble and is none looks like itself."""
+"""Benign events show their own pattern."""
 
 import numpy as np
 import pytest

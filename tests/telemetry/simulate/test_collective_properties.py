@@ -1,4 +1,4 @@
-"""What must hold for any collective."""
+"""Properties of every collective."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Collectives against the published tables of nccom-test and nccl-tests."""
+"""Collectives compared with published tables of nccom-test and nccl-tests."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Simulated compiles: what a run's nodes ask the cache for, and what an accident makes of it."""
+"""Simulated compiles: cache requests of a run's nodes, and unplanned recompilation."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from telemetry.simulate.compiles import (
 )
 from telemetry.simulate.plan import RunSpec
 from telemetry.simulate.timeline import BOOT_S
-from tests.parts import LLAMA, NOON_S
+from tests.helpers import LLAMA, NOON_S
 
 
 def spec(**other: object) -> RunSpec:

@@ -1,4 +1,4 @@
-"""The physics against published training figures: one fitted number per chip and precision."""
+"""The physics and published training figures: one fitted number per chip and precision."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""docs/physics.md prints what the model really predicts, and how far off it is."""
+"""docs/physics.md shows the model's current predictions and errors."""
 
 import re
 from pathlib import Path

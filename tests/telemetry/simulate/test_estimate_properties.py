@@ -1,4 +1,4 @@
-"""What must hold for any job: time is conserved, and more of a resource is never slower."""
+"""Properties of every job: times add up, and more of a resource is never slower."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A job that can't be laid out is refused: the field, the value, the remedy."""
+"""Impossible jobs are refused with field, value and fix."""
 
 from typing import Any
 

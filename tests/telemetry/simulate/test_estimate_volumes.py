@@ -1,4 +1,4 @@
-"""What a step moves and holds, and how a healthy fleet shares its time."""
+"""Bytes moved and held per step, and time shares of a healthy fleet."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What shows who computes while every core is busy: power, FLOPs, execution latencies."""
+"""Signals of compute while all cores look busy: power, FLOPs, execution latency."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""Each fault leaves its own signature, and only where it sits."""
+"""Each fault has its own signature, at its location only."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""docs/faults.md has a section for every kind there is, with the figures of the code."""
+"""docs/faults.md has a section for every kind, with the figures of the code."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Faults slow a step the more the stronger they are, and leave nothing behind."""
+"""Stronger faults slow a step more; ended faults leave no effect."""
 
 import numpy as np
 import pytest

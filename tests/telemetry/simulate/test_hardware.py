@@ -1,4 +1,4 @@
-"""Healthy hardware: plausible levels, believable spread, and bytes that add up to the steps'."""
+"""Healthy hardware: plausible levels and spread; bytes add up to the steps'."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""The loss of simulated runs: the published law, some luck, the same however it is played."""
+"""Simulated loss: the published law with noise, independent of how it is played."""
 
 import numpy as np
 import pytest

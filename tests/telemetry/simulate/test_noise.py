@@ -1,4 +1,4 @@
-"""Noise can be looked up anywhere, looks random, and is the same for the same question."""
+"""Noise is addressable, looks random, and repeats for the same key."""
 
 from typing import Literal
 

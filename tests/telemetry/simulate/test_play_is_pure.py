@@ -1,4 +1,4 @@
-"""However an interval is cut, and whoever plays it, the same comes out."""
+"""The result does not depend on how an interval is cut or which process plays it."""
 
 import msgspec
 import numpy as np

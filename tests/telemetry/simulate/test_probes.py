@@ -1,4 +1,4 @@
-"""Simulated probes: the same whoever asks, and slow where something is wrong."""
+"""Simulated probes: repeatable, and slow where a fault is."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scenario files: what they say is played; what they get wrong is named."""
+"""Scenario files: parsed as written; errors are named."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Steps follow one another as the literal recipe says, and no time is lost."""
+"""Steps follow one another as in a simple reference loop; no time is lost."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""Two arms whose schedule docs/schedule.md works out by hand."""
+"""Two arms whose schedule docs/schedule.md calculates."""
 
 from telemetry.statistics.forecast import ArmRates
 

@@ -1,4 +1,4 @@
-"""Blocks of steps: as long as steps remember each other, and every step as likely as another."""
+"""Blocks of steps: as long as the autocorrelation; every step equally likely."""
 
 import numpy as np
 import pytest

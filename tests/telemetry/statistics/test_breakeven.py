@@ -1,4 +1,4 @@
-"""Break-even: by hand, at its borders, and where there is none."""
+"""Break-even: manual sums, limits, and cases without one."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Dollars and tokens over time: against arithmetic by hand, and against living through it."""
+"""Dollars and tokens over time: manual sums and step-by-step simulation."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Two arms over days and over tokens: they cross where the break-even says."""
+"""Cost curves of two arms cross at the break-even."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""By how much two arms differ: the arithmetic by hand, and the interval's promise."""
+"""Difference of two arms: manual sums, and coverage of the interval."""
 
 import math
 

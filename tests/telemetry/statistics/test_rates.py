@@ -1,4 +1,4 @@
-"""Rates from counts: against the tables, and by how often they hold the truth."""
+"""Rates from counts: published tables, and coverage."""
 
 import math
 

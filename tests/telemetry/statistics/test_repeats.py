@@ -1,4 +1,4 @@
-"""Lost steps, against a job that is played through and asked what it trained last."""
+"""Repeated steps compared with a job that is played through."""
 
 import numpy as np
 import pytest

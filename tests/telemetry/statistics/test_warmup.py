@@ -1,4 +1,4 @@
-"""Where a run has settled."""
+"""Where a run's step time has settled."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Appending blocks: once each, late ones too, absurd ones never."""
+"""Appending blocks: once each, late ones too, invalid ones never."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from redis import Redis
 
 from telemetry.store import commits
 from telemetry.store.hot import HotStore
-from tests.parts import NOON_S, block
+from tests.helpers import NOON_S, block
 
 
 def test_a_block_counts_once(hot: HotStore) -> None:

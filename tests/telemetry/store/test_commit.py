@@ -1,4 +1,4 @@
-"""Committing a tick: clock, blocks and steps move together or not at all."""
+"""A tick's commit is atomic: clock, blocks and steps."""
 
 import multiprocessing
 
@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from telemetry.store.hot import HotStore
-from tests.parts import NOON_S, block, steps
+from tests.helpers import NOON_S, block, steps
 
 RACERS, TICKS = 2, 200
 

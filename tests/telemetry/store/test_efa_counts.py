@@ -1,4 +1,4 @@
-"""What EFA devices count: every tick once, however often and by whomever it is asked for."""
+"""EFA counts: every tick once, whichever reader asks."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +8,7 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import RATES, efa_counts
-from tests.parts import NOON_S, block
+from tests.helpers import NOON_S, block
 
 SHARD = "llama/0"
 SENT = np.arange(16.0).reshape(2, 8)

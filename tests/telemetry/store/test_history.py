@@ -1,4 +1,4 @@
-"""Both tiers as one: seconds while hot, minutes beyond, and nothing lost at the seam."""
+"""Hot store and rollups as one: seconds, then minutes, without a gap."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from telemetry.store import durable
 from telemetry.store.history import node_series, run_steps, worker_minutes
 from telemetry.store.hot import HotStore
 from telemetry.store.rollups import as_stored, roll_up
-from tests.parts import NOON_S, block, steps
-from tests.telemetry.store.parts import training
+from tests.helpers import NOON_S, block, steps
+from tests.telemetry.store.samples import training
 
 pytestmark = pytest.mark.django_db
 CORES = "core_utilization_ratio"

@@ -1,4 +1,4 @@
-"""What comes late: each second once, and its minute with all that it had before."""
+"""Late data: each second once, merged into its minute."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from telemetry.blocks import Block
 from telemetry.store.durable import LATE_S, QUIET_S, fold_late, save_late
 from telemetry.store.history import node_series
 from telemetry.store.hot import HotStore, open_store
-from tests.parts import NOON_S
+from tests.helpers import NOON_S
 
 pytestmark = pytest.mark.django_db
 SHARD, METRIC = "node:real", "executions_completed_per_s"

@@ -1,4 +1,4 @@
-"""Redis goes away and comes back: a clear error meanwhile, nothing lost, nothing doubled."""
+"""Redis stops and returns: a clear error, nothing lost or duplicated."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,8 +8,8 @@ import redis.exceptions
 from redis import Redis as Client
 
 from telemetry.store.hot import HotStore, StoreUnavailable
-from tests.parts import NOON_S, block, free_port, steps
-from tests.telemetry.store.parts import Redis
+from tests.helpers import NOON_S, block, free_port, steps
+from tests.telemetry.store.samples import Redis
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Packing: small, close enough, and each metric readable alone."""
+"""Packing: small, precise enough, each metric readable alone."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.store.packing import decode, encode, pack, read_layout, unpack, unpack_block
-from tests.parts import NOON_S, block
-from tests.telemetry.store.parts import training
+from tests.helpers import NOON_S, block
+from tests.telemetry.store.samples import training
 
 RATIOS = st.one_of(st.just(np.nan), st.floats(0, 1))
 QUANTITIES = st.one_of(st.just(np.nan), st.just(0.0), st.floats(1e-12, 1e18))

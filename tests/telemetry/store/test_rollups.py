@@ -1,4 +1,4 @@
-"""Minutes: lowest, mean and highest, as a literal loop would find them."""
+"""Minutes: minimum, mean and maximum equal a simple loop."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from telemetry.blocks import Span
 from telemetry.store.rollups import decode_hour, encode_hour, merge_minutes, roll_up
-from tests.parts import NOON_S
-from tests.telemetry.store.parts import training
+from tests.helpers import NOON_S
+from tests.telemetry.store.samples import training
 
 CORES = "core_utilization_ratio"
 HBM = "hbm_bandwidth_bytes_per_s"

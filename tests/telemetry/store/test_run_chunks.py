@@ -1,4 +1,4 @@
-"""Steps kept for good: every one of them, and every worker's minutes."""
+"""Stored steps: every step, and every worker's minutes."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from telemetry.store.history import run_steps, worker_minutes
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
 from telemetry.store.packing import steps_where
-from tests.parts import NOON_S, steps
+from tests.helpers import NOON_S, steps
 
 HOUR_S = 3600
 

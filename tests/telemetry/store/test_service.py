@@ -1,4 +1,4 @@
-"""What processes share beside samples: plans, counts, gauges, and word of each tick."""
+"""Shared service state: plans, counts, gauges, tick messages."""
 
 from redis import Redis
 

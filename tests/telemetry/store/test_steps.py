@@ -1,4 +1,4 @@
-"""Steps in the hot tier: exact, once each, workers that come and go."""
+"""Steps in the hot store: exact, once each, with workers that join and leave."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from telemetry.steps import PHASES
 from telemetry.store import commits
 from telemetry.store.hot import HotStore
-from tests.parts import NOON_S, steps
+from tests.helpers import NOON_S, steps
 
 
 def test_steps_come_back_exactly(hot: HotStore) -> None:

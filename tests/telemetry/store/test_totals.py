@@ -1,10 +1,10 @@
-"""Totals: every block and every step counted once, whatever is repeated."""
+"""Totals: every block and step counted once."""
 
 import numpy as np
 import pytest
 
 from telemetry.store.hot import HotStore
-from tests.parts import NOON_S, block
+from tests.helpers import NOON_S, block
 
 
 def sent(hot: HotStore) -> dict[str, float]:

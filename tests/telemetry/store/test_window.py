@@ -1,11 +1,11 @@
-"""Windows: many shards side by side, what is missing as NaN."""
+"""Windows: many shards together, NaN for missing data."""
 
 import numpy as np
 import pytest
 
 from telemetry.blocks import METRICS, Block
 from telemetry.store.hot import HotStore
-from tests.parts import NOON_S, block
+from tests.helpers import NOON_S, block
 
 CORES = "core_utilization_ratio"
 

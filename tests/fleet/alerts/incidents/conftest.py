@@ -1,4 +1,4 @@
-"""Alerts of a run whose steps are at hand."""
+"""Alerts of a run with stored steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.models import Alert, Node, Run
-from tests.parts import NOON
+from tests.helpers import NOON
 
 Make = Callable[..., Alert]
 

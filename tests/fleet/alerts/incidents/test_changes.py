@@ -1,4 +1,4 @@
-"""What changed shortly before an alert: said by people, seen in others, derived from steps."""
+"""Changes shortly before an alert: annotations, other alerts, events derived from steps."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -7,7 +7,7 @@ from fleet.models import Alert, Annotation, InjectedFault, Node, Run
 from fleet.pages.alert_context import MOST, RecentChange, neighbours_of, until_of
 from fleet.pages.alert_context import changes_of as sorted_out
 from telemetry.store.hot import HotStore
-from tests.parts import NOON, NOON_S, steps
+from tests.helpers import NOON, NOON_S, steps
 
 Make = Callable[..., Alert]
 MINUTE = timedelta(minutes=1)

@@ -1,4 +1,4 @@
-"""A simulated run that was drilled, and the alerts about it."""
+"""A simulated run with a drill, and its alerts."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The charts of a drill: the truth shaded, detection's moments marked."""
+"""Drill charts: the fault shaded, detection times marked."""
 
 from collections.abc import Callable
 from datetime import timedelta

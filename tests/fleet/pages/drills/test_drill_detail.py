@@ -1,4 +1,4 @@
-"""One drill: the truth beside what detection made of it."""
+"""One drill: ground truth compared with detection."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Ending a drill before its time."""
+"""Ending a drill early."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The drills: every fault that was put into the fleet, and whether it was noticed."""
+"""The list of drills: every injected fault and whether it was detected."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

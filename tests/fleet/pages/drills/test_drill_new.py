@@ -1,4 +1,4 @@
-"""Starting a drill: run, fault, place and size, and only where nothing real can break."""
+"""Starting a drill: run, fault, location, magnitude; simulated runs only."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a fault would do, before anybody puts it anywhere."""
+"""Preview of a fault's effect before it is injected."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What the tests of schedules share: a trial whose arms trained, looked at a day later."""
+"""Fixtures of schedule tests: a trial one day after its arms trained."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,7 +11,7 @@ from fleet.trials.services import begin
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from tests.fleet.trials.conftest import made
-from tests.parts import NOON, NOON_S, steps
+from tests.helpers import NOON, NOON_S, steps
 
 LATER = NOON + timedelta(days=1)
 

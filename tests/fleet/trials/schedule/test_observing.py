@@ -1,4 +1,4 @@
-"""What a run was seen to do, against steps whose figures are easily reckoned in the head."""
+"""Observed pace and losses of a run, compared with simple sums."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from fleet.models import CompileEvent, Run
 from fleet.trials.observed import observe
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.schedule.conftest import LATER, failed, train
-from tests.parts import NOON
+from tests.helpers import NOON
 
 
 def test_checkpoints_are_distinguished_from_the_pace(hot: HotStore, p5: Run) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py project`: of a trial, of runs, by hand; in words and as JSON; and bad input."""
+"""`manage.py project`: a trial, runs, a file; text, JSON and invalid input."""
 
 import json
 from io import StringIO
@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 
 from fleet.models import Run
 from telemetry.store.hot import HotStore
-from tests.fleet.trials.schedule.test_by_hand import BASELINE, CANDIDATE, written
+from tests.fleet.trials.schedule.test_manual_arms import BASELINE, CANDIDATE, written
 
 
 def answer(*args: str, **options: Any) -> str:

@@ -1,4 +1,4 @@
-"""A schedule worked out: the example of docs/schedule.md by hand, its intervals, its ends."""
+"""A projected schedule: the example of docs/schedule.md, intervals, end dates."""
 
 from dataclasses import replace
 

@@ -1,11 +1,11 @@
-"""The compile cache's lines: who found, compiled or failed a graph, and how long that took."""
+"""Compile cache lines: hits, compiles, failures and durations."""
 
 import math
 
 import pytest
 
 from telemetry.ingest.logs import FAIL, HIT, MISS, Compile
-from tests.telemetry.ingest.logs.made_log import BEGAN_S, call, done, hit, read, wrapper
+from tests.telemetry.ingest.logs.log_lines import BEGAN_S, call, done, hit, read, wrapper
 
 A, B = "MODULE_165187+d41d8cd9", "MODULE_998877+0a1b2c3d"
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a log is made of, reading it ends, and counts every line."""
+"""Any bytes: reading ends, and every line is counted."""
 
 import io
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from telemetry.ingest.logs import complete_steps
 from telemetry.ingest.logs.steps import COLUMNS
-from tests.telemetry.ingest.logs.made_log import (
+from tests.telemetry.ingest.logs.log_lines import (
     NAN,
     bar,
     call,

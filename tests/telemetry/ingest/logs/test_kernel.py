@@ -1,9 +1,9 @@
-"""Lines of the kernel's Neuron driver: which device broke, where, and what to do."""
+"""Neuron driver lines of the kernel log: device, error, remedy."""
 
 import pytest
 
 from telemetry.ingest.logs import HardwareError
-from tests.telemetry.ingest.logs.made_log import BEGAN_S, read
+from tests.telemetry.ingest.logs.log_lines import BEGAN_S, read
 
 LINES = (
     "NEURON_HW_ERR=SRAM_UNCORRECTABLE_ERROR instance-id=i-0abc hostname=ip-10-0-0-7 nd-id=3 "

@@ -1,4 +1,4 @@
-"""What launchers, terminals and broken disks make of lines: every step once, nothing fatal."""
+"""Lines changed by launchers, terminals and disks: each step once."""
 
 import gzip
 import io
@@ -11,7 +11,7 @@ import pytest
 from telemetry.ingest.logs import LogContext, LogReader, read_logs
 from telemetry.ingest.logs.records import MAX_LINE_BYTES, StepRecord, lines_of, prefix_of
 from telemetry.ingest.logs.steps import LineSteps
-from tests.telemetry.ingest.logs.made_log import (
+from tests.telemetry.ingest.logs.log_lines import (
     BEGAN_S,
     at,
     bar,

@@ -1,4 +1,4 @@
-"""Files of a group's probes become one measurement, and what is no such file is refused."""
+"""Probe files of a group become one measurement; other files are refused."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from telemetry.checks.preflight import judge
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import PreflightFinding
 from telemetry.ingest.probes import GroupError, measured_group, read_group
-from tests.fleet.checks.printed import collective, group, node, pingpong
+from tests.fleet.checks.probe_output import collective, group, node, pingpong
 
 HEADER = "size(B) count(elems) type time:avg(us) time:p50(us) time:p99(us) algbw(GB/s) busbw(GB/s)"
 NCCOM_PAIR = f"""{HEADER}

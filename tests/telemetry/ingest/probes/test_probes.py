@@ -1,4 +1,4 @@
-"""Outputs of the three probes as rows in bytes, seconds and bytes per second."""
+"""Output of the three probes as rows in bytes, seconds and bytes per second."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Chrome traces of kernels: each rank on its own clock, steps by their marks, odd files."""
+"""Chrome traces of kernels: clocks per rank, step marks, unusual files."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ import pytest
 from telemetry.detect.what_if import Analysis, analyse_trace
 from telemetry.ingest.traces import read_trace
 from telemetry.trace import TraceError, is_kind
-from tests.telemetry.ingest.traces.made_kineto import LAST_MOVE_US, Kineto
+from tests.telemetry.ingest.traces.kineto_files import LAST_MOVE_US, Kineto
 
 
 def analysed(job: Kineto, folder: Path) -> Analysis:

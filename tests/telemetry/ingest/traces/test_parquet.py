@@ -1,4 +1,4 @@
-"""Traces of one row per operation: read whole, or refused by column, row and remedy."""
+"""Traces of one row per operation: read completely, or refused by column and row."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pytest
 
 from telemetry.ingest.traces import read_trace
 from telemetry.trace import Trace, TraceError
-from tests.telemetry.made_trace import COLUMNS, Job
+from tests.telemetry.made_traces import COLUMNS, Job
 from tests.telemetry.recorded import write_parquet
 
 

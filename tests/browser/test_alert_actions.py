@@ -1,0 +1,95 @@
+"""Alert actions on a phone in two taps, and by keyboard."""
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+from playwright.sync_api import Page, expect
+
+from fleet.models import Alert, Silence
+
+pytestmark = pytest.mark.browser
+PHONE = {"width": 360, "height": 740}
+
+
+@pytest.fixture
+def signed_in(fleet: str, page: Page) -> str:
+    """Sign in somebody who may act; gives the address."""
+    user = User.objects.create_user("olga")
+    user.groups.add(Group.objects.get(name="operator"))
+    client = Client()
+    client.force_login(user)
+    page.context.add_cookies(
+        [{"name": name, "value": m.value, "url": fleet} for name, m in client.cookies.items()]
+    )
+    return fleet
+
+
+def test_an_alert_is_silenced_in_two_taps(page: Page, signed_in: str, alert: Alert) -> None:
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    page.goto(f"{signed_in}/alerts/{alert.pk}/")
+    page.locator("#silence > summary").click()
+    page.get_by_role("button", name="1 hour").click()
+
+    expect(page.locator("#story")).to_contain_text("silenced by olga")
+    expect(page.get_by_role("button", name="End the silence")).to_be_visible()
+    assert Silence.objects.get().matchers == "node=limping cause=slow_core"
+
+
+def test_an_alert_is_taken_in_one_tap_and_given_back(
+    page: Page, signed_in: str, alert: Alert
+) -> None:
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    page.goto(f"{signed_in}/alerts/{alert.pk}/")
+    page.locator("#bar").get_by_role("button", name="Acknowledge").click()
+    expect(page.locator("#story")).to_contain_text("olga")
+
+    page.get_by_role("button", name="Unacknowledge").click()
+    expect(page.locator("#act")).to_contain_text("Unacknowledged")
+
+
+def test_s_silences_the_alert_of_the_page(page: Page, signed_in: str, alert: Alert) -> None:
+    page.goto(f"{signed_in}/alerts/{alert.pk}/")
+    page.keyboard.press("s")
+
+    expect(page.locator("#hush-reason")).to_be_visible()
+
+
+def test_what_is_typed_survives_the_next_second(page: Page, signed_in: str, alert: Alert) -> None:
+    page.goto(f"{signed_in}/alerts/{alert.pk}/")
+    page.locator("#silence > summary").click()
+    page.locator("#hush-reason").fill("rack 4 is moved")
+    page.wait_for_timeout(2_500)
+
+    expect(page.locator("#hush-reason")).to_have_value("rack 4 is moved")
+
+
+def test_a_silence_states_what_it_mutes_while_it_is_written(
+    page: Page, signed_in: str, alert: Alert
+) -> None:
+    page.goto(f"{signed_in}/silences/new/?matchers=node%3Dnobody")
+    expect(page.locator("#preview")).to_contain_text("Open now: 0 of 1")
+    page.locator("#matchers").fill("node=~limp.*")
+    expect(page.locator("#preview")).to_contain_text("Open now: 1 of 1")
+    page.locator("#matchers").fill("color=red")
+    expect(page.locator("#preview")).to_contain_text("is not a field")
+
+
+def test_a_silence_ends_from_the_list(page: Page, signed_in: str, alert: Alert) -> None:
+    page.goto(f"{signed_in}/silences/new/?alert={alert.pk}")
+    page.get_by_role("button", name="Silence", exact=True).click()
+    expect(page.locator("#silence")).to_contain_text("active until")
+    page.goto(f"{signed_in}/silences/")
+    page.get_by_role("button", name="Expire now: silence").click()
+
+    expect(page.locator("#silences")).to_contain_text("no silences")
+    expect(page.locator("#over")).to_contain_text("by olga")
+
+
+def test_the_hand_over_is_copied(page: Page, signed_in: str, alert: Alert) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{signed_in}/hand-over/")
+    page.get_by_role("button", name="Copy").click()
+
+    expect(page.locator("#toasts")).to_contain_text("Copied.")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert f"[alert {alert.pk}]" in copied

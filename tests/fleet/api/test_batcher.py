@@ -1,0 +1,58 @@
+"""The batcher: requests that may wait are served with urgent ones, or after their time."""
+
+import asyncio
+import time
+
+import pytest
+
+from fleet.api.ingest_asgi import MAX_WAIT_S, Batcher, _wait_s
+from fleet.api.ingest_service import IngestRequest
+
+A_LONG_TIME_S = 3600.0
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def stranger() -> IngestRequest:
+    """Return a call that is soon refused."""
+    return IngestRequest({}, "a", b"", time.time())
+
+
+async def patient_and_hurried() -> tuple[IngestRequest, IngestRequest]:
+    """Let somebody who may wait for an hour come, and then somebody who may not."""
+    batcher, patient, hurried = Batcher(), stranger(), stranger()
+    waiting = asyncio.create_task(batcher.serve(patient, wait_s=A_LONG_TIME_S))
+    await asyncio.sleep(0)
+    await batcher.serve(hurried)
+    await waiting
+    return patient, hurried
+
+
+def test_a_request_that_may_wait_is_served_with_the_next_urgent_one(redis_url: str) -> None:
+    patient, hurried = asyncio.run(asyncio.wait_for(patient_and_hurried(), 60))
+
+    assert patient.problem is not None
+    assert hurried.problem is not None
+
+
+def test_alone_it_is_served_when_its_time_has_come(redis_url: str) -> None:
+    call = stranger()
+    asyncio.run(asyncio.wait_for(Batcher().serve(call, wait_s=0.01), 60))
+
+    assert call.problem is not None
+
+
+@pytest.mark.parametrize(
+    ("prefer", "wait_s"),
+    [
+        ("", 0.0),
+        ("wait=0", 0.0),
+        ("wait=1", 1.0),
+        ("respond-async, wait=1", 1.0),
+        ("wait=9999", MAX_WAIT_S),
+        ("wait=-1", 0.0),
+        ("wait=99999", 0.0),
+        ("await=1", 0.0),
+    ],
+)
+def test_a_client_states_how_long_it_may_wait(prefer: str, wait_s: float) -> None:
+    assert _wait_s(prefer) == wait_s

@@ -1,0 +1,127 @@
+"""A reporting run from its first line to its end: phases, counts, silence."""
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from fleet.models import Annotation, Run
+from telemetry.store.hot import HotStore
+from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, whole_step
+from tests.fleet.ingest.conftest import Deliver, Follow
+
+Phase = Run.Phase
+
+
+@pytest.fixture
+def now_s() -> float:
+    return float(int(time.time()) // 10 * 10)
+
+
+def run_now() -> Run:
+    return Run.objects.get(name="real")
+
+
+def beat(node: str, kind: str = "beat", **shown: Any) -> bytes:
+    return line(kind, worker=node, n_workers=len(NODES), **shown)
+
+
+def test_it_compiles_until_its_first_step_is_over(
+    deliver: Deliver, follow: Follow, now_s: float
+) -> None:
+    deliver(line("run", at=now_s - 600, **ABOUT), *map(beat, NODES), at_s=now_s)
+    follow(now_s)
+    before = run_now()
+    deliver(*whole_step(1, ended_at=now_s + 5), at_s=now_s + 5)
+    follow(now_s + 10)
+    after = run_now()
+
+    assert (before.phase, before.n_workers) == (Phase.COMPILING, 4)
+    assert before.started_at == datetime.fromtimestamp(now_s - 600, UTC)
+    assert (after.phase, after.last_step, after.n_tokens) == (Phase.TRAINING, 1, 64 * 4096)
+    assert after.phase_since == datetime.fromtimestamp(now_s + 4, UTC)
+
+
+def test_it_has_finished_when_all_its_workers_have(
+    deliver: Deliver, follow: Follow, now_s: float
+) -> None:
+    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
+    deliver(*(beat(node, "end") for node in NODES[:3]), at_s=now_s + 1)
+    follow(now_s + 2)
+    before = run_now().phase
+    deliver(beat(NODES[3], "end"), at_s=now_s + 3)
+    follow(now_s + 4)
+
+    assert (before, run_now().phase) == (Phase.TRAINING, Phase.FINISHED)
+    assert run_now().finished_at is not None
+
+
+def test_one_worker_that_failed_takes_the_run_down(
+    deliver: Deliver, follow: Follow, now_s: float
+) -> None:
+    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
+    deliver(beat(NODES[2], "end", failed=True, reason="RuntimeError"), at_s=now_s + 1)
+    follow(now_s + 2)
+
+    assert run_now().phase == Phase.FAILED
+
+
+def test_a_run_that_starts_again_is_under_way_again(
+    deliver: Deliver, follow: Follow, now_s: float
+) -> None:
+    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
+    deliver(beat(NODES[2], "end", failed=True), at_s=now_s + 1)
+    follow(now_s + 2)
+    again = whole_step(1, ended_at=now_s + 30, session="second")
+    deliver(*again, at_s=now_s + 30)
+    follow(now_s + 31)
+    run = run_now()
+
+    assert (run.phase, run.finished_at, run.session) == (Phase.TRAINING, None, "second")
+    assert run.step_shift == 1
+    # Its own first step is our second; it began a step's length before it ended.
+    assert run.starts is not None
+    assert [(start["first_step"], start["shift"]) for start in run.starts] == [(0, 0), (2, 1)]
+    assert now_s < run.starts[1]["began_s"] < now_s + 30
+    assert Annotation.objects.filter(run=run).count() > 0
+
+
+def test_a_run_that_falls_silent_is_given_up_in_the_end(
+    deliver: Deliver, follow: Follow, now_s: float
+) -> None:
+    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
+    follow(now_s + 1)
+    follow(now_s + 20 * 60)
+    before = run_now().phase
+    follow(now_s + 31 * 60)
+
+    assert (before, run_now().phase) == (Phase.TRAINING, Phase.FAILED)
+
+
+def test_one_that_compiles_may_be_silent_for_longer(
+    deliver: Deliver, follow: Follow, now_s: float
+) -> None:
+    deliver(line("run", **ABOUT), *map(beat, NODES), at_s=now_s)
+    follow(now_s + 3600)
+
+    assert run_now().phase == Phase.COMPILING
+
+
+def test_tokens_go_on_from_the_row_should_redis_begin_anew(
+    deliver: Deliver, follow: Follow, hot: HotStore, now_s: float
+) -> None:
+    deliver(*whole_step(1, ended_at=now_s, tokens=100), at_s=now_s)
+    follow(now_s)
+    hot.execute("FLUSHDB")
+    deliver(*whole_step(2, ended_at=now_s + 5, tokens=100), at_s=now_s + 5)
+    follow(now_s + 10)
+
+    assert (run_now().n_tokens, run_now().last_step) == (200, 2)
+
+
+def test_a_worker_may_name_another_node(deliver: Deliver, now_s: float) -> None:
+    deliver(step(1, "trn-a/3", ended_at=now_s), at_s=now_s)
+    deliver(step(1, "w7", ended_at=now_s, node="trn-b"), at_s=now_s)
+
+    assert set(run_now().nodes.values_list("name", flat=True)) == {"trn-a", "trn-b"}

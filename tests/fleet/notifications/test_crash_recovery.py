@@ -1,0 +1,140 @@
+"""Senders killed at every stage: nothing is lost, duplicates share their key."""
+
+import random
+import socket
+import time
+from threading import Event
+
+import pytest
+
+from fleet.models import Delivery, Receiver, Route, Run
+from tests.fleet.notifications.conftest import an_alert, say
+from tests.fleet.notifications.processes import Senders, until
+from tests.fleet.notifications.receiver_server import OK, Stranger, a_stranger, thinks, waits_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def states() -> set[str]:
+    return set(Delivery.objects.values_list("state", flat=True))
+
+
+def all_sent() -> bool:
+    return states() == {"sent"}
+
+
+def test_killed_before_it_took_anything(
+    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+) -> None:
+    Route.objects.update(group_wait_s=1)
+    first = senders.start()
+    say(an_alert(run), "fired")
+    first.kill()
+    assert states() == {"pending"}
+
+    senders.start()
+    until(all_sent)
+    assert stranger.keys == [Delivery.objects.get().key]
+
+
+def test_killed_when_it_had_taken_one_but_sent_nothing(
+    senders: Senders, hook: Receiver, run: Run
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        hook.target = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        hook.save()
+        first = senders.start()
+        say(an_alert(run), "fired")
+        until(lambda: states() == {"sending"})
+        first.kill()
+    with a_stranger() as stranger:
+        hook.target = stranger.url
+        hook.save(update_fields=["target"])
+        senders.start()
+        until(all_sent)
+
+        delivery = Delivery.objects.get()
+        assert stranger.keys == [delivery.key]
+        assert delivery.n_attempts == 2
+
+
+def test_killed_while_the_receiver_had_it_but_had_not_answered(
+    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+) -> None:
+    answered = Event()
+    stranger.answers = [waits_for(answered), OK]
+    first = senders.start()
+    say(an_alert(run), "fired")
+    stranger.until(1)
+    first.kill()
+    answered.set()
+
+    senders.start()
+    until(all_sent)
+    assert stranger.keys == [Delivery.objects.get().key] * 2
+    assert stranger.posts[0].body == stranger.posts[1].body
+
+
+def test_killed_when_it_was_answered_but_had_not_written_it_down(
+    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+) -> None:
+    frozen = Event()
+    stranger.answers = [waits_for(frozen), OK]
+    first = senders.start()
+    say(an_alert(run), "fired")
+    stranger.until(1)
+    first.freeze()
+    frozen.set()
+    time.sleep(0.1)
+    first.kill()
+    assert states() == {"sending"}
+
+    senders.start()
+    until(all_sent)
+    assert stranger.keys == [Delivery.objects.get().key] * 2
+
+
+def test_killed_again_and_again_at_any_moment(
+    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+) -> None:
+    rng = random.Random(7)
+    stranger.answers = [thinks(0.05)]
+    for i in range(15):
+        say(an_alert(run, f"node:{i}", "node_silent"), "fired")
+    for _ in range(3):
+        one = senders.start()
+        n_before = len(stranger.posts)
+        until(lambda n=n_before: len(stranger.posts) > n)  # type: ignore[misc]
+        time.sleep(rng.uniform(0, 0.4))
+        one.kill()
+    senders.start()
+    until(all_sent)
+
+    assert set(stranger.keys) == set(Delivery.objects.values_list("key", flat=True))
+    assert len(set(stranger.keys)) == 15
+    assert len(stranger.keys) <= sum(Delivery.objects.values_list("n_attempts", flat=True))
+
+
+def test_two_senders_never_send_the_same(
+    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+) -> None:
+    Receiver.objects.exclude(pk=hook.pk).delete()
+    for i in range(15):
+        say(an_alert(run, f"node:{i}", "node_silent"), "fired")
+    for _ in range(2):
+        senders.start(lease=60)
+    until(all_sent)
+
+    assert len(stranger.keys) == len(set(stranger.keys)) == 15
+
+
+def test_asked_to_stop_it_finishes_what_it_sends(
+    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+) -> None:
+    stranger.answers = [thinks(0.5)]
+    one = senders.start()
+    say(an_alert(run), "fired")
+    stranger.until(1)
+
+    assert one.stop() == 0
+    assert all_sent()

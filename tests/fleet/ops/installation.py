@@ -1,0 +1,142 @@
+"""A running installation for tests: `manage.py up` in its own folder."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from telemetry.store.hot import HotStore, open_store
+from tests.helpers import free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+OURS = ("TRNWATCH_", "REDIS_URL", "DATABASE_URL", "PORT", "BIND")
+
+
+ODD = "a place, 100% odd # really?"
+# The longest a start may take, all programs together; it takes 4 s on an idle machine.
+START_S = 60
+# A killed program must be back, and at work, in less than this, or than the start took here.
+RECOVERY_S = 10
+
+
+def environment(folder: Path, **env: str) -> dict[str, str]:
+    """Return the environment of an installation of its own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    return clean | {"TRNWATCH_DATA_DIR": str(folder), "TRNWATCH_DEMO": "0"} | env
+
+
+def manage(folder: Path, *words: str, **env: str) -> tuple[int, str]:
+    """Run a command of manage.py to its end; gives its exit code and what it printed."""
+    command = [sys.executable, "manage.py", *words]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(folder, **env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def wait_for(condition: Callable[[], object], *, within_s: float) -> None:
+    """Wait until something is so; what takes longer than ``within_s`` has failed."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@dataclass
+class Up:
+    """An `up` that runs, and its installation."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes]
+    took_s: float
+
+    @classmethod
+    def start(cls, folder: Path, port: int, within_s: float = START_S, /, **env: str) -> Self:
+        """Start it, and wait until it greets."""
+        console, began_s = folder.with_name("console"), time.monotonic()
+        with console.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "manage.py", "up"],
+                cwd=ROOT,
+                env=environment(folder, PORT=str(port), **env),
+                stdout=file,
+                stderr=file,
+            )
+        wait_for(lambda: "Ctrl-C stops it" in console.read_text(), within_s=within_s)
+        return cls(folder, port, process, took_s=time.monotonic() - began_s)
+
+    @property
+    def recovery_s(self) -> float:
+        """How long one program may take to be back: a busy machine was as slow at the start."""
+        return max(RECOVERY_S, self.took_s)
+
+    @property
+    def shown(self) -> str:
+        return self.folder.with_name("console").read_text()
+
+    @property
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def child(self, word: str) -> psutil.Process | None:
+        """Find a program by a word of its command."""
+        for child in self.children:
+            try:
+                if any(word in part for part in child.cmdline()):
+                    return child
+            except psutil.Error:
+                continue
+        return None
+
+    def kill(self, word: str) -> None:
+        """Kill a program outright, and wait until another has taken its place."""
+        killed = self.child(word)
+        assert killed is not None
+        killed.kill()
+        wait_for(lambda: self.pid(word) not in {None, killed.pid}, within_s=5)
+
+    def pid(self, word: str) -> int | None:
+        """Return the number of a program, if it runs."""
+        child = self.child(word)
+        return child.pid if child else None
+
+    def answers(self, path: str = "/healthz") -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=20) as page:
+            status: int = page.status
+        return status
+
+    def store(self) -> HotStore:
+        return open_store((self.folder / "redis" / "url").read_text())
+
+    def stop(self) -> int:
+        """Press Ctrl-C; gives the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(timeout=20)
+
+
+@contextmanager
+def running(folder: Path, **env: str) -> Iterator[Up]:
+    """Run an `up` for as long as the block lasts."""
+    one = Up.start(folder, free_port(), **env)
+    try:
+        yield one
+    finally:
+        one.process.terminate()
+        one.process.wait(timeout=20)

@@ -1,0 +1,31 @@
+"""Signed differences, and verdict badges."""
+
+import pytest
+
+from fleet.formatting import change, tick, verdict_badge
+
+
+@pytest.mark.parametrize(
+    ("ratio", "written"),
+    [
+        (0.123, "+12.3 %"),
+        (-0.05, "\u22125.0 %"),
+        (-0.0004, "0.0 %"),
+        (0.0005001, "+0.1 %"),
+        (None, "\u2013"),
+    ],
+)
+def test_a_difference_has_its_sign(ratio: float | None, written: str) -> None:
+    assert change(ratio).replace("\u202f", " ") == written
+
+
+def test_ticks_are_whole_percents_and_none_is_a_word() -> None:
+    assert [tick(at).replace("\u202f", " ") for at in (0.2, 1e-17)] == ["+20 %", "same"]
+
+
+@pytest.mark.parametrize(
+    ("word", "colour"), [("better", "ok"), ("worse", "bad"), ("cannot tell yet", "small")]
+)
+def test_a_verdict_is_reported_in_its_colour(word: str, colour: str) -> None:
+    assert colour in verdict_badge(word, "small")
+    assert word in verdict_badge(word, "small")

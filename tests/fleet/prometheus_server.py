@@ -1,0 +1,86 @@
+"""A real Prometheus for tests: scrape and query."""
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.helpers import free_port
+
+PATIENCE_S = 60.0
+Job = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """One that runs."""
+
+    port: int
+
+    def ask(self, query: str) -> list[Any]:
+        """Return what a query finds; nothing while Prometheus is still starting."""
+        found = self._get("query", query=query)
+        return list(found["data"]["result"]) if found else []
+
+    def values(self, query: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """Return what a query finds, by some of the labels."""
+        return {
+            tuple(each["metric"].get(label, "") for label in labels): float(each["value"][1])
+            for each in self.ask(query)
+        }
+
+    def exemplars(self, query: str, *, since_s: float) -> list[Any]:
+        """Return the exemplars of a query's series."""
+        found = self._get("query_exemplars", query=query, start=since_s, end=time.time() + 600)
+        return [exemplar for series in found["data"] for exemplar in series["exemplars"]]
+
+    def _get(self, what: str, **asked: Any) -> Any:
+        url = f"http://127.0.0.1:{self.port}/api/v1/{what}?{urllib.parse.urlencode(asked)}"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as response:
+                return json.load(response)
+        except (urllib.error.URLError, ConnectionError):
+            return None
+
+
+@contextmanager
+def prometheus(folder: Path, jobs: Sequence[Job]) -> Iterator[Prometheus]:
+    """Run Prometheus with these jobs, exemplars kept, for as long as the block lasts."""
+    config = {
+        "global": {"scrape_interval": "3s", "scrape_timeout": "3s"},
+        "storage": {"exemplars": {"max_exemplars": 1000}},
+        "scrape_configs": [*jobs],
+    }
+    # JSON is YAML too.
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    port = free_port()
+    command = [
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--enable-feature=exemplar-storage",
+    ]
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield Prometheus(port)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def eventually(question: Callable[[], T]) -> T:
+    """Ask until there is an answer."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (answer := question()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return answer

@@ -1,0 +1,44 @@
+"""Random scenarios: the same for the same seed, valid, of every kind."""
+
+from bench.healthy_runs import healthy_scenario
+from bench.random_scenarios import (
+    MOST_SHARE_RATIO,
+    STEP_S,
+    TUNING_SEEDS,
+    RandomScenario,
+    random_scenario,
+)
+from telemetry.simulate.faults import FAULTS
+from telemetry.simulate.step_model import step_plan
+
+
+def test_a_seed_draws_the_same_scenario_each_time() -> None:
+    assert RandomScenario(7).table() == RandomScenario(7).table()
+    assert RandomScenario(7).table() != RandomScenario(8).table()
+
+
+def test_drawn_scenarios_are_sound_and_of_many_kinds() -> None:
+    kinds, instances = set(), set()
+    for seed in range(TUNING_SEEDS, TUNING_SEEDS + 60):
+        scenario = random_scenario(seed)
+        run = scenario.runs[0]
+        plan = step_plan(run)
+        assert plan.allreduce_share_ratio <= MOST_SHARE_RATIO
+        assert STEP_S[0] <= plan.step_s <= STEP_S[1]
+        assert scenario.faults
+        assert all(fault.start_s < scenario.duration_s for fault in scenario.faults)
+        kinds |= {fault.kind for fault in scenario.faults}
+        instances.add(run.instance)
+    assert kinds == set(FAULTS)
+    assert len(instances) >= 7
+
+
+def test_each_third_healthy_hour_has_look_alikes_and_none_has_a_fault() -> None:
+    hours = [healthy_scenario(seed) for seed in range(9)]
+    assert [bool(hour.benign) for hour in hours] == [True, False, False] * 3
+    assert not any(hour.faults for hour in hours)
+    assert {hour.runs[0].instance for hour in hours} == {
+        "trn1.32xlarge",
+        "trn2.48xlarge",
+        "p5.48xlarge",
+    }

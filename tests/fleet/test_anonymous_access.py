@@ -1,0 +1,144 @@
+"""Access without sign-in: the demo on loopback, and Prometheus with a token."""
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client, RequestFactory
+from django.urls import get_resolver, reverse
+from pytest_django import Settings
+
+from fleet.access.roles import PUBLIC_VIEWS, SCRAPE_VIEWS, is_loopback
+from fleet.models import Token
+from tests.helpers import NOON
+
+pytestmark = pytest.mark.django_db
+
+
+def member(*roles: str) -> User:
+    user = User.objects.create_user("-".join(roles) or "nobody", password="x")
+    user.groups.set([Group.objects.get(name=role) for role in roles])
+    return user
+
+
+def pages() -> list[str]:
+    """Return every address that needs no argument, but for those of the API: it has its own."""
+    patterns = [str(pattern.pattern) for pattern in get_resolver().url_patterns]
+    return [f"/{each}" for each in patterns if "<" not in each and not each.startswith("api/")]
+
+
+OPEN = {"/sign-in/", "/sign-out/", "/healthz", "/readyz"}
+# Pages to change something by: nobody changes anything without a name.
+TO_ACT = {
+    "/annotations/add/",
+    "/drills/new/",
+    "/drills/preview",
+    "/notifications/receivers/new/",
+    "/notifications/routes/new/",
+    "/silences/new/",
+    "/silences/preview",
+    "/prices/",
+    "/budgets/",
+    "/tokens/",
+}
+
+
+@pytest.mark.parametrize("path", sorted(set(pages()) - OPEN))
+def test_every_page_asks_to_sign_in(client: Client, path: str) -> None:
+    response = client.get(path)
+
+    if path in {"/metrics", "/metrics/neuron", "/sd/prometheus"}:
+        assert response.status_code == 401
+    else:
+        assert response.status_code == 302
+        assert response["Location"].startswith("/sign-in/?next=")
+
+
+@pytest.mark.parametrize("path", sorted(set(pages()) - OPEN - TO_ACT))
+def test_the_demo_may_be_read_on_its_own_machine(
+    client: Client, redis_url: str, settings: Settings, path: str
+) -> None:
+    settings.ANONYMOUS_READING = True
+
+    assert client.get(path).status_code not in {302, 401, 403}
+
+
+@pytest.mark.parametrize("path", sorted(TO_ACT))
+def test_who_reads_the_demo_changes_nothing(client: Client, settings: Settings, path: str) -> None:
+    settings.ANONYMOUS_READING = True
+
+    assert client.get(path).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"REMOTE_ADDR": "10.0.0.7"},
+        {"REMOTE_ADDR": "::ffff:10.0.0.7"},
+        {"REMOTE_ADDR": ""},
+        {"REMOTE_ADDR": "nonsense"},
+        {"HTTP_X_FORWARDED_FOR": "127.0.0.1"},
+        {"HTTP_FORWARDED": "for=127.0.0.1"},
+        {"HTTP_X_REAL_IP": "127.0.0.1"},
+        {"HTTP_VIA": "1.1 proxy"},
+    ],
+)
+def test_from_elsewhere_even_the_demo_asks_to_sign_in(
+    client: Client, settings: Settings, headers: dict[str, str]
+) -> None:
+    settings.ANONYMOUS_READING = True
+
+    response = client.get("/", **headers)  # type: ignore[arg-type]
+
+    assert response.status_code == 302
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])
+def test_loopback_has_many_names(rf: RequestFactory, address: str) -> None:
+    assert is_loopback(rf.get("/", REMOTE_ADDR=address))
+
+
+def test_a_signed_in_person_reads_from_anywhere(client: Client, redis_url: str) -> None:
+    client.force_login(member())
+
+    assert client.get("/", REMOTE_ADDR="10.0.0.7").status_code == 200
+
+
+def test_the_process_states_that_it_lives_to_anybody(client: Client) -> None:
+    assert client.get("/healthz", REMOTE_ADDR="10.0.0.7").status_code == 200
+
+
+def test_readiness_is_for_the_own_machine_or_a_token(client: Client, redis_url: str) -> None:
+    assert client.get("/readyz").status_code in {200, 503}
+    assert client.get("/readyz", REMOTE_ADDR="10.0.0.7").status_code == 401
+
+
+def test_every_open_endpoint_is_one_that_exists() -> None:
+    for name in (*PUBLIC_VIEWS, "metrics", "readyz"):
+        assert reverse(name)
+    assert {"metrics", "readyz"} <= SCRAPE_VIEWS
+
+
+# Prometheus
+
+
+def scrape(client: Client, secret: str) -> int:
+    headers = {"Authorization": f"Bearer {secret}"}
+    return client.get("/metrics", headers=headers, REMOTE_ADDR="10.0.0.7").status_code
+
+
+def test_prometheus_comes_in_by_its_token(client: Client, redis_url: str) -> None:
+    assert scrape(client, Token.issue("p", Token.Scope.SCRAPE, now=NOON)[1]) == 200
+
+
+def test_prometheus_needs_the_right_token(client: Client, redis_url: str) -> None:
+    assert scrape(client, Token.issue("n", Token.Scope.INGEST, now=NOON)[1]) == 403
+    assert scrape(client, "trnw_nobody") == 401
+
+
+def test_a_bad_token_is_refused_even_where_no_one_needs_one(
+    client: Client, settings: Settings
+) -> None:
+    settings.ANONYMOUS_READING = True
+
+    response = client.get("/metrics", headers={"Authorization": "Bearer nope"})
+
+    assert response.status_code == 401

@@ -1,0 +1,101 @@
+"""Detection through to alerts: one fault is one alert from start to end."""
+
+from typing import Any
+
+import pytest
+
+from fleet.simulation.playback import Firing, play_scenario
+from telemetry.simulate.scenario import scenario_of
+
+pytestmark = pytest.mark.django_db
+
+RUN = {
+    "name": "llama",
+    "model": "llama2-7b",
+    "instance": "trn1.32xlarge",
+    "nodes": 4,
+    "tp": 8,
+    "seq_len": 4096,
+    "global_batch": 64,
+    "compile_s": 0,
+}
+
+
+def play(
+    *faults: dict[str, Any],
+    duration_s: float = 500,
+    benign: tuple[dict[str, Any], ...] = (),
+    **run: Any,
+) -> tuple[Firing, ...]:
+    """Play a run with these faults; they begin at 120 s and last for 60 unless they say else."""
+    usual = {"start_s": 120.0, "duration_s": 60.0}
+    table = {
+        "name": "lives",
+        "duration_s": duration_s,
+        "seed": 3,
+        # Cores that wait for others are idle here.
+        "inputs": {"busy_while_waiting": False},
+        "run": [RUN | run],
+        "fault": [usual | fault for fault in faults],
+        "benign": [{"run": "llama"} | event for event in benign],
+    }
+    return play_scenario(scenario_of(table)).firings
+
+
+def crash(node: int = 1, **more: Any) -> dict[str, Any]:
+    return {"kind": "node_crash", "node": f"llama-{node:02d}"} | more
+
+
+def test_a_crash_its_hang_and_its_restart_are_one_alert() -> None:
+    (firing,) = play(crash())
+    assert (firing.rule, firing.cause, firing.node) == ("node_silent", "node_crash", "llama-01")
+    assert firing.resolved_s is not None
+    assert 236 <= firing.resolved_s <= 245
+
+
+@pytest.mark.parametrize(("duration_s", "resolved_s"), [(60.0, 240), (200.0, 321)])
+def test_a_crash_that_ends_the_run_is_over_once_the_node_is_heard_of(
+    duration_s: float, resolved_s: float
+) -> None:
+    (firing,) = play(crash(duration_s=duration_s), restarts=False)
+    assert firing.cause == "node_crash"
+    assert firing.resolved_s == pytest.approx(resolved_s, abs=4)
+
+
+def test_memory_errors_far_apart_are_one_alert() -> None:
+    sick = {
+        "kind": "ecc_uncorrected",
+        "node": "llama-01",
+        "device": 5,
+        "magnitude": 0.08,
+        "duration_s": 800.0,
+    }
+    (firing,) = play(sick, duration_s=900, nodes=2)
+    assert (firing.rule, firing.node, firing.device) == ("ecc_uncorrected", "llama-01", 5)
+    assert (firing.fired_s, firing.resolved_s) == (121, None)
+
+
+def test_a_hang_while_another_node_is_mute_is_two_alerts() -> None:
+    mute = {"kind": "node_silent", "node": "llama-02", "start_s": 100.0, "duration_s": 120.0}
+    found = play({"kind": "hang", "node": "llama-01"}, mute, duration_s=300)
+    assert {(each.rule, each.cause, each.node) for each in found} == {
+        ("hang", "hang", "llama-01"),
+        ("node_silent", "node_silent", "llama-02"),
+    }
+    assert len(found) == 2
+
+
+def test_a_silent_node_whose_run_compiles_on_purpose_has_not_crashed() -> None:
+    mute = {"kind": "node_silent", "node": "llama-02", "duration_s": 150.0}
+    announced = {"kind": "planned_compile", "start_s": 115.0, "duration_s": 120.0}
+    (firing,) = play(mute, benign=(announced,), duration_s=360)
+    assert (firing.rule, firing.cause) == ("node_silent", "node_silent")
+
+
+def test_nothing_is_reported_of_nodes_that_come_and_go_nor_of_a_run_that_is_over() -> None:
+    events = (
+        {"kind": "node_joins", "node": "llama-03", "start_s": 120.0},
+        {"kind": "node_leaves", "node": "llama-02", "start_s": 260.0},
+    )
+    assert play(benign=events, duration_s=420) == ()
+    assert play(max_steps=60, duration_s=360) == ()

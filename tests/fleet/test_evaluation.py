@@ -1,0 +1,242 @@
+"""Evaluation: simulated faults become the right alert, healthy runs none."""
+
+import time
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from fleet.alerts.evaluate import (
+    WAIT_AFTER_PAUSE_S,
+    open_problems,
+    watch,
+    watching_since_s,
+    without_quiet,
+)
+from fleet.models import Alert, Node, Run
+from telemetry.blocks import Block
+from telemetry.simulate.plan import Fault, Plan
+from telemetry.simulate.shard import play, start_clock
+from telemetry.store.hot import HotStore
+from tests.helpers import LLAMA, NOON, block
+
+LENGTH_S = 400
+FAULT_AT_S = 300
+
+
+@pytest.fixture
+def now_s() -> int:
+    return int(time.time())
+
+
+@pytest.fixture
+def llama(db: None, now_s: int) -> Run:
+    """Make a run whose nodes are called as the simulator calls them."""
+    run = Run.objects.create(
+        name="llama",
+        model=LLAMA.model,
+        instance_type=LLAMA.instance,
+        n_nodes=4,
+        seq_len=4096,
+        global_batch=64,
+        usd_per_node_hour=21.5,
+        price_basis="on demand",
+        phase_since=NOON,
+        started_at=NOON,
+    )
+    for rank, name in enumerate(LLAMA.node_names):
+        Node.objects.create(
+            name=name,
+            instance_type=LLAMA.instance,
+            source=Node.Source.SIMULATED,
+            shard="llama/0",
+            run=run,
+            rank=rank,
+            n_cores=32,
+            n_devices=16,
+            n_efa=8,
+            first_seen_at=NOON,
+        )
+    return run
+
+
+def fill(hot: HotStore, now_s: int, *faults: Fault, until_s: int | None = None) -> None:
+    """Simulate the last minutes of the run into the store."""
+    plan = Plan(run=LLAMA, seed=3, epoch_s=now_s - LENGTH_S, faults=faults)
+    played = play(plan, "llama/0", start_clock(plan), until_s or now_s)
+    hot.append(played.span.blocks())
+    hot.append_steps(played.steps)
+
+
+def listen(hot: HotStore, now_s: float) -> None:
+    """Let watching have gone on for a while."""
+    hot.gauge("listening_since_s", now_s - 60)
+    hot.gauge("watched_at_s", now_s - 1)
+
+
+def at(second: float) -> datetime:
+    return datetime.fromtimestamp(second, UTC)
+
+
+def test_calm_is_no_alert(hot: HotStore, llama: Run, now_s: int) -> None:
+    fill(hot, now_s)
+    listen(hot, now_s)
+
+    assert watch(hot, now=at(now_s)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "magnitude"),
+    [
+        ("efa_latency", 2, 6.0),
+        ("efa_loss", 5, 0.05),
+        ("slow_core", 17, 1.8),
+        ("hbm_slow", 3, 0.4),
+    ],
+)
+def test_a_fault_is_one_alert_that_names_cause_and_culprit(
+    hot: HotStore, llama: Run, now_s: int, kind: str, device: int, magnitude: float
+) -> None:
+    fault = Fault(
+        kind=kind,
+        node="llama-02",
+        device=device,
+        start_s=FAULT_AT_S,
+        duration_s=600,
+        magnitude=magnitude,
+    )
+    fill(hot, now_s, fault)
+    listen(hot, now_s)
+
+    watch(hot, now=at(now_s))
+
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.cause, str(alert.node), alert.device) == (
+        "allreduce_share",
+        kind,
+        "llama-02",
+        device,
+    )
+    assert abs(alert.onset_at.timestamp() - (now_s - LENGTH_S + FAULT_AT_S)) < 15
+
+
+def test_a_silent_node_is_an_alert_of_its_own(hot: HotStore, llama: Run, now_s: int) -> None:
+    silence = Fault(kind="node_silent", node="llama-01", start_s=FAULT_AT_S, duration_s=600)
+    fill(hot, now_s, silence)
+    listen(hot, now_s)
+
+    watch(hot, now=at(now_s))
+
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.subject) == ("node_silent", "node:llama-01")
+
+
+def test_silence_resolves_nothing(hot: HotStore, llama: Run, now_s: int) -> None:
+    fault = Fault(
+        kind="slow_core",
+        node="llama-02",
+        device=1,
+        start_s=FAULT_AT_S,
+        duration_s=600,
+        magnitude=1.8,
+    )
+    fill(hot, now_s, fault)
+    listen(hot, now_s)
+    watch(hot, now=at(now_s))
+
+    later = now_s + 400
+    listen(hot, later)
+    watch(hot, now=at(later))
+
+    rules = set(Alert.objects.open().values_list("rule", flat=True))
+    assert rules == {"allreduce_share", "monitoring_blind"}
+
+
+def test_no_one_is_silent_before_watching_has_listened(
+    hot: HotStore, llama: Run, now_s: int
+) -> None:
+    fill(hot, now_s, until_s=now_s - 60)
+
+    assert watch(hot, now=at(now_s)) == []
+    hot.gauge("watched_at_s", now_s + WAIT_AFTER_PAUSE_S)
+    assert [alert.rule for alert in watch(hot, now=at(now_s + WAIT_AFTER_PAUSE_S))] == [
+        "monitoring_blind"
+    ]
+
+
+def test_a_pause_of_watching_starts_the_listening_anew(hot: HotStore) -> None:
+    assert watching_since_s(hot, now_s=1000) == 1000
+    assert watching_since_s(hot, now_s=1004) == 1000
+    assert watching_since_s(hot, now_s=1030) == 1030
+
+
+def test_a_node_that_left_the_fleet_is_not_expected(hot: HotStore, llama: Run, now_s: int) -> None:
+    fill(hot, now_s)
+    stranger = next(iter(hot.latest().values()))
+    hot.append(
+        [Block("old/0", now_s - 100, ("old-00",), {k: v[:1] for k, v in stranger.values.items()})]
+    )
+    listen(hot, now_s)
+
+    assert watch(hot, now=at(now_s)) == []
+
+
+def test_uncorrected_ecc_errors_are_an_alert(hot: HotStore, llama: Run, now_s: int) -> None:
+    broken = Fault(
+        kind="ecc_uncorrected",
+        node="llama-03",
+        device=4,
+        start_s=FAULT_AT_S,
+        duration_s=600,
+        magnitude=60,
+    )
+    fill(hot, now_s, broken)
+    listen(hot, now_s)
+
+    watch(hot, now=at(now_s))
+
+    alert = Alert.objects.get(rule="ecc_uncorrected")
+    assert (str(alert.node), alert.device) == ("llama-03", 4)
+
+
+def test_a_real_node_without_a_run_has_its_memory_watched(
+    hot: HotStore, db: None, now_s: int
+) -> None:
+    Node.objects.create(
+        name="real",
+        instance_type="trn1.32xlarge",
+        source=Node.Source.NEURON_MONITOR,
+        shard="node:real",
+        n_cores=32,
+        n_devices=16,
+        first_seen_at=NOON,
+    )
+    for tick in range(now_s - 20, now_s + 1):
+        counts = np.zeros((1, 16))
+        counts[0, 5] = tick >= now_s - 5
+        hot.append([block("node:real", tick, ("real",), sram_ecc_uncorrected=counts)])
+    listen(hot, now_s)
+
+    watch(hot, now=at(now_s))
+
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.subject, alert.device) == ("ecc_uncorrected", "node:real", 5)
+
+
+def test_what_flaps_and_is_quiet_is_over_for_detection(llama: Run) -> None:
+    times = dict.fromkeys(("onset_at", "fired_at", "last_seen_at"), NOON)
+    reported = times | {"severity": Alert.Severity.PAGE, "run": llama, "score": 1.5}
+    share, stalls = ("allreduce_share", "run:llama"), ("input_stall", "run:llama")
+    Alert.objects.create(rule=share[0], subject=share[1], cause="throttle", **reported)
+    reported |= {"flapping_since": NOON, "quiet_since": NOON}
+    quiet = Alert.objects.create(
+        rule=stalls[0], subject=stalls[1], cause="input_stall", **reported
+    )
+
+    assert without_quiet({share, stalls}) == {share}
+    assert [each.cause for each in open_problems([llama])[llama.pk]] == ["throttle"]
+
+    quiet.quiet_since = None
+    quiet.save()
+    assert without_quiet({share, stalls}) == {share, stalls}
+    assert {each.cause for each in open_problems([llama])[llama.pk]} == {"throttle", "input_stall"}

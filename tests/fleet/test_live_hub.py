@@ -1,0 +1,149 @@
+"""The live hub: rendered once, sent to all, no slow client delays others."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from fleet.pages.hub import CrowdedError, Hub, Room, Watcher
+from fleet.pages.topics import Events, LiveTopic, Topic
+from tests.streams import watch
+
+SOON_S = 0.01
+
+
+async def often() -> AsyncGenerator[None]:
+    """Tick a hundred times a second."""
+    while True:
+        await asyncio.sleep(SOON_S)
+        yield
+
+
+def no_head(n_watchers: int) -> Events:
+    """Tell nothing about how fresh the data are."""
+    return {}
+
+
+def counting(key: str = "counted") -> tuple[LiveTopic, list[int]]:
+    """Make a topic that says how often it was rendered, and the list of its renderings."""
+    counter, rendered = itertools.count(1), list[int]()
+
+    def heat(context: Mapping[str, Any]) -> Mapping[str, Any]:
+        rendered.append(next(counter))
+        return {"n": rendered[-1]}
+
+    return LiveTopic(key, Topic(dict, "", (), heat=heat)), rendered
+
+
+def broken() -> LiveTopic:
+    """Make a topic whose context cannot be had."""
+
+    def context() -> Mapping[str, Any]:
+        msg = "nobody knows"
+        raise LookupError(msg)
+
+    return LiveTopic("broken", Topic(context, "", ()))
+
+
+async def until(stream: AsyncIterator[bytes], what: bytes) -> None:
+    """Read a stream until it says something; fails if it ends before."""
+    async for shown in stream:
+        if what in shown:
+            return
+    pytest.fail(f"the stream ended and never said {what!r}")
+
+
+def test_a_topic_is_rendered_once_however_many_ask_at_the_same_time(db: None) -> None:
+    topic, rendered = counting()
+    hub = Hub(ticks=often, head=no_head)
+
+    async def story() -> list[Events]:
+        return await asyncio.gather(*(hub.glance(topic) for _ in range(50)))
+
+    assert len(watch(story())) == 50
+    assert rendered == [1]
+
+
+def test_all_subscribers_get_the_same(db: None) -> None:
+    topic, rendered = counting()
+    hub = Hub(ticks=often, head=no_head)
+
+    async def tab() -> None:
+        await until(hub.stream(topic, await hub.glance(topic)), b'"n":5')
+
+    async def story() -> None:
+        await asyncio.gather(*(tab() for _ in range(20)))
+
+    watch(story())
+
+    assert max(rendered) < 20
+
+
+def test_when_the_last_one_goes_nothing_is_rendered_any_more(db: None) -> None:
+    topic, rendered = counting()
+    hub = Hub(ticks=often, head=no_head)
+
+    async def story() -> int:
+        stream = hub.stream(topic, await hub.glance(topic))
+        await until(stream, b'"n":3')
+        await stream.aclose()
+        so_far = len(rendered)
+        await asyncio.sleep(10 * SOON_S)
+        return len(rendered) - so_far
+
+    assert watch(story()) <= 1
+    assert hub.n_watchers == 0
+
+
+def test_a_topic_that_fails_does_not_stop_the_others(db: None) -> None:
+    topic, _ = counting()
+    hub = Hub(ticks=often, head=no_head)
+
+    async def story() -> None:
+        waits = asyncio.create_task(until(hub.stream(broken(), {}), b"never"))
+        await until(hub.stream(topic, await hub.glance(topic)), b'"n":4')
+        waits.cancel()
+
+    watch(story())
+
+
+def test_what_is_wrong_with_a_topic_is_sent_to_the_first_subscriber(db: None) -> None:
+    with pytest.raises(LookupError):
+        watch(Hub(ticks=often, head=no_head).glance(broken()))
+
+
+def test_a_process_takes_only_so_many_streams(db: None) -> None:
+    topic, _ = counting()
+    hub = Hub(ticks=often, head=no_head, most=1)
+
+    async def story() -> None:
+        stream = hub.stream(topic, await hub.glance(topic))
+        await until(stream, b"heat")
+        with pytest.raises(CrowdedError):
+            await hub.glance(topic)
+        await stream.aclose()
+
+    watch(story())
+
+
+def test_who_reads_slowly_gets_the_newest_of_each() -> None:
+    async def story() -> bytes:
+        watcher = Watcher()
+        for i in range(1_000):
+            watcher.offer({"strip": b"strip %d;" % i, "heat": b"heat %d;" % i})
+        return await watcher.read()
+
+    assert watch(story()) == b"strip 999;heat 999;"
+
+
+def test_only_what_changed_is_reported() -> None:
+    async def story() -> bytes:
+        topic, _ = counting()
+        watcher = Watcher()
+        room = Room(topic, {"strip": b"a;", "runs": b"b;"}, {watcher})
+        room.send({"strip": b"a;", "runs": b"c;"})
+        return await watcher.read()
+
+    assert watch(story()) == b"c;"

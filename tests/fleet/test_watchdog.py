@@ -1,0 +1,177 @@
+"""The watchdog: evaluation alive, stopped, back again."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from redis import Redis
+
+from fleet.alerts.watchdog import WatchMonitor, last_evaluation
+from fleet.models import Alert, Delivery, Receiver, Route
+from telemetry.store.hot import HotStore
+from tests.helpers import NOON, free_port
+
+SECOND = timedelta(seconds=1)
+
+
+class Evaluations:
+    """When the fleet was last looked at, as a test has it."""
+
+    def __init__(self, at: datetime | None) -> None:
+        self.at = at
+
+    def __call__(self) -> datetime | None:
+        return self.at
+
+
+def open_alerts() -> list[str]:
+    return list(Alert.objects.open().values_list("rule", flat=True))
+
+
+def watch(evaluations: Evaluations, first_s: float, last_s: float, *, every_s: int = 5) -> bool:
+    """Let one sender live from its start to its end, both from noon; was watching alive then?"""
+    monitor, second, is_alive = WatchMonitor(evaluations), first_s, False
+    while second <= last_s:
+        is_alive = monitor.check(now=NOON + second * SECOND)
+        second += every_s
+    return is_alive
+
+
+def test_while_somebody_looks_all_is_well(db: None) -> None:
+    for second in range(100):
+        assert WatchMonitor(Evaluations(NOON + second * SECOND)).check(
+            now=NOON + (second + 1) * SECOND
+        )
+    assert open_alerts() == []
+
+
+def test_a_minute_without_a_look_is_an_alert(db: None) -> None:
+    evaluations = Evaluations(NOON + 10 * SECOND)
+
+    assert not watch(evaluations, 10, 70)
+    assert open_alerts() == []
+    assert not watch(evaluations, 71, 90)
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.subject, alert.severity) == ("monitoring_blind", "fleet", "1-page")
+    assert alert.onset_at == NOON + 10 * SECOND
+
+
+def test_it_pages_by_itself(db: None) -> None:
+    route = Route.objects.create(name="default", is_default=True)
+    route.receivers.create(name="hook", kind="webhook", target="http://x/", created_at=NOON)
+    watch(Evaluations(None), 0, 65)
+
+    assert Delivery.objects.get(receiver=Receiver.objects.get()).kind == "firing"
+
+
+def test_a_first_start_counts_from_the_start(db: None) -> None:
+    watch(Evaluations(None), 0, 60)
+    assert open_alerts() == []
+
+    watch(Evaluations(None), 65, 65)
+    assert Alert.objects.get().onset_at == NOON
+
+
+@pytest.mark.parametrize("returns_s", [20, 50, 58, 300])
+@pytest.mark.parametrize("at", [NOON, None], ids=["store", "no store"])
+def test_a_sender_that_was_killed_too_goes_on_counting(
+    db: None, returns_s: int, at: datetime | None
+) -> None:
+    watch(Evaluations(NOON), 0, 15)
+    watch(Evaluations(at), returns_s, max(65, returns_s + 30))
+
+    alert = Alert.objects.get()
+    assert alert.onset_at == NOON, "what the last sender knew is not lost with it"
+    assert alert.fired_at <= NOON + max(65, returns_s + 30) * SECOND
+
+
+@pytest.mark.parametrize("lives_s", [0, 5, 12, 50])
+@pytest.mark.parametrize("away_s", [1, 40])
+def test_a_sender_that_is_killed_again_and_again_still_raises_it(
+    db: None, lives_s: int, away_s: int
+) -> None:
+    start_s = 0
+    while start_s <= 6 * 60 and not open_alerts():
+        watch(Evaluations(NOON), start_s, start_s + lives_s)
+        start_s += lives_s + away_s
+
+    quiet = Alert.objects.get().fired_at - NOON
+    assert quiet <= timedelta(seconds=60 + 5 * away_s)
+
+
+def test_several_senders_count_time_once(db: None) -> None:
+    watch(Evaluations(NOON), 0, 0)
+    for second in range(300, 330):
+        # Five senders in the first half minute after everything stood still.
+        for fifth in range(5):
+            WatchMonitor(Evaluations(NOON)).check(now=NOON + (second + fifth / 5) * SECOND)
+
+    assert open_alerts() == []
+
+
+def test_after_everything_stood_still_watching_may_start_first(db: None) -> None:
+    evaluations = Evaluations(NOON)
+    watch(evaluations, 0, 4)
+    # The machine was suspended, or stopped, for an hour.
+    watch(evaluations, 3600, 3625)
+    assert open_alerts() == []
+
+    evaluations.at = NOON + 3626 * SECOND
+    assert watch(evaluations, 3630, 3630)
+    evaluations.at = NOON + 3690 * SECOND
+    assert watch(evaluations, 3635, 3690)
+    assert open_alerts() == []
+
+
+def test_a_clock_that_was_set_back_does_not_hide_it(db: None) -> None:
+    watch(Evaluations(NOON + 3600 * SECOND), 3600, 3600)
+    watch(Evaluations(NOON + 3600 * SECOND), 0, 0)
+    # The store still says one hour ahead; nobody has looked since.
+    watch(Evaluations(None), 5, 65)
+
+    assert open_alerts() == ["monitoring_blind"]
+
+
+def test_it_ends_what_it_raised_when_somebody_looks_again(db: None) -> None:
+    evaluations = Evaluations(None)
+    watch(evaluations, 0, 65)
+    assert open_alerts() == ["monitoring_blind"]
+
+    evaluations.at = NOON + 70 * SECOND
+    assert watch(evaluations, 71, 71)
+    assert open_alerts() == []
+
+
+def test_it_leaves_alone_what_others_raised(db: None) -> None:
+    Alert.objects.create(
+        rule="monitoring_blind",
+        severity="1-page",
+        subject="fleet",
+        score=1,
+        onset_at=NOON,
+        fired_at=NOON,
+        last_seen_at=NOON,
+    )
+    WatchMonitor(Evaluations(NOON + 9 * SECOND)).check(now=NOON + 10 * SECOND)
+
+    assert open_alerts() == ["monitoring_blind"]
+
+
+def test_the_last_evaluation_is_read_from_the_store(redis_url: str, hot: HotStore) -> None:
+    assert last_evaluation(redis_url)() is None
+    hot.gauge("watched_at_s", NOON.timestamp())
+
+    assert last_evaluation(redis_url)() == NOON
+
+
+def test_without_a_store_no_one_can_tell() -> None:
+    assert last_evaluation(f"redis://127.0.0.1:{free_port()}")() is None
+
+
+@pytest.mark.parametrize("kind", ["string", "hash"])
+def test_nonsense_in_the_store_is_no_look(redis: Redis, redis_url: str, kind: str) -> None:
+    if kind == "string":
+        redis.set("service:gauges", "nonsense")
+        assert last_evaluation(redis_url)() is None
+    else:
+        redis.hset("service:gauges", "watched_at_s", "12.5")
+        assert last_evaluation(redis_url)() is not None

@@ -1,0 +1,184 @@
+"""Real long-term stores for tests: VictoriaMetrics and Prometheus, and one that misbehaves."""
+
+import contextlib
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from tests.helpers import free_port
+
+PATIENCE_S = 60.0
+Result = list[dict[str, Any]]
+
+
+@dataclass
+class LongTermStore:
+    """A store that takes remote writes and answers PromQL; it can be killed and started again."""
+
+    command: list[str]
+    port: int
+    log: Path
+    process: "subprocess.Popen[bytes]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+        eventually(self.answers)
+
+    def answers(self) -> bool:
+        """Whether it can be asked."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/query?query=1", timeout=5):
+                return True
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+    def kill(self) -> None:
+        """End it; Prometheus as kill -9 does.
+
+        VictoriaMetrics gets to write down the last seconds that it took: it has no log of them.
+        """
+        if self.command[0] == "prometheus":
+            self.process.kill()
+        else:
+            self.process.terminate()
+        self.process.wait()
+
+    def ask(self, path: str, **query: object) -> Result:
+        """Return what a query finds; nothing while the store is still starting."""
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                found: Result = json.load(response)["data"]["result"]
+        except (urllib.error.URLError, ConnectionError):
+            return []
+        return found
+
+    def flush(self) -> None:
+        """Make VictoriaMetrics show at once what it took; another store does so by itself."""
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=30).close()
+
+    def samples(
+        self, query: str, *, start: int, end: int
+    ) -> dict[tuple[str, ...], dict[int, float]]:
+        """Return raw samples by label values (in order of label) and second."""
+        window_s = end - start + 1
+        found = self.ask("query", query=f"{query}[{window_s}s]", time=end, nocache=1)
+        return {
+            tuple(value for key, value in sorted(each["metric"].items()) if key != "__name__"): {
+                int(float(second)): float(value) for second, value in each["values"]
+            }
+            for each in found
+        }
+
+
+@contextmanager
+def victoria_metrics(folder: Path) -> Iterator[LongTermStore]:
+    """Run VictoriaMetrics."""
+    port = free_port()
+    command = [
+        "victoria-metrics",
+        f"-storageDataPath={folder / 'data'}",
+        f"-httpListenAddr=127.0.0.1:{port}",
+        "-retentionPeriod=100y",
+        "-search.latencyOffset=0s",
+        "-loggerLevel=ERROR",
+        "-memory.allowedBytes=256MB",
+    ]
+    yield from _running(LongTermStore(command, port, folder / "log"))
+
+
+@contextmanager
+def prometheus(folder: Path, *, late: str = "60d") -> Iterator[LongTermStore]:
+    """Run Prometheus as a receiver of remote writes, which may come so late."""
+    port = free_port()
+    config = {"storage": {"tsdb": {"out_of_order_time_window": late}}} if late else {}
+    # JSON is YAML too.
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    command = [
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--web.enable-remote-write-receiver",
+        "--log.level=error",
+    ]
+    yield from _running(LongTermStore(command, port, folder / "log"))
+
+
+def _running(store: LongTermStore) -> Iterator[LongTermStore]:
+    try:
+        yield store
+    finally:
+        store.kill()
+
+
+def eventually(question: Callable[[], Any], *, wants: Callable[[Any], bool] = bool) -> Any:
+    """Ask until the answer will do; a store shows what it took a little later."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not wants(answer := question()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return answer
+
+
+@dataclass
+class Moody:
+    """A server that gives prepared answers in turn, then 204; it keeps what it was sent."""
+
+    answers: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    url: str = ""
+
+
+@contextmanager
+def moody_server() -> Iterator[Moody]:
+    """Serve on a free port of this machine."""
+    moody = Moody()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            moody.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            moody.headers.append(dict(self.headers))
+            moody.paths.append(self.path)
+            status, headers, body = moody.answers.pop(0) if moody.answers else (204, {}, b"")
+            self.send_response(status)
+            for name, value in ({"Content-Length": str(len(body))} | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    moody.url = f"http://127.0.0.1:{server.server_port}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield moody
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

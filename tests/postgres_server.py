@@ -1,0 +1,72 @@
+"""A PostgreSQL server for one test, which may kill and restart it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tests.helpers import postgres_program
+
+
+@dataclass
+class OwnPostgres:
+    """A server in a folder, reached by a socket in it."""
+
+    folder: Path
+    who: dict[str, Any]
+    server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgres://trnwatch@{quote(str(self.folder), safe='')}/postgres"
+
+    def start(self) -> None:
+        """Start it, after a kill too, and wait until it answers."""
+        command = [postgres_program("postgres"), "-D", str(self.folder / "data")]
+        command += ["-k", str(self.folder), "-c", "listen_addresses="]
+        with (self.folder / "log").open("ab") as log:
+            self.server = subprocess.Popen(
+                command, stderr=log, stdout=log, cwd="/", start_new_session=True, **self.who
+            )
+        ready = [postgres_program("pg_isready"), "-q", "-h", str(self.folder)]
+        deadline = time.monotonic() + 30
+        while subprocess.run(ready, check=False).returncode:
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill it with all its processes at once, as a power cut would."""
+        if self.server is not None:
+            os.killpg(self.server.pid, signal.SIGKILL)
+            self.server.wait()
+            self.server = None
+            # Its shared memory must be let go of before it can start again.
+            (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+
+@contextmanager
+def own_postgres() -> Iterator[OwnPostgres]:
+    """Make a server, run it, and leave nothing behind."""
+    folder = Path(tempfile.mkdtemp(prefix="trnwatch-pg-", dir="/tmp"))
+    who: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        who = {"user": "postgres", "group": "postgres", "extra_groups": []}
+        shutil.chown(folder, "postgres", "postgres")
+    initdb = [postgres_program("initdb"), "--auth=trust", "--username=trnwatch", "--no-sync"]
+    command = [*initdb, "--encoding=UTF8", str(folder / "data")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", **who)
+    one = OwnPostgres(folder, who)
+    try:
+        one.start()
+        yield one
+    finally:
+        one.kill()
+        shutil.rmtree(folder)

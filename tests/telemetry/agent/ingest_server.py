@@ -1,0 +1,81 @@
+"""A web server with configurable responses that records its requests."""
+
+import gzip
+import json
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+# A status, a body, and headers.
+Said = tuple[int, Mapping[str, Any], Mapping[str, str]]
+
+
+@dataclass
+class Asked:
+    """One request: its path with query, headers, and lines."""
+
+    path: str
+    headers: Mapping[str, str]
+    lines: list[dict[str, Any]]
+
+
+@dataclass
+class Server:
+    """What it will answer, in turn and then 200, and what it was sent."""
+
+    address: str = ""
+    answers: list[Said] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all lines that were taken."""
+        return [line["seq"] for asked in self.asked for line in asked.lines]
+
+
+@contextmanager
+def answering(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """Run a server on a free port."""
+    reported = Server()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(reported)) as server:
+        server.daemon_threads = True
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        reported.address = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield reported
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _handler(reported: Server) -> type[BaseHTTPRequestHandler]:
+    """Return what answers a request."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
+            lines = [json.loads(line) for line in body.splitlines()]
+            default: Said = (200, {"accepted": len(lines), "refused": []}, {})
+            status, answer, headers = reported.answers.pop(0) if reported.answers else default
+            if status == 200:
+                reported.asked.append(Asked(self.path, dict(self.headers), lines))
+            data = json.dumps(answer).encode()
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler

@@ -1,0 +1,67 @@
+"""Wrong servers and proxies: nothing is lost, and the log names the reason."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from telemetry.agent.sender import ServerConnection, TokenFile
+from tests.telemetry.agent.ingest_server import Server
+from tests.telemetry.agent.test_sender import Node, node, server
+
+__all__ = ["node", "server"]
+
+
+@pytest.mark.parametrize("status", [200, 204, 301, 400])
+def test_what_a_portal_or_proxy_in_between_states_loses_nothing(
+    node: Node, server: Server, status: int
+) -> None:
+    node.report(n=2)
+    server.answers = [(status, {}, {"Location": "https://elsewhere.example"})]
+
+    assert node.sender.deliver() > 0
+    assert node.spool.n_waiting == 2
+    problem = node.health.summary(n_waiting=0)["problem"]
+    assert problem.startswith(f"server: {status} redirected to https://elsewhere.example")
+
+
+def test_trouble_is_logged_when_it_begins_and_ends_and_never_floods(
+    node: Node, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.report()
+    server.answers = [(401, {"detail": "The token is not known."}, {})] * 2
+    for _ in range(3):
+        node.sender.deliver()
+    node.report()
+    server.answers = [(503, {}, {})]
+    node.sender.deliver()
+    node.sender.deliver()
+
+    assert capsys.readouterr().err.splitlines() == [
+        "trnwatch-agent: server: 401 The token is not known.",
+        "trnwatch-agent: server: recovered",
+    ]
+
+
+def test_what_goes_wrong_inside_does_not_end_the_delivery(
+    node: Node, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.report()
+    with monkeypatch.context() as broken:
+        broken.setattr("os.pwrite", lambda *_: os.close(-1))
+        assert node.sender.deliver_safely() > 0
+    assert "OSError" in node.health.summary(n_waiting=0)["problem"]
+    node.report()
+
+    assert node.sender.deliver_safely() == 0
+    assert "problem" not in node.health.summary(n_waiting=0)
+
+
+def test_a_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--ca-file \(TRNWATCH_CA_FILE\) .*none"):
+        ServerConnection(
+            "https://x",
+            token=TokenFile(file=None, secret="s"),
+            node=None,
+            ca_file=str(tmp_path / "none"),
+        )
