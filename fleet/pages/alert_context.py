@@ -1,4 +1,4 @@
-"""The context of an alert: similar alerts, and changes before its onset."""
+"""The context of an alert: causes considered, similar alerts, and changes before its onset."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,12 +9,12 @@ import numpy as np
 from django.db.models import IntegerField, OuterRef, Q, Subquery, Value
 from numpy.typing import NDArray
 
-from fleet.alerts.text import cause_name, headline, part_name
+from fleet.alerts.text import Culprit, Evidence, cause_name, headline, part_name
 from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
 from telemetry.blocks import FloatArray
-from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.causes import BY_NAME, UNKNOWN
 from telemetry.simulate.faults import FAULTS
 from telemetry.steps import StepBatch
 from telemetry.store.history import worker_minutes
@@ -388,3 +388,93 @@ def _traces(source: Source, alert: Alert, until: datetime) -> Iterable[RecentCha
     )
     for trace in traces:
         yield RecentChange(trace.at, trace.kind, trace.text)
+
+
+# Causes shown at once: the likely and possible ones, and the rejected ones that are nearest.
+SHOWN_CAUSES = 4
+VERDICTS: Mapping[str, str] = {
+    "named": "likely",
+    "possible": "possible",
+    "no symptoms": "not measured",
+}
+# Names of symptoms, each with the direction that was seen, or expected where it is missing.
+Directions = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsideredCause:
+    """A row of the table of causes; ``figure`` is what was measured for it."""
+
+    name: str
+    verdict: str
+    seen: Directions
+    missing: Directions
+    contradicting: Directions
+    unmeasured: Directions
+    figure: Culprit
+
+    @property
+    def is_possible(self) -> bool:
+        return self.verdict in {"likely", "possible"}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsideredCauses:
+    """The table of causes of an alert, the likely one first, and its symptoms by direction."""
+
+    rows: Sequence[ConsideredCause]
+    symptoms: Mapping[str, Sequence[str]]
+
+    @property
+    def n_possible(self) -> int:
+        return sum(row.is_possible for row in self.rows)
+
+    @property
+    def n_shown(self) -> int:
+        least = max(SHOWN_CAUSES, self.n_possible)
+        return len(self.rows) if len(self.rows) == least + 1 else least
+
+    @property
+    def first(self) -> Sequence[ConsideredCause]:
+        return self.rows[: self.n_shown]
+
+    @property
+    def more(self) -> Sequence[ConsideredCause]:
+        return self.rows[self.n_shown :]
+
+
+def causes_of(alert: Alert) -> ConsideredCauses:
+    """Return the causes that detection considered; without rows for an alert without a table."""
+    evidence = Evidence(alert.evidence)
+    given, measured = evidence.figures.get("causes"), evidence.figures.get("symptoms")
+    seen = {str(k): str(v) for k, v in measured.items()} if isinstance(measured, Mapping) else {}
+    rows = given if isinstance(given, list) else []
+    by_direction = {
+        direction: [name for name, is_so in seen.items() if is_so == direction]
+        for direction in ("raised", "lowered", "unchanged")
+    }
+    return ConsideredCauses(
+        [_considered(row, seen, evidence.ruled_out) for row in rows if isinstance(row, Mapping)],
+        {direction: names for direction, names in by_direction.items() if names},
+    )
+
+
+def _considered(
+    row: Mapping[str, object], seen: Mapping[str, str], figures: Mapping[str, Culprit]
+) -> ConsideredCause:
+    name, names = str(row.get("cause")), Evidence(row).names
+    cause = BY_NAME.get(name)
+    lowers = cause.lowers if cause else ()
+
+    def expected(key: str) -> Directions:
+        return [(each, "lowered" if each in lowers else "raised") for each in names(key)]
+
+    return ConsideredCause(
+        cause_name(name),
+        VERDICTS.get(str(row.get("verdict")), "rejected"),
+        seen=expected("seen"),
+        missing=expected("missing"),
+        contradicting=[(each, seen.get(each, "")) for each in names("contradicting")],
+        unmeasured=expected("unmeasured"),
+        figure=figures.get(name, Culprit()),
+    )

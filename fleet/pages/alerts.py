@@ -21,6 +21,7 @@ from fleet.models import Alert, Run
 from fleet.models.alert import AlertHistory, AlertQuerySet
 from fleet.pages.alert_context import (
     COMMENT_KINDS,
+    causes_of,
     changes_of,
     neighbours_of,
     nth_this_week,
@@ -154,6 +155,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "rule": RULES.get(alert_at.rule),
         "text": AlertText(alert_at, at_time, share_ratio),
         "facts": facts(alert_at),
+        "causes": causes_of(alert_at),
         "ruled_out": ruled_out(alert_at),
         "history": _earlier_history(alert_at),
         "events": events,

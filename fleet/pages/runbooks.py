@@ -14,8 +14,12 @@ from telemetry.detect import RULES
 
 # Raw HTML stays text, and only links that go somewhere harmless become links.
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+# A table that is wider than the screen scrolls by itself.
+SCROLLED = '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>\n'
+MARKDOWN.add_render_rule("table_open", lambda *_: SCROLLED)
+MARKDOWN.add_render_rule("table_close", lambda *_: "</table></div>\n")
 
-# What is no rule of the fleet's, and has a runbook all the same.
+# Runbooks of trnwatch itself, not of a rule.
 OF_SERVICE = {
     "input-tiers": "Input tiers",
     "notifications": "Notifications",
@@ -37,7 +41,6 @@ def runbook(request: HtmxRequest, name: str) -> HttpResponse:
     return render_page(request, "alerts/runbook.html", context)
 
 
-# Raw HTML stays text, and only links that go somewhere harmless become links.
 FIRST = "## Check first"
 
 

@@ -1,12 +1,14 @@
 """Template tags for states (shape, word and colour) and for shares (bars)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from django import template
+from django.template import TemplateDoesNotExist
+from django.template.loader import get_template
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -46,6 +48,11 @@ STATES = {
     "fail": ("bad", "✕"),
     "probing": ("warn", "◐"),
     "released": ("", "■"),
+    # What detection makes of a cause.
+    "likely": ("bad", "▲"),
+    "possible": ("warn", "◐"),
+    "rejected": ("", "✕"),
+    "not measured": ("", "○"),
 }
 FULL_BAR_RATIO = 0.5
 EMPTY_BAR = SafeString('<svg class="spread" role="img" aria-label="no data"></svg>')
@@ -138,6 +145,22 @@ def verdict(named: str, right: str, wrong: str) -> SafeString:
         shape,
         words,
     )
+
+
+@register.filter
+@lru_cache(maxsize=128)
+def symptom(name: str) -> str:
+    """Name a symptom of detection; by its key if it is unknown."""
+    try:
+        return get_template(f"alerts/_symptoms.html#{name}").render().strip()
+    except TemplateDoesNotExist:
+        return name.replace("_", " ")
+
+
+@register.filter
+def symptoms(found: Iterable[tuple[str, str]]) -> str:
+    """List symptoms with their directions: step time raised, HBM bandwidth lowered."""
+    return ", ".join(f"{symptom(name)} {direction}".strip() for name, direction in found)
 
 
 @register.filter

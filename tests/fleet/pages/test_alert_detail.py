@@ -9,6 +9,8 @@ from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, AlertEvent, Annotation, Run
+from fleet.pages.templatetags.marks import symptom
+from telemetry.detect.causes import CAUSES, explanations_json, symptoms_json
 from tests.helpers import just_now
 
 Page = Callable[..., str]
@@ -45,6 +47,55 @@ def test_a_cause_that_is_unknown_is_not_excluded(page: Page, alert: Alert) -> No
 
     assert "17.0 µs, peers 16.0 µs" in text
     assert "3.36" not in text
+
+
+def considered(symptoms: dict[str, int], *, named: str) -> dict[str, object]:
+    table = explanations_json(symptoms, scope="node", named=named)
+    return {"symptoms": symptoms_json(symptoms), "causes": table}
+
+
+def test_it_shows_which_causes_were_considered_and_why_others_were_rejected(
+    page: Page, alert: Alert, client: Client
+) -> None:
+    seen = {"step_s": 1, "transfer_s": 1, "efa_latency": 1, "efa_retransmits": 0, "wait_s": 0}
+    figures = {"efa_loss": {"value": 4e-6, "peers_median": 2e-6, "n_peers": 15, "unit": "ratio"}}
+    alert.evidence = (
+        alert.evidence | considered(seen, named="efa_latency") | {"ruled_out": figures}
+    )
+    alert.save()
+
+    text = page(f"/alerts/{alert.pk}/")
+    plain = " ".join(strip_tags(text).split())
+    post_mortem = client.get(f"/alerts/{alert.pk}/post-mortem.md").text
+
+    assert "<dt>Raised</dt><dd>step time, transfer time, EFA latency</dd>" in text
+    assert "<dt>Unchanged</dt><dd>EFA retransmits, wait time</dd>" in text
+    assert "▲ likely Seen: step time raised, transfer time raised, EFA latency raised" in plain
+    assert "✕ rejected Missing: EFA retransmits raised 0.0 % against 0.0 % on its peers" in plain
+    assert "Not explained: transfer time raised, EFA latency raised" in plain
+    assert "4 more rejected" in text.partition('<details id="causes-')[2]
+    assert "Ruled out" not in text + post_mortem
+    assert "| EFA retransmits | rejected |" in post_mortem
+    assert "traffic of one EFA device lowered" in post_mortem
+
+
+def test_causes_that_look_alike_are_all_possible(page: Page, alert: Alert) -> None:
+    alert.evidence = alert.evidence | considered(
+        {"step_s": 1, "compute_s": 1}, named="slow_compute"
+    )
+    alert.save()
+
+    text = strip_tags(page(f"/alerts/{alert.pk}/"))
+
+    assert "cannot tell the 3 possible causes apart" in text
+    assert "Not measured: utilization of one core raised" in text
+
+
+def test_every_symptom_has_a_name() -> None:
+    names = {name for cause in CAUSES for name in (*cause.raises, *cause.lowers, *cause.leaves)}
+
+    assert {name for name in names if symptom(name) == name.replace("_", " ")} == set()
+    assert symptom("new_one") == "new one"
 
 
 def test_a_link_is_not_looked_for_among_those_who_wait(page: Page, alert: Alert) -> None:
@@ -102,6 +153,7 @@ def test_a_resolved_alert_speaks_of_the_past_and_its_window_stands_still(
 
 def test_evidence_that_is_missing_or_odd_does_not_break_the_page(page: Page, fired: Fire) -> None:
     odd = {"culprit": 7, "wait_by_worker": [1], "ruled_out": None, "charts": "x", "kind": None}
+    odd |= {"symptoms": 3, "causes": [7, {"cause": None, "verdict": [], "seen": "x"}]}
     alert = fired(evidence=odd | {"share_ratio": "many", "step_s": True, "n_peers": {}})
 
     assert "llama" in page(f"/alerts/{alert.pk}/")

@@ -30,3 +30,10 @@ def test_it_does_not_know_a_stranger(client: Client, db: None, name: str) -> Non
 
 def test_it_can_only_be_read(client: Client, operator: object) -> None:
     assert client.post("/runbooks/node_silent/").status_code == 405
+
+
+def test_a_wide_table_scrolls_by_itself(client: Client, db: None) -> None:
+    text = client.get("/runbooks/input-tiers/").text
+
+    assert text.count("<table>") == text.count('role="region" aria-label="Table"><table>') == 3
+    assert text.count("</table></div>") == 3
