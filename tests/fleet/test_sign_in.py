@@ -77,7 +77,7 @@ def test_a_wrong_password_is_announced_and_reports_nothing(client: Client) -> No
     for page in (known.text, unknown.text):
         assert 'role="alert"' in page
         assert 'aria-invalid="true"' in page
-        assert "The name or the password is wrong" in page
+        assert "Name and password do not match" in page
     assert 'value="ada"' in known.text
     assert "wrong" not in known.text
 
