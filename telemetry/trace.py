@@ -47,13 +47,16 @@ _ALL = (
     OperationKind("optimizer-clip-main-grad", "all", is_comm=True),
     OperationKind("optimizer", "worker", is_comm=False),
     OperationKind("gc", "worker", is_comm=False),
-    # What profilers of kernels tell: the work before a collective, the idle time in it, and
-    # what is to be seen of the collective itself.
+    # What profilers of kernels show: the work before a collective, idle time, sends, receives and
+    # all-to-all that no work hides, and the part of the collective that none hides.
     OperationKind("compute", "worker", is_comm=False),
     OperationKind("idle", "worker", is_comm=False),
+    OperationKind("other-communication", "replicas", is_comm=True),
     OperationKind("collective", "replicas", is_comm=True),
 )
 KINDS: Mapping[str, OperationKind] = {kind.name: kind for kind in _ALL}
+# The pieces of a step cut at its collectives, in the order of a piece.
+KERNEL_KINDS = ("compute", "idle", "other-communication", "collective")
 CODE: Mapping[str, int] = {name: i for i, name in enumerate(KINDS)}
 
 

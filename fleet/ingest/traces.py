@@ -25,15 +25,21 @@ NOT_RECORDED = "not recorded"
 FITS_RATIO = 1.05
 SHORT = {
     "one_worker": "one worker",
+    "several_workers": "several workers",
     "stage_imbalance": "stages",
     "sequence_imbalance": "sequences",
     "communication": "transfers",
+    "too_short": "too few steps",
     "none": "none",
 }
 CAUSES = {
     "one_worker": (
-        "A worker or a few",
-        "slower than the others that do the same work, most of the time",
+        "One worker",
+        "slower than the others that do the same work",
+    ),
+    "several_workers": (
+        "Several workers",
+        "each slower than the others that do the same work, in most steps",
     ),
     "stage_imbalance": (
         "Uneven stages",
@@ -139,7 +145,8 @@ def _verdict_fields(analysis: Analysis, about: TraceOptions) -> dict[str, Any]:
         "wait_share_ratio": float(steps.wait_ratio.mean()),
         "transfer_share_ratio": float(steps.transfer_ratio.mean()),
         "cause": analysis.verdict.cause,
-        "culprit": (analysis.culprits or ("",))[0],
+        # Several are in the details.
+        "culprit": analysis.culprits[0] if analysis.verdict.cause == "one_worker" else "",
         "details": {
             "recorded_step_s": float(steps.step_s.mean()),
             "ideal_step_s": found.ideal_s,
@@ -148,6 +155,7 @@ def _verdict_fields(analysis: Analysis, about: TraceOptions) -> dict[str, Any]:
             "stage_slowdown": np.round(found.stage_slowdown, 4).tolist(),
             "shares": found.shares,
             "share_ratio": analysis.verdict.share_ratio,
+            "other_comm_share_ratio": found.other_comm_ratio,
             "correlation": found.correlation if np.isfinite(found.correlation) else None,
             "culprits": list(analysis.culprits),
             "stage": analysis.verdict.stage,
@@ -174,6 +182,10 @@ def _cause_text(trace: RecordedTrace) -> str:
     first, *others = details["culprits"] or [""]
     texts = {
         "one_worker": f"One worker is the cause: {first} explains {share} of the slowdown.",
+        "several_workers": (
+            f"Several workers are the cause: {', '.join([first, *others])} explain {share} of the "
+            "slowdown together."
+        ),
         "stage_imbalance": (
             f"Pipeline stage {details['stage']} has more work than the others, on every replica: "
             f"uneven stages explain {share} of the slowdown. No single machine is the cause."
@@ -187,17 +199,21 @@ def _cause_text(trace: RecordedTrace) -> str:
             f"Slow transfers explain {share} of the slowdown. All participants of a transfer see "
             "the same delay, so no machine is named."
         ),
+        "too_short": (
+            f"{counted(trace.n_steps, 'step')} cannot show a cause. Record at least three steps "
+            "of every worker."
+        ),
         "none": (
             "No single cause explains it: not a few workers, the stages, the sequence lengths or "
             "communication. Pauses at random times on all workers look like this."
         ),
     }
-    if trace.cause == "one_worker" and others:
-        return f"Several workers are the cause: {', '.join([first, *others])}: {share} together."
     if share_ratio is None and trace.cause == "communication":
+        other_ratio = details.get("other_comm_share_ratio", 0.0)
         return (
             f"{percent(trace.transfer_share_ratio, 0)} of the step is gradient transfer with all "
-            "workers present: the network or the layout is the limit, no single machine."
+            f"workers present, and {percent(other_ratio, 0)} is other communication: the network "
+            "or the layout is the limit, no single machine."
         )
     if share_ratio is None and trace.cause == "none":
         return "No significant slowdown."

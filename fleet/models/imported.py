@@ -38,9 +38,11 @@ class RecordedTrace(models.Model):
         """What made the run slow."""
 
         ONE_WORKER = "one_worker", "one worker"
+        SEVERAL_WORKERS = "several_workers", "several workers"
         STAGE_IMBALANCE = "stage_imbalance", "uneven pipeline stages"
         SEQUENCE_IMBALANCE = "sequence_imbalance", "uneven sequence lengths"
         COMMUNICATION = "communication", "communication"
+        TOO_SHORT = "too_short", "too few steps"
         NONE = "none", "no dominant cause"
 
     run = models.OneToOneField("fleet.Run", models.CASCADE, related_name="trace")

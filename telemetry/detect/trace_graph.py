@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.trace import CODE, KINDS, BoolArray, Trace, TraceError, is_kind
+from telemetry.trace import CODE, KERNEL_KINDS, KINDS, BoolArray, Trace, TraceError, is_kind
 
 # A step without more than this share of its operations was not recorded completely.
 MISSING_LIMIT_RATIO = 0.05
@@ -340,7 +340,7 @@ def _stage_edges(grid: Grid, stage: int) -> list[tuple[int, int]]:
     """Edges of the order of a worker: gather, compute, reduce, optimize."""
     own = np.flatnonzero(grid.stage == stage)
     own = own[np.lexsort((grid.kind[own], grid.seq[own], grid.order_s[own]))]
-    loose = own[is_kind(grid.kind[own], "compute", "idle", "collective")]
+    loose = own[is_kind(grid.kind[own], *KERNEL_KINDS)]
     compute = own[is_kind(grid.kind[own], "forward-compute", "backward-compute")]
     gathered = own[is_kind(grid.kind[own], "params-all-gather")]
     reduced = own[is_kind(grid.kind[own], "grads-reduce-scatter")]

@@ -8,7 +8,7 @@ import numpy as np
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.detect.trace_graph import DependencyGraph, Grid, graph_of, grid_of
 from telemetry.steps import PHASES, StepBatch
-from telemetry.trace import KINDS, BoolArray, Trace, is_kind
+from telemetry.trace import KERNEL_KINDS, KINDS, BoolArray, Trace, is_kind
 
 PASSES = ("forward-compute", "backward-compute")
 
@@ -16,11 +16,8 @@ PASSES = ("forward-compute", "backward-compute")
 def ideal_durations(grid: Grid, took_s: FloatArray) -> FloatArray:
     """Replace each duration by that of its peers: mean of work, median of transfers.
 
-    Notes
-    -----
-    Peers are all operations of a kind, in all steps, replicas and stages: a balanced job
-    gives each the same. Work and collectives between kernels have no such kind; there, the
-    peers are the same piece of other steps and replicas.
+    Peers are all operations of a kind, in all steps, replicas and stages. Pieces of kernels have
+    no kind; their peers are the same piece of other steps and replicas.
     """
     like = np.empty_like(took_s)
     for code, kind in enumerate(KINDS.values()):
@@ -28,7 +25,7 @@ def ideal_durations(grid: Grid, took_s: FloatArray) -> FloatArray:
         if not len(rows):
             continue
         average = np.nanmedian if kind.is_comm else np.nanmean
-        if kind.name in ("compute", "idle", "collective"):
+        if kind.name in KERNEL_KINDS:
             like[rows] = average(took_s[rows], axis=(1, 2), keepdims=True)
         else:
             like[rows] = average(took_s[rows])
@@ -38,28 +35,21 @@ def ideal_durations(grid: Grid, took_s: FloatArray) -> FloatArray:
 def stage_weight(grid: Grid, took_s: FloatArray) -> FloatArray:
     """Weight of each computation relative to an average stage: (n_ops, 1, 1).
 
-    Notes
-    -----
-    What a stage takes is what its quickest replica takes: all that every replica shares, and
-    nothing that one slow machine adds.
+    A stage takes as long as its fastest replica: a slow machine does not make a stage heavy.
     """
     weight = np.ones((len(grid.kind), 1, 1))
     for name in PASSES:
         rows = is_kind(grid.kind, name)
         if not rows.any():
             continue
-        light = np.array([_quickest(took_s[rows & (grid.stage == s)]) for s in _stages(grid)])
+        light = np.array(
+            [
+                took_s[own].mean(axis=(0, 1)).min() if own.any() else np.nan
+                for own in (rows & (grid.stage == stage) for stage in range(grid.n_stages))
+            ]
+        )
         weight[rows, 0, 0] = (light / np.nanmean(light))[grid.stage[rows]]
     return np.nan_to_num(weight, nan=1.0)
-
-
-def _stages(grid: Grid) -> range:
-    return range(grid.n_stages)
-
-
-def _quickest(took_s: FloatArray) -> float:
-    """Mean of the fastest replica: (n, n_steps, n_dp) to seconds."""
-    return float(took_s.mean(axis=(0, 1)).min()) if len(took_s) else float("nan")
 
 
 def sequence_weight(grid: Grid, took_s: FloatArray) -> FloatArray:
@@ -78,7 +68,7 @@ def sequence_weight(grid: Grid, took_s: FloatArray) -> FloatArray:
 def same_work_rows(grid: Grid) -> list[IntArray]:
     """Rows by what they do: passes of one stage and chunk, or one kind of work."""
     groups = []
-    for stage in _stages(grid):
+    for stage in range(grid.n_stages):
         for name in PASSES:
             rows = np.flatnonzero(is_kind(grid.kind, name) & (grid.stage == stage))
             groups += [rows[grid.chunk[rows] == c] for c in np.unique(grid.chunk[rows])]
@@ -86,24 +76,17 @@ def same_work_rows(grid: Grid) -> list[IntArray]:
 
 
 def pass_correlation(grid: Grid, took_s: FloatArray) -> float:
-    """Correlation of backward with forward passes, by micro-batch.
+    """Correlation of backward with forward passes, by micro-batch: the median over workers.
 
-    Returns
-    -------
-    Pearson's correlation of the two within each worker, the median over workers; NaN where
-    there is nothing to compare.
-
-    Notes
-    -----
-    A long sequence takes long in both passes, on every worker; noise and pauses do not. A
-    worker that is slow throughout is slow in all micro-batches alike, which correlates nothing.
+    NaN where there is nothing to compare. A long sequence is slow in both passes, on every worker;
+    noise, pauses and slow workers do not raise the correlation within a worker.
 
     References
     ----------
     J. Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
     OSDI 2025, arXiv:2505.05713, section 5.3.
     """
-    found = [_stage_correlation(grid, took_s, stage) for stage in _stages(grid)]
+    found = [_stage_correlation(grid, took_s, stage) for stage in range(grid.n_stages)]
     known = np.concatenate(found)
     known = known[np.isfinite(known)]
     return float(np.median(known)) if len(known) else float("nan")
@@ -123,10 +106,7 @@ def _stage_correlation(grid: Grid, took_s: FloatArray, stage: int) -> FloatArray
 
 
 def _overlapped_correlation(took_s: FloatArray) -> FloatArray:
-    """Compare work before and during collectives, where passes are unlabelled.
-
-    The two alternate in the order of kernels; the latter belongs to the backward pass.
-    """
+    """Compare work before and during collectives, which alternate, where passes are unlabelled."""
     if len(took_s) < 2:
         return np.full(took_s.shape[2], np.nan)
     return _correlation(took_s[::2].sum(axis=0), took_s[1::2].sum(axis=0))
@@ -142,50 +122,34 @@ def _correlation(one: FloatArray, other: FloatArray) -> FloatArray:
 
 
 def transfers(grid: Grid, graph: DependencyGraph) -> FloatArray:
-    """Durations once all participants are present.
+    """Durations once all participants are present: (n_ops, n_steps, n_dp) seconds.
 
-    Returns
-    -------
-    (n_ops, n_steps, n_dp) seconds. For work it is the duration; for communication it counts
-    from the moment the last peer has arrived: where workers share no clock, who came last is
-    who took least. NaN where missing.
+    NaN where missing. Communication counts from the arrival of the last participant. Without a
+    common clock, the last to arrive is the one with the shortest duration.
     """
-    if not grid.has_common_clock:
-        return _least(grid, graph)
-    start_s = np.where(np.isnan(grid.start_s), -np.inf, grid.start_s)
-    latest = np.full_like(start_s, -np.inf)
-    np.maximum.at(latest, graph.joint, start_s)
-    latest = latest[graph.joint]
-    latest[graph.across] = latest[graph.across].max(axis=2, keepdims=True)
-    return np.asarray(np.maximum(grid.start_s + grid.duration_s - latest, 0.0))
+    if grid.has_common_clock:
+        latest_s = _among_members(np.maximum, grid.start_s, graph)
+        return np.asarray(np.maximum(grid.start_s + grid.duration_s - latest_s, 0.0))
+    shortest_s = _among_members(np.minimum, grid.duration_s, graph)
+    return np.asarray(np.where(np.isnan(grid.duration_s), np.nan, shortest_s))
 
 
-def _least(grid: Grid, graph: DependencyGraph) -> FloatArray:
-    """Shortest duration among the participants of an operation."""
-    duration_s = np.where(np.isnan(grid.duration_s), np.inf, grid.duration_s)
-    least = np.full_like(duration_s, np.inf)
-    np.minimum.at(least, graph.joint, duration_s)
-    least = least[graph.joint]
-    least[graph.across] = least[graph.across].min(axis=2, keepdims=True)
-    return np.asarray(np.where(np.isnan(grid.duration_s), np.nan, least))
+def _among_members(extreme: np.ufunc, values: FloatArray, graph: DependencyGraph) -> FloatArray:
+    """Maximum or minimum over all participants of each operation, without those missing."""
+    worst = -np.inf if extreme is np.maximum else np.inf
+    known = np.where(np.isnan(values), worst, values)
+    found = np.full_like(known, worst)
+    extreme.at(found, graph.joint, known)
+    found = found[graph.joint]
+    found[graph.across] = extreme.reduce(found[graph.across], axis=2, keepdims=True)
+    return found
 
 
 def replay(graph: DependencyGraph, took_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Compute start and end of all operations, without unnecessary waiting.
+    """Compute start and end of all operations, seconds from the start of the step.
 
-    Parameters
-    ----------
-    took_s : (n_ops, n_steps, n_dp) seconds, of communication the transfer alone
-
-    Returns
-    -------
-    start_s, end_s : (n_ops, n_steps, n_dp) seconds from the start of the step
-
-    Notes
-    -----
-    An operation begins when the last that it waits for is over. Communication moves its bytes
-    when its last member has begun. All steps and replicas are played side by side, and so are
-    all operations of a round.
+    ``took_s`` and both results are (n_ops, n_steps, n_dp). An operation begins when the last that
+    it waits for is over; communication transfers when its last member has begun.
     """
     n_ops, n_steps, n_dp = took_s.shape
     start_s = np.zeros_like(took_s)
@@ -213,10 +177,12 @@ WORST_WORKERS_RATIO = 0.03
 EXACT_WORKERS = 64
 # A smaller gap between real and ideal needs no explanation.
 LEAST_GAP_RATIO = 0.005
-FEWEST_PER_SUSPECT = 8
-MOST_SUSPECTS = 4
+# So many suspects are tried one after the other; of more, all together.
+MOST_SUSPECTS = 8
 # More suspects must explain clearly more than fewer.
 ENOUGH_RATIO = 0.9
+# One of several suspects is slower than its peers by this ratio, in this share of the steps.
+SLOWER_RATIO, STEADY_RATIO = 1.05, 0.75
 
 Worker = tuple[int, int]
 
@@ -249,12 +215,9 @@ class WhatIf:
         return self.step_s(np.where(mask, self.ideal, self.real))
 
     def share(self, *, without_s: float, only_s: float) -> float:
-        """Share of the slowdown that a cause explains, removed and alone.
+        """Share of the slowdown that a cause explains: the mean of removed and alone.
 
-        Notes
-        -----
-        Where two causes hide behind each other, taking one away changes little and putting
-        one back changes all; the mean of both is fair to either.
+        Of two causes that hide each other, each explains little if removed and all if alone.
         """
         return ((self.real_s - without_s) + (only_s - self.ideal_s)) / (2 * self.gap_s)
 
@@ -270,9 +233,11 @@ class Explanation:
         the last stage; None where there is none to go away, or only one stage
     worker_slowdown : (n_dp, n_stages) step time over ideal with only this worker as recorded
     stage_slowdown : (n_stages,) the same of stages
-    suspects : the fewest workers that explain what workers can
-    shares : share of the slowdown that each cause explains: one_worker, stage_imbalance,
-        sequence_imbalance, communication
+    suspects : the workers of ``several_workers``, else the worst one; empty without a slowdown
+    shares : share of the slowdown that each of CAUSES explains; several_workers where some are
+        slow in most steps
+    communication_ratio, other_comm_ratio : share of the step that would be saved if transfers
+        took no time; of all, and of those that exchange no gradients
     correlation : how closely backward passes follow forward passes; NaN where unknown
     """
 
@@ -284,6 +249,8 @@ class Explanation:
     stage_slowdown: FloatArray
     suspects: Sequence[Worker]
     shares: dict[str, float]
+    communication_ratio: float
+    other_comm_ratio: float
     correlation: float
 
     @property
@@ -310,7 +277,9 @@ def explain(grid: Grid, graph: DependencyGraph) -> Explanation:
     likely = np.minimum(by_dp[:, None], by_stage[None, :])
     exact = _replay_workers(whatif, likely)
     has_gap = whatif.gap_s > LEAST_GAP_RATIO * whatif.ideal_s
-    suspects, share = _suspects(whatif, exact) if has_gap else ([], 0.0)
+    suspects, shares = _suspects(whatif, exact) if has_gap else ([], {})
+    comm = np.array([kind.is_comm for kind in KINDS.values()])[grid.kind]
+    other = comm & ~is_kind(grid.kind, *EXCHANGE)
     return Explanation(
         whatif.real_s,
         whatif.ideal_s,
@@ -319,7 +288,9 @@ def explain(grid: Grid, graph: DependencyGraph) -> Explanation:
         worker_slowdown=exact / whatif.ideal_s,
         stage_slowdown=by_stage / whatif.ideal_s,
         suspects=suspects,
-        shares={"one_worker": share, **_shares(whatif)} if has_gap else {},
+        shares=shares | _shares(whatif, comm) if has_gap else {},
+        communication_ratio=_free(whatif, comm),
+        other_comm_ratio=_free(whatif, other),
         correlation=pass_correlation(grid, whatif.real),
     )
 
@@ -360,24 +331,50 @@ def _replay_workers(whatif: WhatIf, likely: FloatArray) -> FloatArray:
     return exact
 
 
-def _suspects(whatif: WhatIf, exact: FloatArray) -> tuple[list[Worker], float]:
-    """Return the fewest workers that explain nearly as much as more do, and their share."""
-    few = max(1, min(MOST_SUSPECTS, whatif.grid.n_workers // FEWEST_PER_SUSPECT))
+def _suspects(whatif: WhatIf, exact: FloatArray) -> tuple[list[Worker], dict[str, float]]:
+    """Return the fewest workers that explain what workers can, and the shares they explain.
+
+    Several are suspects only if each is slow in most steps: of many workers that are slow by
+    chance, the worst few always explain something.
+    """
     ranked = _by_rank(whatif.grid, exact)
-    shares = []
-    for n in range(1, few + 1):
-        mask = _workers(whatif.grid, ranked[:n])
-        shares.append(whatif.share(without_s=whatif.without(mask), only_s=whatif.only(mask)))
-    enough = max(shares) - (1 - ENOUGH_RATIO) * abs(max(shares))
-    n = next(i for i, share in enumerate(shares) if share >= enough)
-    return ranked[: n + 1], shares[n]
+    one = _explained(whatif, ranked[:1])
+    slow = _slow_in_most_steps(whatif)
+    steady = [worker for worker in ranked if slow[worker]]
+    if not 1 < len(steady) <= whatif.grid.n_workers // 2:
+        return ranked[:1], {"one_worker": one}
+    sizes = sorted({*range(2, min(MOST_SUSPECTS, len(steady)) + 1), len(steady)})
+    shares = {n: _explained(whatif, steady[:n]) for n in sizes}
+    most = max(shares.values())
+    n = next(n for n in sizes if shares[n] >= most - (1 - ENOUGH_RATIO) * abs(most))
+    return steady[:n], {"one_worker": one, "several_workers": shares[n]}
 
 
-def _shares(whatif: WhatIf) -> dict[str, float]:
+def _explained(whatif: WhatIf, workers: Sequence[Worker]) -> float:
+    mask = _workers(whatif.grid, workers)
+    return whatif.share(without_s=whatif.without(mask), only_s=whatif.only(mask))
+
+
+def _slow_in_most_steps(whatif: WhatIf) -> BoolArray:
+    """Workers whose own work takes longer than that of their stage's peers: (n_dp, n_stages)."""
+    grid = whatif.grid
+    is_work = ~np.array([kind.is_comm for kind in KINDS.values()])[grid.kind]
+    work_s = _per_worker(grid, np.where(is_work[:, None, None], whatif.real, 0.0))
+    work_s = work_s.reshape(-1, grid.n_dp, grid.n_stages)
+    usual_s = np.sort(work_s, axis=1)[:, (grid.n_dp - 1) // 2, None]
+    return np.asarray((work_s > SLOWER_RATIO * usual_s).mean(axis=0) >= STEADY_RATIO)
+
+
+def _free(whatif: WhatIf, ops: BoolArray) -> float:
+    """Share of the step that is saved if some operations take no time."""
+    return 1.0 - whatif.step_s(np.where(ops[:, None, None], 0.0, whatif.real)) / whatif.real_s
+
+
+def _shares(whatif: WhatIf, comm: BoolArray) -> dict[str, float]:
     """Shares that uneven stages, uneven sequences and communication explain."""
-    comm = np.array([kind.is_comm for kind in KINDS.values()])[whatif.grid.kind][:, None, None]
+    mask = comm[:, None, None]
     shares = {
-        "communication": whatif.share(without_s=whatif.without(comm), only_s=whatif.only(comm))
+        "communication": whatif.share(without_s=whatif.without(mask), only_s=whatif.only(mask))
     }
     for cause, weight in (
         ("stage_imbalance", stage_weight(whatif.grid, whatif.real)),
@@ -413,13 +410,9 @@ EXCHANGE = (
 def steps_of(grid: Grid, graph: DependencyGraph, *, run: str) -> StepBatch:
     """Split each step of each worker into compute, wait, transfer and other.
 
-    The first step begins at second 0, each other one where the previous one ends.
-
-    Notes
-    -----
-    Of the gradient exchange counts what is not hidden behind computing. Its transfer begins
-    when the last peer has arrived; until then a worker waits. What is left of the step, such
-    as waiting for a neighbouring stage, is ``other_s``.
+    The first step begins at second 0, each other one where the previous one ends. Wait and
+    transfer are the gradient exchange that compute does not hide, before and after the last peer
+    has arrived. The rest, such as waiting for another stage, is ``other_s``.
     """
     took_s = transfers(grid, graph)
     end_s = grid.start_s + grid.duration_s
@@ -471,10 +464,8 @@ def _hidden(
 ) -> FloatArray:
     """Compute time that overlaps each exchange: (n_exchanges, n_steps, n_dp) seconds.
 
-    Notes
-    -----
-    Work of a worker does not overlap itself, so the work done by a moment is a piecewise
-    linear function, and all workers and steps can share one by setting them far apart.
+    Work done until a moment is a piecewise linear function. All workers and steps share one, set
+    far apart.
     """
     _, n_steps, n_dp = grid.start_s.shape
     apart_s = 2 * np.nanmax(grid.start_s + grid.duration_s) + 1
@@ -500,8 +491,7 @@ STRAGGLING_RATIO = 1.10
 SLOW_RATIO = 1.05
 MOST_RATIO = 0.5
 LARGEST_RATIO = 0.3
-# Of many workers slow by chance, the worst few always explain something, so several suspects need
-# more proof.
+# Several suspects need more proof.
 SEVERAL_RATIO = 0.7
 # Passes this closely correlated differ by their sequences. The paper requires 0.9 over the passes
 # of all workers, where slow stages help; this is per worker.
@@ -510,8 +500,17 @@ CORRELATED_RATIO = 0.8
 CLEARLY_RATIO = 0.1
 EXPOSED_RATIO = 0.25
 
+# Fewer steps show no pattern.
+LEAST_STEPS = 3
+
 # Of two causes that explain about as much, the earlier one wins: work before workers.
-CAUSES = ("sequence_imbalance", "stage_imbalance", "communication", "one_worker")
+CAUSES = (
+    "sequence_imbalance",
+    "stage_imbalance",
+    "communication",
+    "one_worker",
+    "several_workers",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,7 +519,7 @@ class TraceVerdict:
 
     Parameters
     ----------
-    cause : one of CAUSES, or ``none``
+    cause : one of CAUSES, ``too_short`` or ``none``
     culprits : the accused workers, the worst first; empty if the cause is not a worker
     stage : the stage that is too heavy, where stages are uneven
     share_ratio : share of the slowdown that the cause explains; None where that says nothing
@@ -532,25 +531,34 @@ class TraceVerdict:
     share_ratio: float | None = None
 
 
-def judge_trace(found: Explanation, steps: StepBatch) -> TraceVerdict:
-    """Name the cause that explains most, and workers only if they are the cause."""
-    if found.slowdown_ratio < SLOW_RATIO:
-        is_exposed = steps.transfer_ratio.mean() > EXPOSED_RATIO
-        return TraceVerdict("communication" if is_exposed else "none")
-    cause, share = _largest(found)
-    if share < _needed(found, cause):
-        return TraceVerdict("none", share_ratio=share)
-    if cause == "one_worker":
-        return TraceVerdict(cause, culprits=tuple(found.suspects), share_ratio=share)
+def judge_trace(found: Explanation, *, n_steps: int) -> TraceVerdict:
+    """Name the cause that explains most, and workers only if they are the cause.
+
+    Transfers that are slow for all workers make none slower than its peers: they count by their
+    share of the step.
+    """
+    if n_steps < LEAST_STEPS:
+        return TraceVerdict("too_short")
+    is_slow = found.slowdown_ratio >= SLOW_RATIO
+    cause, share = _largest(found) if is_slow else ("none", None)
+    if share is None or share < _needed(found, cause):
+        is_exposed = found.communication_ratio > EXPOSED_RATIO
+        return (
+            TraceVerdict("communication") if is_exposed else TraceVerdict("none", (), None, share)
+        )
+    if cause in ("one_worker", "several_workers"):
+        n = 1 if cause == "one_worker" else len(found.suspects)
+        return TraceVerdict(cause, culprits=tuple(found.suspects[:n]), share_ratio=share)
     stage = int(found.stage_slowdown.argmax()) if cause == "stage_imbalance" else None
     return TraceVerdict(cause, stage=stage, share_ratio=share)
 
 
 def _needed(found: Explanation, cause: str) -> float:
     """Return the share a cause needs; accusing workers requires the most."""
-    if cause == "one_worker":
-        return MOST_RATIO if len(found.suspects) == 1 else SEVERAL_RATIO
-    return LARGEST_RATIO if found.slowdown_ratio >= STRAGGLING_RATIO else MOST_RATIO
+    if cause == "several_workers":
+        return SEVERAL_RATIO
+    is_mild = found.slowdown_ratio < STRAGGLING_RATIO
+    return MOST_RATIO if is_mild or cause == "one_worker" else LARGEST_RATIO
 
 
 def _largest(found: Explanation) -> tuple[str, float]:
@@ -588,4 +596,4 @@ def analyse_trace(trace: Trace, *, run: str) -> Analysis:
     graph = graph_of(grid)
     steps = steps_of(grid, graph, run=run)
     found = explain(grid, graph)
-    return Analysis(grid, steps, found, judge_trace(found, steps))
+    return Analysis(grid, steps, found, judge_trace(found, n_steps=len(steps)))

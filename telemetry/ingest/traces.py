@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.trace import CODE, KINDS, BoolArray, Trace, TraceError
+from telemetry.trace import CODE, KERNEL_KINDS, KINDS, BoolArray, Trace, TraceError
 
 PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
 ENDINGS = (".json", ".json.gz", ".parquet")
@@ -184,10 +184,10 @@ STEP = re.compile(r"ProfilerStep#(\d+)")
 RANK = re.compile(r"(?:rank|worker)[-_.]?(\d+)", re.IGNORECASE)
 # NCCL, RCCL and Neuron use the same names, with other case and hyphens.
 COLLECTIVE = re.compile(
-    r"all[-_ ]?reduce|reduce[-_ ]?scatter|all[-_ ]?gather|all[-_ ]?to[-_ ]?all|broadcast",
-    re.IGNORECASE,
+    r"all[-_ ]?reduce|reduce[-_ ]?scatter|all[-_ ]?gather|broadcast", re.IGNORECASE
 )
-EXCHANGE = re.compile(r"send[-_ ]?recv|\bncclDevKernel_(?:Send|Recv)|collective[-_]?permute", re.I)
+SEND = re.compile(r"send[-_ ]?recv|\bncclDevKernel_(?:Send|Recv)|collective[-_]?permute", re.I)
+ALL_TO_ALL = re.compile(r"all[-_ ]?to[-_ ]?all", re.IGNORECASE)
 LIBRARY = re.compile(r"nccl|rccl|^cc[-_:]|neuron|collective|^(?:all|reduce)[-_ ]", re.IGNORECASE)
 # PyTorch up to 2.5 writes an empty description without its quotes, which is invalid JSON.
 EMPTY_VALUE = re.compile(rb'("Process Group (?:Description|Name)"\s*:\s*)(?=[,}])')
@@ -216,8 +216,9 @@ class RankEvents:
     """The kernels (n,) and steps of one rank.
 
     ``start_s`` and ``end_s`` are seconds on the rank's own clock. ``group`` is an index into
-    ``groups``, the participants of collectives, empty if unknown. ``steps`` maps the numbers of
-    steps to their spans.
+    ``groups``, the participants of collectives, empty if unknown. ``is_other_comm`` are sends,
+    receives and all-to-all; ``has_sends``: some of them send. ``steps`` maps the numbers of steps
+    to their spans.
     """
 
     rank: int
@@ -225,7 +226,8 @@ class RankEvents:
     start_s: FloatArray
     end_s: FloatArray
     is_collective: BoolArray
-    is_exchange: BoolArray
+    is_other_comm: BoolArray
+    has_sends: bool
     group: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     groups: list[tuple[int, ...]] = field(default_factory=list)
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -316,6 +318,9 @@ def _rank_events(
 ) -> RankEvents:
     names = [str(event.name) for event in device]
     is_library = np.array([bool(LIBRARY.search(name)) for name in names])
+    is_send, is_all_to_all = (
+        np.array([bool(kind.search(name)) for name in names]) for kind in (SEND, ALL_TO_ALL)
+    )
     members = [_members(event) for event in device]
     groups = sorted(set(members))
     start_s = np.array([event.ts for event in device], "f8") * US
@@ -331,7 +336,8 @@ def _rank_events(
         start_s=start_s,
         end_s=start_s + lasts_s,
         is_collective=is_library & np.array([bool(COLLECTIVE.search(name)) for name in names]),
-        is_exchange=np.array([bool(EXCHANGE.search(name)) for name in names]),
+        is_other_comm=is_send | (is_library & is_all_to_all),
+        has_sends=bool(is_send.any()),
         group=np.array([groups.index(each) for each in members]),
         groups=groups,
         steps=_steps(own) or _steps(events),
@@ -365,26 +371,28 @@ def _steps(events: list[_Event]) -> dict[int, tuple[float, float]]:
 RESUMED_RATIO = 0.01
 # A collective of which less than this is visible is hidden behind work and delays no worker.
 VISIBLE_RATIO = 0.05
-# Work before a collective, work during it, idle time, and the visible part of the collective.
-SEGMENT_KINDS = ("compute", "compute", "idle", "collective")
+# Work before a collective and during it, then the rest of a piece.
+SEGMENT_KINDS = ("compute", *KERNEL_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class StepSegments:
     """A rank's step, cut at the end of each collective: (n_collectives + 1,) seconds each.
 
-    ``before`` and ``parallel`` are work before and during the collective, ``visible`` is the
-    collective without work in parallel, ``whole`` all of it. All but ``whole`` add up to the step.
+    ``before`` and ``parallel`` are work before and during the collective, ``other`` is other
+    communication before it without work in parallel, ``visible`` is the collective without work in
+    parallel, ``whole`` all of it. All but ``whole`` add up to the step.
     """
 
     before: FloatArray
     parallel: FloatArray
     idle: FloatArray
+    other: FloatArray
     visible: FloatArray
     whole: FloatArray
 
     def joined(self, kept: IntArray) -> FloatArray:
-        """Return the segments up to each collective that is kept: (n_kept + 1, 4) seconds.
+        """Return the segments up to each collective that is kept: (n_kept + 1, 5) seconds.
 
         The others are hidden behind work; their visible part counts as idle time.
         """
@@ -393,7 +401,8 @@ class StepSegments:
         work = np.add.reduceat(self.before + self.parallel, firsts)
         before, visible = self.before[firsts], self.visible[ends]
         idle = np.add.reduceat(self.idle + self.visible, firsts) - visible
-        return np.stack([before, work - before, idle, visible], axis=1)
+        other = np.add.reduceat(self.other, firsts)
+        return np.stack([before, work - before, idle, other, visible], axis=1)
 
 
 def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
@@ -411,7 +420,7 @@ def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
     if twice := [rank for rank, n in numbers.items() if n > 1]:
         raise TraceError(f"rank {twice[0]}: occurs twice; give each rank's file once")
     groups = {each.rank: _gradient_group(each) for each in ranks}
-    places = _places(groups, is_pipeline=any(each.is_exchange.any() for each in ranks))
+    places = _places(groups, is_pipeline=any(each.has_sends for each in ranks))
     steps = [
         ((number, *places[each.rank], each.rank), _step_segments(each, groups[each.rank], span))
         for each in ranks
@@ -481,11 +490,10 @@ def _step_segments(
     mine = each.is_collective & (each.group == each.groups.index(members))
     mine = np.flatnonzero(mine & inside)
     mine = mine[np.argsort(each.end_s[mine])]
-    work = inside & ~each.is_exchange
+    work = inside & ~each.is_other_comm
     work[mine] = False
-    return segments_of(
-        (each.start_s[mine], each.end_s[mine]), (each.start_s[work], each.end_s[work]), span
-    )
+    rows = (mine, work, inside & each.is_other_comm)
+    return segments_of(*((each.start_s[some], each.end_s[some]) for some in rows), span=span)
 
 
 def _visible_collectives(steps: Sequence[StepSegments]) -> IntArray:
@@ -516,13 +524,15 @@ def _rows(segments: StepSegments, kept: IntArray, head: tuple[int, int, int, int
 def segments_of(
     collectives: tuple[FloatArray, FloatArray],
     work: tuple[FloatArray, FloatArray],
+    other: tuple[FloatArray, FloatArray],
+    *,
     span: tuple[float, float],
 ) -> StepSegments:
     """Cut a step at the end of every collective.
 
     Parameters
     ----------
-    collectives, work : start and end, (n,) seconds each; collectives in order of end
+    collectives, work, other : start and end, (n,) seconds each; collectives in order of end
     span : start and end of the step
 
     Notes
@@ -538,10 +548,13 @@ def segments_of(
     by_start, by_end = (np.interp(moments, knots, done) for moments in (starts, cuts))
     before, parallel = by_start - by_end[:-1], by_end[1:] - by_start
     visible = np.maximum(cuts[1:] - starts - parallel, 0.0)
-    idle = np.maximum(np.diff(cuts) - before - parallel - visible, 0.0)
+    knots, done = busy_time(*(np.concatenate(pair) for pair in zip(work, other, strict=True)))
+    other_s = np.interp(starts, knots, done) - np.interp(cuts[:-1], knots, done) - before
+    other_s = np.maximum(other_s, 0.0)
+    idle = np.maximum(np.diff(cuts) - before - parallel - other_s - visible, 0.0)
     resumed = (before + parallel)[1:] > RESUMED_RATIO * (until - begin)
     whole = np.append(end_s - start_s, 0.0)
-    return StepSegments(before, parallel, idle, _wait_to_last(visible, resumed), whole)
+    return StepSegments(before, parallel, idle, other_s, _wait_to_last(visible, resumed), whole)
 
 
 def _wait_to_last(visible: FloatArray, resumed: BoolArray) -> FloatArray:

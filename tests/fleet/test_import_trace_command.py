@@ -14,6 +14,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import DatabaseError
 
+from fleet.ingest.traces import verdict_text
 from fleet.models import RecordedTrace, Run
 from telemetry.store import durable
 from telemetry.store.models import RunChunk
@@ -35,8 +36,10 @@ KEYS = [
     "allreduce_share_ratio",
     "wait_share_ratio",
     "transfer_share_ratio",
+    "other_comm_share_ratio",
     "cause",
     "culprit",
+    "culprits",
 ]
 MOST_S = 5.0
 
@@ -74,6 +77,7 @@ def test_it_finds_the_published_answer_in_time(recorded: Path | None, tmp_path: 
     assert time.process_time() - began_s < MOST_S
     assert list(found) == KEYS
     assert (found["cause"], found["culprit"]) == (answer.cause, answer.culprit)
+    assert found["culprits"] == [answer.culprit]
     for name in ("step_s", "slowdown_ratio", "m_w"):
         assert found[name] == pytest.approx(getattr(answer, name), rel=0.01)
     assert found["m_s"] == pytest.approx(answer.m_s, abs=0.01)
@@ -82,10 +86,35 @@ def test_it_finds_the_published_answer_in_time(recorded: Path | None, tmp_path: 
 
 
 def test_what_is_unknown_is_null(tmp_path: Path) -> None:
-    found = imported(write_parquet(Job(steps=1).trace(), tmp_path / "even.parquet"))
+    found = imported(write_parquet(Job().trace(), tmp_path / "even.parquet"))
 
-    assert (found["cause"], found["culprit"]) == ("none", None)
+    assert (found["cause"], found["culprit"], found["culprits"]) == ("none", None, [])
     assert (found["m_w"], found["m_s"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("job", "cause", "culprits", "text"),
+    [
+        (
+            Job(dp=8, pp=1, work=lambda _s, dp, _p, _m: 2.0 if dp in {2, 5} else 1.0),
+            "several_workers",
+            {"rank2-dp2-stage0", "rank5-dp5-stage0"},
+            "Several workers are the cause",
+        ),
+        (Job(steps=2), "too_short", set(), "cannot show a cause"),
+        (Job(p2p=lambda *_: 200.0), "communication", set(), "is other communication"),
+    ],
+    ids=["several", "short", "send and receive"],
+)
+def test_every_cause_is_reported_and_explained(
+    tmp_path: Path, job: Job, cause: str, culprits: set[str], text: str
+) -> None:
+    found = imported(write_parquet(job.trace(), tmp_path / "x.parquet"))
+
+    assert found["cause"] == cause
+    assert set(found["culprits"]) == culprits
+    assert (found["culprit"] in culprits) == bool(culprits)
+    assert text in verdict_text(RecordedTrace.objects.get())
 
 
 def test_in_words_it_names_cause_and_worker(file: Path) -> None:

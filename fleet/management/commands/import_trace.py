@@ -21,7 +21,6 @@ KEYS = (
     "allreduce_share_ratio",
     "wait_share_ratio",
     "transfer_share_ratio",
-    "cause",
 )
 
 
@@ -82,7 +81,9 @@ def _answer(kept: RecordedTrace) -> dict[str, object]:
         "steps": kept.n_steps,
     }
     answer |= {key: getattr(kept, key) for key in KEYS}
-    answer["culprit"] = kept.culprit or None
+    answer["other_comm_share_ratio"] = kept.details["other_comm_share_ratio"]
+    culprits = kept.details["culprits"]
+    answer |= {"cause": kept.cause, "culprit": next(iter(culprits), None), "culprits": culprits}
     return answer
 
 
@@ -98,8 +99,13 @@ def _rows(kept: RecordedTrace) -> list[tuple[str, str, str]]:
         ("all-reduce share", f"{kept.allreduce_share_ratio:.1%}", "of the step, not hidden"),
         ("waiting", f"{kept.wait_share_ratio:.1%}", "for peers"),
         ("transferring", f"{kept.transfer_share_ratio:.1%}", "with all present"),
+        (
+            "other communication",
+            f"{kept.details['other_comm_share_ratio']:.1%}",
+            "send and receive, all-to-all, tensor parallel",
+        ),
         ("cause", kept.cause, ""),
-        ("culprit", kept.culprit or "none", ""),
+        ("culprit", ", ".join(kept.details["culprits"]) or "none", ""),
     ]
 
 

@@ -23,8 +23,7 @@ LAYOUTS: list[Layout] = [
     {},
     {"pp": 1},
     {"dp": 2, "pp": 2},
-    {"steps": 1},
-    {"tp": 2, "steps": 2},
+    {"tp": 2},
     {"chunks": 2},
     {"dp": 8, "pp": 2, "micro": 16},
 ]
@@ -84,19 +83,61 @@ def test_a_slow_link_between_stages_is_communication() -> None:
     assert analysed(job).verdict.cause == "communication"
 
 
-def test_transfers_that_are_slow_for_all_are_communication_too() -> None:
-    analysis = analysed(Job(reduce=lambda *_: 30.0))
+@pytest.mark.parametrize(
+    ("slow", "other_comm_ratio"),
+    [({"reduce": lambda *_: 30.0}, 0.0), ({"p2p": lambda *_: 200.0}, 0.32)],
+    ids=["gradients", "send and receive"],
+)
+def test_transfers_that_are_slow_for_all_are_communication_too(
+    slow: Layout, other_comm_ratio: float
+) -> None:
+    analysis = analysed(Job(**slow))
 
-    assert analysis.found.slowdown_ratio == pytest.approx(1.0)
+    assert analysis.found.slowdown_ratio == pytest.approx(1.0, abs=0.01)
+    assert (analysis.verdict.cause, analysis.verdict.culprits) == ("communication", ())
+    assert analysis.found.other_comm_ratio == pytest.approx(other_comm_ratio, abs=0.01)
+
+
+def test_transfers_that_are_slow_for_all_in_most_steps_are_communication() -> None:
+    analysis = analysed(Job(reduce=lambda step, *_: 40.0 if step < 2 else 1.0))
+
     assert analysis.verdict.cause == "communication"
 
 
-def test_two_slow_workers_are_both_named() -> None:
-    job = Job(work=lambda _step, dp, stage, _: 2.0 if (dp, stage) in {(1, 2), (3, 0)} else 1.0)
-    verdict = analysed(job).verdict
+def test_pauses_do_not_hide_transfers_that_are_slow_for_all() -> None:
+    analysis = analysed(Job(forward=now_and_then, reduce=lambda *_: 60.0, steps=6))
 
-    assert verdict.cause == "one_worker"
-    assert set(verdict.culprits) == {(1, 2), (3, 0)}
+    assert analysis.found.slowdown_ratio > 1.05
+    assert (analysis.verdict.cause, analysis.verdict.share_ratio) == ("communication", None)
+
+
+@noisy
+@pytest.mark.parametrize(
+    ("layout", "slow"),
+    [
+        ({}, {(1, 2), (3, 0)}),
+        ({"dp": 8, "pp": 1}, {(1, 0), (4, 0), (5, 0)}),
+        ({"dp": 4, "pp": 1}, {(0, 0), (3, 0)}),
+        ({"dp": 3, "pp": 2}, {(2, 0), (2, 1)}),
+        ({"dp": 32, "pp": 1}, {(dp, 0) for dp in range(12)}),
+    ],
+    ids=["two of 16", "three of 8", "two of 4", "a replica", "a rack"],
+)
+def test_several_slow_workers_are_all_named(
+    layout: Layout, slow: set[tuple[int, int]], noise: float
+) -> None:
+    work = lambda _step, dp, stage, _: 2.0 if (dp, stage) in slow else 1.0  # noqa: E731
+    verdict = analysed(Job(work=work, noise=noise, **layout)).verdict
+
+    assert verdict.cause == "several_workers"
+    assert set(verdict.culprits) == slow
+
+
+@pytest.mark.parametrize("n_steps", [1, 2])
+def test_fewer_than_three_steps_show_no_pattern(n_steps: int) -> None:
+    verdict = analysed(Job(steps=n_steps, work=one_slow((1, 2)))).verdict
+
+    assert (verdict.cause, verdict.culprits) == ("too_short", ())
 
 
 def test_of_one_replica_no_machine_is_blamed() -> None:
@@ -112,8 +153,9 @@ def test_a_worker_that_is_slow_now_and_then_is_no_sequence() -> None:
     assert (verdict.cause, verdict.culprits) == ("one_worker", ((2, 1),))
 
 
-def test_pauses_here_and_there_have_no_name() -> None:
-    analysis = analysed(Job(forward=now_and_then, steps=6))
+@pytest.mark.parametrize("layout", [{}, {"dp": 8, "pp": 1}], ids=str)
+def test_pauses_here_and_there_have_no_name(layout: Layout) -> None:
+    analysis = analysed(Job(forward=now_and_then, steps=6, **layout))
 
     assert analysis.found.slowdown_ratio > 1.1
     assert analysis.verdict.cause == "none"
@@ -137,4 +179,5 @@ def test_every_cause_has_its_word() -> None:
         "stage_imbalance",
         "sequence_imbalance",
         "communication",
+        "several_workers",
     }

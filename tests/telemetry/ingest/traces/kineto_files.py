@@ -14,6 +14,7 @@ NAMES = {
     "nccl": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "neuron": "all-reduce.{}",
 }
+TOKENS = {"nccl": "ncclDevKernel_SendRecv(ncclDevKernelArgs)", "neuron": "all-to-all.{}"}
 
 
 @dataclass
@@ -26,6 +27,8 @@ class Kineto:
     late_us: Callable[[int, int], float] = lambda _step, _rank: 0.0
     library: str = "nccl"
     says_groups: bool = True
+    # How long experts exchange their tokens, between forward and backward pass.
+    tokens_us: float = 0.0
 
     def files(self) -> list[dict[str, Any]]:
         """Return one document per rank; every clock has an origin of its own."""
@@ -51,6 +54,11 @@ class Kineto:
         at = [free[rank] + self.late_us(step, rank) for rank in range(self.ranks)]
         for rank in range(self.ranks):
             at[rank] = self._work(rank, events, at[rank], FORWARD_US * self.slow(step, rank))
+        if self.tokens_us:
+            end = max(at) + self.tokens_us
+            for rank in range(self.ranks):
+                self._collective(rank, 9, events, at[rank], end, names=TOKENS)
+            at = [end] * self.ranks
         moved = [0.0] * self.ranks
         for bucket in range(BUCKETS):
             for rank in range(self.ranks):
@@ -86,13 +94,15 @@ class Kineto:
         events: list[list[dict[str, Any]]],
         begin: float,
         end: float,
+        *,
+        names: dict[str, str] = NAMES,
     ) -> None:
         args: dict[str, Any] = {"device": 0, "stream": 22, "External id": 5000 + bucket}
         if self.says_groups:
             members = str(list(range(self.ranks)))
             args |= {"Collective name": "allreduce", "dtype": "BFloat16"}
             args |= {"Process Group Name": "0", "Process Group Ranks": members}
-        name = NAMES[self.library].format(bucket)
+        name = names[self.library].format(bucket)
         event = {"cat": "kernel", "name": name, "tid": 22, "args": args}
         events[rank].append(event | {"ts": begin, "dur": end - begin})
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,25 @@ def test_uneven_sequences_are_no_one_s_fault(tmp_path: Path) -> None:
     job = Kineto(ranks=8, steps=8, slow=lambda step, rank: float(lengths[step, rank]))
 
     assert analysed(job, tmp_path).verdict.cause == "sequence_imbalance"
+
+
+@pytest.mark.parametrize("library", ["nccl", "neuron"])
+def test_tokens_that_experts_exchange_are_other_communication(
+    tmp_path: Path, library: str
+) -> None:
+    analysis = analysed(Kineto(tokens_us=100_000.0, library=library), tmp_path)
+
+    assert analysis.verdict.cause == "communication"
+    assert analysis.found.other_comm_ratio == pytest.approx(0.1 / 0.21, rel=0.02)
+    assert analysis.steps.allreduce_share_ratio.mean() < 0.1
+
+
+@pytest.mark.parametrize("library", ["nccl", "neuron"])
+def test_a_slow_rank_is_named_though_experts_wait_for_it(tmp_path: Path, library: str) -> None:
+    slow: Callable[[int, int], float] = lambda _step, rank: 1.5 if rank == 2 else 1.0  # noqa: E731
+    analysis = analysed(Kineto(slow=slow, tokens_us=10_000.0, library=library), tmp_path)
+
+    assert (analysis.verdict.cause, analysis.verdict.culprits) == ("one_worker", ((2, 0),))
 
 
 def test_a_healthy_job_names_no_culprit(tmp_path: Path) -> None:
