@@ -141,6 +141,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("tokens/<int:pk>/revoke/", access.token_revoke, name="token-revoke"),
     path("runbooks/<slug:name>/", runbooks.runbook, name="runbook"),
     path("sign-in/", access.sign_in, name="sign-in"),
+    path("account/", access.account, name="account"),
     path("sign-out/", access.sign_out, name="sign-out"),
     path("search", overview.search, name="search"),
 ]

@@ -1,15 +1,17 @@
-"""Sign-in, sign-out, and the page of bearer tokens."""
+"""Sign-in, sign-out, the account page, and the page of bearer tokens."""
 
 import secrets
+from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import login, logout
-from django.contrib.auth.forms import AuthenticationForm, UsernameField
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm, UsernameField
 from django.contrib.auth.models import User
+from django.contrib.auth.views import PasswordChangeView
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect, render
-from django.urls import reverse
+from django.urls import reverse, reverse_lazy
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -21,7 +23,7 @@ from fleet.access.roles import effective_scopes, maker, owner_of, requires
 from fleet.access.throttling import SignInAttempt
 from fleet.access.tokens import make_token, revoke
 from fleet.models import Token
-from fleet.pages.forms import TokenForm, add_field_error
+from fleet.pages.forms import PasswordForm, TokenForm, add_field_error
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.errors import FieldError
 
@@ -124,6 +126,37 @@ def _target(request: HttpRequest) -> str:
     )
     return target if is_ours else settings.LOGIN_REDIRECT_URL
 
+
+class AccountView(PasswordChangeView):
+    """Change the own password.
+
+    Attempts are limited per session, so nobody can guess the password at an unlocked screen.
+    """
+
+    template_name = "access/account.html"
+    form_class = PasswordForm
+    success_url = reverse_lazy("account")
+
+    def post(self, request: HttpRequest, *args: str, **kwargs: Any) -> HttpResponse:
+        session = request.session.session_key or ""
+        account, address = request.user.get_username(), request.META.get("REMOTE_ADDR", "")
+        if wait_s := SignInAttempt(account, address, device=f"session {session}").wait_s():
+            context = self.get_context_data(
+                form=PasswordForm(request.user), wait_minutes=-(-wait_s // 60)
+            )
+            headers = {"Retry-After": str(wait_s)}
+            return self.render_to_response(context, status=429, headers=headers)
+        return super().post(request, *args, **kwargs)
+
+    def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
+        messages.success(self.request, "Password changed.")
+        return super().form_valid(form)
+
+    def form_invalid(self, form: PasswordChangeForm) -> HttpResponse:
+        return self.render_to_response(self.get_context_data(form=form), status=422)
+
+
+account = never_cache(AccountView.as_view())
 
 N_EXPIRED = 50
 

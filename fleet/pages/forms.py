@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django import forms
+from django.contrib.auth.forms import PasswordChangeForm
+from django.contrib.auth.password_validation import password_validators_help_texts
 
 from fleet.access.tokens import MAX_NAME
 from fleet.checks.support import SupportFile
@@ -39,6 +41,14 @@ def add_field_error(form: forms.Form, error: FieldError, **form_fields: str) -> 
         form.add_error(name, error.message)
     else:
         form.add_error(None, str(error))
+
+
+class PasswordForm(PasswordChangeForm):
+    """Django's form to change the own password, with its rules as one paragraph."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["new_password1"].help_text = " ".join(password_validators_help_texts())
 
 
 class UsdField(forms.CharField):

@@ -41,6 +41,10 @@ TO_ACT = {
 }
 
 
+# Belongs to one user: without one it leads to the sign-in page.
+OWN = {"/account/"}
+
+
 @pytest.mark.parametrize("path", sorted(set(pages()) - OPEN))
 def test_every_page_asks_to_sign_in(client: Client, path: str) -> None:
     response = client.get(path)
@@ -52,13 +56,22 @@ def test_every_page_asks_to_sign_in(client: Client, path: str) -> None:
         assert response["Location"].startswith("/sign-in/?next=")
 
 
-@pytest.mark.parametrize("path", sorted(set(pages()) - OPEN - TO_ACT))
+@pytest.mark.parametrize("path", sorted(set(pages()) - OPEN - TO_ACT - OWN))
 def test_the_demo_may_be_read_on_its_own_machine(
     client: Client, redis_url: str, settings: Settings, path: str
 ) -> None:
     settings.ANONYMOUS_READING = True
 
     assert client.get(path).status_code not in {302, 401, 403}
+
+
+@pytest.mark.parametrize("path", sorted(OWN))
+def test_an_own_page_leads_the_demos_readers_to_sign_in(
+    client: Client, settings: Settings, path: str
+) -> None:
+    settings.ANONYMOUS_READING = True
+
+    assert client.get(path)["Location"] == f"/sign-in/?next={path}"
 
 
 @pytest.mark.parametrize("path", sorted(TO_ACT))

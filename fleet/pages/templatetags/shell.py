@@ -1,4 +1,4 @@
-"""What the frame around every page needs: links to pages that exist, and who is signed in."""
+"""Tags for the frame of every page: navigation, live stream, account."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def _url(name: str) -> str:
 
 @register.simple_tag(takes_context=True)
 def nav_link(context: template.Context, name: str, words: str, icon: str) -> SafeString | str:
-    """Link a page of the bar; the one we are on, or below, is marked as current."""
+    """Link a page in the navigation; the current page and its subpages are marked."""
     url = _url(name)
     if not url:
         return ""
@@ -46,7 +46,7 @@ def nav_link(context: template.Context, name: str, words: str, icon: str) -> Saf
 
 @register.simple_tag(takes_context=True)
 def more_here(context: template.Context, *names: str) -> str:
-    """Say whether we are on one of the pages, or below it, that the menu holds."""
+    """Whether the current page is one of the menu's pages, or below one."""
     return "page" if any(_is_here(context, _url(name)) for name in names) else ""
 
 
@@ -63,7 +63,7 @@ def _is_here(context: template.Context, url: str) -> bool:
 
 
 def _firing(context: template.Context) -> SafeString:
-    """Count the alerts that nobody has, for who may know; the stream keeps the count fresh."""
+    """Count the unacknowledged alerts; the live stream updates the count."""
     n = header_counts(context.get("request")).n_unacknowledged
     return format_html(
         '<span class="count" id="firing-count"{}>{}</span>',
@@ -74,7 +74,7 @@ def _firing(context: template.Context) -> SafeString:
 
 @register.inclusion_tag("access/_signed_in.html", takes_context=True)
 def signed_in(context: template.Context) -> dict[str, Any]:
-    """Say who is signed in, with the way out; or the way in."""
+    """Show the account with its sign-out button, or a link to sign in."""
     return {
         "user": context.get("user"),
         "role": context.get("role"),
@@ -87,7 +87,7 @@ def signed_in(context: template.Context) -> dict[str, Any]:
 
 @register.simple_tag(takes_context=True)
 def live_stream(context: template.Context, topic: str, filters: str = "") -> SafeString | str:
-    """Name the stream of changes that the page follows, unless it is frozen in time."""
+    """Name the live stream of a page; none if the page is frozen in time."""
     if context.get("frozen"):
         return ""
     return format_html(' data-live="{}{}"', topic, f"?{filters}" if filters else "")
@@ -95,7 +95,7 @@ def live_stream(context: template.Context, topic: str, filters: str = "") -> Saf
 
 @register.simple_tag(takes_context=True)
 def head_stream(context: template.Context) -> SafeString | str:
-    """Follow what every page is told, how fresh the data are, where a page follows no more."""
+    """Name the stream for the page header, for users who may read."""
     request, user = context.get("request"), context.get("user")
     may_read = getattr(user, "is_authenticated", False) or (
         request is not None and reads_anonymously(request)
@@ -105,7 +105,7 @@ def head_stream(context: template.Context) -> SafeString | str:
 
 @register.inclusion_tag("runs/_annotations.html", takes_context=True)
 def run_annotations(context: template.Context, run: Run) -> dict[str, Any]:
-    """Offer to annotate a run; what was said stands in its charts, and behind a link."""
+    """Offer to annotate a run."""
     return {
         "run": run,
         **annotate_context(run=run.name, back=run.get_absolute_url()),
