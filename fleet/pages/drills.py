@@ -1,6 +1,6 @@
 """Pages of drills: the injected faults, and whether detection found them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 from fleet.access.roles import has_role, requires
 from fleet.alerts.text import cause_name
 from fleet.models import Alert, InjectedFault, Run
-from fleet.pages.forms import add_field_error
+from fleet.pages.forms import DrillRunForm, add_field_error
 from fleet.pages.render import HtmxRequest, render_page, with_page
 from fleet.simulation.drill_results import (
     DrillResult,
@@ -260,19 +260,23 @@ def _show_run(
 def drill_new(request: HtmxRequest) -> HttpResponse:
     """Show the form for any run and fault, or inject the fault and open the drill."""
     given = request.POST if request.method == "POST" else request.GET
-    runs = list(drillable().order_by("name"))
-    run = _chosen(runs, given.get("run"))
-    reason = why_not_allowed() or ("" if run else "no simulated run is active")
-    if run is None or reason:
+    choice = DrillRunForm(drillable().order_by("name"), given)
+    run = choice.chosen()
+    reason = why_not_allowed() or ("" if choice.largest else "no simulated run is active")
+    if choice.largest is None or reason:
         status = 422 if request.method == "POST" else 200
         return _show(request, {"why_not": reason}, status=status)
     if request.method != "POST":
-        form = DrillForm(run, given.get("kind", DEFAULT_KIND), node=given.get("node", ""))
-        return _show(request, _context(runs, run, form))
+        shown = run or choice.largest
+        form = DrillForm(shown, given.get("kind", DEFAULT_KIND), node=given.get("node", ""))
+        return _show(request, _context(choice, shown, form), status=200 if run else 404)
+    if run is None:
+        form = DrillForm(choice.largest, given.get("kind", ""))
+        return _show(request, _context(choice, choice.largest, form), status=422)
     form = DrillForm(run, given.get("kind", ""), given)
     injected = _injected(request, run, form)
     if injected is None:
-        return _show(request, _context(runs, run, form), status=422)
+        return _show(request, _context(choice, run, form), status=422)
     there = reverse("drill-detail", args=[injected.pk])
     return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
 
@@ -281,9 +285,9 @@ def drill_new(request: HtmxRequest) -> HttpResponse:
 @requires("operator")
 def drill_preview(request: HtmxRequest) -> HttpResponse:
     """Show the expected effect of the chosen fault on the chosen run."""
-    run = _chosen(list(drillable()), request.GET.get("run"))
+    run = DrillRunForm(drillable(), request.GET).chosen()
     if run is None:
-        raise Http404("no simulated run is active")
+        raise Http404("this run is no active simulated run")
     form = DrillForm(run, request.GET.get("kind", ""), request.GET)
     return render_page(
         request,
@@ -294,16 +298,6 @@ def drill_preview(request: HtmxRequest) -> HttpResponse:
 
 def drillable() -> Any:
     return Run.objects.active().simulated()
-
-
-def _chosen(runs: Sequence[Run], name: str | None) -> Run | None:
-    """Return the run of that name, by default the largest; 404 for an unknown name."""
-    if name:
-        found = next((run for run in runs if run.name == name), None)
-        if found is None:
-            raise Http404(f"{name} is not an active simulated run")
-        return found
-    return max(runs, key=lambda run: run.n_nodes, default=None)
 
 
 def _injected(request: HtmxRequest, run: Run, form: DrillForm) -> InjectedFault | None:
@@ -340,10 +334,10 @@ def preview_of(run: Run, chosen: Mapping[str, Any]) -> DrillPreview | None:
     return DrillPreview(truth, max(0.0, lost_s) * run.usd_per_hour / SECONDS_PER_HOUR)
 
 
-def _context(runs: Sequence[Run], run: Run, form: DrillForm) -> dict[str, Any]:
+def _context(choice: DrillRunForm, run: Run, form: DrillForm) -> dict[str, Any]:
     chosen = form.chosen() if form.is_bound and form.is_valid() else form.usual()
     return {
-        "runs": runs,
+        "choice": choice,
         "run": run,
         "form": form,
         "explained": explained(form.fault.name),

@@ -11,7 +11,7 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth.forms import PasswordChangeForm
-from django.contrib.auth.password_validation import password_validators_help_texts
+from django.db.models import QuerySet
 
 from fleet.access.tokens import MAX_NAME
 from fleet.checks.support import SupportFile
@@ -44,11 +44,45 @@ def add_field_error(form: forms.Form, error: FieldError, **form_fields: str) -> 
 
 
 class PasswordForm(PasswordChangeForm):
-    """Django's form to change the own password, with its rules as one paragraph."""
+    """Django's form to change the own password, with its rules in one line."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.fields["new_password1"].help_text = " ".join(password_validators_help_texts())
+        self.fields[
+            "new_password1"
+        ].help_text = (
+            "At least 12 characters. No common password, and none that resembles the user name."
+        )
+        self.fields["new_password2"].help_text = ""
+
+
+class RunField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    def label_from_instance(self, run: Run) -> str:
+        return f"{run.name}, {run.n_nodes} \u00d7 {run.instance_type}"
+
+
+class DrillRunForm(forms.Form):
+    """The run of a drill, by default the largest."""
+
+    run = RunField(
+        Run.objects.none(),
+        to_field_name="name",
+        empty_label=None,
+        help_text="Only active simulated runs. Real nodes are never affected.",
+        error_messages={"invalid_choice": "This run is no active simulated run. Choose another."},
+    )
+
+    def __init__(self, runs: QuerySet[Run], data: Mapping[str, Any]) -> None:
+        super().__init__(data if data.get("run") else None, label_suffix="")
+        self.largest = max(runs, key=lambda run: run.n_nodes, default=None)
+        self.fields["run"].queryset = runs  # type: ignore[attr-defined]
+        self.fields["run"].initial = self.largest
+
+    def chosen(self) -> Run | None:
+        """Return the run; None if the one that was asked for is not active, or none is."""
+        if not self.is_bound:
+            return self.largest
+        return self.cleaned_data["run"] if self.is_valid() else None
 
 
 class UsdField(forms.CharField):

@@ -24,7 +24,7 @@ def test_the_header_links_it_and_it_names_the_rules(page: Page) -> None:
 
     text = page(URL)
     assert "ada, role viewer" in text
-    assert "at least 12 characters" in text
+    assert "At least 12 characters" in text
     assert "<h1" in text
 
 

@@ -101,16 +101,25 @@ def test_where_drills_are_switched_off_the_page_states_it(
 
 def test_a_real_run_is_not_to_be_had(client: Client, alive: Run, operator: User) -> None:
     assert "no simulated run is active" in client.get(NEW).text
-    assert post(client).status_code == 404
+    assert post(client).status_code == 422
     assert not InjectedFault.objects.exists()
 
 
-def test_a_run_that_is_over_is_not_to_be_had(
+def test_a_run_that_is_over_is_reported_next_to_its_field(
     client: Client, simulated: Run, operator: User
 ) -> None:
-    Run.objects.update(finished_at=simulated.started_at)
+    simulated.pk = None
+    simulated.name = "newer"
+    simulated.save()
+    Run.objects.filter(name="llama").update(finished_at=simulated.started_at)
 
-    assert post(client).status_code == 404
+    response = post(client)
+
+    assert response.status_code == 422
+    assert "Choose another" in response.text.partition('id="id_run_error"')[2]
+    assert "newer, " in response.text
+    assert client.get(f"{NEW}?run=llama").status_code == 404
+    assert not InjectedFault.objects.exists()
 
 
 @pytest.mark.parametrize("method", ["get", "post"])
