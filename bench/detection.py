@@ -62,7 +62,8 @@ def measure(
         name: measure_tier(env, name, range(first, last)) for name in ([tier] if tier else TIERS)
     }
     print_table(
-        "Detection per input tier: noticed, right place, wrong node, right cause, p90, precision",
+        "Detection per input tier: noticed, right place, wrong node, right cause, noticed in "
+        "15 s or 2 steps, p90, p90 over that limit, precision",
         [(name, tier_row(each)) for name, each in figures.items()],
     )
     if tier is None and seeds is None:
@@ -91,6 +92,7 @@ def tier_figures(answers: Sequence[Outcome]) -> dict[str, Any]:
     single = [fault for fault in noticed if fault["is_single"]]
     alerts = [alert for outcome in outcomes for alert in outcome["alerts"]]
     delays = [fault["delay_s"] for fault in noticed]
+    of_limit = [fault["delay_s"] / fault["limit_s"] for fault in noticed]
     return {
         "scenarios": len(outcomes),
         "hours": sum(outcome["duration_s"] for outcome in outcomes) / 3600,
@@ -100,7 +102,11 @@ def tier_figures(answers: Sequence[Outcome]) -> dict[str, Any]:
         "right_place": _mean([fault["is_placed"] for fault in single]),
         "wrong_node": _mean([alert["is_wrong_node"] for alert in alerts]),
         "right_cause": _mean([fault["is_named"] for fault in noticed]),
+        "in_time": _mean(
+            [fault["delay_s"] is not None and fault["is_in_time"] for fault in faults]
+        ),
         "p90_s": float(np.percentile(delays, 90)) if delays else None,
+        "p90_of_limit": float(np.percentile(of_limit, 90)) if of_limit else None,
         "precision": _mean([alert["became"] == "notice" for alert in alerts]),
     }
 
@@ -111,9 +117,12 @@ def tier_row(figures: Mapping[str, Any]) -> str:
         for key in ("noticed", "right_place", "wrong_node", "right_cause")
     )
     p90 = "-" if figures["p90_s"] is None else f"{figures['p90_s']:.0f} s"
-    precision = "-" if figures["precision"] is None else f"{figures['precision']:.3f}"
+    in_time, of_limit, precision = (
+        "-" if figures[key] is None else f"{figures[key]:.3f}"
+        for key in ("in_time", "p90_of_limit", "precision")
+    )
     played = f"{figures['faults']} faults in {figures['hours']:.1f} h"
-    return f"{' '.join(shares)}  {p90:>6}  {precision}   {played}"
+    return f"{' '.join(shares)}  {in_time}  {p90:>6}  {of_limit}  {precision}   {played}"
 
 
 def _mean(flags: Sequence[bool]) -> float | None:

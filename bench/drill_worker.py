@@ -22,6 +22,7 @@ from fleet.simulation.scoring import (  # noqa: E402
     is_cause_right,
     is_in_time,
     is_place_right,
+    time_limit_s,
 )
 from telemetry.simulate.inputs import tier_named  # noqa: E402
 from telemetry.simulate.scenario import Scenario  # noqa: E402
@@ -91,6 +92,7 @@ def _fault(report: DrillReport, i: int) -> dict[str, Any]:
         "end_s": truth.end_s,
         "ratio": truth.step_slowdown_ratio,
         "step_s": truth.step_s,
+        "limit_s": time_limit_s(truth),
         "counts": truth.counts,
         # One node is hit: detection is to name it.
         "is_single": len(truth.nodes) == 1,

@@ -241,9 +241,9 @@ WINDOW_JUMP_S = 15
 ECC_AGES_S = (int(RULES["ecc_uncorrected"].limits["window_s"]), 120, 30, 15, 0)
 # Reading every core of every node is expensive, so healthy runs are checked every 3 s in turn.
 HARDWARE_EVERY_S = 3
-# A host metric that never stays the same shows how often nodes report; read over this long, and
+# Metrics that hardly ever stay the same show how often nodes report; read over this long, and
 # remembered as long.
-INTERVAL_METRIC, INTERVAL_S = "vcpu_usage_ratio", 90
+INTERVAL_METRICS, INTERVAL_S = ("vcpu_usage_ratio", "core_utilization_ratio"), 90
 _INTERVALS: WeakKeyDictionary[Source, dict[str, tuple[int, int]]] = WeakKeyDictionary()
 
 
@@ -336,7 +336,7 @@ def report_interval_s(source: Source, run: str, shards: Sequence[str], *, end: i
     known = _INTERVALS.setdefault(source, {})
     read_at, every_s = known.get(run, (-INTERVAL_S, 0))
     if shards and not (every_s and 0 <= end - read_at < INTERVAL_S):
-        span = source.window(shards[:1], [INTERVAL_METRIC], start=end - INTERVAL_S, end=end)
+        span = source.window(shards[:1], INTERVAL_METRICS, start=end - INTERVAL_S, end=end)
         # In an outage of monitoring nothing new is known.
         read_at, every_s = end, reporting_interval(span) or every_s
         known[run] = (read_at, every_s)

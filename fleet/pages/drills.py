@@ -41,7 +41,7 @@ from fleet.simulation.drills import (
     why_not_allowed,
 )
 from fleet.simulation.ground_truth import FaultTruth
-from fleet.simulation.scoring import IN_TIME_S, IN_TIME_STEPS
+from fleet.simulation.scoring import time_limit_s
 from telemetry.errors import FieldError
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.plan import Fault, RunSpec
@@ -224,7 +224,7 @@ class DrillPreview:
 
     @property
     def within_s(self) -> float:
-        return max(IN_TIME_S, IN_TIME_STEPS * (self.truth.step_s or 0.0))
+        return time_limit_s(self.truth)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -195,10 +195,13 @@ def total(tallies: Iterable[Tally]) -> Tally:
     return everything
 
 
+def time_limit_s(truth: FaultTruth) -> float:
+    """Fifteen seconds or two steps, whichever is longer."""
+    return max(IN_TIME_S, IN_TIME_STEPS * (truth.step_s or 0.0))
+
+
 def is_in_time(truth: FaultTruth, firing: Firing) -> bool:
-    """Whether a fault was noticed within 15 seconds or two steps, whichever is longer."""
-    limit_s = max(IN_TIME_S, IN_TIME_STEPS * (truth.step_s or 0.0))
-    return firing.fired_s - truth.start_s <= limit_s
+    return firing.fired_s - truth.start_s <= time_limit_s(truth)
 
 
 def ratio(part: float, whole: float) -> float | None:

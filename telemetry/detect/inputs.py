@@ -274,7 +274,7 @@ def recent(inputs: DetectionInput, metrics: Sequence[str], last_s: int) -> Span:
 
 
 def reporting_interval(span: Span) -> int:
-    """Seconds between two reports of a node, from a metric that never stays the same.
+    """Seconds between two reports of a node, from metrics that hardly ever stay the same.
 
     A report is repeated in every second that it covers. 0 where too few have come.
     """

@@ -35,6 +35,7 @@ def spinning(
     inputs: DetectionInput,
     nodes: tuple[str, ...],
     cores: FloatArray,
+    hosts: FloatArray,
     *,
     since_s: float,
     step_s: float,
@@ -43,8 +44,11 @@ def spinning(
 
     Parameters
     ----------
+    nodes : those that report
     cores : (n_ticks, n_nodes, n_cores)
         How busy they were lately.
+    hosts : (n_nodes,)
+        Mean host utilization.
     since_s : Unix seconds
         When the last step ended.
 
@@ -55,8 +59,11 @@ def spinning(
     """
     known = np.isfinite(cores)
     busy = known.any(axis=(0, 2)) & ((cores >= SPINNING) | ~known).all(axis=(0, 2))
-    # A single fully busy node is slow, and the others wait for it.
-    if 2 * busy.sum() <= len(nodes) or inputs.hardware_at is None or not np.isfinite(step_s):
+    # If few nodes are fully busy they may be slow, and the others wait for them. Those wait in
+    # the collective with busy hosts, unless they did not join it.
+    is_away = hosts[~busy] < WITH_THEM * hosts[busy].min(initial=1.0)
+    may_spin = busy.any() and (2 * busy.sum() > len(nodes) or is_away.all())
+    if not may_spin or inputs.hardware_at is None or not np.isfinite(step_s):
         return np.zeros(len(nodes), dtype=bool)
     back_s = min(max(2 * step_s, USUAL_MOMENTS), USUAL_S) + 2.0 * inputs.report_every_s
     ages = np.linspace(inputs.now_s - since_s + back_s, inputs.now_s - since_s, USUAL_MOMENTS)
@@ -87,6 +94,8 @@ def _moved(span: Span, metric: str) -> FloatArray:
 
 CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 TRAINING = "training"
+# Clocks of workers may be ahead of ours by this much.
+CLOCKS_S = 2.0
 # Alerts of these rules contain the time of the last step.
 STANDSTILLS = ("hang", "recompile")
 # A step is overdue after this many step times, at least this many seconds.
@@ -206,7 +215,9 @@ def is_training(inputs: DetectionInput, steps: StepBatch) -> bool:
     """Whether the run reports training, or ended steps after it reported another phase."""
     if inputs.phase == TRAINING or inputs.phase_since_s is None:
         return inputs.phase == TRAINING
-    return bool(len(steps)) and float(steps.ended_at_s[-1]) > inputs.phase_since_s + 1.0
+    # The step in progress ended after the phase began, by a clock that may be ahead.
+    began_s = steps.ended_at_s[-1:] - steps.step_s[-1:] - CLOCKS_S
+    return bool((began_s > inputs.phase_since_s).any())
 
 
 def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
@@ -293,25 +304,24 @@ def _observe(
         return None
     upto = reporting[: newest[-1] + 1]
     lately = np.asarray(upto[-inputs.lagging(MUTE_S) :].any(axis=0))
-    spins = spinning(inputs, nodes, part_values(span, CORES), since_s=since_s, step_s=step_s)[
-        lately
-    ]
     is_there = np.asarray(upto[-inputs.lagging(THERE_S) :].any(axis=0))
+    here = _those(nodes, lately)
     cores, most = part_values(span, CORES)[:, lately], node_peak(span, CORES)[:, lately]
+    hosts = mean(node_values(span, HOST)[:, lately], axis=0)
     missed = _missing_since(inputs, nodes, since_s)
     return Standstill(
         since_s=since_s,
         overdue_s=float(span.ticks[newest[-1]] - since_s),
         step_s=step_s,
         limit_s=limit_s,
-        nodes=_those(nodes, lately),
+        nodes=here,
         peak=np.where(np.isfinite(most), most, -1.0).max(axis=0),
         cores=mean(mean(cores, axis=2), axis=0),
-        hosts=mean(node_values(span, HOST)[:, lately], axis=0),
+        hosts=hosts,
         silent=_those(nodes, ~lately),
         gone=_those(nodes, missed),
         back=_those(nodes, missed & is_there),
-        spins=spins,
+        spins=spinning(inputs, here, cores, hosts, since_s=since_s, step_s=step_s),
     )
 
 

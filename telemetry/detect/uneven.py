@@ -1,6 +1,7 @@
 """The cause seq_imbalance: all workers differ at once, in each step differently."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,8 @@ def find_uneven_work(
     few workers the bulk tells nothing; then each one's time from step to step does.
     """
     is_crowd = len(steps.workers) >= CROWD
+    if is_crowd:
+        steps = _without_common_excess(steps)
     found = _crowd(inputs, steps) if is_crowd else None
     if found is None and not _is_a_machine(inputs, steps):
         found = _mixed(inputs, steps, accused) or _restless(inputs, steps)
@@ -60,6 +63,14 @@ def find_uneven_work(
     score = CauseScore(CAUSE, strength, "spread_ratio", found.now, found.usual, 0, "ratio")
     onset_s = float(steps.ended_at_s[found.at] - steps.step_s[found.at])
     return [Problem(CAUSE, score, "waiting", onset_s, strength)]
+
+
+def _without_common_excess(steps: StepBatch) -> StepBatch:
+    """Subtract what all workers take longer than usual, such as a pause: it is not unevenness."""
+    compute = steps.phases["compute_s"]
+    excess_s = quickest_fifth(compute - median(compute.T))
+    compute_s = compute - np.maximum(excess_s, 0.0)[:, None]
+    return replace(steps, phases={**steps.phases, "compute_s": compute_s})
 
 
 def _is_a_machine(inputs: DetectionInput, steps: StepBatch) -> bool:
@@ -144,15 +155,9 @@ def _mixed(
 
 
 def _slower(steps: StepBatch, n_rows: int) -> FloatArray:
-    """Relative excess of compute time in the newest steps.
-
-    With many workers a common excess is removed: it is not unevenness.
-    """
+    """Relative excess of compute time in the newest steps."""
     compute = steps.phases["compute_s"]
-    slower = np.asarray(compute[-n_rows:] / median(compute[:-n_rows].T) - 1.0)
-    if len(steps.workers) < CROWD:
-        return slower
-    return np.asarray(slower - np.maximum(quickest_fifth(slower), 0.0)[:, None])
+    return np.asarray(compute[-n_rows:] / median(compute[:-n_rows].T) - 1.0)
 
 
 def _scatter(steps: StepBatch, n_rows: int) -> float:

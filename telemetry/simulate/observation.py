@@ -68,6 +68,8 @@ def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
                 truth, span.ticks, phases, POWER_EVERY_S, np.mean, last_s=POWER_EVERY_S
             )
             values[name] = _delayed(minutes, POWER_EVERY_S)
+            # A node that does not report holds no power.
+            values[name][np.isnan(truth).all(axis=2)] = np.nan
         if inputs.agent_every_s > 1:
             # An exporter shows a gauge as it was in neuron-monitor's last period.
             is_gauge = inputs.is_scraped and not name.endswith("_per_s")

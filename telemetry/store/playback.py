@@ -113,15 +113,8 @@ class Playback:
         steps_known_s: FloatArray | None = None,
     ) -> "Playback":
         """Return a playback with the next seconds added and the oldest dropped."""
-        recent = self.window((), start=self.second - keep_s + 1, end=self.second)
-        old = self._hardware.ticks[0]
-        rows = recent.ticks >= old
-        kept = Span(
-            recent.shard,
-            recent.ticks[rows],
-            self._hardware.nodes,
-            {name: values[rows] for name, values in recent.values.items()},
-        )
+        # Seconds that have not arrived by now arrive later: they are no gaps.
+        kept = self._hardware.between(self.second - keep_s + 1, self.second)
         oldest_s = self.second - keep_s - MINUTE_S
         kept_steps = slice(*np.searchsorted(self._steps.ended_at_s, [oldest_s, np.inf]))
         if self._steps_known_s is not None and steps_known_s is not None:

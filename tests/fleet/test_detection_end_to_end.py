@@ -25,16 +25,19 @@ def play(
     *faults: dict[str, Any],
     duration_s: float = 500,
     benign: tuple[dict[str, Any], ...] = (),
+    is_busy: bool = False,
     **run: Any,
 ) -> tuple[Firing, ...]:
-    """Play a run with these faults; they begin at 120 s and last for 60 unless they say else."""
+    """Play a run with these faults; they begin at 120 s and last for 60 unless they say else.
+
+    ``is_busy``: cores that wait for others count as busy.
+    """
     usual = {"start_s": 120.0, "duration_s": 60.0}
     table = {
         "name": "lives",
         "duration_s": duration_s,
         "seed": 3,
-        # Cores that wait for others are idle here.
-        "inputs": {"busy_while_waiting": False},
+        "inputs": {"busy_while_waiting": is_busy},
         "run": [RUN | run],
         "fault": [usual | fault for fault in faults],
         "benign": [{"run": "llama"} | event for event in benign],
@@ -46,8 +49,9 @@ def crash(node: int = 1, **more: Any) -> dict[str, Any]:
     return {"kind": "node_crash", "node": f"llama-{node:02d}"} | more
 
 
-def test_a_crash_its_hang_and_its_restart_are_one_alert() -> None:
-    (firing,) = play(crash())
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_crash_its_hang_and_its_restart_are_one_alert(*, is_busy: bool) -> None:
+    (firing,) = play(crash(), is_busy=is_busy)
     assert (firing.rule, firing.cause, firing.node) == ("node_silent", "node_crash", "llama-01")
     assert firing.resolved_s is not None
     assert 236 <= firing.resolved_s <= 245
@@ -75,9 +79,11 @@ def test_memory_errors_far_apart_are_one_alert() -> None:
     assert (firing.fired_s, firing.resolved_s) == (121, None)
 
 
-def test_a_hang_while_another_node_is_mute_is_two_alerts() -> None:
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_hang_while_another_node_is_mute_is_two_alerts(*, is_busy: bool) -> None:
     mute = {"kind": "node_silent", "node": "llama-02", "start_s": 100.0, "duration_s": 120.0}
-    found = play({"kind": "hang", "node": "llama-01"}, mute, duration_s=300)
+    hanging = {"kind": "hang", "node": "llama-01"}
+    found = play(hanging, mute, duration_s=300, is_busy=is_busy)
     assert {(each.rule, each.cause, each.node) for each in found} == {
         ("hang", "hang", "llama-01"),
         ("node_silent", "node_silent", "llama-02"),

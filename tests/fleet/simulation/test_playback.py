@@ -1,9 +1,11 @@
 """Playback: detection reads the same from a scenario as from the store."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from fleet.simulation.playback import KEEP_S, ScenarioPlayback, phases
+from telemetry.simulate.inputs import tier_named
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.shard import clock_at, start_clock
 from telemetry.store.hot import HotStore
@@ -36,6 +38,16 @@ def stage(plan: Plan) -> ScenarioPlayback:
     made.play(EPOCH + 240)
     made.turn_to(EPOCH + 130)
     return made
+
+
+def test_a_report_between_two_stretches_is_no_gap(plan: Plan) -> None:
+    inputs = tier_named("agent_hooks")
+    made = ScenarioPlayback([msgspec.structs.replace(plan, faults=(), inputs=inputs)])
+    for until in (120, 240):
+        made.play(EPOCH + until)
+    made.turn_to(EPOCH + 200)
+    span = made.window(plan.shards, ["vcpu_usage_ratio"], start=EPOCH + 100, end=EPOCH + 140)
+    assert np.isfinite(span.values["vcpu_usage_ratio"]).all()
 
 
 def test_it_is_read_as_the_hot_store_would_be(

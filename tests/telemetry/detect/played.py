@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +14,7 @@ from telemetry.blocks import Span
 from telemetry.detect import ECC_METRICS, DetectionInput, Finding, find
 from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem
+from telemetry.simulate.inputs import LIVE
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.shard import clock_at, play, start_clock
 from telemetry.steps import StepBatch
@@ -108,9 +110,13 @@ def record(
     seed: int = 7,
     faults: Sequence[Fault] = (),
     benign: Sequence[Benign] = (),
+    is_busy: bool = False,
     **more: Any,
 ) -> Recording:
-    """Play one of RUNS for some seconds, with these faults and events."""
+    """Play one of RUNS for some seconds, with these faults and events.
+
+    ``is_busy``: cores that wait for others count as busy.
+    """
     usual: dict[str, Any] = {
         "name": "run",
         "compile_s": 0,
@@ -118,7 +124,14 @@ def record(
         "global_batch": BATCH[run],
     }
     spec = RunSpec(**(usual | RUNS[run] | more))
-    plan = Plan(run=spec, seed=seed, epoch_s=EPOCH, faults=tuple(faults), benign=tuple(benign))
+    plan = Plan(
+        run=spec,
+        seed=seed,
+        epoch_s=EPOCH,
+        faults=tuple(faults),
+        benign=tuple(benign),
+        inputs=msgspec.structs.replace(LIVE, power=True, busy_while_waiting=is_busy),
+    )
     played = [play(plan, shard, start_clock(plan), EPOCH + duration_s) for shard in plan.shards]
     spans = [each.span for each in played]
     values = {

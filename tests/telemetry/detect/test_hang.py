@@ -49,9 +49,13 @@ def open_problems(
     )
 
 
+EITHER_WAY = pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+
+
+@EITHER_WAY
 @pytest.mark.parametrize("run", ["trn1", "trn2", "p5", "staged"])
-def test_the_worker_that_did_not_join_is_named_in_time(run: str) -> None:
-    lived = life(run, duration_s=260, faults=[fault("hang")])
+def test_the_worker_that_did_not_join_is_named_in_time(run: str, *, is_busy: bool) -> None:
+    lived = life(run, duration_s=260, faults=[fault("hang")], is_busy=is_busy)
     (spell,) = spells(lived)
     step_s = float(np.median(lived.recording.steps.step_s))
     assert (spell.rule, spell.cause, spell.node) == ("hang", "hang", "run-03")
@@ -130,10 +134,12 @@ def test_hosts_that_report_nothing_blame_no_one() -> None:
     assert [each.node for each in hang(open_problems(nan, nan, nan, overdue_s=300))] == [None]
 
 
+@EITHER_WAY
 @pytest.mark.parametrize("run", ["trn1", "p5"])
 @pytest.mark.parametrize("duration_s", [40, 90, 200])
-def test_a_crash_is_one_alert_to_its_end(run: str, duration_s: float) -> None:
-    lived = life(run, duration_s=430, faults=[fault("node_crash", duration_s=duration_s)])
+def test_a_crash_is_one_alert_to_its_end(run: str, duration_s: float, *, is_busy: bool) -> None:
+    crash = fault("node_crash", duration_s=duration_s)
+    lived = life(run, duration_s=430, faults=[crash], is_busy=is_busy)
     (spell,) = spells(lived)
     assert (spell.rule, spell.cause, spell.node) == ("node_silent", "node_crash", "run-03")
     assert spell.first_s <= 136
@@ -141,8 +147,10 @@ def test_a_crash_is_one_alert_to_its_end(run: str, duration_s: float) -> None:
     assert spell.last_s >= 120 + min(duration_s, 118)
 
 
-def test_of_two_nodes_the_survivor_of_a_crash_is_not_blamed() -> None:
-    found = spells(life("trn1", duration_s=300, nodes=4, faults=[fault("node_crash")]))
+@EITHER_WAY
+def test_of_two_nodes_the_survivor_of_a_crash_is_not_blamed(*, is_busy: bool) -> None:
+    crash = fault("node_crash")
+    found = spells(life("trn1", duration_s=300, nodes=4, faults=[crash], is_busy=is_busy))
     assert [spell.node for spell in found] == ["run-03"]
     silent = inputs(steps_at([0.1] * 9, n_workers=2))
     assert hang(silent) == []
@@ -177,26 +185,35 @@ def test_what_looks_like_it_is_not_found(event: Benign) -> None:
     ],
     ids=lambda kind: kind[0],
 )
-def test_slow_steps_are_not_a_hang(kind: tuple[str, float]) -> None:
+@EITHER_WAY
+def test_slow_steps_are_not_a_hang(kind: tuple[str, float], *, is_busy: bool) -> None:
     slow = fault(kind[0], duration_s=120, magnitude=kind[1])
-    assert spells(life("trn1", duration_s=360, faults=[slow])) == []
+    assert spells(life("trn1", duration_s=360, faults=[slow], is_busy=is_busy)) == []
 
 
 def of(found: list[Spell], rule: str) -> list[tuple[str, str | None]]:
     return [(spell.cause, spell.node) for spell in found if spell.rule == rule]
 
 
-def test_a_hang_while_another_node_is_silent_is_both_and_no_third() -> None:
-    silent = Fault(kind="node_silent", node="run-05", start_s=110, duration_s=150)
-    found = spells(life("trn1", duration_s=300, faults=[fault("hang"), silent]))
+@EITHER_WAY
+@pytest.mark.parametrize("silent", ["run-05", "run-02"])
+def test_a_hang_while_another_node_is_silent_is_both_and_no_third(
+    silent: str, *, is_busy: bool
+) -> None:
+    nodes = 4 if silent == "run-02" else 8
+    mute = Fault(kind="node_silent", node=silent, start_s=110, duration_s=150)
+    faults = [fault("hang"), mute]
+    found = spells(life("trn1", duration_s=300, nodes=nodes, faults=faults, is_busy=is_busy))
     assert of(found, "hang") == [("hang", "run-03")]
-    assert of(found, "node_silent") == [("node_silent", "run-05")]
+    assert of(found, "node_silent") == [("node_silent", silent)]
     assert len(found) == 2
 
 
-def test_a_node_that_falls_silent_during_a_hang_is_not_taken_for_dead() -> None:
+@EITHER_WAY
+def test_a_node_that_falls_silent_during_a_hang_is_not_taken_for_dead(*, is_busy: bool) -> None:
     silent = Fault(kind="node_silent", node="run-05", start_s=150, duration_s=150)
-    found = spells(life("trn1", duration_s=320, faults=[fault("hang"), silent]))
+    faults = [fault("hang"), silent]
+    found = spells(life("trn1", duration_s=320, faults=faults, is_busy=is_busy))
     assert of(found, "hang") == [("hang", "run-03")]
     assert of(found, "node_silent") == [("node_silent", "run-05")]
 

@@ -8,7 +8,12 @@ from telemetry.detect.inputs import DetectionInput
 from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
 
 
-def spinning(*cores: float, moved: float = 0.0, overdue_s: float = 12) -> DetectionInput:
+def spinning(
+    *cores: float,
+    hosts: tuple[float, ...] = (0.1,),
+    moved: float = 0.0,
+    overdue_s: float = 12,
+) -> DetectionInput:
     """Return GPUs that ended no step for so long: each node's cores, and what memory moves now."""
     steps = steps_at([0.1] * 9, n_workers=len(cores))
     ended_s = float(steps.ended_at_s[-1])
@@ -21,7 +26,9 @@ def spinning(*cores: float, moved: float = 0.0, overdue_s: float = 12) -> Detect
         traffic = np.where(waits, moved, 1e12)[:, None] * np.ones(len(cores))
         values = {
             "core_utilization_ratio": np.repeat(busy[..., None], 8, axis=2),
-            "vcpu_usage_ratio": np.full((len(ticks), len(cores), 1), 0.1),
+            "vcpu_usage_ratio": np.broadcast_to(
+                np.resize(hosts, len(cores))[:, None], (len(ticks), len(cores), 1)
+            ),
             "hbm_bandwidth_bytes_per_s": np.repeat(traffic[..., None], 8, axis=2),
         }
         return Span("llama/0", ticks.astype(int), names, values)
@@ -44,6 +51,12 @@ def test_cores_that_spin_everywhere_hang_without_a_culprit_after_some_patience()
     assert hang(spinning(1.0, 1.0, 1.0, 1.0)) == []
     (found,) = hang(spinning(1.0, 1.0, 1.0, 1.0, overdue_s=40))
     assert (found.cause, found.node) == ("unknown", None)
+
+
+def test_of_a_pair_the_one_whose_host_and_cores_rest_did_not_join() -> None:
+    (found,) = hang(spinning(1.0, 0.02, hosts=(0.1, 0.02)))
+    assert (found.cause, found.node) == ("hang", "limping")
+    assert hang(spinning(1.0, 0.02)) == []
 
 
 def test_cores_that_compute_a_long_step_do_not_hang() -> None:

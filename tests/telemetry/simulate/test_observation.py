@@ -63,6 +63,17 @@ def test_power_is_the_mean_of_the_minute_before() -> None:
         assert seen[end + 1 - 1000 : end + 61 - 1000, node, 0].tolist() == [end - 29.5] * 60
 
 
+def test_a_silent_node_reports_no_power() -> None:
+    inputs, phases = TIERS["agent_collectives"], report_phases(1, NODES)
+    truth = counted("device_power_ratio")
+    truth.values["device_power_ratio"][-30:, 0] = np.nan
+
+    seen = observed(inputs, truth, phases).values["device_power_ratio"]
+
+    assert np.isnan(seen[-30:, 0]).all()
+    assert np.isfinite(seen[-30:, 1]).all()
+
+
 def test_an_exporter_shows_gauges_of_its_last_period_and_rates_between_scrapes() -> None:
     inputs, phases = TIERS["prometheus_15s"], report_phases(1, NODES)
     end = int(1100 + (phases[0] - 1100) % 15)
