@@ -13,6 +13,19 @@ PHASES = ("compute_s", "wait_s", "transfer_s", "input_s", "checkpoint_s", "other
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerState:
+    """What a worker said last: at ``heard_s`` it had done ``activity`` since ``since_s``.
+
+    ``activity`` is step, input, checkpoint, other or compile; empty where it is unknown.
+    """
+
+    node: str
+    heard_s: float
+    activity: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Merged:
     """How many steps each row of a batch stands for, and the tokens of all of them together.
 

@@ -96,6 +96,11 @@ class CompileLines:
             self._cache = path[1]
         return []
 
+    @property
+    def is_compiling(self) -> bool:
+        """Whether a compile has begun and not ended."""
+        return bool(self._compiling())
+
     def _compiling(self) -> list[str]:
         return [name for name, begun in self._begun.items() if "passed_at" not in begun]
 

@@ -23,6 +23,10 @@ class HookedSteps:
         self._step: Union[Step, NoOpStep, None] = None
         self._mark_s = 0.0
 
+    def does(self, activity: str) -> None:
+        """Say what the worker does from now on; heartbeats carry it while no step ends."""
+        self.reporter.hooked_activity = activity
+
     def begin(self) -> None:
         """Begin a step unless one is running; the time before the first step is not training."""
         if self._step is None:

@@ -36,6 +36,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
         self._steps.flush()
         self._steps.begin()
         self._steps.mark("input")
+        self._steps.does("step")
 
     @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -44,6 +45,9 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
         tokens = None if seen is None or self._n_tokens is None else seen - self._n_tokens
         self._n_tokens = seen
         self._steps.end(int(state.global_step), tokens or None)
+        # The trainer decided before this hook what follows the step.
+        evaluates = getattr(control, "should_evaluate", False)
+        self._steps.does("other" if evaluates else _after_evaluation(control))
 
     @guarded
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -54,16 +58,22 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Note that an evaluation is over."""
         self._steps.mark("other")
+        self._steps.does(_after_evaluation(control))
 
     @guarded
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count the time since the last mark as a checkpoint."""
         self._steps.mark("checkpoint")
+        self._steps.does("input")
 
     @guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._steps.flush()
         self.reporter.finish()
+
+
+def _after_evaluation(control: Any) -> str:
+    return "checkpoint" if getattr(control, "should_save", False) else "input"
 
 
 def facts_of(args: Any, model: Any) -> dict[str, Any]:

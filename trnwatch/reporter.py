@@ -60,6 +60,7 @@ class Reporter:
         self._pid = os.getpid()
         self._is_over = False
         self._lines = CompileLines()
+        self.hooked_activity = ""
         self._hooks: Optional[GradientHooks] = None
         self.identity: Optional[Identity] = None
         try:
@@ -90,6 +91,7 @@ class Reporter:
                 ca_file=self._ca_file,
                 trace=RuntimeTrace() if self._reads_runtime_trace() else None,
                 finder=StepFinder() if self._finds_steps else None,
+                activity=lambda: self.activity,
             )
             self._sender.start()
             attach_log_handler(self)
@@ -104,6 +106,16 @@ class Reporter:
     @property
     def is_reporting(self) -> bool:
         return self._sender is not None and not self._is_over
+
+    @property
+    def activity(self) -> str:
+        """What the process does now: step, input, checkpoint, other, compile; empty if unknown."""
+        if self._is_over:
+            return ""
+        if self._lines.is_compiling:
+            return "compile"
+        step = self._step
+        return self.hooked_activity or (step.activity if isinstance(step, Step) else "")
 
     def step(self, number: Optional[int] = None) -> "Union[Step, NoOpStep]":
         """Time one optimizer step; without ``number`` steps count from 1."""

@@ -49,6 +49,7 @@ class ReportSender:
         ca_file: str = "",
         trace: Optional[RuntimeTrace] = None,
         finder: Optional[StepFinder] = None,
+        activity: Callable[[], str] = lambda: "",
         every_s: float = EVERY_S,
         max_records: int = MAX_RECORDS,
     ) -> None:
@@ -58,6 +59,8 @@ class ReportSender:
         self._boot = boot
         self._trace = trace
         self._finder = finder
+        self._activity = activity
+        self._does, self._does_since_s = "", time.monotonic()
         self._every_s = every_s
         self._queue: deque[Union[Record, dict[str, Any]]] = deque(maxlen=max_records)
         self._unsent: list[bytes] = []
@@ -112,6 +115,10 @@ class ReportSender:
         return wait_s * random.uniform(0.5, 1.0)
 
     def _flush(self) -> None:
+        # Once a second is enough to say for how long the worker has done the same.
+        does = self._activity()
+        if does != self._does:
+            self._does, self._does_since_s = does, time.monotonic()
         if self._trace is not None:
             self._trace.poll()
             if self._finder is not None:
@@ -142,7 +149,12 @@ class ReportSender:
             trace = None if self._trace is None else self._trace.state
             lines.append(
                 self._worker_line(
-                    "beat", at=time.time(), n_dropped=self.n_dropped, runtime_trace=trace
+                    "beat",
+                    at=time.time(),
+                    n_dropped=self.n_dropped,
+                    runtime_trace=trace,
+                    activity=self._does or None,
+                    activity_s=round(time.monotonic() - self._does_since_s, 1),
                 )
             )
             self._n_dropped_sent = self.n_dropped

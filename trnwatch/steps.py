@@ -5,6 +5,7 @@ from typing import Any, Callable, Optional
 
 Record = tuple[Any, ...]
 MAX_COLLECTIVES = 256
+PARTS = ("input", "checkpoint", "other")
 
 
 class TimedPart:
@@ -23,7 +24,11 @@ class TimedPart:
 
     def __exit__(self, *exc: object) -> None:
         self.seconds += time.perf_counter() - self._since_s
-        self.used = True
+        self.used, self._since_s = True, 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self._since_s > 0
 
 
 class Collectives:
@@ -54,7 +59,16 @@ class Step:
     it from the device for this alone, because that would stall training.
     """
 
-    __slots__ = ("_began_s", "_collectives", "_parts", "done", "loss", "number", "tokens")
+    __slots__ = (
+        "_began_s",
+        "_collectives",
+        "_parts",
+        "done",
+        "is_running",
+        "loss",
+        "number",
+        "tokens",
+    )
 
     def __init__(self, number: int, done: "Callable[[Step, float], None]") -> None:
         self.number = number
@@ -64,14 +78,25 @@ class Step:
         self._parts: Optional[list[Optional[TimedPart]]] = None
         self._collectives: Optional[Collectives] = None
         self._began_s = time.perf_counter()
+        self.is_running = False
 
     def __enter__(self) -> "Step":
         self._began_s = time.perf_counter()
+        self.is_running = True
         return self
 
     def __exit__(self, kind: object, *exc: object) -> None:
+        self.is_running = False
         if kind is None:
             self.done(self, time.perf_counter() - self._began_s)
+
+    @property
+    def activity(self) -> str:
+        """The part that is being timed, or step; empty when the step is over."""
+        for name, part in zip(PARTS, self._parts or ()):
+            if part is not None and part.is_running:
+                return name
+        return "step" if self.is_running else ""
 
     def collective(self) -> Collectives:
         """Time a gradient exchange that does not overlap with compute; call it for each one."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,6 +16,7 @@ from fleet.alerts.events import Kind, change, note
 from fleet.alerts.reconcile import reconcile
 from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compiles import change_lines, covered_s
+from fleet.runs.state import worker_states
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import (
@@ -33,7 +35,7 @@ from telemetry.detect.inputs import OpenProblem, reporting_interval
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.node_errors import counted, is_settled
 from telemetry.detect.silence import StepHeartbeat
-from telemetry.steps import StepBatch
+from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.hot import HotStore
 from telemetry.store.reading import Source
 
@@ -64,7 +66,10 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     now_s = now.timestamp()
     runs = list(Run.objects.active())
     members = run_members(runs)
-    snapshots = [snapshot_of(hot, run, members[run.pk], now_s=now_s) for run in runs]
+    workers = partial(worker_states, hot)
+    snapshots = [
+        snapshot_of(hot, run, members[run.pk], now_s=now_s, workers=workers) for run in runs
+    ]
     real = Node.objects.exclude(source=Node.Source.SIMULATED)
     idle = Q(run=None) | Q(run__finished_at__isnull=False)
     shards = dict(real.filter(idle).values_list("name", "shard"))
@@ -231,6 +236,7 @@ def open_problems(runs: Iterable[Run]) -> dict[int, tuple[OpenProblem, ...]]:
 
 Hardware = Callable[[Sequence[str], int], Span]
 HardwareAt = Callable[[Sequence[str], Sequence[int]], Span]
+Workers = Callable[[str], Mapping[str, WorkerState]]
 
 # Enough steps to detect a change, and to see that the last five steps of an alert were normal.
 WINDOW_S = 180
@@ -273,6 +279,7 @@ class RunSnapshot:
     earlier: Callable[[float], StepBatch] | None = None
     reads_hardware: bool = True
     report_every_s: int = 0
+    workers: Callable[[], Mapping[str, WorkerState]] | None = None
 
     @property
     def heartbeat(self) -> StepHeartbeat | None:
@@ -301,8 +308,15 @@ def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
     return found
 
 
-def snapshot_of(source: Source, run: Run, members: RunMembers, *, now_s: float) -> RunSnapshot:
-    """Read the steps of a run; its hardware metrics are read when a rule needs them."""
+def snapshot_of(
+    source: Source,
+    run: Run,
+    members: RunMembers,
+    *,
+    now_s: float,
+    workers: Workers | None = None,
+) -> RunSnapshot:
+    """Read the steps of a run; hardware and ``workers`` are read when a rule needs them."""
     end, shards = int(now_s), members.shards
 
     def hardware(metrics: Sequence[str], last_s: int) -> Span:
@@ -328,6 +342,7 @@ def snapshot_of(source: Source, run: Run, members: RunMembers, *, now_s: float) 
         earlier=earlier,
         reads_hardware=(end + run.pk) % HARDWARE_EVERY_S == 0,
         report_every_s=report_interval_s(source, run.name, shards, end=end),
+        workers=workers and partial(workers, run.name),
     )
 
 
@@ -385,6 +400,7 @@ def detection_input(
         hardware_at=snapshot.hardware_at,
         earlier=snapshot.earlier,
         report_every_s=max(1, snapshot.report_every_s),
+        workers=snapshot.workers,
         checkpoint_s=(
             expected_checkpoint_s(n_parameters=model.params, n_nodes=run.n_nodes)
             if model

@@ -356,7 +356,11 @@ def _member(report: WorkerLine, before: Member | None, now_s: float) -> Member:
         new = msgspec.structs.replace(new, step=report.step)
     elif isinstance(report, BeatLine):
         new = msgspec.structs.replace(
-            new, n_dropped=report.n_dropped, runtime_trace=report.runtime_trace
+            new,
+            n_dropped=report.n_dropped,
+            runtime_trace=report.runtime_trace,
+            activity=report.activity,
+            since_s=now_s - report.activity_s,
         )
     elif isinstance(report, EndLine):
         new = msgspec.structs.replace(new, ended=1 + report.failed, reason=report.reason)

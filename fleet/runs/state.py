@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from telemetry.steps import WorkerState
 from telemetry.store.hot import HotStore
 
 KEEP_S = 7 * 24 * 3600
@@ -29,7 +30,11 @@ def workers_key(run: str, session: str) -> str:
 
 
 class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """One worker of a session; ``ended`` is 0 while it works, 1 when done, 2 when it failed."""
+    """One worker of a session; ``ended`` is 0 while it works, 1 when done, 2 when it failed.
+
+    ``activity`` is what its newest heartbeat said that it does, since ``since_s``; empty where
+    its newest report was none.
+    """
 
     node: str
     rank: int
@@ -41,6 +46,8 @@ class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
     reason: str = ""
     n_dropped: int = 0
     runtime_trace: str = ""
+    activity: str = ""
+    since_s: float = 0.0
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -98,6 +105,15 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
         last_step=int(float(last or 0)),
         first_step=None if first is None else int(first),
     )
+
+
+def worker_states(hot: HotStore, run: str) -> dict[str, WorkerState]:
+    """Return what each worker of a run said last, since the run's newest start."""
+    state = state_of(hot, run)
+    return {
+        worker: WorkerState(member.node, member.heard_s, member.activity, member.since_s)
+        for worker, member in (state.members if state else {}).items()
+    }
 
 
 def recently_reporting_runs(hot: HotStore, *, since_s: float) -> list[str]:

@@ -18,6 +18,7 @@ from django.db.utils import ConnectionHandler
 from fleet.alerts import Subject, reconcile
 from fleet.alerts.correlation import keys_of, subject_of
 from fleet.alerts.evaluate import (
+    Workers,
     evaluated_subjects,
     find_all,
     lost_nodes,
@@ -31,12 +32,23 @@ from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect import CalmCache, Finding
 from telemetry.ingest.timing import AHEAD_S
 from telemetry.simulate.inputs import Inputs
-from telemetry.simulate.observation import arrived_until, observed, report_phases
+from telemetry.simulate.observation import (
+    ACTIVITIES,
+    arrived_until,
+    observed,
+    report_phases,
+)
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.scenario import Scenario
-from telemetry.simulate.shard import arrival_s, clock_at, play
+from telemetry.simulate.shard import (
+    arrival_s,
+    clock_at,
+    newest_heartbeats,
+    play,
+    played_activities,
+)
 from telemetry.simulate.timeline import RunClock, start_clock
-from telemetry.steps import StepBatch
+from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.packing import decode, encode
 from telemetry.store.playback import Playback
 from telemetry.store.reading import Source
@@ -232,6 +244,8 @@ class PlayedRun:
         self.playback: Playback | None = None
         self._recent: Span | None = None
         self._phases = report_phases(plan.seed, plan.run.node_names)
+        # What each worker does: (n_ticks, n_nodes), up to a second.
+        self._doing, self._doing_until = np.zeros((0, plan.run.nodes), int), 0
 
     def play(self, until: int) -> Iterator[RunClock]:
         """Play on until a second; yields the clock at every change of phase, in order.
@@ -243,6 +257,9 @@ class PlayedRun:
         played = [play(self.plan, shard, clock, ahead) for shard, clock in self.clocks.items()]
         self.clocks = {p.span.shard: p.clock for p in played}
         truth = Span.join_nodes([p.span for p in played])
+        doing = played_activities(self.plan, before, ahead)
+        self._doing = np.concatenate([self._doing, doing])[-KEEP_S:]
+        self._doing_until = ahead
         hardware, steps = as_stored(self._observed(truth, until)), exact(played[0].steps)
         known_s = None if inputs.is_full else arrival_s(self.plan, steps)
         if self.playback is None:
@@ -254,6 +271,20 @@ class PlayedRun:
                 hardware, steps, keep_s=KEEP_S, steps_known_s=known_s
             )
         yield from phases(self.plan, before, self.clocks[self.plan.shards[0]])
+
+    def workers(self, second: int) -> dict[str, WorkerState]:
+        """Return what each worker said last, in a heartbeat."""
+        ticks = np.arange(self._doing_until + 1 - len(self._doing), second + 1)
+        doing = self._doing[: len(ticks)]
+        newest = newest_heartbeats(self.plan, ticks, doing >= 0)
+        found = {}
+        for i, row in enumerate(newest.tolist()):
+            if row >= 0:
+                name, code = self.plan.run.node_names[i], doing[row, i]
+                others = np.flatnonzero(doing[:row, i] != code)
+                since = ticks[others[-1] + 1 if others.size else 0]
+                found[name] = WorkerState(name, float(ticks[row]), ACTIVITIES[code], float(since))
+        return found
 
     @property
     def _arrived(self) -> Callable[[int], IntArray] | None:
@@ -322,6 +353,11 @@ class ScenarioPlayback:
             seen |= playback.last_seen()
         return seen
 
+    def workers(self, run: str) -> dict[str, WorkerState]:
+        """Return what each worker of a run said last."""
+        playback = self._of(run)
+        return {} if playback is None else self.acts[run].workers(playback.second)
+
     def window(
         self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
     ) -> Span:
@@ -382,8 +418,11 @@ class Replay:
     detection costs, and no more.
     """
 
-    def __init__(self, source: Source, runs: Sequence[Run]) -> None:
+    def __init__(
+        self, source: Source, runs: Sequence[Run], *, workers: Workers | None = None
+    ) -> None:
         self._source = source
+        self._workers = workers
         self._runs = runs
         self._members = run_members(runs)
         self._recall = CalmCache()
@@ -395,7 +434,10 @@ class Replay:
         """Judge everything at a second, and reconcile the alerts; return the changed."""
         runs = [run for run in self._runs if run.finished_at is None]
         members = {run: self._members[run.pk] for run in runs}
-        snapshots = [snapshot_of(self._source, run, members[run], now_s=second) for run in runs]
+        snapshots = [
+            snapshot_of(self._source, run, members[run], now_s=second, workers=self._workers)
+            for run in runs
+        ]
         lost = lost_nodes(self.open_rules)
         expected = lost | {name for each in members.values() for name in each.nodes}
         seen = {n: tick for n, tick in self._source.last_seen().items() if n in expected}
@@ -467,7 +509,7 @@ def _firings(plans: tuple[Plan, ...], duration_s: int) -> Iterator[Firing]:
     runs = {plan.run.name: create_run(plan.run, started_at=EPOCH) for plan in plans}
     inputs = {plan.run.name: plan.inputs for plan in plans}
     stage, firings = ScenarioPlayback(plans), Firings(EPOCH_S)
-    replay = Replay(stage, list(runs.values()))
+    replay = Replay(stage, list(runs.values()), workers=stage.workers)
     entered: dict[int, list[tuple[str, RunClock]]] = {}
     for start_s in range(0, duration_s, STRETCH_S):
         until = EPOCH_S + min(start_s + STRETCH_S, duration_s)
@@ -504,9 +546,12 @@ def reported_phase(inputs: Inputs, clock: RunClock, *, before: str) -> str:
 
 
 def train_from_first_step(run: Run, steps: StepBatch) -> None:
-    """Let a run train from the beginning of the first step that began since it started."""
+    """Let a run train from the beginning of the first step that began since it started.
+
+    A job needs longer than its clock may be off until its first step begins.
+    """
     began_s = steps.ended_at_s - steps.step_s
-    began_s = began_s[began_s >= _since_s(run) - AHEAD_S]
+    began_s = began_s[began_s >= _since_s(run) + AHEAD_S]
     if len(began_s):
         run.phase = Run.Phase.TRAINING
         run.phase_since = datetime.fromtimestamp(float(began_s[0]), UTC)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import IntArray
+from telemetry.detect.activities import CHECKPOINT, activities
 from telemetry.detect.findings import CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput, node_peak, node_values
 from telemetry.detect.rules import RULES
@@ -93,7 +94,12 @@ def _check(
 
 def _in_progress(inputs: DetectionInput, steps: StepBatch) -> Checkpoint | None:
     stall = standstill(inputs)
-    if stall is None or not stall.loads.any():
+    if stall is None:
+        return None
+    said = activities(inputs, stall.since_s)
+    if said is not None and said.common == CHECKPOINT:
+        return Checkpoint(said.lasts_s(inputs.now_s), inputs.now_s, None)
+    if not stall.loads.any():
         return None
     held = [alert for alert in inputs.open_problems if alert.cause == CAUSE]
     writing = _writing(inputs, steps, stall.since_s, inputs.now_s)

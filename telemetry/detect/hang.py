@@ -1,9 +1,11 @@
 """The rule hang: no step ends; which node did not join the collective, or crashed."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
+from telemetry.detect.activities import COMPILE, STEP, Activities, activities
 from telemetry.detect.causes import UNKNOWN
 from telemetry.detect.findings import Finding
 from telemetry.detect.inputs import DetectionInput
@@ -44,11 +46,19 @@ def hang(inputs: DetectionInput) -> list[Finding]:
     not start it is to blame. Here that shows in hosts and cores instead of the library's logs.
     """
     stall = standstill(inputs)
+    if stall is None:
+        return []
+    said = activities(inputs, stall.since_s)
+    found = None if said is None else _by_activity(inputs, stall, said)
+    return _by_hardware(inputs, stall) if found is None else found
+
+
+def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
+    """Judge a standstill by what hosts and cores do."""
     # Cores fully busy for this long cannot be one long step. Without HBM bandwidth, waiting
     # cores can look the same.
-    if stall is None or (
-        stall.works.any()
-        and not (bool(stall.peak.max() >= SPINNING) and _lasts(stall, LONG_STEPS, LONG_S))
+    if stall.works.any() and not (
+        bool(stall.peak.max() >= SPINNING) and _lasts(stall, LONG_STEPS, LONG_S)
     ):
         return []
     # The time limit for a step counts from the end of a compilation.
@@ -74,6 +84,31 @@ def hang(inputs: DetectionInput) -> list[Finding]:
     return [_finding(inputs, stall, ())] if is_hang else []
 
 
+def _by_activity(
+    inputs: DetectionInput, stall: Standstill, said: Activities
+) -> list[Finding] | None:
+    """Judge a standstill by what the workers say; None where hardware may know more.
+
+    Who died sends no heartbeat. All others wait within their step, for a worker that does
+    something else, or for one that says the same. A compile, a checkpoint or an evaluation ends.
+    """
+    if dead := _rows(stall, said.dead):
+        return [_finding(inputs, stall, dead, cause=CRASHED)]
+    if said.common != STEP:
+        return None if said.common != COMPILE and _lasts(stall, LONG_STEPS, LONG_S) else []
+    patience_s = max(PATIENCE_S, PATIENCE_STEPS * float(np.nan_to_num(stall.step_s)))
+    if said.lasts_s(inputs.now_s) <= patience_s:
+        return []
+    away = _rows(stall, [node for node, activity in said.doing.items() if activity != STEP])
+    if away or np.isnan(stall.hosts).all():
+        return [_finding(inputs, stall, away or stall.absent, cause=RULE)]
+    return None
+
+
+def _rows(stall: Standstill, nodes: Collection[str]) -> tuple[int, ...]:
+    return tuple(row for row, node in enumerate(stall.nodes) if node in nodes)
+
+
 def known_dead(inputs: DetectionInput) -> set[str]:
     """Nodes that fell silent when the run stopped while their peers wait.
 
@@ -90,12 +125,18 @@ def _lasts(stall: Standstill, steps: float, seconds: float) -> bool:
     return bool(stall.overdue_s > max(seconds, steps * np.nan_to_num(stall.step_s)))
 
 
-def _finding(inputs: DetectionInput, stall: Standstill, absent: tuple[int, ...]) -> Finding:
+def _finding(
+    inputs: DetectionInput,
+    stall: Standstill,
+    absent: tuple[int, ...],
+    *,
+    cause: str | None = None,
+) -> Finding:
     away = [stall.nodes[row] for row in absent]
     node = away[0] if away else None
     return Finding(
         rule=RULE,
-        cause=RULE if node else UNKNOWN,
+        cause=cause or (RULE if node else UNKNOWN),
         severity=RULES[RULE].severity,
         run=inputs.run,
         node=node,
@@ -116,7 +157,7 @@ def _evidence(
         "overdue_s": stall.overdue_s,
         "limit_s": stall.limit_s,
         "usual_step_s": stall.step_s if np.isfinite(stall.step_s) else None,
-        "culprit": _culprit(stall, absent) if absent else None,
+        "culprit": _culprit(stall, absent) if absent and np.isfinite(stall.hosts).all() else None,
         "not_joined": [stall.nodes[row] for row in absent],
         "not_heard_of": list(stall.silent),
         "host_by_node": {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.rules import RULES
-from telemetry.steps import PHASES, StepBatch
+from telemetry.steps import PHASES, StepBatch, WorkerState
 
 Fingerprint = tuple[int, ...]
 
@@ -75,7 +75,7 @@ class DetectionInput:
     ``earlier(since_s)`` reads steps before the window. ``checkpoint_s`` is the expected duration
     of a checkpoint. ``calm_cache`` skips steps known to be healthy. Nodes report every
     ``report_every_s`` seconds. ``expected_step_s`` is the step time that the step model or similar
-    runs promise.
+    runs promise. ``workers`` reads what each worker said last.
     """
 
     run: str
@@ -98,6 +98,7 @@ class DetectionInput:
     calm_cache: CalmCache | None = None
     report_every_s: int = 1
     expected_step_s: float | None = None
+    workers: Callable[[], Mapping[str, WorkerState]] | None = None
 
     def node_of(self, worker: str) -> str | None:
         """Return the node of a worker: its name up to the first slash."""

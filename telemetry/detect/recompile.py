@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
+from telemetry.detect.activities import COMPILE, activities
 from telemetry.detect.findings import Finding
 from telemetry.detect.inputs import (
     DetectionInput,
@@ -88,6 +89,9 @@ def _is_under_way(inputs: DetectionInput, steps: StepBatch, since_s: float) -> b
         return True
     if not inputs.reads_hardware or lasted_s < CERTAIN_S:
         return False
+    said = activities(inputs, since_s)
+    if said is not None and said.common == COMPILE:
+        return True
     nodes = training_nodes(inputs, steps)
     # Until the newest report of a node arrives its seconds are unknown.
     glance = inputs.hardware((HOST,), inputs.lagging(1)).of(nodes)

@@ -132,12 +132,15 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
 class BeatLine(WorkerLine, tag="beat", kw_only=True, gc=False):
     """A heartbeat; the worker has dropped ``n_dropped`` reports so far.
 
-    ``runtime_trace`` is "on", or why the worker has no trace of the Neuron runtime.
+    ``runtime_trace`` is "on", or why the worker has no trace of the Neuron runtime. ``activity``
+    is what it does, for ``activity_s`` seconds so far: step, input, checkpoint, other or compile.
     """
 
     at: UnixSeconds | None = None
     n_dropped: Annotated[int, Meta(ge=0)] = 0
     runtime_trace: Reason = ""
+    activity: Annotated[str, Meta(max_length=20, pattern="^[a-z_]*$")] = ""
+    activity_s: Seconds = 0.0
 
 
 class CompileLine(WorkerLine, tag="compile", kw_only=True, gc=False):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.simulate.inputs import SPARSE_STEPS, Inputs
 from telemetry.simulate.noise import mixed, stream, windows
-from telemetry.simulate.timeline import TimelineRows
+from telemetry.simulate.timeline import TRAINING, TimelineRows
 from telemetry.steps import StepBatch
 
 Summary = Callable[..., FloatArray]
@@ -22,6 +22,9 @@ Summary = Callable[..., FloatArray]
 SCRAPE_DELAY_S = 5
 # A step report is on its way for so long, and its step waits so long for other workers.
 SENDING_S, ASSEMBLY_WAIT_S = 0.1, 10.0
+# A worker that has no steps to report sends a heartbeat this often, with what it does.
+HEARTBEAT_EVERY_S = 10
+ACTIVITIES = ("", "compile", "input", "step", "checkpoint", "other")
 PROBED, POWER = HELD = ("efa_latency_s", "device_power_ratio")
 # How often the driver measures power, and neuron-monitor reports by default.
 POWER_EVERY_S, MONITOR_EVERY_S = 60, 5
@@ -308,6 +311,47 @@ def arrivals_s(inputs: Inputs, key: np.uint64, steps: StepBatch) -> FloatArray:
     is_whole = ~_is_lost(inputs, key, steps.step, n_workers).any(axis=1)
     is_whole &= known.any(axis=1)
     return np.asarray(np.where(is_whole, last_s, first_s + ASSEMBLY_WAIT_S))
+
+
+def activities(rows: TimelineRows, at: IntArray, ticks: IntArray) -> IntArray:
+    """Return what each worker does at some seconds: (n_ticks, n_workers), indices of ACTIVITIES.
+
+    0 also where there is no process. A hook cannot tell waiting from computing: all of the step
+    between its data and its end is the same to it.
+
+    Parameters
+    ----------
+    at : (n_ticks,) the row in progress
+    """
+    since_s = (ticks - rows.start_s[at])[:, None]
+    loaded_s = rows.pause_s[at, None] + rows.input_s[at]
+    exchanged_s = (rows.ready_s + rows.transfer_s)[at, None]
+    ends = (
+        np.broadcast_to(rows.pause_s[at, None], loaded_s.shape),
+        loaded_s,
+        np.broadcast_to(exchanged_s, loaded_s.shape),
+        np.broadcast_to(exchanged_s + rows.checkpoint_s[at, None], loaded_s.shape),
+    )
+    doing = 1 + sum((since_s >= end).astype(int) for end in ends)
+    return np.where(rows.active[at] & (rows.life[at, None] == TRAINING), doing, 0)
+
+
+def heard_of(
+    inputs: Inputs, key: np.uint64, ticks: IntArray, alive: NDArray[np.bool_]
+) -> IntArray:
+    """Return the row of each worker's newest heartbeat: (n_workers,), -1 without any.
+
+    Parameters
+    ----------
+    alive : (n_ticks, n_workers) whether its process is there
+    """
+    n_workers = alive.shape[1]
+    phase = (_uniform(key, "beats", n_workers) * HEARTBEAT_EVERY_S).astype(int)
+    beats = alive & ((ticks[:, None] - phase) % HEARTBEAT_EVERY_S == 0)
+    if not inputs.step_reports:
+        beats[:] = False
+    newest = len(ticks) - 1 - beats[::-1].argmax(axis=0)
+    return np.where(beats.any(axis=0), newest, -1)
 
 
 def _is_lost(inputs: Inputs, key: np.uint64, step: IntArray, n_workers: int) -> NDArray[np.bool_]:

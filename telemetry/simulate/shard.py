@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.simulate.executions import core_flops, device_power, execution_latencies
@@ -20,7 +21,14 @@ from telemetry.simulate.hardware import (
 from telemetry.simulate.inputs import FULL, Inputs
 from telemetry.simulate.losses import losses
 from telemetry.simulate.noise import Floats, TickNoise
-from telemetry.simulate.observation import arrivals_s, observed_phases, reported_steps
+from telemetry.simulate.observation import (
+    ACTIVITIES,
+    activities,
+    arrivals_s,
+    heard_of,
+    observed_phases,
+    reported_steps,
+)
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.script import Script, script_of
 from telemetry.simulate.timeline import (
@@ -38,6 +46,8 @@ __all__ = ["PlayedShard", "RunClock", "clock_at", "play", "played_steps", "resum
 
 # Longer intervals are played in pieces of so many values a metric: they fit the cache.
 PIECE_VALUES = 2**18
+# In the other phases the job has not begun, or is over.
+WITH_PROCESSES = ("compiling", "warming_up", "training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +169,30 @@ def _batch(script: Script, rows: TimelineRows, inputs: Inputs = FULL) -> StepBat
         reported_loss=losses(script, rows.step),
     )
     return reported_steps(inputs, script.key("reports"), steps)
+
+
+def played_activities(plan: Plan, clock: RunClock, until: int) -> IntArray:
+    """Return what each worker does in the seconds after the clock's: (n_ticks, n_nodes).
+
+    They are indices of ACTIVITIES; -1 where there is no process.
+    """
+    script, ticks = script_of(plan), np.arange(clock.tick + 1, until + 1)
+    rows, _ = advance(script, clock, until)
+    at = rows_at(rows, ticks)
+    doing = activities(rows, at, ticks)
+    doing[rows.life[at] == LIFE.index("compiling")] = ACTIVITIES.index("compile")
+    has_process = np.isin(rows.life[at], [LIFE.index(life) for life in WITH_PROCESSES])
+    doing[~has_process] = -1
+    for act in script.stops:
+        if act.kind == "node_crash":
+            gone = (ticks >= act.start_s) & (ticks < act.end_s)
+            doing[np.ix_(gone, act.rows)] = -1
+    return doing
+
+
+def newest_heartbeats(plan: Plan, ticks: IntArray, alive: NDArray[np.bool_]) -> IntArray:
+    """Return the row of each worker's newest heartbeat: (n_workers,), -1 without any."""
+    return heard_of(plan.inputs, script_of(plan).key("reports"), ticks, alive)
 
 
 def arrival_s(plan: Plan, steps: StepBatch) -> FloatArray:

@@ -56,6 +56,12 @@ class Trainer:
         self.model = SimpleNamespace(
             config=SimpleNamespace(_name_or_path="meta/Llama-7b", num_hidden_layers=32)
         )
+        # What the worker said that it does, while it waits for data, steps, evaluates, saves.
+        self.said: list[str] = []
+
+    def work(self) -> None:
+        pause()
+        self.said.append(self.callback.reporter.activity)
 
     def call(self, hook: str, **more: Any) -> None:
         given = {"model": self.model, "optimizer": None, "train_dataloader": None} | more
@@ -67,21 +73,23 @@ class Trainer:
         self.call("on_train_begin")
         self.call("on_epoch_begin")
         for _ in range(n_steps):
-            pause()  # get_batch_samples
+            self.work()  # get_batch_samples
             self.call("on_step_begin")
-            pause()
+            self.work()
             self.call("on_substep_end")
             self.call("on_pre_optimizer_step")
             self.call("on_optimizer_step")
             self.state.global_step += 1
             self.state.num_input_tokens_seen += 512
+            self.control.should_evaluate = self.state.global_step == evaluates_at
+            self.control.should_save = self.state.global_step == saves_at
             self.call("on_step_end")
             self.call("on_log", logs={})
-            if self.state.global_step == evaluates_at:
-                pause()
+            if self.control.should_evaluate:
+                self.work()
                 self.call("on_evaluate", metrics={})
-            if self.state.global_step == saves_at:
-                pause()
+            if self.control.should_save:
+                self.work()
                 self.call("on_save")
         self.call("on_epoch_end")
         self.call("on_train_end")
@@ -101,6 +109,16 @@ def test_hugging_faces_steps_are_reported(listener: Listener) -> None:
     assert steps[3]["other_s"] >= WHILE_S
     assert [step.get("tokens") for step in steps] == [512, 512, 512, 512]
     assert (runs[-1]["model"], runs[-1]["layers"], runs[-1]["global_batch"]) == ("Llama-7b", 32, 2)
+
+
+def test_heartbeats_know_what_hugging_faces_trainer_does(listener: Listener) -> None:
+    callback = huggingface.StepReports(Reporter(listener.url, token="t", env=ENV))
+    trainer = Trainer(callback)
+    trainer.train(n_steps=2, saves_at=1, evaluates_at=1)
+    callback.reporter.finish()
+
+    assert trainer.said == ["", "step", "other", "checkpoint", "input", "step"]
+    assert callback.reporter.activity == ""
 
 
 def test_optimum_neurons_layout_is_reported() -> None:

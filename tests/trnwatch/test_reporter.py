@@ -52,6 +52,22 @@ def test_a_step_is_reported_with_its_parts(listener: Listener) -> None:
     assert float(listener.headers[0]["X-Trnwatch-Up"]) == pytest.approx(up_s, abs=60)
 
 
+def test_a_process_knows_what_it_does(listener: Listener) -> None:
+    reporter = Reporter(listener.url, token="secret", env=ENV)
+    seen = [reporter.activity]
+    with reporter.step() as step:
+        with step.input():
+            seen.append(reporter.activity)
+        seen.append(reporter.activity)
+        reporter.compile_line("MODULE_1+a: Call compiler with cmd: neuronx-cc compile x")
+        seen.append(reporter.activity)
+    reporter.compile_line("MODULE_1+a: Compilation Successfully Completed")
+    seen.append(reporter.activity)
+    reporter.finish()
+
+    assert seen == ["", "input", "step", "compile", ""]
+
+
 def test_steps_count_from_one_or_from_where_training_goes_on(listener: Listener) -> None:
     with Reporter(listener.url, token="secret", env=ENV) as reporter:
         for number in (None, None, 100, None):

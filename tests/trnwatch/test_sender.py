@@ -94,6 +94,19 @@ def test_a_full_queue_loses_the_oldest_and_the_server_hears_how_many(listener: L
     assert [line["n_dropped"] for line in listener.lines if line["kind"] == "beat"] == [20]
 
 
+def test_a_heartbeat_says_what_the_worker_does(listener: Listener) -> None:
+    sender = ReportSender(
+        listener.url, lambda: "secret", ME, boot="b", activity=lambda: "checkpoint"
+    )
+    sender.start()
+    until(lambda: any(line["kind"] == "beat" for line in listener.lines))
+    sender.finish(failed=False, reason="", within_s=20)
+
+    beat = next(line for line in listener.lines if line["kind"] == "beat")
+    assert beat["activity"] == "checkpoint"
+    assert beat["activity_s"] >= 0
+
+
 def test_what_the_server_refuses_is_counted_and_not_sent_again(listener: Listener) -> None:
     sender = sender_to(listener.url)
     until(lambda: bool(listener.lines))

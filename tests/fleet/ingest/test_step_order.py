@@ -8,8 +8,8 @@ import pytest
 from fleet.checks.preflight_requirements import NO_PREFLIGHT, update_preflight_doubts
 from fleet.ingest.steps import PENDING
 from fleet.models import Run
-from fleet.runs.state import state_of
-from telemetry.steps import StepBatch
+from fleet.runs.state import state_of, worker_states
+from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.history import run_steps
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, NODES, step, whole_step
@@ -175,6 +175,18 @@ def test_a_loss_that_is_no_number_refuses_its_line_by_name(deliver: Deliver, now
     outcome = deliver(step(1, "trn-a", ended_at=now_s, loss="2.5"), at_s=now_s)
 
     assert [refusal.field for refusal in outcome.refused] == ["loss"]
+
+
+def test_a_heartbeat_says_what_the_worker_does_until_its_next_step(
+    deliver: Deliver, hot: HotStore, now_s: float
+) -> None:
+    beat = shown("beat", worker="trn-a", n_workers=4, activity="checkpoint", activity_s=8.0)
+    deliver(beat, at_s=now_s)
+    known = worker_states(hot, "real")
+    deliver(step(1, "trn-a", ended_at=now_s), at_s=now_s)
+
+    assert known == {"trn-a": WorkerState("trn-a", now_s, "checkpoint", now_s - 8.0)}
+    assert worker_states(hot, "real")["trn-a"].activity == ""
 
 
 def test_a_traced_step_is_split_and_its_trace_is_known(

@@ -9,10 +9,22 @@ import pytest
 from telemetry.blocks import Span
 from telemetry.errors import FieldError
 from telemetry.simulate.inputs import FULL, TIERS, Inputs
-from telemetry.simulate.observation import arrived_until, observed, report_phases
-from telemetry.simulate.plan import Plan
+from telemetry.simulate.observation import (
+    ACTIVITIES,
+    HEARTBEAT_EVERY_S,
+    arrived_until,
+    observed,
+    report_phases,
+)
+from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.scenario import load_scenario
-from telemetry.simulate.shard import arrival_s, play, start_clock
+from telemetry.simulate.shard import (
+    arrival_s,
+    newest_heartbeats,
+    play,
+    played_activities,
+    start_clock,
+)
 from telemetry.steps import StepBatch
 from tests.telemetry.simulate.played import SMALL
 
@@ -240,3 +252,35 @@ def test_a_runtime_trace_shows_waits_but_not_which_transfer_is_exposed() -> None
     assert (traced.phases["transfer_s"] == 0).all()
     assert np.isnan(traced.phases["input_s"]).all()
     np.testing.assert_allclose(traced.step_s, full.step_s, rtol=1e-5)
+
+
+def doing(*faults: Fault, until_s: int = 300) -> tuple[Plan, Any]:
+    plan = Plan(run=SMALL, seed=3, epoch_s=1000, inputs=TIERS["hooks_only"], faults=tuple(faults))
+    return plan, played_activities(plan, start_clock(plan), 1000 + until_s)
+
+
+def test_workers_say_that_they_compile_input_or_save() -> None:
+    faults = (
+        Fault(kind="recompile", run=SMALL.name, start_s=100, duration_s=1, magnitude=30),
+        Fault(
+            kind="input_stall", node=SMALL.node_names[1], start_s=160, duration_s=40, magnitude=9
+        ),
+        Fault(kind="checkpoint_slow", run=SMALL.name, start_s=240, duration_s=1, magnitude=20),
+    )
+    _, codes = doing(*faults)
+    said = np.array(ACTIVITIES)[codes]
+
+    assert set(said[115]) == {"compile"}
+    assert {"input", "step"} <= set(said[170:190, 1])
+    assert set(said[170:190, 0]) == {"step"}
+    assert "checkpoint" in said[241:260, 0]
+
+
+def test_a_crashed_node_sends_no_heartbeat() -> None:
+    crash = Fault(kind="node_crash", node=SMALL.node_names[1], start_s=200, duration_s=90)
+    plan, codes = doing(crash)
+    ticks = np.arange(1000, 1270)
+    newest = newest_heartbeats(plan, ticks, codes[:270] >= 0)
+
+    assert 1200 - HEARTBEAT_EVERY_S <= ticks[newest[1]] < 1200
+    assert min(ticks[newest[[0, 2]]]) > 1269 - HEARTBEAT_EVERY_S

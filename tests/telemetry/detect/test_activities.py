@@ -1,0 +1,69 @@
+"""A run that ends no step: what its workers say that they do tells why."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from telemetry.detect import find
+from telemetry.detect.inputs import DetectionInput
+from telemetry.steps import WorkerState
+from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
+
+
+def stopped(
+    *activities: str, overdue_s: float = 60.0, silent_s: float = 0.0, since_s: float = 0.0
+) -> DetectionInput:
+    """A run of one-second steps that ended one so long ago; its first worker may be silent."""
+    steps = steps_at([0.1] * 30, n_workers=len(activities))
+    ended_s = float(steps.ended_at_s[-1])
+    now_s = float(np.ceil(ended_s + overdue_s))
+    states = {
+        name: WorkerState(name, now_s - (silent_s if i == 0 else 5.0), activity, ended_s + since_s)
+        for i, (name, activity) in enumerate(zip(CHARACTERS, activities, strict=False))
+    }
+    return inputs(steps, now_s=now_s, workers=lambda: states)
+
+
+def found(data: DetectionInput) -> list[tuple[str, str, str | None]]:
+    return [(each.rule, each.cause, each.node) for each in find(data)]
+
+
+def test_a_worker_without_heartbeats_has_crashed() -> None:
+    data = stopped("step", "step", "step", overdue_s=35, silent_s=36)
+    assert found(data) == [("hang", "node_crash", "steady")]
+
+
+def test_a_worker_that_is_not_in_the_step_of_the_others_is_named() -> None:
+    data = stopped("input", "step", "step", "step")
+    assert found(data) == [("hang", "hang", "steady")]
+
+
+def test_workers_that_all_wait_within_their_step_hang_without_a_culprit() -> None:
+    assert found(stopped("step", "step", "step", "step")) == [("hang", "hang", None)]
+    assert found(stopped("step", "step", "step", "step", overdue_s=20)) == []
+
+
+@pytest.mark.parametrize("activity", ["checkpoint", "other", "input"])
+def test_what_the_workers_do_together_is_no_hang(activity: str) -> None:
+    assert found(stopped(*[activity] * 4)) == []
+
+
+@pytest.mark.parametrize("activity", ["checkpoint", "other"])
+def test_an_endless_checkpoint_or_evaluation_is_a_hang(activity: str) -> None:
+    assert found(stopped(*[activity] * 4, overdue_s=700)) == [("hang", "unknown", None)]
+
+
+def test_a_step_after_an_evaluation_has_its_own_time() -> None:
+    assert found(stopped("step", "step", "step", "step", overdue_s=100, since_s=80)) == []
+
+
+def test_workers_that_compile_without_notice_are_a_recompile() -> None:
+    data = stopped(*["compile"] * 4, overdue_s=20)
+    data = replace(data, hardware_at=lambda metrics, ages_s: data.hardware(metrics, len(ages_s)))
+    assert found(data) == [("recompile", "recompile", None)]
+
+
+def test_workers_of_an_older_reporter_say_nothing() -> None:
+    assert found(stopped("", "", "", "", overdue_s=25)) == []
+    assert found(stopped("", "", "", "")) == [("hang", "unknown", None)]
