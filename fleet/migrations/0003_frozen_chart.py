@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.CharField(max_length=20)),
-                ('figure', models.BinaryField(help_text="What the page's script draws: JSON, by zstandard.")),
+                ('figure', models.BinaryField(help_text='Data of the figure: JSON, compressed by zstandard.')),
                 ('alert', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='frozen_charts', to='fleet.alert')),
             ],
             options={

@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='run',
             name='starts',
-            field=models.JSONField(blank=True, help_text="Once it began anew: each start's first step, our count less its own, and when.", null=True),
+            field=models.JSONField(blank=True, help_text='After a restart: first step, count difference and time of each start.', null=True),
         ),
     ]

@@ -16,9 +16,9 @@ class Migration(migrations.Migration):
             fields=[
                 ('run', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='step_durations', serialize=False, to='fleet.run')),
                 ('until_s', models.BigIntegerField(help_text='Steps that ended before are counted. Unix s.')),
-                ('last_step', models.BigIntegerField(help_text='The newest that is counted.')),
-                ('counts', models.JSONField(help_text='By bucket, as telemetry/histograms.py has them.')),
-                ('total_s', models.FloatField(help_text='All of them together.')),
+                ('last_step', models.BigIntegerField(help_text='The newest counted step.')),
+                ('counts', models.JSONField(help_text='By bucket, see EDGES_S in fleet/runs/step_durations.py.')),
+                ('total_s', models.FloatField(help_text='Sum of the durations.')),
             ],
             options={
                 'verbose_name_plural': 'step durations',

@@ -20,17 +20,12 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "looked_at",
-                    models.DateTimeField(
-                        help_text="The last evaluation that is known; before the first one, the installation."
-                    ),
+                    models.DateTimeField(help_text='The last known evaluation. Before the first one: the installation.'),
                 ),
                 ("checked_at", models.DateTimeField(help_text="When a sender last checked.")),
                 (
                     "missed_s",
-                    models.FloatField(
-                        default=0.0,
-                        help_text="For how long senders have seen no evaluation since.",
-                    ),
+                    models.FloatField(default=0.0, help_text='How long senders have seen no evaluation since.'),
                 ),
             ],
         ),

@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='token',
             name='owner',
-            field=models.CharField(blank=True, db_default='', help_text="Whose role bounds it, also where it was made with a token of that person; empty: nobody's, it was made on the command line.", max_length=150),
+            field=models.CharField(blank=True, db_default='', help_text='Its role limits the token, also if a token of that person created it. Empty: created on the command line.', max_length=150),
         ),
         migrations.AlterField(
             model_name='token',

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("fleet", "0011_plain_help_texts")]
+    dependencies = [("fleet", "0010_plain_names")]
 
     # The columns keep their names, so that the release before can run next to this one.
     operations = [

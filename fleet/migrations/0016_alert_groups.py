@@ -6,7 +6,8 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('fleet', '0015_plain_descriptions'),
+        # What lay between changed only help texts and choices, which are now where the fields are made.
+        ('fleet', '0013_group_key'),
     ]
 
     operations = [
