@@ -1,12 +1,12 @@
 """Runs with their latest values, their steps, and similar runs."""
 
 import math
+from collections import Counter
 from datetime import datetime
 from typing import Literal
 
 import numpy as np
 from django.conf import settings
-from django.db.models import Count, Q
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -27,7 +27,7 @@ from fleet.charts.figures import mean_of
 from fleet.costs.panel import round_to_cents
 from fleet.costs.spending import stored_account
 from fleet.metrics.long_term import long_term_history
-from fleet.models import Run, SimilarRunsResult
+from fleet.models import Alert, Run, SimilarRunsResult
 from fleet.runs.similar_runs import measured_results, similar_runs_panel
 from fleet.runs.summaries import RunNow, runs_now
 from telemetry.series import SeriesSource
@@ -117,7 +117,7 @@ class RunOut(ResponseSchema):
     allreduce_limit_ratio: float = Field(
         description="All-reduce share above which an alert fires, 0 to 1.", examples=[0.25]
     )
-    n_open_alerts: int = Field(description="Open alerts of the run.")
+    n_open_alerts: int = Field(description="Open alerts that affect the run.")
     now: RunFigures = Field(description="Averages over the last minute of steps.")
     url: str = Field(description="Path of its page.", examples=["/runs/llama/"])
 
@@ -252,10 +252,11 @@ def run_one(request: HttpRequest, name: Path[RunName]) -> RunOut:
 
 
 def _serialize(runs: list[Run]) -> list[RunOut]:
-    counted = Run.objects.filter(pk__in=[run.pk for run in runs]).values_list("pk")
-    n_open = dict(counted.annotate(n=Count("alerts", filter=Q(alerts__resolved_at=None))))
+    open_alerts = Alert.objects.open().exclude(run=None).select_related("run")
+    of_runs = open_alerts.only("evidence", "run__name")
+    n_open = Counter(name for alert in of_runs for name in alert.runs)
     now = runs_now(open_store(settings.REDIS_URL), runs, now_s=timezone.now().timestamp())
-    return [_run(each, n_open_alerts=n_open[each.run.pk]) for each in now]
+    return [_run(each, n_open_alerts=n_open[each.run.name]) for each in now]
 
 
 def _run(now: RunNow, *, n_open_alerts: int) -> RunOut:

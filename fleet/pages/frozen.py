@@ -95,7 +95,7 @@ def frozen_run_alerts(run: Run, window: Window) -> dict[str, Any]:
     end = _ends(window)[1]
     return {
         "frozen_at": end,
-        "alerts": _alerts_in_window(run.alerts.all(), window),
+        "alerts": _alerts_in_window(Alert.objects.of_run(run.name), window),
         "n_resolved": run.alerts.filter(resolved_at__lte=end).count(),
     }
 

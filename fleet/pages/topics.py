@@ -38,11 +38,11 @@ class Topic:
     """The live parts of one kind of page.
 
     ``context`` is called with the name after the colon if the topic is ``named``, and with the
-    given ``filters`` as keywords. Every partial of ``template`` named in
-    ``partials`` becomes an event of that name. ``points(name, since_s=…)`` returns what charts
-    append, by chart id: ``{"t": […], "values": [[…], …]}``; ``heat(context)`` what the heat map
-    shows. A partial named in ``every_s`` changes slowly or takes long: it is drawn anew only
-    after so many seconds. ``role`` is the least that whoever follows the topic must have.
+    given ``filters`` as keywords. Each of ``partials`` of ``template`` becomes an event of that
+    name. ``points(name, since_s=…)`` returns what charts append, by chart id:
+    ``{"t": […], "values": [[…], …]}``; ``heat(context)`` returns the data of the heat map.
+    ``every_s`` limits how often a slow partial is rendered. ``role`` is the lowest role that may
+    follow the topic.
     """
 
     context: Context

@@ -33,6 +33,17 @@ def test_a_run_reports_its_last_minute(ask: Ask, fleet: Alert) -> None:
     assert run["started_at"] == "2026-03-02T12:00:00Z"
 
 
+def test_an_alert_about_several_runs_counts_in_each(ask: Ask, fleet: Alert, run: Run) -> None:
+    run.pk, run.name = None, "other"
+    run.save()
+    fleet.evidence = fleet.evidence | {"runs": ["llama", "other"]}
+    fleet.save()
+
+    counts = {each["name"]: each["n_open_alerts"] for each in ask("runs").json()["items"]}
+
+    assert counts == {"llama": 1, "other": 1}
+
+
 def test_a_price_that_no_one_knows_is_null(ask: Ask, run: Run) -> None:
     Run.objects.update(usd_per_node_hour=0)
 

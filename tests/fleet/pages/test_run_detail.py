@@ -28,6 +28,22 @@ def test_it_shows_in_one_sentence_how_the_run_gets_on(page: Page, alive: Run) ->
     assert "$172</b> spent" in text
 
 
+def test_an_alert_about_several_runs_is_on_the_page_of_each(
+    page: Page, alive: Run, fired: Callable[..., Alert]
+) -> None:
+    other = another("other")
+    of_both = {"nodes": ["limping", "steady"], "runs": ["llama", "other"], "rack": "r2"}
+    parts = [{"run": name, "nodes": []} for name in of_both["runs"]]
+    alert = fired(node=None, device=None, evidence=of_both, parts=parts)
+    window = f"from={int(time.time()) - 600}&to={int(time.time())}"
+
+    for address in (other.get_absolute_url(), f"{other.get_absolute_url()}?{window}"):
+        text = page(address)
+        assert (
+            f'href="{alert.get_absolute_url()}">2 nodes in rack r2, runs llama and other' in text
+        )
+
+
 def test_it_gives_its_layout_and_the_basis_of_its_price(page: Page, alive: Run) -> None:
     text = page("/runs/llama/")
 
