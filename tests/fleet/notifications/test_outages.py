@@ -43,7 +43,7 @@ def test_a_database_that_is_killed_loses_no_page(tmp_path: Path, stranger: Stran
 
 def start_pager(folder: Path, env: dict[str, str], to: Stranger) -> subprocess.Popen[bytes]:
     """Start a process that fires alerts, and notes what it was told is committed."""
-    script = Path(__file__).with_name("a_pager.py")
+    script = Path(__file__).with_name("alert_process.py")
     command = [sys.executable, str(script), to.url, str(N_ALERTS), "0.1"]
     with (folder / "committed").open("wb") as file:
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=file)
