@@ -20,11 +20,11 @@ from telemetry.simulate.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[1]
 # Healthy hours add up from one measurement to the next.
-KEPT = ROOT / "var" / "bench"
+CACHE = ROOT / "var" / "bench"
 N_PROCESSES = 2
-PATIENCE_S = {"set": 200.0, "unseen": 180.0, "calm": 90.0}
+TIMEOUT_S = {"set": 200.0, "unseen": 180.0, "calm": 90.0}
 # More than patience will do: what is played is bounded by time.
-N_UNSEEN, N_CALM = 200, 60
+N_UNSEEN, N_HEALTHY = 200, 60
 DAY_S = 86_400.0
 MOST_MISSES = 40
 Outcome = Mapping[str, Any]
@@ -74,12 +74,12 @@ def measure(
 def measure_tier(env: Mapping[str, str], tier: str, seeds: Sequence[int]) -> dict[str, Any]:
     """Play one fault after the other at a tier, on from where the last measurement stopped."""
     names = [f"single-{seed}@{tier}{'+busy' if seed % 2 else ''}" for seed in seeds]
-    kept = KEPT / f"tiers-{state_of_code():08x}.jsonl"
-    known = {each["scenario"]: each for each in read_kept(kept)}
+    cache = CACHE / f"tiers-{state_of_code():08x}.jsonl"
+    known = {each["scenario"]: each for each in read_cache(cache)}
     missing = [name for name in names if name not in known]
-    dealt = [missing[i::N_PROCESSES] for i in range(N_PROCESSES)]
-    new = play(dealt, env, patience_s=math.inf) if missing else []
-    append_kept(kept, new)
+    batches = [missing[i::N_PROCESSES] for i in range(N_PROCESSES)]
+    new = play(batches, env, timeout_s=math.inf) if missing else []
+    append_cache(cache, new)
     known |= {each["scenario"]: each for each in new}
     return tier_figures([known[name] for name in names])
 
@@ -134,37 +134,37 @@ def measure_set(env: Mapping[str, str]) -> None:
     scenarios = grid_scenarios()
     names = sorted(scenarios, key=lambda name: zlib.crc32(name.encode()))
     lasts_s = {name: _load(scenario) for name, scenario in scenarios.items()}
-    print_quality("the set", play(shares(names, lasts_s), env, patience_s=PATIENCE_S["set"]))
+    print_quality("the set", play(shares(names, lasts_s), env, timeout_s=TIMEOUT_S["set"]))
     unseen = [f"chance-{TUNING_SEEDS + i}" for i in range(N_UNSEEN)]
-    dealt = [unseen[i::N_PROCESSES] for i in range(N_PROCESSES)]
-    print_quality("unseen scenarios", play(dealt, env, patience_s=PATIENCE_S["unseen"]))
-    healthy(env, patience_s=PATIENCE_S["calm"])
+    batches = [unseen[i::N_PROCESSES] for i in range(N_PROCESSES)]
+    print_quality("unseen scenarios", play(batches, env, timeout_s=TIMEOUT_S["unseen"]))
+    healthy(env, timeout_s=TIMEOUT_S["calm"])
     print_table("Others, of faults in production unless it says otherwise", OTHERS)
 
 
-def healthy(env: Mapping[str, str], *, patience_s: float, most: int = N_CALM) -> None:
+def healthy(env: Mapping[str, str], *, timeout_s: float, most: int = N_HEALTHY) -> None:
     """Play healthy hours on from where the last measurement stopped, and print all so far.
 
     Hours that another state of the code has played do not count for this one.
     """
-    kept = KEPT / f"healthy-{state_of_code():08x}.jsonl"
-    before = read_kept(kept)
+    cache = CACHE / f"healthy-{state_of_code():08x}.jsonl"
+    before = read_cache(cache)
     first = 1 + max((hour_of(each) for each in before), default=-1)
     # Half of the hours are at full input, half at the tier of most teams.
     hours = [f"{'hooks' if i % 2 else 'calm'}-{i}" for i in range(first, first + most)]
-    dealt = [hours[i::N_PROCESSES] for i in range(N_PROCESSES)]
-    new = play(dealt, env, patience_s=patience_s)
-    append_kept(kept, new)
+    batches = [hours[i::N_PROCESSES] for i in range(N_PROCESSES)]
+    new = play(batches, env, timeout_s=timeout_s)
+    append_cache(cache, new)
     print_healthy([*before, *new])
 
 
-def append_kept(path: Path, outcomes: Sequence[Outcome]) -> None:
+def append_cache(path: Path, outcomes: Sequence[Outcome]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(each) + "\n" for each in outcomes)
 
 
-def read_kept(path: Path) -> list[Outcome]:
+def read_cache(path: Path) -> list[Outcome]:
     """Return what earlier measurements played; a line that was cut off is left out."""
     if not path.exists():
         return []
@@ -179,8 +179,8 @@ def hour_of(outcome: Outcome) -> int:
 
 def state_of_code() -> int:
     """Return a number that differs where what finds alerts, or what is played, does."""
-    rooms = ("telemetry/detect", "telemetry/simulate", "fleet/alerts", "fleet/simulation")
-    files = sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
+    folders = ("telemetry/detect", "telemetry/simulate", "fleet/alerts", "fleet/simulation")
+    files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return zlib.crc32(b"".join(path.read_bytes() for path in files))
 
 
@@ -222,26 +222,26 @@ def print_healthy(outcomes: Sequence[Outcome]) -> None:
 
 
 def play(
-    dealt: Sequence[Sequence[str]], env: Mapping[str, str], *, patience_s: float
+    batches: Sequence[Sequence[str]], env: Mapping[str, str], *, timeout_s: float
 ) -> list[Outcome]:
     """Play scenarios by name, each hand of them in a process of its own."""
-    hands = [
+    workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "bench.drill_worker", str(patience_s)],
+            [sys.executable, "-m", "bench.drill_worker", str(timeout_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env=dict(env),
         )
-        for _ in dealt
+        for _ in batches
     ]
-    for hand, names in zip(hands, dealt, strict=True):
-        assert hand.stdin is not None
-        hand.stdin.write("".join(f"{name}\n" for name in names))
-        hand.stdin.close()
-        hand.stdin = None
-    answers = [hand.communicate()[0] for hand in hands]
-    if any(hand.returncode for hand in hands):
+    for worker, names in zip(workers, batches, strict=True):
+        assert worker.stdin is not None
+        worker.stdin.write("".join(f"{name}\n" for name in names))
+        worker.stdin.close()
+        worker.stdin = None
+    answers = [worker.communicate()[0] for worker in workers]
+    if any(worker.returncode for worker in workers):
         sys.exit("a scenario could not be played; what went wrong stands above")
     return [json.loads(line) for answer in answers for line in answer.splitlines()]
 
@@ -251,13 +251,13 @@ def shares(names: Sequence[str], loads: Mapping[str, float]) -> list[list[str]]:
 
     They come shuffled, the same each time: should patience end first, what was played is a sample.
     """
-    hands: list[list[str]] = [[] for _ in range(N_PROCESSES)]
+    workers: list[list[str]] = [[] for _ in range(N_PROCESSES)]
     load = np.zeros(N_PROCESSES)
     for name in names:
         least = int(np.argmin(load))
-        hands[least].append(name)
+        workers[least].append(name)
         load[least] += loads[name]
-    return hands
+    return workers
 
 
 def _load(scenario: Scenario) -> float:
@@ -314,8 +314,8 @@ def misses_of(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, str]]:
 def _wrong_with(fault: Outcome) -> str:
     if fault["delay_s"] is None:
         return "MISSED"
-    words = {"is_placed": "misplaced", "is_named": "misnamed", "is_in_time": "late"}
-    wrong = [word for key, word in words.items() if not fault[key]]
+    label = {"is_placed": "misplaced", "is_named": "misnamed", "is_in_time": "late"}
+    wrong = [label for key, label in label.items() if not fault[key]]
     return f"{', '.join(wrong)} ({fault['alert']}, {fault['delay_s']:.0f} s)" if wrong else ""
 
 

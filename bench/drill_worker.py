@@ -28,11 +28,11 @@ from telemetry.simulate.inputs import tier_named  # noqa: E402
 from telemetry.simulate.scenario import Scenario  # noqa: E402
 
 
-def main(patience_s: float) -> None:
+def main(timeout_s: float) -> None:
     """Play until stdin is read or patience is over."""
     began_s = time.perf_counter()
     for line in sys.stdin:
-        if time.perf_counter() - began_s > patience_s:
+        if time.perf_counter() - began_s > timeout_s:
             break
         scenario, before_s = scenario_named(line.strip()), time.perf_counter()
         try:

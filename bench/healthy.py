@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from bench.detection import healthy
 
-PATIENCE_S = 8 * 3600.0
+TIMEOUT_S = 8 * 3600.0
 
 
 def measure(env: Mapping[str, str], *, hours: int = 24) -> None:
     """Play more hours of 64 healthy nodes; print what fired in all hours played so far."""
-    healthy(env, patience_s=PATIENCE_S, most=hours)
+    healthy(env, timeout_s=TIMEOUT_S, most=hours)

@@ -17,8 +17,8 @@ FLEETS: tuple[dict[str, Any], ...] = (
     {"model": "llama3.1-8b", "instance": "p5.48xlarge", "tp": 4, "global_batch": 2048},
 )
 # Every so many hours hold look-alikes, so far apart.
-LOOK_ALIKES_EVERY, APART_S = 3, (420.0, 560.0)
-LOOK_ALIKES: tuple[dict[str, Any], ...] = (
+BENIGN_EVERY, APART_S = 3, (420.0, 560.0)
+BENIGN: tuple[dict[str, Any], ...] = (
     {"kind": "checkpoint"},
     {"kind": "evaluation", "duration_s": 90.0},
     {"kind": "batch_change", "magnitude": 2.0, "duration_s": 240.0},
@@ -38,21 +38,21 @@ def healthy_scenario(seed: int) -> Scenario:
         "compile_s": 0,
         "checkpoint_every_s": CHECKPOINT_EVERY_S,
         "evaluate_every_s": EVALUATE_EVERY_S,
-        **FLEETS[seed // LOOK_ALIKES_EVERY % len(FLEETS)],
+        **FLEETS[seed // BENIGN_EVERY % len(FLEETS)],
     }
     at_s, benign = 0.0, []
-    if seed % LOOK_ALIKES_EVERY == 0:
-        for i in rng.permutation(len(LOOK_ALIKES)):
+    if seed % BENIGN_EVERY == 0:
+        for i in rng.permutation(len(BENIGN)):
             at_s += float(np.round(rng.uniform(*APART_S)))
-            benign.append(event_of(run, LOOK_ALIKES[i], at_s=at_s))
+            benign.append(event_of(run, BENIGN[i], at_s=at_s))
     table = {"name": f"calm-{seed}", "duration_s": DURATION_S, "seed": seed, "run": [run]}
     return scenario_of(table | {"benign": benign})
 
 
 def healthy_hooks_scenario(seed: int) -> Scenario:
     """Return an hour of 64 nodes at ``agent_hooks``; each second one with noisy steps."""
-    calm = healthy_scenario(seed)
+    healthy = healthy_scenario(seed)
     inputs = tier_named("agent_hooks", busy_while_waiting=True)
     # ``python -m bench healthy`` plays odd seeds at this tier.
     noise = Noise(step_cv=0.04, tail="lognormal") if seed // 2 % 2 else Noise()
-    return msgspec.structs.replace(calm, name=f"hooks-{seed}", inputs=inputs, noise=noise)
+    return msgspec.structs.replace(healthy, name=f"hooks-{seed}", inputs=inputs, noise=noise)

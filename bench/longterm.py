@@ -87,17 +87,17 @@ def encoding(what: str, made: Callable[[], Iterator[WriteBatch]]) -> list[tuple[
 def storing(what: str, made: Callable[[], Iterator[WriteBatch]]) -> list[tuple[str, str]]:
     """Return what delivering to VictoriaMetrics takes, and what it keeps on disk."""
     with tempfile.TemporaryDirectory() as folder, victoria(Path(folder)) as url:
-        courier = WriteClient(Endpoint(f"{url}/api/v1/write", is_kept=True), Event())
+        client = WriteClient(Endpoint(f"{url}/api/v1/write", is_kept=True), Event())
         began_s = time.perf_counter()
-        told = courier.deliver(made())
+        response = client.deliver(made())
         took_s = time.perf_counter() - began_s
-        courier.close()
+        client.close()
         fetch(f"{url}/internal/force_flush")
         fetch(f"{url}/internal/force_merge")
         n_bytes = settled_bytes(Path(folder) / "data" / "data")
     return [
-        (f"{what}: delivered", f"{told.sent / took_s:,.0f} samples per second"),
-        (f"{what}: on VictoriaMetrics' disk", f"{n_bytes / told.sent:.2f} bytes per sample"),
+        (f"{what}: delivered", f"{response.sent / took_s:,.0f} samples per second"),
+        (f"{what}: on VictoriaMetrics' disk", f"{n_bytes / response.sent:.2f} bytes per sample"),
     ]
 
 

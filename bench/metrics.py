@@ -69,8 +69,8 @@ def streamed() -> dict[str, Any]:
     """Write the page in a fresh process, and return what it needed."""
     command = [sys.executable, "-m", "bench.scrape_memory"]
     done = subprocess.run(command, check=True, capture_output=True, env=dict(os.environ))
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def families() -> list[Metric]:

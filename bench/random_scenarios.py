@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.scenario_grid import WHOLE, event_of, suits
+from bench.scenario_grid import SHARED, event_of, suits
 from telemetry import catalog
 from telemetry.errors import FieldError
 from telemetry.simulate.faults import FAULTS
@@ -56,8 +56,8 @@ STOPS = ("node_crash", "hang", "recompile", "checkpoint_slow")
 AT_ONCE, GROUPS = (1, 1, 1, 2, 2, 3), (2, 3)
 BENIGN = ("checkpoint", "evaluation", "batch_change", "planned_compile", "scale_change")
 # Storage is shared: mostly all nodes write their checkpoints slowly, or else one does.
-STORAGE_CHANCE = 0.6
-LOOK_ALIKE_CHANCE, WHOLE_CHANCE, SAME_NODE_CHANCE = 0.4, 0.15, 0.15
+STORAGE_RATIO = 0.6
+BENIGN_RATIO, WHOLE_RUN_RATIO, SAME_NODE_RATIO = 0.4, 0.15, 0.15
 TAIL_S = 150.0
 
 
@@ -78,8 +78,8 @@ class RandomScenario:
             group = list(self._group(run, at_s))
             faults += group
             at_s = max(_over_s(run, fault) for fault in group) + self._between(*PAUSE_S)
-            if self._rng.random() < LOOK_ALIKE_CHANCE:
-                benign.append(self._look_alike(run, at_s))
+            if self._rng.random() < BENIGN_RATIO:
+                benign.append(self._benign(run, at_s))
                 at_s += benign[-1].get("duration_s", 60) + self._between(*PAUSE_S)
         return {
             "name": f"{self.kind}-{self.seed}",
@@ -98,8 +98,8 @@ class RandomScenario:
                 plan = step_plan(RunSpec(**table))
             except FieldError:
                 continue
-            is_sound = plan.fits and plan.allreduce_share_ratio <= MOST_SHARE_RATIO
-            if is_sound and STEP_S[0] <= plan.step_s <= STEP_S[1]:
+            is_valid = plan.fits and plan.allreduce_share_ratio <= MOST_SHARE_RATIO
+            if is_valid and STEP_S[0] <= plan.step_s <= STEP_S[1]:
                 return table
         raise RuntimeError(f"seed {self.seed}: no run was found that steps within {STEP_S} s")
 
@@ -132,7 +132,7 @@ class RandomScenario:
         drawn = [kind for kind in drawn if kind not in STOPS or kind == drawn[0]]
         for i, kind in enumerate(drawn[: min(int(self._rng.choice(self._at_once)), len(nodes))]):
             begins_s = at_s if i == 0 else at_s + self._between(*APART_S)
-            is_elsewhere = self._rng.random() >= SAME_NODE_CHANCE
+            is_elsewhere = self._rng.random() >= SAME_NODE_RATIO
             node = int(nodes[i if is_elsewhere else 0])
             yield self._fault(run, kind, node=node, at_s=begins_s)
 
@@ -142,8 +142,10 @@ class RandomScenario:
         lasts_s = max(self._between(*LASTS_S), round(LEAST_STEPS * step_s))
         fault: Table = {"kind": name, "start_s": at_s, "duration_s": lasts_s}
         is_whole = kind.scope == "run"
-        is_whole |= name in WHOLE and self._rng.random() < STORAGE_CHANCE
-        is_whole |= kind.scope == "any" and self._rng.random() < WHOLE_CHANCE * (run["nodes"] > 1)
+        is_whole |= name in SHARED and self._rng.random() < STORAGE_RATIO
+        is_whole |= kind.scope == "any" and self._rng.random() < WHOLE_RUN_RATIO * (
+            run["nodes"] > 1
+        )
         fault |= {"run": spec.name} if is_whole else {"node": spec.node_names[node]}
         if kind.device_part is not None and "node" in fault:
             fault["device"] = int(self._rng.integers(parts_per_node(kind.device_part, spec)))
@@ -153,7 +155,7 @@ class RandomScenario:
             fault["magnitude"] = round(size * (step_s if name == "input_stall" else 1), 4)
         return fault
 
-    def _look_alike(self, run: Table, at_s: float) -> Table:
+    def _benign(self, run: Table, at_s: float) -> Table:
         many = run["nodes"] > 1
         kinds = (*BENIGN, "node_leaves") if many else BENIGN[:-1]
         event: Table = {"kind": self._of(kinds)}

@@ -19,7 +19,7 @@ from telemetry.simulate.step_model import step_plan
 MATRIX = Path(__file__).resolve().parents[1] / "scenarios" / "matrix.toml"
 SIZES = ("small", "medium", "large")
 # Storage is shared: if one node writes a checkpoint slowly, all do.
-WHOLE = ("checkpoint_slow",)
+SHARED = ("checkpoint_slow",)
 # After the last fault, for its alert to resolve.
 TAIL_S = 200
 CHECKPOINT_EVERY_S, EVALUATE_EVERY_S = 1700.0, 2900.0
@@ -56,7 +56,7 @@ class ScenarioGrid:
         pairs = deque(self._table["pairs"]["kinds"])
         for fleet in self._table["fleet"]:
             yield self._paired(fleet, pairs)
-            yield self._look_alikes(fleet)
+            yield self._benign(fleet)
             if fleet["name"] in self._table["healthy"]:
                 yield self._healthy(fleet, self._table["healthy"][fleet["name"]])
 
@@ -108,7 +108,7 @@ class ScenarioGrid:
             fleet, f"{fleet['name']}-pairs", at_s + TAIL_S, seed=self._seed(), faults=faults
         )
 
-    def _look_alikes(self, fleet: Table) -> Table:
+    def _benign(self, fleet: Table) -> Table:
         at_s, benign = float(self._table["quiet_s"]), []
         for event in self._table["look_alike"]:
             if fleet["nodes"] > 1 or event["kind"] not in {"node_leaves", "scale_change"}:
@@ -128,7 +128,7 @@ class ScenarioGrid:
         run, kind = spec_of(fleet), FAULTS[card.kind]
         hit = int(self._rng.integers(run.nodes)) if node is None else node
         fault: Table = {"kind": kind.name, "start_s": at_s, "duration_s": self._table["lasts_s"]}
-        is_whole = kind.scope == "run" or kind.name in WHOLE
+        is_whole = kind.scope == "run" or kind.name in SHARED
         fault |= {"run": run.name} if is_whole else {"node": run.node_names[hit]}
         if kind.device_part is not None:
             n_parts = parts_per_node(kind.device_part, run)

@@ -39,7 +39,7 @@ def main() -> None:
             n_series += piece.count(b"\n") - piece.count(b"\n#") - piece.startswith(b"#")
             n_bytes += len(piece)
             longest = max(longest, len(piece))
-    told = {
+    result = {
         "n_series": n_series,
         "n_bytes": n_bytes,
         "longest_piece": longest,
@@ -48,7 +48,7 @@ def main() -> None:
         "peak": memory_bytes("VmHWM"),
         "pid": os.getpid(),
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

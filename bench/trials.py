@@ -16,7 +16,7 @@ from telemetry.statistics.bootstrap import ArmSamples, Measure, differences
 from telemetry.statistics.verdicts import DEFAULT_STEPS, TrialWord, verdict
 
 N_TRIALS = 1_000
-LOOKS = (0.1, 0.25, 0.5, 0.75, 1.0)
+CHECKS = (0.1, 0.25, 0.5, 0.75, 1.0)
 TRUE_RATIO = 1.10
 PIECE_S = 6 * 3600
 N_STEPS = N_TRIALS * 2 * DEFAULT_STEPS
@@ -32,8 +32,8 @@ def measure(env: Mapping[str, str]) -> None:
         ("steps that remember fifty, and rare long ones", autocorrelated()),
     ):
         windows = steps.reshape(-1, 2, DEFAULT_STEPS)
-        same = has_verdict(windows, ratio=1.0, looks=LOOKS)
-        other = has_verdict(windows, ratio=TRUE_RATIO, looks=(1.0,))
+        same = has_verdict(windows, ratio=1.0, checks=CHECKS)
+        other = has_verdict(windows, ratio=TRUE_RATIO, checks=(1.0,))
         n = len(windows)
         print_table(
             f"{n:,} trials of {DEFAULT_STEPS:,} steps a side: {name}",
@@ -49,26 +49,26 @@ def measure(env: Mapping[str, str]) -> None:
     print_table("Trials", [("took", f"{time.perf_counter() - began_s:.0f} s")])
 
 
-def counted(words: npt.NDArray[np.bool_], budget: str) -> str:
+def counted(results: npt.NDArray[np.bool_], budget: str) -> str:
     """Format a count of trials, with its budget."""
-    return f"{words.sum():,} ({words.mean():.1%}, budget {budget})"
+    return f"{results.sum():,} ({results.mean():.1%}, budget {budget})"
 
 
 def has_verdict(
-    windows: FloatArray, *, ratio: float, looks: tuple[float, ...]
+    windows: FloatArray, *, ratio: float, checks: tuple[float, ...]
 ) -> npt.NDArray[np.bool_]:
     """Return whether a word fell: (n_trials, n_looks)."""
     rng = np.random.default_rng(1)
-    words = np.zeros((len(windows), len(looks)), bool)
+    results = np.zeros((len(windows), len(checks)), bool)
     for trial, (before, after) in enumerate(windows):
-        for look, share in enumerate(looks):
+        for check, share in enumerate(checks):
             n = int(share * DEFAULT_STEPS)
             found = differences(arm(before[:n]), arm(ratio * after[:n]), MEASURES, rng=rng)
-            said = verdict(
+            result = verdict(
                 found["usd_per_token"], is_better_low=True, n_steps=n, n_planned=DEFAULT_STEPS
             )
-            words[trial, look] = said.word != TrialWord.CANNOT_TELL
-    return words
+            results[trial, check] = result.word != TrialWord.CANNOT_TELL
+    return results
 
 
 def arm(step_s: FloatArray) -> ArmSamples:

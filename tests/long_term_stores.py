@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.helpers import free_port
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 Result = list[dict[str, Any]]
 
 
@@ -133,7 +133,7 @@ def _running(store: LongTermStore) -> Iterator[LongTermStore]:
 
 def eventually(question: Callable[[], Any], *, wants: Callable[[Any], bool] = bool) -> Any:
     """Ask until the answer will do; a store shows what it took a little later."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not wants(answer := question()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return answer

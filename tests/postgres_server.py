@@ -17,7 +17,7 @@ from tests.helpers import postgres_program
 
 
 @dataclass
-class OwnPostgres:
+class PostgresServer:
     """A server in a folder, reached by a socket in it."""
 
     folder: Path
@@ -53,7 +53,7 @@ class OwnPostgres:
 
 
 @contextmanager
-def own_postgres() -> Iterator[OwnPostgres]:
+def start_postgres() -> Iterator[PostgresServer]:
     """Make a server, run it, and leave nothing behind."""
     folder = Path(tempfile.mkdtemp(prefix="trnwatch-pg-", dir="/tmp"))
     who: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def own_postgres() -> Iterator[OwnPostgres]:
     initdb = [postgres_program("initdb"), "--auth=trust", "--username=trnwatch", "--no-sync"]
     command = [*initdb, "--encoding=UTF8", str(folder / "data")]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", **who)
-    one = OwnPostgres(folder, who)
+    one = PostgresServer(folder, who)
     try:
         one.start()
         yield one

@@ -58,12 +58,12 @@ async def events(reader: asyncio.StreamReader) -> AsyncGenerator[Event]:
             yield Event(names[0], data, time.time())
 
 
-def watch(story: Coroutine[Any, Any, T], *, timeout_s: float = 20.0) -> T:
+def watch(scenario: Coroutine[Any, Any, T], *, timeout_s: float = 20.0) -> T:
     """Play a story of tabs that open and close."""
 
     async def finish() -> T:
         async with asyncio.timeout(timeout_s):
-            return await story
+            return await scenario
 
     # In a thread of its own: a browser of other tests may hold this one's event loop.
     with ThreadPoolExecutor(max_workers=1) as thread:

@@ -25,14 +25,14 @@ def give_up(text: str) -> NoReturn:
     sys.exit(f"trnwatch cannot be set up: {text}")
 
 
-def words_of(command: Iterable[object]) -> list[str]:
+def arguments_of(command: Iterable[object]) -> list[str]:
     """Return a command as plain words."""
-    return [str(word) for word in command]
+    return [str(argument) for argument in command]
 
 
 def code(command: Iterable[object]) -> int:
     """Run a command; gives its exit code."""
-    return subprocess.run(words_of(command), check=False).returncode
+    return subprocess.run(arguments_of(command), check=False).returncode
 
 
 def run(command: Iterable[object], *, why: str) -> None:
@@ -44,7 +44,7 @@ def run(command: Iterable[object], *, why: str) -> None:
 def works(command: Iterable[object]) -> bool:
     """Whether a command can be run at all."""
     try:
-        done = subprocess.run(words_of(command), check=False, capture_output=True)
+        done = subprocess.run(arguments_of(command), check=False, capture_output=True)
     except OSError:
         return False
     return done.returncode == 0
@@ -52,7 +52,7 @@ def works(command: Iterable[object]) -> bool:
 
 def output_of(command: Iterable[object]) -> str:
     """Return what a command prints; nothing if it cannot be run."""
-    done = subprocess.run(words_of(command), check=False, capture_output=True, text=True)
+    done = subprocess.run(arguments_of(command), check=False, capture_output=True, text=True)
     return done.stdout.strip()
 
 

@@ -7,7 +7,18 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import PYTHON, ROOT, digest_of, give_up, is_done, output_of, run, say, stamp, words_of
+from common import (
+    PYTHON,
+    ROOT,
+    arguments_of,
+    digest_of,
+    give_up,
+    is_done,
+    output_of,
+    run,
+    say,
+    stamp,
+)
 from python_packages import install_lock
 
 OLDEST_NODE = 18
@@ -18,16 +29,16 @@ def start(goal: str) -> subprocess.Popen[bytes] | None:
     if _is_installed(goal) or not _machine_has_npm():
         return None
     say("Installing front-end packages from package-lock.json ...")
-    return subprocess.Popen(words_of(_npm_ci(["npm"], goal)))
+    return subprocess.Popen(arguments_of(_npm_ci(["npm"], goal)))
 
 
-def finish(goal: str, begun: subprocess.Popen[bytes] | None) -> bool:
+def finish(goal: str, process: subprocess.Popen[bytes] | None) -> bool:
     """Wait for the front-end packages; gives whether there was anything to do."""
     if _is_installed(goal):
         return False
-    if begun is None:
+    if process is None:
         run(_npm_ci(_npm(), goal), why="installing front-end packages")
-    elif begun.wait():
+    elif process.wait():
         give_up("installing front-end packages failed; npm's words stand above.")
     digest = digest_of("package-lock.json")
     for name in {"dev": ("npm-run", "npm-dev"), "run": ("npm-run",)}[goal]:
@@ -37,8 +48,8 @@ def finish(goal: str, begun: subprocess.Popen[bytes] | None) -> bool:
 
 def lock(*, upgrade: bool) -> None:
     """Write package-lock.json anew."""
-    words = ["update" if upgrade else "install", "--package-lock-only"]
-    run([*_npm(), *words], why="locking package.json")
+    arguments = ["update" if upgrade else "install", "--package-lock-only"]
+    run([*_npm(), *arguments], why="locking package.json")
 
 
 def _is_installed(goal: str) -> bool:

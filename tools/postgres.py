@@ -30,7 +30,7 @@ def other_user() -> dict[str, Any]:
 
 
 @contextmanager
-def throw_away_postgres() -> Iterator[str]:
+def temporary_postgres() -> Iterator[str]:
     """Run a PostgreSQL of our own; gives its DATABASE_URL."""
     initdb, postgres = postgres_program("initdb"), postgres_program("postgres")
     if initdb is None or postgres is None:
@@ -48,7 +48,7 @@ def throw_away_postgres() -> Iterator[str]:
         subprocess.run(
             [initdb, *options, str(data)], check=True, stdout=subprocess.DEVNULL, cwd="/", **who
         )
-        settings = [word for setting in CARELESS for word in ("-c", setting)]
+        settings = [argument for setting in CARELESS for argument in ("-c", setting)]
         command = [postgres, "-D", str(data), "-k", str(folder), *settings]
         with (folder / "log").open("wb") as log:
             server = subprocess.Popen(command, stderr=log, stdout=log, cwd="/", **who)

@@ -55,8 +55,8 @@ def have_uv() -> bool:
     digest = digest_of("requirements/uv.txt")
     if is_done("uv", digest):
         return False
-    words = ["install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
-    if code([*_pip(), *words, "--require-hashes", "-r", LOCKS / "uv.txt"]):
+    arguments = ["install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
+    if code([*_pip(), *arguments, "--require-hashes", "-r", LOCKS / "uv.txt"]):
         say("uv cannot be had here; pip does its work, more slowly.")
     stamp("uv").write_text(digest)
     return True
@@ -80,12 +80,12 @@ def install(goal: str) -> bool:
 def install_lock(name: str) -> None:
     """Install a lock file: by uv, or by pip where uv is not to be had or fails."""
     if UV.exists():
-        words = ["pip", "install", "--quiet", "--python", PYTHON, "--require-hashes"]
-        if code([UV, *words, *_indexes(), "-r", LOCKS / name]) == 0:
+        arguments = ["pip", "install", "--quiet", "--python", PYTHON, "--require-hashes"]
+        if code([UV, *arguments, *_indexes(), "-r", LOCKS / name]) == 0:
             return
         say("uv could not install it; pip tries.")
-    words = ["install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
-    run([*_pip(), *words, "--require-hashes", "-r", LOCKS / name], why=f"installing {name}")
+    arguments = ["install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
+    run([*_pip(), *arguments, "--require-hashes", "-r", LOCKS / name], why=f"installing {name}")
 
 
 def lock(*, upgrade: bool, oldest: tuple[int, int]) -> None:
@@ -102,10 +102,12 @@ def lock(*, upgrade: bool, oldest: tuple[int, int]) -> None:
 
 def _indexes() -> list[str]:
     """Return uv's options for the package indexes that pip was told of on this machine."""
-    told = [line.partition("=") for line in output_of([*_pip(), "config", "list"]).splitlines()]
+    settings = [
+        line.partition("=") for line in output_of([*_pip(), "config", "list"]).splitlines()
+    ]
     # Whom pip trusts besides its own list, the machine usually trusts too.
-    options = ["--system-certs"] if any(key.endswith(".cert") for key, _, _ in told) else []
-    for key, _, value in told:
+    options = ["--system-certs"] if any(key.endswith(".cert") for key, _, _ in settings) else []
+    for key, _, value in settings:
         if option := OPTIONS.get(key.rpartition(".")[2]):
             for place in value.strip("'\"").split():
                 options += [option, place]

@@ -24,9 +24,9 @@ def main(goal: str) -> None:
         python_packages.lock(upgrade=upgrade, oldest=check_python.OLDEST)
         front_end.lock(upgrade=upgrade)
     else:
-        beside = front_end.start(goal)
+        background = front_end.start(goal)
         did |= python_packages.install(goal)
-        did |= front_end.finish(goal, beside)
+        did |= front_end.finish(goal, background)
     if did:
         say(f"Set up in {time.monotonic() - began_s:.0f} s.")
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
 from common import ROOT
-from postgres import postgres_program, throw_away_postgres
+from postgres import postgres_program, temporary_postgres
 
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 # Without bytecode, each of the hundreds of processes that tests start compiles all of trnwatch.
@@ -56,40 +56,42 @@ OF_A_DATABASE = "database and not (browser or prometheus or alertmanager or vict
 ONCE = ("tests/fleet/api/test_schemathesis.py",)
 
 
-def pytest(*words: str, log: IO[bytes] | None = None, **env: str) -> int:
+def pytest(*arguments: str, log: IO[bytes] | None = None, **env: str) -> int:
     """Run pytest with a temporary data folder, into ``log`` if given; returns the exit code."""
     inherited = {name: value for name, value in os.environ.items() if name not in UNWANTED}
     with tempfile.TemporaryDirectory(prefix="trnwatch-test-") as folder:
         ours = {"TRNWATCH_DATA_DIR": folder, "TRNWATCH_DEMO": "0"}
-        command = [*PYTEST, *words]
+        command = [*PYTEST, *arguments]
         return subprocess.run(
             command, cwd=ROOT, env=inherited | ours | env, stdout=log, stderr=log, check=False
         ).returncode
 
 
-def is_chosen(words: Sequence[str]) -> bool:
+def is_chosen(arguments: Sequence[str]) -> bool:
     """Whether somebody named tests, rather than only said how all are to run."""
-    paths = (word for word in words if not word.startswith("-"))
+    paths = (word for word in arguments if not word.startswith("-"))
     return any((ROOT / path.partition("::")[0]).exists() for path in paths) or bool(
-        {"-k", "-m", "--lf", "--last-failed"} & set(words)
+        {"-k", "-m", "--lf", "--last-failed"} & set(arguments)
     )
 
 
-def on_postgres(words: Sequence[str], log: IO[bytes] | None = None) -> int:
+def on_postgres(arguments: Sequence[str], log: IO[bytes] | None = None) -> int:
     """Run tests that ask the database on a PostgreSQL of our own."""
-    with throw_away_postgres() as url:
-        return pytest("-m", OF_A_DATABASE, *words, log=log, DATABASE_URL=url)
+    with temporary_postgres() as url:
+        return pytest("-m", OF_A_DATABASE, *arguments, log=log, DATABASE_URL=url)
 
 
-def all_tests(words: Sequence[str]) -> set[int]:
+def all_tests(arguments: Sequence[str]) -> set[int]:
     """Run all tests, on both databases at the same time; returns the exit codes."""
     if postgres_program("initdb") is None:
-        return {pytest(*AT_ONCE, *words)}
+        return {pytest(*AT_ONCE, *arguments)}
     left_out = [f"--ignore={path}" for path in ONCE]
-    with tempfile.TemporaryFile() as log, ThreadPoolExecutor(1) as beside:
-        other = beside.submit(on_postgres, [*AT_ONCE_ON_POSTGRES, *words, *ON_POSTGRES], log)
+    with tempfile.TemporaryFile() as log, ThreadPoolExecutor(1) as background:
+        other = background.submit(
+            on_postgres, [*AT_ONCE_ON_POSTGRES, *arguments, *ON_POSTGRES], log
+        )
         print("On SQLite:", flush=True)
-        codes = {pytest(*AT_ONCE, *words, *left_out)}
+        codes = {pytest(*AT_ONCE, *arguments, *left_out)}
         codes.add(other.result())
         log.seek(0)
         print(f"On PostgreSQL:\n{log.read().decode(errors='replace')}", flush=True)
@@ -98,15 +100,15 @@ def all_tests(words: Sequence[str]) -> set[int]:
 
 def main() -> None:
     """Run what was asked for; what was named may not touch the database at all, which is fine."""
-    words = sys.argv[1:]
-    chosen = is_chosen(words)
-    if not chosen and not {"-n", "--numprocesses", "--pdb", "-x"} & set(words):
-        sys.exit(max(all_tests(words)))
-    words = words if {"-n", "--numprocesses"} & set(words) else [*ALONE, *words]
-    codes = {pytest(*words)}
+    arguments = sys.argv[1:]
+    chosen = is_chosen(arguments)
+    if not chosen and not {"-n", "--numprocesses", "--pdb", "-x"} & set(arguments):
+        sys.exit(max(all_tests(arguments)))
+    arguments = arguments if {"-n", "--numprocesses"} & set(arguments) else [*ALONE, *arguments]
+    codes = {pytest(*arguments)}
     if postgres_program("initdb") and (os.environ.get("PG") or not chosen):
         print("On PostgreSQL:", flush=True)
-        codes.add(on_postgres(words if chosen else [*words, *ON_POSTGRES]))
+        codes.add(on_postgres(arguments if chosen else [*arguments, *ON_POSTGRES]))
     no_tests = 5 if chosen else 0
     sys.exit(max(codes - {0, no_tests}, default=0))
 

@@ -30,7 +30,7 @@ def on_call(page: Page, fleet: str) -> Page:
     return page
 
 
-def in_sight(page: Page, selector: str) -> bool:
+def is_visible(page: Page, selector: str) -> bool:
     """Whether an element is wholly on the screen, above the bar and below the head."""
     box = page.locator(selector).first.bounding_box()
     return box is not None and box["y"] >= 0 and box["y"] + box["height"] <= PHONE["height"]
@@ -65,9 +65,9 @@ def test_sentence_culprit_and_button_need_no_scrolling(
 ) -> None:
     on_call.goto(f"{fleet}{alert.get_absolute_url()}")
 
-    assert in_sight(on_call, "#story .sentence")
-    assert in_sight(on_call, "#story .culprit")
-    assert in_sight(on_call, "#bar button")
+    assert is_visible(on_call, "#story .sentence")
+    assert is_visible(on_call, "#story .culprit")
+    assert is_visible(on_call, "#bar button")
     on_call.wait_for_function(
         "w => document.documentElement.scrollWidth === w", arg=PHONE["width"]
     )

@@ -10,7 +10,7 @@ from telemetry.store.hot import HotStore
 pytestmark = pytest.mark.browser
 
 WITHIN_MS = 3_000
-LOOK_EVERY_MS = 250
+POLL_EVERY_MS = 250
 STATE = "#clock"
 PIXELS = """() => document.querySelector("#heat-steady canvas")
   .getContext("2d").getImageData(0, 0, 32, 1).data.join()"""
@@ -30,10 +30,10 @@ def test_pixels_of_a_core_change_too(page: Page, fleet: str) -> None:
     before = page.evaluate(PIXELS)
 
     def has_changed() -> bool:
-        page.wait_for_timeout(LOOK_EVERY_MS)
+        page.wait_for_timeout(POLL_EVERY_MS)
         return bool(page.evaluate(PIXELS) != before)
 
-    assert any(has_changed() for _ in range(WITHIN_MS // LOOK_EVERY_MS))
+    assert any(has_changed() for _ in range(WITHIN_MS // POLL_EVERY_MS))
 
 
 def test_the_clock_states_that_the_page_is_live(page: Page, fleet: str) -> None:

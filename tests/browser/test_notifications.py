@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from fleet.models import Alert, Delivery, Receiver, Route
 from tests.browser.test_accessibility import ASK, AXE
-from tests.fleet.notifications.receiver_server import Stranger, a_stranger
+from tests.fleet.notifications.receiver_server import ReceiverServer, serve_receiver
 from tests.helpers import just_now
 
 pytestmark = pytest.mark.browser
@@ -26,18 +26,18 @@ PAGES = (
 
 
 @pytest.fixture
-def stranger(settings: Settings) -> Iterator[Stranger]:
+def hook_server(settings: Settings) -> Iterator[ReceiverServer]:
     settings.NOTIFY_ALLOW = ["127.0.0.0/8"]
-    with a_stranger() as one:
+    with serve_receiver() as one:
         yield one
 
 
 @pytest.fixture
-def site(fleet: str, stranger: Stranger) -> str:
+def site(fleet: str, hook_server: ReceiverServer) -> str:
     """Let something be given up on its way to a receiver; gives where the fleet is."""
     now = just_now()
     receiver = Receiver.objects.create(
-        name="hook", kind="webhook", target=stranger.url, created_at=now
+        name="hook", kind="webhook", target=hook_server.url, created_at=now
     )
     route = Route.objects.create(name="pages", matchers="severity=page")
     route.receivers.add(receiver)
@@ -88,12 +88,14 @@ def test_axe_finds_no_serious_barrier_and_a_phone_does_not_scroll_sideways(
         assert admin_page.evaluate(ASK) == []
 
 
-def test_the_answer_to_a_test_is_seen(admin_page: Page, site: str, stranger: Stranger) -> None:
+def test_the_answer_to_a_test_is_seen(
+    admin_page: Page, site: str, hook_server: ReceiverServer
+) -> None:
     admin_page.goto(f"{site}/notifications/")
     admin_page.get_by_role("button", name="Send a test to hook").click()
 
     expect(admin_page.get_by_text("accepted: 200")).to_be_visible()
-    assert stranger.posts[0].json["kind"] == "test"
+    assert hook_server.posts[0].json["kind"] == "test"
 
 
 def test_matchers_show_what_they_mean_while_they_are_typed(admin_page: Page, site: str) -> None:

@@ -10,11 +10,11 @@ DRAWN = "figure.chart[data-state=drawn]"
 
 def drag(page: Page, *fingers: tuple[float, float], y: float) -> None:
     """Put fingers down at the first place of each, move them to the second, and lift them."""
-    hand = page.context.new_cdp_session(page)
+    session = page.context.new_cdp_session(page)
 
     def touch(kind: str, share: float) -> None:
         points = [{"x": a + (b - a) * share, "y": y, "id": i} for i, (a, b) in enumerate(fingers)]
-        hand.send(
+        session.send(
             "Input.dispatchTouchEvent",
             {"type": kind, "touchPoints": [] if kind == "touchEnd" else points},
         )

@@ -49,7 +49,7 @@ CUT = """() => {
 }""".replace("PAPER", str(PAPER["height"]))
 
 
-def begun(hot: HotStore, n_candidates: int, *, unlike_from: int = 99) -> Trial:
+def start_trial(hot: HotStore, n_candidates: int, *, unlike_from: int = 99) -> Trial:
     """Begin a trial that tells every measure, of arms with long names."""
     reported = {"tokens_per_epoch": 50_000_000, "optimizer": "AdamW", "model": "vit-huge"}
     basis = "capacity block of the retail vision and recommendations team, 2026-10-23"
@@ -85,7 +85,7 @@ def begun(hot: HotStore, n_candidates: int, *, unlike_from: int = 99) -> Trial:
 def trial(request: pytest.FixtureRequest, hot: HotStore, fleet: str) -> Trial:
     """Give a trial with all that a slide has to hold."""
     n = {"one arm left": 1, "two arms": 1, "three arms": 2, "five arms": 4}.get(request.param, 8)
-    trial = begun(hot, n, unlike_from=5)
+    trial = start_trial(hot, n, unlike_from=5)
     Run.objects.update(is_simulated=True)
     if request.param == "one arm left":
         Run.objects.filter(name=trial.arms.get(is_baseline=False).run.name).delete()
@@ -133,7 +133,7 @@ def test_it_is_one_a4_page_across_with_every_sentence_and_nothing_cut_off(
 def test_without_scripts_it_runs_over_and_is_not_cut_off(
     page: Page, fleet: str, hot: HotStore, tmp_path: Path
 ) -> None:
-    trial = begun(hot, 8)
+    trial = start_trial(hot, 8)
     page.route("**/*.js", lambda route: route.fulfill(body="", content_type="text/javascript"))
     page.goto(f"{fleet}/trials/{trial}/print/")
     page.emulate_media(media="print")

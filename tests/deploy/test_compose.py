@@ -17,7 +17,7 @@ import yaml
 
 from fleet.ops.environment import Environment
 from tests.helpers import free_port, redis_server
-from tests.postgres_server import own_postgres
+from tests.postgres_server import start_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("migrate", "web", "worker", "beat", "sender", "long-term")
@@ -96,7 +96,7 @@ def environment(
     folder = tmp_path_factory.mktemp("compose")
     with ExitStack() as stack:
         secrets = {
-            "database_url": stack.enter_context(own_postgres()).url,
+            "database_url": stack.enter_context(start_postgres()).url,
             "redis_url": stack.enter_context(redis_server(folder)),
             "secret_key": "only-for-this-test-" * 3,
         }

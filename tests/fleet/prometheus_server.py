@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from tests.helpers import free_port
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 Job = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def prometheus(folder: Path, jobs: Sequence[Job]) -> Iterator[Prometheus]:
 
 def eventually(question: Callable[[], T]) -> T:
     """Ask until there is an answer."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not (answer := question()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return answer

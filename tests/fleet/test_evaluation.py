@@ -172,9 +172,9 @@ def test_a_pause_of_watching_starts_the_listening_anew(hot: HotStore) -> None:
 
 def test_a_node_that_left_the_fleet_is_not_expected(hot: HotStore, llama: Run, now_s: int) -> None:
     fill(hot, now_s)
-    stranger = next(iter(hot.latest().values()))
+    foreign = next(iter(hot.latest().values()))
     hot.append(
-        [Block("old/0", now_s - 100, ("old-00",), {k: v[:1] for k, v in stranger.values.items()})]
+        [Block("old/0", now_s - 100, ("old-00",), {k: v[:1] for k, v in foreign.values.items()})]
     )
     listen(hot, now_s)
 

@@ -69,7 +69,7 @@ def first_core(event: Event) -> int:
 def test_a_tab_gets_everything_once_and_then_what_changes(
     address: str, reports: dict[int, float]
 ) -> None:
-    async def story() -> list[str]:
+    async def scenario() -> list[str]:
         async with stream(address, "overview") as events:
             names = []
             async for event in events:
@@ -78,7 +78,7 @@ def test_a_tab_gets_everything_once_and_then_what_changes(
                     return names
         return []
 
-    names = watch(story())
+    names = watch(scenario())
 
     assert names[0] == "parts"
     assert {"strip", "heat-map", "runs", "alerts", "tick"} <= set(names)
@@ -88,12 +88,12 @@ def test_a_tab_gets_everything_once_and_then_what_changes(
 def test_the_value_of_a_core_arrives_while_it_is_news(
     address: str, reports: dict[int, float]
 ) -> None:
-    async def story() -> tuple[int, int]:
+    async def scenario() -> tuple[int, int]:
         async with stream(address, "overview") as events:
             before = first_core(await first(events, "heat"))
             return before, first_core(await first(events, "heat"))
 
-    before, after = watch(story())
+    before, after = watch(scenario())
 
     assert before != after
 
@@ -110,17 +110,17 @@ def test_a_hundred_tabs_see_a_sample_in_time(address: str, reports: dict[int, fl
                 late.append(event.at_s - shown[first_core(event)])
         return late
 
-    async def story() -> list[list[float]]:
+    async def scenario() -> list[list[float]]:
         return await asyncio.gather(*(tab() for _ in range(N_TABS)))
 
-    late = watch(story(), timeout_s=40)
+    late = watch(scenario(), timeout_s=40)
 
     assert all(len(tab) >= WATCHED_S - 2 for tab in late)
     assert float(np.percentile(np.concatenate(late), 99)) <= SAMPLE_TO_SCREEN_S
 
 
 def test_open_tabs_are_counted(address: str, reports: dict[int, float], hot: HotStore) -> None:
-    async def story() -> list[float]:
+    async def scenario() -> list[float]:
         counts = []
         async with stream(address, "overview") as one, stream(address, "overview") as other:
             for events in (one, other, one, other):
@@ -128,42 +128,42 @@ def test_open_tabs_are_counted(address: str, reports: dict[int, float], hot: Hot
             counts.append(hot.gauges()["stream_clients"])
         return counts
 
-    assert watch(story()) == [2.0]
+    assert watch(scenario()) == [2.0]
 
 
 def test_a_tab_that_closes_is_forgotten(
     address: str, reports: dict[int, float], hot: HotStore
 ) -> None:
-    async def story() -> float:
+    async def scenario() -> float:
         async with stream(address, "overview") as stays:
-            async with stream(address, "overview") as goes:
-                await first(goes, "heat")
+            async with stream(address, "overview") as leaving:
+                await first(leaving, "heat")
             while True:
                 await first(stays, "tick")
                 if hot.gauges()["stream_clients"] == 1:
                     return 1
 
-    assert watch(story()) == 1
+    assert watch(scenario()) == 1
 
 
 def test_a_tab_that_does_not_read_harms_no_one(address: str, reports: dict[int, float]) -> None:
-    async def story() -> int:
+    async def scenario() -> int:
         async with stream(address, "overview"), stream(address, "overview") as reads:
             return len([await first(reads, "heat") for _ in range(3)])
 
-    assert watch(story()) == 3
+    assert watch(scenario()) == 3
 
 
 def test_pages_say_it_when_redis_is_emptied_and_go_on_when_it_fills(
     address: str, reports: dict[int, float], redis: Redis
 ) -> None:
-    async def story() -> list[int]:
+    async def scenario() -> list[int]:
         async with stream(address, "overview") as events:
             await first(events, "heat")
             redis.flushdb()
             return [first_core(await first(events, "heat")) for _ in range(2)]
 
-    assert len(watch(story())) == 2
+    assert len(watch(scenario())) == 2
 
 
 def test_an_open_tab_outlives_redis(
@@ -172,33 +172,33 @@ def test_an_open_tab_outlives_redis(
     port = free_port()
     settings.REDIS_URL = f"redis://127.0.0.1:{port}/0"
 
-    async def wait_for_reason(events: AsyncGenerator[Event], why: str) -> None:
+    async def reason_of(events: AsyncGenerator[Event], why: str) -> None:
         while json.loads((await first(events, "tick")).data)["why"] != why:
             pass
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with AsyncExitStack() as tabs:
             with redis_server(tmp_path, port=port):
                 report(open_store(settings.REDIS_URL))
                 events = await tabs.enter_async_context(stream(address, "overview"))
-                await wait_for_reason(events, "")
-            await wait_for_reason(events, "Redis is not responding")
+                await reason_of(events, "")
+            await reason_of(events, "Redis is not responding")
             with redis_server(tmp_path, port=port):
                 report(open_store(settings.REDIS_URL))
-                await wait_for_reason(events, "")
+                await reason_of(events, "")
 
-    watch(story(), timeout_s=40)
+    watch(scenario(), timeout_s=40)
 
 
 def test_stale_data_are_reported(address: str, hot: HotStore, steady: Node, limping: Node) -> None:
     hot.append([block(tick=int(time.time()) - 60)])
 
-    async def story() -> dict[str, Any]:
+    async def scenario() -> dict[str, Any]:
         async with stream(address, "overview") as events:
             state: dict[str, Any] = json.loads((await first(events, "tick")).data)
             return state
 
-    assert watch(story())["why"] == "no nodes are reporting"
+    assert watch(scenario())["why"] == "no nodes are reporting"
 
 
 @pytest.mark.parametrize("nodes", [("steady", "limping"), ("steady",)])
@@ -207,12 +207,12 @@ def test_data_that_are_late_are_not_called_silence(
 ) -> None:
     hot.append([block(tick=int(time.time()) - 7, nodes=nodes)])
 
-    async def story() -> dict[str, Any]:
+    async def scenario() -> dict[str, Any]:
         async with stream(address, "overview") as events:
             state: dict[str, Any] = json.loads((await first(events, "tick")).data)
             return state
 
-    state = watch(story())
+    state = watch(scenario())
     assert state["why"] == ""
     assert state["reporting"] == [len(nodes), 2]
 
@@ -221,14 +221,14 @@ def test_data_that_are_late_are_not_called_silence(
     ("topic", "status"), [("weather", 400), ("", 400), ("overview:x", 400), ("node:stranger", 404)]
 )
 def test_a_topic_that_is_not_there_is_refused(address: str, topic: str, status: int) -> None:
-    async def story() -> int:
+    async def scenario() -> int:
         try:
             async with stream(address, topic):
                 return 200
         except Refused as refused:
             return refused.status
 
-    assert watch(story()) == status
+    assert watch(scenario()) == status
 
 
 def test_strangers_get_no_stream(client: Client, db: None, settings: Settings) -> None:

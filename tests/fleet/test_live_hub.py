@@ -59,10 +59,10 @@ def test_a_topic_is_rendered_once_however_many_ask_at_the_same_time(db: None) ->
     topic, rendered = counting()
     hub = Hub(ticks=often, head=no_head)
 
-    async def story() -> list[Events]:
+    async def scenario() -> list[Events]:
         return await asyncio.gather(*(hub.glance(topic) for _ in range(50)))
 
-    assert len(watch(story())) == 50
+    assert len(watch(scenario())) == 50
     assert rendered == [1]
 
 
@@ -73,10 +73,10 @@ def test_all_subscribers_get_the_same(db: None) -> None:
     async def tab() -> None:
         await until(hub.stream(topic, await hub.glance(topic)), b'"n":5')
 
-    async def story() -> None:
+    async def scenario() -> None:
         await asyncio.gather(*(tab() for _ in range(20)))
 
-    watch(story())
+    watch(scenario())
 
     assert max(rendered) < 20
 
@@ -85,7 +85,7 @@ def test_when_the_last_one_goes_nothing_is_rendered_any_more(db: None) -> None:
     topic, rendered = counting()
     hub = Hub(ticks=often, head=no_head)
 
-    async def story() -> int:
+    async def scenario() -> int:
         stream = hub.stream(topic, await hub.glance(topic))
         await until(stream, b'"n":3')
         await stream.aclose()
@@ -93,7 +93,7 @@ def test_when_the_last_one_goes_nothing_is_rendered_any_more(db: None) -> None:
         await asyncio.sleep(10 * SOON_S)
         return len(rendered) - so_far
 
-    assert watch(story()) <= 1
+    assert watch(scenario()) <= 1
     assert hub.n_watchers == 0
 
 
@@ -101,12 +101,12 @@ def test_a_topic_that_fails_does_not_stop_the_others(db: None) -> None:
     topic, _ = counting()
     hub = Hub(ticks=often, head=no_head)
 
-    async def story() -> None:
+    async def scenario() -> None:
         waits = asyncio.create_task(until(hub.stream(broken(), {}), b"never"))
         await until(hub.stream(topic, await hub.glance(topic)), b'"n":4')
         waits.cancel()
 
-    watch(story())
+    watch(scenario())
 
 
 def test_what_is_wrong_with_a_topic_is_sent_to_the_first_subscriber(db: None) -> None:
@@ -118,32 +118,32 @@ def test_a_process_takes_only_so_many_streams(db: None) -> None:
     topic, _ = counting()
     hub = Hub(ticks=often, head=no_head, most=1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         stream = hub.stream(topic, await hub.glance(topic))
         await until(stream, b"heat")
         with pytest.raises(CrowdedError):
             await hub.glance(topic)
         await stream.aclose()
 
-    watch(story())
+    watch(scenario())
 
 
 def test_who_reads_slowly_gets_the_newest_of_each() -> None:
-    async def story() -> bytes:
+    async def scenario() -> bytes:
         watcher = Watcher()
         for i in range(1_000):
             watcher.offer({"strip": b"strip %d;" % i, "heat": b"heat %d;" % i})
         return await watcher.read()
 
-    assert watch(story()) == b"strip 999;heat 999;"
+    assert watch(scenario()) == b"strip 999;heat 999;"
 
 
 def test_only_what_changed_is_reported() -> None:
-    async def story() -> bytes:
+    async def scenario() -> bytes:
         topic, _ = counting()
         watcher = Watcher()
-        room = Room(topic, {"strip": b"a;", "runs": b"b;"}, {watcher})
-        room.send({"strip": b"a;", "runs": b"c;"})
+        group = Room(topic, {"strip": b"a;", "runs": b"b;"}, {watcher})
+        group.send({"strip": b"a;", "runs": b"c;"})
         return await watcher.read()
 
-    assert watch(story()) == b"c;"
+    assert watch(scenario()) == b"c;"

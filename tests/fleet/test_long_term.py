@@ -72,7 +72,7 @@ def test_prometheus_is_reported(hot: HotStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behind_s", "dropped", "words"),
+    ("behind_s", "dropped", "phrase"),
     [
         (60, 0, None),
         (7_200, 0, "minutes are 2\u202fh 0\u202fmin behind"),
@@ -80,14 +80,14 @@ def test_prometheus_is_reported(hot: HotStore) -> None:
     ],
 )
 def test_every_page_states_where_it_falls_behind(
-    admin_client: Client, hot: HotStore, behind_s: int, dropped: int, words: str | None
+    admin_client: Client, hot: HotStore, behind_s: int, dropped: int, phrase: str | None
 ) -> None:
     stream(MINUTES, behind_s=behind_s, dropped=dropped)
 
     page = admin_client.get("/runs/").text
 
-    assert ("The long-term store lags behind" in page) == bool(words)
-    assert (words or "") in page
+    assert ("The long-term store lags behind" in page) == bool(phrase)
+    assert (phrase or "") in page
 
 
 def test_a_store_that_is_written_no_more_is_no_trouble(
@@ -148,7 +148,7 @@ def test_history_goes_back_as_far_as_it_is_kept(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "phrase"),
     [
         ("LONG_TERM_WRITE_URL", "", "LONG_TERM_WRITE_URL is not set"),
         ("LONG_TERM_WRITE_URL", "victoria:8428", "is not a URL of a long-term store"),
@@ -156,11 +156,11 @@ def test_history_goes_back_as_far_as_it_is_kept(settings: Settings) -> None:
     ],
 )
 def test_the_writer_refuses_settings_that_cannot_be(
-    hot: HotStore, settings: Settings, name: str, value: object, words: str
+    hot: HotStore, settings: Settings, name: str, value: object, phrase: str
 ) -> None:
     setattr(settings, name, value)
 
-    with pytest.raises(CommandError, match=words):
+    with pytest.raises(CommandError, match=phrase):
         call_command("write_long_term", once=True, stdout=StringIO())
 
 

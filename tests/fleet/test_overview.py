@@ -65,7 +65,7 @@ def state_of(page: str) -> list[str]:
     """Return the words of the marks that a run's line has on a wide screen."""
     row = page.partition('id="run-llama"')[2].partition("</tr>")[0]
     cell = row.rpartition("<td")[2]
-    return [word.strip() for word in re.findall(r"</span> ([\w ]+)</span>", cell)]
+    return [label.strip() for label in re.findall(r"</span> ([\w ]+)</span>", cell)]
 
 
 def test_a_healthy_run_states_what_it_does_and_how_well(client: Client, alive: Run) -> None:

@@ -125,7 +125,7 @@ def test_a_slow_collective_of_healthy_nodes_holds_them(folder: Callable[..., str
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ([], "nodes: give --nodes"),
         (["--nodes=a"], "instance_type: give the type"),
@@ -144,8 +144,8 @@ def test_a_slow_collective_of_healthy_nodes_holds_them(folder: Callable[..., str
         (["/nowhere", "--nodes=a"], "FILES: cannot be combined"),
     ],
 )
-def test_bad_input_ends_with_2_and_names_the_field(arguments: list[str], words: str) -> None:
-    with pytest.raises(CommandError, match=words) as refused:
+def test_bad_input_ends_with_2_and_names_the_field(arguments: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message) as refused:
         call_command("preflight", *arguments)
 
     assert refused.value.returncode == 2

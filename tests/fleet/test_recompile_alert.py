@@ -32,9 +32,9 @@ def recompiled(run: Run, *, at_s: float = NOON_S, seconds: float = 90.0, n: int 
         graph = f"MODULE_{each}"
         was = Compile(f"{graph}+a", MISS, at_s - 86_400, 60.0, process="p", flags="-O1")
         now = Compile(f"{graph}+b", MISS, at_s + each * seconds, seconds, process="p", flags="-O2")
-        told_at = datetime.fromtimestamp(at_s + (each + 1) * seconds, UTC)
-        store_compiles(run, [was], now=told_at - timedelta(days=1))
-        store_compiles(run, [now], now=told_at)
+        notified_at = datetime.fromtimestamp(at_s + (each + 1) * seconds, UTC)
+        store_compiles(run, [was], now=notified_at - timedelta(days=1))
+        store_compiles(run, [now], now=notified_at)
 
 
 def seen_by_telemetry() -> Finding:
@@ -76,11 +76,11 @@ def test_it_is_news_for_three_minutes(run: Run) -> None:
 
 def test_a_run_that_trains_on_is_news_for_a_moment_only(run: Run) -> None:
     recompiled(run)
-    told_at = NOON + timedelta(seconds=90)
+    notified_at = NOON + timedelta(seconds=90)
     trains_on, stands_still = {"llama": NOON_S + 95.0}, {"llama": NOON_S - 1.0}
-    a_minute_later = told_at + timedelta(minutes=1)
+    a_minute_later = notified_at + timedelta(minutes=1)
 
-    assert len(compile_findings([run], now=told_at, stepped_s=trains_on)) == 1
+    assert len(compile_findings([run], now=notified_at, stepped_s=trains_on)) == 1
     assert compile_findings([run], now=a_minute_later, stepped_s=trains_on) == []
     assert len(compile_findings([run], now=a_minute_later, stepped_s=stands_still)) == 1
 

@@ -98,7 +98,7 @@ def test_a_form_from_elsewhere_is_refused(ada: User) -> None:
 
 
 WRONG = CREDENTIALS | {"password": "wrong"}
-FULL_WIDTH = "".join(chr(ord(letter) + 0xFEE0) for letter in "ada")
+FULL_WIDTH = "".join(chr(ord(character) + 0xFEE0) for character in "ada")
 LIMITS_SHOWN = "Too many attempts"
 
 
@@ -128,19 +128,19 @@ def test_past_the_limit_no_password_is_looked_at_and_every_answer_is_the_same(
 ) -> None:
     looked_at: list[str] = []
 
-    def looks(sender: object, credentials: dict[str, str], **kwargs: object) -> None:
+    def inspect(sender: object, credentials: dict[str, str], **kwargs: object) -> None:
         looked_at.append(credentials["username"])
 
     guess(client, "127.0.0.1", PER_ACCOUNT_AND_NETWORK)
     guess(client, "127.0.0.1", PER_ACCOUNT_AND_NETWORK, username="nobody")
-    user_login_failed.connect(looks)
+    user_login_failed.connect(inspect)
     try:
         pages = [
             client.post(URL, data)
             for data in (CREDENTIALS, WRONG, {"username": "nobody", "password": "wrong"})
         ]
     finally:
-        user_login_failed.disconnect(looks)
+        user_login_failed.disconnect(inspect)
 
     assert {page.status_code for page in pages} == {429}
     assert len({without_csrf(page) for page in pages}) == 1
@@ -261,11 +261,11 @@ def test_one_account_is_guessed_at_from_many_networks_so_often_and_no_more(
 def test_strangers_cannot_keep_out_a_browser_that_was_in_before(client: Client) -> None:
     assert client.post(URL, CREDENTIALS, REMOTE_ADDR="10.0.0.7").status_code == 302
     client.post("/sign-out/")
-    stranger = Client()
+    anonymous = Client()
     for i in range(PER_ACCOUNT):
-        guess(stranger, f"10.0.1.{i}")
-    guess(stranger, "10.0.0.7", PER_ACCOUNT_AND_NETWORK)
-    assert guess(stranger, "10.0.9.9") == [429]
+        guess(anonymous, f"10.0.1.{i}")
+    guess(anonymous, "10.0.0.7", PER_ACCOUNT_AND_NETWORK)
+    assert guess(anonymous, "10.0.9.9") == [429]
 
     assert client.post(URL, CREDENTIALS, REMOTE_ADDR="10.0.0.7").status_code == 302
 

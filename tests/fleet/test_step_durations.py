@@ -27,12 +27,12 @@ from tests.helpers import NOON, NOON_S, steps
 MINUTE = timedelta(minutes=1)
 
 
-def made(n_steps: int, *, first: int = 1, begun_s: float = 0.0, seed: int = 0) -> StepBatch:
+def made(n_steps: int, *, first: int = 1, start_s: float = 0.0, seed: int = 0) -> StepBatch:
     """Return steps of about two seconds that follow one another."""
     lasting = np.random.default_rng(seed).lognormal(np.log(2), 0.2, n_steps)
     batch = steps(n_steps=n_steps, first=first)
     batch.phases["compute_s"][:] = lasting[:, None]
-    ended_at_s = NOON_S + begun_s + np.cumsum(lasting)
+    ended_at_s = NOON_S + start_s + np.cumsum(lasting)
     return StepBatch(batch.run, batch.workers, batch.step, ended_at_s, batch.phases, batch.tokens)
 
 

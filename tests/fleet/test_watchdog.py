@@ -84,15 +84,15 @@ def test_a_sender_that_was_killed_too_goes_on_counting(
     assert alert.fired_at <= NOON + max(65, returns_s + 30) * SECOND
 
 
-@pytest.mark.parametrize("lives_s", [0, 5, 12, 50])
+@pytest.mark.parametrize("alive_s", [0, 5, 12, 50])
 @pytest.mark.parametrize("away_s", [1, 40])
 def test_a_sender_that_is_killed_again_and_again_still_raises_it(
-    db: None, lives_s: int, away_s: int
+    db: None, alive_s: int, away_s: int
 ) -> None:
     start_s = 0
     while start_s <= 6 * 60 and not open_alerts():
-        watch(Evaluations(NOON), start_s, start_s + lives_s)
-        start_s += lives_s + away_s
+        watch(Evaluations(NOON), start_s, start_s + alive_s)
+        start_s += alive_s + away_s
 
     quiet = Alert.objects.get().fired_at - NOON
     assert quiet <= timedelta(seconds=60 + 5 * away_s)

@@ -207,7 +207,7 @@ with Reporter.from_env() as reporter:
 """
 
 
-def run_training(script: str, build: Build, *words: str) -> list[dict[str, object]]:
+def run_training(script: str, build: Build, *arguments: str) -> list[dict[str, object]]:
     """Run a script in a training process of its own; return the lines that it reported."""
     with listening() as listener:
         env = os.environ | {
@@ -218,7 +218,7 @@ def run_training(script: str, build: Build, *words: str) -> list[dict[str, objec
             "TRNWATCH_RUNTIME_TRACE": "1",
             "PYTHONPATH": str(ROOT),
         }
-        subprocess.run([sys.executable, *words, script, str(build())], env=env, check=True)
+        subprocess.run([sys.executable, *arguments, script, str(build())], env=env, check=True)
         return listener.lines
 
 

@@ -12,7 +12,7 @@ from telemetry.detect.findings import Finding
 from tests.fleet.alerts.faults import EVERYTHING
 from tests.helpers import NOON
 
-Look = Callable[..., list[Alert]]
+Evaluate = Callable[..., list[Alert]]
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def finding(run: Run, limping: Node) -> Finding:
 
 
 @pytest.fixture
-def look(db: None) -> Look:
+def evaluate(db: None) -> Evaluate:
     """Watch everything, so many seconds after noon, and find what is given."""
 
     def at(second: float, *findings: Finding) -> list[Alert]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fleet.models import Alert, Node, Run
 from telemetry.detect.findings import Finding
-from tests.fleet.alerts.conftest import Look
+from tests.fleet.alerts.conftest import Evaluate
 
 
 def kinds(alert: Alert) -> list[str]:
@@ -17,10 +17,10 @@ def of_node(finding: Finding) -> Finding:
 
 
 def test_the_same_culprit_under_another_rule_is_the_same_alert(
-    look: Look, finding: Finding
+    evaluate: Evaluate, finding: Finding
 ) -> None:
-    look(0, finding)
-    look(1, of_node(finding))
+    evaluate(0, finding)
+    evaluate(1, of_node(finding))
 
     alert = Alert.objects.get()
     assert (alert.rule, alert.subject) == ("core_slow", "node:limping")
@@ -30,25 +30,25 @@ def test_the_same_culprit_under_another_rule_is_the_same_alert(
 
 
 def test_more_urgent_is_reported_at_once_and_less_urgent_after_a_while(
-    look: Look, finding: Finding
+    evaluate: Evaluate, finding: Finding
 ) -> None:
-    look(0, of_node(finding))
-    look(1, finding)
+    evaluate(0, of_node(finding))
+    evaluate(1, finding)
     for second in range(2, 200):
-        look(second, of_node(finding))
+        evaluate(second, of_node(finding))
     alert = Alert.objects.get()
     assert (alert.rule, alert.severity) == ("allreduce_share", Alert.Severity.PAGE)
 
-    look(400, of_node(finding))
+    evaluate(400, of_node(finding))
     alert.refresh_from_db()
     assert alert.rule == "core_slow"
     assert kinds(alert) == ["fired", "rule_changed", "rule_changed"]
 
 
-def test_a_symptom_is_taken_over_by_its_cause(look: Look, finding: Finding) -> None:
+def test_a_symptom_is_taken_over_by_its_cause(evaluate: Evaluate, finding: Finding) -> None:
     symptom = replace(finding, rule="step_slow", cause="unknown", node=None, device=None)
-    look(0, symptom)
-    look(1, of_node(finding))
+    evaluate(0, symptom)
+    evaluate(1, of_node(finding))
 
     alert = Alert.objects.get()
     assert (alert.rule, alert.cause, alert.device) == ("core_slow", "slow_core", 17)
@@ -56,31 +56,33 @@ def test_a_symptom_is_taken_over_by_its_cause(look: Look, finding: Finding) -> N
     assert kinds(alert) == ["fired", "rule_changed"]
 
 
-def test_two_symptoms_without_a_cause_are_one_problem(look: Look, finding: Finding) -> None:
+def test_two_symptoms_without_a_cause_are_one_problem(
+    evaluate: Evaluate, finding: Finding
+) -> None:
     symptom = replace(finding, cause="unknown", node=None, device=None)
-    look(0, symptom)
-    look(1, replace(symptom, rule="step_slow"))
+    evaluate(0, symptom)
+    evaluate(1, replace(symptom, rule="step_slow"))
 
     assert Alert.objects.get().rule == "step_slow"
 
 
-def test_two_culprits_are_two_alerts(look: Look, finding: Finding, steady: Node) -> None:
-    look(0, finding)
+def test_two_culprits_are_two_alerts(evaluate: Evaluate, finding: Finding, steady: Node) -> None:
+    evaluate(0, finding)
     link = replace(
         finding, rule="efa_degraded", cause="efa_latency", node="steady", device=3, evidence={}
     )
-    look(1, finding, link)
+    evaluate(1, finding, link)
 
     assert Alert.objects.open().count() == 2
 
 
 def test_a_new_culprit_takes_the_symptom_and_the_old_goes_on_under_its_own_rule(
-    look: Look, finding: Finding, steady: Node
+    evaluate: Evaluate, finding: Finding, steady: Node
 ) -> None:
-    look(0, finding)
+    evaluate(0, finding)
     first = Alert.objects.get()
     worse = replace(finding, cause="efa_latency", node="steady", device=3, score=2.0)
-    look(1, worse, of_node(finding))
+    evaluate(1, worse, of_node(finding))
 
     first.refresh_from_db()
     second = Alert.objects.exclude(pk=first.pk).get()
@@ -88,11 +90,13 @@ def test_a_new_culprit_takes_the_symptom_and_the_old_goes_on_under_its_own_rule(
     assert (second.rule, second.cause) == ("allreduce_share", "efa_latency")
 
 
-def test_an_alert_in_the_way_moves_at_once(look: Look, finding: Finding, steady: Node) -> None:
-    look(0, of_node(finding))
-    look(1, finding)
+def test_an_alert_in_the_way_moves_at_once(
+    evaluate: Evaluate, finding: Finding, steady: Node
+) -> None:
+    evaluate(0, of_node(finding))
+    evaluate(1, finding)
     worse = replace(finding, cause="efa_latency", node="steady", device=3, score=2.0)
-    look(2, worse, of_node(finding))
+    evaluate(2, worse, of_node(finding))
 
     assert {(a.rule, a.cause) for a in Alert.objects.open()} == {
         ("core_slow", "slow_core"),
@@ -100,11 +104,13 @@ def test_an_alert_in_the_way_moves_at_once(look: Look, finding: Finding, steady:
     }
 
 
-def test_an_alert_whose_culprit_another_names_by_now_is_over(look: Look, finding: Finding) -> None:
+def test_an_alert_whose_culprit_another_names_by_now_is_over(
+    evaluate: Evaluate, finding: Finding
+) -> None:
     unknown = replace(finding, cause="unknown", node=None, device=None)
-    look(0, unknown, of_node(finding))
+    evaluate(0, unknown, of_node(finding))
     assert Alert.objects.open().count() == 2
-    look(1, finding)
+    evaluate(1, finding)
 
     alert = Alert.objects.open().get()
     gone = Alert.objects.exclude(resolved_at=None).get()
@@ -112,38 +118,42 @@ def test_an_alert_whose_culprit_another_names_by_now_is_over(look: Look, finding
 
 
 def test_causes_that_take_turns_are_not_reported_at_every_turn(
-    look: Look, finding: Finding, steady: Node
+    evaluate: Evaluate, finding: Finding, steady: Node
 ) -> None:
     other = replace(finding, cause="throttle", device=2)
     for second in range(20):
-        look(second, other if second % 2 else finding)
+        evaluate(second, other if second % 2 else finding)
 
     assert kinds(Alert.objects.get()) == ["fired", "cause_changed"]
 
 
-def test_another_runs_culprit_is_another_problem(look: Look, finding: Finding) -> None:
-    look(0, finding)
-    look(1, finding, replace(finding, run="bert", rule="step_slow", node=None, cause="unknown"))
+def test_another_runs_culprit_is_another_problem(evaluate: Evaluate, finding: Finding) -> None:
+    evaluate(0, finding)
+    evaluate(
+        1, finding, replace(finding, run="bert", rule="step_slow", node=None, cause="unknown")
+    )
 
     assert Alert.objects.open().count() == 2
 
 
-def test_an_alert_of_a_run_that_is_over_is_over(look: Look, finding: Finding, run: Run) -> None:
-    look(0, finding)
+def test_an_alert_of_a_run_that_is_over_is_over(
+    evaluate: Evaluate, finding: Finding, run: Run
+) -> None:
+    evaluate(0, finding)
     run.finished_at = run.started_at
     run.save()
     Alert.objects.update(rule="recompile")
-    look(1)
+    evaluate(1)
 
     alert = Alert.objects.get()
     assert alert.resolved_at is not None
     assert alert.events.last().text == "its run has ended"  # type: ignore[union-attr]
 
 
-def test_what_could_wait_becomes_urgent_and_stays_so(look: Look, finding: Finding) -> None:
+def test_what_could_wait_becomes_urgent_and_stays_so(evaluate: Evaluate, finding: Finding) -> None:
     mild = replace(finding, severity="warn")
     for second, now in enumerate((mild, finding, mild)):
-        look(second, now)
+        evaluate(second, now)
 
     alert = Alert.objects.get()
     assert alert.severity == Alert.Severity.PAGE
@@ -151,12 +161,12 @@ def test_what_could_wait_becomes_urgent_and_stays_so(look: Look, finding: Findin
 
 
 def test_of_two_culprits_the_one_that_stays_goes_on_in_its_own_row(
-    look: Look, finding: Finding, steady: Node
+    evaluate: Evaluate, finding: Finding, steady: Node
 ) -> None:
     link = replace(finding, cause="efa_loss", node=steady.name, device=4)
-    look(0, finding)
-    look(1, finding, replace(link, rule="efa_degraded", evidence={}))
-    look(2, link)
+    evaluate(0, finding)
+    evaluate(1, finding, replace(link, rule="efa_degraded", evidence={}))
+    evaluate(2, link)
 
     first, second = Alert.objects.order_by("pk")
     assert (first.cause, kinds(first)) == ("slow_core", ["fired", "resolved"])
@@ -165,14 +175,14 @@ def test_of_two_culprits_the_one_that_stays_goes_on_in_its_own_row(
 
 
 def test_nothing_moves_to_where_a_flapping_alert_waits_for_its_end(
-    look: Look, finding: Finding, steady: Node
+    evaluate: Evaluate, finding: Finding, steady: Node
 ) -> None:
     link = replace(finding, cause="efa_loss", node=steady.name, device=4)
     for second in range(0, 40, 20):
-        look(second, finding)
-        look(second + 10)
-    look(40, finding, replace(link, rule="efa_degraded", evidence={}))
-    look(41, link)
+        evaluate(second, finding)
+        evaluate(second + 10)
+    evaluate(40, finding, replace(link, rule="efa_degraded", evidence={}))
+    evaluate(41, link)
 
     first, second_alert = Alert.objects.order_by("pk")
     assert (first.is_open, first.cause) == (True, "slow_core")

@@ -45,7 +45,7 @@ def at_once(*acts: Callable[[], Any]) -> list[Any]:
     return answers
 
 
-def taken_by(pk: int, name: str) -> Callable[[], bool]:
+def acknowledge_as(pk: int, name: str) -> Callable[[], bool]:
     alert = Alert.objects.get(pk=pk)
     return lambda: alerts.acknowledge(alert, by=name, comment="", now=NOON + SECOND)
 
@@ -57,7 +57,7 @@ def events_match_rows() -> None:
 
 def test_of_many_who_take_it_one_has_it(open_alert: Alert) -> None:
     names = ["alice", "bob", "carol", "dave"]
-    answers = at_once(*(taken_by(open_alert.pk, name) for name in names))
+    answers = at_once(*(acknowledge_as(open_alert.pk, name) for name in names))
 
     open_alert.refresh_from_db()
     assert answers.count(True) == 1
@@ -68,7 +68,7 @@ def test_of_many_who_take_it_one_has_it(open_alert: Alert) -> None:
 
 def test_resolving_while_somebody_takes_it_loses_neither(open_alert: Alert) -> None:
     taken, _ = at_once(
-        taken_by(open_alert.pk, "alice"),
+        acknowledge_as(open_alert.pk, "alice"),
         lambda: alerts.reconcile([], evaluated=[SHARE], now=NOON + SECOND),
     )
 
@@ -83,7 +83,7 @@ def test_a_refresh_does_not_undo_what_somebody_did_meanwhile(
     open_alert: Alert, finding: Finding
 ) -> None:
     at_once(
-        taken_by(open_alert.pk, "alice"),
+        acknowledge_as(open_alert.pk, "alice"),
         lambda: alerts.reconcile([finding], evaluated=[SHARE], now=NOON + SECOND),
     )
 
@@ -95,10 +95,10 @@ def test_a_refresh_does_not_undo_what_somebody_did_meanwhile(
 def test_two_watchers_fire_one_alert(
     transactional_db: None, finding: Finding, run: Run, limping: Node
 ) -> None:
-    def look() -> list[Alert]:
+    def evaluate() -> list[Alert]:
         return alerts.reconcile([finding], evaluated=[SHARE], now=NOON)
 
-    at_once(look, look, look)
+    at_once(evaluate, evaluate, evaluate)
 
     alert = Alert.objects.get()
     assert alert.events.count() == 1

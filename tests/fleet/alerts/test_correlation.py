@@ -156,10 +156,10 @@ def test_two_alerts_of_one_fault_merge(runs: list[Run]) -> None:
 
 
 def test_two_processes_create_one_group(runs: list[Run]) -> None:
-    def look(run: str) -> Callable[[], None]:
+    def evaluate_run(run: str) -> Callable[[], None]:
         return lambda: evaluate(5, slow_link(f"{run}-02"), evaluated=of_run(run))
 
-    at_once(look("left"), look("right"))
+    at_once(evaluate_run("left"), evaluate_run("right"))
 
     assert Alert.objects.count() == 1
     evaluate(6, slow_link("left-02"), slow_link("right-02"))

@@ -33,7 +33,7 @@ Kind = AlertEvent.Kind
 SECONDS = st.sampled_from([1, 1, 1, 5, 40, 150, 310, 700, 3700])
 MATCHERS = st.sampled_from(["", "rule=allreduce_share", "cause=~slow_.*", "node=silent"])
 NAMES = st.sampled_from(["alice", "bob"])
-LIFE = settings(
+SETTINGS = settings(
     max_examples=14,
     stateful_step_count=30,
     derandomize=True,
@@ -44,7 +44,7 @@ LIFE = settings(
 )
 
 
-class Life(RuleBasedStateMachine):
+class AlertLife(RuleBasedStateMachine):
     """Faults come and go, people answer, clocks run, processes die."""
 
     def __init__(self) -> None:
@@ -81,13 +81,13 @@ class Life(RuleBasedStateMachine):
 
     @rule(seconds=SECONDS, dies_at=st.none() | st.integers(0, 40))
     def the_fleet_is_watched(self, seconds: int, dies_at: int | None) -> None:
-        self._look(EVERYTHING, seconds, dies_at)
+        self._evaluate(EVERYTHING, seconds, dies_at)
 
     @rule(seconds=SECONDS, seen=st.sets(st.sampled_from(sorted(EVERYTHING))))
     def some_of_it_is_watched(self, seconds: int, seen: set[tuple[str, str]]) -> None:
-        self._look(seen, seconds, None)
+        self._evaluate(seen, seconds, None)
 
-    def _look(self, seen: set[tuple[str, str]], seconds: int, dies_at: int | None) -> None:
+    def _evaluate(self, seen: set[tuple[str, str]], seconds: int, dies_at: int | None) -> None:
         self.now += timedelta(seconds=seconds)
         found = [f for f in self._findings() if (f.rule, subject_of(f)) in seen]
         if self._act(lambda: alerts.reconcile(found, evaluated=seen, now=self.now), dies_at):
@@ -127,9 +127,7 @@ class Life(RuleBasedStateMachine):
         what=st.sampled_from(["take", "give back", "assign", "remark", "call over"]),
         dies_at=st.none() | st.integers(0, 8),
     )
-    def somebody_answers(
-        self, data: st.DataObject, by: str, what: str, dies_at: int | None
-    ) -> None:
+    def a_user_acts(self, data: st.DataObject, by: str, what: str, dies_at: int | None) -> None:
         self.now += timedelta(seconds=1)
         nth = data.draw(st.integers(0, Alert.objects.count() - 1))
         # With run and node, so that only the act itself asks the database.
@@ -154,7 +152,7 @@ class Life(RuleBasedStateMachine):
         minutes=st.integers(1, 240),
         dies_at=st.none() | st.integers(0, 8),
     )
-    def somebody_silences(self, matchers: str, by: str, minutes: int, dies_at: int | None) -> None:
+    def a_user_silences(self, matchers: str, by: str, minutes: int, dies_at: int | None) -> None:
         self.now += timedelta(seconds=1)
         ends_at = self.now + timedelta(minutes=minutes)
         self._act(
@@ -164,7 +162,7 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: Silence.objects.active(self.now).exists())
     @rule(by=NAMES, ends_early=st.booleans())
-    def somebody_ends_or_moves_a_silence(self, by: str, *, ends_early: bool) -> None:
+    def a_user_ends_or_moves_a_silence(self, by: str, *, ends_early: bool) -> None:
         held = Silence.objects.active(self.now).earliest("pk")
         self.now, self.is_news = self.now + timedelta(seconds=1), True
         if ends_early:
@@ -178,13 +176,13 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def no_problem_has_two_open_alerts(self) -> None:
         held = list(Alert.objects.open())
-        blamed = [(a.run_id, a.node_id, a.cause) for a in held if a.cause != "unknown"]
+        accused = [(a.run_id, a.node_id, a.cause) for a in held if a.cause != "unknown"]
         assert max(Counter(map(key_of, held)).values(), default=1) == 1
-        assert max(Counter(blamed).values(), default=1) == 1
+        assert max(Counter(accused).values(), default=1) == 1
 
     @precondition(lambda self: self.is_news)
     @invariant()
-    def what_is_broken_has_an_alert_and_what_is_not_has_none(self) -> None:
+    def faults_and_alerts_agree(self) -> None:
         held = list(Alert.objects.open().select_related("run", "node"))
         for finding in self.judged:
             assert any(is_of(alert, finding) for alert in held), finding
@@ -230,4 +228,4 @@ def test_its_promises_hold_whatever_happens(
         )
     )
 
-    run_state_machine_as_test(Life, settings=LIFE)
+    run_state_machine_as_test(AlertLife, settings=SETTINGS)

@@ -8,7 +8,7 @@ from fleet.alerts.reconcile import damp
 from fleet.models import Alert
 from telemetry.detect.engine import LAYOUT
 from telemetry.detect.findings import Finding
-from tests.fleet.alerts.conftest import Look
+from tests.fleet.alerts.conftest import Evaluate
 from tests.helpers import NOON
 
 MINUTE = 60
@@ -18,10 +18,12 @@ def kinds(alert: Alert) -> list[str]:
     return [event.kind for event in alert.events.all()]
 
 
-def test_back_within_five_minutes_it_fires_on_its_own_row(look: Look, finding: Finding) -> None:
-    look(0, finding)
-    look(1)
-    [alert] = look(1 + 5 * MINUTE, finding)
+def test_back_within_five_minutes_it_fires_on_its_own_row(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    evaluate(0, finding)
+    evaluate(1)
+    [alert] = evaluate(1 + 5 * MINUTE, finding)
 
     assert Alert.objects.count() == 1
     assert alert.is_open
@@ -30,84 +32,88 @@ def test_back_within_five_minutes_it_fires_on_its_own_row(look: Look, finding: F
     assert alert.events.last().text.endswith("firing 2")  # type: ignore[union-attr]
 
 
-def test_its_owner_stays_the_same(look: Look, finding: Finding) -> None:
-    [alert] = look(0, finding)
+def test_its_owner_stays_the_same(evaluate: Evaluate, finding: Finding) -> None:
+    [alert] = evaluate(0, finding)
     acknowledge(alert, by="alice", comment="", now=NOON)
-    look(1)
-    [again] = look(60, finding)
+    evaluate(1)
+    [again] = evaluate(60, finding)
 
     assert again.acknowledged_by == "alice"
 
 
 def test_back_within_the_hour_it_is_a_new_row_that_knows_the_earlier(
-    look: Look, finding: Finding
+    evaluate: Evaluate, finding: Finding
 ) -> None:
-    [first] = look(0, finding)
-    look(1)
-    [second] = look(59 * MINUTE, finding)
+    [first] = evaluate(0, finding)
+    evaluate(1)
+    [second] = evaluate(59 * MINUTE, finding)
 
     assert second.pk != first.pk
     assert second.earlier == first
 
 
-def test_back_after_the_hour_it_is_new(look: Look, finding: Finding) -> None:
-    look(0, finding)
-    look(1)
-    [second] = look(62 * MINUTE, finding)
+def test_back_after_the_hour_it_is_new(evaluate: Evaluate, finding: Finding) -> None:
+    evaluate(0, finding)
+    evaluate(1)
+    [second] = evaluate(62 * MINUTE, finding)
 
     assert second.earlier is None
 
 
-def test_another_culprit_is_no_recurrence(look: Look, finding: Finding) -> None:
-    look(0, finding)
-    look(1)
-    [second] = look(60, replace(finding, cause="efa_loss", node=None, device=3))
+def test_another_culprit_is_no_recurrence(evaluate: Evaluate, finding: Finding) -> None:
+    evaluate(0, finding)
+    evaluate(1)
+    [second] = evaluate(60, replace(finding, cause="efa_loss", node=None, device=3))
 
     assert Alert.objects.count() == 2
     assert second.earlier is None
 
 
-def test_the_same_culprit_under_another_rule_is_a_recurrence(look: Look, finding: Finding) -> None:
-    [first] = look(0, finding)
-    look(1)
-    [again] = look(60, replace(finding, rule="core_slow"))
+def test_the_same_culprit_under_another_rule_is_a_recurrence(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    [first] = evaluate(0, finding)
+    evaluate(1)
+    [again] = evaluate(60, replace(finding, rule="core_slow"))
 
     assert again == first
     assert again.rule == "core_slow"
 
 
-def test_a_cause_that_is_not_seen_this_time_stays_known(look: Look, finding: Finding) -> None:
-    look(0, finding)
-    look(1)
-    [again] = look(60, replace(finding, cause="unknown", node=None, device=None))
+def test_a_cause_that_is_not_seen_this_time_stays_known(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    evaluate(0, finding)
+    evaluate(1)
+    [again] = evaluate(60, replace(finding, cause="unknown", node=None, device=None))
 
     assert (again.cause, again.device) == ("slow_core", 17)
 
 
-def flapped(look: Look, finding: Finding) -> Alert:
+def flapped(evaluate: Evaluate, finding: Finding) -> Alert:
     """Fire three times within half an hour."""
     for minute in range(3):
-        look(minute * MINUTE, finding)
-        look(minute * MINUTE + 30)
+        evaluate(minute * MINUTE, finding)
+        evaluate(minute * MINUTE + 30)
     return Alert.objects.get()
 
 
 def test_minutes_later_what_has_no_culprit_is_not_the_earlier_ones_doing(
-    look: Look, finding: Finding
+    evaluate: Evaluate, finding: Finding
 ) -> None:
-    [first] = look(0, finding)
-    look(1)
-    [second] = look(3 * MINUTE, replace(finding, cause="unknown", node=None, device=None))
+    [first] = evaluate(0, finding)
+    evaluate(1)
+    [second] = evaluate(3 * MINUTE, replace(finding, cause="unknown", node=None, device=None))
 
     assert (second.cause, second.node) == ("unknown", None)
     assert second.earlier == first
 
 
 def test_a_run_that_was_changed_does_not_bring_an_earlier_culprit_back(
-    look: Look, finding: Finding
+    evaluate: Evaluate, finding: Finding
 ) -> None:
-    [first] = look(0, finding)
-    look(1)
+    [first] = evaluate(0, finding)
+    evaluate(1)
     layout = replace(
         finding,
         cause="unknown",
@@ -116,7 +122,7 @@ def test_a_run_that_was_changed_does_not_bring_an_earlier_culprit_back(
         device=None,
         evidence={"kind": LAYOUT},
     )
-    [second] = look(60, layout)
+    [second] = evaluate(60, layout)
 
     assert second.pk != first.pk
     assert second.cause == "unknown"
@@ -125,9 +131,9 @@ def test_a_run_that_was_changed_does_not_bring_an_earlier_culprit_back(
 
 
 def test_three_firings_within_half_an_hour_are_flapping_and_reported_so(
-    look: Look, finding: Finding
+    evaluate: Evaluate, finding: Finding
 ) -> None:
-    alert = flapped(look, finding)
+    alert = flapped(evaluate, finding)
 
     assert alert.flapping_since is not None
     assert kinds(alert).count("flapping") == 1
@@ -135,19 +141,21 @@ def test_three_firings_within_half_an_hour_are_flapping_and_reported_so(
     assert text == "fired 3 times within 30 minutes; resolves after 10 quiet minutes"
 
 
-def test_what_flaps_is_over_after_ten_quiet_minutes_only(look: Look, finding: Finding) -> None:
-    alert = flapped(look, finding)
+def test_what_flaps_is_over_after_ten_quiet_minutes_only(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    alert = flapped(evaluate, finding)
     assert alert.is_open
     assert alert.quiet_since is not None
 
-    look(5 * MINUTE, finding)
-    look(5 * MINUTE + 1)
-    look(15 * MINUTE)
+    evaluate(5 * MINUTE, finding)
+    evaluate(5 * MINUTE + 1)
+    evaluate(15 * MINUTE)
     alert.refresh_from_db()
     assert alert.is_open
     assert alert.n_firings == 4
 
-    look(15 * MINUTE + 1)
+    evaluate(15 * MINUTE + 1)
     alert.refresh_from_db()
     assert not alert.is_open
     last = alert.events.last()
@@ -155,22 +163,22 @@ def test_what_flaps_is_over_after_ten_quiet_minutes_only(look: Look, finding: Fi
     assert (last.kind, last.text) == ("resolved", "quiet for 10 minutes, after 4 firings")
 
 
-def test_what_flaps_states_nothing_of_every_turn(look: Look, finding: Finding) -> None:
-    alert = flapped(look, finding)
+def test_what_flaps_states_nothing_of_every_turn(evaluate: Evaluate, finding: Finding) -> None:
+    alert = flapped(evaluate, finding)
     n_events = alert.events.count()
     for second in range(200, 400, 10):
-        look(second, finding)
-        look(second + 5)
+        evaluate(second, finding)
+        evaluate(second + 5)
 
     assert alert.events.count() == n_events
 
 
 def test_what_flaps_and_was_away_for_minutes_gets_a_line_when_it_is_back(
-    look: Look, finding: Finding
+    evaluate: Evaluate, finding: Finding
 ) -> None:
-    alert = flapped(look, finding)
+    alert = flapped(evaluate, finding)
 
-    look(5 * MINUTE, finding)
+    evaluate(5 * MINUTE, finding)
 
     last = alert.events.last()
     assert last is not None
@@ -179,11 +187,11 @@ def test_what_flaps_and_was_away_for_minutes_gets_a_line_when_it_is_back(
 
 
 def test_firings_on_rows_that_follow_each_other_count_together(
-    look: Look, finding: Finding
+    evaluate: Evaluate, finding: Finding
 ) -> None:
     for i in range(3):
-        look(i * 7 * MINUTE, finding)
-        look(i * 7 * MINUTE + 1)
+        evaluate(i * 7 * MINUTE, finding)
+        evaluate(i * 7 * MINUTE + 1)
 
     latest = Alert.objects.latest("pk")
     assert Alert.objects.count() == 3
@@ -192,9 +200,9 @@ def test_firings_on_rows_that_follow_each_other_count_together(
 
 
 def test_a_flapping_alert_that_fires_once_more_is_not_reported_as_flapping_again(
-    look: Look, finding: Finding
+    evaluate: Evaluate, finding: Finding
 ) -> None:
-    alert = flapped(look, finding)
+    alert = flapped(evaluate, finding)
     damp(alert, now=NOON + timedelta(seconds=3 * MINUTE))
 
     assert kinds(alert).count("flapping") == 1

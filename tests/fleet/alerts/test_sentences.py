@@ -68,13 +68,13 @@ def make(run: Run, limping: Node) -> Make:
     return make
 
 
-def story_of(alert: Alert, *, after: timedelta = timedelta(minutes=3)) -> str:
+def paragraph_of(alert: Alert, *, after: timedelta = timedelta(minutes=3)) -> str:
     text = strip_tags(AlertText(alert, NOON + after).story)
     return text.replace("\u202f", " ").replace("\u00a0", " ").strip()
 
 
 def test_a_slow_link_moves_the_bytes_slowly_and_no_one_is_late(make: Make) -> None:
-    assert story_of(make(LINK)) == (
+    assert paragraph_of(make(LINK)) == (
         "llama spends 31.4 % of each step in gradient all-reduce (limit 25 %) since 12:00:00. "
         "The likely cause is EFA latency on device 2 of limping: 142 µs against 17.0 µs on its "
         "peers. All 4 nodes arrive at the collective together; the transfer itself is slow. "
@@ -83,7 +83,7 @@ def test_a_slow_link_moves_the_bytes_slowly_and_no_one_is_late(make: Make) -> No
 
 
 def test_a_slow_core_makes_everybody_else_wait(make: Make) -> None:
-    text = story_of(make(CORE, cause="slow_core", device=17))
+    text = paragraph_of(make(CORE, cause="slow_core", device=17))
 
     assert "core 17 of limping, which computes more slowly than its peers" in text
     assert "3 other nodes wait for limping, which waits least" in text
@@ -92,11 +92,11 @@ def test_a_slow_core_makes_everybody_else_wait(make: Make) -> None:
 
 def test_one_peer_is_not_many(make: Make) -> None:
     alert = make(CORE, cause="slow_core", device=17, victims=["steady"])
-    assert "its peer waits for limping" in story_of(alert)
+    assert "its peer waits for limping" in paragraph_of(alert)
 
 
 def test_a_cause_that_is_not_known_is_called_unknown(make: Make) -> None:
-    text = story_of(make(LINK | {"culprit": None}, cause="unknown", node=None, device=None))
+    text = paragraph_of(make(LINK | {"culprit": None}, cause="unknown", node=None, device=None))
 
     assert "The cause is unknown: no worker, link or memory stands out" in text
     assert "likely" not in text
@@ -104,14 +104,14 @@ def test_a_cause_that_is_not_known_is_called_unknown(make: Make) -> None:
 
 def test_a_layout_that_communicates_much_is_not_called_broken(make: Make) -> None:
     evidence = LINK | {"kind": "communication-bound layout", "baseline_step_s": None}
-    text = story_of(make(evidence, cause="unknown", node=None, device=None, cost={}))
+    text = paragraph_of(make(evidence, cause="unknown", node=None, device=None, cost={}))
 
     assert "Nothing is broken" in text
     assert "lost" not in text
 
 
 def test_what_is_over_is_reported_as_past(make: Make) -> None:
-    text = story_of(make(LINK, resolved_at=NOON + timedelta(minutes=2)))
+    text = paragraph_of(make(LINK, resolved_at=NOON + timedelta(minutes=2)))
 
     assert "llama spent 31.4 %" in text
     assert "for 2 min from 12:00:00." in text
@@ -129,7 +129,7 @@ def test_the_share_of_now_stands_next_to_that_at_its_worst(make: Make) -> None:
 
 
 def test_without_a_measure_no_price_is_made_up(make: Make) -> None:
-    text = story_of(make(LINK | {"baseline_step_s": None}, cost={}))
+    text = paragraph_of(make(LINK | {"baseline_step_s": None}, cost={}))
 
     assert "$" not in text
     assert "instead of" not in text
@@ -144,18 +144,18 @@ def test_a_silent_node_is_mute_or_dead_by_whether_its_run_goes_on(
 ) -> None:
     alert = make({"steps_go_on": bool(trains_on)}, rule="node_silent", cause="node_silent")
 
-    assert "limping has not reported for 3 min" in story_of(alert)
-    assert verdict in story_of(alert)
+    assert "limping has not reported for 3 min" in paragraph_of(alert)
+    assert verdict in paragraph_of(alert)
 
 
 def test_a_silent_node_states_no_more_than_is_known(make: Make) -> None:
-    assert story_of(make({}, rule="node_silent", cause="node_silent", run=None, cost={})) == (
+    assert paragraph_of(make({}, rule="node_silent", cause="node_silent", run=None, cost={})) == (
         "limping has not reported for 3 min."
     )
 
 
 def test_memory_errors_are_counted(make: Make) -> None:
-    text = story_of(make({"n_errors": 1}, rule="ecc_uncorrected", cause="ecc_uncorrected"))
+    text = paragraph_of(make({"n_errors": 1}, rule="ecc_uncorrected", cause="ecc_uncorrected"))
 
     assert text.startswith("Uncorrected ECC errors on device 2 of limping since 12:00:00")
     assert "1 when this alert fired" in text
@@ -164,7 +164,7 @@ def test_memory_errors_are_counted(make: Make) -> None:
 def test_blindness_is_the_monitoring_s_own(make: Make) -> None:
     alert = make({}, rule="monitoring_blind", cause="unknown", run=None, node=None)
 
-    assert "Monitoring is blind: no node has reported for 3 min" in story_of(alert)
+    assert "Monitoring is blind: no node has reported for 3 min" in paragraph_of(alert)
 
 
 @pytest.mark.parametrize("rule", [*RULES, "a_new_rule"])
@@ -172,13 +172,13 @@ def test_every_rule_has_a_headline_and_a_story(make: Make, rule: str) -> None:
     alert = make({}, rule=rule)
 
     assert headline(alert)
-    assert story_of(alert)
+    assert paragraph_of(alert)
 
 
 @pytest.mark.parametrize("cause", [*FAULTS, "something_new"])
 def test_every_cause_can_be_blamed_with_and_without_a_culprit(make: Make, cause: str) -> None:
     for fields in ({}, {"device": None}, {"device": None, "node": None}):
-        text = story_of(make(LINK, cause=cause, **fields)) + strip_tags(
+        text = paragraph_of(make(LINK, cause=cause, **fields)) + strip_tags(
             AlertText(make(LINK, cause=cause), NOON).detail
         )
 
@@ -219,7 +219,7 @@ def test_what_is_no_number_is_nothing(odd: object) -> None:
 def test_a_part_of_a_node_is_reported_once_with_its_figure_and_whom_it_slows(
     make: Make, rule: str, cause: str, shown: str
 ) -> None:
-    text = story_of(make(LINK, rule=rule, cause=cause, subject="node:limping"))
+    text = paragraph_of(make(LINK, rule=rule, cause=cause, subject="node:limping"))
 
     assert shown in text
     assert "It slows llama." in text
@@ -229,12 +229,12 @@ def test_a_part_of_a_node_is_reported_once_with_its_figure_and_whom_it_slows(
 def test_a_recompile_no_one_announced_states_it(make: Make) -> None:
     alert = make({}, rule="recompile", cause="recompile", node=None, device=None)
 
-    assert "llama has stopped for an unplanned recompilation since" in story_of(alert)
+    assert "llama has stopped for an unplanned recompilation since" in paragraph_of(alert)
     assert AlertText(alert, NOON).detail == ""
 
 
 def test_a_hang_states_since_when_no_step_has_ended(make: Make) -> None:
-    text = story_of(make({}, rule="hang", cause="hang"))
+    text = paragraph_of(make({}, rule="hang", cause="hang"))
 
     assert "llama has finished no step for 3 min, since 12:00:00." in text
     assert "limping, which does not join the collective" in text
@@ -252,9 +252,9 @@ def test_what_is_its_own_cause_is_reported_once_with_its_figure(make: Make) -> N
 
     assert (
         "llama writes checkpoints slowly: 10.3 s against 3.10 s before, since 12:00:00."
-        in story_of(alert)
+        in paragraph_of(alert)
     )
-    assert "likely" not in story_of(alert)
+    assert "likely" not in paragraph_of(alert)
 
 
 def test_idle_nodes_are_listed_with_the_change_of_scale_that_left_them(make: Make) -> None:
@@ -268,7 +268,7 @@ def test_idle_nodes_are_listed_with_the_change_of_scale_that_left_them(make: Mak
     short = strip_tags(f"{headline(alert)}. {AlertText(alert, NOON).detail}").replace(
         "\u202f", " "
     )
-    for text in (story_of(alert), short.replace("\u00a0", " ")):
+    for text in (paragraph_of(alert), short.replace("\u00a0", " ")):
         assert "2 nodes of llama" in text
         assert shown in text
         assert "Idle: llama-02, llama-03." in text

@@ -10,7 +10,7 @@ from fleet.alerts.matchers import silences_of
 from fleet.models import Alert, Delivery, Receiver, Route, Silence
 from telemetry.detect.findings import Finding
 from telemetry.errors import FieldError
-from tests.fleet.alerts.conftest import Look
+from tests.fleet.alerts.conftest import Evaluate
 from tests.helpers import NOON
 
 HOUR = timedelta(hours=1)
@@ -45,9 +45,9 @@ def kinds(alert: Alert) -> list[str]:
 
 
 def test_an_open_alert_is_muted_at_once_and_states_by_whom_until_when_and_why(
-    look: Look, finding: Finding, hush: Hush
+    evaluate: Evaluate, finding: Finding, hush: Hush
 ) -> None:
-    [alert] = look(-60, finding)
+    [alert] = evaluate(-60, finding)
     silence = hush()
 
     alert.refresh_from_db()
@@ -59,10 +59,10 @@ def test_an_open_alert_is_muted_at_once_and_states_by_whom_until_when_and_why(
 
 @pytest.mark.usefixtures("_notified")
 def test_what_fires_under_a_silence_is_muted_and_not_notified(
-    look: Look, finding: Finding, hush: Hush
+    evaluate: Evaluate, finding: Finding, hush: Hush
 ) -> None:
     hush()
-    [alert] = look(1, finding)
+    [alert] = evaluate(1, finding)
 
     assert kinds(alert) == ["fired", "silenced"]
     assert not Delivery.objects.exists()
@@ -70,19 +70,21 @@ def test_what_fires_under_a_silence_is_muted_and_not_notified(
 
 @pytest.mark.usefixtures("_notified")
 def test_what_still_fires_when_the_silence_ends_is_reported_as_if_it_fired(
-    look: Look, finding: Finding, hush: Hush
+    evaluate: Evaluate, finding: Finding, hush: Hush
 ) -> None:
     hush()
-    look(1, finding)
-    [alert] = look(3600, finding)
+    evaluate(1, finding)
+    [alert] = evaluate(3600, finding)
 
     assert kinds(alert) == ["fired", "silenced", "unsilenced"]
     assert alert.silence is None
     assert Delivery.objects.get().events.get().kind == "unsilenced"
 
 
-def test_ending_it_early_is_heard_of_at_once(look: Look, finding: Finding, hush: Hush) -> None:
-    [alert] = look(-60, finding)
+def test_ending_it_early_is_heard_of_at_once(
+    evaluate: Evaluate, finding: Finding, hush: Hush
+) -> None:
+    [alert] = evaluate(-60, finding)
     silence = hush()
     assert alerts.expire(silence, by="bob", now=NOON + HOUR / 2)
     assert not alerts.expire(silence, by="eve", now=NOON + HOUR / 2)
@@ -94,11 +96,11 @@ def test_ending_it_early_is_heard_of_at_once(look: Look, finding: Finding, hush:
 
 
 def test_a_longer_silence_takes_over_from_one_that_ends(
-    look: Look, finding: Finding, hush: Hush
+    evaluate: Evaluate, finding: Finding, hush: Hush
 ) -> None:
     hush()
     longer = hush("rule=allreduce_share", ends_at=2 * HOUR)
-    [alert] = look(1, finding)
+    [alert] = evaluate(1, finding)
     assert alert.silence == longer
     shorter = alerts.silence(
         "", ends_at=NOON + HOUR, reason="all", by="alice", now=NOON + HOUR / 4
@@ -120,11 +122,11 @@ def test_moving_the_end_is_noted_and_is_done_once(hush: Hush) -> None:
     assert event.text == "from 2026-03-02 13:00 UTC to 2026-03-02 14:00 UTC"
 
 
-def test_a_resolved_alert_is_not_unmuted(look: Look, finding: Finding, hush: Hush) -> None:
+def test_a_resolved_alert_is_not_unmuted(evaluate: Evaluate, finding: Finding, hush: Hush) -> None:
     hush()
-    look(1, finding)
-    look(2)
-    look(4000, finding)
+    evaluate(1, finding)
+    evaluate(2)
+    evaluate(4000, finding)
 
     first = Alert.objects.earliest("pk")
     assert kinds(first) == ["fired", "silenced", "resolved"]
@@ -148,32 +150,32 @@ def test_a_silence_that_cannot_be_is_refused(
 
 
 def test_a_silence_that_can_no_longer_be_read_mutes_nothing(
-    look: Look, finding: Finding, hush: Hush
+    evaluate: Evaluate, finding: Finding, hush: Hush
 ) -> None:
     Silence.objects.filter(pk=hush().pk).update(matchers="color=red")
-    [alert] = look(1, finding)
+    [alert] = evaluate(1, finding)
 
     assert alert.silence is None
     assert silences_of(alert, now=NOON) == []
 
 
 def test_a_look_that_began_before_a_silence_was_made_does_not_undo_it(
-    look: Look, finding: Finding, hush: Hush
+    evaluate: Evaluate, finding: Finding, hush: Hush
 ) -> None:
-    look(-60, finding)
+    evaluate(-60, finding)
     hush()
-    look(-1, finding)
-    look(1, finding)
+    evaluate(-1, finding)
+    evaluate(1, finding)
 
     assert kinds(Alert.objects.get()) == ["fired", "silenced"]
 
 
 def test_a_look_that_began_before_a_silence_was_ended_does_not_bring_it_back(
-    look: Look, finding: Finding, hush: Hush
+    evaluate: Evaluate, finding: Finding, hush: Hush
 ) -> None:
-    look(-60, finding)
+    evaluate(-60, finding)
     alerts.expire(hush(), by="bob", now=NOON + timedelta(seconds=5))
-    look(4, finding)
-    look(6, finding)
+    evaluate(4, finding)
+    evaluate(6, finding)
 
     assert kinds(Alert.objects.get()) == ["fired", "silenced", "unsilenced"]

@@ -12,33 +12,33 @@ A_LONG_TIME_S = 3600.0
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def stranger() -> IngestRequest:
+def anonymous_request() -> IngestRequest:
     """Return a call that is soon refused."""
     return IngestRequest({}, "a", b"", time.time())
 
 
-async def patient_and_hurried() -> tuple[IngestRequest, IngestRequest]:
+async def waiting_and_urgent() -> tuple[IngestRequest, IngestRequest]:
     """Let somebody who may wait for an hour come, and then somebody who may not."""
-    batcher, patient, hurried = Batcher(), stranger(), stranger()
-    waiting = asyncio.create_task(batcher.serve(patient, wait_s=A_LONG_TIME_S))
+    batcher, patient_request, urgent = Batcher(), anonymous_request(), anonymous_request()
+    waiting = asyncio.create_task(batcher.serve(patient_request, wait_s=A_LONG_TIME_S))
     await asyncio.sleep(0)
-    await batcher.serve(hurried)
+    await batcher.serve(urgent)
     await waiting
-    return patient, hurried
+    return patient_request, urgent
 
 
 def test_a_request_that_may_wait_is_served_with_the_next_urgent_one(redis_url: str) -> None:
-    patient, hurried = asyncio.run(asyncio.wait_for(patient_and_hurried(), 60))
+    patient_request, urgent = asyncio.run(asyncio.wait_for(waiting_and_urgent(), 60))
 
-    assert patient.problem is not None
-    assert hurried.problem is not None
+    assert patient_request.problem is not None
+    assert urgent.problem is not None
 
 
 def test_alone_it_is_served_when_its_time_has_come(redis_url: str) -> None:
-    call = stranger()
-    asyncio.run(asyncio.wait_for(Batcher().serve(call, wait_s=0.01), 60))
+    request = anonymous_request()
+    asyncio.run(asyncio.wait_for(Batcher().serve(request, wait_s=0.01), 60))
 
-    assert call.problem is not None
+    assert request.problem is not None
 
 
 @pytest.mark.parametrize(

@@ -282,9 +282,9 @@ def test_large_bodies_of_strangers_take_no_memory(site: Site, path: str) -> None
     site.post(lines("trn1.2xlarge")[0], "?node=before")
     before = site.process.memory_info().rss
 
-    with ThreadPoolExecutor(20) as crowd:
+    with ThreadPoolExecutor(20) as pool:
         send = partial(half_sent, site, path, sent=8 * MB)
-        clients = list(crowd.map(lambda _: send(), range(60)))
+        clients = list(pool.map(lambda _: send(), range(60)))
     grown = site.process.memory_info().rss - before
     answers = [client.recv(4096) for client in clients]
     for client in clients:
@@ -343,8 +343,8 @@ def test_a_crowd_is_served(site: Site) -> None:
         document["instance_info"]["instance_id"] = f"i-crowd-{number}"
         return site.post(encoded(document))[0]
 
-    with ThreadPoolExecutor(16) as crowd:
-        statuses = list(crowd.map(send, range(120)))
+    with ThreadPoolExecutor(16) as pool:
+        statuses = list(pool.map(send, range(120)))
 
     assert statuses == [200] * 120
     assert len([s for s in site.hot.shards() if s.startswith("node:i-crowd-")]) == 120

@@ -13,7 +13,7 @@ from pytest_django import Settings
 
 from fleet.models import Node, Run, Token
 from telemetry.store.hot import HotStore
-from tests.fleet.api.training_jobs import ABOUT, NODES, URL, line, step, whole_step
+from tests.fleet.api.training_jobs import ABOUT, NODES, URL, line, step, step_lines
 from tests.helpers import NOON
 
 Post = Callable[..., Any]
@@ -36,7 +36,7 @@ def post(client: Client, secret: str, redis_url: str) -> Post:
 def test_a_whole_step_is_in_the_store_at_once(post: Post, hot: HotStore) -> None:
     now_s = time.time()
 
-    answer = post(*whole_step(1, ended_at=now_s, collective_s=(0.3, 0.3, 0.1, 0.2))).json()
+    answer = post(*step_lines(1, ended_at=now_s, collective_s=(0.3, 0.3, 0.1, 0.2))).json()
     batch = hot.steps("real", since_s=now_s - 60)
 
     assert (answer["accepted"], answer["repeated"], answer["n_refused"]) == (4, 0, 0)
@@ -48,7 +48,7 @@ def test_a_whole_step_is_in_the_store_at_once(post: Post, hot: HotStore) -> None
 
 def test_a_step_waits_for_all_its_workers(post: Post, hot: HotStore) -> None:
     now_s = time.time()
-    first, *others = whole_step(1, ended_at=now_s)
+    first, *others = step_lines(1, ended_at=now_s)
 
     post(first)
     before = len(hot.steps("real", since_s=now_s - 60))
@@ -60,7 +60,7 @@ def test_a_step_waits_for_all_its_workers(post: Post, hot: HotStore) -> None:
 
 
 def test_what_is_sent_again_counts_once(post: Post, hot: HotStore) -> None:
-    lines = whole_step(1, ended_at=time.time(), tokens=1000)
+    lines = step_lines(1, ended_at=time.time(), tokens=1000)
 
     post(*lines)
     answer = post(*lines).json()
@@ -70,7 +70,7 @@ def test_what_is_sent_again_counts_once(post: Post, hot: HotStore) -> None:
 
 
 def test_the_first_report_makes_the_run_and_its_nodes(post: Post) -> None:
-    post(line("run", **ABOUT), *whole_step(1, ended_at=time.time()))
+    post(line("run", **ABOUT), *step_lines(1, ended_at=time.time()))
     run = Run.objects.get(name="real")
 
     assert (run.model, run.n_nodes, run.tp, run.team) == ("llama2-7b", 4, 8, "LLM")
@@ -81,13 +81,13 @@ def test_the_first_report_makes_the_run_and_its_nodes(post: Post) -> None:
 
 
 def test_tokens_follow_from_batch_and_sequence(post: Post, hot: HotStore) -> None:
-    post(line("run", **ABOUT), *whole_step(1, ended_at=time.time()))
+    post(line("run", **ABOUT), *step_lines(1, ended_at=time.time()))
 
     assert hot.totals().tokens["real"] == 64 * 4096
 
 
 def test_a_gzip_body_is_taken(post: Post) -> None:
-    body = gzip.compress(b"\n".join(whole_step(1, ended_at=time.time())))
+    body = gzip.compress(b"\n".join(step_lines(1, ended_at=time.time())))
 
     assert post(body, Content_Encoding="gzip").json()["accepted"] == 4
 
@@ -156,7 +156,7 @@ def test_an_agents_node_is_tied_to_the_run(post: Post) -> None:
 
 def test_a_clock_that_is_off_is_put_right(post: Post, hot: HotStore) -> None:
     now_s = time.time()
-    lines = whole_step(1, ended_at=now_s - 500)
+    lines = step_lines(1, ended_at=now_s - 500)
 
     answer = post(*lines, X_Trnwatch_At=str(now_s - 500)).json()
 
@@ -167,7 +167,7 @@ def test_a_clock_that_is_off_is_put_right(post: Post, hot: HotStore) -> None:
 def test_steps_too_old_for_the_hot_tier_are_kept_all_the_same(post: Post, hot: HotStore) -> None:
     now_s = time.time()
 
-    post(*whole_step(1, ended_at=now_s - 7200), X_Trnwatch_At=str(now_s))
+    post(*step_lines(1, ended_at=now_s - 7200), X_Trnwatch_At=str(now_s))
 
     assert len(hot.steps("real", since_s=0)) == 0
 
@@ -202,7 +202,7 @@ def test_without_the_database_nothing_is_half_kept(post: Post, hot: HotStore, se
     def down(*_: object) -> None:
         raise DatabaseError
 
-    lines = whole_step(1, ended_at=time.time())
+    lines = step_lines(1, ended_at=time.time())
     with connection.execute_wrapper(down):
         response = post(*lines)
 

@@ -31,7 +31,7 @@ def arms(db: None) -> tuple[Run, Run]:
 
 
 @pytest.fixture
-def begun(ask: Ask, arms: tuple[Run, Run]) -> dict[str, Any]:
+def started(ask: Ask, arms: tuple[Run, Run]) -> dict[str, Any]:
     """Begin a trial."""
     response = ask("trials", NEW)
     assert response.status_code == 201
@@ -39,15 +39,15 @@ def begun(ask: Ask, arms: tuple[Run, Run]) -> dict[str, Any]:
     return reported
 
 
-def test_a_trial_is_begun_with_its_baseline_first(begun: dict[str, Any]) -> None:
-    assert [arm["run"] for arm in begun["arms"]] == ["vit-p5", "vit-trn2"]
-    assert begun["created_by"] == "token admin"
-    assert begun["figured_at"] is None
-    assert begun["candidates"] == []
+def test_a_trial_is_begun_with_its_baseline_first(started: dict[str, Any]) -> None:
+    assert [arm["run"] for arm in started["arms"]] == ["vit-p5", "vit-trn2"]
+    assert started["created_by"] == "token admin"
+    assert started["figured_at"] is None
+    assert started["candidates"] == []
 
 
 def test_one_trial_is_reported_with_its_figures(
-    ask: Ask, hot: HotStore, begun: dict[str, Any]
+    ask: Ask, hot: HotStore, started: dict[str, Any]
 ) -> None:
     update_figures(hot, Trial.objects.get(), now=LATER)
 
@@ -65,7 +65,7 @@ def test_one_trial_is_reported_with_its_figures(
 
 
 def test_across_price_kinds_dollars_have_no_word_and_equal_kinds_are_reported(
-    ask: Ask, hot: HotStore, begun: dict[str, Any]
+    ask: Ask, hot: HotStore, started: dict[str, Any]
 ) -> None:
     # As paid 20 / 90 / 1.6 = 0.139 times; at capacity blocks 35.7608 / 39.33 / 1.6 = 0.568 times.
     Run.objects.filter(name="vit-trn2").update(
@@ -75,8 +75,8 @@ def test_across_price_kinds_dollars_have_no_word_and_equal_kinds_are_reported(
 
     (candidate,) = ask("trials/move", scope="read").json()["candidates"]
 
-    words = {each["measure"]: each["word"] for each in candidate["comparisons"]}
-    assert (candidate["badge"], words["usd_per_mtok"], words["tokens_per_s"]) == (
+    verdicts = {each["measure"]: each["word"] for each in candidate["comparisons"]}
+    assert (candidate["badge"], verdicts["usd_per_mtok"], verdicts["tokens_per_s"]) == (
         "price kinds differ",
         "none: price kinds differ",
         "better",
@@ -96,7 +96,7 @@ def test_across_price_kinds_dollars_have_no_word_and_equal_kinds_are_reported(
     assert "is better than" not in candidate["sentence"]
 
 
-def test_the_list_reports_the_last_begun_first(ask: Ask, begun: dict[str, Any]) -> None:
+def test_the_list_reports_the_last_begun_first(ask: Ask, started: dict[str, Any]) -> None:
     ask("trials", NEW | {"name": "again"})
     ask("trials/move/end", {})
 
@@ -106,7 +106,7 @@ def test_the_list_reports_the_last_begun_first(ask: Ask, begun: dict[str, Any]) 
     assert ask("trials?team=x").json()["items"] == []
 
 
-def test_a_trial_ends_once(ask: Ask, begun: dict[str, Any]) -> None:
+def test_a_trial_ends_once(ask: Ask, started: dict[str, Any]) -> None:
     assert ask("trials/move/end", {}).json()["ended_at"]
     assert ask("trials/move/end", {}).status_code == 409
     assert ask("trials/nothing/end", {}).status_code == 404
@@ -126,7 +126,7 @@ def test_a_trial_ends_once(ask: Ask, begun: dict[str, Any]) -> None:
     ],
 )
 def test_what_cannot_be_is_named(
-    ask: Ask, begun: dict[str, Any], field: str, value: object, status: int
+    ask: Ask, started: dict[str, Any], field: str, value: object, status: int
 ) -> None:
     response = ask("trials", NEW | {"name": "other"} | {field: value})
 

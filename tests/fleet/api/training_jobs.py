@@ -28,7 +28,7 @@ def step(number: int, worker: str, *, ended_at: float, **shown: Any) -> bytes:
     return line("step", worker=worker, step=number, ended_at=ended_at, **usual | shown)
 
 
-def whole_step(
+def step_lines(
     number: int, *, ended_at: float, collective_s: Sequence[float] = (0.1,) * 4, **shown: Any
 ) -> list[bytes]:
     """Return one step of all workers."""

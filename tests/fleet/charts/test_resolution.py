@@ -10,7 +10,7 @@ from tests.helpers import NOON_S
 LIVE = SeriesSource(NOON_S, 1, "hot")
 MINUTES = SeriesSource(NOON_S - 3600, 60, "durable")
 OLD = SeriesSource(NOON_S - 9 * 3600, 300, "long term")
-AWAY = SeriesSource(NOON_S - 9 * 3600, 300, "long term", "it does not answer")
+UNAVAILABLE = SeriesSource(NOON_S - 9 * 3600, 300, "long term", "it does not answer")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_what_one_store_reports_in_full_needs_no_words(
 
 
 @pytest.mark.parametrize(
-    ("stretches", "words"),
+    ("stretches", "text"),
     [
         ((SeriesSource(0, 600, "durable"),), "10 min"),
         ((OLD,), "5 min, from the long-term store"),
@@ -36,16 +36,16 @@ def test_what_one_store_reports_in_full_needs_no_words(
             " · 5 min before 2026-03-02 11:00 UTC, from the long-term store",
         ),
         (
-            (AWAY, MINUTES),
+            (UNAVAILABLE, MINUTES),
             "1 min · nothing before 2026-03-02 11:00 UTC: it does not answer",
         ),
-        ((AWAY,), "nothing: it does not answer"),
+        ((UNAVAILABLE,), "nothing: it does not answer"),
     ],
 )
 def test_parts_are_reported_the_newest_first(
-    stretches: tuple[SeriesSource, ...], words: str
+    stretches: tuple[SeriesSource, ...], text: str
 ) -> None:
-    assert reach_in_words(reach_of(stretches)["reach"]) == words
+    assert reach_in_words(reach_of(stretches)["reach"]) == text
 
 
 def test_a_table_states_it_too() -> None:

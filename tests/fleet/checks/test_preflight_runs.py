@@ -61,10 +61,10 @@ def test_stages_fill_the_matrix_one_by_one(asked: Callable[..., Preflight]) -> N
 
 def test_the_second_writer_changes_nothing(asked: Callable[..., Preflight]) -> None:
     preflight = asked()
-    twin = Preflight.objects.get(pk=preflight.pk)
+    copy = Preflight.objects.get(pk=preflight.pk)
 
     assert advance(preflight, now=LATER)
-    assert not advance(twin, now=LATER)
+    assert not advance(copy, now=LATER)
     assert Preflight.objects.get(pk=preflight.pk).n_done == 1
 
 

@@ -12,9 +12,9 @@ from tests.telemetry.checks.files import from_file, judged
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_trouble_has_its_words(kind: str) -> None:
     peer = "b" if kind in PAIRS else None
-    trouble = PreflightFinding(kind, "a", peer, device=3, metric="p99_s", value=6e-5, usual=2e-5)
+    finding = PreflightFinding(kind, "a", peer, device=3, metric="p99_s", value=6e-5, usual=2e-5)
 
-    assert len(reason(trouble, of="a")) > 10
+    assert len(reason(finding, of="a")) > 10
     assert (kind in WRITERS) != (kind in PAIRS)
 
 

@@ -42,9 +42,9 @@ def test_the_next_is_kept_after_a_while(last_stored: LastStored) -> None:
 
 
 def test_it_is_kept_at_once_when_processes_come_or_go(last_stored: LastStored) -> None:
-    lives = ["trn1.32xlarge", "trn1.32xlarge-idle", "trn1.32xlarge-idle", "trn1.32xlarge"]
+    kinds = ["trn1.32xlarge", "trn1.32xlarge-idle", "trn1.32xlarge-idle", "trn1.32xlarge"]
 
-    every = [last_stored.reports("a", [(reading(each), 1.0)], now_s=1.0) for each in lives]
+    every = [last_stored.reports("a", [(reading(each), 1.0)], now_s=1.0) for each in kinds]
 
     assert [kept(notes) for notes in every] == [[True], [True], [False], [True]]
 

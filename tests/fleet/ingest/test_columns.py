@@ -117,8 +117,8 @@ def test_the_same_bytes_are_stored_whatever_the_numbers(
 ) -> None:
     hot.execute("FLUSHDB")
     arrivals_of.cache_clear()
-    chance = random.Random(seed)
-    reports = [compact(bent(report(sample), chance, worst)) for _ in range(3)]
+    rng = random.Random(seed)
+    reports = [compact(bent(report(sample), rng, worst)) for _ in range(3)]
     now = round(time.time(), 3)
 
     plain, quick = both(post, reports, [now - 2, now - 1, now])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.models import CompileEvent, Run
-from tests.fleet.api.training_jobs import ABOUT, NODES, line, whole_step
+from tests.fleet.api.training_jobs import ABOUT, NODES, line, step_lines
 from tests.fleet.ingest.conftest import Deliver, Follow
 
 
@@ -45,7 +45,7 @@ def test_once_the_job_trains_a_new_graph_is_unannounced(
     deliver: Deliver, follow: Follow, now_s: float, n_steps: int, verdict: str
 ) -> None:
     for number in range(1, n_steps + 1):
-        deliver(*whole_step(number, ended_at=now_s - 60 + number), at_s=now_s - 60 + number)
+        deliver(*step_lines(number, ended_at=now_s - 60 + number), at_s=now_s - 60 + number)
     follow(now_s - 40)
     deliver(compiled("MODULE_2+a", at=now_s - 40), at_s=now_s)
 

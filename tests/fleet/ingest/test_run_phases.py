@@ -8,7 +8,7 @@ import pytest
 
 from fleet.models import Annotation, Run
 from telemetry.store.hot import HotStore
-from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, whole_step
+from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, step_lines
 from tests.fleet.ingest.conftest import Deliver, Follow
 
 Phase = Run.Phase
@@ -33,7 +33,7 @@ def test_it_compiles_until_its_first_step_is_over(
     deliver(line("run", at=now_s - 600, **ABOUT), *map(beat, NODES), at_s=now_s)
     follow(now_s)
     before = run_now()
-    deliver(*whole_step(1, ended_at=now_s + 5), at_s=now_s + 5)
+    deliver(*step_lines(1, ended_at=now_s + 5), at_s=now_s + 5)
     follow(now_s + 10)
     after = run_now()
 
@@ -46,7 +46,7 @@ def test_it_compiles_until_its_first_step_is_over(
 def test_it_has_finished_when_all_its_workers_have(
     deliver: Deliver, follow: Follow, now_s: float
 ) -> None:
-    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
+    deliver(*step_lines(1, ended_at=now_s), at_s=now_s)
     deliver(*(beat(node, "end") for node in NODES[:3]), at_s=now_s + 1)
     follow(now_s + 2)
     before = run_now().phase
@@ -60,7 +60,7 @@ def test_it_has_finished_when_all_its_workers_have(
 def test_one_worker_that_failed_takes_the_run_down(
     deliver: Deliver, follow: Follow, now_s: float
 ) -> None:
-    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
+    deliver(*step_lines(1, ended_at=now_s), at_s=now_s)
     deliver(beat(NODES[2], "end", failed=True, reason="RuntimeError"), at_s=now_s + 1)
     follow(now_s + 2)
 
@@ -70,10 +70,10 @@ def test_one_worker_that_failed_takes_the_run_down(
 def test_a_run_that_starts_again_is_under_way_again(
     deliver: Deliver, follow: Follow, now_s: float
 ) -> None:
-    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
+    deliver(*step_lines(1, ended_at=now_s), at_s=now_s)
     deliver(beat(NODES[2], "end", failed=True), at_s=now_s + 1)
     follow(now_s + 2)
-    again = whole_step(1, ended_at=now_s + 30, session="second")
+    again = step_lines(1, ended_at=now_s + 30, session="second")
     deliver(*again, at_s=now_s + 30)
     follow(now_s + 31)
     run = run_now()
@@ -90,7 +90,7 @@ def test_a_run_that_starts_again_is_under_way_again(
 def test_a_run_that_falls_silent_is_given_up_in_the_end(
     deliver: Deliver, follow: Follow, now_s: float
 ) -> None:
-    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
+    deliver(*step_lines(1, ended_at=now_s), at_s=now_s)
     follow(now_s + 1)
     follow(now_s + 20 * 60)
     before = run_now().phase
@@ -111,10 +111,10 @@ def test_one_that_compiles_may_be_silent_for_longer(
 def test_tokens_go_on_from_the_row_should_redis_begin_anew(
     deliver: Deliver, follow: Follow, hot: HotStore, now_s: float
 ) -> None:
-    deliver(*whole_step(1, ended_at=now_s, tokens=100), at_s=now_s)
+    deliver(*step_lines(1, ended_at=now_s, tokens=100), at_s=now_s)
     follow(now_s)
     hot.execute("FLUSHDB")
-    deliver(*whole_step(2, ended_at=now_s + 5, tokens=100), at_s=now_s + 5)
+    deliver(*step_lines(2, ended_at=now_s + 5, tokens=100), at_s=now_s + 5)
     follow(now_s + 10)
 
     assert (run_now().n_tokens, run_now().last_step) == (200, 2)

@@ -12,7 +12,7 @@ from fleet.runs.state import state_of, worker_states
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.history import run_steps
 from telemetry.store.hot import HotStore
-from tests.fleet.api.training_jobs import ABOUT, NODES, step, whole_step
+from tests.fleet.api.training_jobs import ABOUT, NODES, step, step_lines
 from tests.fleet.api.training_jobs import line as shown
 from tests.fleet.ingest.conftest import Deliver, Follow
 
@@ -29,8 +29,8 @@ def stored(hot: HotStore, now_s: float) -> StepBatch:
 def test_a_worker_that_never_reports_is_waited_for_and_then_unknown(
     deliver: Deliver, follow: Follow, hot: HotStore, now_s: float
 ) -> None:
-    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
-    deliver(*whole_step(2, ended_at=now_s + 1)[:3], at_s=now_s + 1)
+    deliver(*step_lines(1, ended_at=now_s), at_s=now_s)
+    deliver(*step_lines(2, ended_at=now_s + 1)[:3], at_s=now_s + 1)
     follow(now_s + 5)
     early = len(stored(hot, now_s))
     follow(now_s + 12)
@@ -56,7 +56,7 @@ def test_where_no_one_states_how_many_they_are_a_step_gathers_for_a_moment(
 def test_steps_may_come_out_of_order_and_twice(
     deliver: Deliver, hot: HotStore, now_s: float
 ) -> None:
-    lines = [line for n in range(1, 6) for line in whole_step(n, ended_at=now_s + n)]
+    lines = [line for n in range(1, 6) for line in step_lines(n, ended_at=now_s + n)]
     for line in [*reversed(lines), *lines]:
         deliver(line, at_s=now_s + 6)
 
@@ -67,7 +67,7 @@ def test_steps_may_come_out_of_order_and_twice(
 def test_a_step_handed_on_waits_no_longer(
     deliver: Deliver, follow: Follow, hot: HotStore, now_s: float
 ) -> None:
-    lines = whole_step(1, ended_at=now_s)
+    lines = step_lines(1, ended_at=now_s)
     deliver(*lines, at_s=now_s)
     deliver(*lines, at_s=now_s + 1)
     follow(now_s + 60)
@@ -80,9 +80,9 @@ def test_a_job_that_goes_back_to_a_checkpoint_counts_on(
     deliver: Deliver, hot: HotStore, now_s: float
 ) -> None:
     for number in range(1, 8):
-        deliver(*whole_step(number, ended_at=now_s + number), at_s=now_s + number)
+        deliver(*step_lines(number, ended_at=now_s + number), at_s=now_s + number)
     for number in range(5, 9):
-        again = whole_step(number, ended_at=now_s + 10 + number, session="second")
+        again = step_lines(number, ended_at=now_s + 10 + number, session="second")
         deliver(*again, at_s=now_s + 10 + number)
 
     batch = stored(hot, now_s)
@@ -106,11 +106,11 @@ def test_should_redis_forget_a_run_its_row_states_where_it_stood(
     deliver: Deliver, follow: Follow, hot: HotStore, now_s: float
 ) -> None:
     for number in (1, 2, 3):
-        deliver(*whole_step(number, ended_at=now_s, tokens=100), at_s=now_s)
+        deliver(*step_lines(number, ended_at=now_s, tokens=100), at_s=now_s)
     follow(now_s + 1)
     hot.execute("FLUSHDB")
-    deliver(*whole_step(4, ended_at=now_s + 20), at_s=now_s + 20)
-    deliver(*whole_step(2, ended_at=now_s + 21, session="second"), at_s=now_s + 21)
+    deliver(*step_lines(4, ended_at=now_s + 20), at_s=now_s + 20)
+    deliver(*step_lines(2, ended_at=now_s + 21, session="second"), at_s=now_s + 21)
 
     assert list(stored(hot, now_s).step) == [4, 5]
 
@@ -119,7 +119,7 @@ def test_what_is_too_old_for_the_hot_tier_is_kept_for_good(
     deliver: Deliver, hot: HotStore, now_s: float
 ) -> None:
     old_s = now_s - 3 * 3600
-    lines = [line for n in (1, 2) for line in whole_step(n, ended_at=old_s + n)]
+    lines = [line for n in (1, 2) for line in step_lines(n, ended_at=old_s + n)]
     deliver(*lines, at_s=now_s, sent_s=now_s)
 
     kept = run_steps(hot, "real", start_s=old_s - 60, end_s=old_s + 60)
@@ -129,7 +129,7 @@ def test_what_is_too_old_for_the_hot_tier_is_kept_for_good(
 def test_a_worker_that_comes_late_completes_its_step(
     deliver: Deliver, follow: Follow, hot: HotStore, now_s: float
 ) -> None:
-    lines = whole_step(1, ended_at=now_s, collective_s=(0.4, 0.4, 0.4, 0.1), tokens=100)
+    lines = step_lines(1, ended_at=now_s, collective_s=(0.4, 0.4, 0.4, 0.1), tokens=100)
     deliver(*lines[:3], at_s=now_s)
     follow(now_s + 12)
     before = stored(hot, now_s)
@@ -146,8 +146,8 @@ def test_a_run_states_its_optimizer_its_epoch_and_its_loss(
     deliver: Deliver, hot: HotStore, now_s: float
 ) -> None:
     deliver(shown("run", **ABOUT, optimizer="AdamW", tokens_per_epoch=10**9), at_s=now_s)
-    deliver(*whole_step(1, ended_at=now_s, loss=2.5), at_s=now_s)
-    deliver(*whole_step(2, ended_at=now_s + 1), at_s=now_s + 1)
+    deliver(*step_lines(1, ended_at=now_s, loss=2.5), at_s=now_s)
+    deliver(*step_lines(2, ended_at=now_s + 1), at_s=now_s + 1)
     deliver(shown("run", **ABOUT), at_s=now_s + 1)
     run = Run.objects.get(name="real")
 
@@ -159,7 +159,7 @@ def test_a_run_states_that_it_requires_a_preflight_and_takes_it_back(
     deliver: Deliver, now_s: float
 ) -> None:
     deliver(shown("run", **ABOUT, requires_preflight=True), at_s=now_s)
-    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
+    deliver(*step_lines(1, ended_at=now_s), at_s=now_s)
     deliver(shown("run", **ABOUT), at_s=now_s)
     update_preflight_doubts()
     flagged = Run.objects.get(name="real")

@@ -7,7 +7,7 @@ from tests.fleet.metrics.rule_cases import (
     LLAMA,
     N0,
     Course,
-    Story,
+    RuleCase,
     always,
     nodes,
     rising,
@@ -18,24 +18,24 @@ ERRORS = 'trnwatch_node_execution_errors_total{node="n0"}'
 FAILED = 'trnwatch_node_executions_failed_total{node="n0"}'
 DONE = 'trnwatch_node_executions_completed_total{node="n0"}'
 LIMITS, IDLE = RULES["exec_errors"].limits, RULES["node_idle"].limits
-AWAY = ((1, 5), (0, 5), (1, 10))
+ABSENT_S = ((1, 5), (0, 5), (1, 10))
 
 
-def errors(per_s: float, severity: str) -> Story:
+def errors(per_s: float, severity: str) -> RuleCase:
     """It fires for errors at a rate, and resolves once there are none."""
     course = rising((per_s * 0.98, 10), (per_s * 1.02, 10), (0, 10))
-    return Story("exec_errors", ERRORS, {ERRORS: course}, (9, 29), (14, 19), N0, severity)
+    return RuleCase("exec_errors", ERRORS, {ERRORS: course}, (9, 29), (14, 19), N0, severity)
 
 
-def failures() -> Story:
+def failures() -> RuleCase:
     """It fires where a share of the executions fails."""
     failed, ratio = 0.02, LIMITS["page_ratio"]
     done = [failed / ratio * times for times in (1.1, 0.9, 2)]
     series = {FAILED: rising((failed, 40)), DONE: rising(*((per_s, 10) for per_s in done))}
-    return Story("exec_errors", FAILED, series, (9, 29), (14, 19), N0)
+    return RuleCase("exec_errors", FAILED, series, (9, 29), (14, 19), N0)
 
 
-def node_idle() -> Story:
+def node_idle() -> RuleCase:
     """It fires where no core has done anything for long, while the run makes steps."""
     core = f'{CORE}{{node="n0", core="0"}}'
     at_limit, below = IDLE["idle_ratio"], IDLE["idle_ratio"] * 0.9
@@ -44,34 +44,38 @@ def node_idle() -> Story:
         'trnwatch_run_steps_total{run="llama"}': rising((0.5, 120)),
         **nodes("n0"),
     }
-    return Story("node_idle", CORE, series, (29, 39, 59), (42, 49), N0 | LLAMA, "warn")
+    return RuleCase("node_idle", CORE, series, (29, 39, 59), (42, 49), N0 | LLAMA, "warn")
 
 
-def silences() -> list[Story]:
+def silences() -> list[RuleCase]:
     """It fires for a node among others, for one alone, for a spare; not where all are silent."""
     ups = {f'{UP}{{node="{n}"}}': always(1) for n in FOUR}
     n0, spare = f'{UP}{{node="n0"}}', f'{UP}{{node="spare"}}'
-    among = {**ups, n0: AWAY, **nodes(*FOUR)}
-    next_to = {**ups, spare: AWAY, **nodes(*FOUR), **nodes("spare", run="")}
-    all_gone = {n0: AWAY, f'{UP}{{node="n1"}}': ((1, 4), (0, 6), (1, 10)), **nodes("n0", "n1")}
+    among = {**ups, n0: ABSENT_S, **nodes(*FOUR)}
+    next_to = {**ups, spare: ABSENT_S, **nodes(*FOUR), **nodes("spare", run="")}
+    all_absent = {
+        n0: ABSENT_S,
+        f'{UP}{{node="n1"}}': ((1, 4), (0, 6), (1, 10)),
+        **nodes("n0", "n1"),
+    }
     return [
-        Story("node_silent", UP, among, (4, 14), (6, 9), N0 | LLAMA),
-        Story("node_silent", UP, {n0: AWAY, **nodes("n0")}, (4, 14), (6, 9), N0 | LLAMA),
-        Story("node_silent", UP, next_to, (4, 14), (6, 9), {"node": "spare"}, "warn"),
-        Story("monitoring_blind", UP, all_gone, (4.5, 14), (6, 9)),
-        Story("node_silent", UP, all_gone, (8, 9), (), N0 | LLAMA),
+        RuleCase("node_silent", UP, among, (4, 14), (6, 9), N0 | LLAMA),
+        RuleCase("node_silent", UP, {n0: ABSENT_S, **nodes("n0")}, (4, 14), (6, 9), N0 | LLAMA),
+        RuleCase("node_silent", UP, next_to, (4, 14), (6, 9), {"node": "spare"}, "warn"),
+        RuleCase("monitoring_blind", UP, all_absent, (4.5, 14), (6, 9)),
+        RuleCase("node_silent", UP, all_absent, (8, 9), (), N0 | LLAMA),
     ]
 
 
-def memory_errors(kind: str, memory: str) -> Story:
+def memory_errors(kind: str, memory: str) -> RuleCase:
     """It fires when a count rises, whatever it was before, and holds for a while after."""
     counted = f'trnwatch_device_{kind}_ecc_uncorrected_total{{node="n0", device="3"}}'
     labels = N0 | {"device": "3", "memory": memory}
     series = {counted: ((3, 20), (5, 40))}
-    return Story("ecc_uncorrected", "ecc", series, (19, 45), (21, 37), labels)
+    return RuleCase("ecc_uncorrected", "ecc", series, (19, 45), (21, 37), labels)
 
 
-STORIES = [
+CASES = [
     errors(LIMITS["least_per_s"], "warn"),
     errors(LIMITS["page_per_s"], "page"),
     failures(),

@@ -22,12 +22,12 @@ from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import HotStore
 from tests.helpers import LLAMA, free_port
 
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 # What a run has behind it, and for how long it goes on without anybody who plays it.
 PAST_S, AHEAD_S = 120, 120
 RUN, NODE, MISSING = LLAMA.name, f"{LLAMA.name}-00", "missing"
 # What finds something once every node is heard of.
-EVERYBODY = f"count(group by (node) (trnwatch_node_info)) == {LLAMA.nodes + 1}"
+ALL_NODES = f"count(group by (node) (trnwatch_node_info)) == {LLAMA.nodes + 1}"
 # What finds something once the rules have found out who is missing.
 SILENCE = 'ALERTS{alertname="node_silent", alertstate="firing"}'
 ZONE = "us-east-1a"
@@ -151,7 +151,7 @@ def query(question: Question, expr: str) -> Any:
 
 def all_answers(question: Question, asked: set[str], rare: set[str]) -> dict[str, Any]:
     """Ask until everything that is not rare has an answer, or patience ends."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     answers: dict[str, Any] = {}
     while time.monotonic() < deadline:
         answers |= {

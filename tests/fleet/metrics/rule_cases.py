@@ -20,7 +20,7 @@ Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RuleCase:
     """How one alert lives.
 
     ``quiet`` are the minutes in which it must not fire, ``fires`` those in which it must, with
@@ -48,16 +48,16 @@ class Story:
         labels = ", ".join(f'{k}="{v}"' for k, v in sorted({**own, **self.labels}.items()))
         fired = [{"labels": f'ALERTS{{alertname="{self.alert}", {labels}}}', "value": 1}]
         return [
-            *(self._asked(minute, []) for minute in self.quiet),
-            *(self._asked(minute, fired) for minute in self.fires),
+            *(self._sample(minute, []) for minute in self.quiet),
+            *(self._sample(minute, fired) for minute in self.fires),
         ]
 
     @property
     def never(self) -> list[dict[str, Any]]:
         """That its alert never fires, as promtool asks it."""
-        return [self._asked(minute, []) for minute in (*self.quiet, *self.fires)]
+        return [self._sample(minute, []) for minute in (*self.quiet, *self.fires)]
 
-    def _asked(self, minute: float, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    def _sample(self, minute: float, samples: list[dict[str, Any]]) -> dict[str, Any]:
         own = f'alertname="{self.alert}", alertstate="firing", severity="{self.severity}"'
         return {
             "expr": f"ALERTS{{{own}}}",
@@ -66,36 +66,36 @@ class Story:
         }
 
 
-def worlds(stories: Iterable[Story]) -> list[list[Story]]:
+def merged_cases(cases: Iterable[RuleCase]) -> list[list[RuleCase]]:
     """Put stories that have nothing to do with each other into one world: it is cheaper."""
-    found: list[list[Story]] = []
-    for story in sorted(stories, key=lambda each: max(each.quiet)):
-        for world in found:
-            taken = set().union(*(each.metrics for each in world))
-            if not taken & story.metrics and story.alert not in {each.alert for each in world}:
-                world.append(story)
+    found: list[list[RuleCase]] = []
+    for case in sorted(cases, key=lambda each: max(each.quiet)):
+        for merged in found:
+            taken = set().union(*(each.metrics for each in merged))
+            if not taken & case.metrics and case.alert not in {each.alert for each in merged}:
+                merged.append(case)
                 break
         else:
-            found.append([story])
+            found.append([case])
     return found
 
 
-def series_of(world: Sequence[Story]) -> dict[str, Any]:
+def series_of(cases: Sequence[RuleCase]) -> dict[str, Any]:
     """Return the stories of a world as one test of promtool."""
-    series = {name: course for story in world for name, course in story.series.items()}
-    return _test(series, [question for story in world for question in story.expected])
+    series = {name: course for case in cases for name, course in case.series.items()}
+    return _test(series, [question for case in cases for question in case.expected])
 
 
-def without_series(world: Sequence[Story]) -> dict[str, Any]:
+def without_series(cases: Sequence[RuleCase]) -> dict[str, Any]:
     """Return the same world without what the stories are about: nothing may be said of it."""
-    about = [story.series_of for story in world]
+    about = [case.series_of for case in cases]
     series = {
         name: course
-        for story in world
-        for name, course in story.series.items()
+        for case in cases
+        for name, course in case.series.items()
         if not any(series_of in name for series_of in about)
     }
-    return _test(series, [question for story in world for question in story.never])
+    return _test(series, [question for case in cases for question in case.never])
 
 
 def _test(series: Mapping[str, Course | str], questions: list[dict[str, Any]]) -> dict[str, Any]:

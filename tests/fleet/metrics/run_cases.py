@@ -9,7 +9,7 @@ from tests.fleet.metrics.rule_cases import (
     LLAMA,
     VCPU,
     Course,
-    Story,
+    RuleCase,
     always,
     nodes,
 )
@@ -21,7 +21,7 @@ ENDED = 'trnwatch_run_last_step_timestamp_seconds{run="llama"}'
 Series = dict[str, Course | str]
 
 
-def allreduce_share() -> Story:
+def allreduce_share() -> RuleCase:
     """It fires above its limit, resolves below another, and outlives steps that stop."""
     share, limit, resolve = (
         f'trnwatch_run_allreduce_{name}_ratio{{run="llama"}}'
@@ -37,10 +37,10 @@ def allreduce_share() -> Story:
     )
     limits = {limit: always(fires_above), resolve: always(resolves_below)}
     series: Series = {share: course, **limits, **nodes(*FOUR)}
-    return Story("allreduce_share", share, series, (4.5, 24, 29), (6, 9, 14, 19), LLAMA)
+    return RuleCase("allreduce_share", share, series, (4.5, 24, 29), (6, 9, 14, 19), LLAMA)
 
 
-def step_slow() -> Story:
+def step_slow() -> RuleCase:
     """It fires where steps take longer than the hours before, and tokens are fewer."""
     ratios = ((0, 20), (SLOW["unknown_ratio"], 20), (0.10, 15))
     calm = 0.9 * SLOW["unknown_ratio"] * SLOW["half_ratio"]
@@ -53,17 +53,17 @@ def step_slow() -> Story:
         **nodes(*FOUR),
     }
     about = "trnwatch_run_step_seconds"
-    return Story("step_slow", about, series, (19, 39, 44, 59), (46, 54), LLAMA, "warn")
+    return RuleCase("step_slow", about, series, (19, 39, 44, 59), (46, 54), LLAMA, "warn")
 
 
-def from_trnwatch(rule: str, severity: str) -> Story:
+def from_trnwatch(rule: str, severity: str) -> RuleCase:
     """It fires while trnwatch says so: only it can judge."""
     series = f'trnwatch_alerts_firing{{rule="{rule}", severity="{severity}"}}'
     course = ((0, 5), (1, 5), (0, 5))
-    return Story(rule, series, {series: course}, (4, 14), (6, 9, 11), severity=severity)
+    return RuleCase(rule, series, {series: course}, (4, 14), (6, 9, 11), severity=severity)
 
 
-def hangs() -> list[Story]:
+def hangs() -> list[RuleCase]:
     """It fires where no step ends and nobody works; not while a core is at the limit."""
     resting = {f'{CORE}{{node="{n}", core="0"}}': ((0.5, 10.0), (0.05, 60.0)) for n in FOUR}
     at_limit = dict.fromkeys(resting, ((0.5, 10.0), (STILL["working_ratio"], 60.0)))
@@ -75,12 +75,12 @@ def hangs() -> list[Story]:
         **nodes(*FOUR),
     }
     return [
-        Story("hang", ENDED, hang | resting, (9, 10.5, 37), (12, 20, 29), LLAMA),
-        Story("hang", ENDED, hang | at_limit, (12, 20, 29), (), LLAMA),
+        RuleCase("hang", ENDED, hang | resting, (9, 10.5, 37), (12, 20, 29), LLAMA),
+        RuleCase("hang", ENDED, hang | at_limit, (12, 20, 29), (), LLAMA),
     ]
 
 
-def recompiles() -> list[Story]:
+def recompiles() -> list[RuleCase]:
     """It fires where more than half of the hosts compile, and pages where that lasts."""
     compiling = STILL["compiling_ratio"]
     busy = [f'{VCPU}{{node="{n}"}}' for n in FOUR]
@@ -94,40 +94,40 @@ def recompiles() -> list[Story]:
         **nodes(*FOUR),
     }
     return [
-        Story("recompile", VCPU, series, (4, 9, 33), (11, 29), LLAMA, "warn"),
-        Story("recompile", VCPU, series, (9, 19, 33), (21, 29), LLAMA),
+        RuleCase("recompile", VCPU, series, (4, 9, 33), (11, 29), LLAMA, "warn"),
+        RuleCase("recompile", VCPU, series, (9, 19, 33), (21, 29), LLAMA),
     ]
 
 
-def costs() -> list[Story]:
+def costs() -> list[RuleCase]:
     """It fires where two hours were dearer, holds a little below; not where an alert says why."""
-    tell = 'trnwatch_run_node_seconds_per_million_tokens{run="llama"}'
+    cost_series = 'trnwatch_run_node_seconds_per_million_tokens{run="llama"}'
     expected = "trnwatch_run_expected_node_seconds_per_million_tokens"
     limit, calm = 1 + DRIFT["estimate_ratio"], 1 + DRIFT["estimate_ratio"] * DRIFT["half_ratio"]
-    dear, hardly = 100 * limit * ABOVE, 100 * (limit + calm) / 2
+    high, hardly = 100 * limit * ABOVE, 100 * (limit + calm) / 2
     series: Series = {
-        tell: ((dear, 80), (hardly, 40), (100 * calm / ABOVE, 60)),
+        cost_series: ((high, 80), (hardly, 40), (100 * calm / ABOVE, 60)),
         f'{expected}{{run="llama", basis="estimate"}}': always(100, 180),
     }
     labels = LLAMA | {"basis": "estimate"}
     explained = series | {
-        tell: always(dear, 85),
+        cost_series: always(high, 85),
         'trnwatch_run_alerts_firing{run="llama", rule="efa_degraded"}': always(1, 85),
     }
     own: Series = {
-        tell: ((100 * (1 + DRIFT["own_ratio"]) * ABOVE, 85),),
+        cost_series: ((100 * (1 + DRIFT["own_ratio"]) * ABOVE, 85),),
         f'{expected}{{run="llama", basis="own"}}': always(100, 85),
         'trnwatch_run_alerts_firing{run="llama", rule="ecc_uncorrected"}': always(1, 85),
     }
     name = "trnwatch_run_node_seconds"
     return [
-        Story("cost_drift", name, series, (60, 160), (75, 79, 115), labels, "warn"),
-        Story("cost_drift", name, explained, (60, 79, 84), (), labels, "warn"),
-        Story("cost_drift", name, own, (60,), (75, 84), LLAMA | {"basis": "own"}, "warn"),
+        RuleCase("cost_drift", name, series, (60, 160), (75, 79, 115), labels, "warn"),
+        RuleCase("cost_drift", name, explained, (60, 79, 84), (), labels, "warn"),
+        RuleCase("cost_drift", name, own, (60,), (75, 84), LLAMA | {"basis": "own"}, "warn"),
     ]
 
 
-def budget_overrun() -> Story:
+def budget_overrun() -> RuleCase:
     """It fires where more will be spent than there is, and holds a little below."""
     of = '{budget="4", team="LLM"}'
     calm = OVERRUN["calm_ratio"]
@@ -138,10 +138,10 @@ def budget_overrun() -> Story:
     }
     labels = {"budget": "4", "team": "LLM"}
     about = "trnwatch_budget_forecast"
-    return Story("budget_overrun", about, series, (4, 19, 24), (6, 9, 14), labels, "warn")
+    return RuleCase("budget_overrun", about, series, (4, 19, 24), (6, 9, 14), labels, "warn")
 
 
-STORIES = [
+CASES = [
     allreduce_share(),
     step_slow(),
     from_trnwatch("input_stall", "page"),

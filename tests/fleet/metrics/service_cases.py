@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from fleet.metrics.rules import SERVICE_ALERTS, STOPPED_S
 from fleet.runs.summaries import LATE_AFTER_S
-from tests.fleet.metrics.rule_cases import ABSENT, Course, Story, always, nodes, rising
+from tests.fleet.metrics.rule_cases import ABSENT, Course, RuleCase, always, nodes, rising
 
 UP = 'up{job="trnwatch", instance="a"}'
 JOB = {"job": "trnwatch"}
@@ -21,25 +21,25 @@ def of(
     quiet: Minutes,
     fires: Minutes,
     **labels: str,
-) -> Story:
+) -> RuleCase:
     """Return a story with the severity that its alert has."""
-    return Story(alert, reported, series, quiet, fires, labels, SERVICE_ALERTS[alert].severity)
+    return RuleCase(alert, reported, series, quiet, fires, labels, SERVICE_ALERTS[alert].severity)
 
 
-def level(alert: str, series: str, limit: float, more: float, **labels: str) -> Story:
+def level(alert: str, series: str, limit: float, more: float, **labels: str) -> RuleCase:
     """Return the story of a gauge: at its limit, above it, and well again."""
     course = ((limit, 10), (limit + more, 20), (limit, 5))
     return of(alert, series, {series: course}, (9, 34), (26, 29), **labels)
 
 
-def counter(alert: str, *series: str) -> Story:
+def counter(alert: str, *series: str) -> RuleCase:
     """Return the story of counters that ought to stand still, of which the first one rises."""
     still = {f"trnwatch_{name}_total": always(3) for name in series[1:]}
     rises = rising((0, 10), (1 / 60, 20), (0, 20))
     return of(alert, series[0], still | {f"trnwatch_{series[0]}_total": rises}, (9, 45), (25, 29))
 
 
-STORIES = [
+CASES = [
     of("trnwatch_absent", UP, {UP: ((1, 5), (ABSENT, 10), (1, 5))}, (4, 9, 17), (12, 14), **JOB),
     of("trnwatch_scrape_down", UP, {UP: ((1, 5), (0, 5), (1, 5))}, (4, 6, 14), (8, 9), **JOB),
     of(

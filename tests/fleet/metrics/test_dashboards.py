@@ -75,7 +75,7 @@ def answers(
                 config = prometheus_run.configured(EXAMPLE, folder, address, secret)
                 with prometheus_run.prometheus(folder, config) as ask:
                     found = prometheus_run.all_answers(
-                        ask, {*asked, prometheus_run.EVERYBODY, prometheus_run.SILENCE}, rare
+                        ask, {*asked, prometheus_run.ALL_NODES, prometheus_run.SILENCE}, rare
                     )
                     found |= {expr: prometheus_run.query(ask, expr) for expr in offers}
                     found["rules"] = ask("rules")

@@ -12,11 +12,11 @@ from django.core.management import CommandError, call_command
 from fleet.metrics.rules import EXAMPLE_URL, SERVICE_ALERTS, rule_file
 from telemetry.detect import RULES
 from tests.fleet.metrics import node_cases, part_cases, run_cases, service_cases
-from tests.fleet.metrics.rule_cases import series_of, without_series, worlds
+from tests.fleet.metrics.rule_cases import merged_cases, series_of, without_series
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "deploy/prometheus/rules/trnwatch.rules.yml"
-STORIES = [*run_cases.STORIES, *part_cases.STORIES, *node_cases.STORIES, *service_cases.STORIES]
+CASES = [*run_cases.CASES, *part_cases.CASES, *node_cases.CASES, *service_cases.CASES]
 ANNOTATIONS = ("summary", "description", "runbook_url", "dashboard")
 BORN_OF_ABSENCE = {"trnwatch_absent", "trnwatch_nothing_to_watch"}
 
@@ -50,15 +50,19 @@ def test_promtool_accepts_it() -> None:
 
 @pytest.mark.prometheus
 def test_every_alert_fires_and_resolves_as_it_should(tmp_path: Path) -> None:
-    assert promtool(tmp_path, [series_of(world) for world in worlds(STORIES)], every_s=30) == ""
+    assert (
+        promtool(tmp_path, [series_of(cases) for cases in merged_cases(CASES)], every_s=30) == ""
+    )
 
 
 @pytest.mark.prometheus
 def test_what_nothing_is_heard_of_is_not_reported(tmp_path: Path) -> None:
-    heard_of = [story for story in STORIES if story.alert not in BORN_OF_ABSENCE]
+    heard_of = [case for case in CASES if case.alert not in BORN_OF_ABSENCE]
 
     assert (
-        promtool(tmp_path, [without_series(world) for world in worlds(heard_of)], every_s=120)
+        promtool(
+            tmp_path, [without_series(cases) for cases in merged_cases(heard_of)], every_s=120
+        )
         == ""
     )
 
@@ -67,7 +71,7 @@ def test_there_is_a_story_of_every_alert() -> None:
     alerts = set(re.findall(r"- alert: (\w+)", rule_file()))
 
     assert alerts == {*RULES, *SERVICE_ALERTS}
-    assert {story.alert for story in STORIES if story.fires and story.quiet} == alerts
+    assert {case.alert for case in CASES if case.fires and case.quiet} == alerts
 
 
 @pytest.mark.parametrize("alert", re.findall(r"- alert: .*?(?=\n +- |\Z)", rule_file(), re.DOTALL))

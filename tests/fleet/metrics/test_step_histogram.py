@@ -22,14 +22,14 @@ NAME = DURATIONS.name
 DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
 
 
-def made(n_steps: int, *, first: int, begun_s: float) -> StepBatch:
+def made(n_steps: int, *, first: int, start_s: float) -> StepBatch:
     """Return steps of about half a second, of which one in twenty takes three times as long."""
     rng = np.random.default_rng(first)
     lasting = 0.5 * (1 + 0.02 * rng.standard_normal(n_steps))
     lasting[::20] *= 3
     batch = steps(n_steps=n_steps, first=first)
     batch.phases["compute_s"][:] = lasting[:, None]
-    ended_at_s = begun_s + np.cumsum(lasting)
+    ended_at_s = start_s + np.cumsum(lasting)
     return StepBatch(batch.run, batch.workers, batch.step, ended_at_s, batch.phases, batch.tokens)
 
 
@@ -51,9 +51,9 @@ def scraping(address: str, tmp_path: Path) -> Iterator[Prometheus]:
 def test_quantiles_are_those_of_the_steps_and_no_counter_falls(
     hot: HotStore, run: Run, scraping: Prometheus
 ) -> None:
-    begun_s = int(time.time()) - 600
-    first = made(400, first=1, begun_s=begun_s)
-    second = made(400, first=401, begun_s=float(first.ended_at_s[-1]))
+    start_s = int(time.time()) - 600
+    first = made(400, first=1, start_s=start_s)
+    second = made(400, first=401, start_s=float(first.ended_at_s[-1]))
     hot.append_steps(first)
     durable.write_steps(first)
     settled_s = float(first.ended_at_s[-1]) + LATE_S + 1

@@ -10,21 +10,21 @@ from fleet.alerts.events import enqueue
 from fleet.models import Alert, AlertEvent, Receiver, Route, Run
 from tests.fleet.notifications.processes import Senders, database_url
 from tests.fleet.notifications.processes import senders as running_senders
-from tests.fleet.notifications.receiver_server import Stranger, a_stranger
+from tests.fleet.notifications.receiver_server import ReceiverServer, serve_receiver
 from tests.helpers import just_now
 
 
 @pytest.fixture
-def stranger() -> Iterator[Stranger]:
+def hook_server() -> Iterator[ReceiverServer]:
     """Run a receiver that answers as told, 200 at first."""
-    with a_stranger() as one:
+    with serve_receiver() as one:
         yield one
 
 
 @pytest.fixture
-def hook(run: Run, stranger: Stranger) -> Receiver:
+def hook(run: Run, hook_server: ReceiverServer) -> Receiver:
     """Make a signed webhook on the default route, which waits for no group."""
-    return receiver("hook", "webhook", stranger.url, secret="sesame")
+    return receiver("hook", "webhook", hook_server.url, secret="sesame")
 
 
 def receiver(name: str, kind: str, target: str, *, secret: str = "") -> Receiver:

@@ -12,45 +12,45 @@ from typing import Any
 
 
 @dataclass
-class Letterbox:
-    """Where it is, what it says to each recipient, and what it has."""
+class MailSink:
+    """Its address, its reply to each recipient, and the messages it received."""
 
     url: str = ""
     refusals: dict[str, str] = field(default_factory=dict)
-    letters: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     recipients: list[str] = field(default_factory=list)
 
 
-class Clerk(socketserver.StreamRequestHandler):
-    """Speaks as much SMTP as a letter needs."""
+class MailHandler(socketserver.StreamRequestHandler):
+    """The part of SMTP that one message needs."""
 
-    def __init__(self, *args: Any, box: Letterbox) -> None:
-        self._box = box
+    def __init__(self, *args: Any, mailbox: MailSink) -> None:
+        self._mailbox = mailbox
         super().__init__(*args)
 
     def handle(self) -> None:
-        self.say("220 letterbox")
+        self.say("220 test")
         while line := self.rfile.readline():
-            words = line.decode().strip()
-            verb = words[:4].upper()
+            command = line.decode().strip()
+            verb = command[:4].upper()
             if verb == "RCPT":
-                self.recipient(words)
+                self.recipient(command)
             elif verb == "DATA":
-                self.letter()
+                self.read_message()
             else:
                 self.say("221 bye" if verb == "QUIT" else "250 ok")
 
-    def recipient(self, words: str) -> None:
-        who = words.partition("<")[2].partition(">")[0]
-        self._box.recipients.append(who)
-        self.say(self._box.refusals.get(who, "250 ok"))
+    def recipient(self, command: str) -> None:
+        who = command.partition("<")[2].partition(">")[0]
+        self._mailbox.recipients.append(who)
+        self.say(self._mailbox.refusals.get(who, "250 ok"))
 
-    def letter(self) -> None:
+    def read_message(self) -> None:
         self.say("354 go on")
         lines = []
         while (line := self.rfile.readline()).rstrip() != b".":
             lines.append(line)
-        self._box.letters.append(message_from_bytes(b"".join(lines)))
+        self._mailbox.messages.append(message_from_bytes(b"".join(lines)))
         self.say("250 taken")
 
     def say(self, text: str) -> None:
@@ -58,14 +58,16 @@ class Clerk(socketserver.StreamRequestHandler):
 
 
 @contextmanager
-def a_letterbox() -> Iterator[Letterbox]:
+def serve_mail() -> Iterator[MailSink]:
     """Run a mail server for as long as the block lasts."""
-    box = Letterbox()
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), partial(Clerk, box=box)) as server:
+    mailbox = MailSink()
+    with socketserver.ThreadingTCPServer(
+        ("127.0.0.1", 0), partial(MailHandler, mailbox=mailbox)
+    ) as server:
         server.daemon_threads = True
-        box.url = f"smtp://127.0.0.1:{server.server_address[1]}"
+        mailbox.url = f"smtp://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
-        yield box
+        yield mailbox
         server.shutdown()
         thread.join()

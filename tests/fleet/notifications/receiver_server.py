@@ -38,7 +38,7 @@ class Post:
 
 
 @dataclass
-class Stranger:
+class ReceiverServer:
     """What it answers to one after the other, the last for ever, and all that it was sent."""
 
     url: str
@@ -62,15 +62,15 @@ class Stranger:
 
 
 @contextmanager
-def a_stranger() -> Iterator[Stranger]:
+def serve_receiver() -> Iterator[ReceiverServer]:
     """Run a receiver for as long as the block lasts."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            stranger.posts.append(Post(time.monotonic(), self.path, headers, body))
-            answer = stranger.next_answer()
+            hook_server.posts.append(Post(time.monotonic(), self.path, headers, body))
+            answer = hook_server.next_answer()
             self.close_connection = True
             try:
                 if isinstance(answer, bytes):
@@ -85,11 +85,11 @@ def a_stranger() -> Iterator[Stranger]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    stranger = Stranger(f"http://127.0.0.1:{server.server_port}/in")
+    hook_server = ReceiverServer(f"http://127.0.0.1:{server.server_port}/in")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield stranger
+        yield hook_server
     finally:
         server.shutdown()
         server.server_close()

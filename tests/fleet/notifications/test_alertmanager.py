@@ -13,7 +13,7 @@ import pytest
 from fleet.models import Receiver, Run, SenderHeartbeat
 from tests.fleet.notifications.conftest import an_alert, receiver, say
 from tests.fleet.notifications.processes import Senders, until
-from tests.fleet.notifications.receiver_server import Stranger
+from tests.fleet.notifications.receiver_server import ReceiverServer
 from tests.helpers import free_port
 
 pytestmark = [pytest.mark.alertmanager, pytest.mark.django_db(transaction=True)]
@@ -36,9 +36,9 @@ receivers:
 
 
 @pytest.fixture
-def manager(tmp_path: Path, stranger: Stranger) -> Iterator[str]:
+def manager(tmp_path: Path, hook_server: ReceiverServer) -> Iterator[str]:
     """Run an Alertmanager that tells the stranger; gives its address."""
-    (tmp_path / "config.yml").write_text(CONFIG.format(url=stranger.url))
+    (tmp_path / "config.yml").write_text(CONFIG.format(url=hook_server.url))
     url = f"http://127.0.0.1:{free_port()}"
     command = [
         "prometheus-alertmanager",
@@ -73,7 +73,7 @@ def held(url: str) -> list[dict[str, Any]]:
 
 
 def test_it_receives_groups_holds_and_resolves(
-    senders: Senders, manager: str, run: Run, stranger: Stranger
+    senders: Senders, manager: str, run: Run, hook_server: ReceiverServer
 ) -> None:
     receiver("manager", "alertmanager", manager)
     senders.start(refresh=0.5)
@@ -82,8 +82,8 @@ def test_it_receives_groups_holds_and_resolves(
     for alert in (share, silent):
         say(alert, "fired")
 
-    until(lambda: any(len(post.json["alerts"]) == 2 for post in stranger.posts))
-    body = stranger.posts[-1].json
+    until(lambda: any(len(post.json["alerts"]) == 2 for post in hook_server.posts))
+    body = hook_server.posts[-1].json
     assert (body["status"], body["groupLabels"]) == ("firing", {"run": "llama"})
     assert {alert["labels"]["alertname"] for alert in body["alerts"]} == {
         "allreduce_share",
@@ -95,18 +95,18 @@ def test_it_receives_groups_holds_and_resolves(
     until(lambda: held(manager)[0]["endsAt"] > first)
 
     say(share, "resolved")
-    until(lambda: statuses(stranger, share.pk) == ["firing", "resolved"])
+    until(lambda: statuses(hook_server, share.pk) == ["firing", "resolved"])
     assert [alert["labels"]["alertname"] for alert in held(manager)] == ["node_silent"]
     say(silent, "resolved")
     until(lambda: held(manager) == [])
-    until(lambda: statuses(stranger, silent.pk)[-1] == "resolved")
+    until(lambda: statuses(hook_server, silent.pk)[-1] == "resolved")
 
 
-def statuses(stranger: Stranger, alert: int) -> list[str]:
+def statuses(hook_server: ReceiverServer, alert: int) -> list[str]:
     """Return what people were told of one alert, without saying the same again."""
     shown = [
         each["status"]
-        for post in stranger.posts
+        for post in hook_server.posts
         for each in post.json["alerts"]
         if each["labels"]["trnwatch_alert"] == str(alert)
     ]
@@ -114,7 +114,7 @@ def statuses(stranger: Stranger, alert: int) -> list[str]:
 
 
 def test_an_alertmanager_that_was_away_gets_it_when_it_is_back(
-    senders: Senders, run: Run, stranger: Stranger, request: pytest.FixtureRequest
+    senders: Senders, run: Run, hook_server: ReceiverServer, request: pytest.FixtureRequest
 ) -> None:
     made = receiver("manager", "alertmanager", f"http://127.0.0.1:{free_port()}")
     say(an_alert(run), "fired")

@@ -14,7 +14,7 @@ from fleet.models import Delivery, Node, Receiver, Run
 from fleet.notifications.channels import CHANNELS, LONGEST_HEADER, Message, TimelineItem, item_of
 from fleet.notifications.http_client import Allowed, HttpClient, HttpResult
 from tests.fleet.notifications.conftest import an_alert
-from tests.fleet.notifications.receiver_server import Post, Stranger
+from tests.fleet.notifications.receiver_server import Post, ReceiverServer
 from tests.helpers import NOON
 
 KIND = Delivery.Kind
@@ -31,18 +31,20 @@ def message(run: Run, limping: Node) -> Message:
     return Message(KIND.FIRING, key="k1", at=NOON, items=(item,), list_url=f"{BASE}/alerts/")
 
 
-def sent(kind: str, message: Message, stranger: Stranger, secret: str = "sesame") -> Post:
-    receiver = Receiver(name="one", kind=kind, target=stranger.url, secret=secret)
+def sent(kind: str, message: Message, hook_server: ReceiverServer, secret: str = "sesame") -> Post:
+    receiver = Receiver(name="one", kind=kind, target=hook_server.url, secret=secret)
     channel = CHANNELS[kind]
     answer = channel.send(
         receiver, channel.render(message), key=message.key, at=NOON, client=CLIENT
     )
     assert answer.status == 200
-    return stranger.posts[-1]
+    return hook_server.posts[-1]
 
 
-def test_a_webhook_is_signed_over_second_and_body(message: Message, stranger: Stranger) -> None:
-    post = sent("webhook", message, stranger)
+def test_a_webhook_is_signed_over_second_and_body(
+    message: Message, hook_server: ReceiverServer
+) -> None:
+    post = sent("webhook", message, hook_server)
 
     at_s = post.headers["trnwatch-timestamp"]
     mine = hmac.new(b"sesame", at_s.encode() + b"." + post.body, hashlib.sha256).hexdigest()
@@ -51,12 +53,16 @@ def test_a_webhook_is_signed_over_second_and_body(message: Message, stranger: St
     assert post.key == post.json["id"] == "k1"
 
 
-def test_a_webhook_without_a_secret_is_not_signed(message: Message, stranger: Stranger) -> None:
-    assert "trnwatch-signature" not in sent("webhook", message, stranger, secret="").headers
+def test_a_webhook_without_a_secret_is_not_signed(
+    message: Message, hook_server: ReceiverServer
+) -> None:
+    assert "trnwatch-signature" not in sent("webhook", message, hook_server, secret="").headers
 
 
-def test_a_webhook_reports_all_that_is_known(message: Message, stranger: Stranger) -> None:
-    body = sent("webhook", message, stranger).json
+def test_a_webhook_reports_all_that_is_known(
+    message: Message, hook_server: ReceiverServer
+) -> None:
+    body = sent("webhook", message, hook_server).json
 
     [alert] = body["alerts"]
     assert (body["version"], body["kind"]) == (1, "firing")
@@ -75,9 +81,9 @@ def test_a_webhook_reports_all_that_is_known(message: Message, stranger: Strange
 
 
 def test_slack_gets_one_line_for_the_phone_and_blocks_below(
-    message: Message, stranger: Stranger
+    message: Message, hook_server: ReceiverServer
 ) -> None:
-    body = sent("slack", message, stranger).json
+    body = sent("slack", message, hook_server).json
 
     assert body["text"].startswith(":red_circle: [FIRING] llama")
     assert [block["type"] for block in body["blocks"]] == ["header", "section", "context"]
@@ -86,9 +92,9 @@ def test_slack_gets_one_line_for_the_phone_and_blocks_below(
     assert "|Runbook>" in section
 
 
-def test_slack_reads_no_marks_into_names(message: Message, stranger: Stranger) -> None:
+def test_slack_reads_no_marks_into_names(message: Message, hook_server: ReceiverServer) -> None:
     item = replace(message.items[0], headline="<!channel> & <b>", blame="", story="<@U1>" * 2_000)
-    body = sent("slack", replace(message, items=(item,)), stranger).json
+    body = sent("slack", replace(message, items=(item,)), hook_server).json
 
     assert "<!channel>" not in body["text"]
     assert "&lt;!channel&gt; &amp; &lt;b&gt;" in body["text"]
@@ -97,16 +103,20 @@ def test_slack_reads_no_marks_into_names(message: Message, stranger: Stranger) -
     assert len(body["blocks"][0]["text"]["text"]) <= LONGEST_HEADER
 
 
-def test_slack_gets_many_alerts_in_few_blocks(message: Message, stranger: Stranger) -> None:
-    body = sent("slack", replace(message, items=message.items * 60), stranger).json
+def test_slack_gets_many_alerts_in_few_blocks(
+    message: Message, hook_server: ReceiverServer
+) -> None:
+    body = sent("slack", replace(message, items=message.items * 60), hook_server).json
 
     assert len(body["blocks"]) < 50
     assert "and 50 more" in json.dumps(body["blocks"])
 
 
-def test_pagerduty_keeps_one_incident_per_alert(message: Message, stranger: Stranger) -> None:
+def test_pagerduty_keeps_one_incident_per_alert(
+    message: Message, hook_server: ReceiverServer
+) -> None:
     key = f"trnwatch-alert-{message.items[0].pk}"
-    trigger = sent("pagerduty", message, stranger).json
+    trigger = sent("pagerduty", message, hook_server).json
 
     assert (trigger["event_action"], trigger["dedup_key"]) == ("trigger", key)
     assert trigger["routing_key"] == "sesame"
@@ -116,7 +126,7 @@ def test_pagerduty_keeps_one_incident_per_alert(message: Message, stranger: Stra
     assert 0 < len(payload["summary"]) <= 1024
     assert trigger["links"][0]["href"] == message.items[0].url
     for kind, action in ((KIND.ACKNOWLEDGED, "acknowledge"), (KIND.RESOLVED, "resolve")):
-        body = sent("pagerduty", replace(message, kind=kind), stranger).json
+        body = sent("pagerduty", replace(message, kind=kind), hook_server).json
         assert body == {"event_action": action, "dedup_key": key, "routing_key": "sesame"}
 
 
@@ -125,17 +135,17 @@ def test_pagerdutys_key_is_kept_out_of_what_is_stored(message: Message) -> None:
 
 
 def test_alertmanager_gets_labels_that_last_and_an_end_that_moves(
-    message: Message, stranger: Stranger
+    message: Message, hook_server: ReceiverServer
 ) -> None:
     item = replace(message.items[0], fired_at=NOON)
-    [firing] = sent("alertmanager", replace(message, items=(item,)), stranger).json
+    [firing] = sent("alertmanager", replace(message, items=(item,)), hook_server).json
     later = replace(message, at=NOON + timedelta(minutes=1), items=(item,))
-    [again] = sent("alertmanager", later, stranger).json
+    [again] = sent("alertmanager", later, hook_server).json
     over = replace(message, kind=KIND.RESOLVED, items=(replace(item, resolved_at=NOON),))
-    [resolved] = sent("alertmanager", over, stranger).json
+    [resolved] = sent("alertmanager", over, hook_server).json
 
-    assert stranger.posts[0].path == "/in/api/v2/alerts"
-    assert stranger.posts[0].headers["authorization"] == "Bearer sesame"
+    assert hook_server.posts[0].path == "/in/api/v2/alerts"
+    assert hook_server.posts[0].headers["authorization"] == "Bearer sesame"
     assert firing["labels"] == again["labels"] == resolved["labels"]
     assert firing["labels"] == {
         "alertname": "allreduce_share",

@@ -10,7 +10,13 @@ import pytest
 from fleet.models import Delivery, Receiver, Route, Run
 from tests.fleet.notifications.conftest import an_alert, say
 from tests.fleet.notifications.processes import Senders, until
-from tests.fleet.notifications.receiver_server import OK, Stranger, a_stranger, thinks, waits_for
+from tests.fleet.notifications.receiver_server import (
+    OK,
+    ReceiverServer,
+    serve_receiver,
+    thinks,
+    waits_for,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,7 +30,7 @@ def all_sent() -> bool:
 
 
 def test_killed_before_it_took_anything(
-    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+    senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     Route.objects.update(group_wait_s=1)
     first = senders.start()
@@ -34,7 +40,7 @@ def test_killed_before_it_took_anything(
 
     senders.start()
     until(all_sent)
-    assert stranger.keys == [Delivery.objects.get().key]
+    assert hook_server.keys == [Delivery.objects.get().key]
 
 
 def test_killed_when_it_had_taken_one_but_sent_nothing(
@@ -47,42 +53,42 @@ def test_killed_when_it_had_taken_one_but_sent_nothing(
         say(an_alert(run), "fired")
         until(lambda: states() == {"sending"})
         first.kill()
-    with a_stranger() as stranger:
-        hook.target = stranger.url
+    with serve_receiver() as hook_server:
+        hook.target = hook_server.url
         hook.save(update_fields=["target"])
         senders.start()
         until(all_sent)
 
         delivery = Delivery.objects.get()
-        assert stranger.keys == [delivery.key]
+        assert hook_server.keys == [delivery.key]
         assert delivery.n_attempts == 2
 
 
 def test_killed_while_the_receiver_had_it_but_had_not_answered(
-    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+    senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     answered = Event()
-    stranger.answers = [waits_for(answered), OK]
+    hook_server.answers = [waits_for(answered), OK]
     first = senders.start()
     say(an_alert(run), "fired")
-    stranger.until(1)
+    hook_server.until(1)
     first.kill()
     answered.set()
 
     senders.start()
     until(all_sent)
-    assert stranger.keys == [Delivery.objects.get().key] * 2
-    assert stranger.posts[0].body == stranger.posts[1].body
+    assert hook_server.keys == [Delivery.objects.get().key] * 2
+    assert hook_server.posts[0].body == hook_server.posts[1].body
 
 
 def test_killed_when_it_was_answered_but_had_not_written_it_down(
-    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+    senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     frozen = Event()
-    stranger.answers = [waits_for(frozen), OK]
+    hook_server.answers = [waits_for(frozen), OK]
     first = senders.start()
     say(an_alert(run), "fired")
-    stranger.until(1)
+    hook_server.until(1)
     first.freeze()
     frozen.set()
     time.sleep(0.1)
@@ -91,32 +97,32 @@ def test_killed_when_it_was_answered_but_had_not_written_it_down(
 
     senders.start()
     until(all_sent)
-    assert stranger.keys == [Delivery.objects.get().key] * 2
+    assert hook_server.keys == [Delivery.objects.get().key] * 2
 
 
 def test_killed_again_and_again_at_any_moment(
-    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+    senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     rng = random.Random(7)
-    stranger.answers = [thinks(0.05)]
+    hook_server.answers = [thinks(0.05)]
     for i in range(15):
         say(an_alert(run, f"node:{i}", "node_silent"), "fired")
     for _ in range(3):
         one = senders.start()
-        n_before = len(stranger.posts)
-        until(lambda n=n_before: len(stranger.posts) > n)  # type: ignore[misc]
+        n_before = len(hook_server.posts)
+        until(lambda n=n_before: len(hook_server.posts) > n)  # type: ignore[misc]
         time.sleep(rng.uniform(0, 0.4))
         one.kill()
     senders.start()
     until(all_sent)
 
-    assert set(stranger.keys) == set(Delivery.objects.values_list("key", flat=True))
-    assert len(set(stranger.keys)) == 15
-    assert len(stranger.keys) <= sum(Delivery.objects.values_list("n_attempts", flat=True))
+    assert set(hook_server.keys) == set(Delivery.objects.values_list("key", flat=True))
+    assert len(set(hook_server.keys)) == 15
+    assert len(hook_server.keys) <= sum(Delivery.objects.values_list("n_attempts", flat=True))
 
 
 def test_two_senders_never_send_the_same(
-    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+    senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     Receiver.objects.exclude(pk=hook.pk).delete()
     for i in range(15):
@@ -125,16 +131,16 @@ def test_two_senders_never_send_the_same(
         senders.start(lease=60)
     until(all_sent)
 
-    assert len(stranger.keys) == len(set(stranger.keys)) == 15
+    assert len(hook_server.keys) == len(set(hook_server.keys)) == 15
 
 
 def test_asked_to_stop_it_finishes_what_it_sends(
-    senders: Senders, hook: Receiver, run: Run, stranger: Stranger
+    senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
-    stranger.answers = [thinks(0.5)]
+    hook_server.answers = [thinks(0.5)]
     one = senders.start()
     say(an_alert(run), "fired")
-    stranger.until(1)
+    hook_server.until(1)
 
     assert one.stop() == 0
     assert all_sent()

@@ -13,7 +13,7 @@ from fleet.notifications.http_client import (
     UnreachableError,
 )
 from tests.fleet.notifications.receiver_server import (
-    Stranger,
+    ReceiverServer,
     closes,
     cut_short,
     drips,
@@ -30,10 +30,10 @@ def request(url: str) -> Request:
     return Request(url, b'{"a": 1}', {"Content-Type": "application/json"})
 
 
-def test_what_is_posted_arrives_and_so_does_the_answer(stranger: Stranger) -> None:
-    answer = CLIENT.post(request(f"{stranger.url}?a=1"))
+def test_what_is_posted_arrives_and_so_does_the_answer(hook_server: ReceiverServer) -> None:
+    answer = CLIENT.post(request(f"{hook_server.url}?a=1"))
 
-    [post] = stranger.posts
+    [post] = hook_server.posts
     assert (post.path, post.body) == ("/in?a=1", b'{"a": 1}')
     assert post.headers["content-type"] == "application/json"
     assert post.headers["user-agent"].startswith("trnwatch/")
@@ -43,12 +43,12 @@ def test_what_is_posted_arrives_and_so_does_the_answer(stranger: Stranger) -> No
 @pytest.mark.parametrize(
     "answer", [hangs(20), drips(0.1, 300), closes, cut_short, b"what do you want?\r\n\r\n"]
 )
-def test_no_proper_answer_in_time_is_none(stranger: Stranger, answer: object) -> None:
-    stranger.answers = [answer]  # type: ignore[list-item]
+def test_no_proper_answer_in_time_is_none(hook_server: ReceiverServer, answer: object) -> None:
+    hook_server.answers = [answer]  # type: ignore[list-item]
     began_s = time.monotonic()
 
     with pytest.raises(UnreachableError):
-        CLIENT.post(request(stranger.url))
+        CLIENT.post(request(hook_server.url))
     assert time.monotonic() - began_s < 8
 
 
@@ -62,37 +62,37 @@ def test_a_name_that_leads_nowhere_is_no_answer() -> None:
         CLIENT.post(request("http://nowhere.invalid/"))
 
 
-def test_an_answer_without_end_is_cut(stranger: Stranger) -> None:
-    stranger.answers = [endless]
+def test_an_answer_without_end_is_cut(hook_server: ReceiverServer) -> None:
+    hook_server.answers = [endless]
 
-    assert len(CLIENT.post(request(stranger.url)).body) == LONGEST_ANSWER
+    assert len(CLIENT.post(request(hook_server.url)).body) == LONGEST_ANSWER
 
 
-def test_a_redirect_is_not_followed(stranger: Stranger) -> None:
-    stranger.answers = [status(302, f"Location: {stranger.url}/there")]
+def test_a_redirect_is_not_followed(hook_server: ReceiverServer) -> None:
+    hook_server.answers = [status(302, f"Location: {hook_server.url}/there")]
 
-    answer = CLIENT.post(request(stranger.url))
-    assert (answer.status, answer.location) == (302, f"{stranger.url}/there")
-    assert len(stranger.posts) == 1
+    answer = CLIENT.post(request(hook_server.url))
+    assert (answer.status, answer.location) == (302, f"{hook_server.url}/there")
+    assert len(hook_server.posts) == 1
 
 
 def test_a_proxy_of_the_environment_is_not_asked(
-    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+    hook_server: ReceiverServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
 
-    assert CLIENT.post(request(stranger.url)).status == 200
+    assert CLIENT.post(request(hook_server.url)).status == 200
 
 
-def test_a_private_place_that_no_one_allowed_is_never_called(stranger: Stranger) -> None:
+def test_a_private_place_that_no_one_allowed_is_never_called(hook_server: ReceiverServer) -> None:
     with pytest.raises(AddressError, match="TRNWATCH_NOTIFY_ALLOW"):
-        HttpClient(Allowed()).post(request(stranger.url))
+        HttpClient(Allowed()).post(request(hook_server.url))
     with pytest.raises(AddressError):
-        HttpClient(Allowed()).post(request(stranger.url.replace("127.0.0.1", "localhost")))
-    assert stranger.posts == []
+        HttpClient(Allowed()).post(request(hook_server.url.replace("127.0.0.1", "localhost")))
+    assert hook_server.posts == []
 
 
-def test_a_name_can_be_allowed(stranger: Stranger) -> None:
-    url = stranger.url.replace("127.0.0.1", "localhost")
+def test_a_name_can_be_allowed(hook_server: ReceiverServer) -> None:
+    url = hook_server.url.replace("127.0.0.1", "localhost")
 
     assert HttpClient(Allowed.of(["localhost"])).post(request(url)).status == 200

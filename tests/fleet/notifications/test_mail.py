@@ -14,7 +14,7 @@ from fleet.notifications.http_client import (
     HttpResult,
     UnreachableError,
 )
-from tests.fleet.notifications.mail_server import Letterbox, a_letterbox
+from tests.fleet.notifications.mail_server import MailSink, serve_mail
 from tests.helpers import NOON, free_port
 
 BODY = {"subject": "[FIRING] llama", "text": "It is slow. Ünïcode."}
@@ -22,8 +22,8 @@ CLIENT = HttpClient(Allowed(), timeout_s=2)
 
 
 @pytest.fixture
-def letterbox(settings: Settings) -> Iterator[Letterbox]:
-    with a_letterbox() as box:
+def smtp_server(settings: Settings) -> Iterator[MailSink]:
+    with serve_mail() as box:
         settings.SMTP_URL = box.url
         yield box
 
@@ -33,38 +33,38 @@ def send(to: str = "ada@example.org, bob@example.org", **body: str) -> HttpResul
     return Mail().send(receiver, BODY | body, key="k1", at=NOON, client=CLIENT)
 
 
-def test_a_letter_arrives_with_its_key_as_id(letterbox: Letterbox) -> None:
+def test_a_message_arrives_with_its_key_as_id(smtp_server: MailSink) -> None:
     assert send().status == 250
 
-    [letter] = letterbox.letters
-    assert letterbox.recipients == ["ada@example.org", "bob@example.org"]
-    assert letter["Message-ID"] == "<k1@trnwatch>"
-    assert letter["Idempotency-Key"] == "k1"
-    assert letter["Subject"] == "[FIRING] llama"
-    assert "Ünïcode" in letter.get_payload(decode=True).decode()  # type: ignore[union-attr]
+    [message] = smtp_server.messages
+    assert smtp_server.recipients == ["ada@example.org", "bob@example.org"]
+    assert message["Message-ID"] == "<k1@trnwatch>"
+    assert message["Idempotency-Key"] == "k1"
+    assert message["Subject"] == "[FIRING] llama"
+    assert "Ünïcode" in message.get_payload(decode=True).decode()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     ("shown", "error"), [("550 nobody", AddressError), ("450 busy", UnreachableError)]
 )
 def test_one_who_is_refused_is_not_forgotten_because_others_are_not(
-    letterbox: Letterbox, shown: str, error: type[Exception]
+    smtp_server: MailSink, shown: str, error: type[Exception]
 ) -> None:
-    letterbox.refusals["bob@example.org"] = shown
+    smtp_server.refusals["bob@example.org"] = shown
 
     with pytest.raises(error, match=r"bob@example\.org"):
         send()
-    assert len(letterbox.letters) == 1
+    assert len(smtp_server.messages) == 1
 
 
-def test_all_refused_is_reported(letterbox: Letterbox) -> None:
-    letterbox.refusals["ada@example.org"] = "550 nobody"
+def test_all_refused_is_reported(smtp_server: MailSink) -> None:
+    smtp_server.refusals["ada@example.org"] = "550 nobody"
 
     with pytest.raises(AddressError, match="550 nobody"):
         send("ada@example.org")
 
 
-def test_a_subject_cannot_bring_a_header_along(letterbox: Letterbox) -> None:
+def test_a_subject_cannot_bring_a_header_along(smtp_server: MailSink) -> None:
     with pytest.raises(AddressError):
         send(subject="hello\r\nBcc: eve@example.org")
 

@@ -11,24 +11,26 @@ from redis import Redis
 from fleet.models import Alert, Delivery, Receiver, Run, SenderHeartbeat
 from tests.fleet.notifications.conftest import an_alert, say
 from tests.fleet.notifications.processes import ROOT, Senders, environment, senders, until
-from tests.fleet.notifications.receiver_server import Stranger, thinks
+from tests.fleet.notifications.receiver_server import ReceiverServer, thinks
 from tests.helpers import redis_server
-from tests.postgres_server import OwnPostgres, own_postgres
+from tests.postgres_server import PostgresServer, start_postgres
 
 N_ALERTS = 24
 
 
 @pytest.mark.postgresql
-def test_a_database_that_is_killed_loses_no_page(tmp_path: Path, stranger: Stranger) -> None:
-    stranger.answers = [thinks(0.02)]
-    with own_postgres() as database, senders(tmp_path, database.url) as home:
+def test_a_database_that_is_killed_loses_no_page(
+    tmp_path: Path, hook_server: ReceiverServer
+) -> None:
+    hook_server.answers = [thinks(0.02)]
+    with start_postgres() as database, senders(tmp_path, database.url) as home:
         env = environment(tmp_path, database.url, DJANGO_SETTINGS_MODULE="fleet.settings")
         migrate = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
         subprocess.run(migrate, cwd=ROOT, env=env, check=True)
-        pager = start_pager(tmp_path, env, stranger)
+        pager = start_pager(tmp_path, env, hook_server)
         home.start()
         for n_before in (3, 8, 14):
-            stranger.until(n_before)
+            hook_server.until(n_before)
             database.kill()
             time.sleep(0.3)
             database.start()
@@ -37,11 +39,11 @@ def test_a_database_that_is_killed_loses_no_page(tmp_path: Path, stranger: Stran
         until(lambda: unsent(database) == "0", within_s=60)
 
         assert len(committed) > N_ALERTS / 2
-        assert committed <= set(stranger.keys)
-        assert len(stranger.keys) <= len(set(stranger.keys)) + 2 * 3
+        assert committed <= set(hook_server.keys)
+        assert len(hook_server.keys) <= len(set(hook_server.keys)) + 2 * 3
 
 
-def start_pager(folder: Path, env: dict[str, str], to: Stranger) -> subprocess.Popen[bytes]:
+def start_pager(folder: Path, env: dict[str, str], to: ReceiverServer) -> subprocess.Popen[bytes]:
     """Start a process that fires alerts, and notes what it was told is committed."""
     script = Path(__file__).with_name("alert_process.py")
     command = [sys.executable, str(script), to.url, str(N_ALERTS), "0.1"]
@@ -49,7 +51,7 @@ def start_pager(folder: Path, env: dict[str, str], to: Stranger) -> subprocess.P
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=file)
 
 
-def unsent(database: OwnPostgres) -> str:
+def unsent(database: PostgresServer) -> str:
     """Return how many notifications wait or are on their way."""
     question = "SELECT count(*) FROM fleet_delivery WHERE state IN ('pending', 'sending')"
     command = ["psql", "-tA", "-h", str(database.folder), "-U", "trnwatch", "postgres"]
@@ -59,18 +61,18 @@ def unsent(database: OwnPostgres) -> str:
 
 @pytest.mark.django_db(transaction=True)
 def test_without_redis_pages_go_out_and_the_sender_states_that_no_one_watches(
-    senders: Senders, hook: Receiver, run: Run, stranger: Stranger, tmp_path: Path
+    senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer, tmp_path: Path
 ) -> None:
     with redis_server(tmp_path) as url:
         with Redis.from_url(url) as redis:
             redis.hset("service:gauges", "watched_at_s", str(time.time()))
         senders.start(env={"REDIS_URL": url}, **{"blind-after": 1.5})
         say(an_alert(run), "fired")
-        stranger.until(1)
+        hook_server.until(1)
     say(an_alert(run, "node:steady", "node_silent"), "fired")
 
-    until(lambda: blind() and len(stranger.posts) == 3)
-    assert {alert["rule"] for post in stranger.posts for alert in post.json["alerts"]} == {
+    until(lambda: blind() and len(hook_server.posts) == 3)
+    assert {alert["rule"] for post in hook_server.posts for alert in post.json["alerts"]} == {
         "allreduce_share",
         "node_silent",
         "monitoring_blind",
@@ -84,21 +86,21 @@ def blind() -> bool:
 
 @pytest.mark.django_db(transaction=True)
 def test_the_dead_mans_switch_is_held_only_while_somebody_watches(
-    senders: Senders, hook: Receiver, stranger: Stranger, tmp_path: Path
+    senders: Senders, hook: Receiver, hook_server: ReceiverServer, tmp_path: Path
 ) -> None:
     with redis_server(tmp_path) as url, Redis.from_url(url) as redis:
         redis.hset("service:gauges", "watched_at_s", str(time.time()))
         senders.start(
             env={
                 "REDIS_URL": url,
-                "TRNWATCH_HEARTBEAT_URL": stranger.url,
+                "TRNWATCH_HEARTBEAT_URL": hook_server.url,
                 "TRNWATCH_HEARTBEAT_EVERY_S": "0",
             }
         )
-        stranger.until(2)
+        hook_server.until(2)
         redis.hset("service:gauges", "watched_at_s", str(time.time() - 60))
         until(lambda: not SenderHeartbeat.objects.get().is_watched)
-        n_beats = len(stranger.posts)
+        n_beats = len(hook_server.posts)
         time.sleep(1)
 
-    assert len(stranger.posts) == n_beats
+    assert len(hook_server.posts) == n_beats

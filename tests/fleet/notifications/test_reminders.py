@@ -8,7 +8,7 @@ from fleet.models import Alert, Delivery, NotifiedState, Receiver, Route, Run, S
 from fleet.notifications.delivery import DeliveryClient, Refresher, delete_old, remind
 from fleet.notifications.http_client import Allowed, HttpClient
 from tests.fleet.notifications.conftest import an_alert, receiver, say
-from tests.fleet.notifications.receiver_server import Stranger, status
+from tests.fleet.notifications.receiver_server import ReceiverServer, status
 from tests.helpers import just_now
 
 MINUTE = timedelta(minutes=1)
@@ -76,12 +76,12 @@ def test_no_one_is_reminded_without_need(firing: Alert, what: str) -> None:
 
 
 @pytest.fixture
-def manager(db: None, run: Run, stranger: Stranger) -> Receiver:
-    return receiver("manager", "alertmanager", stranger.url)
+def manager(db: None, run: Run, hook_server: ReceiverServer) -> Receiver:
+    return receiver("manager", "alertmanager", hook_server.url)
 
 
 def test_an_alertmanager_is_reported_in_time_what_lasts(
-    manager: Receiver, run: Run, stranger: Stranger
+    manager: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     lasting, over = an_alert(run), an_alert(run, "node:steady", "node_silent")
     for alert in (lasting, over):
@@ -92,36 +92,36 @@ def test_an_alertmanager_is_reported_in_time_what_lasts(
         for each in refresher.due(now=at):
             refresher.refresh(each, COURIER, now=at)
 
-    first, second = (post.json for post in stranger.posts)
+    first, second = (post.json for post in hook_server.posts)
     assert [alert["labels"]["trnwatch_alert"] for alert in first] == [str(lasting.pk)]
     assert first[0]["endsAt"] < second[0]["endsAt"]
 
 
 def test_the_labels_stay_whatever_is_found_out_later(
-    manager: Receiver, run: Run, stranger: Stranger
+    manager: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     alert = an_alert(run)
     say(alert, "fired")
     Alert.objects.update(rule="efa_degraded", subject="node:steady")
     Refresher().refresh(manager, COURIER, now=just_now())
 
-    [body] = stranger.posts[0].json
+    [body] = hook_server.posts[0].json
     assert body["labels"]["alertname"] == "allreduce_share"
     assert body["annotations"]["rule"] == "efa_degraded"
 
 
 def test_an_alertmanager_with_nothing_to_hear_is_left_alone(
-    manager: Receiver, stranger: Stranger
+    manager: Receiver, hook_server: ReceiverServer
 ) -> None:
     Refresher().refresh(manager, COURIER, now=just_now())
 
-    assert stranger.posts == []
+    assert hook_server.posts == []
 
 
 def test_an_alertmanager_that_is_gone_is_noted(
-    manager: Receiver, run: Run, stranger: Stranger
+    manager: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
-    stranger.answers = [status(503)]
+    hook_server.answers = [status(503)]
     say(an_alert(run), "fired")
     Refresher().refresh(manager, COURIER, now=just_now())
 

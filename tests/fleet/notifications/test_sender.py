@@ -16,7 +16,7 @@ from tests.fleet.notifications.conftest import an_alert, receiver, say
 from tests.fleet.notifications.processes import until
 from tests.fleet.notifications.receiver_server import (
     OK,
-    Stranger,
+    ReceiverServer,
     closes,
     hangs,
     status,
@@ -66,7 +66,7 @@ def send(sender: NotificationSender) -> None:
 
 
 def test_what_arrives_is_sent(
-    sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger
+    sender: NotificationSender, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     say(an_alert(run), "fired")
     send(sender)
@@ -74,21 +74,21 @@ def test_what_arrives_is_sent(
     delivery, hook = Delivery.objects.get(), Receiver.objects.get()
     assert (delivery.state, delivery.n_attempts, delivery.last_status) == ("sent", 1, 200)
     assert (hook.n_sent, hook.n_failed, hook.n_dead) == (1, 0, 0)
-    assert stranger.keys == [delivery.key]
+    assert hook_server.keys == [delivery.key]
 
 
 @pytest.mark.parametrize(
-    "trouble", [status(500), hangs(20), closes, b"garbage\r\n\r\n", status(302)]
+    "failure", [status(500), hangs(20), closes, b"garbage\r\n\r\n", status(302)]
 )
 def test_trouble_is_tried_again_later_with_the_same_key_and_words(
     sender: NotificationSender,
     hook: Receiver,
     run: Run,
-    stranger: Stranger,
+    hook_server: ReceiverServer,
     clock: Clock,
-    trouble: bytes,
+    failure: bytes,
 ) -> None:
-    stranger.answers = [trouble, OK]
+    hook_server.answers = [failure, OK]
     alert, began = an_alert(run), just_now()
     say(alert, "fired")
     send(sender)
@@ -101,19 +101,19 @@ def test_trouble_is_tried_again_later_with_the_same_key_and_words(
     alert.save()
     send(sender)
     assert Delivery.objects.get().state == "sent"
-    assert len(set(stranger.keys)) == 1
-    assert stranger.posts[0].body == stranger.posts[1].body
+    assert len(set(hook_server.keys)) == 1
+    assert hook_server.posts[0].body == hook_server.posts[1].body
 
 
 def test_who_asks_for_retries_is_given_it(
-    sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger, clock: Clock
+    sender: NotificationSender, hook: Receiver, run: Run, hook_server: ReceiverServer, clock: Clock
 ) -> None:
-    stranger.answers = [status(429, "Retry-After: 300"), OK]
+    hook_server.answers = [status(429, "Retry-After: 300"), OK]
     say(an_alert(run), "fired")
     send(sender)
     clock.ahead += 290 * SECOND
     send(sender)
-    assert len(stranger.posts) == 1
+    assert len(hook_server.posts) == 1
 
     clock.ahead += 15 * SECOND
     send(sender)
@@ -121,12 +121,12 @@ def test_who_asks_for_retries_is_given_it(
 
 
 def test_a_plain_no_is_final_and_is_sent_to_others(
-    sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger
+    sender: NotificationSender, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     other = Receiver.objects.create(
-        name="other", kind="slack", target=stranger.url, created_at=just_now()
+        name="other", kind="slack", target=hook_server.url, created_at=just_now()
     )
-    stranger.answers = [status(404, body=b"no_service"), OK]
+    hook_server.answers = [status(404, body=b"no_service"), OK]
     say(an_alert(run), "fired")
     Route.objects.get().receivers.add(other)
     send(sender)
@@ -136,13 +136,13 @@ def test_a_plain_no_is_final_and_is_sent_to_others(
     assert Receiver.objects.get(name="hook").n_dead == 1
     word = other.deliveries.get()
     assert (word.kind, word.state) == ("undelivered", "sent")
-    assert "Could not notify hook (firing): 404: no_service" in stranger.posts[1].json["text"]
+    assert "Could not notify hook (firing): 404: no_service" in hook_server.posts[1].json["text"]
 
 
 def test_retries_ends(
-    sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger, clock: Clock
+    sender: NotificationSender, hook: Receiver, run: Run, hook_server: ReceiverServer, clock: Clock
 ) -> None:
-    stranger.answers = [status(503)]
+    hook_server.answers = [status(503)]
     say(an_alert(run), "fired")
     for _ in range(3):
         send(sender)
@@ -152,34 +152,34 @@ def test_retries_ends(
 
 
 def test_the_end_never_overtakes_the_beginning(
-    sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger, clock: Clock
+    sender: NotificationSender, hook: Receiver, run: Run, hook_server: ReceiverServer, clock: Clock
 ) -> None:
-    stranger.answers = [status(500), OK]
+    hook_server.answers = [status(500), OK]
     alert = an_alert(run)
     say(alert, "fired")
     send(sender)
     say(alert, "resolved")
     send(sender)
-    assert len(stranger.posts) == 1
+    assert len(hook_server.posts) == 1
 
     clock.ahead += 11 * SECOND
     send(sender)
-    assert [post.json["kind"] for post in stranger.posts] == ["firing", "firing", "resolved"]
+    assert [post.json["kind"] for post in hook_server.posts] == ["firing", "firing", "resolved"]
 
 
 def test_a_receiver_that_hangs_keeps_no_one_else_waiting(
-    sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger
+    sender: NotificationSender, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     over = Event()
     sender.client = DeliveryClient(
         HttpClient(LOOPBACK, timeout_s=60), base_url="https://trnwatch.example"
     )
-    stranger.answers = [waits_for(over)]
+    hook_server.answers = [waits_for(over)]
     say(an_alert(run), "fired")
     sender.turn()
-    stranger.until(1)
-    stranger.answers = [OK]
-    other = receiver("other", "slack", stranger.url)
+    hook_server.until(1)
+    hook_server.answers = [OK]
+    other = receiver("other", "slack", hook_server.url)
     say(an_alert(run, "node:steady", "node_silent"), "fired")
     sender.turn()
 
@@ -189,20 +189,20 @@ def test_a_receiver_that_hangs_keeps_no_one_else_waiting(
 
 
 def test_nothing_is_sent_to_a_receiver_that_is_off(
-    sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger
+    sender: NotificationSender, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     say(an_alert(run), "fired")
     Receiver.objects.update(is_enabled=False)
     send(sender)
-    assert stranger.posts == []
+    assert hook_server.posts == []
 
     Receiver.objects.update(is_enabled=True)
     send(sender)
-    assert len(stranger.posts) == 1
+    assert len(hook_server.posts) == 1
 
 
 def test_what_cannot_be_put_in_words_is_given_up_loudly(
-    sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger
+    sender: NotificationSender, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     say(an_alert(run), "fired")
     Delivery.objects.update(body={"at": "sixes and sevens"})

@@ -7,7 +7,7 @@ import pytest
 from fleet.notifications.http_client import Allowed, HttpClient, Request, UnreachableError
 from telemetry.agent.spool import gzip_member
 from tests.certificates import Authority
-from tests.telemetry.agent.ingest_server import answering
+from tests.telemetry.agent.ingest_server import serve_ingest
 
 CLIENT = HttpClient(Allowed.of(["127.0.0.0/8", "::1"]), timeout_s=20)
 
@@ -22,11 +22,11 @@ def test_an_authority_of_ones_own_is_trusted_where_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority(tmp_path)
-    with answering(authority.serving("localhost")) as receiver:
+    with serve_ingest(authority.serving("localhost")) as receiver:
         with pytest.raises(UnreachableError, match="certificate verify failed"):
             post(receiver.address, "localhost")
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
         with pytest.raises(UnreachableError, match="certificate verify failed"):
             post(receiver.address, "127.0.0.1")
-        assert receiver.asked == []
+        assert receiver.requests == []
         assert post(receiver.address, "localhost") == 200

@@ -34,9 +34,9 @@ def environment(folder: Path, **env: str) -> dict[str, str]:
     return clean | {"TRNWATCH_DATA_DIR": str(folder), "TRNWATCH_DEMO": "0"} | env
 
 
-def manage(folder: Path, *words: str, **env: str) -> tuple[int, str]:
+def manage(folder: Path, *arguments: str, **env: str) -> tuple[int, str]:
     """Run a command of manage.py to its end; gives its exit code and what it printed."""
-    command = [sys.executable, "manage.py", *words]
+    command = [sys.executable, "manage.py", *arguments]
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -95,26 +95,26 @@ class Up:
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def child(self, word: str) -> psutil.Process | None:
+    def child(self, argument: str) -> psutil.Process | None:
         """Find a program by a word of its command."""
         for child in self.children:
             try:
-                if any(word in part for part in child.cmdline()):
+                if any(argument in part for part in child.cmdline()):
                     return child
             except psutil.Error:
                 continue
         return None
 
-    def kill(self, word: str) -> None:
+    def kill(self, argument: str) -> None:
         """Kill a program outright, and wait until another has taken its place."""
-        killed = self.child(word)
+        killed = self.child(argument)
         assert killed is not None
         killed.kill()
-        wait_for(lambda: self.pid(word) not in {None, killed.pid}, within_s=5)
+        wait_for(lambda: self.pid(argument) not in {None, killed.pid}, within_s=5)
 
-    def pid(self, word: str) -> int | None:
+    def pid(self, argument: str) -> int | None:
         """Return the number of a program, if it runs."""
-        child = self.child(word)
+        child = self.child(argument)
         return child.pid if child else None
 
     def answers(self, path: str = "/healthz") -> int:

@@ -15,8 +15,8 @@ NAPS = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 
 async def main(folder: Path) -> None:
     """Keep a napper for a minute."""
-    keeper = Supervisor(folder, env=os.environ, cwd=ROOT, say=print)
-    keeper.keep([Program("napper", (sys.executable, "-c", NAPS))])
+    supervised = Supervisor(folder, env=os.environ, cwd=ROOT, say=print)
+    supervised.keep([Program("napper", (sys.executable, "-c", NAPS))])
     await asyncio.sleep(60)
 
 

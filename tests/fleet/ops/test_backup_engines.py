@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from fleet.ops.backups import BackupError, PostgreSQL, Sqlite, engine_of
-from tests.postgres_server import own_postgres
+from tests.postgres_server import start_postgres
 
 ROWS = 2_000
 
@@ -87,7 +87,7 @@ def test_another_kind_of_database_is_refused_by_name() -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with own_postgres() as own:
+    with start_postgres() as own:
         yield own.url
 
 

@@ -18,7 +18,7 @@ from redis import Redis
 
 from tests.fleet.ops.installation import ROOT, START_S, Up, environment, manage, running, wait_for
 from tests.helpers import free_port
-from tests.postgres_server import own_postgres
+from tests.postgres_server import start_postgres
 
 MB = 1_000_000
 COOKIE = "trnwatch_session=" + "x" * 32
@@ -135,13 +135,13 @@ def test_a_full_disk_and_a_long_log_end_no_program_and_are_reported(tmp_path: Pa
 def test_a_disk_that_cannot_carry_a_start_is_named(
     tmp_path: Path, options: str, before: str, shown: str
 ) -> None:
-    code, words = up_on_disk(tmp_path / "data", options, before=before)
+    code, arguments = up_on_disk(tmp_path / "data", options, before=before)
 
     assert code != 0
-    assert words.splitlines()[-1].startswith("CommandError: ")
-    assert shown in words
-    assert "TRNWATCH_DATA_DIR" in words or "start again" in words
-    assert "Traceback" not in words
+    assert arguments.splitlines()[-1].startswith("CommandError: ")
+    assert shown in arguments
+    assert "TRNWATCH_DATA_DIR" in arguments or "start again" in arguments
+    assert "Traceback" not in arguments
 
 
 def damage(path: Path, where: str) -> None:
@@ -161,8 +161,8 @@ def test_a_damaged_database_is_named_with_the_way_back(tmp_path: Path, where: st
     database = folder / "trnwatch.sqlite3"
     damage(database, where)
 
-    for words in (("up",), ("restore", backup), ("prepare_demo",)):
-        code, shown = manage(folder, *words, PORT=str(free_port()))
+    for arguments in (("up",), ("restore", backup), ("prepare_demo",)):
+        code, shown = manage(folder, *arguments, PORT=str(free_port()))
         assert code != 0
         assert "Traceback" not in shown
         assert f"The database {database} is damaged" in shown
@@ -199,7 +199,7 @@ def test_a_damaged_append_only_file_is_set_aside_and_the_start_goes_on(tmp_path:
 @pytest.mark.postgresql
 def test_pages_say_that_the_database_is_away_and_come_back(tmp_path: Path, redis_url: str) -> None:
     port = free_port()
-    with own_postgres() as database:
+    with start_postgres() as database:
         env = {"DATABASE_URL": database.url, "REDIS_URL": redis_url, "TRNWATCH_DEMO": "1"}
         assert manage(tmp_path, "migrate", "--verbosity", "0", **env)[0] == 0
         log = tmp_path / "web.log"
@@ -218,7 +218,7 @@ def test_pages_say_that_the_database_is_away_and_come_back(tmp_path: Path, redis
                 wait_for(lambda: answers(port), within_s=START_S)
                 assert asked(port, "/")[0] == 200
                 database.kill()
-                _say_it_is_away(port)
+                _expect_unavailable(port)
                 assert asked(port, "/healthz", Cookie=COOKIE)[0] == 200
                 assert json.loads(asked(port, "/readyz")[1])["checks"]["database"]["ok"] is False
                 assert "Traceback" not in log.read_text()
@@ -239,7 +239,7 @@ def answers(port: int) -> bool:
         return False
 
 
-def _say_it_is_away(port: int) -> None:
+def _expect_unavailable(port: int) -> None:
     """See that every page says it as a person, a script and a machine understand it."""
     pages = ("/", "/alerts/", "/runs/x/", "/metrics", "/sd/prometheus", "/nowhere/")
     for path in pages:

@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize("how", ["make up", "deploy/run"])
 def test_the_web_server_limits_clients_that_are_not_known(how: str) -> None:
     if how == "make up":
-        words = list(services.web(listener=3).command)
+        arguments = list(services.web(listener=3).command)
     else:
-        words = shlex.split((ROOT / "deploy/run").read_text(), comments=True)
+        arguments = shlex.split((ROOT / "deploy/run").read_text(), comments=True)
 
-    named = words[words.index("--http") + 1]
+    named = arguments[arguments.index("--http") + 1]
 
     assert import_from_string(named) is LimitedProtocol
 

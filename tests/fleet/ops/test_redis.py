@@ -42,8 +42,8 @@ def test_no_one_gets_in_without_the_password(
     server: tuple[RedisAddress, subprocess.Popen[bytes]],
 ) -> None:
     place, _ = server
-    with Redis(port=place.port) as stranger, pytest.raises(AuthenticationError):
-        stranger.ping()
+    with Redis(port=place.port) as anonymous, pytest.raises(AuthenticationError):
+        anonymous.ping()
 
 
 def test_it_neither_evicts_nor_grows_without_bound(
@@ -100,7 +100,7 @@ DAMAGED = LOADING + "Bad file format reading the append only file\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "message"),
     [
         (-signal.SIGKILL, LOADING),
         (0, LOADING),
@@ -110,11 +110,11 @@ DAMAGED = LOADING + "Bad file format reading the append only file\n"
         (1, ""),
     ],
 )
-def test_a_file_that_may_be_whole_is_kept(folder: Path, code: int, words: str) -> None:
+def test_a_file_that_may_be_whole_is_kept(folder: Path, code: int, message: str) -> None:
     folder.mkdir()
     (folder / "appendonly.aof").touch()
 
-    assert repair(folder, code, words) == ""
+    assert repair(folder, code, message) == ""
     assert [path.name for path in folder.iterdir()] == ["appendonly.aof"]
 
 

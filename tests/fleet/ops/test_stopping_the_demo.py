@@ -77,9 +77,9 @@ def test_ctrl_c_ends_all_and_the_next_start_makes_the_demo_whole(tmp_path: Path)
             stdout=console,
             stderr=console,
         )
-    keeper = psutil.Process(process.pid)
-    wait_for(lambda: grandchildren(keeper), within_s=120)
-    everything = keeper.children(recursive=True)
+    supervisor = psutil.Process(process.pid)
+    wait_for(lambda: grandchildren(supervisor), within_s=120)
+    everything = supervisor.children(recursive=True)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=SOON_S) == 0
     _, alive = psutil.wait_procs(everything, timeout=SOON_S)

@@ -45,7 +45,7 @@ def messages() -> list[str]:
 
 
 @pytest.fixture
-def housekeeper(folder: Path, messages: list[str]) -> Callable[[], Supervisor]:
+def start_supervisor(folder: Path, messages: list[str]) -> Callable[[], Supervisor]:
     return lambda: Supervisor(folder, env=os.environ, cwd=ROOT, say=messages.append)
 
 
@@ -61,62 +61,64 @@ async def pids(folder: Path, name: str, n: int) -> list[int]:
 
 
 def test_what_is_killed_runs_again_at_once(
-    housekeeper: Callable[[], Supervisor], folder: Path, messages: list[str]
+    start_supervisor: Callable[[], Supervisor], folder: Path, messages: list[str]
 ) -> None:
     program = script("napper", NAPS)
 
-    async def story() -> float:
-        keeper = housekeeper()
-        keeper.keep([program])
+    async def scenario() -> float:
+        supervised = start_supervisor()
+        supervised.keep([program])
         [first] = await pids(folder, "napper", 1)
         killed_s = time.monotonic()
         os.kill(first, signal.SIGKILL)
         _, second = await pids(folder, "napper", 2)
         took_s = time.monotonic() - killed_s
         assert psutil.pid_exists(second)
-        await keeper.stop([program])
+        await supervised.stop([program])
         assert not psutil.pid_exists(second)
         return took_s
 
-    assert asyncio.run(story()) < 2
+    assert asyncio.run(scenario()) < 2
     assert messages[0].startswith("napper was killed (SIGKILL)")
 
 
 def test_what_fails_at_once_is_tried_again_with_longer_and_longer_pauses(
-    housekeeper: Callable[[], Supervisor], messages: list[str], monkeypatch: pytest.MonkeyPatch
+    start_supervisor: Callable[[], Supervisor],
+    messages: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "PAUSES_S", (0.01, 0.02, 0.04))
     program = script("broken", "raise SystemExit('no such luck')")
 
-    async def story() -> None:
-        keeper = housekeeper()
-        keeper.keep([program])
+    async def scenario() -> None:
+        supervised = start_supervisor()
+        supervised.keep([program])
         while len(messages) < 3:
             await asyncio.sleep(0.02)
-        await keeper.stop([program])
+        await supervised.stop([program])
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert messages[0] == "broken ended with exit code 1 (no such luck); restarts in 0.02 s."
     assert messages[2].endswith("in 0.04 s.")
 
 
 def test_what_does_not_listen_is_killed_in_time(
-    housekeeper: Callable[[], Supervisor], folder: Path
+    start_supervisor: Callable[[], Supervisor], folder: Path
 ) -> None:
     program = script("stubborn", IS_STUBBORN, stop_within_s=0.3)
 
-    async def story() -> int:
-        keeper = housekeeper()
-        keeper.keep([program])
+    async def scenario() -> int:
+        supervised = start_supervisor()
+        supervised.keep([program])
         [pid] = await pids(folder, "stubborn", 1)
-        await keeper.stop([program])
+        await supervised.stop([program])
         return pid
 
-    assert not psutil.pid_exists(asyncio.run(story()))
+    assert not psutil.pid_exists(asyncio.run(scenario()))
 
 
-def test_what_runs_once_gives_its_exit_code(housekeeper: Callable[[], Supervisor]) -> None:
-    assert asyncio.run(housekeeper().once(script("once", "raise SystemExit(3)"))) == 3
+def test_what_runs_once_gives_its_exit_code(start_supervisor: Callable[[], Supervisor]) -> None:
+    assert asyncio.run(start_supervisor().once(script("once", "raise SystemExit(3)"))) == 3
 
 
 def test_a_killed_keeper_takes_its_programs_along(folder: Path) -> None:
@@ -133,19 +135,19 @@ def test_a_killed_keeper_takes_its_programs_along(folder: Path) -> None:
 
 
 def test_leftovers_are_ended_and_strangers_are_not(folder: Path) -> None:
-    mine, stranger = (subprocess.Popen([sys.executable, "-c", NAPS]) for _ in range(2))
+    mine, foreign = (subprocess.Popen([sys.executable, "-c", NAPS]) for _ in range(2))
     started = {
         mine.pid: psutil.Process(mine.pid).create_time(),
-        stranger.pid: psutil.Process(stranger.pid).create_time() - 3600,
+        foreign.pid: psutil.Process(foreign.pid).create_time() - 3600,
         2**22 + 1: 0.0,
     }
     (folder / "processes.json").write_text(json.dumps(started))
 
     assert end_leftovers(folder) == 1
     assert mine.poll() is not None
-    assert stranger.poll() is None
-    stranger.kill()
-    stranger.wait()
+    assert foreign.poll() is None
+    foreign.kill()
+    foreign.wait()
 
 
 def test_no_leftovers_where_nothing_ran(folder: Path) -> None:
@@ -185,7 +187,7 @@ def test_a_long_log_keeps_its_end_where_it_cannot_be_set_aside(
 
 
 def test_a_log_that_cannot_be_cut_or_opened_ends_nothing(
-    housekeeper: Callable[[], Supervisor],
+    start_supervisor: Callable[[], Supervisor],
     folder: Path,
     messages: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -193,44 +195,44 @@ def test_a_log_that_cannot_be_cut_or_opened_ends_nothing(
     monkeypatch.setattr(supervisor, "LOG_CHECK_S", 0.01)
     program = script("once", "raise SystemExit(3)")
 
-    async def story() -> int:
-        keeper = housekeeper()
+    async def scenario() -> int:
+        supervised = start_supervisor()
         (folder / "log" / "broken.log").symlink_to(folder / "nowhere" / "else.log")
         (folder / "log" / "once.log").mkdir()
         (folder / "processes.draft").mkdir()
-        trimming = asyncio.create_task(keeper.trim_logs())
-        code = await keeper.once(program)
+        trimming = asyncio.create_task(supervised.trim_logs())
+        code = await supervised.once(program)
         while not any("broken.log" in each for each in messages):
             await asyncio.sleep(0.01)
         assert not trimming.done()
         trimming.cancel()
         return code
 
-    assert asyncio.run(story()) == 3
+    assert asyncio.run(scenario()) == 3
     assert "broken.log cannot be rotated: No such file or directory." in messages
     assert any(each.startswith("once runs without a log") for each in messages)
 
 
 def test_what_is_repaired_after_an_end_is_reported_and_logged(
-    housekeeper: Callable[[], Supervisor], folder: Path, messages: list[str]
+    start_supervisor: Callable[[], Supervisor], folder: Path, messages: list[str]
 ) -> None:
     ends: list[tuple[int, str]] = []
 
-    def repair(code: int, words: str) -> str:
-        ends.append((code, words))
+    def repair(code: int, message: str) -> str:
+        ends.append((code, message))
         return "It was mended."
 
     text = "print('first words'); raise SystemExit(2)"
     program = replace(script("broken", text), repair=repair)
 
-    async def story() -> None:
-        keeper = housekeeper()
-        keeper.keep([program])
+    async def scenario() -> None:
+        supervised = start_supervisor()
+        supervised.keep([program])
         while len(ends) < 2:
             await asyncio.sleep(0.02)
-        await keeper.stop([program])
+        await supervised.stop([program])
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert ends[:2] == [(2, "first words\n"), (2, "first words\n")]
     assert "It was mended." in messages
     assert "It was mended.\n" in (folder / "log" / "broken.log").read_text()

@@ -51,9 +51,9 @@ def test_ticks_go_on_whatever_is_killed_and_none_is_lost_or_doubled(up: Up) -> N
     assert (np.diff(numbers) == 1).all()
 
 
-def is_past(store: HotStore, shard: str, moment_s: float) -> bool:
+def is_past(store: HotStore, shard: str, at_s: float) -> bool:
     """Whether a shard has been ticked since."""
-    return newest(store, shard) >= moment_s
+    return newest(store, shard) >= at_s
 
 
 def newest(store: HotStore, shard: str) -> int:
@@ -107,7 +107,7 @@ def test_it_copes_with_what_a_killed_one_left(up_to_end: Up) -> None:
     ],
 )
 def test_a_bad_setting_is_named(folder: Path, setting: str, value: str, shown: str) -> None:
-    code, words = manage(folder, "up", **{"PORT": str(free_port()), setting: value})
+    code, message = manage(folder, "up", **{"PORT": str(free_port()), setting: value})
 
     assert code == 2
-    assert words.splitlines()[-1].startswith(f"CommandError: {shown}")
+    assert message.splitlines()[-1].startswith(f"CommandError: {shown}")

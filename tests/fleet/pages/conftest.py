@@ -42,9 +42,9 @@ def alive(hot: HotStore, run: Run, steady: Node, limping: Node) -> Run:
     Run.objects.update(started_at=datetime.fromtimestamp(now_s - 7200, UTC), last_step=10)
     hot.append(block(tick=tick, fill=0.5) for tick in range(now_s - 20, now_s + 1))
     own_s, wait_s = [1.3, 1.5], [0.2, 0.0]
-    begun_s = now_s - 19
+    started_s = now_s - 19
     hot.append_steps(
-        steps(n_steps=10, ended_at_s=begun_s, compute_s=own_s, wait_s=wait_s, transfer_s=0.5)
+        steps(n_steps=10, ended_at_s=started_s, compute_s=own_s, wait_s=wait_s, transfer_s=0.5)
     )
     return Run.objects.get(pk=run.pk)
 

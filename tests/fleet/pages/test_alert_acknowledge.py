@@ -72,10 +72,10 @@ def test_a_comment_too_long_is_refused_and_nothing_is_taken(
 
 
 def test_a_form_from_elsewhere_is_refused(alert: Alert, operator: object) -> None:
-    stranger = Client(enforce_csrf_checks=True)
-    stranger.force_login(operator)  # type: ignore[arg-type]
+    anonymous = Client(enforce_csrf_checks=True)
+    anonymous.force_login(operator)  # type: ignore[arg-type]
 
-    assert stranger.post(address(alert)).status_code == 403
+    assert anonymous.post(address(alert)).status_code == 403
 
 
 def test_a_viewer_may_not(client: Client, alert: Alert, viewer: object) -> None:

@@ -25,10 +25,10 @@ def test_the_culprit_is_marked_among_its_muted_peers(client: Client, alert: Aler
 
 
 def test_the_broken_stretch_is_shaded_and_named(client: Client, alert: Alert) -> None:
-    [[start, _, words]] = client.get(f"/alerts/{alert.pk}/charts/share").json()["shade"]
+    [[start, _, label]] = client.get(f"/alerts/{alert.pk}/charts/share").json()["shade"]
 
     assert start == pytest.approx(alert.onset_at.timestamp())
-    assert words.replace("\u202f", " ") == "above 25 %"
+    assert label.replace("\u202f", " ") == "above 25 %"
 
 
 def test_it_shows_some_time_before_and_after(client: Client, fired: Fire) -> None:
@@ -96,7 +96,7 @@ def test_what_was_noted_of_its_run_or_its_node_is_marked(client: Client, alert: 
 
     for chart in ("share", "culprit", "phases"):
         events = client.get(f"/alerts/{alert.pk}/charts/{chart}").json()["events"]
-        assert [words for _, words, _ in events] == ["note: loader", "note: cable"]
+        assert [label for _, label, _ in events] == ["note: loader", "note: cable"]
 
 
 def test_a_frozen_chart_is_marked_with_what_was_noted_since(
@@ -108,7 +108,7 @@ def test_a_frozen_chart_is_marked_with_what_was_noted_since(
     Annotation.objects.create(at=alert.onset_at, kind="note", text="loader", run=alert.run)
 
     after = client.get(f"/alerts/{alert.pk}/charts/phases").json()
-    assert [words for _, words, _ in after["events"]] == ["note: loader"]
+    assert [label for _, label, _ in after["events"]] == ["note: loader"]
     assert after | {"events": []} == before | {"events": []}
 
 

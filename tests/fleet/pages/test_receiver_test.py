@@ -8,7 +8,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import Delivery, Receiver
-from tests.fleet.notifications.receiver_server import Stranger, a_stranger, status
+from tests.fleet.notifications.receiver_server import ReceiverServer, serve_receiver, status
 from tests.fleet.pages.deliveries import hook
 
 __all__ = ["hook"]
@@ -16,9 +16,9 @@ HTMX = {"HX-Request": "true", "HX-Target": "answer-1"}
 
 
 @pytest.fixture
-def stranger(hook: Receiver, settings: Settings) -> Iterator[Stranger]:
+def hook_server(hook: Receiver, settings: Settings) -> Iterator[ReceiverServer]:
     settings.NOTIFY_ALLOW = ["127.0.0.0/8"]
-    with a_stranger() as one:
+    with serve_receiver() as one:
         hook.target = one.url
         hook.save()
         yield one
@@ -29,21 +29,21 @@ def path(receiver: Receiver) -> str:
 
 
 def test_it_is_sent_at_once_and_its_answer_shown(
-    client: Client, operator: User, hook: Receiver, stranger: Stranger
+    client: Client, operator: User, hook: Receiver, hook_server: ReceiverServer
 ) -> None:
     text = client.post(path(hook), headers=HTMX).text
 
     assert "accepted: 200" in text
-    [post] = stranger.posts
+    [post] = hook_server.posts
     assert post.json["kind"] == "test"
     assert "olga tests whether trnwatch reaches hook" in post.json["title"]
     assert not Delivery.objects.exists()
 
 
 def test_what_went_wrong_is_shown(
-    client: Client, operator: User, hook: Receiver, stranger: Stranger
+    client: Client, operator: User, hook: Receiver, hook_server: ReceiverServer
 ) -> None:
-    stranger.answers = [status(403, body=b"who <b>are</b> you?")]
+    hook_server.answers = [status(403, body=b"who <b>are</b> you?")]
     text = client.post(path(hook), headers=HTMX).text
 
     assert "not accepted" in text
@@ -52,25 +52,25 @@ def test_what_went_wrong_is_shown(
 
 @pytest.mark.parametrize("kind", ["slack", "pagerduty", "alertmanager"])
 def test_every_kind_can_be_tried(
-    client: Client, operator: User, hook: Receiver, stranger: Stranger, kind: str
+    client: Client, operator: User, hook: Receiver, hook_server: ReceiverServer, kind: str
 ) -> None:
     Receiver.objects.update(kind=kind)
-    stranger.answers = [status(200, body=b'{"status": "success"}')]
+    hook_server.answers = [status(200, body=b'{"status": "success"}')]
 
     assert "accepted: 200" in client.post(path(hook), headers=HTMX).text
 
 
 def test_a_private_place_is_not_called(
-    client: Client, operator: User, hook: Receiver, stranger: Stranger, settings: Settings
+    client: Client, operator: User, hook: Receiver, hook_server: ReceiverServer, settings: Settings
 ) -> None:
     settings.NOTIFY_ALLOW = []
 
     assert "is a private address" in client.post(path(hook), headers=HTMX).text
-    assert stranger.posts == []
+    assert hook_server.posts == []
 
 
 def test_without_htmx_it_leads_back(
-    client: Client, operator: User, hook: Receiver, stranger: Stranger
+    client: Client, operator: User, hook: Receiver, hook_server: ReceiverServer
 ) -> None:
     response = client.post(path(hook), follow=True)
 

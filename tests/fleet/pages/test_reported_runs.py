@@ -12,7 +12,7 @@ from fleet.formatting import NBSP
 from fleet.ingest.steps import StepIngest, update_reported_runs
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
-from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, whole_step
+from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, step_lines
 
 Say = Callable[..., None]
 
@@ -61,7 +61,7 @@ def test_a_run_of_which_little_is_known_states_what_is_missing(client: Client, s
 def test_a_model_that_the_catalogue_lacks_has_an_mfu(client: Client, say: Say) -> None:
     about = ABOUT | {"model": "our-own", "params": 7e9, "layers": 32, "hidden": 4096}
     ends = time.time()
-    say(line("run", **about), *(each for n in (1, 2) for each in whole_step(n, ended_at=ends)))
+    say(line("run", **about), *(each for n in (1, 2) for each in step_lines(n, ended_at=ends)))
     run = Run.objects.get(name="real")
 
     assert run.shape == {"params": 7e9, "layers": 32, "hidden": 4096}
@@ -69,7 +69,7 @@ def test_a_model_that_the_catalogue_lacks_has_an_mfu(client: Client, say: Say) -
 
 
 def test_what_was_lost_and_why_it_failed_is_reported(client: Client, say: Say) -> None:
-    say(*whole_step(1, ended_at=time.time()))
+    say(*step_lines(1, ended_at=time.time()))
     say(line("beat", worker="trn-b", n_dropped=7))
     say(line("end", worker="trn-c", failed=True, reason="RuntimeError"))
     page = read(client, "/runs/real/")
@@ -81,20 +81,20 @@ def test_what_was_lost_and_why_it_failed_is_reported(client: Client, say: Say) -
 
 @pytest.mark.parametrize("path", ["/nodes/", "/nodes/trn-a/", "/", "/runs/", "/alerts/"])
 def test_pages_show_nodes_without_an_agent(client: Client, say: Say, path: str) -> None:
-    say(line("run", **ABOUT), *whole_step(1, ended_at=time.time()))
+    say(line("run", **ABOUT), *step_lines(1, ended_at=time.time()))
 
     assert client.get(path).status_code == 200
     assert Node.objects.filter(source=Node.Source.STEPS).count() == len(NODES)
 
 
 def test_a_node_states_that_only_its_job_reports(client: Client, say: Say) -> None:
-    say(line("run", **ABOUT), *whole_step(1, ended_at=time.time()))
+    say(line("run", **ABOUT), *step_lines(1, ended_at=time.time()))
 
     assert "is training. No agent reports" in read(client, "/nodes/trn-a/")
 
 
 def test_a_node_whose_job_is_over_is_not_shown_as_training(client: Client, say: Say) -> None:
-    say(*whole_step(1, ended_at=time.time()))
+    say(*step_lines(1, ended_at=time.time()))
     say(*(line("end", worker=node) for node in NODES))
     page = read(client, "/nodes/trn-a/")
 
@@ -105,6 +105,6 @@ def test_a_node_whose_job_is_over_is_not_shown_as_training(client: Client, say: 
 
 @pytest.mark.parametrize("path", ["/nodes/", "/nodes/trn-a/", "/", "/search?q=trn"])
 def test_a_node_of_unknown_type_has_pages_too(client: Client, say: Say, path: str) -> None:
-    say(*whole_step(1, ended_at=time.time()))
+    say(*step_lines(1, ended_at=time.time()))
 
     assert client.get(path).status_code == 200

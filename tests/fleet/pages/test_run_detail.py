@@ -67,7 +67,7 @@ def test_a_healthy_run_has_no_culprit_to_look_for(page: Page, alive: Run) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "cause", "blames"),
+    ("kind", "cause", "accuses"),
     [
         ("waiting", "slow_core", True),
         ("waiting", "efa_latency", False),
@@ -76,13 +76,13 @@ def test_a_healthy_run_has_no_culprit_to_look_for(page: Page, alive: Run) -> Non
     ],
 )
 def test_the_caption_names_a_late_worker_only_where_one_was_found(
-    page: Page, alive: Run, alert: Alert, kind: str, cause: str, *, blames: bool
+    page: Page, alive: Run, alert: Alert, kind: str, cause: str, *, accuses: bool
 ) -> None:
     alert.cause = cause
     alert.evidence = alert.evidence | {"kind": kind}
     alert.save()
 
-    assert ("the culprit is the worker that waits least" in caption(page)) == blames
+    assert ("the culprit is the worker that waits least" in caption(page)) == accuses
 
 
 def test_it_lists_its_nodes_with_their_state(page: Page, alert: Alert, silent: Node) -> None:

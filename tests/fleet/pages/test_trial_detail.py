@@ -110,8 +110,8 @@ def test_of_three_arms_only_the_one_that_differs_has_no_verdict(
 
     assert "4 \u00d7 trn2.48xlarge is better than 4 \u00d7 p5.48xlarge" in text
     assert "long and 4 \u00d7 p5.48xlarge do not train the same thing (global batch)" in text
-    words = {row.split(",")[1]: row.split(",")[8] for row in rows if ",usd_per_mtok," in row}
-    assert words == {"vit-trn2": "better", "vit-long": "none: arms differ"}
+    verdicts = {row.split(",")[1]: row.split(",")[8] for row in rows if ",usd_per_mtok," in row}
+    assert verdicts == {"vit-trn2": "better", "vit-long": "none: arms differ"}
     assert [each["comparisons"][0]["word"] for each in reported] == ["better", "none: arms differ"]
 
 
@@ -121,8 +121,8 @@ def test_each_measure_is_explained(page: Page, hot: HotStore, trial: Trial) -> N
     text = page("/trials/bakeoff/")
 
     reported = text[text.index("Definitions") :]
-    for words in ("$ per 1M tokens", "tokens per dollar", "MFU", "until the first step"):
-        assert f"<dt>{words}</dt>" in reported
+    for verdicts in ("$ per 1M tokens", "tokens per dollar", "MFU", "until the first step"):
+        assert f"<dt>{verdicts}</dt>" in reported
     assert "4 \u00d7 p5.48xlarge: 31.7 PFLOP/s" in reported
     assert "<dt>loss at equal tokens</dt>" not in reported
 

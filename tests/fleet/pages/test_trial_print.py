@@ -40,8 +40,8 @@ def trial(hot: HotStore, db: None) -> Trial:
 def test_it_has_what_the_first_team_asks_for(page: Page, trial: Trial) -> None:
     text = page("/trials/bakeoff/print/")
     assert "<h1>Do we move?</h1>" in text
-    for words in ("$ per epoch", "step time, first epoch", "compile time", "time to train"):
-        assert words in text
+    for label in ("$ per epoch", "step time, first epoch", "compile time", "time to train"):
+        assert label in text
     # 39.33 against 35.7608 dollars, 1.6 times the pace; as paid half, but of unlike kinds.
     assert "43.2" in text
     assert "p5.48xlarge at equal capacity-block list prices" in text

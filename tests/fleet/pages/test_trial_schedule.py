@@ -95,7 +95,7 @@ def test_the_trials_page_asks_for_it(page: Page) -> None:
 
 @pytest.mark.usefixtures("seen")
 @pytest.mark.parametrize(
-    ("query", "words"),
+    ("query", "phrase"),
     [
         ("days=soon", "days: &#x27;soon&#x27; is no number"),
         ("days=900", "days: choose 0.5 to 365"),
@@ -108,12 +108,12 @@ def test_the_trials_page_asks_for_it(page: Page) -> None:
     ],
 )
 def test_a_mistake_names_its_field_and_is_left_to_be_mended(
-    client: Client, query: str, words: str
+    client: Client, query: str, phrase: str
 ) -> None:
     response = client.get(f"{PAGE}?{query}")
 
     assert response.status_code == 422
-    assert f"▲ {words}" in response.text
+    assert f"▲ {phrase}" in response.text
 
 
 def test_tokens_that_a_trial_plans_may_be_asked_for(page: Page, seen: Trial) -> None:

@@ -45,12 +45,12 @@ def test_over_days_what_is_spent_is_sure_and_the_other_has_a_band(client: Client
 def test_the_break_even_is_marked_where_the_lines_cross(client: Client) -> None:
     drawn = client.get(f"{CHARTS}/dollars-by-days?porting_usd=9000&failures=0").json()
 
-    ((at, words, kind),) = drawn["events"]
+    ((at, label, kind),) = drawn["events"]
     spent, same = (line["values"] for line in drawn["series"][:2])
     before = max(i for i, day in enumerate(drawn["t"]) if day <= at)
     assert spent[before] >= same[before]
     assert spent[before + 1] <= same[before + 1]
-    assert words.startswith("earned back after ")
+    assert label.startswith("earned back after ")
     assert kind == "break-even"
 
 

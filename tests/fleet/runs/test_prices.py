@@ -15,16 +15,16 @@ from telemetry.errors import FieldError
 from tests.helpers import NOON
 
 HOUR = timedelta(hours=1)
-ASKED = PriceRequest("LLM", "trn1.32xlarge", "reserved", 10.0, NOON, "contract 7")
+REQUEST = PriceRequest("LLM", "trn1.32xlarge", "reserved", 10.0, NOON, "contract 7")
 
 
 def a_price(usd: float, valid_from: datetime, *, team: str = "LLM", now: datetime = NOON) -> int:
     """Set a price; return how many runs it changed."""
-    asked = replace(ASKED, team=team, usd_per_node_hour=usd, valid_from=valid_from)
+    asked = replace(REQUEST, team=team, usd_per_node_hour=usd, valid_from=valid_from)
     return set_price(asked, by="lea", now=now)[1]
 
 
-def begun(at: datetime, team: str = "LLM") -> dict[str, Any]:
+def started(at: datetime, team: str = "LLM") -> dict[str, Any]:
     """Return what a run of four nodes pays that begins at a moment."""
     return opening_price(team, "trn1.32xlarge", n_nodes=4, began=at)
 
@@ -33,18 +33,18 @@ def begun(at: datetime, team: str = "LLM") -> dict[str, Any]:
 def test_a_run_begins_at_the_price_of_its_teams_contract() -> None:
     a_price(10.0, NOON - 24 * HOUR)
 
-    found = begun(NOON)
+    found = started(NOON)
 
     assert found["usd_per_node_hour"] == 10.0
     assert found["price_basis"] == "reserved of LLM, 2026-03-01, contract 7"
-    assert begun(NOON, team="search")["usd_per_node_hour"] == 21.5
+    assert started(NOON, team="search")["usd_per_node_hour"] == 21.5
 
 
 @pytest.mark.django_db
 def test_without_a_contract_the_catalogue_reports_and_else_no_one_does() -> None:
     unpriced = opening_price("LLM", "trn2u.48xlarge", n_nodes=4, began=NOON)
 
-    assert begun(NOON)["price_basis"].startswith("on demand, 2026")
+    assert started(NOON)["price_basis"].startswith("on demand, 2026")
     assert (unpriced["usd_per_node_hour"], unpriced["price_basis"]) == (0.0, "no price is known")
     assert opening_price("", "toaster", n_nodes=1, began=NOON)["usd_per_node_hour"] == 0.0
 
@@ -54,8 +54,8 @@ def test_a_run_keeps_the_price_of_its_time() -> None:
     a_price(10.0, NOON - 24 * HOUR)
     a_price(8.0, NOON - HOUR)
 
-    assert begun(NOON - 2 * HOUR)["usd_per_node_hour"] == 10.0
-    assert begun(NOON - HOUR)["usd_per_node_hour"] == 8.0
+    assert started(NOON - 2 * HOUR)["usd_per_node_hour"] == 10.0
+    assert started(NOON - HOUR)["usd_per_node_hour"] == 8.0
 
 
 @pytest.mark.django_db
@@ -63,8 +63,8 @@ def test_a_price_for_everybody_yields_to_the_teams_own() -> None:
     a_price(12.0, NOON - HOUR, team="")
     a_price(10.0, NOON - 2 * HOUR)
 
-    assert begun(NOON)["usd_per_node_hour"] == 10.0
-    assert begun(NOON, team="search")["usd_per_node_hour"] == 12.0
+    assert started(NOON)["usd_per_node_hour"] == 10.0
+    assert started(NOON, team="search")["usd_per_node_hour"] == 12.0
 
 
 @pytest.mark.django_db
@@ -72,7 +72,7 @@ def test_of_two_from_one_moment_the_later_word_holds() -> None:
     a_price(10.0, NOON, now=NOON - 3 * HOUR)
     a_price(9.0, NOON, now=NOON - 2 * HOUR)
 
-    assert begun(NOON)["usd_per_node_hour"] == 9.0
+    assert started(NOON)["usd_per_node_hour"] == 9.0
 
 
 def test_a_run_that_spans_a_change_pays_each_part_at_its_price(run: Run) -> None:
@@ -88,7 +88,7 @@ def test_a_run_that_spans_a_change_pays_each_part_at_its_price(run: Run) -> None
 @pytest.mark.django_db
 def test_one_that_begins_knows_what_is_announced() -> None:
     a_price(10.0, NOON + HOUR)
-    new = Run(n_nodes=4, started_at=NOON, **begun(NOON))
+    new = Run(n_nodes=4, started_at=NOON, **started(NOON))
 
     assert new.usd_by(NOON + 2 * HOUR) == pytest.approx(4 * 21.5 + 4 * 10.0)
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_is_refused_by_name_and_leaves_nothing(
     field: str, wrong: dict[str, Any]
 ) -> None:
     with pytest.raises(FieldError) as error:
-        set_price(replace(ASKED, **wrong), by="lea", now=NOON)
+        set_price(replace(REQUEST, **wrong), by="lea", now=NOON)
 
     assert error.value.field == field
     assert not TeamPrice.objects.exists()
@@ -180,7 +180,7 @@ def test_what_was_paid_never_falls_whatever_is_set_and_adds_up_minute_by_minute(
     run: Run, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    minute, paid, by_hand = timedelta(minutes=1), 0.0, 0.0
+    minute, paid, expected = timedelta(minutes=1), 0.0, 0.0
 
     for i in range(240):
         now = NOON + i * minute
@@ -196,5 +196,5 @@ def test_what_was_paid_never_falls_whatever_is_set_and_adds_up_minute_by_minute(
         run.finished_at = now if rng.random() < 0.1 else None
         assert run.usd_by(now) >= paid
         paid = run.usd_by(now)
-        assert paid == pytest.approx(by_hand, abs=1e-6)
-        by_hand += run.n_nodes * run.price_at(now)[0] / 60
+        assert paid == pytest.approx(expected, abs=1e-6)
+        expected += run.n_nodes * run.price_at(now)[0] / 60

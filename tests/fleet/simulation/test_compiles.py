@@ -40,20 +40,20 @@ def test_the_alert_of_a_long_one_is_over_soon_after_it(
 ) -> None:
     create_fleet(now=now, longest=timedelta(minutes=100))
     run = Run.objects.prefetch_related("nodes").get(name="search-bert")
-    begun = now - timedelta(minutes=50)
+    started = now - timedelta(minutes=50)
     fault = InjectedFault.objects.create(
         run=run,
         kind="recompile",
         magnitude=640.0,
-        starts_at=begun,
-        ends_at=begun + timedelta(seconds=640),
+        starts_at=started,
+        ends_at=started + timedelta(seconds=640),
     )
 
     live_through(hot, run, [fault], now=now)
 
     (alert,) = Alert.objects.filter(rule="recompile")
     assert alert.resolved_at is not None
-    assert alert.resolved_at < begun + timedelta(seconds=640 + 300)
+    assert alert.resolved_at < started + timedelta(seconds=640 + 300)
 
 
 def test_an_accident_of_the_past_states_what_changed_and_so_does_its_alert(

@@ -100,8 +100,8 @@ def test_dollars_tokens_and_pace(
     assert (cost.baseline, cost.candidate) == pytest.approx((p5, trn2), rel=1e-5)
     assert cost.ratio == pytest.approx(trn2 / p5 - 1, rel=1e-4)
     assert reported["tokens_per_usd"].ratio == pytest.approx(p5 / trn2 - 1, rel=1e-4)
-    by_hand = [float(s.tokens.sum() / s.step_s.sum()) for s in counted]
-    assert [pace.baseline, pace.candidate] == pytest.approx(by_hand, rel=1e-5)
+    expected = [float(s.tokens.sum() / s.step_s.sum()) for s in counted]
+    assert [pace.baseline, pace.candidate] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_interval_is_as_wide_as_the_steps_scatter(

@@ -30,7 +30,7 @@ def fault(kind: str, **fields: Any) -> dict[str, Any]:
     return {"kind": kind, "node": "tiny-01", "start_s": 200, "duration_s": 200} | fields
 
 
-def truths(*faults: dict[str, Any], **fields: Any) -> list[FaultTruth]:
+def ground_truths(*faults: dict[str, Any], **fields: Any) -> list[FaultTruth]:
     made = scenario(*faults, **fields)
     return truths_of(made, made.plans(epoch_s=1_000_000))
 
@@ -41,35 +41,35 @@ def ratio(truth: FaultTruth) -> float:
 
 
 def test_a_slow_core_costs_about_what_it_is_slow() -> None:
-    [truth] = truths(fault("slow_core", magnitude=2.0))
+    [truth] = ground_truths(fault("slow_core", magnitude=2.0))
 
     assert 1.7 < ratio(truth) < 2.0
     assert (truth.start_s, truth.end_s) == (200, 400)
 
 
 def test_a_fault_that_only_hardware_shows_costs_nothing() -> None:
-    [truth] = truths(fault("ecc_uncorrected"))
+    [truth] = ground_truths(fault("ecc_uncorrected"))
 
     assert ratio(truth) == pytest.approx(1)
     assert truth.counts
 
 
 def test_a_hang_lasts_as_long_as_its_only_step() -> None:
-    [truth] = truths(fault("hang"))
+    [truth] = ground_truths(fault("hang"))
 
     assert ratio(truth) > 100
     assert truth.felt_until_s >= 400
 
 
 def test_where_no_step_gets_on_there_is_no_ratio() -> None:
-    [truth] = truths(fault("node_crash", duration_s=100))
+    [truth] = ground_truths(fault("node_crash", duration_s=100))
 
     assert truth.step_slowdown_ratio is None
     assert truth.counts
 
 
 def test_an_accident_is_felt_for_longer_than_it_lasts() -> None:
-    [truth] = truths(
+    [truth] = ground_truths(
         {"kind": "recompile", "run": "tiny", "start_s": 200, "duration_s": 10, "magnitude": 300}
     )
 
@@ -78,8 +78,8 @@ def test_an_accident_is_felt_for_longer_than_it_lasts() -> None:
 
 
 def test_faults_at_the_same_time_do_not_hide_each_other() -> None:
-    alone = truths(fault("slow_core", magnitude=2.0))[0]
-    small, large = truths(
+    alone = ground_truths(fault("slow_core", magnitude=2.0))[0]
+    small, large = ground_truths(
         fault("slow_core", magnitude=2.0), fault("slow_core", node="tiny-02", magnitude=3.0)
     )
 
@@ -88,7 +88,7 @@ def test_faults_at_the_same_time_do_not_hide_each_other() -> None:
 
 
 def test_they_come_in_the_order_of_the_file() -> None:
-    later, sooner = truths(
+    later, sooner = ground_truths(
         fault("slow_core", magnitude=1.5, start_s=600), fault("throttle", magnitude=1.5)
     )
 
@@ -96,14 +96,14 @@ def test_they_come_in_the_order_of_the_file() -> None:
 
 
 def test_the_scenario_s_end_is_the_fault_s_end() -> None:
-    [truth] = truths(fault("slow_core"), duration_s=300)
+    [truth] = ground_truths(fault("slow_core"), duration_s=300)
 
     assert truth.end_s == 300
 
 
 def test_on_accelerators_of_one_core_throttling_looks_like_a_slow_core() -> None:
-    [on_gpu] = truths(fault("throttle", magnitude=1.5), instance="p5.48xlarge", tp=4)
-    [on_trn2] = truths(fault("throttle", magnitude=1.5))
+    [on_gpu] = ground_truths(fault("throttle", magnitude=1.5), instance="p5.48xlarge", tp=4)
+    [on_trn2] = ground_truths(fault("throttle", magnitude=1.5))
 
     assert "slow_core" in on_gpu.causes
     assert on_trn2.causes == ("throttle",)

@@ -88,8 +88,8 @@ def test_one_of_the_past_is_played_kept_as_planned_and_raises_nothing(
 ) -> None:
     create_fleet(now=now, longest=timedelta(minutes=80))
     run = Run.objects.prefetch_related("nodes").get(name="search-bert")
-    begun = now - timedelta(minutes=30)
-    announce(run, at=begun)
+    started = now - timedelta(minutes=30)
+    announce(run, at=started)
 
     live_through(hot, run, [], now=now)
     compile_past(hot, run, [], now=now)
@@ -101,7 +101,7 @@ def test_one_of_the_past_is_played_kept_as_planned_and_raises_nothing(
     assert not Alert.objects.exists()
     assert run.phase == Run.Phase.TRAINING
     # No step ends while it compiles; the others take ten seconds.
-    start_s, lasts_s = begun.timestamp(), LASTS.total_seconds()
+    start_s, lasts_s = started.timestamp(), LASTS.total_seconds()
     ended = run_steps(hot, run.name, start_s=start_s - 60, end_s=start_s + 600).ended_at_s
     assert max(ended[1:] - ended[:-1]) >= lasts_s
 

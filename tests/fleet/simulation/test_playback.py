@@ -31,7 +31,7 @@ def plan() -> Plan:
 
 
 @pytest.fixture
-def stage(plan: Plan) -> ScenarioPlayback:
+def played(plan: Plan) -> ScenarioPlayback:
     """Play four minutes in two stretches, and stand in the middle of the silence."""
     made = ScenarioPlayback([plan])
     made.play(EPOCH + 120)
@@ -51,7 +51,7 @@ def test_a_report_between_two_stretches_is_no_gap(plan: Plan) -> None:
 
 
 def test_it_is_read_as_the_hot_store_would_be(
-    stage: ScenarioPlayback, plan: Plan, hot: HotStore
+    played: ScenarioPlayback, plan: Plan, hot: HotStore
 ) -> None:
     other = ScenarioPlayback([plan])
     other.play(EPOCH + 130)
@@ -63,28 +63,28 @@ def test_it_is_read_as_the_hot_store_would_be(
     asked = {"start": EPOCH + 60, "end": EPOCH + 130}
 
     mine, stored = (
-        stage.window(plan.shards, METRICS, **asked),
+        played.window(plan.shards, METRICS, **asked),
         hot.window("tiny/0", METRICS, **asked),
     )
 
     assert mine.nodes == stored.of(mine.nodes).nodes
     for name in METRICS:
         np.testing.assert_array_equal(mine.values[name], stored.of(mine.nodes).values[name])
-    assert stage.last_seen() == hot.last_seen()
+    assert played.last_seen() == hot.last_seen()
 
 
-def test_nothing_to_come_can_be_read(stage: ScenarioPlayback) -> None:
-    span = stage.window("tiny/0", METRICS, start=EPOCH + 125, end=EPOCH + 140)
-    steps = stage.steps("tiny", since_s=0)
+def test_nothing_to_come_can_be_read(played: ScenarioPlayback) -> None:
+    span = played.window("tiny/0", METRICS, start=EPOCH + 125, end=EPOCH + 140)
+    steps = played.steps("tiny", since_s=0)
 
     assert np.isfinite(span.values["core_utilization_ratio"][:6, 0]).all()
     assert np.isnan(span.values["core_utilization_ratio"][6:]).all()
     assert steps.ended_at_s[-1] <= EPOCH + 130
-    assert stage.newest_step_at("tiny") == steps.ended_at_s[-1]
+    assert played.newest_step_at("tiny") == steps.ended_at_s[-1]
 
 
-def test_a_silent_node_was_seen_when_it_last_spoke(stage: ScenarioPlayback) -> None:
-    seen = stage.last_seen()
+def test_a_silent_node_was_seen_when_it_last_spoke(played: ScenarioPlayback) -> None:
+    seen = played.last_seen()
 
     assert seen["tiny-02"] == EPOCH + 100
     assert seen["tiny-01"] == EPOCH + 130
@@ -92,38 +92,38 @@ def test_a_silent_node_was_seen_when_it_last_spoke(stage: ScenarioPlayback) -> N
 
 def test_a_node_that_never_spoke_was_never_seen() -> None:
     joins = Benign(kind="node_joins", run="tiny", node="tiny-03", start_s=200)
-    stage = ScenarioPlayback([Plan(run=SPEC, seed=3, epoch_s=EPOCH, benign=(joins,))])
-    stage.play(EPOCH + 60)
-    stage.turn_to(EPOCH + 60)
+    played = ScenarioPlayback([Plan(run=SPEC, seed=3, epoch_s=EPOCH, benign=(joins,))])
+    played.play(EPOCH + 60)
+    played.turn_to(EPOCH + 60)
 
-    assert "tiny-03" not in stage.last_seen()
+    assert "tiny-03" not in played.last_seen()
 
 
 def test_it_forgets_what_the_store_would_have_forgotten(plan: Plan) -> None:
-    stage = ScenarioPlayback([plan])
+    played = ScenarioPlayback([plan])
     for until in range(300, 1800, 300):
-        stage.play(EPOCH + until)
+        played.play(EPOCH + until)
     now = EPOCH + 1500
-    stage.turn_to(now)
+    played.turn_to(now)
 
-    old = stage.window("tiny/0", METRICS, start=now - KEEP_S - 30, end=now - KEEP_S - 10)
+    old = played.window("tiny/0", METRICS, start=now - KEEP_S - 30, end=now - KEEP_S - 10)
 
     assert old.nodes == ()
-    assert stage.steps("tiny", since_s=0).ended_at_s[0] > now - KEEP_S - 400
+    assert played.steps("tiny", since_s=0).ended_at_s[0] > now - KEEP_S - 400
 
 
 def test_runs_are_kept_apart(plan: Plan) -> None:
     other = Plan(run=RunSpec(**(SPEC_FIELDS | {"name": "other"})), seed=4, epoch_s=EPOCH)
-    stage = ScenarioPlayback([plan, other])
-    stage.play(EPOCH + 60)
-    stage.turn_to(EPOCH + 60)
+    played = ScenarioPlayback([plan, other])
+    played.play(EPOCH + 60)
+    played.turn_to(EPOCH + 60)
 
     assert (
-        stage.window("other/0", METRICS, start=EPOCH + 50, end=EPOCH + 60).nodes[0] == "other-00"
+        played.window("other/0", METRICS, start=EPOCH + 50, end=EPOCH + 60).nodes[0] == "other-00"
     )
-    assert stage.window((), METRICS, start=EPOCH, end=EPOCH + 1).nodes == ()
-    assert set(stage.newest()) == {"tiny/0", "tiny/1", "other/0"}
-    assert len(stage.steps("stranger", since_s=0)) == 0
+    assert played.window((), METRICS, start=EPOCH, end=EPOCH + 1).nodes == ()
+    assert set(played.newest()) == {"tiny/0", "tiny/1", "other/0"}
+    assert len(played.steps("stranger", since_s=0)) == 0
 
 
 SPEC_FIELDS = {name: getattr(SPEC, name) for name in RunSpec.__struct_fields__}

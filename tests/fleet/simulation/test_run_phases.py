@@ -29,7 +29,7 @@ def simulated(run: Run) -> Run:
     return run
 
 
-def tell(hot: HotStore, **fields: Any) -> None:
+def report(hot: HotStore, **fields: Any) -> None:
     since: dict[str, Any] = {"phase_since_s": NOON_S, "due_until_s": 0.0, "gaps_until_s": 0.0}
     clock = RunClock(tick=NOON_S, step_started_s=NOON_S, **since, **fields)
     before = hot.clock("llama/0")
@@ -37,7 +37,7 @@ def tell(hot: HotStore, **fields: Any) -> None:
 
 
 def test_a_new_phase_is_written_at_once(hot: HotStore, simulated: Run) -> None:
-    tell(hot, phase="compiling", phase_progress_ratio=0.4)
+    report(hot, phase="compiling", phase_progress_ratio=0.4)
 
     follow_runs(hot, now=BETWEEN)
 
@@ -47,7 +47,7 @@ def test_a_new_phase_is_written_at_once(hot: HotStore, simulated: Run) -> None:
 
 
 def test_counts_are_written_when_they_are_due(hot: HotStore, simulated: Run) -> None:
-    tell(hot, phase="training", step=10, n_tokens=1000)
+    report(hot, phase="training", step=10, n_tokens=1000)
 
     follow_runs(hot, now=BETWEEN)
     assert Run.objects.get().last_step == 0
@@ -57,16 +57,16 @@ def test_counts_are_written_when_they_are_due(hot: HotStore, simulated: Run) -> 
 
 
 def test_a_clock_that_lost_some_steps_takes_none_back(hot: HotStore, simulated: Run) -> None:
-    tell(hot, phase="training", step=10, n_tokens=1000)
+    report(hot, phase="training", step=10, n_tokens=1000)
     follow_runs(hot, now=DUE)
-    tell(hot, phase="training", step=7, n_tokens=700)
+    report(hot, phase="training", step=7, n_tokens=700)
     follow_runs(hot, now=DUE)
 
     assert (Run.objects.get().last_step, Run.objects.get().n_tokens) == (10, 1000)
 
 
 def test_a_run_that_ended_is_finished(hot: HotStore, simulated: Run) -> None:
-    tell(hot, phase="failed")
+    report(hot, phase="failed")
 
     follow_runs(hot, now=BETWEEN)
 
@@ -81,7 +81,7 @@ def test_a_run_without_a_clock_waits(hot: HotStore, simulated: Run) -> None:
 
 def test_clocks_are_copied_into_the_database(hot: HotStore, simulated: Run) -> None:
     hot.put_plan("llama", msgspec.json.encode(Plan(run=SPEC, seed=1, epoch_s=NOON_S)))
-    tell(hot, phase="training", step=3)
+    report(hot, phase="training", step=3)
 
     keep_clocks(hot)
 

@@ -12,19 +12,19 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def begun() -> list[Trial]:
+def started() -> list[Trial]:
     for demo in FLEET:
         create_run(demo, started_at=NOON)
     return ensure_trials(now=NOON)
 
 
-def test_each_begins_once(begun: list[Trial]) -> None:
+def test_each_begins_once(started: list[Trial]) -> None:
     assert ensure_trials(now=NOON) == []
-    assert [trial.name for trial in begun] == ["vit-bakeoff", "trn2-or-p5"]
+    assert [trial.name for trial in started] == ["vit-bakeoff", "trn2-or-p5"]
     assert Trial.objects.count() == 2
 
 
-def test_the_newest_is_the_13b_model_on_four_of_each(begun: list[Trial]) -> None:
+def test_the_newest_is_the_13b_model_on_four_of_each(started: list[Trial]) -> None:
     trial = Trial.objects.first()
     assert trial is not None
 
@@ -35,7 +35,7 @@ def test_the_newest_is_the_13b_model_on_four_of_each(begun: list[Trial]) -> None
 
 
 @pytest.mark.parametrize("name", ["vit-bakeoff", "trn2-or-p5"])
-def test_arms_train_the_same_thing(begun: list[Trial], name: str) -> None:
+def test_arms_train_the_same_thing(started: list[Trial], name: str) -> None:
     runs = [arm.run for arm in Trial.objects.get(name=name).arms.all()]
 
     assert {match.state for match in match_runs(runs, [1e6, 1e6])} == {MatchState.SAME}

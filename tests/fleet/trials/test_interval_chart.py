@@ -54,7 +54,7 @@ def test_without_measures_there_is_no_chart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("baseline", "candidate_type", "is_told"),
+    ("baseline", "candidate_type", "is_notified"),
     [
         ("p5.48xlarge", "trn2.48xlarge", True),
         ("trn2.48xlarge", "p5.48xlarge", False),
@@ -63,6 +63,6 @@ def test_without_measures_there_is_no_chart() -> None:
     ],
 )
 def test_the_claim_speaks_of_trn2_against_p5_only(
-    baseline: str, candidate_type: str, is_told: object
+    baseline: str, candidate_type: str, is_notified: object
 ) -> None:
-    assert (claim_for(baseline, candidate_type) is not None) is is_told
+    assert (claim_for(baseline, candidate_type) is not None) is is_notified

@@ -119,7 +119,7 @@ def test_a_worker_works_out_what_is_due(hot: HotStore, trial: Trial) -> None:
     assert trial.figured_at is not None
 
 
-def words_of(trial: Trial) -> dict[str, str]:
+def verdicts_of(trial: Trial) -> dict[str, str]:
     figures = load_figures(trial.figures)
     assert figures is not None
     return {each.measure: each.word for each in figures.candidates[0].comparisons}
@@ -129,7 +129,7 @@ def test_once_the_plan_is_done_the_words_stand(hot: HotStore, trial: Trial, trn2
     train("vit-p5", [2.0] * 200)
     train("vit-trn2", [1.25] * 200)
     update_figures(hot, trial, now=LATER)
-    decided = words_of(trial)
+    decided = verdicts_of(trial)
     Run.objects.filter(pk=trn2.pk).update(usd_per_node_hour=720.0)
 
     update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
@@ -138,7 +138,7 @@ def test_once_the_plan_is_done_the_words_stand(hot: HotStore, trial: Trial, trn2
     figures = load_figures(later.figures)
     assert figures is not None
     assert decided["usd_per_mtok"] == "better"
-    assert words_of(later) == decided
+    assert verdicts_of(later) == decided
     assert figures.candidates[0].comparisons[0].ratio > 1
 
 
@@ -150,7 +150,7 @@ def test_before_the_plan_is_done_a_word_may_change(hot: HotStore, trial: Trial, 
 
     update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
-    assert words_of(Trial.objects.get(pk=trial.pk))["usd_per_mtok"] == "worse"
+    assert verdicts_of(Trial.objects.get(pk=trial.pk))["usd_per_mtok"] == "worse"
 
 
 def test_figures_kept_by_an_earlier_version_are_read(hot: HotStore, trial: Trial) -> None:

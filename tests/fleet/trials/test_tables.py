@@ -19,7 +19,7 @@ from tests.fleet.trials.conftest import LATER, train
 from tests.helpers import NOON_S
 
 PARTS = ("usd_ready", "usd_warm_up", "usd_settled", "usd_between")
-WORDS = ("candidate", "run", "measure", "word", "arm", "instance_type", "price_basis")
+COLUMNS = ("candidate", "run", "measure", "word", "arm", "instance_type", "price_basis")
 Table = list[dict[str, Any]]
 
 
@@ -76,7 +76,7 @@ def test_every_figure_is_a_number_and_not_text(compared: Table, took: Table) -> 
     for row in (*compared, *took):
         for name, cell in row.items():
             is_unknown = cell == ""
-            assert isinstance(cell, str if name in WORDS else int | float) or is_unknown, name
+            assert isinstance(cell, str if name in COLUMNS else int | float) or is_unknown, name
     assert all(row[part] != "" for row in took for part in (*PARTS, "usd", "settled_tokens"))
 
 

@@ -288,9 +288,9 @@ def test_the_newest_list_price_of_a_kind_counts_and_several_are_a_range() -> Non
 def test_a_range_has_a_word_only_where_both_ends_agree() -> None:
     # Spot: trn1 for 2.81 to 8.00 dollars, trn1n for 3.10 to 9.40, at the same pace.
     trn1, trn1n = (Paid(name, 20.0, "contract") for name in ("trn1.32xlarge", "trn1n.32xlarge"))
-    words = {each.kind: each.comparison.word for each in verdict(trn1, trn1n).at_list_prices}
+    verdicts = {each.kind: each.comparison.word for each in verdict(trn1, trn1n).at_list_prices}
 
-    assert words == {"on demand": "worse", "spot": "cannot tell yet"}
+    assert verdicts == {"on demand": "worse", "spot": "cannot tell yet"}
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 # A status, a body, and headers.
-Said = tuple[int, Mapping[str, Any], Mapping[str, str]]
+Response = tuple[int, Mapping[str, Any], Mapping[str, str]]
 
 
 @dataclass
-class Asked:
+class RecordedRequest:
     """One request: its path with query, headers, and lines."""
 
     path: str
@@ -28,17 +28,17 @@ class Server:
     """What it will answer, in turn and then 200, and what it was sent."""
 
     address: str = ""
-    answers: list[Said] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    answers: list[Response] = field(default_factory=list)
+    requests: list[RecordedRequest] = field(default_factory=list)
 
     @property
     def numbers(self) -> list[int]:
         """The numbers of all lines that were taken."""
-        return [line["seq"] for asked in self.asked for line in asked.lines]
+        return [line["seq"] for request in self.requests for line in request.lines]
 
 
 @contextmanager
-def answering(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+def serve_ingest(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """Run a server on a free port."""
     reported = Server()
     with ThreadingHTTPServer(("127.0.0.1", 0), _handler(reported)) as server:
@@ -64,10 +64,10 @@ def _handler(reported: Server) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
             lines = [json.loads(line) for line in body.splitlines()]
-            default: Said = (200, {"accepted": len(lines), "refused": []}, {})
+            default: Response = (200, {"accepted": len(lines), "refused": []}, {})
             status, answer, headers = reported.answers.pop(0) if reported.answers else default
             if status == 200:
-                reported.asked.append(Asked(self.path, dict(self.headers), lines))
+                reported.requests.append(RecordedRequest(self.path, dict(self.headers), lines))
             data = json.dumps(answer).encode()
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(data))}.items():

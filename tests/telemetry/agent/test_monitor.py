@@ -80,9 +80,9 @@ def test_a_program_that_hangs_is_ended_with_all_it_started(run: Run) -> None:
 def test_reports_that_piled_up_were_made_one_by_one(tmp_path: Path) -> None:
     recording = tmp_path / "three"
     recording.write_text("{}\n{}\n{}\n")
-    words = ["--dry-run", "--command", f"cat {recording}", "--period", "5"]
+    arguments = ["--dry-run", "--command", f"cat {recording}", "--period", "5"]
     nowhere = ["--efa-sysfs", str(tmp_path / "no"), "--neuron-sysfs", str(tmp_path / "no")]
-    collector = Collector(read_options([*words, *nowhere]), Clock(), Health())
+    collector = Collector(read_options([*arguments, *nowhere]), Clock(), Health())
     lines: list[Line] = []
     while len(lines) < 3:
         lines += list(collector.lines())

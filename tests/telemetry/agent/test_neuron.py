@@ -22,11 +22,11 @@ def test_devices_say_how_they_are_now_and_then(machine: Machine) -> None:
     machine.set_hardware(10, "health_status/unhealthy_components", "hbm,link_efa")
     neuron = NeuronSysfs(machine.neuron, slow_every_s=60)
 
-    said = neuron.read(0.0, cores=False)
+    report = neuron.read(0.0, cores=False)
 
-    assert said is not None
-    assert [device["index"] for device in said["devices"]] == list(range(12))
-    assert said["devices"][10] == {
+    assert report is not None
+    assert [device["index"] for device in report["devices"]] == list(range(12))
+    assert report["devices"][10] == {
         "index": 10,
         "cores": 2,
         "mem_ecc_uncorrected": 0,

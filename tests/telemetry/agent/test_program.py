@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from telemetry.agent.sources import configuration
-from tests.telemetry.agent.ingest_server import Server, answering
+from tests.telemetry.agent.ingest_server import Server, serve_ingest
 from tests.telemetry.agent.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,21 +36,23 @@ def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server() -> Iterator[Server]:
     """Give a server that takes everything."""
-    with answering() as one:
+    with serve_ingest() as one:
         yield one
 
 
-def command(one_file: Path, folder: Path, *words: str) -> list[str]:
+def command(one_file: Path, folder: Path, *arguments: str) -> list[str]:
     """Return a command line that touches nothing of this machine."""
     nowhere = str(folder / "none")
     quiet = ("--efa-sysfs", nowhere, "--neuron-sysfs", nowhere, "--spool", str(folder / "spool"))
-    return [sys.executable, "-I", str(one_file), *quiet, *words]
+    return [sys.executable, "-I", str(one_file), *quiet, *arguments]
 
 
-def run(one_file: Path, folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+def run(
+    one_file: Path, folder: Path, *arguments: str, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Run the agent to its end."""
     return subprocess.run(
-        command(one_file, folder, *words),
+        command(one_file, folder, *arguments),
         env={"PATH": os.environ["PATH"], **env},
         cwd=folder,
         capture_output=True,
@@ -74,16 +76,16 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(
 
 
 def test_once_sends_one_report(one_file: Path, tmp_path: Path, server: Server) -> None:
-    words = ("--server", server.address, "--once", "--command", PRINT)
-    done = run(one_file, tmp_path, *words, TRNWATCH_TOKEN="secret")
+    arguments = ("--server", server.address, "--once", "--command", PRINT)
+    done = run(one_file, tmp_path, *arguments, TRNWATCH_TOKEN="secret")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert len(server.numbers) == 1
 
 
 def test_once_fails_loudly_while_the_server_is_away(one_file: Path, tmp_path: Path) -> None:
-    words = ("--server", "http://127.0.0.1:1", "--once", "--command", PRINT)
-    done = run(one_file, tmp_path, *words, TRNWATCH_TOKEN="secret")
+    arguments = ("--server", "http://127.0.0.1:1", "--once", "--command", PRINT)
+    done = run(one_file, tmp_path, *arguments, TRNWATCH_TOKEN="secret")
 
     assert done.returncode == 1
     assert "1 lines stay in the spool: server: ConnectionRefusedError" in done.stderr
@@ -108,9 +110,9 @@ def test_reports_from_standard_input_are_sent_to_the_last(
 def test_asked_to_stop_it_sends_what_it_has_and_ends_what_it_started(
     one_file: Path, tmp_path: Path, server: Server
 ) -> None:
-    words = ("--server", server.address, "--command", REPLAY, "--every", "3600")
+    arguments = ("--server", server.address, "--command", REPLAY, "--every", "3600")
     with subprocess.Popen(
-        command(one_file, tmp_path, *words),
+        command(one_file, tmp_path, *arguments),
         env={"PATH": os.environ["PATH"], "TRNWATCH_TOKEN": "secret"},
         stderr=subprocess.PIPE,
     ) as agent:
@@ -131,19 +133,19 @@ def test_sysfs_speaks_while_there_is_no_monitor(
     machine.add_efa("rdmap16s27")
     machine.add_neuron(0, n_cores=2)
     folders = ("--efa-sysfs", str(machine.efa), "--neuron-sysfs", str(machine.neuron))
-    words = ("--server", server.address, "--no-monitor", "--once", "--node", "alone", *folders)
-    done = run(one_file, tmp_path, *words, TRNWATCH_TOKEN="secret")
+    arguments = ("--server", server.address, "--no-monitor", "--once", "--node", "alone", *folders)
+    done = run(one_file, tmp_path, *arguments, TRNWATCH_TOKEN="secret")
 
     assert done.returncode == 0
-    assert server.asked[0].path == "/api/v1/ingest/efa?node=alone"
-    [line] = server.asked[0].lines
+    assert server.requests[0].path == "/api/v1/ingest/efa?node=alone"
+    [line] = server.requests[0].lines
     assert line["instance"] == {"instance_id": "alone"}
     assert line["efa"]["devices"][0]["device"] == "rdmap16s27"
     assert line["neuron"]["devices"][0]["cores"] == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "complaint"),
     [
         ((), "--server: missing"),
         (("--server", "http://x"), "token: missing"),
@@ -157,9 +159,9 @@ def test_sysfs_speaks_while_there_is_no_monitor(
     ],
 )
 def test_a_mistake_is_reported_and_ends_it(
-    one_file: Path, tmp_path: Path, words: tuple[str, ...], complaint: str
+    one_file: Path, tmp_path: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    done = run(one_file, tmp_path, *words)
+    done = run(one_file, tmp_path, *arguments)
 
     assert done.returncode == 2
     assert complaint in done.stderr

@@ -16,7 +16,7 @@ from telemetry.agent.sender import (
     TokenFile,
 )
 from telemetry.agent.spool import Spool, gzip_member
-from tests.telemetry.agent.ingest_server import Server, answering
+from tests.telemetry.agent.ingest_server import Server, serve_ingest
 
 
 class Wrist(Clock):
@@ -58,7 +58,7 @@ class Node:
 @pytest.fixture
 def server() -> Iterator[Server]:
     """Give a server that answers as it is told."""
-    with answering() as one:
+    with serve_ingest() as one:
         yield one
 
 
@@ -76,15 +76,15 @@ def test_lines_go_in_one_request_with_token_and_both_clocks(node: Node, server: 
 
     assert node.sender.deliver() == 0
 
-    [asked] = server.asked
-    assert asked.path == "/api/v1/ingest/neuron-monitor"
-    assert asked.headers["Authorization"] == "Bearer secret"
-    assert float(asked.headers["X-Trnwatch-At"]) == node.clock.moment.wall_s
-    assert float(asked.headers["X-Trnwatch-Up"]) == node.clock.moment.up_s
-    assert [line["report"] for line in asked.lines] == [{"neuron_runtime_data": []}] * 3
-    assert [line["at"] for line in asked.lines] == [1_795_262_400.0 + i for i in range(3)]
-    assert {line["stream"] for line in asked.lines} == {node.spool.stream}
-    assert ["agent" in line for line in asked.lines] == [False, False, True]
+    [request] = server.requests
+    assert request.path == "/api/v1/ingest/neuron-monitor"
+    assert request.headers["Authorization"] == "Bearer secret"
+    assert float(request.headers["X-Trnwatch-At"]) == node.clock.moment.wall_s
+    assert float(request.headers["X-Trnwatch-Up"]) == node.clock.moment.up_s
+    assert [line["report"] for line in request.lines] == [{"neuron_runtime_data": []}] * 3
+    assert [line["at"] for line in request.lines] == [1_795_262_400.0 + i for i in range(3)]
+    assert {line["stream"] for line in request.lines} == {node.spool.stream}
+    assert ["agent" in line for line in request.lines] == [False, False, True]
     assert node.spool.n_waiting == 0
 
 
@@ -92,7 +92,7 @@ def test_what_has_no_report_goes_through_its_own_endpoint(node: Node, server: Se
     node.report(kind=SYSFS)
     node.sender.deliver()
 
-    assert server.asked[0].path == "/api/v1/ingest/efa"
+    assert server.requests[0].path == "/api/v1/ingest/efa"
 
 
 @pytest.mark.parametrize("set_by", [3_600.0, -3_600.0])
@@ -103,8 +103,8 @@ def test_a_clock_that_is_set_moves_nothing_that_was_noted_before(
     node.clock.pass_s(10.0, set_by=set_by)
     node.sender.deliver()
 
-    [asked] = server.asked
-    age_s = float(asked.headers["X-Trnwatch-At"]) - asked.lines[0]["at"]
+    [request] = server.requests
+    age_s = float(request.headers["X-Trnwatch-At"]) - request.lines[0]["at"]
     assert age_s == pytest.approx(11.0)
 
 
@@ -116,7 +116,7 @@ def test_what_was_noted_before_a_boot_keeps_the_time_it_was_noted_with(
     node.clock.moment = Moment(1_795_269_600.0, 20.0)
     node.sender.deliver()
 
-    assert server.asked[0].lines[0]["at"] == 1_795_262_400.0
+    assert server.requests[0].lines[0]["at"] == 1_795_262_400.0
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 408, 429, 500, 502, 503])
@@ -167,7 +167,7 @@ def test_what_no_one_will_ever_take_is_dropped_and_counted(
     node.sender.deliver()
 
     assert len(server.numbers) == 1
-    shown = server.asked[0].lines[0]["agent"]
+    shown = server.requests[0].lines[0]["agent"]
     assert shown["n_refused"] == 3
     assert shown["problem"] == f"refused: {status} No line was taken."
 
@@ -180,7 +180,7 @@ def test_what_is_too_large_together_is_sent_apart(node: Node, server: Server) ->
         node.sender.deliver()
 
     assert len(server.numbers) == 4
-    assert [len(asked.lines) for asked in server.asked] == [1, 2, 1]
+    assert [len(request.lines) for request in server.requests] == [1, 2, 1]
     assert node.health.summary(n_waiting=0)["n_refused"] == 0
 
 
@@ -198,7 +198,7 @@ def test_lines_that_were_refused_among_others_are_counted(node: Node, server: Se
 def test_a_server_that_is_gone_is_reported_and_forgotten_when_it_is_back(
     tmp_path: Path, server: Server
 ) -> None:
-    with answering() as gone:
+    with serve_ingest() as gone:
         node = Node(gone, tmp_path / "other")
     node.report()
     node.sender.deliver()
@@ -210,7 +210,7 @@ def test_a_server_that_is_gone_is_reported_and_forgotten_when_it_is_back(
     node.sender._wire = node.wire
     node.sender.deliver()
 
-    assert server.asked[0].path.endswith("?node=a%20b")
+    assert server.requests[0].path.endswith("?node=a%20b")
     assert "problem" not in node.health.summary(n_waiting=0)
     node.wire.close()
     node.spool.close()
@@ -229,7 +229,7 @@ def test_a_token_file_that_changed_is_read_again(tmp_path: Path, server: Server)
     wire.post("/", body, {})
     wire.close()
 
-    assert server.asked[0].headers["Authorization"] == "Bearer new"
+    assert server.requests[0].headers["Authorization"] == "Bearer new"
 
 
 def test_a_connection_that_was_idle_for_long_is_not_trusted(
@@ -250,7 +250,7 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted(
 
     assert first is second
     assert third is not second
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize("address", ["trnwatch.example", "ftp://trnwatch.example", "https://"])

@@ -2,7 +2,7 @@
 
 from telemetry.agent.reports import MONITOR, encode_tail
 from telemetry.agent.spool import gzip_member
-from tests.telemetry.agent.ingest_server import Said, Server
+from tests.telemetry.agent.ingest_server import Response, Server
 from tests.telemetry.agent.test_sender import Node, node, server
 
 __all__ = ["node", "server"]
@@ -16,7 +16,7 @@ def measuring(node: Node, n: int) -> None:
         node.clock.pass_s(1.0)
 
 
-UNDERSTOOD: Said = (200, {"accepted": 1, "takes": ["columns"]}, {})
+UNDERSTOOD: Response = (200, {"accepted": 1, "takes": ["columns"]}, {})
 
 
 def test_columns_are_sent_only_to_who_states_that_they_are_understood(
@@ -28,7 +28,7 @@ def test_columns_are_sent_only_to_who_states_that_they_are_understood(
     measuring(node, 3)
     node.sender.deliver()
 
-    plain, together = server.asked
+    plain, together = server.requests
     assert [set(line) & {"columns", "report"} for line in plain.lines] == [{"report"}] * 2
     [line] = together.lines
     assert len(line["columns"]["seq"]) == 3
@@ -48,7 +48,12 @@ def test_a_server_that_is_an_older_one_now_gets_the_same_reports_as_they_are(
     while node.spool.n_waiting:
         node.sender.deliver()
 
-    assert [line["report"]["x"] for asked in server.asked for line in asked.lines] == [0, 0, 1, 2]
+    assert [line["report"]["x"] for request in server.requests for line in request.lines] == [
+        0,
+        0,
+        1,
+        2,
+    ]
     assert node.health.summary(n_waiting=0)["n_refused"] == 0
 
 
@@ -63,10 +68,10 @@ def test_runs_follow_each_other_without_a_rest_and_in_order(node: Node, server: 
 
     numbers = [
         seq
-        for asked in server.asked
-        for line in asked.lines
+        for request in server.requests
+        for line in request.lines
         for seq in (line["columns"]["seq"] if "columns" in line else [line["seq"]])
     ]
     assert numbers == sorted(numbers)
     assert len(numbers) == 6
-    assert len(server.asked) == 4
+    assert len(server.requests) == 4

@@ -7,13 +7,13 @@ import pytest
 from telemetry.agent.sender import ServerConnection, ServerResponse, TokenFile
 from telemetry.agent.spool import gzip_member
 from tests.certificates import Authority
-from tests.telemetry.agent.ingest_server import answering
+from tests.telemetry.agent.ingest_server import serve_ingest
 
 
 def answer_of(server_name: str, folder: Path, *, trusts: bool) -> ServerResponse:
     """Post a line to a server that goes by a name, as if it were called localhost."""
     authority = Authority(folder)
-    with answering(authority.serving(server_name)) as server:
+    with serve_ingest(authority.serving(server_name)) as server:
         address = server.address.replace("http://127.0.0.1", "https://localhost")
         ca_file = str(authority.file) if trusts else None
         wire = ServerConnection(
@@ -21,7 +21,7 @@ def answer_of(server_name: str, folder: Path, *, trusts: bool) -> ServerResponse
         )
         answer = wire.post("/", gzip_member(b'{"seq": 1}\n'), {})
         wire.close()
-        assert len(server.asked) == answer.is_accepted
+        assert len(server.requests) == answer.is_accepted
         return answer
 
 

@@ -20,14 +20,14 @@ FIGURES_OF_AN_INSTANCE = {
 every_instance = pytest.mark.parametrize("found", instances().values(), ids=instances().keys())
 
 
-def is_sound(source: Source) -> bool:
+def is_valid(source: Source) -> bool:
     return bool(source.title) and DATE.fullmatch(source.date) is not None
 
 
 @every_instance
 def test_an_instance(found: Instance) -> None:
     assert found.sources.keys() >= FIGURES_OF_AN_INSTANCE
-    assert all(is_sound(source) for source in found.sources.values())
+    assert all(is_valid(source) for source in found.sources.values())
 
 
 @every_instance
@@ -35,12 +35,12 @@ def test_its_chip(found: Instance) -> None:
     peaks = {f"peak_flops.{precision}" for precision in found.chip.peak_flops}
 
     assert found.chip.sources.keys() == FIGURES_OF_A_CHIP | peaks
-    assert all(is_sound(source) for source in found.chip.sources.values())
+    assert all(is_valid(source) for source in found.chip.sources.values())
 
 
 @every_instance
 def test_its_prices(found: Instance) -> None:
-    assert all(is_sound(price.source) and price.basis and price.region for price in found.prices)
+    assert all(is_valid(price.source) and price.basis and price.region for price in found.prices)
 
 
 @pytest.mark.parametrize("found", models().values(), ids=models().keys())

@@ -9,12 +9,12 @@ from telemetry import catalog
 from telemetry.catalog.lookup import read_catalog
 from telemetry.errors import FieldError
 
-SOUND = Path(catalog.__file__).parent
+VALID = Path(catalog.__file__).parent
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for file in SOUND.glob("*.toml"):
+    for file in VALID.glob("*.toml"):
         shutil.copy(file, tmp_path)
     return tmp_path
 

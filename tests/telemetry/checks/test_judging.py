@@ -62,7 +62,7 @@ def test_healthy_nodes_pass_whatever_the_noise() -> None:
         for n, kind in ((16, "trn2.48xlarge"), (5, "trn1.32xlarge"), (8, "trn1.2xlarge"))
     ]
 
-    assert [trouble for bed in beds for trouble in judged(bed).troubles] == []
+    assert [finding for bed in beds for finding in judged(bed).troubles] == []
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 16])
@@ -98,9 +98,9 @@ def test_without_probes_of_devices_the_node_is_named() -> None:
         device_loss_ratio=np.full((16, 16), np.nan),
     )
 
-    [trouble] = judge(blind, bed_of().instance).troubles
+    [finding] = judge(blind, bed_of().instance).troubles
 
-    assert (trouble.kind, trouble.node, trouble.device) == ("node_slow", "n-03", None)
+    assert (finding.kind, finding.node, finding.device) == ("node_slow", "n-03", None)
 
 
 def test_a_node_that_no_one_reaches_is_silent_and_its_peers_are_not() -> None:

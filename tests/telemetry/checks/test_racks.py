@@ -54,8 +54,8 @@ def test_a_bad_pair_is_found_and_nothing_else(n_racks: int, ratio: float, *, acr
         found = measured(replace(bed, faults=(fault,)))
 
         for each in (found, latency_only(found)):
-            troubles = judge(each, bed.instance).troubles
-            assert [(t.kind, t.node, t.peer) for t in troubles] == [("pair_slow", *pair)]
+            findings = judge(each, bed.instance).troubles
+            assert [(t.kind, t.node, t.peer) for t in findings] == [("pair_slow", *pair)]
 
 
 @pytest.mark.parametrize("ratio", RATIOS)
@@ -83,8 +83,8 @@ def test_a_node_that_is_slow_to_all_is_a_slow_node_and_not_a_rack(ratio: float) 
     factor = np.ones(16)
     factor[4] = 1.6
 
-    troubles = judge(replace(whole, p50_s=whole.p50_s * np.outer(factor, factor)), None).troubles
-    assert [(t.kind, t.node) for t in troubles] == [("node_slow", bed.nodes[4])]
+    findings = judge(replace(whole, p50_s=whole.p50_s * np.outer(factor, factor)), None).troubles
+    assert [(t.kind, t.node) for t in findings] == [("node_slow", bed.nodes[4])]
 
 
 def test_labels_find_the_bad_pair_of_a_rack_of_two() -> None:

@@ -23,7 +23,7 @@ from tests.telemetry.simulate.played import PIPELINED, SMALL, VISION, plan_of
 BUSY_AFTER_S = 90
 
 
-def who_of(run: RunSpec) -> dict[str, NodeLabels]:
+def labels_of(run: RunSpec) -> dict[str, NodeLabels]:
     zone = "us-east-2b"
     return {
         name: NodeLabels(
@@ -40,7 +40,7 @@ def lived(hot: HotStore, plan: Plan, *, until_s: int) -> list[Series]:
     clock = play(plan, shard, start_clock(plan), end - 10, every_s=600).clock
     for block in play(plan, shard, clock, end).span.blocks():
         hot.append([block])
-    return shown(neuron_families(read_snapshot(hot, now_s=end), who_of(plan.run), {}))
+    return shown(neuron_families(read_snapshot(hot, now_s=end), labels_of(plan.run), {}))
 
 
 def of(found: list[Series], node: str) -> list[Series]:
@@ -83,7 +83,7 @@ def test_an_idle_node_gives_what_the_exporter_would_of_one(hot: HotStore, run: R
     hot.now = lambda: float(plan.epoch_s)
     hot.append([Block(plan.shards[0], plan.epoch_s, tuple(run.node_names), idle)])
 
-    found = shown(neuron_families(read_snapshot(hot, now_s=plan.epoch_s), who_of(run), {}))
+    found = shown(neuron_families(read_snapshot(hot, now_s=plan.epoch_s), labels_of(run), {}))
 
     for node in run.node_names:
         holds_against_the_facts(of(found, node), tags={}, n_devices=machine.n_devices)
@@ -124,17 +124,17 @@ def test_a_fault_shows_under_the_exporters_names_too(hot: HotStore) -> None:
     )
     found = lived(hot, plan_of(VISION, faults=[bad]), until_s=BUSY_AFTER_S)
 
-    well, ill = (of(found, node) for node in VISION.node_names[:2])
-    errors = named(ill, "execution_errors_total")
+    healthy, faulty = (of(found, node) for node in VISION.node_names[:2])
+    errors = named(faulty, "execution_errors_total")
     events = {
         (s.labels["event_type"], s.labels["neuron_device_index"]): s.value
-        for s in ill
+        for s in faulty
         if s.name == "hardware_ecc_events_total"
     }
     assert errors[("hardware",)] > 0
-    assert named(ill, "execution_status_total")[("completed_with_err",)] > 0
+    assert named(faulty, "execution_status_total")[("completed_with_err",)] > 0
     assert events["mem_ecc_uncorrected", "3"] > 0
-    assert not any(named(well, "execution_errors_total").values())
+    assert not any(named(healthy, "execution_errors_total").values())
 
 
 def test_gpus_are_none_of_aws_exporters_business(hot: HotStore) -> None:

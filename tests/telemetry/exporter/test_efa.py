@@ -84,8 +84,8 @@ def test_a_simulated_device_counts_what_it_did(hot: HotStore) -> None:
                 )
             ]
         )
-        told_s = NOON_S + second
-        found = shown(efa_families(hot, read_snapshot(hot, now_s=told_s), {"steady": TRN1}))
+        reported_s = NOON_S + second
+        found = shown(efa_families(hot, read_snapshot(hot, now_s=reported_s), {"steady": TRN1}))
 
     counts = {(each.name, each.labels["device"]): each.value for each in found}
     assert counts["node_amazonefa_retrans_pkts", "rdmap48s27"] == 50

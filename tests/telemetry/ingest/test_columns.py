@@ -30,7 +30,7 @@ AGENT = {
     "n_skipped": 0,
     "problem": "x",
 }
-Said = dict[str, Any]
+Document = dict[str, Any]
 
 
 def compact(document: Any) -> bytes:
@@ -38,7 +38,7 @@ def compact(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def efa(turn: int, *, counters: bool = False) -> Said:
+def efa(turn: int, *, counters: bool = False) -> Document:
     """Return what sysfs says beside a report."""
     shown = [
         {"device": f"rdmap{i}", "port": 1, "index": i, "increase": {"tx_bytes": turn * 100 + i}}
@@ -48,7 +48,7 @@ def efa(turn: int, *, counters: bool = False) -> Said:
     return {"period": 1.0 + turn / 1000, "devices": [shown[0] | more, *shown[1:]]}
 
 
-def as_sent(reports: list[bytes], besides: list[Said]) -> bytes:
+def as_sent(reports: list[bytes], sidecars: list[Document]) -> bytes:
     """Return reports of one template as the agent's one line."""
     frames = [
         Frame(
@@ -58,7 +58,7 @@ def as_sent(reports: list[bytes], besides: list[Said]) -> bytes:
             bytes(16),
             gzip_member(encode_tail(text, next_to)),
         )
-        for turn, (text, next_to) in enumerate(zip(reports, besides, strict=True))
+        for turn, (text, next_to) in enumerate(zip(reports, sidecars, strict=True))
     ]
     [run] = group_frames(frames)
     assert len(run.rows) == len(frames)
@@ -67,11 +67,11 @@ def as_sent(reports: list[bytes], besides: list[Said]) -> bytes:
     return encode_columns(run.rows, stream=STREAM, seq=seq, at_s=at_s, health=AGENT)
 
 
-def one_by_one(reports: list[bytes], besides: list[Said]) -> list[bytes]:
+def one_by_one(reports: list[bytes], sidecars: list[Document]) -> list[bytes]:
     """Return the same as lines of their own."""
     made = []
-    for turn, (text, next_to) in enumerate(zip(reports, besides, strict=True)):
-        head: Said = {"at": 1000.0 + turn, "seq": turn + 1, "stream": STREAM}
+    for turn, (text, next_to) in enumerate(zip(reports, sidecars, strict=True)):
+        head: Document = {"at": 1000.0 + turn, "seq": turn + 1, "stream": STREAM}
         head |= {"agent": AGENT} if turn == len(reports) - 1 else {}
         made.append(compact(head)[:-1] + b"," + encode_tail(text, next_to).rstrip())
     return made
@@ -88,11 +88,11 @@ def same(found: Reading, wanted: Reading) -> None:
     assert json.loads(bytes(found.line))["report"] == json.loads(bytes(wanted.line))["report"]
 
 
-def checked(reports: list[bytes], besides: list[Said] | None = None) -> bool:
+def checked(reports: list[bytes], sidecars: list[Document] | None = None) -> bool:
     """Compare both forms, and return whether the quick way was open."""
-    besides = besides or [{} for _ in reports]
-    table = read_columns(as_sent(reports, besides))
-    plain = one_by_one(reports, besides)
+    sidecars = sidecars or [{} for _ in reports]
+    table = read_columns(as_sent(reports, sidecars))
+    plain = one_by_one(reports, sidecars)
     expanded = list(table.expanded())
     assert [json.loads(line) for line in expanded] == [json.loads(line) for line in plain]
     quick = table.readings()
@@ -109,13 +109,13 @@ def test_recorded_reports_are_read_the_quick_way(sample: str) -> None:
     assert checked(reports, [{"efa": efa(turn)} for turn in range(10)])
 
 
-def bent(document: Said, chance: random.Random, worst: float | None) -> Said:
+def bent(document: Document, rng: random.Random, worst: float | None) -> Document:
     """Change some of the numbers of a report that measure; none of them if worst is None."""
     for key, value in document.items() if isinstance(document, dict) else enumerate(document):
         if isinstance(value, dict | list):
-            bent(value, chance, worst)  # type: ignore[arg-type]
+            bent(value, rng, worst)  # type: ignore[arg-type]
         elif isinstance(value, int | float) and not str(key).endswith(PARTS):
-            document[key] = value if worst is None else chance.choice([value, value, value, worst])
+            document[key] = value if worst is None else rng.choice([value, value, value, worst])
     return document
 
 
@@ -128,32 +128,32 @@ def bent(document: Said, chance: random.Random, worst: float | None) -> Said:
 def test_any_numbers_are_read_as_they_are_one_by_one(
     sample: str, seed: int, worst: float | None
 ) -> None:
-    chance = random.Random(seed)
-    reports = [compact(bent(report(sample), chance, worst)) for _ in range(3)]
-    besides = [{"efa": bent(efa(turn), chance, worst)} for turn in range(3)]
-    table = read_columns(as_sent(reports, besides))
+    rng = random.Random(seed)
+    reports = [compact(bent(report(sample), rng, worst)) for _ in range(3)]
+    sidecars = [{"efa": bent(efa(turn), rng, worst)} for turn in range(3)]
+    table = read_columns(as_sent(reports, sidecars))
     quick = table.readings()
 
-    plain = one_by_one(reports, besides)
+    plain = one_by_one(reports, sidecars)
     assert quick is not None or worst is not None
     for found, line in zip(quick or [], plain, strict=quick is not None):
         same(found, read_line(line))
 
 
-def without_utilization(document: Said) -> None:
+def without_utilization(document: Document) -> None:
     for use in cores(document).values():
         del use["neuroncore_utilization"]
 
 
-def with_an_odd_core(document: Said) -> None:
+def with_an_odd_core(document: Document) -> None:
     cores(document)["9"] = {"neuroncore_utilization": 1.5}
 
 
-def without_hardware(document: Said) -> None:
+def without_hardware(document: Document) -> None:
     del document["neuron_hardware_info"]
 
 
-UNUSUAL: list[Callable[[Said], None]] = [
+UNUSUAL: list[Callable[[Document], None]] = [
     without_utilization,
     with_an_odd_core,
     without_hardware,
@@ -161,7 +161,9 @@ UNUSUAL: list[Callable[[Said], None]] = [
 
 
 @pytest.mark.parametrize("change", UNUSUAL)
-def test_an_unusual_template_is_left_to_be_read_one_by_one(change: Callable[[Said], None]) -> None:
+def test_an_unusual_template_is_left_to_be_read_one_by_one(
+    change: Callable[[Document], None],
+) -> None:
     document = report("trn1.2xlarge")
     change(document)
 
@@ -176,9 +178,9 @@ def test_a_group_that_failed_is_absent_here_too() -> None:
 
 
 def test_all_counters_and_large_numbers_are_left_to_be_read_one_by_one() -> None:
-    besides = [{"efa": efa(turn, counters=True)} for turn in range(2)]
+    sidecars = [{"efa": efa(turn, counters=True)} for turn in range(2)]
 
-    assert not checked(lines("trn1.2xlarge")[:2], besides)
+    assert not checked(lines("trn1.2xlarge")[:2], sidecars)
 
 
 def test_a_percentage_beyond_all_bounds_is_refused_as_ever() -> None:

@@ -102,13 +102,13 @@ def test_a_password_in_the_address_signs_in_and_is_never_shown(
     assert client.endpoint.safe_url == store.url
 
 
-@pytest.mark.parametrize("trouble", [FULL, BROKEN_OFF, GARBAGE, ENDLESS])
+@pytest.mark.parametrize("failure", [FULL, BROKEN_OFF, GARBAGE, ENDLESS])
 def test_trouble_that_passes_costs_nothing(
     store: Moody,
     client_to: Callable[..., WriteClient],
-    trouble: tuple[int, dict[str, str], bytes],
+    failure: tuple[int, dict[str, str], bytes],
 ) -> None:
-    store.answers += [trouble, trouble]
+    store.answers += [failure, failure]
 
     found = client_to(store.url).deliver(iter([batch()]))
 

@@ -9,7 +9,7 @@ from telemetry.errors import FieldError
 from telemetry.simulate.plan import Job
 from telemetry.simulate.step_model import step_plan
 
-SOUND = Job(
+VALID = Job(
     model="llama2-7b", instance="trn1.32xlarge", nodes=4, tp=8, seq_len=4096, global_batch=64
 )
 
@@ -35,14 +35,14 @@ SOUND = Job(
 )
 def test_it_names_the_field_and_the_remedy(field: str, value: Any, remedy: str) -> None:
     with pytest.raises(FieldError, match=remedy) as caught:
-        step_plan(msgspec.structs.replace(SOUND, **{field: value}))
+        step_plan(msgspec.structs.replace(VALID, **{field: value}))
 
     assert caught.value.field == field
     assert str(caught.value).startswith(f"{field}: ")
 
 
 def test_a_gpu_without_fp8_states_what_it_has() -> None:
-    job = msgspec.structs.replace(SOUND, instance="p4d.24xlarge", precision="fp8")
+    job = msgspec.structs.replace(VALID, instance="p4d.24xlarge", precision="fp8")
 
     with pytest.raises(FieldError, match="'fp8' is not known on A100-40GB; take one of bf16"):
         step_plan(job)

@@ -41,21 +41,21 @@ def test_a_worker_without_input_is_idle_while_the_others_wait_inside_their_graph
 
 def test_a_slow_device_draws_more_than_the_others_of_its_node_which_wait_for_it() -> None:
     power = played(SLOW)["device_power_ratio"].mean(axis=0)[1]
-    calm = played()["device_power_ratio"].mean(axis=0)[1]
-    others = np.delete(power / calm, 2).mean()
+    healthy = played()["device_power_ratio"].mean(axis=0)[1]
+    others = np.delete(power / healthy, 2).mean()
 
-    assert power[2] / calm[2] > others * 1.04
+    assert power[2] / healthy[2] > others * 1.04
     assert (COMPUTING_POWER - WAITING_POWER) > (COMPUTING_POWER - CLOCKED_POWER)
 
 
 def test_flops_fall_for_all_alike_and_add_up_to_those_of_the_steps() -> None:
-    slow, calm = played(SLOW)["core_flops_per_s"], played()["core_flops_per_s"]
+    slow, healthy = played(SLOW)["core_flops_per_s"], played()["core_flops_per_s"]
     plan = script_of(plan_of(VISION)).step_plan
 
-    ratios = slow.mean(axis=(0, 2)) / calm.mean(axis=(0, 2))
+    ratios = slow.mean(axis=(0, 2)) / healthy.mean(axis=(0, 2))
     assert np.ptp(ratios) < 0.02
     assert ratios.max() < 0.85
-    per_s = calm.sum(axis=(1, 2)).mean()
+    per_s = healthy.sum(axis=(1, 2)).mean()
     again = 1 + plan.layout.recompute_ratio / 3
     assert per_s == pytest.approx(again * plan.flops / plan.step_s, rel=0.03)
 

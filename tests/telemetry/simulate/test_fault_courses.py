@@ -35,10 +35,10 @@ def compute_s(steps: StepBatch, first_s: float, last_s: float) -> FloatArray:
 
 
 def test_a_fault_grows_linearly_to_its_magnitude() -> None:
-    calm, grows = steps_with(), steps_with(fault(ramp_s=160))
+    healthy, grows = steps_with(), steps_with(fault(ramp_s=160))
 
     for first_s, expected in ((96, 1.25), (136, 1.5), (176, 1.75), (300, 2.0)):
-        now = compute_s(grows, first_s, first_s + 8) / compute_s(calm, 25, 55)
+        now = compute_s(grows, first_s, first_s + 8) / compute_s(healthy, 25, 55)
         assert now[1] == pytest.approx(expected, abs=0.05)
         np.testing.assert_allclose(now[[0, 2, 3]], 1, atol=0.02)
 
@@ -51,8 +51,8 @@ def test_growth_is_that_of_what_the_magnitude_means() -> None:
 
 
 def test_an_intermittent_fault_costs_the_share_of_time_in_which_it_is_on() -> None:
-    calm = steps_with()
-    usual_s = float(np.median(calm.step_s))
+    healthy = steps_with()
+    usual_s = float(np.median(healthy.step_s))
     parts = list(strengths(fault(on_s=4, period_s=20)))
     slow = steps_with(fault(on_s=4, period_s=20))
 
@@ -66,8 +66,10 @@ def test_an_intermittent_fault_costs_the_share_of_time_in_which_it_is_on() -> No
 def test_a_long_step_meets_a_share_of_a_fault_that_flickers() -> None:
     long = msgspec.structs.replace(VISION, global_batch=16 * VISION.global_batch)
     flickers = plan_of(long, faults=(fault(on_s=1, period_s=4),))
-    calm = plan_of(long)
-    slow, usual = (played_steps(plan, start_clock(plan), EPOCH + 370) for plan in (flickers, calm))
+    healthy = plan_of(long)
+    slow, usual = (
+        played_steps(plan, start_clock(plan), EPOCH + 370) for plan in (flickers, healthy)
+    )
 
     assert np.median(usual.step_s) > 5
     ratio = compute_s(slow, 90, 370)[1] / compute_s(usual, 90, 370)[1]
@@ -75,9 +77,9 @@ def test_a_long_step_meets_a_share_of_a_fault_that_flickers() -> None:
 
 
 def test_several_nodes_and_racks_are_hit_together() -> None:
-    calm = compute_s(steps_with(), 25, 55)
-    named = compute_s(steps_with(fault(nodes=["vit-00", "vit-03"])), 100, 300) / calm
-    rack = compute_s(steps_with(fault(rack=1)), 100, 300) / calm
+    healthy = compute_s(steps_with(), 25, 55)
+    named = compute_s(steps_with(fault(nodes=["vit-00", "vit-03"])), 100, 300) / healthy
+    rack = compute_s(steps_with(fault(rack=1)), 100, 300) / healthy
 
     assert (named > 1.5).tolist() == [True, False, False, True]
     assert (rack > 1.5).tolist() == [False, False, True, True]

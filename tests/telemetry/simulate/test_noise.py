@@ -130,11 +130,11 @@ def test_steps_scatter_as_the_scenario_states(
 ) -> None:
     noise = Noise(step_cv=0.2, tail=tail)
     plan = msgspec.structs.replace(plan_of(SMALL), noise=noise)
-    [calm], [noisy] = (
+    [healthy], [noisy] = (
         [played_steps(each, start_clock(each), EPOCH + 1800)] for each in (plan_of(SMALL), plan)
     )
 
-    ratio = noisy.step_s[:1900] / calm.step_s[:1900]
+    ratio = noisy.step_s[:1900] / healthy.step_s[:1900]
     assert len(ratio) == 1900
     assert ratio.std() / ratio.mean() == pytest.approx(0.2, rel=0.35)
     skew = ((ratio - ratio.mean()) ** 3).mean() / ratio.std() ** 3

@@ -146,10 +146,10 @@ def test_no_step_ends_between_crash_and_restart_and_none_is_skipped() -> None:
 
 
 def test_a_crash_costs_the_steps_since_the_last_checkpoint() -> None:
-    calm = played(plan_of(run(checkpoint_every_s=30)), 100).clock
+    healthy = played(plan_of(run(checkpoint_every_s=30)), 100).clock
     after = played(plan_of(run(checkpoint_every_s=30), faults=[crash(100)]), 400).clock
 
-    assert after.n_steps_lost == calm.step - calm.checkpoint_step
+    assert after.n_steps_lost == healthy.step - healthy.checkpoint_step
     assert 0 < after.n_steps_lost < 60
 
 

@@ -141,7 +141,7 @@ def test_the_next_start_falls_within_its_interval_as_often_as_it_states() -> Non
     assert inside / 2_000 == pytest.approx(0.95, abs=0.015)
 
 
-def one_life_s(*, failure_s: float, restart_s: float, rng: np.random.Generator) -> float:
+def outcome_s(*, failure_s: float, restart_s: float, rng: np.random.Generator) -> float:
     """Return the seconds of 14 days that count, saving every three hours."""
     left_s, counted_s = 14 * 86_400.0, 0.0
     while left_s > 0:
@@ -167,6 +167,8 @@ def test_lives_of_failures_fall_within_the_interval() -> None:
     low, high = interval(np.asarray(course(could, has_reuse=True).tokens_per_day) * 14)
 
     rng = np.random.default_rng(1837)
-    lives = [one_life_s(failure_s=86_400.0, restart_s=600.0, rng=rng) for _ in range(1_000)]
+    outcomes = [outcome_s(failure_s=86_400.0, restart_s=600.0, rng=rng) for _ in range(1_000)]
 
-    assert np.mean([low <= life <= high for life in lives]) == pytest.approx(0.95, abs=0.025)
+    assert np.mean([low <= outcome <= high for outcome in outcomes]) == pytest.approx(
+        0.95, abs=0.025
+    )

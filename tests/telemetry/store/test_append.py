@@ -51,8 +51,8 @@ def test_nothing_lives_for_ever(hot: HotStore, redis: Redis) -> None:
     hot.append([block(tick=NOON_S - 600), block(tick=NOON_S)])
 
     minutes = sorted(redis.scan_iter("hot:llama/0:*"))
-    lives_s = [redis.ttl(minute) for minute in minutes]
-    assert [0 < life_s <= 900 + 120 for life_s in lives_s] == [True, True]
+    ttls_s = [redis.ttl(minute) for minute in minutes]
+    assert [0 < ttl_s <= 900 + 120 for ttl_s in ttls_s] == [True, True]
     assert redis.ttl("hot:newest") > 0
     assert all(redis.ttl(key) > 900 for key in redis.scan_iter("hot:layout:*"))
 

@@ -53,10 +53,10 @@ def test_a_minute_written_twice_is_one_minute(hot: HotStore) -> None:
 
 def test_a_minute_written_anew_is_replaced(hot: HotStore) -> None:
     durable.write_rollups(training(n_ticks=60))
-    anew = training(n_ticks=60, seed=1)
-    durable.write_rollups(anew)
+    repeated = training(n_ticks=60, seed=1)
+    durable.write_rollups(repeated)
 
-    expected = as_stored(CORES, roll_up(anew).values[CORES])[0, 0].reshape(3, -1)[1]
+    expected = as_stored(CORES, roll_up(repeated).values[CORES])[0, 0].reshape(3, -1)[1]
     np.testing.assert_array_equal(means(hot)[0], expected)
 
 

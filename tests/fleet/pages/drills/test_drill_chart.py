@@ -24,7 +24,7 @@ def test_truth_and_detection_are_drawn_on_one_chart(
 
     starts_s, ends_s = fault.starts_at.timestamp(), fault.ends_at.timestamp()
     assert figure["shade"] == [[starts_s, ends_s, "the fault"]]
-    moments = {words: at for at, words, _ in figure["events"]}
+    moments = {label: at for at, label, _ in figure["events"]}
     assert moments["onset"] == alert.onset_at.timestamp()
     assert moments["detected"] == alert.fired_at.timestamp()
     assert alert.resolved_at is not None

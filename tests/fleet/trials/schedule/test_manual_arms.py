@@ -57,7 +57,7 @@ def test_an_error_of_the_pace_is_its_interval(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "arm"),
         ("[[arm]", "is no TOML"),
@@ -69,8 +69,8 @@ def test_an_error_of_the_pace_is_its_interval(tmp_path: Path) -> None:
         (BASELINE * 3, "arm: Expected `array`"),
     ],
 )
-def test_a_mistake_is_named_by_its_place(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(FieldError, match=words):
+def test_a_mistake_is_named_by_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(FieldError, match=message):
         arms_from_file(written(tmp_path, text))
 
 

@@ -26,12 +26,12 @@ def figures(*args: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def by_hand(tmp_path: Path) -> str:
+def manual(tmp_path: Path) -> str:
     return str(written(tmp_path, BASELINE + CANDIDATE))
 
 
-def test_json_has_what_is_documented(by_hand: str) -> None:
-    found = figures("--figures", by_hand, "--porting-usd", "20000")
+def test_json_has_what_is_documented(manual: str) -> None:
+    found = figures("--figures", manual, "--porting-usd", "20000")
 
     assert list(found) == ["days", "porting_usd", "tokens", "arms", "scenarios", "reuse_saves"]
     assert [arm["label"] for arm in found["arms"]] == ["4 x p5.48xlarge", "4 x trn2.48xlarge"]
@@ -48,17 +48,17 @@ def test_json_has_what_is_documented(by_hand: str) -> None:
     assert kept["curves"]["candidate"]["usd"][-1] == pytest.approx(68_384)
 
 
-def test_one_way_alone_may_be_asked_for(by_hand: str) -> None:
+def test_one_way_alone_may_be_asked_for(manual: str) -> None:
     ways = [
-        [each["has_reuse"] for each in figures("--figures", by_hand, flag)["scenarios"]]
+        [each["has_reuse"] for each in figures("--figures", manual, flag)["scenarios"]]
         for flag in ("--reuse", "--no-reuse")
     ]
 
     assert ways == [[True], [False]]
 
 
-def test_words_begin_with_the_answer_and_say_what_it_rests_on(by_hand: str) -> None:
-    text = answer("--figures", by_hand, "--porting-usd", "20000")
+def test_words_begin_with_the_answer_and_say_what_it_rests_on(manual: str) -> None:
+    text = answer("--figures", manual, "--porting-usd", "20000")
 
     assert text.startswith("4 x trn2.48xlarge earns back its compile and porting after 11.8 days")
     assert "without reuse" in text
@@ -92,7 +92,7 @@ def test_one_run_or_two_are_projected_without_a_trial() -> None:
 
 @pytest.mark.usefixtures("hot", "trained")
 @pytest.mark.parametrize(
-    ("args", "words"),
+    ("args", "message"),
     [
         ([], "--trial: give one of --trial, --run and --figures"),
         (["--trial", "bakeoff", "--run", "vit-p5"], "--trial: give one of"),
@@ -108,8 +108,8 @@ def test_one_run_or_two_are_projected_without_a_trial() -> None:
         (["--figures", "/nowhere.toml"], "--figures: /nowhere.toml: No such file"),
     ],
 )
-def test_bad_input_names_the_option_and_the_remedy(args: list[str], words: str) -> None:
-    with pytest.raises(CommandError, match=words) as refused:
+def test_bad_input_names_the_option_and_the_remedy(args: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message) as refused:
         answer(*args)
 
     assert refused.value.returncode == 2

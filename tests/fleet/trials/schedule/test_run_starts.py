@@ -29,7 +29,7 @@ def compiled(run: Run, *, after: timedelta, seconds: float, module: str) -> None
     )
 
 
-def anew(run: Run, *, after: timedelta, lasting: timedelta) -> None:
+def restart(run: Run, *, after: timedelta, lasting: timedelta) -> None:
     """Let a run compile and train again, as `fleet.ingest` says it of a real job."""
     run.last_step = 100
     run.phase = Run.Phase.COMPILING
@@ -40,7 +40,7 @@ def anew(run: Run, *, after: timedelta, lasting: timedelta) -> None:
 
 def test_each_time_it_began_anew_is_a_start_with_its_compile_distinguished(trn2: Run) -> None:
     compiled(trn2, after=timedelta(), seconds=300.0, module="a")
-    anew(trn2, after=timedelta(hours=2), lasting=TEN)
+    restart(trn2, after=timedelta(hours=2), lasting=TEN)
     compiled(trn2, after=timedelta(hours=2), seconds=120.0, module="b")
 
     found = starts_of(trn2, first_began=NOON + TEN, until=LATER)
@@ -49,14 +49,14 @@ def test_each_time_it_began_anew_is_a_start_with_its_compile_distinguished(trn2:
 
 
 def test_what_begins_anew_after_the_look_does_not_count(trn2: Run) -> None:
-    anew(trn2, after=timedelta(hours=2), lasting=TEN)
+    restart(trn2, after=timedelta(hours=2), lasting=TEN)
 
     assert len(starts_of(trn2, first_began=NOON + TEN, until=NOON + timedelta(hours=1))) == 1
 
 
 def test_a_simulated_run_that_compiles_by_plan_has_not_begun_anew(trn2: Run) -> None:
     trn2.is_simulated = True
-    anew(trn2, after=timedelta(hours=2), lasting=TEN)
+    restart(trn2, after=timedelta(hours=2), lasting=TEN)
 
     assert len(starts_of(trn2, first_began=NOON + TEN, until=LATER)) == 1
 

@@ -160,11 +160,11 @@ def test_what_reuse_saves_is_reported_and_where_there_is_nothing_to_keep() -> No
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "phrase"),
     [(3.12, "3.1 days"), (1.5, "36.0 h"), (0.05, "72 min"), (0.0, "0 min")],
 )
-def test_time_is_written_in_the_unit_that_suits_it(value: float, words: str) -> None:
-    assert days(value).replace("\u202f", " ") == words
+def test_time_is_written_in_the_unit_that_suits_it(value: float, phrase: str) -> None:
+    assert days(value).replace("\u202f", " ") == phrase
 
 
 def test_intervals_are_written_in_the_unit_of_their_value() -> None:

@@ -72,26 +72,26 @@ def trainer(loss: float = 2.5, **more: float) -> str:
     return str({"loss": loss, "grad_norm": 1.2, "learning_rate": 5e-05, "epoch": 0.1} | more)
 
 
-def wrapper(words: str, *, seconds: float = 0.0, pid: int = 4567, tag: str = "") -> str:
+def wrapper(phrase: str, *, seconds: float = 0.0, pid: int = 4567, tag: str = "") -> str:
     """Write a line of the compiler's wrapper: its milliseconds have six digits."""
     moment = BEGAN + timedelta(seconds=seconds)
     stamp = f"{moment:%Y-%m-%d %H:%M:%S}.000{moment.microsecond // 1000:03d}"
-    return f"{tag}{stamp}:  {pid}  INFO ||NEURON_CC_WRAPPER||: {words}"
+    return f"{tag}{stamp}:  {pid}  INFO ||NEURON_CC_WRAPPER||: {phrase}"
 
 
 def call(module: str, **where: float | int | str) -> str:
-    words = (
+    phrase = (
         f"Call compiler with cmd: neuronx-cc compile --framework=XLA /tmp/w/model.{module}"
         f".hlo_module.pb --output /tmp/w/model.{module}.neff --target=trn1 -O1"
     )
-    return wrapper(words, **where)  # type: ignore[arg-type]
+    return wrapper(phrase, **where)  # type: ignore[arg-type]
 
 
 def done(module: str, **where: float | int | str) -> str:
-    words = f"Compilation Successfully Completed for model.{module}.hlo_module.pb"
-    return wrapper(words, **where)  # type: ignore[arg-type]
+    phrase = f"Compilation Successfully Completed for model.{module}.hlo_module.pb"
+    return wrapper(phrase, **where)  # type: ignore[arg-type]
 
 
 def hit(module: str, **where: float | int | str) -> str:
-    words = f"Using a cached neff at /fsx/cache/neuronxcc-2.15.128.0+56dc5a86/{module}/model.neff"
-    return wrapper(words, **where)  # type: ignore[arg-type]
+    phrase = f"Using a cached neff at /fsx/cache/neuronxcc-2.15.128.0+56dc5a86/{module}/model.neff"
+    return wrapper(phrase, **where)  # type: ignore[arg-type]

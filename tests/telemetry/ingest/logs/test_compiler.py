@@ -39,19 +39,19 @@ def test_older_releases_say_the_same_in_other_words() -> None:
 
 
 def test_graphs_may_be_named_by_function_and_the_cache_be_in_s3() -> None:
-    words = f"Using a cached neff for jit_step from s3://team/cache/neuronxcc-2.16/{A}/model.neff"
-    (event,) = compiles(wrapper(words))
+    text = f"Using a cached neff for jit_step from s3://team/cache/neuronxcc-2.16/{A}/model.neff"
+    (event,) = compiles(wrapper(text))
 
     assert (event.module, event.cache, event.compiler) == (A, "s3://team/cache", "2.16")
 
 
 def test_a_failed_neff_in_the_cache_is_a_failure() -> None:
-    words = (
+    text = (
         f"Got a cached failed neff at /fsx/cache/neuronxcc-2.15/{A}/model.neff. Will skip "
         "compilation, please set --retry_failed_compilation for recompilation"
     )
 
-    assert [event.outcome for event in compiles(wrapper(words))] == [FAIL]
+    assert [event.outcome for event in compiles(wrapper(text))] == [FAIL]
 
 
 def test_a_compile_that_ends_in_an_error_is_a_failure() -> None:

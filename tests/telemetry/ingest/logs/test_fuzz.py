@@ -22,7 +22,7 @@ from tests.telemetry.ingest.logs.log_lines import (
     zero1,
 )
 
-SOUND = (
+VALID = (
     neuronx(3),
     zero1(4, seconds=1),
     megatron(5),
@@ -42,12 +42,12 @@ SPICE = st.sampled_from(
 )  # fmt: skip
 BROKEN = st.builds(
     lambda line, i, j, extra: line[:i] + extra + line[j:],
-    st.sampled_from(SOUND),
+    st.sampled_from(VALID),
     st.integers(0, 200),
     st.integers(0, 200),
     SPICE,
 )
-LINES = st.one_of(st.sampled_from(SOUND), BROKEN, SPICE, st.text(max_size=60)).map(str.encode)
+LINES = st.one_of(st.sampled_from(VALID), BROKEN, SPICE, st.text(max_size=60)).map(str.encode)
 DATA = st.lists(st.one_of(LINES.map(bytes), st.binary(max_size=60)), max_size=20).map(b"\n".join)
 
 

@@ -80,7 +80,7 @@ def test_a_collective_is_laid_beside_its_curve() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "words"),
+    ("name", "data", "message"),
     [
         ("notes.txt", b"", "unknown file name"),
         ("pair__a__a.txt", pingpong(17), "names the same node twice"),
@@ -93,8 +93,8 @@ def test_a_collective_is_laid_beside_its_curve() -> None:
         ("collective.txt", pingpong(17), "not fi_pingpong"),
     ],
 )
-def test_what_is_no_such_file_is_refused_by_name(name: str, data: bytes, words: str) -> None:
-    with pytest.raises(GroupError, match=words):
+def test_what_is_no_such_file_is_refused_by_name(name: str, data: bytes, message: str) -> None:
+    with pytest.raises(GroupError, match=message):
         measured([("node__a.json", b"{}"), (name, data)])
 
 

@@ -160,14 +160,14 @@ def test_what_is_no_probe_has_no_rows(data: bytes) -> None:
     assert not read_probe(data).is_sound
 
 
-WORDS = st.sampled_from(
+TEXTS = st.sampled_from(
     [*NCCOM.split(), *NCCL.split(), *PINGPONG.split(), "\n", "\r", "{", "9" * 30]
 )
 
 
 @given(
     st.one_of(
-        st.lists(st.one_of(WORDS, st.text(max_size=8)), max_size=60).map(" ".join), st.text()
+        st.lists(st.one_of(TEXTS, st.text(max_size=8)), max_size=60).map(" ".join), st.text()
     )
 )
 @settings(max_examples=100)

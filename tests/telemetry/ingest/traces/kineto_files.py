@@ -26,7 +26,7 @@ class Kineto:
     slow: Callable[[int, int], float] = lambda _step, _rank: 1.0
     late_us: Callable[[int, int], float] = lambda _step, _rank: 0.0
     library: str = "nccl"
-    says_groups: bool = True
+    has_groups: bool = True
     # How long experts exchange their tokens, between forward and backward pass.
     tokens_us: float = 0.0
 
@@ -98,7 +98,7 @@ class Kineto:
         names: dict[str, str] = NAMES,
     ) -> None:
         args: dict[str, Any] = {"device": 0, "stream": 22, "External id": 5000 + bucket}
-        if self.says_groups:
+        if self.has_groups:
             members = str(list(range(self.ranks)))
             args |= {"Collective name": "allreduce", "dtype": "BFloat16"}
             args |= {"Process Group Name": "0", "Process Group Ranks": members}

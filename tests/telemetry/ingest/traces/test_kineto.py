@@ -28,12 +28,12 @@ def refused(path: Path, text: bytes) -> str:
 
 
 @pytest.mark.parametrize("library", ["nccl", "neuron"])
-@pytest.mark.parametrize("says_groups", [True, False])
-def test_the_slow_rank_is_named(tmp_path: Path, library: str, says_groups: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("has_groups", [True, False])
+def test_the_slow_rank_is_named(tmp_path: Path, library: str, has_groups: bool) -> None:  # noqa: FBT001
     job = Kineto(
         slow=lambda _step, rank: 1.5 if rank == 2 else 1.0,
         library=library,
-        says_groups=says_groups,
+        has_groups=has_groups,
     )
     analysis = analysed(job, tmp_path)
 
@@ -150,7 +150,7 @@ def test_a_group_without_description_is_no_reason_to_stop(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (b'{"traceEvents": [{"ph": "X"', "is not complete JSON"),
         (b'{"events": []}', "is not a Chrome trace"),
@@ -171,8 +171,8 @@ def test_a_group_without_description_is_no_reason_to_stop(tmp_path: Path) -> Non
         (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "truncated"),
     ],
 )
-def test_what_is_no_trace_is_refused(tmp_path: Path, text: bytes, words: str) -> None:
-    assert words in refused(tmp_path / "x.json", text)
+def test_what_is_no_trace_is_refused(tmp_path: Path, text: bytes, message: str) -> None:
+    assert message in refused(tmp_path / "x.json", text)
 
 
 def test_what_is_far_too_large_is_refused_before_it_is_read(

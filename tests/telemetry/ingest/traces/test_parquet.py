@@ -63,7 +63,7 @@ def test_further_columns_are_left_alone(small: Trace, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "words"),
+    ("column", "value", "message"),
     [
         ("duration", -1.0, "duration: row 3 is negative"),
         ("duration", 1e6, "duration: row 3 is more than a day; times must be in seconds"),
@@ -75,13 +75,13 @@ def test_further_columns_are_left_alone(small: Trace, tmp_path: Path) -> None:
     ],
 )
 def test_a_value_that_cannot_be_is_named(
-    small: Trace, tmp_path: Path, column: str, value: float, words: str
+    small: Trace, tmp_path: Path, column: str, value: float, message: str
 ) -> None:
     good = pq.read_table(write_parquet(small, tmp_path / "x.parquet"))[column].to_numpy()
     bad = good.astype("f8")
     bad[3] = value
 
-    assert words in refused(
+    assert message in refused(
         write_parquet(small, tmp_path / "x.parquet", **{column: pa.array(bad)})
     )
 
@@ -94,10 +94,10 @@ def test_a_missing_column_is_named_with_all_that_are_needed(small: Trace, tmp_pa
 
 
 def test_words_for_numbers_are_refused(small: Trace, tmp_path: Path) -> None:
-    words = pa.array(["soon"] * len(small))
+    message = pa.array(["soon"] * len(small))
 
     assert "start_ts: must be numbers" in refused(
-        write_parquet(small, tmp_path / "x.parquet", start_ts=words)
+        write_parquet(small, tmp_path / "x.parquet", start_ts=message)
     )
 
 
@@ -132,14 +132,14 @@ def test_half_a_file_is_refused(small: Trace, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "is empty"),
         (b"step,duration\n1,2\n", "is neither Parquet nor JSON"),
         (b"\x89PNG\r\n", "is neither Parquet nor JSON"),
     ],
 )
-def test_another_kind_of_file_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+def test_another_kind_of_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "x.parquet").write_bytes(content)
 
-    assert words in refused(tmp_path / "x.parquet")
+    assert message in refused(tmp_path / "x.parquet")
