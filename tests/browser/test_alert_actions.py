@@ -35,7 +35,7 @@ def test_an_alert_is_silenced_in_two_taps(page: Page, signed_in: str, alert: Ale
     assert Silence.objects.get().matchers == "node=limping cause=slow_core"
 
 
-def test_an_alert_is_taken_in_one_tap_and_given_back(
+def test_an_alert_is_acknowledged_in_one_tap_and_unacknowledged(
     page: Page, signed_in: str, alert: Alert
 ) -> None:
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]

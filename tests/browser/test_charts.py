@@ -36,7 +36,7 @@ def test_the_stream_feeds_the_heat_map_column_by_column(page: Page, fleet: str) 
     assert len([url for url in asked if "core-heat" in url]) == 1
 
 
-def test_drawing_takes_no_room_that_was_not_kept_free(page: Page, fleet: str) -> None:
+def test_drawing_uses_reserved_space_only(page: Page, fleet: str) -> None:
     def hold(route: Route) -> None:
         page.wait_for_timeout(400)
         route.continue_()

@@ -115,7 +115,7 @@ def test_an_annotation_appears_among_what_changed(on_call: Page, fleet: str, ale
     expect(on_call.locator("#changes .timeline")).to_contain_text("loader 2.4.1")
 
 
-def test_without_scripts_it_can_be_read_and_taken(
+def test_without_scripts_it_can_be_read_and_acknowledged(
     page: Page, fleet: str, on_call: Page, alert: Alert
 ) -> None:
     context = page.context.browser.new_context(  # type: ignore[union-attr]

@@ -47,7 +47,7 @@ def late(route: Route) -> None:
 
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("path", ["/nodes/steady/", "/alerts/{alert}/"])
-def test_charts_have_their_room_before_their_script_is_there(
+def test_chart_space_is_reserved_before_the_script_loads(
     page: Page, fleet: str, path: str, width: int
 ) -> None:
     page.set_viewport_size({"width": width, "height": 800})

@@ -44,7 +44,7 @@ def test_the_clock_states_that_the_page_is_live(page: Page, fleet: str) -> None:
     expect(page.locator("#as-of")).not_to_have_text(before, timeout=WITHIN_MS)
 
 
-def test_a_paused_page_stands_still_and_goes_on(page: Page, fleet: str) -> None:
+def test_a_paused_page_stands_still_and_continues(page: Page, fleet: str) -> None:
     page.goto(fleet)
     expect(page.locator(STATE)).to_have_attribute("data-state", "live", timeout=WITHIN_MS)
 

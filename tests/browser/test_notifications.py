@@ -107,7 +107,7 @@ def test_matchers_show_what_they_mean_while_they_are_typed(admin_page: Page, sit
     expect(admin_page.locator("#preview .error")).to_contain_text("is not a field")
 
 
-def test_every_page_leads_to_what_was_given_up(admin_page: Page, site: str) -> None:
+def test_every_page_links_to_failed_deliveries(admin_page: Page, site: str) -> None:
     admin_page.goto(f"{site}/")
     strip = admin_page.get_by_role("alert").filter(has_text="could not be delivered")
     strip.get_by_role("link", name="Notifications").click()

@@ -79,7 +79,7 @@ def test_a_compile_is_kept_with_its_end_and_a_restart_as_one(run: Run) -> None:
     assert compile_.ends_at == NOON + timedelta(minutes=12)
 
 
-def test_a_run_that_just_begins_is_no_news(run: Run) -> None:
+def test_a_starting_run_has_no_annotation(run: Run) -> None:
     run.phase = "pending"
     enter(run, "training", 1)
 

@@ -115,7 +115,7 @@ def test_a_signed_in_person_reads_from_anywhere(client: Client, redis_url: str) 
     assert client.get("/", REMOTE_ADDR="10.0.0.7").status_code == 200
 
 
-def test_the_process_states_that_it_lives_to_anybody(client: Client) -> None:
+def test_liveness_needs_no_sign_in(client: Client) -> None:
     assert client.get("/healthz", REMOTE_ADDR="10.0.0.7").status_code == 200
 
 

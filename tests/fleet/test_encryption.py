@@ -188,7 +188,7 @@ def test_what_cannot_be_opened_is_tried_again_and_states_why(
     assert not outcome.is_final
 
 
-def test_a_locked_receiver_is_named_and_may_be_given_anew(
+def test_a_receiver_without_its_key_is_named_and_its_secret_may_be_entered_again(
     client: Client, hook: Receiver, admin: object, settings: Settings
 ) -> None:
     settings.SECRET_KEY = "another"

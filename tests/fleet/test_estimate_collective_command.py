@@ -25,7 +25,7 @@ def test_json_is_one_object_with_the_promised_keys() -> None:
     assert found["busbw_gib_per_s"] == pytest.approx(47.09, rel=0.05)
 
 
-def test_words_say_what_goes_where() -> None:
+def test_text_names_source_and_target() -> None:
     text = answer(**PAIR)
 
     assert text.startswith("all_reduce of 1,073,741,824 bytes over 64 ranks on 2 x trn1.32xlarge")

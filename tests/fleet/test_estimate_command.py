@@ -56,7 +56,7 @@ def test_json_is_one_object_with_the_promised_keys() -> None:
     assert found["usd_per_mtok"] == pytest.approx(16 * 21.5 / 3600 / found["tokens_per_s"] * 1e6)
 
 
-def test_words_say_units_peak_and_the_price_reckoned_with() -> None:
+def test_text_has_units_peak_and_price() -> None:
     text = answer(**LLAMA)
 
     assert text.startswith("llama2-7b on 16 x trn1.32xlarge, bf16: tp 8, pp 1, 64 replicas")

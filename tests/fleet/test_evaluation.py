@@ -78,7 +78,7 @@ def at(second: float) -> datetime:
     return datetime.fromtimestamp(second, UTC)
 
 
-def test_calm_is_no_alert(hot: HotStore, llama: Run, now_s: int) -> None:
+def test_a_healthy_run_has_no_alert(hot: HotStore, llama: Run, now_s: int) -> None:
     fill(hot, now_s)
     listen(hot, now_s)
 
@@ -164,7 +164,7 @@ def test_no_one_is_silent_before_watching_has_listened(
     ]
 
 
-def test_a_pause_of_watching_starts_the_listening_anew(hot: HotStore) -> None:
+def test_a_pause_in_evaluation_restarts_the_grace_period(hot: HotStore) -> None:
     assert watching_since_s(hot, now_s=1000) == 1000
     assert watching_since_s(hot, now_s=1004) == 1000
     assert watching_since_s(hot, now_s=1030) == 1030

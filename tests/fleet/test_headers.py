@@ -42,7 +42,7 @@ def test_pages_keep_to_it(client: Client, db: None) -> None:
     )
 
 
-def test_the_usual_precautions_are_taken(client: Client, db: None) -> None:
+def test_the_security_headers_are_set(client: Client, db: None) -> None:
     response = client.get("/sign-in/")
 
     assert response["X-Content-Type-Options"] == "nosniff"

@@ -117,7 +117,7 @@ def test_every_cause_is_reported_and_explained(
     assert text in verdict_text(RecordedTrace.objects.get())
 
 
-def test_in_words_it_names_cause_and_worker(file: Path) -> None:
+def test_as_text_it_names_cause_and_worker(file: Path) -> None:
     out = StringIO()
     call_command("import_trace", str(file), run="recorded", stdout=out)
 

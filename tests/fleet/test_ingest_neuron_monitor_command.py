@@ -103,7 +103,7 @@ def test_a_slow_recording_leaves_no_gaps(hot: HotStore, tmp_path: Path) -> None:
     assert seen == list(range(seen[0], seen[0] + 20))
 
 
-def test_a_long_recording_is_taken_in_pieces(hot: HotStore, tmp_path: Path) -> None:
+def test_a_long_recording_is_stored_in_pieces(hot: HotStore, tmp_path: Path) -> None:
     path = tmp_path / "long.ndjson"
     path.write_bytes(b"\n".join([lines("trn1.2xlarge")[0]] * 1300))
 
@@ -196,7 +196,7 @@ def test_nothing_at_all_ends_with_two(hot: HotStore, stdin: Callable[..., None])
     assert bad().returncode == 2
 
 
-def test_the_name_of_a_simulated_node_is_taken(hot: HotStore, steady: Node) -> None:
+def test_the_name_of_a_simulated_node_is_reserved(hot: HotStore, steady: Node) -> None:
     assert bad("--node", "steady", TRN2).returncode == 2
     assert hot.shards() == ()
 

@@ -85,9 +85,7 @@ def test_a_tab_gets_everything_once_and_then_what_changes(
     assert names.count("heat-map") == names.count("alerts") == 1
 
 
-def test_the_value_of_a_core_arrives_while_it_is_news(
-    address: str, reports: dict[int, float]
-) -> None:
+def test_the_value_of_a_core_arrives_in_time(address: str, reports: dict[int, float]) -> None:
     async def scenario() -> tuple[int, int]:
         async with stream(address, "overview") as events:
             before = first_core(await first(events, "heat"))
@@ -154,7 +152,7 @@ def test_a_tab_that_does_not_read_harms_no_one(address: str, reports: dict[int, 
     assert watch(scenario()) == 3
 
 
-def test_pages_say_it_when_redis_is_emptied_and_go_on_when_it_fills(
+def test_pages_say_it_when_redis_is_emptied_and_continue_when_it_fills(
     address: str, reports: dict[int, float], redis: Redis
 ) -> None:
     async def scenario() -> list[int]:
@@ -231,7 +229,7 @@ def test_a_topic_that_is_not_there_is_refused(address: str, topic: str, status: 
     assert watch(scenario()) == status
 
 
-def test_strangers_get_no_stream(client: Client, db: None, settings: Settings) -> None:
+def test_anonymous_users_get_no_stream(client: Client, db: None, settings: Settings) -> None:
     settings.ANONYMOUS_READING = False
 
     assert client.get("/live", {"topic": "overview"}).status_code == 302

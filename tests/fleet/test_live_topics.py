@@ -79,7 +79,7 @@ def test_points_are_reported_once_each_chart_by_its_own_clock() -> None:
     assert str(began_s + 3).encode() in more
 
 
-def test_a_slow_part_is_drawn_anew_only_when_it_is_due() -> None:
+def test_a_slow_part_is_rendered_again_only_when_due() -> None:
     asked: list[float] = []
     clock_s = 100.0
 

@@ -90,7 +90,7 @@ def test_every_page_states_where_it_falls_behind(
     assert (phrase or "") in page
 
 
-def test_a_store_that_is_written_no_more_is_no_trouble(
+def test_a_store_that_is_no_longer_written_is_no_error(
     admin_client: Client, hot: HotStore, settings: Settings
 ) -> None:
     stream(MINUTES, behind_s=7_200, dropped=3)

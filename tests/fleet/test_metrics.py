@@ -120,14 +120,14 @@ def test_promtool_has_nothing_to_say(
     assert (check.returncode, check.stdout, check.stderr) == (0, b"", b"")
 
 
-def test_it_speaks_text_unless_asked_otherwise(client: Client, trained: Run) -> None:
+def test_it_returns_text_by_default(client: Client, trained: Run) -> None:
     response = client.get("/metrics")
 
     assert response["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "Accept-Encoding" in response["Vary"]
 
 
-def test_it_speaks_open_metrics_to_who_prefers_that(
+def test_it_returns_open_metrics_when_preferred(
     client: Client, hot: HotStore, trained: Run, steady: Node, now: int
 ) -> None:
     hot.append([block(tick=now, nodes=["steady"])])
@@ -239,7 +239,7 @@ def test_it_only_reads(client: Client, trained: Run) -> None:
     assert client.post("/metrics", headers=bearer).status_code == 405
 
 
-def test_strangers_are_asked_for_a_token(client: Client, db: None, settings: Settings) -> None:
+def test_anonymous_callers_need_a_token(client: Client, db: None, settings: Settings) -> None:
     settings.ANONYMOUS_READING = False
 
     assert client.get("/metrics").status_code == 401

@@ -77,7 +77,7 @@ def test_a_healthy_run_costs_what_it_is_estimated_to(hot: HotStore) -> None:
     ids=lambda event: f"{event['kind']} {event.get('magnitude', '')}",
 )
 @pytest.mark.parametrize("is_known", [True, False])
-def test_what_looks_like_trouble_and_is_none_is_no_drift(
+def test_benign_events_are_no_drift(
     hot: HotStore, event: dict[str, Any], is_known: object
 ) -> None:
     trained(hours=5, benign=(Benign(run="llama", start_s=9_000, **event),))

@@ -160,7 +160,9 @@ def test_it_is_for_reading_only(client: Client, alive: Run) -> None:
     assert client.post("/").status_code == 405
 
 
-def test_strangers_are_asked_to_sign_in(client: Client, alive: Run, settings: Settings) -> None:
+def test_anonymous_users_are_sent_to_sign_in(
+    client: Client, alive: Run, settings: Settings
+) -> None:
     settings.ANONYMOUS_READING = False
 
     assert client.get("/").status_code == 302

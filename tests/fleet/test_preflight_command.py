@@ -81,7 +81,7 @@ def test_it_exits_1_where_the_group_does_not_pass(arguments: list[str], verdict:
     assert (code, answer["verdict"]) == (1, verdict)
 
 
-def test_it_answers_people_in_words() -> None:
+def test_it_answers_people_in_text() -> None:
     out = StringIO()
     call_command("preflight", "--nodes=a,b", "--instance=trn1.32xlarge", stdout=out)
 

@@ -89,7 +89,7 @@ def test_links_out_of_the_folder_are_left_alone(tmp_path: Path) -> None:
     assert private_files.make_private(folder).paths == []
 
 
-def test_in_a_place_for_everybody_only_our_own_files_are_closed(tmp_path: Path) -> None:
+def test_in_a_place_for_everyone_only_our_own_files_are_closed(tmp_path: Path) -> None:
     (tmp_path / "redis").mkdir()
     for name in ("redis/url", "trnwatch.sqlite3", "somebody-else"):
         (tmp_path / name).touch()

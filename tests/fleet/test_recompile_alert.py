@@ -43,7 +43,7 @@ def seen_by_telemetry() -> Finding:
     return replace(finding, evidence={"lost_s": 20.0, "is_over": False})
 
 
-def test_an_unannounced_compile_is_a_finding_with_what_changed(run: Run) -> None:
+def test_an_unplanned_compile_is_a_finding_with_what_changed(run: Run) -> None:
     recompiled(run)
     (finding,) = compile_findings([run], now=NOON + timedelta(seconds=100))
 
@@ -61,20 +61,20 @@ def test_graphs_that_come_one_after_another_are_one_problem(run: Run) -> None:
     assert finding.evidence["n_graphs"] == 3
 
 
-def test_what_takes_long_gets_somebody_up(run: Run) -> None:
+def test_a_long_compile_pages(run: Run) -> None:
     recompiled(run, seconds=700.0)
     (finding,) = compile_findings([run], now=NOON + timedelta(seconds=710))
 
     assert finding.severity == "page"
 
 
-def test_it_is_news_for_three_minutes(run: Run) -> None:
+def test_the_finding_lasts_three_minutes(run: Run) -> None:
     recompiled(run)
 
     assert compile_findings([run], now=NOON + timedelta(seconds=90 + 181)) == []
 
 
-def test_a_run_that_trains_on_is_news_for_a_moment_only(run: Run) -> None:
+def test_the_finding_is_short_once_the_run_trains(run: Run) -> None:
     recompiled(run)
     notified_at = NOON + timedelta(seconds=90)
     trains_on, stands_still = {"llama": NOON_S + 95.0}, {"llama": NOON_S - 1.0}

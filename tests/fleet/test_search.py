@@ -51,7 +51,7 @@ def test_it_is_for_reading_only(client: Client, db: None) -> None:
     assert client.post("/search").status_code == 405
 
 
-def test_it_names_whom_an_alert_is_about(client: Client, limping: Node) -> None:
+def test_it_names_the_subject_of_an_alert(client: Client, limping: Node) -> None:
     Alert.objects.create(
         rule="allreduce_share",
         severity=Alert.Severity.PAGE,

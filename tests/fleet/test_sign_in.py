@@ -48,7 +48,7 @@ def test_it_shows_the_whole_page(client: Client) -> None:
     assert "no-store" in response["Cache-Control"]
 
 
-def test_it_goes_on_to_where_one_wanted_to_be(client: Client) -> None:
+def test_it_continues_to_where_one_wanted_to_be(client: Client) -> None:
     page = client.get("/alerts/?state=firing")
     assert page["Location"] == "/sign-in/?next=/alerts/%3Fstate%3Dfiring"
 
@@ -160,7 +160,7 @@ def test_waiting_does_not_take_longer_because_one_keeps_trying(
     assert 0 < int(response["Retry-After"]) <= 7
 
 
-def test_of_attempts_at_the_same_moment_no_more_than_the_limit_are_looked_at(
+def test_of_concurrent_attempts_no_more_than_the_limit_are_checked(
     redis_url: str,
 ) -> None:
     def wait_s(_: int) -> int:
@@ -258,7 +258,7 @@ def test_one_account_is_guessed_at_from_many_networks_so_often_and_no_more(
     assert guess(client, "10.0.1.1", username="grace") == [422]
 
 
-def test_strangers_cannot_keep_out_a_browser_that_was_in_before(client: Client) -> None:
+def test_attackers_cannot_lock_out_a_known_browser(client: Client) -> None:
     assert client.post(URL, CREDENTIALS, REMOTE_ADDR="10.0.0.7").status_code == 302
     client.post("/sign-out/")
     anonymous = Client()

@@ -36,7 +36,7 @@ def watch(evaluations: Evaluations, first_s: float, last_s: float, *, every_s: i
     return is_alive
 
 
-def test_while_somebody_looks_all_is_well(db: None) -> None:
+def test_while_evaluation_runs_there_is_no_alert(db: None) -> None:
     for second in range(100):
         assert WatchMonitor(Evaluations(NOON + second * SECOND)).check(
             now=NOON + (second + 1) * SECOND
@@ -44,7 +44,7 @@ def test_while_somebody_looks_all_is_well(db: None) -> None:
     assert open_alerts() == []
 
 
-def test_a_minute_without_a_look_is_an_alert(db: None) -> None:
+def test_a_minute_without_an_evaluation_is_an_alert(db: None) -> None:
     evaluations = Evaluations(NOON + 10 * SECOND)
 
     assert not watch(evaluations, 10, 70)
@@ -73,7 +73,7 @@ def test_a_first_start_counts_from_the_start(db: None) -> None:
 
 @pytest.mark.parametrize("returns_s", [20, 50, 58, 300])
 @pytest.mark.parametrize("at", [NOON, None], ids=["store", "no store"])
-def test_a_sender_that_was_killed_too_goes_on_counting(
+def test_a_sender_that_was_killed_too_continues_counting(
     db: None, returns_s: int, at: datetime | None
 ) -> None:
     watch(Evaluations(NOON), 0, 15)
@@ -131,7 +131,7 @@ def test_a_clock_that_was_set_back_does_not_hide_it(db: None) -> None:
     assert open_alerts() == ["monitoring_blind"]
 
 
-def test_it_ends_what_it_raised_when_somebody_looks_again(db: None) -> None:
+def test_it_resolves_its_alert_when_evaluation_resumes(db: None) -> None:
     evaluations = Evaluations(None)
     watch(evaluations, 0, 65)
     assert open_alerts() == ["monitoring_blind"]
@@ -168,7 +168,7 @@ def test_without_a_store_no_one_can_tell() -> None:
 
 
 @pytest.mark.parametrize("kind", ["string", "hash"])
-def test_nonsense_in_the_store_is_no_look(redis: Redis, redis_url: str, kind: str) -> None:
+def test_invalid_stored_values_are_no_evaluation(redis: Redis, redis_url: str, kind: str) -> None:
     if kind == "string":
         redis.set("service:gauges", "nonsense")
         assert last_evaluation(redis_url)() is None

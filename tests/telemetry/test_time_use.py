@@ -134,7 +134,7 @@ def test_without_a_step_all_is_getting_ready_or_else_idle() -> None:
     assert went_into(none, start_s=0, end_s=5, last_step=7)[1] == {"idle": 5}
 
 
-def test_what_no_one_remembers_is_reported_so() -> None:
+def test_unstored_time_is_reported_as_such() -> None:
     batch = steps([100, 101], first=5000)
 
     assert went_into(batch, start_s=0, end_s=101, stored_from_s=90)[1] == {
@@ -144,7 +144,7 @@ def test_what_no_one_remembers_is_reported_so() -> None:
     }
 
 
-def test_seconds_are_reported_by_the_rate_that_held() -> None:
+def test_seconds_are_priced_at_the_rate_of_their_time() -> None:
     found, _ = went_into(steps([1, 2, 3]), [0.0, 1.5], start_s=0, end_s=4, last_step=0)
 
     assert found.seconds.sum(axis=1).tolist() == [1.5, 2.5]

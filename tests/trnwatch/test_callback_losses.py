@@ -85,7 +85,7 @@ class OnHost:
         ({"val_loss": 1.0}, None),
     ],
 )
-def test_lightnings_loss_is_taken_where_that_costs_nothing(
+def test_lightnings_loss_is_read_where_that_costs_nothing(
     logged: dict[str, object], loss: float | None
 ) -> None:
     assert lightning.loss_of(SimpleNamespace(callback_metrics=logged)) == loss

@@ -34,7 +34,7 @@ def test_torchrun_under_slurm_is_torchrun() -> None:
     assert rank_place_of(SLURM_TERSE | TORCHRUN | {"SLURM_PROCID": "2"}).rank == 65
 
 
-def test_one_process_of_each_node_speaks_for_it() -> None:
+def test_one_process_of_each_node_reports_it() -> None:
     first = identity_of(TORCHRUN | {"LOCAL_RANK": "0", "RANK": "64", "TRNWATCH_NODE": "trn-c"})
     second = identity_of(TORCHRUN | {"TRNWATCH_NODE": "trn-c"})
 
@@ -42,7 +42,7 @@ def test_one_process_of_each_node_speaks_for_it() -> None:
     assert not second.is_reporting
 
 
-def test_every_rank_may_speak_for_itself() -> None:
+def test_every_rank_may_report() -> None:
     me = identity_of(TORCHRUN | {"TRNWATCH_NODE": "trn-c", "TRNWATCH_WORKERS": "ranks"}, {"tp": 8})
 
     assert (me.is_reporting, me.worker, me.rank, me.n_workers) == (True, "trn-c/1", 65, 128)

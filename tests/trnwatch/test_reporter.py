@@ -68,7 +68,7 @@ def test_a_process_knows_what_it_does(listener: Listener) -> None:
     assert seen == ["", "input", "step", "compile", ""]
 
 
-def test_steps_count_from_one_or_from_where_training_goes_on(listener: Listener) -> None:
+def test_steps_count_from_one_or_from_where_training_continues(listener: Listener) -> None:
     with Reporter(listener.url, token="secret", env=ENV) as reporter:
         for number in (None, None, 100, None):
             with reporter.step(number):
@@ -117,7 +117,7 @@ def test_a_server_that_is_none_is_reported_once_and_no_more(
     assert not reporter.is_reporting
 
 
-def test_a_process_that_does_not_speak_costs_nothing(listener: Listener) -> None:
+def test_a_process_without_reports_costs_nothing(listener: Listener) -> None:
     env = ENV | {"RANK": "1", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
     reporter = Reporter(listener.url, token="secret", env=env)
 
@@ -156,7 +156,7 @@ with reporter.step(): pass
 
 
 @pytest.mark.parametrize("child", ["idles", "trains"])
-def test_a_child_speaks_for_itself_and_only_if_it_trains(listener: Listener, child: str) -> None:
+def test_a_child_reports_itself_only_if_it_trains(listener: Listener, child: str) -> None:
     env = os.environ | ENV | {"TRNWATCH_SERVER": listener.url, "TRNWATCH_TOKEN": "secret"}
     subprocess.run([sys.executable, "-c", FORKS, child], env=env, cwd=ROOT, check=True)
     reported = [

@@ -66,7 +66,7 @@ def test_other_graphs_after_a_recompilation_are_learnt() -> None:
     assert len(steps) >= 50
 
 
-def test_workers_that_start_at_different_moments_agree_on_the_number() -> None:
+def test_workers_that_start_at_different_times_agree_on_the_number() -> None:
     known = executions([1, 2] * 30, counted=True)
     early, late = StepFinder().take(known), StepFinder().take(known[10:])
 

@@ -151,7 +151,7 @@ def test_the_demo_gets_an_administrator_once(client: Client, redis_url: str) -> 
     assert password not in User.objects.get().password
 
 
-def test_pages_know_the_role_of_who_looks(client: Client, redis_url: str) -> None:
+def test_pages_know_the_role_of_the_user(client: Client, redis_url: str) -> None:
     client.force_login(member("operator"))
 
     assert re.search(r'<body[^>]+data-role="operator"', client.get("/").text)

@@ -168,7 +168,7 @@ def test_a_token_that_lost_a_scope_states_why(client: Client, redis_url: str, ad
 
 
 @pytest.mark.parametrize("leave", ["deactivated", "deleted"])
-def test_tokens_of_somebody_who_left_open_nothing_but_the_machines_endpoints(
+def test_tokens_of_a_removed_user_only_open_machine_endpoints(
     client: Client, redis_url: str, ada: User, leave: str
 ) -> None:
     secrets = {

@@ -77,7 +77,7 @@ def test_once_over_it_is_reported_as_past(run: Run) -> None:
 
 
 @pytest.mark.django_db
-def test_figures_stand_in_dollars_and_no_moment_in_seconds() -> None:
+def test_figures_are_in_dollars_and_dates_not_in_seconds() -> None:
     reported = dict(facts(an_alert("budget_overrun", OVERRUN, None)))
 
     assert reported["Budget"] == "$330,000"

@@ -45,7 +45,7 @@ def test_more_urgent_is_reported_at_once_and_less_urgent_after_a_while(
     assert kinds(alert) == ["fired", "rule_changed", "rule_changed"]
 
 
-def test_a_symptom_is_taken_over_by_its_cause(evaluate: Evaluate, finding: Finding) -> None:
+def test_a_symptom_is_replaced_by_its_cause(evaluate: Evaluate, finding: Finding) -> None:
     symptom = replace(finding, rule="step_slow", cause="unknown", node=None, device=None)
     evaluate(0, symptom)
     evaluate(1, of_node(finding))
@@ -76,7 +76,7 @@ def test_two_culprits_are_two_alerts(evaluate: Evaluate, finding: Finding, stead
     assert Alert.objects.open().count() == 2
 
 
-def test_a_new_culprit_takes_the_symptom_and_the_old_goes_on_under_its_own_rule(
+def test_a_new_culprit_takes_the_symptom_and_the_old_continues_under_its_own_rule(
     evaluate: Evaluate, finding: Finding, steady: Node
 ) -> None:
     evaluate(0, finding)
@@ -160,7 +160,7 @@ def test_what_could_wait_becomes_urgent_and_stays_so(evaluate: Evaluate, finding
     assert kinds(alert) == ["fired", "worsened"]
 
 
-def test_of_two_culprits_the_one_that_stays_goes_on_in_its_own_row(
+def test_of_two_culprits_the_one_that_stays_continues_in_its_own_row(
     evaluate: Evaluate, finding: Finding, steady: Node
 ) -> None:
     link = replace(finding, cause="efa_loss", node=steady.name, device=4)

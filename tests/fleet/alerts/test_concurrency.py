@@ -66,7 +66,7 @@ def test_of_many_who_take_it_one_has_it(open_alert: Alert) -> None:
     events_match_rows()
 
 
-def test_resolving_while_somebody_takes_it_loses_neither(open_alert: Alert) -> None:
+def test_resolving_during_an_acknowledgement_loses_neither(open_alert: Alert) -> None:
     taken, _ = at_once(
         acknowledge_as(open_alert.pk, "alice"),
         lambda: alerts.reconcile([], evaluated=[SHARE], now=NOON + SECOND),
@@ -79,9 +79,7 @@ def test_resolving_while_somebody_takes_it_loses_neither(open_alert: Alert) -> N
     events_match_rows()
 
 
-def test_a_refresh_does_not_undo_what_somebody_did_meanwhile(
-    open_alert: Alert, finding: Finding
-) -> None:
+def test_a_refresh_does_not_undo_a_concurrent_change(open_alert: Alert, finding: Finding) -> None:
     at_once(
         acknowledge_as(open_alert.pk, "alice"),
         lambda: alerts.reconcile([finding], evaluated=[SHARE], now=NOON + SECOND),

@@ -116,7 +116,7 @@ def test_a_route_above_takes_what_it_means(
     assert kinds(hook) == []
 
 
-def test_a_route_that_goes_on_leaves_it_to_others_too(
+def test_a_route_that_continues_leaves_it_to_others_too(
     run: Run, hook: Receiver, pager: Receiver, default: Route
 ) -> None:
     route = Route.objects.create(name="pages", matchers="severity=page", goes_on=True)

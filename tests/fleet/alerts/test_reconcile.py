@@ -29,7 +29,7 @@ def test_a_finding_fires_one_alert_that_names_the_culprit(finding: Finding) -> N
     assert alert.events.get().text == "at 30.0 % of the step; slow core at limping, core 17"
 
 
-def test_the_same_finding_again_opens_no_twin_and_states_nothing_new(finding: Finding) -> None:
+def test_the_same_finding_again_opens_and_reports_nothing(finding: Finding) -> None:
     for i in range(3):
         reconcile([finding], evaluated=[SHARE], now=NOON + i * SECOND)
 
@@ -54,7 +54,7 @@ def test_it_resolves_when_it_was_watched_and_is_over(finding: Finding) -> None:
     assert kinds(alert) == ["fired", "resolved"]
 
 
-def test_no_news_is_not_good_news(finding: Finding) -> None:
+def test_a_rule_that_was_not_evaluated_leaves_its_alert_unchanged(finding: Finding) -> None:
     reconcile([finding], evaluated=[SHARE], now=NOON)
     reconcile([], evaluated=[("allreduce_share", "run:other")], now=NOON + SECOND)
 
@@ -113,7 +113,7 @@ def test_an_unknown_cause_renames_nothing_else(
     assert kinds(Alert.objects.get()) == ["fired"]
 
 
-def test_a_second_evaluation_of_the_same_moment_changes_nothing(finding: Finding) -> None:
+def test_a_second_evaluation_at_the_same_time_changes_nothing(finding: Finding) -> None:
     reconcile([finding], evaluated=[SHARE], now=NOON)
     changed = reconcile([replace(finding, score=1.6)], evaluated=[SHARE], now=NOON)
 

@@ -82,7 +82,7 @@ def test_a_slow_link_moves_the_bytes_slowly_and_no_one_is_late(make: Make) -> No
     )
 
 
-def test_a_slow_core_makes_everybody_else_wait(make: Make) -> None:
+def test_a_slow_core_makes_all_others_wait(make: Make) -> None:
     text = paragraph_of(make(CORE, cause="slow_core", device=17))
 
     assert "core 17 of limping, which computes more slowly than its peers" in text
@@ -139,7 +139,7 @@ def test_without_a_measure_no_price_is_made_up(make: Make) -> None:
     ("trains_on", "verdict"),
     [(1, "probably the agent has failed, not the node"), (0, "the node itself may be down")],
 )
-def test_a_silent_node_is_mute_or_dead_by_whether_its_run_goes_on(
+def test_a_silent_node_is_unreported_or_down_by_whether_its_run_continues(
     make: Make, trains_on: int, verdict: str
 ) -> None:
     alert = make({"steps_go_on": bool(trains_on)}, rule="node_silent", cause="node_silent")
@@ -168,7 +168,7 @@ def test_blindness_is_the_monitoring_s_own(make: Make) -> None:
 
 
 @pytest.mark.parametrize("rule", [*RULES, "a_new_rule"])
-def test_every_rule_has_a_headline_and_a_story(make: Make, rule: str) -> None:
+def test_every_rule_has_a_headline_and_a_paragraph(make: Make, rule: str) -> None:
     alert = make({}, rule=rule)
 
     assert headline(alert)
@@ -176,7 +176,7 @@ def test_every_rule_has_a_headline_and_a_story(make: Make, rule: str) -> None:
 
 
 @pytest.mark.parametrize("cause", [*FAULTS, "something_new"])
-def test_every_cause_can_be_blamed_with_and_without_a_culprit(make: Make, cause: str) -> None:
+def test_every_cause_has_text_with_and_without_a_culprit(make: Make, cause: str) -> None:
     for fields in ({}, {"device": None}, {"device": None, "node": None}):
         text = paragraph_of(make(LINK, cause=cause, **fields)) + strip_tags(
             AlertText(make(LINK, cause=cause), NOON).detail
@@ -216,7 +216,7 @@ def test_what_is_no_number_is_nothing(odd: object) -> None:
         ("efa_degraded", "efa_down", "EFA 2 of limping is down"),
     ],
 )
-def test_a_part_of_a_node_is_reported_once_with_its_figure_and_whom_it_slows(
+def test_a_part_of_a_node_is_reported_once_with_its_figure_and_its_victims(
     make: Make, rule: str, cause: str, shown: str
 ) -> None:
     text = paragraph_of(make(LINK, rule=rule, cause=cause, subject="node:limping"))

@@ -44,7 +44,7 @@ def kinds(alert: Alert) -> list[str]:
     return [event.kind for event in alert.events.all()]
 
 
-def test_an_open_alert_is_muted_at_once_and_states_by_whom_until_when_and_why(
+def test_an_open_alert_is_muted_at_once_with_creator_end_and_reason(
     evaluate: Evaluate, finding: Finding, hush: Hush
 ) -> None:
     [alert] = evaluate(-60, finding)
@@ -159,7 +159,7 @@ def test_a_silence_that_can_no_longer_be_read_mutes_nothing(
     assert silences_of(alert, now=NOON) == []
 
 
-def test_a_look_that_began_before_a_silence_was_made_does_not_undo_it(
+def test_an_evaluation_that_began_before_a_silence_does_not_remove_it(
     evaluate: Evaluate, finding: Finding, hush: Hush
 ) -> None:
     evaluate(-60, finding)
@@ -170,7 +170,7 @@ def test_a_look_that_began_before_a_silence_was_made_does_not_undo_it(
     assert kinds(Alert.objects.get()) == ["fired", "silenced"]
 
 
-def test_a_look_that_began_before_a_silence_was_ended_does_not_bring_it_back(
+def test_an_evaluation_that_began_before_a_silence_ended_does_not_restore_it(
     evaluate: Evaluate, finding: Finding, hush: Hush
 ) -> None:
     evaluate(-60, finding)

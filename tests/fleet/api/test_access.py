@@ -49,7 +49,7 @@ def test_an_operation_opens_to_its_scope_and_to_those_that_hold_it(
 
 
 @pytest.mark.parametrize(("method", "address", "scope"), OPERATIONS, ids=IDS)
-def test_strangers_are_let_in_nowhere(
+def test_anonymous_callers_are_refused_everywhere(
     client: Client, redis_url: str, method: str, address: str, scope: str
 ) -> None:
     ended = Token.objects.get(pk=Token.issue("x", "admin", now=NOON, expires_at=NOON)[0].pk)

@@ -28,14 +28,14 @@ def test_who_takes_it_first_has_it(ask: Ask, fleet: Alert) -> None:
     assert last(fleet) == ("acknowledged", "token act", "on it")
 
 
-def test_it_is_given_back(ask: Ask, fleet: Alert) -> None:
+def test_it_is_unacknowledged(ask: Ask, fleet: Alert) -> None:
     ask(f"alerts/{fleet.pk}/acknowledge", {})
 
     assert ask(f"alerts/{fleet.pk}/unacknowledge", {}).json()["state"] == "firing"
     assert ask(f"alerts/{fleet.pk}/unacknowledge", {}).status_code == 409
 
 
-def test_it_is_given_to_somebody_who_may_act(ask: Ask, fleet: Alert) -> None:
+def test_it_is_assigned_to_an_operator(ask: Ask, fleet: Alert) -> None:
     User.objects.create_superuser("ada")
 
     assert ask(f"alerts/{fleet.pk}/assign", {"to": "ada"}).json()["assigned_to"] == "ada"

@@ -41,7 +41,7 @@ def test_it_is_kept_in_the_name_of_the_token(shown: Send, run: Run, steady: Node
     assert response.json()["id"] == note.pk
 
 
-def test_without_a_moment_it_is_now(shown: Send) -> None:
+def test_without_a_time_it_is_now(shown: Send) -> None:
     assert shown({"kind": "note", "text": "power cut"}).status_code == 201
     assert abs((Annotation.objects.get().at - datetime.now(UTC)).total_seconds()) < 60
 

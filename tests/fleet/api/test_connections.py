@@ -140,12 +140,12 @@ def test_blank_lines_keep_no_connection_open() -> None:
         assert response_of(client)[0] == 408
 
 
-def test_a_connection_without_a_byte_is_closed_without_a_word() -> None:
+def test_a_silent_connection_is_closed_without_a_response() -> None:
     with limited(QUICK) as server:
         assert response_of(server.connect()) == (0, "")
 
 
-def test_a_body_of_a_stranger_has_a_deadline() -> None:
+def test_an_anonymous_body_has_a_deadline() -> None:
     with limited(QUICK) as server:
         assert response_of(server.connect(head(length=100), b"x")) == (
             408,
@@ -154,7 +154,7 @@ def test_a_body_of_a_stranger_has_a_deadline() -> None:
         assert server.held_bytes == 0
 
 
-def test_a_slow_body_of_somebody_known_has_none() -> None:
+def test_a_slow_body_with_a_token_has_no_deadline() -> None:
     with limited(QUICK) as server, server.connect(head("/known", length=8)) as client:
         for _ in range(8):
             time.sleep(0.2)
@@ -169,7 +169,7 @@ def test_a_slow_body_of_somebody_known_has_none() -> None:
         assert response_of(client)[0] == 408
 
 
-def test_streams_of_a_hundred_tabs_go_on() -> None:
+def test_streams_of_a_hundred_tabs_continue() -> None:
     with limited(replace(QUICK, n_waiting=5, n_waiting_per_network=5)) as server:
         tabs = []
         for _ in range(100):
@@ -226,7 +226,7 @@ def test_the_oldest_makes_room_for_the_newest() -> None:
         assert clients[1].recv(1_000).startswith(b"HTTP/1.1 200")
 
 
-def test_one_network_takes_no_room_of_another(settings: Settings) -> None:
+def test_networks_have_separate_limits(settings: Settings) -> None:
     limits = replace(Limits(), n_waiting_per_network=2)
     behind = ProxyHeadersMiddleware(IngestApplication(application), ["127.0.0.1"])  # type: ignore[arg-type]
     settings.TRUSTED_PROXIES = ["127.0.0.1"]
@@ -244,7 +244,7 @@ def test_one_network_takes_no_room_of_another(settings: Settings) -> None:
             assert client.recv(1_000).startswith(b"HTTP/1.1 200")
 
 
-def test_bytes_of_strangers_are_bounded_together() -> None:
+def test_bytes_of_anonymous_clients_share_one_limit() -> None:
     limits = replace(Limits(), held_bytes=150_000)
     with limited(limits) as server:
         first = server.connect(head(length=100_000), b"x" * 60_000)

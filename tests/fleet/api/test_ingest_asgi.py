@@ -136,7 +136,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             server.wait(20)
 
 
-def test_a_body_is_taken(site: Site) -> None:
+def test_a_body_is_accepted(site: Site) -> None:
     status, answer = site.post(stream("trn2.48xlarge"), "?node=whole")
 
     assert (status, answer["accepted"], answer["node"]) == (200, 3, "whole")
@@ -278,7 +278,7 @@ def half_sent(site: Site, path: str, *lines: str, sent: int) -> socket.socket:
 
 
 @pytest.mark.parametrize("path", [URL, f"{URL}?live=1", "/support/"])
-def test_large_bodies_of_strangers_take_no_memory(site: Site, path: str) -> None:
+def test_large_anonymous_bodies_use_no_memory(site: Site, path: str) -> None:
     site.post(lines("trn1.2xlarge")[0], "?node=before")
     before = site.process.memory_info().rss
 
@@ -297,7 +297,7 @@ def test_large_bodies_of_strangers_take_no_memory(site: Site, path: str) -> None
     assert all(b"application/problem+json" in answer for answer in answers)
 
 
-def test_a_stranger_is_refused_before_any_of_the_body_is_sent(site: Site) -> None:
+def test_an_anonymous_request_is_refused_before_its_body(site: Site) -> None:
     for path in (URL, f"{URL}?live=1", "/api/v1/ingest/efa", "/support/"):
         for line in ("X-Nothing: 1", "Authorization: Bearer nope", "Cookie: trnwatch_session=x"):
             with half_sent(site, path, line, sent=0) as client:
@@ -326,7 +326,7 @@ def test_who_is_signed_in_may_send_large_files(site: Site) -> None:
         assert client.recv(1000).startswith(b"HTTP/1.1 403")
 
 
-def test_a_body_that_does_not_say_how_large_it_is_must_be_of_somebody_known(site: Site) -> None:
+def test_a_body_without_a_length_needs_a_token(site: Site) -> None:
     for n_bytes, status in ((60_000, b"403"), (200_000, b"401")):
         with socket.create_connection(("127.0.0.1", site.port), timeout=20) as client:
             head = ["POST /support/ HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked"]
@@ -337,7 +337,7 @@ def test_a_body_that_does_not_say_how_large_it_is_must_be_of_somebody_known(site
             assert client.recv(1000).split(b" ", 2)[1] == status
 
 
-def test_a_crowd_is_served(site: Site) -> None:
+def test_many_clients_are_served_at_once(site: Site) -> None:
     def send(number: int) -> int:
         document = report("trn1.2xlarge")
         document["instance_info"]["instance_id"] = f"i-crowd-{number}"

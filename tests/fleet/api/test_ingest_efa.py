@@ -139,7 +139,7 @@ def test_a_report_may_carry_it_all_in_its_envelope(post: Post, hot: HotStore) ->
     assert read_sidecars(hot, "agent", ["real", "other"])["real"]["n_dropped"] == 3
 
 
-def test_without_a_monitor_the_driver_speaks_for_the_cores(
+def test_without_a_monitor_the_driver_reports_the_cores(
     send: Post, hot: HotStore, db: None
 ) -> None:
     now = int(time.time())

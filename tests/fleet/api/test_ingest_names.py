@@ -31,7 +31,7 @@ def test_a_nameless_node_is_asked_for_its_name(post: Post) -> None:
     assert "node=NAME" in response.json()["reason"]
 
 
-def test_the_name_of_a_simulated_node_is_taken(post: Post, steady: Node, hot: HotStore) -> None:
+def test_the_name_of_a_simulated_node_is_reserved(post: Post, steady: Node, hot: HotStore) -> None:
     response = post(TRN2[0], node="steady")
 
     assert response.status_code == 400

@@ -86,7 +86,7 @@ def test_tokens_follow_from_batch_and_sequence(post: Post, hot: HotStore) -> Non
     assert hot.totals().tokens["real"] == 64 * 4096
 
 
-def test_a_gzip_body_is_taken(post: Post) -> None:
+def test_a_gzip_body_is_accepted(post: Post) -> None:
     body = gzip.compress(b"\n".join(step_lines(1, ended_at=time.time())))
 
     assert post(body, Content_Encoding="gzip").json()["accepted"] == 4
@@ -109,7 +109,9 @@ def test_a_gzip_body_is_taken(post: Post) -> None:
         (line("run", tp=0), "tp"),
     ],
 )
-def test_a_bad_line_is_named_and_the_others_are_taken(post: Post, bad: bytes, field: str) -> None:
+def test_a_bad_line_is_named_and_the_others_are_accepted(
+    post: Post, bad: bytes, field: str
+) -> None:
     good = step(2, "trn-a", ended_at=time.time())
 
     answer = post(good, bad).json()
@@ -126,7 +128,9 @@ def test_nothing_but_bad_lines_is_a_problem(post: Post, hot: HotStore) -> None:
     assert response.json()["line"] == 1
 
 
-def test_a_simulated_run_and_node_speak_for_themselves(post: Post, run: Run, steady: Node) -> None:
+def test_reports_about_simulated_runs_and_nodes_are_refused(
+    post: Post, run: Run, steady: Node
+) -> None:
     Run.objects.update(is_simulated=True)
 
     taken = post(step(1, "trn-a", ended_at=time.time(), run="llama"))
@@ -172,7 +176,7 @@ def test_steps_too_old_for_the_hot_tier_are_kept_all_the_same(post: Post, hot: H
     assert len(hot.steps("real", since_s=0)) == 0
 
 
-def test_without_a_token_nothing_is_taken(post: Post) -> None:
+def test_without_a_token_nothing_is_accepted(post: Post) -> None:
     assert post(b"{}", bearer="nope").status_code == 401
     assert post(b"{}", bearer=Token.issue("s", "scrape", now=NOON)[1]).status_code == 403
 

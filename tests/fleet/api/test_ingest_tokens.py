@@ -15,7 +15,7 @@ TRN2 = lines("trn2.48xlarge")
 MB = 1_000_000
 
 
-def test_without_a_token_nothing_is_taken(client: Client, db: None, redis_url: str) -> None:
+def test_without_a_token_nothing_is_accepted(client: Client, db: None, redis_url: str) -> None:
     response = client.post(URL, TRN2[0], content_type="application/x-ndjson")
 
     assert response.status_code == 401

@@ -99,7 +99,7 @@ def test_alerts_are_listed_by_what_they_are(
     assert len(ask(f"alerts?{query}").json()["items"]) == n_alerts
 
 
-def test_an_alert_reports_its_life_and_what_it_rests_on(ask: Ask, fleet: Alert) -> None:
+def test_an_alert_has_its_timeline_and_evidence(ask: Ask, fleet: Alert) -> None:
     over = ask("alerts?state=resolved").json()["items"][0]["id"]
 
     assert ask(f"alerts/{fleet.pk}").json()["evidence"]["share_ratio"] == 0.31
@@ -172,12 +172,12 @@ def test_a_window_that_holds_nothing_is_empty(ask: Ask, fleet: Alert, window: st
         ("-1", EARLIEST),
     ],
 )
-def test_any_moment_can_be_read(text: str, moment: datetime) -> None:
+def test_any_time_can_be_read(text: str, moment: datetime) -> None:
     assert parse_time(text) == moment
 
 
 @pytest.mark.parametrize("text", ["", "now", "2026-03-02", "2026-03-02T12:00:00", "nan", "1_0"])
-def test_what_is_no_moment_is_refused(ask: Ask, text: str) -> None:
+def test_an_invalid_time_is_refused(ask: Ask, text: str) -> None:
     response = ask(f"runs?since={text}")
 
     assert (response.status_code, response.json()["field"]) == (400, "since")

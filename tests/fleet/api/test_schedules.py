@@ -60,7 +60,7 @@ def test_it_is_what_the_command_prints(ask: Ask, query: str, options: tuple[str,
 
 
 @pytest.mark.usefixtures("seen")
-def test_it_shows_the_answer_in_words(ask: Ask) -> None:
+def test_it_shows_the_answer_as_text(ask: Ask) -> None:
     reported = ask(f"{PATH}?porting_usd=1000&failures=0").json()
 
     assert "earns back its porting after" in reported["sentence"]

@@ -129,5 +129,5 @@ def test_it_finds_nothing_for_people(address: str, known: None, tmp_path: Path, 
     check(address, tmp_path, signed_in(role), LEAST)
 
 
-def test_it_finds_nothing_for_strangers(address: str, known: None, tmp_path: Path) -> None:
+def test_it_finds_nothing_for_anonymous_callers(address: str, known: None, tmp_path: Path) -> None:
     check(address, tmp_path, [], LEAST)

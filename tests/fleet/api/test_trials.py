@@ -64,7 +64,7 @@ def test_one_trial_is_reported_with_its_figures(
     assert {match["field"]: match["state"] for match in reported["matches"]}["model"] == "same"
 
 
-def test_across_price_kinds_dollars_have_no_word_and_equal_kinds_are_reported(
+def test_across_price_kinds_dollars_have_no_verdict_and_equal_kinds_are_reported(
     ask: Ask, hot: HotStore, started: dict[str, Any]
 ) -> None:
     # As paid 20 / 90 / 1.6 = 0.139 times; at capacity blocks 35.7608 / 39.33 / 1.6 = 0.568 times.

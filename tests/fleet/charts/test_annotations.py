@@ -28,7 +28,7 @@ def test_it_marks_what_happened_to_the_run_and_to_everything(run: Run, steady: N
     assert figure.as_json()["events"][1] == [NOON_S, "deploy: loader", "deploy"]
 
 
-def test_bars_have_no_moments_to_mark(run: Run) -> None:
+def test_bars_have_no_events_to_mark(run: Run) -> None:
     Annotation.objects.create(at=NOON, kind="note", text="loader", run=run)
     bars = Chart("s", [ChartLine("waiting", np.array([1.0]))], labels=["steady"])
 
@@ -37,7 +37,7 @@ def test_bars_have_no_moments_to_mark(run: Run) -> None:
     assert annotated(frozen, WINDOW, run=run.pk) == frozen
 
 
-def test_a_heat_map_has_no_room_for_words(run: Run) -> None:
+def test_a_heat_map_has_no_annotations(run: Run) -> None:
     Annotation.objects.create(at=NOON, kind="note", text="loader", run=run)
     heat = Heat(np.array([NOON_S]), ["core 0"], np.array([[0.5]]))
 

@@ -54,7 +54,7 @@ def test_a_node_that_fell_silent_shows_no_old_readings(steady: Node) -> None:
     assert set(unpacked(group.rows[0].cores)) == {NO_DATA}
 
 
-def test_the_node_that_is_blamed_states_for_what(run: Run, limping: Node) -> None:
+def test_the_culprit_page_names_the_cause(run: Run, limping: Node) -> None:
     alert = straggling(run, limping, at=NOON, device=17)
 
     [group] = heat_groups([up(limping)], [alert], [block()])

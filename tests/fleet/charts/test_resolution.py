@@ -16,7 +16,7 @@ UNAVAILABLE = SeriesSource(NOON_S - 9 * 3600, 300, "long term", "it does not ans
 @pytest.mark.parametrize(
     "stretches", [(), (LIVE,), (MINUTES,), (SeriesSource(0, EVERY_STEP, "durable"),)]
 )
-def test_what_one_store_reports_in_full_needs_no_words(
+def test_a_complete_series_has_no_note(
     stretches: tuple[SeriesSource, ...],
 ) -> None:
     assert reach_of(stretches) == {}

@@ -32,7 +32,7 @@ def test_quick_steps_are_averaged_over_the_ten_seconds_before() -> None:
     np.testing.assert_allclose(share, expected)
 
 
-def test_a_slow_step_speaks_until_it_is_too_old() -> None:
+def test_a_slow_step_counts_until_it_is_too_old() -> None:
     batch = steps(n_steps=1, ended_at_s=NOON_S, compute_s=20.0, transfer_s=5.0)
 
     share = share_now(batch, NOON_S + np.array([-10.0, 0.0, 60.0, 80.0]))
@@ -44,7 +44,7 @@ def test_a_run_without_steps_has_no_share() -> None:
     assert np.isnan(share_now(StepBatch.empty("llama"), np.array([1.0, 2.0]))).all()
 
 
-def test_steps_that_say_nothing_are_not_taken_for_zero() -> None:
+def test_steps_without_values_are_not_zero() -> None:
     batch = steps(n_steps=3, compute_s=np.nan, transfer_s=np.nan)
 
     assert np.isnan(share_now(batch, np.array([NOON_S + 1.0]))).all()

@@ -7,7 +7,7 @@ from fleet.charts.figures import MOST_ROWS, Chart, ChartLine, Heat, table_of
 NOON_S = 1772452800
 
 
-def test_moments_stand_the_newest_first_and_gaps_as_dashes() -> None:
+def test_rows_are_newest_first_with_dashes_for_gaps() -> None:
     lines = [ChartLine("wait", np.array([0.01, np.nan])), ChartLine("all", np.array([0.25, 0.3]))]
     drawn = Chart("ratio", lines, np.array([NOON_S, NOON_S + 1])).as_json()
     drawn["series"][0]["values"][1] = None

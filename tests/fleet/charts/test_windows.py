@@ -31,7 +31,7 @@ def test_a_length_ends_now(name: str, length_s: int) -> None:
         ("2023-11-14T22:13:20", "2023-11-14T23:28:20+01:00"),
     ],
 )
-def test_two_moments_stand_still(start: str, end: str) -> None:
+def test_two_times_make_a_fixed_window(start: str, end: str) -> None:
     window = window_of({"from": start, "to": end}, now=NOON)
 
     assert (window.start, window.end) == (1_700_000_000, 1_700_000_900)

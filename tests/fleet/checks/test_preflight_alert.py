@@ -75,7 +75,7 @@ def test_it_is_over_with_its_run_whose_flag_stays(requiring: Run) -> None:
     assert Run.objects.get(pk=requiring.pk).preflight_doubt == NO_PREFLIGHT
 
 
-def test_a_fault_found_meanwhile_changes_the_open_alert_and_opens_no_twin(
+def test_a_fault_found_concurrently_updates_the_open_alert(
     requiring: Run, done: Callable[..., Preflight]
 ) -> None:
     update_preflight_alerts(now=LATER)

@@ -65,7 +65,7 @@ def test_real_nodes_are_probed_where_they_stand(steady: Node) -> None:
         request_preflight(["steady"], by="ada", now=NOON)
 
 
-def test_without_drills_there_are_neither_strangers_nor_faults(steady: Node) -> None:
+def test_without_drills_unknown_nodes_and_faults_are_refused(steady: Node) -> None:
     with pytest.raises(FieldError, match="stranger is no node of the fleet"):
         request_preflight(["steady", "stranger"], by="ada", now=NOON)
     faults = [fault("chip_missing", "steady")]

@@ -10,7 +10,7 @@ from tests.telemetry.checks.files import from_file, judged
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_trouble_has_its_words(kind: str) -> None:
+def test_every_kind_of_finding_has_its_text(kind: str) -> None:
     peer = "b" if kind in PAIRS else None
     finding = PreflightFinding(kind, "a", peer, device=3, metric="p99_s", value=6e-5, usual=2e-5)
 

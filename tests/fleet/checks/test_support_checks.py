@@ -46,7 +46,7 @@ def test_a_report_next_to_the_graph_overrides_the_list() -> None:
     assert found.basis["report"]["neuronx_cc"] == "2.15.128.0+56dc5a86"
 
 
-def test_a_report_alone_is_its_own_word() -> None:
+def test_a_compiler_report_alone_gives_the_result() -> None:
     found = checked("result.json")
 
     assert [found.count(state) for state in SupportState] == [2, 0, 2]

@@ -70,7 +70,7 @@ def test_it_is_what_the_steps_took_beyond_the_usual_pace(slowed: HotStore, make:
     assert cost.usd == pytest.approx(cost.lost_s / 3600 * 4 * 21.5)
 
 
-def test_a_run_that_goes_on_as_before_loses_nothing(hot: HotStore, make: Make) -> None:
+def test_a_run_that_continues_as_before_loses_nothing(hot: HotStore, make: Make) -> None:
     train(hot, 1, 250, NOON_S - 200, compute_s=USUAL_S)
     alert = make(rule="node_silent")
     update_alert_costs(hot, now=END)

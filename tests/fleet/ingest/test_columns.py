@@ -145,7 +145,7 @@ def test_reports_count_once_in_whichever_form_they_come_again(post: Post, hot: H
     assert hot.counters()["ingest_reports"] == 6
 
 
-def test_reports_without_a_place_to_read_them_quickly_are_taken_all_the_same(post: Post) -> None:
+def test_reports_outside_the_fast_path_are_accepted(post: Post) -> None:
     document = report("trn1.2xlarge")
     del document["neuron_hardware_info"]
     now = time.time()

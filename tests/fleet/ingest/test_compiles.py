@@ -41,7 +41,7 @@ def test_sent_twice_it_is_kept_once(deliver: Deliver, now_s: float) -> None:
 
 
 @pytest.mark.parametrize(("n_steps", "verdict"), [(3, "first"), (12, "amid")])
-def test_once_the_job_trains_a_new_graph_is_unannounced(
+def test_once_the_job_trains_a_new_graph_is_unplanned(
     deliver: Deliver, follow: Follow, now_s: float, n_steps: int, verdict: str
 ) -> None:
     for number in range(1, n_steps + 1):

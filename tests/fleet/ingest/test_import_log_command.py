@@ -145,7 +145,7 @@ def test_another_log_of_that_name_replaces_the_first(file: Path, write: Write) -
     assert Run.objects.get(name="logged").last_step == 3
 
 
-def test_a_trainer_s_last_words_tell_the_batch(write: Write) -> None:
+def test_a_trainers_last_lines_give_the_batch_size(write: Write) -> None:
     last = {"train_runtime": 50.0, "train_samples_per_second": 12.8, "train_steps_per_second": 0.4}
     found = imported(write(f"{bar(10)}{trainer()}", f"{bar(20)}{trainer()}", str(last)))
 
@@ -169,7 +169,7 @@ def test_gzipped_files_and_several_are_one_run(write: Write, tmp_path: Path) -> 
     assert imported(plain, packed)["steps"] == 3
 
 
-def test_in_words_it_states_what_was_skipped_and_where(file: Path) -> None:
+def test_as_text_it_states_what_was_skipped_and_where(file: Path) -> None:
     out = StringIO()
     call_command("import_log", str(file), run="logged", stdout=out, stderr=StringIO())
 

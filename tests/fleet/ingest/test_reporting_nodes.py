@@ -33,7 +33,7 @@ def arrivals(watch: Watch) -> NodeIngest:
     return NodeIngest(keep_s=900, monotonic=watch)
 
 
-def test_a_node_that_somebody_deleted_comes_back(arrivals: NodeIngest, watch: Watch) -> None:
+def test_a_node_that_someone_deleted_comes_back(arrivals: NodeIngest, watch: Watch) -> None:
     arrivals.deliver([LINE], node="real", arrived_s=NOON_S)
     Node.objects.all().delete()
     watch.now_s += REFRESH_S + 1
@@ -84,7 +84,7 @@ def test_a_report_without_hardware_is_read_by_what_the_node_reported_before(
     assert after.n_accepted == 1
 
 
-def test_line_numbers_go_on_from_where_the_stream_was(arrivals: NodeIngest) -> None:
+def test_line_numbers_continue_from_where_the_stream_was(arrivals: NodeIngest) -> None:
     delivery = arrivals.deliver([b"", b"x"], node="real", arrived_s=NOON_S, first_line=10)
 
     assert [refusal.line for refusal in delivery.refused] == [11]
@@ -101,7 +101,7 @@ def test_what_a_report_does_not_say_stays(arrivals: NodeIngest) -> None:
     assert (node.instance_type, node.instance_id) == ("trn1.2xlarge", "i-0000002810962580")
 
 
-def test_a_machine_of_no_known_type_is_taken_all_the_same(arrivals: NodeIngest) -> None:
+def test_a_machine_of_unknown_type_is_accepted(arrivals: NodeIngest) -> None:
     bare = report("trn1.2xlarge")
     bare["instance_info"] = None
 
@@ -116,9 +116,7 @@ def test_the_catalogue_knows_how_many_links_there_are(arrivals: NodeIngest) -> N
     assert Node.objects.get().n_efa == 16
 
 
-def test_a_fleet_has_room_for_so_many(
-    arrivals: NodeIngest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fleet_has_a_maximum_size(arrivals: NodeIngest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleet.ingest.nodes.MAX_NODES", 1)
     arrivals.deliver([LINE], node="first", arrived_s=NOON_S)
 

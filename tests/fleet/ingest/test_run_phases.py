@@ -108,7 +108,7 @@ def test_one_that_compiles_may_be_silent_for_longer(
     assert run_now().phase == Phase.COMPILING
 
 
-def test_tokens_go_on_from_the_row_should_redis_begin_anew(
+def test_token_counts_continue_from_the_database_after_redis_is_emptied(
     deliver: Deliver, follow: Follow, hot: HotStore, now_s: float
 ) -> None:
     deliver(*step_lines(1, ended_at=now_s, tokens=100), at_s=now_s)

@@ -42,7 +42,7 @@ def test_a_worker_that_never_reports_is_waited_for_and_then_unknown(
     np.testing.assert_allclose(batch.phases["wait_s"][1], [0, 0, 0, np.nan])
 
 
-def test_where_no_one_states_how_many_they_are_a_step_gathers_for_a_moment(
+def test_without_a_worker_count_a_step_waits_briefly(
     deliver: Deliver, follow: Follow, hot: HotStore, now_s: float
 ) -> None:
     for node in NODES[:2]:
@@ -90,7 +90,7 @@ def test_a_job_that_goes_back_to_a_checkpoint_counts_on(
     assert (np.diff(batch.ended_at_s) > 0).all()
 
 
-def test_without_a_launchers_number_a_worker_that_comes_again_starts_anew(
+def test_without_a_launcher_id_a_returning_worker_starts_over(
     deliver: Deliver, hot: HotStore, now_s: float
 ) -> None:
     for boots in (("a1", "b1", "c1", "d1"), ("a2", "b2", "c2", "d2")):

@@ -62,7 +62,7 @@ def test_lines_count_once_in_whichever_process(post: Post, hot: HotStore) -> Non
     assert after == pytest.approx(before * 4 / 3)
 
 
-def test_a_new_stream_of_the_same_node_begins_anew(post: Post, hot: HotStore) -> None:
+def test_a_new_stream_of_the_same_node_starts_over(post: Post, hot: HotStore) -> None:
     now = time.time()
     post(numbered([now - 2], first=900))
 
@@ -80,7 +80,7 @@ def test_of_many_streams_only_the_newest_are_remembered(post: Post, hot: HotStor
     assert held == [b"stream-%04d" % i for i in range(4, 20)]
 
 
-def test_what_the_store_did_not_take_is_taken_when_it_comes_again(
+def test_what_the_store_refused_is_accepted_when_sent_again(
     post: Post, hot: HotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time()

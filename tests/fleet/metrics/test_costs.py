@@ -79,7 +79,7 @@ def test_what_no_one_knows_is_not_reported(hot: HotStore, run: Run) -> None:
     assert [list(family.samples) for family in families] == [[], [], []]
 
 
-def test_of_a_run_that_is_over_nothing_goes_on(hot: HotStore, training: Run) -> None:
+def test_of_a_run_that_is_over_nothing_continues(hot: HotStore, training: Run) -> None:
     Run.objects.update(finished_at=just_now())
 
     assert values_of(run_families(hot), collectors.PER_HOUR) == {}

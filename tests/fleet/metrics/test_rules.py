@@ -67,7 +67,7 @@ def test_what_nothing_is_heard_of_is_not_reported(tmp_path: Path) -> None:
     )
 
 
-def test_there_is_a_story_of_every_alert() -> None:
+def test_every_alert_has_a_rule_case() -> None:
     alerts = set(re.findall(r"- alert: (\w+)", rule_file()))
 
     assert alerts == {*RULES, *SERVICE_ALERTS}

@@ -47,7 +47,7 @@ def test_networks_and_names_can_be_allowed() -> None:
     assert not allowed.reaches("anything", ip_address("192.168.1.1"))
 
 
-def test_the_keeper_of_credentials_is_never_allowed() -> None:
+def test_the_instance_metadata_address_is_never_allowed() -> None:
     allowed = Allowed.of(["0.0.0.0/0", "::/0", "metadata.internal"])
 
     for address in ("169.254.169.254", "fd00:ec2::254", "::ffff:169.254.169.254"):

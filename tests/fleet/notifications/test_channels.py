@@ -178,7 +178,7 @@ def test_only_a_receipt_is_a_receipt(kind: str, body: bytes, *, is_confirmed: bo
     assert CHANNELS[kind].confirms(HttpResult(200, body)) is is_confirmed
 
 
-def test_every_kind_puts_every_notice_in_words(message: Message) -> None:
+def test_every_channel_renders_every_notice(message: Message) -> None:
     change = TimelineItem(message.items[0].pk, "acknowledged", NOON, "ada", "on it")
     # An incident that is open there already needs its key and what to do, and gets no more.
     bare = {

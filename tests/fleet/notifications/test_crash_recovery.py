@@ -43,7 +43,7 @@ def test_killed_before_it_took_anything(
     assert hook_server.keys == [Delivery.objects.get().key]
 
 
-def test_killed_when_it_had_taken_one_but_sent_nothing(
+def test_killed_after_claiming_one_before_sending(
     senders: Senders, hook: Receiver, run: Run
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
@@ -100,7 +100,7 @@ def test_killed_when_it_was_answered_but_had_not_written_it_down(
     assert hook_server.keys == [Delivery.objects.get().key] * 2
 
 
-def test_killed_again_and_again_at_any_moment(
+def test_killed_again_and_again_at_any_time(
     senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     rng = random.Random(7)

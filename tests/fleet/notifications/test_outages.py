@@ -85,7 +85,7 @@ def blind() -> bool:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_dead_mans_switch_is_held_only_while_somebody_watches(
+def test_the_dead_mans_switch_is_held_only_while_evaluation_runs(
     senders: Senders, hook: Receiver, hook_server: ReceiverServer, tmp_path: Path
 ) -> None:
     with redis_server(tmp_path) as url, Redis.from_url(url) as redis:

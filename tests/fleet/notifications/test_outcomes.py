@@ -42,7 +42,7 @@ def test_a_status_is_an_arrival_a_retry_or_the_end(
     assert (outcome.is_sent, outcome.is_final) == (is_sent, is_final)
 
 
-def test_what_somebody_else_answered_is_no_arrival() -> None:
+def test_a_response_of_another_server_is_no_delivery() -> None:
     outcome = result_of(HttpResult(200, b"<html>Please pay"), is_confirmed=False, now=NOON)
 
     assert not outcome.is_sent
@@ -69,7 +69,7 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(text: str, wait: timedelta 
     assert result_of(answer, is_confirmed=True, now=NOON).retry_after == wait
 
 
-def test_pauses_double_up_to_a_limit_and_half_of_each_is_chance() -> None:
+def test_delays_double_up_to_a_limit_with_half_of_each_random() -> None:
     policy, rng = RetryPolicy(first_s=2, longest_s=60), random.Random(1)
 
     for n_attempts, whole_s in ((1, 2), (2, 4), (3, 8), (6, 60), (10_000, 60)):

@@ -80,7 +80,7 @@ def test_what_arrives_is_sent(
 @pytest.mark.parametrize(
     "failure", [status(500), hangs(20), closes, b"garbage\r\n\r\n", status(302)]
 )
-def test_trouble_is_tried_again_later_with_the_same_key_and_words(
+def test_failures_are_retried_with_the_same_key_and_text(
     sender: NotificationSender,
     hook: Receiver,
     run: Run,
@@ -201,7 +201,7 @@ def test_nothing_is_sent_to_a_receiver_that_is_off(
     assert len(hook_server.posts) == 1
 
 
-def test_what_cannot_be_put_in_words_is_given_up_loudly(
+def test_what_cannot_be_rendered_fails_with_a_log_entry(
     sender: NotificationSender, hook: Receiver, run: Run, hook_server: ReceiverServer
 ) -> None:
     say(an_alert(run), "fired")
@@ -224,7 +224,7 @@ def test_one_of_two_claims_wins(hook: Receiver, run: Run) -> None:
     assert not take(yours, "you")
 
 
-def test_a_claim_that_has_ended_can_be_taken_by_another(hook: Receiver, run: Run) -> None:
+def test_an_expired_claim_can_be_acquired_by_another(hook: Receiver, run: Run) -> None:
     say(an_alert(run), "fired")
     now = just_now()
     first = Delivery.objects.get()

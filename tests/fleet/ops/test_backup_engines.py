@@ -32,7 +32,7 @@ def pairs(path: Path) -> list[tuple[int, int]]:
         return database.execute("SELECT a, b FROM pair ORDER BY a").fetchall()
 
 
-def test_a_copy_is_of_one_moment_while_others_write(database: Path, tmp_path: Path) -> None:
+def test_a_backup_is_consistent_while_others_write(database: Path, tmp_path: Path) -> None:
     done = threading.Event()
 
     def write_on() -> None:

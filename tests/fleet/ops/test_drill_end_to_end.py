@@ -65,7 +65,7 @@ def drill(tab: Page) -> None:
     expect(tab.locator("#drill [role=status]")).to_contain_text("injected")
 
 
-def test_a_drill_is_seen_named_and_taken_on_every_tab(browser: Browser, up: Up) -> None:
+def test_a_drill_is_detected_named_and_acknowledged_on_every_tab(browser: Browser, up: Up) -> None:
     mine, other = signed_in(browser, up, f"/runs/{RUN}/"), signed_in(browser, up, "/")
 
     drill(mine)

@@ -173,7 +173,7 @@ def test_a_damaged_database_is_named_with_the_way_back(tmp_path: Path, where: st
         assert restored.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_damaged_append_only_file_is_set_aside_and_the_start_goes_on(tmp_path: Path) -> None:
+def test_a_damaged_append_only_file_is_set_aside_and_the_start_continues(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with running(folder) as up:
         with Redis.from_url((folder / "redis" / "url").read_text()) as client:

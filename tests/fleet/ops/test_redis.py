@@ -56,7 +56,7 @@ def test_it_neither_evicts_nor_grows_without_bound(
     assert int(config["maxmemory"]) > 0
 
 
-def test_what_was_written_a_moment_before_a_kill_is_there_again(
+def test_what_was_written_just_before_a_kill_is_restored(
     server: tuple[RedisAddress, subprocess.Popen[bytes]], folder: Path
 ) -> None:
     place, process = server
@@ -86,7 +86,7 @@ def test_port_and_password_outlive_a_restart(folder: Path) -> None:
     assert choose_address(folder) == choose_address(folder)
 
 
-def test_a_port_that_is_taken_by_now_is_given_up(folder: Path) -> None:
+def test_a_port_that_is_used_by_now_is_dropped(folder: Path) -> None:
     before = choose_address(folder)
     with listen("127.0.0.1", before.port):
         after = choose_address(folder)

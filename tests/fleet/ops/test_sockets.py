@@ -24,14 +24,14 @@ def taken() -> socket.socket:
     return listen("127.0.0.1", 0)
 
 
-def test_a_taken_port_that_was_asked_for_is_reported(taken: socket.socket) -> None:
+def test_a_used_requested_port_is_an_error(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
 
     with taken, pytest.raises(SocketError, match=f"PORT={port} is in use"):
         open_listener("127.0.0.1", port, insist=True)
 
 
-def test_a_taken_port_that_no_one_asked_for_gives_way(taken: socket.socket) -> None:
+def test_a_used_default_port_is_replaced_by_a_free_one(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
 
     with taken, open_listener("127.0.0.1", port, insist=False) as endpoint:
@@ -77,7 +77,7 @@ def test_a_second_one_reports_where_the_first_is(tmp_path: Path) -> None:
             Lock(tmp_path / "lock").__enter__()
 
 
-def test_a_lock_let_go_can_be_taken(tmp_path: Path) -> None:
+def test_a_released_lock_can_be_acquired(tmp_path: Path) -> None:
     with Lock(tmp_path / "lock"):
         pass
     with Lock(tmp_path / "lock") as lock:

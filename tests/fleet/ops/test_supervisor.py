@@ -121,7 +121,7 @@ def test_what_runs_once_gives_its_exit_code(start_supervisor: Callable[[], Super
     assert asyncio.run(start_supervisor().once(script("once", "raise SystemExit(3)"))) == 3
 
 
-def test_a_killed_keeper_takes_its_programs_along(folder: Path) -> None:
+def test_a_killed_supervisor_ends_its_programs(folder: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("supervised_process.py")), str(folder)],
         cwd=ROOT,
@@ -134,7 +134,7 @@ def test_a_killed_keeper_takes_its_programs_along(folder: Path) -> None:
     assert not psutil.pid_exists(pid)
 
 
-def test_leftovers_are_ended_and_strangers_are_not(folder: Path) -> None:
+def test_leftover_processes_are_ended_and_foreign_ones_are_not(folder: Path) -> None:
     mine, foreign = (subprocess.Popen([sys.executable, "-c", NAPS]) for _ in range(2))
     started = {
         mine.pid: psutil.Process(mine.pid).create_time(),
@@ -154,7 +154,7 @@ def test_no_leftovers_where_nothing_ran(folder: Path) -> None:
     assert end_leftovers(folder) == 0
 
 
-def test_a_long_log_is_set_aside_under_the_hands_of_its_writer(
+def test_a_long_log_is_rotated_while_it_is_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "LOG_BYTES", 10)

@@ -30,7 +30,7 @@ def up_to_end(folder: Path) -> Iterator[Up]:
         yield one
 
 
-def test_ticks_go_on_whatever_is_killed_and_none_is_lost_or_doubled(up: Up) -> None:
+def test_ticks_continue_whatever_is_killed_and_none_is_lost_or_doubled(up: Up) -> None:
     assert manage(up.folder, "prepare_demo", "--hours", "0.05")[0] == 0
     store = up.store()
     # Nodes of this run report each second, those of others every few seconds.

@@ -53,7 +53,9 @@ def test_the_first_to_take_it_keeps_it(client: Client, alert: Alert, operator: o
     assert Alert.objects.get().acknowledged_by == "omar"
 
 
-def test_what_is_over_cannot_be_taken(client: Client, alert: Alert, operator: object) -> None:
+def test_a_resolved_alert_cannot_be_acknowledged(
+    client: Client, alert: Alert, operator: object
+) -> None:
     Alert.objects.update(resolved_at=datetime.now(UTC))
     response = client.post(address(alert), headers=ACT)
 
@@ -61,7 +63,7 @@ def test_what_is_over_cannot_be_taken(client: Client, alert: Alert, operator: ob
     assert "already resolved" in response.text
 
 
-def test_a_comment_too_long_is_refused_and_nothing_is_taken(
+def test_a_comment_too_long_is_refused_and_nothing_is_acknowledged(
     client: Client, alert: Alert, operator: object
 ) -> None:
     response = client.post(address(alert), {"comment": "x" * 501}, headers=ACT)
@@ -87,7 +89,7 @@ def test_an_anonymous_visitor_is_refused(client: Client, alert: Alert) -> None:
     assert client.post(address(alert)).status_code == 403
 
 
-def test_it_does_not_know_a_stranger(client: Client, operator: object) -> None:
+def test_an_unknown_name_is_not_found(client: Client, operator: object) -> None:
     assert client.post("/alerts/999/acknowledge/").status_code == 404
 
 

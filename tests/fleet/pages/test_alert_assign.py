@@ -23,7 +23,7 @@ def give(client: Client, alert: Alert, **posted: str) -> tuple[int, str]:
     return response.status_code, response.text
 
 
-def test_it_is_theirs_and_the_timeline_states_by_whom(
+def test_the_assignee_owns_it_and_the_timeline_names_the_sender(
     client: Client, alert: Alert, operator: User, omar: User
 ) -> None:
     assert give(client, alert, to="omar", comment="you know the rack")[0] == 200
@@ -34,7 +34,7 @@ def test_it_is_theirs_and_the_timeline_states_by_whom(
 
 
 @pytest.mark.parametrize("name", ["vera", "nobody", ""])
-def test_it_cannot_be_given_to_somebody_who_may_not_act(
+def test_it_cannot_be_assigned_to_a_viewer(
     client: Client, alert: Alert, operator: User, name: str
 ) -> None:
     User.objects.create_user("vera")
@@ -64,7 +64,7 @@ def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User, omar: User
     assert give(client, alert, to="omar")[0] == 403
 
 
-def test_it_does_not_know_a_stranger(client: Client, operator: User) -> None:
+def test_an_unknown_name_is_not_found(client: Client, operator: User) -> None:
     assert client.post("/alerts/999/assign/").status_code == 404
 
 

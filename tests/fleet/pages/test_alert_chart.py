@@ -67,7 +67,7 @@ def test_a_bad_window_is_refused(client: Client, alert: Alert) -> None:
     assert response.status_code == 400
 
 
-def test_it_does_not_know_a_stranger(client: Client, alert: Alert) -> None:
+def test_an_unknown_name_is_not_found(client: Client, alert: Alert) -> None:
     assert client.get("/alerts/999/charts/phases").status_code == 404
     assert client.get(f"/alerts/{alert.pk}/charts/weather").status_code == 404
 
@@ -112,7 +112,7 @@ def test_a_frozen_chart_is_marked_with_what_was_noted_since(
     assert after | {"events": []} == before | {"events": []}
 
 
-def test_as_of_a_moment_nothing_is_marked_that_came_after(client: Client, alert: Alert) -> None:
+def test_as_of_a_time_no_later_event_is_marked(client: Client, alert: Alert) -> None:
     at = alert.fired_at + timedelta(seconds=60)
     Annotation.objects.create(at=at, kind="note", text="later", run=alert.run)
     address = f"/alerts/{alert.pk}/charts/phases?at={int(alert.fired_at.timestamp()) + 10}"

@@ -62,7 +62,7 @@ def test_a_viewer_may_not(client: Client, alert: Alert, viewer: object) -> None:
     assert client.post(address(alert), {"comment": "x"}).status_code == 403
 
 
-def test_it_does_not_know_a_stranger(client: Client, operator: object) -> None:
+def test_an_unknown_name_is_not_found(client: Client, operator: object) -> None:
     assert client.post("/alerts/999/comment/", {"comment": "x"}).status_code == 404
 
 

@@ -131,7 +131,7 @@ def test_it_draws_the_steps_the_culprit_and_who_waits(page: Page, alert: Alert) 
         assert f'data-src="/alerts/{alert.pk}/charts/{chart}"' in text
 
 
-def test_an_unknown_cause_blames_no_one(page: Page, fired: Fire) -> None:
+def test_an_unknown_cause_has_no_culprit(page: Page, fired: Fire) -> None:
     alert = fired(cause="unknown", node=None, device=None, evidence={"share_ratio": 0.3})
     text = page(f"/alerts/{alert.pk}/")
 
@@ -139,7 +139,7 @@ def test_an_unknown_cause_blames_no_one(page: Page, fired: Fire) -> None:
     assert "charts/culprit" not in text
 
 
-def test_a_resolved_alert_speaks_of_the_past_and_its_window_stands_still(
+def test_a_resolved_alert_is_in_the_past_tense_with_a_fixed_window(
     page: Page, fired: Fire
 ) -> None:
     alert = fired(ago=timedelta(hours=3), resolved_at=just_now() - timedelta(hours=2))
@@ -190,7 +190,7 @@ def test_a_comment_is_text_and_never_markup(page: Page, alert: Alert) -> None:
     assert "<u>" not in text
 
 
-def test_it_can_be_taken_with_one_tap_on_a_phone(page: Page, alert: Alert) -> None:
+def test_it_can_be_acknowledged_with_one_tap_on_a_phone(page: Page, alert: Alert) -> None:
     text = page(f"/alerts/{alert.pk}/")
 
     assert '<button class="primary" form="say">Acknowledge</button>' in text
@@ -217,7 +217,7 @@ def test_it_asks_the_database_little(
         client.get(f"/alerts/{alert.pk}/")
 
 
-def test_it_does_not_know_a_stranger(client: Client, db: None) -> None:
+def test_an_unknown_name_is_not_found(client: Client, db: None) -> None:
     assert client.get("/alerts/999/").status_code == 404
 
 
@@ -299,7 +299,7 @@ def test_a_frozen_page_is_not_acted_on(page: Page, alert: Alert) -> None:
 
 
 @pytest.mark.parametrize("at", ["x", "-5", "99999999999", ""])
-def test_a_moment_that_cannot_be_is_now(page: Page, alert: Alert, at: str) -> None:
+def test_an_invalid_time_is_now(page: Page, alert: Alert, at: str) -> None:
     assert "Showing data from" not in page(f"/alerts/{alert.pk}/?at={at}")
 
 

@@ -95,7 +95,7 @@ def test_a_page_that_is_not_there_is_the_nearest(page: Page, alert: Alert, numbe
     assert "Open" in page(f"/alerts/?page={number}")
 
 
-def test_all_calm_states_it(page: Page, alive: Run) -> None:
+def test_an_empty_list_states_it(page: Page, alive: Run) -> None:
     text = page("/alerts/")
 
     assert "nothing is wrong" in text

@@ -136,7 +136,7 @@ def test_it_is_markdown_that_no_one_keeps(client: Client, alert: Alert) -> None:
     assert f"alert-{alert.pk}-post-mortem.md" in response["Content-Disposition"]
 
 
-def test_it_does_not_know_a_stranger(client: Client, db: None) -> None:
+def test_an_unknown_name_is_not_found(client: Client, db: None) -> None:
     assert client.get("/alerts/999/post-mortem.md").status_code == 404
 
 

@@ -49,7 +49,7 @@ def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User) -> None:
     assert hush(client, alert)[0] == 403
 
 
-def test_it_does_not_know_a_stranger(client: Client, operator: User) -> None:
+def test_an_unknown_name_is_not_found(client: Client, operator: User) -> None:
     assert client.post("/alerts/999/silence/").status_code == 404
 
 

@@ -28,7 +28,7 @@ def test_the_acknowledging_person_may_undo_it(
     assert alert.events.filter(kind="unacknowledged", by="olga", text="").exists()
 
 
-def test_somebody_else_may_too_and_that_is_reported(
+def test_another_user_may_too_and_that_is_reported(
     client: Client, alert: Alert, operator: User
 ) -> None:
     alerts.acknowledge(alert, by="omar", comment="", now=just_now())
@@ -52,7 +52,7 @@ def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User) -> None:
     assert give_back(client, alert)[0] == 403
 
 
-def test_it_does_not_know_a_stranger(client: Client, operator: User) -> None:
+def test_an_unknown_name_is_not_found(client: Client, operator: User) -> None:
     assert client.post("/alerts/999/unacknowledge/").status_code == 404
 
 

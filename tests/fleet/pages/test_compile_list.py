@@ -111,7 +111,7 @@ def test_long_ago_is_listed_only_when_asked_for(page: Page, recompiled: Run) -> 
     assert "flags: -O1 became -O2" in page(f"{COMPILES}?since=ever")
 
 
-def test_many_go_on_another_page(page: Page, recompiled: Run, now_s: float) -> None:
+def test_many_continue_another_page(page: Page, recompiled: Run, now_s: float) -> None:
     store_compiles(recompiled, [asked("MODULE_1+c", at_s=now_s - n) for n in range(60)])
 
     assert "1 of 3" in page(COMPILES)
@@ -139,7 +139,7 @@ def test_it_can_only_be_read(admin_client: Client) -> None:
     assert admin_client.post(COMPILES).status_code == 405
 
 
-def test_strangers_must_sign_in(client: Client, db: None, settings: Settings) -> None:
+def test_anonymous_users_must_sign_in(client: Client, db: None, settings: Settings) -> None:
     settings.ANONYMOUS_READING = False
 
     assert client.get(COMPILES).status_code == 302

@@ -11,7 +11,7 @@ Page = Callable[..., str]
 __all__ = ["dead", "hook"]
 
 
-def test_it_shows_words_key_and_answer(page: Page, dead: Delivery) -> None:
+def test_it_shows_text_key_and_response(page: Page, dead: Delivery) -> None:
     Delivery.objects.update(body={"title": "[FIRING] <b>llama</b>"})
     text = page(f"/notifications/deliveries/{dead.pk}/")
 
@@ -21,7 +21,7 @@ def test_it_shows_words_key_and_answer(page: Page, dead: Delivery) -> None:
     assert "sesame" not in text
 
 
-def test_it_does_not_know_a_stranger(client: Client, db: None) -> None:
+def test_an_unknown_name_is_not_found(client: Client, db: None) -> None:
     assert client.get("/notifications/deliveries/99/").status_code == 404
 
 

@@ -162,7 +162,7 @@ def test_many_cores_say_which_of_them_they_append(alive: Run) -> None:
     assert "labels" not in points["memory"]
 
 
-def test_a_heat_map_appends_the_columns_that_its_drawing_goes_on_with(
+def test_a_heat_map_appends_the_columns_that_its_drawing_continues_with(
     client: Client, alive: Run
 ) -> None:
     drawn = client.get("/nodes/limping/charts/core-heat").json()

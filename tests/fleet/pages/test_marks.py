@@ -16,7 +16,7 @@ def bar(transfer: float | None, wait: float | None) -> str:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_state_has_a_word_and_a_shape(state: str) -> None:
+def test_a_state_has_a_name_and_a_shape(state: str) -> None:
     html = tag(state)
 
     assert state.replace("_", " ") in html
@@ -28,7 +28,7 @@ def test_every_phase_of_a_run_has_its_mark(phase: str) -> None:
     assert phase in STATES
 
 
-def test_words_are_escaped() -> None:
+def test_text_is_escaped() -> None:
     assert "<b>" not in tag("firing", "<b>")
 
 

@@ -27,7 +27,7 @@ def test_it_shows_in_one_sentence_how_the_node_is(page: Page, alive: Run) -> Non
     assert "No open alerts." in text
 
 
-def test_it_shows_the_alert_that_blames_it(page: Page, alert: Alert) -> None:
+def test_it_shows_the_alert_that_accuses_it(page: Page, alert: Alert) -> None:
     text = page("/nodes/limping/")
 
     assert "1 alert is open" in text
@@ -160,7 +160,7 @@ def test_it_asks_the_database_little(
         client.get("/nodes/limping/")
 
 
-def test_it_does_not_know_a_stranger(client: Client, alive: Run) -> None:
+def test_an_unknown_name_is_not_found(client: Client, alive: Run) -> None:
     assert client.get("/nodes/stranger/").status_code == 404
 
 

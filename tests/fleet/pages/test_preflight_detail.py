@@ -27,7 +27,7 @@ def row_of(text: str, node: str) -> str:
     return re.sub(r"<[^>]+>", " ", row)
 
 
-def test_it_shows_exactly_what_is_wrong_and_whom_to_take(page: Page) -> None:
+def test_it_shows_the_faults_and_the_recommended_nodes(page: Page) -> None:
     preflight = done()
     text = page(f"/preflight/{preflight.pk}/")
 
@@ -123,7 +123,7 @@ def test_it_costs_few_questions_and_knows_unknown_ones(
         (1.5, "inferred: pairs are fast within a group"),
     ],
 )
-def test_it_says_which_classes_of_pairs_were_compared(
+def test_it_states_which_classes_of_pairs_were_compared(
     page: Page, client: Client, ratio: float, text: str
 ) -> None:
     preflight = done(faults=())

@@ -45,7 +45,7 @@ def test_a_run_under_way_shows_what_its_team_pays(lead: Client, run: Run) -> Non
     assert rows[0].published.usd_per_hour == 21.5
 
 
-def test_a_price_is_set_and_states_whom_it_changes(lead: Client, run: Run) -> None:
+def test_a_price_is_set_and_names_the_runs_it_changes(lead: Client, run: Run) -> None:
     page = lead.post("/prices/", NEW, follow=True)
     price = TeamPrice.objects.get()
     run.refresh_from_db()

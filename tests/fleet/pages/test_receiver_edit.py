@@ -65,7 +65,7 @@ def test_it_can_be_deleted(client: Client, admin: User, hook: Receiver) -> None:
     assert not Receiver.objects.exists()
 
 
-def test_with_letters_unsent_it_must_be_meant(
+def test_with_unsent_messages_deletion_needs_a_confirmation(
     client: Client, admin: User, hook: Receiver, dead: Delivery, alert: Alert
 ) -> None:
     response = post(client, hook, action="delete")
@@ -83,5 +83,5 @@ def test_only_administrators_may(client: Client, operator: User, hook: Receiver)
     assert Receiver.objects.exists()
 
 
-def test_it_does_not_know_a_stranger(client: Client, admin: User) -> None:
+def test_an_unknown_name_is_not_found(client: Client, admin: User) -> None:
     assert client.get("/notifications/receivers/99/").status_code == 404

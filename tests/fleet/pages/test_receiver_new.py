@@ -44,7 +44,7 @@ def test_every_kind_has_a_form(client: Client, admin: User, kind: str) -> None:
     assert client.get(HERE, {"kind": kind}).status_code == 200
 
 
-def test_a_stranger_of_a_kind_is_not_known(client: Client, admin: User) -> None:
+def test_an_unknown_name_of_a_kind_is_refused(client: Client, admin: User) -> None:
     assert client.get(HERE, {"kind": "fax"}).status_code == 404
 
 

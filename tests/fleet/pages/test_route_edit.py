@@ -80,5 +80,5 @@ def test_only_administrators_may(client: Client, operator: User, table: list[Rou
     assert post(client, table[0], action="delete").status_code == 403
 
 
-def test_it_does_not_know_a_stranger(client: Client, admin: User) -> None:
+def test_an_unknown_name_is_not_found(client: Client, admin: User) -> None:
     assert client.get("/notifications/routes/99/").status_code == 404

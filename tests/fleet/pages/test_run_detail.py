@@ -226,7 +226,7 @@ def test_it_asks_the_database_little(
         client.get("/runs/llama/")
 
 
-def test_it_does_not_know_a_stranger(client: Client, alive: Run) -> None:
+def test_an_unknown_name_is_not_found(client: Client, alive: Run) -> None:
     assert client.get("/runs/stranger/").status_code == 404
 
 

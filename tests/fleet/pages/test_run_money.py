@@ -63,7 +63,7 @@ def test_what_is_not_known_is_reported_and_never_zero(page: Page, alive: Run) ->
     assert "tokens per epoch are not set" in text
 
 
-def test_an_epoch_has_a_price_once_somebody_states_its_tokens(lead: Client, alive: Run) -> None:
+def test_an_epoch_has_a_price_once_its_tokens_are_known(lead: Client, alive: Run) -> None:
     answer = lead.post("/runs/llama/money/", {"tokens_per_epoch": "2B", "planned_tokens": "10 B"})
     alive.refresh_from_db()
     reported: Any = lead.get("/runs/llama/money/").context["money"]["outlook"]
@@ -78,7 +78,7 @@ def test_an_epoch_has_a_price_once_somebody_states_its_tokens(lead: Client, aliv
     assert "tokens per epoch: 2,000,000,000" in note.text
 
 
-def test_what_is_reported_can_be_taken_back(lead: Client, alive: Run) -> None:
+def test_a_stated_length_can_be_removed(lead: Client, alive: Run) -> None:
     Run.objects.update(tokens_per_epoch=5)
 
     lead.post("/runs/llama/money/", {"tokens_per_epoch": "", "planned_tokens": ""})
@@ -108,7 +108,7 @@ def test_only_leads_say_it(client: Client, alive: Run) -> None:
     assert 'name="tokens_per_epoch"' not in client.get("/runs/llama/money/").text
 
 
-def test_a_stranger_has_no_money(client: Client, alive: Run) -> None:
+def test_an_unknown_run_has_no_costs(client: Client, alive: Run) -> None:
     assert client.get("/runs/stranger/money/").status_code == 404
     client.force_login(member("admin"))
     assert client.delete("/runs/llama/money/").status_code == 405

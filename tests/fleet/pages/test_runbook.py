@@ -24,7 +24,7 @@ def test_trnwatch_itself_has_runbooks_too(client: Client, db: None, name: str) -
 
 
 @pytest.mark.parametrize("name", ["gremlins", "README"])
-def test_it_does_not_know_a_stranger(client: Client, db: None, name: str) -> None:
+def test_an_unknown_name_is_not_found(client: Client, db: None, name: str) -> None:
     assert client.get(f"/runbooks/{name}/").status_code == 404
 
 

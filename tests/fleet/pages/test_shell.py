@@ -50,7 +50,7 @@ def test_a_page_frozen_in_time_follows_nothing() -> None:
     assert shown("{% live_stream 'overview' %}", frozen="12:00 to 12:15") == ""
 
 
-def test_a_stranger_is_shown_the_way_in_and_back() -> None:
+def test_an_anonymous_user_is_redirected_to_sign_in_and_back() -> None:
     assert "?next=/nodes/" in shown("{% signed_in %}", "/nodes/")
 
 

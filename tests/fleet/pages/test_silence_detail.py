@@ -46,7 +46,7 @@ def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, db: None) -> None:
     assert reported.strip().startswith('<div class="cols" id="silence"')
 
 
-def test_it_does_not_know_a_stranger(client: Client, viewer: User) -> None:
+def test_an_unknown_name_is_not_found(client: Client, viewer: User) -> None:
     assert client.get("/silences/999/").status_code == 404
 
 

@@ -96,7 +96,7 @@ def test_a_viewer_may_not(client: Client, silence: Silence, viewer: User) -> Non
     assert silence.expired_by == ""
 
 
-def test_it_does_not_know_a_stranger(client: Client, operator: User) -> None:
+def test_an_unknown_name_is_not_found(client: Client, operator: User) -> None:
     assert client.post("/silences/999/end/").status_code == 404
 
 

@@ -30,7 +30,7 @@ def test_it_shows_when_nothing_is_silenced(page: Page, db: None) -> None:
     assert "No expired silences." in reported
 
 
-def test_it_shows_what_is_muted_by_whom_until_when_and_why(page: Page, alert: Alert) -> None:
+def test_it_shows_matches_creator_end_and_reason(page: Page, alert: Alert) -> None:
     silence("run=llama")
 
     reported = page("/silences/")

@@ -48,7 +48,7 @@ def test_unknown_ones_say_what_to_do(page: Page) -> None:
     assert "neuron_parallel_compile --command analyze" in text
 
 
-def test_the_compilers_word_is_shown_to_override(page: Page) -> None:
+def test_the_compilers_result_is_shown_as_an_override(page: Page) -> None:
     text = page(kept("export.txt", "result.json").get_absolute_url())
 
     assert "overrides the published list" in text
@@ -91,7 +91,7 @@ def test_it_stays_within_its_queries(
         assert client.get(path).status_code == 200
 
 
-def test_it_does_not_know_a_stranger(client: Client) -> None:
+def test_an_unknown_name_is_not_found(client: Client) -> None:
     assert client.get("/support/99/").status_code == 404
 
 

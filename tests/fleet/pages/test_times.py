@@ -15,7 +15,7 @@ def shown(text: str, **context: object) -> str:
     return Template(LOAD + text).render(Context(context))
 
 
-def test_a_moment_states_when_in_words_and_for_machines() -> None:
+def test_a_time_is_readable_by_people_and_machines() -> None:
     html = shown("{% at when %}", when=NOON)
 
     assert 'datetime="2026-03-02T12:00:00Z"' in html
@@ -23,7 +23,7 @@ def test_a_moment_states_when_in_words_and_for_machines() -> None:
     assert ">12:00:00</time>" in html
 
 
-def test_unix_seconds_are_moments_too() -> None:
+def test_unix_seconds_are_times_too() -> None:
     assert shown("{% at when 'day' %}", when=NOON_S) == shown("{% at when 'day' %}", when=NOON)
 
 
@@ -33,12 +33,12 @@ def test_how_long_ago_reads_without_javascript() -> None:
     )
 
 
-def test_a_live_part_carries_the_moment_so_that_it_changes_only_with_its_facts() -> None:
+def test_a_live_part_has_fixed_times_so_that_it_changes_only_with_its_data() -> None:
     first = shown("{% ago when %}", when=NOON, live=True)
 
     assert first == shown("{% ago when %}", when=NOON, live=True)
     assert ">12:00:00</time>" in first
 
 
-def test_no_moment_is_a_dash() -> None:
+def test_no_time_is_a_dash() -> None:
     assert shown("{% ago when %}{% at when %}", when=None) == "\u2013\u2013"

@@ -19,7 +19,7 @@ def test_a_difference_has_its_sign(ratio: float | None, written: str) -> None:
     assert change(ratio).replace("\u202f", " ") == written
 
 
-def test_ticks_are_whole_percents_and_none_is_a_word() -> None:
+def test_ticks_are_whole_percents_and_zero_is_a_label() -> None:
     assert [tick(at).replace("\u202f", " ") for at in (0.2, 1e-17)] == ["+20 %", "same"]
 
 

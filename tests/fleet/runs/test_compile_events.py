@@ -98,7 +98,7 @@ def test_processes_that_compile_side_by_side_share_no_cache(run: Run) -> None:
     assert verdicts(run) == ["first", "beside", "beside", "beside"]
 
 
-def test_a_new_graph_amid_training_is_unannounced(run: Run) -> None:
+def test_a_new_graph_during_training_is_unplanned(run: Run) -> None:
     keep(run, asked("MODULE_1+a", shape="8x4096"))
     trained_from = NOON + timedelta(seconds=100)
     (amid,) = keep(
@@ -133,7 +133,7 @@ def test_a_graph_that_the_team_had_compiled_elsewhere_is_compiled_again(run: Run
     assert (again.change or {})["run"] == "another"
 
 
-def test_another_teams_graphs_are_no_news(run: Run) -> None:
+def test_another_teams_compiles_are_no_reason(run: Run) -> None:
     keep(another(run, team="others"), asked("MODULE_1+a"))
 
     assert keep(run, asked("MODULE_1+a", after_s=DAY_S)) == []

@@ -30,7 +30,7 @@ def started(at: datetime, team: str = "LLM") -> dict[str, Any]:
 
 
 @pytest.mark.django_db
-def test_a_run_begins_at_the_price_of_its_teams_contract() -> None:
+def test_a_run_starts_at_its_teams_contract_price() -> None:
     a_price(10.0, NOON - 24 * HOUR)
 
     found = started(NOON)
@@ -41,7 +41,7 @@ def test_a_run_begins_at_the_price_of_its_teams_contract() -> None:
 
 
 @pytest.mark.django_db
-def test_without_a_contract_the_catalogue_reports_and_else_no_one_does() -> None:
+def test_without_a_contract_the_catalogue_price_holds() -> None:
     unpriced = opening_price("LLM", "trn2u.48xlarge", n_nodes=4, began=NOON)
 
     assert started(NOON)["price_basis"].startswith("on demand, 2026")
@@ -59,7 +59,7 @@ def test_a_run_keeps_the_price_of_its_time() -> None:
 
 
 @pytest.mark.django_db
-def test_a_price_for_everybody_yields_to_the_teams_own() -> None:
+def test_a_teams_price_overrides_the_general_one() -> None:
     a_price(12.0, NOON - HOUR, team="")
     a_price(10.0, NOON - 2 * HOUR)
 
@@ -68,7 +68,7 @@ def test_a_price_for_everybody_yields_to_the_teams_own() -> None:
 
 
 @pytest.mark.django_db
-def test_of_two_from_one_moment_the_later_word_holds() -> None:
+def test_of_two_from_one_time_the_later_entry_holds() -> None:
     a_price(10.0, NOON, now=NOON - 3 * HOUR)
     a_price(9.0, NOON, now=NOON - 2 * HOUR)
 

@@ -27,7 +27,7 @@ def test_it_is_another_one_with_the_same_tables(run: Run) -> None:
     assert [each.name for each in Run.objects.all()] == ["llama"]
 
 
-def test_what_goes_wrong_inside_gives_the_fleet_its_own_back(run: Run) -> None:
+def test_after_an_error_the_fleets_database_is_back(run: Run) -> None:
     with pytest.raises(ZeroDivisionError), private_database():
         raise ZeroDivisionError
 

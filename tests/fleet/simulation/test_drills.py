@@ -131,7 +131,7 @@ def test_what_the_store_does_not_take_is_neither_recorded_nor_played(
     assert InjectedFault.objects.count() == len(plan_in(hot).faults) == 1
 
 
-def test_a_drill_whose_end_was_refused_goes_on(full: Redis, simulated: Run, node: Node) -> None:
+def test_a_drill_whose_end_was_refused_continues(full: Redis, simulated: Run, node: Node) -> None:
     hot = HotStore(full)
     fault = inject(hot, simulated, node=node, by="alice", now=NOW, **GOOD)
     ends_at, later = fault.ends_at, NOW + timedelta(seconds=30)
@@ -173,7 +173,7 @@ def test_a_real_run_is_never_drilled(hot: HotStore, simulated: Run, node: Node) 
         inject(hot, simulated, node=node, by="alice", now=NOW, **GOOD)
 
 
-def test_a_stranger_among_the_nodes_is_refused(hot: HotStore, simulated: Run, node: Node) -> None:
+def test_an_unknown_node_is_refused(hot: HotStore, simulated: Run, node: Node) -> None:
     node.run_id = None
 
     with pytest.raises(FieldError, match="node: llama-02 is not a node of llama"):

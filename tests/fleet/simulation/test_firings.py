@@ -92,7 +92,7 @@ def test_a_cause_that_is_found_later_belongs_to_the_firing(
     assert [(f.cause, f.node) for f in firings.all()] == [("throttle", "limping")]
 
 
-def test_a_better_word_within_a_minute_belongs_to_the_firing(
+def test_a_better_cause_within_a_minute_belongs_to_the_firing(
     firings: Firings, alert: Alert
 ) -> None:
     firings.note([alert], at_s=106)

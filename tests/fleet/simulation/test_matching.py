@@ -61,7 +61,7 @@ def test_one_alert_cannot_notice_two_faults(truth: Made, firing: Made) -> None:
     assert match([truth(), other], [firing()]).noticed == {0: 0}
 
 
-def test_a_second_alert_repeats_unless_it_accuses_somebody_else(truth: Made, firing: Made) -> None:
+def test_a_second_alert_repeats_unless_its_culprit_differs(truth: Made, firing: Made) -> None:
     symptom = firing(rule="step_slow", cause="unknown", node=None, device=None, fired_s=120.0)
     slander = firing(node="llama-02", fired_s=130.0)
 

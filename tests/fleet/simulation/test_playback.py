@@ -83,14 +83,14 @@ def test_nothing_to_come_can_be_read(played: ScenarioPlayback) -> None:
     assert played.newest_step_at("tiny") == steps.ended_at_s[-1]
 
 
-def test_a_silent_node_was_seen_when_it_last_spoke(played: ScenarioPlayback) -> None:
+def test_a_silent_node_was_seen_at_its_last_report(played: ScenarioPlayback) -> None:
     seen = played.last_seen()
 
     assert seen["tiny-02"] == EPOCH + 100
     assert seen["tiny-01"] == EPOCH + 130
 
 
-def test_a_node_that_never_spoke_was_never_seen() -> None:
+def test_a_node_that_never_reported_was_never_seen() -> None:
     joins = Benign(kind="node_joins", run="tiny", node="tiny-03", start_s=200)
     played = ScenarioPlayback([Plan(run=SPEC, seed=3, epoch_s=EPOCH, benign=(joins,))])
     played.play(EPOCH + 60)

@@ -18,7 +18,7 @@ def _demo(settings: Settings) -> None:
     settings.DEMO = True
 
 
-def test_the_nodes_of_the_run_were_taken_and_the_spares_left_each_for_its_reason() -> None:
+def test_the_run_got_the_recommended_nodes_and_each_spare_has_a_reason() -> None:
     create_fleet(now=NOON, longest=timedelta(hours=24))
     preflight = ensure_preflight()
 

@@ -17,7 +17,7 @@ def test_a_seed_draws_the_same_scenario_each_time() -> None:
     assert RandomScenario(7).table() != RandomScenario(8).table()
 
 
-def test_drawn_scenarios_are_sound_and_of_many_kinds() -> None:
+def test_random_scenarios_are_valid_and_of_many_kinds() -> None:
     kinds, instances = set(), set()
     for seed in range(TUNING_SEEDS, TUNING_SEEDS + 60):
         scenario = random_scenario(seed)
@@ -33,7 +33,7 @@ def test_drawn_scenarios_are_sound_and_of_many_kinds() -> None:
     assert len(instances) >= 7
 
 
-def test_each_third_healthy_hour_has_look_alikes_and_none_has_a_fault() -> None:
+def test_every_third_healthy_hour_has_benign_events_and_none_has_a_fault() -> None:
     hours = [healthy_scenario(seed) for seed in range(9)]
     assert [bool(hour.benign) for hour in hours] == [True, False, False] * 3
     assert not any(hour.faults for hour in hours)

@@ -13,7 +13,7 @@ from telemetry.simulate.scenario import load_scenario
 PLAIN = sorted(path for path in MATRIX.parent.glob("*.toml") if path != MATRIX)
 
 
-def test_it_deals_every_kind_of_fault_on_every_kind_of_machine() -> None:
+def test_it_has_every_kind_of_fault_on_every_kind_of_machine() -> None:
     scenarios = grid_scenarios().values()
     kinds = Counter(fault.kind for each in scenarios for fault in each.faults)
     machines = {each.runs[0].instance.partition(".")[0] for each in scenarios}
@@ -32,7 +32,7 @@ def test_every_kind_that_has_a_strength_comes_in_three() -> None:
         assert len(strengths) >= 3, kind.name
 
 
-def test_it_deals_look_alikes_and_pairs_and_healthy_runs() -> None:
+def test_it_has_benign_events_pairs_and_healthy_runs() -> None:
     scenarios = grid_scenarios()
     benign = {event.kind for each in scenarios.values() for event in each.benign}
     healthy = [each for name, each in scenarios.items() if name.endswith("-healthy")]
@@ -43,7 +43,7 @@ def test_it_deals_look_alikes_and_pairs_and_healthy_runs() -> None:
     assert second.start_s < first.start_s + first.duration_s
 
 
-def test_it_deals_the_same_each_time() -> None:
+def test_it_is_the_same_each_time() -> None:
     assert matrix_tables() == matrix_tables()
 
 

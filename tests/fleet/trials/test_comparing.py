@@ -60,7 +60,7 @@ def test_an_interval_holds_the_difference_and_misses_none(hot: HotStore, trial: 
     assert found.word == "better"
 
 
-def test_two_looks_at_the_same_steps_show_the_same(hot: HotStore, trial: Trial) -> None:
+def test_two_reads_of_the_same_steps_show_the_same(hot: HotStore, trial: Trial) -> None:
     train("vit-p5", wavering(2.0, 200, 1))
     train("vit-trn2", wavering(1.9, 200, 2))
 
@@ -133,7 +133,7 @@ def test_a_very_long_run_is_summed_up_and_its_ratios_stay(hot: HotStore, trial: 
     assert of(figures, "step_s").baseline == pytest.approx(1.0, rel=2e-3)
 
 
-def test_trouble_late_in_a_long_run_is_no_warm_up(hot: HotStore, trial: Trial) -> None:
+def test_a_late_slowdown_is_no_warm_up(hot: HotStore, trial: Trial) -> None:
     train("vit-p5", [10.0] * 5 + [1.0] * 2_995 + [3.0] * 500 + [1.0] * 5_500)
     train("vit-trn2", [1.25] * 50)
 

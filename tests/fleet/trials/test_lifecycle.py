@@ -125,7 +125,7 @@ def verdicts_of(trial: Trial) -> dict[str, str]:
     return {each.measure: each.word for each in figures.candidates[0].comparisons}
 
 
-def test_once_the_plan_is_done_the_words_stand(hot: HotStore, trial: Trial, trn2: Run) -> None:
+def test_once_the_plan_is_done_the_verdicts_stand(hot: HotStore, trial: Trial, trn2: Run) -> None:
     train("vit-p5", [2.0] * 200)
     train("vit-trn2", [1.25] * 200)
     update_figures(hot, trial, now=LATER)
@@ -142,7 +142,9 @@ def test_once_the_plan_is_done_the_words_stand(hot: HotStore, trial: Trial, trn2
     assert figures.candidates[0].comparisons[0].ratio > 1
 
 
-def test_before_the_plan_is_done_a_word_may_change(hot: HotStore, trial: Trial, trn2: Run) -> None:
+def test_before_the_plan_is_done_a_verdict_may_change(
+    hot: HotStore, trial: Trial, trn2: Run
+) -> None:
     train("vit-p5", [2.0] * 150)
     train("vit-trn2", [1.25] * 150)
     update_figures(hot, trial, now=LATER)

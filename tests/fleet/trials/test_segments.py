@@ -207,7 +207,9 @@ def test_the_first_epoch_is_over_when_all_of_it_has_stayed(hot: HotStore, failed
     assert arms[1].first_epoch_ratio == pytest.approx(150 / 160, rel=1e-3)
 
 
-def test_the_word_on_losses_falls_once_when_the_plan_is_done(hot: HotStore, trial: Trial) -> None:
+def test_the_verdict_on_losses_is_given_once_when_the_plan_is_done(
+    hot: HotStore, trial: Trial
+) -> None:
     rng = np.random.default_rng(4)
     train("vit-p5", [2.0] * 2_000, loss=list(2.0 + 0.01 * rng.normal(size=2_000)))
     train("vit-trn2", [1.25] * 2_000, loss=list(2.5 + 0.01 * rng.normal(size=2_000)))

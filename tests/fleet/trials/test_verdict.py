@@ -170,7 +170,7 @@ def test_unlike_kinds_of_the_same_sign_say_both_without_a_badge() -> None:
     assert "as paid (capacity block against on demand) it costs 48.0 % less." in sentence(P5, fast)
 
 
-def test_equal_kinds_have_their_word() -> None:
+def test_equal_price_kinds_have_their_verdict() -> None:
     p5 = replace(P5, usd=P5_BLOCK, basis="capacity block of LLM, 2026-10-01")
     found = verdict(p5, TRN2)
 
@@ -180,7 +180,7 @@ def test_equal_kinds_have_their_word() -> None:
     assert "But at equal" not in sentence(p5, TRN2)
 
 
-def test_a_word_at_one_kind_names_the_kind_at_which_it_turns() -> None:
+def test_a_verdict_at_one_price_kind_names_the_kind_that_reverses_it() -> None:
     cheap = replace(TRN2, usd=30.0, basis="contract of LLM")
     dear = replace(P5, usd=60.0, basis="contract of LLM")
     found = verdict(dear, cheap)
@@ -285,7 +285,7 @@ def test_the_newest_list_price_of_a_kind_counts_and_several_are_a_range() -> Non
     assert (spot.low_usd, spot.high_usd) == (2.81, 8.0)
 
 
-def test_a_range_has_a_word_only_where_both_ends_agree() -> None:
+def test_a_range_has_a_verdict_only_where_both_ends_agree() -> None:
     # Spot: trn1 for 2.81 to 8.00 dollars, trn1n for 3.10 to 9.40, at the same pace.
     trn1, trn1n = (Paid(name, 20.0, "contract") for name in ("trn1.32xlarge", "trn1n.32xlarge"))
     verdicts = {each.kind: each.comparison.word for each in verdict(trn1, trn1n).at_list_prices}

@@ -85,7 +85,7 @@ def test_power_of_a_driver_that_was_loaded_again_is_found(machine: Machine) -> N
     assert found["power"] == [{"device": 0, "at": 1789180920, "ratio": 0.37}]
 
 
-def test_cores_are_told_by_the_time_they_were_in_use(machine: Machine) -> None:
+def test_core_counts_follow_the_time_in_use(machine: Machine) -> None:
     neuron = NeuronSysfs(machine.neuron)
     first = neuron.read(0.0, cores=True)
     machine.set_core(0, 1, nc_time_in_use=750_000)
@@ -103,7 +103,7 @@ def test_cores_are_told_by_the_time_they_were_in_use(machine: Machine) -> None:
     assert second["devices"] == first["devices"]
 
 
-def test_a_machine_without_the_driver_says_nothing(tmp_path: Path) -> None:
+def test_a_machine_without_the_driver_reports_nothing(tmp_path: Path) -> None:
     neuron = NeuronSysfs(tmp_path)
 
     assert [neuron.read(float(s), cores=True) for s in range(3)] == [None, None, None]

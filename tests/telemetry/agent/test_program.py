@@ -126,7 +126,7 @@ def test_asked_to_stop_it_sends_what_it_has_and_ends_what_it_started(
     assert server.numbers == sorted(set(server.numbers))
 
 
-def test_sysfs_speaks_while_there_is_no_monitor(
+def test_sysfs_is_used_while_there_is_no_monitor(
     one_file: Path, tmp_path: Path, server: Server
 ) -> None:
     machine = Machine(tmp_path / "sys")

@@ -25,7 +25,7 @@ def test_what_a_portal_or_proxy_in_between_states_loses_nothing(
     assert problem.startswith(f"server: {status} redirected to https://elsewhere.example")
 
 
-def test_trouble_is_logged_when_it_begins_and_ends_and_never_floods(
+def test_errors_are_logged_at_start_and_end_only(
     node: Node, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.report()

@@ -120,7 +120,7 @@ def test_what_was_noted_before_a_boot_keeps_the_time_it_was_noted_with(
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 408, 429, 500, 502, 503])
-def test_what_may_be_taken_later_is_kept_and_sent_again(
+def test_what_may_be_accepted_later_is_kept_and_sent_again(
     node: Node, server: Server, status: int
 ) -> None:
     node.report(n=2)

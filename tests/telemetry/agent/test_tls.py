@@ -30,7 +30,7 @@ def test_a_server_of_our_own_authority_is_believed_where_that_is_named(tmp_path:
 
 
 @pytest.mark.parametrize(("name", "trusts"), [("localhost", False), ("elsewhere.test", True)])
-def test_a_stranger_learns_nothing(tmp_path: Path, name: str, *, trusts: bool) -> None:
+def test_an_untrusted_server_receives_nothing(tmp_path: Path, name: str, *, trusts: bool) -> None:
     answer = answer_of(name, tmp_path, trusts=trusts)
 
     assert not answer.is_accepted

@@ -21,7 +21,7 @@ def test_a_nearly_known_model_is_answered_with_the_nearest() -> None:
         model("Llama2-7B")
 
 
-def test_a_stranger_is_answered_with_all_there_are() -> None:
+def test_an_unknown_name_lists_all_names() -> None:
     with pytest.raises(FieldError, match=r"known are bert-base, .*, vit-large") as caught:
         model("q")
 

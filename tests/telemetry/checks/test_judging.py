@@ -180,7 +180,7 @@ def test_the_report_overrides_what_error_pages_refuse() -> None:
     assert found["aten::mul"].state is SupportState.UNSUPPORTED
 
 
-def test_the_report_speaks_of_an_operator_in_place_or_not() -> None:
+def test_the_report_names_an_operator_with_or_without_a_place() -> None:
     graph = from_file("export.txt")
 
     found = {

@@ -57,7 +57,7 @@ def test_a_reading_states_what_the_report_states() -> None:
     assert rate == pytest.approx(completed / 1.0002)
 
 
-def test_it_knows_which_machine_speaks() -> None:
+def test_it_knows_the_reporting_machine() -> None:
     [(_, reading), *_], _ = read_lines(lines("trn2.48xlarge"))
 
     assert reading.identity.instance_id == "i-0000002079071820"

@@ -53,7 +53,7 @@ def test_several_processes_hold_cores_of_their_own() -> None:
     assert np.isnan(utilization(document)[16:]).all()
 
 
-def test_a_core_that_changes_hands_within_the_period_counts_both() -> None:
+def test_a_core_with_two_processes_in_a_period_counts_both() -> None:
     document = report("trn1.2xlarge")
     process = document["neuron_runtime_data"][0]
     cores(document)["0"]["neuroncore_utilization"] = 30.0
@@ -250,7 +250,7 @@ def test_what_the_report_counts_holds_against_the_catalogue() -> None:
     assert read(document).shape.n_cores == 2
 
 
-def test_an_unknown_machine_looks_like_what_it_speaks_of() -> None:
+def test_an_unknown_machine_is_shaped_by_its_reports() -> None:
     document = report("trn1.32xlarge")
     document["neuron_hardware_info"] = {"error": "no access"}
     document["instance_info"]["instance_type"] = "trn9.huge"

@@ -103,7 +103,7 @@ def test_a_password_in_the_address_signs_in_and_is_never_shown(
 
 
 @pytest.mark.parametrize("failure", [FULL, BROKEN_OFF, GARBAGE, ENDLESS])
-def test_trouble_that_passes_costs_nothing(
+def test_a_transient_failure_loses_nothing(
     store: Moody,
     client_to: Callable[..., WriteClient],
     failure: tuple[int, dict[str, str], bytes],

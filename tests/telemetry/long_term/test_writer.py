@@ -88,7 +88,7 @@ def test_what_is_sent_is_not_sent_again(store: Moody, hot: HotStore) -> None:
     assert row.n_sent > 0
 
 
-def test_what_was_not_taken_is_sent_again(store: Moody, hot: HotStore) -> None:
+def test_what_was_not_accepted_is_sent_again(store: Moody, hot: HotStore) -> None:
     hot.append(training(start=NOON_S, n_ticks=60).blocks())
     store.answers += [(503, {}, b"")] * 10_000
     writer = writer_to(store.url, hot, now_s=NOON_S + 75, every_s=1)

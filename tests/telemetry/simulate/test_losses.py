@@ -59,7 +59,7 @@ def test_it_depends_on_the_seed_and_not_on_where_the_interval_is_cut() -> None:
     assert (played(SPEC, seed=4).loss[:500] != played(SPEC).loss[:500]).mean() > 0.9
 
 
-def test_a_model_that_the_law_does_not_speak_of_reports_none() -> None:
+def test_a_model_outside_the_scaling_law_reports_no_loss() -> None:
     vit = RunSpec(
         name="vit",
         model="vit-huge",

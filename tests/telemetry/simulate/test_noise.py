@@ -67,7 +67,7 @@ def test_what_is_asked_next_to_it_does_not_matter() -> None:
     np.testing.assert_array_equal(whole.drift(every=20)[40:50, 2:4], part.drift(every=20))
 
 
-def test_each_look_is_a_stream_of_its_own() -> None:
+def test_each_check_is_its_own_random_stream() -> None:
     noise = TickNoise(KEY, np.arange(2_000), np.arange(2))
 
     first, second = noise.normal(4).ravel(), noise.normal(4).ravel()

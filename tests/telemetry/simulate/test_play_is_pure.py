@@ -129,7 +129,7 @@ def test_a_clock_does_not_run_backwards() -> None:
         play(EVENTFUL, "vit/9", clock, EPOCH + 20)
 
 
-def test_after_an_outage_the_run_goes_on_where_it_stood() -> None:
+def test_after_an_outage_the_run_continues_where_it_stood() -> None:
     plan = plan_of()
     before = play(plan, "vit/0", start_clock(plan), EPOCH + 100)
     resumed = resume(before.clock, EPOCH + 5_000)

@@ -20,7 +20,7 @@ def test_the_baseline_goes_as_calculated_manually() -> None:
     assert found.usd_at_first_step == pytest.approx(40)
 
 
-def test_without_reuse_failures_and_recompiles_compile_anew() -> None:
+def test_without_reuse_failures_and_recompiles_compile_again() -> None:
     found = course(TRN2, has_reuse=False)
 
     # A recompile of 7,200 s a day makes an hour 3,900 s; a restart takes 7,800 s.
@@ -86,7 +86,7 @@ def lived_through(
 
 @pytest.mark.parametrize("restart_s", [60.0, 1_800.0, 5_400.0])
 @pytest.mark.parametrize("failure_s", [2_700.0, 7_200.0, 36_000.0, 720_000.0])
-def test_it_agrees_with_a_life_of_failures(failure_s: float, restart_s: float) -> None:
+def test_it_agrees_with_simulated_failures(failure_s: float, restart_s: float) -> None:
     habits = replace(
         P5, n_nodes=1, failures_per_node_day=86_400 / failure_s, load_s=restart_s, compile_s=0.0
     )

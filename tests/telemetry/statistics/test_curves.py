@@ -62,7 +62,7 @@ def test_what_has_been_spent_by_a_day_is_sure(arms: tuple[ArmForecast, ArmForeca
     assert found.baseline.high[-1] > found.baseline.low[-1]
 
 
-def test_bands_widen_as_time_goes_on(arms: tuple[ArmForecast, ArmForecast]) -> None:
+def test_bands_widen_as_time_continues(arms: tuple[ArmForecast, ArmForecast]) -> None:
     width = np.subtract(*(getattr(over_days(*arms, DAYS).baseline, e) for e in ("high", "low")))
 
     assert width[-1] > width[14] > width[4]

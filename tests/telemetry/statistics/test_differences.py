@@ -51,7 +51,7 @@ def test_three_times_the_price_at_twice_the_pace_costs_half_as_much_again() -> N
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.9])
-def test_the_interval_holds_the_truth_nineteen_times_in_twenty(memory: float) -> None:
+def test_the_interval_covers_the_true_value_in_95_percent(memory: float) -> None:
     held = 0
     for seed in range(100):
         one = arm(n=600, seed=seed, step_s=1.0, usd_per_s=1.0, memory=memory)

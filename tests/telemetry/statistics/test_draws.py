@@ -154,7 +154,7 @@ def outcome_s(*, failure_s: float, restart_s: float, rng: np.random.Generator) -
     return counted_s
 
 
-def test_lives_of_failures_fall_within_the_interval() -> None:
+def test_simulated_failures_fall_within_the_interval() -> None:
     habits = replace(
         P5,
         n_nodes=1,

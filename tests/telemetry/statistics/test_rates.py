@@ -23,7 +23,7 @@ def test_it_holds_for_counts_in_the_thousands() -> None:
     assert high == pytest.approx(4_000 + 1.96 * math.sqrt(4_000), rel=2e-3)
 
 
-def test_the_chance_of_few_is_the_sum_of_the_chances() -> None:
+def test_the_probability_of_few_is_a_sum_of_probabilities() -> None:
     assert at_most(1, 2.0) == pytest.approx(math.exp(-2) * 3)
     assert at_most(3, 0.0) == 1.0
 

@@ -47,7 +47,7 @@ def test_a_tick_ahead_of_the_clock_is_refused(redis: Redis) -> None:
     assert hot.append([block(tick=NOON_S + 119)]) == 1
 
 
-def test_nothing_lives_for_ever(hot: HotStore, redis: Redis) -> None:
+def test_every_key_expires(hot: HotStore, redis: Redis) -> None:
     hot.append([block(tick=NOON_S - 600), block(tick=NOON_S)])
 
     minutes = sorted(redis.scan_iter("hot:llama/0:*"))
@@ -68,7 +68,7 @@ def test_a_shard_too_many_is_refused_and_counted(
     assert hot.counters()["refused_for_room"] == 1
 
 
-def test_a_shard_that_fell_silent_makes_room(hot: HotStore) -> None:
+def test_a_silent_shard_is_evicted(hot: HotStore) -> None:
     hot.append([block(shard="old", tick=NOON_S - 2000)])
     hot.append([block(shard="new", tick=NOON_S)])
 

@@ -77,7 +77,7 @@ def test_counting_starts_with_the_tick_of_the_first_scrape(hot: HotStore) -> Non
     np.testing.assert_array_equal(counts.by_node()["steady"][0], SENT[0])
 
 
-def test_a_node_that_joins_begins_at_zero_and_others_go_on(hot: HotStore) -> None:
+def test_a_node_that_joins_begins_at_zero_and_others_continue(hot: HotStore) -> None:
     reported(hot, 1)
     sent(hot, 1)
     reported(hot, 2, nodes=("new", "steady"))

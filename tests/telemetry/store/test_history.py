@@ -152,7 +152,7 @@ def test_where_nothing_is_hot_any_more_the_minutes_are_shown(hot: HotStore) -> N
     assert np.isnan(series.values[300:]).all()
 
 
-def test_a_node_that_was_silent_stays_a_gap_while_its_shard_spoke(hot: HotStore) -> None:
+def test_a_silent_node_stays_a_gap_while_its_shard_reports(hot: HotStore) -> None:
     span = training(n_ticks=600)
     durable.write_rollups(span)
     for array in span.values.values():

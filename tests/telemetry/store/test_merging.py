@@ -44,7 +44,7 @@ def test_what_a_second_sender_states_is_added(hot: HotStore) -> None:
     assert totals["efa_tx_bytes_per_s"] == {"real": 512}
 
 
-def test_the_first_word_on_a_metric_holds(hot: HotStore) -> None:
+def test_the_first_value_of_a_metric_holds(hot: HotStore) -> None:
     hot.merge([block(0, executions_completed_per_s=8)])
     more = block(0, executions_completed_per_s=16, efa_tx_bytes_per_s=512)
 

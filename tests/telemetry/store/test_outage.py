@@ -36,7 +36,7 @@ def test_what_was_committed_survives_kill_9(server: Redis, hot: HotStore) -> Non
     assert hot.totals().tokens == {"llama": 40_960.0}
 
 
-def test_it_goes_on_where_it_stood_although_redis_forgot_its_script(
+def test_it_continues_where_it_stood_although_redis_forgot_its_script(
     server: Redis, hot: HotStore
 ) -> None:
     hot.commit("llama/0", before=None, after=b"1", blocks=[block()], steps=None)

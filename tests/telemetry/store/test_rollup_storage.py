@@ -51,7 +51,7 @@ def test_a_minute_written_twice_is_one_minute(hot: HotStore) -> None:
     np.testing.assert_array_equal(means(hot), before)
 
 
-def test_a_minute_written_anew_is_replaced(hot: HotStore) -> None:
+def test_a_minute_written_again_is_replaced(hot: HotStore) -> None:
     durable.write_rollups(training(n_ticks=60))
     repeated = training(n_ticks=60, seed=1)
     durable.write_rollups(repeated)

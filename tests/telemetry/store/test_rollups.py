@@ -70,7 +70,7 @@ def test_a_thinned_span_covers_a_minute_wherever_its_samples_lie(offset: int) ->
     assert roll_up(span).minutes.tolist() == [NOON_S, NOON_S + 60, NOON_S + 120]
 
 
-def test_a_minute_without_a_word_is_left_out() -> None:
+def test_a_minute_without_a_report_is_left_out() -> None:
     span = training(n_ticks=180)
     for array in span.values.values():
         array[60:120] = np.nan
@@ -101,7 +101,7 @@ def test_a_node_of_an_hour_is_read_alone() -> None:
         assert decode_hour(name, NOON_S, data, "nobody") is None
 
 
-def test_of_two_pieces_the_later_holds_and_more_parts_make_room() -> None:
+def test_of_two_pieces_the_later_holds_and_parts_may_be_added() -> None:
     old = roll_up(training(nodes=("a", "b"), n_ticks=120))
     new = roll_up(training(nodes=("b", "c"), start=NOON_S + 60, n_ticks=120, seed=1))
     narrow = {CORES: np.concatenate([old.values[CORES][:, :, i : i + 2] for i in (0, 64, 128)], 2)}

@@ -37,7 +37,7 @@ def test_late_steps_take_their_place(hot: HotStore) -> None:
     assert hot.steps("llama", since_s=0).step.tolist() == [1, 2, 3, 10, 11, 12]
 
 
-def test_a_window_begins_with_its_first_moment_and_ends_before_its_last(hot: HotStore) -> None:
+def test_a_window_includes_its_start_and_excludes_its_end(hot: HotStore) -> None:
     hot.append_steps(steps(n_steps=200, compute_s=1.0))
 
     found = hot.steps("llama", since_s=NOON_S + 50, until_s=NOON_S + 130)

@@ -47,7 +47,9 @@ def test_a_window_inside_is_cut_out_by_the_second(hot: HotStore, kept: Alert) ->
     assert {len(line["values"]) for line in figure["series"]} == {31}  # type: ignore[attr-defined]
 
 
-def test_an_alert_that_blamed_another_then_is_drawn_anew(hot: HotStore, kept: Alert) -> None:
+def test_an_alert_with_another_culprit_at_that_time_is_drawn_again(
+    hot: HotStore, kept: Alert
+) -> None:
     reported = kept.snapshot | {"cause": "hbm_slow", "device": 3}
     kept.events.create(at=NOON, kind="fired", snapshot=reported)
     window = Window(NOON_S - 10, NOON_S + 20)

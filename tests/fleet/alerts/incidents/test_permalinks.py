@@ -60,7 +60,7 @@ def test_who_had_it_and_whether_it_was_over_follow_from_the_events(make: Make) -
     assert state(95)[0] == "resolved"
 
 
-def test_the_link_holds_the_window_and_the_moment(make: Make) -> None:
+def test_the_link_has_the_window_and_the_time(make: Make) -> None:
     alert = make(resolved_at=NOON + timedelta(hours=3))
     at = NOON + timedelta(minutes=10)
 
@@ -70,7 +70,7 @@ def test_the_link_holds_the_window_and_the_moment(make: Make) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "x", "-1", "1e9", "99999999999", "1" * 40])
-def test_what_is_no_moment_of_the_past_is_none(make: Make, given: str) -> None:
+def test_a_future_time_is_none(make: Make, given: str) -> None:
     assert parse_moment(given, alert=make(), now=datetime.now(UTC)) is None
 
 

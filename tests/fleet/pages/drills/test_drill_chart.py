@@ -14,7 +14,7 @@ Noticed = Callable[..., Alert]
 
 
 @pytest.mark.parametrize("chart", ["metric", "share", "phases"])
-def test_truth_and_detection_are_drawn_on_one_chart(
+def test_ground_truth_and_detection_are_drawn_on_one_chart(
     client: Client, drilled: Drilled, noticed: Noticed, chart: str
 ) -> None:
     fault = drilled(ago=timedelta(minutes=5))
@@ -31,9 +31,7 @@ def test_truth_and_detection_are_drawn_on_one_chart(
     assert moments["resolved"] == alert.resolved_at.timestamp()
 
 
-def test_before_anything_is_noticed_only_the_truth_is_drawn(
-    client: Client, drilled: Drilled
-) -> None:
+def test_before_detection_only_the_ground_truth_is_drawn(client: Client, drilled: Drilled) -> None:
     fault = drilled(ago=timedelta(seconds=20))
 
     figure = client.get(f"/drills/{fault.pk}/charts/metric").json()
@@ -75,7 +73,7 @@ def test_a_bad_window_is_reported_by_its_field(client: Client, drilled: Drilled)
     assert response.json()["error"]["field"] == "to"
 
 
-def test_it_does_not_know_strangers(client: Client, drilled: Drilled) -> None:
+def test_unknown_names_are_not_found(client: Client, drilled: Drilled) -> None:
     assert client.get(f"/drills/{drilled().pk}/charts/gremlins").status_code == 404
     assert client.get("/drills/4711/charts/share").status_code == 404
 

@@ -31,9 +31,7 @@ def test_it_shows_that_it_was_noticed_and_rightly(
     assert f'data-src="/drills/{fault.pk}/charts/metric?from=' in text
 
 
-def test_it_shows_who_else_detection_blamed(
-    page: Page, drilled: Drilled, noticed: Noticed
-) -> None:
+def test_it_shows_other_accused_nodes(page: Page, drilled: Drilled, noticed: Noticed) -> None:
     fault = drilled()
     noticed(fault, cause="hbm_slow")
 
@@ -96,7 +94,7 @@ def test_it_gives_htmx_only_the_partial_it_asks_for(
     assert "HX-Target" in response["Vary"]
 
 
-def test_the_stream_renders_what_lives_on_it(drilled: Drilled) -> None:
+def test_the_stream_renders_its_live_parts(drilled: Drilled) -> None:
     fault = drilled(ago=timedelta(seconds=20))
 
     events = live_topic(TOPICS, f"drill:{fault.pk}", {}).render()
@@ -125,7 +123,7 @@ def test_only_an_operator_is_offered_to_end_it(page: Page, drilled: Drilled, vie
     assert 'class="operator"' in text
 
 
-def test_it_does_not_know_a_stranger(client: Client, drilled: Drilled) -> None:
+def test_an_unknown_name_is_not_found(client: Client, drilled: Drilled) -> None:
     assert client.get("/drills/4711/").status_code == 404
 
 

@@ -12,7 +12,7 @@ from telemetry.store.hot import HotStore
 Drilled = Callable[..., InjectedFault]
 
 
-def test_the_fault_is_over_in_a_moment(
+def test_the_fault_ends_at_once(
     client: Client, hot: HotStore, drilled: Drilled, operator: User
 ) -> None:
     fault = drilled(ago=timedelta(seconds=20))
@@ -25,7 +25,7 @@ def test_the_fault_is_over_in_a_moment(
     assert b"slow_core" in hot.plans()["llama"]
 
 
-def test_htmx_is_given_the_answer_anew(client: Client, drilled: Drilled, operator: User) -> None:
+def test_htmx_receives_the_answer_again(client: Client, drilled: Drilled, operator: User) -> None:
     fault = drilled(ago=timedelta(seconds=20))
 
     response = client.post(
@@ -50,7 +50,9 @@ def test_a_viewer_may_not(client: Client, drilled: Drilled, viewer: User) -> Non
     assert client.post(f"/drills/{fault.pk}/end/").status_code == 403
 
 
-def test_a_stranger_cannot_be_ended(client: Client, drilled: Drilled, operator: User) -> None:
+def test_an_unknown_drill_cannot_be_ended(
+    client: Client, drilled: Drilled, operator: User
+) -> None:
     assert client.post("/drills/4711/end/").status_code == 404
 
 

@@ -15,7 +15,7 @@ Drilled = Callable[..., InjectedFault]
 DRILLS = "/drills/"
 
 
-def test_it_shows_truth_next_to_what_was_noticed(
+def test_it_shows_ground_truth_next_to_detection(
     page: Page, drilled: Drilled, noticed: Callable[..., Alert]
 ) -> None:
     fault = drilled()
@@ -125,7 +125,7 @@ def test_it_asks_the_database_as_often_for_many_as_for_one(
         client.get(DRILLS)
 
 
-def test_who_may_only_look_is_informed(page: Page, drilled: Drilled, viewer: User) -> None:
+def test_viewers_see_a_note(page: Page, drilled: Drilled, viewer: User) -> None:
     text = page(DRILLS)
 
     assert "needs the role operator" in text

@@ -46,7 +46,7 @@ def test_it_breaks_nothing(page: Page, simulated: Run, operator: User) -> None:
     assert not InjectedFault.objects.exists()
 
 
-def test_it_does_not_know_a_stranger(client: Client, simulated: Run, operator: User) -> None:
+def test_an_unknown_name_is_not_found(client: Client, simulated: Run, operator: User) -> None:
     assert client.get("/drills/preview?run=stranger").status_code == 404
 
 

@@ -79,6 +79,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         arms_from_file(tmp_path / "nowhere.toml")
 
 
-def test_a_file_that_goes_on_and_on_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_continues_and_on_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FieldError, match="too long"):
         arms_from_file(written(tmp_path, "# " + "x" * 100_001))

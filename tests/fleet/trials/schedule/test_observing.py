@@ -106,5 +106,5 @@ def test_a_run_without_steps_reports_nothing(hot: HotStore, p5: Run) -> None:
     assert (seen.n_steps, seen.tokens_per_s, seen.load_s) == (0, None, None)
 
 
-def test_two_looks_at_the_same_steps_see_the_same(hot: HotStore, trained: object, p5: Run) -> None:
+def test_two_reads_of_the_same_steps_are_equal(hot: HotStore, trained: object, p5: Run) -> None:
     assert observe(hot, p5, until=LATER) == observe(hot, p5, until=LATER)

@@ -57,7 +57,7 @@ def test_one_way_alone_may_be_asked_for(manual: str) -> None:
     assert ways == [[True], [False]]
 
 
-def test_words_begin_with_the_answer_and_say_what_it_rests_on(manual: str) -> None:
+def test_text_begins_with_the_answer_and_its_basis(manual: str) -> None:
     text = answer("--figures", manual, "--porting-usd", "20000")
 
     assert text.startswith("4 x trn2.48xlarge earns back its compile and porting after 11.8 days")

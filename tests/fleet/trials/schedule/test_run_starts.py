@@ -38,7 +38,7 @@ def restart(run: Run, *, after: timedelta, lasting: timedelta) -> None:
     annotate_phase(run, was=Run.Phase.COMPILING, at=NOON + after + lasting)
 
 
-def test_each_time_it_began_anew_is_a_start_with_its_compile_distinguished(trn2: Run) -> None:
+def test_each_restart_is_a_start_with_its_compile_separate(trn2: Run) -> None:
     compiled(trn2, after=timedelta(), seconds=300.0, module="a")
     restart(trn2, after=timedelta(hours=2), lasting=TEN)
     compiled(trn2, after=timedelta(hours=2), seconds=120.0, module="b")
@@ -48,13 +48,13 @@ def test_each_time_it_began_anew_is_a_start_with_its_compile_distinguished(trn2:
     assert found == (Start(300.0, 300.0, 1), Start(120.0, 480.0, 1))
 
 
-def test_what_begins_anew_after_the_look_does_not_count(trn2: Run) -> None:
+def test_a_restart_after_the_observation_does_not_count(trn2: Run) -> None:
     restart(trn2, after=timedelta(hours=2), lasting=TEN)
 
     assert len(starts_of(trn2, first_began=NOON + TEN, until=NOON + timedelta(hours=1))) == 1
 
 
-def test_a_simulated_run_that_compiles_by_plan_has_not_begun_anew(trn2: Run) -> None:
+def test_a_planned_compile_of_a_simulated_run_is_no_restart(trn2: Run) -> None:
     trn2.is_simulated = True
     restart(trn2, after=timedelta(hours=2), lasting=TEN)
 

@@ -31,7 +31,7 @@ def test_a_hit_names_cache_and_compiler() -> None:
     assert math.isnan(event.seconds)
 
 
-def test_older_releases_say_the_same_in_other_words() -> None:
+def test_older_releases_report_the_same_in_other_fields() -> None:
     line = hit(A).replace("NEURON_CC_WRAPPER", "NCC_WRAPPER")
     (event,) = compiles(f"{line}. Exiting with a successfully compiled graph.")
 

@@ -105,7 +105,7 @@ def test_numbers_that_a_bar_rounds_are_not_believed() -> None:
     assert steps.global_batch == 1024
 
 
-def test_a_bar_that_begins_anew_each_epoch_goes_on_counting() -> None:
+def test_a_bar_that_restarts_each_epoch_continues_counting() -> None:
     bars = [
         f"Epoch {epoch}: 50%|█| {n}/100 [00:10<00:10, 2.50s/it, loss=3.2]"
         for epoch in (0, 1)

@@ -67,7 +67,7 @@ def survives(data: bytes) -> None:
 
 @given(DATA)
 @settings(max_examples=150)
-def test_any_mixture_of_sound_and_broken_lines_is_read(data: bytes) -> None:
+def test_any_mixture_of_valid_and_broken_lines_is_read(data: bytes) -> None:
     survives(data)
 
 

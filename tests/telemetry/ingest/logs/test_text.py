@@ -200,7 +200,7 @@ def test_more_steps_than_can_be_held_are_refused(monkeypatch: pytest.MonkeyPatch
         gathered.add(StepRecord(3))
 
 
-def test_words_that_only_look_alike_are_of_no_known_kind() -> None:
+def test_similar_text_is_of_no_known_kind() -> None:
     lines = ["{'train_batch_size': 8}", "loss is logged at 5 it/s", "Fetching: 50%|█| 1/2 [00:01<"]
     log = read("\n".join(lines))
 

@@ -31,7 +31,7 @@ def test_set_up_counts_for_nothing_and_runs_of_a_pair_are_put_together() -> None
     assert found.bandwidth_bytes_per_s[0, 1] == pytest.approx(2.3e9)
 
 
-def test_percentiles_are_taken_where_a_tool_prints_them() -> None:
+def test_percentiles_are_read_where_a_tool_prints_them() -> None:
     found = measured([("pair__a__b.txt", NCCOM_PAIR)])
 
     assert found.p50_s[0, 1] == pytest.approx(60e-6)
@@ -39,7 +39,7 @@ def test_percentiles_are_taken_where_a_tool_prints_them() -> None:
     assert found.bandwidth_bytes_per_s[0, 1] == pytest.approx(47.09 * 2**30)
 
 
-def test_counts_and_counters_are_known_where_told_and_unknown_elsewhere() -> None:
+def test_counters_are_known_where_reported_and_unknown_elsewhere() -> None:
     found = measured([("node__a.json", node(15, n_again=4)), ("node__b.json", b'{"rack": "r7"}')])
 
     np.testing.assert_array_equal(found.n_devices, [15, np.nan])

@@ -139,7 +139,7 @@ def test_a_pingpong_that_breaks_off_states_it() -> None:
     assert [each.text for each in probe.failures] == ["fi_getinfo: -61 (No data available)"]
 
 
-def test_words_around_a_table_are_counted_with_their_line() -> None:
+def test_text_around_a_table_is_counted_with_its_line() -> None:
     probe = read_probe(f"hello\n\x1b[31m{NCCOM}\x1b[0m".encode())
 
     assert (len(probe.rows), probe.n_skipped) == (3, 1)

@@ -93,7 +93,7 @@ def test_a_missing_column_is_named_with_all_that_are_needed(small: Trace, tmp_pa
     assert "dp_rank, stage, step" in reported
 
 
-def test_words_for_numbers_are_refused(small: Trace, tmp_path: Path) -> None:
+def test_text_for_numbers_is_refused(small: Trace, tmp_path: Path) -> None:
     message = pa.array(["soon"] * len(small))
 
     assert "start_ts: must be numbers" in refused(
