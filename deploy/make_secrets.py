@@ -1,4 +1,4 @@
-"""Make the secrets that compose.yaml hands out, in deploy/secrets: each once, for you alone."""
+"""Create the secrets of compose.yaml in deploy/secrets; existing files are kept."""
 
 import secrets
 import sys
@@ -8,7 +8,7 @@ FOLDER = Path(__file__).resolve().parent / "secrets"
 
 
 def made() -> dict[str, str]:
-    """Return the secrets by file name; addresses hold the passwords that servers ask for."""
+    """Return the secrets by file name; addresses contain the passwords."""
     database, redis = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     return {
         "secret_key": secrets.token_urlsafe(50),
@@ -22,19 +22,19 @@ def made() -> dict[str, str]:
 
 
 def main(folder: Path) -> None:
-    """Write what is not there yet; passwords and addresses only together."""
+    """Write missing files; passwords and addresses only together."""
     folder.mkdir(mode=0o700, exist_ok=True)
     there = {path.name for path in folder.iterdir()}
     new = made()
     if there & new.keys() and not new.keys() <= there:
         missing = ", ".join(sorted(new.keys() - there))
-        sys.exit(f"{folder} lacks {missing}: put them back, or remove the others to begin anew.")
+        sys.exit(f"{folder} lacks {missing}: put them back, or remove the others to start over.")
     for name, value in new.items():
         if name not in there:
             path = folder / name
             path.touch(mode=0o600)
             path.write_text(value, encoding="utf-8")
-            # Containers run as another user; nobody else enters the folder.
+            # Containers run as another user; the folder itself is closed to others.
             path.chmod(0o644)
     sys.stdout.write(f"The secrets are in {folder}.\n")
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Probes nodes before a run is put on them: counts and counters at rest, every EFA device over
-# loop-back, and every pair. Needs ssh to all nodes, and libfabric's fi_pingpong on them.
+# Probes nodes before a run starts on them: device counts, counters at rest, every EFA device over
+# loopback, and every pair. Needs ssh to all nodes, and libfabric's fi_pingpong on them.
 #
 #   probe.sh OUT NODE NODE…
 #   manage.py preflight OUT --instance trn2.48xlarge --take 12
 #
-# A file per pair and device goes to OUT, named as `manage.py preflight` reads them. In each round
-# a node is in one pair only, so that probes do not disturb each other. From the environment:
-# PINGPONG (the command), TIMES (runs of each pair), REST_S (how long counters are watched),
-# HEAD_START_S (before the client follows the server), NEURON_SYSFS and EFA_SYSFS.
+# Writes one file per pair and device to OUT, named as `manage.py preflight` reads them. In each
+# round a node is in one pair only, so that probes do not disturb each other. Environment:
+# PINGPONG (the command), TIMES (runs of each pair), REST_S (seconds between counter readings),
+# HEAD_START_S (delay of the client after the server), NEURON_SYSFS and EFA_SYSFS.
 set -euo pipefail
 
 (($# >= 2)) || { sed -n '5,6p' "$0" >&2; exit 2; }
@@ -23,7 +23,7 @@ neuron=${NEURON_SYSFS:-/sys/devices/virtual/neuron_device}
 efa=${EFA_SYSFS:-/sys/class/infiniband}
 mkdir -p "$out"
 
-# Runs on the node: what there is, and what moves while nothing runs.
+# Runs on the node: device counts, and counters that change while nothing runs.
 counts="
 total() { cat \"\$@\" 2>/dev/null | awk '{ n += \$1 } END { printf \"%d\", n }'; }
 counter() { total $efa/*/ports/1/hw_counters/\$1; }
@@ -40,7 +40,7 @@ printf '{\"n_devices\": %d, \"n_efa\": %d, \"rest_s\": %s, \"ecc_uncorrected\": 
   \$(total $neuron/neuron*/stats/hardware/*_ecc_uncorrected*) \"\${rest#, }\"
 "
 
-# probe FILE SERVER CLIENT OPTIONS…: one ping-pong; what cannot be reached is 'no answer'.
+# probe FILE SERVER CLIENT OPTIONS…: one ping-pong; an unreachable node gives 'no answer'.
 probe() {
   local file=$1 server=$2 client=$3
   shift 3
@@ -73,7 +73,7 @@ wait
 for node in "${nodes[@]}"; do devices_of "$node" & done
 wait
 
-# The circle method: all but the first move on by one seat; an empty seat is a bye.
+# Round-robin by the circle method: all but the first rotate; an empty entry is a bye.
 ring=("${nodes[@]}")
 ((${#ring[@]} % 2)) && ring+=("")
 seats=${#ring[@]}
