@@ -112,6 +112,8 @@ class DemoRun:
 BAKE_OFF_TOKENS = 2_000_000_000
 # ImageNet-1k has 1,281,167 training images (O. Russakovsky et al., arXiv:1409.0575).
 IMAGENET_TOKENS = 1_281_167 * 257
+# Assumed: how many nodes share a rack, and its switch, depends on the data centre.
+NODES_PER_RACK = 4
 # Periods do not divide a day: a newcomer should not meet every checkpoint in the first minute.
 FLEET = (
     DemoRun(
@@ -120,6 +122,7 @@ FLEET = (
             model="llama2-13b",
             instance="trn2.48xlarge",
             nodes=12,
+            nodes_per_rack=NODES_PER_RACK,
             tp=8,
             seq_len=4096,
             global_batch=192,
@@ -137,6 +140,7 @@ FLEET = (
             model="vit-huge",
             instance="trn2.48xlarge",
             nodes=4,
+            nodes_per_rack=NODES_PER_RACK,
             seq_len=257,
             global_batch=4096,
             compile_s=1500,
@@ -155,6 +159,7 @@ FLEET = (
             model="vit-huge",
             instance="p5.48xlarge",
             nodes=4,
+            nodes_per_rack=NODES_PER_RACK,
             seq_len=257,
             global_batch=4096,
             compile_s=0,
@@ -173,6 +178,7 @@ FLEET = (
             model="llama2-7b",
             instance="trn1.32xlarge",
             nodes=4,
+            nodes_per_rack=NODES_PER_RACK,
             tp=8,
             seq_len=16384,
             global_batch=16,
@@ -207,6 +213,7 @@ FLEET = (
             model="bert-large",
             instance="trn1.2xlarge",
             nodes=8,
+            nodes_per_rack=NODES_PER_RACK,
             seq_len=128,
             global_batch=16384,
             compile_s=780,
@@ -222,6 +229,7 @@ FLEET = (
             model="llama2-13b",
             instance="trn2.48xlarge",
             nodes=4,
+            nodes_per_rack=NODES_PER_RACK,
             tp=8,
             seq_len=4096,
             global_batch=256,
@@ -241,6 +249,7 @@ FLEET = (
             model="llama2-13b",
             instance="p5.48xlarge",
             nodes=4,
+            nodes_per_rack=NODES_PER_RACK,
             tp=8,
             seq_len=4096,
             global_batch=256,
@@ -270,7 +279,13 @@ def create_fleet(*, now: datetime, longest: timedelta) -> list[Run]:
 def create_run(demo: DemoRun, *, started_at: datetime) -> Run:
     """Create one run of the demo with its nodes."""
     return simulated.create_run(
-        demo.spec, started_at=started_at, team=demo.team, purpose=demo.purpose, zone=demo.zone
+        demo.spec,
+        started_at=started_at,
+        team=demo.team,
+        purpose=demo.purpose,
+        zone=demo.zone,
+        # Runs share no rack.
+        rack_prefix=f"r{FLEET.index(demo)}-",
     )
 
 

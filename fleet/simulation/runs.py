@@ -18,9 +18,18 @@ from telemetry.store.hot import HotStore
 
 @transaction.atomic
 def create_run(
-    spec: RunSpec, *, started_at: datetime, team: str = "", purpose: str = "", zone: str = ""
+    spec: RunSpec,
+    *,
+    started_at: datetime,
+    team: str = "",
+    purpose: str = "",
+    zone: str = "",
+    rack_prefix: str = "r",
 ) -> Run:
-    """Create one simulated run with its nodes."""
+    """Create one simulated run with its nodes.
+
+    Racks of one name are the same rack for all runs of a zone.
+    """
     instance = catalog.training_instance(spec.instance)
     run = Run.objects.create(
         name=spec.name,
@@ -42,11 +51,11 @@ def create_run(
         started_at=started_at,
         **opening_price(team, instance.name, n_nodes=spec.nodes, began=started_at),
     )
-    Node.objects.bulk_create(_nodes(run, spec, zone=zone))
+    Node.objects.bulk_create(_nodes(run, spec, zone=zone, rack_prefix=rack_prefix))
     return run
 
 
-def _nodes(run: Run, spec: RunSpec, *, zone: str) -> list[Node]:
+def _nodes(run: Run, spec: RunSpec, *, zone: str, rack_prefix: str) -> list[Node]:
     instance = catalog.instance(spec.instance)
     plan = Plan(run=spec, seed=run.pk, epoch_s=0)
     return [
@@ -54,7 +63,7 @@ def _nodes(run: Run, spec: RunSpec, *, zone: str) -> list[Node]:
             name=name,
             instance_type=instance.name,
             zone=zone,
-            rack="" if (rack := spec.rack_of(rank)) is None else f"r{rack}",
+            rack="" if (rack := spec.rack_of(rank)) is None else f"{rack_prefix}{rack}",
             source=Node.Source.SIMULATED,
             shard=plan.shards[rank // plan.shard_size],
             run=run,

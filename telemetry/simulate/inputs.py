@@ -52,8 +52,8 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 FULL = Inputs()
-# What the live fleet is played with: power and counters would double what is stored.
-LIVE = msgspec.structs.replace(FULL, power=False, counters=False, busy_while_waiting=False)
+# What the live fleet is played with. Power and counters would double what is stored.
+LIVE = msgspec.structs.replace(FULL, power=False, counters=False)
 OBSERVED = frozenset(Inputs.__struct_fields__) - {
     "tier",
     "power",

@@ -45,21 +45,21 @@ def settled(tab: Page) -> None:
 
 
 def drill(tab: Page) -> None:
-    """Throttle an accelerator of a node by the form, after another fault was looked at."""
+    """Slow the memory of a node's device by the form, after another fault was looked at."""
     tab.on("dialog", lambda dialog: dialog.accept())
     tab.click("#drill a.btn")
     settled(tab)
-    with tab.expect_response(lambda answer: "kind=hbm_slow" in answer.url):
-        tab.select_option("#id_kind", "hbm_slow")
-    expect(tab.locator("#id_kind")).to_have_value("hbm_slow")
-    settled(tab)
-    tab.select_option("#id_node", label=NODE)
     with tab.expect_response(lambda answer: "kind=throttle" in answer.url):
         tab.select_option("#id_kind", "throttle")
+    expect(tab.locator("#id_kind")).to_have_value("throttle")
+    settled(tab)
+    tab.select_option("#id_node", label=NODE)
+    with tab.expect_response(lambda answer: "kind=hbm_slow" in answer.url):
+        tab.select_option("#id_kind", "hbm_slow")
     # Meanwhile the rest cannot be changed: what somebody wrote would be gone with the answer.
     expect(tab.locator("#id_node option:checked")).to_have_text(NODE)
     tab.fill("#id_device", "3")
-    tab.fill("#id_magnitude", "1.9")
+    tab.fill("#id_magnitude", "0.4")
     tab.fill("#id_duration_s", "120")
     tab.click("#drill button.primary")
     expect(tab.locator("#drill [role=status]")).to_contain_text("injected")

@@ -4,6 +4,7 @@ import json
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,7 +12,11 @@ from fleet.charts.frozen import frozen_figure
 from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.simulation import demo_history
 from fleet.simulation.demo import FLEET, create_fleet
-from fleet.simulation.demo_history import HistoryPart, live_through, stretches
+from fleet.simulation.demo_history import FRONTS, HistoryPart, live_through, stretches
+from fleet.simulation.playback import play_scenario
+from telemetry.simulate.inputs import LIVE
+from telemetry.simulate.plan import Fault
+from telemetry.simulate.scenario import Scenario
 from telemetry.store.history import node_series, run_steps
 from telemetry.store.hot import HotStore
 from tests.helpers import just_now
@@ -82,7 +87,8 @@ def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
     live_through(hot, run, [fault], now=now)
 
     alert = Alert.objects.get()
-    assert (alert.cause, alert.node, alert.device) == ("throttle", fault.node, 3)
+    # Cores that wait count as busy, so the slow ones do not stand out.
+    assert (alert.cause, alert.node, alert.device) == ("slow_compute", fault.node, None)
     assert alert.resolved_at is not None
     assert fault.starts_at <= alert.fired_at <= fault.starts_at + timedelta(seconds=30)
     series = node_series(
@@ -96,6 +102,29 @@ def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
     assert np.isfinite(series.values).all()
     assert set(run.clock) == {"vit-bakeoff-p5/0"}
     assert hot.clock("vit-bakeoff-p5/0") is not None
+
+
+@pytest.mark.parametrize("magnitude", FRONTS[0].magnitude)
+def test_the_first_fault_that_a_newcomer_sees_raises_the_headline_alert(
+    db: None, magnitude: float
+) -> None:
+    spec = msgspec.structs.replace(FLEET[0].spec, compile_s=0)
+    fault = Fault(
+        kind=FRONTS[0].kind,
+        node=f"{spec.name}-07",
+        device=11,
+        start_s=150,
+        duration_s=60,
+        magnitude=magnitude,
+    )
+    scenario = Scenario(
+        name="welcome", duration_s=240, seed=3, runs=(spec,), faults=(fault,), inputs=LIVE
+    )
+
+    [firing] = play_scenario(scenario).firings
+
+    assert (firing.rule, firing.cause) == ("allreduce_share", "efa_latency")
+    assert (firing.node, firing.device) == (fault.node, fault.device)
 
 
 def test_steps_of_the_past_are_all_there(hot: HotStore, fleet: list[Run], now: datetime) -> None:

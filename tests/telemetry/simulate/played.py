@@ -6,12 +6,15 @@ import msgspec
 import numpy as np
 
 from telemetry.blocks import FloatArray
+from telemetry.simulate.inputs import LIVE
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.shard import PlayedShard, play, start_clock
 from telemetry.steps import StepBatch
 
 EPOCH = 1_800_000_000
 START_S, END_S = 120.0, 180.0  # when tests let something happen
+# Cores that wait for other nodes fall idle.
+IDLE = msgspec.structs.replace(LIVE, busy_while_waiting=False)
 
 VISION = RunSpec(
     name="vit",
@@ -59,6 +62,7 @@ def plan_of(
         faults=tuple(faults),
         benign=tuple(benign),
         shard_size=shard_size,
+        inputs=IDLE,
     )
 
 
