@@ -80,7 +80,8 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
     if np.isnan(stall.hosts).all():
         # Without an agent a checkpoint that is slow to write looks the same.
         seconds += min(CHECKPOINTS * (inputs.checkpoint_s or 0.0), CHECKPOINTS_S)
-    is_hang = not lost(stall) and _lasts(stall, PATIENCE_STEPS, seconds)
+    dead = lost(stall) | (_crashed(inputs) & set(stall.silent))
+    is_hang = not dead and _lasts(stall, PATIENCE_STEPS, seconds)
     return [_finding(inputs, stall, ())] if is_hang else []
 
 
@@ -114,11 +115,16 @@ def known_dead(inputs: DetectionInput) -> set[str]:
 
     An open alert preserves this: a restarting run no longer shows it.
     """
-    dead = {alert.node for alert in inputs.open_problems if alert.cause == CRASHED and alert.node}
+    dead = _crashed(inputs)
     stall = standstill(inputs)
     if stall is None or not stall.waits.all() or stall.absent:
         return dead
     return dead | lost(stall)
+
+
+def _crashed(inputs: DetectionInput) -> set[str]:
+    """Nodes with an open alert about their crash."""
+    return {alert.node for alert in inputs.open_problems if alert.cause == CRASHED and alert.node}
 
 
 def _lasts(stall: Standstill, steps: float, seconds: float) -> bool:

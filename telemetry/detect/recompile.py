@@ -99,7 +99,9 @@ def _is_under_way(inputs: DetectionInput, steps: StepBatch, since_s: float) -> b
     if not mean((hosts >= COMPILING).astype(float), axis=1)[-1] > MOST:
         return False
     span = inputs.hardware((CORES, HOST), inputs.lagging(LOOK_S)).of(nodes)
-    share = _share(_compiles(span))
+    # A report that began earlier may be of a compilation that was announced.
+    since = span.ticks > since_s + inputs.report_every_s - 1
+    share = _share(_compiles(span))[since]
     return bool((share > MOST).sum() >= CERTAIN_S)
 
 

@@ -308,7 +308,7 @@ def _observe(
     here = _those(nodes, lately)
     cores, most = part_values(span, CORES)[:, lately], node_peak(span, CORES)[:, lately]
     hosts = mean(node_values(span, HOST)[:, lately], axis=0)
-    missed = _missing_since(inputs, nodes, since_s)
+    missed = _missing_since(inputs, nodes, since_s, step_s)
     return Standstill(
         since_s=since_s,
         overdue_s=float(span.ticks[newest[-1]] - since_s),
@@ -362,20 +362,26 @@ def since_ages(inputs: DetectionInput, since_s: float, *, newest: int = 0) -> Se
     return tuple(dict.fromkeys(np.linspace(oldest, newest, MOMENTS).astype(int).tolist()))
 
 
-def _missing_since(inputs: DetectionInput, nodes: tuple[str, ...], since_s: float) -> Flags:
+def _missing_since(
+    inputs: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float
+) -> Flags:
     """Nodes that reported when the last step ended, and did not at a later moment."""
-    arrived_s = inputs.lagging(ARRIVED_S) if len(nodes) > 1 else 0
-    ages = since_ages(inputs, since_s, newest=arrived_s)
-    if inputs.hardware_at is None or inputs.now_s - since_s > OLDEST_S:
+    if inputs.now_s - since_s > OLDEST_S or inputs.hardware_at is None:
         return np.zeros(len(nodes), dtype=bool)
+    if inputs.report_every_s > 1:
+        # Reports may be lost on their way: a longer hole that began with the standstill counts.
+        around_s = 2.0 * inputs.report_every_s
+        before_s = since_s - around_s - float(np.nan_to_num(step_s))
+        span = inputs.hardware((HOST,), int(inputs.now_s - before_s) + 1).of(nodes)
+        ticks = span.ticks[:, None]
+        last_s = np.maximum.accumulate(np.where(is_reporting(span), ticks, 0), axis=0)
+        hole = (last_s > 0) & (ticks - last_s > inputs.lagging(MUTE_S))
+        return np.asarray((hole & (last_s <= since_s + around_s)).any(axis=0))
+    ages = since_ages(inputs, since_s, newest=ARRIVED_S if len(nodes) > 1 else 0)
     reporting = is_reporting(inputs.hardware_at((HOST,), ages).of(nodes))
     # A moment without any report proves nothing. For a single node it does, once it reports again.
     reported = np.asarray(reporting.any(axis=1))
     if len(nodes) == 1:
         reported = np.logical_or.accumulate(reported[::-1])[::-1]
-    # A report may be lost on its way: one of those that come every few seconds is a long hole.
-    every_s = inputs.report_every_s
-    spacing_s = (ages[0] - ages[-1]) / max(1, len(ages) - 1)
-    least = 1 if every_s == 1 else int(np.ceil(4 * every_s / max(1.0, spacing_s)))
-    missed: Flags = reporting[0] & ((~reporting[reported]).sum(axis=0) >= least)
+    missed: Flags = reporting[0] & ~reporting[reported].all(axis=0)
     return missed
