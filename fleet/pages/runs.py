@@ -171,6 +171,10 @@ def may_drill(run: Run) -> bool:
     return is_allowed and run.is_simulated and run.finished_at is None
 
 
+# Phases before the first step.
+STARTING = frozenset({Run.Phase.PENDING, Run.Phase.COMPILING, Run.Phase.WARMING_UP})
+
+
 @require_safe
 def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     """Show one run: its steps, speed, cost and nodes."""
@@ -187,7 +191,9 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
         hot = open_store(settings.REDIS_URL)
         state = state_of(hot, run.name) if run.is_reported else None
         traces = {member.runtime_trace for member in state.members.values()} if state else ()
-        context["inputs"] = inputs_of(hot, run.name, nodes, now_s=now.timestamp(), traces=traces)
+        inputs = inputs_of(hot, run.name, nodes, now_s=now.timestamp(), traces=traces)
+        is_starting = run.phase in STARTING and not inputs.has_steps
+        context |= {"inputs": inputs, "is_starting": is_starting}
     alerts = [each.alert for each in context["alerts"]]
     context["charts"] = charts_of(open_store(settings.REDIS_URL), run, alerts)
     context |= trace_page(request, run) | {"similar_runs": similar_runs_panel(run)}
@@ -317,7 +323,7 @@ def _median(values: FloatArray) -> float | None:
 
 def log_layout(run: Run, log: ReadLog) -> list[tuple[str, str]]:
     has_type = run.instance_type != NOT_RECORDED
-    batch = f"{run.global_batch:,} sequences" if run.global_batch else "sequences"
+    batch = f"{count(run.global_batch) if run.global_batch else 'unknown number of'} sequences"
     length = f" of {run.seq_len:,} tokens" if run.seq_len else ""
     price = f"${run.usd_per_node_hour:,.2f} per node-hour, {run.price_basis}"
     assumed, last = f"unknown; MFU assumes {ASSUMED_PRECISION}", count(run.last_step)

@@ -91,6 +91,22 @@ def test_causes_that_look_alike_are_all_possible(page: Page, alert: Alert) -> No
     assert "Not measured: utilization of one core raised" in text
 
 
+def test_an_alert_about_several_runs_links_each_and_the_first_of_many_nodes(
+    page: Page, alert: Alert
+) -> None:
+    nodes = [f"n{i}" for i in range(11)]
+    alert.evidence = alert.evidence | {"nodes": nodes, "runs": ["llama", "other"], "rack": "r2"}
+    alert.node = alert.device = None
+    alert.save()
+
+    text = page(f"/alerts/{alert.pk}/")
+
+    assert 'href="/nodes/n7/">n7</a> and 3 more.' in text
+    assert '<a class="mono" href="/runs/other/">other</a>' in text
+    assert "takes 3.00 s instead of 2.00 s" in strip_tags(text)
+    assert "Each step of llama" in strip_tags(text)
+
+
 def test_every_symptom_has_a_name() -> None:
     names = {name for cause in CAUSES for name in (*cause.raises, *cause.lowers, *cause.leaves)}
 

@@ -14,7 +14,7 @@ from fleet.costs.spending import update_spending
 from fleet.models import Alert, InjectedFault, Node, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_run_list import another
-from tests.helpers import steps
+from tests.helpers import block, steps
 
 Page = Callable[..., str]
 PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "charts")
@@ -42,6 +42,19 @@ def test_an_alert_about_several_runs_is_on_the_page_of_each(
         assert (
             f'href="{alert.get_absolute_url()}">2 nodes in rack r2, runs llama and other' in text
         )
+
+
+def test_before_its_first_step_a_run_has_no_input_tier(
+    page: Page, hot: HotStore, run: Run, steady: Node, limping: Node
+) -> None:
+    Run.objects.update(phase=Run.Phase.COMPILING, last_step=0)
+    now_s = int(time.time())
+    hot.append(block(tick=tick, fill=0.5) for tick in range(now_s - 20, now_s + 1))
+
+    text = page("/runs/llama/")
+
+    assert "The tier is known after the first steps" in text
+    assert "To get more" not in text
 
 
 def test_it_gives_its_layout_and_the_basis_of_its_price(page: Page, alive: Run) -> None:

@@ -49,6 +49,13 @@ def test_it_invents_neither_cost_nor_hardware(page: str) -> None:
     assert "not recorded; the end is set to the import time" in page
 
 
+def test_its_cost_panel_names_what_a_trace_lacks(page: str) -> None:
+    cost = page.partition('id="money"')[2].partition("</section>")[0]
+
+    assert "not recorded" in cost
+    assert "no peak is published" not in cost
+
+
 def test_its_charts_are_of_its_own_time(page: str, client: Client) -> None:
     run = Run.objects.get()
     source = f"/runs/recorded/charts/phases?from={int(run.started_at.timestamp())}"
