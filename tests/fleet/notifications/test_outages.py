@@ -27,14 +27,14 @@ def test_a_database_that_is_killed_loses_no_page(
         env = environment(tmp_path, database.url, DJANGO_SETTINGS_MODULE="fleet.settings")
         migrate = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
         subprocess.run(migrate, cwd=ROOT, env=env, check=True)
-        pager = start_pager(tmp_path, env, hook_server)
-        home.start()
-        for n_before in (3, 8, 14):
-            hook_server.until(n_before)
-            database.kill()
-            time.sleep(0.3)
-            database.start()
-        assert pager.wait(timeout=60) == 0
+        with start_pager(tmp_path, env, hook_server) as pager:
+            home.start()
+            for n_before in (3, 8, 14):
+                hook_server.until(n_before)
+                database.kill()
+                time.sleep(0.3)
+                database.start()
+            assert pager.wait(timeout=60) == 0
         committed = set((tmp_path / "committed").read_text().split())
         until(lambda: unsent(database) == "0", within_s=60)
 
