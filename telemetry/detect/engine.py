@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import METRICS, FloatArray
-from telemetry.detect.causes import CLASSES, UNKNOWN, explanations_json, symptoms_json
+from telemetry.detect.causes import CLASS_OF, CLASSES, UNKNOWN, explanations_json, symptoms_json
 from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.fabric import find_efa_symptoms
 from telemetry.detect.findings import (
@@ -53,7 +53,7 @@ from telemetry.detect.slow import (
     find_slow_exchange,
     find_slow_steps,
 )
-from telemetry.detect.stragglers import Lateness, find_longer_stage, lateness, score_workers
+from telemetry.detect.stragglers import POWER, Lateness, find_longer_stage, lateness, score_workers
 from telemetry.detect.symptoms import scope_of, symptoms_of, with_best_cause
 from telemetry.detect.uneven import find_uneven_work
 from telemetry.statistics.peers import mean, middle
@@ -249,7 +249,8 @@ def _named(
     problem = Problem(verdict.cause, verdict.score, kind, finding.onset_s, finding.score)
     problem = with_best_cause(inputs, steps, problem, others)
     table = _causes_json(inputs, steps, problem, others)
-    return replace(finding, cause=problem.cause, evidence={**finding.evidence, **table})
+    evidence = {**finding.evidence, **table}
+    return replace(finding, cause=problem.cause, device=problem.device, evidence=evidence)
 
 
 def _layout_since_s(inputs: DetectionInput) -> float | None:
@@ -462,6 +463,8 @@ def _outlasting(
     A slow step ends after its node is healthy again; that is no new problem.
     """
     known = {(problem.cause, problem.node) for problem in seen}
+    # Steps may name the cause more exactly by now.
+    known |= {(CLASS_OF[p.cause], p.node) for p in of_steps if p.cause in CLASS_OF}
     mended = [
         _problem_of(Symptom(score_of_alert(alert), _onset_s(alert, inputs.now_s)))
         for alert in inputs.open_problems
@@ -475,12 +478,13 @@ def _is_confirmed(problem: Problem, seen: list[Problem]) -> bool:
     """Whether the hardware confirms what the steps accuse.
 
     Steps describe the past: a node may be healthy again when they end, or unhealthy for too short
-    a time. The only part of a node has no peers on the node.
+    a time. The only part of a node has no peers on the node. Cores that count as busy while they
+    wait confirm nothing; power does not need it.
     """
     score = problem.score
     if score is None or score.node is None or score.device is None:
         return True
-    if score.is_only_part or score.n_peers == 0:
+    if score.is_only_part or score.n_peers == 0 or score.metric == POWER:
         return True
     return any(one.node == problem.node for one in seen)
 

@@ -40,6 +40,7 @@ from telemetry.detect.standstill import (
 )
 from telemetry.detect.stragglers import (
     BANDWIDTH,
+    MACHINE_PHASES,
     PART_METRICS,
     UTILIZATION,
     Lateness,
@@ -221,13 +222,15 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         return []
     newest = steps[-n_newest(steps) :]
     late = lateness(newest)
-    if late.pattern != "steady" or late.phase != "compute_s":
+    if late.pattern != "steady" or late.phase not in MACHINE_PHASES:
         return []
     own = busy_s(steps)
     found = _lag(inputs, steps, own[:, late.worst] - lower_median(own), len(newest))
     if found is None:
         return []
     scores = score_workers(case_since(inputs, steps, found.at), late)
+    if late.phase != "compute_s" and _known_cause(scores) is None:
+        return []
     may_be = _may_be_chance(steps, found, late, scores) or _may_be_layout(
         inputs, steps, found, late, scores
     )
@@ -497,7 +500,11 @@ def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem
     ):
         return []
     nodes = training_nodes(inputs, steps)
-    span = inputs.hardware((CORES, HOST), STANDSTILL_LOOK_S).of(nodes)
+    if inputs.now_s - since_s < inputs.lagging(STANDSTILL_LOOK_S):
+        return []
+    # Of reports that come every few seconds, compare the same seconds of all nodes.
+    span = inputs.hardware((CORES, HOST), inputs.lagging(STANDSTILL_LOOK_S)).of(nodes)
+    span = span.between(int(span.ticks[0]), int(span.ticks[0]) + STANDSTILL_LOOK_S - 1)
     most, hosts = node_peak(span, CORES), mean(node_values(span, HOST), axis=0)
     rests = np.asarray((most < WORKING).all(axis=0))
     loads = rests & (hosts >= LOADING) & (hosts < COMPILING)

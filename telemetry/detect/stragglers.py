@@ -157,13 +157,22 @@ def _phase(steps: StepBatch, worker: int) -> str:
 
 
 UTILIZATION, BANDWIDTH = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
+POWER, HOST = "device_power_ratio", "vcpu_usage_ratio"
 PART_METRICS = (UTILIZATION, BANDWIDTH)
+# Devices that wait for a slow one draw less power than before. The slow one saves this share of
+# what they save, because it is clocked all the time. No figure is published: assumed.
+CLOCKED_SAVES = 0.7
+# Required distance of the power from the other devices of the node, in deviations and relative,
+# and the seconds that show it.
+POWER_DEVIATIONS, POWER_RATIO, POWER_S = 5.0, 0.015, 6
+# Required rise of the host's load over its peers where a worker waits for its input.
+HOST_RATIO = 0.15
 # Required deviations from the other parts of the node, and the smallest deviation assumed,
 # relative to the usual value: together 7.5 %.
 LATE_PARTS_DEVIATIONS, SPREAD = 5.0, 0.015
 # Required distance of the only part of a node from other nodes.
 ALONE = 0.2
-ENOUGH_PEER_NODES = 63
+ENOUGH_PEER_NODES, ENOUGH_DEVICES = 63, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +228,8 @@ def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -
     alone stays busy while the others wait for it. An accelerator starved of memory moves fewer
     bytes besides, which no slow core or throttled accelerator does to it alone.
     """
-    _, span = hardware_before_and_after(case, PART_METRICS, nodes={node, *_peer_nodes(case, node)})
+    metrics = (*PART_METRICS, POWER)
+    before, span = hardware_before_and_after(case, metrics, nodes={node, *_peer_nodes(case, node)})
     if node not in span.nodes or not len(span.ticks):
         return []
     peer_rows = [i for i, name in enumerate(span.nodes) if name != node]
@@ -241,7 +251,61 @@ def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -
             ]
         if cores.value.size == per_device and not blame_only_device:
             scores = [score for score in scores if score.cause != "throttle"]
+    if not any(score.stands_out for score in scores):
+        scores += _score_power(case, node, before, span)
     return scores
+
+
+def _score_power(case: ShareCase, node: str, before: Span, since: Span) -> list[CauseScore]:
+    """Score the device that saves less power than the other devices of its node.
+
+    For cores that count as busy while they wait. Power shows the device of a slow core, not the
+    core.
+    """
+    if min(len(before.ticks), len(since.ticks)) < POWER_S or POWER not in since.values:
+        return []
+    was, now = (mean(span.of([node]).values[POWER], axis=0)[0] for span in (before, since))
+    known = np.isfinite(was) & np.isfinite(now) & (was > 0)
+    if known.sum() < ENOUGH_DEVICES:
+        return []
+    left = np.divide(now, was, out=np.full(was.shape, np.nan), where=known)
+    usual = float(lower_median(left))
+    spread = GAUSSIAN * float(lower_median(np.abs(left - usual)))
+    device = int(np.nanargmax(left))
+    strength = (float(left[device]) - usual) / max(POWER_RATIO, POWER_DEVIATIONS * spread)
+    saves = (1.0 - float(left[device])) / max(1.0 - usual, TINY_S)
+    of_a_core = 1.0 - (1.0 - CLOCKED_SAVES) / max(1, case.inputs.cores_per_device)
+    is_core = case.inputs.cores_per_device > 1 and saves > (CLOCKED_SAVES + of_a_core) / 2
+    return [
+        CauseScore(
+            "slow_core" if is_core else "throttle",
+            strength if saves < 1.0 else 0.0,
+            POWER,
+            float(now[device]),
+            float(lower_median(now)),
+            int(known.sum()) - 1,
+            "ratio",
+            node,
+            None if is_core else device,
+        )
+    ]
+
+
+def _score_host(case: ShareCase, late: Lateness, node: str | None) -> list[CauseScore]:
+    """Score a host that works while the cores of its node rest between executions.
+
+    A runtime trace shows such rests, and no input time.
+    """
+    if node is None or late.pattern != "steady" or late.phase != "other_s":
+        return []
+    _, span = hardware_before_and_after(case, [HOST], nodes={node, *_peer_nodes(case, node)})
+    if HOST not in span.values or node not in span.nodes:
+        return []
+    hosts = mean(span.values[HOST][..., 0], axis=0)
+    own, peers = float(hosts[span.nodes.index(node)]), float(lower_median(hosts))
+    strength = (own / peers - 1.0) / HOST_RATIO if peers > 0 else 0.0
+    n_peers = max(0, int(np.isfinite(hosts).sum()) - 1)
+    return [CauseScore("input_stall", strength, HOST, own, peers, n_peers, "ratio", node)]
 
 
 def parts(span: Span, metric: str, node: str, peer_rows: list[int], *, sign: int = 1) -> Parts:
@@ -341,6 +405,7 @@ def score_workers(case: ShareCase, late: Lateness) -> list[CauseScore]:
     """Score every cause of workers that wait for others."""
     node = case.inputs.node_of(case.after.workers[late.worst])
     scores = [_score_phase(case, late, phase, node) for phase in CAUSE_OF_PHASE]
+    scores += _score_host(case, late, node)
     if late.pattern == "steady" and late.phase == "compute_s" and node is not None:
         is_even = _variability(case, late) < UNEVEN_RATIO and case.inputs.n_stages == 1
         scores += score_parts(case, node, blame_only_device=is_even)

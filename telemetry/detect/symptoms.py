@@ -16,7 +16,7 @@ from telemetry.detect.causes import (
     best_explanation,
     separable,
 )
-from telemetry.detect.findings import Problem
+from telemetry.detect.findings import KIND_OF, Problem
 from telemetry.detect.inputs import DetectionInput, recent
 from telemetry.detect.pace import quickest_fifth, work_s
 from telemetry.detect.rules import RULES
@@ -30,6 +30,8 @@ LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
 BEFORE_STEPS, SINCE_STEPS, ENOUGH_STEPS = 24, 12, 3
 # Steps vary more than before: by this ratio, and by this share of a step.
 JITTER_STEPS, JITTER_TIMES, JITTER_RATIO = 6, 2.5, 0.008
+# An alert names a more exact cause only this soon after its onset.
+SETTLES_S = 60.0
 # The metric that shows a symptom, the causes that detection finds in it, and their direction.
 OF_HARDWARE: Sequence[tuple[str, str, str, int]] = (
     ("efa_latency", "efa_latency_s", "efa_latency", 1),
@@ -66,9 +68,15 @@ def with_best_cause(
     A cause that was found by its own evidence stays unless another cause of its class would look
     the same in this data. An unknown one is named where the data leaves one cause, or one class.
     """
-    scope = scope_of(problem)
     if any((a.cause, a.node) == (problem.cause, problem.node) for a in inputs.open_problems):
         return problem
+    return _with_open_cause(inputs, _named_by_table(inputs, steps, problem, others))
+
+
+def _named_by_table(
+    inputs: DetectionInput, steps: StepBatch, problem: Problem, others: Sequence[Problem]
+) -> Problem:
+    scope = scope_of(problem)
     if problem.cause in CLASS_OF and problem.score is not None:
         symptoms = symptoms_of(inputs, steps, problem, [])
         name = separable(problem.cause, symptoms, scope=scope)
@@ -79,6 +87,28 @@ def with_best_cause(
         kept = next((cause for cause in held if cause in CLASSES), None)
         symptoms = symptoms_of(inputs, steps, problem, others)
         return replace(problem, cause=kept or best_explanation(symptoms, scope=scope))
+    return problem
+
+
+def _with_open_cause(inputs: DetectionInput, problem: Problem) -> Problem:
+    """Keep the cause and the part of an open alert of the same node and class.
+
+    Evidence from before the onset is read for a short time only. An alert that names a class
+    becomes more exact only while it is young.
+    """
+    score, is_class = problem.score, problem.cause in {UNKNOWN, *CLASSES}
+    is_settled = inputs.now_s - problem.onset_s > SETTLES_S
+    for alert in inputs.open_problems:
+        of_class = CLASS_OF.get(alert.cause, alert.cause)
+        is_same = of_class in CLASSES and (
+            of_class == CLASS_OF.get(problem.cause, problem.cause)
+            or (problem.cause == UNKNOWN and KIND_OF[of_class] == problem.kind)
+        )
+        was_class = alert.cause in CLASSES
+        is_kept = is_same and (is_class or (was_class and is_settled))
+        if is_kept and score is not None and score.node == alert.node is not None:
+            score = replace(score, cause=alert.cause, device=alert.device)
+            return replace(problem, cause=alert.cause, score=score)
     return problem
 
 

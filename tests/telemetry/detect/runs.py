@@ -80,6 +80,7 @@ class Machines:
     HEALTHY: ClassVar = {
         "core_utilization_ratio": (8, 0.7),
         "hbm_bandwidth_bytes_per_s": (4, 4e11),
+        "vcpu_usage_ratio": (1, 0.11),
         "efa_latency_s": (4, 16e-6),
         "efa_tx_bytes_per_s": (4, 2e9),
         "efa_rx_bytes_per_s": (4, 2e9),

@@ -102,6 +102,30 @@ def test_so_are_the_others_that_can_lift_the_share(
     assert {(f.cause, f.node, f.device) for _, f in found} == {(cause, "run-02", device)}
 
 
+@pytest.mark.parametrize(
+    ("kind", "run", "magnitude"),
+    [
+        ("slow_core", "trn1", 1.8),
+        ("slow_core", "trn2", 3.0),
+        ("slow_core", "p5", 1.8),
+        ("throttle", "trn1", 1.8),
+        ("throttle", "trn2", 1.6),
+        ("hbm_slow", "trn1", 0.4),
+    ],
+)
+def test_power_shows_the_slow_device_where_waiting_cores_are_busy(
+    kind: str, run: str, magnitude: float
+) -> None:
+    recording = play(run, fault_of(kind, magnitude), is_busy=True)
+    found = [f for _, f in alerts(recording)]
+    cause = expected_cause(kind, run)
+    assert {f.node for f in found[2:]} == {"run-02"}
+    assert {f.cause for f in found[2:]} <= {cause, "slow_compute"}
+    # Power shows the accelerator of a slow core, and not which of its cores is slow.
+    device = None if cause == "slow_core" else 5
+    assert (found[-1].cause, found[-1].device) == (cause, device)
+
+
 def expected_cause(kind: str, run: str) -> str:
     """Name a slow core as detection does: on an accelerator of one core it is the accelerator."""
     return "throttle" if (kind, run) == ("slow_core", "p5") else kind

@@ -52,6 +52,19 @@ def test_that_the_cause_is_unknown_is_never_excluded(by: str) -> None:
     assert "unknown" not in found.evidence["ruled_out"]
 
 
+@pytest.mark.parametrize("host", [1.0, 1.5])
+def test_a_worker_that_rests_while_its_host_works_waits_for_its_input(host: float) -> None:
+    rests_s = np.zeros((60, 4))
+    rests_s[-6:, 1] = 0.4
+    steps = steps_of(computing()[:, :4], other_s=rests_s)
+    since_s = float(steps.ended_at_s[-7])
+    machines = Machines(float(steps.ended_at_s[-1]))
+    machines.mark("vcpu_usage_ratio", (1, 0), times=host, since_s=since_s)
+    seen = replace(inputs(steps), hardware=machines, hardware_at=machines.hardware_at)
+    found = [(f.rule, f.cause, f.node) for f in find(seen)]
+    assert found == ([("input_stall", "input_stall", "limping")] if host > 1 else [])
+
+
 def test_a_long_stage_is_reported_by_its_workers() -> None:
     compute = computing()
     compute[-5:, 6:] *= 1.2
