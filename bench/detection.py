@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / "var" / "bench"
 N_PROCESSES = 2
 TIMEOUT_S = {"set": 200.0, "unseen": 180.0, "calm": 90.0}
-# More than patience will do: what is played is bounded by time.
+# More than fit into TIMEOUT_S: time limits how many are played.
 N_UNSEEN, N_HEALTHY = 200, 60
 DAY_S = 86_400.0
 MOST_MISSES = 40
@@ -41,7 +41,7 @@ OTHERS = (
         "Minder, NSDI 2025",
         "precision 0.904, F1 0.893; 3.6 s reaction; production, a vendor's fleet",
     ),
-    ("Greyhound, ATC 2025", "> 0.99 of fail-slows detected, labelled by hand; 27 large jobs"),
+    ("Greyhound, ATC 2025", "> 0.99 of fail-slows detected, labelled manually; 27 large jobs"),
     ("Mycroft, SOSP 2025", "anomaly within 15 s in 90 %, root cause within 20 s in 60 %"),
     ("Holmes, NSDI 2025", "localisation 0.972, 30.3 s; simulated"),
     ("Lablup, arXiv:2605.09370", "10 of 10 GPU failures, 0.84 false positives per day, 63 nodes"),
@@ -139,7 +139,7 @@ def measure_set(env: Mapping[str, str]) -> None:
     batches = [unseen[i::N_PROCESSES] for i in range(N_PROCESSES)]
     print_quality("unseen scenarios", play(batches, env, timeout_s=TIMEOUT_S["unseen"]))
     healthy(env, timeout_s=TIMEOUT_S["calm"])
-    print_table("Others, of faults in production unless it says otherwise", OTHERS)
+    print_table("Published figures, in production unless noted", OTHERS)
 
 
 def healthy(env: Mapping[str, str], *, timeout_s: float, most: int = N_HEALTHY) -> None:
@@ -249,7 +249,7 @@ def play(
 def shares(names: Sequence[str], loads: Mapping[str, float]) -> list[list[str]]:
     """Deal the scenarios so that every process has about as much to do.
 
-    They come shuffled, the same each time: should patience end first, what was played is a sample.
+    They come shuffled, the same each time: if time ends first, the played ones are a sample.
     """
     workers: list[list[str]] = [[] for _ in range(N_PROCESSES)]
     load = np.zeros(N_PROCESSES)

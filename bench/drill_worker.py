@@ -29,7 +29,7 @@ from telemetry.simulate.scenario import Scenario  # noqa: E402
 
 
 def main(timeout_s: float) -> None:
-    """Play until stdin is read or patience is over."""
+    """Play until stdin ends or the time is over."""
     began_s = time.perf_counter()
     for line in sys.stdin:
         if time.perf_counter() - began_s > timeout_s:

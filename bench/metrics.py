@@ -74,7 +74,7 @@ def streamed() -> dict[str, Any]:
 
 
 def families() -> list[Metric]:
-    """Return every family of both pages, read anew."""
+    """Return every family of both pages, read again."""
     hot, now = open_store(settings.REDIS_URL), timezone.now()
     registry, neuron = fleet_registry(hot, now=now), NeuronCollector(hot, now=now)
     return [*registry.collect(), *neuron.collect()]

@@ -62,7 +62,7 @@ TAIL_S = 150.0
 
 
 class RandomScenario:
-    """One scenario, drawn from a seed; ``at_once`` says how many faults begin together."""
+    """One scenario, drawn from a seed; ``at_once`` is the number of faults that begin together."""
 
     def __init__(
         self, seed: int, *, kind: str = "chance", at_once: tuple[int, ...] = AT_ONCE

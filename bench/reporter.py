@@ -33,7 +33,7 @@ def measure(env: Mapping[str, str]) -> None:
             _step(away)
         rows = [
             ("an empty context manager", _us(_nothing)),
-            ("reporter of a process that does not speak", _us(lambda: _step(idle))),
+            ("reporter of a process that does not report", _us(lambda: _step(idle))),
             ("reporter", _us(lambda: _step(reporting))),
             ("reporter, the server away and its queue full", _us(lambda: _step(away))),
             ("reporter, with input and two collectives timed", _us(lambda: _parts(reporting))),

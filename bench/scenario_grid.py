@@ -38,7 +38,7 @@ class FaultSize:
 
 
 class ScenarioGrid:
-    """The table, and the scenarios that are dealt from it in a fixed order."""
+    """The scenarios of a table, in a fixed order."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self._table = table
@@ -70,7 +70,7 @@ class ScenarioGrid:
         ]
 
     def _next(self, deck: deque[FaultSize], fleet: Table) -> FaultSize:
-        """Take the next card that the fleet can be dealt, and put it under the deck."""
+        """Return the next fault that fits the fleet, and move it to the end of the queue."""
         i = next(i for i, card in enumerate(deck) if suits(card.kind, fleet))
         card = deck[i]
         del deck[i]
@@ -143,7 +143,7 @@ class ScenarioGrid:
         """Return the pause after a fault: what stands still longer than it lasts comes first."""
         longer_s = max(0.0, card.value - self._table["lasts_s"]) if card.kind == "recompile" else 0
         restart_s = 180.0 if card.kind == "node_crash" else 0.0
-        # Memory errors are told of for ten minutes after the last; others must be seen in them.
+        # Memory errors are reported for ten minutes; other faults must be found during them.
         return float(self._table["pause_s"]) + longer_s + restart_s
 
     def _seed(self) -> int:

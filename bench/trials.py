@@ -43,7 +43,7 @@ def measure(env: Mapping[str, str]) -> None:
                     counted(same.any(axis=1), "<= 5 %"),
                 ),
                 ("nothing differs: a word at the end", counted(same[:, -1], "<= 5 %")),
-                ("10 % dearer: told at the end", counted(other[:, -1], ">= 95 %")),
+                ("10 % more expensive: found at the end", counted(other[:, -1], ">= 95 %")),
             ],
         )
     print_table("Trials", [("took", f"{time.perf_counter() - began_s:.0f} s")])

@@ -20,7 +20,7 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def _known(value: object) -> TypeGuard[float]:
-    """Whether there is a figure at all: None, NaN and words are none."""
+    """Whether a value is a number: None, NaN and text are not."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 

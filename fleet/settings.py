@@ -51,14 +51,14 @@ ALLOW_DRILLS = ENV.flag("TRNWATCH_ALLOW_DRILLS")
 # Django
 SECRET_KEY = _secret_key()
 SECRET_KEY_FALLBACKS = ENV.names("TRNWATCH_SECRET_KEY_FALLBACKS")
-# What receivers' addresses and secrets are sealed with; without it, a key made from Django's.
+# The key that encrypts addresses and secrets of receivers; default: derived from Django's key.
 SEALING_KEY = ENV.text("TRNWATCH_SEALING_KEY")
 SEALING_KEY_FALLBACKS = ENV.names("TRNWATCH_SEALING_KEY_FALLBACKS")
 DEBUG = ENV.flag("TRNWATCH_DEBUG")
 ALLOWED_HOSTS = ENV.names("TRNWATCH_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]")
 CSRF_TRUSTED_ORIGINS = ENV.names("TRNWATCH_ORIGINS")
 INSTALLED_APPS = [
-    # First, because its createsuperuser stands in for Django's.
+    # First, because its createsuperuser replaces Django's.
     "fleet",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -218,7 +218,7 @@ OWN_REDIS = not ENV.text("REDIS_URL") and (DATA_DIR / "redis" / "url").exists()
 HOT_KEEP_S = 15 * 60
 DURABLE_KEEP_DAYS = ENV.whole_number("TRNWATCH_KEEP_DAYS", 30)
 
-# The long-term store, any that speaks Prometheus: where samples are written to (remote write),
+# The long-term store, any that supports remote write and PromQL: where samples are written,
 # where they are read from (the address before /api/v1/query_range), and who we are there.
 LONG_TERM_WRITE_URL = ENV.text("LONG_TERM_WRITE_URL")
 LONG_TERM_READ_URL = ENV.text("LONG_TERM_READ_URL")

@@ -1,4 +1,4 @@
-"""Which version this is: the newest one that CHANGELOG.md tells of."""
+"""The version: the newest one in CHANGELOG.md."""
 
 import re
 from pathlib import Path

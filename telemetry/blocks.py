@@ -17,7 +17,7 @@ Part = Literal["node", "core", "device", "efa"]
 class Metric:
     """One measured quantity, and how finely it is worth keeping.
 
-    ``part`` is what one column stands for: the whole node, a core (as the runtime counts
+    ``part`` is what one column describes: the whole node, a core (as the runtime counts
     them: logical on trn2), an accelerator device, or an EFA device. ``packing`` is how the
     hot tier may round it: ``ratio`` to 1/254, ``rounded`` to 0.4 % of the value,
     ``exact`` not at all (counts).
@@ -70,7 +70,7 @@ class Block:
     """Every metric of a shard of same-shaped nodes at one tick.
 
     ``values[name]`` is (n_nodes, n_parts); NaN where nothing was reported. A metric that no
-    node of the shard has is left out. ``tick`` is the Unix second the values stand for.
+    node of the shard has is left out. ``tick`` is the Unix second of the values.
     """
 
     shard: str

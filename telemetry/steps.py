@@ -27,7 +27,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """How many steps each row of a batch stands for, and the tokens of all of them together.
+    """How many steps each row of a batch covers, and the tokens of all of them together.
 
     Both are (n_rows,); NaN where unknown.
     """
@@ -48,7 +48,7 @@ class StepBatch:
     ended_at_s : (n_steps,) Unix seconds at which the step was over
     phases : for each of PHASES, (n_steps, n_workers) seconds; NaN where not reported
     tokens : (n_steps,) tokens trained in the step
-    reported_loss : (n_steps,) training loss, NaN for a step that tells none; None where none does
+    reported_loss : (n_steps,) training loss, NaN for a step without one; None if no step has one
     merged : where rows are averages of several steps, how many and with how many tokens in all;
         None where each row is one step
 
@@ -97,12 +97,12 @@ class StepBatch:
 
     @property
     def n_merged(self) -> FloatArray:
-        """How many steps each row stands for: (n_steps,), 1 unless rows are averages."""
+        """How many steps each row covers: (n_steps,), 1 unless rows are averages."""
         return np.ones(len(self)) if self.merged is None else self.merged.n_steps
 
     @property
     def all_tokens(self) -> FloatArray:
-        """Tokens of all the steps that a row stands for: (n_steps,)."""
+        """Tokens of all the steps that a row covers: (n_steps,)."""
         return self.tokens if self.merged is None else self.merged.tokens
 
     @property
@@ -122,7 +122,7 @@ class StepBatch:
 
     def _ratio(self, phase: str) -> FloatArray:
         """Share of a phase: (n_steps,), mean over workers."""
-        # A worker that tells of no time at all has no share: 0 / 0, and no warning.
+        # A worker without any reported time has no share: 0 / 0, without a warning.
         with np.errstate(invalid="ignore"):
             return _mean(self.phases[phase] / self.worker_step_s)
 

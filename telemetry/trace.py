@@ -24,7 +24,7 @@ class OperationKind:
 
     ``scope`` is who must be present before it moves a byte: only itself, the sender or receiver
     in the next stage, the same stage of all replicas, other stages of this replica, or all.
-    ``is_comm`` tells communication, whose peers' median stands for it, from work, whose mean.
+    ``is_comm``: communication, replaced by its peers' median; work is replaced by their mean.
     """
 
     name: str

@@ -7,7 +7,7 @@ from fleet.models import Alert, Node, Run
 
 
 def straggling(run: Run, node: Node, *, at: datetime, **fields: Any) -> Alert:
-    """Fire an alert of a run's all-reduce share that blames a slow core of a node."""
+    """Fire an alert of a run's all-reduce share with a slow core of a node as its cause."""
     usual = {
         "rule": "allreduce_share",
         "cause": "slow_core",

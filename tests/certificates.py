@@ -26,7 +26,7 @@ class Authority:
         self.file.write_bytes(whole.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
     def serving(self, name: str) -> ssl.SSLContext:
-        """Return what makes a server's socket speak TLS under a name."""
+        """Return the TLS context of a server with a name."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = x509.SubjectAlternativeName([x509.DNSName(name)])

@@ -81,7 +81,7 @@ def pytest_configure() -> None:
 
 
 def shares_a_fixture(item: pytest.Item) -> bool:
-    """Tell whether a fixture of the test is made once per module, as a browser's connection is."""
+    """Whether a fixture of the test is created once per module, like a browser connection."""
     definitions = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
     return any(each.scope == "module" for several in definitions.values() for each in several)
 

@@ -48,7 +48,7 @@ def number_from(number: int, *models: type[Model]) -> None:
     """Let the next row of each of these models have this number.
 
     What earlier tests made counts on in the database. Who depends on a number, or makes rows of
-    given numbers beside others, says first where counting begins.
+    given numbers with others, sets first where counting begins.
     """
     with connection.cursor() as cursor:
         for table in (model._meta.db_table for model in models):
@@ -64,7 +64,7 @@ def number_from(number: int, *models: type[Model]) -> None:
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on."""
+    """Return a free loopback port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -59,7 +59,7 @@ def headings(document: str) -> set[str]:
 def settings_read() -> set[str]:
     """Return the environment variables that the service reads.
 
-    What the agent on a node is told stands in docs/agent.md, and is tested beside it.
+    The agent's options are in docs/agent.md and tested with the agent.
     """
     found: set[str] = set()
     for path in SOURCES:

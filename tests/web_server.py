@@ -43,7 +43,7 @@ def served(
             server.should_exit = True
             thread.join()
             # What the server's own threads still draw they must end while the test's database is
-            # open to them, or they leave a connection behind; a pool ends once nobody holds it.
+            # open to them, or they leave a connection behind; a pool ends once it is released.
             gc.collect()
             for left in set(threading.enumerate()) - others:
                 left.join(timeout=FINISHING_S)

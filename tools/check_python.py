@@ -1,4 +1,4 @@
-"""Imported first: starts over with a newer Python where this one is too old, or says so.
+"""Imported first: restarts with a newer Python if this one is too old, or prints an error.
 
 Written so that any Python 3 can read it.
 """

@@ -21,7 +21,7 @@ def say(text: str) -> None:
 
 
 def give_up(text: str) -> NoReturn:
-    """End with a message that says what to do."""
+    """Exit with a message and the remedy."""
     sys.exit(f"trnwatch cannot be set up: {text}")
 
 
@@ -36,7 +36,7 @@ def code(command: Iterable[object]) -> int:
 
 
 def run(command: Iterable[object], *, why: str) -> None:
-    """Run a command; on failure show what it said and say what was being done."""
+    """Run a command; on failure show its output and the purpose."""
     if exit_code := code(command):
         give_up(f"{why} failed (exit code {exit_code}); its words stand above.")
 
@@ -56,7 +56,7 @@ def output_of(command: Iterable[object]) -> str:
     return done.stdout.strip()
 
 
-# Stamps: a thing is done when its stamp says the lock file it was done from.
+# Stamps: a task is done when its stamp holds the hash of the current lock file.
 
 
 def stamp(name: str) -> Path:

@@ -25,7 +25,7 @@ OLDEST_NODE = 18
 
 
 def start(goal: str) -> subprocess.Popen[bytes] | None:
-    """Begin to install front-end packages, beside the Python ones where npm is here already."""
+    """Start to install front-end packages, in parallel with Python's if npm is present."""
     if _is_installed(goal) or not _machine_has_npm():
         return None
     say("Installing front-end packages from package-lock.json ...")
@@ -47,7 +47,7 @@ def finish(goal: str, process: subprocess.Popen[bytes] | None) -> bool:
 
 
 def lock(*, upgrade: bool) -> None:
-    """Write package-lock.json anew."""
+    """Write package-lock.json again."""
     arguments = ["update" if upgrade else "install", "--package-lock-only"]
     run([*_npm(), *arguments], why="locking package.json")
 
@@ -59,7 +59,7 @@ def _is_installed(goal: str) -> bool:
 
 
 def _npm_ci(npm: Sequence[str | Path], goal: str) -> list[str | Path]:
-    """Return the command that installs exactly what the lock file says."""
+    """Return the command that installs the lock file exactly."""
     omit = ["--omit=dev"] if goal == "run" else []
     return [*npm, "ci", "--loglevel=error", "--prefer-offline", *omit]
 

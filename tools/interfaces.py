@@ -81,7 +81,7 @@ def addresses() -> dict[str, Any]:
 
 
 def answer(client: Any, method: str, path: str) -> str:
-    """Return how a request is met: refused for want of a role, or let in."""
+    """Return how a request is answered: refused without the role, or allowed."""
     status = getattr(client, method)(path).status_code
     return {302: "sign in", 401: "refused", 403: "refused", 405: "no such method"}.get(
         status, "let in"

@@ -30,7 +30,7 @@ def missing() -> dict[str, str]:
 
 
 def install(packages: list[str]) -> None:
-    """Install Debian packages; what goes wrong is said, and then seen by looking again."""
+    """Install Debian packages; print errors, then check again."""
     print(f"Installing {' '.join(packages)} by apt-get ...", flush=True)
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     quiet = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120", "-o", "Dpkg::Use-Pty=0"]

@@ -89,7 +89,7 @@ def install_lock(name: str) -> None:
 
 
 def lock(*, upgrade: bool, oldest: tuple[int, int]) -> None:
-    """Write every lock file anew, without the address of any index."""
+    """Write every lock file again, without the address of any index."""
     python = ".".join(map(str, oldest))
     options = ["--quiet", "--universal", "--python-version", python, "--generate-hashes"]
     options += ["--no-emit-index-url", "--no-emit-find-links"]
@@ -101,11 +101,11 @@ def lock(*, upgrade: bool, oldest: tuple[int, int]) -> None:
 
 
 def _indexes() -> list[str]:
-    """Return uv's options for the package indexes that pip was told of on this machine."""
+    """Return uv's options for the package indexes that pip uses on this machine."""
     settings = [
         line.partition("=") for line in output_of([*_pip(), "config", "list"]).splitlines()
     ]
-    # Whom pip trusts besides its own list, the machine usually trusts too.
+    # Authorities that pip trusts in addition are usually trusted by the machine too.
     options = ["--system-certs"] if any(key.endswith(".cert") for key, _, _ in settings) else []
     for key, _, value in settings:
         if option := OPTIONS.get(key.rpartition(".")[2]):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def replay(path: Path, period_s: float) -> None:
-    """Print until nobody reads any more."""
+    """Print until the reader closes the pipe."""
     began_s = time.monotonic()
     for n, line in enumerate(itertools.cycle(path.read_bytes().splitlines()), 1):
         sys.stdout.buffer.write(line + b"\n")

@@ -14,7 +14,7 @@ from common import ROOT, say
 
 
 def main(goal: str) -> None:
-    """Install what ``goal`` needs, or write the lock files anew."""
+    """Install what ``goal`` needs, or write the lock files again."""
     began_s = time.monotonic()
     os.chdir(ROOT)
     did = python_packages.make_venv()

@@ -11,7 +11,7 @@ from pathlib import Path
 from common import give_up, say
 from playwright.sync_api import FloatRect, sync_playwright
 
-# A4 across at the 96 pixels per inch that browsers reckon with, and in points of PDF.
+# A4 landscape at the 96 pixels per inch that browsers assume, and in PDF points.
 WIDTH, HEIGHT, MARGIN = 1123, 790, 38
 POINTS = (842, 595)
 PAGE = re.compile(rb"/Type\s*/Page\b")

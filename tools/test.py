@@ -1,4 +1,4 @@
-"""Run the tests: everything on SQLite, and beside it on PostgreSQL what SQL can change.
+"""Run the tests: everything on SQLite, and in parallel what SQL can change on PostgreSQL.
 
 What is named (`tests/fleet/test_search.py`, `-k silence`) runs alone, in one process and on
 SQLite; with `PG=1` on both.
@@ -68,7 +68,7 @@ def pytest(*arguments: str, log: IO[bytes] | None = None, **env: str) -> int:
 
 
 def is_chosen(arguments: Sequence[str]) -> bool:
-    """Whether somebody named tests, rather than only said how all are to run."""
+    """Whether the arguments name tests, not only options for all of them."""
     paths = (word for word in arguments if not word.startswith("-"))
     return any((ROOT / path.partition("::")[0]).exists() for path in paths) or bool(
         {"-k", "-m", "--lf", "--last-failed"} & set(arguments)

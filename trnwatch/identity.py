@@ -121,7 +121,7 @@ def node_name() -> str:
 def session_of(env: Mapping[str, str]) -> str:
     """Return an id of this start of the job, the same for all its processes.
 
-    Without one from the launcher it is "auto": the server then tells starts apart.
+    Without one from the launcher it is "auto": the server then distinguishes starts.
     """
     given = env.get("TRNWATCH_SESSION", "")
     elastic = env.get("TORCHELASTIC_RUN_ID", "none")

@@ -210,7 +210,7 @@ class RateLimiter:
         self._last_s = -math.inf
 
     def is_due(self) -> bool:
-        """Whether it is time again; if so, the interval starts anew."""
+        """Whether it is time again; if so, the interval restarts."""
         now_s = self._monotonic()
         if now_s - self._last_s < self._every_s:
             return False

@@ -40,7 +40,7 @@ def unacknowledge(alert: Alert, *, by: str, now: datetime, comment: str = "") ->
 
 @transaction.atomic
 def assign(alert: Alert, *, to: str, by: str, now: datetime, comment: str = "") -> bool:
-    """Assign an open alert; False where it was assigned meanwhile, or is resolved.
+    """Assign an open alert; False if another user assigned it first, or if it is resolved.
 
     Raises
     ------

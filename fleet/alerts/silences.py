@@ -48,7 +48,7 @@ def silence(matchers: str, *, ends_at: datetime, reason: str, by: str, now: date
 
 @transaction.atomic
 def move_end(silence: Silence, *, to: datetime, by: str, now: datetime) -> bool:
-    """Change the end of a silence; False where it is over or was changed meanwhile."""
+    """Change the end of a silence; False if it is over or was changed concurrently."""
     _check_end(to, now=now)
     as_read = Silence.objects.active(now).filter(pk=silence.pk, ends_at=silence.ends_at)
     if not as_read.update(ends_at=to):

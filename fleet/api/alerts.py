@@ -235,7 +235,7 @@ def action(verb: str, summary: str) -> Callable[[Operation], Operation]:
 def alert_acknowledge(
     request: HttpRequest, alert_id: Path[Key], payload: CommentIn, if_match: str | None = IF_MATCH
 ) -> AlertDetail:
-    """Acknowledge an alert; 409 if somebody else has acknowledged it."""
+    """Acknowledge an alert; 409 if another user has acknowledged it."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
         if alerts.acknowledge(alert, by=by, comment=payload.comment, now=now):

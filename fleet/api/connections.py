@@ -47,7 +47,7 @@ class Limits:
 
 
 class Connection(Protocol):
-    """What an application tells the connection of a request."""
+    """What an application reports to the connection about a request."""
 
     def identify(self) -> None:
         """Lift the limits of this module for this request: the client is identified."""
@@ -208,7 +208,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def refuse(self, status: int, detail: str) -> None:
-        """Send a refusal, unless a response has begun, then close; input is dropped meanwhile."""
+        """Send a refusal, unless a response has begun, then close; further input is dropped."""
         if self._is_refused:
             return
         self._is_refused = True

@@ -46,7 +46,7 @@ UNITS = {
 
 
 def culprit_charts(alert: Alert) -> Sequence[NodeChart]:
-    """Return the charts of the metrics that reveal the culprit, the most telling first."""
+    """Return the charts of the metrics that reveal the culprit, the most relevant first."""
     if alert.node is None:
         return []
     named = alert.evidence.get("charts")
@@ -197,7 +197,7 @@ def alert_window(alert: Alert, *, now: datetime) -> Window:
 
 
 def charts_of(alert: Alert) -> Sequence[AlertChart]:
-    """Return the charts that support an alert, the most telling first."""
+    """Return the charts that support an alert, the most relevant first."""
     phases = AlertChart("phases", "Step time by phase", "stack", "per step, seconds")
     culprits = _culprit_panels(alert)
     if alert.run is None:

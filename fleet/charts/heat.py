@@ -1,4 +1,4 @@
-"""The fleet's heat map: every core of every node, by run, and the alert that blames a node."""
+"""The fleet's heat map: every core of every node, by run, and the alert that accuses a node."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,7 +114,7 @@ def heat_groups(
 def packed_cores(blocks: Iterable[Block]) -> dict[str, str]:
     """Return the utilization of each core: one byte per core in base64, by node.
 
-    0 to 254 stand for idle to busy, and 255 for no reading.
+    0 to 254 mean idle to busy, and 255 for no reading.
     """
     return {
         name: base64.b64encode(row.tobytes()).decode()

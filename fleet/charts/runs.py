@@ -188,7 +188,7 @@ def rolling_pace(steps: StepBatch, *, over_s: float) -> FloatArray:
     -----
     With cumulative sums of tokens and the moments at which rows began, the pace between two
     rows is the difference of one over that of the other: pauses between steps count as time.
-    A thinned row stands for as many steps as its number is ahead of the one before.
+    A thinned row represents the steps since the number of the row before.
     """
     if not len(steps):
         return np.zeros(0)

@@ -75,7 +75,7 @@ def _checked(start: int, end: int, *, now: datetime) -> Window:
     if end - start > LONGEST_S:
         raise FieldError("from", f"must lie at most {LONGEST_S // 86_400} days before to")
     if start > (now + timedelta(minutes=1)).timestamp():
-        raise FieldError("from", "lies in the future")
+        raise FieldError("from", "is in the future")
     return Window(start, end)
 
 

@@ -110,7 +110,7 @@ def _within(name: str, data: bytes, allowance: _Allowance) -> Iterator[tuple[str
     except BROKEN as error:
         message = (
             f"{name[:60]} is no .zip or .tar.gz that can be read: it is damaged, locked by a "
-            "password or packed in another way; pack it anew, or hand in the files themselves"
+            "password or packed in another way; pack it again, or hand in the files themselves"
         )
         raise FieldError("files", message) from error
 
@@ -212,7 +212,7 @@ class _TarStream:
         if n_bytes > MOST_HEADER_BYTES:
             message = (
                 f"{self._name[:60]} has a header of {n_bytes:,} bytes, above the limit of "
-                f"{MOST_HEADER_BYTES:,}; pack the files anew, without extended attributes"
+                f"{MOST_HEADER_BYTES:,}; pack the files again, without extended attributes"
             )
             raise FieldError("files", message)
         return self.content(n_bytes)

@@ -45,23 +45,25 @@ def check_operators(
         Where a file cannot be read; says which, the line and the remedy.
     """
     reading = _read("file", graph, most_bytes)
-    told = _read("report", report, most_bytes) if report else reading
-    if report and told.report is None:
-        raise FieldError("report", f"it is a {told.form.value}; give the analyzer's result.json")
+    reported = _read("report", report, most_bytes) if report else reading
+    if report and reported.report is None:
+        raise FieldError(
+            "report", f"it is a {reported.form.value}; give the analyzer's result.json"
+        )
     if report and reading.report:
         raise FieldError("report", "the file is a report itself; leave this empty")
     basis: dict[str, Any] = {
         "n_listed": len(published().listed.names),
         "list_date": published().list_date,
     }
-    if told.report:
+    if reported.report:
         basis["report"] = {
             "file": file_name(report.name if report else graph.name),
-            "digest": told.digest,
-            "torch_neuronx": told.report.torch_neuronx,
-            "neuronx_cc": told.report.neuronx_cc,
+            "digest": reported.digest,
+            "torch_neuronx": reported.report.torch_neuronx,
+            "neuronx_cc": reported.report.neuronx_cc,
         }
-    found = judge(reading, published(), told.report)
+    found = judge(reading, published(), reported.report)
     return CheckedOperators(file_name(graph.name), reading, found, basis)
 
 
@@ -164,7 +166,7 @@ def basis_of(judged: OperatorJudgement) -> str:
         refused = "it" if judged.n_failed == judged.n_tried else times
         detail = f" ({judged.detail})" if judged.detail else ""
         return f"the compiler refused {refused}{detail}" + (
-            "; the published list has it, but its word stands" if judged.is_listed else ""
+            "; the published list has it, but the report overrides it" if judged.is_listed else ""
         )
     if judged.basis is Basis.NONE and is_custom(judged.name):
         return "an operator of your own: nothing published can know it"
@@ -207,7 +209,5 @@ def basis_sentence(n_listed: int, list_date: str, *, has_report: bool) -> str:
         "XLA takes far more."
     )
     if has_report:
-        return (
-            f"The compiler's own report overrides the published list wherever it speaks. {listed}"
-        )
+        return f"The compiler's report overrides the published list where both differ. {listed}"
     return f"{listed} Only the compiler knows: its report overrides the list."

@@ -19,7 +19,7 @@ BEFORE_S = 900.0
 # A run whose steps are slow is given longer to show its pace, as are its checkpoints.
 LONG_BEFORE_S = 7_200.0
 LEAST_STEPS = 3
-# The newest of them tell the pace: what another alert had slowed before is not this one's doing.
+# The newest give the pace, so that a slowdown by an earlier alert is not counted here.
 PACE_STEPS = 20
 # Steps of another size than before are no measure of what was lost.
 SAME_TOKENS_RATIO = 0.02
@@ -60,14 +60,14 @@ class Cost:
 
 
 def measure_cost(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
-    """Return what an alert had cost its run by a moment; None where nothing can tell.
+    """Return what an alert had cost its run by a time; None if that is unknown.
 
     Notes
     -----
     Between the last step before the onset and the newest one (or now, where none has come for
     twice the usual time) ``n_done`` steps ended. At the usual pace, the median before the onset,
-    that takes ``n_done * usual_s``; whatever it took beyond is lost, and the run's nodes are paid
-    for all the same. Checkpoints and evaluations are no loss, but for those a slow checkpoint
+    that takes ``n_done * usual_s``; the rest of the time is lost, and the run's nodes are paid
+    for during it. Checkpoints and evaluations are no loss, except for what a slow checkpoint
     takes beyond the usual ones. A run without a price loses steps only. Runs whose batch or size
     was changed at the onset have no pace to compare with.
     """

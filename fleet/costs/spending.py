@@ -113,7 +113,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class SpendingState:
-    """The running sums, by rate in SORTS and by kind of tokens, and how far they go."""
+    """The running sums, by rate in SORTS and by kind of tokens, and the time they cover."""
 
     until_s: float
     shift: int
@@ -228,7 +228,7 @@ def _stretch(
 
 
 def _warm_step(steps: StepBatch) -> int:
-    """Return the number of the first step after the warm-up, as the first of them tell."""
+    """Return the number of the first step after the warm-up, from the first steps."""
     head = steps[:HEAD_STEPS]
     return int(head.step[settled_from(head.step_s)]) if len(head) else 0
 

@@ -314,7 +314,7 @@ class ReportTiming:
         often = max(1, round(self.period_s))
         text = f"Reports every {often} s" if often > 1 else "Reports every second"
         if often > 1:
-            text += "; each figure stands for all of them"
+            text += "; each figure covers all of them"
         if self.skew_s:
             off = "behind" if self.skew_s > 0 else "ahead of"
             text += f". Its clock is {abs(self.skew_s):,.0f} s {off} ours, and corrected"

@@ -138,7 +138,7 @@ STOPPED_S = 60
 
 @dataclass(frozen=True, slots=True)
 class ServiceAlert:
-    """An alert about trnwatch itself; ``for_s`` is how long ``expr`` must hold."""
+    """An alert about trnwatch itself; ``expr`` must be true for ``for_s`` seconds."""
 
     name: str
     title: str

@@ -326,7 +326,7 @@ class Alert(models.Model):
 
     class Meta:
         constraints = (
-            # A repeated finding refreshes the open alert; it never opens a twin.
+            # A repeated finding refreshes the open alert; it never opens a second one.
             models.UniqueConstraint(
                 fields=["rule", "subject"],
                 condition=Q(resolved_at=None),

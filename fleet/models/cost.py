@@ -108,7 +108,7 @@ class TeamPriceQuerySet(models.QuerySet["TeamPrice"]):
     ) -> Self:
         """Keep the prices that match every field given.
 
-        ``whose`` is team (prices of one team) or everybody; ``since`` and ``until`` limit from
+        ``whose`` is ``team`` (of one team) or ``everybody``; ``since`` and ``until`` limit from
         when the price is valid.
         """
         prices = self.filter(

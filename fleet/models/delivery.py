@@ -116,7 +116,7 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
     def late(self, now: datetime) -> Self:
         """Keep overdue deliveries that no sender has tried.
 
-        What waits for a receiver that is being tried, in vain so far, is not among them.
+        Deliveries that wait for a receiver with failing attempts are not included.
         """
         untried = Q(state=Delivery.State.PENDING, n_attempts=0)
         tried = Delivery.objects.unfinished().filter(

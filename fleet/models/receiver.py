@@ -69,7 +69,7 @@ class Receiver(models.Model):
         return self.name
 
     def save(self, **kwargs: Any) -> None:
-        """Seal secrets and save; a locked secret stays unless it is set anew."""
+        """Seal secrets and save; a secret that no key opens is kept unless it is replaced."""
         fields = kwargs.get("update_fields")
         is_kept = self.is_locked and not (self.target or self.secret)
         if is_kept or (fields is not None and not SEALED & {*fields}):

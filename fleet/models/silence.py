@@ -1,4 +1,4 @@
-"""Silences: which alerts are muted, until when, by whom and why."""
+"""Silences: which alerts are muted, until when, by which user and why."""
 
 from datetime import datetime
 from typing import Self
@@ -12,10 +12,10 @@ from fleet.models.filters import given
 
 class SilenceQuerySet(models.QuerySet["Silence"]):
     def active(self, now: datetime) -> Self:
-        """Keep the silences that hold now.
+        """Keep the silences that are active now.
 
-        A silence holds from when it is made, and not once somebody has ended it, also for a look
-        that began a moment before: its clock is older than what it reads.
+        A silence is active from its creation until it is ended, also for an evaluation
+        that began just before: its clock is older than the rows it reads.
         """
         return self.filter(ends_at__gt=now, expired_by="")
 

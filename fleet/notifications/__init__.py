@@ -1,1 +1,1 @@
-"""Notifications on their way out: what receivers speak, and a sender that tries again."""
+"""Outgoing notifications: outbox, routes, channels, and a sender with retries."""

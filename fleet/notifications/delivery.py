@@ -260,7 +260,7 @@ def due(*, now: datetime, busy: Collection[int], limit: int) -> list[Delivery]:
 
 
 def claim(delivery: Delivery, *, by: str, lease: timedelta, now: datetime) -> bool:
-    """Claim a delivery if it is still as it was read; False where another sender has it."""
+    """Claim a delivery if it is unchanged since it was read; False if another sender has it."""
     as_read = Q(pk=delivery.pk, state=delivery.state, n_attempts=delivery.n_attempts)
     if delivery.state == State.SENDING:
         as_read &= Q(claimed_by=delivery.claimed_by, claimed_until=delivery.claimed_until)
@@ -505,7 +505,7 @@ class PeriodicJobs:
 
 
 def delete_old(*, before: datetime) -> None:
-    """Delete what was sent or dropped before; dead deliveries wait for somebody to act."""
+    """Delete what was sent or dropped before; dead deliveries wait for a person."""
     done = (State.SENT, State.DROPPED)
     Delivery.objects.filter(state__in=done, ended_at__lt=before).delete()
     NotifiedState.objects.filter(ended_at__lt=before).delete()

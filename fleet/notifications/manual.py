@@ -53,7 +53,7 @@ def _settle(delivery: Delivery, state: str, *, by: str, note: str, **fields: obj
     dead = Delivery.objects.dead().filter(pk=delivery.pk)
     note = note.strip()[:LONGEST_NOTE] or delivery.note
     if not dead.update(state=state, handled_by=by, note=note, **fields):
-        raise FieldError("delivery", "is no longer dead: somebody else was faster.")
+        raise FieldError("delivery", "is no longer dead: another user was faster.")
 
 
 def send_test(

@@ -119,9 +119,9 @@ def repair(folder: Path, code: int, output: str) -> str:
     try:
         moved = [path.rename(f"{path}.damaged-{stamp}") for path in damaged]
     except OSError as error:
-        return f"Redis' file {damaged[0]} is damaged and cannot be set aside: {error.strerror}."
+        return f"Redis' file {damaged[0]} is damaged and cannot be renamed: {error.strerror}."
     return (
-        f"Redis' append-only file was damaged. It is set aside as {moved[0]}, and Redis starts "
+        f"Redis' append-only file was damaged. It is renamed to {moved[0]}, and Redis starts "
         "empty: live figures of the last 15 minutes are gone, everything else is kept."
     )
 

@@ -130,7 +130,7 @@ def _target(request: HttpRequest) -> str:
 class AccountView(PasswordChangeView):
     """Change the own password.
 
-    Attempts are limited per session, so nobody can guess the password at an unlocked screen.
+    Attempts are limited per session, so the password cannot be guessed at an unlocked screen.
     """
 
     template_name = "access/account.html"

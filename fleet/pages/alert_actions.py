@@ -60,7 +60,7 @@ def alert_assign(request: HtmxRequest, pk: int) -> HttpResponse:
         if alerts.assign(alert, to=to, by=by, comment=comment, now=timezone.now()):
             return ""
         alert.refresh_from_db()
-        return f"Somebody else assigned it to {alert.assigned_to}." if alert.is_open else RESOLVED
+        return f"Another user assigned it to {alert.assigned_to}." if alert.is_open else RESOLVED
 
     return _respond(request, pk, act)
 

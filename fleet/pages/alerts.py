@@ -239,7 +239,7 @@ def alert_post_mortem(request: HtmxRequest, pk: int) -> HttpResponse:
     similar = similar_alerts(alert, neighbours)
     changes = changes_of(hot, alert, neighbours, now=now)
     acknowledged = next((event for event in events if event.kind == event.Kind.ACKNOWLEDGED), None)
-    # What happened: when, kind, text, by whom.
+    # What happened: time, kind, text, user.
     rows = [(alert.onset_at, "began", "", "")]
     rows += [(e.at, e.get_kind_display().lower(), e.text, e.by) for e in events]
     rows += [(c.at, c.kind, c.text, c.by) for c in changes]

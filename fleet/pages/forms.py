@@ -118,7 +118,7 @@ class WholeNumberField(forms.IntegerField):
 
 
 class ServiceChoiceField(forms.ChoiceField):
-    """A choice whose value the service checks: it may have been removed meanwhile."""
+    """A choice whose value the service checks: it may have been removed since."""
 
     def valid_value(self, value: Any) -> bool:
         return True

@@ -24,7 +24,7 @@ DISK_RESERVE_BYTES = 100_000_000
 
 @require_safe
 def healthz(request: HttpRequest) -> HttpResponse:
-    """Answer that the process lives; asks nobody else."""
+    """Answer that the process runs, without other services."""
     return JsonResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
 
 
@@ -109,7 +109,7 @@ def _ticks() -> dict[str, Any]:
 
 
 def _long_term() -> dict[str, Any]:
-    """Tell how the long-term store is doing; pages can be relied on without it."""
+    """Report the state of the long-term store; pages work without it."""
     now = timezone.now()
     return {
         row.stream: {

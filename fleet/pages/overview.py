@@ -1,4 +1,4 @@
-"""The first page: is anything wrong, where, since when, who has it, and what does it cost."""
+"""The overview: open alerts, their location, start, owner and cost."""
 
 import time
 from collections.abc import Mapping

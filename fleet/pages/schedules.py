@@ -58,7 +58,7 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
 
 
 def _given(request: HttpRequest, asked: ScheduleRequest) -> dict[str, str]:
-    """Return what the form shows: as it was given, so that a mistake can be mended."""
+    """Return what the form shows: the input as given, so that an error can be corrected."""
     usual = {"days": f"{asked.days:g}", "porting_usd": f"{asked.porting_usd:.12g}"}
     usual |= {"tokens": "", "failures": ""}
     return {field: request.GET.get(field, value)[:40] for field, value in usual.items()}

@@ -111,7 +111,7 @@ def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
         error = (
             ""
             if done
-            else "The silence has already expired, or its end was changed by somebody else."
+            else "The silence has already expired, or its end was changed by another user."
         )
     except FieldError as refused:
         error = str(refused)

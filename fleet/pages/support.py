@@ -106,7 +106,7 @@ def _show(request: HtmxRequest, form: SupportForm) -> HttpResponse:
 
 @require_safe
 def support_detail(request: HtmxRequest, pk: int) -> HttpResponse:
-    """One check: what stands in words, then every operator with why and what to do."""
+    """One check: the summary, then every operator with reason and remedy."""
     kept = get_object_or_404(SupportCheck.objects.select_related("trial"), pk=pk)
     basis = kept.basis
     context = {

@@ -30,7 +30,7 @@ PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class AnnotationRequest:
-    """An annotation as it was sent, not checked yet."""
+    """An annotation as sent, not validated yet."""
 
     kind: str
     text: str

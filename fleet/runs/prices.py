@@ -85,7 +85,7 @@ LONGEST_AGO, LONGEST_AHEAD = timedelta(days=3660), timedelta(days=3660)
 
 @dataclass(frozen=True, slots=True)
 class PriceRequest:
-    """A price as it was sent; ``team`` empty: every team without its own price."""
+    """A price as sent; ``team`` empty: every team without its own price."""
 
     team: str
     instance_type: str

@@ -351,7 +351,7 @@ LONGEST_S = 3 * 3600
 
 @transaction.atomic
 def ensure_probe(*, now: datetime) -> Run | None:
-    """Make the like run, played to its end, unless it is there; return it if this call did."""
+    """Create the similar run, played to its end; return it if this call created it."""
     if Run.objects.filter(name=NAME).exists():
         return None
     demo = next(each for each in FLEET if each.spec.name == LIKE)
@@ -397,7 +397,7 @@ WHY, TAKEN_AFTER = (
 
 
 def ensure_preflight() -> Preflight | None:
-    """Put a preflight into the past of the largest run; returns it if this call did."""
+    """Create the preflight of the largest run; return it if this call created it."""
     run = Run.objects.simulated().filter(name=RUN).first()
     if run is None or Preflight.objects.filter(run=run).exists():
         return None

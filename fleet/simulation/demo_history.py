@@ -185,7 +185,7 @@ def strike(
 def _parts(node: Node, kind: str) -> int:
     """Count the places of a node where such a fault may sit; 1 where it is the node itself."""
     part = FAULTS[kind].device_part
-    # Of an accelerator that is one core, a slow core is the same as a throttled whole.
+    # With one core per accelerator, a slow core and a throttled accelerator look the same.
     if kind == "slow_core" and node.n_cores == node.n_devices:
         return 0
     return {"core": node.n_cores, "device": node.n_devices, "efa": node.n_efa, None: 1}[part]
@@ -313,7 +313,7 @@ def brew_deploys(*, now: datetime) -> list[InjectedFault]:
                 kind=FAULTS[RECOMPILE].name,
                 magnitude=seconds,
                 starts_at=at,
-                # Watched to its end: an alert that nobody looks at any more would stay open.
+                # Evaluated to its end: an alert that is no longer evaluated would stay open.
                 ends_at=at + timedelta(seconds=seconds),
             )
         )
@@ -322,7 +322,7 @@ def brew_deploys(*, now: datetime) -> list[InjectedFault]:
 
 
 def compile_past(source: Source, run: Run, faults: list[InjectedFault], *, now: datetime) -> None:
-    """Give a run the compiles of its past, and tell its alerts what changed."""
+    """Give a run the compiles of its past, and store the changes with its alerts."""
     for event in live_through_compiles(source, run, faults, now=now):
         if event.noted_at is not None:
             explain(run, now=event.noted_at)

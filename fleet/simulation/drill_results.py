@@ -169,7 +169,7 @@ LONGEST_S = 7200
 
 
 def drill_window(fault: InjectedFault, firing: Firing | None, *, now: datetime) -> Window:
-    """Return the stretch that a drill is about: from before the fault to after its alert."""
+    """Return the time range of a drill: from before the fault to after its alert."""
     start, now_s = int(fault.starts_at.timestamp()) - BEFORE_S, now.timestamp()
     end_s = fault.ends_at.timestamp()
     if firing is not None:
@@ -211,7 +211,7 @@ def drill_figure(
     *,
     long_term: LongTerm | None = None,
 ) -> Chart | None:
-    """Return one chart of a drill, the truth shaded and detection marked; None of a stranger."""
+    """Return one chart of a drill, the fault shaded and detection marked; None if unknown."""
     if chart not in {each.name for each in charts_of(fault)}:
         return None
     metric = metric_of(fault)

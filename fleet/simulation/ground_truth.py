@@ -34,7 +34,7 @@ SHOWN_FROM: Mapping[str, float] = {
 SILENT_S, SILENT_REPORTS, ON_S, ON_REPORTS = 30.0, 4, 10.0, 2
 # Probes that must fall into a fault where they are not made each second.
 N_PROBES = 3
-# With fewer retransmitted packets, loss cannot be told from chance.
+# With fewer retransmitted packets, loss cannot be distinguished from noise.
 LEAST_AGAIN = 6
 ONE_CORE = ("slow_core", "throttle")
 PIECE_S = 3600
@@ -50,7 +50,7 @@ class FaultTruth:
     ``step_slowdown_ratio`` is the mean step during the fault over the same without it; None
     where no step got on, or none would have. ``felt_until_s`` is when the last step ended that
     the fault was part of; ``step_s`` the mean step during it. ``causes`` are the names that count
-    as right: its kind, and what cannot be told from it by the inputs there are. ``is_shown``:
+    as right: its kind, and kinds that the inputs cannot distinguish from it. ``is_shown``:
     hardware reports enough of it to find it, whatever it costs.
     """
 
@@ -104,7 +104,7 @@ def is_shown_by_hardware(fault: Fault, inputs: Inputs) -> bool:
 def right_causes(fault: Fault, inputs: Inputs, *, is_one_core: bool) -> tuple[str, ...]:
     """Return the causes that count as right: the kind, or a class where inputs cannot separate.
 
-    Slow compute is told apart by the utilization of cores that are idle while they wait, and by
+    Slow compute is distinguished by the utilization of cores that are idle while they wait, and by
     HBM bandwidth; the network by EFA's counters and by probes. Of an accelerator with one core,
     a slow core is a throttled accelerator.
     """
@@ -168,7 +168,7 @@ def _truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]
     _finish(twin, clock, healthy, plan.epoch_s + last_s)
     before = start_clock(plan)
     for fault in sorted(plan.faults, key=lambda fault: fault.start_s):
-        # Until the fault begins its run is the twin: no need to play that again.
+        # Until the fault begins, its run equals the run without a fault: do not play it again.
         first = max(before.tick, plan.epoch_s + int(fault.start_s) - 1)
         before = before if first == before.tick else clock_at(twin, before, first)
         yield fault, _truth(plan, fault, before, healthy, duration_s)

@@ -150,8 +150,8 @@ def _onset_at_s(alert: Alert) -> float:
 def is_new_event(firing: Firing, alert: Alert, *, at_s: float) -> bool:
     """Whether an alert names another culprit than before.
 
-    What it says better within the first minute is what it meant from the start. What had no cause
-    and could wait for longer, and is urgent now, is news to whoever must get up.
+    A cause that is refined within the first minute counts from the start. What had no cause
+    and could wait for longer, and is urgent now, is a new notification.
     """
     node = alert.node.name if alert.node else None
     is_urgent = alert.severity < firing.severity and at_s - firing.fired_s >= SETTLED_S

@@ -70,7 +70,7 @@ def grace_until_s(truth: FaultTruth) -> float:
 
 
 def is_cause_right(truth: FaultTruth, firing: Firing) -> bool:
-    """Whether the alert names the fault's kind, or its class where no more can be told."""
+    """Whether the alert names the fault's kind, or its class if the inputs show no more."""
     return firing.cause in truth.causes
 
 

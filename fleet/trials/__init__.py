@@ -1,1 +1,1 @@
-"""Trials: what must be the same of their arms, what the arms showed, and what to make of it."""
+"""Trials: matching of arms, their figures, and the verdict."""

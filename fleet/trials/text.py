@@ -199,7 +199,7 @@ def _one_time_cost(label: str, before_s: float | None, after_s: float | None) ->
     return OneTimeCost(label, before, after, f"{sign}{duration(abs(more_s))}")
 
 
-# More is better in each: what lies to the right of zero favours the candidate.
+# More is better in each: right of zero favours the candidate.
 CHARTED = ("tokens_per_usd", "tokens_per_s", "mfu_ratio")
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 MOST_TICKS = 6

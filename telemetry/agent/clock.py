@@ -1,4 +1,4 @@
-"""The clocks of a node: wall time, and seconds since boot, which nobody can set."""
+"""The clocks of a node: wall time, and seconds since boot, which cannot be set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment by two clocks: the wall clock, which may be set, and seconds since boot."""
+    """One time by two clocks: the wall clock, which may be set, and seconds since boot."""
 
     wall_s: float
     up_s: float

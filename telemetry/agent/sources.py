@@ -366,7 +366,7 @@ class NeuronSysfs:
                 self._power[index] = OpenFile(folders[index] / layout.power)
 
     def _new_power(self, index: int, file: OpenFile) -> dict[str, Any] | None:
-        """Return a device's power, None unless the driver measured it anew.
+        """Return a device's power, None unless the driver measured it again.
 
         The line is ``STATUS,TIMESTAMP,MIN,MAX,MEAN``: of the last minute, in percent of the
         maximum power.

@@ -200,7 +200,7 @@ MOST_WHERE, LONGEST_WHERE, LONGEST_VERSION = 5, 200, 60
 
 
 def read_report(text: str) -> OperatorList:
-    """Read a report: its operators, how often, where they stand in the file, what was said.
+    """Read a report: its operators, how often, where in the file, and the reasons.
 
     Raises
     ------
@@ -413,7 +413,7 @@ def read_operators(file: BinaryIO, *, most_bytes: int = MOST_BYTES) -> OperatorL
     rest = iter(lines)
     head = list(islice(rest, HEAD_LINES))
     if not any(line.strip() for line in head):
-        raise SupportError("the file is empty; write the graph or the list anew")
+        raise SupportError("the file is empty; write the graph or the list again")
     if next(line for line in head if line.strip()).lstrip().startswith("{"):
         reading = _report(lines, head, rest)
     else:

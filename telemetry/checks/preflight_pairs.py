@@ -103,7 +103,7 @@ def two_way(values: FloatArray, is_across: NDArray[np.bool_] | None = None) -> T
     Parameters
     ----------
     values : (n, n), symmetric
-        A latency, or one over a bandwidth: what is sick lies above. NaN, zero and infinity are
+        A latency, or one over a bandwidth: faulty values are higher. NaN, zero and infinity are
         left out, and so is the diagonal.
     is_across : (n, n)
         The pairs across racks, whose level differs; by default all pairs are one class.
@@ -111,15 +111,15 @@ def two_way(values: FloatArray, is_across: NDArray[np.bool_] | None = None) -> T
     Returns
     -------
     split : TwoWay
-        With one pair or none every node is usual: two alone cannot be told apart.
+        With one pair or none every node is usual: two alone cannot be distinguished.
 
     Notes
     -----
     Tukey's median polish on logarithms, with one set of effects for rows and columns since the
-    matrix is symmetric. A node that is slow to everybody moves its own median and leaves the
+    matrix is symmetric. A node that is slow to all others moves its own median and leaves the
     medians of the others alone; a pair that is slow moves no median, and stays behind in the
     residuals. Of two middle values the lower is taken, so that one slow pair among three nodes
-    blames no node. The effects are centred on the usual node.
+    accuses no node. The effects are centred on the usual node.
 
     References
     ----------
@@ -127,7 +127,7 @@ def two_way(values: FloatArray, is_across: NDArray[np.bool_] | None = None) -> T
 
     Examples
     --------
-    Node 3 is twice as slow to everybody, and the pair of 0 and 1 three times:
+    Node 3 is twice as slow to all others, and the pair of 0 and 1 three times:
 
     >>> values = np.full((5, 5), 16.0)
     >>> values[3] *= 2; values[:, 3] *= 2; values[0, 1] *= 3; values[1, 0] *= 3
@@ -175,7 +175,7 @@ class PairMeasure:
 
     Medians of probes differ by 2 to 4 % between similar devices. The 99th percentile varies
     more, bandwidth less. Racks that are too alike to infer differ by up to a fifth, which is no
-    fault; the limit for pairs lies above that.
+    fault; the limit for pairs is higher.
     """
 
     name: str

@@ -30,7 +30,7 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that operators are judged by where no report of the compiler is at hand.
+    """What operators are judged by without a report of the compiler.
 
     ``listed`` are the operators on the published list; ``aliases`` and ``lowerings`` lead to one
     of them; ``refused`` and ``refused_types`` lead to the code of the compiler's error.
@@ -45,7 +45,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     targets: Names
 
     def listed_as(self, name: str) -> str:
-        """Return the listed operator that a name stands for; empty without one."""
+        """Return the listed operator of a name; empty without one."""
         same = (name, f"{name}_", name.removesuffix("_"), self.aliases.names.get(name, ""))
         return next((each for each in same if each in self.listed.names), "")
 
@@ -113,7 +113,7 @@ def judge(
     ----------
     operators : as read from a graph, a list or a report
     published : what is published of operators
-    report : what the compiler said, where it was asked; its word stands
+    report : the compiler's report, where there is one; it overrides the list
     """
     found = [_judged(operator, published, report) for operator in operators]
     return tuple(sorted(found, key=lambda each: (ORDER[each.state], -each.n, each.name)))

@@ -1,7 +1,7 @@
 """The causes that detection knows, and what each one changes in the data.
 
 A symptom is raised (1), lowered (-1) or unchanged (0); one that is not in the data is unmeasured,
-which speaks neither for a cause nor against it.
+which is evidence neither for a cause nor against it.
 """
 
 from collections.abc import Iterable, Mapping

@@ -43,7 +43,7 @@ def hang(inputs: DetectionInput) -> list[Finding]:
     ----------
     J. Dong et al., "Boosting Large-scale Parallel Training Efficiency with C4: A Communication-
     Driven Approach", HPCA 2025, arXiv:2406.04594: of workers in one collective, the one that did
-    not start it is to blame. Here that shows in hosts and cores instead of the library's logs.
+    not start it is the cause. Here that shows in hosts and cores instead of the library's logs.
     """
     stall = standstill(inputs)
     if stall is None:

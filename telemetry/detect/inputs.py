@@ -299,7 +299,7 @@ def is_persistent(
 
     Notes
     -----
-    Where reports come less often, all of those in view must say so, and two at the least.
+    Where reports come less often, all of those in view must say so, and at least two.
     """
     n_reports = reports.sum(axis=0)
     n_above = (above & reports).sum(axis=0)

@@ -16,7 +16,7 @@ LIMIT = re.compile(r"<(\w+)>")
 class Query:
     """The PromQL of a rule.
 
-    In ``expr`` and ``description``, `<name>` stands for the limit of that name. ``description``
+    In ``expr`` and ``description``, `<name>` is replaced by that limit. ``description``
     follows the help of the rule, with Prometheus templates. The alert is pending for ``for_s``
     seconds and stays for ``keep_s`` after the last evidence: a number, or the name of a limit.
     ``severity`` defaults to that of the rule.

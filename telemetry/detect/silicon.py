@@ -262,7 +262,7 @@ def _classify(inputs: DetectionInput, seen: PeerDistance, part: Suspect) -> tupl
     per_device = inputs.cores_per_device
     n_cores = seen.ratio.shape[1]
     if per_device == 1:
-        # With one core per accelerator the two cannot be told apart; the accelerator is what gets
+        # With one core per accelerator the two look the same; the accelerator is what gets
         # replaced.
         return "throttle", part.part
     if n_cores % per_device:

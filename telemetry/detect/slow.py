@@ -173,7 +173,7 @@ def find_slow_compute(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
 def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find steps that take longer than before where the exchange is not timed.
 
-    Compute, wait and transfer cannot be told apart then, nor a lower clock from a slower network.
+    Compute, wait and transfer cannot be separated then, nor a lower clock from a slower network.
     Memories that move fewer bytes per step still can. While a node is accused, the first slow step
     shows that its fault lasts.
     """
@@ -397,7 +397,7 @@ def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
 
     Notes
     -----
-    Data stalls are told from slow machines by where a worker's time goes: J. Mohan et al.,
+    Data stalls differ from slow machines in where a worker's time goes: J. Mohan et al.,
     "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021. What all wait for is
     compared with the run's own past, what one waits for with its peers.
     """

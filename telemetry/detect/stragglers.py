@@ -243,7 +243,7 @@ def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -
             per_device = 1
         scores += _score_cores(node, cores, per_device)
         if case.inputs.cores_per_device == 1:
-            # With one core per accelerator the two cannot be told apart.
+            # With one core per accelerator the two look the same.
             scores = [each for each in scores if each.cause != "throttle"]
             scores = [
                 replace(each, cause="throttle") if each.cause == "slow_core" else each

@@ -293,7 +293,7 @@ class _RecipeBuilder:
             for group in groups:
                 for hole in self.known([latency_of(group, percentile)]):
                     self.parts.setdefault(name, []).append(PartSum((hole,)))
-                    # Zero stands for nothing executed.
+                    # Zero means nothing executed.
                     self.least[hole] = math.nextafter(0, 1)
 
     def _rate(self, name: str, counts: Iterable[float | None], period_s: float) -> None:
@@ -376,7 +376,7 @@ Rows = Meta(min_length=1, max_length=MAX_ROWS)
 
 
 class Columns(Struct, gc=False):
-    """Reports of one stream; ``template`` has U+007F in place of each number.
+    """Reports of one stream; ``template`` has U+007F instead of each number.
 
     ``once`` has the numbers of the first report. ``more`` has, for each later report, the
     numbers at the indices in ``varies``. Both are little-endian 64-bit floats in Base64.

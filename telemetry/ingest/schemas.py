@@ -47,7 +47,7 @@ class Increase(Struct, gc=False):
 class EfaPort(Struct, gc=False, kw_only=True):
     """One port of one EFA device: ``index`` is the device's place on the machine, which lasts.
 
-    ``latency_s`` is what a probe measured: no counter of EFA tells it.
+    ``latency_s`` is measured by a probe: no EFA counter has it.
     """
 
     device: DeviceName

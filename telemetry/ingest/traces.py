@@ -24,7 +24,7 @@ ENDINGS = (".json", ".json.gz", ".parquet")
 
 
 def read_trace(paths: Sequence[Path]) -> Trace:
-    """Read one Parquet file, or the JSON files of one job; a folder stands for its files."""
+    """Read one Parquet file, or the JSON files of one job; of a folder, all its files."""
     files = [file for path in paths for file in _files(path)]
     heads = {file: _head(file) for file in files}
     if empty := [file.name for file, head in heads.items() if not head]:

@@ -414,7 +414,7 @@ class WriteClient:
     """Sends batches from a few threads until the store accepts or rejects each.
 
     While the store is unreachable or busy (no response, 429, 5xx) a request is repeated, after
-    Retry-After or with exponential backoff; no further batches are made meanwhile, so memory
+    Retry-After or with exponential backoff; no further batches are made until then, so memory
     stays bounded. Any other response is final: the samples are dropped, counted and logged.
     """
 

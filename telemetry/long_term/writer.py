@@ -299,7 +299,7 @@ class Position:
     def move(self, *, before: int, after: int, delivered: Delivered, now: datetime) -> None:
         """Record that everything before ``after`` is delivered, with its counts.
 
-        Another writer may have come further: a position never goes back.
+        Another writer may be ahead: a position never goes back.
         """
         row = LongTermPosition.objects.filter(stream=self.stream)
         row.filter(second=before).update(second=after, moved_at=now)
@@ -318,7 +318,7 @@ class Position:
         )
 
     def complain(self, why: str, *, now: datetime) -> None:
-        """Note what stands in the way."""
+        """Store the current error."""
         LongTermPosition.objects.filter(stream=self.stream).update(
             trouble=why[:LONGEST_WHY], trouble_at=now
         )
@@ -401,7 +401,7 @@ class Writer:
 
     A stream moves on when everything of a slice of time was delivered, and its position is
     stored in the database only then: a killed writer repeats a slice and never misses one. At
-    most one slice and one batch per lane are in memory.
+    most one slice and one batch per stream are in memory.
     """
 
     hot: Reader

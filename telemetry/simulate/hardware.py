@@ -79,7 +79,7 @@ def occupancy(rows: TimelineRows, ticks: IntArray) -> Occupancy:
     Parameters
     ----------
     rows : consecutive, from before the first tick to the last
-    ticks : (n_ticks,) Unix seconds; a tick stands for the second that ends with it
+    ticks : (n_ticks,) Unix seconds; a tick is the second that ends with it
 
     Notes
     -----
@@ -210,8 +210,8 @@ def core_utilization(script: Script, busy: FloatArray, noise: TickNoise, nodes: 
 
     Notes
     -----
-    Noise has a part of the node, of the accelerator and of the core, besides what tells the
-    cores apart for good.
+    Noise has a part per node, per accelerator and per core, and constant differences of
+    the cores.
     """
     instance = script.instance
     per_device = instance.chip.cores_logical
@@ -453,7 +453,7 @@ def _dead_link(script: Script, act: Act, here: MarkedRows) -> None:
 
 
 def _bad_memory(_script: Script, act: Act, here: MarkedRows) -> None:
-    """Error counts rise and never fall; executions fail meanwhile."""
+    """Error counts rise and never fall; executions fail during that time."""
     counts = _counts(act, here.ticks)
     shaped = counts[:, None] if isinstance(act.parts, int) else counts[:, None, None]
     here.values["mem_ecc_uncorrected"][:, here.rows, act.parts] += shaped

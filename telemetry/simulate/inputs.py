@@ -1,7 +1,7 @@
 """Which telemetry reaches us: input tiers, and the inputs that each one has.
 
 What happens in a simulated run does not depend on the tier. The tier decides what of it is
-observed (``telemetry.simulate.observation``). Detection is not told the tier.
+observed (``telemetry.simulate.observation``). Detection does not know the tier.
 """
 
 from collections.abc import Mapping

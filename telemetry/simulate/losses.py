@@ -52,9 +52,9 @@ def expected_loss(n_params: float, n_tokens: FloatArray, *, n_words: int) -> Flo
 
 
 def losses(script: Script, step: IntArray) -> FloatArray | None:
-    """Return the loss of some steps: (n_steps,); None of a model that the law does not speak of.
+    """Return the loss of some steps: (n_steps,); None for a model outside the law.
 
-    A step's loss depends on the seed, the run and its number alone. How much steps scatter is
+    A step's loss depends on the seed, the run and its number. The scatter of steps is
     our assumption: 0.02 at a batch of a million tokens, by the root of the batch elsewhere.
     """
     model = catalog.model(script.run.model)

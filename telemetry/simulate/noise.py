@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 Hashes = NDArray[np.uint64]
 
 TAPE_BITS = 17
-# The tape goes on for so many values after the last place a hash can point at.
+# Values stored after the last offset that a hash can give.
 LONGEST_WINDOW = 2**14
 _TAPE_LENGTH = 2**TAPE_BITS + LONGEST_WINDOW
 _SHIFT = np.uint64(64 - TAPE_BITS)

@@ -74,7 +74,7 @@ def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
             # A node that does not report holds no power.
             values[name][np.isnan(truth).all(axis=2)] = np.nan
         if inputs.agent_every_s > 1:
-            # An exporter shows a gauge as it was in neuron-monitor's last period.
+            # An exporter shows the value of a gauge in neuron-monitor's last period.
             is_gauge = inputs.is_scraped and not name.endswith("_per_s")
             values[name] = _reported(
                 values[name],
@@ -316,7 +316,7 @@ def arrivals_s(inputs: Inputs, key: np.uint64, steps: StepBatch) -> FloatArray:
 def activities(rows: TimelineRows, at: IntArray, ticks: IntArray) -> IntArray:
     """Return what each worker does at some seconds: (n_ticks, n_workers), indices of ACTIVITIES.
 
-    0 also where there is no process. A hook cannot tell waiting from computing: all of the step
+    0 also where there is no process. A hook cannot separate waiting from computing: all the step
     between its data and its end is the same to it.
 
     Parameters

@@ -1,8 +1,8 @@
 """What a preflight would measure on simulated nodes: the links' physics under injected faults.
 
 Every figure is a function of the seed and of the names of the nodes it is of: probing in
-another order, in other company or twice gives the same. What tells alike parts apart for good
-does not depend on the seed, only the scatter of probes does.
+another order, with other nodes or twice gives the same. Constant differences of equal parts
+do not depend on the seed; only the scatter of probes does.
 """
 
 import zlib

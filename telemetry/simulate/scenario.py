@@ -60,7 +60,7 @@ def _check_place(fault: Fault, kind: FaultKind, run: RunSpec) -> None:
     is_rack = fault.rack is not None
     given = [name for name in ("node", "nodes", "rack") if getattr(fault, name) not in {None, ()}]
     if len(given) > 1:
-        raise FieldError(given[1], f"is given beside {given[0]}; name one place")
+        raise FieldError(given[1], f"is given together with {given[0]}; name one place")
     if not given and fault.run is None:
         raise FieldError(
             "node", "name either the node or the run that is hit, or several nodes, or a rack"
@@ -102,7 +102,7 @@ def _check_course(fault: Fault, kind: FaultKind) -> None:
         return
     if fault.on_s is None or fault.period_s is None:
         missing, there = ("on_s", "period_s") if fault.on_s is None else ("period_s", "on_s")
-        raise FieldError(missing, f"is missing beside {there}; give both or neither")
+        raise FieldError(missing, f"is missing, but {there} is given; give both or neither")
     if fault.on_s >= fault.period_s:
         raise FieldError(
             "on_s",
@@ -187,7 +187,9 @@ def refuse_twins(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise FieldError("name", f"{name!r} is taken by another run; name them apart")
+            raise FieldError(
+                "name", f"{name!r} is used by another run; give each run its own name"
+            )
         seen.add(name)
 
 

@@ -302,9 +302,9 @@ class StepPlan:
 def step_plan(
     job: Job, model: Model | None = None, *, constants: ChipConstants | None = None
 ) -> StepPlan:
-    """Predict a healthy step; FieldError names the field that stands in the way.
+    """Predict a healthy step; FieldError names the invalid field.
 
-    ``model`` and ``constants`` stand in for the catalogue's and the chip's own.
+    ``model`` and ``constants`` replace those of the catalogue and of the chip.
     """
     layout = lay_out(job, model, constants=constants)
     n = layout.micro_batches

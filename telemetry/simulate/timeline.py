@@ -469,7 +469,7 @@ def _checkpoint_s(
 def _get_stuck(script: Script, rows: TimelineRows) -> Act | None:
     """Hold up the last step where a worker hangs or a node crashes; return the crash.
 
-    Conditions change where an act begins, so no step but the last can see one begin. Nobody can
+    Conditions change where an act begins, so only the last step can see one begin. No worker can
     be missed in a collective that all have joined: a hang that begins later holds up the next
     step; a crash after the exchange cuts off what follows it, and holds up the next step too.
     """

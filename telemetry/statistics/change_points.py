@@ -29,7 +29,7 @@ def noise(x: FloatArray) -> float:
     References
     ----------
     J. von Neumann, R. H. Kent, H. R. Bellinson, B. I. Hart, "The Mean Square Successive
-    Difference", Ann. Math. Stat. 12 (1941), 153-162; with the median in place of the mean.
+    Difference", Ann. Math. Stat. 12 (1941), 153-162; with the median instead of the mean.
     """
     if x.size < 2:
         return 0.0
@@ -44,7 +44,7 @@ def rise(x: FloatArray, *, floor: float) -> ChangePoint | None:
     x : (n_samples,)
         The series, none NaN.
     floor : same unit as x
-        Deviation taken at the least, so that a series without noise has no infinite evidence.
+        Smallest deviation to assume, so that a series without noise has no infinite evidence.
 
     Notes
     -----

@@ -11,7 +11,7 @@ GAUSSIAN = 1.4826
 
 
 def deviations(x: FloatArray, *, floor: float | FloatArray) -> FloatArray:
-    """Return by how many deviations each value lies above the usual one of its peers.
+    """Return by how many deviations each value is above the median of its peers.
 
     Parameters
     ----------

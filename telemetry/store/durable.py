@@ -52,7 +52,7 @@ CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")
 REWRITE_QUEUE = "long-term:again"
 # More than a month of minutes; beyond that the oldest are dropped.
 MAX_QUEUED_REWRITES = 50_000
-# A minute that was queued again meanwhile stays in the queue.
+# A minute that was queued again in the meantime stays in the queue.
 REMOVE_IF_UNCHANGED = """
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) == ARGV[2] then
   return redis.call('ZREM', KEYS[1], ARGV[1])
@@ -68,7 +68,7 @@ MAX_AT_ONCE = 2_000
 # Minutes with late seconds, scored by when the last one came: "shard\nminute".
 LATE_MINUTES = "late:minutes"
 LAYOUT = b"layout:"
-# Remove the minute unless more late seconds arrived meanwhile.
+# Remove the minute unless more late seconds have arrived since.
 REMOVE_IF_EMPTY = (
     """if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) end"""
 )

@@ -20,7 +20,7 @@ MS = 1000
 # A report that is sent again within this time is recognised as a repeat.
 DEDUPLICATE_S = 15 * MINUTE_S
 REMEMBER_S = 24 * 3600
-# A longer report is not stored; what it executed is counted all the same.
+# A longer report is not stored; its executions are still counted.
 MAX_BYTES = 1_000_000
 RATES = (
     "efa_tx_bytes_per_s",

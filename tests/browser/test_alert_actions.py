@@ -13,7 +13,7 @@ PHONE = {"width": 360, "height": 740}
 
 @pytest.fixture
 def signed_in(fleet: str, page: Page) -> str:
-    """Sign in somebody who may act; gives the address."""
+    """Sign in an operator; gives the address."""
     user = User.objects.create_user("olga")
     user.groups.add(Group.objects.get(name="operator"))
     client = Client()

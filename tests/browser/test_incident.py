@@ -18,7 +18,7 @@ PHONE: ViewportSize = {"width": 360, "height": 640}
 
 @pytest.fixture
 def on_call(page: Page, fleet: str) -> Page:
-    """Sign somebody in on a phone, as people on call are before they are woken."""
+    """Sign in on a phone, as people on call already are."""
     olga = User.objects.create_user("olga", password=PASSWORD)
     olga.groups.add(Group.objects.get(name="operator"))
     page.set_viewport_size(PHONE)

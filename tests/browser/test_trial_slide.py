@@ -50,7 +50,7 @@ CUT = """() => {
 
 
 def start_trial(hot: HotStore, n_candidates: int, *, unlike_from: int = 99) -> Trial:
-    """Begin a trial that tells every measure, of arms with long names."""
+    """Start a trial with every measure, of arms with long names."""
     reported = {"tokens_per_epoch": 50_000_000, "optimizer": "AdamW", "model": "vit-huge"}
     basis = "capacity block of the retail vision and recommendations team, 2026-10-23"
     made(f"{LONG}-p5", "p5.48xlarge", 90.0, **reported)

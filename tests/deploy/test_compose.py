@@ -21,7 +21,7 @@ from tests.postgres_server import start_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("migrate", "web", "worker", "beat", "sender", "long-term")
-# What a service's environment may name beside our own settings.
+# Environment variables of services that are not our settings.
 OTHERS = {"FORWARDED_ALLOW_IPS"}
 
 
@@ -92,7 +92,7 @@ def test_secrets_are_made_once_and_read_by_the_settings(tmp_path: Path) -> None:
 def environment(
     compose: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, str]]:
-    """Give what the web service is told, its secrets and servers being real ones of our own."""
+    """Give the environment of the web service, with real secrets and servers."""
     folder = tmp_path_factory.mktemp("compose")
     with ExitStack() as stack:
         secrets = {
@@ -140,7 +140,7 @@ def test_its_programs_make_a_trnwatch_that_is_ready(
         asked = compose["services"]["web"]["healthcheck"]["test"][-1]
         health = asked.replace("127.0.0.1:8000", f"127.0.0.1:{environment['PORT']}")
         subprocess.run([sys.executable, "-c", health], env=environment, check=True)
-        # The proxy says that people came by https; who did not is sent there.
+        # The proxy sets X-Forwarded-Proto; plain http is redirected to https.
         assert status(f"{address}/sign-in/", {"X-Forwarded-Proto": "https"}) == 200
         assert status(f"{address}/sign-in/", {}) == 301
         assert status(f"{address}/metrics", {}) == 401

@@ -35,7 +35,7 @@ def refused() -> Mapping[str, tuple[dict[str, str], int]]:
 
 
 def body(response: HttpResponseBase) -> bytes:
-    """Return all that a response says, streamed or not."""
+    """Return the body of a response, streamed or not."""
     whole: bytes = response.getvalue()
     return whole
 

@@ -43,8 +43,8 @@ def test_what_is_reported_twice_is_kept_once(db: None) -> None:
         ("at", {"at": NOON - timedelta(days=400)}),
         ("ends_at", {"ends_at": NOON - HOUR}),
         ("ends_at", {"ends_at": NOON + timedelta(days=8)}),
-        ("run", {"run": "stranger"}),
-        ("node", {"node": "stranger"}),
+        ("run", {"run": "missing"}),
+        ("node", {"node": "missing"}),
     ],
 )
 def test_what_cannot_be_names_the_field(db: None, field: str, fields: dict[str, object]) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 
 def member(*roles: str) -> User:
-    user = User.objects.create_user("-".join(roles) or "nobody", password="x")
+    user = User.objects.create_user("-".join(roles) or "missing", password="x")
     user.groups.set([Group.objects.get(name=role) for role in roles])
     return user
 
@@ -26,7 +26,7 @@ def pages() -> list[str]:
 
 
 OPEN = {"/sign-in/", "/sign-out/", "/healthz", "/readyz"}
-# Pages to change something by: nobody changes anything without a name.
+# Pages that change data: they need a signed-in user.
 TO_ACT = {
     "/annotations/add/",
     "/drills/new/",

@@ -120,7 +120,7 @@ def test_it_prints_text_and_leaves_the_database_unchanged(scenario: Path) -> Non
 
 def test_it_needs_neither_the_database_nor_redis(scenario: Path, tmp_path: Path) -> None:
     nowhere = {
-        "DATABASE_URL": "postgres://nobody@127.0.0.1:1/none",
+        "DATABASE_URL": "postgres://missing@127.0.0.1:1/none",
         "REDIS_URL": "redis://127.0.0.1:1/0",
         "TRNWATCH_DATA_DIR": str(tmp_path),
     }

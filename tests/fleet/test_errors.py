@@ -12,7 +12,7 @@ from fleet.urls import handler400, handler403, handler404, handler500
 from fleet.urls import urlpatterns as real
 
 __all__ = ["handler400", "handler403", "handler404", "handler500"]
-SECRET = "what nobody should read"
+SECRET = "what must stay hidden"
 
 
 def fail(request: HttpRequest) -> HttpResponse:

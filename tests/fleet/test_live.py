@@ -34,7 +34,7 @@ def _open_to_all(settings: Settings) -> None:
 
 
 def report(hot: HotStore) -> int:
-    """Store one second of two nodes, tell that it is there, and return it."""
+    """Store one second of two nodes, publish it, and return it."""
     tick = int(time.time())
     cores = np.full((2, 32), (tick % 100) / 127)
     hot.append([block(tick=tick, core_utilization_ratio=cores)])
@@ -216,7 +216,7 @@ def test_data_that_are_late_are_not_called_silence(
 
 
 @pytest.mark.parametrize(
-    ("topic", "status"), [("weather", 400), ("", 400), ("overview:x", 400), ("node:stranger", 404)]
+    ("topic", "status"), [("weather", 400), ("", 400), ("overview:x", 400), ("node:missing", 404)]
 )
 def test_a_topic_that_is_not_there_is_refused(address: str, topic: str, status: int) -> None:
     async def scenario() -> int:

@@ -22,12 +22,12 @@ async def often() -> AsyncGenerator[None]:
 
 
 def no_head(n_watchers: int) -> Events:
-    """Tell nothing about how fresh the data are."""
+    """Report no data age."""
     return {}
 
 
 def counting(key: str = "counted") -> tuple[LiveTopic, list[int]]:
-    """Make a topic that says how often it was rendered, and the list of its renderings."""
+    """Create a topic that counts its renderings, and the list of them."""
     counter, rendered = itertools.count(1), list[int]()
 
     def heat(context: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -41,18 +41,18 @@ def broken() -> LiveTopic:
     """Make a topic whose context cannot be had."""
 
     def context() -> Mapping[str, Any]:
-        msg = "nobody knows"
+        msg = "unknown"
         raise LookupError(msg)
 
     return LiveTopic("broken", Topic(context, "", ()))
 
 
 async def until(stream: AsyncIterator[bytes], what: bytes) -> None:
-    """Read a stream until it says something; fails if it ends before."""
+    """Read a stream until it contains a text; fail if it ends before."""
     async for shown in stream:
         if what in shown:
             return
-    pytest.fail(f"the stream ended and never said {what!r}")
+    pytest.fail(f"the stream ended without {what!r}")
 
 
 def test_a_topic_is_rendered_once_however_many_ask_at_the_same_time(db: None) -> None:

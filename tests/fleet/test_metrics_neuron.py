@@ -46,7 +46,7 @@ def test_it_has_every_name_of_awss_exporters_and_no_other(client: Client, report
 def test_one_nodes_part_states_what_the_whole_page_states(client: Client, reported: None) -> None:
     alone, whole = samples(client, f"{PAGE}?node=steady"), samples(client, PAGE)
 
-    # There EFA devices say whose they are, here nobody needs to ask.
+    # EFA devices have their node's labels there; here they are not needed.
     efa = {key for key in alone if key[0].startswith("node_amazonefa")}
     assert {key for key in whole if key[0].startswith("node_amazonefa")} == {
         (name, device, node, *port)
@@ -70,7 +70,7 @@ def test_they_are_as_they_are_in_open_metrics_too(client: Client, reported: None
     assert {"instance", "neuroncore_utilization_ratio", "node_amazonefa_tx_bytes"} <= names
 
 
-@pytest.mark.parametrize("name", ["nobody", "", "a%00b"])
+@pytest.mark.parametrize("name", ["missing", "", "a%00b"])
 def test_an_unknown_node_is_a_problem(client: Client, reported: None, name: str) -> None:
     response = client.get(f"{PAGE}?node={name}")
 

@@ -49,11 +49,11 @@ def test_a_node_that_is_down_is_shown(client: Client, hot: HotStore, steady: Nod
 
 
 def test_an_unknown_node_is_a_problem(client: Client, reported: None) -> None:
-    response = client.get("/metrics/nodes/nobody")
+    response = client.get("/metrics/nodes/missing")
 
     assert response.status_code == 404
     assert response["Content-Type"] == "application/problem+json"
-    assert "nobody" in response.json()["detail"]
+    assert "missing" in response.json()["detail"]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,4 +1,4 @@
-"""Hours of tokens above the expected cost: one alert, none beside a fault's."""
+"""Hours of tokens above the expected cost: one alert, and none while a fault has one."""
 
 from datetime import timedelta
 from typing import Any

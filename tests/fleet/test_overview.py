@@ -31,7 +31,7 @@ def alive(hot: HotStore, run: Run, steady: Node, limping: Node) -> Run:
 
 @pytest.fixture
 def alert(alive: Run, limping: Node) -> Alert:
-    """Fire one alert that blames a node and that nobody has."""
+    """Fire one unacknowledged alert that accuses a node."""
     now = datetime.now(UTC)
     return straggling(alive, limping, at=now, evidence={"share_ratio": 0.314, "limit_ratio": 0.25})
 

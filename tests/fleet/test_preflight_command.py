@@ -130,7 +130,7 @@ def test_a_slow_collective_of_healthy_nodes_holds_them(folder: Callable[..., str
         ([], "nodes: give --nodes"),
         (["--nodes=a"], "instance_type: give the type"),
         (["--nodes=a", "--instance=m5.large"], "is not in the catalogue"),
-        (["--run=nobody"], "run: no run is called 'nobody'"),
+        (["--run=missing"], "run: no run is called 'missing'"),
         (
             ["--nodes=a", "--instance=trn1.32xlarge", "--chip-missing", "c"],
             "is not one of the",

@@ -91,7 +91,7 @@ def test_links_out_of_the_folder_are_left_alone(tmp_path: Path) -> None:
 
 def test_in_a_place_for_everyone_only_our_own_files_are_closed(tmp_path: Path) -> None:
     (tmp_path / "redis").mkdir()
-    for name in ("redis/url", "trnwatch.sqlite3", "somebody-else"):
+    for name in ("redis/url", "trnwatch.sqlite3", "other-user"):
         (tmp_path / name).touch()
     loosen(tmp_path)
     tmp_path.chmod(0o1777)
@@ -99,7 +99,7 @@ def test_in_a_place_for_everyone_only_our_own_files_are_closed(tmp_path: Path) -
     private_files.make_private(tmp_path)
 
     assert tmp_path.stat().st_mode & 0o7777 == 0o1777
-    assert (tmp_path / "somebody-else").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "other-user").stat().st_mode & 0o777 == 0o644
     assert open_to_others(tmp_path / "redis") == []
     assert (tmp_path / "trnwatch.sqlite3").stat().st_mode & 0o777 == 0o600
 

@@ -39,7 +39,7 @@ ADVISED_AGAINST = {
 
 
 def post(address: str, path: str, body: bytes) -> None:
-    """Send lines to the door for nodes."""
+    """Send lines to the ingest endpoint of nodes."""
     headers = bearer(Token.Scope.INGEST) | {"Content-Type": "application/x-ndjson"}
     urllib.request.urlopen(urllib.request.Request(address + path, body, headers), timeout=30)
 
@@ -71,7 +71,7 @@ def jobs(address: str, folder: Path) -> list[dict[str, Any]]:
     lapsed = bearer(expires_at=timezone.now() - timedelta(hours=1))["Authorization"]
     target = address.removeprefix("http://")
     known = {"authorization": {"credentials_file": str(folder / "token")}}
-    # Older Prometheus forget what kind of credentials they discover with, unless it is said.
+    # Older Prometheus releases need the kind of credentials for discovery.
     shown = {"authorization": {"type": "Bearer", **known["authorization"]}}
     discovered = {"url": f"{address}/sd/prometheus", "refresh_interval": "1s", **shown}
     return [

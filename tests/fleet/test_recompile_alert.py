@@ -124,7 +124,7 @@ def test_a_log_of_today_raises_it_to_be_looked_at_and_an_old_one_does_not(run: R
     (alert,) = raise_from_log(run, now=NOON + timedelta(hours=2))
     assert (alert.rule, alert.severity) == ("recompile", Alert.Severity.WARN)
     assert alert.onset_at == NOON
-    # Reading the log again tells of the same.
+    # Reading the log again gives the same event.
     raise_from_log(run, now=NOON + timedelta(hours=2, minutes=1))
     assert Alert.objects.count() == 1
 

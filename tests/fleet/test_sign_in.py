@@ -71,7 +71,7 @@ def test_it_never_sends_anybody_elsewhere(client: Client, elsewhere: str) -> Non
 
 def test_a_wrong_password_is_announced_and_reports_nothing(client: Client) -> None:
     known = client.post(URL, CREDENTIALS | {"password": "wrong"})
-    unknown = client.post(URL, {"username": "nobody", "password": "wrong"})
+    unknown = client.post(URL, {"username": "missing", "password": "wrong"})
 
     assert known.status_code == unknown.status_code == 422
     for page in (known.text, unknown.text):
@@ -132,12 +132,12 @@ def test_past_the_limit_no_password_is_looked_at_and_every_answer_is_the_same(
         looked_at.append(credentials["username"])
 
     guess(client, "127.0.0.1", PER_ACCOUNT_AND_NETWORK)
-    guess(client, "127.0.0.1", PER_ACCOUNT_AND_NETWORK, username="nobody")
+    guess(client, "127.0.0.1", PER_ACCOUNT_AND_NETWORK, username="missing")
     user_login_failed.connect(inspect)
     try:
         pages = [
             client.post(URL, data)
-            for data in (CREDENTIALS, WRONG, {"username": "nobody", "password": "wrong"})
+            for data in (CREDENTIALS, WRONG, {"username": "missing", "password": "wrong"})
         ]
     finally:
         user_login_failed.disconnect(inspect)

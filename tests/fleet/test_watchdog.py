@@ -125,7 +125,7 @@ def test_after_everything_stood_still_watching_may_start_first(db: None) -> None
 def test_a_clock_that_was_set_back_does_not_hide_it(db: None) -> None:
     watch(Evaluations(NOON + 3600 * SECOND), 3600, 3600)
     watch(Evaluations(NOON + 3600 * SECOND), 0, 0)
-    # The store still says one hour ahead; nobody has looked since.
+    # The store still has a time one hour ahead; no evaluation has run since.
     watch(Evaluations(None), 5, 65)
 
     assert open_alerts() == ["monitoring_blind"]

@@ -37,7 +37,7 @@ class Answer:
 
 # As published with "Understanding Stragglers in Large Model Training Using What-if Analysis".
 PUBLISHED = {"AR": Answer("one_worker", "rank0-dp0-stage0", 46.34, 1.973, 1.002, 0.0)}
-# A replica's first stage that takes 2.5 times as long, worked out by the book.
+# A replica's first stage that takes 2.5 times as long, calculated operation by operation.
 MADE = Answer("one_worker", "rank0-dp0-stage0", 12.5015, 1.6831, 1.0675, -0.0108)
 
 

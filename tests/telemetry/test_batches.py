@@ -20,7 +20,7 @@ def noon(hot: HotStore) -> None:
 
 
 def through(hot: HotStore, endpoint: tuple[str, ...], *seconds: int, fill: float = 0.5) -> None:
-    """Let a real node tell so much through one door in each of these seconds."""
+    """Store these values of a real node, from one sender, in each of these seconds."""
     for second in seconds:
         whole = block("node:real", NOON_S + second, ["real"], fill=fill)
         values = {name: whole.values[name] for name in endpoint}
@@ -28,7 +28,7 @@ def through(hot: HotStore, endpoint: tuple[str, ...], *seconds: int, fill: float
 
 
 def service_counts(hot: HotStore, second: int = 0) -> dict[str, float]:
-    """Return what is told of the node, one part of each name."""
+    """Return the node's values, one part of each name."""
     found = shown(node_families(read_snapshot(hot, now_s=NOON_S + second)))
     return {s.name: s.value for s in found if s.labels["node"] == "real"}
 

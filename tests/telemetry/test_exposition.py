@@ -42,7 +42,7 @@ def of_node(found: Samples, node: str) -> set[str]:
 
 
 def silenced(whole: Block, row: int) -> Block:
-    """Return a block in which one node said nothing."""
+    """Return a block in which one node is silent."""
     values = {name: array.copy() for name, array in whole.values.items()}
     for array in values.values():
         array[row] = np.nan

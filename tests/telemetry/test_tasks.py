@@ -97,7 +97,7 @@ def test_a_long_outage_leaves_a_gap_but_no_step_is_lost(hot: HotStore, now: int)
 
 
 def test_a_run_without_a_plan_is_left_alone(hot: HotStore, now: int) -> None:
-    tasks.simulate_shard("stranger", "stranger/0", now)
+    tasks.simulate_shard("missing", "missing/0", now)
 
     assert hot.shards() == ()
 

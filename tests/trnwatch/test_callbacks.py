@@ -35,7 +35,7 @@ def listener() -> Iterator[Listener]:
 
 
 def records(listener: Listener, reporter: Reporter) -> list[dict[str, Any]]:
-    """End a job and return its steps once all is said."""
+    """End a job and return its steps once all are sent."""
     reporter.finish()
     until(lambda: any(line["kind"] == "end" for line in listener.lines))
     return [line for line in listener.lines if line["kind"] == "step"]
@@ -56,7 +56,7 @@ class Trainer:
         self.model = SimpleNamespace(
             config=SimpleNamespace(_name_or_path="meta/Llama-7b", num_hidden_layers=32)
         )
-        # What the worker said that it does, while it waits for data, steps, evaluates, saves.
+        # The reported activity while it waits for data, steps, evaluates, saves.
         self.said: list[str] = []
 
     def work(self) -> None:

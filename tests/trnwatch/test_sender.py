@@ -132,7 +132,7 @@ def test_a_record_that_cannot_be_reported_takes_no_other_with_it(listener: Liste
 
 
 def _trains(server: str) -> float:
-    """Return how long the slowest of some steps took beside its own work."""
+    """Return how long the slowest of some steps took in addition to its own work."""
     env = {"TRNWATCH_RUN": "real", "TRNWATCH_NODE": "trn-a", "TRNWATCH_SESSION": "1"}
     reporter = Reporter(server, token="secret", env=env)
     took = []
@@ -153,7 +153,7 @@ def test_training_does_not_wait_for_a_server_that_is_not_there() -> None:
 
 
 def test_training_does_not_wait_for_a_name_that_is_unknown() -> None:
-    assert _trains("http://nobody.invalid") < QUICK_S
+    assert _trains("http://missing.invalid") < QUICK_S
 
 
 def test_training_does_not_wait_for_a_server_that_never_answers() -> None:

@@ -122,10 +122,10 @@ OUTCOMES = {
 
 
 @register.simple_tag
-def outcome(told: Any, extra: str = "") -> SafeString:
+def outcome(result: Any, extra: str = "") -> SafeString:
     """Render whether a fault was detected, and after how long."""
-    colour, shape, words = OUTCOMES[told.outcome]
-    after = f" after {soon(told.delay_s)}" if told.delay_s is not None else ""
+    colour, shape, words = OUTCOMES[result.outcome]
+    after = f" after {soon(result.delay_s)}" if result.delay_s is not None else ""
     return format_html(
         '<span class="{}"><span aria-hidden="true">{}</span> {}{}</span>',
         " ".join(filter(None, ("tag", colour, extra))),

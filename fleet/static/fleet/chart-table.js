@@ -43,7 +43,7 @@ function reversed(body) {
   return body;
 }
 
-/** Give a chart its table, filled when somebody opens it. */
+/** Give a chart its table, filled when it is opened. */
 export function tableOf(chart) {
   const details = document.createElement("details");
   const scroll = Object.assign(document.createElement("div"), { className: "scroll chart-table", tabIndex: 0 });

@@ -74,7 +74,7 @@ export class Chart {
     this.body.querySelector(".chart-note").append(again);
   }
 
-  /** Draw anew from the data at hand, in the colours and the zone of now. */
+  /** Draw the present data again, in the current colours and time zone. */
   draw() {
     if (!this.data) return;
     reachOf(this);

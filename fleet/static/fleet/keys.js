@@ -27,7 +27,7 @@ function select(by) {
   item.querySelector("a")?.focus({ preventScroll: true });
 }
 
-/** Press the button that a key stands for: the chosen item's, or the page's only one. */
+/** Press the button of a key: the chosen item's, or the page's only one. */
 function press(key) {
   const chosen = document.querySelector(`main .selected [data-key="${key}"]`);
   const all = [...document.querySelectorAll(`[data-key="${key}"]`)].filter((button) => button.offsetParent);

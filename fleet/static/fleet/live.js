@@ -4,7 +4,7 @@ import { moment, now, onZone, refreshTimes, setServerNow, duration } from "./tim
 import { say } from "./shell.js";
 
 const STALE_AFTER_MS = 5000;
-const SILENT_AFTER_MS = 6000; // the server speaks every second; this long without a word is a dead line
+const SILENT_AFTER_MS = 6000; // the server sends every second; this long a silence means a dead connection
 const HIDDEN_GRACE_MS = 8000;
 const LONGEST_WAIT_MS = 15000;
 const EXPLAINED_AFTER_MS = 8000; // a hiccup needs no explanation

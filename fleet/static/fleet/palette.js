@@ -30,7 +30,7 @@ function between(ratio) {
 /** 256 colours for one byte; the last is no data and stays clear. */
 export const CIVIDIS = Array.from({ length: 256 }, (_, i) => (i === 255 ? [0, 0, 0, 0] : [...between(i / 254), 255]));
 
-/** A pattern of slanted lines on a colour: waiting must not be told by colour alone. */
+/** A pattern of slanted lines on a colour: waiting must not be shown by colour alone. */
 export function hatch(context, ground, line) {
   const size = 6;
   const tile = document.createElement("canvas");

@@ -52,7 +52,7 @@ export function duration(seconds) {
   return minutes ? `${minutes}${NBSP}min` : `${whole}${NBSP}s`;
 }
 
-/** Write every <time data-form> below an element anew. */
+/** Write every <time data-form> below an element again. */
 export function refreshTimes(root = document) {
   for (const element of root.querySelectorAll("time[data-form]")) {
     const ms = Date.parse(element.dateTime);

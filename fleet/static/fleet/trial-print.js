@@ -12,7 +12,7 @@ function fits(size) {
   return box.height <= room + 0.5 && content.scrollWidth <= content.clientWidth + 1 && box.width <= width + 0.5;
 }
 
-// Halve the doubt about the largest size: text that breaks anew makes height no simple rule of it.
+// Bisect for the largest size: line breaks make the height no simple function of it.
 function fit() {
   sheet.classList.add("measured");
   let low = SMALLEST, high = LARGEST;

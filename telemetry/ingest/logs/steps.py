@@ -41,7 +41,7 @@ class TooManyStepsError(ValueError):
 class LineSteps:
     """The steps of one family of lines; memory grows with steps, not with lines.
 
-    If several lines report a step, the newest figures count, but the first time: it is nearest
+    If several lines report a step, the newest figures and the first time count: it is nearest
     to the step's end.
     """
 
@@ -122,7 +122,7 @@ class LoggedSteps:
 
     @property
     def weight(self) -> IntArray:
-        """How many steps each row stands for: those since the previous row.
+        """How many steps each row covers: those since the previous row.
 
         Steps in a jump that is far larger than usual are not in this log.
         """

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def member(*roles: str) -> User:
-    user = User.objects.create_user("-".join(roles) or "nobody", password="x")
+    user = User.objects.create_user("-".join(roles) or "missing", password="x")
     user.groups.set([Group.objects.get(name=role) for role in roles])
     return user
 

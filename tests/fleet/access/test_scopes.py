@@ -17,7 +17,7 @@ from tests.helpers import NOON, just_now
 
 pytestmark = pytest.mark.django_db
 # Each operation of the API, and the page by which people do or see the same. What is published is
-# no secret of anybody's, and everybody may ask who they are: those have no page of their own.
+# no secret, and all users may read their own account: those have no page.
 NO_PAGE = ""
 PAGES = {
     "run_list": "GET /runs/",
@@ -103,7 +103,7 @@ def test_an_operation_asks_for_the_role_that_its_page_asks_for(
 
 
 def member(*roles: str) -> User:
-    """Make somebody with these roles, without a password: hashing one takes long."""
+    """Create a user with these roles, without a password: hashing one takes long."""
     user = User.objects.create(username="-".join(roles), password="!")
     user.groups.set(Group.objects.filter(name__in=roles))
     return user

@@ -33,7 +33,7 @@ def finding(run: Run, limping: Node) -> Finding:
 
 @pytest.fixture
 def evaluate(db: None) -> Evaluate:
-    """Watch everything, so many seconds after noon, and find what is given."""
+    """Reconcile all rules with the given findings, some seconds after noon."""
 
     def at(second: float, *findings: Finding) -> list[Alert]:
         return reconcile(findings, evaluated=EVERYTHING, now=NOON + timedelta(seconds=second))
@@ -43,7 +43,7 @@ def evaluate(db: None) -> Evaluate:
 
 @pytest.fixture
 def bob(db: None) -> User:
-    """Make somebody who may act."""
+    """Create an operator."""
     user = User.objects.create_user("bob")
     user.groups.add(Group.objects.get(name="operator"))
     return user

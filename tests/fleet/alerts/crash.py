@@ -27,7 +27,7 @@ class DiedError(Exception):
 
 @contextmanager
 def dying_at(statement: int) -> Iterator[None]:
-    """Die before the given statement; it does not matter to whom else the others go."""
+    """Die before the given statement; statements on other connections count too."""
     seen = 0
 
     def die(execute: Callable[..., Any], sql: str, *args: Any) -> Any:

@@ -34,6 +34,6 @@ EVERYTHING = {(f.rule, subject_of(f)) for seen in FAULTS.values() for f in seen}
 
 
 def is_of(alert: Alert, finding: Finding) -> bool:
-    """Whether an alert tells of a finding: by its rule and subject, or by the culprit."""
+    """Whether an alert is about a finding: by its rule and subject, or by the culprit."""
     is_at_its_key = key_of(alert) == (finding.rule, subject_of(finding))
     return (is_at_its_key and agrees(alert, finding)) or has_same_culprit(alert, finding)

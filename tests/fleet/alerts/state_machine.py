@@ -28,7 +28,7 @@ def as_notified(events: list[AlertEvent]) -> dict[str, Any]:
 
 
 def as_stored(alert: Alert) -> dict[str, Any]:
-    """Return what a timeline must tell of an alert."""
+    """Return the state of an alert that follows from its timeline."""
     kinds = {event.kind: event.at for event in alert.events.all()}
     n_fired = sum(event.kind in {Kind.FIRED, Kind.REFIRED} for event in alert.events.all())
     reported: dict[str, Any] = {"is_open": alert.is_open, "is_muted": alert.silence_id is not None}

@@ -17,7 +17,7 @@ def hot(redis_url: str) -> HotStore:
 
 
 def keep(hot: HotStore, **shown: object) -> None:
-    """Keep what the node says."""
+    """Store the node's agent status."""
     save_sidecars(hot, [("real", shown)])
 
 

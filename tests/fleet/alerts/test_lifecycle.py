@@ -170,7 +170,7 @@ class AlertLife(RuleBasedStateMachine):
         else:
             alerts.move_end(held, to=self.now + timedelta(hours=1), by=by, now=self.now)
 
-    # What holds, whatever happened.
+    # Invariants.
 
     @precondition(lambda self: self.is_news)
     @invariant()

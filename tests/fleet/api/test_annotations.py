@@ -68,7 +68,7 @@ def test_a_repeated_call_keeps_it_once(shown: Send) -> None:
         ("at", DEPLOY | {"at": 1e300}),
         ("at", DEPLOY | {"at": -5}),
         ("ends_at", DEPLOY | {"ends_at": 5}),
-        ("run", DEPLOY | {"run": "stranger"}),
+        ("run", DEPLOY | {"run": "missing"}),
         ("node", DEPLOY | {"node": "x" * 500}),
         ("colour", DEPLOY | {"colour": "red"}),
     ],

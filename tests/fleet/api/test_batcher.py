@@ -18,7 +18,7 @@ def anonymous_request() -> IngestRequest:
 
 
 async def waiting_and_urgent() -> tuple[IngestRequest, IngestRequest]:
-    """Let somebody who may wait for an hour come, and then somebody who may not."""
+    """Send a request that may wait for an hour, then an urgent one."""
     batcher, patient_request, urgent = Batcher(), anonymous_request(), anonymous_request()
     waiting = asyncio.create_task(batcher.serve(patient_request, wait_s=A_LONG_TIME_S))
     await asyncio.sleep(0)

@@ -74,7 +74,7 @@ def test_a_budget_is_set_and_withdrawn_once(ask: Ask, hours_old: Run) -> None:
         ("state=withdrawn", [4.0]),
         ("team=LLM", [4.0, 3.0, 2.0, 1.0]),
         ("run=llama", [5.0]),
-        ("run=nobody", []),
+        ("run=missing", []),
     ],
 )
 def test_budgets_are_listed_by_what_they_are(
@@ -105,7 +105,7 @@ def test_many_budgets_ask_little(
     ("field", "value", "status"),
     [
         ("team", "", 400),
-        ("run", "nobody", 400),
+        ("run", "missing", 400),
         ("usd", 0, 400),
         ("usd", 1e13, 400),
         ("ends_at", 0, 400),
@@ -126,7 +126,7 @@ def test_what_cannot_be_is_named_and_nothing_kept(
 
 
 def test_a_run_that_no_one_knows_is_refused(ask: Ask, db: None) -> None:
-    response = ask("budgets", new(team="", run="nobody"))
+    response = ask("budgets", new(team="", run="missing"))
 
     assert (response.status_code, response.json()["field"]) == (409, "run")
 

@@ -94,7 +94,7 @@ def test_anybody_may_ask_what_can_be_done(client: Client) -> None:
 
 
 def test_what_is_not_there_is_reported_as_a_problem(ask: Ask) -> None:
-    for path in ("runs/nobody", "alerts/999999", "nothing", "runs/a/b/c"):
+    for path in ("runs/missing", "alerts/999999", "nothing", "runs/a/b/c"):
         response = ask(path)
 
         assert response.status_code == 404

@@ -55,7 +55,7 @@ def test_an_accident_states_what_changed_in_its_key_and_what_it_cost(
         ("kind=failed", ["fail"]),
         ("kind=beside", []),
         ("run=llama&team=LLM&kind=failed", ["fail"]),
-        ("run=nobody", []),
+        ("run=missing", []),
         ("until=0", []),
         ("since=9e99", []),
     ],
@@ -87,7 +87,7 @@ def test_the_fleet_is_summed_up_with_what_it_lost(ask: Ask, recompiled: Run) -> 
     assert (row["run"], row["team"], row["cache"], row["sharing"]) == (
         *("llama", "LLM", CACHE, "shared"),
     )
-    assert ask("compiles/sums?limit=1&run=nobody").json()["runs"] == []
+    assert ask("compiles/sums?limit=1&run=missing").json()["runs"] == []
 
 
 def test_a_run_is_reported_by_graph(ask: Ask, recompiled: Run) -> None:
@@ -99,7 +99,7 @@ def test_a_run_is_reported_by_graph(ask: Ask, recompiled: Run) -> None:
     assert {graph["module"] for graph in reported["graphs"]} == {
         *("MODULE_1+a", "MODULE_1+b", "MODULE_2+a"),
     }
-    assert ask("runs/nobody/compiles").status_code == 404
+    assert ask("runs/missing/compiles").status_code == 404
 
 
 def test_a_run_that_never_asked_a_cache_reports_nothing(ask: Ask, run: Run) -> None:

@@ -50,7 +50,7 @@ def test_threads_of_one_process_count_every_request_once(
     gate = RequestGate("API_REQUESTS_PER_MINUTE")
 
     def ask(thread: int) -> list[int]:
-        names = ("everybody", f"own {thread}")
+        names = ("all", f"own {thread}")
         return [gate.left(hot, {names[i % 2]: 1}, now_s=60.0)[names[i % 2]] for i in range(200)]
 
     with ThreadPoolExecutor(N_THREADS) as threads:
@@ -58,5 +58,5 @@ def test_threads_of_one_process_count_every_request_once(
 
     gate.left(hot, {"last": 1000}, now_s=60.0)
     assert len(left) == N_THREADS * 200
-    assert int(redis.get("rate:everybody:1") or 0) == N_THREADS * 100
+    assert int(redis.get("rate:all:1") or 0) == N_THREADS * 100
     assert min(left) == 400 - N_THREADS * 100

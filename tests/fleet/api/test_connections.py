@@ -24,7 +24,7 @@ WITHIN_S = 20
 
 
 async def application(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """Read a body as Django does, whole; tell its length, or stream for a while."""
+    """Read a whole body as Django does; return its length, or stream for a while."""
     if scope["path"] == "/known":
         scope["extensions"][EXTENSION].identify()
     n_bytes, is_open = 0, scope["path"] != "/unread"
@@ -77,7 +77,7 @@ def limited(limits: Limits, app: Any = application) -> Iterator[Server]:
 
 
 def response_of(client: socket.socket) -> tuple[int, str]:
-    """Read to the end; the status, and what the problem document says."""
+    """Read to the end; return the status and the problem document."""
     pieces = []
     with client, suppress(ConnectionResetError):
         while piece := client.recv(65_536):
@@ -162,7 +162,7 @@ def test_a_slow_body_with_a_token_has_no_deadline() -> None:
         answer = b""
         while not answer.endswith(b"0\r\n\r\n"):
             answer += client.recv(1_000)
-        # The next request of this connection is a stranger's again.
+        # The next request of this connection is anonymous again.
         client.sendall(b"GET /")
 
         assert b"8 bytes" in answer

@@ -43,7 +43,7 @@ class Site:
         return manage(self._environment, *command)
 
     def session(self) -> str:
-        """Sign in as somebody new by the form, and return the session's key."""
+        """Sign in a new user by the form, and return the session key."""
         name = f"user-{secrets.token_hex(4)}"
         made = json.loads(self.manage("create_user", name, "--role", "operator", "--json"))
         with self.ask("GET", "/sign-in/") as response:
@@ -196,10 +196,10 @@ def test_a_stream_without_a_token_ends_at_its_first_line(site: Site) -> None:
             yield lines("trn1.2xlarge")[0] + b"\n"
             time.sleep(0.2)
 
-    status, _ = site.post(endless(), "?live=1&node=nobody", Authorization="Bearer nope")
+    status, _ = site.post(endless(), "?live=1&node=missing", Authorization="Bearer nope")
 
     assert status == 401
-    assert site.seconds_of("nobody") == 0
+    assert site.seconds_of("missing") == 0
 
 
 def test_a_stream_that_breaks_off_keeps_its_whole_lines(site: Site) -> None:
@@ -271,7 +271,7 @@ def half_sent(site: Site, path: str, *lines: str, sent: int) -> socket.socket:
     client.sendall("\r\n".join([*head, "", ""]).encode())
     client.settimeout(1)
     with suppress(OSError):
-        # Who is refused is read on for a while; nothing says how far.
+        # After a refusal the server reads on for a while.
         client.sendall(b"x" * sent)
     client.settimeout(20)
     return client

@@ -21,7 +21,7 @@ STREAM = "0123456789abcdef"
 
 
 def port(index: int = 0, **shown: Any) -> dict[str, Any]:
-    """Return what is said of a port of a device."""
+    """Return the report of a port of a device."""
     return {"device": f"rdmap{index}s27", "port": 1, "index": index, **shown}
 
 

@@ -110,8 +110,6 @@ def test_how_a_node_reports_is_remembered(post: Post, hot: HotStore) -> None:
     post(encoded(slow), node="slow")
     post(envelope(time.time() - 7200), node="behind")
 
-    assert str(timing_of(hot, "slow")) == (
-        "Reports every 5 s; each figure stands for all of them."
-    )
+    assert str(timing_of(hot, "slow")) == ("Reports every 5 s; each figure covers all of them.")
     assert "Its clock is 7,200 s behind ours, and corrected." in str(timing_of(hot, "behind"))
-    assert timing_of(hot, "nobody") is None
+    assert timing_of(hot, "missing") is None

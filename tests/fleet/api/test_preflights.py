@@ -72,8 +72,8 @@ def test_they_are_listed_the_last_first(ask: Ask) -> None:
         ("wanted", 17, 409),
         ("wanted", 0, 400),
         ("instance_type", "m5.large", 409),
-        ("faults", [{"kind": "chip_missing", "node": "stranger"}], 409),
-        ("run", "nobody", 409),
+        ("faults", [{"kind": "chip_missing", "node": "missing"}], 409),
+        ("run", "missing", 409),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(

@@ -40,7 +40,7 @@ def test_parts_add_up_to_the_cent(client: Client, known: Run) -> None:
 
 
 def test_without_a_price_it_is_null_and_never_zero(client: Client, known: Run) -> None:
-    Run.objects.update(usd_per_node_hour=0.0, price_basis="nobody knows")
+    Run.objects.update(usd_per_node_hour=0.0, price_basis="unknown")
 
     body = run_json(client)
     money = body["money"]
@@ -107,7 +107,7 @@ def test_a_budget_is_reported_with_its_runs(client: Client, alive: Run) -> None:
 
 
 def test_dollars_that_no_one_knows_are_null(client: Client, known: Run) -> None:
-    Run.objects.update(usd_per_node_hour=0.0, price_basis="nobody knows")
+    Run.objects.update(usd_per_node_hour=0.0, price_basis="unknown")
 
     money = detail(client)
 

@@ -101,7 +101,7 @@ def test_across_price_kinds_it_shows_what_equal_ones_save(ask: Ask) -> None:
         ("failures=-1", "failures", 400),
         ("porting_usd=inf", "porting_usd", 400),
         ("reuse=maybe", "reuse", 400),
-        ("candidate=nobody", "candidate", 409),
+        ("candidate=missing", "candidate", 409),
         ("colour=red", "colour", 400),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_trial_without_arms_has_no_schedule(ask: Ask, db: None) -> None:
     Trial.objects.create(name="bare", question="?", created_by="x", created_at=NOON)
 
     assert ask("trials/bare/schedule").status_code == 409
-    assert ask("trials/nobody/schedule").status_code == 404
+    assert ask("trials/missing/schedule").status_code == 404
 
 
 def test_the_description_reports_every_refusal(ask: Ask) -> None:

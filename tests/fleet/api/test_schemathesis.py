@@ -83,7 +83,7 @@ def bearing(scope: str) -> list[str]:
 
 
 def signed_in(role: str) -> list[str]:
-    """Return the headers of somebody's browser."""
+    """Return the headers of a signed-in browser."""
     browser = Client()
     browser.force_login(member(role))
     session = browser.cookies["trnwatch_session"].value
@@ -92,7 +92,7 @@ def signed_in(role: str) -> list[str]:
 
 
 def check(address: str, folder: Path, who: Sequence[str], asked: Sequence[str]) -> None:
-    """Let somebody ask for what the description says, as one who may read it has fetched it."""
+    """Run the operations of the OpenAPI document with these headers."""
     secret = Token.issue("reader", "read", now=just_now())[1]
     headers = {"Authorization": f"Bearer {secret}"}
     description = folder / "openapi.json"

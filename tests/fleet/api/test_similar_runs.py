@@ -12,7 +12,7 @@ from tests.fleet.runs.test_similar_runs_pace import NOW, train
 
 @pytest.fixture
 def measured(hot: HotStore, run: Run) -> Run:
-    """Let a run train beside one that is a quarter faster in fp8, and compare them."""
+    """Train a run and one that is a quarter faster in fp8, and compare them."""
     run.precision, run.compiler_flags = "bf16", "-O1"
     run.save()
     train(run, step_s=2.0)
@@ -50,4 +50,4 @@ def test_what_was_not_compared_yet_is_marked_as_such(ask: Ask, run: Run) -> None
 
 
 def test_a_run_that_no_one_knows_has_no_like(ask: Ask, db: None) -> None:
-    assert ask("runs/nobody/like").status_code == 404
+    assert ask("runs/missing/like").status_code == 404

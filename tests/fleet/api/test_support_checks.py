@@ -84,7 +84,7 @@ def test_checks_are_listed_by_their_verdict(ask: Ask) -> None:
         ({"text": "PK\x03\x04"}, "text", 400),
         ({"text": "a\0b"}, "text", 400),
         ({"text": LIST, "report": LIST}, "report", 400),
-        ({"text": LIST, "trial": "nobody"}, "trial", 409),
+        ({"text": LIST, "trial": "missing"}, "trial", 409),
         ({"text": LIST, "file": "a\nb"}, "file", 400),
         ({"text": LIST, "colour": "red"}, "colour", 400),
         ({}, "text", 400),

@@ -118,7 +118,7 @@ def test_a_trial_ends_once(ask: Ask, started: dict[str, Any]) -> None:
         ("name", "a b", 400),
         ("name", "move", 409),
         ("question", " ", 400),
-        ("baseline", "nobody", 409),
+        ("baseline", "missing", 409),
         ("candidates", [], 400),
         ("candidates", ["vit-p5"], 409),
         ("planned_steps", 0, 400),

@@ -45,7 +45,7 @@ class Archive:
 
 @pytest.fixture
 def archive(hot: HotStore, run: Run, steady: Node) -> Archive:
-    """Give an archive beside a database that begins only a little while ago."""
+    """Give a long-term store, and a database with recent data only."""
     hot.append([block(tick=int(NOON.timestamp()) + i) for i in range(120)])
     durable.write_rollups(
         hot.window("llama", (), start=int(NOON.timestamp()), end=int(NOON.timestamp()) + 59)
@@ -62,7 +62,7 @@ def alert(run: Run, limping: Node) -> Alert:
 
 
 def tiers(figure: Chart | Heat | None) -> list[str]:
-    """Return the tiers that a figure says it is from."""
+    """Return the tiers that a chart names as its sources."""
     assert figure is not None
     return [stretch.tier for stretch in figure.stretches]
 

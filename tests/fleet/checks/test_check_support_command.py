@@ -14,7 +14,7 @@ from tests.telemetry.checks.files import DATA
 
 
 def run(*args: object) -> tuple[int, str]:
-    """Run the command; return its exit code and what it said."""
+    """Run the command; return its exit code and output."""
     out = StringIO()
     try:
         call_command("check_support", *map(str, args), stdout=out)
@@ -96,8 +96,8 @@ def test_it_is_kept_with_a_trial() -> None:
 
 @pytest.mark.django_db
 def test_a_trial_that_is_not_there_is_2_and_keeps_nothing() -> None:
-    with pytest.raises(CommandError, match="trial: there is none called 'nobody'") as caught:
-        run(DATA / "list.txt", "--trial", "nobody")
+    with pytest.raises(CommandError, match="trial: there is none called 'missing'") as caught:
+        run(DATA / "list.txt", "--trial", "missing")
 
     assert caught.value.returncode == 2
     assert not SupportCheck.objects.exists()

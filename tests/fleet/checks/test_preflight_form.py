@@ -66,8 +66,8 @@ def test_real_nodes_are_probed_where_they_stand(steady: Node) -> None:
 
 
 def test_without_drills_unknown_nodes_and_faults_are_refused(steady: Node) -> None:
-    with pytest.raises(FieldError, match="stranger is no node of the fleet"):
-        request_preflight(["steady", "stranger"], by="ada", now=NOON)
+    with pytest.raises(FieldError, match="missing is no node of the fleet"):
+        request_preflight(["steady", "missing"], by="ada", now=NOON)
     faults = [fault("chip_missing", "steady")]
     with pytest.raises(FieldError, match="TRNWATCH_ALLOW_DRILLS"):
         request_preflight(["steady"], faults=faults, by="ada", now=NOON)

@@ -52,7 +52,7 @@ def test_the_compiler_refuses_a_listed_operator() -> None:
 
     assert basis_of(found["aten::mul"]) == (
         "the compiler refused 1 of 2 uses (neuronx-cc, policy.py 24); "
-        "the published list has it, but its word stands"
+        "the published list has it, but the report overrides it"
     )
     assert basis_of(found["aten::cumsum"]) == "the compiler took it; the published list lacks it"
     assert basis_of(found["aten::add"]) == "the compiler took it"

@@ -100,8 +100,8 @@ def test_it_outlives_its_trial() -> None:
 @pytest.mark.django_db
 def test_a_trial_that_is_not_there() -> None:
     assert trial_named("") is None
-    with pytest.raises(FieldError, match="trial: there is none called 'nobody'"):
-        trial_named("nobody")
+    with pytest.raises(FieldError, match="trial: there is none called 'missing'"):
+        trial_named("missing")
 
 
 @pytest.mark.parametrize(

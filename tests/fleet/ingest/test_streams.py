@@ -51,7 +51,7 @@ def test_lines_count_once_in_whichever_process(post: Post, hot: HotStore) -> Non
     first = post(body, **sent_at(now)).json()
     totals = hot.totals().nodes
     another_process()
-    # It is later now, and the agent tells the times anew: a little off.
+    # It is later now, and the agent calculates the times again: a little off.
     again = post(numbered([now - 2.9, now - 1.9, now - 0.9, now]), **sent_at(now)).json()
 
     assert (first["accepted"], first["repeated"]) == (3, 0)

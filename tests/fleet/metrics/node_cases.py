@@ -68,7 +68,7 @@ def silences() -> list[RuleCase]:
 
 
 def memory_errors(kind: str, memory: str) -> RuleCase:
-    """It fires when a count rises, whatever it was before, and holds for a while after."""
+    """It fires when a count rises from any value, and stays for a while."""
     counted = f'trnwatch_device_{kind}_ecc_uncorrected_total{{node="n0", device="3"}}'
     labels = N0 | {"device": "3", "memory": memory}
     series = {counted: ((3, 20), (5, 40))}

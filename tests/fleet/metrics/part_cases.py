@@ -1,4 +1,4 @@
-"""Rule tests for alerts about devices and cores, beside healthy ones."""
+"""Rule tests for alerts about devices and cores, with healthy peers."""
 
 from telemetry.detect import RULES
 from tests.fleet.metrics.rule_cases import ABOVE, CORE, FOUR, LLAMA, N0, RuleCase, nodes, parts

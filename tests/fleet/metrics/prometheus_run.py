@@ -96,7 +96,7 @@ def configured(example: Path, folder: Path, target: str, secret: str) -> str:
     config["global"] |= {"scrape_interval": "2s", "scrape_timeout": "2s"}
     config["global"]["evaluation_interval"] = "1s"
     config["rule_files"] = [str(example.parent / each) for each in config["rule_files"]]
-    # Nobody is told here.
+    # No notification is sent here.
     del config["alerting"]
     config.pop("remote_write", None)
     for job in config["scrape_configs"]:
@@ -150,7 +150,7 @@ def query(question: Question, expr: str) -> Any:
 
 
 def all_answers(question: Question, asked: set[str], rare: set[str]) -> dict[str, Any]:
-    """Ask until everything that is not rare has an answer, or patience ends."""
+    """Query until every expression that is not rare has a result, or time is over."""
     deadline = time.monotonic() + TIMEOUT_S
     answers: dict[str, Any] = {}
     while time.monotonic() < deadline:
@@ -164,5 +164,5 @@ def all_answers(question: Question, asked: set[str], rare: set[str]) -> dict[str
 
 
 def has_result(answer: Any) -> bool:
-    """Tell whether there is an answer, and something in it."""
+    """Whether a result has at least one series."""
     return isinstance(answer, list) and bool(answer)

@@ -14,18 +14,17 @@ CORE, VCPU = "trnwatch_core_utilization_ratio", "trnwatch_node_vcpu_usage_ratio"
 ABOVE = 1.02
 SHARED = {"trnwatch_node_info", "trnwatch_run_info"}
 
-# One alert is told apart from another by its labels; values follow each other, for minutes each.
+# Labels distinguish alerts; values follow each other, each for some minutes.
 Course = tuple[tuple[float | str, float], ...]
 Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class RuleCase:
-    """How one alert lives.
+    """When one alert fires and when not.
 
     ``quiet`` are the minutes in which it must not fire, ``fires`` those in which it must, with
-    ``labels`` beside its name. Without the series that ``told`` is part of the name of it is never
-    heard of.
+    ``labels`` in addition to its name. Without the series of ``series_of`` it never fires.
     """
 
     alert: str
@@ -38,12 +37,12 @@ class RuleCase:
 
     @property
     def metrics(self) -> set[str]:
-        """The metrics it has for itself: others may tell the same of nodes and runs."""
+        """The metrics of this case alone; info series are shared."""
         return {name.partition("{")[0] for name in self.series} - SHARED
 
     @property
     def expected(self) -> list[dict[str, Any]]:
-        """When its alert fires and when not, as promtool asks it."""
+        """When its alert fires and when not, as promtool tests."""
         own = {"alertstate": "firing", "rule": self.alert, "severity": self.severity}
         labels = ", ".join(f'{k}="{v}"' for k, v in sorted({**own, **self.labels}.items()))
         fired = [{"labels": f'ALERTS{{alertname="{self.alert}", {labels}}}', "value": 1}]
@@ -54,7 +53,7 @@ class RuleCase:
 
     @property
     def never(self) -> list[dict[str, Any]]:
-        """That its alert never fires, as promtool asks it."""
+        """That its alert never fires, as promtool tests."""
         return [self._sample(minute, []) for minute in (*self.quiet, *self.fires)]
 
     def _sample(self, minute: float, samples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class RuleCase:
 
 
 def merged_cases(cases: Iterable[RuleCase]) -> list[list[RuleCase]]:
-    """Put stories that have nothing to do with each other into one world: it is cheaper."""
+    """Merge cases without common series into one test: fewer runs of promtool."""
     found: list[list[RuleCase]] = []
     for case in sorted(cases, key=lambda each: max(each.quiet)):
         for merged in found:
@@ -81,13 +80,13 @@ def merged_cases(cases: Iterable[RuleCase]) -> list[list[RuleCase]]:
 
 
 def series_of(cases: Sequence[RuleCase]) -> dict[str, Any]:
-    """Return the stories of a world as one test of promtool."""
+    """Return merged cases as one test of promtool."""
     series = {name: course for case in cases for name, course in case.series.items()}
     return _test(series, [question for case in cases for question in case.expected])
 
 
 def without_series(cases: Sequence[RuleCase]) -> dict[str, Any]:
-    """Return the same world without what the stories are about: nothing may be said of it."""
+    """Return the same cases without their main series: no alert may fire."""
     about = [case.series_of for case in cases]
     series = {
         name: course

@@ -57,18 +57,18 @@ def step_slow() -> RuleCase:
 
 
 def from_trnwatch(rule: str, severity: str) -> RuleCase:
-    """It fires while trnwatch says so: only it can judge."""
+    """It fires while trnwatch's own alert fires."""
     series = f'trnwatch_alerts_firing{{rule="{rule}", severity="{severity}"}}'
     course = ((0, 5), (1, 5), (0, 5))
     return RuleCase(rule, series, {series: course}, (4, 14), (6, 9, 11), severity=severity)
 
 
 def hangs() -> list[RuleCase]:
-    """It fires where no step ends and nobody works; not while a core is at the limit."""
+    """It fires if no step ends and no core works; not while a core is at the limit."""
     resting = {f'{CORE}{{node="{n}", core="0"}}': ((0.5, 10.0), (0.05, 60.0)) for n in FOUR}
     at_limit = dict.fromkeys(resting, ((0.5, 10.0), (STILL["working_ratio"], 60.0)))
     hang: Series = {
-        # Steps end as time goes by, until the tenth minute; the store forgets it; they go on.
+        # Steps end until the tenth minute; the series goes absent; steps continue.
         ENDED: "0+15x39 600+0x59 _x20 1800+15x80",
         'trnwatch_run_step_seconds{run="llama"}': ((2.0, 11), (ABSENT, 60)),
         **{f'{VCPU}{{node="{n}"}}': always(0.1) for n in FOUR},
@@ -100,7 +100,7 @@ def recompiles() -> list[RuleCase]:
 
 
 def costs() -> list[RuleCase]:
-    """It fires where two hours were dearer, holds a little below; not where an alert says why."""
+    """It fires if two hours cost more, stays slightly below; not if an alert explains it."""
     cost_series = 'trnwatch_run_node_seconds_per_million_tokens{run="llama"}'
     expected = "trnwatch_run_expected_node_seconds_per_million_tokens"
     limit, calm = 1 + DRIFT["estimate_ratio"], 1 + DRIFT["estimate_ratio"] * DRIFT["half_ratio"]

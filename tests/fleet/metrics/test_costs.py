@@ -34,7 +34,7 @@ def values_of(families: Iterable[Metric], spec: Spec) -> dict[tuple[str, ...], f
 
 @pytest.fixture
 def training(run: Run, steady: Node, limping: Node, hot: HotStore) -> Run:
-    """Let a run make steps of two seconds just now, of as many tokens as its row says."""
+    """Let a run make steps of two seconds just now, with the tokens of its row."""
     tokens = float(run.global_batch * run.seq_len)
     ended_at_s = just_now().timestamp() - 40
     hot.append_steps(steps(n_steps=20, ended_at_s=ended_at_s, tokens=tokens, compute_s=2.0))

@@ -22,7 +22,7 @@ BORN_OF_ABSENCE = {"trnwatch_absent", "trnwatch_nothing_to_watch"}
 
 
 def promtool(folder: Path, tests: list[dict[str, Any]], *, every_s: int) -> str:
-    """Let promtool tell stories about the committed rules; return what it has to complain of."""
+    """Run promtool's rule tests on the committed rules; return its complaints."""
     whole = {
         "rule_files": [str(COMMITTED)],
         "evaluation_interval": f"{every_s}s",

@@ -16,7 +16,7 @@ from tests.helpers import just_now
 
 @pytest.fixture
 def hook_server() -> Iterator[ReceiverServer]:
-    """Run a receiver that answers as told, 200 at first."""
+    """Run a receiver with configurable responses, 200 at first."""
     with serve_receiver() as one:
         yield one
 
@@ -58,7 +58,7 @@ def an_alert(run: Run, subject: str = "run:llama", rule: str = "allreduce_share"
 
 
 def say(alert: Alert, kind: str, *, by: str = "", text: str = "") -> AlertEvent:
-    """Write an event and what it tells people, in one transaction."""
+    """Write an event and its notifications, in one transaction."""
     now = just_now()
     with transaction.atomic():
         if kind == "resolved":

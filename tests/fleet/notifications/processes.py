@@ -37,7 +37,7 @@ def database_url(database: dict[str, Any]) -> str:
 
 
 def environment(folder: Path, database: str, **env: str) -> dict[str, str]:
-    """Return what a process of ours is told."""
+    """Return the environment of a sender process."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return clean | {
         "TRNWATCH_DATA_DIR": str(folder),
@@ -82,7 +82,7 @@ class SenderProcess:
 
 @dataclass
 class Senders:
-    """Starts senders on one database; whatever still runs in the end is killed."""
+    """Starts senders on one database; processes left at the end are killed."""
 
     env: dict[str, str]
     folder: Path

@@ -15,7 +15,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
 
 def status(code: int, *headers: str, body: bytes = b"") -> bytes:
     """Return an answer of this status."""
-    lines = [f"HTTP/1.1 {code} Whatever", f"Content-Length: {len(body)}", "Connection: close"]
+    lines = [f"HTTP/1.1 {code} Reason", f"Content-Length: {len(body)}", "Connection: close"]
     return "\r\n".join([*lines, *headers, "", ""]).encode() + body
 
 
@@ -39,7 +39,7 @@ class Post:
 
 @dataclass
 class ReceiverServer:
-    """What it answers to one after the other, the last for ever, and all that it was sent."""
+    """Its responses in order, the last one repeated, and the requests it received."""
 
     url: str
     answers: list[bytes | Callable[[socket.socket], None]] = field(default_factory=lambda: [OK])

@@ -37,7 +37,7 @@ receivers:
 
 @pytest.fixture
 def manager(tmp_path: Path, hook_server: ReceiverServer) -> Iterator[str]:
-    """Run an Alertmanager that tells the stranger; gives its address."""
+    """Run an Alertmanager that notifies the hook server; gives its address."""
     (tmp_path / "config.yml").write_text(CONFIG.format(url=hook_server.url))
     url = f"http://127.0.0.1:{free_port()}"
     command = [
@@ -103,7 +103,7 @@ def test_it_receives_groups_holds_and_resolves(
 
 
 def statuses(hook_server: ReceiverServer, alert: int) -> list[str]:
-    """Return what people were told of one alert, without saying the same again."""
+    """Return the notifications of one alert, without repeats."""
     shown = [
         each["status"]
         for post in hook_server.posts

@@ -45,7 +45,7 @@ def test_a_message_arrives_with_its_key_as_id(smtp_server: MailSink) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "error"), [("550 nobody", AddressError), ("450 busy", UnreachableError)]
+    ("shown", "error"), [("550 missing", AddressError), ("450 busy", UnreachableError)]
 )
 def test_one_who_is_refused_is_not_forgotten_because_others_are_not(
     smtp_server: MailSink, shown: str, error: type[Exception]
@@ -58,9 +58,9 @@ def test_one_who_is_refused_is_not_forgotten_because_others_are_not(
 
 
 def test_all_refused_is_reported(smtp_server: MailSink) -> None:
-    smtp_server.refusals["ada@example.org"] = "550 nobody"
+    smtp_server.refusals["ada@example.org"] = "550 missing"
 
-    with pytest.raises(AddressError, match="550 nobody"):
+    with pytest.raises(AddressError, match="550 missing"):
         send("ada@example.org")
 
 

@@ -44,7 +44,7 @@ def test_a_database_that_is_killed_loses_no_page(
 
 
 def start_pager(folder: Path, env: dict[str, str], to: ReceiverServer) -> subprocess.Popen[bytes]:
-    """Start a process that fires alerts, and notes what it was told is committed."""
+    """Start a process that fires alerts, and store the keys it committed."""
     script = Path(__file__).with_name("alert_process.py")
     command = [sys.executable, str(script), to.url, str(N_ALERTS), "0.1"]
     with (folder / "committed").open("wb") as file:

@@ -39,7 +39,7 @@ def signed_in(browser: Browser, up: Up, path: str) -> Page:
 
 
 def settled(tab: Page) -> None:
-    """Wait until the form is there and listens: nobody chooses within milliseconds."""
+    """Wait until the form is ready: people do not choose within milliseconds."""
     expect(tab.locator("#id_kind")).to_be_visible()
     expect(tab.locator(".htmx-added, .htmx-settling, .htmx-request")).to_have_count(0)
 
@@ -56,7 +56,7 @@ def drill(tab: Page) -> None:
     tab.select_option("#id_node", label=NODE)
     with tab.expect_response(lambda answer: "kind=hbm_slow" in answer.url):
         tab.select_option("#id_kind", "hbm_slow")
-    # Meanwhile the rest cannot be changed: what somebody wrote would be gone with the answer.
+    # Until then the rest is disabled: the response would overwrite the input.
     expect(tab.locator("#id_node option:checked")).to_have_text(NODE)
     tab.fill("#id_device", "3")
     tab.fill("#id_magnitude", "0.4")
@@ -70,7 +70,7 @@ def test_a_drill_is_detected_named_and_acknowledged_on_every_tab(browser: Browse
 
     drill(mine)
 
-    # Which rule speaks first, the run's share or the node's own device, is a matter of a second.
+    # Which rule fires first, the run's share or the node's device, varies by a second.
     fired = other.locator("article.alert").filter(has_text=NODE).first
     expect(fired).to_contain_text(NODE, timeout=SOON_MS)
     expect(fired).to_contain_text("firing")

@@ -35,7 +35,7 @@ def on_disk(folder: Path, options: str, *command: str, before: str = "true") -> 
 
 
 def up_on_disk(folder: Path, options: str, *, before: str = "true") -> tuple[int, str]:
-    """Run `up` on a disk that cannot carry it; gives its exit code and what it said."""
+    """Run `up` on a disk that is too small; return its exit code and output."""
     command = on_disk(folder, options, sys.executable, "manage.py", "up", before=before)
     env = environment(folder, PORT=str(free_port()))
     done = subprocess.run(
@@ -189,11 +189,11 @@ def test_a_damaged_append_only_file_is_set_aside_and_the_start_continues(tmp_pat
     file.write_bytes(damaged)
 
     with running(folder) as up:
-        assert "append-only file was damaged. It is set aside as" in up.shown
+        assert "append-only file was damaged. It is renamed to" in up.shown
         assert up.answers() == 200
         [aside] = [p for p in (folder / "redis").rglob("*damaged-*") if p.is_file()]
         assert aside.read_bytes() == damaged
-        assert f"It is set aside as {aside}" in (folder / "log" / "redis.log").read_text()
+        assert f"It is renamed to {aside}" in (folder / "log" / "redis.log").read_text()
 
 
 @pytest.mark.postgresql
@@ -240,7 +240,7 @@ def answers(port: int) -> bool:
 
 
 def _expect_unavailable(port: int) -> None:
-    """See that every page says it as a person, a script and a machine understand it."""
+    """Check the message for people, scripts and machines on every page."""
     pages = ("/", "/alerts/", "/runs/x/", "/metrics", "/sd/prometheus", "/nowhere/")
     for path in pages:
         # A session is looked up before any view is asked.

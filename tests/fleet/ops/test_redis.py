@@ -125,7 +125,7 @@ def test_of_damaged_files_the_latest_is_kept(folder: Path, name: str) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"damage {number}")
         (folder / f"{top}.damaged-20260101T00000{number}Z").touch()
-        assert f"It is set aside as {folder / top}.damaged-" in repair(folder, 1, DAMAGED)
+        assert f"It is renamed to {folder / top}.damaged-" in repair(folder, 1, DAMAGED)
 
     [aside] = folder.iterdir()
     [file] = [path for path in (aside, *aside.rglob("*")) if path.is_file()]

@@ -48,7 +48,7 @@ def making(tmp_path: Path, redis_url: str) -> Iterator[subprocess.Popen[bytes]]:
         lambda process: process.send_signal(signal.SIGTERM),
         lambda process: os.killpg(process.pid, signal.SIGINT),
     ],
-    ids=["killed", "told", "Ctrl-C"],
+    ids=["killed", "SIGTERM", "Ctrl-C"],
 )
 def test_the_processes_of_the_pool_end_with_the_command(
     making: subprocess.Popen[bytes], end: Callable[[subprocess.Popen[bytes]], None]

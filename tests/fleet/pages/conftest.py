@@ -80,19 +80,19 @@ def fired(alive: Run, limping: Node) -> Callable[..., Alert]:
 
 @pytest.fixture
 def alert(fired: Callable[..., Alert]) -> Alert:
-    """Fire one alert that nobody has."""
+    """Fire one unacknowledged alert."""
     return fired()
 
 
 @pytest.fixture
 def operator(client: Client, db: None) -> User:
-    """Sign in somebody who may act."""
+    """Sign in an operator."""
     return _signed_in(client, "olga", "operator")
 
 
 @pytest.fixture
 def viewer(client: Client, db: None) -> User:
-    """Sign in somebody who may only look."""
+    """Sign in a viewer."""
     return _signed_in(client, "vera", "viewer")
 
 

@@ -12,7 +12,7 @@ from tests.helpers import just_now
 
 @pytest.fixture
 def admin(client: Client, db: None) -> User:
-    """Sign in somebody who may change everything."""
+    """Sign in an administrator."""
     user = User.objects.create_user("adam")
     user.groups.add(Group.objects.get(name="admin"))
     client.force_login(user)

@@ -33,7 +33,7 @@ def test_the_assignee_owns_it_and_the_timeline_names_the_sender(
     assert (event.by, event.text) == ("olga", "to omar: you know the rack")
 
 
-@pytest.mark.parametrize("name", ["vera", "nobody", ""])
+@pytest.mark.parametrize("name", ["vera", "missing", ""])
 def test_it_cannot_be_assigned_to_a_viewer(
     client: Client, alert: Alert, operator: User, name: str
 ) -> None:

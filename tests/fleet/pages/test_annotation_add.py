@@ -41,7 +41,7 @@ def test_the_form_answers_itself_and_reports_the_page(
 
 @pytest.mark.parametrize(
     ("field", "given"),
-    [("kind", "party"), ("text", " "), ("at", "yesterday"), ("run", "stranger")],
+    [("kind", "party"), ("text", " "), ("at", "yesterday"), ("run", "missing")],
 )
 def test_an_invalid_value_is_reported_next_to_its_input(
     client: Client, operator: object, run: Run, field: str, given: str

@@ -64,7 +64,7 @@ def test_one_that_is_forecast_to_be_overrun_states_when(lead: Client, run: Run) 
         ("team", {"team": ""}),
         ("team", {"run": "llama"}),
         ("team", {"team": "x" * 41}),
-        ("run", {"team": "", "run": "nobody"}),
+        ("run", {"team": "", "run": "missing"}),
         ("usd", {"usd": "much"}),
         ("usd", {"usd": "-3"}),
         ("starts_at", {"starts_at": "once"}),

@@ -44,9 +44,9 @@ def test_it_is_dropped_with_a_reason_only(client: Client, operator: User, dead: 
     assert response.status_code == 422
     assert "Say why the notification can be dropped" in response.text
 
-    post(client, dead, action="drop", note="told by phone")
+    post(client, dead, action="drop", note="settled by phone")
     dropped = Delivery.objects.get()
-    assert (dropped.state, dropped.note) == ("dropped", "told by phone")
+    assert (dropped.state, dropped.note) == ("dropped", "settled by phone")
 
 
 @pytest.mark.parametrize("state", ["pending", "sending", "sent", "dropped"])

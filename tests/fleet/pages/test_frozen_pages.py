@@ -1,4 +1,4 @@
-"""Permalinks: the text beside the charts also shows the earlier time."""
+"""Permalinks: the text next to the charts also shows the earlier time."""
 
 import html
 import time

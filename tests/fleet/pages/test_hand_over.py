@@ -109,7 +109,7 @@ def test_the_author_may_assign_their_alerts(
     [
         ({"text": " "}, "note: is empty"),
         ({"text": "x" * 5001}, "note: is longer than 5,000"),
-        ({"text": "hm", "to": "nobody"}, "is not an operator"),
+        ({"text": "hm", "to": "missing"}, "is not an operator"),
         ({"text": "hm", "gives": "yes"}, "to: is empty"),
     ],
 )

@@ -87,7 +87,7 @@ def test_the_list_of_nodes_is_live_behind_its_filter(alive: Run) -> None:
     assert 'id="node-steady"' not in shown
 
 
-@pytest.mark.parametrize("asked", ["node:nobody", "run:nothing", "alert:999", "silence:999"])
+@pytest.mark.parametrize("asked", ["node:missing", "run:nothing", "alert:999", "silence:999"])
 def test_what_does_not_exist_has_no_stream(alive: Run, asked: str) -> None:
     with pytest.raises(Http404):
         live_topic(TOPICS, asked, {}).render()

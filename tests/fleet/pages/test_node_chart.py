@@ -93,7 +93,7 @@ def test_a_real_node_marks_what_is_estimated(client: Client, alive: Run, steady:
     assert client.get("/nodes/steady/charts/hbm").json()["note"].startswith("estimate")
 
 
-@pytest.mark.parametrize("path", ["/nodes/steady/charts/weather", "/nodes/nobody/charts/hbm"])
+@pytest.mark.parametrize("path", ["/nodes/steady/charts/weather", "/nodes/missing/charts/hbm"])
 def test_it_does_not_know_other_charts_or_nodes(client: Client, alive: Run, path: str) -> None:
     assert client.get(path).status_code == 404
 

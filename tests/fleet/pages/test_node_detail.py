@@ -161,7 +161,7 @@ def test_it_asks_the_database_little(
 
 
 def test_an_unknown_name_is_not_found(client: Client, alive: Run) -> None:
-    assert client.get("/nodes/stranger/").status_code == 404
+    assert client.get("/nodes/missing/").status_code == 404
 
 
 def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:

@@ -84,7 +84,7 @@ def stray(run: Run | None, name: str = "stray") -> Node:
 
 
 def test_a_filter_that_nothing_matches_offers_the_way_back(page: Page, alive: Run) -> None:
-    text = page("/nodes/?q=nobody")
+    text = page("/nodes/?q=missing")
 
     assert "No node matches" in text
     assert "Show all 2" in text

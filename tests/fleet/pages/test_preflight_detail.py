@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 def row_of(text: str, node: str) -> str:
-    """Return what the table says of a node, without marks."""
+    """Return the table's text of a node, without tags."""
     [row] = re.findall(rf'<tr id="node-{node}".*?</tr>', text, flags=re.DOTALL)
     return re.sub(r"<[^>]+>", " ", row)
 

@@ -43,7 +43,7 @@ def altered(local: int, central: int, value: int) -> bytes:
     """Return an archive of one file, a byte of its two headers another."""
     data = bytearray(zipped([("pair__a__b.txt", b"0" * 100)]))
     for mark, offset in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
-        # The last entry's: before it stands what desktops add, which nobody reads.
+        # The last entry: desktops add unused entries before it.
         data[data.rindex(mark) + offset] = value
     return bytes(data)
 

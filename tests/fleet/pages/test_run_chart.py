@@ -61,7 +61,7 @@ def test_a_bad_window_is_refused(client: Client, alive: Run) -> None:
     assert response.json()["error"]["field"] == "window"
 
 
-@pytest.mark.parametrize("path", ["/runs/llama/charts/weather", "/runs/nobody/charts/share"])
+@pytest.mark.parametrize("path", ["/runs/llama/charts/weather", "/runs/missing/charts/share"])
 def test_it_does_not_know_other_charts_or_runs(client: Client, alive: Run, path: str) -> None:
     assert client.get(path).status_code == 404
 

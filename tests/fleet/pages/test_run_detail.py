@@ -70,7 +70,7 @@ def test_mfu_names_the_peak_it_is_measured_against(page: Page, alive: Run) -> No
 
 
 def caption(page: Page) -> str:
-    """Return what stands beside the title of the chart of who waits."""
+    """Return the text next to the title of the chart of workers."""
     return page("/runs/llama/").partition('id="workers-title"')[2].partition("</header>")[0]
 
 
@@ -240,7 +240,7 @@ def test_it_asks_the_database_little(
 
 
 def test_an_unknown_name_is_not_found(client: Client, alive: Run) -> None:
-    assert client.get("/runs/stranger/").status_code == 404
+    assert client.get("/runs/missing/").status_code == 404
 
 
 def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:

@@ -1,4 +1,4 @@
-"""The drill form of a run: errors stand beside their field."""
+"""The drill form of a run: errors are shown at their field."""
 
 from collections.abc import Callable
 from typing import Any
@@ -122,7 +122,7 @@ def test_the_strength_comes_with_its_usual_value_unit_and_range(
     ("field", "value"),
     [
         ("kind", "gremlins"),
-        ("node", "stranger"),
+        ("node", "missing"),
         ("device", "99"),
         ("device", "-1"),
         ("device", "x"),

@@ -25,7 +25,7 @@ def lead(client: Client) -> Client:
 
 
 def dollars(text: str) -> list[float]:
-    """Return the dollars of the table, part by part, and the sum at its end."""
+    """Return the dollars of the table, part by part, and its sum."""
     return [float(each.replace(",", "")) for each in re.findall(r'num">\$([\d,.]+)<', text)]
 
 
@@ -109,7 +109,7 @@ def test_only_leads_say_it(client: Client, alive: Run) -> None:
 
 
 def test_an_unknown_run_has_no_costs(client: Client, alive: Run) -> None:
-    assert client.get("/runs/stranger/money/").status_code == 404
+    assert client.get("/runs/missing/money/").status_code == 404
     client.force_login(member("admin"))
     assert client.delete("/runs/llama/money/").status_code == 405
 

@@ -67,4 +67,4 @@ def test_another_value_changes_nothing(client: Client, operator: User, alive: Ru
 
 
 def test_an_unknown_run_is_not_found(client: Client, operator: User) -> None:
-    assert client.post("/runs/nobody/preflight/", {"requires": "yes"}).status_code == 404
+    assert client.post("/runs/missing/preflight/", {"requires": "yes"}).status_code == 404

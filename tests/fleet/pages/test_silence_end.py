@@ -31,7 +31,7 @@ def test_it_ends_now_and_the_alert_is_heard_of_again(
     client: Client, fired: Callable[..., Alert], silence: Silence, operator: User
 ) -> None:
     alert = fired()
-    alerts.expire(silence, by="nobody", now=just_now())
+    alerts.expire(silence, by="missing", now=just_now())
     now = just_now()
     again = alerts.silence("", ends_at=now + HOUR, reason="known", by="olga", now=now)
     assert Alert.objects.get().silence == again

@@ -53,7 +53,7 @@ def test_the_compilers_result_is_shown_as_an_override(page: Page) -> None:
 
     assert "overrides the published list" in text
     assert "neuronx-cc 2.15.128.0+56dc5a86" in text
-    assert "the published list has it, but its word stands" in text
+    assert "the published list has it, but the report overrides it" in text
 
 
 def test_all_supported_asks_for_nothing(page: Page) -> None:

@@ -59,7 +59,7 @@ def test_a_viewer_may_not(client: Client, viewer: User) -> None:
     [
         ({"text": ""}, "file", "upload a file or paste text"),
         ({"text": "aten::add\nhow are you"}, "file", "line 2: “how are you” is no operator"),
-        ({"text": "aten::add", "trial": "nobody"}, "trial", "there is none called"),
+        ({"text": "aten::add", "trial": "missing"}, "trial", "there is none called"),
     ],
 )
 def test_what_is_wrong_is_named_and_what_was_given_is_kept(

@@ -14,7 +14,7 @@ from tests.helpers import NOON
 
 @pytest.fixture
 def rows(client: Client, hot: HotStore, db: None) -> list[list[str]]:
-    """Give the rows of a trial whose candidate nobody priced."""
+    """Give the rows of a trial whose candidate has no price."""
     made("vit-p5", "p5.48xlarge", 90.0)
     made("free", "trn2.48xlarge", 0.0)
     train("vit-p5", [10.0] * 5 + [2.0] * 100)

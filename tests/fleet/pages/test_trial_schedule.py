@@ -102,8 +102,8 @@ def test_the_trials_page_asks_for_it(page: Page) -> None:
         ("porting_usd=-3", "porting_usd: give dollars"),
         ("failures=99", "failures: give failures per node and day"),
         (
-            "candidate=nobody",
-            "candidate: &#x27;nobody&#x27; is not a candidate of bakeoff. Choose vit-trn2",
+            "candidate=missing",
+            "candidate: &#x27;missing&#x27; is not a candidate of bakeoff. Choose vit-trn2",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from tests.helpers import steps
 
 @pytest.fixture
 def untimed(hot: HotStore, alive: Run) -> Run:
-    """Let the run go on with steps that tell neither wait nor transfer."""
+    """Continue the run with steps without wait and transfer times."""
     batch = steps(
         n_steps=5,
         ended_at_s=int(time.time()) - 9,

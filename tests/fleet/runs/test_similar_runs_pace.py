@@ -65,7 +65,7 @@ def test_a_like_run_is_compared_with_its_interval_and_its_steps(
 ) -> None:
     (found,) = compare_run(hot, bf16, now=NOW)["measured"]
 
-    # 2.0 s in place of 1.6 s: a quarter more tokens in the same time.
+    # 2.0 s instead of 1.6 s: a quarter more tokens in the same time.
     assert found["ratio"] == pytest.approx(0.25, abs=0.01)
     assert 0.24 < found["low"] < found["ratio"] < found["high"] < 0.26
     assert (found["run"], found["n_steps"] > MIN_STEPS) == ("quick", True)

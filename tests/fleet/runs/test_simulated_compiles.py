@@ -73,7 +73,7 @@ def test_a_recompile_is_kept_once_its_step_is_over_and_states_what_changed(
     accidents = CompileEvent.objects.unannounced()
     first = accidents.order_by("pk")[0]
 
-    # Four nodes without a shared cache: one goes first, the others compile beside it.
+    # Four nodes without a shared cache: one goes first, the others compile in parallel.
     assert (before, accidents.count()) == (0, 1)
     assert (first.at, first.seconds) == (
         datetime.fromtimestamp(after(2_000).timestamp(), UTC),

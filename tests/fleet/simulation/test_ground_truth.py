@@ -20,7 +20,7 @@ RUN = {
 
 
 def scenario(*faults: dict[str, Any], duration_s: float = 900, **run: Any) -> Scenario:
-    # Cores that wait for others are idle here: what is slow can be told apart.
+    # Cores that wait for others are idle here, so slow ones can be distinguished.
     inputs = {"busy_while_waiting": False}
     head = {"name": "small", "duration_s": duration_s, "seed": 3, "inputs": inputs}
     return scenario_of(head | {"run": [RUN | run], "fault": list(faults)})

@@ -123,7 +123,7 @@ def test_runs_are_kept_apart(plan: Plan) -> None:
     )
     assert played.window((), METRICS, start=EPOCH, end=EPOCH + 1).nodes == ()
     assert set(played.newest()) == {"tiny/0", "tiny/1", "other/0"}
-    assert len(played.steps("stranger", since_s=0)) == 0
+    assert len(played.steps("missing", since_s=0)) == 0
 
 
 SPEC_FIELDS = {name: getattr(SPEC, name) for name in RunSpec.__struct_fields__}

@@ -20,7 +20,7 @@ def after(seconds: float) -> datetime:
 
 
 def a_price(instance: str, usd: float, *, since: datetime, now: datetime = NOON) -> None:
-    """Let everybody pay so much for a node and hour."""
+    """Set the price of a node hour for every team."""
     set_price(PriceRequest("", instance, "reserved", usd, since, "contract 7"), by="lea", now=now)
 
 

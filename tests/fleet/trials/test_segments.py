@@ -173,7 +173,7 @@ def test_tokens_trained_again_after_a_failure_count_once(hot: HotStore, failed: 
 def test_of_steps_trained_twice_those_that_stayed_tell_the_loss(
     hot: HotStore, failed: Trial
 ) -> None:
-    # What was lost had gone astray: it told a loss of 9, where the second try tells 3.
+    # The lost steps had diverged: their loss was 9; the repeated ones have 3.
     train("vit-p5", [2.0] * 120, loss=[3.0] * 120)
     train("vit-trn2", [1.25] * 170, loss=[3.0] * 100 + [9.0] * 20 + [3.0] * 50)
 

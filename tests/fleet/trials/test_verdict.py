@@ -205,7 +205,7 @@ def test_with_one_arm_priced_list_prices_are_all_there_is() -> None:
     free = replace(TRN2, usd=None, basis="")
     found = verdict(P5, free)
 
-    # Slower and more expensive at blocks: the pace's own word stands, and is not "better".
+    # Slower and more expensive by blocks: the verdict on pace holds, and is not "better".
     assert (found.paid, found.badge) == (None, "worse")
     assert found.at_list_prices[0].comparison.ratio == pytest.approx(0.1543, abs=1e-4)
     assert found.break_even is not None

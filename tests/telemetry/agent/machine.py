@@ -67,13 +67,13 @@ class Machine:
             write(self.efa / device / "ports/1/hw_counters" / name, value)
 
     def set_core(self, device: int, core: int, **values: int) -> None:
-        """Set what is told of a core."""
+        """Set the values of a core."""
         folder = self.device(device) / f"neuron_core{core}" / LAYOUTS[self.layout]["other_info"]
         for name, value in values.items():
             write(folder / name / ("" if self.layout == "files" else "total"), value)
 
     def set_power(self, device: int, line: str) -> None:
-        """Set what the driver says of a device's power."""
+        """Set the driver's power of a device."""
         write(self.device(device) / LAYOUTS[self.layout]["power"] / "utilization", line)
 
     def set_hardware(self, device: int, name: str, value: object) -> None:

@@ -20,7 +20,7 @@ from tests.telemetry.agent.ingest_server import Server, serve_ingest
 
 
 class Wrist(Clock):
-    """A clock that shows what it is told to."""
+    """A clock that can be set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Wrist(Clock):
         return self.moment
 
     def pass_s(self, s: float, *, set_by: float = 0.0) -> None:
-        """Let time pass, and somebody set the clock meanwhile."""
+        """Let time pass, and set the wall clock."""
         self.moment = Moment(self.moment.wall_s + s + set_by, self.moment.up_s + s)
 
 
@@ -57,7 +57,7 @@ class Node:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """Give a server that answers as it is told."""
+    """Give a server with configurable responses."""
     with serve_ingest() as one:
         yield one
 

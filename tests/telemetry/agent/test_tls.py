@@ -11,7 +11,7 @@ from tests.telemetry.agent.ingest_server import serve_ingest
 
 
 def answer_of(server_name: str, folder: Path, *, trusts: bool) -> ServerResponse:
-    """Post a line to a server that goes by a name, as if it were called localhost."""
+    """Post a line to a server whose certificate has a name, as if it were localhost."""
     authority = Authority(folder)
     with serve_ingest(authority.serving(server_name)) as server:
         address = server.address.replace("http://127.0.0.1", "https://localhost")

@@ -98,7 +98,7 @@ class Book:
         return [need for need in needs if need in self.start]
 
     def transfer(self, op: Op) -> float:
-        """How long it takes once everybody is there."""
+        """The duration once all workers have arrived."""
         return self.end[op] - max(self.start[each] for each in self.members(op))
 
     def real(self) -> Took:

@@ -24,7 +24,7 @@ def uneven_sequences(step: int, dp: int, _stage: int, micro: int) -> float:
 
 
 def now_and_then(step: int, dp: int, stage: int, micro: int) -> float:
-    """Pauses of whoever it hits, as collecting garbage makes them."""
+    """Pauses of single workers, as garbage collection causes them."""
     return 6.0 if PAUSES[step, dp, stage, micro] else 1.0
 
 

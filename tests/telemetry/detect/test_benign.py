@@ -1,4 +1,4 @@
-"""What looks like a fault and is none pages nobody."""
+"""Benign events that look like faults do not page."""
 
 from typing import Any
 

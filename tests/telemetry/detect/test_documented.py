@@ -1,4 +1,4 @@
-"""Every rule has its section, its runbook, and a word on each figure of its evidence."""
+"""Every rule has a section, a runbook, and an explanation of each figure of its evidence."""
 
 import re
 from pathlib import Path

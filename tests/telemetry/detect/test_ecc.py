@@ -1,4 +1,4 @@
-"""An uncorrected ECC error is news when the count rises, and only then."""
+"""An uncorrected ECC error is reported when the count rises, and only then."""
 
 import json
 

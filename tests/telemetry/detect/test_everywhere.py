@@ -1,4 +1,4 @@
-"""The same part sick on most nodes at once is one problem, of the run and of nobody in it."""
+"""The same faulty part on most nodes at once is one problem of the run, without a culprit."""
 
 from typing import Any
 

@@ -143,7 +143,7 @@ def test_a_crash_is_one_alert_to_its_end(run: str, duration_s: float, *, is_busy
     (spell,) = spells(lived)
     assert (spell.rule, spell.cause, spell.node) == ("node_silent", "node_crash", "run-03")
     assert spell.first_s <= 136
-    # Its peers give up after 120 s; until then a node that came back is still the one to blame.
+    # Its peers give up after 120 s; until then a node that came back is still the culprit.
     assert spell.last_s >= 120 + min(duration_s, 118)
 
 

@@ -1,4 +1,4 @@
-"""A measurement that stands for many seconds counts once."""
+"""A measurement that covers many seconds counts once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -75,7 +75,7 @@ def test_a_node_left_out_of_the_steps_on_purpose_does_not_idle() -> None:
         {"reads_hardware": False},
         {"hardware_at": None},
     ],
-    ids=["warms up", "is over", "has just begun", "makes no steps", "nobody looks", "no eyes"],
+    ids=["warms up", "is over", "has just begun", "makes no steps", "missing", "no eyes"],
 )
 def test_a_run_that_does_not_make_steps_has_no_idle_nodes(more: dict[str, Any]) -> None:
     assert node_idle(seen({"quiet": 0.0}, **more)) == []

@@ -1,4 +1,4 @@
-"""Standing still to compile is news only where nobody announced it."""
+"""A stop to compile is an alert only if it was not announced."""
 
 import json
 from typing import Any

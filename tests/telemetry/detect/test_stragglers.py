@@ -1,4 +1,4 @@
-"""Stragglers that steps alone convict, and scatter and stumbles that convict nobody."""
+"""Stragglers found by steps alone, and noise and pauses that are no straggler."""
 
 from dataclasses import replace
 

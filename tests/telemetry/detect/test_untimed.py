@@ -1,4 +1,4 @@
-"""Runs whose exchange of gradients nobody times, or only now and then."""
+"""Runs without collective times, or with occasional ones."""
 
 from dataclasses import replace
 from typing import Any

@@ -30,7 +30,7 @@ ECC = {"mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_e
 USER_SYSTEM = {"user", "system"}
 ANY = None
 
-# Name: type, labels beside the base ones with their values (ANY: as many as there are parts).
+# Name: type, additional labels with their values (ANY: as many as there are parts).
 OF_RUNTIME: Mapping[str, tuple[str, Mapping[str, Collection[str] | None]]] = {
     "neuroncore_utilization_ratio": ("gauge", {"neuroncore": ANY}),
     **{

@@ -39,7 +39,7 @@ def compact(document: Any) -> bytes:
 
 
 def efa(turn: int, *, counters: bool = False) -> Document:
-    """Return what sysfs says beside a report."""
+    """Return sysfs values to send with a report."""
     shown = [
         {"device": f"rdmap{i}", "port": 1, "index": i, "increase": {"tx_bytes": turn * 100 + i}}
         for i in range(4)

@@ -179,7 +179,7 @@ def test_a_bound_is_not_dropped_because_of_its_age(clock: NodeClock) -> None:
 def test_a_clock_that_falls_behind_is_believed_when_nothing_states_otherwise(
     clock: NodeClock,
 ) -> None:
-    """A sender that does not say how long it is up: only time can tell."""
+    """A sender without an uptime: its clock is inferred over time."""
     sent(clock, NOON_S)
     seconds = range(1, int(2 * OFFSET_KEEP_S) + 10, 5)
     for s in seconds:
@@ -207,7 +207,7 @@ def test_what_was_known_of_a_clock_outlasts_the_process(clock: NodeClock) -> Non
     successor.offset.restore(clock.offset.dump(), NOON_S + 60.0)
 
     assert sent(successor, NOON_S + 20.0, skew_s=90.0, wait_s=40.0) == pytest.approx(0.02)
-    # While nobody listened it was set right; the machine has been up all the while.
+    # During the outage the clock was corrected; the machine stayed up.
     successor = NodeClock()
     successor.offset.restore(clock.offset.dump(), NOON_S + 60.0)
     assert sent(successor, NOON_S + 30.0, wait_s=30.0) == pytest.approx(0.0)
@@ -292,7 +292,7 @@ def test_a_numbered_report_counts_once(clock: NodeClock) -> None:
     assert not clock.is_repeated(first, b"one")
     assert clock.is_repeated(first, b"one")
     assert not clock.is_repeated(replace(first, seq=2), b"one")
-    assert not clock.is_repeated(first, b"two"), "an agent that restarted numbers anew"
+    assert not clock.is_repeated(first, b"two"), "a restarted agent starts its numbers again"
     assert not clock.is_repeated(replace(first, seq=None), b"one")
 
 

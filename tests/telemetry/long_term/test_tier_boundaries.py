@@ -33,7 +33,7 @@ N_HOURS, KEPT_HOURS, FRESH_S = 36, 5, 400
 
 
 def span_of(shard: str, nodes: tuple[str, ...], ticks: IntArray, start: int) -> Span:
-    """Return a few metrics, with a gap of an hour and a node that says nothing for another."""
+    """Return a few metrics, with a gap of an hour and a node that is silent for another."""
     # Counted from the start: a gap by the clock would lie on the seam once a day.
     hour = (ticks - start) // HOUR_S % 24
     rng = np.random.default_rng(int(ticks[0]))

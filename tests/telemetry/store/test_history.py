@@ -98,7 +98,7 @@ def test_a_silent_node_is_a_gap_in_either_tier(hot: HotStore) -> None:
 def test_an_unknown_node_or_metric_is_all_gap(hot: HotStore) -> None:
     hot.append([block()])
 
-    assert np.isnan(cores(hot, NOON_S, NOON_S + 9, node="nobody").values).all()
+    assert np.isnan(cores(hot, NOON_S, NOON_S + 9, node="missing").values).all()
     assert cores(hot, 0, 3600).values.shape == (61, 0)
 
 

@@ -33,7 +33,7 @@ OLD_ROWS = np.array(
 def reported_losses(
     *losses: float, workers: tuple[str, ...] = ("a", "b"), first: int = 1
 ) -> StepBatch:
-    """Return a step a second, each with its loss; of no losses three that tell none."""
+    """Return a step a second, each with its loss; without losses, three steps."""
     n = len(losses) or 3
     phases = dict.fromkeys(PHASES, np.full((n, len(workers)), 0.125))
     number = np.arange(first, first + n)

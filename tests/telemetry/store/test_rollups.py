@@ -98,7 +98,7 @@ def test_a_node_of_an_hour_is_read_alone() -> None:
         np.testing.assert_allclose(
             whole.values[name], minutes.values[name], rtol=0.004, atol=0.003
         )
-        assert decode_hour(name, NOON_S, data, "nobody") is None
+        assert decode_hour(name, NOON_S, data, "missing") is None
 
 
 def test_of_two_pieces_the_later_holds_and_parts_may_be_added() -> None:

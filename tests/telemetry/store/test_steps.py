@@ -84,6 +84,6 @@ def test_steps_of_long_ago_are_refused_and_counted(hot: HotStore) -> None:
 
 
 def test_a_run_without_steps_has_none(hot: HotStore) -> None:
-    assert len(hot.steps("nobody", since_s=0)) == 0
+    assert len(hot.steps("missing", since_s=0)) == 0
     assert hot.append_steps(steps(n_steps=0)) == 0
-    assert hot.newest_step_at("nobody") is None
+    assert hot.newest_step_at("missing") is None

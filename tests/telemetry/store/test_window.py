@@ -74,7 +74,7 @@ def test_a_metric_that_no_one_has_has_no_parts(hot: HotStore) -> None:
 
 
 def test_an_unknown_shard_is_empty(hot: HotStore) -> None:
-    span = hot.window("nobody", [CORES], start=NOON_S, end=NOON_S + 9)
+    span = hot.window("missing", [CORES], start=NOON_S, end=NOON_S + 9)
 
     assert span.nodes == ()
     assert span.values[CORES].shape == (10, 0, 0)

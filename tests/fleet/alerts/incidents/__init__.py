@@ -1,1 +1,1 @@
-"""Tests of what an incident tells beyond its alert."""
+"""Tests of the context of an alert: changes, similar alerts, charts."""

@@ -32,7 +32,7 @@ def test_what_people_and_machines_reported_of_the_run_the_node_and_everything(
     say("loader 2.4.1", 180, run=run)
     say("new kernel", 30, node=limping)
     say("switch firmware", 10)
-    say("somebody else's node", 5, node=steady)
+    say("another team's node", 5, node=steady)
     say("too long ago", 60 * 25, run=run)
 
     assert reported(hot, make()) == [

@@ -61,4 +61,4 @@ def test_an_alert_with_another_culprit_at_that_time_is_drawn_again(
 def test_a_chart_it_does_not_have_is_none(hot: HotStore, kept: Alert) -> None:
     window = Window(NOON_S, NOON_S + 1)
 
-    assert incident_figure(hot, kept, "stranger", window, at="", now=LATER) is None
+    assert incident_figure(hot, kept, "missing", window, at="", now=LATER) is None

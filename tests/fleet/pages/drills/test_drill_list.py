@@ -99,7 +99,7 @@ def test_it_keeps_what_the_address_asks_for(
 def test_a_filter_without_drills_states_it(page: Page, drilled: Drilled) -> None:
     drilled()
 
-    assert "No drill matches" in page(f"{DRILLS}?kind=hang&run=nobody&page=x")
+    assert "No drill matches" in page(f"{DRILLS}?kind=hang&run=missing&page=x")
 
 
 @pytest.mark.parametrize("partial", ["card", "history"])

@@ -76,7 +76,7 @@ def test_htmx_is_given_only_the_form(client: Client, simulated: Run, operator: U
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("kind", "gremlins"), ("node", "stranger"), ("device", "99"), ("duration_s", "0")],
+    [("kind", "gremlins"), ("node", "missing"), ("device", "99"), ("duration_s", "0")],
 )
 def test_an_invalid_value_is_reported_next_to_its_field(
     client: Client, simulated: Run, operator: User, field: str, value: str

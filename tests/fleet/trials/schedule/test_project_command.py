@@ -97,7 +97,7 @@ def test_one_run_or_two_are_projected_without_a_trial() -> None:
         ([], "--trial: give one of --trial, --run and --figures"),
         (["--trial", "bakeoff", "--run", "vit-p5"], "--trial: give one of"),
         (["--trial", "nothing"], "--trial: no trial is called 'nothing'"),
-        (["--run", "nobody"], "--run: no run is called 'nobody'"),
+        (["--run", "missing"], "--run: no run is called 'missing'"),
         (["--run", "vit-p5", "--run", "vit-p5"], "--run: give one run, or two different ones"),
         (["--trial", "bakeoff", "--candidate", "vit-p5"], "'vit-p5' is not a candidate of"),
         (["--trial", "bakeoff", "--days", "soon"], "--days: 'soon' is no number"),

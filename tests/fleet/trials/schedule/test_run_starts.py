@@ -30,7 +30,7 @@ def compiled(run: Run, *, after: timedelta, seconds: float, module: str) -> None
 
 
 def restart(run: Run, *, after: timedelta, lasting: timedelta) -> None:
-    """Let a run compile and train again, as `fleet.ingest` says it of a real job."""
+    """Let a run compile and train again, with the annotations of a real job."""
     run.last_step = 100
     run.phase = Run.Phase.COMPILING
     annotate_phase(run, was=Run.Phase.TRAINING, at=NOON + after)

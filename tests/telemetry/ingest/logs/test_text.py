@@ -87,7 +87,7 @@ def test_ranks_that_repeat_a_line_do_not_train_it_again() -> None:
 
     assert len(log.steps) == 5
     assert (log.steps.n_lines, log.steps.n_retrained) == (40, 0)
-    # The first to tell is nearest to the step's end.
+    # The first line is nearest to the step's end.
     assert log.steps.columns()["at_s"][0] == BEGAN_S + 10
 
 
