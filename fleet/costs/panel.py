@@ -55,7 +55,7 @@ def round_to_cents(parts: Mapping[str, float]) -> dict[str, float]:
 
     Examples
     --------
-    >>> in_cents({"a": 0.004, "b": 0.004, "c": 0.004})
+    >>> round_to_cents({"a": 0.004, "b": 0.004, "c": 0.004})
     {'a': 0.01, 'b': 0.0, 'c': 0.0}
     """
     cents = {sort: value * 100 for sort, value in parts.items()}

@@ -129,7 +129,7 @@ def repair(folder: Path, code: int, output: str) -> str:
 def quote(text: str) -> str:
     r"""Quote a word for Redis' configuration file.
 
-    >>> print(quoted('a "b" c'))
+    >>> print(quote('a "b" c'))
     "a \"b\" c"
     """
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -212,7 +212,7 @@ def end_leftovers(folder: Path, *, within_s: float = 5.0) -> int:
 def describe_exit(code: int) -> str:
     """Describe how a process ended.
 
-    >>> ending(-9), ending(3)
+    >>> describe_exit(-9), describe_exit(3)
     ('was killed (SIGKILL)', 'ended with exit code 3')
     """
     if code < 0:

@@ -129,8 +129,8 @@ def find_rise(
 
     Examples
     --------
-    >>> lift(np.array([1.0, 1, 1, 1, 1, 1.5, 1.5, 1.5]), least=0.1, n_now=2)
-    Lift(usual=1.0, now=1.5, at=5)
+    >>> find_rise(np.array([1.0, 1, 1, 1, 1, 1.5, 1.5, 1.5]), least=0.1, n_now=2)
+    PhaseRise(usual=1.0, now=1.5, at=5)
     """
     if x.size < n_now:
         return None
