@@ -18,44 +18,42 @@ PAGES = {
 }
 
 
-def test_a_question_mark_shows_the_keys_and_escape_hides_them(page: Page, fleet: str) -> None:
+def test_the_skip_link_the_help_and_the_search_by_keyboard(page: Page, fleet: str) -> None:
     page.goto(fleet)
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+
     page.keyboard.press("?")
     expect(page.locator("#keys")).to_be_visible()
     for key in page.locator("#keys .keys-pages kbd").all_inner_texts():
         expect(page.locator(f"#keys .keys-pages span:has(kbd:text-is('{key}'))")).to_have_count(1)
     expect(page.locator("#keys .keys-pages")).to_contain_text("compile cache")
-
     page.keyboard.press("Escape")
     expect(page.locator("#keys")).to_be_hidden()
 
+    # Letters that are typed into a field are only letters.
+    page.locator("#search").press_sequentially("gn?")
+    assert page.url.partition("#")[0].rstrip("/") == fleet
+    expect(page.locator("#search")).to_have_value("gn?")
+    page.locator("#search").fill("")
+    page.keyboard.press("Escape")
 
-def test_g_and_a_letter_go_to_a_page(page: Page, fleet: str) -> None:
-    for key, path in PAGES.items():
-        page.goto(f"{fleet}/search")
-        page.keyboard.press("g")
-        page.keyboard.press(key)
-
-        page.wait_for_url(f"{fleet}{path}")
-
-
-def test_a_slash_finds(page: Page, fleet: str) -> None:
-    page.goto(fleet)
     page.keyboard.press("/")
     page.keyboard.type("limp")
     expect(page.locator("#results a").first).to_contain_text("limping")
-
     page.keyboard.press("Enter")
     page.wait_for_url(f"{fleet}/nodes/limping/")
 
 
-def test_letters_typed_into_a_field_are_only_letters(page: Page, fleet: str) -> None:
-    page.goto(fleet)
-    page.locator("#search").fill("")
-    page.locator("#search").press_sequentially("gn?")
+def test_g_and_a_letter_go_to_a_page(page: Page, fleet: str) -> None:
+    page.goto(f"{fleet}/search")
+    for key, path in PAGES.items():
+        page.keyboard.press("g")
+        page.keyboard.press(key)
 
-    assert page.url.rstrip("/") == fleet
-    expect(page.locator("#search")).to_have_value("gn?")
+        page.wait_for_url(f"{fleet}{path}")
 
 
 def test_j_and_k_choose_and_enter_opens(page: Page, fleet: str) -> None:
@@ -70,14 +68,6 @@ def test_j_and_k_choose_and_enter_opens(page: Page, fleet: str) -> None:
     page.wait_for_url(re.compile(f"/nodes/{chosen}/"))
 
 
-def test_what_is_chosen_stays_chosen_while_the_page_moves(page: Page, fleet: str) -> None:
-    page.goto(fleet)
-    page.keyboard.press("j")
-    page.wait_for_timeout(2_500)
-
-    expect(page.locator(".selected")).to_have_count(1)
-
-
 def test_t_freezes_the_page_in_a_link(page: Page, fleet: str) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"{fleet}/nodes/steady/")
@@ -89,12 +79,3 @@ def test_t_freezes_the_page_in_a_link(page: Page, fleet: str) -> None:
     page.goto(link)
     expect(page.locator(".frozen")).to_be_visible()
     expect(page.locator("#clock")).to_have_attribute("data-state", "off")
-
-
-def test_the_first_tab_stop_skips_to_the_content(page: Page, fleet: str) -> None:
-    page.goto(fleet)
-    page.keyboard.press("Tab")
-    expect(page.locator(".skip")).to_be_focused()
-
-    page.keyboard.press("Enter")
-    expect(page.locator("main")).to_be_focused()

@@ -6,36 +6,30 @@ from playwright.sync_api import Browser, Page, expect
 pytestmark = pytest.mark.browser
 
 
-def test_it_opens_and_escape_or_a_click_elsewhere_closes_it(page: Page, fleet: str) -> None:
+def test_it_opens_closes_leads_to_the_keys_and_fits_a_phone(page: Page, fleet: str) -> None:
     page.goto(f"{fleet}/runs/")
-    menu = page.locator("#pages-more > div")
+    menu, more = page.locator("#pages-more > div"), page.get_by_text("More", exact=True)
     expect(menu).to_be_hidden()
 
-    page.get_by_text("More", exact=True).click()
+    more.click()
     expect(menu.get_by_role("link", name="Silences")).to_be_visible()
     page.keyboard.press("Escape")
     expect(menu).to_be_hidden()
 
-    page.get_by_text("More", exact=True).click()
+    more.click()
     page.locator("main").click(position={"x": 5, "y": 5})
     expect(menu).to_be_hidden()
 
-
-def test_it_leads_to_the_keys(page: Page, fleet: str) -> None:
-    page.goto(f"{fleet}/runs/")
-    page.get_by_text("More", exact=True).click()
+    more.click()
     page.get_by_role("button", name="Keyboard shortcuts").click()
-
     expect(page.locator("#keys")).to_be_visible()
-    expect(page.locator("#pages-more > div")).to_be_hidden()
+    expect(menu).to_be_hidden()
+    page.keyboard.press("Escape")
 
-
-def test_a_phone_has_it_at_the_foot_of_the_page(page: Page, fleet: str) -> None:
+    # A phone has it at the foot of the page.
     page.set_viewport_size({"width": 360, "height": 740})
-    page.goto(f"{fleet}/runs/")
-    page.get_by_text("More", exact=True).click()
-    box = page.locator("#pages-more > div").bounding_box()
-
+    more.click()
+    box = menu.bounding_box()
     assert box is not None
     assert box["x"] + box["width"] <= 360
     page.wait_for_function("w => document.documentElement.scrollWidth === w", arg=360)

@@ -9,18 +9,13 @@ BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 LIGHT, DARK = "rgb(245, 246, 248)", "rgb(14, 19, 24)"
 
 
-def test_the_system_chooses(page: Page, fleet: str) -> None:
+def test_the_system_chooses_until_the_viewer_does_for_good(page: Page, fleet: str) -> None:
     page.emulate_media(color_scheme="dark")
     page.goto(fleet)
     assert page.evaluate(BACKGROUND) == DARK
-
     page.emulate_media(color_scheme="light")
     assert page.evaluate(BACKGROUND) == LIGHT
 
-
-def test_the_viewer_overrules_the_system_for_good(page: Page, fleet: str) -> None:
-    page.emulate_media(color_scheme="light")
-    page.goto(fleet)
     page.locator("#theme").click()
     page.locator("#theme").click()
     expect(page.locator("#theme")).to_have_attribute("aria-label", "Theme: dark")
