@@ -12,6 +12,7 @@ from playwright.sync_api import Page
 from pytest_django import Settings
 
 from fleet.models import Alert, Node, Run
+from telemetry.detect.causes import explanations_json, symptoms_json
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.helpers import block, steps
@@ -33,12 +34,19 @@ PAST_S = 120
 def alert(run: Run, limping: Node) -> Alert:
     """Fire one unacknowledged alert that names a node."""
     now = datetime.now(UTC)
+    symptoms = {"step_s": 1, "wait_s": 1, "core_busier": 1, "transfer_s": 0, "efa_latency": 0}
     return straggling(
         run,
         limping,
         at=now,
         victims=["steady"],
-        evidence={"share_ratio": 0.314, "limit_ratio": 0.25, "wait_ratio": 0.3},
+        evidence={
+            "share_ratio": 0.314,
+            "limit_ratio": 0.25,
+            "wait_ratio": 0.3,
+            "symptoms": symptoms_json(symptoms),
+            "causes": explanations_json(symptoms, scope="node", named="slow_core"),
+        },
         cost={
             "lost_s": 60.0,
             "n_steps": 30.0,

@@ -31,11 +31,13 @@ PAGES = (
     "/preflight/",
     "/runs/llama/money/",
     "/runbooks/allreduce_share/",
+    "/runbooks/input-tiers/",
     "/search?q=l",
     "/sign-in/",
 )
 # What only those see who have signed in, and may.
 BEHIND_A_ROLE = (
+    "/account/",
     "/annotations/add/",
     "/prices/",
     "/budgets/",

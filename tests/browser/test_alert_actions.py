@@ -47,16 +47,12 @@ def test_an_alert_is_acknowledged_in_one_tap_and_unacknowledged(
     expect(page.locator("#act")).to_contain_text("Unacknowledged")
 
 
-def test_s_silences_the_alert_of_the_page(page: Page, signed_in: str, alert: Alert) -> None:
+def test_s_silences_the_alert_and_what_is_typed_survives_the_next_second(
+    page: Page, signed_in: str, alert: Alert
+) -> None:
     page.goto(f"{signed_in}/alerts/{alert.pk}/")
     page.keyboard.press("s")
-
     expect(page.locator("#hush-reason")).to_be_visible()
-
-
-def test_what_is_typed_survives_the_next_second(page: Page, signed_in: str, alert: Alert) -> None:
-    page.goto(f"{signed_in}/alerts/{alert.pk}/")
-    page.locator("#silence > summary").click()
     page.locator("#hush-reason").fill("rack 4 is moved")
     page.wait_for_timeout(2_500)
 

@@ -37,9 +37,13 @@ def is_visible(page: Page, selector: str) -> bool:
 
 
 def test_page_link_cause_acknowledge_are_two_taps(on_call: Page, fleet: str, alert: Alert) -> None:
+    on_call.goto(fleet + frozen_link(alert, at=just_now()))
+    expect(on_call.get_by_role("button", name="Acknowledge")).to_have_count(0)
+    on_call.locator("#bar").get_by_role("link", name="Open current state").click()
+    expect(on_call.locator("#bar").get_by_role("button", name="Acknowledge")).to_be_visible()
+
     link = fleet + alert.get_absolute_url()
     on_call.set_content(f"<a href='{link}'>llama spends 31.4 % of each step</a>")
-
     on_call.get_by_role("link").click()
     on_call.wait_for_url("**/alerts/**")
     assert "core 7 of limping" in on_call.locator("#story .sentence").inner_text()
@@ -50,21 +54,10 @@ def test_page_link_cause_acknowledge_are_two_taps(on_call: Page, fleet: str, ale
     assert alert.acknowledged_by == "olga"
 
 
-def test_a_frozen_link_is_one_tap_away_from_acknowledging(
-    on_call: Page, fleet: str, alert: Alert
-) -> None:
-    on_call.goto(fleet + frozen_link(alert, at=just_now()))
-    expect(on_call.get_by_role("button", name="Acknowledge")).to_have_count(0)
-    on_call.locator("#bar").get_by_role("link", name="Open current state").click()
-
-    expect(on_call.locator("#bar").get_by_role("button", name="Acknowledge")).to_be_visible()
-
-
-def test_sentence_culprit_and_button_need_no_scrolling(
+def test_sentence_culprit_and_button_need_no_scrolling_and_the_rest_one_tap(
     on_call: Page, fleet: str, alert: Alert
 ) -> None:
     on_call.goto(f"{fleet}{alert.get_absolute_url()}")
-
     assert is_visible(on_call, "#story .sentence")
     assert is_visible(on_call, "#story .culprit")
     assert is_visible(on_call, "#bar button")
@@ -72,13 +65,15 @@ def test_sentence_culprit_and_button_need_no_scrolling(
         "w => document.documentElement.scrollWidth === w", arg=PHONE["width"]
     )
 
-
-def test_how_a_loss_was_counted_is_one_tap_away(on_call: Page, fleet: str, alert: Alert) -> None:
-    on_call.goto(f"{fleet}{alert.get_absolute_url()}")
     on_call.get_by_role("button", name="How it is computed").click()
-
     expect(on_call.locator("#lost-how")).to_be_visible()
     expect(on_call.locator("#lost-how")).to_contain_text("would have ended")
+    on_call.keyboard.press("Escape")
+
+    on_call.locator("#annotate-here summary").click()
+    on_call.locator("#annotation-text").fill("loader 2.4.1")
+    on_call.locator("#annotate").get_by_role("button", name="Annotate").click()
+    expect(on_call.locator("#changes .timeline")).to_contain_text("loader 2.4.1")
 
 
 def test_one_key_copies_the_link_that_is_frozen(on_call: Page, fleet: str, alert: Alert) -> None:
@@ -104,15 +99,6 @@ def test_j_a_and_s_answer_from_the_list(on_call: Page, fleet: str, alert: Alert)
     expect(on_call.locator("#open")).to_contain_text("Acknowledged by olga")
     on_call.keyboard.press("s")
     on_call.wait_for_url(f"**/silences/new/?alert={alert.pk}")
-
-
-def test_an_annotation_appears_among_what_changed(on_call: Page, fleet: str, alert: Alert) -> None:
-    on_call.goto(f"{fleet}{alert.get_absolute_url()}")
-    on_call.locator("#annotate-here summary").click()
-    on_call.locator("#annotation-text").fill("loader 2.4.1")
-    on_call.locator("#annotate").get_by_role("button", name="Annotate").click()
-
-    expect(on_call.locator("#changes .timeline")).to_contain_text("loader 2.4.1")
 
 
 def test_without_scripts_it_can_be_read_and_acknowledged(

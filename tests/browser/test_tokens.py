@@ -52,13 +52,13 @@ def test_revoking_asks_twice(page: Page, tokens: str) -> None:
     assert token.revoked_by == "admin"
 
 
-@pytest.mark.parametrize("width", [360, 1280, 2560])
-def test_it_never_scrolls_sideways(page: Page, tokens: str, width: int) -> None:
+def test_it_never_scrolls_sideways(page: Page, tokens: str) -> None:
     Token.issue(
         "a-name-that-is-as-long-as-a-name-may-be-and-has-no-place-to-break", "read", now=NOON
     )
-    page.set_viewport_size({"width": width, "height": 800})
     page.goto(tokens)
     page.locator("summary", has_text="Revoke…").click()
 
-    page.wait_for_function("w => document.documentElement.scrollWidth === w", arg=width)
+    for width in (360, 1280, 2560):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_function("w => document.documentElement.scrollWidth === w", arg=width)
