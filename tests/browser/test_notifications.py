@@ -78,7 +78,7 @@ def test_axe_finds_no_serious_barrier_and_a_phone_does_not_scroll_sideways(
 ) -> None:
     admin_page.set_viewport_size({"width": 360, "height": 740})
     admin_page.context.new_cdp_session(admin_page).send("Page.setBypassCSP", {"enabled": True})
-    found = {}
+    found: dict[str, list[object]] = {}
     for path in PAGES:
         admin_page.goto(site + address(path))
         admin_page.wait_for_function("w => document.documentElement.scrollWidth === w", arg=360)
