@@ -4,7 +4,5 @@ from django.apps import AppConfig
 
 
 class FleetConfig(AppConfig):
-    """Runs, nodes, alerts."""
-
     name = "fleet"
     default_auto_field = "django.db.models.BigAutoField"

@@ -25,7 +25,7 @@ def _known(value: object) -> TypeGuard[float]:
 
 
 def _digits(value: float) -> str:
-    """Write three significant digits, never powers of ten."""
+    """Format three significant digits, never as a power of ten."""
     if value == 0:
         return "0"
     decimals = 2 - math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -40,27 +40,27 @@ def _scaled(value: object, unit: str) -> str:
 
 
 def percent(ratio: float | None, decimals: int = 1) -> str:
-    """Write a ratio in percent: 0.314 → 31.4 %."""
+    """Format a ratio in percent: 0.314 → 31.4 %."""
     return f"{ratio * 100:.{decimals}f}{NBSP}%" if _known(ratio) else ABSENT
 
 
 def si(value: float | None) -> str:
-    """Write a large number with its prefix: 1213000 → 1.21 M."""
+    """Format a large number with its prefix: 1213000 → 1.21 M."""
     return _scaled(value, "")
 
 
 def size(n_bytes: float | None) -> str:
-    """Write bytes: 96e9 → 96.0 GB."""
+    """Format bytes: 96e9 → 96.0 GB."""
     return _scaled(n_bytes, "B")
 
 
 def rate(bytes_per_s: float | None) -> str:
-    """Write bytes per second: 1.8e12 → 1.80 TB/s."""
+    """Format bytes per second: 1.8e12 → 1.80 TB/s."""
     return _scaled(bytes_per_s, "B/s")
 
 
 def seconds(value: float | None) -> str:
-    """Write a duration by its size: 8.41 s, 310 ms, 142 µs."""
+    """Format a duration in a unit of its size: 8.41 s, 310 ms, 142 µs."""
     if not _known(value):
         return ABSENT
     if value == 0 or abs(value) >= 0.9995:
@@ -71,7 +71,7 @@ def seconds(value: float | None) -> str:
 
 
 def usd(value: float | None) -> str:
-    """Write dollars: whole ones above a hundred, cents below, tenths of a cent below ten."""
+    """Format dollars: whole from $100, to the cent below, to 0.1 cent below 10 cents."""
     if not _known(value):
         return ABSENT
     decimals = 0 if abs(value) >= 100 else 2 if abs(value) >= 0.0995 or not value else 3
@@ -79,12 +79,12 @@ def usd(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """Write a whole number, thousands apart: 18204 → 18,204."""
+    """Format a whole number with thousands separators: 18204 → 18,204."""
     return f"{value:,.0f}" if _known(value) else ABSENT
 
 
 def duration(value: float | timedelta | None) -> str:
-    """Write how long something lasted: 41 s, 3 min, 1 h 6 min, 2 d 7 h."""
+    """Format how long something lasted: 41 s, 3 min, 1 h 6 min, 2 d 7 h."""
     total = value.total_seconds() if isinstance(value, timedelta) else value
     if not _known(total):
         return ABSENT
@@ -114,7 +114,7 @@ def _element(when: datetime, form: str, text: str) -> SafeString:
 
 
 def ago(context: template.Context, when: datetime | float | None) -> SafeString | str:
-    """How long ago: "3 min". Live parts carry the moment only; the browser counts on."""
+    """Format an age: "3 min"; in live parts, the time from which the browser counts."""
     moment = _moment(when)
     if moment is None:
         return ABSENT
@@ -124,7 +124,7 @@ def ago(context: template.Context, when: datetime | float | None) -> SafeString 
 
 
 def at(when: datetime | float | None, form: str = "clock") -> SafeString | str:
-    """Write a moment: form "clock" 14:29:02, "minute" 14:29, "day" 21 Nov 14:29."""
+    """Format a time: form "clock" 14:29:02, "minute" 14:29, "day" 21 Nov 14:29."""
     moment = _moment(when)
     if moment is None:
         return ABSENT
@@ -139,12 +139,12 @@ def moment(unix_s: float) -> datetime:
 
 
 def dollars(value: float | None) -> str:
-    """Write dollars to the cent, so that a reader can add them up; an unknown price is a dash."""
+    """Format dollars to the cent, so that readers can add them up; a dash if unknown."""
     return ABSENT if value is None or math.isnan(value) else f"${value:,.2f}"
 
 
 def per_hour(value: float | None) -> str:
-    """Write a price: to the cent, and finer where it is: $35.7608, $0.512, $21.50."""
+    """Format a price with two to five decimals, as needed: $35.7608, $0.512, $21.50."""
     if value is None or math.isnan(value):
         return ABSENT
     text = f"{value:,.5f}".rstrip("0")
@@ -163,7 +163,7 @@ MARKS = {
 
 
 def change(ratio: float | None, decimals: int = 1) -> str:
-    """Write a difference with its sign: +12.3 %."""
+    """Format a difference with its sign: +12.3 %."""
     if ratio is None:
         return ABSENT
     written = percent(abs(ratio), decimals)
@@ -174,12 +174,12 @@ def change(ratio: float | None, decimals: int = 1) -> str:
 
 
 def tick(ratio: float) -> str:
-    """Write a tick of the axis: whole percents, and a word for none."""
+    """Format an axis tick in whole percent; "same" for zero."""
     return change(ratio, 0) if abs(ratio) > TINY else "same"
 
 
 def verdict_badge(word: str, extra: str = "") -> SafeString:
-    """Mark a verdict by shape, word and colour."""
+    """Render a verdict with a shape, a label and a colour."""
     colour, shape = MARKS.get(word, MARKS["cannot tell yet"])
     return format_html(
         '<span class="{}"><span aria-hidden="true">{}</span> {}</span>',
@@ -190,12 +190,12 @@ def verdict_badge(word: str, extra: str = "") -> SafeString:
 
 
 def counted(n: float, noun: str, plural: str = "") -> str:
-    """Write a number with its noun, one or many."""
+    """Format a count with its noun, in singular or plural."""
     return f"{count(n)}{NBSP}{noun if round(n) == 1 else plural or noun + 's'}"
 
 
 def listed(names: Sequence[str], most: int = 24) -> str:
-    """Write names one after another; of very many the first, and how many more there are."""
+    """List names; beyond ``most``, only the first, and how many more there are."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {count(len(names) - most)} more"
 
@@ -205,13 +205,13 @@ MARKUP = re.compile(r"([\\`*_\[\]<>#|~])")
 
 
 def markdown(text: object) -> SafeString:
-    """Write text for Markdown, on one line: text shows as it is, HTML of ours loses its tags."""
+    """Escape text for Markdown, on one line; our own HTML loses its tags."""
     bare = unescape(strip_tags(text)) if isinstance(text, SafeString) else str(text)
     return mark_safe(MARKUP.sub(r"\\\1", " ".join(bare.split())))  # noqa: S308
 
 
 def slack(text: str) -> str:
-    """Write text so that Slack reads no links, mentions or markup into it."""
+    """Escape text so that Slack finds no links, mentions or markup in it."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -228,7 +228,7 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
 
 
 def figure(value: float | None, unit: str | None) -> str:
-    """Write a value by the name of its unit, as metrics and evidence name it."""
+    """Format a value in its unit, which is named as in metrics and evidence."""
     return ABSENT if value is None else WRITERS.get(unit or "", si)(value)
 
 

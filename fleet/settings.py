@@ -35,7 +35,7 @@ def _secret_key() -> str:
 
 
 def _redis_of_up() -> str:
-    """Return the Redis that `manage.py up` runs for this installation, or the usual place."""
+    """Return the URL of the Redis that ``manage.py up`` started, or the default one."""
     try:
         return (DATA_DIR / "redis" / "url").read_text()
     except FileNotFoundError:

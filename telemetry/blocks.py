@@ -103,7 +103,6 @@ class Span:
     every_s: int = 1
 
     def blocks(self) -> Iterable[Block]:
-        """Split the span into ticks."""
         for i, tick in enumerate(self.ticks):
             values = {name: array[i] for name, array in self.values.items()}
             yield Block(self.shard, int(tick), self.nodes, values)
@@ -136,7 +135,7 @@ class Span:
 
     @classmethod
     def join_times(cls, spans: Sequence[Self]) -> Self | None:
-        """Concatenate spans of the same nodes and metrics by time; None of none."""
+        """Concatenate spans of the same nodes and metrics by time; None without spans."""
         if not spans:
             return None
         first = spans[0]

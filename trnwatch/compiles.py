@@ -98,7 +98,6 @@ class CompileLines:
 
     @property
     def is_compiling(self) -> bool:
-        """Whether a compile has begun and not ended."""
         return bool(self._compiling())
 
     def _compiling(self) -> list[str]:

@@ -65,7 +65,6 @@ class GradientHooks:
 
 
 def _wait_for_device() -> None:
-    """Wait until the device has done what was asked of it."""
     try:
         if (xla := sys.modules.get("torch_xla.core.xla_model")) is not None:
             xla.mark_step()

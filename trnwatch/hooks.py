@@ -24,7 +24,7 @@ class HookedSteps:
         self._mark_s = 0.0
 
     def does(self, activity: str) -> None:
-        """Say what the worker does from now on; heartbeats carry it while no step ends."""
+        """Set what the worker does from now on; heartbeats report it while no step ends."""
         self.reporter.hooked_activity = activity
 
     def begin(self) -> None:

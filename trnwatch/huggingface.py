@@ -19,14 +19,14 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
     """A callback that reports every optimizer step: duration, input wait, checkpoints, loss."""
 
     def __init__(self, reporter: Optional[Reporter] = None, **about: Any) -> None:
-        """Report by ``reporter``, or as the environment says; ``about`` says what the run is."""
+        """Report with ``reporter``, or one from the environment; ``about`` describes the run."""
         self.reporter = reporter or Reporter.from_env(**about)
         self._steps = HookedSteps(self.reporter, loss_comes_later=True)
         self._n_tokens: Optional[float] = None
 
     @guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Say what the run is, as far as the trainer knows."""
+        """Report the facts of the run that the trainer knows."""
         self._n_tokens = first_attribute(state, "num_input_tokens_seen") or 0
         self.reporter.suggest(**facts_of(args, kwargs.get("model")))
 
@@ -56,7 +56,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
 
     @guarded
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note that an evaluation is over."""
+        """Count the time since the last mark as other; an evaluation has ended."""
         self._steps.mark("other")
         self._steps.does(_after_evaluation(control))
 

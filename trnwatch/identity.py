@@ -37,8 +37,6 @@ LAUNCHERS = (
 
 @dataclass(frozen=True)
 class RankPlace:
-    """The rank of a process in its job and on its node."""
-
     rank: int = 0
     n_ranks: int = 1
     local_rank: int = 0
@@ -46,7 +44,6 @@ class RankPlace:
 
     @property
     def node_rank(self) -> int:
-        """The index of its node in the job."""
         return self.rank // self.n_local
 
     @property

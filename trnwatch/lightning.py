@@ -26,7 +26,7 @@ class StepReports(Callback):  # type: ignore[misc]
     """A callback that reports every optimizer step, of any number of batches."""
 
     def __init__(self, reporter: Optional[Reporter] = None, **about: Any) -> None:
-        """Report by ``reporter``, or as the environment says; ``about`` says what the run is."""
+        """Report with ``reporter``, or one from the environment; ``about`` describes the run."""
         self.reporter = reporter or Reporter.from_env(**about)
         self._steps = HookedSteps(self.reporter)
         self._number = 0
@@ -34,7 +34,7 @@ class StepReports(Callback):  # type: ignore[misc]
 
     @guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Say what the run is, as far as the trainer knows."""
+        """Report the facts of the run that the trainer knows."""
         self._number = int(trainer.global_step)
         self.reporter.suggest(**facts_of(trainer, pl_module))
 
@@ -68,7 +68,7 @@ class StepReports(Callback):  # type: ignore[misc]
 
     @guarded
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Note that an evaluation is over."""
+        """Count the time since the last mark as other; an evaluation has ended."""
         self._steps.mark("other")
         self._steps.does("input")
 
@@ -80,7 +80,7 @@ class StepReports(Callback):  # type: ignore[misc]
 
     @guarded
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Say that training failed."""
+        """Report that training failed, with the exception's type as the reason."""
         self.reporter.finish(failed=True, reason=type(exception).__name__)
 
     @guarded

@@ -71,7 +71,7 @@ class Reporter:
 
     @classmethod
     def from_env(cls, **about: Any) -> "Reporter":
-        """Set up a reporter by TRNWATCH_ variables; without TRNWATCH_SERVER it does nothing."""
+        """Set up a reporter from TRNWATCH_ variables; without TRNWATCH_SERVER it does nothing."""
         env = environment()
         server = about.pop("server", None) or env.get("TRNWATCH_SERVER", "")
         ca_file = about.pop("ca_file", None) or env.get("TRNWATCH_CA_FILE", "")

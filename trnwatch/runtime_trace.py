@@ -52,7 +52,6 @@ class RuntimeLibrary:
             return None
 
     def start(self) -> None:
-        """Begin to record the event types that are used."""
         config = ctypes.c_void_p()
         self._call("config_allocate", ctypes.byref(config))
         try:
@@ -125,7 +124,7 @@ class RuntimeTrace:
 
     @property
     def state(self) -> str:
-        """What a reader of the run should know: ``on``, or why there is no trace."""
+        """State of the trace: ``on``, or why there is none."""
         if self.problem:
             return self.problem[:200]
         return "on" if self._covered else f"{LIBRARY} is not loaded in this process"
@@ -190,7 +189,6 @@ class RuntimeTrace:
         return self._events.new_executions()
 
     def stop(self) -> None:
-        """End the trace, so that the runtime no longer records for it."""
         library, self._library = self._library, None
         if library is not None:
             try:

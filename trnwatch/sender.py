@@ -170,7 +170,7 @@ class ReportSender:
         return self._trace.has_read(record[1] + TRACE_DELAY_S)
 
     def _send(self, lines: list[bytes]) -> bool:
-        """Send lines; return whether they are done with: accepted, or refused for good."""
+        """Send lines; return whether they are finished: accepted, or rejected for good."""
         try:
             status, response = self._wire.post(lines, self._token())
         except Exception as error:

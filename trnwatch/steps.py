@@ -153,17 +153,13 @@ class NoOpStep:
         return None
 
     def collective(self) -> "NoOpStep":
-        """Time nothing."""
         return self
 
     def input(self) -> "NoOpStep":
-        """Time nothing."""
         return self
 
     def checkpoint(self) -> "NoOpStep":
-        """Time nothing."""
         return self
 
     def other(self) -> "NoOpStep":
-        """Time nothing."""
         return self

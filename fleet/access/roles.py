@@ -25,7 +25,7 @@ ASSIGNABLE_ROLES = ("operator", "lead", "admin")
 
 
 def assignable_users() -> QuerySet[User]:
-    """Return the users who may act on alerts, by name."""
+    """Return the users who may act on alerts, ordered by name."""
     may = Q(groups__name__in=ASSIGNABLE_ROLES) | Q(is_superuser=True)
     return User.objects.filter(may, is_active=True).distinct().order_by("username")
 
@@ -134,7 +134,7 @@ def effective_scopes(tokens: Iterable[Token]) -> dict[int, frozenset[str]]:
 
 
 def owner_of(token: Token) -> str:
-    """Return the user whose role bounds a token; older tokens only have their maker."""
+    """Return the user whose role limits a token; for older tokens, the person who made it."""
     is_person = not token.created_by.startswith(MACHINE_PREFIX)
     return token.owner or (token.created_by if is_person else "")
 

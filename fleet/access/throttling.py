@@ -112,7 +112,7 @@ class LocalCounts:
         self._counts: dict[str, tuple[int, float]] = {}
 
     def count(self, limits: Mapping[str, int]) -> int:
-        """Do the same as the script `COUNT`."""
+        """Do in memory what the script `COUNT` does in Redis."""
         now_s = self._monotonic()
         with self._lock:
             if len(self._counts) > MAX_LOCAL_COUNTS:
@@ -128,7 +128,7 @@ class LocalCounts:
             return math.ceil(max(over, default=0))
 
     def uncount(self, keys: Sequence[str]) -> None:
-        """Do the same as the script `UNCOUNT`."""
+        """Do in memory what the script `UNCOUNT` does in Redis."""
         with self._lock:
             self._counts.pop(keys[0], None)
             for key in keys[1:]:
@@ -202,8 +202,6 @@ class RequestGate:
 
 
 class RateLimiter:
-    """Limits how often something is done."""
-
     def __init__(self, *, every_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._every_s = every_s
         self._monotonic = monotonic

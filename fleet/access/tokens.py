@@ -39,7 +39,7 @@ def bearer(header: str) -> str:
 
 
 def check_token(secret: str, scope: str, *, now: datetime | None = None) -> Token:
-    """Return the valid token of a secret, if it grants ``scope``; empty: any scope."""
+    """Return the token of a secret if it is valid and grants ``scope`` (empty: any scope)."""
     now = now or datetime.now(UTC)
     token = Token.objects.filter(digest=digest(secret)).first()
     if token is None:
@@ -62,8 +62,6 @@ def check_token(secret: str, scope: str, *, now: datetime | None = None) -> Toke
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """The maker of a token: its name, the user behind it, and the scopes it may grant."""
-
     name: str
     owner: str
     scopes: frozenset[str]

@@ -15,7 +15,7 @@ STILL_BROKEN = timedelta(minutes=1)
 
 @transaction.atomic
 def acknowledge(alert: Alert, *, by: str, comment: str, now: datetime) -> bool:
-    """Acknowledge an open alert; False where it is acknowledged already, or resolved."""
+    """Acknowledge an open alert; False if it is already acknowledged or resolved."""
     text = _checked(comment)
     free = {"acknowledged_at": None, "resolved_at": None}
     if not change(alert, if_still=free, to={"acknowledged_at": now, "acknowledged_by": by}):
@@ -26,7 +26,7 @@ def acknowledge(alert: Alert, *, by: str, comment: str, now: datetime) -> bool:
 
 @transaction.atomic
 def unacknowledge(alert: Alert, *, by: str, now: datetime, comment: str = "") -> bool:
-    """Undo the acknowledgement of ``alert``; False where it has changed, or is resolved."""
+    """Undo the acknowledgement of ``alert``; False if it has changed or is resolved."""
     text = _checked(comment)
     was = {"acknowledged_at": alert.acknowledged_at, "resolved_at": None}
     was_by, back = alert.acknowledged_by, {"acknowledged_at": None, "acknowledged_by": ""}
@@ -59,7 +59,6 @@ def assign(alert: Alert, *, to: str, by: str, now: datetime, comment: str = "") 
 
 @transaction.atomic
 def comment(alert: Alert, *, by: str, text: str, now: datetime) -> AlertEvent:
-    """Add a comment to the timeline."""
     if not text.strip():
         raise FieldError("comment", "is empty. Write what the next reader should know.")
     return note(alert, Kind.COMMENTED, now=now, by=by, text=_checked(text))

@@ -92,7 +92,6 @@ def subject_of(finding: Finding) -> str:
 
 
 def keys_of(rule: str, subject: str, parts: Iterable[Mapping[str, Any]]) -> set[Subject]:
-    """List every rule and subject that an alert covers."""
     found = {key_of_finding(part) for part in map(finding_of_part, parts)}
     return found | {(rule, subject)}
 
@@ -207,7 +206,7 @@ def _cluster_of(
 
 
 def _continues(finding: Finding, key: Subject, part: Finding, part_key: Subject) -> bool:
-    """Whether a finding is what a part of an alert has become."""
+    """Whether a finding is the current form of a part of an alert."""
     is_compatible = CLASS_OF.get(finding.cause) == CLASS_OF.get(part.cause)
     if key == part_key:
         return is_compatible or UNKNOWN in (finding.cause, part.cause)
@@ -346,8 +345,6 @@ def parts_json(finding: Finding) -> list[dict[str, Any]]:
 
 
 def has_other_parts(alert: Alert, group: Group) -> bool:
-    """Whether the parts that an alert stores differ from those of its group."""
-
     def place(part: Finding) -> tuple[object, ...]:
         return (*key_of_finding(part), part.cause, part.device, part.accused)
 

@@ -190,7 +190,7 @@ def unsettled(
 
 
 def watching_since_s(hot: HotStore, *, now_s: float) -> float:
-    """Return since when the fleet is evaluated without a pause, and record this evaluation."""
+    """Return the start of uninterrupted evaluation, in Unix seconds, and record this one."""
     gauges = hot.gauges()
     since_s = gauges.get("listening_since_s", now_s)
     if now_s - gauges.get("watched_at_s", -PAUSE_S) > PAUSE_S:
@@ -212,7 +212,7 @@ def without_quiet(subjects: Collection[Subject]) -> set[Subject]:
 
 
 def lost_nodes(open_subjects: Collection[Subject]) -> set[str]:
-    """List the nodes whose crash ended their run: they are expected beyond its end."""
+    """List the nodes whose crash ended their run; they are still expected to report."""
     if not any(rule == "node_silent" for rule, _ in open_subjects):
         return set()
     crashes = Alert.objects.open().filter(rule="node_silent", cause="node_crash")

@@ -66,7 +66,7 @@ def with_updates(alerts: QuerySet[Alert]) -> QuerySet[Alert]:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who owns an alert since when, and for how long it had no timeline entry."""
+    """The owner of an alert, since when, and how long it has had no timeline entry."""
 
     by: str
     since: datetime
@@ -75,7 +75,6 @@ class Ownership:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it had no update for long."""
         return self.idle > STALE_AFTER
 
     @classmethod
@@ -91,8 +90,6 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class AgedSilence:
-    """A silence, and whether it is active, old or about to expire."""
-
     silence: Silence
     is_active: bool
     is_old: bool
@@ -100,7 +97,6 @@ class AgedSilence:
 
     @classmethod
     def of(cls, silence: Silence, *, now: datetime) -> Self:
-        """Judge a silence by its age."""
         is_active = silence.is_active(now)
         return cls(
             silence,
@@ -117,8 +113,6 @@ class AgedSilence:
 
 @dataclass(frozen=True, slots=True)
 class OpenAlert:
-    """An open alert, its owner and its active silence."""
-
     alert: Alert
     headline: SafeString
     owned: Ownership | None
@@ -127,8 +121,6 @@ class OpenAlert:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedAlert:
-    """An alert that was resolved during the shift."""
-
     alert: Alert
     headline: SafeString
     lasted: timedelta
@@ -147,7 +139,6 @@ class RecurringAlert:
 
     @property
     def text(self) -> str:
-        """What it is and where."""
         what = RULES[self.rule].title if self.rule in RULES else self.rule.replace("_", " ")
         where = self.node or self.subject.partition(":")[2]
         cause = "" if self.cause == UNKNOWN else f", {cause_name(self.cause)}"
@@ -156,8 +147,6 @@ class RecurringAlert:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Everything that the next shift should know."""
-
     since: datetime
     until: datetime
     open: list[OpenAlert]
@@ -168,12 +157,10 @@ class Shift:
 
     @property
     def n_unowned(self) -> int:
-        """How many open alerts have no owner."""
         return sum(each.owned is None for each in self.open)
 
     @property
     def n_stale(self) -> int:
-        """How many owned alerts had no update for long."""
         return sum(each.owned is not None and each.owned.is_stale for each in self.open)
 
 

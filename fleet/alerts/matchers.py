@@ -39,7 +39,6 @@ class Matcher:
         return f"{self.field}{self.op}{value}"
 
     def accepts(self, value: str) -> bool:
-        """Whether a value of the field fulfils the condition."""
         if self.op in ("=", "!="):
             return (value == self.value) is (self.op == "=")
         return (_compiled(self.value).fullmatch(value) is not None) is (self.op == "=~")

@@ -250,7 +250,6 @@ def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> b
 
 
 def fields_of(finding: Finding) -> dict[str, Any]:
-    """Return the fields that an alert takes from a finding."""
     return {
         "cause": finding.cause,
         "node": Node.objects.filter(name=finding.node).first() if finding.node else None,
@@ -284,7 +283,7 @@ def is_same_again(alert: Alert, finding: Finding, *, now: datetime) -> bool:
 
 
 def damp(alert: Alert, *, now: datetime) -> None:
-    """Mark an alert that fired often of late as flapping, and note it once."""
+    """Mark an alert that fired often recently as flapping, and note it once."""
     firings = AlertEvent.objects.filter(
         alert__in=chain(alert), kind__in=FIRINGS, at__gt=now - FLAPS_WITHIN
     )

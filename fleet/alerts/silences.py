@@ -61,7 +61,7 @@ def move_end(silence: Silence, *, to: datetime, by: str, now: datetime) -> bool:
 
 @transaction.atomic
 def expire(silence: Silence, *, by: str, now: datetime) -> bool:
-    """End a silence now; False where it is over."""
+    """End a silence now; False if it has already ended."""
     if not Silence.objects.active(now).filter(pk=silence.pk).update(ends_at=now, expired_by=by):
         return False
     silence.ends_at, silence.expired_by = now, by

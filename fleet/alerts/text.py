@@ -247,12 +247,10 @@ def headline(alert: Alert) -> SafeString:
 
 
 def one_line(rendered: str) -> str:
-    """Join the lines of a rendered template into one."""
     return SPACES.sub(" ", NO_SPACE.sub("", rendered)).strip()
 
 
 def plain(html: str) -> str:
-    """Convert HTML to one line of plain text."""
     return " ".join(unescape(strip_tags(html)).split())
 
 
@@ -272,7 +270,6 @@ class Loss:
 
     @property
     def short(self) -> str:
-        """The loss in a few words, for a row of a list."""
         if self.is_none:
             return "no step"
         steps = counted(self.n_steps, "step")
@@ -314,7 +311,6 @@ class AlertText:
 
     @cached_property
     def headline(self) -> SafeString:
-        """What is wrong and where, in one clause."""
         return self._render("headline", linked=False)
 
     @cached_property
@@ -334,12 +330,10 @@ class AlertText:
 
     @property
     def cause(self) -> str:
-        """The name of the cause."""
         return cause_name(self.alert.cause)
 
     @property
     def lasted(self) -> timedelta:
-        """How long it has lasted, or lasted."""
         return self.alert.lasted(self.now)
 
     @property

@@ -197,7 +197,6 @@ def finished_document(schema: Document) -> Document:
 
 
 def _finish(operation: Document, *, is_read: bool) -> None:
-    """Add what all operations have in common."""
     scopes = operation["security"][0]["bearer"]
     about = operation.get("description", "")
     operation["description"] = f"{about}\n\nNeeds scope `{scopes[0]}`." if scopes else about

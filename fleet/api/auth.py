@@ -144,7 +144,6 @@ def _forbidden(caller: Caller, scope: str) -> ProblemError:
 
 
 def caller(request: HttpRequest) -> Any:
-    """Return the authenticated caller of a request."""
     return request.auth  # type: ignore[attr-defined]
 
 

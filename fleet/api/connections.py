@@ -192,7 +192,6 @@ class LimitedProtocol(HttpToolsProtocol):
             self._tracker.enter(self)
 
     def drop_body(self) -> None:
-        """Drop the rest of the body."""
         self._is_dropping = True
         self.cycle.body = bytearray()
         self._release()
@@ -241,7 +240,6 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count the bytes, then parse them."""
         if self._is_refused:
             return
         had_begun = self._has_begun
@@ -266,7 +264,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # Called by the parser
 
     def on_message_begin(self) -> None:
-        """Wait for a request to be whole."""
+        """Start to wait for a complete request."""
         super().on_message_begin()
         self.scope["extensions"] = {EXTENSION: self}  # type: ignore[dict-item]
         self._has_begun, self._has_header, self._header_bytes = True, False, 0
@@ -295,12 +293,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._cycles = [*self._unanswered(), self.cycle]
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of the body, unless it is dropped."""
         if not self._is_dropping and not self._is_refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End the wait: the request is complete."""
         super().on_message_complete()
         self._has_begun = self._is_identified = self._is_dropping = False
         self._tracker.leave(self)
@@ -358,7 +354,6 @@ async def _no_application(*_: object) -> None:
 
 
 def _response_bytes(error: ProblemError) -> bytes:
-    """Return a complete HTTP/1.1 response."""
     headers: Mapping[str, str] = {
         **error.headers,
         "Content-Length": str(len(error.body)),

@@ -205,7 +205,6 @@ class IngestApplication:
         await send({"type": "http.response.body"})
 
     async def _stream(self, call: IngestRequest, receive: Receive) -> IngestRequest:
-        """Serve lines as they arrive, until the stream ends."""
         if call.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}:
             detail = "A live stream cannot be compressed. Omit live=1 to send gzip."
             raise ProblemError(415, detail, field="Content-Encoding")
@@ -249,7 +248,6 @@ class Batcher:
         await done
 
     async def _serve_all(self) -> None:
-        """Serve batches until no request waits."""
         loop = asyncio.get_running_loop()
         while self._waiting:
             # A request to an idle batcher is served at once.

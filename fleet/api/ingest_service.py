@@ -129,7 +129,7 @@ def serve(requests: Sequence[IngestRequest]) -> None:
 
 
 def authenticate(requests: Sequence[IngestRequest], hot: HotStore) -> None:
-    """Set the token of each request, or its problem where it may not or sends too many."""
+    """Set the token of each request, or its problem if it is refused or over the limit."""
     for request in requests:
         try:
             secret = bearer(request.headers.get("authorization", ""))

@@ -223,7 +223,6 @@ def _detail(preflight: Preflight) -> PreflightDetail:
 
 
 def _values(preflight: Preflight, found: PreflightResult | None) -> dict[str, Any]:
-    """Return the values of `PreflightOut`."""
     return {
         "id": preflight.pk,
         "asked_by": preflight.asked_by,

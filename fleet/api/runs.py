@@ -331,7 +331,7 @@ def run_steps(request: HttpRequest, name: Path[RunName], query: Query[StepFilter
 
 
 def _page(steps: StepBatch, query: StepFilter) -> tuple[StepBatch, bool, bool]:
-    """Return the steps of a page, rising, and whether there are older and newer ones."""
+    """Return the steps of a page, ascending, and whether there are older and newer ones."""
     letter, _, key = query.cursor.partition(".")
     n = len(steps)
     if letter == "b":

@@ -282,7 +282,7 @@ class ChartTable:
 
 
 def table_of(drawn: Mapping[str, Any]) -> ChartTable:
-    """Convert a chart (``Figure.as_json``, ``Heat.as_json``) to a table."""
+    """Convert a chart (``Chart.as_json``, ``Heat.as_json``) to a table."""
     columns = drawn.get("series") or [
         {"label": label, "values": values}
         for label, values in zip(drawn.get("rows", ()), drawn.get("values", ()), strict=True)

@@ -196,7 +196,6 @@ def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
 
 
 def _replay(alert_at: Alert, event: AlertEvent) -> None:
-    """Apply one event to an earlier state of an alert."""
     match event.kind:
         case Kind.ACKNOWLEDGED:
             alert_at.acknowledged_at, alert_at.acknowledged_by = event.at, event.by

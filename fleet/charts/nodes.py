@@ -134,8 +134,6 @@ NOT_IN_NEURON_MONITOR = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NodeChart:
-    """One chart of the node page: its metric, its parts and its kind."""
-
     name: str
     title: str
     metric: str

@@ -202,7 +202,6 @@ def rolling_pace(steps: StepBatch, *, over_s: float) -> FloatArray:
 
 
 def with_newest_steps(runs: RunQuerySet) -> RunQuerySet:
-    """Annotate runs with the newest of their stored steps."""
     kept = RunChunk.objects.filter(run=OuterRef("name")).order_by("-start")
     return runs.annotate(newest_steps=Subquery(kept.values("steps")[:1]))
 
@@ -235,7 +234,7 @@ HOLDS_STEPS = 3.0
 
 
 def grid(start_s: float, end_s: float) -> FloatArray:
-    """Return the full ten seconds after ``start_s`` and up to ``end_s``, in Unix seconds."""
+    """Return the multiples of ten Unix seconds after ``start_s`` and before ``end_s``."""
     first = np.floor(start_s / EVERY_S) * EVERY_S + EVERY_S
     return np.arange(first, end_s, EVERY_S)
 

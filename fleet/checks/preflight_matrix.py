@@ -52,7 +52,7 @@ class MatrixMark:
 
 @dataclass(frozen=True, slots=True)
 class PairMatrix:
-    """One figure of all pairs."""
+    """The matrix of one figure over all pairs of nodes, with its marks."""
 
     name: str
     title: str
@@ -169,7 +169,7 @@ def _labels(nodes: Sequence[str], failed: set[str]) -> list[Label]:
 
 
 def short(name: str) -> str:
-    """Shorten a name to its end, where nodes differ, at a hyphen if it has one."""
+    """Shorten a name to its end, where names differ, at a hyphen if there is one."""
     if len(name) <= LONGEST_LABEL:
         return name
     end = name[1 - LONGEST_LABEL :]

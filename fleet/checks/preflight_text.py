@@ -54,7 +54,7 @@ def _compared(trouble: PreflightFinding) -> str:
 
 
 def reason(trouble: PreflightFinding, *, of: str = "") -> str:
-    """Describe a finding; of a pair, from the view of one of the two nodes."""
+    """Describe a finding; one about a pair is described from the side of node ``of``."""
     if not trouble.is_of_pair:
         return WRITERS[trouble.kind](trouble)
     other = trouble.node if of == trouble.peer else trouble.peer
@@ -111,7 +111,6 @@ def _of_pair(found: PreflightResult, pair: PreflightFinding) -> str:
 
 
 def classes_text(found: PreflightResult) -> str:
-    """Say which classes of pairs were compared."""
     racks = found.racks
     if racks is None:
         return "All pairs are compared as one class: no racks are known or visible in the figures."
@@ -152,8 +151,6 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One check: what is measured, its limit, the verdict, and the reason."""
-
     what: str
     wrong: str
     verdict: str

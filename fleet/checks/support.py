@@ -23,7 +23,7 @@ class SupportFile:
 
 @dataclass(frozen=True, slots=True)
 class CheckedOperators:
-    """A file judged. ``basis`` says by what: the published list, and the compiler's report."""
+    """A judged file; ``basis`` holds the published list and the compiler's report."""
 
     file: str
     reading: OperatorList

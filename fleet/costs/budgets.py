@@ -47,7 +47,7 @@ class BudgetStatus:
 
     @property
     def forecast_ratio(self) -> float:
-        """Forecast for its end over the budget."""
+        """Forecast spending at its end, divided by the budget."""
         return self.forecast_usd / self.budget.usd
 
     @property

@@ -57,8 +57,6 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class DriftCheck:
-    """The result of one check of a run."""
-
     is_judged: bool
     finding: Finding | None = None
 

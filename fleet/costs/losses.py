@@ -44,7 +44,7 @@ class RunPace:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was lost up to a moment, and the figures that say so."""
+    """What was lost up to a time, and the figures it was computed from."""
 
     lost_s: float
     n_steps: float
@@ -87,7 +87,7 @@ def measure_cost(source: Source, alert: Alert, *, until: datetime) -> Cost | Non
 
 
 def pace_before(source: Source, run: Run, *, onset_s: float, needs_long: bool) -> RunPace | None:
-    """Return how a run got on before a moment; None where too little is known."""
+    """Return a run's pace before a time; None if too little is known."""
     for length_s in (LONG_BEFORE_S,) if needs_long else (BEFORE_S, LONG_BEFORE_S):
         steps = run_steps(source, run.name, start_s=onset_s - length_s, end_s=onset_s + TINY_S)
         if len(steps) >= LEAST_STEPS:
@@ -134,7 +134,7 @@ def _compared(
 
 
 def _paused_s(alert: Alert, before: RunPace, after: StepBatch) -> float:
-    """Return the seconds that were planned not to train: at most the usual ones, if in doubt."""
+    """Return the planned seconds without training; in doubt, at most the usual ones."""
     if not len(after):
         return 0.0
     weight = np.diff(after.step, prepend=before.step).clip(min=0)
@@ -158,7 +158,7 @@ def _planned_s(steps: StepBatch) -> FloatArray:
 
 
 def _mean(steps: StepBatch, phase: str) -> FloatArray:
-    """Return one phase of each step: (n_steps,) seconds, mean over workers; unreported is none."""
+    """Return a phase's mean over reporting workers, (n_steps,) seconds; 0 without any."""
     values = steps.phases[phase]
     known = np.isfinite(values)
     total = np.where(known, values, 0.0).sum(axis=1)
@@ -170,7 +170,7 @@ def _is_alike(before: float, after: float) -> bool:
 
 
 def update_alert_costs(source: Source, *, now: datetime) -> None:
-    """Write down what the open alerts have cost so far, and the resolved ones in the end."""
+    """Store the cost so far of open alerts, and the final cost of resolved ones."""
     due = Q(resolved_at=None) | Q(resolved_at__gte=now - SETTLED) | Q(cost={})
     for alert in Alert.objects.filter(due).select_related("run"):
         until = alert.resolved_at or now

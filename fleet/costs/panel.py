@@ -102,7 +102,6 @@ def brief_panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any] | N
 
 
 def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
-    """Return the context of the cost panel of a run."""
     spent = account(hot, run, now=now)
     summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
     announced = () if run.finished_at else run.tariff or ()

@@ -127,7 +127,7 @@ class SpendingState:
     own: Mapping[str, float] | None = None
 
     def with_spent(self, more: TimeUse, edges_s: FloatArray) -> dict[str, list[float]]:
-        """Return the seconds by rate, with more of them."""
+        """Return the seconds by rate, with those of ``more`` added."""
         found = {key: list(each) for key, each in (self.seconds or {}).items()}
         for edge, row in zip(edges_s, more.seconds, strict=True):
             if row.any():
@@ -234,13 +234,13 @@ def _warm_step(steps: StepBatch) -> int:
 
 
 def _has_head(steps: StepBatch) -> bool:
-    """Whether there are enough steps for the warm-up to show."""
+    """Whether there are enough steps to detect the warm-up."""
     lasted_s = float(steps.ended_at_s[-1] - steps.ended_at_s[0])
     return len(steps) >= HEAD_STEPS or (len(steps) >= LEAST_HEAD and lasted_s >= HEAD_S)
 
 
 def update_spending(source: Source, *, now: datetime) -> int:
-    """Add up what runs went into since the last look; return how many were looked at."""
+    """Update the accounts of active and recently ended runs; return how many are active."""
     over = Q(finished_at__isnull=False)
     unread = over & Q(spending__isnull=True) & Q(finished_at__lt=now - SETTLED_AFTER)
     recent = over & Q(finished_at__gte=now - 6 * SETTLED_AFTER)
@@ -251,7 +251,7 @@ def update_spending(source: Source, *, now: datetime) -> int:
 
 
 def keep(source: Source, run: Run, *, now: datetime) -> None:
-    """Add up what a run went into, up to its last step that cannot change any more."""
+    """Update a run's account, up to its last step that can no longer change."""
     state = state_of(run)
     late_s = 0.0 if run.finished_at else LATE_S
     steps, stretch = _stretch(source, run, state, run.paid_by(now).timestamp() - late_s, now=now)
@@ -334,7 +334,7 @@ def outlook(now: RunNow, spent: Account, *, at: datetime) -> Outlook:
 
 
 def trained_tokens(run: Run, spent: Account) -> float:
-    """Return the tokens that a run has trained on, each once: what was lost does not count."""
+    """Return the tokens that a run was trained on, without repeated ones."""
     return max(0.0, run.n_tokens - spent.repeated_tokens)
 
 

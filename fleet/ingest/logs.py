@@ -402,7 +402,7 @@ def _span(log: Log, steps: LoggedSteps, times: StepTimes, *, file_s: float) -> t
 
 
 def _start_with_compiles(began_s: float, dated: Sequence[Compile], *, moved_s: float) -> float:
-    """Extend the run's start to the compiles before it; before a long pause they are another's."""
+    """Extend the run's start to earlier compiles, but not to those before a long pause."""
     for event in sorted(dated, key=_end_s, reverse=True):
         if began_s - (_end_s(event) + moved_s) > MAX_PAUSE_S:
             break
@@ -428,7 +428,6 @@ def n_tokens(steps: LoggedSteps) -> int | None:
 
 
 def headline(run: Run, log: ReadLog, step_s: float | None) -> SafeString:
-    """Summarize the run in a sentence or two."""
     took_s = (run.finished_at or run.started_at) - run.started_at
     if not log.n_steps:
         return format_html("<b>{}</b> was imported from a log without steps.", run.name)
@@ -449,7 +448,6 @@ def times_text(log: ReadLog) -> str:
 
 
 def log_caveats(log: ReadLog) -> list[str]:
-    """List what makes the figures less certain or incomplete."""
     details, caveats = log.details, []
     if n := log.n_damaged:
         caveats.append(f"{counted(n, 'line')} truncated or garbled, skipped")

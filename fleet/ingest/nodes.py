@@ -106,16 +106,12 @@ class NumberedLine:
 
 @dataclass(slots=True)
 class NewLines:
-    """The new lines of one request, and how many were repeated."""
-
     new: list[NumberedLine] = field(default_factory=list)
     n_repeated: int = 0
 
 
 @dataclass(slots=True)
 class NodeLines:
-    """What is known of one node's lines: last numbers, placements, and lines to move."""
-
     last: dict[str, float] = field(default_factory=dict)
     placements: dict[tuple[str, int], Placement] = field(default_factory=dict)
     # New lines of this batch: the request they came with, and their index in it.
@@ -337,15 +333,13 @@ def clock_of(hot: HotStore, node: str) -> str:
 
 @dataclass(slots=True)
 class LastStored:
-    """When a node's report was last stored, and its processes then."""
-
     kept_s: float = -KEEP_EVERY_S
     processes: frozenset[str] | None = None
 
     def reports(
         self, node: str, accepted: Sequence[tuple[Reading, float]], *, now_s: float
     ) -> list[NodeReport]:
-        """Return a note per report, given with the second it ended; some keep the last one."""
+        """Return a note per report; the last one keeps its line if due or if processes changed."""
         notes = [
             NodeReport(
                 node, end_s, end_s if reading.at_s is None else reading.at_s, reading.executed
@@ -409,8 +403,6 @@ def _create_node(name: str, facts: Mapping[str, str | int]) -> Node:
 
 @dataclass(slots=True)
 class KnownNode:
-    """The cached state of one reporting node."""
-
     clock: NodeClock = field(default_factory=NodeClock)
     placer: Placer = field(default_factory=Placer)
     shape: Shape | None = None

@@ -27,7 +27,6 @@ class PipeIngest:
         self._buffered = IngestBatch()
 
     def read_pipe(self, descriptor: int) -> Iterator[IngestBatch]:
-        """Store lines from a pipe as they arrive."""
         for number, lines in _numbered(read_together(descriptor)):
             yield self._take(lines, number, time.time(), time.time())
 

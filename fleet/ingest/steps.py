@@ -103,8 +103,6 @@ Step = tuple[str, str, int]
 
 @dataclass(slots=True)
 class StepIngestResult(Refusals):
-    """Counts and refusals of one request."""
-
     n_accepted: int = 0
     n_repeated: int = 0
     n_steps: int = 0
@@ -368,7 +366,7 @@ def _member(report: WorkerLine, before: Member | None, now_s: float) -> Member:
 
 
 def _merge_members(before: Member | None, new: Member) -> Member:
-    """Lay what is new over what was known: an end stays, counts never fall."""
+    """Merge a member's new state into the known one: an end stays, counts never decrease."""
     if before is None:
         return new
     return msgspec.structs.replace(
@@ -419,7 +417,7 @@ def store_worker_steps(
 
 
 def _replace_moved(hot: HotStore, repeated: Sequence[tuple[Step, WorkerStep]]) -> list[Step]:
-    """Replace stored reports that a repeat places better; return their steps."""
+    """Replace stored reports that a repeat improves; return their steps."""
     held = hot.execute_all(("HGET", _key(step), repeat.worker) for step, repeat in repeated)
     moved = [
         (step, repeat)

@@ -55,8 +55,6 @@ CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """Facts of a trace given on import: run name, file, hardware."""
-
     run: str
     file: str
     model: str = ""
@@ -167,7 +165,6 @@ def _verdict_fields(analysis: Analysis, about: TraceOptions) -> dict[str, Any]:
 
 
 def verdict_text(trace: RecordedTrace) -> str:
-    """Describe the slowdown of a recorded run and its cause."""
     step, ideal = seconds(trace.step_s), seconds(trace.details["ideal_step_s"])
     if trace.slowdown_ratio < 1.005:
         slowdown = f"A step takes {step}, the ideal time."

@@ -218,7 +218,6 @@ def _panel(panel: Panel, number: int, at: Json) -> Json:
 
 
 def _field(panel: Panel) -> Json:
-    """Return the display of values: unit, scale, limit, and link."""
     steps: list[Json] = [{"color": NORMAL, "value": None}]
     limit = panel.limit
     if isinstance(limit, str):

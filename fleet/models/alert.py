@@ -37,8 +37,6 @@ JSON_NULL = Value(None, JSONField())
 
 @dataclass(frozen=True, slots=True)
 class CauseHistory:
-    """Alerts of one cause."""
-
     cause: str
     n_alerts: int
     n_runs: int
@@ -390,8 +388,6 @@ class Alert(models.Model):
 
 
 class AlertEvent(models.Model):
-    """One event of an alert's timeline."""
-
     class Kind(models.TextChoices):
         FIRED = "fired"
         REFIRED = "refired", "fired again"
@@ -444,8 +440,6 @@ class FrozenChart(models.Model):
 
 
 class HandoverNote(models.Model):
-    """A note for the next shift."""
-
     at = models.DateTimeField()
     since = models.DateTimeField(help_text="Start of the shift.")
     by = models.CharField(max_length=150)

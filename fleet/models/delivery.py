@@ -9,8 +9,6 @@ from django.db.models import Exists, OuterRef, Q
 
 
 class NotificationChange(models.Model):
-    """An entry of the log of notification changes."""
-
     at = models.DateTimeField()
     by = models.CharField(max_length=150)
     text = models.CharField(max_length=300)
@@ -35,8 +33,6 @@ class SenderHeartbeatQuerySet(models.QuerySet["SenderHeartbeat"]):
 
 
 class SenderHeartbeat(models.Model):
-    """A process that sends notifications, and its last heartbeat."""
-
     name = models.CharField(max_length=64, unique=True)
     started_at = models.DateTimeField()
     seen_at = models.DateTimeField()

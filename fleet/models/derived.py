@@ -22,8 +22,6 @@ class StepDurations(models.Model):
 
 
 class ObservedRun(models.Model):
-    """What was last observed about one run."""
-
     run = models.OneToOneField("fleet.Run", models.CASCADE, related_name="observed")
     figures = models.JSONField(help_text="As fleet/trials/observed.py keeps them.")
     observed_at = models.DateTimeField()
@@ -33,8 +31,6 @@ class ObservedRun(models.Model):
 
 
 class SimilarRunsResult(models.Model):
-    """Comparison of one run with similar runs."""
-
     run = models.OneToOneField(
         "fleet.Run", models.CASCADE, primary_key=True, related_name="similar_runs"
     )

@@ -35,8 +35,6 @@ class RecordedTrace(models.Model):
     """What was found in the per-operation trace of one run."""
 
     class Cause(models.TextChoices):
-        """What made the run slow."""
-
         ONE_WORKER = "one_worker", "one worker"
         SEVERAL_WORKERS = "several_workers", "several workers"
         STAGE_IMBALANCE = "stage_imbalance", "uneven pipeline stages"
@@ -75,5 +73,5 @@ class RecordedTrace(models.Model):
 
     @property
     def is_slow(self) -> bool:
-        """Whether the run is a straggler, as the literature has it."""
+        """Whether the slowdown makes the run a straggler, by the threshold of the literature."""
         return self.slowdown_ratio >= STRAGGLING_RATIO

@@ -90,7 +90,6 @@ class Preflight(models.Model):
 
     @property
     def progress_ratio(self) -> float:
-        """Progress, 0 to 1."""
         return self.n_done / self.n_stages if self.n_stages else 0.0
 
 

@@ -25,8 +25,6 @@ class ReceiverQuerySet(models.QuerySet["Receiver"]):
 
 
 class Receiver(models.Model):
-    """A receiver of notifications."""
-
     class Kind(models.TextChoices):
         WEBHOOK = "webhook"
         SLACK = "slack", "Slack"

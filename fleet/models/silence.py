@@ -62,8 +62,6 @@ class Silence(models.Model):
 
 
 class SilenceEvent(models.Model):
-    """One change of a silence."""
-
     class Kind(models.TextChoices):
         CREATED = "created"
         END_MOVED = "end_moved", "end moved"

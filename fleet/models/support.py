@@ -30,8 +30,6 @@ class SupportCheck(models.Model):
     """One file of operators, judged by the list published at that time."""
 
     class Kind(models.TextChoices):
-        """What the file was."""
-
         FX = OperatorFileKind.FX.value, "graph of PyTorch"
         HLO = OperatorFileKind.HLO.value, "HLO"
         STABLEHLO = OperatorFileKind.STABLEHLO.value, "StableHLO"

@@ -79,8 +79,6 @@ class AlertItem:
 
 @dataclass(frozen=True, slots=True)
 class TimelineItem:
-    """A timeline entry that the notification reports."""
-
     alert: int
     kind: str
     at: datetime
@@ -110,7 +108,6 @@ class Message:
 
     @property
     def title(self) -> str:
-        """The whole message in one line."""
         return render_to_string("notifications/title.txt", {"message": self}).rstrip("\n")
 
     @property
@@ -182,8 +179,6 @@ def encode(body: Body) -> bytes:
 
 
 class Channel(Protocol):
-    """The protocol of one kind of receiver."""
-
     def render(self, message: Message) -> Body:
         """Convert a message to the receiver's form. The result is stored: no secrets."""
         ...
@@ -195,13 +190,11 @@ class Channel(Protocol):
         ...
 
     def confirms(self, answer: HttpResult) -> bool:
-        """Whether the receiver itself gave an answer of 2xx, not a proxy or a portal."""
+        """Whether a 2xx answer is from the receiver itself, not from a proxy or a portal."""
         ...
 
 
 class HttpChannel:
-    """A channel that posts JSON."""
-
     def request(self, receiver: Receiver, body: Body, at: datetime) -> Request:
         return Request(receiver.target, encode(body), dict(JSON))
 
@@ -213,7 +206,7 @@ class HttpChannel:
         return client.post(request)
 
     def confirms(self, answer: HttpResult) -> bool:
-        """Accept everything but a page for people."""
+        """Accept any answer that is not an HTML page."""
         return answer.body.lstrip()[:1] != b"<"
 
 
@@ -221,10 +214,8 @@ SIGNATURE_SCHEME = "v1"
 
 
 class Webhook(HttpChannel):
-    """Any program that takes a POST."""
-
     def render(self, message: Message) -> Body:
-        """List everything that is known, in names that stay."""
+        """Include everything that is known, under stable names."""
         body: dict[str, Any] = msgspec.to_builtins(
             {
                 "version": 1,
@@ -278,7 +269,7 @@ class Slack(HttpChannel):
     """An incoming webhook of Slack."""
 
     def render(self, message: Message) -> Body:
-        """Write one line for the phone, and blocks with links and the story."""
+        """Write one line for push notifications, and blocks with links and the full text."""
         title = f"{MARKS[message.kind]} {message.title}"
         header = title if len(title) <= LONGEST_HEADER else f"{title[: LONGEST_HEADER - 1]}…"
         sections = [
@@ -443,8 +434,6 @@ PERMANENT = 500
 
 
 class Mail:
-    """E-mail."""
-
     def render(self, message: Message) -> Body:
         return {
             "subject": " ".join(message.title.split())[:LONGEST_SUBJECT],
@@ -482,8 +471,6 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class MailServer:
-    """A mail server, as its URL describes it."""
-
     host: str
     port: int
     scheme: str

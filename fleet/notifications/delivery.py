@@ -65,8 +65,6 @@ class DeliveryResult:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and for how long a notification is retried."""
-
     first_s: float = 2.0
     longest_s: float = 60.0
     factor: float = 2.0
@@ -81,7 +79,6 @@ class RetryPolicy:
         return timedelta(seconds=pause_s * (0.5 + 0.5 * rng.random()))
 
     def is_over(self, n_attempts: int, waited: timedelta) -> bool:
-        """Whether a notification is given up."""
         is_late = waited >= self.give_up_after and n_attempts >= self.min_attempts
         return is_late or n_attempts >= self.max_attempts
 
@@ -133,7 +130,7 @@ class NotificationSender:
         return all(work.done() for work in self._busy.values())
 
     def stop(self, *, within_s: float) -> None:
-        """Wait for what is being sent; another sender sends again what does not end in time."""
+        """Wait for sends in progress; another sender repeats those that do not end in time."""
         deadline = self.clock() + timedelta(seconds=within_s)
         for work in self._busy.values():
             left_s = (deadline - self.clock()).total_seconds()
@@ -152,7 +149,6 @@ class NotificationSender:
         self.refresher.refresh(receiver, self.client, now=self.clock())
 
     def _deliver(self, delivery: Delivery) -> None:
-        """Send one delivery and record how it went."""
         result: DeliveryResult | None
         try:
             result = self.client.attempt(delivery, now=self.clock())
@@ -171,7 +167,6 @@ class NotificationSender:
 
 
 def _with_own_connection(work: Callable[[], None]) -> None:
-    """Work in a thread with its own database connection."""
     close_old_connections()
     try:
         work()
@@ -448,7 +443,7 @@ class Heartbeat:
     _tried_at: datetime | None = None
 
     def beat(self, *, now: datetime) -> bool:
-        """Post if it is time; whether it was, and the answer was good."""
+        """Post if it is due; return whether it was posted and the answer was good."""
         if not self.url or (self._tried_at is not None and now - self._tried_at < self.every):
             return False
         self._tried_at = now
@@ -483,7 +478,6 @@ class PeriodicJobs:
     _deleted_at: datetime | None = None
 
     def run(self, *, now: datetime) -> None:
-        """Run each job once."""
         is_watched = self.check_evaluation(now)
         if is_watched:
             self.heartbeat.beat(now=now)

@@ -190,7 +190,6 @@ class RouteForm(forms.Form):
         return text
 
     def save(self) -> Route:
-        """Save the route and its receivers."""
         data = self.cleaned_data
         for name in OWN_FIELDS:
             if name in data:

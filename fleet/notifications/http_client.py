@@ -111,8 +111,6 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A POST request."""
-
     url: str
     body: bytes
     headers: dict[str, str] = field(default_factory=dict)
@@ -120,8 +118,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class HttpResult:
-    """The answer to a request."""
-
     status: int
     body: bytes = b""
     retry_after: str = ""

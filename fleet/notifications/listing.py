@@ -35,8 +35,6 @@ class AlertSummary:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRow:
-    """A delivery and the alerts it is about."""
-
     delivery: Delivery
     summaries: list[AlertSummary]
 
@@ -68,8 +66,6 @@ def rows(found: Iterable[Delivery]) -> list[DeliveryRow]:
 
 @dataclass(slots=True)
 class RoutePreview:
-    """A route, the alerts it takes, and an error in its matchers."""
-
     route: Route
     alerts: list[Alert] = field(default_factory=list)
     error: str = ""

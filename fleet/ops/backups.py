@@ -30,8 +30,6 @@ class BackupError(Exception):
 
 
 class Engine(Protocol):
-    """One kind of database."""
-
     name: str
 
     def dump(self, path: Path) -> None:
@@ -57,7 +55,6 @@ class Sqlite:
     name = "sqlite"
 
     def __init__(self, path: Path) -> None:
-        """Copy the database at ``path``."""
         self._path = path
 
     def dump(self, path: Path) -> None:
@@ -108,7 +105,6 @@ class PostgreSQL:
     name = "postgresql"
 
     def __init__(self, database: Mapping[str, Any]) -> None:
-        """Copy the database that one of Django's DATABASES names."""
         self._database = database
 
     def dump(self, path: Path) -> None:
@@ -174,7 +170,7 @@ class Manifest:
 
 
 def write(path: Path, manifest: Manifest, copy: Path) -> None:
-    """Write a backup to a temporary file, then rename it: the name is only that of a whole one."""
+    """Write a backup to a temporary file, then rename it: ``path`` is never incomplete."""
     partial = path.with_name(f".{path.name}.partial")
     description = json.dumps(asdict(manifest), indent=1).encode()
     try:

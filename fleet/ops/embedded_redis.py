@@ -52,8 +52,6 @@ CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE}
 
 @dataclass(frozen=True)
 class RedisAddress:
-    """Port and password of an installation's Redis."""
-
     port: int
     password: str
 

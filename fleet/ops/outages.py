@@ -33,7 +33,6 @@ def first_line(error: BaseException) -> str:
 
 
 def database_advice(error: BaseException) -> str:
-    """Describe what is wrong with the database, and what to do."""
     path = Path(str(connection.settings_dict["NAME"]))
     if is_damage(error):
         return (
@@ -51,7 +50,6 @@ def database_advice(error: BaseException) -> str:
 
 
 def disk_advice(error: OSError, folder: Path) -> str:
-    """Describe what is wrong with a folder or its disk, and what to do."""
     path = error.filename or folder
     if error.errno in NO_ROOM:
         return f"The disk is full: {path} cannot be written. Free some space and start again."

@@ -184,7 +184,6 @@ class Services:
 
 
 async def wait_for_first_page(address: tuple[str, int], *, within_s: float) -> None:
-    """Wait until the web server answers one request."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address[0], address[0])  # noqa: S104
     async with asyncio.timeout(within_s):
         reader, writer = await asyncio.open_connection(host, address[1])

@@ -133,7 +133,6 @@ class Lock(AbstractContextManager["Lock"]):
             self._file.flush()
 
     def __exit__(self, *_: object) -> None:
-        """Release the lock."""
         if self._file is not None:
             self._file.truncate(0)
             self._file.close()

@@ -165,7 +165,7 @@ N_EXPIRED = 50
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("admin")
 def token_list(request: HtmxRequest) -> HttpResponse:
-    """List the tokens, and create one: its secret is shown once."""
+    """List the tokens, or create one; its secret is shown once."""
     form = TokenForm(request.POST if request.method == "POST" else None)
     token, secret, now = None, "", timezone.now()
     if form.is_valid():
@@ -193,7 +193,6 @@ def token_list(request: HtmxRequest) -> HttpResponse:
 @require_POST
 @requires("admin")
 def token_revoke(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Revoke a token."""
     token = get_object_or_404(Token, pk=pk)
     if revoke(token, by=request.user.get_username(), now=timezone.now()):
         messages.success(request, f"{token.name} revoked. Requests with it fail within seconds.")

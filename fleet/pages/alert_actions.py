@@ -39,8 +39,6 @@ def alert_acknowledge(request: HtmxRequest, pk: int) -> HttpResponse:
 @require_POST
 @requires("operator")
 def alert_unacknowledge(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Undo the acknowledgement of an alert."""
-
     def act(alert: Alert, by: str) -> str:
         if alerts.unacknowledge(alert, by=by, now=timezone.now()):
             return ""
@@ -53,8 +51,6 @@ def alert_unacknowledge(request: HtmxRequest, pk: int) -> HttpResponse:
 @require_POST
 @requires("operator")
 def alert_assign(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Assign an alert."""
-
     def act(alert: Alert, by: str) -> str:
         to, comment = request.POST.get("to", ""), request.POST.get("comment", "")
         if alerts.assign(alert, to=to, by=by, comment=comment, now=timezone.now()):
@@ -68,8 +64,6 @@ def alert_assign(request: HtmxRequest, pk: int) -> HttpResponse:
 @require_POST
 @requires("operator")
 def alert_comment(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Comment on an alert."""
-
     def act(alert: Alert, by: str) -> str:
         alerts.comment(alert, by=by, text=request.POST.get("comment", ""), now=timezone.now())
         return ""

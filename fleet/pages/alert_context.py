@@ -43,8 +43,6 @@ class RelatedAlert:
 
 @dataclass(frozen=True, slots=True)
 class SimilarAlert:
-    """An earlier alert, what it has in common, and the last comment on it."""
-
     alert: Alert
     same: str
     comment: str
@@ -192,8 +190,6 @@ SAME_TOKENS_RATIO = 0.02
 
 @dataclass(frozen=True, slots=True)
 class StepChange:
-    """A change that the steps show."""
-
     at: datetime
     kind: str
     text: str
@@ -230,7 +226,7 @@ def _checkpoints(minutes: StepBatch) -> list[StepChange]:
 
 
 def _pauses(minutes: StepBatch) -> list[StepChange]:
-    """Find times without steps: longer between two ends than their steps took."""
+    """Find pauses: more time between two ends than the steps in between took."""
     step_s = minutes.step_s
     idle_s = np.diff(minutes.ended_at_s) - np.diff(minutes.step) * step_s[1:]
     least_s = max(PAUSE_S, PAUSE_STEPS * float(np.nanmedian(step_s)))
@@ -271,7 +267,7 @@ def _sizes(minutes: StepBatch) -> list[StepChange]:
 
 
 def _stretches(is_so: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return first and last index of each stretch of trues."""
+    """Return the first and last index of each stretch of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_so, [False]]).astype(int)))
     return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]
 

@@ -48,8 +48,6 @@ SINCE: Mapping[str, timedelta] = {
 
 @dataclass(frozen=True, slots=True)
 class AlertFilter(Filter):
-    """Which alerts to list."""
-
     state: str = ""
     rule: str = ""
     run: str = ""
@@ -221,7 +219,6 @@ def incident_context(context: dict[str, Any]) -> dict[str, Any]:
 
 @require_safe
 def alert_detail(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Show one alert: state, place, cost, cause, evidence, owner."""
     at = request.GET.get("at", request.GET.get("to", ""))
     context = alert_context(pk, at=at)
     if request.htmx.target not in PARTIALS:

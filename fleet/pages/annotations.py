@@ -25,7 +25,6 @@ TEMPLATE, PARTIALS = "runs/annotation_add.html", ("annotate",)
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("operator")
 def annotation_add(request: HtmxRequest) -> HttpResponse:
-    """Add an annotation, or show the form for it."""
     if request.method != "POST":
         return _show(request, AnnotationForm(initial=request.GET.dict()))
     form, now = AnnotationForm(request.POST), timezone.now()

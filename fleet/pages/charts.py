@@ -56,7 +56,6 @@ PAST_S = 300
 @gzip_page
 @require_safe
 def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
-    """Answer one chart of a node."""
     node = get_object_or_404(Node, name=name)
     if NODE_CHARTS.get(chart) not in charts_of(node):
         raise Http404(f"{name} has no chart {chart}; it has {', '.join(NODE_CHARTS)}")
@@ -80,7 +79,6 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
 @gzip_page
 @require_safe
 def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
-    """Answer one chart of a run."""
     run = get_object_or_404(Run.objects.select_related("log"), name=name)
     if chart in LOG_CHARTS and hasattr(run, "log"):
         return _answer(
@@ -104,7 +102,7 @@ def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
 @gzip_page
 @require_safe
 def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
-    """Answer one chart of an alert, over its own frozen window unless asked otherwise."""
+    """Return one chart of an alert, by default over its own frozen window."""
     alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
     now = timezone.now()
     mine = alert_window(alert, now=now)
@@ -126,7 +124,7 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
 @gzip_page
 @require_safe
 def drill_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
-    """Answer one chart of a drill, over its own window unless asked otherwise."""
+    """Return one chart of a drill, by default over its own window."""
     fault = get_object_or_404(InjectedFault.objects.select_related("run", "node"), pk=pk)
     now = timezone.now()
     drill = drill_result(fault, now=now)

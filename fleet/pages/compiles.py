@@ -21,7 +21,7 @@ MOST_RUNS = 200
 
 @dataclass(frozen=True, slots=True)
 class CompileFilter(Filter):
-    """Which compiles a page shows; what it does not know, it keeps none of."""
+    """Which compiles a page shows; an unknown team or run matches none."""
 
     team: str = ""
     run: str = ""
@@ -30,7 +30,6 @@ class CompileFilter(Filter):
 
 
 def compiles_context(page: str = "1", **filters: str) -> dict[str, Any]:
-    """Return what the page shows: sums, compiles behind the filter, each run's cache."""
     keep, now = CompileFilter.of(filters), timezone.now()
     since = SINCE.get(keep.since, SINCE[USUAL_SINCE])
     events = CompileEvent.objects.filter_by(

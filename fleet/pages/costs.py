@@ -32,7 +32,6 @@ N_WITHDRAWN = 50
 
 
 def budgets_context() -> dict[str, Any]:
-    """Return the status of every budget, and withdrawn budgets."""
     now = timezone.now()
     return {
         "burns": budgets.budget_statuses(now=now),
@@ -44,7 +43,7 @@ def budgets_context() -> dict[str, Any]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("lead")
 def budget_list(request: HtmxRequest) -> HttpResponse:
-    """List the budgets, those forecast to be overrun first; set one."""
+    """List the budgets, those forecast to be overrun first, or set one."""
     now = timezone.now()
     runs = list(Run.objects.order_by("-pk").values("name", "team")[:N_RUNS])
     names = [run["name"] for run in runs]
@@ -70,7 +69,6 @@ def budget_list(request: HtmxRequest) -> HttpResponse:
 @require_POST
 @requires("lead")
 def budget_end(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Withdraw a budget."""
     budget = get_object_or_404(Budget.objects.select_related("run"), pk=pk)
     if budgets.end_budget(budget, by=request.user.get_username(), now=timezone.now()):
         messages.success(request, f"Budget of {budget.name} withdrawn.")
@@ -177,7 +175,6 @@ def rows_of(prices: list[TeamPrice], *, now: datetime) -> list[PriceRow]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("lead")
 def price_list(request: HtmxRequest) -> HttpResponse:
-    """List current prices and their history; set a new one."""
     now = timezone.now()
     form = PriceForm(request.POST if request.method == "POST" else None, now=now)
     if form.is_valid():

@@ -118,7 +118,6 @@ def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
 
 @require_safe
 def drill_list(request: HtmxRequest) -> HttpResponse:
-    """List the drills, newest first, with the score of recent drills."""
     filters = {name: request.GET.get(name, "") for name in FILTERS}
     context = drills_context(page=request.GET.get("page", "1"), **filters) | {
         "kinds": FAULTS.values(),
@@ -164,7 +163,6 @@ def drill_context(pk: str) -> dict[str, Any]:
 
 @require_safe
 def drill_detail(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Show one drill: ground truth and detection."""
     context = drill_context(str(pk))
     fault, window = context["fault"], context["window"]
     is_settled = context["result"].outcome != "waiting" and not context["drill"].is_running
@@ -182,7 +180,6 @@ def drill_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 @require_POST
 @requires("operator")
 def drill_end(request: HtmxRequest, pk: int) -> HttpResponse:
-    """End a fault early."""
     fault = get_object_or_404(InjectedFault.objects.select_related("run", "node"), pk=pk)
     error, status = "", 200
     try:
@@ -206,8 +203,6 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class DrillPreview:
-    """The expected cost of a fault and time to its detection."""
-
     truth: FaultTruth
     usd: float | None
 
@@ -284,7 +279,6 @@ def drill_new(request: HtmxRequest) -> HttpResponse:
 @require_safe
 @requires("operator")
 def drill_preview(request: HtmxRequest) -> HttpResponse:
-    """Show the expected effect of the chosen fault on the chosen run."""
     run = DrillRunForm(drillable(), request.GET).chosen()
     if run is None:
         raise Http404("this run is no active simulated run")

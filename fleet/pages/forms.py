@@ -44,7 +44,7 @@ def add_field_error(form: forms.Form, error: FieldError, **form_fields: str) -> 
 
 
 class PasswordForm(PasswordChangeForm):
-    """Django's form to change the own password, with its rules in one line."""
+    """Django's form to change one's own password, with its rules in one line."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -132,14 +132,10 @@ class ServiceMultipleChoiceField(forms.MultipleChoiceField):
 
 
 class FilesInput(forms.ClearableFileInput):
-    """A file input for several files."""
-
     allow_multiple_selected = True
 
 
 class FilesField(forms.FileField):
-    """One or more uploaded files."""
-
     widget = FilesInput
 
     def clean(self, data: Any, initial: Any = None) -> list[Any]:
@@ -177,8 +173,6 @@ SCOPES = {
 
 
 class TokenForm(forms.Form):
-    """A new bearer token."""
-
     name = forms.CharField(
         max_length=MAX_NAME,
         widget=forms.TextInput(
@@ -202,8 +196,6 @@ class TokenForm(forms.Form):
 
 
 class BudgetForm(forms.Form):
-    """A new budget of a team or of one run."""
-
     team = forms.CharField(
         required=False, max_length=40, widget=forms.TextInput(attrs={"list": "teams"})
     )
@@ -238,8 +230,6 @@ class BudgetForm(forms.Form):
 
 
 class PriceForm(forms.Form):
-    """A new contract price of an instance type."""
-
     team = forms.CharField(
         required=False,
         max_length=40,
@@ -296,8 +286,6 @@ class LengthForm(forms.Form):
 
 
 class TrialForm(forms.Form):
-    """A new trial: a baseline run and the runs to compare with it."""
-
     name = forms.CharField(
         max_length=60,
         widget=forms.TextInput(
@@ -501,8 +489,6 @@ class SupportForm(forms.Form):
 
 
 class AnnotationForm(forms.Form):
-    """What happened at some time, to a run, a node or the fleet."""
-
     run = forms.CharField(required=False, widget=forms.HiddenInput)
     node = forms.CharField(required=False, widget=forms.HiddenInput)
     back = forms.CharField(required=False, widget=forms.HiddenInput)

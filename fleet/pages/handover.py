@@ -26,7 +26,6 @@ PARTIALS = (*LIVE_PARTIALS, "note")
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def hand_over(request: HtmxRequest) -> HttpResponse:
-    """Show a shift, or save a note of it."""
     if request.method != "POST":
         return _show(request, request.GET.get("hours", ""))
     if not has_role(request.user, "operator"):
@@ -75,7 +74,6 @@ def _show(
 
 @require_safe
 def hand_over_markdown(request: HtmxRequest) -> HttpResponse:
-    """Return the shift and its notes as Markdown."""
     now = timezone.now()
     shift = shift_between(shift_start(request.GET.get("hours", ""), now=now), now=now)
     text = _markdown(request, shift, HandoverNote.objects.all()[:N_NOTES])

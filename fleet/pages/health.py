@@ -30,7 +30,7 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Answer 200 if database, Redis, disk and ticks are well, else 503 and what is not."""
+    """Answer 200 if database, Redis, disk and ticks are healthy, else 503 and what is not."""
     checks = {
         "database": _checked(_database),
         "redis": _checked(_redis),
@@ -81,7 +81,7 @@ def _disk() -> dict[str, Any]:
 
 
 def _room(folder: Path) -> int:
-    """Return how many bytes are free on the disk of a folder that can be written."""
+    """Return the free bytes of a folder's disk; NotReadyError if full or not writable."""
     try:
         free = shutil.disk_usage(folder).free
         if free < DISK_RESERVE_BYTES:
@@ -97,7 +97,7 @@ def _room(folder: Path) -> int:
 
 
 def _ticks() -> dict[str, Any]:
-    """Check that some node reported lately; a fleet without nodes has nothing to be late."""
+    """Check that a node reported recently; a fleet without nodes passes."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     seen = hot.last_seen()
     if not seen:

@@ -59,7 +59,7 @@ class Room:
     watchers: set[Watcher] = field(default_factory=set)
 
     def send(self, events: Events) -> None:
-        """Send the events that differ from the last ones; points always do."""
+        """Send the events that differ from the last ones; points are always sent."""
         changes = {name: data for name, data in events.items() if self.sent.get(name) != data}
         self.sent |= {name: data for name, data in changes.items() if name != "points"}
         for watcher in self.watchers:

@@ -48,7 +48,6 @@ _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 @require_GET
 async def live(request: HttpRequest) -> HttpResponseBase:
-    """Stream the changes of one topic."""
     filters = {
         name: value for name, value in request.GET.dict().items() if name != "topic" and value
     }
@@ -120,7 +119,7 @@ def _freshness(n_watchers: int) -> dict[str, Any]:
 
 
 def _reporting(hot: HotStore, now_s: float) -> dict[str, Any]:
-    """Return for old data whether nodes are silent or data arrive late."""
+    """Return, for old data, whether nodes are silent or data arrive late."""
     n_reporting, n_expected = reporting_now(hot, now_s=now_s)
     if not n_reporting:
         return {"why": "no nodes are reporting"}

@@ -107,7 +107,6 @@ def metrics_neuron(request: HttpRequest) -> HttpResponseBase:
 
 @require_safe
 def metrics_node(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Serve the families of one node."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     try:
         node = _node(name)
@@ -156,7 +155,6 @@ def _takes_gzip(accepted: str) -> bool:
 
 
 def _packed(page: Iterator[bytes]) -> Iterator[bytes]:
-    """Compress a page piece by piece."""
     packer = zlib.compressobj(COMPRESS_LEVEL, wbits=GZIP_WINDOW)
     for piece in page:
         if packed := packer.compress(piece):
@@ -172,5 +170,5 @@ async def _served(page: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _next(page: Iterator[bytes]) -> bytes:
-    """Return the next piece, empty after the last: none is empty before."""
+    """Return the next piece; only after the last one it is empty."""
     return next(page, b"")

@@ -39,8 +39,6 @@ PARTIALS = ("headline", "vitals", "alerts", "devices", "links")
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter(Filter):
-    """Which nodes to list."""
-
     state: str = ""
     run: str = ""
     type: str = ""
@@ -64,8 +62,6 @@ class NodeFilter(Filter):
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One line of the list."""
-
     now: NodeNow
     alerts: tuple[Alert, ...] = ()
 
@@ -91,7 +87,6 @@ class NodeRow:
 
 
 def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[NodeRow]:
-    """Return a row for each node, with its open alerts."""
     by_node = defaultdict(list)
     accusing = Alert.objects.open().exclude(node=None, parts=[])
     for alert in accusing.worst_first().select_related("node"):
@@ -123,7 +118,6 @@ def nodes_context(**filters: str) -> dict[str, Any]:
 
 @require_safe
 def node_list(request: HtmxRequest) -> HttpResponse:
-    """List the nodes that match the filter."""
     context = nodes_context(**{name: request.GET.get(name, "") for name in FILTERS})
     return render_page(request, "nodes/node_list.html", context, partials=LIST_PARTIALS)
 
@@ -155,7 +149,6 @@ def node_context(name: str) -> dict[str, Any]:
 
 
 def node_points(name: str, *, since_s: float) -> dict[str, Any]:
-    """Return what a node's charts append."""
     node = get_object_or_404(Node, name=name)
     hot, now_s = open_store(settings.REDIS_URL), timezone.now().timestamp()
     return charts.node_points(hot, node, since_s=since_s, now_s=now_s)

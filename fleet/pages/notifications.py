@@ -75,14 +75,13 @@ def delivery_list(request: HtmxRequest) -> HttpResponse:
 
 @require_safe
 def delivery_detail(request: HtmxRequest, pk: int) -> HttpResponse:
-    """One delivery: what was sent, and how it went."""
     return _detail(request, get_object_or_404(deliveries(), pk=pk))
 
 
 @require_POST
 @requires("operator")
 def delivery_settle(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Send a dead delivery again, or drop it, and say why."""
+    """Send a failed delivery again or drop it, with a reason."""
     delivery = get_object_or_404(deliveries(), pk=pk)
     try:
         _settle(request, delivery)
@@ -94,7 +93,7 @@ def delivery_settle(request: HtmxRequest, pk: int) -> HttpResponse:
 @require_POST
 @requires("operator")
 def delivery_settle_all(request: HtmxRequest) -> HttpResponse:
-    """Send again, or drop, all that is dead, of one receiver or of every one."""
+    """Send again or drop all failed deliveries, of one receiver or of all."""
     dead = Delivery.objects.dead().select_related("receiver").order_by("pk")
     if (receiver := request.POST.get("receiver", "")).isdecimal():
         dead = dead.filter(receiver=int(receiver))
@@ -111,7 +110,6 @@ def delivery_settle_all(request: HtmxRequest) -> HttpResponse:
 
 
 def _settle(request: HtmxRequest, delivery: Delivery) -> None:
-    """Do what the button says."""
     act = drop if request.POST.get("action") == "drop" else send_again
     by, note = request.user.get_username(), request.POST.get("note", "")
     act(delivery, by=by, note=note, now=timezone.now())
@@ -151,7 +149,6 @@ def notifications_context() -> dict[str, Any]:
 
 @require_safe
 def notification_list(request: HtmxRequest) -> HttpResponse:
-    """Show receivers, routes and deliveries."""
     table = routing_table()
     routes, unrouted = preview(table, recent_alerts(now=timezone.now()))
     context = notifications_context() | {
@@ -197,7 +194,6 @@ Kind = Receiver.Kind
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("admin")
 def receiver_new(request: HtmxRequest) -> HttpResponse:
-    """Offer the form of a receiver of some kind, or make it."""
     asked = request.POST if request.method == "POST" else request.GET
     kind = asked.get("kind", Kind.WEBHOOK)
     if kind not in Kind:
@@ -272,7 +268,6 @@ def _form(
 @require_POST
 @requires("operator")
 def receiver_test(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Send a receiver a test, and show what it answered."""
     receiver = get_object_or_404(Receiver, pk=pk)
     http = HttpClient(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=TEST_WITHIN_S)
     outcome = send_test(
@@ -310,7 +305,7 @@ def route_new(request: HtmxRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("admin")
 def route_edit(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Offer the form of a route there is; keep what it says, move it, or let it go."""
+    """Show the form of a route; save, move or delete it."""
     route = get_object_or_404(Route, pk=pk)
     if request.method != "POST":
         return _routes_form(request, RouteForm(route))
@@ -329,7 +324,7 @@ def route_edit(request: HtmxRequest, pk: int) -> HttpResponse:
 
 @transaction.atomic
 def _move(route: Route, *, by: int) -> None:
-    """Change places with the neighbour; the default route stays the last."""
+    """Swap a route with its neighbour; the default route stays last."""
     order = list(Route.objects.in_order().filter(is_default=False).select_for_update())
     here = next((i for i, each in enumerate(order) if each.pk == route.pk), None)
     if here is None:
@@ -356,7 +351,6 @@ def _routes_form(request: HtmxRequest, form: RouteForm) -> HttpResponse:
 
 @require_safe
 def route_preview(request: HtmxRequest) -> HttpResponse:
-    """Show which open and recent alerts the matchers select."""
     seen = _seen(request.GET.get("matchers", "")[:500])
     return render(request, "notifications/_route_preview.html", seen)
 

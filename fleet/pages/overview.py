@@ -32,14 +32,12 @@ LIMIT_RATIO = 0.25
 
 @require_safe
 def overview(request: HtmxRequest) -> HttpResponse:
-    """Show the fleet as it is now."""
     return render_page(
         request, "pages/overview.html", overview_context(), partials={*PARTIALS, "heat-rows"}
     )
 
 
 def overview_context() -> dict[str, Any]:
-    """Gather what the page and its live parts show."""
     hot, now = _hot(), timezone.now()
     now_s = now.timestamp()
     blocks = hot.latest()
@@ -88,7 +86,6 @@ def overview_shares(request: HtmxRequest) -> HttpResponse:
 
 
 def overview_points(*, since_s: float) -> dict[str, Any]:
-    """Return what the shares chart appends."""
     t_s = grid(since_s, time.time())
     if not len(t_s):
         return {}
@@ -110,7 +107,7 @@ MOST = 8
 
 @require_safe
 def search(request: HtmxRequest) -> HttpResponse:
-    """List what matches, the runs first; an empty question lists what is open."""
+    """Search runs, nodes and open alerts; an empty query lists runs and open alerts."""
     asked = request.GET.get("q", "").strip()[:100]
     now = timezone.now()
     alerts = Alert.objects.open().worst_first().select_related("run", "node")

@@ -54,7 +54,7 @@ WORST_FIRST = (NodeVerdict.FAIL, NodeVerdict.HOLD, NodeVerdict.PASS)
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def preflight_list(request: HtmxRequest) -> HttpResponseBase:
-    """List the preflights, the last asked for first; operators ask for one here."""
+    """List the preflights, newest first; operators can request one."""
     if request.method == "POST":
         return _ask(request)
     return _show(request, form=_form(initial=_proposed(request)))
@@ -93,7 +93,7 @@ def _ask(request: HtmxRequest) -> HttpResponse:
 
 
 def run_named(name: str) -> Run | None:
-    """Find the run whose nodes are checked; FieldError if there is none of that name."""
+    """Find the run whose nodes are checked; None without a name, FieldError if unknown."""
     run = Run.objects.filter(name=name).first() if name and "\0" not in name else None
     if name and run is None:
         raise FieldError("run", f"there is no run {name[:60]!r}")
@@ -189,7 +189,6 @@ def _stage(preflight: Preflight) -> str:
 
 @require_safe
 def preflight_detail(request: HtmxRequest, pk: int) -> HttpResponse:
-    """One preflight: the verdict in words, every node with its reason, and what was measured."""
     preflight = get_object_or_404(Preflight.objects.select_related("run"), pk=pk)
     context = preflight_context(preflight)
     return render_page(request, "checks/preflight_detail.html", context, partials=PARTIALS)
@@ -198,7 +197,7 @@ def preflight_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 @gzip_page
 @require_safe
 def preflight_chart(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Answer the chart of a preflight's collectives."""
+    """Return the chart of a preflight's collectives."""
     measured = load_measured(get_object_or_404(Preflight, pk=pk))
     body = msgspec.json.encode(collective_figure(measured).as_json())
     return chart_table(request, body) or HttpResponse(body, "application/json")
@@ -207,7 +206,7 @@ def preflight_chart(request: HtmxRequest, pk: int) -> HttpResponse:
 @gzip_page
 @require_safe
 def preflight_pairs(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Give what was measured of every pair: to a spreadsheet, or to the page's pointer."""
+    """Return the figures of every pair: as CSV, or as JSON for tooltips."""
     preflight = get_object_or_404(Preflight, pk=pk)
     measured = load_measured(preflight)
     if request.GET.get("format") == "json":
@@ -219,7 +218,7 @@ def preflight_pairs(request: HtmxRequest, pk: int) -> HttpResponse:
 @require_POST
 @requires("operator")
 def run_preflight(request: HtmxRequest, name: str) -> HttpResponse:
-    """Let a run require a pass before it starts, or no longer."""
+    """Set whether a run requires a passed preflight before it starts."""
     run = get_object_or_404(Run, name=name)
     form = RequirementForm(request.POST)
     if not form.is_valid():

@@ -57,8 +57,6 @@ WINDOW_FIELDS = {"window", "from", "to"}
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One line of the list."""
-
     now: RunNow
     alert: Alert | None
     usd: float
@@ -160,13 +158,11 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
 
 
 def run_points(name: str, *, since_s: float) -> dict[str, Any]:
-    """Return what a run's charts append."""
     run = get_object_or_404(Run, name=name)
     return charts.run_points(open_store(settings.REDIS_URL), run, since_s=since_s)
 
 
 def may_drill(run: Run) -> bool:
-    """Whether faults can be injected into a run."""
     is_allowed = settings.DEMO or settings.ALLOW_DRILLS
     return is_allowed and run.is_simulated and run.finished_at is None
 
@@ -177,7 +173,6 @@ STARTING = frozenset({Run.Phase.PENDING, Run.Phase.COMPILING, Run.Phase.WARMING_
 
 @require_safe
 def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
-    """Show one run: its steps, speed, cost and nodes."""
     now, context = timezone.now(), run_context(name, is_whole=True)
     run, summary = context["run"], context["now"]
     context |= window_context(request, now=now, ended_at=run.finished_at)
@@ -358,7 +353,6 @@ MOST_UNSORTED = 16
 
 
 def trace_context(run: Run) -> dict[str, Any]:
-    """Return what the page shows of an imported trace."""
     trace: RecordedTrace | None = getattr(run, "trace", None)
     if trace is None:
         return {}

@@ -25,7 +25,6 @@ EMPTY: dict[str, Any] = {"t": [], "labels": [], "unit": "usd", "series": [], "ev
 
 @require_safe
 def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
-    """Show the schedule of a trial: the answer first, then what it rests on."""
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
     asked, worked, error = ScheduleRequest(), None, None
     try:
@@ -67,7 +66,7 @@ def _given(request: HttpRequest, asked: ScheduleRequest) -> dict[str, str]:
 @gzip_page
 @require_safe
 def trial_schedule_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
-    """Answer what the chart of a schedule draws, or the same as a table."""
+    """Return the data of a schedule's chart, or the same as a table."""
     by = chart.removeprefix("dollars-by-")
     if by not in CHARTS or by == chart:
         raise Http404(f"a schedule has no chart {chart}; it has dollars-by-{CHARTS[0]}")

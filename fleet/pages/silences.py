@@ -32,8 +32,6 @@ LIST_PARTIALS, PARTIALS = ("silences", "over"), ("silence",)
 
 @dataclass(frozen=True, slots=True)
 class SilencedAlertRow:
-    """An alert and its headline."""
-
     alert: Alert
     headline: SafeString
 
@@ -65,7 +63,6 @@ def silence_list(request: HtmxRequest) -> HttpResponse:
 
 
 def silence_context(pk: str | int) -> dict[str, Any]:
-    """Return the context of one silence: what it mutes, its end and its history."""
     if not str(pk).isdecimal() or len(str(pk)) > LONGEST_NUMBER:
         raise Http404(f"{str(pk)[:20]!r} is not the number of a silence")
     silence = get_object_or_404(Silence, pk=pk)
@@ -81,7 +78,6 @@ def silence_context(pk: str | int) -> dict[str, Any]:
 
 @require_safe
 def silence_detail(request: HtmxRequest, pk: int) -> HttpResponse:
-    """One silence."""
     return _detail(request, pk)
 
 
@@ -128,7 +124,6 @@ def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("operator")
 def silence_new(request: HtmxRequest) -> HttpResponse:
-    """Show the form of a silence, or create it."""
     if request.method != "POST":
         given = {name: request.GET.get(name, "") for name in ASKED} | _of_alert(request)
         return _form(request, given)
@@ -157,7 +152,6 @@ def silence_new(request: HtmxRequest) -> HttpResponse:
 
 
 def _of_alert(request: HtmxRequest) -> dict[str, str]:
-    """Return the form's values for an alert."""
     pk = request.GET.get("alert", "")
     if not pk.isdecimal():
         return {}
@@ -178,7 +172,6 @@ def _form(
 @require_safe
 @requires("operator")
 def silence_preview(request: HtmxRequest) -> HttpResponse:
-    """Show what matchers would silence."""
     context = _seen(request.GET.get("matchers", ""))
     return render_page(request, "alerts/_silence_preview.html", context)
 

@@ -39,8 +39,6 @@ STATES = {
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One operator of the table."""
-
     judged: OperatorJudgement
     why: str
     to_do: str
@@ -48,8 +46,6 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class OperatorGroup:
-    """The operators in one state."""
-
     state: str
     colour: str
     shape: str
@@ -65,7 +61,7 @@ class OperatorGroup:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def support_list(request: HtmxRequest) -> HttpResponseBase:
-    """List the checks, the newest first; operators make one here."""
+    """List the checks, newest first; operators can start one."""
     if request.method == "POST":
         return _check(request)
     return _show(request, _form(trial=request.GET.get("trial", "")))
@@ -123,12 +119,11 @@ def support_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 
 
 def headline_of(kept: SupportCheck) -> str:
-    """Say what stands, of a check that was kept."""
     return headline(kept.n_operators, kept.n_unsupported, kept.n_unknown)
 
 
 def groups_of(kept: SupportCheck) -> list[OperatorGroup]:
-    """Return the operators of a check by state, the worst first; states without any left out."""
+    """Return the operators of a check by state, the worst first, without empty states."""
     found = judgements_of(kept)
     groups = []
     for state, (colour, shape, words) in STATES.items():

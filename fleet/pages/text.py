@@ -17,7 +17,6 @@ QUIET_S = 60.0
 
 
 def node_headline(now: NodeNow, *, n_alerts: int, at: datetime) -> SafeString:
-    """Say how a node is, which run it belongs to and since when it is known."""
     run, seen_s = now.node.run, now.last_seen_s
     return render_headline(
         "nodes/_headline.html#now",
@@ -30,7 +29,6 @@ def node_headline(now: NodeNow, *, n_alerts: int, at: datetime) -> SafeString:
 
 
 def run_headline(now: RunNow, *, at: datetime) -> SafeString:
-    """Say what a run does, how fast, at which price, and what it has cost."""
     run, finished_at = now.run, now.run.finished_at
     heard_s = (at - run.heard_at).total_seconds() if run.heard_at else 0.0
     is_late = now.is_stale and now.last_step_at_s is not None

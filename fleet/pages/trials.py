@@ -33,15 +33,13 @@ N_RUNS, N_TRIALS = 200, 100
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One line of the list."""
-
     trial: Trial
     reports: list[CandidateReport]
     is_missing: bool = False
 
 
 def trial_row(trial: Trial) -> TrialRow:
-    """Judge a trial for the list; it is missing an arm where no candidate is left."""
+    """Judge a trial for the list; ``is_missing`` if no candidate is left."""
     figures = load_figures(trial.figures)
     if figures is None:
         return TrialRow(trial, [])
@@ -50,7 +48,7 @@ def trial_row(trial: Trial) -> TrialRow:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def trial_list(request: HtmxRequest) -> HttpResponseBase:
-    """List the trials, the last begun first; leads begin one here."""
+    """List the trials, newest first; leads can start one."""
     if request.method == "POST":
         return _begin(request)
     return _show(request, TrialForm(runs=_newest_runs()))
@@ -89,7 +87,6 @@ def _show(request: HtmxRequest, form: TrialForm) -> HttpResponse:
 
 @require_safe
 def trial_detail(request: HtmxRequest, name: str) -> HttpResponse:
-    """One trial: what does not match, the verdict, the figures, and what it cost."""
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
     return render_page(
         request, "trials/trial_detail.html", _trial_context(trial), partials=("figures",)
@@ -98,7 +95,7 @@ def trial_detail(request: HtmxRequest, name: str) -> HttpResponse:
 
 @require_safe
 def trial_print(request: HtmxRequest, name: str) -> HttpResponse:
-    """One trial on one sheet, A4 across, to be printed or kept as PDF by the browser."""
+    """Show one trial on one landscape A4 sheet, to print or save as PDF."""
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
     return render_page(request, "trials/trial_print.html", _trial_context(trial))
 
@@ -141,7 +138,6 @@ def trial_end(request: HtmxRequest, name: str) -> HttpResponse:
 
 @require_safe
 def trial_csv(request: HtmxRequest, name: str) -> HttpResponse:
-    """Give a trial's figures to a spreadsheet."""
     trial = get_object_or_404(Trial, name=name)
     text = written_csv(load_figures(trial.figures) or TrialFigures())
     headers = {"Content-Disposition": f'attachment; filename="{trial.name}.csv"'}

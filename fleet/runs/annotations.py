@@ -117,7 +117,7 @@ PLANNED_COMPILE = "planned_compile"
 
 
 def announced(run: Run) -> QuerySet[Annotation]:
-    """Return the planned compiles of a run, in order."""
+    """Return the planned compiles of a run, oldest first."""
     planned = run.annotations.filter(kind=Annotation.Kind.COMPILE, by=ANNOUNCER)
     return planned.exclude(ends_at=None).order_by("at", "pk")
 

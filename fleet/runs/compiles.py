@@ -18,7 +18,6 @@ FIELDS = ("module", "outcome", "at", "seconds", "process", "compiler", "flags", 
 
 
 def compile_of(row: CompileEvent) -> Compile:
-    """Convert a stored event to telemetry's."""
     return Compile(
         module=row.module,
         outcome=row.outcome,
@@ -171,7 +170,6 @@ def change_of(before: Compile, after: Compile, *, run: str = "") -> dict[str, An
 
 
 def dump_change(part: KeyChange) -> dict[str, str]:
-    """Convert one part of a key to JSON."""
     return {"what": part.what, "before": part.before[:500], "after": part.after[:500]}
 
 
@@ -258,7 +256,6 @@ UNKNOWN_KEY = "unknown: no earlier compile was reported"
 
 
 def change_lines(change: Mapping[str, Any] | None) -> Sequence[str]:
-    """Write a line for each part of the key that changed."""
     if change is None:
         return []
     return [_line(part) for part in change.get("parts", ())] or [UNKNOWN_KEY]
@@ -295,7 +292,7 @@ def short(change: Mapping[str, Any] | None) -> str:
 
 
 def since_text(event: CompileEvent) -> str:
-    """Write which earlier event the compile is compared with, and of which run."""
+    """Write which earlier compile, of which run, this compile is compared with."""
     change = event.change or {}
     did = {"hit": "found in the cache", "miss": "compiled"}.get(change.get("before", ""), "")
     by = f" by {change['run']}" if change.get("run") else ""
@@ -349,15 +346,12 @@ class CompiledGraph:
 
 @dataclass(frozen=True, slots=True)
 class UnplannedCompile:
-    """An unplanned compile, and what had changed in its key."""
-
     at: datetime
     seconds: float
     change: Mapping[str, Any] | None
 
     @property
     def changes(self) -> Sequence[str]:
-        """What changed, a line for each part of the key."""
         return change_lines(self.change)
 
 
@@ -406,7 +400,6 @@ class CompileSummary:
         return sum(len(flags) > 1 for flags in sets.values())
 
     def as_json(self) -> dict[str, object]:
-        """Build the object that commands print."""
         return {
             "graphs": self.n_graphs,
             "hits": self.n_hits,
@@ -421,7 +414,6 @@ class CompileSummary:
 
 
 def with_compile_flag(runs: RunQuerySet) -> RunQuerySet:
-    """Annotate runs with whether they have compiles: most have none."""
     return runs.annotate(has_compiles=Exists(CompileEvent.objects.filter(run=OuterRef("pk"))))
 
 

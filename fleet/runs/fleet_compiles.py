@@ -90,8 +90,6 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class CompileRow:
-    """One compile of the list, as text."""
-
     event: CompileEvent
     usd: float | None
 
@@ -178,7 +176,6 @@ def _row(run: Run, found: Mapping[str, Any], spans: Sequence[Span]) -> RunCompil
 
 
 def compile_rows(events: Iterable[CompileEvent]) -> Sequence[CompileRow]:
-    """Write compiles as text, each with its cost."""
     return [
         CompileRow(event, usd_of(event.run, [(event.at.timestamp(), event.seconds)]))
         if event.at and event.seconds

@@ -96,7 +96,7 @@ class PriceRequest:
 
 
 def basis_of(price: TeamPrice) -> str:
-    """Write the basis of a price in a line, without a source that is too long."""
+    """Write the basis of a price in one line; leave out a source that is too long."""
     whose = f" of {price.team}" if price.team else ""
     terms = f"{price.basis}{whose}, {price.valid_from:%Y-%m-%d}"
     text = f"{terms}, {price.source}"
@@ -278,7 +278,7 @@ class PriceKinds:
 
     @property
     def is_alike(self) -> bool:
-        """Whether both arms paid one and the same kind of price."""
+        """Whether both arms paid the same single kind of price."""
         return self.baseline == self.candidate and THEN not in self.baseline
 
     @property

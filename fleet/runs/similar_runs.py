@@ -28,8 +28,6 @@ MAX_SIMILAR = 6
 
 @dataclass(frozen=True, slots=True)
 class SettingDifference:
-    """One setting that differs between two runs."""
-
     what: str
     mine: str
     theirs: str
@@ -106,7 +104,7 @@ def _measured(
 
 
 def with_assumed(result: Mapping[str, Any], *, is_assumed: bool) -> dict[str, Any]:
-    """Mark whether a result is assumed; one that is has no interval."""
+    """Mark whether a result is assumed; an assumed one has no interval."""
     ends = {"low": None, "high": None} if is_assumed else {}
     return {**result, **ends, "is_assumed": is_assumed}
 
@@ -211,7 +209,6 @@ def update_due_comparisons(source: Source, *, now: datetime, batch_size: int = B
 
 
 def update_comparison(source: Source, run: Run, *, now: datetime) -> SimilarRunsResult:
-    """Compare a run with similar runs, and store the result."""
     result, _ = SimilarRunsResult.objects.update_or_create(
         run=run, defaults={"updated_at": now, "comparison": compare_run(source, run, now=now)}
     )
@@ -245,8 +242,6 @@ class SimilarRun:
 
 @dataclass(frozen=True, slots=True)
 class SimilarRunsPanel:
-    """A run's settings, and what other settings achieved, as its page shows them."""
-
     settings: Sequence[tuple[str, str]]
     headline: str
     runs: Sequence[SimilarRun]
@@ -256,7 +251,6 @@ class SimilarRunsPanel:
 
 
 def similar_runs_panel(run: Run) -> SimilarRunsPanel:
-    """Write a run's settings, and what other settings achieved, as text."""
     stored: SimilarRunsResult | None = getattr(run, "similar_runs", None)
     comparison: Mapping[str, Any] = stored.comparison if stored else {}
     measured = measured_results(run, comparison)
@@ -278,7 +272,6 @@ def similar_runs_panel(run: Run) -> SimilarRunsPanel:
 
 
 def settings_of(run: Run) -> Sequence[tuple[str, str]]:
-    """List the names and values of a run's settings."""
     return [
         ("Precision", run.precision or NOT_REPORTED),
         ("Compiler flags", run.compiler_flags or NOT_REPORTED),
@@ -321,7 +314,6 @@ def _setting(part: Mapping[str, str]) -> str:
 
 
 def _headline(runs: Sequence[SimilarRun], predictions: Sequence[str], *, is_known: bool) -> str:
-    """Name the likely gain of other settings, and how that is known."""
     if not is_known:
         return "Not compared yet. A run is compared within minutes of its first steps."
     best = next((each for each in runs if each.state == "faster"), None)

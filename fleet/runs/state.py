@@ -51,8 +51,6 @@ class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """One run as its workers report it."""
-
     session: str
     members: Mapping[str, Member]
     heard_s: float

@@ -111,7 +111,6 @@ def _counting(rows: FloatArray, until_s: float) -> FloatArray:
 
 
 def _first_settled(hours: Iterable[FloatArray], until_s: float) -> float:
-    """Find the number of the first step after warm-up."""
     head = np.zeros((0, N_COLUMNS))
     for hour in hours:
         head = np.concatenate([head, _counting(hour, until_s)])

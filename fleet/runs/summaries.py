@@ -76,8 +76,6 @@ class NodeNow:
 
 @dataclass(frozen=True, slots=True)
 class FleetNow:
-    """Totals of the fleet, its worst run and its oldest unacknowledged alert."""
-
     tick: int | None
     n_nodes: int
     n_up: int
@@ -97,7 +95,6 @@ class FleetNow:
 
     @property
     def n_open(self) -> int:
-        """Number of open alerts."""
         return self.n_unacknowledged + self.n_acknowledged
 
     @property
@@ -274,7 +271,6 @@ def fleet_now(
     alerts: Sequence[Alert],
     tick: int | None,
 ) -> FleetNow:
-    """Summarise the fleet by its runs, nodes and open alerts."""
     unowned = sorted(
         (alert for alert in alerts if alert.acknowledged_at is None), key=lambda one: one.fired_at
     )

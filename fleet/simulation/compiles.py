@@ -35,7 +35,7 @@ NEXT_STEPS = 3
 
 
 def keep_simulated(source: Source, *, now: datetime) -> None:
-    """Keep what the simulated runs under way have compiled by now, once."""
+    """Store what the active simulated runs have compiled by now, each compile once."""
     runs = list(Run.objects.active().simulated())
     kept = CompileEvent.objects.filter(run__in=runs).order_by().values_list("run")
     n_kept = dict(kept.annotate(Count("pk")))
@@ -56,7 +56,7 @@ def keep_simulated(source: Source, *, now: datetime) -> None:
 def keep_announced(
     run: Run, spec: RunSpec, *, since: datetime, now: datetime, as_they_came: bool = True
 ) -> None:
-    """Keep what a run compiled as announced, once that is over: graphs of longer sequences."""
+    """Store the announced compiles that ended in (since, now]: graphs of longer sequences."""
     longer = msgspec.structs.replace(spec, seq_len=2 * spec.seq_len)
     for note in announced(run).filter(ends_at__gt=since, ends_at__lte=now):
         start = f"plan-{note.pk}"
@@ -77,7 +77,7 @@ def keep_announced(
 def keep_first(
     run: Run, spec: RunSpec, *, n_kept: int, now: datetime, noted_at: datetime | None
 ) -> None:
-    """Store the compiles and hits of a run before it trained, once they are over."""
+    """Store the compiles and cache hits before a run's first step, once each is over."""
     tools = toolchain_of(spec)
     due = [
         event
@@ -97,7 +97,7 @@ def keep_recompiles(
     now: datetime,
     as_they_came: bool = True,
 ) -> list[CompileEvent]:
-    """Keep what recompile faults made a run compile, once the step they held up is over."""
+    """Store the compiles that recompile faults caused, once the delayed step is over."""
     found: list[CompileEvent] = []
     for fault in faults:
         start = _start(fault)
@@ -122,7 +122,7 @@ def keep_recompiles(
 
 
 def _start(fault: InjectedFault) -> str:
-    """Return the process that compiles again: one of the job's, numbered by the fault."""
+    """Return the name of the recompiling process: a number derived from the fault's key."""
     return str(4_000 + fault.pk)
 
 
@@ -131,7 +131,7 @@ def _end_s(event: Compile) -> float:
 
 
 def _began_s(source: Source, run: Run, fault: InjectedFault, *, now: datetime) -> float | None:
-    """Find when the step began that a fault delayed; None until it is over."""
+    """Return when the step that a fault delayed began; None until that step is over."""
     start_s = fault.starts_at.timestamp()
     end_s = min(now.timestamp(), start_s + 2 * fault.magnitude + 600.0)
     steps = run_steps(source, run.name, start_s=start_s, end_s=end_s)
@@ -146,7 +146,6 @@ def _began_s(source: Source, run: Run, fault: InjectedFault, *, now: datetime) -
 
 
 def _tools_now(run: Run, spec: RunSpec) -> Toolchain:
-    """Return what the run compiled with last."""
     usual = toolchain_of(spec)
     return Toolchain(
         compiler=run.compiler_version or usual.compiler,
@@ -158,7 +157,7 @@ def _tools_now(run: Run, spec: RunSpec) -> Toolchain:
 def live_through_compiles(
     source: Source, run: Run, faults: Iterable[InjectedFault], *, now: datetime
 ) -> list[CompileEvent]:
-    """Give a run that was played ahead of time the compiles of its past; return the accidents."""
+    """Store the compiles of a run simulated in advance; return those caused by faults."""
     spec = RunSpec(**run.plan)
     if not compiles_at_all(spec):
         return []

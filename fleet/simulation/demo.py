@@ -31,7 +31,7 @@ LONG_AGO = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """A team's price, which is a published one: by its terms and the date of its source."""
+    """A team's price: a published one, given by its terms and the date of its source."""
 
     team: str
     instance_type: str
@@ -60,7 +60,7 @@ LENGTHS = {"pretrain-gpt": (None, 2_000_000_000_000), "search-bert": (3_300_000_
 
 
 def create_contracts(*, now: datetime) -> None:
-    """Set the teams' prices, as their leads did before the runs began."""
+    """Store the teams' prices, each valid from ``ago`` before now."""
     for each in CONTRACTS:
         instance = catalog.instance(each.instance_type)
         offer = next(
@@ -81,7 +81,7 @@ def create_contracts(*, now: datetime) -> None:
 
 
 def create_budgets(*, now: datetime) -> None:
-    """Give each team a budget, and say how long some runs are to be."""
+    """Set each team's budget, and the planned length of some runs."""
     begins = now.replace(hour=0, minute=0, second=0, microsecond=0) - DAY
     for team, (usd, days) in BUDGETS.items():
         Budget.objects.create(
@@ -99,8 +99,6 @@ def create_budgets(*, now: datetime) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """One run of the demo, the team behind it, and how long ago it began."""
-
     spec: RunSpec
     team: str
     purpose: str
@@ -268,7 +266,7 @@ FLEET = (
 
 @transaction.atomic
 def create_fleet(*, now: datetime, longest: timedelta) -> list[Run]:
-    """Create the demo's runs and nodes, begun in the past; returns them with their nodes."""
+    """Create the demo's runs with their nodes, started in the past; return the runs."""
     create_contracts(now=now)
     for demo in FLEET:
         create_run(demo, started_at=now - min(demo.age, longest))
@@ -277,7 +275,6 @@ def create_fleet(*, now: datetime, longest: timedelta) -> list[Run]:
 
 
 def create_run(demo: DemoRun, *, started_at: datetime) -> Run:
-    """Create one run of the demo with its nodes."""
     return simulated.create_run(
         demo.spec,
         started_at=started_at,
@@ -291,8 +288,6 @@ def create_run(demo: DemoRun, *, started_at: datetime) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class DemoTrial:
-    """One question of a team, and the two runs that answer it."""
-
     name: str
     question: str
     team: str
@@ -322,7 +317,7 @@ TRIALS = (
 
 
 def ensure_trials(*, now: datetime) -> list[Trial]:
-    """Begin the trials whose runs are there, unless they have begun; returns those that did."""
+    """Begin the trials whose runs exist, unless already begun; return those begun now."""
     arms = {name for each in TRIALS for name in (each.baseline, each.candidate)}
     there = Run.objects.simulated().filter(name__in=arms).values_list("name", flat=True)
     known = Trial.objects.filter(name__in=[each.name for each in TRIALS])

@@ -38,7 +38,7 @@ CARRIED_STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class HistoryPart:
-    """Some of a run's past; a close one is played second by second and watched."""
+    """Part of a run's past; a close one, recent or near a fault, is played every second."""
 
     start: int
     end: int
@@ -68,7 +68,7 @@ def stretches(
 def live_through(
     hot: HotStore, run: Run, faults: Sequence[InjectedFault], *, now: datetime
 ) -> None:
-    """Play a run from its start to now: rollups, steps, alerts, and at last its clocks."""
+    """Simulate a run from its start to now: rollups, steps, alerts and finally its clocks."""
     plan, end = plan_of(run, faults, announced(run)), int(now.timestamp())
     clocks = dict.fromkeys(plan.shards, start_clock(plan))
     earlier = StepBatch.empty(run.name, plan.run.node_names)
@@ -90,7 +90,7 @@ def live_through(
 
 
 def _keep(hot: HotStore, played: Sequence[PlayedShard], *, is_hot: bool) -> None:
-    """Store one stretch: for good, and where live pages look if it is recent."""
+    """Write one part to the durable tier, and to the hot tier if it is recent."""
     for each in played:
         durable.write_rollups(each.span)
         if is_hot:
@@ -101,7 +101,7 @@ def _keep(hot: HotStore, played: Sequence[PlayedShard], *, is_hot: bool) -> None
 
 
 def _watch(run: Run, played: Playback, stretch: HistoryPart) -> None:
-    """Watch a close stretch as the live fleet is watched, and freeze what it shows."""
+    """Run detection over a close part, and store the evidence of the resolved alerts."""
     replay, fired = Replay(played, [run]), []
     played.second = stretch.start
     while (second := played.second + _until_next_look(replay)) < stretch.end:
@@ -129,7 +129,7 @@ CALM_FOR = timedelta(minutes=4)
 
 @dataclass(frozen=True, slots=True)
 class DemoFault:
-    """A kind of fault the weather brings: how strong and how long, from and to."""
+    """A kind of random fault, with the ranges of its magnitude and duration."""
 
     kind: str
     magnitude: tuple[float, float]
@@ -148,7 +148,7 @@ FRONTS = (
 
 
 def brew(runs: Sequence[Run], *, hour: datetime) -> list[InjectedFault]:
-    """Draw the unsaved faults that start within one hour; the same every time."""
+    """Draw the faults that start within one hour, deterministically; do not save them."""
     rng = np.random.default_rng([int(hour.timestamp()) // 3600, len(runs)])
     starts_s = np.sort(rng.uniform(0, 3600, rng.poisson(FAULTS_PER_HOUR)))
     # Every node is as likely to fail as any other.
@@ -163,7 +163,7 @@ def brew(runs: Sequence[Run], *, hour: datetime) -> list[InjectedFault]:
 def strike(
     run: Run, *, at: datetime, rng: np.random.Generator, kind: str | None = None
 ) -> InjectedFault:
-    """Return one unsaved fault of a run, of a kind that its nodes can have."""
+    """Draw one fault of a run, of a kind that its nodes can have; do not save it."""
     nodes = list(run.nodes.all())
     node = nodes[rng.integers(len(nodes))]
     fronts = [f for f in FRONTS if _parts(node, f.kind) and kind in (None, f.kind)]
@@ -183,7 +183,7 @@ def strike(
 
 
 def _parts(node: Node, kind: str) -> int:
-    """Count the places of a node where such a fault may sit; 1 where it is the node itself."""
+    """Count the parts of a node that a fault can hit; 1 if it hits the node itself."""
     part = FAULTS[kind].device_part
     # With one core per accelerator, a slow core and a throttled accelerator look the same.
     if kind == "slow_core" and node.n_cores == node.n_devices:
@@ -192,7 +192,7 @@ def _parts(node: Node, kind: str) -> int:
 
 
 def extend(hot: HotStore, *, now: datetime) -> list[InjectedFault]:
-    """Make sure that the next hours have their faults; existing ones do not change."""
+    """Create the faults of the next hours; existing ones do not change."""
     last = InjectedFault.objects.filter(injected_by="").order_by("-starts_at").first()
     known_until = last.starts_at if last else now
     runs = list(Run.objects.active().simulated().prefetch_related("nodes").order_by("pk"))
@@ -209,7 +209,7 @@ def extend(hot: HotStore, *, now: datetime) -> list[InjectedFault]:
 
 
 def brew_past(*, now: datetime) -> list[InjectedFault]:
-    """Give the runs' past its weather: calmer than the present, and over by now."""
+    """Create faults in the runs' past: fewer than at present, and all over by now."""
     runs = list(Run.objects.active().simulated().prefetch_related("nodes").order_by("pk"))
     first = min(run.started_at for run in runs).replace(minute=0, second=0, microsecond=0)
     n_hours = int((now - first).total_seconds() // 3600) + 1
@@ -224,7 +224,7 @@ def brew_past(*, now: datetime) -> list[InjectedFault]:
 
 
 def welcome(hot: HotStore, *, now: datetime) -> InjectedFault | None:
-    """Bring one fault to the largest run soon, unless one is under way or coming anyway."""
+    """Create a fault in the largest run, starting soon, unless one is active or due."""
     soon = InjectedFault.objects.filter(starts_at__lte=now + CALM_FOR, ends_at__gt=now)
     run = Run.objects.active().simulated().prefetch_related("nodes").order_by("-n_nodes").first()
     if run is None or soon.filter(run=run).exists():
@@ -260,7 +260,7 @@ def announce(run: Run, *, at: datetime) -> Annotation:
 
 
 def announce_past(*, now: datetime) -> Annotation | None:
-    """Put one into the past of the run, before that is played."""
+    """Announce a compile in the run's past, before it is simulated; None without room."""
     run = Run.objects.active().simulated().filter(name=RUN).first()
     if run is None:
         return None
@@ -273,7 +273,7 @@ def announce_past(*, now: datetime) -> Annotation | None:
 
 
 def announce_next(hot: HotStore, *, now: datetime) -> Annotation | None:
-    """Announce the next one where it is due and nothing is wrong; return it."""
+    """Announce the next compile if it is due and no fault or alert interferes; return it."""
     run = Run.objects.active().simulated().filter(name=RUN, phase=Run.Phase.TRAINING).first()
     if run is None or now < run.started_at + LEAVE_IN_PEACE:
         return None
@@ -300,7 +300,7 @@ BEFORE = timedelta(seconds=40)
 
 
 def brew_deploys(*, now: datetime) -> list[InjectedFault]:
-    """Put the accidents into the past of the runs that were training by then."""
+    """Create recompile faults and their deploys in the past of runs that trained then."""
     runs = {run.name: run for run in Run.objects.active().simulated()}
     faults = []
     for name, ago, seconds, text in DEPLOYS:

@@ -37,8 +37,6 @@ BEGINNINGS = (AlertEvent.Kind.FIRED, AlertEvent.Kind.REFIRED)
 
 @dataclass(frozen=True, slots=True)
 class DrillResult:
-    """One fault in a live run, the alert that noticed it, and the others it set off."""
-
     fault: InjectedFault
     truth: FaultTruth
     firing: Firing | None
@@ -48,7 +46,7 @@ class DrillResult:
 
     @property
     def delay_s(self) -> float | None:
-        """How long it went unnoticed."""
+        """Seconds from the fault's start until its alert fired; None if none did."""
         return None if self.firing is None else self.firing.fired_s - self.truth.start_s
 
     @property
@@ -73,7 +71,7 @@ class DrillResult:
 
     @property
     def outcome(self) -> str:
-        """One word: planned, waiting, noticed, missed, or faint where nothing need be noticed."""
+        """One word: planned, waiting, noticed, missed, or faint if it need not be noticed."""
         if self.firing is not None:
             return "noticed"
         if self.now_s < self.truth.start_s:
@@ -147,7 +145,7 @@ def _firing(event: AlertEvent) -> Firing:
 
 
 def score_of(drills: Sequence[DrillResult]) -> Tally:
-    """Count how the faults that are over were noticed; what else fired is not looked at."""
+    """Count how the faults that are over were noticed; ignore other alerts."""
     over = [drill for drill in drills if drill.outcome in {"noticed", "missed", "faint"}]
     noticed = [drill.firing for drill in over if drill.firing is not None]
     return tally([drill.truth for drill in over], noticed, duration_s=0.0)
@@ -194,7 +192,7 @@ def charts_of(fault: InjectedFault) -> Sequence[AlertChart]:
 
 
 def metric_of(fault: InjectedFault) -> NodeChart | None:
-    """Return the chart of the metric that shows a kind of fault, where one does."""
+    """Return the chart of the metric that shows a kind of fault; None if there is none."""
     metric = SHOWN_BY.get(fault.kind)
     if metric is None or fault.node is None:
         return None
@@ -229,7 +227,7 @@ def drill_figure(
 
 
 def marked_parts(fault: InjectedFault, node: Node) -> Sequence[int]:
-    """Return the parts of a node that a fault sits on; a throttled device is all of its cores."""
+    """Return the parts of a node that a fault affects: for a throttled device its cores."""
     part = fault.device or 0
     if part_name(fault.kind) is None:
         return []
@@ -239,7 +237,7 @@ def marked_parts(fault: InjectedFault, node: Node) -> Sequence[int]:
 
 
 def moments(firing: Firing | None) -> Sequence[Event]:
-    """Return when detection thinks it began, when it fired, and when it was over."""
+    """List when the alert fired, its estimated onset, and when it resolved; empty if none."""
     if firing is None:
         return []
     # Where labels overlap, the chart writes the first only.

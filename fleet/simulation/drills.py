@@ -100,7 +100,7 @@ def end(hot: HotStore, injected: InjectedFault, *, now: datetime) -> None:
 
 
 def _save_and_publish(hot: HotStore, injected: InjectedFault, *, now: datetime) -> None:
-    """Record a fault and hand it to the workers: both, or neither."""
+    """Store a fault and publish it to the workers: both or neither."""
     # A store that does not answer must not hold up the database, nor find the plan later among
     # what was sent to it while it hung.
     hot.plan(injected.run.name)
@@ -110,7 +110,7 @@ def _save_and_publish(hot: HotStore, injected: InjectedFault, *, now: datetime) 
 
 
 def why_not_allowed() -> str:
-    """Say why nothing can be drilled here; empty where it can."""
+    """Explain why drills are not allowed here; empty where they are."""
     if settings.DEMO or settings.ALLOW_DRILLS:
         return ""
     return "drills are switched off here; set TRNWATCH_ALLOW_DRILLS=1"
@@ -134,8 +134,6 @@ RECENT = 3
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """One fault, in words, and how far it has got."""
-
     fault: InjectedFault
     title: str
     part: str
@@ -145,12 +143,11 @@ class Drill:
 
     @property
     def is_running(self) -> bool:
-        """Whether it is in there still, or about to be."""
+        """Whether the fault is active or about to start."""
         return self.left_s > 0
 
     @property
     def has_begun(self) -> bool:
-        """Whether it is in there already."""
         return self.progress_ratio > 0
 
 
@@ -163,7 +160,6 @@ def drills_of(run: Run, *, now: datetime) -> Sequence[Drill]:
 
 
 def drill_of(fault: InjectedFault, *, now: datetime) -> Drill:
-    """Put an injected fault in words."""
     kind = FAULTS.get(fault.kind)
     lasts_s = (fault.ends_at - fault.starts_at).total_seconds()
     gone_s = (now - fault.starts_at).total_seconds()
@@ -204,7 +200,7 @@ class DrillForm(forms.Form):
         self.fields["duration_s"] = _duration()
 
     def chosen(self) -> dict[str, Any]:
-        """Return what was chosen, with the usual strength where none was."""
+        """Return the chosen values, with the usual strength where none was chosen."""
         given = self.cleaned_data
         magnitude = given.get("magnitude")
         return {
@@ -233,7 +229,7 @@ def _kind(fault: FaultKind) -> forms.ChoiceField:
 
 
 def _node(run: Run, nodes: list[Node], fault: FaultKind, *, chosen: str) -> forms.Field:
-    """Offer the run's nodes; one that was chosen stays so when the fault is changed."""
+    """Offer the run's nodes; a chosen node is kept when the kind of fault changes."""
     first = next((node for node in nodes if node.name == chosen), nodes[0] if nodes else None)
     return forms.ModelChoiceField(
         run.nodes.order_by("rank", "name"),
@@ -284,7 +280,7 @@ BEGINS_S = 60.0
 
 @lru_cache(maxsize=2048)
 def previewed(spec: RunSpec, fault: Fault) -> FaultTruth:
-    """Play a fault in a run that has just begun to train, and return what it costs."""
+    """Simulate a fault in a run that has just begun to train; return its ground truth."""
     calm = msgspec.structs.replace(
         spec, compile_s=0.0, checkpoint_every_s=None, evaluate_every_s=None, max_steps=None
     )

@@ -72,13 +72,13 @@ class FaultTruth:
 
     @property
     def counts(self) -> bool:
-        """Whether it costs enough, or leaves enough on hardware, that it must be found."""
+        """Whether it must be found: it costs enough, or shows enough in hardware metrics."""
         ratio = self.step_slowdown_ratio
         return self.is_shown or ratio is None or ratio >= COUNTS_FROM_RATIO
 
 
 def is_shown_by_hardware(fault: Fault, inputs: Inputs) -> bool:
-    """Whether nodes report enough of a fault to find it, whatever it costs."""
+    """Whether hardware metrics show enough of a fault to find it, whatever it costs."""
     if fault.kind not in SHOWN_FROM or not inputs.agent:
         return False
     every_s = float(inputs.agent_every_s)
@@ -139,7 +139,7 @@ def truths_of(scenario: Scenario, plans: tuple[Plan, ...]) -> list[FaultTruth]:
 
 
 def _merged(truths: Sequence[FaultTruth]) -> FaultTruth:
-    """Return the truth of a fault that hits several runs: that of the run it costs the most."""
+    """Merge a fault's truths in several runs: keep that of the run it costs the most."""
     worst = max(
         truths,
         key=lambda truth: (
@@ -156,7 +156,7 @@ def _merged(truths: Sequence[FaultTruth]) -> FaultTruth:
 
 
 def truth_of(plan: Plan) -> FaultTruth:
-    """Return the only fault of a plan, played to its end."""
+    """Return the truth of a plan's only fault, played to its end."""
     return next(truth for _, truth in _truths(plan, np.inf))
 
 
@@ -177,7 +177,6 @@ def _truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]
 def _truth(
     plan: Plan, fault: Fault, before: RunClock, healthy: "_Paces", duration_s: float
 ) -> FaultTruth:
-    """Play one fault alone, from just before it begins."""
     alone, paces = msgspec.structs.replace(plan, faults=(fault,)), _Paces()
     start_s, end_s = plan.epoch_s + fault.start_s, plan.epoch_s + _end_s(fault, duration_s)
     clock = _played(alone, before, int(end_s), paces)
@@ -215,20 +214,16 @@ def _end_s(fault: Fault, duration_s: float) -> float:
 
 
 class _Paces:
-    """When steps ended and how long they took, gathered piece by piece."""
-
     def __init__(self) -> None:
         self._ends: list[FloatArray] = []
         self._took: list[FloatArray] = []
 
     def add(self, ended_at_s: FloatArray, step_s: FloatArray) -> None:
-        """Add some later steps."""
         self._ends.append(ended_at_s)
         self._took.append(step_s)
 
     @property
     def newest_s(self) -> float:
-        """When the last one ended."""
         return max((float(ends[-1]) for ends in self._ends if len(ends)), default=-np.inf)
 
     def mean_s(self, start_s: float, end_s: float) -> float | None:
@@ -242,14 +237,14 @@ class _Paces:
         return (end_s - start_s) / n_steps if n_steps > 0 else None
 
     def end_of_step_at(self, at_s: float) -> float:
-        """Return when the step ended that was under way at a moment; the moment if none was."""
+        """Return the end of the step under way at a moment; the moment itself if none was."""
         ends, took = np.concatenate(self._ends), np.concatenate(self._took)
         under_way = ends[(ends >= at_s) & (ends - took < at_s)]
         return float(under_way[0]) if len(under_way) else at_s
 
 
 def _played(plan: Plan, clock: RunClock, until: int, paces: _Paces) -> RunClock:
-    """Play steps up to a second, in pieces, so that days need no more memory than hours."""
+    """Play steps up to a second, in pieces, so that memory does not grow with the time."""
     while clock.tick < until:
         piece = min(until, clock.tick + PIECE_S)
         steps = played_steps(plan, clock, piece)
@@ -259,7 +254,7 @@ def _played(plan: Plan, clock: RunClock, until: int, paces: _Paces) -> RunClock:
 
 
 def _finish(plan: Plan, clock: RunClock, paces: _Paces, at_s: float) -> float:
-    """Play on until the step is over that was under way; return when it ended."""
+    """Play until the step under way is over; return when it ended."""
     for patience_s in PATIENCE_S:
         if paces.newest_s >= at_s or clock.phase in {"finished", "failed"}:
             break

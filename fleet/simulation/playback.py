@@ -58,7 +58,7 @@ SETTLED_S = 60.0
 
 @dataclass(slots=True)
 class Firing:
-    """One stretch of an alert's life from firing to resolved; seconds count from the start."""
+    """One alert from firing to resolved; seconds count from the start of the play."""
 
     rule: str
     cause: str
@@ -76,18 +76,14 @@ class Firing:
 
     @property
     def accused_runs(self) -> tuple[str, ...]:
-        """All runs that it is about: several, one or none."""
         return self.runs or (() if self.run is None else (self.run,))
 
     @property
     def accused(self) -> tuple[str, ...]:
-        """All nodes that it accuses: several, one or none."""
         return self.nodes or (() if self.node is None else (self.node,))
 
 
 class Firings:
-    """The firings of a play, followed from the alerts that change."""
-
     def __init__(self, epoch_s: float) -> None:
         self._epoch_s = epoch_s
         self._burning: dict[int, Firing] = {}
@@ -116,14 +112,13 @@ class Firings:
                 self._burning.pop(alert.pk).resolved_s = at_s
 
     def all(self) -> list[Firing]:
-        """Return every firing; those that burn still say what their alerts say now."""
+        """Return every firing; active ones are updated from their alerts first."""
         for alert in Alert.objects.filter(pk__in=self._burning).select_related("run", "node"):
             update_firing(self._burning[alert.pk], alert)
         return list(self._all)
 
 
 def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
-    """Return what an alert says that fires just now."""
     return Firing(
         rule=alert.rule,
         cause=alert.cause,
@@ -168,7 +163,6 @@ def is_new_event(firing: Firing, alert: Alert, *, at_s: float) -> bool:
 
 
 def update_firing(firing: Firing, alert: Alert) -> None:
-    """Let a firing say what its alert says."""
     firing.rule, firing.cause, firing.severity = alert.rule, alert.cause, alert.severity
     firing.run = alert.run.name if alert.run else None
     firing.node = alert.node.name if alert.node else None
@@ -193,7 +187,7 @@ IN_MEMORY = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
 
 @contextmanager
 def private_database() -> Iterator[DatabaseWrapper]:
-    """Put an empty SQLite in memory where this thread's database was; gone when left."""
+    """Replace this thread's database by an empty in-memory SQLite within the context."""
     with _in_place_of_ours() as private:
         private.ensure_connection()
         _migrated().backup(private.connection)
@@ -202,7 +196,7 @@ def private_database() -> Iterator[DatabaseWrapper]:
 
 @cache
 def _migrated() -> sqlite3.Connection:
-    """Return an empty database to copy: to migrate one takes longer than to play most drills."""
+    """Return an empty database to copy: migrating one takes longer than most drills."""
     template = sqlite3.connect(":memory:", check_same_thread=False)
     with _in_place_of_ours() as private:
         call_command("migrate", verbosity=0)
@@ -212,7 +206,7 @@ def _migrated() -> sqlite3.Connection:
 
 @contextmanager
 def _in_place_of_ours() -> Iterator[DatabaseWrapper]:
-    """Put an SQLite in memory where this thread's database was."""
+    """Replace this thread's database by an in-memory SQLite within the context."""
     handler = ConnectionHandler({DEFAULT_DB_ALIAS: dict(IN_MEMORY)})
     private = DatabaseWrapper(handler.databases[DEFAULT_DB_ALIAS], DEFAULT_DB_ALIAS)
     held = connections[DEFAULT_DB_ALIAS]
@@ -236,7 +230,7 @@ OBSERVED_FROM_S = 120
 
 
 class PlayedRun:
-    """One run on the stage: its clocks, and the last minutes of what is observed of it."""
+    """One simulated run: its clocks, and the last minutes of its observed metrics."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -273,7 +267,6 @@ class PlayedRun:
         yield from phases(self.plan, before, self.clocks[self.plan.shards[0]])
 
     def workers(self, second: int) -> dict[str, WorkerState]:
-        """Return what each worker said last, in a heartbeat."""
         ticks = np.arange(self._doing_until + 1 - len(self._doing), second + 1)
         doing = self._doing[: len(ticks)]
         newest = newest_heartbeats(self.plan, ticks, doing >= 0)
@@ -306,7 +299,7 @@ class PlayedRun:
 
 
 class ScenarioPlayback:
-    """What watching reads of all runs of a scenario at one second; a Source."""
+    """All runs of a scenario at one second, as detection reads them; a Source."""
 
     keep_s = KEEP_S
 
@@ -315,7 +308,7 @@ class ScenarioPlayback:
         self._run_of = {shard: plan.run.name for plan in plans for shard in plan.shards}
 
     def play(self, until: int) -> dict[int, list[tuple[str, RunClock]]]:
-        """Play every run on; returns which run enters a phase at which second."""
+        """Advance every run; return which run enters a phase at which second."""
         entered: dict[int, list[tuple[str, RunClock]]] = {}
         for name, act in self.acts.items():
             for clock in act.play(until):
@@ -323,7 +316,7 @@ class ScenarioPlayback:
         return entered
 
     def turn_to(self, second: int) -> None:
-        """Make a second the present."""
+        """Set the second that counts as the present."""
         for playback in self._playbacks():
             playback.second = second
 
@@ -334,7 +327,6 @@ class ScenarioPlayback:
         return self.acts[run].playback if run in self.acts else None
 
     def newest(self) -> dict[str, int]:
-        """Return the newest tick of each shard."""
         return {
             shard: playback.second
             for shard, run in self._run_of.items()
@@ -342,19 +334,16 @@ class ScenarioPlayback:
         }
 
     def newest_step_at(self, run: str) -> float | None:
-        """Return when a run's newest step ended."""
         playback = self._of(run)
         return None if playback is None else playback.newest_step_at(run)
 
     def last_seen(self) -> dict[str, int]:
-        """Return the newest tick in which each node reported."""
         seen: dict[str, int] = {}
         for playback in self._playbacks():
             seen |= playback.last_seen()
         return seen
 
     def workers(self, run: str) -> dict[str, WorkerState]:
-        """Return what each worker of a run said last."""
         playback = self._of(run)
         return {} if playback is None else self.acts[run].workers(playback.second)
 
@@ -406,7 +395,7 @@ def as_stored(span: Span) -> Span:
 
 
 def exact(steps: StepBatch) -> StepBatch:
-    """Return steps in the precision that the hot tier hands out."""
+    """Return steps in the precision that the hot tier returns."""
     phases_s = {name: value.astype(np.float64) for name, value in steps.phases.items()}
     return replace(steps, phases=phases_s)
 
@@ -431,7 +420,7 @@ class Replay:
         self.open_rules = self._open_rules()
 
     def look(self, second: int) -> list[Alert]:
-        """Judge everything at a second, and reconcile the alerts; return the changed."""
+        """Run detection at a second and reconcile the alerts; return the changed ones."""
         runs = [run for run in self._runs if run.finished_at is None]
         members = {run: self._members[run.pk] for run in runs}
         snapshots = [
@@ -488,8 +477,6 @@ EPOCH_S = int(EPOCH.timestamp())
 
 @dataclass(frozen=True, slots=True)
 class PlayedScenario:
-    """What a scenario's plans were, and which alerts fired while they were played."""
-
     plans: tuple[Plan, ...]
     firings: tuple[Firing, ...]
 

@@ -82,7 +82,6 @@ REMEMBER = timedelta(minutes=30)
 
 
 def fault_of(injected: InjectedFault, *, epoch_s: int) -> Fault:
-    """Write an injected fault as the simulator reads it."""
     start_s = injected.starts_at.timestamp()
     return Fault(
         kind=injected.kind,
@@ -98,7 +97,6 @@ def fault_of(injected: InjectedFault, *, epoch_s: int) -> Fault:
 def plan_of(
     run: Run, faults: Iterable[InjectedFault], compiles: Iterable[Annotation] = ()
 ) -> Plan:
-    """Write a simulated run with these faults and announced compiles as the simulator reads it."""
     epoch_s = int(run.started_at.timestamp())
     spec = RunSpec(**run.plan)
     return Plan(
@@ -112,14 +110,14 @@ def plan_of(
 
 
 def publish_plan(hot: HotStore, run: Run, *, now: datetime) -> None:
-    """Hand a run's plan to the workers, with the faults that matter from now on."""
+    """Publish a run's plan to the workers, with recent, active and future faults."""
     faults = run.injected_faults.filter(ends_at__gte=now - REMEMBER).select_related("node", "run")
     compiles = announced(run).filter(ends_at__gte=now - REMEMBER)
     hot.put_plan(run.name, msgspec.json.encode(plan_of(run, faults, compiles)))
 
 
 def publish_plans(hot: HotStore, *, now: datetime) -> None:
-    """Hand over every plan and, should Redis have lost them, the runs' clocks."""
+    """Publish every plan, and the runs' clocks in case Redis has lost them."""
     active = list(Run.objects.active().simulated())
     for run in active:
         publish_plan(hot, run, now=now)
@@ -146,7 +144,7 @@ COUNT_EVERY_S = 10
 
 
 def follow_runs(hot: HotStore, *, now: datetime) -> None:
-    """Write down what the runs' clocks say: a new phase at once, counts every few seconds."""
+    """Store what the runs' clocks say: a new phase at once, counts every few seconds."""
     is_count_due = int(now.timestamp()) % COUNT_EVERY_S == 0
     changed = []
     for run in Run.objects.active().simulated():
@@ -165,7 +163,7 @@ def follow_runs(hot: HotStore, *, now: datetime) -> None:
 
 
 def follow(run: Run, clock: RunClock) -> None:
-    """Make a run say what its clock says; counts never go back."""
+    """Update a run from its clock; counts never decrease."""
     run.phase = clock.phase
     run.phase_since = datetime.fromtimestamp(clock.phase_since_s, UTC)
     run.phase_progress_ratio = clock.phase_progress_ratio

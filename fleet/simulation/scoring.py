@@ -58,7 +58,7 @@ def match(truths: Sequence[FaultTruth], firings: Sequence[Firing]) -> Matches:
 
 
 def overlaps(truth: FaultTruth, firing: Firing) -> bool:
-    """Whether an alert fired about the fault's run while the fault was felt, or soon after."""
+    """Whether an alert about the fault's run fired during the fault's effect or soon after."""
     is_about = not firing.accused_runs or bool(set(truth.runs).intersection(firing.accused_runs))
     return is_about and truth.start_s <= firing.fired_s <= grace_until_s(truth)
 
@@ -89,7 +89,7 @@ def is_place_right(truth: FaultTruth, firing: Firing) -> bool:
 
 
 def accuses_wrongly(firing: Firing, truths: Iterable[FaultTruth]) -> bool:
-    """Whether an alert accuses a node that no fault hits which it may be about."""
+    """Whether an alert accuses a node that none of the faults it may be about affects."""
     hit = {name for truth in truths if overlaps(truth, firing) for name in truth.nodes}
     return bool(set(firing.accused) - hit)
 
@@ -162,7 +162,7 @@ def tally(
     duration_s: float,
     matches: Matches | None = None,
 ) -> Tally:
-    """Count what one play brought; faults that need not be found count only if they were."""
+    """Count the results of one play; faults that need not be found count only if found."""
     matches = matches or match(truths, firings)
     noticed = [(truths[i], firings[j]) for i, j in matches.noticed.items() if truths[i].counts]
     false = [firings[j] for j in matches.false]
@@ -187,7 +187,6 @@ def tally(
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
-    """Add up the counts of several plays."""
     everything = Tally()
     for each in tallies:
         for name in Tally.__dataclass_fields__:
@@ -205,7 +204,7 @@ def is_in_time(truth: FaultTruth, firing: Firing) -> bool:
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """Return part over whole, None of nothing."""
+    """Return part over whole; None if the whole is 0."""
     return part / whole if whole else None
 
 
@@ -225,8 +224,6 @@ SCORE_LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class DrillReport:
-    """One scenario played, with its ground truth."""
-
     scenario: Scenario
     seed: int
     truths: tuple[FaultTruth, ...]
@@ -235,14 +232,12 @@ class DrillReport:
 
     @property
     def score(self) -> dict[str, Any]:
-        """Return the score."""
         duration_s = self.scenario.duration_s
         return tally(
             self.truths, self.firings, duration_s=duration_s, matches=self.matches
         ).score()
 
     def as_json(self) -> dict[str, Any]:
-        """Build the object of ``drill --json``."""
         return {
             "scenario": self.scenario.name,
             "seed": self.seed,
@@ -263,7 +258,6 @@ def drill(scenario: Scenario, *, seed: int | None = None) -> DrillReport:
 
 
 def fault_json(truth: FaultTruth) -> dict[str, Any]:
-    """Describe a fault for ``drill --json``."""
     fault, kind = truth.fault, FAULTS[truth.fault.kind]
     return {
         "kind": fault.kind,
@@ -278,7 +272,6 @@ def fault_json(truth: FaultTruth) -> dict[str, Any]:
 
 
 def alert_json(firing: Firing) -> dict[str, Any]:
-    """Describe an alert for ``drill --json``."""
     return {
         "rule": firing.rule,
         "cause": firing.cause,
@@ -302,7 +295,6 @@ def rounded(value: float | None) -> float | None:
 
 
 def lines(report: DrillReport) -> Iterator[str]:
-    """Yield the report as text, line by line."""
     scenario, score = report.scenario, report.score
     played = f"{scenario.duration_s:,.0f} s, seed {report.seed}, tier {scenario.inputs.tier}"
     yield f"{scenario.name}: {played}"
@@ -368,7 +360,6 @@ def _seconds(value: float | None) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Yield rows in columns."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))

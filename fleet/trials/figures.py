@@ -217,8 +217,6 @@ NOT_REPORTED = "not reported"
 
 
 class MatchState(StrEnum):
-    """Whether the arms have the same value."""
-
     SAME = "same"
     DIFFERS = "differs"
     UNKNOWN = "not reported"
@@ -414,8 +412,6 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class TrialFigures(msgspec.Struct, frozen=True):
-    """All figures of a trial: what must match, the arms, and each candidate's comparisons."""
-
     matches: tuple[Match, ...] = ()
     arms: tuple[ArmFigures, ...] = ()
     candidates: tuple[Candidate, ...] = ()
@@ -426,12 +422,10 @@ class TrialFigures(msgspec.Struct, frozen=True):
         return next((arm for arm in self.arms if arm.is_baseline), None)
 
     def arm(self, run: str) -> ArmFigures:
-        """Find the arm of a run."""
         return next(arm for arm in self.arms if arm.run == run)
 
 
 def dump_figures(figures: TrialFigures) -> dict[str, object]:
-    """Convert figures to what a trial's row stores."""
     plain: dict[str, object] = msgspec.to_builtins(figures)
     return plain
 

@@ -325,7 +325,6 @@ def update_observed_runs(hot: Source, *, now: datetime) -> int:
 
 
 def store_observed(hot: Source, run: Run, *, until: datetime) -> Observed:
-    """Observe a run and store the result."""
     seen = observe(hot, run, until=until)
     figures = msgspec.to_builtins(seen)
     ObservedRun.objects.update_or_create(
@@ -345,8 +344,6 @@ MOST_RUNS = 2
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The arms of a schedule, and when they were observed."""
-
     planned: tuple[Planned, ...]
     as_of: datetime
 

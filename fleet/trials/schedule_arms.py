@@ -176,7 +176,7 @@ def _starts(
 
 
 def _pace(habits: ArmRates, doubt: Uncertainty, basis: str, *, is_assumed: bool) -> Assumption:
-    """Describe the pace. A simulated one is what the step model assumes: it has no interval."""
+    """Describe the pace; a simulated one is assumed by the step model and has no interval."""
     pace, error = float(habits.tokens_per_s), doubt.pace_error_log
     if is_assumed:
         return Assumption("tokens_per_s", pace, None, None, basis)
@@ -191,7 +191,6 @@ def _ends(value: float, error_log: float | None) -> tuple[float | None, float | 
 
 
 def _seen(n: int) -> str:
-    """Write how often a time was observed."""
     if n < LEAST_SEEN:
         return "one observation" if n < 2 else f"mean of {n} observations, too few for an interval"
     return f"mean of {count(n)} observations, of this run and similar runs"

@@ -33,7 +33,7 @@ class ScheduleRequest:
 
     @property
     def options(self) -> str:
-        """The same as options of `manage.py project`."""
+        """The request as options of ``manage.py project``."""
         options = [
             f"--days {self.days:g}" if self.tokens is None else f"--tokens {self.tokens:.12g}"
         ]
@@ -45,7 +45,7 @@ class ScheduleRequest:
 
     @property
     def query(self) -> str:
-        """The same as the query of a URL, without defaults."""
+        """The request as the query of a URL, without defaults."""
         values = {
             "days": "" if self.days == DAYS else f"{self.days:g}",
             "porting_usd": f"{self.porting_usd:.12g}" if self.porting_usd else "",
@@ -78,7 +78,6 @@ def parse_request(given: Mapping[str, str]) -> ScheduleRequest:
 
 
 def days_of(text: str | float) -> float:
-    """Parse a schedule's length in days."""
     days = DAYS if text == "" else _number("days", text)
     if not LEAST_DAYS <= days <= MOST_DAYS:
         raise FieldError("days", f"choose {LEAST_DAYS:g} to {MOST_DAYS:g}")
@@ -94,7 +93,6 @@ def porting_of(text: str | float) -> float:
 
 
 def tokens_of(text: str | float) -> float:
-    """Parse the number of tokens to train on."""
     tokens = _number("tokens", text)
     if not 1 <= tokens <= MOST_TOKENS:
         raise FieldError("tokens", "give how many to train on, 1 or more, such as 300e9")

@@ -61,7 +61,7 @@ def _seconds(value: float) -> str:
 
 
 def rounded(value: float) -> float:
-    """Round to three digits, which is more than a projection is worth."""
+    """Round to three digits; a projection is not more precise than that."""
     return round(value, 2 - floor(log10(abs(value)))) if value else 0.0
 
 
@@ -112,7 +112,6 @@ def ends(span: Range, write: Callable[[float], str]) -> str:
 
 
 def written(assumption: Assumption) -> str:
-    """Write the value of an assumption in its unit."""
     return WRITERS.get(assumption.name, _seconds)(assumption.value)
 
 
@@ -181,7 +180,6 @@ def assumption_sentence(planned: tuple[Planned, ...]) -> str:
 
 
 def _sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
-    """Summarise a schedule at one set of prices."""
     scenario = found.scenario(has_reuse=has_reuse)
     arm, even = scenario.arms[-1], scenario.break_even
     if even is None or scenario.saved_usd is None:
@@ -207,7 +205,6 @@ def _sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: boo
 
 
 def _later(scenario: ReuseScenario) -> str:
-    """Compare how long the same tokens take on the candidate."""
     if scenario.extra_days is None:
         return ""
     baseline, candidate = scenario.arms
@@ -295,16 +292,12 @@ class ScheduleCell:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """One line of a table."""
-
     name: str
     cells: tuple[ScheduleCell, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleColumn:
-    """The head of a column: an arm in one scenario."""
-
     label: str
     way: str
     is_chosen: bool
@@ -433,7 +426,6 @@ def _break_even_cell(even: BreakEvenPoint | None) -> ScheduleCell:
 
 
 def assumption_rows(planned: tuple[Planned, ...]) -> tuple[ScheduleRow, ...]:
-    """List every assumed figure, with a cell for each arm."""
     by_name = zip(*(each.assumptions for each in planned), strict=True)
     return tuple(
         ScheduleRow(
@@ -539,8 +531,6 @@ def _curve(curve: Curve) -> dict[str, list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A projected schedule with its request."""
-
     asked: ScheduleRequest
     planned: tuple[Planned, ...]
     found: Projection
@@ -548,7 +538,7 @@ class Schedule:
 
     @property
     def sentence(self) -> str:
-        """Whether the move pays off."""
+        """Write in one sentence whether moving to the candidate pays off."""
         return sentence(self.found, self.planned, has_reuse=self.asked.has_reuse)
 
     @property
@@ -563,7 +553,6 @@ class Schedule:
 
     @property
     def reuse_sentence(self) -> str:
-        """What a compile cache saves."""
         return reuse_sentence(self.found, self.planned)
 
 

@@ -206,8 +206,6 @@ PAID_FIELDS = ("usd_ready", "usd_warm_up", "usd_settled", "usd_between", "usd", 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredArm:
-    """An arm with its steps and its figures."""
-
     arm: TrialArm
     steps: ArmSteps
     figures: ArmFigures
@@ -219,7 +217,6 @@ class MeasuredArm:
 
     @property
     def warm_up(self) -> FloatArray:
-        """Sums of the warm-up."""
         return self.steps.sums[: self.steps.n_warm_rows]
 
 
@@ -418,7 +415,6 @@ def _differences(
 def _settled_differences(
     trial: Trial, pair: tuple[MeasuredArm, MeasuredArm], rng: np.random.Generator
 ) -> dict[str, Difference]:
-    """Compare the ratios of settled steps, each in its unit."""
     lines = [training_line(trial, each.figures.ready_s or 0.0, each.warm_up) for each in pair]
     known = [
         figure

@@ -56,7 +56,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True)
 class OneTimeCost:
-    """What each arm did once, so that it has no interval."""
+    """A one-time cost of each arm: measured once, so without an interval."""
 
     label: str
     before: str
@@ -75,8 +75,6 @@ class ClaimBand:
 
 @dataclass(frozen=True, slots=True)
 class IntervalLine:
-    """One measure of a chart: its point, and its interval where there is one."""
-
     row: ComparisonRow
     at: str
     left: str
@@ -95,8 +93,6 @@ class IntervalChart:
 
 @dataclass(frozen=True, slots=True)
 class CandidateReport:
-    """Everything that a page shows about one candidate."""
-
     candidate: Candidate
     verdict: Verdict
     sentence: str
@@ -119,7 +115,6 @@ class CandidateReport:
 
 
 def candidate_reports(figures: TrialFigures) -> list[CandidateReport]:
-    """Judge every candidate of a trial, and prepare what a page shows about it."""
     baseline = figures.baseline
     if baseline is None:
         return []
@@ -160,7 +155,7 @@ def comparison_rows(candidate: Candidate, verdict: Verdict) -> list[ComparisonRo
 
 
 def comparison_row(comparison: Comparison) -> ComparisonRow:
-    """Write a comparison as text; the note says how close the arms are, or how many steps lack."""
+    """Write a comparison as text, with a note: how close the arms are, or steps needed."""
     name, note, more = comparison.measure, "", comparison.n_more_steps
     if comparison.word == TrialWord.CANNOT_TELL:
         ends = (comparison.low, comparison.high)
@@ -279,7 +274,7 @@ class _Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """Round differences, at most a handful."""
+        """Round values between the ends of the axis, at most a handful."""
         every = next((t for t in TICKS if self.length / t <= MOST_TICKS), TICKS[-1])
         first = -int(-self.start // every)
         n = int((self.start + self.length) // every) - first + 1
@@ -330,7 +325,7 @@ def written_csv(figures: TrialFigures) -> str:
 
 
 def _cell(value: object) -> object:
-    """Escape what a spreadsheet would compute; None becomes an empty cell."""
+    """Escape text that a spreadsheet would evaluate; None becomes an empty cell."""
     if not isinstance(value, str):
         return "" if value is None else value
     # Spreadsheets that guess the encoding read this sign wrongly.
@@ -357,7 +352,7 @@ STATEMENTS = {
 
 
 def written(measure: str, value: float | None) -> str:
-    """Write a measure's value with its unit."""
+    """Write a measure's value with its unit; a dash for None."""
     return ABSENT if value is None else WRITERS[BY_NAME[measure].unit](value)
 
 
@@ -476,7 +471,7 @@ def _at_list_prices(listed: Sequence[ListPriceComparison]) -> str:
 
 
 def break_even_sentence(price: BreakEvenPrice | None, label: str) -> str:
-    """Write above which price of the baseline's node-hour the candidate is cheaper."""
+    """State above which price of the baseline's node-hour the candidate is cheaper."""
     if price is None:
         return ""
     ends = "" if price.low is None else f" ({usd(price.low)} to {usd(price.high)})"

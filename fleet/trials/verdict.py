@@ -39,7 +39,6 @@ class ListPriceComparison:
 
     @property
     def kind(self) -> str:
-        """Kind of the prices, such as capacity block."""
         return self.prices.kind
 
 
@@ -194,7 +193,7 @@ def _usd_per_mtok(usd_per_hour: float, tokens_per_s: float) -> float:
 
 
 def _decide(evidence: PaceEvidence, least: float, most: float) -> TrialVerdict:
-    """Decide by cost per token at a range of price ratios: both ends must give the same word."""
+    """Decide by cost per token over a range of price ratios; both ends must agree."""
     at_ends = [
         verdict(
             Difference(

@@ -19,8 +19,6 @@ class Moment:
 
 
 class Clock:
-    """The machine's clocks."""
-
     def __init__(self) -> None:
         self.boot = _boot()
 

@@ -124,7 +124,6 @@ class Stop:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the agent and return its exit status."""
     options = read_options(words)
     clock, health, stop = Clock(), Health(), Stop()
     work = _dry_run if options.dry_run else _run
@@ -136,7 +135,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def _dry_run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) -> int:
-    """Print the lines that would be sent."""
     collector = Collector(options, clock, health)
     try:
         for seq, (kind, made, rest) in enumerate(_lines(collector, stop), 1):

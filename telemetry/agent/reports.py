@@ -50,8 +50,6 @@ MAX_BACKOFF_S = 1.0
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One report: its template and the numbers that fill it."""
-
     template: bytes
     numbers: array[float]
 
@@ -308,7 +306,6 @@ class Collector:
         return min(max(until_s - now_s, 0.0), MAX_BACKOFF_S)
 
     def _sysfs_only(self, moment: Moment) -> Iterator[Line]:
-        """Yield a line of sysfs data while no reports come."""
         silent_s = moment.up_s - self._last_report_s
         if self._monitor is not None and silent_s < SILENT_PERIODS * self._period_s:
             return
@@ -331,7 +328,6 @@ class Collector:
         return fields
 
     def _probe(self, efa: dict[str, Any], now_s: float) -> None:
-        """Add probed latencies to their devices."""
         latencies = self._probes.read(now_s)
         self._health.problem("probe", self._probes.problem)
         for device in efa["devices"]:

@@ -35,8 +35,6 @@ MIN_BACKOFF_S, MAX_BACKOFF_S, MAX_RETRY_AFTER_S = 1.0, 30.0, 600.0
 
 
 class AgentSender(threading.Thread):
-    """A thread that delivers the spooled frames."""
-
     def __init__(
         self,
         spool: Spool,
@@ -61,7 +59,6 @@ class AgentSender(threading.Thread):
         self._is_over = threading.Event()
 
     def run(self) -> None:
-        """Deliver until stopped."""
         while not self._is_over.is_set():
             self._spool.wait(1.0)
             began_s = time.monotonic()
@@ -72,7 +69,7 @@ class AgentSender(threading.Thread):
             self._is_over.wait(max(rest_s, every_s - spent_s, 0.0))
 
     def stop(self, within_s: float) -> None:
-        """Deliver what waits, for ``within_s`` at most, then stop."""
+        """Deliver waiting frames, for ``within_s`` at most, then stop."""
         until_s = time.monotonic() + within_s
         self._is_over.set()
         self.join(within_s)

@@ -198,7 +198,7 @@ class OpenFile:
             return None
 
     def integer(self) -> int | None:
-        """Return the content as an integer; None if it is none or negative."""
+        """Return the content as an integer; None if it is not an integer, or is negative."""
         text = self.read()
         try:
             value = -1 if text is None else int(text)
@@ -307,8 +307,6 @@ def _names(folder: Path) -> list[str]:
 
 
 class NeuronSysfs:
-    """The Neuron devices of this machine."""
-
     def __init__(self, root: Path = NEURON_SYSFS, *, slow_every_s: float = 60.0) -> None:
         """Read below ``root``; health and ECC counts every ``slow_every_s``."""
         self._root = root
@@ -348,7 +346,6 @@ class NeuronSysfs:
         return fields or None
 
     def _discover(self, *, memory: bool) -> None:
-        """Find the devices, and read what changes slowly."""
         folders = dict(_numbered(self._root, DEVICE))
         if not folders:
             self._layout = None
@@ -436,7 +433,6 @@ class SysfsLayout:
 
 
 def _path_ending(paths: Sequence[str], *endings: str) -> str | None:
-    """Return the first path that has one of the endings."""
     return next((p for end in endings for p in paths if p == end or p.endswith(f"/{end}")), None)
 
 
@@ -488,7 +484,7 @@ class Probes:
     """
 
     def __init__(self, *, file: str | None, command: str | None, every_s: float) -> None:
-        """Read ``file`` whenever it changes, or run ``command`` every so often."""
+        """Read ``file`` whenever it changes, or run ``command`` every ``every_s``."""
         self._file = file
         self._command = command
         self._every_s = every_s
@@ -511,7 +507,6 @@ class Probes:
         return self._latency_s if now_s - self._read_s <= 3 * self._every_s else {}
 
     def wait(self) -> None:
-        """Wait until a running command ends."""
         if self._running is not None:
             self._running.join()
 

@@ -126,8 +126,6 @@ class OperatorUse:
 
 @dataclass(slots=True)
 class Operator:
-    """An operator: its uses, the line of the first, and its doubtful types."""
-
     name: str
     written: str
     line: int

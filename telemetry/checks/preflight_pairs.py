@@ -14,8 +14,6 @@ from telemetry.statistics.peers import GAUSSIAN, lower_median, median
 
 
 class NodeVerdict(StrEnum):
-    """Use the node, inspect it first, or replace it."""
-
     PASS = "pass"  # noqa: S105
     HOLD = "hold"
     FAIL = "fail"
@@ -194,8 +192,6 @@ NODE_DEVIATIONS, PAIR_DEVIATIONS = 6.0, 8.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairAnalysis:
-    """The decomposition of one matrix."""
-
     figure: PairMeasure
     values: FloatArray
     split: TwoWay
@@ -247,7 +243,7 @@ def looked_at(measured: Measured) -> list[PairAnalysis]:
 
 
 def silent(measured: Measured) -> NDArray[np.bool_]:
-    """Find nodes that most of their peers, and several, cannot reach: (n,)."""
+    """Find nodes that most of their peers, and at least two, cannot reach: (n,)."""
     n_dead = np.isinf(measured.p50_s).sum(axis=1)
     n_probed = measured.was_probed.sum(axis=1)
     return np.asarray((n_dead > 1) & (n_dead > MOST_SILENT * n_probed))

@@ -147,7 +147,7 @@ def _misfit(rest: FloatArray) -> float:
 
 
 def _refined(logs: FloatArray, rack: IntArray) -> IntArray:
-    """Move each node to the group, or out of its group, by what explains its pairs best."""
+    """Move each node to the group, or to one of its own, that explains its pairs best."""
     for _ in range(ROUNDS):
         across = rack[:, None] != rack
         ratio = _ratio(logs, across)

@@ -78,8 +78,6 @@ IN_EVERY_REPORT = "core_utilization_ratio"
 
 @dataclass(frozen=True, slots=True)
 class ShardBlock:
-    """A shard's packed block, and the metrics to read from it."""
-
     shard: str
     packed: Packed
     metrics: frozenset[str] = frozenset(METRICS)

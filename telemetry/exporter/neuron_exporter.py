@@ -54,7 +54,7 @@ class SimulatedBatch:
         return np.asarray(values[self.places])
 
     def counted(self, name: str) -> FloatArray:
-        """Add up a rate so far: (n_nodes, 1), NaN without any."""
+        """Sum of a rate so far: (n_nodes, 1), NaN without any."""
         held = self.totals.get(name, {})
         total = [held.get(self.batch.nodes[place], np.nan) for place in self.places.tolist()]
         return np.asarray(np.floor(total))[:, None]
@@ -254,7 +254,7 @@ def vcpu(nodes: SimulatedBatch, *, of_process: bool) -> SeriesArray:
 
 
 def errors(nodes: SimulatedBatch) -> SeriesArray:
-    """All errors of a simulated node are hardware errors."""
+    """Count errors by kind; all errors of a simulated node are hardware errors."""
     total = nodes.counted("execution_errors_per_s")
     return _kinds(nodes, "error_type", names.ERRORS, {"hardware": total}, known=total)
 

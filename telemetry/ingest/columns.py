@@ -336,7 +336,6 @@ class _RecipeBuilder:
         }
 
     def _bounds(self, document: Any) -> tuple[FloatArray, FloatArray]:
-        """Return the lowest and highest allowed number of each hole."""
         lowest = np.full(len(self.marks), -math.inf)
         highest = np.full(len(self.marks), math.inf)
         for kind, number in _bounded_numbers(LINE_TYPE, document):

@@ -88,7 +88,7 @@ class CoreBusy(Struct, gc=False):
 
 
 class DevicePower(Struct, gc=False):
-    """Mean power of a device over its maximum, in the minute that ended ``at`` its clock."""
+    """Mean power of a device over its maximum, in the minute ending ``at``, by its clock."""
 
     device: DeviceIndex
     at: UnixSeconds
@@ -96,7 +96,7 @@ class DevicePower(Struct, gc=False):
 
 
 class NeuronLine(Struct, gc=False):
-    """What the Neuron driver's sysfs says of its devices; ``power`` only where it is new."""
+    """What the Neuron driver's sysfs reports of its devices; ``power`` only when new."""
 
     devices: Annotated[list[NeuronDevice], Meta(max_length=MAX_DEVICES)] | None = None
     cores: Annotated[list[CoreBusy], Meta(max_length=MAX_CORES)] | None = None
@@ -105,7 +105,7 @@ class NeuronLine(Struct, gc=False):
 
 
 class LineInstance(Struct, gc=False):
-    """Which machine a line without a report is of."""
+    """The machine that a line without a report comes from."""
 
     instance_id: Name | None = None
     instance_type: Name | None = None
@@ -114,7 +114,7 @@ class LineInstance(Struct, gc=False):
 
 
 class AgentState(Struct, gc=False):
-    """How the agent fares: lines that wait, and those that were lost on the way and why."""
+    """State of the agent: lines that wait, and lines that were lost, with the reason."""
 
     version: Name
     n_waiting: WholeCount = 0
@@ -125,7 +125,7 @@ class AgentState(Struct, gc=False):
 
 
 class MetricGroup(Struct, gc=False, kw_only=True):
-    """What every group of metrics carries: the seconds it covers, and what went wrong."""
+    """The fields of every metric group: the seconds it covers, and its error if any."""
 
     period: Period | None = None
     error: str | None = None
@@ -145,7 +145,7 @@ class CoreUse(Struct, gc=False):
 
 
 class NeuroncoreCounters(MetricGroup, gc=False, kw_only=True):
-    """How busy the cores were that a process holds."""
+    """Utilization of the cores that a process holds."""
 
     neuroncores_in_use: dict[CoreIndex, CoreUse] | None = None
 
@@ -201,7 +201,7 @@ class ExecutionSummary(Struct, gc=False):
 
 
 class LatencyStats(Struct, gc=False):
-    """Execution latency by percentile; null when nothing ran. ``total_latency`` is kept."""
+    """Execution latency by percentile; null when nothing ran. ``total_latency`` is used."""
 
     total_latency: dict[str, Seconds | None] | None = None
     device_latency: dict[str, Seconds | None] | None = None

@@ -184,7 +184,7 @@ def _number(text: str) -> float | None:
 
 
 def _moment(text: str, utc_offset_s: float) -> float | None:
-    """Return a time in Unix seconds or milliseconds, from a number or ISO 8601."""
+    """Parse a time: a number unchanged, ISO 8601 as Unix seconds; None if invalid."""
     number = _number(text)
     if number is not None:
         return number

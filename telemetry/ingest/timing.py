@@ -75,7 +75,6 @@ class ClockOffset:
 
     @property
     def is_known(self) -> bool:
-        """Whether the offset has an estimate."""
         return self.offset_s < math.inf
 
     @property
@@ -234,7 +233,7 @@ def shard_of(node: str) -> str:
 
 @dataclass(slots=True)
 class HeldPower:
-    """The newest power of each device: it stands until the next, 75 s at most."""
+    """The newest power of each device; valid until the next, for 75 s at most."""
 
     ratio: FloatArray = field(default_factory=lambda: np.array([]))
     at_s: FloatArray = field(default_factory=lambda: np.array([]))
@@ -242,7 +241,7 @@ class HeldPower:
     def values(
         self, reading: Reading, end_s: float, *, correction_s: float
     ) -> Mapping[str, FloatArray]:
-        """Return a report's values with the power that stands at its end, by our clock."""
+        """Return a report's values with the power that is valid at its end, by our clock."""
         n_devices = reading.shape.n_devices
         if POWER not in reading.values and not len(self.ratio):
             return reading.values

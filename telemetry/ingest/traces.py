@@ -302,7 +302,7 @@ def _lanes(path: Path, info: dict[str, Any], device: list[_Event]) -> dict[int, 
 
 
 def _rank_of(event: _Event) -> int | None:
-    """Return an event's rank, which merged files have."""
+    """Return an event's rank; only merged files have it."""
     rank = event.args.get("rank") if isinstance(event.args, dict) else None
     return rank if isinstance(rank, int) else None
 

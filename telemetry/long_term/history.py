@@ -202,7 +202,6 @@ def _part(found: PromSeries, label: str) -> int:
 
 
 def _lay(column: FloatArray, found: PromSeries, t_s: IntArray, every_s: int) -> None:
-    """Write a series into a column of the time grid."""
     try:
         moments = np.array([second for second, _ in found.values])
         values = np.array([float(text) for _, text in found.values])

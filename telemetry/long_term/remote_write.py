@@ -213,7 +213,6 @@ class WriteBatch:
         return request(heads, values, times_ms)
 
     def by_time(self) -> Iterator["WriteBatch"]:
-        """Split by time: one batch per moment."""
         for i in range(self.n_times):
             chunks = [
                 SeriesChunk(chunk.heads, chunk.values[:, i : i + 1], chunk.times_ms[:, i : i + 1])
@@ -225,7 +224,6 @@ class WriteBatch:
 
 
 def _wide(values: NDArray[Number], n_times: int, absent: float) -> NDArray[Number]:
-    """Pad rows to ``n_times`` columns."""
     lacking = [(0, 0), (0, n_times - values.shape[1])]
     return np.pad(values, lacking, constant_values=absent) if lacking[1][1] else values
 

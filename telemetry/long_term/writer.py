@@ -46,8 +46,6 @@ MS = 1000
 
 
 class _Names(msgspec.Struct, array_like=True):
-    """The series of a family: its name, label names and label values."""
-
     name: str
     labels: tuple[str, ...]
     series: list[tuple[str, ...]]
@@ -312,7 +310,7 @@ class Position:
             row.update(dropped_at=now, trouble=delivered.why[:LONGEST_WHY], trouble_at=now)
 
     def rewind(self, second: int, *, now: datetime) -> None:
-        """Go on from an earlier second, so that what is there is delivered again."""
+        """Continue from an earlier second, so that later data is delivered again."""
         LongTermPosition.objects.update_or_create(
             stream=self.stream, defaults={"second": second, "moved_at": now}
         )
@@ -410,11 +408,11 @@ class Writer:
     clock: Callable[[], float] = field(default=lambda: datetime.now(UTC).timestamp())
 
     def turn(self) -> bool:
-        """Deliver the next slice of each stream; whether there is more to deliver at once."""
+        """Deliver the next slice of each stream; return whether more is due at once."""
         return any([self._send_seconds(), self._send_minutes(), self._send_again()])
 
     def __post_init__(self) -> None:
-        """Refuse what would not meet the minutes."""
+        """Raise ValueError unless ``every_s`` divides a minute."""
         if not 1 <= self.every_s <= MINUTE_S or MINUTE_S % self.every_s:
             msg = (
                 f"every_s: {self.every_s} s does not divide a minute; give 1, 5, 10, 15, 30 or 60"
@@ -456,7 +454,7 @@ class Writer:
         return end < due
 
     def _send_again(self) -> bool:
-        """Deliver minutes that reports which came late have changed."""
+        """Deliver again the minutes that late reports changed."""
         position = Position(MINUTES)
         due = position.start_at(int(self.clock()), now=self._now())
         marks = queued_rewrites(self.hot, most=MINUTES_AT_ONCE)
@@ -474,7 +472,7 @@ class Writer:
     def _deliver(
         self, position: Position, start: int, end: int, groups: Iterable[Iterable[SeriesChunk]]
     ) -> None:
-        """Deliver a slice, one group after another, then note it."""
+        """Deliver a slice, one group after another, then store the position."""
         self.client.on_trouble = lambda why: position.complain(why, now=self._now())
         if position.stream == SECONDS:
             groups = chain(groups, self._figures.seconds(start=start, end=end))

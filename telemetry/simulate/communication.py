@@ -18,8 +18,6 @@ KIB, MIB = 1024, 1024**2
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
-    """Duration of a collective: latency part, then bandwidth part."""
-
     latency_s: float
     bandwidth_s: float
 
@@ -47,13 +45,11 @@ class Traffic:
 
     @property
     def is_reduction(self) -> bool:
-        """Reductions were measured with an older release than the others."""
+        """Whether it is a reduction; those were measured with an older release."""
         return self.op in {"all_reduce", "reduce_scatter"}
 
 
 class Fabric(Protocol):
-    """A family of fabrics."""
-
     def time(self, traffic: Traffic) -> CollectiveTime: ...
 
 

@@ -27,8 +27,6 @@ ACCIDENTS: Final[tuple[Accident, ...]] = ("flags", "compiler", "lost")
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """Compiler, flags and cache of a run."""
-
     compiler: str = COMPILER
     flags: str = FLAGS
     cache: str = SHARED

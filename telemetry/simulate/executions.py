@@ -50,7 +50,7 @@ def device_power(
 
 
 def _saving(script: Script, act: Act) -> Floats:
-    """Power that each device of a slow node saves, at most: (n_devices,)."""
+    """Highest power that each device of a slow node saves: (n_devices,)."""
     waiting, slow = COMPUTING_POWER - WAITING_POWER, COMPUTING_POWER - CLOCKED_POWER
     saving = np.full(script.instance.n_devices, waiting, np.float32)
     if act.kind == "slow_core" and isinstance(act.parts, int):

@@ -40,15 +40,12 @@ class Occupancy:
 
 
 class _Meter:
-    """Measures the share of each tick in parts of the rows."""
-
     def __init__(self, rows: TimelineRows, ticks: IntArray) -> None:
         edges = np.concatenate([ticks - TICK_S, ticks])
         self.row = np.searchsorted(rows.start_s, edges, side="right") - 1
         self.at_s = edges - rows.start_s[self.row]
 
     def share(self, begins_s: FloatArray, length_s: FloatArray) -> FloatArray:
-        """Share of each tick within a part of the rows."""
         before = np.zeros((len(length_s) + 1, *length_s.shape[1:]))
         np.cumsum(length_s, axis=0, out=before[1:])
         into = np.clip(self._at(begins_s) - begins_s[self.row], 0, length_s[self.row])
@@ -149,7 +146,6 @@ class PartVariation:
 
 
 def nature(script: Script) -> PartVariation:
-    """Permanent differences between the parts of the nodes of a run."""
     return _nature(int(script.key("nature")), script.run.instance, script.run.nodes)
 
 
@@ -397,7 +393,6 @@ def mark(script: Script, values: dict[str, Floats], ticks: IntArray, nodes: slic
 
 
 def _blank(_script: Script, _act: Act, here: MarkedRows) -> None:
-    """Report nothing."""
     for name in here.values:
         here[name][:, here.rows] = np.nan
 
@@ -422,7 +417,6 @@ def _slow_memory(script: Script, act: Act, here: MarkedRows) -> None:
 
 
 def _slow_link(_script: Script, act: Act, here: MarkedRows) -> None:
-    """Probes over the link are slow."""
     here["efa_latency_s"][:, here.rows, act.parts] *= np.float32(act.magnitude)
 
 

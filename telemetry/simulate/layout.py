@@ -65,7 +65,6 @@ class Layout:
 
     @property
     def stage_chunks(self) -> int:
-        """Interleaved chunks of a pipeline stage."""
         return max(1, min(self.constants.stage_chunks, self.model.layers // self.job.pp))
 
     @property

@@ -88,7 +88,7 @@ def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
 
 
 def visible(inputs: Inputs, span: Span) -> Span:
-    """Return the metrics that are observed at all, second by second: for a thinned past."""
+    """Keep the metrics that the inputs observe, second by second: for a thinned past."""
     names = [name for name in span.values if inputs.agent and _is_observed(inputs, name)]
     values = {name: span.values[name] for name in names}
     return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
@@ -139,7 +139,7 @@ def reported_live(inputs: Inputs, span: Span, phase: int, held: Mapping[str, Flo
 def _repeated(
     values: FloatArray, ticks: IntArray, phase: int, every_s: int, held: FloatArray | None
 ) -> FloatArray:
-    """Repeat what was measured last, first what is held from before: same shape."""
+    """Repeat the last measured value, at first the one in ``held``: same shape."""
     repeated = np.full_like(values, np.nan)
     now = np.full(values.shape[1:], np.nan) if held is None else held
     for i, tick in enumerate(ticks):
@@ -164,7 +164,6 @@ def _by_phase(phases: IntArray) -> Mapping[int, IntArray]:
 
 
 def _summary_of(name: str) -> Summary:
-    """Return how the seconds of a period become one value."""
     if name == "execution_latency_p50_s":
         return _mean_of_known
     if name == "execution_latency_p100_s":

@@ -12,7 +12,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What trains on what, and how it is laid out; enough to predict a step."""
+    """A model, its instances and its layout; enough to predict a step."""
 
     model: str
     instance: str
@@ -53,7 +53,7 @@ class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return tuple(f"{self.name}-{i:02d}" for i in range(self.nodes))
 
     def rack_of(self, rank: int) -> int | None:
-        """Rack of a node; None where the run says nothing of racks."""
+        """Rack of a node; None if the run does not name racks."""
         return None if self.nodes_per_rack is None else rank // self.nodes_per_rack
 
 
@@ -80,7 +80,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     period_s: Positive | None = None
 
     def ranks_in(self, run: RunSpec) -> tuple[int, ...]:
-        """Ranks of the nodes of a run that are hit; none where it is another run's fault."""
+        """Ranks of the nodes of a run that the fault hits; empty if it is another run's."""
         ranks = range(run.nodes)
         if self.rack is not None:
             is_hit = self.run in {None, run.name}
@@ -92,7 +92,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Benign(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An event that looks like a fault and is none."""
+    """An event that looks like a fault but is not one."""
 
     kind: str
     run: str

@@ -21,14 +21,14 @@ PART_NAMES = {"core": "core", "device": "accelerator", "efa": "EFA device"}
 
 
 def suggestion(value: object, known: Collection[str]) -> str:
-    """Name the nearest known word, and all of them."""
+    """Suggest the most similar known word, and list all of them."""
     near = get_close_matches(str(value), known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}choose one of {', '.join(known)}"
 
 
 def validate_run(run: RunSpec) -> None:
-    """Refuse a run without a layout, or that its instance cannot train."""
+    """Raise FieldError for a run without a layout, or that its instance cannot train."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+", run.name):
         raise FieldError("name", f"{run.name!r} is no name; use letters, digits and dashes")
     if run.nodes > MOST_NODES:
@@ -163,7 +163,6 @@ def _check_device(device: int | None, kind: FaultKind, run: RunSpec) -> None:
 
 
 def parts_per_node(part: DevicePart, run: RunSpec) -> int:
-    """Return number of cores, accelerators or EFA devices per node."""
     instance = catalog.instance(run.instance)
     return {"core": instance.n_cores, "device": instance.n_devices, "efa": instance.n_efa}[part]
 
@@ -183,7 +182,7 @@ def _check_magnitude(magnitude: float, unit: str, low: float, high: float) -> No
 
 
 def refuse_twins(names: Iterable[str]) -> None:
-    """Refuse two runs with one name."""
+    """Raise FieldError if two runs have the same name."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -424,7 +423,6 @@ def _read(table: Table, struct: type[StructType], *, where: str) -> StructType:
 
 
 def _wanted(what: str) -> str:
-    """Describe what msgspec expected of a value."""
     found = re.match(r"Expected `(\w+)[^`]*`(?: (>=?) ([\d.]+))?", what)
     if found is None:
         return f"what is asked for: {what.lower()}"

@@ -68,7 +68,7 @@ class Flicker:
     levels: tuple[Act, ...]
 
     def met_by(self, start_s: float, step_s: float) -> Act | None:
-        """Return the fault as strong as a step meets it on average; None where it meets none."""
+        """Return the fault at its mean strength during a step; None if it has no effect."""
         first, last = np.maximum(self.begins_s, start_s), np.minimum(self.ends_s, start_s + step_s)
         met = float(np.maximum(last - first, 0) @ self.strength) / step_s
         level = round(min(1.0, met) * N_LEVELS)
@@ -96,7 +96,7 @@ def flicker_of(fault: Fault, acts: Sequence[Act]) -> Flicker:
 
 
 def grown(kind: str, magnitude: float, share: float) -> float:
-    """Return a magnitude that has grown to a share of its size; no growth does nothing."""
+    """Return a magnitude that has grown to a share of its size; at 0 it has no effect."""
     if kind in SLOW_COMPUTE:
         return 1 + (slowdown(magnitude) - 1) * share
     is_factor = FAULTS[kind].magnitude_unit == "factor"
@@ -164,7 +164,6 @@ class Script:
         self._edges = np.unique(np.array([e for e in edges if math.isfinite(e)], np.float64))
 
     def _add(self, fault: Fault) -> None:
-        """Add the acts of a fault."""
         rows = np.array(fault.ranks_in(self.run), int)
         if not len(rows):
             return
@@ -184,7 +183,7 @@ class Script:
 
     @cached_property
     def run_pace(self) -> float:
-        """How much slower than the model the whole run computes, by chance."""
+        """Random factor by which the whole run computes slower than the model, 0.5 or more."""
         cv = self.plan.noise.run_to_run_cv
         luck = (
             float(windows("normal", mixed(self.key("run"), np.array([0])), 1)[0, 0]) if cv else 0.0
@@ -205,22 +204,22 @@ class Script:
         return (np.arange(1, n_nodes + 1) * pp - 1) // n_nodes
 
     def on(self, at_s: float) -> tuple[Act, ...]:
-        """Acts that a step which begins at a second is made of."""
+        """Acts that affect a step which begins at a second."""
         found = np.flatnonzero((self._starts_s <= at_s) & (at_s < self._ends_s))
         acts = tuple(self._paced[i] for i in found)
         met = (each.met_by(at_s, self.step_plan.step_s) for each in self.flickers)
         return (*acts, *(act for act in met if act is not None))
 
     def flickers_at(self, at_s: float) -> bool:
-        """Whether each step meets a share of its own of some fault."""
+        """Whether a fault is active that affects each step to a different degree."""
         return any(each.start_s <= at_s < each.end_s for each in self.flickers)
 
     def begun(self, after_s: float, until_s: float) -> tuple[Act, ...]:
-        """One-off acts that began after one second and by another."""
+        """One-off acts that begin in (after_s, until_s]."""
         return tuple(act for act in self.one_offs if after_s < act.start_s <= until_s)
 
     def membership_changed(self, after_s: float, until_s: float) -> bool:
-        """Whether nodes joined or left after one second and by another."""
+        """Whether nodes join or leave in (after_s, until_s]."""
         return any(
             after_s < act.start_s <= until_s or after_s < act.end_s <= until_s
             for act in self._changes
@@ -237,7 +236,7 @@ class Script:
         return edge
 
     def is_due(self, every_s: float | None, after_s: float, until_s: float) -> bool:
-        """Whether a periodic event occurs after one second and by another."""
+        """Whether a periodic event occurs in (after_s, until_s]; never if ``every_s`` is None."""
         if every_s is None:
             return False
         n = math.floor((until_s - self.epoch_s) / every_s)
@@ -337,7 +336,6 @@ class Conditions:
 
 
 def conditions(script: Script, acts: Iterable[Act]) -> Conditions:
-    """Return the pace of a run during these acts."""
     acts = tuple(acts)
     plan = script.step_plan
     active = _active(script, acts)

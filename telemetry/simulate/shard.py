@@ -52,8 +52,6 @@ WITH_PROCESSES = ("compiling", "warming_up", "training")
 
 @dataclass(frozen=True, slots=True)
 class PlayedShard:
-    """An interval: the clock at its end, telemetry of the shard, steps of the run."""
-
     clock: RunClock
     span: Span
     steps: StepBatch
@@ -106,7 +104,6 @@ def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 
 
 
 def clock_at(plan: Plan, clock: RunClock, until: int) -> RunClock:
-    """Return the clock of a run at a later second."""
     return advance(script_of(plan), clock, until)[1]
 
 

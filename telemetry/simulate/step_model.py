@@ -43,7 +43,6 @@ class ComputeWork:
 
     @property
     def hbm_bytes(self) -> float:
-        """Bytes to and from HBM."""
         return self.matmul_bytes + self.stream_bytes
 
     def __add__(self, other: "ComputeWork") -> "ComputeWork":
@@ -154,7 +153,6 @@ def seconds(layout: Layout, work: ComputeWork) -> float:
 
 
 def rank_hbm_bytes_per_s(layout: Layout) -> float:
-    """HBM bandwidth of one rank."""
     chip = layout.instance.chip
     return chip.hbm_bytes_per_s / chip.cores_logical * layout.constants.hbm_ratio
 
@@ -211,7 +209,7 @@ class StepPlan:
 
     @cached_property
     def exposed_allreduce_s(self) -> float:
-        """Exposed gradient exchange with slower links or computing."""
+        """Part of the gradient exchange that does not overlap computing."""
         return float(exposed_allreduce_s(self))
 
     @property

@@ -164,7 +164,6 @@ class TimelineRows:
         return type(self)(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     def of(self, workers: slice) -> Self:
-        """Keep some of the workers."""
         values = (getattr(self, each.name) for each in fields(self))
         return type(self)(*(v[:, workers] if v.ndim == 2 else v for v in values))
 
@@ -176,7 +175,6 @@ class TimelineRows:
 
 
 def joined(pieces: Sequence[TimelineRows]) -> TimelineRows:
-    """Concatenate rows."""
     if len(pieces) == 1:
         return pieces[0]
     columns = ([getattr(piece, each.name) for piece in pieces] for each in fields(TimelineRows))

@@ -115,7 +115,6 @@ def over_days(baseline: ArmForecast, candidate: ArmForecast, days: FloatArray) -
 
 
 def over_tokens(baseline: ArmForecast, candidate: ArmForecast, tokens: FloatArray) -> Curves:
-    """Cost of each arm by tokens."""
     curves = [
         _curve(
             np.asarray(arm.expected.usd_for(tokens)),

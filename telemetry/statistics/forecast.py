@@ -75,11 +75,11 @@ class Course:
         return np.maximum(days - self.start_days, 0.0) * self.tokens_per_day
 
     def days_for(self, tokens: Amount) -> Amount:
-        """Days to train on some tokens, with the start."""
+        """Days to train on some tokens, including the start."""
         return self.start_days + tokens / self.tokens_per_day
 
     def usd_for(self, tokens: Amount) -> Amount:
-        """Dollars to train on some tokens, with the start."""
+        """Dollars to train on some tokens, including the start."""
         return self.usd_by(self.days_for(tokens))
 
     @property

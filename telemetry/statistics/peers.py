@@ -59,7 +59,7 @@ def lower_median(x: FloatArray) -> FloatArray:
 
 
 def middle(x: FloatArray) -> float:
-    """Median of a small array; NaN if it is empty or contains one."""
+    """Median of a small array; NaN if it is empty or contains NaN."""
     known = np.sort(x, axis=None)
     if not x.size or np.isnan(known[-1]):
         return float("nan")

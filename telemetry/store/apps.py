@@ -4,8 +4,6 @@ from django.apps import AppConfig
 
 
 class StoreConfig(AppConfig):
-    """Rollups and steps."""
-
     name = "telemetry.store"
     label = "store"
     default_auto_field = "django.db.models.BigAutoField"

@@ -61,8 +61,6 @@ class RunChunk(models.Model):
 
 
 class LongTermPosition(models.Model):
-    """The delivery state of one stream to the long-term store."""
-
     stream = models.CharField(max_length=20, primary_key=True)
     second = models.BigIntegerField(help_text="Everything before this Unix second is delivered.")
     moved_at = models.DateTimeField(help_text="When it last came further.")

@@ -134,8 +134,6 @@ def last_reports(hot: Connection, nodes: Collection[str]) -> dict[str, LastRepor
 
 
 class _State(msgspec.Struct, array_like=True):
-    """A shard's EFA counts as stored."""
-
     nodes: tuple[str, ...]
     n_ticks: int
     sums: bytes

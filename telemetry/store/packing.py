@@ -52,8 +52,6 @@ codec = _Codec()
 
 @dataclass(frozen=True, slots=True)
 class PackedColumn:
-    """One metric of a layout: parts per node, and packing."""
-
     name: str
     n_parts: int
     packing: str
@@ -184,7 +182,6 @@ def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
 def _pack_alike(
     blocks: Sequence[Block], layout: PackedLayout, packing: str, parts: Sequence[list[bytes]]
 ) -> None:
-    """Pack the metrics of one packing, in one pass."""
     places = [i for i, column in enumerate(layout.columns) if column.packing == packing]
     if not places:
         return

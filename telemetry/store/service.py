@@ -74,7 +74,6 @@ class Service(Connection):
         self.execute("PUBLISH", TICKS, tick)
 
     def queue_depth(self, queue: str = "celery") -> int:
-        """Return how many tasks wait in a Celery queue."""
         return int(self.execute("LLEN", queue))
 
     def bytes_used(self) -> int:

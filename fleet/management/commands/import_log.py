@@ -66,7 +66,6 @@ class Command(PlainCommand):
         )
 
     def add_more(self, parser: CommandParser) -> None:
-        """Add options of log files."""
         parser.add_argument(
             "--log-every",
             type=int,

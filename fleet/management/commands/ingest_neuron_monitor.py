@@ -65,7 +65,6 @@ class Command(PlainCommand):
 
 
 def _deliveries(intake: PipeIngest, file: str, start_s: float | None) -> Iterator[IngestBatch]:
-    """Yield batches from stdin as they arrive, or from a file."""
     if file != "-":
         try:
             yield from intake.replay_file(Path(file), start_s=start_s)

@@ -98,7 +98,6 @@ class Command(PlainCommand):
 
 
 def _run_preflight(options: dict[str, Any]) -> Preflight:
-    """Judge files, or probe the nodes given by name or by run."""
     now, by = datetime.now(UTC), "a command"
     run = Run.objects.filter(name=options["run"]).first()
     if options["run"] and run is None:

@@ -105,7 +105,6 @@ class Command(BaseCommand):
             self._say(f"{first} belongs to another user: make it readable for trnwatch alone.")
 
     def _greet(self, listener: socket.socket) -> None:
-        """Print the address, how to sign in, and how to stop."""
         password = ensure_demo_admin()
         connection.close()
         how = f"password {password} (shown only once)" if password else "with its password"

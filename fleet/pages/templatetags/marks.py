@@ -173,7 +173,7 @@ def soon(value: float | None) -> str:
 
 @register.filter
 def times(value: float | None) -> str:
-    """Format a factor: 1.4982 becomes 1.50 after a multiplication sign."""
+    """Format a factor with a multiplication sign and two decimals."""
     return ABSENT if value is None else f"\u00d7 {value:.2f}"
 
 
@@ -191,7 +191,6 @@ RETRYING = ("warn", "◔", "retrying")
 
 @register.simple_tag
 def delivery_tag(delivery: Delivery) -> SafeString:
-    """Render the state of a delivery."""
     state = State(delivery.state)
     is_retrying = state == State.PENDING and delivery.n_attempts > 0
     colour, shape, word = RETRYING if is_retrying else MARKS[state]

@@ -19,7 +19,7 @@ register = template.Library()
 
 
 def _url(name: str) -> str:
-    """Return the address of a page, or nothing if there is no such page."""
+    """Return the URL of a page; empty if there is no such page."""
     try:
         return reverse(name)
     except NoReverseMatch:
@@ -52,12 +52,12 @@ def more_here(context: template.Context, *names: str) -> str:
 
 @register.simple_tag
 def page_url(name: str) -> str:
-    """Return the address of a page, or nothing where there is no such page."""
+    """Return the URL of a page; empty if there is no such page."""
     return _url(name)
 
 
 def _is_here(context: template.Context, url: str) -> bool:
-    """Whether we are on a page, or below it."""
+    """Whether the current page is the one at ``url``, or below it."""
     path = context["request"].path if "request" in context else ""
     return bool(url) and (path == url or (url != "/" and path.startswith(url)))
 
@@ -87,7 +87,7 @@ def signed_in(context: template.Context) -> dict[str, Any]:
 
 @register.simple_tag(takes_context=True)
 def live_stream(context: template.Context, topic: str, filters: str = "") -> SafeString | str:
-    """Name the live stream of a page; none if the page is frozen in time."""
+    """Return the attribute that names a page's live stream; empty if frozen in time."""
     if context.get("frozen"):
         return ""
     return format_html(' data-live="{}{}"', topic, f"?{filters}" if filters else "")
@@ -95,7 +95,7 @@ def live_stream(context: template.Context, topic: str, filters: str = "") -> Saf
 
 @register.simple_tag(takes_context=True)
 def head_stream(context: template.Context) -> SafeString | str:
-    """Name the stream for the page header, for users who may read."""
+    """Return the attribute that names the header's stream; empty for users who may not read."""
     request, user = context.get("request"), context.get("user")
     may_read = getattr(user, "is_authenticated", False) or (
         request is not None and reads_anonymously(request)
@@ -105,7 +105,7 @@ def head_stream(context: template.Context) -> SafeString | str:
 
 @register.inclusion_tag("runs/_annotations.html", takes_context=True)
 def run_annotations(context: template.Context, run: Run) -> dict[str, Any]:
-    """Offer to annotate a run."""
+    """Render the form to annotate a run."""
     return {
         "run": run,
         **annotate_context(run=run.name, back=run.get_absolute_url()),
@@ -115,7 +115,6 @@ def run_annotations(context: template.Context, run: Run) -> dict[str, Any]:
 
 @register.inclusion_tag("alerts/_alert_actions.html", takes_context=True)
 def alert_actions(context: template.Context, alert: Alert) -> dict[str, Any]:
-    """Show the forms to assign, silence, unacknowledge and resolve an alert."""
     return {
         "alert": alert,
         "people": [name for name in assignable_names() if name != alert.assigned_to],

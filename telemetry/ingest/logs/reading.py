@@ -95,7 +95,7 @@ class Log:
 
     @property
     def steps(self) -> LineSteps:
-        """The steps of that family."""
+        """The steps of ``family``."""
         return self.gathered[self.family or FAMILIES[0]]
 
 
