@@ -464,7 +464,7 @@ SHOWN_ELSEWHERE = frozenset(
         *("budget", "used_up_s", "ends_s", "usd_per_mtok", "expected_usd_per_mtok"),
         *("doubt", "started_s"),
         *("node_s_per_mtok", "expected_node_s_per_mtok"),
-        *("tokens", "phase", "quiet_s", "worst_share_ratio", "lost_s", "end_s"),
+        *("tokens", "phase", "quiet_s", "every_s", "worst_share_ratio", "lost_s", "end_s"),
     }
 )
 

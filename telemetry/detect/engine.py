@@ -30,6 +30,7 @@ from telemetry.detect.inputs import (
     reported_steps,
     with_timed_exchange,
 )
+from telemetry.detect.intermittent import find_intermittent_loss
 from telemetry.detect.links import score_links
 from telemetry.detect.node_errors import exec_errors, node_idle, uncorrected
 from telemetry.detect.pace import comparable_steps
@@ -505,7 +506,8 @@ def _step_problems(
     """Problems by steps, the most specific evidence first."""
     found = find_input_stall(inputs, steps) + find_uneven_work(inputs, steps, accused=accused)
     finders = (find_slow_exchange, find_longer_stage, find_late_workers, find_slow_compute)
-    return found + [problem for finder in finders for problem in finder(inputs, steps)]
+    found += [problem for finder in finders for problem in finder(inputs, steps)]
+    return _with_intermittent_loss(inputs, steps, found)
 
 
 def _untimed_problems(
@@ -521,7 +523,17 @@ def _untimed_problems(
         found += find_uneven_work(inputs, alike, accused=accused)
         finders = (find_slow_exchange, find_longer_stage, find_late_workers)
         found += [problem for finder in finders for problem in finder(inputs, alike)]
-    return found + find_slow_steps(inputs, steps)
+    return _with_intermittent_loss(inputs, steps, found + find_slow_steps(inputs, steps))
+
+
+def _with_intermittent_loss(
+    inputs: DetectionInput, steps: StepBatch, found: list[Problem]
+) -> list[Problem]:
+    """Let the long steps of one node be one problem, not one each time."""
+    again = find_intermittent_loss(inputs, steps)
+    if not any(each.node for each in again):
+        return found + again
+    return again + [each for each in found if each.kind not in ("waiting", "computing", "step")]
 
 
 def _unexplained(

@@ -1,0 +1,181 @@
+"""Faults that were once overlooked, or reported several times: each is one alert, of one place."""
+
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from fleet.simulation.playback import Firing
+from fleet.simulation.scoring import drill
+from telemetry.simulate.inputs import tier_named
+from telemetry.simulate.scenario import scenario_of
+
+RUN = {
+    "name": "run",
+    "model": "llama2-7b",
+    "instance": "trn1.32xlarge",
+    "nodes": 8,
+    "tp": 8,
+    "seq_len": 4096,
+    "global_batch": 128,
+    "compile_s": 0,
+}
+TWO = [
+    RUN | {"name": name, "global_batch": 256, "nodes_per_rack": 2} for name in ("left", "right")
+]
+NODE = "run-03"
+
+
+class Finding(NamedTuple):
+    """A scenario, and what its only alert accuses; without ``rules`` there is none.
+
+    ``more`` are other tables of the scenario; ``is_last``: of several alerts the last one counts;
+    ``is_idle``: it is also played with cores that are idle while they wait.
+    """
+
+    rules: tuple[str, ...]
+    nodes: tuple[str, ...]
+    causes: tuple[str, ...]
+    fault: dict[str, Any] | None
+    tiers: tuple[str, ...]
+    duration_s: float = 400
+    is_last: bool = False
+    is_idle: bool = False
+    more: dict[str, Any] = {}
+
+
+def fault(kind: str, **more: Any) -> dict[str, Any]:
+    place = {} if more.keys() & {"node", "rack"} else {"run": "run"}
+    return {"kind": kind, "start_s": 120, "duration_s": 240} | place | more
+
+
+FINDINGS = {
+    "three seconds in thirty": Finding(
+        ("step_slow",),
+        (NODE,),
+        ("unknown", "slow_compute"),
+        fault("hang", node=NODE, on_s=3, period_s=30),
+        ("full", "agent_collectives"),
+    ),
+    "three seconds in thirty, untimed": Finding(
+        ("step_slow",),
+        (),
+        ("unknown", "slow_compute"),
+        fault("hang", node=NODE, on_s=3, period_s=30),
+        ("agent_hooks",),
+    ),
+    "two seconds in twenty": Finding(
+        ("allreduce_share", "step_slow"),
+        (NODE,),
+        ("slow_compute",),
+        fault("slow_core", node=NODE, device=5, magnitude=2, on_s=2, period_s=20),
+        ("full", "agent_collectives"),
+        is_last=True,
+        is_idle=True,
+    ),
+    "slow from its first step": Finding(
+        ("step_slow",),
+        (NODE,),
+        ("unknown", "slow_compute"),
+        fault("throttle", node=NODE, device=4, magnitude=1.08, start_s=0, duration_s=300),
+        ("agent_collectives",),
+        duration_s=300,
+    ),
+    "a gradual throttle": Finding(
+        ("step_slow",),
+        (),
+        ("slow_compute",),
+        fault("throttle", magnitude=1.3, ramp_s=400, duration_s=500),
+        ("agent_hooks",),
+        duration_s=600,
+    ),
+    "a second of input": Finding(
+        ("input_stall",),
+        (NODE,),
+        ("input_stall",),
+        fault("input_stall", node=NODE, magnitude=1.0),
+        ("agent_hooks",),
+    ),
+    "scattered steps": Finding(
+        (),
+        (),
+        (),
+        None,
+        ("agent_hooks",),
+        duration_s=900,
+        more={"noise": {"step_cv": 0.04, "tail": "lognormal"}},
+    ),
+    "a probe held for a minute": Finding(
+        (),
+        (),
+        (),
+        None,
+        ("agent_hooks",),
+        duration_s=750,
+        more={"run": [RUN | {"nodes": 16, "global_batch": 256}]},
+    ),
+    "a scale-down of 32 nodes": Finding(
+        ("node_idle",),
+        tuple(f"run-{rank}" for rank in range(16, 32)),
+        ("node_idle",),
+        None,
+        ("agent_hooks",),
+        duration_s=840,
+        more={
+            "run": [RUN | {"nodes": 32, "global_batch": 512}],
+            "benign": [{"kind": "scale_change", "run": "run", "start_s": 120, "magnitude": 0.5}],
+        },
+    ),
+    "a recompile of twelve minutes": Finding(
+        ("recompile",),
+        (),
+        ("recompile",),
+        fault("recompile", magnitude=720, duration_s=720),
+        ("agent_hooks",),
+        duration_s=960,
+    ),
+    "a slow checkpoint": Finding(
+        ("checkpoint_slow",),
+        (),
+        ("checkpoint_slow",),
+        fault("checkpoint_slow", magnitude=5),
+        ("full", "agent_hooks"),
+    ),
+    "a switch of two runs": Finding(
+        ("allreduce_share",),
+        ("left-02", "left-03", "right-02", "right-03"),
+        ("efa_latency",),
+        fault("efa_latency", rack=1, magnitude=6.0, duration_s=60),
+        ("full",),
+        duration_s=240,
+        more={"run": TWO},
+    ),
+}
+pytestmark = pytest.mark.django_db
+CASES = [
+    (name, tier, is_busy)
+    for name, each in FINDINGS.items()
+    for tier in each.tiers
+    for is_busy in ((True, False) if each.is_idle else (True,))
+]
+
+
+def firings_of(finding: Finding, *, tier: str, is_busy: bool) -> list[Firing]:
+    faults = [finding.fault] if finding.fault else []
+    table = {"name": "finding", "duration_s": finding.duration_s, "seed": 5}
+    scenario = scenario_of(table | {"run": [RUN], "fault": faults} | finding.more)
+    inputs = tier_named(tier, busy_while_waiting=is_busy)
+    return list(drill(msgspec.structs.replace(scenario, inputs=inputs)).firings)
+
+
+@pytest.mark.parametrize(("name", "tier", "is_busy"), CASES)
+def test_each_is_one_alert_of_the_right_place(name: str, tier: str, is_busy: bool) -> None:  # noqa: FBT001
+    finding = FINDINGS[name]
+    firings = firings_of(finding, tier=tier, is_busy=is_busy)
+
+    if finding.is_last:
+        firings = firings[-1:]
+    accused = [tuple(sorted(each.accused)) for each in firings]
+    assert accused == ([finding.nodes] if finding.rules else [])
+    assert {each.rule for each in firings} <= set(finding.rules)
+    assert {each.cause for each in firings} <= set(finding.causes)

@@ -1,0 +1,107 @@
+"""Loss that comes and goes: long steps again and again, and what is not that."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.detect.inputs import OpenProblem
+from telemetry.detect.intermittent import cumulative_sum, find_intermittent_loss
+from telemetry.steps import StepBatch
+from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_of
+
+N_STEPS, SLOW = 90, 1
+
+
+def steps(*, long_s: float = 0.6, every: int = 10, phase: str = "compute_s") -> StepBatch:
+    """Return steps of a second, some of them longer because of one worker."""
+    compute = np.ones((N_STEPS, len(CHARACTERS)))
+    compute[:] += 0.005 * np.random.default_rng(1).standard_normal(compute.shape)
+    excess = np.zeros_like(compute)
+    excess[every::every, SLOW] = long_s
+    if phase == "compute_s":
+        return steps_of(compute + excess)
+    more: dict[str, Any] = {phase: excess}
+    return steps_of(compute, **more)
+
+
+def untimed(batch: StepBatch) -> StepBatch:
+    phases = {name: values.copy() for name, values in batch.phases.items()}
+    for name in ("wait_s", "transfer_s"):
+        phases["compute_s"] += phases[name]
+        phases[name][:] = np.nan
+    return replace(batch, phases=phases)
+
+
+@pytest.mark.parametrize(
+    ("phase", "cause"),
+    [("compute_s", "slow_compute"), ("input_s", "input_stall"), ("other_s", "unknown")],
+)
+def test_a_node_that_is_slow_now_and_then_is_accused(phase: str, cause: str) -> None:
+    batch = steps(phase=phase)
+    (found,) = find_intermittent_loss(inputs(batch), batch)
+
+    assert (found.node, found.cause) == (CHARACTERS[SLOW], cause)
+    assert 1.5 < found.extra["step_s"] < 1.75
+    assert found.extra["baseline_step_s"] == pytest.approx(1.1, abs=0.05)
+    assert found.extra["every_s"] == pytest.approx(9 * 1.1 + 1.7, abs=0.3)
+
+
+def test_nobody_is_accused_of_steps_that_are_long_in_turn() -> None:
+    compute = np.ones((N_STEPS, len(CHARACTERS)))
+    for i, row in enumerate(range(10, N_STEPS, 10)):
+        compute[row, i % len(CHARACTERS)] = 1.6
+    batch = steps_of(compute)
+    (found,) = find_intermittent_loss(inputs(batch), batch)
+
+    assert (found.node, found.cause, found.kind) == (None, "unknown", "step")
+
+
+def test_without_a_timed_exchange_no_node_is_accused() -> None:
+    batch = untimed(steps())
+    (found,) = find_intermittent_loss(inputs(batch), batch)
+
+    assert (found.node, found.cause, found.kind) == (None, "unknown", "step")
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        steps(long_s=0.0),
+        steps(long_s=0.1),
+        steps(every=45),
+        steps(every=2),
+        steps_of(np.where(np.arange(N_STEPS) < 70, 1.0, 1.6)[:, None] * np.ones(4)),
+        steps_of(np.where(np.arange(N_STEPS) % 30 < 2, 1.2, 1.0)[:, None] * np.ones(4)),
+    ],
+    ids=["healthy", "small", "twice", "every other", "since then", "too little"],
+)
+def test_these_are_not_loss_that_comes_and_goes(batch: StepBatch) -> None:
+    assert find_intermittent_loss(inputs(batch), batch) == []
+
+
+def test_it_is_over_after_some_time_without_a_long_step() -> None:
+    batch = steps()
+    now = inputs(batch)
+
+    assert find_intermittent_loss(replace(now, now_s=now.now_s + 10), batch)
+    assert not find_intermittent_loss(replace(now, now_s=now.now_s + 40), batch)
+
+
+def test_an_open_alert_stays_at_half_of_the_limit() -> None:
+    compute = np.ones((N_STEPS, len(CHARACTERS)))
+    for i, row in enumerate((50, 70, 85)):
+        compute[row, i] = 1.5
+    batch = steps_of(compute)
+    now = inputs(batch)
+    alert = OpenProblem("step_slow", "unknown", None, None, {"every_s": 20.0})
+
+    assert find_intermittent_loss(now, batch) == []
+    assert find_intermittent_loss(replace(now, open_problems=(alert,)), batch)
+
+
+def test_the_cumulative_sum_restarts_at_zero() -> None:
+    x = np.array([-1.0, 2, -1, -3, 1, 1])
+
+    assert cumulative_sum(x).tolist() == [0, 2, 1, 0, 1, 2]
