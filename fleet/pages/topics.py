@@ -24,6 +24,8 @@ from fleet.pages import (
 
 # Older points are not sent: a chart with a gap reloads.
 LATEST_S = 30.0
+# How often figures of cost and scores are rendered: they are slow, or change slowly.
+FIGURES_S = 5.0
 
 Events = dict[str, bytes]
 Context = Callable[..., Mapping[str, Any]]
@@ -164,7 +166,7 @@ TOPICS: Mapping[str, Topic] = {
         context=runs.run_context,
         template="runs/run_detail.html",
         partials=runs.PARTIALS,
-        every_s={"money": 5.0},
+        every_s={"money": FIGURES_S},
         named=True,
         points=runs.run_points,
     ),
@@ -172,7 +174,7 @@ TOPICS: Mapping[str, Topic] = {
         context=costs.money_context,
         template="runs/run_money.html",
         partials=costs.MONEY_PARTIALS,
-        every_s={"money": 5.0},
+        every_s={"money": FIGURES_S},
         named=True,
     ),
     "alerts": Topic(
@@ -185,7 +187,7 @@ TOPICS: Mapping[str, Topic] = {
         context=compiles.compiles_context,
         template="runs/compile_list.html",
         partials=compiles.PARTIALS,
-        every_s=dict.fromkeys(compiles.PARTIALS, 5.0),
+        every_s=dict.fromkeys(compiles.PARTIALS, FIGURES_S),
         filters=(*compiles.FILTERS, "page"),
     ),
     "budgets": Topic(
@@ -193,13 +195,13 @@ TOPICS: Mapping[str, Topic] = {
         template="costs/budget_list.html",
         partials=costs.PARTIALS,
         role="lead",
-        every_s={"budgets": 5.0},
+        every_s={"budgets": FIGURES_S},
     ),
     "drills": Topic(
         context=drills.drills_context,
         template="simulation/drill_list.html",
         partials=drills.LIST_PARTIALS,
-        every_s={"card": 5.0},
+        every_s={"card": FIGURES_S},
         filters=(*drills.FILTERS, "page"),
     ),
     "drill": Topic(

@@ -30,7 +30,7 @@ function stretchOf(u) {
   return NICE_S.find((seconds) => seconds >= least) ?? least;
 }
 
-// Stretches follow the clock, not the window: what is drawn does not shimmer as time goes on.
+// Stretches follow the clock, not the window: so the drawing does not shimmer.
 function stretches(t, values, from, to, length) {
   const found = [];
   for (let i = from; i <= to; i += 1) {

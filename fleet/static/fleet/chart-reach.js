@@ -4,7 +4,7 @@ import { moment } from "./time.js";
 const AFAR = ", from the long-term store";
 
 // The newest part needs no date: it goes up to now. Each older one ends where the next begins.
-function told(reach, i) {
+function reachText(reach, i) {
   const { detail, tier, why } = reach[i];
   const next = reach[i + 1];
   const before = next ? ` before ${moment(next.since * 1000, "day")}` : "";
@@ -14,9 +14,9 @@ function told(reach, i) {
   return span;
 }
 
-/** Write it, the newest part first; nothing where one store tells all in full detail. */
+/** Write the note, the newest part first; hidden where one store has all data in full detail. */
 export function reachOf({ data, reach }) {
-  const parts = (data?.reach ?? []).map((_, i, all) => told(all, i)).reverse();
+  const parts = (data?.reach ?? []).map((_, i, all) => reachText(all, i)).reverse();
   reach.replaceChildren(...parts);
   reach.hidden = !parts.length;
 }
