@@ -9,7 +9,7 @@ import numpy as np
 from telemetry.blocks import METRICS, FloatArray
 from telemetry.detect.causes import CLASS_OF, CLASSES, UNKNOWN, explanations_json, symptoms_json
 from telemetry.detect.checkpoints import find_slow_checkpoint
-from telemetry.detect.fabric import find_efa_symptoms
+from telemetry.detect.fabric import find_efa_symptoms, score_links
 from telemetry.detect.findings import (
     KIND_OF,
     LINK_CAUSES,
@@ -31,7 +31,6 @@ from telemetry.detect.inputs import (
     with_timed_exchange,
 )
 from telemetry.detect.intermittent import find_intermittent_loss
-from telemetry.detect.links import score_links
 from telemetry.detect.node_errors import exec_errors, node_idle, uncorrected
 from telemetry.detect.pace import comparable_steps
 from telemetry.detect.progress import find_slow_progress

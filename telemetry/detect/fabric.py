@@ -1,6 +1,6 @@
 """Unhealthy EFA devices by the reports of all nodes of a run: slow, lossy or down."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,9 @@ from telemetry.detect.inputs import (
     newest_measurements,
     recent,
 )
-from telemetry.detect.links import DEAD_RATIO, LOSS_RATIO, MOST, SLOWER_BY
 from telemetry.detect.rules import RULES
-from telemetry.detect.silicon import HALF, PAST_AGES_S, PERSISTS_S, RECENT_S, merge_common
+from telemetry.detect.share import ShareCase, hardware_before_and_after
+from telemetry.detect.silicon import HALF, MOST, PAST_AGES_S, PERSISTS_S, RECENT_S, merge_common
 from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median
 
 LATENCY, BYTES = "efa_latency_s", "efa_tx_bytes_per_s"
@@ -86,43 +86,85 @@ def efa_readings(span: Span) -> EfaReadings | None:
 
 @dataclass(frozen=True, slots=True)
 class EfaScores:
-    """Value and badness (over its limit) of each device (n_nodes, n_efa); ``above`` by tick."""
+    """Devices judged for one cause: value, and badness over ``limit`` (n_nodes, n_efa).
 
+    ``score`` has the cause, the metric and the usual value. ``everywhere`` is how bad all devices
+    are together, over the limit of that.
+    """
+
+    score: CauseScore
     value: FloatArray
     badness: FloatArray
-    above: NDArray[np.bool_]
+    limit: float = 1.0
+    everywhere: float = 0.0
 
 
 def symptoms_of(
-    now: EfaReadings, score: CauseScore, unhealthy: NDArray[np.bool_], figures: "EfaScores"
+    now: EfaReadings,
+    scores: EfaScores,
+    unhealthy: NDArray[np.bool_],
+    above: NDArray[np.bool_],
 ) -> list[Symptom]:
-    """Name the worst device of each unhealthy node; only the node where most of them are."""
+    """Name the worst device of each unhealthy node; ``above`` (n_ticks, ...) shows the onset."""
     found = []
     for row in np.flatnonzero(unhealthy.any(axis=1)):
-        value = np.where(unhealthy[row], figures.badness[row], -np.inf)
-        device = int(np.argmax(value))
-        most = unhealthy.shape[1] > 2 and float(unhealthy[row].mean()) > MOST
-        first = int(np.argmax(figures.above[:, row, device]))
-        found.append(
-            Symptom(
-                CauseScore(
-                    cause=score.cause,
-                    strength=float(figures.badness[row, device]),
-                    metric=score.metric,
-                    value=float(figures.value[row, device]),
-                    peers_median=score.peers_median,
-                    n_peers=int(np.isfinite(figures.value).sum()) - 1,
-                    unit=score.unit,
-                    node=now.span.nodes[row],
-                    device=None if most else device,
-                ),
-                float(now.span.ticks[first]) - 1.0,
-            )
-        )
+        score, device = _worst_device(now, scores, int(row), unhealthy[row])
+        first = int(np.argmax(above[:, row, device]))
+        found.append(Symptom(score, float(now.span.ticks[first]) - 1.0))
     return found
 
 
-DEVIATIONS = 5.0
+def _worst_device(
+    now: EfaReadings, scores: EfaScores, row: int, unhealthy: NDArray[np.bool_]
+) -> tuple[CauseScore, int]:
+    """Name the worst device of a node; only the node where most of its devices are unhealthy."""
+    among = unhealthy if unhealthy.any() else np.isfinite(scores.badness[row])
+    device = int(np.argmax(np.where(among, scores.badness[row], -np.inf)))
+    most = unhealthy.size > 2 and float(unhealthy.mean()) > MOST
+    score = replace(
+        scores.score,
+        strength=float(scores.badness[row, device]),
+        value=float(scores.value[row, device]),
+        n_peers=int(np.isfinite(scores.value).sum()) - 1,
+        node=now.span.nodes[row],
+        device=None if most else device,
+    )
+    return score, device
+
+
+def score_links(case: ShareCase) -> list[CauseScore]:
+    """Score a down, a lossy and a slow EFA device in slow steps; none where nodes have no EFA."""
+    before, since = (efa_readings(span) for span in hardware_before_and_after(case, METRICS))
+    if since is None:
+        return []
+    few = new_measurements(since.latency_s).sum(axis=0) < ENOUGH_IN_STEPS
+    used_to_s = np.nan if before is None else before.usual_s
+    judged = (
+        judge_down(since),
+        judge_loss(since),
+        judge_latency(since, used_to_s, slower_by=np.where(few, SLOWER_AT_ONCE, SLOWER_BY)),
+    )
+    return [_score_of(since, scores) for scores in judged]
+
+
+def _score_of(now: EfaReadings, scores: EfaScores) -> CauseScore:
+    """Name the device that stands out most, else the fabric if all devices are bad."""
+    if not np.isfinite(scores.badness).any():
+        return scores.score
+    row = int(np.nanargmax(scores.badness)) // scores.badness.shape[1]
+    worst, _ = _worst_device(now, scores, row, scores.badness[row] >= 1.0)
+    if worst.strength < 1.0 <= scores.everywhere:
+        return replace(worst, strength=scores.everywhere, node=None, device=None)
+    return worst
+
+
+# Required deviations, and ratio of the latency to the peers. One probe in a thousand is slow by
+# chance, so with fewer probes than this in slow steps the ratio must be high.
+DEVIATIONS, SLOWER_BY, SLOWER_AT_ONCE, ENOUGH_IN_STEPS = 5.0, 1.15, 4.0, 2
+# Retransmit ratio that a healthy fabric does not reach, and the share of the traffic of the other
+# devices of its node below which a device is down.
+LOSS_RATIO = RULES["efa_degraded"].limits["loss_ratio"]
+DEAD_RATIO = RULES["efa_degraded"].limits["dead_ratio"]
 # This many retransmits are not chance. A down device is judged while the others of its node carry
 # this much.
 MIN_RETRANSMITS = RULES["efa_degraded"].limits["least_again"]
@@ -133,19 +175,26 @@ AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 QUIET_S, RECENT_PART = 300, 4
 
 
-def find_loss(now: EfaReadings) -> list[Symptom]:
-    """Devices that retransmit more than any healthy path does."""
+def judge_loss(now: EfaReadings) -> EfaScores:
+    """Compare the share of retransmits with the run's usual one."""
     retransmits, sent = mean(now.retransmits_per_s, axis=0), mean(now.packets_per_s, axis=0)
     ratio = np.divide(retransmits, sent, out=np.full(sent.shape, np.nan), where=sent > 0)
-    known = ratio[np.isfinite(ratio)]
-    if not known.size:
-        return []
-    usual = float(lower_median(known))
-    spread = GAUSSIAN * float(lower_median(np.abs(known - usual)))
+    usual, spread = _usual_and_spread(ratio)
+    score = CauseScore("efa_loss", 0.0, RETRANSMITS, np.nan, usual, 0, "ratio")
     limit = max(LOSS_RATIO, usual + DEVIATIONS * spread, 2 * usual)
+    return EfaScores(score, ratio, ratio / limit, limit, _zero_if_unknown(usual / LOSS_RATIO))
+
+
+def find_loss(now: EfaReadings) -> list[Symptom]:
+    """Devices that retransmit more than any healthy path does."""
+    scores = judge_loss(now)
+    usual = scores.score.peers_median
+    if not np.isfinite(usual):
+        return []
     n_retransmits = np.nansum(now.retransmits_per_s, axis=0)
     above, above_floor = (
-        now.retransmits_per_s > HALF * least * now.packets_per_s for least in (limit, LOSS_RATIO)
+        now.retransmits_per_s > HALF * least * now.packets_per_s
+        for least in (scores.limit, LOSS_RATIO)
     )
     enough, enough_above_floor = (
         (n_retransmits >= MIN_RETRANSMITS)
@@ -153,15 +202,25 @@ def find_loss(now: EfaReadings) -> list[Symptom]:
         & each[-3:].any(axis=0)
         for each in (above, above_floor)
     )
-    score = CauseScore("efa_loss", 0.0, RETRANSMITS, np.nan, usual, 0, "ratio")
-    found = symptoms_of(
-        now, score, (ratio >= limit) & enough, EfaScores(ratio, ratio / limit, above)
-    )
-    if usual >= LOSS_RATIO and float(enough_above_floor.mean()) > MOST:
-        score = CauseScore("efa_loss", usual / LOSS_RATIO, RETRANSMITS, usual, 0.0, 0, "ratio")
+    found = symptoms_of(now, scores, (scores.badness >= 1.0) & enough, above)
+    if scores.everywhere >= 1.0 and float(enough_above_floor.mean()) > MOST:
+        score = replace(scores.score, strength=scores.everywhere, value=usual, peers_median=0.0)
         first = int(np.argmax(above_floor.mean(axis=(1, 2)) > MOST))
         found.append(Symptom(score, float(now.span.ticks[first]) - 1.0))
     return found
+
+
+def _usual_and_spread(values: FloatArray) -> tuple[float, float]:
+    """Median and robust deviation of all devices of the run; NaN of none."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return np.nan, np.nan
+    usual = float(lower_median(known))
+    return usual, GAUSSIAN * float(lower_median(np.abs(known - usual)))
+
+
+def _zero_if_unknown(strength: float) -> float:
+    return strength if np.isfinite(strength) else 0.0
 
 
 def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
@@ -189,43 +248,46 @@ def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
     above = history.retransmits_per_s > HALF * LOSS_RATIO * history.packets_per_s
     lately = np.asarray(above[-QUIET_S // RECENT_PART :].any(axis=0))
     enough = (retransmits >= MIN_RETRANSMITS) & (above.sum(axis=0) >= PERSISTS_S) & lately
-    score = CauseScore(
-        "efa_loss", 0.0, RETRANSMITS, np.nan, float(lower_median(ratio.ravel())), 0, "ratio"
-    )
-    return symptoms_of(
-        history, score, enough & (ratio >= LOSS_RATIO), EfaScores(ratio, ratio / LOSS_RATIO, above)
-    )
+    usual = float(lower_median(ratio.ravel()))
+    score = CauseScore("efa_loss", 0.0, RETRANSMITS, np.nan, usual, 0, "ratio")
+    scores = EfaScores(score, ratio, ratio / LOSS_RATIO)
+    return symptoms_of(history, scores, enough & (ratio >= LOSS_RATIO), above)
+
+
+def judge_down(now: EfaReadings) -> EfaScores:
+    """Compare what a device carries with the other devices of its node."""
+    moved = mean(now.bytes_per_s, axis=0)
+    siblings = _carried_by_siblings(moved)
+    left = np.divide(moved, siblings, out=np.full(moved.shape, np.nan), where=siblings > 0)
+    usual = float(median(moved.ravel()))
+    score = CauseScore("efa_down", 0.0, BYTES, np.nan, usual, 0, "bytes_per_s")
+    return EfaScores(score, moved, DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100))
+
+
+def _carried_by_siblings(moved: FloatArray) -> FloatArray:
+    """Usual bytes of the devices of each node; of all nodes if they have one device."""
+    siblings = median(moved)[:, None] if moved.shape[1] > 1 else median(moved.ravel())
+    return np.broadcast_to(siblings, moved.shape)
 
 
 def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
     """Find idle devices on a busy node that were busy before, or are reported impaired."""
-    moved = mean(now.bytes_per_s, axis=0)
-    siblings = (
-        median(moved)[:, None] if moved.shape[1] > 1 else np.full((1, 1), median(moved.ravel()))
-    )
-    usual = np.broadcast_to(siblings, moved.shape)
+    scores = judge_down(now)
+    usual = _carried_by_siblings(scores.value)
     quiet = now.bytes_per_s < DEAD_RATIO * usual
-    idle = (usual < AT_WORK_BYTES_PER_S) | ~np.isfinite(moved)
     unhealthy = (
-        (moved < DEAD_RATIO * usual)
-        & ~idle
+        (scores.badness > 1.0)
+        & (usual >= AT_WORK_BYTES_PER_S)
         & is_persistent(quiet, now.reports, least=PERSISTS_S)
         & quiet[-2:].any(axis=0)
     )
     if not unhealthy.any():
         return []
     missed = np.nansum(now.impaired_per_s, axis=0) > 0
-    unanswered = ~np.isfinite(now.latency_s[-PERSISTS_S:]).any(axis=0)
-    others = (
-        np.isfinite(now.latency_s[-PERSISTS_S:]).any(axis=0).mean(axis=1, keepdims=True) > HALF
-    )
-    unhealthy &= missed | (unanswered & others) | _carried_before(inputs, moved)
-    left = np.divide(moved, usual, out=np.ones(moved.shape), where=usual > 0)
-    badness = DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100)
-    score = CauseScore(
-        "efa_down", 0.0, BYTES, np.nan, float(median(moved.ravel())), 0, "bytes_per_s"
-    )
-    return symptoms_of(now, score, unhealthy, EfaScores(moved, badness, quiet))
+    answers = np.isfinite(now.latency_s[-PERSISTS_S:]).any(axis=0)
+    unanswered = ~answers & (answers.mean(axis=1, keepdims=True) > HALF)
+    unhealthy &= missed | unanswered | _carried_before(inputs, scores.value)
+    return symptoms_of(now, scores, unhealthy, quiet)
 
 
 def _carried_before(inputs: DetectionInput, moved: FloatArray) -> NDArray[np.bool_]:
@@ -283,34 +345,48 @@ def find_efa_symptoms(inputs: DetectionInput) -> list[Symptom]:
     return merge_common(list(found.values()), n_nodes=len(now.span.nodes))
 
 
-def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
-    """Devices that answer later than their peers and than before.
+def judge_latency(
+    now: EfaReadings, used_to_s: float, *, slower_by: FloatArray | float = SLOWER_BY
+) -> EfaScores:
+    """Compare devices with each other in each second, and all of them with before.
 
-    Each second is compared with itself: when all devices change together, none stands out.
+    When all devices change together, none stands out.
     """
     usual = now.usual_s
-    if not np.isfinite(usual):
-        return []
-    latency_ratio = now.latency_ratio
-    typical = lower_median(np.moveaxis(latency_ratio, 0, -1))
-    spread = GAUSSIAN * float(lower_median(np.abs(typical.ravel() - 1.0)))
-    limit = max(SLOWER_BY - 1.0, DEVIATIONS * spread)
-    badness = (typical - 1.0) / limit
-    above = latency_ratio - 1.0 >= HALF * np.maximum(typical - 1.0, limit)
-    unhealthy = (badness >= 1.0) & (above.sum(axis=0) >= PERSISTS_S) & above[-2:].any(axis=0)
-    past = _past(inputs)
-    unhealthy &= _is_new(past, typical)
-    held, found = _is_probed_rarely(now), list[Symptom]()
-    unhealthy &= ~held
+    typical = lower_median(np.moveaxis(now.latency_ratio, 0, -1))
+    _, spread = _usual_and_spread(typical)
+    limit = np.fmax(slower_by - 1.0, DEVIATIONS * spread)
+    everywhere = _zero_if_unknown(usual / used_to_s / ALL_SLOWER_BY)
     score = CauseScore("efa_latency", 0.0, LATENCY, np.nan, usual, 0, "s")
-    if (held & (badness >= 1.0)).any():
-        # A probe repeated for a minute is one measurement.
-        found = _by_probes(inputs, now, score, held=held, limit=limit)
-    found += symptoms_of(now, score, unhealthy, EfaScores(typical * usual, badness, above))
-    used_to_s = np.nan if past is None else past.usual_s
-    return found + _find_latency_everywhere(
-        now, _past_latency_s(inputs) if held.all() else used_to_s
+    return EfaScores(
+        score, typical * usual, (typical - 1.0) / limit, float(np.min(limit)), everywhere
     )
+
+
+def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
+    """Devices that answer later than their peers and than before."""
+    if not np.isfinite(now.usual_s):
+        return []
+    past, held = _past(inputs), _is_probed_rarely(now)
+    used_to_s = np.nan if past is None else past.usual_s
+    scores = judge_latency(now, _past_latency_s(inputs) if held.all() else used_to_s)
+    typical, is_late = scores.value / now.usual_s, scores.badness >= 1.0
+    above = now.latency_ratio - 1.0 >= HALF * np.maximum(typical - 1.0, scores.limit)
+    lasts = (above.sum(axis=0) >= PERSISTS_S) & above[-2:].any(axis=0)
+    unhealthy = is_late & lasts & _is_new(past, typical) & ~held
+    found = symptoms_of(now, scores, unhealthy, above)
+    if (held & is_late).any():
+        # A probe repeated for a minute is one measurement.
+        found = _by_probes(inputs, scores, held=held) + found
+    if scores.everywhere >= 1.0:
+        before_s = now.usual_s / scores.everywhere / ALL_SLOWER_BY
+        late = now.latency_s >= before_s * (1 + HALF * (ALL_SLOWER_BY - 1))
+        first = int(np.argmax(late.mean(axis=(1, 2)) > HALF * np.isfinite(now.latency_s).mean()))
+        score = replace(
+            scores.score, strength=scores.everywhere, value=now.usual_s, peers_median=before_s
+        )
+        found.append(Symptom(score, float(now.span.ticks[first]) - 1.0))
+    return found
 
 
 def _is_probed_rarely(now: EfaReadings) -> NDArray[np.bool_]:
@@ -342,16 +418,6 @@ def _past_latency_s(inputs: DetectionInput) -> float:
     before = float(lower_median(usual[:ENOUGH_PROBES]))
     is_so = bool((usual[ENOUGH_PROBES:] >= ALL_SLOWER_BY * before).all())
     return before if is_so else float("nan")
-
-
-def _find_latency_everywhere(now: EfaReadings, used_to_s: float) -> list[Symptom]:
-    strength = now.usual_s / used_to_s / ALL_SLOWER_BY
-    if not strength >= 1.0:
-        return []
-    late = now.latency_s >= used_to_s * (1 + HALF * (ALL_SLOWER_BY - 1))
-    first = int(np.argmax(late.mean(axis=(1, 2)) > HALF * np.isfinite(now.latency_s).mean()))
-    score = CauseScore("efa_latency", strength, LATENCY, now.usual_s, used_to_s, 0, "s")
-    return [Symptom(score, float(now.span.ticks[first]) - 1.0)]
 
 
 def _past(inputs: DetectionInput) -> EfaReadings | None:
@@ -398,12 +464,7 @@ def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) ->
 
 
 def _by_probes(
-    inputs: DetectionInput,
-    now: EfaReadings,
-    score: CauseScore,
-    *,
-    held: NDArray[np.bool_],
-    limit: float,
+    inputs: DetectionInput, scores: EfaScores, *, held: NDArray[np.bool_]
 ) -> list[Symptom]:
     """Judge devices by their newest probes, each counted once.
 
@@ -413,16 +474,17 @@ def _by_probes(
     history = _probes(inputs)
     if history is None or history.latency_s.shape[1:] != held.shape:
         return []
+    limit, usual_s = scores.limit, scores.score.peers_median
     probes = _newest_ratios(history, NEWEST_PROBES)
     late = probes - 1.0 >= limit
     typical = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
     before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
     is_new = (typical >= CHANGED_BY * before) | (typical >= BLATANT)
     unhealthy = held & (late.sum(axis=0) >= ENOUGH_PROBES) & late[-2:].all(axis=0) & is_new
-    badness = (typical - 1.0) / limit
     # The first late probe in view is the onset.
     above = new_measurements(history.latency_s) & (history.latency_ratio - 1.0 >= limit)
-    return symptoms_of(history, score, unhealthy, EfaScores(typical * now.usual_s, badness, above))
+    judged = replace(scores, value=typical * usual_s, badness=(typical - 1.0) / limit)
+    return symptoms_of(history, judged, unhealthy, above)
 
 
 def _is_still_bad(now: EfaReadings, cause: str) -> NDArray[np.bool_]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.fabric import score_links
 from telemetry.detect.findings import (
     RULE_OF_NODE,
     CauseScore,
@@ -15,7 +16,6 @@ from telemetry.detect.findings import (
     strongest,
 )
 from telemetry.detect.inputs import DetectionInput, OpenProblem, node_peak, node_values
-from telemetry.detect.links import score_links
 from telemetry.detect.pace import (
     CLEARLY,
     HALF,
