@@ -28,6 +28,7 @@ from telemetry.detect.inputs import (
     DetectionInput,
     OpenProblem,
     reported_steps,
+    times_transfer,
     with_timed_exchange,
 )
 from telemetry.detect.intermittent import find_intermittent_loss
@@ -411,7 +412,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
         problems = _unexplained(inputs, problems + lasting + of_run, seen=problems)
         return _performance_findings(inputs, steps, problems)
     alike, timed = comparable_steps(steps), with_timed_exchange(steps)
-    of_steps = find_slow_checkpoint(inputs, alike) + find_loading_nodes(inputs, steps)
+    of_steps = find_slow_checkpoint(inputs, alike) or find_loading_nodes(inputs, steps)
     if not of_steps and _is_calm(inputs, open_rules):
         return _performance_findings(inputs, steps, _unexplained(inputs, problems, seen=problems))
     recorder = AccessRecorder(inputs)
@@ -468,7 +469,9 @@ def _outlasting(
     mended = [
         _problem_of(Symptom(score_of_alert(alert), _onset_s(alert, inputs.now_s)))
         for alert in inputs.open_problems
-        if alert.cause in RULE_OF_NODE and alert.node and (alert.cause, alert.node) not in known
+        if alert.cause in RULE_OF_NODE
+        and (alert.node or alert.cause in LINK_CAUSES)
+        and (alert.cause, alert.node) not in known
     ]
     open_ones = [p for p in of_steps if not any(_explains(inputs, one, p) for one in seen)]
     return [one for one in mended if any(_explains(inputs, one, p) for p in open_ones)]
@@ -558,6 +561,8 @@ def _explains(inputs: DetectionInput, one: Problem, other: Problem) -> bool:
     if other.kind == "transferring":
         return one.cause in LINK_CAUSES and _is_same_link(one, other)
     if other.kind == "computing":
+        if one.cause in LINK_CAUSES and not times_transfer(inputs.steps):
+            return True
         alone = len(inputs.nodes) == 1 and one.kind == "waiting"
         # Among many workers the fastest have no long sequences.
         is_uneven = one.cause == "seq_imbalance" and len(inputs.steps.workers) < MANY_WORKERS

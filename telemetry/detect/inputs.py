@@ -163,6 +163,11 @@ def reported_steps(steps: StepBatch) -> StepBatch:
     return _kept(replace(steps, phases=phases), rows)
 
 
+def times_transfer(steps: StepBatch) -> bool:
+    """Whether transfer is known. A runtime trace knows waiting; transfer is part of compute."""
+    return bool((steps.phases["transfer_s"] > 0).any())
+
+
 def with_timed_exchange(steps: StepBatch) -> StepBatch:
     """Keep the steps and workers with timed wait and transfer."""
     timed = np.isfinite(sum_phases(steps, EXCHANGE))

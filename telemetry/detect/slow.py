@@ -476,6 +476,8 @@ def _problem(steps: StepBatch, score: CauseScore, at: int, late: tuple[str, ...]
 LONG_STEP_S, USUALLY_S = 7.0, 2.0
 # Maximum share of loading nodes, and minimum share of computing ones.
 FEW, MOST = 0.25, 0.5
+# Seconds in which nodes must rest beyond a report.
+SETTLED_S = 3
 
 
 def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -500,15 +502,18 @@ def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem
     ):
         return []
     nodes = training_nodes(inputs, steps)
-    if inputs.now_s - since_s < inputs.lagging(STANDSTILL_LOOK_S):
-        return []
     # Of reports that come every few seconds, compare the same seconds of all nodes.
-    span = inputs.hardware((CORES, HOST), inputs.lagging(STANDSTILL_LOOK_S)).of(nodes)
-    span = span.between(int(span.ticks[0]), int(span.ticks[0]) + STANDSTILL_LOOK_S - 1)
+    look_s = max(STANDSTILL_LOOK_S, inputs.report_every_s + SETTLED_S)
+    if inputs.now_s - since_s < inputs.lagging(look_s):
+        return []
+    span = inputs.hardware((CORES, HOST), inputs.lagging(look_s)).of(nodes)
+    span = span.between(int(span.ticks[0]), int(span.ticks[0]) + look_s - 1)
     most, hosts = node_peak(span, CORES), mean(node_values(span, HOST), axis=0)
     rests = np.asarray((most < WORKING).all(axis=0))
     loads = rests & (hosts >= LOADING) & (hosts < COMPILING)
-    if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or (~rests).mean() < MOST:
+    # A report can hold the end of the computing of a node that rests by now.
+    computes = most[-1] >= WORKING
+    if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or computes.mean() < MOST:
         return []
     worst = int(np.argmax(np.where(loads, hosts, 0)))
     usual = float(mean(steps.phases["input_s"][:, _workers(inputs, steps, nodes[worst])], 0).max())

@@ -17,9 +17,10 @@ from telemetry.detect.causes import (
     separable,
 )
 from telemetry.detect.findings import KIND_OF, Problem
-from telemetry.detect.inputs import DetectionInput, recent
+from telemetry.detect.inputs import DetectionInput, node_values, recent, times_transfer
 from telemetry.detect.pace import quickest_fifth, work_s
 from telemetry.detect.rules import RULES
+from telemetry.detect.standstill import OLDEST_S
 from telemetry.statistics.change_points import noise
 from telemetry.statistics.peers import lower_median, mean, median, middle
 from telemetry.steps import StepBatch
@@ -30,6 +31,9 @@ LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
 BEFORE_STEPS, SINCE_STEPS, ENOUGH_STEPS = 24, 12, 3
 # Steps vary more than before: by this ratio, and by this share of a step.
 JITTER_STEPS, JITTER_TIMES, JITTER_RATIO = 6, 2.5, 0.008
+# Median and longest execution, when they are read, and which rise of them is one of steps.
+EXECUTION_METRICS = ("execution_latency_p50_s", "execution_latency_p100_s")
+EXECUTION_MOMENTS, EXECUTIONS_S, HARDLY, HALF, APART = 12, 60.0, 0.25, 0.5, 1.2
 # An alert names a more exact cause only this soon after its onset.
 SETTLES_S = 60.0
 # The metric that shows a symptom, the causes that detection finds in it, and their direction.
@@ -135,11 +139,15 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
     least_s = LEAST_RATIO * middle(work_s(before))
     found = {"checkpoint_s": int(problem.kind == "checkpoint")}
     is_timed = bool(np.isfinite(since.phases["wait_s"]).any())
+    unknown = set() if is_timed else {"compute_s", "wait_s", "transfer_s"}
+    if is_timed and not times_transfer(since):
+        unknown = {"compute_s", "transfer_s"}
+        longer_s = middle(work_s(since)) - middle(work_s(before))
+        found |= _of_executions(inputs, problem.onset_s, longer_s, middle(work_s(before)))
     was, now = _phases(before), _phases(since)
-    for name in was:
-        # Without timed collectives compute contains the exchange.
+    for name in was.keys() - unknown:
         rise_s = now[name] - was[name]
-        if np.isfinite(rise_s) and (is_timed or name == "input_s"):
+        if np.isfinite(rise_s):
             found[name] = int(abs(rise_s) >= least_s) * int(np.sign(rise_s))
     # That one node is late says more than how much.
     if problem.node is None and min(len(since), len(before)) >= JITTER_STEPS:
@@ -149,6 +157,39 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
     if inputs.n_stages == 1:
         found["stage_longer"] = 0
     return found
+
+
+def _of_executions(
+    inputs: DetectionInput, onset_s: float, longer_s: float, usual_s: float
+) -> dict[str, int]:
+    """Measure the transfer where it is part of the compute time: {} where nothing shows it.
+
+    The longest execution of a step exchanges the gradients, the median one computes. Where every
+    execution waits for others, the two are alike and show nothing.
+    """
+    back_s = inputs.now_s - onset_s
+    if inputs.hardware_at is None or not longer_s > 0 or back_s + EXECUTIONS_S > OLDEST_S:
+        return {}
+    now, was = (
+        inputs.hardware_at(
+            EXECUTION_METRICS, np.linspace(*ages, EXECUTION_MOMENTS).astype(int).tolist()
+        )
+        for ages in (
+            (min(back_s, EXECUTIONS_S), 0.0),
+            (back_s + EXECUTIONS_S, back_s + 2.0 * inputs.report_every_s),
+        )
+    )
+    (usual, longest), (usual_now, longest_now) = (
+        (
+            _known_middle(node_values(span, EXECUTION_METRICS[0]).ravel()),
+            _known_middle(np.fmax.reduce(node_values(span, EXECUTION_METRICS[1]), axis=0)),
+        )
+        for span in (was, now)
+    )
+    rise = (usual_now / usual - 1.0) / (longer_s / usual_s)
+    if rise < HARDLY and longest_now - longest >= HALF * longer_s:
+        return {"transfer_s": 1}
+    return {"transfer_s": 0} if rise >= HALF and longest > APART * usual else {}
 
 
 def _phases(steps: StepBatch) -> dict[str, float]:
