@@ -130,7 +130,7 @@ WHY = {
     Basis.LOWERING: "part of the listed {detail}; other uses of it may still fail",
     Basis.REFUSED_TYPE: "used with a type that the compiler refuses: {detail}",
     Basis.REFUSED: "the compiler refuses it: {detail}",
-    Basis.NONE: "nothing published names it",
+    Basis.NONE: "not on any published list",
 }
 
 
@@ -169,7 +169,7 @@ def basis_of(judged: OperatorJudgement) -> str:
             "; the published list has it, but the report overrides it" if judged.is_listed else ""
         )
     if judged.basis is Basis.NONE and is_custom(judged.name):
-        return "an operator of your own: nothing published can know it"
+        return "a custom operator: no published list can contain it"
     return WHY[judged.basis].format(detail=judged.detail)
 
 
@@ -205,8 +205,8 @@ def is_custom(name: str) -> bool:
 def basis_sentence(n_listed: int, list_date: str, *, has_report: bool) -> str:
     listed = (
         f"The published list has {n_listed} operators and has hardly changed since 2022 "
-        f"(last in {list_date}): it is no oracle. What it lacks is unknown, not unsupported: "
-        "XLA takes far more."
+        f"(last in {list_date}): it is incomplete. An operator that it lacks is unknown, not "
+        "unsupported: XLA supports many more."
     )
     if has_report:
         return f"The compiler's report overrides the published list where both differ. {listed}"

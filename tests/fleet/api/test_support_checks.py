@@ -30,7 +30,7 @@ def test_a_check_is_kept_with_every_operator(ask: Ask, made: dict[str, Any]) -> 
     assert sum(made[f"n_{state}"] for state in ("supported", "unsupported", "unknown")) == 3
     mine = next(each for each in made["operators"] if each["written"] == "mine::op")
     assert (mine["state"], mine["basis"]) == ("unknown", "none")
-    assert mine["why"] == "an operator of your own: nothing published can know it"
+    assert mine["why"] == "a custom operator: no published list can contain it"
     assert made["n_listed"] > 0
     assert ask(f"support-checks/{made['id']}", scope="read").json() == made
 

@@ -37,8 +37,8 @@ def test_some_unsupported_is_1() -> None:
 
     assert code == 1
     assert shown.startswith("2 of 9 operators are unsupported, 2 unknown.")
-    assert "first on line 10: nothing published names it" in shown
-    assert "it is no oracle" in shown
+    assert "first on line 10: not on any published list" in shown
+    assert "it is incomplete" in shown
 
 
 def test_some_unknown_is_1(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_what_stands_comes_first_then_the_worst(page: Page) -> None:
         text.index(each)
         for each in (
             "2 of 9 operators are unsupported, 2 unknown.",
-            "it is no oracle",
+            "it is incomplete",
             'id="unsupported-title"',
             "<code>aten::fft_fft</code>",
             'id="unknown-title"',
