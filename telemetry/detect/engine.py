@@ -381,8 +381,9 @@ def _share_victims(case: ShareCase, verdict: Diagnosis) -> tuple[str, ...]:
     return tuple(node for node in case.inputs.nodes if node in training - culprits)
 
 
-# So long after its end a fault of hardware still explains slow executions.
-OUTLASTS_S = 20
+# A fault of hardware that was seen so many seconds ago still explains slow executions. Early in
+# it, its parts were not like that before.
+OUTLASTS_S = (20, 60, 120)
 # From this many workers on, sequence lengths average out.
 MANY_WORKERS = 24
 # Uneven work, or an unknown cause without a node, does not justify a page.
@@ -405,8 +406,8 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
         of_run = find_slow_checkpoint(inputs, steps) or find_slow_progress(inputs)
         if of_run and not problems and not inputs.open_problems:
             # Hardware is well again before executions show it.
-            past = inputs.ago(OUTLASTS_S)
-            lately = find_unhealthy_hardware(past) + find_efa_symptoms(past)
+            pasts = (inputs.ago(seconds) for seconds in OUTLASTS_S)
+            lately = any(find_unhealthy_hardware(p) or find_efa_symptoms(p) for p in pasts)
             of_run = [] if lately else of_run
         lasting = _outlasting(inputs, problems, of_run)
         problems = _unexplained(inputs, problems + lasting + of_run, seen=problems)

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.causes import UNKNOWN
-from telemetry.detect.findings import CauseScore, Problem, score_of_alert
-from telemetry.detect.inputs import DetectionInput, OpenProblem, node_values, part_values
+from telemetry.detect.executions import Changes, find_slow_node
+from telemetry.detect.findings import Problem, score_of_alert
+from telemetry.detect.inputs import DetectionInput, OpenProblem, node_values
 from telemetry.detect.rules import RULES
-from telemetry.detect.standstill import CORES, EXECUTIONS, HOST, TRAINING
-from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median, middle
+from telemetry.detect.standstill import EXECUTIONS, TRAINING
+from telemetry.statistics.peers import GAUSSIAN, mean, median, middle
 
 LIMITS = RULES["step_slow"].limits
-LEAST_RATIO, HALF = LIMITS["least_ratio"], LIMITS["half_ratio"]
+LEAST_RATIO = LIMITS["least_ratio"]
 # Seconds of one bin, and of the past that is read.
 BIN_S, PAST_S = 5, 840
 # Lengths of the windows that are compared with earlier ones; long steps need long windows.
@@ -27,18 +28,16 @@ WINDOWS_S = (30, 60, 120)
 ENOUGH_WINDOWS, DEVIATIONS, LEAST_SPREAD = 4, 6.0, 0.008
 # A node works in a bin from this share of the usual executions on.
 WORKS = 0.05
-# Required rise of a host above its own past and above that of its peers.
-HOST_RATIO = 1.08
-# Storage is shared: one node starves, or nearly all do.
-MOST = 0.9
+# For so long, and two windows, an alert is given a cause.
+NAMES_WITHIN_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Executions per second of a usual node of a run, in bins, oldest first.
 
-    ``ended_at_s`` (n_bins,) and ``rate`` (n_bins,). Bins of pauses, and those before the set of
-    working nodes last changed, are left out.
+    ``ended_at_s`` (n_bins,) and ``rate`` (n_bins,) per second. Bins of pauses, and those before
+    the set of working nodes last changed, are left out.
     """
 
     ended_at_s: FloatArray
@@ -77,16 +76,18 @@ def find_slow_progress(inputs: DetectionInput) -> list[Problem]:
     found = None if progress is None else _slowdown(inputs, progress)
     if progress is None or found is None:
         return []
-    held = _held(inputs)
-    if held is not None:
-        score = score_of_alert(held) if held.cause != UNKNOWN else None
-    else:
-        score = _starving(inputs, progress, found)
+    held, score = _held(inputs), None
+    if held is not None and held.cause != UNKNOWN:
+        score = score_of_alert(held)
+    elif (changes := _changes(inputs, progress, found)) is not None:
+        if held is None and changes.is_other_step:
+            return []
+        score = find_slow_node(changes)
     return [
         Problem(
             cause=score.cause if score else UNKNOWN,
             score=score,
-            kind="input" if score else "step",
+            kind="input" if score and score.cause == "input_stall" else "step",
             onset_s=found.onset_s,
             strength=found.ratio / LEAST_RATIO,
             extra={
@@ -100,6 +101,27 @@ def find_slow_progress(inputs: DetectionInput) -> list[Problem]:
             },
         )
     ]
+
+
+def _changes(inputs: DetectionInput, progress: Progress, found: Slowdown) -> Changes | None:
+    """Compare the nodes with before the onset; None once an open alert is too old to be named."""
+    size = bin_size(inputs)
+    if inputs.now_s - found.onset_s > NAMES_WITHIN_S + 2 * found.n_bins * size:
+        return None
+    works = (progress.ended_at_s[:, None] - np.arange(size)).astype(int).ravel()
+    return Changes.read(
+        inputs,
+        progress.nodes,
+        onset_s=found.onset_s,
+        slowdown=found.ratio,
+        works=works,
+        past_s=PAST_S,
+    )
+
+
+def bin_size(inputs: DetectionInput) -> int:
+    """Seconds of one bin: at least one report."""
+    return max(BIN_S, inputs.report_every_s)
 
 
 def _held(inputs: DetectionInput) -> OpenProblem | None:
@@ -123,10 +145,12 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
         return None
     nodes = tuple(name for name, here in zip(span.nodes, lately, strict=True) if here)
     # A node that does not work, or report, says nothing: all others make the same steps.
-    typical = np.where(works.any(axis=1), mean(np.where(works, rate / usual, np.nan), axis=1), 0.0)
+    usual_rate = float(median(usual[lately]))
+    typical = usual_rate * mean(np.where(works, rate / usual, np.nan), axis=1)
+    typical = np.where(works.any(axis=1), typical, 0.0)
     typical[~known.any(axis=1)] = np.nan
     keep = rows[np.isfinite(typical[rows])]
-    keep = keep[~_pauses(typical[keep])]
+    keep = keep[~_pauses(typical[keep] / usual_rate)]
     return Progress(ends[keep], typical[keep], nodes)
 
 
@@ -137,7 +161,7 @@ def _bins(span: Span, values: FloatArray, inputs: DetectionInput) -> tuple[Float
         return np.zeros(0), np.zeros((0, values.shape[1]))
     # Until all nodes have reported, a bin is that of some nodes.
     last = max(0, known[-1] + 1 - (inputs.report_every_s - 1))
-    size = max(BIN_S, inputs.report_every_s)
+    size = bin_size(inputs)
     n_bins = (last - known[0]) // size
     first = last - n_bins * size
     cut = values[first:last].reshape(n_bins, size, values.shape[1])
@@ -187,7 +211,7 @@ def _windowed(rate: FloatArray, n_bins: int) -> FloatArray:
 def _slowdown(inputs: DetectionInput, progress: Progress) -> Slowdown | None:
     if (held := _held(inputs)) is not None:
         return _lasting(held, progress)
-    size = max(BIN_S, inputs.report_every_s)
+    size = bin_size(inputs)
     for n_bins in (max(2, each // size) for each in WINDOWS_S):
         if len(progress.rate) < (1 + ENOUGH_WINDOWS) * n_bins:
             break
@@ -197,12 +221,23 @@ def _slowdown(inputs: DetectionInput, progress: Progress) -> Slowdown | None:
         spread = max(GAUSSIAN * middle(np.abs(past - usual)), LEAST_SPREAD * usual)
         least = DEVIATIONS * spread
         middle_way = (usual + now) / 2
-        if _lasts(progress, n_bins, middle_way) and _is_enough(usual, now, least):
+        is_slow = _lasts(progress, n_bins, middle_way)
+        if is_slow and _is_enough(usual, now, least) and _is_steadily_slow(progress, usual):
+            # What has been slow for two windows without an alert was part of another problem.
+            if middle(paces[-2 * n_bins : -n_bins]) < middle_way:
+                return None
             after = progress.rate[-2 * n_bins :] < middle_way
             first = len(progress.rate) - len(after) + int(np.argmax(after))
             deviations = (usual - now) / spread
             return Slowdown(usual, now, n_bins, float(progress.ended_at_s[first]), deviations)
     return None
+
+
+def _is_steadily_slow(progress: Progress, usual: float) -> bool:
+    """Whether the newest bins are slow for themselves: a dip just over is none."""
+    past = progress.rate[:-2]
+    scatter = GAUSSIAN * middle(np.abs(past - middle(past)))
+    return bool(progress.rate[-2:].max() <= usual / (1 + LEAST_RATIO) + 2 * scatter)
 
 
 def _is_enough(usual: float, now: float, least: float) -> bool:
@@ -235,51 +270,10 @@ def _lasting(held: OpenProblem, progress: Progress) -> Slowdown | None:
     n_bins = int(evidence["window_bins"])
     if len(progress.rate) < n_bins or len(progress.nodes) != evidence["n_working"]:
         return None
-    now = float(_windowed(progress.rate, n_bins)[-1])
+    # Twice the window, so that an alert does not come and go with the parts of long steps.
+    now = float(_windowed(progress.rate, min(2 * n_bins, len(progress.rate)))[-1])
     is_over = usual - now < (usual - was) / 2
     is_over &= _newest(progress, n_bins) > (3 * usual + was) / 4
     if is_over or now <= 0:
         return None
     return Slowdown(usual, was, n_bins, float(evidence["onset_s"]), 0.0)
-
-
-def _starving(inputs: DetectionInput, progress: Progress, found: Slowdown) -> CauseScore | None:
-    """Score nodes whose hosts work harder while the run is slow: they read and decode data."""
-    span = inputs.hardware((HOST, CORES), PAST_S).of(progress.nodes)
-    hosts = node_values(span, HOST)
-    # Pauses, such as checkpoints, are left out.
-    works = np.isin((span.ticks - 1) // BIN_S, (progress.ended_at_s - 1) // BIN_S)
-    since = works & (span.ticks > found.onset_s)
-    before = works & ~since & (span.ticks > found.onset_s - 2 * WINDOWS_S[-1])
-    if since.sum() < BIN_S or before.sum() < BIN_S:
-        return None
-    was, now = median(hosts[before].T), median(hosts[since].T)
-    change = now / was
-    known = np.isfinite(change)
-    if not known.any():
-        return None
-    cores = part_values(span, CORES)
-    busy = mean(mean(cores[since], axis=0), axis=1) / mean(mean(cores[before], axis=0), axis=1)
-    # Cores rest while the data is read, or wait for the node that reads.
-    known &= busy <= 1.0 - HALF * (1.0 - found.now / found.usual)
-    above = known & (change >= HOST_RATIO)
-    n_nodes = len(progress.nodes)
-    is_all = n_nodes > 1 and float(above.mean()) >= MOST
-    order = np.argsort(np.where(known, change, -np.inf))
-    worst = int(order[-1])
-    usual = float(lower_median(change)) if n_nodes > 1 else 1.0
-    if not is_all:
-        # A single node must stand out from all others, not only from most.
-        next_ = float(change[order[-2]]) if n_nodes > 1 else 1.0
-        if not above[worst] or next_ - usual > HALF * (change[worst] - usual):
-            return None
-    return CauseScore(
-        "input_stall",
-        float((change[worst] - 1.0) / (HOST_RATIO - 1.0)),
-        HOST,
-        float(now[worst]),
-        float(was[worst] if is_all else lower_median(now)),
-        0 if is_all else int(known.sum()) - 1,
-        "ratio",
-        None if is_all else progress.nodes[worst],
-    )

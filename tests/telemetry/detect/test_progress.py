@@ -84,6 +84,51 @@ def test_a_host_that_works_harder_while_its_cores_rest_starves() -> None:
     assert (found.rule, found.node) == ("input_stall", "c")
 
 
+def test_a_larger_batch_is_no_slowdown() -> None:
+    values = run_of(45, factor=1.2)
+    traffic = np.full((LENGTH_S, len(NODES), 8), 1e9)
+    traffic[-45:] /= 1.7
+    assert watched({**values, "efa_tx_bytes_per_s": traffic}) == []
+    traffic[-45:] = 1e9 / 1.2
+    assert len(watched({**values, "efa_tx_bytes_per_s": traffic})) == 1
+
+
+def test_a_slowdown_that_began_long_ago_was_part_of_another_problem() -> None:
+    assert watched(run_of(200)) == []
+
+
+@pytest.mark.parametrize(
+    ("typical", "longest", "cause", "node"),
+    [
+        ((1.0, 1.0, 1.4, 1.0), (1.6, 1.6, 1.0, 1.6), "slow_compute", "c"),
+        ((1.4, 1.4, 1.4, 1.4), (1.0, 1.0, 1.0, 1.0), "slow_compute", None),
+        ((1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0), "network", None),
+        ((1.1, 1.3, 1.0, 1.2), (1.6, 1.6, 1.6, 1.6), "unknown", None),
+    ],
+)
+def test_execution_latencies_show_who_computes_longer(
+    typical: tuple[float, ...], longest: tuple[float, ...], cause: str, node: str | None
+) -> None:
+    values = run_of(45)
+    for name, usual_s, now in (
+        ("execution_latency_p50_s", 0.05, typical),
+        ("execution_latency_p100_s", 0.08, longest),
+    ):
+        values[name] = np.full((LENGTH_S, len(NODES), 1), usual_s)
+        values[name][-45:, :, 0] *= now
+    (found,) = watched(values)
+    assert (found.rule, found.cause, found.node) == ("step_slow", cause, node)
+
+
+def test_latencies_that_hold_the_exchange_accuse_nobody() -> None:
+    values = run_of(45)
+    latency_s = np.full((LENGTH_S, len(NODES), 1), 0.05)
+    latency_s[-45:] *= 1.3
+    both = ("execution_latency_p50_s", "execution_latency_p100_s")
+    (found,) = watched({**values, **dict.fromkeys(both, latency_s)})
+    assert (found.cause, found.node) == ("unknown", None)
+
+
 def test_a_report_that_stands_for_seconds_counts_once() -> None:
     rng = np.random.default_rng(3)
     each_s = rng.random((60, 2, 1))
