@@ -223,8 +223,8 @@ def _slowdown(inputs: DetectionInput, progress: Progress) -> Slowdown | None:
         middle_way = (usual + now) / 2
         is_slow = _lasts(progress, n_bins, middle_way)
         if is_slow and _is_enough(usual, now, least) and _is_steadily_slow(progress, usual):
-            # What has been slow for two windows without an alert was part of another problem.
-            if middle(paces[-2 * n_bins : -n_bins]) < middle_way:
+            # What has been slow for more than two windows was part of another problem.
+            if middle(paces[-3 * n_bins : -n_bins]) < middle_way:
                 return None
             after = progress.rate[-2 * n_bins :] < middle_way
             first = len(progress.rate) - len(after) + int(np.argmax(after))
