@@ -93,6 +93,9 @@ def _by_activity(
     Who died sends no heartbeat. All others wait within their step, for a worker that does
     something else, or for one that says the same. A compile, a checkpoint or an evaluation ends.
     """
+    if stall.back:
+        # A node that fell silent and reports again has crashed, whatever the others say.
+        return None
     if dead := _rows(stall, said.dead):
         return [_finding(inputs, stall, dead, cause=CRASHED)]
     if said.common != STEP:
