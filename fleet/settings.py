@@ -18,7 +18,7 @@ ENV = Environment()
 # program writes from here on is for its owner alone, and so is what lay there before.
 DATA_DIR = Path(ENV.text("TRNWATCH_DATA_DIR") or ROOT / "var")
 with private_files.usable(DATA_DIR):
-    MENDED = private_files.make_private(DATA_DIR)
+    PRIVATE_FILES = private_files.make_private(DATA_DIR)
 FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 
 

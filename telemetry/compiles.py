@@ -87,8 +87,8 @@ def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
     found += _flag_changes(before, after)
     if before.graph and after.graph and before.graph != after.graph:
         shapes = before.shape, after.shape
-        is_told = all(shapes) and shapes[0] != shapes[1]
-        found.append(KeyChange("shape", *shapes) if is_told else KeyChange("graph"))
+        is_known = all(shapes) and shapes[0] != shapes[1]
+        found.append(KeyChange("shape", *shapes) if is_known else KeyChange("graph"))
     if found:
         return tuple(found)
     if before.cache and after.cache and before.cache != after.cache:

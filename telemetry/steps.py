@@ -159,7 +159,7 @@ class StepBatch:
     def joined(cls, batches: Sequence[Self]) -> Self:
         """Concatenate batches of one run with the same workers."""
         phases = {p: np.concatenate([b.phases[p] for b in batches]) for p in PHASES}
-        any_told = any(batch.reported_loss is not None for batch in batches)
+        any_reported = any(batch.reported_loss is not None for batch in batches)
         is_merged = any(batch.merged is not None for batch in batches)
         return cls(
             batches[0].run,
@@ -168,7 +168,7 @@ class StepBatch:
             np.concatenate([batch.ended_at_s for batch in batches]),
             phases,
             np.concatenate([batch.tokens for batch in batches]),
-            np.concatenate([batch.loss for batch in batches]) if any_told else None,
+            np.concatenate([batch.loss for batch in batches]) if any_reported else None,
             Merged(
                 np.concatenate([batch.n_merged for batch in batches]),
                 np.concatenate([batch.all_tokens for batch in batches]),

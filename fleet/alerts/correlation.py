@@ -66,7 +66,7 @@ class Cluster:
         return self.parts.keys() <= self.ended.keys()
 
     @property
-    def is_news(self) -> bool:
+    def is_new(self) -> bool:
         """Whether a part was found now, or has ended."""
         is_found = bool(self.parts.keys() - self.carried - self.ended.keys())
         return is_found or any(self.ended.keys() != ended_of(each).keys() for each in self.alerts)
@@ -163,7 +163,7 @@ def correlate(
     for cluster in _joined(units):
         if cluster.is_over:
             over |= {alert.pk for alert in cluster.alerts}
-        elif cluster.is_group and cluster.is_news:
+        elif cluster.is_group and cluster.is_new:
             for key in cluster.parts:
                 remaining.pop(key, None)
             key, group = _group_of(cluster)

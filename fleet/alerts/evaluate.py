@@ -438,8 +438,8 @@ def compile_findings(
         events = events_up_to(by_pk[pk], now=now)
         finding = finding_of(by_pk[pk], events)
         is_old = now - (events[-1].noted_at or now) > FRESH if events else True
-        went_on_s = (stepped_s or {}).get(by_pk[pk].name, 0.0)
-        if finding is not None and not (is_old and went_on_s > finding.evidence["end_s"]):
+        continued_s = (stepped_s or {}).get(by_pk[pk].name, 0.0)
+        if finding is not None and not (is_old and continued_s > finding.evidence["end_s"]):
             found.append(finding)
     return found
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from fleet.access.roles import reads_anonymously
 from fleet.models import Alert, Delivery
-from telemetry.long_term.writer import in_trouble
+from telemetry.long_term.writer import failing
 
 CACHED = "trnwatch_header_counts"
 
@@ -31,7 +31,7 @@ class HeaderCounts:
             _counted("n_unacknowledged", Alert.objects.open().unacknowledged()),
             _counted("n_dead", Delivery.objects.dead()),
             _counted("n_late", Delivery.objects.late(now)),
-            _counted("n_behind", in_trouble(now)),
+            _counted("n_behind", failing(now)),
         ]
         return cls(**dict(counted[0].union(*counted[1:], all=True)))
 

@@ -443,14 +443,14 @@ def _merge(
     now: datetime,
 ) -> bool:
     """Resolve an alert if another open alert names the same culprit."""
-    twins = (
+    duplicates = (
         other
         for key, other in paired.items()
         if found[key].cause != UNKNOWN and has_same_culprit(alert, found[key])
     )
-    if (twin := next(twins, None)) is None or alert.last_seen_at >= now:
+    if (duplicate := next(duplicates, None)) is None or alert.last_seen_at >= now:
         return False
-    return _resolve(alert, now=now, text=f"merged into alert {twin.pk}")
+    return _resolve(alert, now=now, text=f"merged into alert {duplicate.pk}")
 
 
 def _end(

@@ -54,7 +54,7 @@ def reach_of(stretches: Sequence[SeriesSource]) -> dict[str, Any]:
     }
 
 
-def reach_in_words(reach: Sequence[dict[str, Any]]) -> str:
+def reach_text(reach: Sequence[dict[str, Any]]) -> str:
     """Describe the segments, the newest first, in UTC."""
     texts = []
     for i, part in enumerate(reach):
@@ -295,7 +295,7 @@ def table_of(drawn: Mapping[str, Any]) -> ChartTable:
     ]
     heads = ["" if names else "UTC", *(column["label"] for column in columns)]
     rows = [[first[i], *(write(column["values"][i]) for column in columns)] for i in order]
-    return ChartTable(heads, rows, reach_in_words(drawn.get("reach", ())))
+    return ChartTable(heads, rows, reach_text(drawn.get("reach", ())))
 
 
 MOST = 40

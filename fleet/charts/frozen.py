@@ -251,7 +251,7 @@ def incident_figure(
     """
     moment = parse_moment(at, alert=alert, now=now)
     alert_at = as_of(alert, alert.events.all(), at=moment) if moment else alert
-    if _blamed(alert_at) == _blamed(alert):
+    if _culprit_of(alert_at) == _culprit_of(alert):
         frozen = frozen_figure(alert, chart) or lasting_figure(source, alert, chart, now=now)
         if frozen is not None and window == alert_window(alert, now=now):
             return frozen
@@ -260,7 +260,7 @@ def incident_figure(
     return alert_figure(source, alert_at, chart, window, now=moment or now, long_term=long_term)
 
 
-def _blamed(alert: Alert) -> tuple[object, ...]:
+def _culprit_of(alert: Alert) -> tuple[object, ...]:
     return (alert.rule, alert.cause, alert.node_id, alert.device)
 
 

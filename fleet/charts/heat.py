@@ -96,7 +96,7 @@ def heat_groups(
     nodes: Iterable[NodeNow], alerts: Sequence[Alert], blocks: Iterable[Block]
 ) -> list[HeatGroup]:
     """Arrange the nodes by run and rank; nodes without a run come last."""
-    blamed = {alert.node_id: alert for alert in reversed(alerts) if alert.node_id}
+    accused = {alert.node_id: alert for alert in reversed(alerts) if alert.node_id}
     cores = packed_cores(blocks)
 
     def place(now: NodeNow) -> tuple[bool, str, int, str]:
@@ -105,7 +105,7 @@ def heat_groups(
 
     def row(now: NodeNow) -> HeatRow:
         known = cores.get(now.node.name) if now.is_up else None
-        return HeatRow.of(now, known or unknown_cores(now.node.n_cores), blamed.get(now.node.pk))
+        return HeatRow.of(now, known or unknown_cores(now.node.n_cores), accused.get(now.node.pk))
 
     together = groupby(sorted(nodes, key=place), key=lambda now: now.node.run)
     return [HeatGroup(run, [row(now) for now in members]) for run, members in together]

@@ -9,7 +9,7 @@ from fleet.formatting import si
 from fleet.trials.schedule import Projection, arms_of
 from fleet.trials.schedule_arms import Planned
 from fleet.trials.schedule_forms import ScheduleRequest
-from fleet.trials.schedule_text import days as days_in_words
+from fleet.trials.schedule_text import days as days_text
 from telemetry.blocks import FloatArray
 from telemetry.statistics.break_even import Curve, Curves, over_days, over_tokens
 
@@ -85,5 +85,5 @@ def _events(found: Projection, request: ScheduleRequest) -> Sequence[tuple[float
         return []
     at = even.tokens if request.by == "tokens" else even.days.value
     is_shown = at <= (found.tokens if request.by == "tokens" else found.days)
-    words = f"earned back after {days_in_words(even.days.value)}"
+    words = f"earned back after {days_text(even.days.value)}"
     return [(at, words, "break-even")] if is_shown and even.tokens else []

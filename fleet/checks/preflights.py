@@ -303,7 +303,7 @@ def unpack(data: bytes) -> Measured:
         arrays = {name: stored[name] for name in stored.files}
     nodes = tuple(str(name) for name in arrays["nodes"])
     n_collectives = sum(name.endswith(":nodes") for name in arrays)
-    blank = Measured.nothing_of(nodes, n_efa=0)
+    blank = Measured.blank(nodes, n_efa=0)
     return replace(
         blank,
         **{name: arrays[name].astype(float) for name in PACKED_ARRAYS},
@@ -383,7 +383,7 @@ def load_measured(preflight: Preflight) -> Measured:
     if preflight.measured:
         return unpack(bytes(preflight.measured))
     instance, nodes = catalog.instances().get(preflight.instance_type), tuple(preflight.names)
-    blank = Measured.nothing_of(nodes, n_efa=instance.n_efa if instance else 0)
+    blank = Measured.blank(nodes, n_efa=instance.n_efa if instance else 0)
     return replace(blank, racks=zones(nodes, Node.objects.filter(name__in=nodes)))
 
 

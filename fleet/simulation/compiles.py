@@ -54,7 +54,7 @@ def keep_simulated(source: Source, *, now: datetime) -> None:
 
 
 def keep_announced(
-    run: Run, spec: RunSpec, *, since: datetime, now: datetime, as_they_came: bool = True
+    run: Run, spec: RunSpec, *, since: datetime, now: datetime, in_real_time: bool = True
 ) -> None:
     """Store the announced compiles that ended in (since, now]: graphs of longer sequences."""
     longer = msgspec.structs.replace(spec, seq_len=2 * spec.seq_len)
@@ -70,8 +70,8 @@ def keep_announced(
             start=start,
             is_planned=True,
         )
-        told_at = now if as_they_came else note.ends_at
-        store_compiles(run, events, now=told_at, trained_from=run.started_at)
+        reported_at = now if in_real_time else note.ends_at
+        store_compiles(run, events, now=reported_at, trained_from=run.started_at)
 
 
 def keep_first(
@@ -95,7 +95,7 @@ def keep_recompiles(
     faults: Sequence[InjectedFault],
     *,
     now: datetime,
-    as_they_came: bool = True,
+    in_real_time: bool = True,
 ) -> list[CompileEvent]:
     """Store the compiles that recompile faults caused, once the delayed step is over."""
     found: list[CompileEvent] = []
@@ -115,8 +115,8 @@ def keep_recompiles(
             seconds=fault.magnitude,
             start=start,
         )
-        told_at = datetime.fromtimestamp(at_s + fault.magnitude, UTC)
-        noted_at = now if as_they_came else told_at
+        reported_at = datetime.fromtimestamp(at_s + fault.magnitude, UTC)
+        noted_at = now if in_real_time else reported_at
         found += store_compiles(run, events, now=noted_at, trained_from=run.started_at)
     return found
 
@@ -166,6 +166,6 @@ def live_through_compiles(
         (fault for fault in faults if fault.kind == RECOMPILE and fault.starts_at <= now),
         key=lambda fault: fault.starts_at,
     )
-    found = keep_recompiles(source, run, spec, struck, now=now, as_they_came=False)
-    keep_announced(run, spec, since=run.started_at, now=now, as_they_came=False)
+    found = keep_recompiles(source, run, spec, struck, now=now, in_real_time=False)
+    keep_announced(run, spec, since=run.started_at, now=now, in_real_time=False)
     return found

@@ -93,8 +93,8 @@ def create_budgets(*, now: datetime) -> None:
             set_at=begins,
         )
     for name, (per_epoch, planned) in LENGTHS.items():
-        told = {"tokens_per_epoch": per_epoch, "planned_tokens": planned}
-        Run.objects.filter(name=name).update(**{k: v for k, v in told.items() if v})
+        stated = {"tokens_per_epoch": per_epoch, "planned_tokens": planned}
+        Run.objects.filter(name=name).update(**{k: v for k, v in stated.items() if v})
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +385,7 @@ PREFLIGHT_FAULTS = (
 BEFORE_START = timedelta(minutes=40)
 # This run started without its preflight; its alert is acknowledged.
 IN_A_HURRY = "longctx"
-WHY, TAKEN_AFTER = (
+WHY, ACKNOWLEDGED_AFTER = (
     "taken over as they stood from the last job, which ran clean",
     timedelta(minutes=9),
 )
@@ -411,7 +411,7 @@ def ensure_preflight() -> Preflight | None:
     set_requirement(run, requires=True)
     for hurried in Run.objects.simulated().filter(name=IN_A_HURRY):
         set_requirement(hurried, requires=True)
-        at = hurried.started_at + TAKEN_AFTER
+        at = hurried.started_at + ACKNOWLEDGED_AFTER
         for alert in update_preflight_alerts(now=at):
             acknowledge(alert, by="the demo", comment=WHY, now=at)
     return preflight

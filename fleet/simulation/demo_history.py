@@ -104,7 +104,7 @@ def _watch(run: Run, played: Playback, stretch: HistoryPart) -> None:
     """Run detection over a close part, and store the evidence of the resolved alerts."""
     replay, fired = Replay(played, [run]), []
     played.second = stretch.start
-    while (second := played.second + _until_next_look(replay)) < stretch.end:
+    while (second := played.second + _until_next_evaluation(replay)) < stretch.end:
         played.second = second
         fired += replay.look(second)
     played.second = stretch.end
@@ -112,7 +112,7 @@ def _watch(run: Run, played: Playback, stretch: HistoryPart) -> None:
         freeze(played, alert, now=datetime.fromtimestamp(stretch.end, UTC))
 
 
-def _until_next_look(replay: Replay) -> int:
+def _until_next_evaluation(replay: Replay) -> int:
     return JUDGE_OPEN_EVERY_S if replay.open_rules else JUDGE_EVERY_S
 
 
@@ -124,7 +124,7 @@ LEAVE_IN_PEACE = timedelta(hours=2)  # a run that compiles or warms up has no st
 AHEAD = timedelta(hours=2)
 # A newcomer should not have to wait for the weather, neither for a fault nor for its end.
 WELCOME_AFTER = timedelta(seconds=60)
-CALM_FOR = timedelta(minutes=4)
+PAUSE_BEFORE_FAULT = timedelta(minutes=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def brew_past(*, now: datetime) -> list[InjectedFault]:
 
 def welcome(hot: HotStore, *, now: datetime) -> InjectedFault | None:
     """Create a fault in the largest run, starting soon, unless one is active or due."""
-    soon = InjectedFault.objects.filter(starts_at__lte=now + CALM_FOR, ends_at__gt=now)
+    soon = InjectedFault.objects.filter(starts_at__lte=now + PAUSE_BEFORE_FAULT, ends_at__gt=now)
     run = Run.objects.active().simulated().prefetch_related("nodes").order_by("-n_nodes").first()
     if run is None or soon.filter(run=run).exists():
         return None

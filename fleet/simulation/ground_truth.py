@@ -116,8 +116,8 @@ def right_causes(fault: Fault, inputs: Inputs, *, is_one_core: bool) -> tuple[st
     if fault.kind in SLOW_COMPUTE:
         # A slow accelerator and one with slow memory keep the same cores busy.
         sees_memory = inputs.agent and inputs.hbm_bandwidth
-        is_told = sees_memory or (sees_cores and fault.kind == "slow_core")
-        causes |= set() if is_told else {"slow_compute"}
+        is_distinct = sees_memory or (sees_cores and fault.kind == "slow_core")
+        causes |= set() if is_distinct else {"slow_compute"}
     if fault.kind == "efa_latency" and not sees_probes:
         causes.add("network")
     if fault.kind in {"efa_loss", "efa_down"} and not inputs.agent:
@@ -162,15 +162,15 @@ def truth_of(plan: Plan) -> FaultTruth:
 
 def _truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]:
     """Play a run with each of its faults alone, and compare it with a healthy run."""
-    twin = msgspec.structs.replace(plan, faults=())
+    healthy_plan = msgspec.structs.replace(plan, faults=())
     healthy, last_s = _Paces(), max((_end_s(f, duration_s) for f in plan.faults), default=0.0)
-    clock = _played(twin, start_clock(plan), plan.epoch_s + int(last_s), healthy)
-    _finish(twin, clock, healthy, plan.epoch_s + last_s)
+    clock = _played(healthy_plan, start_clock(plan), plan.epoch_s + int(last_s), healthy)
+    _finish(healthy_plan, clock, healthy, plan.epoch_s + last_s)
     before = start_clock(plan)
     for fault in sorted(plan.faults, key=lambda fault: fault.start_s):
         # Until the fault begins, its run equals the run without a fault: do not play it again.
         first = max(before.tick, plan.epoch_s + int(fault.start_s) - 1)
-        before = before if first == before.tick else clock_at(twin, before, first)
+        before = before if first == before.tick else clock_at(healthy_plan, before, first)
         yield fault, _truth(plan, fault, before, healthy, duration_s)
 
 

@@ -371,7 +371,7 @@ class ScenarioPlayback:
 
 def phases(plan: Plan, before: RunClock, after: RunClock) -> Iterator[RunClock]:
     """Yield the clock at the first second of every phase entered between two clocks."""
-    if _stands(before) == _stands(after):
+    if _phase_of(before) == _phase_of(after):
         return
     if after.tick - before.tick == 1:
         yield after
@@ -381,7 +381,7 @@ def phases(plan: Plan, before: RunClock, after: RunClock) -> Iterator[RunClock]:
     yield from phases(plan, middle, after)
 
 
-def _stands(clock: RunClock) -> tuple[str, float]:
+def _phase_of(clock: RunClock) -> tuple[str, float]:
     return clock.phase, clock.phase_since_s
 
 

@@ -223,9 +223,9 @@ def read_report(text: str) -> OperatorList:
     for name, n in _passed(document.get(SUPPORTED) or {}):
         passed[name] += n
     where: dict[str, list[str]] = {}
-    for name, said in _failed(document.get(UNSUPPORTED) or []):
+    for name, reason in _failed(document.get(UNSUPPORTED) or []):
         failed[name] += 1
-        where.setdefault(name, []).append(said)
+        where.setdefault(name, []).append(reason)
     if len(passed | failed) > MOST_OPERATORS:
         raise SupportError(f"it has more than {MOST_OPERATORS:,} operators; {REPORT_REMEDY}")
     report = CompilerReport(
@@ -233,7 +233,7 @@ def read_report(text: str) -> OperatorList:
         neuronx_cc=_version(document, "neuronx_cc_version"),
         passed=dict(passed),
         failed=dict(failed),
-        failures={name: _first(told) for name, told in where.items()},
+        failures={name: _first(reasons) for name, reasons in where.items()},
     )
     return OperatorList(OperatorFileKind.REPORT, _operators(report, text), report)
 
@@ -275,8 +275,8 @@ def _failure(entry: dict[str, Any], kind: str, field: str) -> tuple[str, str]:
         instruction = str(entry.get("hlo_instruction", ""))
         return _opcode(instruction, field), instruction[:LONGEST_WHERE]
     call = str(entry.get("call") or "").strip().splitlines()
-    said = (str(entry.get("failureAt") or "").strip(), call[0].strip() if call else "")
-    return _name(entry.get("kind"), field), ", ".join(filter(None, said))[:LONGEST_WHERE]
+    reason = (str(entry.get("failureAt") or "").strip(), call[0].strip() if call else "")
+    return _name(entry.get("kind"), field), ", ".join(filter(None, reason))[:LONGEST_WHERE]
 
 
 def _name(given: Any, field: str) -> str:
@@ -307,8 +307,8 @@ def _version(document: dict[str, Any], field: str) -> str:
     return "".join(char for char in text if char.isprintable())[:LONGEST_VERSION]
 
 
-def _first(told: list[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(filter(None, told)))[:MOST_WHERE]
+def _first(reasons: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, reasons)))[:MOST_WHERE]
 
 
 def _operators(report: CompilerReport, text: str) -> dict[str, Operator]:

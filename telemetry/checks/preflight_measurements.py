@@ -69,7 +69,7 @@ class Measured:
     racks: tuple[str, ...] = ()
 
     @classmethod
-    def nothing_of(cls, nodes: tuple[str, ...], *, n_efa: int) -> "Measured":
+    def blank(cls, nodes: tuple[str, ...], *, n_efa: int) -> "Measured":
         n = len(nodes)
 
         def blank(*shape: int) -> FloatArray:

@@ -230,15 +230,15 @@ class PairAnalysis:
 def looked_at(measured: Measured) -> list[PairAnalysis]:
     """Split each matrix. Bandwidth decides the classes of pairs if latency shows no racks."""
     all_values: list[FloatArray] = [getattr(measured, figure.name) for figure in FIGURES]
-    sick_up = []
+    higher_is_worse = []
     for figure, values in zip(FIGURES, all_values, strict=True):
         inverse = np.full(values.shape, np.nan)
         np.divide(1.0, values, out=inverse, where=values > 0)
-        sick_up.append(inverse if figure.is_rate else values)
-    classes = pair_classes((sick_up[0], sick_up[2]), measured.racks)
+        higher_is_worse.append(inverse if figure.is_rate else values)
+    classes = pair_classes((higher_is_worse[0], higher_is_worse[2]), measured.racks)
     return [
         PairAnalysis(figure, values, two_way(up, classes.is_across), classes)
-        for figure, values, up in zip(FIGURES, all_values, sick_up, strict=True)
+        for figure, values, up in zip(FIGURES, all_values, higher_is_worse, strict=True)
     ]
 
 

@@ -165,7 +165,7 @@ def measured_group(read: ProbeFiles, *, n_efa: int, curve: Curve) -> Measured:
     curve : Curve
         Expected seconds of an all-reduce, by number of nodes and sizes.
     """
-    measured = Measured.nothing_of(read.nodes, n_efa=n_efa)
+    measured = Measured.blank(read.nodes, n_efa=n_efa)
     place = {node: i for i, node in enumerate(measured.nodes)}
     if read.pairs:
         figures = np.array([figures_of(probes) for probes in read.pairs.values()])

@@ -251,8 +251,8 @@ class HeldPower:
         ratio, at_s = self.ratio, self.at_s
         if POWER in reading.values:
             new = reading.values[POWER][0]
-            told_s = np.array(reading.power_at_s or [math.nan] * n_devices) + correction_s
-            new_at_s = np.where(np.isfinite(told_s), told_s, end_s)
+            measured_at_s = np.array(reading.power_at_s or [math.nan] * n_devices) + correction_s
+            new_at_s = np.where(np.isfinite(measured_at_s), measured_at_s, end_s)
             is_new = np.isfinite(new)
             ratio, at_s = np.where(is_new, new, ratio), np.where(is_new, new_at_s, at_s)
             # A late line does not replace what came after it.

@@ -157,7 +157,7 @@ class LongTermHistory:
         n_parts = max((part + 1 for _, part, _ in places), default=0)
         values = np.full((len(t_s), N_STATS, n_parts), np.nan)
         for stat, part, one in places:
-            _lay(values[:, stat, part], one, t_s, every_s)
+            _place(values[:, stat, part], one, t_s, every_s)
         return values.reshape(len(t_s), -1)
 
     def run_minutes(self, run: str, *, start: int, end: int, every_s: int) -> FloatArray:
@@ -176,7 +176,7 @@ class LongTermHistory:
         for one in self._ask(query, t_s, every_s):
             column = columns.get(one.metric.get("phase", ""))
             if column is not None:
-                _lay(rows[:, column], one, t_s, every_s)
+                _place(rows[:, column], one, t_s, every_s)
         return np.asarray(rows[np.isfinite(rows[:, STEP])])
 
     def _ask(self, query: str, t_s: IntArray, every_s: int) -> list[PromSeries]:
@@ -201,7 +201,7 @@ def _part(found: PromSeries, label: str) -> int:
     return int(text)
 
 
-def _lay(column: FloatArray, found: PromSeries, t_s: IntArray, every_s: int) -> None:
+def _place(column: FloatArray, found: PromSeries, t_s: IntArray, every_s: int) -> None:
     try:
         moments = np.array([second for second, _ in found.values])
         values = np.array([float(text) for _, text in found.values])

@@ -422,11 +422,11 @@ class WriteClient:
     first_pause_s: float = 0.5
     headers: dict[str, str] = field(default_factory=lambda: dict(HEADERS))
     rng: random.Random = field(default_factory=random.SystemRandom)
-    on_trouble: Callable[[str], None] = lambda _: None
+    on_failure: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(self.n_threads, thread_name_prefix="long-term")
-        self._trouble = ""
+        self._failure = ""
 
     def close(self) -> None:
         """Stop threads and close connections. Call it when nothing is being delivered."""
@@ -459,9 +459,9 @@ class WriteClient:
     ) -> tuple[Delivered, set[Future[Delivered]]]:
         """Wait for deliveries; report the current problem every few seconds."""
         done, rest = wait(under_way, timeout=REPORT_EVERY_S, return_when=FIRST_COMPLETED)
-        if self._trouble:
-            self.on_trouble(self._trouble)
-            self._trouble = ""
+        if self._failure:
+            self.on_failure(self._failure)
+            self._failure = ""
         return sum((each.result() for each in done), total), rest
 
     def _deliver_batch(self, batch: WriteBatch) -> Delivered:
@@ -503,7 +503,7 @@ class WriteClient:
 
     def _back_off(self, why: str, retry_after: str, n_tries: int) -> None:
         """Wait as long as the store asks for, or exponentially longer, with jitter."""
-        self._trouble = why
+        self._failure = why
         longest_s = min(MAX_PAUSE_S, self.first_pause_s * 2 ** min(n_tries - 1, 16))
         pause_s = longest_s * self.rng.uniform(0.5, 1.0)
         self.stopping.wait(max(pause_s, min(retry_after_s(retry_after), MAX_RETRY_AFTER_S)))

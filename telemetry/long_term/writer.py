@@ -328,7 +328,7 @@ def streams() -> QuerySet[LongTermPosition]:
     return everything if settings.LONG_TERM_WRITE_URL else everything.none()
 
 
-def in_trouble(now: datetime) -> QuerySet[LongTermPosition]:
+def failing(now: datetime) -> QuerySet[LongTermPosition]:
     """Return the streams that are far behind, or whose samples were rejected recently."""
     behind = Q(second__lt=int(now.timestamp()) - BEHIND_S)
     refused = Q(dropped_at__gt=now - timedelta(seconds=REPORTED_S))
@@ -473,7 +473,7 @@ class Writer:
         self, position: Position, start: int, end: int, groups: Iterable[Iterable[SeriesChunk]]
     ) -> None:
         """Deliver a slice, one group after another, then store the position."""
-        self.client.on_trouble = lambda why: position.complain(why, now=self._now())
+        self.client.on_failure = lambda why: position.complain(why, now=self._now())
         if position.stream == SECONDS:
             groups = chain(groups, self._figures.seconds(start=start, end=end))
         delivered = sum((self.client.deliver(batches(group)) for group in groups), Delivered())

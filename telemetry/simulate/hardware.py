@@ -11,7 +11,7 @@ from telemetry.blocks import FloatArray, IntArray
 from telemetry.simulate.faults import slowdown
 from telemetry.simulate.noise import Floats, TickNoise
 from telemetry.simulate.script import Act, Script, core_factor, window_of
-from telemetry.simulate.timeline import LIFE, TRAINING, TimelineRows
+from telemetry.simulate.timeline import RUN_PHASES, TRAINING, TimelineRows
 
 TICK_S = 1.0
 
@@ -20,8 +20,8 @@ TICK_S = 1.0
 class Occupancy:
     """Shares of each tick, 0 to 1, per node: (n_ticks, n_nodes); of gaps (n_ticks, 1).
 
-    ``life`` are the shares of the gaps there are, by name; that of "training" is the pause of
-    a run that compiles by accident. ``computed`` and ``transferred`` are progress, in steps.
+    ``phase`` are the shares of gaps, by phase; that of "training" is the pause of
+    an unplanned compile. ``computed`` and ``transferred`` are progress, in steps.
     Of the ``checkpoint`` a node is ``writing`` for a part: then it waits for the others.
     ``takes_part`` is 0 for nodes that the run does without, else 1.
     """
@@ -33,7 +33,7 @@ class Occupancy:
     checkpoint: FloatArray
     writing: FloatArray
     evaluation: FloatArray
-    life: Mapping[str, FloatArray]
+    phase: Mapping[str, FloatArray]
     computed: FloatArray
     transferred: FloatArray
     takes_part: FloatArray
@@ -89,8 +89,10 @@ def occupancy(rows: TimelineRows, ticks: IntArray) -> Occupancy:
     wait_s = rows.wait_s
     transferred_s = ready_s + rows.transfer_s
     zeros = np.zeros_like(pause_s)
-    gaps = {i: np.where(rows.life == i, pause_s, 0) for i in set(rows.life[pause_s > 0].tolist())}
-    here = (rows.active | (rows.life != TRAINING)[:, None])[rows_at(rows, ticks)].astype(float)
+    gaps = {
+        i: np.where(rows.phase == i, pause_s, 0) for i in set(rows.phase[pause_s > 0].tolist())
+    }
+    here = (rows.active | (rows.phase != TRAINING)[:, None])[rows_at(rows, ticks)].astype(float)
     checkpoint = here * meter.share(transferred_s, rows.checkpoint_s)[:, None]
     writing = checkpoint
     if (rows.brief_s < rows.checkpoint_s).any():
@@ -104,7 +106,7 @@ def occupancy(rows: TimelineRows, ticks: IntArray) -> Occupancy:
         checkpoint=checkpoint,
         writing=writing,
         evaluation=here * meter.share(transferred_s + rows.checkpoint_s, rows.after_s)[:, None],
-        life={LIFE[i]: meter.share(zeros, gap_s)[:, None] for i, gap_s in gaps.items()},
+        phase={RUN_PHASES[i]: meter.share(zeros, gap_s)[:, None] for i, gap_s in gaps.items()},
         computed=meter.progress(begins_s, rows.compute_s),
         transferred=here * meter.progress(ready_s, rows.transfer_s)[:, None],
         takes_part=here,
@@ -171,8 +173,8 @@ def _nature(key: int, instance_name: str, n: int) -> PartVariation:
 def _in_gaps(spent: Occupancy, levels: Mapping[str, float]) -> FloatArray:
     """Contribution of gaps in training, by kind: (n_ticks, 1)."""
     total = np.zeros((len(spent.compute), 1))
-    for life, share in spent.life.items():
-        total += levels.get(life, 0.0) * share
+    for phase, share in spent.phase.items():
+        total += levels.get(phase, 0.0) * share
     return total
 
 

@@ -13,10 +13,10 @@ from telemetry.simulate.script import Script
 LEAST, SIZE, TOKENS = 1.69, 406.4, 410.7
 SIZE_POWER, TOKENS_POWER = 0.34, 0.28
 # Deviation of a step's loss whose batch is a million tokens; smaller batches scatter more.
-LUCK, LUCK_TOKENS, MOST_LUCK = 0.02, 1e6, 0.2
+NOISE, NOISE_TOKENS, MAX_NOISE = 0.02, 1e6, 0.2
 
 
-def expected_loss(n_params: float, n_tokens: FloatArray, *, n_words: int) -> FloatArray:
+def expected_loss(n_params: float, n_tokens: FloatArray, *, vocab_size: int) -> FloatArray:
     """Compute the loss of a language model after a number of tokens.
 
     Parameters
@@ -47,8 +47,10 @@ def expected_loss(n_params: float, n_tokens: FloatArray, *, n_words: int) -> Flo
     >>> expected_loss(7e9, np.array([1e12]), n_words=32000).round(3)
     array([2.052])
     """
-    fallen = LEAST + SIZE / n_params**SIZE_POWER + TOKENS / np.maximum(n_tokens, 1) ** TOKENS_POWER
-    return np.asarray(np.minimum(fallen, math.log(n_words)))
+    expected = (
+        LEAST + SIZE / n_params**SIZE_POWER + TOKENS / np.maximum(n_tokens, 1) ** TOKENS_POWER
+    )
+    return np.asarray(np.minimum(expected, math.log(vocab_size)))
 
 
 def losses(script: Script, step: IntArray) -> FloatArray | None:
@@ -61,7 +63,7 @@ def losses(script: Script, step: IntArray) -> FloatArray | None:
     if model.kind != "decoder":
         return None
     batch = script.run.global_batch * script.run.seq_len
-    luck = windows("normal", mixed(script.key("loss"), step), 1)[:, 0]
-    scatter = min(MOST_LUCK, LUCK * math.sqrt(LUCK_TOKENS / batch))
-    fallen = expected_loss(model.params, (step + 1.0) * batch, n_words=model.vocab)
-    return np.asarray(fallen + scatter * luck)
+    noise = windows("normal", mixed(script.key("loss"), step), 1)[:, 0]
+    scatter = min(MAX_NOISE, NOISE * math.sqrt(NOISE_TOKENS / batch))
+    expected = expected_loss(model.params, (step + 1.0) * batch, vocab_size=model.vocab)
+    return np.asarray(expected + scatter * noise)

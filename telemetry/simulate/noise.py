@@ -1,7 +1,7 @@
-"""Randomness that any worker can look up: hashed places on a fixed tape of noise.
+"""Noise that any worker can look up: hashed offsets in a fixed table of random numbers.
 
-A generator must be asked in order; a tick must not. So the noise is drawn once, and each
-(seed, stream, step or tick, node) hashes to the place on the tape where its values stand.
+A generator has to be read in order; ticks do not. So the noise is drawn once, and each
+(seed, stream, step or tick, node) hashes to the offset of its values in the table.
 The result does not depend on how an interval is split, or on the process.
 """
 
@@ -19,28 +19,28 @@ from telemetry.blocks import FloatArray, IntArray
 Floats = NDArray[np.float32]
 Hashes = NDArray[np.uint64]
 
-TAPE_BITS = 17
+TABLE_BITS = 17
 # Values stored after the last offset that a hash can give.
 LONGEST_WINDOW = 2**14
-_TAPE_LENGTH = 2**TAPE_BITS + LONGEST_WINDOW
-_SHIFT = np.uint64(64 - TAPE_BITS)
+_TABLE_LENGTH = 2**TABLE_BITS + LONGEST_WINDOW
+_SHIFT = np.uint64(64 - TABLE_BITS)
 _GOLDEN, _MIX_1, _MIX_2 = (
     np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
 
-Tape = Literal["normal", "uniform", "hiccup", "latency"]
+TableName = Literal["normal", "uniform", "hiccup", "latency"]
 
 
-def _record() -> Mapping[Tape, Floats]:
+def _record() -> Mapping[TableName, Floats]:
     """Draw all tapes, the same in every process.
 
     Hiccup: a rare delay of a worker by garbage collection, a page fault, or a neighbour on the
     host. Latency: the median of a probe is a narrow lognormal, rarely much later.
     """
-    rng, n = np.random.Generator(np.random.Philox(key=1986)), _TAPE_LENGTH
+    rng, n = np.random.Generator(np.random.Philox(key=1986)), _TABLE_LENGTH
     stumble = 0.02 + 0.03 * rng.standard_exponential(n)
     late = 1.3 + 0.5 * rng.standard_exponential(n)
-    tapes: dict[Tape, FloatArray] = {
+    tables: dict[TableName, FloatArray] = {
         "normal": rng.standard_normal(n),
         "uniform": rng.random(n),
         "hiccup": np.where(rng.random(n) < 1 / 400, stumble, 0),
@@ -48,10 +48,10 @@ def _record() -> Mapping[Tape, Floats]:
             rng.random(n) < 1 / 1000, late, np.exp(0.035 * rng.standard_normal(n))
         ),
     }
-    return {name: tape.astype(np.float32) for name, tape in tapes.items()}
+    return {name: table.astype(np.float32) for name, table in tables.items()}
 
 
-_TAPES = _record()
+_TABLES = _record()
 
 
 def stream(seed: int, *names: str) -> np.uint64:
@@ -69,23 +69,22 @@ def mixed(key: np.uint64, n: IntArray | Hashes) -> Hashes:
 
 
 @lru_cache(maxsize=1024)
-def _all_windows(tape: Tape, width: int) -> Floats:
-    return sliding_window_view(_TAPES[tape], width)
+def _all_windows(table: TableName, width: int) -> Floats:
+    return sliding_window_view(_TABLES[table], width)
 
 
-def windows(tape: Tape, hashes: Hashes, width: int) -> Floats:
-    """Return ``width`` values of a tape for each hash: (..., width).
+def windows(table: TableName, hashes: Hashes, width: int) -> Floats:
+    """Return ``width`` values of a table for each hash: (..., width).
 
-    A window wider than the tape allows is put together from several, each at a place of its
-    own. The first values of a wide window are those of a narrow one.
+    A window longer than LONGEST_WINDOW is joined from several, each at its own offset. The first values of a wide window are those of a narrow one.
     """
     if width <= LONGEST_WINDOW:
-        return np.asarray(_all_windows(tape, width)[hashes >> _SHIFT])
+        return np.asarray(_all_windows(table, width)[hashes >> _SHIFT])
     found = np.empty((*hashes.shape, width), np.float32)
     for first in range(0, width, LONGEST_WINDOW):
         piece = found[..., first : first + LONGEST_WINDOW]
         places = hashes if first == 0 else mixed(_GOLDEN, hashes + np.uint64(first))
-        piece[...] = _all_windows(tape, piece.shape[-1])[places >> _SHIFT]
+        piece[...] = _all_windows(table, piece.shape[-1])[places >> _SHIFT]
     return found
 
 
@@ -115,10 +114,10 @@ class TickNoise:
         self._hashes = mixed(key, ticks[:, None] * 2**20 + nodes)
         self._key, self._ticks, self._nodes, self._stream = key, ticks, nodes, 0
 
-    def _windows(self, tape: Tape, width: int) -> Floats:
+    def _windows(self, table: TableName, width: int) -> Floats:
         self._stream += 1
         odd = np.uint64(int(_GOLDEN) * (2 * self._stream + 1) % 2**64)
-        return windows(tape, self._hashes * odd, width)
+        return windows(table, self._hashes * odd, width)
 
     def normal(self, width: int) -> Floats:
         return self._windows("normal", width)

@@ -332,7 +332,7 @@ def activities(rows: TimelineRows, at: IntArray, ticks: IntArray) -> IntArray:
         np.broadcast_to(exchanged_s + rows.checkpoint_s[at, None], loaded_s.shape),
     )
     doing = 1 + sum((since_s >= end).astype(int) for end in ends)
-    return np.where(rows.active[at] & (rows.life[at, None] == TRAINING), doing, 0)
+    return np.where(rows.active[at] & (rows.phase[at, None] == TRAINING), doing, 0)
 
 
 def heard_of(
@@ -357,8 +357,8 @@ def _is_lost(inputs: Inputs, key: np.uint64, step: IntArray, n_workers: int) -> 
     """Whether a worker's report of a step never comes: (n_steps, n_workers)."""
     if not inputs.lost_ratio:
         return np.zeros((len(step), n_workers), bool)
-    luck = windows("uniform", mixed(key ^ stream(0, "lost"), step), n_workers)
-    return np.asarray(luck < inputs.lost_ratio)
+    noise_value = windows("uniform", mixed(key ^ stream(0, "lost"), step), n_workers)
+    return np.asarray(noise_value < inputs.lost_ratio)
 
 
 def _clock_offsets(inputs: Inputs, key: np.uint64, n_workers: int) -> FloatArray:

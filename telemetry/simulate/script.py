@@ -185,10 +185,10 @@ class Script:
     def run_pace(self) -> float:
         """Random factor by which the whole run computes slower than the model, 0.5 or more."""
         cv = self.plan.noise.run_to_run_cv
-        luck = (
+        noise_value = (
             float(windows("normal", mixed(self.key("run"), np.array([0])), 1)[0, 0]) if cv else 0.0
         )
-        return max(0.5, 1 + cv * min(max(luck, -3.0), 3.0))
+        return max(0.5, 1 + cv * min(max(noise_value, -3.0), 3.0))
 
     @cached_property
     def compile_s(self) -> float:

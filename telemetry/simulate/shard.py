@@ -32,7 +32,7 @@ from telemetry.simulate.observation import (
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.script import Script, script_of
 from telemetry.simulate.timeline import (
-    LIFE,
+    RUN_PHASES,
     RunClock,
     TimelineRows,
     advance,
@@ -136,7 +136,7 @@ def hardware(
         values["core_flops_per_s"] = core_flops(script, spent, rows, at, noise)
         values |= execution_latencies(script, rows.of(nodes), at, ticks, noise)
     mark(script, values, ticks, nodes)
-    is_absent = rows.life[at] == LIFE.index("absent")
+    is_absent = rows.phase[at] == RUN_PHASES.index("absent")
     if is_absent.any():
         for value in values.values():
             value[is_absent] = np.nan
@@ -177,8 +177,8 @@ def played_activities(plan: Plan, clock: RunClock, until: int) -> IntArray:
     rows, _ = advance(script, clock, until)
     at = rows_at(rows, ticks)
     doing = activities(rows, at, ticks)
-    doing[rows.life[at] == LIFE.index("compiling")] = ACTIVITIES.index("compile")
-    has_process = np.isin(rows.life[at], [LIFE.index(life) for life in WITH_PROCESSES])
+    doing[rows.phase[at] == RUN_PHASES.index("compiling")] = ACTIVITIES.index("compile")
+    has_process = np.isin(rows.phase[at], [RUN_PHASES.index(phase) for phase in WITH_PROCESSES])
     doing[~has_process] = -1
     for act in script.stops:
         if act.kind == "node_crash":

@@ -99,8 +99,8 @@ def resume(clock: RunClock, tick: int) -> RunClock:
 
 
 # A run's phases, and "absent": it waits for its nodes, and none reports.
-LIFE = ("absent", "pending", "compiling", "warming_up", "training", "finished", "failed")
-TRAINING = LIFE.index("training")
+RUN_PHASES = ("absent", "pending", "compiling", "warming_up", "training", "finished", "failed")
+TRAINING = RUN_PHASES.index("training")
 
 SLOW_NOISE, FAST_NOISE, TRANSFER_NOISE, INPUT_NOISE = 0.003, 0.002, 0.03, 0.2
 SLOW_NOISE_STEPS = 32
@@ -110,14 +110,14 @@ STALL_CHANCE, LEAST_SCATTER = 0.02, 0.2
 
 @dataclass(slots=True)
 class TimelineRows:
-    """Stretches of a run's life, one after the other.
+    """Consecutive steps and gaps of a run.
 
     Each begins with ``pause_s`` (all alike: all that a gap consists of), goes on per worker
     with input, computing, being late and waiting until all are ready, and ends for all alike
     with transfer, checkpoint and ``after_s`` (an evaluation). Of a checkpoint, who is not
     ``slow_to_write`` writes for ``brief_s`` only, and then waits for the others. Arrays are
     (n_rows,) or, where workers differ, (n_rows, n_workers); seconds are on the clock's grid.
-    ``life`` indexes LIFE: "training" for a step. ``ready_s`` counts from the row's start.
+    ``phase`` indexes RUN_PHASES: "training" for a step. ``ready_s`` counts from the row's start.
     ``is_step`` is False
     for gaps, and for a step that a crash cut off.
     """
@@ -133,7 +133,7 @@ class TimelineRows:
     brief_s: FloatArray
     slow_to_write: NDArray[np.bool_]
     after_s: FloatArray
-    life: IntArray
+    phase: IntArray
     is_step: NDArray[np.bool_]
     step: IntArray
     tokens: IntArray
@@ -181,7 +181,7 @@ def joined(pieces: Sequence[TimelineRows]) -> TimelineRows:
     return TimelineRows(*(np.concatenate(column) for column in columns))
 
 
-def gap(script: Script, life: str, *, start_s: float, end_s: float) -> TimelineRows:
+def gap(script: Script, phase: str, *, start_s: float, end_s: float) -> TimelineRows:
     """Return the single row of a time without steps."""
     nothing = np.zeros((1, script.run.nodes))
     length_s, none, zero = np.array([end_s - start_s]), np.zeros(1), np.zeros(1, np.int64)
@@ -197,7 +197,7 @@ def gap(script: Script, life: str, *, start_s: float, end_s: float) -> TimelineR
         brief_s=none,
         slow_to_write=np.zeros((1, script.run.nodes), bool),
         after_s=none,
-        life=zero + LIFE.index(life),
+        phase=zero + RUN_PHASES.index(phase),
         is_step=np.zeros(1, bool),
         step=zero,
         tokens=zero,
@@ -257,7 +257,7 @@ def steps_under(
         brief_s=none.copy(),
         slow_to_write=np.broadcast_to(now.slow_to_write, compute_s.shape),
         after_s=none.copy(),
-        life=np.full(n_steps, TRAINING),
+        phase=np.full(n_steps, TRAINING),
         is_step=np.ones(n_steps, bool),
         step=step,
         tokens=np.full(n_steps, now.tokens),
@@ -273,8 +273,8 @@ def _pace(script: Script, now: Conditions, step: IntArray) -> FloatArray:
     pace += windows("hiccup", mixed(script.key("hiccup"), step), n_nodes)
     pace += 1
     if now.uneven_ratio:
-        luck = windows("uniform", mixed(script.key("lengths"), step), n_nodes)
-        pace *= 1 + np.float32(now.uneven_ratio) * luck * luck * luck
+        noise_value = windows("uniform", mixed(script.key("lengths"), step), n_nodes)
+        pace *= 1 + np.float32(now.uneven_ratio) * noise_value * noise_value * noise_value
     return pace
 
 
@@ -294,11 +294,11 @@ def _scatter(script: Script, step: IntArray) -> FloatArray:
             np.arange(n_nodes) == np.minimum((who * n_nodes).astype(int), n_nodes - 1)[:, None]
         )
         return np.asarray(1 + stall[:, None] * is_hit)
-    luck = windows("normal", mixed(script.key("scatter"), step), 1).astype(float)
+    noise_value = windows("normal", mixed(script.key("scatter"), step), 1).astype(float)
     if noise.tail == "lognormal":
         sigma = math.sqrt(math.log1p(noise.step_cv**2))
-        return np.asarray(np.exp(sigma * luck - sigma**2 / 2))
-    return np.maximum(LEAST_SCATTER, 1 + noise.step_cv * luck)
+        return np.asarray(np.exp(sigma * noise_value - sigma**2 / 2))
+    return np.maximum(LEAST_SCATTER, 1 + noise.step_cv * noise_value)
 
 
 def add_one_offs(
@@ -361,8 +361,8 @@ def _stretch(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows,
     end_s = clock.phase_ends_s
     start_s = clock.step_started_s
     is_absent = clock.phase == "pending" and not clock.n_restarts
-    life = "absent" if is_absent else clock.phase
-    rows = gap(script, life, start_s=start_s, end_s=end_s or start_s + 2.0**30)
+    phase = "absent" if is_absent else clock.phase
+    rows = gap(script, phase, start_s=start_s, end_s=end_s or start_s + 2.0**30)
     if end_s is None or end_s > until:
         return rows, clock
     return rows, _after_gap(script, clock, end_s)
@@ -456,9 +456,11 @@ def _checkpoint_s(
     script: Script, now: Conditions, step: int, acts: list[Act]
 ) -> tuple[float, float]:
     """Duration of a checkpoint, and of writing without slow storage."""
-    told = [a.end_s - a.start_s for a in acts if a.kind == "checkpoint" and a.end_s < FOREVER_S]
-    if told:
-        return grain(max(told)), grain(max(told))
+    durations_s = [
+        a.end_s - a.start_s for a in acts if a.kind == "checkpoint" and a.end_s < FOREVER_S
+    ]
+    if durations_s:
+        return grain(max(durations_s)), grain(max(durations_s))
     noise = windows("normal", mixed(script.key("checkpoint"), np.array([step])), 1)
     lasts_s = now.checkpoint_s * (1 + CHECKPOINT_NOISE * float(noise[0, 0]))
     return grain(lasts_s), grain(lasts_s * now.brief_ratio)

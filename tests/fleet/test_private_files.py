@@ -81,9 +81,9 @@ def test_links_out_of_the_folder_are_left_alone(tmp_path: Path) -> None:
     for path in loosen_only:
         path.chmod(0o755)
 
-    mended = private_files.make_private(folder)
+    restricted = private_files.make_private(folder)
 
-    assert mended.paths == list(loosen_only)
+    assert restricted.paths == list(loosen_only)
     assert (outside / "shared").stat().st_mode & 0o777 == 0o755
     assert (outside / "shared" / "file").stat().st_mode & 0o777 == 0o644
     assert private_files.make_private(folder).paths == []
@@ -111,9 +111,9 @@ def test_what_belongs_to_another_user_is_named_and_left(tmp_path: Path) -> None:
     other.chmod(0o644)
     os.chown(other, 65534, 65534)
 
-    mended = private_files.make_private(tmp_path)
+    restricted = private_files.make_private(tmp_path)
 
-    assert mended.refused == [other]
+    assert restricted.refused == [other]
     assert other.stat().st_mode & 0o777 == 0o644
 
 

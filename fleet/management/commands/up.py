@@ -90,18 +90,21 @@ class Command(BaseCommand):
             self._say(f"The database is up to date: {n_migrations} migrations, {took_s:.1f} s.")
         services.collect_static_if_needed(settings.STATIC_ROOT)
         # If other users could read the session keys in the database, sign all users out.
-        if settings.MENDED.exposed("trnwatch.sqlite3") and Session.objects.all().delete()[0]:
+        if (
+            settings.PRIVATE_FILES.exposed("trnwatch.sqlite3")
+            and Session.objects.all().delete()[0]
+        ):
             self._say("The database was open to other users: all users must sign in again.")
         connection.close()
 
     def _report_closed_files(self, folder: Path) -> None:
         """Report files that other users of this machine could read until now."""
-        mended = settings.MENDED
-        if mended.paths:
-            n_files = len(mended.paths)
+        restricted = settings.PRIVATE_FILES
+        if restricted.paths:
+            n_files = len(restricted.paths)
             self._say(f"{n_files} files and folders in {folder} were open to other users; closed.")
-        if mended.refused:
-            first = mended.refused[0]
+        if restricted.refused:
+            first = restricted.refused[0]
             self._say(f"{first} belongs to another user: make it readable for trnwatch alone.")
 
     def _greet(self, listener: socket.socket) -> None:

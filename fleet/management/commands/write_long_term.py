@@ -16,7 +16,7 @@ from telemetry.store.hot import StoreUnavailable, open_store
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-AFTER_TROUBLE_S = 2.0
+RETRY_AFTER_S = 2.0
 
 
 class Command(BaseCommand):
@@ -83,5 +83,5 @@ def _turn(writer: Writer, stopping: Event) -> bool:
     except Exception:
         # One error must not stop all writing.
         log.exception("a turn failed")
-    stopping.wait(AFTER_TROUBLE_S)
+    stopping.wait(RETRY_AFTER_S)
     return True

@@ -17,7 +17,7 @@ from fleet.alerts.header_counts import header_counts
 from fleet.checks.support import headline
 from fleet.formatting import ABSENT, NBSP, duration, percent
 from fleet.models import Delivery, SupportCheck, Trial
-from telemetry.long_term.writer import BEHIND_S, in_trouble
+from telemetry.long_term.writer import BEHIND_S, failing
 from telemetry.store.models import LongTermPosition
 
 register = template.Library()
@@ -206,15 +206,15 @@ def undelivered(context: template.Context) -> dict[str, Any]:
     match = getattr(request, "resolver_match", None)
     # The notification page lists failed deliveries itself.
     is_there = match is not None and match.url_name == "notification-list"
-    streams = list(in_trouble(timezone.now())) if counts.n_behind else []
+    streams = list(failing(timezone.now())) if counts.n_behind else []
     return {
         "n_dead": 0 if is_there else counts.n_dead,
         "n_late": counts.n_late,
-        "long_term": [behind_in_words(row, now=timezone.now()) for row in streams],
+        "long_term": [lag_text(row, now=timezone.now()) for row in streams],
     }
 
 
-def behind_in_words(row: LongTermPosition, *, now: datetime) -> str:
+def lag_text(row: LongTermPosition, *, now: datetime) -> str:
     """Describe the lag of a stream, its rejected samples and the cause."""
     lag_s = now.timestamp() - row.second
     notes = []

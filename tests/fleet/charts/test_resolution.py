@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fleet.charts.figures import Chart, Heat, reach_in_words, reach_of, table_of
+from fleet.charts.figures import Chart, Heat, reach_of, reach_text, table_of
 from telemetry.series import EVERY_STEP, SeriesSource
 from tests.helpers import NOON_S
 
@@ -45,7 +45,7 @@ def test_a_complete_series_has_no_note(
 def test_parts_are_reported_the_newest_first(
     stretches: tuple[SeriesSource, ...], text: str
 ) -> None:
-    assert reach_in_words(reach_of(stretches)["reach"]) == text
+    assert reach_text(reach_of(stretches)["reach"]) == text
 
 
 def test_a_table_states_it_too() -> None:

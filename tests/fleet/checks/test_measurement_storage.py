@@ -12,7 +12,7 @@ from telemetry.simulate.preflight import ProbedNodes
 
 def test_everything_comes_back() -> None:
     bed = ProbedNodes(("a", "b", "ü"), "trn1.32xlarge", 1)
-    blank = Measured.nothing_of(bed.nodes, n_efa=8)
+    blank = Measured.blank(bed.nodes, n_efa=8)
     full = replace(
         blank.with_pairs(*preflight.rounds(3)[0], preflight.pairs(bed, *preflight.rounds(3)[0])),
         rest=preflight.at_rest(bed),
@@ -38,7 +38,7 @@ def test_everything_comes_back() -> None:
 
 def test_sixteen_nodes_take_few_bytes() -> None:
     nodes = tuple(f"n-{i:02d}" for i in range(16))
-    measured = Measured.nothing_of(nodes, n_efa=16)
+    measured = Measured.blank(nodes, n_efa=16)
     for rows, columns in preflight.rounds(16):
         bed = ProbedNodes(nodes, "trn2.48xlarge", 1)
         measured = measured.with_pairs(rows, columns, preflight.pairs(bed, rows, columns))

@@ -21,7 +21,7 @@ def measured(bed: ProbedNodes) -> Measured:
     ecc, errors = preflight.errors(bed)
     device_s, loss = preflight.devices(bed)
     found = replace(
-        Measured.nothing_of(bed.nodes, n_efa=bed.instance.n_efa),
+        Measured.blank(bed.nodes, n_efa=bed.instance.n_efa),
         n_devices=n_devices,
         n_efa_seen=n_efa,
         ecc_uncorrected=ecc,

@@ -116,7 +116,7 @@ def test_a_node_that_no_one_reaches_is_silent_and_its_peers_are_not() -> None:
 
 
 def test_what_no_one_probed_is_held_and_not_passed() -> None:
-    nothing = Measured.nothing_of(SIXTEEN[:3], n_efa=8)
+    nothing = Measured.blank(SIXTEEN[:3], n_efa=8)
 
     found = judge(nothing, bed_of().instance)
 

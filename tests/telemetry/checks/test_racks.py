@@ -93,7 +93,7 @@ def test_labels_find_the_bad_pair_of_a_rack_of_two() -> None:
     p50_s = np.where(np.equal.outer(racks, racks), 16e-6, 32e-6)
     p50_s[0, 1] = p50_s[1, 0] = 40e-6
     np.fill_diagonal(p50_s, np.nan)
-    whole = replace(Measured.nothing_of(tuple("123456"), n_efa=0), p50_s=p50_s)
+    whole = replace(Measured.blank(tuple("123456"), n_efa=0), p50_s=p50_s)
 
     assert judge(whole, None).pairs == []
     [pair] = judge(replace(whole, racks=racks), None).pairs

@@ -169,7 +169,7 @@ def test_a_problem_is_reported_while_it_lasts(
         heard.append(why)
         client.stopping.set()
 
-    client.on_trouble = hear
+    client.on_failure = hear
     with pytest.raises(StoppedError):
         client.deliver(iter([batch()]))
 

@@ -27,7 +27,7 @@ def played(spec: RunSpec, *, until: int = 7_200, seed: int = 3) -> StepBatch:
 
 def test_the_law_states_what_its_authors_say_of_their_own_model() -> None:
     """Chinchilla, 70 billion parameters and 1.4 trillion tokens: 1.94 by the published fit."""
-    [loss] = expected_loss(70e9, np.array([1.4e12]), n_words=32_000)
+    [loss] = expected_loss(70e9, np.array([1.4e12]), vocab_size=32_000)
 
     assert loss == pytest.approx(1.69 + 0.0836 + 0.1633, abs=2e-3)
 
@@ -42,7 +42,7 @@ def test_it_begins_where_guessing_is_and_falls() -> None:
 
 def test_steps_scatter_as_much_as_their_batch_is_small() -> None:
     batch = played(SPEC, until=36_000)
-    law = expected_loss(6.74e9, (batch.step + 1.0) * 256 * 4096, n_words=32_000)
+    law = expected_loss(6.74e9, (batch.step + 1.0) * 256 * 4096, vocab_size=32_000)
     off = (batch.loss - law)[100:]
 
     assert off.std() == pytest.approx(0.02 * np.sqrt(1e6 / (256 * 4096)), rel=0.15)

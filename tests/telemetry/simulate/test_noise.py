@@ -74,7 +74,7 @@ def test_each_check_is_its_own_random_stream() -> None:
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
 
 
-# A width that is just too much for one stretch of the tape, and the next such width.
+# A width just above LONGEST_WINDOW, and the next such width.
 AT_THE_EDGE = (LONGEST_WINDOW, LONGEST_WINDOW + 1, 2 * LONGEST_WINDOW + 1)
 
 
