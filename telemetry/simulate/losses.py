@@ -23,11 +23,11 @@ def expected_loss(n_params: float, n_tokens: FloatArray, *, vocab_size: int) -> 
     ----------
     n_params : of the model
     n_tokens : (n_steps,) trained so far
-    n_words : of its vocabulary
+    vocab_size : number of tokens in its vocabulary
 
     Returns
     -------
-    (n_steps,) nats per token, no more than guessing costs: ``log(n_words)``.
+    (n_steps,) nats per token, no more than guessing costs: ``log(vocab_size)``.
 
     Notes
     -----
@@ -44,7 +44,7 @@ def expected_loss(n_params: float, n_tokens: FloatArray, *, vocab_size: int) -> 
     --------
     Seven billion parameters after a trillion tokens:
 
-    >>> expected_loss(7e9, np.array([1e12]), n_words=32000).round(3)
+    >>> expected_loss(7e9, np.array([1e12]), vocab_size=32000).round(3)
     array([2.052])
     """
     expected = (

@@ -32,7 +32,7 @@ TableName = Literal["normal", "uniform", "hiccup", "latency"]
 
 
 def _record() -> Mapping[TableName, Floats]:
-    """Draw all tapes, the same in every process.
+    """Draw all tables, the same in every process.
 
     Hiccup: a rare delay of a worker by garbage collection, a page fault, or a neighbour on the
     host. Latency: the median of a probe is a narrow lognormal, rarely much later.
@@ -76,7 +76,8 @@ def _all_windows(table: TableName, width: int) -> Floats:
 def windows(table: TableName, hashes: Hashes, width: int) -> Floats:
     """Return ``width`` values of a table for each hash: (..., width).
 
-    A window longer than LONGEST_WINDOW is joined from several, each at its own offset. The first values of a wide window are those of a narrow one.
+    A window longer than LONGEST_WINDOW is joined from several, each at its own offset. The
+    first values of a wide window are those of a narrow one.
     """
     if width <= LONGEST_WINDOW:
         return np.asarray(_all_windows(table, width)[hashes >> _SHIFT])
