@@ -104,8 +104,8 @@ MONEY = (
                 DRIFT, "It is {{ $value | humanizePercentage }} more, by its {{ $labels.basis }}."
             ),
         ),
-        "Checkpoints and evaluations count as work, and workers that were left out as paid nodes. "
-        "What an alert explains is excluded from its firing on, not from its onset.",
+        "Checkpoints and evaluations count as work; excluded workers count as paid nodes. Time "
+        "that an alert explains is left out from its firing on, not from its onset.",
     ),
     Rule(
         "budget_overrun",
