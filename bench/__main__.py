@@ -36,7 +36,7 @@ OPTIONS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run one benchmark here, each of several in a process and an installation of its own.
+    """Run one benchmark here, each of several in a process and its own installation.
 
     What a benchmark leaves in Redis and in the database must not affect the next one.
     """

@@ -224,7 +224,7 @@ def print_healthy(outcomes: Sequence[Outcome]) -> None:
 def play(
     batches: Sequence[Sequence[str]], env: Mapping[str, str], *, timeout_s: float
 ) -> list[Outcome]:
-    """Play scenarios by name, each hand of them in a process of its own."""
+    """Play scenarios by name, each batch in its own process."""
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", "bench.drill_worker", str(timeout_s)],

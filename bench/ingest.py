@@ -143,7 +143,7 @@ async def cpu_per_report_us(site: Site, hot: HotStore, way: "Way") -> float:
 
 
 def n_reports(hot: HotStore) -> float:
-    """Return how many reports were taken."""
+    """Return the number of accepted reports."""
     return hot.counters().get("ingest_reports", 0.0)
 
 

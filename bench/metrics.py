@@ -35,7 +35,7 @@ MB = 1e6
 
 
 def measure(_: Mapping[str, str]) -> None:
-    """Stream pages of three sizes, each in a process of its own; compare one with its peer."""
+    """Stream pages of three sizes, each in its own process; compare one with its peer."""
     rows = []
     for n_nodes in SIZES:
         report_once(n_nodes)
@@ -119,7 +119,7 @@ def report_once(n_nodes: int) -> None:
 
 
 def cpu_s(work: Callable[[], object]) -> float:
-    """Return the median CPU seconds of doing some work."""
+    """Return the median CPU seconds of a function."""
     took = []
     for _ in range(REPEATS):
         before_s = time.process_time()

@@ -42,7 +42,7 @@ PATHS = (
 
 
 def measure(_: Mapping[str, str]) -> None:
-    """Fill an installation, ask for each page some times, and print what that took."""
+    """Fill an installation, request each page several times, and print the times."""
     settings.ANONYMOUS_READING = True
     fill(now=datetime.now(UTC).replace(microsecond=0))
     client = Client(headers={"host": "127.0.0.1"})

@@ -124,7 +124,7 @@ def hot_bytes(hot: HotStore) -> int:
 
 
 def rendered(hot: HotStore, tick: int) -> bytes:
-    """Write the newest tick as a page of the same readings, and of nothing else."""
+    """Write the newest tick as a page of the same readings only."""
     names = {spec.name for spec in HARDWARE.values()}
     families = node_families(read_snapshot(hot, now_s=tick))
     return write_page(family for family in families if family.spec.name in names)

@@ -132,7 +132,7 @@ def _running(store: LongTermStore) -> Iterator[LongTermStore]:
 
 
 def eventually(question: Callable[[], Any], *, wants: Callable[[Any], bool] = bool) -> Any:
-    """Ask until the answer will do; a store shows what it took a little later."""
+    """Query until the result fits; stores show new samples after a delay."""
     deadline = time.monotonic() + TIMEOUT_S
     while not wants(answer := question()) and time.monotonic() < deadline:
         time.sleep(0.1)

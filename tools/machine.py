@@ -40,7 +40,7 @@ def install(packages: list[str]) -> None:
 
 
 def main() -> None:
-    """Install what is missing, or say what to do; in CI nothing may be missing."""
+    """Install missing programs, or print the remedy; in CI none may be missing."""
     if (lacking := missing()) and os.geteuid() == 0 and shutil.which("apt-get"):
         install(list(lacking))
     lacking = missing()

@@ -34,7 +34,7 @@ def hook_server(settings: Settings) -> Iterator[ReceiverServer]:
 
 @pytest.fixture
 def site(fleet: str, hook_server: ReceiverServer) -> str:
-    """Let something be given up on its way to a receiver; gives where the fleet is."""
+    """Let a delivery fail for good; gives the fleet's address."""
     now = just_now()
     receiver = Receiver.objects.create(
         name="hook", kind="webhook", target=hook_server.url, created_at=now

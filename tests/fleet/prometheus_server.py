@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Prometheus:
-    """One that runs."""
+    """A running Prometheus."""
 
     port: int
 
@@ -79,7 +79,7 @@ def prometheus(folder: Path, jobs: Sequence[Job]) -> Iterator[Prometheus]:
 
 
 def eventually(question: Callable[[], T]) -> T:
-    """Ask until there is an answer."""
+    """Query until there is a result."""
     deadline = time.monotonic() + TIMEOUT_S
     while not (answer := question()) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -23,7 +23,7 @@ def bearer(scope: str = "scrape", **fields: Any) -> dict[str, str]:
 
 
 def refused() -> Mapping[str, tuple[dict[str, str], int]]:
-    """Return tokens that open nothing here, and what each is answered."""
+    """Return tokens without access, and the response to each."""
     now = just_now()
     return {
         "unknown": ({"Authorization": "Bearer trnw_nobody"}, 401),

@@ -22,7 +22,7 @@ def _open_to_all(settings: Settings) -> None:
 
 @pytest.fixture
 def alive(hot: HotStore, run: Run, steady: Node, limping: Node) -> Run:
-    """Let two nodes report and their run take steps, just now."""
+    """Let two nodes report and their run make steps now."""
     now_s = int(time.time())
     hot.append([block(tick=now_s, nodes=("steady", "limping"), fill=0.5)])
     hot.append_steps(steps(n_steps=10, ended_at_s=now_s - 20, compute_s=1.4, transfer_s=0.6))

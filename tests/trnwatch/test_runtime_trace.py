@@ -36,7 +36,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 
 class Device:
-    """A traced device whose clock the test turns; moments are seconds after noon."""
+    """A traced device with a settable clock; times are seconds after noon."""
 
     def __init__(self, path: Path, *, clock_offset_s: float = 0.0) -> None:
         self._library = ctypes.CDLL(str(path))

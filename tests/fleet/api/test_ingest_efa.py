@@ -33,7 +33,7 @@ def line(at_s: float, **shown: Any) -> bytes:
 
 @pytest.fixture
 def known(post: Post) -> int:
-    """Give the second in which a node of two EFA devices reported through the other door."""
+    """Give the second of a report of a node with two EFA devices, through the other endpoint."""
     now = int(time.time())
     document = {"at": now + 0.5, "report": report("trn1.2xlarge")}
     assert post(json.dumps(document).encode()).status_code == 200

@@ -20,7 +20,7 @@ PATH = "trials/bakeoff/schedule"
 
 @pytest.fixture
 def trial(db: None) -> Trial:
-    """Begin a trial of two arms."""
+    """Start a trial of two arms."""
     return trial_of_two()
 
 

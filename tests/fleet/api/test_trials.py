@@ -32,7 +32,7 @@ def arms(db: None) -> tuple[Run, Run]:
 
 @pytest.fixture
 def started(ask: Ask, arms: tuple[Run, Run]) -> dict[str, Any]:
-    """Begin a trial."""
+    """Start a trial."""
     response = ask("trials", NEW)
     assert response.status_code == 201
     reported: dict[str, Any] = response.json()

@@ -43,7 +43,7 @@ def group(**other: bytes) -> list[tuple[str, bytes]]:
 
 
 def replaced(other: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Turn keywords into names of files: ``pair__a__b__1`` is of a pair, ``node__a`` of a node."""
+    """Turn keywords into file names: ``pair__a__b__1``, ``node__a``."""
     return {
         f"{name}.{'json' if name.startswith('node') else 'txt'}": data
         for name, data in other.items()

@@ -29,7 +29,7 @@ def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
 
 
 def swollen(*parts: bytes | int) -> bytes:
-    """Pack bytes, and of zeros a number, as gzip that is never whole in memory."""
+    """Pack bytes and many zeros as gzip, without holding all in memory."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     packed = []
     for part in parts:

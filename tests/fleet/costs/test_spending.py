@@ -16,7 +16,7 @@ PER_S = 4 * 21.5 / 3600
 
 
 def at(seconds: float) -> datetime:
-    """Return a moment by its distance from noon."""
+    """Return a time some seconds after noon."""
     return NOON + timedelta(seconds=seconds)
 
 
@@ -30,7 +30,7 @@ def train(hot: HotStore, first: int, n: int, since_s: float, **phases: float) ->
 
 
 def spent_seconds(hot: HotStore, run: Run, seconds: float) -> dict[str, float]:
-    """Return the sorts that are anything, in seconds."""
+    """Return the seconds of each category above zero."""
     run.refresh_from_db()
     found = account(hot, run, now=at(seconds)).seconds
     return {sort: round(value, 3) for sort, value in found.items() if abs(value) > 1e-3}

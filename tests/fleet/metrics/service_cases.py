@@ -22,7 +22,7 @@ def of(
     fires: Minutes,
     **labels: str,
 ) -> RuleCase:
-    """Return a story with the severity that its alert has."""
+    """Return a rule case with its alert's severity."""
     return RuleCase(alert, reported, series, quiet, fires, labels, SERVICE_ALERTS[alert].severity)
 
 

@@ -29,7 +29,7 @@ RECOVERY_S = 10
 
 
 def environment(folder: Path, **env: str) -> dict[str, str]:
-    """Return the environment of an installation of its own."""
+    """Return the environment of its own installation."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return clean | {"TRNWATCH_DATA_DIR": str(folder), "TRNWATCH_DEMO": "0"} | env
 
@@ -51,7 +51,7 @@ def manage(folder: Path, *arguments: str, **env: str) -> tuple[int, str]:
 
 
 def wait_for(condition: Callable[[], object], *, within_s: float) -> None:
-    """Wait until something is so; what takes longer than ``within_s`` has failed."""
+    """Wait for a condition; fail after ``within_s``."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

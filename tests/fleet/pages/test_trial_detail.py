@@ -16,7 +16,7 @@ from tests.helpers import NOON, NOON_S
 
 @pytest.fixture
 def trial(hot: HotStore, db: None) -> Trial:
-    """Begin a trial of two arms with a hundred steps each, not yet calculated."""
+    """Start a trial of two arms with a hundred steps each, not yet calculated."""
     made("vit-p5", "p5.48xlarge", 90.0)
     made("vit-trn2", "trn2.48xlarge", 72.0)
     train("vit-p5", [2.0] * 100)

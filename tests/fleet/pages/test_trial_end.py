@@ -10,7 +10,7 @@ from tests.helpers import NOON
 
 @pytest.fixture
 def trial(db: None, redis_url: str) -> Trial:
-    """Begin a trial, which needs no arms to end."""
+    """Start a trial without arms."""
     return Trial.objects.create(name="bakeoff", question="?", created_by="ada", created_at=NOON)
 
 

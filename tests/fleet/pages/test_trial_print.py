@@ -17,7 +17,7 @@ EPOCH = 50_000_000
 
 @pytest.fixture
 def trial(hot: HotStore, db: None) -> Trial:
-    """Begin a trial of two arms with a hundred steps each, calculated."""
+    """Start a trial of two arms with a hundred steps each, calculated."""
     reported = {"optimizer": "AdamW", "tokens_per_epoch": EPOCH}
     made("vit-p5", "p5.48xlarge", 90.0, **reported)
     made("vit-trn2", "trn2.48xlarge", 72.0, price_basis="capacity block, 2026-10", **reported)

@@ -18,7 +18,7 @@ PAGE = "/trials/bakeoff/schedule/"
 
 @pytest.fixture
 def trial(db: None) -> Trial:
-    """Begin a trial of two arms."""
+    """Start a trial of two arms."""
     return trial_of_two()
 
 

@@ -14,7 +14,7 @@ CHARTS = "/trials/bakeoff/schedule/charts"
 
 @pytest.fixture
 def trial(db: None) -> Trial:
-    """Begin a trial of two arms."""
+    """Start a trial of two arms."""
     return trial_of_two()
 
 

@@ -7,7 +7,7 @@ from tests.helpers import NOON
 
 
 def trial_of_two() -> Trial:
-    """Begin a trial: p5 for $0.10 a second against trn2 for $0.08."""
+    """Start a trial: p5 for $0.10 a second against trn2 for $0.08."""
     for name, instance, usd in (
         ("vit-p5", "p5.48xlarge", 90.0),
         ("vit-trn2", "trn2.48xlarge", 72.0),

@@ -77,7 +77,7 @@ def trn2(db: None) -> Run:
 
 @pytest.fixture
 def trial(p5: Run, trn2: Run) -> Trial:
-    """Begin a trial of the two."""
+    """Start a trial of the two."""
     return begin(
         "bakeoff",
         "Do we move?",

@@ -15,7 +15,7 @@ from tests.helpers import NOON
 
 
 def after(seconds: float) -> datetime:
-    """Return a moment by its distance from noon."""
+    """Return a time some seconds after noon."""
     return NOON + timedelta(seconds=seconds)
 
 

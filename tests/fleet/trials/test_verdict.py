@@ -31,7 +31,7 @@ P5_TOKENS_PER_S = 100_000.0
 
 @dataclass(frozen=True)
 class Paid:
-    """An arm: its instance type, and what its node-hour cost by which terms; None: no price."""
+    """An arm: instance type, price of a node-hour and its terms; None: no price."""
 
     instance_type: str
     usd: float | None

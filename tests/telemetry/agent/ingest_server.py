@@ -33,7 +33,7 @@ class Server:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all lines that were taken."""
+        """The numbers of all accepted lines."""
         return [line["seq"] for request in self.requests for line in request.lines]
 
 

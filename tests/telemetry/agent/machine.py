@@ -48,7 +48,7 @@ DEVICE_COUNTERS = ("cmds_err", "completed_cmds", "keep_alive_rcvd", "submitted_c
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the files are, and how to change what they say."""
+    """A folder of sysfs files, and how to change their values."""
 
     root: Path
     layout: str = "files"

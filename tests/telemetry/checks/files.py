@@ -11,7 +11,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def read(given: str | bytes) -> OperatorList:
-    """Read text, or bytes as they are."""
+    """Read text or bytes."""
     return read_operators(io.BytesIO(given if isinstance(given, bytes) else given.encode()))
 
 

@@ -113,7 +113,7 @@ def test_pieces_are_of_bounded_size() -> None:
 
 
 def peak_bytes(n_arrays: int) -> int:
-    """Return what writing that many arrays takes at most, none of them held."""
+    """Return the peak memory of writing that many arrays."""
     family = ArrayFamily(HEAT, lambda: (s for _ in range(n_arrays) for s in heat(32, 64).arrays()))
     tracemalloc.start()
     for piece in stream_page([family]):

@@ -34,7 +34,7 @@ def labels_of(run: RunSpec) -> dict[str, NodeLabels]:
 
 
 def lived(hot: HotStore, plan: Plan, *, until_s: int) -> list[Series]:
-    """Let a run live for a while, and return what is shown of its nodes in the end."""
+    """Simulate a run for a while; return the series of its nodes at the end."""
     shard, end = plan.shards[0], int(plan.epoch_s) + until_s
     hot.now = lambda: float(end)
     clock = play(plan, shard, start_clock(plan), end - 10, every_s=600).clock

@@ -49,7 +49,7 @@ def span_of(shard: str, nodes: tuple[str, ...], ticks: IntArray, start: int) -> 
 
 
 class Fleet:
-    """Two nodes and a run that have gone on for a day and a half."""
+    """Two nodes and a run with a day and a half of data."""
 
     def __init__(self, hot: HotStore, name: str) -> None:
         self.hot, self.name = hot, name

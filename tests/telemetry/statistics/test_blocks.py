@@ -8,7 +8,7 @@ from telemetry.statistics.bootstrap import block_length, memory, resampled_sums
 
 
 def remembering(n: int, *, ratio: float, seed: int = 1) -> FloatArray:
-    """Return steps of one second of which each remembers so much of the one before."""
+    """Return steps of one second with this autocorrelation."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=n)
     for step in range(1, n):

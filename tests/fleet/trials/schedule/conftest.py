@@ -39,7 +39,7 @@ def train(
 
 
 def failed(run: Run, *, after: timedelta, rule: str = "hang", **other: object) -> Alert:
-    """Fire an alert so long after the run began."""
+    """Fire an alert this long after the start of the run."""
     at = run.started_at + after
     fields: dict[str, object] = {
         "rule": rule,
@@ -69,7 +69,7 @@ def trn2(db: None) -> Run:
 
 @pytest.fixture
 def trial(p5: Run, trn2: Run) -> Trial:
-    """Begin a trial of the two."""
+    """Start a trial of the two."""
     return begin(
         "bakeoff",
         "Do we move?",
@@ -83,7 +83,7 @@ def trial(p5: Run, trn2: Run) -> Trial:
 
 @pytest.fixture
 def trained(trial: Trial) -> Trial:
-    """Let both arms train: p5 at once, trn2 after half an hour of getting ready."""
+    """Let both arms train: p5 at once, trn2 after half an hour of setup."""
     rng = np.random.default_rng(6)
     train("vit-p5", list(2.0 * (1 + 0.01 * rng.standard_normal(2_000))))
     train("vit-trn2", list(2.2 * (1 + 0.01 * rng.standard_normal(2_000))), began_s=1_800.0)
