@@ -52,9 +52,7 @@ def test_it_counts_what_is_recorded() -> None:
     groups = (node_recordings, run_recordings, fleet_recordings, cost_recordings)
     n_nodes, n_runs, n_fleet, n_money = (len(list(each())) for each in groups)
 
-    counted = (
-        f"{n_nodes} of nodes, {n_runs} of runs, {n_fleet} of the fleet and {n_money} of costs"
-    )
+    rules = f"{n_nodes} of nodes, {n_runs} of runs, {n_fleet} of the fleet and {n_money} of costs"
     assert f"recording rules: {rules}" in TEXT
 
 
