@@ -150,8 +150,7 @@ def healthy(env: Mapping[str, str], *, timeout_s: float, most: int = N_HEALTHY) 
     cache = CACHE / f"healthy-{state_of_code():08x}.jsonl"
     before = read_cache(cache)
     first = 1 + max((hour_of(each) for each in before), default=-1)
-    # Half of the hours are at full input, half at the tier of most teams.
-    hours = [f"{'hooks' if i % 2 else 'calm'}-{i}" for i in range(first, first + most)]
+    hours = [f"hooks-{i}" for i in range(first, first + most)]
     batches = [hours[i::N_PROCESSES] for i in range(N_PROCESSES)]
     new = play(batches, env, timeout_s=timeout_s)
     append_cache(cache, new)
@@ -203,16 +202,28 @@ def print_quality(title: str, answers: Sequence[Outcome]) -> None:
         print_table(f"What was wrong, of {len(misses)}", misses[:MOST_MISSES])
 
 
+def most_pages(n: int, *, confidence: float = 0.95) -> float:
+    """Upper bound of the mean of a Poisson distribution of which ``n`` was drawn."""
+    low, high = 0.0, 10.0 + 3.0 * n
+    for _ in range(60):
+        mean = (low + high) / 2
+        terms = np.cumprod([math.exp(-mean), *(mean / k for k in range(1, n + 1))])
+        low, high = (mean, high) if terms.sum() > 1 - confidence else (low, mean)
+    return high
+
+
 def print_healthy(outcomes: Sequence[Outcome]) -> None:
     """Print how often healthy runs caused pages."""
     outcomes = [outcome for outcome in outcomes if "error" not in outcome]
     days = sum(outcome["duration_s"] for outcome in outcomes) / DAY_S
     alerts = [alert for outcome in outcomes for alert in outcome["alerts"]]
     pages = sum(alert["is_page"] for alert in alerts)
+    bound = most_pages(pages) / days if days else math.inf
     per_day = f"{pages / days:.2f} per day" if days else "none played"
     rows = [
-        ("played", f"{days:.2f} days of 64 nodes, a third of it with look-alikes"),
-        ("false pages", f"{pages}, {per_day}   aim <= 0.1"),
+        ("played", f"{days:.2f} days of 64 nodes at agent_hooks, half of it with noisy steps"),
+        ("false pages", f"{pages}, {per_day}"),
+        ("at 95 % confidence", f"at most {bound:.2f} per day   aim <= 0.1"),
         ("other alerts", str(len(alerts) - pages)),
     ]
     print_table("Healthy runs", rows)

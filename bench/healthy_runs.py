@@ -53,6 +53,5 @@ def healthy_hooks_scenario(seed: int) -> Scenario:
     """Return an hour of 64 nodes at ``agent_hooks``; each second one with noisy steps."""
     healthy = healthy_scenario(seed)
     inputs = tier_named("agent_hooks", busy_while_waiting=True)
-    # ``python -m bench healthy`` plays odd seeds at this tier.
-    noise = Noise(step_cv=0.04, tail="lognormal") if seed // 2 % 2 else Noise()
+    noise = Noise(step_cv=0.04, tail="lognormal") if seed % 2 else Noise()
     return msgspec.structs.replace(healthy, name=f"hooks-{seed}", inputs=inputs, noise=noise)

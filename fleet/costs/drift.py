@@ -10,6 +10,7 @@ from django.db.models import Q
 from fleet.alerts import reconcile, subject_of
 from fleet.costs.budgets import BudgetStatus, budget_statuses
 from fleet.models import Alert, Run
+from fleet.runs.similar_runs import differences_of, similar_runs
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.detect.causes import UNKNOWN
@@ -39,7 +40,9 @@ UNRELATED = (
 )
 # A problem starts before its alert, and the run needs time to recover after it.
 BEFORE_S, AFTER_S = 120.0, 300.0
-ESTIMATE, OWN = "estimate", "own"
+ESTIMATE, OWN, SIMILAR = "estimate", "own", "similar"
+# The same settings on other nodes: at least so many runs, so many of the newest are read.
+LEAST_SIMILAR, MOST_SIMILAR = 2, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,13 @@ def judge_drift(source: Source, run: Run, *, is_open: bool, now: datetime) -> Dr
     spans_explained, is_explained = explained(run, start_s=start_s, now_s=now_s)
     if is_explained:
         return DriftCheck(is_judged=True)
-    expected = _estimated(run, pace) or _own(run, pace, spans_explained, now_s=now_s)
-    if expected is None:
+    known = (_estimated(run, pace), _by_similar_runs(source, run, pace, now_s=now_s))
+    candidates = [each for each in known if each is not None]
+    if not candidates and (own := _own(run, pace, spans_explained, now_s=now_s)):
+        candidates = [own]
+    if not candidates:
         return DriftCheck(is_judged=False)
+    expected = min(candidates, key=lambda each: each.cost * (1 + each.limit_ratio))
     limit_ratio = expected.limit_ratio * (LIMITS["half_ratio"] if is_open else 1.0)
     found = drift(pace, spans_explained, expected=expected.cost, limit_ratio=limit_ratio)
     if found is None:
@@ -159,6 +166,29 @@ def _by_estimate(run: Run, tokens: float) -> Expected | None:
     )
     step_s = _step_s(job)
     return None if step_s is None else Expected(run.n_nodes * step_s / tokens, ESTIMATE)
+
+
+def _by_similar_runs(
+    source: Source, run: Run, pace: MinutePace, *, now_s: float
+) -> Expected | None:
+    """Median cost of a token in runs with the same settings; None with too few of them."""
+    costs = []
+    settings = {name: getattr(run, name) for name in ("tp", "pp", "optimizer")}
+    for other in similar_runs(run).filter(**settings)[:MOST_SIMILAR]:
+        if differences_of(run, other):
+            continue
+        end_s = min(now_s, other.finished_at.timestamp() if other.finished_at else now_s)
+        start_s = end_s - LIMITS["window_s"]
+        minutes = worker_minutes(source, other.name, start_s=start_s, end_s=end_s)
+        if len(minutes) < LIMITS["least_minutes"] or not np.isfinite(minutes.tokens).any():
+            continue
+        theirs = pace_of(minutes, nodes_per_worker=other.n_nodes / len(minutes.workers))
+        spans, _ = explained(other, start_s=start_s, now_s=end_s)
+        usable = unexplained_minutes(theirs, spans)
+        enough = usable.sum() >= LIMITS["least_minutes"]
+        if enough and is_same_layout(theirs.layout, pace.layout):
+            costs.append(float(np.median(theirs.cost[usable])))
+    return Expected(float(np.median(costs)), SIMILAR) if len(costs) >= LEAST_SIMILAR else None
 
 
 def expected_now(run: Run, *, tokens: float) -> Expected | None:

@@ -74,8 +74,7 @@ class DetectionInput:
     of the run and of its nodes. ``reads_hardware``: whether hardware rules run in this second.
     ``earlier(since_s)`` reads steps before the window. ``checkpoint_s`` is the expected duration
     of a checkpoint. ``calm_cache`` skips steps known to be healthy. Nodes report every
-    ``report_every_s`` seconds. ``expected_step_s`` is the step time that the step model or similar
-    runs promise. ``workers`` reads what each worker said last.
+    ``report_every_s`` seconds. ``workers`` reads what each worker said last.
     """
 
     run: str
@@ -97,7 +96,6 @@ class DetectionInput:
     checkpoint_s: float | None = None
     calm_cache: CalmCache | None = None
     report_every_s: int = 1
-    expected_step_s: float | None = None
     workers: Callable[[], Mapping[str, WorkerState]] | None = None
 
     def node_of(self, worker: str) -> str | None:

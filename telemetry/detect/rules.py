@@ -89,8 +89,8 @@ MONEY = (
         "Tokens cost more than expected",
         "warn",
         "run",
-        "For hours tokens have cost more than the estimate for the run, or than in the run's own "
-        "first settled hours if its model is unknown.",
+        "For hours tokens have cost more than the estimate for the run, or than in similar runs. "
+        "If its model is unknown, the run's own first settled hours count.",
         {
             "window_s": 7200.0,
             "least_minutes": 40,

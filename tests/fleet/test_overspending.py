@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from fleet.costs.drift import expected_now, judge_drift, update_cost_alerts
@@ -19,15 +20,16 @@ HOUR_S = 3600
 LATE = NOON + timedelta(hours=10)
 
 
-def trained(*, hours: float = 3.5, **reported: Any) -> Run:
+def trained(*, hours: float = 3.5, name: str = LLAMA.name, **reported: Any) -> Run:
     """Play a run of four nodes from noon on, by the ten seconds, and keep its steps."""
-    run = create_run(LLAMA, started_at=NOON)
-    plan = Plan(run=LLAMA, seed=5, epoch_s=NOON_S, **reported)
+    spec = msgspec.structs.replace(LLAMA, name=name)
+    run = create_run(spec, started_at=NOON)
+    plan = Plan(run=spec, seed=5, epoch_s=NOON_S, **reported)
     played = play(
         plan, plan.shards[0], start_clock(plan), NOON_S + int(hours * HOUR_S), every_s=10
     )
     durable.write_steps(played.steps)
-    Run.objects.update(phase=Run.Phase.TRAINING)
+    Run.objects.update(phase=Run.Phase.TRAINING, last_step=int(played.steps.step[-1]))
     return run
 
 
@@ -97,6 +99,28 @@ def test_a_cost_that_no_one_explains_is_drift_by_the_estimate(hot: HotStore) -> 
     assert alert.evidence["expected_by"] == "estimate"
     assert alert.evidence["ratio"] > 0.3
     assert alert.evidence["usd_per_mtok"] > alert.evidence["expected_usd_per_mtok"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("n_similar", "changed", "rules"),
+    [(2, {}, {"cost_drift"}), (1, {}, set()), (2, {"tp": 4}, set())],
+    ids=["two", "one", "other layout"],
+)
+def test_a_run_that_is_slow_from_its_first_step_is_drift_by_similar_runs(
+    hot: HotStore, n_similar: int, changed: dict[str, int], rules: set[str]
+) -> None:
+    fault = Fault(kind="throttle", run="llama", start_s=0, duration_s=4 * HOUR_S, magnitude=1.3)
+    trained(faults=(fault,))
+    for i in range(n_similar):
+        trained(name=f"similar-{i}")
+    Run.objects.filter(name__startswith="similar").update(**changed)
+
+    assert alerts_of(hot) == rules
+    for alert in Alert.objects.all():
+        assert alert.subject == "run:llama"
+        assert alert.evidence["expected_by"] == "similar"
+        assert alert.evidence["ratio"] == pytest.approx(0.25, abs=0.05)
 
 
 @pytest.mark.django_db
