@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from telemetry.blocks import FloatArray
+from telemetry.blocks import FloatArray, Span
 from telemetry.detect.causes import (
     CLASS_OF,
     CLASSES,
@@ -142,8 +142,9 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
     unknown = set() if is_timed else {"compute_s", "wait_s", "transfer_s"}
     if is_timed and not times_transfer(since):
         unknown = {"compute_s", "transfer_s"}
-        longer_s = middle(work_s(since)) - middle(work_s(before))
-        found |= _of_executions(inputs, problem.onset_s, longer_s, middle(work_s(before)))
+        if problem.kind == "computing":
+            ratio = middle(work_s(since)) / middle(work_s(before))
+            found |= _of_executions(inputs, problem.onset_s, ratio - 1.0)
     was, now = _phases(before), _phases(since)
     for name in was.keys() - unknown:
         rise_s = now[name] - was[name]
@@ -159,37 +160,35 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
     return found
 
 
-def _of_executions(
-    inputs: DetectionInput, onset_s: float, longer_s: float, usual_s: float
-) -> dict[str, int]:
+def _of_executions(inputs: DetectionInput, onset_s: float, longer: float) -> dict[str, int]:
     """Measure the transfer where it is part of the compute time: {} where nothing shows it.
 
-    The longest execution of a step exchanges the gradients, the median one computes. Where every
-    execution waits for others, the two are alike and show nothing.
+    ``longer``: by which ratio steps take longer. The longest execution of a step exchanges the
+    gradients, the median one computes. Where every execution waits for others, the two are alike
+    and show nothing.
     """
     back_s = inputs.now_s - onset_s
-    if inputs.hardware_at is None or not longer_s > 0 or back_s + EXECUTIONS_S > OLDEST_S:
+    if inputs.hardware_at is None or not longer > 0 or back_s + EXECUTIONS_S > OLDEST_S:
         return {}
-    now, was = (
+    first_s, last_s = back_s + EXECUTIONS_S, back_s + 2.0 * inputs.report_every_s
+    was, now = (
         inputs.hardware_at(
             EXECUTION_METRICS, np.linspace(*ages, EXECUTION_MOMENTS).astype(int).tolist()
         )
-        for ages in (
-            (min(back_s, EXECUTIONS_S), 0.0),
-            (back_s + EXECUTIONS_S, back_s + 2.0 * inputs.report_every_s),
-        )
+        for ages in ((first_s, last_s), (min(back_s, EXECUTIONS_S), 0.0))
     )
-    (usual, longest), (usual_now, longest_now) = (
-        (
-            _known_middle(node_values(span, EXECUTION_METRICS[0]).ravel()),
-            _known_middle(np.fmax.reduce(node_values(span, EXECUTION_METRICS[1]), axis=0)),
-        )
-        for span in (was, now)
+    usual, longest = (
+        _known_middle(np.fmax.reduce(node_values(was, name), axis=0)) for name in EXECUTION_METRICS
     )
-    rise = (usual_now / usual - 1.0) / (longer_s / usual_s)
-    if rise < HARDLY and longest_now - longest >= HALF * longer_s:
+    is_told = longest > APART * usual
+    rise = _median_execution_s(now) / _median_execution_s(was) - 1.0
+    if is_told and rise < HARDLY * longer:
         return {"transfer_s": 1}
-    return {"transfer_s": 0} if rise >= HALF and longest > APART * usual else {}
+    return {"transfer_s": 0} if is_told and rise >= HALF * longer else {}
+
+
+def _median_execution_s(span: Span) -> float:
+    return _known_middle(node_values(span, EXECUTION_METRICS[0]).ravel())
 
 
 def _phases(steps: StepBatch) -> dict[str, float]:

@@ -74,13 +74,17 @@ class Machines:
     until_s: float
     seed: int = 1
     n_nodes: int = 4
-    marks: list[tuple[str, tuple[int, int | slice], float, float]] = field(default_factory=list)
+    marks: list[tuple[str, tuple[int | slice, int | slice], float, float]] = field(
+        default_factory=list
+    )
     fetched: list[tuple[str, ...]] = field(default_factory=list)
 
     HEALTHY: ClassVar = {
         "core_utilization_ratio": (8, 0.7),
         "hbm_bandwidth_bytes_per_s": (4, 4e11),
         "vcpu_usage_ratio": (1, 0.11),
+        "execution_latency_p50_s": (1, 0.2),
+        "execution_latency_p100_s": (1, 0.5),
         "efa_latency_s": (4, 16e-6),
         "efa_tx_bytes_per_s": (4, 2e9),
         "efa_rx_bytes_per_s": (4, 2e9),
@@ -89,7 +93,7 @@ class Machines:
     }
 
     def mark(
-        self, metric: str, where: tuple[int, int | slice], *, times: float, since_s: float
+        self, metric: str, where: tuple[int | slice, int | slice], *, times: float, since_s: float
     ) -> "Machines":
         """Multiply a metric at (node, part) from some second on."""
         self.marks.append((metric, where, times, since_s))

@@ -63,7 +63,7 @@ def test_a_dead_device_is_the_one_that_used_to_carry() -> None:
 def test_a_device_that_no_one_uses_is_not_dead() -> None:
     machines = Machines(SINCE_S)
     for metric in CARRIED:
-        machines.mark(metric, (slice(None), 0), times=0.0, since_s=T0 - 900)  # type: ignore[arg-type]
+        machines.mark(metric, (slice(None), 0), times=0.0, since_s=T0 - 900)
     assert find(seen(machines)) == []
 
 
@@ -74,7 +74,7 @@ def test_most_devices_of_a_node_are_the_node() -> None:
 
 def test_all_devices_at_once_blame_no_machine_in_any_second() -> None:
     for seconds in range(1, 25):
-        machines = until(seconds).mark(LATENCY, (slice(None), slice(None)), times=2,  # type: ignore[arg-type]
+        machines = until(seconds).mark(LATENCY, (slice(None), slice(None)), times=2,
                                        since_s=SINCE_S)  # fmt: skip
         found = places(find(seen(machines)))
         assert found <= {("efa_degraded", "efa_latency", None, None)}
@@ -84,8 +84,8 @@ def test_all_devices_at_once_blame_no_machine_in_any_second() -> None:
 def test_loss_on_all_devices_blames_no_machine_and_explains_their_latency() -> None:
     every = (slice(None), slice(None))
     for seconds in range(6, 25):
-        machines = until(seconds).mark(AGAIN, every, times=9_000, since_s=SINCE_S)  # type: ignore[arg-type]
-        machines.mark(LATENCY, every, times=1.5, since_s=SINCE_S)  # type: ignore[arg-type]
+        machines = until(seconds).mark(AGAIN, every, times=9_000, since_s=SINCE_S)
+        machines.mark(LATENCY, every, times=1.5, since_s=SINCE_S)
         assert places(find(seen(machines))) == {("efa_degraded", "efa_loss", None, None)}
 
 

@@ -12,7 +12,7 @@ def test_one_long_step_states_it_where_all_are_slower_by_the_same_factor() -> No
     compute[-1] *= 1.3
     steps = run(compute)
     machines = Machines(steps.ended_at_s[-1] + 1, n_nodes=4)
-    machines.mark(MEMORY, (slice(None), slice(None)), times=1 / 1.3, since_s=steps.ended_at_s[-2])  # type: ignore[arg-type]
+    machines.mark(MEMORY, (slice(None), slice(None)), times=1 / 1.3, since_s=steps.ended_at_s[-2])
     (found,) = found_in(steps, machines)
     assert (found.rule, found.cause, found.node) == ("core_slow", "throttle", None)
     compute[-1] = compute[-2] * [1.45, 1.3, 1.2, 1.28]
@@ -24,7 +24,7 @@ def test_of_a_run_on_one_node_that_node_is_named() -> None:
     compute[-8:] *= 1.25
     steps = run(compute)
     machines = Machines(steps.ended_at_s[-1], n_nodes=1)
-    machines.mark(MEMORY, (slice(None), slice(None)), times=0.8, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
+    machines.mark(MEMORY, (slice(None), slice(None)), times=0.8, since_s=steps.ended_at_s[-9])
     seen = inputs(steps, machines, hardware_at=machines.hardware_at)
     (found,) = find(replace(seen, nodes=("steady",)))
     assert (found.cause, found.node, found.device) == ("throttle", "steady", None)

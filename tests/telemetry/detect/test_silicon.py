@@ -98,7 +98,7 @@ def test_an_open_alert_outlasts_silence_and_standstill_but_not_leave() -> None:
     def quiet(node: int | slice, times: float) -> Machines:
         machines = until(30)
         for core in range(8):
-            machines.mark(CORE, (node, core), times=times, since_s=SINCE_S)  # type: ignore[arg-type]
+            machines.mark(CORE, (node, core), times=times, since_s=SINCE_S)
         return machines
 
     for machines in (quiet(1, np.nan), quiet(slice(None), 0.01), quiet(1, 0.01)):

@@ -14,7 +14,7 @@ from telemetry.detect.pace import PhaseRise
 from telemetry.detect.slow import LEAST_RATIO, STAGE_LATE_RATIO, _lag, _may_be_chance, _usual
 from telemetry.detect.stragglers import lateness
 from telemetry.steps import StepBatch
-from tests.telemetry.detect.runs import Machines, inputs, steps_of
+from tests.telemetry.detect.runs import T0, Machines, inputs, steps_of
 
 NAMES = tuple(f"n{i}" for i in range(8))
 CORE, MEMORY = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
@@ -23,6 +23,12 @@ CORE, MEMORY = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
 def computing(n_steps: int = 60, *, step_s: float = 2.0, seed: int = 5) -> FloatArray:
     rng = np.random.default_rng(seed)
     return step_s * (1 + 0.003 * rng.standard_normal((n_steps, 8)))
+
+
+def without_bandwidth_and_probes(machines: Machines) -> Any:
+    """Read what an agent of a real node reports."""
+    missing = {MEMORY, "efa_latency_s"}
+    return lambda metrics, last_s: machines([m for m in metrics if m not in missing], last_s)
 
 
 def run(compute: FloatArray, **more: Any) -> StepBatch:
@@ -50,6 +56,31 @@ def test_that_the_cause_is_unknown_is_never_excluded(by: str) -> None:
         compute[-4:] *= 1 + 0.3 * np.random.default_rng(2).random((4, 8)) ** 3
     (found,) = found_in(run(compute), n_stages=4 if by == "stage" else 1)
     assert "unknown" not in found.evidence["ruled_out"]
+
+
+@pytest.mark.parametrize(
+    ("median_times", "longest_times", "cause"),
+    [(1.0, 1.5, "network"), (1.3, 1.0, "slow_compute"), (1.3, 0.4, "unknown")],
+    ids=["the exchange takes longer", "compute takes longer", "all executions are alike"],
+)
+def test_executions_show_the_transfer_that_a_runtime_trace_counts_as_compute(
+    median_times: float, longest_times: float, cause: str
+) -> None:
+    compute = computing()[:, :4]
+    compute[-16:] *= 1.3
+    steps = steps_of(compute, transfer_s=0.0)
+    since_s = float(steps.ended_at_s[-17])
+    machines = Machines(float(steps.ended_at_s[-1]))
+    machines.mark("execution_latency_p50_s", (slice(None), 0), times=median_times, since_s=since_s)
+    machines.mark(
+        "execution_latency_p100_s",
+        (slice(None), 0),
+        times=longest_times,
+        since_s=T0 - 900 if longest_times < 1 else since_s,
+    )
+    hardware = without_bandwidth_and_probes(machines)
+    seen = replace(inputs(steps), hardware=hardware, hardware_at=machines.hardware_at)
+    assert [(f.rule, f.cause, f.node) for f in find(seen)] == [("step_slow", cause, None)]
 
 
 @pytest.mark.parametrize("host", [1.0, 1.5])
@@ -96,7 +127,7 @@ def slowed(times: float) -> StepBatch:
 def test_clocks_that_are_lower_everywhere_do_the_same_work_more_slowly() -> None:
     steps = slowed(1.25)
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
-    machines.mark(MEMORY, (slice(None), slice(None)), times=0.8, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
+    machines.mark(MEMORY, (slice(None), slice(None)), times=0.8, since_s=steps.ended_at_s[-9])
     (found,) = found_in(steps, machines)
     assert (found.rule, found.cause, found.node) == ("core_slow", "throttle", None)
 
@@ -104,7 +135,7 @@ def test_clocks_that_are_lower_everywhere_do_the_same_work_more_slowly() -> None
 def test_memory_that_is_slower_everywhere_moves_fewer_bytes() -> None:
     steps = slowed(1.25)
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
-    machines.mark(MEMORY, (slice(None), slice(None)), times=0.5, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
+    machines.mark(MEMORY, (slice(None), slice(None)), times=0.5, since_s=steps.ended_at_s[-9])
     (found,) = found_in(steps, machines)
     assert (found.rule, found.cause, found.node) == ("hbm_slow", "hbm_slow", None)
 
