@@ -26,6 +26,7 @@ def play(
     duration_s: float = 500,
     benign: tuple[dict[str, Any], ...] = (),
     is_busy: bool = False,
+    tier: str = "full",
     **run: Any,
 ) -> tuple[Firing, ...]:
     """Play a run with these faults; they begin at 120 s and last for 60 unless they say else.
@@ -37,7 +38,7 @@ def play(
         "name": "lives",
         "duration_s": duration_s,
         "seed": 3,
-        "inputs": {"busy_while_waiting": is_busy},
+        "inputs": {"tier": tier, "busy_while_waiting": is_busy},
         "run": [RUN | run],
         "fault": [usual | fault for fault in faults],
         "benign": [{"run": "llama"} | event for event in benign],
@@ -55,6 +56,20 @@ def test_a_crash_its_hang_and_its_restart_are_one_alert(*, is_busy: bool) -> Non
     assert (firing.rule, firing.cause, firing.node) == ("node_silent", "node_crash", "llama-01")
     assert firing.resolved_s is not None
     assert 236 <= firing.resolved_s <= 245
+
+
+@pytest.mark.parametrize("tier", ["agent_only", "prometheus_15s"])
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_crash_is_one_alert_where_reports_are_seldom(tier: str, *, is_busy: bool) -> None:
+    (firing,) = play(crash(duration_s=200.0), tier=tier, is_busy=is_busy)
+    assert (firing.rule, firing.cause, firing.node) == ("node_silent", "node_crash", "llama-01")
+    assert firing.fired_s <= 120 + 90
+
+
+@pytest.mark.parametrize("tier", ["agent_only", "prometheus_15s"])
+def test_the_end_of_an_announced_compile_is_no_recompile(tier: str) -> None:
+    announced = {"kind": "planned_compile", "start_s": 200.0, "duration_s": 90.0}
+    assert play(benign=(announced,), tier=tier, is_busy=True) == ()
 
 
 @pytest.mark.parametrize(("duration_s", "resolved_s"), [(60.0, 240), (200.0, 321)])
