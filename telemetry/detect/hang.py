@@ -88,25 +88,25 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
 def _by_activity(
     inputs: DetectionInput, stall: Standstill, said: Activities
 ) -> list[Finding] | None:
-    """Judge a standstill by what the workers say; None where hardware may know more.
+    """Judge a standstill by what the workers say; None where hardware knows more.
 
     Who died sends no heartbeat. All others wait within their step, for a worker that does
     something else, or for one that says the same. A compile, a checkpoint or an evaluation ends.
     """
-    if stall.back:
-        # A node that fell silent and reports again has crashed, whatever the others say.
-        return None
-    if dead := _rows(stall, said.dead):
+    is_endless = said.common != COMPILE and _lasts(stall, LONG_STEPS, LONG_S)
+    is_unobserved = bool(np.isnan(stall.hosts).all())
+    dead = _rows(stall, said.dead)
+    if dead and is_unobserved:
         return [_finding(inputs, stall, dead, cause=CRASHED)]
-    if said.common != STEP:
-        return None if said.common != COMPILE and _lasts(stall, LONG_STEPS, LONG_S) else []
+    if said.common != STEP and not dead:
+        return None if is_endless else []
+    if not is_unobserved:
+        return None
     patience_s = max(PATIENCE_S, PATIENCE_STEPS * float(np.nan_to_num(stall.step_s)))
     if said.lasts_s(inputs.now_s) <= patience_s:
         return []
     away = _rows(stall, [node for node, activity in said.doing.items() if activity != STEP])
-    if away or np.isnan(stall.hosts).all():
-        return [_finding(inputs, stall, away or stall.absent, cause=RULE)]
-    return None
+    return [_finding(inputs, stall, away or stall.absent, cause=RULE)]
 
 
 def _rows(stall: Standstill, nodes: Collection[str]) -> tuple[int, ...]:

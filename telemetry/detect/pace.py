@@ -23,6 +23,8 @@ from telemetry.steps import StepBatch
 PERSISTS_S, PERSISTS_STEPS, CLEARLY = 5.0, 2, 2.0
 # Required rise in deviations of the normal variation.
 DEVIATIONS = 4.0
+# A rise varies from step to step if its deviation is above this share of it.
+STEADY = 0.1
 # The fastest fifth of the workers ignores a few late ones.
 QUICK = 0.2
 # An open alert resolves at this share of the limit.
@@ -137,7 +139,10 @@ def find_rise(
     now = middle(x[-n_now:])
     if usual is not None:
         back = x - usual < HALF * least
-        if back[-min(n_now, n_calm) :].all():
+        is_varied = (
+            noise(x[~back]) > STEADY * (middle(x[~back]) - usual) if (~back).any() else False
+        )
+        if back[-(n_calm if is_varied else min(n_now, n_calm)) :].all():
             return None
         at = int(np.flatnonzero(back)[-1]) + 1 if back.any() else 0
         return PhaseRise(usual, now, min(at, x.size - 1))

@@ -1,5 +1,6 @@
 """The rules step_slow and input_stall: steps that take longer than before, and why."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from telemetry.detect.inputs import DetectionInput, OpenProblem, node_peak, node
 from telemetry.detect.pace import (
     CLEARLY,
     HALF,
+    PERSISTS_STEPS,
+    STEADY,
     PhaseRise,
     case_since,
     find_rise,
@@ -48,7 +51,7 @@ from telemetry.detect.stragglers import (
     score_workers,
 )
 from telemetry.detect.uneven import CROWD
-from telemetry.statistics.change_points import rise
+from telemetry.statistics.change_points import noise, normal_deviations, rise
 from telemetry.statistics.peers import lower_median, mean, median, middle
 from telemetry.steps import StepBatch
 
@@ -135,15 +138,20 @@ def _sum_between(span: Span, metric: str, edges_s: FloatArray) -> float:
 
 # Smallest rise of a phase that counts, as a share of the step.
 LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
-# A problem without a known cause must last longer and be larger.
+# A problem without a known cause must last longer and be larger. Several steps in a row may be a
+# little longer by chance, and fewer of them much longer: so many steps from so large a rise on.
 UNKNOWN_RATIO = RULES["step_slow"].limits["unknown_ratio"]
-UNKNOWN_S, UNKNOWN_STEPS = 25.0, 4
+UNKNOWN_S = 20.0
+UNKNOWN_DEVIATIONS = 5.0
+UNKNOWN_STEPS = ((0.25, 2), (2 * UNKNOWN_RATIO, 3), (UNKNOWN_RATIO, 4))
 # A random delay may hit a worker twice in a row, but not by this much.
 VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
 # Random delays do not hit several workers of one stage at once.
 STAGE_LATE_RATIO = 0.05
 # A worker without a better past is slow by this share of a step, in this many steps.
 BORN_SLOW_RATIO, BORN_SLOW_STEPS = 0.06, 16
+# Steps at their usual length that end an alert about whole steps.
+CALM_STEPS = 5
 # Slow clocks slow each of these steps by the same factor, within this tolerance.
 STEADY_STEPS, UNSTEADY = 3, 0.3
 # This many workers slower by the same factor, within this tolerance, need only one step.
@@ -183,7 +191,24 @@ def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     scores = [each for each in score_overall(inputs, steps, found) if each.cause != "throttle"]
     accused = any(each.node and each.cause in RULE_OF_NODE for each in inputs.open_problems)
     scores = _prefer_open_cause(inputs, scores, "step")
-    return _problems(inputs, steps, found, scores, "step", is_explained=accused)
+    problems = _problems(inputs, steps, found, scores, "step", is_explained=accused)
+    return [_of_only_node(inputs, steps, each, found) for each in problems]
+
+
+def _of_only_node(
+    inputs: DetectionInput, steps: StepBatch, problem: Problem, found: PhaseRise
+) -> Problem:
+    """Accuse the only node of a run of computing slowly where its steps are longer alike.
+
+    It exchanges nothing with other nodes. Long sequences and a long stage are not its fault.
+    """
+    after_s = work_s(steps)[found.at + 1 :]
+    is_alike = len(after_s) > 1 and noise(after_s) <= STEADY * found.excess
+    if problem.cause != UNKNOWN or len(inputs.nodes) > 1 or inputs.n_stages > 1 or not is_alike:
+        return problem
+    (node,) = inputs.nodes
+    score = CauseScore("slow_compute", 1.0, "compute_s", found.now, found.usual, 0, "s", node)
+    return replace(problem, cause=score.cause, score=score)
 
 
 def _is_steady(
@@ -314,7 +339,9 @@ def _phase_rise(
     """Rise of a phase over the past of the run, or over the baseline of an open alert."""
     least_s = LEAST_RATIO * middle(work_s(steps))
     usual = _usual(inputs, steps, kind)
-    return find_rise(x, least=least_s, n_now=n_newest(steps), usual=usual)
+    # Whole steps vary: a few short ones do not end an alert.
+    n_calm = CALM_STEPS if kind == "step" else PERSISTS_STEPS
+    return find_rise(x, least=least_s, n_now=n_newest(steps), usual=usual, n_calm=n_calm)
 
 
 def _usual(inputs: DetectionInput, steps: StepBatch, kind: Kind) -> float | None:
@@ -366,7 +393,16 @@ def _problems(
     ratio = found.excess / step_s
     if not is_explained and _known_cause(scores) is None and _usual(inputs, steps, kind) is None:
         lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])
-        if ratio < UNKNOWN_RATIO or lasted_s < UNKNOWN_S or len(after) < UNKNOWN_STEPS:
+        is_enough = any(
+            ratio >= least and len(after) >= n_steps for least, n_steps in UNKNOWN_STEPS
+        )
+        work = work_s(steps)
+        certain = (
+            normal_deviations(work[: found.at], work[found.at :], floor=LEAST_RATIO * step_s / 6)
+            if found.at
+            else np.inf
+        )
+        if lasted_s < UNKNOWN_S or not is_enough or certain < UNKNOWN_DEVIATIONS:
             return []
     tokens = float(steps.tokens[-1])
     return [

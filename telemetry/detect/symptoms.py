@@ -34,6 +34,8 @@ JITTER_STEPS, JITTER_TIMES, JITTER_RATIO = 6, 2.5, 0.008
 # Median and longest execution, when they are read, and which rise of them is one of steps.
 EXECUTION_METRICS = ("execution_latency_p50_s", "execution_latency_p100_s")
 EXECUTION_MOMENTS, EXECUTIONS_S, HARDLY, HALF, APART = 12, 60.0, 0.25, 0.5, 1.2
+# Uneven lengths: deviation of the longest over its excess, times the number of workers.
+UNEVEN_JITTER = 0.6
 # An alert names a more exact cause only this soon after its onset.
 SETTLES_S = 60.0
 # The metric that shows a symptom, the causes that detection finds in it, and their direction.
@@ -72,7 +74,8 @@ def with_best_cause(
     A cause that was found by its own evidence stays unless another cause of its class would look
     the same in this data. An unknown one is named where the data leaves one cause, or one class.
     """
-    if any((a.cause, a.node) == (problem.cause, problem.node) for a in inputs.open_problems):
+    is_held = any((a.cause, a.node) == (problem.cause, problem.node) for a in inputs.open_problems)
+    if is_held and problem.cause != UNKNOWN:
         return problem
     return _with_open_cause(inputs, _named_by_table(inputs, steps, problem, others))
 
@@ -152,8 +155,10 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
             found[name] = int(abs(rise_s) >= least_s) * int(np.sign(rise_s))
     # That one node is late says more than how much.
     if problem.node is None and min(len(since), len(before)) >= JITTER_STEPS:
-        usual_s = JITTER_TIMES * noise(work_s(before))
-        limit_s = max(usual_s, JITTER_RATIO * middle(work_s(since)))
+        usual_s, now_s = middle(work_s(before)), middle(work_s(since))
+        # The longest of few sequences varies much from step to step, that of many little.
+        spread_s = UNEVEN_JITTER / (len(steps.workers) + 1) * (now_s - usual_s)
+        limit_s = max(JITTER_TIMES * noise(work_s(before)), JITTER_RATIO * now_s, spread_s)
         found["step_jitter"] = int(noise(work_s(since)) >= limit_s)
     if inputs.n_stages == 1:
         found["stage_longer"] = 0

@@ -114,3 +114,45 @@ def test_a_share_that_is_timed_in_every_fifth_step_fires_by_those() -> None:
         phases[name][dark] = np.nan
     rules = {each.rule for each in find(inputs(replace(steps, phases=phases)))}
     assert "allreduce_share" in rules
+
+
+def slower(compute_s: list[float], *, n_workers: int = 4) -> list[str | None]:
+    """Causes and nodes found in a run of one-second steps that then compute for so long."""
+    steps = steps_of([[1.0] * n_workers] * 30 + [[each] * n_workers for each in compute_s])
+    phases = dict(steps.phases)
+    for name in ("wait_s", "transfer_s"):
+        phases[name] = np.full_like(phases[name], np.nan)
+    data = inputs(replace(steps, phases=phases))
+    return [part for each in find(data) for part in (each.cause, each.node)]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "n_steps"), [(10.8, 4), (11.6, 3), (14.0, 2)], ids=["small", "clear", "large"]
+)
+def test_the_larger_a_rise_the_fewer_steps_show_it(step_s: float, n_steps: int) -> None:
+    steps = steps_of([[10.0] * 4] * 20 + [[step_s] * 4] * n_steps)
+    phases = dict(steps.phases)
+    for name in ("wait_s", "transfer_s"):
+        phases[name] = np.full_like(phases[name], np.nan)
+    whole = replace(steps, phases=phases)
+    assert [each.rule for each in find(inputs(whole))] == ["step_slow"]
+    assert find(inputs(whole[:-1])) == []
+
+
+def test_the_only_node_of_a_run_is_accused_where_its_steps_are_longer_alike() -> None:
+    rng = np.random.default_rng(1)
+    varied = (1.2 + rng.random(30)).tolist()
+    assert slower([1.4] * 30, n_workers=1) == ["slow_compute", "steady"]
+    assert slower(varied, n_workers=1)[1] is None
+    assert slower([1.4] * 30, n_workers=2) == ["unknown", None]
+
+
+def test_steps_that_vary_by_chance_are_not_slow() -> None:
+    rng = np.random.default_rng(4)
+    steps = steps_of(np.repeat(5 * np.exp(0.04 * rng.standard_normal((400, 1))), 4, axis=1))
+    phases = dict(steps.phases)
+    for name in ("wait_s", "transfer_s"):
+        phases[name] = np.full_like(phases[name], np.nan)
+    whole = replace(steps, phases=phases)
+    for end in range(8, 400):
+        assert find(inputs(whole[max(0, end - 40) : end])) == []
