@@ -84,7 +84,8 @@ def _check(
 ) -> Problem | None:
     """Compare a checkpoint with ``earlier`` ones: (row, seconds) each."""
     usual_s, limit = _usual(inputs, steps, earlier, this.ended_s)
-    if not np.isfinite(usual_s) or this.took_s < max(limit * usual_s, usual_s + LEAST_S):
+    is_known = np.isfinite(usual_s) and np.isfinite(this.took_s)
+    if not is_known or this.took_s < max(limit * usual_s, usual_s + LEAST_S):
         return None
     strength = this.took_s / (limit * usual_s)
     score = CauseScore(CAUSE, strength, "checkpoint_s", this.took_s, usual_s, 0, "s", this.node)

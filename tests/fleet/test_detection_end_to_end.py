@@ -72,6 +72,12 @@ def test_the_end_of_an_announced_compile_is_no_recompile(tier: str) -> None:
     assert play(benign=(announced,), tier=tier, is_busy=True) == ()
 
 
+def test_a_slow_checkpoint_before_the_step_time_is_known_has_no_alert_of_its_own() -> None:
+    slow = {"kind": "checkpoint_slow", "run": "llama", "start_s": 40.0, "magnitude": 30.0}
+    found = play(slow | {"duration_s": 250.0}, duration_s=300, tier="agent_only")
+    assert "checkpoint_slow" not in {firing.rule for firing in found}
+
+
 @pytest.mark.parametrize(("duration_s", "resolved_s"), [(60.0, 240), (200.0, 321)])
 def test_a_crash_that_ends_the_run_is_over_once_the_node_is_heard_of(
     duration_s: float, resolved_s: float
