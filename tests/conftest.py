@@ -107,8 +107,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item not in left_out]
 
 
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector the thousands of tests that stay until the end."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Check that xdist keeps groups together; spare the garbage collector all the tests."""
+    if getattr(session.config.option, "loadgroup", False):
+        grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+        assert all("@" in item.nodeid for item in grouped), "this xdist ignores groups"
     gc.collect()
     gc.freeze()
 
