@@ -16,7 +16,7 @@ FLEETS: tuple[dict[str, Any], ...] = (
     {"model": "llama3.1-8b", "instance": "trn2.48xlarge", "tp": 8, "global_batch": 2048},
     {"model": "llama3.1-8b", "instance": "p5.48xlarge", "tp": 4, "global_batch": 2048},
 )
-# Every so many hours hold look-alikes, so far apart.
+# Every third hour has benign events, this far apart.
 BENIGN_EVERY, APART_S = 3, (420.0, 560.0)
 BENIGN: tuple[dict[str, Any], ...] = (
     {"kind": "checkpoint"},

@@ -39,7 +39,7 @@ def measure(env: Mapping[str, str]) -> None:
             f"{n:,} trials of {DEFAULT_STEPS:,} steps a side: {name}",
             [
                 (
-                    "nothing differs: a word in one of five looks",
+                    "nothing differs: a verdict in one of five looks",
                     counted(same.any(axis=1), "<= 5 %"),
                 ),
                 ("nothing differs: a word at the end", counted(same[:, -1], "<= 5 %")),
@@ -57,7 +57,7 @@ def counted(results: npt.NDArray[np.bool_], budget: str) -> str:
 def has_verdict(
     windows: FloatArray, *, ratio: float, checks: tuple[float, ...]
 ) -> npt.NDArray[np.bool_]:
-    """Return whether a word fell: (n_trials, n_looks)."""
+    """Whether a verdict was given: (n_trials, n_looks)."""
     rng = np.random.default_rng(1)
     results = np.zeros((len(windows), len(checks)), bool)
     for trial, (before, after) in enumerate(windows):

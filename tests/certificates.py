@@ -19,18 +19,20 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "our authority")])
         rights = x509.BasicConstraints(ca=True, path_length=None)
-        whole = self._begun(self._name, self._key.public_key()).add_extension(
+        certificate = self._builder(self._name, self._key.public_key()).add_extension(
             rights, critical=True
         )
         self.file = folder / "authority.pem"
-        self.file.write_bytes(whole.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        self.file.write_bytes(
+            certificate.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        )
 
     def serving(self, name: str) -> ssl.SSLContext:
         """Return the TLS context of a server with a name."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = x509.SubjectAlternativeName([x509.DNSName(name)])
-        reported = self._begun(subject, key.public_key()).add_extension(names, critical=False)
+        reported = self._builder(subject, key.public_key()).add_extension(names, critical=False)
         file = self._folder / f"{name}.pem"
         file.write_bytes(
             reported.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
@@ -40,7 +42,7 @@ class Authority:
         context.load_cert_chain(file)
         return context
 
-    def _begun(
+    def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey
     ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)

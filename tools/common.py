@@ -26,7 +26,7 @@ def give_up(text: str) -> NoReturn:
 
 
 def arguments_of(command: Iterable[object]) -> list[str]:
-    """Return a command as plain words."""
+    """Return the arguments of a command as text."""
     return [str(argument) for argument in command]
 
 

@@ -199,7 +199,7 @@ def _cluster_of(
             cluster.carried.add(key)
     classes = {CLASS_OF[part.cause] for part in cluster.parts.values() if part.cause in CLASS_OF}
     if len(classes) != 1 and not alert.parts:
-        # It ends, or is not about a fault of hardware.
+        # The problem has ended, or is no hardware fault.
         return None
     cluster.cause_class = min(classes, default="")
     return cluster

@@ -90,25 +90,25 @@ def matrices(measured: Measured, found: PreflightResult | None) -> list[PairMatr
     )
     return [
         PairMatrix(
-            name=look.figure.name,
-            title=TITLES[look.figure.name],
-            usual=_usual(look) if measured.was_probed.any() else "",
-            picture=picture(_worse(look.values, look.usual_of_pairs, is_rate=look.figure.is_rate)),
+            name=view.figure.name,
+            title=TITLES[view.figure.name],
+            usual=_usual(view) if measured.was_probed.any() else "",
+            picture=picture(_worse(view.values, view.usual_of_pairs, is_rate=view.figure.is_rate)),
             labels=_labels(measured.nodes, failed),
             nodes=_rows(measured.nodes, failed),
             pairs=_cells(measured.nodes, found),
             n=len(measured.nodes),
         )
-        for look in looked_at(measured)
+        for view in looked_at(measured)
     ]
 
 
-def _usual(look: PairAnalysis) -> str:
-    write = rate if look.figure.is_rate else seconds
-    if not look.classes.basis:
-        return write(look.usual)
-    across = float(look.usual_of_pairs[look.classes.is_across][0])
-    return f"{write(look.usual)} in one rack, {write(across)} across"
+def _usual(view: PairAnalysis) -> str:
+    write = rate if view.figure.is_rate else seconds
+    if not view.classes.basis:
+        return write(view.usual)
+    across = float(view.usual_of_pairs[view.classes.is_across][0])
+    return f"{write(view.usual)} in one rack, {write(across)} across"
 
 
 def _worse(values: FloatArray, usual: FloatArray, *, is_rate: bool) -> FloatArray:

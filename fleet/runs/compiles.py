@@ -263,7 +263,7 @@ def change_lines(change: Mapping[str, Any] | None) -> Sequence[str]:
 
 def _line(part: Mapping[str, str]) -> str:
     what, before, after = (part.get(name, "") for name in ("what", "before", "after"))
-    tell = {
+    sentences = {
         "compiler": f"compiler: neuronx-cc {before} became {after}",
         "flags": _flags(before, after),
         "shape": f"shapes: {before} became {after}",
@@ -271,7 +271,7 @@ def _line(part: Mapping[str, str]) -> str:
         "cache": f"cache: {before} became {after}",
         "nothing": "nothing in its key: the cache lost it, or this process cannot read the cache",
     }
-    return tell.get(what, what)
+    return sentences.get(what, what)
 
 
 def _flags(before: str, after: str) -> str:

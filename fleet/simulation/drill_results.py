@@ -97,10 +97,10 @@ def drill_results(faults: Iterable[InjectedFault], *, now: datetime) -> list[Dri
 
 def drill_result(fault: InjectedFault, *, now: datetime) -> DrillResult:
     """Score one fault by the alerts of its run, together with simultaneous faults."""
-    beside = InjectedFault.objects.filter(
+    simultaneous = InjectedFault.objects.filter(
         run=fault.run, starts_at__lt=fault.ends_at + NEARBY, ends_at__gt=fault.starts_at - NEARBY
     )
-    drills = drill_results(beside.select_related("run", "node"), now=now)
+    drills = drill_results(simultaneous.select_related("run", "node"), now=now)
     return next(drill for drill in drills if drill.fault.pk == fault.pk)
 
 

@@ -24,10 +24,12 @@ MIN_SPOOL_MB, MAX_SPOOL_MB = 1.0, 100_000.0
 FLUSH_S = 3.0
 
 
-def read_options(words: Sequence[str], env: Mapping[str, str] = os.environ) -> argparse.Namespace:
+def read_options(
+    arguments: Sequence[str], env: Mapping[str, str] = os.environ
+) -> argparse.Namespace:
     """Read the command line; an invalid option ends the program with status 2."""
     parser = _parser(env)
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     options.token = env.get("TRNWATCH_TOKEN")
     options.token_file = options.token_file or env.get("TRNWATCH_TOKEN_FILE")
     if not options.dry_run:
@@ -123,8 +125,8 @@ class Stop:
         self.is_requested = True
 
 
-def main(words: Sequence[str]) -> int:
-    options = read_options(words)
+def main(arguments: Sequence[str]) -> int:
+    options = read_options(arguments)
     clock, health, stop = Clock(), Health(), Stop()
     work = _dry_run if options.dry_run else _run
     try:

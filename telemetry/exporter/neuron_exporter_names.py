@@ -1,4 +1,4 @@
-"""Which machine a node is to AWS' exporters: the labels on everything they show of it."""
+"""Labels that identify a node's machine in the series of AWS' exporters."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -43,8 +43,8 @@ def allreduce_share() -> RuleCase:
 def step_slow() -> RuleCase:
     """It fires where steps take longer than the hours before, and tokens are fewer."""
     ratios = ((0, 20), (SLOW["unknown_ratio"], 20), (0.10, 15))
-    calm = 0.9 * SLOW["unknown_ratio"] * SLOW["half_ratio"]
-    course = [(1.0 + ratio, minutes) for ratio, minutes in (*ratios, (calm, 20))]
+    resolve_limit = 0.9 * SLOW["unknown_ratio"] * SLOW["half_ratio"]
+    course = [(1.0 + ratio, minutes) for ratio, minutes in (*ratios, (resolve_limit, 20))]
     series: Series = {
         'trnwatch_run_step_seconds{run="llama"}': tuple(course),
         'trnwatch_run_tokens_per_second{run="llama"}': tuple(
@@ -103,10 +103,13 @@ def costs() -> list[RuleCase]:
     """It fires if two hours cost more, stays slightly below; not if an alert explains it."""
     cost_series = 'trnwatch_run_node_seconds_per_million_tokens{run="llama"}'
     expected = "trnwatch_run_expected_node_seconds_per_million_tokens"
-    limit, calm = 1 + DRIFT["estimate_ratio"], 1 + DRIFT["estimate_ratio"] * DRIFT["half_ratio"]
-    high, hardly = 100 * limit * ABOVE, 100 * (limit + calm) / 2
+    limit, resolve_limit = (
+        1 + DRIFT["estimate_ratio"],
+        1 + DRIFT["estimate_ratio"] * DRIFT["half_ratio"],
+    )
+    high, hardly = 100 * limit * ABOVE, 100 * (limit + resolve_limit) / 2
     series: Series = {
-        cost_series: ((high, 80), (hardly, 40), (100 * calm / ABOVE, 60)),
+        cost_series: ((high, 80), (hardly, 40), (100 * resolve_limit / ABOVE, 60)),
         f'{expected}{{run="llama", basis="estimate"}}': always(100, 180),
     }
     labels = LLAMA | {"basis": "estimate"}
@@ -130,8 +133,8 @@ def costs() -> list[RuleCase]:
 def budget_overrun() -> RuleCase:
     """It fires where more will be spent than there is, and holds a little below."""
     of = '{budget="4", team="LLM"}'
-    calm = OVERRUN["calm_ratio"]
-    ratios = ((1, 5), (ABOVE, 5), ((1 + calm) / 2, 5), (calm, 10))
+    resolve_limit = OVERRUN["calm_ratio"]
+    ratios = ((1, 5), (ABOVE, 5), ((1 + resolve_limit) / 2, 5), (resolve_limit, 10))
     series: Series = {
         f"trnwatch_budget_usd{of}": always(1000),
         f"trnwatch_budget_forecast_usd{of}": tuple((1000 * r, minutes) for r, minutes in ratios),

@@ -33,7 +33,7 @@ def level(alert: str, series: str, limit: float, more: float, **labels: str) -> 
 
 
 def counter(alert: str, *series: str) -> RuleCase:
-    """Return the story of counters that ought to stand still, of which the first one rises."""
+    """Return the case of counters that should not change, of which the first one rises."""
     still = {f"trnwatch_{name}_total": always(3) for name in series[1:]}
     rises = rising((0, 10), (1 / 60, 20), (0, 20))
     return of(alert, series[0], still | {f"trnwatch_{series[0]}_total": rises}, (9, 45), (25, 29))

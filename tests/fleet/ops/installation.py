@@ -96,7 +96,7 @@ class Up:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def child(self, argument: str) -> psutil.Process | None:
-        """Find a program by a word of its command."""
+        """Find a program by an argument of its command."""
         for child in self.children:
             try:
                 if any(argument in part for part in child.cmdline()):

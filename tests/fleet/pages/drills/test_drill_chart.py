@@ -24,11 +24,11 @@ def test_ground_truth_and_detection_are_drawn_on_one_chart(
 
     starts_s, ends_s = fault.starts_at.timestamp(), fault.ends_at.timestamp()
     assert figure["shade"] == [[starts_s, ends_s, "the fault"]]
-    moments = {label: at for at, label, _ in figure["events"]}
-    assert moments["onset"] == alert.onset_at.timestamp()
-    assert moments["detected"] == alert.fired_at.timestamp()
+    times = {label: at for at, label, _ in figure["events"]}
+    assert times["onset"] == alert.onset_at.timestamp()
+    assert times["detected"] == alert.fired_at.timestamp()
     assert alert.resolved_at is not None
-    assert moments["resolved"] == alert.resolved_at.timestamp()
+    assert times["resolved"] == alert.resolved_at.timestamp()
 
 
 def test_before_detection_only_the_ground_truth_is_drawn(client: Client, drilled: Drilled) -> None:
