@@ -66,10 +66,12 @@ def find_uneven_work(
 
 
 def _without_common_excess(steps: StepBatch) -> StepBatch:
-    """Subtract what all workers take longer than usual, such as a pause: it is not unevenness."""
+    """Subtract what all workers take longer or less than usual: a pause is not unevenness."""
     compute = steps.phases["compute_s"]
-    excess_s = quickest_fifth(compute - median(compute.T))
-    compute_s = compute - np.maximum(excess_s, 0.0)[:, None]
+    excess_s = compute - median(compute.T)
+    longer_s = np.maximum(quickest_fifth(excess_s), 0.0)
+    shorter_s = np.minimum(-quickest_fifth(-excess_s), 0.0)
+    compute_s = compute - (longer_s + shorter_s)[:, None]
     return replace(steps, phases={**steps.phases, "compute_s": compute_s})
 
 

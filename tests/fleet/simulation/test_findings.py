@@ -101,7 +101,7 @@ FINDINGS = {
         (),
         (),
         None,
-        ("agent_hooks",),
+        ("full", "agent_collectives", "agent_hooks"),
         duration_s=900,
         more={"noise": {"step_cv": 0.04, "tail": "lognormal"}},
     ),
