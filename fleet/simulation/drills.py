@@ -18,6 +18,7 @@ from fleet.simulation.ground_truth import FaultTruth, truth_of
 from fleet.simulation.runs import publish_plan
 from telemetry.errors import FieldError
 from telemetry.simulate.faults import FAULTS, FaultKind
+from telemetry.simulate.inputs import live_inputs
 from telemetry.simulate.plan import Fault, Plan, RunSpec
 from telemetry.simulate.scenario import validate_fault
 from telemetry.store.connection import StoreUnavailable
@@ -285,4 +286,5 @@ def previewed(spec: RunSpec, fault: Fault) -> FaultTruth:
         spec, compile_s=0.0, checkpoint_every_s=None, evaluate_every_s=None, max_steps=None
     )
     placed = msgspec.structs.replace(fault, start_s=BEGINS_S)
-    return truth_of(Plan(run=calm, seed=0, epoch_s=0, faults=(placed,)))
+    inputs = live_inputs(spec.tier)
+    return truth_of(Plan(run=calm, inputs=inputs, seed=0, epoch_s=0, faults=(placed,)))

@@ -14,10 +14,10 @@ from pytest_django import Settings
 from redis import Redis
 
 from fleet.models import InjectedFault, Node, Run
-from fleet.simulation.drills import end, inject
+from fleet.simulation.drills import end, inject, previewed
 from fleet.simulation.runs import REMEMBER, plan_of, publish_plan, publish_plans
 from telemetry.errors import FieldError
-from telemetry.simulate.plan import Plan, RunSpec
+from telemetry.simulate.plan import Fault, Plan, RunSpec
 from telemetry.store.hot import HotStore, StoreUnavailable
 from tests.helpers import redis_server
 
@@ -226,3 +226,13 @@ def test_a_run_that_is_over_is_no_longer_played(hot: HotStore, simulated: Run) -
     publish_plans(hot, now=NOW)
 
     assert hot.plans() == {}
+
+
+@pytest.mark.parametrize(("tier", "is_right"), [("", False), ("hooks_only", True)])
+def test_the_class_of_a_cause_is_right_where_the_run_shows_no_more(
+    simulated: Run, tier: str, *, is_right: bool
+) -> None:
+    spec = RunSpec(**simulated.plan | {"tier": tier})
+    fault = Fault(kind="efa_latency", node="llama-02", magnitude=6.0, start_s=0.0, duration_s=60.0)
+
+    assert ("network" in previewed(spec, fault).causes) is is_right
