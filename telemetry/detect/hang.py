@@ -93,7 +93,9 @@ def _by_activity(
     Who died sends no heartbeat. All others wait within their step, for a worker that does
     something else, or for one that says the same. A compile, a checkpoint or an evaluation ends.
     """
-    is_endless = said.common != COMPILE and _lasts(stall, LONG_STEPS, LONG_S)
+    # An alert about a slow checkpoint covers one that does not end.
+    is_known = any(alert.cause == "checkpoint_slow" for alert in inputs.open_problems)
+    is_endless = said.common != COMPILE and not is_known and _lasts(stall, LONG_STEPS, LONG_S)
     is_unobserved = bool(np.isnan(stall.hosts).all())
     dead = _rows(stall, said.dead)
     if dead and is_unobserved:

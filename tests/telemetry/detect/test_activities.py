@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from telemetry.detect import find
-from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.inputs import DetectionInput, OpenProblem
 from telemetry.steps import WorkerState
 from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
 
@@ -52,6 +52,13 @@ def test_what_the_workers_do_together_is_no_hang(activity: str) -> None:
 @pytest.mark.parametrize("activity", ["checkpoint", "other"])
 def test_an_endless_checkpoint_or_evaluation_is_a_hang(activity: str) -> None:
     assert found(stopped(*[activity] * 4, overdue_s=700)) == [("hang", "unknown", None)]
+
+
+def test_an_endless_checkpoint_with_an_alert_is_no_second_one() -> None:
+    data = stopped(*["checkpoint"] * 4, overdue_s=700)
+    slow = OpenProblem("checkpoint_slow", "checkpoint_slow", evidence={"onset_s": data.now_s})
+    found_rules = [each.rule for each in find(replace(data, open_problems=(slow,)))]
+    assert "hang" not in found_rules
 
 
 def test_a_step_after_an_evaluation_has_its_own_time() -> None:
