@@ -64,7 +64,9 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     strength = float(total[-1]) / LIMIT_STEPS / (HALF if is_open or worker is not None else 1.0)
     ends_s = steps.ended_at_s[episodes]
     every_s = float(ends_s[-1] - ends_s[0]) / (len(episodes) - 1)
-    is_over = inputs.now_s - float(steps.ended_at_s[rows[-1]]) > OVER_TIMES * every_s
+    # Long steps of another problem that is over are not a new one.
+    most_s = every_s * (OVER_TIMES if is_open else 1.0)
+    is_over = inputs.now_s - float(steps.ended_at_s[rows[-1]]) > most_s
     if strength < 1 or is_over or float(ends_s[-1] - ends_s[0]) < SPREAD_S:
         return []
     score = None if worker is None else _score(inputs, steps, rows, worker, strength)

@@ -84,9 +84,14 @@ def test_these_are_not_loss_that_comes_and_goes(batch: StepBatch) -> None:
 def test_it_is_over_after_some_time_without_a_long_step() -> None:
     batch = steps()
     now = inputs(batch)
+    alert = OpenProblem("step_slow", "unknown", None, None, {"every_s": 20.0})
+    held = replace(now, open_problems=(alert,))
 
-    assert find_intermittent_loss(replace(now, now_s=now.now_s + 10), batch)
-    assert not find_intermittent_loss(replace(now, now_s=now.now_s + 40), batch)
+    assert find_intermittent_loss(replace(held, now_s=now.now_s + 10), batch)
+    assert not find_intermittent_loss(replace(held, now_s=now.now_s + 40), batch)
+    # Long steps of another problem that is over do not begin a new one.
+    assert find_intermittent_loss(now, batch)
+    assert not find_intermittent_loss(replace(now, now_s=now.now_s + 20), batch)
 
 
 def test_an_open_alert_stays_at_half_of_the_limit() -> None:
