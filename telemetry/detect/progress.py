@@ -192,14 +192,13 @@ def _pauses(rate: FloatArray) -> NDArray[np.bool_]:
     stretches = lengths[np.flatnonzero(np.diff(np.concatenate([[0], lengths])) != 0)]
     stretches = stretches[stretches > 0]
     usual = middle(stretches) if stretches.size >= ENOUGH_WINDOWS else 0.0
-    is_pause = lengths > 2 * usual + 1
+    is_pause = lengths > (2 * usual + 1 if usual else 0)
     # A rest that lasts until now may become a pause.
     if rests.size and rests[-1] and lengths[-1] > usual:
         is_pause[-lengths[-1] :] = True
-    # The bins at both ends are partly pause.
-    return np.asarray(
-        is_pause | np.append(is_pause[1:], False) | np.concatenate([[False], is_pause[:-1]])
-    )
+    # Nodes report at different seconds: two bins at both ends are partly pause.
+    padded = np.pad(is_pause, 2)
+    return np.asarray(np.any([padded[i : i + len(rate)] for i in range(5)], axis=0))
 
 
 def _windowed(rate: FloatArray, n_bins: int) -> FloatArray:
