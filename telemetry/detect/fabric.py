@@ -144,14 +144,25 @@ def score_links(case: ShareCase) -> list[CauseScore]:
         judge_loss(since),
         judge_latency(since, used_to_s, slower_by=np.where(few, SLOWER_AT_ONCE, SLOWER_BY)),
     )
-    return [_score_of(since, scores) for scores in judged]
+    return [_score_of(case.inputs, since, scores) for scores in judged]
 
 
-def _score_of(now: EfaReadings, scores: EfaScores) -> CauseScore:
-    """Name the device that stands out most, else the fabric if all devices are bad."""
+def _score_of(inputs: DetectionInput, now: EfaReadings, scores: EfaScores) -> CauseScore:
+    """Name the device that stands out most, else the fabric if all devices are bad.
+
+    A node that an open alert accuses stays accused while it stands out: of several alike, chance
+    decides which one is worst.
+    """
     if not np.isfinite(scores.badness).any():
         return scores.score
     row = int(np.nanargmax(scores.badness)) // scores.badness.shape[1]
+    held = [a for a in inputs.open_problems if a.cause == scores.score.cause]
+    for alert in sorted(held, key=lambda a: a.rule != "allreduce_share"):
+        if alert.node in now.span.nodes:
+            place = now.span.nodes.index(alert.node)
+            if (scores.badness[place] >= 1.0).any():
+                row = place
+                break
     worst, _ = _worst_device(now, scores, row, scores.badness[row] >= 1.0)
     if worst.strength < 1.0 <= scores.everywhere:
         return replace(worst, strength=scores.everywhere, node=None, device=None)
