@@ -73,14 +73,16 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
         return [_finding(inputs, stall, tuple(busy.tolist()))] if is_endless else []
     if stall.back:
         return [_crash(inputs, stall, node) for node in stall.back]
+    crashed = _crashed(inputs) & set(stall.silent)
     if stall.absent:
-        return [_finding(inputs, stall, stall.absent)]
+        # Without a crashed node all others leave the collective, one report after the other.
+        return [] if crashed else [_finding(inputs, stall, stall.absent)]
     # A node that fell silent with the run has its own finding, which explains this one.
     seconds = PATIENCE_S
     if np.isnan(stall.hosts).all():
         # Without an agent a checkpoint that is slow to write looks the same.
         seconds += min(CHECKPOINTS * (inputs.checkpoint_s or 0.0), CHECKPOINTS_S)
-    dead = lost(stall) | (_crashed(inputs) & set(stall.silent))
+    dead = lost(stall) | crashed
     is_hang = not dead and _lasts(stall, PATIENCE_STEPS, seconds)
     return [_finding(inputs, stall, ())] if is_hang else []
 
