@@ -108,6 +108,21 @@ def test_a_gzip_body_is_accepted(post: Post) -> None:
         (step(1, "trn-a", ended_at=1e9), "ended_at"),
         (line("run", tp=0), "tp"),
     ],
+    # Two processes must collect the same names: none may hold the time.
+    ids=[
+        "no JSON",
+        "no kind",
+        "unknown kind",
+        "field is missing",
+        "unknown field",
+        "negative step",
+        "name with a space",
+        "exchange longer than the step",
+        "no number",
+        "arrived too early",
+        "ended too early",
+        "no parallelism",
+    ],
 )
 def test_a_bad_line_is_named_and_the_others_are_accepted(
     post: Post, bad: bytes, field: str
