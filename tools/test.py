@@ -52,6 +52,8 @@ ON_POSTGRES = (
 )
 # What other programs ask is asked once, on SQLite: it is the same queries.
 OF_A_DATABASE = "database and not (browser or prometheus or alertmanager or victoria or curl)"
+# These play long scenarios, in which a database changes nothing.
+ON_SQLITE_ALONE = ("tests/fleet/simulation/test_findings.py",)
 # PostgreSQL refuses more than SQLite does, and these take long: they are asked there alone.
 ONCE = ("tests/fleet/api/test_schemathesis.py",)
 
@@ -86,9 +88,10 @@ def all_tests(arguments: Sequence[str]) -> set[int]:
     if postgres_program("initdb") is None:
         return {pytest(*AT_ONCE, *arguments)}
     left_out = [f"--ignore={path}" for path in ONCE]
+    skipped = [f"--ignore={path}" for path in ON_SQLITE_ALONE]
     with tempfile.TemporaryFile() as log, ThreadPoolExecutor(1) as background:
         other = background.submit(
-            on_postgres, [*AT_ONCE_ON_POSTGRES, *arguments, *ON_POSTGRES], log
+            on_postgres, [*AT_ONCE_ON_POSTGRES, *arguments, *skipped, *ON_POSTGRES], log
         )
         print("On SQLite:", flush=True)
         codes = {pytest(*AT_ONCE, *arguments, *left_out)}

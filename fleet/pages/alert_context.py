@@ -14,7 +14,7 @@ from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
 from telemetry.blocks import FloatArray
-from telemetry.detect.causes import BY_NAME, UNKNOWN
+from telemetry.detect.causes import BY_NAME, SYMPTOMS, UNKNOWN
 from telemetry.simulate.faults import FAULTS
 from telemetry.steps import StepBatch
 from telemetry.store.history import worker_minutes
@@ -414,6 +414,10 @@ class ConsideredCause:
         return self.verdict in {"likely", "possible"}
 
 
+# The place of each symptom in the table of causes.
+ORDER = {name: i for i, name in enumerate(SYMPTOMS)}
+
+
 @dataclass(frozen=True, slots=True)
 class ConsideredCauses:
     """The table of causes of an alert, the likely one first, and its symptoms by direction."""
@@ -445,8 +449,10 @@ def causes_of(alert: Alert) -> ConsideredCauses:
     given, measured = evidence.figures.get("causes"), evidence.figures.get("symptoms")
     seen = {str(k): str(v) for k, v in measured.items()} if isinstance(measured, Mapping) else {}
     rows = given if isinstance(given, list) else []
+    # A database may return the names in any order.
+    names = sorted(seen, key=lambda name: ORDER.get(name, len(ORDER)))
     by_direction = {
-        direction: [name for name, is_so in seen.items() if is_so == direction]
+        direction: [name for name in names if seen[name] == direction]
         for direction in ("raised", "lowered", "unchanged")
     }
     return ConsideredCauses(

@@ -30,11 +30,10 @@ class Activities:
         return name if n_nodes > MOST * len(self.doing) else ""
 
     def lasts_s(self, now_s: float) -> float:
-        """Seconds since the newest of the common activities began."""
+        """Seconds since the newest of the common activities began; 0 where none is common."""
         name = self.common
-        return now_s - max(
-            since for node, since in self.since_s.items() if self.doing[node] == name
-        )
+        began_s = (since for node, since in self.since_s.items() if self.doing[node] == name)
+        return now_s - max(began_s, default=now_s)
 
 
 def activities(inputs: DetectionInput, since_s: float) -> Activities | None:

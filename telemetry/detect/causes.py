@@ -76,6 +76,7 @@ CAUSES = (
           leaves=("transfer_s", "hbm_bandwidth", "step_jitter", *_OWN, *_EFA, *OF_PARTS)),
 )  # fmt: skip
 BY_NAME: Mapping[str, Cause] = {cause.name: cause for cause in CAUSES}
+SYMPTOMS = tuple(dict.fromkeys(name for c in CAUSES for name in (*c.raises, *c.lowers, *c.leaves)))
 CLASS_OF: Mapping[str, str] = {c.name: c.class_name for c in CAUSES if c.class_name}
 CLASSES = tuple(dict.fromkeys(CLASS_OF.values()))
 

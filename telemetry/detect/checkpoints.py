@@ -100,9 +100,9 @@ def _in_progress(inputs: DetectionInput, steps: StepBatch) -> Checkpoint | None:
     said = activities(inputs, stall.since_s)
     if not stall.loads.any():
         # Hosts that write show which node does; what workers say does not.
-        is_said = said is not None and said.common == CHECKPOINT
-        lasts_s = said.lasts_s(inputs.now_s) if said is not None else 0.0
-        return Checkpoint(lasts_s, inputs.now_s, None) if is_said else None
+        if said is None or said.common != CHECKPOINT:
+            return None
+        return Checkpoint(said.lasts_s(inputs.now_s), inputs.now_s, None)
     held = [alert for alert in inputs.open_problems if alert.cause == CAUSE]
     writing = _writing(inputs, steps, stall.since_s, inputs.now_s)
     # Most nodes writing at one moment: a checkpoint.

@@ -71,8 +71,9 @@ class SenderProcess:
         self.process.wait()
 
     def freeze(self) -> None:
-        """Let it do nothing at all any more."""
+        """Stop all its threads; one that the signal has not reached yet still runs."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def stop(self) -> int:
         """Ask it to end; gives its exit code."""

@@ -74,3 +74,7 @@ def test_workers_that_compile_without_notice_are_a_recompile() -> None:
 def test_workers_of_an_older_reporter_say_nothing() -> None:
     assert found(stopped("", "", "", "", overdue_s=25)) == []
     assert found(stopped("", "", "", "")) == [("hang", "unknown", None)]
+
+
+def test_workers_that_do_different_things_are_no_checkpoint() -> None:
+    assert found(stopped("step", "step", "checkpoint", "checkpoint")) == []

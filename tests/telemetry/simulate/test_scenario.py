@@ -137,7 +137,7 @@ def test_a_mistake_is_named_with_its_field_and_value(
 def test_two_runs_need_two_names() -> None:
     run = BROWN_OUT[BROWN_OUT.index("[[run]]") : BROWN_OUT.index("[[fault]]")]
 
-    with pytest.raises(FieldError, match="name: 'llama' is taken"):
+    with pytest.raises(FieldError, match="name: 'llama' is used"):
         load_scenario(BROWN_OUT + run)
 
 
