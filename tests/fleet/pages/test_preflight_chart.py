@@ -22,8 +22,9 @@ def test_it_draws_all_nodes_and_the_chosen_next_to_the_expected(client: Client) 
         "measured, 12 nodes",
     )
     assert chosen["values"][-1] == pytest.approx(expected["values"][-1], rel=0.15)
-    # The slowest link takes three times the round trip, so it carries a third of the bytes.
-    assert everyone["values"][-1] / expected["values"][-1] == pytest.approx(3, rel=0.03)
+    # The slowest link takes three times the round trip, so it carries a third of the bytes. The
+    # number of the preflight draws the scatter of the ratio: its deviation is 0.07.
+    assert everyone["values"][-1] / expected["values"][-1] == pytest.approx(3, abs=0.36)
 
 
 def test_without_scripts_it_is_a_table(client: Client) -> None:
