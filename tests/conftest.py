@@ -66,6 +66,7 @@ PROGRAMS = {
     "alertmanager": "prometheus-alertmanager",
     "victoria": "victoria-metrics",
     "curl": "curl",
+    "pdftotext": "pdftotext",
     "postgresql": postgres_program("initdb"),
 }
 

@@ -113,7 +113,7 @@ def find_rise(
     x : (n_steps,)
         The figure, oldest first, none NaN.
     least : same unit as x
-        The smallest rise that counts.
+        The minimum rise that counts.
     n_now : steps
         How many of the newest say how it is now.
     usual : same unit as x, optional
@@ -121,7 +121,7 @@ def find_rise(
     n_calm : steps
         How many of the newest must be back for an open alert to end; one of long ones.
     clearly
-        How many times the smallest rise a single step must show.
+        How many times the minimum rise a single step must show.
 
     Notes
     -----

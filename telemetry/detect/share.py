@@ -181,7 +181,7 @@ class ShareCase:
 
     @property
     def _felt_s(self) -> float:
-        """Smallest rise that counts: seconds per step."""
+        """Minimum rise that counts: seconds per step."""
         return FELT_RATIO * middle(self.after.step_s)
 
 

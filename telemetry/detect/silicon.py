@@ -32,7 +32,7 @@ RATIO_STEP = 1 / 254
 class PeerRule:
     """A metric, the side of unhealthy parts (1 above, -1 below), and limits.
 
-    ``least``: smallest relative distance from the usual value. ``min_active``: the value that the
+    ``least``: minimum relative distance from the usual value. ``min_active``: the value that the
     busiest part of a node must reach, or the node is not at work.
     """
 

@@ -136,7 +136,7 @@ def _sum_between(span: Span, metric: str, edges_s: FloatArray) -> float:
     return float(np.diff(np.interp(edges_s, at_s, total))[0])
 
 
-# Smallest rise of a phase that counts, as a share of the step.
+# Minimum rise of a phase that counts, as a share of the step.
 LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
 # A problem without a known cause must last longer and be larger. Several steps in a row may be a
 # little longer by chance, and fewer of them much longer: so many steps from so large a rise on.
@@ -424,7 +424,7 @@ def _problems(
 
 
 CAUSE = "input_stall"
-# Smallest excess of input time that counts, as a share of the step.
+# Minimum excess of input time that counts, as a share of the step.
 STARVED_LEAST_RATIO = RULES[CAUSE].limits["least_ratio"]
 
 

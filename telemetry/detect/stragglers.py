@@ -18,7 +18,7 @@ from telemetry.steps import StepBatch
 
 # Phases that a worker spends on its own.
 OWN_PHASES = ("compute_s", "input_s", "checkpoint_s", "other_s")
-# Required deviations above the peers, and the smallest deviation assumed.
+# Required deviations above the peers, and the minimum deviation assumed.
 DEVIATIONS = 5.0
 SPREAD_RATIO, TINY_S = 0.01, 1e-9
 # Below this excess of the last worker, the work is even.
@@ -167,7 +167,7 @@ CLOCKED_SAVES = 0.7
 POWER_DEVIATIONS, POWER_RATIO, POWER_S = 5.0, 0.015, 6
 # Required rise of the host's load over its peers where a worker waits for its input.
 HOST_RATIO = 0.15
-# Required deviations from the other parts of the node, and the smallest deviation assumed,
+# Required deviations from the other parts of the node, and the minimum deviation assumed,
 # relative to the usual value: together 7.5 %.
 LATE_PARTS_DEVIATIONS, SPREAD = 5.0, 0.015
 # Required distance of the only part of a node from other nodes.
@@ -520,7 +520,7 @@ def _n_peers(late: Lateness) -> int:
 
 
 CAUSE = "stage_imbalance"
-# Smallest rise of a stage relative to the others, as a share of the step.
+# Minimum rise of a stage relative to the others, as a share of the step.
 LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
 # Random delays do not hit this many workers of a stage at once. They are late alike in each of
 # this many steps, within this tolerance.

@@ -212,6 +212,6 @@ def _restless(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
 
 
 def _least(figure: FloatArray, usual: float | None) -> float:
-    """Smallest rise that counts; where work was never even, the same amount again."""
+    """Minimum rise that counts; where work was never even, the same amount again."""
     before = middle(figure[: max(1, len(figure) // 2)]) if usual is None else usual
     return max(LEAST_RATIO, before if np.isfinite(before) else 0.0)

@@ -47,7 +47,7 @@ def rise(x: FloatArray, *, floor: float) -> ChangePoint | None:
     x : (n_samples,)
         The series, none NaN.
     floor : same unit as x
-        Smallest deviation to assume, so that a series without noise has no infinite evidence.
+        Minimum deviation to assume, so that a series without noise has no infinite evidence.
 
     Notes
     -----
@@ -87,7 +87,7 @@ def normal_deviations(before: FloatArray, after: FloatArray, *, floor: float) ->
     ----------
     before, after : (n,) samples, at least 3 together; one that is far off counts as less far
     floor : same unit
-        Smallest deviation that is assumed.
+        Minimum deviation that is assumed.
 
     Notes
     -----

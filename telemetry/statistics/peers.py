@@ -17,7 +17,7 @@ def deviations(x: FloatArray, *, floor: float | FloatArray) -> FloatArray:
     ----------
     x : (..., n_peers), NaN where a peer did not report
     floor : same unit as x, one figure or one per peer
-        Smallest deviation, so that negligible differences of equal peers do not count.
+        Minimum deviation, so that negligible differences of equal peers do not count.
 
     Notes
     -----

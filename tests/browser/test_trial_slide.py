@@ -1,7 +1,6 @@
 """A trial printed by Chromium and read back from the PDF."""
 
 import re
-import shutil
 import subprocess
 import unicodedata
 from datetime import timedelta
@@ -101,15 +100,13 @@ def bare(text: str) -> str:
 
 def read_back(pdf: bytes, folder: Path) -> str:
     """Return the text of a PDF, as a reader of it would copy it."""
-    pdftotext = shutil.which("pdftotext")
-    if pdftotext is None:
-        pytest.skip("reading a PDF needs pdftotext; on Debian: apt install poppler-utils")
     file = folder / "slide.pdf"
     file.write_bytes(pdf)
-    command = [pdftotext, "-raw", "-enc", "UTF-8", str(file), "-"]
+    command = ["pdftotext", "-raw", "-enc", "UTF-8", str(file), "-"]
     return subprocess.run(command, check=True, capture_output=True, timeout=60).stdout.decode()
 
 
+@pytest.mark.pdftotext
 def test_it_is_one_a4_page_across_with_every_sentence_and_nothing_cut_off(
     page: Page, fleet: str, trial: Trial, tmp_path: Path
 ) -> None:
@@ -130,6 +127,7 @@ def test_it_is_one_a4_page_across_with_every_sentence_and_nothing_cut_off(
     assert page.evaluate(CUT) == []
 
 
+@pytest.mark.pdftotext
 def test_without_scripts_it_runs_over_and_is_not_cut_off(
     page: Page, fleet: str, hot: HotStore, tmp_path: Path
 ) -> None:
