@@ -170,7 +170,6 @@ COUNTERS: Mapping[str, Spec] = {
     for name, about in {**OF_PORTS, **OF_DEVICES, **OF_SOME_DRIVERS}.items()
 }
 INFO = Spec("node_amazonefa_info", "gauge", "An EFA device; always 1.", ("device",))
-EFA_NAMES_ALL = (*COUNTERS.values(), INFO)
 
 
 @dataclass(frozen=True, slots=True)

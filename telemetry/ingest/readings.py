@@ -28,7 +28,6 @@ _UTILIZATION = attrgetter("neuroncore_utilization")
 _BUSY = attrgetter("user", "nice", "system", "io_wait", "irq", "soft_irq")
 _ECC_KINDS = schemas.DeviceCounters.__struct_fields__[1:]
 _ECC = attrgetter(*_ECC_KINDS)
-_DEVICE = attrgetter("neuron_device_index")
 _ENDINGS = attrgetter(*schemas.ExecutionSummary.__struct_fields__)
 _ERRORS = attrgetter(*schemas.ErrorSummary.__struct_fields__)
 

@@ -1,10 +1,12 @@
 """The overview updates live, shows its data age, and reconnects."""
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from fleet.models import Alert
 from telemetry.store.hot import HotStore
 
 pytestmark = pytest.mark.browser
@@ -73,6 +75,17 @@ def test_a_core_is_named_by_pointer_and_by_arrow_keys(page: Page, fleet: str) ->
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     expect(page.locator("#spoken")).to_have_text(re.compile(r"limping · core 1 · \d+"))
+
+
+def test_a_long_acknowledgement_stays_within_a_phone(page: Page, fleet: str, alert: Alert) -> None:
+    long_ago = datetime.now(UTC) - timedelta(hours=23, minutes=55)
+    Alert.objects.filter(pk=alert.pk).update(
+        acknowledged_at=long_ago, acknowledged_by="a.rather.long.name@example.com"
+    )
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.goto(fleet)
+    expect(page.locator(".alert-line").first).to_contain_text("a.rather.long.name")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
 def test_without_javascript_the_page_reads_all_the_same(

@@ -37,7 +37,11 @@ def test_it_has_every_name_of_awss_exporters_and_no_other(client: Client, report
 
     theirs = {
         spec.name.removesuffix("_info")
-        for spec in (*neuron_exporter_names.ALL, *neuron_exporter_names.EFA_NAMES_ALL)
+        for spec in (
+            *neuron_exporter_names.ALL,
+            *neuron_exporter_names.COUNTERS.values(),
+            neuron_exporter_names.INFO,
+        )
     }
     of_some = {f"node_amazonefa_{name}" for name in neuron_exporter_names.OF_SOME_DRIVERS}
     assert names == theirs - of_some
