@@ -21,6 +21,9 @@ CLASS_OF: Mapping[str, str] = {
 # A fault of a whole zone shows in these. Cores do not become slow together.
 OF_ZONES = frozenset({"network", "node_silent"})
 ONSET_WITHIN_S = 60.0
+# Nodes that only share a run become slow together within this time. Two reports of hardware may
+# lie between them.
+COMPUTE_WITHIN_S = 20.0
 # A part that is over stays in its group for this long: parts of one fault rarely end together.
 LEAVES_AFTER_S = 60.0
 NAMES = tuple(each.name for each in fields(Finding))
@@ -275,11 +278,13 @@ def _is_one(
 ) -> bool:
     """Whether two clusters are one physical fault."""
     is_compatible = one.cause_class == other.cause_class
-    if not is_compatible or abs(one.onset_s - other.onset_s) > ONSET_WITHIN_S:
+    apart_s = abs(one.onset_s - other.onset_s)
+    if not is_compatible or apart_s > ONSET_WITHIN_S:
         return False
     causes = [{part.cause for part in each.parts.values()} for each in (one, other)]
     runs = [{part.run for part in each.parts.values()} - {None} for each in (one, other)]
-    if runs[0] & runs[1] and causes[0] == causes[1]:
+    is_together = one.cause_class in OF_ZONES or apart_s <= COMPUTE_WITHIN_S
+    if runs[0] & runs[1] and causes[0] == causes[1] and is_together:
         return True
     nodes = [_nodes_of(each, places) for each in (one, other)]
     if _racks_of(one, places) & _racks_of(other, places):

@@ -95,6 +95,19 @@ def test_nodes_of_one_run_with_one_cause_are_one_alert(runs: list[Run]) -> None:
     assert (alert.nodes, alert.runs) == (["left-00", "left-03"], ["left"])
 
 
+@pytest.mark.parametrize(("at_s", "n_alerts"), [(10, 1), (45, 2)])
+def test_nodes_of_one_run_become_slow_together_or_are_two_alerts(
+    runs: list[Run], at_s: float, n_alerts: int
+) -> None:
+    evaluate(
+        50,
+        slow_link("left-00", cause="throttle"),
+        slow_link("left-03", at_s=at_s, cause="throttle"),
+    )
+
+    assert Alert.objects.count() == n_alerts
+
+
 def test_a_run_that_joins_refreshes_the_alert_without_a_page(runs: list[Run]) -> None:
     evaluate(5, slow_link("left-02"), evaluated=of_run("left"))
     n_deliveries = Delivery.objects.count()

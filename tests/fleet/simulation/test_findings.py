@@ -168,6 +168,17 @@ def firings_of(finding: Finding, *, tier: str, is_busy: bool) -> list[Firing]:
     return list(drill(msgspec.structs.replace(scenario, inputs=inputs)).firings)
 
 
+def test_two_nodes_that_become_slow_one_after_the_other_are_two_alerts() -> None:
+    faults = [
+        fault("slow_core", node="run-00", device=6, magnitude=3.0, duration_s=150),
+        fault("throttle", node="run-01", device=1, magnitude=1.5, start_s=165, duration_s=150),
+    ]
+    more = {"run": [RUN | {"instance": "p5.48xlarge", "nodes": 2}], "fault": faults}
+    firings = firings_of(Finding((), (), (), None, (), more=more), tier="full", is_busy=False)
+
+    assert [each.accused for each in firings] == [("run-00",), ("run-01",)]
+
+
 @pytest.mark.parametrize(("name", "tier", "is_busy"), CASES)
 def test_each_is_one_alert_of_the_right_place(name: str, tier: str, is_busy: bool) -> None:  # noqa: FBT001
     finding = FINDINGS[name]
