@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from telemetry import catalog
-from telemetry.catalog.lookup import read_catalog
+from telemetry.catalog import read_catalog
 from telemetry.errors import FieldError
 
 VALID = Path(catalog.__file__).parent
