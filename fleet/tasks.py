@@ -97,7 +97,7 @@ def advance_preflights() -> None:
 
 
 @shared_task(ignore_result=True, expires=15)
-def look_at_preflights() -> None:
+def check_preflights() -> None:
     """Check whether runs that require a preflight had one."""
     update_preflight_alerts(now=datetime.now(UTC))
 
@@ -117,7 +117,7 @@ def count_durations() -> None:
 
 
 @shared_task(ignore_result=True, expires=60)
-def keep_money() -> None:
+def update_costs() -> None:
     """Update the runs' spending and the cost alerts."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     now = datetime.now(UTC)

@@ -12,7 +12,6 @@ from fleet.charts.figures import Chart, ChartLine, mean_of, thinned, workers_rea
 from fleet.charts.windows import Window
 from fleet.models import Alert, Run
 from fleet.models.run import RunQuerySet
-from fleet.runs.flops import flops_per_token, peak_flops
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch
 from telemetry.store.durable import LOSS, decode_steps
@@ -79,7 +78,7 @@ def tokens(run: Run, steps: StepBatch) -> Chart:
 
 def mfu(run: Run, steps: StepBatch) -> Chart:
     # Imported runs may have no model or instance type.
-    per_token, peak = flops_per_token(run) or np.nan, peak_flops(run) or np.nan
+    per_token, peak = run.flops_per_token or np.nan, run.peak_flops or np.nan
     return _line(steps, "MFU", pace(steps) * per_token / peak, "ratio")
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet
 
-from fleet.costs.spending import planned_end, usd_between
+from fleet.costs.spending import planned_end
 from fleet.models import Budget, Run
 from telemetry.errors import FieldError
 
@@ -65,13 +65,13 @@ def budget_status(budget: Budget, runs: Iterable[Run], *, now: datetime) -> Budg
     """
     mine = [run for run in runs if _is_of(budget, run)]
     until = min(now, budget.ends_at)
-    spent = {run.pk: usd_between(run, budget.starts_at, until) for run in mine}
+    spent = {run.pk: run.usd_between(budget.starts_at, until) for run in mine}
     priced = [run for run in mine if not math.isnan(spent[run.pk])]
     going = [run for run in priced if run.finished_at is None]
     spent_usd = sum(spent[run.pk] for run in priced)
     # A future period counts from its start.
     begins = max(until, budget.starts_at)
-    to_come = sum(usd_between(run, begins, _ends_at(run, budget, now=until)) for run in going)
+    to_come = sum(run.usd_between(begins, _ends_at(run, budget, now=until)) for run in going)
     return BudgetStatus(
         budget=budget,
         spent_usd=spent_usd,

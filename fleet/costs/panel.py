@@ -14,7 +14,6 @@ from fleet.costs.spending import RECOMPILED, Account, account, outlook, trained_
 from fleet.models import Alert, Annotation, Budget, Run
 from fleet.models.run import RunQuerySet
 from fleet.runs.annotations import AnnotationRequest, annotate
-from fleet.runs.flops import mfu_ratio, peak_flops
 from fleet.runs.summaries import runs_now
 from telemetry.errors import FieldError
 from telemetry.statistics.time_use import SORTS
@@ -112,10 +111,10 @@ def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
         "total_usd": None if spent.usd is None else sum(round_to_cents(spent.usd).values()),
         "price": run.price,
         "next_price": next((t for t in announced if t["from_s"] > now.timestamp()), None),
-        "mfu_ratio": summed_up.mfu_ratio or mfu_ratio(run, spent.settled_tokens_per_s),
+        "mfu_ratio": summed_up.mfu_ratio or run.mfu_ratio(spent.settled_tokens_per_s),
         "outlook": outlook(summed_up, spent, at=now),
         "trained": trained_tokens(run, spent),
-        "peak_flops": peak_flops(run),
+        "peak_flops": run.peak_flops,
         "budgets": budgets_of(run, now=now),
     }
 

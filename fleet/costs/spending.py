@@ -275,18 +275,6 @@ def keep(source: Source, run: Run, *, now: datetime) -> None:
         Run.objects.filter(pk=run.pk).update(spending=kept)
 
 
-def usd_between(run: Run, start: datetime, end: datetime) -> float:
-    """Return the dollars that a run's nodes cost between two moments; NaN without a price.
-
-    Nothing is paid before the run began or after it ended; of a run that goes on, time to come
-    is paid as announced so far.
-    """
-    start = max(start, run.started_at)
-    if run.finished_at is not None:
-        end = min(end, run.paid_by(end))
-    return run.rates.usd(start.timestamp(), max(start, end).timestamp())
-
-
 # Beyond this, dates overflow.
 LONGEST = timedelta(days=3660)
 
@@ -329,7 +317,7 @@ def outlook(now: RunNow, spent: Account, *, at: datetime) -> Outlook:
         usd_per_epoch=settled * per_epoch / TOKENS_PER_MTOK if settled and per_epoch else None,
         n_epochs=trained / per_epoch if per_epoch else None,
         ends_at=ends_at,
-        usd_at_end=usd_between(run, run.started_at, ends_at) if ends_at and spent.usd else None,
+        usd_at_end=run.usd_between(run.started_at, ends_at) if ends_at and spent.usd else None,
     )
 
 

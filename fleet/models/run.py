@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from fleet.models.filters import given
+from telemetry import catalog
 from telemetry.detect.rules import RULES
 from telemetry.statistics.tariff import Tariff
 
@@ -252,3 +253,43 @@ class Run(models.Model):
     def usd_by(self, now: datetime) -> float:
         """Cost of the run so far; it never decreases, and is NaN without a price."""
         return self.rates.usd(self.started_at.timestamp(), self.paid_by(now).timestamp())
+
+    def usd_between(self, start: datetime, end: datetime) -> float:
+        """Cost of its nodes between two times; NaN without a price.
+
+        Nothing is paid before the run began or after it ended; of a run that goes on, time to
+        come is paid as announced so far.
+        """
+        start = max(start, self.started_at)
+        if self.finished_at is not None:
+            end = min(end, self.paid_by(end))
+        return self.rates.usd(start.timestamp(), max(start, end).timestamp())
+
+    @property
+    def flops_per_token(self) -> float | None:
+        """FLOPs of training on one token; None if unknown.
+
+        For a model that the catalog lacks: ``6 · params``, and ``12 · layers · hidden · seq_len``
+        for attention if the run reports its shape.
+        """
+        known = catalog.models().get(self.model)
+        shape = self.shape or {}
+        if "params" not in shape:
+            return known.flops_per_token(self.seq_len) if known and self.seq_len else None
+        attention = 12 * shape.get("layers", 0) * shape.get("hidden", 0) * self.seq_len
+        return float(6 * shape["params"] + attention)
+
+    @property
+    def peak_flops(self) -> float | None:
+        """Dense FLOPs per second of all its nodes at its precision; None if unknown."""
+        instance = catalog.instances().get(self.instance_type)
+        if instance is None or self.precision not in instance.chip.peak_flops:
+            return None
+        return self.n_nodes * instance.peak_flops(self.precision)
+
+    def mfu_ratio(self, tokens_per_s: float | None) -> float | None:
+        """Model FLOPs utilization: the share of the peak that training uses; None if unknown."""
+        per_token, peak = self.flops_per_token, self.peak_flops
+        if not per_token or not peak or tokens_per_s is None or not math.isfinite(tokens_per_s):
+            return None
+        return tokens_per_s * per_token / peak

@@ -5,11 +5,12 @@ import sys
 
 from django.core.exceptions import RequestDataTooBig
 from django.db import connections
-from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse
-from django.http.response import HttpResponseBase
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.utils.deprecation import MiddlewareMixin
+from whitenoise.middleware import WhiteNoiseMiddleware
+from whitenoise.responders import StaticFile
 
 from fleet.access.throttling import RateLimiter
 from fleet.models.problem import problem
@@ -120,14 +121,12 @@ def _unavailable(response: HttpResponse) -> HttpResponse:
     return response
 
 
-class WholeFilesMiddleware(MiddlewareMixin):
-    """Send static files in one piece: WhiteNoise streams them, and ours are small."""
+class WholeFilesMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]
+    """Serve static files in one piece: WhiteNoise streams them, and ours are small."""
 
-    def process_response(
-        self, request: HttpRequest, response: HttpResponseBase
-    ) -> HttpResponseBase:
-        if not isinstance(response, FileResponse):
-            return response
+    @staticmethod
+    def serve(static_file: StaticFile, request: HttpRequest) -> HttpResponse:
+        response = WhiteNoiseMiddleware.serve(static_file, request)
         whole = b"".join(response)
         response.close()
         headers = {**response.headers, "Content-Length": str(len(whole))}

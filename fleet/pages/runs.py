@@ -40,7 +40,6 @@ from fleet.pages.nodes import rows_of
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.text import run_headline
 from fleet.runs.compiles import compile_summary, with_compile_flag
-from fleet.runs.flops import mfu_ratio, peak_flops
 from fleet.runs.inputs import inputs_of
 from fleet.runs.similar_runs import similar_runs_panel
 from fleet.runs.state import state_of
@@ -138,7 +137,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "stream": "head" if run.finished_at else f"run:{run.name}",
             "row": row_of(summary, alerts[0] if alerts else None, now=now),
             "now": summary,
-            "peak_flops": peak_flops(run),
+            "peak_flops": run.peak_flops,
             "no_steps": "no steps in this window" if run.last_step else "no steps yet",
             "headline": run_headline(summary, at=now),
             "alerts": [AlertText(alert, now) for alert in alerts],
@@ -302,8 +301,8 @@ def figures_of(run: Run, curves: Curves) -> dict[str, float | None]:
         "slow_step_s": float(np.percentile(step_s, 95)) if len(step_s) else None,
         "tokens_per_s": tokens_per_s,
         "seq_per_s": _median(curves["seq_per_s"]),
-        "mfu_ratio": mfu_ratio(assumed, tokens_per_s),
-        "peak_flops": peak_flops(assumed) or None,
+        "mfu_ratio": assumed.mfu_ratio(tokens_per_s),
+        "peak_flops": assumed.peak_flops or None,
         "usd_per_mtok": usd_per_mtok(run.usd_per_hour, tokens_per_s or 0.0) if has_price else None,
         "usd": run.usd_by(timezone.now()),
         "first_loss": float(loss[0]) if len(loss) else None,

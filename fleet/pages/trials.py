@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from fleet.access.roles import requires
-from fleet.models import Run, Trial
+from fleet.models import Run, SupportCheck, Trial
 from fleet.pages.forms import TrialForm, add_field_error
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.trials import services
@@ -28,7 +28,7 @@ from fleet.trials.figures import (
 from fleet.trials.text import CandidateReport, candidate_reports, written_csv
 from telemetry.errors import FieldError
 
-N_RUNS, N_TRIALS = 200, 100
+N_RUNS, N_TRIALS, N_CHECKS = 200, 100, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ def _show(request: HtmxRequest, form: TrialForm) -> HttpResponse:
 @require_safe
 def trial_detail(request: HtmxRequest, name: str) -> HttpResponse:
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
-    return render_page(
-        request, "trials/trial_detail.html", _trial_context(trial), partials=("figures",)
-    )
+    checks = SupportCheck.objects.filter(trial=trial).defer("operators")[:N_CHECKS]
+    context = _trial_context(trial) | {"checks": checks}
+    return render_page(request, "trials/trial_detail.html", context, partials=("figures",))
 
 
 @require_safe

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fleet.models import Alert, Node, Run
-from fleet.runs.flops import mfu_ratio
 from fleet.runs.state import reporting_nodes
 from telemetry.blocks import Block, FloatArray
 from telemetry.steps import StepBatch
@@ -129,7 +128,7 @@ def run_now(
         wait_ratio=mean_known(shared.wait_ratio),
         transfer_ratio=mean_known(shared.transfer_ratio),
         tokens_per_s=tokens_per_s,
-        mfu_ratio=mfu_ratio(run, tokens_per_s),
+        mfu_ratio=run.mfu_ratio(tokens_per_s),
         usd_per_mtok=usd_per_mtok(run.usd_per_hour, tokens_per_s),
         last_step=int(steps.step[-1]),
         last_step_at_s=float(steps.ended_at_s[-1]),

@@ -13,7 +13,6 @@ import numpy as np
 
 from fleet.formatting import NBSP, si
 from fleet.models import Run, Trial
-from fleet.runs.flops import mfu_ratio, peak_flops
 from fleet.runs.step_sums import COLUMNS
 from telemetry import catalog
 from telemetry.blocks import FloatArray
@@ -135,7 +134,7 @@ def values_of(run: Run, sums: FloatArray) -> dict[str, float]:
     if run.tokens_per_epoch and "usd_per_mtok" in values:
         per_token = values["usd_per_mtok"] / TOKENS_PER_MTOK
         values[USD_PER_EPOCH.name] = per_token * run.tokens_per_epoch
-    mfu = mfu_ratio(run, values.get("tokens_per_s"))
+    mfu = run.mfu_ratio(values.get("tokens_per_s"))
     return values if mfu is None or not np.isfinite(mfu) else values | {MFU.name: mfu}
 
 
@@ -201,7 +200,7 @@ def definitions(
     peaks = {
         f"{run.n_nodes} \u00d7 {run.instance_type}: {si(peak)}FLOP/s".replace(" ", NBSP, 2)
         for run in runs
-        if (peak := peak_flops(run))
+        if (peak := run.peak_flops)
     }
     values = {
         "planned": f"{trial.planned_tokens or 0:,}",

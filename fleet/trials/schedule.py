@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from fleet.models import ObservedRun, Run, Trial, TrialArm
-from fleet.runs.prices import CommonKind, PriceKinds, price_kinds
 from fleet.trials.observed import Observed, observe
 from fleet.trials.schedule_arms import Planned, planned_of
+from fleet.trials.verdict import CommonKind, PriceKinds, price_kinds
 from telemetry.blocks import FloatArray
 from telemetry.errors import FieldError
 from telemetry.statistics.break_even import ArmForecast, break_even, break_even_days

@@ -11,7 +11,6 @@ import numpy as np
 
 from fleet.formatting import ABSENT, MINUS, NBSP, duration, seconds, si, usd
 from fleet.models import Trial
-from fleet.runs.prices import PriceKinds
 from fleet.trials.schedule import (
     ArmCost,
     BreakEvenPoint,
@@ -26,6 +25,7 @@ from fleet.trials.schedule import (
 )
 from fleet.trials.schedule_arms import Assumption, Planned, with_failures
 from fleet.trials.schedule_forms import ScheduleRequest
+from fleet.trials.verdict import PriceKinds
 from telemetry.statistics.break_even import Curve, Reason, over_days
 
 HOURS_PER_DAY = 24.0

@@ -13,7 +13,6 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_slug
 from django.db import IntegrityError, transaction
 
-from fleet.costs.spending import usd_between
 from fleet.models import Run, Trial, TrialArm
 from fleet.models.run import SECONDS_PER_HOUR
 from fleet.runs.compiles import compile_summary
@@ -332,7 +331,7 @@ def paid_fields(run: Run, steps: ArmSteps, ready_s: float, *, until: datetime) -
     if math.isnan(total):
         return dict.fromkeys(PAID_FIELDS)
     began = run.started_at
-    ready = min(total, usd_between(run, began, began + timedelta(seconds=ready_s)))
+    ready = min(total, run.usd_between(began, began + timedelta(seconds=ready_s)))
     warm_up, settled = (
         float(part.sum()) for part in np.split(steps.sums[:, PAID_USD], [steps.n_warm_rows])
     )

@@ -17,7 +17,6 @@ from fleet.formatting import (
     si,
     usd,
 )
-from fleet.runs.prices import NOT_STATED, ListPrice
 from fleet.trials.figures import (
     BY_NAME,
     NOT_NAMED,
@@ -33,7 +32,9 @@ from fleet.trials.figures import (
 from fleet.trials.verdict import (
     ARMS_DIFFER,
     NO_VERDICT,
+    NOT_STATED,
     BreakEvenPrice,
+    ListPrice,
     ListPriceComparison,
     Verdict,
     judge,
@@ -376,7 +377,7 @@ def sentence(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
         return f"No verdict on {candidate.label} yet: both arms need steps."
     if verdict.differing:
         return (
-            f"{candidate.label} and {baseline} do not train the same thing "
+            f"{candidate.label} and {baseline} train different workloads "
             f"({', '.join(verdict.differing)}): {_result(deciding)}. No verdict follows from that."
         )
     is_across = verdict.has_unlike_kinds or (verdict.paid is None and verdict.at_list_prices)

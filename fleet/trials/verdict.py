@@ -1,11 +1,10 @@
 """The verdict on a candidate: at equal price kinds first, then as paid, and the break-even."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from fleet.models.run import SECONDS_PER_HOUR
-from fleet.runs.prices import CommonKind, PriceKinds, list_prices, price_kinds
 from fleet.trials.figures import (
     DECIDING,
     TOKENS_PER_MTOK,
@@ -17,9 +16,141 @@ from fleet.trials.figures import (
     match_pair,
     mismatches,
 )
+from telemetry import catalog
 from telemetry.statistics.bootstrap import Difference
 from telemetry.statistics.forecast import NORMAL_QUANTILE
 from telemetry.statistics.verdicts import DEFAULT_STEPS, TrialVerdict, TrialWord, verdict
+
+# In the order of display. "reserved" is a list price without a term.
+KINDS = (
+    *("on demand", "1-year", "3-year", "reserved"),
+    *("capacity block", "spot", "contract"),
+)
+# What a price's terms begin with, longer before shorter.
+NAMES: Mapping[str, str] = {
+    "on demand": "on demand",
+    "on-demand": "on demand",
+    "1-year": "1-year",
+    "reserved 1-year": "1-year",
+    "3-year": "3-year",
+    "reserved 3-year": "3-year",
+    "reserved": "reserved",
+    "capacity block": "capacity block",
+    "spot": "spot",
+    "contract": "contract",
+    "private contract": "contract",
+}
+NOT_STATED, THEN = "terms not stated", " then "
+
+
+@dataclass(frozen=True, slots=True)
+class ListPrice:
+    """The catalogue's price of a node-hour of one kind; a range where several are listed."""
+
+    low_usd: float
+    high_usd: float
+    region: str
+    date: str
+
+    @property
+    def usd(self) -> float:
+        """The middle of the range."""
+        return (self.low_usd + self.high_usd) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class CommonKind:
+    """A kind for which both arms have a list price, per node and hour."""
+
+    kind: str
+    baseline: ListPrice
+    candidate: ListPrice
+
+
+@dataclass(frozen=True, slots=True)
+class PriceKinds:
+    """The kinds of prices of two arms, and the kinds for which both have a list price.
+
+    ``baseline`` and ``candidate`` are kinds: several, joined by "then", where an arm changed its
+    kind during the run, and empty where the price or its kind is unknown.
+    """
+
+    baseline: str
+    candidate: str
+    common: tuple[CommonKind, ...]
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether both arms paid the same single kind of price."""
+        return self.baseline == self.candidate and THEN not in self.baseline
+
+    @property
+    def text(self) -> str:
+        """Both kinds, the candidate's first: capacity block against on demand."""
+        return f"{self.candidate or NOT_STATED} against {self.baseline or NOT_STATED}"
+
+
+def kind_of(basis: str) -> str:
+    """Find the kind that a price's basis begins with; empty where it names none.
+
+    >>> kind_of("capacity block of retail vision, 2026-10-23"), kind_of("as reported")
+    ('capacity block', '')
+    """
+    text = basis.casefold()
+    found = (name for name in sorted(NAMES, key=len, reverse=True) if text.startswith(name))
+    return NAMES.get(next(found, ""), "")
+
+
+def list_prices(instance_type: str) -> dict[str, ListPrice]:
+    """List the newest list price of an instance type by kind, in the order of KINDS."""
+    instance = catalog.instances().get(instance_type)
+    prices = instance.prices if instance else ()
+    found = {}
+    for kind in KINDS:
+        listed = [price for price in prices if kind_of(price.basis) == kind]
+        if not listed:
+            continue
+        newest = max(price.date for price in listed)
+        current = [price for price in listed if price.date == newest]
+        found[kind] = ListPrice(
+            min(price.usd_per_hour for price in current),
+            max(price.usd_per_hour_high or price.usd_per_hour for price in current),
+            ", ".join(dict.fromkeys(price.region for price in current)),
+            newest,
+        )
+    return found
+
+
+def price_kinds(
+    baseline: str,
+    candidate: str,
+    *,
+    baseline_bases: Collection[str],
+    candidate_bases: Collection[str],
+) -> PriceKinds:
+    """Compare the kinds of prices of two arms.
+
+    Parameters
+    ----------
+    baseline, candidate : instance types
+    baseline_bases, candidate_bases : terms of the prices that each arm was paid by, in order
+    """
+    of_baseline, of_candidate = list_prices(baseline), list_prices(candidate)
+    return PriceKinds(
+        _paid(baseline_bases),
+        _paid(candidate_bases),
+        tuple(
+            CommonKind(kind, price, of_candidate[kind])
+            for kind, price in of_baseline.items()
+            if kind in of_candidate
+        ),
+    )
+
+
+def _paid(bases: Collection[str]) -> str:
+    kinds = list(dict.fromkeys(kind_of(basis) for basis in bases))
+    return kinds[0] if len(kinds) == 1 else THEN.join(kind or NOT_STATED for kind in kinds)
+
 
 # Badges where no verdict follows.
 ARMS_DIFFER, KINDS_DIFFER, PRICE_UNKNOWN = "arms differ", "price kinds differ", "price unknown"
@@ -64,7 +195,7 @@ class Verdict:
     """What follows from the figures of a candidate and the baseline.
 
     ``badge`` is better, worse, cannot tell yet, or why there is no verdict; empty before any
-    figure. ``differing`` names the fields in which the arms train different things. ``paid`` is
+    figure. ``differing`` names the fields in which the arms train different workloads. ``paid`` is
     the comparison of cost as paid; ``deciding`` is that, or the pace where the cost is unknown.
     """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.pages.hub import CrowdedError, Hub, Room, Watcher
+from fleet.pages.live import CrowdedError, Hub, TopicWatchers, Watcher
 from fleet.pages.topics import Events, LiveTopic, Topic
 from tests.streams import watch
 
@@ -142,7 +142,7 @@ def test_only_what_changed_is_reported() -> None:
     async def scenario() -> bytes:
         topic, _ = counting()
         watcher = Watcher()
-        group = Room(topic, {"strip": b"a;", "runs": b"b;"}, {watcher})
+        group = TopicWatchers(topic, {"strip": b"a;", "runs": b"b;"}, {watcher})
         group.send({"strip": b"a;", "runs": b"c;"})
         return await watcher.read()
 

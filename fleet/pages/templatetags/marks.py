@@ -1,24 +1,19 @@
 """Template tags for states (shape, word and colour) and for shares (bars)."""
 
 import math
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 from django import template
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet.alerts.header_counts import header_counts
 from fleet.checks.support import headline
 from fleet.formatting import ABSENT, NBSP, duration, percent
-from fleet.models import Delivery, SupportCheck, Trial
-from telemetry.long_term.writer import BEHIND_S, failing
-from telemetry.store.models import LongTermPosition
+from fleet.models import Delivery, SupportCheck
 
 register = template.Library()
 
@@ -196,42 +191,6 @@ def delivery_tag(delivery: Delivery) -> SafeString:
     colour, shape, word = RETRYING if is_retrying else MARKS[state]
     text = '<span class="tag {}"><span aria-hidden="true">{}</span> {}</span>'
     return format_html(text, colour, shape, word)
-
-
-@register.inclusion_tag("notifications/_undelivered.html", takes_context=True)
-def undelivered(context: template.Context) -> dict[str, Any]:
-    """Warn on every page about failed and delayed notifications and long-term writes."""
-    request = context.get("request")
-    counts = header_counts(request)
-    match = getattr(request, "resolver_match", None)
-    # The notification page lists failed deliveries itself.
-    is_there = match is not None and match.url_name == "notification-list"
-    streams = list(failing(timezone.now())) if counts.n_behind else []
-    return {
-        "n_dead": 0 if is_there else counts.n_dead,
-        "n_late": counts.n_late,
-        "long_term": [lag_text(row, now=timezone.now()) for row in streams],
-    }
-
-
-def lag_text(row: LongTermPosition, *, now: datetime) -> str:
-    """Describe the lag of a stream, its rejected samples and the cause."""
-    lag_s = now.timestamp() - row.second
-    notes = []
-    if lag_s > BEHIND_S:
-        notes.append(f"{row.stream} are {duration(lag_s)} behind")
-    if row.dropped_at is not None:
-        notes.append(f"{row.n_dropped:,} samples of the {row.stream} were rejected")
-    return ", ".join(notes) + (f" ({row.trouble})" if row.trouble else "")
-
-
-N_SHOWN = 3
-
-
-@register.simple_tag
-def checks_of(trial: Trial) -> Sequence[SupportCheck]:
-    """Return the newest checks of a trial."""
-    return list(SupportCheck.objects.filter(trial=trial).defer("operators")[:N_SHOWN])
 
 
 @register.filter

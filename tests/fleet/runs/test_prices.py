@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet.costs.spending import usd_between
 from fleet.models import Run, TeamPrice
 from fleet.runs.prices import AS_REPORTED, PriceRequest, opening_price, set_price
 from telemetry.errors import FieldError
@@ -80,7 +79,7 @@ def test_a_run_that_spans_a_change_pays_each_part_at_its_price(run: Run) -> None
     run.refresh_from_db()
 
     assert run.usd_by(NOON + 2 * HOUR) == pytest.approx(4 * 21.5 + 4 * 10.0)
-    assert usd_between(run, NOON + HOUR / 2, NOON + 3 * HOUR / 2) == pytest.approx(43 + 20)
+    assert run.usd_between(NOON + HOUR / 2, NOON + 3 * HOUR / 2) == pytest.approx(43 + 20)
     assert run.price_at(NOON)[0] == 21.5
     assert run.price_at(NOON + HOUR)[0] == 10.0
 
@@ -146,7 +145,7 @@ def test_the_time_before_a_first_price_stays_unknown(run: Run) -> None:
     run.refresh_from_db()
 
     assert math.isnan(run.usd_by(NOON + 2 * HOUR))
-    assert usd_between(run, NOON + HOUR, NOON + 2 * HOUR) == 40.0
+    assert run.usd_between(NOON + HOUR, NOON + 2 * HOUR) == 40.0
 
 
 WRONG = [

@@ -93,7 +93,7 @@ def test_an_arm_that_differs_takes_no_verdict_from_the_others() -> None:
     same, other = sentences(TrialFigures((batch,), (arm, *others), candidates))
 
     assert same.startswith("a is better than p5")
-    assert other.startswith("b and p5 do not train the same thing (global batch)")
+    assert other.startswith("b and p5 train different workloads (global batch)")
 
 
 def test_worse_states_more() -> None:
@@ -120,7 +120,7 @@ def test_no_verdict_follows_from_arms_that_differ() -> None:
     match = Match("global_batch", "global batch", ("4096", "2048"), MatchState.DIFFERS)
     shown = Dollars().sentence(match)
 
-    assert shown.startswith("trn2 and p5 do not train the same thing (global batch): 1M tokens")
+    assert shown.startswith("trn2 and p5 train different workloads (global batch): 1M tokens")
     assert shown.endswith("No verdict follows from that.")
     assert "better" not in shown
 

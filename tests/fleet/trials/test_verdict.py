@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from fleet.runs.prices import kind_of, list_prices
 from fleet.trials.figures import (
     TRAINIUM2,
     ArmFigures,
@@ -19,7 +18,7 @@ from fleet.trials.figures import (
     TrialFigures,
 )
 from fleet.trials.text import interval_chart, sentences
-from fleet.trials.verdict import Verdict, judge
+from fleet.trials.verdict import Verdict, judge, kind_of, list_prices
 from tests.fleet.trials.test_text import ARM, NULLS
 
 # What the catalogue lists, dollars per node-hour.
