@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 from fleet.formatting import counted, listed
 from fleet.models import Alert, Node, Run
 from telemetry.detect import RULES, Finding
-from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.causes import CLASS_OF as CLASS_OF_CAUSE
+from telemetry.detect.causes import CLASSES, UNKNOWN
 
 Subject = tuple[str, str]  # a rule, and what it evaluates: run:<name>, node:<name>, fleet, …
 
 # Causes that one fault of a rack, a switch or a zone may show as.
 CLASS_OF: Mapping[str, str] = {
-    **dict.fromkeys(("efa_latency", "efa_loss", "efa_down", "network"), "network"),
-    **dict.fromkeys(("slow_core", "throttle", "hbm_slow", "slow_compute"), "slow_compute"),
+    **CLASS_OF_CAUSE,
+    **{name: name for name in CLASSES},
     **dict.fromkeys(("node_silent", "node_crash"), "node_silent"),
 }
 # A fault of a whole zone shows in these. Cores do not become slow together.

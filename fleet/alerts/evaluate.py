@@ -50,8 +50,13 @@ RUN_RULES = (
     ),
     *("core_slow", "hbm_slow", "efa_degraded"),
 )
-# Rules of nodes that read the hardware metrics, which are not evaluated every second.
-HARDWARE_RULES = ("core_slow", "hbm_slow", "efa_degraded", "node_idle", "exec_errors")
+# Rules of nodes that read the hardware metrics, which are not evaluated every second. The others
+# read when a node reported last, and ECC counts.
+HARDWARE_RULES = tuple(
+    name
+    for name, rule in RULES.items()
+    if rule.subject == "node" and name not in {"node_silent", ECC}
+)
 BLIND = ("monitoring_blind", "fleet")
 # After a pause in watching, wait before reporting nodes as silent: missing data may be our own
 # outage.

@@ -32,56 +32,48 @@ from fleet.formatting import (
 from fleet.models import Alert
 from telemetry.detect.causes import UNKNOWN
 
-# The causes that templates/alerts/_causes.html has a sentence for, each with its name in a list.
-CAUSES: Mapping[str, str] = {
-    "efa_latency": "EFA latency",
-    "efa_loss": "EFA retransmits",
-    "efa_down": "EFA device down",
-    "slow_core": "slow core",
-    "hbm_slow": "slow HBM",
-    "throttle": "throttling",
-    "input_stall": "input stall",
-    "checkpoint_slow": "slow checkpoint",
-    "recompile": "recompile",
-    "ecc_uncorrected": "uncorrected ECC",
-    "node_silent": "silent node",
-    "node_crash": "crashed node",
-    "hang": "hang",
-    "exec_errors": "failing executions",
-    "node_idle": "idle node",
-    "seq_imbalance": "sequence lengths",
-    "stage_imbalance": "pipeline stage",
-    "slow_compute": "slow compute",
-    "network": "slow network",
-}
-# Causes that lie in the run, not in one node.
-RUN_CAUSES = frozenset({"checkpoint_slow", "recompile", "seq_imbalance", "stage_imbalance"})
-LINKS = frozenset({"efa_latency", "efa_loss", "efa_down"})
-# What an alert's device counts, by its cause.
-PARTS: Mapping[str, str] = {
-    "efa_latency": "EFA",
-    "efa_loss": "EFA",
-    "efa_down": "EFA",
-    "slow_core": "core",
-    "hbm_slow": "device",
-    "throttle": "device",
-    "ecc_uncorrected": "device",
-    "slow_compute": "device",
-}
+
+@dataclass(frozen=True, slots=True)
+class CauseText:
+    """How alerts name a cause; templates/alerts/_causes.html has its sentence.
+
+    ``several`` is what several nodes have, ``part`` what the device number of an alert counts,
+    ``heat`` its name on the heat map, ``metric`` the chart that shows the cause.
+    """
+
+    name: str
+    several: str = ""
+    part: str | None = None
+    heat: str | None = None
+    metric: str | None = None
+    is_of_run: bool = False
 
 
-# What several nodes have, by cause.
-SHARED: Mapping[str, str] = {
-    "efa_latency": "high EFA latency",
-    "efa_loss": "EFA packet loss",
-    "efa_down": "EFA devices down",
-    "network": "slow network",
-    "slow_core": "slow cores",
-    "throttle": "throttled devices",
-    "slow_compute": "slow compute",
-    "node_silent": "no longer report",
-    "node_crash": "crashed",
+_CORES, _EFA_LATENCY = "core_utilization_ratio", "efa_latency_s"
+CAUSES: Mapping[str, CauseText] = {
+    "efa_latency": CauseText("EFA latency", "high EFA latency", "EFA", "EFA", _EFA_LATENCY),
+    "efa_loss": CauseText(
+        "EFA retransmits", "EFA packet loss", "EFA", "EFA", "efa_retransmits_per_s"
+    ),
+    "efa_down": CauseText("EFA device down", "EFA devices down", "EFA", "EFA", _EFA_LATENCY),
+    "slow_core": CauseText("slow core", "slow cores", "core", "core", _CORES),
+    "hbm_slow": CauseText("slow HBM", "", "device", "HBM", "hbm_bandwidth_bytes_per_s"),
+    "throttle": CauseText("throttling", "throttled devices", "device", "device", _CORES),
+    "input_stall": CauseText("input stall"),
+    "checkpoint_slow": CauseText("slow checkpoint", is_of_run=True),
+    "recompile": CauseText("recompile", is_of_run=True),
+    "ecc_uncorrected": CauseText("uncorrected ECC", "", "device", "ECC", "mem_ecc_uncorrected"),
+    "node_silent": CauseText("silent node", "no longer report", metric=_CORES),
+    "node_crash": CauseText("crashed node", "crashed", metric=_CORES),
+    "hang": CauseText("hang"),
+    "exec_errors": CauseText("failing executions"),
+    "node_idle": CauseText("idle node"),
+    "seq_imbalance": CauseText("sequence lengths", is_of_run=True),
+    "stage_imbalance": CauseText("pipeline stage", is_of_run=True),
+    "slow_compute": CauseText("slow compute", "slow compute", "device"),
+    "network": CauseText("slow network", "slow network"),
 }
+LINKS = frozenset(name for name, text in CAUSES.items() if text.part == "EFA")
 
 
 def shared_place(nodes: Sequence[str], runs: Sequence[str], rack: str) -> str:
@@ -93,17 +85,22 @@ def shared_place(nodes: Sequence[str], runs: Sequence[str], rack: str) -> str:
     return ", ".join(where)
 
 
-def shared_cause(cause: str) -> str:
-    return SHARED.get(cause) or cause_name(cause)
+def cause_text(cause: str) -> CauseText:
+    return CAUSES.get(cause) or CauseText(cause.replace("_", " "))
+
+
+def cause_name(cause: str) -> str:
+    return cause_text(cause).name
 
 
 def part_name(cause: str) -> str | None:
     """Name what an alert's device number counts; None if its cause has no device."""
-    return PARTS.get(cause)
+    return cause_text(cause).part
 
 
-def cause_name(cause: str) -> str:
-    return CAUSES.get(cause, cause.replace("_", " "))
+def shared_cause(cause: str) -> str:
+    """Name what several nodes have."""
+    return cause_text(cause).several or cause_name(cause)
 
 
 # Rules of which the other workers may wait for one.
@@ -362,7 +359,7 @@ class AlertText:
         step_s, usual_s = evidence.number("step_s"), evidence.number("baseline_step_s")
         knows_steps = step_s is not None and usual_s is not None
         is_known_cause = alert.cause in CAUSES
-        spans_run = is_known_cause and alert.node is None and alert.cause not in RUN_CAUSES
+        spans_run = is_known_cause and alert.node is None and not CAUSES[alert.cause].is_of_run
         return {
             "alert": alert,
             "is_open": alert.is_open,

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import numpy as np
 
-from fleet.alerts.text import WAITED, Evidence, has_late_worker, part_name
+from fleet.alerts.text import WAITED, Evidence, cause_text, has_late_worker, part_name
 from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade, mean_of
 from fleet.charts.nodes import BY_METRIC, NodeChart, node_figure, note_of
 from fleet.charts.runs import PER_STEP, run_figure
@@ -18,18 +18,6 @@ from telemetry.blocks import METRICS, FloatArray, IntArray
 from telemetry.store.history import MINUTE_S, node_series, run_steps, worker_minutes
 from telemetry.store.reading import LongTerm, Source
 
-# The metric that shows each cause; a rule may name others in its evidence.
-SHOWN_BY: Mapping[str, str] = {
-    "efa_latency": "efa_latency_s",
-    "efa_loss": "efa_retransmits_per_s",
-    "efa_down": "efa_latency_s",
-    "slow_core": "core_utilization_ratio",
-    "throttle": "core_utilization_ratio",
-    "hbm_slow": "hbm_bandwidth_bytes_per_s",
-    "node_silent": "core_utilization_ratio",
-    "node_crash": "core_utilization_ratio",
-    "ecc_uncorrected": "mem_ecc_uncorrected",
-}
 MOST_CHARTS = 3
 # More peers than this are not drawn one by one.
 MOST_PEERS = 32
@@ -50,7 +38,7 @@ def culprit_charts(alert: Alert) -> Sequence[NodeChart]:
     if alert.node is None:
         return []
     named = alert.evidence.get("charts")
-    given = [each.get("metric") for each in _dicts(named)] or [SHOWN_BY.get(alert.cause)]
+    given = [each.get("metric") for each in _dicts(named)] or [cause_text(alert.cause).metric]
     wanted = dict.fromkeys(str(metric) for metric in given if metric)
     charts = [chart_of_metric(metric) for metric in wanted if metric in METRICS]
     return [c for c in charts if alert.node.n_efa or c.part != "EFA"][:MOST_CHARTS]

@@ -1,7 +1,7 @@
 """The fleet's heat map: every core of every node, by run, and the alert that accuses a node."""
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Self
@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from fleet.alerts.text import cause_text
 from fleet.models import Alert, Node, Run
 from fleet.runs.summaries import NodeNow
 from telemetry.blocks import Block, FloatArray
@@ -17,17 +18,6 @@ ByteArray = npt.NDArray[np.uint8]
 
 NO_DATA = 255
 FULL = 254
-
-# The kind of part that the device number of an alert means, by cause.
-PARTS: Mapping[str, str] = {
-    "efa_latency": "EFA",
-    "efa_loss": "EFA",
-    "efa_down": "EFA",
-    "slow_core": "core",
-    "hbm_slow": "HBM",
-    "throttle": "device",
-    "ecc_uncorrected": "ECC",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +60,7 @@ class HeatRow:
     def what(self) -> str:
         if self.alert is None or self.alert.rule == "node_silent":
             return "silent"
-        part = PARTS.get(self.alert.cause)
+        part = cause_text(self.alert.cause).heat
         if part is None or self.alert.device is None:
             return self.alert.cause.replace("_", " ")
         return f"{part} {self.alert.device}"

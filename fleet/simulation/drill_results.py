@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from django.db.models import Q
 
-from fleet.alerts.text import part_name
-from fleet.charts.alerts import SHOWN_BY, AlertChart, chart_of_metric
+from fleet.alerts.text import cause_text, part_name
+from fleet.charts.alerts import AlertChart, chart_of_metric
 from fleet.charts.figures import Chart, Event
 from fleet.charts.nodes import NodeChart, node_figure, note_of
 from fleet.charts.runs import run_figure
@@ -193,7 +193,7 @@ def charts_of(fault: InjectedFault) -> Sequence[AlertChart]:
 
 def metric_of(fault: InjectedFault) -> NodeChart | None:
     """Return the chart of the metric that shows a kind of fault; None if there is none."""
-    metric = SHOWN_BY.get(fault.kind)
+    metric = cause_text(fault.kind).metric
     if metric is None or fault.node is None:
         return None
     chart = chart_of_metric(metric)

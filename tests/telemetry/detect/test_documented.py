@@ -17,7 +17,9 @@ HEADINGS = ("## Check first", "## When to escalate")
 
 
 def section(rule: str) -> str:
-    return RULES_PAGE.split(f"\n## {rule}\n")[1].split("\n## ")[0]
+    _, heading, text = RULES_PAGE.partition(f"\n## {rule}\n")
+    assert heading, f"docs/rules.md: add the heading '## {rule}'"
+    return text.partition("\n## ")[0]
 
 
 def one_of_each() -> list[Finding]:
@@ -34,9 +36,11 @@ def one_of_each() -> list[Finding]:
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_has_its_section_and_its_runbook(rule: str) -> None:
     assert section(rule).strip()
-    runbook = (ROOT / RULES[rule].runbook).read_text()
-    assert runbook.lower().startswith(f"# {rule}: {RULES[rule].title.lower()}\n")
-    assert all(heading in runbook for heading in HEADINGS)
+    path = ROOT / RULES[rule].runbook
+    assert path.exists(), f"add {RULES[rule].runbook}"
+    runbook, title = path.read_text(), f"# {rule}: {RULES[rule].title.lower()}"
+    assert runbook.lower().startswith(f"{title}\n"), f"first line of {path.name}: {title}"
+    assert [each for each in HEADINGS if each not in runbook] == [], f"headings of {path.name}"
 
 
 def test_no_rule_is_broken_that_does_not_exist() -> None:
@@ -46,7 +50,7 @@ def test_no_rule_is_broken_that_does_not_exist() -> None:
 @pytest.mark.parametrize("finding", one_of_each(), ids=lambda finding: finding.rule)
 def test_every_figure_of_the_evidence_is_explained(finding: Finding) -> None:
     explained = set(re.findall(r"`(\w+)`", section(finding.rule)))
-    assert set(finding.evidence) <= explained
+    assert set(finding.evidence) - explained == set(), f"docs/rules.md, ## {finding.rule}"
 
 
 def test_every_cause_that_is_named_is_a_kind_of_fault() -> None:
@@ -56,5 +60,5 @@ def test_every_cause_that_is_named_is_a_kind_of_fault() -> None:
 
 def test_no_page_is_of_a_rule_that_does_not_exist() -> None:
     pages = {path.stem for path in (ROOT / "docs/runbooks").glob("*.md")}
-    assert pages - {"input-tiers", "notifications", "service"} == set(RULES)
-    assert set(re.findall(r"^## (\w+)$", RULES_PAGE, re.MULTILINE)) == set(RULES)
+    assert pages - {"input-tiers", "notifications", "service"} <= set(RULES)
+    assert set(re.findall(r"^## (\w+)$", RULES_PAGE, re.MULTILINE)) <= set(RULES)
