@@ -50,9 +50,9 @@ from telemetry.ingest.step_reports import (
 from telemetry.ingest.timing import ClockOffset
 from telemetry.steps import StepBatch
 from telemetry.store import durable
+from telemetry.store.connection import pairs
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import steps_where
-from telemetry.store.service import pairs
 
 # A clock that is off by more than this is corrected.
 SKEW_S = 2.0

@@ -1,5 +1,6 @@
-"""The connection to Redis, with one exception for all outages."""
+"""The connection to Redis, and the state that all processes share there besides samples."""
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -8,6 +9,12 @@ from redis import Redis, exceptions
 
 Command = tuple[Any, ...]
 COMMIT = (Path(__file__).parent / "commit.lua").read_text()
+# A process renews its share of a gauge about every second. A share that is not renewed stops
+# counting after SHARE_S and is deleted after FORGET_S.
+SHARE_S = 15.0
+FORGET_S = 3_600.0
+# The channel of finished ticks: the payload is the Unix second, in ASCII.
+TICKS = "hot:ticks"
 _UNAVAILABLE = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
@@ -58,3 +65,81 @@ class Connection:
 def _raise_unavailable(error: exceptions.RedisError) -> NoReturn:
     msg = f"Redis is unavailable: {error}. Check REDIS_URL and that Redis runs."
     raise StoreUnavailable(msg) from error
+
+
+class Service(Connection):
+    """Plans, counters, gauges and publication of ticks."""
+
+    def put_plan(self, run: str, plan: bytes) -> None:
+        """Store the plan that the simulator plays for a run, replacing an older one."""
+        self.execute("HSET", "plans", run, plan)
+
+    def plan(self, run: str) -> bytes | None:
+        plan: bytes | None = self.execute("HGET", "plans", run)
+        return plan
+
+    def drop_plan(self, run: str) -> None:
+        self.execute("HDEL", "plans", run)
+
+    def plans(self) -> dict[str, bytes]:
+        return {run.decode(): plan for run, plan in self.execute("HGETALL", "plans").items()}
+
+    def count(self, name: str, n: float = 1) -> None:
+        """Increment one of the service's own counters."""
+        if n:
+            self.execute("HINCRBYFLOAT", "service:counters", name, n)
+
+    def counters(self) -> dict[str, float]:
+        return self._numbers("service:counters")
+
+    def gauge(self, name: str, value: float) -> None:
+        self.execute("HSET", "service:gauges", name, value)
+
+    def gauge_share(self, name: str, value: float, *, by: str, now_s: float) -> None:
+        """Set one process's share of a gauge; it counts while it is renewed."""
+        self.execute("HSET", "service:shares", f"{name}\n{by}", f"{value} {now_s}")
+
+    def gauges(self, *, now_s: float | None = None) -> dict[str, float]:
+        """Return the service's own gauges; shared ones as the sum of the fresh shares."""
+        moment_s = time.time() if now_s is None else now_s
+        held, shares = self.execute_all(
+            [("HGETALL", "service:gauges"), ("HGETALL", "service:shares")]
+        )
+        gauges = {name.decode(): float(value) for name, value in pairs(held)}
+        stale = []
+        for field, share in pairs(shares):
+            name = field.decode().partition("\n")[0]
+            value, set_s = map(float, share.split())
+            is_fresh = abs(moment_s - set_s) <= SHARE_S
+            gauges[name] = gauges.get(name, 0.0) + (value if is_fresh else 0.0)
+            if abs(moment_s - set_s) > FORGET_S:
+                stale.append(field)
+        if stale:
+            self.execute("HDEL", "service:shares", *stale)
+        return gauges
+
+    def _numbers(self, key: str) -> dict[str, float]:
+        return {
+            name.decode(): float(value) for name, value in self.execute("HGETALL", key).items()
+        }
+
+    def publish_tick(self, tick: int) -> None:
+        self.execute("PUBLISH", TICKS, tick)
+
+    def queue_depth(self, queue: str = "celery") -> int:
+        return int(self.execute("LLEN", queue))
+
+    def bytes_used(self) -> int:
+        """Return the size of Redis' data set in memory, without overhead."""
+        return int(self.execute("INFO", "memory")["used_memory_dataset"])
+
+    def ping(self) -> bool:
+        """Raise StoreUnavailable if Redis is unreachable."""
+        return bool(self.execute("PING"))
+
+
+def pairs(answer: Any) -> Iterable[tuple[bytes, bytes]]:
+    """Return a hash's items; in a pipeline redis-py returns a flat list for it."""
+    return (
+        answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
+    )

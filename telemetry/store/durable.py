@@ -247,7 +247,15 @@ def write_rollups(span: Span) -> None:
             for layout, data in (encode_minute(loose, i),)
         ]
         _upsert(MinuteRollup, rows, ("shard", "minute"), ("layout", "data"))
-        _fold_minutes(span.shard, settled)
+        # Merge the minute rows of settled hours into hour rows.
+        old = MinuteRollup.objects.filter(shard=span.shard, minute__lt=settled)
+        by_hour: dict[int, list[MinuteRollup]] = {}
+        for row in (folded := list(old.order_by("minute").select_for_update())):
+            by_hour.setdefault(row.minute // HOUR_S * HOUR_S, []).append(row)
+        for hour, minutes in by_hour.items():
+            pieces = _stored(span.shard, hour, minutes)
+            _put_hour(hour, merge_minutes(span.shard, pieces))
+        MinuteRollup.objects.filter(pk__in=[row.pk for row in folded]).delete()
 
 
 def _settled(newest_minute: int) -> int:
@@ -263,21 +271,14 @@ def _put_hour(hour: int, minutes: Minutes) -> None:
     _upsert(HourRollup, rows, ("shard", "metric", "hour"), ("data",))
 
 
-def _fold_minutes(shard: str, settled: int) -> None:
-    """Merge the minute rows of settled hours into hour rows."""
-    rows = MinuteRollup.objects.filter(shard=shard, minute__lt=settled).order_by("minute")
-    loose = list(rows.select_for_update())
-    by_hour: dict[int, list[MinuteRollup]] = {}
-    for row in loose:
-        by_hour.setdefault(row.minute // HOUR_S * HOUR_S, []).append(row)
-    for hour, minutes in by_hour.items():
-        held = HourRollup.objects.filter(shard=shard, hour=hour)
-        pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in held]
-        pieces += [
-            decode_minute(shard, row.minute, bytes(row.layout), bytes(row.data)) for row in minutes
-        ]
-        _put_hour(hour, merge_minutes(shard, [piece for piece in pieces if piece]))
-    MinuteRollup.objects.filter(pk__in=[row.pk for row in loose]).delete()
+def _stored(shard: str, hour: int, loose: Iterable[MinuteRollup]) -> list[Minutes]:
+    """Return an hour's minutes as stored: those of the hour's rows, then loose ones."""
+    held = HourRollup.objects.filter(shard=shard, hour=hour)
+    pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in held]
+    pieces += [
+        decode_minute(shard, row.minute, bytes(row.layout), bytes(row.data)) for row in loose
+    ]
+    return [piece for piece in pieces if piece is not None]
 
 
 def write_steps(batch: StepBatch) -> None:
@@ -298,35 +299,26 @@ def write_steps(batch: StepBatch) -> None:
         new = chunk_of(steps_where(batch, is_new)) if is_new.any() else None
         minutes = new.minutes.tolist() if new else []
         everything = join_chunks([*held, new] if new else held)
-        _put_chunks(batch.run, everything, rows, minutes, settled)
-
-
-def _put_chunks(
-    run: str, everything: Chunk, rows: Sequence[RunChunk], minutes: Sequence[int], settled: int
-) -> None:
-    """Write changed minutes; merge those of settled hours into hour chunks."""
-    loose = [row for row in rows if row.length_s == MINUTE_S and row.start < settled]
-    changed = {m // HOUR_S * HOUR_S for m in [*minutes, *(row.start for row in loose)]}
-    spans = [(hour, HOUR_S) for hour in sorted(changed) if hour < settled]
-    spans += [(minute, MINUTE_S) for minute in minutes if minute >= settled]
-    chunks = [
-        _chunk_row(run, start, length_s, everything.between(start, start + length_s))
-        for start, length_s in spans
-    ]
-    _upsert(RunChunk, chunks, ("run", "start", "length_s"), CHUNK_DATA)
-    RunChunk.objects.filter(pk__in=[row.pk for row in loose]).delete()
-
-
-def _chunk_row(run: str, start: int, length_s: int, chunk: Chunk) -> RunChunk:
-    return RunChunk(
-        run=run,
-        start=start,
-        length_s=length_s,
-        n_steps=len(chunk.steps),
-        steps=encode_steps(chunk.steps),
-        minutes=encode_minutes(chunk),
-        workers=encode_workers(chunk),
-    )
+        # Write changed minutes; merge those of settled hours into hour chunks.
+        folded = [row for row in rows if row.length_s == MINUTE_S and row.start < settled]
+        changed = {m // HOUR_S * HOUR_S for m in [*minutes, *(row.start for row in folded)]}
+        spans = [(hour, HOUR_S) for hour in sorted(changed) if hour < settled]
+        spans += [(minute, MINUTE_S) for minute in minutes if minute >= settled]
+        chunks = [
+            RunChunk(
+                run=batch.run,
+                start=start,
+                length_s=length_s,
+                n_steps=len(chunk.steps),
+                steps=encode_steps(chunk.steps),
+                minutes=encode_minutes(chunk),
+                workers=encode_workers(chunk),
+            )
+            for start, length_s in spans
+            for chunk in (everything.between(start, start + length_s),)
+        ]
+        _upsert(RunChunk, chunks, ("run", "start", "length_s"), CHUNK_DATA)
+        RunChunk.objects.filter(pk__in=[row.pk for row in folded]).delete()
 
 
 def _upsert(
@@ -463,17 +455,11 @@ def _write_late_minute(
     if not len(late.minutes):
         return
     n_late = len({tick for tick, _, _ in packed})
-    late = Minutes(shard, late.minutes, late.nodes, late.values)
     with transaction.atomic():
         # The minute as stored until now, in an hour's row or on its own.
-        hour = minute - minute % HOUR_S
-        rows = HourRollup.objects.filter(shard=shard, hour=hour)
-        pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in rows]
         loose = MinuteRollup.objects.filter(shard=shard, minute=minute)
-        pieces += [
-            decode_minute(shard, minute, bytes(row.layout), bytes(row.data)) for row in loose
-        ]
-        known = [piece.where(piece.minutes == minute) for piece in pieces if piece is not None]
+        pieces = _stored(shard, minute - minute % HOUR_S, loose)
+        known = [piece.where(piece.minutes == minute) for piece in pieces]
         known = [piece for piece in known if len(piece.minutes)]
         before = merge_minutes(shard, known) if known else None
         merged = late if before is None else _merge_late(before, late, share=n_late / MINUTE_S)

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.store.commits import raw
 from telemetry.store.connection import Connection
+from telemetry.store.hot import raw
 from telemetry.store.packing import codec
 from telemetry.store.reading import Reader
 

@@ -171,31 +171,25 @@ def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
     layouts = [layout_of(block.nodes, shape) for block in blocks]
     parts = [[b""] * len(shape) for _ in blocks]
     for packing in DTYPES:
-        _pack_alike(blocks, layouts[0], packing, parts)
+        places = [i for i, column in enumerate(layouts[0].columns) if column.packing == packing]
+        if not places:
+            continue
+        names = [layouts[0].columns[i].name for i in places]
+        sizes = [blocks[0].values[name].size for name in names]
+        flat = [np.ravel(block.values[name]) for block in blocks for name in names]
+        codes = encode(np.concatenate(flat), packing)
+        rows = codes.view("u1").reshape(len(blocks), sum(sizes), -1)
+        planes = np.ascontiguousarray(rows.transpose(0, 2, 1))
+        end = 0
+        for place, size in zip(places, sizes, strict=True):
+            start, end = end, end + size
+            for row, part in zip(planes[:, :, start:end], parts, strict=True):
+                part[place] = framed(row.tobytes())
     lengths = np.array([[*map(len, row)] for row in parts], "<u4")
     return [
         (layout, b"".join([layout.digest, head.tobytes(), *row]))
         for layout, head, row in zip(layouts, lengths, parts, strict=True)
     ]
-
-
-def _pack_alike(
-    blocks: Sequence[Block], layout: PackedLayout, packing: str, parts: Sequence[list[bytes]]
-) -> None:
-    places = [i for i, column in enumerate(layout.columns) if column.packing == packing]
-    if not places:
-        return
-    names = [layout.columns[i].name for i in places]
-    sizes = [blocks[0].values[name].size for name in names]
-    flat = [np.ravel(block.values[name]) for block in blocks for name in names]
-    codes = encode(np.concatenate(flat), packing)
-    rows = codes.view("u1").reshape(len(blocks), sum(sizes), -1)
-    planes = np.ascontiguousarray(rows.transpose(0, 2, 1))
-    end = 0
-    for place, size in zip(places, sizes, strict=True):
-        start, end = end, end + size
-        for row, part in zip(planes[:, :, start:end], parts, strict=True):
-            part[place] = framed(row.tobytes())
 
 
 def framed(data: bytes) -> bytes:
@@ -267,37 +261,30 @@ def unpack_steps(
     for record in records:
         key = (record[:DIGEST_BYTES], len(record) - DIGEST_BYTES)
         groups.setdefault(key, []).append(record[DIGEST_BYTES:])
-    named = {digest: workers_of(digest) for digest in {digest for digest, _ in groups}}
-    known = {key: tuple(names) for key in groups if (names := named[key[0]]) is not None}
+    found = {digest: workers_of(digest) for digest in {digest for digest, _ in groups}}
+    known = {key: tuple(names) for key in groups if (names := found[key[0]]) is not None}
     workers = tuple(dict.fromkeys(name for names in known.values() for name in names))
     if not known:
         return StepBatch.empty(run)
     columns = {name: i for i, name in enumerate(workers)}
-    parts = [
-        _widen(groups[key], [columns[name] for name in names], len(workers))
-        for key, names in known.items()
-    ]
-    return _batch(run, workers, np.concatenate(parts))
-
-
-def _widen(records: Sequence[bytes], columns: Sequence[int], n_workers: int) -> FloatArray:
-    """Return records as rows with a column for every worker of the batch, and the loss."""
-    n_columns = N_HEAD + len(PHASES) * len(columns)
-    narrow = np.frombuffer(b"".join(records), "<f8").reshape(len(records), -1)
-    if len(columns) == n_workers and narrow.shape[1] > n_columns:
-        return narrow
-    wide = np.full((len(narrow), N_HEAD + len(PHASES) * n_workers + 1), np.nan)
-    wide[:, :N_HEAD] = narrow[:, :N_HEAD]
-    phases = wide[:, N_HEAD:-1].reshape(len(wide), len(PHASES), n_workers)
-    phases[:, :, columns] = narrow[:, N_HEAD:n_columns].reshape(
-        len(wide), len(PHASES), len(columns)
-    )
-    if narrow.shape[1] > n_columns:
-        wide[:, -1] = narrow[:, n_columns]
-    return wide
-
-
-def _batch(run: str, workers: tuple[str, ...], rows: FloatArray) -> StepBatch:
+    parts = []
+    for key, names in known.items():
+        n_columns = N_HEAD + len(PHASES) * len(names)
+        narrow = np.frombuffer(b"".join(groups[key]), "<f8").reshape(len(groups[key]), -1)
+        has_loss = narrow.shape[1] > n_columns
+        if names == workers and has_loss:
+            parts.append(narrow)
+            continue
+        wide = np.full((len(narrow), N_HEAD + len(PHASES) * len(workers) + 1), np.nan)
+        wide[:, :N_HEAD] = narrow[:, :N_HEAD]
+        phases = wide[:, N_HEAD:-1].reshape(len(wide), len(PHASES), len(workers))
+        phases[:, :, [columns[name] for name in names]] = narrow[:, N_HEAD:n_columns].reshape(
+            len(wide), len(PHASES), len(names)
+        )
+        if has_loss:
+            wide[:, -1] = narrow[:, n_columns]
+        parts.append(wide)
+    rows = np.concatenate(parts)
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     phases = rows[:, N_HEAD:-1].reshape(len(rows), len(PHASES), len(workers))
     named = {phase: phases[:, i] for i, phase in enumerate(PHASES)}

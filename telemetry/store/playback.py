@@ -39,7 +39,12 @@ class Playback:
         self._hardware = hardware
         self._steps = steps
         self._seen = dict(seen or {})
-        self._newest = _newest_reports(hardware)
+        is_seen = np.zeros((len(hardware.ticks), len(hardware.nodes)), dtype=bool)
+        for array in hardware.values.values():
+            is_seen |= np.isfinite(array).any(axis=2)
+        # The newest tick so far in which each node reported: (n_ticks, n_nodes).
+        reported = np.where(is_seen, hardware.ticks[:, None], hardware.ticks[0] - 1)
+        self._newest: IntArray = np.maximum.accumulate(reported, axis=0)
 
     def newest(self) -> dict[str, int]:
         """Return the present as the newest tick of the shard."""
@@ -85,7 +90,11 @@ class Playback:
             else:
                 values[name] = kept
         if nodes and self._arrived is not None and end > self.second - ARRIVES_WITHIN_S:
-            _blank_after(values, self._arrived(self.second) - start)
+            # NaN after each node's last row, in copies.
+            late = np.arange(end + 1 - start)[:, None] > self._arrived(self.second) - start
+            if late.any():
+                for name, array in values.items():
+                    values[name] = np.where(late[..., None], np.nan, array).astype(array.dtype)
         return Span(held.shard, np.arange(start, end + 1), nodes, values)
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
@@ -128,23 +137,3 @@ class Playback:
             arrived=self._arrived,
             steps_known_s=steps_known_s,
         )
-
-
-def _blank_after(values: dict[str, FloatArray], last: IntArray) -> None:
-    """Make values (n_ticks, n_nodes, n_parts) NaN after each node's last row, in copies."""
-    n_ticks = max((len(array) for array in values.values()), default=0)
-    late = np.arange(n_ticks)[:, None] > last
-    if late.any():
-        for name, array in values.items():
-            values[name] = np.where(late[..., None], np.nan, array).astype(array.dtype)
-
-
-def _newest_reports(span: Span) -> IntArray:
-    """Return the newest tick so far in which each node reported: (n_ticks, n_nodes)."""
-    seen = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
-    for values in span.values.values():
-        seen |= np.isfinite(values).any(axis=2)
-    newest: IntArray = np.maximum.accumulate(
-        np.where(seen, span.ticks[:, None], span.ticks[0] - 1), axis=0
-    )
-    return newest

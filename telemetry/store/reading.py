@@ -13,6 +13,7 @@ from redis import Redis
 
 from telemetry.blocks import METRICS, Block, FloatArray, IntArray, Span
 from telemetry.steps import StepBatch
+from telemetry.store.connection import Service
 from telemetry.store.packing import (
     DIGEST_BYTES,
     PackedLayout,
@@ -23,7 +24,6 @@ from telemetry.store.packing import (
     unpack_block,
     unpack_steps,
 )
-from telemetry.store.service import Service
 
 # A packed block: tick, layout, bytes.
 Packed = tuple[int, PackedLayout, bytes]
@@ -37,7 +37,10 @@ T = TypeVar("T")
 def gather(
     held: Mapping[str, Sequence[Packed]], metrics: Sequence[str], *, start: int, end: int
 ) -> Span:
-    """Return metrics of all shards' blocks as one span; no names means all metrics."""
+    """Return metrics of all shards' blocks as one span; no names means all metrics.
+
+    NaN where nothing was reported.
+    """
     # Blocks of one layout are decoded in one pass.
     groups: dict[PackedLayout, list[Packed]] = {}
     for blocks in held.values():
@@ -47,33 +50,21 @@ def gather(
     names = metrics or [
         name for name in METRICS if any(layout.column(name) is not None for layout in groups)
     ]
-    values = {name: _metric_values(name, groups, nodes, start=start, end=end) for name in names}
-    return Span(",".join(held), np.arange(start, end + 1), nodes, values)
-
-
-def _metric_values(
-    name: str,
-    groups: Mapping[PackedLayout, Sequence[Packed]],
-    nodes: Sequence[str],
-    *,
-    start: int,
-    end: int,
-) -> FloatArray:
-    """Return one metric: (n_ticks, n_nodes, n_parts), NaN where nothing was reported."""
-    places = [(layout, place) for layout in groups if (place := layout.column(name)) is not None]
-    n_parts = max((layout.columns[place].n_parts for layout, place in places), default=0)
-    dtype = "f8" if METRICS[name].packing == "exact" else "f4"
-    values = np.full((end + 1 - start, len(nodes), n_parts), np.nan, dtype)
     rows = {node: i for i, node in enumerate(nodes)}
-    for layout, place in places:
-        blocks = groups[layout]
-        column = layout.columns[place]
-        codes = unpack([blob for _, _, blob in blocks], layout, name)
-        if codes is not None:
-            ticks = np.array([tick - start for tick, _, _ in blocks])[:, None]
-            found = decode(codes, column.packing)
-            values[ticks, [rows[node] for node in layout.nodes], : column.n_parts] = found
-    return values
+    values = {}
+    for name in names:
+        places = [(each, place) for each in groups if (place := each.column(name)) is not None]
+        n_parts = max((each.columns[place].n_parts for each, place in places), default=0)
+        dtype = "f8" if METRICS[name].packing == "exact" else "f4"
+        values[name] = np.full((end + 1 - start, len(nodes), n_parts), np.nan, dtype)
+        for layout, place in places:
+            blocks, column = groups[layout], layout.columns[place]
+            codes = unpack([blob for _, _, blob in blocks], layout, name)
+            if codes is not None:
+                ticks = np.array([tick - start for tick, _, _ in blocks])[:, None]
+                columns = [rows[node] for node in layout.nodes]
+                values[name][ticks, columns, : column.n_parts] = decode(codes, column.packing)
+    return Span(",".join(held), np.arange(start, end + 1), nodes, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +203,7 @@ class Reader(Service):
         found = self.execute_all(("LRANGE", f"steps:{run}:{minute}", 0, -1) for minute in minutes)
         records = [record for minute in found for record in minute]
         digests = {record[:DIGEST_BYTES] for record in records}
-        workers = self._learn(self._workers, digests, _read_workers)
+        workers = self._learn(self._workers, digests, lambda names: tuple(json.loads(names)))
         return steps_between(unpack_steps(run, records, workers.get), since_s, until_s)
 
     def totals(self, shards: Collection[str] | None = None) -> Totals:
@@ -230,10 +221,6 @@ class Reader(Service):
                     totals.setdefault(metric, {}).update(zip(names, row, strict=True))
         steps = {run: int(n) for run, n in self._numbers("totals:steps").items()}
         return Totals(totals, self._numbers("totals:tokens"), steps)
-
-
-def _read_workers(encoded: bytes) -> tuple[str, ...]:
-    return tuple(json.loads(encoded))
 
 
 class Source(Protocol):

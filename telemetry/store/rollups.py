@@ -55,7 +55,13 @@ def roll_up(span: Span) -> Minutes:
     if MINUTE_S % span.every_s:
         msg = f"every_s: {span.every_s} s does not divide a minute; thin by a divisor of 60"
         raise ValueError(msg)
-    first, n_minutes = _whole_minutes(span)
+    first = n_minutes = 0
+    if len(span.ticks):
+        # A minute is whole if the ticks just outside the span would fall into other minutes.
+        begin = (int(span.ticks[0]) - span.every_s) // MINUTE_S * MINUTE_S + MINUTE_S
+        end = (int(span.ticks[-1]) + span.every_s) // MINUTE_S * MINUTE_S
+        first = int(np.searchsorted(span.ticks, begin))
+        n_minutes = max(0, end - begin) // MINUTE_S
     per_minute = MINUTE_S // span.every_s
     kept = slice(first, first + n_minutes * per_minute)
     ticks = span.ticks[kept][::per_minute]
@@ -68,19 +74,6 @@ def roll_up(span: Span) -> Minutes:
     for stats in values.values():
         empty &= np.isnan(stats).all(axis=(1, 2))
     return Minutes(span.shard, ticks - ticks % MINUTE_S, span.nodes, values).where(~empty)
-
-
-def _whole_minutes(span: Span) -> tuple[int, int]:
-    """Return the first row of the first whole minute, and the number of whole minutes.
-
-    A minute is whole if the ticks just outside the span would fall into other minutes.
-    """
-    if not len(span.ticks):
-        return 0, 0
-    begin = (int(span.ticks[0]) - span.every_s) // MINUTE_S * MINUTE_S + MINUTE_S
-    end = (int(span.ticks[-1]) + span.every_s) // MINUTE_S * MINUTE_S
-    first = int(np.searchsorted(span.ticks, begin))
-    return first, max(0, end - begin) // MINUTE_S
 
 
 def _stats(samples: FloatArray) -> FloatArray:
