@@ -23,7 +23,7 @@ from fleet.alerts.silences import apply_silences
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect import RULES, Finding
 from telemetry.detect.causes import UNKNOWN
-from telemetry.detect.engine import LAYOUT
+from telemetry.detect.share import LAYOUT
 
 Fits = Callable[[Subject, Finding, Alert], bool]
 

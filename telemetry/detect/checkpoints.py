@@ -6,16 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import IntArray
-from telemetry.detect.activities import CHECKPOINT, activities
 from telemetry.detect.findings import CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput, node_peak, node_values
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
+    CHECKPOINT,
     COMPILING,
     CORES,
     HOST,
     LOADING,
     WORKING,
+    activities,
     standstill,
     training_nodes,
 )

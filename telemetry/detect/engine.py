@@ -1,26 +1,24 @@
 """Apply all rules to one run."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from telemetry.blocks import METRICS, FloatArray
-from telemetry.detect.causes import CLASS_OF, CLASSES, UNKNOWN, explanations_json, symptoms_json
+from telemetry.detect.causes import CLASS_OF, CLASSES, UNKNOWN
 from telemetry.detect.checkpoints import find_slow_checkpoint
-from telemetry.detect.fabric import find_efa_symptoms, score_links
+from telemetry.detect.fabric import find_efa_symptoms
 from telemetry.detect.findings import (
     KIND_OF,
+    LEAD_S,
     LINK_CAUSES,
     RULE_OF_NODE,
-    CauseScore,
     Finding,
     Problem,
     Symptom,
     ruled_out_json,
     score_of_alert,
-    strongest,
 )
 from telemetry.detect.hang import hang
 from telemetry.detect.inputs import (
@@ -31,355 +29,26 @@ from telemetry.detect.inputs import (
     times_transfer,
     with_timed_exchange,
 )
-from telemetry.detect.intermittent import find_intermittent_loss
 from telemetry.detect.node_errors import exec_errors, node_idle, uncorrected
-from telemetry.detect.pace import comparable_steps
+from telemetry.detect.pace import NEWEST_STEPS, comparable_steps
+from telemetry.detect.parts import POWER, find_unhealthy_hardware
 from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.recompile import recompile
 from telemetry.detect.rules import RULES, Severity
-from telemetry.detect.share import (
-    BASELINE_STEPS,
-    NEWEST_STEPS,
-    Kind,
-    ShareCase,
-    episode,
-    open_case,
-)
-from telemetry.detect.silicon import find_unhealthy_hardware
+from telemetry.detect.share import SHARE, apply_share_rule
 from telemetry.detect.slow import (
     find_input_stall,
+    find_intermittent_loss,
     find_late_workers,
     find_loading_nodes,
     find_slow_compute,
     find_slow_exchange,
     find_slow_steps,
 )
-from telemetry.detect.stragglers import POWER, Lateness, find_longer_stage, lateness, score_workers
-from telemetry.detect.symptoms import scope_of, symptoms_of, with_best_cause
-from telemetry.detect.uneven import find_uneven_work
-from telemetry.statistics.peers import mean, middle
+from telemetry.detect.stragglers import find_longer_stage, find_uneven_work
+from telemetry.detect.symptoms import causes_json, with_best_cause
+from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch
-
-LAYOUT = "communication-bound layout"
-# The second rise is explained only if it is at least this share of the first.
-SECOND_KIND_RATIO = 0.3
-# A rise below this part of the limit is normal variation.
-SMALL_RISE_RATIO = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """``score`` is the cause that holds (None: unknown), ``ruled_out`` those that do not."""
-
-    score: CauseScore | None
-    kind: str
-    lateness: Lateness
-    ruled_out: tuple[CauseScore, ...] = ()
-
-    @property
-    def cause(self) -> str:
-        return self.score.cause if self.score else UNKNOWN
-
-    @property
-    def is_layout(self) -> bool:
-        """Whether nothing is broken: the layout of the run needs that much communication."""
-        return self.kind == LAYOUT
-
-
-def diagnose_share(case: ShareCase) -> Diagnosis:
-    """Find the cause of a share above its limit, and a culprit if the measurements show one.
-
-    The larger rise, waiting or transferring, is explained first. The other one is tried where the
-    first has no explanation and the other is at least SECOND_KIND_RATIO of it.
-    """
-    late = lateness(case.after)
-    scores: list[CauseScore] = []
-    for kind in _kinds_to_explain(case):
-        new = score_workers(case, late) if kind == "waiting" else score_links(case)
-        scores += new
-        if best := strongest(new):
-            return Diagnosis(best, kind, late, _ruled_out(scores, best))
-    shown = LAYOUT if _is_layout(case) else case.kind
-    return Diagnosis(None, shown, late, _ruled_out(scores, None))
-
-
-def _kinds_to_explain(case: ShareCase) -> list[Kind]:
-    rise_s = case.rise_s
-    kinds: list[Kind] = sorted(rise_s, key=lambda kind: -rise_s[kind])
-    least_s = SECOND_KIND_RATIO * max(rise_s.values())
-    return [kind for kind in kinds if rise_s[kind] >= least_s]
-
-
-def _is_layout(case: ShareCase) -> bool:
-    """Whether the transfer always took that long, or does since the run was changed."""
-    if case.takes_no_longer:
-        return True
-    if case.kind == "waiting":
-        return False
-    always = case.share_rise_ratio < SMALL_RISE_RATIO * case.inputs.limit_ratio
-    return case.before is None or always or bool(case.changed)
-
-
-def _ruled_out(scores: list[CauseScore], best: CauseScore | None) -> tuple[CauseScore, ...]:
-    return tuple(score for score in scores if score is not best and not score.stands_out)
-
-
-# Charts begin this long before the onset to show the normal level.
-LEAD_S = 120.0
-WORST_WORKERS = 64
-
-
-def share_evidence(case: ShareCase, verdict: Diagnosis) -> dict[str, Any]:
-    """Evidence of the rule allreduce_share; docs/rules.md lists the keys."""
-    after, inputs = case.after, case.inputs
-    wait = float(case.newest.wait_ratio.mean())
-    transfer = float(case.newest.transfer_ratio.mean())
-    score = verdict.score
-    return {
-        "share_ratio": wait + transfer,
-        "wait_ratio": wait,
-        "transfer_ratio": transfer,
-        "limit_ratio": inputs.limit_ratio,
-        "resolve_ratio": inputs.resolve_ratio,
-        "kind": verdict.kind,
-        "step": int(after.step[-1]),
-        "step_s": middle(case.newest.step_s),
-        "baseline_step_s": _baseline_step_s(case),
-        "changed": list(case.changed),
-        "culprit": score.figure() if score else None,
-        "wait_by_worker": _wait_by_worker(case),
-        "late_workers": [after.workers[i] for i in verdict.lateness.late],
-        "unreported": _unreported(case),
-        "ruled_out": ruled_out_json(verdict.ruled_out),
-        "onset_s": case.onset_s,
-        "window": [case.onset_s - LEAD_S, inputs.now_s],
-        "charts": _charts(verdict),
-    }
-
-
-def _baseline_step_s(case: ShareCase) -> float | None:
-    """Step time before; None where unknown or not comparable."""
-    if case.before is None or case.changed:
-        return None
-    return middle(case.before.step_s)
-
-
-def _wait_by_worker(case: ShareCase) -> dict[str, float]:
-    """Seconds each worker waits per step; in a large run, only the workers that wait least."""
-    wait: FloatArray = mean(case.after.phases["wait_s"], axis=0)
-    order = np.argsort(wait)[:WORST_WORKERS]
-    shown = sorted(int(i) for i in order if np.isfinite(wait[i]))
-    return {case.after.workers[i]: float(wait[i]) for i in shown}
-
-
-def _unreported(case: ShareCase) -> list[str]:
-    """Workers without a step report since the onset."""
-    known = np.isfinite(case.after.phases["wait_s"]).any(axis=0)
-    return [case.after.workers[i] for i in np.flatnonzero(~known)]
-
-
-def _charts(verdict: Diagnosis) -> list[dict[str, Any]]:
-    """Charts of the hardware metric that identifies the culprit."""
-    score = verdict.score
-    if score is None or score.node is None or score.metric not in METRICS:
-        return []
-    return [{"metric": score.metric, "node": score.node, "device": score.device}]
-
-
-SHARE = "allreduce_share"
-# Earlier steps are read this far before the window.
-LOOKBACK_S = 300.0
-# A problem that begins this much later than the share rose is not its cause.
-UNRELATED_AFTER_S = 60.0
-
-
-def apply_share_rule(
-    inputs: DetectionInput, steps: StepBatch, problems: list[Problem], *, is_open: bool
-) -> tuple[Finding | None, list[Problem]]:
-    """Apply the rule allreduce_share.
-
-    Parameters
-    ----------
-    problems : by steps and hardware
-
-    Returns
-    -------
-    The finding, if the share is above its limit, and the problems it does not cover. None where
-    the run was changed and the all-reduce takes no longer than before: a smaller batch makes any
-    share larger, which is not a fault.
-    """
-    since = episode(
-        steps.allreduce_share_ratio,
-        limit_ratio=inputs.limit_ratio,
-        resolve_ratio=inputs.resolve_ratio,
-        is_open=is_open,
-    )
-    if since is None:
-        return None, problems
-    case = open_case(inputs, steps, since)
-    verdict = _keep_everywhere(inputs, diagnose_share(case))
-    chosen = _choose_problem(inputs, verdict, problems)
-    began_s = inputs.now_s if chosen is None else chosen.onset_s
-    layout_s = _layout_since_s(inputs)
-    if layout_s is not None and began_s - layout_s > UNRELATED_AFTER_S:
-        case = replace(case, onset_s=min(case.onset_s, layout_s))
-        return _share_finding(case, replace(verdict, score=None, kind=LAYOUT)), problems
-    is_known = chosen is not None or verdict.score is not None or is_open
-    if not is_known and (case.is_diluted or (verdict.is_layout and _predates_window(case, steps))):
-        return None, problems
-    if chosen is not None and chosen.score is not None:
-        # The culprit of the problem replaces that of the diagnosis.
-        kind = "transferring" if chosen.cause in LINK_CAUSES else "waiting"
-        ruled_out = tuple(score for score in verdict.ruled_out if score.cause != chosen.cause)
-        verdict = replace(verdict, score=chosen.score, kind=kind, ruled_out=ruled_out)
-    rest = [p for p in problems if p is not chosen and not _is_explained(p, verdict)]
-    return _named(inputs, steps, _share_finding(case, verdict), verdict, rest), rest
-
-
-def _named(
-    inputs: DetectionInput,
-    steps: StepBatch,
-    finding: Finding,
-    verdict: Diagnosis,
-    others: list[Problem],
-) -> Finding:
-    """Let the table of causes name the finding, and add the table to its evidence."""
-    if verdict.is_layout:
-        return finding
-    kind: Kind = "transferring" if verdict.kind == "transferring" else "waiting"
-    problem = Problem(verdict.cause, verdict.score, kind, finding.onset_s, finding.score)
-    problem = with_best_cause(inputs, steps, problem, others)
-    table = _causes_json(inputs, steps, problem, others)
-    evidence = {**finding.evidence, **table}
-    return replace(finding, cause=problem.cause, device=problem.device, evidence=evidence)
-
-
-def _layout_since_s(inputs: DetectionInput) -> float | None:
-    """When the open alert says that the layout needs that much communication.
-
-    A problem that begins much later gets its own alert.
-    """
-    for alert in inputs.open_problems:
-        onset_s = alert.evidence.get("onset_s")
-        is_layout = alert.cause == UNKNOWN and alert.evidence.get("kind") == LAYOUT
-        if alert.rule == SHARE and is_layout and onset_s is not None:
-            return float(onset_s)
-    return None
-
-
-def _keep_everywhere(inputs: DetectionInput, verdict: Diagnosis) -> Diagnosis:
-    """Accuse no single node while the open alert accuses the same device of most nodes."""
-    score = verdict.score
-    for alert in inputs.open_problems:
-        is_everywhere = alert.rule == SHARE and alert.node is None and alert.device is not None
-        if score and is_everywhere and (alert.cause, alert.device) == (score.cause, score.device):
-            return replace(verdict, score=replace(score, node=None))
-    return verdict
-
-
-def _predates_window(case: ShareCase, steps: StepBatch) -> bool:
-    """Whether the run was like this before the window, without an alert."""
-    if case.before is not None or case.inputs.earlier is None:
-        return False
-    earlier = case.inputs.earlier(float(steps.ended_at_s[0]) - LOOKBACK_S)
-    return bool((earlier.ended_at_s < steps.ended_at_s[0] - 1.0).sum() >= BASELINE_STEPS)
-
-
-def _choose_problem(
-    inputs: DetectionInput, verdict: Diagnosis, problems: list[Problem]
-) -> Problem | None:
-    """Return the problem behind the share: the one with the same culprit, else the strongest.
-
-    The problem of the open alert comes first while it lasts, so that the alert does not alternate
-    between two culprits.
-    """
-    reported = [p for p in problems if p.score is not None]
-    possible = [p for p in reported if _can_explain(p, verdict)]
-    held = {
-        (alert.cause, alert.node)
-        for alert in inputs.open_problems
-        if alert.rule == SHARE or "share_ratio" in alert.evidence
-    }
-    # An accused node stays accused if a stronger problem of another kind appears. A problem
-    # without a node does not.
-    candidates = possible + [p for p in reported if p.node is not None]
-    if (same := next((p for p in candidates if (p.cause, p.node) in held), None)) is not None:
-        return same
-    if verdict.score is not None:
-        matching = (
-            p for p in possible if _has_same_culprit(p, verdict) or _is_late(inputs, p, verdict)
-        )
-        chosen = next(matching, None)
-        if chosen is not None or verdict.cause != UNKNOWN:
-            return chosen
-    return max(possible, key=lambda p: p.strength, default=None)
-
-
-def _is_late(inputs: DetectionInput, problem: Problem, verdict: Diagnosis) -> bool:
-    """Whether the accused node is what the diagnosis takes for a long stage."""
-    late = {inputs.node_of(inputs.steps.workers[i]) for i in verdict.lateness.late}
-    is_stage = verdict.cause == "stage_imbalance"
-    return is_stage and problem.node is not None and late == {problem.node}
-
-
-def _can_explain(problem: Problem, verdict: Diagnosis) -> bool:
-    """Whether a problem raises the share in the observed way."""
-    is_link = problem.cause in LINK_CAUSES
-    if problem.kind in {"computing", "checkpoint", "step"}:
-        return False
-    return is_link == (verdict.kind != "waiting")
-
-
-def _has_same_culprit(problem: Problem, verdict: Diagnosis) -> bool:
-    """Whether a problem has the culprit of the diagnosis, or neither has one."""
-    score = verdict.score
-    if score is None:
-        return False
-    if score.node is None or problem.node is None:
-        return problem.cause == score.cause
-    return problem.node == score.node
-
-
-def _is_explained(problem: Problem, verdict: Diagnosis) -> bool:
-    """Whether a problem is another view of what raises the share."""
-    if _has_same_culprit(problem, verdict):
-        # A node can have both a bad link and a late worker.
-        if (problem.cause in LINK_CAUSES) != (verdict.kind != "waiting"):
-            return False
-        devices = {problem.device, verdict.score.device if verdict.score else None}
-        return None in devices or len(devices) == 1 or problem.cause == verdict.cause
-    is_symptom = problem.score is None or (problem.node is None and bool(problem.late))
-    return is_symptom and problem.kind == verdict.kind
-
-
-def _share_finding(case: ShareCase, verdict: Diagnosis) -> Finding:
-    share = float(case.newest.allreduce_share_ratio.mean())
-    score = verdict.score
-    return Finding(
-        rule=SHARE,
-        cause=verdict.cause,
-        # A layout or a change of the run does not justify a page.
-        severity="warn" if verdict.is_layout else RULES[SHARE].severity,
-        run=case.inputs.run,
-        node=score.node if score else None,
-        device=score.device if score else None,
-        onset_s=case.onset_s,
-        score=share / case.inputs.limit_ratio,
-        victims=_share_victims(case, verdict),
-        evidence=share_evidence(case, verdict),
-    )
-
-
-def _share_victims(case: ShareCase, verdict: Diagnosis) -> tuple[str, ...]:
-    """Training nodes that are slowed without being the cause."""
-    node_of, workers = case.inputs.node_of, case.after.workers
-    culprits = {verdict.score.node} if verdict.score else set()
-    if verdict.cause == "stage_imbalance":
-        culprits = {node_of(workers[i]) for i in verdict.lateness.late}
-    reported = np.isfinite(case.after.phases["wait_s"]).any(axis=0)
-    training = {node_of(workers[i]) for i in np.flatnonzero(reported)}
-    return tuple(node for node in case.inputs.nodes if node in training - culprits)
-
 
 # A fault of hardware that was seen so many seconds ago still explains slow executions. Early in
 # it, its parts were not like that before.
@@ -619,20 +288,8 @@ def _performance_finding(
         onset_s=problem.onset_s,
         score=problem.strength,
         victims=_performance_victims(inputs, steps, problem),
-        evidence=_evidence(inputs, steps, problem) | _causes_json(inputs, steps, problem, others),
+        evidence=_evidence(inputs, steps, problem) | causes_json(inputs, steps, problem, others),
     )
-
-
-def _causes_json(
-    inputs: DetectionInput, steps: StepBatch, problem: Problem, others: list[Problem]
-) -> dict[str, Any]:
-    """Which causes were weighed, and by which symptoms."""
-    symptoms = symptoms_of(inputs, steps, problem, others)
-    scope = scope_of(problem)
-    return {
-        "symptoms": symptoms_json(symptoms),
-        "causes": explanations_json(symptoms, scope=scope, named=problem.cause),
-    }
 
 
 def _mean_ratio(ratio: FloatArray) -> float | None:

@@ -1,5 +1,7 @@
 """Unhealthy EFA devices by the reports of all nodes of a run: slow, lossy or down."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,9 +23,9 @@ from telemetry.detect.inputs import (
     newest_measurements,
     recent,
 )
+from telemetry.detect.pace import ShareCase, hardware_before_and_after
+from telemetry.detect.parts import HALF, PAST_AGES_S, PERSISTS_S, RECENT_S
 from telemetry.detect.rules import RULES
-from telemetry.detect.share import ShareCase, hardware_before_and_after
-from telemetry.detect.silicon import HALF, MOST, PAST_AGES_S, PERSISTS_S, RECENT_S, merge_common
 from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median
 
 LATENCY, BYTES = "efa_latency_s", "efa_tx_bytes_per_s"
@@ -32,6 +34,8 @@ PACKETS, RETRANSMITS, IMPAIRED = (
     "efa_retransmits_per_s",
     "efa_impaired_per_s",
 )
+# With fewer nodes than this, or up to this share of all, nodes fail independently.
+EVERYWHERE_ENOUGH_NODES, MOST = 3, 0.5
 METRICS = (LATENCY, BYTES, PACKETS, RETRANSMITS, IMPAIRED)
 
 
@@ -354,6 +358,28 @@ def find_efa_symptoms(inputs: DetectionInput) -> list[Symptom]:
     if None in found and len(found) > 1 and (len(found) - 1 > MOST * len(now.span.nodes)):
         return [found[None]]
     return merge_common(list(found.values()), n_nodes=len(now.span.nodes))
+
+
+def merge_common(found: Sequence[Symptom], *, n_nodes: int) -> list[Symptom]:
+    """Merge symptoms that most nodes show at the same part.
+
+    Nodes fail one at a time. The same cause at the same EFA device of most nodes is their shared
+    rail: one problem of the run. C4 tells one slow connection from all of a node by the filled row
+    of a matrix: J. Dong et al., arXiv:2406.04594.
+    """
+    groups: dict[tuple[str, int | None], list[Symptom]] = defaultdict(list)
+    for each in found:
+        groups[each.score.cause, each.score.device].append(each)
+    kept: list[Symptom] = []
+    for (_, device), group in groups.items():
+        nodes = {each.score.node for each in group} - {None}
+        if device is None or len(nodes) < EVERYWHERE_ENOUGH_NODES or len(nodes) <= MOST * n_nodes:
+            kept += group
+            continue
+        worst = max(group, key=lambda each: each.score.strength)
+        onset_s = min(each.onset_s for each in group)
+        kept.append(Symptom(replace(worst.score, node=None), onset_s))
+    return kept
 
 
 def judge_latency(

@@ -98,6 +98,8 @@ def strongest(scores: list[CauseScore]) -> CauseScore | None:
     return next(e for e in convincing if (e.node, e.device) == (most.node, most.device))
 
 
+# Charts begin this long before the onset to show the normal level.
+LEAD_S = 120.0
 # The rule that a cause breaks on a node.
 RULE_OF_NODE: Mapping[str, str] = {
     "slow_core": "core_slow",

@@ -5,18 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from telemetry.detect.activities import COMPILE, STEP, Activities, activities
 from telemetry.detect.causes import UNKNOWN
-from telemetry.detect.findings import Finding
+from telemetry.detect.findings import LEAD_S, Finding
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.recompile import CERTAIN_S, compiled_lately
 from telemetry.detect.rules import RULES
 from telemetry.detect.silence import CRASHED, SILENT
 from telemetry.detect.standstill import (
+    COMPILE,
     CORES,
     HOST,
     SPINNING,
+    STEP,
+    Activities,
     Standstill,
+    activities,
     lost,
     standstill,
     upper_median,
@@ -29,7 +32,6 @@ PATIENCE_S = RULES[RULE].limits["patience_s"]
 LONG_STEPS, LONG_S = 20.0, 600.0
 # Without an agent, wait for this many checkpoints besides, at most so long.
 CHECKPOINTS, CHECKPOINTS_S = 4.0, 90.0
-LEAD_S = 120.0
 SHOWN = 64
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.findings import Finding
+from telemetry.detect.findings import LEAD_S, Finding
 from telemetry.detect.inputs import DetectionInput, OpenProblem, node_peak, node_values
 from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.standstill import CORES, RECENT_STEPS, TRAINING, recent_steps, usual_step_s
@@ -154,7 +154,6 @@ PAGE_RATIO, PAGE_PER_S = (
     RULES[ERRORS_RULE].limits["page_ratio"],
     RULES[ERRORS_RULE].limits["page_per_s"],
 )
-LEAD_S = 120.0
 
 
 def exec_errors(inputs: DetectionInput) -> list[Finding]:

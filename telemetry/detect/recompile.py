@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.activities import COMPILE, activities
-from telemetry.detect.findings import Finding
+from telemetry.detect.findings import LEAD_S, Finding
 from telemetry.detect.inputs import (
     DetectionInput,
     newest_measurements,
@@ -17,11 +16,13 @@ from telemetry.detect.inputs import (
 )
 from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.standstill import (
+    COMPILE,
     COMPILING,
     CORES,
     HOST,
     OLDEST_S,
     WORKING,
+    activities,
     is_training,
     no_step_since,
     recent_steps,
@@ -43,7 +44,6 @@ NEWS_STEPS, NEWS_S, MOMENTS = 1, 10.0, 10
 LATELY = 12
 # A standstill this long justifies a page.
 PAGE_AFTER_S = RULES[RULE].limits["page_after_s"]
-LEAD_S = 120.0
 MOST = RULES[RULE].limits["most_ratio"]
 
 

@@ -1,17 +1,30 @@
 """Workers that make others wait: one, several, or a different one in each step."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from telemetry.blocks import FloatArray, IntArray, Span
+from telemetry.blocks import FloatArray, IntArray
 from telemetry.detect.causes import UNKNOWN
 from telemetry.detect.findings import CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput
-from telemetry.detect.pace import PhaseRise, find_rise, n_newest, work_s
+from telemetry.detect.pace import (
+    BASELINE_STEPS,
+    CHANGED_RATIO,
+    PhaseRise,
+    ShareCase,
+    busy_s,
+    find_rise,
+    hardware_before_and_after,
+    n_newest,
+    quickest_fifth,
+    work_s,
+)
+from telemetry.detect.parts import peer_nodes, score_parts
 from telemetry.detect.rules import RULES
-from telemetry.detect.share import CHANGED_RATIO, ShareCase, busy_s, hardware_before_and_after
 from telemetry.statistics.change_points import noise
 from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median, middle
 from telemetry.steps import StepBatch
@@ -156,246 +169,9 @@ def _phase(steps: StepBatch, worker: int) -> str:
     return max(excess, key=lambda phase: excess[phase])
 
 
-UTILIZATION, BANDWIDTH = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
-POWER, HOST = "device_power_ratio", "vcpu_usage_ratio"
-PART_METRICS = (UTILIZATION, BANDWIDTH)
-# Devices that wait for a slow one draw less power than before. The slow one saves this share of
-# what they save, because it is clocked all the time. No figure is published: assumed.
-CLOCKED_SAVES = 0.7
-# Required distance of the power from the other devices of the node, in deviations and relative,
-# and the seconds that show it.
-POWER_DEVIATIONS, POWER_RATIO, POWER_S = 5.0, 0.015, 6
+HOST = "vcpu_usage_ratio"
 # Required rise of the host's load over its peers where a worker waits for its input.
 HOST_RATIO = 0.15
-# Required deviations from the other parts of the node, and the minimum deviation assumed,
-# relative to the usual value: together 7.5 %.
-LATE_PARTS_DEVIATIONS, SPREAD = 5.0, 0.015
-# Required distance of the only part of a node from other nodes.
-ALONE = 0.2
-ENOUGH_PEER_NODES, ENOUGH_DEVICES = 63, 3
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Parts of the same kind of a late node; each array (n,), NaN where missing.
-
-    ``role``: usual value of the same part on ``n_peer_nodes`` other nodes. ``to_peer_nodes``:
-    ratio to it. ``relative``: that ratio over the usual one of this node.
-    """
-
-    value: FloatArray
-    role: FloatArray
-    n_peer_nodes: int
-    to_peer_nodes: FloatArray
-    relative: FloatArray
-
-    @property
-    def is_only(self) -> bool:
-        """Whether the node has one such part, so that its peers are on other nodes."""
-        return self.relative.size == 1
-
-    @property
-    def usual(self) -> float:
-        """NaN without peers."""
-        if self.is_only:
-            return float(self.role[0]) if self.n_peer_nodes else np.nan
-        return float(median(self.value))
-
-    @property
-    def n_peers(self) -> int:
-        return self.n_peer_nodes if self.is_only else int(np.isfinite(self.value).sum()) - 1
-
-    @property
-    def strength(self) -> FloatArray:
-        """Evidence over threshold that each part is above its peers: (n,).
-
-        A comparison with other nodes proves less, so its threshold is higher.
-        """
-        if self.is_only:
-            return (self.to_peer_nodes - 1.0) / ALONE
-        return deviations(self.relative, floor=SPREAD) / LATE_PARTS_DEVIATIONS
-
-
-def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -> list[CauseScore]:
-    """Score slow memory, slow cores and throttled accelerators, the most specific first.
-
-    A single accelerator can only be compared with other nodes. The caller decides whether it is
-    accused when all cores of the node are busy for longer (``blame_only_device``).
-
-    Notes
-    -----
-    A tensor-parallel group meets after every layer, so one slow part paces its whole node: it
-    alone stays busy while the others wait for it. An accelerator starved of memory moves fewer
-    bytes besides, which no slow core or throttled accelerator does to it alone.
-    """
-    metrics = (*PART_METRICS, POWER)
-    before, span = hardware_before_and_after(case, metrics, nodes={node, *_peer_nodes(case, node)})
-    if node not in span.nodes or not len(span.ticks):
-        return []
-    peer_rows = [i for i, name in enumerate(span.nodes) if name != node]
-    scores = []
-    if BANDWIDTH in span.values:
-        scores.append(_score_memory(node, parts(span, BANDWIDTH, node, peer_rows, sign=-1)))
-    if UTILIZATION in span.values:
-        cores = parts(span, UTILIZATION, node, peer_rows)
-        per_device = max(1, case.inputs.cores_per_device)
-        if cores.value.size % per_device:
-            per_device = 1
-        scores += _score_cores(node, cores, per_device)
-        if case.inputs.cores_per_device == 1:
-            # With one core per accelerator the two look the same.
-            scores = [each for each in scores if each.cause != "throttle"]
-            scores = [
-                replace(each, cause="throttle") if each.cause == "slow_core" else each
-                for each in scores
-            ]
-        if cores.value.size == per_device and not blame_only_device:
-            scores = [score for score in scores if score.cause != "throttle"]
-    if not any(score.stands_out for score in scores):
-        scores += _score_power(case, node, before, span)
-    return scores
-
-
-def _score_power(case: ShareCase, node: str, before: Span, since: Span) -> list[CauseScore]:
-    """Score the device that saves less power than the other devices of its node.
-
-    For cores that count as busy while they wait. Power shows the device of a slow core, not the
-    core.
-    """
-    if min(len(before.ticks), len(since.ticks)) < POWER_S or POWER not in since.values:
-        return []
-    was, now = (mean(span.of([node]).values[POWER], axis=0)[0] for span in (before, since))
-    known = np.isfinite(was) & np.isfinite(now) & (was > 0)
-    if known.sum() < ENOUGH_DEVICES:
-        return []
-    left = np.divide(now, was, out=np.full(was.shape, np.nan), where=known)
-    usual = float(lower_median(left))
-    spread = GAUSSIAN * float(lower_median(np.abs(left - usual)))
-    device = int(np.nanargmax(left))
-    strength = (float(left[device]) - usual) / max(POWER_RATIO, POWER_DEVIATIONS * spread)
-    saves = (1.0 - float(left[device])) / max(1.0 - usual, TINY_S)
-    of_a_core = 1.0 - (1.0 - CLOCKED_SAVES) / max(1, case.inputs.cores_per_device)
-    is_core = case.inputs.cores_per_device > 1 and saves > (CLOCKED_SAVES + of_a_core) / 2
-    return [
-        CauseScore(
-            "slow_core" if is_core else "throttle",
-            strength if saves < 1.0 else 0.0,
-            POWER,
-            float(now[device]),
-            float(lower_median(now)),
-            int(known.sum()) - 1,
-            "ratio",
-            node,
-            None if is_core else device,
-        )
-    ]
-
-
-def _score_host(case: ShareCase, late: Lateness, node: str | None) -> list[CauseScore]:
-    """Score a host that works while the cores of its node rest between executions.
-
-    A runtime trace shows such rests, and no input time.
-    """
-    if node is None or late.pattern != "steady" or late.phase != "other_s":
-        return []
-    _, span = hardware_before_and_after(case, [HOST], nodes={node, *_peer_nodes(case, node)})
-    if HOST not in span.values or node not in span.nodes:
-        return []
-    hosts = mean(span.values[HOST][..., 0], axis=0)
-    own, peers = float(hosts[span.nodes.index(node)]), float(lower_median(hosts))
-    strength = (own / peers - 1.0) / HOST_RATIO if peers > 0 else 0.0
-    n_peers = max(0, int(np.isfinite(hosts).sum()) - 1)
-    return [CauseScore("input_stall", strength, HOST, own, peers, n_peers, "ratio", node)]
-
-
-def parts(span: Span, metric: str, node: str, peer_rows: list[int], *, sign: int = 1) -> Parts:
-    """Compare the parts of a node, each by its role.
-
-    Parameters
-    ----------
-    mates : rows of the other nodes that train
-        The same part of other nodes plays the same role: in a pipeline, cores of one node may
-        belong to different stages and be unlike for good.
-    sign : 1 or -1
-        Whether a sick part lies above the others or below.
-    """
-    level = mean(span.values[metric], axis=0)
-    own = level[span.nodes.index(node)]
-    peer_rows = [row for row in peer_rows if np.isfinite(level[row]).any()]
-    role = median(level[peer_rows].T) if peer_rows else np.ones_like(own)
-    ratio = np.divide(own, role, out=np.full(own.shape, np.nan), where=role > 0)
-    if sign < 0:
-        ratio = np.divide(1.0, ratio, out=np.full(own.shape, np.nan), where=ratio > 0)
-    usual = float(lower_median(ratio))
-    relative = ratio / usual if usual > 0 else np.full(own.shape, np.nan)
-    return Parts(own, role, len(peer_rows), ratio, relative)
-
-
-def _peer_nodes(case: ShareCase, node: str) -> list[str]:
-    """Other training nodes, at most ENOUGH_PEER_NODES."""
-    reported = np.isfinite(case.after.phases["compute_s"]).any(axis=0)
-    training = {case.inputs.node_of(case.after.workers[i]): None for i in np.flatnonzero(reported)}
-    return [name for name in training if name is not None and name != node][:ENOUGH_PEER_NODES]
-
-
-def _score_memory(node: str, devices: Parts) -> CauseScore:
-    """Score accelerators that move fewer bytes than the others of the node."""
-    score = _look("hbm_slow", BANDWIDTH, "bytes_per_s", devices)
-    return _name_worst_part(score, node, devices, devices.strength)
-
-
-def _score_cores(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
-    """Score cores that stay busy while others wait: one, or all of an accelerator."""
-    devices = Parts(
-        value=cores.value.reshape(-1, per_device).mean(axis=1),
-        role=cores.role.reshape(-1, per_device).mean(axis=1),
-        n_peer_nodes=cores.n_peer_nodes,
-        to_peer_nodes=cores.to_peer_nodes.reshape(-1, per_device).min(axis=1),
-        relative=cores.relative.reshape(-1, per_device).min(axis=1),
-    )
-    whole = (
-        devices.strength
-        if devices.value.size == 1
-        else _least_of_device(cores.strength, per_device)
-    )
-    strength = cores.strength
-    throttle = _look("throttle", UTILIZATION, "ratio", devices)
-    if per_device > 1:
-        throttle = _name_worst_part(throttle, node, devices, whole)
-        # If all cores of an accelerator are slow alike, the accelerator is slow.
-        strength = np.where(
-            np.repeat(_least_of_device(strength, per_device), per_device) < 1, strength, 0
-        )
-    slow = _look("slow_core", UTILIZATION, "ratio", cores)
-    return [_name_worst_part(slow, node, cores, strength), throttle]
-
-
-def _least_of_device(strength: FloatArray, per_device: int) -> FloatArray:
-    """Minimum over the cores of each accelerator: (n_devices,)."""
-    return np.asarray(strength.reshape(-1, per_device).min(axis=1))
-
-
-def _look(cause: str, metric: str, unit: str, among: Parts) -> CauseScore:
-    return CauseScore(cause, 0.0, metric, np.nan, among.usual, 0, unit)
-
-
-def _name_worst_part(
-    score: CauseScore, node: str, among: Parts, strength: FloatArray
-) -> CauseScore:
-    if not np.isfinite(strength).any():
-        return score
-    part = int(np.nanargmax(strength))
-    return replace(
-        score,
-        strength=float(strength[part]),
-        value=float(among.value[part]),
-        n_peers=among.n_peers,
-        is_only_part=among.is_only,
-        node=node,
-        device=part,
-    )
-
-
 # Phases that name their cause.
 CAUSE_OF_PHASE = {"input_s": "input_stall", "checkpoint_s": "checkpoint_slow"}
 MACHINE_PHASES = ("compute_s", "other_s")
@@ -415,6 +191,23 @@ def score_workers(case: ShareCase, late: Lateness) -> list[CauseScore]:
         _score_sequences(case, late),
         _score_machine(case, late, node),
     ]
+
+
+def _score_host(case: ShareCase, late: Lateness, node: str | None) -> list[CauseScore]:
+    """Score a host that works while the cores of its node rest between executions.
+
+    A runtime trace shows such rests, and no input time.
+    """
+    if node is None or late.pattern != "steady" or late.phase != "other_s":
+        return []
+    _, span = hardware_before_and_after(case, [HOST], nodes={node, *peer_nodes(case, node)})
+    if HOST not in span.values or node not in span.nodes:
+        return []
+    hosts = mean(span.values[HOST][..., 0], axis=0)
+    own, peers = float(hosts[span.nodes.index(node)]), float(lower_median(hosts))
+    strength = (own / peers - 1.0) / HOST_RATIO if peers > 0 else 0.0
+    n_peers = max(0, int(np.isfinite(hosts).sum()) - 1)
+    return [CauseScore("input_stall", strength, HOST, own, peers, n_peers, "ratio", node)]
 
 
 def _score_phase(case: ShareCase, late: Lateness, phase: str, node: str | None) -> CauseScore:
@@ -600,3 +393,205 @@ def _problem(steps: StepBatch, found: PhaseRise, late: tuple[str, ...], n_stages
             "tokens": tokens if np.isfinite(tokens) else None,
         },
     )
+
+
+UNEVEN_WORK = "seq_imbalance"
+# Fewer workers are compared with their own past.
+CROWD = 6
+# The median of a stage needs this many workers.
+CROWD_OF_STAGE = 3
+# Required rise of the deviation between workers, or between steps of a worker.
+UNLIKE_LEAST_RATIO = 0.02
+# Variation over steps needs more steps than variation over workers.
+RESTLESS_S, RESTLESS_STEPS, RESTLESS_JUMPS = 10.0, 3, 8
+# Chance varies: this many even steps resolve an open alert.
+CALM_STEPS = 4
+# For long steps: required excess with few and with many workers; required share of workers, at
+# least three; required deviation between them, absolute or relative.
+UNLIKE_RATIO, FEW_STEPS, FEW_S = (0.05, 0.04), 2, 6.0
+MANY, ENOUGH_TO_TELL, ALIKE = 0.15, 4, 0.2
+# This many of a few workers make a single step uneven, each late by this part of the limit.
+SEVERAL, SEVERAL_RATIO = 3, 0.4
+# Required deviations of the normal variation. The slowness of a node varies by less than this
+# part.
+MIXED_DEVIATIONS, UNSTEADY = 4.0, 0.35
+
+
+def find_uneven_work(
+    inputs: DetectionInput, steps: StepBatch, *, accused: Collection[str | None] = ()
+) -> list[Problem]:
+    """Find work that became uneven; no node is accused.
+
+    ``accused``: nodes whose own hardware explains their delay.
+
+    Notes
+    -----
+    Machines fail one at a time and leave the bulk alike; sequences of unequal length make all
+    workers unlike at once, and in every step another way (J. Lin et al., "Understanding
+    Stragglers in Large Model Training Using What-if Analysis", OSDI 2025, arXiv:2505.05713). With
+    few workers the bulk tells nothing; then each one's time from step to step does.
+    """
+    is_crowd = len(steps.workers) >= CROWD
+    if is_crowd:
+        steps = _without_common_excess(steps)
+    found = _crowd(inputs, steps) if is_crowd else None
+    if found is None and not _is_a_machine(inputs, steps):
+        found = _mixed(inputs, steps, accused) or _restless(inputs, steps)
+    if found is None:
+        return []
+    strength = found.excess / UNLIKE_LEAST_RATIO
+    score = CauseScore(UNEVEN_WORK, strength, "spread_ratio", found.now, found.usual, 0, "ratio")
+    onset_s = float(steps.ended_at_s[found.at] - steps.step_s[found.at])
+    return [Problem(UNEVEN_WORK, score, "waiting", onset_s, strength)]
+
+
+def _without_common_excess(steps: StepBatch) -> StepBatch:
+    """Subtract what all workers take longer or less than usual: a pause is not unevenness."""
+    compute = steps.phases["compute_s"]
+    excess_s = compute - median(compute.T)
+    longer_s = np.maximum(quickest_fifth(excess_s), 0.0)
+    shorter_s = np.minimum(-quickest_fifth(-excess_s), 0.0)
+    compute_s = compute - (longer_s + shorter_s)[:, None]
+    return replace(steps, phases={**steps.phases, "compute_s": compute_s})
+
+
+def _is_a_machine(inputs: DetectionInput, steps: StepBatch) -> bool:
+    """Whether one node is late in every step by the same amount."""
+    newest = steps.last(steps_beyond_chance(len(steps.workers)))
+    if len(steps.workers) < 2 or not len(newest):
+        return False
+    late = lateness(newest)
+    nodes = {inputs.node_of(steps.workers[i]) for i in late.late}
+    return late.is_steady and late.is_no_luck and len(nodes) == 1
+
+
+def _usual_unevenness(inputs: DetectionInput) -> float | None:
+    """Unevenness when the open alert fired."""
+    held = [s for s in inputs.open_problems if s.cause == UNEVEN_WORK]
+    figure = held[0].evidence.get("culprit") if held else None
+    return (figure or {}).get("peers_median")
+
+
+def _crowd(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
+    """Compare the workers of each step, each relative to its usual time.
+
+    A long stage, or a slightly slower node, is the same in every step. Each stage is compared
+    within itself: a stage that becomes longer makes half of the workers differ from the other
+    half.
+    """
+    compute = steps.phases["compute_s"]
+    own = compute / median(compute.T)
+    centre = _centre(inputs, steps, own)
+    unlike = GAUSSIAN * lower_median(np.abs(own / centre - 1.0))
+    usual, n_now = _usual_unevenness(inputs), n_newest(steps)
+    if usual is not None:
+        n_now = max(n_now, CALM_STEPS)
+    # Random delays do not hit half of many workers at once, so a single long step is enough.
+    return find_rise(
+        unlike,
+        least=_least(unlike, usual),
+        n_now=n_now,
+        usual=usual,
+        n_calm=CALM_STEPS,
+        clearly=1.0,
+    )
+
+
+def _centre(inputs: DetectionInput, steps: StepBatch, own: FloatArray) -> FloatArray:
+    """Usual value among comparable workers: (n_steps, n_workers)."""
+    stage = stage_of(inputs, steps)
+    stages = np.unique(stage)
+    if len(stages) < 2 or len(stage) < CROWD_OF_STAGE * len(stages):
+        return np.broadcast_to(lower_median(own)[:, None], own.shape)
+    typical = np.stack([lower_median(own[:, stage == s]) for s in stages], axis=1)
+    return np.asarray(typical[:, np.searchsorted(stages, stage)])
+
+
+def _mixed(
+    inputs: DetectionInput, steps: StepBatch, accused: Collection[str | None]
+) -> PhaseRise | None:
+    """Compare the newest long steps of all workers with their usual times.
+
+    A slow node affects one worker, a long stage its own by the same factor, a lower clock all of
+    them. Sequence lengths differ at random.
+    """
+    n_now, is_open = n_newest(steps, seconds=FEW_S), _usual_unevenness(inputs) is not None
+    if n_now > FEW_STEPS or len(steps) < CALM_STEPS + FEW_STEPS + BASELINE_STEPS:
+        return None
+    is_crowd = len(steps.workers) >= CROWD
+    width = n_now if is_crowd else FEW_STEPS
+    n_looks = CALM_STEPS if is_open else 1
+    slower = _slower(steps, width + n_looks - 1)
+    unlike = max(UNLIKE_RATIO[is_crowd], MIXED_DEVIATIONS * _scatter(steps, width + n_looks - 1))
+    slower = slower[:, [inputs.node_of(worker) not in accused for worker in steps.workers]]
+    if not is_crowd and n_newest(steps) == 1 and _are_several(slower[-1], unlike):
+        return PhaseRise(0.0, float(np.ptp(slower[-1])), len(steps) - 1)
+    for first in range(n_looks):
+        rows = slower[first : first + width]
+        is_long = rows >= unlike
+        least = max(2 + is_crowd, int(np.ceil(MANY * rows.size)))
+        if is_long.sum() >= least and _are_unlike(rows, is_long, unlike):
+            at = len(steps) - len(slower) + first + int(np.argmax(is_long.any(axis=1)))
+            return PhaseRise(0.0, float(np.ptp(rows[is_long])), at)
+    return None
+
+
+def _slower(steps: StepBatch, n_rows: int) -> FloatArray:
+    """Relative excess of compute time in the newest steps."""
+    compute = steps.phases["compute_s"]
+    return np.asarray(compute[-n_rows:] / median(compute[:-n_rows].T) - 1.0)
+
+
+def _scatter(steps: StepBatch, n_rows: int) -> float:
+    """Variation of the compute time of a worker before the newest steps."""
+    compute = steps.phases["compute_s"][:-n_rows]
+    typical = median(compute.T)
+    return GAUSSIAN * middle(lower_median(np.abs(compute - typical).T) / typical)
+
+
+def _are_several(slower: FloatArray, least: float) -> bool:
+    """Whether one long step was uneven: three of a few workers late, no two alike.
+
+    Two nodes may fail in the same second, three do not.
+    """
+    late = np.sort(slower[slower >= least * SEVERAL_RATIO])
+    return (
+        late.size >= SEVERAL and late[-1] >= least and bool((np.diff(late) >= ALIKE * least).all())
+    )
+
+
+def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> bool:
+    """Whether values differ in general, not by a single outlier.
+
+    A worker that is slow by the same factor each time is a slow node.
+    """
+    slower = rows[is_long]
+    if is_long.any(axis=0).sum() == 1:
+        least = max(least, UNSTEADY * float(slower.mean()))
+    if slower.size < ENOUGH_TO_TELL:
+        return bool(np.ptp(slower) >= least)
+    return float(lower_median(np.abs(slower - lower_median(slower)))) >= ALIKE * least
+
+
+def _restless(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
+    """Compare each step of a worker with its previous one."""
+    least = max(RESTLESS_STEPS, -(-RESTLESS_JUMPS // len(steps.workers)))
+    if len(steps) < 2 * least:
+        return None
+    compute = steps.phases["compute_s"]
+    jumps = lower_median(np.asarray(np.abs(np.diff(compute, axis=0)) / compute[:-1]))
+    n_now = n_newest(steps, seconds=RESTLESS_S, least=least)
+    usual = _usual_unevenness(inputs)
+    least_ratio = _least(jumps, usual)
+    if usual is None and middle(jumps[-n_now:]) < least_ratio:
+        return None
+    # The median of three steps tells variation from a single jump.
+    windows = np.sort(np.stack([jumps[:-2], jumps[1:-1], jumps[2:]]), axis=0)[1]
+    found = find_rise(windows, least=least_ratio, n_now=n_now - 2, usual=usual, n_calm=n_now)
+    return None if found is None else PhaseRise(found.usual, found.now, found.at + 1)
+
+
+def _least(figure: FloatArray, usual: float | None) -> float:
+    """Minimum rise that counts; where work was never even, the same amount again."""
+    before = middle(figure[: max(1, len(figure) // 2)]) if usual is None else usual
+    return max(UNLIKE_LEAST_RATIO, before if np.isfinite(before) else 0.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from telemetry.detect.causes import (
     Symptoms,
     any_of,
     best_explanation,
+    explanations_json,
     separable,
+    symptoms_json,
 )
 from telemetry.detect.findings import KIND_OF, Problem
 from telemetry.detect.inputs import DetectionInput, node_values, recent, times_transfer
@@ -64,6 +67,18 @@ def symptoms_of(
 
 def scope_of(problem: Problem) -> Scope:
     return "run" if problem.node is None else "node"
+
+
+def causes_json(
+    inputs: DetectionInput, steps: StepBatch, problem: Problem, others: list[Problem]
+) -> dict[str, Any]:
+    """Which causes were weighed, and by which symptoms."""
+    symptoms = symptoms_of(inputs, steps, problem, others)
+    scope = scope_of(problem)
+    return {
+        "symptoms": symptoms_json(symptoms),
+        "causes": explanations_json(symptoms, scope=scope, named=problem.cause),
+    }
 
 
 def with_best_cause(

@@ -6,8 +6,8 @@ from datetime import timedelta
 from fleet.alerts import acknowledge
 from fleet.alerts.reconcile import damp
 from fleet.models import Alert
-from telemetry.detect.engine import LAYOUT
 from telemetry.detect.findings import Finding
+from telemetry.detect.share import LAYOUT
 from tests.fleet.alerts.conftest import Evaluate
 from tests.helpers import NOON
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.silicon import CORES, MEMORY, PeerRule, compare_parts, ratio_history
+from telemetry.detect.parts import CORES, MEMORY, PeerRule, compare_parts, ratio_history
 
 
 def span_of(values: FloatArray, kind: PeerRule = CORES) -> Span:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from telemetry.detect import Finding, find
+from telemetry.detect.fabric import merge_common
 from telemetry.detect.findings import CauseScore, Symptom
 from telemetry.detect.inputs import DetectionInput, OpenProblem
-from telemetry.detect.silicon import merge_common
 from tests.telemetry.detect.runs import T0, Machines, inputs, steps_at, steps_of
 
 LATENCY = "efa_latency_s"

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from telemetry.detect import Finding, find
-from telemetry.detect.engine import LAYOUT
 from telemetry.detect.inputs import OpenProblem
+from telemetry.detect.share import LAYOUT
 from tests.telemetry.detect.runs import T0, Machines, inputs, steps_of
 
 CORE, LATENCY = "core_utilization_ratio", "efa_latency_s"

@@ -15,7 +15,7 @@ from telemetry.detect.inputs import (
     new_measurements,
     newest_measurements,
 )
-from telemetry.detect.silicon import find_unhealthy_hardware
+from telemetry.detect.parts import find_unhealthy_hardware
 from tests.telemetry.detect.runs import T0, inputs, steps_at
 
 N_NODES, N_EFA, PERIOD_S = 16, 16, 60

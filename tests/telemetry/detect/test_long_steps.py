@@ -8,7 +8,7 @@ import pytest
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect import find
 from telemetry.detect.fabric import find_efa_symptoms
-from telemetry.detect.uneven import find_uneven_work
+from telemetry.detect.stragglers import find_uneven_work
 from telemetry.simulate.plan import Fault
 from tests.telemetry.detect.played import record
 from tests.telemetry.detect.runs import inputs, steps_of

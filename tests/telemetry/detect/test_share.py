@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.detect import find
-from telemetry.detect.share import Episode, busy_s, episode
+from telemetry.detect.pace import busy_s
+from telemetry.detect.share import Episode, episode
 from tests.telemetry.detect.runs import inputs, steps_at, steps_of
 
 

@@ -1,7 +1,6 @@
-"""Unhealthy cores, accelerators and memories, compared with their peers on all nodes of a run."""
+"""Cores, accelerators and memories, compared with their peers on the same node and on others."""
 
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,9 +16,10 @@ from telemetry.detect.inputs import (
     recent,
     reported_steps,
 )
+from telemetry.detect.pace import ShareCase, hardware_before_and_after
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import training_nodes
-from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median
+from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median
 
 # Required distance in deviations of the parts of the node, in addition to the minimum ratio.
 DEVIATIONS = RULES["core_slow"].limits["deviations"]
@@ -335,27 +335,222 @@ def _still_open(
     return Symptom(score_of_alert(alert), onset_of_alert(alert, seen.span))
 
 
-# With fewer nodes than this, or up to this share of all, nodes fail independently.
-EVERYWHERE_ENOUGH_NODES, MOST = 3, 0.5
+UTILIZATION, BANDWIDTH = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
+POWER = "device_power_ratio"
+PART_METRICS = (UTILIZATION, BANDWIDTH)
+# Devices that wait for a slow one draw less power than before. The slow one saves this share of
+# what they save, because it is clocked all the time. No figure is published: assumed.
+CLOCKED_SAVES = 0.7
+# Required distance of the power from the other devices of the node, in deviations and relative,
+# and the seconds that show it.
+POWER_DEVIATIONS, POWER_RATIO, POWER_S = 5.0, 0.015, 6
+# Required deviations from the other parts of the node, and the minimum deviation assumed,
+# relative to the usual value: together 7.5 %.
+LATE_PARTS_DEVIATIONS, SPREAD = 5.0, 0.015
+# Required distance of the only part of a node from other nodes.
+ALONE = 0.2
+ENOUGH_PEER_NODES, ENOUGH_DEVICES = 63, 3
 
 
-def merge_common(found: Sequence[Symptom], *, n_nodes: int) -> list[Symptom]:
-    """Merge symptoms that most nodes show at the same part.
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of the same kind of a late node; each array (n,), NaN where missing.
 
-    Nodes fail one at a time. The same cause at the same EFA device of most nodes is their shared
-    rail: one problem of the run. C4 tells one slow connection from all of a node by the filled row
-    of a matrix: J. Dong et al., arXiv:2406.04594.
+    ``role``: usual value of the same part on ``npeer_nodes`` other nodes. ``topeer_nodes``:
+    ratio to it. ``relative``: that ratio over the usual one of this node.
     """
-    groups: dict[tuple[str, int | None], list[Symptom]] = defaultdict(list)
-    for each in found:
-        groups[each.score.cause, each.score.device].append(each)
-    kept: list[Symptom] = []
-    for (_, device), group in groups.items():
-        nodes = {each.score.node for each in group} - {None}
-        if device is None or len(nodes) < EVERYWHERE_ENOUGH_NODES or len(nodes) <= MOST * n_nodes:
-            kept += group
-            continue
-        worst = max(group, key=lambda each: each.score.strength)
-        onset_s = min(each.onset_s for each in group)
-        kept.append(Symptom(replace(worst.score, node=None), onset_s))
-    return kept
+
+    value: FloatArray
+    role: FloatArray
+    npeer_nodes: int
+    topeer_nodes: FloatArray
+    relative: FloatArray
+
+    @property
+    def is_only(self) -> bool:
+        """Whether the node has one such part, so that its peers are on other nodes."""
+        return self.relative.size == 1
+
+    @property
+    def usual(self) -> float:
+        """NaN without peers."""
+        if self.is_only:
+            return float(self.role[0]) if self.npeer_nodes else np.nan
+        return float(median(self.value))
+
+    @property
+    def n_peers(self) -> int:
+        return self.npeer_nodes if self.is_only else int(np.isfinite(self.value).sum()) - 1
+
+    @property
+    def strength(self) -> FloatArray:
+        """Evidence over threshold that each part is above its peers: (n,).
+
+        A comparison with other nodes proves less, so its threshold is higher.
+        """
+        if self.is_only:
+            return (self.topeer_nodes - 1.0) / ALONE
+        return deviations(self.relative, floor=SPREAD) / LATE_PARTS_DEVIATIONS
+
+
+def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -> list[CauseScore]:
+    """Score slow memory, slow cores and throttled accelerators, the most specific first.
+
+    A single accelerator can only be compared with other nodes. The caller decides whether it is
+    accused when all cores of the node are busy for longer (``blame_only_device``).
+
+    Notes
+    -----
+    A tensor-parallel group meets after every layer, so one slow part paces its whole node: it
+    alone stays busy while the others wait for it. An accelerator starved of memory moves fewer
+    bytes besides, which no slow core or throttled accelerator does to it alone.
+    """
+    metrics = (*PART_METRICS, POWER)
+    before, span = hardware_before_and_after(case, metrics, nodes={node, *peer_nodes(case, node)})
+    if node not in span.nodes or not len(span.ticks):
+        return []
+    peer_rows = [i for i, name in enumerate(span.nodes) if name != node]
+    scores = []
+    if BANDWIDTH in span.values:
+        scores.append(_score_memory(node, parts(span, BANDWIDTH, node, peer_rows, sign=-1)))
+    if UTILIZATION in span.values:
+        cores = parts(span, UTILIZATION, node, peer_rows)
+        per_device = max(1, case.inputs.cores_per_device)
+        if cores.value.size % per_device:
+            per_device = 1
+        scores += _score_cores(node, cores, per_device)
+        if case.inputs.cores_per_device == 1:
+            # With one core per accelerator the two look the same.
+            scores = [each for each in scores if each.cause != "throttle"]
+            scores = [
+                replace(each, cause="throttle") if each.cause == "slow_core" else each
+                for each in scores
+            ]
+        if cores.value.size == per_device and not blame_only_device:
+            scores = [score for score in scores if score.cause != "throttle"]
+    if not any(score.stands_out for score in scores):
+        scores += _score_power(case, node, before, span)
+    return scores
+
+
+def _score_power(case: ShareCase, node: str, before: Span, since: Span) -> list[CauseScore]:
+    """Score the device that saves less power than the other devices of its node.
+
+    For cores that count as busy while they wait. Power shows the device of a slow core, not the
+    core.
+    """
+    if min(len(before.ticks), len(since.ticks)) < POWER_S or POWER not in since.values:
+        return []
+    was, now = (mean(span.of([node]).values[POWER], axis=0)[0] for span in (before, since))
+    known = np.isfinite(was) & np.isfinite(now) & (was > 0)
+    if known.sum() < ENOUGH_DEVICES:
+        return []
+    left = np.divide(now, was, out=np.full(was.shape, np.nan), where=known)
+    usual = float(lower_median(left))
+    spread = GAUSSIAN * float(lower_median(np.abs(left - usual)))
+    device = int(np.nanargmax(left))
+    strength = (float(left[device]) - usual) / max(POWER_RATIO, POWER_DEVIATIONS * spread)
+    saves = (1.0 - float(left[device])) / max(1.0 - usual, 1e-9)
+    of_a_core = 1.0 - (1.0 - CLOCKED_SAVES) / max(1, case.inputs.cores_per_device)
+    is_core = case.inputs.cores_per_device > 1 and saves > (CLOCKED_SAVES + of_a_core) / 2
+    return [
+        CauseScore(
+            "slow_core" if is_core else "throttle",
+            strength if saves < 1.0 else 0.0,
+            POWER,
+            float(now[device]),
+            float(lower_median(now)),
+            int(known.sum()) - 1,
+            "ratio",
+            node,
+            None if is_core else device,
+        )
+    ]
+
+
+def parts(span: Span, metric: str, node: str, peer_rows: list[int], *, sign: int = 1) -> Parts:
+    """Compare the parts of a node, each by its role.
+
+    Parameters
+    ----------
+    mates : rows of the other nodes that train
+        The same part of other nodes plays the same role: in a pipeline, cores of one node may
+        belong to different stages and be unlike for good.
+    sign : 1 or -1
+        Whether a sick part lies above the others or below.
+    """
+    level = mean(span.values[metric], axis=0)
+    own = level[span.nodes.index(node)]
+    peer_rows = [row for row in peer_rows if np.isfinite(level[row]).any()]
+    role = median(level[peer_rows].T) if peer_rows else np.ones_like(own)
+    ratio = np.divide(own, role, out=np.full(own.shape, np.nan), where=role > 0)
+    if sign < 0:
+        ratio = np.divide(1.0, ratio, out=np.full(own.shape, np.nan), where=ratio > 0)
+    usual = float(lower_median(ratio))
+    relative = ratio / usual if usual > 0 else np.full(own.shape, np.nan)
+    return Parts(own, role, len(peer_rows), ratio, relative)
+
+
+def peer_nodes(case: ShareCase, node: str) -> list[str]:
+    """Other training nodes, at most ENOUGH_PEER_NODES."""
+    reported = np.isfinite(case.after.phases["compute_s"]).any(axis=0)
+    training = {case.inputs.node_of(case.after.workers[i]): None for i in np.flatnonzero(reported)}
+    return [name for name in training if name is not None and name != node][:ENOUGH_PEER_NODES]
+
+
+def _score_memory(node: str, devices: Parts) -> CauseScore:
+    """Score accelerators that move fewer bytes than the others of the node."""
+    score = _look("hbm_slow", BANDWIDTH, "bytes_per_s", devices)
+    return _name_worst_part(score, node, devices, devices.strength)
+
+
+def _score_cores(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
+    """Score cores that stay busy while others wait: one, or all of an accelerator."""
+    devices = Parts(
+        value=cores.value.reshape(-1, per_device).mean(axis=1),
+        role=cores.role.reshape(-1, per_device).mean(axis=1),
+        npeer_nodes=cores.npeer_nodes,
+        topeer_nodes=cores.topeer_nodes.reshape(-1, per_device).min(axis=1),
+        relative=cores.relative.reshape(-1, per_device).min(axis=1),
+    )
+    whole = (
+        devices.strength
+        if devices.value.size == 1
+        else _least_of_device(cores.strength, per_device)
+    )
+    strength = cores.strength
+    throttle = _look("throttle", UTILIZATION, "ratio", devices)
+    if per_device > 1:
+        throttle = _name_worst_part(throttle, node, devices, whole)
+        # If all cores of an accelerator are slow alike, the accelerator is slow.
+        strength = np.where(
+            np.repeat(_least_of_device(strength, per_device), per_device) < 1, strength, 0
+        )
+    slow = _look("slow_core", UTILIZATION, "ratio", cores)
+    return [_name_worst_part(slow, node, cores, strength), throttle]
+
+
+def _least_of_device(strength: FloatArray, per_device: int) -> FloatArray:
+    """Minimum over the cores of each accelerator: (n_devices,)."""
+    return np.asarray(strength.reshape(-1, per_device).min(axis=1))
+
+
+def _look(cause: str, metric: str, unit: str, among: Parts) -> CauseScore:
+    return CauseScore(cause, 0.0, metric, np.nan, among.usual, 0, unit)
+
+
+def _name_worst_part(
+    score: CauseScore, node: str, among: Parts, strength: FloatArray
+) -> CauseScore:
+    if not np.isfinite(strength).any():
+        return score
+    part = int(np.nanargmax(strength))
+    return replace(
+        score,
+        strength=float(strength[part]),
+        value=float(among.value[part]),
+        n_peers=among.n_peers,
+        is_only_part=among.is_only,
+        node=node,
+        device=part,
+    )
