@@ -84,7 +84,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "fleet.access.roles.AccessMiddleware",
-    "fleet.pages.errors.StoreAwayMiddleware",
+    "fleet.pages.errors.ErrorPageMiddleware",
 ]
 ROOT_URLCONF = "fleet.urls"
 ASGI_APPLICATION = "fleet.asgi.application"

@@ -19,12 +19,18 @@ def is_damage(error: BaseException | None) -> bool:
     return isinstance(error, DatabaseError) and any(word in str(error) for word in DAMAGE)
 
 
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether the database has no room, in the words of SQLite or PostgreSQL."""
+    words = ("disk is full", "No space left on device")
+    return isinstance(error, DatabaseError) and any(word in str(error) for word in words)
+
+
 def is_outage(error: BaseException | None) -> bool:
     """Whether the database is unreachable or damaged; a refused statement is neither."""
     if is_damage(error):
         return True
-    is_away = isinstance(error, (OperationalError, InterfaceError))
-    return is_away and not any(word in str(error) for word in STATEMENT_ERRORS)
+    is_unreachable = isinstance(error, (OperationalError, InterfaceError))
+    return is_unreachable and not any(word in str(error) for word in STATEMENT_ERRORS)
 
 
 def first_line(error: BaseException) -> str:

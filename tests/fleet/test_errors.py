@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
@@ -19,7 +20,11 @@ def fail(request: HttpRequest) -> HttpResponse:
     raise RuntimeError(SECRET)
 
 
-urlpatterns = [path("fail/", fail), path("api/v1/fail", fail), *real]
+def fill_the_disk(request: HttpRequest) -> HttpResponse:
+    raise OperationalError(request.GET["why"])
+
+
+urlpatterns = [path("full/", fill_the_disk), path("fail/", fail), path("api/v1/fail", fail), *real]
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +76,25 @@ def test_a_page_that_is_not_yours_states_why(client: Client) -> None:
     assert response.status_code == 403
     assert "Sign in to do this." in response.text
     assert "/sign-in/?next=" in response.text
+
+
+def test_the_address_of_a_form_has_a_page_too(client: Client) -> None:
+    response = client.get("/alerts/1/acknowledge/")
+
+    assert response.status_code == 405
+    assert response["Allow"] == "POST"
+    assert "only receives forms" in response.text
+
+
+def test_after_sign_in_one_is_back_at_the_form(client: Client) -> None:
+    response = client.post("/alerts/1/acknowledge/", headers={"Referer": "/alerts/1/?from=5"})
+
+    assert 'href="/sign-in/?next=/alerts/1/%3Ffrom%3D5"' in response.text
+
+
+@pytest.mark.parametrize("why", ["database or disk is full", "No space left on device"])
+def test_a_full_disk_is_named(client: Client, why: str) -> None:
+    response = client.get("/full/", {"why": why})
+
+    assert response.status_code == 503
+    assert "Free some space" in response.text
