@@ -51,10 +51,9 @@ def schedule_figure(
 
 
 def _points(found: Projection, planned: tuple[Planned, ...], request: ScheduleRequest) -> Curves:
-    ways = arms_of(
+    baseline, candidate = arms_of(
         planned, days=found.days, porting_usd=found.porting_usd, has_reuse=request.has_reuse
     )
-    baseline, candidate = ways.arms
     if request.by != "tokens":
         return over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
     return over_tokens(baseline, candidate, np.linspace(0, found.tokens, N_POINTS))

@@ -1,7 +1,7 @@
 """What was observed of a run: pace, checkpoints, starts, failures and recompiles."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import msgspec
@@ -37,26 +37,22 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def starts_of(run: Run, *, first_began: datetime, until: datetime) -> tuple[Start, ...]:
-    """List a run's first start, then its restarts."""
-    spans = [(run.started_at, first_began), *_restarts(run, first_began, until)]
-    return tuple(_start(run, begun, ready) for begun, ready in spans[:MOST_STARTS])
-
-
-def _restarts(run: Run, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """Yield when a run stopped, and when it trained again.
+    """List a run's first start, then its restarts.
 
     A simulated run may compile during training by plan. That is no restart unless it stopped.
     """
+    spans = [(run.started_at, first_began)]
     kinds = (Annotation.Kind.RESTART, Annotation.Kind.COMPILE)
-    notes = run.annotations.filter(by="", kind__in=kinds, at__gt=after, at__lte=until)
+    notes = run.annotations.filter(by="", kind__in=kinds, at__gt=first_began, at__lte=until)
     begun: datetime | None = None
     for at, text in notes.order_by("at", "pk").values_list("at", "text"):
         if text == TRAINS:
             if begun is not None:
-                yield begun, at
+                spans.append((begun, at))
             begun = None
         elif begun is None and (text == STOPPED or not run.is_simulated):
             begun = at
+    return tuple(_start(run, begun, ready) for begun, ready in spans[:MOST_STARTS])
 
 
 def _start(run: Run, begun: datetime, ready: datetime) -> Start:
@@ -140,11 +136,25 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
     Random draws are seeded by the run: the same steps give the same figures.
     """
     steps = steps_of(hot, run, until=until)
-    settled = _totals(steps.sums[steps.n_warm_rows :])
+    warm, settled = (
+        dict(zip(COLUMNS, sums.sum(axis=0).tolist(), strict=True))
+        for sums in np.split(steps.sums, [steps.n_warm_rows])
+    )
+    # Extra time of the warm-up steps, compared with as many settled ones.
+    warm_up_s = 0.0
+    if settled["steps"]:
+        usual_s = settled["step_s"] / settled["steps"]
+        warm_up_s = max(0.0, warm["step_s"] - warm["steps"] * usual_s)
     checkpoint_s, total_s = _checkpoints(run, steps, until_s=until.timestamp())
     n_saved = len(checkpoint_s)
     ratio = float(checkpoint_s.sum()) / total_s if total_s else 0.0
-    pace = _pace(settled, ratio)
+    # Without their checkpoints.
+    training_s = settled["counted_s"] * (1 - ratio)
+    pace = settled["tokens"] / training_s if settled["tokens"] > 0 and training_s > 0 else None
+    tokens, taken_s = (
+        steps.sums[steps.n_warm_rows :, COLUMNS.index(name)] for name in ("tokens", "counted_s")
+    )
+    error_log = pace_error_log(tokens, taken_s, rng=np.random.default_rng(run.pk))
     run_days = float(steps.sums[:, 1].sum()) / SECONDS_PER_DAY
     began = datetime.fromtimestamp(steps.first_began_s, until.tzinfo) if len(steps) else until
     starts = starts_of(run, first_began=began, until=until) if len(steps) else ()
@@ -153,14 +163,14 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         n_steps=int(settled["steps"]),
         hours=settled["step_s"] / SECONDS_PER_HOUR,
         tokens_per_s=pace,
-        pace_error_log=_error(run, steps),
+        pace_error_log=error_log if math.isfinite(error_log) else None,
         n_checkpoints=n_saved,
         checkpoint_s_per_hour=ratio * SECONDS_PER_HOUR,
         checkpoint_every_s=total_s / n_saved if n_saved else None,
         compile_s=compile_s,
         is_compile_planned=is_planned,
         load_s=load_s,
-        warm_up_s=_warm_up_s(steps, settled),
+        warm_up_s=warm_up_s,
         n_failures=_n_failures(run, began, until),
         node_days=run_days * run.n_nodes,
         n_recompiles=run.alerts.filter(
@@ -171,32 +181,6 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         starts=starts,
         alike=starts_of_similar_runs(run),
     )
-
-
-def _totals(sums: FloatArray) -> dict[str, float]:
-    return dict(zip(COLUMNS, sums.sum(axis=0).tolist(), strict=True))
-
-
-def _pace(settled: dict[str, float], checkpoint_ratio: float) -> float | None:
-    """Tokens per second of steps, without their checkpoints."""
-    training_s = settled["counted_s"] * (1 - checkpoint_ratio)
-    return settled["tokens"] / training_s if settled["tokens"] > 0 and training_s > 0 else None
-
-
-def _error(run: Run, steps: ArmSteps) -> float | None:
-    sums = steps.sums[steps.n_warm_rows :]
-    tokens, taken_s = (sums[:, COLUMNS.index(name)] for name in ("tokens", "counted_s"))
-    error = pace_error_log(tokens, taken_s, rng=np.random.default_rng(run.pk))
-    return error if math.isfinite(error) else None
-
-
-def _warm_up_s(steps: ArmSteps, settled: dict[str, float]) -> float:
-    """Extra time of the warm-up steps, compared with as many settled ones."""
-    warm = _totals(steps.sums[: steps.n_warm_rows])
-    if not settled["steps"]:
-        return 0.0
-    usual_s = settled["step_s"] / settled["steps"]
-    return max(0.0, warm["step_s"] - warm["steps"] * usual_s)
 
 
 def _checkpoints(run: Run, steps: ArmSteps, *, until_s: float) -> tuple[FloatArray, float]:

@@ -97,18 +97,10 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
         return next(each for each in self.scenarios if each.has_reuse == has_reuse)
 
 
-@dataclass(frozen=True, slots=True)
-class Arms:
-    """The arms of a schedule in one scenario, the candidate last."""
-
-    planned: tuple[Planned, ...]
-    arms: tuple[ArmForecast, ...]
-
-
 def arms_of(
     planned: tuple[Planned, ...], *, days: float, porting_usd: float, has_reuse: bool
-) -> Arms:
-    """Forecast the arms. Both scenarios use the same random draws."""
+) -> tuple[ArmForecast, ...]:
+    """Forecast the arms in one scenario. Both scenarios use the same random draws."""
     arms = []
     for place, each in enumerate(planned):
         usd = porting_usd if place == len(planned) - 1 else 0.0
@@ -120,7 +112,7 @@ def arms_of(
                 course(could, has_reuse=has_reuse, porting_usd=usd),
             )
         )
-    return Arms(planned, tuple(arms))
+    return tuple(arms)
 
 
 def length_of(
@@ -180,31 +172,64 @@ def project(
         tokens=work,
         is_by_tokens=tokens is not None,
         scenarios=tuple(
-            _scenario(scenarios[r], has_reuse=r, days=days, work=work) for r in REUSES
+            _scenario(planned, scenarios[r], has_reuse=r, days=days, work=work) for r in REUSES
         ),
         reuse_saves=tuple(
-            _saved(each, scenarios[True].arms[i], scenarios[False].arms[i], work)
-            for i, each in enumerate(planned)
+            _saved(each, kept, lost, work)
+            for each, kept, lost in zip(planned, scenarios[True], scenarios[False], strict=True)
         ),
     )
 
 
-def _scenario(arms: Arms, *, has_reuse: bool, days: float, work: float) -> ReuseScenario:
-    pairs = zip(arms.planned, arms.arms, strict=True)
-    costs = tuple(_cost(planned, arm, days=days, work=work) for planned, arm in pairs)
-    if len(arms.arms) < 2:
-        return ReuseScenario(has_reuse=has_reuse, arms=costs, break_even=None, saved_usd=None)
-    baseline, candidate = arms.arms
-    saved = baseline.expected.usd_for(work) - candidate.expected.usd_for(work)
-    could = baseline.could.usd_for(work) - candidate.could.usd_for(work)
-    later = candidate.expected.days_for(work) - baseline.expected.days_for(work)
-    could_later = candidate.could.days_for(work) - baseline.could.days_for(work)
+def _scenario(
+    planned: tuple[Planned, ...],
+    arms: tuple[ArmForecast, ...],
+    *,
+    has_reuse: bool,
+    days: float,
+    work: float,
+) -> ReuseScenario:
+    costs = []
+    for each, arm in zip(planned, arms, strict=True):
+        spent = float(arm.expected.usd_by(days))
+        done, could = arm.expected.tokens_by(days), arm.could.tokens_by(days)
+        per_mtok = None
+        if float(done) > 0:
+            with np.errstate(divide="ignore"):
+                per_mtok = _span(
+                    spent / done * TOKENS_PER_MTOK, spent / np.asarray(could) * TOKENS_PER_MTOK
+                )
+        costs.append(
+            ArmCost(
+                label=each.label,
+                run=each.run,
+                start_days=float(arm.expected.start_days),
+                usd_at_first_step=float(arm.expected.usd_at_first_step),
+                same_days_usd=spent,
+                same_days_tokens=_span(done, could),
+                usd_per_mtok=per_mtok,
+                same_tokens_usd=_span(arm.expected.usd_for(work), arm.could.usd_for(work)),
+                same_tokens_days=_span(arm.expected.days_for(work), arm.could.days_for(work)),
+            )
+        )
+    if len(arms) < 2:
+        return ReuseScenario(
+            has_reuse=has_reuse, arms=tuple(costs), break_even=None, saved_usd=None
+        )
+    baseline, candidate = arms
+    found = break_even(baseline.expected, candidate.expected)
+    could_days = break_even_days(baseline.could, candidate.could)
     return ReuseScenario(
         has_reuse=has_reuse,
-        arms=costs,
-        break_even=_even(baseline, candidate),
-        saved_usd=_span(saved, could),
-        extra_days=_span(later, could_later),
+        arms=tuple(costs),
+        break_even=BreakEvenPoint(
+            reason=found.reason,
+            days=None if found.days is None else _span(found.days, could_days),
+            tokens=found.tokens,
+            chance_ratio=float(np.isfinite(could_days).mean()),
+        ),
+        saved_usd=_more("usd_for", baseline, candidate, work),
+        extra_days=_more("days_for", candidate, baseline, work),
     )
 
 
@@ -253,46 +278,16 @@ def at_equal_kinds(
     )
 
 
-def _cost(planned: Planned, arm: ArmForecast, *, days: float, work: float) -> ArmCost:
-    spent = float(arm.expected.usd_by(days))
-    done, could = arm.expected.tokens_by(days), arm.could.tokens_by(days)
-    per_mtok = None
-    if float(done) > 0:
-        with np.errstate(divide="ignore"):
-            per_mtok = _span(
-                spent / done * TOKENS_PER_MTOK, spent / np.asarray(could) * TOKENS_PER_MTOK
-            )
-    return ArmCost(
-        label=planned.label,
-        run=planned.run,
-        start_days=float(arm.expected.start_days),
-        usd_at_first_step=float(arm.expected.usd_at_first_step),
-        same_days_usd=spent,
-        same_days_tokens=_span(done, could),
-        usd_per_mtok=per_mtok,
-        same_tokens_usd=_span(arm.expected.usd_for(work), arm.could.usd_for(work)),
-        same_tokens_days=_span(arm.expected.days_for(work), arm.could.days_for(work)),
-    )
-
-
-def _even(baseline: ArmForecast, candidate: ArmForecast) -> BreakEvenPoint:
-    found = break_even(baseline.expected, candidate.expected)
-    could = break_even_days(baseline.could, candidate.could)
-    return BreakEvenPoint(
-        reason=found.reason,
-        days=None if found.days is None else _span(found.days, could),
-        tokens=found.tokens,
-        chance_ratio=float(np.isfinite(could).mean()),
-    )
-
-
 def _saved(planned: Planned, kept: ArmForecast, lost: ArmForecast, work: float) -> Saved:
-    def more(of: str) -> Range:
-        expected = getattr(lost.expected, of)(work) - getattr(kept.expected, of)(work)
-        could = getattr(lost.could, of)(work) - getattr(kept.could, of)(work)
-        return _span(expected, could)
+    more = [_more(of, lost, kept, work) for of in ("usd_for", "days_for")]
+    return Saved(planned.label, *more)
 
-    return Saved(planned.label, more("usd_for"), more("days_for"))
+
+def _more(of: str, one: ArmForecast, other: ArmForecast, work: float) -> Range:
+    """Compute by how much one arm's dollars or days for the same work exceed another's."""
+    expected = getattr(one.expected, of)(work) - getattr(other.expected, of)(work)
+    could = getattr(one.could, of)(work) - getattr(other.could, of)(work)
+    return _span(expected, could)
 
 
 def _span(expected: float | FloatArray, could: float | FloatArray) -> Range:

@@ -29,6 +29,10 @@ LEAST_STEPS = 20
 EXTRA_NODE_DAYS = 5.0
 
 
+# A 95 % interval; None: unknown.
+Ends = tuple[float | None, float | None]
+
+
 class Assumption(msgspec.Struct, frozen=True):
     """One assumed figure: its value, its 95 % interval if any, its source."""
 
@@ -136,58 +140,60 @@ def with_failures(planned: Planned, per_node_day: float) -> Planned:
 def _assumptions(
     run: Run, seen: Observed, habits: ArmRates, doubt: Uncertainty
 ) -> tuple[Assumption, ...]:
-    on = f"{run.name}, {duration(seen.hours * 3600)} of settled steps"
+    name, n_saved = run.name, seen.n_checkpoints
     how = "assumed: simulated" if run.is_simulated else "measured"
-    return (
-        Assumption("usd_per_hour", run.usd_per_hour, None, None, f"{run.name}: {run.price[1]}"),
-        _pace(habits, doubt, f"{how} on {on}", is_assumed=run.is_simulated),
-        *_checkpoints(run, seen, habits, doubt),
-        *_starts(run, seen, habits, doubt),
-        _failures(run, seen, doubt),
-        _recompiles(run, seen, doubt),
-    )
-
-
-def _checkpoints(
-    run: Run, seen: Observed, habits: ArmRates, doubt: Uncertainty
-) -> tuple[Assumption, ...]:
-    saved_s, basis = seen.checkpoint_s_per_hour, _saved(run, seen)
-    ends = _ends(saved_s, doubt.checkpoint_error_log)
-    every = basis if seen.n_checkpoints else "assumed: an hour, as no checkpoint was observed"
-    return (
-        Assumption("checkpoint_s_per_hour", saved_s, *ends, basis),
-        Assumption("checkpoint_every_s", float(habits.checkpoint_every_s), None, None, every),
-    )
-
-
-def _starts(
-    run: Run, seen: Observed, habits: ArmRates, doubt: Uncertainty
-) -> tuple[Assumption, ...]:
+    # A simulated pace is assumed by the step model and has no interval.
+    pace_error_log = None if run.is_simulated else doubt.pace_error_log
+    paced = f"{how} on {name}, {duration(seen.hours * 3600)} of settled steps"
+    if doubt.pace_error_log is None and not run.is_simulated:
+        paced = f"{paced}; too few for an interval"
+    if n_saved:
+        steps = "one step" if n_saved == 1 else f"{count(n_saved)} steps"
+        saved = every = f"{how} on {name}, {steps} with a checkpoint"
+    else:
+        saved = f"no checkpoint was observed on {name}: none is assumed"
+        every = "assumed: an hour, as no checkpoint was observed"
     compiles_s, loads_s = _times(seen)
-    compile_s, load_s = float(habits.compile_s), float(habits.load_s)
-    compiled = _compiled(run, seen, len(compiles_s))
-    loaded = f"the rest until {run.name}'s first step; {_seen(len(loads_s))}"
-    warm = f"{run.name}: extra time of its first steps, compared with settled ones"
-    return (
-        Assumption("compile_s", compile_s, *_ends(compile_s, doubt.compile_error_log), compiled),
-        Assumption("load_s", load_s, *_ends(load_s, doubt.load_error_log), loaded),
-        Assumption("warm_up_s", seen.warm_up_s, None, None, warm),
+    if seen.is_compile_planned:
+        compiled = f"{name}'s plan: one figure, no interval"
+    elif seen.compile_s is None:
+        compiled = f"not reported by {name}: its whole start counts as loading"
+    elif not seen.compile_s:
+        compiled = f"{name} found all its graphs in the cache"
+    else:
+        compiled = f"measured on {name}, before its first step; {_seen(len(compiles_s))}"
+    loaded = f"the rest until {name}'s first step; {_seen(len(loads_s))}"
+    warm = f"{name}: extra time of its first steps, compared with settled ones"
+    failures = doubt.failures or Rate(0, 0.0)
+    failed = f"{count(seen.n_failures)} observed" if seen.n_failures else "none observed"
+    failed = (
+        f"{failed} on {name} in {seen.node_days:.1f} node-days; half a failure in "
+        f"{EXTRA_NODE_DAYS:g} node-days is added, since failures may still come"
     )
+    if seen.n_recompiles and doubt.recompiles:
+        why = f"{count(seen.n_recompiles)} observed on {name} in {seen.run_days:.1f} days"
+        rate = doubt.recompiles
+        recompiled = Assumption("recompiles_per_day", rate.mean, *rate.interval, why)
+    else:
+        why = f"none observed on {name} in {seen.run_days:.1f} days, and none assumed"
+        recompiled = Assumption("recompiles_per_day", 0.0, None, None, why)
 
+    def assumed(figure: str, error_log: float | None, basis: str) -> Assumption:
+        value = float(getattr(habits, figure))
+        ends: Ends = (None, None) if error_log is None else pace_ends(value, error_log)
+        return Assumption(figure, value, *ends, basis)
 
-def _pace(habits: ArmRates, doubt: Uncertainty, basis: str, *, is_assumed: bool) -> Assumption:
-    """Describe the pace; a simulated one is assumed by the step model and has no interval."""
-    pace, error = float(habits.tokens_per_s), doubt.pace_error_log
-    if is_assumed:
-        return Assumption("tokens_per_s", pace, None, None, basis)
-    if error is None:
-        return Assumption("tokens_per_s", pace, None, None, f"{basis}; too few for an interval")
-    return Assumption("tokens_per_s", pace, *pace_ends(pace, error), basis)
-
-
-def _ends(value: float, error_log: float | None) -> tuple[float | None, float | None]:
-    """95 % interval of a time; None where there are too few observations."""
-    return (None, None) if error_log is None else pace_ends(value, error_log)
+    return (
+        Assumption("usd_per_hour", run.usd_per_hour, None, None, f"{name}: {run.price[1]}"),
+        assumed("tokens_per_s", pace_error_log, paced),
+        assumed("checkpoint_s_per_hour", doubt.checkpoint_error_log, saved),
+        assumed("checkpoint_every_s", None, every),
+        assumed("compile_s", doubt.compile_error_log, compiled),
+        assumed("load_s", doubt.load_error_log, loaded),
+        assumed("warm_up_s", None, warm),
+        Assumption("failures_per_node_day", failures.mean, *failures.interval, failed),
+        recompiled,
+    )
 
 
 def _seen(n: int) -> str:
@@ -200,45 +206,6 @@ def pace_ends(pace: float, error_log: float) -> tuple[float, float]:
     """95 % interval of a pace or a time."""
     factor = math.exp(NORMAL_QUANTILE * error_log)
     return pace / factor, pace * factor
-
-
-def _saved(run: Run, seen: Observed) -> str:
-    if not seen.n_checkpoints:
-        return f"no checkpoint was observed on {run.name}: none is assumed"
-    steps = "one step" if seen.n_checkpoints == 1 else f"{count(seen.n_checkpoints)} steps"
-    how = "assumed: simulated" if run.is_simulated else "measured"
-    return f"{how} on {run.name}, {steps} with a checkpoint"
-
-
-def _compiled(run: Run, seen: Observed, n: int) -> str:
-    if seen.is_compile_planned:
-        return f"{run.name}'s plan: one figure, no interval"
-    if seen.compile_s is None:
-        return f"not reported by {run.name}: its whole start counts as loading"
-    if not seen.compile_s:
-        return f"{run.name} found all its graphs in the cache"
-    return f"measured on {run.name}, before its first step; {_seen(n)}"
-
-
-def _failures(run: Run, seen: Observed, doubt: Uncertainty) -> Assumption:
-    rate = doubt.failures or Rate(0, 0.0)
-    low, high = rate.interval
-    what = f"{count(seen.n_failures)} observed" if seen.n_failures else "none observed"
-    basis = (
-        f"{what} on {run.name} in {seen.node_days:.1f} node-days; half a failure in "
-        f"{EXTRA_NODE_DAYS:g} node-days is added, since failures may still come"
-    )
-    return Assumption("failures_per_node_day", rate.mean, low, high, basis)
-
-
-def _recompiles(run: Run, seen: Observed, doubt: Uncertainty) -> Assumption:
-    rate = doubt.recompiles or Rate(0, 0.0, extra=0.0)
-    if not seen.n_recompiles:
-        basis = f"none observed on {run.name} in {seen.run_days:.1f} days, and none assumed"
-        return Assumption("recompiles_per_day", 0.0, None, None, basis)
-    low, high = rate.interval
-    basis = f"{count(seen.n_recompiles)} observed on {run.name} in {seen.run_days:.1f} days"
-    return Assumption("recompiles_per_day", rate.mean, low, high, basis)
 
 
 MOST_BYTES = 100_000
@@ -298,32 +265,24 @@ def arms_from_file(path: Path) -> tuple[Planned, ...]:
         rule, _, place = str(error).partition(" - at `$.")
         message = f"{place.rstrip('`')}: {rule}" if place else rule
         raise FieldError("figures", message) from error
-    return tuple(_from_file(each, seed=i) for i, each in enumerate(given.arm))
-
-
-def _from_file(given: GivenArm, *, seed: int) -> Planned:
-    plain = msgspec.to_builtins(given)
-    habits = ArmRates(
-        n_nodes=given.nodes,
-        **{name: float(plain[name]) for name in NAMES},
-    )
-    error = given.tokens_per_s_error_ratio
-    low, high = pace_ends(given.tokens_per_s, error) if error else (None, None)
-    return Planned(
-        label=given.label,
-        run=None,
-        instance_type="",
-        habits=habits,
-        doubt=Uncertainty(error or None),
-        assumptions=tuple(
-            Assumption(
-                name,
-                float(plain[name]),
-                low if name == "tokens_per_s" else None,
-                high if name == "tokens_per_s" else None,
-                "given",
+    planned = []
+    for seed, arm in enumerate(given.arm):
+        figures = {name: float(getattr(arm, name)) for name in NAMES}
+        ends: dict[str, Ends] = {}
+        if error_ratio := arm.tokens_per_s_error_ratio:
+            ends["tokens_per_s"] = pace_ends(arm.tokens_per_s, error_ratio)
+        planned.append(
+            Planned(
+                label=arm.label,
+                run=None,
+                instance_type="",
+                habits=ArmRates(n_nodes=arm.nodes, **figures),
+                doubt=Uncertainty(error_ratio or None),
+                assumptions=tuple(
+                    Assumption(name, value, *ends.get(name, (None, None)), "given")
+                    for name, value in figures.items()
+                ),
+                seed=seed,
             )
-            for name in NAMES
-        ),
-        seed=seed,
-    )
+        )
+    return tuple(planned)

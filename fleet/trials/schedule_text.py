@@ -334,30 +334,38 @@ def costs_of(
     arms = [*([baseline] if baseline else []), *(each.arms[-1] for each in found.scenarios)]
     rows = [ScheduleRow(name, tuple(map(cell, arms))) for name, cell in _arm_rows(found)]
     if baseline is not None:
+        first = ScheduleCell("")
         at_kinds = at_equal_kinds(found, planned)
         kinds = kinds_of(planned)
         rows += [
             ScheduleRow(
                 f"saved on those tokens, {common.kind} list prices",
-                (ScheduleCell(""), *(_saved_cell(each.saved_usd) for each in other.scenarios)),
+                (first, *(_cell(each.saved_usd, change_of) for each in other.scenarios)),
             )
             for common, other in at_kinds
         ]
         is_unlike = kinds is not None and not kinds.is_alike
         as_paid = ", as paid" if is_unlike else ""
-        first = ScheduleCell("")
         rows += [
             ScheduleRow(
                 f"saved on those tokens{as_paid}",
-                (first, *(_saved_cell(each.saved_usd) for each in found.scenarios)),
+                (first, *(_cell(each.saved_usd, change_of) for each in found.scenarios)),
             ),
             ScheduleRow(
                 "longer than the baseline",
-                (first, *(_days_cell(each.extra_days) for each in found.scenarios)),
+                (first, *(_cell(each.extra_days, days, days_ends) for each in found.scenarios)),
             ),
             ScheduleRow(
                 f"break-even after{as_paid}",
-                (first, *(_break_even_cell(each.break_even) for each in found.scenarios)),
+                (
+                    first,
+                    *(
+                        _cell(even.days, days, days_ends)
+                        if (even := each.break_even) and even.days
+                        else ScheduleCell("never", even.reason if even else "")
+                        for each in found.scenarios
+                    ),
+                ),
             ),
         ]
     marked = (
@@ -387,7 +395,7 @@ def _arm_rows(found: Projection) -> list[tuple[str, Callable[[ArmCost], Schedule
             ),
         ),
         (f"{si(found.tokens)} tokens cost", lambda arm: _cell(arm.same_tokens_usd, dollars)),
-        ("and take", lambda arm: _days_cell(arm.same_tokens_days)),
+        ("and take", lambda arm: _cell(arm.same_tokens_days, days, days_ends)),
         (
             "until the first step",
             lambda arm: ScheduleCell(
@@ -397,32 +405,14 @@ def _arm_rows(found: Projection) -> list[tuple[str, Callable[[ArmCost], Schedule
     ]
 
 
-def _days_cell(span: Range | None) -> ScheduleCell:
-    return (
-        ScheduleCell(ABSENT) if span is None else ScheduleCell(days(span.value), days_ends(span))
-    )
-
-
-def _cell(span: Range | None, write: Callable[[float], str]) -> ScheduleCell:
-    return (
-        ScheduleCell(ABSENT)
-        if span is None
-        else ScheduleCell(write(span.value), ends(span, write))
-    )
-
-
-def _saved_cell(span: Range | None) -> ScheduleCell:
-    return (
-        ScheduleCell(ABSENT)
-        if span is None
-        else ScheduleCell(change_of(span.value), ends(span, change_of))
-    )
-
-
-def _break_even_cell(even: BreakEvenPoint | None) -> ScheduleCell:
-    if even is None or even.days is None:
-        return ScheduleCell("never", even.reason if even else "")
-    return ScheduleCell(days(even.days.value), days_ends(even.days))
+def _cell(
+    span: Range | None,
+    write: Callable[[float], str],
+    write_ends: Callable[[Range], str] | None = None,
+) -> ScheduleCell:
+    if span is None:
+        return ScheduleCell(ABSENT)
+    return ScheduleCell(write(span.value), write_ends(span) if write_ends else ends(span, write))
 
 
 def assumption_rows(planned: tuple[Planned, ...]) -> tuple[ScheduleRow, ...]:
@@ -446,6 +436,23 @@ def as_json(
     found: Projection, planned: tuple[Planned, ...], *, reuses: Sequence[bool]
 ) -> dict[str, Any]:
     """Describe a schedule as one object, with the scenarios that are asked for."""
+    scenarios = []
+    for has_reuse in reuses:
+        curves = None
+        if len(planned) > 1:
+            baseline, candidate = arms_of(
+                planned, days=found.days, porting_usd=found.porting_usd, has_reuse=has_reuse
+            )
+            # The cost by day: of the candidate, and of the baseline for the same tokens.
+            points = over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
+            curves = {
+                "days": points.days.tolist(),
+                "tokens": points.tokens.tolist(),
+                "candidate": _curve(points.candidate),
+                "baseline": _curve(points.baseline),
+            }
+        scenario = msgspec.to_builtins(found.scenario(has_reuse=has_reuse))
+        scenarios.append(scenario | {"curves": curves})
     return {
         "days": found.days,
         "porting_usd": found.porting_usd,
@@ -464,11 +471,7 @@ def as_json(
             }
             for each in planned
         ],
-        "scenarios": [
-            msgspec.to_builtins(found.scenario(has_reuse=has_reuse))
-            | {"curves": _curves(found, planned, has_reuse=has_reuse)}
-            for has_reuse in reuses
-        ],
+        "scenarios": scenarios,
         "reuse_saves": msgspec.to_builtins(found.reuse_saves),
     } | _price_kinds(found, planned, reuses=reuses)
 
@@ -506,23 +509,6 @@ def _price_kinds(
         ],
     }
     return {"price_kinds": described}
-
-
-def _curves(
-    found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
-) -> dict[str, Any] | None:
-    """Draw the cost by day: of the candidate, and of the baseline for the same tokens."""
-    if len(planned) < 2:
-        return None
-    ways = arms_of(planned, days=found.days, porting_usd=found.porting_usd, has_reuse=has_reuse)
-    baseline, candidate = ways.arms
-    points = over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
-    return {
-        "days": points.days.tolist(),
-        "tokens": points.tokens.tolist(),
-        "candidate": _curve(points.candidate),
-        "baseline": _curve(points.baseline),
-    }
 
 
 def _curve(curve: Curve) -> dict[str, list[float]]:

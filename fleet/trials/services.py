@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -162,23 +162,23 @@ def keep_decided(new: TrialFigures, old: TrialFigures | None) -> TrialFigures:
     some verdict in the end where nothing differs.
     """
     decided = {each.run: each for each in (old.candidates if old else ()) if each.is_decided}
-    candidates = (
-        each if each.run not in decided else _with_words(each, decided[each.run])
-        for each in new.candidates
-    )
-    return msgspec.structs.replace(new, candidates=tuple(candidates))
-
-
-def _with_words(candidate: Candidate, decided: Candidate) -> Candidate:
-    words = {each.measure: each.word for each in decided.comparisons}
-    comparisons = tuple(
-        each
-        if words.get(each.measure, each.word) == each.word
-        else msgspec.structs.replace(each, word=words[each.measure], n_more_steps=None)
-        for each in candidate.comparisons
-    )
-    pace = decided.pace or candidate.pace
-    return msgspec.structs.replace(candidate, comparisons=comparisons, is_decided=True, pace=pace)
+    kept = []
+    for candidate in new.candidates:
+        if (before := decided.get(candidate.run)) is None:
+            kept.append(candidate)
+            continue
+        words = {each.measure: each.word for each in before.comparisons}
+        comparisons = tuple(
+            each
+            if words.get(each.measure, each.word) == each.word
+            else msgspec.structs.replace(each, word=words[each.measure], n_more_steps=None)
+            for each in candidate.comparisons
+        )
+        pace = before.pace or candidate.pace
+        kept.append(
+            msgspec.structs.replace(candidate, comparisons=comparisons, is_decided=True, pace=pace)
+        )
+    return msgspec.structs.replace(new, candidates=tuple(kept))
 
 
 def update_due_figures(hot: Source, *, now: datetime) -> int:
@@ -385,35 +385,9 @@ def compare_arms(trial: Trial, baseline: MeasuredArm, candidate: MeasuredArm) ->
     )
 
 
-def _differences(
-    trial: Trial, pair: tuple[MeasuredArm, MeasuredArm]
-) -> Iterator[MeasuredDifference]:
-    """Yield the measures that both arms have, in no particular order."""
-    n_steps, n_planned = min(each.figures.n_settled for each in pair), trial.planned_steps
+def _differences(trial: Trial, pair: tuple[MeasuredArm, MeasuredArm]) -> list[MeasuredDifference]:
+    """Measure the difference in everything that both arms have, in no particular order."""
     rng = np.random.default_rng([trial.pk, pair[1].arm.pk])
-    settled = _settled_differences(trial, pair, rng)
-    for name, difference in settled.items():
-        yield MeasuredDifference(name, difference, n_steps, n_planned)
-    if (mfu := _mfu_difference(settled, *(each.figures for each in pair))) is not None:
-        yield MeasuredDifference(MFU.name, mfu, n_steps, n_planned)
-    before, after = (each.steps.sums for each in pair)
-    per_epoch = {each.arm.run.tokens_per_epoch for each in pair}
-    n_tokens = per_epoch.pop()
-    if n_tokens and not per_epoch:
-        if (usd := settled.get("usd_per_mtok")) is not None:
-            scaled = _scale(usd, n_tokens / BY_NAME["usd_per_mtok"].factor)
-            yield MeasuredDifference(USD_PER_EPOCH.name, scaled, n_steps, n_planned)
-        if (epoch := compare_first_epochs(before, after, n_tokens, rng)) is not None:
-            yield epoch
-    n_equal = equal_tokens(before, after)
-    loss = None if n_equal is None else compare_losses(n_equal, before, after, rng)
-    if loss is not None:
-        yield MeasuredDifference(LOSS.name, loss, n_steps, n_planned)
-
-
-def _settled_differences(
-    trial: Trial, pair: tuple[MeasuredArm, MeasuredArm], rng: np.random.Generator
-) -> dict[str, Difference]:
     lines = [training_line(trial, each.figures.ready_s or 0.0, each.warm_up) for each in pair]
     known = [
         figure
@@ -421,19 +395,41 @@ def _settled_differences(
         if all(is_known(figure, each.settled) for each in pair)
         and (not figure.measure.line or None not in lines)
     ]
-    if not known:
-        return {}
-    before, after = (
-        ArmSamples(
-            COLUMNS, at_mean_price(each.settled), {} if line is None else {"time_to_train_s": line}
+    found: dict[str, Difference] = {}
+    if known:
+        samples = [
+            ArmSamples(
+                COLUMNS, at_mean_price(each.settled), {"time_to_train_s": line} if line else {}
+            )
+            for each, line in zip(pair, lines, strict=True)
+        ]
+        measures = {figure.name: figure.measure for figure in known}
+        # A draw of few steps may contain none that report a measure: its interval is then unknown.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            by_name = differences(samples[0], samples[1], measures, rng=rng)
+        found = {figure.name: _scale(by_name[figure.name], figure.factor) for figure in known}
+    mine, theirs = (each.figures.values.get(MFU.name) for each in pair)
+    if mine is not None and theirs is not None and (pace := found.get("tokens_per_s")):
+        # The difference in pace, scaled by each arm's own peak.
+        ratio = theirs / mine - 1
+        factor = (1 + ratio) / (1 + pace.ratio)
+        low, high = ((1 + end) * factor - 1 for end in (pace.low, pace.high))
+        found[MFU.name] = replace(
+            pace, baseline=mine, candidate=theirs, ratio=ratio, low=low, high=high
         )
-        for each, line in zip(pair, lines, strict=True)
-    )
-    measures = {figure.name: figure.measure for figure in known}
-    # A draw of few steps may contain none that report a measure: its interval is then unknown.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        by_name = differences(before, after, measures, rng=rng)
-    return {figure.name: _scale(by_name[figure.name], figure.factor) for figure in known}
+    before, after = (each.steps.sums for each in pair)
+    epoch = None
+    n_tokens, *others = {each.arm.run.tokens_per_epoch for each in pair}
+    if n_tokens and not others:
+        if usd := found.get("usd_per_mtok"):
+            found[USD_PER_EPOCH.name] = _scale(usd, n_tokens / BY_NAME["usd_per_mtok"].factor)
+        epoch = compare_first_epochs(before, after, n_tokens, rng)
+    n_equal = equal_tokens(before, after)
+    if n_equal is not None and (loss := compare_losses(n_equal, before, after, rng)):
+        found[LOSS.name] = loss
+    n_steps, n_planned = min(each.figures.n_settled for each in pair), trial.planned_steps
+    measured = [MeasuredDifference(*item, n_steps, n_planned) for item in found.items()]
+    return measured if epoch is None else [*measured, epoch]
 
 
 def at_mean_price(sums: FloatArray) -> FloatArray:
@@ -453,25 +449,6 @@ def _scale(difference: Difference, factor: float) -> Difference:
         difference,
         baseline=difference.baseline * factor,
         candidate=difference.candidate * factor,
-    )
-
-
-def _mfu_difference(
-    settled: dict[str, Difference], baseline: ArmFigures, candidate: ArmFigures
-) -> Difference | None:
-    """Scale the difference in pace by each arm's own peak."""
-    before, after = (each.values.get(MFU.name) for each in (baseline, candidate))
-    if before is None or after is None or "tokens_per_s" not in settled:
-        return None
-    pace, ratio = settled["tokens_per_s"], after / before - 1
-    factor = (1 + ratio) / (1 + pace.ratio)
-    return replace(
-        pace,
-        baseline=before,
-        candidate=after,
-        ratio=ratio,
-        low=(1 + pace.low) * factor - 1,
-        high=(1 + pace.high) * factor - 1,
     )
 
 
@@ -539,9 +516,26 @@ def _samples(arms: Sequence[FloatArray]) -> tuple[ArmSamples, ArmSamples]:
 
 
 def _comparison(measured: MeasuredDifference, deciding: str) -> Comparison:
-    decision, difference = _decide(measured, deciding), measured.difference
+    """Decide a measure: the deciding one by itself; all others share one chance of an error.
+
+    Each evaluation of the loss uses other steps, so each one would be another chance of an
+    error. It is decided once, when the planned steps are done.
+    """
+    name, difference = measured.name, measured.difference
+    if name == LOSS.name and measured.n_steps < measured.n_planned:
+        n_missing = measured.n_planned - measured.n_steps
+        decision = TrialVerdict(TrialWord.CANNOT_TELL, n_missing)
+    else:
+        is_deciding = EQUIVALENT.get(name, name) == deciding
+        decision = verdict(
+            difference,
+            is_better_low=BY_NAME[name].measure.is_better_low,
+            n_steps=measured.n_steps,
+            n_planned=measured.n_planned,
+            wrong_ratio=WRONG_RATIO if is_deciding else WRONG_RATIO / N_SECONDARY,
+        )
     return Comparison(
-        measure=measured.name,
+        measure=name,
         baseline=difference.baseline,
         candidate=difference.candidate,
         ratio=difference.ratio,
@@ -549,22 +543,4 @@ def _comparison(measured: MeasuredDifference, deciding: str) -> Comparison:
         high=_finite(difference.high),
         word=decision.word,
         n_more_steps=decision.n_more_steps,
-    )
-
-
-def _decide(measured: MeasuredDifference, deciding: str) -> TrialVerdict:
-    """Decide a measure: the deciding one by itself; all others share one chance of an error.
-
-    Each evaluation of the loss uses other steps, so each one would be another chance of an
-    error. It is decided once, when the planned steps are done.
-    """
-    if measured.name == LOSS.name and measured.n_steps < measured.n_planned:
-        return TrialVerdict(TrialWord.CANNOT_TELL, measured.n_planned - measured.n_steps)
-    is_deciding = EQUIVALENT.get(measured.name, measured.name) == deciding
-    return verdict(
-        measured.difference,
-        is_better_low=BY_NAME[measured.name].measure.is_better_low,
-        n_steps=measured.n_steps,
-        n_planned=measured.n_planned,
-        wrong_ratio=WRONG_RATIO if is_deciding else WRONG_RATIO / N_SECONDARY,
     )

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.formatting import (
@@ -207,10 +207,36 @@ def interval_chart(
 ) -> IntervalChart | None:
     """Draw a candidate's measures of which more is better; None where there is none.
 
-    A claim about tokens per dollar is drawn only where the prices are of one kind. Without a
-    verdict they are taken to be.
+    List prices are drawn only where the prices paid are of different kinds or unknown, or where
+    list prices contradict them. A claim about tokens per dollar is drawn only where the prices
+    are of one kind. Without a verdict they are taken to be.
     """
-    charted = list(_charted(candidate, verdict))
+    is_unlike = verdict is not None and verdict.has_unlike_kinds
+    # Each row, and whether the claim applies to it.
+    charted: list[tuple[ComparisonRow, bool]] = []
+    if verdict and (verdict.paid is None or is_unlike or verdict.contradicting):
+        for listed in verdict.at_list_prices:
+            found = listed.comparison
+            inverse = Comparison(
+                measure="tokens_per_usd",
+                baseline=TOKENS_PER_MTOK / found.baseline,
+                candidate=TOKENS_PER_MTOK / found.candidate,
+                ratio=1 / (1 + found.ratio) - 1,
+                low=None if found.high is None else 1 / (1 + found.high) - 1,
+                high=None if found.low is None else 1 / (1 + found.low) - 1,
+                word=found.word,
+                n_more_steps=found.n_more_steps,
+            )
+            row = comparison_row(inverse)
+            charted.append((replace(row, label=f"{row.label}, {listed.kind} prices"), True))
+    for name in CHARTED:
+        if (comparison := candidate.get(name)) is None:
+            continue
+        row = comparison_row(comparison)
+        is_priced = name == "tokens_per_usd"
+        if is_priced and is_unlike:
+            row = replace(row, label=f"{row.label}, as paid")
+        charted.append((row, is_priced and not is_unlike))
     if not charted:
         return None
     claim = claim if any(has_band for _, has_band in charted) else None
@@ -226,40 +252,6 @@ def interval_chart(
         lines.append(IntervalLine(row, at, left, right, band))
     ticks = tuple((axis.place(at), at) for at in axis.ticks)
     return IntervalChart(tuple(lines), ticks, axis.place(0.0))
-
-
-def _charted(
-    candidate: Candidate, verdict: Verdict | None
-) -> Iterator[tuple[ComparisonRow, bool]]:
-    """Yield the rows to draw, and whether a claim about tokens per dollar applies to each.
-
-    List prices are drawn only where the prices paid are of different kinds or unknown, or where
-    list prices contradict them.
-    """
-    is_unlike = verdict is not None and verdict.has_unlike_kinds
-    if verdict and (verdict.paid is None or is_unlike or verdict.contradicting):
-        for listed in verdict.at_list_prices:
-            found = listed.comparison
-            inverse = Comparison(
-                measure="tokens_per_usd",
-                baseline=TOKENS_PER_MTOK / found.baseline,
-                candidate=TOKENS_PER_MTOK / found.candidate,
-                ratio=1 / (1 + found.ratio) - 1,
-                low=None if found.high is None else 1 / (1 + found.high) - 1,
-                high=None if found.low is None else 1 / (1 + found.low) - 1,
-                word=found.word,
-                n_more_steps=found.n_more_steps,
-            )
-            row = comparison_row(inverse)
-            yield replace(row, label=f"{row.label}, {listed.kind} prices"), True
-    for name in CHARTED:
-        if (comparison := candidate.get(name)) is None:
-            continue
-        row = comparison_row(comparison)
-        is_priced = name == "tokens_per_usd"
-        if is_priced and is_unlike:
-            row = replace(row, label=f"{row.label}, as paid")
-        yield row, is_priced and not is_unlike
 
 
 class _Axis:
@@ -384,9 +376,16 @@ def sentence(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
     if is_across:
         text = _across_kinds(candidate, baseline, verdict)
     elif deciding.word == TrialWord.CANNOT_TELL:
+        if candidate.is_decided:
+            missing = "The planned steps are done and did not decide it."
+        elif deciding.n_more_steps is None:
+            missing = "They are so close that more steps are unlikely to decide it."
+        else:
+            n_more = count(deciding.n_more_steps)
+            missing = f"About {n_more} more steps of each arm would decide it."
         text = (
             f"Cannot tell yet whether {candidate.label} is better than {baseline}: "
-            f"{_result(deciding)}. {_missing_evidence(deciding, is_decided=candidate.is_decided)}"
+            f"{_result(deciding)}. {missing}"
         )
     else:
         text = f"{candidate.label} is {deciding.word} than {baseline}: {_result(deciding)}."
@@ -415,14 +414,6 @@ def _with_interval(comparison: Comparison) -> str:
     if comparison.low is None:
         return ""
     return f" (95{NBSP}% interval {interval(comparison)})"
-
-
-def _missing_evidence(comparison: Comparison, *, is_decided: bool) -> str:
-    if is_decided:
-        return "The planned steps are done and did not decide it."
-    if comparison.n_more_steps is None:
-        return "They are so close that more steps are unlikely to decide it."
-    return f"About {count(comparison.n_more_steps)} more steps of each arm would decide it."
 
 
 def _tokens_per_second(pace: Comparison) -> str:

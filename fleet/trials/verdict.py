@@ -292,7 +292,15 @@ def _at_list_prices(
     is_one_type = baseline.instance_type == arm.instance_type
     if pace is None or (is_one_type and kinds.is_alike):
         return
-    evidence = candidate.pace or _older_evidence(candidate, pace, baseline, arm)
+    evidence = candidate.pace
+    if evidence is None:
+        # Figures of earlier versions do not store it.
+        n_steps = min(baseline.n_settled, arm.n_settled)
+        n_planned = n_steps if candidate.is_decided else max(DEFAULT_STEPS, n_steps + 1)
+        error_log = math.inf
+        if pace.low is not None and pace.high is not None:
+            error_log = (math.log1p(pace.high) - math.log1p(pace.low)) / (2 * NORMAL_QUANTILE)
+        evidence = PaceEvidence(pace.ratio, error_log, max(1, n_steps), max(1, n_planned))
     for common in kinds.common[:1] if is_one_type else kinds.common:
         nodes = arm.n_nodes / baseline.n_nodes
         factor, least, most = (
@@ -342,18 +350,6 @@ def _decide(evidence: PaceEvidence, least: float, most: float) -> TrialVerdict:
     if at_ends[0].word == at_ends[1].word:
         return max(at_ends, key=lambda each: each.n_more_steps or 0)
     return TrialVerdict(TrialWord.CANNOT_TELL, None)
-
-
-def _older_evidence(
-    candidate: Candidate, pace: Comparison, baseline: ArmFigures, arm: ArmFigures
-) -> PaceEvidence:
-    """Derive the evidence from figures of earlier versions, which did not store it."""
-    n_steps = min(baseline.n_settled, arm.n_settled)
-    n_planned = n_steps if candidate.is_decided else max(DEFAULT_STEPS, n_steps + 1)
-    error_log = math.inf
-    if pace.low is not None and pace.high is not None:
-        error_log = (math.log1p(pace.high) - math.log1p(pace.low)) / (2 * NORMAL_QUANTILE)
-    return PaceEvidence(pace.ratio, error_log, max(1, n_steps), max(1, n_planned))
 
 
 def _break_even(
