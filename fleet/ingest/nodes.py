@@ -17,8 +17,7 @@ from telemetry.blocks import Block
 from telemetry.ingest import neuron_monitor
 from telemetry.ingest.columns import BEGINS, read_columns
 from telemetry.ingest.lines import MAX_REFUSALS, Refusal, Refusals, RefusedError
-from telemetry.ingest.neuron_monitor import decode_line, read_line
-from telemetry.ingest.readings import NodeIdentity, Reading, Shape
+from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape, decode_line, read_line
 from telemetry.ingest.timing import NodeClock, Placer, shard_of
 from telemetry.store.connection import Command, Connection
 from telemetry.store.durable import forget_late, save_late

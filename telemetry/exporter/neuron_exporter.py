@@ -26,7 +26,7 @@ from telemetry.exporter.exposition import (
 from telemetry.exporter.hardware import HotSnapshot, NodeBatch
 from telemetry.exporter.neuron_exporter_names import NodeLabels, region_of, rows_of
 from telemetry.ingest import schemas
-from telemetry.ingest.last_report import LastReport, read_last_report, tag_of
+from telemetry.ingest.neuron_monitor import read_last_report, tag_of
 from telemetry.store.node_state import LastReportState
 from telemetry.store.packing import Codes
 
@@ -447,7 +447,7 @@ def _reported_only(
     return (None if n is None else count for count, n in zip(counts, report, strict=False))
 
 
-def _add_machine(series: ReportedSeries, report: LastReport) -> None:
+def _add_machine(series: ReportedSeries, report: schemas.LastReport) -> None:
     """Add the host's series, which exist without a process too."""
     system = report.system_data
     if system and (hardware := _valid(system.neuron_hw_counters)):

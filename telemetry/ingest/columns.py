@@ -19,27 +19,25 @@ from msgspec import Meta, Struct
 
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.ingest import schemas
-from telemetry.ingest.last_report import tag_of
 from telemetry.ingest.lines import RefusedError, explain
 from telemetry.ingest.neuron_monitor import (
-    MIN_PERIOD_S,
-    RATES,
-    Groups,
-    decode_line,
-    identity_of,
-    n_efa,
-    shape_of,
-)
-from telemetry.ingest.readings import (
     LATENCIES,
+    MIN_PERIOD_S,
     OVER_PROCESSES,
     PERCENT,
+    RATES,
+    Groups,
     NodeIdentity,
     Reading,
     Shape,
     counted_flops,
+    decode_line,
     flops_of,
+    identity_of,
     latency_of,
+    n_efa,
+    shape_of,
+    tag_of,
 )
 from telemetry.ingest.schemas import AgentState, SequenceNumber, StreamName, UnixSeconds
 

@@ -1,8 +1,10 @@
 """Parsing neuron-monitor reports and the agent's lines into readings in our units."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import SupportsBytes, TypeVar
 
 import msgspec
 import numpy as np
@@ -10,23 +12,27 @@ import numpy as np
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.ingest import schemas
-from telemetry.ingest.last_report import executed
 from telemetry.ingest.lines import Refusal, RefusedError, explain
-from telemetry.ingest.readings import (
-    NodeIdentity,
-    Reading,
-    Shape,
-    core_flops,
-    core_utilization,
-    device_memory,
-    ecc,
-    executions,
-    hbm_bandwidth,
-    host_memory,
-    vcpu_usage,
-)
 from telemetry.ingest.schemas import MAX_CORES, MAX_LINE_BYTES
 
+PERCENT = 100.0
+
+LATENCIES = {"execution_latency_p50_s": "p50", "execution_latency_p100_s": "p100"}
+# How the values of processes become one of the node.
+OVER_PROCESSES: Mapping[str, Callable[..., FloatArray]] = {
+    "executions_completed_per_s": np.sum,
+    "executions_failed_per_s": np.sum,
+    "execution_errors_per_s": np.sum,
+    "execution_latency_p50_s": np.median,
+    "execution_latency_p100_s": np.max,
+}
+
+_UTILIZATION = attrgetter("neuroncore_utilization")
+_BUSY = attrgetter("user", "nice", "system", "io_wait", "irq", "soft_irq")
+_ECC_KINDS = schemas.DeviceCounters.__struct_fields__[1:]
+_ECC = attrgetter(*_ECC_KINDS)
+_ENDINGS = attrgetter(*schemas.ExecutionSummary.__struct_fields__)
+_ERRORS = attrgetter(*schemas.ErrorSummary.__struct_fields__)
 RATES = {
     "efa_tx_bytes_per_s": "tx_bytes",
     "efa_rx_bytes_per_s": "rx_bytes",
@@ -40,8 +46,70 @@ POWER = "device_power_ratio"
 # Rates over a shorter period are noise.
 MIN_PERIOD_S = 0.05
 
+_NO_ERRORS, _NO_ENDINGS = schemas.ErrorSummary(), schemas.ExecutionSummary()
 _LINE = msgspec.json.Decoder(schemas.MonitorLine)
+_LAST_LINE = msgspec.json.Decoder(schemas.LastLine)
 G = TypeVar("G", bound=schemas.MetricGroup)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many devices a node has, and cores as the runtime counts them."""
+
+    n_devices: int
+    n_cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """The machine of a report; unknown fields are empty."""
+
+    instance_id: str = ""
+    instance_name: str = ""
+    instance_type: str = ""
+    zone: str = ""
+
+    def completed_by(self, known: "NodeIdentity | None") -> "NodeIdentity":
+        """Fill empty fields from what is known."""
+        if known is None or self == known:
+            return self
+        return NodeIdentity(
+            self.instance_id or known.instance_id,
+            self.instance_name or known.instance_name,
+            self.instance_type or known.instance_type,
+            self.zone or known.zone,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One report: ``values[name]`` is (1, n_parts) as in a Block; it covers ``period_s``.
+
+    ``at_s`` is when it was made by the node's clock, None if unknown. ``executed`` counts what
+    each process did in the period. ``line`` is the report as received, or an object that
+    builds it; empty if the line had no report. ``seq`` rises within a ``stream``. ``n_efa`` is
+    0 without EFA data. ``sidecars`` is what came along with the report, by kind. ``power_at_s``
+    is when each device's power was measured, by the node's clock, NaN if unknown; empty without
+    new power.
+    """
+
+    identity: NodeIdentity
+    shape: Shape
+    period_s: float
+    values: Mapping[str, FloatArray]
+    at_s: float | None = None
+    seq: int | None = None
+    executed: Mapping[str, list[float]] = field(default_factory=dict)
+    line: bytes | SupportsBytes = b""
+    stream: str | None = None
+    n_efa: int = 0
+    sidecars: Mapping[str, object] = field(default_factory=dict)
+    power_at_s: tuple[float, ...] = ()
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether stream and number identify the report, so that repeats are recognised."""
+        return self.stream is not None and self.seq is not None
 
 
 def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
@@ -50,7 +118,31 @@ def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
     Raises RefusedError, naming the field, if the line is invalid.
     """
     sent = decode_line(line)
-    return _reading(sent, sent.report or sent, shape, line)
+    report = sent.report or sent
+    if report.neuron_runtime_data is None and report.system_data is None:
+        raise RefusedError("", "is not a report: has neither neuron_runtime_data nor system_data")
+    shape = shape_of(report, shape)
+    groups = Groups(report)
+    utilization = core_utilization(groups.counters, n_cores=shape.n_cores)
+    values = {
+        "core_utilization_ratio": utilization,
+        "core_flops_per_s": core_flops(groups.counters, utilization),
+        "device_memory_used_bytes": device_memory(
+            groups.memory, n_devices=shape.n_devices, n_cores=shape.n_cores
+        ),
+        **ecc(groups.hardware, n_devices=shape.n_devices),
+        "vcpu_usage_ratio": vcpu_usage(groups.vcpu),
+        "host_memory_used_bytes": host_memory(groups.host_memory),
+        **executions(groups.executions),
+        "hbm_bandwidth_bytes_per_s": hbm_bandwidth(sent, n_devices=shape.n_devices),
+    }
+    present = {name: array for name, array in values.items() if array is not None}
+    present |= sidecar_values(sent, shape, present)
+    rows = {name: array[None, :] for name, array in present.items()}
+    identity = identity_of(report.instance_info)
+    done = executed(report.neuron_runtime_data)
+    more = (sent.stream, n_efa(sent.efa), sidecars_of(sent), power_times(sent, shape))
+    return Reading(identity, shape, groups.period_s, rows, sent.at, sent.seq, done, line, *more)
 
 
 def decode_line(line: bytes) -> schemas.MonitorLine:
@@ -86,35 +178,6 @@ def read_lines(
     return readings, refusals
 
 
-def _reading(
-    sent: schemas.MonitorLine, report: schemas.MonitorReport, known: Shape | None, line: bytes
-) -> Reading:
-    if report.neuron_runtime_data is None and report.system_data is None:
-        raise RefusedError("", "is not a report: has neither neuron_runtime_data nor system_data")
-    shape = shape_of(report, known)
-    groups = Groups(report)
-    utilization = core_utilization(groups.counters, n_cores=shape.n_cores)
-    values = {
-        "core_utilization_ratio": utilization,
-        "core_flops_per_s": core_flops(groups.counters, utilization),
-        "device_memory_used_bytes": device_memory(
-            groups.memory, n_devices=shape.n_devices, n_cores=shape.n_cores
-        ),
-        **ecc(groups.hardware, n_devices=shape.n_devices),
-        "vcpu_usage_ratio": vcpu_usage(groups.vcpu),
-        "host_memory_used_bytes": host_memory(groups.host_memory),
-        **executions(groups.executions),
-        "hbm_bandwidth_bytes_per_s": hbm_bandwidth(sent, n_devices=shape.n_devices),
-    }
-    present = {name: array for name, array in values.items() if array is not None}
-    present |= sidecar_values(sent, shape, present)
-    rows = {name: array[None, :] for name, array in present.items()}
-    identity = identity_of(report.instance_info)
-    done = executed(report.neuron_runtime_data)
-    more = (sent.stream, n_efa(sent.efa), sidecars_of(sent), power_times(sent, shape))
-    return Reading(identity, shape, groups.period_s, rows, sent.at, sent.seq, done, line, *more)
-
-
 class Groups:
     """The groups of a report by kind, over all processes; failed groups are left out."""
 
@@ -148,22 +211,18 @@ def shape_of(report: schemas.MonitorReport, known: Shape | None) -> Shape:
         raise RefusedError("neuron_hardware_info", reason)
     if n_devices and per_device:
         return Shape(n_devices, n_devices * per_device)
+    if known:
+        return known
     info = report.instance_info or schemas.InstanceInfo()
-    kind = catalog.instances().get(info.instance_type or "")
-    shape = known or (Shape(kind.n_devices, kind.n_cores) if kind else _apparent(report))
-    if shape is None:
-        reason = "has no device or core count, and the report shows none"
-        raise RefusedError("neuron_hardware_info", reason)
-    return shape
-
-
-def _apparent(report: schemas.MonitorReport) -> Shape | None:
-    """Return the smallest shape with every device and core that the report names."""
+    if kind := catalog.instances().get(info.instance_type or ""):
+        return Shape(kind.n_devices, kind.n_cores)
+    # The smallest shape with every device and core that the report names.
     groups = Groups(report)
     devices = (groups.hardware and groups.hardware.neuron_devices) or []
     cores = [core for group in groups.counters for core in group.neuroncores_in_use or ()]
     if not devices or not cores:
-        return None
+        reason = "has no device or core count, and the report shows none"
+        raise RefusedError("neuron_hardware_info", reason)
     n_devices = 1 + max(device.neuron_device_index for device in devices)
     per_device = -(-(1 + max(cores)) // n_devices)
     return Shape(n_devices, n_devices * per_device)
@@ -186,10 +245,15 @@ def read_sidecar_line(sent: schemas.MonitorLine, *, shape: Shape | None) -> Read
     """
     if sent.efa is None and sent.neuron is None:
         raise RefusedError("", "is empty: has neither efa nor neuron")
-    shape = shape or _driver_shape(sent.neuron)
     if shape is None:
-        reason = "counts no cores, and the node is unknown: send a neuron-monitor report first"
-        raise RefusedError("neuron.devices", reason)
+        # As the driver counts.
+        devices = (sent.neuron and sent.neuron.devices) or []
+        per_device = max((device.cores or 0 for device in devices), default=0)
+        if not per_device:
+            reason = "counts no cores, and the node is unknown: send a neuron-monitor report first"
+            raise RefusedError("neuron.devices", reason)
+        n_devices = 1 + max(device.index for device in devices)
+        shape = Shape(n_devices, n_devices * per_device)
     periods = [part.period or 0.0 for part in (sent.efa, sent.neuron) if part is not None]
     values = {name: row[None, :] for name, row in sidecar_values(sent, shape, {}).items()}
     return Reading(
@@ -245,14 +309,14 @@ def efa_values(efa: schemas.EfaLine) -> dict[str, FloatArray]:
 def neuron_values(neuron: schemas.NeuronLine, shape: Shape) -> dict[str, FloatArray]:
     """Return the driver's values of devices, (n_devices,), and cores, (n_cores,)."""
     devices, power = neuron.devices or [], neuron.power or []
-    for field, indices in (
+    for place, indices in (
         ("neuron.devices", [device.index for device in devices]),
         ("neuron.power", [each.device for each in power]),
     ):
-        _check_unique(indices, field, "device")
+        _check_unique(indices, place, "device")
         if indices and (index := max(indices)) >= shape.n_devices:
             reason = f"device {index}, but the node has {shape.n_devices}"
-            raise RefusedError(field, reason)
+            raise RefusedError(place, reason)
     counted = schemas.HwCounters(
         neuron_devices=[
             schemas.DeviceCounters(
@@ -331,14 +395,6 @@ def sidecars_of(sent: schemas.MonitorLine) -> dict[str, object]:
     return sidecars
 
 
-def _driver_shape(neuron: schemas.NeuronLine | None) -> Shape | None:
-    """Return the shape that the driver counts, None if it does not."""
-    devices = (neuron and neuron.devices) or []
-    per_device = max((device.cores or 0 for device in devices), default=0)
-    n_devices = 1 + max((device.index for device in devices), default=-1)
-    return Shape(n_devices, n_devices * per_device) if per_device else None
-
-
 def _add(row: list[float], place: int, more: float) -> None:
     row[place] = more if math.isnan(row[place]) else row[place] + more
 
@@ -346,3 +402,206 @@ def _add(row: list[float], place: int, more: float) -> None:
 def _check_unique(keys: Sequence[object], field: str, what: str) -> None:
     if len(set(keys)) < len(keys):
         raise RefusedError(field, f"names a {what} twice")
+
+
+def core_utilization(groups: Iterable[schemas.NeuroncoreCounters], *, n_cores: int) -> FloatArray:
+    """Return the utilization of each core: (n_cores,), 0 to 1.
+
+    A core that no process holds is NaN, not 0. If two processes used a core within the
+    period, their shares add up.
+    """
+    percent = [math.nan] * n_cores
+    for group in groups:
+        in_use = group.neuroncores_in_use or {}
+        _check_index(in_use, n_cores, "neuroncores_in_use", "core")
+        for core, use in in_use.items():
+            share = use.neuroncore_utilization
+            if share is None:
+                uses = map(_UTILIZATION, (use.v3d or {}).values())
+                known = [one for one in uses if one is not None]
+                share = sum(known) / len(known) if known else math.nan
+            before = percent[core]
+            percent[core] = share if math.isnan(before) else before + share
+    return np.minimum(np.array(percent) / PERCENT, 1.0, dtype=float)
+
+
+def core_flops(
+    groups: Iterable[schemas.NeuroncoreCounters], utilization: FloatArray
+) -> FloatArray | None:
+    """Return the FLOPs per second of each core: (n_cores,); None if none is reported.
+
+    neuron-monitor reports a rate, so that the period does not matter. Versions differ in whether
+    they call it ``flops`` or ``effective_flops``.
+    """
+    rates, is_known = [math.nan] * len(utilization), False
+    for group in groups:
+        for core, use in (group.neuroncores_in_use or {}).items():
+            rate = flops_of(use)
+            if rate is not None:
+                before = rates[core]
+                rates[core] = rate if math.isnan(before) else before + rate
+                is_known = True
+    return counted_flops(np.array(rates), utilization) if is_known else None
+
+
+def flops_of(use: schemas.CoreUse) -> float | None:
+    return use.effective_flops if use.flops is None else use.flops
+
+
+def counted_flops(flops: FloatArray, utilization: FloatArray) -> FloatArray:
+    """Replace the zeros of cores that are not idle by NaN: nothing was counted there."""
+    return np.where((flops == 0) & (utilization != 0), np.nan, flops)
+
+
+def device_memory(
+    groups: Iterable[schemas.MemoryUsed], *, n_devices: int, n_cores: int
+) -> FloatArray | None:
+    """Return the memory used on each device: (n_devices,) bytes; None if none is reported.
+
+    It is the sum over the device's cores and over processes. A device that no process holds
+    is NaN.
+    """
+    used: dict[int, float] = {}
+    per_device = n_cores // n_devices
+    for group in groups:
+        total = group.neuron_runtime_used_bytes or schemas.RuntimeUsedBytes()
+        breakdown = total.usage_breakdown or schemas.UsageBreakdown()
+        cores = breakdown.neuroncore_memory_usage or {}
+        _check_index(cores, n_cores, "neuroncore_memory_usage", "core")
+        for core, purposes in cores.items():
+            device = core // per_device
+            # A loop over the fields costs five times as much.
+            used[device] = used.get(device, 0.0) + (
+                (purposes.constants or 0.0)
+                + (purposes.model_code or 0.0)
+                + (purposes.model_shared_scratchpad or 0.0)
+                + (purposes.runtime_memory or 0.0)
+                + (purposes.tensors or 0.0)
+            )
+        if not cores and n_devices == 1 and total.neuron_device is not None:
+            used[0] = used.get(0, 0.0) + total.neuron_device
+    if not used:
+        return None
+    return np.array([used.get(device, math.nan) for device in range(n_devices)])
+
+
+def ecc(group: schemas.HwCounters | None, *, n_devices: int) -> Mapping[str, FloatArray]:
+    """Return the ECC counts of each device, (n_devices,), for each kind reported."""
+    devices = (group and group.neuron_devices) or []
+    by_device = {device.neuron_device_index: _ECC(device) for device in devices}
+    _check_index(by_device, n_devices, "neuron_devices", "device")
+    nothing = (None,) * len(_ECC_KINDS)
+    columns = zip(*(by_device.get(device, nothing) for device in range(n_devices)), strict=True)
+    return {
+        kind: np.array(column, float)
+        for kind, column in zip(_ECC_KINDS, columns, strict=True)
+        if column.count(None) < n_devices
+    }
+
+
+def vcpu_usage(group: schemas.VcpuUsage | None) -> FloatArray | None:
+    """Return the share of the host's vCPUs in use: (1,), 0 to 1; None if not reported."""
+    if group is None or group.average_usage is None:
+        return None
+    shares = [share for share in _BUSY(group.average_usage) if share is not None]
+    return np.array([min(1.0, sum(shares) / PERCENT)]) if shares else None
+
+
+def host_memory(group: schemas.MemoryInfo | None) -> FloatArray | None:
+    """Return the host memory in use: (1,) bytes; None if not reported."""
+    if group is None or group.memory_used_bytes is None:
+        return None
+    return np.array([group.memory_used_bytes])
+
+
+def executions(groups: Sequence[schemas.ExecutionStats]) -> Mapping[str, FloatArray]:
+    """Return executions, errors and latencies, each (1,).
+
+    Counts are summed over processes; every ending except ``completed`` counts as failed.
+    Of the processes' latencies the median and the longest are kept.
+    """
+    rates: dict[str, float] = {}
+    for group in groups:
+        if not group.period:
+            continue
+        if group.execution_summary is not None:
+            completed, *failed = _ENDINGS(group.execution_summary)
+            _add_rate(rates, "executions_completed_per_s", [completed], group.period)
+            _add_rate(rates, "executions_failed_per_s", failed, group.period)
+        if group.error_summary is not None:
+            kinds = _ERRORS(group.error_summary)
+            _add_rate(rates, "execution_errors_per_s", kinds, group.period)
+    values = {name: np.array([rate]) for name, rate in rates.items()}
+    for name, percentile in LATENCIES.items():
+        known = [s for group in groups if (s := latency_of(group, percentile)) is not None]
+        if known:
+            whole = OVER_PROCESSES[name](known) if len(known) > 1 else known[0]
+            values[name] = np.array([whole])
+    return values
+
+
+def latency_of(group: schemas.ExecutionStats, percentile: str) -> float | None:
+    """Return a latency as the runtime measured it, in seconds; None where nothing was executed."""
+    latencies = (group.latency_stats and group.latency_stats.total_latency) or {}
+    # Zero is no latency.
+    return latencies.get(percentile) or None
+
+
+def hbm_bandwidth(sent: schemas.MonitorLine, *, n_devices: int) -> FloatArray | None:
+    """Estimate each device's HBM bandwidth: (n_devices,) bytes/s; None without a profile.
+
+    neuron-monitor does not measure it. The estimate is the bytes per step and device, from a
+    profile, times the steps per second; it is the same for all devices.
+    """
+    if sent.hbm_bytes_per_step is None or sent.steps_per_s is None:
+        return None
+    return np.full(n_devices, sent.hbm_bytes_per_step * sent.steps_per_s)
+
+
+def _check_index(parts: Mapping[int, object], n_parts: int, field: str, word: str) -> None:
+    """Refuse an index beyond the node's hardware."""
+    if parts and (index := max(parts)) >= n_parts:
+        reason = f"{word} {index}, but the node counts {n_parts} (neuron_hardware_info)"
+        raise RefusedError(field, reason)
+
+
+def _add_rate(
+    rates: dict[str, float], name: str, counts: Sequence[float | None], period_s: float
+) -> None:
+    """Add counts of a period to a rate per second; missing counts add nothing.
+
+    What was counted in part of a second is all that is known of it: it is not extrapolated.
+    """
+    known = [count for count in counts if count is not None]
+    if known:
+        rates[name] = rates.get(name, 0.0) + sum(known) / max(period_s, 1.0)
+
+
+def read_last_report(line: bytes) -> schemas.LastReport:
+    """Decode a report that was accepted before."""
+    sent = _LAST_LINE.decode(line)
+    return sent.report or sent
+
+
+def tag_of(process: schemas.Runtime) -> str:
+    """Return the exporter's name of a process: its tag, else its pid."""
+    return process.neuron_runtime_tag or str(process.pid or "")
+
+
+def executed(processes: list[schemas.Runtime] | None) -> Mapping[str, list[float]]:
+    """Return what each process executed in the period, by its tag.
+
+    Each list has the errors by kind, then the executions by ending, in the schema's order.
+    Processes whose statistics failed are left out.
+    """
+    counts: dict[str, list[float]] = {}
+    for process in processes or ():
+        stats = process.report and process.report.execution_stats
+        if not stats or stats.error:
+            continue
+        errors = _ERRORS(stats.error_summary or _NO_ERRORS)
+        now = [n or 0.0 for n in (*errors, *_ENDINGS(stats.execution_summary or _NO_ENDINGS))]
+        tag = tag_of(process)
+        before = counts.get(tag)
+        counts[tag] = now if before is None else [*map(sum, zip(before, now, strict=True))]
+    return counts

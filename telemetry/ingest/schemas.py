@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 MAX_CORES = 4096
 MAX_DEVICES = 1024
@@ -336,3 +336,33 @@ class MonitorLine(MonitorReport, gc=False):
     neuron: NeuronLine | None = None
     instance: LineInstance | None = None
     agent: AgentState | None = None
+
+
+class LastVcpuUsage(VcpuUsage, kw_only=True):
+    """Usage of the host's vCPUs; ``usage_data`` has an entry per vCPU, which counts them."""
+
+    usage_data: dict[str, Raw] | None = None
+
+
+class LastSystemData(SystemData):
+    vcpu_usage: LastVcpuUsage | None = None
+
+
+class LastInstanceInfo(InstanceInfo):
+    instance_region: Name | None = None
+    subnet_id: Name | None = None
+
+
+class LastReport(Struct):
+    """A node's stored last report, with the fields that neuron-monitor's exporter shows."""
+
+    neuron_runtime_data: list[Runtime] | None = None
+    system_data: LastSystemData | None = None
+    instance_info: LastInstanceInfo | None = None
+    neuron_hardware_info: HardwareInfo | None = None
+
+
+class LastLine(LastReport):
+    """A report, plain or wrapped by the agent."""
+
+    report: LastReport | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from telemetry.blocks import COUNTED_RATES, Block, FloatArray
-from telemetry.ingest.readings import Reading
+from telemetry.ingest.neuron_monitor import Reading
 
 # A report may come from this far in the future before its clock is taken to be wrong,
 # and this far from the past.
@@ -90,7 +90,10 @@ class ClockOffset:
         ``may_wait`` is whether the sending time is known, so that the delay may include
         queueing; without it the first delay is used at once.
         """
-        if self.is_restored and self._is_outdated(delay_s):
+        # A restored offset is wrong if the sender's clock is correct now. That also happens if
+        # our own clock was wrong when the offset was stored.
+        is_right = -self.ahead_s <= delay_s <= self.behind_s
+        if self.is_restored and is_right and delay_s - self.offset_s > MAX_WAIT_S:
             self.forget()
         self.is_restored = False
         if self.is_known:
@@ -99,7 +102,16 @@ class ClockOffset:
             self.least_s = min(self.least_s, delay_s)
             return
         if may_wait and self.behind_s < delay_s <= MAX_WAIT_S:
-            if not self._agrees(delay_s, now_s):
+            lowest_s, highest_s = min(self.lowest_s, delay_s), max(self.highest_s, delay_s)
+            if self.n_agreeing and highest_s - lowest_s <= MAX_SPREAD_S:
+                self.lowest_s, self.highest_s = lowest_s, highest_s
+                self.n_agreeing += 1
+            else:
+                self.n_agreeing, self.agreeing_since_s = 1, now_s
+                self.lowest_s = self.highest_s = delay_s
+            # Queueing is ruled out only once enough delays agree.
+            agreed_s = now_s - self.agreeing_since_s
+            if self.n_agreeing < N_AGREEING or agreed_s < MIN_AGREEING_S:
                 return
             delay_s = self.lowest_s
         self.least_s, self.since_s = delay_s, now_s
@@ -136,25 +148,6 @@ class ClockOffset:
         if offset_s:
             self.before_s, self.since_s = float(offset_s), now_s
             self.epoch_s, self.is_restored = float(epoch_s or "nan"), True
-
-    def _is_outdated(self, delay_s: float) -> bool:
-        """Whether the restored offset is wrong: the sender's clock is correct now.
-
-        That also happens if our own clock was wrong when the offset was stored.
-        """
-        is_right = -self.ahead_s <= delay_s <= self.behind_s
-        return is_right and delay_s - self.offset_s > MAX_WAIT_S
-
-    def _agrees(self, delay_s: float, now_s: float) -> bool:
-        """Whether enough delays agree to rule out queueing."""
-        lowest_s, highest_s = min(self.lowest_s, delay_s), max(self.highest_s, delay_s)
-        if self.n_agreeing and highest_s - lowest_s <= MAX_SPREAD_S:
-            self.lowest_s, self.highest_s = lowest_s, highest_s
-            self.n_agreeing += 1
-        else:
-            self.n_agreeing, self.agreeing_since_s = 1, now_s
-            self.lowest_s = self.highest_s = delay_s
-        return self.n_agreeing >= N_AGREEING and now_s - self.agreeing_since_s >= MIN_AGREEING_S
 
 
 @dataclass(slots=True)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleet.ingest.nodes import KEEP_EVERY_S, LastStored
-from telemetry.ingest.neuron_monitor import read_line
-from telemetry.ingest.readings import Reading
+from telemetry.ingest.neuron_monitor import Reading, read_line
 from telemetry.store.node_state import NodeReport
 
 DATA = Path(__file__).parents[2] / "telemetry/ingest/data"

@@ -16,8 +16,7 @@ from telemetry.agent.reports import MONITOR, encode_columns, encode_tail, group_
 from telemetry.agent.spool import Frame, gzip_member
 from telemetry.ingest.columns import read_columns
 from telemetry.ingest.lines import RefusedError
-from telemetry.ingest.neuron_monitor import read_line
-from telemetry.ingest.readings import Reading
+from telemetry.ingest.neuron_monitor import Reading, read_line
 from tests.telemetry.ingest.reports import SAMPLES, cores, group, lines, report
 
 STREAM = "0123456789abcdef"

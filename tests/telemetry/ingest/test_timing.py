@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.ingest.readings import NodeIdentity, Reading, Shape
+from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape
 from telemetry.ingest.timing import (
     HOLD_POWER_S,
     MAX_COVER_S,

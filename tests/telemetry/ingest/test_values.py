@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from telemetry.ingest.lines import RefusedError
-from telemetry.ingest.neuron_monitor import read_line
-from telemetry.ingest.readings import Reading
+from telemetry.ingest.neuron_monitor import Reading, read_line
 from tests.telemetry.ingest.reports import cores, encoded, group, report
 
 
