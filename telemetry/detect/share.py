@@ -393,7 +393,9 @@ def _can_explain(problem: Problem, verdict: Diagnosis) -> bool:
     is_link = problem.cause in LINK_CAUSES
     if problem.kind in {"computing", "checkpoint", "step"}:
         return False
-    return is_link == (verdict.kind != "waiting")
+    # Between two of its long steps, a node that is late at times leaves the share as before.
+    is_late_at_times = verdict.is_layout and problem.node is not None
+    return is_late_at_times or is_link == (verdict.kind != "waiting")
 
 
 def _has_same_culprit(problem: Problem, verdict: Diagnosis) -> bool:

@@ -575,8 +575,10 @@ LONG_RATIO, LONG_DEVIATIONS = 0.15, 6.0
 # At most this share of the steps is long; more is another pace.
 MOST_LONG_RATIO = 0.35
 # The cumulative sum grows by the excess of each step over this share of the usual step. At this
-# many usual steps it is a problem; at half of them if the same worker is late each time.
+# many usual steps it is a problem; at half of them if the same worker is late each time, and at
+# half if steps have an open alert already.
 ALLOWED_RATIO, LIMIT_STEPS = 0.02, 1.0
+OPEN_KINDS = ("waiting", "computing", "step")
 # Long steps in a row count once. So many such episodes, over so long, are neither chance nor the
 # start of something lasting.
 EPISODES, SPREAD_S = 3, 30.0
@@ -616,13 +618,19 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     if len(episodes) < EPISODES:
         return []
     worker = _late_worker(steps, rows, excess_s)
-    is_open = any("every_s" in alert.evidence for alert in inputs.open_problems)
-    strength = float(total[-1]) / LIMIT_STEPS / (HALF if is_open or worker is not None else 1.0)
+    node = None if worker is None else inputs.node_of(steps.workers[worker])
+    held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]
+    # Between two long steps the sum falls: an alert stays open until the next one is overdue.
+    is_open = any("every_s" in each.evidence for each in inputs.open_problems)
+    is_open |= any(each.node == node is not None for each in held)
+    halves = (worker is not None) + (is_open or bool(held))
+    strength = float(total[-1]) / LIMIT_STEPS / HALF**halves
     ends_s = steps.ended_at_s[episodes]
     every_s = float(ends_s[-1] - ends_s[0]) / (len(episodes) - 1)
     # Long steps of another problem that is over are not a new one.
     most_s = every_s * (OVER_TIMES if is_open else 1.0)
     is_over = inputs.now_s - float(steps.ended_at_s[rows[-1]]) > most_s
+    strength = max(strength, float(is_open))
     if strength < 1 or is_over or float(ends_s[-1] - ends_s[0]) < SPREAD_S:
         return []
     score = None if worker is None else _score_late_phase(inputs, steps, rows, worker, strength)

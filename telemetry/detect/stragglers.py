@@ -36,6 +36,9 @@ DEVIATIONS = 5.0
 SPREAD_RATIO, TINY_S = 0.01, 1e-9
 # Below this excess of the last worker, the work is even.
 UNEVEN_RATIO = 0.05
+# Unequal sequences make this many workers unlike, by this part of the excess of the last one.
+# If the others are alike, one machine is late.
+BULK, BULK_RATIO = 6, 0.15
 # A worker is late repeatedly if it is late in this share of the steps.
 USUALLY = 0.75
 # Workers above this share of the largest excess count as late too.
@@ -252,8 +255,10 @@ def _score_sequences(case: ShareCase, late: Lateness) -> CauseScore:
     All workers differ at once, the last one changes from step to step, or its delay does. A slow
     node is slow by the same factor in every step.
     """
-    before = unevenness(case.before) if case.before else 0.0
-    strength = max(unevenness(case.after) - before, _variability(case, late)) / UNEVEN_RATIO
+    before, now = unevenness(case.before) if case.before else 0.0, unevenness(case.after)
+    is_one = len(late.late) == 1 and np.isfinite(late.own_s).sum() >= BULK
+    is_alone = is_one and now < BULK_RATIO * late.spread_ratio
+    strength = max(now - before, 0.0 if is_alone else _variability(case, late)) / UNEVEN_RATIO
     if late.pattern == "rotating" and lateness(case.newest).pattern == "rotating":
         strength = max(strength, late.spread_ratio / UNEVEN_RATIO)
     return CauseScore(
