@@ -1,6 +1,6 @@
 """Collectives within a step: tensor-parallel ones, and the gradient exchange."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, log2
 from typing import Protocol
@@ -89,39 +89,32 @@ class NeuronLinkV2:
     exchange_s: float = 900 * US
 
     def time(self, traffic: Traffic) -> CollectiveTime:
-        moved = self._local_s(traffic) + self._network_s(traffic)
-        return CollectiveTime(self._start_s(traffic, moved), moved)
-
-    def _start_s(self, traffic: Traffic, moved_s: float) -> float:
-        if not traffic.is_reduction:
-            return self._gather_start_s(traffic)
-        if traffic.n_nodes > 1:
-            return self.network_start_s + self._rounds_s(traffic, self.network_piece_bytes)
-        if traffic.n_ranks == 2:
-            return max(self.pair_s - moved_s, self.pair_start_s)
-        start = self.pair_s + log2(traffic.n_ranks / 2) * self.doubling_s
-        return start + self._rounds_s(traffic, self.piece_bytes)
+        fabric = STEP_FABRICS["Trainium1"]
+        is_pair = traffic.n_ranks == 2
+        if traffic.is_reduction:
+            ratio = self.pair_ratio if is_pair else fabric.link_ratio
+        else:
+            ratio = self.gather_ratio
+        local_s = traffic.local_bytes / (ratio * traffic.link_bytes_per_s)
+        rate = fabric.network_ratio * traffic.network_bytes_per_s
+        moved_s = local_s + traffic.network_bytes / rate
+        if not traffic.is_reduction and traffic.n_nodes == 1:
+            start_s = self.gather_s
+        elif not traffic.is_reduction:
+            is_exchange = traffic.op == "all_to_all"
+            start_s = self.exchange_s if is_exchange else self.network_gather_s
+        elif traffic.n_nodes > 1:
+            start_s = self.network_start_s + self._rounds_s(traffic, self.network_piece_bytes)
+        elif is_pair:
+            start_s = max(self.pair_s - moved_s, self.pair_start_s)
+        else:
+            start_s = self.pair_s + log2(traffic.n_ranks / 2) * self.doubling_s
+            start_s += self._rounds_s(traffic, self.piece_bytes)
+        return CollectiveTime(start_s, moved_s)
 
     def _rounds_s(self, traffic: Traffic, piece_bytes: float) -> float:
         rounds = log2(1 + traffic.n_bytes / piece_bytes)
         return min(rounds, 2 * log2(traffic.n_ranks)) * self.round_s
-
-    def _local_s(self, traffic: Traffic) -> float:
-        ratio = STEP_FABRICS["Trainium1"].link_ratio
-        if not traffic.is_reduction:
-            ratio = self.gather_ratio
-        elif traffic.n_ranks == 2:
-            ratio = self.pair_ratio
-        return traffic.local_bytes / (ratio * traffic.link_bytes_per_s)
-
-    def _network_s(self, traffic: Traffic) -> float:
-        ratio = STEP_FABRICS["Trainium1"].network_ratio
-        return traffic.network_bytes / (ratio * traffic.network_bytes_per_s)
-
-    def _gather_start_s(self, traffic: Traffic) -> float:
-        if traffic.n_nodes == 1:
-            return self.gather_s
-        return self.exchange_s if traffic.op == "all_to_all" else self.network_gather_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +172,15 @@ class NcclFabric:
     full_hop_s: float = 1830 * US
 
     def time(self, traffic: Traffic) -> CollectiveTime:
-        return min(self._quick(traffic), self._full(traffic), key=lambda time: time.total_s)
-
-    def _quick(self, traffic: Traffic) -> CollectiveTime:
         hops = max(0.0, log2(traffic.n_nodes) - 1)
-        return CollectiveTime(
+        quick = CollectiveTime(
             self.quick_s + hops * self.quick_hop_s, self._moved_s(traffic, self.quick_ratio)
         )
-
-    def _full(self, traffic: Traffic) -> CollectiveTime:
-        start = self.full_s + log2(traffic.n_nodes) * self.full_hop_s
-        return CollectiveTime(start, self._moved_s(traffic, STEP_FABRICS[self.chip].link_ratio))
+        full = CollectiveTime(
+            self.full_s + log2(traffic.n_nodes) * self.full_hop_s,
+            self._moved_s(traffic, STEP_FABRICS[self.chip].link_ratio),
+        )
+        return min(quick, full, key=lambda time: time.total_s)
 
     def _moved_s(self, traffic: Traffic, link_ratio: float) -> float:
         ratio = STEP_FABRICS[self.chip].network_ratio
@@ -212,21 +203,17 @@ FABRICS: Mapping[str, Fabric] = {
 __all__ = ["OPS", "CollectiveTime", "FieldError", "bus_bytes_per_s", "collective_time_s"]
 
 
-def _twice(n: int) -> float:
-    return 2 * (n - 1) / n
-
-
-def _once(n: int) -> float:
-    return (n - 1) / n
-
-
-# How often the message passes each rank's link in a ring of n.
-OPS: Mapping[str, Callable[[int], float]] = {
-    "all_reduce": _twice,
-    "all_gather": _once,
-    "reduce_scatter": _once,
-    "all_to_all": _once,
+# How often the message passes each rank's link in a ring of n, times n / (n - 1).
+OPS: Mapping[str, int] = {
+    "all_reduce": 2,
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "all_to_all": 1,
 }
+
+
+def _passes(op: str, n: int) -> float:
+    return OPS[op] * (n - 1) / n
 
 
 def collective_time_s(
@@ -272,7 +259,7 @@ def collective_time_s(
     if op == "all_to_all":
         inside, outside = (local - 1) / n_ranks, local * (n_ranks - local) / n_ranks
     else:
-        inside, outside = OPS[op](local), OPS[op](n_nodes)
+        inside, outside = _passes(op, local), _passes(op, n_nodes)
     traffic = Traffic(
         op=op,
         n_nodes=n_nodes,
@@ -288,7 +275,7 @@ def collective_time_s(
 
 def bus_bytes_per_s(time: CollectiveTime, *, n_ranks: int, n_bytes: int, op: str) -> float:
     """Bus bandwidth: bytes per second over each link of a flat ring."""
-    return OPS[op](n_ranks) * n_bytes / time.total_s
+    return _passes(op, n_ranks) * n_bytes / time.total_s
 
 
 def _check(instance: Instance, n_nodes: int, n_ranks: int, n_bytes: int, op: str) -> None:

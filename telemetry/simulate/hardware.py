@@ -6,7 +6,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from telemetry import catalog
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.simulate.faults import slowdown
 from telemetry.simulate.noise import Floats, TickNoise
@@ -49,7 +48,8 @@ class _Meter:
         before = np.zeros((len(length_s) + 1, *length_s.shape[1:]))
         np.cumsum(length_s, axis=0, out=before[1:])
         into = np.clip(self._at(begins_s) - begins_s[self.row], 0, length_s[self.row])
-        return self._gained(before[self.row] + into) / TICK_S
+        total, n = before[self.row] + into, len(self.row) // 2
+        return np.asarray((total[n:] - total[:n]) / TICK_S)
 
     def progress(self, begins_s: FloatArray, length_s: FloatArray) -> FloatArray:
         """Return number of such parts that each tick completed, with fractions."""
@@ -64,10 +64,6 @@ class _Meter:
 
     def _at(self, like: FloatArray) -> FloatArray:
         return self.at_s if like.ndim == 1 else self.at_s[:, None]
-
-    def _gained(self, total: FloatArray) -> FloatArray:
-        n = len(self.row) // 2
-        return total[n:] - total[:n]
 
 
 def occupancy(rows: TimelineRows, ticks: IntArray) -> Occupancy:
@@ -147,14 +143,10 @@ class PartVariation:
     power: Floats
 
 
-def nature(script: Script) -> PartVariation:
-    return _nature(int(script.key("nature")), script.run.instance, script.run.nodes)
-
-
 @lru_cache(maxsize=16)
-def _nature(key: int, instance_name: str, n: int) -> PartVariation:
-    instance = catalog.instance(instance_name)
-    rng = np.random.Generator(np.random.Philox(key=key))
+def nature(script: Script) -> PartVariation:
+    instance, n = script.instance, script.run.nodes
+    rng = np.random.Generator(np.random.Philox(key=int(script.key("nature"))))
 
     def normal(n_parts: int) -> Floats:
         return np.clip(rng.standard_normal((n, n_parts), dtype=np.float32), -3, 3)
@@ -450,18 +442,14 @@ def _dead_link(script: Script, act: Act, here: MarkedRows) -> None:
 
 def _bad_memory(_script: Script, act: Act, here: MarkedRows) -> None:
     """Error counts rise and never fall; executions fail during that time."""
-    counts = _counts(act, here.ticks)
+    # The first error is at the onset.
+    lasted_s = np.minimum(here.ticks, act.end_s) - act.start_s
+    so_far = np.where(lasted_s > 0, 1 + np.floor(lasted_s * act.magnitude / 60), 0)
+    counts = so_far.astype(np.float32)
     shaped = counts[:, None] if isinstance(act.parts, int) else counts[:, None, None]
     here.values["mem_ecc_uncorrected"][:, here.rows, act.parts] += shaped
     for name in ("executions_failed_per_s", "execution_errors_per_s"):
         here[name][:, here.rows] += np.float32(act.magnitude / 60)
-
-
-def _counts(act: Act, ticks: IntArray) -> Floats:
-    """Errors so far: (n_ticks,); the first at the onset of the fault."""
-    lasted_s = np.minimum(ticks, act.end_s) - act.start_s
-    counts = np.where(lasted_s > 0, 1 + np.floor(lasted_s * act.magnitude / 60), 0)
-    return counts.astype(np.float32)
 
 
 Mark = Callable[[Script, Act, MarkedRows], None]

@@ -157,14 +157,30 @@ def lay_out(
         if not 1 <= value <= most:
             raise FieldError(field, f"{value} is out of range; take 1 to {most:,}")
     layout = Layout(job, found, instance, constants or CHIPS[instance.chip.name])
-    chip = layout.instance.chip
-    if layout.job.precision not in chip.peak_flops:
+    chip = instance.chip
+    if job.precision not in chip.peak_flops:
         raise FieldError(
             "precision",
-            f"{layout.job.precision!r} is not known on {chip.name}; "
+            f"{job.precision!r} is not known on {chip.name}; "
             f"take one of {', '.join(chip.peak_flops)}",
         )
-    _check_parallelism(layout)
+    n_cores = instance.n_cores
+    if n_cores % job.tp:
+        raise FieldError(
+            "tp",
+            f"{job.tp} does not divide the {n_cores} cores of one {instance.name}; "
+            f"take one of {', '.join(map(str, _divisors(n_cores)))}",
+        )
+    if job.pp > found.layers:
+        raise FieldError(
+            "pp", f"{job.pp} stages for {found.layers} layers; take at most one per layer"
+        )
+    if layout.ranks % (job.tp * job.pp):
+        raise FieldError(
+            "pp",
+            f"tp {job.tp} x pp {job.pp} = {job.tp * job.pp} does not divide the {layout.ranks} "
+            f"cores of {job.nodes} x {instance.name}; change tp, pp or nodes",
+        )
     if job.global_batch % layout.dp:
         raise FieldError(
             "global_batch",
@@ -172,26 +188,6 @@ def lay_out(
             f"({layout.ranks} cores / tp {job.tp} / pp {job.pp}); take a multiple of {layout.dp}",
         )
     return layout
-
-
-def _check_parallelism(layout: Layout) -> None:
-    job, n_cores = layout.job, layout.instance.n_cores
-    if n_cores % job.tp:
-        raise FieldError(
-            "tp",
-            f"{job.tp} does not divide the {n_cores} cores of one {layout.instance.name}; "
-            f"take one of {', '.join(map(str, _divisors(n_cores)))}",
-        )
-    if job.pp > layout.model.layers:
-        raise FieldError(
-            "pp", f"{job.pp} stages for {layout.model.layers} layers; take at most one per layer"
-        )
-    if layout.ranks % (job.tp * job.pp):
-        raise FieldError(
-            "pp",
-            f"tp {job.tp} x pp {job.pp} = {job.tp * job.pp} does not divide the {layout.ranks} "
-            f"cores of {job.nodes} x {layout.instance.name}; change tp, pp or nodes",
-        )
 
 
 def _divisors(n: int) -> list[int]:

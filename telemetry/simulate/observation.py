@@ -70,7 +70,9 @@ def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
             minutes = _reported(
                 truth, span.ticks, phases, POWER_EVERY_S, np.mean, last_s=POWER_EVERY_S
             )
-            values[name] = _delayed(minutes, POWER_EVERY_S)
+            # A mean is known only when its minute is over.
+            values[name] = np.full_like(minutes, np.nan)
+            values[name][POWER_EVERY_S:] = minutes[:-POWER_EVERY_S]
             # A node that does not report holds no power.
             values[name][np.isnan(truth).all(axis=2)] = np.nan
         if inputs.agent_every_s > 1:
@@ -212,13 +214,6 @@ def _reported(
             cut = truth[rows][:, nodes].reshape(n_periods, every_s, len(nodes), truth.shape[2])
             held[rows, nodes] = np.repeat(summary(cut[:, -last_s:], axis=1), every_s, axis=0)
     return held
-
-
-def _delayed(values: FloatArray, delay_s: int) -> FloatArray:
-    """Move values to later seconds: a mean is known only when its minute is over."""
-    late = np.full_like(values, np.nan)
-    late[delay_s:] = values[:-delay_s]
-    return late
 
 
 def _probed(truth: FloatArray, ticks: IntArray, phases: IntArray, every_s: int) -> FloatArray:

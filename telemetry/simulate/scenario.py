@@ -44,7 +44,18 @@ def validate_fault(fault: Fault, run: RunSpec) -> None:
         raise FieldError("kind", f"{fault.kind!r} is no kind of fault; {known}")
     kind = FAULTS[fault.kind]
     _check_place(fault, kind, run)
-    _check_device(fault.device, kind, run)
+    if kind.device_part is None:
+        if fault.device is not None:
+            raise FieldError(
+                "device", f"{fault.device} means nothing to {kind.name}; leave it out"
+            )
+    else:
+        n_parts, part = parts_per_node(kind.device_part, run), PART_NAMES[kind.device_part]
+        if n_parts == 0:
+            raise FieldError("kind", f"{kind.name} needs an {part}; {run.instance} has none")
+        if fault.device is not None and not 0 <= fault.device < n_parts:
+            known = f"choose 0 to {n_parts - 1}"
+            raise FieldError("device", f"{fault.device} is no {part} of {run.instance}; {known}")
     _check_times(fault.start_s, fault.duration_s)
     if kind.magnitude_unit is not None:
         _check_magnitude(fault.magnitude, kind.magnitude_unit, kind.low, kind.high)
@@ -138,28 +149,8 @@ def validate_benign(event: Benign, run: RunSpec) -> None:
 def _check_node(node: str, run: RunSpec) -> None:
     names = run.node_names
     if node not in names:
-        raise FieldError(
-            "node", f"{node!r} is no node of {run.name}; choose {_first_to_last(names)}"
-        )
-
-
-def _first_to_last(names: tuple[str, ...]) -> str:
-    return names[0] if len(names) == 1 else f"one of {names[0]} … {names[-1]}"
-
-
-def _check_device(device: int | None, kind: FaultKind, run: RunSpec) -> None:
-    if kind.device_part is None:
-        if device is not None:
-            raise FieldError("device", f"{device} means nothing to {kind.name}; leave it out")
-        return
-    n_parts = parts_per_node(kind.device_part, run)
-    part = PART_NAMES[kind.device_part]
-    if n_parts == 0:
-        raise FieldError("kind", f"{kind.name} needs an {part}; {run.instance} has none")
-    if device is not None and not 0 <= device < n_parts:
-        raise FieldError(
-            "device", f"{device} is no {part} of {run.instance}; choose 0 to {n_parts - 1}"
-        )
+        known = names[0] if len(names) == 1 else f"one of {names[0]} … {names[-1]}"
+        raise FieldError("node", f"{node!r} is no node of {run.name}; choose {known}")
 
 
 def parts_per_node(part: DevicePart, run: RunSpec) -> int:
@@ -253,20 +244,16 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def plans(self, *, epoch_s: int, seed: int | None = None) -> tuple[Plan, ...]:
         """Return one plan per run, with its own faults and events."""
         return tuple(
-            self._plan(run, epoch_s, self.seed if seed is None else seed) for run in self.runs
-        )
-
-    def _plan(self, run: RunSpec, epoch_s: int, seed: int) -> Plan:
-        faults = tuple(fault for fault in self.faults if fault.ranks_in(run))
-        benign = tuple(b for b in self.benign if b.run == run.name)
-        return Plan(
-            run=run,
-            seed=seed,
-            epoch_s=epoch_s,
-            faults=faults,
-            benign=benign,
-            inputs=self.inputs,
-            noise=self.noise,
+            Plan(
+                run=run,
+                seed=self.seed if seed is None else seed,
+                epoch_s=epoch_s,
+                faults=tuple(fault for fault in self.faults if fault.ranks_in(run)),
+                benign=tuple(event for event in self.benign if event.run == run.name),
+                inputs=self.inputs,
+                noise=self.noise,
+            )
+            for run in self.runs
         )
 
 
@@ -349,7 +336,17 @@ def _fault(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) -> 
     kind = FAULTS.get(name) if isinstance(name, str) else None
     default = {"magnitude": kind.default_magnitude} if kind else {}
     fault = _read(default | dict(table), Fault, where=where)
-    hit = _known_runs(fault, runs, where)
+    # A fault without a place is checked with the first run.
+    if fault.run is not None and all(fault.run != run.name for run in runs):
+        _unknown_run(fault.run, runs, where)
+    names = [name for run in runs for name in run.node_names]
+    for node in (fault.node, *(fault.nodes or ())):
+        if node is not None and node not in names:
+            field = "node" if fault.node is not None else "nodes"
+            known = suggestion(node, names[:40])
+            raise FieldError(f"{where}.{field}", f"{node!r} is no node of this scenario; {known}")
+    named = tuple(run for run in runs if run.name == fault.run)
+    hit = runs_of(fault, runs) or named or runs[:1]
     try:
         for run in hit:
             validate_fault(fault, run)
@@ -376,23 +373,6 @@ def _check_within(start_s: float, head: _Head) -> None:
         raise FieldError(
             "start_s", f"{start_s} is past the end; start before duration_s = {head.duration_s:g}"
         )
-
-
-def _known_runs(fault: Fault, runs: tuple[RunSpec, ...], where: str) -> tuple[RunSpec, ...]:
-    """Return the runs that a fault hits; refuse one that names what is not there.
-
-    A fault without a place is checked with the first run.
-    """
-    if fault.run is not None and all(fault.run != run.name for run in runs):
-        _unknown_run(fault.run, runs, where)
-    field = "node" if fault.node is not None else "nodes"
-    names = [name for run in runs for name in run.node_names]
-    for name in (fault.node, *(fault.nodes or ())):
-        if name is not None and name not in names:
-            known = suggestion(name, names[:40])
-            raise FieldError(f"{where}.{field}", f"{name!r} is no node of this scenario; {known}")
-    named = tuple(run for run in runs if run.name == fault.run)
-    return runs_of(fault, runs) or named or runs[:1]
 
 
 def _unknown_run(name: str, runs: tuple[RunSpec, ...], where: str) -> RunSpec:

@@ -335,39 +335,51 @@ class Conditions:
         return float(0.97 * (self.compute_s + self.input_s).max() + 0.9 * self.transfer_s)
 
 
-def conditions(script: Script, acts: Iterable[Act]) -> Conditions:
-    acts = tuple(acts)
-    plan = script.step_plan
-    active = _active(script, acts)
+@lru_cache(maxsize=256)
+def conditions(script: Script, acts: tuple[Act, ...]) -> Conditions:
+    plan, n_nodes = script.step_plan, script.run.nodes
+    active = np.ones(n_nodes, dtype=bool)
+    stall_s, slowed, slow = np.zeros(n_nodes), np.ones(n_nodes), np.ones(n_nodes)
+    for act in acts:
+        rows = act.rows
+        if act.kind in MEMBERSHIP:
+            active[rows] = False
+        elif act.kind == "input_stall":
+            stall_s[rows] += act.magnitude
+        elif act.kind == "checkpoint_slow":
+            slow[rows] = np.maximum(slow[rows], act.magnitude)
+        elif act.kind == "stage_imbalance":
+            rows = np.flatnonzero(script.stage == script.stage[rows[-1]])
+        # A tensor-parallel group synchronizes after every layer, so one slow core or accelerator
+        # slows its node. The slowest part counts.
+        slowed[rows] = np.maximum(slowed[rows], core_factor(script, act))
+    active[0] |= not active.any()
+    n_active = int(active.sum())
     batch = float(np.prod([act.magnitude for act in acts if act.kind == "batch_change"]))
-    share = script.run.nodes / active.sum()  # the same batch on fewer or more shoulders
+    share = n_nodes / n_active  # the same batch on fewer or more shoulders
     busy_s = (plan.compute_s + plan.tp_collective_s) * batch * share
-    pace = spread(script.key("pace"), script.run.nodes, deviation=PACE_DEVIATION, most=PACE_MOST)
+    pace = spread(script.key("pace"), n_nodes, deviation=PACE_DEVIATION, most=PACE_MOST)
     work_s = busy_s + plan.bubble_s + plan.optimizer_s
-    compute_s = work_s * script.run_pace * pace * _compute_factor(script, acts)
-    slow = _writing_factor(script, acts)
+    compute_s = work_s * script.run_pace * pace * slowed
+    # Every collective is striped over all EFA devices of all nodes in fixed shares, so all
+    # workers see the slowest link.
+    latency, bandwidth = np.array([(1.0, 1.0), *(efa_stretch(act) for act in acts)]).max(axis=0)
+    transfer_s = exposed_allreduce_s(plan, latency_factor=latency, bandwidth_factor=bandwidth)
+    # All nodes write in parallel; the run waits for the slowest.
+    checkpoint_s = CHECKPOINT_LATENCY_S + plan.checkpoint_s * n_nodes / n_active
+    least, most = float(slow[active].min()), float(slow[active].max())
     return Conditions(
         compute_s=np.where(active, compute_s, 0),
-        input_s=np.where(active, plan.input_s * batch * share + _stall_s(script, acts), 0),
-        transfer_s=_transfer_s(script, acts),
-        checkpoint_s=_checkpoint_s(script, int(active.sum())) * float(slow[active].max()),
-        slow_to_write=slow > slow[active].min() if slow.max() > slow[active].min() else active,
-        brief_ratio=float(slow[active].min() / slow[active].max()),
+        input_s=np.where(active, plan.input_s * batch * share + stall_s, 0),
+        transfer_s=float(transfer_s),
+        checkpoint_s=checkpoint_s * most,
+        slow_to_write=slow > least if slow.max() > least else active,
+        brief_ratio=least / most,
         tokens=round(plan.tokens * batch),
         uneven_ratio=sum(act.magnitude for act in acts if act.kind == "seq_imbalance"),
         active=active,
         stuck=tuple(a for a in acts if a.kind in {"hang", "node_crash"} and active[a.rows].any()),
     )
-
-
-def _active(script: Script, acts: tuple[Act, ...]) -> NDArray[np.bool_]:
-    """Active nodes: (n_nodes,), at least one."""
-    active = np.ones(script.run.nodes, dtype=bool)
-    for act in acts:
-        if act.kind in MEMBERSHIP:
-            active[act.rows] = False
-    active[0] |= not active.any()
-    return active
 
 
 def memory_bound_ratio(script: Script) -> float:
@@ -387,29 +399,6 @@ def core_factor(script: Script, act: Act) -> float:
     if act.kind == "stage_imbalance":
         return 1 + act.magnitude
     return 1.0
-
-
-def _compute_factor(script: Script, acts: tuple[Act, ...]) -> FloatArray:
-    """Compute slowdown of each node: (n_nodes,).
-
-    A tensor-parallel group synchronizes after every layer, so one slow core or accelerator slows
-    its node. The slowest part counts.
-    """
-    factor = np.ones(script.run.nodes)
-    for act in acts:
-        rows = act.rows
-        if act.kind == "stage_imbalance":
-            rows = np.flatnonzero(script.stage == script.stage[act.rows[-1]])
-        factor[rows] = np.maximum(factor[rows], core_factor(script, act))
-    return factor
-
-
-def _stall_s(script: Script, acts: tuple[Act, ...]) -> FloatArray:
-    stall_s = np.zeros(script.run.nodes)
-    for act in acts:
-        if act.kind == "input_stall":
-            stall_s[act.rows] += act.magnitude
-    return stall_s
 
 
 def efa_stretch(act: Act) -> tuple[float, float]:
@@ -440,29 +429,3 @@ def efa_stretch(act: Act) -> tuple[float, float]:
     if act.kind == "efa_down":
         return 1.0, TAKEOVER
     return 1.0, 1.0
-
-
-def _transfer_s(script: Script, acts: tuple[Act, ...]) -> float:
-    """Exposed gradient exchange at the pace of the slowest link of all nodes.
-
-    Every collective is striped over all EFA devices of all nodes in fixed shares, so all workers
-    see the slowest one.
-    """
-    latency, bandwidth = np.array([(1.0, 1.0), *(efa_stretch(act) for act in acts)]).max(axis=0)
-    return float(
-        exposed_allreduce_s(script.step_plan, latency_factor=latency, bandwidth_factor=bandwidth)
-    )
-
-
-def _checkpoint_s(script: Script, n_nodes: int) -> float:
-    """Duration of a checkpoint: all nodes write in parallel."""
-    return CHECKPOINT_LATENCY_S + script.step_plan.checkpoint_s * script.run.nodes / n_nodes
-
-
-def _writing_factor(script: Script, acts: tuple[Act, ...]) -> FloatArray:
-    """Write slowdown of each node: (n_nodes,); the run waits for the slowest."""
-    factor = np.ones(script.run.nodes)
-    for act in acts:
-        if act.kind == "checkpoint_slow":
-            factor[act.rows] = np.maximum(factor[act.rows], act.magnitude)
-    return factor

@@ -78,15 +78,12 @@ def is_gated(model: Model) -> bool:
     The shape closer to the parameter count is taken.
     """
     embeddings = 1.5 * model.head_params
+    attention = 2 * model.hidden**2 * (1 + model.kv_heads / model.heads)
     two, three = (
-        model.layers * _layer_params(model, matrices) + embeddings for matrices in (2, 3)
+        model.layers * (attention + matrices * model.hidden * model.ffn) + embeddings
+        for matrices in (2, 3)
     )
     return abs(three - model.params) < abs(two - model.params)
-
-
-def _layer_params(model: Model, matrices: int) -> float:
-    attention = 2 * model.hidden**2 * (1 + model.kv_heads / model.heads)
-    return attention + matrices * model.hidden * model.ffn
 
 
 def layer_work(layout: Layout) -> ComputeWork:

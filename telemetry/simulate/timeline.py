@@ -340,18 +340,14 @@ def advance(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, 
         pieces.append(rows)
         if rows.end_s[-1] > until:
             break
-    clock = replace(clock, tick=until)
-    return joined(pieces), replace(clock, phase_progress_ratio=_progress(script, clock))
-
-
-def _progress(script: Script, clock: RunClock) -> float:
-    """Progress of a phase with an end, 0 to 1."""
     if clock.phase == "training" and script.run.max_steps is not None:
-        return clock.step / script.run.max_steps
-    if clock.phase_ends_s is None:
-        return float(clock.phase == "finished")
-    gone_s = clock.tick - clock.phase_since_s
-    return min(1.0, max(0.0, gone_s / (clock.phase_ends_s - clock.phase_since_s)))
+        progress = clock.step / script.run.max_steps
+    elif clock.phase_ends_s is None:
+        progress = float(clock.phase == "finished")
+    else:
+        length_s = clock.phase_ends_s - clock.phase_since_s
+        progress = min(1.0, max(0.0, (until - clock.phase_since_s) / length_s))
+    return joined(pieces), replace(clock, tick=until, phase_progress_ratio=progress)
 
 
 def _stretch(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, RunClock]:
@@ -365,7 +361,12 @@ def _stretch(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows,
     rows = gap(script, phase, start_s=start_s, end_s=end_s or start_s + 2.0**30)
     if end_s is None or end_s > until:
         return rows, clock
-    return rows, _after_gap(script, clock, end_s)
+    # The phases follow each other: pending, compiling, warming up, training.
+    if is_absent and script.compile_s:
+        return rows, _enter(clock, "compiling", end_s, script.compile_s)
+    if clock.phase != "warming_up":
+        return rows, _enter(clock, "warming_up", end_s, WARM_UP_S)
+    return rows, replace(_enter(clock, "training", end_s, None), gaps_until_s=end_s)
 
 
 def _enter(clock: RunClock, phase: str, at_s: float, length_s: float | None) -> RunClock:
@@ -373,15 +374,6 @@ def _enter(clock: RunClock, phase: str, at_s: float, length_s: float | None) -> 
     return replace(
         clock, phase=phase, phase_since_s=at_s, step_started_s=at_s, phase_ends_s=ends_s
     )
-
-
-def _after_gap(script: Script, clock: RunClock, at_s: float) -> RunClock:
-    """Return the clock in the next phase: pending, compiling, warming up, training."""
-    if clock.phase == "pending" and not clock.n_restarts and script.compile_s:
-        return _enter(clock, "compiling", at_s, script.compile_s)
-    if clock.phase != "warming_up":
-        return _enter(clock, "warming_up", at_s, WARM_UP_S)
-    return replace(_enter(clock, "training", at_s, None), gaps_until_s=at_s)
 
 
 def _interruption(script: Script, clock: RunClock) -> RunClock | None:
@@ -400,15 +392,10 @@ def _interruption(script: Script, clock: RunClock) -> RunClock | None:
     return None
 
 
-@lru_cache(maxsize=256)
-def _conditions(script: Script, acts: tuple[Act, ...]) -> Conditions:
-    return conditions(script, acts)
-
-
 def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, RunClock]:
     """Return steps until conditions change, and the clock after the completed ones."""
     start_s = clock.step_started_s
-    now = _conditions(script, script.on(start_s))
+    now = conditions(script, script.on(start_s))
     horizon_s = min(float(until), script.next_edge(start_s))
     most = max(1, MOST_CELLS // script.run.nodes)
     n_steps = min(most, math.ceil((horizon_s - start_s) / now.shortest_s) + 1)
@@ -424,7 +411,17 @@ def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, R
     n_over = int(np.searchsorted(end_s, until, side="right"))
     if crash is None or n_over < len(rows):
         return rows, _count(clock, rows, n_over)
-    return rows, _give_up(script, _count(clock, rows, n_over - 1), crash, float(end_s[-1]))
+    clock, at_s = _count(clock, rows, n_over - 1), float(end_s[-1])
+    lost = replace(
+        clock,
+        n_restarts=clock.n_restarts + 1,
+        n_steps_lost=clock.n_steps_lost + clock.step - clock.checkpoint_step,
+        checkpoint_step=clock.step,
+    )
+    if not script.run.restarts:
+        return rows, _enter(lost, "failed", at_s, None)
+    # Until the node is back.
+    return rows, _enter(lost, "pending", at_s, max(1.0, crash.end_s - at_s))
 
 
 def _make_room(script: Script, clock: RunClock, now: Conditions, rows: TimelineRows) -> None:
@@ -438,10 +435,14 @@ def _make_room(script: Script, clock: RunClock, now: Conditions, rows: TimelineR
         after_s += EVALUATION_S
     checkpoints = [act for act in acts if act.kind in {"checkpoint", "checkpoint_slow"}]
     is_due = script.is_due(run.checkpoint_every_s, rhythm_s, at_s)
-    if not (checkpoints or is_due):
-        checkpoint_s = brief_s = 0.0
-    else:
-        checkpoint_s, brief_s = _checkpoint_s(script, now, clock.step, checkpoints)
+    checkpoint_s = brief_s = 0.0
+    lasts_s = [a.end_s - a.start_s for a in checkpoints if a.kind == "checkpoint"]
+    if given_s := [length_s for length_s in lasts_s if length_s < FOREVER_S]:
+        checkpoint_s = brief_s = grain(max(given_s))
+    elif checkpoints or is_due:
+        noise = windows("normal", mixed(script.key("checkpoint"), np.array([clock.step])), 1)
+        written_s = now.checkpoint_s * (1 + CHECKPOINT_NOISE * float(noise[0, 0]))
+        checkpoint_s, brief_s = grain(written_s), grain(written_s * now.brief_ratio)
     if pause_s or after_s or checkpoint_s:
         add_one_offs(
             rows,
@@ -450,20 +451,6 @@ def _make_room(script: Script, clock: RunClock, now: Conditions, rows: TimelineR
             brief_s=brief_s,
             after_s=grain(after_s),
         )
-
-
-def _checkpoint_s(
-    script: Script, now: Conditions, step: int, acts: list[Act]
-) -> tuple[float, float]:
-    """Duration of a checkpoint, and of writing without slow storage."""
-    durations_s = [
-        a.end_s - a.start_s for a in acts if a.kind == "checkpoint" and a.end_s < FOREVER_S
-    ]
-    if durations_s:
-        return grain(max(durations_s)), grain(max(durations_s))
-    noise = windows("normal", mixed(script.key("checkpoint"), np.array([step])), 1)
-    lasts_s = now.checkpoint_s * (1 + CHECKPOINT_NOISE * float(noise[0, 0]))
-    return grain(lasts_s), grain(lasts_s * now.brief_ratio)
 
 
 def _get_stuck(script: Script, rows: TimelineRows) -> Act | None:
@@ -515,16 +502,3 @@ def _count(clock: RunClock, rows: TimelineRows, n_over: int) -> RunClock:
         n_tokens=clock.n_tokens + int(rows.tokens[:n_over].sum()),
         checkpoint_step=int(rows.step[written[-1]]) + 1 if len(written) else clock.checkpoint_step,
     )
-
-
-def _give_up(script: Script, clock: RunClock, crash: Act, at_s: float) -> RunClock:
-    """Return the clock after a crash: failed, or waiting for the node."""
-    lost = replace(
-        clock,
-        n_restarts=clock.n_restarts + 1,
-        n_steps_lost=clock.n_steps_lost + clock.step - clock.checkpoint_step,
-        checkpoint_step=clock.step,
-    )
-    if not script.run.restarts:
-        return _enter(lost, "failed", at_s, None)
-    return _enter(lost, "pending", at_s, max(1.0, crash.end_s - at_s))
