@@ -49,6 +49,8 @@ class StepBatch:
     phases : for each of PHASES, (n_steps, n_workers) seconds; NaN where not reported
     tokens : (n_steps,) tokens trained in the step
     reported_loss : (n_steps,) training loss, NaN for a step without one; None if no step has one
+    reported_other_comm_s : (n_steps,) seconds in communication that exchanges no gradients, mean
+        over workers; NaN for a step without; None if no step has it
     merged : where rows are averages of several steps, how many and with how many tokens in all;
         None where each row is one step
 
@@ -57,6 +59,7 @@ class StepBatch:
     ``compute_s`` is a worker's own work, tensor-parallel collectives included; ``wait_s`` is
     the time it had arrived at the gradient collective and its peers had not; ``transfer_s``
     is the time the bytes moved with all present without overlapping compute.
+    Other communication is inside ``compute_s``, or inside ``other_s`` of a recorded trace.
     """
 
     run: str
@@ -67,6 +70,7 @@ class StepBatch:
     tokens: FloatArray
     reported_loss: FloatArray | None = None
     merged: Merged | None = None
+    reported_other_comm_s: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.step)
@@ -94,6 +98,12 @@ class StepBatch:
     def loss(self) -> FloatArray:
         """Training loss of each step: (n_steps,), NaN if not reported."""
         return np.full(len(self), np.nan) if self.reported_loss is None else self.reported_loss
+
+    @property
+    def other_comm_s(self) -> FloatArray:
+        """Communication that exchanges no gradients: (n_steps,) seconds, NaN if not reported."""
+        known = self.reported_other_comm_s
+        return np.full(len(self), np.nan) if known is None else known
 
     @property
     def n_merged(self) -> FloatArray:
@@ -147,6 +157,7 @@ class StepBatch:
             None
             if self.merged is None
             else Merged(self.merged.n_steps[rows], self.merged.tokens[rows]),
+            None if self.reported_other_comm_s is None else self.reported_other_comm_s[rows],
         )
 
     @classmethod
@@ -160,6 +171,7 @@ class StepBatch:
         """Concatenate batches of one run with the same workers."""
         phases = {p: np.concatenate([b.phases[p] for b in batches]) for p in PHASES}
         any_reported = any(batch.reported_loss is not None for batch in batches)
+        any_other_comm = any(batch.reported_other_comm_s is not None for batch in batches)
         is_merged = any(batch.merged is not None for batch in batches)
         return cls(
             batches[0].run,
@@ -175,6 +187,7 @@ class StepBatch:
             )
             if is_merged
             else None,
+            np.concatenate([batch.other_comm_s for batch in batches]) if any_other_comm else None,
         )
 
 

@@ -14,6 +14,7 @@ from trnwatch.compiles import CompileLines, attach_log_handler, compile_record, 
 from trnwatch.gradient_hooks import GradientHooks, sample_every
 from trnwatch.identity import Identity, environment, identity_of, token_of
 from trnwatch.log import warn_once
+from trnwatch.nccl_inspector import inspector_trace
 from trnwatch.runtime_trace import RuntimeTrace
 from trnwatch.sender import ReportSender
 from trnwatch.step_finder import StepFinder
@@ -89,7 +90,7 @@ class Reporter:
                 self.identity,
                 boot=uuid.uuid4().hex[:16],
                 ca_file=self._ca_file,
-                trace=RuntimeTrace() if self._reads_runtime_trace() else None,
+                trace=self._trace(),
                 finder=StepFinder() if self._finds_steps else None,
                 activity=lambda: self.activity,
             )
@@ -99,9 +100,13 @@ class Reporter:
             if every := sample_every(env.get("TRNWATCH_COLLECTIVE_EVERY", "")):
                 self._hooks = GradientHooks(lambda: self._step, every)
 
-    def _reads_runtime_trace(self) -> bool:
+    def _trace(self) -> Optional[RuntimeTrace]:
+        """Return the trace that the job asks for: of the Neuron runtime, or of NCCL."""
         env = environment() if self._env is None else self._env
-        return self._finds_steps or env.get("TRNWATCH_RUNTIME_TRACE", "").strip() == "1"
+        if not self._finds_steps and env.get("TRNWATCH_RUNTIME_TRACE", "").strip() != "1":
+            return None
+        has_inspector = env.get("NCCL_INSPECTOR_ENABLE", "").strip() == "1"
+        return inspector_trace(env) if has_inspector else RuntimeTrace()
 
     @property
     def is_reporting(self) -> bool:

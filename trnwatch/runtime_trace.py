@@ -1,4 +1,4 @@
-"""What the Neuron runtime did in each step: executing, at barriers, in collectives.
+"""What the Neuron runtime, or NCCL, did in each step: executing, at barriers, in collectives.
 
 ``libnrt.so.1``, the runtime's library that the training process has loaded, records trace events
 and returns them as JSON (``nrt/nrt_sys_trace.h``). A process sees the events of its own cores
@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Protocol
 
 LIBRARY = "libnrt.so.1"
 # Event types of the runtime and the field of a step that each becomes.
@@ -34,6 +34,30 @@ Clock = tuple[Any, Any]
 
 class RuntimeTraceError(Exception):
     """Says why the runtime's trace cannot be read."""
+
+
+class EventCapture(Protocol):
+    """Captures events from ``start`` to ``stop``; ``fetch`` returns each once, as text."""
+
+    def start(self) -> None: ...
+    def fetch(self) -> bytes: ...
+    def stop(self) -> None: ...
+
+
+class EventIntervals(Protocol):
+    """What the fetched events show; ``state`` is sent to the server while they arrive."""
+
+    state: str
+
+    def read_until_s(self, now_s: float) -> float:
+        """Return the moment up to which a fetch at ``now_s`` returns all events."""
+
+    def read(self, text: bytes, now_s: float) -> bool:
+        """Take the events of one fetch; return whether none were lost."""
+
+    def forget(self, before_s: float) -> None: ...
+    def new_executions(self) -> list[Execution]: ...
+    def seconds(self, began_at_s: float, ended_at_s: float) -> Mapping[str, float]: ...
 
 
 class RuntimeLibrary:
@@ -99,39 +123,43 @@ class RuntimeLibrary:
 
 
 class RuntimeTrace:
-    """Collects the runtime's events and returns the times of a step.
+    """Collects events and returns the times of a step.
 
-    ``library`` returns the loaded library, or None while the process has not loaded it. After an
-    error the trace is over, and ``problem`` says why.
+    ``library`` returns what captures the events, or None while the process has not loaded it;
+    ``absent`` says so. After an error the trace is over, and ``problem`` says why.
     """
 
     def __init__(
         self,
-        library: Callable[[], Optional[RuntimeLibrary]] = RuntimeLibrary.loaded,
+        library: Callable[[], Optional[EventCapture]] = RuntimeLibrary.loaded,
         *,
+        events: Optional[EventIntervals] = None,
+        absent: str = f"{LIBRARY} is not loaded in this process",
+        problem: str = "",
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.thread_time,
     ) -> None:
         self._find_library = library
-        self._library: Optional[RuntimeLibrary] = None
+        self._absent = absent
+        self._library: Optional[EventCapture] = None
         self._clock, self._timer = clock, timer
-        self._events = _Events()
+        self._events: EventIntervals = _Events() if events is None else events
         self._paused_until_s = float("-inf")
         self._covered_since_s = float("inf")
         self._covered: deque[Interval] = deque()
-        self._polled_at_s = float("-inf")
-        self.problem = ""
+        self._read_until_s = float("-inf")
+        self.problem = problem
 
     @property
     def state(self) -> str:
-        """State of the trace: ``on``, or why there is none."""
+        """State of the trace: ``on``, with its source if it is another, or why there is none."""
         if self.problem:
             return self.problem[:200]
-        return "on" if self._covered else f"{LIBRARY} is not loaded in this process"
+        return (self._events.state if self._covered else self._absent)[:200]
 
     def has_read(self, until_s: float) -> bool:
         """Whether the events up to this moment were read, or will not come."""
-        return bool(self.problem) or not self._covered or self._polled_at_s >= until_s
+        return bool(self.problem) or not self._covered or self._read_until_s >= until_s
 
     def poll(self) -> None:
         """Read the events since the last call; start the trace once the runtime is loaded."""
@@ -140,12 +168,12 @@ class RuntimeTrace:
         try:
             self._poll()
         except Exception as error:
+            self.stop()
             self.problem = str(error) or type(error).__name__
-            self._library = None
 
     def _poll(self) -> None:
         began_s, now_s = self._timer(), self._clock()
-        self._polled_at_s = now_s
+        self._read_until_s = self._events.read_until_s(now_s)
         if self._library is None:
             if now_s < self._paused_until_s:
                 return
@@ -160,17 +188,17 @@ class RuntimeTrace:
         if not is_complete:
             # The runtime dropped events, so what came before this moment is not known.
             self._covered_since_s = now_s
-        self._note_covered(now_s)
+        self._note_covered(self._read_until_s, now_s)
         cost_s = self._timer() - began_s
         if cost_s > MAX_SHARE_OF_TIME * max(1.0, now_s - self._covered_since_s):
             self._library.stop()
             self._library = None
             self._paused_until_s = now_s + cost_s / MAX_SHARE_OF_TIME
 
-    def _note_covered(self, now_s: float) -> None:
+    def _note_covered(self, until_s: float, now_s: float) -> None:
         if self._covered and self._covered[-1][0] == self._covered_since_s:
             self._covered.pop()
-        self._covered.append((self._covered_since_s, now_s))
+        self._covered.append((self._covered_since_s, until_s))
         while self._covered and self._covered[0][1] < now_s - KEEP_S:
             self._covered.popleft()
 
@@ -204,11 +232,16 @@ class _Events:
     consist of several. A clock is therefore named by both.
     """
 
+    state = "on"
+
     def __init__(self) -> None:
         self._open: dict[tuple[str, Any, Any], tuple[Clock, float, Any]] = {}
         self._executions: deque[tuple[Clock, Execution]] = deque(maxlen=MAX_EVENTS_PER_CORE)
         self._intervals: dict[tuple[str, Clock], deque[Interval]] = {}
         self._offset_s: dict[Clock, float] = {}
+
+    def read_until_s(self, now_s: float) -> float:
+        return now_s
 
     def read(self, text: bytes, now_s: float) -> bool:
         """Take the events of one fetch; return whether none were lost.
@@ -237,7 +270,7 @@ class _Events:
         data = data if isinstance(data, dict) else {}
         clock = (core, data.get("device_core_idx"))
         key = (name, core, event.get("tracking_id", event.get("id")))
-        duration_ns = _number(event.get("duration_ns"))
+        duration_ns = number_of(event.get("duration_ns"))
         if duration_ns is not None:
             since_s, until_s = at_s, at_s + duration_ns / 1e9
         elif event.get("phase") == "stop" and key in self._open:
@@ -290,10 +323,12 @@ class _Events:
             n_cores += 1
             barrier = self._within("cc_exec_barrier", core, began_at_s, ended_at_s)
             collective = self._within("cc_running", core, began_at_s, ended_at_s)
-            totals["executing_s"] += _length(executing)
-            totals["barrier_s"] += _length(barrier)
+            totals["executing_s"] += union_length(executing)
+            totals["barrier_s"] += union_length(barrier)
             # A barrier inside a collective counts as the barrier.
-            totals["collective_trace_s"] += _length([*barrier, *collective]) - _length(barrier)
+            totals["collective_trace_s"] += union_length([*barrier, *collective]) - union_length(
+                barrier
+            )
         return {name: round(total / n_cores, 6) for name, total in totals.items() if n_cores}
 
     def _within(self, name: str, core: Any, since_s: float, until_s: float) -> list[Interval]:
@@ -333,17 +368,17 @@ def _moment_s(event: Mapping[str, Any]) -> Optional[float]:
     data = event.get("data")
     device = data.get("nc_timestamp_ns") if isinstance(data, dict) else None
     for value in (device, event.get("timestamp_ns"), event.get("start_ts")):
-        if (number := _number(value)) is not None:
+        if (number := number_of(value)) is not None:
             return number / 1e9
     return None
 
 
-def _number(value: Any) -> Optional[float]:
+def number_of(value: Any) -> Optional[float]:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number else None
 
 
-def _length(intervals: Iterable[Interval]) -> float:
+def union_length(intervals: Iterable[Interval]) -> float:
     """Return the total length of a union of intervals."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted(intervals):

@@ -146,6 +146,10 @@ class StepOut(ResponseSchema):
     input_s: float | None = Field(description="Waiting for data, in seconds.")
     checkpoint_s: float | None = Field(description="Saving a checkpoint, in seconds.")
     other_s: float | None = Field(description="Anything else, in seconds.")
+    other_comm_s: float | None = Field(
+        description="Communication that exchanges no gradients, part of the above, in seconds; "
+        "null if no source distinguishes it."
+    )
 
 
 class StretchOut(ResponseSchema):
@@ -351,6 +355,7 @@ def _rows(steps: StepBatch) -> list[StepOut]:
         "tokens": steps.all_tokens,
         "step_s": steps.step_s,
         **{phase: mean_of(steps.phases[phase]) for phase in PHASES},
+        "other_comm_s": steps.other_comm_s,
     }
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     counts = [int(n) if np.isfinite(n) else None for n in steps.n_merged]

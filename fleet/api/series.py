@@ -157,6 +157,7 @@ OF_RUNS: Mapping[str, str] = {
     **{
         phase: f"Seconds of the step spent on {phase[:-2]}, mean over workers." for phase in PHASES
     },
+    "other_comm_s": "Seconds of the step in communication that exchanges no gradients.",
 }
 NodeMetric = Annotated[str, OneOf(tuple(METRICS))]
 RunMetric = Annotated[str, OneOf(tuple(OF_RUNS))]

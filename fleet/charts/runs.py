@@ -94,15 +94,7 @@ def cost(run: Run, steps: StepBatch) -> Chart:
 
 def loss(run: Run, steps: StepBatch) -> Chart:
     """Draw the training loss of the steps that report one."""
-    known = np.flatnonzero(np.isfinite(steps.loss))
-    kept = replace(
-        steps,
-        step=steps.step[known],
-        ended_at_s=steps.ended_at_s[known],
-        phases={phase: values[known] for phase, values in steps.phases.items()},
-        tokens=steps.tokens[known],
-        reported_loss=steps.loss[known],
-    )
+    kept = steps[np.isfinite(steps.loss)]
     # The axis of a loss does not start at zero: the curve would look flat.
     return replace(_line(kept, "loss", kept.loss, "count"), scale="close")
 

@@ -25,16 +25,18 @@ class RunInputs:
     """What arrives of one run; seconds are None where nothing arrives.
 
     ``timed_ratio`` is the share of recent steps whose gradient exchange is timed, None without
-    step reports. ``is_traced``: waits come from the Neuron runtime's trace. ``trace_problem`` is
-    why a worker has no trace although its job asks for one.
+    step reports. ``trace`` is what waits come from, such as "on" with the Neuron runtime's trace,
+    empty without. ``trace_problem`` is why a worker has no trace although its job asks for one.
+    ``other_comm_s`` is the recent mean of communication that exchanges no gradients.
     """
 
     agent_every_s: int | None = None
     probe_every_s: int | None = None
     has_hbm: bool = False
     timed_ratio: float | None = None
-    is_traced: bool = False
+    trace: str = ""
     trace_problem: str = ""
+    other_comm_s: float | None = None
 
     @property
     def has_steps(self) -> bool:
@@ -48,7 +50,7 @@ class RunInputs:
         if not self.has_steps:
             is_scraped = self.agent_every_s >= SCRAPED_EVERY_S
             return "prometheus_15s" if is_scraped else "agent_only"
-        if self.is_traced:
+        if self.trace:
             return "agent_trace"
         if self.timed_ratio == 0:
             return "agent_hooks"
@@ -72,22 +74,25 @@ def inputs_of(
     shards = tuple(dict.fromkeys(shard for _, shard in nodes[:N_NODES]))
     span = source.window(shards, METRICS, start=end - WINDOW_S, end=end).of(names)
     steps = source.steps(run, since_s=now_s - 3600).last(WINDOW_STEPS)
-    found = observed_inputs(span, steps, is_traced="on" in traces)
-    problems = sorted(set(traces) - {"on", ""})
+    working = sorted(trace for trace in traces if trace == "on" or trace.startswith("on: "))
+    found = observed_inputs(span, steps, trace=working[0] if working else "")
+    problems = sorted(set(traces) - {*working, ""})
     return replace(found, trace_problem=problems[0] if problems else "")
 
 
-def observed_inputs(span: Span, steps: StepBatch, *, is_traced: bool = False) -> RunInputs:
+def observed_inputs(span: Span, steps: StepBatch, *, trace: str = "") -> RunInputs:
     """Infer inputs from some nodes' hardware, (n_ticks, n_nodes, n_parts) each, and steps."""
     periods = [period for name in CHANGING if (period := _period_s(span.values.get(name)))]
     hbm = span.values.get(HBM)
     timed = np.isfinite(steps.phases["wait_s"]).any(axis=1) if len(steps) else None
+    other = steps.other_comm_s[np.isfinite(steps.other_comm_s)]
     return RunInputs(
         agent_every_s=min(periods, default=None),
         probe_every_s=_period_s(span.values.get(PROBE)),
         has_hbm=hbm is not None and bool(np.isfinite(hbm).any()),
         timed_ratio=None if timed is None else float(timed.mean()),
-        is_traced=is_traced and timed is not None and bool(timed.any()),
+        trace=trace if timed is not None and timed.any() else "",
+        other_comm_s=float(other.mean()) if len(other) else None,
     )
 
 

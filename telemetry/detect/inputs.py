@@ -158,7 +158,7 @@ def reported_steps(steps: StepBatch) -> StepBatch:
         ).astype(float)
         for phase, values in steps.phases.items()
     }
-    return _kept(replace(steps, phases=phases), rows)
+    return replace(steps, phases=phases)[rows]
 
 
 def times_transfer(steps: StepBatch) -> bool:
@@ -172,18 +172,7 @@ def with_timed_exchange(steps: StepBatch) -> StepBatch:
     if (timed == np.isfinite(steps.phases["compute_s"])).all():
         return steps
     phases = {phase: np.where(timed, values, np.nan) for phase, values in steps.phases.items()}
-    return _kept(replace(steps, phases=phases), np.asarray(timed.any(axis=1)))
-
-
-def _kept(steps: StepBatch, rows: NDArray[np.bool_]) -> StepBatch:
-    return replace(
-        steps,
-        step=steps.step[rows],
-        ended_at_s=steps.ended_at_s[rows],
-        phases={phase: values[rows] for phase, values in steps.phases.items()},
-        tokens=steps.tokens[rows],
-        reported_loss=None if steps.reported_loss is None else steps.reported_loss[rows],
-    )
+    return replace(steps, phases=phases)[np.asarray(timed.any(axis=1))]
 
 
 Args = ParamSpec("Args")

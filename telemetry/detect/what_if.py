@@ -412,7 +412,8 @@ def steps_of(grid: Grid, graph: DependencyGraph, *, run: str) -> StepBatch:
 
     The first step begins at second 0, each other one where the previous one ends. Wait and
     transfer are the gradient exchange that compute does not hide, before and after the last peer
-    has arrived. The rest, such as waiting for another stage, is ``other_s``.
+    has arrived. The rest, such as waiting for another stage, is ``other_s``. Of that, other
+    communication that compute does not hide is ``other_comm_s``, if the trace has any.
     """
     took_s = transfers(grid, graph)
     end_s = grid.start_s + grid.duration_s
@@ -431,6 +432,9 @@ def steps_of(grid: Grid, graph: DependencyGraph, *, run: str) -> StepBatch:
     known_s = np.sum(list(phases.values()), axis=0)
     phases["other_s"] = np.maximum(step_s[:, None] - known_s, 0.0)
     none = np.zeros_like(compute_s)
+    other = np.array([kind.is_comm for kind in KINDS.values()])[grid.kind] & ~exchange
+    other_s = np.zeros_like(grid.start_s)
+    other_s[other] = np.maximum(grid.duration_s[other] - _hidden(grid, work, other), 0.0)
     return StepBatch(
         run=run,
         workers=worker_names(grid),
@@ -438,6 +442,7 @@ def steps_of(grid: Grid, graph: DependencyGraph, *, run: str) -> StepBatch:
         ended_at_s=np.cumsum(step_s),
         phases={phase: phases.get(phase, none) for phase in PHASES},
         tokens=np.full(len(step_s), np.nan),
+        reported_other_comm_s=_per_worker(grid, other_s).mean(axis=1) if other.any() else None,
     )
 
 

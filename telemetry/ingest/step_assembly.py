@@ -39,6 +39,7 @@ class WorkerStep(msgspec.Struct, array_like=True, gc=False, frozen=True):
     executing_s: float | None = None
     barrier_s: float | None = None
     collective_trace_s: float | None = None
+    other_comm_s: float | None = None
 
     def is_improved_by(self, repeat: "WorkerStep") -> bool:
         """Whether a repeat of this report is placed elsewhere, by a better estimate.
@@ -77,6 +78,7 @@ def worker_step_of(
         line.executing_s,
         line.barrier_s,
         line.collective_trace_s,
+        line.other_comm_s,
     )
 
 
@@ -105,7 +107,8 @@ def assemble_steps(
         ended_at_s=np.array([_median(p.ended_at_s for p in steps[number]) for number in order]),
         phases={phase: values[:, i] for i, phase in enumerate(PHASES)},
         tokens=np.array([_tokens(steps[number], tokens) for number in order], float),
-        reported_loss=_loss([steps[number] for number in order]),
+        reported_loss=_means([[p.loss for p in steps[number]] for number in order]),
+        reported_other_comm_s=_means([[p.other_comm_s for p in steps[i]] for i in order]),
     )
 
 
@@ -119,9 +122,9 @@ def _tokens(worker_steps: Sequence[WorkerStep], otherwise: float) -> float:
     return _median(values) if values else otherwise
 
 
-def _loss(steps: Sequence[Sequence[WorkerStep]]) -> FloatArray | None:
-    """Return the mean loss of each step over workers that report it: (n_steps,); None without."""
-    values = [[p.loss for p in worker_steps if p.loss is not None] for worker_steps in steps]
+def _means(steps: Sequence[Sequence[float | None]]) -> FloatArray | None:
+    """Return the mean of each step over workers that report a value: (n_steps,); None without."""
+    values = [[value for value in each if value is not None] for each in steps]
     if not any(values):
         return None
     return np.array([math.fsum(each) / len(each) if each else math.nan for each in values])
@@ -186,7 +189,7 @@ def shared(worker_steps: Sequence[WorkerStep]) -> tuple[FloatArray, FloatArray]:
 
 
 def traced_wait_s(worker_steps: Sequence[WorkerStep]) -> FloatArray:
-    """Return how long each worker waited, by the Neuron runtime's trace: (n_workers,) seconds.
+    """Return how long each worker waited, by a runtime's trace: (n_workers,) seconds.
 
     That is its time at barriers, and its time in collectives beyond the shortest of its group:
     a collective ends for all at once, so who enters it early waits in it. NaN without a trace.

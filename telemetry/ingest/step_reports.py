@@ -98,8 +98,9 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
     ``collective_s`` is the exposed gradient exchange, in total or for each one; ``arrived_at`` is
     when the worker arrived at each. ``executing_s``, ``barrier_s`` and ``collective_trace_s`` are
     from the Neuron runtime's trace: executing graphs, and of that at barriers, and in collectives
-    of any kind, which may overlap with compute. ``tokens`` are the whole run's in this step,
-    ``loss`` is the worker's.
+    of any kind, which may overlap with compute; from NCCL Inspector, in gradient exchanges.
+    ``other_comm_s`` is the time in communication that exchanges no gradients, where the source
+    distinguishes it. ``tokens`` are the whole run's in this step, ``loss`` is the worker's.
     """
 
     step: Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
@@ -113,6 +114,7 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
     executing_s: Seconds | None = None
     barrier_s: Seconds | None = None
     collective_trace_s: Seconds | None = None
+    other_comm_s: Seconds | None = None
     tokens: Tokens | None = None
     loss: Loss | None = None
 
@@ -132,8 +134,9 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
 class BeatLine(WorkerLine, tag="beat", kw_only=True, gc=False):
     """A heartbeat; the worker has dropped ``n_dropped`` reports so far.
 
-    ``runtime_trace`` is "on", or why the worker has no trace of the Neuron runtime. ``activity``
-    is what it does, for ``activity_s`` seconds so far: step, input, checkpoint, other or compile.
+    ``runtime_trace`` is "on" with a trace of the Neuron runtime, "on: " and the source with
+    another, or why the worker has none. ``activity`` is what it does, for ``activity_s`` seconds
+    so far: step, input, checkpoint, other or compile.
     """
 
     at: UnixSeconds | None = None
@@ -206,7 +209,7 @@ def _check(report: StepLine) -> None:
     if parts > report.step_s * (1 + SLACK_RATIO) + SLACK_S:
         reason = f"is {report.step_s:g}, but its parts add up to {parts:g} s"
         raise RefusedError("step_s", reason)
-    for name in ("executing_s", "barrier_s", "collective_trace_s"):
+    for name in ("executing_s", "barrier_s", "collective_trace_s", "other_comm_s"):
         part = getattr(report, name)
         if part is not None and part > report.step_s * (1 + SLACK_RATIO) + SLACK_S:
             raise RefusedError(name, f"is {part:g}, more than the step's {report.step_s:g} s")

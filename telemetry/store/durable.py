@@ -36,10 +36,11 @@ from telemetry.store.rollups import (
 )
 
 MINUTE_S = 60
-# Columns of a step's row: number, end, tokens, phases, loss.
+# Columns of a step's row: number, end, tokens, phases, loss, other communication.
 STEP, ENDED, TOKENS, FIRST_PHASE = 0, 1, 2, 3
 LOSS = FIRST_PHASE + len(PHASES)
-N_COLUMNS = LOSS + 1
+OTHER_COMM = LOSS + 1
+N_COLUMNS = OTHER_COMM + 1
 UNITS_PER_S = 10_000
 
 HOUR_S = 3600
@@ -78,10 +79,10 @@ REMOVE_IF_EMPTY = (
 class Chunk:
     """Some of a run's steps.
 
-    ``steps`` (n_steps, 10), in order of end: number, end in Unix seconds, tokens, each of
-    PHASES as the mean over workers, and the loss. ``minutes`` (n_minutes,) rises, and ``n``
-    (n_minutes,) steps ended in each; ``means`` (n_minutes, n_workers, 6) seconds, the mean over
-    those.
+    ``steps`` (n_steps, 11), in order of end: number, end in Unix seconds, tokens, each of
+    PHASES as the mean over workers, the loss, and other communication. ``minutes`` (n_minutes,)
+    rises, and ``n`` (n_minutes,) steps ended in each; ``means`` (n_minutes, n_workers, 6)
+    seconds, the mean over those.
     """
 
     steps: FloatArray
@@ -111,7 +112,7 @@ def chunk_of(batch: StepBatch) -> Chunk:
         columns.append(_ratio(known.sum(axis=1), present.sum(axis=1)))
         sums, counts = (np.add.reduceat(a, first, axis=0) for a in (known, present.astype("i8")))
         means.append(_ratio(sums, counts))
-    columns.append(batch.loss)
+    columns += [batch.loss, batch.other_comm_s]
     return Chunk(np.stack(columns, axis=1), minutes, n, batch.workers, np.stack(means, axis=2))
 
 
@@ -142,7 +143,7 @@ def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def minute_means(chunk: Chunk) -> FloatArray:
-    """Average a chunk's steps by minute: (n_minutes, 10); number and end are the last step's."""
+    """Average a chunk's steps by minute: (n_minutes, 11); number and end are the last step's."""
     minute_of = chunk.steps[:, ENDED].astype("i8") // MINUTE_S * MINUTE_S
     return average_groups(chunk.steps, minute_of)
 
@@ -164,10 +165,11 @@ def encode_steps(steps: FloatArray) -> bytes:
     """Pack steps: numbers and ends as differences, the rest rounded to 0.012 %.
 
     The bytes are the number of steps, first number and first end (in 0.1 ms) as 64-bit
-    integers, then a 32-bit number per step and column, byte-shuffled and compressed. The loss
-    column is left out if no step has a loss, as in earlier versions.
+    integers, then a 32-bit number per step and column, byte-shuffled and compressed. The last
+    columns are left out if no step has a value, as in earlier versions.
     """
-    n_columns = N_COLUMNS if np.isfinite(steps[:, LOSS]).any() else LOSS
+    has_value = np.flatnonzero(np.isfinite(steps[:, LOSS:]).any(axis=0))
+    n_columns = LOSS + int(has_value.max(initial=-1)) + 1
     whole = np.rint(steps[:, :TOKENS] * [1, UNITS_PER_S]).astype("<i8")
     first = whole[0] if len(whole) else (0, 0)
     head = np.array([len(steps), *first], "<i8")
@@ -180,7 +182,7 @@ def encode_steps(steps: FloatArray) -> bytes:
 
 
 def decode_steps(data: bytes) -> FloatArray:
-    """Unpack steps: (n_steps, 10)."""
+    """Unpack steps: (n_steps, 11)."""
     n, number, end = np.frombuffer(data[:24], "<i8").tolist()
     flat = np.frombuffer(codec.decompress(data[24:]), "u1")
     n_columns = len(flat) // (4 * n) if n else LOSS
@@ -194,14 +196,14 @@ def decode_steps(data: bytes) -> FloatArray:
 
 
 def encode_minutes(chunk: Chunk) -> bytes:
-    """Pack a chunk's minutes: (n_minutes, 9) as 64-bit floats, without the loss."""
+    """Pack a chunk's minutes: (n_minutes, 9) as 64-bit floats, without the last columns."""
     return codec.compress(minute_means(chunk)[:, :LOSS].astype("<f8").tobytes())
 
 
 def decode_minutes(data: bytes) -> FloatArray:
-    """Unpack minutes: (n_minutes, 10), with the loss NaN."""
+    """Unpack minutes: (n_minutes, 11), with the loss and other communication NaN."""
     stored = np.frombuffer(codec.decompress(data), "<f8").reshape(-1, LOSS)
-    return np.pad(stored, ((0, 0), (0, 1)), constant_values=np.nan)
+    return np.pad(stored, ((0, 0), (0, N_COLUMNS - LOSS)), constant_values=np.nan)
 
 
 def encode_workers(chunk: Chunk) -> bytes:

@@ -11,6 +11,7 @@ from telemetry.store.durable import (
     FIRST_PHASE,
     LOSS,
     N_COLUMNS,
+    OTHER_COMM,
     STEP,
     TOKENS,
     average_groups,
@@ -329,7 +330,7 @@ def _hot_tier_lacks_steps(run: str, steps: StepBatch, start_s: float, end_s: flo
 
 
 def _counted(steps: FloatArray, n_each: FloatArray) -> FloatArray:
-    """Append the number of steps per row and their tokens: (n, 10) to (n, 12)."""
+    """Append the number of steps per row and their tokens: (n, 11) to (n, 13)."""
     return np.column_stack([steps, n_each, steps[:, TOKENS] * n_each])
 
 
@@ -362,9 +363,10 @@ def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
     phases = {phase: steps[:, FIRST_PHASE + i, None] for i, phase in enumerate(PHASES)}
     numbers, loss = steps[:, STEP].astype("i8"), steps[:, LOSS]
     reported = loss if np.isfinite(loss).any() else None
+    other = steps[:, OTHER_COMM] if np.isfinite(steps[:, OTHER_COMM]).any() else None
     merged = Merged(steps[:, N_EACH], steps[:, ALL_TOKENS])
     return StepBatch(
-        run, ("mean",), numbers, steps[:, ENDED], phases, steps[:, TOKENS], reported, merged
+        run, ("mean",), numbers, steps[:, ENDED], phases, steps[:, TOKENS], reported, merged, other
     )
 
 

@@ -239,13 +239,16 @@ def pack_steps(batch: StepBatch) -> tuple[bytes, bytes, list[bytes]]:
     """Return the digest of the workers' names, the names as bytes, and a record per step.
 
     A record is the digest, then as 64-bit floats step number, end, tokens, each phase of each
-    worker and, only if the batch has any, the loss.
+    worker and, only if the batch has any, the loss and other communication.
     """
     names = json.dumps(batch.workers, separators=(",", ":")).encode()
     head = np.stack([batch.step, batch.ended_at_s, batch.tokens], axis=1).astype("<f8")
     phases = np.stack([batch.phases[phase] for phase in PHASES], axis=1).reshape(len(batch), -1)
-    loss = [] if batch.reported_loss is None else [batch.reported_loss[:, None]]
-    rows = np.concatenate([head, phases, *loss], axis=1, dtype="<f8")
+    extra = [] if batch.reported_loss is None else [batch.loss]
+    if batch.reported_other_comm_s is not None:
+        extra = [batch.loss, batch.reported_other_comm_s]
+    columns = [each[:, None] for each in extra]
+    rows = np.concatenate([head, phases, *columns], axis=1, dtype="<f8")
     key = digest(names)
     return key, names, [key + row.tobytes() for row in rows]
 
@@ -267,29 +270,41 @@ def unpack_steps(
     if not known:
         return StepBatch.empty(run)
     columns = {name: i for i, name in enumerate(workers)}
+    # After the phases come as many columns as the record has: loss, other communication.
+    n_phases = {key: len(PHASES) * len(names) for key, names in known.items()}
+    n_extra = max(1, *(key[1] // 8 - N_HEAD - n for key, n in n_phases.items()))
+    end = N_HEAD + len(PHASES) * len(workers)
     parts = []
     for key, names in known.items():
-        n_columns = N_HEAD + len(PHASES) * len(names)
+        n_columns = N_HEAD + n_phases[key]
         narrow = np.frombuffer(b"".join(groups[key]), "<f8").reshape(len(groups[key]), -1)
-        has_loss = narrow.shape[1] > n_columns
-        if names == workers and has_loss:
+        if names == workers and narrow.shape[1] == end + n_extra:
             parts.append(narrow)
             continue
-        wide = np.full((len(narrow), N_HEAD + len(PHASES) * len(workers) + 1), np.nan)
+        wide = np.full((len(narrow), end + n_extra), np.nan)
         wide[:, :N_HEAD] = narrow[:, :N_HEAD]
-        phases = wide[:, N_HEAD:-1].reshape(len(wide), len(PHASES), len(workers))
+        phases = wide[:, N_HEAD:end].reshape(len(wide), len(PHASES), len(workers))
         phases[:, :, [columns[name] for name in names]] = narrow[:, N_HEAD:n_columns].reshape(
             len(wide), len(PHASES), len(names)
         )
-        if has_loss:
-            wide[:, -1] = narrow[:, n_columns]
+        wide[:, end : end + narrow.shape[1] - n_columns] = narrow[:, n_columns:]
         parts.append(wide)
     rows = np.concatenate(parts)
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    phases = rows[:, N_HEAD:-1].reshape(len(rows), len(PHASES), len(workers))
+    phases = rows[:, N_HEAD:end].reshape(len(rows), len(PHASES), len(workers))
     named = {phase: phases[:, i] for i, phase in enumerate(PHASES)}
-    loss = rows[:, -1] if np.isfinite(rows[:, -1]).any() else None
-    return StepBatch(run, workers, rows[:, 0].astype(int), rows[:, 1], named, rows[:, 2], loss)
+    extra = [each if np.isfinite(each).any() else None for each in rows[:, end:].T]
+    number, ended_at_s, tokens = rows[:, 0].astype(int), rows[:, 1], rows[:, 2]
+    return StepBatch(
+        run,
+        workers,
+        number,
+        ended_at_s,
+        named,
+        tokens,
+        extra[0],
+        reported_other_comm_s=extra[1] if len(extra) > 1 else None,
+    )
 
 
 def steps_between(batch: StepBatch, since_s: float, until_s: float) -> StepBatch:
@@ -314,4 +329,7 @@ def _chosen(batch: StepBatch, rows: NDArray[np.bool_] | IntArray) -> StepBatch:
     step, ended_at_s, tokens = batch.step[rows], batch.ended_at_s[rows], batch.tokens[rows]
     loss = None if batch.reported_loss is None else batch.reported_loss[rows]
     merged = batch.merged and Merged(batch.merged.n_steps[rows], batch.merged.tokens[rows])
-    return StepBatch(batch.run, batch.workers, step, ended_at_s, phases, tokens, loss, merged)
+    other = None if batch.reported_other_comm_s is None else batch.reported_other_comm_s[rows]
+    return StepBatch(
+        batch.run, batch.workers, step, ended_at_s, phases, tokens, loss, merged, other
+    )

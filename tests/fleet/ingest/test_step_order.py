@@ -208,6 +208,22 @@ def test_a_traced_step_is_split_and_its_trace_is_known(
     assert {member.runtime_trace for member in state.members.values()} == {"libnrt is too old"}
 
 
+def test_a_step_with_the_records_of_nccl_has_waits_and_other_communication(
+    deliver: Deliver, hot: HotStore, now_s: float
+) -> None:
+    for node, exchange_s in zip(NODES, (0.5, 0.3, 0.2, 0.5), strict=True):
+        records = {"barrier_s": 0.0, "collective_trace_s": exchange_s, "other_comm_s": 0.4}
+        fields = {"step_s": 2.0, "collective_s": None, **records}
+        deliver(step(1, node, ended_at=now_s, **fields), at_s=now_s)
+        deliver(step(2, node, ended_at=now_s + 2, step_s=2.0), at_s=now_s + 2)
+    batch = stored(hot, now_s)
+
+    np.testing.assert_allclose(batch.phases["wait_s"][0], [0.3, 0.1, 0.0, 0.3], atol=1e-6)
+    np.testing.assert_allclose(batch.phases["compute_s"][0], [1.7, 1.9, 2.0, 1.7], atol=1e-6)
+    np.testing.assert_allclose(batch.worker_step_s[0], 2.0, atol=1e-6)
+    np.testing.assert_allclose(batch.other_comm_s, [0.4, np.nan])
+
+
 def test_a_trace_longer_than_its_step_is_refused_by_name(deliver: Deliver, now_s: float) -> None:
     outcome = deliver(step(1, "trn-a", ended_at=now_s, step_s=2.0, barrier_s=2.5), at_s=now_s)
 

@@ -36,26 +36,24 @@ NO_STEPS = TIMED[:0]
 
 
 @pytest.mark.parametrize(
-    ("span", "reported", "is_traced", "tier"),
+    ("span", "reported", "trace", "tier"),
     [
-        (hardware(1, probe_every_s=1, hbm=True), TIMED, False, "full"),
-        (hardware(1), TIMED, False, "agent_collectives"),
-        (hardware(5), TIMED, True, "agent_trace"),
-        (hardware(5, probe_every_s=60), UNTIMED, False, "agent_hooks"),
-        (hardware(5), UNTIMED, True, "agent_hooks"),
-        (hardware(5), NO_STEPS, False, "agent_only"),
-        (NO_HARDWARE, UNTIMED, False, "hooks_only"),
-        (hardware(15), NO_STEPS, False, "prometheus_15s"),
-        (NO_HARDWARE, NO_STEPS, False, ""),
+        (hardware(1, probe_every_s=1, hbm=True), TIMED, "", "full"),
+        (hardware(1), TIMED, "", "agent_collectives"),
+        (hardware(5), TIMED, "on", "agent_trace"),
+        (hardware(5), TIMED, "on: NCCL Inspector", "agent_trace"),
+        (hardware(5, probe_every_s=60), UNTIMED, "", "agent_hooks"),
+        (hardware(5), UNTIMED, "on", "agent_hooks"),
+        (hardware(5), NO_STEPS, "", "agent_only"),
+        (NO_HARDWARE, UNTIMED, "", "hooks_only"),
+        (hardware(15), NO_STEPS, "", "prometheus_15s"),
+        (NO_HARDWARE, NO_STEPS, "", ""),
     ],
 )
 def test_the_tier_follows_from_what_arrives(
-    span: Span,
-    reported: StepBatch,
-    is_traced: bool,  # noqa: FBT001
-    tier: str,
+    span: Span, reported: StepBatch, trace: str, tier: str
 ) -> None:
-    assert observed_inputs(span, reported, is_traced=is_traced).tier == tier
+    assert observed_inputs(span, reported, trace=trace).tier == tier
 
 
 def test_periods_and_sampled_steps_are_measured() -> None:
@@ -79,6 +77,14 @@ def test_it_is_read_from_the_store(hot: HotStore) -> None:
 
     assert found.agent_every_s == 1
     assert found.tier == "agent_only"
+
+
+def test_the_source_of_the_trace_is_known(hot: HotStore) -> None:
+    now = just_now().timestamp()
+    hot.append_steps(steps(workers=NODES, n_steps=5, ended_at_s=now - 20, compute_s=1.0))
+    found = inputs_of(hot, "llama", [], now_s=now, traces={"on: NCCL Inspector", ""})
+
+    assert (found.trace, found.trace_problem) == ("on: NCCL Inspector", "")
 
 
 def test_a_missing_trace_states_why(hot: HotStore) -> None:

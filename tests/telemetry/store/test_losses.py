@@ -1,4 +1,6 @@
-"""The loss of a step: stored if reported, absent otherwise and in older data."""
+"""Loss and other communication of a step: stored if reported, absent otherwise and in old data."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
-from telemetry.store.durable import LOSS, decode_minutes, decode_steps, encode_steps
+from telemetry.store.durable import N_COLUMNS, decode_minutes, decode_steps, encode_steps
 from telemetry.store.history import run_steps
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import pack_steps, unpack_steps
@@ -24,8 +26,8 @@ OLD_MINUTES = bytes.fromhex(
 )
 OLD_ROWS = np.array(
     [
-        [7, 1000.5, 4096, 1.0, 0.1, 0.2, 0.3, 0, np.nan, np.nan],
-        [8, 1002.25, 4096, 1.5, 0.25, 0.125, 0, 2, np.nan, np.nan],
+        [7, 1000.5, 4096, 1.0, 0.1, 0.2, 0.3, 0, np.nan, np.nan, np.nan],
+        [8, 1002.25, 4096, 1.5, 0.25, 0.125, 0, 2, np.nan, np.nan, np.nan],
     ]
 )
 
@@ -86,4 +88,26 @@ def test_steps_without_a_loss_are_packed_as_before() -> None:
 
 
 def test_no_steps_are_packed_and_read() -> None:
-    assert decode_steps(encode_steps(OLD_ROWS[:0])).shape == (0, LOSS + 1)
+    assert decode_steps(encode_steps(OLD_ROWS[:0])).shape == (0, N_COLUMNS)
+
+
+@pytest.mark.django_db
+def test_other_communication_is_kept_with_and_without_a_loss(hot: HotStore) -> None:
+    other = replace(reported_losses(), reported_other_comm_s=np.array([0.5, np.nan, 0.25]))
+    both = replace(
+        reported_losses(2.0, 1.5, workers=("b", "c"), first=4),
+        reported_other_comm_s=np.array([0.125, 0.0625]),
+    )
+    for batch in (other, both, reported_losses(1.25, first=6)):
+        hot.append_steps(batch)
+        durable.write_steps(batch)
+
+    in_hot = hot.steps("llama", since_s=0)
+    in_durable = run_steps(hot, "llama", start_s=NOON_S, end_s=NOON_S + 60)
+
+    expected = [0.5, np.nan, 0.25, 0.125, 0.0625, np.nan]
+    for found in (in_hot, in_durable):
+        np.testing.assert_allclose(found.other_comm_s, expected, rtol=1.3e-4)
+        np.testing.assert_allclose(found.loss, [np.nan] * 3 + [2.0, 1.5, 1.25], rtol=1.3e-4)
+    np.testing.assert_allclose(in_hot[2:4].other_comm_s, expected[2:4])
+    np.testing.assert_array_equal(np.isnan(in_hot.phases["wait_s"][:, 0]), [0, 0, 0, 1, 1, 0])

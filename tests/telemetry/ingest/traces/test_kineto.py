@@ -65,6 +65,7 @@ def test_tokens_that_experts_exchange_are_other_communication(
     assert analysis.verdict.cause == "communication"
     assert analysis.found.other_comm_ratio == pytest.approx(0.1 / 0.21, rel=0.02)
     assert analysis.steps.allreduce_share_ratio.mean() < 0.1
+    assert analysis.steps.other_comm_s.mean() == pytest.approx(0.1, rel=0.05)
 
 
 @pytest.mark.parametrize("library", ["nccl", "neuron"])
