@@ -29,7 +29,7 @@ MAX_INTERVAL_S = 10.0
 # A record is in the file this long after its dump at the latest.
 WRITTEN_AFTER_S = 0.5
 MAX_BYTES, MAX_LINE_BYTES = 8_000_000, 1_000_000
-# A line in place of lost records; it is not JSON.
+# This line marks lost records: it is not JSON.
 LOST = b"?\n"
 KNOWN = ("coll_perf", "p2p_perf", "dump_stats", "proxy_trace")
 DROPPED = ("coll_dropped_since_last_dump", "p2p_dropped_since_last_dump")
