@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleet.ops import private_files
-from tests.fleet.ops.installation import ROOT, environment, manage, running
+from tests.fleet.ops.installation import ROOT, environment, manage, prepare, running
 
 
 def open_to_others(folder: Path) -> list[str]:
@@ -31,7 +31,7 @@ def test_a_running_installation_in_an_old_folder_is_closed_and_keeps_its_data(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "old"
-    assert manage(folder, "migrate", "--verbosity", "0")[0] == 0
+    prepare(folder)
     assert manage(folder, "create_token", "kept", "--scope", "ingest")[0] == 0
     with closing(sqlite3.connect(folder / "trnwatch.sqlite3")) as database, database:
         database.execute("INSERT INTO django_session VALUES ('stolen', '', '2999-01-01 00:00:00')")
@@ -129,7 +129,7 @@ def test_an_empty_secret_key_is_replaced_and_a_full_one_kept(tmp_path: Path) -> 
 
 
 def test_a_backup_is_its_owners_alone_whatever_lay_there(tmp_path: Path) -> None:
-    assert manage(tmp_path / "data", "migrate", "--verbosity", "0")[0] == 0
+    prepare(tmp_path / "data")
     old = tmp_path / ".a.backup.partial"
     old.touch()
     old.chmod(0o666)

@@ -30,6 +30,7 @@ PARENT_CHECK_S = 1.0
 
 class Command(BaseCommand):
     help = "Create the demo fleet with its history, if missing; then publish its plans."
+    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--hours", type=float, default=24.0, help="hours of history (24)")

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import socket
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ import pytest
 
 from telemetry.store.hot import HotStore, open_store
 from tests.fleet.api.conftest import URL
+from tests.fleet.ops.installation import prepared
 from tests.helpers import free_port, redis_server
 from tests.telemetry.ingest.reports import encoded, lines, report, stream
 
@@ -119,7 +121,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             "DATABASE_URL": f"sqlite:///{folder / 'site.sqlite3'}",
             "REDIS_URL": redis_url,
         }
-        manage(environment, "migrate", "--verbosity", "0")
+        shutil.copy(prepared() / "trnwatch.sqlite3", folder / "site.sqlite3")
         token = manage(environment, "create_token", "test", "--scope", "ingest")
         port = free_port()
         command = ["uvicorn", "fleet.asgi:application", "--port", str(port), "--no-access-log"]

@@ -1,6 +1,7 @@
 """Step reports while the web server is killed: nothing lost or duplicated."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from fleet.ingest.steps import PENDING
 from telemetry.store.hot import HotStore, open_store
 from tests.fleet.api.test_ingest_asgi import manage, until_open
 from tests.fleet.api.training_jobs import ABOUT, NODES
+from tests.fleet.ops.installation import prepared
 from tests.helpers import free_port, redis_server
 from tests.trnwatch.servers import until
 from tests.trnwatch.trainer import train, workers_of
@@ -34,7 +36,7 @@ class Place:
             "DATABASE_URL": f"sqlite:///{folder / 'site.sqlite3'}",
             "REDIS_URL": redis_url,
         }
-        manage(self.environment, "migrate", "--verbosity", "0")
+        shutil.copy(prepared() / "trnwatch.sqlite3", folder / "site.sqlite3")
         self.token = manage(self.environment, "create_token", "test", "--scope", "ingest")
 
     @contextmanager

@@ -1,14 +1,18 @@
 """A running installation for tests: `manage.py up` in its own folder."""
 
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -48,6 +52,32 @@ def manage(folder: Path, *arguments: str, **env: str) -> tuple[int, str]:
         check=False,
     )
     return done.returncode, done.stdout
+
+
+PREPARE = """
+import django
+django.setup()
+from django.conf import settings
+from fleet.ops import services
+services.migrate_if_needed()
+services.collect_static_if_needed(settings.STATIC_ROOT)
+"""
+
+
+@cache
+def prepared() -> Path:
+    """Return a data folder with an empty database and static files, made once per process."""
+    folder = Path(tempfile.mkdtemp(prefix="trnwatch-prepared-"))
+    atexit.register(shutil.rmtree, folder)
+    env = environment(folder, DJANGO_SETTINGS_MODULE="fleet.settings")
+    subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=env, check=True)
+    (folder / "secret_key").unlink()
+    return folder
+
+
+def prepare(folder: Path) -> None:
+    """Fill a data folder as the first start does, in less time."""
+    shutil.copytree(prepared(), folder, dirs_exist_ok=True)
 
 
 def wait_for(condition: Callable[[], object], *, within_s: float) -> None:
@@ -133,7 +163,9 @@ class Up:
 
 @contextmanager
 def running(folder: Path, **env: str) -> Iterator[Up]:
-    """Run an `up` for as long as the block lasts."""
+    """Run an `up` for as long as the block lasts; its database and static files are made."""
+    if not folder.exists():
+        prepare(folder)
     one = Up.start(folder, free_port(), **env)
     try:
         yield one

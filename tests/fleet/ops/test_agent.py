@@ -13,7 +13,7 @@ import pytest
 
 from telemetry.agent.spool import frames_in
 from telemetry.store.hot import HotStore, open_store
-from tests.fleet.ops.installation import ROOT, environment, manage, wait_for
+from tests.fleet.ops.installation import ROOT, environment, manage, prepare, wait_for
 from tests.helpers import free_port
 from tests.telemetry.agent.machine import trn2
 
@@ -62,7 +62,7 @@ def test_a_server_that_is_killed_for_a_while_costs_nothing_and_doubles_nothing(
     tmp_path: Path, hot: HotStore, redis_url: str
 ) -> None:
     env = environment(tmp_path, REDIS_URL=redis_url)
-    assert manage(tmp_path, "migrate", REDIS_URL=redis_url)[0] == 0
+    prepare(tmp_path)
     made = manage(tmp_path, "create_token", "pool", "--scope", "ingest", REDIS_URL=redis_url)
     token = next(line for line in made[1].splitlines() if line.startswith("trnw_"))
     machine, port = trn2(tmp_path / "sys"), free_port()

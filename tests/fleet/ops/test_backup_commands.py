@@ -2,10 +2,12 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from fleet.ops.sockets import Lock
+from tests.fleet.ops.installation import prepare
 
 ROOT = Path(__file__).resolve().parents[3]
 Manage = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -20,7 +23,7 @@ Manage = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def manage(tmp_path: Path) -> Manage:
-    (tmp_path / "data").mkdir()
+    prepare(tmp_path / "data")
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         known = os.environ | {"TRNWATCH_DATA_DIR": str(tmp_path / "data"), "TRNWATCH_DEMO": ""}
@@ -34,22 +37,14 @@ def manage(tmp_path: Path) -> Manage:
 
 
 def token_names(folder: Path) -> list[str]:
-    copy = folder / "data" / "trnwatch.sqlite3"
-    ask = (
-        "import sqlite3, sys; "
-        "print(*[r[0] for r in sqlite3.connect(sys.argv[1]).execute("
-        "'SELECT name FROM fleet_token ORDER BY name')])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", ask, str(copy)], capture_output=True, text=True, check=True
-    )
-    return done.stdout.split()
+    with closing(sqlite3.connect(folder / "data" / "trnwatch.sqlite3")) as database:
+        rows = database.execute("SELECT name FROM fleet_token ORDER BY name")
+        return [name for (name,) in rows]
 
 
 def test_what_was_backed_up_comes_back_and_nothing_is_overwritten_unasked(
     manage: Manage, tmp_path: Path
 ) -> None:
-    assert manage("migrate", "--verbosity", "0").returncode == 0
     manage("create_token", "first", "--scope", "ingest")
     file = tmp_path / "a copy.backup"
     reported: dict[str, Any] = json.loads(manage("backup", str(file), "--json").stdout)
@@ -78,7 +73,6 @@ def test_what_was_backed_up_comes_back_and_nothing_is_overwritten_unasked(
 def test_a_file_that_is_no_backup_or_of_a_newer_release_changes_nothing(
     manage: Manage, tmp_path: Path
 ) -> None:
-    assert manage("migrate", "--verbosity", "0").returncode == 0
     manage("create_token", "first", "--scope", "ingest")
     file = tmp_path / "copy.backup"
     manage("backup", str(file))

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fleet.ops.installation import ROOT, Up, environment, manage, wait_for
+from tests.fleet.ops.installation import ROOT, Up, environment, prepare, wait_for
 from tests.helpers import free_port
 
 POOL = os.cpu_count() or 1
@@ -32,7 +32,7 @@ def grandchildren(process: psutil.Process) -> list[psutil.Process]:
 @pytest.fixture
 def making(tmp_path: Path, redis_url: str) -> Iterator[subprocess.Popen[bytes]]:
     env = environment(tmp_path, REDIS_URL=redis_url)
-    assert manage(tmp_path, "migrate", "--verbosity", "0", REDIS_URL=redis_url)[0] == 0
+    prepare(tmp_path)
     command = [sys.executable, "manage.py", "prepare_demo", "--hours", "1"]
     with subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, start_new_session=True
