@@ -4,8 +4,8 @@ import http.client
 import json
 import os
 import secrets
-import socket
 import shutil
+import socket
 import subprocess
 import sys
 import time

@@ -70,8 +70,10 @@ def test_a_drill_is_detected_named_and_acknowledged_on_every_tab(browser: Browse
 
     drill(mine)
 
-    # Which rule fires first, the run's share or the node's device, varies by a second.
-    fired = other.locator("article.alert").filter(has_text=NODE).first
+    # Which rule fires first, the run's share or the node's device, varies by a second. On a busy
+    # machine the nodes may have been late to report before.
+    alerts = other.locator("article.alert").filter(has_text=NODE)
+    fired = alerts.filter(has_not_text="no longer report").first
     expect(fired).to_contain_text(NODE, timeout=SOON_MS)
     expect(fired).to_contain_text("firing")
 
