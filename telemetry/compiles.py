@@ -84,7 +84,15 @@ def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
     found: list[KeyChange] = []
     if before.compiler and after.compiler and before.compiler != after.compiler:
         found.append(KeyChange("compiler", before.compiler, after.compiler))
-    found += _flag_changes(before, after)
+    hashes = before.flags_hash, after.flags_hash
+    if not (all(hashes) and hashes[0] == hashes[1]):
+        was, now = flags_of(before.flags), flags_of(after.flags)
+        if was and now and set(was) != set(now):
+            gone = " ".join(flag for flag in was if flag not in now)
+            new = " ".join(flag for flag in now if flag not in was)
+            found.append(KeyChange("flags", gone, new))
+        elif all(hashes):
+            found.append(KeyChange("flags"))
     if before.graph and after.graph and before.graph != after.graph:
         shapes = before.shape, after.shape
         is_known = all(shapes) and shapes[0] != shapes[1]
@@ -96,18 +104,6 @@ def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
     return (KeyChange("nothing"),)
 
 
-def _flag_changes(before: Compile, after: Compile) -> list[KeyChange]:
-    hashes = before.flags_hash, after.flags_hash
-    if all(hashes) and hashes[0] == hashes[1]:
-        return []
-    was, now = flags_of(before.flags), flags_of(after.flags)
-    if was and now and set(was) != set(now):
-        gone = " ".join(flag for flag in was if flag not in now)
-        new = " ".join(flag for flag in now if flag not in was)
-        return [KeyChange("flags", gone, new)]
-    return [KeyChange("flags")] if all(hashes) else []
-
-
 def flags_of(text: str) -> Sequence[str]:
     """Normalize compiler flags, without duplicates."""
     flags: list[str] = []
@@ -116,12 +112,7 @@ def flags_of(text: str) -> Sequence[str]:
             flags.append(word)
         else:
             flags[-1] += ("" if flags[-1].endswith("=") else "=") + word
-    return list(dict.fromkeys(map(_spelt, flags)))
-
-
-def _spelt(flag: str) -> str:
-    name, _, value = flag.partition("=")
-    name = SAME_FLAG.get(name, name)
-    if name == "-O" or not value:
-        return name + value
-    return f"{name}={value}"
+    parts = [flag.partition("=") for flag in flags]
+    named = [(SAME_FLAG.get(name, name), value) for name, _, value in parts]
+    spelt = (name + (f"={value}" if value and name != "-O" else value) for name, value in named)
+    return list(dict.fromkeys(spelt))

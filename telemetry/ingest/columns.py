@@ -187,7 +187,16 @@ class _RecipeBuilder:
         self._count(report.neuron_runtime_data or [])
         if sent.efa:
             self._efa(sent.efa)
-        lowest, highest = self._bounds(document)
+        lowest = np.full(len(self.marks), -math.inf)
+        highest = np.full(len(self.marks), math.inf)
+        for kind, number in _bounded_numbers(LINE_TYPE, document):
+            hole = self.hole(number)
+            lowest[hole] = max(-math.inf if kind.ge is None else kind.ge, lowest[hole])
+            if kind.gt is not None:
+                lowest[hole] = math.nextafter(kind.gt, math.inf)
+            highest[hole] = math.inf if kind.le is None else kind.le
+        for hole, least in self.least.items():
+            lowest[hole] = max(least, lowest[hole])
         periods = [self.hole(p) for p in groups.periods]
         identity = identity_of(report.instance_info)
         n_holes = len(self.marks)
@@ -333,19 +342,6 @@ class _RecipeBuilder:
             name: parts for name, parts in rows.items() if any(part.holes for part in parts)
         }
 
-    def _bounds(self, document: Any) -> tuple[FloatArray, FloatArray]:
-        lowest = np.full(len(self.marks), -math.inf)
-        highest = np.full(len(self.marks), math.inf)
-        for kind, number in _bounded_numbers(LINE_TYPE, document):
-            hole = self.hole(number)
-            lowest[hole] = max(-math.inf if kind.ge is None else kind.ge, lowest[hole])
-            if kind.gt is not None:
-                lowest[hole] = math.nextafter(kind.gt, math.inf)
-            highest[hole] = math.inf if kind.le is None else kind.le
-        for hole, least in self.least.items():
-            lowest[hole] = max(least, lowest[hole])
-        return lowest, highest
-
 
 def _bounded_numbers(
     kind: msgspec.inspect.Type, value: Any
@@ -436,9 +432,6 @@ class ReportTable:
         recipe = recipe_of(self.sent.template)
         if recipe is None or not recipe.fits(self.numbers):
             return None
-        return self._read(recipe)
-
-    def _read(self, recipe: Recipe) -> list[Reading]:
         values, periods_s, executed = recipe.apply(self.numbers)
         sent, last = self.sent, len(self.numbers) - 1
         agent = {} if sent.agent is None else {"agent": msgspec.to_builtins(sent.agent)}

@@ -153,15 +153,12 @@ def _failing_key(mapping: dict[str, Any], document: Any, kind: type) -> str:
         half = keys[: len(keys) // 2]
         mapping.clear()
         mapping.update({key: everything[key] for key in half})
-        keys = half if _fails(document, kind) else keys[len(half) :]
+        try:
+            msgspec.json.decode(msgspec.json.encode(document), type=kind)
+        except msgspec.ValidationError:
+            keys = half
+        else:
+            keys = keys[len(half) :]
     mapping.clear()
     mapping.update({key: everything[key] for key in keys})
     return keys[0]
-
-
-def _fails(document: Any, kind: type) -> bool:
-    try:
-        msgspec.json.decode(msgspec.json.encode(document), type=kind)
-    except msgspec.ValidationError:
-        return True
-    return False

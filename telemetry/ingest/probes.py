@@ -149,7 +149,33 @@ def read_group(files: Iterable[tuple[str, bytes]]) -> ProbeFiles:
     """
     read = ProbeFiles()
     for name, data in files:
-        _add_file(read, name, data)
+        if match := NODE_FILE.fullmatch(name):
+            try:
+                counts = msgspec.json.decode(data, type=NodeCounts)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise GroupError(f"{name[:80]}: {error}") from error
+            if strange := sorted(set(counts.rest) - set(REST_COUNTERS)):
+                unknown, known = strange[0][:40], ", ".join(REST_COUNTERS)
+                raise GroupError(f"{name[:80]}: rest.{unknown} is not one of {known}")
+            read.counts[match[1]] = counts
+            continue
+        pair, device = PAIR.fullmatch(name), DEVICE.fullmatch(name)
+        if not (pair or device or COLLECTIVE.fullmatch(name)):
+            raise GroupError(f"{name[:80]}: unknown file name; name files {FILE_NAMES}")
+        if pair and pair[1] == pair[2]:
+            raise GroupError(f"{name[:80]}: names the same node twice; give two nodes")
+        probe = read_probe(data)
+        if not probe.rows and NO_ANSWER in data:
+            probe.failures.append(Failure(NO_ANSWER.decode()))
+        if not probe.rows and not probe.failures:
+            raise GroupError(f"{name[:80]} has no table of fi_pingpong, nccom-test or nccl-tests")
+        if pair:
+            one, other = sorted((pair[1], pair[2]))
+            read.pairs.setdefault((one, other), []).append(probe)
+        elif device:
+            read.devices.setdefault((device[1], int(device[2])), []).append(probe)
+        else:
+            read.collectives.append(probe)
     if not read.nodes:
         raise GroupError(f"no file names a node; name files {FILE_NAMES}")
     return read
@@ -187,41 +213,6 @@ def measured_group(read: ProbeFiles, *, n_efa: int, curve: Curve) -> Measured:
     )
 
 
-def _add_file(read: ProbeFiles, name: str, data: bytes) -> None:
-    if match := NODE_FILE.fullmatch(name):
-        read.counts[match[1]] = _counts(name, data)
-        return
-    pair, device = PAIR.fullmatch(name), DEVICE.fullmatch(name)
-    if not (pair or device or COLLECTIVE.fullmatch(name)):
-        raise GroupError(f"{name[:80]}: unknown file name; name files {FILE_NAMES}")
-    if pair and pair[1] == pair[2]:
-        raise GroupError(f"{name[:80]}: names the same node twice; give two nodes")
-    probe = read_probe(data)
-    if not probe.rows and NO_ANSWER in data:
-        probe.failures.append(Failure(NO_ANSWER.decode()))
-    if not probe.rows and not probe.failures:
-        raise GroupError(f"{name[:80]} has no table of fi_pingpong, nccom-test or nccl-tests")
-    if pair:
-        one, other = sorted((pair[1], pair[2]))
-        read.pairs.setdefault((one, other), []).append(probe)
-    elif device:
-        read.devices.setdefault((device[1], int(device[2])), []).append(probe)
-    else:
-        read.collectives.append(probe)
-
-
-def _counts(name: str, data: bytes) -> NodeCounts:
-    try:
-        counts = msgspec.json.decode(data, type=NodeCounts)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise GroupError(f"{name[:80]}: {error}") from error
-    if strange := sorted(set(counts.rest) - set(REST_COUNTERS)):
-        raise GroupError(
-            f"{name[:80]}: rest.{strange[0][:40]} is not one of {', '.join(REST_COUNTERS)}"
-        )
-    return counts
-
-
 def figures_of(probes: Sequence[Probe]) -> tuple[float, float, float]:
     """Return median and 99th percentile of small messages, and bytes per second of the largest.
 
@@ -239,17 +230,17 @@ def figures_of(probes: Sequence[Probe]) -> tuple[float, float, float]:
     least = max(SMALL_BYTES, min(row.size_bytes for row in rows))
     small = [row for row in rows if row.size_bytes <= least]
     largest = max(row.size_bytes for row in rows)
-    rates = [_bandwidth(row) for row in rows if row.size_bytes == largest]
+    # Bus bandwidth where the tool prints it.
+    rates = [
+        row.busbw_bytes_per_s if 0 < row.busbw_bytes_per_s < math.inf else largest / row.time_s
+        for row in rows
+        if row.size_bytes == largest
+    ]
     return (
         float(np.median([row.percentiles_s.get(50, row.time_s) for row in small])),
         float(np.percentile([row.percentiles_s.get(99, row.time_s) for row in small], 99)),
         float(np.median(rates)),
     )
-
-
-def _bandwidth(row: ProbeRow) -> float:
-    known = np.isfinite(row.busbw_bytes_per_s) and row.busbw_bytes_per_s > 0
-    return row.busbw_bytes_per_s if known else row.size_bytes / row.time_s
 
 
 def _with_counts(measured: Measured, counts: Mapping[str, NodeCounts]) -> Measured:

@@ -78,7 +78,23 @@ def read_tables(files: Sequence[tuple[str, Path]], *, utc_offset_s: float = 0.0)
     log, ignored = Log(), set[str]()
     steps: dict[int, Row] = {}
     for field, path in files:
-        for where, row in _rows_of(path, field, ignored, utc_offset_s):
+        if path.stat().st_size > MAX_BYTES:
+            raise TableError(f"{path.name}: is larger than {MAX_BYTES // 2**20} MiB; split it")
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise TableError(
+                f"{path.name}: is not UTF-8 text; export it as CSV or JSON"
+            ) from error
+        read_rows = _json_rows if text.lstrip()[:1] in ("{", "[") else _csv_rows
+        for where, cells in read_rows(path.name, text, field):
+            row: Row = {}
+            for column, cell in cells.items():
+                name = FIELD_OF.get(column.strip().casefold())
+                if name is None:
+                    ignored.add(column)
+                elif (value := _figure(cell, name, column, where, utc_offset_s)) is not None:
+                    row[name] = value
             if "step" not in row:
                 raise where.refuse("step", "is missing; each row needs its step number")
             log.n_lines += 1
@@ -90,28 +106,6 @@ def read_tables(files: Sequence[tuple[str, Path]], *, utc_offset_s: float = 0.0)
     if ignored:
         log.understood["columns left out: " + ", ".join(sorted(ignored))[:200]] = len(ignored)
     return log
-
-
-def _rows_of(
-    path: Path, field: str, ignored: set[str], utc_offset_s: float
-) -> Iterator[tuple[FilePlace, Row]]:
-    if path.stat().st_size > MAX_BYTES:
-        raise TableError(f"{path.name}: is larger than {MAX_BYTES // 2**20} MiB; split it")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TableError(f"{path.name}: is not UTF-8 text; export it as CSV or JSON") from error
-    is_json = text.lstrip()[:1] in ("{", "[")
-    named = _json_rows(path.name, text, field) if is_json else _csv_rows(path.name, text, field)
-    for where, cells in named:
-        row: Row = {}
-        for column, cell in cells.items():
-            name = FIELD_OF.get(column.strip().casefold())
-            if name is None:
-                ignored.add(column)
-            elif (value := _figure(cell, name, column, where, utc_offset_s)) is not None:
-                row[name] = value
-        yield where, row
 
 
 def _csv_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, dict[str, Any]]]:

@@ -25,7 +25,14 @@ ENDINGS = (".json", ".json.gz", ".parquet")
 
 def read_trace(paths: Sequence[Path]) -> Trace:
     """Read one Parquet file, or the JSON files of one job; of a folder, all its files."""
-    files = [file for path in paths for file in _files(path)]
+    files: list[Path] = []
+    for path in paths:
+        found = [path]
+        if path.is_dir():
+            found = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
+        if not found:
+            raise TraceError(f"{path.name}: holds no file that ends in {', '.join(ENDINGS)}")
+        files += found
     heads = {file: _head(file) for file in files}
     if empty := [file.name for file, head in heads.items() if not head]:
         raise TraceError(f"{empty[0]}: is empty; copy it again")
@@ -41,15 +48,6 @@ def read_trace(paths: Sequence[Path]) -> Trace:
                 "one row per operation, or PyTorch profiler's Chrome trace"
             )
     return trace_of_ranks([each for file in files for each in read_kineto(file)])
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
-    if not found:
-        raise TraceError(f"{path.name}: holds no file that ends in {', '.join(ENDINGS)}")
-    return found
 
 
 def _head(path: Path) -> bytes:
@@ -419,14 +417,30 @@ def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
     numbers = Counter(each.rank for each in ranks)
     if twice := [rank for rank, n in numbers.items() if n > 1]:
         raise TraceError(f"rank {twice[0]}: occurs twice; give each rank's file once")
-    groups = {each.rank: _gradient_group(each) for each in ranks}
+    # The ranks with which a rank exchanges gradients: its largest group.
+    groups = {}
+    for each in ranks:
+        if not each.is_collective.any():
+            raise TraceError(
+                f"rank {each.rank}: has no collective (all-reduce, reduce-scatter, all-gather "
+                "…); record a distributed job, with the kernels of its communication"
+            )
+        used = {each.groups[i] for i in np.unique(each.group[each.is_collective]).tolist()}
+        groups[each.rank] = max(used, key=lambda members: (len(members), members))
     places = _places(groups, is_pipeline=any(each.has_sends for each in ranks))
     steps = [
         ((number, *places[each.rank], each.rank), _step_segments(each, groups[each.rank], span))
         for each in ranks
         for number, span in _spans(each).items()
     ]
-    kept = _visible_collectives([segments for _, segments in steps])
+    # The collectives that delay a worker, by their index in the step.
+    n = max(len(segments.visible) for _, segments in steps) - 1
+    ratio = np.full((len(steps), n), np.nan)
+    for row, (_, segments) in zip(ratio, steps, strict=True):
+        whole = np.where(segments.whole > 0, segments.whole, 1.0)
+        row[: len(whole) - 1] = (segments.visible / whole)[:-1]
+    delays = np.nanmedian(ratio, axis=0) >= VISIBLE_RATIO if n else np.zeros(0, bool)
+    kept = np.flatnonzero(delays)
     rows = np.concatenate([_rows(segments, kept, head) for head, segments in steps])
     step, dp, stage, rank, kind, seq = rows[:, :6].astype("i8").T
     began_at_s = min(each.began_at_s for each in ranks)
@@ -446,17 +460,6 @@ def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
         n_ranks_missing=max(0, world - len(ranks)),
         began_at_s=began_at_s if began_at_s > UNIX_S else None,
     )
-
-
-def _gradient_group(each: RankEvents) -> tuple[int, ...]:
-    """Return the ranks with which a rank exchanges gradients: its largest group."""
-    if not each.is_collective.any():
-        raise TraceError(
-            f"rank {each.rank}: has no collective (all-reduce, reduce-scatter, all-gather …); "
-            "record a distributed job, with the kernels of its communication"
-        )
-    used = {each.groups[i] for i in np.unique(each.group[each.is_collective]).tolist()}
-    return max(used, key=lambda members: (len(members), members))
 
 
 def _places(
@@ -494,16 +497,6 @@ def _step_segments(
     work[mine] = False
     rows = (mine, work, inside & each.is_other_comm)
     return segments_of(*((each.start_s[some], each.end_s[some]) for some in rows), span=span)
-
-
-def _visible_collectives(steps: Sequence[StepSegments]) -> IntArray:
-    """Return the collectives that delay a worker, by their index in the step."""
-    n = max(len(segments.visible) for segments in steps) - 1
-    ratio = np.full((len(steps), n), np.nan)
-    for row, segments in zip(ratio, steps, strict=True):
-        whole = np.where(segments.whole > 0, segments.whole, 1.0)
-        row[: len(whole) - 1] = (segments.visible / whole)[:-1]
-    return np.flatnonzero(np.nanmedian(ratio, axis=0) >= VISIBLE_RATIO) if n else np.zeros(0, int)
 
 
 def _rows(segments: StepSegments, kept: IntArray, head: tuple[int, int, int, int]) -> FloatArray:
@@ -554,19 +547,14 @@ def segments_of(
     idle = np.maximum(np.diff(cuts) - before - parallel - other_s - visible, 0.0)
     resumed = (before + parallel)[1:] > RESUMED_RATIO * (until - begin)
     whole = np.append(end_s - start_s, 0.0)
-    return StepSegments(before, parallel, idle, other_s, _wait_to_last(visible, resumed), whole)
-
-
-def _wait_to_last(visible: FloatArray, resumed: BoolArray) -> FloatArray:
-    """Assign the visible time of collectives to the last one before work continues."""
-    if len(visible) < 2:
-        return visible
-    # The wait of the last collective ends with it, whatever follows.
-    lasts = np.append(np.flatnonzero(resumed[:-1]), len(visible) - 2)
-    firsts = np.append(0, lasts[:-1] + 1)
-    moved = np.zeros_like(visible)
-    moved[lasts] = np.add.reduceat(visible[:-1], firsts)
-    return moved
+    moved = visible
+    if len(visible) > 1:
+        # The wait of the last collective ends with it, whatever follows.
+        lasts = np.append(np.flatnonzero(resumed[:-1]), len(visible) - 2)
+        firsts = np.append(0, lasts[:-1] + 1)
+        moved = np.zeros_like(visible)
+        moved[lasts] = np.add.reduceat(visible[:-1], firsts)
+    return StepSegments(before, parallel, idle, other_s, moved, whole)
 
 
 def busy_time(start_s: FloatArray, end_s: FloatArray) -> tuple[FloatArray, FloatArray]:

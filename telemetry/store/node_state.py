@@ -174,39 +174,28 @@ def efa_counts(hot: Reader, shards: Mapping[str, int]) -> dict[str, EfaCounts]:
     """
     found = {}
     for shard, tick in shards.items():
-        counts = _advance(hot, shard, tick)
-        if counts.sums.size:
-            found[shard] = counts
+        key = f"efa:counted:{shard}"
+        held: bytes | None = hot.execute("GET", key)
+        # The first scrape counts the newest tick alone.
+        after, was = EfaCounts(tick - 1, (), 0, np.zeros((len(RATES), 0, 0))), b""
+        if held is not None:
+            was, _, packed = held.partition(b"\n")
+            state = msgspec.msgpack.decode(packed, type=_State)
+            sums = np.frombuffer(state.sums, "<f8")
+            n_nodes = len(state.nodes)
+            sums = sums.reshape(len(RATES), n_nodes, sums.size // (len(RATES) * max(1, n_nodes)))
+            after = EfaCounts(int(was), state.nodes, state.n_ticks, sums)
+        before = after if held is not None else None
+        for begin in range(max(after.tick, tick - hot.keep_s) + 1, tick + 1, READ_AT_ONCE_S):
+            end = min(begin + READ_AT_ONCE_S - 1, tick)
+            span = hot.window(shard, RATES, start=begin, end=end)
+            if span.nodes:
+                after = after.plus(span)
+        if after is not before:
+            state = _State(after.nodes, after.n_ticks, np.asarray(after.sums, "<f8").tobytes())
+            new = b"%d\n" % after.tick + msgspec.msgpack.encode(state)
+            # Compare-and-set makes parallel scrapes count once.
+            hot.execute("EVAL", SWAP, 1, key, was, new, REMEMBER_S)
+        if after.sums.size:
+            found[shard] = after
     return found
-
-
-def _advance(hot: Reader, shard: str, tick: int) -> EfaCounts:
-    """Add the ticks since the last scrape; compare-and-set makes parallel scrapes count once."""
-    key = f"efa:counted:{shard}"
-    held: bytes | None = hot.execute("GET", key)
-    before = _decode_counts(held)
-    # The first scrape counts the newest tick alone.
-    after = before or EfaCounts(tick - 1, (), 0, np.zeros((len(RATES), 0, 0)))
-    start = max(after.tick + 1, tick - hot.keep_s + 1)
-    for begin in range(start, tick + 1, READ_AT_ONCE_S):
-        end = min(begin + READ_AT_ONCE_S - 1, tick)
-        span = hot.window(shard, RATES, start=begin, end=end)
-        if span.nodes:
-            after = after.plus(span)
-    if after is not before:
-        was = b"" if before is None else b"%d" % before.tick
-        state = _State(after.nodes, after.n_ticks, np.asarray(after.sums, "<f8").tobytes())
-        new = b"%d\n" % after.tick + msgspec.msgpack.encode(state)
-        hot.execute("EVAL", SWAP, 1, key, was, new, REMEMBER_S)
-    return after
-
-
-def _decode_counts(held: bytes | None) -> EfaCounts | None:
-    if held is None:
-        return None
-    tick, _, packed = held.partition(b"\n")
-    state = msgspec.msgpack.decode(packed, type=_State)
-    n_nodes = len(state.nodes)
-    sums = np.frombuffer(state.sums, "<f8")
-    shape: Sequence[int] = (len(RATES), n_nodes, sums.size // (len(RATES) * max(1, n_nodes)))
-    return EfaCounts(int(tick), state.nodes, state.n_ticks, sums.reshape(shape))

@@ -124,7 +124,14 @@ class LogReader:
             is_read = False
             if ANY.search(line):
                 # A progress bar rewrites its line: each state is read.
-                is_read = sum(self._read_piece(number, p, file) for p in pieces_of(line)) > 0
+                for piece in pieces_of(line):
+                    start = prefix_of(
+                        piece, year=self._about.year, utc_offset_s=self._about.utc_offset_s
+                    )
+                    text, source = piece[start.end :], file + start.source
+                    if kind := self._kind(LogLine(number, text, start.at_s, source, start.rank)):
+                        self.log.understood[kind] += 1
+                        is_read = True
             if not is_whole or (not is_read and any(mark in line for mark in KNOWN)):
                 self.log.n_damaged += 1
                 _add_example(self.log.damaged, number, line, file)
@@ -139,19 +146,16 @@ class LogReader:
         self.log.n_counted = self._trainer.n_counted
         return self.log
 
-    def _read_piece(self, number: int, piece: str, file: str) -> bool:
-        prefix = prefix_of(piece, year=self._about.year, utc_offset_s=self._about.utc_offset_s)
-        text, source = piece[prefix.end :], file + prefix.source
-        kind = self._kind(LogLine(number, text, prefix.at_s, source, prefix.rank))
-        if kind:
-            self.log.understood[kind] += 1
-        return bool(kind)
-
     def _kind(self, entry: LogLine) -> str:
         """Read an entry and return its kind; empty if it is not understood."""
         text = entry.text
         if "NEURON_HW_ERR=" in text:
-            return HARDWARE_ERRORS if self._count_error(entry) else ""
+            error = read_kernel(entry)
+            if error and (error in self.log.errors or len(self.log.errors) < MAX_ERRORS):
+                self.log.errors[error] = self.log.errors.get(error, 0) + 1
+            elif error:
+                self.log.n_left_out += 1
+            return HARDWARE_ERRORS if error else ""
         if "||" in text or "Compiler status " in text:
             ended = self._compiler.read(entry)
             for event in ended or ():
@@ -193,16 +197,6 @@ class LogReader:
             self.log.compiles.append(event)
         else:
             self.log.n_left_out += 1
-
-    def _count_error(self, entry: LogLine) -> bool:
-        error = read_kernel(entry)
-        if error is None:
-            return False
-        if error in self.log.errors or len(self.log.errors) < MAX_ERRORS:
-            self.log.errors[error] = self.log.errors.get(error, 0) + 1
-        else:
-            self.log.n_left_out += 1
-        return True
 
 
 def _add_example(examples: list[UnreadLine], number: int, line: bytes, file: str) -> None:
@@ -338,7 +332,12 @@ class HuggingFace:
 
     def read(self, entry: LogLine) -> StepRecord | TrainingTotals | bool:
         """Read one line: a step, the totals at the end, or whether it was understood at all."""
-        has_bar = self._follow(entry.text)
+        bar = bar_of(entry.text)
+        has_bar = bar is not None and not bar.label and bar.total is not None
+        if bar is not None and has_bar:
+            self._length = self._length or bar.total
+            if bar.total == self._length:
+                self._at = (bar.n, bar.elapsed_s, bar.rate_s)
         match = DICTIONARY.search(entry.text)
         items = ITEM.findall(match[0]) if match else []
         figures = {name.lower(): value for name, value in items}
@@ -353,16 +352,6 @@ class HuggingFace:
         if not any(name in figures for name in TRAINING):
             return has_bar or any(name.startswith("eval") for name in figures)
         return self._step(entry, figures)
-
-    def _follow(self, text: str) -> bool:
-        """Follow the training bar; return whether the line has a bar like it."""
-        bar = bar_of(text)
-        if bar is None or bar.label or bar.total is None:
-            return False
-        self._length = self._length or bar.total
-        if bar.total == self._length:
-            self._at = (bar.n, bar.elapsed_s, bar.rate_s)
-        return True
 
     def _step(self, entry: LogLine, figures: Mapping[str, str]) -> StepRecord:
         step = step_number(_first(figures, STEPS))
@@ -599,12 +588,10 @@ class Compiler:
             for key, begun in self._begun.items()
             if key[0] == entry.source and not begun.passed
         ]
-        if not waiting:
-            return []
-        if "Compiler status PASS" in entry.text:
+        if waiting and "Compiler status PASS" in entry.text:
             self._begun[waiting[-1]].passed = True
             return []
-        return [self._begun.pop(waiting[-1]).ended(FAIL, entry.at_s)]
+        return [self._begun.pop(key).ended(FAIL, entry.at_s) for key in waiting[-1:]]
 
     def _event(self, entry: LogLine, process: str, outcome: str) -> Compile:
         text = entry.text

@@ -5,7 +5,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from math import isnan, nan
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -144,6 +144,11 @@ def _group(match: re.Match[str], name: str) -> str:
 def _unix_s(time: re.Match[str], *, year: int, utc_offset_s: float) -> float:
     """Return Unix seconds; NaN if the date does not exist."""
     found = time.groupdict()
+    zone = timezone(timedelta(seconds=utc_offset_s))
+    if text := found.get("zone"):
+        sign = -1 if text[0] == "-" else 1
+        hours, minutes = ("0", "0") if text == "Z" else (text[1:3], text[-2:])
+        zone = timezone(sign * timedelta(hours=int(hours), minutes=int(minutes)))
     month = MONTHS.index(found["name"]) + 1 if "name" in found else int(found["month"])
     try:
         moment = datetime(
@@ -153,7 +158,7 @@ def _unix_s(time: re.Match[str], *, year: int, utc_offset_s: float) -> float:
             int(found["h"]),
             int(found["m"]),
             int(found["s"]),
-            tzinfo=_zone(found.get("zone") or "", utc_offset_s),
+            tzinfo=zone,
         )
     except ValueError:
         return nan
@@ -163,15 +168,6 @@ def _unix_s(time: re.Match[str], *, year: int, utc_offset_s: float) -> float:
     # Neuron's compiler writes milliseconds as six digits.
     is_ms = found.get("colon") and len(digits) == 6 and digits.startswith("000")
     return moment.timestamp() + int(digits) / (1e3 if is_ms else 10.0 ** len(digits))
-
-
-def _zone(text: str, utc_offset_s: float) -> timezone:
-    if not text:
-        return timezone(timedelta(seconds=utc_offset_s))
-    if text == "Z":
-        return UTC
-    sign = -1 if text[0] == "-" else 1
-    return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[-2:])))
 
 
 def opened(path: Path) -> BinaryIO:

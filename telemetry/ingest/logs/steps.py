@@ -189,18 +189,13 @@ def _batch(columns: dict[str, FloatArray], given: float) -> FloatArray:
     """Return sequences per step: as given, as logged, or from the count of consumed ones."""
     if np.isfinite(given):
         return np.full(len(columns["step"]), given)
-    consumed = _consumed_each(columns)
-    return np.where(np.isnan(columns["global_batch"]), consumed, columns["global_batch"])
-
-
-def _consumed_each(columns: dict[str, FloatArray]) -> float:
-    """Return the sequences per step from ``consumed``; NaN if that is no whole number."""
-    known = np.isfinite(columns["consumed"])
-    if known.sum() < 2:
-        return np.nan
-    step, consumed = columns["step"][known], columns["consumed"][known]
-    each = float(np.median(np.diff(consumed) / np.diff(step)))
-    return round(each) if each >= 1 and abs(each - round(each)) <= EXACT_RATIO * each else np.nan
+    known, each = np.isfinite(columns["consumed"]), np.nan
+    if known.sum() > 1:
+        step, consumed = columns["step"][known], columns["consumed"][known]
+        each = float(np.median(np.diff(consumed) / np.diff(step)))
+        is_whole = each >= 1 and abs(each - round(each)) <= EXACT_RATIO * each
+        each = round(each) if is_whole else np.nan
+    return np.where(np.isnan(columns["global_batch"]), each, columns["global_batch"])
 
 
 def _tokens(
