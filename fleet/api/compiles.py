@@ -20,8 +20,7 @@ from fleet.api.fields import (
 from fleet.api.paging import MAX_LIMIT, PageLinks, Paging, paginate
 from fleet.models import CompileEvent, Run
 from fleet.models.compile import CompileEventQuerySet
-from fleet.runs.compiles import compile_summary
-from fleet.runs.fleet_compiles import WHAT, CompileRow, compile_rows, fleet_compile_sums
+from fleet.runs.compiles import WHAT, CompileRow, compile_rows, compile_summary, fleet_compile_sums
 from telemetry.compiles import graph_of
 
 router = Router(tags=["compiles"])

@@ -38,14 +38,11 @@ def culprit_charts(alert: Alert) -> Sequence[NodeChart]:
     if alert.node is None:
         return []
     named = alert.evidence.get("charts")
-    given = [each.get("metric") for each in _dicts(named)] or [cause_text(alert.cause).metric]
+    charts = [each for each in named if isinstance(each, dict)] if isinstance(named, list) else []
+    given = [each.get("metric") for each in charts] or [cause_text(alert.cause).metric]
     wanted = dict.fromkeys(str(metric) for metric in given if metric)
-    charts = [chart_of_metric(metric) for metric in wanted if metric in METRICS]
-    return [c for c in charts if alert.node.n_efa or c.part != "EFA"][:MOST_CHARTS]
-
-
-def _dicts(value: object) -> Sequence[Mapping[str, object]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    shown = [chart_of_metric(metric) for metric in wanted if metric in METRICS]
+    return [c for c in shown if alert.node.n_efa or c.part != "EFA"][:MOST_CHARTS]
 
 
 def chart_of_metric(metric: str) -> NodeChart:
@@ -70,7 +67,7 @@ def culprit_figure(
         return None
     is_host = METRICS[chart.metric].part == "node"
     if is_host and alert.run is not None:
-        figure: object = _beside_nodes(source, alert.node, chart, window)
+        figure: object = _next_to_peers(source, alert.node, chart, window)
     else:
         marked = marked_parts(alert)
         figure = node_figure(source, alert.node, chart, window, marked=marked, long_term=long_term)
@@ -108,7 +105,7 @@ def stands_out(alert: Alert) -> str:
     return f"{part_name(alert.cause) or 'device'} {alert.device} stands out"
 
 
-def _beside_nodes(source: Source, node: Node, chart: NodeChart, window: Window) -> Chart | None:
+def _next_to_peers(source: Source, node: Node, chart: NodeChart, window: Window) -> Chart | None:
     """Draw a node total next to those of the other nodes of its run."""
     peers = list(Node.objects.filter(run=node.run_id).exclude(pk=node.pk).order_by("rank", "name"))
     hot = source.newest().get(node.shard, 0)
@@ -186,20 +183,7 @@ def alert_window(alert: Alert, *, now: datetime) -> Window:
 
 def charts_of(alert: Alert) -> Sequence[AlertChart]:
     """Return the charts that support an alert, the most relevant first."""
-    phases = AlertChart("phases", "Step time by phase", "stack", "per step, seconds")
-    culprits = _culprit_panels(alert)
-    if alert.run is None:
-        return culprits
-    # A node rule is shown by its own metric, a run rule by the steps.
-    of_node = alert.subject.startswith("node:")
-    found = [*culprits, phases] if of_node else [phases, *culprits]
-    return [*found, *_by_worker(alert)]
-
-
-def _culprit_panels(alert: Alert) -> list[AlertChart]:
-    if alert.node is None:
-        return []
-    return [
+    culprits = [
         AlertChart(
             "culprit" if not i else f"culprit-{i + 1}",
             f"{chart.title}, {alert.node}",
@@ -208,33 +192,33 @@ def _culprit_panels(alert: Alert) -> list[AlertChart]:
             note_of(chart, alert.node),
         )
         for i, chart in enumerate(culprit_charts(alert))
+        if alert.node is not None
     ]
-
-
-def _by_worker(alert: Alert) -> list[AlertChart]:
-    evidence = Evidence(alert.evidence)
+    if alert.run is None:
+        return culprits
+    phases = AlertChart("phases", "Step time by phase", "stack", "per step, seconds")
+    # A node rule is shown by its own metric, a run rule by the steps.
+    of_node = alert.subject.startswith("node:")
+    found = [*culprits, phases] if of_node else [phases, *culprits]
     if alert.cause in PHASE_OF:
         title = PHASE_OF[alert.cause][2]
         words = "the longest, seconds" if alert.cause == "checkpoint_slow" else "seconds per step"
-        return [AlertChart("workers", title, "bars", f"{words}, during the alert")]
-    found = []
+        return [*found, AlertChart("workers", title, "bars", f"{words}, during the alert")]
+    evidence = Evidence(alert.evidence)
     if evidence.by_node:
         words = "host vCPUs in use: computing or polling, or neither"
         found.append(AlertChart("by-node", "vCPU use by host", "bars", words))
     if evidence.wait_by_worker or alert.rule in WAITED:
-        found.append(AlertChart("workers", "Wait by worker", "bars", _wait_help(alert)))
+        words = PER_STEP
+        if has_late_worker(alert):
+            words = f"{PER_STEP}; {alert.node} waits least: the others wait for it"
+        elif not evidence.is_waiting:
+            words = f"{PER_STEP}; most time is transfer, not waiting for one worker"
+        found.append(AlertChart("workers", "Wait by worker", "bars", words))
     if alert.rule == "allreduce_share":
         words = "of each step; the line is the limit"
         found.append(AlertChart("share", "All-reduce share", "lines", words))
     return found
-
-
-def _wait_help(alert: Alert) -> str:
-    if has_late_worker(alert):
-        return f"{PER_STEP}; {alert.node} waits least: the others wait for it"
-    if Evidence(alert.evidence).is_waiting:
-        return PER_STEP
-    return f"{PER_STEP}; most time is transfer, not waiting for one worker"
 
 
 def alert_figure(

@@ -7,14 +7,11 @@ from itertools import groupby
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from fleet.alerts.text import cause_text
 from fleet.models import Alert, Node, Run
 from fleet.runs.summaries import NodeNow
-from telemetry.blocks import Block, FloatArray
-
-ByteArray = npt.NDArray[np.uint8]
+from telemetry.blocks import Block
 
 NO_DATA = 255
 FULL = 254
@@ -106,18 +103,15 @@ def packed_cores(blocks: Iterable[Block]) -> dict[str, str]:
 
     0 to 254 mean idle to busy, and 255 for no reading.
     """
-    return {
-        name: base64.b64encode(row.tobytes()).decode()
-        for block in blocks
-        if (ratio := block.values.get("core_utilization_ratio")) is not None
-        for name, row in zip(block.nodes, _as_bytes(ratio), strict=True)
-    }
+    found = {}
+    for block in blocks:
+        if (ratio := block.values.get("core_utilization_ratio")) is not None:
+            steps = np.round(np.clip(np.nan_to_num(ratio), 0.0, 1.0) * FULL)
+            rows = np.where(np.isfinite(ratio), steps, NO_DATA).astype(np.uint8)
+            for name, row in zip(block.nodes, rows, strict=True):
+                found[name] = base64.b64encode(row.tobytes()).decode()
+    return found
 
 
 def unknown_cores(n_cores: int) -> str:
     return base64.b64encode(bytes([NO_DATA]) * n_cores).decode()
-
-
-def _as_bytes(ratio: FloatArray) -> ByteArray:
-    steps = np.round(np.clip(np.nan_to_num(ratio), 0.0, 1.0) * FULL)
-    return np.where(np.isfinite(ratio), steps, NO_DATA).astype(np.uint8)

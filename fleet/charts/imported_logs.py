@@ -9,7 +9,6 @@ from fleet.charts.figures import Chart, ChartLine, thinned
 from fleet.charts.windows import Window
 from fleet.ingest.logs import Curves, unpack_curves
 from fleet.models import ReadLog
-from telemetry.blocks import FloatArray
 
 SLACK_S = 2.0
 SLACK_RATIO = 1.5
@@ -54,23 +53,16 @@ def charts_of(log: ReadLog) -> list[LogChart]:
 
 
 def log_figure(log: ReadLog, chart: str, window: Window) -> Chart:
+    """Draw one chart, with NaN where much more time passed than the steps between take."""
     curves = unpack_curves(bytes(log.curves))
-    ends = curves["ended_at_s"]
-    rows = (ends >= window.start) & (ends < window.end)
     unit, line = LOG_CHARTS[chart].draw(curves)
-    t_s, values = _with_gaps(
-        {name: each[rows] for name, each in curves.items()}, line.values[rows]
-    )
+    rows = (curves["ended_at_s"] >= window.start) & (curves["ended_at_s"] < window.end)
+    step, step_s = curves["step"][rows], curves["step_s"][rows]
+    t_s, values = thinned(curves["ended_at_s"][rows], line.values[rows])
+    if len(t_s) == len(step) > 1:
+        expected_s = np.diff(step) * np.nan_to_num(step_s[1:], nan=np.inf)
+        before = np.flatnonzero(np.diff(t_s) > SLACK_RATIO * expected_s + SLACK_S) + 1
+        holes = t_s[before - 1] + SLACK_S / 2
+        t_s, values = np.insert(t_s, before, holes), np.insert(values, before, np.nan)
     span = (window.start, window.end)
     return Chart(unit, [ChartLine(line.label, values)], t_s, window=span, has_gaps=True)
-
-
-def _with_gaps(curves: Curves, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Insert NaN where much more time passed than the steps between take."""
-    t_s, values = thinned(curves["ended_at_s"], values)
-    if len(t_s) != len(curves["step"]) or len(t_s) < 2:
-        return t_s, values
-    expected_s = np.diff(curves["step"]) * np.nan_to_num(curves["step_s"][1:], nan=np.inf)
-    before = np.flatnonzero(np.diff(t_s) > SLACK_RATIO * expected_s + SLACK_S) + 1
-    holes = t_s[before - 1] + SLACK_S / 2
-    return np.insert(t_s, before, holes), np.insert(values, before, np.nan)

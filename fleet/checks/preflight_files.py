@@ -315,7 +315,10 @@ def expected_times(instance: Instance, n_nodes: int, sizes: FloatArray) -> Float
 
 def read_files(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     """Read files, and those directly in folders; FieldError where one cannot be read."""
-    found = list(_files_within(paths))
+    found: list[Path] = []
+    for path in paths:
+        is_folder = path.is_dir()
+        found += sorted(each for each in path.iterdir() if each.is_file()) if is_folder else [path]
     if not found:
         raise FieldError("files", "there are none; name files or a folder with them")
     if len(found) > FILES_MOST_FILES:
@@ -323,7 +326,8 @@ def read_files(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     read, n_bytes = [], 0
     for path in found:
         try:
-            data = _head(path)
+            with path.open("rb") as file:
+                data = file.read(MOST_BYTES)
         except OSError as error:
             message = f"cannot read {error.filename} ({error.strerror})"
             raise FieldError("files", message) from error
@@ -334,16 +338,3 @@ def read_files(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
             raise FieldError("files", message)
         read.append((path.name, data))
     return read
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MOST_BYTES)
-
-
-def _files_within(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted(each for each in path.iterdir() if each.is_file())
-        else:
-            yield path

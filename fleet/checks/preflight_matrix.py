@@ -81,26 +81,40 @@ class PairMatrix:
 
 
 def matrices(measured: Measured, found: PreflightResult | None) -> list[PairMatrix]:
-    if len(measured.nodes) < 2:
+    nodes = measured.nodes
+    if len(nodes) < 2:
         return []
-    failed = (
-        {n for n, verdict in found.nodes.items() if verdict is NodeVerdict.FAIL}
-        if found
-        else set()
-    )
-    return [
-        PairMatrix(
-            name=view.figure.name,
-            title=TITLES[view.figure.name],
-            usual=_usual(view) if measured.was_probed.any() else "",
-            picture=picture(_worse(view.values, view.usual_of_pairs, is_rate=view.figure.is_rate)),
-            labels=_labels(measured.nodes, failed),
-            nodes=_rows(measured.nodes, failed),
-            pairs=_cells(measured.nodes, found),
-            n=len(measured.nodes),
+    failed: set[str] = set()
+    pairs: list[MatrixMark] = []
+    cell, length = SIDE / len(nodes), round(SIDE / len(nodes), 3)
+    if found is not None:
+        failed = {n for n, verdict in found.nodes.items() if verdict is NodeVerdict.FAIL}
+        place = {node: i for i, node in enumerate(nodes)}
+        ends = [(place[t.node], place[str(t.peer)]) for t in found.pairs[:MOST_MARKS]]
+        pairs = [
+            MatrixMark(round(i * cell, 2), round(j * cell, 2), length, length)
+            for one, other in ends
+            for i, j in ((one, other), (other, one))
+        ]
+    at = [round(i * length, 2) for i, node in enumerate(nodes) if node in failed][:MOST_MARKS]
+    rows = [MatrixMark(0, y, SIDE, length) for y in at]
+    rows += [MatrixMark(x, 0, length, SIDE) for x in at]
+    labels = _labels(nodes, failed)
+    drawn = []
+    for view in looked_at(measured):
+        # Each pair's factor over usual; infinite where a pair does not respond.
+        if view.figure.is_rate:
+            worse = np.full(view.values.shape, np.inf)
+            np.divide(view.usual_of_pairs, view.values, out=worse, where=view.values > 0)
+            worse = np.where(np.isnan(view.values), np.nan, worse)
+        else:
+            worse = np.asarray(view.values / view.usual_of_pairs)
+        usual = _usual(view) if measured.was_probed.any() else ""
+        name = view.figure.name
+        drawn.append(
+            PairMatrix(name, TITLES[name], usual, picture(worse), labels, rows, pairs, len(nodes))
         )
-        for view in looked_at(measured)
-    ]
+    return drawn
 
 
 def _usual(view: PairAnalysis) -> str:
@@ -109,15 +123,6 @@ def _usual(view: PairAnalysis) -> str:
         return write(view.usual)
     across = float(view.usual_of_pairs[view.classes.is_across][0])
     return f"{write(view.usual)} in one rack, {write(across)} across"
-
-
-def _worse(values: FloatArray, usual: FloatArray, *, is_rate: bool) -> FloatArray:
-    """Return each pair's factor over usual; infinite where a pair does not respond."""
-    if not is_rate:
-        return np.asarray(values / usual)
-    worse = np.full(values.shape, np.inf)
-    np.divide(usual, values, out=worse, where=values > 0)
-    return np.where(np.isnan(values), np.nan, worse)
 
 
 def picture(worse: FloatArray) -> str:
@@ -175,24 +180,6 @@ def short(name: str) -> str:
     end = name[1 - LONGEST_LABEL :]
     _, _, words = end.partition("-")
     return f"\u2026{words or end}"
-
-
-def _rows(nodes: Sequence[str], failed: set[str]) -> list[MatrixMark]:
-    cell = round(SIDE / len(nodes), 3)
-    at = [round(i * cell, 2) for i, node in enumerate(nodes) if node in failed][:MOST_MARKS]
-    return [MatrixMark(0, y, SIDE, cell) for y in at] + [MatrixMark(x, 0, cell, SIDE) for x in at]
-
-
-def _cells(nodes: Sequence[str], found: PreflightResult | None) -> list[MatrixMark]:
-    if found is None:
-        return []
-    cell, place = SIDE / len(nodes), {node: i for i, node in enumerate(nodes)}
-    ends = [(place[t.node], place[str(t.peer)]) for t in found.pairs[:MOST_MARKS]]
-    return [
-        MatrixMark(round(i * cell, 2), round(j * cell, 2), round(cell, 3), round(cell, 3))
-        for one, other in ends
-        for i, j in ((one, other), (other, one))
-    ]
 
 
 WORST = 20

@@ -71,43 +71,46 @@ def reasons(found: PreflightResult, node: str) -> list[str]:
 
 def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
     """Write the verdict: how many nodes can be used, which cannot and why, and the collective."""
-    failed = [node for node, verdict in found.nodes.items() if verdict is NodeVerdict.FAIL]
-    own_held = sorted({t.node for t in found.own if t.verdict is NodeVerdict.HOLD} - set(failed))
-    return [
-        _how_many(preflight, found),
-        *_left(found, failed),
-        *([f"Inspect {listed(own_held)} first."] if own_held else []),
-        *(_of_pair(found, pair) for pair in found.pairs[:5]),
-        *([_collective(preflight, found)] if found.slowdown is not None else []),
-    ]
-
-
-def _left(found: PreflightResult, failed: Sequence[str]) -> list[str]:
-    if len(failed) > MOST_EXPLAINED:
-        return [f"Exclude {listed(failed)}."]
-    return [
-        f"Exclude {node}: {'; '.join(reason(t) for t in found.own if t.node == node)}."
-        for node in failed
-    ]
-
-
-def _how_many(preflight: Preflight, found: PreflightResult) -> str:
     n, n_all, take = len(found.chosen), len(found.nodes), preflight.take
     if n == n_all:
-        return "The node can be used." if n == 1 else f"All {n} nodes can be used."
-    if take is None:
-        return f"{n} of {counted(n_all, 'node')} can be used." if n else "No node can be used."
-    if n >= take:
-        return f"{n} of {counted(n_all, 'node')} can be used, {take} are needed."
-    return f"Only {n} of the {counted(take, 'node')} needed can be used."
-
-
-def _of_pair(found: PreflightResult, pair: PreflightFinding) -> str:
-    together = f"{pair.node} and {pair.peer}"
-    silent = "cannot reach each other" if pair.kind == "pair_silent" else "are slow to each other"
-    held = [node for node in (pair.node, str(pair.peer)) if found.nodes[node] is NodeVerdict.HOLD]
-    excluded = f"; exclude {held[0]}" if len(held) == 1 else ""
-    return f"{together} {silent}, but not to others: use only one of the pair{excluded}."
+        texts = ["The node can be used." if n == 1 else f"All {n} nodes can be used."]
+    elif take is None:
+        some = f"{n} of {counted(n_all, 'node')} can be used."
+        texts = [some if n else "No node can be used."]
+    elif n >= take:
+        texts = [f"{n} of {counted(n_all, 'node')} can be used, {take} are needed."]
+    else:
+        texts = [f"Only {n} of the {counted(take, 'node')} needed can be used."]
+    failed = [node for node, verdict in found.nodes.items() if verdict is NodeVerdict.FAIL]
+    if len(failed) > MOST_EXPLAINED:
+        texts.append(f"Exclude {listed(failed)}.")
+    else:
+        texts += [
+            f"Exclude {node}: {'; '.join(reason(t) for t in found.own if t.node == node)}."
+            for node in failed
+        ]
+    own_held = sorted({t.node for t in found.own if t.verdict is NodeVerdict.HOLD} - set(failed))
+    if own_held:
+        texts.append(f"Inspect {listed(own_held)} first.")
+    for pair in found.pairs[:5]:
+        is_silent = pair.kind == "pair_silent"
+        silent = "cannot reach each other" if is_silent else "are slow to each other"
+        nodes = (pair.node, str(pair.peer))
+        held = [node for node in nodes if found.nodes[node] is NodeVerdict.HOLD]
+        excluded = f"; exclude {held[0]}" if len(held) == 1 else ""
+        texts.append(
+            f"{' and '.join(nodes)} {silent}, but not to others: use only one of the "
+            f"pair{excluded}."
+        )
+    if found.slowdown is not None:
+        above = (
+            f", above the limit of {SLOWER_BY:g}\u202f\u00d7: check the fabric before you start"
+        )
+        texts.append(
+            f"Their collective takes {found.slowdown:.2f}\u202f\u00d7 the expected time of "
+            f"{preflight.instance_type}{above if found.is_slow else ''}."
+        )
+    return texts
 
 
 def classes_text(found: PreflightResult) -> str:
@@ -124,16 +127,6 @@ def classes_text(found: PreflightResult) -> str:
         f"latency is {racks.ratio:.2f}\u202f\u00d7. {counted(len(racks.racks), 'rack')} of "
         f"{sizes} nodes, {source}."
     )
-
-
-def _collective(preflight: Preflight, found: PreflightResult) -> str:
-    factor = f"{found.slowdown:.2f}\u202f\u00d7"
-    if found.is_slow:
-        return (
-            f"Their collective takes {factor} the expected time of {preflight.instance_type}, "
-            f"above the limit of {SLOWER_BY:g}\u202f\u00d7: check the fabric before you start."
-        )
-    return f"Their collective takes {factor} the expected time of {preflight.instance_type}."
 
 
 def listed(names: Sequence[str], *, most: int = 8) -> str:

@@ -1,10 +1,9 @@
 """Request preflights, run their stages, and store what they find."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from typing import Any
@@ -95,8 +94,11 @@ MOST_PAIR_STAGES = 6
 
 @dataclass(frozen=True, slots=True)
 class PreflightStage:
+    """What a stage measures; of pairs, those of some rounds."""
+
     label: str
-    measure: Callable[[ProbedNodes, Measured, int | None], Measured]
+    measures: str
+    rounds: tuple[int, int] = (0, 0)
 
 
 def stages(n_nodes: int) -> list[PreflightStage]:
@@ -104,60 +106,50 @@ def stages(n_nodes: int) -> list[PreflightStage]:
     n_stages = min(n_rounds, MOST_PAIR_STAGES)
     cuts = [n_rounds * i // n_stages for i in range(n_stages + 1)] if n_stages else []
     return [
-        PreflightStage("counting accelerators and EFA devices", _count_devices),
-        PreflightStage("reading health and counters at rest", _read_counters),
-        PreflightStage("probing each EFA device", _probe_devices),
+        PreflightStage("counting accelerators and EFA devices", "devices"),
+        PreflightStage("reading health and counters at rest", "health"),
+        PreflightStage("probing each EFA device", "links"),
         *(
             PreflightStage(
                 f"probing pairs, round {first + 1} to {last} of {n_rounds}",
-                partial(_probe_pairs, slice(first, last)),
+                "pairs",
+                (first, last),
             )
             for first, last in pairwise(cuts)
         ),
-        PreflightStage("running the collective over all nodes", _run_collective),
-        PreflightStage("running the collective over the nodes to take", _run_collective_of_chosen),
+        PreflightStage("running the collective over all nodes", "collective"),
+        PreflightStage("running the collective over the nodes to take", "chosen"),
     ]
 
 
-def _count_devices(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
-    n_devices, n_efa = preflight.counts(bed)
-    return replace(measured, n_devices=n_devices, n_efa_seen=n_efa)
-
-
-def _read_counters(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
-    ecc, errors = preflight.errors(bed)
-    return replace(
-        measured,
-        ecc_uncorrected=ecc,
-        hardware_errors=errors,
-        rest=preflight.at_rest(bed),
-        rest_s=preflight.REST_S,
-    )
-
-
-def _probe_devices(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
-    device_s, loss = preflight.devices(bed)
-    return replace(measured, device_s=device_s, device_loss_ratio=loss)
-
-
-def _probe_pairs(
-    rounds: slice, bed: ProbedNodes, measured: Measured, take: int | None
+def measure(
+    stage: PreflightStage, bed: ProbedNodes, measured: Measured, *, take: int | None
 ) -> Measured:
-    for rows, columns in preflight.rounds(len(bed.nodes))[rounds]:
-        measured = measured.with_pairs(rows, columns, preflight.pairs(bed, rows, columns))
-    return measured
-
-
-def _run_collective(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
-    return replace(measured, collectives=(preflight.collective(bed, bed.nodes),))
-
-
-def _run_collective_of_chosen(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
-    chosen = judge(measured, bed.instance, take=take).chosen
-    if not chosen or chosen == bed.nodes:
-        return measured
-    result = preflight.collective(bed, chosen)
-    return replace(measured, collectives=(*measured.collectives, result))
+    """Add what a stage measures."""
+    collectives: tuple[Collective, ...] = ()
+    match stage.measures:
+        case "devices":
+            n_devices, n_efa = preflight.counts(bed)
+            measured = replace(measured, n_devices=n_devices, n_efa_seen=n_efa)
+        case "health":
+            ecc, errors = preflight.errors(bed)
+            measured = replace(measured, ecc_uncorrected=ecc, hardware_errors=errors)
+            measured = replace(measured, rest=preflight.at_rest(bed), rest_s=preflight.REST_S)
+        case "links":
+            device_s, loss = preflight.devices(bed)
+            measured = replace(measured, device_s=device_s, device_loss_ratio=loss)
+        case "pairs":
+            first, last = stage.rounds
+            for rows, columns in preflight.rounds(len(bed.nodes))[first:last]:
+                values = preflight.pairs(bed, rows, columns)
+                measured = measured.with_pairs(rows, columns, values)
+        case "collective":
+            collectives = (preflight.collective(bed, bed.nodes),)
+        case "chosen":
+            chosen = judge(measured, bed.instance, take=take).chosen
+            if chosen and chosen != bed.nodes:
+                collectives = (*measured.collectives, preflight.collective(bed, chosen))
+    return replace(measured, collectives=collectives or measured.collectives)
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -302,7 +294,11 @@ def unpack(data: bytes) -> Measured:
     with np.load(BytesIO(data), allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     nodes = tuple(str(name) for name in arrays["nodes"])
-    n_collectives = sum(name.endswith(":nodes") for name in arrays)
+    collectives = []
+    for i in range(sum(name.endswith(":nodes") for name in arrays)):
+        *members, op = (str(name) for name in arrays[f"collective:{i}:nodes"])
+        size_bytes, time_s, expected_s = arrays[f"collective:{i}"]
+        collectives.append(Collective(tuple(members), size_bytes, time_s, expected_s, op))
     blank = Measured.blank(nodes, n_efa=0)
     return replace(
         blank,
@@ -310,14 +306,8 @@ def unpack(data: bytes) -> Measured:
         rest={n.removeprefix("rest:"): v for n, v in arrays.items() if n.startswith("rest:")},
         rest_s=float(arrays["rest_s"]),
         racks=tuple(str(rack) for rack in arrays.get("racks", ())),
-        collectives=tuple(_unpack_collective(arrays, i) for i in range(n_collectives)),
+        collectives=tuple(collectives),
     )
-
-
-def _unpack_collective(arrays: dict[str, Any], i: int) -> Collective:
-    *nodes, op = (str(name) for name in arrays[f"collective:{i}:nodes"])
-    size_bytes, time_s, expected_s = arrays[f"collective:{i}"]
-    return Collective(tuple(nodes), size_bytes, time_s, expected_s, op)
 
 
 def advance_all(*, now: datetime) -> int:
@@ -337,7 +327,7 @@ def advance(preflight: Preflight, *, now: datetime) -> bool:
         return False
     bed, before = probed_nodes(preflight), preflight.n_done
     stage = stages(len(bed.nodes))[before]
-    measured = stage.measure(bed, load_measured(preflight), preflight.take)
+    measured = measure(stage, bed, load_measured(preflight), take=preflight.take)
     with transaction.atomic():
         mine = Preflight.objects.filter(pk=preflight.pk, n_done=before, finished_at=None)
         if not mine.update(n_done=before + 1, measured=pack(measured)):

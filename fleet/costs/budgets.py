@@ -63,7 +63,13 @@ def budget_status(budget: Budget, runs: Iterable[Run], *, now: datetime) -> Budg
     The forecast counts every active run to its planned end at its pace so far, or else to the
     end of the period, at announced prices.
     """
-    mine = [run for run in runs if _is_of(budget, run)]
+    mine = [
+        run
+        for run in runs
+        if (budget.run_id == run.pk if budget.run_id else budget.team == run.team)
+        and run.started_at < budget.ends_at
+        and (run.finished_at is None or run.finished_at > budget.starts_at)
+    ]
     until = min(now, budget.ends_at)
     spent = {run.pk: run.usd_between(budget.starts_at, until) for run in mine}
     priced = [run for run in mine if not math.isnan(spent[run.pk])]
@@ -71,7 +77,13 @@ def budget_status(budget: Budget, runs: Iterable[Run], *, now: datetime) -> Budg
     spent_usd = sum(spent[run.pk] for run in priced)
     # A future period counts from its start.
     begins = max(until, budget.starts_at)
-    to_come = sum(run.usd_between(begins, _ends_at(run, budget, now=until)) for run in going)
+    paid = []
+    for run in going:
+        lasted_s = (until - run.started_at).total_seconds()
+        pace = run.n_tokens / lasted_s if lasted_s > 0 else None
+        planned = planned_end(run, run.n_tokens, pace, at=until) or budget.ends_at
+        paid.append(run.usd_between(begins, min(budget.ends_at, planned)))
+    to_come = sum(paid)
     return BudgetStatus(
         budget=budget,
         spent_usd=spent_usd,
@@ -82,22 +94,6 @@ def budget_status(budget: Budget, runs: Iterable[Run], *, now: datetime) -> Budg
         else None,
         n_unpriced=len(mine) - len(priced),
     )
-
-
-def _is_of(budget: Budget, run: Run) -> bool:
-    is_mine = budget.run_id == run.pk if budget.run_id else budget.team == run.team
-    over = run.finished_at
-    return (
-        is_mine and run.started_at < budget.ends_at and (over is None or over > budget.starts_at)
-    )
-
-
-def _ends_at(run: Run, budget: Budget, *, now: datetime) -> datetime:
-    """Return the time up to which a budget pays for a run."""
-    lasted_s = (now - run.started_at).total_seconds()
-    pace = run.n_tokens / lasted_s if lasted_s > 0 else None
-    planned = planned_end(run, run.n_tokens, pace, at=now)
-    return min(budget.ends_at, planned or budget.ends_at)
 
 
 def _used_up_at(

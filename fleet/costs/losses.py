@@ -81,8 +81,10 @@ def measure_cost(source: Source, alert: Alert, *, until: datetime) -> Cost | Non
         return None
     start_s = before.ended_at_s + TINY_S
     after = run_steps(source, alert.run.name, start_s=start_s, end_s=until_s)
-    if len(after) and not _is_alike(before.tokens, float(np.median(after.tokens))):
-        return None
+    if len(after):
+        more = abs(float(np.median(after.tokens)) - before.tokens)
+        if not more <= SAME_TOKENS_RATIO * before.tokens:
+            return None
     return _compared(alert, alert.run, before, after, until_s)
 
 
@@ -91,20 +93,17 @@ def pace_before(source: Source, run: Run, *, onset_s: float, needs_long: bool) -
     for length_s in (LONG_BEFORE_S,) if needs_long else (BEFORE_S, LONG_BEFORE_S):
         steps = run_steps(source, run.name, start_s=onset_s - length_s, end_s=onset_s + TINY_S)
         if len(steps) >= LEAST_STEPS:
-            return _pace(steps)
+            saved = _mean(steps, "checkpoint_s")
+            saved = saved[saved > 0]
+            return RunPace(
+                usual_s=float(np.median((steps.step_s - _planned_s(steps))[-PACE_STEPS:])),
+                n_steps=len(steps.last(PACE_STEPS)),
+                tokens=float(np.median(steps.tokens)),
+                checkpoint_s=float(np.median(saved)) if len(saved) else float("nan"),
+                step=int(steps.step[-1]),
+                ended_at_s=float(steps.ended_at_s[-1]),
+            )
     return None
-
-
-def _pace(steps: StepBatch) -> RunPace:
-    saved = _mean(steps, "checkpoint_s")
-    return RunPace(
-        usual_s=float(np.median((steps.step_s - _planned_s(steps))[-PACE_STEPS:])),
-        n_steps=len(steps.last(PACE_STEPS)),
-        tokens=float(np.median(steps.tokens)),
-        checkpoint_s=float(np.median(saved[saved > 0])) if (saved > 0).any() else float("nan"),
-        step=int(steps.step[-1]),
-        ended_at_s=float(steps.ended_at_s[-1]),
-    )
 
 
 def _compared(
@@ -163,10 +162,6 @@ def _mean(steps: StepBatch, phase: str) -> FloatArray:
     known = np.isfinite(values)
     total = np.where(known, values, 0.0).sum(axis=1)
     return np.asarray(total / np.maximum(known.sum(axis=1), 1))
-
-
-def _is_alike(before: float, after: float) -> bool:
-    return abs(after - before) <= SAME_TOKENS_RATIO * before
 
 
 def update_alert_costs(source: Source, *, now: datetime) -> None:

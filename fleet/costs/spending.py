@@ -53,7 +53,10 @@ def compiled_spans(
         ]
     began_s = run.started_at.timestamp()
     if run.is_simulated:
-        spans.append((began_s, began_s + _planned_s(run)))
+        planned_s, known = run.plan.get("compile_s"), catalog.models().get(run.model)
+        if planned_s is None:
+            planned_s = known.default_compile_s if known else 0.0
+        spans.append((began_s, began_s + float(planned_s)))
     elif run.is_reported and not is_begun and not spans:
         # By default a job is assumed to compile until its first step.
         first = (
@@ -61,13 +64,6 @@ def compiled_spans(
         )
         spans.append((began_s, first))
     return [span for span in spans if span[1] > since_s]
-
-
-def _planned_s(run: Run) -> float:
-    """Return how long the simulator compiles before a run's first step."""
-    planned = run.plan.get("compile_s")
-    known = catalog.models().get(run.model)
-    return float(planned if planned is not None else known.default_compile_s if known else 0.0)
 
 
 TINY_S = 1e-3
@@ -205,7 +201,9 @@ def _stretch(
     steps = run_steps(source, run.name, start_s=start_s + TINY_S, end_s=end_s + TINY_S)
     warm_step = state.warm_step
     if warm_step is None:
-        warm_step = _warm_step(steps) if state.last_step is None else 0
+        # The first step after the warm-up, from the first steps.
+        head = steps[:HEAD_STEPS] if state.last_step is None else steps[:0]
+        warm_step = int(head.step[settled_from(head.step_s)]) if len(head) else 0
     forgotten_s = now.timestamp() - settings.DURABLE_KEEP_DAYS * 86_400
     return steps, TimeSlice(
         start_s=start_s,
@@ -227,18 +225,6 @@ def _stretch(
     )
 
 
-def _warm_step(steps: StepBatch) -> int:
-    """Return the number of the first step after the warm-up, from the first steps."""
-    head = steps[:HEAD_STEPS]
-    return int(head.step[settled_from(head.step_s)]) if len(head) else 0
-
-
-def _has_head(steps: StepBatch) -> bool:
-    """Whether there are enough steps to detect the warm-up."""
-    lasted_s = float(steps.ended_at_s[-1] - steps.ended_at_s[0])
-    return len(steps) >= HEAD_STEPS or (len(steps) >= LEAST_HEAD and lasted_s >= HEAD_S)
-
-
 def update_spending(source: Source, *, now: datetime) -> int:
     """Update the accounts of active and recently ended runs; return how many are active."""
     over = Q(finished_at__isnull=False)
@@ -255,7 +241,10 @@ def keep(source: Source, run: Run, *, now: datetime) -> None:
     state = state_of(run)
     late_s = 0.0 if run.finished_at else LATE_S
     steps, stretch = _stretch(source, run, state, run.paid_by(now).timestamp() - late_s, now=now)
-    if len(steps) and (state.warm_step is not None or run.finished_at or _has_head(steps)):
+    # Enough steps to detect the warm-up.
+    lasted_s = float(steps.ended_at_s[-1] - steps.ended_at_s[0]) if len(steps) else 0.0
+    has_head = len(steps) >= HEAD_STEPS or (len(steps) >= LEAST_HEAD and lasted_s >= HEAD_S)
+    if len(steps) and (state.warm_step is not None or run.finished_at or has_head):
         edges_s, until_s = run.rates.from_s, float(steps.ended_at_s[-1])
         up_to = replace(stretch, end_s=until_s, goes_on=False)
         more = spent(steps, up_to, edges_s=edges_s)

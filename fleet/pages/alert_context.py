@@ -13,10 +13,8 @@ from fleet.alerts.text import Culprit, Evidence, cause_name, headline, part_name
 from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
-from telemetry.blocks import FloatArray
 from telemetry.detect.causes import BY_NAME, SYMPTOMS, UNKNOWN
 from telemetry.simulate.faults import FAULTS
-from telemetry.steps import StepBatch
 from telemetry.store.history import worker_minutes
 from telemetry.store.reading import Source
 
@@ -109,42 +107,35 @@ def neighbours_of(
 
 
 def similar_alerts(alert: Alert, neighbours: Sequence[RelatedAlert]) -> SimilarAlerts:
-    """Return similar earlier alerts, the most similar first."""
-    mine, week = problem_of(alert), alert.fired_at - WEEK
-    earlier = [each for each in neighbours if each.alert.fired_at < alert.fired_at]
-    n_week = sum(
-        each.alert.fired_at >= week and problem_of(each.alert) == mine for each in earlier
-    )
-    alike = [each for each in earlier if _is_alike(alert, each.alert)]
-    ranked = sorted(alike, key=lambda each: _distance(alert, each.alert))[:SHOWN]
-    similar = [
-        SimilarAlert(each.alert, _same(alert, each.alert), each.comment, each.comment_by)
-        for each in ranked
-    ]
-    return SimilarAlerts(similar, n_week + 1, where_of(alert))
+    """Return similar earlier alerts, the most similar first, then the newest.
 
-
-def _is_alike(alert: Alert, other: Alert) -> bool:
-    """Whether more than the run is the same."""
-    is_cause = other.cause == alert.cause != UNKNOWN
-    is_node = alert.node_id is not None and other.node_id == alert.node_id
-    return is_cause or is_node or (other.rule, other.subject) == (alert.rule, alert.subject)
-
-
-def _distance(alert: Alert, other: Alert) -> tuple[int, float]:
-    """Return the sort key: similarity, then age."""
-    is_culprit = alert.node_id is not None and other.node_id == alert.node_id
-    is_cause = other.cause == alert.cause
-    closeness = (problem_of(other) == problem_of(alert)) * 4 + is_culprit * 2 + is_cause
-    return (-closeness, (alert.fired_at - other.fired_at).total_seconds())
-
-
-def _same(alert: Alert, other: Alert) -> str:
-    if problem_of(alert) == problem_of(other):
-        return f"same {where_of(alert)}, same cause"
-    if alert.node_id is not None and other.node_id == alert.node_id:
-        return "same node, same cause" if other.cause == alert.cause else "same node"
-    return "same cause" if other.cause == alert.cause else "same rule"
+    More than the run must be the same.
+    """
+    mine, where, n_week = problem_of(alert), where_of(alert), 0
+    alike: list[tuple[int, float, SimilarAlert]] = []
+    for each in neighbours:
+        other = each.alert
+        if other.fired_at >= alert.fired_at:
+            continue
+        is_problem = problem_of(other) == mine
+        n_week += is_problem and other.fired_at >= alert.fired_at - WEEK
+        is_cause = other.cause == alert.cause
+        is_node = alert.node_id is not None and other.node_id == alert.node_id
+        is_rule = (other.rule, other.subject) == (alert.rule, alert.subject)
+        if not ((is_cause and alert.cause != UNKNOWN) or is_node or is_rule):
+            continue
+        if is_problem:
+            same = f"same {where}, same cause"
+        elif is_node:
+            same = "same node, same cause" if is_cause else "same node"
+        else:
+            same = "same cause" if is_cause else "same rule"
+        closeness = is_problem * 4 + is_node * 2 + is_cause
+        age_s = (alert.fired_at - other.fired_at).total_seconds()
+        similar = SimilarAlert(other, same, each.comment, each.comment_by)
+        alike.append((-closeness, age_s, similar))
+    alike.sort(key=lambda each: each[:2])
+    return SimilarAlerts([each for *_, each in alike[:SHOWN]], n_week + 1, where)
 
 
 def where_of(alert: Alert) -> str:
@@ -203,66 +194,37 @@ def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequ
     minutes = worker_minutes(source, run, start_s=start_s, end_s=end_s)
     if len(minutes) < 2:
         return []
-    return [
-        *_checkpoints(minutes),
-        *_pauses(minutes),
-        *_batches(minutes),
-        *_sizes(minutes),
-    ]
-
-
-def _checkpoints(minutes: StepBatch) -> list[StepChange]:
-    """Find checkpoints; adjacent minutes are one."""
+    ended_at_s, step_s, tokens = minutes.ended_at_s, minutes.step_s, minutes.tokens
+    found: list[tuple[float, str, str]] = []
+    # Checkpoints; adjacent minutes are one.
+    known = np.isfinite(minutes.phases["checkpoint_s"])
+    total_s = np.where(known, minutes.phases["checkpoint_s"], 0.0).sum(axis=1)
     n_steps = np.diff(minutes.step, prepend=minutes.step[0] - 1)
-    saved_s = _mean(minutes.phases["checkpoint_s"]) * n_steps
-    return [
-        _trace(
-            minutes.ended_at_s[first] - saved_s[first],
-            "checkpoint",
-            f"took {duration(float(saved_s[first : last + 1].sum()))}",
-        )
-        for first, last in _stretches(saved_s >= LEAST_CHECKPOINT_S)
-    ]
-
-
-def _pauses(minutes: StepBatch) -> list[StepChange]:
-    """Find pauses: more time between two ends than the steps in between took."""
-    step_s = minutes.step_s
-    idle_s = np.diff(minutes.ended_at_s) - np.diff(minutes.step) * step_s[1:]
+    saved_s = total_s / np.maximum(known.sum(axis=1), 1) * n_steps
+    for first, last in _stretches(saved_s >= LEAST_CHECKPOINT_S):
+        took = duration(float(saved_s[first : last + 1].sum()))
+        found.append((ended_at_s[first] - saved_s[first], "checkpoint", f"took {took}"))
+    # Pauses: more time between two ends than the steps in between took.
+    idle_s = np.diff(ended_at_s) - np.diff(minutes.step) * step_s[1:]
     least_s = max(PAUSE_S, PAUSE_STEPS * float(np.nanmedian(step_s)))
-    return [
-        _trace(minutes.ended_at_s[i], "pause", f"no step for {duration(float(idle_s[i]))}")
+    found += [
+        (ended_at_s[i], "pause", f"no step for {duration(float(idle_s[i]))}")
         for i in np.flatnonzero(idle_s > least_s)
     ]
-
-
-def _batches(minutes: StepBatch) -> list[StepChange]:
-    """Find changes of tokens per step; a minute with both values belongs to the change."""
-    tokens = minutes.tokens
+    # Changes of tokens per step; a minute with both values belongs to the change.
     moved = np.abs(np.diff(tokens)) > SAME_TOKENS_RATIO * np.maximum(tokens[:-1], 1)
-    return [
-        _trace(
-            minutes.ended_at_s[first],
-            "batch",
-            f"{si(float(tokens[first]))} tokens per step became {si(float(tokens[last + 1]))}",
-        )
-        for first, last in _stretches(moved)
-    ]
-
-
-def _sizes(minutes: StepBatch) -> list[StepChange]:
-    """Find changes in the number of reporting workers that lasted a minute."""
-    if len(minutes) < 3:
-        return []
+    for first, last in _stretches(moved):
+        before, after = (si(float(tokens[i])) for i in (first, last + 1))
+        found.append((ended_at_s[first], "batch", f"{before} tokens per step became {after}"))
+    # Changes in the number of reporting workers that lasted a minute.
     n_workers = np.isfinite(minutes.worker_step_s).sum(axis=1)
     stays = np.append(n_workers[1:-1] == n_workers[2:], [False])
+    for i in np.flatnonzero((np.diff(n_workers) != 0) & stays):
+        text = f"{n_workers[i]} workers became {n_workers[i + 1]}"
+        found.append((ended_at_s[i], "scale", text))
     return [
-        _trace(
-            minutes.ended_at_s[i],
-            "scale",
-            f"{n_workers[i]} workers became {n_workers[i + 1]}",
-        )
-        for i in np.flatnonzero((np.diff(n_workers) != 0) & stays)
+        StepChange(datetime.fromtimestamp(float(at_s), UTC), kind, text)
+        for at_s, kind, text in found
     ]
 
 
@@ -270,16 +232,6 @@ def _stretches(is_so: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Return the first and last index of each stretch of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_so, [False]]).astype(int)))
     return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]
-
-
-def _trace(at_s: float, kind: str, text: str) -> StepChange:
-    return StepChange(datetime.fromtimestamp(float(at_s), UTC), kind, text)
-
-
-def _mean(values: FloatArray) -> FloatArray:
-    known = np.isfinite(values)
-    total = np.where(known, values, 0.0).sum(axis=1)
-    return np.asarray(total / np.maximum(known.sum(axis=1), 1))
 
 
 # Annotations may matter for longer than frequent events of the run.
@@ -313,12 +265,17 @@ def changes_of(
     ``neighbours`` are other alerts of its run or node. Of more than a dozen changes, those
     nearest to the onset.
     """
-    until = until_of(alert, now=now)
-    found = [
-        *_annotations_and_drills(alert, until),
-        *_alerts(alert, neighbours, until),
-        *_traces(source, alert, until),
-    ]
+    until, since = until_of(alert, now=now), alert.onset_at - SEEN_BEFORE
+    found = list(_annotations_and_drills(alert, until))
+    for other in (each.alert for each in neighbours):
+        is_near = (other.run_id, other.node_id) != (None, None)
+        if is_near and since <= other.fired_at <= until:
+            url, text = other.get_absolute_url(), str(headline(other))
+            found.append(RecentChange(other.fired_at, "alert", text, url=url))
+    if alert.run is not None:
+        start_s, end_s = since.timestamp(), until.timestamp()
+        traces = traces_of(source, alert.run.name, start_s=start_s, end_s=end_s)
+        found += [RecentChange(trace.at, trace.kind, trace.text) for trace in traces]
     found = [replace(each, before_s=(alert.onset_at - each.at).total_seconds()) for each in found]
     nearest = sorted(found, key=lambda change: abs(change.before_s))[:MOST]
     return sorted(nearest, key=lambda change: change.at, reverse=True)
@@ -352,38 +309,14 @@ def _annotations_and_drills(alert: Alert, until: datetime) -> Iterable[RecentCha
         )
     for at, kind, text, by, node, device, is_drill in rows:
         if is_drill:
-            yield RecentChange(at, "drill", _fault(kind, node, device), by)
+            title = FAULTS[kind].title if kind in FAULTS else cause_name(kind)
+            where = f" on {node}" if node else ""
+            part = part_name(kind)
+            which = f", {part} {device}" if part and device is not None else ""
+            yield RecentChange(at, "drill", f"{title}{where}{which}", by)
         else:
             is_elsewhere = node is not None and node != (alert.node.name if alert.node else None)
             yield RecentChange(at, kind, f"{node}: {text}" if is_elsewhere else text, by)
-
-
-def _fault(kind: str, node: str | None, device: int | None) -> str:
-    title = FAULTS[kind].title if kind in FAULTS else cause_name(kind)
-    where = f" on {node}" if node else ""
-    part = part_name(kind)
-    return f"{title}{where}" + (f", {part} {device}" if part and device is not None else "")
-
-
-def _alerts(
-    alert: Alert, neighbours: Iterable[RelatedAlert], until: datetime
-) -> Iterable[RecentChange]:
-    for other in (each.alert for each in neighbours):
-        is_near = (other.run_id, other.node_id) != (None, None)
-        if is_near and alert.onset_at - SEEN_BEFORE <= other.fired_at <= until:
-            url = other.get_absolute_url()
-            yield RecentChange(other.fired_at, "alert", str(headline(other)), url=url)
-
-
-def _traces(source: Source, alert: Alert, until: datetime) -> Iterable[RecentChange]:
-    if alert.run is None:
-        return
-    since = alert.onset_at - SEEN_BEFORE
-    traces: Sequence[StepChange] = traces_of(
-        source, alert.run.name, start_s=since.timestamp(), end_s=until.timestamp()
-    )
-    for trace in traces:
-        yield RecentChange(trace.at, trace.kind, trace.text)
 
 
 # Causes shown at once: the likely and possible ones, and the rejected ones that are nearest.

@@ -36,7 +36,7 @@ from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.runbooks import check_first
 from fleet.runs.summaries import runs_now
 from telemetry.detect import RULES
-from telemetry.store.hot import HotStore, open_store
+from telemetry.store.hot import open_store
 
 STATES = ("firing", "acknowledged", "silenced", "resolved")
 SINCE: Mapping[str, timedelta] = {
@@ -142,7 +142,17 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         alert_at = alert
     at_time = frozen_at or now
     alert_at.evidence = with_worst(alert_at, events, at=at_time)
-    share_ratio = None if frozen_at or not alert.is_open else _share_now(hot, alert, now)
+    share_ratio = None
+    if alert.is_open and not frozen_at and alert.run and alert.rule == "allreduce_share":
+        # As the run's own page shows it.
+        share_ratio = runs_now(hot, [alert.run], now_s=now.timestamp())[0].share_ratio
+    history: AlertHistory | None = None
+    if (node := alert_at.node) is not None:
+        # Of the culprit, up to this alert, which may not be in it.
+        until = alert_at.fired_at
+        history = Alert.objects.histories([node], until=until, compares=False)[node.name]
+        is_counted = not alert_at.is_drill and alert_at.earlier_id is None
+        history = history if history.n_alerts > is_counted else None
     comments = [e for e in events if e.by and e.text and e.kind in COMMENT_KINDS]
     link = frozen_link(alert_at, at=at_time)
     return {
@@ -155,7 +165,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "facts": facts(alert_at),
         "causes": causes_of(alert_at),
         "ruled_out": ruled_out(alert_at),
-        "history": _earlier_history(alert_at),
+        "history": history,
         "events": events,
         "comment": comments[-1] if comments else None,
         "charts": charts_of(alert_at),
@@ -169,23 +179,6 @@ def _found(pk: str | int) -> Alert:
     if not str(pk).isdecimal() or len(str(pk)) > 18:
         raise Http404(f"{str(pk)[:20]!r} is not the number of an alert")
     return get_object_or_404(Alert.objects.select_related("run", "node", "silence"), pk=pk)
-
-
-def _earlier_history(alert: Alert) -> AlertHistory | None:
-    """Return the history of the culprit up to this alert; None if it has no earlier alert."""
-    if alert.node is None:
-        return None
-    node, until = alert.node, alert.fired_at
-    history = Alert.objects.histories([node], until=until, compares=False)[node.name]
-    is_counted = not alert.is_drill and alert.earlier_id is None
-    return history if history.n_alerts > is_counted else None
-
-
-def _share_now(hot: HotStore, alert: Alert, now: datetime) -> float | None:
-    """Return the share that the run's own page shows, for alerts about it."""
-    if alert.run is None or alert.rule != "allreduce_share":
-        return None
-    return runs_now(hot, [alert.run], now_s=now.timestamp())[0].share_ratio
 
 
 def incident_context(context: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from fleet.models import CompileEvent, Run
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
-from fleet.runs.fleet_compiles import SINCE, WHAT, compile_rows, fleet_compile_sums
+from fleet.runs.compiles import SINCE, WHAT, compile_rows, fleet_compile_sums
 
 PARTIALS = ("sums", "events", "by-run")
 FILTERS = ("team", "run", "since", "what")

@@ -119,11 +119,16 @@ def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
 @require_safe
 def drill_list(request: HtmxRequest) -> HttpResponse:
     filters = {name: request.GET.get(name, "") for name in FILTERS}
+    why_not = why_not_allowed()
+    if not why_not and not has_role(request.user, "operator"):
+        why_not = "this needs the role operator"
+    elif not why_not and not Run.objects.active().simulated().exists():
+        why_not = "no simulated run is active, and real runs cannot be drilled"
     context = drills_context(page=request.GET.get("page", "1"), **filters) | {
         "kinds": FAULTS.values(),
         "runs": Run.objects.simulated().order_by("name"),
         "by_words": BY,
-        "why_not": _why_not_start(request),
+        "why_not": why_not,
     }
     return render_page(request, "simulation/drill_list.html", context, partials=LIST_PARTIALS)
 
@@ -132,17 +137,6 @@ def row_of(drill: DrillResult) -> dict[str, Any]:
     cause = cause_name(drill.firing.cause) if drill.firing is not None else ""
     drill_now = drill_of(drill.fault, now=timezone.now())
     return {"result": drill, "drill": drill_now, "detected_cause": cause}
-
-
-def _why_not_start(request: HtmxRequest) -> str:
-    """Return why this user cannot start a drill; empty if they can."""
-    if reason := why_not_allowed():
-        return reason
-    if not has_role(request.user, "operator"):
-        return "this needs the role operator"
-    if not Run.objects.active().simulated().exists():
-        return "no simulated run is active, and real runs cannot be drilled"
-    return ""
 
 
 def drill_context(pk: str) -> dict[str, Any]:

@@ -77,23 +77,20 @@ def _disk() -> dict[str, Any]:
     folders = {Path(settings.DATA_DIR)} if settings.OWN_REDIS else set()
     if connection.vendor == "sqlite":
         folders.add(Path(str(connection.settings_dict["NAME"])).parent)
-    return {"free_bytes": min(_room(folder) for folder in folders)} if folders else {}
-
-
-def _room(folder: Path) -> int:
-    """Return the free bytes of a folder's disk; NotReadyError if full or not writable."""
-    try:
-        free = shutil.disk_usage(folder).free
-        if free < DISK_RESERVE_BYTES:
-            left, reserve = free // 1_000_000, DISK_RESERVE_BYTES // 1_000_000
-            raise NotReadyError(
-                f"the disk of {folder} has {left} MB left, below the reserve of {reserve} MB"
-            )
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(4096))
-    except OSError as error:
-        raise NotReadyError(f"{folder} cannot be written: {error.strerror}") from error
-    return free
+    free = []
+    for folder in folders:
+        try:
+            free.append(shutil.disk_usage(folder).free)
+            if free[-1] < DISK_RESERVE_BYTES:
+                left, reserve = free[-1] // 1_000_000, DISK_RESERVE_BYTES // 1_000_000
+                raise NotReadyError(
+                    f"the disk of {folder} has {left} MB left, below the reserve of {reserve} MB"
+                )
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(4096))
+        except OSError as error:
+            raise NotReadyError(f"{folder} cannot be written: {error.strerror}") from error
+    return {"free_bytes": min(free)} if free else {}
 
 
 def _ticks() -> dict[str, Any]:

@@ -37,7 +37,7 @@ from fleet.pages.topics import (
 )
 from fleet.runs.state import reporting_nodes
 from fleet.runs.summaries import reporting_now
-from telemetry.store.hot import TICKS, HotStore, open_store
+from telemetry.store.hot import TICKS, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -268,29 +268,24 @@ async def ticks() -> AsyncGenerator[None]:
 
 def head(n_watchers: int) -> Events:
     """Render the header of every page: the age of the data, and unacknowledged alerts."""
-    return {"tick": event("tick", as_json(_freshness(n_watchers)))}
-
-
-def _freshness(n_watchers: int) -> dict[str, Any]:
     now_s, process = round(time.time(), 1), f"{socket.gethostname()}:{os.getpid()}"
+    state: dict[str, Any]
     try:
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
         hot.gauge_share("stream_clients", n_watchers, by=process, now_s=now_s)
         reported = (*hot.last_seen().values(), *map(int, reporting_nodes(hot).values()))
         tick = max(reported, default=None)
         firing = Alert.objects.open().unacknowledged().count()
-        is_fresh = tick is not None and now_s - tick <= STALE_AFTER_S
-        state = {"why": ""} if is_fresh else _reporting(hot, now_s)
+        state = {"now": now_s, "tick": tick, "firing": firing, "why": ""}
+        if tick is None or now_s - tick > STALE_AFTER_S:
+            # Nodes are silent, or data arrive late.
+            n_reporting, n_expected = reporting_now(hot, now_s=now_s)
+            if n_reporting:
+                state["reporting"] = [n_reporting, n_expected]
+            else:
+                state["why"] = "no nodes are reporting"
     except RedisError:
-        return {"now": now_s, "tick": None, "why": "Redis is not responding"}
+        state = {"now": now_s, "tick": None, "why": "Redis is not responding"}
     except DatabaseError:
-        return {"now": now_s, "tick": None, "why": "the database is not responding"}
-    return {"now": now_s, "tick": tick, "firing": firing, **state}
-
-
-def _reporting(hot: HotStore, now_s: float) -> dict[str, Any]:
-    """Return, for old data, whether nodes are silent or data arrive late."""
-    n_reporting, n_expected = reporting_now(hot, now_s=now_s)
-    if not n_reporting:
-        return {"why": "no nodes are reporting"}
-    return {"why": "", "reporting": [n_reporting, n_expected]}
+        state = {"now": now_s, "tick": None, "why": "the database is not responding"}
+    return {"tick": event("tick", as_json(state))}

@@ -137,7 +137,12 @@ def streamed(request: HttpRequest, collector: Collector) -> HttpResponseBase:
     families = list(collector.collect())
     _, content_type = choose_encoder(request.headers.get("Accept", ""))
     page = stream_page(families, is_open_metrics=content_type.startswith(OPEN_METRICS))
-    is_packed = _takes_gzip(request.headers.get("Accept-Encoding", ""))
+    # A weight of zero means no.
+    accepted = request.headers.get("Accept-Encoding", "").split(",")
+    codings = (coding.replace(" ", "").partition(";q=") for coding in accepted)
+    is_packed = any(
+        name == "gzip" and (not q or weight.strip("0.")) for name, q, weight in codings
+    )
     body = _packed(page) if is_packed else page
     content = _served(body) if isinstance(request, ASGIRequest) else body
     response = StreamingHttpResponse(content, content_type=content_type)
@@ -146,12 +151,6 @@ def streamed(request: HttpRequest, collector: Collector) -> HttpResponseBase:
     response["Cache-Control"] = "no-store"
     patch_vary_headers(response, ["Accept", "Accept-Encoding"])
     return response
-
-
-def _takes_gzip(accepted: str) -> bool:
-    """Whether a client accepts gzip; a weight of zero means no."""
-    codings = (coding.replace(" ", "").partition(";q=") for coding in accepted.split(","))
-    return any(name == "gzip" and (not q or weight.strip("0.")) for name, q, weight in codings)
 
 
 def _packed(page: Iterator[bytes]) -> Iterator[bytes]:

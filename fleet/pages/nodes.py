@@ -277,7 +277,13 @@ def hardware_of(node: Node, block: Block | None) -> Hardware:
         instance = catalog.instance(node.instance_type)
     except ValueError:
         instance = None
-    per_device = _utilization_by_device(values.get("core_utilization_ratio", NEVER), node)
+    cores = values.get("core_utilization_ratio", NEVER)
+    per_device: list[float | None] = [None] * node.n_devices
+    if cores.size and cores.size == node.n_devices * node.cores_per_device:
+        grouped = cores.reshape(node.n_devices, -1)
+        per_device = [
+            float(np.nanmean(row)) if np.isfinite(row).any() else None for row in grouped
+        ]
     return Hardware(
         devices=[
             Device(
@@ -310,11 +316,3 @@ def hardware_of(node: Node, block: Block | None) -> Hardware:
         host_memory_bytes=instance.host_memory_bytes if instance else None,
         n_vcpus=instance.vcpus if instance else None,
     )
-
-
-def _utilization_by_device(cores: FloatArray, node: Node) -> list[float | None]:
-    """Average utilization over the cores of each device."""
-    if not cores.size or cores.size != node.n_devices * node.cores_per_device:
-        return [None] * node.n_devices
-    grouped = cores.reshape(node.n_devices, -1)
-    return [float(np.nanmean(row)) if np.isfinite(row).any() else None for row in grouped]

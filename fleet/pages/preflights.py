@@ -54,10 +54,19 @@ WORST_FIRST = (NodeVerdict.FAIL, NodeVerdict.HOLD, NodeVerdict.PASS)
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def preflight_list(request: HtmxRequest) -> HttpResponseBase:
-    """List the preflights, newest first; operators can request one."""
+    """List the preflights, newest first; operators can request one.
+
+    The form proposes a run's nodes, or those that the address names.
+    """
     if request.method == "POST":
         return _ask(request)
-    return _show(request, form=_form(initial=_proposed(request)))
+    name = request.GET.get("run", "")
+    nodes = list(Node.objects.filter(run__name=name).order_by("rank", "name")) if name else []
+    initial = {"nodes": request.GET.get("nodes", "")[:LONGEST_LIST]}
+    if nodes:
+        names = "\n".join(node.name for node in nodes)
+        initial = {"nodes": names, "instance_type": nodes[0].instance_type, "run": name}
+    return _show(request, form=_form(initial=initial))
 
 
 def _form(data: Any = None, *, initial: dict[str, str] | None = None) -> PreflightForm:
@@ -127,19 +136,6 @@ def _show(
         partials=("preflights",),
         status=422 if form.errors or files_form.errors else 200,
     )
-
-
-def _proposed(request: HtmxRequest) -> dict[str, str]:
-    """Fill the form with a run's nodes, or with those that the address names."""
-    name = request.GET.get("run", "")
-    nodes = list(Node.objects.filter(run__name=name).order_by("rank", "name")) if name else []
-    if not nodes:
-        return {"nodes": request.GET.get("nodes", "")[:LONGEST_LIST]}
-    return {
-        "nodes": "\n".join(node.name for node in nodes),
-        "instance_type": nodes[0].instance_type,
-        "run": name,
-    }
 
 
 def preflight_context(preflight: Preflight) -> dict[str, Any]:

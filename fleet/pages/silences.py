@@ -125,7 +125,11 @@ def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
 @requires("operator")
 def silence_new(request: HtmxRequest) -> HttpResponse:
     if request.method != "POST":
-        given = {name: request.GET.get(name, "") for name in ASKED} | _of_alert(request)
+        given = {name: request.GET.get(name, "") for name in ASKED}
+        if (pk := request.GET.get("alert", "")).isdecimal():
+            alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
+            given["matchers"] = written(matchers_of(alert))
+            given["reason"] = f"in progress: alert {alert.pk}"
         return _form(request, given)
     given, now = {name: request.POST.get(name, "") for name in ASKED}, timezone.now()
     try:
@@ -149,14 +153,6 @@ def silence_new(request: HtmxRequest) -> HttpResponse:
     messages.success(request, f"Silence {made.pk} is active.")
     there = made.get_absolute_url()
     return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
-
-
-def _of_alert(request: HtmxRequest) -> dict[str, str]:
-    pk = request.GET.get("alert", "")
-    if not pk.isdecimal():
-        return {}
-    alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
-    return {"matchers": written(matchers_of(alert)), "reason": f"in progress: alert {alert.pk}"}
 
 
 def _form(

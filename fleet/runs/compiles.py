@@ -1,12 +1,12 @@
-"""The compile cache of a run: hits, compiles, failures, their reasons and their cost."""
+"""The compile cache of a run and of the fleet: hits, compiles, failures, reasons and cost."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
+from django.db.models import Count, Exists, Max, Min, OuterRef, Q, QuerySet, Sum
 
 from fleet.models import CompileEvent, Run
 from fleet.models.run import RunQuerySet
@@ -97,7 +97,7 @@ def compiles_of_other_runs(
     return found
 
 
-Verdict = CompileEvent.Verdict
+Outcome, Verdict = CompileEvent.Outcome, CompileEvent.Verdict
 # Processes of one start request a graph at about the same time.
 SAME_START_S = 600.0
 # In its first steps a job compiles its graphs; later compiles are unexpected.
@@ -137,7 +137,10 @@ def judge_compile(
         return CompileVerdict(Verdict.PLANNED if event.outcome == MISS else "")
     before = next(history.of(event), None) if event.graph else None
     if before is not None:
-        if _is_beside(before, event):
+        # Another process compiled the same graph just before, or still does.
+        ended_s = before.at_s + (0.0 if math.isnan(before.seconds) else before.seconds)
+        is_other = before.outcome != HIT and before.process != event.process
+        if is_other and before.module == event.module and not event.at_s - ended_s > SAME_START_S:
             return CompileVerdict(Verdict.BESIDE)
         return CompileVerdict(Verdict.AGAIN, change_of(before, event))
     if trained_from_s is not None and event.at_s >= trained_from_s:
@@ -148,15 +151,6 @@ def judge_compile(
             Verdict.AGAIN, change_of(compile_of(other), event, run=other.run.name)
         )
     return CompileVerdict(Verdict.FIRST)
-
-
-def _is_beside(before: Compile, event: Compile) -> bool:
-    """Whether another process compiled the same graph just before, or still does."""
-    if before.outcome == HIT or before.process == event.process:
-        return False
-    begun_apart_s = event.at_s - before.at_s
-    ended_apart_s = begun_apart_s - (0.0 if math.isnan(before.seconds) else before.seconds)
-    return before.module == event.module and not ended_apart_s > SAME_START_S
 
 
 def change_of(before: Compile, after: Compile, *, run: str = "") -> dict[str, Any]:
@@ -218,8 +212,7 @@ def store_compiles(
         Run.objects.filter(pk=run.pk).update(**changed)
         for name, value in changed.items():
             setattr(run, name, value)
-    unannounced = (CompileEvent.Verdict.AGAIN, CompileEvent.Verdict.AMID)
-    return [row for row in rows if row.verdict in unannounced]
+    return [row for row in rows if row.verdict in LOST]
 
 
 def _moved(event: Compile, moved_s: float) -> Compile:
@@ -312,8 +305,7 @@ def cache_kind(path: str) -> str:
 
 MOST_GRAPHS = 200
 MAX_UNPLANNED = 4
-Outcome, SummingVerdict = CompileEvent.Outcome, CompileEvent.Verdict
-LOST = (SummingVerdict.AGAIN, SummingVerdict.AMID)
+LOST = (Verdict.AGAIN, Verdict.AMID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,8 +347,23 @@ class UnplannedCompile:
         return change_lines(self.change)
 
 
+class CacheRequests:
+    """Requests of a compile cache."""
+
+    __slots__ = ()
+    n_hits: int
+    n_misses: int
+    n_failures: int
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of the requests that the cache served; failures count as misses."""
+        asked = self.n_hits + self.n_misses + self.n_failures
+        return self.n_hits / asked if asked else None
+
+
 @dataclass(frozen=True, slots=True)
-class CompileSummary:
+class CompileSummary(CacheRequests):
     """A run's compiles; ``wall_s`` counts time in which several processes compiled once.
 
     ``lost_s`` is that of the unplanned ones, ``usd`` the cost of the run in that time (None if
@@ -383,12 +390,6 @@ class CompileSummary:
     def sharing(self) -> str:
         """Whether all nodes share the cache, judged by its path."""
         return cache_kind(self.cache)
-
-    @property
-    def hit_ratio(self) -> float | None:
-        """Share of the requests that the cache served; failures count as misses."""
-        asked = self.n_hits + self.n_misses + self.n_failures
-        return self.n_hits / asked if asked else None
 
     @property
     def n_flag_changes(self) -> int:
@@ -434,7 +435,18 @@ def compile_summary(run: Run) -> CompileSummary:
         )
     )
     graphs = sorted(
-        map(_graph, found),
+        (
+            CompiledGraph(
+                row["module"],
+                n_hits=row["hits"],
+                n_misses=row["misses"],
+                n_failures=row["failures"],
+                seconds=row["total_s"],
+                longest_s=row["longest_s"],
+                first_at=row["first_at"],
+            )
+            for row in found
+        ),
         key=lambda graph: (-(graph.seconds or 0.0), -graph.n_failures, graph.module),
     )
     dated = run.compiles.exclude(seconds=None).exclude(at=None).order_by("at")
@@ -463,19 +475,7 @@ def compile_summary(run: Run) -> CompileSummary:
         usd=usd_of(run, lost_spans),
         accidents=tuple(lost[: -MAX_UNPLANNED - 1 : -1]),
         n_accidents=len(lost),
-        beside_s=sum(seconds for _, seconds, why, _ in timed if why == SummingVerdict.BESIDE),
-    )
-
-
-def _graph(row: Mapping[str, Any]) -> CompiledGraph:
-    return CompiledGraph(
-        row["module"],
-        n_hits=row["hits"],
-        n_misses=row["misses"],
-        n_failures=row["failures"],
-        seconds=row["total_s"],
-        longest_s=row["longest_s"],
-        first_at=row["first_at"],
+        beside_s=sum(seconds for _, seconds, why, _ in timed if why == Verdict.BESIDE),
     )
 
 
@@ -500,3 +500,153 @@ def usd_of(run: Run, spans: Iterable[tuple[float, float]]) -> float | None:
     rates = run.rates
     usd = sum(rates.usd(begin, end) for begin, end in merged(spans))
     return usd if math.isfinite(usd) and run.usd_per_hour else None
+
+
+# How far back a page goes; None: all stored events.
+SINCE: Mapping[str, timedelta | None] = {
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "ever": None,
+}
+# Filters of the page: label and condition.
+WHAT: Mapping[str, tuple[str, Q]] = {
+    "": ("unplanned", Q(verdict__in=LOST)),
+    "announced": ("planned", Q(verdict=Verdict.PLANNED)),
+    "beside": ("compiled by two processes", Q(verdict=Verdict.BESIDE)),
+    "compiled": ("all compiled", Q(outcome=Outcome.MISS)),
+    "failed": ("failed", Q(outcome=Outcome.FAIL)),
+    "all": ("all, hits too", Q()),
+}
+MOST_TIMED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunCompileRow(CacheRequests):
+    """One run's compiles; ``usd`` is None without a price."""
+
+    run: Run
+    n_graphs: int
+    n_hits: int
+    n_misses: int
+    n_failures: int
+    wall_s: float
+    lost_s: float
+    usd: float | None
+    beside_s: float
+    n_beside: int
+    n_processes: int
+    cache: str
+    compiler: str
+
+    @property
+    def sharing(self) -> str:
+        """Whether all nodes share the cache, judged by its path."""
+        return cache_kind(self.cache)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCompiles(CacheRequests):
+    """All runs; ``usd`` is None if no run with lost time has a price."""
+
+    rows: Sequence[RunCompileRow]
+    n_graphs: int = 0
+    n_hits: int = 0
+    n_misses: int = 0
+    n_failures: int = 0
+    wall_s: float = 0.0
+    lost_s: float = 0.0
+    usd: float | None = None
+    n_unpriced: int = 0
+    unshared: Sequence[RunCompileRow] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRow:
+    event: CompileEvent
+    usd: float | None
+
+    @property
+    def changes(self) -> Sequence[str]:
+        return change_lines(self.event.change)
+
+    @property
+    def short(self) -> str:
+        return short(self.event.change)
+
+    @property
+    def before(self) -> str:
+        return since_text(self.event)
+
+    @property
+    def before_s(self) -> float | None:
+        return (self.event.change or {}).get("before_s")
+
+
+def fleet_compile_sums(events: QuerySet[CompileEvent]) -> FleetCompiles:
+    """Sum compiles by run and in total, with three queries."""
+    found = list(
+        events.values("run").annotate(
+            graphs=Count("module", distinct=True, filter=~Q(module="")),
+            hits=Count("pk", filter=Q(outcome=Outcome.HIT)),
+            misses=Count("pk", filter=Q(outcome=Outcome.MISS)),
+            failures=Count("pk", filter=Q(outcome=Outcome.FAIL)),
+            beside=Count("pk", filter=Q(verdict=Verdict.BESIDE)),
+            processes=Count("process", distinct=True, filter=Q(outcome=Outcome.MISS)),
+            where=Max("cache"),
+            version=Max("compiler"),
+        )
+    )
+    runs = Run.objects.defer("plan", "clock").in_bulk([each["run"] for each in found])
+    # Begin, length and verdict of every timed compile, by run.
+    spans: dict[int, list[tuple[float, float, str]]] = {}
+    timed = events.exclude(seconds=None).exclude(at=None).order_by("at")
+    for key, at, seconds, verdict in timed.values_list("run", "at", "seconds", "verdict")[
+        :MOST_TIMED
+    ]:
+        if at is not None and seconds is not None:
+            spans.setdefault(key, []).append((at.timestamp(), seconds, verdict))
+    rows = []
+    for each in found:
+        run, mine = runs[each["run"]], spans.get(each["run"], ())
+        lost = [(begin, length) for begin, length, verdict in mine if verdict in LOST]
+        beside = (length for _, length, verdict in mine if verdict == Verdict.BESIDE)
+        rows.append(
+            RunCompileRow(
+                run,
+                n_graphs=each["graphs"],
+                n_hits=each["hits"],
+                n_misses=each["misses"],
+                n_failures=each["failures"],
+                wall_s=covered_s((begin, length) for begin, length, _ in mine),
+                lost_s=covered_s(lost),
+                usd=usd_of(run, lost),
+                beside_s=sum(beside),
+                n_beside=each["beside"],
+                n_processes=each["processes"],
+                cache=each["where"],
+                compiler=each["version"],
+            )
+        )
+    rows.sort(key=lambda row: (-row.lost_s, -row.wall_s, row.run.name))
+    lossy = [row for row in rows if row.lost_s]
+    known = [row.usd for row in lossy if row.usd is not None]
+    return FleetCompiles(
+        rows=rows,
+        **{
+            name: sum(getattr(row, name) for row in rows)
+            for name in ("n_graphs", "n_hits", "n_misses", "n_failures", "wall_s", "lost_s")
+        },
+        usd=sum(known) if known or not lossy else None,
+        n_unpriced=len(lossy) - len(known),
+        unshared=[row for row in rows if row.n_beside],
+    )
+
+
+def compile_rows(events: Iterable[CompileEvent]) -> Sequence[CompileRow]:
+    return [
+        CompileRow(event, usd_of(event.run, [(event.at.timestamp(), event.seconds)]))
+        if event.at and event.seconds
+        else CompileRow(event, None)
+        for event in events
+    ]

@@ -79,28 +79,18 @@ def compare_run(source: Source, run: Run, *, now: datetime) -> dict[str, Any]:
     the step model gives for precisions that no similar run has used.
     """
     others = differing(run)
-    measured = _measured(source, run, others, now=now) if others else []
+    measured = []
+    if others:
+        mine = settled(steps_of(source, run, until=now))
+        for other, differ in others:
+            theirs = settled(steps_of(source, other, until=now))
+            if pace := _pace(mine, theirs, seed=(run.pk, other.pk)):
+                result = {"run": other.name, "differ": [asdict(each) for each in differ]} | pace
+                is_assumed = run.is_simulated or other.is_simulated
+                measured.append(with_assumed(result, is_assumed=is_assumed))
+    measured.sort(key=lambda each: (-(each["low"] or 0.0), -each["ratio"]))
     tried = {run.precision, *(other.precision for other, _ in others)}
     return {"measured": measured, "predicted": predictions_for(run, tried=tried)}
-
-
-def _measured(
-    source: Source,
-    run: Run,
-    others: Sequence[tuple[Run, Sequence[SettingDifference]]],
-    *,
-    now: datetime,
-) -> list[dict[str, Any]]:
-    mine = settled(steps_of(source, run, until=now))
-    found = []
-    for other, differ in others:
-        theirs = settled(steps_of(source, other, until=now))
-        pace = _pace(mine, theirs, seed=(run.pk, other.pk))
-        if pace is None:
-            continue
-        result = {"run": other.name, "differ": [asdict(each) for each in differ]} | pace
-        found.append(with_assumed(result, is_assumed=run.is_simulated or other.is_simulated))
-    return sorted(found, key=lambda each: (-(each["low"] or 0.0), -each["ratio"]))
 
 
 def with_assumed(result: Mapping[str, Any], *, is_assumed: bool) -> dict[str, Any]:
@@ -122,12 +112,7 @@ def settled(steps: ArmSteps) -> FloatArray:
     return steps.sums[steps.n_warm_rows :]
 
 
-def _pace(
-    mine: FloatArray,
-    theirs: FloatArray,
-    *,
-    seed: tuple[int, int],
-) -> dict[str, Any] | None:
+def _pace(mine: FloatArray, theirs: FloatArray, *, seed: tuple[int, int]) -> dict[str, Any] | None:
     """Compare tokens per second; None where there are too few steps."""
     n_mine, n_theirs = (int(sums[:, 0].sum()) for sums in (mine, theirs))
     counted = COLUMNS.index("tokens")

@@ -76,7 +76,12 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
     n_kept = kept.aggregate(n=Sum("n_steps"))["n"] or 0
     recent = _recent(hot, run.name, kept.order_by("-start").values_list("start", "length_s"))
     n_in_row = -(-(n_kept + len(recent)) // MOST_ROWS) or 1
-    settled = _first_settled(_hours(kept.order_by("start"), recent), until_s)
+    head = np.zeros((0, N_COLUMNS))
+    for hour in _hours(kept.order_by("start"), recent):
+        head = np.concatenate([head, _counting(hour, until_s)])[:HEAD_STEPS]
+        if len(head) == HEAD_STEPS:
+            break
+    settled = float(head[settled_from(_step_s(head)), STEP]) if len(head) else 0.0
     starts = starts_of(run, until_s)
     keys: list[FloatArray] = [np.zeros(0)]
     parts: list[FloatArray] = [np.zeros((0, len(COLUMNS)))]
@@ -108,18 +113,6 @@ def starts_of(run: Run, until_s: float) -> list[tuple[float, float]]:
 def _counting(rows: FloatArray, until_s: float) -> FloatArray:
     """Keep steps with a duration that ended before a time."""
     return rows[(rows[:, ENDED] < until_s) & np.isfinite(_step_s(rows))]
-
-
-def _first_settled(hours: Iterable[FloatArray], until_s: float) -> float:
-    head = np.zeros((0, N_COLUMNS))
-    for hour in hours:
-        head = np.concatenate([head, _counting(hour, until_s)])
-        if len(head) >= HEAD_STEPS:
-            break
-    if not len(head):
-        return 0.0
-    head = head[:HEAD_STEPS]
-    return float(head[settled_from(_step_s(head)), STEP])
 
 
 def _recent(hot: Source, run: str, newest_first: Iterable[tuple[int, int]]) -> FloatArray:

@@ -49,23 +49,22 @@ def uses(line: str) -> Iterator[OperatorUse]:
     text = line.partition("#")[0]
     if not text.strip():
         return
-    types = doubtful_types(text)
-    for written, name in _written(text):
-        yield OperatorUse(name, written, types)
-
-
-def _written(text: str) -> Iterator[tuple[str, str]]:
-    calls = TORCH_OPS.findall(text)
-    if calls:
-        yield from ((call, operator_name(call)) for call in calls)
+    if calls := TORCH_OPS.findall(text):
+        written = [(call, operator_name(call)) for call in calls]
     elif node := NODE.search(text) or ROW.match(text):
-        yield node[2], _target(node[1], node[2])
+        written = [(node[2], _target(node[1], node[2]))]
     elif scripted := SCRIPT.findall(text):
-        yield from ((call, operator_name(call)) for call in scripted)
+        written = [(call, operator_name(call)) for call in scripted]
     else:
-        for call in CODE.findall(text):
-            kind = "module" if call.startswith("self.") else "function"
-            yield call, _target(kind, call.removeprefix("self."))
+        written = [
+            (call, _target("module", call.removeprefix("self.")))
+            if call.startswith("self.")
+            else (call, _target("function", call))
+            for call in CODE.findall(text)
+        ]
+    types = doubtful_types(text)
+    for call, name in written:
+        yield OperatorUse(name, call, types)
 
 
 def _target(kind: str, target: str) -> str:
@@ -226,16 +225,30 @@ def read_report(text: str) -> OperatorList:
     for name, reason in _failed(document.get(UNSUPPORTED) or []):
         failed[name] += 1
         where.setdefault(name, []).append(reason)
-    if len(passed | failed) > MOST_OPERATORS:
+    total = passed + failed
+    if len(total) > MOST_OPERATORS:
         raise SupportError(f"it has more than {MOST_OPERATORS:,} operators; {REPORT_REMEDY}")
     report = CompilerReport(
         torch_neuronx=_version(document, "torch_neuronx_version"),
         neuronx_cc=_version(document, "neuronx_cc_version"),
         passed=dict(passed),
         failed=dict(failed),
-        failures={name: _first(reasons) for name, reasons in where.items()},
+        failures={
+            name: tuple(dict.fromkeys(filter(None, reasons)))[:MOST_WHERE]
+            for name, reasons in where.items()
+        },
     )
-    return OperatorList(OperatorFileKind.REPORT, _operators(report, text), report)
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        for found in OPERATOR.findall(line):
+            lines.setdefault(operator_name(found), number)
+    # PyTorch's operators; the HLO instructions below them are only reasons.
+    names = [name for name in total if not name.startswith("hlo::")] or list(total)
+    operators = {
+        name: Operator(name, name, lines.get(name, 1), total[name])
+        for name in sorted(names, key=lambda name: (lines.get(name, 1), name))
+    }
+    return OperatorList(OperatorFileKind.REPORT, operators, report)
 
 
 def _by_kind(section: Any, field: str) -> Iterator[tuple[str, str, Any]]:
@@ -305,24 +318,6 @@ def _version(document: dict[str, Any], field: str) -> str:
     given = document.get(field)
     text = given if isinstance(given, str) else ""
     return "".join(char for char in text if char.isprintable())[:LONGEST_VERSION]
-
-
-def _first(reasons: list[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(filter(None, reasons)))[:MOST_WHERE]
-
-
-def _operators(report: CompilerReport, text: str) -> dict[str, Operator]:
-    """Return PyTorch's operators; the HLO instructions below them are only reasons."""
-    lines: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        for found in OPERATOR.findall(line):
-            lines.setdefault(operator_name(found), number)
-    total = Counter(report.passed) + Counter(report.failed)
-    names = [name for name in total if not name.startswith("hlo::")] or list(total)
-    return {
-        name: Operator(name, name, lines.get(name, 1), total[name])
-        for name in sorted(names, key=lambda name: (lines.get(name, 1), name))
-    }
 
 
 MIB = 1 << 20

@@ -260,7 +260,7 @@ def judge(
     -----
     A node fails by its own findings: missing, slow, silent or lossy devices, errors, or slow to
     all others. Pairs are judged among the other nodes, within the class of pairs of one rack and
-    that of pairs across racks (`preflight_racks`). Only one node of a bad pair may be used;
+    that of pairs across racks (`preflight_pairs`). Only one node of a bad pair may be used;
     the other is held, chosen so that the most nodes can be used.
     """
     own = [
@@ -268,12 +268,19 @@ def judge(
         *health(measured),
         *devices(measured),
         *rest(measured),
-        *_not_measured(measured),
     ]
+    if len(measured.nodes) > 1:
+        was_probed = np.any(measured.was_probed, axis=1)
+        own += [
+            PreflightFinding("not_measured", measured.nodes[i])
+            for i in np.flatnonzero(~was_probed)
+        ]
     looks = preflight_pairs.looked_at(measured)
     own += preflight_pairs.nodes(measured, looks, known=_of(own, NodeVerdict.FAIL))
     together = list(preflight_pairs.pairs(measured, looks, apart=_of(own, NodeVerdict.FAIL)))
-    verdicts = _verdicts(measured.nodes, own)
+    verdicts = dict.fromkeys(measured.nodes, NodeVerdict.PASS)
+    for trouble in own:
+        verdicts[trouble.node] = max(verdicts[trouble.node], trouble.verdict, key=ORDER.index)
     able = [i for i, node in enumerate(measured.nodes) if verdicts[node] is NodeVerdict.PASS]
     distance = distances(looks)
     fit = _fit(measured.nodes, able, together, distance)
@@ -282,6 +289,13 @@ def judge(
     n_wanted = len(measured.nodes) if take is None else take
     chosen = tuple(measured.nodes[i] for i in closest(fit, distance, take=n_wanted))
     over_chosen = [each for each in measured.collectives if set(each.nodes) == set(chosen)]
+    racks, classes = None, looks[0].classes
+    if classes.basis:
+        members = [
+            tuple(measured.nodes[i] for i in np.flatnonzero(classes.rack == number).tolist())
+            for number in dict.fromkeys(classes.rack.tolist())
+        ]
+        racks = Racks(basis=classes.basis, racks=tuple(members), ratio=looks[0].rack_ratio)
     return PreflightResult(
         nodes=verdicts,
         troubles=(*own, *together),
@@ -289,19 +303,8 @@ def judge(
         n_wanted=len(fit) if take is None else take,
         usual={look.figure.name: _known(look.usual) for look in looks},
         slowdown=_known(slowdown(over_chosen[-1])) if over_chosen else None,
-        racks=_racks(measured.nodes, looks),
+        racks=racks,
     )
-
-
-def _racks(nodes: Sequence[str], looks: Sequence[PairAnalysis]) -> Racks | None:
-    classes = looks[0].classes
-    if not classes.basis:
-        return None
-    racks = [
-        tuple(nodes[i] for i in np.flatnonzero(classes.rack == number).tolist())
-        for number in dict.fromkeys(classes.rack.tolist())
-    ]
-    return Racks(basis=classes.basis, racks=tuple(racks), ratio=looks[0].rack_ratio)
 
 
 def _known(value: float) -> float | None:
@@ -328,24 +331,6 @@ def distances(looks: Sequence[PairAnalysis], *, within_class: bool = False) -> F
 
 def _of(troubles: Sequence[PreflightFinding], verdict: NodeVerdict) -> set[str]:
     return {trouble.node for trouble in troubles if trouble.verdict is verdict}
-
-
-def _not_measured(measured: Measured) -> list[PreflightFinding]:
-    """Hold nodes without a probed pair, if there are several nodes."""
-    if len(measured.nodes) < 2:
-        return []
-    seen = np.any(measured.was_probed, axis=1)
-    return [
-        PreflightFinding("not_measured", measured.nodes[i])
-        for i in np.flatnonzero(~np.asarray(seen))
-    ]
-
-
-def _verdicts(nodes: Sequence[str], own: Sequence[PreflightFinding]) -> dict[str, NodeVerdict]:
-    verdicts = dict.fromkeys(nodes, NodeVerdict.PASS)
-    for trouble in own:
-        verdicts[trouble.node] = max(verdicts[trouble.node], trouble.verdict, key=ORDER.index)
-    return verdicts
 
 
 def _fit(

@@ -10,11 +10,7 @@ from pathlib import Path
 import msgspec
 
 from telemetry.catalog import Source
-from telemetry.checks.operators import (
-    CUSTOM_CALL,
-    CompilerReport,
-    Operator,
-)
+from telemetry.checks.operators import CUSTOM_CALL, CompilerReport, Operator
 
 FILE = Path(__file__).parent / "operators.toml"
 
@@ -115,31 +111,29 @@ def judge(
     published : what is published of operators
     report : the compiler's report, where there is one; it overrides the list
     """
-    found = [_judged(operator, published, report) for operator in operators]
+    found = []
+    for operator in operators:
+        state, basis, detail = _by_what_is_published(operator, published)
+        n_passed = n_failed = 0
+        if report and (name := report.name_of(operator.name)):
+            n_passed, n_failed = report.passed.get(name, 0), report.failed.get(name, 0)
+            state = SupportState.UNSUPPORTED if n_failed else SupportState.SUPPORTED
+            basis, detail = Basis.REPORT, "; ".join(report.failures.get(name, ()))
+        found.append(
+            OperatorJudgement(
+                name=operator.name,
+                written=operator.written,
+                n=operator.n,
+                line=operator.line,
+                state=state,
+                basis=basis,
+                detail=detail,
+                n_failed=n_failed,
+                n_tried=n_passed + n_failed,
+                is_listed=bool(published.listed_as(operator.name)),
+            )
+        )
     return tuple(sorted(found, key=lambda each: (ORDER[each.state], -each.n, each.name)))
-
-
-def _judged(
-    operator: Operator, published: Published, report: CompilerReport | None
-) -> OperatorJudgement:
-    state, basis, detail = _by_what_is_published(operator, published)
-    n_passed = n_failed = 0
-    if report and (said := report.name_of(operator.name)):
-        n_passed, n_failed = report.passed.get(said, 0), report.failed.get(said, 0)
-        state = SupportState.UNSUPPORTED if n_failed else SupportState.SUPPORTED
-        basis, detail = Basis.REPORT, "; ".join(report.failures.get(said, ()))
-    return OperatorJudgement(
-        name=operator.name,
-        written=operator.written,
-        n=operator.n,
-        line=operator.line,
-        state=state,
-        basis=basis,
-        detail=detail,
-        n_failed=n_failed,
-        n_tried=n_passed + n_failed,
-        is_listed=bool(published.listed_as(operator.name)),
-    )
 
 
 def _by_what_is_published(
