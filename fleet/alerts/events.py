@@ -98,7 +98,23 @@ def enqueue(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
     if not is_end and (kind not in {*STARTS, *UPDATES} or silences_of(alert, now=now)):
         return
     if kind in STARTS:
-        _notify_start(alert, event, now=now)
+        for route, receiver in receivers_of(alert, routing_table()):
+            state, is_new = NotifiedState.objects.get_or_create(
+                receiver=receiver,
+                alert=alert,
+                ended_at=None,
+                defaults={
+                    "route": route,
+                    "group_key": group_key_of(route, receiver, alert),
+                    "labels": labels_of(alert),
+                    "since": now,
+                    "last_at": now,
+                },
+            )
+            is_damped = alert.flapping_since is not None and kind == Kind.REFIRED
+            if is_new or not is_damped:
+                start = Delivery.Kind.FIRING if is_new else Delivery.Kind.REPEATED
+                _notify(state, start, event, now=now)
         return
     notified = alert.notified_states.filter(ended_at=None).select_related("receiver", "route")
     for state in notified:
@@ -111,26 +127,6 @@ def enqueue(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
             _notify(state, Delivery.Kind.RESOLVED, event, now=now)
 
 
-def _notify_start(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
-    for route, receiver in receivers_of(alert, routing_table()):
-        state, is_new = NotifiedState.objects.get_or_create(
-            receiver=receiver,
-            alert=alert,
-            ended_at=None,
-            defaults={
-                "route": route,
-                "group_key": group_key_of(route, receiver, alert),
-                "labels": labels_of(alert),
-                "since": now,
-                "last_at": now,
-            },
-        )
-        is_damped = alert.flapping_since is not None and event.kind == Kind.REFIRED
-        if is_new or not is_damped:
-            kind = Delivery.Kind.FIRING if is_new else Delivery.Kind.REPEATED
-            _notify(state, kind, event, now=now)
-
-
 def _notify(
     state: NotifiedState, kind: Delivery.Kind, event: AlertEvent, *, now: datetime
 ) -> None:
@@ -141,13 +137,7 @@ def _notify(
         state.last_at = now
         state.save(update_fields=["last_at"])
     enqueue_delivery(
-        receiver,
-        kind,
-        event.alert,
-        event,
-        group_key=state.group_key,
-        route=state.route,
-        now=now,
+        receiver, kind, event.alert, event, group_key=state.group_key, route=state.route, now=now
     )
 
 

@@ -42,61 +42,54 @@ def reconcile(
     found = by_subject(findings)
     if not found and not Alert.objects.open().exists():
         return []
-    return _reconcile(found, evaluated, now=now)
-
-
-@transaction.atomic
-def _reconcile(
-    found: Mapping[Subject, Finding], evaluated: Collection[Subject], *, now: datetime
-) -> list[Alert]:
-    open_ = _open_alerts()
-    open_keys = {key_of(alert) for alert in open_}
-    is_new = any(each.cause in CLASS_OF and key not in open_keys for key, each in found.items())
-    if is_new and connection.features.has_select_for_update:
-        # Two processes may find parts of one fault at once: the second joins the first's alert.
-        Node.objects.select_for_update(no_key=True).order_by("pk").values_list("pk").first()
+    with transaction.atomic():
         open_ = _open_alerts()
-    found, over = correlate(found, open_, evaluated, now=now)
-    changed, paired = _adopt(found, open_, now=now)
-    free = [alert for alert in open_ if alert.is_open and alert not in paired.values()]
-    paired |= pair({k: f for k, f in found.items() if k not in paired}, free)
-    lasting = {alert.pk for alert in paired.values()}
-    unpaired = [alert for alert in open_ if alert.is_open and alert.pk not in lasting]
-    changed += [alert for alert in unpaired if _merge(alert, found, paired, now=now)]
-    changed += [
-        alert for alert in unpaired if alert.is_open and _end(alert, evaluated, over, now=now)
-    ]
-    occupied = {key_of(alert) for alert in unpaired if alert.is_open}
-    changed += _refresh_all(found, paired, occupied, now=now)
-    fired = [fire(found[key], key, now=now) for key in found if key not in paired]
-    changed += filter(None, fired)
-    still_open = {alert.pk: alert for alert in (*open_, *changed) if alert.is_open}
-    silenced = apply_silences(still_open.values(), active_silences(now=now), now=now)
-    return list({alert.pk: alert for alert in (*changed, *silenced)}.values())
+        open_keys = {key_of(alert) for alert in open_}
+        is_new = any(
+            each.cause in CLASS_OF and key not in open_keys for key, each in found.items()
+        )
+        if is_new and connection.features.has_select_for_update:
+            # Two processes may find parts of one fault at once: the second joins the alert of
+            # the first.
+            Node.objects.select_for_update(no_key=True).order_by("pk").values_list("pk").first()
+            open_ = _open_alerts()
+        found, over = correlate(found, open_, evaluated, now=now)
+        changed: list[Alert] = []
+        paired: dict[Subject, Alert] = {}
+        # A group is the oldest of its alerts; the others are merged into that one.
+        by_pk = {alert.pk: alert for alert in open_}
+        for key, group in found.items():
+            if isinstance(group, Group) and group.alerts:
+                paired[key], *others = (by_pk[pk] for pk in group.alerts)
+                text = f"merged into alert {paired[key].pk}"
+                changed += [alert for alert in others if _resolve(alert, now=now, text=text)]
+        free = [alert for alert in open_ if alert.is_open and alert not in paired.values()]
+        paired |= pair({k: f for k, f in found.items() if k not in paired}, free)
+        lasting = {alert.pk for alert in paired.values()}
+        unpaired = [alert for alert in open_ if alert.is_open and alert.pk not in lasting]
+        known = [(found[k], alert) for k, alert in paired.items() if found[k].cause != UNKNOWN]
+        for alert in unpaired:
+            duplicate = next((a for finding, a in known if has_same_culprit(alert, finding)), None)
+            if duplicate is None or alert.last_seen_at >= now:
+                continue
+            if _resolve(alert, now=now, text=f"merged into alert {duplicate.pk}"):
+                changed.append(alert)
+        changed += [
+            alert for alert in unpaired if alert.is_open and _end(alert, evaluated, over, now=now)
+        ]
+        occupied = {key_of(alert) for alert in unpaired if alert.is_open}
+        changed += _refresh_all(found, paired, occupied, now=now)
+        fired = [fire(found[key], key, now=now) for key in found if key not in paired]
+        changed += filter(None, fired)
+        still_open = {alert.pk: alert for alert in (*open_, *changed) if alert.is_open}
+        silenced = apply_silences(still_open.values(), active_silences(now=now), now=now)
+        return list({alert.pk: alert for alert in (*changed, *silenced)}.values())
 
 
 def _open_alerts() -> list[Alert]:
     alerts = Alert.objects.open().select_related("run", "node", "silence")
     # A simulated run's plan and clocks are long, and not needed here.
     return list(alerts.defer("run__plan", "run__clock"))
-
-
-def _adopt(
-    found: Mapping[Subject, Finding], open_: Iterable[Alert], *, now: datetime
-) -> tuple[list[Alert], dict[Subject, Alert]]:
-    """Pair groups with the oldest of their alerts, and resolve the others; return both."""
-    by_pk = {alert.pk: alert for alert in open_}
-    merged, paired = [], {}
-    for key, group in found.items():
-        if isinstance(group, Group) and group.alerts:
-            oldest, *others = (by_pk[pk] for pk in group.alerts)
-            paired[key] = oldest
-            merged += [
-                alert
-                for alert in others
-                if _resolve(alert, now=now, text=f"merged into alert {oldest.pk}")
-            ]
-    return merged, paired
 
 
 def by_subject(findings: Iterable[Finding]) -> dict[Subject, Finding]:
@@ -353,12 +346,19 @@ def refresh(
     group = finding if isinstance(finding, Group) else None
     came, left = members_text(alert, group) if group else ("", "")
     # A group moves at once: the rule and subject of a part that ended may break again.
-    moves = must_move or (key != key_of(alert) if group else _moves(alert, finding, key, now=now))
+    moves = must_move or key != key_of(alert)
     is_urgent = SEVERITIES[finding.severity] < alert.severity
+    if moves and not (group or must_move or is_urgent):
+        moves = not _has_lately(alert, Kind.RULE_CHANGED, since=now - RULE_STAYS)
     has_new_culprit = not (came or left) and _has_new_culprit(alert, finding, now=now)
-    is_worse = is_urgent or _is_worse(alert, finding)
+    has_score = finding.rule in SYMPTOMS or "share_ratio" in finding.evidence
+    is_stronger = finding.rule == alert.rule and finding.score > alert.score * WORSE_BY
+    is_worse = is_urgent or (has_score and is_stronger)
     is_back = alert.quiet_since is not None and now - alert.quiet_since >= AWAY
-    joined, gone = (False, False) if group else _changed_nodes(alert, finding)
+    joined = gone = False
+    if not group and finding.node is None and finding.nodes:
+        was, nodes_now = set(alert.evidence.get("nodes") or ()), set(finding.nodes)
+        joined, gone = bool(nodes_now - was), bool(was - nodes_now)
     to: dict[str, Any] = {}
     if alert.quiet_since is not None:
         to |= {"quiet_since": None, "n_firings": alert.n_firings + 1}
@@ -398,22 +398,6 @@ def refresh(
     return bool(news)
 
 
-def _changed_nodes(alert: Alert, finding: Finding) -> tuple[bool, bool]:
-    """Whether nodes were added to those that the alert names, and whether some are gone."""
-    if finding.node is not None or not finding.nodes:
-        return False, False
-    was, now = set(alert.evidence.get("nodes") or ()), set(finding.nodes)
-    return bool(now - was), bool(was - now)
-
-
-def _moves(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:
-    """Whether the alert moves to another rule: at once if that is more urgent."""
-    if key == key_of(alert):
-        return False
-    is_more_urgent = SEVERITIES[finding.severity] < alert.severity
-    return is_more_urgent or not _has_lately(alert, Kind.RULE_CHANGED, since=now - RULE_STAYS)
-
-
 def _has_new_culprit(alert: Alert, finding: Finding, *, now: datetime) -> bool:
     """Whether the culprit changes; a finding without a cause does not remove a known one."""
     new = (finding.cause, finding.node, finding.device)
@@ -426,31 +410,8 @@ def _has_new_culprit(alert: Alert, finding: Finding, *, now: datetime) -> bool:
     return is_first or not _has_lately(alert, Kind.CAUSE_CHANGED, since=now - CAUSE_STAYS)
 
 
-def _is_worse(alert: Alert, finding: Finding) -> bool:
-    is_noted = finding.rule in SYMPTOMS or "share_ratio" in finding.evidence
-    return is_noted and finding.rule == alert.rule and finding.score > alert.score * WORSE_BY
-
-
 def _has_lately(alert: Alert, kind: Kind, *, since: datetime) -> bool:
     return alert.events.filter(kind=kind, at__gt=since).exists()
-
-
-def _merge(
-    alert: Alert,
-    found: Mapping[Subject, Finding],
-    paired: Mapping[Subject, Alert],
-    *,
-    now: datetime,
-) -> bool:
-    """Resolve an alert if another open alert names the same culprit."""
-    duplicates = (
-        other
-        for key, other in paired.items()
-        if found[key].cause != UNKNOWN and has_same_culprit(alert, found[key])
-    )
-    if (duplicate := next(duplicates, None)) is None or alert.last_seen_at >= now:
-        return False
-    return _resolve(alert, now=now, text=f"merged into alert {duplicate.pk}")
 
 
 def _end(

@@ -358,6 +358,11 @@ class AlertText:
         is_early = self.now - alert.onset_at < CLOCK_WITHIN
         step_s, usual_s = evidence.number("step_s"), evidence.number("baseline_step_s")
         knows_steps = step_s is not None and usual_s is not None
+        # Whether the step time has changed; empty where the headline says so already.
+        step_time = ""
+        if step_s is not None and usual_s is not None and alert.rule != "step_slow":
+            is_same = abs(step_s - usual_s) <= STEP_NOISE_RATIO * usual_s
+            step_time = "unchanged" if is_same else "changed"
         is_known_cause = alert.cause in CAUSES
         spans_run = is_known_cause and alert.node is None and not CAUSES[alert.cause].is_of_run
         return {
@@ -393,7 +398,7 @@ class AlertText:
             "collective": _collective(alert, evidence),
             "n_waiting": len(alert.victims) or (alert.run.n_nodes - 1 if alert.run else 0),
             "has_step_times": knows_steps,
-            "step_time": _step_time(alert, step_s, usual_s),
+            "step_time": step_time,
             **self._shares(evidence),
         }
 
@@ -436,13 +441,6 @@ def _collective(alert: Alert, evidence: Evidence) -> str:
     return "waiting" if alert.node is None else "late worker"
 
 
-def _step_time(alert: Alert, step_s: float | None, usual_s: float | None) -> str:
-    """Whether the step time has changed; empty where the headline says so already."""
-    if step_s is None or usual_s is None or alert.rule == "step_slow":
-        return ""
-    return "unchanged" if abs(step_s - usual_s) <= STEP_NOISE_RATIO * usual_s else "changed"
-
-
 Fact = tuple[str, str]
 
 LABELS: Mapping[str, str] = {
@@ -476,12 +474,16 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
     is_placed = alert.run is not None or alert.node is not None
     part = f", {device} {alert.device}" if device and alert.device is not None else ""
     last_ratio = evidence.number("last_ratio") if evidence.is_waiting else None
+    peers = _known(culprit.peers_median, culprit.unit)
+    if peers and culprit.n_peers != 0:
+        n_peers = culprit.n_peers
+        peers += " median" + ("" if n_peers is None else f", {counted(n_peers, 'peer')}")
     found: Iterable[tuple[str, str | None]] = (
         ("Culprit", f"{alert.node}{part}" if alert.node else None),
         ("Rack", str(evidence.figures.get("rack") or "") or None),
         ("Cause", cause_name(alert.cause) if is_placed else None),
         ("Measured", _known(culprit.value, culprit.unit)),
-        ("Before" if culprit.n_peers == 0 else "Peers", _peers(culprit)),
+        ("Before" if culprit.n_peers == 0 else "Peers", peers),
         ("Threshold", _known(culprit.limit, culprit.unit)),
         ("Share", _share(evidence)),
         ("Step", _step(evidence)),
@@ -513,14 +515,6 @@ def _label(key: str) -> str:
 
 def _known(value: float | None, unit: str | None) -> str | None:
     return None if value is None else figure(value, unit)
-
-
-def _peers(culprit: Culprit) -> str | None:
-    peers = _known(culprit.peers_median, culprit.unit)
-    if peers is None or culprit.n_peers == 0:
-        return peers
-    of = "" if culprit.n_peers is None else f", {counted(culprit.n_peers, 'peer')}"
-    return f"{peers} median{of}"
 
 
 def _phase(evidence: Evidence) -> str | None:

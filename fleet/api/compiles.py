@@ -19,7 +19,7 @@ from fleet.api.fields import (
 )
 from fleet.api.paging import MAX_LIMIT, PageLinks, Paging, paginate
 from fleet.models import CompileEvent, Run
-from fleet.models.compile import CompileEventQuerySet
+from fleet.models.run import CompileEventQuerySet
 from fleet.runs.compiles import WHAT, CompileRow, compile_rows, compile_summary, fleet_compile_sums
 from telemetry.compiles import graph_of
 

@@ -1,13 +1,14 @@
 """What the fleet remembers: one module per noun."""
 
-from fleet.models.alert import Alert, AlertEvent, FrozenChart, HandoverNote
+from fleet.models.alert import Alert, AlertEvent, FrozenChart, HandoverNote, Silence, SilenceEvent
 from fleet.models.annotation import Annotation
-from fleet.models.compile import CompileEvent
 from fleet.models.cost import Budget, TeamPrice
 from fleet.models.delivery import (
     Delivery,
     NotificationChange,
     NotifiedState,
+    Receiver,
+    Route,
     SenderHeartbeat,
     Watchdog,
 )
@@ -15,9 +16,7 @@ from fleet.models.derived import ObservedRun, SimilarRunsResult, StepDurations
 from fleet.models.imported import ReadLog, RecordedTrace
 from fleet.models.node import InjectedFault, Node
 from fleet.models.preflight import Preflight, PreflightNode
-from fleet.models.receiver import Receiver, Route
-from fleet.models.run import Run
-from fleet.models.silence import Silence, SilenceEvent
+from fleet.models.run import CompileEvent, Run
 from fleet.models.support import SupportCheck
 from fleet.models.token import Token
 from fleet.models.trial import Trial, TrialArm

@@ -1,4 +1,4 @@
-"""Alerts, their timelines, frozen charts and handover notes."""
+"""Alerts, their timelines, frozen charts, silences and handover notes."""
 
 import json
 from collections import Counter, defaultdict
@@ -178,7 +178,19 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         types = set(type_of.values())
         recent = self.filter(fired_at__gt=since, fired_at__lte=until, earlier=None)
         single = Q(node__instance_type__in=types) if compares else Q(node__in=nodes)
-        rows = recent._accusations(single)
+        # The alerts about one node, and those that name several.
+        what = ("cause", "run", "is_drill")
+        of_one = recent.filter(single).values_list(
+            "node__name", "node__instance_type", *what, Count("pk"), Max("fired_at"), JSON_NULL
+        )
+        of_several = recent.filter(node=None, evidence__nodes__isnull=False).values_list(
+            Value(""), Value(""), *what, Value(1), "fired_at", "evidence__nodes"
+        )
+        rows = [
+            Accusation(name, *row)
+            for one, *row, several in of_one.union(of_several, all=True)
+            for name in several or [one]
+        ]
         counts = defaultdict[str, Counter[str]](Counter)
         n_nodes: dict[str, int] = {}
         if compares:
@@ -204,21 +216,6 @@ class AlertQuerySet(models.QuerySet["Alert"]):
             )
             for node in nodes
         }
-
-    def _accusations(self, single: Q) -> list[Accusation]:
-        """Return the alerts about a ``single`` node, and those that name several."""
-        what = ("cause", "run", "is_drill")
-        of_one = self.filter(single).values_list(
-            "node__name", "node__instance_type", *what, Count("pk"), Max("fired_at"), JSON_NULL
-        )
-        of_several = self.filter(node=None, evidence__nodes__isnull=False).values_list(
-            Value(""), Value(""), *what, Value(1), "fired_at", "evidence__nodes"
-        )
-        return [
-            Accusation(name, *row)
-            for one, *row, several in of_one.union(of_several, all=True)
-            for name in several or [one]
-        ]
 
 
 def _n_runs(rows: Iterable[Accusation]) -> int:
@@ -437,6 +434,76 @@ class FrozenChart(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} of alert {self.alert_id}"
+
+
+class SilenceQuerySet(models.QuerySet["Silence"]):
+    def active(self, now: datetime) -> Self:
+        """Keep the silences that are active now.
+
+        A silence is active from its creation until it is ended, also for an evaluation
+        that began just before: its clock is older than the rows it reads.
+        """
+        return self.filter(ends_at__gt=now, expired_by="")
+
+    def over(self, now: datetime) -> Self:
+        """Keep ended silences, latest first."""
+        return self.filter(ends_at__lte=now).order_by("-ends_at", "-pk")
+
+    def filter_by(self, *, now: datetime, state: str = "", by: str = "") -> Self:
+        """Keep silences that match every given field; ``state`` is active or over."""
+        silences = self.filter(**given(by=by))
+        if state == "active":
+            return silences.active(now)
+        return silences.over(now) if state else silences
+
+
+class Silence(models.Model):
+    """Mutes notifications of matching alerts for a time; the alerts stay visible."""
+
+    matchers = models.CharField(max_length=500, help_text="Parsed by fleet/alerts/matchers.py.")
+    reason = models.CharField(max_length=500)
+    by = models.CharField(max_length=150)
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    expired_by = models.CharField(max_length=150, blank=True, help_text="Who ended it early.")
+
+    objects = SilenceQuerySet.as_manager()
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(ends_at__gte=F("starts_at")), name="ends_after_it_starts"
+            ),
+        )
+        indexes = (models.Index(fields=["ends_at"], name="silences_by_their_end"),)
+
+    def __str__(self) -> str:
+        return f"{self.matchers} until {self.ends_at:%Y-%m-%d %H:%M}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("silence-detail", args=[self.pk])
+
+    def is_active(self, now: datetime) -> bool:
+        return now < self.ends_at and not self.expired_by
+
+
+class SilenceEvent(models.Model):
+    class Kind(models.TextChoices):
+        CREATED = "created"
+        END_MOVED = "end_moved", "end moved"
+        EXPIRED = "expired", "ended early"
+
+    silence = models.ForeignKey(Silence, models.CASCADE, related_name="events")
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=12, choices=Kind)
+    by = models.CharField(max_length=150)
+    text = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        ordering = ("at", "pk")
+
+    def __str__(self) -> str:
+        return f"{self.silence_id} {self.kind} {self.at:%H:%M:%S}"
 
 
 class HandoverNote(models.Model):

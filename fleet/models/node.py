@@ -1,13 +1,20 @@
 """A node: one machine that reports."""
 
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Self
 
 from django.db import models
 from django.db.models import Q
+from django.urls import reverse
 
-from fleet.models.addresses import address
 from fleet.models.filters import given
+
+
+@lru_cache(maxsize=20_000)
+def address(page: str, key: str | int) -> str:
+    """Return the URL of an object; cached, because pages list hundreds of them every second."""
+    return reverse(page, args=[key])
 
 
 class NodeQuerySet(models.QuerySet["Node"]):

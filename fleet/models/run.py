@@ -1,4 +1,4 @@
-"""A run: one training job, what it trains, on what, and what that costs."""
+"""A run: one training job, what it trains, on what, what that costs, and what it compiled."""
 
 import math
 from datetime import datetime
@@ -82,10 +82,7 @@ class Run(models.Model):
         help_text="Of the Neuron SDK. Empty: not reported.",
     )
     optimizer = models.CharField(
-        max_length=40,
-        blank=True,
-        db_default="",
-        help_text="Such as AdamW; empty: not reported.",
+        max_length=40, blank=True, db_default="", help_text="Such as AdamW; empty: not reported."
     )
     usd_per_node_hour = models.FloatField(help_text="The price when the run began.")
     price_basis = models.CharField(max_length=80, help_text="Source of the price.")
@@ -115,9 +112,7 @@ class Run(models.Model):
         help_text="The start of the job that reports. Empty: none.",
     )
     step_shift = models.BigIntegerField(
-        default=0,
-        db_default=0,
-        help_text="Repeated steps: our count minus the job's count.",
+        default=0, db_default=0, help_text="Repeated steps: our count minus the job's count."
     )
     starts = models.JSONField(
         null=True,
@@ -156,9 +151,7 @@ class Run(models.Model):
         null=True, blank=True, help_text="While active: paid up to this time."
     )
     spending = models.JSONField(
-        null=True,
-        blank=True,
-        help_text="Use of its time, from fleet/costs/spending.py.",
+        null=True, blank=True, help_text="Use of its time, from fleet/costs/spending.py."
     )
 
     phase = models.CharField(max_length=12, choices=Phase, default=Phase.PENDING)
@@ -221,14 +214,7 @@ class Run(models.Model):
     @property
     def price(self) -> tuple[float, str]:
         """Price of a node-hour now, or when the run ended, and its basis."""
-        return (
-            self.price_at(self.finished_at or timezone.now())
-            if self.tariff
-            else (
-                self.usd_per_node_hour,
-                self.price_basis,
-            )
-        )
+        return self.price_at(self.finished_at or timezone.now())
 
     @property
     def usd_per_hour(self) -> float:
@@ -293,3 +279,101 @@ class Run(models.Model):
         if not per_token or not peak or tokens_per_s is None or not math.isfinite(tokens_per_s):
             return None
         return tokens_per_s * per_token / peak
+
+
+class CompileEventQuerySet(models.QuerySet["CompileEvent"]):
+    def unannounced(self) -> Self:
+        """Keep the unplanned compiles: again, or during training."""
+        return self.filter(verdict__in=(CompileEvent.Verdict.AGAIN, CompileEvent.Verdict.AMID))
+
+    def filter_by(
+        self,
+        *,
+        team: str = "",
+        run: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Self:
+        """Keep the events that match every field given, unordered.
+
+        Events without a time are kept only where neither ``since`` nor ``until`` is given.
+        """
+        return self.order_by().filter(
+            **given(run__team=team, run__name=run, at__gte=since, at__lt=until)
+        )
+
+
+class CompileEvent(models.Model):
+    """One request of a process for a compiled graph."""
+
+    class Outcome(models.TextChoices):
+        HIT = "hit", "found in the cache"
+        MISS = "miss", "compiled"
+        FAIL = "fail", "failed"
+
+    class Verdict(models.TextChoices):
+        """Why it was compiled, as known at that time."""
+
+        FIRST = "first", "first time"
+        PLANNED = "planned", "announced"
+        AGAIN = "again", "compiled again"
+        AMID = "amid", "new during training"
+        BESIDE = "beside", "compiled by two processes"
+
+    run = models.ForeignKey("fleet.Run", models.CASCADE, related_name="compiles")
+    module = models.CharField(
+        max_length=120,
+        blank=True,
+        help_text="MODULE_<hash of the graph>+<hash of the flags>. Empty: unknown.",
+    )
+    outcome = models.CharField(max_length=4, choices=Outcome)
+    rank = models.PositiveIntegerField(null=True, help_text="Empty: unknown.")
+    process = models.CharField(
+        max_length=160, blank=True, help_text="Requesting process: source and ID."
+    )
+    at = models.DateTimeField(null=True, help_text="When it was found, or began to compile.")
+    seconds = models.FloatField(null=True, help_text="Duration. Empty: unknown.")
+    compiler = models.CharField(max_length=60, blank=True, help_text="Version of neuronx-cc.")
+    flags = models.CharField(max_length=500, blank=True, help_text="As passed to the compiler.")
+    cache = models.CharField(max_length=500, blank=True, help_text="Where the cache is.")
+    shape = models.CharField(
+        max_length=200,
+        blank=True,
+        db_default="",
+        help_text="Input shapes, if the job reports them.",
+    )
+    noted_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it was received. Empty: imported with a log."
+    )
+    verdict = models.CharField(
+        max_length=8,
+        choices=Verdict,
+        blank=True,
+        db_default="",
+        help_text="Why it compiled. Empty: not classified.",
+    )
+    change = models.JSONField(
+        null=True, blank=True, help_text="What changed before an unannounced compile, and when."
+    )
+
+    objects = CompileEventQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("at", "pk")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["run", "module", "outcome", "process", "at"],
+                name="a_compile_event_is_kept_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(seconds=None) | Q(seconds__gte=0) & ~Q(outcome="hit"),
+                name="what_is_found_takes_no_compile_time",
+            ),
+        )
+        indexes = (
+            models.Index(fields=["-at", "-id"], name="compiles_newest_first"),
+            models.Index(fields=["noted_at"], name="compiles_as_they_came"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.run}: {self.module or 'a graph'} {self.get_outcome_display()}"

@@ -313,6 +313,7 @@ class PagerDuty(HttpChannel):
                 "payload": {"summary": message.title, "source": "trnwatch", "severity": severity},
             }
         [item] = message.items
+        drill = "DRILL: " if item.is_drill else ""
         action = ACTIONS.get(message.kind, "trigger")
         event: dict[str, Any] = {"event_action": action, "dedup_key": f"trnwatch-alert-{item.pk}"}
         if action != "trigger":
@@ -325,7 +326,25 @@ class PagerDuty(HttpChannel):
                 {"href": item.frozen_url, "text": "Charts at that time"},
                 {"href": item.runbook_url, "text": "Runbook"},
             ],
-            "payload": _payload(item, message),
+            "payload": {
+                "summary": f"{drill}{item.summary}"[:LONGEST_SUMMARY],
+                "source": item.node or item.run or "trnwatch",
+                "severity": SEVERITIES.get(item.severity, "error"),
+                "timestamp": item.onset_at.isoformat(),
+                "class": item.rule,
+                "custom_details": {
+                    "cause": item.cause_name,
+                    "story": item.story,
+                    "victims": item.n_victims,
+                    "what": message.label.lower(),
+                },
+                **({"group": item.run} if item.run else {}),
+                **(
+                    {}
+                    if item.device is None
+                    else {"component": f"{item.cause_name} {item.device}"}
+                ),
+            },
         }
 
     def request(self, receiver: Receiver, body: Body, at: datetime) -> Request:
@@ -340,28 +359,6 @@ class PagerDuty(HttpChannel):
         except msgspec.DecodeError:
             return False
         return isinstance(found, dict) and found.get("status") == "success"
-
-
-def _payload(item: AlertItem, message: Message) -> dict[str, Any]:
-    drill = "DRILL: " if item.is_drill else ""
-    payload: dict[str, Any] = {
-        "summary": f"{drill}{item.summary}"[:LONGEST_SUMMARY],
-        "source": item.node or item.run or "trnwatch",
-        "severity": SEVERITIES.get(item.severity, "error"),
-        "timestamp": item.onset_at.isoformat(),
-        "class": item.rule,
-        "custom_details": {
-            "cause": item.cause_name,
-            "story": item.story,
-            "victims": item.n_victims,
-            "what": message.label.lower(),
-        },
-    }
-    if item.run:
-        payload["group"] = item.run
-    if item.device is not None:
-        payload["component"] = f"{item.cause_name} {item.device}"
-    return payload
 
 
 PATH = "/api/v2/alerts"
@@ -446,9 +443,17 @@ class Mail:
         """Send by SMTP. The message's id is the key, so that duplicates are recognised."""
         if not settings.SMTP_URL:
             raise AddressError("mail: no server is set; see TRNWATCH_SMTP_URL")
-        server = MailServer.of(settings.SMTP_URL)
+        server, fields = MailServer.of(settings.SMTP_URL), dict(body)
         try:
-            mail = _mail(dict(body), receiver, key=key, at=at)
+            mail = EmailMessage()
+            mail["Subject"] = fields["subject"]
+            mail["From"] = settings.DEFAULT_FROM_EMAIL
+            mail["To"] = receiver.target
+            mail["Date"] = at
+            mail["Message-ID"] = f"<{key}@trnwatch>"
+            mail["Idempotency-Key"] = key
+            mail["Auto-Submitted"] = "auto-generated"
+            mail.set_content(fields["text"])
             with server.open(timeout_s=client.timeout_s) as connection:
                 refused = connection.send_message(mail)
         except smtplib.SMTPRecipientsRefused as error:
@@ -502,19 +507,6 @@ class MailServer:
         if self.user:
             server.login(self.user, self.password)
         return server
-
-
-def _mail(body: dict[str, Any], receiver: Receiver, *, key: str, at: datetime) -> EmailMessage:
-    mail = EmailMessage()
-    mail["Subject"] = body["subject"]
-    mail["From"] = settings.DEFAULT_FROM_EMAIL
-    mail["To"] = receiver.target
-    mail["Date"] = at
-    mail["Message-ID"] = f"<{key}@trnwatch>"
-    mail["Idempotency-Key"] = key
-    mail["Auto-Submitted"] = "auto-generated"
-    mail.set_content(body["text"])
-    return mail
 
 
 def _refusal(code: int, reply: bytes | str) -> Exception:

@@ -123,7 +123,8 @@ class NotificationSender:
                 self._start(delivery.receiver_id, partial(self._deliver, delivery))
         for receiver in self.refresher.due(now=now):
             if receiver.pk not in self._busy:
-                self._start(receiver.pk, partial(self._refresh, receiver))
+                refresh = partial(self.refresher.refresh, receiver, self.client, now=now)
+                self._start(receiver.pk, refresh)
 
     @property
     def is_idle(self) -> bool:
@@ -144,9 +145,6 @@ class NotificationSender:
         future = self._threads.submit(_with_own_connection, work)
         self._busy[receiver] = future
         future.add_done_callback(lambda _: self._sent.set())
-
-    def _refresh(self, receiver: Receiver) -> None:
-        self.refresher.refresh(receiver, self.client, now=self.clock())
 
     def _deliver(self, delivery: Delivery) -> None:
         result: DeliveryResult | None

@@ -15,11 +15,7 @@ from fleet.version import VERSION
 Address = IPv4Address | IPv6Address
 SCHEMES = {"http": 80, "https": 443}
 # Clouds serve credentials of the machine here: forbidden whatever is allowed.
-FORBIDDEN = (
-    ip_network("169.254.0.0/16"),
-    ip_network("fe80::/10"),
-    ip_network("fd00:ec2::/32"),
-)
+FORBIDDEN = (ip_network("169.254.0.0/16"), ip_network("fe80::/10"), ip_network("fd00:ec2::/32"))
 # Networks whose addresses carry an IPv4 address in their last 32 bits.
 NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/96"))
 
@@ -48,22 +44,16 @@ class Allowed:
 
     def reaches(self, name: str, address: Address) -> bool:
         """Whether this address of a host name is a permitted target."""
-        address = _embedded_ipv4(address)
+        if isinstance(address, IPv6Address):
+            inner = address.ipv4_mapped or address.sixtofour
+            if inner is None and any(address in network for network in NAT64):
+                inner = IPv4Address(int(address) & 0xFFFF_FFFF)
+            address = inner or address
         if any(address in network for network in FORBIDDEN):
             return False
         if address.is_global and not address.is_multicast:
             return True
         return name.lower() in self.names or any(address in net for net in self.networks)
-
-
-def _embedded_ipv4(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address embeds, else the address itself."""
-    if isinstance(address, IPv4Address):
-        return address
-    inner = address.ipv4_mapped or address.sixtofour
-    if inner is None and any(address in network for network in NAT64):
-        inner = IPv4Address(int(address) & 0xFFFF_FFFF)
-    return inner or address
 
 
 def split(url: str) -> SplitResult:
@@ -201,7 +191,15 @@ class _PinnedConnection(HTTPConnection):
 
     def connect(self) -> None:
         """Connect to the first address that answers."""
-        self.sock = self._connect_plain()
+        for number, place in enumerate(self._places, start=1):
+            try:
+                sock = socket.create_connection(place, self._timeout_s / len(self._places))
+                break
+            except OSError:
+                if number == len(self._places):
+                    raise
+        sock.settimeout(self._timeout_s)
+        self.sock = sock
         if self._tls is not None:
             self.sock = self._tls.wrap_socket(
                 self.sock, server_hostname=self.host, do_handshake_on_connect=False
@@ -209,18 +207,6 @@ class _PinnedConnection(HTTPConnection):
             self.sock.do_handshake()
         if self.is_aborted:
             raise TimeoutError
-
-    def _connect_plain(self) -> socket.socket:
-        errors: list[OSError] = []
-        for place in self._places:
-            try:
-                sock = socket.create_connection(place, self._timeout_s / len(self._places))
-            except OSError as error:
-                errors.append(error)
-            else:
-                sock.settimeout(self._timeout_s)
-                return sock
-        raise errors[-1]
 
     def abort(self) -> None:
         """Break off the exchange, from another thread."""

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from fleet.metrics.collectors import NeuronCollector, fleet_registry, node_registry
 from fleet.models import Node
-from fleet.models.addresses import address
+from fleet.models.node import address
 from fleet.models.problem import problem, store_unavailable
 from telemetry.exporter.exposition import stream_page
 from telemetry.store.connection import StoreUnavailable

@@ -19,7 +19,7 @@ from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.ingest.nodes import timing_of
 from fleet.models import Alert, Node
-from fleet.models.addresses import address
+from fleet.models.node import address
 from fleet.pages.frozen import frozen_node, window_context
 from fleet.pages.render import Filter, HtmxRequest, render_page
 from fleet.pages.text import node_headline

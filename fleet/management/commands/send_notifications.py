@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, close_old_connections, connection
 
-from fleet.alerts.watchdog import WatchMonitor, last_evaluation
+from fleet.alerts.evaluate import WatchMonitor, last_evaluation
 from fleet.notifications.delivery import (
     DeliveryClient,
     Heartbeat,
