@@ -88,10 +88,7 @@ def annotation_one(request: HttpRequest, annotation_id: Path[Key]) -> Annotation
 
 
 @router.post(
-    "",
-    response={200: AnnotationOut, 201: AnnotationOut},
-    **needs("annotate"),
-    summary="Annotate",
+    "", response={200: AnnotationOut, 201: AnnotationOut}, **needs("annotate"), summary="Annotate"
 )
 def annotation_new(request: HttpRequest, payload: AnnotationIn) -> Status[AnnotationOut]:
     """Record an annotation: 201 if it is new, 200 if it was recorded before."""

@@ -1,5 +1,6 @@
 """The API: its routers, error responses, OpenAPI description and URLs."""
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -21,8 +22,7 @@ from fleet.api.auth import (
     with_all_methods,
 )
 from fleet.api.fields import PlainRenderer, Problem, StrictParser
-from fleet.api.ingest import INGEST_PATHS, SCHEMAS
-from fleet.api.ingest_service import RETRY_AFTER_S
+from fleet.api.ingest import INGEST_PATHS, RETRY_AFTER_S, SCHEMAS
 from fleet.models.problem import ProblemError, problem
 from fleet.version import VERSION
 from telemetry.errors import FieldError
@@ -88,49 +88,37 @@ class Api(NinjaAPI):
 
 
 def _invalid(request: HttpRequest, error: Any) -> HttpResponse:
-    errors = [{"field": _field(each["loc"]), "reason": str(each["msg"])} for each in error.errors]
+    """Name each field without the source and argument that ninja puts before it."""
+    errors = []
+    for each in error.errors:
+        source, *path = each["loc"]
+        field = ".".join(map(str, path[1:])) or "body" if source == "body" else each["loc"][-1]
+        errors.append({"field": str(field), "reason": str(each["msg"])})
     first = errors[0]
     return problem(
         400, f"{first['field']}: {first['reason']}.", field=first["field"], errors=errors
     )
 
 
-def _field(place: tuple[str | int, ...]) -> str:
-    """Return a field's name without the source and argument that ninja puts before it."""
-    if place[0] == "body":
-        return ".".join(map(str, place[2:])) or "body"
-    return str(place[-1])
-
-
-def _unreadable(request: HttpRequest, error: Any) -> HttpResponse:
-    why = f"{error.__cause__}" if error.__cause__ else str(error)
-    return problem(error.status_code, f"The body is not JSON: {why}.", field="body")
-
-
-def _not_found(request: HttpRequest, error: Any) -> HttpResponse:
-    return problem(404, f"Not found: {request.path[:200]}.")
-
-
 def _store_unavailable(request: HttpRequest, error: Any) -> HttpResponse:
     return problem(503, STORE_UNAVAILABLE, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
-def _problem(request: HttpRequest, error: Any) -> HttpResponse:
-    refused: ProblemError = error
-    return refused.response()
-
-
-def _field_error(request: HttpRequest, error: Any) -> HttpResponse:
-    return ProblemError.of(error).response()
-
-
-def _throttled(request: HttpRequest, error: Any) -> HttpResponse:
-    limit = settings.API_REQUESTS_PER_MINUTE
-    return problem(
-        429, f"More than {limit:,} requests in a minute. Send fewer, or read larger pages."
-    )
-
-
+TOO_MANY = "More than {:,} requests in a minute. Send fewer, or read larger pages."
+# How each error is answered.
+HANDLERS: Mapping[type[Exception], Callable[[HttpRequest, Any], HttpResponse]] = {
+    ProblemError: lambda _, error: error.response(),
+    FieldError: lambda _, error: ProblemError.of(error).response(),
+    ValidationError: _invalid,
+    Throttled: lambda *_: problem(429, TOO_MANY.format(settings.API_REQUESTS_PER_MINUTE)),
+    HttpError: lambda _, error: problem(
+        error.status_code, f"The body is not JSON: {error.__cause__ or error}.", field="body"
+    ),
+    Http404: lambda request, _: problem(404, f"Not found: {request.path[:200]}."),
+    DatabaseError: _store_unavailable,
+    RedisError: _store_unavailable,
+    StoreUnavailable: _store_unavailable,
+}
 api = Api(
     title="trnwatch",
     version=VERSION,
@@ -142,17 +130,7 @@ api = Api(
     openapi_url=None,
     urls_namespace="api",
 )
-for _error, _handler in (
-    (ProblemError, _problem),
-    (FieldError, _field_error),
-    (ValidationError, _invalid),
-    (Throttled, _throttled),
-    (HttpError, _unreadable),
-    (Http404, _not_found),
-    (DatabaseError, _store_unavailable),
-    (RedisError, _store_unavailable),
-    (StoreUnavailable, _store_unavailable),
-):
+for _error, _handler in HANDLERS.items():
     api.add_exception_handler(_error, _handler)
 api.add_decorator(check_query)
 api.add_decorator(conditional, mode="view")

@@ -29,7 +29,7 @@ from fleet.access.roles import (
 )
 from fleet.access.throttling import RequestGate
 from fleet.access.tokens import CHALLENGE, Maker, TokenError, bearer, check_token
-from fleet.api.ingest_service import check_announced, check_utf8, too_large
+from fleet.api.ingest import check_announced, check_utf8, too_large
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
 from telemetry.store.connection import StoreUnavailable

@@ -9,14 +9,7 @@ from django.shortcuts import get_object_or_404
 from ninja import Field, Path, Query, Router, Schema
 
 from fleet.api.auth import needs
-from fleet.api.fields import (
-    Key,
-    NullableText,
-    OptionalTime,
-    ResponseSchema,
-    RunName,
-    Text,
-)
+from fleet.api.fields import Key, NullableText, OptionalTime, ResponseSchema, RunName, Text
 from fleet.api.paging import MAX_LIMIT, PageLinks, Paging, paginate
 from fleet.models import CompileEvent, Run
 from fleet.models.run import CompileEventQuerySet

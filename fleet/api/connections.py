@@ -215,7 +215,16 @@ class LimitedProtocol(HttpToolsProtocol):
         self._release()
         self._unset_keepalive_if_required()
         if not any(cycle.response_started for cycle in self._unanswered()):
-            self.transport.write(_response_bytes(ProblemError(status, detail)))
+            error = ProblemError(status, detail)
+            headers: Mapping[str, str] = {
+                **error.headers,
+                "Content-Length": str(len(error.body)),
+                "Cache-Control": "no-store",
+                "Connection": "close",
+            }
+            lines = [f"HTTP/1.1 {status} {error.document['title']}"]
+            lines += [f"{name}: {value}" for name, value in headers.items()]
+            self.transport.write("\r\n".join([*lines, "", ""]).encode("latin-1") + error.body)
         self._disconnect()
         if self.transport.is_closing():
             return
@@ -351,15 +360,3 @@ def _add_count(counts: dict[str, int], network: str, n: int) -> None:
 
 async def _no_application(*_: object) -> None:
     """Do nothing: only the list of proxies is needed."""
-
-
-def _response_bytes(error: ProblemError) -> bytes:
-    headers: Mapping[str, str] = {
-        **error.headers,
-        "Content-Length": str(len(error.body)),
-        "Cache-Control": "no-store",
-        "Connection": "close",
-    }
-    lines = [f"HTTP/1.1 {error.status} {error.document['title']}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + error.body

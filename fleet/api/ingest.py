@@ -1,6 +1,16 @@
-"""Ingest endpoints in Django for nodes and training jobs, and their OpenAPI description."""
+"""Ingest of lines from nodes and training jobs: requests, endpoints, OpenAPI description.
 
+Requests are authenticated, read and stored many at a time. ``fleet.api.ingest_asgi`` serves nodes
+without Django.
+"""
+
+import logging
+import math
 import time
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -11,25 +21,256 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from redis.exceptions import RedisError
 
-from fleet.api.ingest_service import (
-    IngestRequest,
-    authenticate,
-    check_announced,
-    outcome_of,
-    require_accepted,
-    serve,
-    store_unavailable,
-    too_large,
+from fleet.access.throttling import RateLimiter, RequestGate
+from fleet.access.tokens import TokenCache, bearer
+from fleet.ingest.nodes import (
+    NAME,
+    NAME_RULE,
+    TAKES,
+    IngestBatch,
+    NodeIngest,
+    clock_of,
+    response_of,
+    store_batches,
 )
-from fleet.ingest.nodes import TAKES
 from fleet.ingest.steps import StepIngest, StepIngestResult
+from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
+from fleet.ops.compression import gunzip_pieces
 from telemetry.ingest import schemas, step_reports
 from telemetry.ingest.columns import ColumnsLine
 from telemetry.store.hot import HotStore, open_store
 
 MAX_STEPS_BODY_BYTES = 1_000_000
 MAX_STEPS_UNPACKED_BYTES = 16_000_000
+RETRY_AFTER_S = 5
+MAX_LINES = 10_000
+DAY_S = 24 * 3600
+
+log = logging.getLogger(__name__)
+tokens = TokenCache()
+gate = RequestGate()
+log_limit = RateLimiter(every_s=10.0)
+
+
+@dataclass(slots=True)
+class IngestRequest:
+    """One request, or one part of a stream. Names of headers are in lower case.
+
+    Lines that come ``alone`` contain no report of neuron-monitor.
+    """
+
+    headers: Mapping[str, str]
+    node: str | None
+    body: bytes
+    arrived_s: float
+    first_line: int = 1
+    alone: bool = False
+    token: Token | None = None
+    delivery: IngestBatch | None = None
+    problem: ProblemError | None = None
+
+    def absorb(self, part: "IngestRequest") -> None:
+        """Add the outcome of a part of this stream; a problem ends the stream."""
+        if part.problem is not None:
+            raise part.problem
+        if self.delivery is None:
+            self.delivery = IngestBatch()
+        if part.delivery is not None:
+            self.delivery.absorb(part.delivery)
+
+    def clocks(self) -> tuple[float | None, float | None]:
+        """Return when the request was sent, and for how long its machine has been up."""
+        sent_s = self._seconds("X-Trnwatch-At", "the Unix time in seconds")
+        return sent_s, self._seconds("X-Trnwatch-Up", "the seconds since boot")
+
+    def _seconds(self, name: str, meaning: str) -> float | None:
+        header = self.headers.get(name.lower())
+        if header is None:
+            return None
+        try:
+            value_s = float(header)
+        except ValueError:
+            value_s = math.nan
+        if not 0 <= value_s <= 1e11:
+            raise ProblemError(400, f"{name}: {header[:40]!r} is not {meaning}.", field=name)
+        return value_s
+
+    def lines(self, *, max_bytes: int) -> list[bytes]:
+        """Return the lines of the unpacked body; refuse other encodings and unusable bodies."""
+        if self.headers.get("content-type", "").startswith("multipart/"):
+            detail = "Send the lines as the body itself, as application/x-ndjson, not as a form."
+            raise ProblemError(415, detail, field="Content-Type")
+        encoding = self.headers.get("content-encoding", "").strip().lower()
+        if encoding not in {"", "identity", "gzip", "x-gzip"}:
+            detail = f"Content-Encoding {encoding[:40]!r} is not supported. Use gzip."
+            raise ProblemError(415, detail, field="Content-Encoding")
+        body = self.body
+        if encoding.endswith("gzip"):
+            body = _gunzip(body, max_bytes=max_bytes)
+        if body.count(b"\n") > MAX_LINES:
+            detail = f"The body has more than {MAX_LINES:,} lines. Send fewer reports at a time."
+            raise ProblemError(413, detail, limit_lines=MAX_LINES)
+        if not body.strip():
+            raise ProblemError(400, "The body is empty. Send one report per line.", field="body")
+        return body.split(b"\n")
+
+
+def serve(requests: Sequence[IngestRequest]) -> None:
+    """Set ``delivery`` or ``problem`` of every request.
+
+    What arrived together is stored together, with few round trips to Redis.
+    """
+    try:
+        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        authenticate(requests, hot)
+        arrivals = arrivals_of(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
+        for request in requests:
+            if request.problem is None:
+                _read(request, arrivals)
+        deliveries = [request.delivery for request in requests if request.delivery is not None]
+        n_refused_whole = sum(request.problem is not None for request in requests)
+        try:
+            store_batches(hot, deliveries, n_refused_whole=n_refused_whole)
+        except RedisError:
+            for delivery in deliveries:
+                arrivals.forget(delivery.node)
+            raise
+    except RedisError as error:
+        for request in requests:
+            request.delivery, request.problem = None, request.problem or store_unavailable(error)
+
+
+def authenticate(requests: Sequence[IngestRequest], hot: HotStore) -> None:
+    """Set the token of each request, or its problem if it is refused or over the limit."""
+    for request in requests:
+        try:
+            secret = bearer(request.headers.get("authorization", ""))
+            request.token = tokens.check(secret, Token.Scope.INGEST)
+        except ProblemError as error:
+            request.problem = error
+        except DatabaseError as error:
+            request.problem = store_unavailable(error)
+    n_by_token = Counter(request.token.digest for request in requests if request.token)
+    if not n_by_token:
+        return
+    left = gate.left(hot, n_by_token, now_s=time.time())
+    for request in requests:
+        if request.token and left[request.token.digest] < 0:
+            request.problem = ProblemError(
+                429,
+                f"More than {settings.INGEST_REQUESTS_PER_MINUTE:,} requests in a minute with "
+                "this token. Send more lines in each.",
+                headers={"Retry-After": "60"},
+            )
+
+
+def _read(request: IngestRequest, arrivals: NodeIngest) -> None:
+    try:
+        lines = request.lines(max_bytes=settings.INGEST_MAX_UNPACKED_BYTES)
+        if request.node is not None and not NAME.fullmatch(request.node):
+            detail = f"node: {request.node[:80]!r} is not a valid name: {NAME_RULE}."
+            raise ProblemError(400, detail, field="node")
+        sent_s, up_s = request.clocks()
+        request.delivery = arrivals.deliver(
+            lines,
+            node=request.node,
+            arrived_s=request.arrived_s,
+            first_line=request.first_line,
+            alone=request.alone,
+            sent_s=sent_s,
+            up_s=up_s,
+        )
+    except ProblemError as error:
+        request.problem = error
+    except DatabaseError as error:
+        request.problem = store_unavailable(error)
+
+
+@lru_cache(maxsize=4096)
+def arrivals_of(redis_url: str, database: str) -> NodeIngest:
+    """Return the state that this process keeps of the nodes that report to these stores."""
+    keep_s = settings.HOT_KEEP_S
+    return NodeIngest(
+        keep_s=keep_s,
+        late_s=settings.DURABLE_KEEP_DAYS * DAY_S,
+        restore_clock=lambda node: clock_of(open_store(redis_url, keep_s=keep_s), node),
+    )
+
+
+def outcome_of(request: IngestRequest) -> dict[str, Any]:
+    """Return the response to a request; raises ProblemError where no line was accepted."""
+    if request.problem is not None:
+        raise request.problem
+    return require_accepted(response_of(request.delivery or IngestBatch()))
+
+
+def require_accepted(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return the outcome; raises ProblemError with it where every line was refused."""
+    if not outcome["refused"] or outcome["accepted"] or outcome["repeated"]:
+        return outcome
+    first = outcome["refused"][0]
+    where = f"{first['field']}: " if first["field"] else ""
+    detail = f"No line was accepted. line {first['line']}: {where}{first['reason']}"
+    raise ProblemError(400, detail, **first | outcome)
+
+
+# Refusals, also of requests to other endpoints.
+
+
+def store_unavailable(error: Exception) -> ProblemError:
+    """Return the 503 while Redis or the database is unavailable: nothing was stored."""
+    if log_limit.is_due():
+        log.warning("Reports cannot be stored: %s", error)
+    return ProblemError(
+        503,
+        "The store is unavailable; nothing was stored. Send it again.",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )
+
+
+def too_large(limit: int, *, unpacked: bool = False) -> ProblemError:
+    how = " once unpacked" if unpacked else ""
+    detail = f"The body has more than {limit:,} bytes{how}. Send fewer reports at a time."
+    return ProblemError(413, detail, limit_bytes=limit)
+
+
+def check_announced(length: str | None, *, limit: int) -> None:
+    """Refuse a body by its Content-Length, before any of it is read."""
+    if not length:
+        return
+    if not length.isdecimal():
+        raise ProblemError(400, "Content-Length is not a number.", field="Content-Length")
+    if int(length) > limit:
+        raise too_large(limit)
+
+
+def check_utf8(field: str, raw: bytes) -> None:
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        where = f"byte {error.start + 1} (0x{raw[error.start]:02x})"
+        detail = f"The {field} is not UTF-8: see {where}. Send text encoded as UTF-8."
+        raise ProblemError(400, detail, field=field) from error
+
+
+def _gunzip(packed: bytes, *, max_bytes: int) -> bytes:
+    pieces = []
+    size = 0
+    try:
+        for piece in gunzip_pieces(packed):
+            size += len(piece)
+            if size > max_bytes:
+                raise too_large(max_bytes, unpacked=True)
+            pieces.append(piece)
+    except EOFError as error:
+        raise ProblemError(400, "The gzip body ends early.", field="body") from error
+    except (zlib.error, ValueError) as error:
+        raise ProblemError(400, f"The body is not gzip: {error}.", field="body") from error
+    return b"".join(pieces)
+
+
+# Endpoints in Django
 
 
 @csrf_exempt

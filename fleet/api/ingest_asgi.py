@@ -27,7 +27,7 @@ from django.shortcuts import resolve_url
 
 from fleet.access.tokens import CHALLENGE, TokenCache, bearer
 from fleet.api.connections import EXTENSION, Connection, Unlimited
-from fleet.api.ingest_service import (
+from fleet.api.ingest import (
     IngestRequest,
     check_announced,
     outcome_of,
@@ -52,7 +52,6 @@ MAX_AT_ONCE = 256
 GATHER_S = 0.1
 # Paths, and whether their lines contain no report of neuron-monitor.
 PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
-# The pages that files are uploaded to.
 # Addresses that browsers upload files to, and the page of each one's form.
 UPLOADS = {"/support/": "/support/", "/preflight/files": "/preflight/"}
 # Lines of a stream that come closer together than this form one batch.
@@ -136,7 +135,11 @@ class IngestApplication:
                 answer = 303, {"Location": sign_in}, b""
             status, answer_headers, body = answer
             await _send_response(send, status, answer_headers | {"Connection": "close"}, body)
-            await _drain(receive)
+            # Read and drop the rest: otherwise the client may lose the response.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_S):
+                    while (await receive()).get("more_body"):
+                        pass
             await send({"type": "http.response.body"})
 
     async def _identify(self, scope: Scope, headers: dict[str, str], needed: str = "") -> None:
@@ -252,7 +255,11 @@ class Batcher:
         while self._waiting:
             # A request to an idle batcher is served at once.
             await asyncio.sleep(max(0.0, self._free_at_s - loop.time()))
-            await self._until_due()
+            while (left_s := self._due_s - loop.time()) > 0 and len(self._waiting) < MAX_AT_ONCE:
+                self._came.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._came.wait()
             batch, self._waiting = self._waiting[:MAX_AT_ONCE], self._waiting[MAX_AT_ONCE:]
             self._due_s = 0.0 if self._waiting else math.inf
             calls = [call for call, _ in batch]
@@ -266,15 +273,6 @@ class Batcher:
             for _, done in batch:
                 if not done.done():
                     done.set_result(None)
-
-    async def _until_due(self) -> None:
-        """Wait until a request is due or the batch is full."""
-        loop = asyncio.get_running_loop()
-        while (left_s := self._due_s - loop.time()) > 0 and len(self._waiting) < MAX_AT_ONCE:
-            self._came.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._came.wait()
 
 
 def _serve_in_thread(calls: Sequence[IngestRequest]) -> None:
@@ -407,13 +405,3 @@ async def _send_response(send: Send, status: int, headers: dict[str, str], body:
     pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-async def _drain(receive: Receive) -> None:
-    """Read and drop the rest of a body: otherwise the client may lose the response."""
-    try:
-        async with asyncio.timeout(DRAIN_S):
-            while (await receive()).get("more_body"):
-                pass
-    except TimeoutError:
-        pass

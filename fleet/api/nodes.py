@@ -12,7 +12,7 @@ from ninja import Field, Path, Query, Router
 from fleet.api.auth import needs
 from fleet.api.fields import NodeName, NullableText, ResponseSchema, Text
 from fleet.api.paging import PageLinks, Paging, paginate
-from fleet.models import Alert, Node, alert
+from fleet.models import Alert, Node
 from fleet.runs.summaries import STALE_AFTER_S, nodes_now
 from telemetry.store.hot import HotStore, open_store
 from telemetry.store.packing import unpack_block
@@ -91,8 +91,7 @@ class NodeOut(ResponseSchema):
         description="Time of its newest report, UTC; null if there was none in a week."
     )
     state: str = Field(
-        description="up; silent: it should report; released: its run has ended.",
-        examples=["up"],
+        description="up; silent: it should report; released: its run has ended.", examples=["up"]
     )
     now: NodeFigures = Field(description="Values of its newest report.")
     alert_history: AlertHistory = Field(
@@ -122,11 +121,6 @@ class NodeQuery(Paging):
     )
 
 
-def _serialize_history(history: alert.AlertHistory) -> AlertHistory:
-    causes = [CauseHistory.from_object(each) for each in history.causes]
-    return AlertHistory.from_object(history, causes=causes)
-
-
 def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
     at = timezone.now()
     histories = Alert.objects.histories(nodes, until=at)
@@ -141,7 +135,10 @@ def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
             last_seen_at=now.last_seen_s and datetime.fromtimestamp(now.last_seen_s, UTC),
             state="up" if now.is_up else "silent" if now.is_silent else "released",
             now=NodeFigures.from_object(now),
-            alert_history=_serialize_history(histories[now.node.name]),
+            alert_history=AlertHistory.from_object(
+                history := histories[now.node.name],
+                causes=[CauseHistory.from_object(each) for each in history.causes],
+            ),
             url=now.node.get_absolute_url(),
         )
         for now in nodes_now(hot, nodes, now_s=at.timestamp(), latest=latest)

@@ -52,9 +52,10 @@ def paginate(
     repeat nor hide others.
     """
     field, is_down = by.removeprefix("-"), by.startswith("-")
-    after, key = _parse_cursor(asked.cursor, field)
-    is_back = after is False
-    if key is not None:
+    letter, has_key, text = asked.cursor.partition(".")
+    is_back = letter == "b"
+    if has_key:
+        key = text if field == "name" else cursor_number(text)
         beyond = "lt" if is_down is not is_back else "gt"
         rows = rows.filter(**{f"{field}__{beyond}": key})
     order = by if not is_back else (field if is_down else f"-{field}")
@@ -68,7 +69,7 @@ def paginate(
         page,
         key=lambda row: getattr(row, field),
         has_next=is_back or is_more,
-        has_prev=is_more if is_back else key is not None,
+        has_prev=is_more if is_back else bool(has_key),
     )
     return page, links
 
@@ -96,14 +97,6 @@ def page_links(
         "next": to("a", page[-1]) if has_next and page else None,
         "prev": to("b", page[0]) if has_prev and page else None,
     }
-
-
-def _parse_cursor(cursor: str, field: str) -> tuple[bool | None, str | int | None]:
-    """Return whether a cursor asks for the rows after its key, and the key."""
-    if not cursor:
-        return None, None
-    letter, _, key = cursor.partition(".")
-    return letter == "a", key if field == "name" else cursor_number(key)
 
 
 def cursor_number(key: str) -> int:

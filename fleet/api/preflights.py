@@ -21,11 +21,7 @@ from fleet.api.fields import (
 )
 from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.checks.preflight_text import reasons, sentences
-from fleet.checks.preflights import (
-    MAX_NODES,
-    load_result,
-    request_preflight,
-)
+from fleet.checks.preflights import MAX_NODES, load_result, request_preflight
 from fleet.models import Preflight, Run
 from telemetry.checks.preflight import PreflightResult
 from telemetry.errors import FieldError
@@ -148,9 +144,7 @@ class PreflightIn(RequestSchema):
         examples=[["llama-03"]],
     )
     instance_type: str = Field(
-        "",
-        pattern=r"^[a-z0-9.-]{0,40}$",
-        description="Instance type, if unknown to the fleet.",
+        "", pattern=r"^[a-z0-9.-]{0,40}$", description="Instance type, if unknown to the fleet."
     )
     wanted: Annotated[int, Field(ge=1, le=MAX_NODES), INTEGRAL_FLOAT] | None = Field(
         None, description="How many are wanted. Default: all that pass."

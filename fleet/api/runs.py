@@ -135,8 +135,7 @@ class StepOut(ResponseSchema):
     step: int = Field(description="Number of the step; of several: of the last one.")
     ended_at_s: float = Field(description="When it ended, in Unix seconds.")
     n_steps: int | None = Field(
-        description="Number of steps in this average; null if unknown.",
-        examples=[1],
+        description="Number of steps in this average; null if unknown.", examples=[1]
     )
     tokens: float | None = Field(description="Tokens trained in all these steps.")
     step_s: float | None = Field(description="Duration in seconds, mean over workers.")

@@ -180,19 +180,13 @@ class ScheduleAsked(Schema):
         DAYS, ge=LEAST_DAYS, le=MOST_DAYS, description="Length of the run.", examples=[14]
     )
     tokens: float | None = Field(
-        None,
-        ge=1,
-        le=MOST_TOKENS,
-        description="Tokens to train, instead of days.",
+        None, ge=1, le=MOST_TOKENS, description="Tokens to train, instead of days."
     )
     porting_usd: float = Field(
         0.0, ge=0, le=MOST_USD, description="Cost of porting, US dollars.", examples=[2000]
     )
     failures: float | None = Field(
-        None,
-        ge=0,
-        le=MOST_FAILURES,
-        description="Per node and day. Default: as observed.",
+        None, ge=0, le=MOST_FAILURES, description="Per node and day. Default: as observed."
     )
     candidate: Annotated[str, Field(pattern=rf"(^$|{NAME})")] = Field(
         "", description="Run of the candidate. Default: the first."

@@ -36,8 +36,7 @@ class PartOut(ResponseSchema):
     """Values of one part of a node, or of a run."""
 
     part: str = Field(
-        description="node, run, or core, device or efa with its number.",
-        examples=["core 3"],
+        description="node, run, or core, device or efa with its number.", examples=["core 3"]
     )
     values: Numbers = Field(description="One value for each time in `t_s`; null is a gap.")
     low: Numbers | None = Field(
@@ -193,10 +192,7 @@ def unit_of(metric: str) -> str:
 
 
 @router.get(
-    "/nodes/{name}/series",
-    response=SeriesOut,
-    **needs("read"),
-    summary="A metric of a node",
+    "/nodes/{name}/series", response=SeriesOut, **needs("read"), summary="A metric of a node"
 )
 def node_metric(
     request: HttpRequest, name: Path[NodeName], query: Query[NodeDrawing]
@@ -234,10 +230,7 @@ def node_metric(
 
 
 @router.get(
-    "/runs/{name}/series",
-    response=SeriesOut,
-    **needs("read"),
-    summary="A metric of a run",
+    "/runs/{name}/series", response=SeriesOut, **needs("read"), summary="A metric of a run"
 )
 def run_metric(request: HttpRequest, name: Path[RunName], query: Query[RunDrawing]) -> SeriesOut:
     """Get one metric of a run over a window, for each step while single steps are stored."""

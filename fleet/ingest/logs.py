@@ -1,7 +1,7 @@
 """Import of a training log as a finished run, and the texts of its page."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from io import BytesIO
@@ -184,38 +184,26 @@ def annotate_errors(run: Run, errors: Mapping[HardwareError, int], *, moved_s: f
         groups.setdefault((error.kind, error.node, error.device, error.core), []).append(error)
     names = {error.node for error in errors}
     nodes = {node.name: node for node in Node.objects.filter(name__in=names)}
-    Annotation.objects.bulk_create(
-        [
-            _annotation(run, nodes.get(group[0].node), group, errors, moved_s=moved_s)
-            for group in list(groups.values())[:MAX_ERROR_ANNOTATIONS]
-        ]
-    )
-
-
-def _annotation(
-    run: Run,
-    node: Node | None,
-    group: list[HardwareError],
-    counts: Mapping[HardwareError, int],
-    *,
-    moved_s: float,
-) -> Annotation:
-    moments = sorted(e.at_s + moved_s for e in group if not math.isnan(e.at_s))
     end = run.finished_at or run.started_at
-    at = datetime.fromtimestamp(moments[0], UTC) if moments else end
-    last = datetime.fromtimestamp(moments[-1], UTC) if moments else None
-    text = error_text(group[0], n=sum(counts[error] for error in group))
-    if not moments:
-        text = f"{text}; no time logged"
-    return Annotation(
-        at=at,
-        ends_at=last if last is not None and last > at else None,
-        kind=Annotation.Kind.NOTE,
-        run=run,
-        node=node,
-        text=text[:MAX_TEXT_CHARS],
-        by=BY,
-    )
+    found = []
+    for group in list(groups.values())[:MAX_ERROR_ANNOTATIONS]:
+        moments = sorted(e.at_s + moved_s for e in group if not math.isnan(e.at_s))
+        at, last = (datetime.fromtimestamp(moments[i], UTC) if moments else end for i in (0, -1))
+        text = error_text(group[0], n=sum(errors[error] for error in group))
+        if not moments:
+            text = f"{text}; no time logged"
+        found.append(
+            Annotation(
+                at=at,
+                ends_at=last if last > at else None,
+                kind=Annotation.Kind.NOTE,
+                run=run,
+                node=nodes.get(group[0].node),
+                text=text[:MAX_TEXT_CHARS],
+                by=BY,
+            )
+        )
+    Annotation.objects.bulk_create(found)
 
 
 def error_text(error: HardwareError, *, n: int) -> str:
@@ -394,20 +382,15 @@ def _span(log: Log, steps: LoggedSteps, times: StepTimes, *, file_s: float) -> t
         first_s = float(np.nan_to_num(steps.step_s[0])) * int(steps.weight[0])
         began_s = float(times.ended_at_s[0]) - first_s
         if times.by == BY_LOG:
-            began_s = _start_with_compiles(began_s, dated, moved_s=times.moved_s)
+            # Earlier compiles belong to the run, but not those before a long pause.
+            for event in sorted(dated, key=_end_s, reverse=True):
+                if began_s - (_end_s(event) + times.moved_s) > MAX_PAUSE_S:
+                    break
+                began_s = min(began_s, event.at_s + times.moved_s)
         return max(0.0, began_s), float(times.ended_at_s[-1])
     moments = [moment for each in dated for moment in (each.at_s, _end_s(each))]
     moments += [error.at_s for error in log.errors if not math.isnan(error.at_s)]
     return (min(moments), max(moments)) if moments else (file_s, file_s)
-
-
-def _start_with_compiles(began_s: float, dated: Sequence[Compile], *, moved_s: float) -> float:
-    """Extend the run's start to earlier compiles, but not to those before a long pause."""
-    for event in sorted(dated, key=_end_s, reverse=True):
-        if began_s - (_end_s(event) + moved_s) > MAX_PAUSE_S:
-            break
-        began_s = min(began_s, event.at_s + moved_s)
-    return began_s
 
 
 def _end_s(event: Compile) -> float:

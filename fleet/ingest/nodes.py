@@ -207,7 +207,15 @@ def store_batches(
 
     ``n_refused_whole`` is how many requests were refused before any line was read.
     """
-    known = _accept_new_lines(hot, deliveries)
+    with_numbered = [d for d in deliveries if d.numbered]
+    known = known_lines(hot, [(d.node, d.numbered) for d in with_numbered])
+    separated = [(d, known[d.node].add(d.numbered)) for d in with_numbered]
+    for delivery, found in separated:
+        delivery.numbered = []
+        delivery.n_repeated += found.n_repeated
+        delivery.n_accepted += len(found.new)
+        delivery.blocks += chain.from_iterable(line.blocks for line in found.new)
+        delivery.reports += [line.report for line in found.new if line.report]
     now_s = hot.now()
     # A first copy that was placed worse leaves its seconds before others may take them.
     moved = [block for lines in known.values() for block in lines.right_blocks()]
@@ -242,20 +250,6 @@ def store_batches(
         commands.append(("HSET", TIMINGS, *chain.from_iterable(timings.items())))
     # Remember lines as known only after they are stored.
     hot.execute_all([*commands, *remember_commands(known)])
-
-
-def _accept_new_lines(hot: HotStore, deliveries: Sequence[IngestBatch]) -> dict[str, NodeLines]:
-    """Move the blocks of new numbered lines into their batches; count the repeated ones."""
-    with_numbered = [d for d in deliveries if d.numbered]
-    known = known_lines(hot, [(d.node, d.numbered) for d in with_numbered])
-    separated = [(d, known[d.node].add(d.numbered)) for d in with_numbered]
-    for delivery, found in separated:
-        delivery.numbered = []
-        delivery.n_repeated += found.n_repeated
-        delivery.n_accepted += len(found.new)
-        delivery.blocks += chain.from_iterable(line.blocks for line in found.new)
-        delivery.reports += [line.report for line in found.new if line.report]
-    return known
 
 
 def known_lines(
@@ -370,7 +364,18 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
         "n_efa": n_efa or (kind.n_efa if kind else 0),
     }
     facts = {fact: value for fact, value in reported.items() if value}
-    node = Node.objects.filter(name=name).first() or _create_node(name, facts)
+    node = Node.objects.filter(name=name).first()
+    if node is None:
+        if Node.objects.filter(source=Node.Source.NEURON_MONITOR).count() >= MAX_NODES:
+            reason = f"{name} is new, and {MAX_NODES:,} real nodes are all we take"
+            raise RefusedError("node", reason)
+        new = {
+            "instance_type": UNKNOWN_TYPE,
+            "source": Node.Source.NEURON_MONITOR,
+            "shard": shard_of(name),
+            "first_seen_at": datetime.now(UTC),
+        }
+        node, _ = Node.objects.get_or_create(name=name, defaults=new | facts)
     if node.source == Node.Source.STEPS:
         # Known only from its training job so far.
         facts |= {"source": Node.Source.NEURON_MONITOR, "shard": shard_of(name)}
@@ -383,21 +388,6 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
 def row_shape(name: str) -> Shape | None:
     node = Node.objects.filter(name=name).first()
     return Shape(node.n_devices, node.n_cores) if node and node.n_devices else None
-
-
-def _create_node(name: str, facts: Mapping[str, str | int]) -> Node:
-    """Create a node's row; refuses above ``MAX_NODES``."""
-    real = Node.objects.filter(source=Node.Source.NEURON_MONITOR)
-    if real.count() >= MAX_NODES:
-        raise RefusedError("node", f"{name} is new, and {MAX_NODES:,} real nodes are all we take")
-    new = {
-        "instance_type": UNKNOWN_TYPE,
-        "source": Node.Source.NEURON_MONITOR,
-        "shard": shard_of(name),
-        "first_seen_at": datetime.now(UTC),
-    }
-    node, _ = Node.objects.get_or_create(name=name, defaults=new | dict(facts))
-    return node
 
 
 @dataclass(slots=True)
@@ -458,24 +448,18 @@ class NodeIngest:
             if line.strip():
                 self._read(line, number, delivery, good, alone=alone)
         if good:
-            clock = self._clock_of(delivery.node, now_s=arrived_s)
+            known = self._known[delivery.node]
+            if not known.is_restored and self._restore_clock is not None:
+                known.clock.offset.restore(self._restore_clock(delivery.node), arrived_s)
+            known.is_restored = True
             readings = [reading for _, _, reading in good]
-            ends = clock.ends(readings, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s)
+            ends = known.clock.ends(readings, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s)
             self._place(good, ends, delivery, arrived_s if now_s is None else now_s)
         return delivery
 
     def forget(self, node: str) -> None:
         """Drop the cache of a node whose blocks could not be stored: it can resend them."""
         self._known.pop(node, None)
-
-    def _clock_of(self, node: str, *, now_s: float) -> NodeClock:
-        """Return a node's clock, restored from Redis on first use."""
-        known = self._known[node]
-        if not known.is_restored:
-            if self._restore_clock is not None:
-                known.clock.offset.restore(self._restore_clock(node), now_s)
-            known.is_restored = True
-        return known.clock
 
     def _read(
         self,
@@ -554,13 +538,10 @@ class NodeIngest:
             store_row(name, identity, reading.shape, n_efa)
             known.stored_s, known.n_efa = now_s, n_efa
         known.shape, known.identity, known.seen_s = reading.shape, identity, now_s
-        self._remember(name, known)
-        return name
-
-    def _remember(self, name: str, known: KnownNode) -> None:
         self._known[name] = known
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
+        return name
 
     def _place(
         self,
@@ -570,7 +551,8 @@ class NodeIngest:
         now_s: float,
     ) -> None:
         """Refuse old readings, skip repeated ones, and accept the rest."""
-        clock = self._known[delivery.node].clock
+        known = self._known[delivery.node]
+        clock = known.clock
         delivery.skew_s, delivery.clock = clock.correction_s, clock.offset.dump()
         delivery.period_s = max(reading.period_s for _, _, reading in good)
         accepted: list[tuple[Reading, float]] = []
@@ -584,11 +566,7 @@ class NodeIngest:
                 delivery.n_repeated += 1
             else:
                 accepted.append((reading, end_s))
-        self._take(accepted, delivery)
-
-    def _take(self, accepted: Sequence[tuple[Reading, float]], delivery: IngestBatch) -> None:
-        """Add readings' blocks to the batch; numbered ones wait for the check against Redis."""
-        known = self._known[delivery.node]
+        # Numbered readings wait for the check against Redis.
         reports = [(reading, end_s) for reading, end_s in accepted if reading.line]
         moment_s = self._monotonic()
         notes = iter(known.last_stored.reports(delivery.node, reports, now_s=moment_s))

@@ -1,6 +1,7 @@
 """Rows of reported runs and their nodes, created and updated by step reports."""
 
 import math
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,6 +37,17 @@ SETTINGS = ("compiler_flags", "compiler_version", "sdk_version")
 LAYOUT = ("tp", "pp", "seq_len", "global_batch", "precision", "optimizer")
 LENGTH = ("tokens_per_epoch", "planned_tokens")
 
+NEW_RUN: Mapping[str, Any] = {
+    "model": NOT_REPORTED,
+    "instance_type": NOT_REPORTED,
+    "n_nodes": 1,
+    "seq_len": 0,
+    "global_batch": 0,
+    "precision": "bf16",
+    "usd_per_node_hour": 0.0,
+    "price_basis": NO_PRICE,
+}
+
 AUTO = "auto"
 
 
@@ -47,12 +59,31 @@ def refresh_run(report: RunLine, *, now: datetime) -> Run:
     """
     run = Run.objects.select_for_update().filter(name=report.run).first()
     if run is None:
-        return _create(report, now=now)
+        if Run.objects.exclude(session="").count() >= MAX_RUNS:
+            reason = f"{report.run} is new, and {MAX_RUNS:,} runs are all we take"
+            raise RefusedError("run", reason)
+        at = datetime.fromtimestamp(report.at, UTC) if report.at else now
+        return Run.objects.create(
+            **NEW_RUN
+            | _given(report, (*FACTS, *LAYOUT, *LENGTH, *SETTINGS))
+            | _price(report, None, now=now)
+            | {
+                "name": report.run,
+                "session": report.session,
+                "shape": _given(report, SHAPE),
+                # Until the first step.
+                "phase": Run.Phase.COMPILING,
+                "phase_since": min(at, now),
+                "started_at": min(at, now),
+                "heard_at": now,
+            }
+        )
     if not run.is_reported:
         kind = "a simulated" if run.is_simulated else "an imported"
         raise RefusedError("run", f"{report.run} is {kind} run; report under another name")
-    changes = _facts(report) | _price(report, run, now=now)
-    shape = (run.shape or {}) | _shape(report)
+    facts = _given(report, (*FACTS, *LAYOUT, *LENGTH, *SETTINGS))
+    changes = facts | _price(report, run, now=now)
+    shape = (run.shape or {}) | _given(report, SHAPE)
     if shape != run.shape:
         changes["shape"] = shape
     changed = [name for name, value in changes.items() if getattr(run, name) != value]
@@ -63,45 +94,8 @@ def refresh_run(report: RunLine, *, now: datetime) -> Run:
     return run
 
 
-def _create(report: RunLine, *, now: datetime) -> Run:
-    """Create a run; its phase is compiling until the first step."""
-    if Run.objects.exclude(session="").count() >= MAX_RUNS:
-        raise RefusedError("run", f"{report.run} is new, and {MAX_RUNS:,} runs are all we take")
-    at = datetime.fromtimestamp(report.at, UTC) if report.at else now
-    defaults = {
-        "model": NOT_REPORTED,
-        "instance_type": NOT_REPORTED,
-        "n_nodes": 1,
-        "seq_len": 0,
-        "global_batch": 0,
-        "precision": "bf16",
-        "usd_per_node_hour": 0.0,
-        "price_basis": NO_PRICE,
-    }
-    return Run.objects.create(
-        **defaults
-        | _facts(report)
-        | _price(report, None, now=now)
-        | {
-            "name": report.run,
-            "session": report.session,
-            "shape": _shape(report),
-            "phase": Run.Phase.COMPILING,
-            "phase_since": min(at, now),
-            "started_at": min(at, now),
-            "heard_at": now,
-        }
-    )
-
-
-def _facts(report: RunLine) -> dict[str, Any]:
-    given = {name: getattr(report, name) for name in (*FACTS, *LAYOUT, *LENGTH, *SETTINGS)}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _shape(report: RunLine) -> dict[str, float]:
-    """Return the model's size as reported."""
-    given = {name: getattr(report, name) for name in SHAPE}
+def _given(report: RunLine, names: Iterable[str]) -> dict[str, Any]:
+    given = {name: getattr(report, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -139,32 +133,29 @@ def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:
     Raises RefusedError if the node is simulated, or there are too many nodes.
     """
     name = report.runs_on
-    node = Node.objects.filter(name=name).first() or _new_node(run, name, now=now)
+    node = Node.objects.filter(name=name).first()
+    if node is None:
+        if Node.objects.exclude(source=Node.Source.SIMULATED).count() >= MAX_NODES:
+            reason = f"{name} is new, and {MAX_NODES:,} real nodes are all we take"
+            raise RefusedError("node", reason)
+        instance = catalog.instances().get(run.instance_type)
+        node, _ = Node.objects.get_or_create(
+            name=name,
+            defaults={
+                "instance_type": run.instance_type,
+                "source": Node.Source.STEPS,
+                "shard": shard_of(name),
+                "n_cores": instance.n_cores if instance else 0,
+                "n_devices": instance.n_devices if instance else 0,
+                "n_efa": instance.n_efa if instance else 0,
+                "first_seen_at": now,
+            },
+        )
     if node.source == Node.Source.SIMULATED:
         raise RefusedError("node", f"{name} is a simulated node; report under another name")
     rank = node.rank if report.rank is None else report.rank
     if (node.run_id, node.rank) != (run.pk, rank):
         Node.objects.filter(pk=node.pk).update(run=run, rank=rank)
-
-
-def _new_node(run: Run, name: str, *, now: datetime) -> Node:
-    """Create the row of a node that is known only from its training job."""
-    if Node.objects.exclude(source=Node.Source.SIMULATED).count() >= MAX_NODES:
-        raise RefusedError("node", f"{name} is new, and {MAX_NODES:,} real nodes are all we take")
-    instance = catalog.instances().get(run.instance_type)
-    node, _ = Node.objects.get_or_create(
-        name=name,
-        defaults={
-            "instance_type": run.instance_type,
-            "source": Node.Source.STEPS,
-            "shard": shard_of(name),
-            "n_cores": instance.n_cores if instance else 0,
-            "n_devices": instance.n_devices if instance else 0,
-            "n_efa": instance.n_efa if instance else 0,
-            "first_seen_at": now,
-        },
-    )
-    return node
 
 
 def tokens_of(run: Run) -> float:

@@ -33,10 +33,7 @@ SHORT = {
     "none": "none",
 }
 CAUSES = {
-    "one_worker": (
-        "One worker",
-        "slower than the others that do the same work",
-    ),
+    "one_worker": ("One worker", "slower than the others that do the same work"),
     "several_workers": (
         "Several workers",
         "each slower than the others that do the same work, in most steps",
@@ -101,8 +98,41 @@ def save_trace(
     steps = replace(steps, ended_at_s=steps.ended_at_s + shift_s)
     run = Run.objects.create(**_run_fields(analysis, about, steps))
     durable.write_steps(steps)
-    fields = _verdict_fields(analysis, about)
-    return RecordedTrace.objects.create(run=run, imported_at=now, is_dated=is_dated, **fields)
+    found, grid, verdict = analysis.found, analysis.grid, analysis.verdict
+    return RecordedTrace.objects.create(
+        run=run,
+        imported_at=now,
+        is_dated=is_dated,
+        file=about.file[:200],
+        n_workers=grid.n_workers,
+        n_steps=len(steps),
+        step_s=found.real_s,
+        slowdown_ratio=found.slowdown_ratio,
+        m_w=found.m_w,
+        m_s=found.m_s,
+        allreduce_share_ratio=float(steps.allreduce_share_ratio.mean()),
+        wait_share_ratio=float(steps.wait_ratio.mean()),
+        transfer_share_ratio=float(steps.transfer_ratio.mean()),
+        cause=verdict.cause,
+        # Several are in the details.
+        culprit=analysis.culprits[0] if verdict.cause == "one_worker" else "",
+        details={
+            "recorded_step_s": float(steps.step_s.mean()),
+            "ideal_step_s": found.ideal_s,
+            "ranks": grid.ranks.tolist(),
+            "worker_slowdown": np.round(found.worker_slowdown, 4).tolist(),
+            "stage_slowdown": np.round(found.stage_slowdown, 4).tolist(),
+            "shares": found.shares,
+            "share_ratio": verdict.share_ratio,
+            "other_comm_share_ratio": found.other_comm_ratio,
+            "correlation": found.correlation if np.isfinite(found.correlation) else None,
+            "culprits": list(analysis.culprits),
+            "stage": verdict.stage,
+            "n_left_out": grid.n_left_out,
+            "n_missing": grid.n_missing,
+            "n_ranks_missing": about.n_ranks_missing,
+        },
+    )
 
 
 def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> dict[str, Any]:
@@ -129,51 +159,12 @@ def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> di
     }
 
 
-def _verdict_fields(analysis: Analysis, about: TraceOptions) -> dict[str, Any]:
-    found, steps, grid = analysis.found, analysis.steps, analysis.grid
-    return {
-        "file": about.file[:200],
-        "n_workers": grid.n_workers,
-        "n_steps": len(steps),
-        "step_s": found.real_s,
-        "slowdown_ratio": found.slowdown_ratio,
-        "m_w": found.m_w,
-        "m_s": found.m_s,
-        "allreduce_share_ratio": float(steps.allreduce_share_ratio.mean()),
-        "wait_share_ratio": float(steps.wait_ratio.mean()),
-        "transfer_share_ratio": float(steps.transfer_ratio.mean()),
-        "cause": analysis.verdict.cause,
-        # Several are in the details.
-        "culprit": analysis.culprits[0] if analysis.verdict.cause == "one_worker" else "",
-        "details": {
-            "recorded_step_s": float(steps.step_s.mean()),
-            "ideal_step_s": found.ideal_s,
-            "ranks": grid.ranks.tolist(),
-            "worker_slowdown": np.round(found.worker_slowdown, 4).tolist(),
-            "stage_slowdown": np.round(found.stage_slowdown, 4).tolist(),
-            "shares": found.shares,
-            "share_ratio": analysis.verdict.share_ratio,
-            "other_comm_share_ratio": found.other_comm_ratio,
-            "correlation": found.correlation if np.isfinite(found.correlation) else None,
-            "culprits": list(analysis.culprits),
-            "stage": analysis.verdict.stage,
-            "n_left_out": grid.n_left_out,
-            "n_missing": grid.n_missing,
-            "n_ranks_missing": about.n_ranks_missing,
-        },
-    }
-
-
 def verdict_text(trace: RecordedTrace) -> str:
     step, ideal = seconds(trace.step_s), seconds(trace.details["ideal_step_s"])
     if trace.slowdown_ratio < 1.005:
         slowdown = f"A step takes {step}, the ideal time."
     else:
         slowdown = f"A step takes {step}, {trace.slowdown_ratio:.2f} times the ideal {ideal}."
-    return f"{slowdown} {_cause_text(trace)}"
-
-
-def _cause_text(trace: RecordedTrace) -> str:
     details, share_ratio = trace.details, trace.details["share_ratio"]
     share = percent(min(1.0, max(0.0, share_ratio or 0.0)), 0)
     first, *others = details["culprits"] or [""]
@@ -208,13 +199,13 @@ def _cause_text(trace: RecordedTrace) -> str:
     if share_ratio is None and trace.cause == "communication":
         other_ratio = details.get("other_comm_share_ratio", 0.0)
         return (
-            f"{percent(trace.transfer_share_ratio, 0)} of the step is gradient transfer with all "
-            f"workers present, and {percent(other_ratio, 0)} is other communication: the network "
-            "or the layout is the limit, no single machine."
+            f"{slowdown} {percent(trace.transfer_share_ratio, 0)} of the step is gradient "
+            f"transfer with all workers present, and {percent(other_ratio, 0)} is other "
+            "communication: the network or the layout is the limit, no single machine."
         )
     if share_ratio is None and trace.cause == "none":
-        return "No significant slowdown."
-    return texts[trace.cause]
+        return f"{slowdown} No significant slowdown."
+    return f"{slowdown} {texts[trace.cause]}"
 
 
 def verdict_caveats(trace: RecordedTrace) -> list[str]:

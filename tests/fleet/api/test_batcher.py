@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from fleet.api.ingest import IngestRequest
 from fleet.api.ingest_asgi import MAX_WAIT_S, Batcher, _wait_s
-from fleet.api.ingest_service import IngestRequest
 
 A_LONG_TIME_S = 3600.0
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.api.ingest_service import IngestRequest, arrivals_of, serve
+from fleet.api.ingest import IngestRequest, arrivals_of, serve
 from fleet.ingest.nodes import NodeIngest
 from telemetry.agent.clock import Moment
 from telemetry.agent.reports import MONITOR, encode_columns, encode_tail, group_frames

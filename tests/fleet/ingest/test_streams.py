@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fleet.api.ingest_service import arrivals_of
+from fleet.api.ingest import arrivals_of
 from fleet.ingest.nodes import NodeIngest, store_batches
 from telemetry.blocks import Block
 from telemetry.store.durable import QUIET_S, fold_late
