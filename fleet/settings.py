@@ -22,26 +22,6 @@ with private_files.usable(DATA_DIR):
 FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 
 
-def _secret_key() -> str:
-    """Return the key from the environment, or one made once for this installation."""
-    if key := ENV.text("TRNWATCH_SECRET_KEY"):
-        return key
-    path = DATA_DIR / "secret_key"
-    if not path.exists() or not path.stat().st_size:
-        with private_files.usable(DATA_DIR):
-            private_files.write_once(path, secrets.token_urlsafe(50))
-    with private_files.usable(DATA_DIR):
-        return path.read_text()
-
-
-def _redis_of_up() -> str:
-    """Return the URL of the Redis that ``manage.py up`` started, or the default one."""
-    try:
-        return (DATA_DIR / "redis" / "url").read_text()
-    except FileNotFoundError:
-        return "redis://127.0.0.1:6379/0"
-
-
 # The demo: a living simulated fleet, and anonymous reading from this machine only.
 DEMO = ENV.flag("TRNWATCH_DEMO")
 ANONYMOUS_READING = DEMO
@@ -49,7 +29,14 @@ ANONYMOUS_READING = DEMO
 ALLOW_DRILLS = ENV.flag("TRNWATCH_ALLOW_DRILLS")
 
 # Django
-SECRET_KEY = _secret_key()
+SECRET_KEY = ENV.text("TRNWATCH_SECRET_KEY")
+if not SECRET_KEY:
+    # Made once for this installation.
+    with private_files.usable(DATA_DIR):
+        _key_file = DATA_DIR / "secret_key"
+        if not _key_file.exists() or not _key_file.stat().st_size:
+            private_files.write_once(_key_file, secrets.token_urlsafe(50))
+        SECRET_KEY = _key_file.read_text()
 SECRET_KEY_FALLBACKS = ENV.names("TRNWATCH_SECRET_KEY_FALLBACKS")
 # The key that encrypts addresses and secrets of receivers; default: derived from Django's key.
 SEALING_KEY = ENV.text("TRNWATCH_SEALING_KEY")
@@ -211,9 +198,13 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "timeout": 20,
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     }
-REDIS_URL = ENV.text("REDIS_URL") or _redis_of_up()
-# Whether Redis keeps its file in the data folder, whose disk /readyz then looks at.
-OWN_REDIS = not ENV.text("REDIS_URL") and (DATA_DIR / "redis" / "url").exists()
+# `manage.py up` writes the address of its own Redis here. Whether that keeps its file in the data
+# folder, whose disk /readyz then looks at:
+_redis_file = DATA_DIR / "redis" / "url"
+OWN_REDIS = not ENV.text("REDIS_URL") and _redis_file.exists()
+REDIS_URL = ENV.text("REDIS_URL") or (
+    _redis_file.read_text() if OWN_REDIS else "redis://127.0.0.1:6379/0"
+)
 HOT_KEEP_S = 15 * 60
 DURABLE_KEEP_DAYS = ENV.whole_number("TRNWATCH_KEEP_DAYS", 30)
 

@@ -72,12 +72,7 @@ COMMAND_LINE = Maker("", "", frozenset(Token.Scope.values))
 
 
 def make_token(
-    name: str,
-    scope: str,
-    *,
-    days: int | None = None,
-    maker: Maker = COMMAND_LINE,
-    now: datetime,
+    name: str, scope: str, *, days: int | None = None, maker: Maker = COMMAND_LINE, now: datetime
 ) -> tuple[Token, str]:
     """Create a token that expires after ``days`` (None: never); return it and its secret.
 

@@ -577,10 +577,10 @@ class NodeIngest:
                 delivery.sidecars.append(reading.sidecars)
             if reading.stream is not None and reading.seq is not None:
                 placed_s = None if reading.at_s is None else end_s
-                line = NumberedLine(
+                numbered = NumberedLine(
                     reading.stream, reading.seq, made, note, placed_s, known.clock.offset.offset_s
                 )
-                delivery.numbered.append(line)
+                delivery.numbered.append(numbered)
             else:
                 delivery.blocks += made
                 delivery.reports += [note] if note else []

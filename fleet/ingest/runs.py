@@ -1,7 +1,7 @@
 """Rows of reported runs and their nodes, created and updated by step reports."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,7 +37,7 @@ SETTINGS = ("compiler_flags", "compiler_version", "sdk_version")
 LAYOUT = ("tp", "pp", "seq_len", "global_batch", "precision", "optimizer")
 LENGTH = ("tokens_per_epoch", "planned_tokens")
 
-NEW_RUN: Mapping[str, Any] = {
+NEW_RUN: dict[str, Any] = {
     "model": NOT_REPORTED,
     "instance_type": NOT_REPORTED,
     "n_nodes": 1,

@@ -178,24 +178,19 @@ class StepIngest:
         if isinstance(report, StepLine) and report.ended_at < now_s - keep_days * DAY_S:
             raise RefusedError("ended_at", f"is older than {keep_days} days")
         if isinstance(report, WorkerLine):
-            self._tie(run, report, now)
+            # Assign its node to the run, at most every ``REFRESH_S``.
+            key, at_s = (report.run, report.session, report.worker), self._monotonic()
+            if at_s - self._tied.get(key, -REFRESH_S) >= REFRESH_S:
+                assign_node(run, report, now=now)
+                if len(self._tied) >= MAX_KNOWN:
+                    self._tied.clear()
+                self._tied[key] = at_s
 
     def _remember(self, run: Run) -> Run:
         if len(self._runs) >= MAX_KNOWN:
             self._runs.clear()
         self._runs[run.name] = (self._monotonic(), run)
         return run
-
-    def _tie(self, run: Run, report: WorkerLine, now: datetime) -> None:
-        """Assign a worker's node to the run, at most every ``REFRESH_S``."""
-        key = (report.run, report.session, report.worker)
-        at_s = self._monotonic()
-        if at_s - self._tied.get(key, -REFRESH_S) < REFRESH_S:
-            return
-        assign_node(run, report, now=now)
-        if len(self._tied) >= MAX_KNOWN:
-            self._tied.clear()
-        self._tied[key] = at_s
 
     def _observe_clock(
         self,
@@ -221,7 +216,11 @@ class StepIngest:
         if up_s is not None:
             clock.follow_boot(sent_s - up_s, arrived_s - sent_s)
         clock.observe(arrived_s - sent_s, arrived_s, may_wait=True)
-        self._keep_clock(hot, node, clock)
+        # Store the estimate if it changed by a second or more.
+        rounded = f"{clock.offset_s:.0f} {clock.epoch_s:.0f}"
+        if clock.is_known and self._kept_clocks.get(node) != rounded:
+            hot.execute("HSET", CLOCKS, node, clock.dump())
+            self._kept_clocks[node] = rounded
         return clock.correction_s, clock.offset_s
 
     def _clock_of(self, hot: HotStore, node: str, *, now_s: float) -> ClockOffset:
@@ -236,13 +235,6 @@ class StepIngest:
                 self._kept_clocks.clear()
             self._clocks[node] = clock
         return clock
-
-    def _keep_clock(self, hot: HotStore, node: str, clock: ClockOffset) -> None:
-        """Store a clock estimate if it changed by a second or more."""
-        rounded = f"{clock.offset_s:.0f} {clock.epoch_s:.0f}"
-        if clock.is_known and self._kept_clocks.get(node) != rounded:
-            hot.execute("HSET", CLOCKS, node, clock.dump())
-            self._kept_clocks[node] = rounded
 
     def _keep(
         self,
@@ -569,7 +561,12 @@ def update_reported_runs(hot: HotStore, *, now: datetime) -> None:
         if run.phase != was and (counted[0] or run.phase in OVER):
             annotate_phase(run, was=was, at=run.phase_since)
         if run.phase != was or is_count_due:
-            _update_tokens(hot, run)
+            total, held = hot.execute_all([("HGET", TOTALS, run.name), ("HGET", BASES, run.name)])
+            # Redis counts from zero after it was emptied: the row's count came before.
+            base = float(run.n_tokens if held is None else held)
+            if held is None:
+                hot.execute("HSET", BASES, run.name, base)
+            run.n_tokens = max(run.n_tokens, int(float(total or 0.0) + base))
             is_active = run.finished_at is None
             if run.phase != was or is_active or counted != (run.last_step, run.n_tokens):
                 changed.append(run)
@@ -584,7 +581,14 @@ def update_run(run: Run, state: RunState, *, now: datetime) -> None:
     # If it falls silent, it is paid up to now.
     run.paid_until = max(run.paid_until or heard_at, heard_at)
     run.n_workers = max(run.n_workers, state.n_workers)
-    _record_restart(run, state)
+    if state.shift is not None and state.shift != run.step_shift:
+        # A start whose step numbers have another offset than those of the previous start.
+        before = {"first_step": 0, "shift": run.step_shift, "began_s": run.started_at.timestamp()}
+        first = run.last_step + 1 if state.first_step is None else state.first_step
+        began_s = state.heard_s if state.began_s is None else state.began_s
+        start = {"first_step": first, "shift": state.shift, "began_s": began_s}
+        run.starts = [*(run.starts or [before]), start]
+        run.step_shift = state.shift
     run.last_step = max(run.last_step, state.last_step)
     if state.session != run.session:
         run.session, run.finished_at = state.session, None
@@ -598,18 +602,6 @@ def update_run(run: Run, state: RunState, *, now: datetime) -> None:
     if end is not None:
         _enter(run, end, heard_at)
         run.finished_at = heard_at
-
-
-def _record_restart(run: Run, state: RunState) -> None:
-    """Record a start whose step numbers have another offset than the previous start's."""
-    if state.shift is None or state.shift == run.step_shift:
-        return
-    before = {"first_step": 0, "shift": run.step_shift, "began_s": run.started_at.timestamp()}
-    first = run.last_step + 1 if state.first_step is None else state.first_step
-    began_s = state.heard_s if state.began_s is None else state.began_s
-    start = {"first_step": first, "shift": state.shift, "began_s": began_s}
-    run.starts = [*(run.starts or [before]), start]
-    run.step_shift = state.shift
 
 
 def _enter(run: Run, phase: Run.Phase, at: datetime) -> None:
@@ -631,13 +623,3 @@ def _end_of(run: Run, state: RunState, now_s: float) -> Run.Phase | None:
         return Run.Phase.FINISHED
     lost_s = LOST_COMPILING_S if run.phase == Run.Phase.COMPILING else LOST_S
     return Run.Phase.FAILED if quiet_s > lost_s else None
-
-
-def _update_tokens(hot: HotStore, run: Run) -> None:
-    """Update a run's tokens; if Redis was emptied, continue from its row."""
-    total, held = hot.execute_all([("HGET", TOTALS, run.name), ("HGET", BASES, run.name)])
-    # Redis counts from zero after it was emptied: the row's count came before.
-    base = float(run.n_tokens if held is None else held)
-    if held is None:
-        hot.execute("HSET", BASES, run.name, base)
-    run.n_tokens = max(run.n_tokens, int(float(total or 0.0) + base))

@@ -433,7 +433,15 @@ class NotificationCollector(Collector):
         total, pending, dead, age = (
             spec.family() for spec in (NOTIFICATIONS, PENDING, DEAD, SENDER_AGE)
         )
-        receivers = list(self._receivers())
+        unfinished = Q(deliveries__state__in=(Delivery.State.PENDING, Delivery.State.SENDING))
+        seen = SenderHeartbeat.objects.order_by("-seen_at").values("seen_at")[:1]
+        receivers: list[Any] = list(
+            Receiver.objects.annotate(
+                n_pending=Count("deliveries", filter=unfinished),
+                n_unhandled=Count("deliveries", filter=Q(deliveries__state=Delivery.State.DEAD)),
+                seen_at=Subquery(seen),
+            )
+        )
         for receiver in receivers:
             add(total, receiver.n_sent, receiver.name, "sent")
             add(total, receiver.n_failed, receiver.name, "failed")
@@ -443,12 +451,3 @@ class NotificationCollector(Collector):
         if receivers and receivers[0].seen_at is not None:
             add(age, max(0.0, (self.now - receivers[0].seen_at).total_seconds()))
         return (total, pending, dead, age)
-
-    def _receivers(self) -> QuerySet[Any, Any]:
-        unfinished = Q(deliveries__state__in=(Delivery.State.PENDING, Delivery.State.SENDING))
-        seen = SenderHeartbeat.objects.order_by("-seen_at").values("seen_at")[:1]
-        return Receiver.objects.annotate(
-            n_pending=Count("deliveries", filter=unfinished),
-            n_unhandled=Count("deliveries", filter=Q(deliveries__state=Delivery.State.DEAD)),
-            seen_at=Subquery(seen),
-        )

@@ -22,6 +22,9 @@ Json = dict[str, Any]
 Kind = Literal["timeseries", "stat", "table", "bargauge"]
 SCHEMA_VERSION = 38
 COLUMNS = 24
+# Columns of a table that carry no information.
+NO_NEWS = dict.fromkeys(("Time", "__name__", "instance", "job"), True)
+HIDE_COLUMNS = [{"id": "organize", "options": {"excludeByName": NO_NEWS}}]
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # The palette of Okabe and Ito, which colour-blind people can distinguish.
 NORMAL, CRITICAL, WARNING = "#0072B2", "#D55E00", "#E69F00"
@@ -185,36 +188,32 @@ def _panels(rows: Sequence[PanelRow]) -> Iterator[Json]:
         for panel in row.panels:
             if x + panel.width > COLUMNS:
                 x, y, tallest = 0, y + tallest, 0
-            yield _panel(panel, number, {"x": x, "y": y, "w": panel.width, "h": panel.height})
+            is_now = panel.kind != "timeseries"
+            targets = [
+                {
+                    "refId": chr(ord("A") + i),
+                    "datasource": SOURCE,
+                    "expr": ask.expr,
+                    "legendFormat": ask.legend,
+                    "instant": is_now,
+                    "range": not is_now,
+                    "format": "table" if panel.kind == "table" else "time_series",
+                }
+                for i, ask in enumerate(panel.asks)
+            ]
+            yield {
+                "id": number,
+                "type": panel.kind,
+                "title": panel.title,
+                "description": panel.about.format_map(LIMITS),
+                "gridPos": {"x": x, "y": y, "w": panel.width, "h": panel.height},
+                "datasource": SOURCE,
+                "targets": targets,
+                "fieldConfig": {"defaults": _field(panel), "overrides": []},
+                "options": _options(panel.kind),
+            } | ({"transformations": HIDE_COLUMNS} if panel.kind == "table" else {})
             x, tallest, number = x + panel.width, max(tallest, panel.height), number + 1
         y += tallest
-
-
-def _panel(panel: Panel, number: int, at: Json) -> Json:
-    is_now = panel.kind != "timeseries"
-    targets = [
-        {
-            "refId": chr(ord("A") + i),
-            "datasource": SOURCE,
-            "expr": ask.expr,
-            "legendFormat": ask.legend,
-            "instant": is_now,
-            "range": not is_now,
-            "format": "table" if panel.kind == "table" else "time_series",
-        }
-        for i, ask in enumerate(panel.asks)
-    ]
-    return {
-        "id": number,
-        "type": panel.kind,
-        "title": panel.title,
-        "description": panel.about.format_map(LIMITS),
-        "gridPos": at,
-        "datasource": SOURCE,
-        "targets": targets,
-        "fieldConfig": {"defaults": _field(panel), "overrides": []},
-        "options": _options(panel.kind),
-    } | ({"transformations": _columns()} if panel.kind == "table" else {})
 
 
 def _field(panel: Panel) -> Json:
@@ -255,9 +254,3 @@ def _options(kind: Kind) -> Json:
         return {"showHeader": True}
     look = {"graphMode": "none"} if kind == "stat" else {"orientation": "horizontal"}
     return {"reduceOptions": newest, "textMode": "auto", **look}
-
-
-def _columns() -> list[Json]:
-    """Hide columns of a table that carry no information."""
-    hidden = dict.fromkeys(("Time", "__name__", "instance", "job"), True)
-    return [{"id": "organize", "options": {"excludeByName": hidden}}]

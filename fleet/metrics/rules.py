@@ -119,10 +119,7 @@ def cost_recordings() -> Iterator[Recording]:
     )
     late = "run:trnwatch_cost_drift_ratio:median1h"
     early = f"{late} offset {HALF_S:g}s"
-    yield (
-        "run:trnwatch_cost_drift_ratio:min2h",
-        f"({late} < {early})\nor\n({early} <= {late})",
-    )
+    yield ("run:trnwatch_cost_drift_ratio:min2h", f"({late} < {early})\nor\n({early} <= {late})")
     of_budget = "max by (budget, team, run)"
     yield (
         "budget:trnwatch_budget_forecast_ratio:max",
@@ -291,13 +288,12 @@ class _Dumper(yaml.SafeDumper):
     """Writes multi-line strings as blocks, for readable PromQL."""
 
 
-def _block_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    return dumper.represent_scalar(
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
         "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    )
-
-
-_Dumper.add_representer(str, _block_text)
+    ),
+)
 
 
 # The address in links, unless `--url` is given; also in the committed file.

@@ -47,14 +47,29 @@ def make_private(folder: Path) -> PermissionFixes:
     os.umask(OTHERS)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fixes = PermissionFixes()
-    if _is_shared(folder):
+    # Path.home() raises for a user without a home, as in a container.
+    place, home = folder.resolve(), Path(os.path.expanduser("~")).resolve()  # noqa: PTH111
+    if place.stat().st_mode & stat.S_ISVTX or place in {home, Path(place.anchor)}:
         tops = sorted({path for name in OWN_NAMES for path in folder.glob(name)})
         paths: Iterator[Path] = (path for top in tops for path in _below(top))
     else:
         # The folder first: then other users cannot reach what is in it.
-        paths = _below(folder.resolve())
+        paths = _below(place)
     for path in paths:
-        _make_private(path, fixes)
+        try:
+            status = path.lstat()
+            if stat.S_ISLNK(status.st_mode) or not status.st_mode & OTHERS:
+                continue
+            if status.st_uid != os.geteuid():
+                fixes.refused.append(path)
+                continue
+            path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS)
+            fixes.paths.append(path)
+        except FileNotFoundError:
+            # The -wal of a database disappears when the last program closes it.
+            continue
+        except OSError:
+            fixes.refused.append(path)
     return fixes
 
 
@@ -84,14 +99,6 @@ def write_once(path: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _is_shared(folder: Path) -> bool:
-    """Whether a folder is not trnwatch's alone: sticky, the root, or a home folder."""
-    place = folder.resolve()
-    # Path.home() raises for a user without a home, as in a container.
-    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111
-    return bool(place.stat().st_mode & stat.S_ISVTX) or place in {home, Path(place.anchor)}
-
-
 def _below(path: Path) -> Iterator[Path]:
     """Yield a path and, if it is a real folder, all paths below it, folders first."""
     yield path
@@ -103,21 +110,3 @@ def _below(path: Path) -> Iterator[Path]:
         return
     for child in children:
         yield from _below(child)
-
-
-def _make_private(path: Path, fixes: PermissionFixes) -> None:
-    """Remove all permissions of other users from one path, and record it."""
-    try:
-        status = path.lstat()
-        if stat.S_ISLNK(status.st_mode) or not status.st_mode & OTHERS:
-            return
-        if status.st_uid != os.geteuid():
-            fixes.refused.append(path)
-            return
-        path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS)
-        fixes.paths.append(path)
-    except FileNotFoundError:
-        # The -wal of a database disappears when the last program closes it.
-        return
-    except OSError:
-        fixes.refused.append(path)

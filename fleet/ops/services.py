@@ -8,7 +8,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from io import StringIO
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from django.db.migrations.executor import MigrationExecutor
 from redis.exceptions import RedisError
 
 from fleet.ops import embedded_redis
-from fleet.ops.reload import changed_files
 from fleet.ops.supervisor import Program, Supervisor, last_line
 
 WORKERS = ("worker-1", "worker-2")
@@ -125,7 +124,11 @@ class Services:
         await self._start_redis()
         self._start([web(listener=listener.fileno())])
         if self._env["TRNWATCH_DEMO"] == "1":
-            await self._prepare_demo()
+            began_s = time.monotonic()
+            command = (sys.executable, "manage.py", "prepare_demo")
+            if await self._supervisor.once(Program("prepare-demo", command)):
+                raise StartError("The demo fleet could not be prepared: see the output above.")
+            self._say(f"The demo fleet is ready ({time.monotonic() - began_s:.1f} s).")
         workers = [worker(name) for name in WORKERS]
         self._start([*workers, beat(), sender()])
         self._start(optional_programs(self._env))
@@ -172,16 +175,6 @@ class Services:
             monitor = embedded_redis.monitor_disk(self._folder, url, say=self._say)
             self._disk_monitor = asyncio.create_task(monitor)
 
-    async def _prepare_demo(self) -> None:
-        """Simulate the history of the demo fleet, once per data folder."""
-        began_s = time.monotonic()
-        command = (sys.executable, "manage.py", "prepare_demo")
-        code = await self._supervisor.once(Program("prepare-demo", command))
-        if code:
-            msg = "The demo fleet could not be prepared: see the output above."
-            raise StartError(msg)
-        self._say(f"The demo fleet is ready ({time.monotonic() - began_s:.1f} s).")
-
 
 async def wait_for_first_page(address: tuple[str, int], *, within_s: float) -> None:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address[0], address[0])  # noqa: S104
@@ -190,6 +183,38 @@ async def wait_for_first_page(address: tuple[str, int], *, within_s: float) -> N
         writer.write(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
         await reader.readline()
         writer.close()
+
+
+# During development programs restart when a source file changes.
+SOURCE_FOLDERS = ("fleet", "telemetry")
+# All of these are read when a program starts. Templates and style sheets are read for each page.
+SOURCE_SUFFIXES = frozenset({".py", ".toml", ".lua"})
+POLL_S = 0.5
+
+
+def modified_ns(root: Path) -> dict[Path, int]:
+    """Map each source file, by its path below ``root``, to when it was last written."""
+    times = {}
+    for folder in SOURCE_FOLDERS:
+        for path in (root / folder).rglob("*"):
+            if path.suffix in SOURCE_SUFFIXES:
+                try:
+                    times[path.relative_to(root)] = path.stat().st_mtime_ns
+                except FileNotFoundError:
+                    # Editors replace a file while saving it.
+                    continue
+    return times
+
+
+async def changed_files(root: Path, *, poll_s: float = POLL_S) -> AsyncIterator[list[Path]]:
+    """Yield the files that were written, added or removed since the last time; never ends."""
+    before = await asyncio.to_thread(modified_ns, root)
+    while True:
+        await asyncio.sleep(poll_s)
+        now = await asyncio.to_thread(modified_ns, root)
+        if changed := sorted(dict(before.items() ^ now.items())):
+            before = now
+            yield changed
 
 
 MB = 1_000_000

@@ -106,21 +106,21 @@ class Supervisor:
                 end = describe_exit(code)
             except OSError as error:
                 code, end = 0, f"could not be started: {error.strerror}"
+            done = ""
             n_quick = n_quick + 1 if time.monotonic() - began_s < QUICK_END_S else 0
             pause_s = PAUSES_S[min(n_quick, len(PAUSES_S) - 1)]
             reason = f" ({last_line(self.log(program))})" if code > 0 else ""
             self._say(f"{program.name} {end}{reason}; restarts in {pause_s:g} s.")
-            if program.repair and (done := program.repair(code, self._output(program, log_bytes))):
+            if program.repair is not None:
+                n_bytes = _size(self.log(program)) - log_bytes
+                is_short = 0 < n_bytes <= LOG_END_BYTES
+                output = read_end(self.log(program), n_bytes) if is_short else ""
+                done = program.repair(code, output)
+            if done:
                 self._say(done)
                 with suppress(OSError), self._open_log(program) as log:
                     log.write(f"{done}\n".encode())
             await asyncio.sleep(pause_s)
-
-    def _output(self, program: Program, since: int) -> str:
-        """Return the output since a log had ``since`` bytes; empty if that is long."""
-        log = self.log(program)
-        n_bytes = _size(log) - since
-        return read_end(log, n_bytes) if 0 < n_bytes <= LOG_END_BYTES else ""
 
     async def _start(self, program: Program, *, to_console: bool = False) -> Process:
         """Start a program in its own session, so that Ctrl-C reaches only the supervisor."""

@@ -104,16 +104,15 @@ def _watch(run: Run, played: Playback, stretch: HistoryPart) -> None:
     """Run detection over a close part, and store the evidence of the resolved alerts."""
     replay, fired = Replay(played, [run]), []
     played.second = stretch.start
-    while (second := played.second + _until_next_evaluation(replay)) < stretch.end:
+    while True:
+        every_s = JUDGE_OPEN_EVERY_S if replay.open_rules else JUDGE_EVERY_S
+        if (second := played.second + every_s) >= stretch.end:
+            break
         played.second = second
         fired += replay.look(second)
     played.second = stretch.end
     for alert in {alert.pk: alert for alert in fired if not alert.is_open}.values():
         freeze(played, alert, now=datetime.fromtimestamp(stretch.end, UTC))
-
-
-def _until_next_evaluation(replay: Replay) -> int:
-    return JUDGE_OPEN_EVERY_S if replay.open_rules else JUDGE_EVERY_S
 
 
 # Real fleets of this size see a fault in days; a demo that takes days shows nothing. This is
@@ -249,12 +248,7 @@ def announce(run: Run, *, at: datetime) -> Annotation:
     """Announce that a run will compile for an evaluation at twice its sequence length."""
     text = f"evaluation at sequence length {2 * run.seq_len:,}: its graphs compile, as planned"
     note: Annotation = Annotation.objects.create(
-        run=run,
-        kind=Annotation.Kind.COMPILE,
-        by=ANNOUNCER,
-        at=at,
-        ends_at=at + LASTS,
-        text=text,
+        run=run, kind=Annotation.Kind.COMPILE, by=ANNOUNCER, at=at, ends_at=at + LASTS, text=text
     )
     return note
 

@@ -111,11 +111,7 @@ def live_truth(injected: InjectedFault) -> FaultTruth:
     truth = previewed(RunSpec(**injected.run.plan), fault)
     later_s = truth.felt_until_s - truth.end_s
     return replace(
-        truth,
-        fault=fault,
-        start_s=starts_s,
-        end_s=ends_s,
-        felt_until_s=ends_s + max(0.0, later_s),
+        truth, fault=fault, start_s=starts_s, end_s=ends_s, felt_until_s=ends_s + max(0.0, later_s)
     )
 
 

@@ -17,7 +17,7 @@ from fleet.models import InjectedFault, Node, Run
 from fleet.simulation.ground_truth import FaultTruth, truth_of
 from fleet.simulation.runs import publish_plan
 from telemetry.errors import FieldError
-from telemetry.simulate.faults import FAULTS, FaultKind
+from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.inputs import live_inputs
 from telemetry.simulate.plan import Fault, Plan, RunSpec
 from telemetry.simulate.scenario import validate_fault
@@ -190,15 +190,55 @@ class DrillForm(forms.Form):
     ) -> None:
         super().__init__(data, label_suffix="")
         self.fault = FAULTS.get(kind, FAULTS[DEFAULT_KIND])
+        fault, is_of_node = self.fault, self.fault.scope == "node"
         nodes = list(run.nodes.order_by("rank", "name"))
-        self.fields["kind"] = _kind(self.fault)
-        if self.fault.scope != "run":
-            self.fields["node"] = _node(run, nodes, self.fault, chosen=node)
-        if self.fault.device_part is not None and nodes:
-            self.fields["device"] = _part(nodes[0], self.fault.device_part)
-        if self.fault.magnitude_unit is not None:
-            self.fields["magnitude"] = _strength(self.fault, self.fault.magnitude_unit)
-        self.fields["duration_s"] = _duration()
+        self.fields["kind"] = forms.ChoiceField(
+            label="Fault",
+            choices=[(each.name, each.title) for each in FAULTS.values()],
+            initial=fault.name,
+        )
+        if fault.scope != "run":
+            # A chosen node is kept when the kind of fault changes.
+            first = next(
+                (each for each in nodes if each.name == node), nodes[0] if nodes else None
+            )
+            self.fields["node"] = forms.ModelChoiceField(
+                run.nodes.order_by("rank", "name"),
+                label="Node",
+                required=is_of_node,
+                empty_label=None if is_of_node else WHOLE_RUN,
+                initial=first,
+                to_field_name="name",
+            )
+        if fault.device_part is not None and nodes:
+            first = nodes[0]
+            counts = {"core": first.n_cores, "device": first.n_devices, "efa": first.n_efa}
+            n_parts = counts[fault.device_part]
+            self.fields["device"] = forms.IntegerField(
+                label=PARTS[fault.device_part],
+                required=False,
+                min_value=0,
+                max_value=max(0, n_parts - 1),
+                initial=0 if n_parts else None,
+                help_text=f"0 to {n_parts - 1}" if n_parts else f"{first.instance_type} has none",
+            )
+        any_number = forms.NumberInput(attrs={"step": "any"})
+        if unit := fault.magnitude_unit:
+            self.fields["magnitude"] = forms.FloatField(
+                label=f"Strength, {UNITS.get(unit, unit)}",
+                required=False,
+                initial=fault.default_magnitude,
+                help_text=f"{fault.low:g} to {fault.high:g}. {fault.help}",
+                widget=any_number,
+            )
+        self.fields["duration_s"] = forms.FloatField(
+            label="Duration, seconds",
+            initial=DEFAULT_DURATION_S,
+            min_value=1,
+            max_value=LONGEST_S,
+            help_text=f"1 to {LONGEST_S:,.0f}",
+            widget=any_number,
+        )
 
     def chosen(self) -> dict[str, Any]:
         """Return the chosen values, with the usual strength where none was chosen."""
@@ -222,57 +262,6 @@ class DrillForm(forms.Form):
             "magnitude": self.fault.default_magnitude,
             "duration_s": float(DEFAULT_DURATION_S),
         }
-
-
-def _kind(fault: FaultKind) -> forms.ChoiceField:
-    kinds = [(each.name, each.title) for each in FAULTS.values()]
-    return forms.ChoiceField(label="Fault", choices=kinds, initial=fault.name)
-
-
-def _node(run: Run, nodes: list[Node], fault: FaultKind, *, chosen: str) -> forms.Field:
-    """Offer the run's nodes; a chosen node is kept when the kind of fault changes."""
-    first = next((node for node in nodes if node.name == chosen), nodes[0] if nodes else None)
-    return forms.ModelChoiceField(
-        run.nodes.order_by("rank", "name"),
-        label="Node",
-        required=fault.scope == "node",
-        empty_label=None if fault.scope == "node" else WHOLE_RUN,
-        initial=first,
-        to_field_name="name",
-    )
-
-
-def _part(node: Node, part: str) -> forms.Field:
-    n_parts = {"core": node.n_cores, "device": node.n_devices, "efa": node.n_efa}[part]
-    return forms.IntegerField(
-        label=PARTS[part],
-        required=False,
-        min_value=0,
-        max_value=max(0, n_parts - 1),
-        initial=0 if n_parts else None,
-        help_text=f"0 to {n_parts - 1}" if n_parts else f"{node.instance_type} has none",
-    )
-
-
-def _strength(fault: FaultKind, unit: str) -> forms.Field:
-    return forms.FloatField(
-        label=f"Strength, {UNITS.get(unit, unit)}",
-        required=False,
-        initial=fault.default_magnitude,
-        help_text=f"{fault.low:g} to {fault.high:g}. {fault.help}",
-        widget=forms.NumberInput(attrs={"step": "any"}),
-    )
-
-
-def _duration() -> forms.Field:
-    return forms.FloatField(
-        label="Duration, seconds",
-        initial=DEFAULT_DURATION_S,
-        min_value=1,
-        max_value=LONGEST_S,
-        help_text=f"1 to {LONGEST_S:,.0f}",
-        widget=forms.NumberInput(attrs={"step": "any"}),
-    )
 
 
 # The run has warmed up by then; its own checkpoints are not due yet.

@@ -1,6 +1,6 @@
 """Ground truth of a scenario: its faults, their effect, and how long it lasts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -133,26 +133,20 @@ def truths_of(scenario: Scenario, plans: tuple[Plan, ...]) -> list[FaultTruth]:
     found = []
     for fault in scenario.faults:
         hit = [by_run[run.name][fault] for run in runs_of(fault, scenario.runs)]
-        if hit:
-            found.append(_merged(hit))
+        if not hit:
+            continue
+        # Of several runs, that which it costs the most.
+        slowdowns = [each.step_slowdown_ratio for each in hit]
+        worst = np.argmax([np.inf if ratio is None else ratio for ratio in slowdowns])
+        merged = replace(
+            hit[worst],
+            runs=tuple(name for truth in hit for name in truth.runs),
+            nodes=tuple(name for truth in hit for name in truth.nodes),
+            felt_until_s=max(truth.felt_until_s for truth in hit),
+            is_shown=any(truth.is_shown for truth in hit),
+        )
+        found.append(merged)
     return found
-
-
-def _merged(truths: Sequence[FaultTruth]) -> FaultTruth:
-    """Merge a fault's truths in several runs: keep that of the run it costs the most."""
-    worst = max(
-        truths,
-        key=lambda truth: (
-            np.inf if truth.step_slowdown_ratio is None else truth.step_slowdown_ratio
-        ),
-    )
-    return replace(
-        worst,
-        runs=tuple(name for truth in truths for name in truth.runs),
-        nodes=tuple(name for truth in truths for name in truth.nodes),
-        felt_until_s=max(truth.felt_until_s for truth in truths),
-        is_shown=any(truth.is_shown for truth in truths),
-    )
 
 
 def truth_of(plan: Plan) -> FaultTruth:
@@ -171,33 +165,32 @@ def _truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]
         # Until the fault begins, its run equals the run without a fault: do not play it again.
         first = max(before.tick, plan.epoch_s + int(fault.start_s) - 1)
         before = before if first == before.tick else clock_at(healthy_plan, before, first)
-        yield fault, _truth(plan, fault, before, healthy, duration_s)
-
-
-def _truth(
-    plan: Plan, fault: Fault, before: RunClock, healthy: "_Paces", duration_s: float
-) -> FaultTruth:
-    alone, paces = msgspec.structs.replace(plan, faults=(fault,)), _Paces()
-    start_s, end_s = plan.epoch_s + fault.start_s, plan.epoch_s + _end_s(fault, duration_s)
-    clock = _played(alone, before, int(end_s), paces)
-    felt_until_s = _finish(alone, clock, paces, end_s)
-    step_s, usual_s = paces.mean_s(start_s, end_s), healthy.mean_s(start_s, end_s)
-    is_one_core = catalog.instance(plan.run.instance).chip.cores_logical == 1
-    is_faint = _is_faint(plan, fault, end_s - start_s)
-    names = plan.run.node_names
-    is_whole = fault.run is not None and fault.rack is None
-    return FaultTruth(
-        fault=fault,
-        runs=(plan.run.name,),
-        nodes=() if is_whole else tuple(names[i] for i in fault.ranks_in(plan.run)),
-        start_s=fault.start_s,
-        end_s=end_s - plan.epoch_s,
-        step_slowdown_ratio=None if step_s is None or usual_s is None else step_s / usual_s,
-        step_s=step_s,
-        felt_until_s=felt_until_s - plan.epoch_s,
-        causes=right_causes(fault, plan.inputs, is_one_core=is_one_core),
-        is_shown=not is_faint and is_shown_by_hardware(fault, plan.inputs),
-    )
+        alone, paces = msgspec.structs.replace(plan, faults=(fault,)), _Paces()
+        start_s, end_s = plan.epoch_s + fault.start_s, plan.epoch_s + _end_s(fault, duration_s)
+        clock = _played(alone, before, int(end_s), paces)
+        felt_until_s = _finish(alone, clock, paces, end_s)
+        step_s, usual_s = paces.mean_s(start_s, end_s), healthy.mean_s(start_s, end_s)
+        is_one_core = catalog.instance(plan.run.instance).chip.cores_logical == 1
+        is_faint = _is_faint(plan, fault, end_s - start_s)
+        is_whole = fault.run is not None and fault.rack is None
+        hit = () if is_whole else fault.ranks_in(plan.run)
+        yield (
+            fault,
+            FaultTruth(
+                fault=fault,
+                runs=(plan.run.name,),
+                nodes=tuple(plan.run.node_names[i] for i in hit),
+                start_s=fault.start_s,
+                end_s=end_s - plan.epoch_s,
+                step_slowdown_ratio=None
+                if step_s is None or usual_s is None
+                else step_s / usual_s,
+                step_s=step_s,
+                felt_until_s=felt_until_s - plan.epoch_s,
+                causes=right_causes(fault, plan.inputs, is_one_core=is_one_core),
+                is_shown=not is_faint and is_shown_by_hardware(fault, plan.inputs),
+            ),
+        )
 
 
 def _is_faint(plan: Plan, fault: Fault, lasts_s: float) -> bool:

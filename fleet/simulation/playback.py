@@ -29,15 +29,10 @@ from fleet.alerts.text import Evidence
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
-from telemetry.detect import CalmCache, Finding
+from telemetry.detect import CalmCache
 from telemetry.ingest.timing import AHEAD_S
 from telemetry.simulate.inputs import Inputs
-from telemetry.simulate.observation import (
-    ACTIVITIES,
-    arrived_until,
-    observed,
-    report_phases,
-)
+from telemetry.simulate.observation import ACTIVITIES, arrived_until, observed, report_phases
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.scenario import Scenario
 from telemetry.simulate.shard import (
@@ -119,6 +114,8 @@ class Firings:
 
 
 def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
+    # The row has the first onset, the evidence the last.
+    onset_s = Evidence(alert.evidence).number("onset_s") or 0.0
     return Firing(
         rule=alert.rule,
         cause=alert.cause,
@@ -126,7 +123,7 @@ def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
         run=alert.run.name if alert.run else None,
         node=alert.node.name if alert.node else None,
         device=alert.device,
-        onset_s=_onset_at_s(alert) - epoch_s,
+        onset_s=max(alert.onset_at.timestamp(), onset_s) - epoch_s,
         fired_s=fired_s,
         resolved_s=None,
         score=alert.score,
@@ -134,12 +131,6 @@ def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
         nodes=_several(alert),
         runs=_runs_of(alert),
     )
-
-
-def _onset_at_s(alert: Alert) -> float:
-    """Onset of an alert: its row has the first, its evidence the last."""
-    onset_s = Evidence(alert.evidence).number("onset_s")
-    return max(alert.onset_at.timestamp(), onset_s or 0.0)
 
 
 def is_new_event(firing: Firing, alert: Alert, *, at_s: float) -> bool:
@@ -440,28 +431,21 @@ class Replay:
         )
         if not findings and not self.open_rules:
             return []
-        if self._is_known(findings, second):
-            return []
-        evaluated = evaluated_subjects(snapshots, seen, self.open_rules, now_s=second)
-        changed = reconcile(findings, evaluated=evaluated, now=datetime.fromtimestamp(second, UTC))
-        self.open_rules = self._open_rules()
-        return changed
-
-    def _is_known(self, findings: Sequence[Finding], second: int) -> bool:
-        """Whether a second finds what the last ones did, and alerts need no refresh yet.
-
-        Only where each open alert is found: one that is not must end in time.
-        """
-        subjects = {(finding.rule, subject_of(finding)) for finding in findings}
+        # A second that finds what the last ones did needs no refresh yet, but only where each
+        # open alert is found: one that is not must end in time.
         found = frozenset(
             (f.rule, f.cause, f.severity, f.run, f.node, f.device, str(f.evidence.get("nodes")))
             for f in findings
         )
+        subjects = {(finding.rule, subject_of(finding)) for finding in findings}
         is_same = found == self._found and subjects == self.open_rules
         if is_same and second - self._reconciled_s < REFRESH_S:
-            return True
+            return []
         self._found, self._reconciled_s = found, second
-        return False
+        evaluated = evaluated_subjects(snapshots, seen, self.open_rules, now_s=second)
+        changed = reconcile(findings, evaluated=evaluated, now=datetime.fromtimestamp(second, UTC))
+        self.open_rules = self._open_rules()
+        return changed
 
     def _open_rules(self) -> set[Subject]:
         """Select the open alerts of these runs only: others may be replayed at the same time."""
@@ -487,32 +471,28 @@ def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScena
     Detection sees what nodes and training report, in a database where no fault is written
     down; what is wrong it must find out.
     """
-    plans = scenario.plans(epoch_s=EPOCH_S, seed=seed)
+    plans, duration_s = scenario.plans(epoch_s=EPOCH_S, seed=seed), int(scenario.duration_s)
     with private_database():
-        return PlayedScenario(plans, tuple(_firings(plans, int(scenario.duration_s))))
-
-
-def _firings(plans: tuple[Plan, ...], duration_s: int) -> Iterator[Firing]:
-    runs = {plan.run.name: create_run(plan.run, started_at=EPOCH) for plan in plans}
-    inputs = {plan.run.name: plan.inputs for plan in plans}
-    stage, firings = ScenarioPlayback(plans), Firings(EPOCH_S)
-    replay = Replay(stage, list(runs.values()), workers=stage.workers)
-    entered: dict[int, list[tuple[str, RunClock]]] = {}
-    for start_s in range(0, duration_s, STRETCH_S):
-        until = EPOCH_S + min(start_s + STRETCH_S, duration_s)
-        entered |= stage.play(until)
-        for second in range(EPOCH_S + start_s + (start_s > 0), until + 1):
-            stage.turn_to(second)
-            for name, clock in entered.get(second, ()):
-                follow(runs[name], clock)
-                runs[name].phase = reported_phase(inputs[name], clock, before=runs[name].phase)
-                runs[name].save()
-            for name, run in runs.items():
-                is_reported = inputs[name].step_reports and not inputs[name].is_full
-                if is_reported and run.phase == Run.Phase.COMPILING:
-                    train_from_first_step(run, stage.steps(name, since_s=_since_s(run)))
-            firings.note(replay.look(second), at_s=second - EPOCH_S)
-    yield from firings.all()
+        runs = {plan.run.name: create_run(plan.run, started_at=EPOCH) for plan in plans}
+        inputs = {plan.run.name: plan.inputs for plan in plans}
+        stage, firings = ScenarioPlayback(plans), Firings(EPOCH_S)
+        replay = Replay(stage, list(runs.values()), workers=stage.workers)
+        entered: dict[int, list[tuple[str, RunClock]]] = {}
+        for start_s in range(0, duration_s, STRETCH_S):
+            until = EPOCH_S + min(start_s + STRETCH_S, duration_s)
+            entered |= stage.play(until)
+            for second in range(EPOCH_S + start_s + (start_s > 0), until + 1):
+                stage.turn_to(second)
+                for name, clock in entered.get(second, ()):
+                    follow(runs[name], clock)
+                    runs[name].phase = reported_phase(inputs[name], clock, before=runs[name].phase)
+                    runs[name].save()
+                for name, run in runs.items():
+                    is_reported = inputs[name].step_reports and not inputs[name].is_full
+                    if is_reported and run.phase == Run.Phase.COMPILING:
+                        train_from_first_step(run, stage.steps(name, since_s=_since_s(run)))
+                firings.note(replay.look(second), at_s=second - EPOCH_S)
+        return PlayedScenario(plans, tuple(firings.all()))
 
 
 def reported_phase(inputs: Inputs, clock: RunClock, *, before: str) -> str:

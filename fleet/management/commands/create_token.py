@@ -30,12 +30,7 @@ class Command(PlainCommand):
             raise ValueError(f"{ARGUMENTS[error.field]}: {error.message}.") from error
         if options["json"]:
             expiry = token.expires_at.isoformat() if token.expires_at else None
-            answer = {
-                "name": token.name,
-                "scope": scope,
-                "expires_at": expiry,
-                "token": secret,
-            }
+            answer = {"name": token.name, "scope": scope, "expires_at": expiry, "token": secret}
             self.write_json(answer)
             return
         self.stdout.write(secret)

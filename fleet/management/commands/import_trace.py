@@ -30,10 +30,7 @@ class Command(PlainCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
-            "file",
-            nargs="+",
-            metavar="FILE",
-            help="a trace; Kineto: one per rank, or a folder",
+            "file", nargs="+", metavar="FILE", help="a trace; Kineto: one per rank, or a folder"
         )
         parser.add_argument("--run", required=True, help="name of the run it becomes")
         parser.add_argument(

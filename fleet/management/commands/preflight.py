@@ -76,7 +76,24 @@ class Command(PlainCommand):
             )
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        preflight = _run_preflight(options)
+        now, by = datetime.now(UTC), "a command"
+        run = Run.objects.filter(name=options["run"]).first()
+        if options["run"] and run is None:
+            raise FieldError("run", f"no run is called {options['run'][:60]!r}")
+        names = [name.strip() for name in options["nodes"].split(",") if name.strip()]
+        faults = list(injected_faults(options))
+        common = {"instance_type": options["instance"], "take": options["take"], "run": run}
+        if options["files"]:
+            if names or faults:
+                raise FieldError("FILES", "cannot be combined with --nodes or faults")
+            preflight = judge_files(read_files(options["files"]), **common, by=by, now=now)
+        else:
+            if run is not None and not names:
+                names = list(run.nodes.order_by("rank", "name").values_list("name", flat=True))
+            if not names:
+                raise FieldError("nodes", "give --nodes a,b,c or --run NAME, or FILES")
+            preflight = request_preflight(names, **common, faults=faults, by=by, now=now)
+            run_all_stages(preflight, now=now)
         found = load_result(preflight)
         if found is None:
             raise CommandError("the preflight was removed while it ran", returncode=NOT_PASSED)
@@ -95,27 +112,6 @@ class Command(PlainCommand):
             text = "; ".join(reasons(found, node)) or ("use it" if node in found.chosen else "")
             self.stdout.write(f"  {verdict.value:<5} {node}  {text}".rstrip())
         self.stdout.write(f"take: {','.join(found.chosen)}")
-
-
-def _run_preflight(options: dict[str, Any]) -> Preflight:
-    now, by = datetime.now(UTC), "a command"
-    run = Run.objects.filter(name=options["run"]).first()
-    if options["run"] and run is None:
-        raise FieldError("run", f"no run is called {options['run'][:60]!r}")
-    names = [name.strip() for name in options["nodes"].split(",") if name.strip()]
-    faults = list(injected_faults(options))
-    common = {"instance_type": options["instance"], "take": options["take"], "run": run}
-    if options["files"]:
-        if names or faults:
-            raise FieldError("FILES", "cannot be combined with --nodes or faults")
-        return judge_files(read_files(options["files"]), **common, by=by, now=now)
-    if run is not None and not names:
-        names = list(run.nodes.order_by("rank", "name").values_list("name", flat=True))
-    if not names:
-        raise FieldError("nodes", "give --nodes a,b,c or --run NAME, or FILES")
-    preflight = request_preflight(names, **common, faults=faults, by=by, now=now)
-    run_all_stages(preflight, now=now)
-    return preflight
 
 
 def injected_faults(options: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[ProbeFault]:

@@ -41,9 +41,7 @@ class Command(PlainCommand):
         parser.add_argument("--trial", help="name of a trial: its baseline and a candidate")
         parser.add_argument("--candidate", default="", help="run of the candidate (the first)")
         parser.add_argument(
-            "--run",
-            action="append",
-            help="name of a run; repeat it for a second one",
+            "--run", action="append", help="name of a run; repeat it for a second one"
         )
         parser.add_argument("--figures", metavar="FILE", help="TOML file of one or two arms")
         parser.add_argument("--days", default=DAYS, help=f"length of the run ({DAYS:g})")

@@ -84,10 +84,7 @@ class Command(BaseCommand):
 
 
 def _until(
-    stopping: Event,
-    wait: Callable[[float], object],
-    pause_s: float,
-    work: Callable[[], object],
+    stopping: Event, wait: Callable[[float], object], pause_s: float, work: Callable[[], object]
 ) -> None:
     """Repeat work until stopped; log errors and try again."""
     while not stopping.is_set():

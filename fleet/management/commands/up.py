@@ -34,7 +34,16 @@ class Command(BaseCommand):
             services.check_disk_space(folder)
             with sockets.Lock(folder / "up.lock") as lock, self._listen() as listener:
                 lock.note(self._address(listener))
-                self._report_closed_files(folder)
+                # Other users of this machine could read these until now.
+                restricted = settings.PRIVATE_FILES
+                if n_files := len(restricted.paths):
+                    were = "files and folders in {} were open to other users; closed."
+                    self._say(f"{n_files} {were.format(folder)}")
+                if restricted.refused:
+                    self._say(
+                        f"{restricted.refused[0]} belongs to another user: make it readable for "
+                        "trnwatch alone."
+                    )
                 if n_left := end_leftovers(folder):
                     self._say(f"Ended {n_left} processes that an earlier `up` had left.")
                 self._prepare()
@@ -96,16 +105,6 @@ class Command(BaseCommand):
         ):
             self._say("The database was open to other users: all users must sign in again.")
         connection.close()
-
-    def _report_closed_files(self, folder: Path) -> None:
-        """Report files that other users of this machine could read until now."""
-        restricted = settings.PRIVATE_FILES
-        if restricted.paths:
-            n_files = len(restricted.paths)
-            self._say(f"{n_files} files and folders in {folder} were open to other users; closed.")
-        if restricted.refused:
-            first = restricted.refused[0]
-            self._say(f"{first} belongs to another user: make it readable for trnwatch alone.")
 
     def _greet(self, listener: socket.socket) -> None:
         password = ensure_demo_admin()

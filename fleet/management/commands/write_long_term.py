@@ -34,7 +34,17 @@ class Command(BaseCommand):
     def handle(self, *, minutes_since: str | None, once: bool, **_: object) -> None:
         stopping = Event()
         since = _moment(minutes_since) if minutes_since else None
-        writer = _writer(stopping)
+        if not settings.LONG_TERM_WRITE_URL:
+            raise CommandError("LONG_TERM_WRITE_URL is not set. Set the address of the store.")
+        try:
+            endpoint = Endpoint(
+                settings.LONG_TERM_WRITE_URL, settings.LONG_TERM_TOKEN_FILE, keep_alive=True
+            )
+            hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+            client, every_s = WriteClient(endpoint, stopping), settings.LONG_TERM_EVERY_S
+            writer = Writer(hot, client, every_s=every_s)
+        except ValueError as error:
+            raise CommandError(f"LONG_TERM: {error}") from error
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopping.set())
         if since:
@@ -47,19 +57,6 @@ class Command(BaseCommand):
                 stopping.wait(PAUSE_S)
         writer.client.close()
         connection.close()
-
-
-def _writer(stopping: Event) -> Writer:
-    if not settings.LONG_TERM_WRITE_URL:
-        raise CommandError("LONG_TERM_WRITE_URL is not set. Set the address of the store.")
-    try:
-        endpoint = Endpoint(
-            settings.LONG_TERM_WRITE_URL, settings.LONG_TERM_TOKEN_FILE, keep_alive=True
-        )
-        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-        return Writer(hot, WriteClient(endpoint, stopping), every_s=settings.LONG_TERM_EVERY_S)
-    except ValueError as error:
-        raise CommandError(f"LONG_TERM: {error}") from error
 
 
 def _moment(text: str) -> datetime:

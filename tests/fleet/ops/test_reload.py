@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fleet.ops.reload import changed_files
+from fleet.ops.services import changed_files
 from tests.fleet.ops.installation import ROOT, environment
 
 # Renders one template and serves one style sheet, changes both, and does so again.
