@@ -21,7 +21,6 @@ from fleet.api.fields import (
     Key,
     NullableText,
     OneOf,
-    Operation,
     OptionalTime,
     RequestSchema,
     ResponseSchema,
@@ -43,8 +42,8 @@ IF_MATCH: Any = Header(
     alias="If-Match",
     description="The `version` of the alert in quotes: act only if nothing has happened since.",
 )
-# Acts on an alert for a caller at a time; returns why it could not, or nothing.
-Act = Callable[[Alert, str, datetime], str]
+# Acts on an alert by a payload, for a caller at a time; returns why it could not, or nothing.
+Act = Callable[[Alert, Any, str, datetime], str]
 
 
 class AlertOut(ResponseSchema):
@@ -225,119 +224,86 @@ def _version(pk: int, last_event: int | None) -> str:
     return f"{pk}-{last_event or 0}"
 
 
-def action(verb: str, summary: str) -> Callable[[Operation], Operation]:
-    """Return the route of an operation that changes one alert."""
-    path = f"/{{alert_id}}/{verb}"
-    return router.post(path, response=AlertDetail, **needs("act"), summary=summary)
+def action(verb: str, payload: type[RequestSchema], *, summary: str) -> Callable[[Act], Act]:
+    """Make ``act`` the route of an operation that changes one alert.
+
+    It does nothing to an alert that has changed since the caller read it (`If-Match`).
+    """
+
+    def route(act: Act) -> Act:
+        def changed(
+            request: HttpRequest, alert_id: int, payload: Any, if_match: str | None = IF_MATCH
+        ) -> AlertDetail:
+            with transaction.atomic():
+                locked = Alert.objects.select_for_update(of=("self",))
+                alert = get_object_or_404(locked.select_related("run", "node"), pk=alert_id)
+                last = alert.events.aggregate(last=Max("pk"))["last"]
+                check_unchanged(if_match, _version(alert_id, last))
+                try:
+                    refusal = act(alert, payload, caller(request).name, timezone.now())
+                except FieldError as error:
+                    refusal = str(error)
+            if refusal:
+                raise ProblemError(409, refusal)
+            return _detail(alert_id)
+
+        changed.__name__, changed.__doc__ = act.__name__, act.__doc__
+        changed.__annotations__ |= {"alert_id": Path[Key], "payload": payload}
+        path = f"/{{alert_id}}/{verb}"
+        router.post(path, response=AlertDetail, **needs("act"), summary=summary)(changed)
+        return act
+
+    return route
 
 
-@action("acknowledge", summary="Acknowledge an alert")
-def alert_acknowledge(
-    request: HttpRequest, alert_id: Path[Key], payload: CommentIn, if_match: str | None = IF_MATCH
-) -> AlertDetail:
+@action("acknowledge", CommentIn, summary="Acknowledge an alert")
+def alert_acknowledge(alert: Alert, payload: CommentIn, by: str, now: datetime) -> str:
     """Acknowledge an alert; 409 if another user has acknowledged it."""
-
-    def act(alert: Alert, by: str, now: datetime) -> str:
-        if alerts.acknowledge(alert, by=by, comment=payload.comment, now=now):
-            return ""
-        return _conflict(alert, "It is already acknowledged by {0.acknowledged_by}.")
-
-    return _change(request, alert_id, if_match, act)
+    if alerts.acknowledge(alert, by=by, comment=payload.comment, now=now):
+        return ""
+    return _conflict(alert, "It is already acknowledged by {0.acknowledged_by}.")
 
 
-@action("unacknowledge", summary="Unacknowledge an alert")
-def alert_unacknowledge(
-    request: HttpRequest, alert_id: Path[Key], payload: CommentIn, if_match: str | None = IF_MATCH
-) -> AlertDetail:
+@action("unacknowledge", CommentIn, summary="Unacknowledge an alert")
+def alert_unacknowledge(alert: Alert, payload: CommentIn, by: str, now: datetime) -> str:
     """Unacknowledge an alert."""
-
-    def act(alert: Alert, by: str, now: datetime) -> str:
-        if alerts.unacknowledge(alert, by=by, comment=payload.comment, now=now):
-            return ""
-        return _conflict(alert, "It is not acknowledged.")
-
-    return _change(request, alert_id, if_match, act)
+    if alerts.unacknowledge(alert, by=by, comment=payload.comment, now=now):
+        return ""
+    return _conflict(alert, "It is not acknowledged.")
 
 
-@action("assign", summary="Assign an alert")
-def alert_assign(
-    request: HttpRequest, alert_id: Path[Key], payload: Assignment, if_match: str | None = IF_MATCH
-) -> AlertDetail:
+@action("assign", Assignment, summary="Assign an alert")
+def alert_assign(alert: Alert, payload: Assignment, by: str, now: datetime) -> str:
     """Assign an alert; 409 if no operator, lead or admin has that name."""
-
-    def act(alert: Alert, by: str, now: datetime) -> str:
-        if alerts.assign(alert, to=payload.to, by=by, comment=payload.comment, now=now):
-            return ""
-        return _conflict(alert, "It was assigned to {0.assigned_to} meanwhile.")
-
-    return _change(request, alert_id, if_match, act)
+    if alerts.assign(alert, to=payload.to, by=by, comment=payload.comment, now=now):
+        return ""
+    return _conflict(alert, "It was assigned to {0.assigned_to} meanwhile.")
 
 
-@action("comment", summary="Comment on an alert")
-def alert_comment(
-    request: HttpRequest, alert_id: Path[Key], payload: Comment, if_match: str | None = IF_MATCH
-) -> AlertDetail:
+@action("comment", Comment, summary="Comment on an alert")
+def alert_comment(alert: Alert, payload: Comment, by: str, now: datetime) -> str:
     """Add a comment to the timeline of an alert."""
-
-    def act(alert: Alert, by: str, now: datetime) -> str:
-        alerts.comment(alert, by=by, text=payload.comment, now=now)
-        return ""
-
-    return _change(request, alert_id, if_match, act)
+    alerts.comment(alert, by=by, text=payload.comment, now=now)
+    return ""
 
 
-@action("resolve", summary="Resolve an alert manually")
-def alert_resolve(
-    request: HttpRequest, alert_id: Path[Key], payload: CommentIn, if_match: str | None = IF_MATCH
-) -> AlertDetail:
+@action("resolve", CommentIn, summary="Resolve an alert manually")
+def alert_resolve(alert: Alert, payload: CommentIn, by: str, now: datetime) -> str:
     """Resolve what trnwatch can no longer observe; 409 if it was broken within the last minute."""
-
-    def act(alert: Alert, by: str, now: datetime) -> str:
-        done = alerts.resolve_manually(alert, by=by, comment=payload.comment, now=now)
-        return "" if done else RESOLVED
-
-    return _change(request, alert_id, if_match, act)
+    done = alerts.resolve_manually(alert, by=by, comment=payload.comment, now=now)
+    return "" if done else RESOLVED
 
 
-@action("silence", summary="Silence the problem of an alert")
-def alert_silence(
-    request: HttpRequest,
-    alert_id: Path[Key],
-    payload: AlertSilenceIn,
-    if_match: str | None = IF_MATCH,
-) -> AlertDetail:
+@action("silence", AlertSilenceIn, summary="Silence the problem of an alert")
+def alert_silence(alert: Alert, payload: AlertSilenceIn, by: str, now: datetime) -> str:
     """Silence this problem under every rule; other problems still notify."""
-
-    def act(alert: Alert, by: str, now: datetime) -> str:
-        alerts.silence(
-            written(matchers_of(alert)),
-            ends_at=now + timedelta(seconds=payload.duration_s),
-            reason=payload.reason,
-            by=by,
-            now=now,
-        )
-        return ""
-
-    return _change(request, alert_id, if_match, act)
+    ends_at = now + timedelta(seconds=payload.duration_s)
+    matchers = written(matchers_of(alert))
+    alerts.silence(matchers, ends_at=ends_at, reason=payload.reason, by=by, now=now)
+    return ""
 
 
 def _conflict(alert: Alert, reason: str) -> str:
     """Return why an action had no effect; a resolved alert takes precedence."""
     alert.refresh_from_db()
     return reason.format(alert) if alert.is_open else RESOLVED
-
-
-def _change(request: HttpRequest, pk: int, if_match: str | None, act: Act) -> AlertDetail:
-    """Act on an alert, unless it has changed since the caller read it."""
-    with transaction.atomic():
-        locked = Alert.objects.select_for_update(of=("self",)).select_related("run", "node")
-        alert = get_object_or_404(locked, pk=pk)
-        last = alert.events.aggregate(last=Max("pk"))["last"]
-        check_unchanged(if_match, _version(pk, last))
-        try:
-            refusal = act(alert, caller(request).name, timezone.now())
-        except FieldError as error:
-            refusal = str(error)
-    if refusal:
-        raise ProblemError(409, refusal)
-    return _detail(pk)
