@@ -14,6 +14,7 @@ from ninja.params.functions import Header
 
 from fleet import alerts
 from fleet.alerts.matchers import matchers_of, written
+from fleet.alerts.silences import LONGEST
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
     LINE,
@@ -36,7 +37,6 @@ from telemetry.errors import FieldError
 router = Router(tags=["alerts"])
 Rule = Annotated[str, OneOf(("", *RULES))]
 RESOLVED = "It is already resolved."
-MAX_SILENCE_S = 30 * 86_400
 IF_MATCH: Any = Header(
     None,
     alias="If-Match",
@@ -165,7 +165,10 @@ class AlertSilenceIn(RequestSchema):
     """How long to silence the problem, and why."""
 
     duration_s: WholeNumber = Field(
-        ge=60, le=MAX_SILENCE_S, description="Duration from now, in seconds.", examples=[3600]
+        ge=60,
+        le=int(LONGEST.total_seconds()),
+        description="Duration from now, in seconds.",
+        examples=[3600],
     )
     reason: str = Field(
         max_length=500, pattern=NON_BLANK_LINE, description="Why.", examples=["node being swapped"]

@@ -62,6 +62,9 @@ Time = Annotated[
 NAME = r"^[A-Za-z0-9._-]{1,80}$"
 RunName = Annotated[str, Field(pattern=NAME, examples=["llama"])]
 NodeName = Annotated[str, Field(pattern=NAME, examples=["llama-03"])]
+TrialName = Annotated[
+    str, Field(pattern=NAME, description="Name of a trial.", examples=["bakeoff"])
+]
 Key = Annotated[int, Field(ge=1, le=LARGEST_KEY, examples=[1])]
 LINE = r"^[^\x00-\x1f\x7f]*$"
 NON_BLANK_LINE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"

@@ -9,7 +9,7 @@ from django.http import HttpRequest, QueryDict
 from django.utils.http import parse_etags
 from ninja import Field, Schema
 
-from fleet.api.fields import EARLIEST, LARGEST_KEY, OptionalTime
+from fleet.api.fields import EARLIEST, LARGEST_KEY, OptionalTime, ResponseSchema
 from fleet.charts.windows import LONGEST_S
 from fleet.models.problem import ProblemError
 
@@ -139,3 +139,12 @@ class WindowQuery(Schema):
         longest = max(EARLIEST, end - timedelta(seconds=LONGEST_S))
         start = min(max(start, longest), end)
         return int(start.astimezone(UTC).timestamp()), int(end.astimezone(UTC).timestamp())
+
+
+class StretchOut(ResponseSchema):
+    """A part of a window with one storage tier and resolution."""
+
+    since_s: int = Field(description="Start, in Unix seconds.")
+    every_s: int = Field(description="Seconds between stored points; 0: every step.")
+    tier: str = Field(description="hot, durable or long term.", examples=["hot"])
+    why: str = Field(description="Why its data is missing; empty if it is not.")

@@ -18,6 +18,7 @@ from fleet.api.paging import (
     Cursor,
     PageLinks,
     Paging,
+    StretchOut,
     WindowQuery,
     cursor_number,
     page_links,
@@ -30,7 +31,6 @@ from fleet.metrics.long_term import long_term_history
 from fleet.models import Alert, Run, SimilarRunsResult
 from fleet.runs.similar_runs import measured_results, similar_runs_panel
 from fleet.runs.summaries import RunNow, runs_now
-from telemetry.series import SeriesSource
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store.history import run_history
 from telemetry.store.hot import open_store
@@ -149,15 +149,6 @@ class StepOut(ResponseSchema):
         description="Communication that exchanges no gradients, part of the above, in seconds; "
         "null if no source distinguishes it."
     )
-
-
-class StretchOut(ResponseSchema):
-    """A part of a window with one storage tier and resolution."""
-
-    since_s: int = Field(description="Start, in Unix seconds.")
-    every_s: int = Field(description="Seconds between stored points; 0: every step.")
-    tier: str = Field(description="hot, durable or long term.", examples=["hot"])
-    why: str = Field(description="Why its data is missing; empty if it is not.")
 
 
 class StepPage(PageLinks):
@@ -329,7 +320,7 @@ def run_steps(request: HttpRequest, name: Path[RunName], query: Query[StepFilter
         **links,
         since_s=start,
         until_s=end,
-        stretches=[stretch_out(each) for each in stretches],
+        stretches=[StretchOut.from_object(each, since_s=each.since) for each in stretches],
     )
 
 
@@ -363,10 +354,6 @@ def _rows(steps: StepBatch) -> list[StepOut]:
         for n, row in zip(counts, rows, strict=True)
     ]
     return items[::-1]
-
-
-def stretch_out(stretch: SeriesSource) -> StretchOut:
-    return StretchOut.from_object(stretch, since_s=stretch.since)
 
 
 @router.get("/{name}/like", response=SimilarRunsOut, **needs("read"), summary="Similar runs")

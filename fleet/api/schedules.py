@@ -8,8 +8,7 @@ from django.shortcuts import get_object_or_404
 from ninja import Field, Path, Query, Router, Schema
 
 from fleet.api.auth import needs
-from fleet.api.fields import NAME, ResponseSchema, conflict_on
-from fleet.api.trials import TrialName
+from fleet.api.fields import NAME, ResponseSchema, TrialName, conflict_on
 from fleet.formatting import NBSP
 from fleet.models import Trial
 from fleet.models.problem import ProblemError

@@ -14,8 +14,7 @@ from ninja import Field, Path, Query, Router
 
 from fleet.api.auth import needs
 from fleet.api.fields import NodeName, OneOf, ResponseSchema, RunName
-from fleet.api.paging import WindowQuery
-from fleet.api.runs import StretchOut, stretch_out
+from fleet.api.paging import StretchOut, WindowQuery
 from fleet.charts.figures import mean_of
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Node, Run
@@ -126,7 +125,7 @@ def series_out(
         since_s=window[0],
         until_s=window[1],
         every_s=round(every_s, 3),
-        stretches=[stretch_out(each) for each in stretches],
+        stretches=[StretchOut.from_object(each, since_s=each.since) for each in stretches],
         t_s=t_s.round(3).tolist(),
         parts=[
             PartOut.model_construct(

@@ -9,7 +9,7 @@ from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
 from fleet import alerts
-from fleet.api.alerts import MAX_SILENCE_S
+from fleet.alerts.silences import LONGEST
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
     NON_BLANK_LINE,
@@ -64,7 +64,10 @@ class SilenceChange(RequestSchema):
     """The end of a silence."""
 
     duration_s: WholeNumber = Field(
-        ge=60, le=MAX_SILENCE_S, description="Duration from now, in seconds.", examples=[3600]
+        ge=60,
+        le=int(LONGEST.total_seconds()),
+        description="Duration from now, in seconds.",
+        examples=[3600],
     )
 
 

@@ -19,6 +19,7 @@ from fleet.api.fields import (
     RequestSchema,
     ResponseSchema,
     Text,
+    TrialName,
     WholeNumber,
     conflict_on,
 )
@@ -42,9 +43,6 @@ from telemetry.statistics.verdicts import DEFAULT_STEPS
 
 UNKNOWN = "null if unknown"
 router = Router(tags=["trials"])
-TrialName = Annotated[
-    str, Field(pattern=NAME, description="Name of a trial.", examples=["bakeoff"])
-]
 ArmName = Annotated[str, Field(pattern=NAME)]
 
 
