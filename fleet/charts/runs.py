@@ -112,6 +112,10 @@ def workers(run: Run, steps: StepBatch) -> Chart:
     return Chart("s", lines, labels=steps.workers)
 
 
+SHARE_HELP = "of each step; the line is the limit"
+UNTIMED = "No step in this time range reports its all-reduce time."
+
+
 @dataclass(frozen=True, slots=True)
 class RunChart:
     name: str
@@ -119,6 +123,7 @@ class RunChart:
     kind: str
     help: str
     draw: Callable[[Run, StepBatch], Chart]
+    empty: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -132,8 +137,8 @@ class RunChart:
 
 _ALL = (
     RunChart("phases", "Step time by phase", "stack", "seconds per step, mean of workers", phases),
-    RunChart("share", "All-reduce share", "lines", "of each step; the line is the limit", share),
-    RunChart("workers", "Wait by worker", "bars", PER_STEP, workers),
+    RunChart("share", "All-reduce share", "lines", SHARE_HELP, share, UNTIMED),
+    RunChart("workers", "Wait by worker", "bars", PER_STEP, workers, UNTIMED),
     RunChart("tokens", "Tokens per second", "lines", "step by step", tokens),
     RunChart("cost", "$ per 1M tokens", "lines", "rolling over a minute", cost),
     RunChart("mfu", "Model FLOPs utilization", "lines", "share of the hardware's peak", mfu),

@@ -13,7 +13,7 @@ from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.detect import RULES, Finding
 from telemetry.detect.causes import UNKNOWN
 
-NO_PREFLIGHT = "No preflight of all its nodes was over within the day before it started."
+NO_PREFLIGHT = "No preflight of all its nodes ended in the 24 hours before the start."
 
 
 def update_preflight_doubts() -> int:

@@ -138,7 +138,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "row": row_of(summary, alerts[0] if alerts else None, now=now),
             "now": summary,
             "peak_flops": run.peak_flops,
-            "no_steps": "no steps in this window" if run.last_step else "no steps yet",
+            "no_steps": "no steps recently" if run.last_step else "no steps yet",
             "headline": run_headline(summary, at=now),
             "alerts": [AlertText(alert, now) for alert in alerts],
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),
@@ -219,12 +219,12 @@ def layout_of(run: Run) -> list[tuple[str, str]]:
     batch = f"{run.global_batch:,} sequences of {run.seq_len:,} tokens"
     return [
         ("Model", run.model),
-        ("On", f"{run.n_nodes} \u00d7 {run.instance_type}"),
+        ("Nodes", f"{run.n_nodes} \u00d7 {run.instance_type}"),
         ("Layout", f"tensor {run.tp}, pipeline {run.pp}, data {n_groups or 'unknown'}"),
         ("Batch", batch if is_batch_known else "not reported"),
         ("Precision", run.precision),
         ("Price", f"${usd:,.2f} per node-hour, {basis}" if usd else basis),
-        ("Limit", f"{percent(limit, 0)} all-reduce; resolves below {percent(resolve, 0)}"),
+        ("All-reduce limit", f"{percent(limit, 0)}; resolves below {percent(resolve, 0)}"),
     ]
 
 
@@ -325,7 +325,7 @@ def log_layout(run: Run, log: ReadLog) -> list[tuple[str, str]]:
         ("Read from", log.file),
         ("Written by", log.family),
         ("Model", "" if run.model == NOT_RECORDED else run.model),
-        ("On", _hardware(run)),
+        ("Nodes", _hardware(run)),
         ("Layout", f"tensor {run.tp}, pipeline {run.pp}" if run.tp * run.pp > 1 else ""),
         ("Batch", batch + length if run.global_batch or length else ""),
         ("Precision", run.precision or (assumed if has_type else "")),
@@ -359,14 +359,14 @@ def trace_context(run: Run) -> dict[str, Any]:
     return {
         "trace": trace,
         "headline": verdict_text(trace),
-        "m_w": _not_negative(trace.m_w),
-        "m_s": _not_negative(trace.m_s),
+        "m_w": _as_share(trace.m_w),
+        "m_s": _as_share(trace.m_s),
         "causes": [
             {
                 "name": name,
                 "help": text,
-                "share_ratio": (share := _not_negative(shares.get(cause))),
-                "width": round(100 * min(1.0, share or 0.0)),
+                "share_ratio": (share := _as_share(shares.get(cause))),
+                "width": round(100 * (share or 0.0)),
                 "is_verdict": cause == trace.cause,
             }
             for cause, (name, text) in CAUSES.items()
@@ -380,8 +380,9 @@ def trace_context(run: Run) -> dict[str, Any]:
     }
 
 
-def _not_negative(share_ratio: float | None) -> float | None:
-    return None if share_ratio is None else max(0.0, share_ratio)
+def _as_share(share_ratio: float | None) -> float | None:
+    """Keep estimates of shares, which scatter, between 0 and 1."""
+    return None if share_ratio is None else min(1.0, max(0.0, share_ratio))
 
 
 def trace_page(request: HttpRequest, run: Run) -> dict[str, Any]:
@@ -430,11 +431,11 @@ def trace_layout(run: Run, trace: RecordedTrace) -> list[tuple[str, str]]:
     rows = [
         ("Read from", trace.file),
         ("Model", "" if run.model == NOT_RECORDED else run.model),
-        ("On", _hardware(run)),
+        ("Nodes", _hardware(run)),
         ("Layout", f"tensor {run.tp}, pipeline {n_stages}, data {n_dp}"),
         ("Recorded", f"{trace.n_steps} steps of {trace.n_workers} workers"),
         ("Imported", f"{trace.imported_at:%-d %b %Y %H:%M} UTC"),
         ("Times", times),
-        ("Limit", f"{percent(run.allreduce_limit_ratio, 0)} all-reduce"),
+        ("All-reduce limit", percent(run.allreduce_limit_ratio, 0)),
     ]
     return [(name, value) for name, value in rows if value]

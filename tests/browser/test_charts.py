@@ -71,7 +71,9 @@ def test_a_chart_that_fails_states_it_and_tries_again(page: Page, fleet: str) ->
 def test_a_window_without_data_is_shown_as_empty(page: Page, fleet: str) -> None:
     page.goto(f"{fleet}/nodes/steady/?from=1000000&to=1000900")
 
-    expect(page.locator("figure.chart .chart-note").first).to_have_text("No data in this window.")
+    expect(page.locator("figure.chart .chart-note").first).to_have_text(
+        "No data in this time range."
+    )
 
 
 def test_the_charts_of_a_node_are_drawn_fed_by_the_stream_and_zoomed_together(

@@ -51,7 +51,7 @@ export function tableOf(chart) {
   scroll.setAttribute("aria-label", "Chart data");
   details.append(Object.assign(document.createElement("summary"), { textContent: "Show as table" }), scroll);
   const refresh = () => {
-    if (details.open) scroll.replaceChildren(chart.drawing && chart.plot ? build(chart) : "No data in this window.");
+    if (details.open) scroll.replaceChildren(chart.drawing && chart.plot ? build(chart) : "No data in this time range.");
   };
   details.addEventListener("toggle", refresh);
   chart.figure.append(details);

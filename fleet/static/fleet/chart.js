@@ -81,7 +81,7 @@ export class Chart {
     const drawing = toDrawing(this.kind, this.data, this);
     if (!drawing) {
       this.#clear();
-      this.#say("empty", "No data in this window.");
+      this.#say("empty", this.figure.dataset.empty ?? "No data in this time range.");
       return;
     }
     const kept = this.isZoomed ? this.range : null;

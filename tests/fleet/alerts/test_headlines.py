@@ -75,8 +75,8 @@ def trains(run: Run, *, share_ratio: float = 0.135, is_stale: bool = False) -> R
 
 def test_a_run_that_trains(run: Run) -> None:
     assert run_text(trains(run)) == (
-        "llama trains at 6.31 s per step, 13.5 % of it in all-reduce: "
-        "1.21 M tokens/s at $0.36 per 1M. $86.00 spent since 2 Mar 12:00."
+        "llama trains at 6.31 s per step, 13.5 % of it in all-reduce. "
+        "It processes 1.21 M tokens/s at $0.36 per 1M. $86.00 spent since 2 Mar 12:00."
     )
 
 

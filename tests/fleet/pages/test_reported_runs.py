@@ -52,7 +52,7 @@ def test_a_run_of_which_little_is_known_states_what_is_missing(client: Client, s
     page = read(client, "/runs/real/")
 
     assert "Its all-reduce share is not reported" in page
-    assert "token counts are not reported" in page
+    assert "Token counts are not reported" in page
     assert "Its price is unknown" in page
     assert "peak unknown" in page
     assert "1 worker, last report" in page

@@ -21,7 +21,7 @@ def test_who_requires_one_reads_at_once_that_there_was_none(
 
     assert response.redirect_chain == [("/runs/llama/", 302)]
     assert "started without a pass" in response.text
-    assert "No preflight of all its nodes was over within the day" in response.text
+    assert "No preflight of all its nodes ended in the 24 hours before the start" in response.text
     assert Run.objects.get().requires_preflight
 
     again = client.post("/runs/llama/preflight/", {"requires": "no"}, follow=True).text
