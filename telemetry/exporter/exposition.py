@@ -170,20 +170,16 @@ class ArrayFamily(Metric):
         """Yield header and series as text, many lines at a time; nothing without series."""
         lines = (each for array in self.arrays() for each in array.lines(self.spec))
         first = next(lines, None)
-        if first is not None:
-            yield self._header(is_open_metrics=is_open_metrics) + first
-            yield from lines
-
-    def _header(self, *, is_open_metrics: bool) -> bytes:
+        if first is None:
+            return
         name, about = self.spec.name, self.spec.help
-        kind: str = self.spec.kind
+        kind: str = "gauge" if self.spec.kind == "info" else self.spec.kind
         about = about.replace("\\", r"\\").replace("\n", r"\n")
         if is_open_metrics:
             name, kind = self.name, self.type
             about = about.replace('"', r"\"")
-        elif kind == "info":
-            kind = "gauge"
-        return f"# HELP {name} {about}\n# TYPE {name} {kind}\n".encode()
+        yield f"# HELP {name} {about}\n# TYPE {name} {kind}\n".encode() + first
+        yield from lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,15 +269,13 @@ def _code_texts(packing: str) -> NDArray[Any]:
 
 
 def _join_labels(labels: Sequence[str], values: Sequence[str]) -> bytes:
-    return ",".join(map(_label_pair, labels, values)).encode()
-
-
-def _label_pair(label: str, value: str) -> str:
-    """Write a label; what is not valid Unicode is replaced, because it cannot be encoded."""
-    if not value.isascii():
-        value = value.encode("utf-8", "replace").decode()
-    escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    return f'{label}="{escaped}"'
+    """Write labels; what is not valid Unicode is replaced, because it cannot be encoded."""
+    pairs = []
+    for label, value in zip(labels, values, strict=False):
+        text = value if value.isascii() else value.encode("utf-8", "replace").decode()
+        text = text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+        pairs.append(f'{label}="{text}"')
+    return ",".join(pairs).encode()
 
 
 def _objects(texts: Iterable[bytes]) -> ObjectArray:

@@ -151,22 +151,16 @@ def _shard_blocks(hot: HotStore, shards: Collection[str] | None) -> Iterator[Sha
     names = iter(real)
     while some := {shard: real[shard] for shard in islice(names, MAX_NODES)}:
         for shard, recent in hot.recent_packed(some, within_s=int(DOWN_AFTER_S)).items():
-            if recent:
-                yield from _newest_blocks(shard, recent)
-
-
-def _newest_blocks(shard: str, recent: Sequence[Packed]) -> Iterator[ShardBlock]:
-    """Yield the newest block of a real node, and the newest of the delivery that it lacks.
-
-    A report may come every five seconds and EFA counters every second, or the other way round:
-    the newest second then holds only one of them.
-    """
-    yield ShardBlock(shard, recent[-1])
-    newest = _metric_names(recent[-1][1])
-    if IN_EVERY_REPORT not in newest:
-        yield from _newest_with({IN_EVERY_REPORT}, shard, recent, REPORT_METRICS - newest)
-    if not newest & EFA_METRICS:
-        yield from _newest_with(EFA_METRICS, shard, recent, EFA_METRICS)
+            if not recent:
+                continue
+            # A report may come every five seconds and EFA counters every second, or the other
+            # way round: the newest second then holds only one of them.
+            yield ShardBlock(shard, recent[-1])
+            newest = _metric_names(recent[-1][1])
+            if IN_EVERY_REPORT not in newest:
+                yield from _newest_with({IN_EVERY_REPORT}, shard, recent, REPORT_METRICS - newest)
+            if not newest & EFA_METRICS:
+                yield from _newest_with(EFA_METRICS, shard, recent, EFA_METRICS)
 
 
 def _newest_with(

@@ -402,42 +402,31 @@ def _add_process(
         ratios = [None if share is None else share / PERCENT for share in shares]
         series.add(names.UTILIZATION, _cores(tuple(cores)), ratios, tag)
     if memory := _valid(report.memory_used):
-        _add_memory(series, memory.neuron_runtime_used_bytes or schemas.RuntimeUsedBytes(), tag)
+        used = memory.neuron_runtime_used_bytes or schemas.RuntimeUsedBytes()
+        held = (used.host, used.neuron_device)
+        series.add(names.RUNTIME_MEMORY, _named("host", "neuron_device"), held, tag)
+        breakdown = used.usage_breakdown or schemas.UsageBreakdown()
+        by_core = breakdown.neuroncore_memory_usage or {}
+        parts = _cores(tuple(by_core), names.NOWHERE)
+        rows = [_PURPOSES(core) for core in by_core.values()]
+        for spec, values in zip(names.CORE_MEMORY.values(), zip(*rows, strict=True), strict=False):
+            series.add(spec, parts, values, tag)
     if (vcpu := _valid(report.neuron_runtime_vcpu_usage)) and vcpu.vcpu_usage:
-        used = (vcpu.vcpu_usage.user, vcpu.vcpu_usage.system)
-        series.add(names.RUNTIME_VCPU, _named("user", "system"), map(_ratio, used), tag)
+        busy = (vcpu.vcpu_usage.user, vcpu.vcpu_usage.system)
+        series.add(names.RUNTIME_VCPU, _named("user", "system"), map(_ratio, busy), tag)
     if stats := _valid(report.execution_stats):
-        _add_executions(series, stats, executed, tag)
-
-
-def _add_memory(series: ReportedSeries, used: schemas.RuntimeUsedBytes, tag: str) -> None:
-    held = (used.host, used.neuron_device)
-    series.add(names.RUNTIME_MEMORY, _named("host", "neuron_device"), held, tag)
-    breakdown = used.usage_breakdown or schemas.UsageBreakdown()
-    cores = breakdown.neuroncore_memory_usage or {}
-    parts = _cores(tuple(cores), names.NOWHERE)
-    rows = [_PURPOSES(core) for core in cores.values()]
-    for spec, values in zip(names.CORE_MEMORY.values(), zip(*rows, strict=True), strict=False):
-        series.add(spec, parts, values, tag)
-
-
-def _add_executions(
-    series: ReportedSeries,
-    stats: schemas.ExecutionStats,
-    executed: Sequence[float] | None,
-    tag: str,
-) -> None:
-    """Add executions and errors since the process was first seen, and latencies."""
-    counts = executed or (math.nan,) * (len(names.ERRORS) + len(names.ENDINGS))
-    if stats.error_summary:
-        values = _reported_only(counts, _ERRORS(stats.error_summary))
-        series.add(names.EXECUTION_ERRORS, _named(*names.ERRORS), values, tag)
-    if stats.execution_summary:
-        values = _reported_only(counts[len(names.ERRORS) :], _ENDINGS(stats.execution_summary))
-        series.add(names.EXECUTION_STATUS, _named(*names.ENDINGS), values, tag)
-    latency = (stats.latency_stats and stats.latency_stats.total_latency) or {}
-    percentiles = [latency.get(name) for name in names.PERCENTILES]
-    series.add(names.LATENCY, _named(*names.PERCENTILES), percentiles, tag)
+        # Executions and errors since the process was first seen, and latencies.
+        counts = executed or (math.nan,) * (len(names.ERRORS) + len(names.ENDINGS))
+        if stats.error_summary:
+            known = _reported_only(counts, _ERRORS(stats.error_summary))
+            series.add(names.EXECUTION_ERRORS, _named(*names.ERRORS), known, tag)
+        if stats.execution_summary:
+            endings = counts[len(names.ERRORS) :]
+            known = _reported_only(endings, _ENDINGS(stats.execution_summary))
+            series.add(names.EXECUTION_STATUS, _named(*names.ENDINGS), known, tag)
+        latency = (stats.latency_stats and stats.latency_stats.total_latency) or {}
+        percentiles = [latency.get(name) for name in names.PERCENTILES]
+        series.add(names.LATENCY, _named(*names.PERCENTILES), percentiles, tag)
 
 
 def _reported_only(

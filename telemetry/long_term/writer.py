@@ -179,49 +179,37 @@ Group = Iterable[SeriesChunk]
 def minute_groups(*, start: int, end: int) -> Iterator[Group]:
     """Yield the minutes of all nodes and runs from start up to end, an hour at most."""
     for held in _held(start, end):
-        yield (chunk for minutes in held for chunk in _stat_chunks(minutes))
+        yield (chunk for minutes in held for chunk in _minute_chunks(minutes))
     rows = RunChunk.objects.filter(start__gt=start - F("length_s"), start__lt=end)
-    chunks = rows.order_by("start", "run").values_list("start", "run", "minutes")
-    for _, group in groupby(chunks, key=itemgetter(0)):
-        yield [
-            chunk
-            for _, run, packed in group
-            for chunk in _run_chunk(run, bytes(packed), start, end)
-        ]
-
-
-def _stat_chunks(minutes: Minutes) -> Iterator[SeriesChunk]:
-    for name, values in minutes.values.items():
-        stats = _apart(values)
-        n_parts = stats.shape[3]
-        for i, stat in enumerate(STATS):
-            exported = as_exported(name, stats[:, i])
-            yield _chunk(heads(name, minutes.nodes, n_parts, stat), exported, minutes)
+    packed_runs = rows.order_by("start", "run").values_list("start", "run", "minutes")
+    columns = [STEP, TOKENS, *range(FIRST_PHASE, FIRST_PHASE + len(PHASE_NAMES))]
+    for _, group in groupby(packed_runs, key=itemgetter(0)):
+        chunks = []
+        for _, run, packed in group:
+            means = decode_minutes(bytes(packed))
+            minute = means[:, ENDED].astype("i8") // MINUTE_S * MINUTE_S
+            within = (minute >= start) & (minute < end)
+            if within.any():
+                values = means[within][:, columns].T
+                chunks.append(SeriesChunk(run_heads(run), values, _times_ms(minute[within])))
+        yield chunks
 
 
 def means_as_seconds(*, start: int, end: int) -> Iterator[Group]:
     """Yield minutes instead of seconds that have expired: means, and the maximum of counts."""
     for held in _held(start, end):
-        yield (chunk for minutes in held for chunk in _mean_chunks(minutes))
+        yield (chunk for minutes in held for chunk in _minute_chunks(minutes, as_seconds=True))
 
 
-def _mean_chunks(minutes: Minutes) -> Iterator[SeriesChunk]:
+def _minute_chunks(minutes: Minutes, *, as_seconds: bool = False) -> Iterator[SeriesChunk]:
     for name, values in minutes.values.items():
-        stats = _apart(values)
-        means = stats[:, HIGHEST if METRICS[name].packing == "exact" else AVERAGE]
-        yield _chunk(heads(name, minutes.nodes, stats.shape[3]), as_exported(name, means), minutes)
-
-
-def _apart(values: FloatArray) -> FloatArray:
-    """Split into lowest, mean and highest: (n_minutes, 3, n_nodes, n_parts)."""
-    stats = values.reshape(*values.shape[:2], N_STATS, -1)
-    return stats.transpose(0, 2, 1, 3)
-
-
-def _chunk(series_heads: Sequence[bytes], values: FloatArray, minutes: Minutes) -> SeriesChunk:
-    """Convert (n_minutes, n_nodes, n_parts) to samples."""
-    flat = values.transpose(1, 2, 0).reshape(len(series_heads), -1)
-    return SeriesChunk(series_heads, flat, _times_ms(minutes.minutes))
+        # Lowest, mean and highest: (n_minutes, 3, n_nodes, n_parts).
+        stats = values.reshape(*values.shape[:2], N_STATS, -1).transpose(0, 2, 1, 3)
+        only = HIGHEST if METRICS[name].packing == "exact" else AVERAGE
+        for i, stat in [(only, None)] if as_seconds else enumerate(STATS):
+            series_heads = heads(name, minutes.nodes, stats.shape[3], stat)
+            flat = as_exported(name, stats[:, i]).transpose(1, 2, 0).reshape(len(series_heads), -1)
+            yield SeriesChunk(series_heads, flat, _times_ms(minutes.minutes))
 
 
 def _times_ms(minutes: IntArray) -> IntArray:
@@ -235,12 +223,11 @@ def _held(start: int, end: int) -> Iterator[Iterable[Minutes]]:
     loose = MinuteRollup.objects.filter(minute__gte=start, minute__lt=end).order_by("minute")
     keys = loose.values_list("minute", "pk")
     for _, group in groupby(keys, key=itemgetter(0)):
-        yield _loose([pk for _, pk in group])
-
-
-def _loose(keys: Sequence[int]) -> Iterator[Minutes]:
-    for row in _one_by_one(MinuteRollup, keys):
-        yield decode_minute(row.shard, row.minute, bytes(row.layout), bytes(row.data))
+        rows = _one_by_one(MinuteRollup, [pk for _, pk in group])
+        yield (
+            decode_minute(row.shard, row.minute, bytes(row.layout), bytes(row.data))
+            for row in rows
+        )
 
 
 def _one_by_one(model: type[Row], keys: Iterable[int]) -> Iterator[Row]:
@@ -258,15 +245,6 @@ def _hours(start: int, end: int) -> Iterator[Minutes]:
             within = (minutes.minutes >= start) & (minutes.minutes < end)
             if within.any():
                 yield minutes.where(within)
-
-
-def _run_chunk(run: str, packed: bytes, start: int, end: int) -> Iterator[SeriesChunk]:
-    means = decode_minutes(packed)
-    minutes = means[:, ENDED].astype("i8") // MINUTE_S * MINUTE_S
-    within = (minutes >= start) & (minutes < end)
-    if within.any():
-        columns = [STEP, TOKENS, *range(FIRST_PHASE, FIRST_PHASE + len(PHASE_NAMES))]
-        yield SeriesChunk(run_heads(run), means[within][:, columns].T, _times_ms(minutes[within]))
 
 
 def run_heads(run: str) -> list[bytes]:
@@ -349,23 +327,19 @@ def second_chunks(hot: Reader, *, start: int, end: int, every_s: int) -> Iterato
     for shard, newest in hot.newest().items():
         if newest >= start:
             span = hot.window(shard, (), start=start, end=end - 1)
-            if span.nodes:
-                yield from _chunks(span, every_s)
-
-
-def _chunks(span: Span, every_s: int) -> Iterator[SeriesChunk]:
-    rows = newest_rows(span, every_s)
-    columns = np.arange(len(span.nodes))
-    times_ms = span.ticks[rows].T * MS
-    for name, values in span.values.items():
-        n_parts = values.shape[2]
-        if n_parts:
-            newest = as_exported(name, values[rows, columns]).transpose(1, 2, 0)
-            yield SeriesChunk(
-                heads(name, span.nodes, n_parts),
-                newest.reshape(len(span.nodes) * n_parts, -1),
-                np.repeat(times_ms, n_parts, axis=0),
-            )
+            if not span.nodes:
+                continue
+            rows = newest_rows(span, every_s)
+            columns = np.arange(len(span.nodes))
+            times_ms = span.ticks[rows].T * MS
+            for name, values in span.values.items():
+                if n_parts := values.shape[2]:
+                    exported = as_exported(name, values[rows, columns]).transpose(1, 2, 0)
+                    yield SeriesChunk(
+                        heads(name, span.nodes, n_parts),
+                        exported.reshape(len(span.nodes) * n_parts, -1),
+                        np.repeat(times_ms, n_parts, axis=0),
+                    )
 
 
 def newest_rows(span: Span, every_s: int) -> IntArray:

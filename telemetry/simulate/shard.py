@@ -6,12 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
-from telemetry.simulate.executions import core_flops, device_power, execution_latencies
 from telemetry.simulate.hardware import (
     busy_ratio,
+    core_flops,
     core_utilization,
+    device_power,
     device_values,
     efa_values,
+    execution_latencies,
     load_ratio,
     mark,
     node_values,

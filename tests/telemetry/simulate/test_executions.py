@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
-from telemetry.simulate.executions import CLOCKED_POWER, COMPUTING_POWER, WAITING_POWER
+from telemetry.simulate.hardware import CLOCKED_POWER, COMPUTING_POWER, WAITING_POWER
 from telemetry.simulate.inputs import FULL
 from telemetry.simulate.plan import Fault
 from telemetry.simulate.script import script_of
