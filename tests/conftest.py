@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import timedelta
 
 import hypothesis
@@ -81,31 +81,51 @@ def pytest_configure() -> None:
     ]
 
 
+# These take long and start first, or one would end alone; each test may go to another process.
+LONG = (
+    "tests/fleet/ops/",
+    "tests/fleet/api/test_schemathesis.py",
+    "tests/fleet/simulation/test_findings.py",
+    "tests/fleet/notifications/test_crash_recovery.py",
+    "tests/fleet/notifications/test_outages.py",
+    "tests/fleet/test_alert_storms.py",
+    "tests/fleet/test_detection_end_to_end.py",
+    "tests/fleet/test_private_files.py",
+    "tests/browser/",
+    "tests/deploy/",
+    "tests/telemetry/detect/",
+)
+
+
 def shares_a_fixture(item: pytest.Item) -> bool:
     """Whether a fixture of the test is created once per module, like a browser connection."""
     definitions = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
     return any(each.scope == "module" for several in definitions.values() for each in several)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
     """Mark what uses the database; leave out what has no program here, except in CI.
 
-    The tests of a module that share a fixture go to one process, which makes it once.
+    The tests of a module go to one process, unless they take long and share no fixture: xdist
+    needs most of a millisecond for each group.
     """
     for item in items:
-        if shares_a_fixture(item):
+        if shares_a_fixture(item) or not item.nodeid.startswith(LONG):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         asks = {"db", "transactional_db"} & set(getattr(item, "fixturenames", ()))
         if asks or item.get_closest_marker("django_db"):
             item.add_marker("database")
-    if os.environ.get("CI"):
-        return
-    for marker, program in PROGRAMS.items():
+    for marker, program in {} if os.environ.get("CI") else PROGRAMS.items():
         left_out = [item for item in items if item.get_closest_marker(marker)]
         if left_out and not shutil.which(program):
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if item not in left_out]
+    yield
+    if getattr(config.option, "loadgroup", False):
+        items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

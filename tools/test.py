@@ -18,9 +18,11 @@ from postgres import postgres_program, temporary_postgres
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 # Without bytecode, each of the hundreds of processes that tests start compiles all of trnwatch.
 UNWANTED = {"DATABASE_URL", "REDIS_URL", "PYTHONDONTWRITEBYTECODE"}
-# Much of a test is waiting for other programs, so there are more processes than cores. A module's
-# tests that need a browser stay together, since each such module connects to one.
-AT_ONCE, AT_ONCE_ON_POSTGRES = (("-n", n, "--dist", "loadgroup") for n in ("3", "2"))
+# Much of a test is waiting for other programs, so there are more processes than cores.
+# tests/conftest.py says which tests stay together, and which start first.
+AT_ONCE, AT_ONCE_ON_POSTGRES = (
+    ("-n", n, "--dist", "loadgroup", "--no-loadscope-reorder") for n in ("3", "2")
+)
 ALONE = ("-p", "no:xdist")
 # Where constraints, concurrency, aggregates, migrations and the number of queries are tested: a
 # database can change what these find. tests/test_project.py sees that none is forgotten.
@@ -58,7 +60,7 @@ ON_SQLITE_ALONE = ("tests/fleet/simulation/test_findings.py",)
 ONCE = ("tests/fleet/api/test_schemathesis.py",)
 
 
-def pytest(*arguments: str, log: IO[bytes] | None = None, **env: str) -> int:
+def pytest(*arguments: str, log: IO[bytes] | int | None = None, **env: str) -> int:
     """Run pytest with a temporary data folder, into ``log`` if given; returns the exit code."""
     inherited = {name: value for name, value in os.environ.items() if name not in UNWANTED}
     with tempfile.TemporaryDirectory(prefix="trnwatch-test-") as folder:
@@ -83,8 +85,15 @@ def on_postgres(arguments: Sequence[str], log: IO[bytes] | None = None) -> int:
         return pytest("-m", OF_A_DATABASE, *arguments, log=log, DATABASE_URL=url)
 
 
+def compile_once() -> None:
+    """On a clean clone, let one process compile all tests and packages, not five at once."""
+    if not (ROOT / "tests" / "__pycache__").exists():
+        pytest("--collect-only", *ALONE, log=subprocess.DEVNULL)
+
+
 def all_tests(arguments: Sequence[str]) -> set[int]:
     """Run all tests, on both databases at the same time; returns the exit codes."""
+    compile_once()
     if postgres_program("initdb") is None:
         return {pytest(*AT_ONCE, *arguments)}
     left_out = [f"--ignore={path}" for path in ONCE]
