@@ -51,8 +51,9 @@ def test_a_running_installation_in_an_old_folder_is_closed_and_keeps_its_data(
         assert database.execute("SELECT name FROM fleet_token").fetchall() == [("kept",)]
         assert database.execute("SELECT * FROM django_session").fetchall() == []
 
-    with running(folder) as up:
-        assert "open to other users" not in up.shown
+    shown = manage(folder, "up", REDIS_URL="redis://127.0.0.1:1/0")[1]
+    assert "Redis does not answer" in shown
+    assert "open to other users" not in shown
 
 
 @pytest.mark.parametrize("module", ["fleet.asgi", "fleet.celery", "fleet.settings"])

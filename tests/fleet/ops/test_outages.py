@@ -1,5 +1,6 @@
 """Failures of disk, port and store get a clear message; the rest goes on."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from fleet.ops import embedded_redis
 from tests.fleet.ops.installation import (
     ROOT,
     START_S,
@@ -184,15 +186,21 @@ def test_a_damaged_database_is_named_with_the_way_back(tmp_path: Path, where: st
 
 def test_a_damaged_append_only_file_is_set_aside_and_the_start_continues(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    with running(folder) as up:
-        with Redis.from_url((folder / "redis" / "url").read_text()) as client:
+    prepare(folder)
+    address = embedded_redis.choose_address(folder / "redis")
+    redis = subprocess.Popen(embedded_redis.program(folder / "redis", address).command)
+    try:
+        asyncio.run(embedded_redis.wait_until_ready(address.url))
+        with Redis.from_url(address.url) as client:
             for number in range(500):
                 client.set(f"key-{number}", "v" * 50)
             client.bgrewriteaof()
             wait_for(
                 lambda: not client.info("persistence")["aof_rewrite_in_progress"], within_s=20
             )
-        assert up.stop() == 0
+    finally:
+        redis.terminate()
+        redis.wait(timeout=20)
     [file] = [path for path in (folder / "redis").rglob("appendonly*") if path.is_file()][:1]
     damaged = os.urandom(4000)
     file.write_bytes(damaged)

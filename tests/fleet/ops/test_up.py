@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from telemetry.store.hot import HotStore, StoreUnavailable
-from tests.fleet.ops.installation import ODD, Up, manage, running, wait_for
+from tests.fleet.ops.installation import ODD, Up, manage, prepare, running, wait_for
 from tests.helpers import free_port
 
 
@@ -21,12 +21,6 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with running(tmp_path_factory.mktemp("up") / ODD) as one:
-        yield one
-
-
-@pytest.fixture
-def up_to_end(folder: Path) -> Iterator[Up]:
-    with running(folder) as one:
         yield one
 
 
@@ -64,19 +58,6 @@ def newest(store: HotStore, shard: str) -> int:
         return 0
 
 
-def test_ctrl_c_stops_everything_within_ten_seconds(up_to_end: Up) -> None:
-    children = up_to_end.children
-    assert len(children) == 6
-
-    began_s = time.monotonic()
-    code = up_to_end.stop()
-
-    assert time.monotonic() - began_s < 10
-    assert code == 0
-    assert up_to_end.shown.endswith("Stopping.\n")
-    assert [child for child in children if child.is_running()] == []
-
-
 def test_a_second_one_states_where_the_first_is(up: Up) -> None:
     code, shown = manage(up.folder, "up")
 
@@ -86,15 +67,24 @@ def test_a_second_one_states_where_the_first_is(up: Up) -> None:
     )
 
 
-def test_it_copes_with_what_a_killed_one_left(up_to_end: Up) -> None:
-    children = up_to_end.children
-    up_to_end.process.kill()
-    up_to_end.process.wait()
+def test_it_copes_with_what_a_killed_one_left_and_ctrl_c_stops_everything(folder: Path) -> None:
+    with running(folder) as killed:
+        left = killed.children
+        killed.process.kill()
 
-    again = Up.start(up_to_end.folder, up_to_end.port)
-    assert again.answers() == 200
-    assert [child for child in children if child.is_running()] == []
-    assert again.stop() == 0
+    with running(folder) as up:
+        assert up.answers() == 200
+        assert [child for child in left if child.is_running()] == []
+        children = up.children
+        assert len(children) == 6
+
+        began_s = time.monotonic()
+        code = up.stop()
+
+        assert time.monotonic() - began_s < 10
+        assert code == 0
+        assert up.shown.endswith("Stopping.\n")
+        assert [child for child in children if child.is_running()] == []
 
 
 @pytest.mark.parametrize(
@@ -107,6 +97,8 @@ def test_it_copes_with_what_a_killed_one_left(up_to_end: Up) -> None:
     ],
 )
 def test_a_bad_setting_is_named(folder: Path, setting: str, value: str, shown: str) -> None:
+    prepare(folder)
+
     code, message = manage(folder, "up", **{"PORT": str(free_port()), setting: value})
 
     assert code == 2
