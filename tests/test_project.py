@@ -10,7 +10,6 @@ from django.urls import URLPattern
 from fleet.urls import urlpatterns
 from fleet.version import VERSION
 from telemetry.blocks import METRICS
-from telemetry.simulate.faults import BENIGN, FAULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("bench", "fleet", "telemetry", "tests", "tools", "trnwatch")
@@ -137,12 +136,6 @@ def test_each_page_has_a_test_file_of_its_name() -> None:
 
 def test_each_metric_is_documented() -> None:
     assert set(METRICS) - headings("docs/metrics.md") == set(), "docs/metrics.md: add a heading"
-
-
-def test_each_fault_is_documented() -> None:
-    missing = {*FAULTS, *BENIGN} - headings("docs/faults.md")
-
-    assert missing == set(), "docs/faults.md: add a heading"
 
 
 def test_each_setting_is_documented_and_each_documented_setting_exists() -> None:

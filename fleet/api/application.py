@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
@@ -175,6 +176,9 @@ def finished_document(schema: Document) -> Document:
 
 
 def _finish(operation: Document, *, is_read: bool) -> None:
+    if "security" not in operation:
+        name = operation["operationId"]
+        raise ImproperlyConfigured(f"{name}: add its scope to the route, as in **needs('read').")
     scopes = operation["security"][0]["bearer"]
     about = operation.get("description", "")
     operation["description"] = f"{about}\n\nNeeds scope `{scopes[0]}`." if scopes else about

@@ -167,8 +167,8 @@ def test_a_metric_is_documented_with_its_exported_names(metric: str) -> None:
     _, _, after = DOCUMENT.read_text().partition(f"\n## {metric}\n")
     section = after.partition("\n## ")[0]
 
-    assert f"`{HARDWARE[metric].name}{{" in section
-    assert metric not in TOTALS or f"`{TOTALS[metric].name}{{" in section
+    for series in (HARDWARE[metric].name, *([TOTALS[metric].name] if metric in TOTALS else [])):
+        assert f"`{series}{{" in section, f"docs/metrics.md, ## {metric}: name `{series}{{…}}`"
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ OPERATIONS = {
 
 
 def test_every_operation_has_its_page_in_the_table() -> None:
-    assert set(PAGES) == set(OPERATIONS)
+    assert set(OPERATIONS) - set(PAGES) == set(), "add a line to PAGES"
+    assert set(PAGES) - set(OPERATIONS) == set(), "remove it from PAGES"
     without = {name for name, page in PAGES.items() if page == NO_PAGE}
     assert {OPERATIONS[name] for name in without} <= {ANY_SCOPE, "read"}
 

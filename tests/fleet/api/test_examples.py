@@ -82,4 +82,5 @@ def test_every_example_works(address: str, named: None, tmp_path: Path) -> None:
 
 
 def test_every_resource_has_an_example() -> None:
-    assert [each for each in RESOURCES if f"/{each}" not in "".join(EXAMPLES)] == []
+    missing = [each for each in RESOURCES if f"/{each}" not in "".join(EXAMPLES)]
+    assert missing == [], "docs/api.md: add an example in a block `sh`"
