@@ -12,7 +12,7 @@ from fleet.charts.nodes import BY_METRIC, NodeChart, node_figure, note_of
 from fleet.charts.runs import PER_STEP, run_figure
 from fleet.charts.windows import Window
 from fleet.formatting import figure as written
-from fleet.formatting import percent, seconds
+from fleet.formatting import percent, seconds, unit_of
 from fleet.models import Alert, Node, Run
 from telemetry.blocks import METRICS, FloatArray, IntArray
 from telemetry.store.history import MINUTE_S, node_series, run_steps, worker_minutes
@@ -24,13 +24,6 @@ MOST_PEERS = 32
 # Each peer from the durable tier costs a query.
 MOST_PEERS_BY_MINUTE = 8
 PARTS = {"node": "host", "core": "core", "device": "device", "efa": "EFA"}
-UNITS = {
-    "_ratio": "ratio",
-    "_bytes_per_s": "bytes_per_s",
-    "_per_s": "per_s",
-    "_bytes": "bytes",
-    "_s": "s",
-}
 
 
 def culprit_charts(alert: Alert) -> Sequence[NodeChart]:
@@ -49,7 +42,7 @@ def chart_of_metric(metric: str) -> NodeChart:
     known = BY_METRIC.get(metric)
     if known is not None:
         return known
-    unit = next((unit for ending, unit in UNITS.items() if metric.endswith(ending)), "count")
+    unit = unit_of(metric) or "count"
     described = METRICS[metric]
     return NodeChart(metric, described.help.rstrip("."), metric, PARTS[described.part], unit)
 

@@ -327,7 +327,6 @@ def _rows(title: str, figure: Chart, onset_s: float, end_s: float) -> list[Figur
 
 
 def _table_lines(figure: Chart) -> Sequence[ChartLine]:
-    """Return the lines to report: peers are summarised as one line."""
     muted = [line for line in figure.lines if line.role == "muted"]
     others = [line for line in figure.lines if line.role != "muted"]
     if not muted:

@@ -54,29 +54,22 @@ class Window:
 def window_of(query: Mapping[str, str], *, now: datetime) -> Window:
     """Read ``window``, or ``from`` and ``to``, as Unix seconds or ISO 8601.
 
-    Raises
-    ------
-    FieldError
-        Where one of them cannot be read, or they make no window.
+    Raises FieldError where one of them cannot be read, or they make no window.
     """
     if "from" in query or "to" in query:
-        start, end = _moment(query, "from"), _moment(query, "to")
-        return _checked(int(start), int(end), now=now)
+        start, end = int(_moment(query, "from")), int(_moment(query, "to"))
+        if end <= start:
+            raise FieldError("to", "must be later than from")
+        if end - start > LONGEST_S:
+            raise FieldError("from", f"must lie at most {LONGEST_S // 86_400} days before to")
+        if start > (now + timedelta(minutes=1)).timestamp():
+            raise FieldError("from", "is in the future")
+        return Window(start, end)
     name = query.get("window", DEFAULT)
     if name not in LENGTHS:
         raise FieldError("window", f"must be one of {', '.join(LENGTHS)}")
     end = int(now.timestamp())
     return Window(end - LENGTHS[name], end, name)
-
-
-def _checked(start: int, end: int, *, now: datetime) -> Window:
-    if end <= start:
-        raise FieldError("to", "must be later than from")
-    if end - start > LONGEST_S:
-        raise FieldError("from", f"must lie at most {LONGEST_S // 86_400} days before to")
-    if start > (now + timedelta(minutes=1)).timestamp():
-        raise FieldError("from", "is in the future")
-    return Window(start, end)
 
 
 def _moment(query: Mapping[str, str], field: str) -> float:

@@ -80,10 +80,8 @@ class _Allowance:
 def unpack_uploads(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     """Unpack all uploads into (name without folders, content).
 
-    Raises
-    ------
-    FieldError
-        Where there are none or too many, they are too large, or an archive cannot be read.
+    Raises FieldError where there are none or too many, they are too large, or an archive cannot
+    be read.
     """
     found: list[tuple[str, bytes]] = []
     allowance = _Allowance()
@@ -272,10 +270,7 @@ def judge_files(
 ) -> Preflight:
     """Judge the outputs of probes, and store them as a finished preflight.
 
-    Raises
-    ------
-    FieldError
-        Naming what is wrong; then nothing is stored.
+    Raises FieldError naming what is wrong; then nothing is stored.
     """
     try:
         read = read_group(files)

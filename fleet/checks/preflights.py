@@ -173,10 +173,7 @@ def request_preflight(
     Where faults may be injected, nodes that the fleet does not know are simulated too: a group is
     often tried before it exists. A setting decides this, unless ``is_rehearsal`` does.
 
-    Raises
-    ------
-    FieldError
-        Where a field is invalid.
+    Raises FieldError where a field is invalid.
     """
     check_names(names, take=take)
     known = Node.objects.in_bulk(list(names), field_name="name")

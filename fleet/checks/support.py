@@ -39,10 +39,7 @@ def check_operators(
 ) -> CheckedOperators:
     """Read and judge a file of operators, by the compiler's report too where one is given.
 
-    Raises
-    ------
-    FieldError
-        Where a file cannot be read; says which, the line and the remedy.
+    Raises FieldError where a file cannot be read; says which, the line and the remedy.
     """
     reading = _read("file", graph, most_bytes)
     reported = _read("report", report, most_bytes) if report else reading
@@ -107,10 +104,7 @@ def judgements_of(kept: SupportCheck) -> tuple[OperatorJudgement, ...]:
 def trial_named(name: str) -> Trial | None:
     """Look up a trial; None for no name.
 
-    Raises
-    ------
-    FieldError
-        Where it does not exist.
+    Raises FieldError where it does not exist.
     """
     if not name:
         return None

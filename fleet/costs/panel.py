@@ -120,7 +120,6 @@ def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
 
 
 def budgets_of(run: Run, *, now: datetime) -> list[BudgetStatus]:
-    """Return the status of the current budgets of a run and its team."""
     if not getattr(run, "has_budget", True):
         return []
     whose = Q(run=run) | Q(team=run.team) & ~Q(team="")

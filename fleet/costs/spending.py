@@ -311,7 +311,6 @@ def outlook(now: RunNow, spent: Account, *, at: datetime) -> Outlook:
 
 
 def trained_tokens(run: Run, spent: Account) -> float:
-    """Return the tokens that a run was trained on, without repeated ones."""
     return max(0.0, run.n_tokens - spent.repeated_tokens)
 
 

@@ -23,9 +23,8 @@ from fleet.access.roles import effective_scopes, maker, owner_of, requires
 from fleet.access.throttling import SignInAttempt
 from fleet.access.tokens import make_token, revoke
 from fleet.models import Token
-from fleet.pages.forms import PasswordForm, TokenForm, add_field_error
+from fleet.pages.forms import PasswordForm, TokenForm, submit
 from fleet.pages.render import HtmxRequest, render_page
-from telemetry.errors import FieldError
 
 # Identifies a browser that has signed in: failed attempts of others do not lock it out.
 DEVICE_COOKIE = "trnwatch_device"
@@ -168,12 +167,9 @@ def token_list(request: HtmxRequest) -> HttpResponse:
     """List the tokens, or create one; its secret is shown once."""
     form = TokenForm(request.POST if request.method == "POST" else None)
     token, secret, now = None, "", timezone.now()
-    if form.is_valid():
-        try:
-            token, secret = make_token(**form.cleaned_data, maker=maker(request.user), now=now)
-            form = TokenForm()
-        except FieldError as error:
-            add_field_error(form, error)
+    user = request.user
+    if new := submit(form, lambda: make_token(**form.cleaned_data, maker=maker(user), now=now)):
+        (token, secret), form = new, TokenForm()
     valid = Token.objects.valid(now)
     tokens = list(valid.order_by("name", "pk"))
     allowed = effective_scopes(tokens)

@@ -282,7 +282,6 @@ def changes_of(
 
 
 def until_of(alert: Alert, *, now: datetime) -> datetime:
-    """Return until when a change may be related to an alert's onset."""
     return min(alert.resolved_at or now, alert.onset_at + AFTER)
 
 

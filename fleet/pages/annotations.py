@@ -12,10 +12,9 @@ from django_htmx.http import trigger_client_event
 
 from fleet.access.roles import requires
 from fleet.models import Annotation
-from fleet.pages.forms import AnnotationForm, add_field_error
+from fleet.pages.forms import AnnotationForm, submit
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.annotations import annotate
-from telemetry.errors import FieldError
 
 SHOWN = 50
 SUBJECT = ("run", "node", "back")
@@ -27,13 +26,8 @@ TEMPLATE, PARTIALS = "runs/annotation_add.html", ("annotate",)
 def annotation_add(request: HtmxRequest) -> HttpResponse:
     if request.method != "POST":
         return _show(request, AnnotationForm(initial=request.GET.dict()))
-    form, now = AnnotationForm(request.POST), timezone.now()
-    if not form.is_valid():
-        return _show(request, form)
-    try:
-        annotate(form.request(now=now), by=request.user.get_username(), now=now)
-    except FieldError as error:
-        add_field_error(form, error)
+    form, by, now = AnnotationForm(request.POST), request.user.get_username(), timezone.now()
+    if not submit(form, lambda: annotate(form.request(now=now), by=by, now=now)):
         return _show(request, form)
     if request.htmx:
         subject = {name: form.cleaned_data[name] for name in SUBJECT}

@@ -19,11 +19,10 @@ from fleet.costs import budgets
 from fleet.costs.panel import brief_panel, panel, set_training_length, with_cost_fields
 from fleet.formatting import counted
 from fleet.models import Budget, Run, TeamPrice
-from fleet.pages.forms import BudgetForm, LengthForm, PriceForm, add_field_error
+from fleet.pages.forms import BudgetForm, LengthForm, PriceForm, submit
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.prices import price_holding_at, set_price
 from telemetry import catalog
-from telemetry.errors import FieldError
 from telemetry.store.hot import open_store
 
 PARTIALS = ("budgets",)
@@ -48,14 +47,10 @@ def budget_list(request: HtmxRequest) -> HttpResponse:
     runs = list(Run.objects.order_by("-pk").values("name", "team")[:N_RUNS])
     names = [run["name"] for run in runs]
     form = BudgetForm(request.POST if request.method == "POST" else None, runs=names, now=now)
-    if form.is_valid():
-        try:
-            budget = budgets.set_budget(form.request(), by=request.user.get_username(), now=now)
-        except FieldError as error:
-            add_field_error(form, error)
-        else:
-            messages.success(request, f"Budget saved: {budget}.")
-            return HttpResponseRedirect(reverse("budget-list"))
+    by = request.user.get_username()
+    if budget := submit(form, lambda: budgets.set_budget(form.request(), by=by, now=now)):
+        messages.success(request, f"Budget saved: {budget}.")
+        return HttpResponseRedirect(reverse("budget-list"))
     context = {"form": form, "teams": sorted({run["team"] for run in runs} - {""})}
     return render_page(
         request,
@@ -88,7 +83,6 @@ def brief_money(run: Run, *, now: datetime) -> dict[str, Any]:
 
 
 def money_context(name: str) -> dict[str, Any]:
-    """Return the live part of the page of a run's cost."""
     run = get_object_or_404(with_cost_fields(Run.objects.all()), name=name)
     money = brief_panel(open_store(settings.REDIS_URL), run, now=timezone.now())
     return {"run": run, "money": money}
@@ -105,14 +99,9 @@ def run_money(request: HtmxRequest, name: str) -> HttpResponseBase:
 
 @requires("lead")
 def _set_length(request: HtmxRequest, run: Run) -> HttpResponse:
-    form = LengthForm(run, request.POST)
-    if not form.is_valid():
-        return _show_money(request, run, form)
-    try:
-        by, now = request.user.get_username(), timezone.now()
-        changed = set_training_length(run, form.cleaned_data, by=by, now=now)
-    except FieldError as error:
-        add_field_error(form, error)
+    form, by, now = LengthForm(run, request.POST), request.user.get_username(), timezone.now()
+    changed = submit(form, lambda: set_training_length(run, form.cleaned_data, by=by, now=now))
+    if changed is None:
         return _show_money(request, run, form)
     if changed:
         messages.success(request, f"Training length of {run.name} saved.")
@@ -177,15 +166,12 @@ def rows_of(prices: list[TeamPrice], *, now: datetime) -> list[PriceRow]:
 def price_list(request: HtmxRequest) -> HttpResponse:
     now = timezone.now()
     form = PriceForm(request.POST if request.method == "POST" else None, now=now)
-    if form.is_valid():
-        try:
-            price, n_runs = set_price(form.request(), by=request.user.get_username(), now=now)
-        except FieldError as error:
-            add_field_error(form, error)
-        else:
-            runs = f"; applies to {counted(n_runs, 'active run')}" if n_runs else ""
-            messages.success(request, f"{price} from {price.valid_from:%-d %b %Y}{runs}.")
-            return HttpResponseRedirect(reverse("price-list"))
+    by = request.user.get_username()
+    if made := submit(form, lambda: set_price(form.request(), by=by, now=now)):
+        price, n_runs = made
+        runs = f"; applies to {counted(n_runs, 'active run')}" if n_runs else ""
+        messages.success(request, f"{price} from {price.valid_from:%-d %b %Y}{runs}.")
+        return HttpResponseRedirect(reverse("price-list"))
     status = 422 if form.errors else 200
     context = prices_context(now=now) | {"form": form}
     return render_page(request, "costs/price_list.html", context, status=status)

@@ -20,7 +20,7 @@ from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 from fleet.access.roles import has_role, requires
 from fleet.alerts.text import cause_name
 from fleet.models import Alert, InjectedFault, Run
-from fleet.pages.forms import DrillRunForm, add_field_error
+from fleet.pages.forms import DrillRunForm, submit
 from fleet.pages.render import HtmxRequest, render_page, with_page
 from fleet.simulation.drill_results import (
     DrillResult,
@@ -140,7 +140,6 @@ def row_of(drill: DrillResult) -> dict[str, Any]:
 
 
 def drill_context(pk: str) -> dict[str, Any]:
-    """Return the live part of a drill's page."""
     now = timezone.now()
     faults = InjectedFault.objects.select_related("run", "node")
     drill = drill_result(get_object_or_404(faults, pk=pk), now=now)
@@ -290,14 +289,8 @@ def drillable() -> Any:
 
 def _injected(request: HtmxRequest, run: Run, form: DrillForm) -> InjectedFault | None:
     """Inject the fault; None, with an error in the form, if that is not possible."""
-    if not form.is_valid():
-        return None
     hot, by = open_store(settings.REDIS_URL), request.user.get_username()
-    try:
-        return inject(hot, run, **form.chosen(), by=by, now=timezone.now())
-    except FieldError as error:
-        add_field_error(form, error)
-        return None
+    return submit(form, lambda: inject(hot, run, **form.chosen(), by=by, now=timezone.now()))
 
 
 def preview_of(run: Run, chosen: Mapping[str, Any]) -> DrillPreview | None:

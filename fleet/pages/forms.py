@@ -5,9 +5,9 @@ Forms parse text into numbers and dates. The services behind them hold the rules
 
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django import forms
 from django.contrib.auth.forms import PasswordChangeForm
@@ -24,6 +24,7 @@ from telemetry.errors import FieldError
 from telemetry.simulate.preflight import EFA_KINDS, PAIR_KINDS, PROBE_KINDS, ProbeFault
 from telemetry.statistics.verdicts import DEFAULT_STEPS
 
+T = TypeVar("T")
 LONGEST_LIST = 20_000
 DAY = timedelta(days=1)
 SEPARATORS = re.compile(r"[\s,;]+")
@@ -41,6 +42,17 @@ def add_field_error(form: forms.Form, error: FieldError, **form_fields: str) -> 
         form.add_error(name, error.message)
     else:
         form.add_error(None, str(error))
+
+
+def submit(form: forms.Form, service: Callable[[], T], **form_fields: str) -> T | None:
+    """Call a service with a valid form; None, with errors in the form, where either refuses."""
+    if not form.is_valid():
+        return None
+    try:
+        return service()
+    except FieldError as error:
+        add_field_error(form, error, **form_fields)
+        return None
 
 
 class PasswordForm(PasswordChangeForm):
@@ -469,10 +481,7 @@ class SupportForm(forms.Form):
     def graph(self) -> SupportFile:
         """Return the uploaded file or the pasted text.
 
-        Raises
-        ------
-        FieldError
-            If both or neither is given.
+        Raises FieldError if both or neither is given.
         """
         uploaded, text = self.uploaded("file"), self.cleaned_data["text"]
         if uploaded and text.strip():

@@ -123,7 +123,6 @@ def node_list(request: HtmxRequest) -> HttpResponse:
 
 
 def node_context(name: str) -> dict[str, Any]:
-    """Return the live part of a node's page."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
     accusing = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]))

@@ -134,7 +134,6 @@ State = Delivery.State
 
 
 def notifications_context() -> dict[str, Any]:
-    """Return what the page updates: receivers, failed and recent deliveries."""
     dead, latest = rows_of(
         deliveries().filter(state=State.DEAD)[:N_DEAD],
         deliveries().exclude(state=State.DEAD)[:N_LATEST],
@@ -243,10 +242,10 @@ def receiver_edit(request: HtmxRequest, pk: int) -> HttpResponse:
     return _done(request, f"changed the receiver {receiver}")
 
 
-def _done(request: HtmxRequest, text: str) -> HttpResponse:
+def _done(request: HtmxRequest, text: str, *, anchor: str = "") -> HttpResponse:
     record_change(text, by=request.user.get_username(), now=timezone.now())
     messages.success(request, f"You {text}.")
-    return HttpResponseRedirect(reverse("notification-list"))
+    return HttpResponseRedirect(reverse("notification-list") + anchor)
 
 
 def _form(
@@ -299,7 +298,7 @@ def route_new(request: HtmxRequest) -> HttpResponse:
     form = RouteForm(route, request.POST)
     if not form.is_valid():
         return _routes_form(request, form)
-    return _routes_done(request, f"made the route {form.save()}")
+    return _done(request, f"made the route {form.save()}", anchor="#routes")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -312,14 +311,14 @@ def route_edit(request: HtmxRequest, pk: int) -> HttpResponse:
     action = request.POST.get("action", "")
     if action in MOVES:
         _move(route, by=MOVES[action])
-        return _routes_done(request, f"moved the route {route} {action}")
+        return _done(request, f"moved the route {route} {action}", anchor="#routes")
     if action == "delete" and not route.is_default:
         route.delete()
-        return _routes_done(request, f"deleted the route {route}")
+        return _done(request, f"deleted the route {route}", anchor="#routes")
     form = RouteForm(route, request.POST)
     if not form.is_valid():
         return _routes_form(request, form)
-    return _routes_done(request, f"changed the route {form.save()}")
+    return _done(request, f"changed the route {form.save()}", anchor="#routes")
 
 
 @transaction.atomic
@@ -334,12 +333,6 @@ def _move(route: Route, *, by: int) -> None:
     for position, each in enumerate(order):
         each.position = position
     Route.objects.bulk_update(order, ["position"])
-
-
-def _routes_done(request: HtmxRequest, text: str) -> HttpResponse:
-    record_change(text, by=request.user.get_username(), now=timezone.now())
-    messages.success(request, f"You {text}.")
-    return HttpResponseRedirect(reverse("notification-list") + "#routes")
 
 
 def _routes_form(request: HtmxRequest, form: RouteForm) -> HttpResponse:

@@ -39,7 +39,7 @@ from fleet.pages.forms import (
     PreflightFilesForm,
     PreflightForm,
     RequirementForm,
-    add_field_error,
+    submit,
 )
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.checks.preflight import PreflightResult
@@ -82,21 +82,22 @@ def _files_form(*args: Any) -> PreflightFilesForm:
 @requires("operator")
 def _ask(request: HtmxRequest) -> HttpResponse:
     form = _form(request.POST)
-    if not form.is_valid():
-        return _show(request, form=form)
-    given = form.cleaned_data
-    try:
-        preflight = request_preflight(
+    by = request.user.get_username()
+
+    def ask() -> Preflight:
+        given = form.cleaned_data
+        return request_preflight(
             given["nodes"],
             instance_type=given["instance_type"],
             take=given["take"],
             run=run_named(given["run"]),
             faults=form.faults(),
-            by=request.user.get_username(),
+            by=by,
             now=timezone.now(),
         )
-    except FieldError as error:
-        add_field_error(form, error, faults="fault_kind")
+
+    preflight = submit(form, ask, faults="fault_kind")
+    if preflight is None:
         return _show(request, form=form)
     return HttpResponseRedirect(preflight.get_absolute_url())
 
@@ -193,7 +194,6 @@ def preflight_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 @gzip_page
 @require_safe
 def preflight_chart(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Return the chart of a preflight's collectives."""
     measured = load_measured(get_object_or_404(Preflight, pk=pk))
     body = msgspec.json.encode(collective_figure(measured).as_json())
     return chart_table(request, body) or HttpResponse(body, "application/json")
@@ -238,19 +238,21 @@ def run_preflight(request: HtmxRequest, name: str) -> HttpResponse:
 def preflight_files(request: HtmxRequest) -> HttpResponse:
     """Evaluate the output of probes; nothing is stored if a file cannot be read."""
     form = _files_form(request.POST, request.FILES)
-    if not form.is_valid():
-        return _show(request, files_form=form)
-    given = form.cleaned_data
-    try:
-        preflight = judge_files(
+    by = request.user.get_username()
+
+    def evaluate() -> Preflight:
+        given = form.cleaned_data
+        return judge_files(
             unpack_uploads((each.name or "file", each.read()) for each in given["files"]),
             instance_type=given["files_instance_type"],
             take=given["files_take"],
-            by=request.user.get_username(),
+            by=by,
             now=timezone.now(),
         )
-    except FieldError as error:
-        add_field_error(form, error, instance_type="files_instance_type", take="files_take")
+
+    names = {"instance_type": "files_instance_type", "take": "files_take"}
+    preflight = submit(form, evaluate, **names)
+    if preflight is None:
         return _show(request, files_form=form)
-    messages.success(request, f"{counted(len(given['files']), 'file')} evaluated.")
+    messages.success(request, f"{counted(len(form.cleaned_data['files']), 'file')} evaluated.")
     return HttpResponseRedirect(preflight.get_absolute_url())

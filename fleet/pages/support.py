@@ -23,10 +23,9 @@ from fleet.checks.support import (
     trial_named,
 )
 from fleet.models import SupportCheck, Trial
-from fleet.pages.forms import SupportForm, add_field_error
+from fleet.pages.forms import SupportForm, submit
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.checks.support import OperatorJudgement, SupportState
-from telemetry.errors import FieldError
 
 N_CHECKS, N_TRIALS, MOST_SHOWN = 100, 100, 500
 # Shape, word and colour of each state, the worst first.
@@ -76,17 +75,16 @@ def _form(*args: Any, trial: str = "") -> SupportForm:
 @requires("operator")
 def _check(request: HtmxRequest) -> HttpResponse:
     form = _form(request.POST, request.FILES)
-    if not form.is_valid():
-        return _show(request, form)
-    try:
+    most, by = settings.SUPPORT_MAX_BODY_BYTES, request.user.get_username()
+
+    def check() -> SupportCheck:
         trial = trial_named(form.cleaned_data["trial"])
-        most = settings.SUPPORT_MAX_BODY_BYTES
         checked = check_operators(form.graph(), form.uploaded("report"), most_bytes=most)
-    except FieldError as error:
-        add_field_error(form, error)
+        return store_check(checked, by=by, now=timezone.now(), trial=trial)
+
+    kept = submit(form, check)
+    if kept is None:
         return _show(request, form)
-    by = request.user.get_username()
-    kept = store_check(checked, by=by, now=timezone.now(), trial=trial)
     messages.success(request, f"{kept.file} checked.")
     return HttpResponseRedirect(kept.get_absolute_url())
 

@@ -17,7 +17,7 @@ from fleet.access.roles import requires
 from fleet.charts.schedules import schedule_figure
 from fleet.models import Run, SupportCheck, Trial
 from fleet.pages.charts import chart_table
-from fleet.pages.forms import TrialForm, add_field_error
+from fleet.pages.forms import TrialForm, submit
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.trials import services
 from fleet.trials.figures import (
@@ -69,13 +69,9 @@ def _newest_runs() -> Sequence[Mapping[str, Any]]:
 @requires("lead")
 def _begin(request: HtmxRequest) -> HttpResponse:
     form = TrialForm(request.POST, runs=_newest_runs())
-    if not form.is_valid():
-        return _show(request, form)
-    try:
-        by = request.user.get_username()
-        trial = services.begin(**form.cleaned_data, by=by, now=timezone.now())
-    except FieldError as error:
-        add_field_error(form, error)
+    by, now = request.user.get_username(), timezone.now()
+    trial = submit(form, lambda: services.begin(**form.cleaned_data, by=by, now=now))
+    if trial is None:
         return _show(request, form)
     messages.success(request, f"{trial.name} started. Its figures appear within one minute.")
     return HttpResponseRedirect(trial.get_absolute_url())

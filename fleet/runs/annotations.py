@@ -43,10 +43,7 @@ class AnnotationRequest:
 def annotate(request: AnnotationRequest, *, by: str, now: datetime) -> tuple[Annotation, bool]:
     """Store an annotation, once if it is sent twice; return it, and whether it is new.
 
-    Raises
-    ------
-    FieldError
-        If a field is invalid.
+    Raises FieldError if a field is invalid.
     """
     if request.kind not in Kind.values:
         raise FieldError("kind", f"must be one of {', '.join(Kind.values)}")
@@ -117,7 +114,6 @@ PLANNED_COMPILE = "planned_compile"
 
 
 def announced(run: Run) -> QuerySet[Annotation]:
-    """Return the planned compiles of a run, oldest first."""
     planned = run.annotations.filter(kind=Annotation.Kind.COMPILE, by=ANNOUNCER)
     return planned.exclude(ends_at=None).order_by("at", "pk")
 

@@ -119,6 +119,5 @@ def recently_reporting_runs(hot: HotStore, *, since_s: float) -> list[str]:
 
 
 def reporting_nodes(hot: HotStore) -> dict[str, float]:
-    """Return the time of the last report of each node's workers."""
     found = hot.execute("ZRANGE", NODES, 0, -1, "WITHSCORES", withscores=True)
     return {name.decode(): float(at_s) for name, at_s in found}

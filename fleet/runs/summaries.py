@@ -258,7 +258,6 @@ def _extreme(values: FloatArray, pick: np.ufunc) -> FloatArray:
 
 
 def _known(values: FloatArray) -> list[float | None]:
-    """Return numbers, None for NaN."""
     return [None if isnan(value) else value for value in values.tolist()]
 
 

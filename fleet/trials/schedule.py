@@ -120,11 +120,8 @@ def length_of(
 ) -> tuple[float, float]:
     """Compute days and tokens of a schedule; the days follow from the tokens if given.
 
-    Raises
-    ------
-    FieldError
-        Where failures keep an arm from training, the candidate does not reach its first step,
-        or the tokens take too long.
+    Raises FieldError where failures keep an arm from training, the candidate does not reach its
+    first step, or the tokens take too long.
     """
     for each in planned:
         if float(stretch(each.habits, has_reuse=True)) > MOST_STRETCH:
@@ -156,10 +153,7 @@ def project(
     porting_usd : what moving the model to the candidate costs
     tokens : instead of days: as long as the candidate trains on so many, with reuse
 
-    Raises
-    ------
-    FieldError
-        Where the candidate does not reach its first step.
+    Raises FieldError where the candidate does not reach its first step.
     """
     days, work = length_of(planned, days=days, tokens=tokens)
     scenarios = {
@@ -346,10 +340,7 @@ class Pair:
 def pair_of(trial: Trial, *, candidate: str) -> tuple[TrialArm, TrialArm]:
     """Find a trial's baseline and a candidate, by the name of its run; default: the first.
 
-    Raises
-    ------
-    FieldError
-        Where the trial has no such candidate, or one arm only.
+    Raises FieldError where the trial has no such candidate, or one arm only.
     """
     arms = list(trial.arms.all())
     baseline = next((arm for arm in arms if arm.is_baseline), None)
@@ -368,10 +359,7 @@ def pair_of(trial: Trial, *, candidate: str) -> tuple[TrialArm, TrialArm]:
 def stored_pair(trial: Trial, *, candidate: str) -> Pair | None:
     """Derive a trial's arms from stored observations; None where there are none yet.
 
-    Raises
-    ------
-    FieldError
-        Where an arm has no price or too few steps, or there is no such candidate.
+    Raises FieldError where an arm has no price or too few steps, or there is no such candidate.
     """
     arms = pair_of(trial, candidate=candidate)
     kept = stored_observations(arm.run for arm in arms)
@@ -388,10 +376,7 @@ def stored_pair(trial: Trial, *, candidate: str) -> Pair | None:
 def pair_now(hot: Source, trial: Trial, *, candidate: str, now: datetime) -> tuple[Planned, ...]:
     """Observe a trial's arms now.
 
-    Raises
-    ------
-    FieldError
-        As `stored_pair` does.
+    Raises FieldError as `stored_pair` does.
     """
     return tuple(
         planned_of(
@@ -407,10 +392,7 @@ def pair_now(hot: Source, trial: Trial, *, candidate: str, now: datetime) -> tup
 def runs_now(hot: Source, names: Sequence[str], *, now: datetime) -> tuple[Planned, ...]:
     """Observe runs now: one, or a baseline and a candidate.
 
-    Raises
-    ------
-    FieldError
-        Where a run does not exist, or it has no price or too few steps.
+    Raises FieldError where a run does not exist, or it has no price or too few steps.
     """
     if len(names) > MOST_RUNS or len(set(names)) < len(names):
         raise FieldError("run", "give one run, or two different ones")

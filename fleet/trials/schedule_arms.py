@@ -64,10 +64,7 @@ class Planned:
 def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run") -> Planned:
     """Derive an arm from what was observed of a run.
 
-    Raises
-    ------
-    FieldError
-        Where it has no price, or too few steps to know its pace.
+    Raises FieldError where it has no price, or too few steps to know its pace.
     """
     if not run.usd_per_hour:
         raise FieldError(field, f"{run} has no price; set one for {run.instance_type}")
@@ -244,10 +241,7 @@ class ArmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def arms_from_file(path: Path) -> tuple[Planned, ...]:
     """Read one arm, or a baseline and a candidate.
 
-    Raises
-    ------
-    FieldError
-        Where the file or a figure in it is invalid.
+    Raises FieldError where the file or a figure in it is invalid.
     """
     try:
         with path.open("rb") as file:

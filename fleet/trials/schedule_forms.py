@@ -61,10 +61,7 @@ class ScheduleRequest:
 def parse_request(given: Mapping[str, str]) -> ScheduleRequest:
     """Read the query of a URL; what it leaves out has its default.
 
-    Raises
-    ------
-    FieldError
-        Where a field is invalid.
+    Raises FieldError where a field is invalid.
     """
     return ScheduleRequest(
         days=days_of(given.get("days", "")),

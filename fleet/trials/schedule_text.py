@@ -545,10 +545,7 @@ class Schedule:
 def schedule_of(trial: Trial, asked: ScheduleRequest) -> Schedule | None:
     """Project a trial's schedule; None where its arms were not observed yet.
 
-    Raises
-    ------
-    FieldError
-        Where an arm cannot be projected, or the candidate does not exist.
+    Raises FieldError where an arm cannot be projected, or the candidate does not exist.
     """
     pair = stored_pair(trial, candidate=asked.candidate)
     if pair is None:

@@ -69,10 +69,7 @@ def begin(
 
     ``planned_tokens`` are those of the whole training; None: unknown.
 
-    Raises
-    ------
-    FieldError
-        Where a field is invalid.
+    Raises FieldError where a field is invalid.
     """
     _check(name, question, team, planned_steps, planned_tokens)
     runs = _runs(baseline, candidates)
@@ -87,7 +84,12 @@ def begin(
                 created_by=by,
                 created_at=now,
             )
-            TrialArm.objects.bulk_create(_arms(trial, runs))
+            hardware = [f"{run.n_nodes} \u00d7 {run.instance_type}" for run in runs]
+            labels = hardware if len(set(hardware)) == len(runs) else [run.name for run in runs]
+            TrialArm.objects.bulk_create(
+                TrialArm(trial=trial, run=run, label=label[:60], is_baseline=i == 0, position=i)
+                for i, (run, label) in enumerate(zip(runs, labels, strict=True))
+            )
     except IntegrityError as error:
         raise FieldError("name", "there is a trial of that name already") from error
     return trial
@@ -127,15 +129,6 @@ def _runs(baseline: str, candidates: Sequence[str]) -> list[Run]:
             if name not in known:
                 raise FieldError(field, f"no run is called {name[:MAX_NAME]!r}")
     return [known[name] for name in (baseline, *candidates)]
-
-
-def _arms(trial: Trial, runs: Sequence[Run]) -> list[TrialArm]:
-    hardware = [f"{run.n_nodes} \u00d7 {run.instance_type}" for run in runs]
-    labels = hardware if len(set(hardware)) == len(runs) else [run.name for run in runs]
-    return [
-        TrialArm(trial=trial, run=run, label=label[:60], is_baseline=i == 0, position=i)
-        for i, (run, label) in enumerate(zip(runs, labels, strict=True))
-    ]
 
 
 def end(trial: Trial, *, now: datetime) -> bool:

@@ -10,7 +10,7 @@ from telemetry.blocks import FloatArray
 from telemetry.catalog import Instance
 from telemetry.checks import preflight_pairs
 from telemetry.checks.preflight_measurements import SLOWER_BY, Measured, slowdown
-from telemetry.checks.preflight_pairs import NodeVerdict, PairAnalysis, PreflightFinding
+from telemetry.checks.preflight_pairs import BoolArray, NodeVerdict, PairAnalysis, PreflightFinding
 from telemetry.detect.rules import RULES
 from telemetry.statistics.peers import GAUSSIAN, lower_median, median
 
@@ -23,27 +23,21 @@ LOSS_RATIO = RULES["efa_degraded"].limits["loss_ratio"]
 
 
 def counts(measured: Measured, instance: Instance | None) -> Iterator[PreflightFinding]:
-    """Find nodes with fewer accelerators or EFA devices than their type has."""
-    if instance is None:
-        return
-    for kind, seen, expected in (
-        ("device_missing", measured.n_devices, instance.n_devices),
-        ("efa_missing", measured.n_efa_seen, instance.n_efa),
-    ):
-        for i in np.flatnonzero(seen < expected):
-            node = measured.nodes[i]
-            yield PreflightFinding(
-                kind, node, metric="count", value=float(seen[i]), usual=expected
-            )
-
-
-def health(measured: Measured) -> Iterator[PreflightFinding]:
+    """Find nodes that lack accelerators or EFA devices of their type, or that count errors."""
+    checks: list[tuple[str, FloatArray, BoolArray, float]] = []
     for kind in ("ecc_uncorrected", "hardware_errors"):
         seen: FloatArray = getattr(measured, kind)
-        for i in np.flatnonzero(seen > 0):
-            yield PreflightFinding(
-                kind, measured.nodes[i], metric="count", value=float(seen[i]), usual=0.0
-            )
+        checks.append((kind, seen, seen > 0, 0.0))
+    if instance is not None:
+        n_devices, n_efa = measured.n_devices, measured.n_efa_seen
+        checks[:0] = [
+            ("device_missing", n_devices, n_devices < instance.n_devices, instance.n_devices),
+            ("efa_missing", n_efa, n_efa < instance.n_efa, instance.n_efa),
+        ]
+    for kind, seen, is_bad, usual in checks:
+        for i in np.flatnonzero(is_bad):
+            node, value = measured.nodes[i], float(seen[i])
+            yield PreflightFinding(kind, node, metric="count", value=value, usual=usual)
 
 
 def rest(measured: Measured) -> Iterator[PreflightFinding]:
@@ -265,7 +259,6 @@ def judge(
     """
     own = [
         *counts(measured, instance),
-        *health(measured),
         *devices(measured),
         *rest(measured),
     ]

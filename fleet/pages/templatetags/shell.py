@@ -56,7 +56,6 @@ def more_here(context: template.Context, *names: str) -> str:
 
 @register.simple_tag
 def page_url(name: str) -> str:
-    """Return the URL of a page; empty if there is no such page."""
     return _url(name)
 
 
