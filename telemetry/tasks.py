@@ -9,7 +9,7 @@ from django.conf import settings
 from telemetry.blocks import Block
 from telemetry.long_term.writer import undelivered_since
 from telemetry.simulate.observation import HELD, next_report, reported_live
-from telemetry.simulate.scenario import Plan
+from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import PlayedShard, RunClock, play, resume, start_clock
 from telemetry.store import durable
 from telemetry.store.durable import fold_late

@@ -164,8 +164,6 @@ def simulated_batches(
 
 
 MIB = 2.0**20
-
-
 # Memory of a core except tensors, if there is room; values of neuron-monitor on a trn2.
 CORE_BYTES = {
     "constants": 0.1875 * MIB,
@@ -173,16 +171,10 @@ CORE_BYTES = {
     "model_shared_scratchpad": 0.0,
     "runtime_memory": 6.0 * MIB,
 }
-
-
 # Host memory of a process per core, limited to this share of the memory in use.
 HOST_BYTES_PER_CORE, HOST_SHARE = 293.0 * MIB, 0.5
-
-
 # Shares of the vCPU time in use: of the process, and of the kernel.
 PROCESS_SHARE, KERNEL_SHARE = 0.9, 0.07
-
-
 # Percentiles of the execution latency, relative to its mean.
 SPREAD = {"p0": 0.95, "p1": 0.97, "p25": 0.99, "p50": 1.0, "p75": 1.01, "p99": 1.05, "p100": 1.2}
 Derived = Callable[[SimulatedBatch], SeriesArray | None]
@@ -193,19 +185,16 @@ def _of_node(
     labels: tuple[str, ...],
     parts: Sequence[tuple[str, ...]],
     values: FloatArray,
+    *,
+    of_process: bool = False,
 ) -> SeriesArray:
-    """Series of the nodes (n_nodes, n_parts); NaN is absent."""
+    """Series of the nodes or of their processes (n_nodes, n_parts); NaN is absent.
+
+    A node without a process has no series of a process.
+    """
+    if of_process:
+        values = np.where(nodes.runs_process, values, np.nan)
     return SeriesArray(nodes.rows, labels, parts, format_values(values), np.isfinite(values))
-
-
-def _of_process(
-    nodes: SimulatedBatch,
-    labels: tuple[str, ...],
-    parts: Sequence[tuple[str, ...]],
-    values: FloatArray,
-) -> SeriesArray:
-    """Series of the nodes' processes; a node without a process has none."""
-    return _of_node(nodes, labels, parts, np.where(nodes.runs_process, values, np.nan))
 
 
 def _parts(*values: str) -> list[tuple[str, ...]]:
@@ -243,14 +232,16 @@ def runtime_memory(nodes: SimulatedBatch) -> SeriesArray:
     used = nodes.values("host_memory_used_bytes")
     host = np.rint(np.minimum(nodes.n_cores * HOST_BYTES_PER_CORE, HOST_SHARE * used))
     parts = _parts("host", "neuron_device")
-    return _of_process(nodes, ("memory_location",), parts, np.hstack([host, np.rint(device)]))
+    return _of_node(
+        nodes, ("memory_location",), parts, np.hstack([host, np.rint(device)]), of_process=True
+    )
 
 
 def vcpu(nodes: SimulatedBatch, *, of_process: bool) -> SeriesArray:
     used = nodes.values("vcpu_usage_ratio") * (PROCESS_SHARE if of_process else 1.0)
     values = np.round(np.hstack([used * (1 - KERNEL_SHARE), used * KERNEL_SHARE]), 4)
-    make = _of_process if of_process else _of_node
-    return make(nodes, ("usage_type",), _parts("user", "system"), values)
+    parts = _parts("user", "system")
+    return _of_node(nodes, ("usage_type",), parts, values, of_process=of_process)
 
 
 def errors(nodes: SimulatedBatch) -> SeriesArray:
@@ -276,7 +267,7 @@ def _kinds(
     """Show counts by kind; other kinds are zero where there are any counts."""
     none = np.where(np.isfinite(known), 0.0, np.nan)
     values = np.hstack([counts.get(kind, none) for kind in kinds])
-    return _of_process(nodes, (label,), _parts(*kinds), values)
+    return _of_node(nodes, (label,), _parts(*kinds), values, of_process=True)
 
 
 def latency(nodes: SimulatedBatch) -> SeriesArray:
@@ -285,7 +276,7 @@ def latency(nodes: SimulatedBatch) -> SeriesArray:
     per_s = nodes.values("executions_completed_per_s") / nodes.n_cores
     mean_s = np.divide(busy, per_s, out=np.full(busy.shape, np.nan), where=per_s > 0)
     values = np.round(mean_s * np.array([list(SPREAD.values())]), 6)
-    return _of_process(nodes, ("percentile",), _parts(*SPREAD), values)
+    return _of_node(nodes, ("percentile",), _parts(*SPREAD), values, of_process=True)
 
 
 def ecc_events(nodes: SimulatedBatch) -> SeriesArray:
@@ -331,8 +322,6 @@ DERIVED: Mapping[Spec, Derived] = {
 }
 
 PERCENT = 100.0
-
-
 # Nodes or processes written together.
 MAX_ROWS = 64
 G = TypeVar("G", bound=schemas.MetricGroup)

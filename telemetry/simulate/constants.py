@@ -1,7 +1,7 @@
 """Constants of the step model, one set per chip; docs/physics.md has the sources."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 US = 1e-6
 
@@ -20,8 +20,6 @@ MASKED_RATIO = 0.15
 # its scores once more: 2 + 5 products instead of 2 + 4.
 BACKWARD_RATIO = 2 / 3
 FLASH_RATIO = 7 / 6
-
-
 # Attention runs in 16 bit always, at this share of what other products get: exponentials
 # stand between its two products.
 ATTENTION_RATIO = 0.75
@@ -94,6 +92,13 @@ class StepFabric:
     halves: bool
 
 
+_TRAINIUM1 = ChipConstants(
+    {"bf16": 0.60, "fp16": 0.60, "fp8": 0.60, "fp32": 0.60},
+    hbm_ratio=0.6,
+    overlaps=False,
+    stage_chunks=1,
+    micro_tokens=2048,
+)
 _HOPPER = ChipConstants(
     {"bf16": 0.505, "fp16": 0.505, "fp8": 0.43, "fp32": 0.505},
     hbm_ratio=0.8,
@@ -101,29 +106,12 @@ _HOPPER = ChipConstants(
     stage_chunks=4,
     micro_tokens=16384,
 )
-
 CHIPS: Mapping[str, ChipConstants] = {
-    "Trainium1": ChipConstants(
-        {"bf16": 0.60, "fp16": 0.60, "fp8": 0.60, "fp32": 0.60},
-        hbm_ratio=0.6,
-        overlaps=False,
-        stage_chunks=1,
-        micro_tokens=2048,
+    "Trainium1": _TRAINIUM1,
+    "Trainium2": replace(
+        _TRAINIUM1, matmul_ratio={"bf16": 0.305, "fp16": 0.305, "fp8": 0.26, "fp32": 0.305}
     ),
-    "Trainium2": ChipConstants(
-        {"bf16": 0.305, "fp16": 0.305, "fp8": 0.26, "fp32": 0.305},
-        hbm_ratio=0.6,
-        overlaps=False,
-        stage_chunks=1,
-        micro_tokens=2048,
-    ),
-    "A100-40GB": ChipConstants(
-        {"bf16": 0.60, "fp16": 0.60, "fp32": 0.60},
-        hbm_ratio=0.8,
-        overlaps=True,
-        stage_chunks=4,
-        micro_tokens=16384,
-    ),
+    "A100-40GB": replace(_HOPPER, matmul_ratio={"bf16": 0.60, "fp16": 0.60, "fp32": 0.60}),
     "H100": _HOPPER,
     "H200": _HOPPER,
 }
@@ -131,50 +119,29 @@ CHIPS: Mapping[str, ChipConstants] = {
 # another chip's.
 ASSUMED = frozenset({("Trainium1", "fp8"), ("Trainium2", "fp8")})
 
+_NEURONLINK2 = StepFabric(
+    link_ratio=0.28,
+    network_ratio=0.50,
+    hop_s=2 * US,
+    network_hop_s=15 * US,
+    unhidden_ratio=0.8,
+    gradient_bytes=4,
+    halves=True,
+)
+_A100 = StepFabric(
+    link_ratio=0.40,
+    network_ratio=0.90,
+    hop_s=3 * US,
+    network_hop_s=75 * US,
+    unhidden_ratio=0.2,
+    gradient_bytes=2,
+    halves=False,
+)
+_H100 = replace(_A100, link_ratio=0.54, network_ratio=0.68)
 STEP_FABRICS: Mapping[str, StepFabric] = {
-    "Trainium1": StepFabric(
-        link_ratio=0.28,
-        network_ratio=0.50,
-        hop_s=2 * US,
-        network_hop_s=15 * US,
-        unhidden_ratio=0.8,
-        gradient_bytes=4,
-        halves=True,
-    ),
-    "Trainium2": StepFabric(
-        link_ratio=0.28,
-        network_ratio=0.70,
-        hop_s=1.5 * US,
-        network_hop_s=15 * US,
-        unhidden_ratio=0.8,
-        gradient_bytes=4,
-        halves=True,
-    ),
-    "A100-40GB": StepFabric(
-        link_ratio=0.40,
-        network_ratio=0.90,
-        hop_s=3 * US,
-        network_hop_s=75 * US,
-        unhidden_ratio=0.2,
-        gradient_bytes=2,
-        halves=False,
-    ),
-    "H100": StepFabric(
-        link_ratio=0.54,
-        network_ratio=0.68,
-        hop_s=3 * US,
-        network_hop_s=75 * US,
-        unhidden_ratio=0.2,
-        gradient_bytes=2,
-        halves=False,
-    ),
-    "H200": StepFabric(
-        link_ratio=0.54,
-        network_ratio=0.68,
-        hop_s=3 * US,
-        network_hop_s=35 * US,
-        unhidden_ratio=0.2,
-        gradient_bytes=2,
-        halves=False,
-    ),
+    "Trainium1": _NEURONLINK2,
+    "Trainium2": replace(_NEURONLINK2, network_ratio=0.70, hop_s=1.5 * US),
+    "A100-40GB": _A100,
+    "H100": _H100,
+    "H200": replace(_H100, network_hop_s=35 * US),
 }

@@ -11,9 +11,9 @@ import msgspec
 
 from telemetry import catalog
 from telemetry.errors import FieldError
-from telemetry.simulate.faults import BENIGN, FAULTS, BenignKind, DevicePart, FaultKind
+from telemetry.simulate.faults import BENIGN, FAULTS, DevicePart, FaultKind
 from telemetry.simulate.inputs import CUSTOM, FULL, KEYS, Inputs, tier_named
-from telemetry.simulate.plan import Benign, Fault, Job, Noise, Plan, RunSpec
+from telemetry.simulate.plan import Benign, Fault, Noise, Plan, RunSpec
 from telemetry.simulate.step_model import step_plan
 
 MOST_NODES = 10_000
@@ -183,29 +183,6 @@ def refuse_twins(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-__all__ = [
-    "BENIGN",
-    "BENIGN_KINDS",
-    "FAULTS",
-    "FAULT_KINDS",
-    "Benign",
-    "BenignKind",
-    "Fault",
-    "FaultKind",
-    "FieldError",
-    "Job",
-    "Plan",
-    "RunSpec",
-    "Scenario",
-    "load_scenario",
-    "scenario_of",
-    "validate_benign",
-    "validate_fault",
-    "validate_run",
-]
-
-FAULT_KINDS = tuple(FAULTS)
-BENIGN_KINDS = tuple(BENIGN)
 LONGEST_S = 31 * 86_400.0
 
 Table = Mapping[str, Any]

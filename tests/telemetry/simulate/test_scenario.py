@@ -4,15 +4,9 @@ import msgspec
 import pytest
 
 from telemetry.errors import FieldError
-from telemetry.simulate.scenario import (
-    BENIGN,
-    FAULTS,
-    Benign,
-    Fault,
-    load_scenario,
-    validate_benign,
-    validate_fault,
-)
+from telemetry.simulate.faults import BENIGN, FAULTS
+from telemetry.simulate.plan import Benign, Fault
+from telemetry.simulate.scenario import load_scenario, validate_benign, validate_fault
 from tests.telemetry.simulate.played import PIPELINED, SMALL, VISION
 
 BROWN_OUT = """
