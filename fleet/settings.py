@@ -27,6 +27,8 @@ DEMO = ENV.flag("TRNWATCH_DEMO")
 ANONYMOUS_READING = DEMO
 # Drills break simulated nodes on purpose; outside the demo they must be asked for.
 ALLOW_DRILLS = ENV.flag("TRNWATCH_ALLOW_DRILLS")
+# Whether agents of suspected nodes are asked for a probe.
+REQUEST_PROBES = ENV.flag("TRNWATCH_REQUEST_PROBES")
 
 # Django
 SECRET_KEY = ENV.text("TRNWATCH_SECRET_KEY")

@@ -6,6 +6,7 @@ from celery import shared_task
 from django.conf import settings
 
 from fleet.alerts.evaluate import watch
+from fleet.alerts.probe_requests import update_probe_requests
 from fleet.charts.frozen import freeze_due
 from fleet.checks.preflight_requirements import update_preflight_alerts
 from fleet.checks.preflights import advance_all
@@ -39,6 +40,7 @@ def watch_fleet() -> None:
     if int(now.timestamp()) % COMPILES_EVERY_S == 0:
         keep_simulated(hot, now=now)
     watch(hot, now=now)
+    update_probe_requests(hot, now=now)
     update_alert_costs(hot, now=now)
     hot.publish_tick(int(now.timestamp()))
 

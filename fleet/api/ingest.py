@@ -391,6 +391,12 @@ OUTCOME: Document = {
                 },
             },
         },
+        "probe": {
+            "type": "object",
+            "description": "A probe that the node's agent is asked for (of node reports). It "
+            "answers in `agent.probe` of a later line, with the same `id`.",
+            "properties": {"id": WHOLE, "name": {"type": "string", "enum": ["efa_latency"]}},
+        },
         "takes": {
             "type": "array",
             "description": "Additional line formats that are accepted (of node reports).",

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import msgspec
+from django.conf import settings
 
 from fleet.models import Node
 from telemetry import catalog
@@ -22,7 +23,12 @@ from telemetry.ingest.timing import NodeClock, Placer, shard_of
 from telemetry.store.connection import Command, Connection
 from telemetry.store.durable import forget_late, save_late
 from telemetry.store.hot import HotStore
-from telemetry.store.node_state import NodeReport, save_reports, save_sidecars
+from telemetry.store.node_state import (
+    NodeReport,
+    read_probe_requests,
+    save_reports,
+    save_sidecars,
+)
 
 # Redis, by node: seconds between reports, clock skew, and the state of the clock estimate, so that
 # a web process that starts does not mistake queueing for a wrong clock.
@@ -175,6 +181,7 @@ class IngestBatch(Refusals):
     reports: list[NodeReport] = field(default_factory=list)
     numbered: list[NumberedLine] = field(default_factory=list)
     sidecars: list[Mapping[str, object]] = field(default_factory=list)
+    probe: Mapping[str, Any] | None = None
 
     def absorb(self, later: "IngestBatch") -> None:
         self.node = later.node or self.node
@@ -184,11 +191,13 @@ class IngestBatch(Refusals):
         self.n_refused += later.n_refused
         self.skew_s, self.clock = later.skew_s, later.clock
         self.period_s = later.period_s or self.period_s
+        self.probe = later.probe
         self.refused += later.refused[: MAX_REFUSALS - len(self.refused)]
 
 
 def response_of(delivery: IngestBatch) -> dict[str, Any]:
-    return {
+    probe = {} if delivery.probe is None else {"probe": delivery.probe}
+    return probe | {
         "node": delivery.node or None,
         "accepted": delivery.n_accepted,
         "repeated": delivery.n_repeated,
@@ -250,6 +259,10 @@ def store_batches(
         commands.append(("HSET", TIMINGS, *chain.from_iterable(timings.items())))
     # Remember lines as known only after they are stored.
     hot.execute_all([*commands, *remember_commands(known)])
+    if settings.REQUEST_PROBES:
+        requested = read_probe_requests(hot, {d.node for d in deliveries if d.node})
+        for delivery in deliveries:
+            delivery.probe = requested.get(delivery.node)
 
 
 def known_lines(

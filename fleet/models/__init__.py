@@ -1,6 +1,14 @@
 """What the fleet remembers: one module per noun."""
 
-from fleet.models.alert import Alert, AlertEvent, FrozenChart, HandoverNote, Silence, SilenceEvent
+from fleet.models.alert import (
+    Alert,
+    AlertEvent,
+    FrozenChart,
+    HandoverNote,
+    ProbeRequest,
+    Silence,
+    SilenceEvent,
+)
 from fleet.models.annotation import Annotation
 from fleet.models.cost import Budget, TeamPrice
 from fleet.models.delivery import (
@@ -37,6 +45,7 @@ __all__ = [
     "ObservedRun",
     "Preflight",
     "PreflightNode",
+    "ProbeRequest",
     "ReadLog",
     "Receiver",
     "RecordedTrace",

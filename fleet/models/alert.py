@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import median
 from typing import Any, NamedTuple, Self
 
 from django.db import models
@@ -399,6 +400,8 @@ class AlertEvent(models.Model):
         SILENCED = "silenced"
         UNSILENCED = "unsilenced", "silence ended"
         COMMENTED = "commented"
+        PROBE_REQUESTED = "probe_requested", "probe requested"
+        PROBED = "probed", "probe result"
         RESOLVED = "resolved"
 
     alert = models.ForeignKey(Alert, models.CASCADE, related_name="events")
@@ -415,6 +418,33 @@ class AlertEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.alert_id} {self.kind} {self.at:%H:%M:%S}"
+
+
+class ProbeRequest(models.Model):
+    """A probe that the agent of a suspect, or of a peer to compare with, was asked for once."""
+
+    WAIT = timedelta(minutes=1)
+
+    alert = models.ForeignKey(Alert, models.CASCADE, related_name="probe_requests")
+    node = models.CharField(max_length=80)
+    is_peer = models.BooleanField(default=False, help_text="Not suspected; for comparison.")
+    requested_at = models.DateTimeField()
+    answered_at = models.DateTimeField(null=True, blank=True)
+    reason = models.CharField(max_length=200, blank=True, help_text="Why there is no result.")
+    latency_s = models.JSONField(default=dict, blank=True, help_text="Seconds by EFA device.")
+
+    class Meta:
+        ordering = ("is_peer", "node")
+        constraints = (
+            models.UniqueConstraint(fields=["alert", "node"], name="one_probe_per_alert_and_node"),
+        )
+
+    def __str__(self) -> str:
+        return f"probe of {self.node} for alert {self.alert_id}"
+
+    @property
+    def median_s(self) -> float | None:
+        return median(self.latency_s.values()) if self.latency_s else None
 
 
 class FrozenChart(models.Model):

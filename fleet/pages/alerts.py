@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from fleet.alerts.text import AlertText, facts, ruled_out
 from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.frozen import figures_of, frozen_link, parse_moment, with_worst, written
-from fleet.models import Alert, Run
+from fleet.models import Alert, AlertEvent, ProbeRequest, Run
 from fleet.models.alert import AlertHistory, AlertQuerySet
 from fleet.pages.alert_context import (
     COMMENT_KINDS,
@@ -153,6 +153,9 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         history = Alert.objects.histories([node], until=until, compares=False)[node.name]
         is_counted = not alert_at.is_drill and alert_at.earlier_id is None
         history = history if history.n_alerts > is_counted else None
+    probes: Iterable[ProbeRequest] = ()
+    if any(event.kind == AlertEvent.Kind.PROBE_REQUESTED for event in events):
+        probes = alert.probe_requests.filter(requested_at__lte=at_time)
     comments = [e for e in events if e.by and e.text and e.kind in COMMENT_KINDS]
     link = frozen_link(alert_at, at=at_time)
     return {
@@ -165,6 +168,8 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "facts": facts(alert_at),
         "causes": causes_of(alert_at),
         "ruled_out": ruled_out(alert_at),
+        # Each with whether its answer is overdue.
+        "probes": [(each, at_time - each.requested_at > each.WAIT) for each in probes],
         "history": history,
         "events": events,
         "comment": comments[-1] if comments else None,

@@ -91,6 +91,7 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="S",
         help="seconds between probes (60)",
     )
+    add("--refuse-probes", action="store_true", help="refuse probes that the server requests")
     add("--once", action="store_true", help="send one report, and end")
     add("--dry-run", action="store_true", help="print what would be sent; send nothing")
     return parser
@@ -162,8 +163,10 @@ def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) 
     )
     max_bytes = int(options.spool_mb * MEGA)
     spool = Spool(options.spool, max_bytes=max_bytes, boot=clock.boot, now=clock.now())
-    sender = AgentSender(spool, wire, health, clock, every_s=options.every)
     collector = Collector(options, clock, health)
+    sender = AgentSender(
+        spool, wire, health, clock, every_s=options.every, on_request=collector.request_probe
+    )
     sender.start()
     for line in _lines(collector, stop):
         _spool_line(spool, line, health)

@@ -46,6 +46,8 @@ ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
 SILENT_PERIODS = 2.5
 # The longest wait in one call, so that the agent notices a signal to stop.
 MAX_BACKOFF_S = 1.0
+# The probe that the server may request.
+EFA_LATENCY = "efa_latency"
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,8 @@ class Health:
         self._problems: dict[str, str] = {}
         self._logged_s: dict[str, float] = {}
         self._open_problems: set[str] = set()
+        # The answer to a requested probe; it is sent until the server requests none.
+        self.probe: Mapping[str, Any] | None = None
 
     def add(self, name: str, n: int = 1) -> None:
         with self._lock:
@@ -238,7 +242,9 @@ class Health:
         """Return the health object that is sent to the server."""
         with self._lock:
             problem = "; ".join(self._problems.values())[:200]
-            fields = {"version": VERSION, "n_waiting": n_waiting, **self._counts}
+            fields: dict[str, Any] = {"version": VERSION, "n_waiting": n_waiting, **self._counts}
+            if self.probe is not None:
+                fields["probe"] = self.probe
             return {**fields, "problem": problem} if problem else fields
 
 
@@ -258,11 +264,13 @@ class Collector:
         self._probes = Probes(
             file=options.probe_file, command=options.probe_command, every_s=options.probe_every
         )
+        self._refuses_probes: bool = options.refuse_probes
         self._monitor: Monitor | None = None
         if not options.no_monitor:
             self._monitor = Monitor(
                 command=options.command, stdin=options.stdin, period_s=options.period
             )
+        self._requested: object = None
         self._last_report_s = clock.now().up_s
         self._last_sysfs_s = float("-inf")
 
@@ -297,6 +305,29 @@ class Collector:
     def stop(self) -> None:
         if self._monitor is not None:
             self._monitor.stop()
+
+    def request_probe(self, request: object) -> None:
+        """Run the probe that the server requests, once for each id; the command is our own."""
+        if not isinstance(request, dict):
+            self._health.probe = None
+            return
+        number = request.get("id")
+        if number == self._requested:
+            return
+        self._requested = number
+
+        def answer(fields: Mapping[str, Any]) -> None:
+            self._health.probe = {"id": number, **fields}
+
+        if self._refuses_probes:
+            answer({"reason": "the agent runs with --refuse-probes"})
+        elif request.get("name") != EFA_LATENCY:
+            answer({"reason": f"this agent knows the probe {EFA_LATENCY} only"})
+        else:
+            self._probes.request(self._clock.now().up_s, answer)
+
+    def wait_for_probe(self) -> None:
+        self._probes.wait()
 
     def _wait_s(self, now_s: float) -> float:
         """Return how many seconds to wait for a report before sysfs is read without one."""

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -474,6 +474,8 @@ def _integer(path: Path) -> int | None:
 
 MAX_PROBE_BYTES = 1 << 20
 MAX_LATENCY_S = 60.0
+# Whatever the server requests, the command runs no more often than this.
+MIN_BETWEEN_REQUESTS_S = 60.0
 
 
 class Probes:
@@ -493,7 +495,25 @@ class Probes:
         self._mark: tuple[float, int] | None = None
         self._latency_s: dict[str, float] = {}
         self._running: threading.Thread | None = None
+        self._requested_s = float("-inf")
         self.problem = ""
+
+    def request(self, now_s: float, answer: Callable[[Mapping[str, Any]], None]) -> None:
+        """Run the command now, and answer with latencies by device or why there are none."""
+        command = self._command
+        if command is None:
+            answer({"reason": "the agent has no --probe-command"})
+        elif now_s - self._requested_s < MIN_BETWEEN_REQUESTS_S:
+            answer({"reason": f"requested again within {MIN_BETWEEN_REQUESTS_S:.0f} s"})
+        else:
+            self._requested_s = now_s
+
+            def run() -> None:
+                found = self._run(command, now_s)
+                answer({"latency_s": found} if found else {"reason": self.problem or "no result"})
+
+            self._running = threading.Thread(target=run, daemon=True)
+            self._running.start()
 
     def read(self, now_s: float) -> dict[str, float]:
         """Return latencies by device, in seconds; does not wait for a running command."""
@@ -526,17 +546,17 @@ class Probes:
         except OSError as error:
             self.problem = f"probe file: {error.strerror}"
 
-    def _run(self, command: str, now_s: float) -> None:
+    def _run(self, command: str, now_s: float) -> dict[str, float]:
         try:
             run = subprocess.run(  # noqa: S602 - the administrator's own command line
                 command, shell=True, capture_output=True, timeout=MAX_LATENCY_S, check=True
             )
         except (OSError, subprocess.SubprocessError) as error:
             self.problem = f"probe: {type(error).__name__}"
-        else:
-            self._parse(run.stdout[:MAX_PROBE_BYTES], now_s)
+            return {}
+        return self._parse(run.stdout[:MAX_PROBE_BYTES], now_s)
 
-    def _parse(self, text: bytes, now_s: float) -> None:
+    def _parse(self, text: bytes, now_s: float) -> dict[str, float]:
         """Read lines; invalid ones are skipped, and the first is named in ``problem``."""
         results = [(_parse_line(line), line) for line in text.splitlines() if line.strip()]
         found = {result[0]: result[1] for result, _ in results if result}
@@ -546,6 +566,7 @@ class Probes:
         self.problem = f"probe: {shown!r} is not a result; {expected}" if wrong else ""
         if found:
             self._latency_s, self._read_s = found, now_s
+        return found
 
 
 def _parse_line(line: bytes) -> tuple[str, float] | None:

@@ -113,6 +113,14 @@ class LineInstance(Struct, gc=False):
     instance_availability_zone: Name | None = None
 
 
+class ProbeAnswer(Struct, gc=False):
+    """What a requested probe measured, seconds by EFA device, or why there is no result."""
+
+    id: WholeCount
+    reason: Name | None = None
+    latency_s: dict[Name, Latency] | None = None
+
+
 class AgentState(Struct, gc=False):
     """State of the agent: lines that wait, and lines that were lost, with the reason."""
 
@@ -122,6 +130,7 @@ class AgentState(Struct, gc=False):
     n_refused: WholeCount = 0
     n_skipped: WholeCount = 0
     problem: Name | None = None
+    probe: ProbeAnswer | None = None
 
 
 class MetricGroup(Struct, gc=False, kw_only=True):

@@ -40,6 +40,9 @@ redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
 return 1
 """
 
+# By node: the probe that its agent is asked for.
+PROBE_REQUEST = "probe:request:"
+
 Kind = Literal["efa", "neuron", "agent"]
 
 
@@ -64,6 +67,28 @@ def read_sidecars(hot: Connection, kind: Kind, nodes: Collection[str]) -> dict[s
         for node, content in zip(nodes, stored, strict=True)
         if content is not None
     }
+
+
+def save_probe_request(hot: Connection, node: str, number: int, *, wait_s: int) -> None:
+    """Request a probe of a node's agent, which reads it in the response to its next report."""
+    request = {"id": number, "name": "efa_latency"}
+    hot.execute("SET", PROBE_REQUEST + node, msgspec.json.encode(request), "EX", wait_s)
+
+
+def read_probe_requests(hot: Connection, nodes: Collection[str]) -> dict[str, Any]:
+    """Return the probe that is requested of each node; nodes without one are left out."""
+    if not nodes:
+        return {}
+    stored: list[bytes | None] = hot.execute("MGET", *(PROBE_REQUEST + node for node in nodes))
+    return {
+        node: msgspec.json.decode(request)
+        for node, request in zip(nodes, stored, strict=True)
+        if request is not None
+    }
+
+
+def forget_probe_request(hot: Connection, node: str) -> None:
+    hot.execute("DEL", PROBE_REQUEST + node)
 
 
 @dataclass(frozen=True, slots=True)
