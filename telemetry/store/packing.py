@@ -289,7 +289,7 @@ def unpack_steps(
         )
         wide[:, end : end + narrow.shape[1] - n_columns] = narrow[:, n_columns:]
         parts.append(wide)
-    rows = np.concatenate(parts)
+    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     phases = rows[:, N_HEAD:end].reshape(len(rows), len(PHASES), len(workers))
     named = {phase: phases[:, i] for i, phase in enumerate(PHASES)}
