@@ -97,10 +97,8 @@ def duration(value: float | timedelta | None) -> str:
     return f"{minutes}{NBSP}min" if minutes else f"{whole}{NBSP}s"
 
 
-def _moment(when: datetime | float | None) -> datetime | None:
-    if isinstance(when, (int, float)):
-        return datetime.fromtimestamp(when, UTC)
-    return when
+def moment(when: datetime | float) -> datetime:
+    return datetime.fromtimestamp(when, UTC) if isinstance(when, int | float) else when
 
 
 def _element(when: datetime, form: str, text: str) -> SafeString:
@@ -115,27 +113,22 @@ def _element(when: datetime, form: str, text: str) -> SafeString:
 
 def ago(context: template.Context, when: datetime | float | None) -> SafeString | str:
     """Format an age: "3 min"; in live parts, the time from which the browser counts."""
-    moment = _moment(when)
-    if moment is None:
+    if when is None:
         return ABSENT
+    instant = moment(when)
     if context.get("live"):
-        return _element(moment, "ago", moment.astimezone(UTC).strftime("%H:%M:%S"))
-    return _element(moment, "ago", duration(timezone.now() - moment))
+        return _element(instant, "ago", instant.astimezone(UTC).strftime("%H:%M:%S"))
+    return _element(instant, "ago", duration(timezone.now() - instant))
 
 
 def at(when: datetime | float | None, form: str = "clock") -> SafeString | str:
     """Format a time: form "clock" 14:29:02, "minute" 14:29, "day" 21 Nov 14:29."""
-    moment = _moment(when)
-    if moment is None:
+    if when is None:
         return ABSENT
-    moment = moment.astimezone(UTC)
-    day = "%-d %b %H:%M" if moment.year == timezone.now().year else "%-d %b %Y %H:%M"
+    instant = moment(when).astimezone(UTC)
+    day = "%-d %b %H:%M" if instant.year == timezone.now().year else "%-d %b %Y %H:%M"
     pattern = {"clock": "%H:%M:%S", "minute": "%H:%M", "day": day}[form]
-    return _element(moment, form, moment.strftime(pattern))
-
-
-def moment(unix_s: float) -> datetime:
-    return datetime.fromtimestamp(unix_s, UTC)
+    return _element(instant, form, instant.strftime(pattern))
 
 
 def dollars(value: float | None) -> str:

@@ -1,6 +1,5 @@
 """The chart of a schedule: dollars of two arms, over days or over tokens, and where they cross."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from fleet.trials.schedule_arms import Planned
 from fleet.trials.schedule_forms import ScheduleRequest
 from fleet.trials.schedule_text import days as days_text
 from telemetry.blocks import FloatArray
-from telemetry.statistics.break_even import Curve, Curves, over_days, over_tokens
+from telemetry.statistics.break_even import Curve, over_days, over_tokens
 
 N_POINTS = 57
 
@@ -23,9 +22,18 @@ def schedule_figure(
 
     A line whose role is low or high bounds the one named before it.
     """
-    points = _points(found, planned, request)
+    baseline, candidate = arms_of(
+        planned, days=found.days, porting_usd=found.porting_usd, has_reuse=request.has_reuse
+    )
     by_days = request.by != "tokens"
-    at = points.days if by_days else points.tokens
+    if by_days:
+        points = over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
+        at = points.days.tolist()
+        labels = [f"day {each:.2f}" for each in at]
+    else:
+        points = over_tokens(baseline, candidate, np.linspace(0, found.tokens, N_POINTS))
+        at = points.tokens.tolist()
+        labels = [f"{si(each)} tokens" for each in at]
     if request.by == "saved":
         lines = _lines(
             "saved",
@@ -40,23 +48,21 @@ def schedule_figure(
             *_lines(planned[-1].label, points.candidate),
             *_lines(f"{planned[0].label}{', same tokens' if by_days else ''}", points.baseline),
         ]
+    events: list[tuple[float, str, str]] = []
+    even = found.scenario(has_reuse=request.has_reuse).break_even
+    if even is not None and even.days is not None and even.tokens:
+        even_at = even.days.value if by_days else even.tokens
+        if even_at <= (found.days if by_days else found.tokens):
+            text = f"earned back after {days_text(even.days.value)}"
+            events.append((even_at, text, "break-even"))
     return {
-        "t": at.tolist(),
-        "labels": [_label(each, by_days=by_days) for each in at.tolist()],
+        "t": at,
+        "labels": labels,
         "x_unit": "days" if by_days else "tokens",
         "unit": "usd",
         "series": lines,
-        "events": _events(found, request),
+        "events": events,
     }
-
-
-def _points(found: Projection, planned: tuple[Planned, ...], request: ScheduleRequest) -> Curves:
-    baseline, candidate = arms_of(
-        planned, days=found.days, porting_usd=found.porting_usd, has_reuse=request.has_reuse
-    )
-    if request.by != "tokens":
-        return over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
-    return over_tokens(baseline, candidate, np.linspace(0, found.tokens, N_POINTS))
 
 
 def _lines(label: str, curve: Curve) -> list[dict[str, Any]]:
@@ -72,17 +78,3 @@ def _lines(label: str, curve: Curve) -> list[dict[str, Any]]:
 
 def _line(label: str, values: FloatArray, role: str | None) -> dict[str, Any]:
     return {"label": label, "values": np.round(values, 2).tolist(), "role": role}
-
-
-def _label(at: float, *, by_days: bool) -> str:
-    return f"day {at:.2f}" if by_days else f"{si(at)} tokens"
-
-
-def _events(found: Projection, request: ScheduleRequest) -> Sequence[tuple[float, str, str]]:
-    even = found.scenario(has_reuse=request.has_reuse).break_even
-    if even is None or even.days is None or even.tokens is None:
-        return []
-    at = even.tokens if request.by == "tokens" else even.days.value
-    is_shown = at <= (found.tokens if request.by == "tokens" else found.days)
-    words = f"earned back after {days_text(even.days.value)}"
-    return [(at, words, "break-even")] if is_shown and even.tokens else []

@@ -225,12 +225,9 @@ def written_csv(measured: Measured) -> str:
     table.writerow(["node", "peer", *(figure.name for figure in FIGURES)])
     for row in pair_rows(measured):
         figures = (row.p50_s, row.p99_s, row.bandwidth_bytes_per_s)
-        table.writerow([row.node, row.peer, *(_cell(figure) for figure in figures)])
+        cells = [f"{figure:.7g}" if np.isfinite(figure) else "" for figure in figures]
+        table.writerow([row.node, row.peer, *cells])
     return text.getvalue()
-
-
-def _cell(value: float) -> str:
-    return f"{value:.7g}" if np.isfinite(value) else ""
 
 
 def as_json(measured: Measured) -> dict[str, Any]:
@@ -242,11 +239,10 @@ def as_json(measured: Measured) -> dict[str, Any]:
 
 def nulled(values: FloatArray) -> list[list[float | None]]:
     """Round to four digits; null where unknown."""
-    return [[_rounded(value) for value in row] for row in values.tolist()]
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.4g}") if np.isfinite(value) else None
+    return [
+        [float(f"{value:.4g}") if np.isfinite(value) else None for value in row]
+        for row in values.tolist()
+    ]
 
 
 def collectives_json(measured: Measured) -> Sequence[dict[str, Any]]:

@@ -10,7 +10,7 @@ from django.db.models import Q
 from fleet.alerts import reconcile, subject_of
 from fleet.costs.budgets import BudgetStatus, budget_statuses
 from fleet.models import Alert, Run
-from fleet.runs.similar_runs import differences_of, similar_runs
+from fleet.runs.similar_runs import differences_of, job_of, similar_runs
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.detect.causes import UNKNOWN
@@ -154,17 +154,7 @@ def _by_estimate(run: Run, tokens: float) -> Expected | None:
     # Assumed constants of the step model do not apply to real hardware.
     if instance and not run.is_simulated and (instance.chip.name, run.precision) in ASSUMED:
         return None
-    job = Job(
-        model=run.model,
-        instance=run.instance_type,
-        nodes=run.n_nodes,
-        tp=run.tp,
-        pp=run.pp,
-        seq_len=run.seq_len,
-        global_batch=run.global_batch,
-        precision=run.precision,
-    )
-    step_s = _step_s(job)
+    step_s = _step_s(job_of(run, precision=run.precision))
     return None if step_s is None else Expected(run.n_nodes * step_s / tokens, ESTIMATE)
 
 

@@ -169,7 +169,12 @@ def update_alert_costs(source: Source, *, now: datetime) -> None:
     due = Q(resolved_at=None) | Q(resolved_at__gte=now - SETTLED) | Q(cost={})
     for alert in Alert.objects.filter(due).select_related("run"):
         until = alert.resolved_at or now
-        if _is_due(alert, until):
+        since_s = until.timestamp() - alert.cost.get("until_s", 0.0)
+        every_s = 0.0
+        if alert.resolved_at is None:
+            age_s = (until - alert.onset_at).total_seconds()
+            every_s = EVERY_S if age_s < BEFORE_S else EVERY_OLD_S
+        if since_s > 0 and since_s >= every_s:
             cost = measure_cost(source, alert, until=until)
             if cost:
                 # Other alerts of the run at the same time: this loss includes theirs.
@@ -180,14 +185,6 @@ def update_alert_costs(source: Source, *, now: datetime) -> None:
                 cost = replace(cost, n_others=others.count())
             alert.cost = dump_cost(cost, until=until)
             alert.save(update_fields=["cost"])
-
-
-def _is_due(alert: Alert, until: datetime) -> bool:
-    kept_s = alert.cost.get("until_s", 0.0)
-    if alert.resolved_at is not None:
-        return bool(kept_s < until.timestamp())
-    age_s = (until - alert.onset_at).total_seconds()
-    return bool(until.timestamp() - kept_s >= (EVERY_S if age_s < BEFORE_S else EVERY_OLD_S))
 
 
 def dump_cost(cost: Cost | None, *, until: datetime) -> dict[str, Any]:

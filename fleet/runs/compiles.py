@@ -185,7 +185,13 @@ def store_compiles(
     ``trained_from`` is the start of training. Returns the unplanned ones.
     """
     sorted_events = sorted(
-        (_moved(each, moved_s) for each in events),
+        (
+            Compile(
+                **{name: getattr(each, name) for name in Compile.__slots__}
+                | {"at_s": each.at_s + moved_s}
+            )
+            for each in events
+        ),
         key=lambda event: event.at_s if math.isfinite(event.at_s) else -math.inf,
     )
     if not sorted_events:
@@ -213,11 +219,6 @@ def store_compiles(
         for name, value in changed.items():
             setattr(run, name, value)
     return [row for row in rows if row.verdict in LOST]
-
-
-def _moved(event: Compile, moved_s: float) -> Compile:
-    fields = {name: getattr(event, name) for name in Compile.__slots__}
-    return Compile(**fields | {"at_s": event.at_s + moved_s})
 
 
 def _moment(at_s: float) -> datetime | None:

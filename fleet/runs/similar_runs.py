@@ -156,20 +156,24 @@ def predictions_for(run: Run, *, tried: Collection[str]) -> list[dict[str, Any]]
     ]
 
 
+def job_of(run: Run, *, precision: str) -> Job:
+    """Describe a run to the step model."""
+    return Job(
+        model=run.model,
+        instance=run.instance_type,
+        nodes=run.n_nodes,
+        tp=run.tp,
+        pp=run.pp,
+        seq_len=run.seq_len,
+        global_batch=run.global_batch,
+        precision=precision,
+    )
+
+
 def _estimated(run: Run, precision: str) -> float | None:
     """Predict tokens per second by the step model; None where it cannot."""
     try:
-        job = Job(
-            model=run.model,
-            instance=run.instance_type,
-            nodes=run.n_nodes,
-            tp=run.tp,
-            pp=run.pp,
-            seq_len=run.seq_len,
-            global_batch=run.global_batch,
-            precision=precision,
-        )
-        return estimate(job).tokens_per_s
+        return estimate(job_of(run, precision=precision)).tokens_per_s
     except (FieldError, ValueError, KeyError):
         return None
 

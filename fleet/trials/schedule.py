@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -331,12 +331,6 @@ def stored_observations(runs: Iterable[Run]) -> dict[int, tuple[Observed, dateti
 MOST_RUNS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    planned: tuple[Planned, ...]
-    as_of: datetime
-
-
 def pair_of(trial: Trial, *, candidate: str) -> tuple[TrialArm, TrialArm]:
     """Find a trial's baseline and a candidate, by the name of its run; default: the first.
 
@@ -356,8 +350,8 @@ def pair_of(trial: Trial, *, candidate: str) -> tuple[TrialArm, TrialArm]:
     return baseline, chosen
 
 
-def stored_pair(trial: Trial, *, candidate: str) -> Pair | None:
-    """Derive a trial's arms from stored observations; None where there are none yet.
+def stored_pair(trial: Trial, *, candidate: str) -> tuple[tuple[Planned, ...], datetime] | None:
+    """Derive a trial's arms from stored observations, with their time; None without any.
 
     Raises FieldError where an arm has no price or too few steps, or there is no such candidate.
     """
@@ -370,7 +364,7 @@ def stored_pair(trial: Trial, *, candidate: str) -> Pair | None:
         planned_of(arm.run, seen, label=arm.label, field="trial")
         for arm, (seen, _) in zip(arms, observed, strict=True)
     ]
-    return Pair(tuple(planned), min(at for _, at in observed))
+    return tuple(planned), min(at for _, at in observed)
 
 
 def pair_now(hot: Source, trial: Trial, *, candidate: str, now: datetime) -> tuple[Planned, ...]:

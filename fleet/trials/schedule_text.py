@@ -550,8 +550,8 @@ def schedule_of(trial: Trial, asked: ScheduleRequest) -> Schedule | None:
     pair = stored_pair(trial, candidate=asked.candidate)
     if pair is None:
         return None
-    planned = pair.planned
+    planned, as_of = pair
     if asked.failures is not None:
         planned = tuple(with_failures(each, asked.failures) for each in planned)
     found = project(planned, days=asked.days, porting_usd=asked.porting_usd, tokens=asked.tokens)
-    return Schedule(asked, planned, found, pair.as_of)
+    return Schedule(asked, planned, found, as_of)

@@ -177,22 +177,20 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
 
 def one_time_costs(baseline: ArmFigures, candidate: ArmFigures) -> list[OneTimeCost]:
     """Compare how long the arms compiled, and how long they took until their first step."""
-    return [
-        _one_time_cost("compile time", baseline.compile_s, candidate.compile_s),
-        _one_time_cost("until the first step", baseline.ready_s, candidate.ready_s),
-    ]
-
-
-def _one_time_cost(label: str, before_s: float | None, after_s: float | None) -> OneTimeCost:
-    before, after = (
-        NOT_REPORTED if value_s is None else duration(value_s) if value_s else "none"
-        for value_s in (before_s, after_s)
-    )
-    if before_s is None or after_s is None:
-        return OneTimeCost(label, before, after, ABSENT)
-    more_s = after_s - before_s
-    sign = MINUS if more_s < 0 else "+"
-    return OneTimeCost(label, before, after, f"{sign}{duration(abs(more_s))}")
+    rows = []
+    for label, before_s, after_s in (
+        ("compile time", baseline.compile_s, candidate.compile_s),
+        ("until the first step", baseline.ready_s, candidate.ready_s),
+    ):
+        before, after = (
+            NOT_REPORTED if value_s is None else duration(value_s) if value_s else "none"
+            for value_s in (before_s, after_s)
+        )
+        more = ABSENT
+        if before_s is not None and after_s is not None:
+            more = f"{MINUS if after_s < before_s else '+'}{duration(abs(after_s - before_s))}"
+        rows.append(OneTimeCost(label, before, after, more))
+    return rows
 
 
 # More is better in each: right of zero favours the candidate.

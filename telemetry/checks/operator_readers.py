@@ -102,21 +102,17 @@ def opcode_of(line: str) -> str:
 
 def bare_opcode(line: str, start: int = 0) -> str:
     """Return the opcode after a shape, as the analyzer writes instructions; empty without."""
-    end = _end_of_type(line, start)
-    found = OPCODE.match(line, end) if end else None
-    return found[1] if found else ""
-
-
-def _end_of_type(line: str, start: int) -> int:
-    if not line.startswith("(", start):
-        shape = SHAPE.match(line, start)
-        return shape.end() if shape else 0
-    depth = 0
-    for found in PARENTHESIS.finditer(line, start):
-        depth += 1 if found[0] == "(" else -1
-        if depth == 0:
-            return found.end()
-    return 0
+    end = depth = 0
+    if line.startswith("(", start):
+        for found in PARENTHESIS.finditer(line, start):
+            depth += 1 if found[0] == "(" else -1
+            if depth == 0:
+                end = found.end()
+                break
+    elif shape := SHAPE.match(line, start):
+        end = shape.end()
+    opcode = OPCODE.match(line, end) if end else None
+    return opcode[1] if opcode else ""
 
 
 def _named(opcode: str, line: str) -> str:
@@ -412,7 +408,12 @@ def read_operators(file: BinaryIO, *, most_bytes: int = MOST_BYTES) -> OperatorL
     if next(line for line in head if line.strip()).lstrip().startswith("{"):
         reading = _report(lines, head, rest)
     else:
-        reading = _graph(form_of(head), chain(head, rest))
+        form = form_of(head)
+        reading = OperatorList(form)
+        for number, line in enumerate(chain(head, rest), start=1):
+            is_list = form is OperatorFileKind.LIST
+            for use in plain_uses(line, number) if is_list else USES[form](line):
+                reading.add(use, number)
     if not reading.operators:
         first = next(line for line in head if line.strip())
         raise SupportError(
@@ -435,15 +436,6 @@ def form_of(head: list[str]) -> OperatorFileKind:
         if MARKS.search(line):
             return OperatorFileKind.FX
     return OperatorFileKind.LIST
-
-
-def _graph(form: OperatorFileKind, lines: Iterator[str]) -> OperatorList:
-    reading = OperatorList(form)
-    for number, line in enumerate(lines, start=1):
-        found = plain_uses(line, number) if form is OperatorFileKind.LIST else USES[form](line)
-        for use in found:
-            reading.add(use, number)
-    return reading
 
 
 def _report(lines: Lines, head: list[str], rest: Iterator[str]) -> OperatorList:
