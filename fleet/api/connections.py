@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from django.conf import settings
@@ -46,30 +46,13 @@ class Limits:
     held_bytes_per_network: int = 16_000_000
 
 
-class Connection(Protocol):
-    """What an application reports to the connection about a request."""
-
-    def identify(self) -> None:
-        """Lift the limits of this module for this request: the client is identified."""
-
-    def count_for(self, host: str) -> None:
-        """Count for the client behind a proxy."""
-
-    def drop_body(self) -> None:
-        """Drop the rest of the body."""
-
-
 class Unlimited:
     """The connection of a server without limits, as tests of the application use it."""
 
-    def identify(self) -> None:
+    def _ignore(self, host: str = "") -> None:
         """No limit to lift or count."""
 
-    def count_for(self, host: str) -> None:
-        """No limit to lift or count."""
-
-    def drop_body(self) -> None:
-        """No limit to lift or count."""
+    identify = count_for = drop_body = _ignore
 
 
 network_of = lru_cache(maxsize=4096)(throttling.network_of)
@@ -192,6 +175,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._tracker.enter(self)
 
     def drop_body(self) -> None:
+        """Drop the rest of the body."""
         self._is_dropping = True
         self.cycle.body = bytearray()
         self._release()

@@ -8,7 +8,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -26,7 +26,7 @@ from django.http import parse_cookie
 from django.shortcuts import resolve_url
 
 from fleet.access.tokens import CHALLENGE, TokenCache, bearer
-from fleet.api.connections import EXTENSION, Connection, Unlimited
+from fleet.api.connections import EXTENSION, LimitedProtocol, Unlimited
 from fleet.api.ingest import (
     IngestRequest,
     check_announced,
@@ -114,7 +114,8 @@ class IngestApplication:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        connection: Connection = scope.get("extensions", {}).get(EXTENSION) or Unlimited()
+        found: LimitedProtocol | None = scope.get("extensions", {}).get(EXTENSION)
+        connection = found or Unlimited()
         is_ours = scope["path"] in PATHS and scope["method"] == "POST"
         if scope.get("client"):
             connection.count_for(scope["client"][0])
@@ -264,7 +265,7 @@ class Batcher:
             self._due_s = 0.0 if self._waiting else math.inf
             calls = [call for call, _ in batch]
             try:
-                await loop.run_in_executor(self._thread, _serve_in_thread, calls)
+                await loop.run_in_executor(self._thread, own_connection()(serve), calls)
             except Exception as error:
                 for _, done in batch:
                     if not done.done():
@@ -275,11 +276,12 @@ class Batcher:
                     done.set_result(None)
 
 
-def _serve_in_thread(calls: Sequence[IngestRequest]) -> None:
-    """Serve in the batcher's thread, which has its own database connection."""
+@contextmanager
+def own_connection() -> Iterator[None]:
+    """Use the database in a thread of ours, which has its own connection."""
     close_old_connections()
     try:
-        serve(calls)
+        yield
     finally:
         close_old_connections()
 
@@ -301,42 +303,33 @@ class ClientCheck:
         """
         header, cookies = headers.get("authorization", ""), headers.get("cookie", "")
         loop = asyncio.get_running_loop()
-        if scope or header:
-            secret = bearer(header)
-            if not self._tokens.has(secret, scope):
-                await loop.run_in_executor(self._thread, _check_token, self._tokens, secret, scope)
-            return
-        key = parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME, "")
-        if not key or not await loop.run_in_executor(self._thread, _is_signed_in, key):
-            detail = (
-                f"Only authenticated clients may send more than {ANONYMOUS_BYTES:,} bytes. "
-                "Sign in, or send `Authorization: Bearer <token>`."
-            )
-            raise ProblemError(401, detail, headers={"WWW-Authenticate": CHALLENGE})
+        try:
+            if scope or header:
+                secret = bearer(header)
+                if not self._tokens.has(secret, scope):
+                    check = own_connection()(self._tokens.check)
+                    await loop.run_in_executor(self._thread, check, secret, scope)
+                return
+            key = parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME, "")
+            if bool(key) and await loop.run_in_executor(self._thread, _is_signed_in, key):
+                return
+        except DatabaseError as error:
+            raise store_unavailable(error) from error
+        detail = (
+            f"Only authenticated clients may send more than {ANONYMOUS_BYTES:,} bytes. "
+            "Sign in, or send `Authorization: Bearer <token>`."
+        )
+        raise ProblemError(401, detail, headers={"WWW-Authenticate": CHALLENGE})
 
 
-def _check_token(tokens: TokenCache, secret: str, scope: str) -> None:
-    close_old_connections()
-    try:
-        tokens.check(secret, scope)
-    except DatabaseError as error:
-        raise store_unavailable(error) from error
-    finally:
-        close_old_connections()
-
-
+@own_connection()
 def _is_signed_in(key: str) -> bool:
     """Whether a session belongs to an active user; unlike Django, never rotates its key."""
-    close_old_connections()
     try:
         held = import_module(settings.SESSION_ENGINE).SessionStore(key).get(SESSION_KEY)
         return held is not None and User.objects.filter(pk=held, is_active=True).exists()
     except (ValueError, ValidationError):
         return False
-    except DatabaseError as error:
-        raise store_unavailable(error) from error
-    finally:
-        close_old_connections()
 
 
 def _wait_s(prefer: str) -> float:

@@ -483,48 +483,35 @@ class NodeIngest:
         *,
         alone: bool,
     ) -> None:
-        """Read one line and check that it is of the batch's node."""
+        """Read one line, or many in columns, and check that it is of the batch's node."""
         try:
             if line.startswith(BEGINS):
-                self._read_many(line, number, delivery, good, alone=alone)
-                return
-            if alone:
+                # Columns: all reports at once, or one by one if the template is unusual.
+                table = read_columns(line)
+                if len(good) + len(table.numbers) > MAX_REPORTS:
+                    reason = f"more than {MAX_REPORTS:,} reports at a time; send fewer"
+                    raise RefusedError("columns.seq", reason)
+                found = None if alone else table.readings()
+                if found is None:
+                    for one in table.expanded():
+                        self._read(one, number, delivery, good, alone=alone)
+                    return
+                readings = found
+            elif alone:
                 # A line without a report: the node's row may have its shape.
                 sent = decode_line(line)
                 node = delivery.node or (sent.instance and sent.instance.instance_id) or ""
                 known = self._known.get(node)
                 shape = known.shape if known else row_shape(node)
-                reading = neuron_monitor.read_sidecar_line(sent, shape=shape)
+                readings = [neuron_monitor.read_sidecar_line(sent, shape=shape)]
             else:
                 known = self._known.get(delivery.node)
-                reading = read_line(line, shape=known.shape if known else None)
-            delivery.node = self._admit(reading, delivery.node)
+                readings = [read_line(line, shape=known.shape if known else None)]
+            delivery.node = self._admit(readings[0], delivery.node)
         except RefusedError as error:
             delivery.refuse(error.at(number))
         else:
-            good.append((number, line, reading))
-
-    def _read_many(
-        self,
-        line: bytes,
-        number: int,
-        delivery: IngestBatch,
-        good: list[tuple[int, bytes, Reading]],
-        *,
-        alone: bool,
-    ) -> None:
-        """Read a column line: all reports at once, or one by one if the template is unusual."""
-        table = read_columns(line)
-        if len(good) + len(table.numbers) > MAX_REPORTS:
-            reason = f"more than {MAX_REPORTS:,} reports at a time; send fewer"
-            raise RefusedError("columns.seq", reason)
-        readings = None if alone else table.readings()
-        if readings is None:
-            for one in table.expanded():
-                self._read(one, number, delivery, good, alone=alone)
-            return
-        delivery.node = self._admit(readings[0], delivery.node)
-        good += [(number, line, reading) for reading in readings]
+            good += [(number, line, reading) for reading in readings]
 
     def _admit(self, reading: Reading, name: str) -> str:
         """Return the reading's node name; create or update its row."""

@@ -60,10 +60,7 @@ def inject(
         duration_s=duration_s,
         magnitude=magnitude,
     )
-    try:
-        validate_fault(fault, RunSpec(**run.plan))
-    except FieldError as error:
-        raise FieldError(error.field, error.message) from error
+    validate_fault(fault, RunSpec(**run.plan))
     starts_at = now.replace(microsecond=0) + timedelta(seconds=HEAD_START_S)
     injected = InjectedFault(
         run=run,
