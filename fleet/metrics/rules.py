@@ -1,8 +1,11 @@
 """The rule file: recording rules, an alert for every detection rule, alerts about trnwatch."""
 
 import math
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import yaml
@@ -127,15 +130,13 @@ def cost_recordings() -> Iterator[Recording]:
     )
 
 
-RUNBOOK = "service"
-NOTIFICATIONS = "notifications"
 # A longer pause between evaluations counts as stopped.
 STOPPED_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAlert:
-    """An alert about trnwatch itself; ``expr`` must be true for ``for_s`` seconds."""
+    """An alert about trnwatch itself, see service_alerts.toml."""
 
     name: str
     title: str
@@ -143,145 +144,16 @@ class ServiceAlert:
     expr: str
     for_s: float
     description: str
-    runbook: str = RUNBOOK
+    runbook: str = "service"
 
 
-_ALL = (
-    ServiceAlert(
-        "trnwatch_absent",
-        "Prometheus does not scrape trnwatch",
-        "page",
-        'absent(up{job="trnwatch"})',
-        300,
-        "Prometheus has no target of the job trnwatch: its scrape configuration is missing.",
-    ),
-    ServiceAlert(
-        "trnwatch_scrape_down",
-        "trnwatch does not answer",
-        "page",
-        'max by (job) (up{job="trnwatch"}) == 0',
-        120,
-        "Every scrape fails: no pages, no evaluation, and alerts about nodes are out of date.",
-    ),
-    ServiceAlert(
-        "trnwatch_not_watching",
-        "The fleet is not evaluated",
-        "page",
-        f"time() - max(trnwatch_watched_timestamp_seconds) > {STOPPED_S}",
-        30,
-        "The rules were last evaluated {{ $value | humanizeDuration }} ago: workers, beat or the "
-        "broker have stopped.",
-    ),
-    ServiceAlert(
-        "trnwatch_nothing_to_watch",
-        "trnwatch exports no node",
-        "warn",
-        'absent(trnwatch_node_up) and on () up{job="trnwatch"} == 1',
-        300,
-        "It answers, but knows no node that should report.",
-    ),
-    ServiceAlert(
-        "trnwatch_ticks_stale",
-        "No ticks arrive",
-        "page",
-        "max(increase(trnwatch_ticks_total[5m])) == 0\n"
-        'and on () count(trnwatch_node_info{source="simulated", run!=""}) > 0',
-        60,
-        "Simulated nodes have sent nothing for five minutes.",
-    ),
-    ServiceAlert(
-        "trnwatch_reports_stale",
-        "No reports arrive",
-        "page",
-        "max(increase(trnwatch_ingest_reports_total[5m])) == 0\n"
-        "and max(increase(trnwatch_ingest_reports_total[1h] offset 5m)) > 0",
-        60,
-        "Real nodes reported within the last hour, but none in the last five minutes.",
-    ),
-    ServiceAlert(
-        "trnwatch_tick_late",
-        "Ticks are late",
-        "warn",
-        f"max(trnwatch_tick_lateness_seconds) > {LATE_AFTER_S:g}",
-        120,
-        "The latest tick was {{ $value | humanizeDuration }} late: too few workers.",
-    ),
-    ServiceAlert(
-        "trnwatch_queue_long",
-        "The task queue is long",
-        "warn",
-        "max by (queue) (trnwatch_queue_tasks) > 100",
-        120,
-        "{{ $value }} tasks wait in {{ $labels.queue }}.",
-    ),
-    ServiceAlert(
-        "trnwatch_dead_letters",
-        "Notifications failed for good",
-        "page",
-        "max by (receiver) (trnwatch_notifications_dead) > 0",
-        0,
-        "{{ $value }} notifications to {{ $labels.receiver }} failed: people may not know of "
-        "an alert.",
-        NOTIFICATIONS,
-    ),
-    ServiceAlert(
-        "trnwatch_sender_gone",
-        "The notification sender has stopped",
-        "page",
-        "max(trnwatch_notifications_sender_age_seconds) > 60",
-        30,
-        "The last heartbeat of a sender was {{ $value | humanizeDuration }} ago.",
-        NOTIFICATIONS,
-    ),
-    ServiceAlert(
-        "trnwatch_untaken",
-        "A page is unacknowledged",
-        "page",
-        'sum by (rule) (max by (rule, severity) (trnwatch_alerts_unacknowledged{severity="page"}))'
-        " > 0",
-        900,
-        "{{ $value }} alerts of {{ $labels.rule }} have been unacknowledged for 15 minutes.",
-    ),
-    ServiceAlert(
-        "trnwatch_refuses_data",
-        "Data is refused",
-        "warn",
-        "sum(increase(trnwatch_refused_blocks_total[10m]))\n"
-        "+ sum(increase(trnwatch_refused_steps_total[10m]))\n"
-        "+ sum(increase(trnwatch_refused_for_room_total[10m])) > 0",
-        300,
-        "{{ $value | humanize }} blocks or steps in ten minutes were too old, from the future, or "
-        "above the limits of shards, runs and steps.",
-    ),
-    ServiceAlert(
-        "trnwatch_refuses_deliveries",
-        "Deliveries of nodes are refused",
-        "warn",
-        "sum(rate(trnwatch_ingest_errors_total[10m])) > 0.05 * (\n"
-        "  sum(rate(trnwatch_ingest_reports_total[10m]))\n"
-        "  + sum(rate(trnwatch_ingest_errors_total[10m]))\n"
-        ")",
-        300,
-        "{{ $value | humanize }} per second: expired tokens, or old agents.",
-    ),
-    ServiceAlert(
-        "trnwatch_clocks_wrong",
-        "Clocks of nodes are wrong",
-        "warn",
-        "sum(increase(trnwatch_ingest_skewed_total[10m])) > 0",
-        600,
-        "{{ $value | humanize }} reports in ten minutes had their time corrected.",
-    ),
-    ServiceAlert(
-        "trnwatch_scrape_slow",
-        "Scrapes take long",
-        "warn",
-        'max by (job) (scrape_duration_seconds{job="trnwatch"}) > 5',
-        300,
-        "The latest scrape took {{ $value | humanizeDuration }}.",
-    ),
-)
-SERVICE_ALERTS: Mapping[str, ServiceAlert] = {alert.name: alert for alert in _ALL}
+_LIMITS = {"stopped_s": STOPPED_S, "late_s": f"{LATE_AFTER_S:g}"}
+SERVICE_ALERTS: Mapping[str, ServiceAlert] = {
+    name: ServiceAlert(name, **table | {"expr": Template(table["expr"]).substitute(_LIMITS)})
+    for name, table in tomllib.loads(
+        Path(__file__).with_name("service_alerts.toml").read_text(encoding="utf-8")
+    ).items()
+}
 
 
 class _Dumper(yaml.SafeDumper):
