@@ -37,8 +37,10 @@ class Command(BaseCommand):
                 # Other users of this machine could read these until now.
                 restricted = settings.PRIVATE_FILES
                 if n_files := len(restricted.paths):
-                    were = "files and folders in {} were open to other users; closed."
-                    self._say(f"{n_files} {were.format(folder)}")
+                    self._say(
+                        f"{n_files} files and folders in {folder} were open to other users; "
+                        "closed."
+                    )
                 if restricted.refused:
                     self._say(
                         f"{restricted.refused[0]} belongs to another user: make it readable for "
