@@ -169,8 +169,7 @@ class Services:
             if not self._redis:
                 raise
             reason = last_line(self._supervisor.log(self._redis[0]))
-            msg = f"trnwatch's own Redis does not start: {reason}"
-            raise StartError(msg) from error
+            raise StartError(f"trnwatch's own Redis does not start: {reason}") from error
         if self._redis:
             monitor = embedded_redis.monitor_disk(self._folder, url, say=self._say)
             self._disk_monitor = asyncio.create_task(monitor)

@@ -22,8 +22,7 @@ class SocketError(ValueError):
 
 def port_from(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= HIGHEST_PORT:
-        msg = f"PORT must be a number from 1 to {HIGHEST_PORT}, not {text!r}."
-        raise SocketError(msg)
+        raise SocketError(f"PORT must be a number from 1 to {HIGHEST_PORT}, not {text!r}.")
     return int(text)
 
 
@@ -54,9 +53,6 @@ def open_listener(bind: str, port: int, *, insist: bool) -> socket.socket:
     for candidate in range(port, last + 1):
         try:
             return listen(bind, candidate)
-        except socket.gaierror as error:
-            msg = f"BIND={bind} is not an address of this machine: {error.strerror}."
-            raise SocketError(msg) from error
         except PermissionError as error:
             msg = f"PORT={candidate} is for root only; choose one above 1023."
             raise SocketError(msg) from error

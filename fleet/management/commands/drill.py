@@ -40,6 +40,5 @@ def read_scenario(path: Path) -> Scenario:
         msg = f"scenario: cannot read {path} ({error.strerror}); give the path of a TOML file"
         raise ValueError(msg) from error
     except UnicodeDecodeError as error:
-        msg = f"scenario: {path} is not UTF-8 text; give a TOML file"
-        raise ValueError(msg) from error
+        raise ValueError(f"scenario: {path} is not UTF-8 text; give a TOML file") from error
     return load_scenario(text)

@@ -77,8 +77,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         except (StartError, TimeoutError) as error:
             reason = str(error) or "The first page did not load in time."
-            msg = f"{reason} See {folder / 'log'}."
-            raise CommandError(msg) from error
+            raise CommandError(f"{reason} See {folder / 'log'}.") from error
         except OSError as error:
             if not outages.is_disk_error(error):
                 raise
