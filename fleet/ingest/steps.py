@@ -212,7 +212,16 @@ class StepIngest:
         node = next((report.runs_on for report in taken if isinstance(report, WorkerLine)), None)
         if node is None:
             return 0.0, math.inf
-        clock = self._clock_of(hot, node, now_s=arrived_s)
+        clock = self._clocks.get(node)
+        if clock is None:
+            # Restored from Redis on first use.
+            clock = ClockOffset(ahead_s=SKEW_S, behind_s=SKEW_S)
+            held = hot.execute("HGET", CLOCKS, node)
+            clock.restore(held.decode() if held else "", arrived_s)
+            if len(self._clocks) >= MAX_KNOWN:
+                self._clocks.clear()
+                self._kept_clocks.clear()
+            self._clocks[node] = clock
         if up_s is not None:
             clock.follow_boot(sent_s - up_s, arrived_s - sent_s)
         clock.observe(arrived_s - sent_s, arrived_s, may_wait=True)
@@ -222,19 +231,6 @@ class StepIngest:
             hot.execute("HSET", CLOCKS, node, clock.dump())
             self._kept_clocks[node] = rounded
         return clock.correction_s, clock.offset_s
-
-    def _clock_of(self, hot: HotStore, node: str, *, now_s: float) -> ClockOffset:
-        """Return a sender's clock, restored from Redis on first use."""
-        clock = self._clocks.get(node)
-        if clock is None:
-            clock = ClockOffset(ahead_s=SKEW_S, behind_s=SKEW_S)
-            held = hot.execute("HGET", CLOCKS, node)
-            clock.restore(held.decode() if held else "", now_s)
-            if len(self._clocks) >= MAX_KNOWN:
-                self._clocks.clear()
-                self._kept_clocks.clear()
-            self._clocks[node] = clock
-        return clock
 
     def _keep(
         self,

@@ -303,10 +303,6 @@ class RunCollector(Collector):
             for each in runs:
                 add(family, None if each.is_stale else value(each), each.run.name)
             yield family
-        yield from self._totals(runs)
-        yield from cost_families(runs)
-
-    def _totals(self, runs: Iterable[RunNow]) -> Iterable[Metric]:
         last_step, limit, resolve, tokens, cost, info = (
             spec.family() for spec in (LAST_STEP, LIMIT, RESOLVE, TOKENS, COST, INFO)
         )
@@ -322,7 +318,8 @@ class RunCollector(Collector):
             steps.add_metric([run.name], n_steps, exemplar=_latest_step(each))
             add(cost, run.usd_by(self.now), run.name)
             add(info, 1, run.name, run.team, run.model, run.instance_type, run.phase)
-        return (last_step, limit, resolve, tokens, steps, cost, info)
+        yield from (last_step, limit, resolve, tokens, steps, cost, info)
+        yield from cost_families(runs)
 
 
 def _latest_step(now: RunNow) -> Exemplar | None:

@@ -45,7 +45,11 @@ class Command(PlainCommand):
 
     def handle(self, *, json: bool, **options: Any) -> None:
         checked = _checked(options["file"], options["report"])
-        kept = _kept(checked, options) if options["keep"] or options["trial"] else None
+        kept = None
+        if options["keep"] or options["trial"]:
+            trial = trial_named(options["trial"])
+            by = options["by"][:150] or "the command line"
+            kept = store_check(checked, by=by, now=timezone.now(), trial=trial)
         if json:
             self.write_json(answer(checked, kept))
         else:
@@ -94,12 +98,6 @@ def _given(field: str, name: str, opened: ExitStack) -> SupportFile | None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{field}: cannot read {name} ({reason})") from error
-
-
-def _kept(checked: CheckedOperators, options: dict[str, Any]) -> SupportCheck:
-    trial = trial_named(options["trial"])
-    by = options["by"][:150] or "the command line"
-    return store_check(checked, by=by, now=timezone.now(), trial=trial)
 
 
 def answer(checked: CheckedOperators, kept: SupportCheck | None) -> dict[str, object]:
