@@ -46,13 +46,13 @@ class ScenarioGrid:
 
     def tables(self) -> Iterator[Table]:
         """Yield every scenario as the table a scenario file would hold."""
-        deck = deque(self._deck())
+        queue = deque(self._all_sizes())
         for fleet in self._table["fleet"]:
             for i in range(self._table["scenarios_per_fleet"]):
-                cards = [
-                    self._next(deck, fleet) for _ in range(self._table["faults_per_scenario"])
+                chosen = [
+                    self._next(queue, fleet) for _ in range(self._table["faults_per_scenario"])
                 ]
-                yield self._alone(fleet, f"{fleet['name']}-alone-{i + 1}", cards)
+                yield self._alone(fleet, f"{fleet['name']}-alone-{i + 1}", chosen)
         pairs = deque(self._table["pairs"]["kinds"])
         for fleet in self._table["fleet"]:
             yield self._paired(fleet, pairs)
@@ -60,8 +60,8 @@ class ScenarioGrid:
             if fleet["name"] in self._table["healthy"]:
                 yield self._healthy(fleet, self._table["healthy"][fleet["name"]])
 
-    def _deck(self) -> list[FaultSize]:
-        """Return all cards, the small ones of every kind first."""
+    def _all_sizes(self) -> list[FaultSize]:
+        """Return every kind at every size, the small ones of every kind first."""
         return [
             FaultSize(kind, size, unit, values[size])
             for size in range(len(SIZES))
@@ -69,20 +69,20 @@ class ScenarioGrid:
             for kind, values in kinds.items()
         ]
 
-    def _next(self, deck: deque[FaultSize], fleet: Table) -> FaultSize:
+    def _next(self, queue: deque[FaultSize], fleet: Table) -> FaultSize:
         """Return the next fault that fits the fleet, and move it to the end of the queue."""
-        i = next(i for i, card in enumerate(deck) if suits(card.kind, fleet))
-        card = deck[i]
-        del deck[i]
-        deck.append(card)
-        return card
+        i = next(i for i, sized in enumerate(queue) if suits(sized.kind, fleet))
+        sized = queue[i]
+        del queue[i]
+        queue.append(sized)
+        return sized
 
-    def _alone(self, fleet: Table, name: str, cards: list[FaultSize]) -> Table:
+    def _alone(self, fleet: Table, name: str, chosen: list[FaultSize]) -> Table:
         at_s, faults, benign = float(self._table["quiet_s"]), [], []
-        for i, card in enumerate(cards):
-            fault = self._fault(fleet, card, at_s=at_s)
+        for i, sized in enumerate(chosen):
+            fault = self._fault(fleet, sized, at_s=at_s)
             faults.append(fault)
-            at_s += fault["duration_s"] + self._settling_s(card)
+            at_s += fault["duration_s"] + self._settling_s(sized)
             if i % 2:
                 kind = "checkpoint" if i % 4 == 1 else "evaluation"
                 benign.append(event_of(fleet, {"kind": kind}, at_s=at_s - 90))
@@ -98,12 +98,12 @@ class ScenarioGrid:
             nodes = self._rng.permutation(fleet["nodes"])
             for i, kind in enumerate(pairs[0]):
                 size = int(self._rng.integers(1, len(SIZES)))
-                card = next(c for c in self._deck() if (c.kind, c.size) == (kind, size))
+                sized = next(c for c in self._all_sizes() if (c.kind, c.size) == (kind, size))
                 begins_s = at_s + i * self._table["pair_offset_s"]
                 node = int(nodes[min(i, len(nodes) - 1)])
-                faults.append(self._fault(fleet, card, at_s=begins_s, node=node))
+                faults.append(self._fault(fleet, sized, at_s=begins_s, node=node))
             pairs.rotate(-1)
-            at_s = max(f["start_s"] + f["duration_s"] for f in faults) + self._settling_s(card)
+            at_s = max(f["start_s"] + f["duration_s"] for f in faults) + self._settling_s(sized)
         return _scenario(
             fleet, f"{fleet['name']}-pairs", at_s + TAIL_S, seed=self._seed(), faults=faults
         )
@@ -123,9 +123,9 @@ class ScenarioGrid:
         return _scenario(fleet | run, name, duration_s, seed=self._seed())
 
     def _fault(
-        self, fleet: Table, card: FaultSize, *, at_s: float, node: int | None = None
+        self, fleet: Table, sized: FaultSize, *, at_s: float, node: int | None = None
     ) -> Table:
-        run, kind = spec_of(fleet), FAULTS[card.kind]
+        run, kind = spec_of(fleet), FAULTS[sized.kind]
         hit = int(self._rng.integers(run.nodes)) if node is None else node
         fault: Table = {"kind": kind.name, "start_s": at_s, "duration_s": self._table["lasts_s"]}
         is_whole = kind.scope == "run" or kind.name in SHARED
@@ -133,16 +133,18 @@ class ScenarioGrid:
         if kind.device_part is not None:
             n_parts = parts_per_node(kind.device_part, run)
             fault["device"] = int(self._rng.integers(n_parts))
-        if card.unit == "steps":
-            fault["magnitude"] = round(card.value * step_plan(run).step_s, 3)
+        if sized.unit == "steps":
+            fault["magnitude"] = round(sized.value * step_plan(run).step_s, 3)
         else:
-            fault[card.unit] = card.value
+            fault[sized.unit] = sized.value
         return fault
 
-    def _settling_s(self, card: FaultSize) -> float:
+    def _settling_s(self, sized: FaultSize) -> float:
         """Return the pause after a fault: what stands still longer than it lasts comes first."""
-        longer_s = max(0.0, card.value - self._table["lasts_s"]) if card.kind == "recompile" else 0
-        restart_s = 180.0 if card.kind == "node_crash" else 0.0
+        longer_s = (
+            max(0.0, sized.value - self._table["lasts_s"]) if sized.kind == "recompile" else 0
+        )
+        restart_s = 180.0 if sized.kind == "node_crash" else 0.0
         # Memory errors are reported for ten minutes; other faults must be found during them.
         return float(self._table["pause_s"]) + longer_s + restart_s
 

@@ -131,7 +131,7 @@ AUTH_PASSWORD_VALIDATORS = [
             "NumericPasswordValidator",
         )
     ),
-    {"NAME": "fleet.access.roles.FamiliarWordsValidator"},
+    {"NAME": "fleet.access.roles.GuessablePasswordValidator"},
 ]
 SESSION_COOKIE_NAME = "trnwatch_session"
 SESSION_COOKIE_AGE = 7 * 24 * 3600

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 START_WITHIN_S = 30.0
 # Nothing here must survive a power cut.
-CARELESS = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "listen_addresses=")
+NOT_DURABLE = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "listen_addresses=")
 
 
 def postgres_program(name: str) -> str | None:
@@ -48,7 +48,7 @@ def temporary_postgres() -> Iterator[str]:
         subprocess.run(
             [initdb, *options, str(data)], check=True, stdout=subprocess.DEVNULL, cwd="/", **who
         )
-        settings = [argument for setting in CARELESS for argument in ("-c", setting)]
+        settings = [argument for setting in NOT_DURABLE for argument in ("-c", setting)]
         command = [postgres, "-D", str(data), "-k", str(folder), *settings]
         with (folder / "log").open("wb") as log:
             server = subprocess.Popen(command, stderr=log, stdout=log, cwd="/", **who)

@@ -34,8 +34,8 @@ def assignable_names() -> list[str]:
     return list(assignable_users().values_list("username", flat=True))
 
 
-class FamiliarWordsValidator:
-    """Refuses passwords made of words that an attacker of this site tries first.
+class GuessablePasswordValidator:
+    """Refuses passwords made of words that an attacker tries first.
 
     Django's list of common passwords has few long ones, and no words of this product.
     """
@@ -53,12 +53,12 @@ class FamiliarWordsValidator:
         for word in self.WORDS:
             rest = rest.replace(word, "")
         if len(rest) < self.MIN_REST or len(set(rest)) < self.MIN_DIFFERENT:
-            raise ValidationError(self.get_help_text(), code="password_of_familiar_words")
+            raise ValidationError(self.get_help_text(), code="password_too_guessable")
 
     def get_help_text(self) -> str:
         return (
-            "Besides words that are tried first (admin, password, trnwatch, qwerty and the like) "
-            f"your password must contain at least {self.MIN_REST} characters, "
+            "Without easily guessed words (admin, password, trnwatch, qwerty and similar), "
+            f"your password must still have at least {self.MIN_REST} characters, "
             f"{self.MIN_DIFFERENT} of them different."
         )
 

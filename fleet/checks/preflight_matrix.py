@@ -57,7 +57,7 @@ class PairMatrix:
     name: str
     title: str
     usual: str
-    picture: str
+    image_url: str
     labels: Sequence[Label]
     nodes: Sequence[MatrixMark]
     pairs: Sequence[MatrixMark]
@@ -112,7 +112,9 @@ def matrices(measured: Measured, found: PreflightResult | None) -> list[PairMatr
         usual = _usual(view) if measured.was_probed.any() else ""
         name = view.figure.name
         drawn.append(
-            PairMatrix(name, TITLES[name], usual, picture(worse), labels, rows, pairs, len(nodes))
+            PairMatrix(
+                name, TITLES[name], usual, image_url(worse), labels, rows, pairs, len(nodes)
+            )
         )
     return drawn
 
@@ -125,7 +127,7 @@ def _usual(view: PairAnalysis) -> str:
     return f"{write(view.usual)} in one rack, {write(across)} across"
 
 
-def picture(worse: FloatArray) -> str:
+def image_url(worse: FloatArray) -> str:
     """Draw a matrix as an indexed PNG in a data URL; unknown cells are transparent.
 
     References

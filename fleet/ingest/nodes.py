@@ -19,7 +19,7 @@ from telemetry.ingest import neuron_monitor
 from telemetry.ingest.columns import BEGINS, read_columns
 from telemetry.ingest.lines import MAX_REFUSALS, Refusal, Refusals, RefusedError
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape, decode_line, read_line
-from telemetry.ingest.timing import NodeClock, Placer, shard_of
+from telemetry.ingest.timing import BlockBuilder, NodeClock, shard_of
 from telemetry.store.connection import Command, Connection
 from telemetry.store.durable import forget_late, save_late
 from telemetry.store.hot import HotStore
@@ -406,7 +406,7 @@ def row_shape(name: str) -> Shape | None:
 @dataclass(slots=True)
 class KnownNode:
     clock: NodeClock = field(default_factory=NodeClock)
-    placer: Placer = field(default_factory=Placer)
+    builder: BlockBuilder = field(default_factory=BlockBuilder)
     shape: Shape | None = None
     identity: NodeIdentity | None = None
     seen_s: float = -REFRESH_S
@@ -571,7 +571,7 @@ class NodeIngest:
         moment_s = self._monotonic()
         notes = iter(known.last_stored.reports(delivery.node, reports, now_s=moment_s))
         for reading, end_s in accepted:
-            made = known.placer.blocks(delivery.node, reading, known.clock, end_s)
+            made = known.builder.blocks(delivery.node, reading, known.clock, end_s)
             note = next(notes) if reading.line else None
             if reading.sidecars:
                 delivery.sidecars.append(reading.sidecars)

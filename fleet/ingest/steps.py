@@ -21,9 +21,9 @@ from fleet.runs.annotations import annotate_phase
 from fleet.runs.compiles import FIRST_STEPS, store_compiles
 from fleet.runs.state import (
     CLOCKS,
-    HEARD,
     KEEP_S,
     LAST,
+    LAST_REPORT,
     NODES,
     Member,
     RunState,
@@ -325,7 +325,7 @@ def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -
             ("EXPIRE", workers_key(run, session), KEEP_S),
             ("ZADD", sessions_key(run), "NX", now_s, session),
             ("EXPIRE", sessions_key(run), KEEP_S),
-            ("ZADD", HEARD, "GT", now_s, run),
+            ("ZADD", LAST_REPORT, "GT", now_s, run),
         ]
     hot.execute_all(commands)
 

@@ -205,7 +205,7 @@ class DrillPreview:
         return None if step_s is None or ratio is None else step_s / ratio
 
     @property
-    def is_felt(self) -> bool:
+    def is_slower(self) -> bool:
         """Whether steps take at least 1 % longer."""
         ratio = self.truth.step_slowdown_ratio
         return ratio is not None and ratio >= 1.01

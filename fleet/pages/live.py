@@ -49,7 +49,7 @@ MOST_WATCHERS = 2_000
 HEARTBEAT = b": still here\n\n"
 
 
-class CrowdedError(Exception):
+class TooManyStreamsError(Exception):
     """The process has reached its limit of streams."""
 
 
@@ -125,13 +125,13 @@ class Hub:
     def n_watchers(self) -> int:
         return sum(len(group.watchers) for group in self._watched.values())
 
-    async def glance(self, topic: LiveTopic) -> Events:
+    async def current_events(self, topic: LiveTopic) -> Events:
         """Return a topic's current events, rendered once for simultaneous requests.
 
         Raises what the topic's context raises: an unknown name, an unavailable store.
         """
         if self.n_watchers >= self._most:
-            raise CrowdedError
+            raise TooManyStreamsError
         if topic.key in self._watched:
             return self._watched[topic.key].sent
         if topic.key not in self._opening:
@@ -226,10 +226,10 @@ async def live(request: HttpRequest) -> HttpResponseBase:
         role = topic.topic.role
         if role != ROLES[0] and not await sync_to_async(has_role)(request.user, role):
             raise PermissionDenied(f"This needs the role {role}.")
-        events = await hub().glance(topic)
+        events = await hub().current_events(topic)
     except UnknownTopicError as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
-    except CrowdedError:
+    except TooManyStreamsError:
         return HttpResponse("Too many open streams.", status=503, headers={"Retry-After": "10"})
     except (DatabaseError, RedisError) as error:
         # The page shows "reconnecting", and the browser reconnects.

@@ -9,7 +9,7 @@ from telemetry.store.hot import HotStore
 
 KEEP_S = 7 * 24 * 3600
 # Sorted sets: runs and nodes by their last report, runs by their newest step.
-HEARD, NODES, LAST = "steps-in:heard", "steps-in:nodes", "steps-in:last"
+LAST_REPORT, NODES, LAST = "steps-in:heard", "steps-in:nodes", "steps-in:last"
 # A hash with the clock of each node whose workers report.
 CLOCKS = "steps-in:clocks"
 
@@ -85,7 +85,7 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
     newest, heard, last = hot.execute_all(
         [
             ("ZREVRANGE", sessions_key(run), 0, 0),
-            ("ZSCORE", HEARD, run),
+            ("ZSCORE", LAST_REPORT, run),
             ("ZSCORE", LAST, run),
         ]
     )
@@ -115,7 +115,7 @@ def worker_states(hot: HotStore, run: str) -> dict[str, WorkerState]:
 
 
 def recently_reporting_runs(hot: HotStore, *, since_s: float) -> list[str]:
-    return [name.decode() for name in hot.execute("ZRANGEBYSCORE", HEARD, since_s, "+inf")]
+    return [name.decode() for name in hot.execute("ZRANGEBYSCORE", LAST_REPORT, since_s, "+inf")]
 
 
 def reporting_nodes(hot: HotStore) -> dict[str, float]:

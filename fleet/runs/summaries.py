@@ -188,7 +188,7 @@ def nodes_now(
     for node in nodes:
         is_by_job = node.source == Node.Source.STEPS
         seen_s = (by_job if is_by_job else seen).get(node.name)
-        is_up = _is_heard(node.source, seen_s, now_s) and not (is_by_job and node.is_released)
+        is_up = _is_reporting(node.source, seen_s, now_s) and not (is_by_job and node.is_released)
         known = figures.get((node.shard, node.name), {}) if is_up else {}
         found.append(NodeNow(node, last_seen_s=seen_s, is_up=is_up, **known))
     return found
@@ -199,13 +199,13 @@ def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
     seen, by_job = hot.last_seen(), reporting_nodes(hot)
     expected = Node.objects.filter(run__finished_at=None).values_list("name", "source")
     reporting = [
-        _is_heard(source, (by_job if source == Node.Source.STEPS else seen).get(name), now_s)
+        _is_reporting(source, (by_job if source == Node.Source.STEPS else seen).get(name), now_s)
         for name, source in expected
     ]
     return sum(reporting), len(reporting)
 
 
-def _is_heard(source: str, seen_s: float | None, now_s: float) -> bool:
+def _is_reporting(source: str, seen_s: float | None, now_s: float) -> bool:
     stale_s = JOB_STALE_S if source == Node.Source.STEPS else STALE_AFTER_S
     return seen_s is not None and now_s - seen_s <= stale_s
 

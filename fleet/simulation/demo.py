@@ -232,7 +232,7 @@ PREFLIGHT_FAULTS = (
 )
 BEFORE_START = timedelta(minutes=40)
 # This run started without its preflight; its alert is acknowledged.
-IN_A_HURRY = "longctx"
+WITHOUT_PREFLIGHT = "longctx"
 WHY, ACKNOWLEDGED_AFTER = (
     "taken over as they stood from the last job, which ran clean",
     timedelta(minutes=9),
@@ -257,9 +257,9 @@ def ensure_preflight() -> Preflight | None:
     )
     run_all_stages(preflight, now=at + timedelta(minutes=9))
     set_requirement(run, requires=True)
-    for hurried in Run.objects.simulated().filter(name=IN_A_HURRY):
-        set_requirement(hurried, requires=True)
-        at = hurried.started_at + ACKNOWLEDGED_AFTER
+    for started in Run.objects.simulated().filter(name=WITHOUT_PREFLIGHT):
+        set_requirement(started, requires=True)
+        at = started.started_at + ACKNOWLEDGED_AFTER
         for alert in update_preflight_alerts(now=at):
             acknowledge(alert, by="the demo", comment=WHY, now=at)
     return preflight

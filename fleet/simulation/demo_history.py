@@ -115,14 +115,13 @@ def _watch(run: Run, played: Playback, stretch: HistoryPart) -> None:
         freeze(played, alert, now=datetime.fromtimestamp(stretch.end, UTC))
 
 
-# Real fleets of this size see a fault in days; a demo that takes days shows nothing. This is
-# the whole fleet's rate, about one fault in forty minutes.
+# A real fleet of this size has a fault every few days; the demo fleet has one every forty minutes.
 FAULTS_PER_HOUR = 1.5
 PAST_EVERY_HOURS = 3
-LEAVE_IN_PEACE = timedelta(hours=2)  # a run that compiles or warms up has no steps to slow
+NO_FAULTS_AT_FIRST = timedelta(hours=2)  # a run that compiles or warms up has no steps to slow
 AHEAD = timedelta(hours=2)
-# A newcomer should not have to wait for the weather, neither for a fault nor for its end.
-WELCOME_AFTER = timedelta(seconds=60)
+# A new user should not have to wait long for a first fault, nor for its end.
+FIRST_FAULT_AFTER = timedelta(seconds=60)
 PAUSE_BEFORE_FAULT = timedelta(minutes=4)
 
 
@@ -136,7 +135,7 @@ class DemoFault:
     weight: float = 1.0
 
 
-FRONTS = (
+DEMO_FAULTS = (
     DemoFault("efa_latency", (5, 9), weight=3),
     DemoFault("efa_loss", (0.008, 0.02), weight=2),
     DemoFault("slow_core", (1.4, 2.0), weight=2),
@@ -146,38 +145,38 @@ FRONTS = (
 )
 
 
-def brew(runs: Sequence[Run], *, hour: datetime) -> list[InjectedFault]:
-    """Draw the faults that start within one hour, deterministically; do not save them."""
+def faults_of_hour(runs: Sequence[Run], *, hour: datetime) -> list[InjectedFault]:
+    """Return random faults that start within one hour, deterministically; do not save them."""
     rng = np.random.default_rng([int(hour.timestamp()) // 3600, len(runs)])
     starts_s = np.sort(rng.uniform(0, 3600, rng.poisson(FAULTS_PER_HOUR)))
     # Every node is as likely to fail as any other.
     sizes = np.array([run.n_nodes for run in runs])
     hit = rng.choice(len(runs), size=len(starts_s), p=sizes / sizes.sum())
     return [
-        strike(runs[i], at=hour + timedelta(seconds=int(start_s)), rng=rng)
+        random_fault(runs[i], at=hour + timedelta(seconds=int(start_s)), rng=rng)
         for i, start_s in zip(hit, starts_s, strict=True)
     ]
 
 
-def strike(
+def random_fault(
     run: Run, *, at: datetime, rng: np.random.Generator, kind: str | None = None
 ) -> InjectedFault:
-    """Draw one fault of a run, of a kind that its nodes can have; do not save it."""
+    """Return a random fault of a run, of a kind that its nodes can have; do not save it."""
     nodes = list(run.nodes.all())
     node = nodes[rng.integers(len(nodes))]
-    fronts = [f for f in FRONTS if _parts(node, f.kind) and kind in (None, f.kind)]
-    weights = np.array([front.weight for front in fronts])
-    front = fronts[rng.choice(len(fronts), p=weights / weights.sum())]
-    parts = _parts(node, front.kind)
-    has_device = FAULTS[front.kind].device_part is not None
+    possible = [f for f in DEMO_FAULTS if _parts(node, f.kind) and kind in (None, f.kind)]
+    weights = np.array([each.weight for each in possible])
+    chosen = possible[rng.choice(len(possible), p=weights / weights.sum())]
+    parts = _parts(node, chosen.kind)
+    has_device = FAULTS[chosen.kind].device_part is not None
     return InjectedFault(
         run=run,
         node=node,
-        kind=front.kind,
+        kind=chosen.kind,
         device=int(rng.integers(parts)) if has_device else None,
-        magnitude=round(float(rng.uniform(*front.magnitude)), 2),
+        magnitude=round(float(rng.uniform(*chosen.magnitude)), 2),
         starts_at=at,
-        ends_at=at + timedelta(seconds=int(rng.uniform(*front.duration_s))),
+        ends_at=at + timedelta(seconds=int(rng.uniform(*chosen.duration_s))),
     )
 
 
@@ -199,7 +198,7 @@ def extend(hot: HotStore, *, now: datetime) -> list[InjectedFault]:
         return []
     hour = now.replace(minute=0, second=0, microsecond=0)
     hours = [hour + timedelta(hours=i) for i in range(1 + int(AHEAD.total_seconds() // 3600))]
-    faults = [fault for each in hours for fault in brew(runs, hour=each)]
+    faults = [fault for each in hours for fault in faults_of_hour(runs, hour=each)]
     fresh = [fault for fault in faults if fault.starts_at > max(now, known_until)]
     InjectedFault.objects.bulk_create(fresh)
     for run in {fault.run for fault in fresh}:
@@ -207,29 +206,29 @@ def extend(hot: HotStore, *, now: datetime) -> list[InjectedFault]:
     return fresh
 
 
-def brew_past(*, now: datetime) -> list[InjectedFault]:
+def create_past_faults(*, now: datetime) -> list[InjectedFault]:
     """Create faults in the runs' past: fewer than at present, and all over by now."""
     runs = list(Run.objects.active().simulated().prefetch_related("nodes").order_by("pk"))
     first = min(run.started_at for run in runs).replace(minute=0, second=0, microsecond=0)
     n_hours = int((now - first).total_seconds() // 3600) + 1
     hours = [first + timedelta(hours=i) for i in range(0, n_hours, PAST_EVERY_HOURS)]
-    faults = [fault for hour in hours for fault in brew(runs, hour=hour)]
+    faults = [fault for hour in hours for fault in faults_of_hour(runs, hour=hour)]
     settled = [
         fault
         for fault in faults
-        if fault.starts_at > fault.run.started_at + LEAVE_IN_PEACE and fault.ends_at < now
+        if fault.starts_at > fault.run.started_at + NO_FAULTS_AT_FIRST and fault.ends_at < now
     ]
     return InjectedFault.objects.bulk_create(settled)
 
 
-def welcome(hot: HotStore, *, now: datetime) -> InjectedFault | None:
+def start_first_fault(hot: HotStore, *, now: datetime) -> InjectedFault | None:
     """Create a fault in the largest run, starting soon, unless one is active or due."""
     soon = InjectedFault.objects.filter(starts_at__lte=now + PAUSE_BEFORE_FAULT, ends_at__gt=now)
     run = Run.objects.active().simulated().prefetch_related("nodes").order_by("-n_nodes").first()
     if run is None or soon.filter(run=run).exists():
         return None
     rng = np.random.default_rng(int(now.timestamp()))
-    fault = strike(run, at=now + WELCOME_AFTER, rng=rng, kind="efa_latency")
+    fault = random_fault(run, at=now + FIRST_FAULT_AFTER, rng=rng, kind="efa_latency")
     fault.save()
     publish_plan(hot, run, now=now)
     return fault
@@ -261,7 +260,7 @@ def announce_past(*, now: datetime) -> Annotation | None:
     for tried in range(TRIES):
         at = now - PAST - 2 * tried * APART
         near = run.injected_faults.filter(starts_at__lt=at + LASTS + APART, ends_at__gt=at - APART)
-        if at >= run.started_at + LEAVE_IN_PEACE and not near.exists():
+        if at >= run.started_at + NO_FAULTS_AT_FIRST and not near.exists():
             return announce(run, at=at)
     return None
 
@@ -269,7 +268,7 @@ def announce_past(*, now: datetime) -> Annotation | None:
 def announce_next(hot: HotStore, *, now: datetime) -> Annotation | None:
     """Announce the next compile if it is due and no fault or alert interferes; return it."""
     run = Run.objects.active().simulated().filter(name=RUN, phase=Run.Phase.TRAINING).first()
-    if run is None or now < run.started_at + LEAVE_IN_PEACE:
+    if run is None or now < run.started_at + NO_FAULTS_AT_FIRST:
         return None
     last = announced(run).last()
     if last is not None and now < last.at + EVERY:
@@ -293,13 +292,13 @@ DEPLOYS = (
 BEFORE = timedelta(seconds=40)
 
 
-def brew_deploys(*, now: datetime) -> list[InjectedFault]:
+def create_past_deploys(*, now: datetime) -> list[InjectedFault]:
     """Create recompile faults and their deploys in the past of runs that trained then."""
     runs = {run.name: run for run in Run.objects.active().simulated()}
     faults = []
     for name, ago, seconds, text in DEPLOYS:
         run, at = runs.get(name), now - ago
-        if run is None or at < run.started_at + LEAVE_IN_PEACE:
+        if run is None or at < run.started_at + NO_FAULTS_AT_FIRST:
             continue
         faults.append(
             InjectedFault(

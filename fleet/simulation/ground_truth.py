@@ -171,7 +171,7 @@ def _truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]
         felt_until_s = _finish(alone, clock, paces, end_s)
         step_s, usual_s = paces.mean_s(start_s, end_s), healthy.mean_s(start_s, end_s)
         is_one_core = catalog.instance(plan.run.instance).chip.cores_logical == 1
-        is_faint = _is_faint(plan, fault, end_s - start_s)
+        is_unmeasurable = _is_unmeasurable(plan, fault, end_s - start_s)
         is_whole = fault.run is not None and fault.rack is None
         hit = () if is_whole else fault.ranks_in(plan.run)
         yield (
@@ -188,12 +188,12 @@ def _truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]
                 step_s=step_s,
                 felt_until_s=felt_until_s - plan.epoch_s,
                 causes=right_causes(fault, plan.inputs, is_one_core=is_one_core),
-                is_shown=not is_faint and is_shown_by_hardware(fault, plan.inputs),
+                is_shown=not is_unmeasurable and is_shown_by_hardware(fault, plan.inputs),
             ),
         )
 
 
-def _is_faint(plan: Plan, fault: Fault, lasts_s: float) -> bool:
+def _is_unmeasurable(plan: Plan, fault: Fault, lasts_s: float) -> bool:
     """Whether a link carries too little traffic for its loss to be measured."""
     if fault.kind != "efa_loss":
         return False

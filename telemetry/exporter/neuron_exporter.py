@@ -221,7 +221,7 @@ def core_memory(nodes: SimulatedBatch, *, purpose: str) -> SeriesArray | None:
     else:
         held = np.maximum(core - others, 0.0)
     held = np.rint(held)
-    parts = [(str(i), names.NOWHERE) for i in range(held.shape[1] * per_device)]
+    parts = [(str(i), names.NO_LOCATION) for i in range(held.shape[1] * per_device)]
     texts = np.repeat(format_values(held), per_device, axis=1)
     there = np.repeat(np.isfinite(held), per_device, axis=1)
     return SeriesArray(nodes.rows, ("neuroncore", "memory_location"), parts, texts, there)
@@ -396,7 +396,7 @@ def _add_process(
         series.add(names.RUNTIME_MEMORY, _named("host", "neuron_device"), held, tag)
         breakdown = used.usage_breakdown or schemas.UsageBreakdown()
         by_core = breakdown.neuroncore_memory_usage or {}
-        parts = _cores(tuple(by_core), names.NOWHERE)
+        parts = _cores(tuple(by_core), names.NO_LOCATION)
         rows = [_PURPOSES(core) for core in by_core.values()]
         for spec, values in zip(names.CORE_MEMORY.values(), zip(*rows, strict=True), strict=False):
             series.add(spec, parts, values, tag)

@@ -30,7 +30,7 @@ ENDINGS = (
 PERCENTILES = ("p0", "p1", "p25", "p50", "p75", "p99", "p100")
 ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
 # The exporter's location of a core's memory.
-NOWHERE = "None"
+NO_LOCATION = "None"
 
 
 def _of_runtime(name: str, about: str, *labels: str, kind: str = "gauge") -> Spec:

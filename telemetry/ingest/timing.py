@@ -292,7 +292,7 @@ class SharedSecond:
 
 
 @dataclass(slots=True)
-class Placer:
+class BlockBuilder:
     """Turns a node's reports into blocks."""
 
     power: HeldPower = field(default_factory=HeldPower)

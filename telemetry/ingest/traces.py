@@ -250,9 +250,9 @@ def read_kineto(path: Path) -> Iterator[RankEvents]:
             "profile the device as well (such as ProfilerActivity.CUDA)"
         )
     base_s = float(file.baseTimeNanoseconds or 0) * NS
-    lanes = _lanes(path, info, device)
-    for rank, own in sorted(lanes.items()):
-        yield _rank_events(rank, own, events, info=info, base_s=base_s, is_alone=len(lanes) == 1)
+    streams = _by_stream(path, info, device)
+    for rank, own in sorted(streams.items()):
+        yield _rank_events(rank, own, events, info=info, base_s=base_s, is_alone=len(streams) == 1)
 
 
 def _decoded(path: Path) -> _File:
@@ -282,21 +282,21 @@ def _too_large(path: Path) -> TraceError:
     return TraceError(f"{path.name}: is more than 2 GiB; record fewer steps, or one file per rank")
 
 
-def _lanes(path: Path, info: dict[str, Any], device: list[_Event]) -> dict[int, list[_Event]]:
+def _by_stream(path: Path, info: dict[str, Any], device: list[_Event]) -> dict[int, list[_Event]]:
     """Return the device's events by rank: the event's, the file's, else one per process."""
-    lanes: dict[int, list[_Event]] = {}
+    streams: dict[int, list[_Event]] = {}
     if any(_rank_of(event) is not None for event in device):
         for event in device:
-            lanes.setdefault(_rank_of(event) or 0, []).append(event)
-        return lanes
+            streams.setdefault(_rank_of(event) or 0, []).append(event)
+        return streams
     if isinstance(info.get("rank"), int):
         return {info["rank"]: device}
     processes = sorted({str(event.pid) for event in device})
     if len(processes) == 1 and (named := RANK.search(path.name)):
         return {int(named.group(1)): device}
     for event in device:
-        lanes.setdefault(processes.index(str(event.pid)), []).append(event)
-    return lanes
+        streams.setdefault(processes.index(str(event.pid)), []).append(event)
+    return streams
 
 
 def _rank_of(event: _Event) -> int | None:

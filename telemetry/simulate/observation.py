@@ -330,7 +330,7 @@ def activities(rows: TimelineRows, at: IntArray, ticks: IntArray) -> IntArray:
     return np.where(rows.active[at] & (rows.phase[at, None] == TRAINING), doing, 0)
 
 
-def heard_of(
+def reports_in(
     inputs: Inputs, key: np.uint64, ticks: IntArray, alive: NDArray[np.bool_]
 ) -> IntArray:
     """Return the row of each worker's newest heartbeat: (n_workers,), -1 without any.

@@ -172,7 +172,7 @@ def _check_magnitude(magnitude: float, unit: str, low: float, high: float) -> No
         )
 
 
-def refuse_twins(names: Iterable[str]) -> None:
+def refuse_duplicates(names: Iterable[str]) -> None:
     """Raise FieldError if two runs have the same name."""
     seen: set[str] = set()
     for name in names:
@@ -259,7 +259,7 @@ def scenario_of(table: Table) -> Scenario:
     if not head.run:
         raise FieldError("run", "there is none; describe at least one under [[run]]")
     runs = tuple(_run(table, f"run[{i}]") for i, table in enumerate(head.run))
-    refuse_twins(run.name for run in runs)
+    refuse_duplicates(run.name for run in runs)
     faults = tuple(_fault(t, runs, head, f"fault[{i}]") for i, t in enumerate(head.fault))
     benign = tuple(_benign(t, runs, head, f"benign[{i}]") for i, t in enumerate(head.benign))
     return Scenario(

@@ -25,8 +25,8 @@ MEMBERSHIP = ("scale_change", "node_joins", "node_leaves")
 # One-off events that a step makes room for, and events that hold up a step.
 ONE_OFF = ("checkpoint", "evaluation", "recompile", "checkpoint_slow")
 STOPS = ("hang", "node_crash")
-# A magnitude that grows does so in so many stairs.
-N_STAIRS = 32
+# A magnitude that grows does so in so many ramp steps.
+N_RAMP_STEPS = 32
 # What a step meets of a fault that comes and goes within few steps is known to this share.
 N_LEVELS = 32
 FLICKER_STEPS = 4.0
@@ -113,7 +113,7 @@ def share_of(fault: Fault, magnitude: float) -> float:
 def strengths(fault: Fault) -> Iterator[tuple[float, float, float]]:
     """Yield the stretches in which a fault is on: start, end, magnitude.
 
-    A growing magnitude is that of the middle of each of ``N_STAIRS`` stairs.
+    A growing magnitude is that of the middle of each of ``N_RAMP_STEPS`` ramp steps.
     """
     end_s = fault.start_s + fault.duration_s
     windows = [(fault.start_s, end_s)]
@@ -125,12 +125,12 @@ def strengths(fault: Fault) -> Iterator[tuple[float, float, float]]:
         if not fault.ramp_s:
             yield begin, end, fault.magnitude
             continue
-        stair_s = fault.ramp_s / N_STAIRS
-        edges = [fault.start_s + i * stair_s for i in range(N_STAIRS + 1)]
+        ramp_step_s = fault.ramp_s / N_RAMP_STEPS
+        edges = [fault.start_s + i * ramp_step_s for i in range(N_RAMP_STEPS + 1)]
         cuts = [begin, *(edge for edge in edges if begin < edge < end), end]
         for first, last in pairwise(cuts):
-            stair = math.floor((first - fault.start_s) / stair_s + 1e-9)
-            share = min(1.0, (stair + 0.5) / N_STAIRS) if stair < N_STAIRS else 1.0
+            ramp_step = math.floor((first - fault.start_s) / ramp_step_s + 1e-9)
+            share = min(1.0, (ramp_step + 0.5) / N_RAMP_STEPS) if ramp_step < N_RAMP_STEPS else 1.0
             yield first, last, grown(fault.kind, fault.magnitude, share)
 
 

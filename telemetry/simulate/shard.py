@@ -27,9 +27,9 @@ from telemetry.simulate.observation import (
     ACTIVITIES,
     activities,
     arrivals_s,
-    heard_of,
     observed_phases,
     reported_steps,
+    reports_in,
 )
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.script import Script, script_of
@@ -191,7 +191,7 @@ def played_activities(plan: Plan, clock: RunClock, until: int) -> IntArray:
 
 def newest_heartbeats(plan: Plan, ticks: IntArray, alive: NDArray[np.bool_]) -> IntArray:
     """Return the row of each worker's newest heartbeat: (n_workers,), -1 without any."""
-    return heard_of(plan.inputs, script_of(plan).key("reports"), ticks, alive)
+    return reports_in(plan.inputs, script_of(plan).key("reports"), ticks, alive)
 
 
 def arrival_s(plan: Plan, steps: StepBatch) -> FloatArray:

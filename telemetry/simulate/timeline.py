@@ -25,7 +25,7 @@ from telemetry.simulate.script import (
 
 # Every duration is a multiple of this, about a microsecond. Unix seconds on such a grid add up
 # in doubles without rounding, so it does not matter where an interval is cut.
-GRAIN_S = 2.0**-20
+TIME_RESOLUTION_S = 2.0**-20
 
 # Life before training: the nodes boot, the graphs compile, the weights are loaded.
 BOOT_S = 5.0
@@ -57,14 +57,14 @@ class RunClock(msgspec.Struct, frozen=True, kw_only=True):
     gaps_until_s: float
 
 
-def grain(seconds: float) -> float:
+def round_time(seconds: float) -> float:
     """Round seconds to the grid that adds up without rounding."""
-    return round(seconds / GRAIN_S) * GRAIN_S
+    return round(seconds / TIME_RESOLUTION_S) * TIME_RESOLUTION_S
 
 
-def grains(seconds: FloatArray) -> FloatArray:
+def round_times(seconds: FloatArray) -> FloatArray:
     """Round seconds (...) to the grid that adds up without rounding."""
-    return np.rint(np.asarray(seconds, np.float64) * (1 / GRAIN_S)) * GRAIN_S
+    return np.rint(np.asarray(seconds, np.float64) * (1 / TIME_RESOLUTION_S)) * TIME_RESOLUTION_S
 
 
 def start_clock(plan: Plan) -> RunClock:
@@ -234,14 +234,14 @@ def steps_under(
         compute_s = compute_s + (scatter - 1) * script.step_plan.step_s * now.active
     else:
         compute_s = compute_s * scatter
-    compute_s = grains(compute_s)
+    compute_s = round_times(compute_s)
     input_noise = windows("normal", mixed(script.key("input"), step), script.run.nodes)
-    input_s = grains(now.input_s * np.maximum(1 + INPUT_NOISE * input_noise, 0))
+    input_s = round_times(now.input_s * np.maximum(1 + INPUT_NOISE * input_noise, 0))
     transfer_noise = windows("normal", mixed(script.key("transfer"), step), 1)[:, 0]
     transfer_s = now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise)
     if script.plan.noise.tail != "stalls":
         transfer_s = transfer_s * scatter[:, 0]
-    transfer_s = grains(transfer_s)
+    transfer_s = round_times(transfer_s)
     ready_s = (input_s + compute_s).max(axis=1)
     end_s = start_s + np.cumsum(ready_s + transfer_s)
     none = np.zeros(n_steps)
@@ -370,7 +370,7 @@ def _stretch(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows,
 
 
 def _enter(clock: RunClock, phase: str, at_s: float, length_s: float | None) -> RunClock:
-    ends_s = None if length_s is None else at_s + grain(length_s)
+    ends_s = None if length_s is None else at_s + round_time(length_s)
     return replace(
         clock, phase=phase, phase_since_s=at_s, step_started_s=at_s, phase_ends_s=ends_s
     )
@@ -438,18 +438,18 @@ def _make_room(script: Script, clock: RunClock, now: Conditions, rows: TimelineR
     checkpoint_s = brief_s = 0.0
     lasts_s = [a.end_s - a.start_s for a in checkpoints if a.kind == "checkpoint"]
     if given_s := [length_s for length_s in lasts_s if length_s < FOREVER_S]:
-        checkpoint_s = brief_s = grain(max(given_s))
+        checkpoint_s = brief_s = round_time(max(given_s))
     elif checkpoints or is_due:
         noise = windows("normal", mixed(script.key("checkpoint"), np.array([clock.step])), 1)
         written_s = now.checkpoint_s * (1 + CHECKPOINT_NOISE * float(noise[0, 0]))
-        checkpoint_s, brief_s = grain(written_s), grain(written_s * now.brief_ratio)
+        checkpoint_s, brief_s = round_time(written_s), round_time(written_s * now.brief_ratio)
     if pause_s or after_s or checkpoint_s:
         add_one_offs(
             rows,
-            pause_s=grain(pause_s),
+            pause_s=round_time(pause_s),
             checkpoint_s=checkpoint_s,
             brief_s=brief_s,
-            after_s=grain(after_s),
+            after_s=round_time(after_s),
         )
 
 
@@ -468,12 +468,12 @@ def _get_stuck(script: Script, rows: TimelineRows) -> Act | None:
             continue
         ready_s = start_s + float(rows.ready_s[row])
         if act.kind == "hang" and act.start_s < ready_s:
-            rows.hold(row, act.rows, until_s=grain(act.end_s))
+            rows.hold(row, act.rows, until_s=round_time(act.end_s))
         exchanged_s = ready_s + float(rows.transfer_s[row])
         if act.kind == "node_crash" and act.start_s >= exchanged_s:
-            _cut_off(rows, row, after_s=grain(act.start_s - exchanged_s))
+            _cut_off(rows, row, after_s=round_time(act.start_s - exchanged_s))
         elif act.kind == "node_crash":
-            gives_up_s = grain(max(act.start_s, start_s) + PEER_TIMEOUT_S)
+            gives_up_s = round_time(max(act.start_s, start_s) + PEER_TIMEOUT_S)
             rows.hold(row, act.rows, until_s=gives_up_s)
             rows.transfer_s[row] = rows.checkpoint_s[row] = rows.after_s[row] = 0.0
             rows.brief_s[row] = 0.0

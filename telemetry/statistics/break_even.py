@@ -14,7 +14,7 @@ class Reason(StrEnum):
 
     EARNED_BACK = "earned back"
     FROM_THE_START = "ahead from the start"
-    DEARER = "dearer per token"
+    COSTS_MORE = "dearer per token"
     AHEAD_AT_FIRST = "dearer per token, ahead at first"
 
 
@@ -52,7 +52,7 @@ def break_even(baseline: Course, candidate: Course) -> BreakEven:
     owed = float(candidate.usd_at_first_step - baseline.usd_at_first_step)
     gained = float(baseline.usd_per_token - candidate.usd_per_token)
     if gained <= 0:
-        return BreakEven(Reason.DEARER if owed >= 0 else Reason.AHEAD_AT_FIRST, None, None)
+        return BreakEven(Reason.COSTS_MORE if owed >= 0 else Reason.AHEAD_AT_FIRST, None, None)
     if owed <= 0:
         return BreakEven(Reason.FROM_THE_START, float(candidate.start_days), 0.0)
     tokens = owed / gained

@@ -15,7 +15,7 @@ from telemetry.steps import StepBatch
 from telemetry.store.connection import TICKS, StoreUnavailable
 from telemetry.store.packing import (
     DIGEST_BYTES,
-    STEPS_PER_CHAPTER,
+    STEPS_PER_HASH,
     PackedLayout,
     layout_of,
     pack,
@@ -112,8 +112,8 @@ def steps_part(batch: StepBatch, *, amends: bool = False) -> dict[str, Any]:
         "layout": _layout(digest, names),
         "rows": [
             {
-                "chapter": step // STEPS_PER_CHAPTER,
-                "place": step % STEPS_PER_CHAPTER,
+                "chapter": step // STEPS_PER_HASH,
+                "place": step % STEPS_PER_HASH,
                 "minute": int(ended_at_s // MINUTE_S) * MINUTE_S,
                 "ended_at_s": ended_at_s,
                 "tokens": tokens,

@@ -33,7 +33,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 
 _RATIOS = np.append(np.arange(ABSENT_RATIO, dtype="f4") / RATIO_STEPS, np.nan).astype("f4")
 # Stored steps are marked in bitmaps of this many steps each.
-STEPS_PER_CHAPTER = 4096
+STEPS_PER_HASH = 4096
 N_HEAD = 3
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.pages.live import CrowdedError, Hub, TopicWatchers, Watcher
+from fleet.pages.live import Hub, TooManyStreamsError, TopicWatchers, Watcher
 from fleet.pages.topics import Events, LiveTopic, Topic
 from tests.streams import watch
 
@@ -60,7 +60,7 @@ def test_a_topic_is_rendered_once_however_many_ask_at_the_same_time(db: None) ->
     hub = Hub(ticks=often, head=no_head)
 
     async def scenario() -> list[Events]:
-        return await asyncio.gather(*(hub.glance(topic) for _ in range(50)))
+        return await asyncio.gather(*(hub.current_events(topic) for _ in range(50)))
 
     assert len(watch(scenario())) == 50
     assert rendered == [1]
@@ -71,7 +71,7 @@ def test_all_subscribers_get_the_same(db: None) -> None:
     hub = Hub(ticks=often, head=no_head)
 
     async def tab() -> None:
-        await until(hub.stream(topic, await hub.glance(topic)), b'"n":5')
+        await until(hub.stream(topic, await hub.current_events(topic)), b'"n":5')
 
     async def scenario() -> None:
         await asyncio.gather(*(tab() for _ in range(20)))
@@ -86,7 +86,7 @@ def test_when_the_last_one_goes_nothing_is_rendered_any_more(db: None) -> None:
     hub = Hub(ticks=often, head=no_head)
 
     async def scenario() -> int:
-        stream = hub.stream(topic, await hub.glance(topic))
+        stream = hub.stream(topic, await hub.current_events(topic))
         await until(stream, b'"n":3')
         await stream.aclose()
         so_far = len(rendered)
@@ -103,7 +103,7 @@ def test_a_topic_that_fails_does_not_stop_the_others(db: None) -> None:
 
     async def scenario() -> None:
         waits = asyncio.create_task(until(hub.stream(broken(), {}), b"never"))
-        await until(hub.stream(topic, await hub.glance(topic)), b'"n":4')
+        await until(hub.stream(topic, await hub.current_events(topic)), b'"n":4')
         waits.cancel()
 
     watch(scenario())
@@ -111,7 +111,7 @@ def test_a_topic_that_fails_does_not_stop_the_others(db: None) -> None:
 
 def test_what_is_wrong_with_a_topic_is_sent_to_the_first_subscriber(db: None) -> None:
     with pytest.raises(LookupError):
-        watch(Hub(ticks=often, head=no_head).glance(broken()))
+        watch(Hub(ticks=often, head=no_head).current_events(broken()))
 
 
 def test_a_process_takes_only_so_many_streams(db: None) -> None:
@@ -119,10 +119,10 @@ def test_a_process_takes_only_so_many_streams(db: None) -> None:
     hub = Hub(ticks=often, head=no_head, most=1)
 
     async def scenario() -> None:
-        stream = hub.stream(topic, await hub.glance(topic))
+        stream = hub.stream(topic, await hub.current_events(topic))
         await until(stream, b"heat")
-        with pytest.raises(CrowdedError):
-            await hub.glance(topic)
+        with pytest.raises(TooManyStreamsError):
+            await hub.current_events(topic)
         await stream.aclose()
 
     watch(scenario())

@@ -20,7 +20,12 @@ from fleet.ops.child_process import signal_on_parent_exit
 from fleet.runs.similar_runs import update_due_comparisons
 from fleet.simulation import demo_history
 from fleet.simulation.demo import create_fleet, ensure_preflight, ensure_probe, ensure_trials
-from fleet.simulation.demo_history import announce_past, brew_deploys, compile_past, live_through
+from fleet.simulation.demo_history import (
+    announce_past,
+    compile_past,
+    create_past_deploys,
+    live_through,
+)
 from fleet.simulation.runs import publish_plans
 from fleet.trials.services import update_due_figures
 from telemetry.store.hot import open_store
@@ -42,8 +47,8 @@ class Command(BaseCommand):
             # All or nothing: an interrupted command must not leave a fleet without faults.
             with transaction.atomic():
                 create_fleet(now=now, longest=timedelta(hours=hours))
-                demo_history.brew_past(now=now)
-                brew_deploys(now=now)
+                demo_history.create_past_faults(now=now)
+                create_past_deploys(now=now)
                 announce_past(now=now)
                 ensure_probe(now=now)
         # A run without a clock has no complete history yet; it is simulated from its start.
@@ -66,7 +71,7 @@ class Command(BaseCommand):
         update_spending(hot, now=datetime.now(UTC))
         update_due_comparisons(hot, now=datetime.now(UTC), batch_size=20)
         demo_history.extend(hot, now=now)
-        demo_history.welcome(hot, now=now)
+        demo_history.start_first_fault(hot, now=now)
         publish_plans(hot, now=datetime.now(UTC))
 
 

@@ -338,5 +338,5 @@ def test_it_shows_how_often_the_culprit_was_accused_before(page: Page, fired: Fi
     alert = fired()
 
     text = page(f"/alerts/{alert.pk}/")
-    assert '/nodes/limping/#alert-history">Accused 2 times in 30 days, in 1 run' in text
-    assert "Accused" not in page(f"/alerts/{first.pk}/")
+    assert '/nodes/limping/#alert-history">Named as culprit 2 times in 30 days, in 1 run' in text
+    assert "Named as culprit" not in page(f"/alerts/{first.pk}/")

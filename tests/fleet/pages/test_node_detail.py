@@ -177,7 +177,7 @@ def test_its_alert_history_names_causes_and_compares_with_its_peers(
 
     _, _, text = page("/nodes/limping/").partition('id="alert-history"')
     text, _, _ = text.partition("</section>")
-    assert "Accused 3 times in 1 run; median of the 1 other trn1.32xlarge node: 0" in text
+    assert "Named as culprit 3 times in 1 run; median of the 1 other trn1.32xlarge node: 0" in text
     assert "without 1 from drills" in text
     assert "<td>slow core</td>" in text
     assert "EFA retransmits" not in text

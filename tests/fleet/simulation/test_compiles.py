@@ -6,7 +6,7 @@ import pytest
 
 from fleet.models import Alert, Annotation, CompileEvent, InjectedFault, Run
 from fleet.simulation.demo import create_fleet
-from fleet.simulation.demo_history import DEPLOYS, brew_deploys, compile_past, live_through
+from fleet.simulation.demo_history import DEPLOYS, compile_past, create_past_deploys, live_through
 from telemetry.store.hot import HotStore
 from tests.helpers import just_now
 
@@ -19,13 +19,13 @@ def now() -> datetime:
 def test_a_young_demo_has_had_no_time_for_accidents(db: None, now: datetime) -> None:
     create_fleet(now=now, longest=timedelta(hours=2))
 
-    assert brew_deploys(now=now) == []
+    assert create_past_deploys(now=now) == []
 
 
 def test_an_old_one_has_had_them_each_after_a_deploy(db: None, now: datetime) -> None:
     create_fleet(now=now, longest=timedelta(hours=24))
 
-    faults = brew_deploys(now=now)
+    faults = create_past_deploys(now=now)
 
     assert len(faults) == len(DEPLOYS)
     # All of it is watched, so that its alert ends when it does.

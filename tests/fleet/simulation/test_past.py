@@ -12,7 +12,7 @@ from fleet.charts.frozen import frozen_figure
 from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.simulation import demo_history
 from fleet.simulation.demo import FLEET, create_fleet
-from fleet.simulation.demo_history import FRONTS, HistoryPart, live_through, stretches
+from fleet.simulation.demo_history import DEMO_FAULTS, HistoryPart, live_through, stretches
 from fleet.simulation.playback import play_scenario
 from telemetry.simulate.inputs import LIVE
 from telemetry.simulate.plan import Fault
@@ -104,13 +104,13 @@ def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
     assert hot.clock("vit-bakeoff-p5/0") is not None
 
 
-@pytest.mark.parametrize("magnitude", FRONTS[0].magnitude)
+@pytest.mark.parametrize("magnitude", DEMO_FAULTS[0].magnitude)
 def test_the_first_fault_that_a_newcomer_sees_raises_the_headline_alert(
     db: None, magnitude: float
 ) -> None:
     spec = msgspec.structs.replace(FLEET[0].spec, compile_s=0)
     fault = Fault(
-        kind=FRONTS[0].kind,
+        kind=DEMO_FAULTS[0].kind,
         node=f"{spec.name}-07",
         device=11,
         start_s=150,
@@ -141,7 +141,7 @@ def test_steps_of_the_past_are_all_there(hot: HotStore, fleet: list[Run], now: d
 def test_the_weather_of_an_hour_is_always_the_same(fleet: list[Run], now: datetime) -> None:
     hour = now.replace(minute=0, second=0)
 
-    once, again = (demo_history.brew(fleet, hour=hour) for _ in range(2))
+    once, again = (demo_history.faults_of_hour(fleet, hour=hour) for _ in range(2))
 
     assert [(f.kind, f.node, f.starts_at) for f in once] == [
         (f.kind, f.node, f.starts_at) for f in again
@@ -150,9 +150,9 @@ def test_the_weather_of_an_hour_is_always_the_same(fleet: list[Run], now: dateti
 
 def test_the_weather_strikes_only_what_a_node_has(fleet: list[Run], now: datetime) -> None:
     hours = [now + timedelta(hours=i) for i in range(100)]
-    faults = [fault for hour in hours for fault in demo_history.brew(fleet, hour=hour)]
+    faults = [fault for hour in hours for fault in demo_history.faults_of_hour(fleet, hour=hour)]
 
-    assert {fault.kind for fault in faults} == {front.kind for front in demo_history.FRONTS}
+    assert {fault.kind for fault in faults} == {chosen.kind for chosen in demo_history.DEMO_FAULTS}
     for fault in faults:
         assert fault.node is not None
         if fault.kind.startswith("efa"):
@@ -163,11 +163,11 @@ def test_the_weather_strikes_only_what_a_node_has(fleet: list[Run], now: datetim
 def test_a_newcomer_is_welcomed_by_one_fault_and_only_one(
     hot: HotStore, fleet: list[Run], now: datetime
 ) -> None:
-    first = demo_history.welcome(hot, now=now)
+    first = demo_history.start_first_fault(hot, now=now)
 
     assert first is not None
     assert first.starts_at - now < timedelta(minutes=2)
-    assert demo_history.welcome(hot, now=now) is None
+    assert demo_history.start_first_fault(hot, now=now) is None
 
 
 def test_extending_the_weather_twice_adds_nothing(

@@ -17,8 +17,8 @@ from telemetry.ingest.timing import (
     N_REMEMBERED,
     OFFSET_KEEP_S,
     POWER,
+    BlockBuilder,
     NodeClock,
-    Placer,
 )
 from tests.helpers import NOON_S
 from tests.telemetry.ingest.restarts import requests
@@ -304,7 +304,7 @@ def test_memory_of_numbers_is_bounded(clock: NodeClock) -> None:
 
 
 def test_a_block_per_second_of_the_nodes_own_shard() -> None:
-    made = Placer().blocks("real", reading(3.0), NodeClock(), NOON_S)
+    made = BlockBuilder().blocks("real", reading(3.0), NodeClock(), NOON_S)
 
     assert [block.tick for block in made] == [NOON_S - 2, NOON_S - 1, NOON_S]
     assert {(block.shard, block.nodes) for block in made} == {("node:real", ("real",))}
@@ -316,71 +316,73 @@ def measured(*power: float, at_s: tuple[float, ...] = ()) -> Reading:
     return replace(plain, values={**plain.values, POWER: np.array([power])}, power_at_s=at_s)
 
 
-def held_at(placer: Placer, end_s: float, sent: Reading | None = None) -> list[float] | None:
+def held_at(
+    builder: BlockBuilder, end_s: float, sent: Reading | None = None
+) -> list[float] | None:
     """Return the power that is stored of a report."""
     sent = sent or replace(reading(), shape=Shape(2, 4))
-    [block] = placer.blocks("real", sent, NodeClock(), end_s)
+    [block] = builder.blocks("real", sent, NodeClock(), end_s)
     return block.values[POWER][0].tolist() if POWER in block.values else None
 
 
 def test_power_stands_until_the_next_and_not_much_longer() -> None:
-    placer, nan = Placer(), math.nan
-    assert held_at(placer, NOON_S) is None
+    builder, nan = BlockBuilder(), math.nan
+    assert held_at(builder, NOON_S) is None
 
-    first = held_at(placer, NOON_S + 5, measured(0.5, 0.25, at_s=(NOON_S + 1, NOON_S + 2)))
+    first = held_at(builder, NOON_S + 5, measured(0.5, 0.25, at_s=(NOON_S + 1, NOON_S + 2)))
     assert first == [0.5, 0.25]
-    assert held_at(placer, NOON_S + 30) == [0.5, 0.25]
-    again = held_at(placer, NOON_S + 65, measured(0.75, nan, at_s=(NOON_S + 61, nan)))
+    assert held_at(builder, NOON_S + 30) == [0.5, 0.25]
+    again = held_at(builder, NOON_S + 65, measured(0.75, nan, at_s=(NOON_S + 61, nan)))
     assert again == [0.75, 0.25]
-    assert held_at(placer, NOON_S + 2 + HOLD_POWER_S) == [0.75, 0.25]
-    np.testing.assert_equal(held_at(placer, NOON_S + 3 + HOLD_POWER_S), [0.75, nan])
-    assert held_at(placer, NOON_S + 62 + HOLD_POWER_S) is None
+    assert held_at(builder, NOON_S + 2 + HOLD_POWER_S) == [0.75, 0.25]
+    np.testing.assert_equal(held_at(builder, NOON_S + 3 + HOLD_POWER_S), [0.75, nan])
+    assert held_at(builder, NOON_S + 62 + HOLD_POWER_S) is None
 
 
 def test_power_that_was_measured_long_ago_is_not_stored() -> None:
     sent = measured(0.5, 0.5, at_s=(NOON_S - 80, NOON_S - 90))
 
-    assert held_at(Placer(), NOON_S, sent) is None
+    assert held_at(BlockBuilder(), NOON_S, sent) is None
 
 
 def test_a_late_line_does_not_replace_newer_power() -> None:
-    placer = Placer()
-    held_at(placer, NOON_S + 60, measured(0.5, 0.5, at_s=(NOON_S + 60, NOON_S + 60)))
+    builder = BlockBuilder()
+    held_at(builder, NOON_S + 60, measured(0.5, 0.5, at_s=(NOON_S + 60, NOON_S + 60)))
 
-    late = held_at(placer, NOON_S + 5, measured(0.1, 0.1, at_s=(NOON_S, NOON_S)))
+    late = held_at(builder, NOON_S + 5, measured(0.1, 0.1, at_s=(NOON_S, NOON_S)))
 
     assert late == [0.1, 0.1]
-    assert held_at(placer, NOON_S + 61) == [0.5, 0.5]
+    assert held_at(builder, NOON_S + 61) == [0.5, 0.5]
 
 
 def test_power_without_a_time_is_of_its_report() -> None:
-    placer = Placer()
+    builder = BlockBuilder()
 
-    assert held_at(placer, NOON_S, measured(0.5, 0.5)) == [0.5, 0.5]
-    assert held_at(placer, NOON_S + HOLD_POWER_S) == [0.5, 0.5]
+    assert held_at(builder, NOON_S, measured(0.5, 0.5)) == [0.5, 0.5]
+    assert held_at(builder, NOON_S + HOLD_POWER_S) == [0.5, 0.5]
 
 
 def test_power_of_a_wrong_clock_is_corrected() -> None:
-    clock, placer = NodeClock(), Placer()
+    clock, builder = NodeClock(), BlockBuilder()
     [end_s] = clock.ends([reading(at_s=NOON_S - 3600)], arrived_s=NOON_S)
     sent = measured(0.5, at_s=(NOON_S - 3610,))
 
-    [block] = placer.blocks("real", sent, clock, end_s)
+    [block] = builder.blocks("real", sent, clock, end_s)
 
     assert block.values[POWER].tolist() == [[0.5]]
-    assert placer.power.at_s.tolist() == [NOON_S - 10]
+    assert builder.power.at_s.tolist() == [NOON_S - 10]
 
 
 @pytest.mark.parametrize("period_s", [0.062, 0.25, 0.5, 0.75])
 def test_counts_of_part_of_a_second_are_neither_stretched_nor_lost(period_s: float) -> None:
-    clock, placer = NodeClock(), Placer()
+    clock, builder = NodeClock(), BlockBuilder()
     n_reports, stored = 40, dict[int, float]()
     for number in range(n_reports):
         end_s = NOON_S + 0.01 + number * max(period_s, 0.4)
         sent = replace(reading(period_s), values={"executions_completed_per_s": np.array([[3.0]])})
-        for block in placer.blocks("real", sent, clock, end_s):
+        for block in builder.blocks("real", sent, clock, end_s):
             # Of several reports in a second the first is stored.
             stored.setdefault(block.tick, block.values["executions_completed_per_s"][0, 0])
-    left = placer.shared.counts.get("executions_completed_per_s", np.zeros((1, 1)))[0, 0]
+    left = builder.shared.counts.get("executions_completed_per_s", np.zeros((1, 1)))[0, 0]
 
     assert sum(stored.values()) + left == pytest.approx(3.0 * n_reports)

@@ -30,7 +30,7 @@ def test_what_is_dearer_per_token_never_earns_its_start_back() -> None:
 
     found = break_even(course(P5, has_reuse=True), dear)
 
-    assert (found.reason, found.days, found.tokens) == (Reason.DEARER, None, None)
+    assert (found.reason, found.days, found.tokens) == (Reason.COSTS_MORE, None, None)
 
 
 def test_what_is_dearer_per_token_may_be_ahead_at_first() -> None:
