@@ -73,8 +73,9 @@ def pytest(*arguments: str, log: IO[bytes] | int | None = None, **env: str) -> i
 
 def is_chosen(arguments: Sequence[str]) -> bool:
     """Whether the arguments name tests, not only options for all of them."""
-    paths = (word for word in arguments if not word.startswith("-"))
-    return any((ROOT / path.partition("::")[0]).exists() for path in paths) or bool(
+    paths = (word.partition("::")[0] for word in arguments if not word.startswith("-"))
+    # A mistyped file names tests too: pytest says that it is missing.
+    return any(path.endswith(".py") or (ROOT / path).exists() for path in paths) or bool(
         {"-k", "-m", "--lf", "--last-failed"} & set(arguments)
     )
 
