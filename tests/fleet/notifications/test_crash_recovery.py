@@ -64,40 +64,27 @@ def test_killed_after_claiming_one_before_sending(
         assert delivery.n_attempts == 2
 
 
-def test_killed_while_the_receiver_had_it_but_had_not_answered(
-    senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer
+@pytest.mark.parametrize("answered", [False, True], ids=["not answered", "not written down"])
+def test_killed_while_or_after_the_receiver_had_it(
+    senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer, *, answered: bool
 ) -> None:
-    answered = Event()
-    hook_server.answers = [waits_for(answered), OK]
+    may_answer = Event()
+    hook_server.answers = [waits_for(may_answer), OK]
     first = senders.start()
     say(an_alert(run), "fired")
     hook_server.until(1)
+    if answered:
+        first.freeze()
+        may_answer.set()
+        time.sleep(0.1)
     first.kill()
-    answered.set()
-
-    senders.start()
-    until(all_sent)
-    assert hook_server.keys == [Delivery.objects.get().key] * 2
-    assert hook_server.posts[0].body == hook_server.posts[1].body
-
-
-def test_killed_when_it_was_answered_but_had_not_written_it_down(
-    senders: Senders, hook: Receiver, run: Run, hook_server: ReceiverServer
-) -> None:
-    frozen = Event()
-    hook_server.answers = [waits_for(frozen), OK]
-    first = senders.start()
-    say(an_alert(run), "fired")
-    hook_server.until(1)
-    first.freeze()
-    frozen.set()
-    time.sleep(0.1)
-    first.kill()
+    may_answer.set()
     assert states() == {"sending"}
 
     senders.start()
     until(all_sent)
     assert hook_server.keys == [Delivery.objects.get().key] * 2
+    assert hook_server.posts[0].body == hook_server.posts[1].body
 
 
 def test_killed_again_and_again_at_any_time(

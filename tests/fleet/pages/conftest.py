@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
@@ -12,7 +13,7 @@ from pytest_django import Settings
 
 from fleet.models import Alert, AlertEvent, Node, Run
 from telemetry.store.hot import HotStore
-from tests.helpers import block, steps
+from tests.helpers import LLAMA, block, steps
 
 Page = Callable[..., str]
 
@@ -137,3 +138,14 @@ COST: dict[str, Any] = {
     "usd_per_hour": 86.0,
     "until_s": 0.0,
 }
+
+
+@pytest.fixture
+def simulated(alive: Run) -> Run:
+    """Make the run one that the workers play."""
+    alive.plan, alive.is_simulated = msgspec.to_builtins(LLAMA), True
+    alive.save()
+    for rank, node in enumerate(alive.nodes.order_by("rank")):
+        node.name = LLAMA.node_names[rank]
+        node.save()
+    return alive

@@ -10,7 +10,7 @@ from pytest_django import Settings
 
 from fleet.models import InjectedFault, Run
 from telemetry.simulate.faults import FAULTS
-from telemetry.simulate.plan import Plan, RunSpec
+from telemetry.simulate.plan import Plan
 from telemetry.store.hot import HotStore
 from tests.helpers import free_port
 
@@ -21,25 +21,7 @@ GOOD = {"kind": "slow_core", "node": "llama-01", "device": "7", "magnitude": "1.
 }
 HTMX = {"HX-Request": "true", "HX-Target": "drill"}
 
-
-@pytest.fixture(autouse=True)
-def simulated(alive: Run) -> Run:
-    """Make the run one that the workers play."""
-    spec = RunSpec(
-        name="llama",
-        model="llama2-7b",
-        instance="trn1.32xlarge",
-        nodes=4,
-        tp=8,
-        seq_len=4096,
-        global_batch=64,
-    )
-    alive.plan, alive.is_simulated = msgspec.to_builtins(spec), True
-    alive.save()
-    for rank, node in enumerate(alive.nodes.order_by("rank")):
-        node.name = spec.node_names[rank]
-        node.save()
-    return alive
+pytestmark = pytest.mark.usefixtures("simulated")
 
 
 def post(client: Client, **fields: str) -> Any:

@@ -19,7 +19,7 @@ from fleet.simulation.runs import REMEMBER, plan_of, publish_plan, publish_plans
 from telemetry.errors import FieldError
 from telemetry.simulate.plan import Fault, Plan, RunSpec
 from telemetry.store.hot import HotStore, StoreUnavailable
-from tests.helpers import redis_server
+from tests.helpers import LLAMA, redis_server
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 GOOD: Mapping[str, Any] = {
@@ -32,16 +32,7 @@ GOOD: Mapping[str, Any] = {
 
 @pytest.fixture
 def simulated(run: Run) -> Run:
-    spec = RunSpec(
-        name="llama",
-        model="llama2-7b",
-        instance="trn1.32xlarge",
-        nodes=4,
-        tp=8,
-        seq_len=4096,
-        global_batch=64,
-    )
-    run.plan, run.is_simulated = msgspec.to_builtins(spec), True
+    run.plan, run.is_simulated = msgspec.to_builtins(LLAMA), True
     run.started_at = NOW - timedelta(hours=1)
     run.save()
     return run

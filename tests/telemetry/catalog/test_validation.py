@@ -19,48 +19,52 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def change(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new, 1))
-
-
 def test_the_shipped_catalogue_is_valid(folder: Path) -> None:
     assert read_catalog(folder).instances
 
 
-def test_a_figure_without_a_source(folder: Path) -> None:
-    change(folder / "chips.toml", '{ value = 820e9, source = "sdk-trainium" }', "820e9")
+@pytest.mark.parametrize(
+    ("file", "old", "new", "shown"),
+    [
+        (
+            "chips.toml",
+            '{ value = 820e9, source = "sdk-trainium" }',
+            "820e9",
+            r"chips.toml Trainium1.hbm_bytes_per_s: .* must be",
+        ),
+        (
+            "chips.toml",
+            'source = "sdk-trainium"',
+            'source = "sdk-trainum"',
+            r"source: 'sdk-trainum' .* did you mean sdk-trainium",
+        ),
+        (
+            "instances.toml",
+            "n_efa = { value = 8,",
+            "n_efa = { value = -8,",
+            r"instances.toml trn1.32xlarge: .*n_efa",
+        ),
+        (
+            "instances.toml",
+            'chip = "H200"',
+            'chip = "H20"',
+            r"p5en.48xlarge.chip: 'H20' .* did you mean H200",
+        ),
+        (
+            "models.toml",
+            "layers = 32",
+            "layers = 32\nwheels = 4",
+            r"models.toml llama2-7b: .*wheels",
+        ),
+    ],
+    ids=["no source", "unknown source", "negative number", "unknown chip", "unknown field"],
+)
+def test_a_mistake_is_named(folder: Path, file: str, old: str, new: str, shown: str) -> None:
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new, 1))
 
-    with pytest.raises(FieldError, match=r"chips.toml Trainium1.hbm_bytes_per_s: .* must be"):
-        read_catalog(folder)
-
-
-def test_a_source_that_is_nowhere(folder: Path) -> None:
-    change(folder / "chips.toml", 'source = "sdk-trainium"', 'source = "sdk-trainum"')
-
-    with pytest.raises(FieldError, match=r"source: 'sdk-trainum' .* did you mean sdk-trainium"):
-        read_catalog(folder)
-
-
-def test_a_figure_of_a_wrong_type(folder: Path) -> None:
-    change(folder / "instances.toml", "n_efa = { value = 8,", "n_efa = { value = -8,")
-
-    with pytest.raises(FieldError, match=r"instances.toml trn1.32xlarge: .*n_efa"):
-        read_catalog(folder)
-
-
-def test_a_chip_that_is_nowhere(folder: Path) -> None:
-    change(folder / "instances.toml", 'chip = "H200"', 'chip = "H20"')
-
-    with pytest.raises(FieldError, match=r"p5en.48xlarge.chip: 'H20' .* did you mean H200"):
-        read_catalog(folder)
-
-
-def test_a_model_with_a_field_too_many(folder: Path) -> None:
-    change(folder / "models.toml", "layers = 32", "layers = 32\nwheels = 4")
-
-    with pytest.raises(FieldError, match=r"models.toml llama2-7b: .*wheels"):
+    with pytest.raises(FieldError, match=shown):
         read_catalog(folder)
 
 

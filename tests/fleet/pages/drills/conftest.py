@@ -4,34 +4,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from fleet.models import Alert, AlertEvent, InjectedFault, Run
-from telemetry.simulate.plan import RunSpec
 
-SPEC = RunSpec(
-    name="llama",
-    model="llama2-7b",
-    instance="trn1.32xlarge",
-    nodes=4,
-    tp=8,
-    seq_len=4096,
-    global_batch=64,
-)
 LASTED = timedelta(minutes=3)
 UNNOTICED = timedelta(seconds=6)
-
-
-@pytest.fixture
-def simulated(alive: Run) -> Run:
-    """Make the run one that the workers play."""
-    alive.plan, alive.is_simulated = msgspec.to_builtins(SPEC), True
-    alive.save()
-    for rank, node in enumerate(alive.nodes.order_by("rank")):
-        node.name = SPEC.node_names[rank]
-        node.save()
-    return alive
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fleet.models import Alert, Run, Trial
-from fleet.trials.services import begin
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from tests.fleet.trials.conftest import made
@@ -56,29 +55,9 @@ def failed(run: Run, *, after: timedelta, rule: str = "hang", **other: object) -
 
 
 @pytest.fixture
-def p5(db: None) -> Run:
-    """Give the baseline: $360 an hour for all four nodes."""
-    return made("vit-p5", "p5.48xlarge", 90.0)
-
-
-@pytest.fixture
 def trn2(db: None) -> Run:
     """Give the candidate: $216 an hour for all four nodes."""
     return made("vit-trn2", "trn2.48xlarge", 54.0)
-
-
-@pytest.fixture
-def trial(p5: Run, trn2: Run) -> Trial:
-    """Start a trial of the two."""
-    return begin(
-        "bakeoff",
-        "Do we move?",
-        baseline=p5.name,
-        candidates=[trn2.name],
-        planned_steps=200,
-        by="ada",
-        now=NOON,
-    )
 
 
 @pytest.fixture
