@@ -5,18 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from telemetry.blocks import METRICS, FloatArray
+from telemetry.blocks import FloatArray
 from telemetry.detect.causes import CLASS_OF, CLASSES, UNKNOWN
 from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.fabric import find_efa_symptoms
 from telemetry.detect.findings import (
-    KIND_OF,
     LEAD_S,
     LINK_CAUSES,
     RULE_OF_NODE,
     Finding,
     Problem,
     Symptom,
+    onset_of_alert,
     ruled_out_json,
     score_of_alert,
 )
@@ -24,17 +24,16 @@ from telemetry.detect.hang import hang
 from telemetry.detect.inputs import (
     AccessRecorder,
     DetectionInput,
-    OpenProblem,
     reported_steps,
     times_transfer,
     with_timed_exchange,
 )
-from telemetry.detect.node_errors import exec_errors, node_idle, uncorrected
+from telemetry.detect.node_errors import exec_errors, memory_errors, node_idle
 from telemetry.detect.pace import NEWEST_STEPS, comparable_steps
 from telemetry.detect.parts import POWER, find_unhealthy_hardware
 from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.recompile import recompile
-from telemetry.detect.rules import RULES, Severity
+from telemetry.detect.rules import RULES
 from telemetry.detect.share import SHARE, apply_share_rule
 from telemetry.detect.slow import (
     find_input_stall,
@@ -67,7 +66,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     """
     steps = reported_steps(inputs.steps)
     problems = (
-        [_problem_of(each) for each in find_unhealthy_hardware(inputs) + find_efa_symptoms(inputs)]
+        [each.problem for each in find_unhealthy_hardware(inputs) + find_efa_symptoms(inputs)]
         if inputs.reads_hardware
         else []
     )
@@ -81,49 +80,29 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
         lasting = _outlasting(inputs, problems, of_run)
         problems = _unexplained(inputs, problems + lasting + of_run, seen=problems)
         return _performance_findings(inputs, steps, problems)
-    alike, timed = comparable_steps(steps), with_timed_exchange(steps)
-    of_steps = find_slow_checkpoint(inputs, alike) or find_loading_nodes(inputs, steps)
-    if not of_steps and _is_calm(inputs, open_rules):
+    timed = with_timed_exchange(steps)
+    of_steps = find_slow_checkpoint(inputs, comparable_steps(steps))
+    of_steps = of_steps or find_loading_nodes(inputs, steps)
+    cache = inputs.calm_cache
+    # Steps that are known to be healthy need no second look while no alert is open.
+    is_watched = bool(of_steps or inputs.open_problems or open_rules)
+    if cache is not None and not is_watched and cache.is_calm(inputs.steps):
         return _performance_findings(inputs, steps, _unexplained(inputs, problems, seen=problems))
     recorder = AccessRecorder(inputs)
     held = {alert.node for alert in inputs.open_problems if alert.cause in RULE_OF_NODE}
     accused = held | {problem.node for problem in problems}
-    if timed is steps:
-        of_steps += _step_problems(recorder.inputs, alike, accused)
-    else:
-        of_steps += _untimed_problems(recorder.inputs, alike, timed, accused)
-    share, rest = _share_and_rest(inputs, timed, problems, of_steps, is_open=SHARE in open_rules)
-    is_quiet = not (of_steps or share or recorder.was_read or inputs.open_problems or open_rules)
-    if inputs.calm_cache is not None:
-        inputs.calm_cache.note(inputs.steps, is_calm=is_quiet)
-    return ([share] if share else []) + _performance_findings(inputs, steps, rest)
-
-
-def _is_calm(inputs: DetectionInput, open_rules: Collection[str]) -> bool:
-    """Whether these steps are known to be healthy and no alert is open."""
-    if inputs.calm_cache is None or inputs.open_problems or open_rules:
-        return False
-    return inputs.calm_cache.is_calm(inputs.steps)
-
-
-def _share_and_rest(
-    inputs: DetectionInput,
-    steps: StepBatch,
-    problems: list[Problem],
-    of_steps: list[Problem],
-    *,
-    is_open: bool,
-) -> tuple[Finding | None, list[Problem]]:
-    """Return the finding of the rule allreduce_share, and the problems it does not cover.
-
-    ``steps`` have a timed exchange; without one the share is unknown.
-    """
+    of_steps += _step_problems(recorder.inputs, steps, timed, accused)
     lasting = _outlasting(inputs, problems, of_steps)
     confirmed = [p for p in of_steps if _is_confirmed(p, problems + lasting)]
-    problems = _unexplained(inputs, problems + lasting + confirmed, seen=problems)
-    if not len(steps):
-        return None, problems
-    return apply_share_rule(inputs, steps, problems, is_open=is_open)
+    rest = _unexplained(inputs, problems + lasting + confirmed, seen=problems)
+    share = None
+    # Without a timed exchange the share is unknown.
+    if len(timed):
+        share, rest = apply_share_rule(inputs, timed, rest, is_open=SHARE in open_rules)
+    is_quiet = not (of_steps or share or recorder.was_read or inputs.open_problems or open_rules)
+    if cache is not None:
+        cache.note(inputs.steps, is_calm=is_quiet)
+    return ([share] if share else []) + _performance_findings(inputs, steps, rest)
 
 
 def _outlasting(
@@ -137,7 +116,7 @@ def _outlasting(
     # Steps may name the cause more exactly by now.
     known |= {(CLASS_OF[p.cause], p.node) for p in of_steps if p.cause in CLASS_OF}
     mended = [
-        _problem_of(Symptom(score_of_alert(alert), _onset_s(alert, inputs.now_s)))
+        Symptom(score_of_alert(alert), onset_of_alert(alert, inputs.now_s)).problem
         for alert in inputs.open_problems
         if alert.cause in RULE_OF_NODE
         and (alert.node or alert.cause in LINK_CAUSES)
@@ -162,49 +141,27 @@ def _is_confirmed(problem: Problem, seen: list[Problem]) -> bool:
     return any(one.node == problem.node for one in seen)
 
 
-def _onset_s(alert: OpenProblem, now_s: float) -> float:
-    onset_s = alert.evidence.get("onset_s")
-    return now_s if onset_s is None else float(onset_s)
-
-
-def _problem_of(each: Symptom) -> Problem:
-    score = each.score
-    return Problem(score.cause, score, KIND_OF[score.cause], each.onset_s, score.strength)
-
-
 def _step_problems(
-    inputs: DetectionInput, steps: StepBatch, accused: Collection[str | None]
-) -> list[Problem]:
-    """Problems by steps, the most specific evidence first."""
-    found = find_input_stall(inputs, steps) + find_uneven_work(inputs, steps, accused=accused)
-    finders = (find_slow_exchange, find_longer_stage, find_late_workers, find_slow_compute)
-    found += [problem for finder in finders for problem in finder(inputs, steps)]
-    return _with_intermittent_loss(inputs, steps, found)
-
-
-def _untimed_problems(
     inputs: DetectionInput, steps: StepBatch, timed: StepBatch, accused: Collection[str | None]
 ) -> list[Problem]:
-    """Problems by steps without a timed exchange, or with one every few steps.
+    """Problems by steps, the most specific evidence first.
 
-    Input time and total step time need no split. Waiting and transfer come from the timed steps.
+    Input time and total step time need no split. Waiting and transfer come from the ``timed``
+    steps: all of ``steps``, one every few, or none.
     """
-    found = find_input_stall(inputs, steps)
+    is_timed = timed is steps
+    alike = comparable_steps(steps)
+    found = find_input_stall(inputs, alike)
     if len(timed):
-        alike = comparable_steps(timed)
-        found += find_uneven_work(inputs, alike, accused=accused)
-        finders = (find_slow_exchange, find_longer_stage, find_late_workers)
-        found += [problem for finder in finders for problem in finder(inputs, alike)]
-    return _with_intermittent_loss(inputs, steps, found + find_slow_steps(inputs, steps))
-
-
-def _with_intermittent_loss(
-    inputs: DetectionInput, steps: StepBatch, found: list[Problem]
-) -> list[Problem]:
-    """Let the long steps of one node be one problem, not one each time."""
-    again = find_intermittent_loss(inputs, steps)
+        split = alike if is_timed else comparable_steps(timed)
+        found += find_uneven_work(inputs, split, accused=accused)
+        for finder in (find_slow_exchange, find_longer_stage, find_late_workers):
+            found += finder(inputs, split)
+    found += (find_slow_compute if is_timed else find_slow_steps)(inputs, alike)
+    again = find_intermittent_loss(inputs, alike)
     if not any(each.node for each in again):
         return found + again
+    # The long steps of one node are one problem, not one each time.
     return again + [each for each in found if each.kind not in ("waiting", "computing", "step")]
 
 
@@ -267,29 +224,25 @@ def _performance_findings(
     )
     found: dict[tuple[str, str | None], Finding] = {}
     for problem in order:
-        subject = problem.node if RULES[problem.rule].subject == "node" else None
-        found.setdefault(
-            (problem.rule, subject), _performance_finding(inputs, steps, problem, problems)
+        rule = RULES[problem.rule]
+        subject = (rule.name, problem.node if rule.subject == "node" else None)
+        if subject in found:
+            continue
+        table = causes_json(inputs, steps, problem, problems)
+        is_vague = problem.cause in NOT_URGENT and problem.node is None
+        found[subject] = Finding(
+            rule=rule.name,
+            cause=problem.cause,
+            severity="warn" if is_vague else rule.severity,
+            run=inputs.run,
+            node=problem.node,
+            device=problem.device,
+            onset_s=problem.onset_s,
+            score=problem.strength,
+            victims=_performance_victims(inputs, steps, problem),
+            evidence=_evidence(inputs, steps, problem) | table,
         )
     return list(found.values())
-
-
-def _performance_finding(
-    inputs: DetectionInput, steps: StepBatch, problem: Problem, others: list[Problem]
-) -> Finding:
-    severity: Severity = RULES[problem.rule].severity
-    return Finding(
-        rule=problem.rule,
-        cause=problem.cause,
-        severity="warn" if problem.cause in NOT_URGENT and problem.node is None else severity,
-        run=inputs.run,
-        node=problem.node,
-        device=problem.device,
-        onset_s=problem.onset_s,
-        score=problem.strength,
-        victims=_performance_victims(inputs, steps, problem),
-        evidence=_evidence(inputs, steps, problem) | causes_json(inputs, steps, problem, others),
-    )
 
 
 def _mean_ratio(ratio: FloatArray) -> float | None:
@@ -315,7 +268,6 @@ def _evidence(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
     score = problem.score
     began = int(np.searchsorted(steps.ended_at_s, problem.onset_s))
     before, newest = steps[:began], steps[began + 1 :].last(NEWEST_STEPS)
-    is_known = score is not None and score.node is not None and score.metric in METRICS
     return {
         "kind": problem.kind,
         "step_s": middle(newest.step_s) if len(newest) else None,
@@ -327,15 +279,9 @@ def _evidence(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
         "ruled_out": ruled_out_json(problem.ruled_out),
         "onset_s": problem.onset_s,
         "window": [problem.onset_s - LEAD_S, inputs.now_s],
-        "charts": [{"metric": score.metric, "node": score.node, "device": score.device}]
-        if score is not None and is_known
-        else [],
+        "charts": score.charts if score else [],
         **problem.extra,
     }
-
-
-def memory_errors(inputs: DetectionInput) -> list[Finding]:
-    return [] if inputs.counts is None else uncorrected(inputs.counts, run=inputs.run)
 
 
 # Rules that do not depend on others. Add a new one here.

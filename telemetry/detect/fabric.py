@@ -490,14 +490,14 @@ def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) ->
             well = last <= 1 + HALF * (SLOWER_BY - 1)
             if well.all(axis=0).mean() > HALF:
                 return None
-        return Symptom(score_of_alert(alert), onset_of_alert(alert, now.span))
+        return Symptom(score_of_alert(alert), onset_of_alert(alert, now.span.ticks[0]))
     # A healthy device is late at times. A lossy one loses packets only at times.
     is_late = alert.cause == "efa_latency" and bool((bad.mean(axis=0) > HALF).any())
     is_bad = is_late or (alert.cause != "efa_latency" and bool(bad[-PERSISTS_S:].any()))
     known = np.isfinite(now.bytes_per_s[-PERSISTS_S:, row, device])
     if known.any() and not is_bad:
         return None
-    return Symptom(score_of_alert(alert), onset_of_alert(alert, now.span))
+    return Symptom(score_of_alert(alert), onset_of_alert(alert, now.span.ticks[0]))
 
 
 def _by_probes(
@@ -543,4 +543,4 @@ def _still_open_everywhere(now: EfaReadings, alert: OpenProblem) -> Symptom | No
             return None
     elif not _is_still_bad(now, alert.cause)[-PERSISTS_S:, :, device].any(axis=0).mean() > HALF:
         return None
-    return Symptom(score, onset_of_alert(alert, now.span))
+    return Symptom(score, onset_of_alert(alert, now.span.ticks[0]))

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from telemetry.blocks import Span
+from telemetry.blocks import METRICS
 from telemetry.detect.causes import CLASSES, UNKNOWN
 from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.rules import Severity
@@ -65,6 +65,13 @@ class CauseScore:
     def stands_out(self) -> bool:
         return self.strength >= 1.0
 
+    @property
+    def charts(self) -> list[dict[str, Any]]:
+        """The chart of the metric that identifies the culprit, if the store keeps it."""
+        if self.node is None or self.metric not in METRICS:
+            return []
+        return [{"metric": self.metric, "node": self.node, "device": self.device}]
+
     def figure(self) -> dict[str, Any]:
         """As JSON; non-finite values are None."""
         return {
@@ -120,6 +127,11 @@ class Symptom:
     score: CauseScore
     onset_s: float
 
+    @property
+    def problem(self) -> "Problem":
+        score = self.score
+        return Problem(score.cause, score, KIND_OF[score.cause], self.onset_s, score.strength)
+
 
 def score_of_alert(alert: OpenProblem) -> CauseScore:
     """Return the score that an open alert was made from."""
@@ -137,10 +149,9 @@ def score_of_alert(alert: OpenProblem) -> CauseScore:
     )
 
 
-def onset_of_alert(alert: OpenProblem, span: Span) -> float:
-    """Return the onset in the alert's evidence, else the start of the window."""
+def onset_of_alert(alert: OpenProblem, else_s: float) -> float:
     onset_s = _number_or_nan(alert.evidence.get("onset_s"))
-    return onset_s if np.isfinite(onset_s) else float(span.ticks[0])
+    return onset_s if np.isfinite(onset_s) else float(else_s)
 
 
 def _number_or_nan(value: object) -> float:

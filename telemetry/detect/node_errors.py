@@ -50,6 +50,10 @@ def uncorrected(counts: Span, *, run: str | None = None) -> list[Finding]:
     return [_finding(counts, metrics, rises[:, :, row], int(row), run=run) for row in unhealthy]
 
 
+def memory_errors(inputs: DetectionInput) -> list[Finding]:
+    return [] if inputs.counts is None else uncorrected(inputs.counts, run=inputs.run)
+
+
 def is_settled(
     evidence: Mapping[str, Any], count: float, *, quiet_s: float, lasted_s: float
 ) -> bool:

@@ -212,22 +212,23 @@ def _find_unhealthy(
         if row in held and (kept := _still_open(inputs, seen, held[row], ratios, row)):
             found.append(kept)
             continue
+        if not worst[row].any():
+            continue
         part = Suspect(row, int(np.argmax(worst[row])), float(worst[row].max()))
+        # It must stand out in enough reports, and in the newest.
+        above = ratios[:, part.part] >= 1.0 + HALF * (part.ratio - 1.0)
         reports = np.asarray(new_measurements(seen.span.values[kind.metric][:, row]).any(axis=1))
-        if not worst[row].any() or not _persists(ratios[:, part.part], part.ratio, reports):
+        known = np.isfinite(ratios[:, part.part])
+        if not is_persistent(above[known], reports[known], least=PERSISTS_S):
+            continue
+        if not above[known][-NEWEST_S:].all():
             continue
         if past is None and inputs.hardware_at is not None:
             past = inputs.hardware_at([kind.metric], PAST_AGES_S)
         if _is_new(past, seen, part):
-            found.append(_symptom(inputs, seen, part, ratios))
+            score = _score(inputs, seen, part, *_classify(inputs, seen, part))
+            found.append(Symptom(score, float(seen.span.ticks[int(np.argmax(above))]) - 1.0))
     return found
-
-
-def _persists(recent: FloatArray, ratio: float, reports: NDArray[np.bool_]) -> bool:
-    """Whether a part stands out in enough reports, and in the newest."""
-    above, known = recent >= 1.0 + HALF * (ratio - 1.0), np.isfinite(recent)
-    is_long = is_persistent(above[known], reports[known], least=PERSISTS_S)
-    return bool(is_long) and bool(above[known][-NEWEST_S:].all())
 
 
 def _is_new(past: Span | None, seen: PeerDistance, part: Suspect) -> bool:
@@ -244,15 +245,6 @@ def _is_new(past: Span | None, seen: PeerDistance, part: Suspect) -> bool:
     if np.isfinite(before) and part.ratio / before - 1.0 >= NEW_SHARE * excess:
         return True
     return enough and excess >= BLATANT
-
-
-def _symptom(
-    inputs: DetectionInput, seen: PeerDistance, part: Suspect, recent: FloatArray
-) -> Symptom:
-    above = recent[:, part.part] >= 1.0 + HALF * (part.ratio - 1.0)
-    first = int(np.argmax(above))
-    cause, device = _classify(inputs, seen, part)
-    return Symptom(_score(inputs, seen, part, cause, device), float(seen.span.ticks[first]) - 1.0)
 
 
 def _classify(inputs: DetectionInput, seen: PeerDistance, part: Suspect) -> tuple[str, int]:
@@ -327,12 +319,12 @@ def _still_open(
         ratio = float(max(known.mean(), 1.0))
         part = Suspect(row, int(parts[0]), ratio)
         score = _score(inputs, seen, part, alert.cause, int(alert.device or 0))
-        return Symptom(score, onset_of_alert(alert, seen.span))
+        return Symptom(score, onset_of_alert(alert, seen.span.ticks[0]))
     node = seen.span.nodes[row]
     steps = reported_steps(inputs.steps)
     if bool(len(steps)) and node not in training_nodes(inputs, steps):
         return None
-    return Symptom(score_of_alert(alert), onset_of_alert(alert, seen.span))
+    return Symptom(score_of_alert(alert), onset_of_alert(alert, seen.span.ticks[0]))
 
 
 UTILIZATION, BANDWIDTH = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
@@ -356,14 +348,14 @@ ENOUGH_PEER_NODES, ENOUGH_DEVICES = 63, 3
 class Parts:
     """Parts of the same kind of a late node; each array (n,), NaN where missing.
 
-    ``role``: usual value of the same part on ``npeer_nodes`` other nodes. ``topeer_nodes``:
+    ``role``: usual value of the same part on ``n_peer_nodes`` other nodes. ``to_peer_nodes``:
     ratio to it. ``relative``: that ratio over the usual one of this node.
     """
 
     value: FloatArray
     role: FloatArray
-    npeer_nodes: int
-    topeer_nodes: FloatArray
+    n_peer_nodes: int
+    to_peer_nodes: FloatArray
     relative: FloatArray
 
     @property
@@ -375,12 +367,12 @@ class Parts:
     def usual(self) -> float:
         """NaN without peers."""
         if self.is_only:
-            return float(self.role[0]) if self.npeer_nodes else np.nan
+            return float(self.role[0]) if self.n_peer_nodes else np.nan
         return float(median(self.value))
 
     @property
     def n_peers(self) -> int:
-        return self.npeer_nodes if self.is_only else int(np.isfinite(self.value).sum()) - 1
+        return self.n_peer_nodes if self.is_only else int(np.isfinite(self.value).sum()) - 1
 
     @property
     def strength(self) -> FloatArray:
@@ -389,7 +381,7 @@ class Parts:
         A comparison with other nodes proves less, so its threshold is higher.
         """
         if self.is_only:
-            return (self.topeer_nodes - 1.0) / ALONE
+            return (self.to_peer_nodes - 1.0) / ALONE
         return deviations(self.relative, floor=SPREAD) / LATE_PARTS_DEVIATIONS
 
 
@@ -412,7 +404,8 @@ def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -
     peer_rows = [i for i, name in enumerate(span.nodes) if name != node]
     scores = []
     if BANDWIDTH in span.values:
-        scores.append(_score_memory(node, parts(span, BANDWIDTH, node, peer_rows, sign=-1)))
+        devices = parts(span, BANDWIDTH, node, peer_rows, sign=-1)
+        scores.append(_score_worst("hbm_slow", node, devices, devices.strength))
     if UTILIZATION in span.values:
         cores = parts(span, UTILIZATION, node, peer_rows)
         per_device = max(1, case.inputs.cores_per_device)
@@ -421,10 +414,10 @@ def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -
         scores += _score_cores(node, cores, per_device)
         if case.inputs.cores_per_device == 1:
             # With one core per accelerator the two look the same.
-            scores = [each for each in scores if each.cause != "throttle"]
             scores = [
                 replace(each, cause="throttle") if each.cause == "slow_core" else each
                 for each in scores
+                if each.cause != "throttle"
             ]
         if cores.value.size == per_device and not blame_only_device:
             scores = [score for score in scores if score.cause != "throttle"]
@@ -498,50 +491,31 @@ def peer_nodes(case: ShareCase, node: str) -> list[str]:
     return [name for name in training if name is not None and name != node][:ENOUGH_PEER_NODES]
 
 
-def _score_memory(node: str, devices: Parts) -> CauseScore:
-    """Score accelerators that move fewer bytes than the others of the node."""
-    score = _look("hbm_slow", BANDWIDTH, "bytes_per_s", devices)
-    return _name_worst_part(score, node, devices, devices.strength)
-
-
 def _score_cores(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
     """Score cores that stay busy while others wait: one, or all of an accelerator."""
     devices = Parts(
         value=cores.value.reshape(-1, per_device).mean(axis=1),
         role=cores.role.reshape(-1, per_device).mean(axis=1),
-        npeer_nodes=cores.npeer_nodes,
-        topeer_nodes=cores.topeer_nodes.reshape(-1, per_device).min(axis=1),
+        n_peer_nodes=cores.n_peer_nodes,
+        to_peer_nodes=cores.to_peer_nodes.reshape(-1, per_device).min(axis=1),
         relative=cores.relative.reshape(-1, per_device).min(axis=1),
     )
-    whole = (
-        devices.strength
-        if devices.value.size == 1
-        else _least_of_device(cores.strength, per_device)
-    )
     strength = cores.strength
-    throttle = _look("throttle", UTILIZATION, "ratio", devices)
-    if per_device > 1:
-        throttle = _name_worst_part(throttle, node, devices, whole)
+    whole = strength.reshape(-1, per_device).min(axis=1)
+    if per_device == 1:
+        throttle = _score_worst("throttle", node, devices, whole * np.nan)
+    else:
+        of_devices = devices.strength if devices.is_only else whole
+        throttle = _score_worst("throttle", node, devices, of_devices)
         # If all cores of an accelerator are slow alike, the accelerator is slow.
-        strength = np.where(
-            np.repeat(_least_of_device(strength, per_device), per_device) < 1, strength, 0
-        )
-    slow = _look("slow_core", UTILIZATION, "ratio", cores)
-    return [_name_worst_part(slow, node, cores, strength), throttle]
+        strength = np.where(np.repeat(whole, per_device) < 1, strength, 0)
+    return [_score_worst("slow_core", node, cores, strength), throttle]
 
 
-def _least_of_device(strength: FloatArray, per_device: int) -> FloatArray:
-    """Minimum over the cores of each accelerator: (n_devices,)."""
-    return np.asarray(strength.reshape(-1, per_device).min(axis=1))
-
-
-def _look(cause: str, metric: str, unit: str, among: Parts) -> CauseScore:
-    return CauseScore(cause, 0.0, metric, np.nan, among.usual, 0, unit)
-
-
-def _name_worst_part(
-    score: CauseScore, node: str, among: Parts, strength: FloatArray
-) -> CauseScore:
+def _score_worst(cause: str, node: str, among: Parts, strength: FloatArray) -> CauseScore:
+    is_memory = cause == "hbm_slow"
+    metric, unit = (BANDWIDTH, "bytes_per_s") if is_memory else (UTILIZATION, "ratio")
+    score = CauseScore(cause, 0.0, metric, np.nan, among.usual, 0, unit)
     if not np.isfinite(strength).any():
         return score
     part = int(np.nanargmax(strength))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from telemetry.blocks import METRICS, FloatArray, IntArray
+from telemetry.blocks import FloatArray, IntArray
 from telemetry.detect.causes import UNKNOWN
 from telemetry.detect.fabric import score_links
 from telemetry.detect.findings import (
@@ -87,16 +87,13 @@ def episode(
     since = fired[fired > last_mended]
     if since.size:
         start = int(since[0]) - STEPS_TO_FIRE + 1
-        return Episode(start, _healthy_from(fired, mended, start))
+        earlier = fired[fired < start]
+        if not earlier.size:
+            return Episode(start, 0)
+        # From the first of the good steps that ended the previous episode.
+        ended = int(mended[mended > earlier[-1]][0])
+        return Episode(start, ended - STEPS_TO_RESOLVE + 1)
     return Episode(0, 0) if is_open and last_mended < 0 else None
-
-
-def _healthy_from(fired: IntArray, mended: IntArray, start: int) -> int:
-    """Return the first of the five good steps that ended the previous episode."""
-    earlier = fired[fired < start]
-    if not earlier.size:
-        return 0
-    return int(mended[mended > earlier[-1]][0]) - STEPS_TO_RESOLVE + 1
 
 
 # Steps after the first one above the limit that help to find the onset.
@@ -162,20 +159,17 @@ def diagnose_share(case: ShareCase) -> Diagnosis:
     """
     late = lateness(case.after)
     scores: list[CauseScore] = []
-    for kind in _kinds_to_explain(case):
+    rise_s = case.rise_s
+    least_s = SECOND_KIND_RATIO * max(rise_s.values())
+    for kind in sorted(rise_s, key=lambda kind: -rise_s[kind]):
+        if rise_s[kind] < least_s:
+            continue
         new = score_workers(case, late) if kind == "waiting" else score_links(case)
         scores += new
         if best := strongest(new):
             return Diagnosis(best, kind, late, _ruled_out(scores, best))
     shown = LAYOUT if _is_layout(case) else case.kind
     return Diagnosis(None, shown, late, _ruled_out(scores, None))
-
-
-def _kinds_to_explain(case: ShareCase) -> list[ExchangeKind]:
-    rise_s = case.rise_s
-    kinds: list[ExchangeKind] = sorted(rise_s, key=lambda kind: -rise_s[kind])
-    least_s = SECOND_KIND_RATIO * max(rise_s.values())
-    return [kind for kind in kinds if rise_s[kind] >= least_s]
 
 
 def _is_layout(case: ShareCase) -> bool:
@@ -192,15 +186,18 @@ def _ruled_out(scores: list[CauseScore], best: CauseScore | None) -> tuple[Cause
     return tuple(score for score in scores if score is not best and not score.stands_out)
 
 
+# In a large run, only the workers that wait least are listed.
 WORST_WORKERS = 64
 
 
 def share_evidence(case: ShareCase, verdict: Diagnosis) -> dict[str, Any]:
     """Evidence of the rule allreduce_share; docs/rules.md lists the keys."""
-    after, inputs = case.after, case.inputs
+    after, inputs, score = case.after, case.inputs, verdict.score
+    wait_s: FloatArray = mean(after.phases["wait_s"], axis=0)
+    shown = sorted(int(i) for i in np.argsort(wait_s)[:WORST_WORKERS] if np.isfinite(wait_s[i]))
+    reported = np.isfinite(after.phases["wait_s"]).any(axis=0)
     wait = float(case.newest.wait_ratio.mean())
     transfer = float(case.newest.transfer_ratio.mean())
-    score = verdict.score
     return {
         "share_ratio": wait + transfer,
         "wait_ratio": wait,
@@ -210,46 +207,19 @@ def share_evidence(case: ShareCase, verdict: Diagnosis) -> dict[str, Any]:
         "kind": verdict.kind,
         "step": int(after.step[-1]),
         "step_s": middle(case.newest.step_s),
-        "baseline_step_s": _baseline_step_s(case),
+        "baseline_step_s": middle(case.before.step_s)
+        if case.before is not None and not case.changed
+        else None,
         "changed": list(case.changed),
         "culprit": score.figure() if score else None,
-        "wait_by_worker": _wait_by_worker(case),
+        "wait_by_worker": {after.workers[i]: float(wait_s[i]) for i in shown},
         "late_workers": [after.workers[i] for i in verdict.lateness.late],
-        "unreported": _unreported(case),
+        "unreported": [after.workers[i] for i in np.flatnonzero(~reported)],
         "ruled_out": ruled_out_json(verdict.ruled_out),
         "onset_s": case.onset_s,
         "window": [case.onset_s - LEAD_S, inputs.now_s],
-        "charts": _charts(verdict),
+        "charts": score.charts if score else [],
     }
-
-
-def _baseline_step_s(case: ShareCase) -> float | None:
-    """Step time before; None where unknown or not comparable."""
-    if case.before is None or case.changed:
-        return None
-    return middle(case.before.step_s)
-
-
-def _wait_by_worker(case: ShareCase) -> dict[str, float]:
-    """Seconds each worker waits per step; in a large run, only the workers that wait least."""
-    wait: FloatArray = mean(case.after.phases["wait_s"], axis=0)
-    order = np.argsort(wait)[:WORST_WORKERS]
-    shown = sorted(int(i) for i in order if np.isfinite(wait[i]))
-    return {case.after.workers[i]: float(wait[i]) for i in shown}
-
-
-def _unreported(case: ShareCase) -> list[str]:
-    """Workers without a step report since the onset."""
-    known = np.isfinite(case.after.phases["wait_s"]).any(axis=0)
-    return [case.after.workers[i] for i in np.flatnonzero(~known)]
-
-
-def _charts(verdict: Diagnosis) -> list[dict[str, Any]]:
-    """Charts of the hardware metric that identifies the culprit."""
-    score = verdict.score
-    if score is None or score.node is None or score.metric not in METRICS:
-        return []
-    return [{"metric": score.metric, "node": score.node, "device": score.device}]
 
 
 SHARE = "allreduce_share"
@@ -283,10 +253,31 @@ def apply_share_rule(
     if since is None:
         return None, problems
     case = open_case(inputs, steps, since)
-    verdict = _keep_everywhere(inputs, diagnose_share(case))
+    open_shares = [alert for alert in inputs.open_problems if alert.rule == SHARE]
+    verdict = diagnose_share(case)
+    score = verdict.score
+    if score and any(
+        alert.node is None
+        and alert.device is not None
+        and (alert.cause, alert.device) == (score.cause, score.device)
+        for alert in open_shares
+    ):
+        # The open alert accuses the same device of most nodes.
+        verdict = replace(verdict, score=replace(score, node=None))
     chosen = _choose_problem(inputs, verdict, problems)
     began_s = inputs.now_s if chosen is None else chosen.onset_s
-    layout_s = _layout_since_s(inputs)
+    # The open alert may say that the layout needs that much communication. A problem that begins
+    # much later gets its own alert.
+    layout_s = next(
+        (
+            float(alert.evidence["onset_s"])
+            for alert in open_shares
+            if alert.cause == UNKNOWN
+            and alert.evidence.get("kind") == LAYOUT
+            and alert.evidence.get("onset_s") is not None
+        ),
+        None,
+    )
     if layout_s is not None and began_s - layout_s > UNRELATED_AFTER_S:
         case = replace(case, onset_s=min(case.onset_s, layout_s))
         return _share_finding(case, replace(verdict, score=None, kind=LAYOUT)), problems
@@ -320,29 +311,6 @@ def _named(
     return replace(finding, cause=problem.cause, device=problem.device, evidence=evidence)
 
 
-def _layout_since_s(inputs: DetectionInput) -> float | None:
-    """When the open alert says that the layout needs that much communication.
-
-    A problem that begins much later gets its own alert.
-    """
-    for alert in inputs.open_problems:
-        onset_s = alert.evidence.get("onset_s")
-        is_layout = alert.cause == UNKNOWN and alert.evidence.get("kind") == LAYOUT
-        if alert.rule == SHARE and is_layout and onset_s is not None:
-            return float(onset_s)
-    return None
-
-
-def _keep_everywhere(inputs: DetectionInput, verdict: Diagnosis) -> Diagnosis:
-    """Accuse no single node while the open alert accuses the same device of most nodes."""
-    score = verdict.score
-    for alert in inputs.open_problems:
-        is_everywhere = alert.rule == SHARE and alert.node is None and alert.device is not None
-        if score and is_everywhere and (alert.cause, alert.device) == (score.cause, score.device):
-            return replace(verdict, score=replace(score, node=None))
-    return verdict
-
-
 def _predates_window(case: ShareCase, steps: StepBatch) -> bool:
     """Whether the run was like this before the window, without an alert."""
     if case.before is not None or case.inputs.earlier is None:
@@ -360,7 +328,17 @@ def _choose_problem(
     between two culprits.
     """
     reported = [p for p in problems if p.score is not None]
-    possible = [p for p in reported if _can_explain(p, verdict)]
+    # A bad link makes transfers longer, all else makes workers wait. Between two of its long steps,
+    # a node that is late at times leaves the share as before.
+    possible = [
+        p
+        for p in reported
+        if p.kind not in {"computing", "checkpoint", "step"}
+        and (
+            (verdict.is_layout and p.node is not None)
+            or (p.cause in LINK_CAUSES) == (verdict.kind != "waiting")
+        )
+    ]
     held = {
         (alert.cause, alert.node)
         for alert in inputs.open_problems
@@ -372,30 +350,18 @@ def _choose_problem(
     if (same := next((p for p in candidates if (p.cause, p.node) in held), None)) is not None:
         return same
     if verdict.score is not None:
+        # The accused node may be what the diagnosis takes for a long stage.
+        late = {inputs.node_of(inputs.steps.workers[i]) for i in verdict.lateness.late}
+        is_late_stage = verdict.cause == "stage_imbalance" and len(late) == 1 and None not in late
         matching = (
-            p for p in possible if _has_same_culprit(p, verdict) or _is_late(inputs, p, verdict)
+            p
+            for p in possible
+            if _has_same_culprit(p, verdict) or (is_late_stage and p.node in late)
         )
         chosen = next(matching, None)
         if chosen is not None or verdict.cause != UNKNOWN:
             return chosen
     return max(possible, key=lambda p: p.strength, default=None)
-
-
-def _is_late(inputs: DetectionInput, problem: Problem, verdict: Diagnosis) -> bool:
-    """Whether the accused node is what the diagnosis takes for a long stage."""
-    late = {inputs.node_of(inputs.steps.workers[i]) for i in verdict.lateness.late}
-    is_stage = verdict.cause == "stage_imbalance"
-    return is_stage and problem.node is not None and late == {problem.node}
-
-
-def _can_explain(problem: Problem, verdict: Diagnosis) -> bool:
-    """Whether a problem raises the share in the observed way."""
-    is_link = problem.cause in LINK_CAUSES
-    if problem.kind in {"computing", "checkpoint", "step"}:
-        return False
-    # Between two of its long steps, a node that is late at times leaves the share as before.
-    is_late_at_times = verdict.is_layout and problem.node is not None
-    return is_late_at_times or is_link == (verdict.kind != "waiting")
 
 
 def _has_same_culprit(problem: Problem, verdict: Diagnosis) -> bool:
