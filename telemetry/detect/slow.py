@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from telemetry.detect.findings import (
     score_of_alert,
     strongest,
 )
-from telemetry.detect.inputs import DetectionInput, OpenProblem, node_peak, node_values
+from telemetry.detect.inputs import DetectionInput, node_peak, node_values
 from telemetry.detect.pace import (
     CHANGED_RATIO,
     CLEARLY,
@@ -109,9 +108,8 @@ def _newest_seconds(steps: StepBatch) -> StepBatch:
 
 def _per_step(span: Span, steps: StepBatch) -> tuple[float, float]:
     """Bytes moved per step, and mean core utilization; NaN where unknown."""
-    if any(name not in span.values or not span.values[name].shape[2] for name in PART_METRICS):
-        return np.nan, np.nan
-    if not len(steps):
+    is_read = all(name in span.values and span.values[name].shape[2] for name in PART_METRICS)
+    if not is_read or not len(steps):
         return np.nan, np.nan
     ends = steps.ended_at_s
     edges_s = np.array([ends[0] - steps.step_s[0], ends[-1]])
@@ -186,23 +184,17 @@ def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     accused = any(each.node and each.cause in RULE_OF_NODE for each in inputs.open_problems)
     scores = _prefer_open_cause(inputs, scores, "step")
     problems = _problems(inputs, steps, found, scores, "step", is_explained=accused)
-    return [_of_only_node(inputs, steps, each, found) for each in problems]
-
-
-def _of_only_node(
-    inputs: DetectionInput, steps: StepBatch, problem: Problem, found: PhaseRise
-) -> Problem:
-    """Accuse the only node of a run of computing slowly where its steps are longer alike.
-
-    It exchanges nothing with other nodes. Long sequences and a long stage are not its fault.
-    """
     after_s = work_s(steps)[found.at + 1 :]
     is_alike = len(after_s) > 1 and noise(after_s) <= STEADY * found.excess
-    if problem.cause != UNKNOWN or len(inputs.nodes) > 1 or inputs.n_stages > 1 or not is_alike:
-        return problem
+    if len(inputs.nodes) > 1 or inputs.n_stages > 1 or not is_alike:
+        return problems
+    # The only node of a run exchanges nothing with others. Long sequences would vary.
     (node,) = inputs.nodes
     score = CauseScore("slow_compute", 1.0, "compute_s", found.now, found.usual, 0, "s", node)
-    return replace(problem, cause=score.cause, score=score)
+    return [
+        replace(each, cause=score.cause, score=score) if each.cause == UNKNOWN else each
+        for each in problems
+    ]
 
 
 def _is_steady(
@@ -214,19 +206,16 @@ def _is_steady(
     """
     if len(steps.workers) >= CROWD or _usual(inputs, steps, "computing") is not None:
         return True
-    if len(steps.workers) >= ENOUGH_ALIKE and _are_slower_alike(steps, found):
+    compute = steps.phases["compute_s"]
+    factor = compute[-1] / median(compute[: found.at].T)
+    excess = float(median(factor)) - 1.0
+    is_alike = excess > 0 and float(np.ptp(factor)) <= ALIKE * excess
+    if len(steps.workers) >= ENOUGH_ALIKE and is_alike:
+        # All workers are slower by the same factor; sequence lengths would differ.
         return True
     newest = after_s[-STEADY_STEPS:]
     n_steps = STEADY_STEPS if len(steps.workers) < 3 else STEADY_STEPS - 1
     return len(newest) >= n_steps and float(np.ptp(newest)) <= UNSTEADY * found.excess
-
-
-def _are_slower_alike(steps: StepBatch, found: PhaseRise) -> bool:
-    """Whether all workers are slower by the same factor; sequence lengths would differ."""
-    compute = steps.phases["compute_s"]
-    factor = compute[-1] / median(compute[: found.at].T)
-    excess = float(median(factor)) - 1.0
-    return excess > 0 and float(np.ptp(factor)) <= ALIKE * excess
 
 
 def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -250,9 +239,15 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     scores = score_workers(case_since(inputs, steps, found.at), late)
     if late.phase != "compute_s" and _known_cause(scores) is None:
         return []
-    may_be = _may_be_chance(steps, found, late, scores) or _may_be_layout(
-        inputs, steps, found, late, scores
-    )
+    is_alone = inputs.n_stages == 1 and late.is_steady and len(late.late) == 1
+    ratio = found.excess / middle(work_s(steps))
+    is_born_slow = is_alone and ratio >= BORN_SLOW_RATIO and len(steps) >= BORN_SLOW_STEPS
+    best = _known_cause(scores)
+    is_accused = best is not None and best.node is not None
+    # A worker without a better past may always have had more work. Without stages all workers have
+    # the same work: one clearly later than all others in each of many steps is slow.
+    may_be_layout = found.at < ENOUGH_LATE and not is_accused and not is_born_slow
+    may_be = may_be_layout or _may_be_chance(steps, found, late, scores)
     if may_be and _usual(inputs, steps, "waiting") is None:
         return []
     names = tuple(steps.workers[i] for i in late.late)
@@ -301,26 +296,6 @@ def _may_be_chance(
     return n_steps < (ENOUGH_LATE - 1 if very else ENOUGH_LATE)
 
 
-def _may_be_layout(
-    inputs: DetectionInput,
-    steps: StepBatch,
-    found: PhaseRise,
-    late: Lateness,
-    scores: list[CauseScore],
-) -> bool:
-    """Whether a worker may always have had more work.
-
-    Without stages all workers have the same work: one that is clearly later than all others, by
-    the same amount in each of many steps, is slow since before the first of them.
-    """
-    best = _known_cause(scores)
-    if found.at >= ENOUGH_LATE or (best is not None and best.node is not None):
-        return False
-    ratio = found.excess / middle(work_s(steps))
-    is_alone = inputs.n_stages == 1 and late.is_steady and len(late.late) == 1
-    return not (is_alone and ratio >= BORN_SLOW_RATIO and len(steps) >= BORN_SLOW_STEPS)
-
-
 def _known_cause(scores: list[CauseScore]) -> CauseScore | None:
     """Return the strongest score, if it names a cause."""
     best = strongest(scores)
@@ -344,7 +319,9 @@ def _usual(inputs: DetectionInput, steps: StepBatch, kind: Kind) -> float | None
         held = alert.evidence
         if held.get("kind") != kind or held.get("baseline_phase_s") is None:
             continue
-        if _is_same_batch(held.get("tokens"), float(steps.tokens[-1])):
+        was, now = held.get("tokens"), float(steps.tokens[-1])
+        # Where tokens are unknown they count as the same.
+        if was is None or not np.isfinite(now) or abs(now - was) <= CHANGED_RATIO * abs(was):
             return float(held["baseline_phase_s"])
     return None
 
@@ -360,11 +337,6 @@ def _prefer_open_cause(
             same = [e for e in scores if (e.cause, e.node) == (alert.cause, alert.node)]
             return [each for each in same if each.stands_out] or [score_of_alert(alert)]
     return scores
-
-
-def _is_same_batch(was: Any, now: float) -> bool:
-    """Whether steps have the same tokens; true where unknown."""
-    return was is None or not np.isfinite(now) or abs(now - was) <= CHANGED_RATIO * abs(was)
 
 
 def _problems(
@@ -450,10 +422,19 @@ def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
 
 def _stalled_nodes(inputs: DetectionInput, steps: StepBatch, least_s: float) -> list[Problem]:
     """Nodes whose workers wait for data while others do not; the worst is accused."""
-    excess = _excess(steps, _usual_input_s(inputs))
+    alerts = [each for each in inputs.open_problems if each.cause == CAUSE]
+    input_s = steps.phases["input_s"]
+    # Usual is that of the peers; without peers, that of the open alert; else the worker's past.
+    if np.isfinite(input_s[-1]).sum() > 1:
+        usual_s: FloatArray | float = lower_median(input_s)[:, None]
+    else:
+        figures = [(alert.evidence.get("culprit") or {}).get("peers_median") for alert in alerts]
+        known = [float(figure) for figure in figures if figure is not None]
+        usual_s = known[0] if known else quickest_fifth(input_s.T)
+    excess = np.asarray(input_s - usual_s)
     n_now = n_newest(steps)
     newest = excess[-n_now:]
-    held = {s.node for s in inputs.open_problems if s.cause == CAUSE}
+    held = {alert.node for alert in alerts}
     nodes = [inputs.node_of(worker) for worker in steps.workers]
     least = np.where([node is not None and node in held for node in nodes], HALF, 1.0) * least_s
     typical = median(newest.T)
@@ -463,38 +444,14 @@ def _stalled_nodes(inputs: DetectionInput, steps: StepBatch, least_s: float) -> 
     if not unhealthy.any():
         return []
     worst = int(np.nanargmax(np.where(unhealthy, typical, -np.inf)))
-    input_s = median(steps.phases["input_s"][-len(newest) :].T)
-    score = CauseScore(
-        cause=CAUSE,
-        strength=float(typical[worst] / least_s),
-        metric="input_s",
-        value=float(input_s[worst]),
-        peers_median=float(input_s[worst] - typical[worst]),
-        n_peers=int(np.isfinite(input_s).sum()) - 1,
-        unit="s",
-        node=nodes[worst],
-    )
+    now_s = median(input_s[-len(newest) :].T)
+    own_s, strength = float(now_s[worst]), float(typical[worst] / least_s)
+    n_peers = int(np.isfinite(now_s).sum()) - 1
+    usual = own_s - float(typical[worst])
+    score = CauseScore(CAUSE, strength, "input_s", own_s, usual, n_peers, "s", nodes[worst])
     low = excess[:, worst] < HALF * least_s
     at = int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0
     return [_problem(steps, score, at, tuple(steps.workers[i] for i in np.flatnonzero(unhealthy)))]
-
-
-def _usual_input_s(inputs: DetectionInput) -> float:
-    """Usual input time in the open alert of a node; NaN without one."""
-    figures = [s.evidence.get("culprit") or {} for s in inputs.open_problems if s.cause == CAUSE]
-    usual = [figure.get("peers_median") for figure in figures]
-    return next((float(each) for each in usual if each is not None), float("nan"))
-
-
-def _excess(steps: StepBatch, held_s: float) -> FloatArray:
-    """Input time above the usual: (n_steps, n_workers).
-
-    Usual is that of the peers; without peers, that of the open alert; else the past of the worker.
-    """
-    input_s = steps.phases["input_s"]
-    if np.isfinite(input_s[-1]).sum() > 1:
-        return np.asarray(input_s - lower_median(input_s)[:, None])
-    return np.asarray(input_s - (held_s if np.isfinite(held_s) else quickest_fifth(input_s.T)))
 
 
 def _problem(steps: StepBatch, score: CauseScore, at: int, late: tuple[str, ...]) -> Problem:
@@ -519,7 +476,14 @@ def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem
     starve rest while the host reads and decodes. One look covers all of LOOK_S seconds.
     """
     since_s = float(steps.ended_at_s[-1])
-    kept = [alert for alert in inputs.open_problems if _is_same_step(alert, since_s)]
+    # Open alerts about the step in progress.
+    kept = [
+        alert
+        for alert in inputs.open_problems
+        if alert.cause == CAUSE
+        and alert.evidence.get("phase_s", 0) is None
+        and float(alert.evidence.get("onset_s") or 0) >= since_s - 1.0
+    ]
     if kept:
         return [
             _loading_problem(score_of_alert(each), float(each.evidence["onset_s"]))
@@ -546,7 +510,8 @@ def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem
     if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or computes.mean() < MOST:
         return []
     worst = int(np.argmax(np.where(loads, hosts, 0)))
-    usual = float(mean(steps.phases["input_s"][:, _workers(inputs, steps, nodes[worst])], 0).max())
+    own = [inputs.node_of(worker) == nodes[worst] for worker in steps.workers]
+    usual = float(mean(steps.phases["input_s"][:, own], 0).max())
     if usual > USUALLY_S:
         return []
     peers = float(lower_median(hosts))
@@ -554,16 +519,6 @@ def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem
         CAUSE, 1.0, HOST, float(hosts[worst]), peers, len(nodes) - 1, "ratio", nodes[worst]
     )
     return [_loading_problem(score, float(span.ticks[0]) - 1.0)]
-
-
-def _is_same_step(alert: OpenProblem, since_s: float) -> bool:
-    """Whether an alert is about the step in progress."""
-    is_ours = alert.cause == CAUSE and alert.evidence.get("phase_s", 0) is None
-    return is_ours and float(alert.evidence.get("onset_s") or 0) >= since_s - 1.0
-
-
-def _workers(inputs: DetectionInput, steps: StepBatch, node: str) -> list[int]:
-    return [i for i, worker in enumerate(steps.workers) if inputs.node_of(worker) == node]
 
 
 def _loading_problem(score: CauseScore, onset_s: float) -> Problem:

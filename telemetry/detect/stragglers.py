@@ -79,6 +79,10 @@ class Lateness:
         )
 
     @property
+    def n_peers(self) -> int:
+        return max(0, len(self.own_s) - 1)
+
+    @property
     def is_no_luck(self) -> bool:
         """Whether one worker is last too often for chance."""
         return self.n_steps >= steps_beyond_chance(int(np.isfinite(self.own_s).sum()))
@@ -120,17 +124,26 @@ def lateness(steps: StepBatch) -> Lateness:
     late = tuple(int(i) for i in order if z[i] >= DEVIATIONS and again[i] >= USUALLY)
     worst = late[0] if late else int(order[0])
     spread = latest / np.maximum(usual, TINY_S)
+    spread_ratio = middle(spread)
+    pattern: Pattern = "none"
+    if late or spread_ratio >= UNEVEN_RATIO:
+        pattern = "steady" if late else "rotating"
     # The first step may be half healthy and does not count.
     settled = spread[1:, 0] if len(spread) > 2 else spread[:, 0]
+    # Of a few steps, half their range: a node that became slow or recovered in between is a single
+    # jump, not variation.
+    restless_ratio = float(np.ptp(settled)) / 2 if settled.size < 4 else noise(settled)
+    own_phases = {name: median(steps.phases[name].T) for name in OWN_PHASES}
+    excess = {name: float(each[worst] - median(each)) for name, each in own_phases.items()}
     return Lateness(
-        pattern=_pattern(late, middle(spread)),
+        pattern=pattern,
         worst=worst,
         late=late,
         own_s=typical,
         strength=float(z[worst] / DEVIATIONS),
-        spread_ratio=middle(spread),
-        restless_ratio=float(_step_to_step_spread(settled)),
-        phase=_phase(steps, worst),
+        spread_ratio=spread_ratio,
+        restless_ratio=float(restless_ratio),
+        phase=max(excess, key=lambda phase: excess[phase]),
         n_steps=len(steps),
     )
 
@@ -149,29 +162,6 @@ def unevenness(steps: StepBatch) -> float:
     return middle(spread / np.maximum(usual[:, 0], TINY_S))
 
 
-def _step_to_step_spread(x: FloatArray) -> float:
-    """Variation from step to step; of a few steps, half their range.
-
-    A node that became slow or recovered in between is a single jump, not variation.
-    """
-    return float(np.ptp(x)) / 2 if x.size < 4 else noise(x)
-
-
-def _pattern(late: tuple[int, ...], spread_ratio: float) -> Pattern:
-    if late:
-        return "steady"
-    return "rotating" if spread_ratio >= UNEVEN_RATIO else "none"
-
-
-def _phase(steps: StepBatch, worker: int) -> str:
-    """Return the phase with the largest excess over the peers."""
-    excess = {}
-    for phase in OWN_PHASES:
-        typical = median(steps.phases[phase].T)
-        excess[phase] = float(typical[worker] - median(typical))
-    return max(excess, key=lambda phase: excess[phase])
-
-
 HOST = "vcpu_usage_ratio"
 # Required rise of the host's load over its peers where a worker waits for its input.
 HOST_RATIO = 0.15
@@ -183,9 +173,16 @@ MACHINE_PHASES = ("compute_s", "other_s")
 def score_workers(case: ShareCase, late: Lateness) -> list[CauseScore]:
     """Score every cause of workers that wait for others."""
     node = case.inputs.node_of(case.after.workers[late.worst])
-    scores = [_score_phase(case, late, phase, node) for phase in CAUSE_OF_PHASE]
-    scores += _score_host(case, late, node)
-    if late.pattern == "steady" and late.phase == "compute_s" and node is not None:
+    is_steady = late.pattern == "steady"
+    scores = []
+    for phase, cause in CAUSE_OF_PHASE.items():
+        typical = median(case.after.phases[phase].T)
+        value, peers = float(typical[late.worst]), float(median(typical))
+        strength = late.strength if is_steady and late.phase == phase else 0.0
+        scores.append(CauseScore(cause, strength, phase, value, peers, late.n_peers, "s", node))
+    if is_steady and late.phase == "other_s" and node is not None:
+        scores += _score_host(case, node)
+    if is_steady and late.phase == "compute_s" and node is not None:
         is_even = _variability(case, late) < UNEVEN_RATIO and case.inputs.n_stages == 1
         scores += score_parts(case, node, blame_only_device=is_even)
     return [
@@ -196,13 +193,11 @@ def score_workers(case: ShareCase, late: Lateness) -> list[CauseScore]:
     ]
 
 
-def _score_host(case: ShareCase, late: Lateness, node: str | None) -> list[CauseScore]:
+def _score_host(case: ShareCase, node: str) -> list[CauseScore]:
     """Score a host that works while the cores of its node rest between executions.
 
     A runtime trace shows such rests, and no input time.
     """
-    if node is None or late.pattern != "steady" or late.phase != "other_s":
-        return []
     _, span = hardware_before_and_after(case, [HOST], nodes={node, *peer_nodes(case, node)})
     if HOST not in span.values or node not in span.nodes:
         return []
@@ -211,23 +206,6 @@ def _score_host(case: ShareCase, late: Lateness, node: str | None) -> list[Cause
     strength = (own / peers - 1.0) / HOST_RATIO if peers > 0 else 0.0
     n_peers = max(0, int(np.isfinite(hosts).sum()) - 1)
     return [CauseScore("input_stall", strength, HOST, own, peers, n_peers, "ratio", node)]
-
-
-def _score_phase(case: ShareCase, late: Lateness, phase: str, node: str | None) -> CauseScore:
-    """Score a phase that names the cause, by the excess of the late worker."""
-    typical = median(case.after.phases[phase].T)
-    peers = float(median(typical))
-    is_it = late.pattern == "steady" and late.phase == phase
-    return CauseScore(
-        cause=CAUSE_OF_PHASE[phase],
-        strength=late.strength if is_it else 0.0,
-        metric=phase,
-        value=float(typical[late.worst]),
-        peers_median=peers,
-        n_peers=_n_peers(late),
-        unit="s",
-        node=node,
-    )
 
 
 def _score_stage(case: ShareCase, late: Lateness) -> CauseScore:
@@ -267,7 +245,7 @@ def _score_sequences(case: ShareCase, late: Lateness) -> CauseScore:
         metric="spread_ratio",
         value=late.spread_ratio,
         peers_median=before,
-        n_peers=_n_peers(late),
+        n_peers=late.n_peers,
         unit="ratio",
     )
 
@@ -289,32 +267,17 @@ def _score_machine(case: ShareCase, late: Lateness, node: str | None) -> CauseSc
     Steps alone are enough: a job may run without agent, or the reason may have no counter.
     """
     late = late if late.n_steps >= len(case.after) else lateness(case.after)
-    typical = late.own_s
-    score = CauseScore(
-        cause=UNKNOWN,
-        strength=0.0,
-        metric="own_s",
-        value=float(typical[late.worst]),
-        peers_median=float(lower_median(typical)),
-        n_peers=_n_peers(late),
-        unit="s",
-        node=node,
-    )
+    value, usual = float(late.own_s[late.worst]), float(lower_median(late.own_s))
     nodes = {case.inputs.node_of(case.after.workers[i]) for i in late.late}
     is_alone = node is not None and nodes == {node}
     is_certain = late.is_steady and late.is_no_luck and late.phase in MACHINE_PHASES
-    return replace(
-        score, strength=_capped_strength(late.strength if is_alone and is_certain else 0.0)
-    )
+    strength = _capped_strength(late.strength if is_alone and is_certain else 0.0)
+    return CauseScore(UNKNOWN, strength, "own_s", value, usual, late.n_peers, "s", node)
 
 
 def _capped_strength(strength: float) -> float:
     """At most 1, so that slow nodes come first: one slow node may be all of a stage."""
     return float(np.clip(strength, 0.0, 1.0)) if np.isfinite(strength) else 0.0
-
-
-def _n_peers(late: Lateness) -> int:
-    return max(0, len(late.own_s) - 1)
 
 
 CAUSE = "stage_imbalance"
@@ -436,28 +399,25 @@ def find_uneven_work(
     Stragglers in Large Model Training Using What-if Analysis", OSDI 2025, arXiv:2505.05713). With
     few workers the bulk tells nothing; then each one's time from step to step does.
     """
-    is_crowd = len(steps.workers) >= CROWD
-    if is_crowd:
-        steps = _without_common_excess(steps)
-    found = _crowd(inputs, steps) if is_crowd else None
+    usual = _usual_unevenness(inputs)
+    found = None
+    if len(steps.workers) >= CROWD:
+        compute = steps.phases["compute_s"]
+        excess_s = compute - median(compute.T)
+        # What all workers take longer or less than usual is a pause, not unevenness.
+        longer_s = np.maximum(quickest_fifth(excess_s), 0.0)
+        shorter_s = np.minimum(-quickest_fifth(-excess_s), 0.0)
+        compute_s = compute - (longer_s + shorter_s)[:, None]
+        steps = replace(steps, phases={**steps.phases, "compute_s": compute_s})
+        found = _crowd(inputs, steps, usual)
     if found is None and not _is_a_machine(inputs, steps):
-        found = _mixed(inputs, steps, accused) or _restless(inputs, steps)
+        found = _mixed(inputs, steps, accused) or _restless(steps, usual)
     if found is None:
         return []
     strength = found.excess / UNLIKE_LEAST_RATIO
     score = CauseScore(UNEVEN_WORK, strength, "spread_ratio", found.now, found.usual, 0, "ratio")
     onset_s = float(steps.ended_at_s[found.at] - steps.step_s[found.at])
     return [Problem(UNEVEN_WORK, score, "waiting", onset_s, strength)]
-
-
-def _without_common_excess(steps: StepBatch) -> StepBatch:
-    """Subtract what all workers take longer or less than usual: a pause is not unevenness."""
-    compute = steps.phases["compute_s"]
-    excess_s = compute - median(compute.T)
-    longer_s = np.maximum(quickest_fifth(excess_s), 0.0)
-    shorter_s = np.minimum(-quickest_fifth(-excess_s), 0.0)
-    compute_s = compute - (longer_s + shorter_s)[:, None]
-    return replace(steps, phases={**steps.phases, "compute_s": compute_s})
 
 
 def _is_a_machine(inputs: DetectionInput, steps: StepBatch) -> bool:
@@ -477,7 +437,7 @@ def _usual_unevenness(inputs: DetectionInput) -> float | None:
     return (figure or {}).get("peers_median")
 
 
-def _crowd(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
+def _crowd(inputs: DetectionInput, steps: StepBatch, usual: float | None) -> PhaseRise | None:
     """Compare the workers of each step, each relative to its usual time.
 
     A long stage, or a slightly slower node, is the same in every step. Each stage is compared
@@ -486,11 +446,13 @@ def _crowd(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     """
     compute = steps.phases["compute_s"]
     own = compute / median(compute.T)
-    centre = _centre(inputs, steps, own)
+    centre, stage = lower_median(own)[:, None], stage_of(inputs, steps)
+    stages = np.unique(stage)
+    if len(stages) > 1 and len(stage) >= CROWD_OF_STAGE * len(stages):
+        typical = np.stack([lower_median(own[:, stage == s]) for s in stages], axis=1)
+        centre = typical[:, np.searchsorted(stages, stage)]
     unlike = GAUSSIAN * lower_median(np.abs(own / centre - 1.0))
-    usual, n_now = _usual_unevenness(inputs), n_newest(steps)
-    if usual is not None:
-        n_now = max(n_now, CALM_STEPS)
+    n_now = n_newest(steps, least=1 if usual is None else CALM_STEPS)
     # Random delays do not hit half of many workers at once, so a single long step is enough.
     return find_rise(
         unlike,
@@ -500,16 +462,6 @@ def _crowd(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
         n_calm=CALM_STEPS,
         clearly=1.0,
     )
-
-
-def _centre(inputs: DetectionInput, steps: StepBatch, own: FloatArray) -> FloatArray:
-    """Usual value among comparable workers: (n_steps, n_workers)."""
-    stage = stage_of(inputs, steps)
-    stages = np.unique(stage)
-    if len(stages) < 2 or len(stage) < CROWD_OF_STAGE * len(stages):
-        return np.broadcast_to(lower_median(own)[:, None], own.shape)
-    typical = np.stack([lower_median(own[:, stage == s]) for s in stages], axis=1)
-    return np.asarray(typical[:, np.searchsorted(stages, stage)])
 
 
 def _mixed(
@@ -526,10 +478,17 @@ def _mixed(
     is_crowd = len(steps.workers) >= CROWD
     width = n_now if is_crowd else FEW_STEPS
     n_looks = CALM_STEPS if is_open else 1
-    slower = _slower(steps, width + n_looks - 1)
-    unlike = max(UNLIKE_RATIO[is_crowd], MIXED_DEVIATIONS * _scatter(steps, width + n_looks - 1))
+    compute, n_rows = steps.phases["compute_s"], width + n_looks - 1
+    before, typical = compute[:-n_rows], median(compute[:-n_rows].T)
+    slower = np.asarray(compute[-n_rows:] / typical - 1.0)
+    scatter = GAUSSIAN * middle(lower_median(np.abs(before - typical).T) / typical)
+    unlike = max(UNLIKE_RATIO[is_crowd], MIXED_DEVIATIONS * scatter)
     slower = slower[:, [inputs.node_of(worker) not in accused for worker in steps.workers]]
-    if not is_crowd and n_newest(steps) == 1 and _are_several(slower[-1], unlike):
+    late = np.sort(slower[-1][slower[-1] >= unlike * SEVERAL_RATIO])
+    # Two nodes may fail in the same second. Three of a few workers late, no two alike: uneven.
+    is_several = late.size >= SEVERAL and late[-1] >= unlike
+    is_several = is_several and bool((np.diff(late) >= ALIKE * unlike).all())
+    if is_several and not is_crowd and n_newest(steps) == 1:
         return PhaseRise(0.0, float(np.ptp(slower[-1])), len(steps) - 1)
     for first in range(n_looks):
         rows = slower[first : first + width]
@@ -539,30 +498,6 @@ def _mixed(
             at = len(steps) - len(slower) + first + int(np.argmax(is_long.any(axis=1)))
             return PhaseRise(0.0, float(np.ptp(rows[is_long])), at)
     return None
-
-
-def _slower(steps: StepBatch, n_rows: int) -> FloatArray:
-    """Relative excess of compute time in the newest steps."""
-    compute = steps.phases["compute_s"]
-    return np.asarray(compute[-n_rows:] / median(compute[:-n_rows].T) - 1.0)
-
-
-def _scatter(steps: StepBatch, n_rows: int) -> float:
-    """Variation of the compute time of a worker before the newest steps."""
-    compute = steps.phases["compute_s"][:-n_rows]
-    typical = median(compute.T)
-    return GAUSSIAN * middle(lower_median(np.abs(compute - typical).T) / typical)
-
-
-def _are_several(slower: FloatArray, least: float) -> bool:
-    """Whether one long step was uneven: three of a few workers late, no two alike.
-
-    Two nodes may fail in the same second, three do not.
-    """
-    late = np.sort(slower[slower >= least * SEVERAL_RATIO])
-    return (
-        late.size >= SEVERAL and late[-1] >= least and bool((np.diff(late) >= ALIKE * least).all())
-    )
 
 
 def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> bool:
@@ -578,7 +513,7 @@ def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> b
     return float(lower_median(np.abs(slower - lower_median(slower)))) >= ALIKE * least
 
 
-def _restless(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
+def _restless(steps: StepBatch, usual: float | None) -> PhaseRise | None:
     """Compare each step of a worker with its previous one."""
     least = max(RESTLESS_STEPS, -(-RESTLESS_JUMPS // len(steps.workers)))
     if len(steps) < 2 * least:
@@ -586,7 +521,6 @@ def _restless(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     compute = steps.phases["compute_s"]
     jumps = lower_median(np.asarray(np.abs(np.diff(compute, axis=0)) / compute[:-1]))
     n_now = n_newest(steps, seconds=RESTLESS_S, least=least)
-    usual = _usual_unevenness(inputs)
     least_ratio = _least(jumps, usual)
     if usual is None and middle(jumps[-n_now:]) < least_ratio:
         return None

@@ -164,7 +164,7 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
             ratio = middle(work_s(since)) / middle(work_s(before))
             found |= _of_executions(inputs, problem.onset_s, ratio - 1.0)
     was, now = _phases(before), _phases(since)
-    for name in was.keys() - unknown:
+    for name in [each for each in was if each not in unknown]:
         rise_s = now[name] - was[name]
         if np.isfinite(rise_s):
             found[name] = int(abs(rise_s) >= least_s) * int(np.sign(rise_s))
