@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from telemetry.detect.causes import UNKNOWN
-from telemetry.detect.findings import LEAD_S, Finding
+from telemetry.detect.findings import LEAD_S, Finding, json_number
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.recompile import CERTAIN_S, compiled_lately
 from telemetry.detect.rules import RULES
@@ -30,9 +30,10 @@ RULE = "hang"
 PATIENCE_STEPS = RULES[RULE].limits["patience_steps"]
 PATIENCE_S = RULES[RULE].limits["patience_s"]
 LONG_STEPS, LONG_S = 20.0, 600.0
+# Of the most idle nodes, so many are listed.
+SHOWN = 64
 # Without an agent, wait for this many checkpoints besides, at most so long.
 CHECKPOINTS, CHECKPOINTS_S = 4.0, 90.0
-SHOWN = 64
 
 
 def hang(inputs: DetectionInput) -> list[Finding]:
@@ -166,40 +167,32 @@ def _finding(
 def _evidence(
     inputs: DetectionInput, stall: Standstill, absent: tuple[int, ...]
 ) -> dict[str, Any]:
-    worst = stall.nodes[absent[0]] if absent else None
+    worst, peers = stall.nodes[absent[0]] if absent else None, np.delete(stall.hosts, absent)
+    culprit = None
+    if absent and np.isfinite(stall.hosts).all():
+        # The most idle absent node, compared with the waiting ones.
+        culprit = {
+            "metric": HOST,
+            "value": float(stall.hosts[absent[0]]),
+            "peers_median": upper_median(peers) if peers.size else None,
+            "n_peers": int(peers.size),
+            "unit": "ratio",
+        }
+    shown = sorted(np.argsort(stall.hosts, kind="stable")[:SHOWN].tolist())
     return {
         "since_s": stall.since_s,
         "overdue_s": stall.overdue_s,
         "limit_s": stall.limit_s,
-        "usual_step_s": stall.step_s if np.isfinite(stall.step_s) else None,
-        "culprit": _culprit(stall, absent) if absent and np.isfinite(stall.hosts).all() else None,
+        "usual_step_s": json_number(stall.step_s),
+        "culprit": culprit,
         "not_joined": [stall.nodes[row] for row in absent],
         "not_heard_of": list(stall.silent),
         "host_by_node": {
-            stall.nodes[i]: float(stall.hosts[i])
-            for i in _least(stall)
-            if np.isfinite(stall.hosts[i])
+            stall.nodes[i]: float(stall.hosts[i]) for i in shown if np.isfinite(stall.hosts[i])
         },
         "window": [stall.since_s - LEAD_S, inputs.now_s],
         "charts": [{"metric": m, "node": worst, "device": None} for m in (CORES, HOST) if worst],
     }
-
-
-def _culprit(stall: Standstill, absent: tuple[int, ...]) -> dict[str, Any]:
-    """Host utilization of the most idle absent node, compared with the waiting ones."""
-    peers = np.delete(stall.hosts, absent)
-    return {
-        "metric": HOST,
-        "value": float(stall.hosts[absent[0]]),
-        "peers_median": upper_median(peers) if peers.size else None,
-        "n_peers": int(peers.size),
-        "unit": "ratio",
-    }
-
-
-def _least(stall: Standstill) -> list[int]:
-    """Rows of the nodes with the least host activity, at most SHOWN."""
-    return sorted(np.argsort(stall.hosts, kind="stable")[:SHOWN].tolist())
 
 
 def _crash(inputs: DetectionInput, stall: Standstill, node: str) -> Finding:
@@ -220,7 +213,7 @@ def _crash(inputs: DetectionInput, stall: Standstill, node: str) -> Finding:
             "limit_s": stall.limit_s,
             "steps_go_on": False,
             "since_last_step_s": stall.overdue_s,
-            "step_s": stall.step_s if np.isfinite(stall.step_s) else None,
+            "step_s": json_number(stall.step_s),
             "also_silent": [name for name in stall.silent if name != node],
         },
     )

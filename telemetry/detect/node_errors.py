@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.findings import LEAD_S, Finding
 from telemetry.detect.inputs import DetectionInput, OpenProblem, node_peak, node_values
-from telemetry.detect.rules import RULES, Severity
+from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import CORES, RECENT_STEPS, TRAINING, recent_steps, usual_step_s
 from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
@@ -108,6 +108,7 @@ def _finding(
     node = counts.nodes[row]
     by_device = rises.sum(axis=(0, 1))
     device = int(np.argmax(by_device))
+    others = np.delete(by_device, device)
     metric = metrics[int(np.argmax(rises[:, :, device].sum(axis=1)))]
     first = int(np.flatnonzero(rises.sum(axis=(0, 2)))[0])
     return Finding(
@@ -122,23 +123,18 @@ def _finding(
         evidence={
             "n_errors": float(by_device.sum()),
             "count_before": (counted(counts, node) or 0.0) - float(by_device.sum()),
-            "culprit": _culprit(by_device, device, metric),
+            "culprit": {
+                "metric": metric,
+                "value": float(by_device[device]),
+                "peers_median": float(np.median(others)) if others.size else None,
+                "n_peers": int(others.size),
+                "unit": "count",
+            },
             "devices": {str(i): float(by_device[i]) for i in np.flatnonzero(by_device)},
             "window": [float(counts.ticks[0]), float(counts.ticks[-1])],
             "charts": [{"metric": metric, "node": node, "device": device}],
         },
     )
-
-
-def _culprit(by_device: FloatArray, device: int, metric: str) -> dict[str, Any]:
-    others = np.delete(by_device, device)
-    return {
-        "metric": metric,
-        "value": float(by_device[device]),
-        "peers_median": float(np.median(others)) if others.size else None,
-        "n_peers": int(others.size),
-        "unit": "count",
-    }
 
 
 ERRORS_RULE = "exec_errors"
@@ -171,7 +167,8 @@ def exec_errors(inputs: DetectionInput) -> list[Finding]:
     if not inputs.reads_hardware or inputs.hardware_at is None:
         return []
     known = {alert.node for alert in inputs.open_problems if alert.rule == ERRORS_RULE}
-    if not known and not _any(inputs.hardware_at((ERRORS, FAILED), GLANCE_S)):
+    glance = None if known else inputs.hardware_at((ERRORS, FAILED), GLANCE_S)
+    if glance and not any((node_values(glance, each) > 0).any() for each in (ERRORS, FAILED)):
         return []
     span = inputs.hardware_at((ERRORS, FAILED, DONE), AGES_OPEN_S if known else AGES_S)
     found = failing(span, run=inputs.run, known=known, now_s=inputs.now_s)
@@ -181,10 +178,6 @@ def exec_errors(inputs: DetectionInput) -> list[Finding]:
     explained = {alert.node for alert in inputs.open_problems if alert.rule == RULE}
     explained |= {each.node for each in uncorrected(inputs.counts)} if inputs.counts else set()
     return [each for each in found if each.node not in explained]
-
-
-def _any(span: Span) -> bool:
-    return bool((node_values(span, ERRORS) > 0).any() or (node_values(span, FAILED) > 0).any())
 
 
 def failing(
@@ -199,57 +192,44 @@ def failing(
     least = np.array([1 if node in known else MOMENTS for node in span.nodes], dtype=int)
     per_s = np.nan_to_num(mean(rate, axis=0))
     unhealthy = (n_moments >= least) & (per_s >= LEAST_PER_S * least / MOMENTS)
-    return [
-        _errors_finding(span, rate, int(row), run=run, now_s=now_s)
-        for row in np.flatnonzero(unhealthy)
-    ]
-
-
-def _errors_finding(
-    span: Span, rate: FloatArray, row: int, *, run: str | None, now_s: float
-) -> Finding:
-    per_s, ratio = mean(rate, axis=0), _failed_ratio(span, row)
-    own = float(per_s[row])
-    is_bad = own >= PAGE_PER_S or (ratio is not None and ratio >= PAGE_RATIO)
-    severity: Severity = "page" if is_bad else "warn"
-    onset_s = float(span.ticks[np.flatnonzero(rate[:, row] > 0)[0]])
-    return Finding(
-        rule=ERRORS_RULE,
-        cause=ERRORS_RULE,
-        severity=severity,
-        run=run,
-        node=span.nodes[row],
-        device=None,
-        onset_s=onset_s,
-        score=own / LEAST_PER_S,
-        evidence={
-            "errors_per_s": own,
-            "failed_ratio": ratio,
-            "culprit": _errors_culprit(own, np.delete(per_s, row)),
-            "window": [onset_s - LEAD_S, now_s],
-            "charts": [{"metric": ERRORS, "node": span.nodes[row], "device": None}],
-        },
-    )
-
-
-def _failed_ratio(span: Span, row: int) -> float | None:
-    """Failed executions over all; None without executions."""
     done, failed = (
-        float(np.nan_to_num(mean(node_values(span, metric)[:, row], axis=0)))
-        for metric in (DONE, FAILED)
+        np.nan_to_num(mean(node_values(span, each), axis=0)) for each in (DONE, FAILED)
     )
-    return failed / (failed + done) if failed + done > 0 else None
-
-
-def _errors_culprit(own: float, others: FloatArray) -> dict[str, Any]:
-    usual = float(np.nan_to_num(lower_median(others))) if others.size else None
-    return {
-        "metric": ERRORS,
-        "value": own,
-        "peers_median": usual,
-        "n_peers": int(others.size),
-        "unit": "per_s",
-    }
+    found = []
+    for row in np.flatnonzero(unhealthy).tolist():
+        own, others = float(per_s[row]), np.delete(mean(rate, axis=0), row)
+        n_executions = float(failed[row] + done[row])
+        failed_ratio = float(failed[row]) / n_executions if n_executions > 0 else None
+        is_bad = own >= PAGE_PER_S or (failed_ratio is not None and failed_ratio >= PAGE_RATIO)
+        onset_s = float(span.ticks[np.flatnonzero(rate[:, row] > 0)[0]])
+        found.append(
+            Finding(
+                rule=ERRORS_RULE,
+                cause=ERRORS_RULE,
+                severity="page" if is_bad else "warn",
+                run=run,
+                node=span.nodes[row],
+                device=None,
+                onset_s=onset_s,
+                score=own / LEAST_PER_S,
+                evidence={
+                    "errors_per_s": own,
+                    "failed_ratio": failed_ratio,
+                    "culprit": {
+                        "metric": ERRORS,
+                        "value": own,
+                        "peers_median": float(np.nan_to_num(lower_median(others)))
+                        if others.size
+                        else None,
+                        "n_peers": int(others.size),
+                        "unit": "per_s",
+                    },
+                    "window": [onset_s - LEAD_S, now_s],
+                    "charts": [{"metric": ERRORS, "node": span.nodes[row], "device": None}],
+                },
+            )
+        )
+    return found
 
 
 IDLE_RULE = "node_idle"
@@ -290,17 +270,29 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
     known = [alert for alert in inputs.open_problems if alert.rule == IDLE_RULE]
     is_due = bool(known) or int(inputs.now_s) % EVERY_S < FOR_S
     steps = recent_steps(inputs)
-    if not (inputs.reads_hardware and is_due and inputs.hardware_at) or not _trains(inputs, steps):
+    since_s = inputs.phase_since_s
+    is_new = since_s is not None and inputs.now_s - since_s < IDLE_S
+    if not (inputs.reads_hardware and is_due and inputs.hardware_at and len(steps)):
+        return []
+    if inputs.phase != TRAINING or is_new:
         return []
     named = {node for alert in known for node in _nodes_of(alert)}
-    # While the run makes no steps all nodes are idle: no new accusations.
-    suspects = [n for n in inputs.nodes if n in named or _makes_steps(inputs, steps)]
+    # While the run makes no steps, or one took too long, all nodes are idle: no new accusations.
+    patience_s = max(ALIVE_S, ALIVE_STEPS * usual_step_s(steps))
+    longest_s = float(np.nanmax(inputs.steps.step_s, initial=0.0))
+    makes_steps = max(longest_s, inputs.now_s - float(steps.ended_at_s[-1])) <= patience_s
+    suspects = [n for n in inputs.nodes if n in named or makes_steps]
     idle, since_s = _resting(inputs, suspects)
     if not idle:
         return []
     group = next((alert for alert in known if alert.node is None), None)
     scale = _scale_down(inputs, idle, group)
-    expected = _expected(inputs) | (set(scale.left) if scale else set())
+    # All but those without part in the steps since the nodes became idle should compute.
+    newest = inputs.steps.last(RECENT_STEPS)
+    first = int(np.searchsorted(newest.ended_at_s, inputs.now_s - IDLE_S + SETTLES_S))
+    parts = _parts(inputs, newest[first:] if first < len(newest) else newest)
+    expected = {node for node in inputs.nodes if node not in parts or parts[node].any()}
+    expected |= set(scale.left) if scale else set()
     # Nodes of an open group alert stay accused while they are idle.
     expected |= set(_nodes_of(group)) if group else set()
     idle = {node: level for node, level in idle.items() if node in expected}
@@ -318,20 +310,6 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
     if together:
         found.append(_group(inputs, {n: idle[n] for n in together}, scale, group, since_s))
     return found
-
-
-def _trains(inputs: DetectionInput, steps: StepBatch) -> bool:
-    """Whether the run has been training for IDLE_S."""
-    if inputs.phase != TRAINING or not len(steps):
-        return False
-    return inputs.phase_since_s is None or inputs.now_s - inputs.phase_since_s >= IDLE_S
-
-
-def _makes_steps(inputs: DetectionInput, steps: StepBatch) -> bool:
-    """Whether steps end now, and none in view took too long."""
-    patience_s = max(ALIVE_S, ALIVE_STEPS * usual_step_s(steps))
-    longest_s = float(np.nanmax(inputs.steps.step_s, initial=0.0))
-    return max(longest_s, inputs.now_s - float(steps.ended_at_s[-1])) <= patience_s
 
 
 def _resting(inputs: DetectionInput, suspects: list[str]) -> tuple[dict[str, float], float]:
@@ -353,17 +331,6 @@ def _rests(span: Span) -> NDArray[np.bool_]:
     return np.asarray(node_peak(span, CORES) < IDLE)
 
 
-def _expected(inputs: DetectionInput) -> set[str]:
-    """Nodes that should compute: all but those without part in the steps.
-
-    Only steps since the nodes became idle count.
-    """
-    steps = inputs.steps.last(RECENT_STEPS)
-    since = int(np.searchsorted(steps.ended_at_s, inputs.now_s - IDLE_S + SETTLES_S))
-    parts = _parts(inputs, steps[since:] if since < len(steps) else steps)
-    return {node for node in inputs.nodes if node not in parts or parts[node].any()}
-
-
 def _parts(inputs: DetectionInput, steps: StepBatch) -> dict[str, NDArray[np.bool_]]:
     """Participation of each node in the steps: (n_steps,) by node."""
     reported = np.isfinite(steps.phases["compute_s"])
@@ -382,7 +349,9 @@ def _scale_down(
 
     An open alert preserves it for longer than steps are stored.
     """
-    held = _scale_of_alert(group)
+    said = group.evidence.get("scaled_down") if group else None
+    n_nodes = [int(said[key]) for key in ("n_before", "n_after")] if said else []
+    held = Scale(float(said["at_s"]), n_nodes[0], n_nodes[1], ()) if said else None
     known = set(_nodes_of(group)) if group else set()
     new = [node for node in idle if node not in known]
     if len(new) < SEVERAL or inputs.earlier is None:
@@ -405,13 +374,6 @@ def _scale_down(
     n_before = sum(bool(each[row]) for each in parts.values())
     n_after = sum(bool(each[-1]) for each in parts.values())
     return Scale(float(ends[row]), n_before, n_after, left)
-
-
-def _scale_of_alert(group: OpenProblem | None) -> Scale | None:
-    reported = group.evidence.get("scaled_down") if group else None
-    if not reported:
-        return None
-    return Scale(float(reported["at_s"]), int(reported["n_before"]), int(reported["n_after"]), ())
 
 
 def _since_s(alert: OpenProblem) -> float:

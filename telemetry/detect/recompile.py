@@ -1,20 +1,19 @@
 """The rule recompile: an unannounced compilation, in progress or within a recent step."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.findings import LEAD_S, Finding
+from telemetry.detect.findings import LEAD_S, Finding, json_number
 from telemetry.detect.inputs import (
     DetectionInput,
     newest_measurements,
     node_peak,
     node_values,
 )
-from telemetry.detect.rules import RULES, Severity
+from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
     COMPILE,
     COMPILING,
@@ -66,9 +65,14 @@ def recompile(inputs: DetectionInput) -> list[Finding]:
         start_s = end_s - step_s
         reported = [a.evidence.get("since_s") for a in inputs.open_problems if a.rule == RULE]
         if any(each is not None and start_s - 1.0 <= float(each) <= end_s for each in reported):
-            return [_finding(inputs, steps, end_s - step_s, lost_s, is_over=True)]
-        if _compiled_s(inputs, steps, end_s - step_s, end_s) >= 0.5 * lost_s:
-            return [_finding(inputs, steps, end_s - step_s, lost_s, is_over=True)]
+            return [_finding(inputs, steps, start_s, lost_s, is_over=True)]
+        # Seconds for which most nodes compiled within the step, estimated by sampling.
+        first, last = int(np.ceil(start_s)) + 1, int(end_s)
+        ticks = np.unique(np.linspace(first, last, MOMENTS).astype(int))
+        ages = tuple(int(inputs.now_s) - int(tick) for tick in ticks if first <= tick <= last)
+        seen_ratio = _ticks_seen(inputs, steps, ages) / max(1, len(ages))
+        if seen_ratio * (end_s - start_s) >= 0.5 * lost_s:
+            return [_finding(inputs, steps, start_s, lost_s, is_over=True)]
     return []
 
 
@@ -144,52 +148,33 @@ def _usual_s(inputs: DetectionInput, steps: StepBatch) -> float:
     return reported[0] if reported else usual_step_s(steps)
 
 
-def _compiled_s(inputs: DetectionInput, steps: StepBatch, start_s: float, end_s: float) -> float:
-    """Seconds for which most nodes compiled within a step, estimated by sampling."""
-    first, last = int(np.ceil(start_s)) + 1, int(end_s)
-    ticks = np.unique(np.linspace(first, last, MOMENTS).astype(int))
-    ages = tuple(int(inputs.now_s) - int(tick) for tick in ticks if first <= tick <= last)
-    seen = _ticks_seen(inputs, steps, ages)
-    return seen / max(1, len(ages)) * (end_s - start_s)
-
-
 def _finding(
     inputs: DetectionInput, steps: StepBatch, since_s: float, lost_s: float, *, is_over: bool
 ) -> Finding:
-    usual_s = _usual_s(inputs, steps)
-    severity: Severity = "page" if lost_s > PAGE_AFTER_S else "warn"
-    nodes = training_nodes(inputs, steps)
+    usual_s, nodes = _usual_s(inputs, steps), training_nodes(inputs, steps)
+    first = nodes[0] if nodes else None
     return Finding(
         rule=RULE,
         cause=RULE,
-        severity=severity,
+        severity="page" if lost_s > PAGE_AFTER_S else "warn",
         run=inputs.run,
         node=None,
         device=None,
         onset_s=since_s,
         score=lost_s / CERTAIN_S,
         victims=nodes,
-        evidence=_evidence(inputs, since_s, lost_s, usual_s, nodes, is_over=is_over),
+        evidence={
+            "since_s": since_s,
+            "lost_s": lost_s,
+            "is_over": is_over,
+            "usual_step_s": json_number(usual_s),
+            "phase": inputs.phase,
+            "culprit": None,
+            "window": [since_s - LEAD_S, inputs.now_s],
+            "charts": [
+                {"metric": metric, "node": first, "device": None}
+                for metric in (HOST, CORES)
+                if first
+            ],
+        },
     )
-
-
-def _evidence(
-    inputs: DetectionInput,
-    since_s: float,
-    lost_s: float,
-    usual_s: float,
-    nodes: tuple[str, ...],
-    *,
-    is_over: bool,
-) -> dict[str, Any]:
-    first = nodes[0] if nodes else None
-    return {
-        "since_s": since_s,
-        "lost_s": lost_s,
-        "is_over": is_over,
-        "usual_step_s": usual_s if np.isfinite(usual_s) else None,
-        "phase": inputs.phase,
-        "culprit": None,
-        "window": [since_s - LEAD_S, inputs.now_s],
-        "charts": [{"metric": m, "node": first, "device": None} for m in (HOST, CORES) if first],
-    }

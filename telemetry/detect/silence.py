@@ -71,8 +71,28 @@ def find_silent(
         limit_s = max(after_s, MISSED_REPORTS * each_s + TOGETHER_S)
         if now - seen >= limit_s or (node in known and now - seen > TOGETHER_S + each_s - 1):
             quiet[node] = seen
-    if len(quiet) == len(last_seen) > 1 and _is_monitoring_outage(quiet, pulses or {}):
-        return [_monitoring_finding(last_seen, now_s=now_s, after_s=after_s)]
+    if len(quiet) == len(last_seen) > 1:
+        newest = max(last_seen.values())
+        arrive = any(each.last_step_at_s > newest + TOGETHER_S for each in (pulses or {}).values())
+        # Monitoring did not fail if nodes fell silent one by one while steps still arrive.
+        if not arrive or newest - min(quiet.values()) <= TOGETHER_S:
+            finding = Finding(
+                rule=BLIND,
+                cause="unknown",
+                severity=RULES[BLIND].severity,
+                run=None,
+                node=None,
+                device=None,
+                onset_s=float(newest),
+                score=(now_s - newest) / after_s,
+                evidence={
+                    "n_nodes": len(last_seen),
+                    "last_seen_s": newest,
+                    "quiet_s": now_s - newest,
+                    "limit_s": after_s,
+                },
+            )
+            return [finding]
     n_nodes = Counter(run_of.get(node) for node in last_seen)
     mates: dict[str | None, list[str]] = {}
     for node in sorted(quiet):
@@ -85,16 +105,6 @@ def find_silent(
             _silent(node, quiet[node], company, now_s=now_s, after_s=after_s) for node in nodes
         ]
     return found
-
-
-def _is_monitoring_outage(quiet: Mapping[str, int], pulses: Mapping[str, StepHeartbeat]) -> bool:
-    """Whether monitoring itself failed.
-
-    It did not if nodes fell silent one by one while steps still arrive.
-    """
-    newest = max(quiet.values())
-    arrive = any(pulse.last_step_at_s > newest + TOGETHER_S for pulse in pulses.values())
-    return not arrive or newest - min(quiet.values()) <= TOGETHER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +156,5 @@ def _silent(
             "since_last_step_s": now_s - pulse.last_step_at_s if pulse else None,
             "step_s": pulse.step_s if pulse else None,
             "also_silent": [other for other in company.silent if other != node],
-        },
-    )
-
-
-def _monitoring_finding(last_seen: Mapping[str, int], *, now_s: float, after_s: float) -> Finding:
-    newest = max(last_seen.values())
-    return Finding(
-        rule=BLIND,
-        cause="unknown",
-        severity=RULES[BLIND].severity,
-        run=None,
-        node=None,
-        device=None,
-        onset_s=float(newest),
-        score=(now_s - newest) / after_s,
-        evidence={
-            "n_nodes": len(last_seen),
-            "last_seen_s": newest,
-            "quiet_s": now_s - newest,
-            "limit_s": after_s,
         },
     )
