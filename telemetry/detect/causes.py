@@ -149,7 +149,11 @@ def separable(name: str, symptoms: Symptoms, *, scope: Scope) -> str:
 
 def explanations_json(symptoms: Symptoms, *, scope: Scope, named: str) -> list[dict[str, Any]]:
     """Return the table for the alert page, the named cause first."""
-    rows = sorted(explain(symptoms, scope=scope), key=lambda each: _order(each, named))
+
+    def order(each: Explanation) -> tuple[bool, bool, int]:
+        is_named = named in {each.cause.name, each.cause.class_name}
+        return (not is_named, not each.is_possible, len(each.missing) + len(each.contradicting))
+
     return [
         {
             "cause": each.cause.name,
@@ -161,13 +165,8 @@ def explanations_json(symptoms: Symptoms, *, scope: Scope, named: str) -> list[d
             "unmeasured": list(each.unmeasured),
             "source": each.cause.source,
         }
-        for each in rows
+        for each in sorted(explain(symptoms, scope=scope), key=order)
     ]
-
-
-def _order(each: Explanation, named: str) -> tuple[bool, bool, int]:
-    is_named = named in {each.cause.name, each.cause.class_name}
-    return (not is_named, not each.is_possible, len(each.missing) + len(each.contradicting))
 
 
 def _verdict(each: Explanation, named: str) -> str:

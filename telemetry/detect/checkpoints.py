@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import IntArray
 from telemetry.detect.findings import CauseScore, Problem
-from telemetry.detect.inputs import DetectionInput, node_peak, node_values
+from telemetry.detect.inputs import DetectionInput, OpenProblem, node_peak, node_values
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
     CHECKPOINT,
@@ -60,14 +60,21 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     while cores are idle and hosts write; it has taken at least the overdue time less one usual
     step.
     """
-    taken = _durations(steps)
-    under_way = _in_progress(inputs, steps)
+    taken, held = _durations(steps), [a for a in inputs.open_problems if a.cause == CAUSE]
+    under_way = _in_progress(inputs, steps, held)
     if under_way is not None and (found := _check(inputs, steps, taken, under_way)):
         return [found]
-    written = _newest_written(inputs, steps, taken, waits=under_way is not None)
-    if written is None:
+    if not taken:
         return []
-    found = _check(inputs, steps, taken[:-1], written)
+    row, took_s = taken[-1]
+    ended_s = float(steps.ended_at_s[row])
+    # With an open alert and the next checkpoint in progress it stays recent: whether the next one
+    # is slow too is not known yet.
+    if inputs.now_s - ended_s > NEWS_S and not (held and under_way is not None):
+        return []
+    node = next((alert.node for alert in held if alert.node is not None), None)
+    node = node or _slowest(*_writing(inputs, steps, ended_s - took_s, ended_s))
+    found = _check(inputs, steps, taken[:-1], Checkpoint(took_s, ended_s, node))
     return [] if found is None else [found]
 
 
@@ -94,7 +101,9 @@ def _check(
     return Problem(CAUSE, score, "checkpoint", this.ended_s - this.took_s, strength, extra=extra)
 
 
-def _in_progress(inputs: DetectionInput, steps: StepBatch) -> Checkpoint | None:
+def _in_progress(
+    inputs: DetectionInput, steps: StepBatch, held: list[OpenProblem]
+) -> Checkpoint | None:
     stall = standstill(inputs)
     if stall is None:
         return None
@@ -104,64 +113,37 @@ def _in_progress(inputs: DetectionInput, steps: StepBatch) -> Checkpoint | None:
         if said is None or said.common != CHECKPOINT:
             return None
         return Checkpoint(said.lasts_s(inputs.now_s), inputs.now_s, None)
-    held = [alert for alert in inputs.open_problems if alert.cause == CAUSE]
-    writing = _writing(inputs, steps, stall.since_s, inputs.now_s)
+    nodes, writes = _writing(inputs, steps, stall.since_s, inputs.now_s)
     # Most nodes writing at one moment: a checkpoint.
-    if not (stall.loads.mean() > MOST or held or bool((writing.writes.mean(axis=1) > MOST).any())):
+    if not (stall.loads.mean() > MOST or held or bool((writes.mean(axis=1) > MOST).any())):
         return None
     # While all nodes write no one stands out; an accused node stays accused.
-    node = _slowest(writing) or next((alert.node for alert in held if alert.node), None)
+    node = _slowest(nodes, writes) or next((alert.node for alert in held if alert.node), None)
     return Checkpoint(stall.overdue_s - stall.step_s, inputs.now_s, node)
 
 
-def _newest_written(
-    inputs: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], *, waits: bool
-) -> Checkpoint | None:
-    """Return the newest finished checkpoint, while it is recent.
+def _writing(
+    inputs: DetectionInput, steps: StepBatch, from_s: float, until_s: float
+) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
+    """Which node wrote in which tick while its cores were idle: (n_ticks, n_nodes).
 
-    With an open alert and the next checkpoint in progress (``waits``) it stays recent: whether the
-    next one is slow too is not known yet.
+    At most the newest LONGEST_S seconds are read.
     """
-    if not taken:
-        return None
-    row, took_s = taken[-1]
-    ended_s = float(steps.ended_at_s[row])
-    held = [alert for alert in inputs.open_problems if alert.cause == CAUSE]
-    if inputs.now_s - ended_s > NEWS_S and not (waits and held):
-        return None
-    for alert in held:
-        if alert.node is not None:
-            return Checkpoint(took_s, ended_s, alert.node)
-    writing = _writing(inputs, steps, ended_s - took_s, ended_s)
-    return Checkpoint(took_s, ended_s, _slowest(writing))
-
-
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """Which node wrote in which tick while its cores were idle: (n_ticks, n_nodes)."""
-
-    nodes: tuple[str, ...]
-    writes: NDArray[np.bool_]
-
-
-def _writing(inputs: DetectionInput, steps: StepBatch, from_s: float, until_s: float) -> Writing:
-    """At most the newest LONGEST_S seconds are read."""
     back_s = int(min(inputs.now_s - from_s, LONGEST_S))
     span = inputs.hardware((CORES, HOST), max(1, back_s)).of(training_nodes(inputs, steps))
     hosts = node_values(span, HOST)
     writes = (hosts >= LOADING) & (hosts < COMPILING) & ~(node_peak(span, CORES) >= WORKING)
-    return Writing(span.nodes, writes[span.ticks <= until_s])
+    return span.nodes, writes[span.ticks <= until_s]
 
 
-def _slowest(writing: Writing) -> str | None:
+def _slowest(nodes: tuple[str, ...], writes: NDArray[np.bool_]) -> str | None:
     """Return the node that wrote much longer than the others; None where no single node did."""
-    n_nodes = len(writing.nodes)
-    wrote_s = writing.writes.sum(axis=0)
-    if n_nodes < 2 or not wrote_s.size:
+    wrote_s = writes.sum(axis=0)
+    if len(nodes) < 2 or not wrote_s.size:
         return None
     order = np.argsort(wrote_s)
     most, next_s = float(wrote_s[order[-1]]), float(wrote_s[order[-2]])
-    return writing.nodes[order[-1]] if most >= max(SLOWER_BY * next_s, next_s + LEAST_S) else None
+    return nodes[order[-1]] if most >= max(SLOWER_BY * next_s, next_s + LEAST_S) else None
 
 
 def _durations(steps: StepBatch) -> list[tuple[int, float]]:

@@ -301,19 +301,12 @@ def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
     missed = np.nansum(now.impaired_per_s, axis=0) > 0
     answers = np.isfinite(now.latency_s[-PERSISTS_S:]).any(axis=0)
     unanswered = ~answers & (answers.mean(axis=1, keepdims=True) > HALF)
-    unhealthy &= missed | unanswered | _carried_before(inputs, scores.value)
-    return symptoms_of(now, scores, unhealthy, quiet)
-
-
-def _carried_before(inputs: DetectionInput, moved: FloatArray) -> NDArray[np.bool_]:
-    """Devices that carried as much as the others of the node in the last minutes."""
-    if inputs.hardware_at is None:
-        return np.zeros(moved.shape, dtype=bool)
-    past = efa_readings(inputs.hardware_at([BYTES], PAST_AGES_S))
-    if past is None or past.bytes_per_s.shape[1:] != moved.shape:
-        return np.zeros(moved.shape, dtype=bool)
-    before = mean(past.bytes_per_s, axis=0)
-    return np.asarray(before >= HALF * median(before)[:, None])
+    carried_before = np.zeros(unhealthy.shape, dtype=bool)
+    past = inputs.hardware_at and efa_readings(inputs.hardware_at([BYTES], PAST_AGES_S))
+    if past and past.bytes_per_s.shape[1:] == unhealthy.shape:
+        before = mean(past.bytes_per_s, axis=0)
+        carried_before = before >= HALF * median(before)[:, None]
+    return symptoms_of(now, scores, unhealthy & (missed | unanswered | carried_before), quiet)
 
 
 # Required ratio of the latency to before, and to peers where the past is unknown.
@@ -404,7 +397,9 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
     """Devices that answer later than their peers and than before."""
     if not np.isfinite(now.usual_s):
         return []
-    past, held = _past(inputs), _is_probed_rarely(now)
+    past, held = None, _is_probed_rarely(now)
+    if inputs.hardware_at is not None:
+        past = efa_readings(inputs.hardware_at([LATENCY], PAST_AGES_S[::2]))
     used_to_s = np.nan if past is None else past.usual_s
     scores = judge_latency(now, _past_latency_s(inputs) if held.all() else used_to_s)
     typical, is_late = scores.value / now.usual_s, scores.badness >= 1.0
@@ -455,12 +450,6 @@ def _past_latency_s(inputs: DetectionInput) -> float:
     before = float(lower_median(usual[:ENOUGH_PROBES]))
     is_so = bool((usual[ENOUGH_PROBES:] >= ALL_SLOWER_BY * before).all())
     return before if is_so else float("nan")
-
-
-def _past(inputs: DetectionInput) -> EfaReadings | None:
-    if inputs.hardware_at is None:
-        return None
-    return efa_readings(inputs.hardware_at([LATENCY], PAST_AGES_S[::2]))
 
 
 def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:

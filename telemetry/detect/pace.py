@@ -230,7 +230,12 @@ class ShareCase:
             "batch": (self.before.tokens, self.after.tokens),
             "scale": (_n_workers(self.before), _n_workers(self.after)),
         }
-        return tuple(name for name, (was, now) in figures.items() if _differs(was, now))
+        middles = {name: (middle(was), middle(now)) for name, (was, now) in figures.items()}
+        return tuple(
+            name
+            for name, (was, now) in middles.items()
+            if np.isfinite([was, now]).all() and abs(now - was) > CHANGED_RATIO * abs(was)
+        )
 
     @property
     def is_diluted(self) -> bool:
@@ -275,12 +280,6 @@ def _typical(steps: StepBatch, phase: str) -> float:
 
 def _n_workers(steps: StepBatch) -> FloatArray:
     return np.asarray(np.isfinite(steps.phases["compute_s"]).sum(axis=1), dtype=float)
-
-
-def _differs(was: FloatArray, now: FloatArray) -> bool:
-    """Whether two medians differ by more than CHANGED_RATIO."""
-    a, b = middle(was), middle(now)
-    return bool(np.isfinite(a) and np.isfinite(b) and abs(b - a) > CHANGED_RATIO * abs(a))
 
 
 def hardware_before_and_after(

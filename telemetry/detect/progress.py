@@ -310,6 +310,10 @@ def _slowdown(inputs: DetectionInput, progress: Progress) -> Slowdown | None:
     if (held := _held(inputs)) is not None:
         return _lasting(held, progress)
     size = bin_size(inputs)
+    # The newest bins must be slow for themselves: a dip just over is none.
+    earlier = progress.rate[:-2]
+    scatter = GAUSSIAN * middle(np.abs(earlier - middle(earlier)))
+    newest = float(progress.rate[-2:].max(initial=0.0)) - 2 * scatter
     for n_bins in (max(2, each // size) for each in WINDOWS_S):
         if len(progress.rate) < (1 + ENOUGH_WINDOWS) * n_bins:
             break
@@ -317,10 +321,11 @@ def _slowdown(inputs: DetectionInput, progress: Progress) -> Slowdown | None:
         now, past = float(paces[-1]), paces[:-n_bins]
         usual = middle(past)
         spread = max(GAUSSIAN * middle(np.abs(past - usual)), LEAST_SPREAD * usual)
-        least = DEVIATIONS * spread
         middle_way = (usual + now) / 2
-        is_slow = _lasts(progress, n_bins, middle_way)
-        if is_slow and _is_enough(usual, now, least) and _is_steadily_slow(progress, usual):
+        is_slow = now > 0 and usual / now - 1.0 >= LEAST_RATIO
+        is_slow = is_slow and usual - now >= DEVIATIONS * spread
+        is_slow = is_slow and newest <= usual / (1 + LEAST_RATIO)
+        if is_slow and _lasts(progress, n_bins, middle_way):
             # What has been slow for more than two windows was part of another problem.
             if middle(paces[-3 * n_bins : -n_bins]) < middle_way:
                 return None
@@ -329,17 +334,6 @@ def _slowdown(inputs: DetectionInput, progress: Progress) -> Slowdown | None:
             deviations = (usual - now) / spread
             return Slowdown(usual, now, n_bins, float(progress.ended_at_s[first]), deviations)
     return None
-
-
-def _is_steadily_slow(progress: Progress, usual: float) -> bool:
-    """Whether the newest bins are slow for themselves: a dip just over is none."""
-    past = progress.rate[:-2]
-    scatter = GAUSSIAN * middle(np.abs(past - middle(past)))
-    return bool(progress.rate[-2:].max() <= usual / (1 + LEAST_RATIO) + 2 * scatter)
-
-
-def _is_enough(usual: float, now: float, least: float) -> bool:
-    return now > 0 and usual / now - 1.0 >= LEAST_RATIO and usual - now >= least
 
 
 def _lasts(progress: Progress, n_bins: int, most: float) -> bool:
@@ -403,23 +397,15 @@ def _by_latency(changes: Changes) -> CauseScore | None:
 
 def _score(changes: Changes, cause: str, change: Change, row: int | None) -> CauseScore:
     """Score one node against its peers, or all against their past."""
+    rise = float(median(change.rise) if row is None else change.rise[row])
+    strength = rise / (HALF * changes.slowdown)
     if row is None:
-        value, usual, n_peers = float(median(change.since)), float(median(change.before)), 0
+        value, usual = float(median(change.since)), float(median(change.before))
         metric = TYPICAL if change is changes.typical else LONGEST
-        strength = float(median(change.rise)) / (HALF * changes.slowdown)
-        return CauseScore(cause, strength, metric, value, usual, n_peers, "s")
-    peers = np.delete(change.since, row)
-    strength = float(change.rise[row]) / (HALF * changes.slowdown)
-    return CauseScore(
-        cause,
-        strength,
-        TYPICAL,
-        float(change.since[row]),
-        float(lower_median(peers)),
-        len(peers),
-        "s",
-        changes.nodes[row],
-    )
+        return CauseScore(cause, strength, metric, value, usual, 0, "s")
+    value, peers = float(change.since[row]), np.delete(change.since, row)
+    usual, node = float(lower_median(peers)), changes.nodes[row]
+    return CauseScore(cause, strength, TYPICAL, value, usual, len(peers), "s", node)
 
 
 def _starving(changes: Changes) -> CauseScore | None:

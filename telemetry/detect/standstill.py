@@ -300,7 +300,12 @@ def _observe(
     reporting = is_reporting(span)
     newest = np.flatnonzero(reporting.any(axis=1))
     if not newest.size and has_no_agent(inputs, since_s):
-        return _unobserved(inputs, nodes, since_s, step_s, limit_s)
+        # What nodes without an agent do is unknown.
+        nan, none, since = np.full(len(nodes), np.nan), np.zeros(len(nodes), bool), since_s
+        now_s = inputs.now_s
+        return Standstill(
+            since, now_s - since, step_s, limit_s, nodes, nan, nan, nan, (), (), (), none
+        )
     if not newest.size or span.ticks[newest[-1]] - since_s <= limit_s:
         return None
     upto = reporting[: newest[-1] + 1]
@@ -332,17 +337,6 @@ def has_no_agent(inputs: DetectionInput, since_s: float) -> bool:
     if not len(inputs.steps) or back_s > OLDEST_S:
         return False
     return not is_reporting(inputs.hardware((HOST,), back_s)).any()
-
-
-def _unobserved(
-    inputs: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float, limit_s: float
-) -> Standstill:
-    """Return a standstill of nodes without an agent: what they do is unknown."""
-    unknown, none = np.full(len(nodes), np.nan), np.zeros(len(nodes), bool)
-    overdue_s = inputs.now_s - since_s
-    return Standstill(
-        since_s, overdue_s, step_s, limit_s, nodes, unknown, unknown, unknown, (), (), (), none
-    )
 
 
 def _those(nodes: tuple[str, ...], flags: Flags) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def _named_by_table(
         return replace(problem, cause=name, score=replace(problem.score, cause=name))
     is_late = problem.kind == "waiting" and _computes_longer(inputs, steps, problem.node)
     if problem.cause == UNKNOWN and (problem.node is None or is_late):
-        held = (a.cause for a in inputs.open_problems if _is_same(problem, a.evidence.get("kind")))
+        held = (a.cause for a in inputs.open_problems if a.evidence.get("kind") == problem.kind)
         kept = next((cause for cause in held if cause in CLASSES), None)
         symptoms = symptoms_of(inputs, steps, problem, others)
         return replace(problem, cause=kept or best_explanation(symptoms, scope=scope))
@@ -143,10 +143,6 @@ def _computes_longer(inputs: DetectionInput, steps: StepBatch, node: str | None)
     compute_s = median(newest.phases["compute_s"].T)
     excess_s = float(np.nanmax(compute_s[own])) - float(lower_median(compute_s))
     return excess_s >= LEAST_RATIO * middle(work_s(newest))
-
-
-def _is_same(problem: Problem, kind: object) -> bool:
-    return bool(problem.kind == kind)
 
 
 def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, int]:
