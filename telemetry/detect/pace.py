@@ -54,16 +54,8 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
     n_workers = np.isfinite(steps.phases["compute_s"]).sum(axis=1)
     tokens = np.nan_to_num(steps.tokens)
     alike = np.abs(tokens - tokens[-1]) <= CHANGED_RATIO * abs(tokens[-1])
-    rows = np.flatnonzero(alike & (n_workers == n_workers[-1]))
-    if len(rows) == len(steps):
-        return steps
-    return replace(
-        steps,
-        step=steps.step[rows],
-        ended_at_s=steps.ended_at_s[rows],
-        phases={phase: values[rows] for phase, values in steps.phases.items()},
-        tokens=steps.tokens[rows],
-    )
+    rows = alike & (n_workers == n_workers[-1])
+    return steps if rows.all() else steps[rows]
 
 
 def work_s(steps: StepBatch) -> FloatArray:

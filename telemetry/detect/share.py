@@ -328,8 +328,8 @@ def _choose_problem(
     between two culprits.
     """
     reported = [p for p in problems if p.score is not None]
-    # A bad link makes transfers longer, all else makes workers wait. Between two of its long steps,
-    # a node that is late at times leaves the share as before.
+    # A bad link makes transfers longer, all else makes workers wait. Between two of its long
+    # steps, a node that is late at times leaves the share as before.
     possible = [
         p
         for p in reported

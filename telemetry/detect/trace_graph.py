@@ -1,7 +1,7 @@
 """The dependency graph of a recorded step: which operation waits for which."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -69,7 +69,9 @@ def grid_of(trace: Trace) -> Grid:
     """Arrange a trace as a grid, without incompletely recorded steps."""
     if not len(trace):
         raise TraceError("the trace holds no operation; record at least one whole step")
-    key, head, op = _operations(trace)
+    n_stages, n_seq = int(trace.stage.max()) + 1, int(trace.seq.max()) + 1
+    key = (trace.kind.astype("i8") * n_stages + trace.stage) * n_seq + trace.seq
+    key, head, op = np.unique(key, return_index=True, return_inverse=True)
     ranks = _ranks(trace)
     steps, step = np.unique(trace.step, return_inverse=True)
     shape = (len(key), len(steps), int(trace.dp.max()) + 1)
@@ -84,8 +86,16 @@ def grid_of(trace: Trace) -> Grid:
         raise TraceError(f"{n_cells:,} operations are too many at once; give fewer steps")
     start_s, end_s = _laid_out(trace, np.ravel_multi_index((op, step, trace.dp), shape), shape)
     start_s, end_s = (a - np.nanmin(start_s, axis=(0, 2), keepdims=True) for a in (start_s, end_s))
-    gaps, irregular = _gaps(start_s)
-    whole = _recorded_whole(gaps)
+    missing = np.isnan(start_s)
+    # Operations that happen only at times take 0 s where they are missing.
+    irregular = missing.mean(axis=(1, 2)) > REGULAR_RATIO
+    gaps = missing & ~irregular[:, None, None]
+    whole = gaps.mean(axis=(0, 2)) <= MISSING_LIMIT_RATIO
+    if not whole.any():
+        raise TraceError(
+            f"no step is recorded whole: each misses more than {MISSING_LIMIT_RATIO:.0%} of the "
+            "operations that the others have; record whole steps of every worker"
+        )
     start_s, duration_s = start_s[:, whole], (end_s - start_s)[:, whole]
     duration_s[irregular] = np.nan_to_num(duration_s[irregular])
     return Grid(
@@ -104,34 +114,6 @@ def grid_of(trace: Trace) -> Grid:
         n_left_out=int((~whole).sum()),
         n_missing=int(gaps[:, whole].sum()),
     )
-
-
-def _gaps(start_s: FloatArray) -> tuple[BoolArray, BoolArray]:
-    """Missing operations, and flags (n_ops,) of operations that happen only at times."""
-    missing = np.isnan(start_s)
-    irregular = missing.mean(axis=(1, 2)) > REGULAR_RATIO
-    return missing & ~irregular[:, None, None], irregular
-
-
-def _recorded_whole(gaps: BoolArray) -> BoolArray:
-    """Mark the steps that were recorded completely, or nearly so: (n_steps,)."""
-    whole = gaps.mean(axis=(0, 2)) <= MISSING_LIMIT_RATIO
-    if not whole.any():
-        raise TraceError(
-            f"no step is recorded whole: each misses more than {MISSING_LIMIT_RATIO:.0%} of the "
-            "operations that the others have; record whole steps of every worker"
-        )
-    return np.asarray(whole)
-
-
-def _operations(trace: Trace) -> tuple[IntArray, IntArray, IntArray]:
-    """Distinct operations of a replica, a row of each, and the operation of each row."""
-    n_stages, n_seq = int(trace.stage.max()) + 1, int(trace.seq.max()) + 1
-    key = (trace.kind.astype("i8") * n_stages + trace.stage) * n_seq + trace.seq
-    found: tuple[IntArray, IntArray, IntArray] = np.unique(
-        key, return_index=True, return_inverse=True
-    )
-    return found
 
 
 def _laid_out(
@@ -216,7 +198,12 @@ def pipeline_edges(grid: Grid) -> tuple[Edges, Edges]:
             of, by = _matched(grid, way, stream, done)
             edges += _carried(way, of, by, done)
             real[way.kind, stage] = of[_has_peer(grid, way, by)]
-        edges += _first_backward(grid, compute, own)
+        at = np.flatnonzero(grid.kind[compute] == CODE["backward-compute"])
+        if len(at) and at[0] > 1:
+            # The first backward exchange waits until the warm-up is nearly complete.
+            first = is_kind(grid.kind[own], "backward-send", "backward-recv")
+            rows = own[first & (grid.seq[own] == 0)]
+            edges += [(int(compute[at[0] - 2]), row) for row in rows.tolist()]
     return edges, _pairs(grid, real)
 
 
@@ -277,15 +264,6 @@ def _pairs(grid: Grid, real: dict[tuple[str, int], IntArray]) -> Edges:
     return pairs
 
 
-def _first_backward(grid: Grid, compute: IntArray, own: IntArray) -> Edges:
-    """Delay the first backward exchange until the warm-up is nearly complete."""
-    at = np.flatnonzero(grid.kind[compute] == CODE["backward-compute"])
-    if not len(at) or at[0] < 2:
-        return []
-    rows = own[is_kind(grid.kind[own], "backward-send", "backward-recv") & (grid.seq[own] == 0)]
-    return [(int(compute[at[0] - 2]), row) for row in rows.tolist()]
-
-
 # A worker does these after its last computation, one after the other.
 TAIL = (
     "gc",
@@ -331,12 +309,7 @@ def graph_of(grid: Grid) -> DependencyGraph:
     return _levels(len(grid.kind), edges, joint, scopes[grid.kind])
 
 
-def chain_edges(rows: Iterable[int]) -> list[tuple[int, int]]:
-    """Edges from each row to the next one."""
-    return list(pairwise(rows))
-
-
-def _stage_edges(grid: Grid, stage: int) -> list[tuple[int, int]]:
+def _stage_edges(grid: Grid, stage: int) -> Edges:
     """Edges of the order of a worker: gather, compute, reduce, optimize."""
     own = np.flatnonzero(grid.stage == stage)
     own = own[np.lexsort((grid.kind[own], grid.seq[own], grid.order_s[own]))]
@@ -344,38 +317,32 @@ def _stage_edges(grid: Grid, stage: int) -> list[tuple[int, int]]:
     compute = own[is_kind(grid.kind[own], "forward-compute", "backward-compute")]
     gathered = own[is_kind(grid.kind[own], "params-all-gather")]
     reduced = own[is_kind(grid.kind[own], "grads-reduce-scatter")]
-    edges = chain_edges(loose.tolist()) + chain_edges([*gathered.tolist(), *reduced.tolist()])
-    edges += _gather_edges(grid, compute, gathered)
+    edges = [*pairwise(loose.tolist()), *pairwise([*gathered.tolist(), *reduced.tolist()])]
+    # The last parameter gathering of a chunk comes before its first forward pass, its last
+    # backward pass before its first reduction.
+    forward = compute[is_kind(grid.kind[compute], "forward-compute")]
+    edges += _chunk_edges(grid, gathered, forward)
     overlaps = bool((grid.kind == CODE["separate-grads-all-reduce"]).any())
     names = [name for name in TAIL if not (overlaps and name == "grads-reduce-scatter")]
     tail = [row for name in names for row in own[grid.kind[own] == CODE[name]].tolist()]
     last = compute[-1:].tolist() or loose[-1:].tolist()
-    edges += chain_edges(last + tail)
+    edges += pairwise(last + tail)
     if overlaps:
-        edges += _overlapped_edges(grid, compute, reduced)
+        backward = compute[is_kind(grid.kind[compute], "backward-compute")]
+        edges += _chunk_edges(grid, backward, reduced)
         after = [row for row in tail if grid.kind[row] != CODE["gc"]][:1]
         edges += [(int(row), first) for row in reduced[-1:] for first in after]
     return edges
 
 
-def _gather_edges(grid: Grid, compute: IntArray, gathered: IntArray) -> list[tuple[int, int]]:
-    """Edges from the last parameter gathering of a chunk to its first forward pass."""
-    edges = []
-    forward = compute[is_kind(grid.kind[compute], "forward-compute")]
-    for chunk in np.unique(grid.chunk[gathered]):
-        first = forward[grid.chunk[forward] == chunk][:1]
-        edges += [(int(gathered[grid.chunk[gathered] == chunk][-1]), int(row)) for row in first]
-    return edges
-
-
-def _overlapped_edges(grid: Grid, compute: IntArray, reduced: IntArray) -> list[tuple[int, int]]:
-    """Edges from the last backward pass of a chunk to its first reduction."""
-    edges = []
-    backward = compute[is_kind(grid.kind[compute], "backward-compute")]
-    for chunk in np.unique(grid.chunk[reduced]):
-        last = backward[grid.chunk[backward] == chunk][-1:]
-        edges += [(int(row), int(reduced[grid.chunk[reduced] == chunk][0])) for row in last]
-    return edges
+def _chunk_edges(grid: Grid, before: IntArray, after: IntArray) -> Edges:
+    """Edges from the last of some operations of a chunk to the first of others."""
+    return [
+        (int(one[-1]), int(other[0]))
+        for chunk in np.unique(grid.chunk[before]).tolist()
+        if len(one := before[grid.chunk[before] == chunk])
+        and len(other := after[grid.chunk[after] == chunk])
+    ]
 
 
 def _joint_groups(grid: Grid, pairs: Sequence[tuple[int, int]]) -> IntArray:

@@ -100,16 +100,13 @@ def _stage_correlation(grid: Grid, took_s: FloatArray, stage: int) -> FloatArray
     forward, backward = (is_kind(grid.kind[own], name) for name in PASSES)
     _, first, second = np.intersect1d(label[forward], label[backward], return_indices=True)
     if not len(first):
-        return _overlapped_correlation(took_s[own[is_kind(grid.kind[own], "compute")]])
+        # Where passes are unlabelled, work before and during collectives alternates.
+        work_s = took_s[own[is_kind(grid.kind[own], "compute")]]
+        if len(work_s) < 2:
+            return np.full(took_s.shape[2], np.nan)
+        return _correlation(work_s[::2].sum(axis=0), work_s[1::2].sum(axis=0))
     rows = own[forward][first], own[backward][second]
     return _correlation(*(took_s[each].reshape(-1, took_s.shape[2]) for each in rows))
-
-
-def _overlapped_correlation(took_s: FloatArray) -> FloatArray:
-    """Compare work before and during collectives, which alternate, where passes are unlabelled."""
-    if len(took_s) < 2:
-        return np.full(took_s.shape[2], np.nan)
-    return _correlation(took_s[::2].sum(axis=0), took_s[1::2].sum(axis=0))
 
 
 def _correlation(one: FloatArray, other: FloatArray) -> FloatArray:
@@ -275,7 +272,10 @@ def explain(grid: Grid, graph: DependencyGraph) -> Explanation:
     by_dp = np.array([whatif.only(np.asarray(np.arange(grid.n_dp) == dp)) for dp in range(n[0])])
     by_stage = np.array([whatif.only(_stage(grid, stage)) for stage in range(n[1])])
     likely = np.minimum(by_dp[:, None], by_stage[None, :])
-    exact = _replay_workers(whatif, likely)
+    ranked, exact = _by_rank(grid, likely), likely.copy()
+    for dp, stage in ranked[:EXACT_WORKERS]:
+        exact[dp, stage] = whatif.only(_workers(grid, [(dp, stage)]))
+    worst = ranked[: int(np.ceil(grid.n_workers * WORST_WORKERS_RATIO))]
     has_gap = whatif.gap_s > LEAST_GAP_RATIO * whatif.ideal_s
     suspects, shares = _suspects(whatif, exact) if has_gap else ([], {})
     comm = np.array([kind.is_comm for kind in KINDS.values()])[grid.kind]
@@ -283,7 +283,7 @@ def explain(grid: Grid, graph: DependencyGraph) -> Explanation:
     return Explanation(
         whatif.real_s,
         whatif.ideal_s,
-        m_w=_share_removed(whatif, _workers(grid, _worst(grid, likely))) if has_gap else None,
+        m_w=_share_removed(whatif, _workers(grid, worst)) if has_gap else None,
         m_s=_share_removed(whatif, _stage(grid, n[1] - 1)) if has_gap and n[1] > 1 else None,
         worker_slowdown=exact / whatif.ideal_s,
         stage_slowdown=by_stage / whatif.ideal_s,
@@ -316,19 +316,6 @@ def _by_rank(grid: Grid, score: FloatArray) -> list[Worker]:
     """Workers by score, highest first; of equals the lower rank first."""
     order = np.lexsort((grid.ranks.ravel(), -score.ravel()))
     return [(int(i) // grid.n_stages, int(i) % grid.n_stages) for i in order]
-
-
-def _worst(grid: Grid, likely: FloatArray) -> list[Worker]:
-    """Return the worst 3 % of workers, at least one."""
-    return _by_rank(grid, likely)[: int(np.ceil(grid.n_workers * WORST_WORKERS_RATIO))]
-
-
-def _replay_workers(whatif: WhatIf, likely: FloatArray) -> FloatArray:
-    """Replay each worker separately; with many workers, the most likely ones."""
-    exact = likely.copy()
-    for dp, stage in _by_rank(whatif.grid, likely)[:EXACT_WORKERS]:
-        exact[dp, stage] = whatif.only(_workers(whatif.grid, [(dp, stage)]))
-    return exact
 
 
 def _suspects(whatif: WhatIf, exact: FloatArray) -> tuple[list[Worker], dict[str, float]]:
@@ -546,7 +533,12 @@ def judge_trace(found: Explanation, *, n_steps: int) -> TraceVerdict:
         return TraceVerdict("too_short")
     is_slow = found.slowdown_ratio >= SLOW_RATIO
     cause, share = _largest(found) if is_slow else ("none", None)
-    if share is None or share < _needed(found, cause):
+    # Accusing workers requires the most.
+    is_mild = found.slowdown_ratio < STRAGGLING_RATIO or cause == "one_worker"
+    needed = MOST_RATIO if is_mild else LARGEST_RATIO
+    if cause == "several_workers":
+        needed = SEVERAL_RATIO
+    if share is None or share < needed:
         is_exposed = found.communication_ratio > EXPOSED_RATIO
         return (
             TraceVerdict("communication") if is_exposed else TraceVerdict("none", (), None, share)
@@ -556,14 +548,6 @@ def judge_trace(found: Explanation, *, n_steps: int) -> TraceVerdict:
         return TraceVerdict(cause, culprits=tuple(found.suspects[:n]), share_ratio=share)
     stage = int(found.stage_slowdown.argmax()) if cause == "stage_imbalance" else None
     return TraceVerdict(cause, stage=stage, share_ratio=share)
-
-
-def _needed(found: Explanation, cause: str) -> float:
-    """Return the share a cause needs; accusing workers requires the most."""
-    if cause == "several_workers":
-        return SEVERAL_RATIO
-    is_mild = found.slowdown_ratio < STRAGGLING_RATIO
-    return MOST_RATIO if is_mild or cause == "one_worker" else LARGEST_RATIO
 
 
 def _largest(found: Explanation) -> tuple[str, float]:
