@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 UNKNOWN = "unknown"
 Scope = Literal["node", "run", "any"]
+# Where the time is lost: waiting for peers, transfer, compute of all workers, input, checkpoint;
+# or the step as a whole, where the exchange is not timed.
+Kind = Literal["waiting", "transferring", "computing", "input", "checkpoint", "step"]
 Symptoms = Mapping[str, int]
 # Symptoms that compare the parts of one node: a cause that hits the whole run does not show them.
 OF_PARTS = frozenset({"core_busier", "device_busier"})
@@ -21,7 +24,8 @@ class Cause:
 
     ``leaves`` are symptoms that the cause does not change: one of them that is raised or lowered
     rules it out, as does one in ``raises`` or ``lowers`` that is measured and is not so.
-    ``class_name`` is the answer where the data cannot separate causes of the same class.
+    ``class_name`` is the answer where the data cannot separate causes of the same class. ``kind``
+    is where steps lose time, ``rule`` the one that is broken where allreduce_share is not.
     """
 
     name: str
@@ -30,6 +34,8 @@ class Cause:
     lowers: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
     class_name: str | None = None
+    kind: Kind = "waiting"
+    rule: str = "step_slow"
 
     @property
     def source(self) -> str:
@@ -50,26 +56,29 @@ _OWN = ("input_s", "checkpoint_s")
 CAUSES = (
     Cause("slow_core", "node", ("step_s", "core_busier"),
           leaves=("device_busier", "transfer_s", "hbm_bandwidth", "step_jitter", *_OWN, *_EFA),
-          class_name=_COMPUTE),
+          class_name=_COMPUTE, rule="core_slow"),
     Cause("throttle", "any", ("step_s", "device_busier"),
           leaves=("core_busier", "transfer_s", "hbm_bandwidth", "step_jitter", *_OWN, *_EFA),
-          class_name=_COMPUTE),
+          class_name=_COMPUTE, rule="core_slow"),
     Cause("hbm_slow", "any", ("step_s", "device_busier"), ("hbm_bandwidth",),
-          leaves=("core_busier", "transfer_s", "step_jitter", *_OWN, *_EFA), class_name=_COMPUTE),
+          leaves=("core_busier", "transfer_s", "step_jitter", *_OWN, *_EFA),
+          class_name=_COMPUTE, rule="hbm_slow"),
     Cause("efa_latency", "any", ("step_s", "transfer_s", "efa_latency"),
           leaves=("compute_s", "wait_s", "efa_retransmits", "efa_device_bytes", "step_jitter",
                   *_OWN, *OF_PARTS),
-          class_name=_NETWORK),
+          class_name=_NETWORK, kind="transferring", rule="efa_degraded"),
     Cause("efa_loss", "any", ("step_s", "transfer_s", "efa_retransmits"),
           leaves=("compute_s", "wait_s", "efa_device_bytes", "step_jitter", *_OWN, *OF_PARTS),
-          class_name=_NETWORK),
+          class_name=_NETWORK, kind="transferring", rule="efa_degraded"),
     Cause("efa_down", "node", ("step_s", "transfer_s"), ("efa_device_bytes",),
           leaves=("compute_s", "wait_s", "efa_retransmits", "step_jitter", *_OWN, *OF_PARTS),
-          class_name=_NETWORK),
+          class_name=_NETWORK, kind="transferring", rule="efa_degraded"),
     Cause("input_stall", "any", ("step_s", "input_s"),
-          leaves=("compute_s", "transfer_s", "checkpoint_s", *_EFA, *OF_PARTS)),
+          leaves=("compute_s", "transfer_s", "checkpoint_s", *_EFA, *OF_PARTS),
+          kind="input", rule="input_stall"),
     Cause("checkpoint_slow", "any", ("checkpoint_s",),
-          leaves=("compute_s", "transfer_s", "input_s", *_EFA, *OF_PARTS)),
+          leaves=("compute_s", "transfer_s", "input_s", *_EFA, *OF_PARTS),
+          kind="checkpoint", rule="checkpoint_slow"),
     Cause("seq_imbalance", "run", ("step_s", "wait_s", "step_jitter"),
           leaves=("transfer_s", "hbm_bandwidth", *_OWN, *_EFA, *OF_PARTS)),
     Cause("stage_imbalance", "run", ("step_s", "wait_s", "stage_longer"),
@@ -79,6 +88,13 @@ BY_NAME: Mapping[str, Cause] = {cause.name: cause for cause in CAUSES}
 SYMPTOMS = tuple(dict.fromkeys(name for c in CAUSES for name in (*c.raises, *c.lowers, *c.leaves)))
 CLASS_OF: Mapping[str, str] = {c.name: c.class_name for c in CAUSES if c.class_name}
 CLASSES = tuple(dict.fromkeys(CLASS_OF.values()))
+LINK_CAUSES = tuple(name for name, class_name in CLASS_OF.items() if class_name == _NETWORK)
+# Causes in the hardware of a node; a network that cannot be told further has no node.
+HARDWARE_CAUSES = (*CLASS_OF, _COMPUTE)
+KIND_OF: Mapping[str, Kind] = {c.class_name: c.kind for c in CAUSES if c.class_name} | {
+    c.name: c.kind for c in CAUSES
+}
+RULE_OF: Mapping[str, str] = {c.name: c.rule for c in CAUSES} | {_COMPUTE: "core_slow"}
 
 
 @dataclass(frozen=True, slots=True)

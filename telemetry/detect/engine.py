@@ -6,17 +6,15 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.causes import CLASS_OF, CLASSES, UNKNOWN
+from telemetry.detect.causes import CLASS_OF, CLASSES, HARDWARE_CAUSES, LINK_CAUSES, UNKNOWN
 from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.fabric import find_efa_symptoms
 from telemetry.detect.findings import (
     LEAD_S,
-    LINK_CAUSES,
-    RULE_OF_NODE,
     Finding,
     Problem,
-    Symptom,
     onset_of_alert,
+    problem_of,
     ruled_out_json,
     score_of_alert,
 )
@@ -66,7 +64,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     """
     steps = reported_steps(inputs.steps)
     problems = (
-        [each.problem for each in find_unhealthy_hardware(inputs) + find_efa_symptoms(inputs)]
+        find_unhealthy_hardware(inputs) + find_efa_symptoms(inputs)
         if inputs.reads_hardware
         else []
     )
@@ -89,7 +87,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     if cache is not None and not is_watched and cache.is_calm(inputs.steps):
         return _performance_findings(inputs, steps, _unexplained(inputs, problems, seen=problems))
     recorder = AccessRecorder(inputs)
-    held = {alert.node for alert in inputs.open_problems if alert.cause in RULE_OF_NODE}
+    held = {alert.node for alert in inputs.open_problems if alert.cause in HARDWARE_CAUSES}
     accused = held | {problem.node for problem in problems}
     of_steps += _step_problems(recorder.inputs, steps, timed, accused)
     lasting = _outlasting(inputs, problems, of_steps)
@@ -116,9 +114,9 @@ def _outlasting(
     # Steps may name the cause more exactly by now.
     known |= {(CLASS_OF[p.cause], p.node) for p in of_steps if p.cause in CLASS_OF}
     mended = [
-        Symptom(score_of_alert(alert), onset_of_alert(alert, inputs.now_s)).problem
+        problem_of(score_of_alert(alert), onset_of_alert(alert, inputs.now_s))
         for alert in inputs.open_problems
-        if alert.cause in RULE_OF_NODE
+        if alert.cause in HARDWARE_CAUSES
         and (alert.node or alert.cause in LINK_CAUSES)
         and (alert.cause, alert.node) not in known
     ]

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
+from telemetry.detect.causes import LINK_CAUSES
 from telemetry.detect.findings import (
-    LINK_CAUSES,
     CauseScore,
-    Symptom,
+    Problem,
     onset_of_alert,
+    problem_of,
     score_of_alert,
 )
 from telemetry.detect.inputs import (
@@ -108,13 +109,13 @@ def symptoms_of(
     scores: EfaScores,
     unhealthy: NDArray[np.bool_],
     above: NDArray[np.bool_],
-) -> list[Symptom]:
+) -> list[Problem]:
     """Name the worst device of each unhealthy node; ``above`` (n_ticks, ...) shows the onset."""
     found = []
     for row in np.flatnonzero(unhealthy.any(axis=1)):
         score, device = _worst_device(now, scores, int(row), unhealthy[row])
         first = int(np.argmax(above[:, row, device]))
-        found.append(Symptom(score, float(now.span.ticks[first]) - 1.0))
+        found.append(problem_of(score, float(now.span.ticks[first]) - 1.0))
     return found
 
 
@@ -200,7 +201,7 @@ def judge_loss(now: EfaReadings) -> EfaScores:
     return EfaScores(score, ratio, ratio / limit, limit, _zero_if_unknown(usual / LOSS_RATIO))
 
 
-def find_loss(now: EfaReadings) -> list[Symptom]:
+def find_loss(now: EfaReadings) -> list[Problem]:
     """Devices that retransmit more than any healthy path does."""
     scores = judge_loss(now)
     usual = scores.score.peers_median
@@ -221,7 +222,7 @@ def find_loss(now: EfaReadings) -> list[Symptom]:
     if scores.everywhere >= 1.0 and float(enough_above_floor.mean()) > MOST:
         score = replace(scores.score, strength=scores.everywhere, value=usual, peers_median=0.0)
         first = int(np.argmax(above_floor.mean(axis=(1, 2)) > MOST))
-        found.append(Symptom(score, float(now.span.ticks[first]) - 1.0))
+        found.append(problem_of(score, float(now.span.ticks[first]) - 1.0))
     return found
 
 
@@ -238,7 +239,7 @@ def _zero_if_unknown(strength: float) -> float:
     return strength if np.isfinite(strength) else 0.0
 
 
-def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
+def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     """Devices with so few packets that proof of loss takes minutes."""
     retransmits, sent = (
         np.nansum(now.retransmits_per_s, axis=0),
@@ -285,7 +286,7 @@ def _carried_by_siblings(moved: FloatArray) -> FloatArray:
     return np.broadcast_to(siblings, moved.shape)
 
 
-def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
+def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     """Find idle devices on a busy node that were busy before, or are reported impaired."""
     scores = judge_down(now)
     usual = _carried_by_siblings(scores.value)
@@ -317,7 +318,7 @@ PROBE_AGES_S, NEWEST_PROBES, ENOUGH_PROBES = tuple(range(405, -1, -15)), 5, 3
 ALL_SLOWER_BY = 1.3
 
 
-def find_efa_symptoms(inputs: DetectionInput) -> list[Symptom]:
+def find_efa_symptoms(inputs: DetectionInput) -> list[Problem]:
     """Unhealthy EFA devices, one per node, and an unhealthy fabric.
 
     Notes
@@ -333,7 +334,7 @@ def find_efa_symptoms(inputs: DetectionInput) -> list[Symptom]:
     now = efa_readings(recent(inputs, METRICS, RECENT_S))
     if now is None:
         return []
-    found: dict[str | None, Symptom] = {}
+    found: dict[str | None, Problem] = {}
     groups = (
         find_down(inputs, now),
         find_loss(now),
@@ -342,7 +343,7 @@ def find_efa_symptoms(inputs: DetectionInput) -> list[Symptom]:
     )
     for group in groups:
         for each in group:
-            found.setdefault(each.score.node, each)
+            found.setdefault(each.node, each)
     for alert in inputs.open_problems:
         if alert.cause in LINK_CAUSES and alert.node not in found:
             kept = _still_open(inputs, now, alert)
@@ -353,25 +354,26 @@ def find_efa_symptoms(inputs: DetectionInput) -> list[Symptom]:
     return merge_common(list(found.values()), n_nodes=len(now.span.nodes))
 
 
-def merge_common(found: Sequence[Symptom], *, n_nodes: int) -> list[Symptom]:
+def merge_common(found: Sequence[Problem], *, n_nodes: int) -> list[Problem]:
     """Merge symptoms that most nodes show at the same part.
 
     Nodes fail one at a time. The same cause at the same EFA device of most nodes is their shared
     rail: one problem of the run. C4 tells one slow connection from all of a node by the filled row
     of a matrix: J. Dong et al., arXiv:2406.04594.
     """
-    groups: dict[tuple[str, int | None], list[Symptom]] = defaultdict(list)
+    groups: dict[tuple[str, int | None], list[Problem]] = defaultdict(list)
     for each in found:
-        groups[each.score.cause, each.score.device].append(each)
-    kept: list[Symptom] = []
+        groups[each.cause, each.device].append(each)
+    kept: list[Problem] = []
     for (_, device), group in groups.items():
-        nodes = {each.score.node for each in group} - {None}
+        nodes = {each.node for each in group} - {None}
         if device is None or len(nodes) < EVERYWHERE_ENOUGH_NODES or len(nodes) <= MOST * n_nodes:
             kept += group
             continue
-        worst = max(group, key=lambda each: each.score.strength)
+        worst = max(group, key=lambda each: each.strength)
         onset_s = min(each.onset_s for each in group)
-        kept.append(Symptom(replace(worst.score, node=None), onset_s))
+        score = worst.score and replace(worst.score, node=None)
+        kept.append(replace(worst, score=score, onset_s=onset_s))
     return kept
 
 
@@ -393,7 +395,7 @@ def judge_latency(
     )
 
 
-def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
+def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     """Devices that answer later than their peers and than before."""
     if not np.isfinite(now.usual_s):
         return []
@@ -417,7 +419,7 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
         score = replace(
             scores.score, strength=scores.everywhere, value=now.usual_s, peers_median=before_s
         )
-        found.append(Symptom(score, float(now.span.ticks[first]) - 1.0))
+        found.append(problem_of(score, float(now.span.ticks[first]) - 1.0))
     return found
 
 
@@ -461,7 +463,7 @@ def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
     return np.asarray((typical >= CHANGED_BY * before) | blatant)
 
 
-def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Symptom | None:
+def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Problem | None:
     """Keep an open problem while it lasts, or while no data contradicts it."""
     if alert.node is None:
         return _still_open_everywhere(now, alert)
@@ -479,19 +481,19 @@ def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) ->
             well = last <= 1 + HALF * (SLOWER_BY - 1)
             if well.all(axis=0).mean() > HALF:
                 return None
-        return Symptom(score_of_alert(alert), onset_of_alert(alert, now.span.ticks[0]))
+        return problem_of(score_of_alert(alert), onset_of_alert(alert, now.span.ticks[0]))
     # A healthy device is late at times. A lossy one loses packets only at times.
     is_late = alert.cause == "efa_latency" and bool((bad.mean(axis=0) > HALF).any())
     is_bad = is_late or (alert.cause != "efa_latency" and bool(bad[-PERSISTS_S:].any()))
     known = np.isfinite(now.bytes_per_s[-PERSISTS_S:, row, device])
     if known.any() and not is_bad:
         return None
-    return Symptom(score_of_alert(alert), onset_of_alert(alert, now.span.ticks[0]))
+    return problem_of(score_of_alert(alert), onset_of_alert(alert, now.span.ticks[0]))
 
 
 def _by_probes(
     inputs: DetectionInput, scores: EfaScores, *, held: NDArray[np.bool_]
-) -> list[Symptom]:
+) -> list[Problem]:
     """Judge devices by their newest probes, each counted once.
 
     A device is late if three of five probes are, the newest two among them, and if it is later
@@ -523,7 +525,7 @@ def _is_still_bad(now: EfaReadings, cause: str) -> NDArray[np.bool_]:
     return np.asarray(now.bytes_per_s < 2 * DEAD_RATIO * siblings)
 
 
-def _still_open_everywhere(now: EfaReadings, alert: OpenProblem) -> Symptom | None:
+def _still_open_everywhere(now: EfaReadings, alert: OpenProblem) -> Problem | None:
     score = score_of_alert(alert)
     device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
     if alert.cause == "efa_latency" and np.isfinite(score.peers_median):
@@ -532,4 +534,4 @@ def _still_open_everywhere(now: EfaReadings, alert: OpenProblem) -> Symptom | No
             return None
     elif not _is_still_bad(now, alert.cause)[-PERSISTS_S:, :, device].any(axis=0).mean() > HALF:
         return None
-    return Symptom(score, onset_of_alert(alert, now.span.ticks[0]))
+    return problem_of(score, onset_of_alert(alert, now.span.ticks[0]))

@@ -1,13 +1,13 @@
-"""What detection returns (findings), and the scores, symptoms and problems behind them."""
+"""What detection returns (findings), and the scores and problems behind them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from telemetry.blocks import METRICS
-from telemetry.detect.causes import CLASSES, UNKNOWN
+from telemetry.detect.causes import CLASSES, KIND_OF, RULE_OF, UNKNOWN, Kind
 from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.rules import Severity
 
@@ -107,30 +107,6 @@ def strongest(scores: list[CauseScore]) -> CauseScore | None:
 
 # Charts begin this long before the onset to show the normal level.
 LEAD_S = 120.0
-# The rule that a cause breaks on a node.
-RULE_OF_NODE: Mapping[str, str] = {
-    "slow_core": "core_slow",
-    "throttle": "core_slow",
-    "hbm_slow": "hbm_slow",
-    "efa_latency": "efa_degraded",
-    "efa_loss": "efa_degraded",
-    "efa_down": "efa_degraded",
-    "slow_compute": "core_slow",
-}
-LINK_CAUSES = ("efa_latency", "efa_loss", "efa_down")
-
-
-@dataclass(frozen=True, slots=True)
-class Symptom:
-    """A score that stands out, and its onset."""
-
-    score: CauseScore
-    onset_s: float
-
-    @property
-    def problem(self) -> "Problem":
-        score = self.score
-        return Problem(score.cause, score, KIND_OF[score.cause], self.onset_s, score.strength)
 
 
 def score_of_alert(alert: OpenProblem) -> CauseScore:
@@ -156,29 +132,6 @@ def onset_of_alert(alert: OpenProblem, else_s: float) -> float:
 
 def _number_or_nan(value: object) -> float:
     return float(value) if isinstance(value, int | float) else np.nan
-
-
-# Where the time is lost: waiting for peers, transfer, compute of all workers, input, checkpoint;
-# or the step as a whole, where the exchange is not timed.
-Kind = Literal["waiting", "transferring", "computing", "input", "checkpoint", "step"]
-KIND_OF: Mapping[str, Kind] = {
-    "slow_core": "waiting",
-    "throttle": "waiting",
-    "hbm_slow": "waiting",
-    "stage_imbalance": "waiting",
-    "seq_imbalance": "waiting",
-    "input_stall": "input",
-    "checkpoint_slow": "checkpoint",
-    "efa_latency": "transferring",
-    "efa_loss": "transferring",
-    "efa_down": "transferring",
-    "slow_compute": "waiting",
-    "network": "transferring",
-}
-RULE_OF_RUN: Mapping[str, str] = {
-    "input_stall": "input_stall",
-    "checkpoint_slow": "checkpoint_slow",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,4 +167,9 @@ class Problem:
         """
         if self.cause in CLASSES and self.device is None:
             return "step_slow"
-        return RULE_OF_NODE.get(self.cause) or RULE_OF_RUN.get(self.cause, "step_slow")
+        return RULE_OF.get(self.cause, "step_slow")
+
+
+def problem_of(score: CauseScore, onset_s: float) -> Problem:
+    """Return the problem that a score alone shows."""
+    return Problem(score.cause, score, KIND_OF[score.cause], onset_s, score.strength)

@@ -7,7 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import METRICS, FloatArray, Span
-from telemetry.detect.findings import CauseScore, Symptom, onset_of_alert, score_of_alert
+from telemetry.detect.findings import (
+    CauseScore,
+    Problem,
+    onset_of_alert,
+    problem_of,
+    score_of_alert,
+)
 from telemetry.detect.inputs import (
     DetectionInput,
     OpenProblem,
@@ -166,23 +172,23 @@ class Suspect:
     ratio: float
 
 
-def find_unhealthy_hardware(inputs: DetectionInput) -> list[Symptom]:
+def find_unhealthy_hardware(inputs: DetectionInput) -> list[Problem]:
     """Find slow cores, throttled accelerators and slow memories: at most one of each per node.
 
     An accelerator with slow memory slows its node too, so that its cores stand out as if
     throttled. The memory explains its own cores only.
     """
     memory = _find_unhealthy(inputs, MEMORY)
-    starved = {(s.score.node, s.score.device) for s in memory}
+    starved = {(each.node, each.device) for each in memory}
     cores = _find_unhealthy(inputs, CORES, explained=starved)
-    per_device = inputs.cores_per_device
-    return memory + [s for s in cores if (s.score.node, _device(s, per_device)) not in starved]
-
-
-def _device(symptom: Symptom, per_device: int) -> int:
-    """Return the accelerator of a symptom of cores."""
-    part = symptom.score.device or 0
-    return part if symptom.score.cause == "throttle" else part // max(1, per_device)
+    per_device = max(1, inputs.cores_per_device)
+    return memory + [
+        each
+        for each in cores
+        # A slow core has the number of the core.
+        if (each.node, (each.device or 0) // (1 if each.cause == "throttle" else per_device))
+        not in starved
+    ]
 
 
 def _find_unhealthy(
@@ -190,7 +196,7 @@ def _find_unhealthy(
     kind: PeerRule,
     *,
     explained: Collection[tuple[str | None, int | None]] = (),
-) -> list[Symptom]:
+) -> list[Problem]:
     """Find the worst part of each node with a persistent, new distance.
 
     Cores of ``explained`` accelerators do not count.
@@ -227,7 +233,7 @@ def _find_unhealthy(
             past = inputs.hardware_at([kind.metric], PAST_AGES_S)
         if _is_new(past, seen, part):
             score = _score(inputs, seen, part, *_classify(inputs, seen, part))
-            found.append(Symptom(score, float(seen.span.ticks[int(np.argmax(above))]) - 1.0))
+            found.append(problem_of(score, float(seen.span.ticks[int(np.argmax(above))]) - 1.0))
     return found
 
 
@@ -305,7 +311,7 @@ def _open_alerts(
 
 def _still_open(
     inputs: DetectionInput, seen: PeerDistance, alert: OpenProblem, recent: FloatArray, row: int
-) -> Symptom | None:
+) -> Problem | None:
     """Keep an open problem while it lasts, or while no data contradicts it."""
     per_device = inputs.cores_per_device if alert.cause == "throttle" else 1
     first = (alert.device or 0) * per_device
@@ -319,12 +325,12 @@ def _still_open(
         ratio = float(max(known.mean(), 1.0))
         part = Suspect(row, int(parts[0]), ratio)
         score = _score(inputs, seen, part, alert.cause, int(alert.device or 0))
-        return Symptom(score, onset_of_alert(alert, seen.span.ticks[0]))
+        return problem_of(score, onset_of_alert(alert, seen.span.ticks[0]))
     node = seen.span.nodes[row]
     steps = reported_steps(inputs.steps)
     if bool(len(steps)) and node not in training_nodes(inputs, steps):
         return None
-    return Symptom(score_of_alert(alert), onset_of_alert(alert, seen.span.ticks[0]))
+    return problem_of(score_of_alert(alert), onset_of_alert(alert, seen.span.ticks[0]))
 
 
 UTILIZATION, BANDWIDTH = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"

@@ -7,11 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.causes import LINK_CAUSES, UNKNOWN
 from telemetry.detect.fabric import score_links
 from telemetry.detect.findings import (
     LEAD_S,
-    LINK_CAUSES,
     CauseScore,
     Finding,
     Problem,

@@ -6,16 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray, Span
-from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.causes import HARDWARE_CAUSES, UNKNOWN, Kind
 from telemetry.detect.fabric import score_links
-from telemetry.detect.findings import (
-    RULE_OF_NODE,
-    CauseScore,
-    Kind,
-    Problem,
-    score_of_alert,
-    strongest,
-)
+from telemetry.detect.findings import CauseScore, Problem, score_of_alert, strongest
 from telemetry.detect.inputs import DetectionInput, node_peak, node_values
 from telemetry.detect.pace import (
     CHANGED_RATIO,
@@ -181,7 +174,7 @@ def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     if found is None:
         return []
     scores = [each for each in score_overall(inputs, steps, found) if each.cause != "throttle"]
-    accused = any(each.node and each.cause in RULE_OF_NODE for each in inputs.open_problems)
+    accused = any(each.node and each.cause in HARDWARE_CAUSES for each in inputs.open_problems)
     scores = _prefer_open_cause(inputs, scores, "step")
     problems = _problems(inputs, steps, found, scores, "step", is_explained=accused)
     after_s = work_s(steps)[found.at + 1 :]

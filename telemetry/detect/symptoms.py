@@ -10,6 +10,7 @@ from telemetry.blocks import FloatArray, Span
 from telemetry.detect.causes import (
     CLASS_OF,
     CLASSES,
+    KIND_OF,
     UNKNOWN,
     Scope,
     Symptoms,
@@ -19,7 +20,7 @@ from telemetry.detect.causes import (
     separable,
     symptoms_json,
 )
-from telemetry.detect.findings import KIND_OF, Problem
+from telemetry.detect.findings import Problem
 from telemetry.detect.inputs import DetectionInput, node_values, recent, times_transfer
 from telemetry.detect.pace import quickest_fifth, work_s
 from telemetry.detect.rules import RULES

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from telemetry.detect import RULES
 from telemetry.detect.causes import CAUSES, Cause, best_explanation, explanations_json, separable
 
 QUIET_EFA = {"efa_latency": 0, "efa_retransmits": 0, "efa_device_bytes": 0}
@@ -15,6 +16,7 @@ def test_each_row_is_consistent_and_documented(cause: Cause) -> None:
     changed = {*cause.raises, *cause.lowers}
     assert changed.isdisjoint(cause.leaves)
     assert cause.name in FAULTS.read_text()
+    assert cause.rule in RULES
 
 
 def test_a_slow_step_alone_names_nothing() -> None:

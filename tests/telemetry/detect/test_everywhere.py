@@ -7,7 +7,7 @@ import pytest
 
 from telemetry.detect import Finding, find
 from telemetry.detect.fabric import merge_common
-from telemetry.detect.findings import CauseScore, Symptom
+from telemetry.detect.findings import CauseScore, problem_of
 from telemetry.detect.inputs import DetectionInput, OpenProblem
 from tests.telemetry.detect.runs import T0, Machines, inputs, steps_at, steps_of
 
@@ -77,9 +77,9 @@ def test_most_are_three_at_least_and_more_than_half(
         for i in range(nodes)
     ]
     found = merge_common(
-        [Symptom(score, 100.0 - i) for i, score in enumerate(scores)], n_nodes=n_nodes
+        [problem_of(score, 100.0 - i) for i, score in enumerate(scores)], n_nodes=n_nodes
     )
     assert len(found) == expected
     if expected == 1:
-        assert (found[0].score.node, found[0].score.strength) == (None, nodes - 1)
+        assert (found[0].node, found[0].strength) == (None, nodes - 1)
         assert found[0].onset_s == 100.0 - (nodes - 1)

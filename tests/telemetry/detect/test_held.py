@@ -8,7 +8,7 @@ import pytest
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.fabric import find_efa_symptoms
-from telemetry.detect.findings import Symptom
+from telemetry.detect.findings import Problem
 from telemetry.detect.inputs import (
     OpenProblem,
     is_persistent,
@@ -61,9 +61,9 @@ class Held:
         """Return single seconds."""
         return self.seconds(metrics, [self.until_s - age for age in ages_s])
 
-    def watch(self, duration_s: int, *, every_s: int = 5) -> list[tuple[int, Symptom]]:
+    def watch(self, duration_s: int, *, every_s: int = 5) -> list[tuple[int, Problem]]:
         """Look at the links now and then; return what was found, and when."""
-        found, open_ = list[tuple[int, Symptom]](), tuple[OpenProblem, ...]()
+        found, open_ = list[tuple[int, Problem]](), tuple[OpenProblem, ...]()
         for second in range(0, duration_s, every_s):
             self.until_s = T0 + second
             seen = inputs(
@@ -77,7 +77,7 @@ class Held:
             mine = find_efa_symptoms(seen)
             found += [(second, each) for each in mine]
             open_ = tuple(
-                OpenProblem("efa_degraded", s.score.cause, s.score.node, s.score.device)
+                OpenProblem("efa_degraded", s.cause, s.node, s.device)
                 for s in mine
             )
         return found
@@ -92,7 +92,7 @@ def test_calm_links_that_are_probed_once_a_minute_have_no_finding(seed: int) -> 
 def test_a_slow_link_that_is_probed_now_and_then_is_found(period_s: int) -> None:
     held = Held(1, period_s=period_s, sick={(5, 3): (T0 + 600, 1.4)})
     found = held.watch(1_200)
-    assert {(s.score.cause, s.score.node, s.score.device) for _, s in found} == {
+    assert {(s.cause, s.node, s.device) for _, s in found} == {
         ("efa_latency", "n-05", 3)
     }
     first, symptom = found[0]
@@ -127,7 +127,7 @@ def test_reports_that_come_less_often_must_all_say_so_and_two_at_least(
 
 
 def test_a_core_that_stands_out_in_one_report_only_is_not_slow() -> None:
-    def cores(n_reports: int) -> list[Symptom]:
+    def cores(n_reports: int) -> list[Problem]:
         rng = np.random.default_rng(3)
         level = 0.6 * (1 + 0.01 * rng.standard_normal((8, 4, 8)))
         level[:, 2, 5] = 0.95
@@ -144,5 +144,5 @@ def test_a_core_that_stands_out_in_one_report_only_is_not_slow() -> None:
         return find_unhealthy_hardware(seen)
 
     assert cores(1) == []
-    assert [(s.score.node, s.score.device) for s in cores(2)] == [("n-02", 5)]
-    assert [(s.score.node, s.score.device) for s in cores(8)] == [("n-02", 5)]
+    assert [(s.node, s.device) for s in cores(2)] == [("n-02", 5)]
+    assert [(s.node, s.device) for s in cores(8)] == [("n-02", 5)]

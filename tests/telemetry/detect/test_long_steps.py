@@ -83,7 +83,7 @@ def test_losses_on_a_quiet_link_are_counted_for_minutes() -> None:
     steps = steps_of(after_calm([1.0, 1.0, 1.0]), workers=("a", "b", "c"))
     seen = inputs(steps, hardware, nodes=("a", "b", "c"), now_s=1000.0)
     [found] = find_efa_symptoms(seen)
-    assert (found.score.cause, found.score.node, found.score.device) == ("efa_loss", "b", 2)
+    assert (found.cause, found.node, found.device) == ("efa_loss", "b", 2)
     assert not [each for each in find(seen) if each.rule != "efa_degraded"]
 
 
