@@ -76,10 +76,7 @@ class Held:
             )
             mine = find_efa_symptoms(seen)
             found += [(second, each) for each in mine]
-            open_ = tuple(
-                OpenProblem("efa_degraded", s.cause, s.node, s.device)
-                for s in mine
-            )
+            open_ = tuple(OpenProblem("efa_degraded", s.cause, s.node, s.device) for s in mine)
         return found
 
 
@@ -92,9 +89,7 @@ def test_calm_links_that_are_probed_once_a_minute_have_no_finding(seed: int) -> 
 def test_a_slow_link_that_is_probed_now_and_then_is_found(period_s: int) -> None:
     held = Held(1, period_s=period_s, sick={(5, 3): (T0 + 600, 1.4)})
     found = held.watch(1_200)
-    assert {(s.cause, s.node, s.device) for _, s in found} == {
-        ("efa_latency", "n-05", 3)
-    }
+    assert {(s.cause, s.node, s.device) for _, s in found} == {("efa_latency", "n-05", 3)}
     first, symptom = found[0]
     assert 600 < first <= 600 + 3 * max(period_s, 15) + 10
     assert abs(symptom.onset_s - T0 - 600) <= period_s + 16
