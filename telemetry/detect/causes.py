@@ -89,7 +89,7 @@ SYMPTOMS = tuple(dict.fromkeys(name for c in CAUSES for name in (*c.raises, *c.l
 CLASS_OF: Mapping[str, str] = {c.name: c.class_name for c in CAUSES if c.class_name}
 CLASSES = tuple(dict.fromkeys(CLASS_OF.values()))
 LINK_CAUSES = tuple(name for name, class_name in CLASS_OF.items() if class_name == _NETWORK)
-# Causes in the hardware of a node; a network that cannot be told further has no node.
+# Causes in the hardware of a node. The class of the network names no node.
 HARDWARE_CAUSES = (*CLASS_OF, _COMPUTE)
 KIND_OF: Mapping[str, Kind] = {c.class_name: c.kind for c in CAUSES if c.class_name} | {
     c.name: c.kind for c in CAUSES
