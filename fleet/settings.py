@@ -263,11 +263,11 @@ CELERY_BEAT_SCHEDULE = {
     "copy-clocks": {"task": "fleet.tasks.copy_clocks", "schedule": 60.0},
     "freeze-evidence": {"task": "fleet.tasks.freeze_evidence", "schedule": 20.0},
     "count-durations": {"task": "fleet.tasks.count_durations", "schedule": 60.0},
-    "update-costs": {"task": "fleet.tasks.update_costs", "schedule": 60.0},
+    "update-costs": {"task": "fleet.tasks.keep_money", "schedule": 60.0},
     "compare-similar-runs": {"task": "fleet.tasks.compare_similar_runs", "schedule": 60.0},
     "update-trials": {"task": "fleet.tasks.update_trials", "schedule": 60.0},
     "advance-preflights": {"task": "fleet.tasks.advance_preflights", "schedule": 1.0},
-    "check-preflights": {"task": "fleet.tasks.check_preflights", "schedule": 15.0},
+    "check-preflights": {"task": "fleet.tasks.look_at_preflights", "schedule": 15.0},
     "observe-runs": {"task": "fleet.tasks.observe_runs", "schedule": 60.0},
     "hand-over-plans": {"task": "fleet.tasks.hand_over_plans", "schedule": 30.0},
     "forget": {

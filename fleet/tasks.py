@@ -98,7 +98,8 @@ def advance_preflights() -> None:
     advance_all(now=datetime.now(UTC))
 
 
-@shared_task(ignore_result=True, expires=15)
+# The names in messages stay, so that hosts may be upgraded one by one.
+@shared_task(name="fleet.tasks.look_at_preflights", ignore_result=True, expires=15)
 def check_preflights() -> None:
     """Check whether runs that require a preflight had one."""
     update_preflight_alerts(now=datetime.now(UTC))
@@ -118,7 +119,7 @@ def count_durations() -> None:
     update_step_durations(hot, now=datetime.now(UTC))
 
 
-@shared_task(ignore_result=True, expires=60)
+@shared_task(name="fleet.tasks.keep_money", ignore_result=True, expires=60)
 def update_costs() -> None:
     """Update the runs' spending and the cost alerts."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
