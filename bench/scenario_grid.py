@@ -140,7 +140,7 @@ class ScenarioGrid:
         return fault
 
     def _settling_s(self, sized: FaultSize) -> float:
-        """Return the pause after a fault: what stands still longer than it lasts comes first."""
+        """Return the pause after a fault, with the rest of a standstill that outlasts it."""
         longer_s = (
             max(0.0, sized.value - self._table["lasts_s"]) if sized.kind == "recompile" else 0
         )

@@ -25,7 +25,7 @@ ROLL_UP_LAST_S = 5 * 60
 ROLLED_UP_TO = "rolled_up_to"
 
 
-# A tick that has waited longer than this is late news: let it expire, the next catches up.
+# A tick that has waited longer than this expires; the next one catches up.
 @shared_task(ignore_result=True, expires=10)
 def start_tick() -> None:
     """Request every shard of every simulated run up to this second."""

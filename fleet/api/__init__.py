@@ -1,1 +1,1 @@
-"""What machines talk to: JSON in, JSON out, errors as problem documents."""
+"""The HTTP API: JSON in, JSON out, errors as problem documents."""

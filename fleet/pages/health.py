@@ -1,4 +1,4 @@
-"""Whether this process lives, and whether the whole is ready to be relied on."""
+"""Liveness of this process, and readiness of the service."""
 
 import shutil
 import tempfile

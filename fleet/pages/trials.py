@@ -180,7 +180,7 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
         "unlike": differing_fields(figures, candidate) if figures and candidate else [],
         "error": error,
     }
-    # A trial whose arms cannot be projected yet is no mistake of who asks, nor is half a number.
+    # A trial whose arms cannot be projected yet is not an error of the user, nor is half a number.
     is_mistake = error is not None and error.field != "trial" and not request.htmx
     status = 422 if is_mistake else 200
     return render_page(

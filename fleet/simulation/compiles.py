@@ -28,7 +28,7 @@ from telemetry.store.reading import Source
 RECOMPILE = "recompile"
 # A fault whose step has not ended by then ended with its run.
 LOOK_BACK = timedelta(hours=6)
-# Steps may be a little shorter than what the fault holds them up for: clocks have a grain.
+# Steps may be slightly shorter than the delay of the fault, because clocks have a resolution.
 NEARLY = 0.99
 # The step under way when a fault strikes goes on; it is the next that is held up.
 NEXT_STEPS = 3

@@ -454,7 +454,7 @@ def execution_latencies(
 
 
 LOSS_DELAY = 4.0  # the median probe is delayed by so many times the share of packets lost
-# A device that dies breaks its connections at once; afterwards peers try again now and then.
+# A device that fails breaks its connections at once; afterwards peers retry from time to time.
 BREAKS_PER_S, BREAKS_FOR_S, RETRIES_PER_S = 8.0, 5.0, 0.2
 SILENT = ("node_silent", "node_crash", "node_joins")
 

@@ -97,7 +97,7 @@ def _check_place(fault: Fault, kind: FaultKind, run: RunSpec) -> None:
         raise FieldError("rack", f"{fault.rack} is no rack of {run.name}; {known}")
 
 
-# What neither grows nor comes and goes: it happens once, or counts up by itself.
+# Faults without ramp and period: they happen once, or count up.
 AT_ONCE = ("recompile", "checkpoint_slow", "ecc_uncorrected")
 ONCE = ("node_crash", "checkpoint_slow")
 MOST_WINDOWS = 10_000

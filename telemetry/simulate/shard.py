@@ -60,7 +60,7 @@ class PlayedShard:
 
 
 def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 1) -> PlayedShard:
-    """Play a shard from where the clock stands to a later second.
+    """Play a shard from its clock to a later second.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ WARM_UP_S = 15.0
 
 
 class RunClock(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run stands at the end of a tick.
+    """State of a run at the end of a tick.
 
     ``tick`` is the last Unix second simulated. ``step`` counts the steps done, and
     ``step_started_s`` is when the one under way began. A phase that will end says when:
