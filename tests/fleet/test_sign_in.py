@@ -94,7 +94,7 @@ def test_a_form_from_elsewhere_is_refused(ada: User) -> None:
     response = client.post(URL, CREDENTIALS)
 
     assert response.status_code == 403
-    assert "Reload the page" in response.text
+    assert "Go back, reload and try again" in response.text
 
 
 WRONG = CREDENTIALS | {"password": "wrong"}
