@@ -43,6 +43,10 @@ SMALL, MOSTLY = 0.2, 0.7
 OWN_EXECUTION = 1.1
 # A step that exchanges as many bytes for this ratio of its executions is another step.
 SAME_STEP = 1.2
+# A step of three micro-batches where it had one executes a third less often per second.
+OTHER_STEP_RATIO = 0.5
+# Links that carry less on average exchange no gradients.
+CARRIES_BYTES_PER_S = 1e5
 # Required rise of a host above its own past and above that of its peers.
 HOST_RISE = 1.08
 HOST_DEVIATIONS = 6.0
@@ -141,7 +145,32 @@ class Changes:
                 ("since", self.executions.since),
             )
         )
-        return before > 0 and since > 0 and max(before / since, since / before) > SAME_STEP
+        is_known = not self.is_local and before > 0 and since > 0
+        return is_known and max(before / since, since / before) > SAME_STEP
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nodes exchange no gradients by EFA. A rest of traffic says nothing of a step."""
+        return float(median(self.exchanged.since)) < CARRIES_BYTES_PER_S
+
+    @property
+    def rests(self) -> NDArray[np.bool_]:
+        """Nodes whose cores rest for about the time by which steps are longer: (n_nodes,)."""
+        return np.asarray(self.cores.rise <= -HALF * (1.0 - 1.0 / (1.0 + self.slowdown)))
+
+    @property
+    def may_be_other_step(self) -> bool:
+        """Whether nothing tells slow executions from steps with another number of them.
+
+        Links without traffic do not tell. Then executions that take no longer, on cores that rest
+        no longer, are those of another step. Without latencies only a large slowdown is certain.
+        """
+        if not self.is_local or self.rests.any():
+            return False
+        rises = np.fmax(self.typical.rise, self.longest.rise)
+        if np.isfinite(rises).all():
+            return bool((rises < HALF * self.slowdown).all())
+        return self.slowdown < OTHER_STEP_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +211,8 @@ def find_slow_progress(inputs: DetectionInput) -> list[Problem]:
         if held is None and changes.is_other_step:
             return []
         score = find_slow_node(changes)
+        if held is None and score is None and changes.may_be_other_step:
+            return []
     return [
         Problem(
             cause=score.cause if score else UNKNOWN,
@@ -413,8 +444,7 @@ def _starving(changes: Changes) -> CauseScore | None:
     n_nodes, hosts = len(changes.nodes), changes.hosts
     change = hosts.rise + 1.0
     # Cores rest while the data is read, or wait for the node that reads.
-    rests = changes.cores.rise <= -HALF * (1.0 - 1.0 / (1.0 + changes.slowdown))
-    known: NDArray[np.bool_] = np.isfinite(change) & rests
+    known: NDArray[np.bool_] = np.isfinite(change) & changes.rests
     if not known.any():
         return None
     above = known & (change >= HOST_RISE)

@@ -21,7 +21,14 @@ from telemetry.detect.causes import (
     symptoms_json,
 )
 from telemetry.detect.findings import Problem
-from telemetry.detect.inputs import DetectionInput, node_values, recent, times_transfer
+from telemetry.detect.inputs import (
+    DetectionInput,
+    new_measurements,
+    node_values,
+    part_values,
+    recent,
+    times_transfer,
+)
 from telemetry.detect.pace import quickest_fifth, work_s
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import OLDEST_S
@@ -40,6 +47,8 @@ EXECUTION_METRICS = ("execution_latency_p50_s", "execution_latency_p100_s")
 EXECUTION_MOMENTS, EXECUTIONS_S, HARDLY, HALF, APART = 12, 60.0, 0.25, 0.5, 1.2
 # Uneven lengths: deviation of the longest over its excess, times the number of workers.
 UNEVEN_JITTER = 0.6
+# So many probes since the onset show that links answer as before. Seconds and moments to read.
+PROBES, PROBED_S, PROBE_MOMENTS = 3, 240.0, 24
 # An alert names a more exact cause only this soon after its onset.
 SETTLES_S = 60.0
 # The metric that shows a symptom, the causes that detection finds in it, and their direction.
@@ -57,7 +66,7 @@ def symptoms_of(
     """Measure the symptoms of a problem; ``others`` are those found at the same time."""
     found = {"step_s": 1} | _of_steps(inputs, steps, problem)
     causes = {each.cause for each in (*others, problem)}
-    found |= _of_hardware(inputs, causes)
+    found |= _of_hardware(inputs, causes, problem.onset_s)
     busier = {
         "core_busier": any_of(["slow_core"], causes),
         "device_busier": any_of(["throttle", "hbm_slow", "slow_compute"], causes),
@@ -155,11 +164,15 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
     found = {"checkpoint_s": int(problem.kind == "checkpoint")}
     is_timed = bool(np.isfinite(since.phases["wait_s"]).any())
     unknown = set() if is_timed else {"compute_s", "wait_s", "transfer_s"}
+    longer = middle(work_s(since)) / middle(work_s(before)) - 1.0
     if is_timed and not times_transfer(since):
         unknown = {"compute_s", "transfer_s"}
         if problem.kind == "computing":
-            ratio = middle(work_s(since)) / middle(work_s(before))
-            found |= _of_executions(inputs, problem.onset_s, ratio - 1.0)
+            found |= _of_executions(inputs, problem.onset_s, longer)
+    elif problem.kind == "step" and problem.node is None:
+        shown = _of_executions(inputs, problem.onset_s, longer, of_any=True)
+        # A step that takes longer outside of executions is not known to transfer for longer.
+        found |= {} if shown.get("transfer_s") else shown
     was, now = _phases(before), _phases(since)
     for name in [each for each in was if each not in unknown]:
         rise_s = now[name] - was[name]
@@ -177,10 +190,13 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
     return found
 
 
-def _of_executions(inputs: DetectionInput, onset_s: float, longer: float) -> dict[str, int]:
+def _of_executions(
+    inputs: DetectionInput, onset_s: float, longer: float, *, of_any: bool = False
+) -> dict[str, int]:
     """Measure the transfer where it is part of the compute time: {} where nothing shows it.
 
-    ``longer``: by which ratio steps take longer. The longest execution of a step exchanges the
+    ``longer``: by which ratio steps take longer. ``of_any``: one node may be slow, else all are.
+    The longest execution of a step exchanges the
     gradients, the median one computes. Where every execution waits for others, the two are alike
     and show nothing.
     """
@@ -198,14 +214,16 @@ def _of_executions(inputs: DetectionInput, onset_s: float, longer: float) -> dic
         _known_middle(np.fmax.reduce(node_values(was, name), axis=0)) for name in EXECUTION_METRICS
     )
     is_told = longest > APART * usual
-    rise = _median_execution_s(now) / _median_execution_s(was) - 1.0
+    rises = _executions_s(now) / _executions_s(was) - 1.0
+    rise = float(np.fmax.reduce(rises)) if of_any else _known_middle(rises)
     if is_told and rise < HARDLY * longer:
         return {"transfer_s": 1}
     return {"transfer_s": 0} if is_told and rise >= HALF * longer else {}
 
 
-def _median_execution_s(span: Span) -> float:
-    return _known_middle(node_values(span, EXECUTION_METRICS[0]).ravel())
+def _executions_s(span: Span) -> FloatArray:
+    """Median execution of each node: (n_nodes,) seconds."""
+    return median(node_values(span, EXECUTION_METRICS[0]).T)
 
 
 def _phases(steps: StepBatch) -> dict[str, float]:
@@ -224,7 +242,7 @@ def _known_middle(values: FloatArray) -> float:
     return middle(values[np.isfinite(values)])
 
 
-def _of_hardware(inputs: DetectionInput, causes: set[str]) -> dict[str, int]:
+def _of_hardware(inputs: DetectionInput, causes: set[str], onset_s: float) -> dict[str, int]:
     """Symptoms of metrics that reach us; one that detection found nothing in is unchanged."""
     span = recent(inputs, [metric for _, metric, _, _ in OF_HARDWARE], 1)
     found = {}
@@ -232,4 +250,18 @@ def _of_hardware(inputs: DetectionInput, causes: set[str]) -> dict[str, int]:
         values = span.values.get(metric)
         if cause in causes or (values is not None and np.isfinite(values).any()):
             found[name] = sign * any_of([cause], causes)
+    if found.get("efa_latency") == 0 and not _is_probed(inputs, onset_s):
+        del found["efa_latency"]
     return found
+
+
+def _is_probed(inputs: DetectionInput, onset_s: float) -> bool:
+    """Whether enough probes were made since the onset to show a late device."""
+    back_s = min(inputs.now_s - onset_s, PROBED_S)
+    if inputs.hardware_at is None or back_s < PROBES:
+        return True
+    ages_s = np.unique(np.linspace(0, back_s, PROBE_MOMENTS).astype(int))[::-1]
+    span = inputs.hardware_at([OF_HARDWARE[0][1]], ages_s.tolist())
+    n_new = new_measurements(part_values(span, OF_HARDWARE[0][1])).sum(axis=0)
+    # The first one in view was made before the onset.
+    return bool(np.median(n_new) > PROBES)

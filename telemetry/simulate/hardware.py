@@ -259,10 +259,13 @@ def device_values(
 
 def load_ratio(script: Script, rows: TimelineRows, ticks: IntArray) -> FloatArray:
     """Sequences per worker of the step in progress, over the usual number: (n_ticks, 1)."""
-    at = rows_at(rows, ticks)
+    return _load(script, rows)[rows_at(rows, ticks)][:, None]
+
+
+def _load(script: Script, rows: TimelineRows) -> FloatArray:
+    """Sequences per worker of each row, over the usual number: (n_rows,)."""
     n_active = np.maximum(rows.active.sum(axis=1), 1)
-    load = rows.tokens / n_active * (script.run.nodes / script.step_plan.tokens)
-    return np.asarray(load[at][:, None])
+    return np.asarray(rows.tokens / n_active * (script.run.nodes / script.step_plan.tokens))
 
 
 def node_values(
@@ -430,10 +433,13 @@ def execution_latencies(
     """
     plan = script.step_plan
     n = max(1, plan.layout.micro_batches)
+    # More sequences in a step are more micro-batches.
+    n_executed = np.maximum(1.0, n * _load(script, rows))[:, None]
     whole_s = rows.ready_s[:, None] - rows.pause_s[:, None] - rows.input_s
     exchange_s = rows.wait_s + rows.transfer_s[:, None] + plan.optimizer_s
     is_masked = n == 1 or plan.layout.is_fully_sharded or script.run.pp > 1
-    each_s = (whole_s + rows.transfer_s[:, None]) / n if is_masked else rows.compute_s / n
+    each_s = whole_s + rows.transfer_s[:, None] if is_masked else rows.compute_s
+    each_s = each_s / n_executed
     longest_s = each_s if is_masked else np.maximum(each_s, exchange_s)
     exchanged_s = rows.start_s + rows.ready_s + rows.transfer_s
     # The newest exchange that was over at the end of the tick, and whether that was in this tick.

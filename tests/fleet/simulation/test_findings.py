@@ -23,6 +23,15 @@ RUN = {
 TWO = [
     RUN | {"name": name, "global_batch": 256, "nodes_per_rack": 2} for name in ("left", "right")
 ]
+ONE = RUN | {"nodes": 1, "global_batch": 32}
+GPUS = {
+    "model": "llama2-70b",
+    "instance": "p5.48xlarge",
+    "nodes": 2,
+    "tp": 4,
+    "pp": 2,
+    "global_batch": 4,
+}
 NODE = "run-03"
 
 
@@ -46,6 +55,10 @@ class Finding(NamedTuple):
 def fault(kind: str, **more: Any) -> dict[str, Any]:
     place = {} if more.keys() & {"node", "rack"} else {"run": "run"}
     return {"kind": kind, "start_s": 120, "duration_s": 240} | place | more
+
+
+def batch_change(factor: float) -> dict[str, Any]:
+    return {"kind": "batch_change", "run": "run", "start_s": 300, "magnitude": factor}
 
 
 FINDINGS = {
@@ -139,6 +152,33 @@ FINDINGS = {
         fault("checkpoint_slow", magnitude=5),
         ("full", "agent_hooks"),
     ),
+    "more sequences on one node": Finding(
+        (),
+        (),
+        (),
+        None,
+        ("agent_only", "prometheus_15s"),
+        duration_s=600,
+        more={"run": [ONE], "benign": [batch_change(3.0)]},
+    ),
+    "more sequences on accelerators without latencies": Finding(
+        (),
+        (),
+        (),
+        None,
+        ("prometheus_15s",),
+        duration_s=600,
+        more={"run": [RUN | GPUS], "benign": [batch_change(2.0)]},
+    ),
+    "a throttled accelerator of the only node": Finding(
+        ("step_slow",),
+        (),
+        ("unknown",),
+        fault("throttle", node="run-00", device=3, magnitude=1.4, start_s=300),
+        ("agent_only", "prometheus_15s"),
+        duration_s=500,
+        more={"run": [ONE]},
+    ),
     "a switch of two runs": Finding(
         ("allreduce_share",),
         ("left-02", "left-03", "right-02", "right-03"),
@@ -175,6 +215,17 @@ def test_two_nodes_that_become_slow_one_after_the_other_are_two_alerts() -> None
     firings = firings_of(Finding((), (), (), None, (), more=more), tier="full", is_busy=False)
 
     assert [each.accused for each in firings] == [("run-00",), ("run-01",)]
+
+
+def test_a_slow_link_is_unknown_until_two_probes_show_it() -> None:
+    slow = fault("efa_latency", node=NODE, device=2, magnitude=1.8)
+    finding = Finding((), (), (), slow, (), duration_s=300)
+    first, then = firings_of(finding, tier="agent_hooks", is_busy=True)
+
+    assert (first.cause, first.accused) == ("unknown", ())
+    assert (then.cause, then.accused, then.device) == ("efa_latency", (NODE,), 2)
+    # One alert: it learns its cause.
+    assert first.resolved_s == then.fired_s < 120 + 95
 
 
 @pytest.mark.parametrize(("name", "tier", "is_busy"), CASES)

@@ -70,6 +70,29 @@ def test_a_slowdown_shows_in_executions() -> None:
     assert found.evidence["slowdown_ratio"] == pytest.approx(1.3, abs=0.1)
 
 
+@pytest.mark.parametrize(("factor", "n_found"), [(1.3, 0), (1.6, 1)])
+def test_without_traffic_a_smaller_slowdown_may_be_a_larger_batch(
+    factor: float, n_found: int
+) -> None:
+    values = run_of(45, factor=factor)
+    values["efa_tx_bytes_per_s"] = np.full((LENGTH_S, len(NODES), 8), 2e3)
+
+    assert len(watched(values)) == n_found
+
+
+@pytest.mark.parametrize(("latency_ratio", "n_found"), [(1.0, 0), (1.3, 1)])
+def test_without_traffic_executions_that_take_longer_are_a_slowdown(
+    latency_ratio: float, n_found: int
+) -> None:
+    values = run_of(45)
+    values["efa_tx_bytes_per_s"] = np.full((LENGTH_S, len(NODES), 8), 2e3)
+    for name in ("execution_latency_p50_s", "execution_latency_p100_s"):
+        values[name] = np.full((LENGTH_S, len(NODES), 1), 0.5)
+        values[name][-45:] *= latency_ratio
+
+    assert len(watched(values)) == n_found
+
+
 def test_a_pause_is_no_slowdown() -> None:
     values = run_of(0)
     values["executions_completed_per_s"][-20:] = 0.0

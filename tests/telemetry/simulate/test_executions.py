@@ -7,11 +7,12 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.simulate.hardware import CLOCKED_POWER, COMPUTING_POWER, WAITING_POWER
 from telemetry.simulate.inputs import FULL
-from telemetry.simulate.plan import Fault
+from telemetry.simulate.plan import Benign, Fault
 from telemetry.simulate.script import script_of
 from telemetry.simulate.shard import play, start_clock
 from tests.telemetry.simulate.played import EPOCH, VISION, plan_of
 
+P50 = "execution_latency_p50_s"
 BUSY = msgspec.structs.replace(FULL, busy_while_waiting=True)
 SLOW = Fault(kind="throttle", node="vit-01", device=2, start_s=60, duration_s=600, magnitude=1.5)
 
@@ -76,3 +77,14 @@ def test_what_the_live_fleet_does_not_store_is_not_played() -> None:
     span = play(plan, plan.shards[0], start_clock(plan), EPOCH + 10).span
 
     assert not {"device_power_ratio", "core_flops_per_s"} & span.values.keys()
+
+
+def test_a_larger_batch_is_more_executions_of_the_same_length() -> None:
+    larger = Benign(kind="batch_change", run="vit", start_s=60, duration_s=600, magnitude=2.0)
+    usual, more = (
+        np.nanmedian(play(plan, plan.shards[0], start_clock(plan), EPOCH + 300).span.values[P50])
+        for benign in ((), (larger,))
+        for plan in [msgspec.structs.replace(plan_of(VISION, benign=benign), inputs=BUSY)]
+    )
+
+    assert more == pytest.approx(usual, rel=0.05)
