@@ -1,6 +1,7 @@
 """``python -m trnwatch train.py …`` runs a training script and reports its steps.
 
-Steps, waits and collectives come from the Neuron runtime's trace; the script stays unchanged.
+Steps, waits and collectives come from the trace of the Neuron runtime, or on GPU nodes from NCCL
+Inspector's records; the script stays unchanged.
 """
 
 import runpy
