@@ -60,7 +60,7 @@ ON_SQLITE_ALONE = ("tests/fleet/simulation/test_findings.py",)
 ONCE = ("tests/fleet/api/test_schemathesis.py",)
 
 
-def pytest(*arguments: str, log: IO[bytes] | int | None = None, **env: str) -> int:
+def pytest(*arguments: str, log: IO[bytes] | None = None, **env: str) -> int:
     """Run pytest with a temporary data folder, into ``log`` if given; returns the exit code."""
     inherited = {name: value for name, value in os.environ.items() if name not in UNWANTED}
     with tempfile.TemporaryDirectory(prefix="trnwatch-test-") as folder:
@@ -86,15 +86,8 @@ def on_postgres(arguments: Sequence[str], log: IO[bytes] | None = None) -> int:
         return pytest("-m", OF_A_DATABASE, *arguments, log=log, DATABASE_URL=url)
 
 
-def compile_once() -> None:
-    """On a clean clone, let one process compile all tests and packages, not five at once."""
-    if not (ROOT / "tests" / "__pycache__").exists():
-        pytest("--collect-only", *ALONE, log=subprocess.DEVNULL)
-
-
 def all_tests(arguments: Sequence[str]) -> set[int]:
     """Run all tests, on both databases at the same time; returns the exit codes."""
-    compile_once()
     if postgres_program("initdb") is None:
         return {pytest(*AT_ONCE, *arguments)}
     left_out = [f"--ignore={path}" for path in ONCE]
