@@ -157,9 +157,10 @@ def requires(role: str) -> Callable[[View[R, P]], View[R, P]]:
         @wraps(view)
         def guarded(request: R, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             if not has_role(request.user, role):
-                mine = f"Your role is {role_of(request.user)}."
-                remedy = mine if request.user.is_authenticated else "Sign in first."
-                raise PermissionDenied(f"This needs the role {role}. {remedy}")
+                if not request.user.is_authenticated:
+                    raise PermissionDenied(f"This needs the role {role}. Sign in first.")
+                mine = role_of(request.user)
+                raise PermissionDenied(f"This needs the role {role}; yours is {mine}.")
             return view(request, *args, **kwargs)
 
         return guarded
