@@ -253,6 +253,21 @@ class ShareCase:
         return FELT_RATIO * middle(self.after.step_s)
 
 
+def open_baseline(
+    inputs: DetectionInput, steps: StepBatch, *, cause: str | None = None, kind: str | None = None
+) -> float | None:
+    """Baseline in an open alert of a cause or kind about steps with the same tokens."""
+    now = float(steps.tokens[-1])
+    for alert in inputs.open_problems:
+        baseline_s, was = (alert.evidence.get(key) for key in ("baseline_phase_s", "tokens"))
+        is_of = alert.cause == cause if cause else alert.evidence.get("kind") == kind
+        # Where tokens are unknown they count as the same.
+        is_same = was is None or not np.isfinite(now) or abs(now - was) <= CHANGED_RATIO * abs(was)
+        if is_of and is_same and baseline_s is not None:
+            return float(baseline_s)
+    return None
+
+
 def case_since(inputs: DetectionInput, steps: StepBatch, at: int) -> ShareCase:
     """Return a ShareCase for steps that are slow since a row."""
     before, after = steps[:at], steps[at:]

@@ -11,7 +11,6 @@ from telemetry.detect.fabric import score_links
 from telemetry.detect.findings import CauseScore, Problem, score_of_alert, strongest
 from telemetry.detect.inputs import DetectionInput, node_peak, node_values
 from telemetry.detect.pace import (
-    CHANGED_RATIO,
     CLEARLY,
     HALF,
     PERSISTS_STEPS,
@@ -21,6 +20,7 @@ from telemetry.detect.pace import (
     case_since,
     find_rise,
     n_newest,
+    open_baseline,
     quickest_fifth,
     work_s,
 )
@@ -197,7 +197,7 @@ def _is_steady(
 
     With many workers the fastest fifth is enough; few may all have long sequences.
     """
-    if len(steps.workers) >= CROWD or _usual(inputs, steps, "computing") is not None:
+    if len(steps.workers) >= CROWD or open_baseline(inputs, steps, kind="computing") is not None:
         return True
     compute = steps.phases["compute_s"]
     factor = compute[-1] / median(compute[: found.at].T)
@@ -241,7 +241,7 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     # the same work: one clearly later than all others in each of many steps is slow.
     may_be_layout = found.at < ENOUGH_LATE and not is_accused and not is_born_slow
     may_be = may_be_layout or _may_be_chance(steps, found, late, scores)
-    if may_be and _usual(inputs, steps, "waiting") is None:
+    if may_be and open_baseline(inputs, steps, kind="waiting") is None:
         return []
     names = tuple(steps.workers[i] for i in late.late)
     return _problems(inputs, steps, found, scores, "waiting", late=names)
@@ -261,7 +261,7 @@ def _lag(
     at = change.at if change is not None else at
     usual = max(0.0, middle(excess[:at])) if at >= ENOUGH_LATE else 0.0
     found = PhaseRise(usual, middle(excess[-n_now:]), min(at, len(steps) - 1))
-    is_held = _usual(inputs, steps, "waiting") is not None
+    is_held = open_baseline(inputs, steps, kind="waiting") is not None
     enough_s = least_s * (HALF if is_held else 1.0)
     n_high = min(2, len(steps) - found.at)
     # Each of the newest steps must confirm it. A random delay of a worker that is always a little
@@ -300,23 +300,10 @@ def _phase_rise(
 ) -> PhaseRise | None:
     """Rise of a phase over the past of the run, or over the baseline of an open alert."""
     least_s = LEAST_RATIO * middle(work_s(steps))
-    usual = _usual(inputs, steps, kind)
+    usual = open_baseline(inputs, steps, kind=kind)
     # Whole steps vary: a few short ones do not end an alert.
     n_calm = CALM_STEPS if kind == "step" else PERSISTS_STEPS
     return find_rise(x, least=least_s, n_now=n_newest(steps), usual=usual, n_calm=n_calm)
-
-
-def _usual(inputs: DetectionInput, steps: StepBatch, kind: Kind) -> float | None:
-    """Baseline of a phase in an open alert about steps with the same tokens."""
-    for alert in inputs.open_problems:
-        held = alert.evidence
-        if held.get("kind") != kind or held.get("baseline_phase_s") is None:
-            continue
-        was, now = held.get("tokens"), float(steps.tokens[-1])
-        # Where tokens are unknown they count as the same.
-        if was is None or not np.isfinite(now) or abs(now - was) <= CHANGED_RATIO * abs(was):
-            return float(held["baseline_phase_s"])
-    return None
 
 
 def _prefer_open_cause(
@@ -350,7 +337,11 @@ def _problems(
     after = steps[found.at :]
     step_s = middle(work_s(steps))
     ratio = found.excess / step_s
-    if not is_explained and _known_cause(scores) is None and _usual(inputs, steps, kind) is None:
+    if (
+        not is_explained
+        and _known_cause(scores) is None
+        and open_baseline(inputs, steps, kind=kind) is None
+    ):
         lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])
         is_enough = any(
             ratio >= least and len(after) >= n_steps for least, n_steps in UNKNOWN_STEPS

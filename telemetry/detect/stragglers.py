@@ -13,13 +13,13 @@ from telemetry.detect.findings import CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.pace import (
     BASELINE_STEPS,
-    CHANGED_RATIO,
     PhaseRise,
     ShareCase,
     busy_s,
     find_rise,
     hardware_before_and_after,
     n_newest,
+    open_baseline,
     quickest_fifth,
     work_s,
 )
@@ -302,6 +302,7 @@ def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     if inputs.n_stages < 2 or len(stage) != len(steps.workers) or len(steps) < ENOUGH_STEPS:
         return []
     compute = steps.phases["compute_s"]
+    usual = open_baseline(inputs, steps, cause=CAUSE)
     found: list[Problem] = []
     typical = np.stack([median(compute[:, stage == s]) for s in range(inputs.n_stages)], axis=1)
     for s in range(inputs.n_stages):
@@ -312,8 +313,13 @@ def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         lag = np.maximum(own.min(axis=1) - lower_median(typical), 0.0)
         least_s = LEAST_RATIO * middle(work_s(steps))
         n_now = max(ENOUGH_STEPS, n_newest(steps))
-        lifted = find_rise(lag, least=least_s, n_now=n_now, usual=_usual(inputs, steps))
-        if lifted is not None and _is_alike(own, lag, lifted):
+        lifted = find_rise(lag, least=least_s, n_now=n_now, usual=usual)
+        if lifted is None:
+            continue
+        # The workers of the stage are late alike, in each of the newest steps.
+        newest = own[-ENOUGH_STEPS:]
+        apart = middle(newest.max(axis=1) - newest.min(axis=1))
+        if max(apart, float(np.ptp(lag[-ENOUGH_STEPS:]))) <= UNLIKE * lifted.excess:
             names = tuple(np.array(steps.workers)[stage == s].tolist())
             found.append(_problem(steps, lifted, names, inputs.n_stages))
     return sorted(found, key=lambda each: -each.strength)[:1]
@@ -323,26 +329,6 @@ def stage_of(inputs: DetectionInput, steps: StepBatch) -> IntArray:
     """Stage of each worker; empty if some have left, since positions are unknown then."""
     reported = np.isfinite(steps.phases["compute_s"]).all()
     return inputs.stage if reported else np.zeros(0, dtype=int)
-
-
-def _is_alike(own: FloatArray, lag: FloatArray, found: PhaseRise) -> bool:
-    """Whether the workers of the stage are late alike, in each of the newest steps."""
-    newest = own[-ENOUGH_STEPS:]
-    apart = middle(newest.max(axis=1) - newest.min(axis=1))
-    return max(apart, float(np.ptp(lag[-ENOUGH_STEPS:]))) <= UNLIKE * found.excess
-
-
-def _usual(inputs: DetectionInput, steps: StepBatch) -> float | None:
-    """Baseline in an open alert about a stage in steps with the same tokens."""
-    tokens = float(steps.tokens[-1])
-    for alert in inputs.open_problems:
-        held = alert.evidence
-        if alert.cause != CAUSE or held.get("baseline_phase_s") is None:
-            continue
-        was = held.get("tokens")
-        if was is None or not np.isfinite(tokens) or abs(tokens - was) <= CHANGED_RATIO * was:
-            return float(held["baseline_phase_s"])
-    return None
 
 
 def _problem(steps: StepBatch, found: PhaseRise, late: tuple[str, ...], n_stages: int) -> Problem:

@@ -10,8 +10,8 @@ from telemetry.blocks import FloatArray
 from telemetry.detect import Finding, find
 from telemetry.detect.findings import CauseScore
 from telemetry.detect.inputs import OpenProblem
-from telemetry.detect.pace import PhaseRise
-from telemetry.detect.slow import LEAST_RATIO, STAGE_LATE_RATIO, _lag, _may_be_chance, _usual
+from telemetry.detect.pace import PhaseRise, open_baseline
+from telemetry.detect.slow import LEAST_RATIO, STAGE_LATE_RATIO, _lag, _may_be_chance
 from telemetry.detect.stragglers import lateness
 from telemetry.steps import StepBatch
 from tests.telemetry.detect.runs import T0, Machines, inputs, steps_of
@@ -345,7 +345,7 @@ def test_the_baseline_of_an_open_alert_holds_for_steps_with_its_tokens() -> None
             )
             for i, n in enumerate(tokens)
         )
-        return _usual(inputs(steps, open_problems=alerts), steps, "waiting")
+        return open_baseline(inputs(steps, open_problems=alerts), steps, kind="waiting")
 
     assert usual(4e6) == usual(None) == 1.0
     assert usual(8e6) is None
