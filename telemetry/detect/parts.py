@@ -472,7 +472,7 @@ def parts(span: Span, metric: str, node: str, peer_rows: list[int], *, sign: int
 
     Parameters
     ----------
-    mates : rows of the other nodes that train
+    peer_rows : rows of the other nodes that train
         The same part of other nodes plays the same role: in a pipeline, cores of one node may
         belong to different stages and be unlike for good.
     sign : 1 or -1

@@ -48,7 +48,7 @@ def find_silent(
         The time now, and how long a silence is too long.
     run_of : mapping of node to run, optional
         What each node trains.
-    pulses : mapping of run to Pulse, optional
+    pulses : mapping of run to StepHeartbeat, optional
         Whether training goes on tells a mute node (`node_silent`) from a dead one (`node_crash`).
     crashed : nodes
         Those with which their run stopped, as its other nodes show: they are dead, not mute, and

@@ -295,7 +295,7 @@ def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     -----
     Where most workers belong to the long stage, as of three nodes in two stages, they are what is
     usual and none is late: stages are compared, not workers. A stage of one worker may be a
-    machine; see ``arriving_late``. J. Lin et al., "Understanding Stragglers in Large Model
+    machine; see ``find_late_workers``. J. Lin et al., "Understanding Stragglers in Large Model
     Training Using What-if Analysis", OSDI 2025, arXiv:2505.05713.
     """
     stage = stage_of(inputs, steps)
