@@ -38,7 +38,7 @@ from telemetry.detect.standstill import (
 )
 from telemetry.detect.stragglers import CROWD, MACHINE_PHASES, Lateness, lateness, score_workers
 from telemetry.statistics.change_points import noise, normal_deviations, rise
-from telemetry.statistics.peers import lower_median, mean, median, middle
+from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median, middle
 from telemetry.steps import StepBatch
 
 # Duration of the whole steps that are read, before and after.
@@ -135,6 +135,11 @@ VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
 STAGE_LATE_RATIO = 0.05
 # A worker without a better past is slow by this share of a step, in this many steps.
 BORN_SLOW_RATIO, BORN_SLOW_STEPS = 0.06, 16
+# Executions of one node take longer than those of the others by this ratio, in both halves of so
+# many seconds. The next node, and the scatter of this one, stay below this part of that.
+EXECUTES, EXECUTES_RATIO = "execution_latency_p50_s", 0.05
+EXECUTED_S, EXECUTED_MOMENTS, EXECUTED_NODES, EXECUTES_APART = 120.0, 24, 4, 0.3
+EXECUTED_REPORTS = 3
 # Steps at their usual length that end an alert about whole steps.
 CALM_STEPS = 5
 # Slow clocks slow each of these steps by the same factor, within this tolerance.
@@ -245,6 +250,46 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         return []
     names = tuple(steps.workers[i] for i in late.late)
     return _problems(inputs, steps, found, scores, "waiting", late=names)
+
+
+def find_slow_executions(
+    inputs: DetectionInput, steps: StepBatch, *, since_s: float
+) -> list[Problem]:
+    """Find a node whose executions take longer than those of all others.
+
+    ``since_s``: when steps became longer; executions are compared for at most EXECUTED_S.
+
+    Without stages all nodes execute the same graph on as much data. Where each execution exchanges
+    gradients, all take as long as the slowest, and none stands out.
+    """
+    if inputs.n_stages > 1 or inputs.hardware_at is None or len(steps) < BORN_SLOW_STEPS:
+        return []
+    # A report may hold executions of before.
+    back_s = min(EXECUTED_S, inputs.now_s - since_s - inputs.report_every_s)
+    if back_s < EXECUTED_REPORTS * inputs.report_every_s:
+        return []
+    ages_s = np.linspace(back_s, 0, EXECUTED_MOMENTS).astype(int).tolist()
+    span = inputs.hardware_at([EXECUTES], ages_s).of(training_nodes(inputs, steps))
+    latency_s = node_values(span, EXECUTES)
+    typical_s = median(latency_s.T)
+    if len(span.nodes) < EXECUTED_NODES or not np.isfinite(typical_s).all():
+        return []
+    usual_s = float(lower_median(typical_s))
+    excess = np.sort(typical_s / usual_s - 1.0)
+    node = span.nodes[int(np.argmax(typical_s))]
+    own = latency_s[:, int(np.argmax(typical_s))] / usual_s - 1.0
+    own = own[np.isfinite(own)]
+    is_open = any(a.node == node and a.rule == "step_slow" for a in inputs.open_problems)
+    least = EXECUTES_RATIO * (HALF if is_open else 1.0)
+    is_lasting = min(middle(half) for half in np.array_split(own, 2)) >= least
+    scatter = GAUSSIAN * middle(np.abs(own - middle(own)))
+    if not is_lasting or max(float(excess[-2]), scatter) > EXECUTES_APART * excess[-1]:
+        return []
+    value_s, n_peers = float(typical_s.max()), len(span.nodes) - 1
+    strength = float(excess[-1]) / EXECUTES_RATIO
+    score = CauseScore("slow_compute", strength, EXECUTES, value_s, usual_s, n_peers, "s", node)
+    began_s = max(float(span.ticks[0]), float(steps.ended_at_s[0] - steps.step_s[0]))
+    return [Problem("slow_compute", score, "waiting", began_s, strength)]
 
 
 def _lag(

@@ -216,6 +216,8 @@ def _of_executions(
     is_told = longest > APART * usual
     rises = _executions_s(now) / _executions_s(was) - 1.0
     rise = float(np.fmax.reduce(rises)) if of_any else _known_middle(rises)
+    # Where one node computes for longer and another does not, they do not wait for each other.
+    is_told = is_told or (of_any and float(np.fmin.reduce(rises)) < HARDLY * longer)
     if is_told and rise < HARDLY * longer:
         return {"transfer_s": 1}
     return {"transfer_s": 0} if is_told and rise >= HALF * longer else {}
