@@ -23,7 +23,7 @@ WORDS = {
     "training": "training",
     "communication": "all-reduce: waiting and transferring",
     "input": "waiting for data",
-    "saving": "checkpoints and evaluation",
+    "saving": "checkpoints, evaluation and other work",
     "compiling": "compiling",
     "warming_up": "startup and warm-up",
     "repeated": "repeated after a restart",
