@@ -88,11 +88,16 @@ def identity_of(
     place = rank_place_of(env)
     node = env.get("TRNWATCH_NODE") or node_name()
     all_ranks = env.get("TRNWATCH_WORKERS", "nodes") == "ranks"
-    stage, group = _stage_and_group(place, facts, all_ranks=all_ranks)
+    # By Neuron's order of ranks: those of one tensor-parallel group are adjacent, and a pipeline
+    # stage is a block of ranks. A group holds the ranks that exchange the same gradients.
+    tp, pp = (int(str(facts.get(name, 1))) for name in ("tp", "pp"))
+    stage = None if pp == 1 else min(pp - 1, place.rank * pp // place.n_ranks)
+    group = f"tp{place.rank % tp}" if all_ranks and tp > 1 else ""
     facts.setdefault("n_nodes", place.n_nodes)
     n_workers = place.n_ranks if all_ranks else place.n_nodes
+    run = facts.pop("run", "") or env.get("SLURM_JOB_NAME") or "training"
     return Identity(
-        run=INVALID_RUN.sub("-", str(facts.pop("run", "") or _default_run(env)))[:60],
+        run=INVALID_RUN.sub("-", str(run))[:60],
         session=INVALID.sub("-", str(facts.pop("session", "") or session_of(env)))[:60],
         worker=f"{node}/{place.local_rank}" if all_ranks else node,
         node=node,
@@ -133,10 +138,6 @@ def session_of(env: Mapping[str, str]) -> str:
     return "auto"
 
 
-def _default_run(env: Mapping[str, str]) -> str:
-    return env.get("SLURM_JOB_NAME") or "training"
-
-
 def _about(
     env: Mapping[str, str], given: Mapping[str, object], suggested: Mapping[str, object]
 ) -> dict[str, object]:
@@ -167,18 +168,6 @@ def _validated(name: str, value: object) -> Optional[object]:
             return number if 0 <= number < 1e15 else None
         return int(number) if 0 < number < (1e18 if name in TOKENS else 1e12) else None
     return str(value)[: {**MAX_TEXT_CHARS, **SETTINGS}.get(name, 60)] or None
-
-
-def _stage_and_group(
-    place: RankPlace, facts: Mapping[str, object], *, all_ranks: bool
-) -> tuple[Optional[int], str]:
-    """Return the pipeline stage and the data-parallel group, by Neuron's order of ranks.
-
-    Ranks of one tensor-parallel group are adjacent; a pipeline stage is a block of ranks.
-    """
-    tp, pp = (int(str(facts.get(name, 1))) for name in ("tp", "pp"))
-    stage = None if pp == 1 else min(pp - 1, place.rank * pp // place.n_ranks)
-    return stage, f"tp{place.rank % tp}" if all_ranks and tp > 1 else ""
 
 
 def _whole(text: str) -> int:

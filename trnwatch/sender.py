@@ -104,15 +104,13 @@ class ReportSender:
                 if self._trace is not None:
                     self._trace.stop()
                 return
-            self._wake.wait(self._pause_s())
+            pause_s = self._every_s
+            if self._failures:
+                # Exponential backoff while the server is unreachable.
+                longest_s = min(MAX_BACKOFF_S, pause_s * 2.0**self._failures)
+                pause_s = longest_s * random.uniform(0.5, 1.0)
+            self._wake.wait(pause_s)
             self._wake.clear()
-
-    def _pause_s(self) -> float:
-        """Return how long to wait: exponential backoff while the server is unreachable."""
-        if not self._failures:
-            return self._every_s
-        wait_s = min(MAX_BACKOFF_S, self._every_s * 2.0**self._failures)
-        return wait_s * random.uniform(0.5, 1.0)
 
     def _flush(self) -> None:
         # Once a second is enough to say for how long the worker has done the same.
@@ -143,7 +141,15 @@ class ReportSender:
             lines.append(encode_line(facts))
         steps: list[bytes] = []
         while self._queue and len(steps) < MAX_LINES and self._is_due(self._queue[0]):
-            steps += self._record_lines(self._queue.popleft())
+            record = self._queue.popleft()
+            try:
+                if isinstance(record, dict):
+                    steps.append(self._worker_line("compile", **record))
+                else:
+                    steps.append(self._step(record))
+            except Exception as error:
+                self.n_dropped += 1
+                warn_once("a report cannot be encoded: %s", error)
         has_new_drops = self.n_dropped > self._n_dropped_sent and (steps or self._end is not None)
         if has_new_drops or time.monotonic() - self._last_sent_s > HEARTBEAT_EVERY_S:
             trace = None if self._trace is None else self._trace.state
@@ -193,17 +199,6 @@ class ReportSender:
         self._sent_identity, self._last_sent_s = self._sending_identity, time.monotonic()
         self._is_over = self._is_over or self._has_end
         return True
-
-    def _record_lines(self, record: Union[Record, dict[str, Any]]) -> list[bytes]:
-        """Encode a step or a compile; one that cannot be encoded is counted as dropped."""
-        try:
-            if isinstance(record, dict):
-                return [self._worker_line("compile", **record)]
-            return [self._step(record)]
-        except Exception as error:
-            self.n_dropped += 1
-            warn_once("a report cannot be encoded: %s", error)
-            return []
 
     def _step(self, record: Record) -> bytes:
         number, ended_at, step_s, collectives, parts, tokens, loss = record

@@ -168,8 +168,16 @@ def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) 
         spool, wire, health, clock, every_s=options.every, on_request=collector.request_probe
     )
     sender.start()
-    for line in _lines(collector, stop):
-        _spool_line(spool, line, health)
+    for kind, made, rest in _lines(collector, stop):
+        try:
+            spool.append(kind, made, gzip_member(rest))
+        except OSError as error:
+            # A full disk: the line is lost, and the problem reported.
+            health.add("n_skipped")
+            health.problem("spool", f"spool: {error}")
+        else:
+            health.problem("spool", "")
+            health.set("n_dropped", spool.n_dropped)
         if options.once:
             break
     collector.stop()
@@ -186,16 +194,3 @@ def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) 
 def _lines(collector: Collector, stop: Stop) -> Iterator[Line]:
     while not (collector.is_over or stop.is_requested):
         yield from collector.lines()
-
-
-def _spool_line(spool: Spool, line: Line, health: Health) -> None:
-    """Write a line to the spool; on a full disk the line is lost and the problem reported."""
-    kind, made, rest = line
-    try:
-        spool.append(kind, made, gzip_member(rest))
-    except OSError as error:
-        health.add("n_skipped")
-        health.problem("spool", f"spool: {error}")
-    else:
-        health.problem("spool", "")
-        health.set("n_dropped", spool.n_dropped)

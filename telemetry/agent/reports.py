@@ -300,7 +300,11 @@ class Collector:
         if reports:
             self._last_report_s = moment.up_s
         elif not self.is_over and moment.up_s - self._last_sysfs_s >= self._period_s:
-            yield from self._sysfs_only(moment)
+            silent_s = moment.up_s - self._last_report_s
+            is_silent = self._monitor is None or silent_s >= SILENT_PERIODS * self._period_s
+            if is_silent and (sysfs := self._read_sysfs(moment, alone=True)):
+                instance = {"instance": {"instance_id": self._node or instance_id()}}
+                yield SYSFS, moment, encode_tail(None, {**instance, **sysfs})
 
     def stop(self) -> None:
         if self._monitor is not None:
@@ -336,34 +340,22 @@ class Collector:
         until_s = due_s if self._monitor is None else max(due_s, patient_until_s)
         return min(max(until_s - now_s, 0.0), MAX_BACKOFF_S)
 
-    def _sysfs_only(self, moment: Moment) -> Iterator[Line]:
-        silent_s = moment.up_s - self._last_report_s
-        if self._monitor is not None and silent_s < SILENT_PERIODS * self._period_s:
-            return
-        sysfs = self._read_sysfs(moment, alone=True)
-        if sysfs:
-            instance = {"instance": {"instance_id": self._node or instance_id()}}
-            yield SYSFS, moment, encode_tail(None, {**instance, **sysfs})
-
     def _read_sysfs(self, moment: Moment, *, alone: bool) -> dict[str, Any]:
         """Read EFA and Neuron sysfs, with probed latencies; ``alone`` adds core utilization."""
         self._last_sysfs_s = moment.up_s
         fields: dict[str, Any] = {}
         efa = self._efa.read(moment.up_s)
         if efa:
-            self._probe(efa, moment.up_s)
+            latencies = self._probes.read(moment.up_s)
+            self._health.problem("probe", self._probes.problem)
+            for device in efa["devices"]:
+                if device["device"] in latencies:
+                    device["latency_s"] = latencies[device["device"]]
             fields["efa"] = efa
         neuron = self._neuron.read(moment.up_s, cores=alone)
         if neuron:
             fields["neuron"] = neuron
         return fields
-
-    def _probe(self, efa: dict[str, Any], now_s: float) -> None:
-        latencies = self._probes.read(now_s)
-        self._health.problem("probe", self._probes.problem)
-        for device in efa["devices"]:
-            if device["device"] in latencies:
-                device["latency_s"] = latencies[device["device"]]
 
 
 def instance_id() -> str:

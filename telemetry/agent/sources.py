@@ -68,13 +68,24 @@ class Monitor:
             return []
         piece = os.read(self._descriptor, CHUNK_BYTES)
         if not piece:
-            self._end_of_stream(now_s)
-            piece = b"\n" if self._stdin else b""
+            self._descriptor = -1
+            if self._stdin:
+                self.is_over = True
+                piece = b"\n"
+            else:
+                self._end_program()
+                self._start_at_s = max(self._start_at_s, now_s + 1.0)
         whole, newline, rest = (self._partial + piece).rpartition(b"\n")
         rest = rest if piece else b""
         self._partial = rest if len(rest) <= MAX_LINE_BYTES else b""
         self.n_skipped += len(rest) > MAX_LINE_BYTES
-        return self._reports((whole + newline).splitlines())
+        # What does not look like one JSON object is counted as skipped.
+        stripped = [line.strip() for line in (whole + newline).splitlines()]
+        reports = [line for line in stripped if line[:1] == b"{" and line[-1:] == b"}"]
+        self.n_skipped += sum(map(bool, stripped)) - len(reports)
+        if reports:
+            self._backoff_s, self.problem = 1.0, ""
+        return reports
 
     def stop(self) -> None:
         self.is_over = True
@@ -82,15 +93,6 @@ class Monitor:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
-
-    def _reports(self, lines: Sequence[bytes]) -> list[bytes]:
-        """Keep lines that look like one JSON object; count the others as skipped."""
-        stripped = [line.strip() for line in lines]
-        reports = [line for line in stripped if line[:1] == b"{" and line[-1:] == b"}"]
-        self.n_skipped += sum(map(bool, stripped)) - len(reports)
-        if reports:
-            self._backoff_s, self.problem = 1.0, ""
-        return reports
 
     def _start(self, now_s: float) -> None:
         """Start the program; after a failure the next call tries again, with backoff."""
@@ -122,14 +124,6 @@ class Monitor:
         path = Path(self._folder.name) / "monitor.json"
         path.write_bytes(configuration(self._period_s))
         return [program, "-c", str(path)]
-
-    def _end_of_stream(self, now_s: float) -> None:
-        self._descriptor = -1
-        if self._stdin:
-            self.is_over = True
-            return
-        self._end_program()
-        self._start_at_s = max(self._start_at_s, now_s + 1.0)
 
     def _end_program(self) -> None:
         """End the program and its children."""
@@ -342,7 +336,9 @@ class NeuronSysfs:
         if cores:
             fields.update(self._cores(now_s))
         else:
-            self._close_cores()
+            for file in self._busy.values():
+                file.close()
+            self._busy, self._before = {}, {}
         return fields or None
 
     def _discover(self, *, memory: bool) -> None:
@@ -398,11 +394,6 @@ class NeuronSysfs:
             if (grown := value - before.get((d, c), value + 1)) >= 0
         ]
         return {"period": round(period_s, 6), "cores": cores} if cores else {}
-
-    def _close_cores(self) -> None:
-        for file in self._busy.values():
-            file.close()
-        self._busy, self._before = {}, {}
 
 
 class SysfsLayout:
@@ -517,9 +508,18 @@ class Probes:
 
     def read(self, now_s: float) -> dict[str, float]:
         """Return latencies by device, in seconds; does not wait for a running command."""
+        is_running = self._running is not None and self._running.is_alive()
         if self._file:
-            self._read_file(self._file, now_s)
-        elif self._command and now_s - self._began_s >= self._every_s and not self._is_running:
+            try:
+                now = os.stat(self._file)  # noqa: PTH116 - asked every second
+                mark = (now.st_mtime, now.st_ino)
+                if mark != self._mark:
+                    with open(self._file, "rb") as file:  # noqa: PTH123
+                        self._parse(file.read(MAX_PROBE_BYTES), now_s)
+                    self._mark = mark
+            except OSError as error:
+                self.problem = f"probe file: {error.strerror}"
+        elif self._command and now_s - self._began_s >= self._every_s and not is_running:
             self._began_s = now_s
             self._running = threading.Thread(target=self._run, args=(self._command, now_s))
             self._running.daemon = True
@@ -529,22 +529,6 @@ class Probes:
     def wait(self) -> None:
         if self._running is not None:
             self._running.join()
-
-    @property
-    def _is_running(self) -> bool:
-        return self._running is not None and self._running.is_alive()
-
-    def _read_file(self, path: str, now_s: float) -> None:
-        """Read the file if it changed since the last reading."""
-        try:
-            now = os.stat(path)  # noqa: PTH116 - asked every second
-            mark = (now.st_mtime, now.st_ino)
-            if mark != self._mark:
-                with open(path, "rb") as file:  # noqa: PTH123
-                    self._parse(file.read(MAX_PROBE_BYTES), now_s)
-                self._mark = mark
-        except OSError as error:
-            self.problem = f"probe file: {error.strerror}"
 
     def _run(self, command: str, now_s: float) -> dict[str, float]:
         try:
