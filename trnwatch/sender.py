@@ -284,10 +284,15 @@ class ReportConnection:
                 text = response.read(MAX_RESPONSE_BYTES)
                 if response.will_close:
                     self.close()
-                return response.status, _json_object(text)
+                status = response.status
         except BaseException:
             self.close()
             raise
+        try:
+            document = json.loads(text)
+        except ValueError:
+            document = None
+        return status, document if isinstance(document, dict) else {}
 
     def _open(self) -> http.client.HTTPConnection:
         if self._connection is None:
@@ -311,14 +316,6 @@ def _tls_context(ca_file: str) -> ssl.SSLContext:
         raise OSError(
             f"TRNWATCH_CA_FILE {ca_file}: no certificates could be read: {error}"
         ) from error
-
-
-def _json_object(text: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def encode_line(fields: Mapping[str, object]) -> bytes:

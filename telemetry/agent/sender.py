@@ -106,7 +106,16 @@ class AgentSender(threading.Thread):
                 self._record_delivery(run.frames, response)
                 continue
             if response.is_rejected:
-                return self._drop_rejected(run, response)
+                if run.is_columns:
+                    # The server may have been downgraded: send the reports one by one.
+                    self._takes_columns = False
+                elif response.status == 413 and len(run.frames) > 1:
+                    self._max_lines = max(1, len(run.frames) // 2)
+                else:
+                    self._health.add("n_refused", len(run.frames))
+                    self._health.problem("refused", f"refused: {response}")
+                    self._spool.mark_delivered(run.frames[-1].seq)
+                return 0.0
             self._n_failed += 1
             self._health.problem("server", f"server: {response}")
             return self.backoff_s(response)
@@ -151,21 +160,6 @@ class AgentSender(threading.Thread):
         with suppress(LookupError, TypeError):
             self._health.problem("refused", f"refused: {refused[0]['reason']}")
         self._spool.mark_delivered(frames[-1].seq)
-
-    def _drop_rejected(self, run: FrameGroup, response: ServerResponse) -> float:
-        """Drop frames that the server rejects, or retry them smaller or without columns."""
-        frames = run.frames
-        if run.is_columns:
-            # The server may have been downgraded: send the reports one by one.
-            self._takes_columns = False
-            return 0.0
-        if response.status == 413 and len(frames) > 1:
-            self._max_lines = max(1, len(frames) // 2)
-            return 0.0
-        self._health.add("n_refused", len(frames))
-        self._health.problem("refused", f"refused: {response}")
-        self._spool.mark_delivered(frames[-1].seq)
-        return 0.0
 
 
 TIMEOUT_S = 20.0
