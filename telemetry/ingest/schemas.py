@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 MAX_CORES = 4096
 MAX_DEVICES = 1024
@@ -130,7 +130,8 @@ class AgentState(Struct, gc=False):
     n_refused: WholeCount = 0
     n_skipped: WholeCount = 0
     problem: Name | None = None
-    probe: ProbeAnswer | None = None
+    # Left out of what is stored and passed on unless the agent answers a request.
+    probe: ProbeAnswer | UnsetType = UNSET
 
 
 class MetricGroup(Struct, gc=False, kw_only=True):
