@@ -47,6 +47,24 @@ def test_an_alert_is_acknowledged_in_one_tap_and_unacknowledged(
     expect(page.locator("#act")).to_contain_text("Unacknowledged")
 
 
+def test_a_button_that_a_refresh_removed_still_leaves_one_panel(
+    page: Page, signed_in: str, alert: Alert
+) -> None:
+    page.goto(f"{signed_in}/alerts/{alert.pk}/")
+    # As when the live part is replaced between the request and its response.
+    page.evaluate("""() => {
+      const remove = ({detail}) => detail.elt.closest("form")?.remove();
+      document.body.addEventListener("htmx:beforeSend", remove);
+      window.isNested = false;
+      const look = () => { window.isNested ||= document.querySelector("#act #act") !== null; };
+      new MutationObserver(look).observe(document.body, {childList: true, subtree: true});
+    }""")
+    page.locator("#say").get_by_role("button", name="Acknowledge").click()
+
+    expect(page.get_by_role("button", name="Unacknowledge")).to_be_visible()
+    assert page.evaluate("window.isNested") is False
+
+
 def test_s_silences_the_alert_and_what_is_typed_survives_the_next_second(
     page: Page, signed_in: str, alert: Alert
 ) -> None:
