@@ -601,7 +601,9 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     episodes = rows[np.diff(rows, prepend=-2) > 1]
     if len(episodes) < EPISODES:
         return []
-    worker = _late_worker(steps, rows, excess_s)
+    late = _late_in_each(steps, rows, excess_s)
+    usual = int(np.bincount(late + 1).argmax()) - 1
+    worker = usual if usual >= 0 and (late == usual).mean() >= SAME_RATIO else None
     node = None if worker is None else inputs.node_of(steps.workers[worker])
     held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]
     # Between two long steps the sum falls: an alert stays open until the next one is overdue.
@@ -615,6 +617,8 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     most_s = every_s * (OVER_TIMES if is_open else 1.0)
     is_over = inputs.now_s - float(steps.ended_at_s[rows[-1]]) > most_s
     strength = max(strength, float(is_open))
+    # If another worker makes the newest steps long, the earlier loss is over.
+    is_over |= not is_open and worker is not None and worker not in late[rows >= episodes[-1]]
     if strength < 1 or is_over or float(ends_s[-1] - ends_s[0]) < SPREAD_S:
         return []
     score = None if worker is None else _score_late_phase(inputs, steps, rows, worker, strength)
@@ -641,19 +645,17 @@ def cumulative_sum(x: FloatArray) -> FloatArray:
     return np.asarray(total - np.minimum(np.minimum.accumulate(total), 0.0))
 
 
-def _late_worker(steps: StepBatch, rows: IntArray, excess_s: FloatArray) -> int | None:
-    """Return the worker that is late in nearly all long steps; None without one.
+def _late_in_each(steps: StepBatch, rows: IntArray, excess_s: FloatArray) -> IntArray:
+    """Worker that makes each long step long: (n_rows,); -1 where none does, or it is unknown.
 
     Without a timed exchange it is unknown who waits.
     """
     own_s = busy_s(steps)
     if len(steps.workers) < 2 or not np.isfinite(own_s[rows]).any(axis=1).all():
-        return None
+        return np.full(len(rows), -1)
     own_excess_s = np.nan_to_num(own_s[rows] - median(own_s.T), nan=-np.inf)
-    worst = own_excess_s.argmax(axis=1)
-    worker = int(np.bincount(worst).argmax())
-    is_late = (worst == worker) & (own_excess_s[:, worker] >= OWN_RATIO * excess_s[rows])
-    return worker if is_late.mean() >= SAME_RATIO else None
+    is_late = own_excess_s.max(axis=1) >= OWN_RATIO * excess_s[rows]
+    return np.where(is_late, own_excess_s.argmax(axis=1), -1)
 
 
 def _score_late_phase(

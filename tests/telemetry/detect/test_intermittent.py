@@ -94,6 +94,19 @@ def test_it_is_over_after_some_time_without_a_long_step() -> None:
     assert not find_intermittent_loss(replace(now, now_s=now.now_s + 20), batch)
 
 
+def test_a_worker_whose_loss_is_over_is_not_accused_again_when_another_is_late() -> None:
+    compute = np.ones((N_STEPS, len(CHARACTERS)))
+    compute[10:-20:10, SLOW] = 1.6
+    compute[-2:, SLOW + 1] = 1.6
+    batch = steps_of(compute)
+
+    assert not find_intermittent_loss(inputs(batch), batch)
+    compute[-1, SLOW] = 1.7
+    batch = steps_of(compute)
+    (found,) = find_intermittent_loss(inputs(batch), batch)
+    assert found.node == CHARACTERS[SLOW]
+
+
 def test_an_open_alert_stays_at_half_of_the_limit() -> None:
     compute = np.ones((N_STEPS, len(CHARACTERS)))
     for i, row in enumerate((50, 70, 85)):
