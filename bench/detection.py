@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Healthy hours add up from one measurement to the next.
 CACHE = ROOT / "var" / "bench"
 N_PROCESSES = 2
-TIMEOUT_S = {"set": 200.0, "unseen": 180.0, "calm": 90.0}
+TIMEOUT_S = {"set": 480.0, "unseen": 180.0, "calm": 90.0}
 # More than fit into TIMEOUT_S: time limits how many are played.
 N_UNSEEN, N_HEALTHY = 200, 60
 DAY_S = 86_400.0
