@@ -91,11 +91,11 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     held = {alert.node for alert in inputs.open_problems if alert.cause in HARDWARE_CAUSES}
     accused = held | {problem.node for problem in problems}
     of_steps += _step_problems(recorder.inputs, steps, timed, accused)
-    if timed is not steps:
-        since_s = min((p.onset_s for p in of_steps if p.kind == "step"), default=0.0)
-        # Read once for each new step: a run is calm although they were read.
+    longer = [p.onset_s for p in of_steps if p.kind == "step"]
+    if timed is not steps and longer:
+        # Only while steps take longer: executions of a healthy node differ for minutes, too.
         alike = comparable_steps(steps)
-        of_steps = find_slow_executions(inputs, alike, since_s=since_s) + of_steps
+        of_steps = find_slow_executions(inputs, alike, since_s=min(longer)) + of_steps
     lasting = _outlasting(inputs, problems, of_steps)
     confirmed = [p for p in of_steps if _is_confirmed(p, problems + lasting)]
     rest = _unexplained(inputs, problems + lasting + confirmed, seen=problems)

@@ -89,7 +89,7 @@ FINDINGS = {
         (NODE,),
         ("unknown", "slow_compute"),
         fault("throttle", node=NODE, device=4, magnitude=1.08, start_s=0, duration_s=300),
-        ("agent_collectives", "agent_hooks"),
+        ("agent_collectives",),
         duration_s=300,
     ),
     "a gradual throttle": Finding(
