@@ -216,7 +216,7 @@ def shape_of(report: schemas.MonitorReport, known: Shape | None) -> Shape:
     info = report.instance_info or schemas.InstanceInfo()
     if kind := catalog.instances().get(info.instance_type or ""):
         return Shape(kind.n_devices, kind.n_cores)
-    # The smallest shape with every device and core that the report names.
+    # The minimum shape with every device and core that the report names.
     groups = Groups(report)
     devices = (groups.hardware and groups.hardware.neuron_devices) or []
     cores = [core for group in groups.counters for core in group.neuroncores_in_use or ()]

@@ -13,7 +13,7 @@ from telemetry.ingest.neuron_monitor import Reading
 # and this far from the past.
 AHEAD_S = 2.0
 SKEW_S = 30.0
-# The smallest delay of this long is taken as the clock's offset.
+# The minimum delay of this long is taken as the clock's offset.
 OFFSET_KEEP_S = 300.0
 # A first request this late may have been queued, in the listening socket or in a proxy. A later
 # one comes from a wrong clock.
@@ -44,7 +44,7 @@ class ClockOffset:
     """Our clock minus a sender's, estimated from requests.
 
     A request has a delay: its arrival by our clock minus its sending by the sender's. That is
-    the offset plus the time on the way, which is never negative. So the smallest delay of the
+    the offset plus the time on the way, which is never negative. So the minimum delay of the
     last minutes is the best estimate. A smaller delay is used at once, a larger one only when
     nothing smaller has come for ``keep_s``. For a new sender, a delay that may be queueing is
     used only when several requests agree; until then its clock counts as correct.
@@ -55,7 +55,7 @@ class ClockOffset:
     ahead_s: float = AHEAD_S
     behind_s: float = SKEW_S
     keep_s: float = OFFSET_KEEP_S
-    # The smallest delay of this window and of the previous one.
+    # The minimum delay of this window and of the previous one.
     least_s: float = math.inf
     before_s: float = math.inf
     since_s: float = -math.inf
