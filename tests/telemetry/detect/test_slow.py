@@ -83,6 +83,28 @@ def test_executions_show_the_transfer_that_a_runtime_trace_counts_as_compute(
     assert [(f.rule, f.cause, f.node) for f in find(seen)] == [("step_slow", cause, None)]
 
 
+@pytest.mark.parametrize(("longer", "node"), [(1.0, None), (1.3, "limping")])
+def test_longer_executions_name_a_node_only_while_steps_take_longer(
+    longer: float, node: str | None
+) -> None:
+    compute = computing()[:, :4]
+    compute[-20:] *= longer
+    steps = steps_of(compute)
+    phases = dict(steps.phases)
+    # As hooks report: the exchange is part of the compute time.
+    phases["compute_s"] = phases["compute_s"] + phases["wait_s"] + phases["transfer_s"]
+    phases |= {name: np.full_like(compute, np.nan) for name in ("wait_s", "transfer_s")}
+    machines = Machines(float(steps.ended_at_s[-1]))
+    since_s = float(steps.ended_at_s[-21]) if longer > 1 else T0 - 900
+    machines.mark("execution_latency_p50_s", (1, 0), times=1.3, since_s=since_s)
+    hardware = without_bandwidth_and_probes(machines)
+    seen = inputs(replace(steps, phases=phases))
+    seen = replace(seen, hardware=hardware, hardware_at=machines.hardware_at)
+
+    expected = [] if node is None else [("step_slow", "slow_compute", node)]
+    assert [(f.rule, f.cause, f.node) for f in find(seen)] == expected
+
+
 @pytest.mark.parametrize("host", [1.0, 1.5])
 def test_a_worker_that_rests_while_its_host_works_waits_for_its_input(host: float) -> None:
     rests_s = np.zeros((60, 4))
