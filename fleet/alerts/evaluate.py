@@ -28,12 +28,12 @@ from telemetry.blocks import Span
 from telemetry.detect import (
     ECC_METRICS,
     RULES,
-    CalmCache,
     DetectionInput,
     Finding,
+    HealthyStepsCache,
+    crashed_nodes,
     find,
     find_silent,
-    known_dead,
     uncorrected,
 )
 from telemetry.detect.checkpoints import expected_checkpoint_s
@@ -71,7 +71,7 @@ BLIND = ("monitoring_blind", "fleet")
 PAUSE_S = 5
 WAIT_AFTER_PAUSE_S = 20
 # Results of this process that stay valid from one second to the next.
-CALM_CACHE = CalmCache()
+HEALTHY_STEPS = HealthyStepsCache()
 
 
 def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
@@ -94,7 +94,12 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     if now_s - watching_since_s(hot, now_s=now_s) < WAIT_AFTER_PAUSE_S:
         last_seen = {}
     findings = find_all(
-        snapshots, last_seen, now_s=now_s, open_subjects=open_, lost=lost, calm_cache=CALM_CACHE
+        snapshots,
+        last_seen,
+        now_s=now_s,
+        open_subjects=open_,
+        lost=lost,
+        healthy_steps=HEALTHY_STEPS,
     )
     stepped_s = {
         each.run.name: each.heartbeat.last_step_at_s
@@ -120,11 +125,11 @@ def find_all(
     now_s: float,
     open_subjects: Collection[Subject],
     lost: Collection[str] = (),
-    calm_cache: CalmCache | None = None,
+    healthy_steps: HealthyStepsCache | None = None,
 ) -> list[Finding]:
     """Find everything that is wrong with these runs and nodes; ``lost`` nodes are known dead.
 
-    ``calm_cache`` saves evaluating again what has not changed since the last time.
+    ``healthy_steps`` saves evaluating again what has not changed since the last time.
     """
     snapshots = list(snapshots)
     active = without_quiet(open_subjects) if open_subjects else set()
@@ -134,9 +139,9 @@ def find_all(
     for each in snapshots:
         open_rules = {rule for rule, subject in active if subject == f"run:{each.run.name}"}
         data = detection_input(each, now_s=now_s, open_problems=problems.get(each.run.pk, ()))
-        data = replace(data, calm_cache=calm_cache)
+        data = replace(data, healthy_steps=healthy_steps)
         findings += find(data, open_rules=open_rules)
-        dead |= known_dead(data)
+        dead |= crashed_nodes(data)
     return findings + find_silent(
         last_seen,
         now_s=now_s,

@@ -29,7 +29,7 @@ from fleet.alerts.text import Evidence
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
-from telemetry.detect import CalmCache
+from telemetry.detect import HealthyStepsCache
 from telemetry.ingest.timing import AHEAD_S
 from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.observation import ACTIVITIES, arrived_until, observed, report_phases
@@ -405,7 +405,7 @@ class Replay:
         self._workers = workers
         self._runs = runs
         self._members = run_members(runs)
-        self._recall = CalmCache()
+        self._healthy_steps = HealthyStepsCache()
         self._found: frozenset[object] = frozenset()
         self._reconciled_s = -math.inf
         self.open_rules = self._open_rules()
@@ -427,7 +427,7 @@ class Replay:
             now_s=second,
             open_subjects=self.open_rules,
             lost=lost,
-            calm_cache=self._recall,
+            healthy_steps=self._healthy_steps,
         )
         if not findings and not self.open_rules:
             return []

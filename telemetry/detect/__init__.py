@@ -2,8 +2,8 @@
 
 from telemetry.detect.engine import find
 from telemetry.detect.findings import Finding
-from telemetry.detect.hang import known_dead
-from telemetry.detect.inputs import CalmCache, DetectionInput
+from telemetry.detect.hang import crashed_nodes
+from telemetry.detect.inputs import DetectionInput, HealthyStepsCache
 from telemetry.detect.node_errors import ECC_METRICS, uncorrected
 from telemetry.detect.rules import RULES, Rule
 from telemetry.detect.silence import StepHeartbeat, find_silent
@@ -11,13 +11,13 @@ from telemetry.detect.silence import StepHeartbeat, find_silent
 __all__ = [
     "ECC_METRICS",
     "RULES",
-    "CalmCache",
     "DetectionInput",
     "Finding",
+    "HealthyStepsCache",
     "Rule",
     "StepHeartbeat",
+    "crashed_nodes",
     "find",
     "find_silent",
-    "known_dead",
     "uncorrected",
 ]

@@ -82,10 +82,10 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     timed = with_timed_exchange(steps)
     of_steps = find_slow_checkpoint(inputs, comparable_steps(steps))
     of_steps = of_steps or find_loading_nodes(inputs, steps)
-    cache = inputs.calm_cache
+    cache = inputs.healthy_steps
     # Steps that are known to be healthy need no second look while no alert is open.
     is_watched = bool(of_steps or inputs.open_problems or open_rules)
-    if cache is not None and not is_watched and cache.is_calm(inputs.steps):
+    if cache is not None and not is_watched and cache.is_healthy(inputs.steps):
         return _performance_findings(inputs, steps, _unexplained(inputs, problems, seen=problems))
     recorder = AccessRecorder(inputs)
     held = {alert.node for alert in inputs.open_problems if alert.cause in HARDWARE_CAUSES}
@@ -105,7 +105,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
         share, rest = apply_share_rule(inputs, timed, rest, is_open=SHARE in open_rules)
     is_quiet = not (of_steps or share or recorder.was_read or inputs.open_problems or open_rules)
     if cache is not None:
-        cache.note(inputs.steps, is_calm=is_quiet)
+        cache.note(inputs.steps, is_healthy=is_quiet)
     return ([share] if share else []) + _performance_findings(inputs, steps, rest)
 
 

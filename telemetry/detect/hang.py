@@ -120,7 +120,7 @@ def _rows(stall: Standstill, nodes: Collection[str]) -> tuple[int, ...]:
     return tuple(row for row, node in enumerate(stall.nodes) if node in nodes)
 
 
-def known_dead(inputs: DetectionInput) -> set[str]:
+def crashed_nodes(inputs: DetectionInput) -> set[str]:
     """Nodes that fell silent when the run stopped while their peers wait.
 
     An open alert preserves this: a restarting run no longer shows it.

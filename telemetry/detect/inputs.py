@@ -15,7 +15,7 @@ from telemetry.steps import PHASES, StepBatch, WorkerState
 Fingerprint = tuple[int, ...]
 
 
-class CalmCache:
+class HealthyStepsCache:
     """Remembers which steps of each run were healthy, by a checksum of their values.
 
     A step lasts for seconds while detection runs every second. Healthy steps that required no
@@ -23,16 +23,16 @@ class CalmCache:
     """
 
     def __init__(self) -> None:
-        self._calm: dict[str, Fingerprint] = {}
+        self._healthy: dict[str, Fingerprint] = {}
 
-    def is_calm(self, steps: StepBatch) -> bool:
-        held = self._calm.get(steps.run)
+    def is_healthy(self, steps: StepBatch) -> bool:
+        held = self._healthy.get(steps.run)
         return held is not None and held == fingerprint(steps)
 
-    def note(self, steps: StepBatch, *, is_calm: bool) -> None:
-        self._calm.pop(steps.run, None)
-        if is_calm:
-            self._calm[steps.run] = fingerprint(steps)
+    def note(self, steps: StepBatch, *, is_healthy: bool) -> None:
+        self._healthy.pop(steps.run, None)
+        if is_healthy:
+            self._healthy[steps.run] = fingerprint(steps)
 
 
 def fingerprint(steps: StepBatch) -> Fingerprint:
@@ -73,7 +73,7 @@ class DetectionInput:
     the run reports, since ``phase_since_s`` (None: unknown). ``open_problems`` are the open alerts
     of the run and of its nodes. ``reads_hardware``: whether hardware rules run in this second.
     ``earlier(since_s)`` reads steps before the window. ``checkpoint_s`` is the expected duration
-    of a checkpoint. ``calm_cache`` skips steps known to be healthy. Nodes report every
+    of a checkpoint. ``healthy_steps`` skips steps known to be healthy. Nodes report every
     ``report_every_s`` seconds. ``workers`` reads what each worker said last.
     """
 
@@ -94,7 +94,7 @@ class DetectionInput:
     hardware_at: Callable[[Sequence[str], Sequence[int]], Span] | None = None
     earlier: Callable[[float], StepBatch] | None = None
     checkpoint_s: float | None = None
-    calm_cache: CalmCache | None = None
+    healthy_steps: HealthyStepsCache | None = None
     report_every_s: int = 1
     workers: Callable[[], Mapping[str, WorkerState]] | None = None
 

@@ -97,7 +97,7 @@ def find_rise(
     least: float,
     n_now: int,
     usual: float | None = None,
-    n_calm: int = PERSISTS_STEPS,
+    n_to_resolve: int = PERSISTS_STEPS,
     clearly: float = CLEARLY,
 ) -> PhaseRise | None:
     """Find a rise that lasts until now.
@@ -112,7 +112,7 @@ def find_rise(
         How many of the newest say how it is now.
     usual : same unit as x, optional
         What it was when an open alert fired: then half of ``least`` keeps the alert open.
-    n_calm : steps
+    n_to_resolve : steps
         How many of the newest must be back for an open alert to end; one of long ones.
     clearly
         How many times the minimum rise a single step must show.
@@ -136,7 +136,7 @@ def find_rise(
         is_varied = (
             noise(x[~back]) > STEADY * (middle(x[~back]) - usual) if (~back).any() else False
         )
-        if back[-(n_calm if is_varied else min(n_now, n_calm)) :].all():
+        if back[-(n_to_resolve if is_varied else min(n_now, n_to_resolve)) :].all():
             return None
         at = int(np.flatnonzero(back)[-1]) + 1 if back.any() else 0
         return PhaseRise(usual, now, min(at, x.size - 1))
@@ -161,7 +161,7 @@ def busy_s(steps: StepBatch) -> FloatArray:
 # Hardware is read for this many steps, within these seconds, and this long before the onset.
 ENOUGH_STEPS, RECENT_S, BEFORE_S = 4, (15.0, 60.0), 15
 # A smaller rise (share of the step) explains nothing.
-FELT_RATIO = 0.02
+NOTICEABLE_RATIO = 0.02
 # Up to this ratio a duration counts as unchanged.
 SAME = 1.1
 
@@ -199,7 +199,7 @@ class ShareCase:
             "waiting": now["waiting"] - _typical(self.before, "wait_s"),
             "transferring": now["transferring"] - _typical(self.before, "transfer_s"),
         }
-        return rise if max(rise.values()) > self._felt_s else now
+        return rise if max(rise.values()) > self._least_rise_s else now
 
     @property
     def share_rise_ratio(self) -> float:
@@ -230,7 +230,7 @@ class ShareCase:
         )
 
     @property
-    def is_diluted(self) -> bool:
+    def is_from_shorter_step(self) -> bool:
         """Whether the run was changed and communication takes no longer.
 
         The share rose because the rest of the step became shorter: nothing is slower.
@@ -244,13 +244,13 @@ class ShareCase:
             return False
         return all(
             _typical(self.after, phase) <= SAME * _typical(self.before, phase) + least_s
-            for phase, least_s in (("transfer_s", 0.0), ("wait_s", self._felt_s))
+            for phase, least_s in (("transfer_s", 0.0), ("wait_s", self._least_rise_s))
         )
 
     @property
-    def _felt_s(self) -> float:
+    def _least_rise_s(self) -> float:
         """Minimum rise that counts: seconds per step."""
-        return FELT_RATIO * middle(self.after.step_s)
+        return NOTICEABLE_RATIO * middle(self.after.step_s)
 
 
 def open_baseline(

@@ -404,7 +404,7 @@ def _lasting(held: OpenProblem, progress: Progress) -> Slowdown | None:
 
 def find_slow_node(changes: Changes) -> CauseScore | None:
     """Score the cause of a slowdown; None where it is unknown."""
-    return _starving(changes) or _by_latency(changes)
+    return _by_host(changes) or _by_latency(changes)
 
 
 def _by_latency(changes: Changes) -> CauseScore | None:
@@ -439,7 +439,7 @@ def _score(changes: Changes, cause: str, change: Change, row: int | None) -> Cau
     return CauseScore(cause, strength, TYPICAL, value, usual, len(peers), "s", node)
 
 
-def _starving(changes: Changes) -> CauseScore | None:
+def _by_host(changes: Changes) -> CauseScore | None:
     """Score nodes whose hosts work harder while the run is slow: they read and decode data."""
     n_nodes, hosts = len(changes.nodes), changes.hosts
     change = hosts.rise + 1.0

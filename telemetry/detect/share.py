@@ -281,7 +281,9 @@ def apply_share_rule(
         case = replace(case, onset_s=min(case.onset_s, layout_s))
         return _share_finding(case, replace(verdict, score=None, kind=LAYOUT)), problems
     is_known = chosen is not None or verdict.score is not None or is_open
-    if not is_known and (case.is_diluted or (verdict.is_layout and _predates_window(case, steps))):
+    if not is_known and (
+        case.is_from_shorter_step or (verdict.is_layout and _predates_window(case, steps))
+    ):
         return None, problems
     if chosen is not None and chosen.score is not None:
         # The culprit of the problem replaces that of the diagnosis.

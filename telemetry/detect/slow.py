@@ -36,7 +36,13 @@ from telemetry.detect.standstill import (
     training_nodes,
     usual_step_s,
 )
-from telemetry.detect.stragglers import CROWD, MACHINE_PHASES, Lateness, lateness, score_workers
+from telemetry.detect.stragglers import (
+    ENOUGH_WORKERS,
+    MACHINE_PHASES,
+    Lateness,
+    lateness,
+    score_workers,
+)
 from telemetry.statistics.change_points import noise, normal_deviations, rise
 from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median, middle
 from telemetry.steps import StepBatch
@@ -141,9 +147,9 @@ EXECUTES, EXECUTES_RATIO = "execution_latency_p50_s", 0.05
 EXECUTED_S, EXECUTED_MOMENTS, EXECUTED_NODES, EXECUTES_APART = 120.0, 24, 4, 0.3
 EXECUTED_REPORTS = 3
 # Steps at their usual length that end an alert about whole steps.
-CALM_STEPS = 5
+EVEN_STEPS = 5
 # Slow clocks slow each of these steps by the same factor, within this tolerance.
-STEADY_STEPS, UNSTEADY = 3, 0.3
+STEADY_STEPS, VARIES_RATIO = 3, 0.3
 # This many workers slower by the same factor, within this tolerance, need only one step.
 ENOUGH_ALIKE, ALIKE = 3, 0.15
 
@@ -202,7 +208,10 @@ def _is_steady(
 
     With many workers the fastest fifth is enough; few may all have long sequences.
     """
-    if len(steps.workers) >= CROWD or open_baseline(inputs, steps, kind="computing") is not None:
+    if (
+        len(steps.workers) >= ENOUGH_WORKERS
+        or open_baseline(inputs, steps, kind="computing") is not None
+    ):
         return True
     compute = steps.phases["compute_s"]
     factor = compute[-1] / median(compute[: found.at].T)
@@ -213,7 +222,7 @@ def _is_steady(
         return True
     newest = after_s[-STEADY_STEPS:]
     n_steps = STEADY_STEPS if len(steps.workers) < 3 else STEADY_STEPS - 1
-    return len(newest) >= n_steps and float(np.ptp(newest)) <= UNSTEADY * found.excess
+    return len(newest) >= n_steps and float(np.ptp(newest)) <= VARIES_RATIO * found.excess
 
 
 def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -347,8 +356,10 @@ def _phase_rise(
     least_s = LEAST_RATIO * middle(work_s(steps))
     usual = open_baseline(inputs, steps, kind=kind)
     # Whole steps vary: a few short ones do not end an alert.
-    n_calm = CALM_STEPS if kind == "step" else PERSISTS_STEPS
-    return find_rise(x, least=least_s, n_now=n_newest(steps), usual=usual, n_calm=n_calm)
+    n_to_resolve = EVEN_STEPS if kind == "step" else PERSISTS_STEPS
+    return find_rise(
+        x, least=least_s, n_now=n_newest(steps), usual=usual, n_to_resolve=n_to_resolve
+    )
 
 
 def _prefer_open_cause(

@@ -46,7 +46,7 @@ AS_LATE = 0.5
 # A slow node has the same delay in every step, within this tolerance.
 STEADY_RATIO = 0.35
 # Upper bound of the probability that the same worker is last by chance.
-LUCK = 0.01
+CHANCE_LIMIT = 0.01
 
 Pattern = Literal["steady", "rotating", "none"]
 
@@ -57,7 +57,7 @@ class Lateness:
 
     ``late``: columns of workers that are late repeatedly, worst first. ``worst``: the first of
     them, else the latest on average. ``own_s`` (n_workers,): typical busy times. ``spread_ratio``:
-    how much longer the last worker is busy than the usual one; ``restless_ratio``: robust
+    how much longer the last worker is busy than the usual one; ``variation_ratio``: robust
     deviation of that from step to step. ``phase`` contains most of the excess of the worst worker.
     """
 
@@ -67,7 +67,7 @@ class Lateness:
     own_s: FloatArray
     strength: float
     spread_ratio: float
-    restless_ratio: float
+    variation_ratio: float
     phase: str
     n_steps: int
 
@@ -75,7 +75,7 @@ class Lateness:
     def is_steady(self) -> bool:
         """Whether the same workers are late by about the same amount in every step."""
         return self.pattern == "steady" and (
-            self.restless_ratio <= STEADY_RATIO * self.spread_ratio
+            self.variation_ratio <= STEADY_RATIO * self.spread_ratio
         )
 
     @property
@@ -83,7 +83,7 @@ class Lateness:
         return max(0, len(self.own_s) - 1)
 
     @property
-    def is_no_luck(self) -> bool:
+    def is_beyond_chance(self) -> bool:
         """Whether one worker is last too often for chance."""
         return self.n_steps >= steps_beyond_chance(int(np.isfinite(self.own_s).sum()))
 
@@ -92,7 +92,7 @@ def steps_beyond_chance(n_workers: int) -> int:
     """Count the steps in which the same worker must be last to rule out chance."""
     if n_workers < 2:
         return 1
-    return max(3, 1 + int(np.ceil(np.log(1 / LUCK) / np.log(n_workers))))
+    return max(3, 1 + int(np.ceil(np.log(1 / CHANCE_LIMIT) / np.log(n_workers))))
 
 
 def lateness(steps: StepBatch) -> Lateness:
@@ -132,7 +132,7 @@ def lateness(steps: StepBatch) -> Lateness:
     settled = spread[1:, 0] if len(spread) > 2 else spread[:, 0]
     # Of a few steps, half their range: a node that became slow or recovered in between is a single
     # jump, not variation.
-    restless_ratio = float(np.ptp(settled)) / 2 if settled.size < 4 else noise(settled)
+    variation_ratio = float(np.ptp(settled)) / 2 if settled.size < 4 else noise(settled)
     own_phases = {name: median(steps.phases[name].T) for name in OWN_PHASES}
     excess = {name: float(each[worst] - median(each)) for name, each in own_phases.items()}
     return Lateness(
@@ -142,7 +142,7 @@ def lateness(steps: StepBatch) -> Lateness:
         own_s=typical,
         strength=float(z[worst] / DEVIATIONS),
         spread_ratio=spread_ratio,
-        restless_ratio=float(restless_ratio),
+        variation_ratio=float(variation_ratio),
         phase=max(excess, key=lambda phase: excess[phase]),
         n_steps=len(steps),
     )
@@ -221,7 +221,7 @@ def _score_stage(case: ShareCase, late: Lateness) -> CauseScore:
     longest = int(np.nanargmax(typical))
     if late.pattern != "steady" or stage[late.worst] != longest:
         return score
-    noise_s = max(float(np.nanmax(unlike)), late.restless_ratio * usual)
+    noise_s = max(float(np.nanmax(unlike)), late.variation_ratio * usual)
     least = max(UNEVEN_RATIO * usual, DEVIATIONS * noise_s)
     strength = (typical[longest] - usual) / least
     return replace(score, strength=_capped_strength(strength), value=float(typical[longest]))
@@ -257,8 +257,8 @@ def _variability(case: ShareCase, late: Lateness) -> float:
     """
     if late.is_steady:
         return 0.0
-    usual = lateness(case.before).restless_ratio if case.before else 0.0
-    return late.restless_ratio - usual
+    usual = lateness(case.before).variation_ratio if case.before else 0.0
+    return late.variation_ratio - usual
 
 
 def _score_machine(case: ShareCase, late: Lateness, node: str | None) -> CauseScore:
@@ -270,7 +270,7 @@ def _score_machine(case: ShareCase, late: Lateness, node: str | None) -> CauseSc
     value, usual = float(late.own_s[late.worst]), float(lower_median(late.own_s))
     nodes = {case.inputs.node_of(case.after.workers[i]) for i in late.late}
     is_alone = node is not None and nodes == {node}
-    is_certain = late.is_steady and late.is_no_luck and late.phase in MACHINE_PHASES
+    is_certain = late.is_steady and late.is_beyond_chance and late.phase in MACHINE_PHASES
     strength = _capped_strength(late.strength if is_alone and is_certain else 0.0)
     return CauseScore(UNKNOWN, strength, "own_s", value, usual, late.n_peers, "s", node)
 
@@ -351,24 +351,24 @@ def _problem(steps: StepBatch, found: PhaseRise, late: tuple[str, ...], n_stages
 
 UNEVEN_WORK = "seq_imbalance"
 # Fewer workers are compared with their own past.
-CROWD = 6
+ENOUGH_WORKERS = 6
 # The median of a stage needs this many workers.
-CROWD_OF_STAGE = 3
+ENOUGH_IN_STAGE = 3
 # Required rise of the deviation between workers, or between steps of a worker.
 UNLIKE_LEAST_RATIO = 0.02
 # Variation over steps needs more steps than variation over workers.
-RESTLESS_S, RESTLESS_STEPS, RESTLESS_JUMPS = 10.0, 3, 8
+VARIES_S, VARIES_STEPS, VARIES_CHANGES = 10.0, 3, 8
 # Chance varies: this many even steps resolve an open alert.
-CALM_STEPS = 4
+EVEN_STEPS = 4
 # For long steps: required excess with few and with many workers; required share of workers, at
 # least three; required deviation between them, absolute or relative.
 UNLIKE_RATIO, FEW_STEPS, FEW_S = (0.05, 0.04), 2, 6.0
-MANY, ENOUGH_TO_TELL, ALIKE = 0.15, 4, 0.2
+MANY, ENOUGH_VALUES, ALIKE = 0.15, 4, 0.2
 # This many of a few workers make a single step uneven, each late by this part of the limit.
 SEVERAL, SEVERAL_RATIO = 3, 0.4
 # Required deviations of the normal variation. The slowness of a node varies by less than this
 # part.
-MIXED_DEVIATIONS, UNSTEADY = 4.0, 0.35
+UNLIKE_DEVIATIONS, VARIES_RATIO = 4.0, 0.35
 
 
 def find_uneven_work(
@@ -387,7 +387,7 @@ def find_uneven_work(
     """
     usual = _usual_unevenness(inputs)
     found = None
-    if len(steps.workers) >= CROWD:
+    if len(steps.workers) >= ENOUGH_WORKERS:
         compute = steps.phases["compute_s"]
         excess_s = compute - median(compute.T)
         # What all workers take longer or less than usual is a pause, not unevenness.
@@ -395,9 +395,9 @@ def find_uneven_work(
         shorter_s = np.minimum(-quickest_fifth(-excess_s), 0.0)
         compute_s = compute - (longer_s + shorter_s)[:, None]
         steps = replace(steps, phases={**steps.phases, "compute_s": compute_s})
-        found = _crowd(inputs, steps, usual)
+        found = _rise_between_workers(inputs, steps, usual)
     if found is None and not _is_a_machine(inputs, steps):
-        found = _mixed(inputs, steps, accused) or _restless(steps, usual)
+        found = _rise_of_long_steps(inputs, steps, accused) or _rise_between_steps(steps, usual)
     if found is None:
         return []
     strength = found.excess / UNLIKE_LEAST_RATIO
@@ -413,7 +413,7 @@ def _is_a_machine(inputs: DetectionInput, steps: StepBatch) -> bool:
         return False
     late = lateness(newest)
     nodes = {inputs.node_of(steps.workers[i]) for i in late.late}
-    return late.is_steady and late.is_no_luck and len(nodes) == 1
+    return late.is_steady and late.is_beyond_chance and len(nodes) == 1
 
 
 def _usual_unevenness(inputs: DetectionInput) -> float | None:
@@ -423,7 +423,9 @@ def _usual_unevenness(inputs: DetectionInput) -> float | None:
     return (figure or {}).get("peers_median")
 
 
-def _crowd(inputs: DetectionInput, steps: StepBatch, usual: float | None) -> PhaseRise | None:
+def _rise_between_workers(
+    inputs: DetectionInput, steps: StepBatch, usual: float | None
+) -> PhaseRise | None:
     """Compare the workers of each step, each relative to its usual time.
 
     A long stage, or a slightly slower node, is the same in every step. Each stage is compared
@@ -434,23 +436,23 @@ def _crowd(inputs: DetectionInput, steps: StepBatch, usual: float | None) -> Pha
     own = compute / median(compute.T)
     centre, stage = lower_median(own)[:, None], stage_of(inputs, steps)
     stages = np.unique(stage)
-    if len(stages) > 1 and len(stage) >= CROWD_OF_STAGE * len(stages):
+    if len(stages) > 1 and len(stage) >= ENOUGH_IN_STAGE * len(stages):
         typical = np.stack([lower_median(own[:, stage == s]) for s in stages], axis=1)
         centre = typical[:, np.searchsorted(stages, stage)]
     unlike = GAUSSIAN * lower_median(np.abs(own / centre - 1.0))
-    n_now = n_newest(steps, least=1 if usual is None else CALM_STEPS)
+    n_now = n_newest(steps, least=1 if usual is None else EVEN_STEPS)
     # Random delays do not hit half of many workers at once, so a single long step is enough.
     return find_rise(
         unlike,
         least=_least(unlike, usual),
         n_now=n_now,
         usual=usual,
-        n_calm=CALM_STEPS,
+        n_to_resolve=EVEN_STEPS,
         clearly=1.0,
     )
 
 
-def _mixed(
+def _rise_of_long_steps(
     inputs: DetectionInput, steps: StepBatch, accused: Collection[str | None]
 ) -> PhaseRise | None:
     """Compare the newest long steps of all workers with their usual times.
@@ -459,27 +461,27 @@ def _mixed(
     them. Sequence lengths differ at random.
     """
     n_now, is_open = n_newest(steps, seconds=FEW_S), _usual_unevenness(inputs) is not None
-    if n_now > FEW_STEPS or len(steps) < CALM_STEPS + FEW_STEPS + BASELINE_STEPS:
+    if n_now > FEW_STEPS or len(steps) < EVEN_STEPS + FEW_STEPS + BASELINE_STEPS:
         return None
-    is_crowd = len(steps.workers) >= CROWD
-    width = n_now if is_crowd else FEW_STEPS
-    n_looks = CALM_STEPS if is_open else 1
+    has_enough = len(steps.workers) >= ENOUGH_WORKERS
+    width = n_now if has_enough else FEW_STEPS
+    n_looks = EVEN_STEPS if is_open else 1
     compute, n_rows = steps.phases["compute_s"], width + n_looks - 1
     before, typical = compute[:-n_rows], median(compute[:-n_rows].T)
     slower = np.asarray(compute[-n_rows:] / typical - 1.0)
     scatter = GAUSSIAN * middle(lower_median(np.abs(before - typical).T) / typical)
-    unlike = max(UNLIKE_RATIO[is_crowd], MIXED_DEVIATIONS * scatter)
+    unlike = max(UNLIKE_RATIO[has_enough], UNLIKE_DEVIATIONS * scatter)
     slower = slower[:, [inputs.node_of(worker) not in accused for worker in steps.workers]]
     late = np.sort(slower[-1][slower[-1] >= unlike * SEVERAL_RATIO])
     # Two nodes may fail in the same second. Three of a few workers late, no two alike: uneven.
     is_several = late.size >= SEVERAL and late[-1] >= unlike
     is_several = is_several and bool((np.diff(late) >= ALIKE * unlike).all())
-    if is_several and not is_crowd and n_newest(steps) == 1:
+    if is_several and not has_enough and n_newest(steps) == 1:
         return PhaseRise(0.0, float(np.ptp(slower[-1])), len(steps) - 1)
     for first in range(n_looks):
         rows = slower[first : first + width]
         is_long = rows >= unlike
-        least = max(2 + is_crowd, int(np.ceil(MANY * rows.size)))
+        least = max(2 + has_enough, int(np.ceil(MANY * rows.size)))
         if is_long.sum() >= least and _are_unlike(rows, is_long, unlike):
             at = len(steps) - len(slower) + first + int(np.argmax(is_long.any(axis=1)))
             return PhaseRise(0.0, float(np.ptp(rows[is_long])), at)
@@ -493,26 +495,26 @@ def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> b
     """
     slower = rows[is_long]
     if is_long.any(axis=0).sum() == 1:
-        least = max(least, UNSTEADY * float(slower.mean()))
-    if slower.size < ENOUGH_TO_TELL:
+        least = max(least, VARIES_RATIO * float(slower.mean()))
+    if slower.size < ENOUGH_VALUES:
         return bool(np.ptp(slower) >= least)
     return float(lower_median(np.abs(slower - lower_median(slower)))) >= ALIKE * least
 
 
-def _restless(steps: StepBatch, usual: float | None) -> PhaseRise | None:
+def _rise_between_steps(steps: StepBatch, usual: float | None) -> PhaseRise | None:
     """Compare each step of a worker with its previous one."""
-    least = max(RESTLESS_STEPS, -(-RESTLESS_JUMPS // len(steps.workers)))
+    least = max(VARIES_STEPS, -(-VARIES_CHANGES // len(steps.workers)))
     if len(steps) < 2 * least:
         return None
     compute = steps.phases["compute_s"]
     jumps = lower_median(np.asarray(np.abs(np.diff(compute, axis=0)) / compute[:-1]))
-    n_now = n_newest(steps, seconds=RESTLESS_S, least=least)
+    n_now = n_newest(steps, seconds=VARIES_S, least=least)
     least_ratio = _least(jumps, usual)
     if usual is None and middle(jumps[-n_now:]) < least_ratio:
         return None
     # The median of three steps tells variation from a single jump.
     windows = np.sort(np.stack([jumps[:-2], jumps[1:-1], jumps[2:]]), axis=0)[1]
-    found = find_rise(windows, least=least_ratio, n_now=n_now - 2, usual=usual, n_calm=n_now)
+    found = find_rise(windows, least=least_ratio, n_now=n_now - 2, usual=usual, n_to_resolve=n_now)
     return None if found is None else PhaseRise(found.usual, found.now, found.at + 1)
 
 

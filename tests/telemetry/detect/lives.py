@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from telemetry.detect import Finding, StepHeartbeat, find_silent, known_dead
+from telemetry.detect import Finding, StepHeartbeat, crashed_nodes, find_silent
 from telemetry.detect.hang import hang
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.node_errors import exec_errors, node_idle
@@ -66,7 +66,7 @@ class Life:
             now_s=now,
             run_of=dict.fromkeys(span.nodes, inputs.run),
             pulses={inputs.run: pulse},
-            crashed=known_dead(inputs),
+            crashed=crashed_nodes(inputs),
         )
 
 

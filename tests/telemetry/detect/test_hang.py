@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.hang import hang, known_dead
+from telemetry.detect.hang import crashed_nodes, hang
 from telemetry.detect.inputs import DetectionInput
 from telemetry.simulate.plan import Benign, Fault
 from tests.telemetry.detect.lives import Life, Spell, life, spells
@@ -223,7 +223,7 @@ def test_who_is_dead_stays_so_while_the_alert_is_open() -> None:
     seen = dict(lived.watch())
     vital = lived.at(260, seen[259])
     assert vital.phase == "pending"
-    assert known_dead(vital) == {"run-03"}
+    assert crashed_nodes(vital) == {"run-03"}
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
@@ -259,5 +259,5 @@ def test_who_is_mute_in_a_run_that_never_began_is_dead() -> None:
     nan = (float("nan"), float("nan"))
     seen = open_problems(THERE, THERE, nan, overdue_s=200)
     still = replace(seen, steps=seen.steps[:0], phase_since_s=seen.now_s - 95)
-    assert known_dead(still) == {"calm"}
+    assert crashed_nodes(still) == {"calm"}
     assert hang(still) == []

@@ -57,7 +57,7 @@ def test_two_workers_of_a_stage_that_are_late_unlike_are_no_long_stage() -> None
     assert "stage_imbalance" not in {each.cause for each in found_in(compute)}
 
 
-CROWD = tuple(f"n{i}" for i in range(8))
+ENOUGH_WORKERS = tuple(f"n{i}" for i in range(8))
 
 
 def crowd(times: float, *, luck: float = 0.0) -> list[Finding]:
@@ -66,11 +66,11 @@ def crowd(times: float, *, luck: float = 0.0) -> list[Finding]:
     compute = 3.0 * (1 + 0.003 * rng.standard_normal((60, 8)))
     compute[-30:, 4:] *= times
     compute[-5:] *= 1 + luck * rng.uniform(size=(5, 8)) ** 3
-    steps = steps_of(compute, workers=CROWD)
-    return find(replace(inputs(steps, n_stages=2), nodes=CROWD))
+    steps = steps_of(compute, workers=ENOUGH_WORKERS)
+    return find(replace(inputs(steps, n_stages=2), nodes=ENOUGH_WORKERS))
 
 
-def test_half_of_a_crowd_in_a_long_stage_is_no_uneven_work() -> None:
+def test_half_of_the_workers_in_a_long_stage_is_no_uneven_work() -> None:
     assert [each.cause for each in crowd(1.5)] == ["stage_imbalance"]
 
 

@@ -51,7 +51,7 @@ def test_a_steady_straggler_is_named_by_steps_alone(
         assert (found.cause, found.node, found.severity) == ("slow_compute", "n1", "page")
 
 
-def test_a_single_stumble_makes_no_straggler_restless() -> None:
+def test_a_single_late_step_keeps_a_straggler_steady() -> None:
     compute = computing()[:, :4]
     compute[-10:, 2] *= 1.3
     compute[-3, 2] *= 1.6
@@ -91,7 +91,7 @@ def test_variation_from_step_to_step_is_half_the_range_of_few_steps() -> None:
     def restless(*late_s: float) -> float:
         compute = np.ones((len(late_s), 4))
         compute[:, 0] += np.array(late_s)
-        return lateness(steps_of(compute, transfer_s=0.0)).restless_ratio
+        return lateness(steps_of(compute, transfer_s=0.0)).variation_ratio
 
     # The first step may be half healthy and does not count.
     assert restless(0.9, 0.2, 0.2, 0.6) == pytest.approx(0.2)
