@@ -37,8 +37,8 @@ from telemetry.detect.standstill import (
     usual_step_s,
 )
 from telemetry.detect.stragglers import (
-    ENOUGH_WORKERS,
     MACHINE_PHASES,
+    MANY_WORKERS,
     Lateness,
     lateness,
     score_workers,
@@ -209,7 +209,7 @@ def _is_steady(
     With many workers the fastest fifth is enough; few may all have long sequences.
     """
     if (
-        len(steps.workers) >= ENOUGH_WORKERS
+        len(steps.workers) >= MANY_WORKERS
         or open_baseline(inputs, steps, kind="computing") is not None
     ):
         return True

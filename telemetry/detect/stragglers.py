@@ -351,7 +351,7 @@ def _problem(steps: StepBatch, found: PhaseRise, late: tuple[str, ...], n_stages
 
 UNEVEN_WORK = "seq_imbalance"
 # Fewer workers are compared with their own past.
-ENOUGH_WORKERS = 6
+MANY_WORKERS = 6
 # The median of a stage needs this many workers.
 ENOUGH_IN_STAGE = 3
 # Required rise of the deviation between workers, or between steps of a worker.
@@ -387,7 +387,7 @@ def find_uneven_work(
     """
     usual = _usual_unevenness(inputs)
     found = None
-    if len(steps.workers) >= ENOUGH_WORKERS:
+    if len(steps.workers) >= MANY_WORKERS:
         compute = steps.phases["compute_s"]
         excess_s = compute - median(compute.T)
         # What all workers take longer or less than usual is a pause, not unevenness.
@@ -463,7 +463,7 @@ def _rise_of_long_steps(
     n_now, is_open = n_newest(steps, seconds=FEW_S), _usual_unevenness(inputs) is not None
     if n_now > FEW_STEPS or len(steps) < EVEN_STEPS + FEW_STEPS + BASELINE_STEPS:
         return None
-    has_enough = len(steps.workers) >= ENOUGH_WORKERS
+    has_enough = len(steps.workers) >= MANY_WORKERS
     width = n_now if has_enough else FEW_STEPS
     n_looks = EVEN_STEPS if is_open else 1
     compute, n_rows = steps.phases["compute_s"], width + n_looks - 1
