@@ -6,8 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 
-from fleet.models import Alert, Silence
+from fleet.models import Alert, Run, Silence
 from telemetry.errors import FieldError
 
 FIELDS = ("rule", "cause", "severity", "run", "node", "team", "subject", "drill")
@@ -85,31 +86,42 @@ def written(matchers: Iterable[Matcher]) -> str:
 
 def matchers_of(alert: Alert) -> tuple[Matcher, ...]:
     """Build matchers for the problem of an alert, under any rule that detects it."""
-    fields = fields_of(alert)
-    names = (
-        ("node", "cause") if fields["node"] else ("rule", "run") if fields["run"] else ("rule",)
-    )
-    return tuple(Matcher(name, "=", fields[name]) for name in names)
+    (rule,), (cause,), runs, nodes = itemgetter("rule", "cause", "run", "node")(fields_of(alert))
+    same_rule = Matcher("rule", "=", rule)
+    any_run = "|".join(map(re.escape, runs))
+    if len(nodes) == 1 and nodes[0]:
+        return Matcher("node", "=", nodes[0]), Matcher("cause", "=", cause)
+    if len(runs) == 1:
+        return (same_rule, Matcher("run", "=", runs[0])) if runs[0] else (same_rule,)
+    if len(runs) <= MOST_CHOICES and len(any_run) <= LONGEST_PATTERN:
+        return same_rule, Matcher("run", "=~", any_run)
+    return same_rule, Matcher("cause", "=", cause)
 
 
-def matches(matchers: Iterable[Matcher], alert: Alert) -> bool:
-    """Whether all matchers accept an alert; an empty list accepts every alert."""
-    fields = fields_of(alert)
-    return all(matcher.accepts(fields[matcher.field]) for matcher in matchers)
+def matches(matchers: Iterable[Matcher], alert: Alert, *, whole: bool = False) -> bool:
+    """Whether all matchers accept an alert; an empty list accepts every alert.
+
+    An alert may name several runs or nodes. ``whole``: each of them must be accepted, as for a
+    silence; otherwise one is enough, as for a route.
+    """
+    fields, accept = fields_of(alert), all if whole else any
+    return all(accept(map(matcher.accepts, fields[matcher.field])) for matcher in matchers)
 
 
-def fields_of(alert: Alert) -> dict[str, str]:
-    """Map each field of matchers to its value for an alert; empty where it has none."""
+def fields_of(alert: Alert) -> dict[str, list[str]]:
+    """Map each field of matchers to its values for an alert; one empty text where it has none."""
     kind, _, name = alert.subject.partition(":")
+    team = alert.run.team if alert.run else ""
+    teams = Run.objects.filter(name__in=alert.runs).values_list("team", flat=True)
     return {
-        "rule": alert.rule,
-        "cause": alert.cause,
-        "severity": alert.get_severity_display(),
-        "run": alert.run.name if alert.run else "",
-        "node": alert.node.name if alert.node else name if kind == "node" else "",
-        "team": alert.run.team if alert.run else "",
-        "subject": alert.subject,
-        "drill": "yes" if alert.is_drill else "no",
+        "rule": [alert.rule],
+        "cause": [alert.cause],
+        "severity": [alert.get_severity_display()],
+        "run": alert.runs or [""],
+        "node": alert.nodes or [name if kind == "node" else ""],
+        "team": sorted({team, *teams}) if len(alert.runs) > 1 else [team],
+        "subject": [alert.subject],
+        "drill": ["yes" if alert.is_drill else "no"],
     }
 
 
@@ -134,7 +146,7 @@ def silences_of(alert: Alert, *, now: datetime) -> list[Silence]:
 
 
 def matching_silences(silences: Iterable[ParsedSilence], alert: Alert) -> list[Silence]:
-    return [silence for silence, matchers in silences if matches(matchers, alert)]
+    return [silence for silence, matchers in silences if matches(matchers, alert, whole=True)]
 
 
 def _check_pattern(field: str, pattern: str) -> None:

@@ -141,9 +141,9 @@ def preview(text: str, *, now: datetime) -> SilencePreview:
     past = list(resolved.defer("victims").order_by("-fired_at", "-pk"))
     return SilencePreview(
         matchers,
-        [alert for alert in open_ if matches(matchers, alert)],
+        [alert for alert in open_ if matches(matchers, alert, whole=True)],
         len(open_),
-        [alert for alert in past if matches(matchers, alert)],
+        [alert for alert in past if matches(matchers, alert, whole=True)],
         len(past),
     )
 

@@ -8,6 +8,7 @@ from fleet.alerts.matchers import (
     FIELDS,
     OPS,
     Matcher,
+    matchers_of,
     matches,
     parse_matchers,
     written,
@@ -92,3 +93,31 @@ def test_a_node_that_no_one_knows_is_named_by_its_subject(db: None) -> None:
     alert = Alert(rule="node_silent", severity=Alert.Severity.PAGE, subject="node:ghost")
 
     assert matches(parse_matchers('node=ghost run=""'), alert)
+
+
+def test_a_group_is_silenced_as_a_whole_and_routed_by_each_of_its_runs(
+    alert: Alert, run: Run
+) -> None:
+    Run.objects.filter(pk=run.pk).update(team="LLM")
+    other = Run.objects.create(
+        **{f.attname: getattr(run, f.attname) for f in Run._meta.concrete_fields if f.name != "id"}
+        | {"name": "other.1", "team": "vision"}
+    )
+    alert.node, alert.evidence = None, {"runs": [run.name, other.name], "nodes": ["a", "b"]}
+    for text, by_one, by_all in (
+        ("run=llama", True, False),
+        ("run=other.1 team=vision", True, False),
+        ("run=~llama|other.1", True, True),
+        ("run!=llama", True, False),
+        ("run=third", False, False),
+        ("node=a", True, False),
+        ("node=~[ab]", True, True),
+        ("team=~LLM|vision", True, True),
+    ):
+        parsed = parse_matchers(text)
+        assert (matches(parsed, alert), matches(parsed, alert, whole=True)) == (by_one, by_all)
+    own = matchers_of(alert)
+    assert written(own) == r"rule=allreduce_share run=~llama|other\.1"
+    assert matches(parse_matchers(written(own)), alert, whole=True)
+    alert.evidence = {"runs": [f"run-{i}" for i in range(30)]}
+    assert written(matchers_of(alert)) == "rule=allreduce_share cause=slow_core"
