@@ -34,9 +34,9 @@ def hand_over(
     """
     text = text.strip()
     if not text:
-        raise FieldError("note", "is empty. Write what the next shift should know.")
+        raise FieldError("text", "is empty. Write what the next shift should know.")
     if len(text) > LONGEST_NOTE:
-        raise FieldError("note", f"is longer than {LONGEST_NOTE:,} characters. Shorten it.")
+        raise FieldError("text", f"is longer than {LONGEST_NOTE:,} characters. Shorten it.")
     if to and not assignable_users().filter(username=to).exists():
         raise FieldError("to", f"{to[:40]!r} is not an operator. Choose a name from the list.")
     if assigns and not to:

@@ -154,19 +154,23 @@ def _check_pattern(field: str, pattern: str) -> None:
     bare = ESCAPED.sub("x", pattern)
     repeats = sum(map(bare.count, "*+{"))
     if len(pattern) > LONGEST_PATTERN:
-        raise FieldError(field, f"the pattern is longer than {LONGEST_PATTERN} characters")
+        raise FieldError(
+            "matchers", f"{field}: the pattern is longer than {LONGEST_PATTERN} characters"
+        )
     is_unsafe = UNSAFE.search(bare) or re.search(r"\\\d", pattern)
     too_many = repeats > MOST_REPEATS or bare.count("(") > MOST_GROUPS
     if is_unsafe or too_many or bare.count("|") > MOST_CHOICES:
         raise FieldError(
-            field,
-            f"the pattern {pattern!r} is too complex. Use at most {MOST_REPEATS} of * + {{}} and "
-            f"{MOST_GROUPS} plain groups, and repeat no group.",
+            "matchers",
+            f"{field}: the pattern {pattern!r} is too complex. Use at most {MOST_REPEATS} of "
+            f"* + {{}} and {MOST_GROUPS} plain groups, and repeat no group.",
         )
     try:
         _compiled(pattern)
     except re.error as error:
-        raise FieldError(field, f"the pattern {pattern!r} is invalid: {error}") from error
+        raise FieldError(
+            "matchers", f"{field}: the pattern {pattern!r} is invalid: {error}"
+        ) from error
 
 
 @lru_cache(MANY_PATTERNS)

@@ -13,6 +13,7 @@ from fleet.alerts.matchers import parse_matchers
 from fleet.models import Receiver, Route
 from fleet.notifications.channels import EVENTS_URL
 from fleet.notifications.http_client import AddressError, Allowed, resolve, split
+from fleet.notifications.manual import LONGEST_NOTE
 from telemetry.errors import FieldError
 
 KIND = Receiver.Kind
@@ -124,6 +125,21 @@ class ReceiverForm(forms.Form):
         return secret
 
 
+class SettleForm(forms.Form):
+    """What to do with dead deliveries; without a receiver, with those of all."""
+
+    action = forms.ChoiceField(choices=[("again", "Send again"), ("drop", "Drop")])
+    receiver = forms.IntegerField(required=False)
+    note = forms.CharField(
+        label="Why it can be dropped",
+        required=False,
+        max_length=LONGEST_NOTE,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "placeholder": "why it can be dropped"}
+        ),
+    )
+
+
 LONGEST_WAIT_S = 3600
 LONGEST_REPEAT_MIN = 7 * 24 * 60
 OWN_FIELDS = ("name", "matchers", "group_by", "group_wait_s", "sends_resolved", "goes_on")
@@ -185,8 +201,7 @@ class RouteForm(forms.Form):
         try:
             parse_matchers(text)
         except FieldError as error:
-            message = error.message if error.field == "matchers" else str(error)
-            raise ValidationError(message) from error
+            raise ValidationError(error.message) from error
         return text
 
     def save(self) -> Route:

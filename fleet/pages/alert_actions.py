@@ -12,9 +12,9 @@ from django_htmx.http import trigger_client_event
 
 from fleet import alerts
 from fleet.access.roles import requires
-from fleet.alerts.silences import end_of
-from fleet.models import Alert
+from fleet.models import Alert, Silence
 from fleet.pages.alerts import PARTIALS, alert_context
+from fleet.pages.forms import SilenceForm, error_line, submit
 from fleet.pages.render import HtmxRequest
 from telemetry.errors import FieldError
 
@@ -99,9 +99,15 @@ def alert_resolve(alert: Alert, data: QueryDict, by: str) -> str:
 @_view
 def alert_silence(alert: Alert, data: QueryDict, by: str) -> str:
     """Silence the problem of one alert for one of the usual spans."""
-    now, matchers = timezone.now(), data.get("matchers", "")
-    if not matchers.strip():
-        return "matchers: are empty, which silences every alert. Use the silence form."
-    ends_at = end_of(data.get("span", ""), until=data.get("until", ""), now=now)
-    alerts.silence(matchers, ends_at=ends_at, reason=data.get("reason", ""), by=by, now=now)
-    return ""
+    form, now = SilenceForm(data), timezone.now()
+
+    def silence() -> Silence:
+        matchers, reason = form.cleaned_data["matchers"], form.cleaned_data["reason"]
+        if not matchers:
+            raise FieldError(
+                "matchers", "are empty, which silences every alert. Use the silence form."
+            )
+        ends_at = form.ends_at(now=now)
+        return alerts.silence(matchers, ends_at=ends_at, reason=reason, by=by, now=now)
+
+    return "" if submit(form, silence) else error_line(form)

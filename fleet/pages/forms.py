@@ -11,9 +11,13 @@ from typing import Any, TypeVar
 
 from django import forms
 from django.contrib.auth.forms import PasswordChangeForm
+from django.core.exceptions import NON_FIELD_ERRORS
 from django.db.models import QuerySet
 
 from fleet.access.tokens import MAX_NAME
+from fleet.alerts.handover import LONGEST_NOTE
+from fleet.alerts.matchers import FIELDS
+from fleet.alerts.silences import LONGEST_TEXT, SPANS, end_of
 from fleet.checks.support import SupportFile
 from fleet.costs.budgets import BudgetRequest
 from fleet.models import Annotation, Run, TeamPrice
@@ -53,6 +57,16 @@ def submit(form: forms.Form, service: Callable[[], T], **form_fields: str) -> T 
     except FieldError as error:
         add_field_error(form, error, **form_fields)
         return None
+
+
+def error_line(form: forms.Form) -> str:
+    """Write the errors of a form in one line, each with its field, for a page without the form."""
+    lines = [
+        str(message) if name == NON_FIELD_ERRORS else f"{name}: {message}"
+        for name, messages in form.errors.items()
+        for message in messages
+    ]
+    return " ".join(lines)
 
 
 class PasswordForm(PasswordChangeForm):
@@ -141,6 +155,36 @@ class ServiceMultipleChoiceField(forms.MultipleChoiceField):
 
     def valid_value(self, value: Any) -> bool:
         return True
+
+
+class ServiceTextField(forms.CharField):
+    """Text whose length the service checks; the browser knows the same limit."""
+
+    def __init__(self, *, longest: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.widget.attrs["maxlength"] = longest
+
+    def validate(self, value: Any) -> None:
+        pass
+
+
+class UtcTimeField(forms.CharField):
+    """A date and time in UTC, or None."""
+
+    def __init__(self, **options: Any) -> None:
+        attrs = {"type": "datetime-local", "class": "moment", "step": options.pop("step_s", 60)}
+        widget = forms.DateTimeInput(attrs=attrs, format="%Y-%m-%dT%H:%M")
+        super().__init__(required=False, widget=widget, **options)
+
+    def clean(self, value: Any) -> datetime | None:
+        text = super().clean(value)
+        try:
+            time = datetime.fromisoformat(text) if text else None
+        except ValueError:
+            raise forms.ValidationError(
+                "Enter a date and time, for example 2026-11-21T14:29."
+            ) from None
+        return time if time is None or time.tzinfo else time.replace(tzinfo=UTC)
 
 
 class FilesInput(forms.ClearableFileInput):
@@ -504,11 +548,7 @@ class AnnotationForm(forms.Form):
     kind = ServiceChoiceField(
         choices=[(kind, kind) for kind in Annotation.Kind.values], initial=Annotation.Kind.NOTE
     )
-    at = forms.CharField(
-        label="Time, UTC (empty: now)",
-        required=False,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": 1}),
-    )
+    at = UtcTimeField(label="Time, UTC (empty: now)", step_s=1)
     text = forms.CharField(
         max_length=300,
         widget=forms.TextInput(attrs={"placeholder": "a new data loader was deployed"}),
@@ -523,15 +563,6 @@ class AnnotationForm(forms.Form):
         initial = {name: value for name, value in (initial or {}).items() if value}
         super().__init__(data, initial=initial, label_suffix="", auto_id="annotation-%s")
 
-    def clean_at(self) -> datetime | None:
-        given = self.cleaned_data["at"]
-        try:
-            return datetime.fromisoformat(given).replace(tzinfo=UTC) if given else None
-        except ValueError:
-            raise forms.ValidationError(
-                "Enter a date and time, for example 2026-11-21T14:29."
-            ) from None
-
     def request(self, *, now: datetime) -> AnnotationRequest:
         given = self.cleaned_data
         return AnnotationRequest(
@@ -541,3 +572,81 @@ class AnnotationForm(forms.Form):
             run=given["run"],
             node=given["node"],
         )
+
+
+SPAN_ERRORS = {
+    "required": "Choose a duration.",
+    "invalid_choice": f"%(value)s is not one of {', '.join(SPANS)}. Choose one.",
+}
+
+
+class SilenceEndForm(forms.Form):
+    """The end of a silence: now, after one of the usual spans, or at a time."""
+
+    span = forms.ChoiceField(choices=[("now", "now"), *SPANS.items()], error_messages=SPAN_ERRORS)
+    until = UtcTimeField(label="or at (UTC)")
+    back = forms.CharField(required=False, widget=forms.HiddenInput)
+
+    def ends_at(self, *, now: datetime) -> datetime:
+        return end_of(self.cleaned_data["span"], until=self.cleaned_data["until"], now=now)
+
+
+class SilenceForm(SilenceEndForm):
+    """A new silence."""
+
+    field_order = ("matchers", "reason", "span", "until", "confirmed")
+    back = None  # type: ignore[assignment]
+    matchers = ServiceTextField(
+        longest=LONGEST_TEXT,
+        required=False,
+        widget=forms.TextInput(
+            attrs=PLAIN_TEXT | {"class": "mono", "placeholder": "run=llama node=~llama-0[1-4]"}
+        ),
+        help_text=f"All must match. Fields: {', '.join(FIELDS)}. Operators: = != and =~ !~ for a "
+        'regular expression that matches the whole value: team=~"blue|green".',
+    )
+    reason = ServiceTextField(
+        longest=LONGEST_TEXT,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "placeholder": "switch of rack 4 is being replaced"}
+        ),
+    )
+    span = forms.ChoiceField(
+        label="Duration",
+        choices=list(SPANS.items()),
+        widget=forms.RadioSelect,
+        error_messages=SPAN_ERRORS,
+    )
+    until = UtcTimeField(label="End, UTC", help_text="For \u201cuntil \u2026\u201d.")
+    confirmed = forms.BooleanField(label="Confirm: this silences every alert", required=False)
+
+    def __init__(
+        self, data: Mapping[str, Any] | None = None, *, initial: Mapping[str, Any] | None = None
+    ) -> None:
+        given = {name: value for name, value in (initial or {}).items() if value}
+        super().__init__(data, initial={"span": next(iter(SPANS))} | given, label_suffix="")
+
+
+class HandoverForm(forms.Form):
+    """A note for the next shift."""
+
+    hours = forms.CharField(required=False, widget=forms.HiddenInput)
+    text = ServiceTextField(
+        label="What the next shift should know",
+        longest=LONGEST_NOTE,
+        widget=forms.Textarea(
+            attrs={"rows": 5, "placeholder": "what is going on, what you tried, what to watch"}
+        ),
+    )
+    to = ServiceChoiceField(required=False)
+    assigns = forms.BooleanField(label="Assign my alerts to them", required=False)
+
+    def __init__(
+        self,
+        data: Mapping[str, Any] | None = None,
+        *,
+        initial: Mapping[str, Any] | None = None,
+        people: Iterable[str],
+    ) -> None:
+        super().__init__(data, initial=dict(initial or {}), label_suffix="")
+        set_choices(self, "to", choices(people, "the next shift"))

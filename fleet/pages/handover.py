@@ -1,6 +1,7 @@
 """The page of the shift handover: what the next shift should know, and the form of a note."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -14,8 +15,8 @@ from fleet import alerts
 from fleet.access.roles import assignable_names, has_role
 from fleet.alerts.handover import Shift, as_markdown, shift_between, shift_start
 from fleet.models import HandoverNote
+from fleet.pages.forms import HandoverForm, submit
 from fleet.pages.render import HtmxRequest, render_page
-from telemetry.errors import FieldError
 
 HOURS = (4, 8, 12, 24, 168)
 N_NOTES = 20
@@ -30,21 +31,17 @@ def hand_over(request: HtmxRequest) -> HttpResponse:
         return _show(request, request.GET.get("hours", ""))
     if not has_role(request.user, "operator"):
         raise PermissionDenied("A handover note needs the role operator.")
-    hours, now = request.POST.get("hours", ""), timezone.now()
-    given = {name: request.POST.get(name, "") for name in ("text", "to", "gives")}
-    try:
-        alerts.hand_over(
-            given["text"],
-            by=request.user.get_username(),
-            to=given["to"],
-            since=shift_start(hours, now=now),
-            assigns=bool(given["gives"]),
-            now=now,
-        )
-    except FieldError as error:
-        return _show(request, hours, given=given, error=str(error))
+    form = HandoverForm(request.POST, people=_people(request))
+    if not submit(form, lambda: _save(form, by=request.user.get_username(), now=timezone.now())):
+        return _show(request, form["hours"].value() or "", form=form)
     messages.success(request, "The note is saved.")
     return HttpResponseRedirect(reverse("hand-over"))
+
+
+def _save(form: HandoverForm, *, by: str, now: datetime) -> HandoverNote:
+    given = form.cleaned_data
+    since = shift_start(given.pop("hours"), now=now)
+    return alerts.hand_over(**given, by=by, since=since, now=now)
 
 
 def shift_context(hours: str = "") -> dict[str, Any]:
@@ -53,22 +50,21 @@ def shift_context(hours: str = "") -> dict[str, Any]:
     return {"shift": shift_between(shift_start(hours, now=now), now=now), "hours": hours}
 
 
-def _show(
-    request: HtmxRequest, hours: str, *, given: dict[str, str] | None = None, error: str = ""
-) -> HttpResponse:
-    me, choices = request.user.get_username(), [str(choice) for choice in HOURS]
-    context = shift_context(hours)
+def _people(request: HtmxRequest) -> list[str]:
+    return [name for name in assignable_names() if name != request.user.get_username()]
+
+
+def _show(request: HtmxRequest, hours: str, *, form: HandoverForm | None = None) -> HttpResponse:
+    choices, context = [str(choice) for choice in HOURS], shift_context(hours)
     notes = list(HandoverNote.objects.all()[:N_NOTES])
     context |= {
         "choices": choices,
         "stream_filters": f"hours={hours}" if hours in choices else "",
         "notes": notes,
         "markdown": _markdown(request, context["shift"], notes),
-        "people": [name for name in assignable_names() if name != me],
-        "given": given or {},
-        "error": error,
+        "form": form or HandoverForm(initial={"hours": hours}, people=_people(request)),
     }
-    status = 422 if error else 200
+    status = 422 if form else 200
     return render_page(request, "alerts/handover.html", context, partials=PARTIALS, status=status)
 
 

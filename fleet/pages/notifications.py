@@ -21,7 +21,7 @@ from fleet.alerts.events import routing_table
 from fleet.alerts.matchers import FIELDS
 from fleet.models import Delivery, NotificationChange, Receiver, Route, SenderHeartbeat
 from fleet.notifications.delivery import DeliveryClient
-from fleet.notifications.forms import ReceiverForm, RouteForm
+from fleet.notifications.forms import ReceiverForm, RouteForm, SettleForm
 from fleet.notifications.http_client import Allowed, HttpClient
 from fleet.notifications.listing import (
     N_SHOWN,
@@ -35,6 +35,7 @@ from fleet.notifications.listing import (
     rows_of,
 )
 from fleet.notifications.manual import drop, record_change, send_again, send_test
+from fleet.pages.forms import error_line, submit
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.errors import FieldError
 
@@ -83,10 +84,9 @@ def delivery_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 def delivery_settle(request: HtmxRequest, pk: int) -> HttpResponse:
     """Send a failed delivery again or drop it, with a reason."""
     delivery = get_object_or_404(deliveries(), pk=pk)
-    try:
-        _settle(request, delivery)
-    except FieldError as error:
-        return _detail(request, delivery, error=str(error), status=422)
+    form = SettleForm(request.POST)
+    if not _settle(form, request.user.get_username(), delivery):
+        return _detail(request, delivery, form=form)
     return HttpResponseRedirect(reverse("notification-list"))
 
 
@@ -94,37 +94,44 @@ def delivery_settle(request: HtmxRequest, pk: int) -> HttpResponse:
 @requires("operator")
 def delivery_settle_all(request: HtmxRequest) -> HttpResponse:
     """Send again or drop all failed deliveries, of one receiver or of all."""
+    form, by, done = SettleForm(request.POST), request.user.get_username(), 0
     dead = Delivery.objects.dead().select_related("receiver").order_by("pk")
-    if (receiver := request.POST.get("receiver", "")).isdecimal():
-        dead = dead.filter(receiver=int(receiver))
-    done = 0
-    try:
-        for delivery in list(dead):
-            _settle(request, delivery)
-            done += 1
-    except FieldError as error:
-        messages.error(request, str(error))
-    again = request.POST.get("action") == "again"
-    messages.success(request, f"{done} will be sent again." if again else f"{done} dropped.")
+    if form.is_valid() and form.cleaned_data["receiver"]:
+        dead = dead.filter(receiver=form.cleaned_data["receiver"])
+    for delivery in list(dead):
+        if not _settle(form, by, delivery):
+            break
+        done += 1
+    if not form.is_valid():
+        messages.error(request, error_line(form))
+    if done or form.is_valid():
+        again = form.cleaned_data["action"] == "again"
+        messages.success(request, f"{done} will be sent again." if again else f"{done} dropped.")
     return HttpResponseRedirect(reverse("notification-list"))
 
 
-def _settle(request: HtmxRequest, delivery: Delivery) -> None:
-    act = drop if request.POST.get("action") == "drop" else send_again
-    by, note = request.user.get_username(), request.POST.get("note", "")
-    act(delivery, by=by, note=note, now=timezone.now())
+def _settle(form: SettleForm, by: str, delivery: Delivery) -> bool:
+    """Send a delivery again or drop it, as the form says; False, with its errors, if refused."""
+
+    def settle() -> bool:
+        act = drop if form.cleaned_data["action"] == "drop" else send_again
+        act(delivery, by=by, note=form.cleaned_data["note"], now=timezone.now())
+        return True
+
+    return bool(submit(form, settle))
 
 
 def _detail(
-    request: HtmxRequest, delivery: Delivery, *, error: str = "", status: int = 200
+    request: HtmxRequest, delivery: Delivery, *, form: SettleForm | None = None
 ) -> HttpResponse:
     context: dict[str, Any] = {
         "delivery": delivery,
         "summaries": DeliveryRow.of(delivery).summaries,
         "events": delivery.events.select_related("alert").all(),
         "body": json.dumps(delivery.body, indent=2, ensure_ascii=False) if delivery.body else "",
-        "error": error,
+        "form": form or SettleForm(),
     }
+    status = 422 if form else 200
     return render(request, "notifications/delivery_detail.html", context, status=status)
 
 

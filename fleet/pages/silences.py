@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -17,14 +18,15 @@ from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 from fleet import alerts as alerts_module
 from fleet.access.roles import requires
 from fleet.alerts.handover import AgedSilence
-from fleet.alerts.matchers import FIELDS, matchers_of, written
-from fleet.alerts.silences import SPANS, end_of, preview
+from fleet.alerts.matchers import matchers_of, written
+from fleet.alerts.silences import SPANS, preview
 from fleet.alerts.text import headline
 from fleet.models import Alert, Silence
+from fleet.pages.forms import SilenceEndForm, SilenceForm, submit
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.errors import FieldError
 
-ASKED = ("matchers", "span", "until", "reason", "confirmed")
+OVER = "The silence has already expired, or its end was changed by another user."
 N_PAST, N_LISTED = 50, 12
 LONGEST_NUMBER = 18
 LIST_PARTIALS, PARTIALS = ("silences", "over"), ("silence",)
@@ -72,6 +74,7 @@ def silence_context(pk: str | int) -> dict[str, Any]:
         "events": silence.events.all(),
         "muted": with_headlines(silence.alerts.open().select_related("run", "node")),
         "spans": SPANS,
+        "form": SilenceEndForm(initial={"until": silence.ends_at}),
         "stream": f"silence:{silence.pk}",
     }
 
@@ -81,8 +84,9 @@ def silence_detail(request: HtmxRequest, pk: int) -> HttpResponse:
     return _detail(request, pk)
 
 
-def _detail(request: HtmxRequest, pk: int, *, error: str = "", status: int = 200) -> HttpResponse:
-    context = silence_context(pk) | {"error": error}
+def _detail(request: HtmxRequest, pk: int, *, form: SilenceEndForm | None = None) -> HttpResponse:
+    context = silence_context(pk) | ({"form": form} if form else {})
+    status = 422 if form else 200
     return render_page(
         request, "alerts/silence_detail.html", context, partials=PARTIALS, status=status
     )
@@ -92,31 +96,22 @@ def _detail(request: HtmxRequest, pk: int, *, error: str = "", status: int = 200
 @requires("operator")
 def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
     """Expire a silence, or change its end."""
-    silence, now, by = (
-        get_object_or_404(Silence, pk=pk),
-        timezone.now(),
-        request.user.get_username(),
-    )
-    span, error = request.POST.get("span", ""), ""
-    try:
-        if span == "now":
-            done = alerts_module.expire(silence, by=by, now=now)
-        else:
-            ends_at = end_of(span, until=request.POST.get("until", ""), now=now)
-            done = alerts_module.move_end(silence, to=ends_at, by=by, now=now)
-        error = (
-            ""
-            if done
-            else "The silence has already expired, or its end was changed by another user."
-        )
-    except FieldError as refused:
-        error = str(refused)
+    silence, form = get_object_or_404(Silence, pk=pk), SilenceEndForm(request.POST)
+    by, now = request.user.get_username(), timezone.now()
+
+    def change() -> bool:
+        if form.cleaned_data["span"] == "now":
+            return alerts_module.expire(silence, by=by, now=now)
+        return alerts_module.move_end(silence, to=form.ends_at(now=now), by=by, now=now)
+
+    done = submit(form, change, ends_at="until")
+    if done is False:
+        form.add_error(None, OVER)
+    if not done:
+        return _detail(request, pk, form=form)
     if request.htmx:
-        response = _detail(request, pk, error=error, status=422 if error else 200)
-        return response if error else trigger_client_event(response, "alerts-changed")
-    if error:
-        messages.error(request, error)
-    back = request.POST.get("back", "")
+        return trigger_client_event(_detail(request, pk), "alerts-changed")
+    back = form.cleaned_data["back"]
     is_safe = url_has_allowed_host_and_scheme(back, {request.get_host()})
     return HttpResponseRedirect(back if is_safe else silence.get_absolute_url())
 
@@ -125,54 +120,57 @@ def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
 @requires("operator")
 def silence_new(request: HtmxRequest) -> HttpResponse:
     if request.method != "POST":
-        given = {name: request.GET.get(name, "") for name in ASKED}
-        if (pk := request.GET.get("alert", "")).isdecimal():
+        given = request.GET.dict()
+        if (pk := given.get("alert", "")).isdecimal():
             alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
             given["matchers"] = written(matchers_of(alert))
             given["reason"] = f"in progress: alert {alert.pk}"
-        return _form(request, given)
-    given, now = {name: request.POST.get(name, "") for name in ASKED}, timezone.now()
-    try:
-        ends_at = end_of(given["span"], until=given["until"], now=now)
-        seen = preview(given["matchers"], now=now)
-        if seen.is_everything and not bool(given["confirmed"]):
-            raise FieldError(
-                "matchers",
-                f"match every alert, all {seen.n_open} open ones and all {seen.n_past} of "
-                "the last 7 days. Narrow them, or confirm below.",
-            )
-        made = alerts_module.silence(
-            given["matchers"],
-            ends_at=ends_at,
-            reason=given["reason"],
-            by=request.user.get_username(),
-            now=now,
-        )
-    except FieldError as refused:
-        return _form(request, given, error=str(refused), status=422)
+        return _form(request, SilenceForm(initial=given))
+    form, by, now = SilenceForm(request.POST), request.user.get_username(), timezone.now()
+    made = submit(form, lambda: _silence(form, by=by, now=now), ends_at="until")
+    if made is None:
+        return _form(request, form)
     messages.success(request, f"Silence {made.pk} is active.")
     there = made.get_absolute_url()
     return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
 
 
-def _form(
-    request: HtmxRequest, given: dict[str, str], *, error: str = "", status: int = 200
-) -> HttpResponse:
-    context = {"given": given, "spans": SPANS, "fields": FIELDS, "error": error}
-    context |= _seen(given["matchers"])
+def _silence(form: SilenceForm, *, by: str, now: datetime) -> Silence:
+    """Create the silence of a form; one that matches every alert needs a confirmation."""
+    given = form.cleaned_data
+    seen = preview(given["matchers"], now=now)
+    if seen.is_everything and not given["confirmed"]:
+        raise FieldError(
+            "matchers",
+            f"these match every alert, all {seen.n_open} open ones and all {seen.n_past} of "
+            "the last 7 days. Narrow them, or confirm below.",
+        )
+    return alerts_module.silence(
+        given["matchers"], ends_at=form.ends_at(now=now), reason=given["reason"], by=by, now=now
+    )
+
+
+def _form(request: HtmxRequest, form: SilenceForm) -> HttpResponse:
+    found = _matching(form["matchers"].value() or "")
+    if not (("seen" in found and found["seen"].is_everything) or form["confirmed"].value()):
+        del form.fields["confirmed"]
     return render_page(
-        request, "alerts/silence_new.html", context, partials=("silence-form",), status=status
+        request,
+        "alerts/silence_new.html",
+        {"form": form, **found},
+        partials=("silence-form",),
+        status=422 if form.errors else 200,
     )
 
 
 @require_safe
 @requires("operator")
 def silence_preview(request: HtmxRequest) -> HttpResponse:
-    context = _seen(request.GET.get("matchers", ""))
+    context = _matching(request.GET.get("matchers", ""))
     return render_page(request, "alerts/_silence_preview.html", context)
 
 
-def _seen(matchers: str) -> dict[str, Any]:
+def _matching(matchers: str) -> dict[str, Any]:
     try:
         seen = preview(matchers, now=timezone.now())
     except FieldError as error:

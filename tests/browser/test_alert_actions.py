@@ -82,9 +82,9 @@ def test_a_silence_states_what_it_mutes_while_it_is_written(
 ) -> None:
     page.goto(f"{signed_in}/silences/new/?matchers=node%3Dnobody")
     expect(page.locator("#preview")).to_contain_text("Open now: 0 of 1")
-    page.locator("#matchers").fill("node=~limp.*")
+    page.locator("#id_matchers").fill("node=~limp.*")
     expect(page.locator("#preview")).to_contain_text("Open now: 1 of 1")
-    page.locator("#matchers").fill("color=red")
+    page.locator("#id_matchers").fill("color=red")
     expect(page.locator("#preview")).to_contain_text("is not a field")
 
 

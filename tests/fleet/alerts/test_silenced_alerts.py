@@ -135,7 +135,7 @@ def test_a_resolved_alert_is_not_unmuted(evaluate: Evaluate, finding: Finding, h
 @pytest.mark.parametrize(
     ("ends_at", "reason", "shown"),
     [
-        (timedelta(0), "known", "end: is not in the future"),
+        (timedelta(0), "known", "ends_at: is not in the future"),
         (timedelta(days=31), "known", "more than 30 days ahead"),
         (HOUR, " ", "reason: is empty"),
         (HOUR, "x" * 501, "reason: is longer"),

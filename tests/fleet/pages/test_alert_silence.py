@@ -32,7 +32,7 @@ def test_it_is_muted_and_stays_where_it_is(client: Client, alert: Alert, operato
         ({"matchers": ""}, "matchers: are empty"),
         ({"matchers": "x=1"}, "is not a field"),
         ({"reason": ""}, "reason: is empty"),
-        ({"span": ""}, "is not one of"),
+        ({"span": ""}, "span: Choose a duration"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -42,7 +42,8 @@ def test_its_end_follows_what_is_over_by_now(
 def test_it_is_dropped_with_a_reason_only(client: Client, operator: User, dead: Delivery) -> None:
     response = post(client, dead, action="drop", note=" ")
     assert response.status_code == 422
-    assert "Say why the notification can be dropped" in response.text
+    assert list(response.context["form"].errors) == ["note"]
+    assert 'aria-describedby="id_note_error"' in response.text
 
     post(client, dead, action="drop", note="settled by phone")
     dropped = Delivery.objects.get()

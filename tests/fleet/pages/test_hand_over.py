@@ -96,7 +96,7 @@ def test_the_author_may_assign_their_alerts(
     alerts.acknowledge(mine, by="olga", comment="", now=just_now())
     alerts.acknowledge(hers, by="vera", comment="", now=just_now())
 
-    client.post("/hand-over/", {"text": "yours", "to": "omar", "gives": "yes"})
+    client.post("/hand-over/", {"text": "yours", "to": "omar", "assigns": "on"})
 
     mine.refresh_from_db()
     hers.refresh_from_db()
@@ -105,21 +105,26 @@ def test_the_author_may_assign_their_alerts(
 
 
 @pytest.mark.parametrize(
-    ("posted", "shown"),
+    ("field", "posted", "shown"),
     [
-        ({"text": " "}, "note: is empty"),
-        ({"text": "x" * 5001}, "note: is longer than 5,000"),
-        ({"text": "hm", "to": "missing"}, "is not an operator"),
-        ({"text": "hm", "gives": "yes"}, "to: is empty"),
+        ("text", {"text": " "}, "is empty. Write"),
+        ("text", {"text": "x" * 5001}, "is longer than 5,000"),
+        ("to", {"text": "hm", "to": "missing"}, "is not an operator"),
+        ("to", {"text": "hm", "assigns": "on"}, "is empty. Choose"),
     ],
 )
-def test_what_cannot_be_is_reported_and_nothing_is_kept(
-    client: Client, operator: User, posted: dict[str, str], shown: str
+def test_an_invalid_note_is_refused_at_its_field_and_stays_in_the_form(
+    client: Client, operator: User, field: str, posted: dict[str, str], shown: str
 ) -> None:
-    response = client.post("/hand-over/", posted)
+    response = client.post("/hand-over/", posted | {"hours": "12"})
+    form = response.context["form"]
 
     assert response.status_code == 422
-    assert shown in response.text
+    assert list(form.errors) == [field]
+    assert shown in form.errors[field][0]
+    assert f'aria-invalid="true" aria-describedby="id_{field}_error"' in response.text
+    assert form["text"].value() == posted["text"]
+    assert 'name="hours" value="12"' in response.text
     assert not HandoverNote.objects.exists()
 
 

@@ -55,21 +55,32 @@ def test_it_moves(client: Client, silence: Silence, operator: User) -> None:
 @pytest.mark.parametrize(
     ("posted", "shown"),
     [
-        ({"span": "until", "until": "2020-01-01T00:00"}, "end: is not in the future"),
-        ({"span": "until", "until": "soon"}, "end: give a day"),
+        ({"span": "until", "until": "2020-01-01T00:00"}, "is not in the future"),
+        ({"span": "until", "until": "soon"}, "Enter a date and time"),
+        ({"span": "until", "until": ""}, "is empty. Give a date and time"),
         ({"span": "until", "until": "2999-01-01T00:00"}, "more than 30 days ahead"),
-        ({"span": "9h"}, "end: &#x27;9h&#x27; is not one of"),
-        ({}, "is not one of"),
+        ({"span": "9h"}, "9h is not one of 1h, 4h"),
+        ({}, "Choose a duration"),
     ],
 )
-def test_an_end_that_cannot_be_is_refused(
-    client: Client, silence: Silence, operator: User, posted: dict[str, str], shown: str
+@pytest.mark.parametrize("headers", [HTMX, {}], ids=["htmx", "without JavaScript"])
+def test_an_invalid_end_is_refused_at_its_field(
+    client: Client,
+    silence: Silence,
+    operator: User,
+    posted: dict[str, str],
+    shown: str,
+    headers: dict[str, str],
 ) -> None:
     before = silence.ends_at
-    status, reported = end(client, silence, **posted)
+    response = client.post(f"/silences/{silence.pk}/end/", posted, headers=headers)
+    silence.refresh_from_db()
 
-    assert status == 422
-    assert shown in reported
+    assert response.status_code == 422
+    assert shown in response.text
+    if until := posted.get("until"):
+        assert f'value="{until}"' in response.text
+        assert 'aria-invalid="true" aria-describedby="id_until_error"' in response.text
     assert silence.ends_at == before
 
 
@@ -86,9 +97,11 @@ def test_without_javascript_it_leads_back(
 ) -> None:
     address = f"/silences/{silence.pk}/end/"
 
-    assert client.post(address, {"span": "now", "back": "/silences/"})["Location"] == "/silences/"
-    elsewhere = client.post(address, {"span": "now", "back": "https://evil.example/"})
+    elsewhere = client.post(address, {"span": "4h", "back": "https://evil.example/"})
     assert elsewhere["Location"] == f"/silences/{silence.pk}/"
+    assert client.post(address, {"span": "now", "back": "/silences/"})["Location"] == "/silences/"
+    again = client.post(address, {"span": "now", "back": "/silences/"})
+    assert (again.status_code, "already expired" in again.text) == (422, True)
 
 
 def test_a_viewer_may_not(client: Client, silence: Silence, viewer: User) -> None:
