@@ -20,11 +20,12 @@ CLASS_OF: Mapping[str, str] = {
     **dict.fromkeys(("node_silent", "node_crash"), "node_silent"),
 }
 # A fault of a whole zone shows in these. Cores do not become slow together.
-OF_ZONES = frozenset({"network", "node_silent"})
+NETWORK = CLASS_OF_CAUSE["efa_latency"]
+OF_ZONES = frozenset({NETWORK, "node_silent"})
 ONSET_WITHIN_S = 60.0
-# Nodes that only share a run become slow together within this time. Two reports of hardware may
-# lie between them.
-COMPUTE_WITHIN_S = 20.0
+# Nodes that only share a run, and runs that only share racks, become slow together within this
+# time. Two reports of hardware may lie between them.
+TOGETHER_WITHIN_S = 20.0
 # A part that is over stays in its group for this long: parts of one fault rarely end together.
 LEAVES_AFTER_S = 60.0
 NAMES = tuple(each.name for each in fields(Finding))
@@ -95,6 +96,15 @@ def subject_of(finding: Finding) -> str:
     return names["run" if subject == "node" and finding.node is None else subject]
 
 
+def class_of(finding: Finding) -> str | None:
+    """Return the class of faults that may be one with others; None for a fault of its own.
+
+    Steps of a whole run that take longer for an unknown reason may be slowed by what it shares.
+    """
+    is_slow_run = finding.rule == "step_slow" and finding.run is not None and not finding.accused
+    return UNKNOWN if finding.cause == UNKNOWN and is_slow_run else CLASS_OF.get(finding.cause)
+
+
 def keys_of(rule: str, subject: str, parts: Iterable[Mapping[str, Any]]) -> set[Subject]:
     found = {key_of_finding(part) for part in map(finding_of_part, parts)}
     return found | {(rule, subject)}
@@ -157,9 +167,9 @@ def correlate(
     clusters = [_cluster_of(alert, loose, evaluated, now=now) for alert in open_]
     units = [cluster for cluster in clusters if cluster is not None]
     units += [
-        Cluster(CLASS_OF[finding.cause], finding.onset_s, {key: finding})
+        Cluster(cause_class, finding.onset_s, {key: finding})
         for key, finding in loose.items()
-        if finding.cause in CLASS_OF
+        if (cause_class := class_of(finding)) is not None
     ]
     if len(units) < 2 and not any(unit.is_group for unit in units):
         return dict(found), set()
@@ -188,7 +198,14 @@ def _cluster_of(
     for part in findings_of(alert):
         key = key_of_finding(part)
         own_first = sorted(loose.items(), key=lambda item: item[0] != key)
-        same = next((each for each, f in own_first if _continues(f, each, part, key)), None)
+        same = next(
+            (
+                each
+                for each, f in own_first
+                if _continues(f, each, part, key) or (alert.parts and _explains(f, part))
+            ),
+            None,
+        )
         if same is not None:
             finding = loose.pop(same)
             # A finding without a cause does not remove a known culprit.
@@ -201,11 +218,13 @@ def _cluster_of(
         else:
             cluster.parts[key] = part
             cluster.carried.add(key)
-    classes = {CLASS_OF[part.cause] for part in cluster.parts.values() if part.cause in CLASS_OF}
+    found = {class_of(part) for part in cluster.parts.values()} - {None}
+    # The known parts say what the fault is.
+    classes = found - {UNKNOWN} or found
     if len(classes) != 1 and not alert.parts:
         # The problem has ended, or is no hardware fault.
         return None
-    cluster.cause_class = min(classes, default="")
+    cluster.cause_class = min(filter(None, classes), default="")
     return cluster
 
 
@@ -216,6 +235,11 @@ def _continues(finding: Finding, key: Subject, part: Finding, part_key: Subject)
         return is_compatible or UNKNOWN in (finding.cause, part.cause)
     overlaps = bool(set(finding.accused) & set(part.accused))
     return is_compatible and finding.cause in CLASS_OF and finding.run == part.run and overlaps
+
+
+def _explains(finding: Finding, part: Finding) -> bool:
+    """Whether a finding names what slows the run of a part."""
+    return class_of(part) == UNKNOWN and finding.run == part.run and finding.cause in CLASS_OF
 
 
 def _has_ended(part: Finding, alert: Alert, *, now: datetime) -> bool:
@@ -239,6 +263,8 @@ def _joined(units: Sequence[Cluster]) -> list[Cluster]:
             if into is None:
                 joined.append(unit)
             else:
+                if into.cause_class == UNKNOWN:
+                    into.cause_class = unit.cause_class
                 into.parts |= unit.parts
                 into.alerts += unit.alerts
                 into.carried |= unit.carried
@@ -257,13 +283,18 @@ def _places(findings: Iterable[Finding]) -> dict[str, Place]:
     return {name: Place(*place) for name, *place in rows}
 
 
-def _racks_of(cluster: Cluster, places: Mapping[str, Place]) -> set[tuple[str, str]]:
-    """List the racks of the accused nodes; a whole run counts if one rack holds all of it."""
+def _racks_of(
+    cluster: Cluster, places: Mapping[str, Place], *, of_runs: bool = False
+) -> set[tuple[str, str]]:
+    """List the racks of the accused nodes; a whole run counts if one rack holds all of it.
+
+    ``of_runs``: all racks of a whole run count.
+    """
     found: set[tuple[str, str]] = set()
     for part in cluster.parts.values():
         names = part.accused or [n for n, at in places.items() if part.run and at.run == part.run]
         racks = {places[name][:2] for name in names if name in places}
-        if part.accused or len(racks) == 1:
+        if part.accused or of_runs or len(racks) == 1:
             found |= {(zone, rack) for zone, rack in racks if rack}
     return found
 
@@ -278,20 +309,24 @@ def _is_one(
     one: Cluster, other: Cluster, places: Mapping[str, Place], n_in_zone: dict[str, int]
 ) -> bool:
     """Whether two clusters are one physical fault."""
-    is_compatible = one.cause_class == other.cause_class
+    classes = {one.cause_class, other.cause_class}
+    is_compatible = len(classes) == 1 or classes == {UNKNOWN, NETWORK}
     apart_s = abs(one.onset_s - other.onset_s)
     if not is_compatible or apart_s > ONSET_WITHIN_S:
         return False
     causes = [{part.cause for part in each.parts.values()} for each in (one, other)]
     runs = [{part.run for part in each.parts.values()} - {None} for each in (one, other)]
-    is_together = one.cause_class in OF_ZONES or apart_s <= COMPUTE_WITHIN_S
-    if runs[0] & runs[1] and causes[0] == causes[1] and is_together:
+    is_together = apart_s <= TOGETHER_WITHIN_S
+    if runs[0] & runs[1] and causes[0] == causes[1] and (is_together or classes <= OF_ZONES):
+        return True
+    # Runs that share a switch slow down together.
+    of_runs = classes <= {UNKNOWN, NETWORK} and is_together and not runs[0] & runs[1]
+    racks = [_racks_of(each, places, of_runs=of_runs) for each in (one, other)]
+    if racks[0] & racks[1] and (of_runs or UNKNOWN not in classes):
         return True
     nodes = [_nodes_of(each, places) for each in (one, other)]
-    if _racks_of(one, places) & _racks_of(other, places):
-        return True
     zones = {places[name].zone for name in nodes[0] | nodes[1] if name in places}
-    if one.cause_class not in OF_ZONES or len(zones) != 1 or "" in zones:
+    if not classes <= OF_ZONES or len(zones) != 1 or "" in zones:
         return False
     zone = zones.pop()
     if zone not in n_in_zone:
@@ -309,7 +344,8 @@ def _group_of(cluster: Cluster) -> tuple[Subject, Group]:
     leader, parts = cluster.parts[key], tuple(cluster.parts.values())
     nodes = tuple(sorted({name for part in parts for name in part.accused}))
     runs = sorted({part.run for part in parts if part.run})
-    causes = {part.cause for part in parts} - {UNKNOWN}
+    known = {part.cause for part in parts} - {UNKNOWN}
+    causes = known - set(CLASSES) or known
     values = {name: getattr(leader, name) for name in NAMES}
     if len(parts) > 1:
         values |= {

@@ -52,7 +52,8 @@ def summary(finding: Finding) -> str:
     cause = cause_name(finding.cause)
     place = Evidence(finding.evidence).shared_place
     if place:
-        cause = f"{place}: {shared_cause(finding.cause)}: {listed(finding.accused)}"
+        cause = f"{place}: {shared_cause(finding.cause)}"
+        cause += f": {listed(finding.accused)}" if finding.accused else ""
     elif finding.node is not None:
         cause += f" at {finding.node}"
     elif finding.nodes:

@@ -8,9 +8,9 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Q
 
 from fleet.alerts.correlation import (
-    CLASS_OF,
     Group,
     Subject,
+    class_of,
     correlate,
     has_other_parts,
     members_text,
@@ -46,7 +46,7 @@ def reconcile(
         open_ = _open_alerts()
         open_keys = {key_of(alert) for alert in open_}
         is_new = any(
-            each.cause in CLASS_OF and key not in open_keys for key, each in found.items()
+            class_of(each) is not None and key not in open_keys for key, each in found.items()
         )
         if is_new and connection.features.has_select_for_update:
             # Two processes may find parts of one fault at once: the second joins the alert of

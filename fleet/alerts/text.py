@@ -99,7 +99,9 @@ def part_name(cause: str) -> str | None:
 
 
 def shared_cause(cause: str) -> str:
-    """Name what several nodes have."""
+    """Name what several nodes or runs have."""
+    if cause == UNKNOWN:
+        return "steps take longer"
     return cause_text(cause).several or cause_name(cause)
 
 
@@ -213,7 +215,7 @@ class Evidence:
         """Where a fault of several nodes or runs is; empty for a fault of one."""
         nodes, runs = self.names("nodes"), self.names("runs")
         rack = str(self.figures.get("rack") or "")
-        return shared_place(nodes, runs, rack) if runs and len(nodes) + len(runs) > 2 else ""
+        return shared_place(nodes, runs, rack) if runs and max(len(nodes), len(runs)) > 1 else ""
 
     def names(self, key: str) -> Sequence[str]:
         given = self.figures.get(key)

@@ -88,6 +88,52 @@ def test_independent_faults_are_two_alerts(runs: list[Run], other: Finding) -> N
     assert Alert.objects.count() == 2
 
 
+def slow_run(name: str, *, at_s: float = 0.0, cause: str = "unknown") -> Finding:
+    onset_s = NOON.timestamp() + at_s
+    return Finding("step_slow", cause, "warn", name, None, None, onset_s, 3.0)
+
+
+RUNS_TOO = EVALUATED | {("step_slow", f"run:{name}") for name in ("left", "right")}
+
+
+def test_runs_of_the_same_racks_that_slow_down_together_are_one_alert(runs: list[Run]) -> None:
+    evaluate(30, slow_run("left"), evaluated=RUNS_TOO)
+    evaluate(31, slow_run("left"), slow_run("right", at_s=3), evaluated=RUNS_TOO)
+
+    alert = Alert.objects.get()
+    assert (alert.cause, alert.nodes, alert.runs) == ("unknown", [], ["left", "right"])
+    text = AlertText(alert, NOON + timedelta(seconds=32))
+    assert plain(text.headline) == "runs left and right: steps take longer"
+
+    # One alert: it learns its cause and its nodes, one run after the other.
+    for second, *found in (
+        (60, slow_link("left-02", at_s=5), slow_run("right", at_s=3)),
+        (70, slow_link("left-02", at_s=5), slow_link("right-03", at_s=40)),
+    ):
+        evaluate(second, *found, evaluated=RUNS_TOO)
+        alert.refresh_from_db()
+        assert (alert.rule, alert.cause) == ("efa_degraded", "efa_latency")
+    assert (alert.nodes, alert.runs) == (["left-02", "right-03"], ["left", "right"])
+    assert Alert.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        slow_run("right", at_s=45),
+        slow_link("right-02", cause="throttle"),
+        slow_run("right", cause="seq_imbalance"),
+    ],
+    ids=["45 seconds later", "a cause of one node", "a cause of one run"],
+)
+def test_runs_that_slow_down_for_other_reasons_are_two_alerts(
+    runs: list[Run], other: Finding
+) -> None:
+    evaluate(50, slow_run("left"), other, evaluated=RUNS_TOO)
+
+    assert Alert.objects.count() == 2
+
+
 def test_nodes_of_one_run_with_one_cause_are_one_alert(runs: list[Run]) -> None:
     evaluate(5, slow_link("left-00"), slow_link("left-03", at_s=30))
 

@@ -188,6 +188,14 @@ FINDINGS = {
         duration_s=240,
         more={"run": TWO},
     ),
+    "a switch of two runs, untimed": Finding(
+        ("efa_degraded",),
+        ("left-02", "left-03", "right-02", "right-03"),
+        ("efa_latency",),
+        fault("efa_latency", rack=1, magnitude=6.0),
+        ("agent_hooks",),
+        more={"run": TWO},
+    ),
 }
 pytestmark = pytest.mark.django_db
 CASES = [
