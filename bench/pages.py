@@ -12,7 +12,7 @@ from django.test import Client
 from bench.table import print_table
 from fleet.models import Alert, Run
 from fleet.simulation.demo import DemoRun, create_run
-from fleet.simulation.demo_history import live_through
+from fleet.simulation.demo_history import simulate_history
 from telemetry.simulate.plan import RunSpec
 from telemetry.store.hot import open_store
 
@@ -69,7 +69,7 @@ def fill(*, now: datetime) -> None:
     for i in range(N_RUNS):
         spec = msgspec.structs.replace(SPEC, name=f"busy-{i}")
         run = create_run(DemoRun(spec, "LLM", "", "us-east-2b"), started_at=now - PAST)
-        live_through(hot, run, [], now=now)
+        simulate_history(hot, run, [], now=now)
     for i in range(N_FINISHED):
         spec = msgspec.structs.replace(SPEC, name=f"over-{i}", nodes=1)
         past = create_run(DemoRun(spec, "LLM", "", "us-east-2b"), started_at=now - PAST)

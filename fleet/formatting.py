@@ -160,7 +160,7 @@ def change(ratio: float | None, decimals: int = 1) -> str:
     if ratio is None:
         return ABSENT
     written = percent(abs(ratio), decimals)
-    # What is written as nothing has no direction.
+    # A change that rounds to zero has no sign.
     return (
         written if written == percent(0.0, decimals) else f"{MINUS if ratio < 0 else '+'}{written}"
     )

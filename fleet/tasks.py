@@ -18,9 +18,9 @@ from fleet.metrics.long_term import figures
 from fleet.runs.similar_runs import update_due_comparisons
 from fleet.runs.step_durations import update_step_durations
 from fleet.simulation import demo_history
-from fleet.simulation.compiles import keep_simulated
+from fleet.simulation.compiles import store_simulated
 from fleet.simulation.demo_history import announce_next
-from fleet.simulation.runs import follow_runs, keep_clocks, publish_plans
+from fleet.simulation.runs import follow_runs, publish_plans, store_clocks
 from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_due_figures
 from telemetry.long_term.writer import keep_figures
@@ -38,7 +38,7 @@ def watch_fleet() -> None:
     follow_runs(hot, now=now)
     update_reported_runs(hot, now=now)
     if int(now.timestamp()) % COMPILES_EVERY_S == 0:
-        keep_simulated(hot, now=now)
+        store_simulated(hot, now=now)
     watch(hot, now=now)
     update_probe_requests(hot, now=now)
     update_alert_costs(hot, now=now)
@@ -59,7 +59,7 @@ def hand_over_plans() -> None:
 @shared_task(ignore_result=True, expires=60)
 def copy_clocks() -> None:
     """Copy the simulated runs' clocks into the database."""
-    keep_clocks(open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S))
+    store_clocks(open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S))
 
 
 @shared_task(ignore_result=True, expires=60)

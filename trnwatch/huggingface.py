@@ -45,7 +45,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
         tokens = None if seen is None or self._n_tokens is None else seen - self._n_tokens
         self._n_tokens = seen
         self._steps.end(int(state.global_step), tokens or None)
-        # The trainer decided before this hook what follows the step.
+        # When this hook runs, the trainer has decided whether an evaluation follows the step.
         evaluates = getattr(control, "should_evaluate", False)
         self._steps.does("other" if evaluates else _after_evaluation(control))
 

@@ -192,7 +192,7 @@ class ReportSender:
             return False
         n_refused = int(response.get("n_refused") or 0) if is_accepted else self._n_unsent_steps
         if n_refused:
-            # Other refused lines, such as heartbeats, lose nothing.
+            # Only steps count as dropped: other refused lines, such as heartbeats, carry no data.
             self.n_dropped += min(n_refused, self._n_unsent_steps)
             warn_once("the server refuses reports: %s", response.get("refused") or response)
         self._failures, self._unsent = 0, []

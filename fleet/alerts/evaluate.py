@@ -115,7 +115,7 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
         evaluated |= {(ECC, f"node:{name}") for name in shards}
         evaluated -= unsettled([counts], open_, now_s=now_s)
     changed = reconcile(findings, evaluated=evaluated, now=now)
-    return [*changed, *explain_fresh(now=now)]
+    return [*changed, *explain_recent(now=now)]
 
 
 def find_all(
@@ -536,7 +536,7 @@ def _with_keys(finding: Finding, reported: Mapping[str | None, Finding]) -> Find
     return replace(finding, evidence={**finding.evidence, **keys})
 
 
-def explain_fresh(*, now: datetime) -> list[Alert]:
+def explain_recent(*, now: datetime) -> list[Alert]:
     """Explain alerts of runs whose compiles have just been reported."""
     reported = CompileEvent.objects.unannounced().filter(
         noted_at__gt=now - FRESH, noted_at__lte=now

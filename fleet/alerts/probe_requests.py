@@ -27,11 +27,11 @@ MAX_REQUESTS, QUIET = 20, timedelta(minutes=10)
 def update_probe_requests(hot: HotStore, *, now: datetime) -> None:
     """Store answers that have arrived; request probes for new alerts."""
     if settings.REQUEST_PROBES:
-        _take_answers(hot, now=now)
+        _record_results(hot, now=now)
         _request(hot, now=now)
 
 
-def _take_answers(hot: HotStore, *, now: datetime) -> None:
+def _record_results(hot: HotStore, *, now: datetime) -> None:
     waiting = ProbeRequest.objects.filter(
         answered_at=None, requested_at__gt=now - ProbeRequest.WAIT
     )
@@ -67,7 +67,7 @@ def _request(hot: HotStore, *, now: datetime) -> None:
         ProbeRequest.objects.filter(requested_at__gt=now - QUIET).values_list("node", flat=True)
     )
     for alert in alerts.select_related("node").order_by("fired_at", "pk"):
-        suspects, peer = _whom(hot, alert, without=recent)
+        suspects, peer = _nodes_to_probe(hot, alert, without=recent)
         wanted = [*suspects, *peer]
         if not suspects or len(recent) + len(wanted) > MAX_REQUESTS:
             continue
@@ -89,10 +89,12 @@ def _request(hot: HotStore, *, now: datetime) -> None:
                 save_probe_request(hot, row.node, row.pk, wait_s=wait_s)
 
 
-def _whom(hot: HotStore, alert: Alert, *, without: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return the suspects to ask, and one other node of their run if there is any.
+def _nodes_to_probe(
+    hot: HotStore, alert: Alert, *, without: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Return the suspects to probe, and one other node of their run if there is any.
 
-    Only real nodes with an agent are asked.
+    Only real nodes with an agent are probed.
     """
     accused = alert.nodes
     if not accused:

@@ -187,7 +187,7 @@ LONGEST_CHAIN = 6
 def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
     """Fire an alert; None where another process did so at the same moment."""
     earlier = last_alert(key, finding, now=now)
-    if earlier is not None and is_same_again(earlier, finding, now=now):
+    if earlier is not None and may_refire(earlier, finding, now=now):
         return earlier if _refire(earlier, finding, key, now=now) else None
     run = Run.objects.filter(name=finding.run).first() if finding.run else None
     drills = InjectedFault.objects.filter(run=run, starts_at__lte=now, ends_at__gte=now)
@@ -268,7 +268,7 @@ def last_alert(key: Subject, finding: Finding, *, now: datetime) -> Alert | None
     return None
 
 
-def is_same_again(alert: Alert, finding: Finding, *, now: datetime) -> bool:
+def may_refire(alert: Alert, finding: Finding, *, now: datetime) -> bool:
     """Whether a resolved alert is recent enough to fire again on its own row."""
     is_unexplained = finding.cause == UNKNOWN != alert.cause
     within = REFIRES_UNEXPLAINED_WITHIN if is_unexplained else REFIRES_WITHIN
@@ -303,7 +303,7 @@ def chain(alert: Alert) -> Sequence[int]:
 WORSE_BY = 1.1
 # A problem at the edge of two rules or causes does not alternate more often than this.
 RULE_STAYS, CAUSE_STAYS = timedelta(minutes=5), timedelta(seconds=30)
-# A flapping alert that was quiet for so long and fires again gets an entry, but no notification.
+# A flapping alert that fires again after this long gets a timeline entry, but no notification.
 AWAY = timedelta(minutes=1)
 
 

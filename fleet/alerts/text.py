@@ -229,7 +229,7 @@ SELF_EXPLAINED = frozenset(
         *("cost_drift", "budget_overrun", "preflight"),
     }
 )
-# Steps vary by this share of themselves: a smaller loss, or a smaller change, is none.
+# Healthy steps vary by this ratio: a smaller loss or change counts as none.
 LOSS_NOISE_RATIO, STEP_NOISE_RATIO = 0.01, 0.02
 # All-reduce shares that differ by less are shown as one.
 SAME_SHARE = 0.005

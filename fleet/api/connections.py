@@ -26,9 +26,9 @@ EXTENSION = "trnwatch.connection"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one server process. Caps of waiting requests hold for unidentified clients only.
+    """Limits of one server process. Those of waiting requests hold for unauthenticated clients.
 
-    A request waits until it is whole, or until its client has shown a valid token or session.
+    A request waits until it is complete, or until its client is authenticated.
     """
 
     header_s: float = 10.0

@@ -111,7 +111,7 @@ class LengthIn(RequestSchema):
 def run_money(request: HttpRequest, name: Path[RunName]) -> RunMoneyDetail:
     """Get the cost of a run up to now, as its page shows it.
 
-    `money` of the run itself is up to a minute old, and faster.
+    `money` of the run is faster to get, and up to a minute old.
     """
     return _serialize(get_object_or_404(Run, name=name))
 

@@ -80,7 +80,7 @@ class IngestRequest:
             self.delivery.absorb(part.delivery)
 
     def clocks(self) -> tuple[float | None, float | None]:
-        """Return when the request was sent, and for how long its machine has been up."""
+        """Return when the request was sent (Unix time) and the sender's uptime, in seconds."""
         sent_s = self._seconds("X-Trnwatch-At", "the Unix time in seconds")
         return sent_s, self._seconds("X-Trnwatch-Up", "the seconds since boot")
 

@@ -57,9 +57,9 @@ def lasting_figure(source: Source, alert: Alert, chart: str, *, now: datetime) -
 
 
 def freeze_due(hot: Source, *, now: datetime) -> list[Alert]:
-    """Keep data that expires soon, and resolved alerts as a whole; return the latter.
+    """Store data that expires soon, and resolved alerts as a whole; return the latter.
 
-    An alert longer than the hot tier is stored in parts, each while its seconds exist.
+    An alert longer than the hot tier is stored in parts, each before its 1 s data expires.
     """
     settled, oldest = now - timedelta(seconds=AFTER_S), now - timedelta(seconds=hot.keep_s)
     wanted = Q(resolved_at=None) | Q(resolved_at__gt=oldest)
@@ -71,15 +71,15 @@ def freeze_due(hot: Source, *, now: datetime) -> list[Alert]:
         is_over = alert.resolved_at is not None and alert.resolved_at <= settled
         if kept and all(chart.kept_until is None for chart in kept):
             continue
-        if _keep_piece(hot, alert, kept, is_over=is_over, now=now) and is_over:
+        if _store_part(hot, alert, kept, is_over=is_over, now=now) and is_over:
             over.append(alert)
     return over
 
 
-def _keep_piece(
+def _store_part(
     hot: Source, alert: Alert, kept: list[FrozenChart], *, is_over: bool, now: datetime
 ) -> bool:
-    """Store the next part of an alert if it is over, or if its seconds expire soon."""
+    """Store the next part of an alert if it is over, or if its 1 s data expires soon."""
     whole, oldest = alert_window(alert, now=now), int(now.timestamp()) - hot.keep_s
     known = [int(c.kept_until.timestamp()) for c in kept if c.kept_until is not None]
     start = max(known, default=whole.start)

@@ -286,8 +286,8 @@ def node_figure(
         every_s = column_s(window.end - window.start, every_s=series.every_s)
         heat = heat_of(series, chart.part, every_s=every_s)
         # The stream appends the current column once it is complete.
-        is_fed = window.is_live and series.every_s == 1
-        return replace(heat.until(end) if is_fed else heat, window=whole)
+        is_appended = window.is_live and series.every_s == 1
+        return replace(heat.until(end) if is_appended else heat, window=whole)
     figure = _figure(fetch, chart, marked=marked)
     return replace(figure, note=note_of(chart, node), window=whole)
 

@@ -130,7 +130,7 @@ class RunChart:
         return self.name in ("phases", "share", "workers", "loss")
 
     @property
-    def is_fed(self) -> bool:
+    def is_appended(self) -> bool:
         """Whether new steps are appended, instead of all drawn again."""
         return self.kind != "bars"
 
@@ -164,7 +164,7 @@ def run_figure(
 
 def run_points(hot: Source, run: Run, *, since_s: float) -> dict[str, Any]:
     steps = hot.steps(run.name, since_s=since_s - ROLLING_S)
-    fed = [chart for chart in RUN_CHARTS.values() if chart.is_fed]
+    fed = [chart for chart in RUN_CHARTS.values() if chart.is_appended]
     if steps.reported_loss is None:
         fed.remove(RUN_CHARTS["loss"])
     figures = {chart.name: chart.draw(run, steps) for chart in fed}
@@ -215,7 +215,7 @@ def charts_of(hot: Source, run: Run, alerts: Iterable[Alert] = ()) -> Collection
 def has_loss(hot: Source, run: Run) -> bool:
     """Whether any step of a run's newest hour has a loss.
 
-    The run is to be asked for with ``saying_newest_steps``.
+    Faster for a run that was read by ``with_newest_steps``.
     """
     kept = getattr(run, "newest_steps", None)
     if kept is not None:

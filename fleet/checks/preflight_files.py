@@ -36,12 +36,12 @@ BLOCK_BYTES = tarfile.BLOCKSIZE
 NUL_BLOCK = bytes(BLOCK_BYTES)
 LONG_NAME, LONG_LINK = tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK
 PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-# Types that have no data after their header, whatever size it gives.
+# Types without data after their header, even if the header has a size.
 BARE = (
     *(tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE),
     *(tarfile.DIRTYPE, tarfile.FIFOTYPE),
 )
-# Other methods of zip are unpacked in pieces of any size.
+# Python decompresses other zip methods into chunks of unlimited size.
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # What an archive may raise while it is read: damaged, or, of RuntimeError, locked by a password or
 # packed by a method that Python does not know.
@@ -315,7 +315,7 @@ def read_files(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
         is_folder = path.is_dir()
         found += sorted(each for each in path.iterdir() if each.is_file()) if is_folder else [path]
     if not found:
-        raise FieldError("files", "there are none; name files or a folder with them")
+        raise FieldError("files", "is empty. Name files, or a folder that contains files.")
     if len(found) > FILES_MOST_FILES:
         raise FieldError("files", f"{len(found):,} are too many; hand in {FILES_MOST_FILES:,}")
     read, n_bytes = [], 0

@@ -57,7 +57,7 @@ def missing_preflight_reason(names: Sequence[str], started_at: datetime) -> str:
 
     The newest preflight of all of them counts, if it was over by then and not a day before.
     """
-    for preflight in Preflight.objects.good_at(started_at).defer("measured"):
+    for preflight in Preflight.objects.valid_at(started_at).defer("measured"):
         found = load_result(preflight)
         if found is not None and set(names) <= set(found.nodes):
             wanted = set(names)

@@ -172,7 +172,7 @@ def remedy(judged: OperatorJudgement) -> str:
     if judged.state is SupportState.SUPPORTED:
         return ""
     if judged.state is SupportState.UNKNOWN:
-        return _to_find_out(judged.name)
+        return _next_step(judged.name)
     if judged.basis is Basis.REFUSED_TYPE and judged.detail.startswith("c"):
         return "keep real and imaginary parts as two tensors, or leave it to the CPU"
     if judged.basis is Basis.REFUSED_TYPE:
@@ -180,7 +180,7 @@ def remedy(judged: OperatorJudgement) -> str:
     return "write it with other operators, or as a kernel of your own (NKI)"
 
 
-def _to_find_out(name: str) -> str:
+def _next_step(name: str) -> str:
     kind = name.partition("::")[0]
     if kind == "module":
         return "export the model by torch.export, so that modules become operators"

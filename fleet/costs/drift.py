@@ -182,7 +182,7 @@ def _by_similar_runs(
 
 
 def expected_now(run: Run, *, tokens: float) -> Expected | None:
-    """Compute the expected cost of a token from what is known without reading its minutes.
+    """Compute the expected cost of a token without reading the run's per-minute data.
 
     ``tokens`` are those of a step; missing workers are not considered.
     """

@@ -273,7 +273,7 @@ class Outlook:
     """A run's cost per result, and its end; None where unknown.
 
     ``usd_per_mtok`` is over the last minute, ``settled_usd_per_mtok`` over all steps after the
-    warm-up, ``whole_usd_per_mtok`` all that was paid over the tokens that were not lost.
+    warm-up, ``whole_usd_per_mtok`` the total cost over the tokens that were not lost.
     """
 
     usd_per_mtok: float | None

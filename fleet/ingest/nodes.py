@@ -148,7 +148,7 @@ class NodeLines:
                 self.placements[key] = placement
         return found
 
-    def wrong_blocks(self) -> list[Block]:
+    def blocks_before_move(self) -> list[Block]:
         """Return the blocks of moved lines at their first placement.
 
         Seconds that another line was stored at are left out.
@@ -162,7 +162,7 @@ class NodeLines:
             if tick not in taken
         ]
 
-    def right_blocks(self) -> list[Block]:
+    def blocks_after_move(self) -> list[Block]:
         return [block for _, line in self.moved.values() for block in line.blocks]
 
 
@@ -227,9 +227,9 @@ def store_batches(
         delivery.reports += [line.report for line in found.new if line.report]
     now_s = hot.now()
     # A first copy that was placed worse leaves its seconds before others may take them.
-    moved = [block for lines in known.values() for block in lines.right_blocks()]
+    moved = [block for lines in known.values() for block in lines.blocks_after_move()]
     if moved:
-        wrong = [block for lines in known.values() for block in lines.wrong_blocks()]
+        wrong = [block for lines in known.values() for block in lines.blocks_before_move()]
         hot.remove(wrong)
         forget_late(hot, wrong, now_s=now_s)
         # Totals have them from the first copy.

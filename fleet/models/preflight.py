@@ -21,7 +21,7 @@ class PreflightQuerySet(models.QuerySet["Preflight"]):
     def under_way(self) -> Self:
         return self.filter(finished_at=None)
 
-    def good_at(self, moment: datetime) -> Self:
+    def valid_at(self, moment: datetime) -> Self:
         """Keep those finished within the day before a time; newest first."""
         return self.filter(finished_at__lte=moment, finished_at__gt=moment - GOOD_FOR).order_by(
             "-finished_at", "-pk"

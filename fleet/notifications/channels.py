@@ -1,4 +1,4 @@
-"""What a notification says, and the form in which each kind of receiver takes it."""
+"""The text of notifications, and the payload for each kind of receiver."""
 
 import hashlib
 import hmac

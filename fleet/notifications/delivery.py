@@ -326,7 +326,7 @@ def settle(
     return state
 
 
-# A receiver that fails is reported once in so long, however many deliveries fail.
+# A failing receiver is logged at most this often, however many deliveries fail.
 REPORT_EVERY = timedelta(hours=1)
 
 

@@ -210,7 +210,7 @@ def read(path: Path, copy: Path) -> Manifest:
     except (OSError, EOFError, tarfile.TarError, KeyError, TypeError, ValueError) as error:
         raise BackupError(f"{path} is not a complete backup of trnwatch: {error}.") from error
     if sha256 != manifest.sha256:
-        raise BackupError(f"{path} is damaged: its sum is {sha256}, not {manifest.sha256}.")
+        raise BackupError(f"{path} is damaged: its SHA-256 is {sha256}, not {manifest.sha256}.")
     return manifest
 
 

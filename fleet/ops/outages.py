@@ -20,7 +20,7 @@ def is_damage(error: BaseException | None) -> bool:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether the database has no room, in the words of SQLite or PostgreSQL."""
+    """Whether SQLite or PostgreSQL reports a full disk."""
     words = ("disk is full", "No space left on device")
     return isinstance(error, DatabaseError) and any(word in str(error) for word in words)
 

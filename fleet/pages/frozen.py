@@ -129,7 +129,7 @@ def _alerts_in_window(alerts: AlertQuerySet, window: Window) -> list[AlertText]:
         alert_as_of(hot, alert, alert.events.all(), end)
         for alert in found.prefetch_related("events")
     ]
-    # The order of ``worst_first``, by the state of then.
+    # The order of ``worst_first``, by the state at that time.
     shown.sort(key=lambda a: (a.severity, a.acknowledged_at is not None, a.fired_at, a.pk))
     return [AlertText(alert, end) for alert in shown]
 

@@ -1,4 +1,4 @@
-"""Pages of the support checks: all of them with the form, and one with its operators."""
+"""Pages of the support checks: the list with the form, and one check with its operators."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -180,7 +180,7 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
         "unlike": differing_fields(figures, candidate) if figures and candidate else [],
         "error": error,
     }
-    # A trial whose arms cannot be projected yet is not an error of the user, nor is half a number.
+    # Neither a trial without a projection yet nor a half-typed number is an error of the user.
     is_mistake = error is not None and error.field != "trial" and not request.htmx
     status = 422 if is_mistake else 200
     return render_page(

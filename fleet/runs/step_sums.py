@@ -1,4 +1,4 @@
-"""All steps of a run since training began, in bounded memory: sums over a few neighbours."""
+"""All steps of a run since training began, in bounded memory: sums over adjacent steps."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

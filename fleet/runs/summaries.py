@@ -237,7 +237,7 @@ def latest_figures(blocks: Iterable[Block]) -> Mapping[tuple[str, str], Mapping[
 
 
 def _values(block: Block, metric: str) -> FloatArray:
-    """Return one metric: (n_nodes, n_parts), of no parts where the block lacks it."""
+    """Return one metric: (n_nodes, n_parts); n_parts is 0 if the block lacks it."""
     values = block.values.get(metric)
     return np.zeros((len(block.nodes), 0)) if values is None else values.astype(float)
 

@@ -34,7 +34,7 @@ NEARLY = 0.99
 NEXT_STEPS = 3
 
 
-def keep_simulated(source: Source, *, now: datetime) -> None:
+def store_simulated(source: Source, *, now: datetime) -> None:
     """Store what the active simulated runs have compiled by now, each compile once."""
     runs = list(Run.objects.active().simulated())
     kept = CompileEvent.objects.filter(run__in=runs).order_by().values_list("run")
@@ -47,13 +47,13 @@ def keep_simulated(source: Source, *, now: datetime) -> None:
         spec = RunSpec(**run.plan)
         if not compiles_at_all(spec):
             continue
-        keep_first(run, spec, n_kept=n_kept.get(run.pk, 0), now=now, noted_at=now)
+        store_first(run, spec, n_kept=n_kept.get(run.pk, 0), now=now, noted_at=now)
         mine = [fault for fault in faults if fault.run_id == run.pk]
-        keep_recompiles(source, run, spec, mine, now=now)
-        keep_announced(run, spec, since=now - LOOK_BACK, now=now)
+        store_recompiles(source, run, spec, mine, now=now)
+        store_announced(run, spec, since=now - LOOK_BACK, now=now)
 
 
-def keep_announced(
+def store_announced(
     run: Run, spec: RunSpec, *, since: datetime, now: datetime, in_real_time: bool = True
 ) -> None:
     """Store the announced compiles that ended in (since, now]: graphs of longer sequences."""
@@ -74,7 +74,7 @@ def keep_announced(
         store_compiles(run, events, now=reported_at, trained_from=run.started_at)
 
 
-def keep_first(
+def store_first(
     run: Run, spec: RunSpec, *, n_kept: int, now: datetime, noted_at: datetime | None
 ) -> None:
     """Store the compiles and cache hits before a run's first step, once each is over."""
@@ -88,7 +88,7 @@ def keep_first(
         store_compiles(run, due, now=noted_at)
 
 
-def keep_recompiles(
+def store_recompiles(
     source: Source,
     run: Run,
     spec: RunSpec,
@@ -154,18 +154,18 @@ def _tools_now(run: Run, spec: RunSpec) -> Toolchain:
     )
 
 
-def live_through_compiles(
+def simulate_compiles(
     source: Source, run: Run, faults: Iterable[InjectedFault], *, now: datetime
 ) -> list[CompileEvent]:
     """Store the compiles of a run simulated in advance; return those caused by faults."""
     spec = RunSpec(**run.plan)
     if not compiles_at_all(spec):
         return []
-    keep_first(run, spec, n_kept=0, now=now, noted_at=None)
+    store_first(run, spec, n_kept=0, now=now, noted_at=None)
     struck = sorted(
         (fault for fault in faults if fault.kind == RECOMPILE and fault.starts_at <= now),
         key=lambda fault: fault.starts_at,
     )
-    found = keep_recompiles(source, run, spec, struck, now=now, in_real_time=False)
-    keep_announced(run, spec, since=run.started_at, now=now, in_real_time=False)
+    found = store_recompiles(source, run, spec, struck, now=now, in_real_time=False)
+    store_announced(run, spec, since=run.started_at, now=now, in_real_time=False)
     return found

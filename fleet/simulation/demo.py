@@ -13,7 +13,7 @@ from fleet.checks.preflight_requirements import set_requirement, update_prefligh
 from fleet.checks.preflights import request_preflight, run_all_stages
 from fleet.models import Budget, Preflight, Run, TeamPrice, Trial
 from fleet.simulation import runs as simulated
-from fleet.simulation.compiles import keep_first
+from fleet.simulation.compiles import store_first
 from fleet.simulation.runs import follow, plan_of
 from fleet.trials.services import begin
 from telemetry import catalog
@@ -217,7 +217,7 @@ def ensure_probe(*, now: datetime) -> Run | None:
     run.clock = {"over": {}}
     run.save()
     run.nodes.all().delete()
-    keep_first(run, spec, n_kept=0, now=now, noted_at=None)
+    store_first(run, spec, n_kept=0, now=now, noted_at=None)
     return run
 
 

@@ -12,7 +12,7 @@ from fleet.alerts.evaluate import explain
 from fleet.charts.frozen import freeze
 from fleet.models import Alert, Annotation, InjectedFault, Node, Run
 from fleet.runs.annotations import ANNOUNCER, AnnotationRequest, annotate, announced
-from fleet.simulation.compiles import live_through_compiles
+from fleet.simulation.compiles import simulate_compiles
 from fleet.simulation.playback import Replay
 from fleet.simulation.runs import follow, plan_of, publish_plan
 from telemetry.blocks import Span
@@ -65,7 +65,7 @@ def stretches(
     ]
 
 
-def live_through(
+def simulate_history(
     hot: HotStore, run: Run, faults: Sequence[InjectedFault], *, now: datetime
 ) -> None:
     """Simulate a run from its start to now: rollups, steps, alerts and finally its clocks."""
@@ -316,6 +316,6 @@ def create_past_deploys(*, now: datetime) -> list[InjectedFault]:
 
 def compile_past(source: Source, run: Run, faults: list[InjectedFault], *, now: datetime) -> None:
     """Give a run the compiles of its past, and store the changes with its alerts."""
-    for event in live_through_compiles(source, run, faults, now=now):
+    for event in simulate_compiles(source, run, faults, now=now):
         if event.noted_at is not None:
             explain(run, now=event.noted_at)

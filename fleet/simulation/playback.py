@@ -179,7 +179,7 @@ IN_MEMORY = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
 @contextmanager
 def private_database() -> Iterator[DatabaseWrapper]:
     """Replace this thread's database by an empty in-memory SQLite within the context."""
-    with _in_place_of_ours() as private:
+    with _replaced_database() as private:
         private.ensure_connection()
         _migrated().backup(private.connection)
         yield private
@@ -189,14 +189,14 @@ def private_database() -> Iterator[DatabaseWrapper]:
 def _migrated() -> sqlite3.Connection:
     """Return an empty database to copy: migrating one takes longer than most drills."""
     template = sqlite3.connect(":memory:", check_same_thread=False)
-    with _in_place_of_ours() as private:
+    with _replaced_database() as private:
         call_command("migrate", verbosity=0)
         private.connection.backup(template)
     return template
 
 
 @contextmanager
-def _in_place_of_ours() -> Iterator[DatabaseWrapper]:
+def _replaced_database() -> Iterator[DatabaseWrapper]:
     """Replace this thread's database by an in-memory SQLite within the context."""
     handler = ConnectionHandler({DEFAULT_DB_ALIAS: dict(IN_MEMORY)})
     private = DatabaseWrapper(handler.databases[DEFAULT_DB_ALIAS], DEFAULT_DB_ALIAS)

@@ -175,7 +175,7 @@ def follow(run: Run, clock: RunClock) -> None:
         run.finished_at = played_to
 
 
-def keep_clocks(hot: HotStore) -> None:
+def store_clocks(hot: HotStore) -> None:
     """Copy the clocks into the database, so that losing Redis does not lose the runs."""
     runs = list(Run.objects.active().simulated())
     plans = hot.plans()

@@ -210,7 +210,7 @@ def definitions(
     return [*defined, *ONE_TIME_DEFINITIONS.items()]
 
 
-# Counts of tokens per step that differ by less are taken for the same.
+# Tokens per step that differ by less count as equal.
 SAME_TOKENS_RATIO = 0.01
 NOT_REPORTED = "not reported"
 

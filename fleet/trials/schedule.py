@@ -28,7 +28,7 @@ MOST_STRETCH = 100.0
 class Range(msgspec.Struct, frozen=True):
     """An expected figure with its 95 % interval.
 
-    An infinite end is None, such as that of a break-even that may never come.
+    An infinite end is None, for example that of a break-even that may never come.
     """
 
     value: float
@@ -51,9 +51,9 @@ class ArmCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakEvenPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """When the candidate has earned back its start; ``days`` is None where it never does.
+    """When savings repay the candidate's one-time costs; ``days`` is None if they never do.
 
-    ``reason`` says why. ``chance_ratio`` is the share of draws in which it does.
+    ``reason`` says why. ``chance_ratio`` is the share of draws in which they do.
     """
 
     reason: str

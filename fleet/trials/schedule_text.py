@@ -94,12 +94,12 @@ def _unit(value: float) -> tuple[float, str, int]:
 
 
 def days_span(span: Range) -> str:
-    """Write a length of time with its interval: 3.1 days (2.2 to 4.6)."""
+    """Format a duration with its interval: 3.1 days (2.2 to 4.6)."""
     return f"{days(span.value)} ({days_ends(span)})"
 
 
 def days_ends(span: Range) -> str:
-    """Write the interval of a length of time, in the unit of its value: 2.2 to 4.6."""
+    """Format the interval of a duration, in the unit of its value: 2.2 to 4.6."""
     factor, _, decimals = _unit(span.value)
     return ends(span, lambda value: f"{value * factor:.{decimals}f}")
 
@@ -124,7 +124,7 @@ def ends_written(assumption: Assumption) -> str:
 
 
 def basis_written(assumption: Assumption) -> str:
-    """Write where an assumption comes from, its interval first."""
+    """Format the interval and the source of an assumption."""
     return "; ".join(filter(None, (ends_written(assumption), assumption.basis)))
 
 
@@ -314,9 +314,9 @@ class ScheduleCosts:
 def costs_of(
     found: Projection, *, has_reuse: bool, planned: tuple[Planned, ...] = ()
 ) -> ScheduleCosts:
-    """Tabulate what a schedule costs, the baseline in the chosen scenario.
+    """Tabulate the cost of a schedule, with the baseline in the chosen scenario.
 
-    Where the ``planned`` arms pay different kinds of prices, savings at equal kinds follow.
+    If the ``planned`` arms pay different kinds of prices, savings at equal kinds follow.
     """
     chosen = found.scenario(has_reuse=has_reuse)
     baseline = chosen.arms[0] if len(chosen.arms) > 1 else None

@@ -379,7 +379,7 @@ def compare_arms(trial: Trial, baseline: MeasuredArm, candidate: MeasuredArm) ->
 
 
 def _differences(trial: Trial, pair: tuple[MeasuredArm, MeasuredArm]) -> list[MeasuredDifference]:
-    """Measure the difference in everything that both arms have, in no particular order."""
+    """Measure the difference of each figure that both arms have, in no particular order."""
     rng = np.random.default_rng([trial.pk, pair[1].arm.pk])
     lines = [training_line(trial, each.figures.ready_s or 0.0, each.warm_up) for each in pair]
     known = [

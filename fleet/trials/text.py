@@ -334,7 +334,7 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
     "duration": duration,
     "plain": lambda value: f"{value:.4f}",
 }
-# What a deciding measure says, and the words for a lower and a higher value.
+# By deciding measure: its statement, and the words for a lower and a higher value.
 STATEMENTS = {
     "usd_per_mtok": ("1M tokens cost {after} instead of {before}", "less", "more"),
     "tokens_per_s": ("it trains on {after} tokens/s instead of {before}", "fewer", "more"),

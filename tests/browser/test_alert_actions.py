@@ -70,11 +70,11 @@ def test_s_silences_the_alert_and_what_is_typed_survives_the_next_second(
 ) -> None:
     page.goto(f"{signed_in}/alerts/{alert.pk}/")
     page.keyboard.press("s")
-    expect(page.locator("#hush-reason")).to_be_visible()
-    page.locator("#hush-reason").fill("rack 4 is moved")
+    expect(page.locator("#silence-reason")).to_be_visible()
+    page.locator("#silence-reason").fill("rack 4 is moved")
     page.wait_for_timeout(2_500)
 
-    expect(page.locator("#hush-reason")).to_have_value("rack 4 is moved")
+    expect(page.locator("#silence-reason")).to_have_value("rack 4 is moved")
 
 
 def test_a_silence_states_what_it_mutes_while_it_is_written(

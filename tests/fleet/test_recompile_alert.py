@@ -9,7 +9,7 @@ import pytest
 from fleet.alerts import reconcile
 from fleet.alerts.evaluate import (
     compile_findings,
-    explain_fresh,
+    explain_recent,
     finding_of,
     joined,
     raise_from_log,
@@ -104,8 +104,8 @@ def test_an_alert_that_burns_already_learns_what_changed_once(run: Run) -> None:
     run.started_at = NOON - timedelta(days=2)
     reconcile([seen_by_telemetry()], evaluated={RECOMPILE}, now=NOON + timedelta(seconds=20))
     recompiled(run)
-    explain_fresh(now=NOON + timedelta(seconds=91))
-    explain_fresh(now=NOON + timedelta(seconds=92))
+    explain_recent(now=NOON + timedelta(seconds=91))
+    explain_recent(now=NOON + timedelta(seconds=92))
     alert = Alert.objects.get()
     learnt = alert.events.get(kind=AlertEvent.Kind.LEARNED)
 

@@ -24,7 +24,7 @@ from fleet.simulation.demo_history import (
     announce_past,
     compile_past,
     create_past_deploys,
-    live_through,
+    simulate_history,
 )
 from fleet.simulation.runs import publish_plans
 from fleet.trials.services import update_due_figures
@@ -97,7 +97,7 @@ def past_of(name: str, *, now: datetime) -> str:
     run.alerts.all().delete()
     faults = list(run.injected_faults.select_related("node", "run"))
     run.compiles.all().delete()
-    live_through(hot, run, faults, now=now)
+    simulate_history(hot, run, faults, now=now)
     compile_past(hot, run, faults, now=now)
     lasted_s = time.monotonic() - began
     return f"{name}: {run.last_step:,} steps, {run.alerts.count()} alerts in {lasted_s:.1f} s"

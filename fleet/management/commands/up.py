@@ -60,7 +60,7 @@ class Command(BaseCommand):
                 }
                 env = defaults | os.environ
                 running = Services(folder, root=settings.ROOT, env=env, say=self._say)
-                asyncio.run(running.run(listener, on_ready=lambda: self._greet(listener)))
+                asyncio.run(running.run(listener, on_ready=lambda: self._print_welcome(listener)))
         except sockets.AlreadyRunningError as holder:
             msg = f"trnwatch is already running here, at {holder}."
             raise CommandError(msg, returncode=BAD_INPUT) from holder
@@ -107,7 +107,7 @@ class Command(BaseCommand):
             self._say("The database was open to other users: all users must sign in again.")
         connection.close()
 
-    def _greet(self, listener: socket.socket) -> None:
+    def _print_welcome(self, listener: socket.socket) -> None:
         password = ensure_demo_admin()
         connection.close()
         how = f"password {password} (shown only once)" if password else "with its password"

@@ -106,7 +106,7 @@ def spread_bar(low: float | None, mean: float | None, high: float | None) -> Saf
     )
 
 
-# outcome → (colour class, shape, words)
+# outcome → (colour class, shape, text)
 OUTCOMES = {
     "noticed": ("ok", "✓", "detected"),
     "missed": ("bad", "✕", "missed"),

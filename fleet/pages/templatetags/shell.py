@@ -49,7 +49,7 @@ def nav_link(context: template.Context, name: str, words: str, icon: str) -> Saf
 
 
 @register.simple_tag(takes_context=True)
-def more_here(context: template.Context, *names: str) -> str:
+def current_among(context: template.Context, *names: str) -> str:
     """Whether the current page is one of the menu's pages, or below one."""
     return "page" if any(_is_here(context, _url(name)) for name in names) else ""
 

@@ -62,7 +62,7 @@ def test_who_is_signed_in_is_named() -> None:
 
 
 def test_the_menu_is_marked_on_the_pages_it_holds() -> None:
-    asked = "{% more_here 'node-list' 'no-such-page' %}"
+    asked = "{% current_among 'node-list' 'no-such-page' %}"
 
     assert shown(asked, "/nodes/limping/") == "page"
     assert shown(asked, "/runs/") == ""

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.models import CompileEvent, InjectedFault, Run
 from fleet.runs.compiles import change_lines
-from fleet.simulation.compiles import RECOMPILE, keep_simulated
+from fleet.simulation.compiles import RECOMPILE, store_simulated
 from telemetry.simulate.compiles import graphs_of
 from telemetry.simulate.plan import RunSpec
 from telemetry.store.hot import HotStore
@@ -54,10 +54,10 @@ def struck(hot: HotStore, simulated: Run) -> InjectedFault:
 def test_graphs_come_as_they_are_compiled_and_once(
     hot: HotStore, simulated: Run, spec: RunSpec
 ) -> None:
-    keep_simulated(hot, now=after(10))
+    store_simulated(hot, now=after(10))
     early = CompileEvent.objects.count()
     for _ in range(2):
-        keep_simulated(hot, now=after(610))
+        store_simulated(hot, now=after(610))
 
     assert early < CompileEvent.objects.count() == N_NODES * len(graphs_of(spec))
     assert set(CompileEvent.objects.values_list("verdict", flat=True)) == {"first", "beside"}
@@ -66,10 +66,10 @@ def test_graphs_come_as_they_are_compiled_and_once(
 def test_a_recompile_is_kept_once_its_step_is_over_and_states_what_changed(
     hot: HotStore, simulated: Run, struck: InjectedFault
 ) -> None:
-    keep_simulated(hot, now=after(2_200))
+    store_simulated(hot, now=after(2_200))
     before = CompileEvent.objects.unannounced().count()
     for second in (2_310, 2_315):
-        keep_simulated(hot, now=after(second))
+        store_simulated(hot, now=after(second))
     accidents = CompileEvent.objects.unannounced()
     first = accidents.order_by("pk")[0]
 
@@ -92,13 +92,13 @@ def test_a_fault_that_held_nothing_up_made_no_one_compile(
         starts_at=after(1_991),
         ends_at=after(1_993),
     )
-    keep_simulated(hot, now=after(2_310))
+    store_simulated(hot, now=after(2_310))
 
     assert CompileEvent.objects.unannounced().count() == 1
 
 
 def test_what_is_over_or_real_is_left_alone(hot: HotStore, simulated: Run) -> None:
     Run.objects.update(finished_at=after(5))
-    keep_simulated(hot, now=after(610))
+    store_simulated(hot, now=after(610))
 
     assert not CompileEvent.objects.exists()

@@ -6,7 +6,12 @@ import pytest
 
 from fleet.models import Alert, Annotation, CompileEvent, InjectedFault, Run
 from fleet.simulation.demo import create_fleet
-from fleet.simulation.demo_history import DEPLOYS, compile_past, create_past_deploys, live_through
+from fleet.simulation.demo_history import (
+    DEPLOYS,
+    compile_past,
+    create_past_deploys,
+    simulate_history,
+)
 from telemetry.store.hot import HotStore
 from tests.helpers import just_now
 
@@ -49,7 +54,7 @@ def test_the_alert_of_a_long_one_is_over_soon_after_it(
         ends_at=started + timedelta(seconds=640),
     )
 
-    live_through(hot, run, [fault], now=now)
+    simulate_history(hot, run, [fault], now=now)
 
     (alert,) = Alert.objects.filter(rule="recompile")
     assert alert.resolved_at is not None
@@ -68,7 +73,7 @@ def test_an_accident_of_the_past_states_what_changed_and_so_does_its_alert(
         starts_at=now - timedelta(minutes=20),
         ends_at=now - timedelta(minutes=19),
     )
-    live_through(hot, run, [fault], now=now)
+    simulate_history(hot, run, [fault], now=now)
     compile_past(hot, run, [fault], now=now)
     (accident,) = CompileEvent.objects.unannounced()
     (alert,) = Alert.objects.filter(rule="recompile")

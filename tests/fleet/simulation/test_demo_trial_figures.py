@@ -8,7 +8,7 @@ import pytest
 
 from fleet.models import Run, Trial
 from fleet.simulation.demo import FLEET, create_run, ensure_trials
-from fleet.simulation.demo_history import live_through
+from fleet.simulation.demo_history import simulate_history
 from fleet.simulation.runs import plan_of
 from fleet.trials.figures import TrialFigures
 from fleet.trials.schedule import update_observed_runs
@@ -46,7 +46,7 @@ def trial(db: None, hot: HotStore, now: datetime, seed: int) -> Trial:
         if demo.spec.name in ARMS:
             create_run(demo, started_at=now - timedelta(hours=HOURS))
     for run in Run.objects.prefetch_related("nodes"):
-        live_through(hot, run, [], now=now)
+        simulate_history(hot, run, [], now=now)
     (trial,) = ensure_trials(now=now)
     return trial
 

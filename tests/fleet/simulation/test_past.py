@@ -12,7 +12,7 @@ from fleet.charts.frozen import frozen_figure
 from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.simulation import demo_history
 from fleet.simulation.demo import FLEET, create_fleet
-from fleet.simulation.demo_history import DEMO_FAULTS, HistoryPart, live_through, stretches
+from fleet.simulation.demo_history import DEMO_FAULTS, HistoryPart, simulate_history, stretches
 from fleet.simulation.playback import play_scenario
 from telemetry.simulate.inputs import LIVE
 from telemetry.simulate.plan import Fault
@@ -84,7 +84,7 @@ def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
     run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
     fault = strike(run, "throttle", at=now - timedelta(minutes=50), device=3, magnitude=1.8)
 
-    live_through(hot, run, [fault], now=now)
+    simulate_history(hot, run, [fault], now=now)
 
     alert = Alert.objects.get()
     # Cores that wait count as busy, so the slow ones do not stand out.
@@ -130,7 +130,7 @@ def test_the_first_fault_that_a_newcomer_sees_raises_the_headline_alert(
 def test_steps_of_the_past_are_all_there(hot: HotStore, fleet: list[Run], now: datetime) -> None:
     run = next(run for run in fleet if run.name == "longctx")
 
-    live_through(hot, run, [], now=now)
+    simulate_history(hot, run, [], now=now)
 
     start_s = now.timestamp() - 2 * 3600
     assert len(run_steps(hot, run.name, start_s=start_s, end_s=now.timestamp())) > 0
@@ -191,7 +191,7 @@ def test_the_evidence_of_the_past_is_kept_by_the_second(
     run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
     fault = strike(run, "efa_latency", at=now - timedelta(minutes=50), device=3, magnitude=4)
 
-    live_through(hot, run, [fault], now=now)
+    simulate_history(hot, run, [fault], now=now)
 
     alert = Alert.objects.get()
     culprit = json.loads(frozen_figure(alert, "culprit") or "{}")

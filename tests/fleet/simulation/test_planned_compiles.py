@@ -7,7 +7,7 @@ import pytest
 
 from fleet.models import Alert, Annotation, CompileEvent, InjectedFault, Run
 from fleet.runs.annotations import announced
-from fleet.simulation.compiles import keep_simulated
+from fleet.simulation.compiles import store_simulated
 from fleet.simulation.demo import create_fleet
 from fleet.simulation.demo_history import (
     ANNOUNCING_AHEAD,
@@ -19,7 +19,7 @@ from fleet.simulation.demo_history import (
     announce_next,
     announce_past,
     compile_past,
-    live_through,
+    simulate_history,
 )
 from telemetry.simulate.plan import Plan
 from telemetry.store.history import run_steps
@@ -91,9 +91,9 @@ def test_one_of_the_past_is_played_kept_as_planned_and_raises_nothing(
     started = now - timedelta(minutes=30)
     announce(run, at=started)
 
-    live_through(hot, run, [], now=now)
+    simulate_history(hot, run, [], now=now)
     compile_past(hot, run, [], now=now)
-    keep_simulated(hot, now=now)
+    store_simulated(hot, now=now)
 
     (planned,) = run.compiles.filter(verdict=Verdict.PLANNED)
     assert planned.seconds == LASTS.total_seconds()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from fleet.models import Run
-from fleet.simulation.runs import COUNT_EVERY_S, follow_runs, keep_clocks
+from fleet.simulation.runs import COUNT_EVERY_S, follow_runs, store_clocks
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.simulate.timeline import RunClock
 from telemetry.store.hot import HotStore
@@ -83,6 +83,6 @@ def test_clocks_are_copied_into_the_database(hot: HotStore, simulated: Run) -> N
     hot.put_plan("llama", msgspec.json.encode(Plan(run=SPEC, seed=1, epoch_s=NOON_S)))
     report(hot, phase="training", step=3)
 
-    keep_clocks(hot)
+    store_clocks(hot)
 
     assert Run.objects.get().clock["llama/0"]["step"] == 3
