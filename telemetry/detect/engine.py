@@ -1,6 +1,7 @@
 """Apply all rules to one run."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ from telemetry.steps import StepBatch
 # A fault of hardware that was seen so many seconds ago still explains slow executions. Early in
 # it, its parts were not like that before.
 OUTLASTS_S = (20, 60, 120)
+# Without the accused node, so many workers show what is usual.
+ENOUGH_OTHERS = 3
 # From this many workers on, sequence lengths average out.
 MANY_WORKERS = 24
 # Uneven work, or an unknown cause without a node, does not justify a page.
@@ -161,12 +164,30 @@ def _step_problems(
         found += find_uneven_work(inputs, split, accused=accused)
         for finder in (find_slow_exchange, find_longer_stage, find_late_workers):
             found += finder(inputs, split)
+        found += _second_late_nodes(inputs, split, found)
     found += (find_slow_compute if is_timed else find_slow_steps)(inputs, alike)
     again = find_intermittent_loss(inputs, alike)
     if not any(each.node for each in again):
         return found + again
     # The long steps of one node are one problem, not one each time.
     return again + [each for each in found if each.kind not in ("waiting", "computing", "step")]
+
+
+def _second_late_nodes(
+    inputs: DetectionInput, steps: StepBatch, found: list[Problem]
+) -> list[Problem]:
+    """Find a node that is late, but less than one that was found already.
+
+    Their own hardware must show it: in a pipeline or a tensor-parallel group over several nodes,
+    others wait for the first one while they compute.
+    """
+    first = {problem.node for problem in found if problem.kind == "waiting"} - {None}
+    others = [inputs.node_of(worker) not in first for worker in steps.workers]
+    if not first or sum(others) < ENOUGH_OTHERS:
+        return []
+    phases = {name: np.where(others, values, np.nan) for name, values in steps.phases.items()}
+    late = find_late_workers(inputs, replace(steps, phases=phases))
+    return [p for p in late if p.cause in HARDWARE_CAUSES and p.node is not None]
 
 
 def _unexplained(
@@ -220,7 +241,10 @@ def _is_same_link(one: Problem, other: Problem) -> bool:
 def _performance_findings(
     inputs: DetectionInput, steps: StepBatch, problems: list[Problem]
 ) -> list[Finding]:
-    """Return one finding per rule and subject: the one with an open alert, else the strongest."""
+    """Return one finding per rule and subject: the one with an open alert, else the strongest.
+
+    A second part of a node is a finding about the steps of the run.
+    """
     problems = [with_best_cause(inputs, steps, each, problems) for each in problems]
     with_alert = {(alert.rule, alert.cause, alert.node) for alert in inputs.open_problems}
     order = sorted(
@@ -230,6 +254,11 @@ def _performance_findings(
     for problem in order:
         rule = RULES[problem.rule]
         subject = (rule.name, problem.node if rule.subject == "node" else None)
+        other = found.get(subject)
+        is_part = problem.device is not None and rule.subject == "node"
+        if other and is_part and (other.cause, other.device) != (problem.cause, problem.device):
+            rule = RULES["step_slow"]
+            subject = (rule.name, None)
         if subject in found:
             continue
         table = causes_json(inputs, steps, problem, problems)

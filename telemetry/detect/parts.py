@@ -1,5 +1,6 @@
 """Cores, accelerators and memories, compared with their peers on the same node and on others."""
 
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -173,7 +174,7 @@ class Suspect:
 
 
 def find_unhealthy_hardware(inputs: DetectionInput) -> list[Problem]:
-    """Find slow cores, throttled accelerators and slow memories: at most one of each per node.
+    """Find slow cores, throttled accelerators and slow memories: one of each accelerator.
 
     An accelerator with slow memory slows its node too, so that its cores stand out as if
     throttled. The memory explains its own cores only.
@@ -197,7 +198,7 @@ def _find_unhealthy(
     *,
     explained: Collection[tuple[str | None, int | None]] = (),
 ) -> list[Problem]:
-    """Find the worst part of each node with a persistent, new distance.
+    """Find the worst part of each accelerator with a persistent, new distance.
 
     Cores of ``explained`` accelerators do not count.
     """
@@ -206,35 +207,43 @@ def _find_unhealthy(
         return []
     held = _open_alerts(inputs, kind, seen)
     worst = np.where(seen.suspects, seen.ratio, 0.0)
-    per_device = max(1, inputs.cores_per_device)
+    per_device = 1 if kind is MEMORY else max(1, inputs.cores_per_device)
     for node, device in explained:
         if node in seen.span.nodes and device is not None:
-            first = device * per_device
-            worst[seen.span.nodes.index(node), first : first + per_device] = 0.0
-    rows = {int(row) for row in np.flatnonzero(worst.any(axis=1))} | set(held)
-    found, past = [], None
-    for row in sorted(rows):
+            _without_device(worst[seen.span.nodes.index(node)], device, per_device)
+    found, past = list[Problem](), None
+    for row in sorted({int(row) for row in np.flatnonzero(worst.any(axis=1))} | set(held)):
         ratios = ratio_history(seen.span, kind, row)
-        if row in held and (kept := _still_open(inputs, seen, held[row], ratios, row)):
-            found.append(kept)
-            continue
-        if not worst[row].any():
-            continue
-        part = Suspect(row, int(np.argmax(worst[row])), float(worst[row].max()))
-        # It must stand out in enough reports, and in the newest.
-        above = ratios[:, part.part] >= 1.0 + HALF * (part.ratio - 1.0)
+        for alert in held.get(row, ()):
+            kept = _still_open(inputs, seen, alert, ratios, row)
+            if kept is not None:
+                found.append(kept)
+                each = int(alert.device or 0)
+                own = 1 if alert.cause == "throttle" else per_device
+                _without_device(worst[row], each // own, per_device)
         reports = np.asarray(new_measurements(seen.span.values[kind.metric][:, row]).any(axis=1))
-        known = np.isfinite(ratios[:, part.part])
-        if not is_persistent(above[known], reports[known], least=PERSISTS_S):
-            continue
-        if not above[known][-NEWEST_S:].all():
-            continue
-        if past is None and inputs.hardware_at is not None:
-            past = inputs.hardware_at([kind.metric], PAST_AGES_S)
-        if _is_new(past, seen, part):
-            score = _score(inputs, seen, part, *_classify(inputs, seen, part))
-            found.append(problem_of(score, float(seen.span.ticks[int(np.argmax(above))]) - 1.0))
+        while worst[row].any():
+            part = Suspect(row, int(np.argmax(worst[row])), float(worst[row].max()))
+            _without_device(worst[row], part.part // per_device, per_device)
+            # It must stand out in enough reports, and in the newest.
+            above = ratios[:, part.part] >= 1.0 + HALF * (part.ratio - 1.0)
+            known = np.isfinite(ratios[:, part.part])
+            if not is_persistent(above[known], reports[known], least=PERSISTS_S):
+                continue
+            if not above[known][-NEWEST_S:].all():
+                continue
+            if past is None and inputs.hardware_at is not None:
+                past = inputs.hardware_at([kind.metric], PAST_AGES_S)
+            if _is_new(past, seen, part):
+                score = _score(inputs, seen, part, *_classify(inputs, seen, part))
+                onset_s = float(seen.span.ticks[int(np.argmax(above))]) - 1.0
+                found.append(problem_of(score, onset_s))
     return found
+
+
+def _without_device(parts: FloatArray, device: int, per_device: int) -> None:
+    """Clear the parts of an accelerator, in place."""
+    parts[device * per_device : (device + 1) * per_device] = 0.0
 
 
 def _is_new(past: Span | None, seen: PeerDistance, part: Suspect) -> bool:
@@ -295,18 +304,18 @@ def _score(
 
 def _open_alerts(
     inputs: DetectionInput, kind: PeerRule, seen: PeerDistance
-) -> dict[int, OpenProblem]:
+) -> dict[int, list[OpenProblem]]:
     """Open alerts that this metric can resolve, by the row of their node."""
     causes = ("hbm_slow",) if kind is MEMORY else ("slow_core", "throttle", "slow_compute")
     places = {name: row for row, name in enumerate(seen.span.nodes)}
-    return {
-        # All cores of an accelerator stand out, whether it or its memory is slow.
-        places[each.node]: replace(each, cause="throttle")
-        if each.cause == "slow_compute"
-        else each
-        for each in inputs.open_problems
-        if each.cause in causes and each.node in places and each.device is not None
-    }
+    found: dict[int, list[OpenProblem]] = defaultdict(list)
+    for each in inputs.open_problems:
+        if each.cause in causes and each.node in places and each.device is not None:
+            # All cores of an accelerator stand out, whether it or its memory is slow.
+            is_class = each.cause == "slow_compute"
+            alert = replace(each, cause="throttle") if is_class else each
+            found[places[each.node]].append(alert)
+    return found
 
 
 def _still_open(

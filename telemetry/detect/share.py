@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.detect.causes import LINK_CAUSES, UNKNOWN
+from telemetry.detect.causes import HARDWARE_CAUSES, LINK_CAUSES, UNKNOWN
 from telemetry.detect.fabric import score_links
 from telemetry.detect.findings import (
     LEAD_S,
@@ -15,6 +15,7 @@ from telemetry.detect.findings import (
     Finding,
     Problem,
     ruled_out_json,
+    score_of_alert,
     strongest,
 )
 from telemetry.detect.inputs import DetectionInput
@@ -264,6 +265,11 @@ def apply_share_rule(
         # The open alert accuses the same device of most nodes.
         verdict = replace(verdict, score=replace(score, node=None))
     chosen = _choose_problem(inputs, verdict, problems)
+    is_ending = float(steps.allreduce_share_ratio[-1]) <= inputs.limit_ratio
+    ending = [a for a in open_shares if a.node is not None and a.cause in HARDWARE_CAUSES]
+    if chosen is None and is_ending and ending:
+        # Healthy steps show no culprit: until its end the alert keeps the one that it had.
+        verdict = replace(verdict, score=score_of_alert(ending[0]))
     began_s = inputs.now_s if chosen is None else chosen.onset_s
     # The open alert may say that the layout needs that much communication. A problem that begins
     # much later gets its own alert.

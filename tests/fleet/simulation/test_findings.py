@@ -32,6 +32,13 @@ GPUS = {
     "pp": 2,
     "global_batch": 4,
 }
+SMALL = {
+    "model": "bert-large",
+    "instance": "trn1.2xlarge",
+    "tp": 1,
+    "seq_len": 128,
+    "global_batch": 8192,
+}
 NODE = "run-03"
 
 
@@ -214,15 +221,31 @@ def firings_of(finding: Finding, *, tier: str, is_busy: bool) -> list[Firing]:
     return list(drill(msgspec.structs.replace(scenario, inputs=inputs)).firings)
 
 
-def test_two_nodes_that_become_slow_one_after_the_other_are_two_alerts() -> None:
+@pytest.mark.parametrize(
+    ("run", "nodes", "devices"),
+    [
+        ({"instance": "p5.48xlarge", "nodes": 2}, ("run-00", "run-01"), (6, 1)),
+        ({"nodes": 1, "global_batch": 16}, ("run-00", "run-00"), (30, 12)),
+        (SMALL, ("run-07", "run-01"), (1, 0)),
+    ],
+    ids=["two nodes", "one node", "nodes of one accelerator"],
+)
+def test_parts_that_become_slow_one_after_the_other_are_two_alerts(
+    run: dict[str, Any], nodes: tuple[str, str], devices: tuple[int, int]
+) -> None:
     faults = [
-        fault("slow_core", node="run-00", device=6, magnitude=3.0, duration_s=150),
-        fault("throttle", node="run-01", device=1, magnitude=1.5, start_s=165, duration_s=150),
+        fault("slow_core", node=nodes[0], device=devices[0], magnitude=3.0, duration_s=150),
+        fault("throttle", node=nodes[1], device=devices[1], magnitude=1.5, start_s=165),
     ]
-    more = {"run": [RUN | {"instance": "p5.48xlarge", "nodes": 2}], "fault": faults}
+    faults[1] |= {"duration_s": 150}
+    more = {"run": [RUN | run], "fault": faults}
     firings = firings_of(Finding((), (), (), None, (), more=more), tier="full", is_busy=False)
 
-    assert [each.accused for each in firings] == [("run-00",), ("run-01",)]
+    assert [(each.accused, each.device) for each in firings] == [
+        ((node,), device) for node, device in zip(nodes, devices, strict=True)
+    ]
+    # The second is named while the first lasts.
+    assert firings[1].fired_s < 120 + 150
 
 
 def test_a_slow_link_is_unknown_until_two_probes_show_it() -> None:
