@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 ABSENT = "\u2013"
 MINUS = "\u2212"
-NBSP = "\u202f"  # narrow and unbreakable: a figure never parts from its unit
+NBSP = "\u202f"  # narrow no-break space, between a figure and its unit
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

@@ -139,7 +139,7 @@ SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_NAME = "trnwatch_csrf"
 CSRF_FAILURE_VIEW = "fleet.pages.errors.csrf_failure"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = TLS
-# Those who watch from the same network ask without https, and are not sent elsewhere.
+# Monitoring from the same network uses http: it is not redirected.
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics(/|$)", r"^sd/"]
 SECURE_HSTS_SECONDS = 365 * 24 * 3600 if TLS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = TLS
@@ -253,8 +253,8 @@ CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_keepalive": True, "health_check_interval": 5}
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
-# The heartbeat of everything: seconds between calls. When each ran last is kept in memory alone:
-# a file of it would stop beat on a full disk. What is seldom done is done at each start too.
+# Seconds between the calls of each task. The times of the last calls are kept in memory only: a
+# file would stop beat on a full disk. So rare tasks also run at each start.
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
 CELERY_BEAT_SCHEDULE = {
     "start-tick": {"task": "telemetry.tasks.start_tick", "schedule": 1.0},

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 # fleet/costs/drift.py and fleet/checks/preflight_requirements.py evaluate these.
 EVALUATED_ELSEWHERE = ("cost_drift", "preflight")
-# A fault of parts of all nodes is about their run.
+# A node rule that is broken on all nodes of a run is reported for the run.
 RUN_RULES = (
     *(
         name

@@ -1,4 +1,4 @@
-"""Ask the agents of weakly suspected nodes for one EFA probe, and keep what they answer.
+"""Ask the agents of weakly suspected nodes for one EFA probe, and store the results.
 
 A node is asked once for an alert, and once in ten minutes. Only the operator's setting
 ``TRNWATCH_REQUEST_PROBES`` allows it, and an agent runs nothing but its own probe command.

@@ -106,7 +106,7 @@ def _store_unavailable(request: HttpRequest, error: Any) -> HttpResponse:
 
 
 TOO_MANY = "More than {:,} requests in a minute. Send fewer, or read larger pages."
-# How each error is answered.
+# By error: the response.
 HANDLERS: Mapping[type[Exception], Callable[[HttpRequest, Any], HttpResponse]] = {
     ProblemError: lambda _, error: error.response(),
     FieldError: lambda _, error: ProblemError.of(error).response(),

@@ -41,7 +41,7 @@ UNRELATED = (
 # A problem starts before its alert, and the run needs time to recover after it.
 BEFORE_S, AFTER_S = 120.0, 300.0
 ESTIMATE, OWN, SIMILAR = "estimate", "own", "similar"
-# The same settings on other nodes: at least so many runs, so many of the newest are read.
+# Runs with the same settings on other nodes: how many are needed, and how many are read.
 LEAST_SIMILAR, MOST_SIMILAR = 2, 5
 
 

@@ -1,4 +1,4 @@
-"""What a run's dollars went into: added up once a minute, and brought up to now where shown."""
+"""The cost of a run by use of time: summed once a minute, and extended to now where shown."""
 
 import json
 import math
@@ -73,7 +73,7 @@ LATE_S = 60.0
 HEAD_STEPS, LEAST_HEAD, HEAD_S = 200, 20, 900.0
 MOST_RUNS = 20
 SETTLED_AFTER = timedelta(minutes=5)
-# Sorts that bring the training on; what a settled run pays per token counts these alone.
+# Uses of time that advance the training: the settled cost per token counts only these.
 AT_WORK = ("training", "communication", "input", "saving")
 
 

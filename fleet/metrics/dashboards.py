@@ -30,7 +30,7 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 NORMAL, CRITICAL, WARNING = "#0072B2", "#D55E00", "#E69F00"
 
 
-class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One query of a panel and its legend; a ``rare`` query usually returns nothing."""
 
     expr: str
@@ -42,7 +42,7 @@ class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A panel: ``limit`` is drawn as a line, ``link`` is the URL of a series in trnwatch."""
 
     title: str
-    asks: Sequence[Ask]
+    queries: Sequence[Query]
     unit: str = "short"
     about: str = ""
     kind: Kind = "timeseries"
@@ -82,8 +82,8 @@ class Dashboard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choices: Sequence[Choice] = ()
 
     @property
-    def asks(self) -> list[Ask]:
-        return [ask for row in self.rows for panel in row.panels for ask in panel.asks]
+    def queries(self) -> list[Query]:
+        return [query for row in self.rows for panel in row.panels for query in panel.queries]
 
     def as_json(self, url: str) -> Json:
         """Return Grafana's JSON; ``url`` is the default of the variable for trnwatch's URL."""
@@ -193,13 +193,13 @@ def _panels(rows: Sequence[PanelRow]) -> Iterator[Json]:
                 {
                     "refId": chr(ord("A") + i),
                     "datasource": SOURCE,
-                    "expr": ask.expr,
-                    "legendFormat": ask.legend,
+                    "expr": query.expr,
+                    "legendFormat": query.legend,
                     "instant": is_now,
                     "range": not is_now,
                     "format": "table" if panel.kind == "table" else "time_series",
                 }
-                for i, ask in enumerate(panel.asks)
+                for i, query in enumerate(panel.queries)
             ]
             yield {
                 "id": number,

@@ -1,4 +1,4 @@
-"""Pages of a past window: which one the address asks for, and how runs, nodes, alerts stood."""
+"""Pages of a past window: the window in the address, and runs, nodes and alerts at its end."""
 
 import copy
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ from telemetry.store.hot import HotStore, open_store
 def window_context(
     request: HttpRequest, *, now: datetime, ended_at: datetime | None = None
 ) -> dict[str, Any]:
-    """Return the window that the address asks for; the default, with an error, if it is invalid.
+    """Return the window in the address; the default, with an error, if it is invalid.
 
     For something that ended at ``ended_at``, relative windows end there.
     """

@@ -173,7 +173,7 @@ class Hub:
         head_at_s = -HEAD_EVERY_S
         for group in tuple(self._watched.values()):
             if now_s() - head_at_s >= HEAD_EVERY_S:
-                # First, and again while many topics are rendered.
+                # The header comes first, and again if rendering many topics takes long.
                 head = await self._attempt(lambda: self._head(self.n_watchers), "head")
                 for each in tuple(self._watched.values()):
                     each.send(head)

@@ -298,7 +298,7 @@ MOVES = {"up": -1, "down": 1}
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("admin")
 def route_new(request: HtmxRequest) -> HttpResponse:
-    """Offer the form of a route, or put it above the default route."""
+    """Show the form of a route, or add the route above the default route."""
     if request.method != "POST":
         return _routes_form(request, RouteForm(Route()))
     route = Route(position=Route.objects.count())

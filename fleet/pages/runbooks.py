@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.detect import RULES
 
-# Raw HTML stays text, and only links that go somewhere harmless become links.
+# Raw HTML is escaped, and only links with a safe scheme become links.
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 # A table that is wider than the screen scrolls by itself.
 SCROLLED = '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>\n'
@@ -34,7 +34,7 @@ def runbook(request: HtmxRequest, name: str) -> HttpResponse:
     path = Path(settings.ROOT) / f"docs/runbooks/{name}.md"
     if name not in known or not path.is_file():
         raise Http404(f"there is no runbook {name}; there are {', '.join(known)}")
-    # Markdown escapes what it does not know; see MARKDOWN.
+    # Safe: MARKDOWN escapes raw HTML.
     text = SafeString(MARKDOWN.render(path.read_text()))
     title = RULES[name].title if name in RULES else OF_SERVICE[name]
     context = {"rule": RULES.get(name), "title": title, "text": text}

@@ -1,1 +1,1 @@
-"""Prices: what a team has agreed, what the catalogue has published, and what a run pays."""
+"""Runs and nodes: state, summaries, steps, compiles, annotations, prices and similar runs."""

@@ -79,7 +79,7 @@ AS_REPORTED = "as reported"
 MOST_USD = 100_000.0
 MAX_TEAM, MAX_SOURCE, MAX_BASIS = 40, 200, 80
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-# A date mistyped by a century is no contract.
+# Limits that refuse a date with a mistyped year.
 LONGEST_AGO, LONGEST_AHEAD = timedelta(days=3660), timedelta(days=3660)
 
 

@@ -1,4 +1,4 @@
-"""The demo: a fleet of four teams, a past to look at, and weather."""
+"""The demo: a fleet of four teams, its history, and random faults."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -110,7 +110,7 @@ def _check(
         if CONTROL.search(text):
             raise FieldError(field, "use no control characters, not even line breaks")
     if not question.strip():
-        raise FieldError("question", "say what is to be decided")
+        raise FieldError("question", "is empty. Say what the trial decides.")
     if not 1 <= planned_steps <= MOST_STEPS:
         raise FieldError("planned_steps", f"choose 1 to {MOST_STEPS:,}")
     if planned_tokens is not None and not 1 <= planned_tokens <= MOST_TOKENS:

@@ -97,7 +97,7 @@ def _until(
             stopping.wait(PAUSE_AFTER_ERROR_S)
         except Exception:
             # One error must not stop all sending.
-            log.exception("a turn failed")
+            log.exception("Sending notifications failed")
             stopping.wait(PAUSE_AFTER_ERROR_S)
         wait(pause_s)
     connection.close()

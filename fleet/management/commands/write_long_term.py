@@ -50,7 +50,7 @@ class Command(BaseCommand):
         if since:
             Position(MINUTES).rewind(int(since.timestamp()) // 60 * 60, now=datetime.now(UTC))
         while not stopping.is_set():
-            has_more = _turn(writer, stopping)
+            has_more = _write_next(writer, stopping)
             if once and not has_more:
                 break
             if not has_more:
@@ -67,7 +67,7 @@ def _moment(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _turn(writer: Writer, stopping: Event) -> bool:
+def _write_next(writer: Writer, stopping: Event) -> bool:
     """Send the next samples; return whether there are more. Log errors and try again."""
     try:
         close_old_connections()
@@ -79,6 +79,6 @@ def _turn(writer: Writer, stopping: Event) -> bool:
         connection.close()
     except Exception:
         # One error must not stop all writing.
-        log.exception("a turn failed")
+        log.exception("Writing to the long-term store failed")
     stopping.wait(RETRY_AFTER_S)
     return True

@@ -14,7 +14,7 @@ from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 from redis import Redis
 
-from fleet.metrics.dashboards import COLUMNS, Ask, dashboard_files, dashboards
+from fleet.metrics.dashboards import COLUMNS, Query, dashboard_files, dashboards
 from telemetry.store.hot import HotStore
 from tests.fleet.metrics import aws_queries, prometheus_run
 from tests.web_server import served
@@ -31,7 +31,7 @@ PUT = {
     "$run": prometheus_run.RUN,
     "$node": prometheus_run.NODE,
 }
-ASKS = [(name, ask) for name, board in dashboards().items() for ask in board.asks]
+QUERIES = [(name, query) for name, board in dashboards().items() for query in board.queries]
 CHOICES = [(name, choice) for name, board in dashboards().items() for choice in board.choices]
 
 
@@ -58,10 +58,10 @@ def answers(
     """Ask a real Prometheus, once, everything that dashboards ask; its rules are there too."""
     folder, (server, numbers) = tmp_path_factory.mktemp("prometheus"), redis_of_the_session
     url = f"{server}/{next(numbers)}"
-    asked = {filled(ask.expr) for _, ask in ASKS} | {*aws_queries.PANELS}
+    asked = {filled(query.expr) for _, query in QUERIES} | {*aws_queries.PANELS}
     offers = {values_of(choice.metric, choice.name) for _, choice in CHOICES}
     offers |= {values_of(metric, label) for metric, label in aws_queries.VARIABLES}
-    rare = {filled(ask.expr) for _, ask in ASKS if ask.rare}
+    rare = {filled(query.expr) for _, query in QUERIES if query.rare}
     with (
         django_db_blocker.unblock(),
         override_settings(REDIS_URL=url, CELERY_BROKER_URL=url),
@@ -87,12 +87,16 @@ def answers(
 
 @pytest.mark.django_db
 @pytest.mark.prometheus
-@pytest.mark.parametrize(("board", "ask"), ASKS, ids=lambda it: it if isinstance(it, str) else "")
-def test_an_expression_finds_what_it_should(answers: dict[str, Any], board: str, ask: Ask) -> None:
-    answer = answers[filled(ask.expr)]
+@pytest.mark.parametrize(
+    ("board", "query"), QUERIES, ids=lambda it: it if isinstance(it, str) else ""
+)
+def test_an_expression_finds_what_it_should(
+    answers: dict[str, Any], board: str, query: Query
+) -> None:
+    answer = answers[filled(query.expr)]
 
     assert isinstance(answer, list), answer
-    assert answer or ask.rare
+    assert answer or query.rare
 
 
 @pytest.mark.django_db

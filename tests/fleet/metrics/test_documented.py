@@ -58,7 +58,7 @@ def test_it_counts_what_is_recorded() -> None:
 def test_rules_and_dashboards_ask_only_for_what_is_exported() -> None:
     groups = yaml.safe_load(rule_file())["groups"]
     exprs = [rule["expr"] for group in groups for rule in group["rules"]]
-    exprs += [ask.expr for board in dashboards().values() for ask in board.asks]
+    exprs += [query.expr for board in dashboards().values() for query in board.queries]
     asked = {name for expr in exprs for name in EXPORTED.findall(expr)}
 
     documented = set(EXPORTED.findall((ROOT / "docs/metrics.md").read_text()))
