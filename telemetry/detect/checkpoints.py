@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import IntArray
 from telemetry.detect.findings import CauseScore, Problem
-from telemetry.detect.inputs import DetectionInput, OpenProblem, node_peak, node_values
+from telemetry.detect.inputs import DetectionInput, node_peak, node_values
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
     CHECKPOINT,
@@ -61,7 +61,9 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     step.
     """
     taken, held = _durations(steps), [a for a in inputs.open_problems if a.cause == CAUSE]
-    under_way = _in_progress(inputs, steps, held)
+    # An accused node stays accused.
+    accused = next((alert.node for alert in held if alert.node is not None), None)
+    under_way = _in_progress(inputs, steps, is_held=bool(held), accused=accused)
     if under_way is not None and (found := _check(inputs, steps, taken, under_way)):
         return [found]
     if not taken:
@@ -72,8 +74,7 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     # is slow too is not known yet.
     if inputs.now_s - ended_s > NEWS_S and not (held and under_way is not None):
         return []
-    node = next((alert.node for alert in held if alert.node is not None), None)
-    node = node or _slowest(*_writing(inputs, steps, ended_s - took_s, ended_s))
+    node = accused or _slowest(*_writing(inputs, steps, ended_s - took_s, ended_s))
     found = _check(inputs, steps, taken[:-1], Checkpoint(took_s, ended_s, node))
     return [] if found is None else [found]
 
@@ -102,23 +103,23 @@ def _check(
 
 
 def _in_progress(
-    inputs: DetectionInput, steps: StepBatch, held: list[OpenProblem]
+    inputs: DetectionInput, steps: StepBatch, *, is_held: bool, accused: str | None
 ) -> Checkpoint | None:
     stall = standstill(inputs)
     if stall is None:
         return None
-    said = activities(inputs, stall.since_s)
     if not stall.loads.any():
-        # Hosts that write show which node does; what workers say does not.
+        # What workers say does not show which node writes; hosts that write do.
+        said = activities(inputs, stall.since_s)
         if said is None or said.common != CHECKPOINT:
             return None
-        return Checkpoint(said.lasts_s(inputs.now_s), inputs.now_s, None)
+        return Checkpoint(said.lasts_s(inputs.now_s), inputs.now_s, accused)
     nodes, writes = _writing(inputs, steps, stall.since_s, inputs.now_s)
     # Most nodes writing at one moment: a checkpoint.
-    if not (stall.loads.mean() > MOST or held or bool((writes.mean(axis=1) > MOST).any())):
+    if not (stall.loads.mean() > MOST or is_held or bool((writes.mean(axis=1) > MOST).any())):
         return None
-    # While all nodes write no one stands out; an accused node stays accused.
-    node = _slowest(nodes, writes) or next((alert.node for alert in held if alert.node), None)
+    # While all nodes write no one stands out.
+    node = _slowest(nodes, writes) or accused
     return Checkpoint(stall.overdue_s - stall.step_s, inputs.now_s, node)
 
 

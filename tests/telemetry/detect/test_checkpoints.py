@@ -7,8 +7,9 @@ import pytest
 
 from telemetry.detect import Finding, find
 from telemetry.detect.checkpoints import expected_checkpoint_s
-from telemetry.steps import StepBatch
-from tests.telemetry.detect.runs import Machines, inputs, steps_of
+from telemetry.detect.inputs import OpenProblem
+from telemetry.steps import StepBatch, WorkerState
+from tests.telemetry.detect.runs import CHARACTERS, Machines, inputs, steps_of
 
 
 def steps(*took_s: float, since: int = 2) -> StepBatch:
@@ -57,3 +58,20 @@ def test_one_under_way_shows_as_hosts_that_write_while_no_core_works() -> None:
     seen = {"now_s": last_s + 45, "checkpoint_s": 15.0, "hardware_at": machines.hardware_at}
     (found,) = [f for f in find(inputs(batch, machines, **seen)) if f.rule == "checkpoint_slow"]
     assert found.evidence["phase_s"] == pytest.approx(44, abs=2)
+
+
+def test_an_accused_node_stays_accused_when_its_host_has_finished() -> None:
+    batch = steps_of(np.ones((20, 4)))
+    last_s = float(batch.ended_at_s[-1])
+    now_s = last_s + 45
+    machines = Machines(now_s)
+    all_parts: Any = (slice(None), slice(None))
+    machines.mark("core_utilization_ratio", all_parts, times=0.03, since_s=last_s + 1)
+    machines.mark("vcpu_usage_ratio", all_parts, times=0.2, since_s=last_s + 1)
+    said = {n: WorkerState(n, now_s - 3, "checkpoint", last_s + 1) for n in CHARACTERS}
+    held = OpenProblem(
+        "checkpoint_slow", "checkpoint_slow", "limping", None, {"baseline_phase_s": 15.0}
+    )
+    seen = {"now_s": now_s, "hardware_at": machines.hardware_at, "workers": lambda: said}
+    (found,) = found_in(batch, hardware=machines, open_problems=(held,), **seen)
+    assert (found.node, found.evidence["phase_s"]) == ("limping", pytest.approx(44, abs=2))
