@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.causes import LINK_CAUSES, UNKNOWN
+from telemetry.detect.causes import LINK_CAUSES
 from telemetry.detect.findings import (
     CauseScore,
     Problem,
@@ -443,15 +443,24 @@ def _newest_ratios(history: EfaReadings, n: int) -> FloatArray:
 
 
 def _past_latency_s(inputs: DetectionInput) -> float:
-    """Earlier latency of all devices, where the newest probes in a row are above it; else NaN."""
+    """Earlier latency of all devices, where the newest probes in a row are above it; else NaN.
+
+    While steps take longer, one probe of each device is enough.
+    """
     history = _probes(inputs)
     if history is None:
         return float("nan")
     probes = newest_measurements(history.latency_s, 2 * ENOUGH_PROBES)
     usual = lower_median(probes.reshape(len(probes), -1))
     before = float(lower_median(usual[:ENOUGH_PROBES]))
-    is_so = bool((usual[ENOUGH_PROBES:] >= ALL_SLOWER_BY * before).all())
+    newest = usual[-1:] if _has_longer_steps(inputs) else usual[ENOUGH_PROBES:]
+    is_so = bool((newest >= ALL_SLOWER_BY * before).all())
     return before if is_so else float("nan")
+
+
+def _has_longer_steps(inputs: DetectionInput) -> bool:
+    """Whether an open alert says that whole steps take longer, and names no node."""
+    return any(a.node is None and a.evidence.get("kind") == "step" for a in inputs.open_problems)
 
 
 def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
@@ -498,7 +507,8 @@ def _by_probes(
 
     A device is late if three of five probes are, the newest two among them, and if it is later
     than before. While steps take longer for no known reason, the newest two are enough: that both
-    are late by chance at such a time has a probability of about one in a million per device.
+    are late by chance at such a time has a probability of about one in a million per device. Then
+    one is enough if it is so late that chance is as rare.
     """
     history = _probes(inputs)
     if history is None or history.latency_s.shape[1:] != held.shape:
@@ -509,11 +519,9 @@ def _by_probes(
     typical = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
     before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
     is_new = (typical >= CHANGED_BY * before) | (typical >= BLATANT)
-    is_slow = any(
-        a.cause == UNKNOWN and a.evidence.get("kind") == "step" for a in inputs.open_problems
-    )
-    enough = ENOUGH_PROBES - is_slow
-    unhealthy = held & (late.sum(axis=0) >= enough) & late[-2:].all(axis=0) & is_new
+    is_slow = _has_longer_steps(inputs)
+    is_lasting = (late.sum(axis=0) >= ENOUGH_PROBES - is_slow) & late[-2:].all(axis=0)
+    unhealthy = held & (is_lasting | (is_slow & (probes[-1] >= SLOWER_AT_ONCE))) & is_new
     # The first late probe in view is the onset.
     above = new_measurements(history.latency_s) & (history.latency_ratio - 1.0 >= limit)
     judged = replace(scores, value=typical * usual_s, badness=(typical - 1.0) / limit)

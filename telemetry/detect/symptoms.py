@@ -45,8 +45,9 @@ JITTER_STEPS, JITTER_TIMES, JITTER_RATIO = 6, 2.5, 0.008
 # Median and longest execution, when they are read, and which rise of them is one of steps.
 EXECUTION_METRICS = ("execution_latency_p50_s", "execution_latency_p100_s")
 EXECUTION_MOMENTS, EXECUTIONS_S, HARDLY, HALF, APART = 12, 60.0, 0.25, 0.5, 1.2
-# Uneven lengths: deviation of the longest over its excess, times the number of workers.
-UNEVEN_JITTER = 0.6
+# Deviation over excess. Minimum of uneven lengths, times the number of workers: the longest of
+# many varies little. Maximum of a slower exchange (assumed).
+UNEVEN_JITTER, EXCHANGE_JITTER = 0.6, 0.1
 # So many probes since the onset show that links answer as before. Seconds and moments to read.
 PROBES, PROBED_S, PROBE_MOMENTS = 3, 240.0, 24
 # An alert names a more exact cause only this soon after its onset.
@@ -180,11 +181,15 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
             found[name] = int(abs(rise_s) >= least_s) * int(np.sign(rise_s))
     # That one node is late says more than how much.
     if problem.node is None and min(len(since), len(before)) >= JITTER_STEPS:
-        usual_s, now_s = middle(work_s(before)), middle(work_s(since))
-        # The longest of few sequences varies much from step to step, that of many little.
-        spread_s = UNEVEN_JITTER / (len(steps.workers) + 1) * (now_s - usual_s)
-        limit_s = max(JITTER_TIMES * noise(work_s(before)), JITTER_RATIO * now_s, spread_s)
-        found["step_jitter"] = int(noise(work_s(since)) >= limit_s)
+        now_s = middle(work_s(since))
+        excess_s, jitter_s = now_s - middle(work_s(before)), noise(work_s(since))
+        usual_s = max(JITTER_TIMES * noise(work_s(before)), JITTER_RATIO * now_s)
+        uneven_s = UNEVEN_JITTER / (len(steps.workers) + 1) * excess_s
+        # In between, uneven lengths and a slower exchange look the same: nothing is measured.
+        if jitter_s < max(usual_s, uneven_s):
+            found["step_jitter"] = 0
+        elif jitter_s >= np.hypot(usual_s, max(uneven_s, EXCHANGE_JITTER * excess_s)):
+            found["step_jitter"] = 1
     if inputs.n_stages == 1:
         found["stage_longer"] = 0
     return found

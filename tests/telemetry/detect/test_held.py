@@ -61,9 +61,11 @@ class Held:
         """Return single seconds."""
         return self.seconds(metrics, [self.until_s - age for age in ages_s])
 
-    def watch(self, duration_s: int, *, every_s: int = 5) -> list[tuple[int, Problem]]:
+    def watch(
+        self, duration_s: int, *, every_s: int = 5, held: tuple[OpenProblem, ...] = ()
+    ) -> list[tuple[int, Problem]]:
         """Look at the links now and then; return what was found, and when."""
-        found, open_ = list[tuple[int, Problem]](), tuple[OpenProblem, ...]()
+        found, open_ = list[tuple[int, Problem]](), held
         for second in range(0, duration_s, every_s):
             self.until_s = T0 + second
             seen = inputs(
@@ -76,7 +78,8 @@ class Held:
             )
             mine = find_efa_symptoms(seen)
             found += [(second, each) for each in mine]
-            open_ = tuple(OpenProblem("efa_degraded", s.cause, s.node, s.device) for s in mine)
+            named = tuple(OpenProblem("efa_degraded", s.cause, s.node, s.device) for s in mine)
+            open_ = named or held
         return found
 
 
@@ -95,6 +98,29 @@ def test_a_slow_link_that_is_probed_now_and_then_is_found(period_s: int) -> None
     assert abs(symptom.onset_s - T0 - 600) <= period_s + 16
     # Found once it stays found: a probe in between ends nothing.
     assert found[-1][0] == 1_195
+
+
+LONGER_STEPS = (OpenProblem("step_slow", "unknown", evidence={"kind": "step"}),)
+SLOW_LINK = {(5, 3): (T0 + 600, 6.0)}
+SLOW_FABRIC = {(i, j): (T0 + 600, 6.0) for i in range(N_NODES) for j in range(N_EFA)}
+
+
+@pytest.mark.parametrize(
+    ("sick", "node"), [(SLOW_LINK, "n-05"), (SLOW_FABRIC, None)], ids=["link", "fabric"]
+)
+def test_while_steps_take_longer_one_very_late_probe_is_enough(
+    sick: dict[tuple[int, int], tuple[int, float]], node: str | None
+) -> None:
+    first, symptom = Held(1, sick=sick).watch(900, held=LONGER_STEPS)[0]
+    assert (symptom.cause, symptom.node) == ("efa_latency", node)
+    assert 600 <= first < 600 + PERIOD_S
+    first, _ = Held(1, sick=sick).watch(900)[0]
+    assert first >= 600 + 2 * PERIOD_S - 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_late_probes_by_chance_name_no_link_while_steps_take_longer(seed: int) -> None:
+    assert Held(seed).watch(600, held=LONGER_STEPS) == []
 
 
 def test_probes_that_leave_gaps_in_place_of_holding_are_found_too() -> None:

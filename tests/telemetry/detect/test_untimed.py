@@ -9,7 +9,7 @@ import pytest
 from telemetry.detect import find
 from telemetry.simulate.plan import Fault
 from tests.telemetry.detect.played import Recording, record
-from tests.telemetry.detect.runs import inputs, steps_at, steps_of
+from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at, steps_of
 
 
 def untimed(recording: Recording, *, every: int | None) -> Recording:
@@ -118,7 +118,8 @@ def test_a_share_that_is_timed_in_every_fifth_step_fires_by_those() -> None:
 
 def slower(compute_s: list[float], *, n_workers: int = 4) -> list[str | None]:
     """Causes and nodes found in a run of one-second steps that then compute for so long."""
-    steps = steps_of([[1.0] * n_workers] * 30 + [[each] * n_workers for each in compute_s])
+    compute = [[1.0] * n_workers] * 30 + [[each] * n_workers for each in compute_s]
+    steps = steps_of(compute, workers=(*CHARACTERS, *(f"n-{i}" for i in range(4, n_workers))))
     phases = dict(steps.phases)
     for name in ("wait_s", "transfer_s"):
         phases[name] = np.full_like(phases[name], np.nan)
@@ -145,6 +146,15 @@ def test_the_only_node_of_a_run_is_accused_where_its_steps_are_longer_alike() ->
     assert slower([1.4] * 30, n_workers=1) == ["slow_compute", "steady"]
     assert slower(varied, n_workers=1)[1] is None
     assert slower([1.4] * 30, n_workers=2) == ["unknown", None]
+
+
+@pytest.mark.parametrize(("spread_s", "cause"), [(0.02, "unknown"), (0.1, "seq_imbalance")])
+def test_longer_steps_that_vary_no_more_than_an_exchange_have_no_uneven_work(
+    spread_s: float, cause: str
+) -> None:
+    longer_s = 1.5 + spread_s * np.random.default_rng(2).standard_normal(60)
+    for n_steps in range(30, 60, 5):
+        assert slower(longer_s[:n_steps].tolist(), n_workers=24) == [cause, None]
 
 
 def test_steps_that_vary_by_chance_are_not_slow() -> None:
