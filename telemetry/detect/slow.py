@@ -27,12 +27,17 @@ from telemetry.detect.pace import (
 from telemetry.detect.parts import BANDWIDTH, PART_METRICS, UTILIZATION
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
+    CLOCKS_S,
     COMPILING,
     CORES,
     HOST,
+    INPUT,
     LOADING,
     STANDSTILL_LOOK_S,
+    STEP,
     WORKING,
+    Activities,
+    activities,
     training_nodes,
     usual_step_s,
 )
@@ -513,7 +518,8 @@ def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem
     Notes
     -----
     J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021: cores that
-    starve rest while the host reads and decodes. One look covers all of LOOK_S seconds.
+    starve rest while the host reads and decodes. One look covers all of LOOK_S seconds. Heartbeats
+    say the same without an agent.
     """
     since_s = float(steps.ended_at_s[-1])
     # Open alerts about the step in progress.
@@ -529,17 +535,23 @@ def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem
             _loading_problem(score_of_alert(each), float(each.evidence["onset_s"]))
             for each in kept
         ]
-    if (
-        not inputs.reads_hardware
-        or usual_step_s(steps) < LONG_STEP_S
-        or inputs.now_s - since_s < STANDSTILL_LOOK_S
-    ):
+    if usual_step_s(steps) < LONG_STEP_S or inputs.now_s - since_s < STANDSTILL_LOOK_S:
         return []
+    said = activities(inputs, since_s)
+    found = _said_to_load(inputs, steps, said) if said else None
+    if found is None and inputs.reads_hardware:
+        found = _seen_to_load(inputs, steps)
+    return [] if found is None else [found]
+
+
+def _seen_to_load(inputs: DetectionInput, steps: StepBatch) -> Problem | None:
+    """Return the node whose host reads and decodes while other nodes compute."""
+    since_s = float(steps.ended_at_s[-1])
     nodes = training_nodes(inputs, steps)
     # Of reports that come every few seconds, compare the same seconds of all nodes.
     look_s = max(STANDSTILL_LOOK_S, inputs.report_every_s + SETTLED_S)
     if inputs.now_s - since_s < inputs.lagging(look_s):
-        return []
+        return None
     span = inputs.hardware((CORES, HOST), inputs.lagging(look_s)).of(nodes)
     span = span.between(int(span.ticks[0]), int(span.ticks[0]) + look_s - 1)
     most, hosts = node_peak(span, CORES), mean(node_values(span, HOST), axis=0)
@@ -548,17 +560,40 @@ def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem
     # A report can hold the end of the computing of a node that rests by now.
     computes = most[-1] >= WORKING
     if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or computes.mean() < MOST:
-        return []
+        return None
     worst = int(np.argmax(np.where(loads, hosts, 0)))
-    own = [inputs.node_of(worker) == nodes[worst] for worker in steps.workers]
-    usual = float(mean(steps.phases["input_s"][:, own], 0).max())
-    if usual > USUALLY_S:
-        return []
+    if _usual_input_s(inputs, steps, nodes[worst]) > USUALLY_S:
+        return None
     peers = float(lower_median(hosts))
     score = CauseScore(
         CAUSE, 1.0, HOST, float(hosts[worst]), peers, len(nodes) - 1, "ratio", nodes[worst]
     )
-    return [_loading_problem(score, float(span.ticks[0]) - 1.0)]
+    return _loading_problem(score, float(span.ticks[0]) - 1.0)
+
+
+def _said_to_load(inputs: DetectionInput, steps: StepBatch, said: Activities) -> Problem | None:
+    """Return the node that says that it loads for much longer than usual while others compute."""
+    n_nodes = len(said.doing)
+    loads = [node for node, activity in said.doing.items() if activity == INPUT]
+    n_computing = sum(activity == STEP for activity in said.doing.values())
+    if not 0 < len(loads) <= max(1, FEW * n_nodes) or n_computing < MOST * n_nodes:
+        return None
+    node = min(loads, key=lambda name: said.since_s[name])
+    # Up to its heartbeat: it may compute by now.
+    loaded_s = said.heard_s[node] - said.since_s[node]
+    usual_s = _usual_input_s(inputs, steps, node)
+    least_s = max(CLEARLY * STARVED_LEAST_RATIO * usual_step_s(steps), CLOCKS_S)
+    if usual_s > USUALLY_S or loaded_s < usual_s + least_s:
+        return None
+    peers_s = float(lower_median(mean(steps.phases["input_s"], 0)))
+    score = CauseScore(CAUSE, 1.0, "input_s", loaded_s, peers_s, n_nodes - 1, "s", node)
+    return _loading_problem(score, said.since_s[node])
+
+
+def _usual_input_s(inputs: DetectionInput, steps: StepBatch, node: str) -> float:
+    """Mean input time of the slowest worker of a node; infinity where the node has none."""
+    own = [inputs.node_of(worker) == node for worker in steps.workers]
+    return float(mean(steps.phases["input_s"][:, own], 0).max()) if any(own) else np.inf
 
 
 def _loading_problem(score: CauseScore, onset_s: float) -> Problem:

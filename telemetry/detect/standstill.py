@@ -391,10 +391,11 @@ STEP, INPUT, CHECKPOINT, OTHER, COMPILE = "step", "input", "checkpoint", "other"
 
 @dataclass(frozen=True, slots=True)
 class Activities:
-    """``doing``: each node's activity, ``since_s`` when the last of them began; ``dead`` nodes."""
+    """Each node's activity, when it began, and when the node said so; ``dead`` nodes."""
 
     doing: Mapping[str, str]
     since_s: Mapping[str, float]
+    heard_s: Mapping[str, float]
     dead: tuple[str, ...]
 
     @property
@@ -431,6 +432,7 @@ def activities(inputs: DetectionInput, since_s: float) -> Activities | None:
     return Activities(
         doing={node: state.activity for node, state in known.items()},
         since_s={node: max(state.since_s, since_s) for node, state in known.items()},
+        heard_s={node: state.heard_s for node, state in known.items()},
         dead=tuple(
             node
             for node, state in newest.items()

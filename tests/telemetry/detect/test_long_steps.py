@@ -10,8 +10,9 @@ from telemetry.detect import find
 from telemetry.detect.fabric import find_efa_symptoms
 from telemetry.detect.stragglers import find_uneven_work
 from telemetry.simulate.plan import Fault
+from telemetry.steps import WorkerState
 from tests.telemetry.detect.played import record
-from tests.telemetry.detect.runs import inputs, steps_of
+from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_of
 
 
 def after_calm(newest: Sequence[float], *, n_steps: int = 20) -> FloatArray:
@@ -58,6 +59,29 @@ def test_a_node_that_waits_for_its_data_is_found_before_its_step_ends() -> None:
     second, found = next((at, found) for at, found in played.watch(range(130, 220)) if found)
     assert [(each.rule, each.node) for each in found] == [("input_stall", "run-03")]
     assert float(played.at(second).steps.phases["input_s"].max()) < 1
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "loaded_s", "node"),
+    [
+        ("input", "step", 6.0, "steady"),
+        ("input", "step", 1.5, None),
+        ("input", "input", 6.0, None),
+        ("step", "step", 6.0, None),
+    ],
+)
+def test_a_node_that_says_that_it_loads_is_found_before_its_step_ends(
+    first: str, others: str, loaded_s: float, node: str | None
+) -> None:
+    steps = steps_of(after_calm([1.0, 1.0, 1.0, 1.0]))
+    began_s = float(steps.ended_at_s[-1]) + 3
+    said = {
+        name: WorkerState(name, began_s + loaded_s, first if i == 0 else others, began_s)
+        for i, name in enumerate(CHARACTERS)
+    }
+    seen = inputs(steps, now_s=began_s + 12, workers=lambda: said)
+    found = [(each.rule, each.node) for each in find(seen)]
+    assert found == ([] if node is None else [("input_stall", node)])
 
 
 def test_whose_checkpoint_is_slow_is_reported() -> None:
