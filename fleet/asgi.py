@@ -13,13 +13,13 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: E40
 from fleet.api.ingest_asgi import IngestApplication  # noqa: E402
 
 
-def behind(proxies: list[str]) -> ProxyHeadersMiddleware:
-    """Serve trnwatch; only these proxies are believed who calls, and whether by https.
+def with_proxies(proxies: list[str]) -> ProxyHeadersMiddleware:
+    """Serve trnwatch; only these proxies may set the address and the scheme of a client.
 
-    uvicorn's own default believes every caller on this machine, so it is started with
+    uvicorn's own default trusts every client on this machine, so it is started with
     `--no-proxy-headers`.
     """
     return ProxyHeadersMiddleware(IngestApplication(django_application), trusted_hosts=proxies)  # type: ignore[arg-type]
 
 
-application = behind(settings.TRUSTED_PROXIES)
+application = with_proxies(settings.TRUSTED_PROXIES)

@@ -76,7 +76,7 @@ class CompileLines:
 
     def read(self, text: str, at: float) -> list[dict[str, Any]]:
         """Read one line, logged at Unix time ``at``; return the compiles that it completes."""
-        module = _module_in(text)
+        module = _module_name(text)
         for words, outcome in CACHED.items():
             if words in text:
                 return [dict(self._facts(text), module=module, outcome=outcome, at=at)]
@@ -128,7 +128,7 @@ class CompileLines:
         return [dict(begun, module=module, outcome=outcome, seconds=max(0.0, took_s))]
 
 
-def _module_in(text: str) -> str:
+def _module_name(text: str) -> str:
     found = MODULE.search(text)
     return found[0] if found else ""
 

@@ -23,7 +23,7 @@ class HookedSteps:
         self._step: Union[Step, NoOpStep, None] = None
         self._mark_s = 0.0
 
-    def does(self, activity: str) -> None:
+    def set_activity(self, activity: str) -> None:
         """Set what the worker does from now on; heartbeats report it while no step ends."""
         self.reporter.hooked_activity = activity
 

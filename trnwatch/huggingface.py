@@ -36,7 +36,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
         self._steps.flush()
         self._steps.begin()
         self._steps.mark("input")
-        self._steps.does("step")
+        self._steps.set_activity("step")
 
     @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -47,7 +47,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
         self._steps.end(int(state.global_step), tokens or None)
         # When this hook runs, the trainer has decided whether an evaluation follows the step.
         evaluates = getattr(control, "should_evaluate", False)
-        self._steps.does("other" if evaluates else _after_evaluation(control))
+        self._steps.set_activity("other" if evaluates else _after_evaluation(control))
 
     @guarded
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -58,13 +58,13 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count the time since the last mark as other; an evaluation has ended."""
         self._steps.mark("other")
-        self._steps.does(_after_evaluation(control))
+        self._steps.set_activity(_after_evaluation(control))
 
     @guarded
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count the time since the last mark as a checkpoint."""
         self._steps.mark("checkpoint")
-        self._steps.does("input")
+        self._steps.set_activity("input")
 
     @guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

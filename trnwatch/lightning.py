@@ -45,7 +45,7 @@ class StepReports(Callback):  # type: ignore[misc]
         """Mark the end of waiting for data, or of the checkpoint if one was written."""
         self._steps.begin()
         self._steps.mark("checkpoint" if self._saves else "input")
-        self._steps.does("step")
+        self._steps.set_activity("step")
         self._saves = False
 
     @guarded
@@ -53,7 +53,7 @@ class StepReports(Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *more: Any
     ) -> None:
         """Report the step if this batch completed it."""
-        self._steps.does("input")
+        self._steps.set_activity("input")
         number = int(trainer.global_step)
         if number > self._number:
             self._number = number
@@ -64,19 +64,19 @@ class StepReports(Callback):  # type: ignore[misc]
     @guarded
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         self._steps.skip()
-        self._steps.does("other")
+        self._steps.set_activity("other")
 
     @guarded
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Count the time since the last mark as other; an evaluation has ended."""
         self._steps.mark("other")
-        self._steps.does("input")
+        self._steps.set_activity("input")
 
     @guarded
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         """Remember the checkpoint: Lightning has no hook after it is written."""
         self._saves = True
-        self._steps.does("checkpoint")
+        self._steps.set_activity("checkpoint")
 
     @guarded
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

@@ -349,7 +349,7 @@ def refresh(
     moves = must_move or key != key_of(alert)
     is_urgent = SEVERITIES[finding.severity] < alert.severity
     if moves and not (group or must_move or is_urgent):
-        moves = not _has_lately(alert, Kind.RULE_CHANGED, since=now - RULE_STAYS)
+        moves = not _has_recent(alert, Kind.RULE_CHANGED, since=now - RULE_STAYS)
     has_new_culprit = not (came or left) and _has_new_culprit(alert, finding, now=now)
     has_score = finding.rule in SYMPTOMS or "share_ratio" in finding.evidence
     is_stronger = finding.rule == alert.rule and finding.score > alert.score * WORSE_BY
@@ -407,10 +407,10 @@ def _has_new_culprit(alert: Alert, finding: Finding, *, now: datetime) -> bool:
         # The node may be known before the cause.
         return alert.cause == UNKNOWN and alert.node is None and finding.node is not None
     is_first = alert.cause == UNKNOWN
-    return is_first or not _has_lately(alert, Kind.CAUSE_CHANGED, since=now - CAUSE_STAYS)
+    return is_first or not _has_recent(alert, Kind.CAUSE_CHANGED, since=now - CAUSE_STAYS)
 
 
-def _has_lately(alert: Alert, kind: Kind, *, since: datetime) -> bool:
+def _has_recent(alert: Alert, kind: Kind, *, since: datetime) -> bool:
     return alert.events.filter(kind=kind, at__gt=since).exists()
 
 

@@ -28,7 +28,7 @@ from fleet.runs.prices import (
     MAX_TEAM,
     MOST_USD,
     PriceRequest,
-    price_holding_at,
+    applicable_price,
     set_price,
 )
 from telemetry import catalog
@@ -145,7 +145,7 @@ def _serialize(prices: list[TeamPrice]) -> list[PriceOut]:
     for price in TeamPrice.objects.filter(instance_type__in=of_type):
         of_type[price.instance_type].append(price)
     pairs = {(price.instance_type, price.team) for price in prices}
-    holds = [price_holding_at(of_type[instance_type], team, now) for instance_type, team in pairs]
+    holds = [applicable_price(of_type[instance_type], team, now) for instance_type, team in pairs]
     held = {price.pk for price in holds if price}
     return [PriceOut.from_object(price, holds_now=price.pk in held) for price in prices]
 

@@ -189,7 +189,7 @@ def request_preflight(
     if unknown and not is_free:
         raise FieldError("nodes", f"{unknown[0]} is no node of the fleet")
     kind = common_type(instance_type, known)
-    if Preflight.objects.under_way().count() >= MAX_RUNNING:
+    if Preflight.objects.unfinished().count() >= MAX_RUNNING:
         raise FieldError("nodes", f"{MAX_RUNNING} preflights are running; wait for one to end")
     instance = catalog.instances()[kind]
     check_faults(faults, names, instance)
@@ -309,7 +309,7 @@ def unpack(data: bytes) -> Measured:
 
 def advance_all(*, now: datetime) -> int:
     """Run one stage of every preflight in progress; return their number."""
-    waiting = list(Preflight.objects.under_way().filter(source=Preflight.Source.SIMULATED))
+    waiting = list(Preflight.objects.unfinished().filter(source=Preflight.Source.SIMULATED))
     for each in waiting:
         advance(each, now=now)
     return len(waiting)

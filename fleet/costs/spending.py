@@ -163,7 +163,7 @@ def account(source: Source, run: Run, *, now: datetime) -> Account:
     steps, stretch = _stretch(source, run, state, until.timestamp(), now=now)
     edges_s = run.rates.from_s
     more = spent(steps, stretch, edges_s=edges_s)
-    return _summed_up(run, state.with_spent(more, edges_s), more.tokens + state.tokens, until)
+    return _build_account(run, state.with_spent(more, edges_s), more.tokens + state.tokens, until)
 
 
 def stored_account(run: Run) -> Account | None:
@@ -172,10 +172,10 @@ def stored_account(run: Run) -> Account | None:
     if not state.seconds:
         return None
     until = datetime.fromtimestamp(state.until_s, UTC)
-    return _summed_up(run, state.seconds, np.array(state.tokens), until)
+    return _build_account(run, state.seconds, np.array(state.tokens), until)
 
 
-def _summed_up(
+def _build_account(
     run: Run, seconds: Mapping[str, list[float]], tokens: FloatArray, until: datetime
 ) -> Account:
     by_rate = np.array(list(seconds.values())).reshape(-1, len(SORTS))

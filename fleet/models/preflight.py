@@ -18,7 +18,7 @@ class PreflightQuerySet(models.QuerySet["Preflight"]):
         """Keep the preflights with a verdict: pass, hold or fail; empty: all."""
         return self.filter(**given(verdict=verdict))
 
-    def under_way(self) -> Self:
+    def unfinished(self) -> Self:
         return self.filter(finished_at=None)
 
     def valid_at(self, moment: datetime) -> Self:

@@ -274,7 +274,7 @@ def restore(path: Path, *, replaces: bool) -> Manifest:
                 f"{path} was made by trnwatch {manifest.version}, which is newer than this "
                 f"{VERSION}: {unknown[-1]} is unknown. Restore it with that release."
             )
-        if not replaces and (full := _full()):
+        if not replaces and (full := _first_filled_table()):
             raise BackupError(f"The database has rows in {full}; --replace overwrites them all.")
         connection.close()
         engine.load(copy)
@@ -290,7 +290,7 @@ def _known() -> set[str]:
     return {".".join(key) for key in MigrationLoader(None).disk_migrations}
 
 
-def _full() -> str:
+def _first_filled_table() -> str:
     """Name the first protected table with a row; empty where there is none."""
     there = set(connection.introspection.table_names())
     with connection.cursor() as cursor:

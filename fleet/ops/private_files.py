@@ -33,7 +33,7 @@ class PermissionFixes:
     paths: list[Path] = field(default_factory=list)
     refused: list[Path] = field(default_factory=list)
 
-    def exposed(self, name: str) -> bool:
+    def was_exposed(self, name: str) -> bool:
         """Whether other users could read a file or folder of this name until now."""
         return any(path.name == name for path in self.paths)
 

@@ -21,7 +21,7 @@ from fleet.formatting import counted
 from fleet.models import Budget, Run, TeamPrice
 from fleet.pages.forms import BudgetForm, LengthForm, PriceForm, submit
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.runs.prices import price_holding_at, set_price
+from fleet.runs.prices import applicable_price, set_price
 from telemetry import catalog
 from telemetry.store.hot import open_store
 
@@ -156,7 +156,7 @@ def rows_of(prices: list[TeamPrice], *, now: datetime) -> list[PriceRow]:
     rows = []
     for instance_type, team in sorted(begun | set(active)):
         of_type = [price for price in prices if price.instance_type == instance_type]
-        held = price_holding_at(of_type, team, now)
+        held = applicable_price(of_type, team, now)
         rows.append(PriceRow(instance_type, team, held, active.get((instance_type, team), 0)))
     return rows
 

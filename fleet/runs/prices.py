@@ -103,7 +103,7 @@ def basis_of(price: TeamPrice) -> str:
     return text if len(text) <= MAX_BASIS else terms
 
 
-def price_holding_at(prices: Iterable[TeamPrice], team: str, at: datetime) -> TeamPrice | None:
+def applicable_price(prices: Iterable[TeamPrice], team: str, at: datetime) -> TeamPrice | None:
     """Find the price at a time: the team's newest, or else the newest for all teams.
 
     ``prices`` are of one instance type, in the order in which they hold.
@@ -121,7 +121,7 @@ def opening_price(
     A contract of its team holds, or else the catalogue's default; 0 where unknown.
     """
     known = list(TeamPrice.objects.of(team, instance_type)) if instance_type else []
-    first = price_holding_at(known, team, began)
+    first = applicable_price(known, team, began)
     usd, basis = (
         (first.usd_per_node_hour, basis_of(first)) if first else published_price(instance_type)
     )
@@ -145,7 +145,7 @@ def _changes(
     known: Sequence[TeamPrice], team: str, *, after: datetime
 ) -> list[tuple[datetime, float, str]]:
     dates = sorted({price.valid_from for price in known if price.valid_from > after})
-    held = [(at, price_holding_at(known, team, at)) for at in dates]
+    held = [(at, applicable_price(known, team, at)) for at in dates]
     return [(at, price.usd_per_node_hour, basis_of(price)) for at, price in held if price]
 
 
@@ -176,13 +176,13 @@ def set_price(asked: PriceRequest, *, by: str, now: datetime) -> tuple[TeamPrice
 def _reprice(run: Run, *, now: datetime) -> bool:
     """Apply the current prices to a run; return whether anything changes."""
     known = list(TeamPrice.objects.of(run.team, run.instance_type))
-    if not is_priced(run) and price_holding_at(known, run.team, run.started_at):
+    if not is_priced(run) and applicable_price(known, run.team, run.started_at):
         # It had no price before: this one holds from its start.
         fields = opening_price(
             run.team, run.instance_type, n_nodes=run.n_nodes, began=run.started_at
         )
         return bool(Run.objects.filter(pk=run.pk).update(**fields))
-    current = price_holding_at(known, run.team, now)
+    current = applicable_price(known, run.team, now)
     prices = _changes(known, run.team, after=now)
     if current:
         prices = [(now, current.usd_per_node_hour, basis_of(current)), *prices]

@@ -64,7 +64,7 @@ def store_announced(
             continue
         events = recompiled(
             longer,
-            _tools_now(run, spec),
+            _current_toolchain(run, spec),
             at_s=note.at.timestamp(),
             seconds=(note.ends_at - note.at).total_seconds(),
             start=start,
@@ -106,7 +106,7 @@ def store_recompiles(
         at_s = _began_s(source, run, fault, now=now)
         if at_s is None:
             continue
-        tools = _tools_now(run, spec)
+        tools = _current_toolchain(run, spec)
         earlier = run.injected_faults.filter(kind=RECOMPILE, starts_at__lt=fault.starts_at).count()
         events = recompiled(
             spec,
@@ -145,7 +145,7 @@ def _began_s(source: Source, run: Run, fault: InjectedFault, *, now: datetime) -
     return began_s if math.isfinite(began_s) else None
 
 
-def _tools_now(run: Run, spec: RunSpec) -> Toolchain:
+def _current_toolchain(run: Run, spec: RunSpec) -> Toolchain:
     usual = toolchain_of(spec)
     return Toolchain(
         compiler=run.compiler_version or usual.compiler,

@@ -109,7 +109,7 @@ def _watch(run: Run, played: Playback, stretch: HistoryPart) -> None:
         if (second := played.second + every_s) >= stretch.end:
             break
         played.second = second
-        fired += replay.look(second)
+        fired += replay.evaluate(second)
     played.second = stretch.end
     for alert in {alert.pk: alert for alert in fired if not alert.is_open}.values():
         freeze(played, alert, now=datetime.fromtimestamp(stretch.end, UTC))

@@ -410,7 +410,7 @@ class Replay:
         self._reconciled_s = -math.inf
         self.open_rules = self._open_rules()
 
-    def look(self, second: int) -> list[Alert]:
+    def evaluate(self, second: int) -> list[Alert]:
         """Run detection at a second and reconcile the alerts; return the changed ones."""
         runs = [run for run in self._runs if run.finished_at is None]
         members = {run: self._members[run.pk] for run in runs}
@@ -491,7 +491,7 @@ def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScena
                     is_reported = inputs[name].step_reports and not inputs[name].is_full
                     if is_reported and run.phase == Run.Phase.COMPILING:
                         train_from_first_step(run, stage.steps(name, since_s=_since_s(run)))
-                firings.note(replay.look(second), at_s=second - EPOCH_S)
+                firings.note(replay.evaluate(second), at_s=second - EPOCH_S)
         return PlayedScenario(plans, tuple(firings.all()))
 
 

@@ -26,7 +26,7 @@ from fleet.access.throttling import (
     LocalCounts,
     SignInAttempt,
 )
-from fleet.asgi import behind
+from fleet.asgi import with_proxies
 from fleet.pages.access import DEVICE_COOKIE
 from tests.web_server import served
 
@@ -212,7 +212,7 @@ def test_a_caller_on_this_machine_cannot_choose_its_address(address: str) -> Non
 
 @pytest.mark.django_db(transaction=True)
 def test_a_trusted_proxy_is_believed_who_calls(transactional_db: None, redis_url: str) -> None:
-    with served(behind(["127.0.0.1"])) as address:
+    with served(with_proxies(["127.0.0.1"])) as address:
         statuses = [
             posted(address, WRONG, {"X-Forwarded-For": f"203.0.113.{i}"})
             for i in range(PER_ACCOUNT_AND_NETWORK + 1)

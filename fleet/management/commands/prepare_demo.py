@@ -63,7 +63,7 @@ class Command(BaseCommand):
             initargs=(os.getpid(),),
         )
         with pool:
-            for line in pool.map(partial(past_of, now=now), names):
+            for line in pool.map(partial(simulate_past, now=now), names):
                 self.stdout.write(line)
         ensure_trials(now=now)
         ensure_preflight()
@@ -89,7 +89,7 @@ def _watch(parent: int) -> None:
     os._exit(1)
 
 
-def past_of(name: str, *, now: datetime) -> str:
+def simulate_past(name: str, *, now: datetime) -> str:
     """Simulate the history of one run, and return a summary."""
     began = time.monotonic()
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)

@@ -101,7 +101,7 @@ class Command(BaseCommand):
         services.collect_static_if_needed(settings.STATIC_ROOT)
         # If other users could read the session keys in the database, sign all users out.
         if (
-            settings.PRIVATE_FILES.exposed("trnwatch.sqlite3")
+            settings.PRIVATE_FILES.was_exposed("trnwatch.sqlite3")
             and Session.objects.all().delete()[0]
         ):
             self._say("The database was open to other users: all users must sign in again.")

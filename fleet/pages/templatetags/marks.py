@@ -194,7 +194,7 @@ def delivery_tag(delivery: Delivery) -> SafeString:
 
 
 @register.filter
-def in_words(check: SupportCheck) -> str:
+def check_summary(check: SupportCheck) -> str:
     """Summarise a check: 3 of 47 operators are unsupported, 9 unknown."""
     return headline(check.n_operators, check.n_unsupported, check.n_unknown)
 
