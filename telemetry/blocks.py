@@ -120,6 +120,19 @@ class Span:
             values[name][:, rows] = array[:, known]
         return type(self)(self.shard, self.ticks, tuple(nodes), values, self.every_s)
 
+    def at(self, ticks: Sequence[int]) -> Self:
+        """Select ticks, in order; missing ticks are NaN."""
+        if np.array_equal(ticks, self.ticks):
+            return self
+        places = {tick: i for i, tick in enumerate(self.ticks.tolist())}
+        rows = [i for i, tick in enumerate(ticks) if tick in places]
+        known = [places[ticks[row]] for row in rows]
+        values = {}
+        for name, array in self.values.items():
+            values[name] = np.full((len(ticks), *array.shape[1:]), np.nan, array.dtype)
+            values[name][rows] = array[known]
+        return type(self)(self.shard, np.array(ticks), self.nodes, values, self.every_s)
+
     def between(self, start: int, end: int) -> Self:
         rows = slice(*np.searchsorted(self.ticks, [start, end + 1]))
         values = {name: array[rows] for name, array in self.values.items()}

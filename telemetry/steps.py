@@ -1,7 +1,9 @@
 """Training steps: the phases of every step, per worker."""
 
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -10,6 +12,9 @@ from numpy.typing import NDArray
 from telemetry.blocks import FloatArray, IntArray
 
 PHASES = ("compute_s", "wait_s", "transfer_s", "input_s", "checkpoint_s", "other_s")
+EXCHANGE = ("wait_s", "transfer_s")
+ESSENTIAL = ("compute_s", *EXCHANGE)
+Fingerprint = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Merged:
     tokens: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepBatch:
     """Consecutive steps of one run.
 
@@ -60,6 +65,8 @@ class StepBatch:
     the time it had arrived at the gradient collective and its peers had not; ``transfer_s``
     is the time the bytes moved with all present without overlapping compute.
     Other communication is inside ``compute_s``, or inside ``other_s`` of a recorded trace.
+    A batch never changes: many rules read the same steps every second, so what it computes of
+    them is computed once and shared. Do not write into it.
     """
 
     run: str
@@ -75,7 +82,7 @@ class StepBatch:
     def __len__(self) -> int:
         return len(self.step)
 
-    @property
+    @cached_property
     def worker_step_s(self) -> FloatArray:
         """Duration of each step by worker: (n_steps, n_workers) seconds.
 
@@ -89,7 +96,7 @@ class StepBatch:
         some: FloatArray = np.where(known, phases, 0.0).sum(axis=0)
         return np.where(known.any(axis=0), some, np.nan)
 
-    @property
+    @cached_property
     def step_s(self) -> FloatArray:
         """Duration of each step: (n_steps,) seconds, the mean over workers that reported."""
         return _mean(self.worker_step_s)
@@ -136,8 +143,57 @@ class StepBatch:
         with np.errstate(invalid="ignore"):
             return _mean(self.phases[phase] / self.worker_step_s)
 
+    @cached_property
+    def reported(self) -> Self:
+        """The reported steps, and of each step the workers that reported.
+
+        A worker counts where it reported its compute time. Input, checkpoint and other time that
+        it does not report are part of that, hence zero. Untimed wait and transfer stay NaN:
+        unknown, and part of the compute time. A worker without a report is NaN in every phase.
+        """
+        reported = self.sum_phases(ESSENTIAL)
+        others = [self.phases[phase] for phase in PHASES if phase not in ESSENTIAL]
+        is_whole = (reported > 0).all()
+        if is_whole and all(np.isfinite(values).all() for values in (reported, *others)):
+            phases = {
+                phase: values.astype(float, copy=False) for phase, values in self.phases.items()
+            }
+            return replace(self, phases=phases)
+        known = np.isfinite(self.phases["compute_s"]) & (self.worker_step_s > 0)
+        rows = np.asarray(known.any(axis=1))
+        phases = {
+            phase: np.where(
+                known, values if phase in EXCHANGE else np.nan_to_num(values), np.nan
+            ).astype(float, copy=False)
+            for phase, values in self.phases.items()
+        }
+        found = replace(self, phases=phases)
+        return found if rows.all() else found[rows]
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """Checksums of all values."""
+        figures = (self.ended_at_s, self.tokens, *self.phases.values())
+        return (
+            *self.step[[0, -1]].tolist(),
+            *(zlib.crc32(np.ascontiguousarray(each).data.cast("B")) for each in figures),
+        )
+
+    def sum_phases(self, phases: Sequence[str]) -> FloatArray:
+        """Sum of some phases: (n_steps, n_workers) seconds."""
+        first, *others = (self.phases[phase] for phase in phases)
+        for values in others:
+            first = first + values
+        return first
+
+    @cached_property
+    def _newest(self) -> dict[int, Self]:
+        return {}
+
     def last(self, n_steps: int) -> Self:
-        return self[max(0, len(self) - n_steps) :]
+        if n_steps not in self._newest:
+            self._newest[n_steps] = self[max(0, len(self) - n_steps) :]
+        return self._newest[n_steps]
 
     def newest(self, within_s: float, *, at_least: int) -> Self:
         """Keep the steps that ended within ``within_s`` of the last one, or a number of them."""

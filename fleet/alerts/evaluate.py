@@ -146,7 +146,9 @@ def find_all(
         last_seen,
         now_s=now_s,
         run_of={name: each.run.name for each in snapshots for name in each.members.nodes},
-        pulses={each.run.name: each.heartbeat for each in snapshots if each.heartbeat is not None},
+        pulses={
+            each.run.name: pulse for each in snapshots if (pulse := each.heartbeat) is not None
+        },
         crashed=dead,
         report_every_s={each.run.name: each.report_every_s for each in snapshots},
     )
@@ -336,11 +338,8 @@ def snapshot_of(
         return source.window(shards, metrics, start=end - last_s + 1, end=end).of(members.nodes)
 
     def hardware_at(metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
-        seconds = [
-            source.window(shards, metrics, start=end - age, end=end - age).of(members.nodes)
-            for age in ages_s
-        ]
-        return Span.join_times(seconds) or hardware(metrics, 1)
+        ticks = [end - age for age in ages_s]
+        return source.moments(shards, metrics, ticks=ticks).at(ticks).of(members.nodes)
 
     def earlier(since_s: float) -> StepBatch:
         return source.steps(run.name, since_s=since_s)
@@ -383,10 +382,9 @@ def ecc_counts(
     source: Source, shards: Sequence[str], nodes: Sequence[str], *, end: int
 ) -> Span | None:
     """Read the nodes' ECC counts at a few times up to ``end``; None where there are none."""
-    spans = [
-        source.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S
-    ]
-    return Span.join_times([span.of(nodes) for span in spans if span.nodes])
+    ticks = [end - age for age in ECC_AGES_S]
+    counts = source.moments(shards, ECC_METRICS, ticks=ticks)
+    return counts.of(nodes) if counts.nodes else None
 
 
 def detection_input(

@@ -352,6 +352,24 @@ class ScenarioPlayback:
             return known[0].window(names, metrics, start=start, end=end)
         return Span.join_nodes([p.window(names, metrics, start=start, end=end) for p in known])
 
+    def moments(
+        self, shards: Sequence[str], metrics: Sequence[str], *, ticks: Sequence[int]
+    ) -> Span:
+        """Return metrics of all nodes of the runs at single ticks; unknown ones left out."""
+        runs = dict.fromkeys(self._run_of[name] for name in shards if name in self._run_of)
+        spans = [
+            playback.moments(shards, metrics, ticks=ticks)
+            for run in runs
+            if (playback := self._of(run)) is not None
+        ]
+        if len(spans) == 1:
+            return spans[0]
+        known = {tick for span in spans for tick in span.ticks.tolist()}
+        kept = [tick for tick in ticks if tick in known]
+        if not kept:
+            return Span("", np.zeros(0, int), (), {name: np.zeros((0, 0, 0)) for name in metrics})
+        return Span.join_nodes([span.at(kept) for span in spans])
+
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return a run's steps that ended in [since_s, until_s)."""
         playback = self._of(run)

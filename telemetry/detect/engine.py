@@ -23,7 +23,6 @@ from telemetry.detect.hang import hang
 from telemetry.detect.inputs import (
     AccessRecorder,
     DetectionInput,
-    reported_steps,
     times_transfer,
     with_timed_exchange,
 )
@@ -66,7 +65,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     Hardware symptoms come first. Step symptoms count where no hardware symptom explains them. A
     share above its limit takes over the problem that explains it.
     """
-    steps = reported_steps(inputs.steps)
+    steps = inputs.steps.reported
     problems = (
         find_unhealthy_hardware(inputs) + find_efa_symptoms(inputs)
         if inputs.reads_hardware

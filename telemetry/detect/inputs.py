@@ -1,6 +1,5 @@
 """The input of detection, and functions that read spans and steps."""
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
@@ -10,9 +9,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.rules import RULES
-from telemetry.steps import PHASES, StepBatch, WorkerState
-
-Fingerprint = tuple[int, ...]
+from telemetry.steps import EXCHANGE, Fingerprint, StepBatch, WorkerState
 
 
 class HealthyStepsCache:
@@ -27,27 +24,16 @@ class HealthyStepsCache:
 
     def is_healthy(self, steps: StepBatch) -> bool:
         held = self._healthy.get(steps.run)
-        return held is not None and held == fingerprint(steps)
+        return held is not None and held == steps.fingerprint
 
     def note(self, steps: StepBatch, *, is_healthy: bool) -> None:
         self._healthy.pop(steps.run, None)
         if is_healthy:
-            self._healthy[steps.run] = fingerprint(steps)
-
-
-def fingerprint(steps: StepBatch) -> Fingerprint:
-    """Checksums of all values of the steps."""
-    figures = (steps.ended_at_s, steps.tokens, *steps.phases.values())
-    return (
-        *steps.step[[0, -1]].tolist(),
-        *(zlib.crc32(np.ascontiguousarray(each).data.cast("B")) for each in figures),
-    )
+            self._healthy[steps.run] = steps.fingerprint
 
 
 # So many reports of a node show how often it reports.
 ENOUGH_REPORTS = 3
-EXCHANGE = ("wait_s", "transfer_s")
-ESSENTIAL = ("compute_s", *EXCHANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,39 +114,6 @@ class DetectionInput:
         return (np.arange(1, n_workers + 1) * self.n_stages - 1) // max(1, n_workers)
 
 
-def sum_phases(steps: StepBatch, phases: Sequence[str]) -> FloatArray:
-    """Sum of some phases: (n_steps, n_workers) seconds."""
-    first, *others = (steps.phases[phase] for phase in phases)
-    for values in others:
-        first = first + values
-    return first
-
-
-def reported_steps(steps: StepBatch) -> StepBatch:
-    """Keep the reported steps, and of each step the workers that reported.
-
-    A worker counts where it reported its compute time. Input, checkpoint and other time that it
-    does not report are part of that, hence zero. Untimed wait and transfer stay NaN: unknown, and
-    part of the compute time. A worker without a report is NaN in every phase.
-    """
-    reported = sum_phases(steps, ESSENTIAL)
-    others = [steps.phases[phase] for phase in PHASES if phase not in ESSENTIAL]
-    if (reported > 0).all() and all(np.isfinite(values).all() for values in (reported, *others)):
-        phases = {
-            phase: values.astype(float, copy=False) for phase, values in steps.phases.items()
-        }
-        return replace(steps, phases=phases)
-    known = np.isfinite(steps.phases["compute_s"]) & (steps.worker_step_s > 0)
-    rows = np.asarray(known.any(axis=1))
-    phases = {
-        phase: np.where(
-            known, values if phase in EXCHANGE else np.nan_to_num(values), np.nan
-        ).astype(float)
-        for phase, values in steps.phases.items()
-    }
-    return replace(steps, phases=phases)[rows]
-
-
 def times_transfer(steps: StepBatch) -> bool:
     """Whether transfer is known. A runtime trace knows waiting; transfer is part of compute."""
     return bool((steps.phases["transfer_s"] > 0).any())
@@ -168,7 +121,7 @@ def times_transfer(steps: StepBatch) -> bool:
 
 def with_timed_exchange(steps: StepBatch) -> StepBatch:
     """Keep the steps and workers with timed wait and transfer."""
-    timed = np.isfinite(sum_phases(steps, EXCHANGE))
+    timed = np.isfinite(steps.sum_phases(EXCHANGE))
     if (timed == np.isfinite(steps.phases["compute_s"])).all():
         return steps
     phases = {phase: np.where(timed, values, np.nan) for phase, values in steps.phases.items()}

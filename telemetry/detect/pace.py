@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.inputs import EXCHANGE, DetectionInput, sum_phases
+from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.rules import RULES
 from telemetry.statistics.change_points import noise, rise
 from telemetry.statistics.peers import middle
-from telemetry.steps import StepBatch
+from telemetry.steps import EXCHANGE, StepBatch
 
 # Minimum steps of a baseline, and the steps that describe the present.
 BASELINE_STEPS = 3
@@ -60,8 +60,8 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
 
 def work_s(steps: StepBatch) -> FloatArray:
     """Step time without checkpoints, evaluations and pauses: (n_steps,) seconds."""
-    worked_s = sum_phases(steps, ("compute_s", "input_s"))
-    exchanged_s = sum_phases(steps, EXCHANGE)
+    worked_s = steps.sum_phases(("compute_s", "input_s"))
+    exchanged_s = steps.sum_phases(EXCHANGE)
     # An untimed exchange is part of the compute time.
     if np.isfinite(exchanged_s).all():
         worked_s = worked_s + exchanged_s

@@ -21,7 +21,6 @@ from telemetry.detect.inputs import (
     is_persistent,
     new_measurements,
     recent,
-    reported_steps,
 )
 from telemetry.detect.pace import ShareCase, hardware_before_and_after
 from telemetry.detect.rules import RULES
@@ -336,7 +335,7 @@ def _still_open(
         score = _score(inputs, seen, part, alert.cause, int(alert.device or 0))
         return problem_of(score, onset_of_alert(alert, seen.span.ticks[0]))
     node = seen.span.nodes[row]
-    steps = reported_steps(inputs.steps)
+    steps = inputs.steps.reported
     if bool(len(steps)) and node not in training_nodes(inputs, steps):
         return None
     return problem_of(score_of_alert(alert), onset_of_alert(alert, seen.span.ticks[0]))

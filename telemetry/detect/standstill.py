@@ -14,7 +14,6 @@ from telemetry.detect.inputs import (
     node_peak,
     node_values,
     part_values,
-    reported_steps,
 )
 from telemetry.detect.rules import RULES
 from telemetry.statistics.peers import mean, middle
@@ -209,7 +208,7 @@ def usual_step_s(steps: StepBatch) -> float:
 
 def recent_steps(inputs: DetectionInput) -> StepBatch:
     """Return the newest reported steps, enough to know the pace."""
-    return reported_steps(inputs.steps.last(RECENT_STEPS))
+    return inputs.steps.last(RECENT_STEPS).reported
 
 
 def is_training(inputs: DetectionInput, steps: StepBatch) -> bool:

@@ -453,7 +453,7 @@ def _write_late_minute(
         if not field.startswith(LAYOUT)
     ]
     packed = sorted(found, key=lambda packed: packed[0])
-    late = roll_up(gather({shard: packed}, (), start=minute, end=end))
+    late = roll_up(gather({shard: packed}, (), ticks=range(minute, end + 1)))
     if not len(late.minutes):
         return
     n_late = len({tick for tick, _, _ in packed})

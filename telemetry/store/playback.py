@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -11,6 +12,16 @@ from telemetry.steps import StepBatch
 MINUTE_S = 60
 # Older seconds than this have arrived from every node.
 ARRIVES_WITHIN_S = 30
+
+
+# The window of detection, all steps, and a few that rules ask for.
+CUTS_REMEMBERED = 8
+
+
+def cut(steps: StepBatch, start: int, stop: int, without: tuple[int, ...] = ()) -> StepBatch:
+    """Return the rows from start to stop, without some of them."""
+    some = steps[start:stop]
+    return some[np.delete(np.arange(len(some)), without)] if without else some
 
 
 class Playback:
@@ -38,6 +49,8 @@ class Playback:
         self.keep_s = keep_s or len(hardware.ticks)
         self._hardware = hardware
         self._steps = steps
+        # Steps last for seconds while they are read every second.
+        self._cut = lru_cache(maxsize=CUTS_REMEMBERED)(partial(cut, steps))
         self._seen = dict(seen or {})
         is_seen = np.zeros((len(hardware.ticks), len(hardware.nodes)), dtype=bool)
         for array in hardware.values.values():
@@ -94,8 +107,25 @@ class Playback:
             late = np.arange(end + 1 - start)[:, None] > self._arrived(self.second) - start
             if late.any():
                 for name, array in values.items():
-                    values[name] = np.where(late[..., None], np.nan, array).astype(array.dtype)
+                    values[name] = np.where(late[..., None], np.nan, array)
         return Span(held.shard, np.arange(start, end + 1), nodes, values)
+
+    def moments(
+        self, shards: Sequence[str], metrics: Sequence[str], *, ticks: Sequence[int]
+    ) -> Span:
+        """Return metrics at single ticks; expired and future ones are left out."""
+        del shards
+        held = self._hardware
+        oldest = max(int(held.ticks[0]), self.second - self.keep_s)
+        known = np.array([tick for tick in ticks if oldest <= tick <= self.second], int)
+        none = np.zeros((len(held.ticks), len(held.nodes), 0))
+        rows = known - held.ticks[0]
+        values = {name: held.values.get(name, none)[rows] for name in metrics}
+        if self._arrived is not None and known.max(initial=0) > self.second - ARRIVES_WITHIN_S:
+            late = known[:, None] > self._arrived(self.second)
+            for array in values.values():
+                array[late] = np.nan
+        return Span(held.shard, known, held.nodes if len(known) else (), values)
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return the steps that ended in [since_s, until_s), up to the present."""
@@ -103,15 +133,12 @@ class Playback:
         ended_s, known_s = self._steps.ended_at_s, self._steps_known_s
         if known_s is None:
             until_s = min(until_s, self.second + 1e-6)
-            return self._steps[slice(*np.searchsorted(ended_s, [since_s, until_s]))]
-        rows = slice(*np.searchsorted(ended_s, [since_s, until_s]))
-        unknown = np.flatnonzero(known_s[rows] > self.second)
-        if not len(unknown):
-            return self._steps[rows]
-        some = self._steps[rows]
-        if unknown[0] + len(unknown) == len(some):
-            return some[: unknown[0]]
-        return some[known_s[rows] <= self.second]
+            return self._cut(*np.searchsorted(ended_s, [since_s, until_s]).tolist())
+        start, stop = np.searchsorted(ended_s, [since_s, until_s]).tolist()
+        unknown = np.flatnonzero(known_s[start:stop] > self.second).tolist()
+        if unknown and unknown[0] + len(unknown) == stop - start:
+            return self._cut(start, start + unknown[0])
+        return self._cut(start, stop, tuple(unknown))
 
     def followed_by(
         self,

@@ -35,12 +35,13 @@ T = TypeVar("T")
 
 
 def gather(
-    held: Mapping[str, Sequence[Packed]], metrics: Sequence[str], *, start: int, end: int
+    held: Mapping[str, Sequence[Packed]], metrics: Sequence[str], *, ticks: Sequence[int]
 ) -> Span:
-    """Return metrics of all shards' blocks as one span; no names means all metrics.
+    """Return metrics of all shards' blocks of these ticks; no names means all metrics.
 
     NaN where nothing was reported.
     """
+    row_of = {tick: i for i, tick in enumerate(ticks)}
     # Blocks of one layout are decoded in one pass.
     groups: dict[PackedLayout, list[Packed]] = {}
     for blocks in held.values():
@@ -56,15 +57,15 @@ def gather(
         places = [(each, place) for each in groups if (place := each.column(name)) is not None]
         n_parts = max((each.columns[place].n_parts for each, place in places), default=0)
         dtype = "f8" if METRICS[name].packing == "exact" else "f4"
-        values[name] = np.full((end + 1 - start, len(nodes), n_parts), np.nan, dtype)
+        values[name] = np.full((len(ticks), len(nodes), n_parts), np.nan, dtype)
         for layout, place in places:
             blocks, column = groups[layout], layout.columns[place]
             codes = unpack([blob for _, _, blob in blocks], layout, name)
             if codes is not None:
-                ticks = np.array([tick - start for tick, _, _ in blocks])[:, None]
+                at = np.array([row_of[tick] for tick, _, _ in blocks])[:, None]
                 columns = [rows[node] for node in layout.nodes]
-                values[name][ticks, columns, : column.n_parts] = decode(codes, column.packing)
-    return Span(",".join(held), np.arange(start, end + 1), nodes, values)
+                values[name][at, columns, : column.n_parts] = decode(codes, column.packing)
+    return Span(",".join(held), np.array(ticks, int), nodes, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,18 @@ class Reader(Service):
             raise ValueError(msg)
         names = (shards,) if isinstance(shards, str) else tuple(shards)
         held = self._held([(name, start, end) for name in names])
-        return gather(held, metrics, start=start, end=end)
+        return gather(held, metrics, ticks=range(start, end + 1))
+
+    def moments(
+        self, shards: Sequence[str], metrics: Sequence[str], *, ticks: Sequence[int]
+    ) -> Span:
+        """Return metrics of all nodes of some shards at single ticks, in one round trip.
+
+        Ticks without a block are left out.
+        """
+        held = self._held([(name, tick, tick) for name in shards for tick in ticks])
+        stored = {tick for blocks in held.values() for tick, _, _ in blocks}
+        return gather(held, metrics, ticks=[tick for tick in ticks if tick in stored])
 
     def _held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
         """Return the packed blocks of each (shard, start, end)."""
@@ -243,6 +255,11 @@ class Source(Protocol):
         self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
     ) -> Span:
         """Return metrics of all nodes of some shards, tick by tick from start to end."""
+
+    def moments(
+        self, shards: Sequence[str], metrics: Sequence[str], *, ticks: Sequence[int]
+    ) -> Span:
+        """Return metrics of all nodes of some shards at single ticks; unknown ones left out."""
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return a run's steps that ended in [since_s, until_s)."""
