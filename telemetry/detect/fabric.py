@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ EVERYWHERE_ENOUGH_NODES, MOST = 3, 0.5
 METRICS = (LATENCY, BYTES, PACKETS, RETRANSMITS, IMPAIRED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EfaReadings:
     """The EFA devices of a run over some seconds; each array (n_ticks, n_nodes, n_efa)."""
 
@@ -51,13 +52,13 @@ class EfaReadings:
     retransmits_per_s: FloatArray
     impaired_per_s: FloatArray
 
-    @property
+    @cached_property
     def usual_s(self) -> float:
         """Median latency of all devices of the run."""
         typical = lower_median(np.moveaxis(self.latency_s, 0, -1))
         return float(lower_median(typical.ravel()))
 
-    @property
+    @cached_property
     def reports(self) -> NDArray[np.bool_]:
         """Ticks with new counters, by node: (n_ticks, n_nodes, 1).
 
@@ -67,7 +68,17 @@ class EfaReadings:
         moved = [new_measurements(each) for each in (self.bytes_per_s, self.packets_per_s)]
         return np.asarray((moved[0] | moved[1]).any(axis=2, keepdims=True))
 
+    @cached_property
+    def probed(self) -> NDArray[np.bool_]:
+        """Ticks with a new probe, by device: (n_ticks, n_nodes, n_efa)."""
+        return new_measurements(self.latency_s)
+
     @property
+    def is_probed_rarely(self) -> NDArray[np.bool_]:
+        """Devices probed less often than every second: (n_nodes, n_efa)."""
+        return np.asarray(self.probed.sum(axis=0) < PERSISTS_S)
+
+    @cached_property
     def latency_ratio(self) -> FloatArray:
         """Latency over the usual device in the same second: (n_ticks, n_nodes, n_efa)."""
         n_ticks = len(self.latency_s)
@@ -142,7 +153,7 @@ def score_links(case: ShareCase) -> list[CauseScore]:
     before, since = (efa_readings(span) for span in hardware_before_and_after(case, METRICS))
     if since is None:
         return []
-    few = new_measurements(since.latency_s).sum(axis=0) < ENOUGH_IN_STEPS
+    few = since.probed.sum(axis=0) < ENOUGH_IN_STEPS
     used_to_s = np.nan if before is None else before.usual_s
     judged = (
         judge_down(since),
@@ -204,8 +215,8 @@ def judge_loss(now: EfaReadings) -> EfaScores:
 def find_loss(now: EfaReadings) -> list[Problem]:
     """Devices that retransmit more than any healthy path does."""
     scores = judge_loss(now)
-    usual = scores.score.peers_median
-    if not np.isfinite(usual):
+    usual, is_lossy = scores.score.peers_median, scores.badness >= 1.0
+    if not (is_lossy.any() or scores.everywhere >= 1.0):
         return []
     n_retransmits = np.nansum(now.retransmits_per_s, axis=0)
     above, above_floor = (
@@ -218,7 +229,7 @@ def find_loss(now: EfaReadings) -> list[Problem]:
         & each[-3:].any(axis=0)
         for each in (above, above_floor)
     )
-    found = symptoms_of(now, scores, (scores.badness >= 1.0) & enough, above)
+    found = symptoms_of(now, scores, is_lossy & enough, above)
     if scores.everywhere >= 1.0 and float(enough_above_floor.mean()) > MOST:
         score = replace(scores.score, strength=scores.everywhere, value=usual, peers_median=0.0)
         first = int(np.argmax(above_floor.mean(axis=(1, 2)) > MOST))
@@ -290,13 +301,11 @@ def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     """Find idle devices on a busy node that were busy before, or are reported impaired."""
     scores = judge_down(now)
     usual = _carried_by_siblings(scores.value)
+    unhealthy = (scores.badness > 1.0) & (usual >= AT_WORK_BYTES_PER_S)
+    if not unhealthy.any():
+        return []
     quiet = now.bytes_per_s < DEAD_RATIO * usual
-    unhealthy = (
-        (scores.badness > 1.0)
-        & (usual >= AT_WORK_BYTES_PER_S)
-        & is_persistent(quiet, now.reports, least=PERSISTS_S)
-        & quiet[-2:].any(axis=0)
-    )
+    unhealthy &= is_persistent(quiet, now.reports, least=PERSISTS_S) & quiet[-2:].any(axis=0)
     if not unhealthy.any():
         return []
     missed = np.nansum(now.impaired_per_s, axis=0) > 0
@@ -399,19 +408,26 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     """Devices that answer later than their peers and than before."""
     if not np.isfinite(now.usual_s):
         return []
-    past, held = None, _is_probed_rarely(now)
-    if inputs.hardware_at is not None:
+    held = now.is_probed_rarely
+    past, history, used_to_s = None, None, np.nan
+    if held.all():
+        history = _probes(inputs)
+        used_to_s = _past_latency_s(inputs, history)
+    elif inputs.hardware_at is not None:
         past = efa_readings(inputs.hardware_at([LATENCY], PAST_AGES_S[::2]))
-    used_to_s = np.nan if past is None else past.usual_s
-    scores = judge_latency(now, _past_latency_s(inputs) if held.all() else used_to_s)
-    typical, is_late = scores.value / now.usual_s, scores.badness >= 1.0
-    above = now.latency_ratio - 1.0 >= HALF * np.maximum(typical - 1.0, scores.limit)
-    lasts = (above.sum(axis=0) >= PERSISTS_S) & above[-2:].any(axis=0)
-    unhealthy = is_late & lasts & _is_new(past, typical) & ~held
-    found = symptoms_of(now, scores, unhealthy, above)
+        used_to_s = np.nan if past is None else past.usual_s
+    scores = judge_latency(now, used_to_s)
+    is_late, found = scores.badness >= 1.0, list[Problem]()
+    if (is_late & ~held).any():
+        typical = scores.value / now.usual_s
+        above = now.latency_ratio - 1.0 >= HALF * np.maximum(typical - 1.0, scores.limit)
+        lasts = (above.sum(axis=0) >= PERSISTS_S) & above[-2:].any(axis=0)
+        unhealthy = is_late & lasts & _is_new(past, typical) & ~held
+        found = symptoms_of(now, scores, unhealthy, above)
     if (held & is_late).any():
         # A probe repeated for a minute is one measurement.
-        found = _by_probes(inputs, scores, held=held) + found
+        history = _probes(inputs) if history is None else history
+        found = _by_probes(inputs, history, scores, held=held) + found
     if scores.everywhere >= 1.0:
         before_s = now.usual_s / scores.everywhere / ALL_SLOWER_BY
         late = now.latency_s >= before_s * (1 + HALF * (ALL_SLOWER_BY - 1))
@@ -423,11 +439,6 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     return found
 
 
-def _is_probed_rarely(now: EfaReadings) -> NDArray[np.bool_]:
-    """Devices probed less often than every second: (n_nodes, n_efa)."""
-    return np.asarray(new_measurements(now.latency_s).sum(axis=0) < PERSISTS_S)
-
-
 def _probes(inputs: DetectionInput) -> EfaReadings | None:
     """Seconds of the last minutes, close enough together to see every probe of a minute."""
     if inputs.hardware_at is None:
@@ -437,17 +448,16 @@ def _probes(inputs: DetectionInput) -> EfaReadings | None:
 
 def _newest_ratios(history: EfaReadings, n: int) -> FloatArray:
     """Latency ratio of the newest probes: (n, n_nodes, n_efa)."""
-    latency_ratio = np.where(new_measurements(history.latency_s), history.latency_ratio, np.nan)
+    latency_ratio = np.where(history.probed, history.latency_ratio, np.nan)
     # The ratio changes with the other devices while the probe is the same.
     return newest_measurements(latency_ratio, n)
 
 
-def _past_latency_s(inputs: DetectionInput) -> float:
+def _past_latency_s(inputs: DetectionInput, history: EfaReadings | None) -> float:
     """Earlier latency of all devices, where the newest probes in a row are above it; else NaN.
 
     While steps take longer, one probe of each device is enough.
     """
-    history = _probes(inputs)
     if history is None:
         return float("nan")
     probes = newest_measurements(history.latency_s, 2 * ENOUGH_PROBES)
@@ -482,7 +492,7 @@ def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) ->
     device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
     bad = _is_still_bad(now, alert.cause)[:, row, device]
     is_probed = np.isfinite(now.latency_s[:, row, device]).any()
-    if alert.cause == "efa_latency" and is_probed and _is_probed_rarely(now)[row, device].all():
+    if alert.cause == "efa_latency" and is_probed and now.is_probed_rarely[row, device].all():
         # Two healthy probes in a row end the alert.
         history = _probes(inputs)
         if history is not None and history.latency_s.shape[1] == len(now.span.nodes):
@@ -501,7 +511,11 @@ def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) ->
 
 
 def _by_probes(
-    inputs: DetectionInput, scores: EfaScores, *, held: NDArray[np.bool_]
+    inputs: DetectionInput,
+    history: EfaReadings | None,
+    scores: EfaScores,
+    *,
+    held: NDArray[np.bool_],
 ) -> list[Problem]:
     """Judge devices by their newest probes, each counted once.
 
@@ -510,20 +524,21 @@ def _by_probes(
     are late by chance at such a time has a probability of about one in a million per device. Then
     one is enough if it is so late that chance is as rare.
     """
-    history = _probes(inputs)
     if history is None or history.latency_s.shape[1:] != held.shape:
         return []
     limit, usual_s = scores.limit, scores.score.peers_median
     probes = _newest_ratios(history, NEWEST_PROBES)
     late = probes - 1.0 >= limit
-    typical = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
-    before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
-    is_new = (typical >= CHANGED_BY * before) | (typical >= BLATANT)
     is_slow = _has_longer_steps(inputs)
     is_lasting = (late.sum(axis=0) >= ENOUGH_PROBES - is_slow) & late[-2:].all(axis=0)
-    unhealthy = held & (is_lasting | (is_slow & (probes[-1] >= SLOWER_AT_ONCE))) & is_new
+    unhealthy = held & (is_lasting | (is_slow & (probes[-1] >= SLOWER_AT_ONCE)))
+    if not unhealthy.any():
+        return []
+    typical = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
+    before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
+    unhealthy &= (typical >= CHANGED_BY * before) | (typical >= BLATANT)
     # The first late probe in view is the onset.
-    above = new_measurements(history.latency_s) & (history.latency_ratio - 1.0 >= limit)
+    above = history.probed & (history.latency_ratio - 1.0 >= limit)
     judged = replace(scores, value=typical * usual_s, badness=(typical - 1.0) / limit)
     return symptoms_of(history, judged, unhealthy, above)
 

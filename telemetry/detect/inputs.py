@@ -178,12 +178,12 @@ def new_measurements(values: FloatArray) -> NDArray[np.bool_]:
     A probe per minute, or a report every 5 s, is repeated each second until the next one. A
     repeated value is the same measurement and counts once.
     """
-    new = np.zeros(values.shape, dtype=bool)
-    last = np.full(values.shape[1:], np.nan)
+    new = np.isfinite(values)
+    last = np.full(values.shape[1:], np.nan, values.dtype)
     for tick, now in enumerate(values):
-        known = np.isfinite(now)
-        new[tick] = known & (now != last)
-        last = np.where(known, now, last)
+        known = new[tick].copy()
+        new[tick] &= now != last
+        np.copyto(last, now, where=known)
     return new
 
 
@@ -191,9 +191,10 @@ def newest_measurements(values: FloatArray, n: int) -> FloatArray:
     """Return the newest n measurements of each part: (n, ...), oldest first, NaN where fewer."""
     new = new_measurements(values)
     age = np.cumsum(new[::-1], axis=0)[::-1]
-    picked = [np.where(new & (age == i), values, 0.0).sum(axis=0) for i in range(n, 0, -1)]
-    known = [(new & (age == i)).any(axis=0) for i in range(n, 0, -1)]
-    return np.where(known, picked, np.nan)
+    at = np.nonzero(new & (age <= n))
+    newest = np.full((n, *values.shape[1:]), np.nan, values.dtype)
+    newest[n - age[at], *at[1:]] = values[at]
+    return newest
 
 
 def recent(inputs: DetectionInput, metrics: Sequence[str], last_s: int) -> Span:
