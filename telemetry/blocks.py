@@ -102,6 +102,19 @@ class Span:
     values: Mapping[str, FloatArray]
     every_s: int = 1
 
+    @property
+    def reported(self) -> NDArray[np.bool_]:
+        """Nodes with any value, by tick: (n_ticks, n_nodes)."""
+        seen = np.zeros((len(self.ticks), len(self.nodes)), dtype=bool)
+        for array in self.values.values():
+            # Nearly always the first metric shows all but the newest ticks.
+            unseen = np.flatnonzero(~seen.all(axis=1))
+            if not unseen.size:
+                break
+            rows = slice(unseen[0], unseen[-1] + 1)
+            seen[rows] |= np.isfinite(array[rows]).any(axis=2)
+        return seen
+
     def blocks(self) -> Iterable[Block]:
         for i, tick in enumerate(self.ticks):
             values = {name: array[i] for name, array in self.values.items()}

@@ -162,13 +162,27 @@ class StepBatch:
         known = np.isfinite(self.phases["compute_s"]) & (self.worker_step_s > 0)
         rows = np.asarray(known.any(axis=1))
         phases = {
-            phase: np.where(
-                known, values if phase in EXCHANGE else np.nan_to_num(values), np.nan
-            ).astype(float, copy=False)
+            phase: np.where(known, values, np.nan).astype(float, copy=False)
             for phase, values in self.phases.items()
         }
+        for phase in set(PHASES) - set(EXCHANGE):
+            phases[phase][known & np.isnan(phases[phase])] = 0.0
         found = replace(self, phases=phases)
         return found if rows.all() else found[rows]
+
+    @property
+    def timed(self) -> Self:
+        """The steps and workers with timed wait and transfer."""
+        return self if self._partly_timed is None else self._partly_timed
+
+    @cached_property
+    def _partly_timed(self) -> Self | None:
+        """None where all are timed: a batch that held itself would not be freed at once."""
+        timed = np.isfinite(self.sum_phases(EXCHANGE))
+        if (timed == np.isfinite(self.phases["compute_s"])).all():
+            return None
+        phases = {phase: np.where(timed, values, np.nan) for phase, values in self.phases.items()}
+        return replace(self, phases=phases)[np.asarray(timed.any(axis=1))]
 
     @cached_property
     def fingerprint(self) -> Fingerprint:

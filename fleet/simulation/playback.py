@@ -260,11 +260,11 @@ class PlayedRun:
     def workers(self, second: int) -> dict[str, WorkerState]:
         ticks = np.arange(self._doing_until + 1 - len(self._doing), second + 1)
         doing = self._doing[: len(ticks)]
-        newest = newest_heartbeats(self.plan, ticks, doing >= 0)
+        newest, names = newest_heartbeats(self.plan, ticks, doing >= 0), self.plan.run.node_names
         found = {}
         for i, row in enumerate(newest.tolist()):
             if row >= 0:
-                name, code = self.plan.run.node_names[i], doing[row, i]
+                name, code = names[i], doing[row, i]
                 others = np.flatnonzero(doing[:row, i] != code)
                 since = ticks[others[-1] + 1 if others.size else 0]
                 found[name] = WorkerState(name, float(ticks[row]), ACTIVITIES[code], float(since))

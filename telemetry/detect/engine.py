@@ -24,7 +24,6 @@ from telemetry.detect.inputs import (
     AccessRecorder,
     DetectionInput,
     times_transfer,
-    with_timed_exchange,
 )
 from telemetry.detect.node_errors import exec_errors, memory_errors, node_idle
 from telemetry.detect.pace import NEWEST_STEPS, comparable_steps
@@ -81,7 +80,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
         lasting = _outlasting(inputs, problems, of_run)
         problems = _unexplained(inputs, problems + lasting + of_run, seen=problems)
         return _performance_findings(inputs, steps, problems)
-    timed = with_timed_exchange(steps)
+    timed = steps.timed
     of_steps = find_slow_checkpoint(inputs, comparable_steps(steps))
     of_steps = of_steps or find_loading_nodes(inputs, steps)
     cache = inputs.healthy_steps

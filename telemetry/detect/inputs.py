@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.rules import RULES
-from telemetry.steps import EXCHANGE, Fingerprint, StepBatch, WorkerState
+from telemetry.steps import Fingerprint, StepBatch, WorkerState
 
 
 class HealthyStepsCache:
@@ -119,15 +119,6 @@ def times_transfer(steps: StepBatch) -> bool:
     return bool((steps.phases["transfer_s"] > 0).any())
 
 
-def with_timed_exchange(steps: StepBatch) -> StepBatch:
-    """Keep the steps and workers with timed wait and transfer."""
-    timed = np.isfinite(steps.sum_phases(EXCHANGE))
-    if (timed == np.isfinite(steps.phases["compute_s"])).all():
-        return steps
-    phases = {phase: np.where(timed, values, np.nan) for phase, values in steps.phases.items()}
-    return replace(steps, phases=phases)[np.asarray(timed.any(axis=1))]
-
-
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
@@ -207,9 +198,7 @@ def recent(inputs: DetectionInput, metrics: Sequence[str], last_s: int) -> Span:
         return inputs.hardware(metrics, last_s)
     n_rows = max(last_s, 2 * inputs.report_every_s)
     span = inputs.hardware(metrics, inputs.lagging(n_rows))
-    known = np.zeros((len(span.ticks), len(span.nodes)), bool)
-    for values in span.values.values():
-        known |= np.isfinite(values).any(axis=2)
+    known = span.reported
     behind = known[::-1].argmax(axis=0)
     behind = np.minimum(behind - behind.min(initial=len(known)), len(known) - n_rows)
     newest = len(known) - int(known[::-1].any(axis=1).argmax())

@@ -45,7 +45,11 @@ def uncorrected(counts: Span, *, run: str | None = None) -> list[Finding]:
     metrics = [metric for metric in ECC_METRICS if metric in counts.values]
     if not metrics or len(counts.ticks) < 2:
         return []
-    rises = np.stack([rise(counts.values[metric]) for metric in metrics])
+    # Nearly always no count has changed.
+    of_all = [counts.values[metric] for metric in metrics]
+    if not any((np.fmax.reduce(each) > np.fmin.reduce(each)).any() for each in of_all):
+        return []
+    rises = np.stack([rise(each) for each in of_all])
     unhealthy = np.flatnonzero(rises.sum(axis=(0, 1, 3)) > 0)
     return [_finding(counts, metrics, rises[:, :, row], int(row), run=run) for row in unhealthy]
 

@@ -66,7 +66,7 @@ def work_s(steps: StepBatch) -> FloatArray:
     if np.isfinite(exchanged_s).all():
         worked_s = worked_s + exchanged_s
     else:
-        worked_s = worked_s + np.nan_to_num(exchanged_s)
+        worked_s = worked_s + np.where(np.isnan(exchanged_s), 0.0, exchanged_s)
     known = np.isfinite(worked_s)
     if known.all() and worked_s.shape[1]:
         return np.asarray(worked_s.sum(axis=1) / worked_s.shape[1])

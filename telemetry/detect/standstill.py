@@ -296,7 +296,7 @@ def _observe(
     inputs: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float, limit_s: float
 ) -> Standstill | None:
     span = inputs.hardware((CORES, HOST), inputs.lagging(STANDSTILL_LOOK_S)).of(nodes)
-    reporting = is_reporting(span)
+    reporting = span.reported
     newest = np.flatnonzero(reporting.any(axis=1))
     if not newest.size and has_no_agent(inputs, since_s):
         # What nodes without an agent do is unknown.
@@ -335,19 +335,11 @@ def has_no_agent(inputs: DetectionInput, since_s: float) -> bool:
     back_s = int(inputs.now_s - since_s) + LOOK_S
     if not len(inputs.steps) or back_s > OLDEST_S:
         return False
-    return not is_reporting(inputs.hardware((HOST,), back_s)).any()
+    return not inputs.hardware((HOST,), back_s).reported.any()
 
 
 def _those(nodes: tuple[str, ...], flags: Flags) -> tuple[str, ...]:
     return tuple(nodes[row] for row in np.flatnonzero(flags))
-
-
-def is_reporting(span: Span) -> Flags:
-    """Nodes that report, by tick: (n_ticks, n_nodes)."""
-    reporting = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
-    for values in span.values.values():
-        reporting |= np.isfinite(values).any(axis=2)
-    return reporting
 
 
 def since_ages(inputs: DetectionInput, since_s: float, *, newest: int = 0) -> Sequence[int]:
@@ -368,11 +360,11 @@ def _missing_since(
         before_s = since_s - around_s - float(np.nan_to_num(step_s))
         span = inputs.hardware((HOST,), int(inputs.now_s - before_s) + 1).of(nodes)
         ticks = span.ticks[:, None]
-        last_s = np.maximum.accumulate(np.where(is_reporting(span), ticks, 0), axis=0)
+        last_s = np.maximum.accumulate(np.where(span.reported, ticks, 0), axis=0)
         hole = (last_s > 0) & (ticks - last_s > inputs.lagging(MUTE_S))
         return np.asarray((hole & (last_s <= since_s + around_s)).any(axis=0))
     ages = since_ages(inputs, since_s, newest=ARRIVED_S if len(nodes) > 1 else 0)
-    reporting = is_reporting(inputs.hardware_at((HOST,), ages).of(nodes))
+    reporting = inputs.hardware_at((HOST,), ages).of(nodes).reported
     # A moment without any report proves nothing. For a single node it does, once it reports again.
     reported = np.asarray(reporting.any(axis=1))
     if len(nodes) == 1:

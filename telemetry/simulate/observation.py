@@ -205,13 +205,14 @@ def _reported(
     The value is a summary of the period's last seconds. A report that lacks a second has no
     mean: the agent was not there all the time.
     """
-    held = np.full_like(truth, np.nan)
+    held = np.full(truth.shape, np.nan, truth.dtype)
     for phase, nodes in _by_phase(phases % every_s).items():
         first = int((phase + 1 - ticks[0]) % every_s)
         n_periods = (len(ticks) - first) // every_s
         if n_periods > 0:
             rows = slice(first, first + n_periods * every_s)
-            cut = truth[rows][:, nodes].reshape(n_periods, every_s, len(nodes), truth.shape[2])
+            theirs = np.take(truth[rows], nodes, axis=1)
+            cut = theirs.reshape(n_periods, every_s, *theirs.shape[1:])
             held[rows, nodes] = np.repeat(summary(cut[:, -last_s:], axis=1), every_s, axis=0)
     return held
 

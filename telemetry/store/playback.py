@@ -52,11 +52,8 @@ class Playback:
         # Steps last for seconds while they are read every second.
         self._cut = lru_cache(maxsize=CUTS_REMEMBERED)(partial(cut, steps))
         self._seen = dict(seen or {})
-        is_seen = np.zeros((len(hardware.ticks), len(hardware.nodes)), dtype=bool)
-        for array in hardware.values.values():
-            is_seen |= np.isfinite(array).any(axis=2)
         # The newest tick so far in which each node reported: (n_ticks, n_nodes).
-        reported = np.where(is_seen, hardware.ticks[:, None], hardware.ticks[0] - 1)
+        reported = np.where(hardware.reported, hardware.ticks[:, None], hardware.ticks[0] - 1)
         self._newest: IntArray = np.maximum.accumulate(reported, axis=0)
 
     def newest(self) -> dict[str, int]:
