@@ -1,12 +1,18 @@
 """Detection quality on simulated scenarios, compared with published figures."""
 
+import ast
 import json
 import math
 import subprocess
 import sys
+import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,7 +22,6 @@ from bench.scenario_grid import grid_scenarios
 from bench.table import print_table
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.inputs import TIERS
-from telemetry.simulate.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[1]
 # Healthy hours add up from one measurement to the next.
@@ -28,6 +33,7 @@ N_UNSEEN, N_HEALTHY = 200, 60
 DAY_S = 86_400.0
 MOST_MISSES = 40
 Outcome = Mapping[str, Any]
+CODE = {".py", ".toml"}
 AIMS = {
     "precision": ">= 0.97",
     "recall": ">= 0.97",
@@ -77,9 +83,7 @@ def measure_tier(env: Mapping[str, str], tier: str, seeds: Sequence[int]) -> dic
     cache = CACHE / f"tiers-{state_of_code():08x}.jsonl"
     known = {each["scenario"]: each for each in read_cache(cache)}
     missing = [name for name in names if name not in known]
-    batches = [missing[i::N_PROCESSES] for i in range(N_PROCESSES)]
-    new = play(batches, env, timeout_s=math.inf) if missing else []
-    append_cache(cache, new)
+    new = play(missing, env, timeout_s=math.inf, note=partial(append_cache, cache))
     known |= {each["scenario"]: each for each in new}
     return tier_figures([known[name] for name in names])
 
@@ -131,56 +135,81 @@ def _mean(flags: Sequence[bool]) -> float | None:
 
 def measure_set(env: Mapping[str, str]) -> None:
     """Play the set, unseen scenarios and healthy hours, and print how well each went."""
-    scenarios = grid_scenarios()
-    names = sorted(scenarios, key=lambda name: zlib.crc32(name.encode()))
-    lasts_s = {name: _load(scenario) for name, scenario in scenarios.items()}
-    print_quality("the set", play(shares(names, lasts_s), env, timeout_s=TIMEOUT_S["set"]))
+    # Shuffled, the same each time: if time ends first, those that were played are a sample.
+    names = sorted(grid_scenarios(), key=lambda name: zlib.crc32(name.encode()))
+    print_quality("the set", play(names, env, timeout_s=TIMEOUT_S["set"]))
     unseen = [f"chance-{TUNING_SEEDS + i}" for i in range(N_UNSEEN)]
-    batches = [unseen[i::N_PROCESSES] for i in range(N_PROCESSES)]
-    print_quality("unseen scenarios", play(batches, env, timeout_s=TIMEOUT_S["unseen"]))
+    print_quality("unseen scenarios", play(unseen, env, timeout_s=TIMEOUT_S["unseen"]))
     healthy(env, timeout_s=TIMEOUT_S["calm"])
     print_table("Published figures, in production unless noted", OTHERS)
 
 
 def healthy(env: Mapping[str, str], *, timeout_s: float, most: int = N_HEALTHY) -> None:
-    """Play healthy hours on from where the last measurement stopped, and print all so far.
+    """Play healthy hours that are not known yet, and print all so far.
 
-    Hours that another state of the code has played do not count for this one.
+    Each hour is kept when it is over: a measurement that is ended goes on from there. Hours that
+    another state of the code has played do not count for this one.
     """
     cache = CACHE / f"healthy-{state_of_code():08x}.jsonl"
     before = read_cache(cache)
-    first = 1 + max((hour_of(each) for each in before), default=-1)
-    hours = [f"hooks-{i}" for i in range(first, first + most)]
-    batches = [hours[i::N_PROCESSES] for i in range(N_PROCESSES)]
-    new = play(batches, env, timeout_s=timeout_s)
-    append_cache(cache, new)
+    known = {each["scenario"] for each in before}
+    hours = [name for i in range(len(known) + most) if (name := f"hooks-{i}") not in known]
+    new = play(hours[:most], env, timeout_s=timeout_s, note=partial(append_cache, cache))
     print_healthy([*before, *new])
 
 
-def append_cache(path: Path, outcomes: Sequence[Outcome]) -> None:
+def append_cache(path: Path, outcome: Outcome) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(each) + "\n" for each in outcomes)
+        # A line of its own, also after one that was cut off.
+        file.write("\n" + json.dumps(outcome))
 
 
 def read_cache(path: Path) -> list[Outcome]:
     """Return what earlier measurements played; a line that was cut off is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    outcomes = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(json.JSONDecodeError):
+            outcomes.append(json.loads(line))
+    return outcomes
 
 
-def hour_of(outcome: Outcome) -> int:
-    """Return the seed of a healthy hour."""
-    return int(outcome["scenario"].rpartition("-")[2])
+# What is played, what detection reads of it, what finds alerts, and what is counted.
+PLAYED = (
+    "bench/drill_worker.py bench/healthy_runs.py bench/random_scenarios.py bench/scenario_grid.py",
+    "scenarios/matrix.toml telemetry/catalog telemetry/blocks.py telemetry/steps.py",
+    "telemetry/detect telemetry/simulate telemetry/statistics telemetry/ingest/timing.py",
+    "telemetry/store/packing.py telemetry/store/playback.py fleet/models/alert.py",
+    "fleet/alerts/correlation.py fleet/alerts/evaluate.py fleet/alerts/events.py",
+    "fleet/alerts/reconcile.py fleet/simulation/ground_truth.py fleet/simulation/playback.py",
+    "fleet/simulation/runs.py fleet/simulation/scoring.py",
+)
 
 
 def state_of_code() -> int:
-    """Return a number that differs where what finds alerts, or what is played, does."""
-    folders = ("telemetry/detect", "telemetry/simulate", "fleet/alerts", "fleet/simulation")
-    files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return zlib.crc32(b"".join(path.read_bytes() for path in files))
+    """Return a number that differs where what finds alerts, or what is played, does.
+
+    Comments, docstrings and layout do not count.
+    """
+    paths = [ROOT / name for line in PLAYED for name in line.split()]
+    files = [each for path in paths for each in (path.rglob("*.*") if path.is_dir() else [path])]
+    texts = {path: path.read_text(encoding="utf-8") for path in files if path.suffix in CODE}
+    return zlib.crc32("".join(without_prose(texts[path], path) for path in sorted(texts)).encode())
+
+
+def without_prose(text: str, path: Path) -> str:
+    """Return what a file does: TOML unchanged, Python without comments and docstrings."""
+    if path.suffix != ".py":
+        return text
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [each for each in node.body if not is_prose(each)]
+    return ast.dump(tree)
+
+
+def is_prose(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def print_quality(title: str, answers: Sequence[Outcome]) -> None:
@@ -233,46 +262,51 @@ def print_healthy(outcomes: Sequence[Outcome]) -> None:
 
 
 def play(
-    batches: Sequence[Sequence[str]], env: Mapping[str, str], *, timeout_s: float
+    names: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    timeout_s: float,
+    note: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Play scenarios by name, each batch in its own process."""
+    """Play scenarios by name until the time is over; a process that is done gets the next.
+
+    ``note`` receives each outcome when its scenario is over.
+    """
+    waiting, lock, ends_s = iter(names), Lock(), time.monotonic() + timeout_s
+    outcomes: dict[str, Outcome] = {}
+
+    def following() -> str | None:
+        with lock:
+            return next(waiting, None) if time.monotonic() < ends_s else None
+
+    def work(worker: subprocess.Popen[str]) -> None:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        while (name := following()) is not None:
+            worker.stdin.write(f"{name}\n")
+            worker.stdin.flush()
+            answer = worker.stdout.readline()
+            if not answer:
+                return
+            with lock:
+                outcomes[name] = json.loads(answer)
+                note(outcomes[name])
+
+    command = [sys.executable, "-m", "bench.drill_worker", str(timeout_s)]
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "bench.drill_worker", str(timeout_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=dict(env),
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(env)
         )
-        for _ in batches
+        for _ in range(min(N_PROCESSES, len(names)))
     ]
-    for worker, names in zip(workers, batches, strict=True):
-        assert worker.stdin is not None
-        worker.stdin.write("".join(f"{name}\n" for name in names))
-        worker.stdin.close()
-        worker.stdin = None
-    answers = [worker.communicate()[0] for worker in workers]
+    with ThreadPoolExecutor(N_PROCESSES) as threads:
+        list(threads.map(work, workers))
+    # The end of its input ends a worker.
+    for worker in workers:
+        worker.communicate()
     if any(worker.returncode for worker in workers):
         sys.exit("a scenario could not be played; what went wrong stands above")
-    return [json.loads(line) for answer in answers for line in answer.splitlines()]
-
-
-def shares(names: Sequence[str], loads: Mapping[str, float]) -> list[list[str]]:
-    """Deal the scenarios so that every process has about as much to do.
-
-    They come shuffled, the same each time: if time ends first, the played ones are a sample.
-    """
-    workers: list[list[str]] = [[] for _ in range(N_PROCESSES)]
-    load = np.zeros(N_PROCESSES)
-    for name in names:
-        least = int(np.argmin(load))
-        workers[least].append(name)
-        load[least] += loads[name]
-    return workers
-
-
-def _load(scenario: Scenario) -> float:
-    return scenario.duration_s * (20 + scenario.runs[0].nodes)
+    return [outcomes[name] for name in names if name in outcomes]
 
 
 def summary(outcomes: Sequence[Outcome], faults: Sequence[Outcome]) -> Iterator[tuple[str, str]]:

@@ -3,11 +3,13 @@
 import importlib
 import inspect
 import json
+from pathlib import Path
 
 import pytest
 
 from bench import __main__ as command
 from bench import table
+from bench.detection import append_cache, read_cache, state_of_code, without_prose
 
 
 @pytest.mark.parametrize("name", command.CHOICES)
@@ -46,3 +48,20 @@ def test_json_is_one_object_with_every_table(
         "bench": "pages",
         "tables": [{"title": "Pages", "figures": [["/", "p50 3 ms"]]}],
     }
+
+
+def test_a_measurement_that_was_ended_keeps_what_was_over(tmp_path: Path) -> None:
+    cache = tmp_path / "bench" / "healthy.jsonl"
+    append_cache(cache, {"scenario": "hooks-0", "alerts": [{"rule": "hang"}]})
+    cut_off = cache.read_text()[:-2]
+    cache.write_text(cache.read_text() + cut_off)
+    append_cache(cache, {"scenario": "hooks-1"})
+    assert [each["scenario"] for each in read_cache(cache)] == ["hooks-0", "hooks-1"]
+
+
+def test_results_outlast_a_change_of_prose_but_not_of_code() -> None:
+    code = without_prose("def rate():\n    return 1\n", Path("rate.py"))
+    prose = 'def rate():\n    """Of what."""\n    # Why.\n    return 1\n'
+    assert without_prose(prose, Path("rate.py")) == code
+    assert without_prose("def rate():\n    return 2\n", Path("rate.py")) != code
+    assert state_of_code() == state_of_code()
