@@ -197,8 +197,8 @@ DEAD_RATIO = RULES["efa_degraded"].limits["dead_ratio"]
 MIN_RETRANSMITS = RULES["efa_degraded"].limits["least_again"]
 AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 
-# On a link with little traffic losses are counted for this many seconds; some must be in the last
-# part.
+# On a link with little traffic losses are counted for this many seconds; the last part must show
+# them too.
 QUIET_S, RECENT_PART = 300, 4
 
 
@@ -273,8 +273,13 @@ def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     )
     ratio = np.divide(retransmits, sent, out=np.zeros(sent.shape), where=sent > 0)
     above = history.retransmits_per_s > HALF * LOSS_RATIO * history.packets_per_s
-    lately = np.asarray(above[-QUIET_S // RECENT_PART :].any(axis=0))
-    enough = (retransmits >= MIN_RETRANSMITS) & (above.sum(axis=0) >= PERSISTS_S) & lately
+    lost, passed = (
+        np.nansum(each[-QUIET_S // RECENT_PART :], axis=0)
+        for each in (history.retransmits_per_s, history.packets_per_s)
+    )
+    # A healthy link retransmits at times: one retransmit does not make an earlier loss last.
+    lasts = (lost > 0) & (lost >= HALF * LOSS_RATIO * passed)
+    enough = (retransmits >= MIN_RETRANSMITS) & (above.sum(axis=0) >= PERSISTS_S) & lasts
     usual = float(lower_median(ratio.ravel()))
     score = CauseScore("efa_loss", 0.0, RETRANSMITS, np.nan, usual, 0, "ratio")
     scores = EfaScores(score, ratio, ratio / LOSS_RATIO)
@@ -358,8 +363,13 @@ def find_efa_symptoms(inputs: DetectionInput) -> list[Problem]:
             kept = _still_open(inputs, now, alert)
             if kept is not None:
                 found[alert.node] = kept
-    if None in found and len(found) > 1 and (len(found) - 1 > MOST * len(now.span.nodes)):
-        return [found[None]]
+    if None in found:
+        # While most devices have a problem, it is not that of the node that has most of it.
+        fabric = found.pop(None)
+        found = {node: each for node, each in found.items() if each.cause != fabric.cause}
+        if len(found) > MOST * len(now.span.nodes):
+            return [fabric]
+        found[None] = fabric
     return merge_common(list(found.values()), n_nodes=len(now.span.nodes))
 
 

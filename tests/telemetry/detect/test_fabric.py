@@ -1,5 +1,6 @@
 """EFA devices that answer late, lose packets or carry nothing, whether steps feel it or not."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,37 @@ def test_loss_explains_the_latency_that_comes_with_it() -> None:
     assert places(find(seen(machines))) == {("efa_degraded", "efa_loss", "steady", 3)}
 
 
+def quiet_link(until_s: float, lost_at: Sequence[int]) -> DetectionInput:
+    """Links with 600 packets per second, one of which retransmits a packet at these seconds."""
+    machines = Machines(until_s)
+
+    def read(metrics: Sequence[str], last_s: int) -> Span:
+        span = machines(metrics, last_s)
+        for name, level in (("efa_tx_packets_per_s", 600.0), (AGAIN, 0.0)):
+            if name in span.values:
+                span.values[name][:] = level
+        if AGAIN in span.values:
+            span.values[AGAIN][np.isin(span.ticks, lost_at), 1, 3] = 1.0
+        return span
+
+    return inputs(steps_at([0.1] * 200), read)
+
+
+def test_a_link_with_little_traffic_is_lossy_after_enough_losses() -> None:
+    until_s = int(SINCE_S)
+    lossy = range(until_s - 280, until_s, 5)
+    assert places(find(quiet_link(until_s - 1, lossy))) == {
+        ("efa_degraded", "efa_loss", "limping", 3)
+    }
+
+
+def test_a_retransmit_after_a_loss_has_ended_is_not_another_loss() -> None:
+    until_s = int(SINCE_S)
+    ended = range(until_s - 250, until_s - 120)
+    assert find(quiet_link(until_s, ended)) == []
+    assert find(quiet_link(until_s, [*ended, until_s - 1])) == []
+
+
 def test_a_dead_device_is_the_one_that_used_to_carry() -> None:
     machines = until(8).mark(LATENCY, (1, 0), times=np.nan, since_s=SINCE_S)
     for metric in CARRIED:
@@ -87,6 +119,12 @@ def test_loss_on_all_devices_blames_no_machine_and_explains_their_latency() -> N
         machines = until(seconds).mark(AGAIN, every, times=9_000, since_s=SINCE_S)
         machines.mark(LATENCY, every, times=1.5, since_s=SINCE_S)
         assert places(find(seen(machines))) == {("efa_degraded", "efa_loss", None, None)}
+
+
+def test_a_device_that_loses_most_while_all_lose_is_not_accused() -> None:
+    machines = until(12).mark(AGAIN, (slice(None), slice(None)), times=9_000, since_s=SINCE_S)
+    machines.mark(AGAIN, (0, 3), times=4, since_s=SINCE_S)
+    assert places(find(seen(machines))) == {("efa_degraded", "efa_loss", None, None)}
 
 
 def test_real_nodes_measure_no_latency_and_are_not_accused_for_it() -> None:
