@@ -68,7 +68,7 @@ def find_silent(
     for node, seen in last_seen.items():
         each_s = every_s.get(run_of.get(node, ""), 1) or SLOWEST_S
         # One report may be lost, and a scrape arrives some seconds late.
-        limit_s = max(after_s, MISSED_REPORTS * each_s + TOGETHER_S)
+        limit_s = max(after_s, MISSED_REPORTS * each_s)
         if now - seen >= limit_s or (node in known and now - seen > TOGETHER_S + each_s - 1):
             quiet[node] = seen
     if len(quiet) == len(last_seen) > 1:

@@ -86,7 +86,22 @@ def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
                 _summary_of(name),
                 last_s=MONITOR_EVERY_S if is_gauge else inputs.agent_every_s,
             )
+    if inputs.agent_every_s > 1:
+        _drop_unsent(inputs, span, phases, values)
     return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
+
+
+def _drop_unsent(
+    inputs: Inputs, span: Span, phases: IntArray, values: Mapping[str, FloatArray]
+) -> None:
+    """Clear the periods at whose end a node is silent, in place: it does not report them."""
+    is_there = np.zeros((len(span.ticks), len(span.nodes)), bool)
+    for truth in span.values.values():
+        is_there |= np.isfinite(truth).any(axis=2)
+    there = np.where(is_there, 1.0, np.nan)[..., None]
+    sent = _reported(there, span.ticks, phases, inputs.agent_every_s, _last, last_s=1)
+    for held in values.values():
+        held[np.isnan(sent[..., 0])] = np.nan
 
 
 def visible(inputs: Inputs, span: Span) -> Span:

@@ -21,6 +21,18 @@ def test_fifteen_seconds_are_silence_and_fourteen_are_not() -> None:
     assert find_silent(FLEET | {"quiet": NOW - 8}, now_s=NOW, after_s=5) != []
 
 
+@pytest.mark.parametrize(("every_s", "limit_s"), [(1, 15), (5, 15), (15, 45), (0, 45)])
+def test_a_silent_node_has_missed_three_reports(every_s: int, limit_s: int) -> None:
+    def found(quiet_s: int) -> list[str | None]:
+        seen = FLEET | {"quiet": NOW - quiet_s}
+        runs, every = dict.fromkeys(seen, "llama"), {"llama": every_s}
+        silent = find_silent(seen, now_s=NOW, run_of=runs, report_every_s=every)
+        return [finding.node for finding in silent]
+
+    assert found(limit_s - 1) == []
+    assert found(limit_s) == ["quiet"]
+
+
 def test_a_quiet_node_is_named_since_it_was_last_heard() -> None:
     (finding,) = find_silent(FLEET | {"quiet": 980}, now_s=NOW)
     assert (finding.rule, finding.cause, finding.node) == ("node_silent", "node_silent", "quiet")

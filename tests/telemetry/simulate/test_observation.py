@@ -111,6 +111,19 @@ def test_a_report_without_all_of_its_seconds_is_a_gap() -> None:
     assert np.isfinite(seen[[end - 5 - 1000, end + 1 - 1000]]).all()
 
 
+def test_a_node_that_falls_silent_does_not_report_the_period_in_progress() -> None:
+    inputs, phases = TIERS["agent_trace"], report_phases(1, NODES)
+    span = counted("execution_latency_p50_s")
+    end = int(1100 + (phases[0] - 1100) % 5)
+    span.values["execution_latency_p50_s"][end - 1 - 1000 :, 0] = np.nan
+
+    seen = observed(inputs, span, phases).values["execution_latency_p50_s"][:, :, 0]
+
+    assert np.isnan(seen[end - 4 - 1000 :, 0]).all()
+    assert np.isfinite(seen[[end - 5 - 1000], 0]).all()
+    assert np.isfinite(seen[end - 1000, 1])
+
+
 def test_a_probe_is_held_until_the_next_one() -> None:
     inputs = TIERS["agent_hooks"]
     phases = report_phases(1, NODES)
