@@ -137,7 +137,7 @@ LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
 # A problem without a known cause must last longer and be larger. Several steps in a row may be a
 # little longer by chance, and fewer of them much longer: so many steps from so large a rise on.
 UNKNOWN_RATIO = RULES["step_slow"].limits["unknown_ratio"]
-UNKNOWN_S = 20.0
+UNKNOWN_S = 10.0
 UNKNOWN_DEVIATIONS = 5.0
 UNKNOWN_STEPS = ((0.25, 2), (2 * UNKNOWN_RATIO, 3), (UNKNOWN_RATIO, 4))
 # A random delay may hit a worker twice in a row, but not by this much.

@@ -163,7 +163,7 @@ def test_memory_that_is_slower_everywhere_moves_fewer_bytes() -> None:
 
 
 def test_without_evidence_no_cause_is_named_and_no_one_is_called_at_once() -> None:
-    assert found_in(slowed(1.25)[:-2]) == []
+    assert found_in(slowed(1.25)[:-5]) == []
     compute = computing(n_steps=80)
     compute[-16:] *= 1.25
     (found,) = found_in(run(compute))
