@@ -198,7 +198,11 @@ def _unexplained(
     kept: list[Problem] = []
     for problem in problems:
         is_part = problem.kind == "waiting" and any(problem is each for each in seen)
-        if is_part or not any(_explains(inputs, other, problem) for other in kept):
+        # If each node of the run is slow for a reason of its own, so is the fastest.
+        slow = {each.node for each in kept if each.kind == "waiting"}
+        is_all = problem.kind == "computing" and slow >= set(inputs.nodes)
+        is_explained = is_all or any(_explains(inputs, other, problem) for other in kept)
+        if is_part or not is_explained:
             kept.append(problem)
     return kept
 

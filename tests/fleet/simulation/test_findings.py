@@ -225,10 +225,11 @@ def firings_of(finding: Finding, *, tier: str, is_busy: bool) -> list[Firing]:
     ("run", "nodes", "devices"),
     [
         ({"instance": "p5.48xlarge", "nodes": 2}, ("run-00", "run-01"), (6, 1)),
+        ({"nodes": 2, "global_batch": 32}, ("run-00", "run-01"), (30, 12)),
         ({"nodes": 1, "global_batch": 16}, ("run-00", "run-00"), (30, 12)),
         (SMALL, ("run-07", "run-01"), (1, 0)),
     ],
-    ids=["two nodes", "one node", "nodes of one accelerator"],
+    ids=["two nodes", "all nodes", "one node", "nodes of one accelerator"],
 )
 def test_parts_that_become_slow_one_after_the_other_are_two_alerts(
     run: dict[str, Any], nodes: tuple[str, str], devices: tuple[int, int]
