@@ -494,7 +494,7 @@ def _stalled_nodes(inputs: DetectionInput, steps: StepBatch, least_s: float) -> 
     n_peers = int(np.isfinite(now_s).sum()) - 1
     usual = own_s - float(typical[worst])
     score = CauseScore(CAUSE, strength, "input_s", own_s, usual, n_peers, "s", nodes[worst])
-    low = excess[:, worst] < HALF * least_s
+    low = excess[:, worst] < HALF * least[worst]
     at = int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0
     return [_problem(steps, score, at, tuple(steps.workers[i] for i in np.flatnonzero(unhealthy)))]
 

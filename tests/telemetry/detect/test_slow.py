@@ -208,6 +208,16 @@ def test_input_that_comes_late_on_one_node_names_it() -> None:
     assert set(found.victims) == set(NAMES) - {"n3"}
 
 
+def test_late_input_lasts_while_its_alert_is_open_and_some_of_it_is_left() -> None:
+    late = np.full((60, 8), 0.002)
+    late[-5:, 3] = 0.4
+    (found,) = found_in(run(computing(), input_s=late))
+    late[-2:, 3] = 0.05, 0.03
+    held = OpenProblem(found.rule, found.cause, found.node, None, found.evidence)
+    (lasting,) = found_in(run(computing(), input_s=late), open_problems=(held,))
+    assert (lasting.rule, lasting.node) == (found.rule, found.node)
+
+
 def test_input_that_comes_late_everywhere_names_no_one() -> None:
     late = np.full((60, 8), 0.002)
     late[-5:] = 0.4 * (1 + 0.2 * np.random.default_rng(4).standard_normal((5, 8)))
