@@ -202,13 +202,25 @@ AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 QUIET_S, RECENT_PART = 300, 4
 
 
+def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """NaN where the whole is zero or unknown."""
+    ratio = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+    return np.asarray(ratio)
+
+
 def judge_loss(now: EfaReadings) -> EfaScores:
-    """Compare the share of retransmits with the run's usual one."""
+    """Compare the share of retransmits with the run's usual one.
+
+    A loss of all devices does not begin and end in the same report of each node: what is usual is
+    taken from the second in which most devices lose most.
+    """
     retransmits, sent = mean(now.retransmits_per_s, axis=0), mean(now.packets_per_s, axis=0)
-    ratio = np.divide(retransmits, sent, out=np.full(sent.shape, np.nan), where=sent > 0)
+    ratio = _ratio(retransmits, sent)
     usual, spread = _usual_and_spread(ratio)
     score = CauseScore("efa_loss", 0.0, RETRANSMITS, np.nan, usual, 0, "ratio")
-    limit = max(LOSS_RATIO, usual + DEVIATIONS * spread, 2 * usual)
+    each_s = _ratio(now.retransmits_per_s, now.packets_per_s)
+    most = float(np.fmax.reduce(lower_median(each_s.reshape(len(each_s), -1)), initial=0.0))
+    limit = max(LOSS_RATIO, usual + DEVIATIONS * spread, 2 * usual, 2 * most)
     return EfaScores(score, ratio, ratio / limit, limit, _zero_if_unknown(usual / LOSS_RATIO))
 
 
@@ -271,7 +283,7 @@ def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
         np.nansum(history.retransmits_per_s, axis=0),
         np.nansum(history.packets_per_s, axis=0),
     )
-    ratio = np.divide(retransmits, sent, out=np.zeros(sent.shape), where=sent > 0)
+    ratio = np.nan_to_num(_ratio(retransmits, sent))
     above = history.retransmits_per_s > HALF * LOSS_RATIO * history.packets_per_s
     lost, passed = (
         np.nansum(each[-QUIET_S // RECENT_PART :], axis=0)
@@ -290,7 +302,7 @@ def judge_down(now: EfaReadings) -> EfaScores:
     """Compare what a device carries with the other devices of its node."""
     moved = mean(now.bytes_per_s, axis=0)
     siblings = _carried_by_siblings(moved)
-    left = np.divide(moved, siblings, out=np.full(moved.shape, np.nan), where=siblings > 0)
+    left = _ratio(moved, siblings)
     usual = float(median(moved.ravel()))
     score = CauseScore("efa_down", 0.0, BYTES, np.nan, usual, 0, "bytes_per_s")
     return EfaScores(score, moved, DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100))

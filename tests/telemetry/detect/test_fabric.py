@@ -127,6 +127,20 @@ def test_a_device_that_loses_most_while_all_lose_is_not_accused() -> None:
     assert places(find(seen(machines))) == {("efa_degraded", "efa_loss", None, None)}
 
 
+def test_a_loss_of_all_that_one_node_reports_earlier_or_longer_is_not_its_own() -> None:
+    of_run = {("efa_degraded", "efa_loss", None, None)}
+    ends_s = SINCE_S + 30
+    for seconds in range(5, 50):
+        machines = until(seconds)
+        for rows, later_s in ((slice(0, 1), 0), (slice(1, 4), 4)):
+            every = (rows, slice(None))
+            machines.mark(AGAIN, every, times=9_000, since_s=SINCE_S + later_s)
+            machines.mark(AGAIN, every, times=1 / 9_000, since_s=ends_s + 4 - later_s)
+        found = places(find(seen(machines)))
+        assert found <= of_run
+        assert (found == of_run) or not 10 < seconds <= 30
+
+
 def test_real_nodes_measure_no_latency_and_are_not_accused_for_it() -> None:
     machines = until(8)
 
