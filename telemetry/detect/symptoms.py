@@ -59,15 +59,16 @@ OF_HARDWARE: Sequence[tuple[str, str, str, int]] = (
     ("efa_device_bytes", "efa_tx_bytes_per_s", "efa_down", -1),
     ("hbm_bandwidth", "hbm_bandwidth_bytes_per_s", "hbm_slow", -1),
 )
+EFA = ("efa_latency", "efa_retransmits", "efa_device_bytes")
 
 
 def symptoms_of(
     inputs: DetectionInput, steps: StepBatch, problem: Problem, others: Sequence[Problem]
 ) -> Symptoms:
     """Measure the symptoms of a problem; ``others`` are those found at the same time."""
-    found = {"step_s": 1} | _of_steps(inputs, steps, problem)
     causes = {each.cause for each in (*others, problem)}
-    found |= _of_hardware(inputs, causes, problem.onset_s)
+    found = {"step_s": 1} | _of_hardware(inputs, causes, problem.onset_s)
+    found |= _of_steps(inputs, steps, problem, has_good_links=all(found.get(n) == 0 for n in EFA))
     busier = {
         "core_busier": any_of(["slow_core"], causes),
         "device_busier": any_of(["throttle", "hbm_slow", "slow_compute"], causes),
@@ -156,7 +157,9 @@ def _computes_longer(inputs: DetectionInput, steps: StepBatch, node: str | None)
     return excess_s >= LEAST_RATIO * middle(work_s(newest))
 
 
-def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, int]:
+def _of_steps(
+    inputs: DetectionInput, steps: StepBatch, problem: Problem, *, has_good_links: bool
+) -> dict[str, int]:
     at = int(np.searchsorted(steps.ended_at_s, problem.onset_s))
     before, since = steps[:at].last(BEFORE_STEPS), steps[at + 1 :].last(SINCE_STEPS)
     if len(before) < ENOUGH_STEPS or not len(since):
@@ -185,10 +188,11 @@ def _of_steps(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
         excess_s, jitter_s = now_s - middle(work_s(before)), noise(work_s(since))
         usual_s = max(JITTER_TIMES * noise(work_s(before)), JITTER_RATIO * now_s)
         uneven_s = UNEVEN_JITTER / (len(steps.workers) + 1) * excess_s
+        exchange_s = 0.0 if has_good_links else EXCHANGE_JITTER * excess_s
         # In between, uneven lengths and a slower exchange look the same: nothing is measured.
         if jitter_s < max(usual_s, uneven_s):
             found["step_jitter"] = 0
-        elif jitter_s >= np.hypot(usual_s, max(uneven_s, EXCHANGE_JITTER * excess_s)):
+        elif jitter_s >= np.hypot(usual_s, max(uneven_s, exchange_s)):
             found["step_jitter"] = 1
     if inputs.n_stages == 1:
         found["stage_longer"] = 0
