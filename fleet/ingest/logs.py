@@ -43,9 +43,15 @@ JOB = "job"
 MAX_PAUSE_S = 6 * 3_600.0
 HOW = {
     "told": "",
-    "batch": "step times are calculated from the batch and the sequences per second",
+    "batch": "step times are calculated from the batch and the logged rate",
     "bar": "step times are calculated from the progress bar's clock, to the second",
     "clock": "step times are calculated from the times of the lines, pauses included",
+}
+CLOCKS = {
+    "told": "the logged step time",
+    "batch": "the batch over the logged rate",
+    "bar": "the progress bar's clock",
+    "clock": "the times of the lines",
 }
 PLACED = {
     "log": "from the log",
@@ -317,6 +323,8 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
                 "n_untimed": int(np.isnan(steps.step_s).sum()),
                 "n_errors": len(log.errors),
                 "how": steps.how,
+                "clocks": [list(each) for each in steps.clocks],
+                "is_rate_only": bool(np.isfinite(steps.seq_per_s[np.isnan(steps.step_s)]).any()),
                 "placed_by": times.by,
                 "why_moved": times.why_moved,
             },
@@ -444,7 +452,16 @@ def log_caveats(log: ReadLog) -> list[str]:
             f"{counted(n, 'step')} trained again after a restart, used with the later figures"
         )
     if n := details["n_untimed"]:
-        caveats.append(f"{counted(n, 'step')} without a duration, shown in the loss chart only")
+        fix = "; --global-batch makes it known" if details.get("is_rate_only") else ""
+        caveats.append(
+            f"{counted(n, 'step')} without a duration, shown in the loss chart only{fix}"
+        )
+    if clocks := details.get("clocks"):
+        (other, other_s), (used, used_s) = clocks
+        caveats.append(
+            f"{CLOCKS[other]} gives {seconds(other_s)} per step, {CLOCKS[used]} {seconds(used_s)}:"
+            f" {CLOCKS[used]} counts"
+        )
     if n := details["n_left_out"]:
         caveats.append(
             f"{counted(n, 'compile or error', 'compiles or errors')} above the limit, left out"

@@ -3,15 +3,22 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from telemetry.compiles import FAIL, HIT, MISS, Compile
+from telemetry.ingest.logs.families import (
+    FAMILIES,
+    MARKS,
+    MAX_STEP,
+    OPTIMUM,
+    PROGRESS,
+    StepReader,
+)
 from telemetry.ingest.logs.records import (
     HardwareError,
     LogLine,
-    StepRecord,
     TrainingTotals,
     lines_of,
     opened,
@@ -22,8 +29,8 @@ from telemetry.ingest.logs.steps import LineSteps
 
 # Every line of a log is searched for these; no reader knows a line without one of them.
 ANY = re.compile(
-    rb"loss|step_time|s/it|it/s|NEURON_|NCC_WRAPPER|Compiler status |"
-    rb"elapsed time per iteration|'train|\"train|summary/|optimizer \.\.\."
+    "|".join([*MARKS, r"NEURON_|NCC_WRAPPER|Compiler status |optimizer \.\.\."]).encode(),
+    re.IGNORECASE,
 )
 # A line with one of these is of a known kind; if it cannot be read, it is damaged.
 KNOWN = (
@@ -35,14 +42,15 @@ KNOWN = (
     b"{'loss'",
     b'{"loss"',
 )
-# Families of lines with steps. Tables are imported in the same way as logs.
-NEURONX, MEGATRON, NXDT, OPTIMUM = "neuronx-distributed", "Megatron", "NxDT", "Optimum-Neuron"
+ESCAPE = b"\x1b"
+OPTIMIZER = re.compile(r"optimizer \.{3,60} ([A-Za-z0-9_.-]{1,40})", re.ASCII)
+# Tables are imported in the same way as logs.
 TABLE = "table"
-FAMILIES = (NEURONX, MEGATRON, NXDT, OPTIMUM, TABLE)
 COMPILE_CACHE, HARDWARE_ERRORS = "compile cache", "hardware errors"
 MAX_EXAMPLES = 5
 MAX_EXAMPLE_CHARS = 120
 MAX_COMPILES = 200_000
+MAX_BAR_STEPS = 100_000
 MAX_ERRORS = 1_000
 
 
@@ -67,7 +75,7 @@ class Log:
     """A log's content; ``understood`` counts lines by kind, ``damaged`` are partly understood."""
 
     gathered: dict[str, LineSteps] = field(
-        default_factory=lambda: {name: LineSteps() for name in FAMILIES}
+        default_factory=lambda: {name: LineSteps() for name in (*FAMILIES, TABLE)}
     )
     compiles: list[Compile] = field(default_factory=list)
     errors: dict[HardwareError, int] = field(default_factory=dict)
@@ -85,8 +93,9 @@ class Log:
     @property
     def family(self) -> str:
         """The family of lines with most steps; empty without steps."""
-        best = max(FAMILIES, key=lambda name: len(self.gathered[name]))
-        return best if len(self.gathered[best]) else ""
+        n_steps = {name: len(steps) for name, steps in self.gathered.items() if len(steps)}
+        # Bare progress bars may count anything.
+        return max(n_steps, key=lambda name: (name != PROGRESS, n_steps[name]), default="")
 
     @property
     def n_guessed(self) -> int:
@@ -113,8 +122,7 @@ class LogReader:
     def __init__(self, about: LogContext) -> None:
         self.log = Log()
         self._about = about
-        self._lightning = Lightning()
-        self._trainer = HuggingFace(every=about.log_every)
+        self._steps = StepReader(every=about.log_every)
         self._compiler = Compiler()
 
     def read(self, lines: Iterable[tuple[int, bytes, bool]], *, file: str = "") -> None:
@@ -122,7 +130,7 @@ class LogReader:
         for number, line, is_whole in lines:
             self.log.n_lines += 1
             is_read = False
-            if ANY.search(line):
+            if ANY.search(line) or ESCAPE in line:
                 # A progress bar rewrites its line: each state is read.
                 for piece in pieces_of(line):
                     start = prefix_of(
@@ -142,8 +150,8 @@ class LogReader:
     def finish(self) -> Log:
         for event in self._compiler.rest():
             self._keep(event)
-        self.log.totals = self._trainer.totals
-        self.log.n_counted = self._trainer.n_counted
+        self.log.totals = self._steps.totals
+        self.log.n_counted = self._steps.n_counted
         return self.log
 
     def _kind(self, entry: LogLine) -> str:
@@ -161,36 +169,20 @@ class LogReader:
             for event in ended or ():
                 self._keep(event)
             return COMPILE_CACHE if ended is not None else ""
-        if "elapsed time per iteration" in text:
-            return self._add_step(MEGATRON, read_megatron(entry))
         if optimizer := OPTIMIZER.fullmatch(text.strip()):
             self.log.optimizer = optimizer[1]
             return "arguments"
-        if "step_loss" in text or ("step_time" in text and "seq/s" in text):
-            return self._add_step(NEURONX, read_neuronx(entry))
-        return self._bar_or_dictionary(entry)
-
-    def _bar_or_dictionary(self, entry: LogLine) -> str:
-        if record := self._lightning.read(entry):
-            return self._add_step(NXDT, record)
-        parsed = self._trainer.read(entry)
-        if isinstance(parsed, TrainingTotals):
-            known = {
-                name: value
-                for name in TrainingTotals.__slots__
-                if not math.isnan(value := getattr(parsed, name))
-            }
-            self._trainer.totals = replace(self._trainer.totals, **known)
-            return OPTIMUM
-        if isinstance(parsed, StepRecord):
-            return self._add_step(OPTIMUM, parsed)
-        return "progress" if parsed else ""
-
-    def _add_step(self, family: str, record: StepRecord | None) -> str:
-        if record is None or record.step > MAX_STEP:
+        length = self._steps.longest
+        kind, record = self._steps.read(entry)
+        if self._steps.longest > length:
+            self.log.gathered[PROGRESS] = LineSteps()
+        if record is None:
+            return kind
+        if record.step > MAX_STEP:
             return ""
-        self.log.gathered[family].add(record)
-        return family
+        if kind != PROGRESS or len(self.log.gathered[PROGRESS]) < MAX_BAR_STEPS:
+            self.log.gathered[kind].add(record)
+        return kind
 
     def _keep(self, event: Compile) -> None:
         if len(self.log.compiles) < MAX_COMPILES:
@@ -204,303 +196,6 @@ def _add_example(examples: list[UnreadLine], number: int, line: bytes, file: str
         shown = " ".join(next(pieces_of(line[: 4 * MAX_EXAMPLE_CHARS]), "").split())
         printable = "".join(c for c in shown if c.isprintable())
         examples.append(UnreadLine(file, number, printable[:MAX_EXAMPLE_CHARS]))
-
-
-# Figures and progress bars, in all families.
-FLAGS = re.ASCII | re.IGNORECASE
-EXPONENT = r"(?:e[-+]?\d{1,4})?"
-NUMBER = (
-    rf"[-+]?(?:\d{{1,18}}(?:,\d{{3}})*(?:\.\d*)?{EXPONENT}"
-    rf"|\.\d{{1,18}}{EXPONENT}|nan|inf(?:inity)?)"
-)
-PAIR = re.compile(rf"([\w/.-]{{1,60}})=({NUMBER})", FLAGS)
-MAX_STEP = 2_000_000_000
-MAX_STEP_S = 1e6
-RATE = rf"(?P<rate>{NUMBER}|\?)\s?(?P<unit>s/it|it/s)(?P<rest>[^\]]*)"
-BAR = re.compile(
-    rf"\d{{1,3}}%\|[^|]{{0,300}}\|\s{{0,4}}(?P<n>\d{{1,12}})/(?P<total>\d{{1,12}})\s{{0,4}}"
-    rf"\[(?P<clock>[\d:]{{1,20}})<[^,\]]{{0,40}},\s{{0,4}}{RATE}",
-    FLAGS,
-)
-OPEN_BAR = re.compile(
-    rf"(?P<n>\d{{1,12}})it\s{{0,4}}\[(?P<clock>[\d:]{{1,20}}),\s{{0,4}}{RATE}", FLAGS
-)
-
-
-def figure(text: str | None) -> float:
-    """Parse a figure; NaN if missing or not finite."""
-    if text is None:
-        return math.nan
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
-
-
-def positive(text: str | None, *, most: float = 1e15) -> float:
-    value = figure(text)
-    return value if 0 < value <= most else math.nan
-
-
-def step_number(text: str | None) -> int | None:
-    """Parse the number of a step, which may be written as 29.0; None if it is invalid."""
-    value = figure(text)
-    if not 0 <= value <= MAX_STEP or value != int(value):
-        return None
-    return int(value)
-
-
-def step_seconds(text: str | None) -> float:
-    return positive(text, most=MAX_STEP_S)
-
-
-def clock_seconds(text: str) -> float:
-    """Parse a progress bar's clock: 12:34, or 1:02:03."""
-    parts = text.split(":")
-    if not 1 < len(parts) <= 3 or not all(part.isdecimal() and len(part) < 8 for part in parts):
-        return math.nan
-    total = 0
-    for part in parts:
-        total = 60 * total + int(part)
-    return float(total)
-
-
-@dataclass(frozen=True, slots=True)
-class ProgressBar:
-    """One state of a progress bar; ``total`` is None if the bar has no end."""
-
-    label: str
-    n: int
-    total: int | None
-    elapsed_s: float
-    rate_s: float
-    figures: dict[str, str]
-
-
-def bar_of(text: str) -> ProgressBar | None:
-    """Return the last progress bar on a line."""
-    match = next(iter(reversed([*BAR.finditer(text)])), None) or OPEN_BAR.search(text)
-    if match is None:
-        return None
-    n = step_number(match["n"])
-    if n is None:
-        return None
-    total = match.groupdict().get("total")
-    rate = positive(None if match["rate"] == "?" else match["rate"])
-    return ProgressBar(
-        label=text[: match.start()].strip(" \t:").lower()[:80],
-        n=n,
-        total=int(total) if total else None,
-        elapsed_s=clock_seconds(match["clock"]),
-        rate_s=rate if match["unit"].lower() == "s/it" else 1.0 / rate,
-        figures={name.lower(): value for name, value in PAIR.findall(match["rest"])},
-    )
-
-
-def _first(figures: Mapping[str, str], names: Iterable[str]) -> str | None:
-    return next((figures[name] for name in names if name in figures), None)
-
-
-# Optimum-Neuron and Hugging Face's trainer.
-DICTIONARY = re.compile(r"\{\s{0,4}['\"][^{}]{1,8000}\}")
-ITEM = re.compile(rf"['\"]([\w/ .-]{{1,60}})['\"]\s{{0,4}}:\s{{0,4}}['\"]?({NUMBER})['\"]?", FLAGS)
-STEPS = ("step", "global_step", "train/global_step")
-LOSSES = ("loss", "train/loss")
-TOKEN_RATES = ("train/tokens_per_sec", "tokens_per_sec", "train_tokens_per_second")
-STEP_TIMES = ("train/step_time", "step_time", "train_step_runtime")
-SEQUENCE_RATES = ("train_step_samples_per_second", "samples_per_second")
-TRAINING = (*LOSSES, *TOKEN_RATES, *STEP_TIMES)
-MAX_SOURCES = 10_000
-
-
-class HuggingFace:
-    """Reader of dictionaries, and of the training bar, which has their step numbers.
-
-    A dictionary without a step belongs to the training bar's newest count. In a log without bars
-    the dictionaries are counted, ``every`` steps each. The training bar is the first one without
-    a label; evaluations have bars of other lengths.
-    """
-
-    def __init__(self, *, every: int = 1) -> None:
-        self.totals = TrainingTotals()
-        self.n_counted = 0
-        self._counts: dict[str, int] = {}
-        self._every = every
-        self._length: int | None = None
-        self._at: tuple[int, float, float] | None = None
-
-    def read(self, entry: LogLine) -> StepRecord | TrainingTotals | bool:
-        """Read one line: a step, the totals at the end, or whether it was understood at all."""
-        bar = bar_of(entry.text)
-        has_bar = bar is not None and not bar.label and bar.total is not None
-        if bar is not None and has_bar:
-            self._length = self._length or bar.total
-            if bar.total == self._length:
-                self._at = (bar.n, bar.elapsed_s, bar.rate_s)
-        match = DICTIONARY.search(entry.text)
-        items = ITEM.findall(match[0]) if match else []
-        figures = {name.lower(): value for name, value in items}
-        if "train_runtime" in figures or any(name.startswith("summary/") for name in figures):
-            steps_per_s = positive(figures.get("train_steps_per_second"))
-            return TrainingTotals(
-                runtime_s=positive(figures.get("train_runtime")),
-                n_steps=positive(figures.get("summary/total_steps")),
-                n_tokens=positive(figures.get("summary/total_tokens_processed")),
-                global_batch=positive(figures.get("train_samples_per_second")) / steps_per_s,
-            )
-        if not any(name in figures for name in TRAINING):
-            return has_bar or any(name.startswith("eval") for name in figures)
-        return self._step(entry, figures)
-
-    def _step(self, entry: LogLine, figures: Mapping[str, str]) -> StepRecord:
-        step = step_number(_first(figures, STEPS))
-        n, elapsed_s, rate_s = self._at or (None, math.nan, math.nan)
-        if step is None and n is None:
-            n = self._count(entry.source, has_loss=any(name in figures for name in LOSSES))
-        return StepRecord(
-            step if step is not None else n or 0,
-            at_s=entry.at_s,
-            step_s=step_seconds(_first(figures, STEP_TIMES)),
-            seq_per_s=positive(_first(figures, SEQUENCE_RATES)),
-            tokens_per_s=positive(_first(figures, TOKEN_RATES)),
-            loss=figure(_first(figures, LOSSES)),
-            grad_norm=figure(figures.get("grad_norm")),
-            learning_rate=figure(figures.get("learning_rate")),
-            elapsed_s=elapsed_s,
-            rate_s=rate_s,
-        )
-
-    def _count(self, source: str, *, has_loss: bool) -> int:
-        """Count a rank's dictionaries; of two for one step, the one with the loss counts."""
-        so_far = self._counts.get(source, 0)
-        count = so_far + (has_loss or not so_far)
-        if source in self._counts or len(self._counts) < MAX_SOURCES:
-            self._counts[source] = count
-        self.n_counted = max(self.n_counted, count)
-        return count * self._every
-
-
-# NxDT, by Lightning's progress bar.
-LIGHTNING_LOSSES = ("reduced_train_loss", "train_loss", "train_loss_step", "loss")
-LIGHTNING_TIMES = ("iteration_time", "train_step_timing")
-LIGHTNING_TRAINING = {*LIGHTNING_LOSSES, *LIGHTNING_TIMES, "global_step", "throughput"}
-EPOCH = re.compile(r"epoch (\d{1,3})$", re.ASCII)
-NOT_TRAINING = ("valid", "sanity", "test", "predict", "eval")
-
-
-class Lightning:
-    """Reader of progress bars with figures.
-
-    A large figure behind a bar is rounded (``1.23e+5``). A step's number is then the bar's own
-    count, plus the difference that exact numbers had.
-    """
-
-    def __init__(self) -> None:
-        self._ahead = 0
-
-    def read(self, entry: LogLine) -> StepRecord | None:
-        """Read one line; None without a bar with figures of training."""
-        bar = bar_of(entry.text)
-        if bar is None or bar.label.startswith(NOT_TRAINING):
-            return None
-        figures = bar.figures
-        if LIGHTNING_TRAINING.isdisjoint(figures):
-            return None
-        consumed = figures.get("consumed_samples", "")
-        return StepRecord(
-            self._step(bar),
-            at_s=entry.at_s,
-            step_s=step_seconds(_first(figures, LIGHTNING_TIMES)),
-            seq_per_s=positive(figures.get("throughput")),
-            loss=figure(_first(figures, LIGHTNING_LOSSES)),
-            grad_norm=figure(_first(figures, ("gradient_norm", "grad_norm"))),
-            learning_rate=figure(figures.get("lr")),
-            consumed=math.nan if "e" in consumed.lower() else positive(consumed),
-            elapsed_s=bar.elapsed_s,
-            rate_s=bar.rate_s,
-        )
-
-    def _step(self, bar: ProgressBar) -> int:
-        # The bar begins again with each epoch.
-        epoch = EPOCH.search(bar.label)
-        position = bar.n + (int(epoch[1]) * bar.total if epoch and bar.total else 0)
-        text = bar.figures.get("global_step", "")
-        step = step_number(text)
-        if step is None:
-            return position
-        if "e" in text.lower():
-            return max(0, position + self._ahead)
-        self._ahead = step - position
-        return step
-
-
-MS = 1e3
-ITERATION = re.compile(r"\biteration\s{1,12}(\d{1,12})\s{0,4}/", FLAGS)
-ELAPSED = re.compile(rf"elapsed time per iteration \((ms|s)\):\s{{0,8}}({NUMBER})", FLAGS)
-OPTIMIZER = re.compile(r"optimizer \.{3,60} ([A-Za-z0-9_.-]{1,40})", re.ASCII)
-VALUE = re.compile(NUMBER, FLAGS)
-MEGATRON_LOSSES = ("lm loss", "loss", "lm_loss", "train loss")
-
-
-def read_megatron(entry: LogLine) -> StepRecord | None:
-    """Read one line of Megatron; None if it is not whole.
-
-    The time is the mean over the iterations since the last line. Throughput is given in FLOP/s
-    per device, from which tokens do not follow, and ignored.
-    """
-    number, elapsed = ITERATION.search(entry.text), ELAPSED.search(entry.text)
-    step = step_number(number[1]) if number else None
-    if step is None or elapsed is None:
-        return None
-    elapsed_in_unit = positive(elapsed[2])
-    step_s = elapsed_in_unit / MS if elapsed[1].lower() == "ms" else elapsed_in_unit
-    parts = (part.partition(":") for part in entry.text.split("|"))
-    named = ((name.strip().lower(), value.strip()) for name, _, value in parts)
-    fields = {name: value for name, value in named if VALUE.fullmatch(value)}
-    return StepRecord(
-        step,
-        at_s=entry.at_s,
-        step_s=step_s if step_s <= MAX_STEP_S else math.nan,
-        loss=figure(_first(fields, MEGATRON_LOSSES)),
-        grad_norm=figure(fields.get("grad norm")),
-        learning_rate=figure(fields.get("learning rate")),
-        global_batch=positive(fields.get("global batch size")),
-        consumed=positive(fields.get("consumed samples")),
-    )
-
-
-STEP = re.compile(r"\bstep[ :=]{1,4}(\d{1,12})\b", FLAGS)
-EPOCH_AND_STEP = re.compile(r"\(\s{0,4}\d{1,9},\s{0,4}(\d{1,12})\)", FLAGS)
-STEP_TIME = re.compile(rf"\bstep_time[ :=]{{1,4}}({NUMBER})\s?s\b", FLAGS)
-THROUGHPUT = re.compile(rf"\bthroughput[ :=]{{1,4}}({NUMBER})\s?seq/s", FLAGS)
-LOSS = re.compile(rf"\b(?:step[ _])?loss[ :=]{{1,4}}({NUMBER})", FLAGS)
-LEARNING_RATE = re.compile(rf"\blearning_rate[ :=]{{1,4}}({NUMBER})", FLAGS)
-NORM = re.compile(rf"\bgrad[ _-]norm[ :=]{{1,4}}({NUMBER})", FLAGS)
-
-
-def read_neuronx(entry: LogLine) -> StepRecord | None:
-    """Read one line of neuronx-distributed's examples; None if it is not whole."""
-    text = entry.text
-    step = step_number(_found(EPOCH_AND_STEP if "step_loss" in text else STEP, text))
-    throughput = positive(_found(THROUGHPUT, text))
-    step_s = step_seconds(_found(STEP_TIME, text))
-    if step is None or (math.isnan(throughput) and math.isnan(step_s)):
-        return None
-    return StepRecord(
-        step,
-        at_s=entry.at_s,
-        step_s=step_s,
-        seq_per_s=throughput,
-        loss=figure(_found(LOSS, text)),
-        grad_norm=figure(_found(NORM, text)),
-        learning_rate=figure(_found(LEARNING_RATE, text)),
-    )
-
-
-def _found(pattern: re.Pattern[str], text: str) -> str | None:
-    match = pattern.search(text)
-    return match[1] if match else None
 
 
 # The compiler's wrapper: graphs found in the cache, compiled, or failed.

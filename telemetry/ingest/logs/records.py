@@ -26,6 +26,11 @@ TIMES = (
         re.ASCII,
     ),
     re.compile(rf"(?P<name>{MONTH})\s+(?P<day>\d{{1,2}})\s+{CLOCK}\s+", re.ASCII),
+    # absl and glog: severity, month and day, thread, source file.
+    re.compile(
+        rf"[IWEF](?P<month>\d\d)(?P<day>\d\d) {CLOCK}\s+\d{{1,20}} [\w.<>-]{{1,80}}:\d+\]\s*",
+        re.ASCII,
+    ),
 )
 TAGS = (
     re.compile(r"\[(?P<who>pod/[^\]\s]{1,200})\]\s*", re.ASCII),
@@ -34,8 +39,12 @@ TAGS = (
     re.compile(r"\s{0,8}(?P<rank>\d{1,6}):\s", re.ASCII),
     re.compile(r"[Rr]ank[ _:=]?(?P<rank>\d{1,6})[\]:,]?\s+", re.ASCII),
     re.compile(r"std(?:out|err) [FP] ", re.ASCII),
+    re.compile(r"\[[A-Za-z_]{1,20}\]:?\s*", re.ASCII),
 )
 MAX_PREFIXES = 6
+# The time of a line of JSON: ISO 8601, or Unix seconds or milliseconds.
+STAMP = re.compile(r'"[_@]?(?:timestamp|time|ts)"\s{0,4}:\s{0,4}"?([^",}]{1,40})', re.ASCII)
+UNIX = re.compile(r"\d{9,10}(?:\.\d{0,9})?|\d{12,13}", re.ASCII)
 FIRST_YEAR, LAST_YEAR = 2000, 2199
 GZIP = b"\x1f\x8b"
 # Progress bars rewrite one line for hours; a line longer than this is read in part.
@@ -134,6 +143,11 @@ def prefix_of(text: str, *, year: int, utc_offset_s: float = 0.0) -> Prefix:
             end = tag.end()
         else:
             break
+    if isnan(at_s) and text.startswith("{", end) and (stamp := STAMP.search(text, end)):
+        if UNIX.fullmatch(stamp[1]):
+            at_s = float(stamp[1]) / (1e3 if stamp[1].isdecimal() and len(stamp[1]) > 10 else 1.0)
+        elif time := TIMES[0].match(stamp[1]):
+            at_s = _unix_s(time, year=year, utc_offset_s=utc_offset_s)
     return Prefix(at_s, f"{who}#{'' if rank is None else rank}", rank, end)
 
 

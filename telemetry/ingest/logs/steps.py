@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,12 @@ RETRAINED_STEPS = 5.0
 
 EXACT_RATIO = 0.005
 FAR_APART = 10
+# A progress bar's clock has whole seconds: over a shorter time its smoothed rate is better.
+LEAST_BAR_S = 5.0
+# Durations of a step that differ by more than this factor contradict each other.
+CONTRADICTION = 1.5
+LEAST_LINES = 4
+Columns = dict[str, FloatArray]
 
 
 class TooManyStepsError(ValueError):
@@ -104,6 +111,8 @@ class LoggedSteps:
     loss, grad_norm, learning_rate : as logged
     global_batch : sequences per step
     how : source of the durations: told (logged), batch, clock or bar; empty without durations
+    clocks : the sources that contradict each other, the one that counts last, and what each gives
+        for a step, in seconds; empty if they agree
     """
 
     step: IntArray
@@ -116,6 +125,7 @@ class LoggedSteps:
     learning_rate: FloatArray
     global_batch: float
     how: str
+    clocks: tuple[tuple[str, float], ...] = ()
 
     def __len__(self) -> int:
         return len(self.step)
@@ -145,23 +155,30 @@ def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) 
 
     Notes
     -----
-    A step's duration is, in this order: as logged; batch ÷ sequences per second; the difference of
-    the bar's clock, or of the lines' times, over the steps between; the bar's smoothed rate.
+    A step's duration is, in this order: as logged; batch ÷ sequences per second, or tokens ÷
+    tokens per second; the difference of the bar's clock, or of the lines' times, over the steps
+    between; the bar's smoothed rate. Rates that contradict a clock are dropped.
     """
     columns = gathered.columns()
     batch = _batch(columns, global_batch)
-    durations = (
-        ("told", columns["step_s"]),
-        ("batch", _divide(batch, columns["seq_per_s"])),
-        ("bar", _seconds_per_step(columns["elapsed_s"], columns["step"])),
-        ("clock", _seconds_per_step(columns["at_s"], columns["step"])),
-        ("bar", columns["rate_s"]),
-    )
+    by_rate = _divide(batch, columns["seq_per_s"])
+    by_tokens = _divide(columns["tokens"], columns["tokens_per_s"])
+    durations = {
+        "told": columns["step_s"],
+        "batch": np.where(np.isnan(by_rate), by_tokens, by_rate),
+        "bar": _seconds_per_step(columns["elapsed_s"], columns["step"], least_s=LEAST_BAR_S),
+        "clock": _seconds_per_step(columns["at_s"], columns["step"]),
+        "rate": columns["rate_s"],
+    }
+    clocks = _contradiction(columns, durations)
+    if clocks and clocks[0][0] == "batch":
+        durations["batch"] = np.full(len(gathered), np.nan)
+        columns["seq_per_s"] = columns["tokens_per_s"] = durations["batch"]
     step_s, how = np.full(len(gathered), np.nan), ""
-    for name, values in durations:
+    for name, values in durations.items():
         missing = np.isnan(step_s)
         if (missing & np.isfinite(values)).any():
-            how = how or name
+            how = how or ("bar" if name == "rate" else name)
             step_s = np.where(missing, values, step_s)
     seq_per_s = np.where(
         np.isnan(columns["seq_per_s"]), _divide(batch, step_s), columns["seq_per_s"]
@@ -182,10 +199,35 @@ def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) 
         learning_rate=columns["learning_rate"],
         global_batch=_median(batch),
         how=how,
+        clocks=clocks,
     )
 
 
-def _batch(columns: dict[str, FloatArray], given: float) -> FloatArray:
+def _contradiction(
+    columns: Columns, durations: Mapping[str, FloatArray]
+) -> tuple[tuple[str, float], ...]:
+    """Compare the trainer's own figure with what the clocks measured.
+
+    Both the usual and the mean duration by a clock must be far from it: pauses change the one,
+    lines that are written in batches the other.
+    """
+    claimed = next((name for name in ("told", "batch") if np.isfinite(durations[name]).any()), "")
+    for name, clock_s in (("bar", columns["elapsed_s"]), ("clock", columns["at_s"])):
+        measured = [_mean_seconds(clock_s, columns["step"])]
+        measured += [_median(_seconds_per_step(clock_s, columns["step"]))]
+        measured += [_median(durations["rate"])] if name == "bar" else []
+        known = np.array([value for value in measured if math.isfinite(value)])
+        n_least = 1 if name == "bar" else LEAST_LINES
+        if claimed and len(known) and np.isfinite(clock_s).sum() >= n_least:
+            step_s = _median(durations[claimed])
+            if (known > CONTRADICTION * step_s).all() or (known * CONTRADICTION < step_s).all():
+                order = ((claimed, step_s), (name, float(known[-1])))
+                return order if claimed == "batch" else order[::-1]
+            return ()
+    return ()
+
+
+def _batch(columns: Columns, given: float) -> FloatArray:
     """Return sequences per step: as given, as logged, or from the count of consumed ones."""
     if np.isfinite(given):
         return np.full(len(columns["step"]), given)
@@ -198,9 +240,7 @@ def _batch(columns: dict[str, FloatArray], given: float) -> FloatArray:
     return np.where(np.isnan(columns["global_batch"]), each, columns["global_batch"])
 
 
-def _tokens(
-    columns: dict[str, FloatArray], step_s: FloatArray, batch: FloatArray, seq_len: float
-) -> FloatArray:
+def _tokens(columns: Columns, step_s: FloatArray, batch: FloatArray, seq_len: float) -> FloatArray:
     """Return tokens per step: as logged, or by the rate, the batch, or the sequences."""
     ways = (
         columns["tokens"],
@@ -220,14 +260,25 @@ def _divide(amount: FloatArray, per: FloatArray) -> FloatArray:
     return np.asarray(np.divide(amount, per, out=empty, where=per > 0))
 
 
-def _seconds_per_step(clock_s: FloatArray, step: FloatArray) -> FloatArray:
-    """Return seconds per step since the previous row with a time; NaN if none passed."""
+def _seconds_per_step(
+    clock_s: FloatArray, step: FloatArray, *, least_s: float = 0.0
+) -> FloatArray:
+    """Return seconds per step since the previous row with a time; NaN if too few passed."""
     known = np.flatnonzero(np.isfinite(clock_s))
     each = np.full(len(step), np.nan)
     if len(known) > 1:
-        passed = np.diff(clock_s[known]) / np.diff(step[known])
-        each[known[1:]] = np.where(passed > 0, passed, np.nan)
+        passed_s = np.diff(clock_s[known])
+        is_enough = (passed_s > 0) & (passed_s >= least_s)
+        each[known[1:]] = np.where(is_enough, passed_s / np.diff(step[known]), np.nan)
     return each
+
+
+def _mean_seconds(clock_s: FloatArray, step: FloatArray) -> float:
+    """Return the mean of seconds per step; a clock that begins again is left out."""
+    known = np.isfinite(clock_s)
+    passed_s, n_steps = np.diff(clock_s[known]), np.diff(step[known])
+    goes_on = passed_s >= 0
+    return float(passed_s[goes_on].sum() / n_steps[goes_on].sum()) if goes_on.any() else np.nan
 
 
 def _median(values: FloatArray) -> float:

@@ -1,0 +1,249 @@
+"""Readers of lines with steps, by the families of families.toml."""
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from telemetry.ingest.logs.records import LogLine, StepRecord, TrainingTotals
+
+OPTIMUM, LIGHTNING, PROGRESS = "Optimum-Neuron", "Lightning", "progress"
+
+FLAGS = re.ASCII | re.IGNORECASE
+EXPONENT = r"(?:e[-+]?\d{1,4})?"
+NUMBER = (
+    rf"[-+]?(?:\d{{1,18}}(?:,\d{{3}})*(?:\.\d*)?{EXPONENT}"
+    rf"|\.\d{{1,18}}{EXPONENT}|nan|inf(?:inity)?)"
+)
+SEPARATOR = r"['\"]?[ \t:=]{1,16}['\"\[]?"
+MAX_STEP = 2_000_000_000
+MAX_STEP_S = 1e6
+
+
+# Units other than those of StepRecord.
+UNITS: Mapping[str, tuple[str, Callable[[float], float]]] = {
+    "step_ms": ("step_s", lambda ms: ms / 1e3),
+    "steps_per_s": ("step_s", lambda rate: 1.0 / rate),
+    "elapsed_h": ("elapsed_s", lambda hours: hours * 3_600.0),
+}
+
+
+class Row:
+    """A block of families.toml: a kind of line, and where its figures are."""
+
+    def __init__(self, family: str, mark: str, needs: Sequence[str] = (), **names: str) -> None:
+        self.family = family
+        self.mark = re.compile(mark, FLAGS)
+        self._needs = needs
+        self._patterns = {}
+        for field, text in names.items():
+            figure = text.replace(" #", f"{SEPARATOR}({NUMBER})").replace("#", f"({NUMBER})")
+            before = r"(?<![\w/.-])" if text[0] not in r"\/" else ""
+            self._patterns[field] = re.compile(f"{before}(?:{figure})", FLAGS)
+
+    def figures(self, text: str) -> dict[str, str]:
+        """Return the figures of a line by field; empty if it is of another kind or not whole."""
+        if not self.mark.search(text):
+            return {}
+        matches = {name: pattern.search(text) for name, pattern in self._patterns.items()}
+        found = {name: match[1] for name, match in matches.items() if match}
+        return found if not self._needs or any(name in found for name in self._needs) else {}
+
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+LINES, BARS, (TRAINER,), (TOTALS,) = (
+    [Row(**block) for block in TABLE[kind]] for kind in ("line", "bar", "dictionary", "totals")
+)
+FAMILIES = tuple(dict.fromkeys(each.family for each in (*LINES, *BARS, TRAINER)))
+MARKS = (*(each.mark.pattern for each in LINES), "s/it", "it/s", TRAINER.mark.pattern)
+
+RATE = rf"(?P<rate>{NUMBER}|\?)\s?(?P<unit>s/it|it/s)(?P<rest>[^\]]*)"
+BAR = re.compile(
+    rf"\d{{1,3}}%\|[^|]{{0,300}}\|\s{{0,4}}(?P<n>\d{{1,12}})/(?P<total>\d{{1,12}})\s{{0,4}}"
+    rf"\[(?P<clock>[\d:]{{1,20}})<[^,\]]{{0,40}},\s{{0,4}}{RATE}",
+    FLAGS,
+)
+OPEN_BAR = re.compile(
+    rf"(?P<n>\d{{1,12}})it\s{{0,4}}\[(?P<clock>[\d:]{{1,20}}),\s{{0,4}}{RATE}", FLAGS
+)
+DICTIONARY = re.compile(r"\{\s{0,4}['\"][^{}]{1,8000}\}")
+EPOCH = re.compile(r"epoch +(\d{1,3})$", re.ASCII)
+NOT_TRAINING = ("valid", "sanity", "test", "predict", "eval")
+SIGNED = ("loss", "grad_norm", "learning_rate")
+FIELDS = {each.name for each in fields(StepRecord)} - {"step", "at_s"}
+MAX_SOURCES = 10_000
+
+
+def figure(text: str | None) -> float:
+    """Parse a figure; NaN if missing or not finite."""
+    if text is None:
+        return math.nan
+    value = float(text.replace(",", ""))
+    return value if math.isfinite(value) else math.nan
+
+
+def positive(text: str | None, *, most: float = 1e15) -> float:
+    value = figure(text)
+    return value if 0 < value <= most else math.nan
+
+
+def step_number(text: str | None) -> int | None:
+    """Parse the number of a step, which may be written as 29.0; None if it is invalid."""
+    value = figure(text)
+    if not 0 <= value <= MAX_STEP or value != int(value):
+        return None
+    return int(value)
+
+
+def record_of(
+    figures: Mapping[str, str], step: int, at_s: float, *, clock: "ProgressBar | None" = None
+) -> StepRecord:
+    """Convert figures to a record in its units; a bar adds its clock."""
+    found = {} if clock is None else {"elapsed_s": clock.elapsed_s, "rate_s": clock.rate_s}
+    for name, text in figures.items():
+        field, convert = UNITS.get(name, (name, float))
+        # A bar rounds large counts: 1.02e+8.
+        if field not in FIELDS or (field == "consumed" and "e" in text.lower()):
+            continue
+        value = figure(text) if field in SIGNED else convert(positive(text))
+        if math.isfinite(value) and (field != "step_s" or value <= MAX_STEP_S):
+            found[field] = value
+    return StepRecord(step, at_s=at_s, **found)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressBar:
+    """One state of a progress bar; ``total`` is None if the bar has no end."""
+
+    label: str
+    n: int
+    total: int | None
+    elapsed_s: float
+    rate_s: float
+    rest: str
+
+    @property
+    def position(self) -> int:
+        """Its count since the beginning; Lightning's bar begins again with each epoch."""
+        epoch = EPOCH.search(self.label)
+        return self.n + (int(epoch[1]) * self.total if epoch and self.total else 0)
+
+
+def bar_of(text: str) -> ProgressBar | None:
+    """Return the last progress bar on a line."""
+    match = next(iter(reversed([*BAR.finditer(text)])), None) or OPEN_BAR.search(text)
+    if match is None or (n := step_number(match["n"])) is None:
+        return None
+    total = match.groupdict().get("total")
+    rate = positive(None if match["rate"] == "?" else match["rate"])
+    return ProgressBar(
+        label=text[: match.start()].strip(" \t:").lower()[:80],
+        n=n,
+        total=int(total) if total else None,
+        elapsed_s=clock_seconds(match["clock"]),
+        rate_s=rate if match["unit"].lower() == "s/it" else 1.0 / rate,
+        rest=match["rest"],
+    )
+
+
+def clock_seconds(text: str) -> float:
+    """Parse a progress bar's clock: 12:34, or 1:02:03."""
+    parts = text.split(":")
+    if not 1 < len(parts) <= 3 or not all(part.isdecimal() and len(part) < 8 for part in parts):
+        return math.nan
+    total = 0
+    for part in parts:
+        total = 60 * total + int(part)
+    return float(total)
+
+
+class StepReader:
+    """Reads the lines of all families; knows the step of lines that do not number it.
+
+    A line without a step continues the newest step of its family and source. A dictionary of
+    Hugging Face's trainer belongs to the newest count of the training bar, which is the first bar
+    without a label; in a log without bars they are counted, ``every`` steps each.
+    """
+
+    def __init__(self, *, every: int = 1) -> None:
+        self.totals = TrainingTotals()
+        self.n_counted = 0
+        self.longest = 0
+        self._every = every
+        self._newest: dict[tuple[str, str], int] = {}
+        self._counts: dict[str, int] = {}
+        self._training: ProgressBar | None = None
+        self._ahead = 0
+
+    def read(self, entry: LogLine) -> tuple[str, StepRecord | None]:
+        """Return the kind of a line, empty if it is not understood, and its step."""
+        for each in LINES:
+            if figures := each.figures(entry.text):
+                key = each.family, entry.source
+                step = step_number(figures["step"]) if "step" in figures else self._newest.get(key)
+                if step is None:
+                    return "", None
+                if len(self._newest) < MAX_SOURCES:
+                    self._newest[key] = step
+                return each.family, record_of(figures, step, entry.at_s)
+        bar = bar_of(entry.text)
+        if bar and not bar.label.startswith(NOT_TRAINING):
+            for each in BARS:
+                figures = each.figures(f"{bar.label} {bar.rest}")
+                if figures or (each.family == LIGHTNING and bar.n and EPOCH.search(bar.label)):
+                    return each.family, self._of_bar(figures, bar, entry.at_s)
+        return self._of_trainer(entry, bar)
+
+    def _of_bar(self, figures: Mapping[str, str], bar: ProgressBar, at_s: float) -> StepRecord:
+        text = figures.get("step", "")
+        step = step_number(text or None)
+        if step is None:
+            return record_of(figures, bar.position, at_s, clock=bar)
+        if "e" in text.lower():
+            # A large number is rounded: the bar's count and the usual difference have it.
+            step = max(0, bar.position + self._ahead)
+        self._ahead = step - bar.position
+        # A bar may count the batches of accumulated gradients, several for each step.
+        rate_s = bar.rate_s * max(1, round(bar.position / (step + 1)))
+        return record_of(figures, step, at_s, clock=replace(bar, rate_s=rate_s))
+
+    def _of_trainer(
+        self, entry: LogLine, bar: ProgressBar | None
+    ) -> tuple[str, StepRecord | None]:
+        is_bar = bar is not None and not bar.label and bar.total is not None
+        if bar is not None and is_bar:
+            first = self._training or bar
+            self._training = bar if bar.total == first.total else first
+        match = DICTIONARY.search(entry.text)
+        text = match[0] if match else ""
+        if totals := TOTALS.figures(text):
+            known = {name: positive(value) for name, value in totals.items()}
+            batch = known.pop("seq_per_s", math.nan) / known.pop("steps_per_s", math.nan)
+            known = {name: value for name, value in known.items() if not math.isnan(value)}
+            if not math.isnan(batch):
+                known["global_batch"] = batch
+            self.totals = replace(self.totals, **known)
+            return OPTIMUM, None
+        if figures := TRAINER.figures(text):
+            step = step_number(figures.get("step"))
+            if step is None:
+                bar = self._training
+                step = bar.n if bar else self._count(entry.source, has_loss="loss" in figures)
+            return OPTIMUM, record_of(figures, step, entry.at_s, clock=self._training)
+        if bar is None or not is_bar:
+            return ("progress" if re.search(r"['\"]eval", text) else ""), None
+        self.longest = max(self.longest, bar.total or 0)
+        if not bar.n or bar.total != self.longest:
+            return PROGRESS, None
+        return PROGRESS, record_of({}, bar.n, entry.at_s, clock=bar)
+
+    def _count(self, source: str, *, has_loss: bool) -> int:
+        """Count a rank's dictionaries; of two for one step, the one with the loss counts."""
+        so_far = self._counts.get(source, 0)
+        count = so_far + (has_loss or not so_far)
+        if source in self._counts or len(self._counts) < MAX_SOURCES:
+            self._counts[source] = count
+        self.n_counted = max(self.n_counted, count)
+        return count * self._every

@@ -1,0 +1,403 @@
+"""A sample of each family of step lines, in its public format with figures of our own."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from telemetry.ingest.logs.families import FAMILIES
+from tests.telemetry.ingest.logs.log_lines import BEGAN_S, at, neuronx, nxdt, read, steps_of
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A log of a family, and what it says of the last step; NaN where it says nothing."""
+
+    family: str
+    text: str
+    step: tuple[int, ...]
+    step_s: float = NAN
+    seq_per_s: float = NAN
+    tokens: float = NAN
+    loss: float = NAN
+    grad_norm: float = NAN
+    learning_rate: float = NAN
+    global_batch: float = NAN
+    at_s: float = NAN
+    how: str = "told"
+
+
+SAMPLES = {
+    "torchtitan": Sample(
+        "torchtitan",
+        "[rank0]:[titan] 2026-05-01 12:00:00,000 - root - INFO - Training starts at step 1\n"
+        "[rank0]:[titan] 2026-05-01 12:00:04,500 - root - INFO - \x1b[31mstep:  1  \x1b[32mloss: "
+        "12.1250  \x1b[38;2;180;60;0mgrad_norm:  1.7500  \x1b[33mmemory: 41.20GiB(52.01%)  "
+        "\x1b[34mtps: 910  \x1b[36mtflops: 52.70  \x1b[35mmfu: 5.33%\x1b[39m\n"
+        "[rank0]:[titan] 2026-05-01 12:00:34,500 - root - INFO - step: 11  loss:  9.2500  "
+        "grad_norm:  1.5000  memory: 43.75GiB(55.20%)  tps: 5,461  tflops: 316.27  mfu: 31.98%\n"
+        "[rank0]:[titan] 2026-05-01 12:00:36,000 - root - INFO - validate step: 11  loss:  9.5  "
+        "memory: 43.75GiB(55.20%)  tps: 9,120\n",
+        step=(1, 11),
+        step_s=3.0,
+        loss=9.25,
+        grad_norm=1.5,
+        at_s=BEGAN_S + 34.5,
+        how="clock",
+    ),
+    "torchtitan of 2024": Sample(
+        "torchtitan",
+        "[rank0]:2026-05-01 12:00:10,000 - root - INFO - step: 10  loss:  8.5000  memory:  9.5GiB"
+        "(12.0%)  wps: 2,730  mfu: 16.10%\n"
+        "[rank0]:2026-05-01 12:00:25,000 - root - INFO - step: 20  loss:  7.5000  memory:  9.5GiB"
+        "(12.0%)  wps: 2,731  mfu: 16.11%\n",
+        step=(10, 20),
+        step_s=1.5,
+        loss=7.5,
+        at_s=BEGAN_S + 25,
+        how="clock",
+    ),
+    "NeMo 2": Sample(
+        "NeMo",
+        "Training epoch 0, iteration 6/99 | lr: 1.999e-06 | global_batch_size: 512 | global_step: "
+        "6 | peak_memory_usage: 61203283968 | reduced_train_loss: 11.03 | train_step_timing in s: "
+        "12.5\n"
+        "Training epoch 0, iteration 7/99 | lr: 2.249e-06 | global_batch_size: 512 | global_step: "
+        "7 | peak_memory_usage: 61203283968 | reduced_train_loss: 10.75 | train_step_timing in s: "
+        "12.25 | consumed_samples: 4096 | val_loss: 11.2\n",
+        step=(6, 7),
+        step_s=12.25,
+        seq_per_s=512 / 12.25,
+        loss=10.75,
+        learning_rate=2.249e-06,
+        global_batch=512,
+    ),
+    "MaxText": Sample(
+        "MaxText",
+        "I0501 12:00:04.250000 140123456789504 metric_logger.py:226] completed step: 3, seconds: "
+        "4.250, TFLOP/s/device: 181.250, Tokens/s/device: 3855.059, total_weights: 524288, loss: "
+        "8.500, lm_loss: 8.500, perplexity: 4914.769\n"
+        "I0501 12:00:08.250000 140123456789504 metric_logger.py:226] completed step: 4, seconds: "
+        "4.000, TFLOP/s/device: 192.578, Tokens/s/device: 4096.000, total_weights: 524288, loss: "
+        "8.250, lm_loss: 8.250, perplexity: 3827.626\n",
+        step=(3, 4),
+        step_s=4.0,
+        tokens=524288,
+        loss=8.25,
+        at_s=BEGAN_S + 8.25,
+    ),
+    "MaxText of 2023": Sample(
+        "MaxText",
+        "completed step: 16, seconds: 2.125, TFLOP/s: 37.250, loss: 2.250\n",
+        step=(16,),
+        step_s=2.125,
+        loss=2.25,
+    ),
+    "AXLearn": Sample(
+        "AXLearn",
+        "I0501 12:00:00.000000 140123456789504 trainer.py:401] trainer process   0 step        1] "
+        "loss=11.25 aux={'loss': 11.25, 'per_token_loss': 'T(8, 4096)'}\n"
+        "I0501 12:05:00.000000 140123456789504 trainer.py:520] trainer process   0 step      101] "
+        "Average step time: 2.75 seconds\n"
+        "I0501 12:05:00.100000 140123456789504 trainer.py:401] trainer process   0 step      101] "
+        "loss=Array(7.5, dtype=float32) aux={'loss': 7.5}\n"
+        "I0501 12:05:02.000000 140123456789504 trainer.py:512] trainer process   0 step      101] "
+        "Reached max_step=101. Stopping\n",
+        step=(1, 101),
+        step_s=2.75,
+        loss=7.5,
+        at_s=BEGAN_S + 300,
+    ),
+    "DeepSpeed": Sample(
+        "DeepSpeed",
+        "[2026-05-01 12:00:10,250] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, "
+        "lr=[2.5e-05, 2.5e-05], mom=[(0.9, 0.95), (0.9, 0.95)]\n"
+        "[2026-05-01 12:00:10,250] [INFO] [timer.py:260:stop] epoch=0/micro_step=40/global_step=10"
+        ", RunningAvgSamplesPerSec=62.5, CurrSamplesPerSec=64.0, MemAllocated=9.1GB, "
+        "MaxMemAllocated=20.5GB\n"
+        "[2026-05-01 12:00:10,251] [INFO] [logging.py:96:log_dist] [Rank 0] time (ms) | "
+        "forward: 250.10 | backward: 610.20 | step: 30.40\n"
+        "[2026-05-01 12:00:20,250] [INFO] [logging.py:96:log_dist] [Rank 0] step=20, skipped=0, "
+        "lr=[3e-05, 3e-05], mom=[(0.9, 0.95), (0.9, 0.95)]\n"
+        "[2026-05-01 12:00:20,250] [INFO] [timer.py:260:stop] epoch=0/micro_step=80/global_step=20"
+        ", RunningAvgSamplesPerSec=62.5, CurrSamplesPerSec=64.0, MemAllocated=9.1GB, "
+        "MaxMemAllocated=20.5GB\n",
+        step=(10, 20),
+        step_s=1.0,
+        seq_per_s=64.0,
+        learning_rate=3e-05,
+        at_s=BEGAN_S + 20.25,
+        how="clock",
+    ),
+    "DeepSpeed of 2022, which counts micro steps": Sample(
+        "DeepSpeed",
+        "[2026-05-01 12:00:10,250] [INFO] [logging.py:69:log_dist] [Rank 0] step=10, skipped=2, "
+        "lr=[5e-05], mom=[[0.9, 0.999]]\n"
+        "[2026-05-01 12:00:10,250] [INFO] [timer.py:189:stop] 0/40, SamplesPerSec=83.5, "
+        "MemAllocated=0.3GB, MaxMemAllocated=9.0GB\n",
+        step=(10,),
+        seq_per_s=83.5,
+        learning_rate=5e-05,
+        at_s=BEGAN_S + 10.25,
+        how="",
+    ),
+    "DeepSpeed's pipelines": Sample(
+        "DeepSpeed",
+        "steps: 10 loss: 2.5000 iter time (s): 1.250 samples/sec: 102.400\n"
+        "steps: 20 loss: 2.2500 iter time (s): 1.250 samples/sec: 102.400\n",
+        step=(10, 20),
+        step_s=1.25,
+        seq_per_s=102.4,
+        loss=2.25,
+    ),
+    "Composer": Sample(
+        "Composer",
+        "".join(
+            f"[batch={n}/4800]:\n"
+            f"\t Train time/batch: {n - 1}\n"
+            f"\t Train time/sample: {(n - 1) * 256}\n"
+            f"\t Train time/token: {(n - 1) * 256 * 4096}\n"
+            "\t Train memory/peak_reserved_mem: 51.3280\n"
+            f"\t Train loss/train/total: {11 - n / 8:.4f}\n"
+            f"\t Train metrics/train/LanguageCrossEntropy: {11 - n / 8:.4f}\n"
+            "\t Train throughput/batches_per_sec: 0.2500\n"
+            "\t Train throughput/samples_per_sec: 64.0000\n"
+            "\t Train throughput/device/samples_per_sec: 8.0000\n"
+            "\t Train throughput/tokens_per_sec: 262144.0000\n"
+            "\t Train throughput/device/tokens_per_sec: 32768.0000\n"
+            f"\t Train time/train: {n * 4 / 3600:.4f}\n"
+            "\t Train lr-DecoupledAdamW/group0: 0.0003\n"
+            "[Eval batch=1/8] Eval on eval data:\n"
+            "\t Eval metrics/eval/LanguageCrossEntropy: 9.9\n"
+            for n in (19, 20, 21)
+        ),
+        step=(19, 20, 21),
+        step_s=4.0,
+        seq_per_s=64.0,
+        tokens=1048576,
+        loss=8.375,
+        learning_rate=3e-4,
+        global_batch=256,
+    ),
+    "fairseq": Sample(
+        "fairseq",
+        "2026-05-01 12:00:50 | INFO | train_inner | epoch 001:    100 / 2500 loss=9.250, "
+        "nll_loss=8.900, ppl=478.00, wps=20480.0, ups=2, wpb=10240, bsz=320, num_updates=100, "
+        "lr=1.25e-05, gnorm=2.250, clip=0, train_wall=49, wall=52\n"
+        "2026-05-01 12:01:40 | INFO | train_inner | epoch 001:    200 / 2500 loss=8.750, "
+        "nll_loss=8.400, ppl=338.00, wps=20480.0, ups=2, wpb=10240, bsz=320, num_updates=200, "
+        "lr=2.5e-05, gnorm=2.000, clip=0, train_wall=49, wall=102\n"
+        "2026-05-01 12:02:10 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.5 | "
+        "ppl 724.1 | wps 40960 | wpb 1280 | bsz 40 | num_updates 200\n",
+        step=(100, 200),
+        step_s=0.5,
+        seq_per_s=640.0,
+        tokens=10240,
+        loss=8.75,
+        grad_norm=2.0,
+        learning_rate=2.5e-05,
+        global_batch=320,
+        at_s=BEGAN_S + 100,
+        how="batch",
+    ),
+    "fairseq in JSON": Sample(
+        "fairseq",
+        '2026-05-01 12:00:50 | INFO | train_inner | {"epoch": 1, "update": 0.04, "loss": "9.25", '
+        '"nll_loss": "8.9", "ppl": "478", "wps": "20480", "ups": "2", "wpb": "10240", '
+        '"bsz": "320", "num_updates": "100", "lr": "1.25e-05", "gnorm": "2.25", "clip": "0", '
+        '"train_wall": "49", "wall": "52"}\n'
+        '2026-05-01 12:02:10 | INFO | train | {"epoch": 1, "train_loss": "9.1", "train_wps": '
+        '"20000", "train_wpb": "10240", "train_num_updates": "2500"}\n',
+        step=(100,),
+        step_s=0.5,
+        seq_per_s=640.0,
+        tokens=10240,
+        loss=9.25,
+        grad_norm=2.25,
+        learning_rate=1.25e-05,
+        global_batch=320,
+        at_s=BEGAN_S + 50,
+        how="batch",
+    ),
+    "AWS's BERT tutorial": Sample(
+        "neuronx-distributed",
+        "LOG Fri May  1 12:00:00 2026 - (0, 78) step_loss : 9.1875 learning_rate : 1.56e-05 "
+        "throughput : 2873.25 \n"
+        "LOG Fri May  1 12:00:06 2026 - (0, 79) step_loss : 9.1250 learning_rate : 1.58e-05 "
+        "throughput : 2873.25 grad-norm : 1.25\n",
+        step=(78, 79),
+        step_s=6.0,
+        seq_per_s=2873.25,
+        loss=9.125,
+        grad_norm=1.25,
+        learning_rate=1.58e-05,
+        at_s=BEGAN_S + 6,
+        how="clock",
+    ),
+    "Lightning": Sample(
+        "Lightning",
+        "Epoch 0:   0%|          | 0/500 [00:00<?, ?it/s]\r"
+        "Epoch 0:  20%|██        | 100/500 [00:50<03:20,  2.00it/s, v_num=3, train_loss=2.500]\r"
+        "Epoch 0:  40%|████      | 200/500 [01:40<02:30,  2.00it/s, v_num=3, train_loss=2.250]\n",
+        step=(100, 200),
+        step_s=0.5,
+        loss=2.25,
+        how="bar",
+    ),
+    "Lightning without figures": Sample(
+        "Lightning",
+        "Epoch 0:  20%|██        | 100/500 [00:50<03:20,  2.00it/s, v_num=3]\r"
+        "Epoch 1:  20%|██        | 100/500 [00:50<03:20,  2.00it/s, v_num=3]\n",
+        step=(100, 600),
+        step_s=0.5,
+        how="bar",
+    ),
+    "a trainer's bar alone": Sample(
+        "progress",
+        "100%|██████████| 3/3 [00:01<00:00,  2.90it/s]\n"
+        "  2%|▎         | 20/1000 [01:00<49:00,  3.00s/it]\r"
+        "  4%|▍         | 40/1000 [02:00<48:00,  3.00s/it]\n",
+        step=(20, 40),
+        step_s=3.0,
+        how="bar",
+    ),
+    "JSON lines with a time": Sample(
+        "JSON lines",
+        '{"step": 10, "loss": 2.5, "step_time": 1.25, "lr": 0.0003, "tokens_per_sec": 16000}\n'
+        '{"step": 20, "loss": 2.25, "step_time": 1.5, "lr": 0.0003, "tokens_per_sec": 16000, '
+        '"eval": {"eval_loss": 9.5}}\n',
+        step=(10, 20),
+        step_s=1.5,
+        tokens=24000,
+        loss=2.25,
+        learning_rate=3e-4,
+    ),
+    "JSON lines with a rate": Sample(
+        "JSON lines",
+        '{"train/global_step": 10, "train/loss": 2.5, "train/steps_per_second": 0.8}\n'
+        '{"train/global_step": 20, "train/loss": 2.25, "train/steps_per_second": 0.8, '
+        '"global_batch_size": 64}\n',
+        step=(10, 20),
+        step_s=1.25,
+        seq_per_s=51.2,
+        loss=2.25,
+        global_batch=64,
+    ),
+    "JSON lines with moments": Sample(
+        "JSON lines",
+        '{"timestamp": "2026-05-01T12:00:00Z", "iteration": 10, "metrics": {"loss": 2.5}}\n'
+        '{"timestamp": "2026-05-01T12:00:30Z", "iteration": 20, "metrics": {"loss": 2.25}}\n',
+        step=(10, 20),
+        step_s=3.0,
+        loss=2.25,
+        at_s=BEGAN_S + 30,
+        how="clock",
+    ),
+    "JSON lines with Unix seconds": Sample(
+        "JSON lines",
+        f'{{"_step": 10, "loss": 2.5, "_timestamp": {BEGAN_S}}}\n'
+        f'{{"_step": 20, "loss": 2.25, "_timestamp": {BEGAN_S + 30}}}\n',
+        step=(10, 20),
+        step_s=3.0,
+        loss=2.25,
+        at_s=BEGAN_S + 30,
+        how="clock",
+    ),
+}
+# Families whose samples are in test_formats.py.
+ELSEWHERE = {"Megatron", "NxDT", "Optimum-Neuron"}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_of_each_family_is_read(name: str) -> None:
+    sample = SAMPLES[name]
+    log, steps = read(sample.text), steps_of(sample.text)
+
+    assert log.family == sample.family
+    assert tuple(steps.step) == sample.step
+    for field in (
+        "step_s",
+        "seq_per_s",
+        "tokens",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "at_s",
+    ):
+        found, expected = getattr(steps, field)[-1], getattr(sample, field)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, err_msg=field)
+    np.testing.assert_allclose(steps.global_batch, sample.global_batch)
+    assert steps.how == sample.how
+    assert log.n_damaged == 0
+
+
+def test_each_family_has_a_sample() -> None:
+    assert {sample.family for sample in SAMPLES.values()} | ELSEWHERE == set(FAMILIES)
+
+
+def slow_bar(*, s_per_step: int, rate: float) -> str:
+    """Write a bar whose clock says one thing, and whose rate over the batch another."""
+    states = [
+        nxdt(
+            n,
+            clock=f"{n * s_per_step // 60}:{n * s_per_step % 60:02d}",
+            extra=f", throughput={rate}",
+        )
+        for n in range(20, 25)
+    ]
+    return "\r".join(states).replace("18.94s/it", f"{s_per_step}.0s/it")
+
+
+def test_a_bar_s_clock_counts_where_the_rate_contradicts_it() -> None:
+    steps = steps_of(slow_bar(s_per_step=25, rate=8.68))
+
+    assert steps.step_s.tolist() == [25.0] * 5
+    assert steps.how == "bar"
+    assert [name for name, _ in steps.clocks] == ["batch", "bar"]
+    np.testing.assert_allclose([step_s for _, step_s in steps.clocks], [1024 / 8.68, 25.0])
+    np.testing.assert_allclose(steps.seq_per_s, 1024 / 25.0)
+
+
+def test_a_rate_that_agrees_with_the_bar_is_finer() -> None:
+    steps = steps_of(slow_bar(s_per_step=25, rate=40.5))
+
+    np.testing.assert_allclose(steps.step_s, 1024 / 40.5)
+    assert (steps.how, steps.clocks) == ("batch", ())
+
+
+def test_fairseq_s_clock_counts_where_its_rate_contradicts_it() -> None:
+    sample = SAMPLES["fairseq"].text.replace("wps=20480.0", "wps=409.6")
+    steps = steps_of(sample)
+
+    np.testing.assert_array_equal(steps.step_s, [np.nan, 0.5])
+    assert [name for name, _ in steps.clocks] == ["batch", "bar"]
+
+
+def test_a_logged_step_time_stays_and_the_contradiction_is_said() -> None:
+    steps = steps_of("\n".join(f"{at(30.0 * n)} {neuronx(n)}" for n in range(5)))
+
+    assert steps.step_s.tolist() == [9.2] * 5
+    assert steps.clocks == (("clock", 30.0), ("told", 9.2))
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [9.2, 18.4, 27.6, 1_036.8, 1_046.0],
+        [46.0, 46.0, 46.0, 46.0, 46.0, 92.0, 92.0, 92.0, 92.0, 92.0],
+    ],
+    ids=["a pause", "lines in batches"],
+)
+def test_pauses_and_lines_written_in_batches_contradict_nothing(times: list[float]) -> None:
+    lines = [f"{at(second)} {neuronx(n)}" for n, second in enumerate(times)]
+
+    assert steps_of("\n".join(lines)).clocks == ()
+
+
+def test_a_bar_that_counts_batches_of_accumulated_gradients_has_the_time_of_a_step() -> None:
+    (state,) = [nxdt(9, clock="3:00")]
+    steps = steps_of(state.replace("10/1000", "40/4000").replace("18.94s/it", "4.50s/it"))
+
+    assert steps.step_s.tolist() == [18.0]
