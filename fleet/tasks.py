@@ -13,6 +13,7 @@ from fleet.checks.preflights import advance_all
 from fleet.costs.drift import update_cost_alerts
 from fleet.costs.losses import update_alert_costs
 from fleet.costs.spending import update_spending
+from fleet.ingest import prometheus
 from fleet.ingest.steps import update_reported_runs
 from fleet.metrics.long_term import figures
 from fleet.runs.similar_runs import update_due_comparisons
@@ -43,6 +44,13 @@ def watch_fleet() -> None:
     update_probe_requests(hot, now=now)
     update_alert_costs(hot, now=now)
     hot.publish_tick(int(now.timestamp()))
+
+
+@shared_task(ignore_result=True, expires=2)
+def assemble_scrapes() -> None:
+    """Store what Prometheus wrote, once a scrape is complete."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    prometheus.assemble(hot, now_s=datetime.now(UTC).timestamp())
 
 
 @shared_task(ignore_result=True, expires=30)

@@ -46,6 +46,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         "api/v1/ingest/neuron-monitor", ingest.ingest_neuron_monitor, name="ingest-neuron-monitor"
     ),
     path("api/v1/ingest/efa", ingest.ingest_efa, name="ingest-efa"),
+    path("api/v1/ingest/prometheus", ingest.ingest_prometheus, name="ingest-prometheus"),
     path("api/v1/ingest/steps", ingest.ingest_steps, name="ingest-steps"),
     path("api/v1/", application.urls),
     path("nodes/", nodes.node_list, name="node-list"),

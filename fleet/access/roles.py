@@ -91,7 +91,9 @@ DEMO_ADMIN = "admin"
 MACHINE_PREFIX = "token "
 
 # Views with their own authentication, or without any.
-INGEST_VIEWS = frozenset({"ingest-neuron-monitor", "ingest-efa", "ingest-steps"})
+INGEST_VIEWS = frozenset(
+    {"ingest-neuron-monitor", "ingest-efa", "ingest-prometheus", "ingest-steps"}
+)
 PUBLIC_VIEWS = INGEST_VIEWS | {"sign-in", "sign-out", "healthz"}
 # The API authenticates in fleet/api/auth.py.
 API_NAMESPACE = "api"

@@ -33,12 +33,15 @@ from fleet.ingest.nodes import (
     response_of,
     store_batches,
 )
+from fleet.ingest.prometheus import QueueFullError, queue
 from fleet.ingest.steps import StepIngest, StepIngestResult
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
 from fleet.ops.compression import gunzip_pieces
 from telemetry.ingest import schemas, step_reports
 from telemetry.ingest.columns import ColumnsLine
+from telemetry.ingest.lines import RefusedError
+from telemetry.ingest.prometheus import samples_of, unpack
 from telemetry.store.hot import HotStore, open_store
 
 MAX_STEPS_BODY_BYTES = 1_000_000
@@ -317,6 +320,47 @@ def ingest_steps(request: HttpRequest) -> HttpResponse:
         return store_unavailable(error).response()
 
 
+@csrf_exempt
+def ingest_prometheus(request: HttpRequest) -> HttpResponse:
+    """Queue the samples of a remote write; a task assembles them.
+
+    Prometheus drops what is answered with 4xx, and sends again after 5xx: also when it sends too
+    often.
+    """
+    if request.method != "POST":
+        return problem(405, "Send samples by POST.", headers={"Allow": "POST"})
+    try:
+        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        call = _request_of(request)
+        authenticate([call], hot)
+        if call.problem is not None:
+            raise _to_send_again(call.problem) if call.problem.status == 429 else call.problem
+        if call.headers.get("content-encoding", "").strip().lower() != "snappy":
+            detail = "Send remote write 1.0: a WriteRequest, compressed as a snappy block."
+            raise ProblemError(415, detail, field="Content-Encoding")
+        if "v2" in call.headers.get("content-type", ""):
+            detail = "Remote write 2.0 is not supported. Leave protobuf_message at its default."
+            raise ProblemError(415, detail, field="Content-Type")
+        body = _read_body(request, settings.INGEST_MAX_BODY_BYTES)
+        message = unpack(body, max_bytes=settings.INGEST_MAX_UNPACKED_BYTES)
+        queue(hot, samples_of(message), arrived_s=time.time())
+    except RefusedError as error:
+        return problem(400, f"The {error.field} {error.reason}.", field=error.field)
+    except ProblemError as error:
+        return error.response()
+    except QueueFullError:
+        detail = "More samples arrive than are stored. Send them again."
+        return problem(503, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+    except (RedisError, DatabaseError) as error:
+        return store_unavailable(error).response()
+    return HttpResponse(status=204)
+
+
+def _to_send_again(error: ProblemError) -> ProblemError:
+    """Return the problem of too many requests as one after which senders try again."""
+    return ProblemError(503, str(error), headers={"Retry-After": "60"})
+
+
 def _store_steps(call: IngestRequest, hot: HotStore) -> StepIngestResult:
     lines = call.lines(max_bytes=MAX_STEPS_UNPACKED_BYTES)
     intake = step_ingest(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
@@ -488,4 +532,38 @@ INGEST_PATHS: Document = {
         STEP_LINE,
         SENT_AT,
     ),
+    "/api/v1/ingest/prometheus": {
+        "post": {
+            "operationId": "ingest_prometheus",
+            "tags": ["ingest"],
+            "summary": "Write samples by Prometheus",
+            "description": "Accepts remote write 1.0. Series that trnwatch does not use are "
+            "ignored. Prometheus sends again after an answer of 503, and drops the samples after "
+            "4xx.\n\nNeeds scope `ingest`.",
+            "security": [{"bearer": ["ingest"]}],
+            "parameters": [
+                {
+                    "in": "header",
+                    "name": "Content-Encoding",
+                    "required": True,
+                    "description": "How the body is compressed.",
+                    "schema": {"type": "string", "enum": ["snappy"]},
+                }
+            ],
+            "requestBody": {
+                "required": True,
+                "content": {
+                    "application/x-protobuf": {
+                        "schema": {
+                            "type": "string",
+                            "format": "binary",
+                            "description": "A WriteRequest, compressed as a snappy block.",
+                        }
+                    }
+                },
+            },
+            "responses": {"204": {"description": "Accepted."}}
+            | {status: {"$ref": f"#/components/responses/{status}"} for status in REFUSALS},
+        }
+    },
 }

@@ -20,30 +20,16 @@ from urllib.parse import unquote, urlsplit
 
 import cramjam
 import numpy as np
-from google.protobuf.descriptor_pb2 import (
-    DescriptorProto,
-    FieldDescriptorProto,
-    FileDescriptorProto,
-)
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
+from telemetry.write_request import TimeSeries
 
 HEADERS: Mapping[str, str] = {
     "Content-Type": "application/x-protobuf",
     "Content-Encoding": "snappy",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
-# The specification's messages: field names by number, each with its type or the message it is.
-MESSAGES: Mapping[str, Sequence[tuple[str, str]]] = {
-    "Label": (("name", "string"), ("value", "string")),
-    "Sample": (("value", "double"), ("timestamp", "int64")),
-    "TimeSeries": (("labels", "Label"), ("samples", "Sample")),
-    "WriteRequest": (("timeseries", "TimeSeries"),),
-}
-PACKAGE = "prometheus"
 # A Sample as a field of its TimeSeries: every one has the same length, as milliseconds since
 # 1970 take six bytes as a varint from 2004 until 2109.
 SAMPLE = np.dtype(
@@ -58,39 +44,6 @@ SAMPLE = np.dtype(
 )
 FIRST_MS, END_MS = 1 << 35, 1 << 42
 SERIES_FIELD = b"\x0a"
-
-
-def _descriptor() -> FileDescriptorProto:
-    file = FileDescriptorProto(name="remote.proto", package=PACKAGE, syntax="proto3")
-    for message, fields in MESSAGES.items():
-        described = DescriptorProto(name=message)
-        for number, (name, kind) in enumerate(fields, start=1):
-            described.field.append(_field(name, number, kind))
-        file.message_type.append(described)
-    return file
-
-
-def _field(name: str, number: int, kind: str) -> FieldDescriptorProto:
-    if kind in MESSAGES:
-        return FieldDescriptorProto(
-            name=name,
-            number=number,
-            label=FieldDescriptorProto.LABEL_REPEATED,
-            type=FieldDescriptorProto.TYPE_MESSAGE,
-            type_name=f".{PACKAGE}.{kind}",
-        )
-    return FieldDescriptorProto(
-        name=name,
-        number=number,
-        label=FieldDescriptorProto.LABEL_OPTIONAL,
-        type=FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}"),
-    )
-
-
-_POOL = DescriptorPool()
-_POOL.Add(_descriptor())
-TimeSeries: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.TimeSeries"))
-WriteRequest: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.WriteRequest"))
 
 
 @lru_cache(maxsize=1 << 20)

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from telemetry.long_term import remote_write
+from telemetry.write_request import TimeSeries, WriteRequest
 
 NOON_MS = 1_795_262_400_000
 TIMES = [NOON_MS, NOON_MS + 1_000, NOON_MS + 2_000]
 
 
 def read(body: bytes) -> list[tuple[dict[str, str], list[tuple[int, float]]]]:
-    message = remote_write.WriteRequest.FromString(bytes(cramjam.snappy.decompress_raw(body)))
+    message = WriteRequest.FromString(bytes(cramjam.snappy.decompress_raw(body)))
     return [
         (
             {label.name: label.value for label in series.labels},
@@ -60,16 +61,14 @@ def test_labels_stand_in_order_and_empty_ones_are_left_out() -> None:
     head = remote_write.series(
         "m", (("zone", "z"), ("Upper", "u"), ("node", 'a"\\\n'), ("none", ""))
     )
-    labels = [
-        (label.name, label.value) for label in remote_write.TimeSeries.FromString(head).labels
-    ]
+    labels = [(label.name, label.value) for label in TimeSeries.FromString(head).labels]
 
     assert labels == [("Upper", "u"), ("__name__", "m"), ("node", 'a"\\\n'), ("zone", "z")]
 
 
 def test_a_sample_is_what_protobuf_would_write() -> None:
     values, times = np.random.default_rng(0).standard_normal(64), TIMES[0] + np.arange(64)
-    by_the_book = remote_write.TimeSeries(
+    by_the_book = TimeSeries(
         samples=[
             {"value": value, "timestamp": time}
             for value, time in zip(values.tolist(), times.tolist(), strict=True)

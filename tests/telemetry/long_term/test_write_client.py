@@ -22,6 +22,7 @@ from telemetry.long_term.remote_write import (
     batches,
     retry_after_s,
 )
+from telemetry.write_request import WriteRequest
 from tests.long_term_stores import Moody, moody_server
 
 NOON_MS = 1_795_262_400_000
@@ -62,7 +63,7 @@ def batch(n_series: int = 3, n_times: int = 1) -> WriteBatch:
 
 
 def seconds_of(body: bytes) -> set[int]:
-    message = remote_write.WriteRequest.FromString(bytes(cramjam.snappy.decompress_raw(body)))
+    message = WriteRequest.FromString(bytes(cramjam.snappy.decompress_raw(body)))
     return {(s.timestamp - NOON_MS) // 1000 for one in message.timeseries for s in one.samples}
 
 

@@ -8,13 +8,13 @@ import cramjam
 import numpy as np
 import pytest
 
-from telemetry.long_term import remote_write
 from telemetry.long_term.remote_write import StoppedError
 from telemetry.long_term.writer import MINUTES, SECONDS, Position
 from telemetry.store import durable
 from telemetry.store.durable import queue_rewrites
 from telemetry.store.hot import HotStore
 from telemetry.store.models import LongTermPosition
+from telemetry.write_request import WriteRequest
 from tests.helpers import NOON, NOON_S, block
 from tests.long_term_stores import Moody, moody_server
 from tests.telemetry.long_term.writers import write_all, writer_to
@@ -35,7 +35,7 @@ def written_to(store: Moody) -> Written:
     """Return the samples of one metric by series name and node, and by second."""
     found: Written = {}
     for body in store.bodies:
-        message = remote_write.WriteRequest.FromString(bytes(cramjam.snappy.decompress_raw(body)))
+        message = WriteRequest.FromString(bytes(cramjam.snappy.decompress_raw(body)))
         for one in message.timeseries:
             labels = {label.name: label.value for label in one.labels}
             name = labels["__name__"]

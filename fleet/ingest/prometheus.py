@@ -1,0 +1,110 @@
+"""Ingest of Prometheus remote write: requests are queued by node, a task assembles scrapes.
+
+Prometheus spreads one scrape over requests that reach several web processes. Each puts its samples
+into a list of the node in Redis; one task reads the lists, so that nothing is counted twice.
+"""
+
+import math
+
+import msgspec
+
+from fleet.ingest.nodes import NAME, IngestBatch, store_batches, store_row
+from telemetry.blocks import Block
+from telemetry.ingest.lines import RefusedError
+from telemetry.ingest.prometheus import NodeSeries, Sample, WrittenSamples
+from telemetry.ingest.timing import shard_of
+from telemetry.store.hot import HotStore
+
+# Redis: nodes with samples to assemble; by node, its queue and what is known of its series.
+NODES = "ingest:prometheus:nodes"
+QUEUE = "ingest:prometheus:queue:"
+STATE = "ingest:prometheus:state:"
+LOCK = "ingest:prometheus:lock"
+LOCK_S = 60
+# The sender waits with further samples until the task has caught up.
+MAX_QUEUED = 2_000
+KEEP_S = 24 * 3600
+AT_ONCE = 200
+
+
+class QueuedSamples(msgspec.Struct, array_like=True):
+    arrived_s: float
+    identity: dict[str, str]
+    samples: list[Sample]
+
+
+_QUEUED = msgspec.msgpack.Decoder(QueuedSamples)
+_STATE = msgspec.msgpack.Decoder(NodeSeries)
+
+
+class QueueFullError(Exception):
+    """Samples arrive faster than they are assembled; nothing of the request was stored."""
+
+
+def queue(hot: HotStore, written: WrittenSamples, *, arrived_s: float) -> None:
+    """Queue the samples of one request; raises QueueFullError where they must wait."""
+    nodes = [node for node in written.by_node if NAME.fullmatch(node)]
+    lengths = hot.execute_all(("LLEN", QUEUE + node) for node in nodes)
+    if any(length >= MAX_QUEUED for length in lengths):
+        raise QueueFullError
+    commands: list[tuple[object, ...]] = []
+    for node in nodes:
+        queued = QueuedSamples(arrived_s, written.identities[node], written.by_node[node])
+        commands.append(("RPUSH", QUEUE + node, msgspec.msgpack.encode(queued)))
+        commands.append(("EXPIRE", QUEUE + node, KEEP_S))
+    if nodes:
+        commands.append(("SADD", NODES, *nodes))
+    counts = {
+        "ingest_samples": sum(len(written.by_node[node]) for node in nodes),
+        "ingest_series_ignored": written.n_ignored,
+    }
+    for name, count in counts.items():
+        commands.append(("HINCRBYFLOAT", "service:counters", name, count))
+    hot.execute_all(commands)
+
+
+def assemble(hot: HotStore, *, now_s: float) -> int:
+    """Store the complete scrapes of all nodes; return how many. One process at a time."""
+    if not hot.execute("SET", LOCK, "1", "NX", "EX", LOCK_S):
+        return 0
+    try:
+        nodes = sorted(node.decode() for node in hot.execute("SMEMBERS", NODES))
+        return sum(_assemble(hot, node, now_s=now_s) for node in nodes)
+    finally:
+        hot.execute("DEL", LOCK)
+
+
+def _assemble(hot: HotStore, node: str, *, now_s: float) -> int:
+    """Store the complete scrapes of one node; what is read from its queue is removed last."""
+    stored, queued = hot.execute_all(
+        [("GET", STATE + node), ("LRANGE", QUEUE + node, 0, AT_ONCE - 1)]
+    )
+    state = _STATE.decode(stored) if stored else NodeSeries()
+    batch = IngestBatch(node=node)
+    for one in map(_QUEUED.decode, queued):
+        state.identity |= one.identity
+        batch.n_repeated += state.add(one.samples, arrived_s=one.arrived_s)[1]
+    for reading, end_s in state.readings(now_s=now_s):
+        batch.n_accepted += 1
+        batch.period_s = reading.period_s
+        last = math.floor(end_s)
+        first = min(last, math.floor(end_s - reading.period_s) + 1)
+        batch.blocks += [
+            Block(shard_of(node), tick, (node,), reading.values) for tick in range(first, last + 1)
+        ]
+        try:
+            store_row(node, reading.identity, reading.shape, reading.n_efa)
+        except RefusedError as error:
+            batch.refuse(error.at(1))
+            batch.blocks = []
+    if batch.n_accepted:
+        store_batches(hot, [batch])
+    # If the process ends before this, the same samples are read again, to the same effect.
+    commands: list[tuple[object, ...]] = [
+        ("SET", STATE + node, msgspec.msgpack.encode(state), "EX", KEEP_S),
+        ("LTRIM", QUEUE + node, len(queued), -1),
+    ]
+    if not any(exporter.waiting for exporter in state.exporters.values()) and not queued:
+        commands.append(("SREM", NODES, node))
+    hot.execute_all(commands)
+    return batch.n_accepted

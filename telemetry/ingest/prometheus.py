@@ -1,0 +1,416 @@
+"""Series of existing exporters, by Prometheus remote write: decode, recognise, assemble.
+
+A scrape arrives in pieces: Prometheus spreads its series over requests. ``samples_of`` reads one
+request; ``NodeSeries`` collects a node's samples until a scrape is complete, and returns what it
+says as a Reading.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import cramjam
+import msgspec
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from telemetry import catalog
+from telemetry.blocks import METRICS, FloatArray
+from telemetry.ingest.lines import RefusedError
+from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape
+from telemetry.ingest.schemas import MAX_CORES
+from telemetry.write_request import WriteRequest
+
+MS = 1000.0
+MIB = 1024.0**2
+# Series whose labels differ in these alone describe the same part of the same node.
+NODE_LABELS = ("node", "instance")
+IDENTITY_LABELS = {
+    "instance_id": "instance_id",
+    "instance_name": "instance_name",
+    "instance_type": "instance_type",
+    "availability_zone": "zone",
+}
+# A scrape is stored when all series of the one before have arrived, when the next one begins,
+# or after this time.
+COMPLETE_AFTER_S = 10.0
+# A gap of more scrape intervals is an outage: the values say nothing about it. Until the
+# interval is known, it is at most this long.
+MAX_INTERVALS, MAX_COVER_S = 2.5, 300
+MAX_SERIES = 20_000
+
+
+class Row(NamedTuple):
+    """What one series means.
+
+    ``metric`` is ours, or one that ``_derive`` reads. ``part`` is the label with the number (or
+    name) of the part. A counter is turned into a rate. ``labels`` must have one of these values.
+    Values of one part that differ in other labels are combined by ``METRICS_BY_MAX``, or added.
+    """
+
+    metric: str
+    part: str = ""
+    is_counter: bool = False
+    scale: float = 1.0
+    labels: tuple[tuple[str, frozenset[str]], ...] = ()
+
+
+def _only(label: str, *values: str) -> tuple[tuple[str, frozenset[str]], ...]:
+    return ((label, frozenset(values)),)
+
+
+CORE, DEVICE = "neuroncore", "neuron_device_index"
+_FAILED = ("completed_with_err", "completed_with_num_err", "timed_out", "incorrect_input")
+_ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
+_EFA = {
+    "tx_bytes": "efa_tx_bytes_per_s",
+    "rx_bytes": "efa_rx_bytes_per_s",
+    "tx_pkts": "efa_tx_packets_per_s",
+    "retrans_pkts": "efa_retransmits_per_s",
+    "rx_drops": "efa_drops_per_s",
+    "impaired_remote_conn_events": "efa_impaired_per_s",
+    "unresponsive_remote_events": "efa_unresponsive_per_s",
+}
+# By exporter, the series that are read. docs/prometheus.md lists them for write_relabel_configs.
+EXPORTERS: Mapping[str, Mapping[str, Sequence[Row]]] = {
+    "neuron-monitor": {
+        "neuroncore_utilization_ratio": (Row("core_utilization_ratio", CORE),),
+        **{
+            f"neuroncore_memory_usage_{kind}": (Row("core_memory_bytes", CORE),)
+            for kind in (
+                "constants",
+                "model_code",
+                "model_shared_scratchpad",
+                "runtime_memory",
+                "tensors",
+            )
+        },
+        "execution_errors_total": (Row("execution_errors_per_s", is_counter=True),),
+        "execution_status_total": (
+            Row(
+                "executions_completed_per_s",
+                is_counter=True,
+                labels=_only("status_type", "completed"),
+            ),
+            Row(
+                "executions_failed_per_s",
+                is_counter=True,
+                labels=_only("status_type", *_FAILED, "failed_to_queue"),
+            ),
+        ),
+        "execution_latency_seconds": (
+            Row("execution_latency_p50_s", labels=_only("percentile", "p50")),
+            Row("execution_latency_p100_s", labels=_only("percentile", "p100")),
+        ),
+        "hardware_ecc_events_total": tuple(
+            Row(kind, DEVICE, labels=_only("event_type", kind)) for kind in _ECC
+        ),
+        "system_memory_used_bytes": (Row("host_memory_used_bytes"),),
+        "system_vcpu_usage_ratio": (Row("vcpu_usage_ratio"),),
+        "neuron_hardware_info": (Row("hardware_info"),),
+    },
+    "efa": {
+        f"node_amazonefa_{name}": (Row(metric, "device", is_counter=True),)
+        for name, metric in _EFA.items()
+    },
+    "node_exporter": {
+        "node_cpu_seconds_total": (
+            Row("idle_cpus", "cpu", is_counter=True, labels=_only("mode", "idle")),
+        ),
+        "node_memory_MemTotal_bytes": (Row("memory_total_bytes"),),
+        "node_memory_MemAvailable_bytes": (Row("memory_available_bytes"),),
+    },
+    "dcgm": {
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE": (Row("core_utilization_ratio", "gpu"),),
+        "DCGM_FI_DEV_GPU_UTIL": (Row("gpu_utilization_ratio", "gpu", scale=0.01),),
+        "DCGM_FI_DEV_FB_USED": (Row("device_memory_used_bytes", "gpu", scale=MIB),),
+        "DCGM_FI_PROF_DRAM_ACTIVE": (Row("hbm_active_ratio", "gpu"),),
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": (Row("mem_ecc_corrected", "gpu"),),
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": (Row("mem_ecc_uncorrected", "gpu"),),
+    },
+}
+ROWS = {name: (exporter, rows) for exporter, of in EXPORTERS.items() for name, rows in of.items()}
+# Of processes on one core the busiest counts; latencies of processes do not add up.
+METRICS_BY_MAX = {
+    "core_utilization_ratio",
+    "gpu_utilization_ratio",
+    "execution_latency_p50_s",
+    "execution_latency_p100_s",
+}
+
+
+class SampleKey(NamedTuple):
+    """One series of a node: our metric, the part, and the labels that tell it from others."""
+
+    metric: str
+    part: str
+    of: str
+    is_counter: bool
+
+
+class Sample(NamedTuple):
+    at_ms: int
+    value: float
+    exporter: str
+    key: SampleKey
+
+
+@dataclass(slots=True)
+class WrittenSamples:
+    """The samples of one request, by node; what each node's labels say of its machine."""
+
+    by_node: dict[str, list[Sample]]
+    identities: dict[str, dict[str, str]]
+    n_ignored: int = 0
+
+
+def unpack(body: bytes, *, max_bytes: int) -> bytes:
+    """Decompress a snappy block; raises RefusedError where it is not one or is too large."""
+    size = shift = 0
+    for byte in body[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            break
+    if size > max_bytes:
+        raise RefusedError("body", f"has {size:,} bytes once unpacked; {max_bytes:,} at most")
+    try:
+        return bytes(cramjam.snappy.decompress_raw(body))
+    except cramjam.DecompressionError as error:
+        raise RefusedError("body", "is not a snappy block, as remote write 1.0 asks") from error
+
+
+def samples_of(message: bytes) -> WrittenSamples:
+    """Read the samples of a WriteRequest; raises RefusedError where it is not one.
+
+    Series that no row describes are ignored, as are staleness markers and other NaN.
+    """
+    request = WriteRequest()
+    try:
+        request.ParseFromString(message)
+    except DecodeError as error:
+        raise RefusedError("body", "is not a WriteRequest of remote write 1.0") from error
+    found = WrittenSamples({}, {})
+    for series in request.timeseries:
+        labels = tuple((label.name, label.value) for label in series.labels)
+        known = recognise(labels)
+        if known is None:
+            found.n_ignored += 1
+            continue
+        node, exporter, key, scale, identity = known
+        found.identities.setdefault(node, {}).update(identity)
+        rows = found.by_node.setdefault(node, [])
+        for sample in series.samples:
+            if math.isfinite(sample.value):
+                value = sample.value * scale
+                rows.append(Sample(sample.timestamp, value, exporter, key))
+    return found
+
+
+Recognised = tuple[str, str, SampleKey, float, dict[str, str]]
+
+
+@lru_cache(maxsize=1 << 17)
+def recognise(labels: tuple[tuple[str, str], ...]) -> Recognised | None:
+    """Tell a series' node, exporter, key, scale and machine by its labels; None: not read."""
+    values = dict(labels)
+    exporter, rows = ROWS.get(values.get("__name__", ""), ("", ()))
+    row = next(
+        (r for r in rows if all(values.get(label) in wanted for label, wanted in r.labels)), None
+    )
+    node = node_of(values)
+    if row is None or not node:
+        return None
+    ours = {"job", row.part, *NODE_LABELS, *IDENTITY_LABELS}
+    of = ",".join(f"{k}={v}" for k, v in labels if k not in ours)
+    if row.metric == "hardware_info":
+        of = f"{values.get('neuron_device_count')}x{values.get('neuroncore_per_device_count')}"
+    key = SampleKey(row.metric, values.get(row.part, ""), of, row.is_counter)
+    identity = {
+        field: values[label] for label, field in IDENTITY_LABELS.items() if values.get(label)
+    }
+    return node, exporter, key, row.scale, identity
+
+
+def node_of(labels: Mapping[str, str]) -> str:
+    """Name the node of a series: its label ``node``, else the scraped host without its port."""
+    host = labels.get("node") or labels.get("instance", "")
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host
+
+
+class Scrape(msgspec.Struct):
+    """One scrape of an exporter: the values of its series by key."""
+
+    at_ms: int
+    arrived_s: float
+    values: dict[str, float]
+
+
+class ExporterState(msgspec.Struct):
+    """What is known of one exporter of a node between requests."""
+
+    at_ms: int = 0
+    interval_s: float = 0.0
+    n_series: int = 0
+    counters: dict[str, tuple[int, float]] = {}
+    waiting: dict[int, Scrape] = {}
+
+
+class NodeSeries(msgspec.Struct):
+    """The samples of a node, exporter by exporter, until their scrapes are complete."""
+
+    identity: dict[str, str] = {}
+    parts: dict[str, list[str]] = {}
+    cores_per_device: int = 0
+    n_devices: int = 0
+    exporters: dict[str, ExporterState] = {}
+
+    def add(self, samples: Iterable[Sample], *, arrived_s: float) -> tuple[int, int]:
+        """Collect samples; return how many are new, and how many are of a stored scrape."""
+        n_new = n_repeated = 0
+        for at_ms, value, exporter, key in samples:
+            state = self.exporters.setdefault(exporter, ExporterState())
+            if at_ms <= state.at_ms:
+                n_repeated += 1
+                continue
+            scrape = state.waiting.setdefault(at_ms, Scrape(at_ms, arrived_s, {}))
+            text = "|".join((key.metric, key.part, "c" if key.is_counter else "", key.of))
+            if len(scrape.values) < MAX_SERIES:
+                n_repeated += text in scrape.values
+                n_new += text not in scrape.values
+                scrape.values[text] = value
+        return n_new, n_repeated
+
+    def readings(self, *, now_s: float) -> Iterator[tuple[Reading, float]]:
+        """Take the complete scrapes, oldest first, as readings with the end of each."""
+        for exporter in self.exporters.values():
+            for at_ms in sorted(exporter.waiting):
+                scrape = exporter.waiting[at_ms]
+                is_newest = at_ms == max(exporter.waiting)
+                is_complete = 0 < exporter.n_series <= len(scrape.values)
+                if is_newest and not is_complete and now_s - scrape.arrived_s < COMPLETE_AFTER_S:
+                    break
+                del exporter.waiting[at_ms]
+                reading = self._reading(exporter, scrape)
+                if reading is not None:
+                    yield reading, at_ms / MS
+
+    def _reading(self, exporter: ExporterState, scrape: Scrape) -> Reading | None:
+        since_s = (scrape.at_ms - exporter.at_ms) / MS
+        usual_s = exporter.interval_s or MAX_COVER_S / MAX_INTERVALS
+        is_gap = since_s > MAX_INTERVALS * usual_s
+        if not is_gap:
+            exporter.interval_s = since_s
+        # The first scrape, and one after an outage, show only their own time.
+        period_s = since_s if not is_gap else exporter.interval_s or 1.0
+        by_metric: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for text, value in scrape.values.items():
+            metric, part, kind, of = text.split("|", 3)
+            if metric == "hardware_info":
+                self._learn(of)
+            elif kind:
+                before = exporter.counters.get(text)
+                exporter.counters[text] = (scrape.at_ms, value)
+                if before is not None and not is_gap:
+                    # A counter that fell was reset: it counts from zero.
+                    more = value - before[1] if value >= before[1] else value
+                    by_metric[metric][part].append(more / ((scrape.at_ms - before[0]) / MS))
+            else:
+                by_metric[metric][part].append(value)
+        exporter.at_ms, exporter.n_series = scrape.at_ms, len(scrape.values)
+        exporter.counters = {t: c for t, c in exporter.counters.items() if t in scrape.values}
+        arrays = self._arrays(by_metric)
+        if not arrays:
+            return None
+        n_efa = len(self.parts.get("efa", ()))
+        identity = NodeIdentity(**self.identity)
+        return Reading(identity, self.shape, period_s, arrays, at_s=scrape.at_ms / MS, n_efa=n_efa)
+
+    def _learn(self, of: str) -> None:
+        devices, _, cores = of.partition("x")
+        if devices.isdecimal() and cores.isdecimal():
+            self.n_devices, self.cores_per_device = int(devices), int(cores)
+
+    @property
+    def shape(self) -> Shape:
+        """The node's devices and cores: as its exporter says, else its type, else as seen."""
+        kind = catalog.instances().get(self.identity.get("instance_type", ""))
+        cores, devices = len(self.parts.get("core", ())), len(self.parts.get("device", ()))
+        n_devices = self.n_devices or (kind.n_devices if kind else 0) or devices
+        per_device = self.cores_per_device or (
+            kind.n_cores // kind.n_devices if kind and kind.n_devices else 1
+        )
+        return Shape(n_devices, max(n_devices * per_device, cores))
+
+    def _arrays(self, found: Mapping[str, Mapping[str, list[float]]]) -> dict[str, FloatArray]:
+        values = {
+            metric: {
+                part: max(some) if metric in METRICS_BY_MAX else math.fsum(some)
+                for part, some in of.items()
+            }
+            for metric, of in found.items()
+        }
+        self._derive(values)
+        arrays = {}
+        for metric, by_part in values.items():
+            if metric not in METRICS:
+                continue
+            kind = METRICS[metric].part
+            if kind == "node":
+                arrays[metric] = np.array([[by_part.get("", math.nan)]])
+                continue
+            row = np.full(self._n_parts(kind, by_part), np.nan)
+            places = {name: i for i, name in enumerate(self.parts[kind])}
+            for part, value in by_part.items():
+                at = int(part) if part.isdecimal() and kind != "efa" else places[part]
+                if at < len(row):
+                    row[at] = value
+            arrays[metric] = row[None]
+        return arrays
+
+    def _n_parts(self, kind: str, by_part: Mapping[str, float]) -> int:
+        """Count the parts of a kind; new names are remembered, in natural order."""
+        names = self.parts.setdefault(kind, [])
+        new = [part for part in by_part if part not in names]
+        if new:
+            names.extend(new)
+            names.sort(key=_natural)
+            del names[MAX_CORES:]
+        shape = self.shape
+        known = {"core": shape.n_cores, "device": shape.n_devices}.get(kind, 0)
+        return known or len(names)
+
+    def _derive(self, values: dict[str, dict[str, float]]) -> None:
+        """Replace what exporters give in other terms by our metrics."""
+        shape = self.shape
+        if memory := values.pop("core_memory_bytes", None):
+            per_device = max(1, shape.n_cores // max(1, shape.n_devices))
+            used: dict[str, float] = defaultdict(float)
+            for core, n_bytes in memory.items():
+                if core.isdecimal():
+                    used[str(int(core) // per_device)] += n_bytes
+            values["device_memory_used_bytes"] = used
+        if idle := values.pop("idle_cpus", None):
+            busy = 1.0 - math.fsum(idle.values()) / len(idle)
+            values["vcpu_usage_ratio"] = {"": min(1.0, max(0.0, busy))}
+        total, free = (values.pop(f"memory_{of}_bytes", None) for of in ("total", "available"))
+        if total and free:
+            values["host_memory_used_bytes"] = {"": total[""] - free[""]}
+        if coarse := values.pop("gpu_utilization_ratio", None):
+            values.setdefault("core_utilization_ratio", coarse)
+        kind = catalog.instances().get(self.identity.get("instance_type", ""))
+        if (active := values.pop("hbm_active_ratio", None)) and kind:
+            peak = kind.chip.hbm_bytes_per_s
+            values["hbm_bandwidth_bytes_per_s"] = {p: v * peak for p, v in active.items()}
+        if ratio := values.get("core_utilization_ratio"):
+            values["core_utilization_ratio"] = {
+                part: min(1.0, max(0.0, value)) for part, value in ratio.items()
+            }
+
+
+def _natural(name: str) -> tuple[int, str]:
+    return (len(name), name)

@@ -1,0 +1,117 @@
+"""Remote write: samples are queued, assembled once, and refused so that senders act rightly."""
+
+import time
+from typing import Any
+
+import cramjam
+import numpy as np
+import pytest
+from django.test import Client
+
+from fleet.ingest import prometheus
+from fleet.models import Node, Token
+from telemetry.store.hot import HotStore
+from tests.fleet.api.conftest import Post
+from tests.helpers import NOON
+from tests.telemetry.ingest.test_prometheus import message, monitor
+
+URL = "/api/v1/ingest/prometheus"
+NODE = "10.0.0.7"
+
+
+@pytest.fixture
+def write(client: Client, secret: str, redis_url: str) -> Post:
+    """Give a function that posts a message as Prometheus does."""
+
+    def send(body: bytes, *, bearer: str = secret, **more: str) -> Any:
+        headers = {
+            "Authorization": f"Bearer {bearer}",
+            "Content-Encoding": "snappy",
+            "X-Prometheus-Remote-Write-Version": "0.1.0",
+            **{name.replace("_", "-"): value for name, value in more.items()},
+        }
+        return client.post(URL, body, content_type="application/x-protobuf", headers=headers)
+
+    return send
+
+
+def packed(*series: Any, at_s: float) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(message(*series, at_s=at_s)))
+
+
+def utilization(hot: HotStore, start: int, end: int) -> np.ndarray[Any, Any]:
+    """Return the first core's utilization by second."""
+    span = hot.window(f"node:{NODE}", ("core_utilization_ratio",), start=start, end=end)
+    return span.values["core_utilization_ratio"][:, 0, 0]
+
+
+def test_scrapes_become_seconds_of_a_new_node(write: Post, hot: HotStore) -> None:
+    end = int(time.time())
+    for at_s, ratio in ((end - 30, 0.9), (end - 15, 0.8), (end, 0.7)):
+        series = monitor(ratio)
+        # In two requests, as Prometheus may send them.
+        assert write(packed(*series[:9], at_s=at_s)).status_code == 204
+        assert write(packed(*series[9:], at_s=at_s)).status_code == 204
+    assert prometheus.assemble(hot, now_s=end + 1) == 3
+    node = Node.objects.get(name=NODE)
+    assert (node.instance_type, node.n_cores, node.instance_id) == ("trn1.32xlarge", 32, "i-07")
+    found = utilization(hot, end - 29, end)
+    np.testing.assert_allclose(found, [0.8] * 15 + [0.7] * 15, atol=0.01)
+    # Nothing waits, so that the next look costs nothing.
+    prometheus.assemble(hot, now_s=end + 2)
+    assert hot.execute("SMEMBERS", prometheus.NODES) == set()
+
+
+def test_what_is_sent_or_read_again_counts_once(write: Post, hot: HotStore) -> None:
+    end = int(time.time())
+    for at_s, done in ((end - 15, 100.0), (end, 130.0)):
+        body = packed(*monitor(completed=done), at_s=at_s)
+        assert write(body).status_code == 204
+        assert write(body).status_code == 204
+    # The process ends after storing, before it notes that it has: the same samples once more.
+    before = hot.execute("LRANGE", prometheus.QUEUE + NODE, 0, -1)
+    prometheus.assemble(hot, now_s=end + 11)
+    hot.execute("DEL", prometheus.STATE + NODE)
+    hot.execute("RPUSH", prometheus.QUEUE + NODE, *before)
+    hot.execute("SADD", prometheus.NODES, NODE)
+    prometheus.assemble(hot, now_s=end + 12)
+    done_per_s = hot.window(
+        f"node:{NODE}", ("executions_completed_per_s",), start=end - 14, end=end
+    ).values["executions_completed_per_s"]
+    np.testing.assert_allclose(done_per_s[:, 0, 0], 2.0, rtol=0.01)
+    totals = hot.totals([f"node:{NODE}"])
+    assert totals.nodes["executions_completed_per_s"][NODE] == pytest.approx(30.0, rel=0.01)
+
+
+def test_series_that_are_not_used_are_counted(write: Post, hot: HotStore) -> None:
+    end = int(time.time())
+    more = [("up", {"instance": NODE}, 1.0), ("go_threads", {"instance": NODE}, 9.0)]
+    assert write(packed(*more, at_s=end)).status_code == 204
+    assert float(hot.execute("HGET", "service:counters", "ingest_series_ignored")) == 2
+    assert prometheus.assemble(hot, now_s=end) == 0
+    assert not Node.objects.exists()
+
+
+def test_only_one_process_assembles(write: Post, hot: HotStore) -> None:
+    hot.execute("SET", prometheus.LOCK, "1")
+    write(packed(*monitor(), at_s=time.time()))
+    assert prometheus.assemble(hot, now_s=time.time() + 20) == 0
+
+
+def test_refusals_make_the_sender_drop_or_wait(write: Post, hot: HotStore) -> None:
+    body = packed(*monitor(), at_s=time.time())
+    assert write(b"no snappy").status_code == 400
+    assert write(body, Content_Encoding="gzip").status_code == 415
+    wrong = write(body, bearer="unknown")
+    assert (wrong.status_code, wrong.headers["WWW-Authenticate"][:6]) == (401, "Bearer")
+    read_only = Token.issue("scraper", Token.Scope.SCRAPE, now=NOON)[1]
+    assert write(body, bearer=read_only).status_code == 403
+    hot.execute("RPUSH", prometheus.QUEUE + NODE, *[b"x"] * prometheus.MAX_QUEUED)
+    full = write(body)
+    assert (full.status_code, full.headers["Retry-After"]) == (503, "5")
+
+
+@pytest.mark.parametrize("method", ["get", "put"])
+def test_other_methods_are_refused(client: Client, method: str, db: None) -> None:
+    answer = getattr(client, method)(URL)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")

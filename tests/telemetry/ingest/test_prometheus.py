@@ -1,0 +1,252 @@
+"""Remote write: one request is read, a scrape is assembled from several, gaps stay gaps."""
+
+import math
+
+import cramjam
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telemetry.blocks import METRICS
+from telemetry.ingest.lines import RefusedError
+from telemetry.ingest.neuron_monitor import Reading
+from telemetry.ingest.prometheus import (
+    EXPORTERS,
+    NodeSeries,
+    WrittenSamples,
+    node_of,
+    samples_of,
+    unpack,
+)
+from telemetry.write_request import WriteRequest
+
+AT_S = 1_750_000_000
+MACHINE = {"instance": "10.0.0.7:8000", "instance_id": "i-07", "instance_type": "trn1.32xlarge"}
+Written = tuple[str, dict[str, str], float]
+
+
+def message(*series: Written, at_s: float = AT_S) -> bytes:
+    request = WriteRequest()
+    for name, labels, value in series:
+        one = request.timeseries.add()
+        for key, text in sorted({"__name__": name, **labels}.items()):
+            one.labels.add(name=key, value=text)
+        one.samples.add(value=value, timestamp=int(at_s * 1000))
+    body: bytes = request.SerializeToString()
+    return body
+
+
+def monitor(
+    utilization: float = 0.9, completed: float = 100.0, n_cores: int = 32
+) -> list[Written]:
+    """One scrape of neuron-monitor's exporter: busy cores, memory of two of them, executions."""
+    return [
+        *(
+            ("neuroncore_utilization_ratio", MACHINE | {"neuroncore": str(i)}, utilization)
+            for i in range(32)
+        ),
+        *(
+            (f"neuroncore_memory_usage_{kind}", MACHINE | {"neuroncore": core}, 1e9)
+            for kind in ("tensors", "constants")
+            for core in ("2", "3")
+        ),
+        ("execution_status_total", MACHINE | {"status_type": "completed"}, completed),
+        ("execution_status_total", MACHINE | {"status_type": "timed_out"}, 3.0),
+        ("python_info", MACHINE, 1.0),
+    ]
+
+
+def node_after(*scrapes: tuple[float, list[Written]]) -> tuple[NodeSeries, list[Reading]]:
+    node, readings = NodeSeries(), []
+    for at_s, series in scrapes:
+        read = samples_of(message(*series, at_s=at_s))
+        node.identity |= read.identities["10.0.0.7"]
+        node.add(read.by_node["10.0.0.7"], arrived_s=at_s)
+        readings += [reading for reading, _ in node.readings(now_s=at_s + 1)]
+    readings += [reading for reading, _ in node.readings(now_s=scrapes[-1][0] + 60)]
+    return node, readings
+
+
+def test_a_node_is_named_by_its_label_or_its_host() -> None:
+    assert node_of({"instance": "10.0.0.7:8000"}) == "10.0.0.7"
+    assert node_of({"instance": "ip-10-0-0-7"}) == "ip-10-0-0-7"
+    assert node_of({"instance": "10.0.0.7:8000", "node": "trn-07"}) == "trn-07"
+    assert node_of({}) == ""
+
+
+def test_series_of_one_scrape_become_one_reading() -> None:
+    _, (first, second) = node_after((AT_S, monitor()), (AT_S + 15, monitor(0.5, completed=130)))
+    assert first.identity.instance_id == "i-07"
+    assert (first.shape.n_devices, first.shape.n_cores) == (16, 32)
+    np.testing.assert_allclose(first.values["core_utilization_ratio"], np.full((1, 32), 0.9))
+    memory = first.values["device_memory_used_bytes"][0]
+    assert memory[1] == 4e9
+    assert np.isnan(np.delete(memory, 1)).all()
+    # Rates need two scrapes.
+    assert "executions_completed_per_s" not in first.values
+    assert second.period_s == 15
+    assert second.values["executions_completed_per_s"].tolist() == [[2.0]]
+    assert second.values["executions_failed_per_s"].tolist() == [[0.0]]
+
+
+def test_a_scrape_waits_for_its_missing_series_and_ends_with_the_next_one() -> None:
+    node = NodeSeries()
+
+    def read(series: list[Written], at_s: float) -> list[tuple[Reading, float]]:
+        written = samples_of(message(*series, at_s=at_s))
+        node.identity |= written.identities["10.0.0.7"]
+        node.add(written.by_node["10.0.0.7"], arrived_s=at_s)
+        return list(node.readings(now_s=at_s))
+
+    # How many series there are is not known yet: the first scrape waits.
+    assert read(monitor(), AT_S) == []
+    assert len(list(node.readings(now_s=AT_S + 11))) == 1
+    # Pieces in any order: complete with the last one.
+    assert read(monitor()[20:], AT_S + 15) == []
+    ((whole, end_s),) = read(monitor()[:20], AT_S + 15)
+    assert end_s == AT_S + 15
+    assert np.isfinite(whole.values["core_utilization_ratio"]).all()
+    # A scrape without some series is stored when the next one begins.
+    assert read(monitor()[4:], AT_S + 30) == []
+    (part, _), (_, _) = read(monitor(), AT_S + 45)
+    assert np.isnan(part.values["core_utilization_ratio"][0, :4]).all()
+
+
+def test_repeated_and_older_samples_change_nothing() -> None:
+    node, readings = node_after((AT_S, monitor()), (AT_S + 15, monitor()))
+    read = samples_of(message(*monitor(0.1), at_s=AT_S + 15)).by_node["10.0.0.7"]
+    n_new, n_repeated = node.add(read, arrived_s=AT_S + 16)
+    assert (n_new, n_repeated) == (0, len(read))
+    assert len(readings) == 2
+    assert list(node.readings(now_s=AT_S + 99)) == []
+
+
+def test_a_counter_that_fell_counts_from_zero() -> None:
+    _, readings = node_after((AT_S, monitor(completed=1000)), (AT_S + 15, monitor(completed=30)))
+    assert readings[1].values["executions_completed_per_s"].tolist() == [[2.0]]
+
+
+def test_an_outage_is_not_covered() -> None:
+    _, readings = node_after(
+        (AT_S, monitor()), (AT_S + 15, monitor()), (AT_S + 600, monitor(completed=900))
+    )
+    assert readings[2].period_s == 15
+    assert "executions_completed_per_s" not in readings[2].values
+
+
+def test_markers_of_stale_series_are_no_values() -> None:
+    stale = np.array([0x7FF0000000000002], "u8").view("f8")[0]
+    read = samples_of(
+        message(("neuroncore_utilization_ratio", MACHINE | {"neuroncore": "0"}, stale))
+    )
+    assert read.by_node == {"10.0.0.7": []}
+
+
+def test_processes_on_a_core_count_once() -> None:
+    tags = [
+        (
+            "neuroncore_utilization_ratio",
+            MACHINE | {"neuroncore": "0", "runtime_tag": tag},
+            ratio,
+        )
+        for tag, ratio in (("1", 0.7), ("2", 0.2))
+    ]
+    _, (reading,) = node_after((AT_S, tags))
+    assert reading.values["core_utilization_ratio"][0, 0] == 0.7
+
+
+def test_host_values_come_from_node_exporter() -> None:
+    host = {"instance": "10.0.0.7:9100"}
+
+    def scrape(idle_s: float) -> list[Written]:
+        return [
+            *(
+                ("node_cpu_seconds_total", host | {"cpu": str(i), "mode": "idle"}, idle_s)
+                for i in range(4)
+            ),
+            ("node_cpu_seconds_total", host | {"cpu": "0", "mode": "user"}, 5.0),
+            ("node_memory_MemTotal_bytes", host, 100.0),
+            ("node_memory_MemAvailable_bytes", host, 30.0),
+        ]
+
+    _, (_, second) = node_after((AT_S, scrape(0.0)), (AT_S + 15, scrape(12.0)))
+    assert second.values["vcpu_usage_ratio"][0, 0] == pytest.approx(0.2)
+    assert second.values["host_memory_used_bytes"].tolist() == [[70.0]]
+
+
+def test_efa_devices_keep_their_places() -> None:
+    def scrape(n: float, devices: tuple[str, ...]) -> list[Written]:
+        return [
+            ("node_amazonefa_tx_bytes", {"instance": "10.0.0.7:9101", "device": d, "port": "1"}, n)
+            for d in devices
+        ]
+
+    names = ("rdmap16s27", "rdmap9s27")
+    # Counters alone have no rate after the first scrape.
+    _, (second,) = node_after((AT_S, scrape(0, names)), (AT_S + 10, scrape(50, names)))
+    assert second.values["efa_tx_bytes_per_s"].tolist() == [[5.0, 5.0]]
+    assert second.n_efa == 2
+
+
+def test_a_gpu_is_a_core_and_a_device() -> None:
+    gpu = {"instance": "10.0.0.7:9400", "gpu": "1", "instance_type": "p5.48xlarge"}
+    _, (reading,) = node_after(
+        (
+            AT_S,
+            [
+                ("DCGM_FI_DEV_GPU_UTIL", gpu, 80.0),
+                ("DCGM_FI_DEV_FB_USED", gpu, 1024.0),
+                ("DCGM_FI_PROF_DRAM_ACTIVE", gpu, 0.5),
+            ],
+        )
+    )
+    assert reading.values["core_utilization_ratio"][0, 1] == pytest.approx(0.8)
+    assert reading.values["device_memory_used_bytes"][0, 1] == 2**30
+    assert 1e12 < reading.values["hbm_bandwidth_bytes_per_s"][0, 1] < 5e12
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_every_series_that_is_read_becomes_a_value(exporter: str) -> None:
+    kind = "p5.48xlarge" if exporter == "dcgm" else "trn1.32xlarge"
+    parts = {"neuroncore": "0", "neuron_device_index": "0", "device": "a", "cpu": "0", "gpu": "0"}
+    machine = MACHINE | parts | {"instance_type": kind}
+    rows = [(name, row) for name, some in EXPORTERS[exporter].items() for row in some]
+    series = [
+        (name, machine | {label: min(wanted) for label, wanted in row.labels}, 1.0)
+        for name, row in rows
+    ]
+    _, readings = node_after((AT_S, series), (AT_S + 15, series))
+    found = set(readings[-1].values)
+    assert found <= set(METRICS)
+    # What is not a metric itself is turned into one.
+    assert {row.metric for _, row in rows if row.metric in METRICS} <= found
+    assert any(row.metric not in METRICS for _, row in rows) is (exporter != "efa")
+
+
+def test_what_is_no_remote_write_is_refused() -> None:
+    with pytest.raises(RefusedError, match="not a snappy block"):
+        unpack(b"\x05hello", max_bytes=100)
+    with pytest.raises(RefusedError, match="is not a WriteRequest"):
+        samples_of(b"\xff\xff\xff")
+    bomb = snappy(bytes(1_000_000))
+    with pytest.raises(RefusedError, match="1,000,000 bytes once unpacked; 1,000 at most"):
+        unpack(bomb, max_bytes=1_000)
+
+
+def snappy(message: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(message))
+
+
+@given(st.binary(max_size=300) | st.binary(max_size=300).map(snappy))
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    try:
+        read = samples_of(unpack(body, max_bytes=10_000))
+    except RefusedError:
+        return
+    assert isinstance(read, WrittenSamples)
+
+
+def test_infinite_values_are_left_out() -> None:
+    infinite = samples_of(message(("system_memory_used_bytes", MACHINE, math.inf)))
+    assert infinite.by_node["10.0.0.7"] == []
