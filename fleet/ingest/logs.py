@@ -50,8 +50,8 @@ HOW = {
 CLOCKS = {
     "told": "the logged step time",
     "batch": "the batch over the logged rate",
-    "bar": "the progress bar's clock",
-    "clock": "the times of the lines",
+    "bar": "the progress bar",
+    "clock": "the line times",
 }
 PLACED = {
     "log": "from the log",
@@ -317,6 +317,7 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
                 "understood": dict(log.understood),
                 "others": [asdict(example) for example in log.others],
                 "damaged": [asdict(example) for example in log.damaged],
+                "likely": [asdict(example) for example in log.likely],
                 "n_again": log.steps.n_retrained,
                 "n_left_out": log.n_left_out,
                 "n_guessed": log.n_guessed,
@@ -442,6 +443,11 @@ def log_caveats(log: ReadLog) -> list[str]:
     details, caveats = log.details, []
     if n := log.n_damaged:
         caveats.append(f"{counted(n, 'line')} truncated or garbled, skipped")
+    if likely := details.get("likely"):
+        caveats.append(
+            f"no step was read, although line {likely[0]['number']} looks like training "
+            f"({likely[0]['text']}); import_run takes a table of steps"
+        )
     if n := details["n_guessed"]:
         caveats.append(
             f"the log has no step numbers: {counted(n, 'line')} counted instead, "
@@ -459,8 +465,8 @@ def log_caveats(log: ReadLog) -> list[str]:
     if clocks := details.get("clocks"):
         (other, other_s), (used, used_s) = clocks
         caveats.append(
-            f"{CLOCKS[other]} gives {seconds(other_s)} per step, {CLOCKS[used]} {seconds(used_s)}:"
-            f" {CLOCKS[used]} counts"
+            f"a step takes {seconds(other_s)} by {CLOCKS[other]} and {seconds(used_s)} by "
+            f"{CLOCKS[used]}, which counts"
         )
     if n := details["n_left_out"]:
         caveats.append(

@@ -24,9 +24,17 @@ from fleet.management.cli import PlainCommand
 from fleet.models import ReadLog
 from fleet.runs.compiles import compile_summary
 from telemetry import catalog
-from telemetry.ingest.logs import LogContext, read_logs
+from telemetry.ingest.logs import Log, LogContext, read_logs
 
 SECONDS_PER_HOUR = 3_600.0
+LACKS = {
+    "step": "They have no step number. Write a table with the columns step, step_s and loss, and "
+    "use import_run",
+    "time": "They have neither the time of a step nor a rate. Write a table with the columns "
+    "step, ended_at and loss, and use import_run; without ended_at, give it --started-at",
+    "": "Their format is not known. Write a table with the columns step, step_s and loss, and use "
+    "import_run; --global-batch and --seq-len give it tokens",
+}
 FARTHEST_ZONE_HOURS = 14.0
 TEXTS = (
     ("--model", "name of the model, as in the catalog if it is there"),
@@ -104,14 +112,21 @@ class Command(PlainCommand):
         if not log.n_lines:
             raise ValueError(f"FILE: {paths[0].name} is empty; copy it again")
         if not log.family and not log.compiles and not log.errors:
-            raise ValueError(
-                f"FILE: {paths[0].name} has no line of a known kind among {log.n_lines:,}; "
-                "docs/logs.md lists the kinds"
-            )
+            raise ValueError(_refusal(paths[0].name, log))
         now = timezone.now()
         kept = save_log(log, about, file_s=file_s, now=now)
         raise_from_log(kept.run, now=now)
         return kept
+
+
+def _refusal(name: str, log: Log) -> str:
+    """Say what a log without any known line has, what it lacks, and how to import it."""
+    text = f"FILE: {name} has no line of a known kind among {log.n_lines:,}"
+    if not log.likely:
+        return f"{text}; docs/logs.md lists the kinds, import_run takes a table of steps"
+    lines = "".join(f"\n  {line.number}: {line.text}" for line in log.likely)
+    lack = next((LACKS[name] for name in LACKS if name in log.lacks), LACKS[""])
+    return f"{text}. These look like training:{lines}\n{lack}; docs/logs.md lists the kinds"
 
 
 def utc_offset_s(options: dict[str, Any]) -> float:

@@ -17,6 +17,7 @@ from telemetry.ingest.logs.families import (
     StepReader,
 )
 from telemetry.ingest.logs.records import (
+    MAX_PIECE_CHARS,
     HardwareError,
     LogLine,
     TrainingTotals,
@@ -47,6 +48,14 @@ OPTIMIZER = re.compile(r"optimizer \.{3,60} ([A-Za-z0-9_.-]{1,40})", re.ASCII)
 # Tables are imported in the same way as logs.
 TABLE = "table"
 COMPILE_CACHE, HARDWARE_ERRORS = "compile cache", "hardware errors"
+# What a line that looks like training has at least two of.
+LOOKS = {
+    "step": rb"\b(?:steps?|iter(?:ation)?s?|batch|updates?)\b\W{0,6}\d",
+    "time": rb"time|elapsed|throughput|speed|/it\b|/s(ec)?\b|per.?sec|\d ?(m?s|sec(onds)?)\b",
+    "figure": rb"loss|perplexity|\bppl\b|grad|\blr\b|learning.rate|tok|samples",
+}
+LOOKS_LIKE = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in LOOKS.items()}
+MAX_LIKELY = 3
 MAX_EXAMPLES = 5
 MAX_EXAMPLE_CHARS = 120
 MAX_COMPILES = 200_000
@@ -89,6 +98,8 @@ class Log:
     n_counted: int = 0
     others: list[UnreadLine] = field(default_factory=list)
     damaged: list[UnreadLine] = field(default_factory=list)
+    likely: list[UnreadLine] = field(default_factory=list)
+    lacks: frozenset[str] = frozenset()
 
     @property
     def family(self) -> str:
@@ -124,6 +135,8 @@ class LogReader:
         self._about = about
         self._steps = StepReader(every=about.log_every)
         self._compiler = Compiler()
+        self._likely: list[tuple[frozenset[str], UnreadLine]] = []
+        self._has_steps = False
 
     def read(self, lines: Iterable[tuple[int, bytes, bool]], *, file: str = "") -> None:
         """Read the lines of one file: number, bytes and whether they are whole."""
@@ -146,10 +159,26 @@ class LogReader:
             elif not is_read and not line.isspace():
                 self.log.n_other += 1
                 _add_example(self.log.others, number, line, file)
+            if not is_read and not self._has_steps:
+                self._add_likely(number, line, file)
+
+    def _add_likely(self, number: int, line: bytes, file: str) -> None:
+        """Keep the lines that look most like training; the first of them count."""
+        kept, start = self._likely, line[:MAX_PIECE_CHARS]
+        if len(kept) == MAX_LIKELY and not kept[-1][0]:
+            return
+        lacks = {name for name, pattern in LOOKS_LIKE.items() if not pattern.search(start)}
+        if len(lacks) < 2:
+            kept.append((frozenset(lacks), _unread_line(number, line, file)))
+            kept.sort(key=lambda each: len(each[0]))
+            del kept[MAX_LIKELY:]
 
     def finish(self) -> Log:
         for event in self._compiler.rest():
             self._keep(event)
+        if self._likely and not self._has_steps:
+            self.log.likely = [line for _, line in self._likely]
+            self.log.lacks = self._likely[0][0]
         self.log.totals = self._steps.totals
         self.log.n_counted = self._steps.n_counted
         return self.log
@@ -180,6 +209,7 @@ class LogReader:
             return kind
         if record.step > MAX_STEP:
             return ""
+        self._has_steps = True
         if kind != PROGRESS or len(self.log.gathered[PROGRESS]) < MAX_BAR_STEPS:
             self.log.gathered[kind].add(record)
         return kind
@@ -193,9 +223,13 @@ class LogReader:
 
 def _add_example(examples: list[UnreadLine], number: int, line: bytes, file: str) -> None:
     if len(examples) < MAX_EXAMPLES:
-        shown = " ".join(next(pieces_of(line[: 4 * MAX_EXAMPLE_CHARS]), "").split())
-        printable = "".join(c for c in shown if c.isprintable())
-        examples.append(UnreadLine(file, number, printable[:MAX_EXAMPLE_CHARS]))
+        examples.append(_unread_line(number, line, file))
+
+
+def _unread_line(number: int, line: bytes, file: str) -> UnreadLine:
+    shown = " ".join(next(pieces_of(line[: 4 * MAX_EXAMPLE_CHARS]), "").split())
+    printable = "".join(c for c in shown if c.isprintable())
+    return UnreadLine(file, number, printable[:MAX_EXAMPLE_CHARS])
 
 
 # The compiler's wrapper: graphs found in the cache, compiled, or failed.

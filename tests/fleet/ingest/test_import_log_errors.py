@@ -1,5 +1,6 @@
 """Invalid input to `manage.py import_log`: the error names the fix; nothing is stored."""
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ from django.db import DatabaseError
 
 from fleet.models import Annotation, CompileEvent, ReadLog, Run
 from telemetry.store import durable
-from tests.fleet.ingest.import_command import Write, imported, n_stored, refused
+from tests.fleet.ingest.import_command import A, Write, dated, imported, n_stored, refused
 from tests.helpers import NOON
-from tests.telemetry.ingest.logs.log_lines import at, megatron, neuronx
+from tests.telemetry.ingest.logs.log_lines import at, call, done, megatron, neuronx
 
 pytestmark = pytest.mark.django_db
 
@@ -54,6 +55,77 @@ def test_files_that_say_nothing_are_refused(write: Write, tmp_path: Path) -> Non
     assert "empty.log is empty" in refused(tmp_path / "empty.log")
     assert "has no line of a known kind among 2" in refused(write("hello", f"{at(0)} world"))
     assert not Run.objects.exists()
+
+
+LLM_C = [
+    f"step {n:4d}/500 | loss {10 - n / 100:.6f} (+nanz)| norm 2.50 | lr 8.5e-06 | {1_250 + n}.25 "
+    "ms | 58.6% bf16 MFU | 419430 tok/s"
+    for n in range(1, 6)
+]
+NANO_GPT = [f"iter {n}: loss {3 - n / 100:.4f}, time 135.25ms, mfu 17.20%" for n in (10, 20, 30)]
+KERAS = [f"Epoch {n}/9 - loss: 0.5000 - accuracy: 0.8125 - 12s" for n in (1, 2, 3)]
+UNTIMED = [f"Iteration {n}, train loss: {3 - n / 100:.4f}" for n in (10, 20, 30)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (LLM_C, "Their format is not known."),
+        (NANO_GPT, "Their format is not known."),
+        (KERAS, "They have no step number."),
+        (UNTIMED, "They have neither the time of a step nor a rate."),
+    ],
+    ids=["llm.c", "nanoGPT", "Keras", "no times"],
+)
+def test_a_format_that_is_not_known_is_quoted_with_what_it_lacks(
+    write: Write, lines: list[str], reason: str
+) -> None:
+    noise = ["Loading the dataset", "compiled the model at step 0", "learning_rate: 0.001"]
+    shown = refused(write(*noise, *lines)).splitlines()
+
+    assert "has no line of a known kind among" in shown[0]
+    quoted = [" ".join(line.split())[:60] for line in lines[:3]]
+    assert [line.strip()[:63] for line in shown[1:4]] == [
+        f"{number}: {text}" for number, text in enumerate(quoted, 4)
+    ]
+    assert shown[4].startswith(reason)
+    assert "use import_run" in shown[4]
+    assert not Run.objects.exists()
+
+
+def test_the_option_that_helps_is_named(write: Write) -> None:
+    assert "--global-batch and --seq-len" in refused(write(*LLM_C))
+    assert "--started-at" in refused(write(*UNTIMED))
+
+
+def test_a_log_of_compiles_with_steps_in_an_unknown_format_says_so(write: Write) -> None:
+    shown = StringIO()
+    imported(write(call(A), done(A, seconds=60), *NANO_GPT), stderr=shown)
+
+    assert "no step was read, although line 3 looks like training" in shown.getvalue()
+
+
+def test_a_step_time_that_needs_the_batch_says_so(write: Write) -> None:
+    line = (
+        "[2026-05-01 12:00:00,000] [INFO] [timer.py:260:stop] epoch=0/micro_step=9/global_step=9"
+    )
+    shown = StringIO()
+    imported(write(f"{line}, RunningAvgSamplesPerSec=62.5, CurrSamplesPerSec=64.0"), stderr=shown)
+
+    assert "1\u202fstep without a duration" in shown.getvalue()
+    assert "--global-batch makes it known" in shown.getvalue()
+
+
+def test_clocks_that_contradict_each_other_are_said(write: Write) -> None:
+    shown = StringIO()
+    lines = [f"{dated(30.0 * n)} {neuronx(n)}" for n in range(6)]
+    found = imported(write(*lines), stderr=shown)
+
+    assert found["step_s"] == 9.2
+    assert (
+        "a step takes 30.0\u202fs by the line times and 9.20\u202fs by the logged step time"
+        in shown.getvalue()
+    )
 
 
 def test_steps_that_take_longer_than_anybody_waits_are_refused(write: Write) -> None:
