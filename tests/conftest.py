@@ -83,19 +83,26 @@ def pytest_configure(config: pytest.Config) -> None:
     ]
 
 
-# These take long and start first, or one would end alone; each test may go to another process.
+# These take long, or wait long, and start first: at the end a test that waits leaves a core idle.
+# Each test may go to another process.
 LONG = (
     "tests/fleet/ops/",
+    "tests/fleet/api/test_connections.py",
+    "tests/fleet/api/test_ingest_asgi.py",
     "tests/fleet/api/test_schemathesis.py",
     "tests/fleet/simulation/test_findings.py",
     "tests/fleet/notifications/test_crash_recovery.py",
     "tests/fleet/notifications/test_outages.py",
     "tests/fleet/test_alert_storms.py",
     "tests/fleet/test_detection_end_to_end.py",
+    "tests/fleet/test_live.py",
     "tests/fleet/test_private_files.py",
     "tests/browser/",
     "tests/deploy/",
     "tests/telemetry/detect/",
+    "tests/telemetry/long_term/test_crash_recovery.py",
+    "tests/trnwatch/test_nccl_inspector.py",
+    "tests/trnwatch/test_runtime_trace.py",
 )
 
 
