@@ -53,11 +53,32 @@ _ALL = (
     OperationKind("idle", "worker", is_comm=False),
     OperationKind("other-communication", "replicas", is_comm=True),
     OperationKind("collective", "replicas", is_comm=True),
+    # Other communication that not all replicas have: its partners are unknown.
+    OperationKind("point-to-point", "worker", is_comm=True),
 )
 KINDS: Mapping[str, OperationKind] = {kind.name: kind for kind in _ALL}
-# The pieces of a step cut at its collectives, in the order of a piece.
-KERNEL_KINDS = ("compute", "idle", "other-communication", "collective")
+# The pieces of a step cut at its collectives.
+KERNEL_KINDS = ("compute", "idle", "other-communication", "collective", "point-to-point")
 CODE: Mapping[str, int] = {name: i for i, name in enumerate(KINDS)}
+
+
+@dataclass(frozen=True, slots=True)
+class RankFigures:
+    """What the device of one rank did: means per step, in seconds.
+
+    ``exchange_s`` is gradient exchange without work in parallel, ``other_comm_s`` is other
+    communication without either. With ``work_s`` and ``idle_s`` they add up to the step.
+    """
+
+    rank: int
+    work_s: float
+    exchange_s: float
+    other_comm_s: float
+    idle_s: float
+
+    @property
+    def step_s(self) -> float:
+        return self.work_s + self.exchange_s + self.other_comm_s + self.idle_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +99,7 @@ class Trace:
     began_at_s : Unix seconds of the first operation, None where the trace does not say
     has_common_clock : whether ``start_s`` of different workers can be compared
     n_ranks_missing : ranks of the job that were not recorded, as far as is known
+    figures : of each rank, where the device's own events were read
     """
 
     kind: IntArray
@@ -94,6 +116,7 @@ class Trace:
     began_at_s: float | None = None
     has_common_clock: bool = True
     n_ranks_missing: int = 0
+    figures: tuple[RankFigures, ...] = ()
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,7 @@ from telemetry.detect.what_if import Analysis
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.models import RunChunk
+from telemetry.trace import RankFigures
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 NAME_RULE = "letters, digits, dashes and underscores, at most 60"
@@ -23,6 +25,8 @@ SECONDS_PER_DAY = 86_400.0
 NOT_RECORDED = "not recorded"
 
 FITS_RATIO = 1.05
+# A verdict without a cause mentions communication from this share of the step on.
+EXPOSED_RATIO = 0.05
 SHORT = {
     "one_worker": "one worker",
     "several_workers": "several workers",
@@ -60,6 +64,7 @@ class TraceOptions:
     tp: int = 1
     n_ranks_missing: int = 0
     began_at_s: float | None = None
+    figures: tuple[RankFigures, ...] = ()
 
 
 def check_name(name: str, *, is_replaced: bool) -> None:
@@ -124,7 +129,7 @@ def save_trace(
             "stage_slowdown": np.round(found.stage_slowdown, 4).tolist(),
             "shares": found.shares,
             "share_ratio": verdict.share_ratio,
-            "other_comm_share_ratio": found.other_comm_ratio,
+            "other_comm_share_ratio": other_comm_share_ratio(analysis, about.figures),
             "correlation": found.correlation if np.isfinite(found.correlation) else None,
             "culprits": list(analysis.culprits),
             "stage": verdict.stage,
@@ -133,6 +138,14 @@ def save_trace(
             "n_ranks_missing": about.n_ranks_missing,
         },
     )
+
+
+def other_comm_share_ratio(analysis: Analysis, figures: Sequence[RankFigures]) -> float:
+    """Return the exposed share where the device's events show it, else the replay's."""
+    if not figures:
+        return analysis.found.other_comm_ratio
+    step_s = sum(each.step_s for each in figures)
+    return sum(each.other_comm_s for each in figures) / step_s if step_s else 0.0
 
 
 def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> dict[str, Any]:
@@ -204,8 +217,19 @@ def verdict_text(trace: RecordedTrace) -> str:
             "communication: the network or the layout is the limit, no single machine."
         )
     if share_ratio is None and trace.cause == "none":
-        return f"{slowdown} No significant slowdown."
+        return f"{slowdown} No significant slowdown.{_exposed_text(trace)}"
     return f"{slowdown} {texts[trace.cause]}"
+
+
+def _exposed_text(trace: RecordedTrace) -> str:
+    """Return what a verdict without a cause leaves out: communication that work does not hide."""
+    other_ratio = trace.details.get("other_comm_share_ratio", 0.0)
+    if trace.allreduce_share_ratio + other_ratio < EXPOSED_RATIO:
+        return ""
+    return (
+        f" No work hides {percent(trace.allreduce_share_ratio, 0)} of the step in gradient "
+        f"exchange and {percent(other_ratio, 0)} in other communication."
+    )
 
 
 def verdict_caveats(trace: RecordedTrace) -> list[str]:

@@ -17,7 +17,8 @@ def ideal_durations(grid: Grid, took_s: FloatArray) -> FloatArray:
     """Replace each duration by that of its peers: mean of work, median of transfers.
 
     Peers are all operations of a kind, in all steps, replicas and stages. Pieces of kernels have
-    no kind; their peers are the same piece of other steps and replicas.
+    no kind; their peers are the same piece of other steps and replicas. Communication without
+    known partners has no peers and stays as recorded.
     """
     like = np.empty_like(took_s)
     for code, kind in enumerate(KINDS.values()):
@@ -27,6 +28,8 @@ def ideal_durations(grid: Grid, took_s: FloatArray) -> FloatArray:
         average = np.nanmedian if kind.is_comm else np.nanmean
         if kind.name in KERNEL_KINDS:
             like[rows] = average(took_s[rows], axis=(1, 2), keepdims=True)
+            if kind.scope == "worker" and kind.is_comm:
+                like[rows] = np.where(np.isnan(took_s[rows]), like[rows], took_s[rows])
         else:
             like[rows] = average(took_s[rows])
     return like

@@ -181,6 +181,14 @@ def test_kernels_of_several_ranks_are_one_run(tmp_path: Path) -> None:
     assert found["culprit"] == "rank2-dp2-stage0"
 
 
+def test_communication_that_no_work_hides_is_reported_without_a_cause(tmp_path: Path) -> None:
+    found = imported(Kineto(tokens_us=10_000.0).write(tmp_path))
+
+    assert found["cause"] == "none"
+    assert found["other_comm_share_ratio"] == pytest.approx(10 / 120, rel=0.05)
+    assert "in other communication" in verdict_text(RecordedTrace.objects.get())
+
+
 def test_what_makes_it_uncertain_is_reported_aside(tmp_path: Path) -> None:
     Kineto(ranks=4).write(tmp_path)
     next(tmp_path.glob("*rank3*")).unlink()

@@ -59,6 +59,7 @@ class Command(PlainCommand):
             tp=trace.tp or 1,
             n_ranks_missing=trace.n_ranks_missing,
             began_at_s=trace.began_at_s,
+            figures=trace.figures,
         )
         kept = save_trace(analysis, about, is_replaced=options["replace"], now=timezone.now())
         for doubt in verdict_caveats(kept):

@@ -57,7 +57,7 @@ class Kineto:
         if self.tokens_us:
             end = max(at) + self.tokens_us
             for rank in range(self.ranks):
-                self._collective(rank, 9, events, at[rank], end, names=TOKENS)
+                self._collective(rank, 9, events, at[rank], end, name="all_to_allv")
             at = [end] * self.ranks
         moved = [0.0] * self.ranks
         for bucket in range(BUCKETS):
@@ -95,15 +95,16 @@ class Kineto:
         begin: float,
         end: float,
         *,
-        names: dict[str, str] = NAMES,
+        name: str = "allreduce",
     ) -> None:
         args: dict[str, Any] = {"device": 0, "stream": 22, "External id": 5000 + bucket}
         if self.has_groups:
             members = str(list(range(self.ranks)))
-            args |= {"Collective name": "allreduce", "dtype": "BFloat16"}
+            args |= {"Collective name": name, "dtype": "BFloat16"}
             args |= {"Process Group Name": "0", "Process Group Ranks": members}
-        name = names[self.library].format(bucket)
-        event = {"cat": "kernel", "name": name, "tid": 22, "args": args}
+        kernels = NAMES if name == "allreduce" else TOKENS
+        kernel = kernels[self.library].format(bucket)
+        event = {"cat": "kernel", "name": kernel, "tid": 22, "args": args}
         events[rank].append(event | {"ts": begin, "dur": end - begin})
 
     def _document(self, rank: int, own: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,305 @@
+"""From the device's events of each rank to a trace: steps cut at their collectives."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.trace import CODE, RankFigures, Trace, TraceError
+
+# What an event of the device is. Gradients and parameters travel by EXCHANGE.
+WORK, EXCHANGE, OTHER, SEND = range(4)
+UNIX_S = 1e9
+MAX_EVENT_S = 86_400.0
+# Less work than this share of the step between two collectives: a worker waited for both.
+RESUMED_RATIO = 0.01
+# A collective of which less than this is visible is hidden behind work and delays no worker.
+VISIBLE_RATIO = 0.05
+# The pieces of a segment: work before a collective and during it, then the rest.
+PIECES = ("compute", "compute", "idle", "other-communication", "collective")
+OTHER_PIECE = PIECES.index("other-communication")
+# A piece with less other communication than this has none.
+NONE_S = 1e-6
+
+Intervals = tuple[FloatArray, FloatArray]
+Members = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class RankEvents:
+    """The device's events (n,) and the steps of one rank.
+
+    ``start_s`` and ``end_s`` are seconds on the rank's own clock. ``kind`` is WORK, EXCHANGE,
+    OTHER or SEND. ``group`` is an index into ``groups``, the participants, empty if unknown.
+    ``apart`` are the groups that exchange no gradients, by their name. ``steps`` maps the numbers
+    of steps to their spans.
+    """
+
+    rank: int
+    world: int | None
+    start_s: FloatArray
+    end_s: FloatArray
+    kind: IntArray
+    group: IntArray
+    groups: list[Members] = field(default_factory=list)
+    apart: frozenset[Members] = frozenset()
+    steps: dict[int, tuple[float, float]] = field(default_factory=dict)
+    began_at_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        took_s = self.end_s - self.start_s
+        if not (np.isfinite(self.start_s).all() and (took_s >= 0).all()):
+            raise TraceError(f"rank {self.rank}: an event has no start, or ends before it starts")
+        if took_s.max(initial=0.0) >= MAX_EVENT_S:
+            raise TraceError(f"rank {self.rank}: an event is longer than a day; check units")
+
+    def spans(self) -> dict[int, tuple[float, float]]:
+        """Return the steps, each until the next begins; without marks, all is one step."""
+        if not self.steps:
+            return {0: (float(self.start_s.min()), float(self.end_s.max()))}
+        numbers = sorted(self.steps)
+        begins = [self.steps[number][0] for number in numbers]
+        ends = [*begins[1:], self.steps[numbers[-1]][1]]
+        return dict(zip(numbers, zip(begins, ends, strict=True), strict=True))
+
+    def gradient_group(self) -> Members | None:
+        """Return the largest group that exchanges gradients; None without any."""
+        used = {self.groups[i] for i in np.unique(self.group[self.kind == EXCHANGE]).tolist()}
+        used = used - self.apart or used
+        return max(used, key=lambda members: (len(members), members), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSegments:
+    """A rank's step, cut at the end of each collective: (n_collectives + 1,) seconds each.
+
+    ``before`` and ``parallel`` are work before and during the collective. ``visible`` is gradient
+    exchange without work in parallel, ``other`` is other communication without either. These and
+    ``idle`` add up to the step. ``waited`` is the exchange by the collective that it delays: a
+    worker may wait through several. ``whole`` is the length of the collective.
+    """
+
+    before: FloatArray
+    parallel: FloatArray
+    idle: FloatArray
+    other: FloatArray
+    visible: FloatArray
+    waited: FloatArray
+    whole: FloatArray
+
+    @property
+    def work_s(self) -> float:
+        return float(self.before.sum() + self.parallel.sum())
+
+    def joined(self, kept: IntArray) -> FloatArray:
+        """Return the segments up to each collective that is kept: (n_kept + 1, 5) seconds.
+
+        The others are hidden behind work; their visible part counts as idle time.
+        """
+        last = len(self.waited) - 1
+        ends = np.append(kept[kept < last], last)
+        firsts = np.append(0, ends[:-1] + 1)
+        work = np.add.reduceat(self.before + self.parallel, firsts)
+        before, waited = self.before[firsts], self.waited[ends]
+        idle = np.add.reduceat(self.idle + self.waited, firsts) - waited
+        idle[-1] += waited[-1]
+        waited[-1] = 0.0
+        other = np.add.reduceat(self.other, firsts)
+        return np.stack([before, work - before, idle, other, waited], axis=1)
+
+
+def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
+    """Return the ranks' steps as segments of work and communication.
+
+    Notes
+    -----
+    Clocks of different ranks are not compared. Ranks that share a group for gradients are
+    replicas. Several such groups are pipeline stages if kernels send to each other, else shards
+    of one tensor-parallel worker. Of these the busiest counts, because the others wait for it.
+    """
+    numbers = Counter(each.rank for each in ranks)
+    if twice := [rank for rank, n in numbers.items() if n > 1]:
+        raise TraceError(f"rank {twice[0]}: occurs twice; give each rank's file once")
+    if not any((each.kind != WORK).any() for each in ranks):
+        raise TraceError(
+            f"rank {ranks[0].rank}: has no communication (all-reduce, all-gather, send and "
+            "receive …); record a distributed job, with the kernels of its communication"
+        )
+    groups = {each.rank: each.gradient_group() for each in ranks}
+    sends = any((each.kind == SEND).any() for each in ranks)
+    places = _places(groups, is_pipeline=sends)
+    found: dict[tuple[int, int, int], list[StepSegments]] = {}
+    figures = []
+    for each in sorted(ranks, key=lambda each: each.rank):
+        steps = {n: _step_segments(each, groups[each.rank], s) for n, s in each.spans().items()}
+        figures.append(_figures(each.rank, list(steps.values())))
+        for number, segments in steps.items():
+            found.setdefault((number, *places[each.rank]), []).append(segments)
+    first = {place: rank for rank, place in sorted(places.items(), reverse=True)}
+    keys = [(*key, first[key[1:]]) for key in found]
+    table = _rows(keys, [max(shards, key=lambda one: one.work_s) for shards in found.values()])
+    step, dp, stage, rank, kind, seq = table[:, :6].astype("i8").T
+    began_at_s = min(each.began_at_s for each in ranks)
+    world = max((each.world or 0 for each in ranks), default=0)
+    return Trace(
+        kind=kind,
+        step=step,
+        dp=dp,
+        stage=stage,
+        rank=rank,
+        seq=seq,
+        chunk=np.zeros_like(seq),
+        microbatch=np.full_like(seq, -1),
+        start_s=table[:, 6],
+        duration_s=table[:, 7],
+        has_common_clock=False,
+        n_ranks_missing=max(0, world - len(ranks)),
+        began_at_s=began_at_s if began_at_s > UNIX_S else None,
+        figures=tuple(figures),
+    )
+
+
+def _places(groups: dict[int, Members | None], *, is_pipeline: bool) -> dict[int, tuple[int, int]]:
+    """Return replica and stage of each rank.
+
+    Without any gradient exchange, ranks that send to each other are stages of one pipeline.
+    """
+    if is_pipeline and not any(members is not None for members in groups.values()):
+        return {rank: (0, stage) for stage, rank in enumerate(sorted(groups))}
+    columns = sorted({members or () for members in groups.values()})
+    places = {}
+    for rank, members in groups.items():
+        same = [other for other in sorted(groups) if groups[other] == members]
+        places[rank] = (same.index(rank), columns.index(members or ()) if is_pipeline else 0)
+    return places
+
+
+def _step_segments(
+    each: RankEvents, members: Members | None, span: tuple[float, float]
+) -> StepSegments:
+    """Cut one step at the end of every gradient collective."""
+    begin, until = span
+    inside = (each.end_s > begin) & (each.start_s < until)
+    exchange = each.kind == EXCHANGE
+    if members is not None:
+        exchange &= each.group == each.groups.index(members)
+    other = (each.kind != WORK) & ~exchange
+    cuts = np.flatnonzero(exchange & (each.start_s >= begin) & (each.start_s < until))
+    cuts = cuts[np.argsort(each.end_s[cuts])]
+    masks = (exchange, each.kind == WORK, other)
+    return segments_of(
+        *((each.start_s[mask & inside], each.end_s[mask & inside]) for mask in masks),
+        cuts=(each.start_s[cuts], each.end_s[cuts]),
+        span=span,
+    )
+
+
+def _figures(rank: int, steps: Sequence[StepSegments]) -> RankFigures:
+    """Return the mean step of a rank."""
+    sums = [
+        np.mean([float(getattr(segments, name).sum()) for segments in steps])
+        for name in ("visible", "other", "idle")
+    ]
+    work_s = float(np.mean([segments.work_s for segments in steps]))
+    return RankFigures(rank, work_s, *map(float, sums))
+
+
+def _rows(keys: Sequence[tuple[int, int, int, int]], found: Sequence[StepSegments]) -> FloatArray:
+    """Return steps as operations, (n, 8).
+
+    Columns are step, replica, stage, rank, kind, sequence number, start and duration in seconds.
+    """
+    n = max(len(segments.waited) for segments in found) - 1
+    ratio = np.full((len(found), n), np.nan)
+    for row, segments in zip(ratio, found, strict=True):
+        whole = np.where(segments.whole > 0, segments.whole, 1.0)
+        row[: len(whole) - 1] = (segments.waited / whole)[:-1]
+    kept = np.flatnonzero(np.nanmedian(ratio, axis=0) >= VISIBLE_RATIO) if n else np.zeros(0, int)
+    joined = [segments.joined(kept) for segments in found]
+    # Replicas that all have other communication in a piece wait there for each other. Otherwise
+    # its partners are unknown, and so is what part of it is waiting.
+    is_paired: dict[tuple[int, int], bool] = {}
+    for key, pieces in zip(keys, joined, strict=True):
+        for i, other_s in enumerate(pieces[:, OTHER_PIECE].tolist()):
+            place = (key[2], i)
+            is_paired[place] = is_paired.get(place, True) and other_s > NONE_S
+    rows = []
+    for key, pieces in zip(keys, joined, strict=True):
+        took_s = pieces.ravel()[:-1]
+        row = np.empty((len(took_s), 8))
+        row[:, :4] = key
+        row[:, 4] = np.resize([CODE[name] for name in PIECES], len(took_s))
+        alone = [i for i in range(len(pieces)) if not is_paired[key[2], i]]
+        row[np.array(alone, int) * len(PIECES) + OTHER_PIECE, 4] = CODE["point-to-point"]
+        row[:, 5] = np.arange(len(took_s))
+        row[:, 6] = np.concatenate([[0.0], np.cumsum(took_s)[:-1]])
+        row[:, 7] = took_s
+        rows.append(row)
+    return np.concatenate(rows)
+
+
+def segments_of(
+    exchange: Intervals,
+    work: Intervals,
+    other: Intervals,
+    *,
+    cuts: Intervals,
+    span: tuple[float, float],
+) -> StepSegments:
+    """Cut a step at the end of every collective.
+
+    Parameters
+    ----------
+    exchange, work, other : start and end, (n,) seconds each
+    cuts : those of ``exchange`` that belong to the step, in order of end
+    span : start and end of the step
+
+    Notes
+    -----
+    A worker may wait through several collectives in a row, and continue only after the last.
+    All of its waiting belongs to that one.
+    """
+    begin, until = span
+    start_s, end_s = cuts
+    at = np.concatenate([[begin], np.minimum(end_s, until), [until]])
+    # Collectives of several streams overlap: the earliest to start that has not ended counts.
+    starts = np.minimum.accumulate(np.append(start_s, until)[::-1])[::-1]
+    starts = np.maximum(starts, at[:-1])
+    busy_s, done_s, all_s = (
+        np.interp(at, *busy_time(*(np.concatenate(part) for part in zip(*some, strict=True))))
+        for some in ((work,), (work, exchange), (work, exchange, other))
+    )
+    by_start_s = np.interp(starts, *busy_time(*work))
+    visible = np.diff(done_s - busy_s)
+    resumed = np.diff(busy_s)[1:] > RESUMED_RATIO * (until - begin)
+    waited = visible.copy()
+    if len(visible) > 1:
+        # The wait of the last collective ends with it, whatever follows.
+        lasts = np.append(np.flatnonzero(resumed[:-1]), len(visible) - 2)
+        firsts = np.append(0, lasts[:-1] + 1)
+        waited[:-1] = 0.0
+        waited[lasts] = np.add.reduceat(visible[:-1], firsts)
+    return StepSegments(
+        before=by_start_s - busy_s[:-1],
+        parallel=busy_s[1:] - by_start_s,
+        idle=np.maximum(np.diff(at - all_s), 0.0),
+        other=np.maximum(np.diff(all_s - done_s), 0.0),
+        visible=np.maximum(visible, 0.0),
+        waited=np.maximum(waited, 0.0),
+        whole=np.append(end_s - start_s, 0.0),
+    )
+
+
+def busy_time(start_s: FloatArray, end_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return times, and for how long any kernel had run by then; streams overlap."""
+    if not len(start_s):
+        return np.zeros(1), np.zeros(1)
+    order = np.argsort(start_s)
+    start_s, reach = start_s[order], np.maximum.accumulate(end_s[order])
+    first = np.concatenate([[True], start_s[1:] > reach[:-1]])
+    opens, closes = start_s[first], reach[np.append(np.flatnonzero(first)[1:] - 1, len(reach) - 1)]
+    knots = np.stack([opens, closes], axis=1).ravel()
+    run = np.stack([np.zeros_like(opens), closes - opens], axis=1).ravel()
+    return knots, np.cumsum(run)
