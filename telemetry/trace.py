@@ -68,6 +68,8 @@ class RankFigures:
 
     ``exchange_s`` is gradient exchange without work in parallel, ``other_comm_s`` is other
     communication without either. With ``work_s`` and ``idle_s`` they add up to the step.
+    ``wait_s`` is the part of communication that is known to be waiting for peers. Memory bandwidth
+    and throttling are those of the whole recording. None is unknown.
     """
 
     rank: int
@@ -75,6 +77,10 @@ class RankFigures:
     exchange_s: float
     other_comm_s: float
     idle_s: float
+    wait_s: float | None = None
+    hbm_bytes_per_s: float | None = None
+    hbm_peak_bytes_per_s: float | None = None
+    throttled_ratio: float | None = None
 
     @property
     def step_s(self) -> float:
@@ -100,6 +106,8 @@ class Trace:
     has_common_clock : whether ``start_s`` of different workers can be compared
     n_ranks_missing : ranks of the job that were not recorded, as far as is known
     figures : of each rank, where the device's own events were read
+    shows_overlap : whether it is recorded what runs during communication; if not, all of it counts
+        as exposed
     """
 
     kind: IntArray
@@ -117,6 +125,7 @@ class Trace:
     has_common_clock: bool = True
     n_ranks_missing: int = 0
     figures: tuple[RankFigures, ...] = ()
+    shows_overlap: bool = True
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -185,7 +185,7 @@ class InspectorEvents:
 
     def _add_operation(self, kind: str, operation: Mapping[str, Any]) -> bool:
         took_us = number_of(operation.get(f"{kind}_exec_time_us"))
-        began_us = _began_us(kind, operation)
+        began_us = kernel_began_us(kind, operation)
         if took_us is None or began_us is None:
             return False
         interval = (began_us / 1e6, (began_us + took_us) / 1e6)
@@ -250,7 +250,7 @@ def is_model_parallel(communicator: Mapping[str, Any]) -> bool:
     return not words & DATA and bool(words & MODEL)
 
 
-def _began_us(kind: str, operation: Mapping[str, Any]) -> Optional[float]:
+def kernel_began_us(kind: str, operation: Mapping[str, Any]) -> Optional[float]:
     """Return when the operation's kernel began; raises RuntimeTraceError without any times."""
     times = operation.get("event_trace_ts")
     if not isinstance(times, dict):

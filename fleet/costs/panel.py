@@ -30,6 +30,8 @@ WORDS = {
     "idle": "idle: nodes paid, no steps",
     "untold": "before stored history",
 }
+# A trace does not record why a device does neither work nor gradient exchange.
+OF_TRACES = WORDS | {"saving": "other communication and idle time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def round_to_cents(parts: Mapping[str, float]) -> dict[str, float]:
     return {sort: (floors[sort] + (sort in by_rest[:short])) / 100 for sort in parts}
 
 
-def parts_of(spent: Account) -> Sequence[CostShare]:
+def parts_of(spent: Account, words: Mapping[str, str] = WORDS) -> Sequence[CostShare]:
     """Return the categories with spending, in the order of the bar."""
     total_s = sum(spent.seconds.values())
     usd = round_to_cents(spent.usd) if spent.usd is not None else None
@@ -79,7 +81,7 @@ def parts_of(spent: Account) -> Sequence[CostShare]:
                 spent.usd[sort] / spent.total_usd if of_usd and spent.usd else seconds / total_s
             )
             found.append(
-                CostShare(sort, WORDS[sort], seconds, dollars, ratio, round(100 * left, 3))
+                CostShare(sort, words[sort], seconds, dollars, ratio, round(100 * left, 3))
             )
             left += ratio
     return found
@@ -106,7 +108,7 @@ def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
     announced = () if run.finished_at else run.tariff or ()
     return {
         "spent": spent,
-        "parts": parts_of(spent),
+        "parts": parts_of(spent, OF_TRACES if hasattr(run, "trace") else WORDS),
         "total_s": sum(spent.seconds.values()),
         "total_usd": None if spent.usd is None else sum(round_to_cents(spent.usd).values()),
         "price": run.price,

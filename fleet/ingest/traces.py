@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from telemetry.detect.what_if import Analysis
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.models import RunChunk
-from telemetry.trace import RankFigures
+from telemetry.trace import RankFigures, Trace
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 NAME_RULE = "letters, digits, dashes and underscores, at most 60"
@@ -58,13 +58,10 @@ CAUSES = {
 class TraceOptions:
     run: str
     file: str
+    trace: Trace
     model: str = ""
     instance: str = ""
     n_nodes: int = 0
-    tp: int = 1
-    n_ranks_missing: int = 0
-    began_at_s: float | None = None
-    figures: tuple[RankFigures, ...] = ()
 
 
 def check_name(name: str, *, is_replaced: bool) -> None:
@@ -94,7 +91,7 @@ def save_trace(
     check_name(about.run, is_replaced=is_replaced)
     Run.objects.filter(name=about.run).delete()
     RunChunk.objects.filter(run=about.run).delete()
-    steps, began_at_s = analysis.steps, about.began_at_s
+    steps, began_at_s = analysis.steps, about.trace.began_at_s
     age_s = math.inf if began_at_s is None else now.timestamp() - began_at_s
     is_dated = 0 <= age_s < settings.DURABLE_KEEP_DAYS * SECONDS_PER_DAY
     shift_s = now.timestamp() - steps.ended_at_s[-1]
@@ -129,13 +126,15 @@ def save_trace(
             "stage_slowdown": np.round(found.stage_slowdown, 4).tolist(),
             "shares": found.shares,
             "share_ratio": verdict.share_ratio,
-            "other_comm_share_ratio": other_comm_share_ratio(analysis, about.figures),
+            "other_comm_share_ratio": other_comm_share_ratio(analysis, about.trace.figures),
             "correlation": found.correlation if np.isfinite(found.correlation) else None,
             "culprits": list(analysis.culprits),
             "stage": verdict.stage,
             "n_left_out": grid.n_left_out,
             "n_missing": grid.n_missing,
-            "n_ranks_missing": about.n_ranks_missing,
+            "n_ranks_missing": about.trace.n_ranks_missing,
+            "shows_overlap": about.trace.shows_overlap,
+            "by_rank": _by_rank(analysis, about.trace.figures),
         },
     )
 
@@ -148,6 +147,21 @@ def other_comm_share_ratio(analysis: Analysis, figures: Sequence[RankFigures]) -
     return sum(each.other_comm_s for each in figures) / step_s if step_s else 0.0
 
 
+def _by_rank(analysis: Analysis, figures: Sequence[RankFigures]) -> list[dict[str, Any]]:
+    """Return the figures of each rank; waiting is estimated where it was not recorded.
+
+    Of several tensor-parallel ranks only the first has an estimate.
+    """
+    waits_s = analysis.steps.phases["wait_s"].mean(axis=0).tolist()
+    estimated = dict(zip(analysis.grid.ranks.ravel().tolist(), waits_s, strict=True))
+    rows = []
+    for each in figures:
+        wait_s = each.wait_s if each.wait_s is not None else estimated.get(each.rank)
+        is_recorded = each.wait_s is not None
+        rows.append(asdict(each) | {"wait_s": wait_s, "is_wait_recorded": is_recorded})
+    return rows
+
+
 def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> dict[str, Any]:
     ended_at = datetime.fromtimestamp(float(steps.ended_at_s[-1]), UTC)
     began_s = float(steps.ended_at_s[0] - steps.step_s[0])
@@ -157,7 +171,7 @@ def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> di
         "model": about.model or NOT_RECORDED,
         "instance_type": about.instance or NOT_RECORDED,
         "n_nodes": about.n_nodes,
-        "tp": about.tp,
+        "tp": about.trace.tp or 1,
         "pp": analysis.grid.n_stages,
         "seq_len": 0,
         "global_batch": 0,
@@ -241,6 +255,11 @@ def verdict_caveats(trace: RecordedTrace) -> list[str]:
         caveats.append(f"{counted(n, 'operation')} missing; durations of their peers are used")
     if n := details.get("n_ranks_missing"):
         caveats.append(f"{counted(n, 'rank')} of the job not in the trace, which may be the cause")
+    if not details.get("shows_overlap", True):
+        caveats.append(
+            "the recording does not show what runs during communication, so all of it counts as "
+            "exposed: its shares are upper limits"
+        )
     # The simulated step has no gaps, so it should not take longer than the recorded one.
     if trace.step_s > FITS_RATIO * details["recorded_step_s"]:
         caveats.append(

@@ -349,6 +349,8 @@ LEVELS = 6
 LEAST_SPREAD_RATIO = 0.1
 # More replicas than this are sorted, the slowest first.
 MOST_UNSORTED = 16
+# So many ranks have a row of their own.
+MOST_RANKS = 64
 
 
 def trace_context(run: Run) -> dict[str, Any]:
@@ -361,6 +363,9 @@ def trace_context(run: Run) -> dict[str, Any]:
         "headline": verdict_text(trace),
         "m_w": _as_share(trace.m_w),
         "m_s": _as_share(trace.m_s),
+        "by_rank": (by_rank := busiest_ranks(trace)),
+        "has_hbm": any(each["hbm_bytes_per_s"] is not None for each in by_rank),
+        "has_throttling": any(each["throttled_ratio"] is not None for each in by_rank),
         "causes": [
             {
                 "name": name,
@@ -423,6 +428,14 @@ def heat_of(trace: RecordedTrace) -> list[tuple[int, list[dict[str, Any]]]]:
     if len(rows) <= MOST_UNSORTED:
         return rows
     return sorted(rows, key=lambda row: -max(cell["slowdown_ratio"] for cell in row[1]))
+
+
+def busiest_ranks(trace: RecordedTrace) -> list[dict[str, Any]]:
+    """Return the figures of the ranks; of many, those with the most work."""
+    ranks = trace.details.get("by_rank", [])
+    if len(ranks) <= MOST_RANKS:
+        return list(ranks)
+    return sorted(ranks, key=lambda each: -each["work_s"])[:MOST_RANKS]
 
 
 def trace_layout(run: Run, trace: RecordedTrace) -> list[tuple[str, str]]:

@@ -25,12 +25,15 @@ KEYS = (
 
 
 class Command(PlainCommand):
-    help = "Import a recorded trace (Parquet, or Chrome/Kineto JSON) as a run, with a verdict."
+    help = (
+        "Import a recorded trace (table of operations, Kineto, Neuron Explorer, neuron-profile, "
+        "NCCL Inspector) as a run, with a verdict."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
-            "file", nargs="+", metavar="FILE", help="a trace; Kineto: one per rank, or a folder"
+            "file", nargs="+", metavar="FILE", help="a trace: a file, one per rank, or a folder"
         )
         parser.add_argument("--run", required=True, help="name of the run it becomes")
         parser.add_argument(
@@ -53,13 +56,10 @@ class Command(PlainCommand):
         about = TraceOptions(
             run=options["run"],
             file=paths[0].name,
+            trace=trace,
             model=options["model"],
             instance=options["instance"],
             n_nodes=options["nodes"],
-            tp=trace.tp or 1,
-            n_ranks_missing=trace.n_ranks_missing,
-            began_at_s=trace.began_at_s,
-            figures=trace.figures,
         )
         kept = save_trace(analysis, about, is_replaced=options["replace"], now=timezone.now())
         for doubt in verdict_caveats(kept):

@@ -1,44 +1,82 @@
-"""Ingest of recorded traces: Parquet files of operations, and PyTorch profiler's Chrome traces."""
+"""Ingest of recorded traces: tables of operations, and what profilers of devices recorded."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from telemetry.ingest.traces.kineto import GZIP, read_kineto
+from telemetry.ingest.traces.documents import head_of, read_document
+from telemetry.ingest.traces.inspector import is_inspector, ranks_of_records, read_records
+from telemetry.ingest.traces.kineto import read_kineto
+from telemetry.ingest.traces.neuron import (
+    has_system,
+    is_table,
+    profile_of,
+    ranks_of_profiles,
+    read_tables,
+)
 from telemetry.ingest.traces.operations import read_parquet
-from telemetry.ingest.traces.ranks import trace_of_ranks
+from telemetry.ingest.traces.ranks import RankEvents, trace_of_ranks
 from telemetry.trace import Trace, TraceError
 
 PARQUET = b"PAR1"
-ENDINGS = (".json", ".json.gz", ".parquet")
+LINES = (".log", ".jsonl")
+ENDINGS = (".json", ".json.gz", ".parquet", *LINES)
 
 
 def read_trace(paths: Sequence[Path]) -> Trace:
-    """Read one Parquet file, or the JSON files of one job; of a folder, all its files."""
+    """Read a table of operations, or the files of one job; of a folder, all in and below it."""
     files: list[Path] = []
     for path in paths:
-        found = [path]
-        if path.is_dir():
-            found = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
+        found = _files_in(path) if path.is_dir() else [path]
         if not found:
             raise TraceError(f"{path.name}: holds no file that ends in {', '.join(ENDINGS)}")
         files += found
-    heads = {file: _head(file) for file in files}
+    heads = {file: head_of(file) for file in files}
     if empty := [file.name for file, head in heads.items() if not head]:
         raise TraceError(f"{empty[0]}: is empty; copy it again")
-    parquet = [file for file, head in heads.items() if head == PARQUET]
+    tables = [file for file in files if is_table(file)]
+    parquet = [file for file in files if heads[file][:4] == PARQUET and file not in tables]
     if parquet and len(files) > 1:
         raise TraceError(f"{parquet[0].name}: a Parquet trace is one file; give it alone")
     if parquet:
         return read_parquet(parquet[0])
+    records = [file for file in files if is_inspector(heads[file])]
+    if records and len(records) < len(files):
+        raise TraceError(f"{records[0].name}: give NCCL Inspector's files apart from others")
+    if records:
+        ranks = ranks_of_records([read_records(file) for file in records])
+        return trace_of_ranks(ranks, shows_overlap=False)
+    return _profiled(heads, tables)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the traces of a folder. Neuron Explorer writes many tables that are not needed."""
+    found = sorted(file for file in folder.rglob("*") if file.name.endswith(ENDINGS))
+    if tables := [file for file in found if is_table(file)]:
+        return tables
+    logs = [file for file in found if file.suffix in LINES]
+    return [file for file in found if file not in logs or is_inspector(head_of(file))]
+
+
+def _profiled(heads: dict[Path, bytes], tables: Sequence[Path]) -> Trace:
+    """Read Chrome traces, or profiles of the Neuron runtime."""
+    ranks: list[RankEvents] = []
+    profiles = read_tables(tables)
     for file, head in heads.items():
-        if head[:2] != GZIP and head.lstrip()[:1] not in (b"{", b"["):
+        if file in tables:
+            continue
+        if head.lstrip()[:1] not in (b"{", b"["):
             raise TraceError(
                 f"{file.name}: is neither Parquet nor JSON (gzipped or not); give a trace of "
-                "one row per operation, or PyTorch profiler's Chrome trace"
+                "one row per operation, or what a profiler wrote (docs/traces.md)"
             )
-    return trace_of_ranks([each for file in files for each in read_kineto(file)])
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(4)
+        document = read_document(file)
+        if document.traceEvents is None:
+            profiles.append(profile_of(file, document))
+        else:
+            ranks += read_kineto(file, document)
+    if profiles and ranks:
+        raise TraceError(f"{profiles[0].name}: give Chrome traces and Neuron's profiles apart")
+    if profiles:
+        shows_overlap = not any(map(has_system, profiles))
+        return trace_of_ranks(ranks_of_profiles(profiles), shows_overlap=shows_overlap)
+    return trace_of_ranks(ranks)

@@ -1,67 +1,32 @@
 """Chrome traces of the device's kernels, as PyTorch's profiler (Kineto) writes them."""
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from telemetry.ingest.traces.ranks import EXCHANGE, OTHER, SEND, WORK, RankEvents
+from telemetry.ingest.traces.documents import Document, Event
+from telemetry.ingest.traces.ranks import OTHER, SEND, WORK, RankEvents, communication_kind
 from telemetry.trace import TraceError
 from trnwatch.nccl_inspector import is_model_parallel
 
-GZIP = b"\x1f\x8b"
-MAX_BYTES = 2 * 1024**3
 US = 1e-6
 NS = 1e-9
 DEVICE = ("kernel", "neuron", "neuroncore", "neuron_core", "gpu_memcpy", "gpu_memset")
 STEP = re.compile(r"ProfilerStep#(\d+)")
 RANK = re.compile(r"(?:rank|worker)[-_.]?(\d+)", re.IGNORECASE)
-# NCCL, RCCL, PyTorch and Neuron use the same names, with other case and hyphens. The first
-# pattern that occurs in a name counts.
-KINDS = (
-    (SEND, r"send[-_ ]?recv|collective[-_]?permute|kernel_(?:send|recv)|^(?:send|recv)"),
-    (OTHER, r"all[-_ ]?to[-_ ]?all"),
-    (EXCHANGE, r"all[-_ ]?reduce|reduce[-_ ]?scatter|all[-_ ]?gather|broadcast"),
-    (EXCHANGE, r"kernel_reduce(?![a-z])|^reduce$"),
-    (OTHER, r"^(?:gather|scatter|barrier)"),
-)
-NAMES = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in KINDS)
 LIBRARY = re.compile(r"nccl|rccl|^cc[-_:]|neuron|collective|^(?:all|reduce)[-_ ]", re.IGNORECASE)
 # Kernels of communication libraries whose name does not say what they do.
 UNNAMED = re.compile(r"[nr]ccl\w*kernel|deep_ep|nvshmem|cross_device_reduce", re.IGNORECASE)
-# PyTorch up to 2.5 writes an empty description without its quotes, which is invalid JSON.
-EMPTY_VALUE = re.compile(rb'("Process Group (?:Description|Name)"\s*:\s*)(?=[,}])')
 
 
-class _Event(msgspec.Struct):
-    ph: Any = ""
-    cat: Any = ""
-    name: Any = ""
-    ts: Any = None
-    dur: Any = 0
-    pid: Any = 0
-    args: Any = None
-
-
-class _File(msgspec.Struct):
-    """One file; some files have only the list of events."""
-
-    traceEvents: list[_Event]  # noqa: N815 - their name
-    distributedInfo: Any = None  # noqa: N815 - their name
-    baseTimeNanoseconds: Any = 0  # noqa: N815 - their name
-
-
-def read_kineto(path: Path) -> Iterator[RankEvents]:
-    file = _decoded(path)
+def read_kineto(path: Path, file: Document) -> Iterator[RankEvents]:
     info = file.distributedInfo if isinstance(file.distributedInfo, dict) else {}
     events = [
         event
-        for event in file.traceEvents
+        for event in file.traceEvents or ()
         if event.ph == "X"
         and isinstance(event.ts, int | float)
         and isinstance(event.dur, int | float)
@@ -79,36 +44,9 @@ def read_kineto(path: Path) -> Iterator[RankEvents]:
         yield _rank_events(rank, own, events, info=info, base_s=base_s, is_alone=len(streams) == 1)
 
 
-def _decoded(path: Path) -> _File:
-    if path.stat().st_size > MAX_BYTES:
-        raise _too_large(path)
-    try:
-        raw = path.read_bytes()
-        if raw[:2] == GZIP:
-            with gzip.open(path) as stream:
-                raw = stream.read(MAX_BYTES + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TraceError(f"{path.name}: the gzip file is truncated; copy it again") from error
-    if len(raw) > MAX_BYTES:
-        raise _too_large(path)
-    raw = EMPTY_VALUE.sub(rb'\1""', raw)
-    try:
-        if raw.lstrip()[:1] == b"[":
-            return _File(msgspec.json.decode(raw, type=list[_Event]))
-        return msgspec.json.decode(raw, type=_File)
-    except msgspec.ValidationError as error:
-        raise TraceError(f"{path.name}: is not a Chrome trace: {error}") from error
-    except msgspec.DecodeError as error:
-        raise TraceError(f"{path.name}: is not complete JSON ({error}); copy it again") from error
-
-
-def _too_large(path: Path) -> TraceError:
-    return TraceError(f"{path.name}: is more than 2 GiB; record fewer steps, or one file per rank")
-
-
-def _by_stream(path: Path, info: dict[str, Any], device: list[_Event]) -> dict[int, list[_Event]]:
+def _by_stream(path: Path, info: dict[str, Any], device: list[Event]) -> dict[int, list[Event]]:
     """Return the device's events by rank: the event's, the file's, else one per process."""
-    streams: dict[int, list[_Event]] = {}
+    streams: dict[int, list[Event]] = {}
     if any(_rank_of(event) is not None for event in device):
         for event in device:
             streams.setdefault(_rank_of(event) or 0, []).append(event)
@@ -123,7 +61,7 @@ def _by_stream(path: Path, info: dict[str, Any], device: list[_Event]) -> dict[i
     return streams
 
 
-def _rank_of(event: _Event) -> int | None:
+def _rank_of(event: Event) -> int | None:
     """Return an event's rank; only merged files have it."""
     rank = _argument(event, "rank")
     return rank if isinstance(rank, int) else None
@@ -131,8 +69,8 @@ def _rank_of(event: _Event) -> int | None:
 
 def _rank_events(
     rank: int,
-    device: list[_Event],
-    events: list[_Event],
+    device: list[Event],
+    events: list[Event],
     *,
     info: dict[str, Any],
     base_s: float,
@@ -163,27 +101,26 @@ def _rank_events(
     )
 
 
-def _argument(event: _Event, name: str) -> Any:
+def _argument(event: Event, name: str) -> Any:
     return event.args.get(name) if isinstance(event.args, dict) else None
 
 
-def _kind(event: _Event) -> int:
+def _kind(event: Event) -> int:
     """Return what an event is, by PyTorch's name of the collective, else by the kernel's.
 
     NCCL exchanges tokens between all by a kernel that is named after sending and receiving.
     """
     described = _argument(event, "Collective name")
-    for kind, pattern in NAMES if isinstance(described, str) else ():
-        if pattern.search(described.lstrip("_")):
-            return kind
+    if isinstance(described, str) and (kind := communication_kind(described.lstrip("_"))):
+        return kind
     name = str(event.name)
-    for kind, pattern in NAMES:
-        if pattern.search(name) and (kind == SEND or LIBRARY.search(name)):
-            return kind
+    kind = communication_kind(name)
+    if kind == SEND or (kind and LIBRARY.search(name)):
+        return kind
     return OTHER if UNNAMED.search(name) else WORK
 
 
-def _members(event: _Event) -> tuple[int, ...]:
+def _members(event: Event) -> tuple[int, ...]:
     """Return the ranks of a collective's group; empty if unknown."""
     ranks = _argument(event, "Process Group Ranks")
     if isinstance(ranks, str):
@@ -191,7 +128,7 @@ def _members(event: _Event) -> tuple[int, ...]:
     return tuple(sorted(ranks)) if isinstance(ranks, list) and ranks else ()
 
 
-def _steps(events: list[_Event]) -> dict[int, tuple[float, float]]:
+def _steps(events: list[Event]) -> dict[int, tuple[float, float]]:
     """Return the span of each step, by the device's annotations, else the host's."""
     for cats in (("gpu_user_annotation",), ("user_annotation", "cpu_op", "python_function", "")):
         spans: dict[int, tuple[float, float]] = {}

@@ -1,16 +1,28 @@
 """From the device's events of each rank to a trace: steps cut at their collectives."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.trace import CODE, RankFigures, Trace, TraceError
+from telemetry.trace import CODE, BoolArray, RankFigures, Trace, TraceError
 
 # What an event of the device is. Gradients and parameters travel by EXCHANGE.
 WORK, EXCHANGE, OTHER, SEND = range(4)
+# NCCL, RCCL, PyTorch and Neuron use the same names, with other case and hyphens. The first
+# pattern that occurs in a name counts.
+KINDS = (
+    (SEND, r"send[-_ ]?recv|permute|kernel_(?:send|recv)|^(?:send|recv)"),
+    (OTHER, r"all[-_ ]?to[-_ ]?all"),
+    (EXCHANGE, r"all[-_ ]?reduce|reduce[-_ ]?scatter|all[-_ ]?gather|broadcast"),
+    (EXCHANGE, r"kernel_reduce(?![a-z])|^reduce$"),
+    (OTHER, r"^(?:gather|scatter|barrier)"),
+)
+NAMES = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in KINDS)
 UNIX_S = 1e9
 MAX_EVENT_S = 86_400.0
 # Less work than this share of the step between two collectives: a worker waited for both.
@@ -27,6 +39,14 @@ Intervals = tuple[FloatArray, FloatArray]
 Members = tuple[int, ...]
 
 
+class Hardware(TypedDict, total=False):
+    """What RankFigures has of the hardware."""
+
+    hbm_bytes_per_s: float
+    hbm_peak_bytes_per_s: float
+    throttled_ratio: float
+
+
 @dataclass(slots=True)
 class RankEvents:
     """The device's events (n,) and the steps of one rank.
@@ -34,7 +54,9 @@ class RankEvents:
     ``start_s`` and ``end_s`` are seconds on the rank's own clock. ``kind`` is WORK, EXCHANGE,
     OTHER or SEND. ``group`` is an index into ``groups``, the participants, empty if unknown.
     ``apart`` are the groups that exchange no gradients, by their name. ``steps`` maps the numbers
-    of steps to their spans.
+    of steps to their spans. ``cuts`` are the events of EXCHANGE that end a segment, by default
+    all. ``waits`` are times known to be spent waiting for peers, None if unknown. ``hardware``
+    are figures for RankFigures.
     """
 
     rank: int
@@ -47,6 +69,9 @@ class RankEvents:
     apart: frozenset[Members] = frozenset()
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)
     began_at_s: float = 0.0
+    cuts: BoolArray | None = None
+    waits: Intervals | None = None
+    hardware: Hardware = field(default_factory=Hardware)
 
     def __post_init__(self) -> None:
         took_s = self.end_s - self.start_s
@@ -110,7 +135,7 @@ class StepSegments:
         return np.stack([before, work - before, idle, other, waited], axis=1)
 
 
-def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
+def trace_of_ranks(ranks: Sequence[RankEvents], *, shows_overlap: bool = True) -> Trace:
     """Return the ranks' steps as segments of work and communication.
 
     Notes
@@ -134,7 +159,7 @@ def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
     figures = []
     for each in sorted(ranks, key=lambda each: each.rank):
         steps = {n: _step_segments(each, groups[each.rank], s) for n, s in each.spans().items()}
-        figures.append(_figures(each.rank, list(steps.values())))
+        figures.append(_figures(each, list(steps.values())))
         for number, segments in steps.items():
             found.setdefault((number, *places[each.rank]), []).append(segments)
     first = {place: rank for rank, place in sorted(places.items(), reverse=True)}
@@ -158,6 +183,7 @@ def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
         n_ranks_missing=max(0, world - len(ranks)),
         began_at_s=began_at_s if began_at_s > UNIX_S else None,
         figures=tuple(figures),
+        shows_overlap=shows_overlap,
     )
 
 
@@ -186,7 +212,8 @@ def _step_segments(
     if members is not None:
         exchange &= each.group == each.groups.index(members)
     other = (each.kind != WORK) & ~exchange
-    cuts = np.flatnonzero(exchange & (each.start_s >= begin) & (each.start_s < until))
+    cuts = exchange & (each.start_s >= begin) & (each.start_s < until)
+    cuts = np.flatnonzero(cuts if each.cuts is None else cuts & each.cuts)
     cuts = cuts[np.argsort(each.end_s[cuts])]
     masks = (exchange, each.kind == WORK, other)
     return segments_of(
@@ -196,14 +223,29 @@ def _step_segments(
     )
 
 
-def _figures(rank: int, steps: Sequence[StepSegments]) -> RankFigures:
-    """Return the mean step of a rank."""
+def _figures(each: RankEvents, steps: Sequence[StepSegments]) -> RankFigures:
+    """Return the mean step of a rank. What work hides of its waits is not waiting."""
     sums = [
-        np.mean([float(getattr(segments, name).sum()) for segments in steps])
+        float(np.mean([getattr(segments, name).sum() for segments in steps]))
         for name in ("visible", "other", "idle")
     ]
     work_s = float(np.mean([segments.work_s for segments in steps]))
-    return RankFigures(rank, work_s, *map(float, sums))
+    wait_s = None
+    if each.waits is not None:
+        work = each.kind == WORK
+        busy = each.start_s[work], each.end_s[work]
+        both = tuple(np.concatenate(part) for part in zip(busy, each.waits, strict=True))
+        spans = np.array(list(each.spans().values())).T
+        length_s = [np.diff(np.interp(spans, *busy_time(*some)), axis=0) for some in (both, busy)]
+        wait_s = float(np.mean(length_s[0] - length_s[1]))
+    exchange_s, other_s, idle_s = sums
+    return RankFigures(
+        each.rank, work_s, exchange_s, other_s, idle_s, wait_s=wait_s, **each.hardware
+    )
+
+
+def communication_kind(name: str) -> int | None:
+    return next((kind for kind, pattern in NAMES if pattern.search(name)), None)
 
 
 def _rows(keys: Sequence[tuple[int, int, int, int]], found: Sequence[StepSegments]) -> FloatArray:

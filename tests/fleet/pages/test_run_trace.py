@@ -10,6 +10,7 @@ from django.test import Client
 from fleet.models import RecordedTrace, Run
 from telemetry.store.hot import HotStore
 from tests.telemetry.detect.conftest import heavy_stage, uneven_sequences
+from tests.telemetry.ingest.traces.neuron_profiles import SystemJob, device_tables, write_table
 from tests.telemetry.made_traces import Job
 from tests.telemetry.recorded import made_job, write_parquet
 
@@ -54,6 +55,31 @@ def test_its_cost_panel_names_what_a_trace_lacks(page: str) -> None:
 
     assert "not recorded" in cost
     assert "no peak is published" not in cost
+
+
+def test_it_claims_no_checkpoints_that_a_trace_does_not_record(page: str) -> None:
+    cost = page.partition('id="money"')[2].partition("</section>")[0]
+
+    assert "other communication and idle time" in cost
+    assert "checkpoints" not in cost
+
+
+def test_a_profile_of_neuron_cores_shows_waits_and_memory_bandwidth_by_rank(
+    hot: HotStore, db: None, client: Client, tmp_path: Path
+) -> None:
+    job = SystemJob(extra_ms={2: 30})
+    write_table(tmp_path / "job@latest", "SystemProfileEvents", job.events())
+    for name, rows in device_tables().items():
+        write_table(tmp_path / "model_vnc_0@latest", name, rows)
+    call_command("import_trace", str(tmp_path), run="recorded", json=True)
+    page = client.get("/runs/recorded/").text
+    panel = page.partition('id="ranks-title"')[2].partition("</section>")[0]
+    shown = [row.partition("</tr>")[0] for row in panel.split('<th scope="row">')[1:]]
+
+    assert ["30" in row for row in shown] == [True, True, False, True]
+    assert ">400\N{NARROW NO-BREAK SPACE}GB/s<" in shown[0]
+    assert "Waiting was recorded" in panel
+    assert "shares are upper limits" in page
 
 
 def test_its_charts_are_of_its_own_time(page: str, client: Client) -> None:

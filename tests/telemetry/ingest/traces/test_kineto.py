@@ -154,8 +154,8 @@ def test_a_group_without_description_is_no_reason_to_stop(tmp_path: Path) -> Non
     ("text", "message"),
     [
         (b'{"traceEvents": [{"ph": "X"', "is not complete JSON"),
-        (b'{"events": []}', "is not a Chrome trace"),
-        (b'{"traceEvents": 3}', "is not a Chrome trace"),
+        (b'{"events": []}', "is not a profiler's trace"),
+        (b'{"traceEvents": 3}', "is not a profiler's trace"),
         (b'{"traceEvents": []}', "has no kernels, only nothing"),
         (
             b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1}]}',
@@ -179,7 +179,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: bytes, message: str) 
 def test_what_is_far_too_large_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("telemetry.ingest.traces.kineto.MAX_BYTES", 1_000_000)
+    monkeypatch.setattr("telemetry.ingest.traces.documents.MAX_BYTES", 1_000_000)
     path = tmp_path / "x.json"
     with path.open("wb") as file:
         file.write(b"{")
