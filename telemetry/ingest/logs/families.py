@@ -2,6 +2,7 @@
 
 import math
 import re
+import string
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,70 +10,85 @@ from pathlib import Path
 
 from telemetry.ingest.logs.records import LogLine, StepRecord, TrainingTotals
 
-OPTIMUM, LIGHTNING, PROGRESS = "Optimum-Neuron", "Lightning", "progress"
+OPTIMUM, NXDT, LIGHTNING = "Optimum-Neuron", "NxDT", "Lightning"
+# Progress bars that nothing else explains.
+PROGRESS = "progress"
 
-FLAGS = re.ASCII | re.IGNORECASE
-EXPONENT = r"(?:e[-+]?\d{1,4})?"
+EXPONENT = r"(?:[eE][-+]?\d{1,4})?"
 NUMBER = (
     rf"[-+]?(?:\d{{1,18}}(?:,\d{{3}})*(?:\.\d*)?{EXPONENT}"
-    rf"|\.\d{{1,18}}{EXPONENT}|nan|inf(?:inity)?)"
+    rf"|\.\d{{1,18}}{EXPONENT}|(?i:nan|inf(?:inity)?))"
 )
 SEPARATOR = r"['\"]?[ \t:=]{1,16}['\"\[]?"
+PARTS = frozenset("/.-_" + string.ascii_letters + string.digits)
 MAX_STEP = 2_000_000_000
 MAX_STEP_S = 1e6
-
-
-# Units other than those of StepRecord.
-UNITS: Mapping[str, tuple[str, Callable[[float], float]]] = {
-    "step_ms": ("step_s", lambda ms: ms / 1e3),
-    "steps_per_s": ("step_s", lambda rate: 1.0 / rate),
-    "elapsed_h": ("elapsed_s", lambda hours: hours * 3_600.0),
-}
 
 
 class Row:
     """A block of families.toml: a kind of line, and where its figures are."""
 
-    def __init__(self, family: str, mark: str, needs: Sequence[str] = (), **names: str) -> None:
+    def __init__(
+        self,
+        family: str,
+        has: Sequence[str] = (),
+        needs: Sequence[str] = (),
+        *,
+        continues: bool = False,
+        **names: str,
+    ) -> None:
         self.family = family
-        self.mark = re.compile(mark, FLAGS)
+        self.has = has
+        self.continues = continues
         self._needs = needs
         self._patterns = {}
         for field, text in names.items():
-            figure = text.replace(" #", f"{SEPARATOR}({NUMBER})").replace("#", f"({NUMBER})")
-            before = r"(?<![\w/.-])" if text[0] not in r"\/" else ""
-            self._patterns[field] = re.compile(f"{before}(?:{figure})", FLAGS)
+            whole = text.replace(" #", f"{SEPARATOR}({NUMBER})").replace("#", f"({NUMBER})")
+            self._patterns[field] = re.compile(whole, re.ASCII)
 
     def figures(self, text: str) -> dict[str, str]:
         """Return the figures of a line by field; empty if it is of another kind or not whole."""
-        if not self.mark.search(text):
+        if not all(map(text.__contains__, self.has)):
             return {}
-        matches = {name: pattern.search(text) for name, pattern in self._patterns.items()}
-        found = {name: match[1] for name, match in matches.items() if match}
+        found = {}
+        for name, pattern in self._patterns.items():
+            for match in pattern.finditer(text):
+                # Of eval/loss or nll_loss, loss is only a part.
+                if text[match.start() - 1 : match.start()] not in PARTS:
+                    found[name] = match[1]
+                    break
         return found if not self._needs or any(name in found for name in self._needs) else {}
 
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-LINES, BARS, (TRAINER,), (TOTALS,) = (
+LINES, (BARS,), (TRAINER,), (TOTALS,) = (
     [Row(**block) for block in TABLE[kind]] for kind in ("line", "bar", "dictionary", "totals")
 )
-FAMILIES = tuple(dict.fromkeys(each.family for each in (*LINES, *BARS, TRAINER)))
-MARKS = (*(each.mark.pattern for each in LINES), "s/it", "it/s", TRAINER.mark.pattern)
+# Of families with as many steps, the first is the run: a trainer rather than its engine.
+FAMILIES = (
+    OPTIMUM,
+    *dict.fromkeys(each.family for each in LINES),
+    NXDT,
+    LIGHTNING,
+    PROGRESS,
+)
+# Each line that is read has one of these.
+MARKS = (*(each.has[0] for each in LINES), "s/it", "it/s", "{")
 
 RATE = rf"(?P<rate>{NUMBER}|\?)\s?(?P<unit>s/it|it/s)(?P<rest>[^\]]*)"
 BAR = re.compile(
     rf"\d{{1,3}}%\|[^|]{{0,300}}\|\s{{0,4}}(?P<n>\d{{1,12}})/(?P<total>\d{{1,12}})\s{{0,4}}"
     rf"\[(?P<clock>[\d:]{{1,20}})<[^,\]]{{0,40}},\s{{0,4}}{RATE}",
-    FLAGS,
+    re.ASCII,
 )
 OPEN_BAR = re.compile(
-    rf"(?P<n>\d{{1,12}})it\s{{0,4}}\[(?P<clock>[\d:]{{1,20}}),\s{{0,4}}{RATE}", FLAGS
+    rf"(?P<n>\d{{1,12}})it\s{{0,4}}\[(?P<clock>[\d:]{{1,20}}),\s{{0,4}}{RATE}", re.ASCII
 )
 DICTIONARY = re.compile(r"\{\s{0,4}['\"][^{}]{1,8000}\}")
 EPOCH = re.compile(r"epoch +(\d{1,3})$", re.ASCII)
 NOT_TRAINING = ("valid", "sanity", "test", "predict", "eval")
-SIGNED = ("loss", "grad_norm", "learning_rate")
 FIELDS = {each.name for each in fields(StepRecord)} - {"step", "at_s"}
+TRAINING = {"loss", "step", "step_s", "seq_per_s"}
 MAX_SOURCES = 10_000
 
 
@@ -95,22 +111,6 @@ def step_number(text: str | None) -> int | None:
     if not 0 <= value <= MAX_STEP or value != int(value):
         return None
     return int(value)
-
-
-def record_of(
-    figures: Mapping[str, str], step: int, at_s: float, *, clock: "ProgressBar | None" = None
-) -> StepRecord:
-    """Convert figures to a record in its units; a bar adds its clock."""
-    found = {} if clock is None else {"elapsed_s": clock.elapsed_s, "rate_s": clock.rate_s}
-    for name, text in figures.items():
-        field, convert = UNITS.get(name, (name, float))
-        # A bar rounds large counts: 1.02e+8.
-        if field not in FIELDS or (field == "consumed" and "e" in text.lower()):
-            continue
-        value = figure(text) if field in SIGNED else convert(positive(text))
-        if math.isfinite(value) and (field != "step_s" or value <= MAX_STEP_S):
-            found[field] = value
-    return StepRecord(step, at_s=at_s, **found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,31 @@ def clock_seconds(text: str) -> float:
     return float(total)
 
 
+# Units other than those of StepRecord: the field, and the function of its text.
+UNITS: Mapping[str, tuple[str, Callable[[str], float]]] = {
+    "step_ms": ("step_s", lambda text: positive(text) / 1e3),
+    "steps_per_s": ("step_s", lambda text: 1.0 / positive(text)),
+    "elapsed_h": ("elapsed_s", lambda text: positive(text) * 3_600.0),
+    "elapsed_clock": ("elapsed_s", clock_seconds),
+} | {name: (name, figure) for name in ("loss", "grad_norm", "learning_rate")}
+
+
+def record_of(
+    figures: Mapping[str, str], step: int, at_s: float, *, clock: ProgressBar | None = None
+) -> StepRecord:
+    """Convert figures to a record in its units; a bar adds its clock."""
+    found = {} if clock is None else {"elapsed_s": clock.elapsed_s, "rate_s": clock.rate_s}
+    for name, text in figures.items():
+        field, convert = UNITS.get(name, (name, positive))
+        # A bar rounds large counts: 1.02e+8.
+        if field not in FIELDS or (field == "consumed" and "e" in text.lower()):
+            continue
+        value = convert(text)
+        if math.isfinite(value) and (field != "step_s" or value <= MAX_STEP_S):
+            found[field] = value
+    return StepRecord(step, at_s=at_s, **found)
+
+
 class StepReader:
     """Reads the lines of all families; knows the step of lines that do not number it.
 
@@ -179,21 +204,26 @@ class StepReader:
 
     def read(self, entry: LogLine) -> tuple[str, StepRecord | None]:
         """Return the kind of a line, empty if it is not understood, and its step."""
-        for each in LINES:
-            if figures := each.figures(entry.text):
-                key = each.family, entry.source
-                step = step_number(figures["step"]) if "step" in figures else self._newest.get(key)
+        for row in LINES:
+            if figures := row.figures(entry.text):
+                key = row.family, entry.source
+                step = step_number(figures.get("step"))
+                if step is None and row.continues and "step" not in figures:
+                    step = self._newest.get(key)
                 if step is None:
-                    return "", None
+                    continue
                 if len(self._newest) < MAX_SOURCES:
                     self._newest[key] = step
-                return each.family, record_of(figures, step, entry.at_s)
+                return row.family, record_of(figures, step, entry.at_s)
         bar = bar_of(entry.text)
         if bar and not bar.label.startswith(NOT_TRAINING):
-            for each in BARS:
-                figures = each.figures(f"{bar.label} {bar.rest}")
-                if figures or (each.family == LIGHTNING and bar.n and EPOCH.search(bar.label)):
-                    return each.family, self._of_bar(figures, bar, entry.at_s)
+            figures = BARS.figures(bar.rest)
+            if "consumed" in figures or "reduced_train_loss" in bar.rest:
+                return NXDT, self._of_bar(figures, bar, entry.at_s)
+            if (EPOCH.search(bar.label) and bar.n) or "v_num=" in bar.rest:
+                return LIGHTNING, self._of_bar(figures, bar, entry.at_s)
+            if not TRAINING.isdisjoint(figures):
+                return PROGRESS, self._of_bar(figures, bar, entry.at_s)
         return self._of_trainer(entry, bar)
 
     def _of_bar(self, figures: Mapping[str, str], bar: ProgressBar, at_s: float) -> StepRecord:
@@ -219,7 +249,7 @@ class StepReader:
         match = DICTIONARY.search(entry.text)
         text = match[0] if match else ""
         if totals := TOTALS.figures(text):
-            known = {name: positive(value) for name, value in totals.items()}
+            known = {name: positive(text) for name, text in totals.items() if name != "summary"}
             batch = known.pop("seq_per_s", math.nan) / known.pop("steps_per_s", math.nan)
             known = {name: value for name, value in known.items() if not math.isnan(value)}
             if not math.isnan(batch):

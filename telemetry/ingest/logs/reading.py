@@ -28,11 +28,9 @@ from telemetry.ingest.logs.records import (
 )
 from telemetry.ingest.logs.steps import LineSteps
 
-# Every line of a log is searched for these; no reader knows a line without one of them.
-ANY = re.compile(
-    "|".join([*MARKS, r"NEURON_|NCC_WRAPPER|Compiler status |optimizer \.\.\."]).encode(),
-    re.IGNORECASE,
-)
+# No reader knows a line without one of these. A line with colours is read anyway.
+ALWAYS = ("NEURON_", "NCC_WRAPPER", "Compiler status ", "optimizer ...", "\x1b")
+ANY = re.compile("|".join(re.escape(mark) for mark in (*MARKS, *ALWAYS)).encode())
 # A line with one of these is of a known kind; if it cannot be read, it is damaged.
 KNOWN = (
     b"step_time",
@@ -43,18 +41,20 @@ KNOWN = (
     b"{'loss'",
     b'{"loss"',
 )
-ESCAPE = b"\x1b"
 OPTIMIZER = re.compile(r"optimizer \.{3,60} ([A-Za-z0-9_.-]{1,40})", re.ASCII)
 # Tables are imported in the same way as logs.
 TABLE = "table"
 COMPILE_CACHE, HARDWARE_ERRORS = "compile cache", "hardware errors"
 # What a line that looks like training has at least two of.
-LOOKS = {
-    "step": rb"\b(?:steps?|iter(?:ation)?s?|batch|updates?)\b\W{0,6}\d",
-    "time": rb"time|elapsed|throughput|speed|/it\b|/s(ec)?\b|per.?sec|\d ?(m?s|sec(onds)?)\b",
-    "figure": rb"loss|perplexity|\bppl\b|grad|\blr\b|learning.rate|tok|samples",
-}
-LOOKS_LIKE = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in LOOKS.items()}
+STEP = re.compile(rb"\b(?:[Ss]teps?|[Ii]ter(?:ation)?s?|[Bb]atch|[Uu]pdates?)\b\W{0,6}\d")
+TIME = re.compile(
+    rb"[Tt]ime|[Ee]lapsed|[Tt]hroughput|[Ss]peed|/it\b|/s(ec)?\b|per.?sec|\b[tuw]ps\b"
+    rb"|\d ?(m?s|sec(onds)?)\b"
+)
+FIGURE = re.compile(
+    rb"[Ll]oss|[Pp]erplexity|\bppl\b|grad|\blr\b|[Ll]earning.rate|[Tt]ok|[Ss]amples"
+)
+LOOKS = {"step": STEP, "time": TIME, "figure": FIGURE}
 MAX_LIKELY = 3
 MAX_EXAMPLES = 5
 MAX_EXAMPLE_CHARS = 120
@@ -143,7 +143,7 @@ class LogReader:
         for number, line, is_whole in lines:
             self.log.n_lines += 1
             is_read = False
-            if ANY.search(line) or ESCAPE in line:
+            if ANY.search(line):
                 # A progress bar rewrites its line: each state is read.
                 for piece in pieces_of(line):
                     start = prefix_of(
@@ -167,7 +167,9 @@ class LogReader:
         kept, start = self._likely, line[:MAX_PIECE_CHARS]
         if len(kept) == MAX_LIKELY and not kept[-1][0]:
             return
-        lacks = {name for name, pattern in LOOKS_LIKE.items() if not pattern.search(start)}
+        if not (STEP.search(start) or FIGURE.search(start)):
+            return
+        lacks = {name for name, pattern in LOOKS.items() if not pattern.search(start)}
         if len(lacks) < 2:
             kept.append((frozenset(lacks), _unread_line(number, line, file)))
             kept.sort(key=lambda each: len(each[0]))

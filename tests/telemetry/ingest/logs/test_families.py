@@ -295,6 +295,26 @@ SAMPLES = {
         at_s=BEGAN_S + 30,
         how="clock",
     ),
+    "JSON lines with a clock": Sample(
+        "JSON lines",
+        '{"current_steps": 10, "total_steps": 60, "loss": 0.75, "lr": 1.5e-05, "epoch": 0.5, '
+        '"percentage": 16.67, "elapsed_time": "0:02:50", "remaining_time": "0:14:10"}\n'
+        '{"current_steps": 20, "total_steps": 60, "loss": 0.5, "lr": 1.25e-05, "epoch": 1.0, '
+        '"percentage": 33.33, "elapsed_time": "0:05:40", "remaining_time": "0:11:20"}\n',
+        step=(10, 20),
+        step_s=17.0,
+        loss=0.5,
+        learning_rate=1.25e-05,
+        how="bar",
+    ),
+    "JSON lines with evaluations": Sample(
+        "JSON lines",
+        '{"step": 10, "train/loss": 2.5, "train/step_time": 1.25, "eval/samples_per_second": 9}\n'
+        '{"step": 10, "eval/loss": 7.5, "eval/steps_per_second": 9, "ts": 7}\n',
+        step=(10,),
+        step_s=1.25,
+        loss=2.5,
+    ),
     "JSON lines with Unix seconds": Sample(
         "JSON lines",
         f'{{"_step": 10, "loss": 2.5, "_timestamp": {BEGAN_S}}}\n'
