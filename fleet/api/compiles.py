@@ -140,7 +140,9 @@ class RunCompiles(CompileFigures):
     """Requests of one run to its compile cache."""
 
     run: str = Field(description="Name of the run.", examples=["llama"])
-    seconds: float = Field(description="Seconds of all compiles, summed over processes.")
+    seconds: float | None = Field(
+        description="Seconds of all compiles, summed over processes; null if unknown."
+    )
     beside_s: float = Field(description="Seconds spent on what another process compiled, too.")
     n_flag_changes: int = Field(description="Graphs requested with more than one set of flags.")
     cache: NullableText = Field(description="Location of its cache; null: unknown.")

@@ -367,6 +367,7 @@ class CacheRequests:
 class CompileSummary(CacheRequests):
     """A run's compiles; ``wall_s`` counts time in which several processes compiled once.
 
+    ``seconds`` is that of all processes, None if no compile has a known duration.
     ``lost_s`` is that of the unplanned ones, ``usd`` the cost of the run in that time (None if
     unknown), ``beside_s`` that of compiles which another process did as well.
     """
@@ -376,7 +377,7 @@ class CompileSummary(CacheRequests):
     n_hits: int
     n_misses: int
     n_failures: int
-    seconds: float
+    seconds: float | None
     wall_s: float | None
     n_timed: int
     cache: str
@@ -461,13 +462,15 @@ def compile_summary(run: Run) -> CompileSummary:
         UnplannedCompile(at, seconds, change) for at, seconds, why, change in timed if why in LOST
     ]
     lost_spans = [(each.at.timestamp(), each.seconds) for each in lost]
+    known_s = [each.seconds for each in graphs if each.seconds is not None]
+    n_compiled = sum(each.n_misses + each.n_failures for each in graphs)
     return CompileSummary(
         graphs=tuple(graphs[:MOST_GRAPHS]),
         n_graphs=sum(bool(each.module) for each in graphs),
         n_hits=sum(each.n_hits for each in graphs),
         n_misses=sum(each.n_misses for each in graphs),
         n_failures=sum(each.n_failures for each in graphs),
-        seconds=sum(each.seconds or 0.0 for each in graphs),
+        seconds=sum(known_s) if known_s or not n_compiled else None,
         wall_s=covered_s(spans) if spans else None,
         n_timed=len(spans),
         cache=max((row["where"] for row in found), default=""),

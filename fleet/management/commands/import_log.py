@@ -222,6 +222,7 @@ def _last(values: np.ndarray[Any, Any]) -> float | None:
 
 def _rows(kept: ReadLog, answer: dict[str, Any]) -> list[tuple[str, str, str]]:
     compiles, n_again = answer["compile"], kept.details["n_again"]
+    compiled_s = _figure(compiles["seconds"], ",.0f", " s")
     return [
         ("steps", f"{kept.n_steps:,}", f"{kept.family or 'no line of a step'}"),
         ("last step", _figure(answer["last_step"], ",.0f"), f"{n_again:,} trained again"),
@@ -231,7 +232,7 @@ def _rows(kept: ReadLog, answer: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("loss", _figure(answer["loss"], ",.4g"), "last"),
         ("graphs", f"{compiles['graphs']:,}", f"{compiles['cache'] or 'cache not named'}"),
         ("cache hits", f"{compiles['hits']:,}", ""),
-        ("compiled", f"{compiles['misses']:,}", f"{compiles['seconds']:,.0f} s, all processes"),
+        ("compiled", f"{compiles['misses']:,}", f"{compiled_s}, all processes"),
         ("failed", f"{compiles['failures']:,}", ""),
         ("hardware errors", f"{answer['hardware_errors']:,}", "annotated on the run"),
         ("times", "", times_text(kept)),

@@ -13,7 +13,7 @@ from fleet.models import Annotation, CompileEvent, Node, ReadLog, Run
 from telemetry.store.durable import LOSS, decode_steps
 from telemetry.store.models import RunChunk
 from tests.fleet.ingest.import_command import A, B, Write, dated, imported, n_stored
-from tests.telemetry.ingest.logs.log_lines import bar, call, done, neuronx, trainer
+from tests.telemetry.ingest.logs.log_lines import bar, call, done, hit, neuronx, trainer
 
 pytestmark = pytest.mark.django_db
 
@@ -159,6 +159,15 @@ def test_a_log_of_compiles_alone_is_a_run_too(write: Write) -> None:
     assert (found["steps"], found["family"], found["step_s"]) == (0, None, None)
     assert found["compile"]["misses"] == 2
     assert n_stored() == 0
+
+
+def test_compiles_without_times_have_no_duration(write: Write) -> None:
+    found = imported(write(call(A), "Compiler status PASS", neuronx(1)))
+    assert found["compile"]["misses"] == 1
+    assert found["compile"]["seconds"] is None
+
+    hits = imported(write(hit(A), neuronx(1)), run="hits")
+    assert hits["compile"]["seconds"] == 0.0
 
 
 def test_gzipped_files_and_several_are_one_run(write: Write, tmp_path: Path) -> None:
