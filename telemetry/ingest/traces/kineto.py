@@ -54,8 +54,10 @@ def _by_stream(path: Path, info: dict[str, Any], device: list[Event]) -> dict[in
     if isinstance(info.get("rank"), int):
         return {info["rank"]: device}
     processes = sorted({str(event.pid) for event in device})
-    if len(processes) == 1 and (named := RANK.search(path.name)):
-        return {int(named.group(1)): device}
+    if len(processes) == 1:
+        for name in (path.name, path.parent.name):
+            if named := RANK.search(name):
+                return {int(named.group(1)): device}
     for event in device:
         streams.setdefault(processes.index(str(event.pid)), []).append(event)
     return streams

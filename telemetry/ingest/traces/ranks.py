@@ -34,6 +34,8 @@ PIECES = ("compute", "compute", "idle", "other-communication", "collective")
 OTHER_PIECE = PIECES.index("other-communication")
 # A piece with less other communication than this has none.
 NONE_S = 1e-6
+# A shard that works longer by this ratio names its worker.
+SLOWER_RATIO = 1.05
 
 Intervals = tuple[FloatArray, FloatArray]
 Members = tuple[int, ...]
@@ -162,8 +164,8 @@ def trace_of_ranks(ranks: Sequence[RankEvents], *, shows_overlap: bool = True) -
         figures.append(_figures(each, list(steps.values())))
         for number, segments in steps.items():
             found.setdefault((number, *places[each.rank]), []).append(segments)
-    first = {place: rank for rank, place in sorted(places.items(), reverse=True)}
-    keys = [(*key, first[key[1:]]) for key in found]
+    names = _names(places, figures)
+    keys = [(*key, names[key[1:]]) for key in found]
     table = _rows(keys, [max(shards, key=lambda one: one.work_s) for shards in found.values()])
     step, dp, stage, rank, kind, seq = table[:, :6].astype("i8").T
     began_at_s = min(each.began_at_s for each in ranks)
@@ -200,6 +202,19 @@ def _places(groups: dict[int, Members | None], *, is_pipeline: bool) -> dict[int
         same = [other for other in sorted(groups) if groups[other] == members]
         places[rank] = (same.index(rank), columns.index(members or ()) if is_pipeline else 0)
     return places
+
+
+def _names(
+    places: dict[int, tuple[int, int]], figures: Sequence[RankFigures]
+) -> dict[tuple[int, int], int]:
+    """Return the rank that names each worker: its first, or one that works clearly longer."""
+    work_s = {each.rank: each.work_s for each in figures}
+    names: dict[tuple[int, int], int] = {}
+    for rank, place in sorted(places.items()):
+        first = names.setdefault(place, rank)
+        if work_s[rank] > SLOWER_RATIO * work_s[first]:
+            names[place] = rank
+    return names
 
 
 def _step_segments(

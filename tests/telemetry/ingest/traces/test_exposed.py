@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from telemetry.detect.what_if import analyse_trace
 from telemetry.ingest.traces import read_trace
-from telemetry.ingest.traces.ranks import EXCHANGE, OTHER, WORK, RankEvents, trace_of_ranks
+from telemetry.ingest.traces.ranks import (
+    EXCHANGE,
+    OTHER,
+    WORK,
+    RankEvents,
+    segments_of,
+    trace_of_ranks,
+)
 
 END = 60
 EVENTS = st.lists(
@@ -59,6 +66,19 @@ def test_exposed_time_is_that_of_a_timeline_counted_by_ticks(
     np.testing.assert_allclose(shown, expected, atol=1e-6)
     for step, (begin, until) in enumerate(pairwise(bounds)):
         assert trace.duration_s[trace.step == step].sum() == pytest.approx(until - begin)
+
+
+def test_work_before_a_collective_ends_when_the_first_of_several_streams_begins() -> None:
+    exchange = np.array([2.0, 4.0]), np.array([12.0, 7.0])
+    cuts = np.array([4.0, 2.0]), np.array([7.0, 12.0])
+    work = np.array([0.0, 9.0]), np.array([3.0, 10.0])
+    none = np.zeros(0)
+
+    found = segments_of(exchange, work, (none, none), cuts=cuts, span=(0.0, 12.0))
+
+    assert found.before.tolist() == [2.0, 0.0, 0.0]
+    assert found.parallel.tolist() == [1.0, 1.0, 0.0]
+    assert found.visible.tolist() == [4.0, 4.0, 0.0]
 
 
 MS = 1000.0
@@ -148,6 +168,29 @@ def test_every_kind_of_communication_is_known(
 
     assert found.exchange_s == pytest.approx(share_s[0])
     assert found.other_comm_s == pytest.approx(share_s[1] + 0.001)
+
+
+def test_the_shard_for_which_its_tensor_parallel_peer_waits_is_named(tmp_path: Path) -> None:
+    reduce = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+    for rank in range(4):
+        worker, shard = divmod(rank, 2)
+        tensor = {"Process Group Ranks": str([2 * worker, 2 * worker + 1])}
+        data = {"Process Group Ranks": str([shard, shard + 2])}
+        tensor["Process Group Description"], data["Process Group Description"] = "tp", "dp"
+        works_ms, present_ms = 90 if rank == 3 else 60, 90 if worker else 60
+        wait = present_ms + 5 - works_ms
+        events = [kernel(GEMM, 0, works_ms), kernel(reduce, works_ms, wait, **tensor)]
+        events.append(kernel(reduce, present_ms + 5, 105 - present_ms - 5, **data))
+        write_rank(tmp_path, rank, [*events, kernel(GEMM, 105, 40)], world=4)
+
+    trace = read_trace([tmp_path])
+    analysis = analyse_trace(trace, run="sharded")
+
+    assert analysis.culprits == ("rank3-dp1-stage0",)
+    assert [each.other_comm_s for each in trace.figures] == pytest.approx(
+        [0.005] * 2 + [0.035, 0.005]
+    )
+    assert analysis.found.slowdown_ratio == pytest.approx(145 / 130, rel=0.01)
 
 
 @pytest.mark.parametrize("words", ["TENSOR_MODEL_PARALLEL_GROUP", "mesh_tp"])

@@ -129,6 +129,16 @@ def test_all_ranks_may_be_in_one_file(tmp_path: Path) -> None:
     assert analysis.verdict.culprits == ((2, 0),)
 
 
+def test_a_folder_per_rank_is_read_with_the_ranks_of_the_folders(tmp_path: Path) -> None:
+    for rank, document in enumerate(Kineto().files()):
+        del document["distributedInfo"]
+        folder = tmp_path / "profile" / f"rank_{rank}"
+        folder.mkdir(parents=True)
+        (folder / "trace.json").write_text(json.dumps(document))
+
+    assert [each.rank for each in read_trace([tmp_path]).figures] == [0, 1, 2, 3]
+
+
 def test_tensor_parallel_groups_are_one_worker_and_their_collectives_work(tmp_path: Path) -> None:
     for rank, document in enumerate(Kineto(ranks=4).files()):
         pair = [rank % 2, rank % 2 + 2]

@@ -45,6 +45,14 @@ def test_a_system_profile_names_the_rank_the_others_wait_for(tmp_path: Path, pco
     assert not trace.shows_overlap
 
 
+def test_physical_cores_of_a_logical_one_wait_for_the_same_collective(tmp_path: Path) -> None:
+    single = folder_of(SystemJob(), tmp_path / "single")
+    double = folder_of(SystemJob(pcores=2), tmp_path / "double")
+
+    assert len(double) == len(single)
+    assert double.figures == single.figures
+
+
 def test_a_table_in_several_files_is_read_as_one(tmp_path: Path) -> None:
     whole = folder_of(LATE, tmp_path / "whole")
     for part in range(3):
