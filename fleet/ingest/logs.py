@@ -19,7 +19,14 @@ from fleet.models import Annotation, Node, ReadLog, Run
 from fleet.runs.compiles import FIRST_STEPS, store_compiles
 from fleet.runs.prices import opening_price
 from telemetry.blocks import FloatArray
-from telemetry.ingest.logs import Compile, HardwareError, Log, LoggedSteps, complete_steps
+from telemetry.ingest.logs import (
+    PROGRESS,
+    Compile,
+    HardwareError,
+    Log,
+    LoggedSteps,
+    complete_steps,
+)
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
 from telemetry.store.models import RunChunk
@@ -448,6 +455,8 @@ def log_caveats(log: ReadLog) -> list[str]:
             f"no step was read, although line {likely[0]['number']} looks like training "
             f"({likely[0]['text']}); import_run takes a table of steps"
         )
+    if log.family == PROGRESS:
+        caveats.append("no line of training is known: the steps are those of the longest bar")
     if n := details["n_guessed"]:
         caveats.append(
             f"the log has no step numbers: {counted(n, 'line')} counted instead, "

@@ -1,6 +1,7 @@
 """Ingest of training logs: steps, compiles and hardware errors from text of any framework."""
 
 from telemetry.compiles import FAIL, HIT, MISS, Compile
+from telemetry.ingest.logs.families import PROGRESS
 from telemetry.ingest.logs.reading import Log, LogContext, LogReader, read_logs
 from telemetry.ingest.logs.records import HardwareError
 from telemetry.ingest.logs.steps import LoggedSteps, complete_steps
@@ -9,6 +10,7 @@ __all__ = [
     "FAIL",
     "HIT",
     "MISS",
+    "PROGRESS",
     "Compile",
     "HardwareError",
     "Log",

@@ -161,6 +161,7 @@ def clock_seconds(text: str) -> float:
 
 # Units other than those of StepRecord: the field, and the function of its text.
 UNITS: Mapping[str, tuple[str, Callable[[str], float]]] = {
+    "step_ns": ("step_s", lambda text: positive(text) / 1e9),
     "step_ms": ("step_s", lambda text: positive(text) / 1e3),
     "steps_per_s": ("step_s", lambda text: 1.0 / positive(text)),
     "elapsed_h": ("elapsed_s", lambda text: positive(text) * 3_600.0),

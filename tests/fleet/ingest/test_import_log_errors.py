@@ -12,7 +12,7 @@ from fleet.models import Annotation, CompileEvent, ReadLog, Run
 from telemetry.store import durable
 from tests.fleet.ingest.import_command import A, Write, dated, imported, n_stored, refused
 from tests.helpers import NOON
-from tests.telemetry.ingest.logs.log_lines import at, call, done, megatron, neuronx
+from tests.telemetry.ingest.logs.log_lines import at, bar, call, done, megatron, neuronx
 
 pytestmark = pytest.mark.django_db
 
@@ -103,6 +103,14 @@ def test_a_log_of_compiles_with_steps_in_an_unknown_format_says_so(write: Write)
     imported(write(call(A), done(A, seconds=60), *NANO_GPT), stderr=shown)
 
     assert "no step was read, although line 3 looks like training" in shown.getvalue()
+
+
+def test_steps_of_a_bare_bar_are_said_to_be_so(write: Write) -> None:
+    shown = StringIO()
+    found = imported(write(bar(10), bar(20, clock="10:30")), stderr=shown)
+
+    assert (found["family"], found["steps"], found["step_s"]) == ("progress", 2, 2.75)
+    assert "the steps are those of the longest bar" in shown.getvalue()
 
 
 def test_a_step_time_that_needs_the_batch_says_so(write: Write) -> None:

@@ -236,6 +236,28 @@ SAMPLES = {
         at_s=BEGAN_S + 6,
         how="clock",
     ),
+    "AWS's sample of Stable Diffusion": Sample(
+        "AWS samples",
+        "".join(
+            f"*** Running epoch 1 step {n} (cumulative step {n + 400})\n"
+            "Finished weight update\n"
+            f"*** Finished epoch 1 step {n} (cumulative step {n + 400})\n"
+            f" > E2E for epoch 1 step {n} took {1_250_000_000 + n} ns\n"
+            for n in (7, 8)
+        ),
+        step=(407, 408),
+        step_s=1.250000008,
+    ),
+    "a bar with figures": Sample(
+        "progress",
+        "Steps:  10%|█         | 100/1000 [02:05<18:45,  1.25s/it, lr=1e-5, step_loss=0.125]\r"
+        "Steps:  11%|█         | 110/1000 [02:20<18:45,  1.25s/it, lr=1e-5, step_loss=0.0625]\n",
+        step=(100, 110),
+        step_s=1.5,
+        loss=0.0625,
+        learning_rate=1e-5,
+        how="bar",
+    ),
     "Lightning": Sample(
         "Lightning",
         "Epoch 0:   0%|          | 0/500 [00:00<?, ?it/s]\r"
@@ -306,6 +328,13 @@ SAMPLES = {
         loss=0.5,
         learning_rate=1.25e-05,
         how="bar",
+    ),
+    "JSON lines without spaces": Sample(
+        "JSON lines",
+        '{"step":10,"loss":2.5,"step_time_ms":1250}\n{"step":20,"loss":2.25,"step_time_ms":1500}\n',
+        step=(10, 20),
+        step_s=1.5,
+        loss=2.25,
     ),
     "JSON lines with evaluations": Sample(
         "JSON lines",
