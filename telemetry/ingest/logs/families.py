@@ -20,6 +20,7 @@ NUMBER = (
     rf"|\.\d{{1,18}}{EXPONENT}|(?i:nan|inf(?:inity)?))"
 )
 SEPARATOR = r"['\"]?[ \t:=]{1,16}['\"\[]?"
+# A name behind one of these is a part of a longer one: loss of eval/loss or nll_loss.
 PARTS = frozenset("/.-_" + string.ascii_letters + string.digits)
 MAX_STEP = 2_000_000_000
 MAX_STEP_S = 1e6
@@ -53,7 +54,6 @@ class Row:
         found = {}
         for name, pattern in self._patterns.items():
             for match in pattern.finditer(text):
-                # Of eval/loss or nll_loss, loss is only a part.
                 if text[match.start() - 1 : match.start()] not in PARTS:
                     found[name] = match[1]
                     break
@@ -85,6 +85,7 @@ OPEN_BAR = re.compile(
     rf"(?P<n>\d{{1,12}})it\s{{0,4}}\[(?P<clock>[\d:]{{1,20}}),\s{{0,4}}{RATE}", re.ASCII
 )
 DICTIONARY = re.compile(r"\{\s{0,4}['\"][^{}]{1,8000}\}")
+NUMBERED = re.compile(r"\b(?:step|iter|iteration)[ :=]{1,3}(\d{1,12})\b", re.ASCII | re.IGNORECASE)
 EPOCH = re.compile(r"epoch +(\d{1,3})$", re.ASCII)
 NOT_TRAINING = ("valid", "sanity", "test", "predict", "eval")
 FIELDS = {each.name for each in fields(StepRecord)} - {"step", "at_s"}
@@ -213,7 +214,7 @@ class StepReader:
                     step = self._newest.get(key)
                 if step is None:
                     continue
-                if len(self._newest) < MAX_SOURCES:
+                if key in self._newest or len(self._newest) < MAX_SOURCES:
                     self._newest[key] = step
                 return row.family, record_of(figures, step, entry.at_s)
         bar = bar_of(entry.text)
@@ -258,13 +259,14 @@ class StepReader:
             self.totals = replace(self.totals, **known)
             return OPTIMUM, None
         if figures := TRAINER.figures(text):
-            step = step_number(figures.get("step"))
+            before = NUMBERED.search(entry.text, 0, match.start()) if match else None
+            step = step_number(figures.get("step") or (before[1] if before else None))
             if step is None:
                 bar = self._training
                 step = bar.n if bar else self._count(entry.source, has_loss="loss" in figures)
             return OPTIMUM, record_of(figures, step, entry.at_s, clock=self._training)
         if bar is None or not is_bar:
-            return ("progress" if re.search(r"['\"]eval", text) else ""), None
+            return (PROGRESS if re.search(r"['\"]eval", text) else ""), None
         self.longest = max(self.longest, bar.total or 0)
         if not bar.n or bar.total != self.longest:
             return PROGRESS, None

@@ -166,6 +166,17 @@ def test_dictionaries_may_number_themselves_or_write_figures_as_text() -> None:
     assert steps.loss.tolist() == [2.5, 2.0]
 
 
+def test_a_dictionary_may_have_its_number_before_it() -> None:
+    text = "\n".join(
+        f"Step {n}: {{'loss': {3 - n / 100}, 'steps_per_sec': 0.8}}" for n in (100, 150)
+    )
+    steps = steps_of(text)
+
+    assert steps.step.tolist() == [100, 150]
+    assert steps.step_s.tolist() == [1.25, 1.25]
+    assert read(text).n_guessed == 0
+
+
 def test_dictionaries_without_number_or_bar_are_counted() -> None:
     text = "\n".join(trainer(loss) for loss in (3.0, 2.0, 1.0))
 
