@@ -106,6 +106,7 @@ class Trace:
     has_common_clock : whether ``start_s`` of different workers can be compared
     n_ranks_missing : ranks of the job that were not recorded, as far as is known
     figures : of each rank, where the device's own events were read
+    instance : instance type, empty where the trace does not say
     shows_overlap : whether it is recorded what runs during communication; if not, all of it counts
         as exposed
     """
@@ -126,6 +127,7 @@ class Trace:
     n_ranks_missing: int = 0
     figures: tuple[RankFigures, ...] = ()
     shows_overlap: bool = True
+    instance: str = ""
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -169,7 +169,7 @@ def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> di
         "name": about.run,
         "purpose": f"recorded trace {about.file}"[:200],
         "model": about.model or NOT_RECORDED,
-        "instance_type": about.instance or NOT_RECORDED,
+        "instance_type": about.instance or about.trace.instance or NOT_RECORDED,
         "n_nodes": about.n_nodes,
         "tp": about.trace.tp or 1,
         "pp": analysis.grid.n_stages,
@@ -232,7 +232,8 @@ def verdict_text(trace: RecordedTrace) -> str:
         )
     if share_ratio is None and trace.cause == "none":
         return f"{slowdown} No significant slowdown.{_exposed_text(trace)}"
-    return f"{slowdown} {texts[trace.cause]}"
+    more = _exposed_text(trace) if trace.cause == "too_short" else ""
+    return f"{slowdown} {texts[trace.cause]}{more}"
 
 
 def _exposed_text(trace: RecordedTrace) -> str:

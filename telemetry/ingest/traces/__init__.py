@@ -1,6 +1,7 @@
 """Ingest of recorded traces: tables of operations, and what profilers of devices recorded."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from telemetry.ingest.traces.documents import head_of, read_document
@@ -8,6 +9,7 @@ from telemetry.ingest.traces.inspector import is_inspector, ranks_of_records, re
 from telemetry.ingest.traces.kineto import read_kineto
 from telemetry.ingest.traces.neuron import (
     has_system,
+    instance_of,
     is_table,
     profile_of,
     ranks_of_profiles,
@@ -78,5 +80,6 @@ def _profiled(heads: dict[Path, bytes], tables: Sequence[Path]) -> Trace:
         raise TraceError(f"{profiles[0].name}: give Chrome traces and Neuron's profiles apart")
     if profiles:
         shows_overlap = not any(map(has_system, profiles))
-        return trace_of_ranks(ranks_of_profiles(profiles), shows_overlap=shows_overlap)
+        trace = trace_of_ranks(ranks_of_profiles(profiles), shows_overlap=shows_overlap)
+        return replace(trace, instance=instance_of(profiles))
     return trace_of_ranks(ranks)

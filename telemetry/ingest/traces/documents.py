@@ -40,6 +40,7 @@ class Document(msgspec.Struct):
     active_time: list[dict[str, Any]] | None = None
     hbm_usage: list[dict[str, Any]] | None = None
     throttle: list[dict[str, Any]] | None = None
+    metadata: Any = None
 
 
 def head_of(path: Path) -> bytes:

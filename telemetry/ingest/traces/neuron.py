@@ -32,23 +32,25 @@ from telemetry.trace import TraceError
 NS = 1e-9
 EXECUTION, COLLECTIVE, BARRIER = "nc_exec_running", "cc_running", "cc_exec_barrier"
 EVENTS = (EXECUTION, COLLECTIVE, BARRIER)
-TABLES = ("SystemProfileEvents", "CcOp", "ActiveTime", "HbmUsage", "Throttle")
+TABLES = ("SystemProfileEvents", "CcOp", "ActiveTime", "HbmUsage", "Throttle", "Metadata")
 NEEDED = {
     "SystemProfileEvents": ("name", "start_ts"),
     "CcOp": ("start_ts", "operation"),
     "ActiveTime": ("start_ts", "engine"),
     "HbmUsage": ("timestamp", "current_throughput"),
     "Throttle": ("timestamp", "duration"),
+    "Metadata": (),
 }
 OPTIONAL = (
     *("end_ts", "duration_ns", "worker_gid", "instance_id", "process_id", "nc_idx", "pcore_idx"),
     *("model_id", "model_name", "extra_attributes_json", "cc_trigger_start_delay"),
-    "replica_group",
+    *("replica_group", "instance_type", "neuron_device_idx", "neuroncore_idx"),
 )
 # neuron-profile's names of the same columns.
 RENAMED = {"timestamp": "start_ts", "duration": "duration_ns", "lnc_idx": "nc_idx"}
 FILE = re.compile(rf"({'|'.join(TABLES)})(?:_\d+)?\.parquet")
-# In the names of profiles: the rank, else the core.
+# In the names of profiles: the rank or the core, and the instance.
+INSTANCE = re.compile(r"instid[-_.]?(\d+)", re.IGNORECASE)
 RANK = re.compile(r"(?:rank|worker|vnc|nc)[-_.]?(\d+)", re.IGNORECASE)
 GROUP = re.compile(r"\[([\d,\s]+)\]")
 # Engines that compute; the others synchronize, communicate or move data.
@@ -115,7 +117,12 @@ def profile_of(path: Path, document: Document) -> Profile:
         if rows is not None:
             renamed = [{RENAMED.get(key, key): row[key] for key in row} for row in rows]
             profile.tables[name] = _columns(renamed)
-    for name, rows in (("HbmUsage", document.hbm_usage), ("Throttle", document.throttle)):
+    others = {
+        "HbmUsage": document.hbm_usage,
+        "Throttle": document.throttle,
+        "Metadata": document.metadata if isinstance(document.metadata, list) else None,
+    }
+    for name, rows in others.items():
         if rows:
             profile.tables[name] = _columns(rows)
     return profile
@@ -133,7 +140,7 @@ def ranks_of_profiles(profiles: Sequence[Profile]) -> list[RankEvents]:
     device profiles, each of one execution on one core.
     """
     system = [each.tables["SystemProfileEvents"] for each in profiles if has_system(each)]
-    device = _device_ranks([each for each in profiles if "CcOp" in each.tables])
+    device = _device_ranks([each for each in profiles if {"CcOp", "ActiveTime"} & {*each.tables}])
     if not system:
         if not device:
             raise TraceError(
@@ -146,6 +153,17 @@ def ranks_of_profiles(profiles: Sequence[Profile]) -> list[RankEvents]:
     for each in ranks:
         each.hardware = hardware.get(each.rank, Hardware())
     return ranks
+
+
+def instance_of(profiles: Sequence[Profile]) -> str:
+    """Return the instance type that the profiles agree on; empty if unknown."""
+    found = {
+        str(value)
+        for each in profiles
+        for value in each.tables.get("Metadata", {}).get("instance_type", ())
+        if value
+    }
+    return found.pop() if len(found) == 1 else ""
 
 
 def has_system(profile: Profile) -> bool:
@@ -291,18 +309,35 @@ def _mark_steps(ranks: list[RankEvents], executions: list[list[Execution]]) -> N
 
 
 def _device_ranks(profiles: Sequence[Profile]) -> list[RankEvents]:
-    """Return one rank per profile of a core, by the number in its name, else in order."""
-    profiles = sorted(profiles, key=lambda each: each.name)
-    named = [RANK.search(each.name) for each in profiles]
-    numbers = [int(found.group(1)) for found in named if found is not None]
-    if len(set(numbers)) < len(profiles):
-        numbers = list(range(len(profiles)))
-    return [_device_rank(n, each) for n, each in zip(numbers, profiles, strict=True)]
+    """Return one rank per core, of its profiles the longest: a core executes several graphs."""
+    by_core: dict[tuple[int, ...], list[RankEvents]] = defaultdict(list)
+    for number, profile in enumerate(sorted(profiles, key=lambda each: each.name)):
+        core = _core_of(profile) or (number,)
+        by_core[core].append(_device_rank(core[-1], profile))
+    longest = [max(by_core[core], key=lambda each: each.end_s.max()) for core in sorted(by_core)]
+    if len({each.rank for each in longest}) < len(longest):
+        # Cores of several instances, or of several devices.
+        for number, each in enumerate(longest):
+            each.rank = number
+    return longest
+
+
+def _core_of(profile: Profile) -> tuple[int, ...] | None:
+    """Return what names a core: the numbers in the profile's name, else those it recorded."""
+    if (named := RANK.search(profile.name)) is not None:
+        instance = INSTANCE.search(profile.name)
+        return int(instance.group(1)) if instance else 0, int(named.group(1))
+    recorded = profile.tables.get("Metadata", {})
+    with suppress(LookupError, TypeError, ValueError):
+        device, core = (int(recorded[name][0]) for name in ("neuron_device_idx", "neuroncore_idx"))
+        return device, core
+    return None
 
 
 def _device_rank(rank: int, profile: Profile) -> RankEvents:
-    operations = profile.tables["CcOp"]
-    active = profile.tables.get("ActiveTime", {"start_ts": [], "duration_ns": [], "engine": []})
+    none: Table = {"start_ts": [], "duration_ns": [], "operation": [], "engine": []}
+    operations = profile.tables.get("CcOp", none)
+    active = profile.tables.get("ActiveTime", none)
     starts = [*operations["start_ts"], *active["start_ts"]]
     if not starts:
         raise TraceError(f"{profile.name}: has no collective and no activity of an engine")

@@ -79,6 +79,7 @@ def test_a_profile_of_neuron_cores_shows_waits_and_memory_bandwidth_by_rank(
     assert ["30" in row for row in shown] == [True, True, False, True]
     assert ">400\N{NARROW NO-BREAK SPACE}GB/s<" in shown[0]
     assert "Waiting was recorded" in panel
+    assert "trn2.48xlarge" in page
     assert "shares are upper limits" in page
 
 

@@ -130,6 +130,38 @@ def test_a_device_profile_as_json_reads_like_the_tables(tmp_path: Path) -> None:
     assert old.figures == read_trace([tmp_path / "new"]).figures
 
 
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (("model_1_vnc_0", "model_1_vnc_4", "model_2_vnc_4"), [0, 4]),
+        (("a_instid_0_vnc_1", "a_instid_1_vnc_1"), [0, 1]),
+        (("first", "second"), [0, 1]),
+    ],
+)
+def test_device_profiles_are_matched_with_cores_by_their_names(
+    tmp_path: Path, names: tuple[str, ...], ranks: list[int]
+) -> None:
+    for name in names:
+        for table, rows in device_tables().items():
+            if table != "Metadata":
+                write_table(tmp_path / f"{name}@latest", table, rows)
+
+    assert [each.rank for each in read_trace([tmp_path]).figures] == ranks
+
+
+def test_device_profiles_without_names_are_matched_by_their_metadata(tmp_path: Path) -> None:
+    for name, device in (("a", 3), ("b", 1)):
+        tables = device_tables(wait_ms=device)
+        tables["Metadata"][0] |= {"neuron_device_idx": device, "neuroncore_idx": 0}
+        for table, rows in tables.items():
+            write_table(tmp_path / name, table, rows)
+    trace = read_trace([tmp_path])
+
+    assert [each.rank for each in trace.figures] == [0, 1]
+    assert [each.wait_s for each in trace.figures] == pytest.approx([0.001, 0.003])
+    assert trace.instance == "trn2.48xlarge"
+
+
 def test_figures_of_a_device_profile_go_to_the_rank_in_its_name(tmp_path: Path) -> None:
     folder_of(LATE, tmp_path)
     for name, rows in device_tables().items():
