@@ -105,6 +105,7 @@ class Trace:
     began_at_s : Unix seconds of the first operation, None where the trace does not say
     has_common_clock : whether ``start_s`` of different workers can be compared
     n_ranks_missing : ranks of the job that were not recorded, as far as is known
+    n_dropped : operations that the recorder says it lost
     figures : of each rank, where the device's own events were read
     instance : instance type, empty where the trace does not say
     shows_overlap : whether it is recorded what runs during communication; if not, all of it counts
@@ -125,6 +126,7 @@ class Trace:
     began_at_s: float | None = None
     has_common_clock: bool = True
     n_ranks_missing: int = 0
+    n_dropped: int = 0
     figures: tuple[RankFigures, ...] = ()
     shows_overlap: bool = True
     instance: str = ""

@@ -258,7 +258,8 @@ def kernel_began_us(kind: str, operation: Mapping[str, Any]) -> Optional[float]:
             f"{SOURCE}'s records have no times: set NCCL_INSPECTOR_DUMP_VERBOSE=1"
         )
     channels = times.get("kernel_events")
-    kernels = [each for each in channels or () if isinstance(each, dict)]
+    channels = channels if isinstance(channels, list) else ()
+    kernels = [each for each in channels if isinstance(each, dict)]
     began = [number_of(each.get("kernel_start_ts")) for each in kernels]
     known = [moment for moment in began if moment]
     return min(known) if known else number_of(times.get(f"{kind}_start_ts"))

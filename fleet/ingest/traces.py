@@ -133,6 +133,7 @@ def save_trace(
             "n_left_out": grid.n_left_out,
             "n_missing": grid.n_missing,
             "n_ranks_missing": about.trace.n_ranks_missing,
+            "n_dropped": about.trace.n_dropped,
             "shows_overlap": about.trace.shows_overlap,
             "by_rank": _by_rank(analysis, about.trace.figures),
         },
@@ -256,6 +257,8 @@ def verdict_caveats(trace: RecordedTrace) -> list[str]:
         caveats.append(f"{counted(n, 'operation')} missing; durations of their peers are used")
     if n := details.get("n_ranks_missing"):
         caveats.append(f"{counted(n, 'rank')} of the job not in the trace, which may be the cause")
+    if n := details.get("n_dropped"):
+        caveats.append(f"{counted(n, 'operation')} lost by the recorder: steps may be wrong")
     if not details.get("shows_overlap", True):
         caveats.append(
             "the recording does not show what runs during communication, so all of it counts as "

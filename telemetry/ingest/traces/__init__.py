@@ -45,8 +45,9 @@ def read_trace(paths: Sequence[Path]) -> Trace:
     if records and len(records) < len(files):
         raise TraceError(f"{records[0].name}: give NCCL Inspector's files apart from others")
     if records:
-        ranks = ranks_of_records([read_records(file) for file in records])
-        return trace_of_ranks(ranks, shows_overlap=False)
+        processes = [read_records(file) for file in records]
+        trace = trace_of_ranks(ranks_of_records(processes), shows_overlap=False)
+        return replace(trace, n_dropped=sum(each.n_dropped for each in processes))
     return _profiled(heads, tables)
 
 

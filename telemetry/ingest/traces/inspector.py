@@ -20,7 +20,7 @@ from telemetry.ingest.traces.repeats import (
 )
 from telemetry.trace import TraceError
 from trnwatch import nccl_inspector
-from trnwatch.nccl_inspector import is_model_parallel, kernel_began_us
+from trnwatch.nccl_inspector import DROPPED, KNOWN, is_model_parallel, kernel_began_us
 from trnwatch.runtime_trace import RuntimeTraceError, number_of
 
 US = 1e-6
@@ -35,22 +35,23 @@ class Record:
     took_us: float
     kind: int
     communicator: str
-    label: tuple[str, Any]
+    label: tuple[str, str]
 
 
 @dataclass(slots=True)
 class ProcessRecords:
-    """``headers`` are those of its communicators, by identifier."""
+    """``headers`` are those of its communicators, by identifier; dropped records are lost."""
 
     name: str
     records: list[Record] = field(default_factory=list)
     headers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    n_dropped: int = 0
 
 
 def is_inspector(head: bytes) -> bool:
     """Whether a file begins with one of the Inspector's records."""
     line = head.lstrip().partition(b"\n")[0]
-    return any(f'"{key}"'.encode() in line for key in nccl_inspector.KNOWN)
+    return any(f'"{key}"'.encode() in line for key in KNOWN)
 
 
 def read_records(path: Path) -> ProcessRecords:
@@ -71,6 +72,9 @@ def read_records(path: Path) -> ProcessRecords:
         if isinstance(header := entry.get("header"), dict):
             communicator = str(header.get("id"))
             found.headers[communicator] = header
+        stats = entry.get("dump_stats")
+        if isinstance(stats, dict):
+            found.n_dropped += sum(int(number_of(stats.get(name)) or 0) for name in DROPPED)
         for kind in ("coll", "p2p"):
             operation = entry.get(f"{kind}_perf")
             if isinstance(operation, dict):
@@ -99,7 +103,7 @@ def _add(
     what = EXCHANGE if name in nccl_inspector.EXCHANGE else SEND if name in SENDS else OTHER
     if what == EXCHANGE and is_model_parallel(header):
         what = OTHER
-    label = (name, operation.get(f"{kind}_msg_size_bytes"))
+    label = (name, str(operation.get(f"{kind}_msg_size_bytes")))
     found.records.append(Record(start_us, took_us, what, communicator, label))
 
 

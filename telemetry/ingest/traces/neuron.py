@@ -116,7 +116,7 @@ def profile_of(path: Path, document: Document) -> Profile:
     for name, rows in names.items():
         if rows is not None:
             renamed = [{RENAMED.get(key, key): row[key] for key in row} for row in rows]
-            profile.tables[name] = _columns(renamed)
+            profile.tables[name] = _columns(name, renamed)
     others = {
         "HbmUsage": document.hbm_usage,
         "Throttle": document.throttle,
@@ -124,12 +124,12 @@ def profile_of(path: Path, document: Document) -> Profile:
     }
     for name, rows in others.items():
         if rows:
-            profile.tables[name] = _columns(rows)
+            profile.tables[name] = _columns(name, [row for row in rows if isinstance(row, dict)])
     return profile
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> Table:
-    names = sorted({name for row in rows for name in row})
+def _columns(table: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    names = {*NEEDED[table], *(name for row in rows for name in row)}
     return {name: [row.get(name) for row in rows] for name in names}
 
 
@@ -192,8 +192,8 @@ def _times(table: Table, base_ns: int) -> Intervals:
 def _whole(value: Any) -> int:
     try:
         return int(value)
-    except (TypeError, ValueError) as error:
-        raise TraceError(f"start_ts: {value!r} is not a whole number of nanoseconds") from error
+    except (OverflowError, TypeError, ValueError) as error:
+        raise TraceError(f"{value!r} is not a whole number (of nanoseconds, or a core)") from error
 
 
 def _system_ranks(tables: Sequence[Table]) -> list[RankEvents]:
@@ -227,7 +227,7 @@ def _core(table: Table, row: int, profile: int) -> tuple[Any, ...]:
     """Return what names a core: its number in the job, else its process and number there."""
     worker = table["worker_gid"][row] if "worker_gid" in table else None
     if worker is not None:
-        return (int(worker),)
+        return (_whole(worker),)
     names = ("instance_id", "process_id", "nc_idx")
     return (profile, *(str(table[name][row]) if name in table else "" for name in names))
 
@@ -384,11 +384,12 @@ def _hardware(profile: Profile, *, end_s: float) -> Hardware:
     usage = profile.tables.get("HbmUsage")
     if usage and usage["timestamp"]:
         rate = np.nan_to_num(_numbers(usage, "current_throughput"))
-        pcore = usage.get("pcore_idx", [0] * len(rate))
+        pcores = map(str, usage.get("pcore_idx", [0] * len(rate)))
+        moments = _numbers(usage, "timestamp").tolist()
         # The physical cores of a logical core are sampled apart.
-        by_core: dict[Any, list[float]] = defaultdict(list)
-        at: dict[Any, float] = defaultdict(float)
-        for moment, core, value in zip(usage["timestamp"], pcore, rate.tolist(), strict=True):
+        by_core: dict[str, list[float]] = defaultdict(list)
+        at: dict[float, float] = defaultdict(float)
+        for moment, core, value in zip(moments, pcores, rate.tolist(), strict=True):
             by_core[core].append(value)
             at[moment] += value
         found["hbm_bytes_per_s"] = float(sum(map(np.mean, by_core.values())))

@@ -94,6 +94,26 @@ def test_processes_that_were_not_recorded_are_counted(tmp_path: Path) -> None:
     assert read_trace([tmp_path]).n_ranks_missing == 1
 
 
+def test_operations_that_were_dropped_are_counted(tmp_path: Path) -> None:
+    write_job(tmp_path, ranks=2)
+    stats = {"dump_stats": {"coll_records": 3, "coll_dropped_since_last_dump": 5}}
+    with (tmp_path / "gpu-a-pid900.log").open("a") as file:
+        file.write(json.dumps(stats) + "\n")
+
+    assert read_trace([tmp_path]).n_dropped == 5
+
+
+@pytest.mark.parametrize("times", [{"kernel_events": 3}, {"kernel_events": [3]}, {}])
+def test_an_operation_without_a_time_is_left_out(tmp_path: Path, times: dict[str, Any]) -> None:
+    path = write_job(tmp_path, ranks=1) / "gpu-a-pid900.log"
+    lost = record("coll", "AllReduce", 99, 5, 0, 1)
+    lost["coll_perf"]["event_trace_ts"] = times
+    whole = read_trace([path]).figures
+    path.write_text(path.read_text() + json.dumps(lost) + "\n")
+
+    assert read_trace([path]).figures == whole
+
+
 def test_other_logs_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     write_job(tmp_path)
     (tmp_path / "training.log").write_text("step 1 loss 4.2\n")

@@ -1,13 +1,16 @@
 """Neuron Explorer's Parquet folders and neuron-profile's JSON: what each rank did."""
 
 import json
+import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.detect.what_if import analyse_trace
@@ -195,6 +198,45 @@ def test_profiles_and_chrome_traces_are_not_mixed(tmp_path: Path) -> None:
 
     with pytest.raises(TraceError, match="apart"):
         read_trace([tmp_path / "profile", tmp_path / "rank0.json"])
+
+
+JUNK: st.SearchStrategy[object] = st.sampled_from(
+    [None, "", "x", -1, 1e300, True, [], {}, [1], "[[0]]"]
+)
+TABLES = st.sampled_from(["trace_events", "cc_ops", "active_time", "hbm_usage", "throttle"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(TABLES, st.integers(0, 40), st.integers(0, 12), JUNK, st.booleans())
+def test_a_profile_with_a_wrong_value_is_read_or_refused(
+    table: str, row: int, column: int, value: object, is_absent: object
+) -> None:
+    tables = device_tables()
+    system = table == "trace_events"
+    document: dict[str, Any] = (
+        old_json(SystemJob(ranks=2).events())
+        if system
+        else {
+            "cc_ops": tables["CcOp"],
+            "active_time": tables["ActiveTime"],
+            "hbm_usage": tables["HbmUsage"],
+            "throttle": tables["Throttle"],
+        }
+    )
+    rows = document[table]
+    entry = rows[row % len(rows)]
+    name = sorted(entry)[column % len(entry)]
+    entry[name] = value
+    if is_absent:
+        for each in rows:
+            del each[name]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        path.write_text(json.dumps(document))
+        with suppress(TraceError):
+            trace = read_trace([path])
+            assert np.isfinite(trace.duration_s).all()
+            assert (trace.duration_s >= 0).all()
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
