@@ -17,6 +17,7 @@ from telemetry.ingest.traces.repeats import (
     numbered,
     places_of,
     repeated_pattern,
+    starts_after_pauses,
 )
 from telemetry.trace import TraceError
 from trnwatch import nccl_inspector
@@ -175,6 +176,11 @@ def _steps(records: Sequence[Record], base_us: float) -> list[tuple[float, float
     begin_s = _seconds(record.start_us - base_us for record in used)
     reach_s = np.maximum.accumulate(begin_s + _seconds(record.took_us for record in used))
     before_s = np.append(begin_s[0], reach_s[:-1])
-    pattern = longest_gap_first(pattern, labels, begin_s - before_s)
-    places = places_of(pattern, labels)
-    return [(float(before_s[at]), float(reach_s[at + len(pattern) - 1])) for at in places]
+    gaps_s = begin_s - before_s
+    if len(pattern) == 1:
+        starts, length = starts_after_pauses(gaps_s)
+    else:
+        starts = places_of(longest_gap_first(pattern, labels, gaps_s), labels)
+        length = len(pattern)
+    # When the first operation's step began is not recorded.
+    return [(float(before_s[at]), float(reach_s[at + length - 1])) for at in starts if at]

@@ -1,7 +1,7 @@
 """From the device's events of each rank to a trace: steps cut at their collectives."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -275,26 +275,35 @@ def _rows(keys: Sequence[tuple[int, int, int, int]], found: Sequence[StepSegment
         row[: len(whole) - 1] = (segments.waited / whole)[:-1]
     kept = np.flatnonzero(np.nanmedian(ratio, axis=0) >= VISIBLE_RATIO) if n else np.zeros(0, int)
     joined = [segments.joined(kept) for segments in found]
-    # Replicas that all have other communication in a piece wait there for each other. Otherwise
-    # its partners are unknown, and so is what part of it is waiting.
-    is_paired: dict[tuple[int, int], bool] = {}
-    for key, pieces in zip(keys, joined, strict=True):
-        for i, other_s in enumerate(pieces[:, OTHER_PIECE].tolist()):
-            place = (key[2], i)
-            is_paired[place] = is_paired.get(place, True) and other_s > NONE_S
+    unpaired = _unpaired(keys, joined)
     rows = []
     for key, pieces in zip(keys, joined, strict=True):
         took_s = pieces.ravel()[:-1]
         row = np.empty((len(took_s), 8))
         row[:, :4] = key
         row[:, 4] = np.resize([CODE[name] for name in PIECES], len(took_s))
-        alone = [i for i in range(len(pieces)) if not is_paired[key[2], i]]
+        alone = [i for i in range(len(pieces)) if (key[2], i) in unpaired]
         row[np.array(alone, int) * len(PIECES) + OTHER_PIECE, 4] = CODE["point-to-point"]
         row[:, 5] = np.arange(len(took_s))
         row[:, 6] = np.concatenate([[0.0], np.cumsum(took_s)[:-1]])
         row[:, 7] = took_s
         rows.append(row)
     return np.concatenate(rows)
+
+
+def _unpaired(
+    keys: Sequence[tuple[int, int, int, int]], joined: Sequence[FloatArray]
+) -> set[tuple[int, int]]:
+    """Return stage and number of the pieces whose other communication has unknown partners.
+
+    Replicas that all usually have other communication in a piece wait there for each other.
+    Otherwise it is unknown what part of it is waiting.
+    """
+    other_s: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for (_, dp, stage, _), pieces in zip(keys, joined, strict=True):
+        for i, value in enumerate(pieces[:, OTHER_PIECE].tolist()):
+            other_s[stage, i, dp].append(value)
+    return {place[:2] for place, values in other_s.items() if np.median(values) <= NONE_S}
 
 
 def segments_of(

@@ -11,6 +11,8 @@ from telemetry.blocks import FloatArray
 MAX_PATTERN = 4096
 # The recorded end must repeat the pattern at least so often, and be this share of all.
 MIN_REPEATS, MIN_SHARE_RATIO = 2, 0.5
+# Of the longest pause between operations, the pause between steps is more than this.
+PAUSE_RATIO = 0.5
 
 Span = tuple[float, float]
 
@@ -43,6 +45,21 @@ def longest_gap_first(
     means = [np.mean([gaps_s[at + i] for at in places]) for i in range(len(pattern))]
     first = int(np.argmax(means))
     return (*pattern[first:], *pattern[:first])
+
+
+def starts_after_pauses(gaps_s: FloatArray) -> tuple[list[int], int]:
+    """Return where steps of equal operations begin, and how many operations each has.
+
+    Each step begins after a long pause. If these are not regular, every operation is a step.
+    """
+    starts = np.flatnonzero(gaps_s > PAUSE_RATIO * gaps_s.max()).tolist()
+    counts = set(np.diff(starts).tolist())
+    if len(counts) != 1:
+        return list(range(len(gaps_s))), 1
+    (count,) = counts
+    if starts[0] == count:
+        starts.insert(0, 0)
+    return [start for start in starts if start + count <= len(gaps_s)], count
 
 
 def places_of(pattern: tuple[Any, ...], labels: Sequence[Any]) -> list[int]:

@@ -1,7 +1,7 @@
 """NCCL Inspector's files of several processes, read as one recorded job."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,12 @@ def header(communicator: str, rank: int, n_ranks: int) -> dict[str, Any]:
 
 
 def write_job(
-    folder: Path, *, ranks: int = 4, steps: int = 8, slow: Slow = lambda _step, _rank: 1.0
+    folder: Path,
+    *,
+    ranks: int = 4,
+    steps: int = 8,
+    slow: Slow = lambda _step, _rank: 1.0,
+    buckets: Sequence[int] = BUCKETS,
 ) -> Path:
     """Write a file per process: experts exchange tokens, then gradients move in three buckets."""
     lines: list[list[Any]] = [[] for _ in range(ranks)]
@@ -49,11 +54,11 @@ def write_job(
             lines[rank].append(header("EXPERT_MODEL_PARALLEL_GROUP", rank, ranks))
             lines[rank].append(record("coll", "AlltoAll", step, 1 << 20, at[rank], end))
             lines[rank].append(header("default_pg", rank, ranks))
-        for bucket, size in enumerate(BUCKETS):
+        for bucket, size in enumerate(buckets):
             at = [end + BACKWARD_MS * slow(step, rank) for rank in range(ranks)]
             end = max(at) + MOVE_MS
             for rank in range(ranks):
-                number = step * len(BUCKETS) + bucket
+                number = step * len(buckets) + bucket
                 done = record("coll", "AllReduce", number, size, at[rank], end)
                 lines[rank].append(done)
         free = end
@@ -68,16 +73,30 @@ def test_steps_shares_and_ranks_follow_from_the_records(tmp_path: Path) -> None:
     analysis = analyse_trace(trace, run="inspected")
 
     assert [each.rank for each in trace.figures] == [0, 1, 2, 3]
-    # The first step has no forward pass: nothing is recorded before its first operation.
-    assert len(analysis.steps) == 8
+    # When the first of the eight steps began is not recorded.
+    assert len(analysis.steps) == 7
     found = trace.figures[0]
     step_s = (FORWARD_MS + TOKENS_MS + 3 * (BACKWARD_MS + MOVE_MS)) / 1000
-    assert analysis.steps.step_s[1:].mean() == pytest.approx(step_s)
+    assert analysis.steps.step_s == pytest.approx([step_s] * 7)
     assert found.exchange_s == pytest.approx(3 * MOVE_MS / 1000)
-    assert found.other_comm_s == pytest.approx(TOKENS_MS * 7 / 8 / 1000)
+    assert found.other_comm_s == pytest.approx(TOKENS_MS / 1000)
     assert found.wait_s is None
     assert not trace.shows_overlap
     assert trace.began_at_s == pytest.approx(NOON_US / 1e6 + FORWARD_MS / 1000)
+
+
+@pytest.mark.parametrize("n_buckets", [1, 3])
+def test_buckets_of_one_size_are_told_from_steps_by_the_pauses(
+    tmp_path: Path, n_buckets: int
+) -> None:
+    write_job(
+        tmp_path, slow=lambda _step, rank: 1.5 if rank == 2 else 1.0, buckets=[7] * n_buckets
+    )
+    analysis = analyse_trace(read_trace([tmp_path]), run="inspected")
+    step_s = (1.5 * FORWARD_MS + TOKENS_MS + n_buckets * (1.5 * BACKWARD_MS + MOVE_MS)) / 1000
+
+    assert analysis.steps.step_s == pytest.approx([step_s] * 7)
+    assert analysis.culprits == ("rank2-dp2-stage0",)
 
 
 def test_the_slow_rank_is_named(tmp_path: Path) -> None:

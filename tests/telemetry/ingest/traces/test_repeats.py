@@ -9,6 +9,7 @@ from telemetry.ingest.traces.repeats import (
     places_of,
     rarest_last,
     repeated_pattern,
+    starts_after_pauses,
 )
 
 
@@ -42,6 +43,22 @@ def test_a_step_begins_with_the_longest_pause() -> None:
     gaps_s = np.array([0.1, 0.7, 0.2, 0.1, 0.7, 0.2, 0.1, 0.7])
 
     assert longest_gap_first(("c", "a", "b"), labels, gaps_s) == ("b", "c", "a")
+
+
+@pytest.mark.parametrize(
+    ("gaps_s", "starts", "count"),
+    [
+        ([0, 1, 9, 1, 9, 1], [0, 2, 4], 2),
+        ([0, 9, 1, 9, 1, 9], [1, 3], 2),
+        ([0, 5, 5, 5], [0, 1, 2, 3], 1),
+        ([0, 9, 1, 1, 9, 9], [0, 1, 2, 3, 4, 5], 1),
+        ([0], [0], 1),
+    ],
+)
+def test_equal_operations_are_divided_by_regular_pauses(
+    gaps_s: list[int], starts: list[int], count: int
+) -> None:
+    assert starts_after_pauses(np.array(gaps_s, "f8")) == (starts, count)
 
 
 def test_a_pattern_is_placed_without_overlaps_and_past_what_does_not_fit() -> None:
