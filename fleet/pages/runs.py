@@ -394,11 +394,12 @@ def trace_page(request: HttpRequest, run: Run) -> dict[str, Any]:
     """Return the charts of a trace, over the whole run unless the address gives a window."""
     if getattr(run, "trace", None) is None:
         return {}
-    page: dict[str, Any] = {
-        "charts": [RUN_CHARTS[name] for name in ("phases", "share", "workers")]
-    }
+    end = run.finished_at or timezone.now()
+    # Workers are stored by the minute, so a shorter trace has no point of that chart.
+    has_minutes = (end - run.started_at).total_seconds() >= 60
+    names = ("phases", "share", "workers") if has_minutes else ("phases", "share")
+    page: dict[str, Any] = {"charts": [RUN_CHARTS[name] for name in names]}
     if not WINDOW_FIELDS & set(request.GET):
-        end = run.finished_at or timezone.now()
         whole = Window(math.floor(run.started_at.timestamp()), math.ceil(end.timestamp()) + 1)
         page |= {"window": whole, "id_suffix": "-long"}
     return page

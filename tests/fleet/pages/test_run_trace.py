@@ -80,6 +80,8 @@ def test_a_profile_of_neuron_cores_shows_waits_and_memory_bandwidth_by_rank(
     assert ">400\N{NARROW NO-BREAK SPACE}GB/s<" in shown[0]
     assert "Waiting was recorded" in panel
     assert "trn2.48xlarge" in page
+    assert "charts/phases" in page
+    assert "charts/workers" not in page
     assert "shares are upper limits" in page
 
 
