@@ -1,6 +1,8 @@
 """Remote write: one request is read, a scrape is assembled from several, gaps stay gaps."""
 
 import math
+import re
+from pathlib import Path
 
 import cramjam
 import numpy as np
@@ -21,6 +23,7 @@ from telemetry.ingest.prometheus import (
 )
 from telemetry.write_request import WriteRequest
 
+ROOT = Path(__file__).resolve().parents[3]
 AT_S = 1_750_000_000
 MACHINE = {"instance": "10.0.0.7:8000", "instance_id": "i-07", "instance_type": "trn1.32xlarge"}
 Written = tuple[str, dict[str, str], float]
@@ -250,3 +253,16 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 def test_infinite_values_are_left_out() -> None:
     infinite = samples_of(message(("system_memory_used_bytes", MACHINE, math.inf)))
     assert infinite.by_node["10.0.0.7"] == []
+
+
+def test_the_documented_filter_keeps_every_series_that_is_read() -> None:
+    text = (ROOT / "docs" / "real-nodes.md").read_text()
+    kept = re.search(r'action: keep, regex: "(.+)"', text)
+    dropped = re.search(r'action: drop, regex: "(.+)"', text)
+    assert kept is not None
+    assert dropped is not None
+    names = {name for of in EXPORTERS.values() for name in of}
+    assert {name for name in names if not re.fullmatch(kept[1], name)} == set()
+    assert not re.fullmatch(kept[1], "go_threads")
+    assert not re.fullmatch(dropped[1], "node_cpu_seconds_total;idle")
+    assert re.fullmatch(dropped[1], "node_cpu_seconds_total;user")

@@ -1,0 +1,150 @@
+"""A real Prometheus scrapes exporters and writes to trnwatch; it is restarted on the way."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from fleet.ingest import prometheus
+from fleet.models import Node, Token
+from telemetry.blocks import FloatArray
+from telemetry.store.hot import HotStore
+from tests.helpers import free_port, just_now
+
+NODES = tuple(f"trn-{i:02}" for i in range(4))
+N_CORES = 32
+DONE_PER_S = 2.0
+DEADLINE_S = 120.0
+
+
+class Exporters(BaseHTTPRequestHandler):
+    """neuron-monitor's exporter of several nodes, one at each path."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        labels = 'instance_id="i-1",instance_type="trn1.32xlarge"'
+        lines = [
+            f'neuroncore_utilization_ratio{{{labels},neuroncore="{i}",runtime_tag="9"}} 0.75'
+            for i in range(N_CORES)
+        ]
+        done = DONE_PER_S * time.time()
+        lines.append(f'execution_status_total{{{labels},status_type="completed"}} {done}')
+        body = ("\n".join(lines) + "\n").encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def exporters() -> Iterator[str]:
+    """Serve the exporters; gives their address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Exporters)
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[None]:
+    """Run Prometheus with what it has stored in the folder."""
+    command = [
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{free_port()}",
+        "--log.level=warn",
+    ]
+    with (folder / "log").open("a") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def configured(folder: Path, exporters: str, address: str, secret: str) -> None:
+    labels = [{"node": node, "__metrics_path__": f"/{node}"} for node in NODES]
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "scrape_configs": [
+            {
+                "job_name": "neuron-monitor",
+                "static_configs": [{"targets": [exporters], "labels": each} for each in labels],
+            }
+        ],
+        "remote_write": [
+            {
+                "url": f"{address}/api/v1/ingest/prometheus",
+                "authorization": {"credentials": secret},
+                "queue_config": {"batch_send_deadline": "500ms"},
+            }
+        ],
+    }
+    # JSON is YAML too.
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+
+
+def seconds_of(hot: HotStore, node: str, metric: str, start: int, end: int) -> FloatArray:
+    return hot.window(f"node:{node}", (metric,), start=start, end=end).values[metric][:, 0, 0]
+
+
+def wait_for(hot: HotStore, *, since: int, n_seconds: int) -> int:
+    """Assemble until each node has so many seconds since then; return the newest of all."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        prometheus.assemble(hot, now_s=time.time())
+        seen = hot.last_seen()
+        if all(seen.get(node, 0) >= since + n_seconds for node in NODES):
+            return min(seen[node] for node in NODES)
+        time.sleep(0.2)
+    raise AssertionError(f"only {hot.last_seen()} since {since}")
+
+
+def test_nodes_appear_and_no_sample_is_doubled_or_lost(
+    address: str, exporters: str, tmp_path: Path, hot: HotStore
+) -> None:
+    secret = Token.issue("prometheus", Token.Scope.INGEST, now=just_now())[1]
+    configured(tmp_path, exporters, address, secret)
+    start = int(time.time())
+    with running(tmp_path):
+        wait_for(hot, since=start, n_seconds=5)
+    stopped = int(time.time())
+    with running(tmp_path):
+        end = wait_for(hot, since=stopped, n_seconds=5)
+
+    assert sorted(Node.objects.values_list("name", flat=True)) == list(NODES)
+    assert set(Node.objects.values_list("instance_type", "n_cores")) == {
+        ("trn1.32xlarge", N_CORES)
+    }
+    for node in NODES:
+        busy = seconds_of(hot, node, "core_utilization_ratio", start, end)
+        seen = np.flatnonzero(np.isfinite(busy))
+        np.testing.assert_allclose(busy[seen], 0.75, atol=0.01)
+        # Every second since the first one, but for the restart.
+        assert np.diff(seen).max() <= stopped - start + 5
+        assert len(seen) >= 10
+        # Scrapes come at uneven times, so only the mean tells doubled or lost counts.
+        done = seconds_of(hot, node, "executions_completed_per_s", start, end)
+        assert 0.7 * DONE_PER_S < np.nanmean(done) < 1.4 * DONE_PER_S
+    sent = float(hot.execute("HGET", "service:counters", "ingest_samples"))
+    assert sent >= len(NODES) * (N_CORES + 1) * 10
