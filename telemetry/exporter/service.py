@@ -35,6 +35,8 @@ COUNTERS: Mapping[str, Spec] = {
         "ingest_late": "Reports of real nodes too old to be kept.",
         "ingest_errors": "Deliveries of real nodes that were refused whole.",
         "ingest_lines_refused": "Lines of real nodes' deliveries that were refused.",
+        "ingest_samples": "Samples that Prometheus wrote, of series that are used.",
+        "ingest_series_ignored": "Series that Prometheus wrote and that are not used.",
         "ingest_step_reports": "Lines of training jobs taken.",
         "ingest_step_repeated": "Steps of training jobs that had come before.",
         "ingest_step_lines_refused": "Lines of training jobs that were refused.",
