@@ -5,13 +5,20 @@ into a list of the node in Redis; one task reads the lists, so that nothing is c
 """
 
 import math
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 
 import msgspec
+from django.db.models import Count
 
 from fleet.ingest.nodes import NAME, IngestBatch, store_batches, store_row
-from telemetry.blocks import Block
+from fleet.ingest.runs import refresh_run
+from fleet.models import Node, Run
+from telemetry.blocks import METRICS, Block
 from telemetry.ingest.lines import RefusedError
+from telemetry.ingest.neuron_monitor import Reading
 from telemetry.ingest.prometheus import NodeSeries, Sample, WrittenSamples
+from telemetry.ingest.step_reports import RunLine
 from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore
 
@@ -27,9 +34,16 @@ KEEP_S = 24 * 3600
 AT_ONCE = 200
 
 
+# Runs known by labels alone.
+SESSION = "labels"
+# Exporters of the host say nothing about what its accelerators do.
+OF_ACCELERATORS = {name for name, metric in METRICS.items() if metric.part in ("core", "device")}
+
+
 class QueuedSamples(msgspec.Struct, array_like=True):
     arrived_s: float
     identity: dict[str, str]
+    runs: dict[str, int]
     samples: list[Sample]
 
 
@@ -49,7 +63,9 @@ def queue(hot: HotStore, written: WrittenSamples, *, arrived_s: float) -> None:
         raise QueueFullError
     commands: list[tuple[object, ...]] = []
     for node in nodes:
-        queued = QueuedSamples(arrived_s, written.identities[node], written.by_node[node])
+        queued = QueuedSamples(
+            arrived_s, written.identities[node], written.runs[node], written.by_node[node]
+        )
         commands.append(("RPUSH", QUEUE + node, msgspec.msgpack.encode(queued)))
         commands.append(("EXPIRE", QUEUE + node, KEEP_S))
     if nodes:
@@ -69,7 +85,11 @@ def assemble(hot: HotStore, *, now_s: float) -> int:
         return 0
     try:
         nodes = sorted(node.decode() for node in hot.execute("SMEMBERS", NODES))
-        return sum(_assemble(hot, node, now_s=now_s) for node in nodes)
+        stored = {node: _assemble(hot, node, now_s=now_s) for node in nodes}
+        heard = [node for node, n_scrapes in stored.items() if n_scrapes]
+        if heard:
+            update_runs(heard, now=datetime.fromtimestamp(now_s, UTC))
+        return sum(stored.values())
     finally:
         hot.execute("DEL", LOCK)
 
@@ -83,6 +103,8 @@ def _assemble(hot: HotStore, node: str, *, now_s: float) -> int:
     batch = IngestBatch(node=node)
     for one in map(_QUEUED.decode, queued):
         state.identity |= one.identity
+        for run, n in one.runs.items():
+            state.runs[run] = state.runs.get(run, 0) + n
         batch.n_repeated += state.add(one.samples, arrived_s=one.arrived_s)[1]
     for reading, end_s in state.readings(now_s=now_s):
         batch.n_accepted += 1
@@ -94,6 +116,9 @@ def _assemble(hot: HotStore, node: str, *, now_s: float) -> int:
         ]
         try:
             store_row(node, reading.identity, reading.shape, reading.n_efa)
+            if reading.values.keys() & OF_ACCELERATORS:
+                assign_run(node, state.runs, reading, now=datetime.fromtimestamp(now_s, UTC))
+                state.runs = {}
         except RefusedError as error:
             batch.refuse(error.at(1))
             batch.blocks = []
@@ -108,3 +133,39 @@ def _assemble(hot: HotStore, node: str, *, now_s: float) -> int:
         commands.append(("SREM", NODES, node))
     hot.execute_all(commands)
     return batch.n_accepted
+
+
+def assign_run(node: str, runs: Mapping[str, int], reading: Reading, *, now: datetime) -> None:
+    """Let a node train the run that most of its series name; a node without any is idle.
+
+    Raises RefusedError if the run is simulated or imported, or there are too many.
+    """
+    row = Node.objects.select_related("run").get(name=node)
+    before = row.run if row.run and row.run.finished_at is None else None
+    # What a training job reports itself outweighs labels.
+    if before is not None and before.session != SESSION:
+        return
+    name = max(runs, key=lambda run: (runs[run], run)) if runs else ""
+    if name == (before.name if before else ""):
+        return
+    run = None
+    if name:
+        kind = reading.identity.instance_type or None
+        run = refresh_run(RunLine(run=name, session=SESSION, instance_type=kind), now=now)
+        if run.session == SESSION and run.phase != Run.Phase.TRAINING:
+            run.phase, run.phase_since, run.finished_at = Run.Phase.TRAINING, now, None
+            run.save(update_fields=["phase", "phase_since", "finished_at"])
+    Node.objects.filter(pk=row.pk).update(run=run)
+
+
+def update_runs(heard: Collection[str], *, now: datetime) -> None:
+    """Update the runs that labels alone name: those of the nodes just heard, and ended ones."""
+    active = Run.objects.filter(session=SESSION, finished_at=None)
+    n_nodes = dict(active.annotate(n=Count("nodes")).values_list("pk", "n"))
+    over = [pk for pk, n in n_nodes.items() if not n]
+    if over:
+        Run.objects.filter(pk__in=over).update(
+            finished_at=now, phase=Run.Phase.FINISHED, phase_since=now
+        )
+    for pk in active.filter(nodes__name__in=heard).values_list("pk", flat=True).distinct():
+        Run.objects.filter(pk=pk).update(heard_at=now, paid_until=now, n_nodes=n_nodes[pk])

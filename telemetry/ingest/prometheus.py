@@ -6,6 +6,7 @@ says as a Reading.
 """
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,11 @@ IDENTITY_LABELS = {
     "instance_type": "instance_type",
     "availability_zone": "zone",
 }
+# Labels that tell what a node trains: the run itself, or the pod of a job.
+RUN_LABEL, POD_LABELS = "run", ("pod_name", "exported_pod")
+# Pods of one job differ in their role, index and random suffix: llama-worker-3, llama-3-x7k2p.
+POD = re.compile(r"(.+?)(-(master|worker|launcher|chief))?-\d+(-[a-z0-9]{5})?")
+RUN = re.compile(r"[A-Za-z0-9_-]{1,60}")
 # A scrape is stored when all series of the one before have arrived, when the next one begins,
 # or after this time.
 COMPLETE_AFTER_S = 10.0
@@ -160,10 +166,14 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class WrittenSamples:
-    """The samples of one request, by node; what each node's labels say of its machine."""
+    """The samples of one request, by node, and what the labels say of each node.
+
+    ``runs`` counts the series that name each run.
+    """
 
     by_node: dict[str, list[Sample]]
     identities: dict[str, dict[str, str]]
+    runs: dict[str, dict[str, int]]
     n_ignored: int = 0
 
 
@@ -193,15 +203,18 @@ def samples_of(message: bytes) -> WrittenSamples:
         request.ParseFromString(message)
     except DecodeError as error:
         raise RefusedError("body", "is not a WriteRequest of remote write 1.0") from error
-    found = WrittenSamples({}, {})
+    found = WrittenSamples({}, {}, {})
     for series in request.timeseries:
         labels = tuple((label.name, label.value) for label in series.labels)
         known = recognise(labels)
         if known is None:
             found.n_ignored += 1
             continue
-        node, exporter, key, scale, identity = known
+        node, exporter, key, scale, identity, run = known
         found.identities.setdefault(node, {}).update(identity)
+        runs = found.runs.setdefault(node, {})
+        if run:
+            runs[run] = runs.get(run, 0) + 1
         rows = found.by_node.setdefault(node, [])
         for sample in series.samples:
             if math.isfinite(sample.value):
@@ -210,12 +223,12 @@ def samples_of(message: bytes) -> WrittenSamples:
     return found
 
 
-Recognised = tuple[str, str, SampleKey, float, dict[str, str]]
+Recognised = tuple[str, str, SampleKey, float, dict[str, str], str]
 
 
 @lru_cache(maxsize=1 << 17)
 def recognise(labels: tuple[tuple[str, str], ...]) -> Recognised | None:
-    """Tell a series' node, exporter, key, scale and machine by its labels; None: not read."""
+    """Tell a series' node, exporter, key, scale, machine and run by its labels; None: not read."""
     values = dict(labels)
     exporter, rows = ROWS.get(values.get("__name__", ""), ("", ()))
     row = next(
@@ -232,7 +245,7 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Recognised | None:
     identity = {
         field: values[label] for label, field in IDENTITY_LABELS.items() if values.get(label)
     }
-    return node, exporter, key, row.scale, identity
+    return node, exporter, key, row.scale, identity, run_of(values)
 
 
 def node_of(labels: Mapping[str, str]) -> str:
@@ -240,6 +253,15 @@ def node_of(labels: Mapping[str, str]) -> str:
     host = labels.get("node") or labels.get("instance", "")
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdecimal() else host
+
+
+def run_of(labels: Mapping[str, str]) -> str:
+    """Name the run of a series: its label ``run``, else the job of its pod; empty: unknown."""
+    run = labels.get(RUN_LABEL, "")
+    if not run:
+        pod = next((labels[label] for label in POD_LABELS if labels.get(label)), "")
+        run = match[1] if (match := POD.fullmatch(pod)) else pod
+    return run if RUN.fullmatch(run) else ""
 
 
 class Scrape(msgspec.Struct):
@@ -264,6 +286,7 @@ class NodeSeries(msgspec.Struct):
     """The samples of a node, exporter by exporter, until their scrapes are complete."""
 
     identity: dict[str, str] = {}
+    runs: dict[str, int] = {}
     parts: dict[str, list[str]] = {}
     cores_per_device: int = 0
     n_devices: int = 0

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from fleet.ingest import prometheus
-from fleet.models import Node, Token
+from fleet.models import Node, Run, Token
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Post
 from tests.helpers import NOON
@@ -17,6 +17,8 @@ from tests.telemetry.ingest.test_prometheus import message, monitor
 
 URL = "/api/v1/ingest/prometheus"
 NODE = "10.0.0.7"
+# After this time no scrape waits for further series.
+LATER_S = 11
 
 
 @pytest.fixture
@@ -52,13 +54,13 @@ def test_scrapes_become_seconds_of_a_new_node(write: Post, hot: HotStore) -> Non
         # In two requests, as Prometheus may send them.
         assert write(packed(*series[:9], at_s=at_s)).status_code == 204
         assert write(packed(*series[9:], at_s=at_s)).status_code == 204
-    assert prometheus.assemble(hot, now_s=end + 1) == 3
+    assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == 3
     node = Node.objects.get(name=NODE)
     assert (node.instance_type, node.n_cores, node.instance_id) == ("trn1.32xlarge", 32, "i-07")
     found = utilization(hot, end - 29, end)
     np.testing.assert_allclose(found, [0.8] * 15 + [0.7] * 15, atol=0.01)
     # Nothing waits, so that the next look costs nothing.
-    prometheus.assemble(hot, now_s=end + 2)
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
     assert hot.execute("SMEMBERS", prometheus.NODES) == set()
 
 
@@ -70,11 +72,11 @@ def test_what_is_sent_or_read_again_counts_once(write: Post, hot: HotStore) -> N
         assert write(body).status_code == 204
     # The process ends after storing, before it notes that it has: the same samples once more.
     before = hot.execute("LRANGE", prometheus.QUEUE + NODE, 0, -1)
-    prometheus.assemble(hot, now_s=end + 11)
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
     hot.execute("DEL", prometheus.STATE + NODE)
     hot.execute("RPUSH", prometheus.QUEUE + NODE, *before)
     hot.execute("SADD", prometheus.NODES, NODE)
-    prometheus.assemble(hot, now_s=end + 12)
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
     done_per_s = hot.window(
         f"node:{NODE}", ("executions_completed_per_s",), start=end - 14, end=end
     ).values["executions_completed_per_s"]
@@ -88,14 +90,14 @@ def test_series_that_are_not_used_are_counted(write: Post, hot: HotStore) -> Non
     more = [("up", {"instance": NODE}, 1.0), ("go_threads", {"instance": NODE}, 9.0)]
     assert write(packed(*more, at_s=end)).status_code == 204
     assert float(hot.execute("HGET", "service:counters", "ingest_series_ignored")) == 2
-    assert prometheus.assemble(hot, now_s=end) == 0
+    assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == 0
     assert not Node.objects.exists()
 
 
 def test_only_one_process_assembles(write: Post, hot: HotStore) -> None:
     hot.execute("SET", prometheus.LOCK, "1")
     write(packed(*monitor(), at_s=time.time()))
-    assert prometheus.assemble(hot, now_s=time.time() + 20) == 0
+    assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == 0
 
 
 def test_refusals_make_the_sender_drop_or_wait(write: Post, hot: HotStore) -> None:
@@ -115,3 +117,49 @@ def test_refusals_make_the_sender_drop_or_wait(write: Post, hot: HotStore) -> No
 def test_other_methods_are_refused(client: Client, method: str, db: None) -> None:
     answer = getattr(client, method)(URL)
     assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+
+
+def test_runs_come_from_labels_and_end_with_them(write: Post, hot: HotStore) -> None:
+    end = int(time.time())
+
+    def scrape(at_s: int, **labels: str) -> None:
+        series = [(name, {**own, **labels}, value) for name, own, value in monitor()]
+        write(packed(*series, at_s=at_s))
+        prometheus.assemble(hot, now_s=time.time() + LATER_S)
+
+    scrape(end - 60, pod_name="llama-worker-3")
+    run = Run.objects.get()
+    assert (run.name, run.phase, run.instance_type) == ("llama", "training", "trn1.32xlarge")
+    assert Node.objects.get().run == run
+    scrape(end - 45, run="other")
+    assert Node.objects.get().run == Run.objects.get(name="other")
+    run.refresh_from_db()
+    assert run.phase == "finished"
+    # Idle, and back.
+    scrape(end - 30)
+    assert Node.objects.get().run is None
+    assert not Run.objects.active().exists()
+    scrape(end - 15, pod_name="llama-worker-3")
+    run.refresh_from_db()
+    assert (run.phase, run.finished_at) == ("training", None)
+
+
+def test_a_run_that_reports_steps_keeps_its_nodes(write: Post, hot: HotStore, run: Run) -> None:
+    Run.objects.filter(pk=run.pk).update(session="a", finished_at=None)
+    now = int(time.time())
+    write(packed(*monitor(), at_s=now - 15))
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    Node.objects.update(run=run)
+    series = [(name, {**labels, "run": "other"}, value) for name, labels, value in monitor()]
+    write(packed(*series, at_s=now))
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    assert Node.objects.get().run == run
+
+
+def test_a_label_cannot_take_a_simulated_run(write: Post, hot: HotStore, run: Run) -> None:
+    now = int(time.time())
+    series = [(name, {**labels, "run": run.name}, value) for name, labels, value in monitor()]
+    write(packed(*series, at_s=now))
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    assert Node.objects.get(name=NODE).run is None
+    assert float(hot.execute("HGET", "service:counters", "ingest_lines_refused")) == 1

@@ -18,6 +18,7 @@ from telemetry.ingest.prometheus import (
     NodeSeries,
     WrittenSamples,
     node_of,
+    run_of,
     samples_of,
     unpack,
 )
@@ -76,6 +77,24 @@ def test_a_node_is_named_by_its_label_or_its_host() -> None:
     assert node_of({"instance": "ip-10-0-0-7"}) == "ip-10-0-0-7"
     assert node_of({"instance": "10.0.0.7:8000", "node": "trn-07"}) == "trn-07"
     assert node_of({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("labels", "run"),
+    [
+        ({"run": "llama-70b"}, "llama-70b"),
+        ({"pod_name": "llama-worker-3"}, "llama"),
+        ({"exported_pod": "llama-3-x7k2p"}, "llama"),
+        ({"pod_name": "gpt-13b-0"}, "gpt-13b"),
+        ({"pod_name": "notebook"}, "notebook"),
+        ({"run": "bad name"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_run_is_named_by_its_label_or_by_the_job_of_its_pod(
+    labels: dict[str, str], run: str
+) -> None:
+    assert run_of(labels) == run
 
 
 def test_series_of_one_scrape_become_one_reading() -> None:
