@@ -192,9 +192,11 @@ def trace_of_ranks(ranks: Sequence[RankEvents], *, shows_overlap: bool = True) -
 def _places(groups: dict[int, Members | None], *, is_pipeline: bool) -> dict[int, tuple[int, int]]:
     """Return replica and stage of each rank.
 
-    Without any gradient exchange, ranks that send to each other are stages of one pipeline.
+    Ranks that send to each other are stages of one pipeline if none exchange gradients, or if
+    stages have different numbers of replicas, such as where not all were recorded.
     """
-    if is_pipeline and not any(members is not None for members in groups.values()):
+    sizes = Counter(groups.values())
+    if is_pipeline and (set(sizes) == {None} or len(set(sizes.values())) > 1):
         return {rank: (0, stage) for stage, rank in enumerate(sorted(groups))}
     columns = sorted({members or () for members in groups.values()})
     places = {}

@@ -121,6 +121,22 @@ def test_a_pipeline_that_only_sends_and_receives_shows_its_communication(tmp_pat
     assert analysis.steps.allreduce_share_ratio.max() == 0.0
 
 
+def test_a_pipeline_of_which_a_rank_was_not_recorded_is_read(tmp_path: Path) -> None:
+    for rank in range(3):
+        group = {"Process Group Ranks": str([rank % 2, rank % 2 + 2])}
+        reduce = kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 120, 30, **group)
+        write_rank(
+            tmp_path, rank, [kernel(GEMM, 0, 70), kernel(SEND_RECV, 70, 50), reduce], world=4
+        )
+
+    trace = read_trace([tmp_path])
+    analysis = analyse_trace(trace, run="pipeline")
+
+    assert (analysis.grid.n_stages, analysis.grid.n_dp, trace.n_ranks_missing) == (3, 1, 1)
+    assert analysis.verdict.cause == "communication"
+    assert [each.other_comm_s for each in trace.figures] == pytest.approx([0.05] * 3)
+
+
 @pytest.mark.parametrize(("n_sending", "cause"), [(2, "communication"), (1, "none")])
 def test_sending_is_seen_also_where_not_all_ranks_do_it(
     tmp_path: Path, n_sending: int, cause: str

@@ -69,9 +69,15 @@ def test_tokens_that_experts_exchange_are_other_communication(
 
 
 @pytest.mark.parametrize("library", ["nccl", "neuron"])
-def test_a_slow_rank_is_named_though_experts_wait_for_it(tmp_path: Path, library: str) -> None:
+@pytest.mark.parametrize("has_groups", [True, False])
+def test_a_slow_rank_is_named_though_experts_wait_for_it(
+    tmp_path: Path,
+    library: str,
+    has_groups: bool,  # noqa: FBT001
+) -> None:
     slow: Callable[[int, int], float] = lambda _step, rank: 1.5 if rank == 2 else 1.0  # noqa: E731
-    analysis = analysed(Kineto(slow=slow, tokens_us=10_000.0, library=library), tmp_path)
+    job = Kineto(slow=slow, tokens_us=10_000.0, library=library, has_groups=has_groups)
+    analysis = analysed(job, tmp_path)
 
     assert (analysis.verdict.cause, analysis.verdict.culprits) == ("one_worker", ((2, 0),))
 
