@@ -13,6 +13,13 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCKS = ROOT / "requirements"
+# The first is without a window and needs little more than half of the CPU. Debian puts a script
+# on the path which, when ended, leaves Chromium running.
+CHROMIUMS = (
+    "/usr/lib/chromium/chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+)
 
 
 def say(text: str) -> None:

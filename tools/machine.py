@@ -5,11 +5,12 @@ import shutil
 import subprocess
 import sys
 
+from common import CHROMIUMS
 from postgres import postgres_program
 
 # Debian package: (what of it must be there, what for)
 WANTED = {
-    "chromium": (("chromium", "chromium-browser"), "the tests in a browser"),
+    "chromium-headless-shell": (CHROMIUMS, "the tests in a browser"),
     "prometheus": (("prometheus",), "the tests that scrape /metrics"),
     "prometheus-alertmanager": (("prometheus-alertmanager",), "the tests that page through it"),
     "victoria-metrics": (("victoria-metrics",), "the tests of long-term history"),

@@ -3,7 +3,7 @@
 import shutil
 import sys
 
-from common import ROOT, give_up, say
+from common import CHROMIUMS, ROOT, give_up, say
 from playwright.sync_api import sync_playwright
 
 WIDTH, HEIGHT = 1440, 900
@@ -13,9 +13,9 @@ SETTLE_MS = 5_000
 
 def main(address: str) -> None:
     """Photograph the overview in the dark theme."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    chromium = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if chromium is None:
-        give_up("a screenshot needs chromium; on Debian: apt install chromium")
+        give_up("a screenshot needs chromium; on Debian: apt install chromium-headless-shell")
     target = ROOT / "docs" / "screenshot.png"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, chromium_sandbox=False)

@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from common import give_up, say
+from common import CHROMIUMS, give_up, say
 from playwright.sync_api import FloatRect, sync_playwright
 
 # A4 landscape at the 96 pixels per inch that browsers assume, and in PDF points.
@@ -20,9 +20,9 @@ BOX = re.compile(rb"/MediaBox\s*\[\s*0 0 ([\d.]+) ([\d.]+)\s*\]")
 
 def main(address: str, trial: str, file: str) -> None:
     """Print, check and write."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    chromium = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if chromium is None:
-        give_up("printing needs chromium; on Debian: apt install chromium")
+        give_up("printing needs chromium; on Debian: apt install chromium-headless-shell")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, chromium_sandbox=False)
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, timezone_id="UTC")
