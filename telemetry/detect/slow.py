@@ -1,5 +1,6 @@
 """The rules step_slow and input_stall: steps that take longer than before, and why."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -134,12 +135,14 @@ def _sum_between(span: Span, metric: str, edges_s: FloatArray) -> float:
 
 # Minimum rise of a phase that counts, as a share of the step.
 LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
-# A problem without a known cause must last longer and be larger. Several steps in a row may be a
-# little longer by chance, and fewer of them much longer: so many steps from so large a rise on.
+# A problem without a known cause must last longer, and rise above its variation. Now and then a
+# healthy step is much longer: in simulated healthy runs, whose tail is assumed, this share of them
+# by half of this rise. So many at once may happen by chance in one of so many windows.
 UNKNOWN_RATIO = RULES["step_slow"].limits["unknown_ratio"]
 UNKNOWN_S = 10.0
 UNKNOWN_DEVIATIONS = 5.0
-UNKNOWN_STEPS = ((0.25, 2), (2 * UNKNOWN_RATIO, 3), (UNKNOWN_RATIO, 4))
+UNKNOWN_CHANCE = 3e-6
+LONG_RISES, LONG_SHARES, LONG_MOST = (0.05, 0.10, 0.25), (0.09, 0.04, 0.001), 0.2
 # A random delay may hit a worker twice in a row, but not by this much.
 VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
 # Random delays do not hit several workers of one stage at once.
@@ -404,16 +407,14 @@ def _problems(
         and open_baseline(inputs, steps, kind=kind) is None
     ):
         lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])
-        is_enough = any(
-            ratio >= least and len(after) >= n_steps for least, n_steps in UNKNOWN_STEPS
-        )
-        work = work_s(steps)
-        certain = (
-            normal_deviations(work[: found.at], work[found.at :], floor=LEAST_RATIO * step_s / 6)
-            if found.at
-            else np.inf
-        )
-        if lasted_s < UNKNOWN_S or not is_enough or certain < UNKNOWN_DEVIATIONS:
+        if lasted_s < UNKNOWN_S or ratio < UNKNOWN_RATIO:
+            return []
+        work, at = work_s(steps), found.at
+        if at and (
+            normal_deviations(work[:at], work[at:], floor=LEAST_RATIO * step_s / 6)
+            < UNKNOWN_DEVIATIONS
+            or _chance_of_long(work, found, ratio) > UNKNOWN_CHANCE
+        ):
             return []
     tokens = float(steps.tokens[-1])
     return [
@@ -432,6 +433,18 @@ def _problems(
             },
         )
     ]
+
+
+def _chance_of_long(work: FloatArray, found: PhaseRise, ratio: float) -> float:
+    """Probability of so many long steps since the onset, if steps are as long as before."""
+    is_long = work > middle(work[: found.at]) + HALF * found.excess
+    before, since = is_long[: found.at], is_long[found.at :]
+    healthy = np.exp(np.interp(ratio, LONG_RISES, np.log(LONG_SHARES)))
+    often = max(healthy, min(LONG_MOST, before.mean()))
+    n = since.size
+    return math.fsum(
+        math.comb(n, k) * often**k * (1.0 - often) ** (n - k) for k in range(since.sum(), n + 1)
+    )
 
 
 CAUSE = "input_stall"

@@ -128,7 +128,7 @@ def slower(compute_s: list[float], *, n_workers: int = 4) -> list[str | None]:
 
 
 @pytest.mark.parametrize(
-    ("step_s", "n_steps"), [(10.8, 4), (11.6, 3), (14.0, 2)], ids=["small", "clear", "large"]
+    ("step_s", "n_steps"), [(10.8, 5), (11.6, 3), (14.0, 2)], ids=["small", "clear", "large"]
 )
 def test_the_larger_a_rise_the_fewer_steps_show_it(step_s: float, n_steps: int) -> None:
     steps = steps_of([[10.0] * 4] * 20 + [[step_s] * 4] * n_steps)
@@ -138,6 +138,17 @@ def test_the_larger_a_rise_the_fewer_steps_show_it(step_s: float, n_steps: int) 
     whole = replace(steps, phases=phases)
     assert [each.rule for each in find(inputs(whole))] == ["step_slow"]
     assert find(inputs(whole[:-1])) == []
+
+
+def test_steps_that_are_long_now_and_then_are_not_slow() -> None:
+    # As a healthy exchange gives them: the rare long ones may come close together.
+    usual, burst = [[10.0] * 4] * 30, [11.3, 10.0, 11.5, 10.8]
+    for n_steps in range(1, 5):
+        steps = steps_of([*usual, *([each] * 4 for each in burst[:n_steps])])
+        phases = dict(steps.phases)
+        for name in ("wait_s", "transfer_s"):
+            phases[name] = np.full_like(phases[name], np.nan)
+        assert find(inputs(replace(steps, phases=phases))) == []
 
 
 def test_the_only_node_of_a_run_is_accused_where_its_steps_are_longer_alike() -> None:
