@@ -76,7 +76,8 @@ class CompileLines:
 
     def read(self, text: str, at: float) -> list[dict[str, Any]]:
         """Read one line, logged at Unix time ``at``; return the compiles that it completes."""
-        module = _module_name(text)
+        found = MODULE.search(text)
+        module = found[0] if found else ""
         for words, outcome in CACHED.items():
             if words in text:
                 return [dict(self._facts(text), module=module, outcome=outcome, at=at)]
@@ -126,11 +127,6 @@ class CompileLines:
             return [{"module": module, "outcome": outcome, "at": at, "cache": self._cache}]
         took_s = begun.pop("passed_at", at) - begun["at"]
         return [dict(begun, module=module, outcome=outcome, seconds=max(0.0, took_s))]
-
-
-def _module_name(text: str) -> str:
-    found = MODULE.search(text)
-    return found[0] if found else ""
 
 
 class CompileLogHandler(logging.Handler):

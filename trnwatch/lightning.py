@@ -100,6 +100,7 @@ def facts_of(trainer: Any, module: Any) -> dict[str, Any]:
     strategy = first_attribute(config, "distributed_strategy")
     data = first_attribute(config, "data")
     model = first_attribute(config, "model")
+    optimizers = getattr(trainer, "optimizers", None)
     return {
         "run": first_attribute(config, "name"),
         "tp": first_attribute(strategy, "tensor_model_parallel_size"),
@@ -110,10 +111,5 @@ def facts_of(trainer: Any, module: Any) -> dict[str, Any]:
         "hidden": first_attribute(model, "hidden_size"),
         "n_nodes": first_attribute(trainer, "num_nodes"),
         "optimizer": first_attribute(first_attribute(model, "optim"), "name")
-        or _optimizer(trainer),
+        or (type(optimizers[0]).__name__ if optimizers else None),
     }
-
-
-def _optimizer(trainer: Any) -> Optional[str]:
-    optimizers = getattr(trainer, "optimizers", None)
-    return type(optimizers[0]).__name__ if optimizers else None

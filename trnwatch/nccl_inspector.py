@@ -50,12 +50,16 @@ def inspector_trace(env: Mapping[str, str]) -> RuntimeTrace:
     job = env.get("SLURM_JOBID") or env.get("SLURM_JOB_ID") or "unknown-jobid"
     folder = env.get("NCCL_INSPECTOR_DUMP_DIR") or f"nccl-inspector-{job}"
     path = os.path.join(folder, f"{socket.gethostname()}-pid{os.getpid()}.log")  # noqa: PTH118
-    interval_s = dump_interval_s(env)
+    interval_s, problem = dump_interval_s(env), ""
+    if interval_s > MAX_INTERVAL_S:
+        problem = (
+            f"{INTERVAL} must be 0 to {MAX_INTERVAL_S * 1e6:.0f}, so that records come in time"
+        )
     return RuntimeTrace(
         lambda: InspectorFile.found(path),
         events=InspectorEvents(interval_s),
         absent=f"{SOURCE} has not written {path}",
-        problem=_setting_problem(interval_s),
+        problem=problem,
     )
 
 
@@ -66,12 +70,6 @@ def dump_interval_s(env: Mapping[str, str]) -> float:
     except ValueError:
         micros = -1
     return micros / 1e6 if micros >= 0 else float("inf")
-
-
-def _setting_problem(interval_s: float) -> str:
-    if interval_s <= MAX_INTERVAL_S:
-        return ""
-    return f"{INTERVAL} must be 0 to {MAX_INTERVAL_S * 1e6:.0f}, so that records come in time"
 
 
 class InspectorFile:

@@ -188,19 +188,16 @@ class RuntimeTrace:
         if not is_complete:
             # The runtime dropped events, so what came before this moment is not known.
             self._covered_since_s = now_s
-        self._note_covered(self._read_until_s, now_s)
+        if self._covered and self._covered[-1][0] == self._covered_since_s:
+            self._covered.pop()
+        self._covered.append((self._covered_since_s, self._read_until_s))
+        while self._covered and self._covered[0][1] < now_s - KEEP_S:
+            self._covered.popleft()
         cost_s = self._timer() - began_s
         if cost_s > MAX_SHARE_OF_TIME * max(1.0, now_s - self._covered_since_s):
             self._library.stop()
             self._library = None
             self._paused_until_s = now_s + cost_s / MAX_SHARE_OF_TIME
-
-    def _note_covered(self, until_s: float, now_s: float) -> None:
-        if self._covered and self._covered[-1][0] == self._covered_since_s:
-            self._covered.pop()
-        self._covered.append((self._covered_since_s, until_s))
-        while self._covered and self._covered[0][1] < now_s - KEEP_S:
-            self._covered.popleft()
 
     def fields_of(self, began_at_s: float, ended_at_s: float) -> Mapping[str, float]:
         """Return the seconds of a step in each state, means over this process's cores.
@@ -261,7 +258,13 @@ class _Events:
             if (ended := self._add(event, at_s)) is not None:
                 newest[ended[0]] = ended[1]
         for clock, ended_at_s in newest.items():
-            self._set_offset(clock, ended_at_s, now_s)
+            # How far a clock is from the wall clock: no event is newer than its fetch.
+            behind_s = now_s - ended_at_s
+            if clock not in self._offset_s:
+                is_wall_clock = abs(behind_s) < MAX_CLOCK_DIFFERENCE_S
+                self._offset_s[clock] = 0.0 if is_wall_clock else behind_s
+            elif self._offset_s[clock]:
+                self._offset_s[clock] = min(self._offset_s[clock], behind_s)
         return max(n_by_core.values(), default=0) < MAX_EVENTS_PER_CORE
 
     def _add(self, event: Mapping[str, Any], at_s: float) -> Optional[tuple[Clock, float]]:
@@ -285,14 +288,6 @@ class _Events:
             self._executions.append((clock, (since_s, until_s, data.get("model_id"), known)))
         self._intervals.setdefault((name, clock), deque()).append((since_s, until_s))
         return clock, until_s
-
-    def _set_offset(self, clock: Clock, ended_at_s: float, now_s: float) -> None:
-        """Estimate how far a clock is from the wall clock: no event is newer than its fetch."""
-        if clock not in self._offset_s:
-            is_wall_clock = abs(now_s - ended_at_s) < MAX_CLOCK_DIFFERENCE_S
-            self._offset_s[clock] = 0.0 if is_wall_clock else now_s - ended_at_s
-        elif self._offset_s[clock]:
-            self._offset_s[clock] = min(self._offset_s[clock], now_s - ended_at_s)
 
     def new_executions(self) -> list[Execution]:
         """Return and forget the executions of the core with the lowest number."""

@@ -334,7 +334,10 @@ def ingest_prometheus(request: HttpRequest) -> HttpResponse:
         call = _request_of(request)
         authenticate([call], hot)
         if call.problem is not None:
-            raise _to_send_again(call.problem) if call.problem.status == 429 else call.problem
+            if call.problem.status == 429:
+                # Prometheus would drop what is answered with 4xx.
+                raise ProblemError(503, str(call.problem), headers={"Retry-After": "60"})
+            raise call.problem
         if call.headers.get("content-encoding", "").strip().lower() != "snappy":
             detail = "Send remote write 1.0: a WriteRequest, compressed as a snappy block."
             raise ProblemError(415, detail, field="Content-Encoding")
@@ -354,11 +357,6 @@ def ingest_prometheus(request: HttpRequest) -> HttpResponse:
     except (RedisError, DatabaseError) as error:
         return store_unavailable(error).response()
     return HttpResponse(status=204)
-
-
-def _to_send_again(error: ProblemError) -> ProblemError:
-    """Return the problem of too many requests as one after which senders try again."""
-    return ProblemError(503, str(error), headers={"Retry-After": "60"})
 
 
 def _store_steps(call: IngestRequest, hot: HotStore) -> StepIngestResult:

@@ -310,7 +310,11 @@ def annotated(
     Bars and heat maps have none. A chart frozen as JSON gets later annotations too.
     """
     if isinstance(drawn, bytes):
-        return _marked(drawn, annotations_within(window, run=run, node=node))
+        frozen: dict[str, Any] = msgspec.json.decode(drawn)
+        events: Sequence[Event] = annotations_within(window, run=run, node=node)
+        if not events or frozen.get("labels") or "series" not in frozen:
+            return drawn
+        return msgspec.json.encode(frozen | {"events": [*frozen.get("events", ()), *events]})
     if isinstance(drawn, Heat) or drawn.labels:
         return drawn
     return replace(drawn, events=[*drawn.events, *annotations_within(window, run=run, node=node)])
@@ -323,10 +327,3 @@ def annotations_within(window: Window, *, run: int | None, node: int | None) -> 
     return [(each.at.timestamp(), f"{each.kind}: {each.text}", each.kind) for each in annotations][
         ::-1
     ]
-
-
-def _marked(frozen: bytes, events: Sequence[Event]) -> bytes:
-    figure: dict[str, Any] = msgspec.json.decode(frozen)
-    if not events or figure.get("labels") or "series" not in figure:
-        return frozen
-    return msgspec.json.encode(figure | {"events": [*figure.get("events", ()), *events]})

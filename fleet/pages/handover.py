@@ -1,7 +1,6 @@
 """The page of the shift handover: what the next shift should know, and the form of a note."""
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -32,16 +31,17 @@ def hand_over(request: HtmxRequest) -> HttpResponse:
     if not has_role(request.user, "operator"):
         raise PermissionDenied("A handover note needs the role operator.")
     form = HandoverForm(request.POST, people=_people(request))
-    if not submit(form, lambda: _save(form, by=request.user.get_username(), now=timezone.now())):
+    now, by = timezone.now(), request.user.get_username()
+
+    def save() -> HandoverNote:
+        given = form.cleaned_data
+        since = shift_start(given.pop("hours"), now=now)
+        return alerts.hand_over(**given, by=by, since=since, now=now)
+
+    if not submit(form, save):
         return _show(request, form["hours"].value() or "", form=form)
     messages.success(request, "The note is saved.")
     return HttpResponseRedirect(reverse("hand-over"))
-
-
-def _save(form: HandoverForm, *, by: str, now: datetime) -> HandoverNote:
-    given = form.cleaned_data
-    since = shift_start(given.pop("hours"), now=now)
-    return alerts.hand_over(**given, by=by, since=since, now=now)
 
 
 def shift_context(hours: str = "") -> dict[str, Any]:

@@ -218,9 +218,15 @@ def read_report(text: str) -> OperatorList:
     for name, n in _passed(document.get(SUPPORTED) or {}):
         passed[name] += n
     where: dict[str, list[str]] = {}
-    for name, reason in _failed(document.get(UNSUPPORTED) or []):
-        failed[name] += 1
-        where.setdefault(name, []).append(reason)
+    for field, kind, entries in _by_kind(document.get(UNSUPPORTED) or [], UNSUPPORTED):
+        if not isinstance(entries, list):
+            raise SupportError(f"{field} is no list; {REPORT_REMEDY}")
+        for entry in entries:
+            if not isinstance(entry, dict):
+                raise SupportError(f"{field} holds {quoted(str(entry))}; {REPORT_REMEDY}")
+            name, reason = _failure(entry, kind, field)
+            failed[name] += 1
+            where.setdefault(name, []).append(reason)
     total = passed + failed
     if len(total) > MOST_OPERATORS:
         raise SupportError(f"it has more than {MOST_OPERATORS:,} operators; {REPORT_REMEDY}")
@@ -266,16 +272,6 @@ def _passed(section: Any) -> Iterator[tuple[str, int]]:
             )
         elif entries:
             raise SupportError(f"{field} holds no operators with their counts; {REPORT_REMEDY}")
-
-
-def _failed(section: Any) -> Iterator[tuple[str, str]]:
-    for field, kind, entries in _by_kind(section, UNSUPPORTED):
-        if not isinstance(entries, list):
-            raise SupportError(f"{field} is no list; {REPORT_REMEDY}")
-        for entry in entries:
-            if not isinstance(entry, dict):
-                raise SupportError(f"{field} holds {quoted(str(entry))}; {REPORT_REMEDY}")
-            yield _failure(entry, kind, field)
 
 
 def _failure(entry: dict[str, Any], kind: str, field: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """The families of the EFA exporter: as a node's agent read the counters, or as simulated."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
@@ -100,12 +100,13 @@ def _simulated(
     hot: HotStore, snapshot: HotSnapshot, identities: Mapping[str, NodeLabels]
 ) -> Iterator[Devices]:
     """Yield the devices of simulated nodes; their counters are the sums of their rates."""
-    shards = {
-        shard: tick
-        for batch in snapshot.batches
-        for shard, (tick, layout, _) in zip(batch.shards, batch.packed, strict=True)
-        if _has_efa(layout.nodes, identities)
-    }
+    shards = {}
+    for batch in snapshot.batches:
+        for shard, (tick, layout, _) in zip(batch.shards, batch.packed, strict=True):
+            # Nodes of a shard are alike.
+            known = next((identities[node] for node in layout.nodes if node in identities), None)
+            if known and known.is_simulated and known.machine and known.machine.has_efa:
+                shards[shard] = tick
     for counts in efa_counts(hot, shards).values():
         up = [
             i for i, node in enumerate(counts.nodes) if node in snapshot.up and node in identities
@@ -114,12 +115,6 @@ def _simulated(
             nodes = tuple(counts.nodes[i] for i in up)
             n_efa = counts.sums.shape[2]
             yield Devices(nodes, _parts(n_efa), _derived(counts, up))
-
-
-def _has_efa(nodes: Collection[str], identities: Mapping[str, NodeLabels]) -> bool:
-    known = next((identities[node] for node in nodes if node in identities), None)
-    machine = known.machine if known and known.is_simulated else None
-    return machine is not None and machine.has_efa
 
 
 @cache

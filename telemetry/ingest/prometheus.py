@@ -401,7 +401,8 @@ class NodeSeries(msgspec.Struct):
         new = [part for part in by_part if part not in names]
         if new:
             names.extend(new)
-            names.sort(key=_natural)
+            # rdmap9 before rdmap16.
+            names.sort(key=lambda name: (len(name), name))
             del names[MAX_CORES:]
         shape = self.shape
         known = {"core": shape.n_cores, "device": shape.n_devices}.get(kind, 0)
@@ -433,7 +434,3 @@ class NodeSeries(msgspec.Struct):
             values["core_utilization_ratio"] = {
                 part: min(1.0, max(0.0, value)) for part, value in ratio.items()
             }
-
-
-def _natural(name: str) -> tuple[int, str]:
-    return (len(name), name)

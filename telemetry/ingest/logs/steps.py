@@ -213,8 +213,12 @@ def _contradiction(
     """
     claimed = next((name for name in ("told", "batch") if np.isfinite(durations[name]).any()), "")
     for name, clock_s in (("bar", columns["elapsed_s"]), ("clock", columns["at_s"])):
-        measured = [_mean_seconds(clock_s, columns["step"])]
-        measured += [_median(_seconds_per_step(clock_s, columns["step"]))]
+        measured = [_median(_seconds_per_step(clock_s, columns["step"]))]
+        is_timed = np.isfinite(clock_s)
+        passed_s, n_steps = np.diff(clock_s[is_timed]), np.diff(columns["step"][is_timed])
+        # A clock that begins again is left out of the mean.
+        if (goes_on := passed_s >= 0).any():
+            measured += [float(passed_s[goes_on].sum() / n_steps[goes_on].sum())]
         measured += [_median(durations["rate"])] if name == "bar" else []
         known = np.array([value for value in measured if math.isfinite(value)])
         n_least = 1 if name == "bar" else LEAST_LINES
@@ -271,14 +275,6 @@ def _seconds_per_step(
         is_enough = (passed_s > 0) & (passed_s >= least_s)
         each[known[1:]] = np.where(is_enough, passed_s / np.diff(step[known]), np.nan)
     return each
-
-
-def _mean_seconds(clock_s: FloatArray, step: FloatArray) -> float:
-    """Return the mean of seconds per step; a clock that begins again is left out."""
-    known = np.isfinite(clock_s)
-    passed_s, n_steps = np.diff(clock_s[known]), np.diff(step[known])
-    goes_on = passed_s >= 0
-    return float(passed_s[goes_on].sum() / n_steps[goes_on].sum()) if goes_on.any() else np.nan
 
 
 def _median(values: FloatArray) -> float:

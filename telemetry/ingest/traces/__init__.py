@@ -28,7 +28,14 @@ def read_trace(paths: Sequence[Path]) -> Trace:
     """Read a table of operations, or the files of one job; of a folder, all in and below it."""
     files: list[Path] = []
     for path in paths:
-        found = _files_in(path) if path.is_dir() else [path]
+        found = [path]
+        if path.is_dir():
+            found = sorted(file for file in path.rglob("*") if file.name.endswith(ENDINGS))
+            # Neuron Explorer writes many tables that are not needed; other logs may lie beside.
+            logs = [file for file in found if file.suffix in LINES]
+            found = [file for file in found if is_table(file)] or [
+                file for file in found if file not in logs or is_inspector(head_of(file))
+            ]
         if not found:
             raise TraceError(f"{path.name}: holds no file that ends in {', '.join(ENDINGS)}")
         files += found
@@ -49,15 +56,6 @@ def read_trace(paths: Sequence[Path]) -> Trace:
         trace = trace_of_ranks(ranks_of_records(processes), shows_overlap=False)
         return replace(trace, n_dropped=sum(each.n_dropped for each in processes))
     return _profiled(heads, tables)
-
-
-def _files_in(folder: Path) -> list[Path]:
-    """Return the traces of a folder. Neuron Explorer writes many tables that are not needed."""
-    found = sorted(file for file in folder.rglob("*") if file.name.endswith(ENDINGS))
-    if tables := [file for file in found if is_table(file)]:
-        return tables
-    logs = [file for file in found if file.suffix in LINES]
-    return [file for file in found if file not in logs or is_inspector(head_of(file))]
 
 
 def _profiled(heads: dict[Path, bytes], tables: Sequence[Path]) -> Trace:
