@@ -115,7 +115,7 @@ def wait_for(hot: HotStore, *, since: int, n_seconds: int) -> int:
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         prometheus.assemble(hot, now_s=time.time())
-        end = int(time.time())
+        end = max(since, int(time.time()))
         busy = [seconds_of(hot, node, "core_utilization_ratio", since, end) for node in NODES]
         if all(np.isfinite(each).sum() >= n_seconds for each in busy):
             return end
