@@ -4,12 +4,15 @@ Prometheus spreads one scrape over requests that reach several web processes. Ea
 into a list of the node in Redis; one task reads the lists, so that nothing is counted twice.
 """
 
+import logging
 import math
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 import msgspec
+from django.db import OperationalError
 from django.db.models import Count
+from redis.exceptions import RedisError
 
 from fleet.ingest.nodes import NAME, IngestBatch, store_batches, store_row
 from fleet.ingest.runs import refresh_run
@@ -38,6 +41,9 @@ AT_ONCE = 200
 SESSION = "labels"
 # Exporters of the host say nothing about what its accelerators do.
 OF_ACCELERATORS = {name for name, metric in METRICS.items() if metric.part in ("core", "device")}
+
+
+log = logging.getLogger(__name__)
 
 
 class QueuedSamples(msgspec.Struct, array_like=True):
@@ -85,7 +91,18 @@ def assemble(hot: HotStore, *, now_s: float) -> int:
         return 0
     try:
         nodes = sorted(node.decode() for node in hot.execute("SMEMBERS", NODES))
-        stored = {node: _assemble(hot, node, now_s=now_s) for node in nodes}
+        stored: dict[str, int] = {}
+        for node in nodes:
+            try:
+                stored[node] = _assemble(hot, node, now_s=now_s)
+            except (RedisError, OperationalError):
+                # Nothing was removed: the next call reads the same samples.
+                raise
+            except Exception:
+                # A node with unusable samples must not hold up the others.
+                log.exception("The samples of node %s cannot be read; they are dropped", node)
+                hot.execute("DEL", QUEUE + node, STATE + node)
+                hot.count("ingest_errors")
         heard = [node for node, n_scrapes in stored.items() if n_scrapes]
         if heard:
             update_runs(heard, now=datetime.fromtimestamp(now_s, UTC))
@@ -129,9 +146,12 @@ def _assemble(hot: HotStore, node: str, *, now_s: float) -> int:
         ("SET", STATE + node, msgspec.msgpack.encode(state), "EX", KEEP_S),
         ("LTRIM", QUEUE + node, len(queued), -1),
     ]
-    if not any(exporter.waiting for exporter in state.exporters.values()) and not queued:
-        commands.append(("SREM", NODES, node))
-    hot.execute_all(commands)
+    is_done = not queued and not any(each.waiting for each in state.exporters.values())
+    if is_done:
+        commands += [("SREM", NODES, node), ("LLEN", QUEUE + node)]
+    # Samples that arrived meanwhile put the node back.
+    if hot.execute_all(commands)[-1] and is_done:
+        hot.execute("SADD", NODES, node)
     return batch.n_accepted
 
 

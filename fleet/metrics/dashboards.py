@@ -184,10 +184,10 @@ def _panels(rows: Sequence[PanelRow]) -> Iterator[Json]:
         at = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
         heading = {"type": "row", "title": row.title, "gridPos": at, "collapsed": False}
         yield heading | {"id": number, "panels": []}
-        x, y, tallest, number = 0, y + 1, 0, number + 1
+        x, y, height, number = 0, y + 1, 0, number + 1
         for panel in row.panels:
             if x + panel.width > COLUMNS:
-                x, y, tallest = 0, y + tallest, 0
+                x, y, height = 0, y + height, 0
             is_now = panel.kind != "timeseries"
             targets = [
                 {
@@ -212,8 +212,8 @@ def _panels(rows: Sequence[PanelRow]) -> Iterator[Json]:
                 "fieldConfig": {"defaults": _field(panel), "overrides": []},
                 "options": _options(panel.kind),
             } | ({"transformations": HIDE_COLUMNS} if panel.kind == "table" else {})
-            x, tallest, number = x + panel.width, max(tallest, panel.height), number + 1
-        y += tallest
+            x, height, number = x + panel.width, max(height, panel.height), number + 1
+        y += height
 
 
 def _field(panel: Panel) -> Json:

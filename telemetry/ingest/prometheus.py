@@ -46,6 +46,9 @@ COMPLETE_AFTER_S = 10.0
 # A gap of more scrape intervals is an outage: the values say nothing about it. Until the
 # interval is known, it is at most this long.
 MAX_INTERVALS, MAX_COVER_S = 2.5, 300
+# A sample of the future would make all later ones repeats; older ones come from no outage.
+AHEAD_S, OLDEST_S = 60, 24 * 3600
+MAX_PART = 64
 MAX_SERIES = 20_000
 
 
@@ -235,7 +238,7 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Recognised | None:
         (r for r in rows if all(values.get(label) in wanted for label, wanted in r.labels)), None
     )
     node = node_of(values)
-    if row is None or not node:
+    if row is None or not node or len(values.get(row.part, "")) > MAX_PART:
         return None
     ours = {"job", row.part, *NODE_LABELS, *IDENTITY_LABELS}
     of = ",".join(f"{k}={v}" for k, v in labels if k not in ours)
@@ -293,11 +296,12 @@ class NodeSeries(msgspec.Struct):
     exporters: dict[str, ExporterState] = {}
 
     def add(self, samples: Iterable[Sample], *, arrived_s: float) -> tuple[int, int]:
-        """Collect samples; return how many are new, and how many are of a stored scrape."""
+        """Collect samples; return how many are new, and how many are not: repeated or too old."""
         n_new = n_repeated = 0
         for at_ms, value, exporter, key in samples:
             state = self.exporters.setdefault(exporter, ExporterState())
-            if at_ms <= state.at_ms:
+            is_usable = -AHEAD_S <= arrived_s - at_ms / MS <= OLDEST_S
+            if at_ms <= state.at_ms or not is_usable:
                 n_repeated += 1
                 continue
             scrape = state.waiting.setdefault(at_ms, Scrape(at_ms, arrived_s, {}))
@@ -324,8 +328,8 @@ class NodeSeries(msgspec.Struct):
 
     def _reading(self, exporter: ExporterState, scrape: Scrape) -> Reading | None:
         since_s = (scrape.at_ms - exporter.at_ms) / MS
-        usual_s = exporter.interval_s or MAX_COVER_S / MAX_INTERVALS
-        is_gap = since_s > MAX_INTERVALS * usual_s
+        usual_s = exporter.interval_s or MAX_COVER_S
+        is_gap = since_s > min(MAX_INTERVALS * usual_s, MAX_COVER_S)
         if not is_gap:
             exporter.interval_s = since_s
         # The first scrape, and one after an outage, show only their own time.
@@ -389,7 +393,9 @@ class NodeSeries(msgspec.Struct):
             row = np.full(self._n_parts(kind, by_part), np.nan)
             places = {name: i for i, name in enumerate(self.parts[kind])}
             for part, value in by_part.items():
-                at = int(part) if part.isdecimal() and kind != "efa" else places[part]
+                at = (
+                    int(part) if part.isdecimal() and kind != "efa" else places.get(part, len(row))
+                )
                 if at < len(row):
                     row[at] = value
             arrays[metric] = row[None]

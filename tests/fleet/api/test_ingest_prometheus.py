@@ -163,3 +163,15 @@ def test_a_label_cannot_take_a_simulated_run(write: Post, hot: HotStore, run: Ru
     prometheus.assemble(hot, now_s=time.time() + LATER_S)
     assert Node.objects.get(name=NODE).run is None
     assert float(hot.execute("HGET", "service:counters", "ingest_lines_refused")) == 1
+
+
+def test_a_node_with_unusable_samples_does_not_hold_up_the_others(
+    write: Post, hot: HotStore
+) -> None:
+    hot.execute("RPUSH", prometheus.QUEUE + "10.0.0.1", b"damaged")
+    hot.execute("SADD", prometheus.NODES, "10.0.0.1")
+    write(packed(*monitor(), at_s=time.time()))
+    assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == 1
+    assert Node.objects.get().name == NODE
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    assert hot.execute("SMEMBERS", prometheus.NODES) == set()

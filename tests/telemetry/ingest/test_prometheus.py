@@ -285,3 +285,27 @@ def test_the_documented_filter_keeps_every_series_that_is_read() -> None:
     assert not re.fullmatch(kept[1], "go_threads")
     assert not re.fullmatch(dropped[1], "node_cpu_seconds_total;idle")
     assert re.fullmatch(dropped[1], "node_cpu_seconds_total;user")
+
+
+def test_samples_of_the_future_or_of_long_ago_change_nothing() -> None:
+    node = NodeSeries()
+    for at_s in (AT_S + 3600, AT_S - 48 * 3600):
+        read = samples_of(message(*monitor(), at_s=at_s)).by_node["10.0.0.7"]
+        assert node.add(read, arrived_s=AT_S) == (0, len(read))
+    read = samples_of(message(*monitor(), at_s=AT_S)).by_node["10.0.0.7"]
+    assert node.add(read, arrived_s=AT_S)[0] == len(read)
+
+
+def test_ever_longer_gaps_are_covered_up_to_a_limit() -> None:
+    ends, at_s = [], float(AT_S)
+    for gap_s in (0, 100, 240, 590, 1400):
+        at_s += gap_s
+        ends.append((at_s, monitor()))
+    _, readings = node_after(*ends)
+    assert max(reading.period_s for reading in readings) == 240
+
+
+def test_a_part_with_an_endless_number_is_ignored() -> None:
+    long = MACHINE | {"neuroncore": "9" * 5_000}
+    read = samples_of(message(("neuroncore_utilization_ratio", long, 0.5)))
+    assert (read.by_node, read.n_ignored) == ({}, 1)
