@@ -23,13 +23,15 @@ NAMES = (
     "trials",
     "detection",
 )
-# `detection` includes some healthy hours; `healthy` continues where they stopped.
-CHOICES = (*NAMES, "healthy")
+# `detection` includes some healthy hours; `healthy` continues where they stopped. An alert on an
+# idle node takes `remote_write` ten minutes.
+CHOICES = (*NAMES, "healthy", "remote_write")
 # Names of earlier releases.
 ALIASES = {"door": "ingest"}
 SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
     "fleet": ("nodes", "seconds"),
+    "remote_write": ("seconds",),
     "healthy": ("hours",),
     "detection": ("tier", "seeds"),
 }
@@ -44,7 +46,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CHOICES))
     parser.add_argument("--json", action="store_true", help="one JSON object per benchmark")
     parser.add_argument("--nodes", type=int, help="fleet: trn2.48xlarge nodes (1000)")
-    parser.add_argument("--seconds", type=int, help="fleet: how long to measure (30)")
+    parser.add_argument(
+        "--seconds", type=int, help="how long to measure (fleet: 30, remote_write: 780)"
+    )
     parser.add_argument("--hours", type=int, help="healthy: hours of 64 nodes to play (24)")
     parser.add_argument("--tier", choices=tuple(TIERS), help="detection: one input tier only")
     parser.add_argument("--seeds", help="detection: seeds a:b of scenarios, b not included")
@@ -55,13 +59,12 @@ def main(arguments: list[str]) -> int:
     for name in given.names:
         if name not in CHOICES:
             parser.error(f"{name!r} is not a benchmark. Choose from {', '.join(CHOICES)}.")
-    for name, options in OPTIONS.items():
-        for option in options:
-            value = getattr(given, option)
-            if isinstance(value, int) and value < 1:
-                parser.error(f"--{option}: {value} is below 1.")
-            if value is not None and name not in (given.names or NAMES):
-                parser.error(f"--{option} is an option of {name}. Name that benchmark.")
+    for option in {option: None for options in OPTIONS.values() for option in options}:
+        value, of = getattr(given, option), [n for n in OPTIONS if option in OPTIONS[n]]
+        if isinstance(value, int) and value < 1:
+            parser.error(f"--{option}: {value} is below 1.")
+        if value is not None and not set(of) & set(given.names or NAMES):
+            parser.error(f"--{option} is an option of {' and '.join(of)}. Name that benchmark.")
     if len(given.names) != 1:
         return max(
             subprocess.run(

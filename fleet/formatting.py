@@ -59,6 +59,11 @@ def rate(bytes_per_s: float | None) -> str:
     return _scaled(bytes_per_s, "B/s")
 
 
+def flops(per_s: float | None) -> str:
+    """Format FLOPs per second: 9.5e13 → 95.0 TFLOP/s."""
+    return _scaled(per_s, "FLOP/s")
+
+
 def seconds(value: float | None) -> str:
     """Format a duration in a unit of its size: 8.41 s, 310 ms, 142 µs."""
     if not _known(value):
@@ -148,6 +153,7 @@ TINY = 1e-9
 MARKS = {
     "better": ("ok", "✓"),
     "worse": ("bad", "▲"),
+    "equivalent": ("", "="),
     "cannot tell yet": ("", "○"),
     "arms differ": ("bad", "▲"),
     "price kinds differ": ("", "○"),
@@ -214,6 +220,7 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
     "bytes": size,
     "bytes_per_s": rate,
     "per_s": lambda value: f"{si(value)}{NBSP}/s",
+    "flops_per_s": flops,
     "count": count,
     "usd": usd,
     "factor": lambda value: f"{value:.2f}{NBSP}\u00d7",

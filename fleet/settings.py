@@ -209,6 +209,8 @@ REDIS_URL = ENV.text("REDIS_URL") or (
 )
 HOT_KEEP_S = 15 * 60
 DURABLE_KEEP_DAYS = ENV.whole_number("TRNWATCH_KEEP_DAYS", 30)
+# Nodes and runs without reports for so long are retired; 0: never.
+RETIRE_AFTER_DAYS = ENV.whole_number("TRNWATCH_RETIRE_AFTER_DAYS", 30)
 
 # The long-term store, any that supports remote write and PromQL: where samples are written,
 # where they are read from (the address before /api/v1/query_range), and who we are there.
@@ -271,6 +273,11 @@ CELERY_BEAT_SCHEDULE = {
     "check-preflights": {"task": "fleet.tasks.look_at_preflights", "schedule": 15.0},
     "observe-runs": {"task": "fleet.tasks.observe_runs", "schedule": 60.0},
     "hand-over-plans": {"task": "fleet.tasks.hand_over_plans", "schedule": 30.0},
+    "retire-quiet": {
+        "task": "fleet.tasks.retire_quiet_rows",
+        "schedule": 3600.0,
+        "last_run_at": datetime.fromtimestamp(0, UTC),
+    },
     "forget": {
         "task": "telemetry.tasks.forget",
         "schedule": 3600.0,

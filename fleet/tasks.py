@@ -1,6 +1,6 @@
 """The fleet's Celery tasks: thin wrappers that open the store and call one feature each."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from celery import shared_task
 from django.conf import settings
@@ -16,6 +16,7 @@ from fleet.costs.spending import update_spending
 from fleet.ingest import prometheus
 from fleet.ingest.steps import update_reported_runs
 from fleet.metrics.long_term import figures
+from fleet.runs.retirement import retire_quiet
 from fleet.runs.similar_runs import update_due_comparisons
 from fleet.runs.step_durations import update_step_durations
 from fleet.simulation import demo_history
@@ -46,7 +47,9 @@ def watch_fleet() -> None:
     hot.publish_tick(int(now.timestamp()))
 
 
-@shared_task(ignore_result=True, expires=2)
+# On an overloaded machine messages wait for seconds behind `watch_fleet`: this one must not expire
+# each time before its turn, or nodes seem silent while their samples queue.
+@shared_task(ignore_result=True, expires=30)
 def assemble_scrapes() -> None:
     """Store what Prometheus wrote, once a scrape is complete."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
@@ -100,7 +103,7 @@ def update_trials() -> None:
     update_due_figures(hot, now=datetime.now(UTC))
 
 
-@shared_task(ignore_result=True, expires=2)
+@shared_task(ignore_result=True, expires=10)
 def advance_preflights() -> None:
     """Advance the running preflights by one stage."""
     advance_all(now=datetime.now(UTC))
@@ -125,6 +128,13 @@ def count_durations() -> None:
     """Add the last minute's step durations to the histograms."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     update_step_durations(hot, now=datetime.now(UTC))
+
+
+@shared_task(ignore_result=True, expires=600)
+def retire_quiet_rows() -> None:
+    """Retire nodes and runs that have not reported for long."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    retire_quiet(hot, after=timedelta(days=settings.RETIRE_AFTER_DAYS), now=datetime.now(UTC))
 
 
 @shared_task(name="fleet.tasks.keep_money", ignore_result=True, expires=60)

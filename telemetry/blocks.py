@@ -36,6 +36,9 @@ _ALL = (
     ),
     Metric("device_memory_used_bytes", "device", "rounded", "HBM bytes allocated."),
     Metric("device_power_ratio", "device", "ratio", "Mean power of a minute, over maximum."),
+    Metric(
+        "device_unhealthy", "device", "ratio", "1 if a health check rejects the device, else 0."
+    ),
     Metric("core_flops_per_s", "core", "rounded", "FLOPs that a core executed per second."),
     Metric("mem_ecc_corrected", "device", "exact", "HBM errors corrected, as the node counts."),
     Metric("mem_ecc_uncorrected", "device", "exact", "HBM errors not corrected, as it counts."),
@@ -55,6 +58,9 @@ _ALL = (
     Metric("executions_failed_per_s", "node", "rounded", "Graph executions failed per second."),
     Metric("execution_errors_per_s", "node", "rounded", "Runtime errors of any kind per second."),
     Metric("execution_latency_p50_s", "node", "rounded", "Latency of graph executions, median."),
+    Metric(
+        "execution_latency_p99_s", "node", "rounded", "Latency of executions, 99th percentile."
+    ),
     Metric("execution_latency_p100_s", "node", "rounded", "Latency of the slowest execution."),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ALL}
@@ -70,13 +76,15 @@ class Block:
     """Every metric of a shard of same-shaped nodes at one tick.
 
     ``values[name]`` is (n_nodes, n_parts); NaN where nothing was reported. A metric that no
-    node of the shard has is left out. ``tick`` is the Unix second of the values.
+    node of the shard has is left out. ``tick`` is the Unix second of the values. A block that
+    ``is_partial`` is of less than a second: its counts are added to those of the second.
     """
 
     shard: str
     tick: int
     nodes: tuple[str, ...]
     values: Mapping[str, FloatArray]
+    is_partial: bool = False
 
     @property
     def reported(self) -> NDArray[np.bool_]:
@@ -87,6 +95,34 @@ class Block:
             if seen.all():
                 break
         return seen
+
+
+def added(
+    before: Mapping[str, FloatArray], more: Mapping[str, FloatArray]
+) -> dict[str, FloatArray]:
+    """Add the counts of two parts of one second; of other metrics the first values hold."""
+    total = {**more, **before}
+    for name in COUNTED_RATES:
+        if name in before and name in more and before[name].shape == more[name].shape:
+            known = np.isfinite(before[name]) | np.isfinite(more[name])
+            both = np.nan_to_num(before[name]) + np.nan_to_num(more[name])
+            total[name] = np.where(known, both, np.nan)
+    return total
+
+
+def join_partial(blocks: Iterable[Block]) -> list[Block]:
+    """Make one block of the partial blocks of each second; others stay, and come first."""
+    joined: dict[tuple[str, int, tuple[str, ...]], Block] = {}
+    whole = []
+    for block in blocks:
+        key = (block.shard, block.tick, block.nodes)
+        if not block.is_partial:
+            whole.append(block)
+        elif (first := joined.get(key)) is None:
+            joined[key] = block
+        else:
+            joined[key] = Block(*key, added(first.values, block.values), is_partial=True)
+    return [*whole, *joined.values()]
 
 
 @dataclass(frozen=True, slots=True)

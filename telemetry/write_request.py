@@ -1,4 +1,4 @@
-"""The protobuf messages of Prometheus remote write 1.0, by its specification."""
+"""The protobuf messages of Prometheus remote write 1.0, and the refusals of OTLP."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,12 +11,14 @@ from google.protobuf.descriptor_pb2 import (
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-# The specification's messages: field names by number, each with its type or the message it is.
+# The specifications' messages: field names by number, each with its type or the message it is.
 MESSAGES: Mapping[str, Sequence[tuple[str, str]]] = {
     "Label": (("name", "string"), ("value", "string")),
     "Sample": (("value", "double"), ("timestamp", "int64")),
     "TimeSeries": (("labels", "Label"), ("samples", "Sample")),
     "WriteRequest": (("timeseries", "TimeSeries"),),
+    # google.rpc.Status
+    "Status": (("code", "int32"), ("message", "string")),
 }
 PACKAGE = "prometheus"
 
@@ -51,4 +53,5 @@ def _field(name: str, number: int, kind: str) -> FieldDescriptorProto:
 _POOL = DescriptorPool()
 _POOL.Add(_descriptor())
 TimeSeries: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.TimeSeries"))
+Status: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.Status"))
 WriteRequest: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.WriteRequest"))

@@ -116,10 +116,11 @@ def block(
     fill: float = 0.5,
     **values: FloatArray,
 ) -> Block:
-    """Return one tick in which every metric reads ``fill``, except those given."""
+    """Return one tick in which every metric reads ``fill``, except those given; all is healthy."""
     everything = {
         name: np.full((len(nodes), N_PARTS[metric.part]), fill) for name, metric in METRICS.items()
     }
+    everything["device_unhealthy"][:] = 0.0
     return Block(shard, tick, tuple(nodes), everything | values)
 
 

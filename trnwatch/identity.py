@@ -4,12 +4,12 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-# EC2 instances have their id here; the agent names the node by it, too.
-ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
+from trnwatch.surroundings import instance_id
+
 INVALID = re.compile(r"[^A-Za-z0-9._-]+")
 INVALID_RUN = re.compile(r"[^A-Za-z0-9_-]+")
 DIGITS = re.compile(r"\d+")
@@ -53,7 +53,7 @@ class RankPlace:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a process sends with every report, and the facts of its run (``about``)."""
+    """What a process sends with every report, the facts of its run (``about``), and labels."""
 
     run: str
     session: str
@@ -65,6 +65,7 @@ class Identity:
     group: str
     is_reporting: bool
     about: Mapping[str, object]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def rank_place_of(env: Mapping[str, str]) -> RankPlace:
@@ -112,11 +113,7 @@ def identity_of(
 
 def node_name() -> str:
     """Return the node's name, the same as the agent's: the EC2 instance id, else the host name."""
-    try:
-        tag = ASSET_TAG.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        tag = ""
-    name = tag if tag.startswith("i-") else socket.gethostname().partition(".")[0]
+    name = instance_id() or socket.gethostname().partition(".")[0]
     return INVALID.sub("-", name).lstrip("._-")[:80] or "unknown"
 
 

@@ -3,11 +3,13 @@
 import atexit
 import os
 import sys
+import threading
 import time
 import uuid
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Callable, Optional, Union
 
 from trnwatch.compiles import CompileLines, attach_log_handler, compile_record, toolchain
@@ -19,6 +21,7 @@ from trnwatch.runtime_trace import RuntimeTrace
 from trnwatch.sender import ReportSender
 from trnwatch.step_finder import StepFinder
 from trnwatch.steps import Collectives, NoOpStep, Step, TimedPart
+from trnwatch.surroundings import NAMESPACE_FILE, environment_labels, metadata_labels
 
 FINISH_TIMEOUT_S = 2.0
 _reporters: "weakref.WeakSet[Reporter]" = weakref.WeakSet()
@@ -55,6 +58,7 @@ class Reporter:
         self._env = env
         self._about = about
         self._suggested: dict[str, Any] = {}
+        self._metadata: dict[str, str] = {}
         self._sender: Optional[ReportSender] = None
         self._step: Union[Step, NoOpStep, None] = None
         self._next = 1
@@ -97,6 +101,8 @@ class Reporter:
             self._sender.start()
             attach_log_handler(self)
             env = environment() if self._env is None else self._env
+            if env.get("TRNWATCH_IMDS", "").strip() != "0":
+                threading.Thread(target=self._read_metadata, daemon=True).start()
             if every := sample_every(env.get("TRNWATCH_COLLECTIVE_EVERY", "")):
                 self._hooks = GradientHooks(lambda: self._step, every)
 
@@ -190,7 +196,14 @@ class Reporter:
 
     def _read_identity(self) -> Identity:
         env = environment() if self._env is None else self._env
-        return identity_of(env, self._about, {**toolchain(env), **self._suggested})
+        identity = identity_of(env, self._about, {**toolchain(env), **self._suggested})
+        labels = environment_labels(env, namespace_file=NAMESPACE_FILE)
+        return replace(identity, labels={**self._metadata, **labels})
+
+    def _read_metadata(self) -> None:
+        self._metadata = metadata_labels()
+        if self._metadata:
+            self._update_identity()
 
     def _done(self, step: Step, step_s: float) -> None:
         self.take(step, step_s, time.time())

@@ -17,6 +17,7 @@ from trnwatch.log import warn_once
 from trnwatch.runtime_trace import RuntimeTrace
 from trnwatch.step_finder import StepFinder
 from trnwatch.steps import Record
+from trnwatch.surroundings import OF_NODES
 
 PATH = "/api/v1/ingest/steps"
 TIMEOUT_S = 10.0
@@ -138,6 +139,9 @@ class ReportSender:
         lines = []
         if self._sent_identity is not me:
             facts = dict(me.about, kind="run", run=me.run, session=me.session, at=time.time())
+            if me.labels:
+                of_job = {name: me.labels[name] for name in me.labels if name not in OF_NODES}
+                facts.update(labels=of_job, node=me.node, node_labels=dict(me.labels))
             lines.append(encode_line(facts))
         steps: list[bytes] = []
         while self._queue and len(steps) < MAX_LINES and self._is_due(self._queue[0]):

@@ -92,9 +92,9 @@ MACHINE_PREFIX = "token "
 
 # Views with their own authentication, or without any.
 INGEST_VIEWS = frozenset(
-    {"ingest-neuron-monitor", "ingest-efa", "ingest-prometheus", "ingest-steps"}
+    {"ingest-neuron-monitor", "ingest-efa", "ingest-steps", "ingest-prometheus", "ingest-otlp"}
 )
-PUBLIC_VIEWS = INGEST_VIEWS | {"sign-in", "sign-out", "healthz"}
+PUBLIC_VIEWS = INGEST_VIEWS | {"sign-in", "sign-out", "healthz", "node-file"}
 # The API authenticates in fleet/api/auth.py.
 API_NAMESPACE = "api"
 # Machines need a token of scope `scrape`, people sign in.

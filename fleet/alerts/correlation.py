@@ -78,7 +78,7 @@ class Cluster:
 
 
 class Place(NamedTuple):
-    """Where a node is; empty where unknown."""
+    """Where a node is; empty where unknown. A node without a rack is in its UltraServer."""
 
     zone: str
     rack: str
@@ -243,10 +243,17 @@ def _explains(finding: Finding, part: Finding) -> bool:
 
 
 def _has_ended(part: Finding, alert: Alert, *, now: datetime) -> bool:
-    """Whether the run of a part is over; the run of the alert ends with the alert."""
-    if not alert.parts or part.run is None:
+    """Whether a part's run is over or its nodes are retired; the alert's own run ends with it."""
+    if not alert.parts:
         return False
-    return Run.objects.filter(name=part.run, finished_at__lte=now).exists()
+    if part.run and Run.objects.filter(name=part.run, finished_at__lte=now).exists():
+        return True
+    return is_retired(part.accused)
+
+
+def is_retired(nodes: Collection[str]) -> bool:
+    """Whether there are nodes, and none of them is in use."""
+    return bool(nodes) and not Node.objects.unretired().filter(name__in=nodes).exists()
 
 
 def _joined(units: Sequence[Cluster]) -> list[Cluster]:
@@ -279,8 +286,8 @@ def _places(findings: Iterable[Finding]) -> dict[str, Place]:
     whole = {each.run for each in findings if each.run and not each.accused}
     if whole:
         nodes |= Node.objects.filter(run__name__in=whole)
-    rows = nodes.values_list("name", "zone", "rack", "run__name")
-    return {name: Place(*place) for name, *place in rows}
+    rows = nodes.values_list("name", "zone", "rack", "ultraserver_id", "run__name")
+    return {name: Place(zone, rack or server, run) for name, zone, rack, server, run in rows}
 
 
 def _racks_of(
@@ -330,7 +337,7 @@ def _is_one(
         return False
     zone = zones.pop()
     if zone not in n_in_zone:
-        n_in_zone[zone] = Node.objects.filter(zone=zone, run__finished_at=None).count()
+        n_in_zone[zone] = Node.objects.expected().filter(zone=zone).count()
     return 2 * len(nodes[0] | nodes[1]) > n_in_zone[zone]
 
 
@@ -363,17 +370,21 @@ def _group_of(cluster: Cluster) -> tuple[Subject, Group]:
                 **leader.evidence,
                 "nodes": list(nodes),
                 "runs": runs,
-                "rack": _shared_rack(nodes),
+                **_shared_place(nodes),
             },
         }
     owners = tuple(alert.pk for alert in alerts)
     return key, Group(**values, parts=parts, alerts=owners, ended=cluster.ended)
 
 
-def _shared_rack(nodes: Sequence[str]) -> str:
-    """Name the rack that all these nodes are in; empty if there is none."""
-    racks = set(Node.objects.filter(name__in=nodes).values_list("zone", "rack"))
-    return racks.pop()[1] if len(racks) == 1 else ""
+def _shared_place(nodes: Sequence[str]) -> dict[str, str]:
+    """Name the rack, else the UltraServer, that all these nodes are in; ``rack`` may be empty."""
+    rows = Node.objects.filter(name__in=nodes).values_list("zone", "rack", "ultraserver_id")
+    racks = {(zone, rack) for zone, rack, _ in rows}
+    servers = {server for _, _, server in rows}
+    rack = racks.pop()[1] if len(racks) == 1 else ""
+    server = servers.pop() if len(servers) == 1 and not rack else ""
+    return {"rack": rack} | ({"ultraserver": server} if server else {})
 
 
 def parts_json(finding: Finding) -> list[dict[str, Any]]:

@@ -26,8 +26,8 @@ from fleet.runs.state import worker_states
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import (
-    ECC_METRICS,
     RULES,
+    STATE_METRICS,
     DetectionInput,
     Finding,
     HealthyStepsCache,
@@ -35,11 +35,12 @@ from telemetry.detect import (
     find,
     find_silent,
     uncorrected,
+    unhealthy_devices,
 )
 from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem, reporting_interval
+from telemetry.detect.node_errors import HEALTH_RULE, counted, device_health, is_settled
 from telemetry.detect.node_errors import RULE as ECC
-from telemetry.detect.node_errors import counted, is_settled
 from telemetry.detect.silence import StepHeartbeat
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.hot import HotStore
@@ -59,11 +60,11 @@ RUN_RULES = (
     *("core_slow", "hbm_slow", "efa_degraded"),
 )
 # Rules of nodes that read the hardware metrics, which are not evaluated every second. The others
-# read when a node reported last, and ECC counts.
+# read when a node reported last, and ECC counts and the health of devices.
 HARDWARE_RULES = tuple(
     name
     for name, rule in RULES.items()
-    if rule.subject == "node" and name not in {"node_silent", ECC}
+    if rule.subject == "node" and name not in {"node_silent", ECC, HEALTH_RULE}
 )
 BLIND = ("monitoring_blind", "fleet")
 # After a pause in watching, wait before reporting nodes as silent: missing data may be our own
@@ -83,7 +84,7 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     snapshots = [
         snapshot_of(hot, run, members[run.pk], now_s=now_s, workers=workers) for run in runs
     ]
-    real = Node.objects.exclude(source=Node.Source.SIMULATED)
+    real = Node.objects.real().unretired()
     idle = Q(run=None) | Q(run__finished_at__isnull=False)
     shards = dict(real.filter(idle).values_list("name", "shard"))
     expected = {name for each in members.values() for name in each.nodes}
@@ -108,11 +109,14 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     }
     findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
     evaluated = evaluated_subjects(snapshots, last_seen, open_, now_s=now_s)
+    if not expected:
+        # Without a node that should report, none is missing.
+        evaluated.add(BLIND)
     # The memory of a real node is evaluated even if it belongs to no run.
     counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
     if counts is not None:
-        findings += uncorrected(counts)
-        evaluated |= {(ECC, f"node:{name}") for name in shards}
+        findings += uncorrected(counts) + unhealthy_devices(counts)
+        evaluated |= {(ECC, f"node:{name}") for name in shards} | with_known_health(counts)
         evaluated -= unsettled([counts], open_, now_s=now_s)
     changed = reconcile(findings, evaluated=evaluated, now=now)
     return [*changed, *explain_recent(now=now)]
@@ -180,11 +184,19 @@ def evaluated_subjects(
             found |= {(rule, subject) for rule in RUN_RULES if rule != "allreduce_share"}
         if each.ecc_counts is not None:
             found |= {(ECC, f"node:{name}") for name in nodes}
+            found |= with_known_health(each.ecc_counts)
         if each.reads_hardware:
             found |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
             # Nodes that became idle together are one alert about their run.
             found.add(("node_idle", subject))
     return found - unsettled([each.ecc_counts for each in snapshots], open_subjects, now_s=now_s)
+
+
+def with_known_health(counts: Span) -> set[Subject]:
+    """List the nodes whose devices have a recent state; the others keep their alerts."""
+    is_known = np.isfinite(device_health(counts)).any(axis=1)
+    rows = np.flatnonzero(is_known).tolist()
+    return {(HEALTH_RULE, f"node:{counts.nodes[row]}") for row in rows}
 
 
 def unsettled(
@@ -237,7 +249,7 @@ def lost_nodes(open_subjects: Collection[Subject]) -> set[str]:
         return set()
     crashes = Alert.objects.open().filter(rule="node_silent", cause="node_crash")
     names = {name for alert in crashes.select_related("node") for name in alert.nodes}
-    failed = Node.objects.filter(name__in=names, run__phase=Run.Phase.FAILED)
+    failed = Node.objects.unretired().filter(name__in=names, run__phase=Run.Phase.FAILED)
     return set(failed.values_list("name", flat=True)) if names else set()
 
 
@@ -316,7 +328,8 @@ def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
     """Read the nodes of each run, by the run's key."""
     rows: dict[int, list[tuple[str, str, int, int]]] = {run.pk: [] for run in runs}
     columns = ("run_id", "name", "shard", "n_cores", "n_devices")
-    for key, *node in Node.objects.filter(run__in=rows).order_by("rank").values_list(*columns):
+    members = Node.objects.unretired().filter(run__in=rows).order_by("rank")
+    for key, *node in members.values_list(*columns):
         rows[key].append(node)
     found = {}
     for key, nodes in rows.items():
@@ -381,9 +394,9 @@ def window_of_steps(source: Source, run: str, *, now_s: float) -> StepBatch:
 def ecc_counts(
     source: Source, shards: Sequence[str], nodes: Sequence[str], *, end: int
 ) -> Span | None:
-    """Read the nodes' ECC counts at a few times up to ``end``; None where there are none."""
+    """Read the nodes' ECC counts and device health at a few times; None where there are none."""
     ticks = [end - age for age in ECC_AGES_S]
-    counts = source.moments(shards, ECC_METRICS, ticks=ticks)
+    counts = source.moments(shards, STATE_METRICS, ticks=ticks)
     return counts.of(nodes) if counts.nodes else None
 
 

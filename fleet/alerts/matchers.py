@@ -8,10 +8,15 @@ from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
 
-from fleet.models import Alert, Run, Silence
+from fleet.models import Alert, Node, Run, Silence
+from fleet.models.filters import LABEL_NAME
 from telemetry.errors import FieldError
 
 FIELDS = ("rule", "cause", "severity", "run", "node", "team", "subject", "drill")
+# A label of the alert's nodes and runs, such as `label.namespace`.
+LABEL = re.compile(rf"label\.({LABEL_NAME})")
+LABEL_FIELD = "label.NAME"
+FIELDS_TEXT = ", ".join((*FIELDS, LABEL_FIELD))
 OPS = ("=", "!=", "=~", "!~")
 LONGEST_PATTERN = 200
 MANY_PATTERNS = 1024
@@ -64,9 +69,9 @@ def parse_matchers(text: str) -> tuple[Matcher, ...]:
                 f"with one of {' '.join(OPS)} between them.",
             )
         field, op, value = one["field"], one["op"], one["value"].strip('"')
-        if field not in FIELDS:
+        if field not in FIELDS and not LABEL.fullmatch(field):
             raise FieldError(
-                "matchers", f"{field[:40]!r} is not a field. Use one of {', '.join(FIELDS)}."
+                "matchers", f"{field[:40]!r} is not a field. Use one of {FIELDS_TEXT}."
             )
         if op in ("=~", "!~"):
             _check_pattern(field, value)
@@ -104,7 +109,8 @@ def matches(matchers: Iterable[Matcher], alert: Alert, *, whole: bool = False) -
     An alert may name several runs or nodes. ``whole``: each of them must be accepted, as for a
     silence; otherwise one is enough, as for a route.
     """
-    fields, accept = fields_of(alert), all if whole else any
+    matchers, accept = tuple(matchers), all if whole else any
+    fields = fields_of(alert) | labels_of(alert, {matcher.field for matcher in matchers})
     return all(accept(map(matcher.accepts, fields[matcher.field])) for matcher in matchers)
 
 
@@ -123,6 +129,26 @@ def fields_of(alert: Alert) -> dict[str, list[str]]:
         "subject": [alert.subject],
         "drill": ["yes" if alert.is_drill else "no"],
     }
+
+
+def labels_of(alert: Alert, fields: Iterable[str]) -> dict[str, list[str]]:
+    """Map each ``label.NAME`` among the fields to its values: one per node, else one per run.
+
+    A node without the label has that of the alert's run, if there is one run.
+    """
+    names = {field: found[1] for field in fields if (found := LABEL.fullmatch(field))}
+    if not names:
+        return {}
+    nodes = [alert.node] if alert.node else list(Node.objects.filter(name__in=alert.nodes))
+    runs = [alert.run] if alert.run and len(alert.runs) == 1 else []
+    if len(alert.runs) > 1:
+        runs = list(Run.objects.filter(name__in=alert.runs))
+    values = {}
+    for field, name in names.items():
+        of_runs = [run.labels.get(name, "") for run in runs]
+        of_run = of_runs[0] if len(of_runs) == 1 else ""
+        values[field] = [node.all_labels.get(name, of_run) for node in nodes] or of_runs or [""]
+    return values
 
 
 ParsedSilence = tuple[Silence, tuple[Matcher, ...]]

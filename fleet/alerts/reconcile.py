@@ -13,6 +13,7 @@ from fleet.alerts.correlation import (
     class_of,
     correlate,
     has_other_parts,
+    is_retired,
     members_text,
     parts_json,
     subject_of,
@@ -30,6 +31,11 @@ Fits = Callable[[Subject, Finding, Alert], bool]
 SEVERITIES = {"page": Alert.Severity.PAGE, "warn": Alert.Severity.WARN}
 # Any fault may show in these. An alert of theirs whose cause is known is the alert of that fault.
 SYMPTOMS = frozenset({"allreduce_share", "step_slow"})
+UNEXPLAINED = SYMPTOMS | {"hang"}
+# So many steps may end after an alert about their run until they show that it is still slow.
+AFTER_STEPS = 2.0
+# Alerts that slow no step.
+HARMLESS = ("ecc_uncorrected", "node_idle", "cost_drift", "preflight")
 
 
 def reconcile(
@@ -152,7 +158,8 @@ def has_same_culprit(alert: Alert, finding: Finding) -> bool:
     if not _is_same_run(alert, finding) or alert.cause != finding.cause:
         return False
     if finding.cause == UNKNOWN:
-        return alert.rule in SYMPTOMS and finding.rule in SYMPTOMS
+        # A run that seemed to hang may prove slow when its step ends.
+        return alert.rule in UNEXPLAINED and finding.rule in SYMPTOMS
     node = alert.node.name if alert.node else None
     # The first node that was found may turn out to be one of several.
     return node == finding.node or (finding.node is None and node in finding.nodes)
@@ -160,7 +167,7 @@ def has_same_culprit(alert: Alert, finding: Finding) -> bool:
 
 def is_explained(alert: Alert, finding: Finding) -> bool:
     """Whether an alert is a symptom of unknown cause, and the finding names one in its run."""
-    is_unexplained = alert.rule in SYMPTOMS and alert.cause == UNKNOWN
+    is_unexplained = alert.rule in UNEXPLAINED and alert.cause == UNKNOWN
     return is_unexplained and finding.cause != UNKNOWN and _is_same_run(alert, finding)
 
 
@@ -186,6 +193,8 @@ LONGEST_CHAIN = 6
 
 def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
     """Fire an alert; None where another process did so at the same moment."""
+    if is_aftermath(finding, now=now):
+        return None
     earlier = last_alert(key, finding, now=now)
     if earlier is not None and may_refire(earlier, finding, now=now):
         return earlier if _refire(earlier, finding, key, now=now) else None
@@ -211,6 +220,23 @@ def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
     if earlier is not None:
         damp(alert, now=now)
     return alert
+
+
+def is_aftermath(finding: Finding, *, now: datetime) -> bool:
+    """Whether a problem without a known cause began in one that ended a step or two ago.
+
+    A step that a fault made long ends after the fault, and its alert may be over by then.
+    """
+    if finding.run is None or finding.accused or finding.cause not in (UNKNOWN, "hang"):
+        return False
+    step_s = finding.evidence.get("step_s") or finding.evidence.get("usual_step_s") or 0.0
+    onset = datetime.fromtimestamp(finding.onset_s, UTC)
+    over = Alert.objects.filter(
+        run__name=finding.run,
+        resolved_at__gt=max(onset, now - timedelta(seconds=AFTER_STEPS * step_s)),
+        resolved_at__lte=now,
+    )
+    return over.exclude(rule__in=HARMLESS).exists()
 
 
 def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:
@@ -426,8 +452,10 @@ def _end(
     is_evaluated = alert.pk in over if alert.parts else key_of(alert) in evaluated
     if not is_evaluated:
         run = None if alert.parts else alert.run
-        is_gone = run is not None and run.finished_at is not None and run.finished_at <= now
-        return is_gone and _resolve(alert, now=now, text="its run has ended")
+        is_over = run is not None and run.finished_at is not None and run.finished_at <= now
+        is_gone = is_over or (not alert.parts and is_retired(alert.nodes))
+        text = "its run has ended" if is_over else "its node is retired"
+        return is_gone and _resolve(alert, now=now, text=text)
     if alert.flapping_since is None:
         return _resolve(alert, now=now)
     as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}

@@ -63,6 +63,7 @@ CAUSES: Mapping[str, CauseText] = {
     "checkpoint_slow": CauseText("slow checkpoint", is_of_run=True),
     "recompile": CauseText("recompile", is_of_run=True),
     "ecc_uncorrected": CauseText("uncorrected ECC", "", "device", "ECC", "mem_ecc_uncorrected"),
+    "device_unhealthy": CauseText("unhealthy device", "unhealthy devices", "device", "device"),
     "node_silent": CauseText("silent node", "no longer report", metric=_CORES),
     "node_crash": CauseText("crashed node", "crashed", metric=_CORES),
     "hang": CauseText("hang"),
@@ -76,9 +77,9 @@ CAUSES: Mapping[str, CauseText] = {
 LINKS = frozenset(name for name, text in CAUSES.items() if text.part == "EFA")
 
 
-def shared_place(nodes: Sequence[str], runs: Sequence[str], rack: str) -> str:
+def shared_place(nodes: Sequence[str], runs: Sequence[str], place: str) -> str:
     """Write where a fault of several nodes or runs is: ``3 nodes in rack r2, runs a and b``."""
-    where = [counted(len(nodes), "node") + (f" in rack {rack}" if rack else "")] if nodes else []
+    where = [counted(len(nodes), "node") + (f" in {place}" if place else "")] if nodes else []
     if runs:
         names = [*runs[:-2], " and ".join(runs[-2:])] if len(runs) < 6 else [listed(runs, 4)]
         where.append(f"{'run' if len(runs) == 1 else 'runs'} {', '.join(names)}")
@@ -214,8 +215,12 @@ class Evidence:
     def shared_place(self) -> str:
         """Where a fault of several nodes or runs is; empty for a fault of one."""
         nodes, runs = self.names("nodes"), self.names("runs")
-        rack = str(self.figures.get("rack") or "")
-        return shared_place(nodes, runs, rack) if runs and max(len(nodes), len(runs)) > 1 else ""
+        places = {"rack": "rack", "ultraserver": "UltraServer"}
+        known = (
+            f"{word} {name}" for key, word in places.items() if (name := self.figures.get(key))
+        )
+        is_shared = runs and max(len(nodes), len(runs)) > 1
+        return shared_place(nodes, runs, next(known, "")) if is_shared else ""
 
     def names(self, key: str) -> Sequence[str]:
         given = self.figures.get(key)
@@ -225,7 +230,7 @@ class Evidence:
 # Rules whose headline or opening already names the cause and its figure.
 SELF_EXPLAINED = frozenset(
     {
-        *("monitoring_blind", "node_silent", "ecc_uncorrected", "recompile"),
+        *("monitoring_blind", "node_silent", "ecc_uncorrected", "device_unhealthy", "recompile"),
         *("cost_drift", "budget_overrun", "preflight"),
     }
 )
@@ -483,6 +488,7 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
     found: Iterable[tuple[str, str | None]] = (
         ("Culprit", f"{alert.node}{part}" if alert.node else None),
         ("Rack", str(evidence.figures.get("rack") or "") or None),
+        ("UltraServer", str(evidence.figures.get("ultraserver") or "") or None),
         ("Cause", cause_name(alert.cause) if is_placed else None),
         ("Measured", _known(culprit.value, culprit.unit)),
         ("Before" if culprit.n_peers == 0 else "Peers", peers),

@@ -20,6 +20,7 @@ from fleet.api.fields import (
     LINE,
     NON_BLANK_LINE,
     Key,
+    LabelFilter,
     NullableText,
     OneOf,
     OptionalTime,
@@ -127,6 +128,7 @@ class AlertQuery(Paging):
     team: Text = Field("", description="Team of the run, exact match.")
     who: Text = Field("", description="Who acknowledged or is assigned it.", examples=["ada"])
     drill: Literal["", "yes", "no"] = Field("", description="Whether a drill caused it.")
+    label: LabelFilter = ""
     since: OptionalTime = Field(None, description="Fired at or after: RFC 3339 or Unix seconds.")
     until: OptionalTime = Field(None, description="Fired before.")
 

@@ -15,6 +15,7 @@ from ninja.parser import Parser
 from ninja.renderers import BaseRenderer
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, WithJsonSchema
 
+from fleet.models.filters import LABEL_NAME
 from fleet.models.problem import ProblemError
 from telemetry.errors import FieldError
 
@@ -69,6 +70,15 @@ Key = Annotated[int, Field(ge=1, le=LARGEST_KEY, examples=[1])]
 LINE = r"^[^\x00-\x1f\x7f]*$"
 NON_BLANK_LINE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
 Text = Annotated[str, Field(pattern=LINE)]
+LabelFilter = Annotated[
+    str,
+    Field(
+        pattern=rf"^({LABEL_NAME}(=[^\x00-\x1f\x7f]*)?)?$",
+        description="Label as name=value, or a name for any value.",
+        examples=["namespace=ml"],
+    ),
+]
+LABELS = "Its surroundings (pod, namespace, Slurm job and so on) by label name."
 # A slug, or empty.
 OPTIONAL_SLUG = r"^[A-Za-z0-9_-]{0,60}$"
 

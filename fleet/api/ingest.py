@@ -9,7 +9,7 @@ import math
 import time
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,6 +19,10 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
+from google.protobuf.json_format import MessageToJson
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
 from redis.exceptions import RedisError
 
 from fleet.access.throttling import RateLimiter, RequestGate
@@ -38,17 +42,21 @@ from fleet.ingest.steps import StepIngest, StepIngestResult
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
 from fleet.ops.compression import gunzip_pieces
-from telemetry.ingest import schemas, step_reports
+from telemetry.ingest import otlp, schemas, step_reports
 from telemetry.ingest.columns import ColumnsLine
-from telemetry.ingest.lines import RefusedError
-from telemetry.ingest.prometheus import samples_of, unpack
+from telemetry.ingest.lines import RefusedError, join_documents
+from telemetry.ingest.prometheus import WrittenSamples, samples_of, unpack
 from telemetry.store.hot import HotStore, open_store
+from telemetry.write_request import Status
 
 MAX_STEPS_BODY_BYTES = 1_000_000
 MAX_STEPS_UNPACKED_BYTES = 16_000_000
 RETRY_AFTER_S = 5
 MAX_LINES = 10_000
+# JSON that is printed over several lines has many for each report.
+MAX_PRINTED_LINES = 1_000_000
 DAY_S = 24 * 3600
+JSON, PROTOBUF = "application/json", "application/x-protobuf"
 
 log = logging.getLogger(__name__)
 tokens = TokenCache()
@@ -99,24 +107,30 @@ class IngestRequest:
             raise ProblemError(400, f"{name}: {header[:40]!r} is not {meaning}.", field=name)
         return value_s
 
+    def unpacked(self, *, max_bytes: int) -> bytes:
+        """Return the body without gzip; refuse other encodings."""
+        encoding = self.headers.get("content-encoding", "").strip().lower()
+        if encoding not in {"", "identity", "gzip", "x-gzip"}:
+            detail = f"Content-Encoding {encoding[:40]!r} is not supported. Use gzip."
+            raise ProblemError(415, detail, field="Content-Encoding")
+        is_packed = encoding.endswith("gzip")
+        return _gunzip(self.body, max_bytes=max_bytes) if is_packed else self.body
+
     def lines(self, *, max_bytes: int) -> list[bytes]:
         """Return the lines of the unpacked body; refuse other encodings and unusable bodies."""
         if self.headers.get("content-type", "").startswith("multipart/"):
             detail = "Send the lines as the body itself, as application/x-ndjson, not as a form."
             raise ProblemError(415, detail, field="Content-Type")
-        encoding = self.headers.get("content-encoding", "").strip().lower()
-        if encoding not in {"", "identity", "gzip", "x-gzip"}:
-            detail = f"Content-Encoding {encoding[:40]!r} is not supported. Use gzip."
-            raise ProblemError(415, detail, field="Content-Encoding")
-        body = self.body
-        if encoding.endswith("gzip"):
-            body = _gunzip(body, max_bytes=max_bytes)
-        if body.count(b"\n") > MAX_LINES:
-            detail = f"The body has more than {MAX_LINES:,} lines. Send fewer reports at a time."
-            raise ProblemError(413, detail, limit_lines=MAX_LINES)
+        body = self.unpacked(max_bytes=max_bytes)
         if not body.strip():
             raise ProblemError(400, "The body is empty. Send one report per line.", field="body")
-        return body.split(b"\n")
+        lines: list[bytes] = []
+        if body.count(b"\n") <= MAX_PRINTED_LINES:
+            lines = join_documents(body).split(b"\n")
+        if not lines or sum(map(bool, lines)) > MAX_LINES:
+            detail = f"The body has more than {MAX_LINES:,} lines. Send fewer reports at a time."
+            raise ProblemError(413, detail, limit_lines=MAX_LINES)
+        return lines
 
 
 def serve(requests: Sequence[IngestRequest]) -> None:
@@ -327,36 +341,88 @@ def ingest_prometheus(request: HttpRequest) -> HttpResponse:
     Prometheus drops what is answered with 4xx, and sends again after 5xx: also when it sends too
     often.
     """
+    try:
+        _queue_samples(request, _remote_write)
+    except ProblemError as error:
+        if error.status == 429:
+            # Prometheus would drop what is answered with 4xx.
+            return problem(503, str(error), headers={"Retry-After": "60"})
+        return error.response()
+    return HttpResponse(status=204)
+
+
+@csrf_exempt
+def ingest_otlp(request: HttpRequest) -> HttpResponse:
+    """Queue the data points of an export of metrics; a task assembles them.
+
+    Senders drop what is answered with 4xx except 429, and send again after 429 and 503. Answers
+    have the encoding of the request: an ExportMetricsServiceResponse, or a Status.
+    """
+    accepted = ExportMetricsServiceResponse()
+    refusal, headers = None, {}
+    try:
+        written = _queue_samples(request, _otlp)
+        if written.n_rejected:
+            accepted.partial_success.rejected_data_points = written.n_rejected
+            accepted.partial_success.error_message = f"The first one: {written.reason}."
+    except ProblemError as error:
+        refusal, headers = error, error.headers
+    answer = accepted if refusal is None else Status(message=str(refusal))
+    is_json = _content_type(request.headers.get("Content-Type", "")) != PROTOBUF
+    return HttpResponse(
+        MessageToJson(answer) if is_json else answer.SerializeToString(),
+        status=200 if refusal is None else refusal.status,
+        headers=headers | {"Content-Type": JSON if is_json else PROTOBUF},
+    )
+
+
+def _queue_samples(
+    request: HttpRequest, read: Callable[[IngestRequest], WrittenSamples]
+) -> WrittenSamples:
+    """Queue the samples that ``read`` finds in a request; raises ProblemError."""
     if request.method != "POST":
-        return problem(405, "Send samples by POST.", headers={"Allow": "POST"})
+        raise ProblemError(405, "Send samples by POST.", headers={"Allow": "POST"})
     try:
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
         call = _request_of(request)
         authenticate([call], hot)
         if call.problem is not None:
-            if call.problem.status == 429:
-                # Prometheus would drop what is answered with 4xx.
-                raise ProblemError(503, str(call.problem), headers={"Retry-After": "60"})
             raise call.problem
-        if call.headers.get("content-encoding", "").strip().lower() != "snappy":
-            detail = "Send remote write 1.0: a WriteRequest, compressed as a snappy block."
-            raise ProblemError(415, detail, field="Content-Encoding")
-        if "v2" in call.headers.get("content-type", ""):
-            detail = "Remote write 2.0 is not supported. Leave protobuf_message at its default."
-            raise ProblemError(415, detail, field="Content-Type")
-        body = _read_body(request, settings.INGEST_MAX_BODY_BYTES)
-        message = unpack(body, max_bytes=settings.INGEST_MAX_UNPACKED_BYTES)
-        queue(hot, samples_of(message), arrived_s=time.time())
+        call.body = _read_body(request, settings.INGEST_MAX_BODY_BYTES)
+        written = read(call)
+        queue(hot, written, arrived_s=time.time())
     except RefusedError as error:
-        return problem(400, f"The {error.field} {error.reason}.", field=error.field)
-    except ProblemError as error:
-        return error.response()
-    except QueueFullError:
+        detail = f"The {error.field} {error.reason}."
+        raise ProblemError(400, detail, field=error.field) from error
+    except QueueFullError as error:
         detail = "More samples arrive than are stored. Send them again."
-        return problem(503, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+        raise ProblemError(503, detail, headers={"Retry-After": str(RETRY_AFTER_S)}) from error
     except (RedisError, DatabaseError) as error:
-        return store_unavailable(error).response()
-    return HttpResponse(status=204)
+        raise store_unavailable(error) from error
+    return written
+
+
+def _remote_write(call: IngestRequest) -> WrittenSamples:
+    if call.headers.get("content-encoding", "").strip().lower() != "snappy":
+        detail = "Send remote write 1.0: a WriteRequest, compressed as a snappy block."
+        raise ProblemError(415, detail, field="Content-Encoding")
+    if "v2" in call.headers.get("content-type", ""):
+        detail = "Remote write 2.0 is not supported. Leave protobuf_message at its default."
+        raise ProblemError(415, detail, field="Content-Type")
+    return samples_of(unpack(call.body, max_bytes=settings.INGEST_MAX_UNPACKED_BYTES))
+
+
+def _otlp(call: IngestRequest) -> WrittenSamples:
+    kind = _content_type(call.headers.get("content-type", ""))
+    if kind not in {JSON, PROTOBUF}:
+        detail = f"Send OTLP as {PROTOBUF} or {JSON}."
+        raise ProblemError(415, detail, field="Content-Type")
+    body = call.unpacked(max_bytes=settings.INGEST_MAX_UNPACKED_BYTES)
+    return otlp.samples_of(otlp.decode(body, is_json=kind == JSON))
+
+
+def _content_type(header: str) -> str:
+    return header.partition(";")[0].strip().lower()
 
 
 def _store_steps(call: IngestRequest, hot: HotStore) -> StepIngestResult:
@@ -562,6 +628,69 @@ INGEST_PATHS: Document = {
             },
             "responses": {"204": {"description": "Accepted."}}
             | {status: {"$ref": f"#/components/responses/{status}"} for status in REFUSALS},
+        }
+    },
+    "/api/v1/ingest/otlp": {
+        "post": {
+            "operationId": "ingest_otlp",
+            "tags": ["ingest"],
+            "summary": "Write metrics by OTLP",
+            "description": "Accepts OTLP/HTTP metrics, also at `/api/v1/ingest/otlp/v1/metrics`: "
+            "an ExportMetricsServiceRequest as protobuf or JSON; `Content-Encoding: gzip` is "
+            "supported. Metrics that trnwatch does not use are ignored. Senders send again after "
+            "429 and 503, and drop the data points after other refusals.\n\nNeeds scope `ingest`.",
+            "security": [{"bearer": ["ingest"]}],
+            "requestBody": {
+                "required": True,
+                "content": {
+                    PROTOBUF: {"schema": {"type": "string", "format": "binary"}},
+                    JSON: {
+                        "schema": {
+                            "type": "object",
+                            "properties": {
+                                "resourceMetrics": {"type": "array", "items": {"type": "object"}}
+                            },
+                        }
+                    },
+                },
+            },
+            "responses": {
+                "200": {
+                    "description": "Accepted, except for the rejected data points.",
+                    "content": {
+                        PROTOBUF: {"schema": {"type": "string", "format": "binary"}},
+                        JSON: {
+                            "schema": {
+                                "type": "object",
+                                "properties": {
+                                    "partialSuccess": {
+                                        "type": "object",
+                                        "properties": {
+                                            "rejectedDataPoints": {"type": "string"},
+                                            "errorMessage": {"type": "string"},
+                                        },
+                                    }
+                                },
+                            }
+                        },
+                    },
+                }
+            }
+            | {
+                status: {
+                    "description": "Refused. The body is a Status, encoded as the request.",
+                    "content": {
+                        JSON: {
+                            "schema": {
+                                "type": "object",
+                                "required": ["message"],
+                                "properties": {"message": {"type": "string"}},
+                            }
+                        }
+                    },
+                }
+                for status in REFUSALS
+            },
         }
     },
 }

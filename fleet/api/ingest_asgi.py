@@ -38,6 +38,7 @@ from fleet.api.ingest import (
 )
 from fleet.models import Token
 from fleet.models.problem import ProblemError
+from telemetry.ingest.lines import split_whole
 
 Scope = dict[str, Any]
 Message = Mapping[str, Any]
@@ -215,14 +216,14 @@ class IngestApplication:
         rest, is_open, first_line = b"", True, 1
         while is_open:
             rest, is_open = await _read_lines(receive, rest)
-            lines, newline, rest = rest.rpartition(b"\n") if is_open else (rest, b"", b"")
+            lines, rest = split_whole(rest) if is_open else (rest, b"")
             if lines.strip():
                 piece = IngestRequest(
                     call.headers, call.node, lines, time.time(), first_line, alone=call.alone
                 )
                 await self._batcher.serve(piece)
                 call.absorb(piece)
-            first_line += (lines + newline).count(b"\n")
+            first_line += lines.count(b"\n")
         return call
 
 

@@ -9,16 +9,26 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router
 
-from fleet.api.auth import needs
-from fleet.api.fields import NodeName, NullableText, ResponseSchema, Text
+from fleet.api.auth import caller, needs
+from fleet.api.fields import (
+    LABELS,
+    LabelFilter,
+    NodeName,
+    NullableText,
+    ResponseSchema,
+    Text,
+    conflict_on,
+)
 from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.models import Alert, Node
+from fleet.models.problem import ProblemError
+from fleet.runs.retirement import retire_node, unretire
 from fleet.runs.summaries import STALE_AFTER_S, nodes_now
 from telemetry.store.hot import HotStore, open_store
 from telemetry.store.packing import unpack_block
 
 router = Router(tags=["nodes"])
-NODE_FIELDS = {"run", "team", "instance_type", "source"}
+NODE_FIELDS = {"run", "team", "instance_type", "source", "label"}
 
 
 class NodeFigures(ResponseSchema):
@@ -38,6 +48,22 @@ class NodeFigures(ResponseSchema):
         description="Probe latency of the slowest EFA device, in seconds."
     )
     ecc_uncorrected: int | None = Field(description="Count of uncorrected memory errors.")
+    flops_per_s: float | None = Field(
+        description="FLOPs per second as the runtime counts them, all cores that report them."
+    )
+    flops_ratio: float | None = Field(
+        description="The same over the dense BF16 peak of these cores, 0 to 1; null for an "
+        "instance type without a known peak.",
+        examples=[0.41],
+    )
+    power_mean_ratio: float | None = Field(
+        description="Power over its maximum, 0 to 1, mean of devices and of a minute."
+    )
+    execution_latency_p50_s: float | None = Field(
+        description="Latency of graph executions, median, in seconds."
+    )
+    execution_latency_p99_s: float | None = Field(description="The same, 99th percentile.")
+    execution_latency_p100_s: float | None = Field(description="The same, slowest.")
 
 
 class CauseHistory(ResponseSchema):
@@ -77,6 +103,8 @@ class NodeOut(ResponseSchema):
     instance_type: str = Field(description="Instance type.", examples=["trn1.32xlarge"])
     instance_id: str = Field(description="EC2 instance ID; empty if unknown.")
     zone: str = Field(description="Availability zone; empty if unknown.")
+    ultraserver_id: str = Field(description="UltraServer it is part of; empty if none or unknown.")
+    labels: dict[str, str] = Field(description=LABELS, examples=[{"namespace": "ml"}])
     source: str = Field(
         description="Source of its data: simulated, neuron-monitor or step-reports.",
         examples=["neuron-monitor"],
@@ -88,10 +116,16 @@ class NodeOut(ResponseSchema):
     n_efa: int = Field(description="EFA devices.", examples=[8])
     first_seen_at: datetime = Field(description="Time of its first report, UTC.")
     last_seen_at: datetime | None = Field(
-        description="Time of its newest report, UTC; null if there was none in a week."
+        description="Time of its newest report, UTC, to the hour if older than a week; null if "
+        "there was none."
     )
     state: str = Field(
-        description="up; silent: it should report; released: its run has ended.", examples=["up"]
+        description="up; silent: it should report; released: its run has ended; retired.",
+        examples=["up"],
+    )
+    retired_at: datetime | None = Field(description="Since when it is retired, UTC.")
+    retired_by: str = Field(
+        description="Who retired it or brought it back; empty: automatically, or neither."
     )
     now: NodeFigures = Field(description="Values of its newest report.")
     alert_history: AlertHistory = Field(
@@ -116,8 +150,11 @@ class NodeQuery(Paging):
     source: Literal["", "simulated", "neuron-monitor", "step-reports"] = Field(
         "", description="Source of the data."
     )
-    state: Literal["", "up", "silent", "released"] = Field(
-        "", description="up; silent: should report; released: its run has ended."
+    label: LabelFilter = ""
+    state: Literal["", "up", "silent", "released", "retired"] = Field(
+        "",
+        description="up; silent: should report; released: its run has ended; retired. "
+        "Default: all but the retired.",
     )
 
 
@@ -133,7 +170,7 @@ def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
         NodeOut.from_object(
             now.node,
             last_seen_at=now.last_seen_s and datetime.fromtimestamp(now.last_seen_s, UTC),
-            state="up" if now.is_up else "silent" if now.is_silent else "released",
+            state=now.state,
             now=NodeFigures.from_object(now),
             alert_history=AlertHistory.from_object(
                 history := histories[now.node.name],
@@ -162,3 +199,24 @@ def node_one(request: HttpRequest, name: Path[NodeName]) -> NodeOut:
     """Get one node with its latest values."""
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
     return _serialize([node], open_store(settings.REDIS_URL))[0]
+
+
+@router.post("/{name}/retire", response=NodeOut, **needs("act"), summary="Retire a node")
+@conflict_on("node")
+def node_retire(request: HttpRequest, name: Path[NodeName]) -> NodeOut:
+    """Retire a node that will not report again; 409 if it reported in the last two minutes.
+
+    Its history stays, its alerts resolve, and its next report brings it back.
+    """
+    hot, node = open_store(settings.REDIS_URL), get_object_or_404(Node, name=name)
+    if not retire_node(hot, node, by=caller(request).name, now=timezone.now()):
+        raise ProblemError(409, "It is already retired.")
+    return node_one(request, name)
+
+
+@router.post("/{name}/unretire", response=NodeOut, **needs("act"), summary="Bring a node back")
+def node_unretire(request: HttpRequest, name: Path[NodeName]) -> NodeOut:
+    """Bring a retired node back before it reports."""
+    if not unretire(get_object_or_404(Node, name=name), by=caller(request).name):
+        raise ProblemError(409, "It is not retired.")
+    return node_one(request, name)

@@ -91,7 +91,8 @@ class PreflightRacks(ResponseSchema):
     """Classes of pairs: those of one rack, and those across racks."""
 
     basis: str = Field(
-        description="labels: racks or zones of the nodes; inferred: from the figures.",
+        description="labels: racks, UltraServers or zones of the nodes; inferred: from the "
+        "figures.",
         examples=["inferred"],
     )
     racks: list[list[str]] = Field(description="Names of the nodes of each rack.")

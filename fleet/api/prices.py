@@ -80,11 +80,16 @@ class PublishedPriceOut(ResponseSchema):
 
     instance_type: str = Field(description="Instance type.", examples=["trn2.48xlarge"])
     basis: str = Field(description="Pricing terms.", examples=["on demand"])
-    region: str = Field(description="AWS region.", examples=["us-east-2"])
+    region: str = Field(
+        description="AWS regions, with commas; any: not stated, or all.", examples=["us-east-2"]
+    )
     usd_per_node_hour: float = Field(description="US dollars per node and hour.")
     usd_per_node_hour_high: float | None = Field(description="Upper end of a published range.")
     is_default: bool = Field(description="Whether runs without a contract price pay it.")
     date: str = Field(description="Date of the source.", examples=["2026-08-02"])
+    age_note: str = Field(
+        description="Its age; empty up to 90 days.", examples=["as of 2026-07-20, 126 days old"]
+    )
     source: str = Field(description="Title of the source.")
 
 
@@ -160,6 +165,7 @@ def price_list(request: HttpRequest, query: Query[PriceFilter]) -> PricePage:
 @router.get("/published", response=PublishedPrices, **needs("read"), summary="Published prices")
 def price_published(request: HttpRequest) -> PublishedPrices:
     """List all prices of the catalog, which apply without a contract price."""
+    today = timezone.now().date()
     return PublishedPrices(
         items=[
             PublishedPriceOut.from_object(
@@ -169,6 +175,7 @@ def price_published(request: HttpRequest) -> PublishedPrices:
                 usd_per_node_hour_high=price.usd_per_hour_high,
                 is_default=price is instance.price,
                 source=price.source.title,
+                age_note=catalog.age_note(price.date, today),
             )
             for instance in catalog.instances().values()
             for price in instance.prices

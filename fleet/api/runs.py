@@ -12,8 +12,17 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router
 
-from fleet.api.auth import needs
-from fleet.api.fields import NullableText, OptionalTime, ResponseSchema, RunName, Text
+from fleet.api.auth import caller, needs
+from fleet.api.fields import (
+    LABELS,
+    LabelFilter,
+    NullableText,
+    OptionalTime,
+    ResponseSchema,
+    RunName,
+    Text,
+    conflict_on,
+)
 from fleet.api.paging import (
     Cursor,
     PageLinks,
@@ -29,6 +38,8 @@ from fleet.costs.panel import round_to_cents
 from fleet.costs.spending import stored_account
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Alert, Run, SimilarRunsResult
+from fleet.models.problem import ProblemError
+from fleet.runs.retirement import retire_run, unretire
 from fleet.runs.similar_runs import measured_results, similar_runs_panel
 from fleet.runs.summaries import RunNow, runs_now
 from telemetry.steps import PHASES, StepBatch
@@ -94,8 +105,13 @@ class RunOut(ResponseSchema):
     seq_len: int = Field(description="Tokens per sequence.", examples=[4096])
     global_batch: int = Field(description="Sequences per step.", examples=[1024])
     precision: str = Field(description="Precision of multiplications.", examples=["bf16"])
+    labels: dict[str, str] = Field(description=LABELS, examples=[{"slurm_job_id": "8213"}])
     is_simulated: bool = Field(description="Whether trnwatch simulates it.")
-    state: str = Field(description="active, or over.", examples=["active"])
+    state: str = Field(description="active, over or retired.", examples=["active"])
+    retired_at: datetime | None = Field(description="Since when it is retired, UTC.")
+    retired_by: str = Field(
+        description="Who retired it or brought it back; empty: automatically, or neither."
+    )
     phase: str = Field(
         description="pending, compiling, warming_up, training, finished or failed.",
         examples=["training"],
@@ -216,11 +232,14 @@ class SimilarRunsOut(ResponseSchema):
 class RunFilter(Paging):
     """Filter of runs."""
 
-    state: Literal["", "active", "over"] = Field("", description="active, or over: ended.")
+    state: Literal["", "active", "over", "retired"] = Field(
+        "", description="active; over: ended; retired. Default: all but the retired."
+    )
     phase: Literal["", "pending", "compiling", "warming_up", "training", "finished", "failed"] = (
         Field("", description="Phase of the run.")
     )
     team: Text = Field("", description="Team, exact match.", examples=["LLM"])
+    label: LabelFilter = ""
     since: OptionalTime = Field(None, description="Started at or after: RFC 3339 or Unix seconds.")
     until: OptionalTime = Field(None, description="Started before.")
 
@@ -245,6 +264,27 @@ def run_one(request: HttpRequest, name: Path[RunName]) -> RunOut:
     return _serialize([get_object_or_404(Run, name=name)])[0]
 
 
+@router.post("/{name}/retire", response=RunOut, **needs("act"), summary="Retire a run")
+@conflict_on("run")
+def run_retire(request: HttpRequest, name: Path[RunName]) -> RunOut:
+    """Retire a run that will not report again; 409 if it reported in the last two minutes.
+
+    Its history stays; an active run ends with its last report; the next one brings it back.
+    """
+    run = get_object_or_404(Run, name=name)
+    if not retire_run(run, by=caller(request).name, now=timezone.now()):
+        raise ProblemError(409, "It is already retired.")
+    return run_one(request, name)
+
+
+@router.post("/{name}/unretire", response=RunOut, **needs("act"), summary="Bring a run back")
+def run_unretire(request: HttpRequest, name: Path[RunName]) -> RunOut:
+    """Show a retired run in lists again."""
+    if not unretire(get_object_or_404(Run, name=name), by=caller(request).name):
+        raise ProblemError(409, "It is not retired.")
+    return run_one(request, name)
+
+
 def _serialize(runs: list[Run]) -> list[RunOut]:
     open_alerts = Alert.objects.open().exclude(run=None).select_related("run")
     of_runs = open_alerts.only("evidence", "run__name")
@@ -258,7 +298,7 @@ def _run(now: RunNow, *, n_open_alerts: int) -> RunOut:
     spent = run.usd_by(timezone.now())
     return RunOut.from_object(
         run,
-        state="active" if run.finished_at is None else "over",
+        state="retired" if run.retired_at else "over" if run.finished_at else "active",
         usd_per_node_hour=run.usd_per_node_hour or None,
         usd_per_hour=run.usd_per_hour or None,
         usd_so_far=None if math.isnan(spent) else round(spent, 2),

@@ -36,10 +36,17 @@ from fleet.trials.figures import (
     claim_for,
     load_figures,
 )
-from fleet.trials.services import MOST_CANDIDATES, MOST_STEPS, MOST_TOKENS
+from fleet.trials.services import (
+    MOST_CANDIDATES,
+    MOST_MARGIN_RATIO,
+    MOST_REPLICATES,
+    MOST_STEPS,
+    MOST_TOKENS,
+)
 from fleet.trials.text import sentence
-from fleet.trials.verdict import ARMS_DIFFER, NO_VERDICT, Verdict, judge
-from telemetry.statistics.verdicts import DEFAULT_STEPS
+from fleet.trials.verdict import ARMS_DIFFER, NO_VERDICT, ListPrice, Verdict, judge
+from telemetry.catalog import age_note
+from telemetry.statistics.verdicts import DEFAULT_STEPS, MARGIN_RATIO
 
 UNKNOWN = "null if unknown"
 router = Router(tags=["trials"])
@@ -52,6 +59,10 @@ class TrialArmOut(ResponseSchema):
     label: str = Field(description="Label of the arm.", examples=["4 \u00d7 p5.48xlarge"])
     run: str = Field(description="Name of the run.", examples=["llama"])
     is_baseline: bool = Field(description="Whether it is the baseline.")
+    replicate_of: str = Field(
+        description="Run of the arm of which it is a further run; empty: it is an arm.",
+        examples=["llama"],
+    )
 
 
 class TrialOut(ResponseSchema):
@@ -65,13 +76,18 @@ class TrialOut(ResponseSchema):
     planned_tokens: int | None = Field(
         description="Tokens of the whole training; null: not given."
     )
+    margin_ratio: float = Field(
+        description="Arms that differ by less are equivalent.", examples=[0.02]
+    )
     created_by: str = Field(description="Who created it.", examples=["ada"])
     created_at: datetime = Field(description="When it was created, UTC.")
     ended_at: datetime | None = Field(description="When it was ended, UTC.")
     figured_at: datetime | None = Field(
         description="When its results were calculated, UTC; null: not yet."
     )
-    arms: list[TrialArmOut] = Field(description="Its runs, the baseline first.")
+    arms: list[TrialArmOut] = Field(
+        description="Its runs, the baseline first, further runs of an arm last."
+    )
     url: str = Field(description="Path of its page.", examples=["/trials/bakeoff/"])
 
 
@@ -125,6 +141,9 @@ class TrialArmFigures(TrialArmOut):
     settled_tokens: float | None = Field(description="Tokens of the settled steps.")
     price_basis: str = Field(description="Source of its price; empty without one.")
     is_simulated: bool = Field(description="Whether it is simulated, with assumed constants.")
+    pace_change_ratio: float | None = Field(
+        description="By how much its pace drifted or jumped; null: it did not."
+    )
     prices: list[TrialPrice] = Field(description="Its prices, oldest first.")
 
 
@@ -138,8 +157,8 @@ class TrialComparison(ResponseSchema):
     low: float | None = Field(description=f"Lower end of its 95 % interval; {UNKNOWN}.")
     high: float | None = Field(description=f"Upper end of its 95 % interval; {UNKNOWN}.")
     word: str = Field(
-        description="better, worse, or cannot tell yet; `none: arms differ` if the arms train "
-        "different things; `none: price kinds differ` for dollars on different terms.",
+        description="better, worse, equivalent, or cannot tell yet; `none: arms differ` if the "
+        "arms train different things; `none: price kinds differ` for dollars on different terms.",
         examples=["better"],
     )
     n_more_steps: int | None = Field(
@@ -164,6 +183,9 @@ class TrialListPrice(ResponseSchema):
     high_usd: float = Field(description="US dollars; the highest of several.")
     region: str = Field(description="AWS region.", examples=["us-east-1"])
     date: str = Field(description="Date of the price.", examples=["2026-07-20"])
+    age_note: str = Field(
+        description="Its age; empty up to 90 days.", examples=["as of 2026-07-20, 126 days old"]
+    )
 
 
 class TrialAtKind(ResponseSchema):
@@ -210,14 +232,21 @@ class TrialCandidate(ResponseSchema):
     run: str = Field(description="Name of its run.")
     sentence: str = Field(description="The verdict as text.")
     badge: str = Field(
-        description="better, worse, cannot tell yet, arms differ, price kinds differ, or price "
-        "unknown; empty without results.",
+        description="better, worse, equivalent, cannot tell yet, arms differ, price kinds "
+        "differ, or price unknown; empty without results.",
         examples=["price kinds differ"],
     )
     price_kinds: TrialPriceKinds = Field(description="Comparison on equal terms, and break-even.")
     comparisons: list[TrialComparison] = Field(description="One comparison for each measure.")
     equal_tokens: float | None = Field(description="Tokens at which losses are compared.")
     is_decided: bool = Field(description="Whether the planned steps are done.")
+    n_runs: list[int] = Field(
+        description="Runs of the baseline and of the candidate.", examples=[[1, 1]]
+    )
+    is_provisional: bool = Field(
+        description="Whether the variation between runs is assumed, because an arm has fewer than "
+        "three runs."
+    )
     claim: TrialClaim | None = Field(description="The vendor's claim about these instance types.")
 
 
@@ -269,6 +298,18 @@ class TrialIn(RequestSchema):
         le=MOST_STEPS,
         description="Settled steps of each arm needed for a decision.",
     )
+    replicates: dict[ArmName, Annotated[list[ArmName], Field(max_length=MOST_REPLICATES)]] = Field(
+        default_factory=dict,
+        max_length=MOST_CANDIDATES + 1,
+        description="Further runs of an arm, by its run.",
+        examples=[{}],
+    )
+    margin_ratio: float = Field(
+        MARGIN_RATIO,
+        ge=0,
+        le=MOST_MARGIN_RATIO,
+        description="Arms that differ by less are equivalent.",
+    )
     planned_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS), INTEGRAL_FLOAT] | None = Field(
         None,
         description="Tokens of the whole training, to estimate its duration.",
@@ -286,7 +327,7 @@ def trial_list(request: HttpRequest, query: Query[TrialFilter]) -> TrialPage:
 
 
 @router.post("", response={201: TrialDetail}, **needs("lead"), summary="Create a trial")
-@conflict_on("name", "baseline", "candidates")
+@conflict_on("name", "baseline", "candidates", "replicates")
 def trial_new(request: HttpRequest, payload: TrialIn) -> Status[TrialDetail]:
     """Create a trial; results are available within a minute. Needs the role lead."""
     made = services.begin(**payload.model_dump(), by=caller(request).name, now=timezone.now())
@@ -314,7 +355,14 @@ def _get_trial(name: str) -> Trial:
 
 def _computed(trial: Trial) -> dict[str, Any]:
     """Return the fields of a trial, selected with its arms, that are not attributes of it."""
-    arms = [TrialArmOut.from_object(arm, run=arm.run.name) for arm in trial.arms.all()]
+    arms = [
+        TrialArmOut.from_object(
+            arm,
+            run=arm.run.name,
+            replicate_of=arm.replicate_of.run.name if arm.replicate_of else "",
+        )
+        for arm in trial.arms.all()
+    ]
     return {"arms": arms, "url": trial.get_absolute_url()}
 
 
@@ -350,6 +398,8 @@ def _candidate(
         price_kinds=_price_kinds(verdict),
         equal_tokens=candidate.equal_tokens,
         is_decided=candidate.is_decided,
+        n_runs=list(candidate.n_runs),
+        is_provisional=candidate.is_provisional,
         comparisons=[
             _comparison(each, verdict.why_none(each.measure)) for each in candidate.comparisons
         ],
@@ -372,11 +422,16 @@ def _price_kinds(verdict: Verdict) -> TrialPriceKinds:
         at_equal=[
             TrialAtKind(
                 kind=each.kind,
-                baseline=TrialListPrice(**asdict(each.prices.baseline)),
-                candidate=TrialListPrice(**asdict(each.prices.candidate)),
+                baseline=_list_price(each.prices.baseline),
+                candidate=_list_price(each.prices.candidate),
                 comparison=_comparison(each.comparison, why),
             )
             for each in verdict.at_list_prices
         ],
         break_even=TrialBreakEven(**asdict(found)) if found else None,
     )
+
+
+def _list_price(price: ListPrice) -> TrialListPrice:
+    note = age_note(price.date, timezone.now().date())
+    return TrialListPrice(**asdict(price), age_note=note)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fleet.charts.figures import Chart, ChartLine, Heat, column_s, heat_of, mean_of, thinned
 from fleet.charts.windows import DEFAULT, LENGTHS, Window
+from fleet.formatting import flops
 from fleet.models import Node
 from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.series import Series
@@ -104,12 +105,23 @@ def series_figure(
     return Chart(unit, lines, t_s, every_s=series.every_s, stretches=series.stretches, **more)
 
 
-def throughput(fetch: Callable[[str], Series]) -> Chart:
-    sent, received = fetch("efa_tx_bytes_per_s"), fetch("efa_rx_bytes_per_s")
-    t_s, out = thinned(sent.t_s, _total(sent))
-    _, back = thinned(received.t_s, _total(received))
-    lines = [ChartLine("sent", out, "transfer"), ChartLine("received", back, "compute")]
-    return Chart("bytes_per_s", lines, t_s, every_s=sent.every_s, stretches=sent.stretches)
+def sums(fetch: Callable[[str], Series], chart: "NodeChart") -> Chart:
+    """Draw each metric of a chart as one line, the sum of its parts."""
+    every = [fetch(metric) for metric in chart.metrics]
+    thin = [thinned(series.t_s, _total(series)) for series in every]
+    lines = [
+        ChartLine(label, values, role)
+        for (_, label, role), (_, values) in zip(chart.lines, thin, strict=True)
+    ]
+    first = every[0]
+    return Chart(
+        chart.unit,
+        lines,
+        thin[0][0],
+        scale=chart.scale,
+        every_s=first.every_s,
+        stretches=first.stretches,
+    )
 
 
 def _total(series: Series) -> FloatArray:
@@ -130,6 +142,14 @@ NOT_IN_NEURON_MONITOR = frozenset(
         "device_power_ratio",
     }
 )
+# Metrics of processes: a report without one has none.
+OF_PROCESSES = frozenset(
+    {
+        "device_memory_used_bytes",
+        "core_flops_per_s",
+        "execution_latency_p50_s",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +163,20 @@ class NodeChart:
     scale: str = "linear"
     help: str = ""
     mean_s: int = 1
+    factor: float = 1.0
+    needs: str = ""  # where a node does not report it
+    lines: tuple[
+        tuple[str, str, str | None], ...
+    ] = ()  # metric, label, role: drawn as sums of parts
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(metric for metric, _, _ in self.lines) or (self.metric,)
+
+    def of_peak(self, peak: float) -> "NodeChart":
+        """Draw shares of a core's peak FLOPs per second."""
+        about = f"per core, share of the dense BF16 peak ({flops(peak)})"
+        return replace(self, unit="ratio", factor=1 / peak, help=about)
 
     @property
     def is_whole(self) -> bool:
@@ -179,6 +213,7 @@ _ALL = (
         "s",
         scale="log",
         help="per device, log scale",
+        needs="EFA latency needs a probe.",
     ),
     NodeChart(
         "hbm",
@@ -187,6 +222,7 @@ _ALL = (
         "device",
         "bytes_per_s",
         help="per device, read and written",
+        needs="HBM bandwidth can be estimated from a profile.",
     ),
     NodeChart(
         "efa-throughput",
@@ -195,6 +231,10 @@ _ALL = (
         "EFA",
         "bytes_per_s",
         help="all devices, sent and received",
+        lines=(
+            ("efa_tx_bytes_per_s", "sent", "transfer"),
+            ("efa_rx_bytes_per_s", "received", "compute"),
+        ),
     ),
     NodeChart(
         "efa-retransmits",
@@ -214,12 +254,35 @@ _ALL = (
         help="per device, allocated",
     ),
     NodeChart(
+        "flops",
+        "Core FLOPs",
+        "core_flops_per_s",
+        "core",
+        "flops_per_s",
+        help="per core, as the runtime counts them",
+    ),
+    NodeChart(
+        "execution-latency",
+        "Execution latency",
+        "execution_latency_p50_s",
+        "host",
+        "s",
+        scale="log",
+        help="graph executions, log scale",
+        lines=(
+            ("execution_latency_p50_s", "median", None),
+            ("execution_latency_p99_s", "99th percentile", None),
+            ("execution_latency_p100_s", "slowest", None),
+        ),
+    ),
+    NodeChart(
         "power",
         "Device power",
         "device_power_ratio",
         "device",
         "ratio",
         help="per device, mean of a minute over the maximum",
+        needs="Device power needs the agent.",
     ),
     NodeChart("vcpu", "Host vCPUs", "vcpu_usage_ratio", "host", "ratio", help="share in use"),
     NodeChart(
@@ -240,18 +303,30 @@ def note_of(chart: NodeChart, node: Node) -> str | None:
 
 
 def charts_of(node: Node) -> Sequence[NodeChart]:
-    """Return the charts of a node; the live simulation leaves out power."""
+    """Return the charts of a node; the live simulation leaves some out."""
     hidden = {"EFA"} if not node.n_efa else set()
     if node.source == Node.Source.SIMULATED:
-        hidden.add("power")
-    return [chart for chart in _ALL if hidden.isdisjoint({chart.part, chart.name})]
+        hidden |= {"power", "flops", "execution-latency"}
+    peak = node.core_peak_flops
+    return [
+        chart.of_peak(peak) if peak and chart.name == "flops" else chart
+        for chart in _ALL
+        if hidden.isdisjoint({chart.part, chart.name})
+    ]
 
 
 def unmeasured_of(node: Node, block: Block | None) -> Sequence[NodeChart]:
     """Return the charts without data on a real node: neuron-monitor has no such counters."""
     if node.source == Node.Source.SIMULATED:
         return []
-    known = METRICS.keys() - NOT_IN_NEURON_MONITOR if block is None else block.values.keys()
+    known = METRICS.keys() - NOT_IN_NEURON_MONITOR
+    if block is not None:
+        cores = block.values.get("core_utilization_ratio")
+        is_idle = cores is not None and not np.isfinite(cores).any()
+        # A process that executes nothing has no latency.
+        is_waiting = "executions_completed_per_s" in block.values
+        absent = {"execution_latency_p50_s"} if is_waiting else set()
+        known = block.values.keys() | (OF_PROCESSES if is_idle else absent)
     return [chart for chart in charts_of(node) if chart.metric not in known]
 
 
@@ -297,7 +372,7 @@ def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dic
     start, end = int(since_s) - N_RECENT, min(int(now_s), hot.newest().get(node.shard, 0))
     if end <= since_s:
         return {}
-    metrics = (*dict.fromkeys(chart.metric for chart in charts_of(node)), "efa_rx_bytes_per_s")
+    metrics = tuple(dict.fromkeys(m for chart in charts_of(node) for m in chart.metrics))
     span = hot.window(node.shard, metrics, start=start, end=end)
     if node.name not in span.nodes:
         return {}
@@ -325,9 +400,11 @@ def _new_points(
 def _figure(
     fetch: Callable[[str], Series], chart: NodeChart, *, marked: Sequence[int] = ()
 ) -> Chart:
-    if chart.name == "efa-throughput":
-        return throughput(fetch)
+    if chart.lines:
+        return sums(fetch, chart)
     series = rolling(fetch(chart.metric), over_s=chart.mean_s)
+    low, high = (None if v is None else v * chart.factor for v in (series.low, series.high))
+    series = replace(series, values=series.values * chart.factor, low=low, high=high)
     return series_figure(series, chart.part, chart.unit, marked=marked, scale=chart.scale)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from django.db import transaction
 
-from fleet.checks.preflights import check_names, common_type, pack, store_verdict, zones
+from fleet.checks.preflights import check_names, common_type, pack, places, store_verdict
 from fleet.models import Node, Preflight, Run
 from fleet.ops.compression import gunzip_pieces
 from telemetry import catalog
@@ -283,7 +283,7 @@ def judge_files(
             read, n_efa=instance.n_efa, curve=partial(expected_times, instance)
         )
         if not any(measured.racks):
-            measured = replace(measured, racks=zones(measured.nodes, known.values()))
+            measured = replace(measured, racks=places(measured.nodes, known.values()))
     except GroupError as error:
         raise FieldError("files", str(error)) from error
     with transaction.atomic():

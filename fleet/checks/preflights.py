@@ -236,6 +236,11 @@ def common_type(given: str, known: dict[str, Node]) -> str:
             "instance_type",
             f"{types[0][:40]!r} is not in the catalogue; choose {', '.join(catalog.instances())}",
         )
+    if not (kind := catalog.instances()[types[0]]).has_step_model:
+        raise FieldError(
+            "instance_type",
+            f"{kind.name} has no expected curve: no collective on {kind.chip.name} is published",
+        )
     return types[0]
 
 
@@ -371,10 +376,15 @@ def load_measured(preflight: Preflight) -> Measured:
         return unpack(bytes(preflight.measured))
     instance, nodes = catalog.instances().get(preflight.instance_type), tuple(preflight.names)
     blank = Measured.blank(nodes, n_efa=instance.n_efa if instance else 0)
-    return replace(blank, racks=zones(nodes, Node.objects.filter(name__in=nodes)))
+    return replace(blank, racks=places(nodes, Node.objects.filter(name__in=nodes)))
 
 
-def zones(names: Sequence[str], known: Iterable[Node]) -> tuple[str, ...]:
-    """Return the availability zone of each node; empty if unknown."""
-    zone_of = {node.name: node.zone for node in known}
-    return tuple(zone_of.get(name, "") for name in names)
+def places(names: Sequence[str], known: Iterable[Node]) -> tuple[str, ...]:
+    """Return what groups the nodes: the UltraServer if all of one zone have one, else the zone.
+
+    Empty if unknown.
+    """
+    nodes = {node.name: node for node in known}
+    servers = tuple(nodes[name].ultraserver_id if name in nodes else "" for name in names)
+    zones = tuple(nodes[name].zone if name in nodes else "" for name in names)
+    return servers if all(servers) and len(set(zones)) == 1 else zones

@@ -21,6 +21,7 @@ from fleet.runs.prices import opening_price
 from telemetry.blocks import FloatArray
 from telemetry.ingest.logs import (
     PROGRESS,
+    TABLE,
     Compile,
     HardwareError,
     Log,
@@ -335,6 +336,7 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
                 "is_rate_only": bool(np.isfinite(steps.seq_per_s[np.isnan(steps.step_s)]).any()),
                 "placed_by": times.by,
                 "why_moved": times.why_moved,
+                "notes": log.notes,
             },
         },
     )
@@ -432,12 +434,13 @@ def headline(run: Run, log: ReadLog, step_s: float | None) -> SafeString:
         return format_html("<b>{}</b> was imported from a log without steps.", run.name)
     pace = f" at {seconds(step_s)} each" if step_s is not None else ""
     return format_html(
-        "<b>{}</b> trained to <b>step {}</b>{} in {}. It was imported from a log, which does not "
+        "<b>{}</b> trained to <b>step {}</b>{} in {}. It was imported from a {}, which does not "
         "separate compute from all-reduce.",
         run.name,
         count(run.last_step),
         pace,
         duration(took_s),
+        "table" if log.family == TABLE else "log",
     )
 
 
@@ -447,7 +450,7 @@ def times_text(log: ReadLog) -> str:
 
 
 def log_caveats(log: ReadLog) -> list[str]:
-    details, caveats = log.details, []
+    details, caveats = log.details, list(log.details.get("notes", ()))
     if n := log.n_damaged:
         caveats.append(f"{counted(n, 'line')} truncated or garbled, skipped")
     if likely := details.get("likely"):
@@ -467,7 +470,8 @@ def log_caveats(log: ReadLog) -> list[str]:
             f"{counted(n, 'step')} trained again after a restart, used with the later figures"
         )
     if n := details["n_untimed"]:
-        fix = "; --global-batch makes it known" if details.get("is_rate_only") else ""
+        fix = "; import_run takes a table with ended_at, or --step-s" if n == log.n_steps else ""
+        fix = "; --global-batch makes it known" if details.get("is_rate_only") else fix
         caveats.append(
             f"{counted(n, 'step')} without a duration, shown in the loss chart only{fix}"
         )

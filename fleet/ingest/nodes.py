@@ -13,11 +13,13 @@ import msgspec
 from django.conf import settings
 
 from fleet.models import Node
+from fleet.models.filters import merged_labels
+from fleet.runs.retirement import BACK
 from telemetry import catalog
-from telemetry.blocks import Block
+from telemetry.blocks import Block, join_partial
 from telemetry.ingest import neuron_monitor
 from telemetry.ingest.columns import BEGINS, read_columns
-from telemetry.ingest.lines import MAX_REFUSALS, Refusal, Refusals, RefusedError
+from telemetry.ingest.lines import Refusal, Refusals, RefusedError
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape, decode_line, read_line
 from telemetry.ingest.timing import BlockBuilder, NodeClock, shard_of
 from telemetry.store.connection import Command, Connection
@@ -188,11 +190,10 @@ class IngestBatch(Refusals):
         self.n_accepted += later.n_accepted
         self.n_late += later.n_late
         self.n_repeated += later.n_repeated
-        self.n_refused += later.n_refused
         self.skew_s, self.clock = later.skew_s, later.clock
         self.period_s = later.period_s or self.period_s
         self.probe = later.probe
-        self.refused += later.refused[: MAX_REFUSALS - len(self.refused)]
+        self.absorb_refused(later)
 
 
 def response_of(delivery: IngestBatch) -> dict[str, Any]:
@@ -234,7 +235,7 @@ def store_batches(
         forget_late(hot, wrong, now_s=now_s)
         # Totals have them from the first copy.
         hot.merge((b for b in moved if b.tick > now_s - hot.keep_s), is_counted=False)
-    blocks = [block for delivery in deliveries for block in delivery.blocks]
+    blocks = join_partial(block for delivery in deliveries for block in delivery.blocks)
     hot.merge(block for block in blocks if block.tick > now_s - hot.keep_s)
     save_late(hot, [*moved, *blocks], now_s=now_s)
     save_reports(hot, (note for delivery in deliveries for note in delivery.reports))
@@ -364,6 +365,16 @@ class LastStored:
         return notes
 
 
+def check_room(name: str) -> None:
+    """Refuse one more node where there are too many real ones in use."""
+    if Node.objects.real().unretired().count() >= MAX_NODES:
+        reason = (
+            f"{name} is new or retired, and {MAX_NODES:,} real nodes are all we take; "
+            "retire those that are gone"
+        )
+        raise RefusedError("node", reason)
+
+
 def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> None:
     """Create or update the node's row; facts that a report lacks stay unchanged."""
     kind = catalog.instances().get(identity.instance_type)
@@ -371,17 +382,18 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
         "instance_type": identity.instance_type[:40],
         "instance_id": identity.instance_id[:40],
         "zone": identity.zone[:40],
+        "ultraserver_id": identity.ultraserver_id[:40],
         "n_cores": shape.n_cores,
         "n_devices": shape.n_devices,
         # Without EFA data the catalog has the number of devices.
         "n_efa": n_efa or (kind.n_efa if kind else 0),
     }
-    facts = {fact: value for fact, value in reported.items() if value}
+    facts: dict[str, Any] = {fact: value for fact, value in reported.items() if value}
     node = Node.objects.filter(name=name).first()
+    if node is None or node.retired_at:
+        check_room(name)
+    facts |= BACK
     if node is None:
-        if Node.objects.filter(source=Node.Source.NEURON_MONITOR).count() >= MAX_NODES:
-            reason = f"{name} is new, and {MAX_NODES:,} real nodes are all we take"
-            raise RefusedError("node", reason)
         new = {
             "instance_type": UNKNOWN_TYPE,
             "source": Node.Source.NEURON_MONITOR,
@@ -396,6 +408,17 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
         raise RefusedError("node", f"{name} is a simulated node; use another name (node=NAME)")
     if any(getattr(node, fact) != value for fact, value in facts.items()):
         Node.objects.filter(pk=node.pk).update(**facts)
+
+
+def store_labels(name: str, labels: Mapping[str, str]) -> None:
+    """Add labels to a node's row, if there is one; a zone fills its column if that is empty."""
+    node = Node.objects.filter(name=name).first()
+    if node is None:
+        return
+    zone = node.zone or labels.get("zone", "")[:40]
+    merged = merged_labels(node.labels, {k: v for k, v in labels.items() if k != "zone"})
+    if (node.zone, node.labels) != (zone, merged):
+        Node.objects.filter(pk=node.pk).update(zone=zone, labels=merged)
 
 
 def row_shape(name: str) -> Shape | None:
@@ -575,6 +598,9 @@ class NodeIngest:
             note = next(notes) if reading.line else None
             if reading.sidecars:
                 delivery.sidecars.append(reading.sidecars)
+                agent = reading.sidecars.get("agent")
+                if isinstance(agent, dict) and (labels := agent.pop("labels", None)):
+                    store_labels(delivery.node, labels)
             if reading.stream is not None and reading.seq is not None:
                 placed_s = None if reading.at_s is None else end_s
                 numbered = NumberedLine(

@@ -1,4 +1,4 @@
-"""Ingest of Prometheus remote write: requests are queued by node, a task assembles scrapes.
+"""Ingest of remote write and OTLP: requests are queued by node, a task assembles scrapes.
 
 Prometheus spreads one scrape over requests that reach several web processes. Each puts its samples
 into a list of the node in Redis; one task reads the lists, so that nothing is counted twice.
@@ -11,10 +11,17 @@ from datetime import UTC, datetime
 
 import msgspec
 from django.db import OperationalError
-from django.db.models import Count
+from django.db.models import Count, Q
 from redis.exceptions import RedisError
 
-from fleet.ingest.nodes import NAME, IngestBatch, store_batches, store_row
+from fleet.ingest.nodes import (
+    NAME,
+    NAME_RULE,
+    IngestBatch,
+    store_batches,
+    store_labels,
+    store_row,
+)
 from fleet.ingest.runs import refresh_run
 from fleet.models import Node, Run
 from telemetry.blocks import METRICS, Block
@@ -51,6 +58,7 @@ class QueuedSamples(msgspec.Struct, array_like=True):
     identity: dict[str, str]
     runs: dict[str, int]
     samples: list[Sample]
+    labels: dict[str, str] = {}
 
 
 _QUEUED = msgspec.msgpack.Decoder(QueuedSamples)
@@ -62,15 +70,26 @@ class QueueFullError(Exception):
 
 
 def queue(hot: HotStore, written: WrittenSamples, *, arrived_s: float) -> None:
-    """Queue the samples of one request; raises QueueFullError where they must wait."""
+    """Queue the samples of one request; raises QueueFullError where they must wait.
+
+    Samples of a node whose name is not valid are rejected.
+    """
     nodes = [node for node in written.by_node if NAME.fullmatch(node)]
+    for node in written.by_node.keys() - set(nodes):
+        written.n_rejected += len(written.by_node[node])
+        reason = f"{node[:40]!r} is not a valid name for a node: {NAME_RULE}"
+        written.reason = written.reason or reason
     lengths = hot.execute_all(("LLEN", QUEUE + node) for node in nodes)
     if any(length >= MAX_QUEUED for length in lengths):
         raise QueueFullError
     commands: list[tuple[object, ...]] = []
     for node in nodes:
         queued = QueuedSamples(
-            arrived_s, written.identities[node], written.runs[node], written.by_node[node]
+            arrived_s,
+            written.identities[node],
+            written.runs[node],
+            written.by_node[node],
+            written.labels.get(node, {}),
         )
         commands.append(("RPUSH", QUEUE + node, msgspec.msgpack.encode(queued)))
         commands.append(("EXPIRE", QUEUE + node, KEEP_S))
@@ -79,6 +98,7 @@ def queue(hot: HotStore, written: WrittenSamples, *, arrived_s: float) -> None:
     counts = {
         "ingest_samples": sum(len(written.by_node[node]) for node in nodes),
         "ingest_series_ignored": written.n_ignored,
+        "ingest_lines_refused": written.n_rejected,
     }
     for name, count in counts.items():
         commands.append(("HINCRBYFLOAT", "service:counters", name, count))
@@ -120,6 +140,7 @@ def _assemble(hot: HotStore, node: str, *, now_s: float) -> int:
     batch = IngestBatch(node=node)
     for one in map(_QUEUED.decode, queued):
         state.identity |= one.identity
+        state.label(one.labels, arrived_s=one.arrived_s)
         for run, n in one.runs.items():
             state.runs[run] = state.runs.get(run, 0) + n
         batch.n_repeated += state.add(one.samples, arrived_s=one.arrived_s)[1]
@@ -133,8 +154,12 @@ def _assemble(hot: HotStore, node: str, *, now_s: float) -> int:
         ]
         try:
             store_row(node, reading.identity, reading.shape, reading.n_efa)
+            labels = {name: value for name, (value, _) in state.labels.items()}
+            if labels:
+                store_labels(node, labels)
             if reading.values.keys() & OF_ACCELERATORS:
-                assign_run(node, state.runs, reading, now=datetime.fromtimestamp(now_s, UTC))
+                now = datetime.fromtimestamp(now_s, UTC)
+                assign_run(node, state.runs, reading, labels, now=now)
                 state.runs = {}
         except RefusedError as error:
             batch.refuse(error.at(1))
@@ -155,7 +180,14 @@ def _assemble(hot: HotStore, node: str, *, now_s: float) -> int:
     return batch.n_accepted
 
 
-def assign_run(node: str, runs: Mapping[str, int], reading: Reading, *, now: datetime) -> None:
+def assign_run(
+    node: str,
+    runs: Mapping[str, int],
+    reading: Reading,
+    labels: Mapping[str, str],
+    *,
+    now: datetime,
+) -> None:
     """Let a node train the run that most of its series name; a node without any is idle.
 
     Raises RefusedError if the run is simulated or imported, or there are too many.
@@ -171,7 +203,9 @@ def assign_run(node: str, runs: Mapping[str, int], reading: Reading, *, now: dat
     run = None
     if name:
         kind = reading.identity.instance_type or None
-        run = refresh_run(RunLine(run=name, session=SESSION, instance_type=kind), now=now)
+        of_run = {"namespace": labels["namespace"]} if "namespace" in labels else None
+        line = RunLine(run=name, session=SESSION, instance_type=kind, labels=of_run)
+        run = refresh_run(line, now=now)
         if run.session == SESSION and run.phase != Run.Phase.TRAINING:
             run.phase, run.phase_since, run.finished_at = Run.Phase.TRAINING, now, None
             run.save(update_fields=["phase", "phase_since", "finished_at"])
@@ -181,7 +215,8 @@ def assign_run(node: str, runs: Mapping[str, int], reading: Reading, *, now: dat
 def update_runs(heard: Collection[str], *, now: datetime) -> None:
     """Update the runs that labels alone name: those of the nodes just heard, and ended ones."""
     active = Run.objects.filter(session=SESSION, finished_at=None)
-    n_nodes = dict(active.annotate(n=Count("nodes")).values_list("pk", "n"))
+    in_use = Count("nodes", filter=Q(nodes__retired_at=None))
+    n_nodes = dict(active.annotate(n=in_use).values_list("pk", "n"))
     over = [pk for pk, n in n_nodes.items() if not n]
     if over:
         Run.objects.filter(pk__in=over).update(

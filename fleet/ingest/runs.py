@@ -7,7 +7,9 @@ from typing import Any
 
 from django.db import transaction
 
+from fleet.ingest.nodes import check_room
 from fleet.models import Node, Run
+from fleet.models.filters import merged_labels
 from fleet.runs.prices import (
     AS_REPORTED,
     entries,
@@ -16,6 +18,7 @@ from fleet.runs.prices import (
     with_nodes,
     with_prices,
 )
+from fleet.runs.retirement import BACK
 from fleet.runs.state import KEEP_S
 from telemetry import catalog
 from telemetry.ingest.lines import RefusedError
@@ -25,9 +28,8 @@ from telemetry.store.hot import HotStore
 
 NOT_REPORTED = "not reported"
 NO_PRICE = "no price known"
-# Limits, so that one token cannot fill the database.
+# A limit, so that one token cannot fill the database; retired runs do not count.
 MAX_RUNS = 4_000
-MAX_NODES = 4_000
 SHAPE = ("params", "layers", "hidden")
 FACTS = (
     *("team", "purpose", "model", "instance_type", "n_nodes", "n_workers"),
@@ -58,10 +60,14 @@ def refresh_run(report: RunLine, *, now: datetime) -> Run:
     Raises RefusedError if the name belongs to a simulated or imported run.
     """
     run = Run.objects.select_for_update().filter(name=report.run).first()
+    in_use = Run.objects.unretired().exclude(session="")
+    if (run is None or run.retired_at) and in_use.count() >= MAX_RUNS:
+        reason = (
+            f"{report.run} is new or retired, and {MAX_RUNS:,} runs are all we take; "
+            "retire those that are over"
+        )
+        raise RefusedError("run", reason)
     if run is None:
-        if Run.objects.exclude(session="").count() >= MAX_RUNS:
-            reason = f"{report.run} is new, and {MAX_RUNS:,} runs are all we take"
-            raise RefusedError("run", reason)
         at = datetime.fromtimestamp(report.at, UTC) if report.at else now
         return Run.objects.create(
             **NEW_RUN
@@ -71,6 +77,7 @@ def refresh_run(report: RunLine, *, now: datetime) -> Run:
                 "name": report.run,
                 "session": report.session,
                 "shape": _given(report, SHAPE),
+                "labels": merged_labels({}, report.labels or {}),
                 # Until the first step.
                 "phase": Run.Phase.COMPILING,
                 "phase_since": min(at, now),
@@ -86,6 +93,13 @@ def refresh_run(report: RunLine, *, now: datetime) -> Run:
     shape = (run.shape or {}) | _given(report, SHAPE)
     if shape != run.shape:
         changes["shape"] = shape
+    if report.labels:
+        changes["labels"] = merged_labels(run.labels, report.labels)
+    if run.retired_at:
+        changes |= BACK
+        if run.phase == Run.Phase.FAILED:
+            # It was silent, and goes on.
+            changes |= {"phase": Run.Phase.COMPILING, "phase_since": now, "finished_at": None}
     changed = [name for name, value in changes.items() if getattr(run, name) != value]
     for name in changed:
         setattr(run, name, changes[name])
@@ -134,10 +148,9 @@ def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:
     """
     name = report.runs_on
     node = Node.objects.filter(name=name).first()
+    if node is None or node.retired_at:
+        check_room(name)
     if node is None:
-        if Node.objects.exclude(source=Node.Source.SIMULATED).count() >= MAX_NODES:
-            reason = f"{name} is new, and {MAX_NODES:,} real nodes are all we take"
-            raise RefusedError("node", reason)
         instance = catalog.instances().get(run.instance_type)
         node, _ = Node.objects.get_or_create(
             name=name,
@@ -154,8 +167,8 @@ def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:
     if node.source == Node.Source.SIMULATED:
         raise RefusedError("node", f"{name} is a simulated node; report under another name")
     rank = node.rank if report.rank is None else report.rank
-    if (node.run_id, node.rank) != (run.pk, rank):
-        Node.objects.filter(pk=node.pk).update(run=run, rank=rank)
+    if (node.run_id, node.rank) != (run.pk, rank) or node.retired_at:
+        Node.objects.filter(pk=node.pk).update(run=run, rank=rank, **BACK)
 
 
 def tokens_of(run: Run) -> float:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from django.conf import settings
 
+from fleet.ingest.nodes import store_labels
 from fleet.ingest.runs import SessionResolver, assign_node, refresh_run, tokens_of
 from fleet.models import Run
 from fleet.runs.annotations import annotate_phase
@@ -157,6 +158,10 @@ class StepIngest:
                     outcome.refuse(error.at(number))
                 else:
                     taken.append(report)
+        for report in taken:
+            # After the reports of workers, which create their nodes.
+            if isinstance(report, RunLine) and report.node and report.node_labels:
+                store_labels(report.node, report.node_labels)
         outcome.skew_s, offset_s = self._observe_clock(
             hot, taken, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s
         )

@@ -5,8 +5,8 @@ web worker gives the same page.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,7 +35,13 @@ from telemetry.exporter.exposition import (
     add,
     format_values,
 )
-from telemetry.exporter.hardware import node_families, read_snapshot
+from telemetry.exporter.hardware import (
+    FLOPS_RATIO,
+    mean_flops,
+    node_families,
+    node_family,
+    read_snapshot,
+)
 from telemetry.exporter.neuron_exporter import neuron_families
 from telemetry.exporter.neuron_exporter_names import NodeLabels, region_of
 from telemetry.exporter.service import ServiceCollector
@@ -53,8 +59,20 @@ NODE_INFO = Spec(
     "trnwatch_node_info",
     "gauge",
     "What a node is, and what it trains; always 1.",
-    ("node", "run", "instance_type", "source"),
+    ("node", "run", "instance_type", "source", "ultraserver_id"),
 )
+
+
+# Label names in use that the info series have, the most frequent first.
+MAX_INFO_LABELS = 32
+
+
+def with_labels(spec: Spec, rows: Sequence[Mapping[str, str]]) -> tuple[Spec, list[list[str]]]:
+    """Add to an info series what rows are labeled with, as ``label_NAME``; and their values."""
+    counted = Counter(name for labels in rows for name in labels)
+    names = sorted(name for name, _ in counted.most_common(MAX_INFO_LABELS))
+    more = replace(spec, labels=(*spec.labels, *(f"label_{name}" for name in names)))
+    return more, [[labels.get(name, "") for name in names] for labels in rows]
 
 
 def _run_spec(name: str, about: str) -> Spec:
@@ -212,12 +230,18 @@ class HardwareCollector(Collector):
         only = None if self.node is None else {self.node.name: self.node.shard}
         snapshot = read_snapshot(self.hot, now_s=self.now.timestamp(), only=only)
         expected = _expected_nodes(self.node).values_list("name", flat=True)
-        return node_families(snapshot, expected=expected)
+        flops = mean_flops(snapshot)
+        nodes = Node.objects.filter(name__in=flops) if flops else ()
+        peaks = {node.name: peak for node in nodes if (peak := node.core_peak_flops)}
+        ratios = {name: flops[name] / peak for name, peak in peaks.items()}
+        return [
+            *node_families(snapshot, expected=expected),
+            node_family(FLOPS_RATIO, ratios),
+        ]
 
 
 def _expected_nodes(node: Node | None) -> QuerySet[Node]:
-    """Return the nodes that should report: all but those of finished runs."""
-    nodes = Node.objects.filter(run__finished_at=None)
+    nodes = Node.objects.expected()
     return nodes if node is None else nodes.filter(pk=node.pk)
 
 
@@ -228,14 +252,19 @@ class NodeInfoCollector(Collector):
     node: Node | None = None
 
     def collect(self) -> Iterable[ArrayFamily]:
-        columns = ("name", "run__name", "instance_type", "source")
-        found = _expected_nodes(self.node).values_list(*columns)
-        rows = [(name, run or "", *rest) for name, run, *rest in found]
-        if not rows:
+        columns = ("name", "run__name", "instance_type", "source", "ultraserver_id")
+        found = list(_expected_nodes(self.node).values_list(*columns, "labels", "zone"))
+        if not found:
             return []
-        labels = LabelRows(dict(zip(NODE_INFO.labels, zip(*rows, strict=True), strict=True)))
+        zoned = [({"zone": zone} if zone else {}) | labels for *_, labels, zone in found]
+        spec, values = with_labels(NODE_INFO, zoned)
+        rows = [
+            (name, run or "", *facts, *more)
+            for (name, run, *facts, _, _), more in zip(found, values, strict=True)
+        ]
+        labels = LabelRows(dict(zip(spec.labels, zip(*rows, strict=True), strict=True)))
         array = SeriesArray(labels, (), [()], format_values(np.ones((len(rows), 1))))
-        return [ArrayFamily(NODE_INFO, lambda: [array])]
+        return [ArrayFamily(spec, lambda: [array])]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -303,12 +332,13 @@ class RunCollector(Collector):
             for each in runs:
                 add(family, None if each.is_stale else value(each), each.run.name)
             yield family
+        info_spec, info_labels = with_labels(INFO, [each.run.labels for each in runs])
         last_step, limit, resolve, tokens, cost, info = (
-            spec.family() for spec in (LAST_STEP, LIMIT, RESOLVE, TOKENS, COST, INFO)
+            spec.family() for spec in (LAST_STEP, LIMIT, RESOLVE, TOKENS, COST, info_spec)
         )
         steps = CounterMetricFamily(STEPS.name, STEPS.help, labels=STEPS.labels)
         totals = self.hot.totals()
-        for each in runs:
+        for each, more in zip(runs, info_labels, strict=True):
             run = each.run
             add(last_step, each.last_step_at_s, run.name)
             add(limit, run.allreduce_limit_ratio, run.name)
@@ -317,7 +347,7 @@ class RunCollector(Collector):
             n_steps = max(run.last_step, totals.steps.get(run.name, 0))
             steps.add_metric([run.name], n_steps, exemplar=_latest_step(each))
             add(cost, run.usd_by(self.now), run.name)
-            add(info, 1, run.name, run.team, run.model, run.instance_type, run.phase)
+            add(info, 1, run.name, run.team, run.model, run.instance_type, run.phase, *more)
         yield from (last_step, limit, resolve, tokens, steps, cost, info)
         yield from cost_families(runs)
 

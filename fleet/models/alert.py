@@ -13,7 +13,7 @@ from django.db.models import Count, F, JSONField, Max, Q, Value
 from django.db.models.functions import Cast
 from django.urls import reverse
 
-from fleet.models.filters import given
+from fleet.models.filters import given, label_q
 from fleet.models.node import Node
 from telemetry.statistics.peers import chance_of_count, median_with_zeros
 
@@ -126,11 +126,13 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         team: str = "",
         who: str = "",
         drill: str = "",
+        label: str = "",
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> Self:
         """Keep the alerts that match every field given.
 
+        ``label`` is ``name=value``, or a name, and of the alert's node or run.
         ``who`` acknowledged the alert or has it assigned, ``drill`` is yes or no; ``since`` and
         ``until`` limit when it fired.
         """
@@ -150,6 +152,9 @@ class AlertQuerySet(models.QuerySet["Alert"]):
             alerts = alerts.of_run(run)
         if who:
             alerts = alerts.filter(Q(acknowledged_by=who) | Q(assigned_to=who))
+        if label:
+            of_node = label_q(label, of="node__", zone="zone")
+            alerts = alerts.filter(of_node | label_q(label, of="run__"))
         if drill:
             alerts = alerts.filter(is_drill=drill == "yes")
         return alerts.in_state(state, now=now)
@@ -196,6 +201,7 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         n_nodes: dict[str, int] = {}
         if compares:
             present = Node.objects.filter(
+                Q(retired_at=None) | Q(retired_at__gt=since),
                 Q(run=None) | Q(run__finished_at=None) | Q(run__finished_at__gt=since),
                 instance_type__in=types,
             )

@@ -1,6 +1,46 @@
 """Lookups of the list filters that pages, API and commands share."""
 
+import re
+from collections.abc import Mapping
+
+from django.db.models import Q, TextField, Value
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
+from django.db.models.lookups import Exact, GreaterThan, IContains
+
+LABEL_NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
+LABEL = re.compile(rf"({LABEL_NAME})(?:=([^\x00-\x1f\x7f]*))?")
+# Labels of one node or run; a sender may report as many at a time.
+MAX_LABELS = 24
+
 
 def given(**lookups: object) -> dict[str, object]:
     """Leave out empty values: a filter field without a value selects everything."""
     return {name: value for name, value in lookups.items() if value}
+
+
+def label_q(text: str, *, of: str = "", zone: str = "") -> Q:
+    """Select rows by a label: ``namespace=ml``, or ``namespace`` for any value.
+
+    ``of`` is the path to the labeled row, as in ``node__``; ``zone`` is its column for the label
+    of that name. A text that is no label selects nothing.
+    """
+    found = LABEL.fullmatch(text)
+    if found is None:
+        return Q(pk__in=[])
+    name, value = found.groups()
+    if name == "zone" and zone:
+        return Q(**{f"{of}{zone}": value}) if value else Q(**{f"{of}{zone}__gt": ""})
+    held = KeyTextTransform(name, f"{of}labels")
+    return Q(Exact(held, Value(value))) if value else Q(GreaterThan(held, Value("")))
+
+
+def labels_contain(text: str) -> Q:
+    """Select rows with a label whose name or value contains a text."""
+    return Q(IContains(Cast("labels", TextField()), text))
+
+
+def merged_labels(held: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Return labels with new values; an empty value removes a label. New ones come first."""
+    both = {**new, **{name: value for name, value in held.items() if name not in new}}
+    return dict(sorted([item for item in both.items() if item[1]][:MAX_LABELS]))

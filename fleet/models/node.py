@@ -5,10 +5,14 @@ from functools import lru_cache
 from typing import Self
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, Value
 from django.urls import reverse
 
-from fleet.models.filters import given
+from fleet.models.filters import given, label_q, labels_contain
+from telemetry import catalog
+
+# What shares of the peak are of: the usual precision of training.
+PEAK_PRECISION = "bf16"
 
 
 @lru_cache(maxsize=20_000)
@@ -18,6 +22,16 @@ def address(page: str, key: str | int) -> str:
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
+    def unretired(self) -> Self:
+        return self.filter(retired_at=None)
+
+    def real(self) -> Self:
+        return self.exclude(source=Node.Source.SIMULATED)
+
+    def expected(self) -> Self:
+        """Keep the nodes that should report: neither retired nor of a run that has ended."""
+        return self.unretired().filter(run__finished_at=None)
+
     def filter_by(
         self,
         *,
@@ -26,32 +40,43 @@ class NodeQuerySet(models.QuerySet["Node"]):
         instance_type: str = "",
         source: str = "",
         text: str = "",
+        label: str = "",
         is_unassigned: bool = False,
     ) -> Self:
         """Keep the nodes that match every field given.
 
-        ``text`` is part of the name, the instance id or the zone; an unassigned node has no run.
+        ``text`` is part of the name, the instance id, the zone, the UltraServer or a label;
+        ``label`` is ``name=value``, or a name; an unassigned node has no run.
         """
         nodes = self.filter(
             **given(run__name=run, run__team=team, instance_type=instance_type, source=source)
         )
         if text:
             nodes = nodes.filter(
-                Q(name__icontains=text) | Q(instance_id__icontains=text) | Q(zone__icontains=text)
+                Q(name__icontains=text)
+                | Q(instance_id__icontains=text)
+                | Q(zone__icontains=text)
+                | Q(ultraserver_id__icontains=text)
+                | labels_contain(text)
             )
+        if label:
+            nodes = nodes.filter(label_q(label, zone="zone"))
         return nodes.filter(run=None) if is_unassigned else nodes
 
     def in_state(self, state: str, *, up: Collection[str]) -> Self:
-        """Keep nodes that are up, silent or released; empty: all.
+        """Keep nodes that are up, silent, released or retired; empty: all but the retired.
 
         ``up`` are the names of the nodes that are up. Of the others, those whose run is over are
         released, the rest is silent.
         """
+        if state == "retired":
+            return self.exclude(retired_at=None)
+        nodes = self.unretired()
         if not state:
-            return self
+            return nodes
         if state == "up":
-            return self.filter(name__in=up)
-        return self.exclude(name__in=up).filter(run__finished_at__isnull=state == "silent")
+            return nodes.filter(name__in=up)
+        return nodes.exclude(name__in=up).filter(run__finished_at__isnull=state == "silent")
 
 
 class Node(models.Model):
@@ -72,6 +97,18 @@ class Node(models.Model):
         db_default="",
         help_text="Nodes of one rack share switches; empty: unknown.",
     )
+    ultraserver_id = models.CharField(
+        max_length=40,
+        blank=True,
+        db_default="",
+        help_text="Nodes of one UltraServer share NeuronLink; empty: none, or unknown.",
+    )
+    labels = models.JSONField(
+        default=dict,
+        db_default=Value({}, models.JSONField()),
+        blank=True,
+        help_text="Its surroundings: pod, namespace, Slurm job and so on, by label name.",
+    )
     source = models.CharField(max_length=20, choices=Source)
     shard = models.CharField(max_length=90, help_text="Where the store keeps it.")
     run = models.ForeignKey(
@@ -82,6 +119,18 @@ class Node(models.Model):
     n_devices = models.PositiveIntegerField()
     n_efa = models.PositiveIntegerField(default=0)
     first_seen_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField(
+        null=True, blank=True, help_text="Newest report, to the hour. Empty: not known yet."
+    )
+    retired_at = models.DateTimeField(
+        null=True, blank=True, help_text="Since when it is out of use. A report clears this."
+    )
+    retired_by = models.CharField(
+        max_length=150,
+        blank=True,
+        db_default="",
+        help_text="Who retired it or brought it back. Empty: automatic.",
+    )
 
     objects = NodeQuerySet.as_manager()
 
@@ -100,9 +149,26 @@ class Node(models.Model):
         return self.run is not None and self.run.finished_at is not None
 
     @property
+    def all_labels(self) -> dict[str, str]:
+        """Its labels with its zone, by name."""
+        return {**({"zone": self.zone} if self.zone else {}), **self.labels}
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether it should report."""
+        return self.retired_at is None and not self.is_released
+
+    @property
     def cores_per_device(self) -> int:
         """Number of cores per device, as the runtime counts them."""
         return max(1, self.n_cores // max(1, self.n_devices))
+
+    @property
+    def core_peak_flops(self) -> float | None:
+        """FLOPs per second of a core at its dense BF16 peak; None for an unknown instance type."""
+        instance = catalog.instances().get(self.instance_type)
+        peak = instance.chip.peak_flops.get(PEAK_PRECISION) if instance else None
+        return peak and peak * self.n_devices / max(1, self.n_cores)
 
 
 class InjectedFault(models.Model):

@@ -2,14 +2,16 @@
 
 import math
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Self
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Q, Value
 from django.urls import reverse
 from django.utils import timezone
 
-from fleet.models.filters import given
+from fleet.models.filters import given, label_q, labels_contain
 from telemetry import catalog
 from telemetry.detect.rules import RULES
 from telemetry.statistics.tariff import Tariff
@@ -25,22 +27,38 @@ class RunQuerySet(models.QuerySet["Run"]):
     def simulated(self) -> Self:
         return self.filter(is_simulated=True)
 
+    def unretired(self) -> Self:
+        return self.filter(retired_at=None)
+
     def filter_by(
         self,
         *,
         state: str = "",
         phase: str = "",
         team: str = "",
+        text: str = "",
+        label: str = "",
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> Self:
         """Keep the runs that match every field given.
 
-        ``state`` is active or over; ``since`` and ``until`` limit when the run started.
+        ``state`` is active, over or retired; empty: all but the retired. ``text`` is part of the
+        name, team, model, purpose or a label; ``label`` is ``name=value``, or a name; ``since``
+        and ``until`` limit when the run started.
         """
         runs = self.filter(
             **given(phase=phase, team=team, started_at__gte=since, started_at__lt=until)
         )
+        if text:
+            fields = ("name", "team", "model", "purpose")
+            about = [Q(**{f"{field}__icontains": text}) for field in fields]
+            runs = runs.filter(reduce(or_, about) | labels_contain(text))
+        if label:
+            runs = runs.filter(label_q(label))
+        if state == "retired":
+            return runs.exclude(retired_at=None)
+        runs = runs.unretired()
         return runs.filter(finished_at__isnull=state == "active") if state else runs
 
 
@@ -105,6 +123,12 @@ class Run(models.Model):
         null=True,
         help_text="Figures of a model that the catalogue lacks: params, layers, hidden.",
     )
+    labels = models.JSONField(
+        default=dict,
+        db_default=Value({}, models.JSONField()),
+        blank=True,
+        help_text="Its surroundings: namespace, Slurm job and so on, by label name.",
+    )
     session = models.CharField(
         max_length=60,
         blank=True,
@@ -129,6 +153,15 @@ class Run(models.Model):
         null=True, blank=True, help_text="Planned length in tokens. Empty: unknown."
     )
     heard_at = models.DateTimeField(null=True, blank=True, help_text="Arrival of the last report.")
+    retired_at = models.DateTimeField(
+        null=True, blank=True, help_text="Since when lists leave it out. A report clears this."
+    )
+    retired_by = models.CharField(
+        max_length=150,
+        blank=True,
+        db_default="",
+        help_text="Who retired it or brought it back. Empty: automatic.",
+    )
     requires_preflight = models.BooleanField(
         default=False,
         db_default=False,

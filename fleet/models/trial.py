@@ -8,7 +8,7 @@ from django.db.models import F, Q
 from django.urls import reverse
 
 from fleet.models.filters import given
-from telemetry.statistics.verdicts import DEFAULT_STEPS
+from telemetry.statistics.verdicts import DEFAULT_STEPS, MARGIN_RATIO
 
 
 class TrialQuerySet(models.QuerySet["Trial"]):
@@ -22,7 +22,7 @@ class TrialQuerySet(models.QuerySet["Trial"]):
         return trials.filter(ended_at__isnull=state == "open") if state else trials
 
     def with_arms(self) -> Self:
-        return self.prefetch_related("arms__run")
+        return self.prefetch_related("arms__run", "arms__replicate_of__run")
 
 
 class Trial(models.Model):
@@ -33,6 +33,11 @@ class Trial(models.Model):
     team = models.CharField(max_length=40, blank=True)
     planned_steps = models.PositiveIntegerField(
         default=DEFAULT_STEPS, help_text="Settled steps of each arm until the verdict is final."
+    )
+    margin_ratio = models.FloatField(
+        default=MARGIN_RATIO,
+        db_default=MARGIN_RATIO,
+        help_text="Arms that differ by less are equivalent, 0 to 0.5.",
     )
     planned_tokens = models.BigIntegerField(
         null=True,
@@ -65,18 +70,31 @@ class Trial(models.Model):
     def get_absolute_url(self) -> str:
         return reverse("trial-detail", args=[self.name])
 
+    @property
+    def compared_arms(self) -> list["TrialArm"]:
+        """The arms without their further runs, the baseline first."""
+        return [arm for arm in self.arms.all() if arm.replicate_of_id is None]
+
     def until(self, now: datetime) -> datetime:
         """Time up to which steps count: its end, or now."""
         return self.ended_at or now
 
 
 class TrialArm(models.Model):
-    """One run of a trial."""
+    """One run of a trial: an arm, or a further run of one."""
 
     trial = models.ForeignKey(Trial, models.CASCADE, related_name="arms")
     run = models.ForeignKey("fleet.Run", models.CASCADE, related_name="trial_arms")
     label = models.CharField(max_length=60, help_text="Display name, such as the hardware.")
     is_baseline = models.BooleanField(default=False)
+    replicate_of = models.ForeignKey(
+        "self",
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="replicates",
+        help_text="The arm of which it is a further run. Empty: it is an arm.",
+    )
     position = models.PositiveSmallIntegerField(default=0)
 
     class Meta:

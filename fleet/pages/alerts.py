@@ -53,6 +53,7 @@ class AlertFilter(Filter):
     run: str = ""
     node: str = ""
     who: str = ""
+    label: str = ""
     since: str = ""
 
     def alerts(self, *, now: datetime) -> AlertQuerySet:
@@ -94,7 +95,7 @@ LIST_PARTIALS = ("open", "resolved")
 PARTIALS = ("story", "act", "facts", "timeline", "bar")
 ALL_PARTIALS = (*PARTIALS, "changes", "similar")
 PER_PAGE = 25
-FILTERS = ("state", "rule", "run", "node", "who", "since")
+FILTERS = ("state", "rule", "run", "node", "who", "label", "since")
 SHOWN_VICTIMS = 8
 
 

@@ -57,7 +57,8 @@ PAST_S = 300
 @require_safe
 def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     node = get_object_or_404(Node, name=name)
-    if NODE_CHARTS.get(chart) not in charts_of(node):
+    drawn = next((each for each in charts_of(node) if each.name == chart), None)
+    if drawn is None:
         raise Http404(f"{name} has no chart {chart}; it has {', '.join(NODE_CHARTS)}")
     return _answer(
         request,
@@ -65,7 +66,7 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
             node_figure(
                 open_store(settings.REDIS_URL),
                 node,
-                NODE_CHARTS[chart],
+                drawn,
                 window,
                 long_term=long_term_history(),
             ),

@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 
 from fleet.access.tokens import MAX_NAME
 from fleet.alerts.handover import LONGEST_NOTE
-from fleet.alerts.matchers import FIELDS
+from fleet.alerts.matchers import FIELDS_TEXT
 from fleet.alerts.silences import LONGEST_TEXT, SPANS, end_of
 from fleet.checks.support import SupportFile
 from fleet.costs.budgets import BudgetRequest
@@ -26,7 +26,7 @@ from fleet.runs.prices import PriceRequest
 from telemetry import catalog
 from telemetry.errors import FieldError
 from telemetry.simulate.preflight import EFA_KINDS, PAIR_KINDS, PROBE_KINDS, ProbeFault
-from telemetry.statistics.verdicts import DEFAULT_STEPS
+from telemetry.statistics.verdicts import DEFAULT_STEPS, MARGIN_RATIO
 
 T = TypeVar("T")
 LONGEST_LIST = 20_000
@@ -209,7 +209,8 @@ def set_choices(form: forms.Form, name: str, options: Sequence[tuple[str, str]])
 
 
 def trainable_types() -> list[tuple[str, str]]:
-    names = [name for name, instance in catalog.instances().items() if instance.can_train]
+    known = catalog.instances().items()
+    names = [name for name, kind in known if kind.can_train and kind.has_step_model]
     return choices(names, "as registered in the fleet")
 
 
@@ -356,8 +357,21 @@ class TrialForm(forms.Form):
     candidates = ServiceMultipleChoiceField(
         label="Candidates, one or more", widget=forms.SelectMultiple(attrs={"size": 6})
     )
+    is_grouped = forms.BooleanField(
+        label="Runs on the same hardware are repeats of one arm",
+        required=False,
+        help_text="Three runs of each arm measure how much runs vary. With fewer a verdict is "
+        "provisional.",
+    )
+    margin_ratio = forms.FloatField(
+        label="Equivalent within (ratio, 0.02 is 2 %)",
+        min_value=0.0,
+        max_value=0.5,
+        initial=MARGIN_RATIO,
+        help_text="A smaller difference does not matter.",
+    )
     planned_steps = forms.IntegerField(
-        label="Planned steps per arm",
+        label="Planned steps per run",
         min_value=1,
         initial=DEFAULT_STEPS,
         help_text="The verdict is final after this many settled steps. Earlier verdicts need "
@@ -377,6 +391,24 @@ class TrialForm(forms.Form):
         names = [(run["name"], f"{run['name']}, {run['instance_type']}") for run in runs]
         set_choices(self, "baseline", [("", "select a run"), *names])
         set_choices(self, "candidates", names)
+        self.hardware = {run["name"]: (run["n_nodes"], run["instance_type"]) for run in runs}
+
+    def clean(self) -> dict[str, Any]:
+        """Make the candidates repeats of the first arm on the same hardware, if asked for."""
+        cleaned = {**self.cleaned_data}
+        baseline, candidates = cleaned.get("baseline"), cleaned.get("candidates", [])
+        if not cleaned.pop("is_grouped", False) or not baseline:
+            return cleaned
+        first: dict[object, str] = {}
+        repeats: dict[str, list[str]] = {}
+        for name in (baseline, *candidates):
+            arm = first.setdefault(self.hardware.get(name, name), name)
+            if arm != name:
+                repeats.setdefault(arm, []).append(name)
+        chosen = [name for name in first.values() if name != baseline]
+        if not chosen:
+            self.add_error("candidates", "All runs are on the baseline's hardware. Add another.")
+        return cleaned | {"candidates": chosen, "replicates": repeats}
 
 
 PLAIN_TEXT = {"spellcheck": "false", "autocapitalize": "off", "autocomplete": "off"}
@@ -602,7 +634,7 @@ class SilenceForm(SilenceEndForm):
         widget=forms.TextInput(
             attrs=PLAIN_TEXT | {"class": "mono", "placeholder": "run=llama node=~llama-0[1-4]"}
         ),
-        help_text=f"All must match. Fields: {', '.join(FIELDS)}. Operators: = != and =~ !~ for a "
+        help_text=f"All must match. Fields: {FIELDS_TEXT}. Operators: = != and =~ !~ for a "
         'regular expression that matches the whole value: team=~"blue|green".',
     )
     reason = ServiceTextField(

@@ -41,7 +41,7 @@ def sd_prometheus(request: HttpRequest) -> HttpResponse:
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     try:
         seen = hot.last_seen()
-        nodes = list(Node.objects.select_related("run").order_by("name"))
+        nodes = list(Node.objects.unretired().select_related("run").order_by("name"))
     except (DatabaseError, StoreUnavailable) as error:
         # After a failed request Prometheus keeps its targets.
         return store_unavailable(error)

@@ -31,8 +31,8 @@ from telemetry.store.hot import HotStore, open_store
 from telemetry.store.node_state import read_sidecars
 
 RUN_OR_LAST = F("run__name").asc(nulls_last=True)
-STATES = ("firing", "acknowledged", "silent", "idle", "up", "released")
-FILTERS = ("state", "run", "type", "q")
+STATES = ("firing", "acknowledged", "silent", "idle", "up", "released", "retired")
+FILTERS = ("state", "run", "type", "label", "q")
 LIST_PARTIALS = ("nodes",)
 PARTIALS = ("headline", "vitals", "alerts", "devices", "links")
 
@@ -42,12 +42,13 @@ class NodeFilter(Filter):
     state: str = ""
     run: str = ""
     type: str = ""
+    label: str = ""
     q: str = ""
 
     def matches(self, rows: Iterable["NodeRow"]) -> list["NodeRow"]:
         """Return the rows that match; one query where more than the state is given."""
         rows = [row for row in rows if self.state in ("", row.state)]
-        if not (self.run or self.type or self.q):
+        if not (self.run or self.type or self.label or self.q):
             return rows
         is_unassigned = self.run == "none"
         nodes = Node.objects.filter_by(
@@ -55,6 +56,7 @@ class NodeFilter(Filter):
             is_unassigned=is_unassigned,
             instance_type=self.type,
             text=self.q,
+            label=self.label,
         )
         keys = set(nodes.values_list("pk", flat=True))
         return [row for row in rows if row.node.pk in keys]
@@ -76,8 +78,8 @@ class NodeRow:
             return "firing"
         if self.alerts:
             return "acknowledged"
-        if not self.now.is_up:
-            return "silent" if self.now.is_silent else "released"
+        if self.now.state != "up":
+            return self.now.state
         is_seen = self.now.utilization_mean is not None or self.node.source == Node.Source.STEPS
         return "up" if is_seen else "idle"
 
@@ -100,16 +102,23 @@ def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[Node
 
 def nodes_context(**filters: str) -> dict[str, Any]:
     keep, now = NodeFilter.of(filters), timezone.now()
-    nodes = Node.objects.prefetch_related("run").order_by(RUN_OR_LAST, "rank", "name")
+    is_retired = keep.state == "retired"
+    nodes = (
+        Node.objects.filter(retired_at__isnull=not is_retired)
+        .prefetch_related("run")
+        .defer("labels")
+    )
+    nodes = nodes.order_by(RUN_OR_LAST, "rank", "name")
     rows = rows_of(open_store(settings.REDIS_URL), nodes, now=now)
     n_up = sum(row.now.is_up for row in rows)
     return {
         "rows": keep.matches(rows),
-        "n_nodes": len(rows),
+        "n_nodes": 0 if is_retired else len(rows),
+        "has_filter": bool(rows) or Node.objects.exists(),
         "n_up": n_up,
         "n_silent": sum(row.now.is_silent for row in rows),
         "keep": keep,
-        "states": [state for state in STATES if any(row.state == state for row in rows)],
+        "states": STATES,
         "runs": sorted({row.node.run.name for row in rows if row.node.run}),
         "has_unassigned": any(row.node.run is None for row in rows),
         "types": sorted({row.node.instance_type for row in rows}),
@@ -217,6 +226,7 @@ class Device:
     utilization_ratio: float | None
     hbm_bytes_per_s: float | None
     memory_used_bytes: float | None
+    power_ratio: float | None
     mem_corrected: int | None
     mem_uncorrected: int | None
     sram_corrected: int | None
@@ -251,6 +261,10 @@ class Hardware:
     memory_bytes: float | None  # of all devices, by the catalogue
     host_memory_bytes: float | None
     n_vcpus: int | None
+
+    @property
+    def has_power(self) -> bool:
+        return any(device.power_ratio is not None for device in self.devices)
 
     @property
     def n_uncorrected(self) -> int:
@@ -290,6 +304,7 @@ def hardware_of(node: Node, block: Block | None) -> Hardware:
                 per_device[i],
                 value("hbm_bandwidth_bytes_per_s", i),
                 value("device_memory_used_bytes", i),
+                value("device_power_ratio", i),
                 count("mem_ecc_corrected", i),
                 count("mem_ecc_uncorrected", i),
                 count("sram_ecc_corrected", i),

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from fleet.access.roles import has_role, requires
 from fleet.alerts.events import routing_table
-from fleet.alerts.matchers import FIELDS
+from fleet.alerts.matchers import FIELDS, LABEL_FIELD
 from fleet.models import Delivery, NotificationChange, Receiver, Route, SenderHeartbeat
 from fleet.notifications.delivery import DeliveryClient
 from fleet.notifications.forms import ReceiverForm, RouteForm, SettleForm
@@ -344,7 +344,12 @@ def _move(route: Route, *, by: int) -> None:
 
 def _routes_form(request: HtmxRequest, form: RouteForm) -> HttpResponse:
     matchers = form["matchers"].value() or "" if "matchers" in form.fields else ""
-    context = {"form": form, "route": form.route, "fields": FIELDS, **_seen(matchers)}
+    context = {
+        "form": form,
+        "route": form.route,
+        "fields": (*FIELDS, LABEL_FIELD),
+        **_seen(matchers),
+    }
     status = 422 if form.errors else 200
     return render(request, "notifications/route_edit.html", context, status=status)
 

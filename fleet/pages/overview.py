@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db.models import Q
+from django.db.models import F, Q
 from django.http import HttpResponse
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
@@ -18,7 +18,9 @@ from fleet.charts.figures import Chart, ChartLine
 from fleet.charts.heat import heat_groups
 from fleet.charts.runs import EVERY_S, grid, share_now
 from fleet.models import Alert, Node, Run
+from fleet.models.filters import label_q, labels_contain
 from fleet.pages.charts import chart_table
+from fleet.pages.connect import connect
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.runs import rows_with_alerts
 from fleet.runs.summaries import fleet_now, nodes_now, runs_now
@@ -32,9 +34,10 @@ LIMIT_RATIO = 0.25
 
 @require_safe
 def overview(request: HtmxRequest) -> HttpResponse:
-    return render_page(
-        request, "pages/overview.html", overview_context(), partials={*PARTIALS, "heat-rows"}
-    )
+    context = overview_context()
+    if not context["groups"] and not context["runs"]:
+        return connect(request)
+    return render_page(request, "pages/overview.html", context, partials={*PARTIALS, "heat-rows"})
 
 
 def overview_context() -> dict[str, Any]:
@@ -43,7 +46,8 @@ def overview_context() -> dict[str, Any]:
     blocks = hot.latest()
     runs = runs_now(hot, Run.objects.active(), now_s=now_s)
     # A few runs have many nodes: fetched once each, not with every node.
-    known = nodes_now(hot, Node.objects.prefetch_related("run"), now_s=now_s, latest=blocks)
+    in_use = Node.objects.unretired().prefetch_related("run").defer("labels")
+    known = nodes_now(hot, in_use, now_s=now_s, latest=blocks)
     nodes = [node for node in known if node.is_up or node.is_silent]
     alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
     tick = max((block.tick for block in blocks.values()), default=None)
@@ -103,6 +107,7 @@ def _hot() -> HotStore:
 
 
 MOST = 8
+IN_USE_FIRST = (F("retired_at").asc(nulls_first=True), "name")
 
 
 @require_safe
@@ -114,10 +119,13 @@ def search(request: HtmxRequest) -> HttpResponse:
     if asked:
         about = Q(subject__icontains=asked) | Q(rule__icontains=asked) | Q(cause__icontains=asked)
         alerts = alerts.filter(about)
+    found = Q(name__icontains=asked)
+    if asked:
+        found |= label_q(asked) if "=" in asked else labels_contain(asked)
     context = {
         "asked": asked,
-        "runs": Run.objects.filter(name__icontains=asked)[:MOST],
-        "nodes": Node.objects.filter(name__icontains=asked)[:MOST] if asked else (),
+        "runs": Run.objects.filter(found).order_by(*IN_USE_FIRST)[:MOST],
+        "nodes": Node.objects.filter(found).order_by(*IN_USE_FIRST)[:MOST] if asked else (),
         "alerts": [AlertText(alert, now) for alert in alerts[:MOST]],
     }
     return render_page(request, "pages/search.html", context, partials={"results"})

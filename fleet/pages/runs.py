@@ -37,18 +37,20 @@ from fleet.models import Alert, ReadLog, RecordedTrace, Run
 from fleet.pages.costs import brief_money
 from fleet.pages.frozen import frozen_run, frozen_run_alerts, run_in_window, window_context
 from fleet.pages.nodes import rows_of
-from fleet.pages.render import HtmxRequest, render_page
+from fleet.pages.render import Filter, HtmxRequest, render_page
 from fleet.pages.text import run_headline
 from fleet.runs.compiles import compile_summary, with_compile_flag
 from fleet.runs.inputs import inputs_of
 from fleet.runs.similar_runs import similar_runs_panel
 from fleet.runs.state import state_of
-from fleet.runs.summaries import RunNow, runs_now, usd_per_mtok
+from fleet.runs.summaries import RunNow, flops_now, runs_now, usd_per_mtok
 from fleet.simulation.drills import drills_of
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.store.hot import HotStore, open_store
 
+STATES = ("active", "over", "retired")
+FILTERS = ("state", "label", "q")
 LIST_PARTIALS = ("runs",)
 PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "money")
 WINDOW_FIELDS = {"window", "from", "to"}
@@ -82,16 +84,27 @@ class RunRow:
         return "healthy" if is_known else ""
 
 
-def runs_context() -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class RunFilter(Filter):
+    state: str = ""
+    label: str = ""
+    q: str = ""
+
+
+def runs_context(**filters: str) -> dict[str, Any]:
     """Return the runs by team, active ones first."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
-    runs = sorted(Run.objects.all(), key=lambda run: (run.team, bool(run.finished_at), run.name))
+    keep = RunFilter.of(filters)
+    found = Run.objects.filter_by(state=keep.state, label=keep.label, text=keep.q)
+    runs = sorted(found, key=lambda run: (run.team, bool(run.finished_at), run.name))
     alerts = Alert.objects.open().exclude(run=None).worst_first().select_related("run")
     alerts = alerts.defer("run__plan", "run__clock")
     rows = rows_with_alerts(runs_now(hot, runs, now_s=now.timestamp()), alerts, now=now)
     teams = groupby(rows, key=lambda row: row.run.team)
     active = [row for row in rows if row.run.finished_at is None]
     return {
+        "keep": keep,
+        "states": STATES,
         "teams": [(team or "no team", list(members)) for team, members in teams],
         "n_active": len(active),
         "usd_per_hour": sum(row.run.usd_per_hour for row in active),
@@ -116,7 +129,8 @@ def row_of(summary: RunNow, alert: Alert | None, *, now: datetime) -> RunRow:
 
 @require_safe
 def run_list(request: HtmxRequest) -> HttpResponse:
-    return render_page(request, "runs/run_list.html", runs_context(), partials=LIST_PARTIALS)
+    context = runs_context(**{name: request.GET.get(name, "") for name in FILTERS})
+    return render_page(request, "runs/run_list.html", context, partials=LIST_PARTIALS)
 
 
 def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
@@ -130,6 +144,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
     of_run = Alert.objects.open().of_run(run.name)
     alerts = list(of_run.worst_first().select_related("run", "node"))
     newest = summary.last_step_at_s
+    rows = rows_of(hot, run.nodes.select_related("run").order_by("rank", "name"), now=now)
     return (
         {
             "run": run,
@@ -143,9 +158,8 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "alerts": [AlertText(alert, now) for alert in alerts],
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),
             "drills": drills_of(run, now=now),
-            "rows": rows_of(
-                hot, run.nodes.select_related("run").order_by("rank", "name"), now=now
-            ),
+            "rows": rows,
+            "hardware_flops": flops_now([row.now for row in rows]),
             "can_drill": may_drill(run),
             "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
             "layout": [*layout_of(run), *reports_of(hot, run, now=now)],

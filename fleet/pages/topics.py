@@ -154,7 +154,9 @@ TOPICS: Mapping[str, Topic] = {
         named=True,
         points=nodes.node_points,
     ),
-    "runs": Topic(runs.runs_context, "runs/run_list.html", runs.LIST_PARTIALS),
+    "runs": Topic(
+        runs.runs_context, "runs/run_list.html", runs.LIST_PARTIALS, filters=runs.FILTERS
+    ),
     "run": Topic(
         runs.run_context,
         "runs/run_detail.html",

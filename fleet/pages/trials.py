@@ -51,7 +51,9 @@ def trial_row(trial: Trial) -> TrialRow:
     figures = load_figures(trial.figures)
     if figures is None:
         return TrialRow(trial, [])
-    return TrialRow(trial, candidate_reports(figures), is_missing=not figures.candidates)
+    return TrialRow(
+        trial, candidate_reports(figures, timezone.now().date()), is_missing=not figures.candidates
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -63,7 +65,7 @@ def trial_list(request: HtmxRequest) -> HttpResponseBase:
 
 
 def _newest_runs() -> Sequence[Mapping[str, Any]]:
-    return list(Run.objects.order_by("-pk").values("name", "instance_type")[:N_RUNS])
+    return list(Run.objects.order_by("-pk").values("name", "instance_type", "n_nodes")[:N_RUNS])
 
 
 @requires("lead")
@@ -107,7 +109,7 @@ def trial_print(request: HtmxRequest, name: str) -> HttpResponse:
 def _trial_context(trial: Trial) -> dict[str, Any]:
     figures = load_figures(trial.figures)
     matches = figures.matches if figures else ()
-    reports = candidate_reports(figures) if figures else []
+    reports = candidate_reports(figures, timezone.now().date()) if figures else []
     runs = [arm.run for arm in trial.arms.all()]
     known = {each.measure for report in reports for each in report.candidate.comparisons}
     measures = [name for name in BY_NAME if name in known]
@@ -124,6 +126,8 @@ def _trial_context(trial: Trial) -> dict[str, Any]:
         "same": [match for match in matches if match.state == MatchState.SAME],
         "baseline": figures.baseline if figures else None,
         "has_lost": any(arm.n_lost for arm in figures.arms) if figures else False,
+        "has_replicates": any(arm.replicate_of for arm in figures.arms) if figures else False,
+        "has_drift": any(arm.pace_change_ratio for arm in figures.arms) if figures else False,
         "definitions": definitions(trial, runs, measures) if measures else [],
     }
 
@@ -176,7 +180,7 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
         if worked
         else None,
         "assumed": assumption_rows(worked.planned) if worked else (),
-        "candidates": [arm for arm in trial.arms.all() if not arm.is_baseline],
+        "candidates": trial.compared_arms[1:],
         "unlike": differing_fields(figures, candidate) if figures and candidate else [],
         "error": error,
     }

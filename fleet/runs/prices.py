@@ -78,6 +78,7 @@ NO_PRICE = "no price is known"
 AS_REPORTED = "as reported"
 MOST_USD = 100_000.0
 MAX_TEAM, MAX_SOURCE, MAX_BASIS = 40, 200, 80
+PUBLISHED = re.compile(r"(?:[^,]+, )+(20\d\d-\d\d(?:-\d\d)?)")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Limits that refuse a date with a mistyped year.
 LONGEST_AGO, LONGEST_AHEAD = timedelta(days=3660), timedelta(days=3660)
@@ -139,6 +140,16 @@ def published_price(instance_type: str) -> tuple[float, str]:
     if found is None or not found.prices:
         return 0.0, NO_PRICE
     return found.price.usd_per_hour, f"{found.price.basis}, {found.price.date}"[:MAX_BASIS]
+
+
+def published_date(basis: str) -> str:
+    """Find the source's date in the basis of a published price; empty for a contract or a report.
+
+    >>> published_date("on demand, 2026-07-20"), published_date("1-year of LLM, 2026-07-20, mail")
+    ('2026-07-20', '')
+    """
+    found = PUBLISHED.fullmatch(basis)
+    return found.group(1) if found and " of " not in basis else ""
 
 
 def _changes(

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import numpy as np
 from django.db.models import F, Q, QuerySet
 
 from fleet.formatting import MINUS, count, percent
@@ -84,7 +83,7 @@ def compare_run(source: Source, run: Run, *, now: datetime) -> dict[str, Any]:
         mine = settled(steps_of(source, run, until=now))
         for other, differ in others:
             theirs = settled(steps_of(source, other, until=now))
-            if pace := _pace(mine, theirs, seed=(run.pk, other.pk)):
+            if pace := _pace(mine, theirs):
                 result = {"run": other.name, "differ": [asdict(each) for each in differ]} | pace
                 is_assumed = run.is_simulated or other.is_simulated
                 measured.append(with_assumed(result, is_assumed=is_assumed))
@@ -112,18 +111,16 @@ def settled(steps: ArmSteps) -> FloatArray:
     return steps.sums[steps.n_warm_rows :]
 
 
-def _pace(mine: FloatArray, theirs: FloatArray, *, seed: tuple[int, int]) -> dict[str, Any] | None:
+def _pace(mine: FloatArray, theirs: FloatArray) -> dict[str, Any] | None:
     """Compare tokens per second; None where there are too few steps."""
     n_mine, n_theirs = (int(sums[:, 0].sum()) for sums in (mine, theirs))
     counted = COLUMNS.index("tokens")
     has_tokens = mine[:, counted].sum() > 0 and theirs[:, counted].sum() > 0
     if min(n_mine, n_theirs) < MIN_STEPS or not has_tokens:
         return None
-    rng = np.random.default_rng(seed)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = differences(
-            ArmSamples(COLUMNS, mine), ArmSamples(COLUMNS, theirs), {"pace": PACE}, rng=rng
-        )
+    found = differences(
+        [ArmSamples(COLUMNS, mine)], [ArmSamples(COLUMNS, theirs)], {"pace": PACE}, run_cv=0.0
+    )
     pace = found["pace"]
     return {
         "ratio": pace.ratio,

@@ -24,6 +24,7 @@ STALE_AFTER_STEPS = 3
 JOB_STALE_S = 60
 LATE_AFTER_S = 3.0
 SECONDS_PER_HOUR = 3600.0
+EXECUTION_LATENCIES = tuple(f"execution_latency_{p}_s" for p in ("p50", "p99", "p100"))
 TOKENS_PER_MTOK = 1e6
 
 
@@ -66,11 +67,30 @@ class NodeNow:
     device_memory_used_bytes: float | None = None
     efa_latency_max_s: float | None = None
     ecc_uncorrected: int | None = None
+    flops_per_s: float | None = None
+    flops_mean: float | None = None  # of the cores that count them
+    power_mean_ratio: float | None = None
+    execution_latency_p50_s: float | None = None
+    execution_latency_p99_s: float | None = None
+    execution_latency_p100_s: float | None = None
+
+    @property
+    def flops_ratio(self) -> float | None:
+        """FLOPs of the cores that count them, over their dense BF16 peak; None if unknown."""
+        peak = self.node.core_peak_flops
+        return None if self.flops_mean is None or peak is None else self.flops_mean / peak
 
     @property
     def is_silent(self) -> bool:
         """Whether it should report and does not."""
-        return not self.is_up and not self.node.is_released
+        return not self.is_up and self.node.is_expected
+
+    @property
+    def state(self) -> str:
+        """Retired, up, silent, or released: its run has ended."""
+        if self.node.retired_at:
+            return "retired"
+        return "up" if self.is_up else "silent" if self.is_silent else "released"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +208,31 @@ def nodes_now(
     for node in nodes:
         is_by_job = node.source == Node.Source.STEPS
         seen_s = (by_job if is_by_job else seen).get(node.name)
+        if seen_s is None and node.last_seen_at:
+            seen_s = node.last_seen_at.timestamp()
         is_up = _is_reporting(node.source, seen_s, now_s) and not (is_by_job and node.is_released)
         known = figures.get((node.shard, node.name), {}) if is_up else {}
         found.append(NodeNow(node, last_seen_s=seen_s, is_up=is_up, **known))
     return found
 
 
+def flops_now(nodes: Iterable[NodeNow]) -> tuple[float, float | None] | None:
+    """Add up the FLOPs per second that nodes count; also their mean share of the peak.
+
+    None where no node counts them; the share is None where no peak is known.
+    """
+    counting = [node for node in nodes if node.flops_per_s is not None]
+    ratios = [ratio for node in counting if (ratio := node.flops_ratio) is not None]
+    if not counting:
+        return None
+    total = sum(node.flops_per_s or 0.0 for node in counting)
+    return total, sum(ratios) / len(ratios) if ratios else None
+
+
 def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
     """Count the nodes that report, and those that should."""
     seen, by_job = hot.last_seen(), reporting_nodes(hot)
-    expected = Node.objects.filter(run__finished_at=None).values_list("name", "source")
+    expected = Node.objects.expected().values_list("name", "source")
     reporting = [
         _is_reporting(source, (by_job if source == Node.Source.STEPS else seen).get(name), now_s)
         for name, source in expected
@@ -219,9 +254,10 @@ def latest_figures(blocks: Iterable[Block]) -> Mapping[tuple[str, str], Mapping[
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
     for block in blocks:
         cores = _values(block, "core_utilization_ratio")
+        flops, power = _values(block, "core_flops_per_s"), _values(block, "device_power_ratio")
         errors = np.hstack([_values(block, f"{kind}_ecc_uncorrected") for kind in ("mem", "sram")])
         columns = {
-            "utilization_mean": _known(_sum(cores) / np.maximum(_count(cores), 1)),
+            "utilization_mean": _known(_mean(cores)),
             "utilization_min": _known(_extreme(cores, np.fmin)),
             "utilization_max": _known(_extreme(cores, np.fmax)),
             "hbm_bytes_per_s": _known(_sum(_values(block, "hbm_bandwidth_bytes_per_s"))),
@@ -230,6 +266,10 @@ def latest_figures(blocks: Iterable[Block]) -> Mapping[tuple[str, str], Mapping[
             "ecc_uncorrected": [
                 None if total is None else int(total) for total in _known(_sum(errors))
             ],
+            "flops_per_s": _known(_sum(flops)),
+            "flops_mean": _known(_mean(flops)),
+            "power_mean_ratio": _known(_mean(power)),
+            **{name: _known(_sum(_values(block, name))) for name in EXECUTION_LATENCIES},
         }
         for name, row in zip(block.nodes, zip(*columns.values(), strict=True), strict=True):
             found[block.shard, name] = dict(zip(columns, row, strict=True))
@@ -250,6 +290,10 @@ def _sum(values: FloatArray) -> FloatArray:
     """Sum over parts: (n_nodes,), NaN where no part reports."""
     total = np.where(np.isfinite(values), values, 0.0).sum(axis=1)
     return np.asarray(np.where(_count(values) > 0, total, np.nan))
+
+
+def _mean(values: FloatArray) -> FloatArray:
+    return np.asarray(_sum(values) / np.maximum(_count(values), 1))
 
 
 def _extreme(values: FloatArray, pick: np.ufunc) -> FloatArray:

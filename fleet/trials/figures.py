@@ -17,6 +17,7 @@ from fleet.runs.step_sums import COLUMNS
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.statistics.bootstrap import Measure
+from telemetry.statistics.verdicts import MARGIN_RATIO
 
 TOKENS_PER_MTOK = 1e6
 
@@ -71,7 +72,7 @@ RATIOS = (
     TrialMeasure(
         "allreduce_share_ratio",
         "all-reduce share",
-        Measure("allreduce_s", "reported_s", is_better_low=True),
+        Measure("allreduce_s", "reported_s", is_better_low=True, is_share=True),
         "ratio",
     ),
 )
@@ -279,12 +280,12 @@ def _match(field: str, label: str, values: Sequence[str]) -> Match:
     return Match(field, label, tuple(value or NOT_REPORTED for value in values), state)
 
 
-def match_pair(matches: Sequence[Match], one: int, other: int) -> list[Match]:
-    """Compare two of the arms, given by position, regardless of the others."""
-    pairs = [(match, (match.values[one], match.values[other])) for match in matches]
+def match_some(matches: Sequence[Match], places: Sequence[int]) -> list[Match]:
+    """Compare some of the runs, given by position, regardless of the others."""
+    chosen = [(match, [match.values[place] for place in places]) for match in matches]
     return [
-        _match(match.field, match.label, ["" if each == NOT_REPORTED else each for each in pair])
-        for match, pair in pairs
+        _match(match.field, match.label, ["" if each == NOT_REPORTED else each for each in values])
+        for match, values in chosen
     ]
 
 
@@ -307,9 +308,9 @@ def unknowns(matches: Sequence[Match]) -> list[Match]:
 class Comparison(msgspec.Struct, frozen=True):
     """One measure of a candidate against the baseline; None where unknown.
 
-    ``ratio`` is candidate over baseline less one, ``low`` to ``high`` its 95 % interval.
-    ``word`` is better, worse, or cannot tell yet. ``n_more_steps`` of each arm would decide it;
-    None: more steps would not.
+    ``ratio`` is candidate over baseline less one, ``low`` to ``high`` its 95 % interval. Values
+    of several runs are geometric means. ``word`` is better, worse, equivalent, or cannot tell yet.
+    ``n_more_steps`` of each run would decide it; None: more steps would not.
     """
 
     measure: str
@@ -326,13 +327,16 @@ class PaceEvidence(msgspec.Struct, frozen=True):
     """Measured tokens per second, from which verdicts at other prices are derived.
 
     ``ratio`` is candidate over baseline less one, ``error_log`` the standard error of its
-    logarithm; ``n_steps`` of the shorter arm, of ``n_planned``.
+    logarithm, of ``freedom`` degrees (None: so many that it is normal), ``run_error_log`` the part
+    of it between runs; ``n_steps`` of the shortest run, of ``n_planned``.
     """
 
     ratio: float
     error_log: float
     n_steps: int
     n_planned: int
+    freedom: float | None = None
+    run_error_log: float = 0.0
 
 
 class ArmPrice(msgspec.Struct, frozen=True):
@@ -344,7 +348,11 @@ class ArmPrice(msgspec.Struct, frozen=True):
 
 
 class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one arm took, from its start to its newest step; None where unknown.
+    """What one run took, from its start to its newest step; None where unknown.
+
+    It is an arm, or a further run of the arm whose run is ``replicate_of``.
+    ``pace_change_ratio`` is by how much the pace of its settled steps drifted or jumped, None if
+    it did not.
 
     ``ready_s`` is from the run's start to its first step, ``compile_s`` the part of it known to
     be compiling; ``warm_up_s`` the ``n_warm_up`` steps until it settled, which no measure counts.
@@ -388,6 +396,8 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     settled_s: float | None = None
     settled_tokens: float | None = None
     is_simulated: bool = False
+    replicate_of: str = ""
+    pace_change_ratio: float | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -395,7 +405,9 @@ class Candidate(msgspec.Struct, frozen=True):
 
     Losses are compared after ``equal_tokens``. Once both arms have their planned steps the
     verdicts are decided and do not change any more. ``pace`` is None where the pace is unknown,
-    and in figures of earlier versions.
+    and in figures of earlier versions. ``n_runs`` are those of baseline and candidate; with so few
+    that the variation between runs is assumed, all verdicts are provisional. Arms that differ by
+    less than ``margin_ratio`` are equivalent.
     """
 
     label: str
@@ -404,6 +416,9 @@ class Candidate(msgspec.Struct, frozen=True):
     equal_tokens: float | None = None
     is_decided: bool = False
     pace: PaceEvidence | None = None
+    n_runs: tuple[int, int] = (1, 1)
+    is_provisional: bool = True
+    margin_ratio: float = MARGIN_RATIO
 
     def get(self, measure: str) -> Comparison | None:
         """Find the comparison by one measure; None where it cannot be made."""
@@ -417,11 +432,15 @@ class TrialFigures(msgspec.Struct, frozen=True):
 
     @property
     def baseline(self) -> ArmFigures | None:
-        """The arm that the others are compared with; None where its run was removed."""
+        """The arm that the others are compared with; None where its run was deleted."""
         return next((arm for arm in self.arms if arm.is_baseline), None)
 
     def arm(self, run: str) -> ArmFigures:
         return next(arm for arm in self.arms if arm.run == run)
+
+    def runs_of(self, run: str) -> list[ArmFigures]:
+        """List the runs of an arm, given by its first one."""
+        return [arm for arm in self.arms if run in (arm.run, arm.replicate_of)]
 
 
 def dump_figures(figures: TrialFigures) -> dict[str, object]:

@@ -336,7 +336,7 @@ def pair_of(trial: Trial, *, candidate: str) -> tuple[TrialArm, TrialArm]:
 
     Raises FieldError where the trial has no such candidate, or one arm only.
     """
-    arms = list(trial.arms.all())
+    arms = trial.compared_arms
     baseline = next((arm for arm in arms if arm.is_baseline), None)
     candidates = [arm for arm in arms if not arm.is_baseline]
     if baseline is None or not candidates:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -42,12 +42,27 @@ from fleet.trials.figures import (
 )
 from telemetry.blocks import FloatArray
 from telemetry.errors import FieldError
-from telemetry.statistics.bootstrap import ArmSamples, Difference, differences
-from telemetry.statistics.verdicts import WRONG_RATIO, TrialVerdict, TrialWord, verdict
+from telemetry.statistics.bootstrap import (
+    MEASURED_RUNS,
+    ArmSamples,
+    Difference,
+    differences,
+    estimate,
+)
+from telemetry.statistics.verdicts import (
+    MARGIN_RATIO,
+    WRONG_RATIO,
+    TrialVerdict,
+    TrialWord,
+    verdict,
+)
 from telemetry.store.reading import Source
 
 MAX_NAME, MAX_QUESTION, MAX_TEAM = 60, 200, 40
 MOST_CANDIDATES = 8
+# Further runs of one arm.
+MOST_REPLICATES = 9
+MOST_MARGIN_RATIO = 0.5
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MOST_STEPS = 100_000_000
 MOST_TOKENS = 10**18
@@ -62,17 +77,26 @@ def begin(
     team: str = "",
     planned_steps: int,
     planned_tokens: int | None = None,
+    replicates: Mapping[str, Sequence[str]] | None = None,
+    margin_ratio: float = MARGIN_RATIO,
     by: str,
     now: datetime,
 ) -> Trial:
     """Begin a trial of runs, given by name; the label of each arm is its hardware.
 
-    ``planned_tokens`` are those of the whole training; None: unknown.
+    Parameters
+    ----------
+    planned_tokens : of the whole training; None: unknown
+    replicates : further runs of an arm, by the name of its run
+    margin_ratio : arms that differ by less are equivalent
 
     Raises FieldError where a field is invalid.
     """
     _check(name, question, team, planned_steps, planned_tokens)
+    if not 0 <= margin_ratio <= MOST_MARGIN_RATIO:
+        raise FieldError("margin_ratio", f"choose 0 to {MOST_MARGIN_RATIO}; 0.02 is 2 %")
     runs = _runs(baseline, candidates)
+    repeated = _replicates(runs, replicates or {})
     try:
         with transaction.atomic():
             trial = Trial.objects.create(
@@ -81,14 +105,20 @@ def begin(
                 team=team.strip(),
                 planned_steps=planned_steps,
                 planned_tokens=planned_tokens,
+                margin_ratio=margin_ratio,
                 created_by=by,
                 created_at=now,
             )
             hardware = [f"{run.n_nodes} \u00d7 {run.instance_type}" for run in runs]
             labels = hardware if len(set(hardware)) == len(runs) else [run.name for run in runs]
-            TrialArm.objects.bulk_create(
+            arms = TrialArm.objects.bulk_create(
                 TrialArm(trial=trial, run=run, label=label[:60], is_baseline=i == 0, position=i)
                 for i, (run, label) in enumerate(zip(runs, labels, strict=True))
+            )
+            further = [(arm, run) for arm in arms for run in repeated.get(arm.run.name, ())]
+            TrialArm.objects.bulk_create(
+                TrialArm(trial=trial, run=run, label=arm.label, replicate_of=arm, position=i)
+                for i, (arm, run) in enumerate(further, len(arms))
             )
     except IntegrityError as error:
         raise FieldError("name", "there is a trial of that name already") from error
@@ -129,6 +159,35 @@ def _runs(baseline: str, candidates: Sequence[str]) -> list[Run]:
             if name not in known:
                 raise FieldError(field, f"no run is called {name[:MAX_NAME]!r}")
     return [known[name] for name in (baseline, *candidates)]
+
+
+def _replicates(
+    runs: Sequence[Run], replicates: Mapping[str, Sequence[str]]
+) -> dict[str, list[Run]]:
+    """Look up the further runs of each arm."""
+    arms = {run.name: run for run in runs}
+    names = [name for each in replicates.values() for name in each]
+    known = Run.objects.in_bulk(names, field_name="name")
+    for arm, further in replicates.items():
+        if arm not in arms:
+            raise FieldError("replicates", f"{arm[:MAX_NAME]!r} is no arm of this trial")
+        if len(further) > MOST_REPLICATES:
+            raise FieldError(
+                "replicates", f"choose at most {MOST_REPLICATES} further runs of one arm"
+            )
+        for name in further:
+            if name not in known:
+                raise FieldError("replicates", f"no run is called {name[:MAX_NAME]!r}")
+            hardware = [(run.n_nodes, run.instance_type) for run in (arms[arm], known[name])]
+            if hardware[0] != hardware[1]:
+                raise FieldError(
+                    "replicates",
+                    f"{name} runs on {hardware[1][0]} \u00d7 {hardware[1][1]}, {arm} on "
+                    f"{hardware[0][0]} \u00d7 {hardware[0][1]}; choose runs on the same hardware",
+                )
+    if len({*arms, *names}) < len(arms) + len(names):
+        raise FieldError("replicates", "a run can be in a trial once only")
+    return {arm: [known[name] for name in further] for arm, further in replicates.items()}
 
 
 def end(trial: Trial, *, now: datetime) -> bool:
@@ -191,6 +250,8 @@ STEPS, STEP_S, COUNTED_S, TOKENS, USD, LOSSES, LOSS_STEPS, PAID_USD, UNIQUE_TOKE
 )
 # Losses are compared over this last part of the tokens that both arms have trained on.
 LOSS_WINDOW_RATIO = 0.05
+# A drift is looked for in the first of these that is known.
+PACES = (BY_NAME["tokens_per_s"], BY_NAME["step_s"])
 # Times are stored to a tenth of a millisecond: less than half a cent is no pause.
 MIN_PAUSE_USD = 0.005
 PAID_FIELDS = ("usd_ready", "usd_warm_up", "usd_settled", "usd_between", "usd", "usd_per_hour")
@@ -223,24 +284,23 @@ class MeasuredDifference:
 
 
 def compare(hot: Source, trial: Trial, *, now: datetime) -> TrialFigures:
-    """Compute the figures of a trial up to now, or up to its end.
-
-    Notes
-    -----
-    The bootstrap is seeded by trial and arm: the same steps always give the same figures.
-    """
+    """Compute the figures of a trial up to now, or up to its end."""
     until = trial.until(now)
     arms = [measure_arm(hot, trial, arm, until=until) for arm in trial.arms.all()]
-    baseline = next((each for each in arms if each.arm.is_baseline), None)
+    # By arm, its first run before the others.
+    runs: dict[int, list[MeasuredArm]] = {}
+    for each in arms:
+        runs.setdefault(each.arm.replicate_of_id or each.arm.pk, []).append(each)
+    baseline = next((found for found in runs.values() if found[0].arm.is_baseline), None)
     return TrialFigures(
         matches=match_runs(
             [each.arm.run for each in arms], [each.figures.tokens_per_step for each in arms]
         ),
         arms=tuple(each.figures for each in arms),
         candidates=tuple(
-            compare_arms(trial, baseline, each)
-            for each in arms
-            if baseline is not None and not each.arm.is_baseline
+            compare_arms(trial, baseline, found)
+            for found in runs.values()
+            if baseline is not None and found is not baseline
         ),
     )
 
@@ -265,6 +325,8 @@ def measure_arm(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) ->
         epoch_ratio = min(1.0, float(epoch[:, UNIQUE_TOKENS].sum()) / run.tokens_per_epoch)
     s_per_token = _ratio(settled, COUNTED_S, TOKENS)
     line = training_line(trial, ready_s, warm)
+    pace = next((each for each in PACES if is_known(each, settled)), None)
+    level = estimate(ArmSamples(COLUMNS, settled), pace.measure) if pace else None
     figures = ArmFigures(
         label=arm.label,
         run=run.name,
@@ -272,6 +334,8 @@ def measure_arm(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) ->
         n_nodes=run.n_nodes,
         is_baseline=arm.is_baseline,
         is_simulated=run.is_simulated,
+        replicate_of=arm.replicate_of.run.name if arm.replicate_of else "",
+        pace_change_ratio=math.expm1(level.change_log) if level and level.has_drift else None,
         n_steps=len(steps),
         n_warm_up=int(warm[:, STEPS].sum()),
         n_settled=int(settled[:, STEPS].sum()),
@@ -354,55 +418,73 @@ def prices_of(run: Run, *, until: datetime) -> tuple[ArmPrice, ...]:
     return (first, *(price for price in later if price.from_s < over_s))
 
 
-def compare_arms(trial: Trial, baseline: MeasuredArm, candidate: MeasuredArm) -> Candidate:
-    """Compare a candidate with the baseline by every measure that both arms have."""
-    pair = (baseline, candidate)
-    measured = sorted(_differences(trial, pair), key=lambda each: ORDER.index(each.name))
+def compare_arms(
+    trial: Trial, baseline: Sequence[MeasuredArm], candidate: Sequence[MeasuredArm]
+) -> Candidate:
+    """Compare the runs of a candidate with those of the baseline, by what all of them have."""
+    arms = (baseline, candidate)
+    measured = sorted(_differences(trial, arms), key=lambda each: ORDER.index(each.name))
     names = {each.name for each in measured}
     deciding = next((name for name in DECIDING if name in names), "")
-    n_steps = min(each.figures.n_settled for each in pair)
+    n_steps = min(run.figures.n_settled for arm in arms for run in arm)
     pace = next((each for each in measured if each.name == "tokens_per_s"), None)
     evidence = None
     if pace is not None and math.isfinite(pace.difference.error_log):
-        difference = pace.difference
+        found = pace.difference
         evidence = PaceEvidence(
-            difference.ratio, difference.error_log, pace.n_steps, pace.n_planned
+            found.ratio,
+            found.error_log,
+            pace.n_steps,
+            pace.n_planned,
+            _finite(found.freedom),
+            found.run_error_log,
         )
+    n_runs = (len(baseline), len(candidate))
     return Candidate(
-        candidate.arm.label,
-        candidate.arm.run.name,
-        tuple(_comparison(each, deciding) for each in measured),
-        equal_tokens=equal_tokens(*(each.steps.sums for each in pair)),
+        candidate[0].arm.label,
+        candidate[0].arm.run.name,
+        tuple(_comparison(each, deciding, trial.margin_ratio) for each in measured),
+        equal_tokens=equal_tokens([run.steps.sums for arm in arms for run in arm]),
         is_decided=n_steps >= trial.planned_steps,
         pace=evidence,
+        n_runs=n_runs,
+        is_provisional=min(n_runs) < MEASURED_RUNS,
+        margin_ratio=trial.margin_ratio,
     )
 
 
-def _differences(trial: Trial, pair: tuple[MeasuredArm, MeasuredArm]) -> list[MeasuredDifference]:
-    """Measure the difference of each figure that both arms have, in no particular order."""
-    rng = np.random.default_rng([trial.pk, pair[1].arm.pk])
-    lines = [training_line(trial, each.figures.ready_s or 0.0, each.warm_up) for each in pair]
+Arms = tuple[Sequence[MeasuredArm], Sequence[MeasuredArm]]
+
+
+def _differences(trial: Trial, arms: Arms) -> list[MeasuredDifference]:
+    """Measure the difference of each figure that all runs have, in no particular order."""
+    runs = [run for arm in arms for run in arm]
+    lines = {
+        run.arm.pk: training_line(trial, run.figures.ready_s or 0.0, run.warm_up) for run in runs
+    }
     known = [
         figure
         for figure in RATIOS
-        if all(is_known(figure, each.settled) for each in pair)
-        and (not figure.measure.line or None not in lines)
+        if all(is_known(figure, run.settled) for run in runs)
+        and (not figure.measure.line or None not in lines.values())
     ]
     found: dict[str, Difference] = {}
     if known:
-        samples = [
-            ArmSamples(
-                COLUMNS, at_mean_price(each.settled), {"time_to_train_s": line} if line else {}
-            )
-            for each, line in zip(pair, lines, strict=True)
-        ]
-        measures = {figure.name: figure.measure for figure in known}
-        # A draw of few steps may contain none that report a measure: its interval is then unknown.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            by_name = differences(samples[0], samples[1], measures, rng=rng)
+        baseline, candidate = (
+            [
+                ArmSamples(
+                    COLUMNS, at_mean_price(run.settled), {"time_to_train_s": line} if line else {}
+                )
+                for run in arm
+                for line in [lines[run.arm.pk]]
+            ]
+            for arm in arms
+        )
+        by_name = differences(baseline, candidate, {each.name: each.measure for each in known})
         found = {figure.name: _scale(by_name[figure.name], figure.factor) for figure in known}
-    mine, theirs = (each.figures.values.get(MFU.name) for each in pair)
-    if mine is not None and theirs is not None and (pace := found.get("tokens_per_s")):
+    mfu = [[run.figures.values.get(MFU.name, math.nan) for run in arm] for arm in arms]
+    mine, theirs = (math.exp(float(np.mean(np.log(values)))) for values in mfu)
+    if math.isfinite(mine) and math.isfinite(theirs) and (pace := found.get("tokens_per_s")):
         # The difference in pace, scaled by each arm's own peak.
         ratio = theirs / mine - 1
         factor = (1 + ratio) / (1 + pace.ratio)
@@ -410,17 +492,17 @@ def _differences(trial: Trial, pair: tuple[MeasuredArm, MeasuredArm]) -> list[Me
         found[MFU.name] = replace(
             pace, baseline=mine, candidate=theirs, ratio=ratio, low=low, high=high
         )
-    before, after = (each.steps.sums for each in pair)
+    sums = ([run.steps.sums for run in arms[0]], [run.steps.sums for run in arms[1]])
     epoch = None
-    n_tokens, *others = {each.arm.run.tokens_per_epoch for each in pair}
+    n_tokens, *others = {run.arm.run.tokens_per_epoch for run in runs}
     if n_tokens and not others:
         if usd := found.get("usd_per_mtok"):
             found[USD_PER_EPOCH.name] = _scale(usd, n_tokens / BY_NAME["usd_per_mtok"].factor)
-        epoch = compare_first_epochs(before, after, n_tokens, rng)
-    n_equal = equal_tokens(before, after)
-    if n_equal is not None and (loss := compare_losses(n_equal, before, after, rng)):
+        epoch = compare_first_epochs(sums, n_tokens)
+    n_equal = equal_tokens([*sums[0], *sums[1]])
+    if n_equal is not None and (loss := compare_losses(n_equal, sums)):
         found[LOSS.name] = loss
-    n_steps, n_planned = min(each.figures.n_settled for each in pair), trial.planned_steps
+    n_steps, n_planned = min(run.figures.n_settled for run in runs), trial.planned_steps
     measured = [MeasuredDifference(*item, n_steps, n_planned) for item in found.items()]
     return measured if epoch is None else [*measured, epoch]
 
@@ -456,16 +538,18 @@ def first_epoch(sums: FloatArray, tokens_per_epoch: int | None) -> FloatArray:
     return np.asarray(sums[before < tokens_per_epoch])
 
 
-def compare_first_epochs(
-    before: FloatArray, after: FloatArray, tokens_per_epoch: int, rng: np.random.Generator
-) -> MeasuredDifference | None:
-    """Compare the mean step of two arms' first epochs; None where one has no step of it."""
-    epochs = [first_epoch(sums, tokens_per_epoch) for sums in (before, after)]
-    if not all(map(len, epochs)):
+Sums = tuple[Sequence[FloatArray], Sequence[FloatArray]]
+
+
+def compare_first_epochs(arms: Sums, tokens_per_epoch: int) -> MeasuredDifference | None:
+    """Compare the mean step of two arms' first epochs; None where a run has no step of it."""
+    epochs = [[first_epoch(sums, tokens_per_epoch) for sums in arm] for arm in arms]
+    every = [rows for arm in epochs for rows in arm]
+    if not all(map(len, every)):
         return None
-    difference = differences(*_samples(epochs), {FIRST_EPOCH.name: FIRST_EPOCH.measure}, rng=rng)
-    done = [max(1.0, float(rows[:, UNIQUE_TOKENS].sum())) for rows in epochs]
-    counts = [int(rows[:, STEPS].sum()) for rows in epochs]
+    difference = differences(*_samples(epochs), {FIRST_EPOCH.name: FIRST_EPOCH.measure})
+    done = [max(1.0, float(rows[:, UNIQUE_TOKENS].sum())) for rows in every]
+    counts = [int(rows[:, STEPS].sum()) for rows in every]
     n_steps, n_tokens = min(zip(counts, done, strict=True))
     n_planned = round(n_steps * max(1.0, tokens_per_epoch / n_tokens))
     return MeasuredDifference(
@@ -473,42 +557,42 @@ def compare_first_epochs(
     )
 
 
-def equal_tokens(before: FloatArray, after: FloatArray) -> float | None:
-    """Count the tokens that both arms have trained on; None where one does not report them.
+def equal_tokens(runs: Sequence[FloatArray]) -> float | None:
+    """Count the tokens that all runs have trained on; None where one does not report them.
 
     Tokens that were trained again after a failure count once.
     """
-    return min(float(sums[:, UNIQUE_TOKENS].sum()) for sums in (before, after)) or None
+    return min(float(sums[:, UNIQUE_TOKENS].sum()) for sums in runs) or None
 
 
-def compare_losses(
-    n_tokens: float, before: FloatArray, after: FloatArray, rng: np.random.Generator
-) -> Difference | None:
-    """Compare two arms' loss just before a number of tokens; None where one reports none there.
+def compare_losses(n_tokens: float, arms: Sums) -> Difference | None:
+    """Compare two arms' loss just before a number of tokens; None where a run reports none there.
 
     Notes
     -----
     It is the mean loss of the steps of the last twentieth of these tokens. The loss falls within
-    them in both arms. The bootstrap takes that for noise, which makes the interval too wide
-    rather than too narrow. Steps that were trained again after a failure count once.
+    them in both arms. That counts as a drift, which makes the interval too wide rather than too
+    narrow. Steps that were trained again after a failure count once.
     """
-    windows = []
-    for sums in (before, after):
-        end = np.cumsum(sums[:, UNIQUE_TOKENS])
-        start = end - sums[:, UNIQUE_TOKENS]
-        is_within = (start < n_tokens) & (end > n_tokens * (1 - LOSS_WINDOW_RATIO))
-        windows.append(np.asarray(sums[is_within & (sums[:, LOSS_STEPS] > 0)]))
-    if not all(len(rows) and rows[:, LOSSES].any() for rows in windows):
+    windows = [[_loss_window(n_tokens, sums) for sums in arm] for arm in arms]
+    if not all(len(rows) and rows[:, LOSSES].any() for arm in windows for rows in arm):
         return None
-    return differences(*_samples(windows), {LOSS.name: LOSS.measure}, rng=rng)[LOSS.name]
+    return differences(*_samples(windows), {LOSS.name: LOSS.measure})[LOSS.name]
 
 
-def _samples(arms: Sequence[FloatArray]) -> tuple[ArmSamples, ArmSamples]:
-    before, after = (ArmSamples(COLUMNS, each) for each in arms)
-    return before, after
+def _loss_window(n_tokens: float, sums: FloatArray) -> FloatArray:
+    end = np.cumsum(sums[:, UNIQUE_TOKENS])
+    start = end - sums[:, UNIQUE_TOKENS]
+    is_within = (start < n_tokens) & (end > n_tokens * (1 - LOSS_WINDOW_RATIO))
+    return np.asarray(sums[is_within & (sums[:, LOSS_STEPS] > 0)])
 
 
-def _comparison(measured: MeasuredDifference, deciding: str) -> Comparison:
+def _samples(arms: Sequence[Sequence[FloatArray]]) -> tuple[list[ArmSamples], list[ArmSamples]]:
+    baseline, candidate = ([ArmSamples(COLUMNS, rows) for rows in arm] for arm in arms)
+    return baseline, candidate
+
+
+def _comparison(measured: MeasuredDifference, deciding: str, margin_ratio: float) -> Comparison:
     """Decide a measure: the deciding one by itself; all others share one chance of an error.
 
     Each evaluation of the loss uses other steps, so each one would be another chance of an
@@ -526,6 +610,7 @@ def _comparison(measured: MeasuredDifference, deciding: str) -> Comparison:
             n_steps=measured.n_steps,
             n_planned=measured.n_planned,
             wrong_ratio=WRONG_RATIO if is_deciding else WRONG_RATIO / N_SECONDARY,
+            margin_ratio=margin_ratio,
         )
     return Comparison(
         measure=name,

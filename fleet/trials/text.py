@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 
 from fleet.formatting import (
     ABSENT,
@@ -11,12 +12,14 @@ from fleet.formatting import (
     NBSP,
     change,
     count,
+    counted,
     duration,
     percent,
     seconds,
     si,
     usd,
 )
+from fleet.runs.prices import published_date
 from fleet.trials.figures import (
     BY_NAME,
     NOT_NAMED,
@@ -29,6 +32,7 @@ from fleet.trials.figures import (
     VendorClaim,
     claim_for,
 )
+from fleet.trials.price_chart import PriceChart, price_chart
 from fleet.trials.verdict import (
     ARMS_DIFFER,
     NO_VERDICT,
@@ -39,7 +43,9 @@ from fleet.trials.verdict import (
     Verdict,
     judge,
 )
-from telemetry.statistics.verdicts import LEAST_RATIO, TrialWord
+from telemetry.catalog import age_note
+from telemetry.statistics.bootstrap import MEASURED_RUNS, RUN_CV
+from telemetry.statistics.verdicts import MARGIN_RATIO, TrialWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ class CandidateReport:
     rows: list[ComparisonRow]
     one_time: list[OneTimeCost]
     chart: IntervalChart | None
+    price_chart: PriceChart | None
     claim: VendorClaim | None
     notes: list[str]
 
@@ -115,7 +122,8 @@ class CandidateReport:
         return [None if each is None else comparison_row(each) for each in pair]
 
 
-def candidate_reports(figures: TrialFigures) -> list[CandidateReport]:
+def candidate_reports(figures: TrialFigures, today: date) -> list[CandidateReport]:
+    """Describe each candidate; prices that are old by ``today`` are marked."""
     baseline = figures.baseline
     if baseline is None:
         return []
@@ -131,8 +139,9 @@ def candidate_reports(figures: TrialFigures) -> list[CandidateReport]:
                 comparison_rows(candidate, verdict),
                 one_time_costs(baseline, arm),
                 interval_chart(candidate, claim, verdict),
+                price_chart(baseline, arm, verdict),
                 claim,
-                notes(candidate, (baseline, arm), verdict, claim),
+                notes(candidate, figures, verdict, claim, today),
             )
         )
     return reports
@@ -161,7 +170,7 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
     if comparison.word == TrialWord.CANNOT_TELL:
         ends = (comparison.low, comparison.high)
         farthest = max((abs(end) for end in ends if end is not None), default=0.0)
-        if None not in ends and farthest < LEAST_RATIO:
+        if None not in ends and farthest < MARGIN_RATIO:
             note = f"same within {percent(farthest)}"
         elif more:
             note = f"about {count(more)} more step{'' if more == 1 else 's'}"
@@ -374,26 +383,41 @@ def sentence(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
     if is_across:
         text = _across_kinds(candidate, baseline, verdict)
     elif deciding.word == TrialWord.CANNOT_TELL:
-        if candidate.is_decided:
-            missing = "The planned steps are done and did not decide it."
-        elif deciding.n_more_steps is None:
-            missing = "They are so close that more steps are unlikely to decide it."
-        else:
-            n_more = count(deciding.n_more_steps)
-            missing = f"About {n_more} more steps of each arm would decide it."
         text = (
             f"Cannot tell yet whether {candidate.label} is better than {baseline}: "
-            f"{_result(deciding)}. {missing}"
+            f"{_result(deciding)}. {_missing(candidate, deciding)}"
+        )
+    elif deciding.word == TrialWord.EQUIVALENT:
+        text = (
+            f"{candidate.label} and {baseline} are equivalent, within "
+            f"{percent(candidate.margin_ratio)}: {_result(deciding)}."
         )
     else:
         text = f"{candidate.label} is {deciding.word} than {baseline}: {_result(deciding)}."
         pace = candidate.get("tokens_per_s")
-        if pace and pace.word not in (deciding.word, TrialWord.CANNOT_TELL):
+        if pace and {pace.word, deciding.word} == {TrialWord.BETTER, TrialWord.WORSE}:
             way = "slower" if pace.word == TrialWord.WORSE else "faster"
             text = f"{text} But it is {way}: {_tokens_per_second(pace)}."
     if not is_across and verdict.contradicting:
         text = f"{text} But {_at_list_prices(verdict.contradicting)}."
+    if candidate.is_provisional and deciding.word != TrialWord.CANNOT_TELL:
+        text = f"Provisional: {text}"
     return f"{text} {break_even_sentence(verdict.break_even, candidate.label)}".rstrip()
+
+
+def _missing(candidate: Candidate, deciding: Comparison) -> str:
+    """Say what would decide an open verdict."""
+    if candidate.is_decided:
+        text = "The planned steps are done and did not decide it."
+        if candidate.is_provisional:
+            text += f" A trial with {MEASURED_RUNS} runs of each arm may."
+        return text
+    if deciding.n_more_steps is not None:
+        n_more = count(deciding.n_more_steps)
+        return f"About {n_more} more steps of each arm would decide it."
+    if abs(deciding.ratio) < candidate.margin_ratio:
+        return "They are so close that more steps are unlikely to decide it."
+    return "More steps would not decide it; more runs of each arm would."
 
 
 def _result(comparison: Comparison) -> str:
@@ -404,7 +428,7 @@ def _result(comparison: Comparison) -> str:
     )
     text = f"{text}, {percent(abs(comparison.ratio))} {fewer if comparison.ratio < 0 else more}"
     if comparison.low is None:
-        return f"{text}; too few steps for an interval"
+        return f"{text}; too few independent steps for an interval"
     return f"{text}{_with_interval(comparison)}"
 
 
@@ -440,7 +464,7 @@ def _across_kinds(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
     is_open = verdict.contradicting or not at_list_prices
     text = f"{'Cannot tell across price kinds: ' if is_open else ''}{text}."
     pace = candidate.get("tokens_per_s")
-    if pace and pace.word != TrialWord.CANNOT_TELL:
+    if pace and pace.word in (TrialWord.BETTER, TrialWord.WORSE):
         text = f"{text} It trains on {_tokens_per_second(pace)}."
     return text
 
@@ -472,24 +496,33 @@ def break_even_sentence(price: BreakEvenPrice | None, label: str) -> str:
     )
 
 
-def listed_price(instance_type: str, price: ListPrice) -> str:
+def listed_price(instance_type: str, price: ListPrice, today: date) -> str:
     """Write a list price with its region and date; as a range where several are listed."""
     ends = usd(price.low_usd)
     if price.high_usd > price.low_usd:
         ends = f"{ends} to {usd(price.high_usd)}"
     region = "" if price.region == "any" else f", {price.region}"
-    return f"{instance_type} {ends} ({price.date}{region})"
+    return f"{instance_type} {ends} ({age_note(price.date, today) or price.date}{region})"
 
 
 def notes(
     candidate: Candidate,
-    arms: tuple[ArmFigures, ArmFigures],
+    figures: TrialFigures,
     verdict: Verdict,
     claim: VendorClaim | None,
+    today: date,
 ) -> list[str]:
-    """List what a reader must know to interpret the figures of two arms, the baseline first."""
-    baseline, other = arms
-    texts: list[str] = []
+    """List what a reader must know to interpret the figures of a candidate and the baseline."""
+    baseline = next(arm for arm in figures.arms if arm.is_baseline)
+    arms = (baseline, other := figures.arm(candidate.run))
+    runs = [run for arm in arms for run in figures.runs_of(arm.run)]
+    texts = [_on_runs(candidate)]
+    texts += [
+        f"The pace of {run.run} drifts or jumps by {percent(run.pace_change_ratio)}"
+        f"{': the intervals are wider for it' if candidate.is_provisional else ''}."
+        for run in runs
+        if run.pace_change_ratio is not None
+    ]
     simulated = [arm.label for arm in arms if arm.is_simulated]
     if simulated:
         texts.append(
@@ -505,11 +538,15 @@ def notes(
         )
     if verdict.at_list_prices:
         listed = "; ".join(
-            f"{each.kind}: {listed_price(baseline.instance_type, each.prices.baseline)}, "
-            f"{listed_price(other.instance_type, each.prices.candidate)}"
+            f"{each.kind}: {listed_price(baseline.instance_type, each.prices.baseline, today)}, "
+            f"{listed_price(other.instance_type, each.prices.candidate, today)}"
             for each in verdict.at_list_prices
         )
         texts.append(f"List prices per node-hour: {listed}.")
+    for arm in arms:
+        dated = published_date(arm.price_basis)
+        if dated and (old := age_note(dated, today)):
+            texts.append(f"{arm.label} is paid at a list price {old}.")
     texts += [
         f"The price of {arm.label} changed during the run: each second is paid at the price of "
         "its time."
@@ -518,7 +555,7 @@ def notes(
     ]
     if claim is not None and baseline.instance_type.startswith("p5."):
         texts.append(f"On AWS's claim: {NOT_NAMED}")
-    ratios = [arm.first_epoch_ratio for arm in arms]
+    ratios = [run.first_epoch_ratio for run in runs]
     done = min((ratio for ratio in ratios if ratio is not None), default=1.0)
     if done < 1.0:
         texts.append(f"The first epoch is not over: {done:.0%} of it is done.")
@@ -526,6 +563,18 @@ def notes(
         again = "; steps trained again after a failure count once"
         texts.append(
             f"Losses are compared after {si(candidate.equal_tokens)} tokens, the most that both "
-            f"arms have trained on{again if baseline.n_lost or other.n_lost else ''}."
+            f"arms have trained on{again if any(run.n_lost for run in runs) else ''}."
         )
     return texts
+
+
+def _on_runs(candidate: Candidate) -> str:
+    """Say how the variation between runs is known."""
+    counts = " and ".join(counted(n, "run") for n in candidate.n_runs)
+    if not candidate.is_provisional:
+        return f"Intervals cover the variation between runs, measured with {counts}."
+    return (
+        f"Provisional: {counts} of baseline and candidate do not show how much runs of one "
+        f"configuration differ. A standard deviation of {percent(RUN_CV)} is assumed, from "
+        f"published figures; {MEASURED_RUNS} runs of each arm measure it."
+    )

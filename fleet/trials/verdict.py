@@ -13,7 +13,7 @@ from fleet.trials.figures import (
     Comparison,
     PaceEvidence,
     TrialFigures,
-    match_pair,
+    match_some,
     mismatches,
 )
 from telemetry import catalog
@@ -40,12 +40,17 @@ NAMES: Mapping[str, str] = {
     "contract": "contract",
     "private contract": "contract",
 }
+# Region of a price that names none, or that every region has.
+ANY_REGION = "any"
 NOT_STATED, THEN = "terms not stated", " then "
 
 
 @dataclass(frozen=True, slots=True)
 class ListPrice:
-    """The catalogue's price of a node-hour of one kind; a range where several are listed."""
+    """The catalogue's price of a node-hour of one kind; a range where several are listed.
+
+    ``date`` is that of the oldest of them.
+    """
 
     low_usd: float
     high_usd: float
@@ -101,24 +106,42 @@ def kind_of(basis: str) -> str:
     return NAMES.get(next(found, ""), "")
 
 
-def list_prices(instance_type: str) -> dict[str, ListPrice]:
-    """List the newest list price of an instance type by kind, in the order of KINDS."""
+def list_prices(instance_type: str, region: str = "") -> dict[str, ListPrice]:
+    """List the newest list price of an instance type by kind, in the order of KINDS.
+
+    A kind that is not listed in ``region``, or all kinds without one, are a range over regions.
+    """
     instance = catalog.instances().get(instance_type)
     prices = instance.prices if instance else ()
     found = {}
     for kind in KINDS:
         listed = [price for price in prices if kind_of(price.basis) == kind]
+        here = [price for price in listed if {region, ANY_REGION} & {*price.regions}]
+        listed = here or listed
         if not listed:
             continue
-        newest = max(price.date for price in listed)
-        current = [price for price in listed if price.date == newest]
+        newest: dict[str, str] = {}
+        for price in listed:
+            for each in price.regions:
+                newest[each] = max(price.date, newest.get(each, ""))
+        current = [p for p in listed if any(newest[each] == p.date for each in p.regions)]
+        regions = dict.fromkeys(each for price in current for each in price.regions)
         found[kind] = ListPrice(
             min(price.usd_per_hour for price in current),
             max(price.usd_per_hour_high or price.usd_per_hour for price in current),
-            ", ".join(dict.fromkeys(price.region for price in current)),
-            newest,
+            region if region in regions else ", ".join(regions),
+            min(price.date for price in current),
         )
     return found
+
+
+def common_region(baseline: str, candidate: str) -> str:
+    """Find the first region that the catalogue has a price in for both types; empty if none."""
+    known = [
+        [region for price in instance.prices for region in price.regions] if instance else []
+        for instance in (catalog.instances().get(name) for name in (baseline, candidate))
+    ]
+    return next((each for each in known[0] if each != ANY_REGION and each in known[1]), "")
 
 
 def price_kinds(
@@ -135,7 +158,8 @@ def price_kinds(
     baseline, candidate : instance types
     baseline_bases, candidate_bases : terms of the prices that each arm was paid by, in order
     """
-    of_baseline, of_candidate = list_prices(baseline), list_prices(candidate)
+    region = common_region(baseline, candidate)
+    of_baseline, of_candidate = (list_prices(name, region) for name in (baseline, candidate))
     return PriceKinds(
         _paid(baseline_bases),
         _paid(candidate_bases),
@@ -194,9 +218,10 @@ class BreakEvenPrice:
 class Verdict:
     """What follows from the figures of a candidate and the baseline.
 
-    ``badge`` is better, worse, cannot tell yet, or why there is no verdict; empty before any
-    figure. ``differing`` names the fields in which the arms train different workloads. ``paid`` is
-    the comparison of cost as paid; ``deciding`` is that, or the pace where the cost is unknown.
+    ``badge`` is better, worse, equivalent, cannot tell yet, or why there is no verdict; empty
+    before any figure. ``differing`` names the fields in which the arms train different workloads.
+    ``paid`` is the comparison of cost as paid; ``deciding`` is that, or the pace where the cost is
+    unknown.
     """
 
     badge: str
@@ -206,6 +231,14 @@ class Verdict:
     deciding: Comparison | None
     at_list_prices: tuple[ListPriceComparison, ...]
     break_even: BreakEvenPrice | None
+    has_few_runs: bool
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether the badge rests on an assumed variation between runs."""
+        return self.has_few_runs and self.badge in (
+            *(TrialWord.BETTER, TrialWord.WORSE, TrialWord.EQUIVALENT),
+        )
 
     @property
     def has_unlike_kinds(self) -> bool:
@@ -263,15 +296,16 @@ def judge(figures: TrialFigures, candidate: Candidate) -> Verdict:
         deciding=deciding,
         at_list_prices=at_list_prices,
         break_even=_break_even(candidate, baseline, arm, kinds),
+        has_few_runs=candidate.is_provisional,
     )
 
 
 def differing_fields(figures: TrialFigures, candidate: Candidate) -> list[str]:
     """List the labels of the fields in which a candidate is known to differ from the baseline."""
-    places = {arm.run: place for place, arm in enumerate(figures.arms)}
-    baseline = next(place for place, arm in enumerate(figures.arms) if arm.is_baseline)
-    pair = match_pair(figures.matches, baseline, places[candidate.run])
-    return [match.label for match in mismatches(pair)]
+    baseline = next(arm for arm in figures.arms if arm.is_baseline)
+    runs = [*figures.runs_of(baseline.run), *figures.runs_of(candidate.run)]
+    places = [place for place, arm in enumerate(figures.arms) if arm in runs]
+    return [match.label for match in mismatches(match_some(figures.matches, places))]
 
 
 def _bases(arm: ArmFigures) -> tuple[str, ...]:
@@ -311,7 +345,7 @@ def _at_list_prices(
                 (common.candidate.high_usd, common.baseline.low_usd),
             )
         )
-        decision = _decide(evidence, least, most)
+        decision = _decide(evidence, least, most, margin_ratio=candidate.margin_ratio)
         yield ListPriceComparison(
             common,
             Comparison(
@@ -331,7 +365,9 @@ def _usd_per_mtok(usd_per_hour: float, tokens_per_s: float) -> float:
     return usd_per_hour / SECONDS_PER_HOUR / tokens_per_s * TOKENS_PER_MTOK
 
 
-def _decide(evidence: PaceEvidence, least: float, most: float) -> TrialVerdict:
+def _decide(
+    evidence: PaceEvidence, least: float, most: float, *, margin_ratio: float
+) -> TrialVerdict:
     """Decide by cost per token over a range of price ratios; both ends must agree."""
     at_ends = [
         verdict(
@@ -340,10 +376,13 @@ def _decide(evidence: PaceEvidence, least: float, most: float) -> TrialVerdict:
                 *(math.nan, math.nan),
                 error_log=evidence.error_log,
                 n_blocks=0,
+                freedom=math.inf if evidence.freedom is None else evidence.freedom,
+                run_error_log=evidence.run_error_log,
             ),
             is_better_low=True,
             n_steps=evidence.n_steps,
             n_planned=evidence.n_planned,
+            margin_ratio=margin_ratio,
         )
         for factor in (least, most)
     ]
@@ -366,7 +405,9 @@ def _break_even(
         per_hour = paid.candidate * pace.candidate * SECONDS_PER_HOUR / TOKENS_PER_MTOK
     elif arm.usd_per_hour:
         per_hour = arm.usd_per_hour
-    elif listed := list_prices(arm.instance_type):
+    elif listed := list_prices(
+        arm.instance_type, common_region(baseline.instance_type, arm.instance_type)
+    ):
         per_hour = next(iter(listed.values())).usd * arm.n_nodes
     else:
         return None

@@ -6,9 +6,12 @@ import argparse
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+
+from trnwatch.surroundings import environment_labels
 
 from telemetry.agent import VERSION
 from telemetry.agent.clock import Clock
@@ -32,6 +35,8 @@ def read_options(
     options = parser.parse_args(arguments)
     options.token = env.get("TRNWATCH_TOKEN")
     options.token_file = options.token_file or env.get("TRNWATCH_TOKEN_FILE")
+    options.no_imds = options.no_imds or env.get("TRNWATCH_IMDS", "").strip() == "0"
+    options.labels = environment_labels(env)
     if not options.dry_run:
         if not options.server:
             parser.error("--server: missing. Give trnwatch's address, or set TRNWATCH_SERVER")
@@ -92,6 +97,11 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         help="seconds between probes (60)",
     )
     add("--refuse-probes", action="store_true", help="refuse probes that the server requests")
+    add(
+        "--no-imds",
+        action="store_true",
+        help="do not ask the instance's metadata for labels (TRNWATCH_IMDS=0)",
+    )
     add("--once", action="store_true", help="send one report, and end")
     add("--dry-run", action="store_true", help="print what would be sent; send nothing")
     return parser
@@ -129,6 +139,9 @@ class Stop:
 def main(arguments: Sequence[str]) -> int:
     options = read_options(arguments)
     clock, health, stop = Clock(), Health(), Stop()
+    health.labels = options.labels
+    if not options.no_imds:
+        threading.Thread(target=health.read_metadata, daemon=True).start()
     work = _dry_run if options.dry_run else _run
     try:
         return work(options, clock, health, stop)

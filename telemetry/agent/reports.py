@@ -15,8 +15,9 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from trnwatch.surroundings import instance_id, metadata_labels
 
 from telemetry.agent import VERSION
 from telemetry.agent.clock import Clock, Moment
@@ -40,8 +41,8 @@ MONITOR, SYSFS = 0, 1
 PATHS = {MONITOR: "/api/v1/ingest/neuron-monitor", SYSFS: "/api/v1/ingest/efa"}
 # A problem that lasts, or comes and goes, is logged no more often than this.
 LOG_EVERY_S = 600.0
-# On Nitro instances the board's asset tag is the instance's id.
-ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
+# Labels are sent this often: they change rarely.
+LABELS_EVERY_S = 60.0
 # After so many periods without a report, sysfs is sent without one.
 SILENT_PERIODS = 2.5
 # The longest wait in one call, so that the agent notices a signal to stop.
@@ -203,6 +204,13 @@ class Health:
         self._open_problems: set[str] = set()
         # The answer to a requested probe; it is sent until the server requests none.
         self.probe: Mapping[str, Any] | None = None
+        # What the surroundings say of the node, and when it was last sent.
+        self.labels: Mapping[str, str] = {}
+        self._labels_sent_s = float("-inf")
+
+    def read_metadata(self) -> None:
+        """Add the labels that the instance's metadata give; it may take seconds."""
+        self.labels = {**metadata_labels(), **self.labels}
 
     def add(self, name: str, n: int = 1) -> None:
         with self._lock:
@@ -245,6 +253,9 @@ class Health:
             fields: dict[str, Any] = {"version": VERSION, "n_waiting": n_waiting, **self._counts}
             if self.probe is not None:
                 fields["probe"] = self.probe
+            if self.labels and time.monotonic() - self._labels_sent_s >= LABELS_EVERY_S:
+                self._labels_sent_s = time.monotonic()
+                fields["labels"] = self.labels
             return {**fields, "problem": problem} if problem else fields
 
 
@@ -303,7 +314,8 @@ class Collector:
             silent_s = moment.up_s - self._last_report_s
             is_silent = self._monitor is None or silent_s >= SILENT_PERIODS * self._period_s
             if is_silent and (sysfs := self._read_sysfs(moment, alone=True)):
-                instance = {"instance": {"instance_id": self._node or instance_id()}}
+                name = self._node or instance_id() or socket.gethostname().partition(".")[0]
+                instance = {"instance": {"instance_id": name}}
                 yield SYSFS, moment, encode_tail(None, {**instance, **sysfs})
 
     def stop(self) -> None:
@@ -356,12 +368,3 @@ class Collector:
         if neuron:
             fields["neuron"] = neuron
         return fields
-
-
-def instance_id() -> str:
-    """Return the EC2 instance id, or the host name where there is none."""
-    try:
-        tag = ASSET_TAG.read_text().strip()
-    except OSError:
-        tag = ""
-    return tag if tag.startswith("i-") else socket.gethostname().partition(".")[0]

@@ -52,6 +52,7 @@ class Monitor:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._descriptor = sys.stdin.fileno() if stdin else -1
         self._partial = b""
+        self._object = bytearray()
         self._backoff_s = 1.0
         self._start_at_s = float("-inf")
         self.n_skipped = 0
@@ -79,10 +80,25 @@ class Monitor:
         rest = rest if piece else b""
         self._partial = rest if len(rest) <= MAX_LINE_BYTES else b""
         self.n_skipped += len(rest) > MAX_LINE_BYTES
-        # What does not look like one JSON object is counted as skipped.
-        stripped = [line.strip() for line in (whole + newline).splitlines()]
-        reports = [line for line in stripped if line[:1] == b"{" and line[-1:] == b"}"]
-        self.n_skipped += sum(map(bool, stripped)) - len(reports)
+        reports = []
+        for line in (whole + newline).splitlines(keepends=True):
+            # JSON over several lines: only its first and its last line are not indented.
+            is_inside = bool(self._object) and line[:1] in b" \t}"
+            if not is_inside or len(self._object) > MAX_LINE_BYTES:
+                self.n_skipped += self._object.count(b"\n")
+                self._object.clear()
+            if is_inside or line.rstrip() == b"{":
+                self._object += line
+                if line[:1] != b"}":
+                    continue
+            stripped = (bytes(self._object).replace(b"\n", b" ") or line).strip()
+            self._object.clear()
+            if stripped[:1] == b"{" and stripped[-1:] == b"}":
+                reports.append(stripped)
+            elif stripped:
+                self.n_skipped += 1
+                shown = stripped[:40].decode("utf-8", "replace")
+                self.problem = f"{shown!r} is not a report; `jq -c .` writes one per line"
         if reports:
             self._backoff_s, self.problem = 1.0, ""
         return reports
@@ -166,6 +182,9 @@ IN_CORE = re.compile(r"((?:(?P<parent>.*)/)?neuron_core\d+)/(?P<path>.*)")
 MEMORY = re.compile(r"(?:^|/)device_mem/[^/]+/total$")
 POWER_VALID = "POWER_STATUS_VALID"
 MICROS = 1e6
+# Where the driver says which UltraServer of four or of two machines this one belongs to.
+NEURON_CLASS = Path("/sys/class/neuron_device")
+SERVER_ID = re.compile(r"(?!0+$)[0-9a-f]{16}")
 # The driver measures power each minute; a new value is seen after this long.
 POWER_EVERY_S = 5.0
 # Without neuron-monitor devices are read this often, and sent with every line.
@@ -301,9 +320,16 @@ def _names(folder: Path) -> list[str]:
 
 
 class NeuronSysfs:
-    def __init__(self, root: Path = NEURON_SYSFS, *, slow_every_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        root: Path = NEURON_SYSFS,
+        *,
+        class_root: Path = NEURON_CLASS,
+        slow_every_s: float = 60.0,
+    ) -> None:
         """Read below ``root``; health and ECC counts every ``slow_every_s``."""
         self._root = root
+        self._class_root = class_root
         self._slow_every_s = slow_every_s
         self._slow_s = float("-inf")
         self._power_s = float("-inf")
@@ -312,7 +338,8 @@ class NeuronSysfs:
         self._power: dict[int, OpenFile] = {}
         self._power_at: dict[int, int] = {}
         self._busy: dict[tuple[int, int], OpenFile] = {}
-        self._before: dict[tuple[int, int], int] = {}
+        self._flops: dict[tuple[int, int], OpenFile] = {}
+        self._before: dict[tuple[int, int], tuple[int, int | None]] = {}
         self._before_s = 0.0
 
     def read(self, now_s: float, *, cores: bool) -> dict[str, Any] | None:
@@ -328,6 +355,10 @@ class NeuronSysfs:
             self._discover(memory=cores)
         if self._devices and (is_due or cores):
             fields["devices"] = self._devices
+        if self._devices and is_due:
+            servers = (_text(self._class_root / f"server_id_{n}") or "" for n in (4, 2))
+            if server := next(filter(SERVER_ID.fullmatch, servers), None):
+                fields["ultraserver_id"] = server
         if now_s - self._power_s >= POWER_EVERY_S:
             self._power_s = now_s
             power = [new for i, file in self._power.items() if (new := self._new_power(i, file))]
@@ -336,9 +367,9 @@ class NeuronSysfs:
         if cores:
             fields.update(self._cores(now_s))
         else:
-            for file in self._busy.values():
+            for file in (*self._busy.values(), *self._flops.values()):
                 file.close()
-            self._busy, self._before = {}, {}
+            self._busy, self._flops, self._before = {}, {}, {}
         return fields or None
 
     def _discover(self, *, memory: bool) -> None:
@@ -375,24 +406,36 @@ class NeuronSysfs:
         return {"device": index, "at": at, "ratio": round(ratio, 6)}
 
     def _cores(self, now_s: float) -> dict[str, Any]:
-        """Return each core's utilization since the last reading; empty the first time."""
+        """Return the utilization and FLOPs of cores since the last reading; empty at first."""
         layout = self._layout
         if not self._busy and layout is not None and layout.busy is not None:
-            self._busy = {
-                (device, core): OpenFile(folder / layout.busy)
+            folders = {
+                (device, core): folder
                 for device, path in _numbered(self._root, DEVICE)
                 for core, folder in _numbered(path / layout.cores, CORE)
             }
-        now = {key: value for key, f in self._busy.items() if (value := f.integer()) is not None}
+            self._busy = {key: OpenFile(folder / layout.busy) for key, folder in folders.items()}
+            if layout.flops is not None:
+                self._flops = {k: OpenFile(folder / layout.flops) for k, folder in folders.items()}
+        now = {
+            key: (value, self._flops[key].integer() if key in self._flops else None)
+            for key, f in self._busy.items()
+            if (value := f.integer()) is not None
+        }
         period_s, self._before_s = now_s - self._before_s, now_s
         before, self._before = self._before, now
         if not before or period_s <= 0:
             return {}
-        cores = [
-            {"device": d, "core": c, "busy": round(min(1.0, grown / MICROS / period_s), 6)}
-            for (d, c), value in now.items()
-            if (grown := value - before.get((d, c), value + 1)) >= 0
-        ]
+        cores = []
+        for (device, core), (value, flops) in now.items():
+            was, flops_were = before.get((device, core), (value + 1, None))
+            if value < was:
+                continue
+            busy = round(min(1.0, (value - was) / MICROS / period_s), 6)
+            fields: dict[str, Any] = {"device": device, "core": core, "busy": busy}
+            if flops is not None and flops_were is not None and flops >= flops_were:
+                fields["flops"] = flops - flops_were
+            cores.append(fields)
         return {"period": round(period_s, 6), "cores": cores} if cores else {}
 
 
@@ -420,6 +463,7 @@ class SysfsLayout:
         self.unhealthy = _path_ending(own, "unhealthy_components")
         self.ecc = {kind: _path_ending(own, kind, f"{kind}/total") for kind in ECC}
         self.busy = _path_ending(in_first, "nc_time_in_use", "nc_time_in_use/total")
+        self.flops = _path_ending(in_first, "flop_count", "flop_count/total")
         self.memory = [path for path in in_first if MEMORY.search(path)]
 
 

@@ -3,6 +3,7 @@
 They are read from TOML. An entry without a source, or with a wrong type, is refused.
 """
 
+import datetime
 import tomllib
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
@@ -16,7 +17,9 @@ from telemetry.errors import FieldError
 
 Table = dict[str, Any]
 T = TypeVar("T")
-UNSOURCED = frozenset({"vendor", "chip", "can_train"})
+UNSOURCED = frozenset({"vendor", "chip", "can_train", "has_step_model"})
+# A price older than this is marked: AWS changes those of capacity blocks several times a year.
+OLD_PRICE_DAYS = 90
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Amount = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -37,7 +40,10 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The price of an hour and its terms; ``usd_per_hour_high`` where a range is published."""
+    """The price of an hour and its terms; ``usd_per_hour_high`` where a range is published.
+
+    ``region`` lists several that have the same price; "any" where the source names none.
+    """
 
     usd_per_hour: Amount
     basis: str
@@ -48,6 +54,21 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     @property
     def date(self) -> str:
         return self.source.date
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        return tuple(self.region.split(", "))
+
+
+def age_note(date: str, today: datetime.date) -> str:
+    """Mark the ISO date of an old price; empty for a recent one. A month means its first day.
+
+    >>> age_note("2026-05", datetime.date(2026, 11, 23))
+    'as of 2026-05, 206 days old'
+    """
+    begun = datetime.date.fromisoformat(date if date.count("-") == 2 else f"{date}-01")
+    days = (today - begun).days
+    return f"as of {date}, {days:,} days old" if days > OLD_PRICE_DAYS else ""
 
 
 class Chip(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -73,11 +94,13 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ``network_bytes_per_s`` is the line rate of all its network devices together, one way;
     ``network_baseline_bytes_per_s`` what it may use for long where that is less.
     ``link_bytes_per_s`` is NeuronLink or NVLink per chip, both ways together.
+    ``has_step_model`` is false where no published run allows an estimate.
     """
 
     name: str
     chip: Chip
     can_train: bool
+    has_step_model: bool = True
     n_devices: Count
     vcpus: Count
     host_memory_bytes: Count
@@ -219,16 +242,24 @@ def model(name: str) -> Model:
 
 
 def training_instance(name: str) -> Instance:
-    """Return an instance type; FieldError if it is for inference only."""
+    """Return an instance type that the step model knows.
+
+    FieldError if it is for inference only, or if no run on its chip is published.
+    """
     found = instance(name)
-    if not found.can_train:
-        able = ", ".join(
-            n for n, i in instances().items() if i.can_train and i.chip.vendor == "AWS"
-        )
-        raise FieldError(
-            "instance", f"{name!r} is made for inference only and can't train; use one of {able}"
-        )
-    return found
+    if found.can_train and found.has_step_model:
+        return found
+    able = ", ".join(
+        n
+        for n, i in instances().items()
+        if i.can_train and i.has_step_model and i.chip.vendor == found.chip.vendor
+    )
+    why = (
+        f"can't be estimated or simulated: no run on {found.chip.name} is published"
+        if found.can_train
+        else "is made for inference only and can't train"
+    )
+    raise FieldError("instance", f"{name!r} {why}; use one of {able}")
 
 
 def read_catalog(folder: Path) -> Catalog:

@@ -4,13 +4,13 @@ from telemetry.detect.engine import find
 from telemetry.detect.findings import Finding
 from telemetry.detect.hang import crashed_nodes
 from telemetry.detect.inputs import DetectionInput, HealthyStepsCache
-from telemetry.detect.node_errors import ECC_METRICS, uncorrected
+from telemetry.detect.node_errors import STATE_METRICS, uncorrected, unhealthy_devices
 from telemetry.detect.rules import RULES, Rule
 from telemetry.detect.silence import StepHeartbeat, find_silent
 
 __all__ = [
-    "ECC_METRICS",
     "RULES",
+    "STATE_METRICS",
     "DetectionInput",
     "Finding",
     "HealthyStepsCache",
@@ -20,4 +20,5 @@ __all__ = [
     "find",
     "find_silent",
     "uncorrected",
+    "unhealthy_devices",
 ]

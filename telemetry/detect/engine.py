@@ -25,7 +25,12 @@ from telemetry.detect.inputs import (
     DetectionInput,
     times_transfer,
 )
-from telemetry.detect.node_errors import exec_errors, memory_errors, node_idle
+from telemetry.detect.node_errors import (
+    exec_errors,
+    memory_errors,
+    node_idle,
+    rejected_devices,
+)
 from telemetry.detect.pace import NEWEST_STEPS, comparable_steps
 from telemetry.detect.parts import POWER, find_unhealthy_hardware
 from telemetry.detect.progress import find_slow_progress
@@ -74,9 +79,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
         of_run = find_slow_checkpoint(inputs, steps) or find_slow_progress(inputs)
         if of_run and not problems and not inputs.open_problems:
             # Hardware is well again before executions show it.
-            pasts = (inputs.ago(seconds) for seconds in OUTLASTS_S)
-            lately = any(find_unhealthy_hardware(p) or find_efa_symptoms(p) for p in pasts)
-            of_run = [] if lately else of_run
+            of_run = [] if _unhealthy_lately(inputs) else of_run
         lasting = _outlasting(inputs, problems, of_run)
         problems = _unexplained(inputs, problems + lasting + of_run, seen=problems)
         return _performance_findings(inputs, steps, problems)
@@ -97,6 +100,11 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
         # Only while steps take longer: executions of a healthy node differ for minutes, too.
         alike = comparable_steps(steps)
         of_steps = find_slow_executions(inputs, alike, since_s=min(longer)) + of_steps
+    is_open = any("kind" in alert.evidence for alert in inputs.open_problems)
+    if of_steps and not problems and not is_open:
+        # The last slow step ends after its hardware is well again.
+        lately = _unhealthy_lately(recorder.inputs)
+        of_steps = [p for p in of_steps if not any(_explains(inputs, o, p) for o in lately)]
     lasting = _outlasting(inputs, problems, of_steps)
     confirmed = [p for p in of_steps if _is_confirmed(p, problems + lasting)]
     rest = _unexplained(inputs, problems + lasting + confirmed, seen=problems)
@@ -108,6 +116,11 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     if cache is not None:
         cache.note(inputs.steps, is_healthy=is_quiet)
     return ([share] if share else []) + _performance_findings(inputs, steps, rest)
+
+
+def _unhealthy_lately(inputs: DetectionInput) -> list[Problem]:
+    pasts = [inputs.ago(seconds) for seconds in OUTLASTS_S]
+    return [p for past in pasts for p in find_unhealthy_hardware(past) + find_efa_symptoms(past)]
 
 
 def _outlasting(
@@ -326,6 +339,7 @@ INDEPENDENT_RULES: Mapping[str, Callable[[DetectionInput], list[Finding]]] = {
     "exec_errors": exec_errors,
     "node_idle": node_idle,
     "ecc_uncorrected": memory_errors,
+    "device_unhealthy": rejected_devices,
 }
 
 

@@ -342,6 +342,8 @@ CHANGED_BY, BLATANT = 1.10, RULES["efa_degraded"].limits["blatant_latency_ratio"
 PROBE_AGES_S, NEWEST_PROBES, ENOUGH_PROBES = tuple(range(405, -1, -15)), 5, 3
 # Required ratio of the latency of all devices to before.
 ALL_SLOWER_BY = 1.3
+# A probe is held for up to a minute: ages at which packets that were lost explain that it is late.
+HELD_AGES_S = (20, 40, 60)
 
 
 def find_efa_symptoms(inputs: DetectionInput) -> list[Problem]:
@@ -370,6 +372,13 @@ def find_efa_symptoms(inputs: DetectionInput) -> list[Problem]:
     for group in groups:
         for each in group:
             found.setdefault(each.node, each)
+    late = {node for node, each in found.items() if each.cause == "efa_latency"}
+    late -= {alert.node for alert in inputs.open_problems if alert.cause == "efa_latency"}
+    if late and now.is_probed_rarely.all():
+        # A lossy path answers late: a probe from then outlasts the loss.
+        pasts = (efa_readings(recent(inputs.ago(s), METRICS, RECENT_S)) for s in HELD_AGES_S)
+        lossy = {each.node for past in pasts if past for each in find_loss(past)}
+        found = {n: each for n, each in found.items() if n not in late & lossy}
     for alert in inputs.open_problems:
         if alert.cause in LINK_CAUSES and alert.node not in found:
             kept = _still_open(inputs, now, alert)

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.causes import CLASS_OF, UNKNOWN
 from telemetry.detect.findings import LEAD_S, Finding, json_number
 from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.pace import work_s
 from telemetry.detect.recompile import CERTAIN_S, compiled_lately
 from telemetry.detect.rules import RULES
 from telemetry.detect.silence import CRASHED, SILENT
@@ -15,12 +16,14 @@ from telemetry.detect.standstill import (
     COMPILE,
     CORES,
     HOST,
+    LATE_STEPS,
     SPINNING,
     STEP,
     Activities,
     Standstill,
     activities,
     lost,
+    recent_steps,
     standstill,
     upper_median,
 )
@@ -30,6 +33,7 @@ RULE = "hang"
 PATIENCE_STEPS = RULES[RULE].limits["patience_steps"]
 PATIENCE_S = RULES[RULE].limits["patience_s"]
 LONG_STEPS, LONG_S = 20.0, 600.0
+NETWORK = CLASS_OF["efa_loss"]
 # Of the most idle nodes, so many are listed.
 SHOWN = 64
 # Without an agent, wait for this many checkpoints besides, at most so long.
@@ -86,7 +90,7 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
         # Without an agent a checkpoint that is slow to write looks the same.
         seconds += min(CHECKPOINTS * (inputs.checkpoint_s or 0.0), CHECKPOINTS_S)
     dead = lost(stall) | crashed
-    is_hang = not dead and _lasts(stall, PATIENCE_STEPS, seconds)
+    is_hang = not dead and _lasts(stall, PATIENCE_STEPS, max(seconds, _slow_step_s(inputs)))
     return [_finding(inputs, stall, ())] if is_hang else []
 
 
@@ -113,6 +117,8 @@ def _by_activity(
     if said.lasts_s(inputs.now_s) <= patience_s:
         return []
     away = _rows(stall, [node for node, activity in said.doing.items() if activity != STEP])
+    if not away and not stall.absent and not _lasts(stall, 0.0, _slow_step_s(inputs)):
+        return []
     return [_finding(inputs, stall, away or stall.absent, cause=RULE)]
 
 
@@ -135,6 +141,18 @@ def crashed_nodes(inputs: DetectionInput) -> set[str]:
 def _crashed(inputs: DetectionInput) -> set[str]:
     """Nodes with an open alert about their crash."""
     return {alert.node for alert in inputs.open_problems if alert.cause == CRASHED and alert.node}
+
+
+def _slow_step_s(inputs: DetectionInput) -> float:
+    """How long a step may take whose workers are all in the collective: seconds.
+
+    It may be as slow as the last one. While an alert names slow links it may take very long, and
+    that alert covers it. A worker that is not in the collective needs no such patience.
+    """
+    if any(CLASS_OF.get(each.cause, each.cause) == NETWORK for each in inputs.open_problems):
+        return LONG_S
+    newest = recent_steps(inputs).last(1)
+    return min(LATE_STEPS * float(work_s(newest)[0]), LONG_S) if len(newest) else 0.0
 
 
 def _lasts(stall: Standstill, steps: float, seconds: float) -> bool:

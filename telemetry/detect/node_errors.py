@@ -1,4 +1,4 @@
-"""Rules about single nodes: ecc_uncorrected, exec_errors and node_idle."""
+"""Rules about single nodes: ecc_uncorrected, device_unhealthy, exec_errors and node_idle."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def uncorrected(counts: Span, *, run: str | None = None) -> list[Finding]:
 
     Returns
     -------
-    One finding per node, of the device that counted most.
+    One finding per node, of the device that counted most; of none where only the node counts.
 
     Notes
     -----
@@ -115,13 +115,16 @@ def _finding(
     others = np.delete(by_device, device)
     metric = metrics[int(np.argmax(rises[:, :, device].sum(axis=1)))]
     first = int(np.flatnonzero(rises.sum(axis=(0, 2)))[0])
+    # Some exporters count for the node as a whole: that is stored as its first device alone.
+    reported = [np.isfinite(counts.values[each][:, row]).any(axis=0) for each in metrics]
+    is_split = by_device.size == 1 or np.any(reported, axis=0).sum() > 1
     return Finding(
         rule=RULE,
         cause=RULE,
         severity=RULES[RULE].severity,
         run=run,
         node=node,
-        device=device,
+        device=device if is_split else None,
         onset_s=float(counts.ticks[first + 1]),
         score=float(by_device.sum()),
         evidence={
@@ -134,11 +137,80 @@ def _finding(
                 "n_peers": int(others.size),
                 "unit": "count",
             },
-            "devices": {str(i): float(by_device[i]) for i in np.flatnonzero(by_device)},
+            "devices": {
+                str(i): float(by_device[i]) for i in np.flatnonzero(by_device) if is_split
+            },
             "window": [float(counts.ticks[0]), float(counts.ticks[-1])],
-            "charts": [{"metric": metric, "node": node, "device": device}],
+            "charts": [{"metric": metric, "node": node, "device": device if is_split else None}],
         },
     )
+
+
+HEALTH_RULE, HEALTH = "device_unhealthy", "device_unhealthy"
+# What is read of devices at a few moments of the last minutes.
+STATE_METRICS = (*ECC_METRICS, HEALTH)
+# A state is valid for this long after its report.
+STATE_S = RULES[HEALTH_RULE].limits["state_s"]
+UNHEALTHY_RATIO = 0.5
+
+
+def device_health(states: Span) -> FloatArray:
+    """Newest reported state of each device: (n_nodes, n_devices), NaN where unknown."""
+    reported = states.values.get(HEALTH)
+    if reported is None or not reported.size:
+        return np.full((len(states.nodes), 1), np.nan)
+    held = np.full(reported.shape[1:], np.nan)
+    for state in reported[states.ticks >= states.ticks[-1] - STATE_S]:
+        held = np.where(np.isnan(state), held, state)
+    return held
+
+
+def unhealthy_devices(states: Span, *, run: str | None = None) -> list[Finding]:
+    """Find the nodes with devices that a health check of their vendor rejects.
+
+    One finding per node; with several such devices it names none.
+    """
+    if not (device_health(states) >= UNHEALTHY_RATIO).any():
+        return []
+    reported, found = states.values[HEALTH], []
+    for row, state in enumerate(device_health(states)):
+        rejected = np.flatnonzero(state >= UNHEALTHY_RATIO)
+        if not rejected.size:
+            continue
+        was = (reported[:, row, rejected] >= UNHEALTHY_RATIO).any(axis=1)
+        device = int(rejected[0])
+        others = np.delete(state, device)
+        known = others[np.isfinite(others)]
+        found.append(
+            Finding(
+                rule=HEALTH_RULE,
+                cause=HEALTH_RULE,
+                severity=RULES[HEALTH_RULE].severity if run else "warn",
+                run=run,
+                node=states.nodes[row],
+                device=device if rejected.size == 1 else None,
+                onset_s=float(states.ticks[np.flatnonzero(was)[0]]),
+                score=float(rejected.size),
+                evidence={
+                    "devices": rejected.tolist(),
+                    "n_devices": int(np.isfinite(state).sum()),
+                    "culprit": {
+                        "metric": HEALTH,
+                        "value": 1.0,
+                        "peers_median": float(np.median(known)) if known.size else None,
+                        "n_peers": int(known.size),
+                        "unit": "count",
+                    },
+                    "window": [float(states.ticks[0]), float(states.ticks[-1])],
+                    "charts": [],
+                },
+            )
+        )
+    return found
+
+
+def rejected_devices(inputs: DetectionInput) -> list[Finding]:
+    return [] if inputs.counts is None else unhealthy_devices(inputs.counts, run=inputs.run)
 
 
 ERRORS_RULE = "exec_errors"
@@ -178,9 +250,10 @@ def exec_errors(inputs: DetectionInput) -> list[Finding]:
     found = failing(span, run=inputs.run, known=known, now_s=inputs.now_s)
     if not found:
         return []
-    # Failed executions on a node with memory errors belong to that finding.
-    explained = {alert.node for alert in inputs.open_problems if alert.rule == RULE}
-    explained |= {each.node for each in uncorrected(inputs.counts)} if inputs.counts else set()
+    # Failed executions on a node with memory errors or an unhealthy device belong to that finding.
+    reasons = (RULE, HEALTH_RULE)
+    explained = {alert.node for alert in inputs.open_problems if alert.rule in reasons}
+    explained |= {each.node for each in memory_errors(inputs) + rejected_devices(inputs)}
     return [each for each in found if each.node not in explained]
 
 
@@ -238,6 +311,7 @@ def failing(
 
 IDLE_RULE = "node_idle"
 IDLE, IDLE_S = RULES[IDLE_RULE].limits["idle_ratio"], RULES[IDLE_RULE].limits["idle_s"]
+IDLE_METRICS = (CORES, ECC_METRICS[0])
 # A node must be idle at all of these ages, oldest first.
 IDLE_AGES_S = (int(IDLE_S), 480, 360, 240, 120, 60, 15, 0)
 # The run itself must make steps: one within this many step times, and seconds.
@@ -276,17 +350,14 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
     steps = recent_steps(inputs)
     since_s = inputs.phase_since_s
     is_new = since_s is not None and inputs.now_s - since_s < IDLE_S
-    if not (inputs.reads_hardware and is_due and inputs.hardware_at and len(steps)):
+    if not (inputs.reads_hardware and is_due and inputs.hardware_at):
         return []
     if inputs.phase != TRAINING or is_new:
         return []
     named = {node for alert in known for node in _nodes_of(alert)}
-    # While the run makes no steps, or one took too long, all nodes are idle: no new accusations.
-    patience_s = max(ALIVE_S, ALIVE_STEPS * usual_step_s(steps))
-    longest_s = float(np.nanmax(inputs.steps.step_s, initial=0.0))
-    makes_steps = max(longest_s, inputs.now_s - float(steps.ended_at_s[-1])) <= patience_s
-    suspects = [n for n in inputs.nodes if n in named or makes_steps]
-    idle, since_s = _resting(inputs, suspects)
+    # While the run stands still, all nodes are idle: no new accusations.
+    is_alive = _makes_steps(inputs, steps) if len(inputs.steps) else _mostly_works(inputs)
+    idle, since_s = _resting(inputs, [n for n in inputs.nodes if n in named or is_alive])
     if not idle:
         return []
     group = next((alert for alert in known if alert.node is None), None)
@@ -316,23 +387,49 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
     return found
 
 
+def _makes_steps(inputs: DetectionInput, steps: StepBatch) -> bool:
+    """Whether a step ended lately, and none that is visible took too long."""
+    if not len(steps):
+        return False
+    longest_s = float(np.nanmax(inputs.steps.step_s, initial=0.0))
+    since_last_s = inputs.now_s - float(steps.ended_at_s[-1])
+    return max(longest_s, since_last_s) <= max(ALIVE_S, ALIVE_STEPS * usual_step_s(steps))
+
+
+def _mostly_works(inputs: DetectionInput) -> bool:
+    """Whether half of the nodes worked most of the time: where no job reports its steps."""
+    if inputs.hardware_at is None:
+        return False
+    span = inputs.hardware_at(IDLE_METRICS, IDLE_AGES_S).of(inputs.nodes)
+    works = node_peak(span, CORES) >= IDLE
+    return bool(span.nodes) and float(np.median(works.mean(axis=0))) > 0.5
+
+
 def _resting(inputs: DetectionInput, suspects: list[str]) -> tuple[dict[str, float], float]:
     """Idle nodes with their highest core utilization, and since when."""
     if not suspects or inputs.hardware_at is None:
         return {}, 0.0
-    glance = inputs.hardware_at((CORES,), (0,)).of(suspects)
+    glance = inputs.hardware_at(IDLE_METRICS, (0,)).of(suspects)
     resting = np.flatnonzero(_rests(glance).all(axis=0))
     if not resting.size:
         return {}, 0.0
-    span = inputs.hardware_at((CORES,), IDLE_AGES_S).of([suspects[row] for row in resting])
+    span = inputs.hardware_at(IDLE_METRICS, IDLE_AGES_S).of([suspects[row] for row in resting])
     idle, most = _rests(span).all(axis=0), node_peak(span, CORES)
-    found = {span.nodes[row]: float(most[:, row].max()) for row in np.flatnonzero(idle)}
+    found = {
+        span.nodes[row]: float(np.nanmax(most[:, row], initial=0.0))
+        for row in np.flatnonzero(idle)
+    }
     return found, float(span.ticks[0])
 
 
 def _rests(span: Span) -> NDArray[np.bool_]:
-    """Nodes that report only idle cores: (n_ticks, n_nodes)."""
-    return np.asarray(node_peak(span, CORES) < IDLE)
+    """Nodes that report only idle cores: (n_ticks, n_nodes).
+
+    neuron-monitor has no figure of a core that no process holds; the counts of memory errors show
+    that it reports.
+    """
+    peak, heard = node_peak(span, CORES), node_peak(span, ECC_METRICS[0])
+    return np.asarray((peak < IDLE) | (np.isnan(peak) & np.isfinite(heard)))
 
 
 def _parts(inputs: DetectionInput, steps: StepBatch) -> dict[str, NDArray[np.bool_]]:

@@ -28,6 +28,9 @@ WINDOWS_S = (30, 60, 120)
 ENOUGH_WINDOWS, DEVIATIONS, LEAST_SPREAD = 4, 6.0, 0.008
 # A node works in a bin from this share of the usual executions on.
 WORKS = 0.05
+# A node that rests for so long while more than this share of the nodes works has left. With uneven
+# work a node rests for most of a long step.
+LEFT_S, LEFT_SHARE = 30, 0.25
 # For so long, and two windows, an alert is given a cause.
 NAMES_WITHIN_S = 60
 # How long the executions of a node took: each micro-batch is one, the longest of a step also
@@ -270,6 +273,8 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
         return None
     works = known & (rate > WORKS * usual)
     lately = np.asarray(works[-WINDOWS_S[0] // BIN_S :].any(axis=0))
+    # The run continues with fewer nodes: what was before says nothing.
+    lately &= ~_has_left(known, works, n_bins=LEFT_S // bin_size(inputs))
     rows = _settled(works, lately)
     if not lately.any() or not rows.size:
         return None
@@ -280,7 +285,9 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
     typical = np.where(works.any(axis=1), typical, 0.0)
     typical[~known.any(axis=1)] = np.nan
     keep = rows[np.isfinite(typical[rows])]
-    keep = keep[~_pauses(typical[keep] / usual_rate)]
+    # While an alert is open its steps are long: two rests are those between their parts.
+    enough = ENOUGH_WINDOWS if _held(inputs) is None else ENOUGH_WINDOWS // 2
+    keep = keep[~_pauses(typical[keep] / usual_rate, enough=enough)]
     return Progress(ends[keep], typical[keep], nodes)
 
 
@@ -299,6 +306,15 @@ def _bins(span: Span, values: FloatArray, inputs: DetectionInput) -> tuple[Float
     return ends, mean(cut.astype(float), axis=1)
 
 
+def _has_left(
+    known: NDArray[np.bool_], works: NDArray[np.bool_], *, n_bins: int
+) -> NDArray[np.bool_]:
+    """Nodes that report and rest in the newest bins while others work: (n_nodes,)."""
+    known, works = known[-n_bins:], works[-n_bins:]
+    others = works.sum(axis=1) > LEFT_SHARE * known.sum(axis=1)
+    return np.asarray(known.all(axis=0) & ~works.any(axis=0) & others.all())
+
+
 def _settled(works: NDArray[np.bool_], lately: NDArray[np.bool_]) -> IntArray:
     """Bins since the set of working nodes last changed; bins without work change nothing."""
     is_work = works.any(axis=1)
@@ -308,8 +324,11 @@ def _settled(works: NDArray[np.bool_], lately: NDArray[np.bool_]) -> IntArray:
     return np.arange(first, len(works))
 
 
-def _pauses(rate: FloatArray) -> NDArray[np.bool_]:
-    """Bins of pauses: no work for much longer than between the parts of a step."""
+def _pauses(rate: FloatArray, *, enough: int) -> NDArray[np.bool_]:
+    """Bins of pauses: no work for much longer than between the parts of a step.
+
+    ``enough`` rests show how long those are.
+    """
     rests = rate < WORKS
     lengths = np.zeros(len(rate), int)
     start = None
@@ -321,7 +340,7 @@ def _pauses(rate: FloatArray) -> NDArray[np.bool_]:
             start = None
     stretches = lengths[np.flatnonzero(np.diff(np.concatenate([[0], lengths])) != 0)]
     stretches = stretches[stretches > 0]
-    usual = middle(stretches) if stretches.size >= ENOUGH_WINDOWS else 0.0
+    usual = middle(stretches) if stretches.size >= enough else 0.0
     is_pause = lengths > (2 * usual + 1 if usual else 0)
     # A rest that lasts until now may become a pause.
     if rests.size and rests[-1] and lengths[-1] > usual:

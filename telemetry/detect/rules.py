@@ -164,6 +164,14 @@ label_replace(
   increase(trnwatch_device_sram_ecc_uncorrected_total[<window_s>s]), "memory", "sram", "", ""
 ) > 0
 """
+UNHEALTHY = """
+max by (node, device) (trnwatch_device_unhealthy)
+  * on (node) group_left (run) node:trnwatch_run:info{run!=""} > 0
+"""
+UNHEALTHY_SPARE = """
+max by (node, device) (trnwatch_device_unhealthy) > 0
+and on (node) trnwatch_node_info{run=""}
+"""
 BLIND = "max(trnwatch_node_up) == 0 and count(trnwatch_node_up) >= <enough_nodes>"
 PER_S = "{{ $value | humanize }} errors per second."
 
@@ -218,6 +226,23 @@ NODES = (
         ),
         "It resolves <hold_s> s after the last error left the window of <window_s> s, however far "
         "apart the errors are.",
+    ),
+    Rule(
+        "device_unhealthy",
+        "Unhealthy device",
+        "page",
+        "node",
+        "A health check of the vendor rejects an accelerator: work on it fails or may be wrong.",
+        {"state_s": 120.0},
+        (
+            Query(UNHEALTHY, "Device {{ $labels.device }} is reported as unhealthy."),
+            Query(
+                UNHEALTHY_SPARE,
+                "Device {{ $labels.device }} is reported as unhealthy.",
+                severity="warn",
+            ),
+        ),
+        "It has one alert per device.",
     ),
     Rule(
         "monitoring_blind",

@@ -281,6 +281,9 @@ def find_slow_executions(
     """
     if inputs.n_stages > 1 or inputs.hardware_at is None or len(steps) < BORN_SLOW_STEPS:
         return []
+    # A random delay makes one step of one node longer.
+    if (steps.ended_at_s > since_s).sum() < PERSISTS_STEPS:
+        return []
     # A report may hold executions of before.
     back_s = min(EXECUTED_S, inputs.now_s - since_s - inputs.report_every_s)
     if back_s < EXECUTED_REPORTS * inputs.report_every_s:
@@ -653,12 +656,22 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     is_long = excess_s >= max(LONG_RATIO * usual_s, LONG_DEVIATIONS * noise(lasted_s))
     if not EPISODES <= is_long.sum() <= MOST_LONG_RATIO * len(steps):
         return []
+    # Steps that stay long are a lasting problem, which other rules find.
+    edges = np.flatnonzero(np.diff(is_long, prepend=False, append=False))
+    for first, end in edges.reshape(-1, 2):
+        if end - first >= STEADY_STEPS and lasted_s[first:end].sum() >= UNKNOWN_S:
+            is_long[first:end] = False
     total = cumulative_sum(np.where(is_long, excess_s, 0.0) / usual_s - ALLOWED_RATIO)
     reset = np.flatnonzero(total <= 0)
     rows = np.flatnonzero(is_long)
     rows = rows[rows > reset[-1]] if len(reset) else rows
     episodes = rows[np.diff(rows, prepend=-2) > 1]
     if len(episodes) < EPISODES:
+        return []
+    # In between, steps are as fast as ever, or another pace has begun.
+    since_s = lasted_s[rows[0] :]
+    between_s = middle(since_s[since_s < usual_s + HALF * middle(excess_s[rows])])
+    if between_s - float(quickest_fifth(lasted_s[None])[0]) > HALF * middle(excess_s[rows]):
         return []
     late = _late_in_each(steps, rows, excess_s)
     usual = int(np.bincount(late + 1).argmax()) - 1

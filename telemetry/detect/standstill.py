@@ -27,7 +27,7 @@ SPINNING, MOVING = 0.9, 0.03
 # Moments and seconds before the end of the last step that define the usual rate, and seconds that
 # show the present.
 USUAL_MOMENTS, USUAL_S, LOOK_S = 6, 60.0, 8
-# How far back the hardware of a run without step reports is read for its last execution.
+# A run without step reports made its usual steps in so many seconds before the last execution.
 HISTORY_S = 300
 
 
@@ -242,7 +242,7 @@ def lag_s(inputs: DetectionInput) -> float:
 
 def executed_at(inputs: DetectionInput) -> FloatArray:
     """Seconds in which nodes completed executions, oldest first."""
-    span = inputs.hardware((EXECUTIONS,), HISTORY_S)
+    span = inputs.hardware((EXECUTIONS,), OLDEST_S)
     executes = (node_values(span, EXECUTIONS) > 0).any(axis=1)
     return np.asarray(span.ticks[executes], dtype=float)
 
@@ -253,7 +253,7 @@ def longest_pause_s(inputs: DetectionInput, since_s: float) -> float:
     For a run without step reports it bounds the step time from below.
     """
     executed = executed_at(inputs)
-    executed = executed[executed <= since_s]
+    executed = executed[(executed <= since_s) & (executed > since_s - HISTORY_S)]
     if executed.size < 2 or executed[-1] - executed[0] < FIRST_S:
         return float("nan")
     return float(np.diff(executed).max())
@@ -355,14 +355,15 @@ def _missing_since(
     if inputs.now_s - since_s > OLDEST_S or inputs.hardware_at is None:
         return np.zeros(len(nodes), dtype=bool)
     if inputs.report_every_s > 1:
-        # Reports may be lost on their way: a longer hole that began with the standstill counts.
+        # Reports may be lost: a longer hole that began in the step in progress counts.
         around_s = 2.0 * inputs.report_every_s
-        before_s = since_s - around_s - float(np.nan_to_num(step_s))
+        step_s = float(np.nan_to_num(step_s))
+        before_s = since_s - around_s - step_s
         span = inputs.hardware((HOST,), int(inputs.now_s - before_s) + 1).of(nodes)
         ticks = span.ticks[:, None]
         last_s = np.maximum.accumulate(np.where(span.reported, ticks, 0), axis=0)
         hole = (last_s > 0) & (ticks - last_s > inputs.lagging(MUTE_S))
-        return np.asarray((hole & (last_s <= since_s + around_s)).any(axis=0))
+        return np.asarray((hole & (last_s <= since_s + step_s + around_s)).any(axis=0))
     ages = since_ages(inputs, since_s, newest=ARRIVED_S if len(nodes) > 1 else 0)
     reporting = inputs.hardware_at((HOST,), ages).of(nodes).reported
     # A moment without any report proves nothing. For a single node it does, once it reports again.

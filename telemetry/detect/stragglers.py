@@ -386,15 +386,18 @@ def find_uneven_work(
     few workers the bulk tells nothing; then each one's time from step to step does.
     """
     usual = _usual_unevenness(inputs)
-    found = None
-    if len(steps.workers) >= MANY_WORKERS:
+    found, has_many = None, len(steps.workers) >= MANY_WORKERS
+    if len(steps.workers) >= SEVERAL:
         compute = steps.phases["compute_s"]
         excess_s = compute - median(compute.T)
-        # What all workers take longer or less than usual is a pause, not unevenness.
+        # What all workers take longer or less than usual is a pause, not unevenness; of a few, if
+        # it is the same for all.
         longer_s = np.maximum(quickest_fifth(excess_s), 0.0)
         shorter_s = np.minimum(-quickest_fifth(-excess_s), 0.0)
-        compute_s = compute - (longer_s + shorter_s)[:, None]
+        is_pause = has_many | (np.ptp(excess_s, axis=1) <= ALIKE * longer_s)
+        compute_s = compute - np.where(is_pause, longer_s + shorter_s, 0.0)[:, None]
         steps = replace(steps, phases={**steps.phases, "compute_s": compute_s})
+    if has_many:
         found = _rise_between_workers(inputs, steps, usual)
     if found is None and not _is_a_machine(inputs, steps):
         found = _rise_of_long_steps(inputs, steps, accused) or _rise_between_steps(steps, usual)

@@ -61,6 +61,12 @@ def _total_spec(name: str) -> Spec:
     )
 
 
+FLOPS_RATIO = Spec(
+    "trnwatch_node_flops_utilization_ratio",
+    "gauge",
+    "FLOPs of the cores that count them, over their dense BF16 peak.",
+    ("node",),
+)
 NODE_UP = Spec("trnwatch_node_up", "gauge", "Whether the node reported within 15 s.", ("node",))
 HARDWARE: Mapping[str, Spec] = {name: _spec(metric) for name, metric in METRICS.items()}
 TOTALS: Mapping[str, Spec] = {name: _total_spec(name) for name in COUNTED_RATES}
@@ -198,6 +204,19 @@ def _batch(members: Sequence[ShardBlock], up: Collection[str]) -> NodeBatch:
     nodes = tuple(node for node in every if node in up)
     shards = tuple(block.shard for block in members)
     return NodeBatch(shards, packed, members[0].metrics, nodes, is_up, LabelRows({"node": nodes}))
+
+
+def mean_flops(snapshot: HotSnapshot) -> dict[str, float]:
+    """Return the FLOPs per second of a core, mean of those that count them, by node."""
+    found: dict[str, float] = {}
+    for batch in snapshot.batches:
+        values = batch.values("core_flops_per_s")
+        if values is None:
+            continue
+        n = np.isfinite(values).sum(axis=1)
+        mean = np.nansum(values, axis=1) / np.maximum(n, 1)
+        found |= {node: float(mean[i]) for i, node in enumerate(batch.nodes) if n[i]}
+    return found
 
 
 def node_families(snapshot: HotSnapshot, *, expected: Iterable[str] = ()) -> list[ArrayFamily]:

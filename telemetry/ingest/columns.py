@@ -22,7 +22,6 @@ from telemetry.ingest import schemas
 from telemetry.ingest.lines import RefusedError, explain
 from telemetry.ingest.neuron_monitor import (
     LATENCIES,
-    MIN_PERIOD_S,
     OVER_PROCESSES,
     PERCENT,
     RATES,
@@ -64,7 +63,7 @@ MAX_EXACT = 2.0**53
 class PartSum:
     """One part's value: the sum of some holes, divided by ``over`` and by the hole ``period``.
 
-    A period under a second counts as a second.
+    A period under a second counts as the whole report, one second at least.
     """
 
     holes: tuple[int, ...]
@@ -100,7 +99,9 @@ class Recipe:
         constants = np.repeat([[0.0], [1.0], [math.nan]], n_rows, axis=1)
         known = np.concatenate([numbers.T, constants])
         # numpy adds along the first axis in order, as a loop over a report does: same rounding.
-        period_s = np.maximum(known[self.period], 1.0)
+        report_s = known[self.periods].max(axis=0, initial=0.0)
+        period_s = known[self.period]
+        period_s = np.where(period_s < 1.0, np.maximum(report_s, 1.0), period_s)
         flat = known[self.holes].sum(axis=0) / self.over[:, None] / period_s
         values = {}
         for name, place in self.places.items():
@@ -113,11 +114,10 @@ class Recipe:
         if (flops := values.get("core_flops_per_s")) is not None:
             flops = counted_flops(flops, values["core_utilization_ratio"])
             values["core_flops_per_s"] = flops
-        periods_s = known[self.periods].max(axis=0, initial=0.0).tolist()
         executed = {
             tag: known[holes].sum(axis=0).T.tolist() for tag, holes in self.executed.items()
         }
-        return values, periods_s, executed
+        return values, report_s.tolist(), executed
 
 
 def part_layout(
@@ -198,7 +198,7 @@ class _RecipeBuilder:
         for hole, least in self.least.items():
             lowest[hole] = max(least, lowest[hole])
         periods = [self.hole(p) for p in groups.periods]
-        identity = identity_of(report.instance_info)
+        identity = identity_of(report.instance_info, report.neuron_hardware_info)
         n_holes = len(self.marks)
         executed = {
             tag: hole_indices(holes, n_holes=n_holes) for tag, holes in self.executed.items()
@@ -332,7 +332,7 @@ class _RecipeBuilder:
                 raise UnusualError
             if efa.period is not None and port.increase is not None:
                 period = self.hole(efa.period)
-                self.least[period] = MIN_PERIOD_S
+                self.least[period] = MARK
                 for name, counter in RATES.items():
                     grown = self.known([getattr(port.increase, counter)])
                     rows[name][port.index] = PartSum(grown, period=period)

@@ -25,21 +25,55 @@ DECODER_MESSAGE = re.compile(
 PATH_STEP = re.compile(r"\.[^.\[]+|\[[^\]]*\]")
 ANY_KEY = "..."
 
+# JSON over several lines, as jq prints it: only its first and its last line are not indented.
+DOCUMENT = re.compile(rb"^\{[ \t\r]*\n(?:[ \t][^\n]*\n)*+\}", re.MULTILINE)
+OPEN_DOCUMENT = re.compile(rb"^\{[ \t\r]*\n(?:[ \t][^\n]*\n)*+\Z", re.MULTILINE)
+FRAGMENT = "is not a JSON object on one line. `jq -c .` writes one report per line"
+# Lines of other JSON are refused for the same reason: the first ones are enough.
+MAX_FRAGMENTS = 3
+
+
+def join_documents(data: bytes) -> bytes:
+    """Put each JSON object that is printed over several lines on its first line.
+
+    Empty lines follow it, so that the numbers of later lines stay.
+    """
+    if b"{\n" not in data and b"{\r\n" not in data:
+        return data
+    return DOCUMENT.sub(
+        lambda found: found[0].replace(b"\n", b" ") + b"\n" * found[0].count(b"\n"), data
+    )
+
+
+def split_whole(data: bytes) -> tuple[bytes, bytes]:
+    """Split after the last whole line; an object whose end is missing belongs to the rest."""
+    end = data.rfind(b"\n") + 1
+    if data[:1] == b"{" or b"\n{" in data:
+        found = OPEN_DOCUMENT.search(data, 0, end)
+        end = found.start() if found else end
+    return join_documents(data[:end]), data[end:]
+
 
 def read_groups(file: BinaryIO, *, most: int = 500) -> Iterator[list[bytes]]:
     """Yield a file's lines, ``most`` at a time; a line that is too long is cut."""
     group: list[bytes] = []
-    size = 0
+    size, is_open, is_joined = 0, False, False
     while line := file.readline(MAX_LINE_BYTES + 1):
         group.append(line)
         size += len(line)
+        is_open = line.rstrip() == b"{" if line[:1] not in b" \t" else is_open
+        is_joined = is_joined or is_open
         while not line.endswith(b"\n") and len(line) > MAX_LINE_BYTES:
             line = file.readline(MAX_LINE_BYTES + 1)
-        if len(group) == most or size > MAX_GROUP_BYTES:
-            yield group
-            group, size = [], 0
+        if (len(group) >= most and not is_open) or size > MAX_GROUP_BYTES:
+            yield _joined(group) if is_joined else group
+            group, size, is_open, is_joined = [], 0, False, False
     if group:
-        yield group
+        yield _joined(group) if is_joined else group
+
+
+def _joined(group: list[bytes]) -> list[bytes]:
+    return join_documents(b"".join(group)).removesuffix(b"\n").split(b"\n")
 
 
 def read_together(descriptor: int) -> Iterator[list[bytes]]:
@@ -51,11 +85,11 @@ def read_together(descriptor: int) -> Iterator[list[bytes]]:
             # The rest of a line that was too long and was cut.
             _, newline, read = read.partition(b"\n")
             skips = not newline
-        whole, _, rest = read.rpartition(b"\n") if is_open else (read, b"", b"")
+        whole, rest = split_whole(read) if is_open else (join_documents(read), b"")
         if len(rest) > MAX_LINE_BYTES:
-            whole, rest, skips = whole + b"\n" + rest, b"", True
+            whole, rest, skips = whole + rest, b"", True
         if whole:
-            yield whole.split(b"\n")
+            yield whole.removesuffix(b"\n").split(b"\n")
 
 
 def _read_until_quiet(descriptor: int, rest: bytes) -> tuple[bytes, bool]:
@@ -96,7 +130,17 @@ class Refusals:
 
     def refuse(self, refusal: Refusal) -> None:
         self.n_refused += 1
-        if len(self.refused) < MAX_REFUSALS:
+        self._list(refusal)
+
+    def absorb_refused(self, later: "Refusals") -> None:
+        self.n_refused += later.n_refused
+        for refusal in later.refused:
+            self._list(refusal)
+
+    def _list(self, refusal: Refusal) -> None:
+        is_fragment = refusal.reason == FRAGMENT
+        n_before = sum(each.reason == FRAGMENT for each in self.refused) if is_fragment else 0
+        if len(self.refused) < MAX_REFUSALS and n_before < MAX_FRAGMENTS:
             self.refused.append(refusal)
 
 
@@ -117,7 +161,8 @@ def explain(error: msgspec.MsgspecError, line: bytes, kind: type) -> RefusedErro
     """Turn a decoder's error into a refusal that names the field."""
     found = DECODER_MESSAGE.match(str(error))
     if found is None or found["path"] is None:
-        return RefusedError("", str(error))
+        is_object = line.strip()[:1] == b"{" and line.strip()[-1:] == b"}"
+        return RefusedError("", str(error) if is_object else FRAGMENT)
     steps = [_step(word) for word in PATH_STEP.findall(found["path"])]
     if ANY_KEY in steps:
         # The line may have other errors, too: then the field is named without its key.

@@ -17,13 +17,18 @@ from telemetry.ingest.schemas import MAX_CORES, MAX_LINE_BYTES
 
 PERCENT = 100.0
 
-LATENCIES = {"execution_latency_p50_s": "p50", "execution_latency_p100_s": "p100"}
+LATENCIES = {
+    "execution_latency_p50_s": "p50",
+    "execution_latency_p99_s": "p99",
+    "execution_latency_p100_s": "p100",
+}
 # How the values of processes become one of the node.
 OVER_PROCESSES: Mapping[str, Callable[..., FloatArray]] = {
     "executions_completed_per_s": np.sum,
     "executions_failed_per_s": np.sum,
     "execution_errors_per_s": np.sum,
     "execution_latency_p50_s": np.median,
+    "execution_latency_p99_s": np.max,
     "execution_latency_p100_s": np.max,
 }
 
@@ -43,8 +48,14 @@ RATES = {
     "efa_unresponsive_per_s": "unresponsive_remote_events",
 }
 POWER = "device_power_ratio"
-# Rates over a shorter period are noise.
-MIN_PERIOD_S = 0.05
+# What the Neuron driver may name as unhealthy: health_status/unhealthy_components, by the release
+# notes of its runtime.
+COMPONENTS = frozenset(
+    {
+        *("hbm", "sram", "firmware_service_api", "firmware_service_processor", "axi_fabric"),
+        *(f"link_{to}" for to in ("intraserver", "interserver", "host", "efa", "switch")),
+    }
+)
 
 _NO_ERRORS, _NO_ENDINGS = schemas.ErrorSummary(), schemas.ExecutionSummary()
 _LINE = msgspec.json.Decoder(schemas.MonitorLine)
@@ -68,6 +79,7 @@ class NodeIdentity:
     instance_name: str = ""
     instance_type: str = ""
     zone: str = ""
+    ultraserver_id: str = ""
 
     def completed_by(self, known: "NodeIdentity | None") -> "NodeIdentity":
         """Fill empty fields from what is known."""
@@ -78,6 +90,7 @@ class NodeIdentity:
             self.instance_name or known.instance_name,
             self.instance_type or known.instance_type,
             self.zone or known.zone,
+            self.ultraserver_id or known.ultraserver_id,
         )
 
 
@@ -133,13 +146,13 @@ def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
         **ecc(groups.hardware, n_devices=shape.n_devices),
         "vcpu_usage_ratio": vcpu_usage(groups.vcpu),
         "host_memory_used_bytes": host_memory(groups.host_memory),
-        **executions(groups.executions),
+        **executions(groups.executions, report_s=groups.period_s),
         "hbm_bandwidth_bytes_per_s": hbm_bandwidth(sent, n_devices=shape.n_devices),
     }
     present = {name: array for name, array in values.items() if array is not None}
-    present |= sidecar_values(sent, shape, present)
+    present |= sidecar_values(sent, shape, present, report_s=groups.period_s)
     rows = {name: array[None, :] for name, array in present.items()}
-    identity = identity_of(report.instance_info)
+    identity = identity_of(report.instance_info, report.neuron_hardware_info, sent.neuron)
     done = executed(report.neuron_runtime_data)
     more = (sent.stream, n_efa(sent.efa), sidecars_of(sent), power_times(sent, shape))
     return Reading(identity, shape, groups.period_s, rows, sent.at, sent.seq, done, line, *more)
@@ -228,13 +241,20 @@ def shape_of(report: schemas.MonitorReport, known: Shape | None) -> Shape:
     return Shape(n_devices, n_devices * per_device)
 
 
-def identity_of(info: schemas.InstanceInfo | schemas.LineInstance | None) -> NodeIdentity:
+def identity_of(
+    info: schemas.InstanceInfo | schemas.LineInstance | None,
+    *others: schemas.HardwareInfo | schemas.NeuronLine | None,
+) -> NodeIdentity:
+    """Return the machine; the id of its UltraServer is in the first that has one."""
     info = info or schemas.LineInstance()
+    ids = [each.ultraserver_id or "" for each in (info, *others) if each is not None]
     return NodeIdentity(
         instance_id=info.instance_id or "",
         instance_name=info.instance_name or "",
         instance_type=info.instance_type or "",
         zone=info.instance_availability_zone or "",
+        # The driver writes zeros where there is none.
+        ultraserver_id=next((found for each in ids if (found := each.strip()).strip("0")), ""),
     )
 
 
@@ -255,11 +275,13 @@ def read_sidecar_line(sent: schemas.MonitorLine, *, shape: Shape | None) -> Read
         n_devices = 1 + max(device.index for device in devices)
         shape = Shape(n_devices, n_devices * per_device)
     periods = [part.period or 0.0 for part in (sent.efa, sent.neuron) if part is not None]
-    values = {name: row[None, :] for name, row in sidecar_values(sent, shape, {}).items()}
+    period_s = max(periods)
+    found = sidecar_values(sent, shape, {}, report_s=period_s)
+    values = {name: row[None, :] for name, row in found.items()}
     return Reading(
-        identity_of(sent.instance),
+        identity_of(sent.instance, sent.neuron),
         shape,
-        max(periods),
+        period_s,
         values,
         sent.at,
         sent.seq,
@@ -275,16 +297,19 @@ def n_efa(efa: schemas.EfaLine | None) -> int:
 
 
 def sidecar_values(
-    sent: schemas.MonitorLine, shape: Shape, known: Mapping[str, FloatArray]
+    sent: schemas.MonitorLine, shape: Shape, known: Mapping[str, FloatArray], *, report_s: float
 ) -> dict[str, FloatArray]:
-    """Return the EFA and driver values of a line that its report does not have."""
-    values = efa_values(sent.efa) if sent.efa else {}
+    """Return the EFA and driver values of a line that its report does not have.
+
+    ``report_s`` is what the whole line covers.
+    """
+    values = efa_values(sent.efa, report_s=report_s) if sent.efa else {}
     if sent.neuron:
         values |= neuron_values(sent.neuron, shape)
     return {name: row for name, row in values.items() if name not in known}
 
 
-def efa_values(efa: schemas.EfaLine) -> dict[str, FloatArray]:
+def efa_values(efa: schemas.EfaLine, *, report_s: float = 0.0) -> dict[str, FloatArray]:
     """Return rates and probed latencies of EFA devices: (n_efa,) each, NaN where unknown.
 
     The rates of a device's ports add up; the highest of their latencies counts.
@@ -298,8 +323,8 @@ def efa_values(efa: schemas.EfaLine) -> dict[str, FloatArray]:
         grown = port.increase or schemas.Increase()
         for name, counter in RATES.items():
             more: float | None = getattr(grown, counter)
-            if more is not None and efa.period and efa.period >= MIN_PERIOD_S:
-                _add(rows[name], port.index, more / max(efa.period, 1.0))
+            if more is not None and efa.period:
+                _add(rows[name], port.index, more / counted_over_s(efa.period, report_s))
         if port.latency_s is not None:
             latency_s = rows["efa_latency_s"]
             latency_s[port.index] = float(np.fmax(latency_s[port.index], port.latency_s))
@@ -342,8 +367,22 @@ def neuron_values(neuron: schemas.NeuronLine, shape: Shape) -> dict[str, FloatAr
                 row[each.device] = min(each.ratio, 1.0)
         if np.isfinite(row).any():
             values[name] = np.array(row)
+    if any(device.unhealthy is not None for device in devices):
+        states = np.full(shape.n_devices, np.nan)
+        for device in devices:
+            if device.unhealthy is not None:
+                states[device.index] = not COMPONENTS.isdisjoint(device.unhealthy)
+        values["device_unhealthy"] = states
     if neuron.cores:
-        values["core_utilization_ratio"] = physical_core_utilization(neuron.cores, shape)
+        busy, flops = (physical_cores(neuron.cores, shape, key) for key in ("busy", "flops"))
+        known = np.isfinite(busy).sum(axis=1)
+        mean = np.where(known > 0, np.nansum(busy, axis=1), np.nan) / np.maximum(known, 1)
+        utilization = np.minimum(mean, 1.0, dtype=float)
+        values["core_utilization_ratio"] = utilization
+        if neuron.period and np.isfinite(flops).any():
+            # Unless all physical cores count, the sum is not that of the logical one.
+            per_s = flops.sum(axis=1) / neuron.period
+            values["core_flops_per_s"] = counted_flops(per_s, utilization)
     return values
 
 
@@ -358,24 +397,21 @@ def power_times(sent: schemas.MonitorLine, shape: Shape) -> tuple[float, ...]:
     return tuple(times)
 
 
-def physical_core_utilization(cores: Sequence[schemas.CoreBusy], shape: Shape) -> FloatArray:
-    """Return the utilization of each core: (n_cores,), 0 to 1; NaN where unknown.
+def physical_cores(cores: Sequence[schemas.CoreBusy], shape: Shape, key: str) -> FloatArray:
+    """Return a value of the driver's physical cores by logical core: (n_cores, n_physical).
 
-    The driver counts physical cores; a logical core is the mean of its physical ones.
+    NaN where unknown.
     """
     per_device = shape.n_cores // shape.n_devices
     n_physical = max(per_device, 1 + max(core.core for core in cores))
     if n_physical % per_device or max(core.device for core in cores) >= shape.n_devices:
         reason = f"do not fit a node of {shape.n_devices} devices with {per_device} cores each"
         raise RefusedError("neuron.cores", reason)
-    busy = np.full((shape.n_devices, n_physical), np.nan)
+    values = np.full((shape.n_devices, n_physical), np.nan)
     for core in cores:
-        busy[core.device, core.core] = core.busy
-    groups = busy.reshape(shape.n_cores, -1)
-    n_known = np.isfinite(groups).sum(axis=1)
-    total = np.where(np.isfinite(groups), groups, 0.0).sum(axis=1)
-    mean: FloatArray = np.where(n_known > 0, total, np.nan) / np.maximum(n_known, 1)
-    return np.minimum(mean, 1.0, dtype=float)
+        value = getattr(core, key)
+        values[core.device, core.core] = math.nan if value is None else value
+    return values.reshape(shape.n_cores, -1)
 
 
 def sidecars_of(sent: schemas.MonitorLine) -> dict[str, object]:
@@ -514,23 +550,35 @@ def host_memory(group: schemas.MemoryInfo | None) -> FloatArray | None:
     return np.array([group.memory_used_bytes])
 
 
-def executions(groups: Sequence[schemas.ExecutionStats]) -> Mapping[str, FloatArray]:
+def counted_over_s(period_s: float, report_s: float) -> float:
+    """Return the seconds that a count is divided by for its rate: its period.
+
+    A count of less than a second is not extrapolated: it is the count of the whole report, which
+    covers ``report_s``, and one second at least.
+    """
+    return period_s if period_s >= 1.0 else max(report_s, 1.0)
+
+
+def executions(
+    groups: Sequence[schemas.ExecutionStats], *, report_s: float
+) -> Mapping[str, FloatArray]:
     """Return executions, errors and latencies, each (1,).
 
     Counts are summed over processes; every ending except ``completed`` counts as failed.
-    Of the processes' latencies the median and the longest are kept.
+    Of several processes' latencies: the median of their medians, the highest of the others.
     """
     rates: dict[str, float] = {}
     for group in groups:
         if not group.period:
             continue
+        over_s = counted_over_s(group.period, report_s)
         if group.execution_summary is not None:
             completed, *failed = _ENDINGS(group.execution_summary)
-            _add_rate(rates, "executions_completed_per_s", [completed], group.period)
-            _add_rate(rates, "executions_failed_per_s", failed, group.period)
+            _add_rate(rates, "executions_completed_per_s", [completed], over_s)
+            _add_rate(rates, "executions_failed_per_s", failed, over_s)
         if group.error_summary is not None:
             kinds = _ERRORS(group.error_summary)
-            _add_rate(rates, "execution_errors_per_s", kinds, group.period)
+            _add_rate(rates, "execution_errors_per_s", kinds, over_s)
     values = {name: np.array([rate]) for name, rate in rates.items()}
     for name, percentile in LATENCIES.items():
         known = [s for group in groups if (s := latency_of(group, percentile)) is not None]
@@ -566,15 +614,12 @@ def _check_index(parts: Mapping[int, object], n_parts: int, field: str, word: st
 
 
 def _add_rate(
-    rates: dict[str, float], name: str, counts: Sequence[float | None], period_s: float
+    rates: dict[str, float], name: str, counts: Sequence[float | None], over_s: float
 ) -> None:
-    """Add counts of a period to a rate per second; missing counts add nothing.
-
-    What was counted in part of a second is all that is known of it: it is not extrapolated.
-    """
+    """Add counts to a rate per second; missing counts add nothing."""
     known = [count for count in counts if count is not None]
     if known:
-        rates[name] = rates.get(name, 0.0) + sum(known) / max(period_s, 1.0)
+        rates[name] = rates.get(name, 0.0) + sum(known) / over_s
 
 
 def read_last_report(line: bytes) -> schemas.LastReport:

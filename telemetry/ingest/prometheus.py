@@ -1,4 +1,4 @@
-"""Series of existing exporters, by Prometheus remote write: decode, recognise, assemble.
+"""Series of existing exporters, by Prometheus remote write or OTLP: recognise and assemble.
 
 A scrape arrives in pieces: Prometheus spreads its series over requests. ``samples_of`` reads one
 request; ``NodeSeries`` collects a node's samples until a scrape is complete, and returns what it
@@ -9,7 +9,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -34,9 +34,21 @@ IDENTITY_LABELS = {
     "instance_name": "instance_name",
     "instance_type": "instance_type",
     "availability_zone": "zone",
+    "ultraserver_id": "ultraserver_id",
 }
 # Labels that tell what a node trains: the run itself, or the pod of a job.
-RUN_LABEL, POD_LABELS = "run", ("pod_name", "exported_pod")
+RUN_LABEL, POD_LABELS = "run", ("pod_name", "exported_pod", "k8s_pod_name")
+# Labels of nodes, by the labels of series that give them.
+SURROUNDINGS = {
+    "pod": POD_LABELS,
+    "namespace": ("exported_namespace", "k8s_namespace_name"),
+    "kubernetes_node": ("k8s_node_name",),
+    "node_group": ("nodegroup", "eks_amazonaws_com_nodegroup"),
+    "node_pool": ("nodepool", "karpenter_sh_nodepool"),
+}
+MAX_LABEL_CHARS = 128
+# Of the values of a label that series give at the same time, the first stays so long.
+LABEL_STAYS_S = 120.0
 # Pods of one job differ in their role, index and random suffix: llama-worker-3, llama-3-x7k2p.
 POD = re.compile(r"(.+?)(-(master|worker|launcher|chief))?-\d+(-[a-z0-9]{5})?")
 RUN = re.compile(r"[A-Za-z0-9_-]{1,60}")
@@ -48,6 +60,10 @@ COMPLETE_AFTER_S = 10.0
 MAX_INTERVALS, MAX_COVER_S = 2.5, 300
 # A sample of the future would make all later ones repeats; older ones come from no outage.
 AHEAD_S, OLDEST_S = 60, 24 * 3600
+# Samples of one scrape are this close together, those of two scrapes are not.
+SAME_SCRAPE_MS = 250
+# No ratio of utilization is so large.
+SURELY_PERCENT = 1.5
 MAX_PART = 64
 MAX_SERIES = 20_000
 
@@ -83,7 +99,83 @@ _EFA = {
     "impaired_remote_conn_events": "efa_impaired_per_s",
     "unresponsive_remote_events": "efa_unresponsive_per_s",
 }
-# By exporter, the series that are read. docs/prometheus.md lists them for write_relabel_configs.
+
+
+def _observed(
+    scope: str, rows: Mapping[str, Row], strategies: Sequence[str] = ("", "_sum")
+) -> dict[str, tuple[Row]]:
+    """Name series of Neuron Observer by its rule: neuron_{scope}_{name}[_{strategy}].
+
+    OpenTelemetry appends ``_total`` to the names of counters.
+    """
+    return {
+        f"neuron_{scope}_{name}{strategy}{suffix}": (row,)
+        for name, row in rows.items()
+        for strategy in strategies
+        for suffix in ("", "_total")
+    }
+
+
+_COMPLETED, _FAILURES, _ERRORS = (
+    Row(metric, is_counter=True)
+    for metric in (
+        "executions_completed_per_s",
+        "executions_failed_per_s",
+        "execution_errors_per_s",
+    )
+)
+# Names of 0.2, by AWS's reference and AWS's chart for CloudWatch. Health is only in its API.
+_OBSERVER: Mapping[str, Sequence[Row]] = {
+    # Neither says the unit without a suffix.
+    **dict.fromkeys(
+        ("neuron_core_utilization", "neuron_core_utilization_avg"),
+        (Row("core_utilization_of_any_unit", CORE),),
+    ),
+    "neuron_core_utilization_avg_ratio": (Row("core_utilization_ratio", CORE),),
+    "neuron_core_utilization_avg_percent": (Row("core_utilization_ratio", CORE, scale=0.01),),
+    **_observed(
+        "core",
+        {
+            "infer_completed": _COMPLETED,
+            **dict.fromkeys(
+                (f"infer_{ending}" for ending in (*_FAILED, "failed_to_queue")), _FAILURES
+            ),
+            # Executions that end with a fault of the hardware.
+            **dict.fromkeys(
+                (
+                    f"hw_err_{fault}"
+                    for fault in (
+                        "collectives",
+                        "hbm_ue",
+                        "nc_ue",
+                        "dma_abort",
+                        "repairable_hbm_ue",
+                    )
+                ),
+                _FAILURES,
+            ),
+            # The classes that neuron-monitor counts.
+            **dict.fromkeys(
+                (
+                    f"err_{kind}"
+                    for kind in ("generic", "numerical", "transient", "model", "rt", "hw")
+                ),
+                _ERRORS,
+            ),
+        },
+    ),
+    **_observed("device", {kind: Row(kind, DEVICE) for kind in _ECC}),
+    **_observed(
+        "efa",
+        {name: Row(metric, "efa_device", is_counter=True) for name, metric in _EFA.items()},
+        ("",),
+    ),
+    "neuron_system_memory_used_bytes": (Row("host_memory_used_bytes"),),
+    "neuron_system_neuron_device_count": (Row("device_count"),),
+    "neuron_system_logical_neuroncore_count": (Row("core_count"),),
+    "neuron_vcpu_vcpu_idle_percent_avg": (Row("idle_percent"),),
+}
+# By exporter, the series that are read.
 EXPORTERS: Mapping[str, Mapping[str, Sequence[Row]]] = {
     "neuron-monitor": {
         "neuroncore_utilization_ratio": (Row("core_utilization_ratio", CORE),),
@@ -112,6 +204,7 @@ EXPORTERS: Mapping[str, Mapping[str, Sequence[Row]]] = {
         ),
         "execution_latency_seconds": (
             Row("execution_latency_p50_s", labels=_only("percentile", "p50")),
+            Row("execution_latency_p99_s", labels=_only("percentile", "p99")),
             Row("execution_latency_p100_s", labels=_only("percentile", "p100")),
         ),
         "hardware_ecc_events_total": tuple(
@@ -121,6 +214,7 @@ EXPORTERS: Mapping[str, Mapping[str, Sequence[Row]]] = {
         "system_vcpu_usage_ratio": (Row("vcpu_usage_ratio"),),
         "neuron_hardware_info": (Row("hardware_info"),),
     },
+    "neuron observer": _OBSERVER,
     "efa": {
         f"node_amazonefa_{name}": (Row(metric, "device", is_counter=True),)
         for name, metric in _EFA.items()
@@ -139,25 +233,47 @@ EXPORTERS: Mapping[str, Mapping[str, Sequence[Row]]] = {
         "DCGM_FI_PROF_DRAM_ACTIVE": (Row("hbm_active_ratio", "gpu"),),
         "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": (Row("mem_ecc_corrected", "gpu"),),
         "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": (Row("mem_ecc_uncorrected", "gpu"),),
+        "DCGM_FI_DEV_XID_ERRORS": (Row("last_xid", "gpu"),),
     },
+    # What a health check of the user's says, by node_exporter's textfile collector.
+    "health check": {"accelerator_unhealthy": (Row("device_unhealthy", "device"),)},
 }
+# What a sender should keep by ``write_relabel_configs``: it matches each name of the table.
+KEEP = (
+    "neuroncore_.+|neuron_hardware_info|execution_.+|hardware_ecc_events_total|"
+    "system_(memory_used_bytes|vcpu_usage_ratio)|"
+    "neuron_(core_(utilization|infer|(hw_)?err).*|device_(mem|sram)_ecc_.+|(efa|system|vcpu)_.+)|"
+    "node_amazonefa_.+|node_cpu_seconds_total|node_memory_Mem(Total|Available)_bytes|DCGM_FI_.+|"
+    "accelerator_unhealthy"
+)
 ROWS = {name: (exporter, rows) for exporter, of in EXPORTERS.items() for name, rows in of.items()}
-# Of processes on one core the busiest counts; latencies of processes do not add up.
+# XIDs that applications cause: the GPU is healthy. NVIDIA's device plugin for Kubernetes ignores
+# the same ones (k8s-device-plugin, internal/rm/health.go).
+XIDS_OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 109})
+# Of processes on one core the busiest counts, of several checks the worst; latencies of processes
+# do not add up.
 METRICS_BY_MAX = {
+    "core_utilization_of_any_unit",
+    "device_unhealthy",
     "core_utilization_ratio",
     "gpu_utilization_ratio",
     "execution_latency_p50_s",
+    "execution_latency_p99_s",
     "execution_latency_p100_s",
 }
 
 
 class SampleKey(NamedTuple):
-    """One series of a node: our metric, the part, and the labels that tell it from others."""
+    """One series of a node: our metric, the part, and the labels that tell it from others.
+
+    The values of a delta are added up.
+    """
 
     metric: str
     part: str
     of: str
     is_counter: bool
+    is_delta: bool = False
 
 
 class Sample(NamedTuple):
@@ -171,13 +287,29 @@ class Sample(NamedTuple):
 class WrittenSamples:
     """The samples of one request, by node, and what the labels say of each node.
 
-    ``runs`` counts the series that name each run.
+    ``runs`` counts the series that name each run. ``reason`` is that of the first rejected sample.
     """
 
-    by_node: dict[str, list[Sample]]
-    identities: dict[str, dict[str, str]]
-    runs: dict[str, dict[str, int]]
+    by_node: dict[str, list[Sample]] = field(default_factory=dict)
+    identities: dict[str, dict[str, str]] = field(default_factory=dict)
+    runs: dict[str, dict[str, int]] = field(default_factory=dict)
+    labels: dict[str, dict[str, str]] = field(default_factory=dict)
     n_ignored: int = 0
+    n_rejected: int = 0
+    reason: str = ""
+
+    def add(self, series: "Series", points: Iterable[tuple[int, float]]) -> None:
+        """Add the samples of a series: their times (Unix ms) and values."""
+        self.identities.setdefault(series.node, {}).update(series.identity)
+        if series.labels:
+            self.labels[series.node] = series.labels | self.labels.get(series.node, {})
+        runs = self.runs.setdefault(series.node, {})
+        if series.run:
+            runs[series.run] = runs.get(series.run, 0) + 1
+        rows = self.by_node.setdefault(series.node, [])
+        for at_ms, value in points:
+            if math.isfinite(value):
+                rows.append(Sample(at_ms, value * series.scale, series.exporter, series.key))
 
 
 def unpack(body: bytes, *, max_bytes: int) -> bytes:
@@ -206,32 +338,31 @@ def samples_of(message: bytes) -> WrittenSamples:
         request.ParseFromString(message)
     except DecodeError as error:
         raise RefusedError("body", "is not a WriteRequest of remote write 1.0") from error
-    found = WrittenSamples({}, {}, {})
-    for series in request.timeseries:
-        labels = tuple((label.name, label.value) for label in series.labels)
-        known = recognise(labels)
-        if known is None:
+    found = WrittenSamples()
+    for written in request.timeseries:
+        series = recognise(tuple((label.name, label.value) for label in written.labels))
+        if series is None:
             found.n_ignored += 1
-            continue
-        node, exporter, key, scale, identity, run = known
-        found.identities.setdefault(node, {}).update(identity)
-        runs = found.runs.setdefault(node, {})
-        if run:
-            runs[run] = runs.get(run, 0) + 1
-        rows = found.by_node.setdefault(node, [])
-        for sample in series.samples:
-            if math.isfinite(sample.value):
-                value = sample.value * scale
-                rows.append(Sample(sample.timestamp, value, exporter, key))
+        else:
+            found.add(series, ((sample.timestamp, sample.value) for sample in written.samples))
     return found
 
 
-Recognised = tuple[str, str, SampleKey, float, dict[str, str], str]
+class Series(NamedTuple):
+    """What the labels of a series say."""
+
+    node: str
+    exporter: str
+    key: SampleKey
+    scale: float
+    identity: dict[str, str]
+    run: str
+    labels: dict[str, str]
 
 
 @lru_cache(maxsize=1 << 17)
-def recognise(labels: tuple[tuple[str, str], ...]) -> Recognised | None:
-    """Tell a series' node, exporter, key, scale, machine and run by its labels; None: not read."""
+def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
+    """Read the labels of a series; None if it is not used, or names no node."""
     values = dict(labels)
     exporter, rows = ROWS.get(values.get("__name__", ""), ("", ()))
     row = next(
@@ -239,6 +370,9 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Recognised | None:
     )
     node = node_of(values)
     if row is None or not node or len(values.get(row.part, "")) > MAX_PART:
+        return None
+    # Only ECC counts may be those of the whole node.
+    if row.part and not values.get(row.part) and row.metric not in _ECC:
         return None
     ours = {"job", row.part, *NODE_LABELS, *IDENTITY_LABELS}
     of = ",".join(f"{k}={v}" for k, v in labels if k not in ours)
@@ -248,7 +382,7 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Recognised | None:
     identity = {
         field: values[label] for label, field in IDENTITY_LABELS.items() if values.get(label)
     }
-    return node, exporter, key, row.scale, identity, run_of(values)
+    return Series(node, exporter, key, row.scale, identity, run_of(values), labels_of(values))
 
 
 def node_of(labels: Mapping[str, str]) -> str:
@@ -256,6 +390,24 @@ def node_of(labels: Mapping[str, str]) -> str:
     host = labels.get("node") or labels.get("instance", "")
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdecimal() else host
+
+
+def labels_of(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of a node by those of a series.
+
+    A plain ``pod`` or ``namespace`` is that of the exporter, unless the exporter names a pod.
+    """
+    found = {
+        name: next((labels[each] for each in given if labels.get(each)), "")
+        for name, given in SURROUNDINGS.items()
+    }
+    if labels.get("pod_name"):
+        found["namespace"] = found["namespace"] or labels.get("namespace", "")
+    return {
+        name: value[:MAX_LABEL_CHARS]
+        for name, value in found.items()
+        if value and value.isprintable()
+    }
 
 
 def run_of(labels: Mapping[str, str]) -> str:
@@ -293,7 +445,17 @@ class NodeSeries(msgspec.Struct):
     parts: dict[str, list[str]] = {}
     cores_per_device: int = 0
     n_devices: int = 0
+    is_percent: bool = False
     exporters: dict[str, ExporterState] = {}
+    # By name: the value, and when it was last given.
+    labels: dict[str, tuple[str, float]] = {}
+
+    def label(self, labels: Mapping[str, str], *, arrived_s: float) -> None:
+        """Learn labels; of several pods of a node, the first stays while it is given."""
+        for name, value in labels.items():
+            held, at_s = self.labels.get(name, (value, arrived_s))
+            if held == value or arrived_s - at_s > LABEL_STAYS_S:
+                self.labels[name] = value, arrived_s
 
     def add(self, samples: Iterable[Sample], *, arrived_s: float) -> tuple[int, int]:
         """Collect samples; return how many are new, and how many are not: repeated or too old."""
@@ -301,11 +463,19 @@ class NodeSeries(msgspec.Struct):
         for at_ms, value, exporter, key in samples:
             state = self.exporters.setdefault(exporter, ExporterState())
             is_usable = -AHEAD_S <= arrived_s - at_ms / MS <= OLDEST_S
-            if at_ms <= state.at_ms or not is_usable:
+            if at_ms <= state.at_ms + SAME_SCRAPE_MS or not is_usable:
                 n_repeated += 1
                 continue
-            scrape = state.waiting.setdefault(at_ms, Scrape(at_ms, arrived_s, {}))
-            text = "|".join((key.metric, key.part, "c" if key.is_counter else "", key.of))
+            kind = "d" if key.is_delta else "c" if key.is_counter else ""
+            text = "|".join((key.metric, key.part, kind, key.of))
+            scrape = state.waiting.get(at_ms)
+            for other in () if scrape else state.waiting.values():
+                # Senders of OTLP may give each series of a collection its own time.
+                if abs(other.at_ms - at_ms) <= SAME_SCRAPE_MS:
+                    scrape = other
+                    break
+            if scrape is None:
+                scrape = state.waiting[at_ms] = Scrape(at_ms, arrived_s, {})
             if len(scrape.values) < MAX_SERIES:
                 n_repeated += text in scrape.values
                 n_new += text not in scrape.values
@@ -339,6 +509,10 @@ class NodeSeries(msgspec.Struct):
             metric, part, kind, of = text.split("|", 3)
             if metric == "hardware_info":
                 self._learn(of)
+            elif kind == "d":
+                total = exporter.counters.get(text, (0, 0.0))[1] + value
+                exporter.counters[text] = (scrape.at_ms, total)
+                by_metric[metric][part].append(total)
             elif kind:
                 before = exporter.counters.get(text)
                 exporter.counters[text] = (scrape.at_ms, value)
@@ -390,9 +564,11 @@ class NodeSeries(msgspec.Struct):
             if kind == "node":
                 arrays[metric] = np.array([[by_part.get("", math.nan)]])
                 continue
-            row = np.full(self._n_parts(kind, by_part), np.nan)
+            # A count of a whole node is stored as its first device.
+            named = {part or "0": value for part, value in by_part.items()}
+            row = np.full(self._n_parts(kind, named), np.nan)
             places = {name: i for i, name in enumerate(self.parts[kind])}
-            for part, value in by_part.items():
+            for part, value in named.items():
                 at = (
                     int(part) if part.isdecimal() and kind != "efa" else places.get(part, len(row))
                 )
@@ -416,7 +592,20 @@ class NodeSeries(msgspec.Struct):
 
     def _derive(self, values: dict[str, dict[str, float]]) -> None:
         """Replace what exporters give in other terms by our metrics."""
+        n_devices, n_cores = (
+            values.pop(f"{of}_count", {}).get("", 0.0) for of in ("device", "core")
+        )
+        if n_devices >= 1 and n_cores >= n_devices:
+            self.n_devices, self.cores_per_device = int(n_devices), int(n_cores // n_devices)
         shape = self.shape
+        if busy_cores := values.pop("core_utilization_of_any_unit", None):
+            # A busy core tells percent from a ratio; that it is percent stays known.
+            self.is_percent |= max(busy_cores.values()) > SURELY_PERCENT
+            scale = 0.01 if self.is_percent else 1.0
+            values["core_utilization_ratio"] = {p: v * scale for p, v in busy_cores.items()}
+        if idle_percent := values.pop("idle_percent", None):
+            busy = 1.0 - math.fsum(idle_percent.values()) / len(idle_percent) / 100
+            values["vcpu_usage_ratio"] = {"": min(1.0, max(0.0, busy))}
         if memory := values.pop("core_memory_bytes", None):
             per_device = max(1, shape.n_cores // max(1, shape.n_devices))
             used: dict[str, float] = defaultdict(float)
@@ -430,6 +619,11 @@ class NodeSeries(msgspec.Struct):
         total, free = (values.pop(f"memory_{of}_bytes", None) for of in ("total", "available"))
         if total and free:
             values["host_memory_used_bytes"] = {"": total[""] - free[""]}
+        if xids := values.pop("last_xid", None):
+            values["device_unhealthy"] = {
+                gpu: float(xid > 0 and xid not in XIDS_OF_APPLICATIONS)
+                for gpu, xid in xids.items()
+            }
         if coarse := values.pop("gpu_utilization_ratio", None):
             values.setdefault("core_utilization_ratio", coarse)
         kind = catalog.instances().get(self.identity.get("instance_type", ""))

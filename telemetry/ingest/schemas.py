@@ -29,6 +29,11 @@ CounterName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")]
 Component = Annotated[str, Meta(pattern=r"^[a-z0-9_.-]{1,64}\Z")]
 StreamName = Annotated[str, Meta(pattern=r"^[0-9A-Za-z-]{8,64}\Z")]
 
+# Labels of a node or run; an empty value removes one.
+LabelName = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,39}\Z")]
+LabelValue = Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+Labels = Annotated[dict[LabelName, LabelValue], Meta(max_length=24)]
+
 MAX_LINE_BYTES = 8_000_000
 
 
@@ -80,11 +85,12 @@ class NeuronDevice(Struct, gc=False):
 
 
 class CoreBusy(Struct, gc=False):
-    """One physical core: the share of the period in which it was in use."""
+    """One physical core: the share of the period in which it was in use, and its FLOPs in it."""
 
     device: DeviceIndex
     core: CoreIndex
     busy: Ratio
+    flops: Count | None = None
 
 
 class DevicePower(Struct, gc=False):
@@ -102,6 +108,7 @@ class NeuronLine(Struct, gc=False):
     cores: Annotated[list[CoreBusy], Meta(max_length=MAX_CORES)] | None = None
     period: Period | None = None
     power: Annotated[list[DevicePower], Meta(max_length=MAX_DEVICES)] | None = None
+    ultraserver_id: Name | None = None
 
 
 class LineInstance(Struct, gc=False):
@@ -111,6 +118,7 @@ class LineInstance(Struct, gc=False):
     instance_type: Name | None = None
     instance_name: Name | None = None
     instance_availability_zone: Name | None = None
+    ultraserver_id: Name | None = None
 
 
 class ProbeAnswer(Struct, gc=False):
@@ -132,6 +140,8 @@ class AgentState(Struct, gc=False):
     problem: Name | None = None
     # Left out of what is stored and passed on unless the agent answers a request.
     probe: ProbeAnswer | UnsetType = UNSET
+    # What the agent's surroundings say of the node; sent now and then.
+    labels: Labels | UnsetType = UNSET
 
 
 class MetricGroup(Struct, gc=False, kw_only=True):
@@ -308,6 +318,7 @@ class InstanceInfo(Struct, gc=False):
     instance_id: Name | None = None
     instance_type: Name | None = None
     instance_availability_zone: Name | None = None
+    ultraserver_id: Name | None = None
     error: str | None = None
 
 
@@ -316,6 +327,7 @@ class HardwareInfo(Struct, gc=False):
 
     neuron_device_count: Annotated[int, Meta(ge=0, le=MAX_DEVICES)] | None = None
     neuroncore_per_device_count: Annotated[int, Meta(ge=0, le=MAX_CORES)] | None = None
+    ultraserver_id: Name | None = None
     error: str | None = None
 
 

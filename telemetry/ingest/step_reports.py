@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from telemetry.ingest.lines import RefusedError, explain
+from telemetry.ingest.schemas import Labels
 
 QUOTED = re.compile(r" field `([^`]*)`")
 MAX_LINE_BYTES = 65_536
@@ -45,7 +46,10 @@ class StepReportLine(Struct, forbid_unknown_fields=True, kw_only=True, tag_field
 
 
 class RunLine(StepReportLine, tag="run", kw_only=True, gc=False):
-    """Facts of a run; missing ones stay unchanged."""
+    """Facts of a run; missing ones stay unchanged.
+
+    ``labels`` are what the surroundings say of the job, ``node_labels`` of the sender's ``node``.
+    """
 
     at: UnixSeconds | None = None
     team: Annotated[str, Meta(max_length=40)] | None = None
@@ -70,6 +74,9 @@ class RunLine(StepReportLine, tag="run", kw_only=True, gc=False):
     tokens_per_epoch: PositiveInt64 | None = None
     planned_tokens: PositiveInt64 | None = None
     usd_per_node_hour: Annotated[float, Meta(ge=0, le=1e5)] | None = None
+    labels: Labels | None = None
+    node: NodeName | None = None
+    node_labels: Labels | None = None
 
 
 class WorkerLine(StepReportLine, kw_only=True, gc=False):

@@ -1,156 +1,251 @@
-"""Steps from tables: our own CSV, and exports of TensorBoard, Weights & Biases and MLflow."""
+"""Steps of runs from elsewhere: rows of tables and exports, by the names of tables.toml."""
 
-import csv
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from telemetry.ingest.exports import CHART, LAST_VALUES, FilePlace, TableError, entries_of
+from telemetry.ingest.logs.families import record_of
 from telemetry.ingest.logs.reading import TABLE, Log
-from telemetry.ingest.logs.records import StepRecord
+from telemetry.ingest.logs.records import TrainingTotals
 
-MAX_BYTES = 512 * 2**20
 MAX_STEP = 2_000_000_000
 # Numbers from here on are Unix milliseconds, as MLflow exports them.
 MILLISECONDS_FROM = 1e11
 MS = 1e3
+SECONDS_PER_HOUR = 3_600.0
+# Samples per step of a Hugging Face trainer follow from rounded rates.
+WHOLE_BATCH_RATIO = 0.02
+# So many values at one step are of a script that logs no step.
+MANY_AT_ONE_STEP = 10
 UNKNOWN = frozenset(("", "nan", "null", "none", "na", "n/a", "-"))
-# Our name, then the names that trackers and trainers use.
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "step": ("_step", "global_step", "train/global_step", "iteration"),
-    "at_s": ("ended_at", "_timestamp", "timestamp", "wall time", "wall_time"),
-    "step_s": ("step_time", "train/step_time", "step_time_s"),
-    "tokens": ("step_tokens",),
-    "tokens_per_s": ("train/tokens_per_sec", "tokens_per_sec", "tokens/s"),
-    "loss": ("train/loss", "train_loss", "lm loss", "training_loss"),
-    "grad_norm": ("train/grad_norm", "grad norm"),
-    "learning_rate": ("train/learning_rate", "lr", "learning rate"),
-    "global_batch": (),
-}
-FIELD_OF = {name: field for field, names in NAMES.items() for name in (field, *names)}
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def _fields(names: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, int]]:
+    """Return the field of each name, and how early the name is in the field's list."""
+    found = {
+        name: (field, rank) for field, each in names.items() for rank, name in enumerate(each)
+    }
+    return {name.replace("/", "_"): known for name, known in found.items()} | found
+
+
+TOTALS, ANYWHERE = _fields(TABLES["totals"]), frozenset(TABLES["anywhere"]["names"])
+NAMES = {name: each for name, each in _fields(TABLES["names"]).items() if name not in TOTALS}
+FIELD_OF = {name: field for name, (field, _) in NAMES.items()}
 BOUNDS = {
     "step": (0.0, MAX_STEP),
     "at_s": (0.0, 1e14),
     "step_s": (0.0, 1e6),
+    "step_ms": (0.0, 1e9),
+    "steps_per_s": (0.0, 1e9),
     "tokens": (0.0, 1e15),
     "tokens_per_s": (0.0, 1e15),
+    "seq_per_s": (0.0, 1e15),
     "global_batch": (0.0, 2e9),
 }
-Row = dict[str, float]
-
 KINDS = {"at_s": "time: write Unix seconds or ISO 8601"}
 LIMITS = {
     "step": f"give a whole number from 0 to {MAX_STEP:,}",
     "step_s": "give seconds from 0 to 1,000,000",
     "tokens": "give the tokens of one step, 0 or more",
 }
+# What places a row, and what gives a step its duration.
+ELAPSED = {"elapsed_s", "elapsed_h"}
+PLACING = ELAPSED | {"at_s"}
+TIMING = PLACING | {"step_s", "step_ms", "steps_per_s", "tokens_per_s", "seq_per_s"}
+Row = dict[str, float]
 
 
-class TableError(ValueError):
-    """An invalid cell or file; the message names the place and the fix."""
-
-
-@dataclass(frozen=True, slots=True)
-class FilePlace:
-    file: str
-    line: int
-
-    def refuse(self, column: str, reason: str) -> TableError:
-        return TableError(f"{self.file}: line {self.line}, column {column!r}: {reason}")
-
-
-def read_tables(files: Sequence[tuple[str, Path]], *, utc_offset_s: float = 0.0) -> Log:
+def read_tables(
+    files: Sequence[tuple[str | None, Path]],
+    *,
+    utc_offset_s: float = 0.0,
+    run: str = "",
+    step_s: float = math.nan,
+    began_s: float = math.nan,
+) -> Log:
     """Read the tables of one run as one log.
 
     Parameters
     ----------
     files : metric of a table of single values (as TensorBoard's), and path
     utc_offset_s : for times without a zone
+    run : which run, if an export has several
+    step_s : seconds of a step, for tables that have neither times nor durations
+    began_s : Unix seconds from which elapsed times count; NaN: they end at the file's change
 
     Raises
     ------
     TableError
         With file, line and column of the first invalid cell.
     """
-    log, ignored = Log(), set[str]()
-    steps: dict[int, Row] = {}
-    for field, path in files:
-        if path.stat().st_size > MAX_BYTES:
-            raise TableError(f"{path.name}: is larger than {MAX_BYTES // 2**20} MiB; split it")
-        try:
-            text = path.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise TableError(
-                f"{path.name}: is not UTF-8 text; export it as CSV or JSON"
-            ) from error
-        read_rows = _json_rows if text.lstrip()[:1] in ("{", "[") else _csv_rows
-        for where, cells in read_rows(path.name, text, field):
-            row: Row = {}
-            for column, cell in cells.items():
-                name = FIELD_OF.get(column.strip().casefold())
-                if name is None:
-                    ignored.add(column)
-                elif (value := _figure(cell, name, column, where, utc_offset_s)) is not None:
-                    row[name] = value
-            if "step" not in row:
-                raise where.refuse("step", "is missing; each row needs its step number")
-            log.n_lines += 1
-            steps.setdefault(int(row["step"]), {}).update(row)
+    reader = TableReader(utc_offset_s=utc_offset_s, run=run)
+    for name, path in files:
+        reader.read(path, name)
+    log, steps = reader.log, reader.steps()
+    changed_s = max(path.stat().st_mtime for _, path in files)
+    reader.add_times(steps, step_s=step_s, began_s=began_s, changed_s=changed_s)
     for number in sorted(steps):
-        fields = {name: value for name, value in steps[number].items() if name != "step"}
-        log.gathered[TABLE].add(StepRecord(number, **fields))
+        figures = {name: repr(value) for name, value in steps[number].items()}
+        at_s = steps[number].get("at_s", math.nan)
+        log.gathered[TABLE].add(record_of(figures, number, at_s))
     log.understood[TABLE] = log.n_lines
-    if ignored:
-        log.understood["columns left out: " + ", ".join(sorted(ignored))[:200]] = len(ignored)
+    if reader.left_out:
+        log.notes.append("columns left out: " + ", ".join(sorted(reader.left_out))[:200])
     return log
 
 
-def _csv_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, dict[str, Any]]]:
-    """Yield a CSV's cells by column; TensorBoard's ``Value`` is ``field``."""
-    lines = csv.reader(text.splitlines())
-    head = next(lines, [])
-    columns = [field if name.strip().casefold() == "value" else name for name in head]
-    known = [FIELD_OF.get(name.strip().casefold()) for name in columns]
-    if "step" not in known:
-        raise TableError(f"{file}: line 1: has no column 'step'; it has {', '.join(head)[:120]}")
-    named_columns = [name for name in known if name is not None]
-    if len(set(named_columns)) < len(named_columns):
-        twice = next(name for name in named_columns if named_columns.count(name) > 1)
-        raise TableError(f"{file}: line 1: two columns have {twice}; remove one of them")
-    for cells in lines:
-        where = FilePlace(file, lines.line_num)
-        if len(cells) > len(columns) or (cells and len(cells) < len(columns)):
-            raise where.refuse(
-                columns[min(len(cells), len(columns)) - 1],
-                f"has {len(cells)} cells; the header has {len(columns)}",
+class TableReader:
+    """Gathers the rows of the files of one run, by column, and joins them to steps."""
+
+    def __init__(self, *, utc_offset_s: float = 0.0, run: str = "") -> None:
+        self.log = Log()
+        self.left_out = set[str]()
+        self._utc_offset_s = utc_offset_s
+        self._run = run
+        self._rows: list[tuple[int, Row, bool]] = []
+        self._totals = Row()
+        self._kind, self._file = "", ""
+
+    def read(self, path: Path, name: str | None) -> None:
+        """Read one file; raises TableError if a cell is invalid, or if it has no step."""
+        rows: list[tuple[FilePlace, Row, bool]] = []
+        columns = dict[str, str]()
+        for where, cells in entries_of(path, name, run=self._run):
+            row, others = Row(), False
+            for column, cell in cells.items():
+                key = column.strip().casefold()
+                columns.setdefault(key, column)
+                if known := NAMES.get(key) or TOTALS.get(key):
+                    value = _figure(cell, known[0], column, where, self._utc_offset_s)
+                    row |= {} if value is None else {key: value}
+                elif key not in ANYWHERE:
+                    others = others or str(cell).strip().casefold() not in UNKNOWN
+            rows.append((where, row, others))
+            self._totals |= {TOTALS[key][0]: row.pop(key) for key in TOTALS if key in row}
+            self._kind, self._file = where.kind, path.name
+        if not rows:
+            raise TableError(f"{path.name}: has no row; export it again")
+        self.left_out |= {
+            columns[key] for key in columns.keys() - NAMES.keys() - TOTALS.keys() if key
+        }
+        self.log.n_lines += len(rows)
+        self._rows += self._numbered(rows, columns)
+
+    def _numbered(
+        self, rows: Sequence[tuple[FilePlace, Row, bool]], columns: Mapping[str, str]
+    ) -> list[tuple[int, Row, bool]]:
+        """Return the rows of one file with their steps, by the preferred column that has them."""
+        known = {key for _, row, _ in rows for key in row}
+        steps = [key for key in columns if FIELD_OF.get(key) == "step"]
+        steps.sort(key=lambda key: (key not in known, NAMES[key][1]))
+        if not steps and self._totals:
+            return []
+        if not steps:
+            if any(key.startswith("metrics.") for key in columns):
+                raise TableError(f"{self._file}: {LAST_VALUES}")
+            shown = ", ".join(columns.values())[:120]
+            fix = "; export the chart with train/global_step or Step on its x axis"
+            raise TableError(
+                f"{self._file}: line 1: has no column 'step'; it has {shown}"
+                f"{fix if self._kind == CHART else ''}"
             )
-        if cells:
-            yield where, dict(zip(columns, cells, strict=True))
+        if len(steps) > 1:
+            unused = ", ".join(columns[key] for key in steps[1:])
+            self.log.notes.append(f"steps are numbered by {columns[steps[0]]}, not by {unused}")
+        elif self._kind == CHART and steps[0] in ("step", "_step"):
+            self.log.notes.append(
+                "steps are numbered by the calls of W&B's log; for the trainer's steps export the "
+                "chart with train/global_step on its x axis"
+            )
+        numbered = []
+        for where, row, others in rows:
+            if steps[0] in row:
+                number = int(row[steps[0]])
+                for key in row.keys() & steps:
+                    del row[key]
+                numbered.append((number, row, others))
+            elif len(steps) == 1:
+                raise where.refuse("step", "is missing; each row needs its step number")
+        return numbered
 
+    def steps(self) -> dict[int, Row]:
+        """Return the figures of each step; of several columns of one field the preferred one."""
+        seen = {column for _, row, _ in self._rows for column in row}
+        used: dict[str, str] = {}
+        for column in sorted(seen, key=lambda each: NAMES[each][1]):
+            first = used.setdefault(FIELD_OF[column], column)
+            if first != column and FIELD_OF[column] not in PLACING:
+                self.log.notes.append(f"{first} is used, {column} is not")
+        figures = {column for field, column in used.items() if field not in PLACING}
+        # Evaluations have a step and a time, too.
+        has_figures = any(not others or row.keys() & figures for _, row, others in self._rows)
+        steps: dict[int, Row] = {}
+        for number, cells, others in self._rows:
+            if has_figures and others and not cells.keys() & figures:
+                continue
+            row = {
+                FIELD_OF[name]: value
+                for name, value in cells.items()
+                if name in figures or FIELD_OF[name] in PLACING
+            }
+            known = steps.get(number, {})
+            is_retrained = bool(known.keys() & row.keys() - PLACING)
+            self.log.gathered[TABLE].n_retrained += is_retrained
+            # The figures of one step come one after the other: its first time counts.
+            steps[number] = row if is_retrained else row | known
+        if not steps:
+            raise TableError(
+                f"{self._file}: has totals of a run and no steps; give trainer_state.json, too"
+            )
+        if len(steps) == 1 and len(self._rows) > MANY_AT_ONE_STEP:
+            reason = f"has {len(self._rows):,} values, all of step {next(iter(steps))}"
+            raise TableError(f"{self._file}: {reason}; log each with its step")
+        return steps
 
-def _json_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, dict[str, Any]]]:
-    """Yield the entries of MLflow's metric history, TensorBoard's triples, or plain objects."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TableError(f"{file}: is not complete JSON: {error}") from error
-    entries = document.get("metrics") if isinstance(document, dict) else document
-    if not isinstance(entries, list):
-        raise TableError(f"{file}: has no list of entries; docs/trials.md names the formats")
-    for number, entry in enumerate(entries, 1):
-        where = FilePlace(file, number)
-        if isinstance(entry, list) and len(entry) == 3:
-            yield where, dict(zip(("wall_time", "step", field), entry, strict=True))
-        elif isinstance(entry, dict) and {"key", "value"} <= entry.keys():
-            rest = {name: entry.get(name) for name in ("step", "timestamp")}
-            yield where, rest | {str(entry["key"]): entry["value"]}
-        elif isinstance(entry, dict):
-            yield where, entry
-        else:
-            raise where.refuse("entry", "is neither an object nor [wall time, step, value]")
+    def add_times(
+        self, steps: dict[int, Row], *, step_s: float, began_s: float, changed_s: float
+    ) -> None:
+        """Place steps by elapsed time; without any time, use the mean of the run."""
+        fields, last = {field for row in steps.values() for field in row}, max(steps)
+        runtime_s = self._totals.get("runtime_s", math.nan)
+        batch = self._totals.get("seq_per_s", math.nan) * runtime_s / max(1, last)
+        if batch >= 1 and abs(batch - round(batch)) <= WHOLE_BATCH_RATIO * batch:
+            self.log.totals = TrainingTotals(global_batch=round(batch))
+        if fields & TIMING and not math.isnan(step_s):
+            self.log.notes.append("--step-s is not used: the export has times")
+        if fields & ELAPSED and "at_s" not in fields:
+            elapsed = {
+                number: row.get("elapsed_s", row.get("elapsed_h", math.nan) * SECONDS_PER_HOUR)
+                for number, row in steps.items()
+            }
+            if math.isnan(began_s):
+                began_s = changed_s - max(s for s in elapsed.values() if not math.isnan(s))
+                self.log.notes.append(
+                    "steps are placed back from the file's last change; give --started-at"
+                )
+            for number, passed_s in elapsed.items():
+                steps[number] |= {"at_s": began_s + passed_s} if passed_s >= 0 else {}
+        for row in steps.values():
+            for field in ELAPSED & row.keys():
+                del row[field]
+        if fields & TIMING:
+            return
+        if math.isnan(step_s) and not math.isnan(runtime_s):
+            step_s = runtime_s / max(1, last)
+            self.log.notes.append(
+                "each step has the mean of train_runtime, evaluations and checkpoints included"
+            )
+        if math.isnan(step_s):
+            raise TableError(
+                f"{self._file}: has {', '.join(sorted(fields))}, but no times of its steps; "
+                f"{TABLES['untimed'][self._kind]}, or give --step-s, the seconds of a step"
+            )
+        for row in steps.values():
+            row["step_s"] = step_s
 
 
 def _figure(

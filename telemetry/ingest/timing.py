@@ -1,7 +1,7 @@
 """The time of reports: from arrival, sending time and period, corrected for clock skew."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,9 +27,10 @@ MAX_SPREAD_S = 1.0
 MAX_COVER_S = 60
 # A gap up to this between two reports is closed.
 JITTER_S = 1.0
-# The driver measures power each minute. A value stands until the next, which may be a quarter
-# of a minute late: the agent looks every five seconds, and sends every ten.
-POWER, HOLD_POWER_S = "device_power_ratio", 75.0
+# The driver measures power each minute, and the agent reads health as often. A value is valid
+# until the next, which may be a quarter of a minute late: the agent looks for power every five
+# seconds, and sends every ten.
+POWER, HEALTH, HOLD_S = "device_power_ratio", "device_unhealthy", 75.0
 # A report of less than this shares its second with another.
 WHOLE_SECOND_S = 0.95
 # Sums of periods are exact only up to this.
@@ -225,83 +226,63 @@ def shard_of(node: str) -> str:
 
 
 @dataclass(slots=True)
-class HeldPower:
-    """The newest power of each device; valid until the next, for 75 s at most."""
+class HeldState:
+    """The newest power or health of each device; valid until the next, for 75 s at most."""
 
-    ratio: FloatArray = field(default_factory=lambda: np.array([]))
+    metric: str
+    state: FloatArray = field(default_factory=lambda: np.array([]))
     at_s: FloatArray = field(default_factory=lambda: np.array([]))
 
-    def values(
-        self, reading: Reading, end_s: float, *, correction_s: float
-    ) -> Mapping[str, FloatArray]:
-        """Return a report's values with the power that is valid at its end, by our clock."""
+    def values(self, reading: Reading, end_s: float, *, correction_s: float) -> FloatArray | None:
+        """Return what is valid at the end of a report, by our clock; None if nothing is."""
         n_devices = reading.shape.n_devices
-        if POWER not in reading.values and not len(self.ratio):
-            return reading.values
-        if len(self.ratio) != n_devices:
-            self.ratio = np.full(n_devices, np.nan)
+        sent = reading.values.get(self.metric)
+        if sent is None and not len(self.state):
+            return None
+        if len(self.state) != n_devices:
+            self.state = np.full(n_devices, np.nan)
             self.at_s = np.full(n_devices, -np.inf)
-        ratio, at_s = self.ratio, self.at_s
-        if POWER in reading.values:
-            new = reading.values[POWER][0]
-            measured_at_s = np.array(reading.power_at_s or [math.nan] * n_devices) + correction_s
+        state, at_s = self.state, self.at_s
+        if sent is not None:
+            new = sent[0]
+            times = reading.power_at_s if self.metric == POWER else ()
+            measured_at_s = np.array(times or [math.nan] * n_devices) + correction_s
             new_at_s = np.where(np.isfinite(measured_at_s), measured_at_s, end_s)
             is_new = np.isfinite(new)
-            ratio, at_s = np.where(is_new, new, ratio), np.where(is_new, new_at_s, at_s)
+            state, at_s = np.where(is_new, new, state), np.where(is_new, new_at_s, at_s)
             # A late line does not replace what came after it.
             is_newer = at_s >= self.at_s
-            self.ratio = np.where(is_newer, ratio, self.ratio)
+            self.state = np.where(is_newer, state, self.state)
             self.at_s = np.where(is_newer, at_s, self.at_s)
         age_s = end_s - at_s
-        stands = np.where((age_s >= -AHEAD_S) & (age_s <= HOLD_POWER_S), ratio, np.nan)
-        others = {name: values for name, values in reading.values.items() if name != POWER}
-        return others | {POWER: stands[None]} if np.isfinite(stands).any() else others
-
-
-@dataclass(slots=True)
-class SharedSecond:
-    """Counts of reports that share a second with an earlier one; the next second gets them.
-
-    Of several reports in a second the first is stored.
-    """
-
-    counts: dict[str, FloatArray] = field(default_factory=dict)
-    tick: int = 0
-    end_s: float = -math.inf
-
-    def values(
-        self, values: Mapping[str, FloatArray], ticks: Sequence[int], end_s: float
-    ) -> Mapping[str, FloatArray]:
-        """Return the values of a report of part of a second, with earlier counts."""
-        # A repeated line is not counted again.
-        if end_s <= self.end_s:
-            return values
-        self.end_s = end_s
-        mine = {name: values[name] for name in COUNTED_RATES if name in values}
-        for name, before in self.counts.items():
-            now = mine.get(name)
-            if now is None or now.shape != before.shape:
-                mine[name] = before
-            else:
-                mine[name] = np.where(np.isnan(now), before, now + np.nan_to_num(before))
-        if ticks[-1] == self.tick:
-            self.counts = mine
-            return values
-        self.tick, self.counts = ticks[-1], {}
-        return {**values, **{name: counts / len(ticks) for name, counts in mine.items()}}
+        valid = np.where((age_s >= -AHEAD_S) & (age_s <= HOLD_S), state, np.nan)
+        return valid[None] if np.isfinite(valid).any() else None
 
 
 @dataclass(slots=True)
 class BlockBuilder:
     """Turns a node's reports into blocks."""
 
-    power: HeldPower = field(default_factory=HeldPower)
-    shared: SharedSecond = field(default_factory=SharedSecond)
+    power: HeldState = field(default_factory=lambda: HeldState(POWER))
+    health: HeldState = field(default_factory=lambda: HeldState(HEALTH))
+    partial_end_s: float = -math.inf
 
     def blocks(self, node: str, reading: Reading, clock: NodeClock, end_s: float) -> list[Block]:
         """Return one block per second that a report covers."""
         ticks = clock.ticks(end_s, reading.period_s)
-        values = self.power.values(reading, end_s, correction_s=clock.correction_s)
-        if reading.period_s < WHOLE_SECOND_S:
-            values = self.shared.values(values, ticks, end_s)
-        return [Block(shard_of(node), tick, (node,), values) for tick in ticks]
+        values = dict(reading.values)
+        for held in (self.power, self.health):
+            valid = held.values(reading, end_s, correction_s=clock.correction_s)
+            if valid is not None:
+                values[held.metric] = valid
+            else:
+                values.pop(held.metric, None)
+        counts = {}
+        # A repeated line is not added again.
+        if reading.period_s < WHOLE_SECOND_S and end_s > self.partial_end_s:
+            self.partial_end_s = end_s
+            counts = {name: values[name] / len(ticks) for name in COUNTED_RATES if name in values}
+        return [
+            Block(shard_of(node), tick, (node,), {**values, **counts}, is_partial=bool(counts))
+            for tick in ticks
+        ]

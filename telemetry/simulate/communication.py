@@ -195,6 +195,7 @@ FABRICS: Mapping[str, Fabric] = {
     "Inferentia2": NeuronLinkV2(),
     "Trainium2": NeuronLinkV3(),
     "A100-40GB": NcclFabric("A100-40GB"),
+    "A100-80GB": NcclFabric("A100-80GB"),
     "H100": NcclFabric("H100"),
     "H200": NcclFabric("H200"),
 }
@@ -281,6 +282,10 @@ def bus_bytes_per_s(time: CollectiveTime, *, n_ranks: int, n_bytes: int, op: str
 def _check(instance: Instance, n_nodes: int, n_ranks: int, n_bytes: int, op: str) -> None:
     if op not in OPS:
         raise FieldError("op", f"{op!r} is not known; take one of {', '.join(OPS)}")
+    if instance.chip.name not in FABRICS:
+        raise FieldError(
+            "instance", f"no collective on {instance.chip.name} is published to estimate from"
+        )
     if n_nodes < 1:
         raise FieldError("nodes", f"{n_nodes} is too few; take at least 1")
     if n_bytes < 1:

@@ -106,12 +106,14 @@ _HOPPER = ChipConstants(
     stage_chunks=4,
     micro_tokens=16384,
 )
+_AMPERE = replace(_HOPPER, matmul_ratio={"bf16": 0.60, "fp16": 0.60, "fp32": 0.60})
 CHIPS: Mapping[str, ChipConstants] = {
     "Trainium1": _TRAINIUM1,
     "Trainium2": replace(
         _TRAINIUM1, matmul_ratio={"bf16": 0.305, "fp16": 0.305, "fp8": 0.26, "fp32": 0.305}
     ),
-    "A100-40GB": replace(_HOPPER, matmul_ratio={"bf16": 0.60, "fp16": 0.60, "fp32": 0.60}),
+    "A100-40GB": _AMPERE,
+    "A100-80GB": _AMPERE,
     "H100": _HOPPER,
     "H200": _HOPPER,
 }
@@ -142,6 +144,7 @@ STEP_FABRICS: Mapping[str, StepFabric] = {
     "Trainium1": _NEURONLINK2,
     "Trainium2": replace(_NEURONLINK2, network_ratio=0.70, hop_s=1.5 * US),
     "A100-40GB": _A100,
+    "A100-80GB": _A100,
     "H100": _H100,
     "H200": replace(_H100, network_hop_s=35 * US),
 }

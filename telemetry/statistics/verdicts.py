@@ -1,19 +1,18 @@
-"""Sequential verdicts of trials: better, worse, or undecided, valid at every look."""
+"""Sequential verdicts of trials: better, worse, equivalent, or open, valid at every look."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.statistics.bootstrap import Difference
+from telemetry.statistics.bootstrap import Difference, student_quantile
 
-# A smaller difference is not worth a migration, nor a longer trial.
-LEAST_RATIO: Final = 0.02
+# A smaller difference is not worth a migration, nor a longer trial. The default of a trial.
+MARGIN_RATIO: Final = 0.02
 # Planned settled steps of each arm by default.
 DEFAULT_STEPS: Final = 2_000
 # Accepted probability of a wrong verdict without a difference, over all looks until the plan ends.
@@ -23,6 +22,7 @@ WRONG_RATIO: Final = 0.05
 class TrialWord(StrEnum):
     BETTER = "better"
     WORSE = "worse"
+    EQUIVALENT = "equivalent"
     CANNOT_TELL = "cannot tell yet"
 
 
@@ -41,6 +41,7 @@ def verdict(
     n_steps: int,
     n_planned: int,
     wrong_ratio: float = WRONG_RATIO,
+    margin_ratio: float = MARGIN_RATIO,
 ) -> TrialVerdict:
     """Judge one figure of a trial.
 
@@ -48,8 +49,9 @@ def verdict(
     ----------
     difference : of that figure
     is_better_low : whether less is better (seconds, dollars)
-    n_steps, n_planned : settled steps of the shorter arm, so far and planned
-    wrong_ratio : accepted probability of a wrong word without a difference, over all looks
+    n_steps, n_planned : settled steps of the shortest run, so far and planned
+    wrong_ratio : accepted probability of a wrong word, over all looks
+    margin_ratio : arms that differ by less are equivalent
 
     Notes
     -----
@@ -57,39 +59,53 @@ def verdict(
     verdict therefore uses the boundary of O'Brien and Fleming (1979) for continuous monitoring:
     the difference must exceed 2.24 standard errors over the square root of the completed share of
     the plan. The probability of a wrong word is then 5 % until the plan is complete, however
-    often the trial is read. The verdict of the complete plan is to be kept.
+    often the trial is read. The verdict of the complete plan is to be kept. An error of few
+    degrees of freedom takes Student's quantile instead of the normal one.
+
+    Arms are equivalent if the whole interval of that width is within the margin on both sides
+    (two one-sided tests, Schuirmann 1987), also where it excludes zero.
     """
     error = difference.error_log
     if not math.isfinite(error):
         return TrialVerdict(TrialWord.CANNOT_TELL, max(n_planned - n_steps, 1))
-    size = abs(math.log1p(difference.ratio))
-    done_ratio = min(1.0, n_steps / n_planned)
-    limit = boundary(wrong_ratio)
-    if size > error * limit / math.sqrt(done_ratio):
+    size, margin = abs(math.log1p(difference.ratio)), math.log1p(margin_ratio)
+    limit = boundary(wrong_ratio, difference.freedom)
+    reach = error * limit / math.sqrt(min(1.0, n_steps / n_planned))
+    if size + reach < margin:
+        return TrialVerdict(TrialWord.EQUIVALENT, 0)
+    if size > reach:
         is_better = (difference.ratio < 0) == is_better_low
         return TrialVerdict(TrialWord.BETTER if is_better else TrialWord.WORSE, 0)
-    return TrialVerdict(TrialWord.CANNOT_TELL, _more(size, error * limit, n_steps, n_planned))
+    if size < margin:
+        return TrialVerdict(TrialWord.CANNOT_TELL, None)
+    return TrialVerdict(TrialWord.CANNOT_TELL, _more(difference, limit, n_steps, n_planned))
 
 
-def boundary(wrong_ratio: float) -> float:
+def boundary(wrong_ratio: float, freedom: float = math.inf) -> float:
     """Height that a Brownian motion exceeds by time 1 with a given probability.
 
     By reflection ``P(sup |B(t)| > b) = 4 (1 - Phi(b))``, minus a term below 1e-9 from b = 2 on;
-    2.2414 for 5 %.
+    2.2414 for 5 %. With few degrees of ``freedom``, Student's distribution instead of Phi.
     """
-    return NormalDist().inv_cdf(1 - wrong_ratio / 4)
+    return student_quantile(freedom, 1 - wrong_ratio / 4)
 
 
-def _more(size: float, reach: float, n_steps: int, n_planned: int) -> int | None:
+def _more(difference: Difference, limit: float, n_steps: int, n_planned: int) -> int | None:
     """Return how many more steps would decide if the difference stays the same.
 
-    Within the plan the boundary is met where size * n = reach * sqrt(n_steps * n_planned), beyond
-    it where size * sqrt(n) = reach * sqrt(n_steps).
+    The variance of n steps is that between runs plus that of steps times n_steps / n. Within the
+    plan the boundary is met where size**2 * n / n_planned = limit**2 * variance, beyond it where
+    size**2 = limit**2 * variance. None where more steps alone would not decide.
     """
-    if size < math.log1p(LEAST_RATIO):
-        return None
-    within = reach * math.sqrt(n_steps * n_planned) / size
-    needed = within if within <= n_planned else n_steps * (reach / size) ** 2
+    size = math.log1p(difference.ratio)
+    fixed = (limit * difference.run_error_log) ** 2
+    falling = (limit * difference.error_log) ** 2 - fixed
+    square = size**2 / n_planned
+    needed = (fixed + math.sqrt(fixed**2 + 4 * square * falling * n_steps)) / (2 * square)
+    if needed > n_planned:
+        if size**2 <= fixed:
+            return None
+        needed = falling * n_steps / (size**2 - fixed)
     return max(1, math.ceil(needed - n_steps))
 
 

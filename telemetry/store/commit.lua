@@ -103,7 +103,7 @@ local function totals_so_far(key, part)
   return sums
 end
 
--- A second is written once, unless the block replaces one of the layout `over`.
+-- A second is written once, unless the block replaces one that begins with `over`.
 local function put(minute, over, block)
   if over == '' then return ask('HSETNX', minute, block.second, block.blob) == 1 end
   local held = ask('HGET', minute, block.second)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from redis import Redis
 
-from telemetry.blocks import COUNTED_RATES, Block
+from telemetry.blocks import COUNTED_RATES, Block, added, join_partial
 from telemetry.steps import StepBatch
 from telemetry.store.connection import TICKS, StoreUnavailable
 from telemetry.store.packing import (
@@ -21,6 +21,7 @@ from telemetry.store.packing import (
     pack,
     pack_all,
     pack_steps,
+    unpack_block,
 )
 from telemetry.store.reading import Reader, Totals
 
@@ -36,6 +37,8 @@ BLOCKS_PER_PART = 60
 
 # Parts per call of the script: few enough that a call does not block Redis for long.
 PARTS_AT_ONCE = 32
+# Processes that add to one second at the same time try again this often.
+MAX_TRIES = 20
 
 
 def block_parts(blocks: Iterable[Block], *, is_counted: bool = True) -> Iterator[dict[str, Any]]:
@@ -59,8 +62,9 @@ def blocks_part(
 ) -> dict[str, Any]:
     """Return blocks of one shard and layout as the script's argument.
 
-    ``over`` is the digest of the layout of the blocks that they replace; each block's values
-    are then only those that it adds. Blocks that are not counted leave the totals unchanged.
+    ``over`` is how the blocks that they replace begin: the digest of their layout, or all of a
+    block; each block's values are then only those that it adds. Blocks that are not counted
+    leave the totals unchanged.
     """
     layout = members[0][1]
     names = members[0][0].values if over else [c.name for c in layout.columns]
@@ -205,18 +209,24 @@ class HotStore(Reader):
     def merge(self, blocks: Iterable[Block], *, is_counted: bool = True) -> int:
         """Merge blocks into those of the same node and second; return how many added something.
 
-        Blocks that are not counted leave the totals unchanged.
+        Partial blocks are added to what their second has; otherwise the first value of a metric
+        holds. Blocks that are not counted leave the totals unchanged.
         """
-        wanted = tuple(blocks)
+        given = tuple(blocks)
+        wanted = tuple(block for block in given if not block.is_partial)
+        n_partial = 0
+        if len(wanted) < len(given):
+            partial = join_partial(block for block in given if block.is_partial)
+            n_partial = sum(self._add(block, is_counted=is_counted) for block in partial)
         # Nearly always the second is new: one round trip, and nothing is read.
         parts = list(block_parts(wanted, is_counted=is_counted))
         starts = range(0, len(parts), PARTS_AT_ONCE)
         changes = [self._change(parts=parts[i : i + PARTS_AT_ONCE]) for i in starts]
         n_new = sum(n for _, n, _ in self.commit_all(changes))
         if n_new == len(wanted):
-            return n_new
+            return n_new + n_partial
         # By the layouts after and before: the metrics that a stored second does not have.
-        added: dict[tuple[str, bytes, bytes], list[tuple[Block, PackedLayout, bytes]]] = {}
+        merged_into: dict[tuple[str, bytes, bytes], list[tuple[Block, PackedLayout, bytes]]] = {}
         for block in wanted:
             held = self._held([(block.shard, block.tick, block.tick)])[block.shard]
             if not held or held[0][1].nodes != block.nodes:
@@ -227,12 +237,32 @@ class HotStore(Reader):
                 more = Block(block.shard, block.tick, block.nodes, new)
                 merged, packed = merge_packed((layout, blob), pack(more))
                 key = (block.shard, merged.digest, layout.digest)
-                added.setdefault(key, []).append((more, merged, packed))
+                merged_into.setdefault(key, []).append((more, merged, packed))
         changes = [
             self._change(parts=[blocks_part(shard, some, over=over, is_counted=is_counted)])
-            for (shard, _, over), some in sorted(added.items(), key=itemgetter(0))
+            for (shard, _, over), some in sorted(merged_into.items(), key=itemgetter(0))
         ]
-        return n_new + sum(n for _, n, _ in self.commit_all(changes))
+        return n_new + n_partial + sum(n for _, n, _ in self.commit_all(changes))
+
+    def _add(self, block: Block, *, is_counted: bool) -> int:
+        """Add a partial block to its second; return whether it was stored."""
+        [part] = block_parts([block], is_counted=is_counted)
+        for _ in range(MAX_TRIES):
+            [(_, n_new, _)] = self.commit_all([self._change(parts=[part])])
+            if n_new:
+                return 1
+            held = self._held([(block.shard, block.tick, block.tick)])[block.shard]
+            if not held or held[0][1].nodes != block.nodes:
+                return 0
+            # Another process may add to the same second: the stored block is replaced only if
+            # it is still the one that was read.
+            tick, layout, blob = held[0]
+            before = unpack_block(block.shard, tick, blob, layout).values
+            news = {n: v for n, v in block.values.items() if n in COUNTED_RATES or n not in before}
+            more = Block(block.shard, tick, block.nodes, news)
+            whole = pack(Block(block.shard, tick, block.nodes, added(before, news)))
+            part = blocks_part(block.shard, [(more, *whole)], over=blob, is_counted=is_counted)
+        return 0
 
     def remove(self, blocks: Iterable[Block]) -> None:
         """Remove blocks, where exactly they are stored; totals stay unchanged."""

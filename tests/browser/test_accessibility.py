@@ -33,6 +33,7 @@ PAGES = (
     "/runbooks/allreduce_share/",
     "/runbooks/input-tiers/",
     "/search?q=l",
+    "/connect/",
     "/sign-in/",
 )
 # What only those see who have signed in, and may.

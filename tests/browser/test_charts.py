@@ -89,6 +89,7 @@ def test_the_charts_of_a_node_are_drawn_fed_by_the_stream_and_zoomed_together(
 
     over = page.locator(f"{DRAWN}[data-chart=lines] .u-over")
     expect(over.first).to_be_visible()
+    over.first.scroll_into_view_if_needed()
     box = over.first.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.85, box["y"] + 30)

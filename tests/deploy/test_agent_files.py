@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from telemetry.agent.program import SPOOL, read_options
+from trnwatch.surroundings import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy/agent"
@@ -106,7 +107,8 @@ def test_the_daemon_set_states_all_that_the_agent_must_know(
 ) -> None:
     spec = documents["DaemonSet"]["spec"]["template"]["spec"]
     [container] = spec["containers"]
-    env = {entry["name"]: entry["value"] for entry in container["env"]}
+    env = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    given = {entry["name"] for entry in container["env"] if "valueFrom" in entry}
 
     options = read_options(container["args"], env)
 
@@ -115,3 +117,4 @@ def test_the_daemon_set_states_all_that_the_agent_must_know(
     assert str(options.spool) in mounts
     assert str(Path(options.token_file).parent) in mounts
     assert spec["hostNetwork"]
+    assert given <= {name for variables in VARIABLES.values() for name in variables}

@@ -61,7 +61,7 @@ def test_text_has_units_peak_and_price() -> None:
 
     assert text.startswith("llama2-7b on 16 x trn1.32xlarge, bf16: tp 8, pp 1, 64 replicas")
     assert "of 190 TFLOPS bf16 per Trainium1" in text
-    assert "at 21.50 USD/h, on demand, us-east-1, 2026-07-20" in text
+    assert "at 21.50 USD/h, on demand, us-east-1, us-east-2, us-west-2, 2026-08-26" in text
 
 
 def test_values_stand_in_one_column() -> None:

@@ -14,7 +14,7 @@ from fleet.alerts.evaluate import (
     without_quiet,
 )
 from fleet.models import Alert, Node, Run
-from telemetry.blocks import Block
+from telemetry.blocks import Block, FloatArray
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import HotStore
@@ -222,6 +222,40 @@ def test_a_real_node_without_a_run_has_its_memory_watched(
 
     alert = Alert.objects.get()
     assert (alert.rule, alert.subject, alert.device) == ("ecc_uncorrected", "node:real", 5)
+
+
+def test_an_unhealthy_device_alerts_until_it_is_reported_healthy(
+    hot: HotStore, db: None, now_s: int
+) -> None:
+    Node.objects.create(
+        name="real",
+        instance_type="trn1.32xlarge",
+        source=Node.Source.NEURON_MONITOR,
+        shard="node:real",
+        n_cores=32,
+        n_devices=16,
+        first_seen_at=NOON,
+    )
+
+    def report(tick: int, **states: FloatArray) -> None:
+        busy = {"core_utilization_ratio": np.full((1, 32), 0.5)}
+        hot.append([Block("node:real", tick, ("real",), busy | states)])
+        listen(hot, tick)
+        watch(hot, now=at(tick))
+
+    sick = np.zeros((1, 16))
+    sick[0, 5] = 1.0
+    start = now_s - 150
+    report(start, device_unhealthy=sick)
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.subject, alert.device) == ("device_unhealthy", "node:real", 5)
+    assert alert.severity == Alert.Severity.WARN
+    # Without a recent state, nothing is known.
+    for age_s in range(10, 150, 10):
+        report(start + age_s)
+    assert Alert.objects.open().get() == alert
+    report(now_s, device_unhealthy=0.0 * sick)
+    assert not Alert.objects.open().exists()
 
 
 def test_what_flaps_and_is_quiet_is_over_for_detection(llama: Run) -> None:

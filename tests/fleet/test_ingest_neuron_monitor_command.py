@@ -112,7 +112,8 @@ def test_a_long_recording_is_stored_in_pieces(hot: HotStore, tmp_path: Path) -> 
     assert shown["accepted"] in {899, 900}
     assert shown["late"] == shown["n_refused"] == 1300 - shown["accepted"]
     assert complaints.startswith("line 1: at: 1299 s old; only the last 900 s are kept")
-    assert "and 300 more" in complaints
+    assert complaints.count("\n") == 4
+    assert f"and {shown['n_refused'] - 3:,} more" in complaints
     assert len(seconds_of(hot, "real")) >= 885
 
 
@@ -129,8 +130,40 @@ def test_a_bad_line_is_named_and_the_good_ones_around_it_are_kept(
     shown, complaints = ingest("--node", "real", str(path))
 
     assert (shown["accepted"], [r["line"] for r in shown["refused"]]) == (1, [2, 3, 5])
-    assert "line 2: JSON is malformed" in complaints
+    assert "line 2: is not a JSON object on one line. `jq -c .`" in complaints
     assert "neuroncores_in_use.37.neuroncore_utilization: Expected `float` >= 0" in complaints
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_a_capture_over_several_lines_is_read(hot: HotStore, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "pretty.json"
+    printed = [json.dumps(json.loads(line), indent=2) for line in lines("trn2.48xlarge")]
+    path.write_bytes(("\n".join(printed) + "\n").replace("\n", ending).encode())
+
+    shown, complaints = ingest("--node", "real", str(path))
+
+    assert (shown["accepted"], shown["n_refused"], complaints) == (3, 0, "")
+
+
+def test_of_an_array_over_several_lines_three_lines_are_refused_by_name(
+    hot: HotStore, tmp_path: Path
+) -> None:
+    path = tmp_path / "array.json"
+    reports = [json.loads(line) for line in lines("trn2.48xlarge")]
+    path.write_text(json.dumps(reports, indent=2))
+    out, err = io.StringIO(), io.StringIO()
+
+    with pytest.raises(CommandError) as refused:
+        call_command("ingest_neuron_monitor", "--node=real", str(path), stdout=out, stderr=err)
+
+    assert refused.value.returncode == 2
+    assert [line[:9] for line in err.getvalue().splitlines()] == [
+        "line 1: i",
+        "line 2: i",
+        "line 3: i",
+        "and 4,613",
+    ]
+    assert err.getvalue().count("jq -c") == 3
 
 
 def test_stdin_is_read_as_it_comes(hot: HotStore, stdin: Callable[..., None]) -> None:

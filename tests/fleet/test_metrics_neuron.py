@@ -7,12 +7,16 @@ from django.test import Client
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from pytest_django import DjangoAssertNumQueries, Settings
 
+from fleet.api.ingest import arrivals_of
 from fleet.models import Node
 from telemetry.exporter import neuron_exporter_names
 from telemetry.store.hot import HotStore
+from tests.fleet.api.conftest import Post, post, secret
 from tests.fleet.scraping import body, samples
 from tests.helpers import block
+from tests.telemetry.ingest.reports import encoded, report
 
+__all__ = ["post", "secret"]
 PAGE = "/metrics/neuron"
 
 
@@ -92,3 +96,28 @@ def test_it_asks_few_questions(
 ) -> None:
     with django_assert_max_num_queries(4):
         body(client.get(PAGE + query))
+
+
+def test_short_reports_of_one_second_count_the_same_everywhere(post: Post, client: Client) -> None:
+    document = report("trn1.2xlarge")
+    document["instance_info"]["instance_type"] = "inf1.xlarge"
+    [process] = document["neuron_runtime_data"]
+    for group in [*process["report"].values(), *document["system_data"].values()]:
+        group["period"] = 0.062
+    process["report"]["execution_stats"]["execution_summary"]["completed"] = 1600
+
+    for _ in range(4):
+        assert post(encoded(document)).json()["accepted"] == 1
+        # The next request may reach another process.
+        arrivals_of.cache_clear()
+
+    [theirs] = [
+        value
+        for key, value in samples(client, PAGE).items()
+        if key[0] == "execution_status_total" and "completed" in key
+    ]
+    ours = samples(client, "/metrics")
+    assert theirs == 4 * 1600
+    assert [v for k, v in ours.items() if k[0] == "trnwatch_node_executions_completed_total"] == [
+        theirs
+    ]

@@ -2,11 +2,13 @@
 
 import time
 
+import numpy as np
 import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Node
+from telemetry.blocks import Block
 from telemetry.store.hot import HotStore
 from tests.fleet.scraping import bearer, body, refused, samples
 from tests.helpers import block
@@ -39,6 +41,19 @@ def test_it_shows_what_the_whole_page_states(client: Client, reported: None) -> 
     alone, whole = samples(client, PAGE), samples(client)
 
     assert alone == {key: value for key, value in whole.items() if "steady" in key}
+
+
+def test_flops_are_a_share_of_the_peak_of_a_known_type(
+    client: Client, hot: HotStore, steady: Node
+) -> None:
+    flops = np.repeat([[1.5 * 2.0**45, np.nan]], 16, axis=1)
+    hot.append([Block(steady.shard, int(time.time()), ("steady",), {"core_flops_per_s": flops})])
+
+    ratio = samples(client, PAGE)["trnwatch_node_flops_utilization_ratio", "steady"]
+
+    assert ratio == pytest.approx(1.5 * 2.0**45 / 95e12)
+    Node.objects.filter(pk=steady.pk).update(instance_type="unknown")
+    assert ("trnwatch_node_flops_utilization_ratio", "steady") not in samples(client, PAGE)
 
 
 def test_a_node_that_is_down_is_shown(client: Client, hot: HotStore, steady: Node) -> None:

@@ -104,7 +104,7 @@ def test_an_empty_fleet_shows_how_to_begin(client: Client, db: None, redis_url: 
     page = text(client)
 
     assert "No nodes are reporting" in page
-    assert "/api/v1/ingest/neuron-monitor" in page
+    assert "/api/v1/ingest/prometheus" in page
 
 
 @pytest.mark.parametrize("partial", ["strip", "heat-map", "runs", "alerts"])

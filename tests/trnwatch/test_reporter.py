@@ -200,3 +200,15 @@ def test_the_token_is_never_logged(listener: Listener, caplog: pytest.LogCapture
         reporter.finish()
 
     assert "hush-hush" not in caplog.text
+
+
+def test_the_surroundings_of_job_and_node_go_with_the_facts(listener: Listener) -> None:
+    env = ENV | {"SLURM_JOB_ID": "8213", "POD_NAME": "llama-0", "TRNWATCH_IMDS": "0"}
+    with Reporter(listener.url, token="secret", env=env) as reporter:
+        until(lambda: bool(listener.lines))
+    run = next(line for line in listener.lines if line["kind"] == "run")
+
+    assert reporter.identity is not None
+    assert run["labels"] == {"slurm_job_id": "8213"}
+    assert run["node"] == "trn-a"
+    assert run["node_labels"] == {"slurm_job_id": "8213", "pod": "llama-0"}

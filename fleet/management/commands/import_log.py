@@ -24,14 +24,14 @@ from fleet.management.cli import PlainCommand
 from fleet.models import ReadLog
 from fleet.runs.compiles import compile_summary
 from telemetry import catalog
-from telemetry.ingest.logs import Log, LogContext, read_logs
+from telemetry.ingest.logs import TABLE, Log, LogContext, read_logs
 
 SECONDS_PER_HOUR = 3_600.0
 LACKS = {
     "step": "They have no step number. Write a table with the columns step, step_s and loss, and "
     "use import_run",
     "time": "They have neither the time of a step nor a rate. Write a table with the columns "
-    "step, ended_at and loss, and use import_run; without ended_at, give it --started-at",
+    "step, ended_at and loss, and use import_run; without ended_at, give it --step-s",
     "": "Their format is not known. Write a table with the columns step, step_s and loss, and use "
     "import_run; --global-batch and --seq-len give it tokens",
 }
@@ -187,7 +187,7 @@ def _unknown(options: dict[str, Any]) -> list[str]:
 def _answer(kept: ReadLog) -> dict[str, object]:
     """Return the object that docs/logs.md describes."""
     run, curves = kept.run, unpack_curves(bytes(kept.curves))
-    compiles = compile_summary(run)
+    is_table = kept.family == TABLE
     return {
         "run": run.name,
         "family": kept.family or None,
@@ -201,8 +201,8 @@ def _answer(kept: ReadLog) -> dict[str, object]:
         "loss": _last(curves["loss"]),
         "started_at": run.started_at.isoformat(),
         "finished_at": run.finished_at.isoformat() if run.finished_at else None,
-        "compile": compiles.as_json(),
-        "hardware_errors": kept.details["n_errors"],
+        "compile": None if is_table else compile_summary(run).as_json(),
+        "hardware_errors": None if is_table else kept.details["n_errors"],
         "lines": kept.n_lines,
         "understood": kept.details["understood"],
         "skipped": {"other": kept.n_other, "damaged": kept.n_damaged},
@@ -222,21 +222,25 @@ def _last(values: np.ndarray[Any, Any]) -> float | None:
 
 def _rows(kept: ReadLog, answer: dict[str, Any]) -> list[tuple[str, str, str]]:
     compiles, n_again = answer["compile"], kept.details["n_again"]
-    compiled_s = _figure(compiles["seconds"], ",.0f", " s")
-    return [
+    rows = [
         ("steps", f"{kept.n_steps:,}", f"{kept.family or 'no line of a step'}"),
         ("last step", _figure(answer["last_step"], ",.0f"), f"{n_again:,} trained again"),
         ("step", _figure(answer["step_s"], ",.3f", " s"), "median"),
         ("sequences", _figure(answer["seq_per_s"], ",.2f", "/s"), "median"),
         ("tokens", f"{si(answer['tokens_per_s'])}/s", f"{si(answer['tokens'])} in all"),
         ("loss", _figure(answer["loss"], ",.4g"), "last"),
-        ("graphs", f"{compiles['graphs']:,}", f"{compiles['cache'] or 'cache not named'}"),
-        ("cache hits", f"{compiles['hits']:,}", ""),
-        ("compiled", f"{compiles['misses']:,}", f"{compiled_s}, all processes"),
-        ("failed", f"{compiles['failures']:,}", ""),
-        ("hardware errors", f"{answer['hardware_errors']:,}", "annotated on the run"),
         ("times", "", times_text(kept)),
     ]
+    if compiles is not None:
+        compiled_s = _figure(compiles["seconds"], ",.0f", " s")
+        rows[-1:-1] = [
+            ("graphs", f"{compiles['graphs']:,}", f"{compiles['cache'] or 'cache not named'}"),
+            ("cache hits", f"{compiles['hits']:,}", ""),
+            ("compiled", f"{compiles['misses']:,}", f"{compiled_s}, all processes"),
+            ("failed", f"{compiles['failures']:,}", ""),
+            ("hardware errors", f"{answer['hardware_errors']:,}", "annotated on the run"),
+        ]
+    return rows
 
 
 def _figure(value: float | None, how: str, unit: str = "") -> str:

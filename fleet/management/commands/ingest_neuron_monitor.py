@@ -14,6 +14,8 @@ from fleet.management.cli import PlainCommand
 from telemetry.store.hot import open_store
 
 LATEST_S = 1e11
+# Refusals that are shown; the rest are counted.
+MAX_SHOWN = 3
 
 
 class Command(PlainCommand):
@@ -42,13 +44,13 @@ class Command(PlainCommand):
         total = IngestBatch()
         try:
             for delivery in _deliveries(intake, options["file"], start_s):
-                for refusal in delivery.refused:
+                for refusal in delivery.refused[: max(0, MAX_SHOWN - len(total.refused))]:
                     self.stderr.write(str(refusal))
-                if more := delivery.n_refused - len(delivery.refused):
-                    self.stderr.write(f"and {more} more")
                 total.absorb(delivery)
         except KeyboardInterrupt:
             self.stderr.write("Interrupted.")
+        if (more := total.n_refused - MAX_SHOWN) > 0:
+            self.stderr.write(f"and {more:,} more")
         text = (
             f"{total.node or 'no node'}: {total.n_accepted} reports accepted, "
             f"{total.n_refused} refused ({total.n_late} of them too old), "

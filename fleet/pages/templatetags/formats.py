@@ -1,8 +1,11 @@
 """Filters and tags for figures, times, money and differences: fleet.formatting in templates."""
 
+from datetime import datetime
+
 from django import template
 
 from fleet import formatting
+from telemetry.catalog import age_note
 
 register = template.Library()
 
@@ -13,6 +16,7 @@ for write in (
     formatting.dollars,
     formatting.duration,
     formatting.figure,
+    formatting.flops,
     formatting.listed,
     formatting.markdown,
     formatting.moment,
@@ -31,3 +35,9 @@ for write in (
 register.simple_tag(formatting.at)
 register.simple_tag(formatting.verdict_badge)
 register.simple_tag(formatting.ago, takes_context=True)
+
+
+@register.filter("age_note")
+def price_age(day: str, now: datetime) -> str:
+    """Mark the date of a price that is older than 90 days; empty for a newer one."""
+    return age_note(day, now.date())

@@ -43,6 +43,7 @@ STATES = {
     "fail": ("bad", "✕"),
     "probing": ("warn", "◐"),
     "released": ("", "■"),
+    "retired": ("", "□"),
     # What detection makes of a cause.
     "likely": ("bad", "▲"),
     "possible": ("warn", "◐"),

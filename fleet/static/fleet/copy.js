@@ -6,11 +6,12 @@ document.addEventListener("click", async (event) => {
   const field = button && document.getElementById(button.dataset.copies);
   if (!field) return;
   try {
-    await navigator.clipboard.writeText(field.value);
+    await navigator.clipboard.writeText(field.value ?? field.textContent);
     notify("Copied.");
   } catch {
     field.closest("details")?.setAttribute("open", "");
-    field.select();
+    if (field.select) field.select();
+    else getSelection().selectAllChildren(field);
     notify("Text selected. Press Ctrl+C to copy it.");
   }
 });

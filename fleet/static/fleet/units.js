@@ -30,6 +30,7 @@ const WRITERS = {
   s: seconds,
   bytes: (value) => scaled(value, "B"),
   bytes_per_s: (value) => scaled(value, "B/s"),
+  flops_per_s: (value) => scaled(value, "FLOP/s"),
   per_s: (value) => scaled(value, "/s"),
   usd: (value) => `${value < 0 ? "\u2212" : ""}$${dollars(Math.abs(value))}`,
   count: (value) => scaled(value, ""),
@@ -66,7 +67,7 @@ function axisUnit(top, unit) {
   if (unit === "ratio") return [0.01, "%"];
   if (unit === "usd") return [1, ""];
   if (unit === "s") return top >= 1 || top === 0 ? [1, "s"] : top >= 1e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
-  const tail = { bytes: "B", bytes_per_s: "B/s", per_s: "/s" }[unit] ?? "";
+  const tail = { bytes: "B", bytes_per_s: "B/s", flops_per_s: "FLOP/s", per_s: "/s" }[unit] ?? "";
   const [size, prefix] = PREFIXES.find(([size]) => top >= size) ?? [1, ""];
   return [size, `${prefix}${tail}`];
 }

@@ -2,7 +2,7 @@
 
 from telemetry.compiles import FAIL, HIT, MISS, Compile
 from telemetry.ingest.logs.families import PROGRESS
-from telemetry.ingest.logs.reading import Log, LogContext, LogReader, read_logs
+from telemetry.ingest.logs.reading import TABLE, Log, LogContext, LogReader, read_logs
 from telemetry.ingest.logs.records import HardwareError
 from telemetry.ingest.logs.steps import LoggedSteps, complete_steps
 
@@ -11,6 +11,7 @@ __all__ = [
     "HIT",
     "MISS",
     "PROGRESS",
+    "TABLE",
     "Compile",
     "HardwareError",
     "Log",

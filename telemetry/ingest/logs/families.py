@@ -36,11 +36,13 @@ class Row:
         needs: Sequence[str] = (),
         *,
         continues: bool = False,
+        bar: bool = False,
         **names: str,
     ) -> None:
         self.family = family
         self.has = has
         self.continues = continues
+        self.bar = bar
         self._needs = needs
         self._patterns = {}
         for field, text in names.items():
@@ -84,9 +86,18 @@ BAR = re.compile(
 OPEN_BAR = re.compile(
     rf"(?P<n>\d{{1,12}})it\s{{0,4}}\[(?P<clock>[\d:]{{1,20}}),\s{{0,4}}{RATE}", re.ASCII
 )
+# Lightning's bar by Rich: Epoch 0/9 ━━━━╸━━━ 100/500 0:00:50 • 0:03:20 2.00it/s loss: 2.5
+RICH_BAR = re.compile(
+    rf"(?:/-?\d{{1,9}})?[ \t]{{1,4}}[━╸╺ -]{{1,300}}(?P<n>\d{{1,12}})/(?P<total>\d{{1,12}}|--)"
+    rf"[ \t]{{1,8}}(?P<clock>[\d:]{{1,20}}) • [\d:-]{{1,20}}[ \t]{{1,8}}{RATE}",
+    re.ASCII,
+)
 DICTIONARY = re.compile(r"\{\s{0,4}['\"][^{}]{1,8000}\}")
 NUMBERED = re.compile(r"\b(?:step|iter|iteration)[ :=]{1,3}(\d{1,12})\b", re.ASCII | re.IGNORECASE)
 EPOCH = re.compile(r"epoch +(\d{1,3})$", re.ASCII)
+LETTER = re.compile(r"(\d{1,6})([dhms])", re.ASCII)
+LETTERED = re.compile(r"(?:\d{1,6}[dhms] ?){1,4}", re.ASCII)
+SECONDS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 NOT_TRAINING = ("valid", "sanity", "test", "predict", "eval")
 FIELDS = {each.name for each in fields(StepRecord)} - {"step", "at_s"}
 TRAINING = {"loss", "step", "step_s", "seq_per_s"}
@@ -135,6 +146,8 @@ class ProgressBar:
 def bar_of(text: str) -> ProgressBar | None:
     """Return the last progress bar on a line."""
     match = next(iter(reversed([*BAR.finditer(text)])), None) or OPEN_BAR.search(text)
+    if match is None and "•" in text:
+        match = RICH_BAR.search(text)
     if match is None or (n := step_number(match["n"])) is None:
         return None
     total = match.groupdict().get("total")
@@ -142,7 +155,7 @@ def bar_of(text: str) -> ProgressBar | None:
     return ProgressBar(
         label=text[: match.start()].strip(" \t:").lower()[:80],
         n=n,
-        total=int(total) if total else None,
+        total=int(total) if total and total.isdecimal() else None,
         elapsed_s=clock_seconds(match["clock"]),
         rate_s=rate if match["unit"].lower() == "s/it" else 1.0 / rate,
         rest=match["rest"],
@@ -150,7 +163,9 @@ def bar_of(text: str) -> ProgressBar | None:
 
 
 def clock_seconds(text: str) -> float:
-    """Parse a progress bar's clock: 12:34, or 1:02:03."""
+    """Parse a progress bar's clock: 12:34, 1:02:03, or 1h 2m 3s."""
+    if LETTERED.fullmatch(text):
+        return sum(float(n) * SECONDS[unit] for n, unit in LETTER.findall(text))
     parts = text.split(":")
     if not 1 < len(parts) <= 3 or not all(part.isdecimal() and len(part) < 8 for part in parts):
         return math.nan
@@ -183,6 +198,8 @@ def record_of(
         value = convert(text)
         if math.isfinite(value) and (field != "step_s" or value <= MAX_STEP_S):
             found[field] = value
+    if "iterations" in figures and "step_s" in found:
+        found["step_s"] *= positive(figures["iterations"]) // step if step else math.nan
     return StepRecord(step, at_s=at_s, **found)
 
 
@@ -214,9 +231,13 @@ class StepReader:
                     step = self._newest.get(key)
                 if step is None:
                     continue
+                if "epoch_steps" in figures:
+                    earlier = (step_number(figures.get("epoch")) or 1) - 1
+                    step += earlier * (step_number(figures["epoch_steps"]) or 0)
                 if key in self._newest or len(self._newest) < MAX_SOURCES:
                     self._newest[key] = step
-                return row.family, record_of(figures, step, entry.at_s)
+                clock = bar_of(entry.text) if row.bar else None
+                return row.family, record_of(figures, step, entry.at_s, clock=clock)
         bar = bar_of(entry.text)
         if bar and not bar.label.startswith(NOT_TRAINING):
             figures = BARS.figures(bar.rest)

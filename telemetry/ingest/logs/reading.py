@@ -46,7 +46,9 @@ OPTIMIZER = re.compile(r"optimizer \.{3,60} ([A-Za-z0-9_.-]{1,40})", re.ASCII)
 TABLE = "table"
 COMPILE_CACHE, HARDWARE_ERRORS = "compile cache", "hardware errors"
 # What a line that looks like training has at least two of.
-STEP = re.compile(rb"\b(?:[Ss]teps?|[Ii]ter(?:ation)?s?|[Bb]atch|[Uu]pdates?)\b\W{0,6}\d")
+STEP = re.compile(
+    rb"\b(?:[Ss]teps?|[Ii]ter(?:ation)?s?|[Bb]atch|[Uu]pdates?)\b\W{0,6}\d|\d (?:steps|updates)\b"
+)
 TIME = re.compile(
     rb"[Tt]ime|[Ee]lapsed|[Tt]hroughput|[Ss]peed|/it\b|/s(ec)?\b|per.?sec|\b[tuw]ps\b"
     rb"|\d ?(m?s|sec(onds)?)\b"
@@ -100,6 +102,7 @@ class Log:
     damaged: list[UnreadLine] = field(default_factory=list)
     likely: list[UnreadLine] = field(default_factory=list)
     lacks: frozenset[str] = frozenset()
+    notes: list[str] = field(default_factory=list)
 
     @property
     def family(self) -> str:

@@ -74,7 +74,7 @@ class StepRecord:
     """The figures of a step in one line, in seconds, sequences and tokens; NaN if missing.
 
     ``elapsed_s`` is a progress bar's own clock, ``rate_s`` its smoothed seconds per iteration;
-    ``consumed`` counts the sequences trained so far.
+    ``consumed`` counts the sequences trained so far, ``consumed_tokens`` the tokens.
     """
 
     step: int
@@ -88,6 +88,7 @@ class StepRecord:
     learning_rate: float = nan
     global_batch: float = nan
     consumed: float = nan
+    consumed_tokens: float = nan
     elapsed_s: float = nan
     rate_s: float = nan
 

@@ -21,6 +21,7 @@ COLUMNS = (
     "learning_rate",
     "global_batch",
     "consumed",
+    "consumed_tokens",
     "elapsed_s",
     "rate_s",
 )
@@ -251,11 +252,24 @@ def _tokens(columns: Columns, step_s: FloatArray, batch: FloatArray, seq_len: fl
         columns["tokens_per_s"] * step_s,
         batch * seq_len,
         columns["seq_per_s"] * step_s * seq_len,
+        _growth(columns),
     )
     tokens = ways[0]
     for way in ways[1:]:
         tokens = np.where(np.isnan(tokens), way, tokens)
     return np.asarray(tokens)
+
+
+def _growth(columns: Columns) -> FloatArray:
+    """Return tokens per step by the count of consumed ones, the median for the first row."""
+    known = np.isfinite(columns["consumed_tokens"])
+    each = np.full(len(known), np.nan)
+    if known.sum() > 1:
+        step, consumed = columns["step"][known], columns["consumed_tokens"][known]
+        grown = np.diff(consumed) / np.diff(step)
+        each[known] = np.append(np.median(grown), grown)
+    # A count that begins again is no growth.
+    return np.where(each > 0, each, np.nan)
 
 
 def _divide(amount: FloatArray, per: FloatArray) -> FloatArray:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from fleet.models import Alert, Node, Run
 from telemetry.detect.findings import Finding
 from tests.fleet.alerts.conftest import Evaluate
+from tests.helpers import NOON
 
 
 def kinds(alert: Alert) -> list[str]:
@@ -187,3 +188,54 @@ def test_nothing_moves_to_where_a_flapping_alert_waits_for_its_end(
     first, second_alert = Alert.objects.order_by("pk")
     assert (first.is_open, first.cause) == (True, "slow_core")
     assert (second_alert.is_open, second_alert.rule) == (True, "efa_degraded")
+
+
+def slow_steps(finding: Finding, *, onset_s: float) -> Finding:
+    """Return steps of 30 seconds without a known cause, since a second."""
+    return replace(
+        finding,
+        rule="step_slow",
+        cause="unknown",
+        node=None,
+        device=None,
+        onset_s=NOON.timestamp() + onset_s,
+        evidence={"step_s": 30.0},
+    )
+
+
+def test_a_slow_step_that_began_in_a_problem_belongs_to_it(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    evaluate(0, finding)
+    evaluate(20)
+    for second in (21, 50, 79):
+        evaluate(second, slow_steps(finding, onset_s=10))
+    assert Alert.objects.get().resolved_at is not None
+
+    evaluate(81, slow_steps(finding, onset_s=10))
+    assert Alert.objects.open().get().rule == "step_slow"
+
+
+def test_slow_steps_that_begin_after_a_problem_are_another_one(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    evaluate(0, finding)
+    evaluate(20)
+    evaluate(40, slow_steps(finding, onset_s=25))
+    assert Alert.objects.open().get().rule == "step_slow"
+
+
+def test_memory_errors_slow_no_step(evaluate: Evaluate, finding: Finding) -> None:
+    evaluate(0, replace(finding, rule="ecc_uncorrected", cause="ecc_uncorrected"))
+    evaluate(20)
+    evaluate(21, slow_steps(finding, onset_s=10))
+    assert Alert.objects.open().filter(rule="step_slow").exists()
+
+
+def test_a_hang_without_a_culprit_may_prove_to_be_slow_steps(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    stopped = replace(finding, rule="hang", cause="unknown", node=None, device=None)
+    evaluate(0, stopped)
+    evaluate(1, slow_steps(finding, onset_s=-12))
+    assert Alert.objects.get().rule == "step_slow"

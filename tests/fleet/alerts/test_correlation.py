@@ -62,6 +62,16 @@ def test_two_runs_in_one_rack_are_one_alert(runs: list[Run]) -> None:
     assert "in rack r1, runs left and right" in alert.events.get().text
 
 
+def test_nodes_of_one_ultraserver_share_a_place_where_racks_are_unknown(runs: list[Run]) -> None:
+    Node.objects.update(rack="")
+    Node.objects.filter(name__in=["left-02", "right-03"]).update(ultraserver_id="c0ffee04")
+    evaluate(5, slow_link("left-02"), slow_link("right-03", at_s=20, cause="efa_loss"))
+
+    alert = Alert.objects.get()
+    assert (alert.nodes, alert.runs) == (["left-02", "right-03"], ["left", "right"])
+    assert "in UltraServer c0ffee04, runs left and right" in alert.events.get().text
+
+
 def test_pages_and_messages_name_the_group(runs: list[Run]) -> None:
     evaluate(5, slow_link("left-02"), slow_link("left-03"), slow_link("right-02"))
 

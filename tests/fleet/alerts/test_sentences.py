@@ -161,6 +161,16 @@ def test_memory_errors_are_counted(make: Make) -> None:
     assert "1 when this alert fired" in text
 
 
+def test_an_unhealthy_device_is_named_unless_there_are_several(make: Make) -> None:
+    rule = {"rule": "device_unhealthy", "cause": "device_unhealthy"}
+    one, several = make({"devices": [2]}, **rule), make({"devices": [2, 5]}, **rule, device=None)
+
+    assert "Device 2 of limping is unhealthy" in headline(one)
+    assert "rejects device 2 of limping since 12:00:00" in paragraph_of(one)
+    assert "Devices of limping are unhealthy" in headline(several)
+    assert "rejects 2 devices of limping" in paragraph_of(several)
+
+
 def test_blindness_is_the_monitoring_s_own(make: Make) -> None:
     alert = make({}, rule="monitoring_blind", cause="unknown", run=None, node=None)
 

@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from fleet.access.tokens import check_token
-from fleet.models import Alert, Silence, Token
+from fleet.models import Alert, Node, Run, Silence, Token
 from tests.fleet.api.conftest import Ask
 from tests.helpers import just_now
 
@@ -142,3 +142,30 @@ def test_a_large_body_is_refused_unread(ask: Ask, fleet: Alert) -> None:
     response = ask(f"alerts/{fleet.pk}/comment", {"comment": "x" * 20_000})
 
     assert (response.status_code, response.json()["limit_bytes"]) == (413, 16_384)
+
+
+def test_a_node_and_a_run_are_retired_and_brought_back(ask: Ask, fleet: Alert) -> None:
+    Run.objects.update(finished_at=just_now())
+
+    for path, left_out in (("nodes/silent", "nodes"), ("runs/llama", "runs")):
+        retired = ask(f"{path}/retire", {}, scope="act").json()
+        listed = {
+            state: [each["name"] for each in ask(f"{left_out}?state={state}").json()["items"]]
+            for state in ("", "retired")
+        }
+
+        assert (retired["state"], retired["retired_by"]) == ("retired", "token act")
+        assert retired["name"] not in listed[""]
+        assert listed["retired"] == [retired["name"]]
+        assert ask(f"{path}/retire", {}).status_code == 409
+        assert ask(f"{path}/unretire", {}).json()["retired_at"] is None
+        assert ask(f"{path}/unretire", {}).status_code == 409
+        assert ask(f"{path}/retire", {}, scope="read").status_code == 403
+
+
+def test_a_node_that_reports_is_not_retired(ask: Ask, fleet: Alert) -> None:
+    Node.objects.update(source=Node.Source.NEURON_MONITOR)
+
+    refused = ask("nodes/steady/retire", {})
+
+    assert (refused.status_code, refused.json()["field"]) == (409, "node")

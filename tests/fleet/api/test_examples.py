@@ -38,6 +38,8 @@ def named(fleet: Alert, hot: HotStore) -> None:
     now = just_now()
     node = Node.objects.get(name="silent")
     Node.objects.filter(pk=node.pk).update(name="llama-03")
+    spare = {"name": "spare-01", "source": Node.Source.NEURON_MONITOR, "first_seen_at": now}
+    Node.objects.create(**spare, instance_type="trn2.48xlarge", n_cores=64, n_devices=16)
     at = now - timedelta(hours=1)
     straggling(fleet.run, node, at=at, pk=42, subject="node:llama-03")  # type: ignore[arg-type]
     Silence.objects.all().delete()

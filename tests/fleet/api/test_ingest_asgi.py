@@ -192,6 +192,22 @@ def test_line_numbers_run_through_a_stream(site: Site) -> None:
     assert [refusal["line"] for refusal in answer["refused"]] == [3, 4]
 
 
+def test_a_report_over_several_lines_comes_through_a_stream_in_pieces(site: Site) -> None:
+    printed = json.dumps(json.loads(lines("trn1.2xlarge")[0]), indent=2).encode()
+
+    def slowly() -> Iterator[bytes]:
+        yield printed[:2_000]
+        time.sleep(0.2)
+        yield printed[2_000:] + b"\n"
+        time.sleep(0.2)
+        yield b"nonsense"
+
+    _, answer = site.post(slowly(), "?live=1&node=printed")
+
+    assert answer["accepted"] == 1
+    assert [refusal["line"] for refusal in answer["refused"]] == [printed.count(b"\n") + 2]
+
+
 def test_a_stream_without_a_token_ends_at_its_first_line(site: Site) -> None:
     def endless() -> Iterator[bytes]:
         for _ in range(3):

@@ -1,5 +1,6 @@
 """Ingest of neuron-monitor lines."""
 
+import json
 import time
 
 import numpy as np
@@ -29,6 +30,18 @@ def test_a_report_becomes_a_node_of_the_fleet(post: Post, hot: HotStore) -> None
     assert abs(block.tick - time.time()) < 5
 
 
+def test_the_ultraserver_is_kept_and_found(post: Post, client: Client) -> None:
+    document = report("trn2.48xlarge")
+    document["instance_info"]["ultraserver_id"] = "c0ffee0000000004"
+    assert post(encoded(document)).json()["accepted"] == 1
+    # Reports without it do not clear it.
+    assert post(TRN2[1]).json()["accepted"] == 1
+
+    node = Node.objects.get()
+    assert node.ultraserver_id == "c0ffee0000000004"
+    assert [*Node.objects.filter_by(text="c0ffee")] == [node]
+
+
 def test_the_caller_may_name_the_node(post: Post) -> None:
     assert post(TRN2[0], node="trn2-a").json()["node"] == "trn2-a"
     assert Node.objects.get().name == "trn2-a"
@@ -55,6 +68,27 @@ def test_a_bad_line_is_refused_and_the_good_ones_around_it_are_kept(post: Post) 
     assert first["line"] == 2
     assert (second["line"], second["reason"]) == (3, "Expected `float` >= 0.0")
     assert second["field"].endswith("neuroncores_in_use.37.neuroncore_utilization")
+
+
+def test_reports_over_several_lines_are_read(post: Post) -> None:
+    printed = [json.dumps(json.loads(line), indent=4) for line in TRN2]
+    bent = json.dumps({"report": {"system_data": 7}}, indent=4)
+
+    response = post("\n".join([*printed * 3, bent]).encode()).json()
+
+    n_lines = sum(text.count("\n") + 1 for text in printed) * 3
+    assert n_lines > 10_000
+    assert (response["accepted"] + response["repeated"], response["n_refused"]) == (9, 1)
+    assert response["refused"][0]["line"] == n_lines + 1
+
+
+def test_an_array_over_several_lines_is_refused_in_three_lines(post: Post) -> None:
+    response = post(json.dumps([json.loads(line) for line in TRN2], indent=4).encode())
+
+    assert response.status_code == 400
+    assert response.json()["n_refused"] > 4_000
+    assert [refusal["line"] for refusal in response.json()["refused"]] == [1, 2, 3]
+    assert "jq -c" in response.json()["detail"]
 
 
 def test_a_body_without_a_good_line_is_a_bad_request(post: Post, hot: HotStore) -> None:

@@ -127,10 +127,12 @@ def test_runs_come_from_labels_and_end_with_them(write: Post, hot: HotStore) -> 
         write(packed(*series, at_s=at_s))
         prometheus.assemble(hot, now_s=time.time() + LATER_S)
 
-    scrape(end - 60, pod_name="llama-worker-3")
+    scrape(end - 60, pod_name="llama-worker-3", namespace="ml")
     run = Run.objects.get()
     assert (run.name, run.phase, run.instance_type) == ("llama", "training", "trn1.32xlarge")
     assert Node.objects.get().run == run
+    assert run.labels == {"namespace": "ml"}
+    assert Node.objects.get().labels == {"pod": "llama-worker-3", "namespace": "ml"}
     scrape(end - 45, run="other")
     assert Node.objects.get().run == Run.objects.get(name="other")
     run.refresh_from_db()

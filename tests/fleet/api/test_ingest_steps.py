@@ -1,6 +1,7 @@
 """Ingest of step reports: accepted, refused with a reason, stored."""
 
 import gzip
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -57,6 +58,14 @@ def test_a_step_waits_for_all_its_workers(post: Post, hot: HotStore) -> None:
 
     assert before == 0
     assert np.isfinite(hot.steps("real", since_s=now_s - 60).phases["compute_s"]).all()
+
+
+def test_reports_over_several_lines_are_read(post: Post) -> None:
+    lines = step_lines(1, ended_at=time.time())
+
+    answer = post(*(json.dumps(json.loads(each), indent=2).encode() for each in lines)).json()
+
+    assert (answer["accepted"], answer["n_refused"]) == (4, 0)
 
 
 def test_what_is_sent_again_counts_once(post: Post, hot: HotStore) -> None:
@@ -199,7 +208,7 @@ def test_without_a_token_nothing_is_accepted(post: Post) -> None:
 def test_it_wants_a_post_of_something(client: Client, post: Post) -> None:
     assert client.get(URL).status_code == 405
     assert post(b" ").status_code == 400
-    assert post(b"\n" * 20_000 + b"{}").status_code == 413
+    assert post(b"{}\n" * 20_000).status_code == 413
     assert post(gzip.compress(b" " * 20_000_000), Content_Encoding="gzip").status_code == 413
     assert post(b"{}", Content_Encoding="br").status_code == 415
 

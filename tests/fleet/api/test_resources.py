@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from datetime import UTC, datetime
 
 import numpy as np
@@ -12,7 +13,7 @@ from fleet.api.fields import EARLIEST, LATEST, parse_time
 from fleet.api.series import MAX_NUMBERS, Table
 from fleet.models import Alert, Node, Run
 from fleet.version import VERSION
-from telemetry.blocks import METRICS
+from telemetry.blocks import METRICS, Block
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.api.conftest import Ask
@@ -65,6 +66,29 @@ def test_nodes_are_listed_by_what_they_are(
     ask: Ask, fleet: Alert, query: str, names: list[str]
 ) -> None:
     assert [node["name"] for node in ask(f"nodes?{query}").json()["items"]] == names
+
+
+def test_a_node_has_hardware_flops_power_and_execution_latency(
+    ask: Ask, hot: HotStore, fleet: Alert
+) -> None:
+    Node.objects.filter(name="steady").update(shard="node:steady")
+    values = {
+        "core_flops_per_s": np.full((1, 32), 1.5 * 2.0**45),
+        "device_power_ratio": np.full((1, 16), 0.5),
+        "execution_latency_p50_s": np.array([[0.25]]),
+        "execution_latency_p99_s": np.array([[0.5]]),
+    }
+    hot.append([Block("node:steady", int(time.time()), ("steady",), values)])
+
+    now = ask("nodes/steady").json()["now"]
+
+    assert now["flops_per_s"] == 32 * 1.5 * 2.0**45
+    assert now["flops_ratio"] == pytest.approx(1.5 * 2.0**45 / 95e12)
+    assert now["power_mean_ratio"] == pytest.approx(0.5)
+    assert (now["execution_latency_p50_s"], now["execution_latency_p99_s"]) == (0.25, 0.5)
+    assert now["execution_latency_p100_s"] is None
+    Node.objects.filter(name="steady").update(instance_type="unknown")
+    assert ask("nodes/steady").json()["now"]["flops_ratio"] is None
 
 
 def test_a_node_has_its_alert_history(ask: Ask, fleet: Alert) -> None:
@@ -249,5 +273,7 @@ def test_it_describes_itself_and_every_field(ask: Ask) -> None:
         for operation in path.values():
             assert operation["summary"]
             assert operation["description"]
-            nameless = [p["name"] for p in operation["parameters"] if "description" not in p]
+            nameless = [
+                p["name"] for p in operation.get("parameters", ()) if "description" not in p
+            ]
             assert nameless == []

@@ -80,11 +80,11 @@ def test_across_price_kinds_it_shows_what_equal_ones_save(ask: Ask) -> None:
         False,
     )
     (block,) = kinds["at_equal"]
-    assert (block["kind"], block["baseline_usd_per_node_hour"]) == ("capacity block", 39.33)
+    assert (block["kind"], block["baseline_usd_per_node_hour"]) == ("capacity block", 47.76)
     saved = [way["saved_usd"]["value"] for way in block["scenarios"]]
     assert [way["has_reuse"] for way in block["scenarios"]] == [True, False]
-    # Of 39.33 and 35.7608 dollars, not of 90 and 72.
-    assert saved[0] < reported["scenarios"][0]["saved_usd"]["value"] / 2
+    # Of 47.76 and 35.7608 dollars, not of 90 and 72.
+    assert saved[0] < 0.6 * reported["scenarios"][0]["saved_usd"]["value"]
     assert reported["sentence"].startswith("At equal capacity-block list prices")
     assert reported["scenarios"][0]["extra_days"]["value"] < 0
     assert reported["assumed_sentence"] == ""

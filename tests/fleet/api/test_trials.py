@@ -67,7 +67,7 @@ def test_one_trial_is_reported_with_its_figures(
 def test_across_price_kinds_dollars_have_no_verdict_and_equal_kinds_are_reported(
     ask: Ask, hot: HotStore, started: dict[str, Any]
 ) -> None:
-    # As paid 20 / 90 / 1.6 = 0.139 times; at capacity blocks 35.7608 / 39.33 / 1.6 = 0.568 times.
+    # As paid 20 / 90 / 1.6 = 0.139 times; at capacity blocks 35.7608 / 47.76 / 1.6 = 0.468 times.
     Run.objects.filter(name="vit-trn2").update(
         usd_per_node_hour=20.0, price_basis="capacity block, 2026-10"
     )
@@ -89,8 +89,8 @@ def test_across_price_kinds_dollars_have_no_verdict_and_equal_kinds_are_reported
     )
     (block,) = kinds["at_equal"]
     assert (block["kind"], block["comparison"]["word"]) == ("capacity block", "better")
-    assert block["comparison"]["ratio"] == pytest.approx(35.7608 / 39.33 / 1.6 - 1, rel=1e-3)
-    assert (block["baseline"]["low_usd"], block["candidate"]["date"]) == (39.33, "2026-10")
+    assert block["comparison"]["ratio"] == pytest.approx(35.7608 / 47.76 / 1.6 - 1, rel=1e-3)
+    assert (block["baseline"]["low_usd"], block["candidate"]["date"]) == (47.76, "2026-10")
     # 20 dollars over 1.6 times the pace.
     assert kinds["break_even"]["usd"] == pytest.approx(12.5, rel=1e-3)
     assert "is better than" not in candidate["sentence"]

@@ -4,7 +4,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from fleet.checks.preflights import pack, unpack
+from fleet.checks.preflights import pack, places, unpack
+from fleet.models import Node
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.simulate import preflight
 from telemetry.simulate.preflight import ProbedNodes
@@ -44,3 +45,12 @@ def test_sixteen_nodes_take_few_bytes() -> None:
         measured = measured.with_pairs(rows, columns, preflight.pairs(bed, rows, columns))
 
     assert len(pack(measured)) < 12_000
+
+
+def test_nodes_are_grouped_by_ultraserver_if_all_of_one_zone_have_one() -> None:
+    nodes = [Node(name=name, zone="us-east-2b", ultraserver_id=f"u{name}") for name in "ab"]
+
+    assert places(["b", "a"], nodes) == ("ub", "ua")
+    assert places(["a", "new"], nodes) == ("us-east-2b", "")
+    nodes[1].zone = "us-east-2a"
+    assert places(["b", "a"], nodes) == ("us-east-2a", "us-east-2b")

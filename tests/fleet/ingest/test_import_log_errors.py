@@ -95,7 +95,17 @@ def test_a_format_that_is_not_known_is_quoted_with_what_it_lacks(
 
 def test_the_option_that_helps_is_named(write: Write) -> None:
     assert "--global-batch and --seq-len" in refused(write(*LLM_C))
-    assert "--started-at" in refused(write(*UNTIMED))
+    assert "--step-s" in refused(write(*UNTIMED))
+
+
+def test_steps_without_any_time_have_none_and_the_fix_is_said(write: Write) -> None:
+    shown = StringIO()
+    lines = [f"Step {n} | loss:2.5 lr:2e-05 tokens_per_second_per_gpu:2000.5 " for n in (10, 20)]
+    found = imported(write(*lines), stderr=shown)
+
+    assert (found["family"], found["steps"], found["loss"]) == ("torchtune", 2, 2.5)
+    assert (found["step_s"], found["tokens"]) == (None, None)
+    assert "import_run takes a table with ended_at, or --step-s" in shown.getvalue()
 
 
 def test_a_log_of_compiles_with_steps_in_an_unknown_format_says_so(write: Write) -> None:

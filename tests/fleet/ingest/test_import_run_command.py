@@ -10,6 +10,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
+from fleet.ingest.logs import headline, log_caveats
 from fleet.models import Run
 from fleet.trials.services import begin, compare
 from telemetry.store.hot import HotStore
@@ -43,8 +44,19 @@ def test_it_shows_what_it_found_and_keeps_a_finished_run(table: Path) -> None:
 
     assert (found["family"], found["steps"], found["tokens"]) == ("table", 100, 100_000_000)
     assert (found["step_s"], found["loss"]) == (2.0, 5.0)
+    assert (found["compile"], found["hardware_errors"]) == (None, None)
     assert run.phase == Run.Phase.FINISHED
     assert (run.optimizer, run.tokens_per_epoch) == ("AdamW", 10**9)
+
+
+def test_what_a_table_cannot_say_is_not_printed(table: Path) -> None:
+    out = StringIO()
+    call_command("import_run", str(table), run="elsewhere", stdout=out, stderr=StringIO())
+
+    rows = [line.split()[0] for line in out.getvalue().splitlines()[2:]]
+    assert rows == ["steps", "last", "step", "sequences", "tokens", "loss", "times"]
+    run = Run.objects.get(name="elsewhere")
+    assert "It was imported from a table" in headline(run, run.log, 2.0)
 
 
 def test_an_imported_run_is_an_arm_like_any_other(table: Path, hot: HotStore) -> None:
@@ -92,6 +104,64 @@ def test_a_single_metric_is_named_before_its_file(tmp_path: Path) -> None:
     assert imported(f"tokens_per_s={path}")["tokens_per_s"] == 500
     with pytest.raises(CommandError, match="'speed' is not a known column"):
         imported(f"speed={path}")
+
+
+LOSSES = '"Step","a - train/loss","a - train/loss__MIN","a - train/loss__MAX"\n"10","3","3","3"\n'
+
+
+def test_what_was_preferred_and_left_out_is_a_warning_and_on_the_page(tmp_path: Path) -> None:
+    path, shown = tmp_path / "history.csv", StringIO()
+    rows = [f"{n},{10 * n},{NOON_S + 30 * n},{9 - n},40" for n in range(4)]
+    path.write_text("\n".join(["_step,train/global_step,_timestamp,train/loss,temp", *rows]))
+
+    found = imported(str(path), stderr=shown)
+
+    assert (found["steps"], found["last_step"], found["step_s"], found["loss"]) == (
+        4,
+        30,
+        3.0,
+        6.0,
+    )
+    assert "warning: steps are numbered by train/global_step, not by _step" in shown.getvalue()
+    assert "warning: columns left out: temp" in shown.getvalue()
+    assert log_caveats(Run.objects.get(name="elsewhere").log)[0].startswith("steps are numbered")
+
+
+def test_a_chart_without_times_needs_the_seconds_of_a_step(tmp_path: Path) -> None:
+    path = tmp_path / "chart.csv"
+    path.write_text(LOSSES + '"20","2","2","2"\n')
+
+    with pytest.raises(CommandError, match=r"no times of its steps; .* or give --step-s"):
+        imported(str(path))
+    found = imported(str(path), step_s=1.5, global_batch=4, seq_len=100)
+
+    assert (found["step_s"], found["tokens_per_s"], found["loss"]) == (1.5, 400 / 1.5, 2.0)
+    with pytest.raises(CommandError, match="--step-s: -1 is out of range"):
+        imported(str(path), step_s=-1.0)
+
+
+def test_a_folder_of_mlflow_is_one_run(tmp_path: Path) -> None:
+    for name, first in (("train_loss", 3.0), ("tokens_per_sec", 500.0)):
+        path = tmp_path / "4f1c" / "metrics" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{NOON_S * 1000 + 2000 * n} {first} {n}\n" for n in range(1, 4)))
+
+    found = imported(str(tmp_path / "4f1c"))
+
+    assert (found["steps"], found["step_s"], found["loss"]) == (3, 2.0, 3.0)
+    assert found["tokens_per_s"] == 500.0
+
+
+def test_a_run_of_several_in_an_export_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    rows = [f"{run},loss,{value},{n},{NOON_S * 1000 + 1000 * n}" for run, value in
+            (("a", 3.0), ("b", 2.0)) for n in (1, 2)]  # fmt: skip
+    path.write_text("\n".join(["run_id,key,value,step,timestamp", *rows]) + "\n")
+
+    with pytest.raises(CommandError, match="is of 2 runs: a, b; choose one by --export-run"):
+        imported(str(path))
+    assert imported(str(path), export_run="b")["loss"] == 2.0
+    assert not Run.objects.exclude(name="elsewhere").exists()
 
 
 def test_a_run_that_reports_is_not_overwritten(table: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from fleet.ingest import prometheus
 from fleet.models import Node, Token
+from fleet.tasks import assemble_scrapes, watch_fleet
 from telemetry.blocks import FloatArray
 from telemetry.store.hot import HotStore
 from tests.helpers import free_port, just_now
@@ -151,3 +152,11 @@ def test_nodes_appear_and_no_sample_is_doubled_or_lost(
         assert 0.7 * DONE_PER_S < np.nanmean(done) < 1.4 * DONE_PER_S
     sent = float(hot.execute("HGET", "service:counters", "ingest_samples"))
     assert sent >= len(NODES) * (N_CORES + 1) * 10
+
+
+def test_assembly_waits_longer_for_its_turn_than_detection() -> None:
+    # Else a busy queue drops every message that would store samples.
+    assembly_s, detection_s = assemble_scrapes.expires, watch_fleet.expires
+    assert isinstance(assembly_s, int)
+    assert isinstance(detection_s, int)
+    assert assembly_s > 5 * detection_s

@@ -75,7 +75,18 @@ def memory_errors(kind: str, memory: str) -> RuleCase:
     return RuleCase("ecc_uncorrected", "ecc", series, (19, 45), (21, 37), labels)
 
 
+def unhealthy(run: str, severity: str) -> RuleCase:
+    """It fires while a device is rejected; on a spare node it can wait."""
+    node = "n0" if run else "spare"
+    state = f'trnwatch_device_unhealthy{{node="{node}", device="3"}}'
+    labels = {"node": node, "device": "3"} | ({"run": run} if run else {})
+    series = {state: ((0, 10), (1, 10), (0, 10)), **nodes(node, run=run)}
+    return RuleCase("device_unhealthy", state, series, (9, 23), (12, 21), labels, severity)
+
+
 CASES = [
+    unhealthy("llama", "page"),
+    unhealthy("", "warn"),
     errors(LIMITS["least_per_s"], "warn"),
     errors(LIMITS["page_per_s"], "page"),
     failures(),

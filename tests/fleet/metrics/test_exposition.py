@@ -55,17 +55,18 @@ def test_it_shows_what_a_node_trains(client: Client, steady: Node, hot: HotStore
         n_cores=32,
         n_devices=16,
         first_seen_at=timezone.now(),
+        ultraserver_id="c0ffee04",
     )
 
     page = client.get("/metrics").getvalue().decode()
 
     assert (
         'trnwatch_node_info{instance_type="trn1.32xlarge",node="steady",run="llama",'
-        'source="simulated"} 1.0\n' in page
+        'source="simulated",ultraserver_id=""} 1.0\n' in page
     )
     assert (
         'trnwatch_node_info{instance_type="trn1.32xlarge",node="spare",run="",'
-        'source="neuron-monitor"} 1.0\n' in page
+        'source="neuron-monitor",ultraserver_id="c0ffee04"} 1.0\n' in page
     )
 
 

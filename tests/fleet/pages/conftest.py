@@ -97,6 +97,12 @@ def viewer(client: Client, db: None) -> User:
     return _signed_in(client, "vera", "viewer")
 
 
+@pytest.fixture
+def admin(client: Client, db: None) -> User:
+    """Sign in an admin."""
+    return _signed_in(client, "anna", "admin")
+
+
 def _signed_in(client: Client, name: str, role: str) -> User:
     user = User.objects.create_user(name)
     user.groups.add(Group.objects.get(name=role))

@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from fleet.models import Annotation, Node, Run
+from telemetry.blocks import Block
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_node_list import stray
 from tests.helpers import block, just_now
@@ -42,6 +43,35 @@ def test_the_part_that_leaves_its_peers_stands_out(
 
     assert roles["EFA 2"] == "bad"
     assert set(roles.values()) == {"bad", "muted"}
+
+
+def test_flops_are_drawn_as_shares_of_the_peak_and_latencies_by_percentile(
+    client: Client, hot: HotStore, alive: Run, steady: Node
+) -> None:
+    assert client.get("/nodes/steady/charts/flops").status_code == 404, "it is simulated"
+    Node.objects.filter(pk=steady.pk).update(
+        source=Node.Source.NEURON_MONITOR, shard="node:steady"
+    )
+    values = {
+        "core_flops_per_s": np.full((1, 32), 1.5 * 2.0**45),
+        "execution_latency_p50_s": np.array([[0.25]]),
+        "execution_latency_p99_s": np.array([[0.5]]),
+        "execution_latency_p100_s": np.array([[1.0]]),
+    }
+    hot.append([Block("node:steady", int(time.time()) - 1, ("steady",), values)])
+
+    flops = client.get("/nodes/steady/charts/flops").json()
+    latency = client.get("/nodes/steady/charts/execution-latency").json()
+
+    assert flops["unit"] == "ratio"
+    assert flops["series"][5]["values"][-1] == pytest.approx(0.5555, abs=1e-3)
+    assert [(s["label"], s["values"][-1]) for s in latency["series"]] == [
+        ("median", 0.25),
+        ("99th percentile", 0.5),
+        ("slowest", 1.0),
+    ]
+    Node.objects.filter(pk=steady.pk).update(instance_type="unknown")
+    assert client.get("/nodes/steady/charts/flops").json()["unit"] == "flops_per_s"
 
 
 def test_the_heat_map_has_a_row_per_core(client: Client, alive: Run) -> None:

@@ -10,7 +10,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Node, Run
-from telemetry.blocks import Block
+from telemetry.blocks import Block, FloatArray
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_node_list import stray
 from tests.helpers import block
@@ -100,6 +100,7 @@ def test_power_is_drawn_for_a_node_that_reports_it(
     Node.objects.filter(pk=steady.pk).update(
         source=Node.Source.NEURON_MONITOR, shard="node:steady"
     )
+    assert "Device power needs the agent" in page("/nodes/steady/")
     values = {
         "core_utilization_ratio": np.full((1, 32), 0.9),
         "device_power_ratio": np.full((1, 16), 0.42),
@@ -109,8 +110,65 @@ def test_power_is_drawn_for_a_node_that_reports_it(
     text = page("/nodes/steady/")
 
     assert 'id="power' in text
-    assert "Device power needs the agent" in text
-    assert "Device memory, Host vCPUs" in text
+    assert "Device power needs the agent" not in text
+    assert "steady does not report these. EFA latency needs a probe. HBM bandwidth can" in text
+    assert "Device memory, Core FLOPs, Execution latency, Host vCPUs" in text
+    assert '<th class="num">Power</th>' in text
+    assert "42 %" in text
+
+
+def measured(hot: HotStore, **values: FloatArray) -> None:
+    """Make the node ``steady`` a real one, with a report."""
+    real = {"source": Node.Source.NEURON_MONITOR, "shard": "node:steady"}
+    Node.objects.filter(name="steady").update(**real)
+    hot.append([Block("node:steady", int(time.time()), ("steady",), values)])
+
+
+def test_hardware_flops_are_a_share_of_the_peak_where_it_is_known(
+    page: Page, hot: HotStore, alive: Run, steady: Node
+) -> None:
+    # Half of the cores count 52.8 of 95 TFLOP/s; the others run a program that is not counted.
+    flops = np.repeat([[1.5 * 2.0**45, np.nan]], 16, axis=1)
+    measured(hot, core_utilization_ratio=np.full((1, 32), 0.9), core_flops_per_s=flops)
+
+    text = page("/nodes/steady/")
+
+    assert "<b>55.6 %</b>" in text
+    assert "of dense BF16 peak, 844 TFLOP/s" in text
+    assert "share of the dense BF16 peak (95.0 TFLOP/s)" in text
+    Node.objects.exclude(pk=steady.pk).update(run=None)
+    assert "hardware 55.6 % BF16" in page(f"/runs/{alive.name}/")
+    Run.objects.filter(pk=alive.pk).update(model="unknown")
+    assert "Hardware FLOPs" in page(f"/runs/{alive.name}/")
+
+    Node.objects.filter(pk=steady.pk).update(instance_type="inf1.6xlarge")
+    assert "peak unknown" in page("/nodes/steady/")
+
+
+def test_execution_latency_shows_percentiles(
+    page: Page, hot: HotStore, alive: Run, steady: Node
+) -> None:
+    latency = {"p50": 0.25, "p99": 0.5, "p100": 1.0}
+    values = {f"execution_latency_{p}_s": np.array([[s]]) for p, s in latency.items()}
+    measured(hot, core_utilization_ratio=np.full((1, 32), 0.9), **values)
+
+    text = page("/nodes/steady/")
+
+    assert "<b>250 ms</b>" in text
+    assert "median; 99 % within 500 ms" in text
+    assert 'id="execution-latency' in text
+
+
+def test_an_idle_node_is_not_said_to_lack_counters_of_processes(
+    page: Page, hot: HotStore, alive: Run, steady: Node
+) -> None:
+    measured(hot, core_utilization_ratio=np.full((1, 32), np.nan))
+
+    text = page("/nodes/steady/")
+
+    assert 'id="flops' in text
+    assert 'id="execution-latency' in text
+    assert 'id="memory' in text
 
 
 def test_a_simulated_node_makes_no_such_excuses(page: Page, alive: Run) -> None:

@@ -100,7 +100,8 @@ def test_a_node_whose_job_is_over_is_not_shown_as_training(client: Client, say: 
 
     assert "is training." not in page
     assert "last reported" in page
-    assert "silent" not in read(client, "/nodes/")
+    assert "1 silent" not in read(client, "/nodes/")
+    assert "No node matches" in read(client, "/nodes/?state=silent")
 
 
 @pytest.mark.parametrize("path", ["/nodes/", "/nodes/trn-a/", "/", "/search?q=trn"])

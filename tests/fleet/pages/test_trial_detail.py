@@ -44,6 +44,12 @@ def test_it_shows_the_verdict_the_figures_and_the_claim(
     assert "30-40% better price performance than GPU-based EC2 P5e and P5en instances" in text
     assert "2024-12-03" in text
     assert 'class="claim"' in text
+    assert "Cost per token by the price of a p5.48xlarge node-hour" in text
+    # 72 dollars over 1.6 times the pace; 45 / 47.76 less one; p5 was paid at 90 dollars.
+    assert "break-even $45.00" in text
+    assert "capacity block, list price, 2026-10-07" in text
+    assert "\u22125.8" in text
+    assert "paid, on demand" in text
     assert "Not reported, so not compared: optimizer." in text
     assert "train different workloads" not in text
 

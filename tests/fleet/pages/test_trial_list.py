@@ -20,6 +20,7 @@ NEW = {
     "candidates": ["vit-trn2"],
     "planned_steps": "2000",
 }
+FORM = NEW | {"margin_ratio": "0.02"}
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_without_trials_it_states_how_to_begin(page: Page, redis_url: str) -> No
 
 
 def test_a_lead_begins_one(lead: Client, redis_url: str, arms: tuple[Run, Run]) -> None:
-    response = lead.post("/trials/", NEW, follow=True)
+    response = lead.post("/trials/", FORM, follow=True)
 
     trial = Trial.objects.get()
     assert response.redirect_chain == [("/trials/move/", 302)]
@@ -56,7 +57,7 @@ def test_a_lead_begins_one(lead: Client, redis_url: str, arms: tuple[Run, Run]) 
 def test_an_operator_may_not(client: Client, redis_url: str, arms: tuple[Run, Run]) -> None:
     client.force_login(member("operator"))
 
-    assert client.post("/trials/", NEW).status_code == 403
+    assert client.post("/trials/", FORM).status_code == 403
     assert not Trial.objects.exists()
 
 
@@ -67,7 +68,7 @@ def test_an_operator_may_not(client: Client, redis_url: str, arms: tuple[Run, Ru
 def test_what_is_wrong_is_named_and_what_was_given_is_kept(
     lead: Client, redis_url: str, arms: tuple[Run, Run], field: str, value: str
 ) -> None:
-    response = lead.post("/trials/", NEW | {field: value})
+    response = lead.post("/trials/", FORM | {field: value})
 
     assert response.status_code == 422
     assert list(response.context["form"].errors) == [field]

@@ -47,10 +47,19 @@ class Dollars:
         return plain((found,), matches)
 
 
-def plain(found: tuple[Comparison, ...], matches: tuple[Match, ...] = ()) -> str:
+def plain(
+    found: tuple[Comparison, ...],
+    matches: tuple[Match, ...] = (),
+    *,
+    is_provisional: bool = False,
+    is_decided: bool = False,
+) -> str:
     arm: Any = msgspec.convert(ARM | dict.fromkeys(NULLS), ArmFigures)
     other = msgspec.structs.replace(arm, run="vit-trn2", label="trn2", is_baseline=False)
-    figures = TrialFigures(matches, (arm, other), (Candidate("trn2", "vit-trn2", found),))
+    candidate = Candidate(
+        *("trn2", "vit-trn2", found), is_provisional=is_provisional, is_decided=is_decided
+    )
+    figures = TrialFigures(matches, (arm, other), (candidate,))
     return sentences(figures)[0].replace("\u202f", " ").replace("\u2212", "-")
 
 
@@ -58,6 +67,24 @@ def test_better_states_by_how_much_and_how_surely() -> None:
     assert Dollars().sentence() == (
         "trn2 is better than p5: 1M tokens cost $1.38 instead of $2.00, 31.0 % less "
         "(95 % interval -33.0 % to -29.0 %)."
+    )
+
+
+def test_with_few_runs_a_verdict_is_provisional() -> None:
+    found = Comparison("usd_per_mtok", 2.0, 1.38, -0.31, -0.33, -0.29, "better", 0)
+    close = Comparison("usd_per_mtok", 2.0, 1.94, -0.03, -0.07, 0.01, "cannot tell yet", None)
+
+    assert plain((found,), is_provisional=True).startswith("Provisional: trn2 is better than p5")
+    assert "more runs of each arm would" in plain((close,), is_provisional=True)
+    decided = plain((close,), is_provisional=True, is_decided=True)
+    assert "A trial with 3 runs of each arm may" in decided
+
+
+def test_equivalent_states_the_margin() -> None:
+    found = Comparison("usd_per_mtok", 2.0, 1.99, -0.005, -0.012, 0.002, "equivalent", 0)
+
+    assert plain((found,)).startswith(
+        "trn2 and p5 are equivalent, within 2.0 %: 1M tokens cost $1.99 instead of $2.00"
     )
 
 
@@ -88,7 +115,7 @@ def test_an_arm_that_differs_takes_no_verdict_from_the_others() -> None:
     others = [
         msgspec.structs.replace(arm, run=name, label=name, is_baseline=False) for name in "ab"
     ]
-    candidates = tuple(Candidate(name, name, (found,)) for name in "ab")
+    candidates = tuple(Candidate(name, name, (found,), is_provisional=False) for name in "ab")
 
     same, other = sentences(TrialFigures((batch,), (arm, *others), candidates))
 
@@ -126,7 +153,7 @@ def test_no_verdict_follows_from_arms_that_differ() -> None:
 
 
 def test_few_steps_have_no_interval() -> None:
-    assert "31.0 % less; too few steps" in Dollars(low=None, high=None).sentence()
+    assert "31.0 % less; too few independent steps" in Dollars(low=None, high=None).sentence()
 
 
 def test_without_a_price_the_pace_decides() -> None:

@@ -1,6 +1,7 @@
 """Verdicts: equal price kinds first, then actual prices, then break-even."""
 
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
 
 import msgspec
@@ -17,14 +18,21 @@ from fleet.trials.figures import (
     PaceEvidence,
     TrialFigures,
 )
-from fleet.trials.text import interval_chart, sentences
-from fleet.trials.verdict import Verdict, judge, kind_of, list_prices
+from fleet.trials.text import interval_chart, listed_price, sentences
+from fleet.trials.verdict import (
+    Verdict,
+    common_region,
+    judge,
+    kind_of,
+    list_prices,
+    price_kinds,
+)
 from tests.fleet.trials.test_text import ARM, NULLS
 
 # What the catalogue lists, dollars per node-hour.
-P5_BLOCK, P5_ON_DEMAND, TRN2_BLOCK = 39.33, 55.04, 35.7608
-# Trainium makes 0.7877 times as many tokens: the arms are equal at 35.7608 / 0.7877 = $45.40.
-PACE = 0.7877
+P5_BLOCK, P5_ON_DEMAND, TRN2_BLOCK = 47.76, 55.04, 35.7608
+# Trainium makes 0.7 times as many tokens: the arms are equal at 35.7608 / 0.7 = $51.09.
+PACE = 0.7
 P5_TOKENS_PER_S = 100_000.0
 
 
@@ -92,7 +100,13 @@ def trial(base: Paid, cand: Paid, *matches: Match) -> TrialFigures:
             *found,
         ]
     evidence = PaceEvidence(pace - 1, 0.002, 2000, 2000)
-    candidate = Candidate("cand", "cand", tuple(found), is_decided=True, pace=evidence)
+    candidate = Candidate(
+        *("cand", "cand", tuple(found)),
+        is_decided=True,
+        pace=evidence,
+        n_runs=(3, 3),
+        is_provisional=False,
+    )
     arms = (base.figures(is_baseline=True), cand.figures(is_baseline=False))
     return TrialFigures(matches, arms, (candidate,))
 
@@ -110,37 +124,37 @@ def sentence(base: Paid, cand: Paid) -> str:
 def test_unlike_kinds_of_opposite_sign_cannot_be_reported() -> None:
     found = verdict(P5, TRN2)
 
-    # As paid 35.7608 / 55.04 / 0.7877 = 0.8248; at blocks 35.7608 / 39.33 / 0.7877 = 1.1543.
+    # As paid 35.7608 / 55.04 / 0.7 = 0.9282; at blocks 35.7608 / 47.76 / 0.7 = 1.0697.
     assert found.paid is not None
-    assert found.paid.ratio == pytest.approx(-0.1752, abs=1e-4)
+    assert found.paid.ratio == pytest.approx(-0.0718, abs=1e-4)
     (block,) = found.at_list_prices
     assert (block.kind, block.comparison.word) == ("capacity block", "worse")
-    assert block.comparison.ratio == pytest.approx(0.1543, abs=1e-4)
-    assert block.comparison.baseline == pytest.approx(4 * 39.33 / 3600 / 0.1)
-    assert block.comparison.candidate == pytest.approx(4 * 35.7608 / 3600 / 0.07877)
+    assert block.comparison.ratio == pytest.approx(0.0697, abs=1e-4)
+    assert block.comparison.baseline == pytest.approx(4 * 47.76 / 3600 / 0.1)
+    assert block.comparison.candidate == pytest.approx(4 * 35.7608 / 3600 / 0.07)
     assert found.badge == "price kinds differ"
     assert found.break_even is not None
-    assert found.break_even.usd == pytest.approx(45.40, abs=0.005)
+    assert found.break_even.usd == pytest.approx(51.09, abs=0.005)
     assert sentence(P5, TRN2) == (
-        "Cannot tell across price kinds: cand costs 15.4 % more per token than base at equal "
-        "capacity-block list prices (95 % interval +15.0 % to +15.9 %); as paid (capacity block "
-        "against on demand) it costs 17.5 % less. It trains on 21.2 % fewer tokens per second. "
-        "Break-even: cand is cheaper while a p5.48xlarge node-hour costs more than $45.40 "
-        "($45.22 to $45.58)."
+        "Cannot tell across price kinds: cand costs 7.0 % more per token than base at equal "
+        "capacity-block list prices (95 % interval +6.5 % to +7.4 %); as paid (capacity block "
+        "against on demand) it costs 7.2 % less. It trains on 30.0 % fewer tokens per second. "
+        "Break-even: cand is cheaper while a p5.48xlarge node-hour costs more than $51.09 "
+        "($50.88 to $51.29)."
     )
 
 
 def test_swapped_arms_give_the_opposite() -> None:
     found = verdict(TRN2, P5)
 
-    # At blocks 39.33 / 35.7608 * 0.7877 = 0.8663; as paid 55.04 / 35.7608 * 0.7877 = 1.2124.
-    assert found.at_list_prices[0].comparison.ratio == pytest.approx(-0.1337, abs=1e-4)
+    # At blocks 47.76 / 35.7608 * 0.7 = 0.9349; as paid 55.04 / 35.7608 * 0.7 = 1.0774.
+    assert found.at_list_prices[0].comparison.ratio == pytest.approx(-0.0651, abs=1e-4)
     assert found.at_list_prices[0].comparison.word == "better"
     assert found.paid is not None
-    assert found.paid.ratio == pytest.approx(0.2124, abs=1e-4)
+    assert found.paid.ratio == pytest.approx(0.0774, abs=1e-4)
     assert found.badge == "price kinds differ"
-    # It is cheaper while a trn2 node-hour costs more than 55.04 * 0.7877 = $43.36.
-    assert "while a trn2.48xlarge node-hour costs more than $43.36" in sentence(TRN2, P5)
+    # It is cheaper while a trn2 node-hour costs more than 55.04 * 0.7 = $38.53.
+    assert "while a trn2.48xlarge node-hour costs more than $38.53" in sentence(TRN2, P5)
     assert sentence(TRN2, P5).startswith("Cannot tell across price kinds: ")
 
 
@@ -155,17 +169,17 @@ def test_swapped_prices_are_of_the_same_sign_and_still_no_badge() -> None:
         "price kinds differ",
         "worse",
     )
-    assert sentence(p5, trn2).startswith("cand costs 15.4 % more per token than base at equal")
+    assert sentence(p5, trn2).startswith("cand costs 7.0 % more per token than base at equal")
 
 
 def test_unlike_kinds_of_the_same_sign_say_both_without_a_badge() -> None:
     fast = replace(TRN2, tokens_per_s=1.25 * P5_TOKENS_PER_S)
     found = verdict(P5, fast)
 
-    # 35.7608 / 39.33 / 1.25 = 0.7274 and 35.7608 / 55.04 / 1.25 = 0.5198.
+    # 35.7608 / 47.76 / 1.25 = 0.5990 and 35.7608 / 55.04 / 1.25 = 0.5198.
     assert found.badge == "price kinds differ"
     assert found.contradicting == ()
-    assert sentence(P5, fast).startswith("cand costs 27.3 % less per token than base at equal")
+    assert sentence(P5, fast).startswith("cand costs 40.1 % less per token than base at equal")
     assert "as paid (capacity block against on demand) it costs 48.0 % less." in sentence(P5, fast)
 
 
@@ -174,8 +188,8 @@ def test_equal_price_kinds_have_their_verdict() -> None:
     found = verdict(p5, TRN2)
 
     assert (found.badge, found.kinds.is_alike) == ("worse", True)
-    assert sentence(p5, TRN2).startswith("cand is worse than base: 1M tokens cost $0.5044 instead")
-    assert "p5.48xlarge node-hour costs more than $45.40" in sentence(p5, TRN2)
+    assert sentence(p5, TRN2).startswith("cand is worse than base: 1M tokens cost $0.5676 instead")
+    assert "p5.48xlarge node-hour costs more than $51.09" in sentence(p5, TRN2)
     assert "But at equal" not in sentence(p5, TRN2)
 
 
@@ -185,7 +199,7 @@ def test_a_verdict_at_one_price_kind_names_the_kind_that_reverses_it() -> None:
     found = verdict(dear, cheap)
 
     assert found.badge == "better"
-    assert "But at equal capacity-block list prices it costs 15.4 % more" in sentence(dear, cheap)
+    assert "But at equal capacity-block list prices it costs 7.0 % more" in sentence(dear, cheap)
 
 
 def test_a_kind_that_one_arm_lacks_leaves_only_what_was_paid() -> None:
@@ -195,9 +209,9 @@ def test_a_kind_that_one_arm_lacks_leaves_only_what_was_paid() -> None:
     assert (found.at_list_prices, found.badge) == ((), "price kinds differ")
     assert sentence(P5, ultra).startswith(
         "Cannot tell across price kinds: cand against base: as paid (capacity block against on "
-        "demand) it costs 17.5 % less, and the catalogue lists no price kind for both."
+        "demand) it costs 7.2 % less, and the catalogue lists no price kind for both."
     )
-    assert "node-hour costs more than $45.40" in sentence(P5, ultra)
+    assert "node-hour costs more than $51.09" in sentence(P5, ultra)
 
 
 def test_with_one_arm_priced_list_prices_are_all_there_is() -> None:
@@ -206,29 +220,29 @@ def test_with_one_arm_priced_list_prices_are_all_there_is() -> None:
 
     # Slower and more expensive by blocks: the verdict on pace holds, and is not "better".
     assert (found.paid, found.badge) == (None, "worse")
-    assert found.at_list_prices[0].comparison.ratio == pytest.approx(0.1543, abs=1e-4)
+    assert found.at_list_prices[0].comparison.ratio == pytest.approx(0.0697, abs=1e-4)
     assert found.break_even is not None
-    assert found.break_even.usd == pytest.approx(45.40, abs=0.005)
+    assert found.break_even.usd == pytest.approx(51.09, abs=0.005)
     assert not found.break_even.is_paid
-    assert sentence(P5, free).startswith("cand costs 15.4 % more per token than base at equal")
+    assert sentence(P5, free).startswith("cand costs 7.0 % more per token than base at equal")
     assert "the price paid is not known for both arms" in sentence(P5, free)
     assert "itself at its list price of $35.76" in sentence(P5, free)
 
 
 def test_faster_is_not_better_where_list_prices_say_otherwise() -> None:
-    # 1.1 times the pace, but 63.158 dollars a block against 39.33: 1.46 times as expensive.
+    # 1.1 times the pace, but 63.16 dollars a block against 47.76: 1.20 times as expensive.
     h200 = Paid("p5en.48xlarge", None, "", tokens_per_s=1.1 * P5_TOKENS_PER_S)
     found = verdict(P5, h200)
 
     assert found.badge == "price unknown"
-    assert "costs 46.0 % more" in sentence(P5, h200)
+    assert "costs 20.2 % more" in sentence(P5, h200)
     assert "the price paid is not known for both arms" in sentence(P5, h200)
 
 
 def test_an_arm_that_changed_its_kind_is_unlike_any() -> None:
     figures = trial(replace(P5, basis="capacity block"), TRN2)
     base, cand = figures.arms
-    prices = (ArmPrice(0.0, 220.16, "on demand"), ArmPrice(60.0, 157.32, "capacity block"))
+    prices = (ArmPrice(0.0, 220.16, "on demand"), ArmPrice(60.0, 191.04, "capacity block"))
     base = msgspec.structs.replace(base, prices=prices)
     found = judge(TrialFigures((), (base, cand), figures.candidates), figures.candidates[0])
 
@@ -274,22 +288,49 @@ def test_the_claim_is_drawn_at_equal_kinds_alone() -> None:
         ("tokens per dollar, as paid", False),
         ("tokens per second", False),
     ]
-    # 1 / 1.1543 of the tokens per dollar.
-    assert found.lines[0].row.comparison.ratio == pytest.approx(-0.1337, abs=1e-4)
+    # 1 / 1.0697 of the tokens per dollar.
+    assert found.lines[0].row.comparison.ratio == pytest.approx(-0.0651, abs=1e-4)
 
 
 def test_the_newest_list_price_of_a_kind_counts_and_several_are_a_range() -> None:
-    assert list_prices("p5.48xlarge")["on demand"].usd == P5_ON_DEMAND
+    assert list_prices("p5.48xlarge", "us-east-1")["on demand"].usd == P5_ON_DEMAND
+    everywhere = list_prices("p5.48xlarge")["on demand"]
+    assert (everywhere.low_usd, everywhere.high_usd) == (55.04, 71.552)
     spot = list_prices("trn1.32xlarge")["spot"]
     assert (spot.low_usd, spot.high_usd) == (2.81, 8.0)
+    # A type without a price in that region is a range too.
+    assert list_prices("trn2.48xlarge", "us-east-1")["capacity block"].region == "us-east-2"
+
+
+def test_list_prices_are_compared_in_a_region_that_has_both_types() -> None:
+    (on_demand, block) = price_kinds(
+        "p5.48xlarge", "p5en.48xlarge", baseline_bases=[""], candidate_bases=[""]
+    ).common
+
+    assert (on_demand.baseline.usd, on_demand.candidate.usd) == (55.04, 63.296)
+    assert (on_demand.baseline.region, on_demand.candidate.region) == ("us-east-1", "us-east-1")
+    assert (block.kind, block.candidate.region) == ("capacity block", "any")
+    assert common_region("p5.48xlarge", "trn2.48xlarge") == "us-east-2"
+    assert common_region("p5.48xlarge", "trn3.48xlarge") == ""
+
+
+def test_an_old_list_price_is_marked_with_its_age() -> None:
+    price = list_prices("trn2.3xlarge")["capacity block"]
+
+    assert listed_price("trn2.3xlarge", price, date(2026, 8, 19)) == (
+        "trn2.3xlarge $2.23 (2026-05-21)"
+    )
+    assert "(as of 2026-05-21, 91 days old)" in listed_price(
+        "trn2.3xlarge", price, date(2026, 8, 20)
+    )
 
 
 def test_a_range_has_a_verdict_only_where_both_ends_agree() -> None:
-    # Spot: trn1 for 2.81 to 8.00 dollars, trn1n for 3.10 to 9.40, at the same pace.
+    # Spot in us-east-1: trn1 for 3.67 to 4.57 dollars, trn1n for 3.10 to 9.40, at the same pace.
     trn1, trn1n = (Paid(name, 20.0, "contract") for name in ("trn1.32xlarge", "trn1n.32xlarge"))
     verdicts = {each.kind: each.comparison.word for each in verdict(trn1, trn1n).at_list_prices}
 
-    assert verdicts == {"on demand": "worse", "spot": "cannot tell yet"}
+    assert verdicts == {"on demand": "worse", "1-year": "worse", "spot": "cannot tell yet"}
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,10 @@ class Machine:
         return self.root / "infiniband"
 
     @property
+    def neuron_class(self) -> Path:
+        return self.root / "class/neuron_device"
+
+    @property
     def neuron(self) -> Path:
         return self.root / "neuron_device"
 

@@ -1,5 +1,6 @@
 """Report sources: a supervised program, and lines that are no report."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,6 +46,25 @@ def test_only_what_may_be_a_report_is_one(run: Run) -> None:
 
     assert heard(monitor, 2) == [b'{"a": 1}', b"{}"]
     assert monitor.n_skipped == 2
+
+
+def test_reports_over_several_lines_are_one_line_each(run: Run) -> None:
+    printed = '{\\n  \\"a\\": [\\n    1\\n  ]\\n}\\n'
+    monitor = run(f'printf "{printed}{printed}{{\\n  cut\\n{{}}\\n[\\n"; sleep 60')
+
+    first, second, third = (json.loads(line) for line in heard(monitor, 3))
+
+    assert (first, second, third) == ({"a": [1]}, {"a": [1]}, {})
+    assert monitor.n_skipped == 3
+
+
+def test_what_is_no_report_is_named_with_the_fix(run: Run) -> None:
+    monitor = run('echo "["; echo "  {"; sleep 60')
+    began_s = time.monotonic()
+    while monitor.n_skipped < 2 and time.monotonic() - began_s < WITHIN_S:
+        assert monitor.lines(0.0, 0.05) == []
+
+    assert monitor.problem == "'{' is not a report; `jq -c .` writes one per line"
 
 
 def test_a_program_that_ends_is_started_again_after_a_rest(run: Run) -> None:

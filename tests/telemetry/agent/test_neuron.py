@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from telemetry.agent.sources import NeuronSysfs
-from tests.telemetry.agent.machine import LAYOUTS, Machine
+from tests.telemetry.agent.machine import LAYOUTS, Machine, write
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -101,6 +101,51 @@ def test_core_counts_follow_the_time_in_use(machine: Machine) -> None:
     assert busy[0, 0] == 0
     assert len(busy) == 24
     assert second["devices"] == first["devices"]
+
+
+def test_flops_of_a_core_follow_the_drivers_count(machine: Machine) -> None:
+    for core, count in ((0, 7_000_000), (1, 9_000_000)):
+        machine.set_core(0, core, nc_time_in_use=0, flop_count=count)
+    neuron = NeuronSysfs(machine.neuron)
+    neuron.read(0.0, cores=True)
+    machine.set_core(0, 0, nc_time_in_use=500_000, flop_count=7_000_000 + 95 * 10**12)
+    # The counter was cleared.
+    machine.set_core(0, 1, nc_time_in_use=500_000, flop_count=1_000)
+
+    found = neuron.read(2.0, cores=True)
+
+    assert found is not None
+    first = {"device": 0, "core": 0, "busy": 0.25, "flops": 95 * 10**12}
+    assert found["cores"][:2] == [first, {"device": 0, "core": 1, "busy": 0.25}]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"server_id_2": "00000000000000aa", "server_id_4": "c0ffee0000000004"},
+            "c0ffee0000000004",
+        ),
+        (
+            {"server_id_2": "00000000000000aa", "server_id_4": "0000000000000000"},
+            "00000000000000aa",
+        ),
+        ({"server_id_4": "0000000000000000"}, None),
+        ({"server_id_4": "invalid"}, None),
+        ({"server_id_4": ""}, None),
+        ({}, None),
+    ],
+)
+def test_the_ultraserver_is_that_of_four_machines_or_of_two(
+    machine: Machine, files: dict[str, str], expected: str | None
+) -> None:
+    for name, value in files.items():
+        write(machine.neuron_class / name, value)
+    neuron = NeuronSysfs(machine.neuron, class_root=machine.neuron_class)
+
+    found = [neuron.read(second, cores=False) or {} for second in (0.0, 1.0, 60.0)]
+
+    assert [each.get("ultraserver_id") for each in found] == [expected, None, expected]
 
 
 def test_a_machine_without_the_driver_reports_nothing(tmp_path: Path) -> None:

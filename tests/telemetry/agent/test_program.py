@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from telemetry.agent.reports import Health
 from telemetry.agent.sources import configuration
 from tests.telemetry.agent.ingest_server import Server, serve_ingest
 from tests.telemetry.agent.machine import Machine
@@ -179,6 +180,18 @@ def test_neuron_monitor_is_started_with_what_it_needs(one_file: Path, tmp_path: 
     assert json.loads(configuration(5))["period"] == "5s"
 
 
+def test_the_labels_of_the_node_are_sent_now_and_then(one_file: Path, tmp_path: Path) -> None:
+    arguments = ("--dry-run", "--once", "--no-imds", "--command", PRINT)
+    done = run(one_file, tmp_path, *arguments, NODE_NAME="ip-10-0-0-1", TRNWATCH_NODE_POOL="trn2")
+    labels = json.loads(done.stdout)["agent"]["labels"]
+    health = Health()
+    health.labels = labels
+
+    assert labels == {"kubernetes_node": "ip-10-0-0-1", "node_pool": "trn2"}
+    assert health.summary(n_waiting=0)["labels"] == labels
+    assert "labels" not in health.summary(n_waiting=0)
+
+
 @pytest.mark.parametrize("path", sorted(AGENT.glob("*.py")), ids=lambda path: path.name)
 def test_it_is_python_3_9_and_needs_nothing_but_python(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
@@ -189,7 +202,8 @@ def test_it_is_python_3_9_and_needs_nothing_but_python(path: Path) -> None:
         for alias in node.names
     } | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
-    outside = {name for name in names if not name.startswith("telemetry.agent")}
+    ours = ("telemetry.agent", "trnwatch.surroundings")
+    outside = {name for name in names if not name.startswith(ours)}
     assert {name.partition(".")[0] for name in outside} <= set(sys.stdlib_module_names)
 
 

@@ -38,3 +38,13 @@ def test_an_inference_type_refuses_to_train_and_states_what_can() -> None:
 
 def test_an_inference_type_is_in_the_catalogue_all_the_same() -> None:
     assert not instance("inf2.48xlarge").can_train
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [("trn3.48xlarge", "trn2"), ("p6-b200.48xlarge", "p5")]
+)
+def test_a_chip_without_a_published_run_is_refused_with_alternatives(
+    name: str, other: str
+) -> None:
+    with pytest.raises(FieldError, match=rf"no run on .* is published; use one of .*{other}"):
+        training_instance(name)

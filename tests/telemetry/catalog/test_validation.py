@@ -48,7 +48,7 @@ def test_the_shipped_catalogue_is_valid(folder: Path) -> None:
             "instances.toml",
             'chip = "H200"',
             'chip = "H20"',
-            r"p5en.48xlarge.chip: 'H20' .* did you mean H200",
+            r"p5e.48xlarge.chip: 'H20' .* did you mean H200",
         ),
         (
             "models.toml",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from telemetry import catalog
 from telemetry.blocks import Span
-from telemetry.detect import ECC_METRICS, DetectionInput, Finding, find
+from telemetry.detect import STATE_METRICS, DetectionInput, Finding, find
 from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem
 from telemetry.simulate.inputs import LIVE
@@ -57,7 +57,7 @@ class Recording:
             cores_per_device=instance.n_cores // instance.n_devices,
             n_stages=run.pp,
             phase=self.phases[int(now_s)] if self.phases else "training",
-            counts=self.window(ECC_METRICS, now - np.array(ECC_AGES_S)),
+            counts=self.window(STATE_METRICS, now - np.array(ECC_AGES_S)),
             open_problems=tuple(
                 OpenProblem(f.rule, f.cause, f.node, f.device, f.evidence) for f in open_problems
             ),

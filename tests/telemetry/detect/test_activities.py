@@ -78,3 +78,13 @@ def test_workers_of_an_older_reporter_say_nothing() -> None:
 
 def test_workers_that_do_different_things_are_no_checkpoint() -> None:
     assert found(stopped("step", "step", "checkpoint", "checkpoint")) == []
+
+
+def test_workers_within_their_step_may_need_as_long_as_for_the_last() -> None:
+    data = stopped("step", "step", "step", overdue_s=80)
+    compute_s = data.steps.phases["compute_s"].copy()
+    compute_s[-1] = 60.0
+    slow = replace(data.steps, phases=dict(data.steps.phases) | {"compute_s": compute_s})
+    assert found(data) == [("hang", "hang", None)]
+    assert found(replace(data, steps=slow)) == []
+    assert found(replace(data, steps=slow, now_s=data.now_s + 20)) == [("hang", "hang", None)]

@@ -25,7 +25,8 @@ def section(rule: str) -> str:
 def one_of_each() -> list[Finding]:
     counts = np.zeros((2, 1, 2))
     counts[1, 0, 1] = 3
-    ecc = Span("s", np.array([0, 600]), ("steady",), {"mem_ecc_uncorrected": counts})
+    states = {"mem_ecc_uncorrected": counts, "device_unhealthy": np.minimum(counts, 1)}
+    ecc = Span("s", np.array([0, 600]), ("steady",), states)
     return [
         *find(inputs(steps_at([0.1] * 9 + [0.3] * 3), counts=ecc)),
         *find_silent({"steady": 0, "calm": 99}, now_s=100),

@@ -43,6 +43,16 @@ def test_one_node_is_one_finding_however_many_devices() -> None:
     assert finding.evidence["culprit"]["metric"] == "sram_ecc_uncorrected"
 
 
+def test_a_count_of_the_whole_node_names_no_device() -> None:
+    memory = np.full((2, 2, 3), np.nan)
+    memory[:, 1, 0] = [1, 4]
+    (finding,) = uncorrected(counts(memory))
+    assert (finding.node, finding.device) == ("hot", None)
+    assert (finding.evidence["n_errors"], finding.evidence["devices"]) == (3, {})
+    (alone,) = uncorrected(counts(memory[:, :, :1]))
+    assert alone.device == 0
+
+
 def test_a_count_that_was_reset_counts_from_zero() -> None:
     memory = np.zeros((3, 2, 3))
     memory[:, 0, 0] = [9, 9, 0]

@@ -9,7 +9,8 @@ import pytest
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.hang import crashed_nodes, hang
-from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.inputs import DetectionInput, OpenProblem
+from telemetry.detect.standstill import no_step_since
 from telemetry.simulate.plan import Benign, Fault
 from tests.telemetry.detect.lives import Life, Spell, life, spells
 from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
@@ -261,3 +262,79 @@ def test_who_is_mute_in_a_run_that_never_began_is_dead() -> None:
     still = replace(seen, steps=seen.steps[:0], phase_since_s=seen.now_s - 95)
     assert crashed_nodes(still) == {"calm"}
     assert hang(still) == []
+
+
+def with_alert(rule: str, cause: str) -> dict[str, Any]:
+    return {"open_problems": (OpenProblem(rule, cause, "calm"),)}
+
+
+def test_a_step_that_slow_links_delay_belongs_to_their_alert() -> None:
+    slow_links = with_alert("efa_degraded", "efa_loss")
+    assert hang(open_problems(THERE, THERE, THERE, overdue_s=300, **slow_links)) == []
+    (endless,) = hang(open_problems(THERE, THERE, THERE, overdue_s=700, **slow_links))
+    assert endless.cause == "unknown"
+
+
+def test_a_worker_that_leaves_the_collective_hangs_whatever_the_links_do() -> None:
+    (finding,) = hang(open_problems(THERE, THERE, AWAY, **with_alert("efa_degraded", "efa_loss")))
+    assert (finding.cause, finding.node) == ("hang", "calm")
+
+
+def test_a_slow_core_does_not_explain_that_no_node_computes() -> None:
+    slow_core = with_alert("core_slow", "slow_core")
+    assert hang(open_problems(THERE, THERE, THERE, overdue_s=40, **slow_core))
+
+
+def after_long_step(overdue_s: float, *nodes: tuple[float, float]) -> DetectionInput:
+    """Return a run whose last step took 60 seconds where the others took one."""
+    seen = open_problems(*nodes, overdue_s=overdue_s)
+    compute_s = seen.steps.phases["compute_s"].copy()
+    compute_s[-1] = 60.0
+    steps = replace(seen.steps, phases=dict(seen.steps.phases) | {"compute_s": compute_s})
+    return replace(seen, steps=steps)
+
+
+def test_a_step_may_take_as_long_as_the_last_one() -> None:
+    assert hang(after_long_step(80, THERE, THERE, THERE)) == []
+    assert hang(after_long_step(100, THERE, THERE, THERE))
+    (finding,) = hang(after_long_step(12, THERE, THERE, AWAY))
+    assert finding.node == "calm"
+
+
+@pytest.mark.parametrize(("seen_for_s", "dead"), [(3, {"calm"}), (16, {"calm"}), (60, set())])
+def test_a_node_may_crash_at_any_time_of_the_step_in_progress(
+    seen_for_s: float, dead: set[str]
+) -> None:
+    steps = steps_at([0.1] * 9, n_workers=3)
+    steps.ended_at_s[:] = steps.ended_at_s[0] + 10 * np.arange(9)
+    steps = replace(steps, phases={name: 10 * value for name, value in steps.phases.items()})
+    ended_s, names = float(steps.ended_at_s[-1]), CHARACTERS[:3]
+    now_s = float(np.ceil(ended_s + 80))
+
+    def hardware(metrics: object, last_s: int) -> Span:
+        ticks = (now_s - np.arange(last_s)[::-1]).astype(int)
+        is_heard = np.repeat((ticks % 5 == 0)[:, None, None], 3, axis=1)
+        is_heard[:, 2] &= (ticks <= ended_s + seen_for_s)[:, None]
+        levels = {"core_utilization_ratio": np.zeros(4), "vcpu_usage_ratio": np.full(1, 0.1)}
+        values = {name: np.where(is_heard, value, np.nan) for name, value in levels.items()}
+        return Span("llama/0", ticks, names, values)
+
+    seen = inputs(
+        steps,
+        hardware,
+        hardware_at=lambda metrics, ages_s: hardware(metrics, 200).at([now_s - a for a in ages_s]),
+        now_s=now_s,
+        report_every_s=5,
+    )
+    assert crashed_nodes(seen) == dead
+
+
+def test_the_last_execution_of_a_long_pause_is_known() -> None:
+    def hardware(_: object, last_s: int) -> Span:
+        ticks = (1_000 - np.arange(last_s)[::-1]).astype(int)
+        rate = np.where(ticks <= 400, 50.0, 0.0)[:, None, None]
+        return Span("llama/0", ticks, ("calm",), {"executions_completed_per_s": rate})
+
+    nothing = steps_at([0.1])[:0]
+    seen = DetectionInput("llama", ("calm",), nothing, hardware, 1_000.0, phase_since_s=10.0)
+    assert no_step_since(seen, nothing) == 400

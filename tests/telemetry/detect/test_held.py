@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.fabric import find_efa_symptoms
+from telemetry.detect.fabric import PACKETS, RETRANSMITS, find_efa_symptoms
 from telemetry.detect.findings import Problem
 from telemetry.detect.inputs import (
     OpenProblem,
@@ -27,13 +27,17 @@ NAN = np.nan
 
 @dataclass
 class Held:
-    """Nodes whose probes come once a period and stand until the next; one in 100 is late."""
+    """Nodes whose probes come once a period and stand until the next; one in 100 is late.
+
+    While all of them lose packets, from ``lossy[0]`` to ``lossy[1]``, probes are late too.
+    """
 
     seed: int
     until_s: int = T0
     period_s: int = PERIOD_S
     sick: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
     probes: dict[int, FloatArray] = field(default_factory=dict)
+    lossy: tuple[int, int] | None = None
 
     def probe(self, number: int) -> FloatArray:
         """Return what all devices were found to take in one period."""
@@ -44,6 +48,8 @@ class Held:
             for (node, device), (since_s, times) in self.sick.items():
                 if number * self.period_s >= since_s:
                     latency[node, device] = USUAL_S * times * (1 + 0.02 * rng.standard_normal())
+            if self.lossy and self.lossy[0] <= number * self.period_s < self.lossy[1]:
+                latency *= 1.4
             self.probes[number] = latency
         return self.probes[number]
 
@@ -51,6 +57,11 @@ class Held:
         """Return some seconds."""
         values = np.stack([self.probe(tick // self.period_s) for tick in ticks])
         kept = {LATENCY: values} if LATENCY in metrics else {}
+        if self.lossy and RETRANSMITS in metrics:
+            lost = [self.lossy[0] < tick <= self.lossy[1] for tick in ticks]
+            # No second sends exactly as much as the one before.
+            sent = 2e5 + np.array(ticks)[:, None, None] % 97 + np.zeros(values.shape)
+            kept |= {PACKETS: sent, RETRANSMITS: 0.07 * sent * np.array(lost)[:, None, None]}
         return Span("s", np.array(ticks), NODES, kept)
 
     def __call__(self, metrics: Sequence[str], last_s: int) -> Span:
@@ -98,6 +109,13 @@ def test_a_slow_link_that_is_probed_now_and_then_is_found(period_s: int) -> None
     assert abs(symptom.onset_s - T0 - 600) <= period_s + 16
     # Found once it stays found: a probe in between ends nothing.
     assert found[-1][0] == 1_195
+
+
+def test_late_probes_that_outlast_a_loss_are_no_second_problem() -> None:
+    found = Held(1, lossy=(T0 + 600, T0 + 795)).watch(1_200)
+    assert {(s.cause, s.node) for _, s in found} == {("efa_loss", None)}
+    assert 600 < found[0][0] < 620
+    assert 790 <= found[-1][0] < 815
 
 
 LONGER_STEPS = (OpenProblem("step_slow", "unknown", evidence={"kind": "step"}),)

@@ -89,6 +89,39 @@ def test_it_is_looked_for_now_and_then_but_always_while_it_lasts() -> None:
     assert len(node_idle(known)) == 1
 
 
+def without_steps(cores: dict[str, float], *, is_heard: bool = True) -> DetectionInput:
+    """Return the same run, whose job reports nothing; nodes count their memory errors."""
+    given = seen(cores)
+    at = given.hardware_at
+    assert at is not None
+
+    def hardware_at(names: Any, ages_s: Any) -> Span:
+        span = at(names, ages_s)
+        counts = (
+            np.zeros((len(ages_s), 4, 4)) if is_heard else np.full((len(ages_s), 4, 4), np.nan)
+        )
+        return replace(span, values=dict(span.values) | {"mem_ecc_uncorrected": counts})
+
+    return replace(given, steps=given.steps[:0], hardware_at=hardware_at)
+
+
+def test_without_steps_a_node_idles_while_the_others_work() -> None:
+    (finding,) = node_idle(without_steps({"quiet": 0.0}))
+    assert (finding.rule, finding.node) == ("node_idle", "quiet")
+
+
+def test_without_steps_a_run_that_stands_still_has_no_idle_nodes() -> None:
+    assert node_idle(without_steps(dict.fromkeys(CHARACTERS[:3], 0.0))) == []
+
+
+def test_a_node_whose_cores_no_process_holds_idles() -> None:
+    unheld = {"quiet": float("nan")}
+    (finding,) = node_idle(without_steps(unheld))
+    assert finding.node == "quiet"
+    assert finding.evidence["culprit"]["value"] == 0.0
+    assert node_idle(without_steps(unheld, is_heard=False)) == []
+
+
 @pytest.mark.parametrize("kind", ["node_leaves", "node_joins"])
 def test_who_left_or_has_not_come_yet_does_not_idle(kind: str) -> None:
     event = Benign(kind=kind, run="run", node="run-05", start_s=90)

@@ -12,6 +12,8 @@ from telemetry.steps import StepBatch
 from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_of
 
 N_STEPS, SLOW = 90, 1
+ROWS = np.arange(N_STEPS)
+ANOTHER_PACE = np.where(ROWS < 40, 1.0, np.where(ROWS % 3, 1.2, 1.5))
 
 
 def steps(*, long_s: float = 0.6, every: int = 10, phase: str = "compute_s") -> StepBatch:
@@ -74,8 +76,19 @@ def test_without_a_timed_exchange_no_node_is_accused() -> None:
         steps(every=2),
         steps_of(np.where(np.arange(N_STEPS) < 70, 1.0, 1.6)[:, None] * np.ones(4)),
         steps_of(np.where(np.arange(N_STEPS) % 30 < 2, 1.2, 1.0)[:, None] * np.ones(4)),
+        steps_of(np.where(ROWS % 30 > 25, 24.0, 8.0)[:, None] * np.ones(4)),
+        steps_of(ANOTHER_PACE[:, None] * np.ones(4)),
     ],
-    ids=["healthy", "small", "twice", "every other", "since then", "too little"],
+    ids=[
+        "healthy",
+        "small",
+        "twice",
+        "every other",
+        "since then",
+        "too little",
+        "lasting",
+        "another pace",
+    ],
 )
 def test_these_are_not_loss_that_comes_and_goes(batch: StepBatch) -> None:
     assert find_intermittent_loss(inputs(batch), batch) == []

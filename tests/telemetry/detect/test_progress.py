@@ -7,14 +7,14 @@ import pytest
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect import DetectionInput, Finding, find
-from telemetry.detect.inputs import reporting_interval
+from telemetry.detect.inputs import OpenProblem, reporting_interval
 from telemetry.steps import StepBatch
 
 NODES = ("a", "b", "c", "d")
 NOW, LENGTH_S = 10_000, 900
 
 
-def watched(values: Mapping[str, FloatArray]) -> list[Finding]:
+def watched(values: Mapping[str, FloatArray], *problems: OpenProblem) -> list[Finding]:
     """Find what is wrong with a run of which only hardware is known."""
 
     def hardware(metrics: Sequence[str], last_s: int) -> Span:
@@ -43,6 +43,7 @@ def watched(values: Mapping[str, FloatArray]) -> list[Finding]:
             hardware_at=hardware_at,
             now_s=float(NOW),
             phase_since_s=float(NOW - LENGTH_S),
+            open_problems=problems,
         )
     )
 
@@ -159,3 +160,26 @@ def test_a_report_that_stands_for_seconds_counts_once() -> None:
     ticks = np.arange(60)
     assert reporting_interval(Span("x", ticks, ("a", "b"), {"vcpu_usage_ratio": each_s})) == 1
     assert reporting_interval(Span("x", ticks, ("a", "b"), {"vcpu_usage_ratio": held})) == 5
+
+
+@pytest.mark.parametrize("n_rest", [0, 1])
+def test_a_run_that_continues_on_fewer_nodes_is_compared_with_nothing(n_rest: int) -> None:
+    run = run_of(40)
+    executions = run["executions_completed_per_s"]
+    executions[LENGTH_S - 40 :, len(NODES) - n_rest :] = 0.0
+    assert len(watched(run)) == 1 - n_rest
+
+
+def test_long_steps_do_not_end_an_alert_about_them() -> None:
+    run = run_of(60, factor=1.0)
+    executions = run["executions_completed_per_s"]
+    # Steps of 20 seconds, of which the nodes exchange gradients for 15.
+    executions[LENGTH_S - 60 :][np.arange(60) % 20 >= 5] = 0.0
+    evidence = {
+        "baseline_executions_per_s": 100.0,
+        "executions_per_s": 25.0,
+        "window_bins": 6,
+        "n_working": len(NODES),
+        "onset_s": NOW - 60.0,
+    }
+    assert watched(run, OpenProblem("step_slow", "unknown", evidence=evidence))

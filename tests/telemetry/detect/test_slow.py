@@ -14,7 +14,7 @@ from telemetry.detect.pace import PhaseRise, open_baseline
 from telemetry.detect.slow import LEAST_RATIO, STAGE_LATE_RATIO, _lag, _may_be_chance
 from telemetry.detect.stragglers import lateness
 from telemetry.steps import StepBatch
-from tests.telemetry.detect.runs import T0, Machines, inputs, steps_of
+from tests.telemetry.detect.runs import CHARACTERS, T0, Machines, inputs, steps_of
 
 NAMES = tuple(f"n{i}" for i in range(8))
 CORE, MEMORY = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
@@ -83,26 +83,31 @@ def test_executions_show_the_transfer_that_a_runtime_trace_counts_as_compute(
     assert [(f.rule, f.cause, f.node) for f in find(seen)] == [("step_slow", cause, None)]
 
 
-@pytest.mark.parametrize(("longer", "node"), [(1.0, None), (1.3, "limping")])
+@pytest.mark.parametrize(
+    ("n_longer", "longer", "step_s", "node"),
+    [(20, 1.0, 2.0, None), (20, 1.3, 2.0, "limping"), (1, 1.3, 40.0, None)],
+)
 def test_longer_executions_name_a_node_only_while_steps_take_longer(
-    longer: float, node: str | None
+    n_longer: int, longer: float, step_s: float, node: str | None
 ) -> None:
-    compute = computing()[:, :4]
-    compute[-20:] *= longer
+    compute = computing(step_s=step_s)[:, :4]
+    compute[-n_longer:] *= longer
     steps = steps_of(compute)
     phases = dict(steps.phases)
     # As hooks report: the exchange is part of the compute time.
     phases["compute_s"] = phases["compute_s"] + phases["wait_s"] + phases["transfer_s"]
     phases |= {name: np.full_like(compute, np.nan) for name in ("wait_s", "transfer_s")}
     machines = Machines(float(steps.ended_at_s[-1]))
-    since_s = float(steps.ended_at_s[-21]) if longer > 1 else T0 - 900
+    since_s = float(steps.ended_at_s[-n_longer - 1]) if longer > 1 else T0 - 900
     machines.mark("execution_latency_p50_s", (1, 0), times=1.3, since_s=since_s)
     hardware = without_bandwidth_and_probes(machines)
-    seen = inputs(replace(steps, phases=phases))
+    # While a node is accused, a single longer step is looked at.
+    accused = (OpenProblem("core_slow", "slow_compute", "steady", 3),) if n_longer == 1 else ()
+    seen = inputs(replace(steps, phases=phases), open_problems=accused)
     seen = replace(seen, hardware=hardware, hardware_at=machines.hardware_at)
 
-    expected = [] if node is None else [("step_slow", "slow_compute", node)]
-    assert [(f.rule, f.cause, f.node) for f in find(seen)] == expected
+    expected = [] if node is None else [node]
+    assert [f.node for f in find(seen) if f.node not in {None, "steady"}] == expected
 
 
 @pytest.mark.parametrize("host", [1.0, 1.5])
@@ -248,6 +253,22 @@ def test_a_slow_core_explains_the_worker_that_is_late_and_both_are_one_finding()
         "limping",
         7,
     )
+
+
+@pytest.mark.parametrize("mended_s", [0.0, 10.0])
+def test_a_slow_step_that_ends_after_its_core_is_well_again_is_no_new_problem(
+    mended_s: float,
+) -> None:
+    compute = computing(step_s=10.0)[:, :1]
+    compute[-3:] *= 1.4
+    steps = steps_of(compute)
+    ended_s, began_s = float(steps.ended_at_s[-1]), float(steps.ended_at_s[-4])
+    machines = Machines(ended_s, n_nodes=1)
+    if mended_s:
+        for since_s, times in ((began_s, 1 / 1.4), (ended_s - mended_s, 1.4)):
+            machines.mark(CORE, (0, slice(7)), times=times, since_s=since_s)
+    seen = inputs(steps, machines, hardware_at=machines.hardware_at, cores_per_device=2)
+    assert bool(find(replace(seen, nodes=CHARACTERS[:1]))) == (not mended_s)
 
 
 def test_two_troubles_of_a_whole_run_are_two_findings() -> None:

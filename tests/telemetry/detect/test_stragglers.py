@@ -68,6 +68,15 @@ def test_a_machine_that_recovers_leaves_no_uneven_work_behind() -> None:
         assert "seq_imbalance" not in {each.cause for each in find(seen)}
 
 
+@pytest.mark.parametrize("n_workers", [3, 5])
+def test_a_pause_of_all_of_a_few_workers_is_no_uneven_work(n_workers: int) -> None:
+    compute = computing(step_s=3.4)[:, :n_workers]
+    # A recompilation is part of the compute time where it is not reported.
+    compute[-5] += 209.0
+    assert "seq_imbalance" not in {each.cause for each in without_agent(compute[:-4])}
+    assert "seq_imbalance" not in {each.cause for each in without_agent(compute)}
+
+
 @pytest.mark.parametrize("n_workers", [2, 4])
 @pytest.mark.parametrize("step_s", [1.0, 8.0])
 def test_processes_that_scatter_by_percents_are_no_uneven_work(

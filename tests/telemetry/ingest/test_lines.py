@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from telemetry.ingest.lines import read_groups, read_together
+from telemetry.ingest.lines import join_documents, read_groups, read_together, split_whole
 from telemetry.ingest.schemas import MAX_LINE_BYTES
 
 
@@ -68,6 +68,46 @@ def test_a_line_beyond_measure_is_cut_and_the_next_one_kept(pipe: tuple[int, int
 
     assert len(lines[0]) > MAX_LINE_BYTES
     assert lines[1:] == [b"good"]
+    thread.join()
+
+
+PRINTED = b'{\n  "a": [\n    1\n  ]\n}\n'
+JOINED = b'{   "a": [     1   ] }'
+
+
+def test_an_object_over_several_lines_is_one_line_and_numbers_stay() -> None:
+    data = b"x\n" + PRINTED + b'{"b": 2}\n'
+
+    assert join_documents(data).split(b"\n") == [b"x", JOINED, *[b""] * 4, b'{"b": 2}', b""]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b'{"a": 1}\n{"b": 2}\n', b'{\n"a": 1\n}\n', b'{\n  "a": 1\n{"b": 2}\n}\n', b"{\n  1\n"],
+    ids=["compact", "not indented", "never closed", "cut off"],
+)
+def test_other_lines_stay_as_they_are(data: bytes) -> None:
+    assert join_documents(data) == data
+
+
+def test_an_object_that_is_not_whole_waits_for_its_end() -> None:
+    assert split_whole(PRINTED + b'{\n  "a"\n  ') == (join_documents(PRINTED), b'{\n  "a"\n  ')
+    assert split_whole(b'{\n  "a"\n{"b": 2}\n{"c"') == (b'{\n  "a"\n{"b": 2}\n', b'{"c"')
+
+
+def test_an_object_is_not_divided_between_groups_of_a_file() -> None:
+    groups = list(read_groups(io.BytesIO(b"1\n" + PRINTED + b"2\n"), most=2))
+
+    assert [line for group in groups for line in group if line.strip()] == [b"1", JOINED, b"2\n"]
+
+
+def test_an_object_comes_through_a_pipe_in_pieces(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    thread = say(writing, PRINTED[:8], PRINTED[8:] + b"next\n", pause_s=0.2)
+
+    lines = [line for line in chain.from_iterable(read_together(reading)) if line]
+
+    assert lines == [JOINED, b"next"]
     thread.join()
 
 

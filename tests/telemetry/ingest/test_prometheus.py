@@ -17,6 +17,7 @@ from telemetry.ingest.prometheus import (
     EXPORTERS,
     NodeSeries,
     WrittenSamples,
+    labels_of,
     node_of,
     run_of,
     samples_of,
@@ -95,6 +96,32 @@ def test_a_run_is_named_by_its_label_or_by_the_job_of_its_pod(
     labels: dict[str, str], run: str
 ) -> None:
     assert run_of(labels) == run
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        ({"exported_pod": "llama-0", "exported_namespace": "ml", "namespace": "monitoring"}, 1),
+        ({"pod_name": "llama-0", "namespace": "ml"}, 1),
+        ({"k8s_pod_name": "llama-0", "k8s_namespace_name": "ml"}, 1),
+        # The exporter's own.
+        ({"pod": "neuron-monitor-x7k2p", "namespace": "monitoring"}, 0),
+        ({"pod_name": "a\nb"}, 0),
+    ],
+)
+def test_labels_of_a_series_are_those_of_its_node(labels: dict[str, str], found: int) -> None:
+    assert labels_of(labels) == ({"pod": "llama-0", "namespace": "ml"} if found else {})
+    assert labels_of({"eks_amazonaws_com_nodegroup": "trn2"}) == {"node_group": "trn2"}
+
+
+def test_of_several_pods_of_a_node_the_first_stays_while_it_is_there() -> None:
+    node = NodeSeries()
+    seen = []
+    for at_s, pod in ((0, "a"), (15, "b"), (30, "a"), (140, "b"), (151, "b")):
+        node.label({"pod": pod}, arrived_s=at_s)
+        seen.append(node.labels["pod"][0])
+
+    assert seen == ["a", "a", "a", "a", "b"]
 
 
 def test_series_of_one_scrape_become_one_reading() -> None:
@@ -228,10 +255,101 @@ def test_a_gpu_is_a_core_and_a_device() -> None:
     assert 1e12 < reading.values["hbm_bandwidth_bytes_per_s"][0, 1] < 5e12
 
 
+OBSERVED = {"instance": "10.0.0.7:50051", "node": "10.0.0.7"}
+
+
+def observed(
+    n: int, *more: Written, busy: float = 0.9, suffix: str = "_avg", scale: float = 100.0
+) -> list[Written]:
+    """One scrape of Neuron Observer as it exports by default: counts are sums over the node."""
+    return [
+        *(
+            (f"neuron_core_utilization{suffix}", OBSERVED | {"neuroncore": str(i)}, busy * scale)
+            for i in range(64)
+        ),
+        ("neuron_core_infer_completed_sum_total", OBSERVED, 100.0 * n),
+        ("neuron_core_infer_timed_out_sum_total", OBSERVED, 15.0 * n),
+        ("neuron_core_hw_err_hbm_ue_sum_total", OBSERVED, 30.0 * n),
+        ("neuron_core_err_hw_sum_total", OBSERVED, 45.0 * n),
+        ("neuron_device_mem_ecc_uncorrected_sum", OBSERVED, 2.0 * n),
+        ("neuron_system_neuron_device_count", OBSERVED, 16.0),
+        ("neuron_system_logical_neuroncore_count", OBSERVED, 64.0),
+        ("neuron_system_memory_used_bytes", OBSERVED, 5e9),
+        ("neuron_vcpu_vcpu_idle_percent_avg", OBSERVED, 80.0),
+        *more,
+    ]
+
+
+def test_neuron_observer_gives_what_neuron_monitor_gives() -> None:
+    efa = OBSERVED | {"efa_device": "rdmap16s27", "efa_port": "1"}
+    scrapes = [observed(n, ("neuron_efa_tx_bytes_total", efa, 150.0 * n)) for n in (1, 2)]
+    _, (_, second) = node_after((AT_S, scrapes[0]), (AT_S + 15, scrapes[1]))
+    assert (second.shape.n_devices, second.shape.n_cores) == (16, 64)
+    values = second.values
+    np.testing.assert_allclose(values["core_utilization_ratio"], np.full((1, 64), 0.9))
+    assert values["executions_completed_per_s"].tolist() == [[pytest.approx(100 / 15)]]
+    assert values["executions_failed_per_s"].tolist() == [[3.0]]
+    assert values["execution_errors_per_s"].tolist() == [[3.0]]
+    assert values["efa_tx_bytes_per_s"].tolist() == [[10.0]]
+    assert values["host_memory_used_bytes"].tolist() == [[5e9]]
+    assert values["vcpu_usage_ratio"].tolist() == [[pytest.approx(0.2)]]
+    # A sum over the node is stored as its first device, so that no device is accused.
+    assert values["mem_ecc_uncorrected"][0, 0] == 4
+    assert np.isnan(values["mem_ecc_uncorrected"][0, 1:]).all()
+
+
+def test_neuron_observer_may_count_by_device() -> None:
+    counts = [
+        ("neuron_device_sram_ecc_uncorrected", OBSERVED | {"neuron_device_index": str(i)}, 1.0 * i)
+        for i in range(16)
+    ]
+    _, (reading,) = node_after((AT_S, observed(1, *counts)))
+    assert reading.values["sram_ecc_uncorrected"].tolist() == [list(range(16))]
+
+
+def test_utilization_without_a_unit_is_percent_once_a_core_was_busy() -> None:
+    ratios = observed(1, scale=1.0)
+    _, (reading,) = node_after((AT_S, ratios))
+    assert reading.values["core_utilization_ratio"][0, 0] == pytest.approx(0.9)
+    percent, idle = observed(1), observed(2, busy=0.005)
+    _, readings = node_after((AT_S, percent), (AT_S + 15, idle))
+    assert [r.values["core_utilization_ratio"][0, 0] for r in readings] == pytest.approx(
+        [0.9, 0.005]
+    )
+    for suffix, scale in (("_avg_percent", 100.0), ("_avg_ratio", 1.0)):
+        said = observed(1, busy=0.005, suffix=suffix, scale=scale)
+        _, (reading,) = node_after((AT_S, said))
+        assert reading.values["core_utilization_ratio"][0, 0] == pytest.approx(0.005)
+
+
+def test_a_core_without_a_number_is_ignored() -> None:
+    read = samples_of(message(("neuroncore_utilization_ratio", MACHINE, 0.5)))
+    assert (read.by_node, read.n_ignored) == ({}, 1)
+
+
+@pytest.mark.parametrize(("xid", "state"), [(0, 0), (31, 0), (45, 0), (48, 1), (79, 1)])
+def test_a_gpu_is_unhealthy_after_an_xid_that_no_application_causes(xid: int, state: int) -> None:
+    gpu = {"instance": "10.0.0.7:9400", "gpu": "1", "instance_type": "p5.48xlarge"}
+    _, (reading,) = node_after((AT_S, [("DCGM_FI_DEV_XID_ERRORS", gpu, float(xid))]))
+    assert reading.values["device_unhealthy"][0, 1] == state
+    assert np.isnan(reading.values["device_unhealthy"][0, 0])
+
+
+def test_of_several_health_checks_the_worst_counts() -> None:
+    host = {"instance": "10.0.0.7:9100", "device": "3", "instance_type": "trn1.32xlarge"}
+    checks = [
+        ("accelerator_unhealthy", host | {"check": check}, state)
+        for check, state in (("a", 1.0), ("b", 0.0))
+    ]
+    _, (reading,) = node_after((AT_S, checks))
+    assert reading.values["device_unhealthy"][0, 3] == 1
+
+
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_every_series_that_is_read_becomes_a_value(exporter: str) -> None:
     kind = "p5.48xlarge" if exporter == "dcgm" else "trn1.32xlarge"
     parts = {"neuroncore": "0", "neuron_device_index": "0", "device": "a", "cpu": "0", "gpu": "0"}
+    parts["efa_device"] = "a"
     machine = MACHINE | parts | {"instance_type": kind}
     rows = [(name, row) for name, some in EXPORTERS[exporter].items() for row in some]
     series = [
@@ -243,7 +361,8 @@ def test_every_series_that_is_read_becomes_a_value(exporter: str) -> None:
     assert found <= set(METRICS)
     # What is not a metric itself is turned into one.
     assert {row.metric for _, row in rows if row.metric in METRICS} <= found
-    assert any(row.metric not in METRICS for _, row in rows) is (exporter != "efa")
+    of_others = any(row.metric not in METRICS for _, row in rows)
+    assert of_others is (exporter not in {"efa", "health check"})
 
 
 def test_what_is_no_remote_write_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Step tables: our columns and three trackers' exports; errors name the cell."""
+"""Step tables: columns, preferences, invalid cells."""
 
 import json
 from collections.abc import Callable
@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from telemetry.ingest.exports import TableError
 from telemetry.ingest.logs import LoggedSteps, complete_steps
-from telemetry.ingest.tables import TableError, read_tables
+from telemetry.ingest.tables import read_tables
 
 Write = Callable[..., Path]
 
@@ -67,9 +68,9 @@ def test_a_weights_and_biases_history(write: Write) -> None:
 
     assert steps.loss.tolist() == [9.5, 9.25]
     assert steps.step_s[1] == 2.5
-    [left_out] = [name for name in log.understood if name.startswith("columns left out")]
+    [left_out] = log.notes
+    assert left_out.startswith("columns left out: ")
     assert "epoch" in left_out
-    assert "_runtime" in left_out
 
 
 def test_tensorboards_tables_of_one_metric_each_are_put_together(write: Write) -> None:
@@ -112,11 +113,16 @@ def test_mlflows_history_of_a_metric(write: Write) -> None:
         (("step,loss", "1"), "line 2, column 'step': has 1 cells; the header has 2"),
         (("step,loss", "1,2,3"), "has 3 cells; the header has 2"),
         (("epoch,loss", "1,2"), "line 1: has no column 'step'; it has epoch, loss"),
-        (("step,loss,train/loss", "1,2,3"), "line 1: two columns have loss"),
         (("{",), "is not complete JSON"),
-        (('{"runs": []}',), "has no list of entries"),
+        (('{"rows": 5}',), "has no list of entries"),
         (("[5]",), "line 1, column 'entry'"),
-        (("",), "line 1: has no column 'step'"),
+        (("",), "has no row; export it again"),
+        (("step,loss",), "has no row; export it again"),
+        (
+            ("step,loss", "1,2", "2,1"),
+            "has loss, but no times of its steps; add a column ended_at",
+        ),
+        (("step,loss,ended_at", *["0,2,5"] * 11), "has 11 values, all of step 0; log each with"),
     ],
 )
 def test_what_cannot_be_is_named_by_line_and_column(
@@ -129,8 +135,46 @@ def test_what_cannot_be_is_named_by_line_and_column(
     assert reason in str(refused.value)
 
 
+def test_of_two_columns_of_a_field_the_preferred_one_counts(write: Write) -> None:
+    path = write("train/loss,step,ended_at,loss", "2,1,100,3", "4,2,102,")
+    log = read_tables([(None, path)])
+
+    steps = complete_steps(log.steps, global_batch=np.nan, seq_len=np.nan)
+
+    np.testing.assert_array_equal(steps.loss, [3, np.nan])
+    assert log.notes == ["loss is used, train/loss is not"]
+
+
+def test_the_seconds_of_a_step_may_be_given(write: Write) -> None:
+    untimed = read_tables([(None, write("step,loss", "1,2", "2,1"))], step_s=1.5)
+    timed = read_tables([(None, write("step,step_s", "1,2", "2,2"))], step_s=1.5)
+
+    assert untimed.steps.columns()["step_s"].tolist() == [1.5, 1.5]
+    assert timed.steps.columns()["step_s"].tolist() == [2, 2]
+    assert timed.notes == ["--step-s is not used: the export has times"]
+
+
+def test_a_step_trained_again_has_its_later_figures_and_time(write: Write) -> None:
+    rows = ["1,100,9", "2,102,8", "3,104,7", "2,200,8.5", "3,202,7.5"]
+    log = read_tables([(None, write("step,ended_at,loss", *rows))])
+
+    assert log.steps.columns()["loss"].tolist() == [9, 8.5, 7.5]
+    assert log.steps.columns()["at_s"].tolist() == [100, 200, 202]
+    assert log.steps.n_retrained == 2
+
+
+def test_figures_of_one_step_have_its_first_time(write: Write) -> None:
+    rows = ["1,100,9,", "1,101,,0.5", "2,102,8,", "2,103,,0.5"]
+    log = read_tables([(None, write("step,ended_at,loss,lr", *rows))])
+
+    assert log.steps.columns()["loss"].tolist() == [9, 8]
+    assert log.steps.columns()["learning_rate"].tolist() == [0.5, 0.5]
+    assert log.steps.columns()["at_s"].tolist() == [100, 102]
+    assert log.steps.n_retrained == 0
+
+
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "events.out.tfevents"
+    path = tmp_path / "steps.bin"
     path.write_bytes(b"\x18\x00\xff\xfe\x80")
 
     with pytest.raises(TableError, match="is not UTF-8 text; export it as CSV or JSON"):

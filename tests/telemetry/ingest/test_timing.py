@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from telemetry.blocks import Block, join_partial
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape
 from telemetry.ingest.timing import (
-    HOLD_POWER_S,
+    HEALTH,
+    HOLD_S,
     MAX_COVER_S,
     MIN_AGREEING_S,
     N_REMEMBERED,
@@ -334,9 +336,9 @@ def test_power_stands_until_the_next_and_not_much_longer() -> None:
     assert held_at(builder, NOON_S + 30) == [0.5, 0.25]
     again = held_at(builder, NOON_S + 65, measured(0.75, nan, at_s=(NOON_S + 61, nan)))
     assert again == [0.75, 0.25]
-    assert held_at(builder, NOON_S + 2 + HOLD_POWER_S) == [0.75, 0.25]
-    np.testing.assert_equal(held_at(builder, NOON_S + 3 + HOLD_POWER_S), [0.75, nan])
-    assert held_at(builder, NOON_S + 62 + HOLD_POWER_S) is None
+    assert held_at(builder, NOON_S + 2 + HOLD_S) == [0.75, 0.25]
+    np.testing.assert_equal(held_at(builder, NOON_S + 3 + HOLD_S), [0.75, nan])
+    assert held_at(builder, NOON_S + 62 + HOLD_S) is None
 
 
 def test_power_that_was_measured_long_ago_is_not_stored() -> None:
@@ -359,7 +361,21 @@ def test_power_without_a_time_is_of_its_report() -> None:
     builder = BlockBuilder()
 
     assert held_at(builder, NOON_S, measured(0.5, 0.5)) == [0.5, 0.5]
-    assert held_at(builder, NOON_S + HOLD_POWER_S) == [0.5, 0.5]
+    assert held_at(builder, NOON_S + HOLD_S) == [0.5, 0.5]
+
+
+def test_the_health_of_devices_stands_until_the_next_report_of_it() -> None:
+    builder, plain = BlockBuilder(), replace(reading(), shape=Shape(2, 4))
+    sick = replace(plain, values={**plain.values, HEALTH: np.array([[0.0, 1.0]])})
+
+    def states(end_s: float, sent: Reading = plain) -> list[float] | None:
+        [block] = builder.blocks("real", sent, NodeClock(), end_s)
+        return block.values[HEALTH][0].tolist() if HEALTH in block.values else None
+
+    assert states(NOON_S - 1) is None
+    assert states(NOON_S, sick) == [0, 1]
+    assert states(NOON_S + HOLD_S) == [0, 1]
+    assert states(NOON_S + HOLD_S + 1) is None
 
 
 def test_power_of_a_wrong_clock_is_corrected() -> None:
@@ -376,13 +392,27 @@ def test_power_of_a_wrong_clock_is_corrected() -> None:
 @pytest.mark.parametrize("period_s", [0.062, 0.25, 0.5, 0.75])
 def test_counts_of_part_of_a_second_are_neither_stretched_nor_lost(period_s: float) -> None:
     clock, builder = NodeClock(), BlockBuilder()
-    n_reports, stored = 40, dict[int, float]()
+    n_reports, blocks = 40, list[Block]()
     for number in range(n_reports):
         end_s = NOON_S + 0.01 + number * max(period_s, 0.4)
         sent = replace(reading(period_s), values={"executions_completed_per_s": np.array([[3.0]])})
-        for block in builder.blocks("real", sent, clock, end_s):
-            # Of several reports in a second the first is stored.
-            stored.setdefault(block.tick, block.values["executions_completed_per_s"][0, 0])
-    left = builder.shared.counts.get("executions_completed_per_s", np.zeros((1, 1)))[0, 0]
+        blocks += builder.blocks("real", sent, clock, end_s)
+    joined = join_partial(blocks)
 
-    assert sum(stored.values()) + left == pytest.approx(3.0 * n_reports)
+    stored = {b.tick: b.values["executions_completed_per_s"][0, 0] for b in joined}
+    assert len(stored) == len(joined)
+    assert sum(stored.values()) == pytest.approx(3.0 * n_reports)
+    assert max(stored.values()) <= 9.0, "a second has at most the three reports that ended in it"
+
+
+def test_a_repeated_line_is_not_added_to_its_second() -> None:
+    clock, builder = NodeClock(), BlockBuilder()
+    sent = replace(reading(0.062), values={"executions_completed_per_s": np.array([[3.0]])})
+
+    flags = [
+        block.is_partial
+        for _ in range(2)
+        for block in builder.blocks("real", sent, clock, NOON_S + 0.5)
+    ]
+
+    assert flags == [True, False]

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from telemetry.ingest.lines import RefusedError
-from telemetry.ingest.neuron_monitor import Reading, read_line
+from telemetry.ingest.neuron_monitor import (
+    Reading,
+    Shape,
+    decode_line,
+    read_line,
+    read_sidecar_line,
+)
 from tests.telemetry.ingest.reports import cores, encoded, group, report
 
 
@@ -156,15 +162,16 @@ def test_flops_that_were_not_counted_are_unknown_not_zero() -> None:
 
 def test_latencies_of_processes_become_the_median_and_the_longest() -> None:
     document = report("trn1.32xlarge")
-    for process, (median_s, longest_s) in zip(
-        document["neuron_runtime_data"], ((0.25, 0.5), (0.75, 0.8)), strict=True
+    for process, (median_s, p99_s, longest_s) in zip(
+        document["neuron_runtime_data"], ((0.25, 0.4, 0.5), (0.75, 0.7, 0.8)), strict=True
     ):
         latency = process["report"]["execution_stats"]["latency_stats"]["total_latency"]
-        latency |= {"p50": median_s, "p100": longest_s}
+        latency |= {"p50": median_s, "p99": p99_s, "p100": longest_s}
 
     values = read(document).values
 
     assert values["execution_latency_p50_s"].tolist() == [[0.5]]
+    assert values["execution_latency_p99_s"].tolist() == [[0.7]]
     assert values["execution_latency_p100_s"].tolist() == [[0.8]]
 
 
@@ -175,14 +182,38 @@ def test_without_an_execution_there_is_no_latency(latency: Any) -> None:
 
     values = read(document).values
 
-    assert not {"execution_latency_p50_s", "execution_latency_p100_s"} & values.keys()
+    assert not {name for name in values if name.startswith("execution_latency")}
 
 
-def test_counts_of_a_short_period_are_not_stretched_to_a_second() -> None:
+@pytest.mark.parametrize(("others_s", "per_s"), [(0.062, 90.0), (1.0, 90.0), (5.0, 18.0)])
+def test_counts_of_a_short_period_are_those_of_the_whole_report(
+    others_s: float, per_s: float
+) -> None:
     document = report("trn1.2xlarge")
+    groups = [*document["neuron_runtime_data"][0]["report"].values()]
+    for each in [*groups, *document["system_data"].values()]:
+        each["period"] = others_s
     group(document, "execution_stats")["period"] = 0.062
 
-    assert read(document).values["executions_completed_per_s"][0, 0] == 90.0
+    reading = read(document)
+
+    assert reading.values["executions_completed_per_s"][0, 0] == per_s
+    assert per_s * max(reading.period_s, 1.0) == 90.0
+
+
+def test_a_device_is_unhealthy_where_the_driver_names_a_component() -> None:
+    devices = [
+        {"index": 1, "unhealthy": ["hbm", "link_efa"]},
+        {"index": 2, "unhealthy": []},
+        {"index": 3, "unhealthy": ["none"]},
+        {"index": 4},
+    ]
+
+    reading = read({"report": report("trn1.32xlarge"), "neuron": {"devices": devices}})
+
+    states = reading.values["device_unhealthy"][0]
+    assert states[1:4].tolist() == [1, 0, 0]
+    assert np.isnan(states[[0, 4, 5]]).all()
 
 
 def test_power_is_of_a_device_with_its_time() -> None:
@@ -257,6 +288,41 @@ def test_an_unknown_machine_is_shaped_by_its_reports() -> None:
     shape = read(document).shape
 
     assert (shape.n_devices, shape.n_cores) == (16, 32)
+
+
+ULTRASERVER = "c0ffee0000000004"
+
+
+@pytest.mark.parametrize("place", ["instance_info", "neuron_hardware_info", "neuron"])
+def test_the_ultraserver_is_known_from_report_or_driver(place: str) -> None:
+    line: dict[str, Any] = {"report": report("trn2.48xlarge"), "neuron": {}}
+    part = line["neuron"] if place == "neuron" else line["report"][place]
+    assert read(line).identity.ultraserver_id == ""
+
+    part["ultraserver_id"] = ULTRASERVER
+    assert read(line).identity.ultraserver_id == ULTRASERVER
+
+    part["ultraserver_id"] = "0000000000000000"
+    assert read(line).identity.ultraserver_id == ""
+
+
+def test_the_drivers_flops_of_physical_cores_add_up_to_the_logical_one() -> None:
+    counts = {0: 4e13, 1: 6e13, 2: 8e13, 4: 0, 5: 0}
+    driver = [
+        {"device": 0, "core": core, "busy": 0.5}
+        | ({"flops": n} if (n := counts.get(core)) else {})
+        for core in range(8)
+    ]
+    driver[4] |= {"flops": 0}
+    driver[5] |= {"flops": 0}
+    line = {"neuron": {"period": 2.0, "devices": [{"index": 0, "cores": 4}], "cores": driver}}
+
+    reading = read_sidecar_line(decode_line(encoded(line)), shape=Shape(1, 4))
+
+    flops = reading.values["core_flops_per_s"][0]
+    assert flops[0] == 5e13
+    assert np.isnan(flops[1:]).all(), "half of a core, not counted though busy, and not reported"
+    assert reading.values["core_utilization_ratio"].tolist() == [[0.5] * 4]
 
 
 def test_hbm_bandwidth_is_estimated_only_from_a_profile_and_a_pace() -> None:

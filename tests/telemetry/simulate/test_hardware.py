@@ -16,8 +16,10 @@ WARM, LATER = 40.0, 640.0
 # Played only for drills: the live fleet would store twice as much.
 NOT_LIVE = {
     "device_power_ratio",
+    "device_unhealthy",
     "core_flops_per_s",
     "execution_latency_p50_s",
+    "execution_latency_p99_s",
     "execution_latency_p100_s",
 }
 

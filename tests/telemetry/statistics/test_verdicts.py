@@ -1,6 +1,7 @@
-"""Better, worse, or cannot tell yet."""
+"""Better, worse, equivalent, or cannot tell yet."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -74,3 +75,39 @@ def test_a_rarer_mistake_asks_for_more_evidence_and_more_steps() -> None:
     assert strict.n_more_steps == pytest.approx(
         1000 * ((boundary(0.05 / 7) / 2.5) ** 2 - 1), abs=1
     )
+
+
+def test_arms_within_the_margin_are_equivalent_even_if_they_differ() -> None:
+    judged = partial(verdict, is_better_low=True, n_steps=1000, n_planned=1000)
+    # 0.5 % apart, give or take 2.24 * 0.1 %: not equal, and nearer than 2 %.
+    assert judged(difference(-0.005, 0.001)).word == TrialWord.EQUIVALENT
+    assert judged(difference(-0.005, 0.001), margin_ratio=0.0).word == TrialWord.BETTER
+    assert judged(difference(-0.005, 0.001), margin_ratio=0.006).word == TrialWord.BETTER
+    # The interval reaches beyond the margin.
+    assert judged(difference(0.0, 0.0090)).word == TrialWord.CANNOT_TELL
+    assert judged(difference(0.0, 0.0088)).word == TrialWord.EQUIVALENT
+
+
+def test_few_degrees_of_freedom_ask_for_student_s_quantile() -> None:
+    found = difference(0.1, math.log(1.1) / 3)
+    judged = partial(verdict, is_better_low=True, n_steps=1000, n_planned=1000)
+
+    assert judged(found).word == TrialWord.WORSE
+    # 3.50 standard errors at four degrees of freedom.
+    assert judged(replace(found, freedom=4.0)).word == TrialWord.CANNOT_TELL
+    assert boundary(0.05, 4.0) == pytest.approx(3.495, abs=1e-3)
+
+
+def test_more_steps_do_not_reduce_the_variation_between_runs() -> None:
+    found = replace(difference(0.05, 0.03), run_error_log=0.025)
+    early = verdict(found, is_better_low=True, n_steps=200, n_planned=1000)
+    # 2.24 * 2.5 % is more than 5 %.
+    assert (early.word, early.n_more_steps) == (TrialWord.CANNOT_TELL, None)
+
+    wide = replace(difference(0.1, 0.05), run_error_log=0.03)
+    early = verdict(wide, is_better_low=True, n_steps=200, n_planned=1000)
+    assert early.n_more_steps is not None
+    n = 200 + early.n_more_steps
+    error = math.sqrt(0.03**2 + (0.05**2 - 0.03**2) * 200 / n)
+    then = difference(0.1, error * 0.999)
+    assert verdict(then, is_better_low=True, n_steps=n, n_planned=1000).word == TrialWord.WORSE

@@ -1,5 +1,8 @@
 """Two senders for one node and second: merged into one block, counted once."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -77,3 +80,39 @@ def test_many_seconds_at_once_old_and_new(hot: HotStore) -> None:
     assert n_new == 20
     assert all(held(hot, s)["efa_tx_bytes_per_s"] == 64 for s in range(20))
     assert hot.totals().nodes["efa_tx_bytes_per_s"] == {"real": 20 * 64}
+
+
+def test_counts_of_parts_of_a_second_are_added_to_it(hot: HotStore) -> None:
+    hot.merge([block(0, executions_completed_per_s=8, efa_tx_bytes_per_s=512)])
+    part = replace(
+        block(0, executions_completed_per_s=4, executions_failed_per_s=1, vcpu_usage_ratio=0.5),
+        is_partial=True,
+    )
+
+    assert hot.merge([part, part]) == 1
+    assert hot.merge([part]) == 1
+    first = replace(block(1, executions_completed_per_s=2), is_partial=True)
+    assert hot.merge([first, block(2, executions_completed_per_s=1)]) == 2
+
+    assert held(hot, 0) == {
+        "executions_completed_per_s": 20,
+        "executions_failed_per_s": 3,
+        "efa_tx_bytes_per_s": 512,
+        "vcpu_usage_ratio": pytest.approx(0.5, abs=0.01),
+    }
+    assert held(hot, 1)["executions_completed_per_s"] == 2
+    totals = hot.totals().nodes
+    assert totals["executions_completed_per_s"] == {"real": 23}
+    assert totals["executions_failed_per_s"] == {"real": 3}
+    assert totals["efa_tx_bytes_per_s"] == {"real": 512}
+
+
+def test_processes_that_add_to_one_second_at_once_lose_nothing(hot: HotStore) -> None:
+    part = replace(block(0, executions_completed_per_s=1), is_partial=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        n_stored = sum(pool.map(lambda _: hot.merge([part]), range(40)))
+
+    assert n_stored == 40
+    assert held(hot, 0)["executions_completed_per_s"] == 40
+    assert hot.totals().nodes["executions_completed_per_s"] == {"real": 40}

@@ -59,8 +59,8 @@ def test_a_saving_states_how_much_longer_the_same_tokens_take() -> None:
 
 
 def unlike(usd_per_hour: float = 144.0) -> tuple[Planned, ...]:
-    """Return both arms with instance types, p5 on demand and trn2 in a capacity block."""
-    p5, trn2 = planned(usd_per_hour=usd_per_hour)
+    """Return both arms with instance types, p5 on demand and a slow trn2 in a capacity block."""
+    p5, trn2 = planned(usd_per_hour=usd_per_hour, tokens_per_s=0.8 * TRN2.tokens_per_s)
     return (
         replace(p5, instance_type="p5.48xlarge", price_basis="on demand, 2026-07-20"),
         replace(trn2, instance_type="trn2.48xlarge", price_basis="capacity block, 2026-10"),
@@ -68,7 +68,7 @@ def unlike(usd_per_hour: float = 144.0) -> tuple[Planned, ...]:
 
 
 def test_across_price_kinds_equal_kinds_come_first_and_may_say_the_opposite() -> None:
-    # At blocks 24 * 4 * 39.33 / 8,506 = $0.4439 against 24 * 4 * 35.7608 / 7,656 = $0.4484.
+    # At blocks 24 * 4 * 47.76 / 8,506 = $0.5390 against 24 * 4 * 35.7608 / 6,125 = $0.5605.
     text = shown(unlike(), porting_usd=0)
 
     assert text.startswith(

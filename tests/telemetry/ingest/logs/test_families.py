@@ -221,6 +221,145 @@ SAMPLES = {
         at_s=BEGAN_S + 50,
         how="batch",
     ),
+    "fairseq of 2019": Sample(
+        "fairseq",
+        "| epoch 001:    450 / 1891 loss=11.500, nll_loss=10.750, ppl=1722.00, wps=52500, ups=0.5,"
+        " wpb=105000, bsz=5250, num_updates=445, lr=8.9e-05, gnorm=1.500, clip=0%, oom=0, "
+        "loss_scale=2.000, wall=890, train_wall=756\n"
+        "| epoch 001:    500 / 1891 loss=11.250, nll_loss=10.500, ppl=1448.00, wps=52500, ups=0.5,"
+        " wpb=105000, bsz=5250, num_updates=495, lr=9.9e-05, gnorm=1.250, clip=0%, oom=0, "
+        "loss_scale=2.000, wall=990, train_wall=840\n"
+        "| epoch 001 | valid on 'valid' subset | valid_loss 8.11 | num_updates 500\n"
+        "| epoch 001 | loss 10.5 | nll_loss 9.9 | ppl 955.4 | wps 52500 | ups 0.5 | wpb 105000 |"
+        " bsz 5250 | num_updates 1886 | lr 0.000377 | gnorm 1.201 | clip 0% | oom 0 | wall 3800\n",
+        step=(445, 495),
+        step_s=2.0,
+        seq_per_s=2625.0,
+        tokens=105000,
+        loss=11.25,
+        grad_norm=1.25,
+        learning_rate=9.9e-05,
+        global_batch=5250,
+        how="batch",
+    ),
+    "fairseq of 2018, which counts in each epoch": Sample(
+        "fairseq",
+        "| epoch 002  8000 / 8223 loss=1.25 (1.50), wps=1800, wpb=900, bsz=32, lr=0.001, "
+        "clip=100%, gnorm=2.2500\n"
+        "| epoch 002 | train loss 1.44 | train ppl 2.72 | s/checkpoint    7747 | words/s   1800 | "
+        "words/batch    900 | bsz    32 | lr 0.001000 | clip 100% | gnorm 2.1113\n"
+        "| epoch 002 | valid on 'valid' subset  1000 / 1311 loss=1.60\n"
+        "| epoch 003  1000 / 8223 loss=1.00 (1.38), wps=1800, wpb=900, bsz=32, lr=0.001, "
+        "clip=100%, gnorm=2.0000\n",
+        step=(16223, 17446),
+        step_s=0.5,
+        seq_per_s=64.0,
+        tokens=900,
+        loss=1.0,
+        grad_norm=2.0,
+        learning_rate=0.001,
+        global_batch=32,
+        how="batch",
+    ),
+    "OLMo": Sample(
+        "OLMo",
+        "".join(
+            f"[2026-05-01 12:00:{12 * n:02d}] INFO     [olmo.train:816, rank=0] "
+            f"[step={n}/739328]\n"
+            f"    train/CrossEntropyLoss={11.25 - n / 4:.4g}\n"
+            "    train/Perplexity=76,631\n"
+            f"    throughput/total_tokens={n * 4194304:,}\n"
+            "    throughput/device/tokens_per_second=45,538\n"
+            "    throughput/device/batches_per_second=0.0800\n"
+            "    System/Peak GPU Memory (MB)=43,309\n"
+            for n in (1, 2, 3)
+        ),
+        step=(1, 2, 3),
+        step_s=12.5,
+        tokens=4194304,
+        loss=10.5,
+        at_s=BEGAN_S + 36,
+    ),
+    "OLMo-core": Sample(
+        "OLMo",
+        "".join(
+            f"2026-05-01 12:00:{n}.500\thost:0\tolmo_core.train.callbacks.console_logger:105\t"
+            f"INFO\t[step={n}/1000,epoch=1,eta=1:00:00]\n"
+            "    optim/LR (group 0)=0.0003\n"
+            "    optim/total grad norm=1.25\n"
+            f"    throughput/total tokens={n * 1048576:,}\n"
+            "    throughput/device/BPS=0.5\n"
+            "    throughput/device/BPS (actual avg)=0.25\n"
+            "    train/CE loss=9.5\n"
+            "    train/PPL=13,360\n"
+            for n in (10, 12)
+        ),
+        step=(10, 12),
+        step_s=2.0,
+        tokens=1048576,
+        loss=9.5,
+        grad_norm=1.25,
+        learning_rate=3e-4,
+        at_s=BEGAN_S + 12.5,
+    ),
+    "torchtune": Sample(
+        "torchtune",
+        "Step 1010 | loss:1.25 lr:2e-05 tokens_per_second_per_gpu:2000.5 grad_norm:1.5 \n"
+        "1|990|Loss: 1.5:  99%|█████████▉| 990/1000 [49:30<00:30,  3.00s/it]\r"
+        "2|1010|Loss: 1.25:   1%|          | 10/1000 [00:30<49:30,  3.00s/it]\r"
+        "2|1020|Loss: 1.125:   2%|▏         | 20/1000 [01:00<49:00,  3.00s/it]\n"
+        "Step 1020 | loss:1.125 lr:2e-05 tokens_per_second_per_gpu:2000.5 grad_norm:1.25 \n",
+        step=(990, 1010, 1020),
+        step_s=3.0,
+        loss=1.125,
+        grad_norm=1.25,
+        learning_rate=2e-05,
+        how="bar",
+    ),
+    "torchtune's log on disk, which has no times": Sample(
+        "torchtune",
+        "Step 10 | loss:2.5 lr:2e-05 tokens_per_second_per_gpu:2000.5 peak_memory_active:10.5 \n",
+        step=(10,),
+        loss=2.5,
+        learning_rate=2e-05,
+        how="",
+    ),
+    "litgpt": Sample(
+        "litgpt",
+        "Epoch 1 | iter 40 step 10 | loss train: 9.250, val: n/a | iter time: 312.50 ms (step) "
+        "remaining time: 1:40:00\n"
+        "Epoch 1 | iter 80 step 20 | loss train: 9.125, val: 9.300 | iter time: 312.50 ms (step) "
+        "remaining time: 1:38:00\n"
+        "iter 80: val loss 9.3000, val time: 1250.00 ms\n",
+        step=(10, 20),
+        step_s=1.25,
+        loss=9.125,
+    ),
+    "lit-gpt of 2023": Sample(
+        "litgpt",
+        "iter 40 step 10: loss 9.2500, iter time: 312.50ms (optimizer.step)\n"
+        "iter 80 step 20: loss 9.1250, iter time: 312.50ms (optimizer.step)\n",
+        step=(10, 20),
+        step_s=1.25,
+        loss=9.125,
+    ),
+    "ms-swift": Sample(
+        "ms-swift",
+        "{'loss': 0.75, 'token_acc': 0.875, 'grad_norm': 0.5, 'learning_rate': 7.5e-05, "
+        "'memory(GiB)': 64.5, 'train_speed(iter/s)': 0.08, 'epoch': 0.91, "
+        "'global_step/max_steps': '1200/3936', 'elapsed_time': '4h 16m 20s'}\n"
+        '{"eval_loss": 0.5, "eval_runtime": 123.385, "eval_samples_per_second": 4.052, '
+        '"epoch": 0.91, "global_step/max_steps": "1200/3936", "elapsed_time": "4h 18m 32s"}\n'
+        '{"loss": 0.5, "token_acc": 0.875, "grad_norm": 0.25, "learning_rate": 7.25e-05, '
+        '"train_speed(iter/s)": 0.08, "epoch": 1.06, "global_step/max_steps": "1400/3936", '
+        '"percentage": "35.57%", "elapsed_time": "4h 58m", "remaining_time": "8h 59m 13s"}\n',
+        step=(1200, 1400),
+        step_s=12.5,
+        loss=0.5,
+        grad_norm=0.25,
+        learning_rate=7.25e-05,
+        how="bar",
+    ),
     "AWS's BERT tutorial": Sample(
         "neuronx-distributed",
         "LOG Fri May  1 12:00:00 2026 - (0, 78) step_loss : 9.1875 learning_rate : 1.56e-05 "
@@ -263,6 +402,28 @@ SAMPLES = {
         "Epoch 0:   0%|          | 0/500 [00:00<?, ?it/s]\r"
         "Epoch 0:  20%|██        | 100/500 [00:50<03:20,  2.00it/s, v_num=3, train_loss=2.500]\r"
         "Epoch 0:  40%|████      | 200/500 [01:40<02:30,  2.00it/s, v_num=3, train_loss=2.250]\n",
+        step=(100, 200),
+        step_s=0.5,
+        loss=2.25,
+        how="bar",
+    ),
+    "Lightning's bar by Rich": Sample(
+        "Lightning",
+        "\x1b[2KEpoch 1/9 \x1b[38;2;98;6;224m━━━━━━━━━━\x1b[0m\x1b[38;2;98;6;224m╸\x1b[0m"
+        "\x1b[38;5;237m━━━━━━\x1b[0m 100/500 \x1b[2m0:00:50 • 0:03:20\x1b[0m \x1b[2;4m2.00it/s"
+        "\x1b[0m \x1b[3mv_num: 3.000 train_loss: 2.500\x1b[0m\n"
+        "Epoch 1/9 ━━━━━━━━━━━━━━━╸━━━━━━━━━━━━ 200/500 0:01:40 • 0:02:30 2.00it/s v_num: 3.000 "
+        "train_loss: 2.250\n"
+        "Validation ━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 10/10 0:00:05 • 0:00:00 2.00it/s\n",
+        step=(600, 700),
+        step_s=0.5,
+        loss=2.25,
+        how="bar",
+    ),
+    "Lightning's bar by Rich of 2022, without an end": Sample(
+        "Lightning",
+        "Epoch 0    ---------------- ---- 100/-- 0:00:50 • -:--:-- 2.00it/s loss: 2.5 \n"
+        "Epoch 0    ---------------- ---- 200/-- 0:01:40 • -:--:-- 2.00it/s loss: 2.25 \n",
         step=(100, 200),
         step_s=0.5,
         loss=2.25,

@@ -1,0 +1,165 @@
+"""Metrics by OTLP, as the series that Prometheus' exporters give: decode and translate.
+
+Names and labels are translated as OpenTelemetry specifies for Prometheus. What is read, and how
+it is assembled, is the same as for remote write.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from google.protobuf.json_format import Parse, ParseError
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AggregationTemporality,
+    DataPointFlags,
+    Metric,
+    NumberDataPoint,
+)
+
+from telemetry.ingest.lines import RefusedError
+from telemetry.ingest.prometheus import ROWS, WrittenSamples, recognise
+
+NS_PER_MS, NS_PER_S = 1_000_000, 1e9
+# Resource attributes as labels; the first one that is there names the node. A pod among them is
+# that of the exporter, not of the training job.
+RESOURCE_LABELS = (
+    ("node", "node"),
+    ("k8s.node.name", "node"),
+    ("host.name", "node"),
+    ("host.id", "node"),
+    ("service.instance.id", "instance"),
+    ("k8s.node.name", "k8s_node_name"),
+    ("host.id", "instance_id"),
+    ("host.type", "instance_type"),
+    ("cloud.availability_zone", "availability_zone"),
+    ("run", "run"),
+)
+UNITS = {
+    "s": "seconds",
+    "ms": "milliseconds",
+    "us": "microseconds",
+    "ns": "nanoseconds",
+    "By": "bytes",
+    "%": "percent",
+    "percent": "percent",
+    "1": "ratio",
+}
+NO_NODE = (
+    "names no node: give the resource attribute host.name, k8s.node.name, host.id or "
+    "service.instance.id"
+)
+NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]+")
+
+
+class RejectedError(Exception):
+    """One data point that cannot be used; the others are."""
+
+
+def decode(body: bytes, *, is_json: bool) -> ExportMetricsServiceRequest:
+    """Decode a request; raises RefusedError where it is none."""
+    request = ExportMetricsServiceRequest()
+    try:
+        if is_json:
+            Parse(body, request, ignore_unknown_fields=True)
+        else:
+            request.ParseFromString(body)
+    except (DecodeError, ParseError, UnicodeDecodeError, RecursionError) as error:
+        reason = f"is not an ExportMetricsServiceRequest: {str(error)[:200]}"
+        raise RefusedError("body", reason) from error
+    return request
+
+
+def samples_of(request: ExportMetricsServiceRequest) -> WrittenSamples:
+    """Read gauges and sums. Metrics that no row describes are ignored, as is missing data."""
+    found = WrittenSamples()
+    for of_resource in request.resource_metrics:
+        attributes = _labels(of_resource.resource.attributes)
+        of_node: dict[str, str] = {}
+        for attribute, label in RESOURCE_LABELS:
+            if attributes.get(attribute):
+                of_node.setdefault(label, attributes[attribute])
+        for scope in of_resource.scope_metrics:
+            for metric in scope.metrics:
+                name = next((name for name in _names(metric) if name in ROWS), None)
+                kind = metric.WhichOneof("data")
+                if name is None or kind not in {"gauge", "sum"}:
+                    found.n_ignored += 1
+                    continue
+                data = metric.gauge if kind == "gauge" else metric.sum
+                for point in data.data_points:
+                    try:
+                        _add(found, name, metric, point, of_node)
+                    except RejectedError as error:
+                        found.n_rejected += 1
+                        found.reason = found.reason or f"{metric.name[:100]} {error}"
+    return found
+
+
+def _add(
+    found: WrittenSamples,
+    name: str,
+    metric: Metric,
+    point: NumberDataPoint,
+    of_node: Mapping[str, str],
+) -> None:
+    """Add one data point. A delta becomes a rate, or is added up where a count is needed."""
+    if point.flags & DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK:
+        return
+    kind = point.WhichOneof("value")
+    if kind is None or not point.time_unix_nano:
+        raise RejectedError("has a point without a value or without time_unix_nano")
+    own = {NOT_IN_NAMES.sub("_", key): text for key, text in _labels(point.attributes).items()}
+    labels = {"__name__": name, **of_node, **own}
+    if not (labels.get("node") or labels.get("instance")):
+        raise RejectedError(NO_NODE)
+    series = recognise(tuple(sorted(labels.items())))
+    if series is None:
+        found.n_ignored += 1
+        return
+    value = point.as_double if kind == "as_double" else float(point.as_int)
+    if metric.HasField("sum"):
+        temporality = metric.sum.aggregation_temporality
+        if temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_UNSPECIFIED:
+            raise RejectedError("is a sum without aggregation_temporality")
+        if temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA:
+            key = series.key
+            if key.is_counter:
+                period_s = (point.time_unix_nano - point.start_time_unix_nano) / NS_PER_S
+                if not point.start_time_unix_nano or period_s <= 0 or value < 0:
+                    raise RejectedError(
+                        "has a delta below zero, or without a start_time_unix_nano before its time"
+                    )
+                # What happened in the rest of the second is not known.
+                value /= max(period_s, 1.0)
+                key = key._replace(is_counter=False)
+            else:
+                key = key._replace(is_delta=True)
+            series = series._replace(key=key)
+    found.add(series, [(point.time_unix_nano // NS_PER_MS, value)])
+
+
+def _names(metric: Metric) -> Iterator[str]:
+    """Names that exporters of Prometheus may give a metric, with and without suffixes."""
+    name = NOT_IN_NAMES.sub("_", metric.name)
+    stems = [f"{name}_{UNITS[metric.unit]}", name] if metric.unit in UNITS else [name]
+    for stem in stems:
+        yield f"{stem}_total"
+        yield stem
+
+
+def _labels(attributes: Iterable[KeyValue]) -> dict[str, str]:
+    """Attributes that are texts, numbers or truth values, as texts."""
+    labels: dict[str, str] = {}
+    for attribute in attributes:
+        kind = attribute.value.WhichOneof("value")
+        value: Any = getattr(attribute.value, kind) if kind else None
+        if isinstance(value, bool):
+            labels[attribute.key] = str(value).lower()
+        elif isinstance(value, str | int | float):
+            labels[attribute.key] = str(value)
+    return labels
