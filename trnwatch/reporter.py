@@ -23,7 +23,7 @@ from trnwatch.step_finder import StepFinder
 from trnwatch.steps import Collectives, NoOpStep, Step, TimedPart
 from trnwatch.surroundings import NAMESPACE_FILE, environment_labels, metadata_labels
 
-FINISH_TIMEOUT_S = 2.0
+FINISH_TIMEOUT_S, MAX_FINISH_S = 2.0, 600.0
 _reporters: "weakref.WeakSet[Reporter]" = weakref.WeakSet()
 
 
@@ -66,6 +66,7 @@ class Reporter:
         self._is_over = False
         self._lines = CompileLines()
         self.hooked_activity = ""
+        self._finish_within_s = FINISH_TIMEOUT_S
         self._hooks: Optional[GradientHooks] = None
         self.identity: Optional[Identity] = None
         try:
@@ -103,6 +104,7 @@ class Reporter:
             env = environment() if self._env is None else self._env
             if env.get("TRNWATCH_IMDS", "").strip() != "0":
                 threading.Thread(target=self._read_metadata, daemon=True).start()
+            self._finish_within_s = _seconds(env.get("TRNWATCH_FINISH_S", ""))
             if every := sample_every(env.get("TRNWATCH_COLLECTIVE_EVERY", "")):
                 self._hooks = GradientHooks(lambda: self._step, every)
 
@@ -217,13 +219,15 @@ class Reporter:
             warn_once("a step is not reported: %s", error)
 
     def finish(self, *, failed: bool = False, reason: str = "") -> None:
-        """Report the end of training; waits up to 2 s for the last reports to be sent."""
+        """Report the end of training; waits up to TRNWATCH_FINISH_S (2) to send what is queued."""
         if self._is_over or self._pid != os.getpid():
             return
         self._is_over = True
         try:
             if self._sender is not None:
-                self._sender.finish(failed=failed, reason=reason[:200], within_s=FINISH_TIMEOUT_S)
+                self._sender.finish(
+                    failed=failed, reason=reason[:200], within_s=self._finish_within_s
+                )
         except Exception as error:
             warn_once("the end is not reported: %s", error)
 
@@ -240,6 +244,18 @@ class Reporter:
             self._begin()
         except Exception as error:
             warn_once("cannot report: %s", error)
+
+
+def _seconds(text: str) -> float:
+    """Read TRNWATCH_FINISH_S; the default where it is empty or wrong."""
+    try:
+        seconds = float(text or FINISH_TIMEOUT_S)
+    except ValueError:
+        seconds = -1.0
+    if 0.0 <= seconds <= MAX_FINISH_S:
+        return seconds
+    warn_once(f"TRNWATCH_FINISH_S: %r is not between 0 and {MAX_FINISH_S:.0f} seconds", text)
+    return FINISH_TIMEOUT_S
 
 
 def _at_exit() -> None:

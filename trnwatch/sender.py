@@ -1,5 +1,7 @@
 """Sending of reports in a thread of its own: queue, retries, and the HTTP connection."""
 
+# Sockets encode host names by it: imported in the sending thread, it could be locked at a fork.
+import encodings.idna  # noqa: F401
 import gzip
 import http.client
 import json

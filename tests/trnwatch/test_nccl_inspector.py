@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.trnwatch.inspector import NOON_US, Inspector
-from tests.trnwatch.servers import listening
+from tests.trnwatch.servers import listening, reporting_to
 from trnwatch.nccl_inspector import (
     INTERVAL,
     InspectorEvents,
@@ -282,8 +282,7 @@ def run_training(tmp_path: Path, *arguments: str) -> list[dict[str, object]]:
     """Run a script in a training process of its own; return the lines that it reported."""
     with listening() as listener:
         env = os.environ | {
-            "TRNWATCH_SERVER": listener.url,
-            "TRNWATCH_TOKEN": "secret",
+            **reporting_to(listener.url),
             "TRNWATCH_RUN": "traced",
             "TRNWATCH_NODE": "gpu-a",
             "TRNWATCH_RUNTIME_TRACE": "1",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trnwatch.servers import listening
+from tests.trnwatch.servers import listening, reporting_to
 from trnwatch.runtime_trace import RuntimeLibrary, RuntimeTrace, RuntimeTraceError
 
 ROOT = Path(__file__).parents[2]
@@ -211,8 +211,7 @@ def run_training(script: str, build: Build, *arguments: str) -> list[dict[str, o
     """Run a script in a training process of its own; return the lines that it reported."""
     with listening() as listener:
         env = os.environ | {
-            "TRNWATCH_SERVER": listener.url,
-            "TRNWATCH_TOKEN": "secret",
+            **reporting_to(listener.url),
             "TRNWATCH_RUN": "traced",
             "TRNWATCH_NODE": "trn-a",
             "TRNWATCH_RUNTIME_TRACE": "1",

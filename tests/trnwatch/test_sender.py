@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import free_port
-from tests.trnwatch.servers import Listener, listening, never_answering, until
+from tests.trnwatch.servers import Listener, listening, never_answering, reporting_to, until
 from trnwatch import Reporter
 from trnwatch.identity import identity_of
 from trnwatch.sender import ReportSender
@@ -190,7 +190,8 @@ def test_a_process_ends_though_the_server_never_answers() -> None:
 
 def test_a_token_file_that_cannot_be_read_stops_no_one(listener: Listener, tmp_path: Path) -> None:
     env = os.environ | {
-        "TRNWATCH_SERVER": listener.url,
+        **reporting_to(listener.url),
+        "TRNWATCH_TOKEN": "",
         "TRNWATCH_TOKEN_FILE": str(tmp_path / "none"),
     }
     subprocess.run([sys.executable, "-c", EXITS], env=env, cwd=ROOT, check=True, timeout=60)
