@@ -81,7 +81,7 @@ def test_it_copes_with_what_a_killed_one_left_and_ctrl_c_stops_everything(folder
         began_s = time.monotonic()
         code = up.stop()
 
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 60
         assert code == 0
         assert up.shown.endswith("Stopping.\n")
         assert [child for child in children if child.is_running()] == []
