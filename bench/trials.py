@@ -1,5 +1,6 @@
-"""Error rates of trial verdicts, with and without a real difference."""
+"""Error rates of trial verdicts, and how often a projection's interval holds the outcome."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +18,20 @@ from telemetry.statistics.bootstrap import (
     difference,
     estimate,
 )
+from telemetry.statistics.forecast import (
+    ASSUMED_OUTAGE_ERROR_LOG,
+    ASSUMED_OUTAGE_S,
+    EXTRA_NODE_DAYS,
+    SECONDS_PER_DAY,
+    ArmRates,
+    Rate,
+    Uncertainty,
+    course,
+    drawn,
+    interval,
+    pace_error_log,
+    spread_log,
+)
 from telemetry.statistics.verdicts import DEFAULT_STEPS, MARGIN_RATIO, TrialWord, verdict
 
 N_TRIALS = 400
@@ -28,7 +43,7 @@ COST = Measure("usd", "tokens", is_better_low=True)
 
 
 def measure(env: Mapping[str, str]) -> dict[str, Any]:
-    """Judge trials of made steps at five looks, and count the words that are wrong."""
+    """Judge trials of made steps at five looks, and project long runs from one day."""
     began_s = time.perf_counter()
     cases = []
     with ProcessPoolExecutor() as pool:
@@ -41,6 +56,17 @@ def measure(env: Mapping[str, str]) -> dict[str, Any]:
                     for case in found
                 ],
             )
+        projections = [case for found in pool.map(projected, STEPS) for case in found]
+    print_table(
+        f"Projections of {DAYS:.0f} days from one: outcomes within the 95 % interval (aim 93 %)",
+        [
+            (
+                f"{case['steps']}, {case['failures_per_node_day']:g} failures per node-day",
+                f"{case['inside']} of {N_TRIALS} ({case['inside'] / N_TRIALS:.1%})",
+            )
+            for case in projections
+        ],
+    )
     took_s = round(time.perf_counter() - began_s, 1)
     print_table("Trials", [("took", f"{took_s:.0f} s")])
     return {
@@ -50,6 +76,7 @@ def measure(env: Mapping[str, str]) -> dict[str, Any]:
         "margin_ratio": MARGIN_RATIO,
         "took_s": took_s,
         "cases": cases,
+        "projections": projections,
     }
 
 
@@ -133,6 +160,79 @@ def words(
     return found
 
 
+# A run of four nodes for a day, then one of 14 days elsewhere: dollars do not matter here.
+N_NODES, TRIAL_DAYS, DAYS = 4, 1.0, 14.0
+RATES_PER_NODE_DAY = (0.02, 0.1, 0.5)
+CHECKPOINT_EVERY_S, LOAD_S = 1_800.0, 300.0
+# Unknown to the projection: times between failures, outages, and the next run's pace.
+WEIBULL_SHAPE, OUTAGE_S, OUTAGE_CV, RUN_CV = 0.7, 1_200.0, 0.5, 0.01
+
+
+def projected(name: str) -> list[dict[str, Any]]:
+    """Count how often 14 days train as many tokens as one day let expect."""
+    rng = np.random.default_rng(7)
+    runs = STEPS[name](rng, N_TRIALS)
+    cases = []
+    for rate in RATES_PER_NODE_DAY:
+        inside = 0
+        for step_s in runs:
+            observed_s = step_s * np.exp(RUN_CV * rng.normal())
+            tokens = np.ones_like(step_s)
+            # A level that moved stays where it ended; all other steps keep their mean.
+            ended = name.startswith("drift")
+            level_s = step_s[-len(step_s) // 20 :].mean() if ended else STEPS_MEAN_S.get(name, 1.0)
+            true_s = level_s * np.exp(RUN_CV * rng.normal())
+            trained_s, outages_s = lived(rate, TRIAL_DAYS, rng)
+            low, high = expected(tokens, observed_s, trained_s, outages_s)
+            inside += low <= lived(rate, DAYS, rng)[0] / true_s <= high
+        cases.append({"steps": name, "failures_per_node_day": rate, "inside": inside})
+    return cases
+
+
+def lived(rate: float, days: float, rng: np.random.Generator) -> tuple[float, list[float]]:
+    """Live through some days: seconds of training that count, and the outages."""
+    mean_s = SECONDS_PER_DAY / (rate * N_NODES)
+    scale_s = mean_s / math.gamma(1 + 1 / WEIBULL_SHAPE)
+    left_s, counted_s, outages_s = days * SECONDS_PER_DAY - LOAD_S, 0.0, []
+    while left_s > 0:
+        until_failure_s = scale_s * rng.weibull(WEIBULL_SHAPE)
+        if until_failure_s >= left_s:
+            return counted_s + left_s, outages_s
+        counted_s += until_failure_s - until_failure_s % CHECKPOINT_EVERY_S
+        spread = math.sqrt(math.log1p(OUTAGE_CV**2))
+        outages_s.append(float(OUTAGE_S * rng.lognormal(-(spread**2) / 2, spread)))
+        left_s -= until_failure_s + outages_s[-1] + LOAD_S
+    return counted_s, outages_s
+
+
+def expected(
+    tokens: FloatArray, step_s: FloatArray, trained_s: float, outages_s: list[float]
+) -> tuple[float, float]:
+    """Return the 95 % interval of the tokens of 14 days, as a schedule computes it."""
+    days = trained_s / SECONDS_PER_DAY
+    failures = Rate(len(outages_s), N_NODES * days, extra_exposure=EXTRA_NODE_DAYS)
+    rates = ArmRates(
+        n_nodes=N_NODES,
+        usd_per_hour=1.0,
+        tokens_per_s=float(tokens.sum() / step_s.sum()),
+        checkpoint_s_per_hour=0.0,
+        checkpoint_every_s=CHECKPOINT_EVERY_S,
+        compile_s=0.0,
+        load_s=LOAD_S,
+        warm_up_s=0.0,
+        failures_per_node_day=failures.mean,
+        recompiles_per_day=0.0,
+        outage_s=float(np.mean(outages_s)) if outages_s else ASSUMED_OUTAGE_S,
+    )
+    doubt = Uncertainty(
+        pace_error_log(tokens, step_s),
+        failures,
+        outage_error_log=spread_log(outages_s, of_next=False) or ASSUMED_OUTAGE_ERROR_LOG,
+    )
+    could = drawn(rates, doubt, days=DAYS, rng=np.random.default_rng(8))
+    return interval(np.asarray(course(could, has_reuse=True).tokens_by(DAYS)))
+
+
 def remembering(rng: np.random.Generator, n_runs: int, ratio: float) -> FloatArray:
     """Return first-order autoregressions of variance one: (n_runs, n_steps)."""
     values = rng.normal(size=(DEFAULT_STEPS, n_runs))
@@ -173,3 +273,5 @@ STEPS: Mapping[str, Callable[[np.random.Generator, int], FloatArray]] = {
     "drift of 4 %, either way": lambda rng, n: drifting(rng, n, 0.04),
     "heavy tails (Pareto 2.5)": lambda rng, n: 1 + 0.05 * rng.pareto(2.5, size=(n, DEFAULT_STEPS)),
 }
+# Their mean, where it is not one second.
+STEPS_MEAN_S: Mapping[str, float] = {"heavy tails (Pareto 2.5)": 1 + 0.05 / (2.5 - 1)}

@@ -15,6 +15,7 @@ from fleet.models.problem import ProblemError
 from fleet.trials.schedule import REUSES
 from fleet.trials.schedule_forms import (
     DAYS,
+    ENGINEERS,
     LEAST_DAYS,
     MOST_DAYS,
     MOST_FAILURES,
@@ -155,7 +156,8 @@ class ScheduleOut(ResponseSchema):
     sentence: str = Field(description="Whether the move pays off, as text.")
     reuse_sentence: str = Field(description="What a compile cache saves, as text.")
     days: float = Field(description="Days of the candidate's schedule.", examples=[14.0])
-    porting_usd: float = Field(description="Cost of porting, US dollars.")
+    porting_usd: float = Field(description="Cost of porting with the engineers' days, US dollars.")
+    waiting_usd_per_day: float = Field(description="Cost per day of the engineers who wait.")
     tokens: float = Field(description="Tokens that every cost is for.")
     arms: list[ScheduledArm] = Field(description="The baseline, then the candidate.")
     scenarios: list[ScenarioOut] = Field(description="With graphs reused, then without.")
@@ -186,6 +188,15 @@ class ScheduleAsked(Schema):
     )
     failures: float | None = Field(
         None, ge=0, le=MOST_FAILURES, description="Per node and day. Default: as observed."
+    )
+    porting_days: float = Field(
+        0.0, ge=0, le=ENGINEERS["porting_days"], description="Days that one engineer ports."
+    )
+    waiting_engineers: float = Field(
+        0.0, ge=0, le=ENGINEERS["waiting_engineers"], description="Engineers who wait for the run."
+    )
+    engineer_usd: float = Field(
+        0.0, ge=0, le=ENGINEERS["engineer_usd"], description="US dollars per day of one engineer."
     )
     candidate: Annotated[str, Field(pattern=rf"(^$|{NAME})")] = Field(
         "", description="Run of the candidate. Default: the first."

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fleet.formatting import si
-from fleet.trials.schedule import Projection, arms_of
+from fleet.trials.schedule import Projection, forecasts_of
 from fleet.trials.schedule_arms import Planned
 from fleet.trials.schedule_forms import ScheduleRequest
 from fleet.trials.schedule_text import days as days_text
@@ -22,9 +22,7 @@ def schedule_figure(
 
     A line whose role is low or high bounds the one named before it.
     """
-    baseline, candidate = arms_of(
-        planned, days=found.days, porting_usd=found.porting_usd, has_reuse=request.has_reuse
-    )
+    baseline, candidate = forecasts_of(found, planned, has_reuse=request.has_reuse)
     by_days = request.by != "tokens"
     if by_days:
         points = over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))

@@ -30,7 +30,7 @@ from fleet.trials.figures import (
     mismatches,
     unknowns,
 )
-from fleet.trials.schedule_forms import CHARTS, ScheduleRequest, parse_request
+from fleet.trials.schedule_forms import CHARTS, ENGINEERS, ScheduleRequest, parse_request
 from fleet.trials.schedule_text import assumption_rows, costs_of, schedule_of
 from fleet.trials.text import CandidateReport, candidate_reports, written_csv
 from fleet.trials.verdict import differing_fields
@@ -169,12 +169,13 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
     candidates = figures.candidates if figures else ()
     candidate = next((each for each in candidates if asked.candidate in ("", each.run)), None)
     usual = {"days": f"{asked.days:g}", "porting_usd": f"{asked.porting_usd:.12g}"}
-    usual |= {"tokens": "", "failures": ""}
+    usual |= dict.fromkeys(("tokens", "failures", *ENGINEERS), "")
     context: dict[str, Any] = {
         "trial": trial,
         "asked": asked,
         # As given, so that a mistake can be corrected.
         "given": {field: request.GET.get(field, value)[:40] for field, value in usual.items()},
+        "has_engineers": any(request.GET.get(field) for field in ENGINEERS),
         "worked": worked,
         "costs": costs_of(worked.found, has_reuse=asked.has_reuse, planned=worked.planned)
         if worked

@@ -1,7 +1,7 @@
 """What was observed of a run: pace, checkpoints, starts, failures and recompiles."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -37,11 +37,17 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def starts_of(run: Run, *, first_began: datetime, until: datetime) -> tuple[Start, ...]:
-    """List a run's first start, then its restarts.
+    """List a run's first start, then its restarts."""
+    spans = [(run.started_at, first_began), *_restarts(run, first_began, until)]
+    return tuple(_start(run, begun, ready) for begun, ready in spans[:MOST_STARTS])
+
+
+def _restarts(run: Run, first_began: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
+    """List when each restart began, and when the run trained again.
 
     A simulated run may compile during training by plan. That is no restart unless it stopped.
     """
-    spans = [(run.started_at, first_began)]
+    spans = []
     kinds = (Annotation.Kind.RESTART, Annotation.Kind.COMPILE)
     notes = run.annotations.filter(by="", kind__in=kinds, at__gt=first_began, at__lte=until)
     begun: datetime | None = None
@@ -52,7 +58,7 @@ def starts_of(run: Run, *, first_began: datetime, until: datetime) -> tuple[Star
             begun = None
         elif begun is None and (text == STOPPED or not run.is_simulated):
             begun = at
-    return tuple(_start(run, begun, ready) for begun, ready in spans[:MOST_STARTS])
+    return spans
 
 
 def _start(run: Run, begun: datetime, ready: datetime) -> Start:
@@ -106,6 +112,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     part of the start spent compiling, ``load_s`` the rest of it, ``warm_up_s`` the extra time of
     the warm-up steps. ``node_days`` and ``run_days`` are time spent in steps, over which failures
     and recompiles were counted. ``starts`` are this run's, ``alike`` those of similar runs.
+    ``outages_s`` are the times from a failure until its restart began.
     """
 
     n_steps: int
@@ -126,15 +133,11 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_error_log: float | None = None
     starts: tuple[Start, ...] = ()
     alike: tuple[Start, ...] = ()
+    outages_s: tuple[float, ...] = ()
 
 
 def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
-    """Observe a run up to a time.
-
-    Notes
-    -----
-    Random draws are seeded by the run: the same steps give the same figures.
-    """
+    """Observe a run up to a time."""
     steps = steps_of(hot, run, until=until)
     warm, settled = (
         dict(zip(COLUMNS, sums.sum(axis=0).tolist(), strict=True))
@@ -154,11 +157,12 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
     tokens, taken_s = (
         steps.sums[steps.n_warm_rows :, COLUMNS.index(name)] for name in ("tokens", "counted_s")
     )
-    error_log = pace_error_log(tokens, taken_s, rng=np.random.default_rng(run.pk))
+    error_log = pace_error_log(tokens, taken_s)
     run_days = float(steps.sums[:, 1].sum()) / SECONDS_PER_DAY
     began = datetime.fromtimestamp(steps.first_began_s, until.tzinfo) if len(steps) else until
     starts = starts_of(run, first_began=began, until=until) if len(steps) else ()
     compile_s, is_planned, load_s = _first_start(run, starts)
+    failures = _failures(run, began, until)
     return Observed(
         n_steps=int(settled["steps"]),
         hours=settled["step_s"] / SECONDS_PER_HOUR,
@@ -171,7 +175,8 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         is_compile_planned=is_planned,
         load_s=load_s,
         warm_up_s=warm_up_s,
-        n_failures=_n_failures(run, began, until),
+        # A run that failed without an alert has failed once.
+        n_failures=max(len(failures), int(run.phase == Run.Phase.FAILED)),
         node_days=run_days * run.n_nodes,
         n_recompiles=run.alerts.filter(
             rule="recompile", is_drill=False, onset_at__gte=began, onset_at__lt=until
@@ -180,6 +185,7 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         checkpoint_error_log=spread_log(checkpoint_s, of_next=False),
         starts=starts,
         alike=starts_of_similar_runs(run),
+        outages_s=outages_of(failures, [begun for begun, _ in _restarts(run, began, until)]),
     )
 
 
@@ -216,16 +222,31 @@ def _first_start(run: Run, starts: tuple[Start, ...]) -> tuple[float | None, boo
     return compile_s, is_planned, max(0.0, taken_s - (compile_s or 0.0))
 
 
-def _n_failures(run: Run, began: datetime, until: datetime) -> int:
-    """Count the failures that stopped a run, without drills."""
+def _failures(run: Run, began: datetime, until: datetime) -> list[datetime]:
+    """List when failures stopped a run, without drills."""
     onsets = (
         run.alerts.filter(FAILED, is_drill=False, onset_at__gte=began, onset_at__lt=until)
         .order_by("onset_at")
         .values_list("onset_at", flat=True)
     )
-    n, last = 0, None
+    failures: list[datetime] = []
+    last = None
     for onset in onsets:
-        n += last is None or onset - last > ONE_FAILURE
+        if last is None or onset - last > ONE_FAILURE:
+            failures.append(onset)
         last = onset
-    has_failed = run.phase == Run.Phase.FAILED
-    return max(n, int(has_failed))
+    return failures
+
+
+def outages_of(failures: Sequence[datetime], restarts: Sequence[datetime]) -> tuple[float, ...]:
+    """Seconds from each failure to the restart that followed it, before the next failure."""
+    following = [*failures[1:], None]
+    found = (
+        next((at for at in restarts if at >= failed and (later is None or at < later)), None)
+        for failed, later in zip(failures, following, strict=False)
+    )
+    return tuple(
+        (at - failed).total_seconds()
+        for failed, at in zip(failures, found, strict=True)
+        if at is not None
+    )

@@ -10,12 +10,13 @@ import numpy as np
 
 from fleet.models import ObservedRun, Run, Trial, TrialArm
 from fleet.trials.observed import Observed, observe
-from fleet.trials.schedule_arms import Planned, planned_of
+from fleet.trials.schedule_arms import Planned, planned_of, with_failures
+from fleet.trials.schedule_forms import ScheduleRequest
 from fleet.trials.verdict import CommonKind, PriceKinds, price_kinds
 from telemetry.blocks import FloatArray
 from telemetry.errors import FieldError
 from telemetry.statistics.break_even import ArmForecast, break_even, break_even_days
-from telemetry.statistics.forecast import course, drawn, interval, stretch
+from telemetry.statistics.forecast import HOURS_PER_DAY, course, drawn, interval, stretch
 from telemetry.store.reading import Source
 
 TOKENS_PER_MTOK = 1e6
@@ -84,10 +85,14 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule of ``days``; ``tokens`` is the work that all costs refer to."""
+    """A schedule of ``days``; ``tokens`` is the work that all costs refer to.
+
+    ``porting_usd`` and ``waiting_usd_per_day`` contain the engineers' time.
+    """
 
     days: float
     porting_usd: float
+    waiting_usd_per_day: float
     tokens: float
     is_by_tokens: bool
     scenarios: tuple[ReuseScenario, ...]
@@ -98,21 +103,44 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def arms_of(
-    planned: tuple[Planned, ...], *, days: float, porting_usd: float, has_reuse: bool
+    planned: tuple[Planned, ...],
+    *,
+    days: float,
+    porting_usd: float,
+    waiting_usd_per_day: float,
+    has_reuse: bool,
 ) -> tuple[ArmForecast, ...]:
     """Forecast the arms in one scenario. Both scenarios use the same random draws."""
     arms = []
     for place, each in enumerate(planned):
         usd = porting_usd if place == len(planned) - 1 else 0.0
+        # Engineers who wait for the run cost by the day, like its nodes.
+        habits = replace(
+            each.habits,
+            usd_per_hour=each.habits.usd_per_hour + waiting_usd_per_day / HOURS_PER_DAY,
+        )
         rng = np.random.default_rng([each.seed, place])
-        could = drawn(each.habits, each.doubt, days=days, rng=rng)
+        could = drawn(habits, each.doubt, days=days, rng=rng)
         arms.append(
             ArmForecast(
-                course(each.habits, has_reuse=has_reuse, porting_usd=usd),
+                course(habits, has_reuse=has_reuse, porting_usd=usd),
                 course(could, has_reuse=has_reuse, porting_usd=usd),
             )
         )
     return tuple(arms)
+
+
+def forecasts_of(
+    found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
+) -> tuple[ArmForecast, ...]:
+    """Forecast the arms of a projection again, for its charts."""
+    return arms_of(
+        planned,
+        days=found.days,
+        porting_usd=found.porting_usd,
+        waiting_usd_per_day=found.waiting_usd_per_day,
+        has_reuse=has_reuse,
+    )
 
 
 def length_of(
@@ -142,7 +170,12 @@ def length_of(
 
 
 def project(
-    planned: tuple[Planned, ...], *, days: float, porting_usd: float, tokens: float | None = None
+    planned: tuple[Planned, ...],
+    *,
+    days: float,
+    porting_usd: float,
+    tokens: float | None = None,
+    waiting_usd_per_day: float = 0.0,
 ) -> Projection:
     """Project a schedule of a baseline and a candidate, or of one arm alone.
 
@@ -152,17 +185,25 @@ def project(
     days : length of the candidate's schedule
     porting_usd : what moving the model to the candidate costs
     tokens : instead of days: as long as the candidate trains on so many, with reuse
+    waiting_usd_per_day : what engineers cost who wait for the run, on either arm
 
     Raises FieldError where the candidate does not reach its first step.
     """
     days, work = length_of(planned, days=days, tokens=tokens)
     scenarios = {
-        has_reuse: arms_of(planned, days=days, porting_usd=porting_usd, has_reuse=has_reuse)
+        has_reuse: arms_of(
+            planned,
+            days=days,
+            porting_usd=porting_usd,
+            waiting_usd_per_day=waiting_usd_per_day,
+            has_reuse=has_reuse,
+        )
         for has_reuse in REUSES
     }
     return Projection(
         days=days,
         porting_usd=porting_usd,
+        waiting_usd_per_day=waiting_usd_per_day,
         tokens=work,
         is_by_tokens=tokens is not None,
         scenarios=tuple(
@@ -172,6 +213,24 @@ def project(
             _saved(each, kept, lost, work)
             for each, kept, lost in zip(planned, scenarios[True], scenarios[False], strict=True)
         ),
+    )
+
+
+def project_request(
+    planned: tuple[Planned, ...], asked: ScheduleRequest
+) -> tuple[tuple[Planned, ...], Projection]:
+    """Project what was asked for; also return the arms, with the asked failures.
+
+    Raises FieldError as `project` does.
+    """
+    if asked.failures is not None:
+        planned = tuple(with_failures(each, asked.failures) for each in planned)
+    return planned, project(
+        planned,
+        days=asked.days,
+        porting_usd=asked.total_porting_usd,
+        tokens=asked.tokens,
+        waiting_usd_per_day=asked.waiting_usd_per_day,
     )
 
 
@@ -266,6 +325,7 @@ def at_equal_kinds(
                 days=found.days,
                 porting_usd=found.porting_usd,
                 tokens=found.tokens if found.is_by_tokens else None,
+                waiting_usd_per_day=found.waiting_usd_per_day,
             ),
         )
         for common in kinds.common

@@ -13,6 +13,9 @@ from fleet.models import Run
 from fleet.trials.observed import Observed, compiles_of, loads_of
 from telemetry.errors import FieldError
 from telemetry.statistics.forecast import (
+    ASSUMED_OUTAGE_ERROR_LOG,
+    ASSUMED_OUTAGE_S,
+    EXTRA_NODE_DAYS,
     LEAST_SEEN,
     NORMAL_QUANTILE,
     ArmRates,
@@ -23,10 +26,6 @@ from telemetry.statistics.forecast import (
 
 USUAL_CHECKPOINT_S = 3_600.0
 LEAST_STEPS = 20
-# Half a failure in so many node-days is added to the observed ones. That is twenty times the rate
-# in the log of OPT-175B (some 35 restarts of 124 hosts in two months): cautious at first, and
-# negligible after a few weeks.
-EXTRA_NODE_DAYS = 5.0
 
 
 # A 95 % interval; None: unknown.
@@ -82,6 +81,7 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
         compile_error_log=spread_log(compiles_s, of_next=True),
         load_error_log=spread_log(loads_s, of_next=True),
         checkpoint_error_log=seen.checkpoint_error_log,
+        outage_error_log=(spread_log(seen.outages_s, of_next=False) or ASSUMED_OUTAGE_ERROR_LOG),
     )
     habits = ArmRates(
         n_nodes=run.n_nodes,
@@ -94,6 +94,7 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
         warm_up_s=seen.warm_up_s,
         failures_per_node_day=doubt.failures.mean if doubt.failures else 0.0,
         recompiles_per_day=doubt.recompiles.mean if doubt.recompiles else 0.0,
+        outage_s=_mean(seen.outages_s) or ASSUMED_OUTAGE_S,
     )
     return Planned(
         label=label or run.name,
@@ -167,6 +168,13 @@ def _assumptions(
         f"{failed} on {name} in {seen.node_days:.1f} node-days; half a failure in "
         f"{EXTRA_NODE_DAYS:g} node-days is added, since failures may still come"
     )
+    n_outages = len(seen.outages_s)
+    out = (
+        f"measured on {name}, mean of {count(n_outages)}"
+        f"{'' if n_outages >= LEAST_SEEN else '; their spread is assumed'}"
+        if n_outages
+        else "assumed, none observed: 10 min until a collective gives up, 5 to replace the node"
+    )
     if seen.n_recompiles and doubt.recompiles:
         why = f"{count(seen.n_recompiles)} observed on {name} in {seen.run_days:.1f} days"
         rate = doubt.recompiles
@@ -190,6 +198,7 @@ def _assumptions(
         assumed("warm_up_s", None, warm),
         Assumption("failures_per_node_day", failures.mean, *failures.interval, failed),
         recompiled,
+        assumed("outage_s", doubt.outage_error_log, out),
     )
 
 
@@ -230,6 +239,7 @@ class GivenArm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     warm_up_s: Amount = 0.0
     failures_per_node_day: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 0.0
     recompiles_per_day: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 0.0
+    outage_s: Amount = 0.0
 
 
 class ArmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,6 +11,8 @@ DAYS, MOST_DAYS, LEAST_DAYS = 14.0, 365.0, 0.5
 MOST_USD = 1e9
 MOST_TOKENS = 1e18
 MOST_FAILURES = 24.0
+# Fields about engineers, with the most of each.
+ENGINEERS = {"porting_days": 10_000.0, "waiting_engineers": 1_000.0, "engineer_usd": 100_000.0}
 # What a chart shows: cost saved by day, or the cost of both arms over days or tokens.
 CHARTS = ("saved", "days", "tokens")
 
@@ -20,7 +22,8 @@ class ScheduleRequest:
     """A schedule's length, the cost of porting, whether graphs are reused, and its chart.
 
     ``tokens`` instead of ``days`` projects until they are trained. ``failures`` per node and day
-    replace the observed rate.
+    replace the observed rate. Porting takes ``porting_days`` of one engineer, and
+    ``waiting_engineers`` do nothing else until the run is done, at ``engineer_usd`` a day each.
     """
 
     days: float = DAYS
@@ -30,6 +33,24 @@ class ScheduleRequest:
     candidate: str = ""
     tokens: float | None = None
     failures: float | None = None
+    porting_days: float = 0.0
+    waiting_engineers: float = 0.0
+    engineer_usd: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in ("porting_days", "waiting_engineers"):
+            if getattr(self, field) and not self.engineer_usd:
+                raise FieldError("engineer_usd", f"give it with {field}: dollars per day of one")
+
+    @property
+    def total_porting_usd(self) -> float:
+        """Dollars of porting, with the engineers' time."""
+        return self.porting_usd + self.porting_days * self.engineer_usd
+
+    @property
+    def waiting_usd_per_day(self) -> float:
+        """Dollars per day of the engineers who wait."""
+        return self.waiting_engineers * self.engineer_usd
 
     @property
     def options(self) -> str:
@@ -41,6 +62,11 @@ class ScheduleRequest:
             options.append(f"--porting-usd {self.porting_usd:.12g}")
         if self.failures is not None:
             options.append(f"--failures {self.failures:.12g}")
+        options.extend(
+            f"--{field.replace('_', '-')} {value:.12g}"
+            for field in ENGINEERS
+            if (value := getattr(self, field))
+        )
         return " ".join(options)
 
     @property
@@ -54,6 +80,10 @@ class ScheduleRequest:
             "candidate": self.candidate,
             "tokens": "" if self.tokens is None else f"{self.tokens:.12g}",
             "failures": "" if self.failures is None else f"{self.failures:.12g}",
+            **{
+                field: f"{value:.12g}" if (value := getattr(self, field)) else ""
+                for field in ENGINEERS
+            },
         }
         return urlencode({name: value for name, value in values.items() if value})
 
@@ -71,6 +101,7 @@ def parse_request(given: Mapping[str, str]) -> ScheduleRequest:
         candidate=given.get("candidate", ""),
         tokens=tokens_of(given["tokens"]) if given.get("tokens") else None,
         failures=failures_of(given["failures"]) if given.get("failures") else None,
+        **{field: engineers_of(field, given.get(field, "")) for field in ENGINEERS},
     )
 
 
@@ -105,6 +136,14 @@ def failures_of(text: str | float) -> float:
             f"give failures per node and day, 0 to {MOST_FAILURES:g}, or none",
         )
     return rate
+
+
+def engineers_of(field: str, text: str | float) -> float:
+    """Parse one of ENGINEERS: days, a number of people, or dollars."""
+    number = 0.0 if text == "" else _number(field, text)
+    if not 0 <= number <= ENGINEERS[field]:
+        raise FieldError(field, f"give 0 to {ENGINEERS[field]:,.0f}")
+    return number
 
 
 def _number(field: str, text: str | float) -> float:

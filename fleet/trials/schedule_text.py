@@ -17,13 +17,13 @@ from fleet.trials.schedule import (
     Projection,
     Range,
     ReuseScenario,
-    arms_of,
     at_equal_kinds,
+    forecasts_of,
     kinds_of,
-    project,
+    project_request,
     stored_pair,
 )
-from fleet.trials.schedule_arms import Assumption, Planned, with_failures
+from fleet.trials.schedule_arms import Assumption, Planned
 from fleet.trials.schedule_forms import ScheduleRequest
 from fleet.trials.verdict import PriceKinds
 from telemetry.statistics.break_even import Curve, Reason, over_days
@@ -46,6 +46,7 @@ NAMES: Mapping[str, str] = {
     "warm_up_s": "Lost to warming up",
     "failures_per_node_day": "Failures per node and day",
     "recompiles_per_day": "Unplanned recompiles per day",
+    "outage_s": "From a failure to the restart",
 }
 WRITERS: Mapping[str, Callable[[float], str]] = {
     "usd_per_hour": usd,
@@ -177,6 +178,22 @@ def assumption_sentence(planned: tuple[Planned, ...]) -> str:
         f"{' and '.join(simulated)}: simulated. The pace follows from assumed constants of the "
         "step model. It is no measurement of real hardware."
     )
+
+
+def engineers_sentence(asked: ScheduleRequest) -> str:
+    """Write what the costs contain of engineers; empty without any."""
+    parts = []
+    if asked.porting_days:
+        parts.append(
+            f"{dollars(asked.porting_days * asked.engineer_usd)} for {asked.porting_days:g} "
+            f"engineer-{'day' if asked.porting_days == 1 else 'days'} of porting"
+        )
+    if asked.waiting_engineers:
+        people = "engineer who waits" if asked.waiting_engineers == 1 else "engineers who wait"
+        parts.append(
+            f"{dollars(asked.waiting_usd_per_day)} a day for {asked.waiting_engineers:g} {people}"
+        )
+    return f"The costs contain {' and '.join(parts)}." if parts else ""
 
 
 def _sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
@@ -440,9 +457,7 @@ def as_json(
     for has_reuse in reuses:
         curves = None
         if len(planned) > 1:
-            baseline, candidate = arms_of(
-                planned, days=found.days, porting_usd=found.porting_usd, has_reuse=has_reuse
-            )
+            baseline, candidate = forecasts_of(found, planned, has_reuse=has_reuse)
             # The cost by day: of the candidate, and of the baseline for the same tokens.
             points = over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
             curves = {
@@ -456,6 +471,7 @@ def as_json(
     return {
         "days": found.days,
         "porting_usd": found.porting_usd,
+        "waiting_usd_per_day": found.waiting_usd_per_day,
         "tokens": found.tokens,
         "arms": [
             {
@@ -533,6 +549,10 @@ class Schedule:
         return assumption_sentence(self.planned)
 
     @property
+    def engineers_sentence(self) -> str:
+        return engineers_sentence(self.asked)
+
+    @property
     def kinds(self) -> PriceKinds | None:
         """The kinds of prices of both arms; None where unknown."""
         return kinds_of(self.planned)
@@ -551,7 +571,5 @@ def schedule_of(trial: Trial, asked: ScheduleRequest) -> Schedule | None:
     if pair is None:
         return None
     planned, as_of = pair
-    if asked.failures is not None:
-        planned = tuple(with_failures(each, asked.failures) for each in planned)
-    found = project(planned, days=asked.days, porting_usd=asked.porting_usd, tokens=asked.tokens)
+    planned, found = project_request(planned, asked)
     return Schedule(asked, planned, found, as_of)

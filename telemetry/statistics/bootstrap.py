@@ -132,34 +132,6 @@ def _block_variance(centred: FloatArray, length: int) -> float:
     return float((sums**2).mean()) / length
 
 
-def resampled_sums(
-    columns: FloatArray, length: int, *, n_resamples: int, rng: np.random.Generator
-) -> FloatArray:
-    """Return sums of resampled steps: (n_resamples, n_columns).
-
-    Parameters
-    ----------
-    columns : (n_steps, n_columns), time and yield of each step
-    length : steps per block
-
-    Notes
-    -----
-    Circular block bootstrap (Politis and Romano 1992): each step is equally likely. Columns are
-    drawn together, so that their ratios keep their correlation.
-    """
-    n = len(columns)
-    n_blocks, rest = divmod(n, length)
-    whole = _block_sums(columns, length)
-    starts = rng.integers(0, n, (n_resamples, n_blocks))
-    # (n_resamples, n_columns)
-    sums: FloatArray = np.stack(
-        [column[starts].sum(axis=1) for column in np.ascontiguousarray(whole.T)], axis=1
-    )
-    if rest:
-        sums += _block_sums(columns, rest)[rng.integers(0, n, n_resamples)]
-    return sums
-
-
 def _block_sums(columns: FloatArray, length: int) -> FloatArray:
     round_the_end = np.concatenate([columns, columns[: length - 1]]) if length > 1 else columns
     upto = np.concatenate([np.zeros((1, columns.shape[1])), np.cumsum(round_the_end, axis=0)])

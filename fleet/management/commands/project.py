@@ -10,9 +10,9 @@ from redis import RedisError
 
 from fleet.management.cli import PlainCommand
 from fleet.models import Trial
-from fleet.trials.schedule import Projection, ReuseScenario, pair_now, project, runs_now
-from fleet.trials.schedule_arms import Planned, arms_from_file, with_failures
-from fleet.trials.schedule_forms import DAYS, days_of, failures_of, porting_of, tokens_of
+from fleet.trials.schedule import Projection, ReuseScenario, pair_now, project_request, runs_now
+from fleet.trials.schedule_arms import Planned, arms_from_file
+from fleet.trials.schedule_forms import DAYS, ENGINEERS, parse_request
 from fleet.trials.schedule_text import (
     NAMES,
     as_json,
@@ -22,6 +22,7 @@ from fleet.trials.schedule_text import (
     days_span,
     dollars,
     dollars_span,
+    engineers_sentence,
     reuse_sentence,
     sentence,
     tokens_span,
@@ -46,6 +47,13 @@ class Command(PlainCommand):
         parser.add_argument("--figures", metavar="FILE", help="TOML file of one or two arms")
         parser.add_argument("--days", default=DAYS, help=f"length of the run ({DAYS:g})")
         parser.add_argument("--porting-usd", default=0.0, help="what porting costs (0)")
+        parser.add_argument(
+            "--porting-days", default=0.0, help="days that one engineer ports the model (0)"
+        )
+        parser.add_argument(
+            "--waiting-engineers", default=0.0, help="engineers who wait for the run (0)"
+        )
+        parser.add_argument("--engineer-usd", default=0.0, help="dollars per day of one engineer")
         parser.add_argument("--tokens", help="instead of --days: train this many tokens")
         parser.add_argument("--failures", help="per node and day (default: as observed)")
         reuse = parser.add_mutually_exclusive_group()
@@ -58,13 +66,10 @@ class Command(PlainCommand):
 
     def handle(self, *, json: bool, **options: Any) -> None:
         try:
-            length_days, porting_usd = days_of(options["days"]), porting_of(options["porting_usd"])
-            tokens = None if options["tokens"] is None else tokens_of(options["tokens"])
-            failures = None if options["failures"] is None else failures_of(options["failures"])
-            planned = _arms(options)
-            if failures is not None:
-                planned = tuple(with_failures(each, failures) for each in planned)
-            found = project(planned, days=length_days, porting_usd=porting_usd, tokens=tokens)
+            fields = ("days", "porting_usd", "tokens", "failures", *ENGINEERS)
+            given = {field: options[field] for field in fields}
+            asked = parse_request({k: str(v) for k, v in given.items() if v is not None})
+            planned, found = project_request(_arms(options), asked)
         except FieldError as error:
             # Fields of a file keep their name; all others are options.
             is_of_file = error.field.startswith("arm")
@@ -79,7 +84,7 @@ class Command(PlainCommand):
             return
         self.stdout.write(f"{sentence(found, planned, has_reuse=reuses[0])}\n")
         self.stdout.write(f"{reuse_sentence(found, planned)}\n")
-        if note := assumption_sentence(planned):
+        for note in filter(None, (engineers_sentence(asked), assumption_sentence(planned))):
             self.stdout.write(f"{note}\n")
         self.stdout.write("\n")
         for has_reuse in reuses:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
-from telemetry.statistics.bootstrap import block_length, memory, resampled_sums
+from telemetry.statistics.bootstrap import block_length, memory
 
 
 def remembering(n: int, *, ratio: float, seed: int = 1) -> FloatArray:
@@ -37,33 +37,6 @@ def test_checkpoints_do_not_hide_a_drift_behind_them() -> None:
 @pytest.mark.parametrize("values", [np.full(500, 2.0), np.ones(3)])
 def test_steps_that_do_not_vary_need_none(values: FloatArray) -> None:
     assert block_length(values) == 1
-
-
-def test_resampling_keeps_the_mean_and_the_tie_between_columns() -> None:
-    seconds = remembering(1_003, ratio=0.5)
-    columns = np.stack([seconds, 3 * seconds], axis=1)
-    sums = resampled_sums(columns, 10, n_resamples=400, rng=np.random.default_rng(2))
-
-    assert sums.shape == (400, 2)
-    assert sums[:, 1] == pytest.approx(3 * sums[:, 0])
-    assert sums[:, 0].mean() == pytest.approx(seconds.sum(), rel=0.002)
-
-
-def test_a_resample_has_as_many_steps_as_there_are() -> None:
-    counted = np.ones((103, 1))
-    sums = resampled_sums(counted, 10, n_resamples=5, rng=np.random.default_rng(3))
-
-    assert sums == pytest.approx(np.full((5, 1), 103.0))
-
-
-def test_blocks_make_the_error_of_a_mean_as_large_as_it_is() -> None:
-    n, ratio = 4_000, 0.9
-    true = 0.05 * np.sqrt((1 + ratio) / (1 - ratio) / n)
-    steps = remembering(n, ratio=ratio)
-    length = block_length(steps)
-    sums = resampled_sums(steps[:, None], length, n_resamples=999, rng=np.random.default_rng(4))
-
-    assert sums[:, 0].std() / n == pytest.approx(true, rel=0.35)
 
 
 def test_a_memory_as_long_as_the_blocks_is_not_all_seen_by_them() -> None:

@@ -68,20 +68,28 @@ def test_a_run_that_only_fails_gets_nowhere_and_nothing_overflows() -> None:
 
 
 def lived_through(
-    *, failure_s: float, restart_s: float, interval_s: float, n_intervals: int, seed: int
+    *,
+    failure_s: float,
+    restart_s: float,
+    interval_s: float,
+    n_intervals: int,
+    seed: int,
+    outage_s: float = 0.0,
 ) -> float:
     """Live through so many intervals, and failures at any time; return how much longer it took."""
     rng = np.random.default_rng(seed)
-    passed_s, n_done = 0.0, 0
+    passed_s, n_done, n_failures = 0.0, 0, 0
     while n_done < n_intervals:
         trained_s = rng.exponential(failure_s)
         n_saved = min(int(trained_s // interval_s), n_intervals - n_done)
         n_done += n_saved
         passed_s += n_saved * interval_s if n_done == n_intervals else trained_s
+        n_failures += n_done < n_intervals
         while n_done < n_intervals and (until_failure_s := rng.exponential(failure_s)) < restart_s:
             passed_s += until_failure_s
+            n_failures += 1
         passed_s += restart_s if n_done < n_intervals else 0.0
-    return passed_s / (n_intervals * interval_s)
+    return (passed_s + n_failures * outage_s) / (n_intervals * interval_s)
 
 
 @pytest.mark.parametrize("restart_s", [60.0, 1_800.0, 5_400.0])
@@ -101,6 +109,21 @@ def test_it_agrees_with_simulated_failures(failure_s: float, restart_s: float) -
     )
 
     assert lived - 1 == pytest.approx(stretch(habits, has_reuse=True) - 1, rel=0.06)
+    assert lived == pytest.approx(stretch(habits, has_reuse=True), rel=0.05)
+
+
+def test_each_failure_costs_an_outage_that_cannot_fail() -> None:
+    habits = replace(P5, n_nodes=1, failures_per_node_day=24.0, load_s=1_800.0, outage_s=5_400.0)
+
+    lived = lived_through(
+        failure_s=3_600.0,
+        restart_s=1_800.0,
+        outage_s=5_400.0,
+        interval_s=3_600.0,
+        n_intervals=20_000,
+        seed=2024,
+    )
+
     assert lived == pytest.approx(stretch(habits, has_reuse=True), rel=0.05)
 
 

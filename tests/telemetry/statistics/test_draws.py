@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from telemetry.statistics.forecast import (
+    BURST_DISPERSION,
     Rate,
     Uncertainty,
     course,
@@ -36,12 +37,22 @@ def test_a_doubtful_pace_spreads_as_its_error_states() -> None:
 
 
 def test_failures_are_a_matter_of_luck_even_where_the_rate_is_known() -> None:
-    could = drawn(P5, Uncertainty(), days=14, rng=np.random.default_rng(7))
+    for dispersion in (1.0, BURST_DISPERSION):
+        doubt = Uncertainty(failure_dispersion=dispersion)
+        could = drawn(P5, doubt, days=14, rng=np.random.default_rng(7))
 
-    counts = np.asarray(could.failures_per_node_day) * 4 * 14
-    np.testing.assert_allclose(counts, np.round(counts), atol=1e-9)
-    assert counts.mean() == pytest.approx(0.05 * 4 * 14, rel=0.05)
-    assert counts.var() == pytest.approx(0.05 * 4 * 14, rel=0.1)
+        counts = np.asarray(could.failures_per_node_day) * 4 * 14
+        np.testing.assert_allclose(counts, np.round(counts), atol=1e-9)
+        assert counts.mean() == pytest.approx(0.05 * 4 * 14, rel=0.05)
+        assert counts.var() == pytest.approx(dispersion * 0.05 * 4 * 14, rel=0.1)
+
+
+def test_failures_with_weibull_times_between_them_vary_as_assumed() -> None:
+    # Schroeder and Gibson: of shape 0.7. Counts of long spans, one per row.
+    between = np.random.default_rng(2006).weibull(0.7, size=(2_000, 400)).cumsum(axis=1)
+    counts = (between < 200).sum(axis=1)
+
+    assert counts.var() / counts.mean() == pytest.approx(BURST_DISPERSION, rel=0.1)
 
 
 def test_a_count_of_few_makes_the_projection_wide() -> None:
@@ -74,21 +85,36 @@ def test_the_error_of_a_pace_is_that_of_its_mean() -> None:
     rng = np.random.default_rng(1992)
     taken_s = 2.0 * (1 + 0.02 * rng.standard_normal(400))
 
-    error = pace_error_log(np.full(400, 1e6), taken_s, rng=rng)
+    error = pace_error_log(np.full(400, 1e6), taken_s, run_cv=0.0)
+    of_next_run = pace_error_log(np.full(400, 1e6), taken_s, run_cv=0.01)
 
     assert error == pytest.approx(0.02 / np.sqrt(400), rel=0.2)
+    assert of_next_run == pytest.approx(np.hypot(error, 0.01 * np.sqrt(2)))
+
+
+def test_a_pace_that_drifts_is_as_uncertain_as_the_drift() -> None:
+    rng = np.random.default_rng(1993)
+    taken_s = 2.0 * (1 + 0.02 * rng.standard_normal(2_000) + np.linspace(0, 0.06, 2_000))
+
+    assert pace_error_log(np.full(2_000, 1e6), taken_s, run_cv=0.0) > 0.015
 
 
 def test_too_few_steps_have_no_error() -> None:
     few = np.full(5, 1e6)
 
-    assert np.isnan(pace_error_log(few, few, rng=np.random.default_rng(1)))
-    assert np.isnan(pace_error_log(few[:0], few[:0], rng=np.random.default_rng(1)))
+    assert np.isnan(pace_error_log(few, few))
+    assert np.isnan(pace_error_log(few[:0], few[:0]))
 
 
 def test_starts_and_checkpoints_spread_as_their_errors_say() -> None:
     habits = replace(P5, compile_s=7_200.0)
-    doubt = Uncertainty(compile_error_log=0.1, load_error_log=0.2, checkpoint_error_log=0.05)
+    habits = replace(habits, outage_s=900.0)
+    doubt = Uncertainty(
+        compile_error_log=0.1,
+        load_error_log=0.2,
+        checkpoint_error_log=0.05,
+        outage_error_log=0.4,
+    )
 
     could = drawn(habits, doubt, days=14, rng=np.random.default_rng(7), n_draws=20_000)
 
@@ -96,6 +122,7 @@ def test_starts_and_checkpoints_spread_as_their_errors_say() -> None:
         (could.compile_s, 7_200.0, 0.1),
         (could.load_s, 600.0, 0.2),
         (could.checkpoint_s_per_hour, 36.0, 0.05),
+        (could.outage_s, 900.0, 0.4),
     ):
         assert np.log(np.asarray(drawn_s) / middle).std() == pytest.approx(error, rel=0.03)
 
@@ -163,7 +190,8 @@ def test_simulated_failures_fall_within_the_interval() -> None:
         checkpoint_s_per_hour=0.0,
         checkpoint_every_s=10_800.0,
     )
-    could = drawn(habits, Uncertainty(), days=14, rng=np.random.default_rng(7))
+    doubt = Uncertainty(failure_dispersion=1.0)
+    could = drawn(habits, doubt, days=14, rng=np.random.default_rng(7))
     low, high = interval(np.asarray(course(could, has_reuse=True).tokens_per_day) * 14)
 
     rng = np.random.default_rng(1837)

@@ -8,6 +8,7 @@ from fleet.models import CompileEvent, Run
 from fleet.trials.observed import observe
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.schedule.conftest import LATER, failed, train
+from tests.fleet.trials.schedule.test_run_starts import restart
 from tests.helpers import NOON
 
 
@@ -81,6 +82,17 @@ def test_alerts_of_one_failure_count_once_and_drills_not_at_all(hot: HotStore, p
     assert (seen.n_failures, seen.n_recompiles) == (2, 1)
     assert seen.node_days == pytest.approx(4 * 2 / 24, rel=1e-3)
     assert seen.run_days == pytest.approx(2 / 24, rel=1e-3)
+
+
+def test_an_outage_lasts_from_the_failure_until_its_restart(hot: HotStore, p5: Run) -> None:
+    train("vit-p5", [2.0] * 7_200)
+    for minutes in (30, 60, 150):
+        failed(p5, after=timedelta(minutes=minutes))
+    restart(p5, after=timedelta(minutes=50), lasting=timedelta(minutes=5))
+    # No restart follows the second failure before the third.
+    restart(p5, after=timedelta(minutes=160), lasting=timedelta(minutes=5))
+
+    assert observe(hot, p5, until=LATER).outages_s == (1_200.0, 600.0)
 
 
 def test_a_run_that_failed_has_failed_once(hot: HotStore, p5: Run) -> None:

@@ -33,7 +33,10 @@ def manual(tmp_path: Path) -> str:
 def test_json_has_what_is_documented(manual: str) -> None:
     found = figures("--figures", manual, "--porting-usd", "20000")
 
-    assert list(found) == ["days", "porting_usd", "tokens", "arms", "scenarios", "reuse_saves"]
+    assert list(found) == [
+        *("days", "porting_usd", "waiting_usd_per_day", "tokens"),
+        *("arms", "scenarios", "reuse_saves"),
+    ]
     assert [arm["label"] for arm in found["arms"]] == ["4 x p5.48xlarge", "4 x trn2.48xlarge"]
     kept, lost = found["scenarios"]
     assert (kept["has_reuse"], lost["has_reuse"]) == (True, False)
@@ -46,6 +49,20 @@ def test_json_has_what_is_documented(manual: str) -> None:
     assert kept["break_even"]["reason"] == "earned back"
     assert kept["curves"]["days"][-1] == 14
     assert kept["curves"]["candidate"]["usd"][-1] == pytest.approx(68_384)
+
+
+def test_engineers_who_wait_cost_by_the_day_on_both_arms(manual: str) -> None:
+    options = ("--figures", manual, "--porting-usd", "20000", "--engineer-usd", "900")
+    found = figures(*options, "--waiting-engineers", "2", "--porting-days", "10")
+
+    kept = found["scenarios"][0]
+    assert found["porting_usd"] == 29_000
+    assert found["waiting_usd_per_day"] == 1_800
+    assert kept["arms"][1]["same_days_usd"] == pytest.approx(29_000 + 14 * (24 * 144 + 1_800))
+    # Without them $3,764 less the porting; the baseline is done 1.5 days earlier.
+    extra_days = kept["extra_days"]["value"]
+    assert kept["saved_usd"]["value"] == pytest.approx(3_764 - 9_000 - extra_days * 1_800, abs=5)
+    assert "2 engineers who wait" in answer(*options, "--waiting-engineers", "2")
 
 
 def test_one_way_alone_may_be_asked_for(manual: str) -> None:

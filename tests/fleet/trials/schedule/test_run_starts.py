@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from fleet.models import CompileEvent, Run
@@ -111,6 +112,19 @@ def seen_with(*starts: Start) -> Observed:
 def compare_run(planned: Planned, name: str) -> tuple[float, float | None, float | None, str]:
     found = next(each for each in planned.assumptions if each.name == name)
     return found.value, found.low, found.high, found.basis
+
+
+def test_an_outage_is_assumed_until_one_was_observed(trn2: Run) -> None:
+    value, low, high, basis = compare_run(
+        planned_of(trn2, seen_with(Start(None, 60.0))), "outage_s"
+    )
+    assert (value, low, high) == pytest.approx((900.0, 300.0, 2_700.0))
+    assert basis.startswith("assumed, none observed")
+
+    seen = msgspec.structs.replace(seen_with(Start(None, 60.0)), outages_s=(600.0, 1_200.0))
+    value, low, high, basis = compare_run(planned_of(trn2, seen), "outage_s")
+    assert (value, low) == pytest.approx((900.0, 300.0))
+    assert basis == "measured on vit-trn2, mean of 2; their spread is assumed"
 
 
 @pytest.mark.parametrize(

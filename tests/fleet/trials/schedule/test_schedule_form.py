@@ -28,6 +28,22 @@ def test_the_command_that_states_the_same_is_written_out() -> None:
     assert reported == "--tokens 300000000000 --porting-usd 2500 --failures 0.01"
 
 
+def test_engineers_cost_by_the_day() -> None:
+    given = {"porting_usd": "500", "porting_days": "10", "engineer_usd": "900"}
+    asked = parse_request(given | {"waiting_engineers": "2"})
+
+    assert asked.total_porting_usd == 500 + 10 * 900
+    assert asked.waiting_usd_per_day == 1_800
+    assert parse_request(dict(part.split("=") for part in asked.query.split("&"))) == asked
+    assert asked.options.endswith("--porting-days 10 --waiting-engineers 2 --engineer-usd 900")
+
+
+@pytest.mark.parametrize("field", ["porting_days", "waiting_engineers"])
+def test_engineers_need_a_rate(field: str) -> None:
+    with pytest.raises(FieldError, match=f"engineer_usd: give it with {field}"):
+        parse_request({field: "3"})
+
+
 @pytest.mark.parametrize(
     ("field", "text"),
     [
@@ -44,6 +60,9 @@ def test_the_command_that_states_the_same_is_written_out() -> None:
         ("tokens", "many"),
         ("failures", "-1"),
         ("failures", "25"),
+        ("porting_days", "-1"),
+        ("waiting_engineers", "many"),
+        ("engineer_usd", "1e6"),
     ],
 )
 def test_what_cannot_be_names_its_field(field: str, text: str) -> None:
