@@ -1,7 +1,7 @@
 """The protobuf messages of Prometheus remote write 1.0, and the refusals of OTLP."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
@@ -17,6 +17,9 @@ MESSAGES: Mapping[str, Sequence[tuple[str, str]]] = {
     "Sample": (("value", "double"), ("timestamp", "int64")),
     "TimeSeries": (("labels", "Label"), ("samples", "Sample")),
     "WriteRequest": (("timeseries", "TimeSeries"),),
+    # The same on the wire, with labels as they are: readers know most series.
+    "EncodedSeries": (("labels", "bytes"), ("samples", "Sample")),
+    "EncodedRequest": (("timeseries", "EncodedSeries"),),
     # google.rpc.Status
     "Status": (("code", "int32"), ("message", "string")),
 }
@@ -42,16 +45,18 @@ def _field(name: str, number: int, kind: str) -> FieldDescriptorProto:
             type=FieldDescriptorProto.TYPE_MESSAGE,
             type_name=f".{PACKAGE}.{kind}",
         )
+    label = "REPEATED" if kind == "bytes" else "OPTIONAL"
     return FieldDescriptorProto(
         name=name,
         number=number,
-        label=FieldDescriptorProto.LABEL_OPTIONAL,
+        label=FieldDescriptorProto.Label.Value(f"LABEL_{label}"),
         type=FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}"),
     )
 
 
 _POOL = DescriptorPool()
 _POOL.Add(_descriptor())
-TimeSeries: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.TimeSeries"))
-Status: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.Status"))
-WriteRequest: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.WriteRequest"))
+Label, TimeSeries, WriteRequest, EncodedRequest, Status = (
+    cast("Any", GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}")))
+    for name in ("Label", "TimeSeries", "WriteRequest", "EncodedRequest", "Status")
+)

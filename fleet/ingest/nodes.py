@@ -375,8 +375,13 @@ def check_room(name: str) -> None:
         raise RefusedError("node", reason)
 
 
-def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> None:
-    """Create or update the node's row; facts that a report lacks stay unchanged."""
+def store_row(
+    name: str, identity: NodeIdentity, shape: Shape, n_efa: int, *, row: Node | None = None
+) -> Node:
+    """Create or update the node's row, and return it; facts that a report lacks stay unchanged.
+
+    ``row`` saves reading it.
+    """
     kind = catalog.instances().get(identity.instance_type)
     reported: dict[str, str | int] = {
         "instance_type": identity.instance_type[:40],
@@ -389,7 +394,7 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
         "n_efa": n_efa or (kind.n_efa if kind else 0),
     }
     facts: dict[str, Any] = {fact: value for fact, value in reported.items() if value}
-    node = Node.objects.filter(name=name).first()
+    node = row or Node.objects.filter(name=name).first()
     if node is None or node.retired_at:
         check_room(name)
     facts |= BACK
@@ -408,11 +413,14 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
         raise RefusedError("node", f"{name} is a simulated node; use another name (node=NAME)")
     if any(getattr(node, fact) != value for fact, value in facts.items()):
         Node.objects.filter(pk=node.pk).update(**facts)
+        for fact, value in facts.items():
+            setattr(node, fact, value)
+    return node
 
 
-def store_labels(name: str, labels: Mapping[str, str]) -> None:
+def store_labels(name: str, labels: Mapping[str, str], *, row: Node | None = None) -> None:
     """Add labels to a node's row, if there is one; a zone fills its column if that is empty."""
-    node = Node.objects.filter(name=name).first()
+    node = row or Node.objects.filter(name=name).first()
     if node is None:
         return
     zone = node.zone or labels.get("zone", "")[:40]

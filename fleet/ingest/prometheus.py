@@ -6,7 +6,7 @@ into a list of the node in Redis; one task reads the lists, so that nothing is c
 
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -24,7 +24,7 @@ from fleet.ingest.nodes import (
 )
 from fleet.ingest.runs import refresh_run
 from fleet.models import Node, Run
-from telemetry.blocks import METRICS, Block
+from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading
 from telemetry.ingest.prometheus import NodeSeries, Sample, WrittenSamples
@@ -41,8 +41,12 @@ LOCK_S = 60
 # The sender waits with further samples until the task has caught up.
 MAX_QUEUED = 2_000
 KEEP_S = 24 * 3600
-AT_ONCE = 200
-
+# Read together: so many nodes, and requests of each.
+NODES_AT_ONCE, REQUESTS_AT_ONCE = 64, 16
+# A node leaves the set once it has nothing more to read.
+FORGET_IF_READ = (
+    "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('SREM', KEYS[2], ARGV[1]) end"
+)
 
 # Runs known by labels alone.
 SESSION = "labels"
@@ -112,76 +116,114 @@ def assemble(hot: HotStore, *, now_s: float) -> int:
     try:
         nodes = sorted(node.decode() for node in hot.execute("SMEMBERS", NODES))
         stored: dict[str, int] = {}
-        for node in nodes:
-            try:
-                stored[node] = _assemble(hot, node, now_s=now_s)
-            except (RedisError, OperationalError):
-                # Nothing was removed: the next call reads the same samples.
-                raise
-            except Exception:
-                # A node with unusable samples must not hold up the others.
-                log.exception("The samples of node %s cannot be read; they are dropped", node)
-                hot.execute("DEL", QUEUE + node, STATE + node)
-                hot.count("ingest_errors")
-        heard = [node for node, n_scrapes in stored.items() if n_scrapes]
-        if heard:
-            update_runs(heard, now=datetime.fromtimestamp(now_s, UTC))
+        for start in range(0, len(nodes), NODES_AT_ONCE):
+            stored |= _assemble_readable(hot, nodes[start : start + NODES_AT_ONCE], now_s=now_s)
+        if stored:
+            update_runs(stored, now=datetime.fromtimestamp(now_s, UTC))
         return sum(stored.values())
     finally:
         hot.execute("DEL", LOCK)
 
 
-def _assemble(hot: HotStore, node: str, *, now_s: float) -> int:
-    """Store the complete scrapes of one node; what is read from its queue is removed last."""
-    stored, queued = hot.execute_all(
-        [("GET", STATE + node), ("LRANGE", QUEUE + node, 0, AT_ONCE - 1)]
+def _assemble_readable(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str, int]:
+    """Assemble nodes together; if that fails one by one, without those that fail again."""
+    try:
+        return _assemble(hot, nodes, now_s=now_s)
+    except (RedisError, OperationalError):
+        # Nothing was removed: the next call reads the same samples.
+        raise
+    except Exception:
+        if len(nodes) > 1:
+            each = [_assemble_readable(hot, [node], now_s=now_s) for node in nodes]
+            return {node: n for stored in each for node, n in stored.items()}
+        # A node with unusable samples must not hold up the others.
+        log.exception("The samples of node %s cannot be read; they are dropped", nodes[0])
+        hot.execute("DEL", QUEUE + nodes[0], STATE + nodes[0])
+        hot.count("ingest_errors")
+        return {}
+
+
+def _assemble(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str, int]:
+    """Store the complete scrapes of nodes; return how many, for nodes with any.
+
+    What is read from the queues is removed last: if the process ends before, the same samples are
+    read again, to the same effect.
+    """
+    replies = hot.execute_all(
+        command
+        for node in nodes
+        for command in (("GET", STATE + node), ("LRANGE", QUEUE + node, 0, REQUESTS_AT_ONCE - 1))
     )
-    state = _STATE.decode(stored) if stored else NodeSeries()
-    batch = IngestBatch(node=node)
-    for one in map(_QUEUED.decode, queued):
-        state.identity |= one.identity
-        state.label(one.labels, arrived_s=one.arrived_s)
-        for run, n in one.runs.items():
-            state.runs[run] = state.runs.get(run, 0) + n
-        batch.n_repeated += state.add(one.samples, arrived_s=one.arrived_s)[1]
-    for reading, end_s in state.readings(now_s=now_s):
-        batch.n_accepted += 1
-        batch.period_s = reading.period_s
+    states: dict[str, NodeSeries] = {}
+    batches: dict[str, IngestBatch] = {}
+    readings: dict[str, list[tuple[Reading, float]]] = {}
+    changed: set[str] = set()
+    commands: list[tuple[object, ...]] = [("EXPIRE", LOCK, LOCK_S)]
+    for node, held, queued in zip(nodes, replies[::2], replies[1::2], strict=True):
+        state = states[node] = _STATE.decode(held) if held else NodeSeries()
+        batch = IngestBatch(node=node)
+        for one in map(_QUEUED.decode, queued):
+            state.identity |= one.identity
+            state.label(one.labels, arrived_s=one.arrived_s)
+            for run, n in one.runs.items():
+                state.runs[run] = state.runs.get(run, 0) + n
+            batch.n_repeated += state.add(one.samples, arrived_s=one.arrived_s)[1]
+        n_waiting = state.n_waiting
+        if found := list(state.readings(now_s=now_s)):
+            readings[node], batches[node] = found, batch
+        if queued or state.n_waiting < n_waiting:
+            changed.add(node)
+        if queued:
+            commands.append(("LTRIM", QUEUE + node, len(queued), -1))
+        if not state.n_waiting:
+            commands.append(("EVAL", FORGET_IF_READ, 2, QUEUE + node, NODES, node))
+    rows = Node.objects.select_related("run").filter(name__in=list(readings))
+    by_name = {row.name: row for row in rows}
+    for node, found in readings.items():
+        _fill(batches[node], found, states[node], by_name.get(node), now_s=now_s)
+    if batches:
+        store_batches(hot, list(batches.values()))
+    known = [(STATE + node, msgspec.msgpack.encode(states[node])) for node in changed]
+    hot.execute_all([*(("SET", *each, "EX", KEEP_S) for each in known), *commands])
+    return {node: batch.n_accepted for node, batch in batches.items()}
+
+
+def _fill(
+    batch: IngestBatch,
+    readings: Sequence[tuple[Reading, float]],
+    state: NodeSeries,
+    row: Node | None,
+    *,
+    now_s: float,
+) -> None:
+    """Add the seconds of a node's readings to its batch; update its row, labels and run."""
+    # Scrapes of several exporters cover the same seconds; the first value of a metric holds.
+    by_tick: dict[int, Mapping[str, FloatArray]] = {}
+    for reading, end_s in readings:
         last = math.floor(end_s)
         first = min(last, math.floor(end_s - reading.period_s) + 1)
-        batch.blocks += [
-            Block(shard_of(node), tick, (node,), reading.values) for tick in range(first, last + 1)
-        ]
-        try:
-            store_row(node, reading.identity, reading.shape, reading.n_efa)
-            labels = {name: value for name, (value, _) in state.labels.items()}
-            if labels:
-                store_labels(node, labels)
-            if reading.values.keys() & OF_ACCELERATORS:
-                now = datetime.fromtimestamp(now_s, UTC)
-                assign_run(node, state.runs, reading, labels, now=now)
-                state.runs = {}
-        except RefusedError as error:
-            batch.refuse(error.at(1))
-            batch.blocks = []
-    if batch.n_accepted:
-        store_batches(hot, [batch])
-    # If the process ends before this, the same samples are read again, to the same effect.
-    commands: list[tuple[object, ...]] = [
-        ("SET", STATE + node, msgspec.msgpack.encode(state), "EX", KEEP_S),
-        ("LTRIM", QUEUE + node, len(queued), -1),
-    ]
-    is_done = not queued and not any(each.waiting for each in state.exporters.values())
-    if is_done:
-        commands += [("SREM", NODES, node), ("LLEN", QUEUE + node)]
-    # Samples that arrived meanwhile put the node back.
-    if hot.execute_all(commands)[-1] and is_done:
-        hot.execute("SADD", NODES, node)
-    return batch.n_accepted
+        for tick in range(first, last + 1):
+            held = by_tick.get(tick)
+            by_tick[tick] = {**reading.values, **held} if held else reading.values
+    batch.n_accepted, batch.period_s = len(readings), reading.period_s
+    labels = {name: value for name, (value, _) in state.labels.items()}
+    try:
+        row = store_row(batch.node, reading.identity, reading.shape, reading.n_efa, row=row)
+        if labels:
+            store_labels(batch.node, labels, row=row)
+        if any(each.values.keys() & OF_ACCELERATORS for each, _ in readings):
+            now = datetime.fromtimestamp(now_s, UTC)
+            assign_run(row, state.runs, reading, labels, now=now)
+            state.runs = {}
+    except RefusedError as error:
+        batch.refuse(error.at(1))
+    else:
+        shard = shard_of(batch.node)
+        batch.blocks = [Block(shard, t, (batch.node,), by_tick[t]) for t in sorted(by_tick)]
 
 
 def assign_run(
-    node: str,
+    row: Node,
     runs: Mapping[str, int],
     reading: Reading,
     labels: Mapping[str, str],
@@ -192,7 +234,6 @@ def assign_run(
 
     Raises RefusedError if the run is simulated or imported, or there are too many.
     """
-    row = Node.objects.select_related("run").get(name=node)
     before = row.run if row.run and row.run.finished_at is None else None
     # What a training job reports itself outweighs labels.
     if before is not None and before.session != SESSION:

@@ -6,6 +6,7 @@ it is assembled, is the same as for remote write.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from google.protobuf.json_format import Parse, ParseError
@@ -22,7 +23,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from telemetry.ingest.lines import RefusedError
-from telemetry.ingest.prometheus import ROWS, WrittenSamples, recognise
+from telemetry.ingest.prometheus import KNOWN_SERIES, ROWS, WrittenSamples, recognise
 
 NS_PER_MS, NS_PER_S = 1_000_000, 1e9
 # Resource attributes as labels; the first one that is there names the node. A pod among them is
@@ -54,6 +55,8 @@ NO_NODE = (
     "service.instance.id"
 )
 NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]+")
+
+_recognise = lru_cache(maxsize=KNOWN_SERIES)(recognise)
 
 
 class RejectedError(Exception):
@@ -117,7 +120,7 @@ def _add(
     labels = {"__name__": name, **of_node, **own}
     if not (labels.get("node") or labels.get("instance")):
         raise RejectedError(NO_NODE)
-    series = recognise(tuple(sorted(labels.items())))
+    series = _recognise(tuple(sorted(labels.items())))
     if series is None:
         found.n_ignored += 1
         return

@@ -23,7 +23,7 @@ from telemetry.blocks import METRICS, FloatArray
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape
 from telemetry.ingest.schemas import MAX_CORES
-from telemetry.write_request import WriteRequest
+from telemetry.write_request import EncodedRequest, Label
 
 MS = 1000.0
 MIB = 1024.0**2
@@ -66,6 +66,8 @@ SAME_SCRAPE_MS = 250
 SURELY_PERCENT = 1.5
 MAX_PART = 64
 MAX_SERIES = 20_000
+# Series whose labels a process does not read again.
+KNOWN_SERIES = 1 << 17
 
 
 class Row(NamedTuple):
@@ -333,18 +335,16 @@ def samples_of(message: bytes) -> WrittenSamples:
 
     Series that no row describes are ignored, as are staleness markers and other NaN.
     """
-    request = WriteRequest()
+    found = WrittenSamples()
     try:
-        request.ParseFromString(message)
+        for written in EncodedRequest.FromString(message).timeseries:
+            series = _recognise_encoded(tuple(written.labels))
+            if series is None:
+                found.n_ignored += 1
+            else:
+                found.add(series, [(sample.timestamp, sample.value) for sample in written.samples])
     except DecodeError as error:
         raise RefusedError("body", "is not a WriteRequest of remote write 1.0") from error
-    found = WrittenSamples()
-    for written in request.timeseries:
-        series = recognise(tuple((label.name, label.value) for label in written.labels))
-        if series is None:
-            found.n_ignored += 1
-        else:
-            found.add(series, ((sample.timestamp, sample.value) for sample in written.samples))
     return found
 
 
@@ -360,7 +360,6 @@ class Series(NamedTuple):
     labels: dict[str, str]
 
 
-@lru_cache(maxsize=1 << 17)
 def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
     """Read the labels of a series; None if it is not used, or names no node."""
     values = dict(labels)
@@ -383,6 +382,13 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
         field: values[label] for label, field in IDENTITY_LABELS.items() if values.get(label)
     }
     return Series(node, exporter, key, row.scale, identity, run_of(values), labels_of(values))
+
+
+@lru_cache(maxsize=KNOWN_SERIES)
+def _recognise_encoded(labels: tuple[bytes, ...]) -> Series | None:
+    """Read the labels of a series, each as a Label's bytes."""
+    decoded = map(Label.FromString, labels)
+    return recognise(tuple((label.name, label.value) for label in decoded))
 
 
 def node_of(labels: Mapping[str, str]) -> str:
@@ -449,6 +455,11 @@ class NodeSeries(msgspec.Struct):
     exporters: dict[str, ExporterState] = {}
     # By name: the value, and when it was last given.
     labels: dict[str, tuple[str, float]] = {}
+
+    @property
+    def n_waiting(self) -> int:
+        """Count the scrapes that are not taken yet."""
+        return sum(len(exporter.waiting) for exporter in self.exporters.values())
 
     def label(self, labels: Mapping[str, str], *, arrived_s: float) -> None:
         """Learn labels; of several pods of a node, the first stays while it is given."""

@@ -282,7 +282,7 @@ class BlockBuilder:
         if reading.period_s < WHOLE_SECOND_S and end_s > self.partial_end_s:
             self.partial_end_s = end_s
             counts = {name: values[name] / len(ticks) for name in COUNTED_RATES if name in values}
+        values |= counts
         return [
-            Block(shard_of(node), tick, (node,), {**values, **counts}, is_partial=bool(counts))
-            for tick in ticks
+            Block(shard_of(node), tick, (node,), values, is_partial=bool(counts)) for tick in ticks
         ]

@@ -70,6 +70,15 @@ def blocks_part(
     names = members[0][0].values if over else [c.name for c in layout.columns]
     counted = [c.name for c in layout.columns if c.name in COUNTED_RATES and c.name in names]
     counted = counted if is_counted else []
+    # Seconds of one report share its values.
+    of_values: dict[int, dict[str, Any]] = {}
+    for block, _, _ in members:
+        if id(block.values) not in of_values:
+            seen = block.reported
+            of_values[id(block.values)] = {
+                "reported": raw(b"" if seen.all() else seen.astype("u1").tobytes()),
+                "sums": _sums(block, counted),
+            }
     return {
         "over": raw(over),
         "shard": shard,
@@ -82,10 +91,7 @@ def blocks_part(
                 "minute": block.tick - block.tick % MINUTE_S,
                 "second": block.tick % MINUTE_S,
                 "blob": raw(blob),
-                "reported": raw(
-                    b"" if (seen := block.reported).all() else seen.astype("u1").tobytes()
-                ),
-                "sums": _sums(block, counted),
+                **of_values[id(block.values)],
             }
             for block, _, blob in members
         ],
@@ -219,30 +225,45 @@ class HotStore(Reader):
             partial = join_partial(block for block in given if block.is_partial)
             n_partial = sum(self._add(block, is_counted=is_counted) for block in partial)
         # Nearly always the second is new: one round trip, and nothing is read.
-        parts = list(block_parts(wanted, is_counted=is_counted))
-        starts = range(0, len(parts), PARTS_AT_ONCE)
-        changes = [self._change(parts=parts[i : i + PARTS_AT_ONCE]) for i in starts]
-        n_new = sum(n for _, n, _ in self.commit_all(changes))
+        n_new = self._put(block_parts(wanted, is_counted=is_counted))
         if n_new == len(wanted):
             return n_new + n_partial
-        # By the layouts after and before: the metrics that a stored second does not have.
-        merged_into: dict[tuple[str, bytes, bytes], list[tuple[Block, PackedLayout, bytes]]] = {}
+        minutes: dict[tuple[str, int], list[int]] = {}
         for block in wanted:
-            held = self._held([(block.shard, block.tick, block.tick)])[block.shard]
-            if not held or held[0][1].nodes != block.nodes:
+            minutes.setdefault((block.shard, block.tick // MINUTE_S), []).append(block.tick)
+        held = self._held([(shard, min(ts), max(ts)) for (shard, _), ts in minutes.items()])
+        stored = {(shard, p[0]): p[1:] for shard, packed in held.items() for p in packed}
+        # The metrics that a stored second does not have.
+        news: list[tuple[Block, tuple[PackedLayout, bytes]]] = []
+        for block in wanted:
+            before = stored.get((block.shard, block.tick))
+            if before is None or before[0].nodes != block.nodes:
                 continue
-            _, layout, blob = held[0]
-            new = {name: v for name, v in block.values.items() if layout.column(name) is None}
-            if new:
-                more = Block(block.shard, block.tick, block.nodes, new)
-                merged, packed = merge_packed((layout, blob), pack(more))
-                key = (block.shard, merged.digest, layout.digest)
-                merged_into.setdefault(key, []).append((more, merged, packed))
-        changes = [
-            self._change(parts=[blocks_part(shard, some, over=over, is_counted=is_counted)])
-            for (shard, _, over), some in sorted(merged_into.items(), key=itemgetter(0))
-        ]
-        return n_new + n_partial + sum(n for _, n, _ in self.commit_all(changes))
+            known = {column.name for column in before[0].columns}
+            if new := {name: v for name, v in block.values.items() if name not in known}:
+                news.append((Block(block.shard, block.tick, block.nodes, new), before))
+        # By the layouts after and before.
+        merged_into: dict[tuple[str, bytes, bytes], list[tuple[Block, PackedLayout, bytes]]] = {}
+        for (more, before), packed in zip(news, pack_all([m for m, _ in news]), strict=True):
+            layout, blob = merge_packed(before, packed)
+            key = (more.shard, layout.digest, before[0].digest)
+            merged_into.setdefault(key, []).append((more, layout, blob))
+        merged = sorted(merged_into.items(), key=itemgetter(0))
+        return (
+            n_new
+            + n_partial
+            + self._put(
+                blocks_part(shard, some, over=over, is_counted=is_counted)
+                for (shard, _, over), some in merged
+            )
+        )
+
+    def _put(self, parts: Iterable[dict[str, Any]]) -> int:
+        """Commit parts, several per call of the script; return how many blocks were stored."""
+        given = list(parts)
+        starts = range(0, len(given), PARTS_AT_ONCE)
+        changes = [self._change(parts=given[i : i + PARTS_AT_ONCE]) for i in starts]
+        return sum(n for _, n, _ in self.commit_all(changes))
 
     def _add(self, block: Block, *, is_counted: bool) -> int:
         """Add a partial block to its second; return whether it was stored."""

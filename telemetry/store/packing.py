@@ -146,9 +146,13 @@ def pack(block: Block) -> tuple[PackedLayout, bytes]:
 
 
 def pack_all(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
-    """Pack blocks; those of the same shape are rounded together."""
+    """Pack blocks; those of the same shape are rounded together, shared values once."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for i, block in enumerate(blocks):
+    # A report covers several seconds, all with its values.
+    first: dict[tuple[int, tuple[str, ...]], int] = {}
+    firsts = [first.setdefault((id(b.values), b.nodes), i) for i, b in enumerate(blocks)]
+    for i in first.values():
+        block = blocks[i]
         shape = tuple((name, values.shape) for name, values in block.values.items())
         groups.setdefault((len(block.nodes), shape), []).append(i)
     packed: dict[int, tuple[PackedLayout, bytes]] = {}
@@ -158,7 +162,7 @@ def pack_all(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
         for start in range(0, len(members), at_once):
             some = members[start : start + at_once]
             packed |= zip(some, _pack_same([blocks[i] for i in some]), strict=True)
-    return [packed[i] for i in range(len(blocks))]
+    return [packed[i] for i in firsts]
 
 
 def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:

@@ -1,15 +1,18 @@
 """Remote write: samples are queued, assembled once, and refused so that senders act rightly."""
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import cramjam
 import numpy as np
 import pytest
 from django.test import Client
+from redis import Redis
 
 from fleet.ingest import prometheus
 from fleet.models import Node, Run, Token
+from telemetry.store.connection import Command
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Post
 from tests.helpers import NOON
@@ -83,6 +86,109 @@ def test_what_is_sent_or_read_again_counts_once(write: Post, hot: HotStore) -> N
     np.testing.assert_allclose(done_per_s[:, 0, 0], 2.0, rtol=0.01)
     totals = hot.totals([f"node:{NODE}"])
     assert totals.nodes["executions_completed_per_s"][NODE] == pytest.approx(30.0, rel=0.01)
+
+
+def test_scrapes_that_are_assembled_together_lose_nothing(write: Post, hot: HotStore) -> None:
+    end = int(time.time())
+    for at_s in (end - 15, end):
+        series = [(name, {**labels, "run": "llama"}, value) for name, labels, value in monitor()]
+        write(packed(*series, at_s=at_s))
+        # Two more exporters of the same seconds.
+        sent = ("node_amazonefa_tx_bytes", {"instance": f"{NODE}:9100", "device": "rdmap0"})
+        write(packed((*sent, 100.0 * (at_s - end)), at_s=at_s))
+        memory = (("Total", 8e9), ("Available", 2e9))
+        series = [(f"node_memory_Mem{of}_bytes", {"instance": NODE}, n) for of, n in memory]
+        write(packed(*series, at_s=at_s))
+    # The first scrape of a counter gives no rate.
+    assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == 5
+    names = ("core_utilization_ratio", "efa_tx_bytes_per_s", "host_memory_used_bytes")
+    found = hot.window(f"node:{NODE}", names, start=end - 14, end=end).values
+    for name, value in zip(names, (0.9, 100.0, 6e9), strict=True):
+        np.testing.assert_allclose(found[name][:, 0, 0], [value] * 15, rtol=0.01)
+    # The second scrape of one exporter does not make the node idle.
+    assert Node.objects.get().run == Run.objects.get(name="llama")
+
+
+def test_nodes_are_stored_together(
+    write: Post, hot: HotStore, django_assert_num_queries: Any
+) -> None:
+    end = int(time.time())
+
+    def scrape(at_s: int, nodes: int) -> None:
+        for i in range(nodes):
+            series = [(name, {**own, "node": f"trn-{i}"}, n) for name, own, n in monitor()]
+            write(packed(*series, at_s=at_s))
+
+    scrape(end - 30, 3)
+    assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == 3
+    for at_s, n_nodes in ((end - 15, 1), (end, 3)):
+        scrape(at_s, n_nodes)
+        # Their rows, and which runs are active.
+        with django_assert_num_queries(3):
+            assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == n_nodes
+
+
+def test_what_is_known_of_a_node_is_written_only_where_it_changed(
+    write: Post, hot: HotStore
+) -> None:
+    now = time.time()
+    write(packed(*monitor(), at_s=now))
+    prometheus.assemble(hot, now_s=now)
+    hot.execute("PEXPIRE", prometheus.STATE + NODE, 60_000)
+    # The scrape waits for more series.
+    assert prometheus.assemble(hot, now_s=now) == 0
+    assert 0 < hot.execute("TTL", prometheus.STATE + NODE) <= 60
+    assert prometheus.assemble(hot, now_s=now + LATER_S) == 1
+    assert hot.execute("TTL", prometheus.STATE + NODE) > 60
+    assert hot.execute("SMEMBERS", prometheus.NODES) == set()
+
+
+class ProcessEnded(BaseException):
+    """The process ends."""
+
+
+class EndingStore(HotStore):
+    """A store whose process ends before one of its round trips to Redis."""
+
+    n_left = 0
+
+    def execute(self, *command: Any, **reading: Any) -> Any:
+        self._go_on()
+        return super().execute(*command, **reading)
+
+    def execute_all(self, commands: Iterable[Command]) -> list[Any]:
+        self._go_on()
+        return super().execute_all(commands)
+
+    def _go_on(self) -> None:
+        self.n_left -= 1
+        if self.n_left < 0:
+            raise ProcessEnded
+
+
+def test_a_process_that_ends_anywhere_doubles_and_loses_nothing(
+    write: Post, hot: HotStore, redis_url: str
+) -> None:
+    ending, n_ended = EndingStore(Redis.from_url(redis_url), keep_s=hot.keep_s), 0
+    start = int(time.time()) // 60 * 60 - 600
+    for i in range(40):
+        at_s = start + 15 * i
+        for part in (slice(20), slice(20, None)):
+            write(packed(*monitor(completed=30.0 * i)[part], at_s=at_s))
+        # Each time it gets further.
+        ending.n_left = i
+        try:
+            prometheus.assemble(ending, now_s=time.time())
+        except ProcessEnded:
+            n_ended += 1
+            hot.execute("DEL", prometheus.LOCK)
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    assert 5 < n_ended < 40
+    seconds = hot.window(f"node:{NODE}", start=start + 1, end=start + 15 * 39).values
+    np.testing.assert_allclose(seconds["executions_completed_per_s"][:, 0, 0], 2.0, rtol=0.01)
+    assert np.isfinite(seconds["core_utilization_ratio"]).all()
+    totals = hot.totals([f"node:{NODE}"]).nodes["executions_completed_per_s"]
+    assert totals[NODE] == pytest.approx(30.0 * 39, rel=0.01)
 
 
 def test_series_that_are_not_used_are_counted(write: Post, hot: HotStore) -> None:
