@@ -76,9 +76,14 @@ class OperatorOut(ResponseSchema):
     state: str = Field(description="supported, unsupported or unknown.", examples=["unknown"])
     basis: str = Field(
         description="Source of the state: report, refused_type, refused, list, alias, target, "
-        "lowering or none."
+        "lowering, evidence or none."
     )
-    detail: str = Field(description="The listed operator, or the compiler's error code.")
+    risk: str = Field(
+        description="How likely an unknown operator is to block: likely, open or unlikely."
+    )
+    detail: str = Field(
+        description="The listed operator, the compiler's error code, or the evidence."
+    )
     n_failed: int = Field(description="Uses that failed in the compiler's report.")
     n_tried: int = Field(description="Uses in the compiler's report.")
     is_listed: bool = Field(description="Whether the published list contains it.")

@@ -9,7 +9,14 @@ import msgspec
 from fleet.models import SupportCheck, Trial
 from telemetry.checks.operator_readers import read_operators
 from telemetry.checks.operators import OperatorList, SupportError
-from telemetry.checks.support import Basis, OperatorJudgement, SupportState, judge, published
+from telemetry.checks.support import (
+    Basis,
+    OperatorJudgement,
+    Risk,
+    SupportState,
+    judge,
+    published,
+)
 from telemetry.errors import FieldError
 
 LONGEST_FILE = 200
@@ -114,6 +121,27 @@ def trial_named(name: str) -> Trial | None:
     return trial
 
 
+# How the operators of a check are grouped, the worst first.
+GROUPS = (
+    (SupportState.UNSUPPORTED, None, "unsupported"),
+    (SupportState.UNKNOWN, Risk.LIKELY, "unknown, likely to block"),
+    (SupportState.UNKNOWN, Risk.OPEN, "unknown"),
+    (SupportState.UNKNOWN, Risk.UNLIKELY, "unknown, unlikely to block"),
+    (SupportState.SUPPORTED, None, "supported"),
+)
+
+
+def grouped(
+    judgements: tuple[OperatorJudgement, ...],
+) -> list[tuple[SupportState, str, list[OperatorJudgement]]]:
+    """Group operators by state, unknown ones by risk: state, words, operators; none empty."""
+    groups = (
+        (state, words, [e for e in judgements if e.state is state and risk in (None, e.risk)])
+        for state, risk, words in GROUPS
+    )
+    return [group for group in groups if group[2]]
+
+
 ANALYZE = "neuron_parallel_compile --command analyze python one_layer.py"
 LIST_OPERATORS = "neuronx-cc list-operators --framework XLA"
 BY_PYTORCH = frozenset({"aten", "prims"})
@@ -124,6 +152,7 @@ WHY = {
     Basis.LOWERING: "part of the listed {detail}; other uses of it may still fail",
     Basis.REFUSED_TYPE: "used with a type that the compiler refuses: {detail}",
     Basis.REFUSED: "the compiler refuses it: {detail}",
+    Basis.EVIDENCE: "not on the published list; {detail}",
     Basis.NONE: "not on any published list",
 }
 

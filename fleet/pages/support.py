@@ -16,6 +16,7 @@ from fleet.checks.support import (
     basis_of,
     basis_sentence,
     check_operators,
+    grouped,
     headline,
     judgements_of,
     remedy,
@@ -28,11 +29,10 @@ from fleet.pages.render import HtmxRequest, render_page
 from telemetry.checks.support import OperatorJudgement, SupportState
 
 N_CHECKS, N_TRIALS, MOST_SHOWN = 100, 100, 500
-# Shape, word and colour of each state, the worst first.
-STATES = {
-    SupportState.UNSUPPORTED: ("bad", "▲", "Unsupported"),
-    SupportState.UNKNOWN: ("warn", "?", "Unknown"),
-    SupportState.SUPPORTED: ("ok", "✓", "Supported"),
+STYLES = {
+    SupportState.UNSUPPORTED: ("bad", "▲"),
+    SupportState.UNKNOWN: ("warn", "?"),
+    SupportState.SUPPORTED: ("ok", "✓"),
 }
 
 
@@ -121,12 +121,14 @@ def headline_of(kept: SupportCheck) -> str:
 
 
 def groups_of(kept: SupportCheck) -> list[OperatorGroup]:
-    """Return the operators of a check by state, the worst first, without empty states."""
-    found = judgements_of(kept)
-    groups = []
-    for state, (colour, shape, words) in STATES.items():
-        of_state = [each for each in found if each.state is state]
-        rows = [OperatorRow(each, basis_of(each), remedy(each)) for each in of_state[:MOST_SHOWN]]
-        if rows:
-            groups.append(OperatorGroup(state.value, colour, shape, words, len(of_state), rows))
-    return groups
+    """Return the operators of a check by state and risk, the worst first, without empty groups."""
+    return [
+        OperatorGroup(
+            state.value,
+            *STYLES[state],
+            words.capitalize(),
+            len(found),
+            [OperatorRow(each, basis_of(each), remedy(each)) for each in found[:MOST_SHOWN]],
+        )
+        for state, words, found in grouped(judgements_of(kept))
+    ]

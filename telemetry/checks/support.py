@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -25,11 +26,32 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: Mapping[str, str]
 
 
+class Risk(StrEnum):
+    """How likely an unknown operator is to block a port, the likeliest first."""
+
+    LIKELY = "likely"
+    OPEN = "open"
+    UNLIKELY = "unlikely"
+
+
+class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What speaks for or against operators that no list judges; a name may end in ``*``."""
+
+    risk: Risk
+    source: str
+    why: str
+    names: tuple[str, ...]
+
+    def concerns(self, operator: str) -> bool:
+        return any(fnmatchcase(operator, name) for name in self.names)
+
+
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What operators are judged by without a report of the compiler.
 
     ``listed`` are the operators on the published list; ``aliases`` and ``lowerings`` lead to one
     of them; ``refused`` and ``refused_types`` lead to the code of the compiler's error.
+    ``evidence`` ranks the operators that all of these leave unknown.
     """
 
     sources: Mapping[str, Source]
@@ -39,11 +61,18 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refused: Pairs
     refused_types: Pairs
     targets: Names
+    evidence: tuple[Evidence, ...]
 
     def listed_as(self, name: str) -> str:
         """Return the listed operator of a name; empty without one."""
         same = (name, f"{name}_", name.removesuffix("_"), self.aliases.names.get(name, ""))
         return next((each for each in same if each in self.listed.names), "")
+
+    def evidence_of(self, name: str) -> Evidence | None:
+        """Return the evidence about an operator, in place or not; None without any."""
+        same = (name, name.removesuffix("_"))
+        found = (each for each in self.evidence if any(map(each.concerns, same)))
+        return next(found, None)
 
     @property
     def list_date(self) -> str:
@@ -73,19 +102,22 @@ class Basis(StrEnum):
     ALIAS = "alias"
     TARGET = "target"
     LOWERING = "lowering"
+    EVIDENCE = "evidence"
     NONE = "none"
 
 
 ORDER = {state: place for place, state in enumerate(SupportState)}
+RISK_ORDER = {risk: place for place, risk in enumerate(Risk)}
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorJudgement:
     """One operator judged.
 
-    ``detail`` names the listed operator, the compiler's error code, or where the report saw it
-    fail; ``n_failed`` counts the uses that the report saw fail of ``n_tried``; ``is_listed``
-    says whether the published list has it, whatever the state.
+    ``detail`` names the listed operator, the compiler's error code, the evidence about an unknown
+    one, or where the report saw it fail; ``risk`` ranks unknown ones. ``n_failed`` counts the
+    uses that the report saw fail of ``n_tried``; ``is_listed`` says whether the published list
+    has it, whatever the state.
     """
 
     name: str
@@ -98,12 +130,13 @@ class OperatorJudgement:
     n_failed: int = 0
     n_tried: int = 0
     is_listed: bool = False
+    risk: Risk = Risk.OPEN
 
 
 def judge(
     operators: Iterable[Operator], published: Published, report: CompilerReport | None = None
 ) -> tuple[OperatorJudgement, ...]:
-    """Judge operators, the worst first, then the most used.
+    """Judge operators, the worst first, then the likeliest to block, then the most used.
 
     Parameters
     ----------
@@ -131,9 +164,20 @@ def judge(
                 n_failed=n_failed,
                 n_tried=n_passed + n_failed,
                 is_listed=bool(published.listed_as(operator.name)),
+                risk=_risk(operator.name, state, published),
             )
         )
-    return tuple(sorted(found, key=lambda each: (ORDER[each.state], -each.n, each.name)))
+    return tuple(
+        sorted(
+            found,
+            key=lambda each: (ORDER[each.state], RISK_ORDER[each.risk], -each.n, each.name),
+        )
+    )
+
+
+def _risk(name: str, state: SupportState, published: Published) -> Risk:
+    evidence = published.evidence_of(name) if state is SupportState.UNKNOWN else None
+    return evidence.risk if evidence else Risk.OPEN
 
 
 def _by_what_is_published(
@@ -156,4 +200,9 @@ def _by_what_is_published(
         return SupportState.SUPPORTED, Basis.TARGET, "NCC_EHCA005"
     if lowered := published.lowerings.names.get(name):
         return SupportState.SUPPORTED, Basis.LOWERING, lowered
-    return SupportState.UNKNOWN, Basis.NONE, ""
+    evidence = published.evidence_of(name)
+    return (
+        SupportState.UNKNOWN,
+        Basis.EVIDENCE if evidence else Basis.NONE,
+        evidence.why if evidence else "",
+    )

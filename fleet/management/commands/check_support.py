@@ -15,6 +15,7 @@ from fleet.checks.support import (
     basis_of,
     basis_sentence,
     check_operators,
+    grouped,
     headline,
     remedy,
     store_check,
@@ -59,11 +60,8 @@ class Command(PlainCommand):
 
     def _write(self, checked: CheckedOperators, kept: SupportCheck | None) -> None:
         self.stdout.write(f"{_headline(checked)}\n")
-        for state in SupportState:
-            found = [each for each in checked.judgements if each.state is state]
-            if not found:
-                continue
-            self.stdout.write(f"\n{state.value}:\n")
+        for _, words, found in grouped(checked.judgements):
+            self.stdout.write(f"\n{words}:\n")
             for each in found:
                 where = f"{each.n:,}\u00d7, first on line {each.line:,}"
                 self.stdout.write(f"  {each.name}  {where}: {basis_of(each)}")

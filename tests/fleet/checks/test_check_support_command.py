@@ -37,7 +37,7 @@ def test_some_unsupported_is_1() -> None:
 
     assert code == 1
     assert shown.startswith("2 of 9 operators are unsupported, 2 unknown.")
-    assert "first on line 10: not on any published list" in shown
+    assert "first on line 10: not on the published list" in shown
     assert "it is incomplete" in shown
 
 

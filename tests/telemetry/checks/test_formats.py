@@ -91,14 +91,14 @@ KNOWN: dict[str, tuple[OperatorFileKind, dict[str, tuple[int, int]]]] = {
     ),
 }
 STATES = {
-    "export.txt": "aten::fft_fft aten::mul | aten::cumsum rl::advantage",
-    "nodes.txt": "| aten::split module::backbone.conv",
+    "export.txt": "aten::fft_fft aten::mul | rl::advantage aten::cumsum",
+    "nodes.txt": "| module::backbone.conv aten::split",
     "table.txt": "| aten::erf",
     "script.txt": "aten::mul | aten::gelu",
     "module.hlo": "hlo::convert hlo::triangular-solve"
     " | custom-call::our_kernel hlo::all-reduce hlo::while",
     "module.mlir": "hlo::complex | custom-call::our_kernel hlo::compare hlo::reduce",
-    "list.txt": "| aten::cumsum rl::advantage",
+    "list.txt": "| rl::advantage aten::cumsum",
     "result.json": "aten::mul aten::relu |",
     "inference.json": "aten::fft_fft |",
 }

@@ -11,7 +11,7 @@ from telemetry.checks.operators import CompilerReport
 from telemetry.checks.preflight import PreflightResult, judge
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import NodeVerdict
-from telemetry.checks.support import Basis, SupportState, published
+from telemetry.checks.support import Basis, Risk, SupportState, published
 from telemetry.checks.support import judge as support_judge
 from telemetry.simulate import preflight
 from telemetry.simulate.preflight import ProbedNodes, ProbeFault
@@ -207,6 +207,27 @@ def test_the_worst_come_first_then_the_most_used() -> None:
 
     names = [each.name for each in support_judge(reading, published())]
     assert names == ["aten::triangular_solve", "aten::erf", "aten::cumsum", "aten::add"]
+
+
+def test_unknown_operators_are_ranked_by_what_speaks_against_them() -> None:
+    reading = read("aten::erf 9\naten::made_up 8\naten::nonzero\naten::sort_ 3\naten::topk 2\n")
+    found = support_judge(reading, published())
+
+    assert {each.state for each in found} == {SupportState.UNKNOWN}
+    assert [(each.name, each.risk, each.basis) for each in found] == [
+        ("aten::sort_", Risk.LIKELY, Basis.EVIDENCE),
+        ("aten::nonzero", Risk.LIKELY, Basis.EVIDENCE),
+        ("aten::made_up", Risk.OPEN, Basis.NONE),
+        ("aten::erf", Risk.UNLIKELY, Basis.EVIDENCE),
+        ("aten::topk", Risk.UNLIKELY, Basis.EVIDENCE),
+    ]
+    assert "NCC_EMOD025" in found[1].detail
+
+
+def test_a_compiler_report_overrides_the_evidence() -> None:
+    found = support_judge(read("aten::sort\n"), published(), compiler_report(sort=(2, 0)))
+
+    assert [(each.state, each.risk) for each in found] == [(SupportState.SUPPORTED, Risk.OPEN)]
 
 
 @given(

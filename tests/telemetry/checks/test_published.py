@@ -16,7 +16,9 @@ def test_it_has_41_operators_with_source_and_date() -> None:
 def test_every_part_has_a_source() -> None:
     parts = ("listed", "aliases", "lowerings", "refused", "refused_types", "targets")
 
-    assert {getattr(published(), part).source for part in parts} == set(published().sources)
+    found = {getattr(published(), part).source for part in parts}
+    found |= {each.source for each in published().evidence}
+    assert found == set(published().sources)
 
 
 def test_whatever_is_derived_leads_to_a_listed_operator() -> None:
@@ -34,6 +36,15 @@ def test_names_are_written_as_the_reader_writes_them() -> None:
     }
 
     assert {name for name in written if operator_name(name) != name} == set()
+
+
+def test_evidence_is_about_operators_that_nothing_else_judges() -> None:
+    for evidence in published().evidence:
+        for name in evidence.names:
+            assert not published().listed_as(name), name
+            assert name not in published().lowerings.names, name
+            assert name not in published().refused.names, name
+            assert operator_name(name.removesuffix("*")) == name.removesuffix("*")
 
 
 def test_all_that_is_listed_is_supported() -> None:
