@@ -35,7 +35,7 @@ class Risk(StrEnum):
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What speaks for or against operators that no list judges; a name may end in ``*``."""
+    """Evidence for or against operators that no list judges; a name may end in ``*``."""
 
     risk: Risk
     source: str

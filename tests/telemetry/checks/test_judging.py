@@ -209,7 +209,7 @@ def test_the_worst_come_first_then_the_most_used() -> None:
     assert names == ["aten::triangular_solve", "aten::erf", "aten::cumsum", "aten::add"]
 
 
-def test_unknown_operators_are_ranked_by_what_speaks_against_them() -> None:
+def test_unknown_operators_are_ranked_by_evidence() -> None:
     reading = read("aten::erf 9\naten::made_up 8\naten::nonzero\naten::sort_ 3\naten::topk 2\n")
     found = support_judge(reading, published())
 
