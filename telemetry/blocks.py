@@ -52,6 +52,10 @@ _ALL = (
     Metric("efa_drops_per_s", "efa", "rounded", "Received packets dropped per second."),
     Metric("efa_impaired_per_s", "efa", "rounded", "Connections newly impaired per second."),
     Metric("efa_unresponsive_per_s", "efa", "rounded", "Peers newly unresponsive per second."),
+    Metric(
+        "collective_bandwidth_bytes_per_s", "node", "rounded", "Collectives' bus bandwidth, mean."
+    ),
+    Metric("collective_time_s", "node", "rounded", "Time of a collective, mean."),
     Metric("vcpu_usage_ratio", "node", "ratio", "Share of the host's vCPUs in use."),
     Metric("host_memory_used_bytes", "node", "rounded", "Host memory in use."),
     Metric("executions_completed_per_s", "node", "rounded", "Graph executions done per second."),
@@ -67,7 +71,9 @@ METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ALL}
 # Rates that are added up to totals: summed over a node's parts, once per block. Bandwidth and
 # FLOPs are read as rates alone.
 COUNTED_RATES = tuple(
-    name for name in METRICS if name.endswith("_per_s") and not name.startswith(("hbm_", "core_"))
+    name
+    for name in METRICS
+    if name.endswith("_per_s") and not name.startswith(("hbm_", "core_", "collective_"))
 )
 
 

@@ -10,6 +10,7 @@ from fleet.charts.figures import Chart, ChartLine, Heat, column_s, heat_of, mean
 from fleet.charts.windows import DEFAULT, LENGTHS, Window
 from fleet.formatting import flops
 from fleet.models import Node
+from telemetry import catalog
 from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.series import Series
 from telemetry.store.history import node_series
@@ -139,6 +140,8 @@ NOT_IN_NEURON_MONITOR = frozenset(
         "efa_latency_s",
         "efa_tx_bytes_per_s",
         "efa_retransmits_per_s",
+        "collective_bandwidth_bytes_per_s",
+        "collective_time_s",
         "device_power_ratio",
     }
 )
@@ -246,6 +249,24 @@ _ALL = (
         mean_s=10,  # counts come in bursts
     ),
     NodeChart(
+        "collective-bandwidth",
+        "Collective bandwidth",
+        "collective_bandwidth_bytes_per_s",
+        "host",
+        "bytes_per_s",
+        help="across nodes, the fastest collective",
+    ),
+    NodeChart(
+        "collective-time",
+        "Collective time",
+        "collective_time_s",
+        "host",
+        "s",
+        scale="log",
+        help="across nodes, the longest collective and its wait, log scale",
+        needs="Bandwidth and time of collectives need NCCL Inspector.",
+    ),
+    NodeChart(
         "memory",
         "Device memory",
         "device_memory_used_bytes",
@@ -290,6 +311,7 @@ _ALL = (
     ),
 )
 NODE_CHARTS: Mapping[str, NodeChart] = {chart.name: chart for chart in _ALL}
+OF_NCCL = frozenset({"collective-bandwidth", "collective-time"})
 BY_METRIC: Mapping[str, NodeChart] = {
     chart.metric: chart for chart in _ALL if chart.kind == "lines"
 }
@@ -306,7 +328,10 @@ def charts_of(node: Node) -> Sequence[NodeChart]:
     """Return the charts of a node; the live simulation leaves some out."""
     hidden = {"EFA"} if not node.n_efa else set()
     if node.source == Node.Source.SIMULATED:
-        hidden |= {"power", "flops", "execution-latency"}
+        hidden |= {"power", "flops", "execution-latency", *OF_NCCL}
+    kind = catalog.instances().get(node.instance_type)
+    if kind and kind.chip.vendor == "AWS":
+        hidden |= OF_NCCL
     peak = node.core_peak_flops
     return [
         chart.of_peak(peak) if peak and chart.name == "flops" else chart

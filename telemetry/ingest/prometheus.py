@@ -177,6 +177,9 @@ _OBSERVER: Mapping[str, Sequence[Row]] = {
     "neuron_system_logical_neuroncore_count": (Row("core_count"),),
     "neuron_vcpu_vcpu_idle_percent_avg": (Row("idle_percent"),),
 }
+INSPECTOR = "nccl inspector"
+# Communicators within a node have the bandwidth of NVLink.
+_ACROSS_NODES = _only("n_nodes", *map(str, range(2, 10_000)))
 # By exporter, the series that are read.
 EXPORTERS: Mapping[str, Mapping[str, Sequence[Row]]] = {
     "neuron-monitor": {
@@ -237,6 +240,15 @@ EXPORTERS: Mapping[str, Mapping[str, Sequence[Row]]] = {
         "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": (Row("mem_ecc_uncorrected", "gpu"),),
         "DCGM_FI_DEV_XID_ERRORS": (Row("last_xid", "gpu"),),
     },
+    # NCCL Inspector's textfile, and its OTLP: NVIDIA/nccl, plugins/profiler/inspector.
+    INSPECTOR: {
+        "nccl_bus_bandwidth_gbs": (
+            Row("collective_bandwidth_bytes_per_s", scale=1e9, labels=_ACROSS_NODES),
+        ),
+        "nccl_collective_exec_time_microseconds": (
+            Row("collective_time_s", scale=1e-6, labels=_ACROSS_NODES),
+        ),
+    },
     # What a health check of the user's says, by node_exporter's textfile collector.
     "health check": {"accelerator_unhealthy": (Row("device_unhealthy", "device"),)},
 }
@@ -246,15 +258,17 @@ KEEP = (
     "system_(memory_used_bytes|vcpu_usage_ratio)|"
     "neuron_(core_(utilization|infer|(hw_)?err).*|device_(mem|sram)_ecc_.+|(efa|system|vcpu)_.+)|"
     "node_amazonefa_.+|node_cpu_seconds_total|node_memory_Mem(Total|Available)_bytes|DCGM_FI_.+|"
-    "accelerator_unhealthy"
+    "nccl_(bus_bandwidth_gbs|collective_exec_time_microseconds)|accelerator_unhealthy"
 )
 ROWS = {name: (exporter, rows) for exporter, of in EXPORTERS.items() for name, rows in of.items()}
 # XIDs that applications cause: the GPU is healthy. NVIDIA's device plugin for Kubernetes ignores
 # the same ones (k8s-device-plugin, internal/rm/health.go).
 XIDS_OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 109})
 # Of processes on one core the busiest counts, of several checks the worst; latencies of processes
-# do not add up.
+# do not add up, nor do collectives of several kinds and communicators.
 METRICS_BY_MAX = {
+    "collective_bandwidth_bytes_per_s",
+    "collective_time_s",
     "core_utilization_of_any_unit",
     "device_unhealthy",
     "core_utilization_ratio",
@@ -367,6 +381,9 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
     row = next(
         (r for r in rows if all(values.get(label) in wanted for label, wanted in r.labels)), None
     )
+    if exporter == INSPECTOR and values.get("instance") and "exported_node" not in values:
+        # Its own label is what its host, or container, calls itself.
+        values.pop("node", None)
     node = node_of(values)
     if row is None or not node or len(values.get(row.part, "")) > MAX_PART:
         return None

@@ -124,6 +124,16 @@ def measured(hot: HotStore, **values: FloatArray) -> None:
     hot.append([Block("node:steady", int(time.time()), ("steady",), values)])
 
 
+def test_collectives_are_drawn_for_gpus_only(page: Page, hot: HotStore, alive: Run) -> None:
+    figures = {name: np.array([[2e9]]) for name in ("vcpu_usage_ratio", "collective_time_s")}
+    measured(hot, **figures)
+    assert "Collective" not in page("/nodes/steady/")
+    Node.objects.filter(name="steady").update(instance_type="p5.48xlarge")
+    text = page("/nodes/steady/")
+    assert 'id="collective-time' in text
+    assert "Collective bandwidth" in text[text.index("Not measured<") :]
+
+
 def test_hardware_flops_are_a_share_of_the_peak_where_it_is_known(
     page: Page, hot: HotStore, alive: Run, steady: Node
 ) -> None:

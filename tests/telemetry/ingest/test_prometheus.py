@@ -15,6 +15,7 @@ from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading
 from telemetry.ingest.prometheus import (
     EXPORTERS,
+    INSPECTOR,
     NodeSeries,
     WrittenSamples,
     labels_of,
@@ -362,7 +363,33 @@ def test_every_series_that_is_read_becomes_a_value(exporter: str) -> None:
     # What is not a metric itself is turned into one.
     assert {row.metric for _, row in rows if row.metric in METRICS} <= found
     of_others = any(row.metric not in METRICS for _, row in rows)
-    assert of_others is (exporter not in {"efa", "health check"})
+    assert of_others is (exporter not in {"efa", INSPECTOR, "health check"})
+
+
+def test_of_collectives_those_across_nodes_count() -> None:
+    gpu = {"instance": "10.0.0.7:9100", "node": "pod-3", "gpu": "GPU0", "collective": "AllReduce"}
+    series = [
+        (name, gpu | {"n_nodes": n_nodes, "message_size": size}, value)
+        for n_nodes, size, gbs, us in (
+            ("1", "1-2GB", 400, 9),
+            ("4", "1-2GB", 44, 800),
+            ("4", "1-2KB", 2, 30),
+        )
+        for name, value in (
+            ("nccl_bus_bandwidth_gbs", gbs),
+            ("nccl_collective_exec_time_microseconds", us),
+        )
+    ]
+    _, (reading,) = node_after((AT_S, series))
+    assert reading.values["collective_bandwidth_bytes_per_s"].tolist() == [[44e9]]
+    assert reading.values["collective_time_s"].tolist() == [[pytest.approx(800e-6)]]
+    # A label of the target names the node; Inspector's own, without one of its target's.
+    for labels, node in (
+        ({"node": "gpu-7", "exported_node": "pod-3", "instance": "a:1"}, "gpu-7"),
+        ({"node": "gpu-7"}, "gpu-7"),
+    ):
+        read = samples_of(message(("nccl_bus_bandwidth_gbs", {"n_nodes": "2", **labels}, 1.0)))
+        assert set(read.by_node) == {node}
 
 
 def test_what_is_no_remote_write_is_refused() -> None:

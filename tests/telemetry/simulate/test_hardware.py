@@ -15,6 +15,8 @@ GPU = msgspec.structs.replace(VISION, name="gpu", instance="p5.48xlarge")
 WARM, LATER = 40.0, 640.0
 # Played only for drills: the live fleet would store twice as much.
 NOT_LIVE = {
+    "collective_bandwidth_bytes_per_s",
+    "collective_time_s",
     "device_power_ratio",
     "device_unhealthy",
     "core_flops_per_s",
