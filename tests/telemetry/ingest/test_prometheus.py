@@ -371,9 +371,9 @@ def test_of_collectives_those_across_nodes_count() -> None:
     series = [
         (name, gpu | {"n_nodes": n_nodes, "message_size": size}, value)
         for n_nodes, size, gbs, us in (
-            ("1", "1-2GB", 400, 9),
-            ("4", "1-2GB", 44, 800),
-            ("4", "1-2KB", 2, 30),
+            ("1", "1-2GB", 400.0, 9.0),
+            ("4", "1-2GB", 44.0, 800.0),
+            ("4", "1-2KB", 2.0, 30.0),
         )
         for name, value in (
             ("nccl_bus_bandwidth_gbs", gbs),
