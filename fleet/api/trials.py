@@ -144,6 +144,9 @@ class TrialArmFigures(TrialArmOut):
     pace_change_ratio: float | None = Field(
         description="By how much its pace drifted or jumped; null: it did not."
     )
+    losses: list[tuple[float, float]] = Field(
+        description="Tokens, and the mean training loss of the steps before them; empty: unknown."
+    )
     prices: list[TrialPrice] = Field(description="Its prices, oldest first.")
 
 

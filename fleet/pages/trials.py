@@ -103,7 +103,14 @@ def trial_detail(request: HtmxRequest, name: str) -> HttpResponse:
 def trial_print(request: HtmxRequest, name: str) -> HttpResponse:
     """Show one trial on one landscape A4 sheet, to print or save as PDF."""
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
-    return render_page(request, "trials/trial_print.html", _trial_context(trial))
+    context = _trial_context(trial)
+    first = next((report.candidate.run for report in context["reports"]), "")
+    try:
+        context["schedule"] = schedule_of(trial, ScheduleRequest(candidate=first))
+    except FieldError:
+        # An arm without a price or steps has no projection; the slide says why elsewhere.
+        context["schedule"] = None
+    return render_page(request, "trials/trial_print.html", context)
 
 
 def _trial_context(trial: Trial) -> dict[str, Any]:

@@ -362,7 +362,7 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     ``usd_per_hour`` is the newest of ``prices``. ``n_lost`` steps were trained again after a
     failure; ``settled_s`` and ``settled_tokens`` are the seconds and tokens of the settled steps
-    whose tokens are known.
+    whose tokens are known. ``losses`` are tokens and the mean loss of the steps before them.
     """
 
     label: str
@@ -398,6 +398,7 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     is_simulated: bool = False
     replicate_of: str = ""
     pace_change_ratio: float | None = None
+    losses: tuple[tuple[float, float], ...] = ()
 
 
 class Candidate(msgspec.Struct, frozen=True):

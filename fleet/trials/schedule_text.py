@@ -544,6 +544,10 @@ class Schedule:
         return sentence(self.found, self.planned, has_reuse=self.asked.has_reuse)
 
     @property
+    def title(self) -> str:
+        return span_of(self.found)
+
+    @property
     def assumed_sentence(self) -> str:
         """Which arms have an assumed pace; empty where all were measured."""
         return assumption_sentence(self.planned)

@@ -250,6 +250,8 @@ STEPS, STEP_S, COUNTED_S, TOKENS, USD, LOSSES, LOSS_STEPS, PAID_USD, UNIQUE_TOKE
 )
 # Losses are compared over this last part of the tokens that both arms have trained on.
 LOSS_WINDOW_RATIO = 0.05
+# Points of a loss curve.
+N_LOSSES = 60
 # A drift is looked for in the first of these that is known.
 PACES = (BY_NAME["tokens_per_s"], BY_NAME["step_s"])
 # Times are stored to a tenth of a millisecond: less than half a cent is no pause.
@@ -353,6 +355,7 @@ def measure_arm(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) ->
         values=values_of(run, settled),
         first_epoch_step_s=_ratio(epoch, STEP_S, STEPS),
         first_epoch_ratio=epoch_ratio,
+        losses=loss_curve(sums),
         time_to_train_s=(
             None if s_per_token is None or line is None else line[0] + line[1] * s_per_token
         ),
@@ -585,6 +588,26 @@ def _loss_window(n_tokens: float, sums: FloatArray) -> FloatArray:
     start = end - sums[:, UNIQUE_TOKENS]
     is_within = (start < n_tokens) & (end > n_tokens * (1 - LOSS_WINDOW_RATIO))
     return np.asarray(sums[is_within & (sums[:, LOSS_STEPS] > 0)])
+
+
+def loss_curve(sums: FloatArray) -> tuple[tuple[float, float], ...]:
+    """Average the loss over equal parts of an arm's tokens: the end of each part, and its loss.
+
+    Empty without losses. Steps that were trained again after a failure count once.
+    """
+    tokens = np.cumsum(sums[:, UNIQUE_TOKENS])
+    if not len(tokens) or not tokens[-1] or not sums[:, LOSS_STEPS].any():
+        return ()
+    ends = np.linspace(0, tokens[-1], N_LOSSES + 1)[1:]
+    part = np.minimum(np.searchsorted(ends, tokens), N_LOSSES - 1)
+    losses, steps = (
+        np.bincount(part, sums[:, column], N_LOSSES) for column in (LOSSES, LOSS_STEPS)
+    )
+    return tuple(
+        (float(end), float(loss / n))
+        for end, loss, n in zip(ends, losses, steps, strict=True)
+        if n
+    )
 
 
 def _samples(arms: Sequence[Sequence[FloatArray]]) -> tuple[list[ArmSamples], list[ArmSamples]]:

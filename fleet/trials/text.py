@@ -20,6 +20,7 @@ from fleet.formatting import (
     usd,
 )
 from fleet.runs.prices import published_date
+from fleet.trials.charts import LossChart, PriceChart, loss_chart, price_chart
 from fleet.trials.figures import (
     BY_NAME,
     NOT_NAMED,
@@ -32,7 +33,6 @@ from fleet.trials.figures import (
     VendorClaim,
     claim_for,
 )
-from fleet.trials.price_chart import PriceChart, price_chart
 from fleet.trials.verdict import (
     ARMS_DIFFER,
     NO_VERDICT,
@@ -107,6 +107,7 @@ class CandidateReport:
     one_time: list[OneTimeCost]
     chart: IntervalChart | None
     price_chart: PriceChart | None
+    loss_chart: LossChart | None
     claim: VendorClaim | None
     notes: list[str]
 
@@ -140,6 +141,7 @@ def candidate_reports(figures: TrialFigures, today: date) -> list[CandidateRepor
                 one_time_costs(baseline, arm),
                 interval_chart(candidate, claim, verdict),
                 price_chart(baseline, arm, verdict),
+                None if verdict.differing else loss_chart(baseline, arm),
                 claim,
                 notes(candidate, figures, verdict, claim, today),
             )

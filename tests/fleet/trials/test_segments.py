@@ -131,6 +131,14 @@ def test_losses_are_compared_at_the_tokens_that_both_arms_have_seen(
     assert figures.candidates[0].equal_tokens == pytest.approx(200e6, rel=1e-3)
     assert found.baseline == pytest.approx(falling[190:200].mean(), rel=2e-3)
     assert found.ratio == pytest.approx(0.1, abs=2e-3)
+    # Curves have a point for each sixtieth of an arm's tokens: of 3 or 4 steps, and of 6 or 7.
+    for arm, losses, n_tokens in zip(
+        figures.arms, (falling[:200], 1.1 * falling), (200e6, 400e6), strict=True
+    ):
+        assert len(arm.losses) == 60
+        assert arm.losses[-1][0] == pytest.approx(n_tokens, rel=1e-3)
+        assert arm.losses[0][1] == pytest.approx(losses[:3].mean(), rel=0.01)
+        assert arm.losses[-1][1] == pytest.approx(losses[-4:].mean(), rel=0.01)
 
 
 def test_a_loss_that_an_arm_does_not_tell_is_compared_with_none(

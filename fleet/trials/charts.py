@@ -1,4 +1,4 @@
-"""Chart of the cost ratio of a candidate against the price of the baseline's node-hour."""
+"""Charts of a trial, drawn as SVG: cost ratio by price, and loss by tokens."""
 
 import math
 from collections.abc import Sequence
@@ -154,6 +154,57 @@ def _prices(baseline: ArmFigures, arm: ArmFigures) -> list[tuple[str, float, flo
         else:
             found[same] = (f"{found[same][0]}; paid", *found[same][1:])
     return sorted(found, key=lambda each: each[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class LossLine:
+    """The loss of one arm: points of a square of 100 by 100, and its last value."""
+
+    label: str
+    points: str
+    last: float
+    is_baseline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LossChart:
+    """Mean training loss by tokens; ticks have their position in percent and their value."""
+
+    lines: tuple[LossLine, ...]
+    x_ticks: tuple[tuple[str, float], ...]
+    y_ticks: tuple[tuple[str, float], ...]
+
+
+def loss_chart(baseline: ArmFigures, arm: ArmFigures) -> LossChart | None:
+    """Draw the losses of two arms; None unless both report some."""
+    arms = (baseline, arm)
+    if not all(len(each.losses) > 1 for each in arms):
+        return None
+    # The first losses would flatten all others.
+    values = [loss for each in arms for _, loss in each.losses[1:]]
+    end = max(each.losses[-1][0] for each in arms)
+    room = HEADROOM_RATIO * (max(values) - min(values)) or 0.1
+    bottom, top = min(values) - room, max(values) + room
+
+    def x_of(tokens: float) -> float:
+        return tokens / end * 100
+
+    def y_of(loss: float) -> float:
+        return (top - min(loss, top)) / (top - bottom) * 100
+
+    return LossChart(
+        lines=tuple(
+            LossLine(
+                each.label,
+                " ".join(f"{x_of(tokens):.2f},{y_of(loss):.2f}" for tokens, loss in each.losses),
+                each.losses[-1][1],
+                each.is_baseline,
+            )
+            for each in arms
+        ),
+        x_ticks=tuple((f"{x_of(at):.2f}", at) for at in _ticks(0.0, end)),
+        y_ticks=tuple((f"{y_of(at):.2f}", at) for at in _ticks(bottom, top)),
+    )
 
 
 def _ticks(start: float, end: float) -> Sequence[float]:

@@ -1,12 +1,12 @@
-"""The cost ratio by the price of the baseline's node-hour."""
+"""Charts of a trial: the cost ratio by price, and the loss by tokens."""
 
 from dataclasses import replace
 
 import msgspec
 import pytest
 
+from fleet.trials.charts import PriceChart, loss_chart, price_chart
 from fleet.trials.figures import Match, MatchState, TrialFigures
-from fleet.trials.price_chart import PriceChart, price_chart
 from fleet.trials.verdict import judge
 from tests.fleet.trials.test_verdict import P5, TRN2, Paid, trial
 
@@ -87,3 +87,31 @@ def test_different_workloads_and_equal_types_have_no_chart() -> None:
 
     assert chart(P5, TRN2, match) is None
     assert chart(P5, replace(P5, tokens_per_s=90_000.0)) is None
+
+
+def test_losses_of_both_arms_are_drawn_over_the_same_tokens() -> None:
+    baseline, arm = trial(P5, TRN2).arms
+    falling = tuple((1e6 * n, 10.0 - n) for n in range(1, 6))
+    drawn = loss_chart(
+        msgspec.structs.replace(baseline, losses=falling),
+        msgspec.structs.replace(arm, losses=falling[:3]),
+    )
+
+    assert drawn is not None
+    mine, theirs = drawn.lines
+    assert (mine.is_baseline, mine.last, theirs.is_baseline, theirs.last) == (
+        True,
+        5.0,
+        False,
+        7.0,
+    )
+    assert mine.points.split()[:3] == theirs.points.split()
+    assert [point.split(",")[0] for point in theirs.points.split()] == ["20.00", "40.00", "60.00"]
+    # The first loss lies above the chart and is drawn at its edge.
+    assert theirs.points.startswith("20.00,0.00 ")
+
+
+def test_without_the_losses_of_both_there_is_no_chart() -> None:
+    baseline, arm = trial(P5, TRN2).arms
+
+    assert loss_chart(msgspec.structs.replace(baseline, losses=((1.0, 2.0),) * 3), arm) is None
