@@ -168,11 +168,14 @@ class LossLine:
 
 @dataclass(frozen=True, slots=True)
 class LossChart:
-    """Mean training loss by tokens; ticks have their position in percent and their value."""
+    """Mean training loss by tokens; ticks have their position in percent and their value.
+
+    Losses of ticks are written with as many decimals as all need.
+    """
 
     lines: tuple[LossLine, ...]
     x_ticks: tuple[tuple[str, float], ...]
-    y_ticks: tuple[tuple[str, float], ...]
+    y_ticks: tuple[tuple[str, str], ...]
 
 
 def loss_chart(baseline: ArmFigures, arm: ArmFigures) -> LossChart | None:
@@ -192,6 +195,8 @@ def loss_chart(baseline: ArmFigures, arm: ArmFigures) -> LossChart | None:
     def y_of(loss: float) -> float:
         return (top - min(loss, top)) / (top - bottom) * 100
 
+    ticks = _ticks(bottom, top)
+    decimals = next((n for n in range(4) if all(round(at, n) == round(at, 6) for at in ticks)), 4)
     return LossChart(
         lines=tuple(
             LossLine(
@@ -203,7 +208,7 @@ def loss_chart(baseline: ArmFigures, arm: ArmFigures) -> LossChart | None:
             for each in arms
         ),
         x_ticks=tuple((f"{x_of(at):.2f}", at) for at in _ticks(0.0, end)),
-        y_ticks=tuple((f"{y_of(at):.2f}", at) for at in _ticks(bottom, top)),
+        y_ticks=tuple((f"{y_of(at):.2f}", f"{at:.{decimals}f}") for at in ticks),
     )
 
 

@@ -27,6 +27,7 @@ from fleet.trials.schedule_arms import Assumption, Planned
 from fleet.trials.schedule_forms import ScheduleRequest
 from fleet.trials.verdict import PriceKinds
 from telemetry.statistics.break_even import Curve, Reason, over_days
+from telemetry.statistics.forecast import SECONDS_PER_DAY
 
 HOURS_PER_DAY = 24.0
 # Below this, the next smaller unit is easier to read.
@@ -58,7 +59,7 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
 
 def _seconds(value: float) -> str:
     """Write a duration, with tenths of a second where it is short."""
-    return duration(value) if value >= ONE_MINUTE_S else seconds(value)
+    return duration(round(value)) if value >= ONE_MINUTE_S else seconds(value)
 
 
 def rounded(value: float) -> float:
@@ -81,7 +82,9 @@ def tokens_span(span: Range) -> str:
 
 
 def days(value: float) -> str:
-    """Write a length of time in a suitable unit: 3.1 days, 5.2 h, 20 min."""
+    """Write a length of time in a suitable unit: 3.1 days, 5.2 h, 20 min, 19 s."""
+    if 0 < abs(value) * SECONDS_PER_DAY < ONE_MINUTE_S:
+        return f"{value * SECONDS_PER_DAY:.0f}{NBSP}s"
     factor, unit, decimals = _unit(value)
     return f"{value * factor:.{decimals}f}{NBSP}{unit}"
 
