@@ -23,7 +23,7 @@ from fleet.alerts.matchers import active_silences
 from fleet.alerts.silences import apply_silences
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect import RULES, Finding
-from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.causes import CLASS_OF, HARDWARE_CAUSES, UNKNOWN
 from telemetry.detect.share import LAYOUT
 
 Fits = Callable[[Subject, Finding, Alert], bool]
@@ -32,6 +32,8 @@ SEVERITIES = {"page": Alert.Severity.PAGE, "warn": Alert.Severity.WARN}
 # Any fault may show in these. An alert of theirs whose cause is known is the alert of that fault.
 SYMPTOMS = frozenset({"allreduce_share", "step_slow"})
 UNEXPLAINED = SYMPTOMS | {"hang"}
+# Onsets of one problem differ by less than this, whatever shows it.
+SAME_ONSET_S = 10.0
 # So many steps may end after an alert about their run until they show that it is still slow.
 AFTER_STEPS = 2.0
 # Alerts that slow no step.
@@ -154,8 +156,15 @@ def agrees(alert: Alert, finding: Finding) -> bool:
 
 
 def has_same_culprit(alert: Alert, finding: Finding) -> bool:
-    """Whether both name the same cause at the same node of the same run, under any rule."""
-    if not _is_same_run(alert, finding) or alert.cause != finding.cause:
+    """Whether both name the same cause at the same node of the same run, under any rule.
+
+    A class and a cause of it are the same cause.
+    """
+    causes = {CLASS_OF.get(alert.cause, alert.cause), CLASS_OF.get(finding.cause, finding.cause)}
+    is_same = alert.cause == finding.cause or (
+        len(causes) == 1 and not causes.isdisjoint({alert.cause, finding.cause})
+    )
+    if not _is_same_run(alert, finding) or not is_same:
         return False
     if finding.cause == UNKNOWN:
         # A run that seemed to hang may prove slow when its step ends.
@@ -166,9 +175,17 @@ def has_same_culprit(alert: Alert, finding: Finding) -> bool:
 
 
 def is_explained(alert: Alert, finding: Finding) -> bool:
-    """Whether an alert is a symptom of unknown cause, and the finding names one in its run."""
-    is_unexplained = alert.rule in UNEXPLAINED and alert.cause == UNKNOWN
-    return is_unexplained and finding.cause != UNKNOWN and _is_same_run(alert, finding)
+    """Whether an alert is a symptom of unknown cause, and the finding names one in its run.
+
+    An alert without a node that is found no more is explained by a slow node since its onset.
+    """
+    if alert.rule not in UNEXPLAINED or not _is_same_run(alert, finding):
+        return False
+    if alert.cause == UNKNOWN:
+        return finding.cause != UNKNOWN
+    apart_s = abs(finding.onset_s - alert.onset_at.timestamp())
+    is_located = finding.node is not None and finding.cause in HARDWARE_CAUSES
+    return alert.node is None and is_located and apart_s <= SAME_ONSET_S
 
 
 def _is_same_run(alert: Alert, finding: Finding) -> bool:

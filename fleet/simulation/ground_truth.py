@@ -116,7 +116,8 @@ def right_causes(fault: Fault, inputs: Inputs, *, is_one_core: bool) -> tuple[st
     if fault.kind in SLOW_COMPUTE:
         # A slow accelerator and one with slow memory keep the same cores busy.
         sees_memory = inputs.agent and inputs.hbm_bandwidth
-        is_distinct = sees_memory or (sees_cores and fault.kind == "slow_core")
+        is_core = fault.kind == "slow_core" and not is_one_core
+        is_distinct = sees_memory or (sees_cores and is_core)
         causes |= set() if is_distinct else {"slow_compute"}
     if fault.kind == "efa_latency" and not sees_probes:
         causes.add("network")

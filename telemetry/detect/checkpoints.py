@@ -1,12 +1,18 @@
 """The rule checkpoint_slow: checkpoints that take much longer to write than expected."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import IntArray
-from telemetry.detect.findings import CauseScore, Problem
+from telemetry.detect.findings import (
+    CauseScore,
+    Problem,
+    onset_of_alert,
+    problem_of,
+    score_of_alert,
+)
 from telemetry.detect.inputs import DetectionInput, node_peak, node_values
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
@@ -34,6 +40,8 @@ ENOUGH_CHECKPOINTS = 3
 MOST = 0.5
 # How long a slow checkpoint is reported, and how far back earlier ones are read.
 NEWS_S, EARLIER_S = 60.0, 900.0
+# Until the step that it interrupts is reported. Figures of an open alert may be a minute old.
+PENDING_S = 2.0 * NEWS_S
 # Hosts are read for at most this long.
 LONGEST_S = 240.0
 # Weights in 16 bit and Adam states in 32 bit per parameter. Nodes write their shards in parallel
@@ -66,6 +74,13 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     under_way = _in_progress(inputs, steps, is_held=bool(held), accused=accused)
     if under_way is not None and (found := _check(inputs, steps, taken, under_way)):
         return [found]
+    # It is over, and the step that it interrupted is still to end or to be reported.
+    last_s = max(steps.ended_at_s[-1:], default=0.0)
+    for alert in held:
+        onset_s, phase_s = onset_of_alert(alert, -np.inf), alert.evidence.get("phase_s") or 0.0
+        if last_s <= onset_s + 1.0 and inputs.now_s - onset_s - phase_s <= PENDING_S:
+            kept = {key: alert.evidence.get(key) for key in ("baseline_phase_s", "phase_s")}
+            return [replace(problem_of(score_of_alert(alert), onset_s), extra=kept)]
     if not taken:
         return []
     row, took_s = taken[-1]
@@ -120,7 +135,9 @@ def _in_progress(
         return None
     # While all nodes write no one stands out.
     node = _slowest(nodes, writes) or accused
-    return Checkpoint(stall.overdue_s - stall.step_s, inputs.now_s, node)
+    # The pace of a run whose steps are no longer stored does not matter while it writes.
+    step_s = np.nan_to_num(stall.step_s) if is_held else stall.step_s
+    return Checkpoint(float(stall.overdue_s - step_s), inputs.now_s, node)
 
 
 def _writing(

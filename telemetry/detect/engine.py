@@ -181,7 +181,7 @@ def _step_problems(
     if not any(each.node for each in again):
         return found + again
     # The long steps of one node are one problem, not one each time.
-    return again + [each for each in found if each.kind not in ("waiting", "computing", "step")]
+    return [each for each in found if each.kind not in ("waiting", "computing", "step")] + again
 
 
 def _second_late_nodes(

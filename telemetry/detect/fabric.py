@@ -338,8 +338,10 @@ def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
 
 # Required ratio of the latency to before, and to peers where the past is unknown.
 CHANGED_BY, BLATANT = 1.10, RULES["efa_degraded"].limits["blatant_latency_ratio"]
-# For rare probes: ages (seconds) to read, how many of the newest count, and how many must be late.
-PROBE_AGES_S, NEWEST_PROBES, ENOUGH_PROBES = tuple(range(405, -1, -15)), 5, 3
+# For rare probes: seconds between two reads, how many of the newest count, and how many must be
+# late.
+PROBES_APART_S, NEWEST_PROBES, ENOUGH_PROBES = 15, 5, 3
+PROBE_AGES_S = tuple(range(405, -1, -PROBES_APART_S))
 # Required ratio of the latency of all devices to before.
 ALL_SLOWER_BY = 1.3
 # A probe is held for up to a minute: ages at which packets that were lost explain that it is late.
@@ -494,14 +496,16 @@ def _past_latency_s(inputs: DetectionInput, history: EfaReadings | None) -> floa
     probes = newest_measurements(history.latency_s, 2 * ENOUGH_PROBES)
     usual = lower_median(probes.reshape(len(probes), -1))
     before = float(lower_median(usual[:ENOUGH_PROBES]))
-    newest = usual[-1:] if _has_longer_steps(inputs) else usual[ENOUGH_PROBES:]
+    is_slow = _longer_steps_since_s(inputs) is not None
+    newest = usual[-1:] if is_slow else usual[ENOUGH_PROBES:]
     is_so = bool((newest >= ALL_SLOWER_BY * before).all())
     return before if is_so else float("nan")
 
 
-def _has_longer_steps(inputs: DetectionInput) -> bool:
-    """Whether an open alert says that whole steps take longer, and names no node."""
-    return any(a.node is None and a.evidence.get("kind") == "step" for a in inputs.open_problems)
+def _longer_steps_since_s(inputs: DetectionInput) -> float | None:
+    """Onset of an open alert that says that whole steps take longer, and names no node."""
+    held = (a for a in inputs.open_problems if a.node is None and a.evidence.get("kind") == "step")
+    return next((onset_of_alert(alert, inputs.now_s) for alert in held), None)
 
 
 def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
@@ -560,7 +564,12 @@ def _by_probes(
     limit, usual_s = scores.limit, scores.score.peers_median
     probes = _newest_ratios(history, NEWEST_PROBES)
     late = probes - 1.0 >= limit
-    is_slow = _has_longer_steps(inputs)
+    since_s = _longer_steps_since_s(inputs)
+    # If most devices probed since then are late, the others have not been probed yet.
+    ticks = history.span.ticks[:, None, None]
+    probed_s = np.where(history.probed, ticks - PROBES_APART_S, -np.inf).max(axis=0)
+    is_slow = probed_s >= (np.inf if since_s is None else since_s)
+    is_slow &= late[-1][is_slow].sum() <= MOST * is_slow.sum()
     is_lasting = (late.sum(axis=0) >= ENOUGH_PROBES - is_slow) & late[-2:].all(axis=0)
     unhealthy = held & (is_lasting | (is_slow & (probes[-1] >= SLOWER_AT_ONCE)))
     if not unhealthy.any():

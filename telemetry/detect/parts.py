@@ -22,7 +22,7 @@ from telemetry.detect.inputs import (
     new_measurements,
     recent,
 )
-from telemetry.detect.pace import ShareCase, hardware_before_and_after
+from telemetry.detect.pace import BEFORE_S, CLEARLY, ShareCase, hardware_before_and_after
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import training_nodes
 from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median
@@ -350,6 +350,9 @@ CLOCKED_SAVES = 0.7
 # Required distance of the power from the other devices of the node, in deviations and relative,
 # and the seconds that show it.
 POWER_DEVIATIONS, POWER_RATIO, POWER_S = 5.0, 0.015, 6
+# Required fall of the power of a whole node that computes for longer. Noise of its devices
+# averages out.
+LESS_POWER_RATIO = 0.05
 # Required deviations from the other parts of the node, and the minimum deviation assumed,
 # relative to the usual value: together 7.5 %.
 LATE_PARTS_DEVIATIONS, SPREAD = 5.0, 0.015
@@ -399,11 +402,14 @@ class Parts:
         return deviations(self.relative, floor=SPREAD) / LATE_PARTS_DEVIATIONS
 
 
-def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -> list[CauseScore]:
+def score_parts(
+    case: ShareCase, node: str, *, blame_only_device: bool = True, is_alone: bool = False
+) -> list[CauseScore]:
     """Score slow memory, slow cores and throttled accelerators, the most specific first.
 
     A single accelerator can only be compared with other nodes. The caller decides whether it is
     accused when all cores of the node are busy for longer (``blame_only_device``).
+    ``is_alone``: no other node is late, so that none waits for another while it computes.
 
     Notes
     -----
@@ -436,16 +442,22 @@ def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -
         if cores.value.size == per_device and not blame_only_device:
             scores = [score for score in scores if score.cause != "throttle"]
     if not any(score.stands_out for score in scores):
-        scores += _score_power(case, node, before, span)
+        of_power = _score_power(case, node, before, span)
+        scores += of_power if is_alone else of_power[:1]
     return scores
 
 
 def _score_power(case: ShareCase, node: str, before: Span, since: Span) -> list[CauseScore]:
-    """Score the device that saves less power than the other devices of its node.
+    """Score the device that saves less power than the other devices of its node, and the node.
 
     For cores that count as busy while they wait. Power shows the device of a slow core, not the
-    core.
+    core. If each device draws less while the node computes for longer, they wait for one of them:
+    more work would take as much power as before.
     """
+    if len(before.ticks) < POWER_S and case.inputs.hardware_at is not None:
+        # Real devices report a mean of a minute, which shows a change late.
+        ages_s = int(case.inputs.now_s - case.onset_s) + np.arange(BEFORE_S, 0, -1)
+        before = case.inputs.hardware_at([POWER], ages_s.tolist())
     if min(len(before.ticks), len(since.ticks)) < POWER_S or POWER not in since.values:
         return []
     was, now = (mean(span.of([node]).values[POWER], axis=0)[0] for span in (before, since))
@@ -456,23 +468,43 @@ def _score_power(case: ShareCase, node: str, before: Span, since: Span) -> list[
     usual = float(lower_median(left))
     spread = GAUSSIAN * float(lower_median(np.abs(left - usual)))
     device = int(np.nanargmax(left))
-    strength = (float(left[device]) - usual) / max(POWER_RATIO, POWER_DEVIATIONS * spread)
+    least = max(POWER_RATIO, POWER_DEVIATIONS * spread)
+    strength = (float(left[device]) - usual) / least
     saves = (1.0 - float(left[device])) / max(1.0 - usual, 1e-9)
     of_a_core = 1.0 - (1.0 - CLOCKED_SAVES) / max(1, case.inputs.cores_per_device)
     is_core = case.inputs.cores_per_device > 1 and saves > (CLOCKED_SAVES + of_a_core) / 2
-    return [
-        CauseScore(
-            "slow_core" if is_core else "throttle",
-            strength if saves < 1.0 else 0.0,
-            POWER,
-            float(now[device]),
-            float(lower_median(now)),
-            int(known.sum()) - 1,
-            "ratio",
-            node,
-            None if is_core else device,
-        )
-    ]
+    n_peers, peers = int(known.sum()) - 1, float(lower_median(now))
+    of_device = CauseScore(
+        "slow_core" if is_core else "throttle",
+        # One that draws as much as before computes as before.
+        strength if 0.0 < saves < 1.0 else 0.0,
+        POWER,
+        float(now[device]),
+        peers,
+        n_peers,
+        "ratio",
+        node,
+        None if is_core else device,
+    )
+    # A slow device would stand out from this fall on.
+    is_clear = (1.0 - CLOCKED_SAVES) * (1.0 - usual) >= CLEARLY * least
+    of_node = CauseScore(
+        "slow_core" if is_core and is_clear else "slow_compute",
+        (1.0 - float(left[device])) / LESS_POWER_RATIO,
+        POWER,
+        peers,
+        float(lower_median(was)),
+        n_peers,
+        "ratio",
+        node,
+    )
+    return [of_device, of_node]
+
+
+def score_power_of_node(case: ShareCase, node: str) -> CauseScore | None:
+    """Score the power of a node that computes for longer; None where it is unknown."""
+    scores = _score_power(case, node, *hardware_before_and_after(case, [POWER], nodes=[node]))
+    return scores[-1] if scores else None
 
 
 def parts(span: Span, metric: str, node: str, peer_rows: list[int], *, sign: int = 1) -> Parts:

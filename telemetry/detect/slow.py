@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray, Span
-from telemetry.detect.causes import HARDWARE_CAUSES, UNKNOWN, Kind
+from telemetry.detect.causes import CLASSES, HARDWARE_CAUSES, UNKNOWN, Kind
 from telemetry.detect.fabric import score_links
 from telemetry.detect.findings import CauseScore, Problem, score_of_alert, strongest
 from telemetry.detect.inputs import DetectionInput, node_peak, node_values
@@ -25,7 +25,12 @@ from telemetry.detect.pace import (
     quickest_fifth,
     work_s,
 )
-from telemetry.detect.parts import BANDWIDTH, PART_METRICS, UTILIZATION
+from telemetry.detect.parts import (
+    BANDWIDTH,
+    PART_METRICS,
+    UTILIZATION,
+    score_power_of_node,
+)
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
     CLOCKS_S,
@@ -87,6 +92,13 @@ def score_overall(inputs: DetectionInput, steps: StepBatch, found: PhaseRise) ->
     device = 0 if node and span.values[BANDWIDTH].shape[2] == 1 else None
     starved = (1.0 - kept) / (1.0 - FEWER_BYTES)
     is_throttled = abs(kept - 1.0) <= SAME_WORK and busier >= 1.0 - AS_BUSY
+    power = score_power_of_node(case_since(inputs, steps, found.at), node) if node else None
+    if power is not None and inputs.n_stages > 1 and not power.stands_out:
+        # A longer stage of the only node: as many bytes, and nothing waits for a slow device.
+        longer = CauseScore(
+            "stage_imbalance", float(is_throttled), "compute_s", found.now, found.usual, 0, "s"
+        )
+        return [longer]
     return [
         CauseScore(
             "hbm_slow", starved, BANDWIDTH, is_bytes, was_bytes, 0, "bytes_per_s", node, device
@@ -179,7 +191,8 @@ def find_slow_compute(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     if found is None or not _is_steady(inputs, steps, quickest_s[found.at :], found):
         return []
     scores = _prefer_open_cause(inputs, score_overall(inputs, steps, found), "computing")
-    return _problems(inputs, steps, found, scores, "computing")
+    problems = _problems(inputs, steps, found, scores, "computing")
+    return [_of_only_node(inputs, steps, found, each) for each in problems]
 
 
 def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -197,16 +210,29 @@ def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     scores = _prefer_open_cause(inputs, scores, "step")
     problems = _problems(inputs, steps, found, scores, "step", is_explained=accused)
     after_s = work_s(steps)[found.at + 1 :]
-    is_alike = len(after_s) > 1 and noise(after_s) <= STEADY * found.excess
-    if len(inputs.nodes) > 1 or inputs.n_stages > 1 or not is_alike:
+    if len(after_s) < 2 or noise(after_s) > STEADY * found.excess:
         return problems
-    # The only node of a run exchanges nothing with others. Long sequences would vary.
+    return [_of_only_node(inputs, steps, found, each) for each in problems]
+
+
+def _of_only_node(
+    inputs: DetectionInput, steps: StepBatch, found: PhaseRise, problem: Problem
+) -> Problem:
+    """Accuse the only node of a run, which exchanges nothing with others.
+
+    Long sequences would vary. A longer stage takes power for its work.
+    """
+    if len(inputs.nodes) > 1 or problem.node or problem.cause not in {UNKNOWN, *CLASSES}:
+        return problem
     (node,) = inputs.nodes
-    score = CauseScore("slow_compute", 1.0, "compute_s", found.now, found.usual, 0, "s", node)
-    return [
-        replace(each, cause=score.cause, score=score) if each.cause == UNKNOWN else each
-        for each in problems
-    ]
+    score: CauseScore | None = CauseScore(
+        "slow_compute", 1.0, "compute_s", found.now, found.usual, 0, "s", node
+    )
+    if inputs.n_stages > 1:
+        score = score_power_of_node(case_since(inputs, steps, found.at), node)
+    if score is None or not score.stands_out:
+        return problem
+    return replace(problem, cause=score.cause, score=score)
 
 
 def _is_steady(
@@ -453,6 +479,9 @@ def _chance_of_long(work: FloatArray, found: PhaseRise, ratio: float) -> float:
 CAUSE = "input_stall"
 # Minimum excess of input time that counts, as a share of the step.
 STARVED_LEAST_RATIO = RULES[CAUSE].limits["least_ratio"]
+# Where rests count for input: so many steps rest longer, and hosts are busier by this ratio, over
+# so many seconds.
+STALLED_STEPS, HOSTS_RATIO, HOSTS_S = 3, 1.05, 15
 
 
 def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -462,14 +491,36 @@ def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     -----
     Data stalls differ from slow machines in where a worker's time goes: J. Mohan et al.,
     "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021. What all wait for is
-    compared with the run's own past, what one waits for with its peers.
+    compared with the run's own past, what one waits for with its peers. A runtime trace has no
+    input time: there, hosts that load more explain longer rests between executions.
     """
     if len(steps) < 2:
         return []
+    if not np.nan_to_num(steps.phases["input_s"]).any():
+        rests = replace(steps, phases={**steps.phases, "input_s": steps.phases["other_s"]})
+        found = _stalls(inputs, rests, n_now=n_newest(steps, least=STALLED_STEPS))
+        return [each for each in found if _is_loading(inputs, each)]
+    return _stalls(inputs, steps, n_now=n_newest(steps))
+
+
+def _is_loading(inputs: DetectionInput, problem: Problem) -> bool:
+    """Whether hosts load more than before: the accused one, or most. An open alert needs less."""
+    if any((a.cause, a.node) == (CAUSE, problem.node) for a in inputs.open_problems):
+        return True
+    if inputs.hardware_at is None:
+        return False
+    back_s = int(inputs.now_s - problem.onset_s)
+    ages = (back_s + np.arange(HOSTS_S, 0, -1), np.arange(min(back_s, HOSTS_S), -1, -1))
+    was, now = (inputs.hardware_at([HOST], each.tolist()) for each in ages)
+    ratio = mean(node_values(now, HOST), 0) / mean(node_values(was, HOST), 0)
+    own = [problem.node in (None, node) for node in now.nodes]
+    return bool(float(lower_median(ratio[own])) >= HOSTS_RATIO)
+
+
+def _stalls(inputs: DetectionInput, steps: StepBatch, *, n_now: int) -> list[Problem]:
     least_s = STARVED_LEAST_RATIO * middle(work_s(steps))
     held = [s for s in inputs.open_problems if s.cause == CAUSE and s.node is None]
     usual = (held[0].evidence.get("culprit") or {}).get("peers_median") if held else None
-    n_now = n_newest(steps)
     everywhere = find_rise(
         quickest_fifth(steps.phases["input_s"]), least=least_s, n_now=n_now, usual=usual
     )
@@ -478,10 +529,12 @@ def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
             CAUSE, everywhere.excess / least_s, "input_s", everywhere.now, everywhere.usual, 0, "s"
         )
         return [_problem(steps, score, everywhere.at, ())]
-    return _stalled_nodes(inputs, steps, least_s)
+    return _stalled_nodes(inputs, steps, least_s, n_now)
 
 
-def _stalled_nodes(inputs: DetectionInput, steps: StepBatch, least_s: float) -> list[Problem]:
+def _stalled_nodes(
+    inputs: DetectionInput, steps: StepBatch, least_s: float, n_now: int
+) -> list[Problem]:
     """Nodes whose workers wait for data while others do not; the worst is accused."""
     alerts = [each for each in inputs.open_problems if each.cause == CAUSE]
     input_s = steps.phases["input_s"]
@@ -493,7 +546,6 @@ def _stalled_nodes(inputs: DetectionInput, steps: StepBatch, least_s: float) -> 
         known = [float(figure) for figure in figures if figure is not None]
         usual_s = known[0] if known else quickest_fifth(input_s.T)
     excess = np.asarray(input_s - usual_s)
-    n_now = n_newest(steps)
     newest = excess[-n_now:]
     held = {alert.node for alert in alerts}
     nodes = [inputs.node_of(worker) for worker in steps.workers]

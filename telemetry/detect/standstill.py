@@ -27,6 +27,8 @@ SPINNING, MOVING = 0.9, 0.03
 # Moments and seconds before the end of the last step that define the usual rate, and seconds that
 # show the present.
 USUAL_MOMENTS, USUAL_S, LOOK_S = 6, 60.0, 8
+# A link that carries a part of the exchange carries more than this; assumed.
+IDLE_BYTES_PER_S = 1e5
 # A run without step reports made its usual steps in so many seconds before the last execution.
 HISTORY_S = 300
 
@@ -73,7 +75,9 @@ def spinning(
     stalled, is_known = np.ones(len(nodes), bool), np.zeros(len(nodes), bool)
     for metric in metrics:
         # A node without EFA devices has no link rate, a real one no memory bandwidth.
-        is_measured = np.isfinite(_moved(now, metric)) & (_moved(usual, metric) > 0)
+        # One that never carries more than its keep-alives shows no standstill.
+        idle = IDLE_BYTES_PER_S if metric == LINKS else 0.0
+        is_measured = np.isfinite(_moved(now, metric)) & (_moved(usual, metric) > idle)
         is_known |= is_measured
         stalled &= ~is_measured | (_newest(now, metric) < MOVING * _moved(usual, metric))
     return np.asarray(busy & is_known & stalled)
@@ -232,6 +236,10 @@ def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
         known.append(float(executed[-1]))
     stood = [alert.evidence for alert in inputs.open_problems if alert.rule in STANDSTILLS]
     known += [float(evidence["since_s"]) for evidence in stood if "since_s" in evidence]
+    if not len(steps):
+        # The step that a slow checkpoint interrupts has not ended.
+        slow = (a.evidence for a in inputs.open_problems if a.cause == "checkpoint_slow")
+        known += [float(evidence["onset_s"]) for evidence in slow if "onset_s" in evidence]
     return max(known, default=None)
 
 

@@ -184,7 +184,9 @@ def score_workers(case: ShareCase, late: Lateness) -> list[CauseScore]:
         scores += _score_host(case, node)
     if is_steady and late.phase == "compute_s" and node is not None:
         is_even = _variability(case, late) < UNEVEN_RATIO and case.inputs.n_stages == 1
-        scores += score_parts(case, node, blame_only_device=is_even)
+        nodes = {case.inputs.node_of(case.after.workers[i]) for i in late.late}
+        is_alone = nodes == {node} and not case.after.phases["checkpoint_s"].any()
+        scores += score_parts(case, node, blame_only_device=is_even, is_alone=is_alone)
     return [
         *scores,
         _score_stage(case, late),

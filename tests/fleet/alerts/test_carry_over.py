@@ -30,6 +30,25 @@ def test_the_same_culprit_under_another_rule_is_the_same_alert(
     assert "slow core at limping, core 17" in alert.events.last().text  # type: ignore[union-attr]
 
 
+def test_a_class_of_causes_and_one_of_them_are_the_same_alert(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    evaluate(0, replace(of_node(finding), rule="step_slow", cause="slow_compute", device=None))
+    evaluate(1, finding)
+
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.cause) == ("allreduce_share", "slow_core")
+
+
+def test_a_run_whose_slow_node_is_known_later_has_one_alert(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    vague = replace(finding, rule="step_slow", cause="stage_imbalance", node=None, device=None)
+    evaluate(0, vague)
+    evaluate(1, of_node(finding))
+    assert Alert.objects.get().rule == "core_slow"
+
+
 def test_more_urgent_is_reported_at_once_and_less_urgent_after_a_while(
     evaluate: Evaluate, finding: Finding
 ) -> None:

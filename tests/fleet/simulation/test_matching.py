@@ -115,6 +115,9 @@ def test_a_class_is_right_where_the_inputs_cannot_tell_more() -> None:
 
     assert right_causes(core, idle, is_one_core=False) == ("slow_core",)
     assert right_causes(core, busy, is_one_core=False) == ("slow_compute", "slow_core")
+    # Of an accelerator with one core, without its memory traffic.
+    unknown = msgspec.structs.replace(idle, hbm_bandwidth=False)
+    assert "slow_compute" in right_causes(core, unknown, is_one_core=True)
     assert right_causes(link, busy, is_one_core=False) == ("efa_loss",)
     assert right_causes(link, TIERS["hooks_only"], is_one_core=False) == ("efa_loss", "network")
 

@@ -9,7 +9,7 @@ from telemetry.detect import Finding, find
 from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem
 from telemetry.steps import StepBatch, WorkerState
-from tests.telemetry.detect.runs import CHARACTERS, Machines, inputs, steps_of
+from tests.telemetry.detect.runs import CHARACTERS, T0, Machines, inputs, steps_of
 
 
 def steps(*took_s: float, since: int = 2) -> StepBatch:
@@ -58,6 +58,31 @@ def test_one_under_way_shows_as_hosts_that_write_while_no_core_works() -> None:
     seen = {"now_s": last_s + 45, "checkpoint_s": 15.0, "hardware_at": machines.hardware_at}
     (found,) = [f for f in find(inputs(batch, machines, **seen)) if f.rule == "checkpoint_slow"]
     assert found.evidence["phase_s"] == pytest.approx(44, abs=2)
+
+
+@pytest.mark.parametrize(("after_s", "n_found"), [(1, 1), (121, 0)])
+def test_an_alert_waits_for_the_report_of_the_step_that_it_interrupts(
+    after_s: int, n_found: int
+) -> None:
+    batch = steps_of(np.ones((20, 4)))
+    last_s = float(batch.ended_at_s[-1])
+    known = {"onset_s": last_s, "phase_s": 44.0, "baseline_phase_s": 15.0}
+    held = OpenProblem("checkpoint_slow", "checkpoint_slow", evidence=known)
+    found = found_in(batch, open_problems=(held,), now_s=last_s + 44 + after_s)
+    assert [each.evidence["phase_s"] for each in found] == [44.0] * n_found
+
+
+def test_an_alert_outlasts_the_stored_steps_while_hosts_write() -> None:
+    last_s = float(T0)
+    machines = Machines(last_s + 1500)
+    all_parts: Any = (slice(None), slice(None))
+    machines.mark("core_utilization_ratio", all_parts, times=0.03, since_s=last_s)
+    machines.mark("vcpu_usage_ratio", all_parts, times=3.0, since_s=last_s)
+    known = {"onset_s": last_s, "phase_s": 1200.0, "baseline_phase_s": 15.0}
+    held = OpenProblem("checkpoint_slow", "checkpoint_slow", evidence=known)
+    seen = {"now_s": last_s + 1500, "open_problems": (held,), "nodes": CHARACTERS}
+    (found,) = found_in(StepBatch.empty("llama"), hardware=machines, **seen)
+    assert found.evidence["phase_s"] == pytest.approx(1500, abs=2)
 
 
 def test_an_accused_node_stays_accused_when_its_host_has_finished() -> None:

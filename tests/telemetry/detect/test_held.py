@@ -29,12 +29,14 @@ NAN = np.nan
 class Held:
     """Nodes whose probes come once a period and stand until the next; one in 100 is late.
 
-    While all of them lose packets, from ``lossy[0]`` to ``lossy[1]``, probes are late too.
+    While all of them lose packets, from ``lossy[0]`` to ``lossy[1]``, probes are late too. Nodes
+    are probed one after the other, ``apart_s`` apart.
     """
 
     seed: int
     until_s: int = T0
     period_s: int = PERIOD_S
+    apart_s: int = 0
     sick: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
     probes: dict[int, FloatArray] = field(default_factory=dict)
     lossy: tuple[int, int] | None = None
@@ -55,7 +57,13 @@ class Held:
 
     def seconds(self, metrics: Sequence[str], ticks: Sequence[int]) -> Span:
         """Return some seconds."""
-        values = np.stack([self.probe(tick // self.period_s) for tick in ticks])
+        late_s = self.apart_s * np.arange(N_NODES)
+        values = np.stack(
+            [
+                [self.probe(int(number))[row] for row, number in enumerate(numbers)]
+                for numbers in (np.array(ticks)[:, None] - late_s) // self.period_s
+            ]
+        )
         kept = {LATENCY: values} if LATENCY in metrics else {}
         if self.lossy and RETRANSMITS in metrics:
             lost = [self.lossy[0] < tick <= self.lossy[1] for tick in ticks]
@@ -118,7 +126,9 @@ def test_late_probes_that_outlast_a_loss_are_no_second_problem() -> None:
     assert 790 <= found[-1][0] < 815
 
 
-LONGER_STEPS = (OpenProblem("step_slow", "unknown", evidence={"kind": "step"}),)
+LONGER_STEPS = (
+    OpenProblem("step_slow", "unknown", evidence={"kind": "step", "onset_s": T0 - 60.0}),
+)
 SLOW_LINK = {(5, 3): (T0 + 600, 6.0)}
 SLOW_FABRIC = {(i, j): (T0 + 600, 6.0) for i in range(N_NODES) for j in range(N_EFA)}
 
@@ -134,6 +144,14 @@ def test_while_steps_take_longer_one_very_late_probe_is_enough(
     assert 600 <= first < 600 + PERIOD_S
     first, _ = Held(1, sick=sick).watch(900)[0]
     assert first >= 600 + 2 * PERIOD_S - 20
+
+
+def test_the_first_nodes_that_are_probed_in_a_slow_fabric_are_not_accused() -> None:
+    began_s = T0 + 640
+    longer = OpenProblem("step_slow", "unknown", evidence={"kind": "step", "onset_s": began_s})
+    found = Held(1, sick=SLOW_FABRIC, apart_s=3).watch(900, held=(longer,))
+    assert {(symptom.cause, symptom.node) for _, symptom in found} == {("efa_latency", None)}
+    assert 640 <= found[0][0] < 640 + PERIOD_S
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -3,10 +3,14 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from telemetry.blocks import Span
 from telemetry.detect import Finding, find
+from telemetry.detect.findings import strongest
 from telemetry.detect.inputs import DetectionInput, OpenProblem
+from telemetry.detect.pace import case_since
+from telemetry.detect.parts import score_parts
 from tests.telemetry.detect.runs import CHARACTERS, T0, Machines, inputs, steps_at
 
 CORE, MEMORY = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
@@ -118,3 +122,28 @@ def test_nodes_that_report_no_bandwidth_are_not_accused_for_it() -> None:
         return span
 
     assert find(inputs(steps_at([0.1] * 200), real, hardware_at=machines.hardware_at)) == []
+
+
+@pytest.mark.parametrize(
+    ("left", "accused"),
+    [
+        ((1.0, 1.0, 1.0, 1.0), None),
+        # More work takes more power, of one device more than of another.
+        ((1.03, 1.1, 1.03, 1.03), None),
+        ((0.8, 0.86, 0.8, 0.8), ("throttle", 1)),
+        # All of them wait for a part that power does not show.
+        ((0.8, 0.8, 0.8, 0.8), ("slow_compute", None)),
+    ],
+)
+def test_power_tells_a_slow_node_from_one_with_more_work(
+    left: tuple[float, ...], accused: tuple[str, int | None] | None
+) -> None:
+    machines = Machines(SINCE_S + 10)
+    levels = {**Machines.HEALTHY, "device_power_ratio": (4, 0.6)}
+    vars(machines)["HEALTHY"] = levels
+    for device, times in enumerate(left):
+        machines.mark("device_power_ratio", (1, device), times=times, since_s=SINCE_S)
+    steps = steps_at([0.1] * 200)
+    case = case_since(inputs(steps, machines, hardware_at=machines.hardware_at), steps, 190)
+    found = strongest(score_parts(case, "limping", is_alone=True))
+    assert (found and (found.cause, found.device)) == accused

@@ -230,6 +230,19 @@ def test_input_that_comes_late_everywhere_names_no_one() -> None:
     assert (found.rule, found.cause, found.node) == ("input_stall", "input_stall", None)
 
 
+@pytest.mark.parametrize("host", [1.0, 1.2])
+def test_without_input_times_longer_rests_and_busier_hosts_mean_late_input(host: float) -> None:
+    rests_s = np.zeros((60, 4))
+    rests_s[-6:] = 0.3
+    steps = steps_of(computing()[:, :4], other_s=rests_s)
+    machines = Machines(float(steps.ended_at_s[-1]))
+    since_s = float(steps.ended_at_s[-7])
+    machines.mark("vcpu_usage_ratio", (slice(None), 0), times=host, since_s=since_s)
+    seen = replace(inputs(steps), hardware=machines, hardware_at=machines.hardware_at)
+    found = [(f.rule, f.cause, f.node) for f in find(seen)]
+    assert found == ([("input_stall", "input_stall", None)] if host > 1 else [])
+
+
 def test_one_slow_read_calls_no_one() -> None:
     late = np.full((60, 8), 0.002)
     late[-1, 3] = 1.0

@@ -30,6 +30,8 @@ def spinning(
                 np.resize(hosts, len(cores))[:, None], (len(ticks), len(cores), 1)
             ),
             "hbm_bandwidth_bytes_per_s": np.repeat(traffic[..., None], 8, axis=2),
+            # No step needs these links.
+            "efa_tx_bytes_per_s": np.full((len(ticks), len(cores), 4), 2e3),
         }
         return Span("llama/0", ticks.astype(int), names, values)
 
