@@ -44,6 +44,7 @@ from telemetry.exporter.hardware import (
 )
 from telemetry.exporter.neuron_exporter import neuron_families
 from telemetry.exporter.neuron_exporter_names import NodeLabels, region_of
+from telemetry.exporter.neuron_observer import observer_families
 from telemetry.exporter.service import ServiceCollector
 from telemetry.long_term.writer import LongTermCollector
 from telemetry.store.hot import HotStore
@@ -282,10 +283,11 @@ class NeuronCollector(Collector):
         snapshot = read_snapshot(self.hot, now_s=self.now.timestamp(), only=only)
         labels = node_labels(rows)
         real = [n for n in snapshot.up if n in labels and not labels[n].is_simulated]
-        return [
+        families = [
             *neuron_families(snapshot, labels, last_reports(self.hot, real)),
             *efa_families(self.hot, snapshot, labels, is_alone=self.node is not None),
         ]
+        return [*families, *observer_families(families)]
 
 
 def node_labels(nodes: QuerySet[Node]) -> Mapping[str, NodeLabels]:

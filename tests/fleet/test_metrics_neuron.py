@@ -10,6 +10,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from fleet.api.ingest import arrivals_of
 from fleet.models import Node
 from telemetry.exporter import neuron_exporter_names
+from telemetry.exporter.neuron_observer import OBSERVED
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Post, post, secret
 from tests.fleet.scraping import body, samples
@@ -47,6 +48,7 @@ def test_it_has_every_name_of_awss_exporters_and_no_other(client: Client, report
             neuron_exporter_names.INFO,
         )
     }
+    theirs |= set(OBSERVED)
     of_some = {f"node_amazonefa_{name}" for name in neuron_exporter_names.OF_SOME_DRIVERS}
     assert names == theirs - of_some
 
@@ -55,8 +57,9 @@ def test_one_nodes_part_states_what_the_whole_page_states(client: Client, report
     alone, whole = samples(client, f"{PAGE}?node=steady"), samples(client, PAGE)
 
     # EFA devices have their node's labels there; here they are not needed.
-    efa = {key for key in alone if key[0].startswith("node_amazonefa")}
-    assert {key for key in whole if key[0].startswith("node_amazonefa")} == {
+    of_efa = ("node_amazonefa", "neuron_efa")
+    efa = {key for key in alone if key[0].startswith(of_efa)}
+    assert {key for key in whole if key[0].startswith(of_efa)} == {
         (name, device, node, *port)
         for name, device, *port in efa
         for node in ("steady", "limping")
@@ -64,7 +67,7 @@ def test_one_nodes_part_states_what_the_whole_page_states(client: Client, report
     assert {key: value for key, value in alone.items() if key not in efa} == {
         key: value
         for key, value in whole.items()
-        if "steady" in key and not key[0].startswith("node_amazonefa")
+        if "steady" in key and not key[0].startswith(of_efa)
     }
     assert len(alone) - len(efa) > 100
 

@@ -13,6 +13,7 @@ import pytest
 from django.utils import timezone
 
 from fleet.models import Node, Token
+from telemetry.exporter.neuron_observer import OBSERVED
 from telemetry.store.hot import HotStore
 from tests.fleet.prometheus_server import Prometheus, eventually, prometheus
 from tests.fleet.scraping import bearer
@@ -31,10 +32,16 @@ REAL = {
     "trn1-idle": "trn1.32xlarge-idle",
 }
 N_CORES = {"steady": 32, "trn1-busy": 32, "trn2-busy": 64}
+OF_OBSERVER = {name for name in OBSERVED if name.startswith(("neuron_device_", "neuron_efa_"))}
 # Names that AWS chose, and that Prometheus' own advice is against.
 ADVISED_AGAINST = {
-    *(f'{name} counter metrics should have "_total" suffix' for name in COUNTERS),
-    'system_vcpu_count non-histogram and non-summary metrics should not have "_count" suffix',
+    *(f'{name} counter metrics should have "_total" suffix' for name in COUNTERS | OF_OBSERVER),
+    *(
+        f'{name} non-histogram and non-summary metrics should not have "_{ending}" suffix'
+        for name in ("system_vcpu_count", *OBSERVED)
+        for ending in ("count", "sum")
+        if name.endswith(f"_{ending}")
+    ),
 }
 
 

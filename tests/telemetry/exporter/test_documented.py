@@ -7,6 +7,7 @@ import pytest
 
 from telemetry.exporter import neuron_exporter_names
 from telemetry.exporter.exposition import Spec
+from telemetry.exporter.neuron_observer import OBSERVED
 
 DOCUMENT = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
 
@@ -26,6 +27,11 @@ def test_a_name_of_neuron_monitors_exporter_has_its_row(spec: Spec) -> None:
     if "the same" not in found:
         assert all(f"`{label}`" in found for label in neuron_exporter_names.own_labels(spec))
         assert ("`runtime_tag`" in found) == (neuron_exporter_names.TAG in spec.labels)
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_a_name_of_neuron_observer_has_its_row(name: str) -> None:
+    assert row(name)
 
 
 @pytest.mark.parametrize("counter", neuron_exporter_names.COUNTERS)
