@@ -126,7 +126,8 @@ _COMPLETED, _FAILURES, _ERRORS = (
         "execution_errors_per_s",
     )
 )
-# Names of 0.2, by AWS's reference and AWS's chart for CloudWatch. Health is only in its API.
+# Names of 0.2, by AWS's reference and a public fork of AWS's chart for CloudWatch
+# (spanaik/helm-charts). Health is only in its API.
 _OBSERVER: Mapping[str, Sequence[Row]] = {
     # Neither says the unit without a suffix.
     **dict.fromkeys(
