@@ -33,7 +33,7 @@ from fleet.pages.alert_context import (
 from fleet.pages.annotations import annotate_context
 from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
-from fleet.pages.runbooks import check_first
+from fleet.pages.runbooks import check_first, do_now
 from fleet.runs.summaries import runs_now
 from telemetry.detect import RULES
 from telemetry.store.hot import open_store
@@ -92,7 +92,7 @@ def rows_of(alerts: Iterable[Alert], *, now: datetime) -> list[AlertRow]:
 
 LIST_PARTIALS = ("open", "resolved")
 # These update live; "changes" and "similar" only after an action.
-PARTIALS = ("story", "act", "facts", "timeline", "bar")
+PARTIALS = ("story", "now", "act", "facts", "timeline", "bar")
 ALL_PARTIALS = (*PARTIALS, "changes", "similar")
 PER_PAGE = 25
 FILTERS = ("state", "rule", "run", "node", "who", "label", "since")
@@ -168,6 +168,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "text": AlertText(alert_at, at_time, share_ratio),
         "facts": facts(alert_at),
         "causes": causes_of(alert_at),
+        "do_now": do_now(alert) if alert.is_open and not frozen_at else "",
         "ruled_out": ruled_out(alert_at),
         # Each with whether its answer is overdue.
         "probes": [(each, at_time - each.requested_at > each.WAIT) for each in probes],

@@ -15,7 +15,7 @@ from tests.helpers import just_now
 
 Page = Callable[..., str]
 Fire = Callable[..., Alert]
-PARTIALS = ("story", "act", "facts", "timeline", "bar", "changes", "similar")
+PARTIALS = ("story", "now", "act", "facts", "timeline", "bar", "changes", "similar")
 
 
 def test_it_shows_what_where_how_bad_and_why(page: Page, alert: Alert) -> None:
@@ -285,6 +285,50 @@ def test_its_runbook_states_what_to_check_first(page: Page, alert: Alert) -> Non
 
     assert "Which worker waits least?" in runbook
     assert 'href="/runbooks/allreduce_share/"' in runbook
+
+
+def now_panel(text: str) -> str:
+    """Return the panel that says what to do, as text."""
+    return strip_tags(text.partition('id="now"')[2].partition("</section>")[0])
+
+
+def test_it_says_what_to_do_with_names_filled_in(page: Page, alert: Alert) -> None:
+    assert alert.node is not None
+    panel = now_panel(page(f"/alerts/{alert.pk}/"))
+
+    # The share is too high because of a slow core: the steps are those of the slow core.
+    assert "Take the node out of scheduling" in panel
+    assert f"kubectl cordon {alert.node.name}" in panel
+    assert f"NodeName={alert.node.name} State=DRAIN" in panel
+    assert f"trnwatch alert {alert.pk}" in panel
+    assert "Expect:" in panel
+    assert "Escalate if:" in panel
+
+
+def test_commands_are_those_of_the_scheduler_that_the_labels_show(
+    page: Page, alert: Alert
+) -> None:
+    assert alert.node is not None
+    alert.node.labels = {
+        "pod": "llama-$(reboot)-0",
+        "namespace": "train",
+        "kubernetes_node": "ip-1",
+    }
+    alert.node.save()
+
+    panel = now_panel(page(f"/alerts/{alert.pk}/"))
+
+    assert "kubectl cordon ip-1" in panel
+    # A label may be any text: the shell must not carry it out.
+    assert "kubectl delete pod &#x27;llama-$(reboot)-0&#x27; --namespace train" in panel
+    assert "scontrol" not in panel
+
+
+def test_a_resolved_alert_asks_for_nothing(page: Page, alert: Alert) -> None:
+    alert.resolved_at = just_now()
+    alert.save()
+
+    assert now_panel(page(f"/alerts/{alert.pk}/")).partition(">")[2].strip() == ""
 
 
 def test_a_frozen_link_shows_it_unchanged(page: Page, fired: Fire) -> None:

@@ -2,8 +2,13 @@
 
 import pytest
 from django.test import Client
+from django.utils.html import strip_tags
 
+from fleet.pages.runbooks import FIELD, NOW, filled, section
 from telemetry.detect import RULES
+from trnwatch.surroundings import VARIABLES
+
+FIELDS = {"node", "run", "alert", *VARIABLES}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -12,6 +17,20 @@ def test_every_rule_has_its_runbook(client: Client, db: None, rule: str) -> None
 
     assert response.status_code == 200
     assert "<h1" in response.text
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_runbook_begins_with_what_to_do(client: Client, db: None, rule: str) -> None:
+    text = strip_tags(client.get(f"/runbooks/{rule}/").text)
+    first = section(rule, NOW)
+
+    assert first.startswith("1. ")
+    assert "**Expect:**" in first
+    assert "**Escalate if:**" in first
+    assert text.index("Do now") < text.index("Expect:") < text.index("Check first")
+    # Fields of commands are names of what to fill in, or of labels.
+    assert not FIELD.search(filled(first, {}))
+    assert set(FIELD.findall(first)) <= FIELDS
 
 
 @pytest.mark.parametrize("name", ["notifications", "service"])
