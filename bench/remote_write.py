@@ -4,10 +4,8 @@ One Prometheus scrapes an exporter that plays 16 trn2.48xlarge, and writes the s
 whole trnwatch and to a second Prometheus. Half way it is restarted.
 """
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +27,7 @@ from bench.table import print_table
 from fleet.models import Alert, Node, Token
 from telemetry.ingest.prometheus import KEEP
 from telemetry.store.hot import open_store
-from tests.helpers import free_port
+from tests.helpers import free_port, prometheus_command, running
 
 N_NODES, N_CORES, N_DEVICES = 16, 64, 16
 EVERY_S = 15
@@ -118,32 +116,11 @@ def exporting() -> Iterator[tuple[Exporter, str]]:
 
 
 @contextmanager
-def running(command: list[str], log: Path, env: Mapping[str, str]) -> Iterator[psutil.Process]:
+def in_group(command: list[str], log: Path, env: Mapping[str, str]) -> Iterator[psutil.Process]:
     """Run a program in a group of its own for as long as the block lasts."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=dict(env), stdout=output, stderr=output, start_new_session=True
-        )
-    try:
+    options = {"cwd": ROOT, "env": dict(env), "start_new_session": True}
+    with running(command, log, ends_by=signal.SIGTERM, **options) as process:
         yield psutil.Process(process.pid)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-
-
-def prometheus(folder: Path, port: int, config: Mapping[str, Any], *options: str) -> list[str]:
-    """Write a configuration, and return the command that runs Prometheus with it."""
-    folder.mkdir(exist_ok=True)
-    # JSON is YAML too.
-    (folder / "prometheus.yml").write_text(json.dumps(config))
-    return [
-        "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--log.level=warn",
-        *options,
-    ]
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -190,11 +167,11 @@ def measure(env: Mapping[str, str], *, seconds: int = MEASURE_S) -> dict[str, An
     port, sender_port, peer_port = free_port(), free_port(), free_port()
     _, secret = Token.issue("prometheus", Token.Scope.INGEST, now=datetime.now(UTC))
     env = {**os.environ, **env, "PORT": str(port), "TRNWATCH_DEMO": "0"}
-    peer = prometheus(folder / "peer", peer_port, {}, "--web.enable-remote-write-receiver")
+    peer = prometheus_command(folder / "peer", peer_port, {}, "--web.enable-remote-write-receiver")
     with (
         exporting() as (exporter, target),
-        running([sys.executable, "manage.py", "up"], folder / "up.log", env) as ours,
-        running(peer, folder / "peer.log", env) as theirs,
+        in_group([sys.executable, "manage.py", "up"], folder / "up.log", env) as ours,
+        in_group(peer, folder / "peer.log", env) as theirs,
     ):
         wait_for("trnwatch", lambda: is_up(port, "/healthz"), within_s=START_WITHIN_S)
         wait_for("Prometheus", lambda: is_up(peer_port, "/-/ready"), within_s=START_WITHIN_S)
@@ -203,11 +180,11 @@ def measure(env: Mapping[str, str], *, seconds: int = MEASURE_S) -> dict[str, An
         time.sleep(REST_S)
         at_rest = [(cpu_s(ours) - rest[0]) / REST_S, (cpu_s(theirs) - rest[1]) / REST_S]
         config = configuration(target, port, peer_port, secret)
-        sender = prometheus(folder / "sender", sender_port, config)
+        sender = prometheus_command(folder / "sender", sender_port, config)
         n_sent = {"failed": 0.0, "retried": 0.0}
         began, used = time.monotonic(), (cpu_s(ours), cpu_s(theirs))
         for half in range(2):
-            with running(sender, folder / "sender.log", env):
+            with in_group(sender, folder / "sender.log", env):
                 if half == 0:
                     appeared_s = wait_for("nodes", lambda: n_nodes() == N_NODES, within_s=120)
                 else:

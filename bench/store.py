@@ -1,8 +1,5 @@
 """The hot store and Prometheus: CPU per million core-samples, bytes per core-tick."""
 
-import json
-import os
-import subprocess
 import threading
 import time
 import urllib.request
@@ -23,7 +20,7 @@ from telemetry.exporter.hardware import HARDWARE, node_families, read_snapshot
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import HotStore, open_store
-from tests.helpers import free_port
+from tests.helpers import free_port, prometheus_command, running
 
 SPEC = RunSpec(
     name="side",
@@ -160,21 +157,10 @@ def prometheus(folder: Path, target: str) -> Iterator[tuple[psutil.Process, int]
     """Run Prometheus, scraping the target every second."""
     jobs = [{"job_name": "side", "static_configs": [{"targets": [target]}]}]
     config = {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
-    (folder / "prometheus.yml").write_text(json.dumps(config))
     port = free_port()
-    command = [
-        "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'prometheus'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ))
-    try:
+    command = prometheus_command(folder / "prometheus", port, config)
+    with running(command, folder / "prometheus.log") as process:
         yield psutil.Process(process.pid), port
-    finally:
-        process.kill()
-        process.wait()
 
 
 def scraped(process: psutil.Process, port: int) -> tuple[float, float]:

@@ -1,13 +1,16 @@
-"""Helpers of all tests: a fixed noon, small blocks and steps, a real Redis."""
+"""Helpers of all tests: a fixed noon, small blocks and steps, a real Redis and Prometheus."""
 
+import json
 import shutil
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from django.db import connection
@@ -78,19 +81,44 @@ def postgres_program(name: str) -> str:
 
 
 @contextmanager
+def running(
+    command: Sequence[str], log: Path, *, ends_by: int = signal.SIGKILL, **options: Any
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a program for as long as the block lasts; its output is added to ``log``."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, **options)
+    try:
+        yield process
+    finally:
+        process.send_signal(ends_by)
+        process.wait(60)
+
+
+def prometheus_command(
+    folder: Path, port: int, config: Mapping[str, Any], *options: str
+) -> list[str]:
+    """Write a configuration, and return the command that runs Prometheus with it."""
+    folder.mkdir(exist_ok=True)
+    # JSON is YAML too.
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    return [
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        *options,
+    ]
+
+
+@contextmanager
 def redis_server(folder: Path, *, port: int | None = None) -> Iterator[str]:
     """Run a real Redis in ``folder`` for as long as the block lasts; gives its URL."""
     port = port or free_port()
     options = f"--port {port} --bind 127.0.0.1 --databases {N_REDIS_DATABASES} --appendonly no"
     command = [REDIS_SERVER, *options.split(), "--save", "", "--dir", str(folder)]
-    with (folder / "redis.log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
+    with running(command, folder / "redis.log"):
         until_answers(port)
         yield f"redis://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
 
 
 def until_answers(port: int, *, timeout_s: float = 20.0) -> None:

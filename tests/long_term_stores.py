@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from tests.helpers import free_port
+from tests.helpers import free_port, prometheus_command
 
 TIMEOUT_S = 60.0
 Result = list[dict[str, Any]]
@@ -111,16 +111,8 @@ def prometheus(folder: Path, *, late: str = "60d") -> Iterator[LongTermStore]:
     """Run Prometheus as a receiver of remote writes, which may come so late."""
     port = free_port()
     config = {"storage": {"tsdb": {"out_of_order_time_window": late}}} if late else {}
-    # JSON is YAML too.
-    (folder / "prometheus.yml").write_text(json.dumps(config))
-    command = [
-        "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--web.enable-remote-write-receiver",
-        "--log.level=error",
-    ]
+    options = ("--web.enable-remote-write-receiver", "--log.level=error")
+    command = prometheus_command(folder, port, config, *options)
     yield from _running(LongTermStore(command, port, folder / "log"))
 
 

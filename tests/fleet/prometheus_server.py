@@ -1,7 +1,6 @@
 """A real Prometheus for tests: scrape and query."""
 
 import json
-import subprocess
 import time
 import urllib.error
 import urllib.parse
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.helpers import free_port
+from tests.helpers import free_port, prometheus_command, running
 
 TIMEOUT_S = 60.0
 Job = Mapping[str, Any]
@@ -59,23 +58,10 @@ def prometheus(folder: Path, jobs: Sequence[Job]) -> Iterator[Prometheus]:
         "storage": {"exemplars": {"max_exemplars": 1000}},
         "scrape_configs": [*jobs],
     }
-    # JSON is YAML too.
-    (folder / "prometheus.yml").write_text(json.dumps(config))
     port = free_port()
-    command = [
-        "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--enable-feature=exemplar-storage",
-    ]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
+    command = prometheus_command(folder, port, config, "--enable-feature=exemplar-storage")
+    with running(command, folder / "prometheus.log"):
         yield Prometheus(port)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def eventually(question: Callable[[], T]) -> T:

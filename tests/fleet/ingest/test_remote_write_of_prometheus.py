@@ -1,11 +1,9 @@
 """A real Prometheus scrapes exporters and writes to trnwatch; it is restarted on the way."""
 
-import json
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,7 +16,7 @@ from fleet.models import Node, Token
 from fleet.tasks import assemble_scrapes, watch_fleet
 from telemetry.blocks import FloatArray
 from telemetry.store.hot import HotStore
-from tests.helpers import free_port, just_now
+from tests.helpers import free_port, just_now, prometheus_command, running
 
 NODES = tuple(f"trn-{i:02}" for i in range(4))
 N_CORES = 32
@@ -64,26 +62,8 @@ def exporters() -> Iterator[str]:
     server.server_close()
 
 
-@contextmanager
-def running(folder: Path) -> Iterator[None]:
-    """Run Prometheus with what it has stored in the folder."""
-    command = [
-        "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{free_port()}",
-        "--log.level=warn",
-    ]
-    with (folder / "log").open("a") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-
-
-def configured(folder: Path, exporters: str, address: str, secret: str) -> None:
+def command(folder: Path, exporters: str, address: str, secret: str) -> list[str]:
+    """Return the command that runs Prometheus with what it has stored in the folder."""
     labels = [{"node": node, "__metrics_path__": f"/{node}"} for node in NODES]
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
@@ -101,8 +81,7 @@ def configured(folder: Path, exporters: str, address: str, secret: str) -> None:
             }
         ],
     }
-    # JSON is YAML too.
-    (folder / "prometheus.yml").write_text(json.dumps(config))
+    return prometheus_command(folder, free_port(), config)
 
 
 def seconds_of(hot: HotStore, node: str, metric: str, start: int, end: int) -> FloatArray:
@@ -128,12 +107,12 @@ def test_nodes_appear_and_no_sample_is_doubled_or_lost(
     address: str, exporters: str, tmp_path: Path, hot: HotStore
 ) -> None:
     secret = Token.issue("prometheus", Token.Scope.INGEST, now=just_now())[1]
-    configured(tmp_path, exporters, address, secret)
+    sender = command(tmp_path, exporters, address, secret)
     start = int(time.time())
-    with running(tmp_path):
+    with running(sender, tmp_path / "log", ends_by=signal.SIGTERM):
         wait_for(hot, since=start, n_seconds=5)
     stopped = int(time.time()) + 1
-    with running(tmp_path):
+    with running(sender, tmp_path / "log", ends_by=signal.SIGTERM):
         end = wait_for(hot, since=stopped, n_seconds=5)
 
     assert sorted(Node.objects.values_list("name", flat=True)) == list(NODES)

@@ -1,12 +1,11 @@
 """A real Prometheus with trnwatch's rules, scraping a running trnwatch."""
 
 import json
-import subprocess
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +19,7 @@ from fleet.simulation.runs import create_run
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import HotStore
-from tests.helpers import LLAMA, free_port
+from tests.helpers import LLAMA, free_port, prometheus_command, running
 
 TIMEOUT_S = 90.0
 # What a run has behind it, and for how long it goes on without anybody who plays it.
@@ -89,10 +88,10 @@ def token() -> str:
     return secret
 
 
-def configured(example: Path, folder: Path, target: str, secret: str) -> str:
+def configured(example: Path, folder: Path, target: str, secret: str) -> Mapping[str, Any]:
     """Return an example of configuration for this machine, in a hurry."""
     (folder / "token").write_text(secret)
-    config = yaml.safe_load(example.read_text())
+    config: dict[str, Any] = yaml.safe_load(example.read_text())
     config["global"] |= {"scrape_interval": "2s", "scrape_timeout": "2s"}
     config["global"]["evaluation_interval"] = "1s"
     config["rule_files"] = [str(example.parent / each) for each in config["rule_files"]]
@@ -107,28 +106,15 @@ def configured(example: Path, folder: Path, target: str, secret: str) -> str:
         for source in job.get("http_sd_configs", ()):
             source |= {"url": f"{target}/sd/prometheus", "refresh_interval": "1s"}
             source["authorization"]["credentials_file"] = str(folder / "token")
-    written: str = yaml.safe_dump(config)
-    return written
+    return config
 
 
 @contextmanager
-def prometheus(folder: Path, config: str) -> Iterator[Question]:
+def prometheus(folder: Path, config: Mapping[str, Any]) -> Iterator[Question]:
     """Run Prometheus; gives how to ask its API for a path."""
-    (folder / "prometheus.yml").write_text(config)
     port = free_port()
-    command = [
-        "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
+    with running(prometheus_command(folder, port, config), folder / "prometheus.log"):
         yield lambda path: ask(f"http://127.0.0.1:{port}/api/v1/{path}")
-    finally:
-        process.kill()
-        process.wait()
 
 
 def ask(address: str) -> Any:
