@@ -481,7 +481,7 @@ CAUSE = "input_stall"
 STARVED_LEAST_RATIO = RULES[CAUSE].limits["least_ratio"]
 # Where rests count for input: so many steps rest longer, and hosts are busier by this ratio, over
 # so many seconds.
-STALLED_STEPS, HOSTS_RATIO, HOSTS_S = 3, 1.05, 15
+STALLED_STEPS, HOSTS_RATIO, HOSTS_S = 2, 1.05, 15
 
 
 def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -622,6 +622,11 @@ def _seen_to_load(inputs: DetectionInput, steps: StepBatch) -> Problem | None:
         return None
     span = inputs.hardware((CORES, HOST), inputs.lagging(look_s)).of(nodes)
     span = span.between(int(span.ticks[0]), int(span.ticks[0]) + look_s - 1)
+    # If most nodes loaded in this step, the last one that still does is not the reason.
+    of_step = inputs.hardware((CORES, HOST), int(min(inputs.now_s - since_s, MOST_S))).of(nodes)
+    loaded = (node_values(of_step, HOST) >= LOADING) & (node_peak(of_step, CORES) < WORKING)
+    if loaded.any(axis=0).mean() > MOST:
+        return None
     most, hosts = node_peak(span, CORES), mean(node_values(span, HOST), axis=0)
     rests = np.asarray((most < WORKING).all(axis=0))
     loads = rests & (hosts >= LOADING) & (hosts < COMPILING)
@@ -650,8 +655,11 @@ def _said_to_load(inputs: DetectionInput, steps: StepBatch, said: Activities) ->
     # Up to its heartbeat: it may compute by now.
     loaded_s = said.heard_s[node] - said.since_s[node]
     usual_s = _usual_input_s(inputs, steps, node)
+    # Others that began to compute as late waited as long.
+    began_s = (said.since_s[name] for name, each in said.doing.items() if each == STEP)
+    others_s = middle(np.array([max(0.0, at - float(steps.ended_at_s[-1])) for at in began_s]))
     least_s = max(CLEARLY * STARVED_LEAST_RATIO * usual_step_s(steps), CLOCKS_S)
-    if usual_s > USUALLY_S or loaded_s < usual_s + least_s:
+    if usual_s > USUALLY_S or loaded_s < max(usual_s, others_s) + least_s:
         return None
     peers_s = float(lower_median(mean(steps.phases["input_s"], 0)))
     score = CauseScore(CAUSE, 1.0, "input_s", loaded_s, peers_s, n_nodes - 1, "s", node)
