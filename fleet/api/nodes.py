@@ -20,9 +20,9 @@ from fleet.api.fields import (
     conflict_on,
 )
 from fleet.api.paging import PageLinks, Paging, paginate
-from fleet.models import Alert, Node
+from fleet.models import Alert, Node, Run
 from fleet.models.problem import ProblemError
-from fleet.runs.retirement import retire_node, unretire
+from fleet.runs.retirement import retire, unretire
 from fleet.runs.summaries import STALE_AFTER_S, nodes_now
 from telemetry.store.hot import HotStore, open_store
 from telemetry.store.packing import unpack_block
@@ -208,15 +208,21 @@ def node_retire(request: HttpRequest, name: Path[NodeName]) -> NodeOut:
 
     Its history stays, its alerts resolve, and its next report brings it back.
     """
-    hot, node = open_store(settings.REDIS_URL), get_object_or_404(Node, name=name)
-    if not retire_node(hot, node, by=caller(request).name, now=timezone.now()):
-        raise ProblemError(409, "It is already retired.")
+    set_retired(request, get_object_or_404(Node, name=name), is_retired=True)
     return node_one(request, name)
 
 
 @router.post("/{name}/unretire", response=NodeOut, **needs("act"), summary="Bring a node back")
 def node_unretire(request: HttpRequest, name: Path[NodeName]) -> NodeOut:
     """Bring a retired node back before it reports."""
-    if not unretire(get_object_or_404(Node, name=name), by=caller(request).name):
-        raise ProblemError(409, "It is not retired.")
+    set_retired(request, get_object_or_404(Node, name=name), is_retired=False)
     return node_one(request, name)
+
+
+def set_retired(request: HttpRequest, row: Node | Run, *, is_retired: bool) -> None:
+    """Retire a node or a run, or bring it back; raises ProblemError where that changes nothing."""
+    by, hot = caller(request).name, open_store(settings.REDIS_URL)
+    if is_retired and not retire(hot, row, by=by, now=timezone.now()):
+        raise ProblemError(409, "It is already retired.")
+    if not is_retired and not unretire(row, by=by):
+        raise ProblemError(409, "It is not retired.")

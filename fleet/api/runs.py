@@ -12,7 +12,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router
 
-from fleet.api.auth import caller, needs
+from fleet.api.auth import needs
 from fleet.api.fields import (
     LABELS,
     LabelFilter,
@@ -23,6 +23,7 @@ from fleet.api.fields import (
     Text,
     conflict_on,
 )
+from fleet.api.nodes import set_retired
 from fleet.api.paging import (
     Cursor,
     PageLinks,
@@ -38,8 +39,6 @@ from fleet.costs.panel import round_to_cents
 from fleet.costs.spending import stored_account
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Alert, Run, SimilarRunsResult
-from fleet.models.problem import ProblemError
-from fleet.runs.retirement import retire_run, unretire
 from fleet.runs.similar_runs import measured_results, similar_runs_panel
 from fleet.runs.summaries import RunNow, runs_now
 from telemetry.steps import PHASES, StepBatch
@@ -271,17 +270,14 @@ def run_retire(request: HttpRequest, name: Path[RunName]) -> RunOut:
 
     Its history stays; an active run ends with its last report; the next one brings it back.
     """
-    run = get_object_or_404(Run, name=name)
-    if not retire_run(run, by=caller(request).name, now=timezone.now()):
-        raise ProblemError(409, "It is already retired.")
+    set_retired(request, get_object_or_404(Run, name=name), is_retired=True)
     return run_one(request, name)
 
 
 @router.post("/{name}/unretire", response=RunOut, **needs("act"), summary="Bring a run back")
 def run_unretire(request: HttpRequest, name: Path[RunName]) -> RunOut:
     """Show a retired run in lists again."""
-    if not unretire(get_object_or_404(Run, name=name), by=caller(request).name):
-        raise ProblemError(409, "It is not retired.")
+    set_retired(request, get_object_or_404(Run, name=name), is_retired=False)
     return run_one(request, name)
 
 

@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='node',
             name='retired_at',
-            field=models.DateTimeField(blank=True, help_text='Since when it is out of use. A report clears this.', null=True),
+            field=models.DateTimeField(blank=True, help_text='Since when lists leave it out. A report clears this.', null=True),
         ),
         migrations.AddField(
             model_name='node',

@@ -18,6 +18,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='run',
             name='labels',
-            field=models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict, help_text='Its surroundings: namespace, Slurm job and so on, by label name.'),
+            field=models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict, help_text='Its surroundings: pod, namespace, Slurm job and so on, by label name.'),
         ),
     ]

@@ -1,8 +1,10 @@
-"""Lookups of the list filters that pages, API and commands share."""
+"""Labels and retirement of nodes and runs, and lookups of the list filters that all share."""
 
 import re
 from collections.abc import Mapping
+from typing import Self, TypeVar
 
+from django.db import models
 from django.db.models import Q, TextField, Value
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast
@@ -12,6 +14,35 @@ LABEL_NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
 LABEL = re.compile(rf"({LABEL_NAME})(?:=([^\x00-\x1f\x7f]*))?")
 # Labels of one node or run; a sender may report as many at a time.
 MAX_LABELS = 24
+M = TypeVar("M", bound=models.Model)
+
+
+class LabeledQuerySet(models.QuerySet[M]):
+    def unretired(self) -> Self:
+        return self.filter(retired_at=None)
+
+
+class Labeled(models.Model):
+    """What nodes and runs have in common: labels, and that they may be retired."""
+
+    labels = models.JSONField(
+        default=dict,
+        db_default=Value({}, models.JSONField()),
+        blank=True,
+        help_text="Its surroundings: pod, namespace, Slurm job and so on, by label name.",
+    )
+    retired_at = models.DateTimeField(
+        null=True, blank=True, help_text="Since when lists leave it out. A report clears this."
+    )
+    retired_by = models.CharField(
+        max_length=150,
+        blank=True,
+        db_default="",
+        help_text="Who retired it or brought it back. Empty: automatic.",
+    )
+
+    class Meta:
+        abstract = True
 
 
 def given(**lookups: object) -> dict[str, object]:

@@ -5,10 +5,10 @@ from functools import lru_cache
 from typing import Self
 
 from django.db import models
-from django.db.models import Q, Value
+from django.db.models import Q
 from django.urls import reverse
 
-from fleet.models.filters import given, label_q, labels_contain
+from fleet.models.filters import Labeled, LabeledQuerySet, given, label_q, labels_contain
 from telemetry import catalog
 
 # What shares of the peak are of: the usual precision of training.
@@ -21,10 +21,7 @@ def address(page: str, key: str | int) -> str:
     return reverse(page, args=[key])
 
 
-class NodeQuerySet(models.QuerySet["Node"]):
-    def unretired(self) -> Self:
-        return self.filter(retired_at=None)
-
+class NodeQuerySet(LabeledQuerySet["Node"]):
     def real(self) -> Self:
         return self.exclude(source=Node.Source.SIMULATED)
 
@@ -79,7 +76,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
         return nodes.exclude(name__in=up).filter(run__finished_at__isnull=state == "silent")
 
 
-class Node(models.Model):
+class Node(Labeled):
     """One node of the fleet, simulated or real."""
 
     class Source(models.TextChoices):
@@ -103,12 +100,6 @@ class Node(models.Model):
         db_default="",
         help_text="Nodes of one UltraServer share NeuronLink; empty: none, or unknown.",
     )
-    labels = models.JSONField(
-        default=dict,
-        db_default=Value({}, models.JSONField()),
-        blank=True,
-        help_text="Its surroundings: pod, namespace, Slurm job and so on, by label name.",
-    )
     source = models.CharField(max_length=20, choices=Source)
     shard = models.CharField(max_length=90, help_text="Where the store keeps it.")
     run = models.ForeignKey(
@@ -121,15 +112,6 @@ class Node(models.Model):
     first_seen_at = models.DateTimeField()
     last_seen_at = models.DateTimeField(
         null=True, blank=True, help_text="Newest report, to the hour. Empty: not known yet."
-    )
-    retired_at = models.DateTimeField(
-        null=True, blank=True, help_text="Since when it is out of use. A report clears this."
-    )
-    retired_by = models.CharField(
-        max_length=150,
-        blank=True,
-        db_default="",
-        help_text="Who retired it or brought it back. Empty: automatic.",
     )
 
     objects = NodeQuerySet.as_manager()

@@ -7,11 +7,11 @@ from operator import or_
 from typing import Self
 
 from django.db import models
-from django.db.models import F, Q, Value
+from django.db.models import F, Q
 from django.urls import reverse
 from django.utils import timezone
 
-from fleet.models.filters import given, label_q, labels_contain
+from fleet.models.filters import Labeled, LabeledQuerySet, given, label_q, labels_contain
 from telemetry import catalog
 from telemetry.detect.rules import RULES
 from telemetry.statistics.tariff import Tariff
@@ -20,15 +20,12 @@ SECONDS_PER_HOUR = 3600.0
 SHARE = RULES["allreduce_share"].limits
 
 
-class RunQuerySet(models.QuerySet["Run"]):
+class RunQuerySet(LabeledQuerySet["Run"]):
     def active(self) -> Self:
         return self.filter(finished_at=None)
 
     def simulated(self) -> Self:
         return self.filter(is_simulated=True)
-
-    def unretired(self) -> Self:
-        return self.filter(retired_at=None)
 
     def filter_by(
         self,
@@ -62,7 +59,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return runs.filter(finished_at__isnull=state == "active") if state else runs
 
 
-class Run(models.Model):
+class Run(Labeled):
     """One training job."""
 
     class Phase(models.TextChoices):
@@ -123,12 +120,6 @@ class Run(models.Model):
         null=True,
         help_text="Figures of a model that the catalogue lacks: params, layers, hidden.",
     )
-    labels = models.JSONField(
-        default=dict,
-        db_default=Value({}, models.JSONField()),
-        blank=True,
-        help_text="Its surroundings: namespace, Slurm job and so on, by label name.",
-    )
     session = models.CharField(
         max_length=60,
         blank=True,
@@ -153,15 +144,6 @@ class Run(models.Model):
         null=True, blank=True, help_text="Planned length in tokens. Empty: unknown."
     )
     heard_at = models.DateTimeField(null=True, blank=True, help_text="Arrival of the last report.")
-    retired_at = models.DateTimeField(
-        null=True, blank=True, help_text="Since when lists leave it out. A report clears this."
-    )
-    retired_by = models.CharField(
-        max_length=150,
-        blank=True,
-        db_default="",
-        help_text="Who retired it or brought it back. Empty: automatic.",
-    )
     requires_preflight = models.BooleanField(
         default=False,
         db_default=False,
