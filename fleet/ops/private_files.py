@@ -38,12 +38,14 @@ class PermissionFixes:
         return any(path.name == name for path in self.paths)
 
 
-def make_private(folder: Path) -> PermissionFixes:
+def make_private(folder: Path, *, user: int | None = None) -> PermissionFixes:
     """Create the data folder, or make the existing one private to its owner.
 
     Symbolic links are neither followed nor changed, nor are files of other users. In a shared
-    folder (``/tmp``, a home folder) only trnwatch's own files are changed.
+    folder (``/tmp``, a home folder) only trnwatch's own files are changed. ``user`` is the owner's
+    number, by default that of this process.
     """
+    user = os.geteuid() if user is None else user
     os.umask(OTHERS)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fixes = PermissionFixes()
@@ -60,7 +62,7 @@ def make_private(folder: Path) -> PermissionFixes:
             status = path.lstat()
             if stat.S_ISLNK(status.st_mode) or not status.st_mode & OTHERS:
                 continue
-            if status.st_uid != os.geteuid():
+            if status.st_uid != user:
                 fixes.refused.append(path)
                 continue
             path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS)
