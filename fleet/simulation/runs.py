@@ -11,8 +11,9 @@ from fleet.runs.annotations import annotate_phase, announced, benign_of
 from fleet.runs.prices import opening_price
 from telemetry import catalog
 from telemetry.simulate.inputs import live_inputs
-from telemetry.simulate.plan import Fault, Plan, RunSpec
+from telemetry.simulate.plan import Fault, Noise, Plan, RunSpec
 from telemetry.simulate.timeline import RunClock
+from telemetry.statistics.bootstrap import RUN_CV
 from telemetry.store.hot import HotStore
 
 
@@ -102,6 +103,8 @@ def plan_of(
     return Plan(
         run=spec,
         inputs=live_inputs(spec.tier),
+        # Runs of one configuration differ, as published ones do.
+        noise=Noise(run_to_run_cv=RUN_CV),
         seed=run.pk,
         epoch_s=epoch_s,
         faults=tuple(fault_of(fault, epoch_s=epoch_s) for fault in faults),
