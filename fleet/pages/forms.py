@@ -14,6 +14,8 @@ from django.contrib.auth.forms import PasswordChangeForm
 from django.core.exceptions import NON_FIELD_ERRORS
 from django.db.models import QuerySet
 
+from fleet.access.people import LONGEST_NAME
+from fleet.access.roles import ROLES
 from fleet.access.tokens import MAX_NAME
 from fleet.alerts.handover import LONGEST_NOTE
 from fleet.alerts.matchers import FIELDS_TEXT
@@ -229,6 +231,14 @@ SCOPES = {
 }
 
 
+ROLE_HELP = {
+    "viewer": "read all pages",
+    "operator": "viewer; act on alerts, start drills and checks",
+    "lead": "operator; trials, prices, budgets",
+    "admin": "lead; people and tokens",
+}
+
+
 class TokenForm(forms.Form):
     name = forms.CharField(
         max_length=MAX_NAME,
@@ -246,6 +256,19 @@ class TokenForm(forms.Form):
         empty_value=None,
         required=False,
         initial="365",
+    )
+
+    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(data, label_suffix="")
+
+
+class PersonForm(forms.Form):
+    name = forms.CharField(
+        max_length=LONGEST_NAME,
+        widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "none"}),
+    )
+    role = forms.ChoiceField(
+        choices=list(ROLE_HELP.items()), widget=forms.RadioSelect, initial=ROLES[1]
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:

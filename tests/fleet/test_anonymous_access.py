@@ -37,6 +37,7 @@ TO_ACT = {
     "/silences/preview",
     "/prices/",
     "/budgets/",
+    "/people/",
     "/tokens/",
 }
 

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from django.contrib.auth.models import Group, User
-from django.contrib.auth.validators import UnicodeUsernameValidator
-from django.core.exceptions import ValidationError
 from django.core.management import CommandParser
 
-from fleet.access.roles import ROLES, random_password
+from fleet.access.people import create_person
+from fleet.access.roles import ROLES
 from fleet.management.cli import PlainCommand
+from telemetry.errors import FieldError
 
 
 class Command(PlainCommand):
@@ -22,14 +21,9 @@ class Command(PlainCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         name, role = options["name"], options["role"]
         try:
-            UnicodeUsernameValidator()(name)
-        except ValidationError as error:
-            raise ValueError(f"NAME: {error.messages[0]}") from error
-        if User.objects.filter(username=name).exists():
-            raise ValueError(f"NAME: {name} already has an account.")
-        password = random_password(User(username=name))
-        user = User.objects.create_user(name, password=password)
-        user.groups.add(Group.objects.get(name=role))
+            _, password = create_person(name, role)
+        except FieldError as error:
+            raise ValueError(f"{error.field.upper()}: {error.message}") from error
         if options["json"]:
             self.write_json({"name": name, "role": role, "password": password})
         else:
