@@ -348,23 +348,75 @@ def link_bytes_per_s(layout: Layout) -> float:
     return _fabric(layout).link_ratio * layout.instance.link_bytes_per_s
 
 
+def _network_bytes_per_s(layout: Layout) -> float:
+    """Share of one rank in what leaves its node."""
+    rate = layout.instance.network_bytes_per_s * _fabric(layout).network_ratio
+    return rate / layout.instance.n_cores
+
+
+def _state_bytes(layout: Layout) -> float:
+    return 2 * layout.micro_tokens * layout.model.hidden
+
+
 def tensor_parallel_s(layout: Layout) -> float:
-    """Compute the tensor-parallel all-reduces of one micro-batch: seconds.
+    """Compute the tensor-parallel collectives of one micro-batch: seconds.
 
     Notes
     -----
     Each layer all-reduces the hidden state twice forwards and twice backwards (M. Shoeybi et
     al., arXiv:1909.08053); a ring moves ``2 (tp - 1) / tp`` of it in ``2 (tp - 1)`` hops.
+    Sequence parallelism splits each into a reduce-scatter and an all-gather of the same bytes.
     Where a chip overlaps, half of that overlaps the products it is for.
     """
     tp, fabric = layout.job.tp, _fabric(layout)
     if tp == 1:
         return 0.0
-    state = 2 * layout.micro_tokens * layout.model.hidden
-    wire = 2 * (tp - 1) / tp * state / link_bytes_per_s(layout)
-    passes = 4 + 2 * layout.recompute_ratio
-    shown = 0.5 if layout.constants.overlaps else 1.0
+    wire = 2 * (tp - 1) / tp * _state_bytes(layout) / link_bytes_per_s(layout)
+    passes = 6 if layout.recompute == "full" else 4
+    shown = fabric.shown_ratio
     return shown * passes * layout.layers * (wire + 2 * (tp - 1) * fabric.hop_s)
+
+
+def context_parallel_s(layout: Layout, attention_s: float) -> float:
+    """Compute what context parallelism adds to one micro-batch: seconds.
+
+    Parameters
+    ----------
+    attention_s
+        Attention of the micro-batch, which overlaps the exchange where a chip overlaps.
+
+    Notes
+    -----
+    Keys and values go around the ring once forwards and, with their gradients, twice backwards
+    (H. Liu et al., Ring Attention, arXiv:2310.01889).
+    """
+    job, model, fabric = layout.job, layout.model, _fabric(layout)
+    if job.cp == 1:
+        return 0.0
+    width = 2 * model.hidden / model.heads * -(-model.kv_heads // job.tp)
+    sent = 3 * 2 * layout.micro_tokens * width * (job.cp - 1) * layout.layers
+    is_local = job.tp * job.cp <= layout.instance.n_cores
+    rate = link_bytes_per_s(layout) if is_local else _network_bytes_per_s(layout)
+    hop_s = fabric.hop_s if is_local else fabric.network_hop_s
+    took_s = sent / rate + 3 * (job.cp - 1) * layout.layers * hop_s
+    return max(0.0, took_s - attention_s) if layout.constants.overlaps else took_s
+
+
+def pipeline_s(layout: Layout) -> float:
+    """Compute what stages send each other for one micro-batch: seconds.
+
+    Notes
+    -----
+    The hidden state forwards and its gradient backwards, once per piece of a stage. Where a chip
+    overlaps, half of it does.
+    """
+    job = layout.job
+    if job.pp == 1:
+        return 0.0
+    is_local = job.nodes < job.pp
+    rate = link_bytes_per_s(layout) if is_local else _network_bytes_per_s(layout)
+    sent = 2 * _state_bytes(layout) / (job.tp if layout.sequence_parallel else 1)
+    return _fabric(layout).shown_ratio * layout.vp * sent / rate
 
 
 def gradient_exchange(layout: Layout) -> Exchange:
@@ -377,9 +429,9 @@ def gradient_exchange(layout: Layout) -> Exchange:
     sharded, the weights are gathered twice and the gradients scattered once, layer by layer,
     for each micro-batch.
     """
-    if layout.dp == 1:
+    if layout.replicas == 1:
         return Exchange()
-    fabric, local, nodes = _fabric(layout), layout.dp_local, layout.dp_nodes
+    fabric, local, nodes = _fabric(layout), layout.replicas_local, layout.replica_nodes
     halves = 2 * WEIGHT_BYTES if layout.is_fully_sharded else WEIGHT_BYTES
     times = layout.micro_batches if layout.is_fully_sharded else 1
     moved = times * layout.params * (halves + fabric.gradient_bytes)

@@ -11,28 +11,43 @@ ACCUMULATE_BYTES = 8
 OPTIMIZER_BYTES = 30
 # Bytes held for each parameter: weight, gradient, and what Adam keeps (master, two moments).
 WEIGHT_BYTES, GRADIENT_BYTES, STATE_BYTES = 2, 4, 12
-# Bytes that a layer keeps for the backward pass, per token and hidden unit, with the
-# attention scores recomputed (V. A. Korthikanti et al., arXiv:2205.05198, equation 2).
-ACTIVATION_BYTES = 34
+# Bytes that a layer keeps for the backward pass, per token and hidden unit: those that only
+# sequence parallelism splits, and those that tensor parallelism splits. From table and equation
+# 2 of V. A. Korthikanti et al., arXiv:2205.05198: inputs of the two norms (4), of the attention
+# and feed-forward blocks (4) and two masks (2); queries, keys, values, attention's output, the
+# feed-forward block before and after its activation (24). "selective" drops what elementwise
+# operations and attention can make again, "full" keeps the layer's input.
+KEPT_BYTES: Mapping[str, tuple[int, int]] = {
+    "none": (10, 24),
+    "selective": (4, 16),
+    "full": (2, 0),
+}
+# Attention scores, softmax and mask per token, head and token seen, where attention is not one
+# kernel: same source.
+SCORE_BYTES = 5
+# Logits and their gradient, 16 bit.
+LOGIT_BYTES = 4
 # Share of an encoder's tokens that are masked, and so meet the vocabulary.
 MASKED_RATIO = 0.15
 # A forward pass is 1 and a backward pass 2 of the matrix products; flash attention computes
 # its scores once more: 2 + 5 products instead of 2 + 4.
-BACKWARD_RATIO = 2 / 3
-FLASH_RATIO = 7 / 6
-# Attention runs in 16 bit always, at this share of what other products get: exponentials
-# stand between its two products.
-ATTENTION_RATIO = 0.75
+FORWARD_RATIO, BACKWARD_RATIO = 1 / 3, 2 / 3
+FLASH_RATIO, FLASH_FORWARD_RATIO = 7 / 6, 2 / 7
 
 
 @dataclass(frozen=True, slots=True)
 class ChipConstants:
-    """How much of a chip training software gets; ``matmul_ratio`` alone is fitted.
+    """How much of a chip training software gets.
+
+    ``matmul_ratio``, ``attention`` and ``matmul_size`` are fitted, the rest is counted.
 
     Parameters
     ----------
     matmul_ratio : by precision
-        FLOPs of matrix products over peak, what they wait for HBM not counted.
+        FLOPs of large matrix products over peak, what they wait for HBM not counted.
+    attention
+        The same for the products of attention, over ``matmul_ratio`` in 16 bit, in which they
+        always run. Exponentials stand between the two products.
     hbm_ratio
         HBM bandwidth that streaming gets, over peak.
     overlaps
@@ -48,19 +63,30 @@ class ChipConstants:
         Times that a layer's hidden state goes to or from HBM, forwards and backwards,
         besides the matrix products: norms, residuals, activation function, rotary, casts.
         Counted: about 26 forwards, twice as many backwards.
+    fuses_attention
+        Whether attention is one kernel that never keeps its scores.
+    casts
+        Whether matrix products of fp32 jobs run at the speed of bf16: what neuronx-cc does
+        unless told otherwise (``--auto-cast matmult``).
+    matmul_size
+        Rows, inner dimension or columns of a product below which it loses half its speed.
     """
 
     matmul_ratio: Mapping[str, float]
+    attention: float
     hbm_ratio: float
     overlaps: bool
     stage_chunks: int
     micro_tokens: int
     passes: float = 80.0
+    fuses_attention: bool = True
+    casts: bool = False
+    matmul_size: float = 0.0
 
     @property
     def attention_ratio(self) -> float:
         """FLOPs of the attention products over the 16-bit peak."""
-        return ATTENTION_RATIO * self.matmul_ratio["bf16"]
+        return self.attention * self.matmul_ratio["bf16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +107,8 @@ class StepFabric:
         Bytes per gradient on the wire.
     halves
         Whether many nodes are crossed by recursive halving, in ``2 log2`` hops; else a ring.
+    shown_ratio
+        Share of tensor-parallel and stage-to-stage transfers that no product overlaps.
     """
 
     link_ratio: float
@@ -90,27 +118,35 @@ class StepFabric:
     unhidden_ratio: float
     gradient_bytes: int
     halves: bool
+    shown_ratio: float
 
 
 _TRAINIUM1 = ChipConstants(
-    {"bf16": 0.60, "fp16": 0.60, "fp8": 0.60, "fp32": 0.60},
+    {"bf16": 0.77, "fp16": 0.77, "fp8": 0.77, "fp32": 0.77},
+    attention=0.165,
     hbm_ratio=0.6,
     overlaps=False,
+    fuses_attention=False,
+    casts=True,
     stage_chunks=1,
     micro_tokens=2048,
 )
 _HOPPER = ChipConstants(
-    {"bf16": 0.505, "fp16": 0.505, "fp8": 0.43, "fp32": 0.505},
+    {"bf16": 0.62, "fp16": 0.62, "fp8": 0.61, "fp32": 0.62},
+    attention=0.30,
     hbm_ratio=0.8,
     overlaps=True,
     stage_chunks=4,
     micro_tokens=16384,
+    matmul_size=250.0,
 )
-_AMPERE = replace(_HOPPER, matmul_ratio={"bf16": 0.60, "fp16": 0.60, "fp32": 0.60})
+_AMPERE = replace(
+    _HOPPER, matmul_ratio={"bf16": 0.71, "fp16": 0.71, "fp32": 0.71}, attention=0.58
+)
 CHIPS: Mapping[str, ChipConstants] = {
     "Trainium1": _TRAINIUM1,
     "Trainium2": replace(
-        _TRAINIUM1, matmul_ratio={"bf16": 0.305, "fp16": 0.305, "fp8": 0.26, "fp32": 0.305}
+        _TRAINIUM1, matmul_ratio={"bf16": 0.48, "fp16": 0.48, "fp8": 0.47, "fp32": 0.48}
     ),
     "A100-40GB": _AMPERE,
     "A100-80GB": _AMPERE,
@@ -129,6 +165,7 @@ _NEURONLINK2 = StepFabric(
     unhidden_ratio=0.8,
     gradient_bytes=4,
     halves=True,
+    shown_ratio=1.0,
 )
 _A100 = StepFabric(
     link_ratio=0.40,
@@ -138,6 +175,7 @@ _A100 = StepFabric(
     unhidden_ratio=0.2,
     gradient_bytes=2,
     halves=False,
+    shown_ratio=0.5,
 )
 _H100 = replace(_A100, link_ratio=0.54, network_ratio=0.68)
 STEP_FABRICS: Mapping[str, StepFabric] = {

@@ -406,9 +406,8 @@ def core_flops(
     In a synchronous step all cores do the same work in the same time, so it falls for all alike.
     """
     plan, n_cores = script.step_plan, script.instance.n_cores
-    again = 1 + plan.layout.recompute_ratio / 3
     n_active = np.maximum(1, rows.active.sum(axis=1))
-    per_core = again * plan.flops / plan.tokens * rows.tokens / n_active / n_cores
+    per_core = plan.executed_flops / plan.tokens * rows.tokens / n_active / n_cores
     flops = (per_core[at][:, None] * spent.computed).astype(np.float32)[..., None]
     return np.asarray(flops * (1 + FLOPS_NOISE * noise.normal(n_cores)))
 

@@ -9,10 +9,17 @@ from telemetry.simulate.inputs import LIVE, Inputs
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A model, its instances and its layout; enough to predict a step."""
+    """A model, its instances and its layout; enough to predict a step.
+
+    What is None is chosen as the usual recipe would: ``layout.py``. ``recompute`` says what of a
+    layer the backward pass runs again: nothing, attention and all that is elementwise, or
+    everything. ``cp`` splits each sequence, ``vp`` each pipeline stage.
+    """
 
     model: str
     instance: str
@@ -22,6 +29,11 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     seq_len: Count
     global_batch: Count
     precision: str = "bf16"
+    cp: Count = 1
+    vp: Count | None = None
+    micro_batch: Count | None = None
+    sequence_parallel: bool | None = None
+    recompute: Recompute | None = None
 
 
 class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -11,15 +11,19 @@ from telemetry.catalog import Model
 from telemetry.errors import FieldError
 from telemetry.simulate.communication import (
     Exchange,
+    context_parallel_s,
     exchange_s,
     gradient_exchange,
+    pipeline_s,
     tensor_parallel_s,
 )
 from telemetry.simulate.constants import (
     ACCUMULATE_BYTES,
     BACKWARD_RATIO,
+    FLASH_FORWARD_RATIO,
     FLASH_RATIO,
-    MASKED_RATIO,
+    FORWARD_RATIO,
+    KEPT_BYTES,
     OPTIMIZER_BYTES,
     STATE_BYTES,
     STEP_FABRICS,
@@ -52,23 +56,27 @@ class ComputeWork:
         return ComputeWork(*(factor * getattr(self, f.name) for f in fields(self)))
 
 
-def product(rows: float, inner: float, columns: float) -> ComputeWork:
+def product(rows: float, inner: float, columns: float, *, size: float = 0.0) -> ComputeWork:
     """Return the work of one matrix product, forwards and backwards.
 
     Parameters
     ----------
     rows, inner, columns
         A matrix of (rows, inner) times one of (inner, columns).
+    size
+        Rows, inner dimension or columns at which half the speed is lost.
 
     Returns
     -------
     work
         Forwards once and backwards twice (for the input's gradient and the weight's), each
         reading two matrices and writing one, 16 bit, nothing kept on the chip in between.
+        The FLOPs of a small product count for more: its tiles fill the chip less well.
     """
     moved = rows * inner + inner * columns + rows * columns
+    stretch = 1 + size * (1 / rows + 1 / inner + 1 / columns)
     return ComputeWork(
-        matmul_flops=6 * rows * inner * columns, matmul_bytes=3 * ELEMENT_BYTES * moved
+        matmul_flops=6 * rows * inner * columns * stretch, matmul_bytes=3 * ELEMENT_BYTES * moved
     )
 
 
@@ -87,46 +95,58 @@ def is_gated(model: Model) -> bool:
 
 
 def layer_work(layout: Layout) -> ComputeWork:
-    """Work of one layer on one rank for one micro-batch, forward and backward.
+    """Work of one layer on one rank for one micro-batch, forward, backward and run again.
 
     Notes
     -----
     Tensor parallelism cuts the weight matrices but not the hidden state that goes through
-    them, so the bytes per FLOP grow with it. Sequence parallelism cuts the rest.
+    them, so the bytes per FLOP grow with it. Of the rest it cuts what is inside the two blocks;
+    norms and residuals only with sequence parallelism. Full recomputation runs the forward pass
+    again: a third of the products more.
     """
     model, tp, tokens = layout.model, layout.job.tp, layout.micro_tokens
+    constants = layout.constants
     hidden, head = model.hidden, model.hidden / model.heads
     kv_width = 2 * head * -(-model.kv_heads // tp)
     widening = 2 if is_gated(model) else 1
+    size = constants.matmul_size
     dense = (
-        product(tokens, hidden, hidden / tp + kv_width)
-        + product(tokens, hidden / tp, hidden)
-        + product(tokens, hidden, widening * model.ffn / tp)
-        + product(tokens, model.ffn / tp, hidden)
+        product(tokens, hidden, hidden / tp + kv_width, size=size)
+        + product(tokens, hidden / tp, hidden, size=size)
+        + product(tokens, hidden, widening * model.ffn / tp, size=size)
+        + product(tokens, model.ffn / tp, hidden, size=size)
     )
     seen = layout.job.seq_len * (0.5 if model.is_causal else 1.0)
     narrow = min(1.0, head / 128)
-    scores = ComputeWork(attention_flops=FLASH_RATIO * 12 * tokens * seen * hidden / tp / narrow)
-    state = ELEMENT_BYTES * tokens * hidden / tp
-    return dense + scores + ComputeWork(stream_bytes=layout.constants.passes * state)
+    scores = 12 * tokens * seen * hidden / tp / narrow
+    whole = KEPT_BYTES["none"][0] / sum(KEPT_BYTES["none"])
+    share = (1 - whole) / tp + whole / (tp if layout.sequence_parallel else 1)
+    moved = constants.passes * share * hidden
+    rest = ComputeWork(
+        attention_flops=FLASH_RATIO * scores, stream_bytes=ELEMENT_BYTES * tokens * moved
+    )
+    if layout.recompute == "full":
+        dense *= 1 + FORWARD_RATIO
+    if layout.recompute != "none":
+        rest += ComputeWork(
+            attention_flops=FLASH_FORWARD_RATIO * rest.attention_flops,
+            stream_bytes=FORWARD_RATIO * rest.stream_bytes,
+        )
+    return dense + rest
 
 
 def head_work(layout: Layout) -> ComputeWork:
     """Work of the output projection on one rank of the last stage."""
-    model = layout.model
-    share = {"decoder": 1.0, "encoder": MASKED_RATIO, "vision": 1 / layout.job.seq_len}[model.kind]
-    return product(share * layout.micro_tokens, model.hidden, model.vocab / layout.job.tp)
+    tokens = layout.head_ratio * layout.micro_tokens
+    columns = layout.model.vocab / layout.job.tp
+    return product(tokens, layout.model.hidden, columns, size=layout.constants.matmul_size)
 
 
 def micro_batch_work(layout: Layout) -> ComputeWork:
-    """Work of the busiest rank for one micro-batch: the last pipeline stage.
-
-    A layer whose activations do not fit runs forward twice: 4/3 of its work.
-    """
-    again = 1 + layout.recompute_ratio / 3
+    """Work of the busiest rank for one micro-batch: the last pipeline stage."""
     gathered = layout.micro_batches > 1
     accumulate = ComputeWork(matmul_bytes=gathered * ACCUMULATE_BYTES * layout.params)
-    return layer_work(layout) * (again * layout.layers) + head_work(layout) + accumulate
+    return layer_work(layout) * layout.layers + head_work(layout) + accumulate
 
 
 def seconds(layout: Layout, work: ComputeWork) -> float:
@@ -135,18 +155,28 @@ def seconds(layout: Layout, work: ComputeWork) -> float:
     A GPU overlaps memory traffic of a product with computing; on Trainium the two are added.
     Attention and the rest always follow.
     """
-    chip, constants = layout.instance.chip, layout.constants
-    precision = layout.job.precision
-    peak = chip.peak_flops[precision] / chip.cores_logical
-    peak_16 = chip.peak_flops["fp32" if precision == "fp32" else "bf16"] / chip.cores_logical
-    hbm = rank_hbm_bytes_per_s(layout)
-    parts = (
-        work.matmul_flops / (peak * constants.matmul_ratio[precision]),
-        work.matmul_bytes / hbm,
-    )
+    precision, constants = layout.job.precision, layout.constants
+    wide = 2 if precision == "fp32" else 1
+    hbm = rank_hbm_bytes_per_s(layout) / wide
+    flops = rank_flops_per_s(layout, precision) * constants.matmul_ratio[precision]
+    parts = (work.matmul_flops / flops, work.matmul_bytes / hbm)
     products = max(parts) if constants.overlaps else sum(parts)
-    attention = work.attention_flops / (peak_16 * constants.attention_ratio)
-    return products + attention + work.stream_bytes / hbm
+    return products + attention_s(layout, work) + work.stream_bytes / hbm
+
+
+def attention_s(layout: Layout, work: ComputeWork) -> float:
+    """Duration of the attention products, which run in 16 bit also in FP8 training."""
+    precision = "fp32" if layout.job.precision == "fp32" else "bf16"
+    return work.attention_flops / (
+        rank_flops_per_s(layout, precision) * layout.constants.attention_ratio
+    )
+
+
+def rank_flops_per_s(layout: Layout, precision: str) -> float:
+    """Peak of one rank."""
+    chip = layout.instance.chip
+    run_in = "bf16" if precision == "fp32" and layout.constants.casts else precision
+    return chip.peak_flops[run_in] / chip.cores_logical
 
 
 def rank_hbm_bytes_per_s(layout: Layout) -> float:
@@ -269,6 +299,17 @@ class StepPlan:
         return self.layout.model.flops_per_token(self.layout.job.seq_len) * self.tokens
 
     @property
+    def executed_flops(self) -> float:
+        """FLOPs of a step with what runs again: all forward products, or those of attention."""
+        model, recompute = self.layout.model, self.layout.recompute
+        again = {
+            "none": 0.0,
+            "selective": self.flops - 6 * model.params * self.tokens,
+            "full": self.flops,
+        }[recompute]
+        return self.flops + FORWARD_RATIO * again
+
+    @property
     def params(self) -> float:
         return self.layout.model.params
 
@@ -303,14 +344,16 @@ def step_plan(
     """
     layout = lay_out(job, model, constants=constants)
     n = layout.micro_batches
-    work, tp_s = micro_batch_work(layout), tensor_parallel_s(layout)
+    work = micro_batch_work(layout)
+    tp_s = tensor_parallel_s(layout) + pipeline_s(layout)
+    tp_s += context_parallel_s(layout, attention_s(layout, work))
     busy_s = seconds(layout, work)
-    optimized = OPTIMIZER_BYTES * layout.params / layout.dp
+    optimized = OPTIMIZER_BYTES * layout.params / layout.replicas
     return StepPlan(
         layout=layout,
         exchange=gradient_exchange(layout),
         compute_s=n * busy_s,
-        bubble_s=(job.pp - 1) / layout.stage_chunks * (busy_s + tp_s),
+        bubble_s=(job.pp - 1) / layout.vp * (busy_s + tp_s),
         tp_collective_s=n * tp_s,
         optimizer_s=optimized / rank_hbm_bytes_per_s(layout),
         overlap_window_s=(busy_s + tp_s) * (n if layout.is_fully_sharded else BACKWARD_RATIO),

@@ -23,6 +23,13 @@ class TrainingRow:
     model: Model
     quantity: str
     published: float
+    use: str
+    source: str
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Chip and precision: the constants that the row checks."""
+        return instance(self.job.instance).chip.name, self.job.precision
 
     def predicted(self, constants: ChipConstants | None = None) -> float:
         plan = step_plan(self.job, self.model, constants=constants)
@@ -56,21 +63,34 @@ def training_rows() -> Mapping[str, TrainingRow]:
     rows = {}
     for row in read("calibration.csv"):
         counts = {key: int(row[key]) for key in ("layers", "hidden", "heads", "kv_heads", "ffn")}
+        kinds = {"bert": "encoder", "vit-": "vision"}
         shape = Model(
             name=row["model"],
-            kind="encoder" if row["model"].startswith("bert") else "decoder",
+            kind=kinds.get(row["model"][:4], "decoder"),
             params=float(row["params_b"]) * 1e9,
             vocab=int(row["vocab"]),
             source=row["source"],
             date="2026-08",
             **counts,
         )
-        layout = {key: int(row[key]) for key in ("nodes", "tp", "pp", "seq_len", "global_batch")}
+        named = ("nodes", "tp", "pp", "cp", "vp", "micro_batch", "seq_len", "global_batch")
+        layout = {key: int(row[key]) for key in named if row[key]}
         job = Job(
-            model=row["model"], instance=row["instance"], precision=row["precision"], **layout
+            model=row["model"],
+            instance=row["instance"],
+            precision=row["precision"],
+            recompute=row["recompute"],
+            sequence_parallel=row["sequence_parallel"] == "1" if row["sequence_parallel"] else None,
+            **layout,
         )
         rows[row["id"]] = TrainingRow(
-            row["id"], job, shape, row["quantity"], float(row["published"])
+            row["id"],
+            job,
+            shape,
+            row["quantity"],
+            float(row["published"]),
+            row["use"],
+            row["source"],
         )
     return rows
 
