@@ -180,20 +180,23 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Whether a token attends only to earlier ones."""
         return self.kind == "decoder"
 
-    def flops_per_token(self, seq_len: int) -> float:
+    def flops_per_token(self, seq_len: int, *, causal: bool = False) -> float:
         """Return the FLOPs that training on one token takes, nothing computed twice.
 
         Parameters
         ----------
         seq_len : tokens per sequence
             Attention's share grows with it.
+        causal
+            Count only the attention that a causal mask leaves: half. Nothing changes for models
+            without such a mask.
 
         Returns
         -------
         flops
             ``6 · params + 12 · layers · hidden · seq_len``: two per weight forwards and four
-            backwards, and the same for the two attention products, counted in full whether
-            or not a causal mask spares half of them.
+            backwards, and the same for the two attention products. They are counted in full
+            unless ``causal``: the convention of published MFU.
 
         References
         ----------
@@ -207,7 +210,8 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         >>> tiny.flops_per_token(128)
         6196608.0
         """
-        return 6 * self.params + 12 * self.layers * self.hidden * seq_len
+        seen = seq_len / 2 if causal and self.is_causal else seq_len
+        return 6 * self.params + 12 * self.layers * self.hidden * seen
 
 
 class Catalog(msgspec.Struct, frozen=True):

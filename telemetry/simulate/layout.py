@@ -83,7 +83,7 @@ class Layout:
             return self.job.vp
         if self.job.pp == 1:
             return 1
-        return max(n for n in _divisors(self.layers) if n <= self.constants.stage_chunks)
+        return max(n for n in divisors(self.layers) if n <= self.constants.stage_chunks)
 
     @property
     def sequence_parallel(self) -> bool:
@@ -193,7 +193,7 @@ class Layout:
         return self.activations(self.recompute, self.micro_batch)
 
     @property
-    def fits(self) -> bool:
+    def has_room(self) -> bool:
         """Whether weights, states and activations leave a tenth of the memory."""
         return self._fits(self.recompute, self.micro_batch)
 
@@ -205,7 +205,7 @@ class Layout:
         wanted = 1
         if self.job.pp == 1:
             wanted = max(1, int(self.constants.micro_tokens / self.sequence_tokens))
-        fitting = [n for n in _divisors(self.sequences) if n <= wanted]
+        fitting = [n for n in divisors(self.sequences) if n <= wanted]
         return next((n for n in reversed(fitting) if self._fits(self.recompute, n)), 1)
 
     @property
@@ -232,13 +232,22 @@ def lay_out(
 
     ``model`` and ``constants`` replace those of the catalogue and of the chip.
     """
+    layout = named(job, model, constants=constants)
+    _check_parallelism(layout)
+    _check_batch(layout)
+    return layout
+
+
+def named(
+    job: Job, model: Model | None = None, *, constants: ChipConstants | None = None
+) -> Layout:
+    """Look up what a job names. FieldError for unknown names and for numbers out of range."""
     instance = training_instance(job.instance)
     found = model or model_named(job.model)
     for field, most in MOST.items():
         value = getattr(job, field)
         if value is not None and not 1 <= value <= most:
             raise FieldError(field, f"{value} is out of range; take 1 to {most:,}")
-    layout = Layout(job, found, instance, constants or CHIPS[instance.chip.name])
     chip = instance.chip
     if job.precision not in chip.peak_flops:
         raise FieldError(
@@ -250,9 +259,7 @@ def lay_out(
         raise FieldError(
             "recompute", f"{job.recompute!r} is not known; take one of {', '.join(RECOMPUTE)}"
         )
-    _check_parallelism(layout)
-    _check_batch(layout)
-    return layout
+    return Layout(job, found, instance, constants or CHIPS[chip.name])
 
 
 def _check_parallelism(layout: Layout) -> None:
@@ -262,7 +269,7 @@ def _check_parallelism(layout: Layout) -> None:
         raise FieldError(
             "tp",
             f"{job.tp} does not divide the {n_cores} cores of one {instance.name}; "
-            f"take one of {', '.join(map(str, _divisors(n_cores)))}",
+            f"take one of {', '.join(map(str, divisors(n_cores)))}",
         )
     if job.pp > model.layers:
         raise FieldError(
@@ -279,14 +286,14 @@ def _check_parallelism(layout: Layout) -> None:
         raise FieldError(
             "cp",
             f"{job.cp} does not divide the {groups} ranks that tp {job.tp} and pp {job.pp} "
-            f"leave of {layout.ranks}; take one of {', '.join(map(str, _divisors(groups)))}",
+            f"leave of {layout.ranks}; take one of {', '.join(map(str, divisors(groups)))}",
         )
     if job.seq_len % job.cp:
         raise FieldError(
             "cp", f"{job.cp} does not divide seq_len {job.seq_len}; take a divisor of it"
         )
     if job.vp is not None and job.vp > 1 and (job.pp == 1 or layout.layers % job.vp):
-        able = _divisors(layout.layers) if job.pp > 1 else [1]
+        able = divisors(layout.layers) if job.pp > 1 else [1]
         raise FieldError(
             "vp",
             f"{job.vp} does not divide the {layout.layers} layers of one of {job.pp} stages; "
@@ -310,10 +317,10 @@ def _check_batch(layout: Layout) -> None:
         raise FieldError(
             "micro_batch",
             f"{job.micro_batch} does not divide the {layout.sequences} sequences of one replica; "
-            f"take one of {', '.join(map(str, _divisors(layout.sequences)))}",
+            f"take one of {', '.join(map(str, divisors(layout.sequences)))}",
         )
 
 
-def _divisors(n: int) -> list[int]:
+def divisors(n: int) -> list[int]:
     small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
     return sorted({*small, *(n // i for i in small)})

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from telemetry.catalog import Model, instance
 from telemetry.simulate.communication import collective_time_s
@@ -14,9 +15,17 @@ from telemetry.simulate.step_model import step_plan
 DATA = Path(__file__).parent / "data"
 
 
+class Unit(NamedTuple):
+    name: str
+    digits: int
+
+
+UNITS = {"step_s": Unit("s", 2), "seq_per_s": Unit("seq/s", 1), "tokens_per_s": Unit("tok/s", 0)}
+
+
 @dataclass(frozen=True)
 class TrainingRow:
-    """One published training figure."""
+    """One published training figure: ``use`` is "fit" or "check"."""
 
     id: str
     job: Job
@@ -25,11 +34,42 @@ class TrainingRow:
     published: float
     use: str
     source: str
+    spread: str
 
     @property
     def group(self) -> tuple[str, str]:
-        """Chip and precision: the constants that the row checks."""
+        """Chip and precision: the constants that the row is fitted to or checks."""
         return instance(self.job.instance).chip.name, self.job.precision
+
+    @property
+    def error_ratio(self) -> float:
+        return self.speed_ratio() - 1
+
+    @property
+    def recipe(self) -> str:
+        job = self.job
+        named = {"tp": job.tp, "pp": job.pp, "cp": job.cp, "vp": job.vp or 1}
+        parts = [f"{name} {value}" for name, value in named.items() if value > 1]
+        parts += [f"micro-batch {job.micro_batch}", f"recompute {job.recompute}"]
+        if job.sequence_parallel is False:
+            parts.append("no sequence parallelism")
+        return f"{job.seq_len} tokens, batch {job.global_batch}, {', '.join(parts)}"
+
+    @property
+    def line(self) -> str:
+        """Row of the table in docs/physics.md."""
+        job, unit = self.job, UNITS[self.quantity]
+        precision = "" if job.precision == "bf16" else f" {job.precision.upper()}"
+        cells = (
+            self.id,
+            f"{self.model.name}{precision}, {job.nodes} {job.instance}: {self.recipe}",
+            f"{self.published:,.{unit.digits}f} {unit.name}",
+            f"{self.predicted():,.{unit.digits}f}",
+            f"{self.error_ratio:+.0%}",
+            self.use,
+            f"{self.source}; {self.spread}" if self.spread else self.source,
+        )
+        return f"| {' | '.join(cells)} |"
 
     def predicted(self, constants: ChipConstants | None = None) -> float:
         plan = step_plan(self.job, self.model, constants=constants)
@@ -91,6 +131,7 @@ def training_rows() -> Mapping[str, TrainingRow]:
             float(row["published"]),
             row["use"],
             row["source"],
+            row["spread"],
         )
     return rows
 
@@ -114,3 +155,7 @@ def collective_rows() -> list[CollectiveRow]:
 def read(name: str) -> list[dict[str, str]]:
     with (DATA / name).open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+if __name__ == "__main__":
+    print("\n".join(row.line for row in training_rows().values()))

@@ -1,0 +1,105 @@
+"""The best layouts of a job: all that fit in memory, cheapest first."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import msgspec
+
+from telemetry.catalog import Model
+from telemetry.errors import FieldError
+from telemetry.simulate.layout import Layout, divisors, named
+from telemetry.simulate.plan import Job
+from telemetry.simulate.step_model import StepPlan, step_plan
+
+# Beyond these a layout is never best, and the search stays below a second.
+MOST_PP, MOST_CP, MOST_MICRO_BATCH = 32, 16, 128
+LEAST_CP_TOKENS = 2048
+# More over HBM than the estimate of activations can be wrong by.
+MEMORY_MARGIN = 1.25
+
+
+def tuned(job: Job, model: Model | None = None) -> list[StepPlan]:
+    """Return the steps of all layouts that fit, fastest first; FieldError if none does.
+
+    ``tp``, ``pp``, ``cp``, ``micro_batch`` and ``recompute`` of the job are not looked at; they
+    are what is searched. All layouts use the same nodes, so the fastest is the cheapest.
+    """
+    plain = msgspec.structs.replace(
+        job, tp=1, pp=1, cp=1, vp=None, micro_batch=None, sequence_parallel=None, recompute=None
+    )
+    plans = [step_plan(each, model) for each in _fitting(named(plain, model))]
+    if not plans:
+        raise FieldError(
+            "nodes",
+            f"no layout of {job.model} fits {job.nodes} x {job.instance} with "
+            f"{job.global_batch} sequences of {job.seq_len} tokens; take more nodes, or another "
+            "global_batch",
+        )
+    return sorted(plans, key=lambda plan: plan.step_s)
+
+
+def best_layout(job: Job, model: Model | None = None) -> StepPlan:
+    return tuned(job, model)[0]
+
+
+def above_best_ratio(plan: StepPlan) -> float:
+    """How much dearer a token is than with the best layout; 0 or less for a better one."""
+    best = best_layout(plan.layout.job, plan.layout.model)
+    return plan.step_s / best.step_s - 1
+
+
+def check_feasible(plan: StepPlan) -> None:
+    """FieldError with a fix for a job that training software would refuse.
+
+    The simulator plays such jobs all the same. What needs somewhat more memory than there is
+    passes: the estimate of activations may be wrong by as much.
+    """
+    heads, tp = plan.layout.model.heads, plan.layout.job.tp
+    if heads % tp:
+        able = [n for n in divisors(plan.layout.instance.n_cores) if heads % n == 0]
+        raise FieldError(
+            "tp",
+            f"{tp} does not divide the {heads} attention heads of {plan.layout.model.name}; "
+            f"take one of {', '.join(map(str, able))}",
+        )
+    chip = plan.layout.instance.chip
+    if plan.device_memory_bytes <= MEMORY_MARGIN * chip.hbm_bytes:
+        return
+    needs, has = plan.device_memory_bytes / 2**30, chip.hbm_bytes / 2**30
+    problem = f"{needs:,.0f} GiB of the {has:,.0f} GiB of one {chip.name} would be needed"
+    try:
+        fits = best_layout(plan.layout.job, plan.layout.model).layout
+    except FieldError as error:
+        raise FieldError("nodes", f"{problem}, and no layout fits; take more nodes") from error
+    job = fits.job
+    context = f", cp {job.cp}" if job.cp > 1 else ""
+    raise FieldError(
+        "tp",
+        f"{problem} with tp {plan.layout.job.tp}, pp {plan.layout.job.pp}; take tp {job.tp}, "
+        f"pp {job.pp}{context}, micro_batch {fits.micro_batch}, recompute {fits.recompute}",
+    )
+
+
+def _fitting(known: Layout) -> Iterator[Job]:
+    """Yield every layout that divides and leaves a tenth of the memory.
+
+    Of each micro-batch only the least recomputation: more is never faster.
+    """
+    job, model, ranks = known.job, known.model, known.ranks
+    powers = [n for n in divisors(job.seq_len) if n <= MOST_CP and n & (n - 1) == 0]
+    contexts = [n for n in powers if n == 1 or job.seq_len / n >= LEAST_CP_TOKENS]
+    degrees = [n for n in divisors(known.instance.n_cores) if model.heads % n == 0]
+    stages = [n for n in divisors(ranks) if n <= min(MOST_PP, model.layers)]
+    for tp, pp, cp in product(degrees, stages, contexts):
+        groups, rest = divmod(ranks, tp * pp * cp)
+        if rest or job.global_batch % groups:
+            continue
+        placed = msgspec.structs.replace(job, tp=tp, pp=pp, cp=cp)
+        for size in divisors(job.global_batch // groups):
+            if size > MOST_MICRO_BATCH:
+                break
+            sized = replace(known, job=msgspec.structs.replace(placed, micro_batch=size))
+            if not sized.has_room:
+                break
+            yield msgspec.structs.replace(sized.job, recompute=sized.recompute)
