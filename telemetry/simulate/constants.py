@@ -140,9 +140,7 @@ _HOPPER = ChipConstants(
     micro_tokens=16384,
     matmul_size=250.0,
 )
-_AMPERE = replace(
-    _HOPPER, matmul_ratio={"bf16": 0.71, "fp16": 0.71, "fp32": 0.71}, attention=0.58
-)
+_AMPERE = replace(_HOPPER, matmul_ratio={"bf16": 0.71, "fp16": 0.71, "fp32": 0.71}, attention=0.58)
 CHIPS: Mapping[str, ChipConstants] = {
     "Trainium1": _TRAINIUM1,
     "Trainium2": replace(

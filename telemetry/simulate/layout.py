@@ -119,9 +119,7 @@ class Layout:
 
     def _held_bytes(self, *, fully_sharded: bool) -> float:
         over = self.replicas if fully_sharded else 1
-        return self.params * (
-            (WEIGHT_BYTES + GRADIENT_BYTES) / over + STATE_BYTES / self.replicas
-        )
+        return self.params * ((WEIGHT_BYTES + GRADIENT_BYTES) / over + STATE_BYTES / self.replicas)
 
     @property
     def state_bytes(self) -> float:
@@ -166,7 +164,8 @@ class Layout:
         ratios = {"decoder": 1.0, "encoder": MASKED_RATIO, "vision": 1 / self.job.seq_len}
         return ratios[self.model.kind]
 
-    def _fits(self, recompute: Recompute, micro_batch: int) -> bool:
+    def has_room(self, recompute: Recompute, micro_batch: int) -> bool:
+        """Whether weights, states and activations leave a tenth of the memory."""
         return self.state_bytes + self.activations(recompute, micro_batch) <= self.usable_bytes
 
     @cached_property
@@ -180,7 +179,7 @@ class Layout:
         fused = self.constants.fuses_attention or self.model.kind != "decoder"
         choices = RECOMPUTE if fused else RECOMPUTE[1:]
         micro_batch = self.job.micro_batch or 1
-        return next((each for each in choices if self._fits(each, micro_batch)), "full")
+        return next((each for each in choices if self.has_room(each, micro_batch)), "full")
 
     @property
     def usable_bytes(self) -> float:
@@ -192,11 +191,6 @@ class Layout:
         """Activations of the micro-batches in flight on one rank."""
         return self.activations(self.recompute, self.micro_batch)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether weights, states and activations leave a tenth of the memory."""
-        return self._fits(self.recompute, self.micro_batch)
-
     @cached_property
     def micro_batch(self) -> int:
         """Sequences computed at once: as the job says, else enough to use the chip, if it fits."""
@@ -206,7 +200,7 @@ class Layout:
         if self.job.pp == 1:
             wanted = max(1, int(self.constants.micro_tokens / self.sequence_tokens))
         fitting = [n for n in divisors(self.sequences) if n <= wanted]
-        return next((n for n in reversed(fitting) if self._fits(self.recompute, n)), 1)
+        return next((n for n in reversed(fitting) if self.has_room(self.recompute, n)), 1)
 
     @property
     def micro_batches(self) -> int:

@@ -9,7 +9,7 @@ import msgspec
 from telemetry.catalog import Model
 from telemetry.errors import FieldError
 from telemetry.simulate.layout import Layout, divisors, named
-from telemetry.simulate.plan import Job
+from telemetry.simulate.plan import RECOMPUTE, Job
 from telemetry.simulate.step_model import StepPlan, step_plan
 
 # Beyond these a layout is never best, and the search stays below a second.
@@ -100,6 +100,7 @@ def _fitting(known: Layout) -> Iterator[Job]:
             if size > MOST_MICRO_BATCH:
                 break
             sized = replace(known, job=msgspec.structs.replace(placed, micro_batch=size))
-            if not sized.has_room:
+            recompute = next((each for each in RECOMPUTE if sized.has_room(each, size)), None)
+            if recompute is None:
                 break
-            yield msgspec.structs.replace(sized.job, recompute=sized.recompute)
+            yield msgspec.structs.replace(sized.job, recompute=recompute)

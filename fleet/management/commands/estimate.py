@@ -155,7 +155,8 @@ def _rows(plan: StepPlan, found: Estimate) -> list[tuple[str, str, str]]:
         (
             "spread",
             f"± {found.spread_ratio:.0%}",
-            f"of 9 in 10 published runs that were not fitted; {found.median_error_ratio:.0%} of half",
+            f"error of 9 in 10 published runs that were not fitted; "
+            f"of half {found.median_error_ratio:.0%}",
         ),
         ("basis", found.basis, BASES[found.basis]),
         (

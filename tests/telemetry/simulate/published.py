@@ -1,10 +1,13 @@
 """Published figures to compare the physics with, and the tolerance."""
 
 import csv
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from telemetry.catalog import Model, instance
 from telemetry.simulate.communication import collective_time_s
@@ -104,25 +107,24 @@ def training_rows() -> Mapping[str, TrainingRow]:
     for row in read("calibration.csv"):
         counts = {key: int(row[key]) for key in ("layers", "hidden", "heads", "kv_heads", "ffn")}
         kinds = {"bert": "encoder", "vit-": "vision"}
-        shape = Model(
-            name=row["model"],
-            kind=kinds.get(row["model"][:4], "decoder"),
-            params=float(row["params_b"]) * 1e9,
-            vocab=int(row["vocab"]),
-            source=row["source"],
-            date="2026-08",
-            **counts,
+        shape = msgspec.convert(
+            counts
+            | {
+                "name": row["model"],
+                "kind": kinds.get(row["model"][:4], "decoder"),
+                "params": float(row["params_b"]) * 1e9,
+                "vocab": int(row["vocab"]),
+                "source": row["source"],
+                "date": "2026-08",
+            },
+            Model,
         )
         named = ("nodes", "tp", "pp", "cp", "vp", "micro_batch", "seq_len", "global_batch")
-        layout = {key: int(row[key]) for key in named if row[key]}
-        job = Job(
-            model=row["model"],
-            instance=row["instance"],
-            precision=row["precision"],
-            recompute=row["recompute"],
-            sequence_parallel=row["sequence_parallel"] == "1" if row["sequence_parallel"] else None,
-            **layout,
-        )
+        layout: dict[str, Any] = {key: int(row[key]) for key in named if row[key]}
+        if row["sequence_parallel"]:
+            layout["sequence_parallel"] = row["sequence_parallel"] == "1"
+        texts = {key: row[key] for key in ("model", "instance", "precision", "recompute")}
+        job = msgspec.convert(layout | texts, Job)
         rows[row["id"]] = TrainingRow(
             row["id"],
             job,
@@ -158,4 +160,4 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 if __name__ == "__main__":
-    print("\n".join(row.line for row in training_rows().values()))
+    sys.stdout.writelines(f"{row.line}\n" for row in training_rows().values())

@@ -1,17 +1,18 @@
 """Properties of every job: times add up, and more of a resource is never slower."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from telemetry.catalog import instance
 from telemetry.simulate.communication import gradient_exchange, tensor_parallel_s
 from telemetry.simulate.layout import lay_out
-from telemetry.simulate.plan import Job
+from telemetry.simulate.plan import RECOMPUTE, Job
 from telemetry.simulate.step_model import (
     StepPlan,
     estimate,
@@ -20,6 +21,7 @@ from telemetry.simulate.step_model import (
     seconds,
     step_plan,
 )
+from telemetry.simulate.tuning import LEAST_CP_TOKENS, best_layout
 
 TRAINING = ("trn1.2xlarge", "trn1.32xlarge", "trn2.48xlarge", "p4d.24xlarge", "p5.48xlarge")
 MODELS = ("bert-large", "vit-huge", "llama2-7b", "llama3.1-70b", "mpt-13b")
@@ -32,13 +34,17 @@ def jobs(draw: st.DrawFn) -> Job:
     tp = draw(st.sampled_from([n for n in (1, 2, 4, 8, 32) if kind.n_cores % n == 0]))
     nodes = 2 ** draw(st.integers(0, 8))
     pp = draw(st.sampled_from([n for n in (1, 2, 8) if nodes * kind.n_cores % (tp * n) == 0]))
-    dp = nodes * kind.n_cores // (tp * pp)
+    cp = draw(st.sampled_from([n for n in (1, 2, 4) if nodes * kind.n_cores % (tp * pp * n) == 0]))
+    dp = nodes * kind.n_cores // (tp * pp * cp)
     return Job(
         model=draw(st.sampled_from(MODELS)),
         instance=kind.name,
         nodes=nodes,
         tp=tp,
         pp=pp,
+        cp=cp,
+        recompute=draw(st.sampled_from([None, *RECOMPUTE])),
+        sequence_parallel=draw(st.sampled_from([None, False])),
         seq_len=draw(st.sampled_from([128, 512, 2048, 8192, 32768])),
         global_batch=dp * draw(st.integers(1, 64)),
     )
@@ -79,6 +85,39 @@ def test_no_one_gets_more_than_the_peak(job: Job) -> None:
     assert 0 < found.mfu_ratio < 1
     assert 0 <= found.allreduce_share_ratio < 1
     assert found.tokens_per_s == pytest.approx(found.seq_per_s * job.seq_len)
+
+
+@given(jobs())
+def test_more_recomputation_is_never_faster_and_never_holds_more(job: Job) -> None:
+    same = msgspec.structs.replace(job, micro_batch=1)
+    plans = [step_plan(msgspec.structs.replace(same, recompute=each)) for each in RECOMPUTE]
+
+    times = [plan.step_s for plan in plans if not plan.layout.is_fully_sharded]
+    assert all(later >= earlier * (1 - 1e-9) for earlier, later in pairwise(times))
+    one = [plan.layout.layer_bytes(each) for plan, each in zip(plans, RECOMPUTE, strict=True)]
+    assert one == sorted(one, reverse=True)
+
+
+@given(jobs())
+def test_sequence_parallelism_is_never_slower_and_never_holds_more(job: Job) -> None:
+    fixed = msgspec.structs.replace(job, micro_batch=1, recompute="full")
+    without = step_plan(msgspec.structs.replace(fixed, sequence_parallel=False))
+    with_it = step_plan(msgspec.structs.replace(fixed, sequence_parallel=None))
+
+    assert with_it.step_s <= without.step_s * (1 + 1e-9)
+    assert with_it.device_memory_bytes <= without.device_memory_bytes
+
+
+@given(jobs())
+def test_no_layout_that_fits_is_faster_than_the_best(job: Job) -> None:
+    plan = step_plan(msgspec.structs.replace(job, micro_batch=1, sequence_parallel=None))
+    model, cp = plan.layout.model, plan.layout.job.cp
+    assume(plan.layout.has_room(plan.layout.recompute, 1) and model.heads % job.tp == 0)
+    assume(cp == 1 or job.seq_len / cp >= LEAST_CP_TOKENS)
+
+    best = best_layout(job)
+    assert best.step_s <= plan.step_s * (1 + 1e-9)
+    assert best.device_memory_bytes <= 0.9 * best.layout.instance.chip.hbm_bytes
 
 
 @given(st.sampled_from(TRAINING), st.integers(1, 64))

@@ -1,9 +1,13 @@
 """Bytes moved and held per step, and time shares of a healthy fleet."""
 
+from typing import Any
+
 import pytest
 
-from telemetry.simulate.plan import Job
-from telemetry.simulate.step_model import StepPlan, step_plan
+from telemetry.catalog import Model
+from telemetry.simulate.layout import Layout, lay_out
+from telemetry.simulate.plan import RECOMPUTE, Job, Recompute
+from telemetry.simulate.step_model import StepPlan, layer_work, step_plan
 
 GIB = 2**30
 LIMIT = 0.25
@@ -98,3 +102,119 @@ def test_what_does_not_fit_is_sharded_over_the_replicas() -> None:
 
 def test_what_does_not_fit_even_so_states_it() -> None:
     assert not plan_of("gpt3-175b", "trn1.32xlarge", 1, tp=8, seq_len=2048, batch=4).fits
+
+
+# A GPT of round numbers, alone on 8 H100 with tp 4 and pp 2: one replica.
+TINY = Model(
+    name="tiny",
+    params=1.6e9,
+    layers=8,
+    hidden=4096,
+    heads=32,
+    kv_heads=32,
+    ffn=16384,
+    vocab=32000,
+    source="none",
+    date="2026",
+)
+
+
+def tiny(recompute: Recompute, **changes: Any) -> Layout:
+    given = {"tp": 4, "pp": 2, "vp": 1, "micro_batch": 2} | changes
+    job = Job(
+        model="tiny",
+        instance="p5.48xlarge",
+        nodes=1,
+        seq_len=1024,
+        global_batch=8,
+        recompute=recompute,
+        **given,
+    )
+    return lay_out(job, TINY)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "sequence_parallel", "kept"),
+    [
+        # Two micro-batches in flight of 2 x 1024 tokens in 4 layers, 34, 20 or 2 bytes of each
+        # hidden unit over 4 ranks; what runs again holds one micro-batch of one whole layer.
+        ("none", True, 2 * 4 * 2048 * 4096 * 34 / 4),
+        ("selective", True, 2 * 4 * 2048 * 4096 * 20 / 4 + 2048 * 4096 * 34 / 4),
+        ("full", True, 2 * 4 * 2048 * 4096 * 2 / 4 + 2048 * 4096 * 34 / 4),
+        # Without sequence parallelism norms and residuals are on every rank.
+        ("none", False, 2 * 4 * 2048 * 4096 * (10 + 24 / 4)),
+        ("full", False, 2 * 4 * 2048 * 4096 * 2 + 2048 * 4096 * (10 + 24 / 4)),
+    ],
+)
+def test_the_memory_of_one_layout_counted_term_by_term(
+    recompute: Recompute, *, sequence_parallel: bool, kept: float
+) -> None:
+    layout = tiny(recompute, sequence_parallel=sequence_parallel)
+    logits = 4 * 2048 * 32000 / 4
+    states = 1.6e9 / 8 * (2 + 4 + 12)
+
+    assert layout.activation_bytes == pytest.approx(kept + logits)
+    assert layout.state_bytes == pytest.approx(states)
+
+
+def test_scores_are_kept_where_attention_is_not_one_kernel() -> None:
+    job = Job(
+        model="tiny",
+        instance="trn1.32xlarge",
+        nodes=1,
+        tp=32,
+        seq_len=1024,
+        global_batch=1,
+        recompute="none",
+        micro_batch=1,
+    )
+    scores = 5 * 32 * 1024 * 1024 / 32
+
+    assert lay_out(job, TINY).layer_bytes("none") == pytest.approx(34 / 32 * 1024 * 4096 + scores)
+    assert lay_out(job, TINY).layer_bytes("selective") == pytest.approx(20 / 32 * 1024 * 4096)
+
+
+def test_full_recomputation_takes_four_thirds_of_the_flops_in_linear_layers() -> None:
+    none, selective, full = (layer_work(tiny(each)) for each in RECOMPUTE)
+    linear = 6 * 2048 * (4 * 4096**2 + 2 * 4096 * 16384) / 4
+    scores = 7 * 2 * 2048 * 512 * 4096 / 4
+
+    assert none.attention_flops == pytest.approx(scores)
+    assert full.matmul_flops / none.matmul_flops == pytest.approx(4 / 3)
+    assert selective.matmul_flops == none.matmul_flops
+    # Forwards 2 of the 7 products once more.
+    assert selective.attention_flops == full.attention_flops == pytest.approx(scores * 9 / 7)
+    # Small products count for more: 250 rows, columns or inner dimension halve the speed.
+    assert linear < none.matmul_flops < 1.6 * linear
+
+
+def test_flops_executed_are_those_of_the_tokens_and_what_runs_again() -> None:
+    plans = {each: step_plan(tiny(each).job, TINY).executed_flops for each in RECOMPUTE}
+    attention = 12 * 8 * 4096 * 1024
+    tokens = 8 * 1024
+
+    assert plans["none"] == tokens * (6 * 1.6e9 + attention)
+    assert plans["selective"] == pytest.approx(tokens * (6 * 1.6e9 + attention * 4 / 3))
+    assert plans["full"] == pytest.approx(4 / 3 * plans["none"])
+
+
+def test_context_parallelism_divides_activations_and_attention() -> None:
+    one, two = (tiny("none", tp=1, pp=1, cp=cp, micro_batch=1) for cp in (1, 2))
+
+    assert two.activation_bytes == one.activation_bytes / 2
+    assert layer_work(two).attention_flops == layer_work(one).attention_flops / 2
+    assert (one.dp, one.replicas) == (8, 8)
+    assert (two.dp, two.replicas) == (4, 8)
+
+
+def test_virtual_stages_divide_the_bubble() -> None:
+    one, four = (step_plan(tiny("none", vp=vp).job, TINY) for vp in (1, 4))
+
+    assert four.bubble_s == pytest.approx(one.bubble_s / 4, rel=0.05)
+    assert four.device_memory_bytes > one.device_memory_bytes
+
+
+def test_loading_reads_the_graphs_and_a_checkpoint(llama: StepPlan) -> None:
+    assert llama.load_s == pytest.approx(10 + 6.74e9 * 14 / 16 / 2e9)
+    assert llama.first_step_s == 2 * llama.step_s
+    assert llama.warm_up_s == pytest.approx(1.35 * llama.step_s)
