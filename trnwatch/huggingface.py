@@ -90,6 +90,7 @@ def facts_of(args: Any, model: Any) -> dict[str, Any]:
         "model": str(name).rstrip("/").rpartition("/")[2] or None,
         "tp": tp,
         "pp": pp,
+        "micro_batch": each or None,
         "global_batch": each
         * (first_attribute(args, "gradient_accumulation_steps") or 1)
         * n_replicas,

@@ -13,12 +13,16 @@ from trnwatch.surroundings import instance_id
 INVALID = re.compile(r"[^A-Za-z0-9._-]+")
 INVALID_RUN = re.compile(r"[^A-Za-z0-9_-]+")
 DIGITS = re.compile(r"\d+")
-TEXTS = ("team", "purpose", "model", "instance_type", "precision", "optimizer")
+TEXTS = ("team", "purpose", "model", "instance_type", "precision", "optimizer", "recompute")
 SETTINGS = {"compiler_flags": 500, "compiler_version": 60, "sdk_version": 40}
-NUMBERS = ("n_nodes", "tp", "pp", "seq_len", "global_batch", "layers", "hidden")
+NUMBERS = (
+    *("n_nodes", "tp", "pp", "cp", "micro_batch", "seq_len", "global_batch", "layers"),
+    "hidden",
+)
 TOKENS = ("tokens_per_epoch", "planned_tokens")
 AMOUNTS = ("params", "usd_per_node_hour")
 FLAGS = ("requires_preflight",)
+RECOMPUTE = ("none", "selective", "full")
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 MAX_TEXT_CHARS = dict.fromkeys(("team", "instance_type", "optimizer"), 40)
 MAX_TEXT_CHARS.update({"purpose": 200, "model": 60, "precision": 10})
@@ -164,6 +168,8 @@ def _validated(name: str, value: object) -> Optional[object]:
         if name in AMOUNTS:
             return number if 0 <= number < 1e15 else None
         return int(number) if 0 < number < (1e18 if name in TOKENS else 1e12) else None
+    if name == "recompute":
+        return value if value in RECOMPUTE else None
     return str(value)[: {**MAX_TEXT_CHARS, **SETTINGS}.get(name, 60)] or None
 
 

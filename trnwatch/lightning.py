@@ -105,6 +105,8 @@ def facts_of(trainer: Any, module: Any) -> dict[str, Any]:
         "run": first_attribute(config, "name"),
         "tp": first_attribute(strategy, "tensor_model_parallel_size"),
         "pp": first_attribute(strategy, "pipeline_model_parallel_size"),
+        "cp": first_attribute(strategy, "context_parallel_size"),
+        "micro_batch": first_attribute(data, "micro_batch_size"),
         "global_batch": first_attribute(data, "global_batch_size"),
         "seq_len": first_attribute(data, "seq_length"),
         "layers": first_attribute(model, "num_layers"),

@@ -107,6 +107,36 @@ class TrialPrice(ResponseSchema):
     basis: str = Field(description="Pricing terms.", examples=["on demand, 2026-07-20"])
 
 
+class TrialParallelism(ResponseSchema):
+    """A layout; null where it is not reported."""
+
+    tp: int = Field(description="Tensor-parallel degree.", examples=[8])
+    pp: int = Field(description="Pipeline stages.", examples=[1])
+    cp: int = Field(description="Context-parallel degree.", examples=[1])
+    micro_batch: int | None = Field(description="Sequences computed at once.", examples=[1])
+    recompute: str | None = Field(description="none, selective or full.", examples=["selective"])
+
+
+class TrialArmLayout(ResponseSchema):
+    """Layout and software of an arm, and its distance from the best layout on its nodes."""
+
+    used: TrialParallelism = Field(description="Its layout.")
+    software: str = Field(
+        description="Versions that it reports; empty: none.", examples=["neuronx-cc 2.21"]
+    )
+    best: TrialParallelism | None = Field(
+        description=f"The best layout that fits in memory; {UNKNOWN}."
+    )
+    above_best_ratio: float | None = Field(
+        description="By how much a token is dearer than with the best layout: estimated by the "
+        f"step model, not measured; {UNKNOWN}.",
+        examples=[0.29],
+    )
+    spread_ratio: float | None = Field(
+        description="Error of one estimate in 9 of 10 published runs.", examples=[0.2]
+    )
+
+
 class TrialArmFigures(TrialArmOut):
     """Results of an arm, from its start to its newest step; null if unknown."""
 
@@ -148,6 +178,9 @@ class TrialArmFigures(TrialArmOut):
         description="Tokens, and the mean training loss of the steps before them; empty: unknown."
     )
     prices: list[TrialPrice] = Field(description="Its prices, oldest first.")
+    layout: TrialArmLayout | None = Field(
+        description="Its layout; null in results of earlier versions."
+    )
 
 
 class TrialComparison(ResponseSchema):

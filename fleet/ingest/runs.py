@@ -31,6 +31,7 @@ NO_PRICE = "no price known"
 # A limit, so that one token cannot fill the database; retired runs do not count.
 MAX_RUNS = 4_000
 SHAPE = ("params", "layers", "hidden")
+RECIPE = ("cp", "micro_batch", "recompute")
 FACTS = (
     *("team", "purpose", "model", "instance_type", "n_nodes", "n_workers"),
     "requires_preflight",
@@ -77,6 +78,7 @@ def refresh_run(report: RunLine, *, now: datetime) -> Run:
                 "name": report.run,
                 "session": report.session,
                 "shape": _given(report, SHAPE),
+                "recipe": _given(report, RECIPE) or None,
                 "labels": merged_labels({}, report.labels or {}),
                 # Until the first step.
                 "phase": Run.Phase.COMPILING,
@@ -93,6 +95,8 @@ def refresh_run(report: RunLine, *, now: datetime) -> Run:
     shape = (run.shape or {}) | _given(report, SHAPE)
     if shape != run.shape:
         changes["shape"] = shape
+    if recipe := _given(report, RECIPE):
+        changes["recipe"] = (run.recipe or {}) | recipe
     if report.labels:
         changes["labels"] = merged_labels(run.labels, report.labels)
     if run.retired_at:

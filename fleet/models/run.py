@@ -78,6 +78,12 @@ class Run(Labeled):
     n_nodes = models.PositiveIntegerField()
     tp = models.PositiveIntegerField(default=1)
     pp = models.PositiveIntegerField(default=1)
+    recipe = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="More of its layout, as far as reported: cp, vp, micro_batch, "
+        "sequence_parallel, recompute.",
+    )
     seq_len = models.PositiveIntegerField()
     global_batch = models.PositiveIntegerField()
     precision = models.CharField(max_length=10, default="bf16")

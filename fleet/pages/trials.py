@@ -32,7 +32,12 @@ from fleet.trials.figures import (
 )
 from fleet.trials.schedule_forms import CHARTS, ENGINEERS, ScheduleRequest, parse_request
 from fleet.trials.schedule_text import assumption_rows, costs_of, schedule_of
-from fleet.trials.text import CandidateReport, candidate_reports, written_csv
+from fleet.trials.text import (
+    CandidateReport,
+    candidate_reports,
+    layout_warning,
+    written_csv,
+)
 from fleet.trials.verdict import differing_fields
 from telemetry.errors import FieldError
 
@@ -122,9 +127,13 @@ def _trial_context(trial: Trial) -> dict[str, Any]:
     measures = [name for name in BY_NAME if name in known]
     deciding = (report.verdict.deciding for report in reports)
     deciding_measure = next((each.measure for each in deciding if each), DECIDING[0])
+    arms = [arm for arm in figures.arms if not arm.replicate_of] if figures else []
     return {
         "trial": trial,
         "figures": figures,
+        "layout_warnings": [
+            layout_warning(arm) for arm in arms if arm.layout and arm.layout.is_far
+        ],
         "reports": reports,
         "deciding_label": BY_NAME[deciding_measure].label,
         "mismatches": mismatches(matches),

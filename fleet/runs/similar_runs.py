@@ -154,8 +154,9 @@ def predictions_for(run: Run, *, tried: Collection[str]) -> list[dict[str, Any]]
 
 
 def job_of(run: Run, *, precision: str) -> Job:
-    """Describe a run to the step model."""
+    """Describe a run to the step model. ValueError if it reports an impossible layout."""
     return Job(
+        **(run.recipe or {}),
         model=run.model,
         instance=run.instance_type,
         nodes=run.n_nodes,

@@ -41,6 +41,7 @@ def create_run(
         n_nodes=spec.nodes,
         tp=spec.tp,
         pp=spec.pp,
+        recipe=spec.recipe or None,
         seq_len=spec.seq_len,
         global_batch=spec.global_batch,
         precision=spec.precision,

@@ -14,6 +14,7 @@ import numpy as np
 from fleet.formatting import NBSP, si
 from fleet.models import Run, Trial
 from fleet.runs.step_sums import COLUMNS
+from fleet.trials.layout import ArmLayout
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.statistics.bootstrap import Measure
@@ -363,6 +364,7 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     ``usd_per_hour`` is the newest of ``prices``. ``n_lost`` steps were trained again after a
     failure; ``settled_s`` and ``settled_tokens`` are the seconds and tokens of the settled steps
     whose tokens are known. ``losses`` are tokens and the mean loss of the steps before them.
+    ``layout`` is None in figures of earlier versions.
     """
 
     label: str
@@ -399,6 +401,7 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     replicate_of: str = ""
     pace_change_ratio: float | None = None
     losses: tuple[tuple[float, float], ...] = ()
+    layout: ArmLayout | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -40,6 +40,7 @@ from fleet.trials.figures import (
     match_runs,
     values_of,
 )
+from fleet.trials.layout import arm_layout
 from telemetry.blocks import FloatArray
 from telemetry.errors import FieldError
 from telemetry.statistics.bootstrap import (
@@ -359,6 +360,7 @@ def measure_arm(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) ->
         time_to_train_s=(
             None if s_per_token is None or line is None else line[0] + line[1] * s_per_token
         ),
+        layout=arm_layout(run),
         **paid_fields(run, steps, ready_s, until=until),
     )
     return MeasuredArm(arm, steps, figures)

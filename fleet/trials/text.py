@@ -525,6 +525,7 @@ def notes(
         for run in runs
         if run.pace_change_ratio is not None
     ]
+    texts += [layout_warning(arm) for arm in arms if arm.layout and arm.layout.is_far]
     simulated = [arm.label for arm in arms if arm.is_simulated]
     if simulated:
         texts.append(
@@ -568,6 +569,17 @@ def notes(
             f"arms have trained on{again if any(run.n_lost for run in runs) else ''}."
         )
     return texts
+
+
+def layout_warning(arm: ArmFigures) -> str:
+    """Say how far an arm is from its best layout; empty without an estimate."""
+    layout = arm.layout
+    if layout is None or layout.best is None or layout.above_best_ratio is None:
+        return ""
+    return (
+        f"{arm.label} is {percent(layout.above_best_ratio, 0)} dearer than its best layout, "
+        f"{layout.best.text}: estimated by the step model, not measured."
+    )
 
 
 def _on_runs(candidate: Candidate) -> str:

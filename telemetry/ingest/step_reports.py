@@ -63,6 +63,9 @@ class RunLine(StepReportLine, tag="run", kw_only=True, gc=False):
     n_workers: WorkerCount | None = None
     tp: WorkerCount | None = None
     pp: WorkerCount | None = None
+    cp: WorkerCount | None = None
+    micro_batch: PositiveInt | None = None
+    recompute: Literal["none", "selective", "full"] | None = None
     seq_len: PositiveInt | None = None
     global_batch: PositiveInt | None = None
     precision: Annotated[str, Meta(min_length=1, max_length=10)] | None = None

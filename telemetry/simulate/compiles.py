@@ -54,6 +54,7 @@ def graphs_of(job: Job) -> Sequence[str]:
     is_large = catalog.model(job.model).params >= LARGE_PARAMS
     n_graphs = GRAPHS_OF_LARGE if is_large else GRAPHS_OF_SMALL
     layout = f"{job.model} {job.tp} {job.pp} {job.seq_len} {job.global_batch} {job.nodes}"
+    layout += "".join(f" {name} {each}" for name, each in job.recipe.items())
     return [_digits(f"{layout} {job.precision} {i}") for i in range(n_graphs)]
 
 

@@ -63,8 +63,9 @@ class ChipConstants:
         Times that a layer's hidden state goes to or from HBM, forwards and backwards,
         besides the matrix products: norms, residuals, activation function, rotary, casts.
         Counted: about 26 forwards, twice as many backwards.
-    fuses_attention
-        Whether attention is one kernel that never keeps its scores.
+    fuses_from
+        Tokens per sequence from which attention is one kernel that never keeps its scores: on
+        Trainium from 8,192, as in the recipes of NeuronX Distributed.
     casts
         Whether matrix products of fp32 jobs run at the speed of bf16: what neuronx-cc does
         unless told otherwise (``--auto-cast matmult``).
@@ -79,7 +80,7 @@ class ChipConstants:
     stage_chunks: int
     micro_tokens: int
     passes: float = 80.0
-    fuses_attention: bool = True
+    fuses_from: int = 0
     casts: bool = False
     matmul_size: float = 0.0
 
@@ -126,7 +127,7 @@ _TRAINIUM1 = ChipConstants(
     attention=0.165,
     hbm_ratio=0.6,
     overlaps=False,
-    fuses_attention=False,
+    fuses_from=8192,
     casts=True,
     stage_chunks=1,
     micro_tokens=2048,

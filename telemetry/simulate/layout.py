@@ -140,7 +140,7 @@ class Layout:
         tp, model = self.job.tp, self.model
         whole, split = KEPT_BYTES[recompute]
         kept = (whole / (tp if self.sequence_parallel else 1) + split / tp) * model.hidden
-        if recompute == "none" and not self.constants.fuses_attention:
+        if recompute == "none" and self.job.seq_len < self.constants.fuses_from:
             kept += SCORE_BYTES * model.heads * self.job.seq_len / tp
         return kept * self.sequence_tokens
 
@@ -176,8 +176,8 @@ class Layout:
         """
         if self.job.recompute is not None:
             return self.job.recompute
-        fused = self.constants.fuses_attention or self.model.kind != "decoder"
-        choices = RECOMPUTE if fused else RECOMPUTE[1:]
+        is_usual = self.instance.chip.vendor == "AWS" and self.model.kind == "decoder"
+        choices = RECOMPUTE[1:] if is_usual else RECOMPUTE
         micro_batch = self.job.micro_batch or 1
         return next((each for each in choices if self.has_room(each, micro_batch)), "full")
 

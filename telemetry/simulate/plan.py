@@ -35,6 +35,14 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     sequence_parallel: bool | None = None
     recompute: Recompute | None = None
 
+    @property
+    def recipe(self) -> dict[str, int | bool | str]:
+        """What the job says of its layout beyond tp and pp."""
+        named = ("vp", "micro_batch", "sequence_parallel", "recompute")
+        given = {"cp": self.cp if self.cp > 1 else None}
+        given |= {name: getattr(self, name) for name in named}
+        return {name: each for name, each in given.items() if each is not None}
+
 
 class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One simulated run; its nodes are named ``<name>-00``, ``<name>-01`` and so on.

@@ -32,7 +32,7 @@ def now() -> datetime:
     return just_now().replace(second=0, microsecond=0)
 
 
-@pytest.fixture(params=[1, 7], ids=["settled at once", "some warm-up"])
+@pytest.fixture(params=[1, 22], ids=["settled at once", "some warm-up"])
 def seed(request: pytest.FixtureRequest) -> int:
     """Give the first run's number, the seed of its scatter: by some a part of it is warm-up."""
     number: int = request.param
