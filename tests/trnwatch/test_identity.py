@@ -94,6 +94,13 @@ def test_a_flag_is_yes_or_no_or_left_out(value: str, means: object) -> None:
     assert about.get("requires_preflight") is means
 
 
+@pytest.mark.parametrize(("value", "means"), [("full", "full"), ("everything", None)])
+def test_an_unknown_kind_of_recomputation_is_left_out(value: str, means: object) -> None:
+    about = identity_of({"TRNWATCH_RECOMPUTE": value, "TRNWATCH_MICRO_BATCH": "2"}).about
+
+    assert (about.get("recompute"), about["micro_batch"]) == (means, 2)
+
+
 def test_names_are_made_to_fit() -> None:
     me = identity_of({"TRNWATCH_RUN": "my run: 7b/v2", "TRNWATCH_NODE": "n"}, {"team": "x" * 99})
 

@@ -13,6 +13,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import Node, Run, Token
+from fleet.runs.similar_runs import job_of
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, NODES, URL, line, step, step_lines
 from tests.helpers import NOON
@@ -87,6 +88,15 @@ def test_the_first_report_makes_the_run_and_its_nodes(post: Post) -> None:
     assert [(node.name, node.rank) for node in run.nodes.order_by("rank")] == [
         (name, rank) for rank, name in enumerate(NODES)
     ]
+
+
+def test_a_run_reports_its_recipe_part_by_part(post: Post) -> None:
+    post(line("run", **ABOUT, micro_batch=2), line("run", recompute="full"))
+    run = Run.objects.get(name="real")
+
+    assert run.recipe == {"micro_batch": 2, "recompute": "full"}
+    assert job_of(run, precision="bf16").recipe == run.recipe
+    assert post(line("run", recompute="some")).json()["n_refused"] == 1
 
 
 def test_tokens_follow_from_batch_and_sequence(post: Post, hot: HotStore) -> None:

@@ -86,7 +86,8 @@ FINDINGS = {
     "two seconds in twenty": Finding(
         ("core_slow", "step_slow"),
         (NODE,),
-        ("slow_core", "slow_compute"),
+        # On for a third of a step each time: the kind of slowness is not certain.
+        ("slow_core", "slow_compute", "throttle"),
         fault("slow_core", node=NODE, device=5, magnitude=2, on_s=2, period_s=20),
         ("full", "agent_collectives", "agent_trace"),
         is_idle=True,

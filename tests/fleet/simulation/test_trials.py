@@ -5,6 +5,7 @@ import pytest
 from fleet.models import Run, Trial
 from fleet.simulation.demo import FLEET, create_run, ensure_trials
 from fleet.trials.figures import MatchState, match_runs
+from fleet.trials.layout import arm_layout
 from telemetry import catalog
 from tests.helpers import NOON
 
@@ -39,6 +40,14 @@ def test_arms_train_the_same_thing(started: list[Trial], name: str) -> None:
     runs = [arm.run for arm in Trial.objects.get(name=name).arms.all()]
 
     assert {match.state for match in match_runs(runs, [1e6, 1e6])} == {MatchState.SAME}
+
+
+@pytest.mark.parametrize("name", ["vit-bakeoff", "trn2-or-p5"])
+def test_arms_run_their_best_layouts(started: list[Trial], name: str) -> None:
+    layouts = [arm_layout(arm.run) for arm in Trial.objects.get(name=name).arms.all()]
+
+    assert [layout.above_best_ratio for layout in layouts] == [0.0, 0.0]
+    assert [layout.used for layout in layouts] == [layout.best for layout in layouts]
 
 
 def test_without_both_runs_there_is_none() -> None:
