@@ -23,6 +23,7 @@ from fleet.alerts.silences import LONGEST_TEXT, SPANS, end_of
 from fleet.checks.support import SupportFile
 from fleet.costs.budgets import BudgetRequest
 from fleet.models import Annotation, Run, TeamPrice
+from fleet.models.run import SHARE
 from fleet.runs.annotations import AnnotationRequest
 from fleet.runs.prices import PriceRequest
 from telemetry import catalog
@@ -269,6 +270,19 @@ class PersonForm(forms.Form):
     )
     role = forms.ChoiceField(
         choices=list(ROLE_HELP.items()), widget=forms.RadioSelect, initial=ROLES[1]
+    )
+
+    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(data, label_suffix="")
+
+
+class ShareLimitForm(forms.Form):
+    run = forms.CharField(max_length=60, widget=forms.TextInput(attrs={"list": "runs"}))
+    limit_percent = forms.FloatField(
+        label="Fires above (% of step time)", initial=100 * SHARE["limit_ratio"]
+    )
+    resolve_percent = forms.FloatField(
+        label="Resolves below (%)", initial=100 * SHARE["resolve_ratio"]
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:

@@ -1,0 +1,115 @@
+"""The page of the rules: what each one watches, its limits, and what fires now."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+from django.contrib import messages
+from django.db.models import Count, Max, Q
+from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods
+
+from fleet.access.roles import requires
+from fleet.alerts.evaluate import last_evaluation
+from fleet.models import Alert, Run
+from fleet.models.run import SHARE
+from fleet.pages.forms import ShareLimitForm, submit
+from fleet.pages.render import HtmxRequest, render_page
+from fleet.runs.limits import set_share_limit
+from telemetry.detect import RULES
+from telemetry.detect.rules import Rule
+
+N_RUNS = 200
+PERCENT = 100.0
+# Units at the end of a limit's name.
+UNITS = {"_ratio": "", "_per_s": "per second", "_s": "s"}
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """A rule, its limits as name, value and unit, and its alerts that are not drills."""
+
+    rule: Rule
+    limits: list[tuple[str, str]]
+    n_open: int
+    last_fired_at: datetime | None
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def rule_list(request: HtmxRequest) -> HttpResponseBase:
+    """List the rules with their limits; operators can change the limit of a run."""
+    if request.method == "POST":
+        return _set_limit(request)
+    return _show(request, ShareLimitForm())
+
+
+@requires("operator")
+def _set_limit(request: HtmxRequest) -> HttpResponse:
+    form = ShareLimitForm(request.POST)
+    by, now = request.user.get_username(), timezone.now()
+
+    def change() -> Run:
+        return set_share_limit(
+            form.cleaned_data["run"],
+            limit_ratio=form.cleaned_data["limit_percent"] / PERCENT,
+            resolve_ratio=form.cleaned_data["resolve_percent"] / PERCENT,
+            by=by,
+            now=now,
+        )
+
+    run = submit(form, change)
+    if run is None:
+        return _show(request, form)
+    messages.success(request, f"{run.name}: its limit holds from the next step on.")
+    return HttpResponseRedirect(reverse("rule-list"))
+
+
+def _show(request: HtmxRequest, form: ShareLimitForm) -> HttpResponse:
+    real = Alert.objects.filter(is_drill=False)
+    counted = (
+        real.order_by()
+        .values("rule")
+        .annotate(n_open=Count("pk", filter=Q(resolved_at=None)), last=Max("fired_at"))
+    )
+    counts = {rule: (n, at) for rule, n, at in counted.values_list("rule", "n_open", "last")}
+    rows = [
+        RuleRow(
+            rule,
+            [limit_text(name, value) for name, value in rule.limits.items()],
+            *counts.get(rule.name, (0, None)),
+        )
+        for rule in RULES.values()
+    ]
+    runs = Run.objects.active().order_by("name")[:N_RUNS]
+    usual = (SHARE["limit_ratio"], SHARE["resolve_ratio"])
+    context = {
+        "rows": rows,
+        "evaluated_at": last_evaluation(settings.REDIS_URL)(),
+        "runs": [run.name for run in runs],
+        "own_limits": [
+            run
+            for run in runs
+            if (run.allreduce_limit_ratio, run.allreduce_resolve_ratio) != usual
+        ],
+        "usual": usual,
+        "form": form,
+    }
+    status = 422 if form.errors else 200
+    return render_page(
+        request, "alerts/rule_list.html", context, partials=("rules",), status=status
+    )
+
+
+def limit_text(name: str, value: float) -> tuple[str, str]:
+    """Write a limit: its name without the unit, and the value with it.
+
+    Examples
+    --------
+    >>> limit_text("limit_ratio", 0.25), limit_text("silent_s", 15.0), limit_text("steps", 2)
+    (('limit', '0.25'), ('silent', '15 s'), ('steps', '2'))
+    """
+    ending = next((each for each in UNITS if name.endswith(each)), "")
+    label = name.removesuffix(ending).replace("_", " ") or name
+    return label, f"{value:,g} {UNITS.get(ending, '')}".strip()
