@@ -101,6 +101,7 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
         open_subjects=open_,
         lost=lost,
         healthy_steps=HEALTHY_STEPS,
+        may_be_quiet_s=hot.quiet_s(),
     )
     stepped_s = {
         each.run.name: each.heartbeat.last_step_at_s
@@ -130,10 +131,12 @@ def find_all(
     open_subjects: Collection[Subject],
     lost: Collection[str] = (),
     healthy_steps: HealthyStepsCache | None = None,
+    may_be_quiet_s: Mapping[str, int] | None = None,
 ) -> list[Finding]:
     """Find everything that is wrong with these runs and nodes; ``lost`` nodes are known dead.
 
     ``healthy_steps`` saves evaluating again what has not changed since the last time.
+    ``may_be_quiet_s`` is by node, see `find_silent`.
     """
     snapshots = list(snapshots)
     active = without_quiet(open_subjects) if open_subjects else set()
@@ -155,6 +158,7 @@ def find_all(
         },
         crashed=dead,
         report_every_s={each.run.name: each.report_every_s for each in snapshots},
+        may_be_quiet_s=may_be_quiet_s,
     )
 
 

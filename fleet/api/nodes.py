@@ -25,7 +25,6 @@ from fleet.models.problem import ProblemError
 from fleet.runs.retirement import retire, unretire
 from fleet.runs.summaries import STALE_AFTER_S, nodes_now
 from telemetry.store.hot import HotStore, open_store
-from telemetry.store.packing import unpack_block
 
 router = Router(tags=["nodes"])
 NODE_FIELDS = {"run", "team", "instance_type", "source", "label"}
@@ -161,11 +160,7 @@ class NodeQuery(Paging):
 def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
     at = timezone.now()
     histories = Alert.objects.histories(nodes, until=at)
-    packed = hot.latest_packed({node.shard for node in nodes})
-    latest = {
-        shard: unpack_block(shard, tick, blob, layout)
-        for shard, (tick, layout, blob) in packed.items()
-    }
+    latest = hot.latest({node.shard for node in nodes})
     return [
         NodeOut.from_object(
             now.node,
@@ -186,8 +181,12 @@ def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
 def node_list(request: HttpRequest, query: Query[NodeQuery]) -> NodePage:
     """List nodes by name, each with its latest values."""
     hot = open_store(settings.REDIS_URL)
-    oldest_s = timezone.now().timestamp() - STALE_AFTER_S
-    up = {name for name, seen_s in hot.last_seen().items() if seen_s >= oldest_s}
+    now_s, quiet_s = timezone.now().timestamp(), hot.quiet_s()
+    up = {
+        name
+        for name, seen_s in hot.last_seen().items()
+        if now_s - seen_s <= max(STALE_AFTER_S, quiet_s.get(name, 0))
+    }
     nodes = Node.objects.filter_by(**query.model_dump(include=NODE_FIELDS))
     nodes = nodes.in_state(query.state, up=up).select_related("run")
     rows, links = paginate(request, nodes, query, by="name")

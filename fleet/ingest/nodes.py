@@ -31,6 +31,7 @@ from telemetry.store.node_state import (
     save_reports,
     save_sidecars,
 )
+from telemetry.store.reading import SCRAPES
 
 # Redis, by node: seconds between reports, clock skew, and the state of the clock estimate, so that
 # a web process that starts does not mistake queueing for a wrong clock.
@@ -258,6 +259,9 @@ def store_batches(
     }
     if timings:
         commands.append(("HSET", TIMINGS, *chain.from_iterable(timings.items())))
+    # They have an agent.
+    if clocked := [d.node for d in deliveries if d.n_accepted and d.clock]:
+        commands.append(("HDEL", SCRAPES, *clocked))
     # Remember lines as known only after they are stored.
     hot.execute_all([*commands, *remember_commands(known)])
     if settings.REQUEST_PROBES:

@@ -31,6 +31,7 @@ from telemetry.ingest.prometheus import NodeSeries, Sample, WrittenSamples
 from telemetry.ingest.step_reports import RunLine
 from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore
+from telemetry.store.reading import SCRAPES, Scrapes
 
 # Redis: nodes with samples to assemble; by node, its queue and what is known of its series.
 NODES = "ingest:prometheus:nodes"
@@ -183,6 +184,10 @@ def _assemble(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str,
         _fill(batches[node], found, states[node], by_name.get(node), now_s=now_s)
     if batches:
         store_batches(hot, list(batches.values()))
+    scraped = {node: Scrapes(shard_of(node), *states[node].scraped()) for node in batches}
+    commands += [
+        ("HSET", SCRAPES, node, msgspec.msgpack.encode(each)) for node, each in scraped.items()
+    ]
     known = [(STATE + node, msgspec.msgpack.encode(states[node])) for node in changed]
     hot.execute_all([*(("SET", *each, "EX", KEEP_S) for each in known), *commands])
     return {node: batch.n_accepted for node, batch in batches.items()}

@@ -199,7 +199,7 @@ def nodes_now(
 ) -> list[NodeNow]:
     """Summarise each node by its newest block; ``latest`` are the blocks, if already read."""
     figures = latest_figures((hot.latest() if latest is None else latest).values())
-    seen = hot.last_seen()
+    seen, quiet_s = hot.last_seen(), hot.quiet_s()
     nodes = list(nodes)
     by_job = (
         reporting_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
@@ -210,7 +210,8 @@ def nodes_now(
         seen_s = (by_job if is_by_job else seen).get(node.name)
         if seen_s is None and node.last_seen_at:
             seen_s = node.last_seen_at.timestamp()
-        is_up = _is_reporting(node.source, seen_s, now_s) and not (is_by_job and node.is_released)
+        is_heard = _is_reporting(node.source, seen_s, now_s, quiet_s=quiet_s.get(node.name, 0))
+        is_up = is_heard and not (is_by_job and node.is_released)
         known = figures.get((node.shard, node.name), {}) if is_up else {}
         found.append(NodeNow(node, last_seen_s=seen_s, is_up=is_up, **known))
     return found
@@ -231,17 +232,22 @@ def flops_now(nodes: Iterable[NodeNow]) -> tuple[float, float | None] | None:
 
 def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
     """Count the nodes that report, and those that should."""
-    seen, by_job = hot.last_seen(), reporting_nodes(hot)
+    seen, by_job, quiet_s = hot.last_seen(), reporting_nodes(hot), hot.quiet_s()
     expected = Node.objects.expected().values_list("name", "source")
     reporting = [
-        _is_reporting(source, (by_job if source == Node.Source.STEPS else seen).get(name), now_s)
+        _is_reporting(
+            source,
+            (by_job if source == Node.Source.STEPS else seen).get(name),
+            now_s,
+            quiet_s=quiet_s.get(name, 0),
+        )
         for name, source in expected
     ]
     return sum(reporting), len(reporting)
 
 
-def _is_reporting(source: str, seen_s: float | None, now_s: float) -> bool:
-    stale_s = JOB_STALE_S if source == Node.Source.STEPS else STALE_AFTER_S
+def _is_reporting(source: str, seen_s: float | None, now_s: float, *, quiet_s: int) -> bool:
+    stale_s = JOB_STALE_S if source == Node.Source.STEPS else max(STALE_AFTER_S, quiet_s)
     return seen_s is not None and now_s - seen_s <= stale_s
 
 

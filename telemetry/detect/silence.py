@@ -36,6 +36,7 @@ def find_silent(
     pulses: Mapping[str, StepHeartbeat] | None = None,
     crashed: Collection[str] = (),
     report_every_s: Mapping[str, int] | None = None,
+    may_be_quiet_s: Mapping[str, int] | None = None,
 ) -> list[Finding]:
     """Find nodes that reported before and have not for ``after_s`` seconds.
 
@@ -56,6 +57,8 @@ def find_silent(
     report_every_s : mapping of run to seconds, optional
         How often the nodes of a run report, 0 where not known yet; a run that is not listed:
         every second.
+    may_be_quiet_s : mapping of node to seconds, optional
+        Longer limits of nodes that are scraped less often.
 
     Returns
     -------
@@ -68,7 +71,7 @@ def find_silent(
     for node, seen in last_seen.items():
         each_s = every_s.get(run_of.get(node, ""), 1) or SLOWEST_S
         # One report may be lost, and a scrape arrives some seconds late.
-        limit_s = max(after_s, MISSED_REPORTS * each_s)
+        limit_s = max(after_s, MISSED_REPORTS * each_s, (may_be_quiet_s or {}).get(node, 0))
         if now - seen >= limit_s or (node in known and now - seen > TOGETHER_S + each_s - 1):
             quiet[node] = seen
     if len(quiet) == len(last_seen) > 1:

@@ -67,7 +67,12 @@ FLOPS_RATIO = Spec(
     "FLOPs of the cores that count them, over their dense BF16 peak.",
     ("node",),
 )
-NODE_UP = Spec("trnwatch_node_up", "gauge", "Whether the node reported within 15 s.", ("node",))
+NODE_UP = Spec(
+    "trnwatch_node_up",
+    "gauge",
+    "Whether the node reported within 15 s, or three scrapes.",
+    ("node",),
+)
 HARDWARE: Mapping[str, Spec] = {name: _spec(metric) for name, metric in METRICS.items()}
 TOTALS: Mapping[str, Spec] = {name: _total_spec(name) for name in COUNTED_RATES}
 
@@ -137,11 +142,12 @@ def read_snapshot(
     hot: HotStore, *, now_s: float, only: Mapping[str, str] | None = None
 ) -> HotSnapshot:
     """Read the hot tier; ``only`` limits it to some nodes, given with their shards."""
-    shards = None if only is None else tuple(dict.fromkeys(only.values()))
+    shards, quiet_s = None if only is None else tuple(dict.fromkeys(only.values())), hot.quiet_s()
     up = {
         node
         for node, tick in hot.last_seen().items()
-        if now_s - tick <= DOWN_AFTER_S and (only is None or node in only)
+        if (only is None or node in only)
+        and now_s - tick <= max(DOWN_AFTER_S, quiet_s.get(node, 0))
     }
     return HotSnapshot(up, _batches(_shard_blocks(hot, shards), up), hot.totals(shards).nodes)
 

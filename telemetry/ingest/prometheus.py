@@ -58,6 +58,8 @@ COMPLETE_AFTER_S = 10.0
 # A gap of more scrape intervals is an outage: the values say nothing about it. Until the
 # interval is known, it is at most this long.
 MAX_INTERVALS, MAX_COVER_S = 2.5, 300
+# Between scrapes, until it is known.
+USUAL_INTERVAL_S = 15.0
 # A sample of the future would make all later ones repeats; older ones come from no outage.
 AHEAD_S, OLDEST_S = 60, 24 * 3600
 # Samples of one scrape are this close together, those of two scrapes are not.
@@ -478,6 +480,19 @@ class NodeSeries(msgspec.Struct):
     def n_waiting(self) -> int:
         """Count the scrapes that are not taken yet."""
         return sum(len(exporter.waiting) for exporter in self.exporters.values())
+
+    def scraped(self) -> tuple[int, list[int]]:
+        """Return the seconds between scrapes, and the last second of each exporter still there."""
+        known = [each for each in self.exporters.values() if each.at_ms]
+        newest_ms = max((each.at_ms for each in known), default=0)
+        there = [
+            each
+            for each in known
+            if newest_ms - each.at_ms <= MS * MAX_INTERVALS * (each.interval_s or USUAL_INTERVAL_S)
+        ]
+        every_s = min((each.interval_s for each in there if each.interval_s), default=0.0)
+        ticks = {math.floor(each.at_ms / MS) for each in there}
+        return math.ceil(every_s or USUAL_INTERVAL_S), sorted(ticks)
 
     def label(self, labels: Mapping[str, str], *, arrived_s: float) -> None:
         """Learn labels; of several pods of a node, the first stays while it is given."""

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -31,7 +32,21 @@ Packed = tuple[int, PackedLayout, bytes]
 MINUTE_S = 60
 LAYOUTS_REMEMBERED = 8192
 MAX_WINDOW_S = 24 * 3600
+# Redis, by node that Prometheus scrapes: its Scrapes.
+SCRAPES = "hot:scrapes"
+MISSED_SCRAPES = 3
 T = TypeVar("T")
+
+
+class Scrapes(msgspec.Struct, array_like=True, frozen=True):
+    """A node's shard, the seconds between its scrapes, and the last second of each exporter."""
+
+    shard: str
+    every_s: int
+    ticks: list[int]
+
+
+_SCRAPES = msgspec.msgpack.Decoder(Scrapes)
 
 
 def gather(
@@ -113,12 +128,36 @@ class Reader(Service):
                 seen[node] = max(seen.get(node, 0), int(tick))
         return seen
 
-    def latest(self) -> dict[str, Block]:
-        """Return the newest block of each shard; it may be old, so check its tick."""
-        return {
-            shard: unpack_block(shard, tick, blob, layout)
-            for shard, (tick, layout, blob) in self.latest_packed().items()
-        }
+    def scrapes(self) -> dict[str, Scrapes]:
+        """Return how the nodes are scraped that report by Prometheus, by name."""
+        held = self.execute("HGETALL", SCRAPES)
+        return {node.decode(): _SCRAPES.decode(packed) for node, packed in held.items()}
+
+    def quiet_s(self) -> dict[str, int]:
+        """Return how long each of these nodes may be without a new second."""
+        return {name: MISSED_SCRAPES * each.every_s for name, each in self.scrapes().items()}
+
+    def latest(self, shards: Collection[str] | None = None) -> dict[str, Block]:
+        """Return the newest block of each shard, or of some; it may be old, so check its tick.
+
+        Exporters of one node are scraped at different times: what the newest block lacks is that
+        of each exporter's last second.
+        """
+        newest = self.newest().items()
+        wanted = [(s, tick, tick) for s, tick in newest if shards is None or s in shards]
+        ticks = {shard: tick for shard, tick, _ in wanted}
+        for of_node in self.scrapes().values():
+            last = ticks.get(of_node.shard, 0)
+            wanted += [(of_node.shard, t, t) for t in of_node.ticks if last - t > 0]
+        found: dict[str, Block] = {}
+        for shard, packed in self._held(wanted).items():
+            for tick, layout, blob in sorted(packed, key=itemgetter(0), reverse=True):
+                block = unpack_block(shard, tick, blob, layout)
+                if shard in found:
+                    first = found[shard]
+                    block = Block(shard, first.tick, first.nodes, {**block.values, **first.values})
+                found[shard] = block
+        return found
 
     def latest_packed(self, shards: Collection[str] | None = None) -> dict[str, Packed]:
         """Return the newest block of each shard, or of some shards, without decoding it."""

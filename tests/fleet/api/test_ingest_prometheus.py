@@ -8,10 +8,15 @@ import cramjam
 import numpy as np
 import pytest
 from django.test import Client
+from pytest_django import Settings
 from redis import Redis
 
 from fleet.ingest import prometheus
+from fleet.ingest.nodes import IngestBatch, store_batches
 from fleet.models import Node, Run, Token
+from fleet.runs.summaries import nodes_now
+from telemetry.detect.silence import find_silent
+from telemetry.exporter.hardware import read_snapshot
 from telemetry.store.connection import Command
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Post
@@ -250,6 +255,51 @@ def test_runs_come_from_labels_and_end_with_them(write: Post, hot: HotStore) -> 
     scrape(end - 15, pod_name="llama-worker-3")
     run.refresh_from_db()
     assert (run.phase, run.finished_at) == ("training", None)
+
+
+def test_a_node_with_several_exporters_shows_the_last_of_each(
+    write: Post, hot: HotStore, client: Client, settings: Settings
+) -> None:
+    settings.ANONYMOUS_READING = True
+    end = int(time.time())
+    for at_s in (end - 20, end - 5):
+        write(packed(*monitor(), at_s=at_s))
+        memory = (("Total", 8e9), ("Available", 2e9))
+        series = [(f"node_memory_Mem{of}_bytes", {"instance": NODE}, n) for of, n in memory]
+        write(packed(*series, at_s=at_s + 4))
+        prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    now = hot.latest()[f"node:{NODE}"]
+    assert now.tick == end - 1
+    np.testing.assert_allclose(now.values["core_utilization_ratio"], 0.9, atol=0.01)
+    np.testing.assert_allclose(now.values["host_memory_used_bytes"], 6e9, rtol=0.01)
+    page = client.get(f"/nodes/{NODE}/").content.decode()
+    assert "Not measured<" not in page or "Core utilization" not in page.split("Not measured<")[1]
+
+
+def test_a_node_that_is_scraped_is_silent_after_three_scrapes(
+    write: Post, hot: HotStore, client: Client, settings: Settings
+) -> None:
+    settings.ANONYMOUS_READING = True
+    start = int(time.time())
+    for at_s in (start - 45, start - 30):
+        write(packed(*monitor(), at_s=at_s))
+        prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    # It has no run, and is a spare.
+    seen, may_be_quiet_s = hot.last_seen(), hot.quiet_s()
+    assert may_be_quiet_s == {NODE: 45}
+    for age_s, n_found in ((44, 0), (45, 1)):
+        now_s = seen[NODE] + age_s
+        found = find_silent(seen, now_s=now_s, may_be_quiet_s=may_be_quiet_s)
+        assert len(found) == n_found
+        up = read_snapshot(hot, now_s=now_s).up
+        assert (NODE in up) is (age_s <= 45)
+    hot.now = lambda: float(start)
+    [node] = nodes_now(hot, Node.objects.all(), now_s=start + 14)
+    assert node.state == "up"
+    assert nodes_now(hot, [node.node], now_s=start + 16)[0].state == "silent"
+    # A node that has an agent now reports more often.
+    store_batches(hot, [IngestBatch(node=NODE, n_accepted=1, clock="0")])
+    assert hot.quiet_s() == {}
 
 
 def test_a_run_that_reports_steps_keeps_its_nodes(write: Post, hot: HotStore, run: Run) -> None:
