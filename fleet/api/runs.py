@@ -211,6 +211,12 @@ class PredictionOut(ResponseSchema):
     precision: str = Field(description="The precision.", examples=["fp8"])
     ratio: float = Field(description="Predicted tokens per second over this run's, minus one.")
     tokens_per_s: float = Field(description="Predicted tokens per second.")
+    spread_ratio: float | None = Field(
+        None, description="9 of 10 predictions of published runs are within it; null: unknown."
+    )
+    basis: str = Field(
+        "", description="published, or assumed: what the chip's constants rest on; empty: unknown."
+    )
 
 
 class SimilarRunsOut(ResponseSchema):

@@ -16,7 +16,7 @@ from telemetry.blocks import FloatArray
 from telemetry.compiles import flags_of
 from telemetry.errors import FieldError
 from telemetry.simulate.plan import Job
-from telemetry.simulate.step_model import estimate
+from telemetry.simulate.step_model import Estimate, estimate
 from telemetry.statistics.bootstrap import ArmSamples, Measure, differences
 from telemetry.store.reading import Source
 
@@ -147,9 +147,15 @@ def predictions_for(run: Run, *, tried: Collection[str]) -> list[dict[str, Any]]
     untried = [each for each in sorted(instance.chip.peak_flops) if each not in tried]
     pairs = ((precision, _estimated(run, precision)) for precision in untried)
     return [
-        {"precision": precision, "ratio": predicted / now - 1, "tokens_per_s": predicted}
+        {
+            "precision": precision,
+            "ratio": predicted.tokens_per_s / now.tokens_per_s - 1,
+            "tokens_per_s": predicted.tokens_per_s,
+            "spread_ratio": predicted.spread_ratio,
+            "basis": predicted.basis,
+        }
         for precision, predicted in pairs
-        if predicted is not None and predicted > now
+        if predicted is not None and predicted.tokens_per_s > now.tokens_per_s
     ]
 
 
@@ -168,10 +174,10 @@ def job_of(run: Run, *, precision: str) -> Job:
     )
 
 
-def _estimated(run: Run, precision: str) -> float | None:
-    """Predict tokens per second by the step model; None where it cannot."""
+def _estimated(run: Run, precision: str) -> Estimate | None:
+    """Predict the pace by the step model; None where it cannot."""
     try:
-        return estimate(job_of(run, precision=precision)).tokens_per_s
+        return estimate(job_of(run, precision=precision))
     except (FieldError, ValueError, KeyError):
         return None
 
@@ -245,6 +251,7 @@ def similar_runs_panel(run: Run) -> SimilarRunsPanel:
     predictions = [
         f"{each['precision']}: {percent(each['ratio'], 0)} more tokens/s assumed. "
         "A prediction of the step model: no comparable run has used it."
+        f"{_spread(each.get('spread_ratio'))}"
         for each in comparison.get("predicted", ())
     ]
     has_tried_flags = any(part["what"] == "flags" for each in measured for part in each["differ"])
@@ -256,6 +263,10 @@ def similar_runs_panel(run: Run) -> SimilarRunsPanel:
         unknown=[] if has_tried_flags or not run.compiler_flags else [FLAGS_UNKNOWN],
         updated_at=stored.updated_at if stored else None,
     )
+
+
+def _spread(ratio: float | None) -> str:
+    return "" if ratio is None else f" 9 of 10 of its predictions are within {percent(ratio, 0)}."
 
 
 def settings_of(run: Run) -> Sequence[tuple[str, str]]:

@@ -525,7 +525,6 @@ def notes(
         for run in runs
         if run.pace_change_ratio is not None
     ]
-    texts += [layout_warning(arm) for arm in arms if arm.layout and arm.layout.is_far]
     simulated = [arm.label for arm in arms if arm.is_simulated]
     if simulated:
         texts.append(

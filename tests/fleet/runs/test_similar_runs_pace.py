@@ -159,6 +159,7 @@ def test_what_no_one_tried_is_predicted_as_the_model_has_it(run: Run) -> None:
 
     assert found["precision"] == "fp8"
     assert found["ratio"] == pytest.approx(pace[1] / pace[0] - 1)
+    assert (found["basis"], found["spread_ratio"]) == ("assumed", 0.49)
 
 
 def test_what_was_tried_is_not_predictions_for(run: Run) -> None:
@@ -180,12 +181,14 @@ def test_what_the_model_cannot_know_is_not_predictions_for(
 
 def test_a_prediction_is_called_one_and_flags_are_unknown(run: Run) -> None:
     run.compiler_flags = "-O1"
-    reported = {"measured": [], "predicted": [{"precision": "fp8", "ratio": 0.3}]}
+    predicted = {"precision": "fp8", "ratio": 0.3, "spread_ratio": 0.49}
+    reported = {"measured": [], "predicted": [predicted]}
     SimilarRunsResult.objects.create(run=run, updated_at=NOW, comparison=reported)
     panel = similar_runs_panel(run)
 
     assert panel.predictions[0].startswith("fp8: 30")
     assert "assumed" in panel.predictions[0]
+    assert "9 of 10 of its predictions are within 49" in panel.predictions[0]
     assert panel.unknown == [FLAGS_UNKNOWN]
     assert "Likely gain" not in panel.headline
 
