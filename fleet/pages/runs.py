@@ -226,7 +226,12 @@ def layout_of(run: Run) -> list[tuple[str, str]]:
         n_ranks = run.n_nodes * catalog.instance(run.instance_type).n_cores
     except ValueError:
         n_ranks = 0
-    n_groups = n_ranks // (run.tp * run.pp)
+    recipe = run.recipe or {}
+    cp = recipe.get("cp", 1)
+    n_groups = n_ranks // (run.tp * run.pp * cp)
+    layout = f"tensor {run.tp}, pipeline {run.pp}, data {n_groups or 'unknown'}"
+    more = {"context": cp if cp > 1 else None, "micro-batch": recipe.get("micro_batch")}
+    more["recompute"] = recipe.get("recompute")
     usd, basis = run.price
     limit, resolve = run.allreduce_limit_ratio, run.allreduce_resolve_ratio
     is_batch_known = run.global_batch and run.seq_len
@@ -234,7 +239,10 @@ def layout_of(run: Run) -> list[tuple[str, str]]:
     return [
         ("Model", run.model),
         ("Nodes", f"{run.n_nodes} \u00d7 {run.instance_type}"),
-        ("Layout", f"tensor {run.tp}, pipeline {run.pp}, data {n_groups or 'unknown'}"),
+        (
+            "Layout",
+            ", ".join([layout, *(f"{name} {each}" for name, each in more.items() if each)]),
+        ),
         ("Batch", batch if is_batch_known else "not reported"),
         ("Precision", run.precision),
         ("Price", f"${usd:,.2f} per node-hour, {basis}" if usd else basis),

@@ -63,6 +63,9 @@ def test_it_gives_its_layout_and_the_basis_of_its_price(page: Page, alive: Run) 
     assert "tensor 8, pipeline 1, data 16" in text
     assert "1,024 sequences of 4,096 tokens" in text
     assert "$21.50 per node-hour, on demand" in text
+    Run.objects.update(recipe={"cp": 2, "micro_batch": 4, "recompute": "full"})
+    recipe = "tensor 8, pipeline 1, data 8, context 2, micro-batch 4, recompute full"
+    assert recipe in page("/runs/llama/")
 
 
 def test_mfu_names_the_peak_it_is_measured_against(page: Page, alive: Run) -> None:

@@ -55,6 +55,15 @@ def test_it_reads_the_example() -> None:
     assert scenario.benign == (Benign(kind="checkpoint", run="llama", start_s=900),)
 
 
+def test_a_run_may_say_its_whole_recipe() -> None:
+    recipe = 'micro_batch = 2\nrecompute = "full"\nsequence_parallel = false\ncompile_s = 0'
+    (run,) = load_scenario(BROWN_OUT.replace("compile_s = 0", recipe)).runs
+
+    assert run.recipe == {"micro_batch": 2, "sequence_parallel": False, "recompute": "full"}
+    with pytest.raises(FieldError, match="recompute"):
+        load_scenario(BROWN_OUT.replace("compile_s = 0", 'recompute = "some"'))
+
+
 def test_each_run_gets_a_plan_with_what_is_its_own() -> None:
     second = '[[run]]\nname = "bert"\nmodel = "bert-large"\ninstance = "trn1.2xlarge"\n'
     second += "nodes = 2\nseq_len = 128\nglobal_batch = 8\n"
