@@ -43,12 +43,6 @@ def best_layout(job: Job, model: Model | None = None) -> StepPlan:
     return tuned(job, model)[0]
 
 
-def above_best_ratio(plan: StepPlan) -> float:
-    """How much dearer a token is than with the best layout; 0 or less for a better one."""
-    best = best_layout(plan.layout.job, plan.layout.model)
-    return plan.step_s / best.step_s - 1
-
-
 def check_feasible(plan: StepPlan) -> None:
     """FieldError with a fix for a job that training software would refuse.
 
