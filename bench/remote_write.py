@@ -197,8 +197,10 @@ def measure(env: Mapping[str, str], *, seconds: int = MEASURE_S) -> dict[str, An
         ours_s = cpu_s(ours) - used[0] - at_rest[0] * lasted_s
         theirs_s = cpu_s(theirs) - used[1] - at_rest[1] * lasted_s
         n_peer = n_appended(peer_port)
-    counters = open_store(settings.REDIS_URL).counters()
-    arrived = counters.get("ingest_samples", 0) + counters.get("ingest_series_ignored", 0)
+        # The last scrape is stored when it is complete.
+        with suppress(TimeoutError):
+            wait_for("samples", lambda: n_arrived() >= n_peer, within_s=60)
+        arrived = n_arrived()
     alerts = [(alert.rule, str(alert.node or "")) for alert in Alert.objects.order_by("fired_at")]
     figures = {
         "bench": "remote_write",
@@ -229,6 +231,12 @@ def measure(env: Mapping[str, str], *, seconds: int = MEASURE_S) -> dict[str, An
         ],
     )
     return figures
+
+
+def n_arrived() -> float:
+    """Count the samples that trnwatch has read."""
+    counters = open_store(settings.REDIS_URL).counters()
+    return counters.get("ingest_samples", 0) + counters.get("ingest_series_ignored", 0)
 
 
 def n_nodes() -> int:

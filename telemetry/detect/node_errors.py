@@ -1,6 +1,6 @@
 """Rules about single nodes: ecc_uncorrected, device_unhealthy, exec_errors and node_idle."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -400,7 +400,7 @@ def _mostly_works(inputs: DetectionInput) -> bool:
     """Whether half of the nodes worked most of the time: where no job reports its steps."""
     if inputs.hardware_at is None:
         return False
-    span = inputs.hardware_at(IDLE_METRICS, IDLE_AGES_S).of(inputs.nodes)
+    span = inputs.hardware_at(IDLE_METRICS, _ages(inputs, IDLE_AGES_S)).of(inputs.nodes)
     works = node_peak(span, CORES) >= IDLE
     return bool(span.nodes) and float(np.median(works.mean(axis=0))) > 0.5
 
@@ -409,17 +409,24 @@ def _resting(inputs: DetectionInput, suspects: list[str]) -> tuple[dict[str, flo
     """Idle nodes with their highest core utilization, and since when."""
     if not suspects or inputs.hardware_at is None:
         return {}, 0.0
-    glance = inputs.hardware_at(IDLE_METRICS, (0,)).of(suspects)
+    glance = inputs.hardware_at(IDLE_METRICS, _ages(inputs, (0,))).of(suspects)
     resting = np.flatnonzero(_rests(glance).all(axis=0))
     if not resting.size:
         return {}, 0.0
-    span = inputs.hardware_at(IDLE_METRICS, IDLE_AGES_S).of([suspects[row] for row in resting])
+    ages_s = _ages(inputs, IDLE_AGES_S)
+    span = inputs.hardware_at(IDLE_METRICS, ages_s).of([suspects[row] for row in resting])
     idle, most = _rests(span).all(axis=0), node_peak(span, CORES)
     found = {
         span.nodes[row]: float(np.nanmax(most[:, row], initial=0.0))
         for row in np.flatnonzero(idle)
     }
     return found, float(span.ticks[0])
+
+
+def _ages(inputs: DetectionInput, ages_s: Sequence[int]) -> list[int]:
+    """Ages of which the newest has arrived from nodes that report less often than each second."""
+    delay_s = inputs.lagging(1) - 1
+    return [age_s + delay_s for age_s in ages_s]
 
 
 def _rests(span: Span) -> NDArray[np.bool_]:

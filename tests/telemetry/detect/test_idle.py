@@ -47,6 +47,21 @@ def test_a_node_that_no_one_uses_is_named() -> None:
     assert json.loads(json.dumps(finding.evidence, allow_nan=False)) == finding.evidence
 
 
+def test_a_node_that_is_scraped_each_quarter_of_a_minute_is_named_too() -> None:
+    every_s = 15
+
+    def hardware_at(_: object, ages_s: tuple[int, ...]) -> Span:
+        values = np.full((len(ages_s), 4, 8), 0.7)
+        values[:, CHARACTERS.index("quiet")] = 0.0
+        # The newest scrape is up to two intervals old when it is stored.
+        values[np.array(ages_s) < 2 * every_s] = np.nan
+        return Span("s", -np.array(ages_s), CHARACTERS, {"core_utilization_ratio": values})
+
+    (finding,) = node_idle(seen({}, hardware_at=hardware_at, report_every_s=every_s))
+
+    assert (finding.rule, finding.node) == ("node_idle", "quiet")
+
+
 def test_a_worker_that_computes_elsewhere_idles_as_well() -> None:
     (finding,) = node_idle(seen({"calm": 0.0}))
     assert finding.node == "calm"
