@@ -15,6 +15,7 @@ from telemetry.simulate.tuning import best_layout
 
 # Below this the comparison is of the hardware; above, of the layouts too.
 WARNING_RATIO = 0.05
+USUAL_PRECISION = "bf16"
 
 
 class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,8 @@ class ArmLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 def arm_layout(run: Run) -> ArmLayout:
     """Describe a run; a simulated run does what the step model chose for it."""
-    job = job_of(run, precision=run.precision)
+    # Without a reported precision the usual one, as for the share of the peak.
+    job = job_of(run, precision=run.precision or USUAL_PRECISION)
     used = Parallelism(
         tp=run.tp, pp=run.pp, cp=job.cp, micro_batch=job.micro_batch, recompute=job.recompute
     )

@@ -46,7 +46,8 @@ class Assumption(msgspec.Struct, frozen=True):
 class Planned:
     """One arm, ready to be projected; ``seed`` seeds its random draws.
 
-    ``price_basis`` is the basis of its price; empty: unknown.
+    ``price_basis`` is the basis of its price; empty: unknown. ``knows_compile``: whether the run
+    reports its compiles.
     """
 
     label: str
@@ -58,6 +59,7 @@ class Planned:
     seed: int
     price_basis: str = ""
     is_simulated: bool = False
+    knows_compile: bool = True
 
 
 def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run") -> Planned:
@@ -106,6 +108,7 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
         seed=run.pk,
         price_basis=run.price[1],
         is_simulated=run.is_simulated,
+        knows_compile=seen.compile_s is not None,
     )
 
 

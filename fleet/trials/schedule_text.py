@@ -251,7 +251,7 @@ def _break_even(
         if even.reason == Reason.AHEAD_AT_FIRST:
             return f"{text}, and is ahead at first only because it starts sooner"
         return f"{text}, so that it never earns back its {investment}"
-    if even.reason == Reason.FROM_THE_START:
+    if even.reason == Reason.FROM_THE_START or even.days.value * SECONDS_PER_DAY < ONE_MINUTE_S:
         return f"{candidate.label} is ahead of {baseline.label} from its first step on"
     if even.days.value > found.days:
         within = days(found.days) if found.is_by_tokens else length(found.days)
@@ -283,6 +283,11 @@ def reuse_sentence(found: Projection, planned: tuple[Planned, ...]) -> str:
     """Write what keeping compiled graphs saves the candidate, for the same tokens."""
     candidate = planned[-1]
     saved = found.reuse_saves[-1]
+    if not candidate.habits.compile_s and not candidate.knows_compile:
+        return (
+            f"{candidate.label} does not report how long it compiles, so it is unknown what a "
+            "compile cache saves it."
+        )
     if not candidate.habits.compile_s:
         return f"{candidate.label} compiles nothing, so a compile cache saves it nothing."
     return (

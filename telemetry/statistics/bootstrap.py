@@ -16,6 +16,8 @@ MIN_BLOCKS: Final = 10
 CUT_AT_MADS: Final = 6.0
 # The autoregression's coefficient stays at least this many 1/sqrt(n_steps) below 1.
 LONGEST_MEMORY: Final = 0.4
+# A smaller relative deviation of a step is a rounding error.
+ROUNDING: Final = 1e-9
 
 
 def block_length(values: FloatArray) -> int:
@@ -31,9 +33,19 @@ def block_length(values: FloatArray) -> int:
     checkpoints would hide a slow drift, so the length is also computed without them, and the
     longer one is used.
     """
+    middle, usual = _usual(values)
+    return max(_length(values), _length(np.clip(values, middle - usual, middle + usual)))
+
+
+def _usual(values: FloatArray) -> tuple[float, float]:
+    """Median of values, and how far from it they are no outliers.
+
+    Infinite where most are equal, as step times that a log rounds to a second: the others are
+    all that varies.
+    """
     middle = float(np.median(values))
     usual = CUT_AT_MADS * float(np.median(np.abs(values - middle)))
-    return max(_length(values), _length(np.clip(values, middle - usual, middle + usual)))
+    return middle, usual if usual > ROUNDING * float(np.abs(values).max()) else math.inf
 
 
 def _length(values: FloatArray) -> int:
@@ -102,8 +114,7 @@ def memory(values: FloatArray, length: int) -> Memory:
     if n < MIN_BLOCKS * MIN_LAGS:
         return Memory(0.0, n_blocks)
     seen = _block_variance(values - values.mean(), length)
-    middle = float(np.median(values))
-    usual = CUT_AT_MADS * float(np.median(np.abs(values - middle)))
+    middle, usual = _usual(values)
     usual_ones = values[np.abs(values - middle) <= usual]
     cut = usual_ones - usual_ones.mean()
     power = float(cut @ cut)
@@ -208,8 +219,6 @@ class RunEstimate:
     has_drift: bool = False
 
 
-# A smaller relative deviation of a step is a rounding error.
-ROUNDING: Final = 1e-9
 # Pieces of a run whose levels are compared.
 N_PARTS: Final = 4
 # Variance of a uniform distribution as wide as the levels of the whole run: quarters of a line

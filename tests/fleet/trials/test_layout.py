@@ -52,6 +52,17 @@ def uneven(db: None, hot: HotStore) -> Trial:
 
 
 @pytest.mark.django_db
+def test_without_a_reported_precision_the_usual_one_counts() -> None:
+    known, unknown = (
+        arm_layout(made(f"llama-{precision}", "p5.48xlarge", 55.04, **fields))
+        for precision in ("bf16", "")
+        for fields in [{**LLAMA, **FAR, "precision": precision}]
+    )
+
+    assert unknown.above_best_ratio == known.above_best_ratio is not None
+
+
+@pytest.mark.django_db
 def test_the_distance_is_that_of_the_estimated_cost() -> None:
     layout = arm_layout(made("llama-p5", "p5.48xlarge", 55.04, **LLAMA, **FAR))
     best = {"tp": 1, "micro_batch": 2, "recompute": "none"}

@@ -39,6 +39,16 @@ def test_steps_that_do_not_vary_need_none(values: FloatArray) -> None:
     assert block_length(values) == 1
 
 
+@pytest.mark.parametrize("factor", [1.0, 220.16 / 3600, 1 / 3])
+def test_steps_rounded_to_a_second_are_no_long_memory(factor: float) -> None:
+    rng = np.random.default_rng(6)
+    ended_s = np.floor(np.cumsum(6.9 * (1 + 0.015 * rng.standard_normal(400))))
+    steps = np.diff(ended_s) * factor
+    deviations = steps / steps.mean() - 1
+
+    assert memory(deviations, block_length(deviations)).n_pieces > 20
+
+
 def test_a_memory_as_long_as_the_blocks_is_not_all_seen_by_them() -> None:
     found = [
         memory(values, block_length(values)).unseen_ratio
