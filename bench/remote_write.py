@@ -5,6 +5,7 @@ whole trnwatch and to a second Prometheus. Half way it is restarted.
 """
 
 import os
+import random
 import signal
 import sys
 import time
@@ -66,7 +67,9 @@ class Exporter:
         pod = f'{known},pod_name="llama-worker-{int(node[-2:])}"'
         for i in range(N_CORES):
             core = f'{pod},neuroncore="{i}",runtime_tag="9"'
-            lines.append(f"neuroncore_utilization_ratio{{{core}}} {0.7 + i / 1000}")
+            # No core is as busy in one scrape as in the next.
+            busy = random.gauss(0.7, 0.02)
+            lines.append(f"neuroncore_utilization_ratio{{{core}}} {busy:.4f}")
             lines += [f"neuroncore_memory_usage_{part}{{{core}}} 1e9" for part in MEMORY]
         for status in STATUS:
             n = done if status == "completed" else 0

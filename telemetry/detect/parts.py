@@ -31,6 +31,7 @@ from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean,
 DEVIATIONS = RULES["core_slow"].limits["deviations"]
 # Fewer nodes do not define what is usual in a role.
 ENOUGH_NODES = int(RULES["core_slow"].limits["enough_nodes"])
+FEW_NODES = 8
 RATIO_STEP = 1 / 254
 
 
@@ -136,10 +137,16 @@ def _relative_to_role(ratio: FloatArray) -> FloatArray:
     """
     if ratio.shape[-2] < ENOUGH_NODES:
         return ratio
-    role = median(np.moveaxis(ratio, -2, -1))
     n_at_work = np.isfinite(ratio).sum(axis=-2)
-    role = np.where((role > 0) & (n_at_work >= ENOUGH_NODES), role, 1.0)
-    return np.asarray(ratio / role[..., None, :])
+    if ratio.shape[-2] <= FEW_NODES:
+        # Of few nodes each is often the usual one itself: a ratio of exactly 1 would hide how much
+        # the parts vary.
+        others = [np.delete(ratio, row, axis=-2) for row in range(ratio.shape[-2])]
+        role = np.stack([median(np.moveaxis(each, -2, -1)) for each in others], axis=-2)
+    else:
+        role = median(np.moveaxis(ratio, -2, -1))[..., None, :]
+    role = np.where((role > 0) & (n_at_work >= ENOUGH_NODES)[..., None, :], role, 1.0)
+    return np.asarray(ratio / role)
 
 
 def ratio_history(span: Span, kind: PeerRule, row: int) -> FloatArray:
