@@ -18,6 +18,8 @@ def create_person(name: str, role: str) -> tuple[User, str]:
 
     Raises FieldError where the name is invalid or taken.
     """
+    # As it will be stored: letters of other widths are the same.
+    name = User.normalize_username(name)
     try:
         UnicodeUsernameValidator()(name)
     except ValidationError as error:

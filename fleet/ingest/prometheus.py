@@ -184,7 +184,11 @@ def _assemble(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str,
         _fill(batches[node], found, states[node], by_name.get(node), now_s=now_s)
     if batches:
         store_batches(hot, list(batches.values()))
-    scraped = {node: Scrapes(shard_of(node), *states[node].scraped()) for node in batches}
+    scraped = {
+        node: Scrapes(shard_of(node), *states[node].scraped())
+        for node, batch in batches.items()
+        if batch.blocks
+    }
     commands += [
         ("HSET", SCRAPES, node, msgspec.msgpack.encode(each)) for node, each in scraped.items()
     ]

@@ -1,7 +1,6 @@
 """Runbooks: what to do about an alert, as pages and as the steps on an alert's page."""
 
 import re
-import shlex
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -59,6 +58,8 @@ LABELS_OF = {
     "kubernetes": ("kubernetes_node", "pod", "namespace"),
 }
 BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```\n", re.MULTILINE | re.DOTALL)
+# Neither an option nor anything that a shell reads in another way.
+SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 FIELD = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -121,7 +122,8 @@ def do_now(alert: Alert) -> SafeString:
 def filled(text: str, values: Mapping[str, str]) -> str:
     """Fill the fields of a runbook, such as ``{node}``; unknown ones become their name: NODE.
 
-    In a block they are quoted for the shell: a label may be any text.
+    A label may be any text: in a block, one that the shell or a program would take for more than
+    a name counts as unknown.
 
     Examples
     --------
@@ -131,13 +133,13 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
     def fill(text: str, quote: Callable[[str], str]) -> str:
         return FIELD.sub(
-            lambda field: quote(values[field[1]]) if values.get(field[1]) else field[1].upper(),
+            lambda field: quote(values.get(field[1], "")) or field[1].upper(),
             text,
         )
 
     parts, end = [], 0
     for block in BLOCK.finditer(text):
-        parts += [fill(text[end : block.start()], _plain), fill(block[0], _quoted)]
+        parts += [fill(text[end : block.start()], _plain), fill(block[0], _name_only)]
         end = block.end()
     return "".join([*parts, fill(text[end:], _plain)])
 
@@ -147,5 +149,5 @@ def _plain(value: str) -> str:
     return value.replace("`", "'").replace("\n", " ")
 
 
-def _quoted(value: str) -> str:
-    return shlex.quote(value.replace("\n", " "))
+def _name_only(value: str) -> str:
+    return value if SAFE.fullmatch(value) else ""

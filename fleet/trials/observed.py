@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -21,7 +22,9 @@ from telemetry.store.models import RunChunk
 from telemetry.store.reading import Source
 
 # Texts of the annotations that a run's phases write.
-STOPPED, TRAINS = PHASES[Run.Phase.PENDING][1], PHASES[Run.Phase.TRAINING][1]
+STOPPED, TRAINS, HAS_FAILED = (
+    PHASES[phase][1] for phase in (Run.Phase.PENDING, Run.Phase.TRAINING, Run.Phase.FAILED)
+)
 MOST_STARTS = 50
 
 
@@ -56,7 +59,8 @@ def _restarts(run: Run, first_began: datetime, until: datetime) -> list[tuple[da
             if begun is not None:
                 spans.append((begun, at))
             begun = None
-        elif begun is None and (text == STOPPED or not run.is_simulated):
+        elif begun is None and (text == STOPPED or (text != HAS_FAILED and not run.is_simulated)):
+            # From its failure to the start of the next process is an outage, not loading.
             begun = at
     return spans
 
@@ -102,6 +106,8 @@ SECONDS_PER_DAY = 86_400.0
 CHECKPOINT = FIRST_PHASE + STEP_PHASES.index("checkpoint_s")
 # A failure fires more than one alert. Alerts that begin this close together are one failure.
 ONE_FAILURE = timedelta(minutes=10)
+# A restart may be reported just before the steps are missed.
+RESTART_BEFORE = timedelta(minutes=1)
 FAILED = Q(rule="hang") | Q(cause__in=("hang", "node_crash"))
 
 
@@ -222,31 +228,40 @@ def _first_start(run: Run, starts: tuple[Start, ...]) -> tuple[float | None, boo
     return compile_s, is_planned, max(0.0, taken_s - (compile_s or 0.0))
 
 
-def _failures(run: Run, began: datetime, until: datetime) -> list[datetime]:
-    """List when failures stopped a run, without drills."""
-    onsets = (
-        run.alerts.filter(FAILED, is_drill=False, onset_at__gte=began, onset_at__lt=until)
-        .order_by("onset_at")
-        .values_list("onset_at", flat=True)
-    )
-    failures: list[datetime] = []
+# When a failure began, and when the run trained again; None: not known.
+Failure = tuple[datetime, datetime | None]
+
+
+def _failures(run: Run, began: datetime, until: datetime) -> list[Failure]:
+    """List the failures that stopped a run, without drills: by alerts, and as the job reports."""
+    alerts = run.alerts.filter(FAILED, is_drill=False, onset_at__gte=began, onset_at__lt=until)
+    notes = run.annotations.filter(by="", text=HAS_FAILED, at__gte=began, at__lt=until)
+    found: list[Failure] = list(alerts.values_list("onset_at", "resolved_at"))
+    found += [(at, None) for at in notes.values_list("at", flat=True)]
+    failures: list[Failure] = []
     last = None
-    for onset in onsets:
+    for onset, end in sorted(found, key=itemgetter(0)):
         if last is None or onset - last > ONE_FAILURE:
-            failures.append(onset)
+            failures.append((onset, end))
+        else:
+            first, known = failures[-1]
+            failures[-1] = (first, max(known, end) if known and end else None)
         last = onset
     return failures
 
 
-def outages_of(failures: Sequence[datetime], restarts: Sequence[datetime]) -> tuple[float, ...]:
-    """Seconds from each failure to the restart that followed it, before the next failure."""
-    following = [*failures[1:], None]
-    found = (
-        next((at for at in restarts if at >= failed and (later is None or at < later)), None)
-        for failed, later in zip(failures, following, strict=False)
-    )
-    return tuple(
-        (at - failed).total_seconds()
-        for failed, at in zip(failures, found, strict=True)
-        if at is not None
-    )
+def outages_of(failures: Sequence[Failure], restarts: Sequence[datetime]) -> tuple[float, ...]:
+    """Seconds from each failure to the restart that ended it.
+
+    A run that went on by itself had none: a restart after its alert has resolved, or after the
+    next failure, belongs to something else.
+    """
+    found = []
+    following = [*(onset for onset, _ in failures[1:]), None]
+    for (onset, end), later in zip(failures, following, strict=False):
+        last = min((each for each in (end, later) if each is not None), default=None)
+        begins = (at for at in restarts if at >= onset - RESTART_BEFORE)
+        at = next(begins, None)
+        if at is not None and (last is None or at <= last):
+            found.append(max(0.0, (at - onset).total_seconds()))
+    return tuple(found)

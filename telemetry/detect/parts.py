@@ -468,6 +468,9 @@ def _score_power(case: ShareCase, node: str, before: Span, since: Span) -> list[
     if min(len(before.ticks), len(since.ticks)) < POWER_S or POWER not in since.values:
         return []
     was, now = (mean(span.of([node]).values[POWER], axis=0)[0] for span in (before, since))
+    if was.shape != now.shape:
+        # The seconds before the onset are gone, or had no power.
+        return []
     known = np.isfinite(was) & np.isfinite(now) & (was > 0)
     if known.sum() < ENOUGH_DEVICES:
         return []

@@ -213,7 +213,7 @@ class Rate:
         ``dispersion`` is the variance of such counts over their mean: events in bursts show less.
         """
         # Half of the extra exposure: a short observation without events must not exclude rates
-        # that happen, such as one in two node-days. The expectation stays as it is.
+        # that happen, such as one in two node-days. The mean of the draws is larger than `mean`.
         exposure = self.exposure + self.extra_exposure / 2
         shape = (self.n + self.extra) / dispersion
         return np.asarray(rng.standard_gamma(shape, n_draws) * dispersion / exposure)
@@ -425,7 +425,9 @@ TOKENS_PER_SECOND: Final = Measure("tokens", "taken_s", is_better_low=False)
 
 
 def pace_error_log(tokens: FloatArray, taken_s: FloatArray, *, run_cv: float = RUN_CV) -> float:
-    """Return the standard error of the logarithm of the next run's pace; NaN with too few steps.
+    """Return the standard error of the logarithm of the next run's pace.
+
+    Of too few steps, only the part between runs is known.
 
     Parameters
     ----------
@@ -438,17 +440,18 @@ def pace_error_log(tokens: FloatArray, taken_s: FloatArray, *, run_cv: float = R
     a level that drifts), each part stretched as Student's distribution is; and twice the variance
     between runs, because this run is one and the long run is another.
     """
+    between = 2 * run_cv**2
     if not len(tokens) or not (taken_s.sum() > 0 and tokens.sum() > 0):
-        return math.nan
+        return math.sqrt(between)
     found = estimate(
         ArmSamples(("tokens", "taken_s"), np.stack([tokens, taken_s], axis=1)), TOKENS_PER_SECOND
     )
     if found.n_pieces < DIFFERENCES_MIN_BLOCKS:
-        return math.nan
+        return math.sqrt(between)
     parts = ((found.block_variance, found.n_pieces - 1), (found.drift_variance, N_PARTS - 1))
     within = sum(
         variance * (student_quantile(freedom) / NORMAL_QUANTILE) ** 2
         for variance, freedom in parts
         if variance > 0
     )
-    return math.sqrt(within + 2 * run_cv**2)
+    return math.sqrt(within + between)

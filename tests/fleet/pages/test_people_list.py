@@ -44,7 +44,14 @@ def test_an_account_is_created_and_its_password_shown_once(admin: Client, client
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("name", ""), ("name", "a b"), ("name", "ADMIN"), ("name", "x" * 151), ("role", "king")],
+    [
+        ("name", ""),
+        ("name", "a b"),
+        ("name", "ADMIN"),
+        ("name", "\uff41dmin"),
+        ("name", "x" * 151),
+        ("role", "king"),
+    ],
 )
 def test_what_is_wrong_is_named_and_no_account_is_created(
     admin: Client, field: str, value: str

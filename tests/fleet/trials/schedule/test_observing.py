@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from fleet.models import CompileEvent, Run
+from fleet.runs.annotations import annotate_phase
 from fleet.trials.observed import observe
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.schedule.conftest import LATER, failed, train
@@ -86,13 +87,29 @@ def test_alerts_of_one_failure_count_once_and_drills_not_at_all(hot: HotStore, p
 
 def test_an_outage_lasts_from_the_failure_until_its_restart(hot: HotStore, p5: Run) -> None:
     train("vit-p5", [2.0] * 7_200)
-    for minutes in (30, 60, 150):
-        failed(p5, after=timedelta(minutes=minutes))
+    for minutes, resolved in ((30, 56), (60, 65), (150, 166)):
+        resolved_at = p5.started_at + timedelta(minutes=resolved)
+        failed(p5, after=timedelta(minutes=minutes), resolved_at=resolved_at)
     restart(p5, after=timedelta(minutes=50), lasting=timedelta(minutes=5))
-    # No restart follows the second failure before the third.
+    # After the second failure the run went on by itself; a planned restart came later.
+    restart(p5, after=timedelta(minutes=100), lasting=timedelta(minutes=5))
     restart(p5, after=timedelta(minutes=160), lasting=timedelta(minutes=5))
 
     assert observe(hot, p5, until=LATER).outages_s == (1_200.0, 600.0)
+
+
+def test_a_job_that_failed_is_out_until_its_next_process_and_then_loads(
+    hot: HotStore, p5: Run
+) -> None:
+    train("vit-p5", [2.0] * 3_600)
+    p5.last_step, p5.phase = 100, Run.Phase.FAILED
+    annotate_phase(p5, was=Run.Phase.TRAINING, at=NOON + timedelta(minutes=30))
+    restart(p5, after=timedelta(minutes=150), lasting=timedelta(minutes=10))
+
+    seen = observe(hot, p5, until=LATER)
+
+    assert (seen.n_failures, seen.outages_s) == (1, (7_200.0,))
+    assert [start.load_s for start in seen.starts][1:] == [600.0]
 
 
 def test_a_run_that_failed_has_failed_once(hot: HotStore, p5: Run) -> None:
