@@ -147,3 +147,22 @@ def test_power_tells_a_slow_node_from_one_with_more_work(
     case = case_since(inputs(steps, machines, hardware_at=machines.hardware_at), steps, 190)
     found = strongest(score_parts(case, "limping", is_alone=True))
     assert (found and (found.cause, found.device)) == accused
+
+
+def test_power_whose_past_is_gone_proves_nothing() -> None:
+    machines = Machines(SINCE_S + 10)
+    vars(machines)["HEALTHY"] = {**Machines.HEALTHY, "device_power_ratio": (4, 0.6)}
+    machines.mark("device_power_ratio", (1, 1), times=0.9, since_s=SINCE_S)
+
+    def recent(metrics: Any, last_s: int) -> Span:
+        return machines(metrics, min(last_s, 9))
+
+    def gone(metrics: Any, ages_s: Any) -> Span:
+        values = {metric: np.zeros((len(ages_s), len(CHARACTERS), 0)) for metric in metrics}
+        return Span("s", SINCE_S - np.array(ages_s), CHARACTERS, values)
+
+    steps = steps_at([0.1] * 200)
+    case = case_since(inputs(steps, recent, hardware_at=gone), steps, 190)
+    scores = score_parts(case, "limping", is_alone=True)
+
+    assert [score for score in scores if score.metric == "device_power_ratio"] == []
