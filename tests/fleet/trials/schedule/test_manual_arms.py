@@ -7,7 +7,9 @@ import pytest
 from fleet.trials.schedule import project
 from fleet.trials.schedule_arms import arms_from_file
 from telemetry.errors import FieldError
+from tests.telemetry.statistics.examples import P5, TRN2
 
+DOCUMENT = Path(__file__).parents[4] / "docs" / "schedule.md"
 BASELINE = """
 [[arm]]
 label = "4 x p5.48xlarge"
@@ -46,6 +48,14 @@ def test_two_arms_come_to_what_the_same_figures_come_to(tmp_path: Path) -> None:
     assert saved is not None
     assert saved.value == pytest.approx(3_764, abs=5)
     assert {each.basis for each in planned[0].assumptions} == {"given"}
+
+
+def test_the_documented_file_has_the_figures_of_the_manual_calculation(tmp_path: Path) -> None:
+    text = DOCUMENT.read_text().partition("```toml")[2].partition("```")[0]
+
+    arms = [each.habits for each in arms_from_file(written(tmp_path, text))]
+
+    assert arms == [P5, TRN2]
 
 
 def test_an_error_of_the_pace_is_its_interval(tmp_path: Path) -> None:
