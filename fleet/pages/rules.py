@@ -21,7 +21,8 @@ from fleet.runs.limits import set_share_limit
 from telemetry.detect import RULES
 from telemetry.detect.rules import Rule
 
-N_RUNS = 200
+# Names that the form suggests; others can be typed.
+N_SUGGESTED = 200
 PERCENT = 100.0
 # Units at the end of a limit's name.
 UNITS = {"_ratio": "", "_per_s": "per second", "_s": "s"}
@@ -82,17 +83,15 @@ def _show(request: HtmxRequest, form: ShareLimitForm) -> HttpResponse:
         )
         for rule in RULES.values()
     ]
-    runs = Run.objects.active().order_by("name")[:N_RUNS]
+    active = Run.objects.active().order_by("name")
     usual = (SHARE["limit_ratio"], SHARE["resolve_ratio"])
     context = {
         "rows": rows,
         "evaluated_at": last_evaluation(settings.REDIS_URL)(),
-        "runs": [run.name for run in runs],
-        "own_limits": [
-            run
-            for run in runs
-            if (run.allreduce_limit_ratio, run.allreduce_resolve_ratio) != usual
-        ],
+        "runs": active.values_list("name", flat=True)[:N_SUGGESTED],
+        "own_limits": active.exclude(
+            allreduce_limit_ratio=usual[0], allreduce_resolve_ratio=usual[1]
+        ).only("name", "allreduce_limit_ratio", "allreduce_resolve_ratio"),
         "usual": usual,
         "form": form,
     }

@@ -7,6 +7,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet.models import Alert, Run
+from fleet.pages import rules
 from telemetry.detect import RULES
 from tests.fleet.test_anonymous_access import member
 
@@ -67,6 +68,25 @@ def test_what_is_wrong_is_named_and_nothing_changes(
     assert page.status_code == 422
     assert list(page.context["form"].errors) == [field]
     assert Run.objects.get(name="llama").allreduce_limit_ratio == 0.25
+
+
+def test_every_own_limit_is_listed_however_many_runs_there_are(
+    client: Client, operator: User, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "N_SUGGESTED", 1)
+    for name, limits in {
+        "usual": {},
+        "z-limit": {"allreduce_limit_ratio": 0.4},
+        "z-resolve": {"allreduce_resolve_ratio": 0.1},
+    }.items():
+        run.pk, run.name = None, name
+        run.save()
+        Run.objects.filter(name=name).update(**limits)
+
+    context = client.get("/rules/").context
+
+    assert list(context["runs"]) == ["llama"]
+    assert [each.name for each in context["own_limits"]] == ["z-limit", "z-resolve"]
 
 
 def test_a_viewer_only_reads(client: Client, alert: Alert) -> None:
