@@ -101,6 +101,17 @@ class RunOut(ResponseSchema):
     n_nodes: int = Field(description="Number of nodes.", examples=[16])
     tp: int = Field(description="Tensor-parallel degree.", examples=[8])
     pp: int = Field(description="Pipeline-parallel degree.", examples=[1])
+    cp: int | None = Field(
+        description="Context-parallel degree; null if not reported.", examples=[1]
+    )
+    micro_batch: int | None = Field(
+        description="Sequences computed at once; null if not reported.", examples=[1]
+    )
+    recompute: str | None = Field(
+        description="What the backward pass computes again: none, selective or full; "
+        "null if not reported.",
+        examples=["selective"],
+    )
     seq_len: int = Field(description="Tokens per sequence.", examples=[4096])
     global_batch: int = Field(description="Sequences per step.", examples=[1024])
     precision: str = Field(description="Precision of multiplications.", examples=["bf16"])
@@ -298,8 +309,10 @@ def _serialize(runs: list[Run]) -> list[RunOut]:
 def _run(now: RunNow, *, n_open_alerts: int) -> RunOut:
     run = now.run
     spent = run.usd_by(timezone.now())
+    recipe = run.recipe or {}
     return RunOut.from_object(
         run,
+        **{name: recipe.get(name) for name in ("cp", "micro_batch", "recompute")},
         state="retired" if run.retired_at else "over" if run.finished_at else "active",
         usd_per_node_hour=run.usd_per_node_hour or None,
         usd_per_hour=run.usd_per_hour or None,

@@ -34,6 +34,17 @@ def test_a_run_reports_its_last_minute(ask: Ask, fleet: Alert) -> None:
     assert run["started_at"] == "2026-03-02T12:00:00Z"
 
 
+def test_a_run_has_what_it_reports_of_its_recipe(ask: Ask, fleet: Alert) -> None:
+    def shown() -> tuple[object, ...]:
+        run = ask("runs/llama").json()
+        return run["cp"], run["micro_batch"], run["recompute"]
+
+    assert shown() == (None, None, None)
+
+    Run.objects.update(recipe={"cp": 2, "vp": 4, "recompute": "full"})
+    assert shown() == (2, None, "full")
+
+
 def test_an_alert_about_several_runs_counts_in_each(ask: Ask, fleet: Alert, run: Run) -> None:
     run.pk, run.name = None, "other"
     run.save()
