@@ -82,7 +82,9 @@ def arm_layout(run: Run) -> ArmLayout:
 def _best(job: Job) -> tuple[Parallelism, Parallelism, float] | None:
     """Return the layout of a job, its best one, and the distance; None where no layout fits."""
     try:
-        plan, best = step_plan(job), best_layout(job)
+        # The best of all layouts: what the run itself interleaves or splits is no limit.
+        free = msgspec.structs.replace(job, vp=None, sequence_parallel=None)
+        plan, best = step_plan(job), best_layout(free)
     except ValueError:
         return None
     above_ratio = max(0.0, plan.step_s / best.step_s - 1)

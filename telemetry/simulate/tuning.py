@@ -23,18 +23,21 @@ def tuned(job: Job, model: Model | None = None) -> list[StepPlan]:
     """Return the steps of all layouts that fit, fastest first; FieldError if none does.
 
     ``tp``, ``pp``, ``cp``, ``micro_batch`` and ``recompute`` of the job are not looked at; they
-    are what is searched. All layouts use the same nodes, so the fastest is the cheapest.
+    are what is searched. ``vp`` and ``sequence_parallel`` are kept where the job gives them: only
+    layouts that can have them are searched. All layouts use the same nodes, so the fastest is the
+    cheapest.
     """
-    plain = msgspec.structs.replace(
-        job, tp=1, pp=1, cp=1, vp=None, micro_batch=None, sequence_parallel=None, recompute=None
-    )
+    plain = msgspec.structs.replace(job, tp=1, pp=1, cp=1, micro_batch=None, recompute=None)
     plans = [step_plan(each, model) for each in _fitting(named(plain, model))]
     if not plans:
+        kept = [name for name in ("vp", "sequence_parallel") if getattr(job, name) is not None]
+        given = "".join(f", {name} {getattr(job, name)}" for name in kept)
+        leave = f", or leave out {' and '.join(kept)}" if kept else ""
         raise FieldError(
             "nodes",
             f"no layout of {job.model} fits {job.nodes} x {job.instance} with "
-            f"{job.global_batch} sequences of {job.seq_len} tokens; take more nodes, or another "
-            "global_batch",
+            f"{job.global_batch} sequences of {job.seq_len} tokens{given}; take more nodes, or "
+            f"another global_batch{leave}",
         )
     return sorted(plans, key=lambda plan: plan.step_s)
 
@@ -85,6 +88,10 @@ def _fitting(known: Layout) -> Iterator[Job]:
     contexts = [n for n in powers if n == 1 or job.seq_len / n >= LEAST_CP_TOKENS]
     degrees = [n for n in divisors(known.instance.n_cores) if model.heads % n == 0]
     stages = [n for n in divisors(ranks) if n <= min(MOST_PP, model.layers)]
+    if job.sequence_parallel:
+        degrees = [n for n in degrees if n > 1]
+    if job.vp is not None and job.vp > 1:
+        stages = [n for n in stages if n > 1 and -(-model.layers // n) % job.vp == 0]
     for tp, pp, cp in product(degrees, stages, contexts):
         groups, rest = divmod(ranks, tp * pp * cp)
         if rest or job.global_batch % groups:

@@ -113,6 +113,24 @@ def test_the_best_layouts_come_first_and_fit_and_are_what_estimate_says_of_them(
     assert best["step_s"] <= figures(**LLAMA)["step_s"]
 
 
+@pytest.mark.parametrize(
+    "kept", [{"vp": 2}, {"sequence_parallel": False}, {"sequence_parallel": True}]
+)
+def test_what_the_search_does_not_vary_is_kept(kept: dict[str, int]) -> None:
+    layouts = figures(**LLAMA, **kept, tune=True)["layouts"]
+
+    best = next(each for each in layouts if each["tp"] > 1)
+    options = {key: best[key] for key in ("tp", "pp", "cp", "vp", "micro_batch", "recompute")}
+    assert {each["vp"] for each in layouts} == {2} or "vp" not in kept
+    assert min(each["tp"] for each in layouts) > 1 or not kept.get("sequence_parallel")
+    assert figures(**LLAMA | options | kept)["step_s"] == best["step_s"]
+
+
+def test_pieces_that_no_stage_has_end_with_two() -> None:
+    with pytest.raises(CommandError, match=r"^nodes: no layout .* vp 7; .* leave out vp"):
+        answer(**LLAMA, vp=7, tune=True)
+
+
 def test_the_best_layouts_as_text() -> None:
     text = answer(**LLAMA, tune=True)
 

@@ -46,7 +46,10 @@ class Command(PlainCommand):
         )
         parser.add_argument("--recompute", help=f"{', '.join(RECOMPUTE)}: in the backward pass")
         parser.add_argument(
-            "--tune", action="store_true", help="list the best layouts that fit in memory"
+            "--tune",
+            action="store_true",
+            help="list the best layouts that fit in memory; --tp, --pp, --cp, --micro-batch and "
+            "--recompute are searched, --vp and --sequence-parallel are kept if given",
         )
         shape = parser.add_argument_group("a model of your own, or other figures for a known one")
         for flag, (kind, text) in MODEL_FLAGS.items():
