@@ -53,6 +53,8 @@ def change_role(user: User, role: str) -> None:
 def set_active(user: User, *, is_active: bool) -> None:
     """Disable or enable an account: a disabled one cannot sign in, and its sessions end.
 
+    Its open event streams end too, within a minute.
+
     Raises FieldError for the last admin.
     """
     if not is_active:

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.conf import settings
+from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, Group, User
 from django.contrib.auth.password_validation import validate_password
 from django.contrib.auth.views import redirect_to_login
@@ -14,6 +15,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import resolve_url
+from django.utils.crypto import constant_time_compare
 from django.utils.deprecation import MiddlewareMixin
 
 from fleet.access.tokens import Maker, TokenError, bearer, check_token
@@ -215,6 +217,24 @@ def reads_anonymously(request: HttpRequest) -> bool:
     """Whether this request may read without sign-in: in the demo, on this machine."""
     allowed = settings.ANONYMOUS_READING and is_loopback(request)
     return allowed and request.method in SAFE_METHODS
+
+
+def may_still_read(request: HttpRequest, role: str) -> bool:
+    """Whether the client of an open stream could open it now, with at least this role.
+
+    Reads session and user from the database again. Unlike Django, never changes the session:
+    its new key could not be sent to the browser.
+    """
+    key = request.session.session_key
+    held = type(request.session)(key)
+    user = User.objects.filter(pk=held.get(SESSION_KEY, 0), is_active=True).first()
+    if user is None:
+        return role == ROLES[0] and reads_anonymously(request)
+    hashes = (user.get_session_auth_hash(), *user.get_session_auth_fallback_hash())
+    shown = held.get(HASH_SESSION_KEY, "")
+    if not any(constant_time_compare(shown, each) for each in hashes):
+        return False
+    return role == ROLES[0] or has_role(user, role)
 
 
 def _ask_to_sign_in(request: HttpRequest, *, scraped: bool) -> HttpResponse:

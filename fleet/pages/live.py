@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
@@ -24,7 +24,7 @@ from django.views.decorators.http import require_GET
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
-from fleet.access.roles import ROLES, has_role
+from fleet.access.roles import ROLES, has_role, may_still_read
 from fleet.models import Alert
 from fleet.pages.topics import (
     TOPICS,
@@ -43,10 +43,14 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 10.0
 HEAD_EVERY_S = 1.0
-# A stream ends after this long. The browser reconnects, and access is checked again.
+# How often a stream asks whether its user may still read: enabled, signed in, with the role.
+ACCESS_EVERY_S = 30.0
+# A stream ends after this long; the browser reconnects.
 LIFE_S = 3_600.0
 MOST_WATCHERS = 2_000
 HEARTBEAT = b": still here\n\n"
+
+T = TypeVar("T")
 
 
 class TooManyStreamsError(Exception):
@@ -102,6 +106,7 @@ class Hub:
     ticks : yields when data may have changed, and about every second at least
     head : renders the header of every page: the age of the data; given the number of streams
     most : the limit of open streams in one process
+    access_every_s : how often each stream asks whether its client may still read, in seconds
     """
 
     def __init__(
@@ -110,7 +115,9 @@ class Hub:
         ticks: Callable[[], AsyncGenerator[None]],
         head: Callable[[int], Events],
         most: int = MOST_WATCHERS,
+        access_every_s: float = ACCESS_EVERY_S,
     ) -> None:
+        self._access_every_s = access_every_s
         self._most = most
         self._ticks = ticks
         self._head = head
@@ -140,8 +147,13 @@ class Hub:
             self._opening[topic.key] = task
         return await asyncio.shield(self._opening[topic.key])
 
-    async def stream(self, topic: LiveTopic, sent: Events) -> AsyncGenerator[bytes]:
-        """Yield a topic's events and then its changes, until the client disconnects."""
+    async def stream(
+        self, topic: LiveTopic, sent: Events, *, may_read: Callable[[], bool] = lambda: True
+    ) -> AsyncGenerator[bytes]:
+        """Yield a topic's events and then its changes, until the client disconnects.
+
+        ``may_read`` is asked regularly, in the hub's thread; the stream ends when it is false.
+        """
         state = {name: data for name, data in sent.items() if name != "points"}
         group = self._watched.setdefault(topic.key, TopicWatchers(topic, state))
         watcher = Watcher()
@@ -149,11 +161,17 @@ class Hub:
         watcher.offer(group.sent)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
-        ends_at = asyncio.get_running_loop().time() + LIFE_S
+        now_s = asyncio.get_running_loop().time
+        ends_at, checked_at = now_s() + LIFE_S, now_s()
         try:
             yield event("parts", " ".join(topic.topic.partials))
-            while asyncio.get_running_loop().time() < ends_at:
-                yield await watcher.read()
+            while now_s() < ends_at:
+                events = await watcher.read()
+                if now_s() - checked_at >= self._access_every_s:
+                    if not await self._allows(may_read):
+                        return
+                    checked_at = now_s()
+                yield events
         finally:
             group.watchers.discard(watcher)
             if not group.watchers:
@@ -161,6 +179,13 @@ class Hub:
             if not self._watched and self._task is not None:
                 self._task.cancel()
                 self._task = None
+
+    async def _allows(self, may_read: Callable[[], bool]) -> bool:
+        try:
+            return await self._render(may_read)
+        except DatabaseError:
+            # The header says that the database does not respond; the next check may succeed.
+            return True
 
     async def _run(self) -> None:
         async with contextlib.aclosing(self._ticks()) as ticks:
@@ -192,11 +217,11 @@ class Hub:
         self._errors.pop(what, None)
         return events
 
-    async def _render(self, work: Callable[[], Events]) -> Events:
+    async def _render(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, _connected, work)
 
 
-def _connected(work: Callable[[], Events]) -> Events:
+def _connected(work: Callable[[], T]) -> T:
     """Do the work without expired or broken database connections."""
     close_old_connections()
     try:
@@ -236,14 +261,15 @@ async def live(request: HttpRequest) -> HttpResponseBase:
         logger.warning("No stream for %s: %r", topic.key, error)
         return HttpResponse("The store is unavailable.", status=503, headers={"Retry-After": "2"})
     return StreamingHttpResponse(
-        hub().stream(topic, events),
+        hub().stream(topic, events, may_read=lambda: may_still_read(request, role)),
         content_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
 def hub() -> Hub:
-    return _hubs.setdefault(asyncio.get_running_loop(), Hub(ticks=ticks, head=head))
+    new = Hub(ticks=ticks, head=head, access_every_s=ACCESS_EVERY_S)
+    return _hubs.setdefault(asyncio.get_running_loop(), new)
 
 
 async def ticks() -> AsyncGenerator[None]:

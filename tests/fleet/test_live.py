@@ -18,6 +18,7 @@ from pytest_django import Settings
 from redis import Redis
 
 from fleet.models import Node
+from fleet.pages import live
 from telemetry.store.hot import HotStore, open_store
 from tests.fleet.test_anonymous_access import member
 from tests.helpers import block, free_port, redis_server, steps
@@ -142,6 +143,24 @@ def test_a_tab_that_closes_is_forgotten(
                     return 1
 
     assert watch(scenario()) == 1
+
+
+def test_an_open_tab_ends_when_it_may_no_longer_read(
+    address: str,
+    reports: dict[int, float],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "ACCESS_EVERY_S", 0.0)
+
+    async def scenario() -> None:
+        async with stream(address, "overview") as events:
+            await first(events, "heat")
+            settings.ANONYMOUS_READING = False
+            with pytest.raises(asyncio.IncompleteReadError):
+                await first(events, "never")
+
+    watch(scenario())
 
 
 def test_a_tab_that_does_not_read_harms_no_one(address: str, reports: dict[int, float]) -> None:

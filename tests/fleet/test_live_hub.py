@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from fleet.pages.live import Hub, TooManyStreamsError, TopicWatchers, Watcher
 from fleet.pages.topics import Events, LiveTopic, Topic
@@ -112,6 +113,34 @@ def test_a_topic_that_fails_does_not_stop_the_others(db: None) -> None:
 def test_what_is_wrong_with_a_topic_is_sent_to_the_first_subscriber(db: None) -> None:
     with pytest.raises(LookupError):
         watch(Hub(ticks=often, head=no_head).current_events(broken()))
+
+
+def test_a_stream_ends_when_its_client_may_no_longer_read(db: None) -> None:
+    topic, _ = counting()
+    hub = Hub(ticks=often, head=no_head, access_every_s=0.0)
+    answers = iter((True, True, False))
+
+    async def scenario() -> list[bytes]:
+        events = await hub.current_events(topic)
+        return [shown async for shown in hub.stream(topic, events, may_read=lambda: next(answers))]
+
+    assert len(watch(scenario())) == 3
+    assert hub.n_watchers == 0
+
+
+def test_a_stream_goes_on_while_the_database_does_not_respond(db: None) -> None:
+    topic, _ = counting()
+    hub = Hub(ticks=often, head=no_head, access_every_s=0.0)
+
+    def unavailable() -> bool:
+        raise OperationalError
+
+    async def scenario() -> None:
+        stream = hub.stream(topic, await hub.current_events(topic), may_read=unavailable)
+        await until(stream, b'"n":4')
+        await stream.aclose()
+
+    watch(scenario())
 
 
 def test_a_process_takes_only_so_many_streams(db: None) -> None:

@@ -11,7 +11,15 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from pytest_django import Settings
 
-from fleet.access.roles import ROLES, ensure_demo_admin, has_role, requires, role_of
+from fleet.access.people import change_role, reset_password, set_active
+from fleet.access.roles import (
+    ROLES,
+    ensure_demo_admin,
+    has_role,
+    may_still_read,
+    requires,
+    role_of,
+)
 from fleet.models import Alert, Node, Run
 from tests.helpers import NOON
 
@@ -135,6 +143,54 @@ def test_htmx_is_sent_to_the_sign_in_page_and_back(
     assert response.status_code == 403
     assert response["HX-Redirect"].startswith("/sign-in/?next=")
     assert "window%3D1h" in response["HX-Redirect"]
+
+
+# Open streams
+
+
+@pytest.fixture
+def opened(client: Client, rf: RequestFactory) -> HttpRequest:
+    """The request of a stream that an operator opened."""
+    member("admin")
+    client.force_login(member("operator"))
+    request = rf.get("/live")
+    request.session = client.session
+    return request
+
+
+@pytest.mark.parametrize(
+    ("change", "still"),
+    [
+        (lambda client, user: None, {"viewer", "operator"}),
+        (lambda client, user: change_role(user, "viewer"), {"viewer"}),
+        (lambda client, user: set_active(user, is_active=False), set()),
+        (lambda client, user: reset_password(user), set()),
+        (lambda client, user: client.logout(), set()),
+        (lambda client, user: user.delete(), set()),
+    ],
+    ids=["none", "role", "disabled", "password", "signed-out", "deleted"],
+)
+def test_a_stream_may_be_read_as_long_as_it_could_be_opened(
+    client: Client,
+    opened: HttpRequest,
+    change: Callable[[Client, User], object],
+    still: set[str],
+) -> None:
+    change(client, User.objects.get(username="operator"))
+
+    assert {role for role in ROLES if may_still_read(opened, role)} == still
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_stream_without_sign_in_may_be_read_as_long_as_pages_may(
+    client: Client, rf: RequestFactory, settings: Settings, *, allowed: bool
+) -> None:
+    settings.ANONYMOUS_READING = allowed
+    request = rf.get("/live")
+    request.session = client.session
+
+    assert may_still_read(request, "viewer") == allowed
+    assert not may_still_read(request, "operator")
 
 
 # The demo's administrator
