@@ -19,6 +19,7 @@ from telemetry.node_files import agent_file, reporter_wheel
 
 NEW_FOR = timedelta(hours=1)
 MOST = 8
+USUAL_NAME = "nodes"
 
 
 @never_cache
@@ -27,6 +28,7 @@ def connect(request: HtmxRequest) -> HttpResponse:
     """Show three ways to connect nodes; an admin can create the token that they need."""
     user = request.user
     is_admin, form, secret = has_role(user, "admin"), TokenForm(), ""
+    form.fields["name"].initial = USUAL_NAME
     if is_admin and request.method == "POST":
         form = TokenForm({"name": request.POST.get("name", ""), "scope": "ingest", "days": "365"})
         if made := submit(
