@@ -33,6 +33,8 @@ def web(*, listener: int) -> Program:
     options = (
         *("--fd", str(listener)),
         *("--timeout-graceful-shutdown", "2"),
+        # uvicorn's 5 s is how often Prometheus sends: the server would close as a request arrives.
+        *("--timeout-keep-alive", "20"),
         *("--log-level", "warning"),
         *("--http", "fleet.api.connections:LimitedProtocol"),
         "--no-server-header",
