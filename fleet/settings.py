@@ -63,7 +63,8 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "fleet.pages.errors.WholeFilesMiddleware",
+    "fleet.ops.static_files.PageCompressionMiddleware",
+    "fleet.ops.static_files.StaticMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -170,16 +171,30 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
 SUPPORT_MAX_BODY_BYTES = 10_000_000
 DATA_UPLOAD_MAX_NUMBER_FILES = 1_000
 
-# Static files: our own, django-htmx's, and what npm installed by lock file.
+# Static files: our own, django-htmx's, and what npm installed by lock file. They are collected
+# under hashed names, and compressed (docs/decisions/0026). With TRNWATCH_DEBUG, and where nothing
+# was collected, they are served from the source folders; with TRNWATCH_DEBUG they are read again
+# for each request.
 STATIC_URL = "static/"
-# Files that were not collected (tests, development) are served from the source folders; with
-# TRNWATCH_DEBUG they are read again for each request.
-WHITENOISE_USE_FINDERS = True
-WHITENOISE_AUTOREFRESH = DEBUG
 STATIC_ROOT = DATA_DIR / "static"
 with private_files.usable(DATA_DIR):
     STATIC_ROOT.mkdir(exist_ok=True)
-STATICFILES_DIRS = [("vendor", ROOT / "node_modules")] if (ROOT / "node_modules").is_dir() else []
+STATICFILES_DIRS = [
+    (f"vendor/{package}/dist", ROOT / "node_modules" / package / "dist")
+    for package in ("idiomorph", "uplot")
+    if (ROOT / "node_modules" / package).is_dir()
+]
+STATICFILES_FINDERS = [
+    "fleet.ops.static_files.PackageFinder",
+    "fleet.ops.static_files.AppFinder",
+]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "fleet.ops.static_files.HashedStorage"},
+}
+WHITENOISE_AUTOREFRESH = DEBUG
+WHITENOISE_USE_FINDERS = DEBUG or not (STATIC_ROOT / "staticfiles.json").exists()
+WHITENOISE_KEEP_ONLY_HASHED_FILES = True
 
 # Stores
 DATABASES: dict[str, Any] = {

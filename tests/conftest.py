@@ -83,6 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # pytest 9.1 loses the fixtures of a folder whose files are not named one after the other.
     config.args.sort()
     project.WHITENOISE_AUTOREFRESH = project.WHITENOISE_USE_FINDERS = True
+    plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
+    project.STORAGES["staticfiles"] = {"BACKEND": plain}
     # The real one takes 0.3 s for each account that a test makes, on purpose.
     project.PASSWORD_HASHERS = [
         "django.contrib.auth.hashers.MD5PasswordHasher",

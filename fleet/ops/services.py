@@ -1,7 +1,6 @@
 """The programs of `make up`, their order of start, and the checks before it."""
 
 import asyncio
-import hashlib
 import shutil
 import signal
 import socket
@@ -12,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from io import StringIO
 from pathlib import Path
 
-from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
@@ -271,19 +269,3 @@ def migrate_if_needed() -> int:
         # No program of this folder runs yet, so no program still needs the plain text.
         call_command("seal_receivers", stdout=StringIO())
     return len(plan)
-
-
-def collect_static_if_needed(folder: Path) -> bool:
-    """Collect the static files into ``folder``, unless none has changed since the last time."""
-    mark = folder.with_name(f"{folder.name}.mark")
-    digest = hashlib.sha256()
-    for finder in get_finders():
-        for name, storage in finder.list([]):
-            facts = Path(storage.path(name)).stat()
-            digest.update(f"{name}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
-    now = digest.hexdigest()
-    if folder.is_dir() and mark.exists() and mark.read_text() == now:
-        return False
-    call_command("collectstatic", verbosity=0, interactive=False, clear=True)
-    mark.write_text(now)
-    return True

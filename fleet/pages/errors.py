@@ -1,4 +1,4 @@
-"""Error pages, for API paths as problem documents; middleware for outages and static files."""
+"""Error pages, for API paths as problem documents; middleware for outages."""
 
 import logging
 import sys
@@ -10,8 +10,6 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.utils.deprecation import MiddlewareMixin
-from whitenoise.middleware import WhiteNoiseMiddleware
-from whitenoise.responders import StaticFile
 
 from fleet.access.roles import SAFE_METHODS
 from fleet.access.throttling import RateLimiter
@@ -159,15 +157,3 @@ def _unavailable(response: HttpResponse) -> HttpResponse:
     response["Retry-After"] = RETRY_AFTER_S
     response["Cache-Control"] = "no-store"
     return response
-
-
-class WholeFilesMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]
-    """Serve static files in one piece: WhiteNoise streams them, and ours are small."""
-
-    @staticmethod
-    def serve(static_file: StaticFile, request: HttpRequest) -> HttpResponse:
-        response = WhiteNoiseMiddleware.serve(static_file, request)
-        whole = b"".join(response)
-        response.close()
-        headers = {**response.headers, "Content-Length": str(len(whole))}
-        return HttpResponse(whole, status=response.status_code, headers=headers)

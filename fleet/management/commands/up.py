@@ -15,7 +15,7 @@ from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
 from fleet.access.roles import DEMO_ADMIN, ensure_demo_admin
-from fleet.ops import outages, services, sockets
+from fleet.ops import outages, services, sockets, static_files
 from fleet.ops.services import Services, StartError
 from fleet.ops.supervisor import end_leftovers
 from fleet.version import VERSION
@@ -98,7 +98,7 @@ class Command(BaseCommand):
         if n_migrations := services.migrate_if_needed():
             took_s = time.monotonic() - began_s
             self._say(f"The database is up to date: {n_migrations} migrations, {took_s:.1f} s.")
-        services.collect_static_if_needed(settings.STATIC_ROOT)
+        static_files.collect_if_needed(settings.STATIC_ROOT)
         # If other users could read the session keys in the database, sign all users out.
         if (
             settings.PRIVATE_FILES.was_exposed("trnwatch.sqlite3")

@@ -4,9 +4,11 @@ from datetime import datetime
 from typing import Any
 
 from django import template
+from django.conf import settings
+from django.templatetags.static import static
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from fleet.access.roles import assignable_names, reads_anonymously
@@ -15,6 +17,7 @@ from fleet.alerts.matchers import matchers_of, written
 from fleet.alerts.silences import SPANS
 from fleet.formatting import duration
 from fleet.models import Alert, Run
+from fleet.ops.static_files import imported_by
 from fleet.pages.annotations import annotate_context
 from telemetry.long_term.writer import BEHIND_S, failing
 from telemetry.store.models import LongTermPosition
@@ -28,6 +31,22 @@ def _url(name: str) -> str:
         return reverse(name)
     except NoReverseMatch:
         return ""
+
+
+@register.simple_tag
+def script_module(name: str) -> SafeString:
+    """Load a JavaScript module, and all it imports at the same time instead of one after another.
+
+    While developing, an import may have changed since the last page: the browser follows it.
+    """
+    imports = () if settings.DEBUG else imported_by(name)
+    return format_html(
+        '{}<script type="module" src="{}"></script>',
+        format_html_join(
+            "\n  ", '<link rel="modulepreload" href="{}">', ((static(each),) for each in imports)
+        ),
+        static(name),
+    )
 
 
 @register.simple_tag(takes_context=True)

@@ -58,9 +58,9 @@ PREPARE = """
 import django
 django.setup()
 from django.conf import settings
-from fleet.ops import services
+from fleet.ops import services, static_files
 services.migrate_if_needed()
-services.collect_static_if_needed(settings.STATIC_ROOT)
+static_files.collect_if_needed(settings.STATIC_ROOT)
 """
 
 
