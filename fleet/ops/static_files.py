@@ -1,4 +1,4 @@
-"""Static files: collected under names with a hash of their content, compressed, cached for a year."""
+"""Static files: collected under hashed names and compressed, to be kept for a year."""
 
 import hashlib
 import posixpath
@@ -110,11 +110,8 @@ def collect_if_needed(folder: Path) -> bool:
             facts = Path(storage.path(name)).stat()
             digest.update(f"{name}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
     now = digest.hexdigest()
-    if (
-        (folder / HashedStorage.manifest_name).exists()
-        and mark.exists()
-        and mark.read_text() == now
-    ):
+    is_whole = (folder / HashedStorage.manifest_name).exists()
+    if is_whole and mark.exists() and mark.read_text() == now:
         return False
     mark.unlink(missing_ok=True)
     call_command("collectstatic", verbosity=0, interactive=False, clear=True)

@@ -27,7 +27,7 @@ def address(
     settings.WHITENOISE_AUTOREFRESH = settings.WHITENOISE_USE_FINDERS = False
     settings.STATIC_ROOT = tmp_path / "static"
     assert collect_if_needed(settings.STATIC_ROOT)
-    # Whoever asks now reads what was collected.
+    # A changed setting makes Django read the manifest.
     settings.STATIC_ROOT = str(settings.STATIC_ROOT)
     with served(get_asgi_application()) as url:
         yield url
@@ -52,7 +52,7 @@ def first_load(page: Page, address: str) -> list[Response]:
     """Open a page with an empty cache until it is live; gives the static files that it took."""
     page.context.new_cdp_session(page).send("Network.clearBrowserCache")
     responses: list[Response] = []
-    page.on("response", lambda response: responses.append(response))
+    page.on("response", lambda response: responses.append(response))  # noqa: PLW0108
     page.goto(address)
     expect(page.locator("#clock")).to_have_attribute("data-state", "live")
     expect(page.locator("figure.chart[data-state=loading]")).to_have_count(0)
