@@ -1,7 +1,7 @@
 """Cores, accelerators and memories, compared with their peers on the same node and on others."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,11 +20,13 @@ from telemetry.detect.inputs import (
     OpenProblem,
     is_persistent,
     new_measurements,
+    part_values,
     recent,
 )
 from telemetry.detect.pace import BEFORE_S, CLEARLY, ShareCase, hardware_before_and_after
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import training_nodes
+from telemetry.statistics.bootstrap import student_quantile
 from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median
 
 # Required distance in deviations of the parts of the node, in addition to the minimum ratio.
@@ -149,16 +151,17 @@ def _relative_to_role(ratio: FloatArray) -> FloatArray:
     return np.asarray(ratio / role)
 
 
-def ratio_history(span: Span, kind: PeerRule, row: int) -> FloatArray:
-    """Ratios of the parts of one node: (n_ticks, n_parts)."""
-    values = span.values[kind.metric]
-    if not values.shape[2] or not values.shape[0]:
-        return np.full((len(span.ticks), 1), np.nan)
-    return _relative_to_role(_relative_to_node(values, kind))[:, row]
+def ratio_history(span: Span, kind: PeerRule) -> FloatArray:
+    """Ratios of all parts: (n_ticks, n_nodes, n_parts)."""
+    return _relative_to_role(_relative_to_node(part_values(span, kind.metric), kind))
 
 
 # Seconds to read; in how many, and in how many of the newest, a part must stand out.
 RECENT_S, PERSISTS_S, NEWEST_S = 8, 5, 2
+# Where reports come every few seconds, so many of them show a small distance.
+MANY_REPORTS = 8
+# Noise alone makes no run page more often.
+FALSE_EVERY_S = 365 * 86_400.0
 # A second counts from this share of the mean distance. An open alert resolves below this share of
 # the limit.
 HALF = 0.5
@@ -206,50 +209,145 @@ def _find_unhealthy(
 ) -> list[Problem]:
     """Find the worst part of each accelerator with a persistent, new distance.
 
-    Cores of ``explained`` accelerators do not count.
+    Cores of ``explained`` accelerators do not count. Of reports that come every few seconds, two
+    show a large distance soon, and `MANY_REPORTS` a small one.
     """
     seen = compare_parts(recent(inputs, [kind.metric], RECENT_S), kind)
     if seen is None:
         return []
-    held = _open_alerts(inputs, kind, seen)
-    worst = np.where(seen.suspects, seen.ratio, 0.0)
-    per_device = 1 if kind is MEMORY else max(1, inputs.cores_per_device)
-    for node, device in explained:
-        if node in seen.span.nodes and device is not None:
-            _without_device(worst[seen.span.nodes.index(node)], device, per_device)
-    found, past = list[Problem](), None
-    for row in sorted({int(row) for row in np.flatnonzero(worst.any(axis=1))} | set(held)):
-        ratios = ratio_history(seen.span, kind, row)
-        for alert in held.get(row, ()):
+    found, per_device = list[Problem](), 1 if kind is MEMORY else max(1, inputs.cores_per_device)
+    known = [(seen.span.nodes.index(n), d) for n, d in explained if n in seen.span.nodes]
+    for row, alerts in _open_alerts(inputs, kind, seen).items():
+        ratios = ratio_history(seen.span, kind)[:, row]
+        for alert in alerts:
             kept = _still_open(inputs, seen, alert, ratios, row)
             if kept is not None:
                 found.append(kept)
-                each = int(alert.device or 0)
                 own = 1 if alert.cause == "throttle" else per_device
-                _without_device(worst[row], each // own, per_device)
-        reports = np.asarray(new_measurements(seen.span.values[kind.metric][:, row]).any(axis=1))
+                known.append((row, int(alert.device or 0) // own))
+    found += _new_distances(inputs, seen, known, PAST_AGES_S)
+    every_s, past_at = inputs.report_every_s, inputs.hardware_at
+    if every_s == 1 or past_at is None:
+        return found
+    ages_s = every_s * np.arange(MANY_REPORTS, 0, -1)
+    longer = compare_parts(past_at([kind.metric], ages_s.tolist()), kind)
+    if longer is not None and longer.span.nodes == seen.span.nodes:
+        found += _new_distances(inputs, longer, known, [int(ages_s[0]) + s for s in PAST_AGES_S])
+    return found
+
+
+def _new_distances(
+    inputs: DetectionInput,
+    seen: PeerDistance,
+    known: list[tuple[int, int | None]],
+    past_ages_s: Sequence[int],
+) -> list[Problem]:
+    """Find the worst part of each accelerator that is not ``known``, and add it there."""
+    per_device = 1 if seen.kind is MEMORY else max(1, inputs.cores_per_device)
+    worst = np.where(seen.suspects, seen.ratio, 0.0)
+    for row, device in known:
+        if device is not None:
+            _without_device(worst[row], device, per_device)
+    if not worst.any():
+        return []
+    found, past = list[Problem](), None
+    history = ratio_history(seen.span, seen.kind)
+    healthy = history.copy()
+    for row, part in np.argwhere(seen.suspects):
+        _without_device(healthy[:, row].T, part // per_device, per_device, np.nan)
+    for row in np.flatnonzero(worst.any(axis=1)).tolist():
+        reports = np.asarray(new_measurements(seen.span.values[seen.kind.metric][:, row]))
+        of_node = np.asarray(reports.any(axis=1))
         while worst[row].any():
             part = Suspect(row, int(np.argmax(worst[row])), float(worst[row].max()))
-            _without_device(worst[row], part.part // per_device, per_device)
-            # It must stand out in enough reports, and in the newest.
-            above = ratios[:, part.part] >= 1.0 + HALF * (part.ratio - 1.0)
-            known = np.isfinite(ratios[:, part.part])
-            if not is_persistent(above[known], reports[known], least=PERSISTS_S):
+            device = part.part // per_device
+            _without_device(worst[row], device, per_device)
+            n_reports = int(reports[:, part.part].sum())
+            chance = limit_of_chance(
+                healthy,
+                row,
+                n_reports=n_reports,
+                n_compared=int(np.isfinite(seen.ratio).sum()),
+                report_every_s=inputs.report_every_s,
+            )
+            if part.ratio - 1.0 < chance:
                 continue
-            if not above[known][-NEWEST_S:].all():
+            # It must stand out in enough reports, and in the newest.
+            ratios = history[:, row, part.part]
+            above = ratios >= 1.0 + HALF * (part.ratio - 1.0)
+            is_known = np.isfinite(ratios)
+            if not is_persistent(above[is_known], of_node[is_known], least=PERSISTS_S):
+                continue
+            if not above[is_known][-NEWEST_S:].all():
                 continue
             if past is None and inputs.hardware_at is not None:
-                past = inputs.hardware_at([kind.metric], PAST_AGES_S)
+                past = inputs.hardware_at([seen.kind.metric], past_ages_s)
             if _is_new(past, seen, part):
                 score = _score(inputs, seen, part, *_classify(inputs, seen, part))
                 onset_s = float(seen.span.ticks[int(np.argmax(above))]) - 1.0
                 found.append(problem_of(score, onset_s))
+                known.append((row, device))
     return found
 
 
-def _without_device(parts: FloatArray, device: int, per_device: int) -> None:
-    """Clear the parts of an accelerator, in place."""
-    parts[device * per_device : (device + 1) * per_device] = 0.0
+def limit_of_chance(
+    history: FloatArray, row: int, *, n_reports: int, n_compared: int, report_every_s: int
+) -> float:
+    """Mean relative distance that noise reaches once in `FALSE_EVERY_S`, in any part of a run.
+
+    Parameters
+    ----------
+    history : (n_ticks, n_nodes, n_parts) ratios of healthy parts, 1 is usual; NaN where unknown
+    row : of the node in question
+    n_reports : independent values in the mean; a value that is held for seconds counts once
+    n_compared : parts of the run that are compared
+
+    Notes
+    -----
+    A part of a healthy run is ``1 + s e`` in each report, with independent noise ``e``, so its
+    mean over n reports has the deviation ``s / sqrt(n)``. Each report of each part is a chance to
+    pass for unhealthy: ``n_compared FALSE_EVERY_S / report_every_s`` of them in that time
+    (Bonferroni; windows that overlap add no independent looks). The limit is the quantile of
+    Student's distribution that leaves one such chance. Its degrees of freedom are the smaller of
+    two:
+
+    - The spread ``s`` is the 0.9 quantile of ``|ratio - 1|`` over 1.645, of the node or of the
+      run, whichever is larger. The variance of a quantile, ``q (1 - q) / (N f(q)**2)``, is that
+      of a deviation with ``0.64 N`` degrees of freedom, where N counts the values of the run.
+    - Noise may itself have the tails of Student's distribution with d degrees of freedom. For
+      those ``d = 1.6 / (r - 1.566) + 1.3`` within 3 %, where r is the 0.99 over the 0.9 quantile
+      (1.566 if normal). A part passes only if all reports, or `PERSISTS_S` of many, exceed half of
+      the distance: m independent values of tail index d, together ``m d``.
+
+    References
+    ----------
+    H. A. David, H. N. Nagaraja, "Order Statistics" (2003), section 10.2.
+
+    Examples
+    --------
+    >>> noise = 1 + 0.02 * np.random.default_rng(1).standard_normal((2, 16, 64))
+    >>> limit = limit_of_chance(noise, 0, n_reports=2, n_compared=1024, report_every_s=15)
+    >>> round(limit / (0.02 / 2**0.5), 1)
+    6.5
+    """
+    distance = np.abs(history - 1.0)
+    of_run = distance[np.isfinite(distance)]
+    of_node = distance[:, row][np.isfinite(distance[:, row])]
+    if not of_run.size:
+        return 0.0
+    n_values = of_run.size * n_reports / len(history)
+    usual, rare = (float(q) for q in np.quantile(of_run, (0.9, 0.99)))
+    spread = max(usual, float(np.quantile(of_node, 0.9)) if of_node.size else 0.0) / 1.645
+    beyond = rare / usual - 1.566 if usual > 0 else 0.0
+    tail = 1.6 / beyond + 1.3 if beyond > 0 else np.inf
+    freedom = min(0.64 * n_values, tail * min(n_reports, PERSISTS_S))
+    n_looks = n_compared * FALSE_EVERY_S / report_every_s
+    return float(spread / n_reports**0.5 * student_quantile(freedom, 1.0 - 1.0 / n_looks))
+
+
+def _without_device(parts: FloatArray, device: int, per_device: int, value: float = 0.0) -> None:
+    """Clear the parts (first axis) of an accelerator, in place."""
+    parts[device * per_device : (device + 1) * per_device] = value
 
 
 def _is_new(past: Span | None, seen: PeerDistance, part: Suspect) -> bool:
@@ -261,7 +359,7 @@ def _is_new(past: Span | None, seen: PeerDistance, part: Suspect) -> bool:
     enough = len(seen.span.nodes) >= ENOUGH_NODES
     before = np.nan
     if past is not None and len(past.nodes):
-        before = float(lower_median(ratio_history(past, seen.kind, part.row)[:, part.part]))
+        before = float(lower_median(ratio_history(past, seen.kind)[:, part.row, part.part]))
     excess = part.ratio - 1.0
     if np.isfinite(before) and part.ratio / before - 1.0 >= NEW_SHARE * excess:
         return True
@@ -334,8 +432,10 @@ def _still_open(
     parts = parts[parts < recent.shape[1]]
     away = lower_median(recent[:, parts]) if parts.size else np.full(1, np.nan)
     known = away[np.isfinite(away)]
+    # One report does not end what two have shown.
+    last = PERSISTS_S if inputs.report_every_s == 1 else len(known)
     if known.size >= PERSISTS_S:
-        if float(known[-PERSISTS_S:].max()) < 1.0 + HALF * seen.kind.least:
+        if float(known[-last:].max()) < 1.0 + HALF * seen.kind.least:
             return None
         ratio = float(max(known.mean(), 1.0))
         part = Suspect(row, int(parts[0]), ratio)

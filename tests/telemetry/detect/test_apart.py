@@ -56,7 +56,7 @@ def test_a_node_that_does_not_work_is_not_judged() -> None:
     seen = compare_parts(span_of(values), CORES)
     assert seen is not None
     assert not seen.suspects.any()
-    assert np.isnan(ratio_history(seen.span, CORES, 1)).all()
+    assert np.isnan(ratio_history(seen.span, CORES)[:, 1]).all()
 
 
 def test_a_memory_that_moves_less_stands_away_upwards() -> None:
