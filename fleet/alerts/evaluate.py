@@ -4,15 +4,19 @@ Senders check from outside Celery that the fleet is evaluated: ``WatchMonitor``.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
 import numpy as np
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import Q
 from redis import Redis
 from redis.exceptions import RedisError
@@ -26,9 +30,12 @@ from fleet.runs.state import worker_states
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import (
+    INDEPENDENT_RULES,
     RULES,
+    SLOWDOWNS,
     STATE_METRICS,
     DetectionInput,
+    Finder,
     Finding,
     HealthyStepsCache,
     crashed_nodes,
@@ -73,17 +80,87 @@ PAUSE_S = 5
 WAIT_AFTER_PAUSE_S = 20
 # Results of this process that stay valid from one second to the next.
 HEALTHY_STEPS = HealthyStepsCache()
+ALL_RULES = "all rules"
+# What could not be evaluated is shown for so long.
+FAILURES, SHOW_S, LOG_EVERY_S, LONGEST_ERROR = "watch:failures", 15, 60.0, 200
+_LOGGED_S: dict[tuple[str, str, type[Exception]], float] = {}
 
 
-def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
-    """Evaluate every active run and every node, and reconcile the alerts; return the changed."""
-    now_s = now.timestamp()
+class RuleFailure(msgspec.Struct, frozen=True):
+    """Rules that raised an exception; without a run, of all runs and nodes."""
+
+    rule: str
+    run: str
+    error: str
+    nodes: tuple[str, ...] = ()
+
+    def covers(self, rule: str, subject: str) -> bool:
+        """Whether a rule and subject could not be evaluated."""
+        of_rule = {SLOWDOWNS[0]: SLOWDOWNS, "hang": ("hang", "node_silent")}
+        if self.rule != ALL_RULES and rule not in of_rule.get(self.rule, (self.rule,)):
+            return False
+        kind, _, name = subject.partition(":")
+        return not self.run or name in ((self.run,) if kind == "run" else self.nodes)
+
+
+@dataclass
+class Guard:
+    """Suppresses and collects the exceptions of rules, so that the others are evaluated.
+
+    Without its store nothing can be evaluated: those exceptions pass.
+    """
+
+    failures: list[RuleFailure] = field(default_factory=list)
+
+    @contextmanager
+    def __call__(self, run: str, nodes: tuple[str, ...], rule: str) -> Iterator[None]:
+        try:
+            yield
+        except (DatabaseError, RedisError):
+            raise
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+            self.failures.append(RuleFailure(rule, run, text, nodes))
+            # Each second brings the same one: its traceback is logged once a minute and process.
+            key, at_s = (run, rule, type(error)), time.monotonic()
+            if at_s - _LOGGED_S.get(key, -math.inf) > LOG_EVERY_S:
+                _LOGGED_S[key] = at_s
+                log.exception("could not evaluate %s of %s", rule, run or "all runs")
+
+    def note(self, hot: HotStore) -> None:
+        """Count the failures, and keep them for the page of rules."""
+        if self.failures:
+            hot.count("rules_failed", len(self.failures))
+            hot.execute("SET", FAILURES, msgspec.json.encode(self.failures), "EX", SHOW_S)
+
+
+def unguarded(_run: str, _nodes: tuple[str, ...], _rule: str) -> AbstractContextManager[None]:
+    """Let the exceptions of rules pass."""
+    return nullcontext()
+
+
+def rule_failures(hot: HotStore) -> list[RuleFailure]:
+    """Read what could not be evaluated in the last seconds."""
+    return msgspec.json.decode(hot.execute("GET", FAILURES) or b"[]", type=list[RuleFailure])
+
+
+def watch(
+    hot: HotStore, *, now: datetime, rules: Mapping[str, Finder] = INDEPENDENT_RULES
+) -> list[Alert]:
+    """Evaluate every active run and every node, and reconcile the alerts; return the changed.
+
+    A rule that could not be evaluated leaves its alerts unchanged, and stops no other.
+    """
+    now_s, guard = now.timestamp(), Guard()
     runs = list(Run.objects.active())
     members = run_members(runs)
     workers = partial(worker_states, hot)
-    snapshots = [
-        snapshot_of(hot, run, members[run.pk], now_s=now_s, workers=workers) for run in runs
-    ]
+    snapshots = []
+    for run in runs:
+        of_run = members[run.pk]
+        with guard(run.name, of_run.nodes, ALL_RULES):
+            snapshots.append(snapshot_of(hot, run, of_run, now_s=now_s, workers=workers))
+    unread = {name for failure in guard.failures for name in failure.nodes}
     real = Node.objects.real().unretired()
     idle = Q(run=None) | Q(run__finished_at__isnull=False)
     shards = dict(real.filter(idle).values_list("name", "shard"))
@@ -91,7 +168,7 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     open_ = open_subjects()
     lost = lost_nodes(open_)
     expected |= lost | set(real.values_list("name", flat=True))
-    last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected}
+    last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected - unread}
     if now_s - watching_since_s(hot, now_s=now_s) < WAIT_AFTER_PAUSE_S:
         last_seen = {}
     findings = find_all(
@@ -102,23 +179,29 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
         lost=lost,
         healthy_steps=HEALTHY_STEPS,
         may_be_quiet_s=hot.quiet_s(),
+        rules=rules,
+        guard=guard,
     )
     stepped_s = {
         each.run.name: each.heartbeat.last_step_at_s
         for each in snapshots
         if each.heartbeat is not None
     }
-    findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
+    with guard("", (), RULE):
+        findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
     evaluated = evaluated_subjects(snapshots, last_seen, open_, now_s=now_s)
     if not expected:
         # Without a node that should report, none is missing.
         evaluated.add(BLIND)
     # The memory of a real node is evaluated even if it belongs to no run.
-    counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
-    if counts is not None:
-        findings += uncorrected(counts) + unhealthy_devices(counts)
-        evaluated |= {(ECC, f"node:{name}") for name in shards} | with_known_health(counts)
-        evaluated -= unsettled([counts], open_, now_s=now_s)
+    with guard("", (), ECC):
+        counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
+        if counts is not None:
+            findings += uncorrected(counts) + unhealthy_devices(counts)
+            evaluated |= {(ECC, f"node:{name}") for name in shards} | with_known_health(counts)
+            evaluated -= unsettled([counts], open_, now_s=now_s)
+    evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
+    guard.note(hot)
     changed = reconcile(findings, evaluated=evaluated, now=now)
     return [*changed, *explain_recent(now=now)]
 
@@ -132,11 +215,14 @@ def find_all(
     lost: Collection[str] = (),
     healthy_steps: HealthyStepsCache | None = None,
     may_be_quiet_s: Mapping[str, int] | None = None,
+    rules: Mapping[str, Finder] = INDEPENDENT_RULES,
+    guard: Callable[[str, tuple[str, ...], str], AbstractContextManager[None]] = unguarded,
 ) -> list[Finding]:
     """Find everything that is wrong with these runs and nodes; ``lost`` nodes are known dead.
 
     ``healthy_steps`` saves evaluating again what has not changed since the last time.
-    ``may_be_quiet_s`` is by node, see `find_silent`.
+    ``may_be_quiet_s`` is by node, see `find_silent`. ``guard`` is a context for a rule of a run;
+    unless it suppresses exceptions, they pass.
     """
     snapshots = list(snapshots)
     active = without_quiet(open_subjects) if open_subjects else set()
@@ -145,21 +231,26 @@ def find_all(
     dead = set(lost)
     for each in snapshots:
         open_rules = {rule for rule, subject in active if subject == f"run:{each.run.name}"}
-        data = detection_input(each, now_s=now_s, open_problems=problems.get(each.run.pk, ()))
-        data = replace(data, healthy_steps=healthy_steps)
-        findings += find(data, open_rules=open_rules)
-        dead |= crashed_nodes(data)
-    return findings + find_silent(
-        last_seen,
-        now_s=now_s,
-        run_of={name: each.run.name for each in snapshots for name in each.members.nodes},
-        pulses={
-            each.run.name: pulse for each in snapshots if (pulse := each.heartbeat) is not None
-        },
-        crashed=dead,
-        report_every_s={each.run.name: each.report_every_s for each in snapshots},
-        may_be_quiet_s=may_be_quiet_s,
-    )
+        of_run = partial(guard, each.run.name, each.members.nodes)
+        with of_run(ALL_RULES):
+            data = detection_input(each, now_s=now_s, open_problems=problems.get(each.run.pk, ()))
+            data = replace(data, healthy_steps=healthy_steps)
+            findings += find(data, open_rules=open_rules, rules=rules, guard=of_run)
+            with of_run("hang"):
+                dead |= crashed_nodes(data)
+    with guard("", (), "node_silent"):
+        findings += find_silent(
+            last_seen,
+            now_s=now_s,
+            run_of={name: each.run.name for each in snapshots for name in each.members.nodes},
+            pulses={
+                each.run.name: pulse for each in snapshots if (pulse := each.heartbeat) is not None
+            },
+            crashed=dead,
+            report_every_s={each.run.name: each.report_every_s for each in snapshots},
+            may_be_quiet_s=may_be_quiet_s,
+        )
+    return findings
 
 
 def evaluated_subjects(

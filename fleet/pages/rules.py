@@ -10,9 +10,10 @@ from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
+from redis.exceptions import RedisError
 
 from fleet.access.roles import requires
-from fleet.alerts.evaluate import last_evaluation
+from fleet.alerts.evaluate import last_evaluation, rule_failures
 from fleet.models import Alert, Run
 from fleet.models.run import SHARE
 from fleet.pages.forms import ShareLimitForm, submit
@@ -20,6 +21,7 @@ from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.limits import set_share_limit
 from telemetry.detect import RULES
 from telemetry.detect.rules import Rule
+from telemetry.store.hot import open_store
 
 # Names that the form suggests; others can be typed.
 N_SUGGESTED = 200
@@ -85,8 +87,13 @@ def _show(request: HtmxRequest, form: ShareLimitForm) -> HttpResponse:
     ]
     active = Run.objects.active().order_by("name")
     usual = (SHARE["limit_ratio"], SHARE["resolve_ratio"])
+    try:
+        failures = rule_failures(open_store(settings.REDIS_URL))
+    except RedisError:
+        failures = []
     context = {
         "rows": rows,
+        "failures": failures,
         "evaluated_at": last_evaluation(settings.REDIS_URL)(),
         "runs": active.values_list("name", flat=True)[:N_SUGGESTED],
         "own_limits": active.exclude(

@@ -1,6 +1,6 @@
 """What is broken now, from numbers alone: rules over steps and hardware, each a finding."""
 
-from telemetry.detect.engine import find
+from telemetry.detect.engine import INDEPENDENT_RULES, SLOWDOWNS, Finder, find
 from telemetry.detect.findings import Finding
 from telemetry.detect.hang import crashed_nodes
 from telemetry.detect.inputs import DetectionInput, HealthyStepsCache
@@ -9,9 +9,12 @@ from telemetry.detect.rules import RULES, Rule
 from telemetry.detect.silence import StepHeartbeat, find_silent
 
 __all__ = [
+    "INDEPENDENT_RULES",
     "RULES",
+    "SLOWDOWNS",
     "STATE_METRICS",
     "DetectionInput",
+    "Finder",
     "Finding",
     "HealthyStepsCache",
     "Rule",

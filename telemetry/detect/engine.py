@@ -1,7 +1,9 @@
 """Apply all rules to one run."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -332,8 +334,9 @@ def _evidence(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
     }
 
 
+Finder = Callable[[DetectionInput], list[Finding]]
 # Rules that do not depend on others. Add a new one here.
-INDEPENDENT_RULES: Mapping[str, Callable[[DetectionInput], list[Finding]]] = {
+INDEPENDENT_RULES: Mapping[str, Finder] = {
     "hang": hang,
     "recompile": recompile,
     "exec_errors": exec_errors,
@@ -343,14 +346,35 @@ INDEPENDENT_RULES: Mapping[str, Callable[[DetectionInput], list[Finding]]] = {
 }
 
 
-def find(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
+# Evaluated together by `find_slowdowns`, under the name of the first.
+SLOWDOWNS = (
+    "step_slow",
+    "allreduce_share",
+    "input_stall",
+    "checkpoint_slow",
+    "core_slow",
+    "hbm_slow",
+    "efa_degraded",
+)
+
+
+def find(
+    inputs: DetectionInput,
+    *,
+    open_rules: Collection[str] = (),
+    rules: Mapping[str, Finder] = INDEPENDENT_RULES,
+    guard: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+) -> list[Finding]:
     """All rules that the run breaks now.
 
     ``open_rules``: the rules with an open alert on this run. It matters only where the window
     contains neither a start nor an end of a problem. Without steps no step rule fires or resolves:
-    leave such alerts unchanged.
+    leave such alerts unchanged. ``rules`` are the independent ones. Each rule runs in
+    ``guard(name)``, which may suppress its exceptions; the others are evaluated all the same.
     """
-    found = find_slowdowns(inputs, open_rules=open_rules)
-    for rule in INDEPENDENT_RULES.values():
-        found += rule(inputs)
+    found = list[Finding]()
+    slowdowns: Finder = partial(find_slowdowns, open_rules=open_rules)
+    for name, rule in {SLOWDOWNS[0]: slowdowns, **rules}.items():
+        with guard(name):
+            found += rule(inputs)
     return found

@@ -29,6 +29,7 @@ COUNTERS: Mapping[str, Spec] = {
         "ticks": "Ticks of shards stored.",
         "ticks_late": "Ticks that were in the store late, or were made up for.",
         "ticks_raced": "Ticks that another worker had stored first.",
+        "rules_failed": "Rules of runs that raised an exception, each second.",
         "ingest_reports": "Reports of real nodes taken.",
         "ingest_repeated": "Reports of real nodes that had come before.",
         "ingest_skewed": "Reports of real nodes whose clock was wrong and corrected.",

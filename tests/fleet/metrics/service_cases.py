@@ -75,6 +75,7 @@ CASES = [
     level(
         "trnwatch_untaken", 'trnwatch_alerts_unacknowledged{rule="hang", severity="page"}', 0, 1
     ),
+    counter("trnwatch_rules_fail", "rules_failed"),
     counter("trnwatch_refuses_data", "refused_blocks", "refused_steps", "refused_for_room"),
     of(
         "trnwatch_refuses_deliveries",
