@@ -4,6 +4,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 
 from django.conf import settings
@@ -21,9 +22,19 @@ from telemetry.detect.causes import RULE_OF
 
 # Raw HTML is escaped, and only links with a safe scheme become links.
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
-# A table that is wider than the screen scrolls by itself.
-SCROLLED = '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>\n'
-MARKDOWN.add_render_rule("table_open", lambda *_: SCROLLED)
+
+
+def _table(_: object, tokens: Sequence[Token], place: int, *__: object) -> str:
+    """Open a table that scrolls by itself where it is too wide; heading and columns name it."""
+    header = takewhile(lambda token: token.type != "thead_close", tokens[place:])
+    columns = ", ".join(token.content for token in header if token.type == "inline")
+    above = [i for i in range(place) if tokens[i].type == "heading_open"]
+    name = f"{tokens[above[-1] + 1].content}: {columns}" if above else columns
+    plain = escape(name.replace("`", ""))
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{plain}"><table>\n'
+
+
+MARKDOWN.add_render_rule("table_open", _table)
 MARKDOWN.add_render_rule("table_close", lambda *_: "</table></div>\n")
 
 # Runbooks of trnwatch itself, not of a rule.

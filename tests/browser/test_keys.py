@@ -47,6 +47,32 @@ def test_the_skip_link_the_help_and_the_search_by_keyboard(page: Page, fleet: st
     page.wait_for_url(f"{fleet}/nodes/limping/")
 
 
+def test_suggestions_of_the_search_are_one_tab_stop(page: Page, fleet: str) -> None:
+    page.goto(fleet)
+    field = page.get_by_role("combobox", name="Find a node, run or alert")
+    field.fill("l")
+    options = page.get_by_role("option")
+    expect(options).to_have_count(3)
+    expect(field).to_have_attribute("aria-expanded", "true")
+
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowDown"):
+        field.press(key)
+    expect(field).to_be_focused()
+    expect(page.get_by_role("option", selected=True)).to_have_text(options.nth(1).inner_text())
+    assert field.get_attribute("aria-activedescendant") == options.nth(1).get_attribute("id")
+
+    address = options.nth(1).get_attribute("href")
+    field.press("Tab")
+    expect(page.locator("#results")).to_be_hidden()
+    assert not page.evaluate("document.activeElement.closest('.search')")
+    expect(field).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("Shift+Tab")
+    field.press("ArrowDown")
+    field.press("ArrowDown")
+    field.press("Enter")
+    page.wait_for_url(f"{fleet}{address}")
+
+
 def test_g_and_a_letter_go_to_a_page(page: Page, fleet: str) -> None:
     page.goto(f"{fleet}/search")
     for key, path in PAGES.items():

@@ -73,30 +73,8 @@ function leave(event) {
   document.dispatchEvent(new CustomEvent("charts:reset"));
 }
 
-// Arrow keys walk from the search field through what it found.
-function walk(event) {
-  const links = [...document.querySelectorAll("#results a")];
-  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-  if (!by || !links.length) return;
-  event.preventDefault();
-  const at = links.indexOf(document.activeElement);
-  const to = at + by;
-  if (to < 0) document.getElementById("search").focus();
-  else links[Math.min(to, links.length - 1)].focus();
-}
-
-function openFirst(event) {
-  const first = document.querySelector("#results a");
-  if (!first) return;
-  event.preventDefault();
-  first.click();
-}
-
 export function startKeys() {
   document.addEventListener("keydown", act);
-  const search = document.querySelector(".search");
-  search?.addEventListener("keydown", walk);
-  search?.addEventListener("submit", openFirst);
   for (const button of document.querySelectorAll("[data-opens]")) button.addEventListener("click", () => document.getElementById(button.dataset.opens).showModal());
   for (const close of document.querySelectorAll("[data-close]")) close.addEventListener("click", () => close.closest("dialog").close());
   // A row is as good as its link.

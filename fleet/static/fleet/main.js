@@ -4,12 +4,14 @@ import { startLinks } from "./links.js";
 import { startHeat } from "./heat.js";
 import { startKeys } from "./keys.js";
 import { startLive } from "./live.js";
+import { startSearch } from "./search.js";
 import { startShell } from "./shell.js";
 import { startTimes } from "./time.js";
 
 startShell();
 startTimes();
 startKeys();
+startSearch();
 startHeat();
 startCharts();
 startLive();

@@ -1,5 +1,7 @@
 """Every rule has a runbook page."""
 
+import re
+
 import pytest
 from django.test import Client
 from django.utils.html import strip_tags
@@ -54,5 +56,6 @@ def test_it_can_only_be_read(client: Client, operator: object) -> None:
 def test_a_wide_table_scrolls_by_itself(client: Client, db: None) -> None:
     text = client.get("/runbooks/input-tiers/").text
 
-    assert text.count("<table>") == text.count('role="region" aria-label="Table"><table>') == 3
+    names = re.findall(r'role="region" aria-label="([^"]+)"><table>', text)
+    assert text.count("<table>") == len(names) == len(set(names)) == 3
     assert text.count("</table></div>") == 3
