@@ -1,0 +1,72 @@
+"""A page that stays open for a shift: memory, elements and listeners do not grow."""
+
+import numpy as np
+import pytest
+from playwright.sync_api import CDPSession, Page, expect
+
+from fleet.models import Alert
+
+pytestmark = pytest.mark.browser
+
+# Keeps the page's stream, and of each event the two newest.
+LISTEN = """
+window.heard = new Map();
+const { addEventListener } = EventSource.prototype;
+EventSource.prototype.addEventListener = function (name, ...rest) {
+  window.stream = this;
+  addEventListener.call(this, name, (event) => {
+    const [before = event.data] = window.heard.get(name) ?? [];
+    if (event.isTrusted) window.heard.set(name, [event.data, before]);
+  });
+  return addEventListener.call(this, name, ...rest);
+};
+"""
+# Plays n further seconds through that stream: what was heard, in turns; points and clock go on.
+PLAY = """async ([from, n]) => {
+  for (let second = from; second < from + n; second += 1) {
+    for (const [name, texts] of window.heard) {
+      if (name === "parts") continue;
+      let data = texts[second % 2];
+      if (name === "points") {
+        const charts = JSON.parse(data);
+        for (const chart of Object.values(charts)) chart.t = chart.t.map((t) => t + second);
+        data = JSON.stringify(charts);
+      }
+      window.stream.dispatchEvent(new MessageEvent(name, { data }));
+    }
+    if (second % 20 === 0) await new Promise((resolve) => requestAnimationFrame(resolve));
+  }
+}"""
+WARM_UP_S, PLAYED_S = 200, 600
+# What may remain after that; a leak of one element or listener an update is 600 of them.
+MOST_NODES, MOST_LISTENERS, MOST_HEAP_BYTES = 30, 5, 400_000
+
+
+def usage(debugger: CDPSession) -> tuple[int, int, int]:
+    """Return the elements, listeners and bytes that the tab holds after garbage collection."""
+    for _ in range(3):
+        debugger.send("HeapProfiler.collectGarbage")
+    metrics = debugger.send("Performance.getMetrics")["metrics"]
+    held = {each["name"]: int(each["value"]) for each in metrics}
+    return held["Nodes"], held["JSEventListeners"], held["JSHeapUsedSize"]
+
+
+def test_a_page_that_stays_open_for_a_shift_holds_no_more_than_at_its_start(
+    page: Page, fleet: str
+) -> None:
+    page.add_init_script(LISTEN)
+    debugger = page.context.new_cdp_session(page)
+    debugger.send("Performance.enable")
+    for path in ("/", "/runs/llama/", f"/alerts/{Alert.objects.get().pk}/"):
+        page.goto(fleet + path)
+        expect(page.locator("figure.chart[data-state=loading]")).to_have_count(0)
+        page.wait_for_function("window.heard.has('tick') && window.heard.size > 4")
+
+        page.evaluate(PLAY, [0, WARM_UP_S])
+        before = usage(debugger)
+        page.evaluate(PLAY, [WARM_UP_S, PLAYED_S])
+        nodes, listeners, heap = np.subtract(usage(debugger), before)
+
+        assert nodes <= MOST_NODES, path
+        assert listeners <= MOST_LISTENERS, path
+        assert heap <= MOST_HEAP_BYTES, path
