@@ -122,18 +122,39 @@ def ago(context: template.Context, when: datetime | float | None) -> SafeString 
         return ABSENT
     instant = moment(when)
     if context.get("live"):
-        return _element(instant, "ago", instant.astimezone(UTC).strftime("%H:%M:%S"))
+        return _element(instant, "ago", written(instant, "clock"))
     return _element(instant, "ago", duration(timezone.now() - instant))
 
 
+# What stands after the date. "day" always has a date, the others have one unless it is today.
+CLOCKS = {"clock": "%H:%M:%S", "minute": "%H:%M", "day": "%H:%M"}
+
+
+def written(when: datetime, form: str = "clock") -> str:
+    """Write a time in UTC without markup, for the forms of ``at``."""
+    instant, today = when.astimezone(UTC), timezone.now().astimezone(UTC).date()
+    if form == "full":
+        return f"{instant:%Y-%m-%d %H:%M:%S}"
+    date = "%-d %b " if instant.year == today.year else "%-d %b %Y "
+    has_date = form == "day" or instant.date() != today
+    return instant.strftime(f"{date if has_date else ''}{CLOCKS[form]}")
+
+
 def at(when: datetime | float | None, form: str = "clock") -> SafeString | str:
-    """Format a time: form "clock" 14:29:02, "minute" 14:29, "day" 21 Nov 14:29."""
+    """Format a time; what is not today has its date.
+
+    Form "clock" 14:29:02 or 21 Nov 14:29:02, "minute" 14:29 or 21 Nov 14:29, "day" always
+    21 Nov 14:29, "full" always 2026-11-21 14:29:02.
+    """
     if when is None:
         return ABSENT
-    instant = moment(when).astimezone(UTC)
-    day = "%-d %b %H:%M" if instant.year == timezone.now().year else "%-d %b %Y %H:%M"
-    pattern = {"clock": "%H:%M:%S", "minute": "%H:%M", "day": day}[form]
-    return _element(instant, form, instant.strftime(pattern))
+    instant = moment(when)
+    return _element(instant, form, written(instant, form))
+
+
+def period(start: datetime | float, end: datetime | float) -> SafeString:
+    """Format a time range with its dates and the time zone, which the browser can switch."""
+    return format_html("{} to {} <span data-zone>UTC</span>", at(start, "full"), at(end, "full"))
 
 
 def dollars(value: float | None) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from fleet.formatting import period
 from telemetry.errors import FieldError
 
 LENGTHS: Mapping[str, int] = {
@@ -40,15 +41,8 @@ class Window:
 
     @property
     def frozen(self) -> str:
-        """Return the frozen time in words; empty for a live window."""
-        if self.is_live:
-            return ""
-        first, last = (
-            datetime.fromtimestamp(self.start, UTC),
-            datetime.fromtimestamp(self.end, UTC),
-        )
-        until = f"{last:%H:%M:%S}" if first.date() == last.date() else f"{last:%Y-%m-%d %H:%M:%S}"
-        return f"{first:%Y-%m-%d %H:%M:%S} to {until} UTC"
+        """Return the frozen time as HTML; empty for a live window."""
+        return "" if self.is_live else period(self.start, self.end)
 
 
 def window_of(query: Mapping[str, str], *, now: datetime) -> Window:

@@ -21,7 +21,7 @@ from fleet.charts.imported_logs import charts_of as log_charts_of
 from fleet.charts.runs import RUN_CHARTS, charts_of, with_newest_steps
 from fleet.charts.windows import LONGEST_S, Window
 from fleet.costs.panel import with_cost_fields
-from fleet.formatting import count, counted, duration, percent
+from fleet.formatting import at, count, counted, duration, percent
 from fleet.ingest.logs import (
     BY,
     KINDS,
@@ -353,7 +353,7 @@ def log_layout(run: Run, log: ReadLog) -> list[tuple[str, str]]:
         ("Precision", run.precision or (assumed if has_type else "")),
         ("Price", price if run.usd_per_node_hour else ""),
         ("Steps", f"{count(log.n_steps)} logged, last step {last}" if log.n_steps else "none"),
-        ("Imported", f"{log.imported_at:%-d %b %Y %H:%M} UTC"),
+        ("Imported", at(log.imported_at, "day")),
         ("Times", times_text(log) if log.n_steps else ""),
         ("All-reduce", f"not in the log; limit {percent(run.allreduce_limit_ratio, 0)}"),
     ]
@@ -470,7 +470,7 @@ def trace_layout(run: Run, trace: RecordedTrace) -> list[tuple[str, str]]:
         ("Nodes", _hardware(run)),
         ("Layout", f"tensor {run.tp}, pipeline {n_stages}, data {n_dp}"),
         ("Recorded", f"{trace.n_steps} steps of {trace.n_workers} workers"),
-        ("Imported", f"{trace.imported_at:%-d %b %Y %H:%M} UTC"),
+        ("Imported", at(trace.imported_at, "day")),
         ("Times", times),
         ("All-reduce limit", percent(run.allreduce_limit_ratio, 0)),
     ]

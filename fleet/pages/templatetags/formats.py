@@ -29,10 +29,12 @@ for write in (
     formatting.slack,
     formatting.tick,
     formatting.usd,
+    formatting.written,
 ):
     register.filter(write.__name__, write)
 
 register.simple_tag(formatting.at)
+register.simple_tag(formatting.period)
 register.simple_tag(formatting.verdict_badge)
 register.simple_tag(formatting.ago, takes_context=True)
 

@@ -7,7 +7,7 @@ import { eventsPaint, marksPaint, reachPaint } from "./chart-marks.js";
 import { barPaint, heatPaint, limitPaint, shadePaint, stackPaint } from "./chart-paint.js";
 import { pointer } from "./chart-pointer.js";
 import { touch } from "./chart-touch.js";
-import { isUtc, moment } from "./time.js";
+import { isUtc, moment, now, zoneName } from "./time.js";
 import { logTicks } from "./units.js";
 
 const HEADROOM = 1.08;
@@ -126,12 +126,11 @@ function spanOf({ window, t }) {
 }
 
 function onTime(data, chart, paints, describe = {}) {
-  const options = common(data, [...paints, reachPaint(data), touch(chart), pointer(chart, { title: (i) => moment(data.t[i] * 1000, "full"), ...describe })]);
+  const options = common(data, [...paints, reachPaint(data), touch(chart), pointer(chart, { title: (i) => pointTime(data.t[i]), ...describe })]);
   const half = data.window ? 0 : (data.every_s ?? 1) / 2;
   options.scales = { x: { time: true, range: (u, low, high) => xRange(data, low, high, half, chart) }, y: {} };
   options.tzDate = (second) => (isUtc() ? uPlot.tzDate(new Date(second * 1000), "Etc/UTC") : new Date(second * 1000));
-  options.axes[0].incrs = TIME_STEPS_S;
-  options.axes[0].values = (u, splits, axis, space, step) => splits.map((second) => timeTick(second, step));
+  Object.assign(options.axes[0], timeAxis(data.window ?? [data.t[0], data.t.at(-1)]));
   options.cursor = {
     sync: { key: "page", scales: ["x", null] },
     drag: { x: true, y: false, setScale: false, dist: 6 },
@@ -154,8 +153,16 @@ function select(u, chart) {
   u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
 }
 
-function timeTick(second, step) {
-  const isMidnight = step >= 3 * HOUR && moment(second * 1000, "minute") === "00:00";
-  if (step >= DAY || isMidnight) return moment(second * 1000, "date");
-  return moment(second * 1000, step >= 60 ? "minute" : "clock");
+const pointTime = (second) => `${moment(second * 1000, "clock")} ${zoneName(second * 1000)}`;
+const dateOf = (second) => moment(second * 1000, "date");
+
+// What is not of today has its dates, in a line of their own, at the first tick of each day.
+function timeAxis([from, to]) {
+  const isToday = dateOf(from) === dateOf(now() / 1000) && dateOf(to) === dateOf(from);
+  const values = (u, splits, axis, space, step) => splits.map((second, i) => {
+    if (step >= DAY) return dateOf(second);
+    const text = moment(second * 1000, step >= MINUTE ? "hm" : "time");
+    return isToday || dateOf(second) === dateOf(splits[i - 1] ?? NaN) ? text : `${text}\n${dateOf(second)}`;
+  });
+  return { incrs: TIME_STEPS_S, values, size: isToday || to - from > 12 * DAY ? 24 : 38 };
 }

@@ -34,12 +34,19 @@ export function zoneName(ms = now()) {
 }
 
 const MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(" ");
+const hm = ([, , , h, m]) => `${two(h)}:${two(m)}`;
+const time = (all) => `${hm(all)}:${two(all[5])}`;
+const date = ([y, mo, d]) => `${d} ${MONTHS[mo - 1]}${y === parts(now())[0] ? "" : ` ${y}`}`;
+// What is not today has its date.
+const dated = (all, text) => (`${all.slice(0, 3)}` === `${parts(now()).slice(0, 3)}` ? text : `${date(all)} ${text}`);
 const FORMS = {
-  clock: ([, , , h, m, s]) => `${two(h)}:${two(m)}:${two(s)}`,
-  minute: ([, , , h, m]) => `${two(h)}:${two(m)}`,
-  date: ([, mo, d]) => `${d} ${MONTHS[mo - 1]}`,
-  day: ([y, mo, d, h, m]) => `${d} ${MONTHS[mo - 1]} ${y === parts(now())[0] ? "" : `${y} `}${two(h)}:${two(m)}`,
-  full: ([y, mo, d, h, m, s]) => `${y}-${two(mo)}-${two(d)} ${two(h)}:${two(m)}:${two(s)}`,
+  hm,
+  time,
+  date,
+  clock: (all) => dated(all, time(all)),
+  minute: (all) => dated(all, hm(all)),
+  day: (all) => `${date(all)} ${hm(all)}`,
+  full: (all) => `${all[0]}-${two(all[1])}-${two(all[2])} ${time(all)}`,
 };
 
 export const moment = (ms, form) => FORMS[form](parts(ms));
@@ -52,8 +59,9 @@ export function duration(seconds) {
   return minutes ? `${minutes}${NBSP}min` : `${whole}${NBSP}s`;
 }
 
-/** Write every <time data-form> below an element again. */
+/** Write every <time data-form>, and every name of the zone, below an element again. */
 export function refreshTimes(root = document) {
+  for (const element of root.querySelectorAll("[data-zone]")) if (element.textContent !== zoneName()) element.textContent = zoneName();
   for (const element of root.querySelectorAll("time[data-form]")) {
     const ms = Date.parse(element.dateTime);
     if (Number.isNaN(ms)) continue;
