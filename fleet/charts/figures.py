@@ -4,16 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from fleet.charts.windows import Window
-from fleet.formatting import percent, rate, si, size, usd
+from fleet.formatting import moment, percent, rate, si, size, usd, written
 from fleet.formatting import seconds as formatting_seconds
-from fleet.models import Annotation
-from fleet.models.annotation import moment_of
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.series import EVERY_STEP, SOME_STEPS, Series, SeriesSource
 from telemetry.store.history import durable_from
@@ -87,7 +84,16 @@ SIGNIFICANT_DIGITS = 4
 
 Shade = tuple[float, float, str]
 Mark = tuple[float, str, str]  # level, text, kind: peers, threshold
-Event = tuple[float, str, str]  # time, text, kind
+
+
+class Event(NamedTuple):
+    """A moment that may explain a curve, in Unix seconds, and the page about it."""
+
+    at_s: float
+    text: str
+    kind: str
+    until_s: float | None = None
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +285,7 @@ class ChartTable:
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     reach: str = ""
+    events: Sequence[Event] = ()
 
 
 def table_of(drawn: Mapping[str, Any]) -> ChartTable:
@@ -290,40 +297,8 @@ def table_of(drawn: Mapping[str, Any]) -> ChartTable:
     write = WRITERS.get(drawn["unit"], si)
     names, n = list(drawn.get("labels", ())), len(drawn["t"])
     order = range(len(names)) if names else range(n - 1, -1, -max(1, -(-n // MOST_ROWS)))
-    first = names or [
-        f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}" for second in drawn["t"]
-    ]
+    first = names or [written(moment(second), "full") for second in drawn["t"]]
     heads = ["" if names else "UTC", *(column["label"] for column in columns)]
     rows = [[first[i], *(write(column["values"][i]) for column in columns)] for i in order]
-    return ChartTable(heads, rows, reach_text(drawn.get("reach", ())))
-
-
-MOST = 40
-Drawn = TypeVar("Drawn", Chart, Chart | Heat, bytes | Chart | Heat)
-
-
-def annotated(
-    drawn: Drawn, window: Window, *, run: int | None = None, node: int | None = None
-) -> Drawn:
-    """Return a chart with the annotations of its run, its node and the fleet.
-
-    Bars and heat maps have none. A chart frozen as JSON gets later annotations too.
-    """
-    if isinstance(drawn, bytes):
-        frozen: dict[str, Any] = msgspec.json.decode(drawn)
-        events: Sequence[Event] = annotations_within(window, run=run, node=node)
-        if not events or frozen.get("labels") or "series" not in frozen:
-            return drawn
-        return msgspec.json.encode(frozen | {"events": [*frozen.get("events", ()), *events]})
-    if isinstance(drawn, Heat) or drawn.labels:
-        return drawn
-    return replace(drawn, events=[*drawn.events, *annotations_within(window, run=run, node=node)])
-
-
-def annotations_within(window: Window, *, run: int | None, node: int | None) -> Sequence[Event]:
-    """Return the newest annotations of a window, the oldest first."""
-    within = Annotation.objects.within(moment_of(window.start), moment_of(window.end))
-    annotations = within.about(run=run, node=node).order_by("-at", "-pk")[:MOST]
-    return [(each.at.timestamp(), f"{each.kind}: {each.text}", each.kind) for each in annotations][
-        ::-1
-    ]
+    events = [Event(*event) for event in drawn.get("events", ())]
+    return ChartTable(heads, rows, reach_text(drawn.get("reach", ())), events)

@@ -9,6 +9,7 @@ from django.db.models import OuterRef, Subquery
 
 from fleet.alerts.text import has_late_worker
 from fleet.charts.figures import Chart, ChartLine, mean_of, thinned, workers_reach
+from fleet.charts.markers import checkpoints
 from fleet.charts.windows import Window
 from fleet.models import Alert, Run
 from fleet.models.run import RunQuerySet
@@ -159,7 +160,8 @@ def run_figure(
             hot, run.name, start_s=start_s, end_s=end_s, long_term=long_term
         )
     figure = RUN_CHARTS[chart].draw(run, steps)
-    return replace(figure, window=(start_s, end_s), stretches=stretches)
+    events = () if figure.labels else checkpoints(steps)
+    return replace(figure, window=(start_s, end_s), stretches=stretches, events=events)
 
 
 def run_points(hot: Source, run: Run, *, since_s: float) -> dict[str, Any]:
@@ -224,21 +226,27 @@ def has_loss(hot: Source, run: Run) -> bool:
 
 
 EVERY_S = 10
+MOST_SHARES = 300  # of a run, on the overview
 # A step counts for this long after its end, or for three times its duration.
 HOLDS_S = 15.0
 HOLDS_STEPS = 3.0
 
 
-def grid(start_s: float, end_s: float) -> FloatArray:
-    """Return the multiples of ten Unix seconds after ``start_s`` and before ``end_s``."""
-    first = np.floor(start_s / EVERY_S) * EVERY_S + EVERY_S
-    return np.arange(first, end_s, EVERY_S)
+def spacing_s(length_s: float) -> int:
+    """Return the seconds between shares over such a window: ten, or more for a long one."""
+    return EVERY_S * max(1, -(-int(length_s) // (EVERY_S * MOST_SHARES)))
 
 
-def share_now(steps: StepBatch, t_s: FloatArray) -> FloatArray:
-    """Return a run's all-reduce share (n,) at ``t_s`` (n,), Unix seconds ``EVERY_S`` apart.
+def grid(start_s: float, end_s: float, *, every_s: int = EVERY_S) -> FloatArray:
+    """Return the multiples of ``every_s`` Unix seconds after ``start_s`` and before ``end_s``."""
+    first = np.floor(start_s / every_s) * every_s + every_s
+    return np.arange(first, end_s, every_s)
 
-    The mean of the steps that ended in the ten seconds before, else that of the last step while
+
+def share_now(steps: StepBatch, t_s: FloatArray, *, every_s: int = EVERY_S) -> FloatArray:
+    """Return a run's all-reduce share (n,) at ``t_s`` (n,), Unix seconds ``every_s`` apart.
+
+    The mean of the steps that ended in the ``every_s`` before, else that of the last step while
     it is current, else NaN.
     """
     share = steps.allreduce_share_ratio if len(steps) else np.zeros(0)
@@ -247,10 +255,10 @@ def share_now(steps: StepBatch, t_s: FloatArray) -> FloatArray:
         return np.full(len(t_s), np.nan)
     share, ended_s, step_s = share[known], steps.ended_at_s[known], steps.step_s[known]
     before = np.searchsorted(ended_s, t_s, side="right")
-    since = np.searchsorted(ended_s, t_s - EVERY_S, side="right")
+    since = np.searchsorted(ended_s, t_s - every_s, side="right")
     since = np.clip(since, 0, np.maximum(before - 1, 0))
     total = np.concatenate([[0.0], np.cumsum(share)])
     mean = (total[before] - total[since]) / np.maximum(before - since, 1)
     last = np.maximum(before - 1, 0)
-    holds_s = np.maximum(HOLDS_S, HOLDS_STEPS * step_s[last])
+    holds_s = np.maximum(max(HOLDS_S, every_s), HOLDS_STEPS * step_s[last])
     return np.where((before > 0) & (t_s - ended_s[last] <= holds_s), mean, np.nan)

@@ -44,6 +44,40 @@ class Window:
         """Return the frozen time as HTML; empty for a live window."""
         return "" if self.is_live else period(self.start, self.end)
 
+    @property
+    def from_text(self) -> str:
+        """Return the start in UTC, for a field."""
+        return f"{datetime.fromtimestamp(self.start, UTC):%Y-%m-%dT%H:%M:%S}"
+
+    @property
+    def to_text(self) -> str:
+        """Return the end in UTC, for a field."""
+        return f"{datetime.fromtimestamp(self.end, UTC):%Y-%m-%dT%H:%M:%S}"
+
+    @property
+    def length_s(self) -> int:
+        return self.end - self.start
+
+    def around(self) -> dict[str, str]:
+        """Return the addresses of the earlier, later and wider window; empty where there is none.
+
+        A step is half a window long, so that one half stays in sight. What lies around a frozen
+        window does not depend on the time at which it is shown.
+        """
+        half_s = self.length_s // 2
+        longer = [name for name, length_s in LENGTHS.items() if length_s > self.length_s]
+        wider = "" if 2 * self.length_s > LONGEST_S else self._grown(half_s, half_s)
+        if self.is_live:
+            wider = f"window={longer[0]}" if longer else ""
+        return {
+            "earlier": self._grown(half_s, -half_s),
+            "later": "" if self.is_live else self._grown(-half_s, half_s),
+            "wider": wider,
+        }
+
+    def _grown(self, before_s: int, after_s: int) -> str:
+        return Window(self.start - before_s, self.end + after_s).query
+
 
 def window_of(query: Mapping[str, str], *, now: datetime) -> Window:
     """Read ``window``, or ``from`` and ``to``, as Unix seconds or ISO 8601.

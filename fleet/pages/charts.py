@@ -15,9 +15,10 @@ from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
 from fleet.charts.alerts import alert_window
-from fleet.charts.figures import Chart, Heat, annotated, table_of
+from fleet.charts.figures import Chart, Heat, table_of
 from fleet.charts.frozen import incident_figure, parse_moment
 from fleet.charts.imported_logs import LOG_CHARTS, log_figure
+from fleet.charts.markers import marked
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
 from fleet.charts.runs import RUN_CHARTS, run_figure
 from fleet.charts.windows import Window, window_of
@@ -60,9 +61,9 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     drawn = next((each for each in charts_of(node) if each.name == chart), None)
     if drawn is None:
         raise Http404(f"{name} has no chart {chart}; it has {', '.join(NODE_CHARTS)}")
-    return _answer(
+    return answer_chart(
         request,
-        lambda window: annotated(
+        lambda window: marked(
             node_figure(
                 open_store(settings.REDIS_URL),
                 node,
@@ -82,15 +83,15 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
 def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     run = get_object_or_404(Run.objects.select_related("log"), name=name)
     if chart in LOG_CHARTS and hasattr(run, "log"):
-        return _answer(
+        return answer_chart(
             request,
-            lambda window: annotated(log_figure(run.log, chart, window), window, run=run.pk),
+            lambda window: marked(log_figure(run.log, chart, window), window, run=run.pk),
         )
     if chart not in RUN_CHARTS:
         raise Http404(f"a run has no chart {chart}; it has {', '.join(RUN_CHARTS)}")
-    return _answer(
+    return answer_chart(
         request,
-        lambda window: annotated(
+        lambda window: marked(
             run_figure(
                 open_store(settings.REDIS_URL), run, chart, window, long_term=long_term_history()
             ),
@@ -117,9 +118,9 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
             raise Http404(f"alert {pk} has no chart {chart}")
         moment = parse_moment(at, alert=alert, now=now)
         seen = replace(window, end=min(window.end, int(moment.timestamp()))) if moment else window
-        return annotated(figure, seen, run=alert.run_id, node=alert.node_id)
+        return marked(figure, seen, run=alert.run_id, node=alert.node_id, without=alert.pk)
 
-    return _answer(request, draw, default=mine)
+    return answer_chart(request, draw, default=mine)
 
 
 @gzip_page
@@ -138,15 +139,16 @@ def drill_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
             raise Http404(f"drill {pk} has no chart {chart}")
         return figure
 
-    return _answer(request, draw, default=drill_window(fault, drill.firing, now=now))
+    return answer_chart(request, draw, default=drill_window(fault, drill.firing, now=now))
 
 
-def _answer(
+def answer_chart(
     request: HttpRequest,
     draw: Callable[[Window], bytes | Chart | Heat],
     *,
     default: Window | None = None,
 ) -> HttpResponse:
+    """Respond with a chart over the window in the address, as JSON or as a table."""
     now = timezone.now()
     try:
         own = None if any(field in request.GET for field in ("window", "from", "to")) else default

@@ -45,6 +45,8 @@ def window_context(
         # Charts of the shortest window get each second live; longer ones have ids of their own.
         "id_suffix": "" if window.name == DEFAULT and not is_over else "-long",
         "lengths": lengths_within(history_s()),
+        "around": window.around(),
+        "given": {name: request.GET.get(name, "") for name in ("from", "to")} if error else {},
     }
 
 

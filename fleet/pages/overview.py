@@ -5,31 +5,35 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 from django.conf import settings
 from django.db.models import F, Q
 from django.http import HttpResponse
 from django.utils import timezone
-from django.utils.cache import patch_vary_headers
+from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
 from fleet.alerts.text import AlertText
 from fleet.charts.figures import Chart, ChartLine
 from fleet.charts.heat import heat_groups
-from fleet.charts.runs import EVERY_S, grid, share_now
+from fleet.charts.markers import checkpoints, in_order, markers_of_fleet
+from fleet.charts.runs import grid, share_now, spacing_s
+from fleet.charts.windows import Window
 from fleet.models import Alert, Node, Run
+from fleet.models.annotation import moment_of
 from fleet.models.filters import label_q, labels_contain
-from fleet.pages.charts import chart_table
+from fleet.pages.charts import answer_chart
 from fleet.pages.connect import connect
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.runs import rows_with_alerts
 from fleet.runs.summaries import fleet_now, nodes_now, runs_now
+from telemetry.store.history import run_history
 from telemetry.store.hot import HotStore, open_store
 
 PARTIALS = ("strip", "heat-map", "runs", "alerts")
 RESOLVED_SHOWN = 3
 SHARES_S = 15 * 60
 LIMIT_RATIO = 0.25
+MOST_PAST_RUNS = 40
 
 
 @require_safe
@@ -73,20 +77,37 @@ def overview_heat(context: Mapping[str, Any]) -> dict[str, str]:
     return {row.now.node.name: row.cores for group in context["groups"] for row in group.rows}
 
 
+@gzip_page
 @require_safe
 def overview_shares(request: HtmxRequest) -> HttpResponse:
-    """Return the all-reduce share of every active run over the last minutes."""
-    hot, end_s = _hot(), time.time()
-    t_s = grid(end_s - SHARES_S, end_s)
+    """Return the all-reduce share of every active run, with markers of what happened."""
+    return answer_chart(request, shares_figure)
+
+
+def shares_figure(window: Window) -> Chart:
+    """Draw a line for each run that is active now, or was in a past window."""
+    hot, every_s = _hot(), spacing_s(window.end - window.start)
+    t_s = grid(window.start, window.end, every_s=every_s)
     runs = Run.objects.active()
-    lines = [
-        ChartLine(run.name, share_now(hot.steps(run.name, since_s=t_s[0]), t_s)) for run in runs
-    ]
-    figure = Chart("ratio", lines, t_s, limit=LIMIT_RATIO, every_s=EVERY_S)
-    body = msgspec.json.encode(figure.as_json())
-    response = chart_table(request, body) or HttpResponse(body, "application/json")
-    patch_vary_headers(response, ["Accept"])
-    return response
+    if not window.is_live:
+        start, end = moment_of(window.start), moment_of(window.end)
+        lasted = Q(finished_at=None) | Q(finished_at__gte=start)
+        runs = Run.objects.filter(lasted, started_at__lte=end).order_by("-pk")[:MOST_PAST_RUNS]
+    lines, events = [], []
+    for run in runs:
+        start_s, end_s = window.start - every_s, window.end
+        steps, _ = run_history(hot, run.name, start_s=start_s, end_s=end_s)
+        lines.append(ChartLine(run.name, share_now(steps, t_s, every_s=every_s)))
+        events += checkpoints(steps, name=run.name)
+    return Chart(
+        "ratio",
+        lines,
+        t_s,
+        limit=LIMIT_RATIO,
+        events=in_order([*events, *markers_of_fleet(window, list(runs))]),
+        every_s=every_s,
+        window=(window.start, window.end),
+    )
 
 
 def overview_points(*, since_s: float) -> dict[str, Any]:

@@ -237,7 +237,7 @@ def moments(firing: Firing | None) -> Sequence[Event]:
     if firing is None:
         return []
     # Where labels overlap, the chart writes the first only.
-    known = [(firing.fired_s, "detected", "fired"), (firing.onset_s, "onset", "onset")]
+    known = [Event(firing.fired_s, "detected", "fired"), Event(firing.onset_s, "onset", "onset")]
     if firing.resolved_s is not None:
-        known.append((firing.resolved_s, "resolved", "resolved"))
+        known.append(Event(firing.resolved_s, "resolved", "resolved"))
     return known

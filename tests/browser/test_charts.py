@@ -35,7 +35,7 @@ def test_the_shares_move_without_a_reload_and_are_read_by_arrow_keys(
     expect(page.locator("#shares")).to_have_attribute("data-state", "drawn")
     page.locator("#shares .chart-body").focus()
     page.keyboard.press("ArrowLeft")
-    expect(page.locator("#spoken")).to_have_text(re.compile(r"\d\d:\d\d:\d\d, llama \d+"))
+    expect(page.locator("#spoken")).to_have_text(re.compile(r"\d\d:\d\d:\d\d UTC, llama \d+"))
 
 
 def test_drawing_uses_reserved_space_only(page: Page, fleet: str) -> None:

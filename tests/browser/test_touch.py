@@ -58,9 +58,9 @@ def test_two_fingers_zoom_one_moves_and_one_reads_what_is_not_zoomed(
     assert after[0] < start
     assert after[1] - after[0] == pytest.approx(end - start, abs=2)
 
-    page.locator("#memory").get_by_role("button", name="Zoom out").click()
+    page.locator("#memory").get_by_role("button", name="Reset zoom").click()
     expect(page.locator("figure[data-zoom='']")).to_have_count(n_charts)
-    expect(page.get_by_role("button", name="Zoom out")).to_have_count(0)
+    expect(page.get_by_role("button", name="Reset zoom")).to_have_count(0)
 
     place = box["x"] + box["width"] * 0.97
     over.evaluate("over => { over.matches = () => true; }")

@@ -1,6 +1,6 @@
 // Lines over a numeric axis, for example cost over days, with confidence bands.
 import { common } from "./chart-base.js";
-import { eventsPaint } from "./chart-marks.js";
+import { eventsPaint } from "./chart-events.js";
 import { pointer } from "./chart-pointer.js";
 import { colour, faded } from "./palette.js";
 import { figure, ticks } from "./units.js";

@@ -3,14 +3,17 @@ import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
 import { course } from "./chart-course.js";
 import { curve } from "./chart-curve.js";
 import { common, isNumber, line, spacing, thinLog, Y_AXIS } from "./chart-base.js";
-import { eventsPaint, marksPaint, reachPaint } from "./chart-marks.js";
-import { barPaint, heatPaint, limitPaint, shadePaint, stackPaint } from "./chart-paint.js";
+import { beforePaint, highestBefore } from "./chart-before.js";
+import { eventsPaint } from "./chart-events.js";
+import { marksPaint, reachPaint, zonePaint } from "./chart-marks.js";
+import { barPaint, heatPaint, limitPaint, shadePaint, shapesPaint, stackPaint } from "./chart-paint.js";
 import { pointer } from "./chart-pointer.js";
 import { touch } from "./chart-touch.js";
+import { zoom } from "./range.js";
 import { isUtc, moment, now, zoneName } from "./time.js";
 import { logTicks } from "./units.js";
 
-const HEADROOM = 1.08;
+const HEADROOM = 1.08, MARKED = 1.2;
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
 const TIME_STEPS_S = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 5, 10].map((n) => n * DAY)];
 const FAR = 8; // times what nine of ten steps take
@@ -29,21 +32,22 @@ const isBlank = (series) => !series.some(({ values }) => values.some(isNumber));
 function lines(data, chart) {
   const { t, series } = data;
   if (!t.length || isBlank(series)) return null;
-  const options = onTime(data, chart, [limitPaint(data), shadePaint(data), marksPaint(data), eventsPaint(data)]);
+  const options = onTime(data, chart, [beforePaint(chart), shapesPaint(data), limitPaint(data), shadePaint(data), marksPaint(data), eventsPaint(data)]);
   options.series = [{}, ...series.map((one, i) => line(one, series.slice(0, i).filter((s) => !s.role).length, data))];
   if (data.scale === "log") {
     options.scales.y = { distr: 3 };
     options.axes[1].values = (u, splits) => logTicks(thinLog(splits), data.unit);
   } else if (data.scale !== "close") {
-    options.scales.y = { range: (u, low, high) => floorAtZero(low, Math.max(high ?? 0, (data.limit ?? 0) * 1.1)) };
+    options.scales.y = { range: (u, low, high) => floorAtZero(low, Math.max(high ?? 0, (data.limit ?? 0) * 1.1, highestBefore(chart)), data.events?.length) };
   }
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: isEven(t, data.every_s) };
 }
 
 const isEven = (t, everyS) => t.length < 3 || spacing(t) <= everyS * 1.5;
 
-function floorAtZero(low, high) {
-  return [Math.min(0, low ?? 0), high > 0 ? high * HEADROOM : 1];
+// Markers have their place above the lines.
+function floorAtZero(low, high, hasMarkers) {
+  return [Math.min(0, low ?? 0), high > 0 ? high * (hasMarkers ? MARKED : HEADROOM) : 1];
 }
 
 // ---- steps, stacked by phase
@@ -52,9 +56,9 @@ function stack(data, chart) {
   const { t, series } = data;
   if (!t.length || isBlank(series)) return null;
   const sums = t.map((_, i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
-  const options = onTime(data, chart, [stackPaint(data, spacing(t)), limitPaint(data), shadePaint(data), marksPaint(data), eventsPaint(data)]);
+  const options = onTime(data, chart, [stackPaint(data, spacing(t)), beforePaint(chart), limitPaint(data), shadePaint(data), marksPaint(data), eventsPaint(data)]);
   options.series = [{}, ...series.map(({ label }) => ({ label, paths: () => null, points: { show: false } }))];
-  options.scales.y = { range: (u) => floorAtZero(0, highest(sums, t, u.scales.x)) };
+  options.scales.y = { range: (u) => floorAtZero(0, Math.max(highest(sums, t, u.scales.x), highestBefore(chart)), data.events?.length) };
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: false };
 }
 
@@ -126,17 +130,17 @@ function spanOf({ window, t }) {
 }
 
 function onTime(data, chart, paints, describe = {}) {
-  const options = common(data, [...paints, reachPaint(data), touch(chart), pointer(chart, { title: (i) => pointTime(data.t[i]), ...describe })]);
+  const options = common(data, [...paints, reachPaint(data), zonePaint(() => zoneName((data.t.at(-1) ?? 0) * 1000)), touch(chart), pointer(chart, { title: (i) => pointTime(data.t[i]), ...describe })]);
   const half = data.window ? 0 : (data.every_s ?? 1) / 2;
   options.scales = { x: { time: true, range: (u, low, high) => xRange(data, low, high, half, chart) }, y: {} };
   options.tzDate = (second) => (isUtc() ? uPlot.tzDate(new Date(second * 1000), "Etc/UTC") : new Date(second * 1000));
-  Object.assign(options.axes[0], timeAxis(data.window ?? [data.t[0], data.t.at(-1)]));
+  Object.assign(options.axes[0], timeAxis());
   options.cursor = {
     sync: { key: "page", scales: ["x", null] },
     drag: { x: true, y: false, setScale: false, dist: 6 },
     points: { size: 6, width: 1.5, show: data.series.length <= 8 },
     y: false,
-    bind: { dblclick: () => () => { chart.page.zoom(null); return null; } },
+    bind: { dblclick: () => () => { zoom(null); return null; } },
   };
   options.hooks.setSelect = [(u) => select(u, chart)];
   return options;
@@ -149,7 +153,7 @@ function xRange(data, low, high, half, chart) {
 
 function select(u, chart) {
   const { left, width } = u.select;
-  if (width > 6 && u.over.matches(":hover")) chart.page.zoom([u.posToVal(left, "x"), u.posToVal(left + width, "x")]);
+  if (width > 6 && u.over.matches(":hover")) zoom([u.posToVal(left, "x"), u.posToVal(left + width, "x")]);
   u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
 }
 
@@ -157,12 +161,15 @@ const pointTime = (second) => `${moment(second * 1000, "clock")} ${zoneName(seco
 const dateOf = (second) => moment(second * 1000, "date");
 
 // What is not of today has its dates, in a line of their own, at the first tick of each day.
-function timeAxis([from, to]) {
-  const isToday = dateOf(from) === dateOf(now() / 1000) && dateOf(to) === dateOf(from);
-  const values = (u, splits, axis, space, step) => splits.map((second, i) => {
-    if (step >= DAY) return dateOf(second);
-    const text = moment(second * 1000, step >= MINUTE ? "hm" : "time");
-    return isToday || dateOf(second) === dateOf(splits[i - 1] ?? NaN) ? text : `${text}\n${dateOf(second)}`;
-  });
-  return { incrs: TIME_STEPS_S, values, size: isToday || to - from > 12 * DAY ? 24 : 38 };
+function timeAxis() {
+  const values = (u, splits, axis, space, step) => {
+    const { min, max } = u.scales.x;
+    const isToday = dateOf(min) === dateOf(now() / 1000) && dateOf(max) === dateOf(min);
+    return splits.map((second, i) => {
+      if (step >= DAY) return dateOf(second);
+      const text = moment(second * 1000, step >= MINUTE ? "hm" : "time");
+      return isToday || (i && dateOf(second) === dateOf(splits[i - 1])) ? text : `${text}\n${dateOf(second)}`;
+    });
+  };
+  return { incrs: TIME_STEPS_S, values, size: (u, texts) => (texts?.some((text) => text?.includes("\n")) ? 38 : 24) };
 }

@@ -1,45 +1,98 @@
 // The legend of a chart: each series with its colour and its value at the cursor, or its latest value.
-import { colour } from "./palette.js";
+// A click shows only that series, with Shift hides it or shows it again.
+import { hasBefore, nameOf } from "./chart-before.js";
+import { colour, SHAPES } from "./palette.js";
 import { figure } from "./units.js";
 
 const MOST = 10;
+const PICKED = new Set(["lines", "stack"]);
+
+/** What a series is picked by: its label; all peers together. */
+export const keyOf = ({ label, role }) => (role === "muted" ? "peers" : label);
+
+/** A sample of how a series is drawn: its colour, and its shape where there are several. */
+export function swatch(ink, role, shape = "") {
+  const sample = document.createElement("i");
+  if (shape) {
+    sample.className = "shape";
+    sample.style.color = ink;
+    sample.textContent = shape;
+    return sample;
+  }
+  sample.style.background = ink;
+  if (role === "wait") sample.className = "wait";
+  return sample;
+}
+
+/** The shape of the nth of several series that have no meaning of their own; none for one alone. */
+export const shapeOf = (series, role, index) => (role || series.filter((one) => !one.role).length < 2 ? "" : SHAPES[index % SHAPES.length]);
 
 function latest(values) {
   for (let i = values.length - 1; i >= 0; i -= 1) if (values[i] !== null) return values[i];
   return null;
 }
 
-function item(ink, role, label, text) {
-  const span = document.createElement("span");
-  const swatch = document.createElement("i");
-  swatch.style.background = ink;
-  if (role === "wait") swatch.className = "wait";
-  span.append(swatch, label);
-  if (text) span.append(Object.assign(document.createElement("em"), { textContent: text }));
-  return span;
+function item(chart, key, sample, label) {
+  const isPicked = PICKED.has(chart.kind) && chart.data.series.length > 1 && key;
+  const entry = document.createElement(isPicked ? "button" : "span");
+  entry.append(sample, label);
+  if (isPicked) {
+    entry.type = "button";
+    entry.dataset.series = key;
+    entry.title = "Show only this; with Shift, hide or show it";
+    entry.setAttribute("aria-pressed", String(!chart.hidden.has(key)));
+    entry.addEventListener("click", ({ shiftKey }) => chart.pick(key, shiftKey));
+  }
+  return entry;
 }
 
-/** Write the legend of a chart as it reads at one moment; null: now. */
-export function legendOf(chart, idx) {
-  const { data, legend, kind } = chart;
-  if (!data?.series || kind === "heat") return;
+/** The series of a chart that stand out, each with its place among those without a role. */
+export function loudOf({ series }) {
   let nth = -1;
-  const loud = data.series.map((one) => ({ ...one, index: one.role ? 0 : (nth += 1) })).filter(({ role }) => role !== "muted");
-  const nMuted = data.series.length - loud.length;
-  const items = loud.slice(0, MOST).map(({ label, role, values, index }) => {
-    const value = kind === "bars" ? null : idx === null || idx === undefined ? latest(values) : values[idx];
-    return item(colour(role, index), role, label, kind === "bars" ? "" : figure(value, data.unit));
-  });
-  if (loud.length > MOST) items.push(item("transparent", "", `and ${loud.length - MOST} more`, ""));
-  if (nMuted) items.push(item(colour("muted", 0), "muted", mutedOf(data, nMuted, loud.length), ""));
-  legend.replaceChildren(...items, ...note(chart));
+  return series.map((one) => ({ ...one, index: one.role ? 0 : (nth += 1) })).filter(({ role }) => role !== "muted");
 }
 
-function mutedOf({ series }, nMuted, nLoud) {
-  const names = series.filter(({ role }) => role === "muted").map(({ label }) => label);
-  if (nMuted <= 2) return names.join(", ");
+function build(chart) {
+  const { data, legend, kind } = chart;
+  const focused = legend.contains(document.activeElement) ? document.activeElement.dataset.series : null;
+  const loud = loudOf(data);
+  const muted = data.series.filter(({ role }) => role === "muted");
+  const items = loud.slice(0, MOST).map((one) => {
+    const entry = item(chart, keyOf(one), swatch(colour(one.role, one.index), one.role, shapeOf(data.series, one.role, one.index)), one.label);
+    if (kind !== "bars") entry.append(document.createElement("em"));
+    return entry;
+  });
+  if (loud.length > MOST) items.push(item(chart, "", "", `and ${loud.length - MOST} more`));
+  if (muted.length) items.push(item(chart, "peers", swatch(colour("muted", 0), "muted"), mutedOf(muted, loud.length)));
+  if (chart.before) items.push(item(chart, "", Object.assign(swatch("", ""), { className: "dashed" }), `${hasBefore(chart) ? "" : "no data "}${nameOf(chart.before.by)}`));
+  legend.replaceChildren(...items, ...note(chart));
+  if (focused) legend.querySelector(`[data-series="${CSS.escape(focused)}"]`)?.focus();
+}
+
+/** Write the legend of a chart anew. */
+export function drawLegend(chart) {
+  if (!chart.data?.series || chart.kind === "heat") return;
+  build(chart);
+  legendAt(chart, null);
+}
+
+/** Write the values of a legend as they read at one moment; null: now. */
+export function legendAt(chart, idx) {
+  const { data, legend, kind } = chart;
+  if (!data?.series || kind === "heat" || kind === "bars") return;
+  const loud = loudOf(data).slice(0, MOST);
+  legend.querySelectorAll("em").forEach((em, i) => {
+    const { values } = loud[i] ?? { values: [] };
+    const text = figure(idx === null || idx === undefined ? latest(values) : values[idx], data.unit);
+    if (em.textContent !== text) em.textContent = text;
+  });
+}
+
+function mutedOf(muted, nLoud) {
+  const names = muted.map(({ label }) => label);
+  if (names.length <= 2) return names.join(", ");
   const noun = names[0].replace(/ \d+$/, "");
-  return `${nMuted} ${nLoud ? "peers" : noun === "EFA" ? "EFA devices" : `${noun}s`}`;
+  return `${names.length} ${nLoud ? "peers" : noun === "EFA" ? "EFA devices" : `${noun}s`}`;
 }
 
 function note({ data, figure: element }) {

@@ -1,12 +1,10 @@
-// Annotations in a chart: reference levels and events.
+// Lines across a chart: reference levels, and borders of what its data come from.
 import { css } from "./palette.js";
 
 const FONT = () => `${11 * devicePixelRatio}px system-ui, sans-serif`;
-const LONGEST = 30;
-const ROOM = 320; // narrower charts show their lines only
 const INK = { threshold: "--bad", peers: "--ok" };
 
-function within(u, paint) {
+export function within(u, paint) {
   const { ctx, bbox } = u;
   ctx.save();
   ctx.beginPath();
@@ -18,7 +16,7 @@ function within(u, paint) {
   ctx.restore();
 }
 
-function write(ctx, text, x, y) {
+export function write(ctx, text, x, y) {
   ctx.setLineDash([]);
   ctx.strokeStyle = css("--panel");
   ctx.lineWidth = 3 * devicePixelRatio;
@@ -27,7 +25,7 @@ function write(ctx, text, x, y) {
   ctx.fillText(text, x, y);
 }
 
-function line(ctx, ink, dash, from, to) {
+export function line(ctx, ink, dash, from, to) {
   ctx.strokeStyle = ctx.fillStyle = ink;
   ctx.lineWidth = devicePixelRatio;
   ctx.setLineDash(dash.map((part) => part * devicePixelRatio));
@@ -52,32 +50,6 @@ export function marksPaint({ marks = [] }) {
   return { hooks: marks.length ? { draw } : {} };
 }
 
-const shortened = (words) => words.length > LONGEST ? `${words.slice(0, LONGEST - 1)}…` : words;
-
-/** Moments: a dotted line each, and its words where they do not run into the next. */
-export function eventsPaint({ events = [], shade = [] }) {
-  const draw = (u) => within(u, (ctx, bbox) => {
-    // Below the label of a shaded stretch.
-    const baseline = bbox.top + (shade?.length ? 27 : 13) * devicePixelRatio;
-    const hasRoom = bbox.width > ROOM * devicePixelRatio;
-    let clear = -Infinity;
-    for (const [second, words] of events) {
-      const x = Math.round(u.valToPos(second, "x", true));
-      if (x < bbox.left || x > bbox.left + bbox.width) continue;
-      line(ctx, css("--ack"), [1, 3], [x, bbox.top], [x, bbox.top + bbox.height]);
-      const text = shortened(words);
-      const width = ctx.measureText(text).width + 8 * devicePixelRatio;
-      const isAtLeft = x + width > bbox.left + bbox.width;
-      const from = isAtLeft ? x - width : x;
-      if (!hasRoom || from < clear) continue;
-      ctx.textAlign = isAtLeft ? "right" : "left";
-      write(ctx, text, x + (isAtLeft ? -4 : 4) * devicePixelRatio, baseline);
-      clear = from + width;
-    }
-  });
-  return { hooks: events.length ? { draw } : {} };
-}
-
 /** Borders: where another store, or another resolution, tells what came before. */
 export function reachPaint({ reach = [] }) {
   const draw = (u) => within(u, (ctx, bbox) => {
@@ -88,4 +60,19 @@ export function reachPaint({ reach = [] }) {
     }
   });
   return { hooks: reach.length > 1 ? { draw } : {} };
+}
+
+/** The name of the time zone, in the corner below the values. */
+export function zonePaint(name) {
+  const draw = (u) => {
+    const { ctx, bbox } = u;
+    ctx.save();
+    ctx.font = FONT();
+    ctx.fillStyle = css("--muted");
+    ctx.textAlign = "left";
+    ctx.textBaseline = "top";
+    ctx.fillText(name(), 2 * devicePixelRatio, bbox.top + bbox.height + 5 * devicePixelRatio);
+    ctx.restore();
+  };
+  return { hooks: { draw } };
 }

@@ -1,5 +1,5 @@
 // Custom painting on a chart's canvas: limits, shaded ranges, stacked bars, heat map.
-import { CIVIDIS, colour, css, faded, hatch } from "./palette.js";
+import { CIVIDIS, colour, css, faded, hatch, SHAPES } from "./palette.js";
 import { figure } from "./units.js";
 
 const font = () => `${11 * devicePixelRatio}px system-ui, sans-serif`;
@@ -70,13 +70,36 @@ export function shadePaint({ shade = [] }) {
   return { hooks: shade.length ? { drawClear, draw } : {} };
 }
 
+const APART = 90; // pixels between two shapes of a line
+
+/** Shapes along several lines, so that colour alone does not tell them apart. */
+export function shapesPaint({ t, series }) {
+  const several = series.map((one, i) => [one, i]).filter(([{ role }]) => !role);
+  const draw = (u) => within(u, (ctx) => {
+    ctx.font = font();
+    ctx.textAlign = "center";
+    several.forEach(([{ values }, i], nth) => {
+      ctx.fillStyle = colour(null, nth);
+      // The shapes of the lines do not stand above each other.
+      let clear = u.bbox.left + ((nth * APART) / several.length) * devicePixelRatio;
+      values.forEach((value, k) => {
+        const x = u.valToPos(t[k], "x", true);
+        if (value === null || x < clear) return;
+        write(ctx, SHAPES[nth % SHAPES.length], x, u.valToPos(u.data[i + 1][k], "y", true) + 4 * devicePixelRatio);
+        clear = x + APART * devicePixelRatio;
+      });
+    });
+  });
+  return { hooks: several.length > 1 ? { draw } : {} };
+}
+
 function fillOf(ctx, role, i) {
   const ink = colour(role, i);
   return role === "wait" ? hatch(ctx, ink, faded(css("--panel"), 0.5)) : ink;
 }
 
 /** Steps as bars as wide as they lasted, each a stack of phases. */
-export function stackPaint({ t, series }, usual) {
+export function stackPaint({ t, series, events = [] }, usual) {
   const draw = (u) => within(u, (ctx) => {
     const floor = t.map(() => 0);
     const edges = t.map((end, i) => {
@@ -99,13 +122,13 @@ export function stackPaint({ t, series }, usual) {
       ctx.fillStyle = fillOf(ctx, role, k);
       ctx.fill(path);
     });
-    nameCut(u, ctx, edges, floor);
+    nameCut(u, ctx, edges, floor, (events.length ? 30 : 12) * devicePixelRatio);
   });
   return { hooks: { draw } };
 }
 
 // A step that is taller than the chart says how tall.
-function nameCut(u, ctx, edges, sums) {
+function nameCut(u, ctx, edges, sums, down) {
   ctx.font = font();
   ctx.textAlign = "center";
   ctx.fillStyle = css("--text");
@@ -113,7 +136,7 @@ function nameCut(u, ctx, edges, sums) {
   sums.forEach((sum, i) => {
     const middle = (edges[i][0] + edges[i][1]) / 2;
     if (sum <= u.scales.y.max || middle < clear) return;
-    ctx.fillText(`↑ ${figure(sum, "s")}`, middle, u.bbox.top + 12 * devicePixelRatio);
+    ctx.fillText(`↑ ${figure(sum, "s")}`, middle, u.bbox.top + down);
     clear = middle + 60 * devicePixelRatio;
   });
 }

@@ -1,10 +1,13 @@
 // The tooltip of a chart, for pointer, arrow keys and screen readers.
-import { legendOf } from "./chart-legend.js";
+import { nameOf, valueBefore } from "./chart-before.js";
+import { groupAt, groups, said } from "./chart-events.js";
+import { keyOf, legendAt, shapeOf, swatch } from "./chart-legend.js";
 import { colour } from "./palette.js";
 import { say } from "./shell.js";
 import { figure } from "./units.js";
 
 const MOST = 9;
+const DRAGGED = 4; // pixels: more is no click
 
 /** A uPlot plugin; ``describe`` says what stands above the figures, and which figures. */
 export function pointer(chart, describe) {
@@ -13,12 +16,15 @@ export function pointer(chart, describe) {
 
   function setCursor(u) {
     const { idx, left, top } = u.cursor;
-    legendOf(chart, idx);
+    legendAt(chart, idx);
     const isMine = u.over.matches(":hover") || u.root.parentElement === document.activeElement;
     tip.hidden = !isMine || idx === null || idx === undefined || left < 0;
     if (tip.hidden) return;
     const y = u.posToVal(Math.max(top, 0), "y");
-    tip.replaceChildren(heading(describe.title(idx, y)), ...rowsAt(idx, y).map((row) => entry(chart, row)));
+    const marked = groupAt(u, chart.data.events, left);
+    const marks = marked ? said(marked, chart.isTimed).map(([words, time]) => entry(chart, [null, words, time])) : [];
+    u.over.classList.toggle("has-link", Boolean(marked?.events.some((event) => event[4])));
+    tip.replaceChildren(heading(describe.title(idx, y)), ...marks, ...rowsAt(idx, y).map((row) => entry(chart, row)));
     tip.classList.toggle("at-left", left > u.over.clientWidth / 2);
     tip.style.left = `${left}px`;
   }
@@ -29,17 +35,43 @@ export function pointer(chart, describe) {
     const body = u.root.parentElement;
     body.tabIndex = 0;
     body.setAttribute("role", "group");
-    body.setAttribute("aria-label", `${chart.figure.getAttribute("aria-label") ?? "Chart"}: arrow keys read it`);
-    body.onkeydown = (event) => step(u, event, describe, rowsAt);
+    const n = groups(u, chart.data.events).length;
+    const marks = n ? `; up and down walk ${n} markers, Enter opens one` : "";
+    const name = chart.figure.querySelector("figcaption")?.textContent.split(",")[0] ?? "Chart";
+    body.setAttribute("aria-label", `${name}: left and right read it${marks}`);
+    body.onkeydown = (event) => step(u, event, describe, rowsAt) || walk(u, event, chart);
+    let from = null;
+    u.over.addEventListener("pointerdown", ({ clientX }) => { from = clientX; });
+    u.over.addEventListener("click", ({ clientX }) => Math.abs(clientX - from) < DRAGGED && visit(groupAt(u, chart.data.events, u.cursor.left)));
     body.onblur = () => { tip.hidden = true; };
   }
 
   return { hooks: { ready, setCursor } };
 }
 
+// A marker opens the page about it.
+function visit(group) {
+  const url = group?.events.find((event) => event[4])?.[4];
+  if (url) location.assign(url);
+}
+
+// Up and down go from marker to marker.
+function walk(u, event, chart) {
+  const all = groups(u, chart.data.events);
+  const at = groupAt(u, chart.data.events, u.cursor.left);
+  if (event.key === "Enter") return visit(at);
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!by || !all.length) return;
+  event.preventDefault();
+  const here = u.cursor.left ?? -1;
+  const next = by > 0 ? all.find(({ x }) => x > here + 1) ?? all[0] : all.findLast(({ x }) => x < here - 1) ?? all.at(-1);
+  u.setCursor({ left: next.x, top: u.over.clientHeight / 2 });
+  say(said(next, chart.isTimed).map((words) => words.join(" ")).join(", "));
+}
+
 function step(u, event, describe, rowsAt) {
   const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  if (!by) return;
+  if (!by) return false;
   event.preventDefault();
   const last = u.data[0].length - 1;
   const jump = event.shiftKey ? 10 : 1;
@@ -47,18 +79,23 @@ function step(u, event, describe, rowsAt) {
   u.setCursor({ left: u.valToPos(u.data[0][at], "x"), top: u.over.clientHeight / 2 });
   const y = u.posToVal(u.over.clientHeight / 2, "y");
   say([describe.title(at, y), ...rowsAt(at, y).map(([, label, value]) => `${label} ${value}`)].join(", "));
+  return true;
 }
 
 /** The series at one moment: those that matter by name, of the rest the highest. */
 function figuresAt(chart, i) {
-  const { series, unit } = chart.data;
+  const { series, unit, t } = chart.data;
   let nth = -1;
-  const all = series.map(({ label, role, values }) => {
+  const all = series.map((one) => {
+    const { label, role, values } = one;
     if (!role) nth += 1;
-    return [{ role, index: nth }, label, values[i], role === "bad"];
-  });
+    return [{ role, index: nth, shape: shapeOf(series, role, nth) }, label, values[i], role === "bad", keyOf(one)];
+  }).filter((row) => !chart.hidden.has(row[4]));
   const shown = all.length <= MOST ? all : loudest(all);
-  return shown.map(([ink, label, value]) => [ink, label, figure(value, unit)]);
+  return shown.map(([ink, label, value]) => {
+    const earlier = chart.before ? valueBefore(chart, label, t[i]) : null;
+    return [ink, label, `${figure(value, unit)}${earlier === null ? "" : `, ${nameOf(chart.before.by)} ${figure(earlier, unit)}`}`];
+  });
 }
 
 function loudest(all) {
@@ -73,9 +110,7 @@ function heading(text) {
 function entry(chart, [ink, label, value]) {
   const row = document.createElement("span");
   if (ink) {
-    const swatch = document.createElement("i");
-    swatch.style.background = colour(ink.role, ink.index);
-    row.append(swatch);
+    row.append(swatch(colour(ink.role, ink.index), ink.role, ink.shape));
   }
   const text = typeof value === "string" ? value : figure(value, chart.data.unit);
   row.append(label, Object.assign(document.createElement("em"), { textContent: text }));

@@ -1,4 +1,5 @@
 // The data of a chart as a table, for screen readers and for exact values.
+import { said } from "./chart-events.js";
 import { moment, zoneName } from "./time.js";
 import { figure } from "./units.js";
 
@@ -43,6 +44,20 @@ function reversed(body) {
   return body;
 }
 
+// The markers of a chart as a list, with links to what they are about.
+function events({ data, isTimed }) {
+  const list = Object.assign(document.createElement("ul"), { className: "timeline" });
+  list.append(...(data.events ?? []).map((event) => {
+    const [[words, time]] = said({ events: [event] }, isTimed);
+    const text = Object.assign(document.createElement(event[4] ? "a" : "span"), { textContent: words });
+    if (event[4]) text.href = event[4];
+    const item = document.createElement("li");
+    item.append(Object.assign(document.createElement("span"), { className: "muted", textContent: time }), text);
+    return item;
+  }));
+  return list.children.length ? [list] : [];
+}
+
 /** Give a chart its table, filled when it is opened. */
 export function tableOf(chart) {
   const details = document.createElement("details");
@@ -51,7 +66,7 @@ export function tableOf(chart) {
   scroll.setAttribute("aria-label", "Chart data");
   details.append(Object.assign(document.createElement("summary"), { textContent: "Show as table" }), scroll);
   const refresh = () => {
-    if (details.open) scroll.replaceChildren(chart.drawing && chart.plot ? build(chart) : "No data in this time range.");
+    if (details.open) scroll.replaceChildren(...(chart.drawing && chart.plot ? [...events(chart), build(chart)] : ["No data in this time range."]));
   };
   details.addEventListener("toggle", refresh);
   chart.figure.append(details);

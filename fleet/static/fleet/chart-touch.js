@@ -1,4 +1,5 @@
 // Touch on a chart: one finger reads or pans, two fingers zoom, vertical swipes scroll the page.
+import { zoom } from "./range.js";
 
 const LEAST_S = 10; // closer than this nothing more is to be seen
 
@@ -26,8 +27,8 @@ export function touch(chart) {
     if (!fingers.has(event.pointerId) || !began) return;
     fingers.set(event.pointerId, event.clientX);
     const box = u.over.getBoundingClientRect();
-    if (fingers.size === 2) chart.page.zoom(within(u, pinched(began, [...fingers.values()], box)));
-    else if (chart.isZoomed) chart.page.zoom(within(u, moved(began, event.clientX, box)));
+    if (fingers.size === 2) zoom(within(u, pinched(began, [...fingers.values()], box)));
+    else if (chart.isZoomed) zoom(within(u, moved(began, event.clientX, box)));
     else u.setCursor({ left: event.clientX - box.left, top: event.clientY - box.top });
   }
 

@@ -1,31 +1,33 @@
 // All charts of a page: find them, refresh them, link cursors and zoom.
 import { Chart } from "./chart.js";
 import { isFollowing } from "./live.js";
+import { onRange, startRange, viewed } from "./range.js";
 import { onTheme } from "./shell.js";
 import { onZone } from "./time.js";
 
 // How often a chart without live points asks again, by the length of its window.
 const AGAIN_MS = [[20 * 60, 5000], [2 * 3600, 20000], [48 * 3600, 60000], [Infinity, 300000]];
 
+const FED_AGAIN_MS = 120000; // for new markers
+const COMPARED_AGAIN_MS = 90000;
+
+const CHANGED = { view: (chart) => chart.zoom(), compare: (chart) => chart.compare(), markers: (chart) => chart.draw() };
+
 let charts = [];
+let nFiring = null;
 
 const onTime = () => charts.filter((chart) => chart.isOnTime);
-
-/** Show the same stretch of time in every chart of the page; null: all there is. */
-function zoom(range) {
-  for (const chart of onTime()) chart.zoom(range);
-}
 
 /** The address of this page, frozen at what its charts show now. */
 export function frozenLink() {
   const whole = document.querySelector("[data-frozen-link]");
-  if (whole && !onTime().some((chart) => chart.isZoomed)) return new URL(whole.dataset.frozenLink, location.href).href;
+  if (whole && !viewed()) return new URL(whole.dataset.frozenLink, location.href).href;
   const chart = onTime().find((chart) => chart.range) ?? null;
   const nowS = Math.floor(Date.now() / 1000);
-  const [from, to] = chart?.range ?? [nowS - 900, nowS];
+  const [from, to] = viewed() ?? chart?.range ?? [nowS - 900, nowS];
   const link = new URL(location.href);
-  if (link.searchParams.has("from") && !chart?.isZoomed) return link.href;
-  link.searchParams.delete("window");
+  if (link.searchParams.has("from") && !viewed()) return link.href;
+  for (const name of ["window", "zoom"]) link.searchParams.delete(name);
   link.searchParams.set("from", Math.floor(from));
   link.searchParams.set("to", Math.ceil(to));
   return link.href;
@@ -37,30 +39,41 @@ function append(points) {
 
 const isFrozen = (chart) => new URL(chart.src, location.href).searchParams.has("from");
 
+const reload = (chart) => !isFrozen(chart) && !chart.of && chart.load({ quietly: true });
+
 function keepFresh(chart) {
-  const wait = AGAIN_MS.find(([span]) => chart.span <= span)[1];
+  const wait = chart.isFed ? FED_AGAIN_MS : AGAIN_MS.find(([span]) => chart.span <= span)[1];
   const isDue = Date.now() - chart.loadedAt > Math.max(wait, 20 * chart.tookMs);
-  if (isDue && chart.isSeen && !isFrozen(chart) && !chart.isFed) chart.load({ quietly: true });
+  if (isDue && chart.isSeen) reload(chart);
+  else if (chart.before && Date.now() - chart.comparedAt > COMPARED_AGAIN_MS && !isFrozen(chart) && !chart.of) chart.compare();
+}
+
+// An alert fired, or is over: it is to be marked.
+function heed({ firing = nFiring }) {
+  if (firing !== nFiring && nFiring !== null) setTimeout(() => charts.forEach(reload), 1000);
+  nFiring = firing;
 }
 
 function adopt(root = document) {
   charts = charts.filter((chart) => chart.figure.isConnected || chart.destroy());
   for (const figure of root.querySelectorAll("figure.chart:not([data-state])")) {
-    const chart = new Chart(figure, { zoom });
+    const chart = new Chart(figure);
     charts.push(chart);
     chart.load();
   }
 }
 
 export function startCharts() {
+  startRange(() => charts.find((chart) => chart.isTimed && chart.base)?.base ?? null);
   adopt();
+  onRange((what) => charts.forEach((chart) => CHANGED[what](chart)));
   onTheme(() => charts.forEach((chart) => chart.draw()));
   onZone(() => charts.forEach((chart) => chart.draw()));
-  document.addEventListener("charts:reset", () => zoom(null));
   document.addEventListener("live:points", ({ detail }) => append(detail));
-  document.addEventListener("live:resumed", () => charts.forEach((chart) => !isFrozen(chart) && chart.load({ quietly: true })));
+  document.addEventListener("live:resumed", () => charts.forEach(reload));
+  document.addEventListener("live:tick", ({ detail }) => heed(detail));
   document.addEventListener("live:part", () => adopt());
-  document.addEventListener("annotations-changed", () => charts.forEach((chart) => !isFrozen(chart) && chart.load({ quietly: true })));
+  for (const name of ["annotations-changed", "drills-changed"]) document.addEventListener(name, () => charts.forEach(reload));
   document.body.addEventListener("htmx:afterSettle", () => adopt());
   setInterval(() => isFollowing() && charts.forEach(keepFresh), 1000);
 }

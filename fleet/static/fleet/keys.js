@@ -1,6 +1,7 @@
 // Keyboard shortcuts as listed in the help; inactive while typing in a field.
 import { frozenLink } from "./charts.js";
 import { togglePause } from "./live.js";
+import { pressStep } from "./range.js";
 import { notify } from "./shell.js";
 
 const PAGES = { f: "fleet", n: "nodes", r: "runs", a: "alerts", s: "silences", h: "hand-over", d: "drills", m: "notifications", p: "preflight", t: "trials", c: "compiles", b: "budgets" };
@@ -54,6 +55,8 @@ const ACTIONS = {
   k: () => select(-1),
   t: freeze,
   p: togglePause,
+  "[": () => pressStep(-1),
+  "]": () => pressStep(1),
 };
 
 function act(event) {

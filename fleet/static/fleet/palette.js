@@ -1,6 +1,8 @@
 // Colours from the style sheet, so that charts follow the theme; cividis for heat maps.
 
 const SERIES = 8;
+// Series differ by shape too; nine, so that shape and colour together repeat late.
+export const SHAPES = [..."\u25cf\u25a0\u25b2\u25c6\u25bc\u271a\u2605\u2716\u25d7"];
 
 export function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();

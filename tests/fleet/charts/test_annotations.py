@@ -5,7 +5,8 @@ from datetime import timedelta
 import msgspec
 import numpy as np
 
-from fleet.charts.figures import Chart, ChartLine, Heat, annotated
+from fleet.charts.figures import Chart, ChartLine, Event, Heat
+from fleet.charts.markers import marked
 from fleet.charts.windows import Window
 from fleet.models import Annotation, Node, Run
 from tests.helpers import NOON, NOON_S
@@ -22,37 +23,37 @@ def test_it_marks_what_happened_to_the_run_and_to_everything(run: Run, steady: N
     ):
         at = NOON + timedelta(minutes=minutes)
         Annotation.objects.create(at=at, kind="deploy", text=text, **about)
-    figure = annotated(Chart("s", t_s=np.array([NOON_S])), WINDOW, run=run.pk)
+    figure = marked(Chart("s", t_s=np.array([NOON_S])), WINDOW, run=run.pk)
 
     assert [event[1] for event in figure.events] == ["deploy: firmware", "deploy: loader"]
-    assert figure.as_json()["events"][1] == [NOON_S, "deploy: loader", "deploy"]
+    assert figure.as_json()["events"][1][:3] == [NOON_S, "deploy: loader", "deploy"]
 
 
 def test_bars_have_no_events_to_mark(run: Run) -> None:
     Annotation.objects.create(at=NOON, kind="note", text="loader", run=run)
     bars = Chart("s", [ChartLine("waiting", np.array([1.0]))], labels=["steady"])
 
-    assert annotated(bars, WINDOW, run=run.pk).events == ()
+    assert marked(bars, WINDOW, run=run.pk).events == ()
     frozen = msgspec.json.encode(bars.as_json())
-    assert annotated(frozen, WINDOW, run=run.pk) == frozen
+    assert marked(frozen, WINDOW, run=run.pk) == frozen
 
 
 def test_a_heat_map_has_no_annotations(run: Run) -> None:
     Annotation.objects.create(at=NOON, kind="note", text="loader", run=run)
     heat = Heat(np.array([NOON_S]), ["core 0"], np.array([[0.5]]))
 
-    assert annotated(heat, WINDOW, run=run.pk) is heat
+    assert marked(heat, WINDOW, run=run.pk) is heat
 
 
 def test_what_is_reported_joins_what_the_chart_has_to_say_itself(run: Run, steady: Node) -> None:
     Annotation.objects.create(at=NOON, kind="note", text="cable", node=steady)
-    figure = Chart("s", t_s=np.array([NOON_S]), events=[(NOON_S - 5.0, "fired", "alert")])
+    figure = Chart("s", t_s=np.array([NOON_S]), events=[Event(NOON_S - 5.0, "fired", "alert")])
 
-    assert [event[1] for event in annotated(figure, WINDOW, node=steady.pk).events] == [
+    assert [event[1] for event in marked(figure, WINDOW, node=steady.pk).events] == [
         "fired",
         "note: cable",
     ]
-    frozen = annotated(msgspec.json.encode(figure.as_json()), WINDOW, node=steady.pk)
+    frozen = marked(msgspec.json.encode(figure.as_json()), WINDOW, node=steady.pk)
     assert isinstance(frozen, bytes)
     assert [event[1] for event in msgspec.json.decode(frozen)["events"]] == [
         "fired",

@@ -96,7 +96,7 @@ def test_what_was_noted_of_its_run_or_its_node_is_marked(client: Client, alert: 
 
     for chart in ("share", "culprit", "phases"):
         events = client.get(f"/alerts/{alert.pk}/charts/{chart}").json()["events"]
-        assert [label for _, label, _ in events] == ["note: loader", "note: cable"]
+        assert [event[1] for event in events] == ["note: loader", "note: cable"]
 
 
 def test_a_frozen_chart_is_marked_with_what_was_noted_since(
@@ -108,7 +108,7 @@ def test_a_frozen_chart_is_marked_with_what_was_noted_since(
     Annotation.objects.create(at=alert.onset_at, kind="note", text="loader", run=alert.run)
 
     after = client.get(f"/alerts/{alert.pk}/charts/phases").json()
-    assert [label for _, label, _ in after["events"]] == ["note: loader"]
+    assert [event[1] for event in after["events"]] == ["note: loader"]
     assert after | {"events": []} == before | {"events": []}
 
 

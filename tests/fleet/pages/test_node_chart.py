@@ -152,5 +152,5 @@ def test_what_was_noted_of_the_node_of_its_run_or_of_everything_is_marked(
         Annotation.objects.create(at=at, kind="note", text=text, **about)
 
     events = client.get(LATENCY).json()["events"]
-    assert {label for _, label, _ in events} == {"note: cable", "note: loader", "note: firmware"}
+    assert {event[1] for event in events} == {"note: cable", "note: loader", "note: firmware"}
     assert "events" not in client.get("/nodes/steady/charts/core-heat").json()

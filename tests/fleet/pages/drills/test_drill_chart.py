@@ -24,7 +24,7 @@ def test_ground_truth_and_detection_are_drawn_on_one_chart(
 
     starts_s, ends_s = fault.starts_at.timestamp(), fault.ends_at.timestamp()
     assert figure["shade"] == [[starts_s, ends_s, "the fault"]]
-    times = {label: at for at, label, _ in figure["events"]}
+    times = {event[1]: event[0] for event in figure["events"]}
     assert times["onset"] == alert.onset_at.timestamp()
     assert times["detected"] == alert.fired_at.timestamp()
     assert alert.resolved_at is not None

@@ -1,0 +1,72 @@
+// Markers in a chart: alerts, drills, checkpoints, deploys, compiles. Those that stand close are drawn as one.
+import { line, within, write } from "./chart-marks.js";
+import { css } from "./palette.js";
+import { showsMarkers } from "./range.js";
+import { moment } from "./time.js";
+
+// The most important first: it stands for those it is drawn with.
+const KINDS = {
+  alert: ["\u25b2", "--bad"], fired: ["\u25b2", "--bad"], drill: ["\u25c7", "--ack"], onset: ["\u25b9", "--bad"], resolved: ["\u2713", "--ok"], compile: ["\u25d0", "--warn"],
+  deploy: ["\u25c6", "--link"], restart: ["\u21bb", "--warn"], scale: ["\u00b1", "--muted"], checkpoint: ["\u25a0", "--checkpoint"], note: ["\u25cf", "--muted"],
+};
+const ORDER = Object.keys(KINDS);
+const NEAR = 13; // pixels: closer markers are one
+const LONGEST = 30;
+const ROOM = 320; // narrower charts have no words
+const MOST = 5;
+
+const glyphOf = (kind) => (KINDS[kind] ?? KINDS.note)[0];
+const rank = ([, , kind]) => (ORDER.indexOf(kind) + 1) || ORDER.length + 1;
+const shortened = (words) => words.length > LONGEST ? `${words.slice(0, LONGEST - 1)}\u2026` : words;
+
+/** The markers of a chart, in groups of those that stand close: their place in pixels, and which. */
+export function groups(u, events = []) {
+  const found = [];
+  if (!showsMarkers()) return found;
+  const { min, max } = u.scales.x;
+  for (const event of events.filter(([second]) => second >= min && second <= max)) {
+    const x = u.valToPos(event[0], "x");
+    const last = found.at(-1);
+    if (last && x - last.x < NEAR) last.events.push(event);
+    else found.push({ x, events: [event] });
+  }
+  for (const group of found) group.lead = [...group.events].sort((a, b) => rank(a) - rank(b))[0];
+  return found;
+}
+
+/** The group of markers at a place in pixels. */
+export const groupAt = (u, events, x) => groups(u, events).find((group) => Math.abs(group.x - x) <= NEAR / 2 + 2);
+
+/** What a group says: for each marker its glyph, its words and its time. */
+export function said({ events }, isTimed = true) {
+  const rows = events.slice(0, MOST).map(([second, words, kind, until]) => {
+    const to = until ? ` to ${moment(until * 1000, "clock")}` : "";
+    return [`${glyphOf(kind)} ${words}`, isTimed ? `${moment(second * 1000, "clock")}${to}` : ""];
+  });
+  return events.length > MOST ? [...rows, [`and ${events.length - MOST} more`, ""]] : rows;
+}
+
+/** A uPlot plugin: a dotted line each, a glyph at its top, and words where there is room. */
+export function eventsPaint({ events = [], shade = [] }) {
+  const draw = (u) => within(u, (ctx, bbox) => {
+    const px = devicePixelRatio;
+    const all = groups(u, events);
+    // Below the label of a shaded stretch.
+    const baseline = bbox.top + (shade?.length ? 27 : 13) * px;
+    const hasRoom = bbox.width > ROOM * px;
+    all.forEach(({ x: place, lead, events: { length } }, i) => {
+      const x = bbox.left + Math.round(place * px);
+      const [glyph, ink] = KINDS[lead[2]] ?? KINDS.note;
+      line(ctx, css(ink), [1, 3], [x, baseline + 4 * px], [x, bbox.top + bbox.height]);
+      ctx.textAlign = "center";
+      write(ctx, glyph, x, baseline);
+      const text = length > 1 ? `${length}` : hasRoom ? shortened(lead[1]) : "";
+      const width = ctx.measureText(text).width + 14 * px;
+      const end = i + 1 < all.length ? bbox.left + all[i + 1].x * px - 8 * px : bbox.left + bbox.width;
+      if (!text || (length === 1 && x + width > end)) return;
+      ctx.textAlign = "left";
+      write(ctx, text, x + 8 * px, baseline);
+    });
+  });
+  return { hooks: events.length ? { draw } : {} };
+}
