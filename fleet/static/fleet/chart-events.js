@@ -4,7 +4,7 @@ import { css } from "./palette.js";
 import { showsMarkers } from "./range.js";
 import { moment } from "./time.js";
 
-// The most important first: it stands for those it is drawn with.
+// The most important first: of several that stand close, its glyph is drawn.
 const KINDS = {
   alert: ["\u25b2", "--bad"], fired: ["\u25b2", "--bad"], drill: ["\u25c7", "--ack"], onset: ["\u25b9", "--bad"], resolved: ["\u2713", "--ok"], compile: ["\u25d0", "--warn"],
   deploy: ["\u25c6", "--link"], restart: ["\u21bb", "--warn"], scale: ["\u00b1", "--muted"], checkpoint: ["\u25a0", "--checkpoint"], note: ["\u25cf", "--muted"],

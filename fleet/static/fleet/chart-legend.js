@@ -69,7 +69,7 @@ function build(chart) {
   if (focused) legend.querySelector(`[data-series="${CSS.escape(focused)}"]`)?.focus();
 }
 
-/** Write the legend of a chart anew. */
+/** Build the legend of a chart. */
 export function drawLegend(chart) {
   if (!chart.data?.series || chart.kind === "heat") return;
   build(chart);
