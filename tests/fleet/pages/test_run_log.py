@@ -101,7 +101,7 @@ def test_every_chart_answers(
     assert figure["unit"] == unit
     assert figure["series"][0]["values"][-1] == last
     assert len(figure["t"]) == 30
-    assert any("HBM_UNCORRECTABLE_ERROR" in text for _, text, _ in figure["events"])
+    assert any("HBM_UNCORRECTABLE_ERROR" in event[1] for event in figure["events"])
 
 
 def test_a_window_without_steps_has_empty_charts(page: str, client: Client) -> None:
