@@ -51,14 +51,15 @@ def test_suggestions_of_the_search_are_one_tab_stop(page: Page, fleet: str) -> N
     page.goto(fleet)
     field = page.get_by_role("combobox", name="Find a node, run or alert")
     field.fill("l")
-    options = page.get_by_role("option")
+    found = page.locator("#results")
+    options = found.get_by_role("option")
     expect(options).to_have_count(3)
     expect(field).to_have_attribute("aria-expanded", "true")
 
     for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowDown"):
         field.press(key)
     expect(field).to_be_focused()
-    expect(page.get_by_role("option", selected=True)).to_have_text(options.nth(1).inner_text())
+    expect(found.get_by_role("option", selected=True)).to_have_text(options.nth(1).inner_text())
     assert field.get_attribute("aria-activedescendant") == options.nth(1).get_attribute("id")
 
     address = options.nth(1).get_attribute("href")
