@@ -182,10 +182,16 @@ MARKS = {
 }
 
 
+# From here on a difference is written as a multiple.
+MANY_TIMES = 9.0
+
+
 def change(ratio: float | None, decimals: int = 1) -> str:
-    """Format a difference with its sign: +12.3 %."""
+    """Format a difference with its sign: +12.3 %; a large one as "44 times"."""
     if ratio is None:
         return ABSENT
+    if ratio >= MANY_TIMES:
+        return f"{1 + ratio:,.0f} times"
     written = percent(abs(ratio), decimals)
     # A change that rounds to zero has no sign.
     return (

@@ -20,6 +20,8 @@ RECENT_STEPS = 12
 NEWEST_STEPS = 5
 # A larger relative change of tokens or workers was made on purpose.
 CHANGED_RATIO = 0.02
+# After a pause as long as this, the processes started anew, and so many steps take longer.
+RESTART_S, WARM_UP_STEPS = 10.0, 3
 # Newest steps that confirm a rise: seconds, and steps. A single longer step is enough if its rise
 # is clear.
 PERSISTS_S, PERSISTS_STEPS, CLEARLY = 5.0, 2, 2.0
@@ -49,13 +51,27 @@ class PhaseRise:
 def comparable_steps(steps: StepBatch) -> StepBatch:
     """Keep steps with the tokens and the number of workers of the newest one.
 
-    A step with twice the tokens, or half the workers, takes twice as long without a problem.
+    A step with twice the tokens, or half the workers, takes twice as long without a problem, and
+    so do the first ones after a restart. While all are first ones, all are kept.
     """
     n_workers = np.isfinite(steps.phases["compute_s"]).sum(axis=1)
     tokens = np.nan_to_num(steps.tokens)
     alike = np.abs(tokens - tokens[-1]) <= CHANGED_RATIO * abs(tokens[-1])
     rows = alike & (n_workers == n_workers[-1])
+    settled = rows & ~_warms_up(steps)
+    rows = settled if settled.any() else rows
     return steps if rows.all() else steps[rows]
+
+
+def _warms_up(steps: StepBatch) -> NDArray[np.bool_]:
+    """Whether each step is one of the first, of the run or after a pause: (n_steps,) flags."""
+    n_missing = np.diff(steps.step, prepend=steps.step[0] - 1) - 1
+    usual_s = float(np.nanmedian(steps.step_s))
+    began_s = steps.ended_at_s - steps.step_s - n_missing * usual_s
+    paused_s = began_s - np.concatenate(([began_s[0]], steps.ended_at_s[:-1]))
+    first = np.append(0, steps.step[paused_s > max(RESTART_S, usual_s)])
+    since = np.searchsorted(first, steps.step, side="right") - 1
+    return np.asarray(steps.step - first[since] < WARM_UP_STEPS)
 
 
 def work_s(steps: StepBatch) -> FloatArray:

@@ -33,6 +33,8 @@ WORKS = 0.05
 LEFT_S, LEFT_SHARE = 30, 0.25
 # For so long, and two windows, an alert is given a cause.
 NAMES_WITHIN_S = 60
+# After a pause of so long the processes may have started anew: the first steps take longer.
+RESTART_S, WARM_UP_S = 45, 120
 # How long the executions of a node took: each micro-batch is one, the longest of a step also
 # exchanges the gradients (an assumption about how graphs are compiled; where each execution
 # exchanges, those of all nodes take longer alike, which names no cause).
@@ -287,7 +289,7 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
     keep = rows[np.isfinite(typical[rows])]
     # While an alert is open its steps are long: two rests are those between their parts.
     enough = ENOUGH_WINDOWS if _held(inputs) is None else ENOUGH_WINDOWS // 2
-    keep = keep[~_pauses(typical[keep] / usual_rate, enough=enough)]
+    keep = keep[~_pauses(typical[keep] / usual_rate, enough=enough, size_s=bin_size(inputs))]
     return Progress(ends[keep], typical[keep], nodes)
 
 
@@ -324,10 +326,10 @@ def _settled(works: NDArray[np.bool_], lately: NDArray[np.bool_]) -> IntArray:
     return np.arange(first, len(works))
 
 
-def _pauses(rate: FloatArray, *, enough: int) -> NDArray[np.bool_]:
+def _pauses(rate: FloatArray, *, enough: int, size_s: int) -> NDArray[np.bool_]:
     """Bins of pauses: no work for much longer than between the parts of a step.
 
-    ``enough`` rests show how long those are.
+    ``enough`` rests show how long those are. The warm-up after a long pause belongs to it.
     """
     rests = rate < WORKS
     lengths = np.zeros(len(rate), int)
@@ -342,6 +344,9 @@ def _pauses(rate: FloatArray, *, enough: int) -> NDArray[np.bool_]:
     stretches = stretches[stretches > 0]
     usual = middle(stretches) if stretches.size >= enough else 0.0
     is_pause = lengths > (2 * usual + 1 if usual else 0)
+    restarts = np.flatnonzero(is_pause & (lengths * size_s >= RESTART_S))
+    for last in restarts[np.diff(restarts, append=len(rate) + 1) > 1]:
+        is_pause[last : last + 1 + WARM_UP_S // size_s] = True
     # A rest that lasts until now may become a pause.
     if rests.size and rests[-1] and lengths[-1] > usual:
         is_pause[-lengths[-1] :] = True

@@ -94,7 +94,8 @@ MONEY = (
         {
             "window_s": 7200.0,
             "least_minutes": 40,
-            "estimate_ratio": 0.30,
+            # Above the error of 9 in 10 published Trainium runs (step_model.SPREADS).
+            "estimate_ratio": 0.50,
             "own_ratio": 0.15,
             "half_ratio": 0.7,
             "alike_ratio": 0.02,

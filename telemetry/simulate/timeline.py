@@ -22,6 +22,7 @@ from telemetry.simulate.script import (
     Script,
     conditions,
 )
+from telemetry.simulate.step_model import FIRST_STEPS
 
 # Every duration is a multiple of this, about a microsecond. Unix seconds on such a grid add up
 # in doubles without rounding, so it does not matter where an interval is cut.
@@ -39,7 +40,8 @@ class RunClock(msgspec.Struct, frozen=True, kw_only=True):
     ``step_started_s`` is when the one under way began. A phase that will end says when:
     ``phase_ends_s``, which training does not. ``n_tokens`` counts tokens processed, those of
     ``n_steps_lost`` steps, gone with a crash, included. Events that began by ``due_until_s``
-    and ``gaps_until_s`` have had their turn.
+    and ``gaps_until_s`` have had their turn. ``first_step`` is the first step since the
+    processes loaded their graphs; it and the next ones take longer.
     """
 
     tick: int
@@ -48,6 +50,7 @@ class RunClock(msgspec.Struct, frozen=True, kw_only=True):
     phase_ends_s: float | None = None
     phase_progress_ratio: float = 0.0
     step: int = 0
+    first_step: int = 0
     step_started_s: float
     n_tokens: int = 0
     checkpoint_step: int = 0
@@ -206,7 +209,13 @@ def gap(script: Script, phase: str, *, start_s: float, end_s: float) -> Timeline
 
 
 def steps_under(
-    script: Script, now: Conditions, *, first: int, n_steps: int, start_s: float
+    script: Script,
+    now: Conditions,
+    *,
+    first: int,
+    n_steps: int,
+    start_s: float,
+    n_settled: int = len(FIRST_STEPS),
 ) -> TimelineRows:
     """Compute consecutive steps under constant conditions.
 
@@ -214,6 +223,7 @@ def steps_under(
     ----------
     first : number of the first step
     start_s : Unix seconds at which it begins
+    n_settled : steps done before it since the processes started
 
     Notes
     -----
@@ -229,7 +239,10 @@ def steps_under(
     """
     step = np.arange(first, first + n_steps)
     scatter = _scatter(script, step)
-    compute_s: FloatArray = now.compute_s * _pace(script, now, step)
+    settling = np.ones(n_steps)
+    late = FIRST_STEPS[n_settled : n_settled + n_steps]
+    settling[: len(late)] = late
+    compute_s: FloatArray = now.compute_s * _pace(script, now, step) * settling[:, None]
     if script.plan.noise.tail == "stalls":
         compute_s = compute_s + (scatter - 1) * script.step_plan.step_s * now.active
     else:
@@ -238,7 +251,7 @@ def steps_under(
     input_noise = windows("normal", mixed(script.key("input"), step), script.run.nodes)
     input_s = round_times(now.input_s * np.maximum(1 + INPUT_NOISE * input_noise, 0))
     transfer_noise = windows("normal", mixed(script.key("transfer"), step), 1)[:, 0]
-    transfer_s = now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise)
+    transfer_s = now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise) * settling
     if script.plan.noise.tail != "stalls":
         transfer_s = transfer_s * scatter[:, 0]
     transfer_s = round_times(transfer_s)
@@ -366,7 +379,8 @@ def _stretch(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows,
         return rows, _enter(clock, "compiling", end_s, script.compile_s)
     if clock.phase != "warming_up":
         return rows, _enter(clock, "warming_up", end_s, WARM_UP_S)
-    return rows, replace(_enter(clock, "training", end_s, None), gaps_until_s=end_s)
+    training = _enter(clock, "training", end_s, None)
+    return rows, replace(training, gaps_until_s=end_s, first_step=clock.step)
 
 
 def _enter(clock: RunClock, phase: str, at_s: float, length_s: float | None) -> RunClock:
@@ -403,7 +417,14 @@ def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, R
         n_steps = min(n_steps, script.run.max_steps - clock.step)
     if now.stuck or script.flickers_at(start_s):
         n_steps = 1
-    rows = steps_under(script, now, first=clock.step, n_steps=n_steps, start_s=start_s)
+    rows = steps_under(
+        script,
+        now,
+        first=clock.step,
+        n_steps=n_steps,
+        start_s=start_s,
+        n_settled=clock.step - clock.first_step,
+    )
     _make_room(script, clock, now, rows)
     rows = rows[: max(1, int(np.searchsorted(rows.start_s, horizon_s)))]
     crash = _get_stuck(script, rows)

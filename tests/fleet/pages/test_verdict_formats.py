@@ -12,6 +12,7 @@ from fleet.formatting import change, tick, verdict_badge
         (-0.05, "\u22125.0 %"),
         (-0.0004, "0.0 %"),
         (0.0005001, "+0.1 %"),
+        (43.37, "44 times"),
         (None, "\u2013"),
     ],
 )

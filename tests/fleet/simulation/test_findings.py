@@ -84,7 +84,7 @@ FINDINGS = {
         ("agent_hooks",),
     ),
     "two seconds in twenty": Finding(
-        ("core_slow", "step_slow"),
+        ("core_slow", "step_slow", "allreduce_share"),
         (NODE,),
         # On for a third of a step each time: the kind of slowness is not certain.
         ("slow_core", "slow_compute", "throttle"),

@@ -58,9 +58,10 @@ class Life:
         reported = np.isfinite(span.values["vcpu_usage_ratio"][upto, :, 0])
         newest = {n: span.ticks[upto][reported[:, i]] for i, n in enumerate(span.nodes)}
         steps = inputs.steps
-        pulse = StepHeartbeat(
-            float(steps.ended_at_s[-1]), float(np.median(steps.step_s)), inputs.phase == "training"
-        )
+        pulse = None
+        if len(steps):
+            usual_s, trains = float(np.median(steps.step_s)), inputs.phase == "training"
+            pulse = StepHeartbeat(float(steps.ended_at_s[-1]), usual_s, trains)
         return find_silent(
             {node: int(ticks[-1]) for node, ticks in newest.items() if ticks.size},
             now_s=now,

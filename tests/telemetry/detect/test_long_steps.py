@@ -86,10 +86,10 @@ def test_a_node_that_says_that_it_loads_is_found_before_its_step_ends(
 
 def test_whose_checkpoint_is_slow_is_reported() -> None:
     slow = Fault(
-        kind="checkpoint_slow", node="run-05", start_s=100.0, duration_s=20.0, magnitude=6
+        kind="checkpoint_slow", node="run-05", start_s=130.0, duration_s=20.0, magnitude=6
     )
-    played = record("trn1", duration_s=200, faults=[slow])
-    found = next(found for _, found in played.watch(range(100, 200)) if found)
+    played = record("trn1", duration_s=230, faults=[slow])
+    found = next(found for _, found in played.watch(range(130, 230)) if found)
     assert [(each.cause, each.node) for each in found] == [("checkpoint_slow", "run-05")]
 
 

@@ -4,8 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from telemetry.simulate.plan import Fault, Plan
+from telemetry.simulate.plan import Benign, Fault, Plan
 from telemetry.simulate.script import conditions, script_of
+from telemetry.simulate.step_model import FIRST_STEPS
 from telemetry.simulate.timeline import steps_under
 from telemetry.steps import PHASES
 from tests.telemetry.simulate.played import EPOCH, VISION, plan_of, played, steps
@@ -26,7 +27,8 @@ def by_the_book(plan: Plan, *, first_s: float, until_s: float) -> list[tuple[flo
     reported: list[tuple[float, list[float]]] = []
     while True:
         now = conditions(script, script.on(at_s))
-        one = steps_under(script, now, first=len(reported), n_steps=1, start_s=at_s)
+        n_done = len(reported)
+        one = steps_under(script, now, first=n_done, n_steps=1, start_s=at_s, n_settled=n_done)
         arrivals = [
             float(one.input_s[0, worker] + one.compute_s[0, worker])
             for worker in range(plan.run.nodes)
@@ -45,6 +47,18 @@ def test_it_agrees_with_the_slow_loop() -> None:
 
     np.testing.assert_allclose(batch.ended_at_s, [end for end, _ in reported], atol=1e-5, rtol=0)
     np.testing.assert_allclose(batch.phases["wait_s"], [wait for _, wait in reported], atol=1e-6)
+
+
+def test_the_first_steps_take_longer_after_each_start() -> None:
+    leaves = Benign(kind="node_leaves", run="vit", node="vit-02", start_s=60, duration_s=40)
+    steps = played(msgspec.structs.replace(BUSY, faults=(), benign=(leaves,)), 200).steps
+    work_s = np.nanmax(steps.phases["compute_s"], axis=1)
+    paused_s = steps.ended_at_s[1:] - steps.step_s[1:] - steps.ended_at_s[:-1]
+    starts = [0, *(np.flatnonzero(paused_s > 10) + 1)]
+    assert len(starts) == 3
+    for start in starts:
+        ratios = work_s[start : start + 3] / np.median(work_s[start + 3 : start + 13])
+        np.testing.assert_allclose(ratios, FIRST_STEPS, rtol=0.1)
 
 
 def test_time_is_conserved() -> None:

@@ -1,0 +1,39 @@
+"""The first steps of a run, and those after a restart, are no slowdown."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from telemetry.detect.pace import WARM_UP_STEPS, comparable_steps
+from telemetry.steps import StepBatch
+from tests.telemetry.detect.runs import steps_of
+
+
+def kept(steps: StepBatch) -> list[int]:
+    return comparable_steps(steps).step.tolist()
+
+
+def test_the_first_steps_of_a_run_are_left_out() -> None:
+    steps = replace(steps_of([[1.0, 1.0]] * 8), step=np.arange(8))
+    assert kept(steps) == list(range(WARM_UP_STEPS, 8))
+
+
+def test_the_first_steps_after_a_pause_are_left_out() -> None:
+    steps = steps_of([[1.0, 1.0]] * 12)
+    paused = replace(steps, ended_at_s=steps.ended_at_s + np.where(np.arange(12) < 5, 0.0, 60.0))
+    assert kept(paused) == [100, 101, 102, 103, 104, 108, 109, 110, 111]
+
+
+def test_steps_without_a_report_are_no_pause() -> None:
+    steps = steps_of([[4.0, 4.0]] * 40)[np.r_[0:10, 20:40]]
+    assert kept(steps) == steps.step.tolist()
+
+
+def test_every_twentieth_step_is_no_pause() -> None:
+    steps = steps_of([[2.0, 2.0]] * 200)[np.arange(0, 200, 20)]
+    assert kept(steps) == steps.step.tolist()
+
+
+def test_while_all_are_first_steps_all_are_kept() -> None:
+    steps = replace(steps_of([[1.0, 1.0]] * 2), step=np.arange(2))
+    assert kept(steps) == [0, 1]
