@@ -20,7 +20,7 @@ RECENT_STEPS = 12
 NEWEST_STEPS = 5
 # A larger relative change of tokens or workers was made on purpose.
 CHANGED_RATIO = 0.02
-# After a pause as long as this, the processes started anew, and so many steps take longer.
+# After a pause as long as this, the processes have restarted, and their first steps take longer.
 RESTART_S, WARM_UP_STEPS = 10.0, 3
 # Newest steps that confirm a rise: seconds, and steps. A single longer step is enough if its rise
 # is clear.

@@ -33,7 +33,7 @@ WORKS = 0.05
 LEFT_S, LEFT_SHARE = 30, 0.25
 # For so long, and two windows, an alert is given a cause.
 NAMES_WITHIN_S = 60
-# After a pause of so long the processes may have started anew: the first steps take longer.
+# After a pause of so long the processes may have restarted: their first steps take longer.
 RESTART_S, WARM_UP_S = 45, 120
 # How long the executions of a node took: each micro-batch is one, the longest of a step also
 # exchanges the gradients (an assumption about how graphs are compiled; where each execution
