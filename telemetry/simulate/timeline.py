@@ -251,7 +251,7 @@ def steps_under(
     input_noise = windows("normal", mixed(script.key("input"), step), script.run.nodes)
     input_s = round_times(now.input_s * np.maximum(1 + INPUT_NOISE * input_noise, 0))
     transfer_noise = windows("normal", mixed(script.key("transfer"), step), 1)[:, 0]
-    transfer_s = now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise) * settling
+    transfer_s: FloatArray = now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise) * settling
     if script.plan.noise.tail != "stalls":
         transfer_s = transfer_s * scatter[:, 0]
     transfer_s = round_times(transfer_s)

@@ -56,7 +56,8 @@ BEHIND_A_ROLE = (
 PRESSED = ("/", "/alerts/{alert}/", "/silences/", "/drills/", "/runs/llama/")
 # What is too small to press. What stands in a line of words, or lies upon a chart, may be smaller.
 SMALL = """[...document.querySelectorAll("button, .btn, .nav a, select, main input")]
-  .filter((e) => e.offsetParent && !e.matches(".how, .chart-reset, [data-series]") && !e.closest("dialog"))
+  .filter((e) => e.offsetParent && !e.closest("dialog"))
+  .filter((e) => !e.matches(".how, .chart-reset, [data-series]"))
   .filter((e) => e.getBoundingClientRect().height < 44 || e.getBoundingClientRect().width < 44)
   .map((e) => e.outerHTML.slice(0, 120))"""
 ASK = """async () => {

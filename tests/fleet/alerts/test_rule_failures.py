@@ -26,9 +26,19 @@ def broken(inputs: DetectionInput) -> list[Finding]:
 
 
 def compiles(inputs: DetectionInput) -> list[Finding]:
-    where = {"run": inputs.run, "node": None, "device": None}
-    when = {"onset_s": NOON.timestamp(), "score": 1.0, "evidence": {"end_s": 0.0}}
-    return [Finding(rule="recompile", cause="recompile", severity="warn", **where, **when)]
+    return [
+        Finding(
+            rule="recompile",
+            cause="recompile",
+            severity="warn",
+            run=inputs.run,
+            node=None,
+            device=None,
+            onset_s=NOON.timestamp(),
+            score=1.0,
+            evidence={"end_s": 0.0},
+        )
+    ]
 
 
 RULES = {"hang": broken, "recompile": compiles}

@@ -58,15 +58,15 @@ class Life:
         reported = np.isfinite(span.values["vcpu_usage_ratio"][upto, :, 0])
         newest = {n: span.ticks[upto][reported[:, i]] for i, n in enumerate(span.nodes)}
         steps = inputs.steps
-        pulse = None
+        pulses = {}
         if len(steps):
             usual_s, trains = float(np.median(steps.step_s)), inputs.phase == "training"
-            pulse = StepHeartbeat(float(steps.ended_at_s[-1]), usual_s, trains)
+            pulses[inputs.run] = StepHeartbeat(float(steps.ended_at_s[-1]), usual_s, trains)
         return find_silent(
             {node: int(ticks[-1]) for node, ticks in newest.items() if ticks.size},
             now_s=now,
             run_of=dict.fromkeys(span.nodes, inputs.run),
-            pulses={inputs.run: pulse},
+            pulses=pulses,
             crashed=crashed_nodes(inputs),
         )
 
