@@ -8,6 +8,8 @@ from threading import Event, Thread
 
 import numpy as np
 import pytest
+from django.contrib.auth.models import User
+from django.test import Client
 from playwright.sync_api import Page
 from pytest_django import Settings
 
@@ -107,3 +109,12 @@ def fleet(
     page.goto("about:blank")
     ended.set()
     thread.join()
+
+
+@pytest.fixture
+def admin(page: Page, fleet: str, client: Client) -> str:
+    """Sign an admin in; gives the address of the fleet."""
+    client.force_login(User.objects.create_superuser("admin"))
+    session = client.cookies["trnwatch_session"].value
+    page.context.add_cookies([{"name": "trnwatch_session", "value": session, "url": fleet}])
+    return fleet

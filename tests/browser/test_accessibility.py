@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
-from django.contrib.auth.models import User
-from django.test import Client
 from playwright.sync_api import Page, expect
 
 from fleet.alerts import acknowledge
@@ -67,15 +65,6 @@ ASK = """async () => {
   const start = ({html}) => html.slice(0, 160);
   return found.violations.map(({id, nodes}) => [id, ...nodes.slice(0, 4).map(start)]);
 }"""
-
-
-@pytest.fixture
-def admin(page: Page, fleet: str, client: Client) -> str:
-    """Sign an admin in; gives the address of the fleet."""
-    client.force_login(User.objects.create_superuser("admin"))
-    session = client.cookies["trnwatch_session"].value
-    page.context.add_cookies([{"name": "trnwatch_session", "value": session, "url": fleet}])
-    return fleet
 
 
 def open_on_phone(page: Page, address: str) -> None:

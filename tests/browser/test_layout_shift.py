@@ -46,7 +46,7 @@ def late(route: Route) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-@pytest.mark.parametrize("path", ["/nodes/steady/", "/alerts/{alert}/"])
+@pytest.mark.parametrize("path", ["/nodes/steady/", "/runs/llama/", "/alerts/{alert}/"])
 def test_chart_space_is_reserved_before_the_script_loads(
     page: Page, fleet: str, path: str, width: int
 ) -> None:

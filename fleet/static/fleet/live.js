@@ -47,9 +47,11 @@ function morph(id, html) {
   announce("part", renewed);
 }
 
+const isFold = (name, node) => name === "aria-expanded" && node.classList.contains("fold");
+
 // What the viewer opened, chose or drew is not the server's to change.
 const KEEP = {
-  beforeAttributeUpdated: (name, node) => !(name === "open" && (node.tagName === "DETAILS" || node.tagName === "DIALOG")) && !(name === "class" && node.classList.contains("selected")),
+  beforeAttributeUpdated: (name, node) => !(name === "open" && (node.tagName === "DETAILS" || node.tagName === "DIALOG")) && !isFold(name, node) && !(name === "class" && node.classList.contains("selected")),
   beforeNodeMorphed: (node) => !(node instanceof Element && (node.matches("figure.chart[data-state]") || node.hasAttribute("data-keep"))),
 };
 
@@ -178,6 +180,8 @@ function watch() {
 }
 
 export function startLive() {
+  // Also where htmx puts an answer in the place of a panel.
+  Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !isFold(name, node);
   document.getElementById("clock")?.addEventListener("click", togglePause);
   onZone(show);
   document.addEventListener("visibilitychange", () => {

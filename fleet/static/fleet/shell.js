@@ -88,7 +88,24 @@ function startPages() {
   });
 }
 
+/** Open the panel that a link of the page leads to, if it is folded. */
+function unfold(target) {
+  target?.querySelector(":scope > header > .fold")?.setAttribute("aria-expanded", "true");
+}
+
+// Panels that are folded on a narrow screen, and links to them.
+function startFolds() {
+  document.addEventListener("click", ({ target }) => {
+    const fold = target.closest(".fold");
+    fold?.setAttribute("aria-expanded", String(fold.getAttribute("aria-expanded") === "false"));
+    const link = target.closest('a[href^="#"]');
+    if (link?.hash.length > 1) unfold(document.getElementById(link.hash.slice(1)));
+  });
+  if (location.hash.length > 1) unfold(document.getElementById(location.hash.slice(1)));
+}
+
 export function startShell() {
+  startFolds();
   startPages();
   startTheme();
   startMenu();
