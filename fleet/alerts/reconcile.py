@@ -24,7 +24,7 @@ from fleet.alerts.silences import apply_silences
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect import RULES, Finding
 from telemetry.detect.causes import CLASS_OF, HARDWARE_CAUSES, UNKNOWN
-from telemetry.detect.share import LAYOUT
+from telemetry.detect.share import LAYOUT, SHARE
 
 Fits = Callable[[Subject, Finding, Alert], bool]
 
@@ -34,6 +34,8 @@ SYMPTOMS = frozenset({"allreduce_share", "step_slow"})
 UNEXPLAINED = SYMPTOMS | {"hang"}
 # Onsets of one problem differ by less than this, whatever shows it.
 SAME_ONSET_S = 10.0
+# A run with an alert of these causes makes no step.
+PAUSES = ("hang", "recompile", "checkpoint_slow", "node_crash")
 # So many steps may end after an alert about their run until they show that it is still slow.
 AFTER_STEPS = 2.0
 # Alerts that slow no step.
@@ -61,6 +63,7 @@ def reconcile(
             # the first.
             Node.objects.select_for_update(no_key=True).order_by("pk").values_list("pk").first()
             open_ = _open_alerts()
+        found = without_echoes(found, open_)
         found, over = correlate(found, open_, evaluated, now=now)
         changed: list[Alert] = []
         paired: dict[Subject, Alert] = {}
@@ -183,9 +186,37 @@ def is_explained(alert: Alert, finding: Finding) -> bool:
         return False
     if alert.cause == UNKNOWN:
         return finding.cause != UNKNOWN
-    apart_s = abs(finding.onset_s - alert.onset_at.timestamp())
     is_located = finding.node is not None and finding.cause in HARDWARE_CAUSES
+    apart_s = abs(finding.onset_s - newest_onset_s(alert))
     return alert.node is None and is_located and apart_s <= SAME_ONSET_S
+
+
+def newest_onset_s(alert: Alert) -> float:
+    """When an alert's problem began; a row that fired again keeps its first onset."""
+    began_s = alert.evidence.get("onset_s") or alert.evidence.get("since_s") or 0.0
+    return max(alert.onset_at.timestamp(), began_s)
+
+
+def without_echoes(
+    found: Mapping[Subject, Finding], open_: Collection[Alert]
+) -> dict[Subject, Finding]:
+    """Leave out what only repeats another problem of the run, with the same onset and place.
+
+    A pause is a long step, too, and a slow exchange is also a slow step.
+    """
+    pauses = [(f.run, f.onset_s) for f in found.values() if f.cause in PAUSES]
+    pauses += [(a.run.name, newest_onset_s(a)) for a in open_ if a.run and a.cause in PAUSES]
+    shares = [(f.run, f.onset_s, f.cause) for f in found.values() if f.rule == SHARE]
+
+    def is_echo(each: Finding) -> bool:
+        if each.rule != "step_slow" or each.accused:
+            return False
+        return any(
+            each.run == run and abs(each.onset_s - onset_s) <= SAME_ONSET_S
+            for run, onset_s in (*pauses, *(key[:2] for key in shares if key[2] == each.cause))
+        )
+
+    return {key: finding for key, finding in found.items() if not is_echo(finding)}
 
 
 def _is_same_run(alert: Alert, finding: Finding) -> bool:
@@ -240,11 +271,11 @@ def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
 
 
 def is_aftermath(finding: Finding, *, now: datetime) -> bool:
-    """Whether a problem without a known cause began in one that ended a step or two ago.
+    """Whether a problem began in one that ended a step or two ago, and names no other node.
 
     A step that a fault made long ends after the fault, and its alert may be over by then.
     """
-    if finding.run is None or finding.accused or finding.cause not in (UNKNOWN, "hang"):
+    if finding.run is None or finding.rule in HARMLESS:
         return False
     step_s = finding.evidence.get("step_s") or finding.evidence.get("usual_step_s") or 0.0
     onset = datetime.fromtimestamp(finding.onset_s, UTC)
@@ -253,7 +284,8 @@ def is_aftermath(finding: Finding, *, now: datetime) -> bool:
         resolved_at__gt=max(onset, now - timedelta(seconds=AFTER_STEPS * step_s)),
         resolved_at__lte=now,
     )
-    return over.exclude(rule__in=HARMLESS).exists()
+    over = over.exclude(rule__in=HARMLESS).select_related("node")
+    return any(set(finding.accused) <= set(alert.nodes) for alert in over)
 
 
 def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:

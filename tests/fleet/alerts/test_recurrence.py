@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
-from fleet.alerts import acknowledge
+import pytest
+
+from fleet.alerts import acknowledge, reconcile
 from fleet.alerts.reconcile import damp
-from fleet.models import Alert
+from fleet.models import Alert, Node
 from telemetry.detect.findings import Finding
 from telemetry.detect.share import LAYOUT
 from tests.fleet.alerts.conftest import Evaluate
@@ -206,3 +209,73 @@ def test_a_flapping_alert_that_fires_once_more_is_not_reported_as_flapping_again
     damp(alert, now=NOON + timedelta(seconds=3 * MINUTE))
 
     assert kinds(alert).count("flapping") == 1
+
+
+def of_run(finding: Finding, rule: str, cause: str, onset_s: float = 0.0, **more: Any) -> Finding:
+    """Return a problem of the whole run that began some seconds after noon; steps take 60 s."""
+    where: dict[str, Any] = {"node": None, "device": None, "evidence": {"step_s": 60.0}}
+    when = NOON.timestamp() + onset_s
+    return replace(finding, rule=rule, cause=cause, onset_s=when, **where | more)
+
+
+@pytest.mark.parametrize("cause", ["recompile", "hang", "checkpoint_slow"])
+def test_a_pause_that_also_shows_as_a_long_step_is_one_alert(finding: Finding, cause: str) -> None:
+    pause = of_run(finding, cause, cause)
+    long_step = of_run(finding, "step_slow", "seq_imbalance", onset_s=3)
+    every = {(each, "run:llama") for each in (cause, "step_slow")}
+
+    def at(second: float, *found: Finding) -> None:
+        reconcile(found, evaluated=every, now=NOON + timedelta(seconds=second))
+
+    at(10, pause, long_step)
+    # The long step stays in view for longer than the pause is found.
+    at(20, long_step)
+    at(30, long_step)
+    assert list(Alert.objects.values_list("cause", flat=True)) == [cause]
+    # Steps that are still slow two steps later are a problem of their own.
+    at(150, long_step)
+    assert Alert.objects.open().get().cause == "seq_imbalance"
+
+
+def test_the_step_that_a_hang_made_long_accuses_no_node_again(
+    evaluate: Evaluate, finding: Finding, limping: Node, steady: Node
+) -> None:
+    evaluate(10, of_run(finding, "step_slow", "stage_imbalance", node=limping.name))
+    evaluate(20)
+    again = of_run(finding, "core_slow", "slow_core", node=limping.name)
+    evaluate(21, again)
+    assert Alert.objects.get().resolved_at is not None
+
+    elsewhere = replace(again, node=steady.name)
+    evaluate(22, elsewhere)
+    assert Alert.objects.open().get().node == steady
+
+
+def test_a_slow_exchange_is_one_alert_under_the_rule_of_the_share(finding: Finding) -> None:
+    slow = of_run(finding, "step_slow", "network", onset_s=5)
+    share = of_run(finding, "allreduce_share", "network")
+    every = {(rule, "run:llama") for rule in ("step_slow", "allreduce_share")}
+    for second, found in ((10, [slow]), (20, [slow, share]), (30, [share])):
+        reconcile(found, evaluated=every, now=NOON + timedelta(seconds=second))
+
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.is_open) == ("allreduce_share", True)
+
+
+def test_a_row_that_fired_again_is_explained_by_its_newest_onset(
+    finding: Finding, limping: Node
+) -> None:
+    every = {("step_slow", "run:llama"), ("core_slow", "node:limping")}
+
+    def longer_stage(onset_s: float) -> Finding:
+        evidence = {"onset_s": NOON.timestamp() + onset_s}
+        return of_run(finding, "step_slow", "stage_imbalance", onset_s, evidence=evidence)
+
+    reconcile([longer_stage(0)], evaluated=every, now=NOON)
+    reconcile([], evaluated=every, now=NOON + timedelta(seconds=60))
+    reconcile([longer_stage(200)], evaluated=every, now=NOON + timedelta(seconds=210))
+    node = of_run(finding, "core_slow", "slow_compute", 200, node=limping.name)
+    reconcile([node], evaluated=every, now=NOON + timedelta(seconds=250))
+
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.node, alert.n_firings) == ("core_slow", limping, 2)
