@@ -141,6 +141,7 @@ export class Chart {
     if (!drawing) {
       this.#clear();
       this.#say("empty", this.figure.dataset.empty ?? "No data in this time range.");
+      this.#scale();
       return;
     }
     const cursor = this.plot?.cursor.idx ?? null;
@@ -214,16 +215,17 @@ export class Chart {
 
   /** Show the chosen stretch of time, or everything again; fetch what of it is not here. */
   zoom() {
-    if (this.isOnTime) this.#scale();
+    this.#scale();
     clearTimeout(this.settling);
     if (`${this.#needed()}` !== `${this.of}`) this.settling = setTimeout(() => this.load({ quietly: true }), SETTLED_MS);
   }
 
   #scale() {
-    if (!this.isOnTime || !this.isTimed) return;
+    if (!this.isTimed) return;
     const view = viewed();
     this.figure.dataset.zoom = view ? view.join("-") : "";
     this.reset.hidden = !view;
+    if (!this.isOnTime) return;
     if (view) this.plot.setScale("x", { min: view[0], max: view[1] });
     else this.plot.setData(this.plot.data, true);
   }
