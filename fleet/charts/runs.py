@@ -22,7 +22,6 @@ from telemetry.store.reading import LongTerm, Source
 
 ROLLING_S = 60.0
 SLACK_S = 2.0
-SECONDS_PER_HOUR = 3600.0
 TOKENS_PER_MTOK = 1e6
 PER_STEP = "seconds per step"
 # Only if an alert found a late worker: some worker always waits least.
@@ -84,9 +83,9 @@ def mfu(run: Run, steps: StepBatch) -> Chart:
 
 
 def cost(run: Run, steps: StepBatch) -> Chart:
-    """Draw dollars per million tokens, averaged over a minute."""
+    """Draw dollars per million tokens, averaged over a minute, at the price of that time."""
     tokens_per_s = rolling_pace(steps, over_s=ROLLING_S)
-    usd_per_s = (run.usd_per_hour or np.nan) / SECONDS_PER_HOUR
+    usd_per_s = run.rates.rates_at(steps.ended_at_s)
     per_token = np.divide(
         usd_per_s, tokens_per_s, out=np.full(len(steps), np.nan), where=tokens_per_s > 0
     )

@@ -9,6 +9,7 @@ from django.db.models import Q
 
 from fleet.alerts.text import Evidence
 from fleet.models import Alert, Run
+from fleet.models.annotation import moment_of
 from fleet.models.run import SECONDS_PER_HOUR
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch
@@ -117,7 +118,9 @@ def _compared(
     lost_s = span_s - paused_s - n_done * before.usual_s
     if not np.isfinite(lost_s) or not before.usual_s > 0:
         return None
-    lost_s, per_hour = max(0.0, lost_s), run.usd_per_hour
+    # At the price of that time: what later steps or contracts cost changes no past loss.
+    usd, _ = run.price_at(moment_of(until_s))
+    lost_s, per_hour = max(0.0, lost_s), run.n_nodes * usd
     return Cost(
         lost_s=lost_s,
         n_steps=lost_s / before.usual_s,

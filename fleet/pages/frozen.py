@@ -65,6 +65,7 @@ def frozen_run(run: Run, window: Window) -> dict[str, Any]:
             start=start,
             end=end,
         ),
+        "has_steps": n_steps > 0 or run.last_step > 0,
         "spent_usd": run.usd_by(end) - run.usd_by(start),
     }
 

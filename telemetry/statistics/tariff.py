@@ -30,8 +30,12 @@ class Tariff:
 
     def rate_at(self, at_s: float) -> float:
         """Rate at a time; before the first one, the first."""
-        place = int(np.searchsorted(self.from_s, at_s, side="right")) - 1
-        return float(self.usd_per_s[max(0, place)])
+        return float(self.rates_at(np.array([at_s]))[0])
+
+    def rates_at(self, at_s: FloatArray) -> FloatArray:
+        """Rates at (n,) times; before the first one, the first."""
+        place = np.searchsorted(self.from_s, at_s, side="right") - 1
+        return np.asarray(self.usd_per_s[np.maximum(0, place)])
 
     def seconds(self, start_s: float, end_s: float) -> FloatArray:
         ends = np.append(self.from_s[1:], np.inf)
