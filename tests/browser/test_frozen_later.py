@@ -53,7 +53,7 @@ def happen(alert: Alert) -> None:
 
 @pytest.mark.parametrize("of", ["alert", "run", "node"])
 def test_a_frozen_page_is_the_same_an_hour_later(
-    page: Page, fleet: str, alert: Alert, later: Callable[[], None], of: str
+    page: Page, fleet: str, run: Run, alert: Alert, later: Callable[[], None], of: str
 ) -> None:
     # Reports of the last seconds may still be on their way.
     now_s, ago = int(time.time()) - 5, timedelta(seconds=40)
@@ -61,7 +61,7 @@ def test_a_frozen_page_is_the_same_an_hour_later(
     alert.save()
     Annotation.objects.create(at=just_now(), kind="compile", text="compiles", run=alert.run)
     InjectedFault.objects.create(
-        run=alert.run,
+        run=run,
         node=alert.node,
         kind="slow_core",
         magnitude=1.4,

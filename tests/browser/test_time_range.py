@@ -32,7 +32,8 @@ def deploy(run: Run) -> Annotation:
 
 def shown(page: Page) -> str:
     """Return the stretch that the charts are zoomed to, as the address holds it."""
-    return (re.findall(r"[?&]zoom=(\d+-\d+)", page.url) or [""])[0]
+    found = re.search(r"[?&]zoom=(\d+-\d+)", page.url)
+    return found[1] if found else ""
 
 
 def drag(page: Page, figure: str, start: float, end: float) -> None:
