@@ -229,9 +229,11 @@ def _explains(inputs: DetectionInput, one: Problem, other: Problem) -> bool:
         return one.kind != "checkpoint"
     if other.kind == "transferring":
         return one.cause in LINK_CAUSES and _is_same_link(one, other)
+    is_compute = other.kind == "computing" or other.cause == "seq_imbalance"
+    if is_compute and one.cause in LINK_CAUSES and not times_transfer(inputs.steps):
+        # Transfer that is not timed is part of what seems computed.
+        return True
     if other.kind == "computing":
-        if one.cause in LINK_CAUSES and not times_transfer(inputs.steps):
-            return True
         alone = len(inputs.nodes) == 1 and one.kind == "waiting"
         # Among many workers the fastest have no long sequences.
         is_uneven = one.cause == "seq_imbalance" and len(inputs.steps.workers) < MANY_WORKERS

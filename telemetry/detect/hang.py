@@ -33,6 +33,8 @@ RULE = "hang"
 PATIENCE_STEPS = RULES[RULE].limits["patience_steps"]
 PATIENCE_S = RULES[RULE].limits["patience_s"]
 LONG_STEPS, LONG_S = 20.0, 600.0
+# Where only workers say what they do, a step of a batch three times as large looks the same.
+LARGER_BATCH_STEPS = PATIENCE_STEPS + 1.0
 NETWORK = CLASS_OF["efa_loss"]
 # Of the most idle nodes, so many are listed.
 SHOWN = 64
@@ -81,17 +83,18 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
     if stall.back:
         return [_crash(inputs, stall, node) for node in stall.back]
     crashed = _crashed(inputs) & set(stall.silent)
-    if stall.absent:
+    is_unobserved = bool(np.isnan(stall.hosts).all())
+    if stall.absent and not is_unobserved:
         # Without a crashed node all others leave the collective, one report after the other.
         return [] if crashed else [_finding(inputs, stall, stall.absent)]
     # A node that fell silent with the run has its own finding, which explains this one.
     seconds = PATIENCE_S
-    if np.isnan(stall.hosts).all():
+    if is_unobserved:
         # Without an agent a checkpoint that is slow to write looks the same.
         seconds += min(CHECKPOINTS * (inputs.checkpoint_s or 0.0), CHECKPOINTS_S)
     dead = lost(stall) | crashed
     is_hang = not dead and _lasts(stall, PATIENCE_STEPS, max(seconds, _slow_step_s(inputs)))
-    return [_finding(inputs, stall, ())] if is_hang else []
+    return [_finding(inputs, stall, stall.absent)] if is_hang else []
 
 
 def _by_activity(
@@ -113,7 +116,7 @@ def _by_activity(
         return None if is_endless else []
     if not is_unobserved:
         return None
-    patience_s = max(PATIENCE_S, PATIENCE_STEPS * float(np.nan_to_num(stall.step_s)))
+    patience_s = max(PATIENCE_S, LARGER_BATCH_STEPS * float(np.nan_to_num(stall.step_s)))
     if said.lasts_s(inputs.now_s) <= patience_s:
         return []
     away = _rows(stall, [node for node, activity in said.doing.items() if activity != STEP])

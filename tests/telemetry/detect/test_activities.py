@@ -88,3 +88,25 @@ def test_workers_within_their_step_may_need_as_long_as_for_the_last() -> None:
     assert found(data) == [("hang", "hang", None)]
     assert found(replace(data, steps=slow)) == []
     assert found(replace(data, steps=slow, now_s=data.now_s + 20)) == [("hang", "hang", None)]
+
+
+def test_a_single_worker_between_two_heartbeats_is_not_accused() -> None:
+    """Its steps may take longer than the ten seconds between two heartbeats."""
+    for overdue_s in range(11, 30, 3):
+        assert found(replace(stopped("step", overdue_s=overdue_s), workers=dict)) == []
+    data = replace(stopped("step", overdue_s=130), workers=dict)
+    assert found(data) == [("hang", "hang", "steady")]
+
+
+def test_a_batch_three_times_as_large_is_no_hang() -> None:
+    steps = steps_at([0.1] * 30, n_workers=4)
+    longer = replace(
+        steps,
+        ended_at_s=steps.ended_at_s[0] + 12 * np.arange(30.0),
+        phases={name: 12 * value for name, value in steps.phases.items()},
+    )
+    for overdue_s, wanted in ((36.5, []), (50, [("hang", "hang", None)])):
+        now_s = float(longer.ended_at_s[-1] + overdue_s)
+        began_s = float(longer.ended_at_s[-1])
+        states = {name: WorkerState(name, now_s - 5, "step", began_s) for name in CHARACTERS}
+        assert found(inputs(longer, now_s=now_s, workers=lambda s=states: s)) == wanted
