@@ -216,6 +216,7 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     if run.finished_at is not None and not context["money"] and not context["frozen"]:
         # Its cost is still being computed.
         context["stream"] = f"run-money:{run.name}"
+    context["around"] = context["window"].around()
     partials = (*PARTIALS, "charts")
     return render_page(request, "runs/run_detail.html", context, partials=partials)
 

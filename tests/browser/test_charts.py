@@ -38,6 +38,16 @@ def test_the_shares_move_without_a_reload_and_are_read_by_arrow_keys(
     expect(page.locator("#spoken")).to_have_text(re.compile(r"\d\d:\d\d:\d\d UTC, llama \d+"))
 
 
+def test_the_cursor_stands_at_the_same_time_in_every_chart(page: Page, fleet: str) -> None:
+    page.goto(f"{fleet}/runs/llama/")
+    expect(page.locator("#tokens")).to_have_attribute("data-state", "drawn")
+    over = page.locator("#share .u-over")
+    over.scroll_into_view_if_needed()
+    over.hover(position={"x": 20, "y": 30})
+    cursor = page.locator("#phases .u-cursor-x")
+    expect(cursor).to_have_css("transform", re.compile(r"matrix\(1, 0, 0, 1, \d"))
+
+
 def test_drawing_uses_reserved_space_only(page: Page, fleet: str) -> None:
     def hold(route: Route) -> None:
         page.wait_for_timeout(400)

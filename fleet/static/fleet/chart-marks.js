@@ -62,7 +62,7 @@ export function reachPaint({ reach = [] }) {
   return { hooks: reach.length > 1 ? { draw } : {} };
 }
 
-/** The name of the time zone, in the corner below the values. */
+/** The name of the time zone, in the corner below the values: UTC, or the difference from it. */
 export function zonePaint(name) {
   const draw = (u) => {
     const { ctx, bbox } = u;
@@ -71,7 +71,7 @@ export function zonePaint(name) {
     ctx.fillStyle = css("--muted");
     ctx.textAlign = "left";
     ctx.textBaseline = "top";
-    ctx.fillText(name(), 2 * devicePixelRatio, bbox.top + bbox.height + 5 * devicePixelRatio);
+    ctx.fillText(name().replace(/^UTC(?=.)/, ""), 2 * devicePixelRatio, bbox.top + bbox.height + 5 * devicePixelRatio);
     ctx.restore();
   };
   return { hooks: { draw } };
