@@ -60,10 +60,12 @@ def test_chart_space_is_reserved_before_the_script_loads(
     assert page.evaluate("window.shifted") < MOST
 
 
+@pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("path", ["/", "/runs/llama/", "/alerts/{alert}/"])
 def test_a_part_of_a_page_stays_where_it_is_when_later_ones_arrive(
-    page: Page, fleet: str, path: str
+    page: Page, fleet: str, path: str, width: int
 ) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
     page.goto(fleet + path.format(alert=Alert.objects.get().pk))
 
     assert page.locator("main .cols > *").count() > 1
