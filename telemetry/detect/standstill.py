@@ -110,6 +110,8 @@ FIRST_S = _LIMITS["first_s"]
 USUAL_STEPS, RECENT_STEPS = 12, 24
 # Seconds of hardware to read, and moments since the end of the last step.
 STANDSTILL_LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
+# Without step reports a step is assumed to take at most this long.
+UNKNOWN_STEP_S = 30.0
 # Younger data may still arrive. A node is present if it reported within these newest seconds.
 ARRIVED_S, THERE_S = 3, 2
 # Above this a core computes or moves bytes. Below it, a host above the first limit compiles, above
@@ -363,8 +365,12 @@ def _missing_since(
     if inputs.now_s - since_s > OLDEST_S or inputs.hardware_at is None:
         return np.zeros(len(nodes), dtype=bool)
     if inputs.report_every_s > 1:
-        # Reports may be lost: a longer hole that began in the step in progress counts.
-        around_s = 2.0 * inputs.report_every_s
+        # Reports may be lost: a longer hole that began in the step in progress counts. Executions
+        # of a report may have ended one interval before it, and a node one before its next.
+        around_s = 3.0 * inputs.report_every_s
+        if not len(inputs.steps):
+            # The others execute until they all wait for it, for an unknown part of a step.
+            around_s = max(around_s, UNKNOWN_STEP_S)
         step_s = float(np.nan_to_num(step_s))
         before_s = since_s - around_s - step_s
         span = inputs.hardware((HOST,), int(inputs.now_s - before_s) + 1).of(nodes)

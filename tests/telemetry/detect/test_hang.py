@@ -338,3 +338,36 @@ def test_the_last_execution_of_a_long_pause_is_known() -> None:
     nothing = steps_at([0.1])[:0]
     seen = DetectionInput("llama", ("calm",), nothing, hardware, 1_000.0, phase_since_s=10.0)
     assert no_step_since(seen, nothing) == 400
+
+
+@pytest.mark.parametrize(("before_s", "dead"), [(19, {"calm"}), (60, set())])
+def test_peers_of_a_crashed_node_execute_until_they_all_wait(
+    before_s: float, dead: set[str]
+) -> None:
+    """Without step reports it is unknown how long they do."""
+    now_s, stopped_s, names = 1_000, 940, CHARACTERS[:3]
+
+    def hardware(metrics: object, last_s: int) -> Span:
+        ticks = (now_s - np.arange(last_s)[::-1]).astype(int)
+        levels = {
+            "core_utilization_ratio": np.where(ticks <= stopped_s, 0.9, 0.0),
+            "vcpu_usage_ratio": np.full(len(ticks), 0.12),
+            "executions_completed_per_s": np.where(ticks <= stopped_s, 1.0, 0.0),
+        }
+        is_heard = np.ones((len(ticks), 3, 1), bool)
+        is_heard[:, 2] = (ticks <= stopped_s - before_s)[:, None]
+        is_heard &= (ticks % 5 == 0)[:, None, None]
+        values = {k: np.where(is_heard, v[:, None, None], np.nan) for k, v in levels.items()}
+        return Span("llama/0", ticks, names, values)
+
+    seen = DetectionInput(
+        "llama",
+        names,
+        steps_at([0.1])[:0],
+        hardware,
+        now_s,
+        hardware_at=lambda metrics, ages_s: hardware(metrics, 900).at([now_s - a for a in ages_s]),
+        phase_since_s=10.0,
+        report_every_s=5,
+    )
+    assert crashed_nodes(seen) == dead
