@@ -22,11 +22,13 @@ from telemetry.detect.findings import (
     score_of_alert,
 )
 from telemetry.detect.hang import hang
+from telemetry.detect.input_stall import find_input_stall, find_loading_nodes
 from telemetry.detect.inputs import (
     AccessRecorder,
     DetectionInput,
     times_transfer,
 )
+from telemetry.detect.intermittent import find_intermittent_loss
 from telemetry.detect.node_errors import (
     exec_errors,
     memory_errors,
@@ -40,10 +42,7 @@ from telemetry.detect.recompile import recompile
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import SHARE, apply_share_rule
 from telemetry.detect.slow import (
-    find_input_stall,
-    find_intermittent_loss,
     find_late_workers,
-    find_loading_nodes,
     find_slow_compute,
     find_slow_exchange,
     find_slow_executions,

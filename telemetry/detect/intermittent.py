@@ -1,0 +1,153 @@
+"""Steps that take long again and again, while most are as fast as before."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.findings import CauseScore, Problem
+from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.pace import (
+    HALF,
+    busy_s,
+    quickest_fifth,
+    work_s,
+)
+from telemetry.detect.slow import STEADY_STEPS, UNKNOWN_S
+from telemetry.statistics.change_points import noise
+from telemetry.statistics.peers import median, middle
+from telemetry.steps import StepBatch
+
+# A step is long from this excess on, as a share of the usual step and in deviations.
+LONG_RATIO, LONG_DEVIATIONS = 0.15, 6.0
+# At most this share of the steps is long; more is another pace.
+MOST_LONG_RATIO = 0.35
+# The cumulative sum grows by the excess of each step over this share of the usual step. At this
+# many usual steps it is a problem; at half of them if the same worker is late each time, and at
+# half if steps have an open alert already.
+ALLOWED_RATIO, LIMIT_STEPS = 0.02, 1.0
+OPEN_KINDS = ("waiting", "computing", "step")
+# Long steps in a row count once. So many such episodes, over so long, are neither chance nor the
+# start of something lasting.
+EPISODES, SPREAD_S = 3, 30.0
+# It is over after this many times the usual time between episodes.
+OVER_TIMES = 2.5
+# In this share of the long steps the same worker takes longest, by this share of the excess.
+SAME_RATIO, OWN_RATIO = 0.75, 0.5
+# What the phase that takes longer shows. A process that stops may have many causes.
+CAUSE_OF_LONG_PHASE: Mapping[str, str] = {
+    "compute_s": "slow_compute",
+    "input_s": "input_stall",
+    "other_s": UNKNOWN,
+}
+
+
+def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
+    """Find steps that take long again and again, while most are as fast as before.
+
+    A node is accused where the same one is late in nearly all of the long steps.
+
+    References
+    ----------
+    E. S. Page, "Continuous Inspection Schemes", Biometrika 41 (1954), 100-115: the cumulative
+    sum.
+    """
+    lasted_s = work_s(steps)
+    usual_s = middle(lasted_s)
+    excess_s = lasted_s - usual_s
+    is_long = excess_s >= max(LONG_RATIO * usual_s, LONG_DEVIATIONS * noise(lasted_s))
+    if not EPISODES <= is_long.sum() <= MOST_LONG_RATIO * len(steps):
+        return []
+    # Steps that stay long are a lasting problem, which other rules find.
+    edges = np.flatnonzero(np.diff(is_long, prepend=False, append=False))
+    for first, end in edges.reshape(-1, 2):
+        if end - first >= STEADY_STEPS and lasted_s[first:end].sum() >= UNKNOWN_S:
+            is_long[first:end] = False
+    total = cumulative_sum(np.where(is_long, excess_s, 0.0) / usual_s - ALLOWED_RATIO)
+    reset = np.flatnonzero(total <= 0)
+    rows = np.flatnonzero(is_long)
+    rows = rows[rows > reset[-1]] if len(reset) else rows
+    episodes = rows[np.diff(rows, prepend=-2) > 1]
+    if len(episodes) < EPISODES:
+        return []
+    # In between, steps are as fast as ever, or another pace has begun.
+    since_s = lasted_s[rows[0] :]
+    between_s = middle(since_s[since_s < usual_s + HALF * middle(excess_s[rows])])
+    if between_s - float(quickest_fifth(lasted_s[None])[0]) > HALF * middle(excess_s[rows]):
+        return []
+    late = _late_in_each(steps, rows, excess_s)
+    usual = int(np.bincount(late + 1).argmax()) - 1
+    worker = usual if usual >= 0 and (late == usual).mean() >= SAME_RATIO else None
+    node = None if worker is None else inputs.node_of(steps.workers[worker])
+    held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]
+    # Between two long steps the sum falls: an alert stays open until the next one is overdue.
+    is_open = any("every_s" in each.evidence for each in inputs.open_problems)
+    is_open |= any(each.node == node is not None for each in held)
+    halves = (worker is not None) + (is_open or bool(held))
+    strength = float(total[-1]) / LIMIT_STEPS / HALF**halves
+    ends_s = steps.ended_at_s[episodes]
+    every_s = float(ends_s[-1] - ends_s[0]) / (len(episodes) - 1)
+    # Long steps of another problem that is over are not a new one.
+    most_s = every_s * (OVER_TIMES if is_open else 1.0)
+    is_over = inputs.now_s - float(steps.ended_at_s[rows[-1]]) > most_s
+    strength = max(strength, float(is_open))
+    # If another worker makes the newest steps long, the earlier loss is over.
+    is_over |= not is_open and worker is not None and worker not in late[rows >= episodes[-1]]
+    if strength < 1 or is_over or float(ends_s[-1] - ends_s[0]) < SPREAD_S:
+        return []
+    score = None if worker is None else _score_late_phase(inputs, steps, rows, worker, strength)
+    return [
+        Problem(
+            cause=UNKNOWN if score is None else score.cause,
+            score=score,
+            kind="step" if score is None else "waiting",
+            onset_s=float(steps.ended_at_s[rows[0]] - steps.step_s[rows[0]]),
+            strength=strength,
+            late=() if worker is None else (steps.workers[worker],),
+            extra={
+                "step_s": middle(lasted_s[rows]),
+                "baseline_step_s": usual_s,
+                "every_s": every_s,
+            },
+        )
+    ]
+
+
+def cumulative_sum(x: FloatArray) -> FloatArray:
+    """Sum that starts again at zero wherever it would become negative: (n,)."""
+    total = np.cumsum(x)
+    return np.asarray(total - np.minimum(np.minimum.accumulate(total), 0.0))
+
+
+def _late_in_each(steps: StepBatch, rows: IntArray, excess_s: FloatArray) -> IntArray:
+    """Worker that makes each long step long: (n_rows,); -1 where none does, or it is unknown.
+
+    Without a timed exchange it is unknown who waits.
+    """
+    own_s = busy_s(steps)
+    if len(steps.workers) < 2 or not np.isfinite(own_s[rows]).any(axis=1).all():
+        return np.full(len(rows), -1)
+    own_excess_s = np.nan_to_num(own_s[rows] - median(own_s.T), nan=-np.inf)
+    is_late = own_excess_s.max(axis=1) >= OWN_RATIO * excess_s[rows]
+    return np.where(is_late, own_excess_s.argmax(axis=1), -1)
+
+
+def _score_late_phase(
+    inputs: DetectionInput, steps: StepBatch, rows: IntArray, worker: int, strength: float
+) -> CauseScore:
+    """Score the phase in which the worker loses the most time."""
+    phases = {name: steps.phases[name][:, worker] for name in CAUSE_OF_LONG_PHASE}
+    long_s = {name: middle(values[rows]) for name, values in phases.items()}
+    usual_s = {name: middle(values) for name, values in phases.items()}
+    phase = max(phases, key=lambda name: np.nan_to_num(long_s[name] - usual_s[name]))
+    return CauseScore(
+        cause=CAUSE_OF_LONG_PHASE[phase],
+        strength=strength,
+        metric=phase,
+        value=long_s[phase],
+        peers_median=usual_s[phase],
+        n_peers=len(steps.workers) - 1,
+        unit="s",
+        node=inputs.node_of(steps.workers[worker]),
+    )
