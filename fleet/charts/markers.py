@@ -136,8 +136,10 @@ def _title(rule: str) -> str:
 
 
 def _drills(window: Window, about: Q, *, is_named: bool = False) -> list[Event]:
+    """Return the faults that users injected; not the demo's, which play real ones."""
     start, end = moment_of(window.start), moment_of(window.end)
     faults = InjectedFault.objects.filter(about, starts_at__lte=end, ends_at__gte=start)
+    faults = faults.exclude(injected_by="")
     return [
         Event(
             fault.starts_at.timestamp(),

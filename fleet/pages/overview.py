@@ -85,14 +85,17 @@ def overview_shares(request: HtmxRequest) -> HttpResponse:
 
 
 def shares_figure(window: Window) -> Chart:
-    """Draw a line for each run that is active now, or was in a past window."""
+    """Draw a line for each run that is active now, then for those that were in a past window.
+
+    So a run keeps its colour and shape, whatever the window.
+    """
     hot, every_s = _hot(), spacing_s(window.end - window.start)
     t_s = grid(window.start, window.end, every_s=every_s)
-    runs = Run.objects.active()
+    runs = list(Run.objects.active())
     if not window.is_live:
         start, end = moment_of(window.start), moment_of(window.end)
-        lasted = Q(finished_at=None) | Q(finished_at__gte=start)
-        runs = Run.objects.filter(lasted, started_at__lte=end).order_by("-pk")[:MOST_PAST_RUNS]
+        past = Run.objects.filter(finished_at__gte=start, started_at__lte=end)
+        runs += past.order_by("-pk")[:MOST_PAST_RUNS]
     lines, events = [], []
     for run in runs:
         start_s, end_s = window.start - every_s, window.end
@@ -104,7 +107,7 @@ def shares_figure(window: Window) -> Chart:
         lines,
         t_s,
         limit=LIMIT_RATIO,
-        events=in_order([*events, *markers_of_fleet(window, list(runs))]),
+        events=in_order([*events, *markers_of_fleet(window, runs)]),
         every_s=every_s,
         window=(window.start, window.end),
     )

@@ -65,6 +65,7 @@ def test_a_frozen_page_is_the_same_an_hour_later(
         node=alert.node,
         kind="slow_core",
         magnitude=1.4,
+        injected_by="olga",
         starts_at=just_now() - timedelta(seconds=50),
         ends_at=just_now() + timedelta(seconds=600),
     )

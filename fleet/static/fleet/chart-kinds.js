@@ -11,7 +11,7 @@ import { pointer } from "./chart-pointer.js";
 import { touch } from "./chart-touch.js";
 import { zoom } from "./range.js";
 import { isUtc, moment, now, zoneName } from "./time.js";
-import { logTicks } from "./units.js";
+import { logTicks, ticks } from "./units.js";
 
 const HEADROOM = 1.08, MARKED = 1.2;
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
@@ -38,6 +38,9 @@ function lines(data, chart) {
     options.scales.y = { distr: 3 };
     options.axes[1].values = (u, splits) => logTicks(thinLog(splits), data.unit);
   } else if (data.scale !== "close") {
+    const whole = data.unit === "ratio" && series.every(({ values }) => values.every((value) => !(value > 1)));
+    // The room for markers is no part of a share.
+    if (whole) options.axes[1].values = (u, splits) => ticks(splits.map((value) => (value > 1 + 1e-9 ? null : value)), data.unit);
     options.scales.y = { range: (u, low, high) => floorAtZero(low, Math.max(high ?? 0, (data.limit ?? 0) * 1.1, highestBefore(chart)), data.events?.length) };
   }
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: isEven(t, data.every_s) };

@@ -60,7 +60,9 @@ const ACTIONS = {
 };
 
 function act(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  // On some keyboards brackets need AltGr.
+  const isCommand = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
+  if (isCommand || event.defaultPrevented) return;
   if (event.key === "Escape") return leave(event);
   if (typing(event.target) || document.querySelector("dialog[open]")) return;
   if (event.key in PAGES && Date.now() - goingSince < 1500) go(event.key);

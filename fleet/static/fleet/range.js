@@ -72,6 +72,9 @@ function step(by) {
 }
 
 function press(event) {
+  const link = event.target.closest("a[href]");
+  // Another range of the page is compared with as this one is.
+  if (link && before) link.href = `${link.getAttribute("href").replace(/&compare=\d+/, "")}&compare=${before}`;
   const button = event.target.closest("[data-step]");
   if (!button) return;
   if (button.ariaDisabled === "true" && !view) return;

@@ -12,11 +12,12 @@ WINDOW = Window(NOON_S - 600, NOON_S + 600)
 MINUTE = timedelta(minutes=1)
 
 
-def drill(run: Run, node: Node) -> InjectedFault:
+def drill(run: Run, node: Node, *, by: str = "olga") -> InjectedFault:
     return InjectedFault.objects.create(
         run=run,
         node=node,
         kind="slow_core",
+        injected_by=by,
         magnitude=1.4,
         starts_at=NOON + timedelta(seconds=7, milliseconds=250),
         ends_at=NOON + 20 * MINUTE,
@@ -49,6 +50,12 @@ def test_a_run_has_its_alerts_drills_deploys_and_recompiles_in_order(
     assert found[2].url == alert.get_absolute_url()
     assert "3\u202fgraphs" in found[3].text
     assert markers_of(WINDOW, run=run.pk, without=alert.pk)[2].kind == "compile"
+
+
+def test_a_fault_of_the_demo_is_no_drill(run: Run, limping: Node) -> None:
+    drill(run, limping, by="")
+
+    assert markers_of(WINDOW, run=run.pk, node=limping.pk) == []
 
 
 def test_what_begins_after_the_window_is_not_marked(run: Run, limping: Node) -> None:
