@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 from django.utils.html import strip_tags
 
-from fleet.pages.runbooks import FIELD, NOW, filled, section
+from fleet.alerts.runbooks import FIELD, NOW, filled, section
 from telemetry.detect import RULES
 from trnwatch.surroundings import VARIABLES
 
