@@ -154,6 +154,8 @@ CONTENT_SECURITY_POLICY = {
         "connect-src": ["'self'"],
         "img-src": ["'self'", "data:"],
         "font-src": ["'self'"],
+        # The previews of notifications.
+        "frame-src": ["'self'"],
         "manifest-src": ["'self'"],
         "form-action": ["'self'"],
         "base-uri": ["'self'"],

@@ -89,6 +89,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("alerts/", alerts.alert_list, name="alert-list"),
     path("alerts/<int:pk>/", alerts.alert_detail, name="alert-detail"),
     path("alerts/<int:pk>/charts/<slug:chart>", charts.alert_chart, name="alert-chart"),
+    path("alerts/<int:pk>/chart.png", charts.alert_image, name="alert-image"),
     path("alerts/<int:pk>/post-mortem.md", alerts.alert_post_mortem, name="alert-post-mortem"),
     path(
         "alerts/<int:pk>/acknowledge/", alert_actions.alert_acknowledge, name="alert-acknowledge"
@@ -110,6 +111,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("hand-over/", handover.hand_over, name="hand-over"),
     path("hand-over/markdown", handover.hand_over_markdown, name="hand-over-markdown"),
     path("notifications/", notifications.notification_list, name="notification-list"),
+    path("notifications/slack", notifications.slack_interaction, name="slack-interaction"),
+    path(
+        "notifications/preview/<slug:kind>",
+        notifications.receiver_preview,
+        name="receiver-preview",
+    ),
     path("notifications/receivers/new/", notifications.receiver_new, name="receiver-new"),
     path("notifications/receivers/<int:pk>/", notifications.receiver_edit, name="receiver-edit"),
     path(

@@ -133,7 +133,7 @@ class _Canvas:
 
     def x(self, at_s: float) -> float:
         share = (at_s - self.start) / max(self.end - self.start, 1e-9)
-        return LEFT + min(max(share, 0.0), 1.0) * (self.right - LEFT)
+        return float(LEFT + min(max(share, 0.0), 1.0) * (self.right - LEFT))
 
     def y(self, value: float) -> float:
         low, high, value = (
@@ -141,7 +141,18 @@ class _Canvas:
             if self.is_log
             else (self.low, self.high, value)
         )
-        return self.bottom - (value - low) / (high - low) * (self.bottom - TOP) * FILLED
+        return float(self.bottom - (value - low) / (high - low) * (self.bottom - TOP) * FILLED)
+
+    def levels(self) -> list[float]:
+        """Values of the horizontal lines: round ones, or even ones on a logarithmic axis."""
+        if self.is_log:
+            return [float(v) for v in np.geomspace(self.low, self.high, N_LEVELS + 1)]
+        rough = (self.high - self.low) / N_LEVELS
+        power = 10.0 ** math.floor(math.log10(rough))
+        every = next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= rough)
+        first = math.ceil(self.low / every)
+        last = math.floor(self.high / every)
+        return [every * i for i in range(first, last + 1)]
 
     def text(self, place: tuple[float, float], text: str, *, anchor: str, **more: Any) -> None:
         font = ImageFont.load_default(more.pop("size", SMALL))
@@ -153,13 +164,7 @@ class _Canvas:
         for since, until, *_ in self.drawn["shade"]:
             edges = (self.x(since), TOP, self.x(until), self.bottom)
             self.draw.rectangle(edges, fill=AFFECTED)
-        for i in range(N_LEVELS + 1):
-            share = i / N_LEVELS
-            value = (
-                self.low * (self.high / self.low) ** share
-                if self.is_log
-                else self.low + (self.high - self.low) * share
-            )
+        for value in self.levels():
             level = self.y(value)
             self.draw.line((LEFT, level, self.right, level), fill=GRID, width=2)
             self.text((LEFT - 12, level), written(value, self.drawn["unit"]), anchor="rm")

@@ -81,6 +81,7 @@ class Receiver(models.Model):
         PAGERDUTY = "pagerduty", "PagerDuty"
         ALERTMANAGER = "alertmanager", "Alertmanager"
         EMAIL = "email", "e-mail"
+        APPRISE = "apprise", "other service"
 
     name = models.CharField(max_length=60, unique=True)
     kind = models.CharField(max_length=16, choices=Kind)
@@ -180,6 +181,9 @@ class Receiver(models.Model):
             return "sealed with a key that is not set"
         if self.kind == self.Kind.EMAIL:
             return self.target
+        if self.kind == self.Kind.APPRISE:
+            # What follows the scheme may be a key.
+            return f"{self.target.partition('://')[0]}://…"
         parts = urlsplit(self.target)
         host = parts.netloc.rpartition("@")[2]
         return (

@@ -1,33 +1,43 @@
 """The text of notifications, and the payload for each kind of receiver."""
 
+import base64
 import hashlib
 import hmac
+import logging
 import smtplib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from email.errors import MessageError
 from email.message import EmailMessage
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 from urllib.parse import unquote, urlsplit
 
+import apprise
 import msgspec
 from django.conf import settings
 from django.template.loader import render_to_string
 
 from fleet.alerts.events import labels_of
+from fleet.alerts.runbooks import PLACES, steps_now
 from fleet.alerts.text import AlertText, plain
 from fleet.charts.frozen import frozen_link
+from fleet.charts.image import image_url
 from fleet.formatting import slack
 from fleet.models import Alert, Delivery, Receiver
 from fleet.notifications.http_client import (
     AddressError,
+    Allowed,
     HttpClient,
     HttpResult,
     Request,
     UnreachableError,
+    resolve,
+    split,
 )
+
+log = logging.getLogger(__name__)
 
 Body = Mapping[str, Any] | list[Any]
 JSON = {"Content-Type": "application/json"}
@@ -41,6 +51,9 @@ LABELS = {
     KIND.UNDELIVERED: "NOT DELIVERED",
     KIND.TEST: "TEST",
 }
+
+
+COLOURS = {KIND.ACKNOWLEDGED: "#5a4fb0", KIND.RESOLVED: "#12694a"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,8 @@ class AlertItem:
     url: str
     frozen_url: str
     runbook_url: str
+    image_url: str
+    do_now: str
     labels: dict[str, str]
 
     @property
@@ -88,7 +103,10 @@ class TimelineItem:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What happened to one or several alerts, for one receiver."""
+    """What happened to one or several alerts, for one receiver.
+
+    ``image`` is the chart of the first alert as a PNG. ``has_buttons``: the receiver can answer.
+    """
 
     kind: Delivery.Kind
     key: str
@@ -97,10 +115,24 @@ class Message:
     changes: tuple[TimelineItem, ...] = ()
     list_url: str = ""
     text: str = ""
+    image: bytes | None = None
+    has_buttons: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it asks for an action: its alerts fire."""
+        return self.kind in {KIND.FIRING, KIND.CHANGED, KIND.REPEATED}
 
     @property
     def label(self) -> str:
         return LABELS[self.kind]
+
+    @property
+    def colour(self) -> str:
+        """The colour of the mail, as the page has it in its light theme."""
+        if self.is_open and self.items and self.items[0].severity == "page":
+            return "#b3261e"
+        return COLOURS.get(self.kind, "#855400" if self.is_open else "#566372")
 
     @property
     def is_drill(self) -> bool:
@@ -121,11 +153,24 @@ class Message:
         return next((change.text for change in reversed(self.changes) if change.text), "")
 
 
+Draw = Callable[[Alert, datetime], bytes | None]
+
+
 def message_of(
-    delivery: Delivery, labels: dict[int, dict[str, str]], *, base_url: str, now: datetime
+    delivery: Delivery,
+    labels: dict[int, dict[str, str]],
+    *,
+    base_url: str,
+    now: datetime,
+    draw: Draw | None = None,
 ) -> Message:
-    """Compose the message of a delivery; ``labels`` are those sent before, by alert."""
-    alerts = delivery.alerts.select_related("run", "node").order_by("severity", "fired_at", "pk")
+    """Compose the message of a delivery; ``labels`` are those sent before, by alert.
+
+    ``draw`` draws the chart of an alert for receivers that cannot fetch it.
+    """
+    found = delivery.alerts.select_related("run", "node").order_by("severity", "fired_at", "pk")
+    alerts, receiver = list(found), delivery.receiver
+    is_drawn = draw is not None and alerts and receiver.kind == Receiver.Kind.EMAIL
     return Message(
         kind=KIND(delivery.kind),
         key=delivery.key,
@@ -139,7 +184,18 @@ def message_of(
         ),
         list_url=f"{base_url}/alerts/",
         text=delivery.note if delivery.kind == KIND.UNDELIVERED else "",
+        image=_drawn(draw, alerts[0], now) if draw is not None and is_drawn else None,
+        has_buttons=receiver.kind == Receiver.Kind.SLACK and bool(receiver.secret),
     )
+
+
+def _drawn(draw: Draw, alert: Alert, now: datetime) -> bytes | None:
+    """Draw a chart; without the store of measurements the message goes without it."""
+    try:
+        return draw(alert, now)
+    except Exception:
+        log.exception("The chart of alert %s could not be drawn", alert.pk)
+        return None
 
 
 def item_of(
@@ -169,6 +225,8 @@ def item_of(
         url=base_url + alert.get_absolute_url(),
         frozen_url=base_url + frozen_link(alert, at=now),
         runbook_url=f"{base_url}/runbooks/{alert.rule}/",
+        image_url=image_url(alert, base_url=base_url, at=now),
+        do_now=steps_now(alert),
         labels=labels or labels_of(alert),
     )
 
@@ -252,8 +310,23 @@ def signature(secret: str, at_s: int, body: bytes) -> str:
 
 # Slack takes 150 characters in a header, 3,000 in a section (the template cuts the story),
 # and 50 blocks.
-LONGEST_HEADER = 150
+LONGEST_HEADER, LONGEST_SECTION, LONGEST_ALT = 150, 2_900, 1_900
 MOST_ITEMS = 10
+ACKNOWLEDGE = "acknowledge"
+BAD_REQUEST = 400
+# Slack's signature of a click, and how old it may be.
+SLACK_SIGNATURE, SLACK_WITHIN_S = "v0", 300
+
+
+def is_from_slack(secret: str, *, at: str, signed: str, body: bytes, now_s: float) -> bool:
+    """Whether a request is signed with an app's signing secret, a few minutes ago at most."""
+    if not (secret and at.isdecimal() and abs(now_s - int(at)) <= SLACK_WITHIN_S):
+        return False
+    base = f"{SLACK_SIGNATURE}:{at}:".encode() + body
+    made = hmac.new(secret.encode(), base, hashlib.sha256).hexdigest()
+    return hmac.compare_digest(f"{SLACK_SIGNATURE}={made}".encode(), signed.encode())
+
+
 MARKS = {
     KIND.FIRING: ":red_circle:",
     KIND.REPEATED: ":red_circle:",
@@ -284,12 +357,54 @@ class Slack(HttpChannel):
         at = message.at
         date = f"<!date^{int(at.timestamp())}^{{date_short_pretty}} {{time_secs}}"
         footer = f"{slack(message.by or 'trnwatch')} · {date}|{at:%Y-%m-%d %H:%M:%S} UTC>"
-        blocks = [
+        if message.is_open and len(message.items) == 1 and message.items[0].do_now:
+            sections.append(f"*Do now*\n{slack_steps(message.items[0].do_now)}"[:LONGEST_SECTION])
+        blocks: list[dict[str, Any]] = [
             {"type": "header", "text": {"type": "plain_text", "text": header, "emoji": True}},
             *({"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in sections),
-            {"type": "context", "elements": [{"type": "mrkdwn", "text": footer}]},
         ]
+        if message.items and message.items[0].image_url.startswith("https:"):
+            item = message.items[0]
+            alt = f"Chart: {item.headline}"[:LONGEST_ALT]
+            blocks.append({"type": "image", "image_url": item.image_url, "alt_text": alt})
+        if message.is_open and message.has_buttons:
+            blocks += [_buttons(item) for item in message.items[:MOST_ITEMS]]
+        blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": footer}]})
         return {"text": slack(title), "blocks": blocks}
+
+    def send(
+        self, receiver: Receiver, body: Body, *, key: str, at: datetime, client: HttpClient
+    ) -> HttpResult:
+        """Send it; without its chart where Slack cannot fetch that and refuses the message."""
+        answer = super().send(receiver, body, key=key, at=at, client=client)
+        blocks = [each for each in dict(body)["blocks"] if each["type"] != "image"]
+        if answer.status != BAD_REQUEST or len(blocks) == len(dict(body)["blocks"]):
+            return answer
+        plain_body = {**dict(body), "blocks": blocks}
+        return super().send(receiver, plain_body, key=key, at=at, client=client)
+
+
+def _buttons(item: AlertItem) -> dict[str, Any]:
+    """Buttons whose clicks Slack posts to the page ``slack-interaction``."""
+    label = {"type": "plain_text", "text": "Acknowledge"}
+    button = {"type": "button", "action_id": ACKNOWLEDGE, "value": str(item.pk), "text": label}
+    return {"type": "actions", "elements": [button | {"style": "primary"}]}
+
+
+def slack_steps(markdown: str) -> str:
+    r"""Convert the steps of a runbook to Slack's markup: bold, and where commands are run.
+
+    >>> slack_steps("1. **Stop** it:\n\n   ```slurm\n   scancel 7\n   ```\n")
+    '1. *Stop* it:\n\nSlurm:\n```\nscancel 7\n```'
+    """
+    lines = []
+    for line in slack(markdown).replace("**", "*").splitlines():
+        fence = line.strip().removeprefix("```") if line.strip().startswith("```") else None
+        if fence:
+            lines += [f"{PLACES.get(fence, fence)}:", "```"]
+        else:
+            lines.append(line.removeprefix("   "))
+    return "\n".join(lines).strip()
 
 
 EVENTS_URL = "https://events.pagerduty.com/v2/enqueue"
@@ -318,8 +433,11 @@ class PagerDuty(HttpChannel):
         event: dict[str, Any] = {"event_action": action, "dedup_key": f"trnwatch-alert-{item.pk}"}
         if action != "trigger":
             return event
+        is_public = item.image_url.startswith("https:")
+        image = {"src": item.image_url, "href": item.frozen_url, "alt": item.headline}
         return event | {
             "client": "trnwatch",
+            "images": [image] if is_public else [],
             "client_url": item.url,
             "links": [
                 {"href": item.url, "text": "Open alert"},
@@ -335,7 +453,11 @@ class PagerDuty(HttpChannel):
                 "custom_details": {
                     "cause": item.cause_name,
                     "story": item.story,
+                    "run": item.run,
+                    "node": item.node,
+                    "since": item.onset_at.isoformat(),
                     "victims": item.n_victims,
+                    "do_now": item.do_now,
                     "what": message.label.lower(),
                 },
                 **({"group": item.run} if item.run else {}),
@@ -425,6 +547,8 @@ def watchdog(*, base_url: str, now: datetime) -> list[dict[str, Any]]:
 
 
 LONGEST_SUBJECT = 200
+# The name of the chart within a mail.
+CHART = "chart@trnwatch"
 PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 # SMTP codes from here on are permanent: trying again does not help.
 PERMANENT = 500
@@ -432,9 +556,13 @@ PERMANENT = 500
 
 class Mail:
     def render(self, message: Message) -> Body:
+        """Write it as text and as HTML, with the chart as base64 where there is one."""
+        context = {"message": message, "image": f"cid:{CHART}" if message.image else ""}
         return {
             "subject": " ".join(message.title.split())[:LONGEST_SUBJECT],
-            "text": render_to_string("notifications/mail.txt", {"message": message}).rstrip("\n"),
+            "text": render_to_string("notifications/mail.txt", context).rstrip("\n"),
+            "html": render_to_string("notifications/mail.html", context),
+            "image": base64.b64encode(message.image).decode() if message.image else "",
         }
 
     def send(
@@ -454,6 +582,7 @@ class Mail:
             mail["Idempotency-Key"] = key
             mail["Auto-Submitted"] = "auto-generated"
             mail.set_content(fields["text"])
+            _add_html(mail, fields)
             with server.open(timeout_s=client.timeout_s) as connection:
                 refused = connection.send_message(mail)
         except smtplib.SMTPRecipientsRefused as error:
@@ -472,6 +601,17 @@ class Mail:
 
     def confirms(self, answer: HttpResult) -> bool:
         return True
+
+
+def _add_html(mail: EmailMessage, fields: Mapping[str, Any]) -> None:
+    """Add the HTML with its chart; a body stored by an earlier release has none."""
+    if "html" not in fields:
+        return
+    mail.add_alternative(fields["html"], subtype="html")
+    if fields["image"]:
+        html = cast("list[EmailMessage]", mail.get_payload())[1]
+        image = base64.b64decode(fields["image"])
+        html.add_related(image, "image", "png", cid=f"<{CHART}>", filename="chart.png")
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,10 +656,73 @@ def _refusal(code: int, reply: bytes | str) -> Exception:
     return AddressError(message) if code >= PERMANENT else UnreachableError(message)
 
 
+# These notify the desktop or the log of the machine that trnwatch runs on.
+LOCAL = frozenset({"dbus", "glib", "gnome", "kde", "macosx", "qt", "syslog", "windows"})
+
+
+class Apprise:
+    """Any service that Apprise knows, by an address of its form."""
+
+    def render(self, message: Message) -> Body:
+        context = {"message": message}
+        text = render_to_string("notifications/mail.txt", context).rstrip("\n")
+        return {
+            "title": message.title,
+            "body": text.partition("\n")[2].strip(),
+            "type": (
+                "success"
+                if message.kind == KIND.RESOLVED
+                else "failure"
+                if message.items
+                else "info"
+            ),
+        }
+
+    def send(
+        self, receiver: Receiver, body: Body, *, key: str, at: datetime, client: HttpClient
+    ) -> HttpResult:
+        """Send it once. Apprise reports only whether it worked; its log has the reason."""
+        service, fields = apprise_service(receiver.target, client.allowed), dict(body)
+        service.socket_connect_timeout = service.socket_read_timeout = client.timeout_s / 2
+        try:
+            is_sent = service.notify(
+                body=fields["body"], title=fields["title"], notify_type=fields["type"]
+            )
+        except TypeError as error:
+            raise AddressError(f"target: {error}") from error
+        if not is_sent:
+            raise UnreachableError("the service did not accept it; the sender's log says why")
+        return HttpResult(OK, b"accepted")
+
+    def confirms(self, answer: HttpResult) -> bool:
+        return True
+
+
+OK = 200
+
+
+def apprise_service(target: str, allowed: Allowed) -> apprise.NotifyBase:
+    """Open an address of Apprise; AddressError where it is invalid or its host not allowed."""
+    scheme = target.partition("://")[0].lower()
+    service = None if scheme in LOCAL else apprise.Apprise.instantiate(target)
+    if service is None:
+        raise AddressError(f"target: {scheme[:20]}:// is no valid address of a known service")
+    # Where the address names a server and not an account, that must be permitted.
+    templates: tuple[str, ...] = service.templates
+    if any("{host}" in template for template in templates):
+        scheme, port = "https" if service.secure else "http", service.port
+        try:
+            list(resolve(split(f"{scheme}://{service.host}{f':{port}' if port else ''}"), allowed))
+        except (OSError, UnicodeError) as error:
+            raise UnreachableError(f"{service.host} cannot be found: {error}") from error
+    return service
+
+
 CHANNELS: dict[str, Channel] = {
     Receiver.Kind.WEBHOOK: Webhook(),
     Receiver.Kind.SLACK: Slack(),
     Receiver.Kind.PAGERDUTY: PagerDuty(),
     Receiver.Kind.ALERTMANAGER: Alertmanager(),
     Receiver.Kind.EMAIL: Mail(),
+    Receiver.Kind.APPRISE: Apprise(),
 }

@@ -23,6 +23,7 @@ from fleet.notifications.channels import (
     JSON,
     PATH,
     Body,
+    Draw,
     encode,
     item_of,
     message_of,
@@ -181,6 +182,7 @@ class DeliveryClient:
 
     http: HttpClient
     base_url: str
+    draw: Draw | None = None
 
     def attempt(self, delivery: Delivery, *, now: datetime) -> DeliveryResult | None:
         """Send a claimed delivery once; None where the claim is lost.
@@ -193,7 +195,7 @@ class DeliveryClient:
                 receiver=delivery.receiver, alert__deliveries=delivery
             )
             labels = dict(known.order_by("since").values_list("alert_id", "labels"))
-            message = message_of(delivery, labels, base_url=self.base_url, now=now)
+            message = message_of(delivery, labels, base_url=self.base_url, now=now, draw=self.draw)
             body = CHANNELS[delivery.receiver.kind].render(message)
             delivery.body = body
             if not _claimed(delivery).update(body=body):

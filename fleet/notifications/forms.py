@@ -11,8 +11,14 @@ from django.core.validators import validate_email
 
 from fleet.alerts.matchers import parse_matchers
 from fleet.models import Receiver, Route
-from fleet.notifications.channels import EVENTS_URL
-from fleet.notifications.http_client import AddressError, Allowed, resolve, split
+from fleet.notifications.channels import EVENTS_URL, apprise_service
+from fleet.notifications.http_client import (
+    AddressError,
+    Allowed,
+    UnreachableError,
+    resolve,
+    split,
+)
 from fleet.notifications.manual import LONGEST_NOTE
 from telemetry.errors import FieldError
 
@@ -28,8 +34,9 @@ TARGET_AND_SECRET: Mapping[str, tuple[str, str, str, str]] = {
     KIND.SLACK: (
         "Webhook address",
         "An incoming webhook of Slack, https://hooks.slack.com/services/…, or a compatible one.",
-        "",
-        "",
+        "Signing secret",
+        "The signing secret of the Slack app, for a button that acknowledges. Its interactivity "
+        "address is this server's /notifications/slack.",
     ),
     KIND.PAGERDUTY: (
         "Events address",
@@ -44,8 +51,14 @@ TARGET_AND_SECRET: Mapping[str, tuple[str, str, str, str]] = {
         "If a proxy in front of it requires one.",
     ),
     KIND.EMAIL: ("Mail addresses", "One or several, separated by commas.", "", ""),
+    KIND.APPRISE: (
+        "Address",
+        "An address of Apprise: Microsoft Teams, Opsgenie and others, such as opsgenie://key.",
+        "",
+        "",
+    ),
 }
-SECRET_TARGETS = frozenset({KIND.WEBHOOK, KIND.SLACK})
+SECRET_TARGETS = frozenset({KIND.WEBHOOK, KIND.SLACK, KIND.APPRISE})
 NEEDS_SECRET = frozenset({KIND.PAGERDUTY})
 
 
@@ -108,10 +121,14 @@ class ReceiverForm(forms.Form):
             for address in target.split(","):
                 validate_email(address.strip())
             return target
+        allowed = Allowed.of(settings.NOTIFY_ALLOW)
         # A name that does not resolve now may do so when a notification is sent.
-        with suppress(OSError, UnicodeError):
+        with suppress(OSError, UnicodeError, UnreachableError):
             try:
-                list(resolve(split(target), Allowed.of(settings.NOTIFY_ALLOW)))
+                if self.kind == KIND.APPRISE:
+                    apprise_service(target, allowed)
+                else:
+                    list(resolve(split(target), allowed))
             except AddressError as error:
                 raise ValidationError(str(error).removeprefix("target: ")) from error
         return target

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 from django.conf import settings
@@ -17,6 +17,8 @@ from django.views.decorators.http import require_safe
 from fleet.charts.alerts import alert_window
 from fleet.charts.figures import Chart, Heat, table_of
 from fleet.charts.frozen import incident_figure, parse_moment
+from fleet.charts.image import alert_image as image_of
+from fleet.charts.image import is_image_key
 from fleet.charts.imported_logs import LOG_CHARTS, log_figure
 from fleet.charts.markers import marked
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
@@ -50,7 +52,7 @@ def chart_table(request: HttpRequest, body: bytes | str) -> HttpResponse | None:
     return render(request, "charts/chart_table.html", context)
 
 
-LIVE_S = 2
+LIVE_S, IMAGE_S = 2, 3600
 PAST_S = 300
 
 
@@ -121,6 +123,30 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
         return marked(figure, seen, run=alert.run_id, node=alert.node_id, without=alert.pk)
 
     return answer_chart(request, draw, default=mine)
+
+
+@require_safe
+def alert_image(request: HttpRequest, pk: int) -> HttpResponse:
+    """Return the first chart of an alert at a time as a PNG, for whoever has its signed address.
+
+    Chat and mail programs fetch it without a session.
+    """
+    at, key = request.GET.get("at", ""), request.GET.get("key", "")
+    if not (at.isdecimal() and is_image_key(key, alert=pk, at_s=int(at))):
+        raise Http404("the address of this image is not signed")
+    alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
+    image = image_of(
+        open_store(settings.REDIS_URL),
+        alert,
+        at=datetime.fromtimestamp(int(at), UTC),
+        now=timezone.now(),
+        long_term=long_term_history(),
+    )
+    if image is None:
+        raise Http404(f"alert {pk} has no chart at that time")
+    # What is later than its time does not change it, but for steps that arrive late.
+    headers = {"Cache-Control": f"public, max-age={IMAGE_S}"}
+    return HttpResponse(image, content_type="image/png", headers=headers)
 
 
 @gzip_page

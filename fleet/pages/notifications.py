@@ -1,9 +1,13 @@
 """The notification pages: receivers, routes, failed deliveries and the log."""
 
+import base64
 import json
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
+import msgspec
 from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
@@ -14,15 +18,35 @@ from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
+from django.views.decorators.clickjacking import xframe_options_sameorigin
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from fleet.access.roles import has_role, requires
+from fleet.alerts.actions import acknowledge
 from fleet.alerts.events import routing_table
 from fleet.alerts.matchers import FIELDS, LABEL_FIELD
-from fleet.models import Delivery, NotificationChange, Receiver, Route, SenderHeartbeat
+from fleet.charts.image import alert_image
+from fleet.models import Alert, Delivery, NotificationChange, Receiver, Route, SenderHeartbeat
+from fleet.models.problem import problem
+from fleet.notifications.channels import (
+    ACKNOWLEDGE,
+    CHANNELS,
+    JSON,
+    Message,
+    encode,
+    is_from_slack,
+    item_of,
+)
 from fleet.notifications.delivery import DeliveryClient
 from fleet.notifications.forms import ReceiverForm, RouteForm, SettleForm
-from fleet.notifications.http_client import Allowed, HttpClient
+from fleet.notifications.http_client import (
+    AddressError,
+    Allowed,
+    HttpClient,
+    Request,
+    UnreachableError,
+)
 from fleet.notifications.listing import (
     N_SHOWN,
     AlertSummary,
@@ -38,6 +62,7 @@ from fleet.notifications.manual import drop, record_change, send_again, send_tes
 from fleet.pages.forms import error_line, submit
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.errors import FieldError
+from telemetry.store.hot import open_store
 
 PER_PAGE = 50
 FILTERS = ("state", "receiver")
@@ -195,6 +220,30 @@ def sending(*, now: datetime) -> dict[str, Any]:
 
 TEST_WITHIN_S = 8.0
 Kind = Receiver.Kind
+# A mail has its styles in its elements, and nothing in it may run.
+PREVIEW_CSP = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
+)
+
+
+class SlackUser(msgspec.Struct):
+    """Who clicked: Slack gives ``username``, or only ``name`` for guests."""
+
+    username: str = ""
+    name: str = ""
+
+
+class SlackAction(msgspec.Struct):
+    action_id: str
+    value: str = ""
+
+
+class Click(msgspec.Struct):
+    """What Slack posts about a button; everything else in it is ignored."""
+
+    user: SlackUser
+    actions: list[SlackAction] = []
+    response_url: str = ""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -269,6 +318,102 @@ def _form(
     }
     status = 422 if form.errors else status
     return render(request, "notifications/receiver_edit.html", context, status=status)
+
+
+@xframe_options_sameorigin
+@require_safe
+def receiver_preview(request: HtmxRequest, kind: str) -> HttpResponse:
+    """Show how a kind of receiver gets the newest alert, as a document for a frame."""
+    if kind not in Kind:
+        raise Http404(f"{kind[:20]!r} is no kind of receiver")
+    now = timezone.now()
+    message, image = example_message(kind, now=now)
+    chart = f"data:image/png;base64,{base64.b64encode(image).decode()}" if image else ""
+    context: dict[str, Any] = {"message": message, "image": chart}
+    template = "notifications/mail.html"
+    if kind != Kind.EMAIL:
+        body = CHANNELS[kind].render(message)
+        shown = json.dumps(body, indent=2, ensure_ascii=False)
+        context |= {"kind": kind, "kind_name": Kind(kind).label, "body": body, "json": shown}
+        template = "notifications/preview.html"
+    response = render(request, template, context)
+    response["Content-Security-Policy"] = PREVIEW_CSP
+    return response
+
+
+def example_message(kind: str, *, now: datetime) -> tuple[Message, bytes | None]:
+    """Compose the message of the newest alert, with its chart; a test where there is none."""
+    alert = Alert.objects.select_related("run", "node").order_by("-fired_at").first()
+    base_url, list_url = settings.BASE_URL, f"{settings.BASE_URL}/alerts/"
+    if alert is None:
+        text = "No alert has fired yet. This is what a test looks like."
+        return Message(Delivery.Kind.TEST, "preview", now, (), list_url=list_url, text=text), None
+    item = item_of(alert, None, base_url=base_url, now=now)
+    source = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    message = Message(
+        Delivery.Kind.FIRING,
+        "preview",
+        now,
+        (item,),
+        list_url=list_url,
+        has_buttons=kind == Kind.SLACK,
+    )
+    return message, alert_image(source, alert, at=now, now=now)
+
+
+ANSWER_WITHIN_S = 2.0
+
+
+@csrf_exempt
+@require_POST
+def slack_interaction(request: HtmxRequest) -> HttpResponse:
+    """Acknowledge an alert by a button in Slack; the request is signed by the Slack app."""
+    receiver = _slack_receiver(request)
+    if receiver is None:
+        return problem(401, "The signature fits no Slack receiver, or is older than 5 minutes.")
+    try:
+        click = msgspec.json.decode(request.POST.get("payload", ""), type=Click)
+    except msgspec.DecodeError as error:
+        return problem(400, f"payload: {error}")
+    by = f"{(click.user.username or click.user.name)[:140]} (Slack)"
+    for action in click.actions:
+        if action.action_id == ACKNOWLEDGE and action.value.isdecimal():
+            refusal = _acknowledge(int(action.value), by=by)
+            if refusal:
+                _answer_slack(receiver, click.response_url, refusal)
+    return HttpResponse()
+
+
+def _slack_receiver(request: HtmxRequest) -> Receiver | None:
+    at = request.headers.get("X-Slack-Request-Timestamp", "")
+    signed, now_s = request.headers.get("X-Slack-Signature", ""), timezone.now().timestamp()
+    for receiver in Receiver.objects.enabled().filter(kind=Kind.SLACK):
+        if is_from_slack(receiver.secret, at=at, signed=signed, body=request.body, now_s=now_s):
+            return receiver
+    return None
+
+
+def _acknowledge(pk: int, *, by: str) -> str:
+    """Acknowledge an alert; returns why not, if so."""
+    alert = Alert.objects.filter(pk=pk).first()
+    if alert is None:
+        return "This alert no longer exists."
+    if acknowledge(alert, by=by, comment="", now=timezone.now()):
+        return ""
+    alert.refresh_from_db()
+    if not alert.is_open:
+        return "This alert has resolved."
+    return f"{alert.acknowledged_by} has already acknowledged this alert."
+
+
+def _answer_slack(receiver: Receiver, url: str, text: str) -> None:
+    """Show a text to the person who clicked; only at the host that messages are sent to."""
+    if not url or urlsplit(url).netloc != urlsplit(receiver.target).netloc:
+        return
+    client = HttpClient(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=ANSWER_WITHIN_S)
+    body = {"response_type": "ephemeral", "replace_original": False, "text": text}
+    with suppress(AddressError, UnreachableError):
+        client.post(Request(url, encode(body), dict(JSON)))
 
 
 @require_POST

@@ -9,8 +9,11 @@ from threading import Event, Thread
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, close_old_connections, connection
+from redis import Redis
 
 from fleet.alerts.evaluate import WatchMonitor, last_evaluation
+from fleet.charts.image import alert_image
+from fleet.models import Alert
 from fleet.notifications.delivery import (
     DeliveryClient,
     Heartbeat,
@@ -20,6 +23,7 @@ from fleet.notifications.delivery import (
     RetryPolicy,
 )
 from fleet.notifications.http_client import Allowed, HttpClient
+from telemetry.store.hot import HotStore
 
 log = logging.getLogger(__name__)
 
@@ -103,9 +107,16 @@ def _until(
     connection.close()
 
 
+def _draw(alert: Alert, at: datetime) -> bytes | None:
+    # Within the lease: a notification does not wait for Redis.
+    redis = Redis.from_url(settings.REDIS_URL, socket_timeout=2.0, socket_connect_timeout=2.0)
+    source = HotStore(redis, keep_s=settings.HOT_KEEP_S)
+    return alert_image(source, alert, at=at, now=at)
+
+
 def _sender(client: HttpClient, times: dict[str, float]) -> NotificationSender:
     return NotificationSender(
-        DeliveryClient(client, base_url=settings.BASE_URL),
+        DeliveryClient(client, base_url=settings.BASE_URL, draw=_draw),
         clock=now,
         retry_policy=RetryPolicy(
             first_s=times["first_retry_s"],

@@ -1,10 +1,14 @@
 """Filters and tags for figures, times, money and differences: fleet.formatting in templates."""
 
+import re
 from datetime import datetime
 
 from django import template
+from django.utils.safestring import SafeString, mark_safe
+from markdown_it import MarkdownIt
 
 from fleet import formatting
+from fleet.alerts.runbooks import PLACES
 from telemetry.catalog import age_note
 
 register = template.Library()
@@ -43,3 +47,40 @@ register.simple_tag(formatting.ago, takes_context=True)
 def price_age(day: str, now: datetime) -> str:
     """Mark the date of a price that is older than 90 days; empty for a newer one."""
     return age_note(day, now.date())
+
+
+PRE = (
+    "margin:6px 0 12px 0;padding:8px 10px;background:#f5f6f8;border:1px solid #dfe3e8;"
+    "font-family:Consolas,monospace;font-size:13px;line-height:19px;white-space:pre-wrap;"
+)
+FENCE = re.compile(r'<pre><code class="language-(\w+)">')
+MAILED = MarkdownIt("commonmark", {"html": False})
+
+
+@register.filter("runbook")
+def mailed_steps(text: str) -> SafeString:
+    """Render the steps of a runbook for a mail, whose styles stand in its elements."""
+
+    def opened(fence: re.Match[str]) -> str:
+        where = PLACES.get(fence[1], fence[1])
+        return f'<div style="color:#566372;">{where}</div><pre style="{PRE}"><code>'
+
+    # Markdown escapes what it does not know.
+    return mark_safe(FENCE.sub(opened, MAILED.render(text)))  # noqa: S308
+
+
+SLACK_MARKUP = (
+    (re.compile(r"```\n?(.*?)\n?```", re.DOTALL), r'<code class="block">\1</code>'),
+    (re.compile(r"<!date\^[^|>]*\|([^>]*)>"), r"\1"),
+    (re.compile(r"<(https?://[^|>\"]+)\|([^>]*)>"), r'<a href="\1">\2</a>'),
+    (re.compile(r"\*([^*\n]+)\*"), r"<b>\1</b>"),
+    (re.compile(r"`([^`\n]+)`"), r"<code>\1</code>"),
+)
+
+
+@register.filter
+def slack_html(text: str) -> SafeString:
+    """Show the text of a Slack message, which is escaped already, as Slack shows it."""
+    for pattern, html in SLACK_MARKUP:
+        text = pattern.sub(html, text)
+    return mark_safe(text)  # noqa: S308

@@ -11,10 +11,24 @@ import pytest
 
 from fleet.alerts.events import labels_of, routing_table
 from fleet.models import Delivery, Node, Receiver, Run
-from fleet.notifications.channels import CHANNELS, LONGEST_HEADER, Message, TimelineItem, item_of
-from fleet.notifications.http_client import Allowed, HttpClient, HttpResult
+from fleet.notifications.channels import (
+    CHANNELS,
+    LONGEST_HEADER,
+    Message,
+    TimelineItem,
+    apprise_service,
+    encode,
+    item_of,
+)
+from fleet.notifications.http_client import (
+    AddressError,
+    Allowed,
+    HttpClient,
+    HttpResult,
+    UnreachableError,
+)
 from tests.fleet.notifications.conftest import an_alert
-from tests.fleet.notifications.receiver_server import Post, ReceiverServer
+from tests.fleet.notifications.receiver_server import OK, Post, ReceiverServer, status
 from tests.helpers import NOON
 
 KIND = Delivery.Kind
@@ -86,7 +100,8 @@ def test_slack_gets_one_line_for_the_phone_and_blocks_below(
     body = sent("slack", message, hook_server).json
 
     assert body["text"].startswith(":red_circle: [FIRING] llama")
-    assert [block["type"] for block in body["blocks"]] == ["header", "section", "context"]
+    kinds = [block["type"] for block in body["blocks"]]
+    assert kinds == ["header", "section", "section", "image", "context"]
     section = body["blocks"][1]["text"]["text"]
     assert f"<{message.items[0].url}|Open>" in section
     assert "|Runbook>" in section
@@ -202,3 +217,101 @@ def test_a_drill_states_that_it_is_one(message: Message) -> None:
 
 def test_an_empty_table_has_no_routes(db: None) -> None:
     assert routing_table() == []
+
+
+def blocks_of(message: Message) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for block in json.loads(encode(CHANNELS["slack"].render(message)))["blocks"]:
+        found.setdefault(block["type"], []).append(block)
+    return found
+
+
+def test_slack_shows_what_to_do_the_chart_and_a_button(message: Message) -> None:
+    blocks = blocks_of(replace(message, has_buttons=True))
+
+    assert blocks["section"][-1]["text"]["text"].startswith("*Do now*")
+    [image] = blocks["image"]
+    assert image["image_url"].startswith(f"{BASE}/alerts/{message.items[0].pk}/chart.png?at=")
+    [button] = blocks["actions"][0]["elements"]
+    assert (button["action_id"], button["value"]) == ("acknowledge", str(message.items[0].pk))
+
+
+@pytest.mark.parametrize("kind", [KIND.RESOLVED, KIND.ACKNOWLEDGED])
+def test_what_needs_no_action_has_no_button_in_slack(message: Message, kind: Any) -> None:
+    blocks = blocks_of(replace(message, has_buttons=True, kind=kind))
+    assert "actions" not in blocks
+    assert not any("Do now" in each["text"]["text"] for each in blocks["section"])
+
+
+def test_a_server_without_https_sends_slack_no_image(message: Message) -> None:
+    item = replace(message.items[0], image_url="http://127.0.0.1:8000/alerts/1/chart.png")
+    assert "image" not in blocks_of(replace(message, items=(item,)))
+
+
+def test_slack_that_cannot_fetch_the_chart_gets_the_message_without(
+    message: Message, hook_server: ReceiverServer
+) -> None:
+    hook_server.answers = [status(400, body=b"invalid_blocks"), OK]
+    sent("slack", message, hook_server)
+
+    first, then = [[block["type"] for block in post.json["blocks"]] for post in hook_server.posts]
+    assert "image" in first
+    assert then == [each for each in first if each != "image"]
+
+
+def test_pagerduty_gets_links_the_chart_and_what_to_do(
+    message: Message, hook_server: ReceiverServer
+) -> None:
+    body = sent("pagerduty", message, hook_server).json
+
+    assert [link["text"] for link in body["links"]] == [
+        "Open alert",
+        "Charts at that time",
+        "Runbook",
+    ]
+    assert body["images"][0]["src"] == message.items[0].image_url
+    details = body["payload"]["custom_details"]
+    assert (details["run"], details["node"]) == ("llama", "limping")
+    assert details["do_now"].startswith("1. ")
+
+
+def apprise_receiver(hook_server: ReceiverServer) -> Receiver:
+    target = hook_server.url.replace("http://", "json://")
+    return Receiver(name="teams", kind="apprise", target=target)
+
+
+def test_other_services_are_reached_by_apprise(
+    message: Message, hook_server: ReceiverServer
+) -> None:
+    channel = CHANNELS["apprise"]
+    channel.send(
+        apprise_receiver(hook_server), channel.render(message), key="k1", at=NOON, client=CLIENT
+    )
+    [post] = hook_server.posts
+    assert post.json["title"].startswith("[FIRING] llama")
+    assert post.json["type"] == "failure"
+    assert message.items[0].url in post.json["message"]
+
+
+def test_a_service_that_refuses_is_tried_again(
+    message: Message, hook_server: ReceiverServer
+) -> None:
+    hook_server.answers = [status(503)]
+    channel, receiver = CHANNELS["apprise"], apprise_receiver(hook_server)
+    with pytest.raises(UnreachableError, match="did not accept"):
+        channel.send(receiver, channel.render(message), key="k1", at=NOON, client=CLIENT)
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("json://127.0.0.1:9/x", "private address"),
+        ("jsons://169.254.169.254/x", "private address"),
+        ("syslog://", "no valid address"),
+        ("nothing://x", "no valid address"),
+        ("opsgenie://", "no valid address"),
+    ],
+)
+def test_addresses_of_this_machine_or_of_no_service_are_refused(target: str, why: str) -> None:
+    with pytest.raises(AddressError, match=why):
+        apprise_service(target, Allowed.of([]))

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from pytest_django import Settings
 
-from fleet.models import Receiver
-from fleet.notifications.channels import Mail, MailServer
+from fleet.models import Delivery, Receiver, Run
+from fleet.notifications.channels import Mail, MailServer, Message, item_of
 from fleet.notifications.http_client import (
     AddressError,
     Allowed,
@@ -14,6 +14,7 @@ from fleet.notifications.http_client import (
     HttpResult,
     UnreachableError,
 )
+from tests.fleet.notifications.conftest import an_alert
 from tests.fleet.notifications.mail_server import MailSink, serve_mail
 from tests.helpers import NOON, free_port
 
@@ -94,3 +95,32 @@ def test_the_address_of_a_server_is_read() -> None:
     )
     with pytest.raises(AddressError, match="TRNWATCH_SMTP_URL"):
         MailServer.of("mail.example.org")
+
+
+def test_it_is_text_and_html_with_the_chart_inside(smtp_server: MailSink, run: Run) -> None:
+    image = b"\x89PNG\r\n\x1a\n and more"
+    item = item_of(an_alert(run), None, base_url="https://trnwatch.example", now=NOON)
+    message = Message(Delivery.Kind.FIRING, "k1", NOON, (item,), image=image)
+    body = Mail().render(message)
+    receiver = Receiver(name="people", kind="email", target="ada@example.org")
+    Mail().send(receiver, body, key="k1", at=NOON, client=CLIENT)
+
+    [mail] = smtp_server.messages
+    kinds = [part.get_content_type() for part in mail.walk() if not part.is_multipart()]
+    assert kinds == ["text/plain", "text/html", "image/png"]
+    text, html, chart = (part for part in mail.walk() if not part.is_multipart())
+    assert chart.get_payload(decode=True) == image
+    shown = html.get_payload(decode=True).decode()  # type: ignore[union-attr]
+    assert f'src="cid:{str(chart["Content-ID"]).strip("<>")}"' in shown
+    # Outlook knows neither style sheets nor flex.
+    assert "<style" not in shown
+    assert "flex" not in shown
+    for part in (shown, text.get_payload(decode=True).decode()):  # type: ignore[union-attr]
+        assert "Do now" in part
+        assert item.url in part
+
+
+def test_a_mail_stored_by_an_earlier_release_is_sent_as_text(smtp_server: MailSink) -> None:
+    send()
+    [mail] = smtp_server.messages
+    assert not mail.is_multipart()
