@@ -127,7 +127,7 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
 
 @require_safe
 def alert_image(request: HttpRequest, pk: int) -> HttpResponse:
-    """Return the first chart of an alert at a time as a PNG, for whoever has its signed address.
+    """Return the first chart of an alert at a time as a PNG, for its signed address.
 
     Chat and mail programs fetch it without a session.
     """

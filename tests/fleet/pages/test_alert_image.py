@@ -32,7 +32,7 @@ def pixels(content: bytes, role: str) -> NDArray[np.bool_]:
     return np.asarray(found)
 
 
-def test_whoever_has_the_address_sees_it_without_signing_in(alert: Alert) -> None:
+def test_the_signed_address_needs_no_sign_in(alert: Alert) -> None:
     response = Client().get(path(alert), REMOTE_ADDR="192.0.2.7")
 
     assert response.status_code == 200
