@@ -64,7 +64,9 @@ def test_a_click_acknowledges_in_the_name_of_the_person(
     assert slack.posts == []
 
 
-def test_a_second_click_is_refused_to_its_person_alone(alert: Alert, slack: ReceiverServer) -> None:
+def test_a_second_click_is_refused_to_its_person_alone(
+    alert: Alert, slack: ReceiverServer
+) -> None:
     click(alert, slack)
     assert click(alert, slack).status_code == 200
 
