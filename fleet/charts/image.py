@@ -40,6 +40,7 @@ COLOURS = {
 }
 # Shade of the time of the alert.
 AFFECTED = "#fbe9e7"
+ABSENT_SIGNS = str.maketrans("\u202f\xa0\u2009\u2212\u2013\xb5", "   --u")
 N_LEVELS, MOST_NAMED = 4, 6
 # The highest value leaves some room above it.
 FILLED = 0.92
@@ -144,9 +145,12 @@ class _Canvas:
         return float(self.bottom - (value - low) / (high - low) * (self.bottom - TOP) * FILLED)
 
     def levels(self) -> list[float]:
-        """Values of the horizontal lines: round ones, or even ones on a logarithmic axis."""
+        """Round values for the horizontal lines."""
         if self.is_log:
-            return [float(v) for v in np.geomspace(self.low, self.high, N_LEVELS + 1)]
+            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            round_ones = [10.0**power * n for power in powers for n in (1, 2, 5)]
+            inside = [value for value in round_ones if self.low <= value <= self.high]
+            return inside if len(inside) > 1 else [self.low, self.high]
         rough = (self.high - self.low) / N_LEVELS
         power = 10.0 ** math.floor(math.log10(rough))
         every = next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= rough)
@@ -231,4 +235,6 @@ class _Canvas:
 
 def plain(text: str) -> str:
     """Replace the spaces and signs that the built-in font does not have."""
-    return text.translate({0x202F: " ", 0xA0: " ", 0x2009: " ", 0x2212: "-", 0x2013: "-"})
+    return text.translate(
+        {0x202F: " ", 0xA0: " ", 0x2009: " ", 0x2212: "-", 0x2013: "-", 0xB5: "u"}
+    )

@@ -69,6 +69,14 @@ def mailed_steps(text: str) -> SafeString:
     return mark_safe(FENCE.sub(opened, MAILED.render(text)))  # noqa: S308
 
 
+EMOJI = {
+    ":red_circle:": "\U0001f534",
+    ":large_orange_circle:": "\U0001f7e0",
+    ":eyes:": "\U0001f440",
+    ":white_check_mark:": "\u2705",
+    ":warning:": "\u26a0\ufe0f",
+    ":wave:": "\U0001f44b",
+}
 SLACK_MARKUP = (
     (re.compile(r"```\n?(.*?)\n?```", re.DOTALL), r'<code class="block">\1</code>'),
     (re.compile(r"<!date\^[^|>]*\|([^>]*)>"), r"\1"),
@@ -81,6 +89,8 @@ SLACK_MARKUP = (
 @register.filter
 def slack_html(text: str) -> SafeString:
     """Show the text of a Slack message, which is escaped already, as Slack shows it."""
+    for code, sign in EMOJI.items():
+        text = text.replace(code, sign)
     for pattern, html in SLACK_MARKUP:
         text = pattern.sub(html, text)
     return mark_safe(text)  # noqa: S308
