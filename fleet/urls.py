@@ -60,6 +60,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("connect/", connect.connect, name="connect"),
     path("connect/<str:name>", connect.node_file, name="node-file"),
     path("nodes/", nodes.node_list, name="node-list"),
+    path("problem-nodes/", nodes.problem_node_list, name="problem-node-list"),
     path("nodes/<str:name>/", nodes.node_detail, name="node-detail"),
     path("nodes/<str:name>/retire/", retirement.node_retire, name="node-retire"),
     path("nodes/<str:name>/charts/<slug:chart>", charts.node_chart, name="node-chart"),

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_safe
 from fleet.alerts.text import AlertText, cause_name
 from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
+from fleet.costs.problem_nodes import problem_nodes
 from fleet.ingest.nodes import timing_of
 from fleet.models import Alert, Node
 from fleet.models.node import address
@@ -129,6 +130,24 @@ def nodes_context(**filters: str) -> dict[str, Any]:
 def node_list(request: HtmxRequest) -> HttpResponse:
     context = nodes_context(**{name: request.GET.get(name, "") for name in FILTERS})
     return render_page(request, "nodes/node_list.html", context, partials=LIST_PARTIALS)
+
+
+PERIODS_DAYS = (1, 7, 30, 90)
+
+
+@require_safe
+def problem_node_list(request: HtmxRequest) -> HttpResponse:
+    """Show the nodes that alerts accused within a period, with what that has cost."""
+    asked = request.GET.get("days", "7")
+    days = int(asked) if asked in {str(each) for each in PERIODS_DAYS} else 7
+    found = problem_nodes(now=timezone.now(), days=days)
+    context = {
+        "found": found,
+        "n_repeated": sum(each.is_repeated for each in found),
+        "days": days,
+        "choices": PERIODS_DAYS,
+    }
+    return render_page(request, "nodes/problem_nodes.html", context)
 
 
 def node_context(name: str) -> dict[str, Any]:
