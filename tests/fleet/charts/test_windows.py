@@ -65,3 +65,21 @@ def test_what_cannot_be_names_its_field(query: dict[str, str], field: str) -> No
 def test_only_what_is_kept_is_offered() -> None:
     assert lengths_within(86_400) == ["15m", "1h", "6h", "24h"]
     assert lengths_within(604_800)[-1] == "7d"
+
+
+def test_the_windows_around_a_live_one_are_earlier_and_longer() -> None:
+    assert window_of({"window": "15m"}, now=NOON).around() == {
+        "earlier": f"from={NOON_S - 1350}&to={NOON_S - 450}",
+        "later": "",
+        "wider": "window=1h",
+    }
+    assert window_of({"window": "30d"}, now=NOON).around()["wider"] == ""
+
+
+def test_the_windows_around_a_frozen_one_do_not_depend_on_the_time() -> None:
+    assert Window(1000, 1600).around() == {
+        "earlier": "from=700&to=1300",
+        "later": "from=1300&to=1900",
+        "wider": "from=700&to=1900",
+    }
+    assert Window(0, 20 * 86_400).around()["wider"] == ""
