@@ -98,8 +98,12 @@ def shares_figure(window: Window) -> Chart:
         runs += past.order_by("-pk")[:MOST_PAST_RUNS]
     lines, events = [], []
     for run in runs:
-        start_s, end_s = window.start - every_s, window.end
-        steps, _ = run_history(hot, run.name, start_s=start_s, end_s=end_s)
+        # The live chart needs no more than the hot tier keeps.
+        if window.is_live and window.length_s <= hot.keep_s:
+            steps = hot.steps(run.name, since_s=window.start)
+        else:
+            start_s, end_s = window.start - every_s, window.end
+            steps, _ = run_history(hot, run.name, start_s=start_s, end_s=end_s)
         lines.append(ChartLine(run.name, share_now(steps, t_s, every_s=every_s)))
         events += checkpoints(steps, name=run.name)
     return Chart(
