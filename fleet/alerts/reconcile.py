@@ -38,6 +38,8 @@ SAME_ONSET_S = 10.0
 PAUSES = ("hang", "recompile", "checkpoint_slow", "node_crash")
 # So many steps may end after an alert about their run until they show that it is still slow.
 AFTER_STEPS = 2.0
+# So many seconds of hardware still show what is over.
+AFTER_S = 15.0
 # Alerts that slow no step.
 HARMLESS = ("ecc_uncorrected", "node_idle", "cost_drift", "preflight")
 
@@ -273,7 +275,8 @@ def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
 def is_aftermath(finding: Finding, *, now: datetime) -> bool:
     """Whether a problem began in one that ended a step or two ago, and names no other node.
 
-    A step that a fault made long ends after the fault, and its alert may be over by then.
+    A step that a fault made long ends after the fault, and its alert may be over by then. The
+    newest seconds of the hardware still show the fault, too.
     """
     if finding.run is None or finding.rule in HARMLESS:
         return False
@@ -281,7 +284,7 @@ def is_aftermath(finding: Finding, *, now: datetime) -> bool:
     onset = datetime.fromtimestamp(finding.onset_s, UTC)
     over = Alert.objects.filter(
         run__name=finding.run,
-        resolved_at__gt=max(onset, now - timedelta(seconds=AFTER_STEPS * step_s)),
+        resolved_at__gt=max(onset, now - timedelta(seconds=max(AFTER_S, AFTER_STEPS * step_s))),
         resolved_at__lte=now,
     )
     over = over.exclude(rule__in=HARMLESS).select_related("node")

@@ -23,11 +23,17 @@ from telemetry.detect.inputs import (
     part_values,
     recent,
 )
-from telemetry.detect.pace import BEFORE_S, CLEARLY, ShareCase, hardware_before_and_after
+from telemetry.detect.pace import (
+    BEFORE_S,
+    CLEARLY,
+    ShareCase,
+    hardware_before_and_after,
+    work_s,
+)
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import training_nodes
 from telemetry.statistics.bootstrap import student_quantile
-from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median
+from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median, middle
 
 # Required distance in deviations of the parts of the node, in addition to the minimum ratio.
 DEVIATIONS = RULES["core_slow"].limits["deviations"]
@@ -460,6 +466,9 @@ POWER_DEVIATIONS, POWER_RATIO, POWER_S = 5.0, 0.015, 6
 # Required fall of the power of a whole node that computes for longer. Noise of its devices
 # averages out.
 LESS_POWER_RATIO = 0.05
+# Devices report the mean power of so many seconds. A step longer by this ratio within them is
+# another change of the run, whose power says nothing about a node.
+POWER_MEAN_S, OTHER_STEP_RATIO, TINY_S = 60.0, 1.2, 1e-3
 # Required deviations from the other parts of the node, and the minimum deviation assumed,
 # relative to the usual value: together 7.5 %.
 LATE_PARTS_DEVIATIONS, SPREAD = 5.0, 0.015
@@ -567,6 +576,8 @@ def _score_power(case: ShareCase, node: str, before: Span, since: Span) -> list[
         before = case.inputs.hardware_at([POWER], ages_s.tolist())
     if min(len(before.ticks), len(since.ticks)) < POWER_S or POWER not in since.values:
         return []
+    if _changed_before(case):
+        return []
     was, now = (mean(span.of([node]).values[POWER], axis=0)[0] for span in (before, since))
     if was.shape != now.shape:
         # The seconds before the onset are gone, or had no power.
@@ -609,6 +620,18 @@ def _score_power(case: ShareCase, node: str, before: Span, since: Span) -> list[
         node,
     )
     return [of_device, of_node]
+
+
+def _changed_before(case: ShareCase) -> bool:
+    """Whether steps took longer shortly before the onset: then power changes for that reason."""
+    steps = case.inputs.steps.reported
+    until_onset = steps.ended_at_s <= case.onset_s + TINY_S
+    lasted_s = work_s(steps)[until_onset]
+    is_late = steps.ended_at_s[until_onset] > case.onset_s - POWER_MEAN_S
+    if not is_late.any() or is_late.all():
+        return False
+    usual_s = middle(lasted_s[~is_late])
+    return bool((lasted_s[is_late] > OTHER_STEP_RATIO * usual_s).any())
 
 
 def score_power_of_node(case: ShareCase, node: str) -> CauseScore | None:

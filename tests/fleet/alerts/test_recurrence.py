@@ -251,6 +251,24 @@ def test_the_step_that_a_hang_made_long_accuses_no_node_again(
     assert Alert.objects.open().get().node == steady
 
 
+def test_what_the_hardware_still_shows_of_a_hang_is_no_alert(
+    finding: Finding, limping: Node
+) -> None:
+    every = {("hang", "run:llama"), ("core_slow", f"node:{limping.name}")}
+
+    def at(second: float, *found: Finding) -> None:
+        reconcile(found, evaluated=every, now=NOON + timedelta(seconds=second))
+
+    at(10, of_run(finding, "hang", "hang", node=limping.name))
+    at(300)
+    # Cores are measured, so the finding has no step time.
+    idle = of_run(finding, "core_slow", "slow_core", 295, node=limping.name, evidence={})
+    at(301, idle)
+    assert not Alert.objects.open().exists()
+    at(320, idle)
+    assert Alert.objects.open().get().cause == "slow_core"
+
+
 def test_a_slow_exchange_is_one_alert_under_the_rule_of_the_share(finding: Finding) -> None:
     slow = of_run(finding, "step_slow", "network", onset_s=5)
     share = of_run(finding, "allreduce_share", "network")

@@ -11,7 +11,7 @@ from telemetry.detect.findings import strongest
 from telemetry.detect.inputs import DetectionInput, OpenProblem
 from telemetry.detect.pace import case_since
 from telemetry.detect.parts import score_parts
-from tests.telemetry.detect.runs import CHARACTERS, T0, Machines, inputs, steps_at
+from tests.telemetry.detect.runs import CHARACTERS, T0, Machines, inputs, steps_at, steps_of
 
 CORE, MEMORY = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
 SINCE_S = T0 + 190
@@ -147,6 +147,20 @@ def test_power_tells_a_slow_node_from_one_with_more_work(
     case = case_since(inputs(steps, machines, hardware_at=machines.hardware_at), steps, 190)
     found = strongest(score_parts(case, "limping", is_alone=True))
     assert (found and (found.cause, found.device)) == accused
+
+
+def test_power_after_another_change_of_the_run_accuses_no_node() -> None:
+    machines = Machines(SINCE_S + 10)
+    vars(machines)["HEALTHY"] = {**Machines.HEALTHY, "device_power_ratio": (4, 0.6)}
+    for device in range(4):
+        machines.mark("device_power_ratio", (1, device), times=0.8, since_s=SINCE_S)
+    # Steps became longer ten steps before this node did.
+    exchange = np.repeat([[0.1], [0.9]], (180, 20), axis=0)
+    steps = steps_of(np.full((200, 4), 0.9), transfer_s=np.repeat(exchange, 4, axis=1))
+    case = case_since(inputs(steps, machines, hardware_at=machines.hardware_at), steps, 190)
+    scores = score_parts(case, "limping", is_alone=True)
+
+    assert [score for score in scores if score.metric == "device_power_ratio"] == []
 
 
 def test_power_whose_past_is_gone_proves_nothing() -> None:
