@@ -74,10 +74,11 @@ HARDWARE_RULES = tuple(
     if rule.subject == "node" and name not in {"node_silent", ECC, HEALTH_RULE}
 )
 BLIND = ("monitoring_blind", "fleet")
-# After a pause in watching, wait before reporting nodes as silent: missing data may be our own
-# outage.
+# After a pause in watching, wait before reporting silent nodes and hanging runs: missing data may
+# be our own outage.
 PAUSE_S = 5
 WAIT_AFTER_PAUSE_S = 20
+OF_MISSING_DATA = ("hang", "node_silent")
 # Results of this process that stay valid from one second to the next.
 HEALTHY_STEPS = HealthyStepsCache()
 ALL_RULES = "all rules"
@@ -169,8 +170,8 @@ def watch(
     lost = lost_nodes(open_)
     expected |= lost | set(real.values_list("name", flat=True))
     last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected - unread}
-    if now_s - watching_since_s(hot, now_s=now_s) < WAIT_AFTER_PAUSE_S:
-        last_seen = {}
+    is_waiting = now_s - watching_since_s(hot, now_s=now_s) < WAIT_AFTER_PAUSE_S
+    last_seen = {} if is_waiting else last_seen
     findings = find_all(
         snapshots,
         last_seen,
@@ -202,6 +203,9 @@ def watch(
             evaluated -= unsettled([counts], open_, now_s=now_s)
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
     guard.note(hot)
+    if is_waiting:
+        findings = [each for each in findings if each.rule not in OF_MISSING_DATA]
+        evaluated = {key for key in evaluated if key[0] not in OF_MISSING_DATA}
     changed = reconcile(findings, evaluated=evaluated, now=now)
     return [*changed, *explain_recent(now=now)]
 

@@ -165,6 +165,19 @@ def test_no_one_is_silent_before_watching_has_listened(
     ]
 
 
+def test_no_run_hangs_before_watching_has_listened(hot: HotStore, llama: Run, now_s: int) -> None:
+    fault = Fault(kind="hang", node="llama-02", start_s=FAULT_AT_S - 60, duration_s=600)
+    fill(hot, now_s, fault)
+    assert watch(hot, now=at(now_s)) == []
+    listen(hot, now_s)
+    assert [alert.rule for alert in watch(hot, now=at(now_s))] == ["hang"]
+
+    # After an outage of the service it is neither confirmed nor resolved by what is missing.
+    hot.gauge("watched_at_s", now_s - 100)
+    assert watch(hot, now=at(now_s + 1)) == []
+    assert Alert.objects.open().get().last_seen_at == at(now_s)
+
+
 def test_a_pause_in_evaluation_restarts_the_grace_period(hot: HotStore) -> None:
     assert watching_since_s(hot, now_s=1000) == 1000
     assert watching_since_s(hot, now_s=1004) == 1000
