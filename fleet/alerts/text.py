@@ -99,6 +99,19 @@ def part_name(cause: str) -> str | None:
     return cause_text(cause).part
 
 
+def device_number(cause: str, part: int | None, *, cores_per_device: int) -> int | None:
+    """Return the accelerator that an alert's part number means; None for EFA devices and nodes.
+
+    >>> device_number("slow_core", 7, cores_per_device=2)
+    3
+    >>> device_number("efa_loss", 7, cores_per_device=2)
+    """
+    name = part_name(cause) or "device"
+    if part is None or name == "EFA":
+        return None
+    return part // cores_per_device if name == "core" else part
+
+
 def shared_cause(cause: str) -> str:
     """Name what several nodes or runs have."""
     if cause == UNKNOWN:
@@ -344,6 +357,16 @@ class AlertText:
     def part(self) -> str:
         """What its device number counts."""
         return part_name(self.alert.cause) or "device"
+
+    @property
+    def device_number(self) -> int | None:
+        """The accelerator that it accuses, for the address of its page."""
+        alert = self.alert
+        if alert.node is None:
+            return None
+        n_cores = alert.node.cores_per_device
+        found = device_number(alert.cause, alert.device, cores_per_device=n_cores)
+        return found if found is not None and 0 <= found < alert.node.n_devices else None
 
     def _render(self, name: str, *, linked: bool = True) -> SafeString:
         rule = "_group" if Evidence(self.alert.evidence).shared_place else self.alert.rule

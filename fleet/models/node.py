@@ -141,6 +141,10 @@ class Node(Labeled):
         return self.retired_at is None and not self.is_released
 
     @property
+    def device_numbers(self) -> range:
+        return range(self.n_devices)
+
+    @property
     def cores_per_device(self) -> int:
         """Number of cores per device, as the runtime counts them."""
         return max(1, self.n_cores // max(1, self.n_devices))

@@ -26,6 +26,7 @@ from fleet.charts.runs import RUN_CHARTS, run_figure
 from fleet.charts.windows import Window, window_of
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Alert, InjectedFault, Node, Run
+from fleet.runs.devices import parts_of
 from fleet.simulation.drill_results import drill_figure, drill_result, drill_window
 from telemetry.errors import FieldError
 from telemetry.store.hot import open_store
@@ -59,10 +60,14 @@ PAST_S = 300
 @gzip_page
 @require_safe
 def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
+    """Return one chart of a node; the parts of the ``device`` in the address stand out."""
     node = get_object_or_404(Node, name=name)
     drawn = next((each for each in charts_of(node) if each.name == chart), None)
     if drawn is None:
         raise Http404(f"{name} has no chart {chart}; it has {', '.join(NODE_CHARTS)}")
+    device = request.GET.get("device", "")
+    is_of_device = device.isdecimal() and drawn.part in ("core", "device")
+    marks = parts_of(node, int(device[:6]), drawn.metric) if is_of_device else ()
     return answer_chart(
         request,
         lambda window: marked(
@@ -71,6 +76,7 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
                 node,
                 drawn,
                 window,
+                marked=marks,
                 long_term=long_term_history(),
             ),
             window,

@@ -13,6 +13,7 @@ from fleet.pages import (
     alerts,
     compiles,
     costs,
+    devices,
     drills,
     handover,
     nodes,
@@ -153,6 +154,9 @@ TOPICS: Mapping[str, Topic] = {
         nodes.PARTIALS,
         named=True,
         points=nodes.node_points,
+    ),
+    "device": Topic(
+        devices.device_context, "nodes/device_detail.html", devices.PARTIALS, named=True
     ),
     "runs": Topic(
         runs.runs_context, "runs/run_list.html", runs.LIST_PARTIALS, filters=runs.FILTERS

@@ -17,6 +17,8 @@ PAGES = (
     "/",
     "/nodes/",
     "/nodes/steady/",
+    "/nodes/steady/devices/3/",
+    "/problem-nodes/",
     "/runs/",
     "/runs/llama/",
     "/alerts/",
