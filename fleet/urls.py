@@ -93,7 +93,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("alerts/<int:pk>/", alerts.alert_detail, name="alert-detail"),
     path("alerts/<int:pk>/charts/<slug:chart>", charts.alert_chart, name="alert-chart"),
     path("alerts/<int:pk>/chart.png", charts.alert_image, name="alert-image"),
-    path("alerts/<int:pk>/post-mortem.md", alerts.alert_post_mortem, name="alert-post-mortem"),
+    path("alerts/<int:pk>/post-mortem/", alerts.alert_post_mortem, name="alert-post-mortem"),
+    path(
+        "alerts/<int:pk>/post-mortem.md",
+        alerts.alert_post_mortem_markdown,
+        name="alert-post-mortem-markdown",
+    ),
     path(
         "alerts/<int:pk>/acknowledge/", alert_actions.alert_acknowledge, name="alert-acknowledge"
     ),

@@ -12,6 +12,7 @@ from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.utils import timezone
+from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from fleet.alerts.text import AlertText, facts, ruled_out
@@ -33,7 +34,7 @@ from fleet.pages.alert_context import (
 from fleet.pages.annotations import annotate_context
 from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
-from fleet.pages.runbooks import check_first, do_now
+from fleet.pages.runbooks import MARKDOWN, check_first, do_now
 from fleet.runs.summaries import runs_now
 from telemetry.detect import RULES
 from telemetry.store.hot import open_store
@@ -228,6 +229,25 @@ def alert_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 
 @require_safe
 def alert_post_mortem(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Show an alert's post-mortem as a page, with its Markdown to copy."""
+    markdown, alert = post_mortem_of(request, pk)
+    # Safe: MARKDOWN escapes raw HTML. A box to tick is a box on paper too.
+    html = MARKDOWN.render(markdown).replace("<li>[ ] ", "<li>☐ ")
+    context = {"alert": alert, "text": SafeString(html), "markdown": markdown}
+    return render_page(request, "alerts/post_mortem.html", context)
+
+
+@require_safe
+def alert_post_mortem_markdown(request: HtmxRequest, pk: int) -> HttpResponse:
+    headers = {
+        "Content-Disposition": f'inline; filename="alert-{pk}-post-mortem.md"',
+        "Cache-Control": "no-store",
+    }
+    markdown, _ = post_mortem_of(request, pk)
+    return HttpResponse(markdown, "text/markdown; charset=utf-8", headers=headers)
+
+
+def post_mortem_of(request: HtmxRequest, pk: int) -> tuple[str, Alert]:
     """Write an alert's post-mortem as Markdown that is correct without editing."""
     context = alert_context(pk)
     alert, events, now = context["alert"], context["events"], context["now"]
@@ -255,9 +275,4 @@ def alert_post_mortem(request: HtmxRequest, pk: int) -> HttpResponse:
         "actions": [(event, event.at - alert.fired_at) for event in events if event.by],
         "similar": similar.alerts,
     }
-    text = re.sub(r"\n{3,}", "\n\n", render_to_string("alerts/post_mortem.md", context))
-    headers = {
-        "Content-Disposition": f'inline; filename="alert-{pk}-post-mortem.md"',
-        "Cache-Control": "no-store",
-    }
-    return HttpResponse(text, "text/markdown; charset=utf-8", headers=headers)
+    return re.sub(r"\n{3,}", "\n\n", render_to_string("alerts/post_mortem.md", context)), alert

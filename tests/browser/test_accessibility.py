@@ -23,6 +23,7 @@ PAGES = (
     "/runs/llama/",
     "/alerts/",
     "/alerts/{alert}/",
+    "/alerts/{alert}/post-mortem/",
     "/silences/",
     "/hand-over/",
     "/drills/",
