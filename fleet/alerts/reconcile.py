@@ -39,7 +39,9 @@ PAUSES = ("hang", "recompile", "checkpoint_slow", "node_crash")
 # So many steps may end after an alert about their run until they show that it is still slow.
 AFTER_STEPS = 2.0
 # So many seconds of hardware still show what is over.
-AFTER_S = 15.0
+AFTER_S = 30.0
+# Uneven work comes and goes from step to step.
+UNEVEN, UNEVEN_QUIET = "seq_imbalance", timedelta(seconds=45)
 # Alerts that slow no step.
 HARMLESS = ("ecc_uncorrected", "node_idle", "cost_drift", "preflight")
 
@@ -282,11 +284,14 @@ def is_aftermath(finding: Finding, *, now: datetime) -> bool:
         return False
     step_s = finding.evidence.get("step_s") or finding.evidence.get("usual_step_s") or 0.0
     onset = datetime.fromtimestamp(finding.onset_s, UTC)
-    over = Alert.objects.filter(
-        run__name=finding.run,
-        resolved_at__gt=max(onset, now - timedelta(seconds=max(AFTER_S, AFTER_STEPS * step_s))),
-        resolved_at__lte=now,
-    )
+    in_steps = Q(resolved_at__gt=max(onset, now - timedelta(seconds=AFTER_STEPS * step_s)))
+    in_hardware = Q(resolved_at__gt=max(onset, now - timedelta(seconds=AFTER_S)))
+    # A hang ends with the step that it made long: at this second.
+    ends_now = Q(resolved_at=None, rule="hang", onset_at__lte=onset)
+    of_others = ~Q(rule=finding.rule) & (in_hardware & Q(resolved_at__lte=now) | ends_now)
+    counts = in_steps & Q(resolved_at__lte=now)
+    counts = counts if finding.rule in PAUSES else counts | of_others
+    over = Alert.objects.filter(counts, run__name=finding.run)
     over = over.exclude(rule__in=HARMLESS).select_related("node")
     return any(set(finding.accused) <= set(alert.nodes) for alert in over)
 
@@ -509,7 +514,9 @@ def _end(
         text = "its run has ended" if is_over else "its node is retired"
         return is_gone and _resolve(alert, now=now, text=text)
     if alert.flapping_since is None:
-        return _resolve(alert, now=now)
+        is_uneven = alert.rule == "step_slow" and alert.cause == UNEVEN
+        may_return = is_uneven and now - alert.last_seen_at < UNEVEN_QUIET
+        return not may_return and _resolve(alert, now=now)
     as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
     if alert.quiet_since is None:
         change(alert, if_still=as_read, to={"quiet_since": now})

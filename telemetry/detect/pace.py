@@ -69,7 +69,7 @@ def _warms_up(steps: StepBatch) -> NDArray[np.bool_]:
     usual_s = float(np.nanmedian(steps.step_s))
     began_s = steps.ended_at_s - steps.step_s - n_missing * usual_s
     paused_s = began_s - np.concatenate(([began_s[0]], steps.ended_at_s[:-1]))
-    first = np.append(0, steps.step[paused_s > max(RESTART_S, usual_s)])
+    first = np.append(0, steps.step[paused_s > RESTART_S])
     since = np.searchsorted(first, steps.step, side="right") - 1
     return np.asarray(steps.step - first[since] < WARM_UP_STEPS)
 

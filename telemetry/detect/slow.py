@@ -13,6 +13,7 @@ from telemetry.detect.inputs import DetectionInput, node_values
 from telemetry.detect.pace import (
     HALF,
     PERSISTS_STEPS,
+    RECENT_STEPS,
     STEADY,
     PhaseRise,
     busy_s,
@@ -151,6 +152,8 @@ BORN_SLOW_RATIO, BORN_SLOW_STEPS = 0.06, 16
 # many seconds. The next node, and the scatter of this one, stay below this part of that.
 EXECUTES, EXECUTES_RATIO = "execution_latency_p50_s", 0.05
 EXECUTED_S, EXECUTED_MOMENTS, EXECUTED_NODES, EXECUTES_APART = 120.0, 24, 4, 0.3
+# Required share of the slowdown of the steps.
+EXECUTES_EXPLAINS = 0.5
 EXECUTED_REPORTS = 3
 # Steps at their usual length that end an alert about whole steps.
 EVEN_STEPS = 5
@@ -257,7 +260,10 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         return []
     newest = steps[-n_newest(steps) :]
     late = lateness(newest)
-    if late.pattern != "steady" or late.phase not in MACHINE_PHASES:
+    # Of few workers with uneven work, one is the last in several steps by chance.
+    is_uneven = any(each.cause == "seq_imbalance" for each in inputs.open_problems)
+    is_chance = is_uneven and not lateness(steps[-RECENT_STEPS:]).is_steady
+    if late.pattern != "steady" or late.phase not in MACHINE_PHASES or is_chance:
         return []
     own = busy_s(steps)
     found = _lag(inputs, steps, own[:, late.worst] - lower_median(own), len(newest))
@@ -315,7 +321,11 @@ def find_slow_executions(
     least = EXECUTES_RATIO * (HALF if is_open else 1.0)
     is_lasting = min(middle(half) for half in np.array_split(own, 2)) >= least
     scatter = GAUSSIAN * middle(np.abs(own - middle(own)))
-    if not is_lasting or max(float(excess[-2]), scatter) > EXECUTES_APART * excess[-1]:
+    is_apart = max(float(excess[-2]), scatter) <= EXECUTES_APART * excess[-1]
+    # One that takes a little longer does not explain steps that take much longer.
+    lasted_s, is_late = work_s(steps), steps.ended_at_s > since_s
+    rise = 0.0 if is_late.all() else middle(lasted_s[is_late]) / middle(lasted_s[~is_late]) - 1.0
+    if not (is_lasting and is_apart and float(excess[-1]) >= EXECUTES_EXPLAINS * rise):
         return []
     value_s, n_peers = float(typical_s.max()), len(span.nodes) - 1
     strength = float(excess[-1]) / EXECUTES_RATIO

@@ -265,7 +265,7 @@ def test_what_the_hardware_still_shows_of_a_hang_is_no_alert(
     idle = of_run(finding, "core_slow", "slow_core", 295, node=limping.name, evidence={})
     at(301, idle)
     assert not Alert.objects.open().exists()
-    at(320, idle)
+    at(340, idle)
     assert Alert.objects.open().get().cause == "slow_core"
 
 
@@ -297,3 +297,25 @@ def test_a_row_that_fired_again_is_explained_by_its_newest_onset(
 
     alert = Alert.objects.get()
     assert (alert.rule, alert.node, alert.n_firings) == ("core_slow", limping, 2)
+
+
+def test_the_step_that_ends_a_hang_accuses_its_node_no_second_time(
+    finding: Finding, limping: Node
+) -> None:
+    every = {("hang", "run:llama"), ("step_slow", f"node:{limping.name}")}
+    stopped = of_run(finding, "hang", "hang", node=limping.name)
+    reconcile([stopped], evaluated=every, now=NOON + timedelta(seconds=10))
+    long_step = of_run(finding, "step_slow", "slow_compute", 5, node=limping.name)
+    reconcile([long_step], evaluated=every, now=NOON + timedelta(seconds=300))
+    assert not Alert.objects.open().exists()
+
+
+def test_uneven_work_that_pauses_for_some_steps_is_one_alert(finding: Finding) -> None:
+    every = {("step_slow", "run:llama")}
+    uneven = of_run(finding, "step_slow", "seq_imbalance", evidence={"step_s": 1.0})
+    for second in (10, 20, 50):
+        found = [] if second == 20 else [uneven]
+        reconcile(found, evaluated=every, now=NOON + timedelta(seconds=second))
+    assert kinds(Alert.objects.get()).count("refired") == 0
+    reconcile([], evaluated=every, now=NOON + timedelta(seconds=100))
+    assert not Alert.objects.open().exists()

@@ -67,6 +67,8 @@ def test_the_other_rules_and_runs_are_evaluated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kept, over = hangs(run), hangs(other)
+    hot.gauge("listening_since_s", NOON.timestamp() - 60)
+    hot.gauge("watched_at_s", NOON.timestamp() - 1)
 
     for second in range(3):
         watch(hot, now=NOON + timedelta(seconds=second), rules=RULES)

@@ -84,11 +84,17 @@ def test_executions_show_the_transfer_that_a_runtime_trace_counts_as_compute(
 
 
 @pytest.mark.parametrize(
-    ("n_longer", "longer", "step_s", "node"),
-    [(20, 1.0, 2.0, None), (20, 1.3, 2.0, "limping"), (1, 1.3, 40.0, None)],
+    ("n_longer", "longer", "step_s", "times", "node"),
+    [
+        (20, 1.0, 2.0, 1.3, None),
+        (20, 1.3, 2.0, 1.3, "limping"),
+        (1, 1.3, 40.0, 1.3, None),
+        # A little longer: something else makes the steps longer.
+        (20, 1.3, 2.0, 1.1, None),
+    ],
 )
-def test_longer_executions_name_a_node_only_while_steps_take_longer(
-    n_longer: int, longer: float, step_s: float, node: str | None
+def test_longer_executions_name_a_node_only_while_steps_take_as_much_longer(
+    n_longer: int, longer: float, step_s: float, times: float, node: str | None
 ) -> None:
     compute = computing(step_s=step_s)[:, :4]
     compute[-n_longer:] *= longer
@@ -99,7 +105,7 @@ def test_longer_executions_name_a_node_only_while_steps_take_longer(
     phases |= {name: np.full_like(compute, np.nan) for name in ("wait_s", "transfer_s")}
     machines = Machines(float(steps.ended_at_s[-1]))
     since_s = float(steps.ended_at_s[-n_longer - 1]) if longer > 1 else T0 - 900
-    machines.mark("execution_latency_p50_s", (1, 0), times=1.3, since_s=since_s)
+    machines.mark("execution_latency_p50_s", (1, 0), times=times, since_s=since_s)
     hardware = without_bandwidth_and_probes(machines)
     # While a node is accused, a single longer step is looked at.
     accused = (OpenProblem("core_slow", "slow_compute", "steady", 3),) if n_longer == 1 else ()

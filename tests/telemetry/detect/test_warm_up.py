@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from telemetry.detect.pace import WARM_UP_STEPS, comparable_steps
 from telemetry.steps import StepBatch
@@ -18,9 +19,11 @@ def test_the_first_steps_of_a_run_are_left_out() -> None:
     assert kept(steps) == list(range(WARM_UP_STEPS, 8))
 
 
-def test_the_first_steps_after_a_pause_are_left_out() -> None:
-    steps = steps_of([[1.0, 1.0]] * 12)
-    paused = replace(steps, ended_at_s=steps.ended_at_s + np.where(np.arange(12) < 5, 0.0, 60.0))
+@pytest.mark.parametrize(("step_s", "pause_s"), [(1.0, 60.0), (30.0, 15.0)])
+def test_the_first_steps_after_a_pause_are_left_out(step_s: float, pause_s: float) -> None:
+    steps = steps_of([[step_s, step_s]] * 12)
+    later_s = np.where(np.arange(12) < 5, 0.0, pause_s)
+    paused = replace(steps, ended_at_s=steps.ended_at_s + later_s)
     assert kept(paused) == [100, 101, 102, 103, 104, 108, 109, 110, 111]
 
 
