@@ -26,6 +26,7 @@ PAGES = (
     "/alerts/{alert}/post-mortem/",
     "/silences/",
     "/hand-over/",
+    "/changes/",
     "/drills/",
     "/notifications/",
     "/support/",
