@@ -30,6 +30,7 @@ from fleet.pages import (
     runs,
     silences,
     support,
+    tour,
     trials,
 )
 
@@ -59,6 +60,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/ingest/otlp/v1/metrics", ingest.ingest_otlp, name="ingest-otlp"),
     path("api/v1/ingest/steps", ingest.ingest_steps, name="ingest-steps"),
     path("api/v1/", application.urls),
+    path("tour/", tour.tour, name="tour"),
     path("connect/", connect.connect, name="connect"),
     path("connect/<str:name>", connect.node_file, name="node-file"),
     path("nodes/", nodes.node_list, name="node-list"),

@@ -60,6 +60,7 @@ def overview_context() -> dict[str, Any]:
     resolved = Alert.objects.filter(resolved_at__gte=since).select_related("run", "node")
     resolved = resolved.order_by("-resolved_at")
     return {
+        "is_demo": settings.DEMO,
         "fleet": fleet,
         "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
         "runs": runs,
