@@ -33,7 +33,7 @@ def tour_context() -> dict[str, Any]:
     return {
         "alert": alert,
         "text": AlertText(alert, alert.resolved_at or now),
-        "frozen": frozen_link(alert, at=alert.resolved_at or now),
+        "frozen_url": frozen_link(alert, at=alert.resolved_at or now),
         "trial": Trial.objects.order_by("-pk").first(),
         "is_demo": settings.DEMO,
     }

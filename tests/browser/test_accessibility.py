@@ -19,6 +19,7 @@ PAGES = (
     "/nodes/steady/",
     "/nodes/steady/devices/3/",
     "/problem-nodes/",
+    "/tour/",
     "/runs/",
     "/runs/llama/",
     "/alerts/",

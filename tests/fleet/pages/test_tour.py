@@ -22,6 +22,7 @@ def test_it_follows_the_newest_whole_incident(client: Client, fired: Fire) -> No
     assert whole.node is not None
     assert whole.node.get_absolute_url() in text
     assert "What fired, and why" in text
+    assert "Live updates are off" not in text
 
 
 def test_every_step_leads_to_a_page(client: Client, alert: Alert) -> None:
