@@ -1,6 +1,6 @@
 """The charts of a run: what its steps consist of, how fast it trains and at what price."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,11 +8,13 @@ import numpy as np
 from django.db.models import OuterRef, Subquery
 
 from fleet.alerts.text import has_late_worker
-from fleet.charts.figures import Chart, ChartLine, mean_of, thinned, workers_reach
+from fleet.charts.figures import Chart, ChartLine, Mark, mean_of, thinned, workers_reach
 from fleet.charts.markers import checkpoints
 from fleet.charts.windows import Window
+from fleet.costs.drift import expected_now
+from fleet.formatting import figure as written
 from fleet.models import Alert, Run
-from fleet.models.run import RunQuerySet
+from fleet.models.run import SECONDS_PER_HOUR, RunQuerySet
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch
 from telemetry.store.durable import LOSS, decode_steps
@@ -20,7 +22,7 @@ from telemetry.store.history import run_history, worker_minutes
 from telemetry.store.models import RunChunk
 from telemetry.store.reading import LongTerm, Source
 
-ROLLING_S = 60.0
+ROLLING_S, RECENT_S = 60.0, 900.0
 SLACK_S = 2.0
 TOKENS_PER_MTOK = 1e6
 PER_STEP = "seconds per step"
@@ -161,6 +163,24 @@ def run_figure(
     figure = RUN_CHARTS[chart].draw(run, steps)
     events = () if figure.labels else checkpoints(steps)
     return replace(figure, window=(start_s, end_s), stretches=stretches, events=events)
+
+
+def expected_cost_marks(source: Source, run: Run, *, now_s: float) -> Sequence[Mark]:
+    """Return the expected dollars per million tokens, and above which of them is drift.
+
+    Empty for a run without a price, and where nothing is expected of its steps.
+    """
+    steps = source.steps(run.name, since_s=now_s - RECENT_S)
+    tokens = steps.tokens[np.isfinite(steps.tokens)]
+    expected = expected_now(run, tokens=float(np.median(tokens))) if len(tokens) else None
+    usd = expected and expected.cost * TOKENS_PER_MTOK * run.price[0] / SECONDS_PER_HOUR
+    if not expected or not usd:
+        return []
+    limit = usd * (1 + expected.limit_ratio)
+    return [
+        (usd, f"expected {written(usd, 'usd')}", "peers"),
+        (limit, f"drift limit {written(limit, 'usd')}", "threshold"),
+    ]
 
 
 def run_points(hot: Source, run: Run, *, since_s: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from fleet.charts.image import is_image_key
 from fleet.charts.imported_logs import LOG_CHARTS, log_figure
 from fleet.charts.markers import marked
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
-from fleet.charts.runs import RUN_CHARTS, run_figure
+from fleet.charts.runs import RUN_CHARTS, expected_cost_marks, run_figure
 from fleet.charts.windows import Window, window_of
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Alert, InjectedFault, Node, Run
@@ -95,6 +95,16 @@ def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
             request,
             lambda window: marked(log_figure(run.log, chart, window), window, run=run.pk),
         )
+    hot, now = open_store(settings.REDIS_URL), timezone.now()
+    if chart == "cost" and "expected" in request.GET:
+        marks = expected_cost_marks(hot, run, now_s=now.timestamp())
+
+        def draw(window: Window) -> Chart:
+            drawn = run_figure(hot, run, chart, window, long_term=long_term_history())
+            # On a log scale a pause leaves the levels apart.
+            return replace(drawn, marks=marks, scale="log", events=())
+
+        return answer_chart(request, draw)
     if chart not in RUN_CHARTS:
         raise Http404(f"a run has no chart {chart}; it has {', '.join(RUN_CHARTS)}")
     return answer_chart(

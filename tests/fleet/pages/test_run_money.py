@@ -9,6 +9,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.costs.spending import update_spending
 from fleet.models import Annotation, Run
+from telemetry.detect.drift import LIMITS
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_anonymous_access import member
@@ -119,3 +120,24 @@ def test_it_takes_few_queries(
 ) -> None:
     with django_assert_max_num_queries(8):
         client.get("/runs/llama/money/")
+
+
+def test_the_cost_is_drawn_next_to_what_is_expected(
+    client: Client, page: Page, alive: Run
+) -> None:
+    assert "/runs/llama/charts/cost?window=24h&amp;expected=1" in page("/runs/llama/money/")
+    # What its own first settled hours cost: 0.002 node-seconds a token.
+    own = {"cost": 0.002, "tokens": 4096.0, "n_active": 2.0, "since_s": 0.0}
+    Run.objects.update(spending={"own": own}, model="unknown")
+    marks = client.get("/runs/llama/charts/cost?window=24h&expected=1").json()["marks"]
+
+    usd = 0.002 * 1e6 * 21.5 / 3600
+    assert [kind for _, _, kind in marks] == ["peers", "threshold"]
+    assert marks[0][0] == pytest.approx(usd, rel=1e-3)
+    assert marks[1][0] == pytest.approx(usd * (1 + LIMITS["own_ratio"]), rel=1e-3)
+    assert not client.get("/runs/llama/charts/cost?window=24h").json().get("marks")
+
+
+def test_without_an_expectation_only_the_cost_is_drawn(client: Client, alive: Run) -> None:
+    Run.objects.update(spending={}, model="unknown")
+    assert not client.get("/runs/llama/charts/cost?expected=1").json().get("marks")
