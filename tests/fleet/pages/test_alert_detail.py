@@ -367,7 +367,7 @@ def test_it_offers_its_frozen_link_and_its_post_mortem(page: Page, alert: Alert)
     text = page(f"/alerts/{alert.pk}/")
 
     assert f'data-frozen-link="/alerts/{alert.pk}/?from=' in text
-    assert f'href="/alerts/{alert.pk}/post-mortem.md"' in text
+    assert f'href="/alerts/{alert.pk}/post-mortem/"' in text
 
 
 def test_acting_comes_before_the_charts_and_the_evidence_after(page: Page, alert: Alert) -> None:
