@@ -14,10 +14,10 @@ from email.message import EmailMessage
 from typing import Any, Protocol, Self, cast
 from urllib.parse import unquote, urlsplit
 
-import apprise
 import msgspec
 from django.conf import settings
 from django.template.loader import render_to_string
+from django.utils.module_loading import import_string
 
 from fleet.alerts.events import labels_of
 from fleet.alerts.runbooks import PLACES, steps_now
@@ -657,6 +657,7 @@ def _refusal(code: int, reply: bytes | str) -> Exception:
 
 
 # These notify the desktop or the log of the machine that trnwatch runs on.
+APPRISE = "apprise.Apprise"
 LOCAL = frozenset({"dbus", "glib", "gnome", "kde", "macosx", "qt", "syslog", "windows"})
 
 
@@ -701,10 +702,11 @@ class Apprise:
 OK = 200
 
 
-def apprise_service(target: str, allowed: Allowed) -> apprise.NotifyBase:
+def apprise_service(target: str, allowed: Allowed) -> Any:
     """Open an address of Apprise; AddressError where it is invalid or its host not allowed."""
     scheme = target.partition("://")[0].lower()
-    service = None if scheme in LOCAL else apprise.Apprise.instantiate(target)
+    # Its import takes 0.3 s, and few processes need it.
+    service = None if scheme in LOCAL else import_string(APPRISE).instantiate(target)
     if service is None:
         raise AddressError(f"target: {scheme[:20]}:// is no valid address of a known service")
     # Where the address names a server and not an account, that must be permitted.
