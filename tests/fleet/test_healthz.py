@@ -11,5 +11,5 @@ def test_it_lives_without_database_and_redis(client: Client) -> None:
     assert response["Cache-Control"] == "no-store"
 
 
-def test_it_only_answers(client: Client) -> None:
+def test_it_only_answers(client: Client, db: None) -> None:
     assert client.post("/healthz").status_code == 405
