@@ -27,6 +27,7 @@ from telemetry.detect.pace import (
 from telemetry.detect.parts import (
     BANDWIDTH,
     PART_METRICS,
+    POWER,
     UTILIZATION,
     score_power_of_node,
 )
@@ -367,7 +368,9 @@ def _may_be_chance(
     late in two. Several late workers of one stage are not chance.
     """
     best = _known_cause(scores)
-    if best is not None and best.node is not None:
+    # A single value of a node's power may be of a pause that begins.
+    is_power = best is not None and best.metric == POWER and best.device is None
+    if best is not None and best.node is not None and not is_power:
         return False
     n_steps, ratio = len(steps) - found.at, found.excess / middle(work_s(steps))
     very = ratio >= VERY_LATE_RATIO
