@@ -42,6 +42,8 @@ AFTER_STEPS = 2.0
 AFTER_S = 30.0
 # Uneven work comes and goes from step to step.
 UNEVEN, UNEVEN_QUIET = "seq_imbalance", timedelta(seconds=45)
+# Rules whose evidence is how long a node takes.
+SLOW = ("step_slow", "core_slow", "hbm_slow", "input_stall", "allreduce_share")
 # Alerts that slow no step.
 HARMLESS = ("ecc_uncorrected", "node_idle", "cost_drift", "preflight")
 
@@ -290,7 +292,9 @@ def is_aftermath(finding: Finding, *, now: datetime) -> bool:
     ends_now = Q(resolved_at=None, rule="hang", onset_at__lte=onset)
     of_others = ~Q(rule=finding.rule) & (in_hardware & Q(resolved_at__lte=now) | ends_now)
     counts = in_steps & Q(resolved_at__lte=now)
-    counts = counts if finding.rule in PAUSES else counts | of_others
+    # Links, devices and errors say something of their own, also about a node that hangs.
+    if finding.rule in SLOW and finding.accused:
+        counts |= of_others
     over = Alert.objects.filter(counts, run__name=finding.run)
     over = over.exclude(rule__in=HARMLESS).select_related("node")
     return any(set(finding.accused) <= set(alert.nodes) for alert in over)

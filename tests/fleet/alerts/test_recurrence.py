@@ -310,6 +310,18 @@ def test_the_step_that_ends_a_hang_accuses_its_node_no_second_time(
     assert not Alert.objects.open().exists()
 
 
+@pytest.mark.parametrize("rule", ["efa_degraded", "device_unhealthy", "node_silent"])
+def test_what_else_is_wrong_with_a_node_that_hangs_is_an_alert(
+    finding: Finding, limping: Node, rule: str
+) -> None:
+    every = {("hang", "run:llama"), (rule, f"node:{limping.name}")}
+    stopped = of_run(finding, "hang", "hang", node=limping.name)
+    reconcile([stopped], evaluated=every, now=NOON + timedelta(seconds=10))
+    other = of_run(finding, rule, "unknown", 12, node=limping.name, evidence={})
+    reconcile([stopped, other], evaluated=every, now=NOON + timedelta(seconds=20))
+    assert set(Alert.objects.open().values_list("rule", flat=True)) == {"hang", rule}
+
+
 def test_uneven_work_that_pauses_for_some_steps_is_one_alert(finding: Finding) -> None:
     every = {("step_slow", "run:llama")}
     uneven = of_run(finding, "step_slow", "seq_imbalance", evidence={"step_s": 1.0})
