@@ -9,7 +9,7 @@ import numpy as np
 from fleet.alerts.text import WAITED, Evidence, cause_text, has_late_worker, part_name
 from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade, mean_of
 from fleet.charts.nodes import BY_METRIC, NodeChart, node_figure, note_of
-from fleet.charts.runs import PER_STEP, run_figure
+from fleet.charts.runs import PER_STEP, run_figure, worker_places
 from fleet.charts.windows import Window
 from fleet.formatting import figure as written
 from fleet.formatting import percent, seconds, unit_of
@@ -263,8 +263,8 @@ def _workers(source: Source, alert: Alert, window: Window) -> Chart | None:
         return _phase(source, alert.run, alert.cause, broken)
     waits = Evidence(alert.evidence).wait_by_worker
     if waits:
-        values = np.array(list(waits.values()))
-        return Chart("s", [ChartLine("waiting", values, "wait")], labels=list(waits))
+        line, names = ChartLine("waiting", np.array(list(waits.values())), "wait"), list(waits)
+        return Chart("s", [line], labels=names, places=worker_places(names))
     return run_figure(source, alert.run, "workers", broken)
 
 
@@ -278,7 +278,12 @@ def _phase(source: Source, run: Run, cause: str, window: Window) -> Chart:
     values = steps.phases[phase]
     longest = np.fmax.reduce(values, axis=0, initial=np.nan)
     shown = longest if phase == "checkpoint_s" else mean_of(values.T)
-    return Chart("s", [ChartLine(label, shown, label)], labels=steps.workers)
+    return Chart(
+        "s",
+        [ChartLine(label, shown, label)],
+        labels=steps.workers,
+        places=worker_places(steps.workers),
+    )
 
 
 def shade_of(alert: Alert, *, now: datetime) -> Shade:

@@ -96,6 +96,13 @@ class Event(NamedTuple):
     url: str = ""
 
 
+class Place(NamedTuple):
+    """The page that a row of a heat map, or a bar, leads to, and how to name it."""
+
+    text: str
+    url: str
+
+
 @dataclass(frozen=True, slots=True)
 class ChartLine:
     """One line, bar or layer of a chart: ``values`` (n,), NaN for a gap."""
@@ -123,6 +130,7 @@ class Chart:
     window: tuple[float, float] | None = None
     has_gaps: bool = False  # points are uneven, and gaps are marked by NaN
     stretches: Sequence[SeriesSource] = ()
+    places: Sequence[Place | None] = ()  # of the labels
 
     def as_json(self) -> dict[str, Any]:
         """Return the data for the page's script; a gap is null."""
@@ -143,7 +151,8 @@ class Chart:
             "window": self.window,
             "has_gaps": self.has_gaps,
         } | reach_of(self.stretches)
-        return answer | ({"labels": list(self.labels)} if self.labels else {})
+        labels = {"labels": list(self.labels), "places": list(self.places)} if self.labels else {}
+        return answer | labels
 
     def since(self, second: float) -> dict[str, Any]:
         new = self.t_s > second
@@ -165,6 +174,7 @@ class Heat:
     every_s: int = 1
     window: tuple[float, float] | None = None
     stretches: Sequence[SeriesSource] = ()
+    places: Sequence[Place] = ()  # of the rows
 
     def as_json(self) -> dict[str, Any]:
         """Return the data for the page's script; a gap is null."""
@@ -172,6 +182,7 @@ class Heat:
             "t": seconds(self.t_s),
             "window": self.window,
             "rows": list(self.rows),
+            "places": list(self.places),
             "values": np.round(self.values.astype(float), 2).tolist(),
             "unit": self.unit,
             "every_s": self.every_s,

@@ -22,6 +22,7 @@ class HeatRow:
     """One node of the heat map: its packed cores, and the alert about it.
 
     ``stem`` is the beginning of its name that is its run's, which stands above the row.
+    ``n_each`` is the number of cores per device, 0 where the node has no devices.
     """
 
     now: NodeNow
@@ -32,6 +33,7 @@ class HeatRow:
     tail: str
     address: str
     n_cores: int
+    n_each: int
     is_up: bool
     mean: float | None
 
@@ -49,6 +51,7 @@ class HeatRow:
             name.removeprefix(stem),
             node.get_absolute_url(),
             node.n_cores,
+            node.cores_per_device if node.n_devices else 0,
             now.is_up,
             now.utilization_mean,
         )

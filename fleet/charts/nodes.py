@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from fleet.charts.figures import Chart, ChartLine, Heat, column_s, heat_of, mean_of, thinned
+from fleet.charts.figures import (
+    Chart,
+    ChartLine,
+    Heat,
+    Place,
+    column_s,
+    heat_of,
+    mean_of,
+    thinned,
+)
 from fleet.charts.windows import DEFAULT, LENGTHS, Window
 from fleet.formatting import flops
 from fleet.models import Node
@@ -387,9 +396,19 @@ def node_figure(
         heat = heat_of(series, chart.part, every_s=every_s)
         # The stream appends the current column once it is complete.
         is_appended = window.is_live and series.every_s == 1
-        return replace(heat.until(end) if is_appended else heat, window=whole)
+        heat = heat.until(end) if is_appended else heat
+        return replace(heat, window=whole, places=device_places(node))
     figure = _figure(fetch, chart, marked=marked)
     return replace(figure, note=note_of(chart, node), window=whole)
+
+
+def device_places(node: Node) -> list[Place]:
+    """Return the page of the device of each core."""
+    pages = [
+        Place(f"device {i} of {node.name}", f"{node.get_absolute_url()}devices/{i}/")
+        for i in node.device_numbers
+    ]
+    return [page for page in pages for _ in range(node.cores_per_device)]
 
 
 def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dict[str, Any]:

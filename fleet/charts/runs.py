@@ -8,12 +8,21 @@ import numpy as np
 from django.db.models import OuterRef, Subquery
 
 from fleet.alerts.text import has_late_worker
-from fleet.charts.figures import Chart, ChartLine, Mark, mean_of, thinned, workers_reach
+from fleet.charts.figures import (
+    Chart,
+    ChartLine,
+    Mark,
+    Place,
+    mean_of,
+    thinned,
+    workers_reach,
+)
 from fleet.charts.markers import checkpoints
 from fleet.charts.windows import Window
 from fleet.costs.drift import expected_now
 from fleet.formatting import figure as written
-from fleet.models import Alert, Run
+from fleet.models import Alert, Node, Run
+from fleet.models.node import address
 from fleet.models.run import SECONDS_PER_HOUR, RunQuerySet
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch
@@ -114,6 +123,13 @@ def workers(run: Run, steps: StepBatch) -> Chart:
     return Chart("s", lines, labels=steps.workers)
 
 
+def worker_places(workers: Sequence[str]) -> list[Place | None]:
+    """Return the page of the node of each worker; its name begins with the node's."""
+    of = [worker.partition("/")[0] for worker in workers]
+    known = set(Node.objects.filter(name__in=of).values_list("name", flat=True))
+    return [Place(name, address("node-detail", name)) if name in known else None for name in of]
+
+
 SHARE_HELP = "of each step; the line is the limit"
 UNTIMED = "No step in this time range reports its all-reduce time."
 
@@ -162,7 +178,13 @@ def run_figure(
         )
     figure = RUN_CHARTS[chart].draw(run, steps)
     events = () if figure.labels else checkpoints(steps)
-    return replace(figure, window=(start_s, end_s), stretches=stretches, events=events)
+    return replace(
+        figure,
+        window=(start_s, end_s),
+        stretches=stretches,
+        events=events,
+        places=worker_places(figure.labels) if figure.labels else (),
+    )
 
 
 def expected_cost_marks(source: Source, run: Run, *, now_s: float) -> Sequence[Mark]:

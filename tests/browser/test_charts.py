@@ -116,3 +116,24 @@ def test_the_charts_of_a_node_are_drawn_fed_by_the_stream_and_zoomed_together(
     # The stream feeds the heat map column by column.
     expect(page.locator("#core-heat")).to_have_attribute("data-fed", "", timeout=15_000)
     assert len([url for url in asked if "core-heat" in url]) == 1
+
+
+def test_a_cell_of_a_heat_map_and_a_bar_lead_to_their_pages(page: Page, fleet: str) -> None:
+    page.goto(f"{fleet}/nodes/steady/")
+    expect(page.locator("#core-heat")).to_have_attribute("data-state", "drawn")
+    page.locator("#core-heat .chart-body").focus()
+    for key in ("ArrowLeft", "ArrowDown", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    expect(page.locator("#spoken")).to_have_text(
+        re.compile(r"^core 3, device 1 of steady, \d\d:\d\d:\d\d UTC")
+    )
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{fleet}/nodes/steady/devices/1/?window=15m")
+
+    page.goto(f"{fleet}/runs/llama/")
+    over = page.locator("#workers[data-state=drawn] .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    assert box is not None
+    over.click(position={"x": box["width"] * 0.75, "y": box["height"] - 5})
+    page.wait_for_url(f"{fleet}/nodes/limping/?window=15m")

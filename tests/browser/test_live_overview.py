@@ -68,13 +68,36 @@ def test_a_core_is_named_by_pointer_and_by_arrow_keys(page: Page, fleet: str) ->
     page.goto(fleet)
     expect(page.locator(STATE)).to_have_attribute("data-state", "live", timeout=WITHIN_MS)
     page.locator("#heat-limping canvas").hover()
-    expect(page.locator(".tip")).to_have_text(re.compile(r"limping · core \d+ · \d+"))
+    shown = re.compile(r"limping · device 7 · core 1[45] · \d+")
+    expect(page.locator(".tip")).to_have_text(shown)
 
     page.locator("#heat-steady a").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    expect(page.locator("#spoken")).to_have_text(re.compile(r"limping · core 1 · \d+"))
+    expect(page.locator("#spoken")).to_have_text(re.compile(r"limping · device 0 · core 1 · \d+"))
+
+
+def test_a_core_leads_to_its_device_by_click_and_by_enter(page: Page, fleet: str) -> None:
+    page.goto(fleet)
+    expect(page.locator(STATE)).to_have_attribute("data-state", "live", timeout=WITHIN_MS)
+    names = page.locator(".heatrow > a.mono")
+    expect(names).to_have_count(2)
+    # However many nodes: one tab stop.
+    expect(page.locator(".heatrow > a.mono[tabindex='0']")).to_have_count(1)
+    names.first.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".heatrow > a.mono[tabindex='0']:focus")).to_have_count(1)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{fleet}/nodes/limping/devices/1/")
+
+    page.goto(fleet)
+    box = page.locator("#heat-limping canvas").bounding_box()
+    assert box is not None
+    page.locator("#heat-limping canvas").click(position={"x": box["width"] - 2, "y": 5})
+    page.wait_for_url(f"{fleet}/nodes/limping/devices/15/")
 
 
 def test_a_long_acknowledgement_stays_within_a_phone(page: Page, fleet: str, alert: Alert) -> None:

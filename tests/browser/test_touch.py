@@ -1,4 +1,6 @@
-"""Charts by touch: two fingers zoom every chart of the page, one finger pans."""
+"""Touch: two fingers zoom charts, one finger pans; a tap chooses a core, then its device."""
+
+import re
 
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
@@ -67,3 +69,34 @@ def test_two_fingers_zoom_one_moves_and_one_reads_what_is_not_zoomed(
     drag(page, (place - 10, place), y=y)
     assert zoomed(page) == []
     expect(over.locator(".chart-tip")).to_contain_text("device 0")
+
+
+def test_a_tap_on_a_core_shows_a_link_to_its_device(page: Page, fleet: str) -> None:
+    browser = page.context.browser
+    assert browser is not None
+    phone = browser.new_context(
+        has_touch=True, is_mobile=True, viewport={"width": 360, "height": 740}
+    ).new_page()
+    phone.goto(fleet)
+    canvas = phone.locator("#heat-limping canvas")
+    canvas.scroll_into_view_if_needed()
+    canvas.tap()
+    link = phone.locator("a.tip")
+    expect(link).to_have_text(re.compile("limping · device [78] · core 1[4-7]"))
+    box = link.bounding_box()
+    assert box is not None
+    assert box["height"] >= 44
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 360
+    link.tap()
+    phone.wait_for_url(re.compile(f"{fleet}/nodes/limping/devices/[78]/"))
+
+    phone.goto(f"{fleet}/nodes/limping/")
+    over = phone.locator("#core-heat[data-state=drawn] .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    assert box is not None
+    over.tap(position={"x": box["width"] * 0.97, "y": box["height"] - 2})
+    over.locator(".chart-tip a").tap()
+    phone.wait_for_url(f"{fleet}/nodes/limping/devices/15/?window=15m")
+    phone.context.close()

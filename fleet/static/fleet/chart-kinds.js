@@ -76,12 +76,12 @@ function highest(sums, t, { min, max }) {
 // ---- bars, one per label
 
 function bars(data, chart) {
-  const { labels = [], series } = data;
+  const { labels = [], series, places = [] } = data;
   if (!labels.length || isBlank(series)) return null;
   const x = labels.map((_, i) => i);
   const sums = x.map((i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
   const short = withoutCommonStart(labels);
-  const options = common(data, [barPaint(data), limitPaint(data), pointer(chart, { title: (i) => labels[i] })]);
+  const options = common(data, [barPaint(data), limitPaint(data), pointer(chart, { title: (i) => labels[i], place: (i) => places[i] })]);
   options.scales = { x: { time: false, range: [-0.6, labels.length - 0.4] }, y: { range: () => floorAtZero(0, Math.max(...sums) * 1.06) } };
   options.series = [{}, ...series.map(({ label }) => ({ label, paths: () => null, points: { show: false } }))];
   options.axes[0].splits = (u) => every(labels.length, u.width, Math.max(...short.map((s) => s.length)));
@@ -108,9 +108,14 @@ function withoutCommonStart(labels) {
 // ---- heat: a row per core, a column per moment
 
 function heat(data, chart) {
-  const { t, rows, values } = data;
+  const { t, rows, values, places = [] } = data;
   if (!t.length || !values.some((row) => row.some(isNumber))) return null;
-  const describe = { title: (i, y) => rows[Math.floor(y)], rows: (i, y) => [[null, "", values[Math.floor(y)]?.[i]]] };
+  const describe = {
+    n: rows.length,
+    title: (i, y) => [rows[Math.floor(y)], places[Math.floor(y)]?.[0]].filter(Boolean).join(", "),
+    rows: (i, y) => [[null, pointTime(t[i]), values[Math.floor(y)]?.[i]]],
+    place: (i, y) => places[Math.floor(y)],
+  };
   const options = onTime({ ...data, series: [] }, chart, [heatPaint(data)], describe);
   options.series = [{}, { label: "", paths: () => null, points: { show: false } }];
   options.scales.y = { range: [0, rows.length], dir: -1 };

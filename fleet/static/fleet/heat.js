@@ -1,4 +1,5 @@
-// The fleet's heat map: one strip of pixels per node, one pixel per core, cividis.
+// The fleet's heat map: one strip of pixels per node, one pixel per core, cividis. A core leads to
+// the page of its device: by click, by arrow keys and Enter, by a finger and the link that it shows.
 import { CIVIDIS } from "./palette.js";
 import { say } from "./shell.js";
 import { ABSENT } from "./units.js";
@@ -33,6 +34,7 @@ function meanOf(bytes) {
 
 function paintAll() {
   for (const row of document.querySelectorAll(".heatrow")) paint(row);
+  rove();
 }
 
 function take(update) {
@@ -41,22 +43,42 @@ function take(update) {
   if (tip && !tip.hidden) describe(tip.row, tip.core);
 }
 
-// ---- pointing at a core, by mouse or by arrow keys
+// ---- pointing at a core, by mouse, finger or arrow keys
+
+const linkOf = (row) => row.querySelector("a");
+const links = () => [...document.querySelectorAll(".heatrow > a.mono")];
+
+// All nodes together are one tab stop; arrow keys go from node to node.
+function rove(to = null) {
+  const all = links();
+  const chosen = to ?? all.find((link) => link === document.activeElement) ?? all.find(({ tabIndex }) => !tabIndex && tip?.row?.contains(link)) ?? all[0];
+  for (const link of all) link.tabIndex = link === chosen ? 0 : -1;
+}
+
+/** The page of the device that a core belongs to; of a node without devices its own. */
+function addressOf(row, core) {
+  const { each } = row.dataset;
+  return each ? `${linkOf(row).href}devices/${Math.floor(core / each)}/` : linkOf(row).href;
+}
 
 function describe(row, core) {
   const bytes = cores.get(nodeOf(row));
   if (!bytes) return "";
-  const text = `${nodeOf(row)} · core ${core} · ${percent(bytes[core])}`;
+  const { each } = row.dataset;
+  const device = each ? [`device ${Math.floor(core / each)}`] : [];
+  const text = [nodeOf(row), ...device, `core ${core}`, percent(bytes[core])].join(" · ");
   tip.textContent = text;
   return text;
 }
 
-function point(row, core) {
+function point(row, core, { isTouch = false } = {}) {
   const canvas = row.querySelector("canvas");
   const box = canvas.getBoundingClientRect();
   tip.row = row;
   tip.core = core;
   tip.hidden = false;
+  tip.href = addressOf(row, core);
+  tip.classList.toggle("opens", isTouch);
   const text = describe(row, core);
   const left = box.left + ((core + 0.5) / canvas.width) * box.width;
   tip.style.left = `${Math.min(Math.max(left, tip.offsetWidth / 2 + 8), innerWidth - tip.offsetWidth / 2 - 8)}px`;
@@ -73,25 +95,38 @@ function coreAt(canvas, x) {
   return Math.min(canvas.width - 1, Math.max(0, Math.floor(((x - box.left) / box.width) * canvas.width)));
 }
 
+const isTouch = (event) => event.pointerType === "touch";
+
 function move(event) {
+  if (event.target === tip) return;
   if (event.target.tagName !== "CANVAS") return hide();
-  point(event.target.closest(".heatrow"), coreAt(event.target, event.clientX));
+  point(event.target.closest(".heatrow"), coreAt(event.target, event.clientX), { isTouch: isTouch(event) });
 }
 
+// A finger is wider than a core: it chooses one, and the link that appears opens its device.
 function open(event) {
-  if (event.target.tagName === "CANVAS") event.target.closest(".heatrow").querySelector("a").click();
+  if (event.target === tip) return;
+  if (event.target.tagName !== "CANVAS") return hide();
+  move(event);
+  if (!isTouch(event)) location.assign(tip.href);
 }
 
 function step(event) {
   const row = event.target.closest?.(".heatrow");
+  if (!row) return;
+  if (event.key === "Enter" && !tip.hidden && tip.row === row && event.target === linkOf(row)) {
+    event.preventDefault();
+    return location.assign(tip.href);
+  }
   const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   const rows = { ArrowUp: -1, ArrowDown: 1 }[event.key];
-  if (!row || (!by && !rows)) return;
+  if (!by && !rows) return;
   event.preventDefault();
   const core = tip.row === row || rows ? tip.core ?? 0 : -by;
   const all = [...document.querySelectorAll(".heatrow")];
   const to = rows ? all[Math.min(all.length - 1, Math.max(0, all.indexOf(row) + rows))] : row;
-  to.querySelector("a").focus();
+  linkOf(to).focus();
+  rove(linkOf(to));
   const last = to.querySelector("canvas").width - 1;
   say(point(to, Math.min(last, Math.max(0, core + (by ?? 0)))));
 }
@@ -99,15 +134,15 @@ function step(event) {
 export function startHeat() {
   const map = document.getElementById("heat-map");
   if (!map) return;
-  tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true });
-  document.body.append(tip);
+  const panel = map.parentElement; // stays when the map is renewed
+  tip = Object.assign(document.createElement("a"), { className: "tip", hidden: true, tabIndex: -1 });
+  panel.append(tip);
   for (const canvas of map.querySelectorAll("canvas[data-cores]")) cores.set(nodeOf(canvas.closest(".heatrow")), decode(canvas.dataset.cores));
   paintAll();
   document.addEventListener("live:heat", ({ detail }) => take(detail));
   document.addEventListener("live:part", ({ detail }) => detail.id === "heat-map" && paintAll());
-  const panel = map.parentElement; // stays when the map is renewed
   panel.addEventListener("pointermove", move);
-  panel.addEventListener("pointerleave", hide);
+  panel.addEventListener("pointerleave", (event) => isTouch(event) || hide());
   panel.addEventListener("click", open);
   panel.addEventListener("keydown", step);
   panel.addEventListener("focusout", hide);

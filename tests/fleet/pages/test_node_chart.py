@@ -79,6 +79,9 @@ def test_the_heat_map_has_a_row_per_core(client: Client, alive: Run) -> None:
 
     assert len(heat["rows"]) == 32
     assert {len(row) for row in heat["values"]} == {len(heat["t"])}
+    # trn1.32xlarge: two cores a device.
+    assert heat["places"][17] == ["device 8 of steady", "/nodes/steady/devices/8/"]
+    assert client.get(heat["places"][17][1]).status_code == 200
 
 
 def test_a_chart_that_has_not_changed_is_not_sent_again(client: Client, alive: Run) -> None:
