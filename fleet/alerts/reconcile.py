@@ -41,7 +41,7 @@ AFTER_STEPS = 2.0
 # So many seconds of hardware still show what is over.
 AFTER_S = 30.0
 # Uneven work comes and goes from step to step.
-UNEVEN, UNEVEN_QUIET = "seq_imbalance", timedelta(seconds=45)
+UNEVEN, UNEVEN_QUIET = "seq_imbalance", timedelta(seconds=90)
 # Rules whose evidence is how long a node takes.
 SLOW = ("step_slow", "core_slow", "hbm_slow", "input_stall", "allreduce_share")
 # Alerts that slow no step.
@@ -486,9 +486,15 @@ def refresh(
 
 
 def _has_new_culprit(alert: Alert, finding: Finding, *, now: datetime) -> bool:
-    """Whether the culprit changes; a finding without a cause does not remove a known one."""
+    """Whether the culprit changes; a finding that knows less removes nothing that is known."""
+    node = alert.node.name if alert.node else None
     new = (finding.cause, finding.node, finding.device)
-    if new == (alert.cause, alert.node.name if alert.node else None, alert.device):
+    if new == (alert.cause, node, alert.device):
+        return False
+    if finding.cause in (alert.cause, CLASS_OF.get(alert.cause)) and not (
+        (finding.accused and finding.node != node)
+        or (finding.device or alert.device) != alert.device
+    ):
         return False
     if finding.cause == UNKNOWN:
         # The node may be known before the cause.

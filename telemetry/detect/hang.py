@@ -80,20 +80,19 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
         # A host prepares the step, or writes the last one. That ends, or it is a hang.
         is_endless = _lasts(stall, LONG_STEPS, LONG_S) and 2 * busy.size < len(stall.nodes)
         return [_finding(inputs, stall, tuple(busy.tolist()))] if is_endless else []
-    if stall.back:
-        return [_crash(inputs, stall, node) for node in stall.back]
     crashed = _crashed(inputs) & set(stall.silent)
+    if back := (*stall.back, *sorted(crashed - set(stall.back))):
+        # What a node that reports again measured arrives one report later.
+        return [_crash(inputs, stall, node) for node in back]
     is_unobserved = bool(np.isnan(stall.hosts).all())
     if stall.absent and not is_unobserved:
-        # Without a crashed node all others leave the collective, one report after the other.
-        return [] if crashed else [_finding(inputs, stall, stall.absent)]
+        return [_finding(inputs, stall, stall.absent)]
     # A node that fell silent with the run has its own finding, which explains this one.
     seconds = PATIENCE_S
     if is_unobserved:
         # Without an agent a checkpoint that is slow to write looks the same.
         seconds += min(CHECKPOINTS * (inputs.checkpoint_s or 0.0), CHECKPOINTS_S)
-    dead = lost(stall) | crashed
-    is_hang = not dead and _lasts(stall, PATIENCE_STEPS, max(seconds, _slow_step_s(inputs)))
+    is_hang = not lost(stall) and _lasts(stall, PATIENCE_STEPS, max(seconds, _slow_step_s(inputs)))
     return [_finding(inputs, stall, stall.absent)] if is_hang else []
 
 

@@ -135,7 +135,8 @@ class Changes:
             # Where steps are longer than reports, few of these hold an exchange.
             mean_of(LONGEST),
             mean_of(CORES),
-            middle_of(HOST),
+            # Hosts read and decode in bursts: a median of few reports is one burst more or less.
+            mean_of(HOST),
             mean_of(EXECUTIONS),
             mean_of(LINKS),
         )

@@ -322,6 +322,20 @@ def test_what_else_is_wrong_with_a_node_that_hangs_is_an_alert(
     assert set(Alert.objects.open().values_list("rule", flat=True)) == {"hang", rule}
 
 
+@pytest.mark.parametrize("cause", ["throttle", "slow_compute"])
+def test_a_finding_that_knows_less_takes_no_node_off_an_alert(
+    finding: Finding, limping: Node, cause: str
+) -> None:
+    every = {("step_slow", "run:llama")}
+    known = of_run(finding, "step_slow", cause, node=limping.name, device=3)
+    reconcile([known], evaluated=every, now=NOON + timedelta(seconds=10))
+    less = of_run(finding, "step_slow", "slow_compute", 60)
+    reconcile([less], evaluated=every, now=NOON + timedelta(seconds=70))
+    alert = Alert.objects.open().get()
+    assert (alert.cause, alert.node, alert.device) == (cause, limping, 3)
+    assert kinds(alert) == ["fired"]
+
+
 def test_uneven_work_that_pauses_for_some_steps_is_one_alert(finding: Finding) -> None:
     every = {("step_slow", "run:llama")}
     uneven = of_run(finding, "step_slow", "seq_imbalance", evidence={"step_s": 1.0})
@@ -329,5 +343,5 @@ def test_uneven_work_that_pauses_for_some_steps_is_one_alert(finding: Finding) -
         found = [] if second == 20 else [uneven]
         reconcile(found, evaluated=every, now=NOON + timedelta(seconds=second))
     assert kinds(Alert.objects.get()).count("refired") == 0
-    reconcile([], evaluated=every, now=NOON + timedelta(seconds=100))
+    reconcile([], evaluated=every, now=NOON + timedelta(seconds=150))
     assert not Alert.objects.open().exists()

@@ -264,6 +264,15 @@ def test_who_is_mute_in_a_run_that_never_began_is_dead() -> None:
     assert hang(still) == []
 
 
+def test_a_crash_lasts_until_what_the_returned_node_measured_arrives() -> None:
+    nan = (float("nan"), float("nan"))
+    seen = open_problems(THERE, THERE, nan, overdue_s=200)
+    assert [each.rule for each in hang(seen)] == ["hang"]
+    crash = OpenProblem("node_silent", "node_crash", "calm")
+    (finding,) = hang(replace(seen, open_problems=(crash,)))
+    assert (finding.rule, finding.cause, finding.node) == ("node_silent", "node_crash", "calm")
+
+
 def with_alert(rule: str, cause: str) -> dict[str, Any]:
     return {"open_problems": (OpenProblem(rule, cause, "calm"),)}
 

@@ -108,6 +108,21 @@ def test_a_host_that_works_harder_while_its_cores_rest_starves() -> None:
     assert (found.rule, found.node) == ("input_stall", "c")
 
 
+def test_where_all_hosts_read_in_bursts_none_of_them_is_accused() -> None:
+    values = run_of(60)
+    values["core_utilization_ratio"][-60:] *= 0.7
+    # Every host works harder in some of its reports, and one of them in more than half.
+    for node, bursts in enumerate(
+        ((1, 4, 7, 9), (0, 3, 8, 11), (1, 2, 4, 6, 7, 9, 10), (2, 5, 6))
+    ):
+        for burst in bursts:
+            first = LENGTH_S - 60 + 5 * burst
+            rise = 1.3 if node == 2 else 1.5
+            values["vcpu_usage_ratio"][first : first + 5, node] *= rise
+    (found,) = watched(values)
+    assert (found.rule, found.node) != ("input_stall", "c")
+
+
 def test_a_larger_batch_is_no_slowdown() -> None:
     values = run_of(45, factor=1.2)
     traffic = np.full((LENGTH_S, len(NODES), 8), 1e9)
