@@ -1,4 +1,9 @@
-"""People: create, change the role of, disable, and reset the password of an account."""
+"""People: create, change the role of, disable, and reset the password of an account.
+
+Each change is recorded: ``by`` is the account that made it, empty for the command line.
+"""
+
+from datetime import datetime
 
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.validators import UnicodeUsernameValidator
@@ -6,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from fleet.access.roles import ROLES, random_password, role_of
+from fleet.models import ConfigurationChange
 from telemetry.errors import FieldError
 
 ADMIN = ROLES[-1]
@@ -13,7 +19,7 @@ LONGEST_NAME = 150
 
 
 @transaction.atomic
-def create_person(name: str, role: str) -> tuple[User, str]:
+def create_person(name: str, role: str, *, by: str, now: datetime) -> tuple[User, str]:
     """Create an account with a random password; return both.
 
     Raises FieldError where the name is invalid or taken.
@@ -31,11 +37,12 @@ def create_person(name: str, role: str) -> tuple[User, str]:
     password = random_password(User(username=name))
     user = User.objects.create_user(name, password=password)
     user.groups.add(Group.objects.get(name=_known(role)))
+    _record(f"account {name} created with role {role}", by=by, now=now)
     return user, password
 
 
 @transaction.atomic
-def change_role(user: User, role: str) -> None:
+def change_role(user: User, role: str, *, by: str, now: datetime) -> None:
     """Give a user one role instead of the earlier ones; it holds from the next request on.
 
     Raises FieldError for the last admin, and for a superuser, whose role is that of an admin.
@@ -45,12 +52,15 @@ def change_role(user: User, role: str) -> None:
         _keep_an_admin(user)
         if user.is_superuser:
             raise FieldError("role", f"{user} is a superuser, who is an admin in any role")
+    before = role_of(user)
     user.groups.remove(*user.groups.filter(name__in=ROLES))
     user.groups.add(group)
+    if role != before:
+        _record(f"role of {user}: {role} instead of {before or 'none'}", by=by, now=now)
 
 
 @transaction.atomic
-def set_active(user: User, *, is_active: bool) -> None:
+def set_active(user: User, *, is_active: bool, by: str, now: datetime) -> None:
     """Disable or enable an account: a disabled one cannot sign in, and its sessions end.
 
     Its open event streams end too, within a minute.
@@ -61,14 +71,22 @@ def set_active(user: User, *, is_active: bool) -> None:
         _keep_an_admin(user)
     user.is_active = is_active
     user.save(update_fields=["is_active"])
+    _record(f"account {user} {'enabled' if is_active else 'disabled'}", by=by, now=now)
 
 
-def reset_password(user: User) -> str:
+@transaction.atomic
+def reset_password(user: User, *, by: str, now: datetime) -> str:
     """Set a random password and return it. The user's sessions end."""
     password = random_password(user)
     user.set_password(password)
     user.save(update_fields=["password"])
+    _record(f"password of {user} reset", by=by, now=now)
     return password
+
+
+def _record(text: str, *, by: str, now: datetime) -> None:
+    kind = ConfigurationChange.Kind.PEOPLE
+    ConfigurationChange.objects.create(at=now, by=by, kind=kind, text=text)
 
 
 def _known(role: str) -> str:

@@ -513,6 +513,7 @@ def detection_input(
         now_s=now_s,
         limit_ratio=run.allreduce_limit_ratio,
         resolve_ratio=run.allreduce_resolve_ratio,
+        own_limits=run.limits or {},
         cores_per_device=members.cores_per_device,
         n_stages=run.pp,
         counts=snapshot.ecc_counts,

@@ -19,16 +19,15 @@ from fleet.api.fields import (
 )
 from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.models import Annotation
-from fleet.runs.annotations import LONGEST, AnnotationRequest, annotate
+from fleet.runs.annotations import LONGEST, OFFERED, AnnotationRequest, annotate
 
 router = Router(tags=["annotations"])
-KINDS = tuple(Annotation.Kind.values)
 
 
 class AnnotationIn(RequestSchema):
     """An annotation to record."""
 
-    kind: Annotated[str, OneOf(KINDS)] = Field(description="Kind of event.", examples=["deploy"])
+    kind: Annotated[str, OneOf(OFFERED)] = Field(description="Kind of event.", examples=["deploy"])
     text: str = Field(
         description=f"One line, at most {LONGEST} characters.",
         examples=["data loader 2.4.1"],
@@ -63,8 +62,8 @@ class AnnotationPage(PageLinks):
 class AnnotationFilter(Paging):
     """Filter of annotations."""
 
-    kind: Literal["", "deploy", "checkpoint", "compile", "restart", "scale", "note"] = Field(
-        "", description="Kind of event."
+    kind: Literal["", "deploy", "checkpoint", "compile", "restart", "scale", "note", "limit"] = (
+        Field("", description="Kind of event.")
     )
     run: Text = Field("", description="Name of the run.", examples=["llama"])
     node: Text = Field("", description="Name of the node.")

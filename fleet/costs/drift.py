@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from django.db.models import Q
@@ -48,15 +49,16 @@ LEAST_SIMILAR, MOST_SIMILAR = 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The expected cost of a token in node-seconds, and its source."""
+    """The expected cost of a token in node-seconds, its source, and which excess is drift."""
 
     cost: float
     by: str
+    limit_ratio: float
 
-    @property
-    def limit_ratio(self) -> float:
-        """Excess above which it is drift."""
-        return LIMITS["estimate_ratio" if self.by == ESTIMATE else "own_ratio"]
+    @classmethod
+    def of(cls, run: Run, cost: float, by: str) -> Self:
+        name = "estimate_ratio" if by == ESTIMATE else "own_ratio"
+        return cls(cost, by, (run.limits or {}).get(f"{RULE}.{name}", LIMITS[name]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,9 @@ def _by_estimate(run: Run, tokens: float) -> Expected | None:
     if instance and not run.is_simulated and (instance.chip.name, run.precision) in ASSUMED:
         return None
     step_s = _step_s(job_of(run, precision=run.precision))
-    return None if step_s is None else Expected(run.n_nodes * step_s / tokens, ESTIMATE)
+    if step_s is None:
+        return None
+    return Expected.of(run, run.n_nodes * step_s / tokens, ESTIMATE)
 
 
 def _by_similar_runs(
@@ -179,7 +183,9 @@ def _by_similar_runs(
         enough = usable.sum() >= LIMITS["least_minutes"]
         if enough and is_same_layout(theirs.layout, pace.layout):
             costs.append(float(np.median(theirs.cost[usable])))
-    return Expected(float(np.median(costs)), SIMILAR) if len(costs) >= LEAST_SIMILAR else None
+    if len(costs) < LEAST_SIMILAR:
+        return None
+    return Expected.of(run, float(np.median(costs)), SIMILAR)
 
 
 def expected_now(run: Run, *, tokens: float) -> Expected | None:
@@ -189,7 +195,7 @@ def expected_now(run: Run, *, tokens: float) -> Expected | None:
     """
     own = (run.spending or {}).get("own") or {}
     is_own = "cost" in own and is_same_layout((tokens, 0.0), (own["tokens"], 0.0))
-    return _by_estimate(run, tokens) or (Expected(own["cost"], OWN) if is_own else None)
+    return _by_estimate(run, tokens) or (Expected.of(run, own["cost"], OWN) if is_own else None)
 
 
 @lru_cache(maxsize=512)
@@ -219,7 +225,7 @@ def _own(
             own["cost"] = float(np.median(costs))
     if own != (run.spending or {}).get("own") and run.spending:
         Run.objects.filter(pk=run.pk).update(spending=run.spending | {"own": own})
-    return Expected(own["cost"], OWN) if "cost" in own else None
+    return Expected.of(run, own["cost"], OWN) if "cost" in own else None
 
 
 OVERRUN = "budget_overrun"

@@ -12,8 +12,8 @@ from fleet.models.alert import (
 from fleet.models.annotation import Annotation
 from fleet.models.cost import Budget, TeamPrice
 from fleet.models.delivery import (
+    ConfigurationChange,
     Delivery,
-    NotificationChange,
     NotifiedState,
     Receiver,
     Route,
@@ -35,12 +35,12 @@ __all__ = [
     "Annotation",
     "Budget",
     "CompileEvent",
+    "ConfigurationChange",
     "Delivery",
     "FrozenChart",
     "HandoverNote",
     "InjectedFault",
     "Node",
-    "NotificationChange",
     "NotifiedState",
     "ObservedRun",
     "Preflight",

@@ -53,6 +53,8 @@ class Annotation(models.Model):
         RESTART = "restart"
         SCALE = "scale"
         NOTE = "note"
+        # Written by trnwatch where a person changes a limit of a run.
+        LIMIT = "limit"
 
     at = models.DateTimeField(help_text="Start of the event.")
     ends_at = models.DateTimeField(null=True, blank=True, help_text="Empty: no duration.")

@@ -239,9 +239,18 @@ class Route(models.Model):
         return self.name
 
 
-class NotificationChange(models.Model):
+class ConfigurationChange(models.Model):
+    """What a person changed, where no row of its own records it."""
+
+    class Kind(models.TextChoices):
+        NOTIFICATIONS = "notifications"
+        PEOPLE = "people"
+
     at = models.DateTimeField()
-    by = models.CharField(max_length=150)
+    by = models.CharField(max_length=150, help_text="Empty: from the command line.")
+    kind = models.CharField(
+        max_length=16, choices=Kind, default=Kind.NOTIFICATIONS, db_default=Kind.NOTIFICATIONS
+    )
     text = models.CharField(max_length=300)
 
     class Meta:

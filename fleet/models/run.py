@@ -109,6 +109,11 @@ class Run(Labeled):
     price_basis = models.CharField(max_length=80, help_text="Source of the price.")
     allreduce_limit_ratio = models.FloatField(default=SHARE["limit_ratio"])
     allreduce_resolve_ratio = models.FloatField(default=SHARE["resolve_ratio"])
+    limits = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="Other limits of its own, by rule and limit, such as node_idle.idle_s.",
+    )
 
     is_simulated = models.BooleanField(default=False)
     plan = models.JSONField(

@@ -6,7 +6,7 @@ from datetime import datetime
 from django.db import transaction
 
 from fleet.alerts.events import enqueue_delivery, traits_of
-from fleet.models import Delivery, NotificationChange, Receiver
+from fleet.models import ConfigurationChange, Delivery, Receiver
 from fleet.notifications.channels import CHANNELS, Message
 from fleet.notifications.delivery import DeliveryClient, DeliveryResult
 from telemetry.errors import FieldError
@@ -18,7 +18,7 @@ STARTS = frozenset({KIND.FIRING, KIND.REPEATED, KIND.CHANGED})
 
 def record_change(text: str, *, by: str, now: datetime) -> None:
     """Add a line to the log of changes of receivers and routes."""
-    NotificationChange.objects.create(at=now, by=by, text=text[:LONGEST_NOTE])
+    ConfigurationChange.objects.create(at=now, by=by, text=text[:LONGEST_NOTE])
 
 
 @transaction.atomic

@@ -18,8 +18,8 @@ from fleet.formatting import counted, usd
 from fleet.models import (
     Annotation,
     Budget,
+    ConfigurationChange,
     Node,
-    NotificationChange,
     Run,
     SilenceEvent,
     TeamPrice,
@@ -32,6 +32,8 @@ PER_PAGE = 50
 FILTERS = ("kind", "who")
 # Annotations that training jobs write by themselves.
 AUTOMATIC = (Annotation.Kind.CHECKPOINT, Annotation.Kind.COMPILE)
+# Listed under their own kinds, not as annotations.
+LISTED_APART = (*AUTOMATIC, Annotation.Kind.LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def _token_text(row: Token) -> str:
 SOURCES: Mapping[str, Source] = {
     "notification": Source(
         "notifications",
-        NotificationChange.objects.all,
+        lambda: ConfigurationChange.objects.filter(kind=ConfigurationChange.Kind.NOTIFICATIONS),
         lambda row: str(row.text),
         _page("notification-list"),
     ),
@@ -127,8 +129,16 @@ SOURCES: Mapping[str, Source] = {
     ),
     "annotation": Source(
         "annotations",
-        lambda: Annotation.objects.exclude(kind__in=AUTOMATIC).select_related("run", "node"),
+        lambda: Annotation.objects.exclude(kind__in=LISTED_APART).select_related("run", "node"),
         _annotation_text,
+        _annotation_url,
+    ),
+    "limit": Source(
+        "limits",
+        lambda: Annotation.objects.filter(kind=Annotation.Kind.LIMIT).select_related(
+            "run", "node"
+        ),
+        lambda row: f"{row.run}: {row.text}",
         _annotation_url,
     ),
     "trial": Source(
@@ -182,6 +192,13 @@ SOURCES: Mapping[str, Source] = {
         by="ended_by",
         role="lead",
     ),
+    "person": Source(
+        "people",
+        lambda: ConfigurationChange.objects.filter(kind=ConfigurationChange.Kind.PEOPLE),
+        lambda row: str(row.text),
+        _page("people-list"),
+        role="admin",
+    ),
     "token": Source(
         "tokens",
         Token.objects.all,
@@ -202,7 +219,7 @@ SOURCES: Mapping[str, Source] = {
     ),
 }
 # Who did what no person did.
-UNNAMED = {"tokens": "command line"}
+UNNAMED = {"tokens": "command line", "people": "command line"}
 
 
 def keys_of(sources: Mapping[str, Source], who: str = "") -> QuerySet[Any, Any]:

@@ -23,8 +23,8 @@ from fleet.alerts.silences import LONGEST_TEXT, SPANS, end_of
 from fleet.checks.support import SupportFile
 from fleet.costs.budgets import BudgetRequest
 from fleet.models import Annotation, Run, TeamPrice
-from fleet.models.run import SHARE
-from fleet.runs.annotations import AnnotationRequest
+from fleet.runs.annotations import OFFERED, AnnotationRequest
+from fleet.runs.limits import RUN_LIMITS
 from fleet.runs.prices import PriceRequest
 from telemetry import catalog
 from telemetry.errors import FieldError
@@ -276,17 +276,23 @@ class PersonForm(forms.Form):
         super().__init__(data, label_suffix="")
 
 
-class ShareLimitForm(forms.Form):
-    run = forms.CharField(max_length=60, widget=forms.TextInput(attrs={"list": "runs"}))
-    limit_percent = forms.FloatField(
-        label="Fires above (% of step time)", initial=100 * SHARE["limit_ratio"]
-    )
-    resolve_percent = forms.FloatField(
-        label="Resolves below (%)", initial=100 * SHARE["resolve_ratio"]
-    )
+class RunLimitsForm(forms.Form):
+    """A field for each limit that a run may have of its own; empty: the usual one."""
 
-    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(data, label_suffix="")
+    run = forms.CharField(max_length=60, widget=forms.HiddenInput)
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, run: Run | None = None) -> None:
+        super().__init__(data, label_suffix="", initial={"run": run.name if run else ""})
+        for limit in RUN_LIMITS:
+            self.fields[limit.field] = forms.FloatField(
+                label=f"{limit.label} ({limit.unit})",
+                required=False,
+                initial=f"{own:g}" if (own := limit.of(run) if run else None) else None,
+                help_text=f"Usually {limit.usual:g}; {limit.range}. {limit.help}".strip(),
+                widget=forms.NumberInput(
+                    attrs={"placeholder": f"{limit.usual:g}", "step": "any", "min": 0}
+                ),
+            )
 
 
 class BudgetForm(forms.Form):
@@ -615,7 +621,7 @@ class AnnotationForm(forms.Form):
     node = forms.CharField(required=False, widget=forms.HiddenInput)
     back = forms.CharField(required=False, widget=forms.HiddenInput)
     kind = ServiceChoiceField(
-        choices=[(kind, kind) for kind in Annotation.Kind.values], initial=Annotation.Kind.NOTE
+        choices=[(kind, kind) for kind in OFFERED], initial=Annotation.Kind.NOTE
     )
     at = UtcTimeField(label="Time, UTC (empty: now)", step_s=1)
     text = forms.CharField(

@@ -27,7 +27,7 @@ from fleet.alerts.actions import acknowledge
 from fleet.alerts.events import routing_table
 from fleet.alerts.matchers import FIELDS, LABEL_FIELD
 from fleet.charts.image import alert_image
-from fleet.models import Alert, Delivery, NotificationChange, Receiver, Route, SenderHeartbeat
+from fleet.models import Alert, ConfigurationChange, Delivery, Receiver, Route, SenderHeartbeat
 from fleet.models.problem import problem
 from fleet.notifications.channels import (
     ACKNOWLEDGE,
@@ -187,7 +187,9 @@ def notification_list(request: HtmxRequest) -> HttpResponse:
         "routes": routes,
         "has_default": any(route.is_default for route in table),
         "unrouted": unrouted if table else [],
-        "changes": NotificationChange.objects.all()[:N_CHANGES],
+        "changes": ConfigurationChange.objects.filter(kind=ConfigurationChange.Kind.NOTIFICATIONS)[
+            :N_CHANGES
+        ],
         "can_manage": has_role(request.user, "admin"),
     }
     return render_page(

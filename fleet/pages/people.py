@@ -1,10 +1,13 @@
 """The page of people: accounts and their roles, for admins."""
 
+from typing import Any
+
 from django.contrib import messages
 from django.contrib.auth.models import User
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -22,9 +25,13 @@ def people_list(request: HtmxRequest) -> HttpResponse:
     """List the accounts, or create one; its password is shown once."""
     form = PersonForm(request.POST if request.method == "POST" else None)
     made, password = None, ""
-    if new := submit(form, lambda: create_person(**form.cleaned_data)):
+    if new := submit(form, lambda: create_person(**form.cleaned_data, **_by(request))):
         (made, password), form = new, PersonForm()
     return _show(request, form, made, password)
+
+
+def _by(request: HtmxRequest) -> dict[str, Any]:
+    return {"by": request.user.get_username(), "now": timezone.now()}
 
 
 def _show(
@@ -55,12 +62,12 @@ def person_change(request: HtmxRequest, pk: int) -> HttpResponse:
     try:
         match act:
             case "reset":
-                return _show(request, PersonForm(), user, reset_password(user))
+                return _show(request, PersonForm(), user, reset_password(user, **_by(request)))
             case "role":
-                change_role(user, request.POST.get("role", ""))
+                change_role(user, request.POST.get("role", ""), **_by(request))
                 messages.success(request, f"{user} is now {role_of(user)}.")
             case "disable" | "enable":
-                set_active(user, is_active=act == "enable")
+                set_active(user, is_active=act == "enable", **_by(request))
                 messages.success(request, f"{user} {act}d.")
             case _:
                 messages.error(request, "Choose what to change.")

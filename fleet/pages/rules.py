@@ -14,18 +14,18 @@ from redis.exceptions import RedisError
 
 from fleet.access.roles import requires
 from fleet.alerts.evaluate import last_evaluation, rule_failures
+from fleet.formatting import counted
 from fleet.models import Alert, Run
 from fleet.models.run import SHARE
-from fleet.pages.forms import ShareLimitForm, submit
+from fleet.pages.forms import RunLimitsForm, submit
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.runs.limits import set_share_limit
+from fleet.runs.limits import RUN_LIMITS, own_limits, set_limits
 from telemetry.detect import RULES
 from telemetry.detect.rules import Rule
 from telemetry.store.hot import open_store
 
 # Names that the form suggests; others can be typed.
 N_SUGGESTED = 200
-PERCENT = 100.0
 # Units at the end of a limit's name.
 UNITS = {"_ratio": "", "_per_s": "per second", "_s": "s"}
 
@@ -42,41 +42,44 @@ class RuleRow:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def rule_list(request: HtmxRequest) -> HttpResponseBase:
-    """List the rules with their limits; operators can change the limit of a run."""
+    """List the rules with their limits; operators give a run limits of its own."""
     if request.method == "POST":
-        return _set_limit(request)
-    return _show(request, ShareLimitForm())
+        return _set_limits(request)
+    asked = request.GET.get("run", "")
+    run = Run.objects.filter(name=asked).first() if asked else None
+    return _show(request, RunLimitsForm(run=run) if run else None, asked=asked)
 
 
 @requires("operator")
-def _set_limit(request: HtmxRequest) -> HttpResponse:
-    form = ShareLimitForm(request.POST)
+def _set_limits(request: HtmxRequest) -> HttpResponse:
+    form = RunLimitsForm(request.POST)
     by, now = request.user.get_username(), timezone.now()
 
-    def change() -> Run:
-        return set_share_limit(
-            form.cleaned_data["run"],
-            limit_ratio=form.cleaned_data["limit_percent"] / PERCENT,
-            resolve_ratio=form.cleaned_data["resolve_percent"] / PERCENT,
-            by=by,
-            now=now,
-        )
+    def change() -> tuple[Run, int]:
+        wanted = {limit.field: form.cleaned_data[limit.field] for limit in RUN_LIMITS}
+        return set_limits(form.cleaned_data["run"], wanted, by=by, now=now)
 
-    run = submit(form, change)
-    if run is None:
-        return _show(request, form)
-    messages.success(request, f"{run.name}: its limit holds from the next step on.")
+    done = submit(form, change)
+    if done is None:
+        return _show(request, form, asked=request.POST.get("run", ""))
+    run, n_changed = done
+    if n_changed:
+        messages.success(
+            request, f"{run.name}: {counted(n_changed, 'limit')} changed from now on."
+        )
+    else:
+        messages.info(request, f"{run.name}: nothing changed.")
     return HttpResponseRedirect(reverse("rule-list"))
 
 
-def _show(request: HtmxRequest, form: ShareLimitForm) -> HttpResponse:
+def _show(request: HtmxRequest, form: RunLimitsForm | None, *, asked: str = "") -> HttpResponse:
     real = Alert.objects.filter(is_drill=False)
-    counted = (
+    by_rule = (
         real.order_by()
         .values("rule")
         .annotate(n_open=Count("pk", filter=Q(resolved_at=None)), last=Max("fired_at"))
     )
-    counts = {rule: (n, at) for rule, n, at in counted.values_list("rule", "n_open", "last")}
+    counts = {rule: (n, at) for rule, n, at in by_rule.values_list("rule", "n_open", "last")}
     rows = [
         RuleRow(
             rule,
@@ -86,7 +89,11 @@ def _show(request: HtmxRequest, form: ShareLimitForm) -> HttpResponse:
         for rule in RULES.values()
     ]
     active = Run.objects.active().order_by("name")
-    usual = (SHARE["limit_ratio"], SHARE["resolve_ratio"])
+    changed = active.exclude(
+        allreduce_limit_ratio=SHARE["limit_ratio"],
+        allreduce_resolve_ratio=SHARE["resolve_ratio"],
+        limits=None,
+    )
     try:
         failures = rule_failures(open_store(settings.REDIS_URL))
     except RedisError:
@@ -96,13 +103,11 @@ def _show(request: HtmxRequest, form: ShareLimitForm) -> HttpResponse:
         "failures": failures,
         "evaluated_at": last_evaluation(settings.REDIS_URL)(),
         "runs": active.values_list("name", flat=True)[:N_SUGGESTED],
-        "own_limits": active.exclude(
-            allreduce_limit_ratio=usual[0], allreduce_resolve_ratio=usual[1]
-        ).only("name", "allreduce_limit_ratio", "allreduce_resolve_ratio"),
-        "usual": usual,
+        "own_limits": [(run, own) for run in changed if (own := own_limits(run))],
+        "asked": asked,
         "form": form,
     }
-    status = 422 if form.errors else 200
+    status = 422 if form and form.errors else 200
     return render_page(
         request, "alerts/rule_list.html", context, partials=("rules",), status=status
     )

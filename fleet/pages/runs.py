@@ -41,6 +41,7 @@ from fleet.pages.render import Filter, HtmxRequest, render_page
 from fleet.pages.text import run_headline
 from fleet.runs.compiles import compile_summary, with_compile_flag
 from fleet.runs.inputs import inputs_of
+from fleet.runs.limits import COLUMNS, own_limits
 from fleet.runs.similar_runs import similar_runs_panel
 from fleet.runs.state import state_of
 from fleet.runs.summaries import RunNow, flops_now, runs_now, usd_per_mtok
@@ -235,6 +236,7 @@ def layout_of(run: Run) -> list[tuple[str, str]]:
     more["recompute"] = recipe.get("recompute")
     usd, basis = run.price
     limit, resolve = run.allreduce_limit_ratio, run.allreduce_resolve_ratio
+    own = own_limits(run, others_than=COLUMNS)
     is_batch_known = run.global_batch and run.seq_len
     batch = f"{run.global_batch:,} sequences of {run.seq_len:,} tokens"
     return [
@@ -248,6 +250,7 @@ def layout_of(run: Run) -> list[tuple[str, str]]:
         ("Precision", run.precision),
         ("Price", f"${usd:,.2f} per node-hour, {basis}" if usd else basis),
         ("All-reduce limit", f"{percent(limit, 0)}; resolves below {percent(resolve, 0)}"),
+        *[("Own limit", f"{label} {value}, usually {usual}") for label, value, usual in own],
     ]
 
 

@@ -12,6 +12,8 @@ from telemetry.errors import FieldError
 from telemetry.simulate.plan import Benign
 
 Kind = Annotation.Kind
+# What people and programs may record.
+OFFERED = tuple(str(kind) for kind in Kind.values if kind != Kind.LIMIT)
 M = TypeVar("M", Run, Node)
 LONGEST = 300
 LONGEST_SPAN = timedelta(days=7)
@@ -45,8 +47,8 @@ def annotate(request: AnnotationRequest, *, by: str, now: datetime) -> tuple[Ann
 
     Raises FieldError if a field is invalid.
     """
-    if request.kind not in Kind.values:
-        raise FieldError("kind", f"must be one of {', '.join(Kind.values)}")
+    if request.kind not in OFFERED:
+        raise FieldError("kind", f"must be one of {', '.join(OFFERED)}")
     _check_times(request, now)
     return Annotation.objects.get_or_create(
         at=request.at,

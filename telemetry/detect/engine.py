@@ -377,5 +377,31 @@ def find(
     slowdowns: Finder = partial(find_slowdowns, open_rules=open_rules)
     for name, rule in {SLOWDOWNS[0]: slowdowns, **rules}.items():
         with guard(name):
-            found += rule(inputs)
+            found += (each for each in rule(inputs) if _exceeds_own_limit(inputs, each))
     return found
+
+
+# The limit that a run may have of its own, and the two figures whose ratio it limits.
+OWN_LIMITS = {
+    "step_slow": ("least_ratio", "step_s", "baseline_step_s"),
+    "checkpoint_slow": ("slower_by_ratio", "phase_s", "baseline_phase_s"),
+    "hang": ("late_s", "overdue_s", None),
+}
+
+
+def _exceeds_own_limit(inputs: DetectionInput, finding: Finding) -> bool:
+    """Whether a finding is above the limit that its run has of its own, if it has one.
+
+    Such a limit is not below that of the rule. A finding without the figure stays.
+    """
+    name, over, under = OWN_LIMITS.get(finding.rule, ("", "", None))
+    limit = inputs.own_limits.get(f"{finding.rule}.{name}")
+    figure = finding.evidence.get(over)
+    usual = finding.evidence.get(under) if under else 1.0
+    if limit is None or figure is None or not usual:
+        return True
+    if finding.rule != "step_slow":
+        return bool(figure / usual >= limit)
+    is_open = any(each.rule == finding.rule for each in inputs.open_problems)
+    half = RULES[finding.rule].limits["half_ratio"] if is_open else 1.0
+    return bool(figure / usual - 1.0 >= limit * half)

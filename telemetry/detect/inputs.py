@@ -61,6 +61,7 @@ class DetectionInput:
     ``earlier(since_s)`` reads steps before the window. ``checkpoint_s`` is the expected duration
     of a checkpoint. ``healthy_steps`` skips steps known to be healthy. Nodes report every
     ``report_every_s`` seconds. ``workers`` reads what each worker said last.
+    ``own_limits`` are limits of this run that differ from those of the rules, by ``rule.limit``.
     """
 
     run: str
@@ -83,6 +84,10 @@ class DetectionInput:
     healthy_steps: HealthyStepsCache | None = None
     report_every_s: int = 1
     workers: Callable[[], Mapping[str, WorkerState]] | None = None
+    own_limits: Mapping[str, float] = field(default_factory=dict)
+
+    def limit(self, rule: str, name: str) -> float:
+        return self.own_limits.get(f"{rule}.{name}", RULES[rule].limits[name])
 
     def node_of(self, worker: str) -> str | None:
         """Return the node of a worker: its name up to the first slash."""

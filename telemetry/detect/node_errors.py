@@ -310,10 +310,10 @@ def failing(
 
 
 IDLE_RULE = "node_idle"
-IDLE, IDLE_S = RULES[IDLE_RULE].limits["idle_ratio"], RULES[IDLE_RULE].limits["idle_s"]
+IDLE = RULES[IDLE_RULE].limits["idle_ratio"]
 IDLE_METRICS = (CORES, ECC_METRICS[0])
-# A node must be idle at all of these ages, oldest first.
-IDLE_AGES_S = (int(IDLE_S), 480, 360, 240, 120, 60, 15, 0)
+# A node must be idle at all of these ages, oldest first, as shares of the limit.
+IDLE_AGES = (1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.025, 0.0)
 # The run itself must make steps: one within this many step times, and seconds.
 ALIVE_STEPS, ALIVE_S = 3.0, 60.0
 # A condition of ten minutes needs no check every second.
@@ -349,7 +349,8 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
     is_due = bool(known) or int(inputs.now_s) % EVERY_S < FOR_S
     steps = recent_steps(inputs)
     since_s = inputs.phase_since_s
-    is_new = since_s is not None and inputs.now_s - since_s < IDLE_S
+    idle_s = inputs.limit(IDLE_RULE, "idle_s")
+    is_new = since_s is not None and inputs.now_s - since_s < idle_s
     if not (inputs.reads_hardware and is_due and inputs.hardware_at):
         return []
     if inputs.phase != TRAINING or is_new:
@@ -364,7 +365,7 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
     scale = _scale_down(inputs, idle, group)
     # All but those without part in the steps since the nodes became idle should compute.
     newest = inputs.steps.last(RECENT_STEPS)
-    first = int(np.searchsorted(newest.ended_at_s, inputs.now_s - IDLE_S + SETTLES_S))
+    first = int(np.searchsorted(newest.ended_at_s, inputs.now_s - idle_s + SETTLES_S))
     parts = _parts(inputs, newest[first:] if first < len(newest) else newest)
     expected = {node for node in inputs.nodes if node not in parts or parts[node].any()}
     expected |= set(scale.left) if scale else set()
@@ -372,7 +373,7 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
     expected |= set(_nodes_of(group)) if group else set()
     idle = {node: level for node, level in idle.items() if node in expected}
     # The group alert keeps its nodes. A node that has been idle for longer keeps its own alert.
-    began_s = inputs.now_s - IDLE_S
+    began_s = inputs.now_s - idle_s
     own = {alert.node for alert in known if alert.node and _since_s(alert) < began_s - TOGETHER_S}
     mine = set(_nodes_of(group)) if group else set()
     new = [node for node in idle if node not in mine and node not in own]
@@ -400,7 +401,7 @@ def _mostly_works(inputs: DetectionInput) -> bool:
     """Whether half of the nodes worked most of the time: where no job reports its steps."""
     if inputs.hardware_at is None:
         return False
-    span = inputs.hardware_at(IDLE_METRICS, _ages(inputs, IDLE_AGES_S)).of(inputs.nodes)
+    span = inputs.hardware_at(IDLE_METRICS, _idle_ages(inputs)).of(inputs.nodes)
     works = node_peak(span, CORES) >= IDLE
     return bool(span.nodes) and float(np.median(works.mean(axis=0))) > 0.5
 
@@ -413,14 +414,20 @@ def _resting(inputs: DetectionInput, suspects: list[str]) -> tuple[dict[str, flo
     resting = np.flatnonzero(_rests(glance).all(axis=0))
     if not resting.size:
         return {}, 0.0
-    ages_s = _ages(inputs, IDLE_AGES_S)
-    span = inputs.hardware_at(IDLE_METRICS, ages_s).of([suspects[row] for row in resting])
+    span = inputs.hardware_at(IDLE_METRICS, _idle_ages(inputs)).of(
+        [suspects[row] for row in resting]
+    )
     idle, most = _rests(span).all(axis=0), node_peak(span, CORES)
     found = {
         span.nodes[row]: float(np.nanmax(most[:, row], initial=0.0))
         for row in np.flatnonzero(idle)
     }
     return found, float(span.ticks[0])
+
+
+def _idle_ages(inputs: DetectionInput) -> list[int]:
+    idle_s = inputs.limit(IDLE_RULE, "idle_s")
+    return _ages(inputs, [round(share * idle_s) for share in IDLE_AGES])
 
 
 def _ages(inputs: DetectionInput, ages_s: Sequence[int]) -> list[int]:
@@ -546,8 +553,8 @@ def _idle_finding(
         score=1.0,
         nodes=tuple(idle),
         evidence={
-            "idle_s": IDLE_S,
-            "limit_s": IDLE_S,
+            "idle_s": inputs.limit(IDLE_RULE, "idle_s"),
+            "limit_s": inputs.limit(IDLE_RULE, "idle_s"),
             "since_s": since_s,
             "culprit": {
                 "metric": CORES,

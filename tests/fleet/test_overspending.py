@@ -102,6 +102,14 @@ def test_a_cost_that_no_one_explains_is_drift_by_the_estimate(hot: HotStore) -> 
 
 
 @pytest.mark.django_db
+def test_a_run_may_have_a_drift_limit_of_its_own(hot: HotStore) -> None:
+    trained(faults=(slow(),))
+    Run.objects.update(limits={"cost_drift.estimate_ratio": 5.0})
+
+    assert alerts_of(hot) == set()
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("n_similar", "changed", "rules"),
     [(2, {}, {"cost_drift"}), (1, {}, set()), (2, {"tp": 4}, set())],

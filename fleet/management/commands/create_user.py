@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.core.management import CommandParser
+from django.utils import timezone
 
 from fleet.access.people import create_person
 from fleet.access.roles import ROLES
@@ -21,7 +22,7 @@ class Command(PlainCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         name, role = options["name"], options["role"]
         try:
-            _, password = create_person(name, role)
+            _, password = create_person(name, role, by="", now=timezone.now())
         except FieldError as error:
             raise ValueError(f"{error.field.upper()}: {error.message}") from error
         if options["json"]:

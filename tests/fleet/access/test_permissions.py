@@ -162,9 +162,9 @@ def opened(client: Client, rf: RequestFactory) -> HttpRequest:
     ("change", "still"),
     [
         (lambda client, user: None, {"viewer", "operator"}),
-        (lambda client, user: change_role(user, "viewer"), {"viewer"}),
-        (lambda client, user: set_active(user, is_active=False), set()),
-        (lambda client, user: reset_password(user), set()),
+        (lambda client, user: change_role(user, "viewer", by="", now=NOON), {"viewer"}),
+        (lambda client, user: set_active(user, is_active=False, by="", now=NOON), set()),
+        (lambda client, user: reset_password(user, by="", now=NOON), set()),
         (lambda client, user: client.logout(), set()),
         (lambda client, user: user.delete(), set()),
     ],

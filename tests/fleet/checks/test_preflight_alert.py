@@ -11,7 +11,7 @@ from fleet.checks.preflight_requirements import (
     set_requirement_by,
     update_preflight_alerts,
 )
-from fleet.models import Alert, Annotation, Node, NotificationChange, Preflight, Run
+from fleet.models import Alert, Annotation, ConfigurationChange, Node, Preflight, Run
 from telemetry.simulate.preflight import ProbeFault
 from tests.helpers import NOON
 
@@ -100,7 +100,7 @@ def test_who_required_one_is_written_down_and_twice_is_once(run: Run, steady: No
         set_requirement_by(run, requires=True, by="ada", now=LATER)
     set_requirement_by(run, requires=False, by="bob", now=LATER + timedelta(minutes=1))
 
-    assert list(NotificationChange.objects.order_by("at").values_list("by", "text")) == [
+    assert list(ConfigurationChange.objects.order_by("at").values_list("by", "text")) == [
         ("ada", f"let {run.name} require a preflight before it starts"),
         ("bob", f"let {run.name} require no preflight"),
     ]

@@ -8,16 +8,18 @@ from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
+from fleet.access.people import change_role, create_person, reset_password, set_active
 from fleet.models import (
     Annotation,
     Budget,
+    ConfigurationChange,
     Node,
-    NotificationChange,
     Run,
     Silence,
     SilenceEvent,
     Token,
 )
+from fleet.runs.limits import set_limits
 from tests.helpers import just_now
 
 Page = Callable[..., str]
@@ -25,7 +27,7 @@ Page = Callable[..., str]
 
 def changed(text: str, *, by: str = "olga", ago_s: float = 0.0) -> None:
     at = just_now() - timedelta(seconds=ago_s)
-    NotificationChange.objects.create(at=at, by=by, text=text)
+    ConfigurationChange.objects.create(at=at, by=by, text=text)
 
 
 @pytest.fixture
@@ -47,6 +49,32 @@ def several(alive: Run, steady: Node) -> None:
         Annotation.objects.create(run=alive, at=at, kind=kind, text=text, by="ci")
     at = now - timedelta(seconds=40)
     Node.objects.filter(pk=steady.pk).update(retired_at=at, retired_by="olga")
+
+
+def test_limits_of_runs_and_roles_are_changes(client: Client, admin: User, alive: Run) -> None:
+    now = just_now()
+    set_limits(alive.name, {"node_idle-idle_s": 5.0}, by="olga", now=now)
+    user, _ = create_person("new", "viewer", by="admin", now=now)
+    change_role(user, "operator", by="admin", now=now)
+    set_active(user, is_active=False, by="", now=now)
+    reset_password(user, by="admin", now=now)
+
+    text = client.get("/changes/").text.replace("\u202f", " ")
+    for each in (
+        "llama: Node idle for 5 min instead of 10 min",
+        "account new created with role viewer",
+        "role of new: operator instead of viewer",
+        "account new disabled",
+        "password of new reset",
+    ):
+        assert each in text
+    assert "command line" in text
+    # Each once: the marker on the run's charts is no further change.
+    assert "5 changes" in text
+    assert "4\u202fchanges" in client.get("/changes/?kind=people").text
+    # Who may not see accounts sees no changes of them.
+    client.force_login(User.objects.create_user("vera"))
+    assert "account new" not in client.get("/changes/").text
 
 
 def test_changes_of_all_kinds_are_listed_the_newest_first(page: Page, several: None) -> None:

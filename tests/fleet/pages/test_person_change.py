@@ -8,6 +8,7 @@ from fleet.access.people import set_active
 from fleet.access.roles import role_of
 from telemetry.errors import FieldError
 from tests.fleet.test_anonymous_access import member
+from tests.helpers import NOON
 
 pytestmark = pytest.mark.django_db
 
@@ -68,7 +69,7 @@ def test_the_last_admin_stays_one(admin: Client) -> None:
     assert "cannot disable your own account" in change(admin, user, "disable")
     assert role_of(User.objects.get(pk=user.pk)) == "admin"
     with pytest.raises(FieldError, match="last admin"):
-        set_active(user, is_active=False)
+        set_active(user, is_active=False, by="", now=NOON)
 
     other = User.objects.create_user("other")
     change(admin, other, "role", role="admin")

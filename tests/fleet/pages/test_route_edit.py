@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from fleet.models import NotificationChange, Receiver, Route
+from fleet.models import ConfigurationChange, Receiver, Route
 from tests.fleet.pages.deliveries import admin, hook
 
 __all__ = ["admin", "hook"]
@@ -60,7 +60,7 @@ def test_it_can_be_deleted(client: Client, admin: User, table: list[Route]) -> N
     post(client, table[1], action="delete")
 
     assert order() == "ace"
-    assert NotificationChange.objects.get().text == "deleted the route b"
+    assert ConfigurationChange.objects.get().text == "deleted the route b"
 
 
 def test_the_default_route_stays_and_takes_everything(

@@ -8,11 +8,17 @@ from django.test import Client
 
 from fleet.models import Alert, Run
 from fleet.pages import rules
+from fleet.runs.limits import RUN_LIMITS
 from telemetry.detect import RULES
 from tests.fleet.test_anonymous_access import member
 
 Page = Callable[..., str]
-ASKED = {"run": "llama", "limit_percent": "40", "resolve_percent": "35"}
+ASKED = {
+    "run": "llama",
+    "allreduce_share-limit_ratio": "40",
+    "allreduce_share-resolve_ratio": "35",
+    "node_idle-idle_s": "5",
+}
 
 
 def test_every_rule_is_listed_with_its_limits(page: Page, db: None) -> None:
@@ -37,48 +43,80 @@ def test_open_alerts_are_counted_and_drills_are_not(page: Page, alert: Alert) ->
     assert "never" in row()
 
 
-def test_an_operator_sets_the_limit_of_a_run(client: Client, operator: User, alert: Alert) -> None:
+def test_an_operator_sets_the_limits_of_a_run(
+    client: Client, operator: User, alert: Alert
+) -> None:
     run = Run.objects.get(name="llama")
-    text = client.post("/rules/", ASKED | {"run": run.name}, follow=True).text
+    text = client.post("/rules/", ASKED, follow=True).text.replace("\u202f", " ")
 
     run.refresh_from_db()
     assert (run.allreduce_limit_ratio, run.allreduce_resolve_ratio) == (0.40, 0.35)
-    assert "40 %, resolves below 35 %" in text.replace("\u202f", " ")
-    [note] = run.annotations.filter(kind="note")
-    assert note.text.replace("\u202f", " ") == "all-reduce limit 40 % instead of 25 %"
-    assert note.by == operator.username
+    assert run.limits == {"node_idle.idle_s": 300}
+    assert "3 limits changed" in text
+    for each in ("40 %", "35 %", "5 min"):
+        assert f"<b>{each}</b>" in text
+    notes = run.annotations.filter(kind="limit", by=operator.username)
+    assert [note.text.replace("\u202f", " ") for note in notes] == [
+        "All-reduce share above 40 % instead of 25 %",
+        "It resolves below 35 % instead of 22 %",
+        "Node idle for 5 min instead of 10 min",
+    ]
+    assert "Node idle for 5 min, usually 10 min" in client.get("/runs/llama/").text.replace(
+        "\u202f", " "
+    )
+
+    # An empty field is the usual limit; what stays as it is is no change.
+    form = client.get("/rules/?run=llama").context["form"]
+    assert form["node_idle-idle_s"].value() == "5"
+    client.post("/rules/", ASKED | {"node_idle-idle_s": ""})
+    run.refresh_from_db()
+    assert run.limits is None
+    assert notes.all().count() == 4
+    assert (
+        "nothing changed"
+        in client.post("/rules/", {**ASKED, "node_idle-idle_s": ""}, follow=True).text
+    )
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("run", "missing"),
-        ("run", ""),
-        ("limit_percent", "0"),
-        ("limit_percent", "many"),
-        ("resolve_percent", "41"),
-        ("resolve_percent", "0"),
+        ("allreduce_share-limit_ratio", "0"),
+        ("allreduce_share-limit_ratio", "many"),
+        ("allreduce_share-resolve_ratio", "41"),
+        *[(limit.field, str(limit.most + 1)) for limit in RUN_LIMITS],
+        *[(limit.field, str(limit.least - 0.5)) for limit in RUN_LIMITS],
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_changes(
+def test_what_is_wrong_is_named_with_its_range_and_nothing_changes(
     client: Client, operator: User, alert: Alert, field: str, value: str
 ) -> None:
     page = client.post("/rules/", ASKED | {field: value})
 
     assert page.status_code == 422
     assert list(page.context["form"].errors) == [field]
-    assert Run.objects.get(name="llama").allreduce_limit_ratio == 0.25
+    run = Run.objects.get(name="llama")
+    assert (run.allreduce_limit_ratio, run.limits) == (0.25, None)
+
+
+def test_a_run_that_does_not_exist_has_no_limits(client: Client, operator: User) -> None:
+    assert "No run is called missing" in client.get("/rules/?run=missing").text
+    page = client.post("/rules/", ASKED | {"run": "missing"})
+    assert page.status_code == 422
+    assert "no run is called" in page.text
 
 
 def test_every_own_limit_is_listed_however_many_runs_there_are(
     client: Client, operator: User, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "N_SUGGESTED", 1)
-    for name, limits in {
+    own: dict[str, dict[str, object]] = {
         "usual": {},
+        "z-idle": {"limits": {"node_idle.idle_s": 300}},
         "z-limit": {"allreduce_limit_ratio": 0.4},
         "z-resolve": {"allreduce_resolve_ratio": 0.1},
-    }.items():
+    }
+    for name, limits in own.items():
         run.pk, run.name = None, name
         run.save()
         Run.objects.filter(name=name).update(**limits)
@@ -86,7 +124,7 @@ def test_every_own_limit_is_listed_however_many_runs_there_are(
     context = client.get("/rules/").context
 
     assert list(context["runs"]) == ["llama"]
-    assert [each.name for each in context["own_limits"]] == ["z-limit", "z-resolve"]
+    assert [each.name for each, _ in context["own_limits"]] == ["z-idle", "z-limit", "z-resolve"]
 
 
 def test_a_viewer_only_reads(client: Client, alert: Alert) -> None:

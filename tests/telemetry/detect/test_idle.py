@@ -9,7 +9,7 @@ import pytest
 
 from telemetry.blocks import Span
 from telemetry.detect.inputs import DetectionInput, OpenProblem
-from telemetry.detect.node_errors import IDLE_AGES_S, node_idle
+from telemetry.detect.node_errors import node_idle
 from telemetry.simulate.plan import Benign
 from tests.telemetry.detect.lives import life
 from tests.telemetry.detect.played import EPOCH
@@ -43,8 +43,21 @@ def test_a_node_that_no_one_uses_is_named() -> None:
     (finding,) = node_idle(seen({"quiet": 0.0}))
     assert (finding.rule, finding.node, finding.severity) == ("node_idle", "quiet", "warn")
     assert finding.evidence["claims_steps"] is False
-    assert finding.onset_s == -IDLE_AGES_S[0]
+    assert finding.onset_s == -600
     assert json.loads(json.dumps(finding.evidence, allow_nan=False)) == finding.evidence
+
+
+def test_a_run_may_have_a_time_of_its_own() -> None:
+    def hardware_at(_: object, ages_s: tuple[int, ...]) -> Span:
+        values = np.full((len(ages_s), 4, 8), 0.7)
+        values[np.array(ages_s) <= 300, CHARACTERS.index("quiet")] = 0.0
+        return Span("s", -np.array(ages_s), CHARACTERS, {"core_utilization_ratio": values})
+
+    assert node_idle(seen({}, hardware_at=hardware_at)) == []
+    own = {"node_idle.idle_s": 300.0}
+    (finding,) = node_idle(seen({}, hardware_at=hardware_at, own_limits=own))
+    assert finding.node == "quiet"
+    assert finding.evidence["limit_s"] == 300
 
 
 def test_a_node_that_is_scraped_each_quarter_of_a_minute_is_named_too() -> None:

@@ -422,3 +422,31 @@ def test_the_baseline_of_an_open_alert_holds_for_steps_with_its_tokens() -> None
     assert usual(4e6) == usual(None) == 1.0
     assert usual(8e6) is None
     assert usual(8e6, 4e6) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "limit", "figures"),
+    [
+        ("step_slow", "least_ratio", {"step_s": 2.4, "baseline_step_s": 2.0}),
+        ("checkpoint_slow", "slower_by_ratio", {"phase_s": 20.0, "baseline_phase_s": 8.0}),
+        ("hang", "late_s", {"overdue_s": 45.0}),
+    ],
+)
+def test_a_run_may_have_a_higher_limit_of_its_own(
+    rule: str, limit: str, figures: dict[str, float]
+) -> None:
+    seen = inputs(run(computing()))
+    finding = Finding(rule, rule, "page", "run", None, None, T0, 1.0, evidence=figures)
+    value = {"step_slow": 0.2, "checkpoint_slow": 2.5, "hang": 45.0}[rule]
+
+    def with_own(ratio: float, **more: Any) -> list[Finding]:
+        own = {f"{rule}.{limit}": value * ratio}
+        return find(replace(seen, own_limits=own, **more), rules={rule: lambda _: [finding]})
+
+    assert with_own(0.999) == [finding]
+    assert with_own(1.001) == []
+    # What cannot be compared stays, and the limit of another rule is none of this one.
+    bare = replace(finding, evidence={})
+    assert find(replace(seen, own_limits={f"{rule}.{limit}": 9e9}), rules={rule: lambda _: [bare]})
+    other = replace(seen, own_limits={"node_idle.idle_s": 9e9})
+    assert find(other, rules={rule: lambda _: [finding]}) == [finding]
