@@ -41,12 +41,15 @@ def steps_now(alert: Alert) -> str:
     """Return the steps of an alert's runbook with its names filled in, as Markdown.
 
     The cause chooses the runbook: an all-reduce share because of a slow core has that of the slow
-    core. Commands of a scheduler that the alert's node and run do not have are left out, unless
-    nothing shows which one they have.
+    core. A cause may have steps of its own in the runbook of its rule. Commands of a scheduler
+    that the alert's node and run do not have are left out, unless nothing shows which one they
+    have.
     """
     node, run = alert.node, alert.run
     rule = RULE_OF.get(alert.cause, alert.rule) if node else alert.rule
-    text = section(rule, NOW) or section(alert.rule, NOW)
+    titles = (f"{NOW}: {alert.cause}", NOW)
+    found_in = ((each, title) for each in (rule, alert.rule) for title in titles)
+    text = next(filter(None, (section(*each) for each in found_in)), "")
     labels = {**(run.labels if run else {}), **(node.labels if node else {})}
     found = [name for name in SCHEDULERS if any(label in labels for label in LABELS_OF[name])]
     left_out = set(SCHEDULERS) - set(found) if found else set()

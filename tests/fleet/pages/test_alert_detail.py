@@ -305,6 +305,20 @@ def test_it_says_what_to_do_with_names_filled_in(page: Page, alert: Alert) -> No
     assert "Escalate if:" in panel
 
 
+def test_a_crashed_node_is_taken_out_and_a_silent_one_gets_a_new_agent(
+    page: Page, fired: Fire
+) -> None:
+    crashed = fired(rule="node_silent", cause="node_crash", device=None)
+    panel = now_panel(page(f"/alerts/{crashed.pk}/"))
+    assert "The run has stopped with the node" in panel
+    assert "State=DRAIN" in panel
+    assert "restart trnwatch-agent" not in panel
+    Alert.objects.update(cause="node_silent")
+    panel = now_panel(page(f"/alerts/{crashed.pk}/"))
+    assert "restart trnwatch-agent" in panel
+    assert "State=DRAIN" not in panel
+
+
 def test_commands_are_those_of_the_scheduler_that_the_labels_show(
     page: Page, alert: Alert
 ) -> None:
