@@ -72,6 +72,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("runs/", runs.run_list, name="run-list"),
     path("runs/<slug:name>/", runs.run_detail, name="run-detail"),
     path("runs/<slug:name>/charts/<slug:chart>", charts.run_chart, name="run-chart"),
+    path("runs/<slug:name>/workers/", runs.run_workers, name="run-workers"),
     path("runs/<slug:name>/money/", costs.run_money, name="run-money"),
     path("runs/<slug:name>/drill/", drills.run_drill, name="run-drill"),
     path("runs/<slug:name>/retire/", retirement.run_retire, name="run-retire"),

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -20,6 +20,7 @@ from fleet.charts import runs as charts
 from fleet.charts.imported_logs import charts_of as log_charts_of
 from fleet.charts.runs import RUN_CHARTS, charts_of, with_newest_steps
 from fleet.charts.windows import LONGEST_S, Window
+from fleet.costs.late_workers import late_workers
 from fleet.costs.panel import with_cost_fields
 from fleet.formatting import at, count, counted, duration, percent
 from fleet.ingest.logs import (
@@ -33,7 +34,8 @@ from fleet.ingest.logs import (
     unpack_curves,
 )
 from fleet.ingest.traces import CAUSES, NOT_RECORDED, SHORT, verdict_caveats, verdict_text
-from fleet.models import Alert, ReadLog, RecordedTrace, Run
+from fleet.models import Alert, Node, ReadLog, RecordedTrace, Run
+from fleet.models.node import address
 from fleet.pages.costs import brief_money
 from fleet.pages.frozen import frozen_run, frozen_run_alerts, run_in_window, window_context
 from fleet.pages.nodes import rows_of
@@ -220,6 +222,46 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context["around"] = context["window"].around()
     partials = (*PARTIALS, "charts")
     return render_page(request, "runs/run_detail.html", context, partials=partials)
+
+
+PERIODS_DAYS = (1, 7, 30)
+MOST_WORKERS = 50
+# The table has a column for each day of this period.
+WEEK = 7
+
+
+@require_safe
+def run_workers(request: HtmxRequest, name: str) -> HttpResponse:
+    """Show which workers of a run made the others wait, over days."""
+    run = get_object_or_404(Run, name=name)
+    asked = request.GET.get("days", "")
+    days = int(asked) if asked in {str(each) for each in PERIODS_DAYS} else WEEK
+    end = run.finished_at or timezone.now()
+    found = late_workers(run, start=end - timedelta(days=days), end=end)
+    shown = found.workers[:MOST_WORKERS]
+    seconds = sorted({day for each in shown for day in each.by_day}) if days == WEEK else []
+    names = {each.node for each in shown}
+    known = set(Node.objects.filter(name__in=names).values_list("name", flat=True))
+    context = {
+        "run": run,
+        "found": found,
+        "rows": [
+            {
+                "worker": each,
+                "url": address("node-detail", each.node) if each.node in known else "",
+                "node_hours": found.node_hours(each.lost_s),
+                "by_day": [found.node_hours(each.by_day.get(day, 0.0)) for day in seconds],
+            }
+            for each in shown
+        ],
+        "n_more": len(found.workers) - len(shown),
+        "shown_days": [datetime.fromtimestamp(day, UTC) for day in seconds],
+        "untimed_ratio": 1 - found.timed_s / found.trained_s if found.trained_s else 0.0,
+        "days": days,
+        "choices": PERIODS_DAYS,
+        "longest": PERIODS_DAYS[-1],
+    }
+    return render_page(request, "runs/run_workers.html", context)
 
 
 def layout_of(run: Run) -> list[tuple[str, str]]:

@@ -1,5 +1,7 @@
 """History from all tiers: seconds from the hot tier, then minutes, then the long-term store."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from django.db.models import Min
 
@@ -14,6 +16,7 @@ from telemetry.store.durable import (
     OTHER_COMM,
     STEP,
     TOKENS,
+    Chunk,
     average_groups,
     chunk_of,
     decode_chunk,
@@ -382,16 +385,20 @@ def _thin(steps: FloatArray, group: IntArray) -> FloatArray:
     return rows
 
 
+def worker_chunks(run: str, *, start_s: float, end_s: float) -> Iterator[Chunk]:
+    """Read a run's durable minutes with all workers, in chunks that overlap [start_s, end_s)."""
+    rows = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=end_s)
+    packed = rows.order_by("start").values_list("minutes", "workers")
+    for minutes, workers in packed.iterator(chunk_size=24):
+        yield decode_chunk(decode_minutes(bytes(minutes)), bytes(workers))
+
+
 def worker_minutes(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBatch:
     """Return a run's average step per minute, with all workers.
 
     Minutes that began in [start_s, end_s); number, end and tokens as in ``run_steps``.
     """
-    rows = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=end_s)
-    chunks = [
-        decode_chunk(decode_minutes(bytes(minutes)), bytes(workers))
-        for minutes, workers in rows.order_by("start").values_list("minutes", "workers")
-    ]
+    chunks = list(worker_chunks(run, start_s=start_s, end_s=end_s))
     done = max((int(chunk.minutes[-1]) + MINUTE_S for chunk in chunks), default=0)
     recent = hot.steps(run, since_s=max(start_s // MINUTE_S * MINUTE_S, done), until_s=end_s)
     if len(recent):

@@ -36,6 +36,7 @@ PAGES = (
     "/rules/",
     "/preflight/",
     "/runs/llama/money/",
+    "/runs/llama/workers/",
     "/runbooks/allreduce_share/",
     "/runbooks/input-tiers/",
     "/search?q=l",
