@@ -50,7 +50,10 @@ def main(arguments: list[str]) -> int:
         "--seconds", type=int, help="how long to measure (fleet: 30, remote_write: 780)"
     )
     parser.add_argument("--hours", type=int, help="healthy: hours of 64 nodes to play (24)")
-    parser.add_argument("--tier", choices=tuple(TIERS), help="detection: one input tier only")
+    tiers = (*TIERS, *(f"{name}+probe" for name, inputs in TIERS.items() if inputs.agent))
+    parser.add_argument(
+        "--tier", choices=tiers, help="detection: one input tier only; +probe: probes on request"
+    )
     parser.add_argument("--seeds", help="detection: seeds a:b of scenarios, b not included")
     given = parser.parse_args(arguments)
     given.names = [ALIASES.get(name, name) for name in given.names]

@@ -49,7 +49,7 @@ def scenario_named(name: str) -> Scenario:
     """Return a scenario of the set, or one that a seed draws, at an input tier.
 
     ``chance-1007``, ``calm-3``, ``single-1007@agent_hooks``; with ``+busy`` at the end a core
-    that waits counts as busy.
+    that waits counts as busy, with ``+probe`` agents answer requested probes.
     """
     place, _, tier = name.partition("@")
     kind, _, seed = place.partition("-")
@@ -61,8 +61,10 @@ def scenario_named(name: str) -> Scenario:
     }
     scenario = drawn[kind](int(seed)) if kind in drawn else grid_scenarios()[place]
     if tier:
-        tier, _, busy = tier.partition("+")
-        inputs = tier_named(tier, busy_while_waiting=bool(busy))
+        tier, *apart = tier.split("+")
+        inputs = tier_named(
+            tier, busy_while_waiting="busy" in apart, probe_on_request="probe" in apart
+        )
         scenario = msgspec.structs.replace(scenario, name=name, inputs=inputs)
     return scenario
 
@@ -118,6 +120,7 @@ def _alert(report: DrillReport, j: int) -> dict[str, Any]:
         "node": firing.node,
         "device": firing.device,
         "fired_s": firing.fired_s,
+        "located_s": firing.located_s,
         "resolved_s": firing.resolved_s,
         "is_wrong_node": accuses_wrongly(firing, report.truths),
         "is_page": firing.severity == "1-page",

@@ -1,19 +1,21 @@
 """Celery tasks of telemetry; each connects two stages."""
 
+import math
 import time
 
 import msgspec
 from celery import shared_task
 from django.conf import settings
 
-from telemetry.blocks import Block
+from telemetry.blocks import Block, Span
 from telemetry.long_term.writer import undelivered_since
-from telemetry.simulate.observation import HELD, next_report, reported_live
+from telemetry.simulate.observation import HELD, PROBED, next_report, reported_live
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import PlayedShard, RunClock, play, resume, start_clock
 from telemetry.store import durable
 from telemetry.store.durable import fold_late
 from telemetry.store.hot import HotStore, StoreUnavailable, open_store
+from telemetry.store.node_state import read_probe_requests, read_sidecars, save_sidecars
 
 # Ticks missed for at most so long are made up for; beyond it the gap stays a gap.
 CATCH_UP_S = 120
@@ -76,6 +78,8 @@ def simulate_shard(run: str, shard: str, until: int) -> None:
     if not hot.commit(shard, before=before, after=after, blocks=blocks, steps=steps):
         hot.count("ticks_raced")
         return
+    if settings.REQUEST_PROBES and plan.inputs.agent and not plan.inputs.is_scraped:
+        answer_requested_probes(hot, played.span)
     lateness_s = time.time() - until
     hot.gauge("tick_lateness_s", lateness_s)
     hot.count("ticks", len(blocks))
@@ -103,6 +107,29 @@ def observe(
     before = hot.window(shard, HELD, start=clock.tick, end=clock.tick).of(played.span.nodes)
     held = {name: values[0] for name, values in before.values.items() if values.shape[2]}
     return played, tuple(reported_live(inputs, played.span, phase, held).blocks())
+
+
+def answer_requested_probes(hot: HotStore, truth: Span) -> None:
+    """Let the simulated agents of some nodes answer the probes that were requested of them.
+
+    A probe measures the newest second. A device that is down, and a node that is silent, answers
+    nothing.
+    """
+    agents = read_sidecars(hot, "agent", truth.nodes)
+    if PROBED not in truth.values or not len(truth.ticks):
+        return
+    newest = truth.values[PROBED][-1]
+    ports = [{"device": f"efa{i}", "index": i} for i in range(newest.shape[1])]
+    unknown = [node for node in truth.nodes if node not in agents]
+    sent: list[tuple[str, dict[str, object]]] = [(n, {"agent": {}, "efa": ports}) for n in unknown]
+    for node, request in read_probe_requests(hot, truth.nodes).items():
+        measured = enumerate(newest[truth.nodes.index(node)].tolist())
+        latency_s = {f"efa{i}": value_s for i, value_s in measured if math.isfinite(value_s)}
+        if latency_s and (agents.get(node, {}).get("probe") or {}).get("id") != request["id"]:
+            sent.append(
+                (node, {"agent": {"probe": {"id": request["id"], "latency_s": latency_s}}})
+            )
+    save_sidecars(hot, sent)
 
 
 @shared_task(ignore_result=True, expires=60)

@@ -23,6 +23,7 @@ from redis.exceptions import RedisError
 
 from fleet.alerts.correlation import Subject, findings_of, keys_of
 from fleet.alerts.events import Kind, change, note
+from fleet.alerts.probe_requests import as_detected
 from fleet.alerts.reconcile import reconcile
 from fleet.models import Alert, CompileEvent, Node, Run, Watchdog
 from fleet.runs.compiles import change_lines, covered_s
@@ -358,7 +359,7 @@ def open_problems(runs: Iterable[Run]) -> dict[int, tuple[OpenProblem, ...]]:
     found: dict[int, tuple[OpenProblem, ...]] = dict.fromkeys(names.values(), ())
     open_ = Alert.objects.open().filter(Q(run__in=found) | ~Q(parts=[]), quiet_since=None)
     for alert in open_.select_related("run", "node").defer("run__plan", "run__clock"):
-        for part in findings_of(alert):
+        for part in map(as_detected, findings_of(alert)):
             if part.run in names:
                 new = OpenProblem(part.rule, part.cause, part.node, part.device, part.evidence)
                 found[names[part.run]] += (new,)

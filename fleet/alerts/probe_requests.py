@@ -1,55 +1,113 @@
-"""Ask the agents of weakly suspected nodes for one EFA probe, and store the results.
+"""Ask agents for one EFA probe on suspicion, and let the answers name a slow EFA device.
 
-A node is asked once for an alert, and once in ten minutes. Only the operator's setting
-``TRNWATCH_REQUEST_PROBES`` allows it, and an agent runs nothing but its own probe command.
+An alert that accuses a node asks that node and a peer, and shows their answers. One that accuses
+none asks every node of its run: a slow EFA device that stands out, and does again when it is
+asked again, is then named. Only the operator's setting ``TRNWATCH_REQUEST_PROBES`` allows it, and
+an agent runs nothing but its own probe command.
 """
 
-from collections.abc import Collection
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, Literal, Protocol
 
+import numpy as np
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
-from fleet.alerts.events import Kind, note
+from fleet.alerts.correlation import Group, Subject, findings_of, key_of_finding
+from fleet.alerts.events import Kind, change, note, summary
 from fleet.formatting import counted, listed, seconds
 from fleet.models import Alert, Node, ProbeRequest
-from telemetry.detect.causes import UNKNOWN
+from telemetry.blocks import Span
+from telemetry.detect import RULES, Finding
+from telemetry.detect.causes import CAUSES, UNKNOWN
+from telemetry.detect.fabric import LATENCY, efa_readings, judge_latency, symptoms_of
+from telemetry.detect.findings import Problem
 from telemetry.store.hot import HotStore
-from telemetry.store.node_state import forget_probe_request, read_sidecars, save_probe_request
+from telemetry.store.node_state import AgentRequests
 
 # Causes that telemetry cannot separate further.
 WEAK = ("network", "slow_compute", UNKNOWN)
 MAX_SUSPECTS = 3
-# At most this many requests in QUIET, in the whole fleet, and one of a node.
-MAX_REQUESTS, QUIET = 20, timedelta(minutes=10)
+# At most this many requests in QUIET, in the whole fleet; one alert asks so many nodes of a run.
+MAX_REQUESTS, QUIET, MAX_OF_RUN = 128, timedelta(minutes=10), 64
+# Other alerts do not ask a node within this time.
+NODE_QUIET = timedelta(minutes=3)
+# Rules of which a slow EFA device may be the unknown cause, and where steps lose time to others.
+SLOW_RUN, NOT_TRANSFERRING = ("allreduce_share", "step_slow"), ("waiting", "input", "checkpoint")
+# Least number of devices, and share of the nodes asked, that must answer; at least two nodes.
+ENOUGH_DEVICES, ENOUGH_RATIO = 4, 0.5
+# Asked again by no less than an agent allows between two requests, with this many peers.
+AGAIN_AFTER, N_PEERS = timedelta(seconds=16), 2
+# Without earlier probes, a device is accused from this ratio to the run's usual latency on. A node
+# of which all devices are late may just be far from the others: nodes in other racks answer up to
+# 1.5 times later.
+BLATANT_RATIO = RULES["efa_degraded"].limits["blatant_latency_ratio"]
+WHOLE_NODE_RATIO = 2.0
+# Evidence of an alert whose node was named by requested probes.
+PROBED, PLACED = "probe", "efa_latency"
+CHANGED_EVIDENCE = ("culprit", "ruled_out", "symptoms", "causes")
+# Causes that leave the latency of EFA unchanged.
+LEAVE_LATENCY = frozenset(cause.name for cause in CAUSES if PLACED in cause.leaves)
+
+# Seconds by EFA device: by its name as answered, or by its number.
+Answer = Mapping[str, float]
+Latencies = Mapping[int, float]
+
+
+class Agents(Protocol):
+    """What agents last sent along, and requests to them; see `AgentRequests`."""
+
+    def read(self, kind: Literal["efa", "agent"], nodes: Collection[str]) -> Mapping[str, Any]: ...
+
+    def request(self, node: str, number: int, *, wait_s: int) -> None: ...
+
+    def forget(self, node: str) -> None: ...
 
 
 def update_probe_requests(hot: HotStore, *, now: datetime) -> None:
-    """Store answers that have arrived; request probes for new alerts."""
+    """Advance the requested probes where the setting allows them."""
     if settings.REQUEST_PROBES:
-        _record_results(hot, now=now)
-        _request(hot, now=now)
+        advance_probes(AgentRequests(hot), now=now)
 
 
-def _record_results(hot: HotStore, *, now: datetime) -> None:
+def advance_probes(agents: Agents, *, now: datetime) -> list[Alert]:
+    """Store answers that have arrived, judge those of whole runs, and ask for new alerts.
+
+    Returns the alerts that name a node now.
+    """
+    _record_results(agents, now=now)
+    named = _judge_runs(agents, now=now)
+    _request(agents, now=now)
+    return named
+
+
+def _record_results(agents: Agents, *, now: datetime) -> None:
     waiting = ProbeRequest.objects.filter(
         answered_at=None, requested_at__gt=now - ProbeRequest.WAIT
     )
     requests = list(waiting.select_related("alert"))
-    agents = read_sidecars(hot, "agent", {request.node for request in requests})
+    answers = agents.read("agent", {request.node for request in requests})
     for request in requests:
-        answer = agents.get(request.node, {}).get("probe") or {}
+        answer = answers.get(request.node, {}).get("probe") or {}
         if answer.get("id") != request.pk:
             continue
         latency_s = answer.get("latency_s") or {}
         reason = "" if latency_s else (answer.get("reason") or "no result")[:200]
         with transaction.atomic():
             still = ProbeRequest.objects.filter(pk=request.pk, answered_at=None)
-            if still.update(answered_at=now, reason=reason, latency_s=latency_s):
+            is_ours = still.update(answered_at=now, reason=reason, latency_s=latency_s)
+            # The answers of a whole run are one entry, when they are judged.
+            if is_ours and request.purpose == ProbeRequest.Purpose.SUSPECT:
                 request.latency_s = latency_s
                 text = f"{request.node}: {_result(request) or f'no result: {reason}'}"
                 note(request.alert, Kind.PROBED, now=now, text=text)
-        forget_probe_request(hot, request.node)
+        agents.forget(request.node)
 
 
 def _result(request: ProbeRequest) -> str:
@@ -59,51 +117,355 @@ def _result(request: ProbeRequest) -> str:
     return f"EFA latency {seconds(request.median_s)}, median of {devices}"
 
 
-def _request(hot: HotStore, *, now: datetime) -> None:
+def _request(agents: Agents, *, now: datetime) -> None:
     alerts = Alert.objects.open().filter(
         cause__in=WEAK, probe_requests=None, fired_at__gt=now - QUIET
     )
-    recent = set(
-        ProbeRequest.objects.filter(requested_at__gt=now - QUIET).values_list("node", flat=True)
-    )
-    for alert in alerts.select_related("node").order_by("fired_at", "pk"):
-        suspects, peer = _nodes_to_probe(hot, alert, without=recent)
-        wanted = [*suspects, *peer]
-        if not suspects or len(recent) + len(wanted) > MAX_REQUESTS:
-            continue
-        recent |= set(wanted)
-        with transaction.atomic():
-            rows = [
-                ProbeRequest.objects.get_or_create(
-                    alert=alert, node=name, defaults={"requested_at": now, "is_peer": name in peer}
-                )
-                for name in wanted
-            ]
-            if any(is_new for _, is_new in rows):
-                text = f"EFA latency of {listed(suspects)}"
-                text += f", and of {peer[0]} to compare" if peer else ""
-                note(alert, Kind.PROBE_REQUESTED, now=now, text=text)
-        for row, is_new in rows:
-            if is_new:
-                wait_s = int(ProbeRequest.WAIT.total_seconds())
-                save_probe_request(hot, row.node, row.pk, wait_s=wait_s)
+    alerts = alerts.exclude(events__kind=Kind.PROBED).select_related("node", "run")
+    for alert in alerts.order_by("fired_at", "pk"):
+        if alert.nodes:
+            _ask_suspects(agents, alert, now=now)
+        elif alert.run is not None and not alert.parts and _may_be_slow_link(alert):
+            _ask_run(agents, alert, now=now)
 
 
-def _nodes_to_probe(
-    hot: HotStore, alert: Alert, *, without: Collection[str]
+def _may_be_slow_link(alert: Alert) -> bool:
+    """Whether a slow EFA device may be behind an alert that accuses no node."""
+    is_elsewhere = alert.evidence.get("kind") in NOT_TRANSFERRING and alert.cause != "network"
+    return alert.rule in SLOW_RUN and not is_elsewhere
+
+
+def _recently_asked(*, now: datetime, within: timedelta) -> QuerySet[ProbeRequest]:
+    return ProbeRequest.objects.filter(requested_at__gt=now - within)
+
+
+def _is_over_limit(n_more: int, *, now: datetime) -> bool:
+    return _recently_asked(now=now, within=QUIET).count() + n_more > MAX_REQUESTS
+
+
+def _ask_suspects(agents: Agents, alert: Alert, *, now: datetime) -> None:
+    recent = _recently_asked(now=now, within=NODE_QUIET).values_list("node", flat=True)
+    suspects, peer = _suspects_and_peer(agents, alert, without=set(recent))
+    wanted = [*suspects, *peer]
+    if not suspects or _is_over_limit(len(wanted), now=now):
+        return
+    text = f"EFA latency of {listed(suspects)}"
+    text += f", and of {peer[0]} to compare" if peer else ""
+    _ask(agents, alert, wanted, ProbeRequest.Purpose.SUSPECT, text=text, peers=peer, now=now)
+
+
+def _suspects_and_peer(
+    agents: Agents, alert: Alert, *, without: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the suspects to probe, and one other node of their run if there is any.
-
-    Only real nodes with an agent are probed.
-    """
+    """Return the suspects to probe, and one other node of their run if there is any."""
     accused = alert.nodes
-    if not accused:
-        return [], []
-    real = Node.objects.filter(source=Node.Source.NEURON_MONITOR).exclude(name__in=without)
-    runs = real.filter(name__in=accused).values_list("run", flat=True)
-    others = real.filter(run__in=[run for run in runs if run is not None])
+    nodes = Node.objects.unretired().exclude(name__in=without)
+    runs = nodes.filter(name__in=accused).values_list("run", flat=True)
+    others = nodes.filter(run__in=[run for run in runs if run is not None])
     others = others.exclude(name__in=accused).order_by("rank", "name")
-    names = [*real.filter(name__in=accused).values_list("name", flat=True)[:MAX_SUSPECTS]]
+    names = [*nodes.filter(name__in=accused).values_list("name", flat=True)[:MAX_SUSPECTS]]
     peers = [*others.values_list("name", flat=True)[:MAX_SUSPECTS]] if names else []
-    agents = read_sidecars(hot, "agent", [*names, *peers])
-    return [name for name in names if name in agents], [n for n in peers if n in agents][:1]
+    known = agents.read("agent", [*names, *peers])
+    return [name for name in names if name in known], [n for n in peers if n in known][:1]
+
+
+def _ask_run(agents: Agents, alert: Alert, *, now: datetime) -> None:
+    """Ask every node of the alert's run, or note on the alert why not."""
+    nodes = Node.objects.unretired().filter(run=alert.run).order_by("rank", "name")
+    names = [*nodes.values_list("name", flat=True)]
+    if len(names) < 2:
+        return
+    known = agents.read("agent", names)
+    asked = [name for name in names if name in known]
+    recent = _recently_asked(now=now, within=NODE_QUIET).filter(node__in=asked)
+    why_not = ""
+    if len(names) > MAX_OF_RUN:
+        why_not = f"the run has {counted(len(names), 'node')}, at most {MAX_OF_RUN} are asked"
+    elif len(asked) < max(2, ENOUGH_RATIO * len(names)):
+        why_not = f"{len(asked)} of {counted(len(names), 'node')} have an agent"
+    elif recent.exists():
+        why_not = "its nodes were probed for another alert in the last 3 minutes"
+    elif _is_over_limit(len(asked), now=now):
+        why_not = f"at most {MAX_REQUESTS} probes are requested in ten minutes"
+    if why_not:
+        note(alert, Kind.PROBED, now=now, text=f"no probe requested: {why_not}")
+        return
+    text = f"EFA latency of all {counted(len(asked), 'node')} of the run"
+    _ask(agents, alert, asked, ProbeRequest.Purpose.RUN, text=text, now=now)
+
+
+def _ask(
+    agents: Agents,
+    alert: Alert,
+    names: Sequence[str],
+    purpose: ProbeRequest.Purpose,
+    *,
+    text: str,
+    peers: Collection[str] = (),
+    now: datetime,
+) -> None:
+    """Ask nodes that were not asked for this purpose of the alert, and note it."""
+    with transaction.atomic():
+        rows = [
+            ProbeRequest.objects.get_or_create(
+                alert=alert,
+                node=name,
+                purpose=purpose,
+                defaults={"requested_at": now, "is_peer": name in peers},
+            )
+            for name in names
+        ]
+        if any(is_new for _, is_new in rows):
+            note(alert, Kind.PROBE_REQUESTED, now=now, text=text)
+    wait_s = int(ProbeRequest.WAIT.total_seconds())
+    for row, is_new in rows:
+        if is_new:
+            agents.request(row.node, row.pk, wait_s=wait_s)
+
+
+def _judge_runs(agents: Agents, *, now: datetime) -> list[Alert]:
+    """Judge the answers of whole runs that are complete; return the alerts that name a node."""
+    purposes = (ProbeRequest.Purpose.RUN, ProbeRequest.Purpose.AGAIN)
+    requests = ProbeRequest.objects.filter(
+        purpose__in=purposes,
+        judged_at=None,
+        requested_at__gt=now - 4 * ProbeRequest.WAIT,
+        alert__resolved_at=None,
+    ).select_related("alert__node", "alert__run")
+    ordered = requests.order_by("alert", "node")
+    by_alert = [[*rows] for _, rows in groupby(ordered, key=lambda row: row.alert_id)]
+    return [rows[0].alert for rows in by_alert if _judge(agents, rows, now=now)]
+
+
+def _judge(agents: Agents, requests: Sequence[ProbeRequest], *, now: datetime) -> bool:
+    """Judge the answers of one run, or ask the late nodes again; return whether one is named."""
+    if any(row.answered_at is None and now - row.requested_at < row.WAIT for row in requests):
+        return False
+    first = [row for row in requests if not row.is_again]
+    again = [row for row in requests if row.is_again]
+    latencies = [_latencies(agents, rows) for rows in ((first, again) if again else (first,))]
+    n_answers, late = len(latencies[0]), late_devices(latencies)
+    n_devices = sum(map(len, latencies[0].values()))
+    text = ""
+    if n_answers < max(2, ENOUGH_RATIO * len(first)) or n_devices < ENOUGH_DEVICES:
+        text = _too_few(first, n_answers)
+    elif again and len(late) == 1:
+        return _name(requests, late[0], latencies, now=now)
+    elif again and not late:
+        suspects = listed([row.node for row in again if not row.is_peer])
+        text = f"{suspects} answered late once, and not when asked again: no node stands out"
+    elif not late:
+        text = _alike(latencies[0])
+    elif again or len(late) > MAX_SUSPECTS:
+        text = _several(late, n_asked=len(first))
+    if text:
+        _conclude(requests, text, now=now)
+    else:
+        _ask_again(agents, first, late, now=now)
+    return False
+
+
+def _ask_again(
+    agents: Agents, first: Sequence[ProbeRequest], late: Sequence[Problem], *, now: datetime
+) -> None:
+    """Ask late nodes and peers again, once agents allow it: a probe may be late by chance."""
+    answered_at = [row.answered_at for row in first if row.answered_at is not None]
+    if now - max(answered_at) < AGAIN_AFTER:
+        return
+    names = [each.node for each in late if each.node is not None]
+    peers = [row.node for row in first if row.latency_s and row.node not in names][:N_PEERS]
+    text = f"EFA latency of {listed(names)} again, and of {listed(peers)} to compare"
+    purpose = ProbeRequest.Purpose.AGAIN
+    _ask(agents, first[0].alert, [*names, *peers], purpose, text=text, peers=peers, now=now)
+
+
+def late_devices(rounds: Sequence[Mapping[str, Latencies]]) -> list[Problem]:
+    """Return the worst device of each node that answers late in every round.
+
+    Parameters
+    ----------
+    rounds : of probes, each with seconds by node and EFA device; later ones may ask fewer nodes
+
+    Notes
+    -----
+    Each round compares a device with the usual one of that round, as the rule of standing probes
+    does. Without earlier probes a device may always have been a little slower than its peers, so
+    a blatant ratio is required, too. Of two rounds the lower ratio counts.
+    """
+    nodes = sorted(rounds[0])
+    n_devices = 1 + max((device for each in rounds[0].values() for device in each), default=0)
+    latency_s = np.full((len(rounds), len(nodes), n_devices), np.nan)
+    for i, answers in enumerate(rounds):
+        for node, by_device in answers.items():
+            if node in rounds[0]:
+                for device, value_s in by_device.items():
+                    if device < n_devices:
+                        latency_s[i, nodes.index(node), device] = value_s
+    now = efa_readings(Span("", np.arange(len(rounds)), tuple(nodes), {LATENCY: latency_s}))
+    if now is None:
+        return []
+    scores = judge_latency(now, float("nan"))
+    ratio, is_known = scores.value / scores.score.peers_median, np.isfinite(latency_s).all(axis=0)
+    is_late = is_known & (scores.badness >= 1.0) & (ratio >= BLATANT_RATIO)
+    is_whole = (is_late | ~is_known).all(axis=1, keepdims=True)
+    is_late &= ~is_whole | (ratio >= WHOLE_NODE_RATIO)
+    return symptoms_of(now, scores, is_late, np.broadcast_to(is_late, latency_s.shape))
+
+
+def _latencies(agents: Agents, rows: Iterable[ProbeRequest]) -> dict[str, Latencies]:
+    """Read the answers by node and number of the device; nodes without a result are left out."""
+    known = [row for row in rows if row.latency_s]
+    ports = agents.read("efa", [row.node for row in known])
+    return {row.node: _by_number(row.latency_s, ports.get(row.node) or ()) for row in known}
+
+
+def _by_number(answer: Answer, ports: Iterable[Mapping[str, Any]]) -> Latencies:
+    """Return the answer by number of the device, as the node's agent counts them."""
+
+    def order(name: str) -> list[tuple[str, int]]:
+        return [(word, int(digits or 0)) for word, digits in re.findall(r"(\D*)(\d*)", name)]
+
+    number = {port["device"]: port["index"] for port in ports if "index" in port}
+    if not answer.keys() <= number.keys():
+        number = {name: i for i, name in enumerate(sorted(answer, key=order))}
+    return {number[name]: value_s for name, value_s in answer.items()}
+
+
+def _too_few(rows: Sequence[ProbeRequest], n_answered: int) -> str:
+    reasons = Counter(row.reason for row in rows if row.reason)
+    text = f"{n_answered} of {counted(len(rows), 'node')} answered, too few to compare"
+    return text + "".join(f": {reason}" for reason, _ in reasons.most_common(1))
+
+
+def _alike(answered: Mapping[str, Latencies]) -> str:
+    usual_s = sorted(float(np.median([*each.values()])) for each in answered.values())
+    return (
+        f"all {len(usual_s)} probed nodes answer alike: {seconds(usual_s[0])} to "
+        f"{seconds(usual_s[-1])}; look at the switch or the collective itself"
+    )
+
+
+def _several(late: Sequence[Problem], *, n_asked: int) -> str:
+    names = listed([each.node for each in late if each.node is not None])
+    return (
+        f"{len(late)} of {counted(n_asked, 'node')} answer late: {names}. None is accused: nodes "
+        "that probe each other show the same slow link"
+    )
+
+
+def _conclude(requests: Sequence[ProbeRequest], text: str, *, now: datetime) -> None:
+    """Note the result of probes that name no node."""
+    with transaction.atomic():
+        if _is_first(requests, now=now):
+            note(requests[0].alert, Kind.PROBED, now=now, text=text)
+
+
+def _is_first(requests: Sequence[ProbeRequest], *, now: datetime) -> bool:
+    """Mark the requests as judged; False where another process did."""
+    ours = ProbeRequest.objects.filter(pk__in=[row.pk for row in requests], judged_at=None)
+    return bool(ours.update(judged_at=now))
+
+
+def _name(
+    requests: Sequence[ProbeRequest],
+    late: Problem,
+    rounds: Sequence[Mapping[str, Latencies]],
+    *,
+    now: datetime,
+) -> bool:
+    """Name the node that stood out twice, unless detection has named one in the meantime."""
+    alert, score, node = requests[0].alert, late.score, late.node
+    if score is None or node is None:
+        return False
+    part = "" if score.device is None else f", EFA device {score.device},"
+    worst_s = [
+        answers[node].get(-1 if score.device is None else score.device)
+        or max(answers[node].values())
+        for answers in rounds
+    ]
+    text = (
+        f"{node}{part} answers late: {seconds(worst_s[0])}, and {seconds(worst_s[-1])} when asked "
+        f"again; {counted(score.n_peers, 'other device')} {seconds(score.peers_median)}"
+    )
+    place = {"cause": late.cause, "node": node, "device": late.device}
+    evidence = _placed_evidence(alert.cause, alert.evidence, score.figure())
+    amended = place | {"node": Node.objects.filter(name=node).first(), "evidence": evidence}
+    as_read = {"resolved_at": None, "node": None, "cause": alert.cause}
+    with transaction.atomic():
+        if not _is_first(requests, now=now):
+            return False
+        note(alert, Kind.PROBED, now=now, text=text)
+        if alert.nodes or alert.parts or not change(alert, if_still=as_read, to=amended):
+            return False
+        note(alert, Kind.CAUSE_CHANGED, now=now, text=summary(findings_of(alert)[0]))
+    return True
+
+
+def _placed_evidence(
+    cause: str, evidence: Mapping[str, Any], figure: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a finding's evidence with the figure of the probes, and what it was without them."""
+    found = {name: evidence[name] for name in CHANGED_EVIDENCE if name in evidence}
+    changed: dict[str, Any] = {PROBED: {"cause": cause} | found, "culprit": dict(figure)}
+    if ruled_out := evidence.get("ruled_out"):
+        changed["ruled_out"] = {name: ruled_out[name] for name in ruled_out if name != PLACED}
+    if rows := evidence.get("causes"):
+        # What was not measured is now: it is the symptom that tells the cause from its class.
+        changed["symptoms"] = (evidence.get("symptoms") or {}) | {PLACED: "raised"}
+        rows = [row | _with_symptom(row) for row in rows]
+        changed["causes"] = sorted(rows, key=lambda row: row["cause"] != PLACED)
+    return {**evidence, **changed}
+
+
+def _with_symptom(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Update a row of the table of causes: probes show that a device answers late."""
+    others = [name for name in row["unmeasured"] if name != PLACED]
+    if PLACED in row["unmeasured"]:
+        verdict = {"verdict": "named"} if row["cause"] == PLACED else {}
+        return verdict | {"seen": [*row["seen"], PLACED], "unmeasured": others}
+    if row["cause"] in LEAVE_LATENCY:
+        return {"verdict": "contradicted", "contradicting": [*row["contradicting"], PLACED]}
+    return {}
+
+
+def locate_probed(
+    found: Mapping[Subject, Finding], open_: Iterable[Alert]
+) -> dict[Subject, Finding]:
+    """Give findings without a node the place that requested probes named for their open alert."""
+    located = dict(found)
+    for alert in open_:
+        for part in findings_of(alert):
+            if PROBED not in part.evidence:
+                continue
+            own = key_of_finding(part)
+            keys = [own] if own in found else [key for key in found if key[0] in SLOW_RUN]
+            for key in keys:
+                located[key] = with_probed_place(located[key], part)
+    return located
+
+
+def with_probed_place(finding: Finding, held: Finding) -> Finding:
+    """Return a weaker finding of the same run with the place that probes named in ``held``."""
+    is_named = PROBED in held.evidence and held.node is not None
+    is_weaker = not (isinstance(finding, Group) or finding.accused) and finding.cause in WEAK
+    if not (is_named and is_weaker and finding.run == held.run and finding.rule in SLOW_RUN):
+        return finding
+    figure = held.evidence.get("culprit") or {}
+    evidence = _placed_evidence(finding.cause, finding.evidence, figure)
+    return replace(
+        finding, cause=held.cause, node=held.node, device=held.device, evidence=evidence
+    )
+
+
+def as_detected(held: Finding) -> Finding:
+    """Return an open finding without the place that probes named, as detection knows it.
+
+    Detection follows what it sees itself: steps that take longer. It sees no probe by which to
+    judge whether the named device is still slow.
+    """
+    found = held.evidence.get(PROBED)
+    if not found:
+        return held
+    changed = (PROBED, *CHANGED_EVIDENCE)
+    evidence = {name: held.evidence[name] for name in held.evidence if name not in changed} | found
+    return replace(held, cause=evidence.pop("cause"), node=None, device=None, evidence=evidence)

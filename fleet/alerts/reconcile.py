@@ -12,6 +12,7 @@ from fleet.alerts.correlation import (
     Subject,
     class_of,
     correlate,
+    findings_of,
     has_other_parts,
     is_retired,
     members_text,
@@ -20,6 +21,7 @@ from fleet.alerts.correlation import (
 )
 from fleet.alerts.events import Kind, change, nodes_text, note, severity_text, summary
 from fleet.alerts.matchers import active_silences
+from fleet.alerts.probe_requests import PROBED, locate_probed, with_probed_place
 from fleet.alerts.silences import apply_silences
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect import RULES, Finding
@@ -69,7 +71,7 @@ def reconcile(
             # the first.
             Node.objects.select_for_update(no_key=True).order_by("pk").values_list("pk").first()
             open_ = _open_alerts()
-        found = without_echoes(found, open_)
+        found = locate_probed(without_echoes(found, open_), open_)
         found, over = correlate(found, open_, evaluated, now=now)
         changed: list[Alert] = []
         paired: dict[Subject, Alert] = {}
@@ -251,6 +253,7 @@ def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
         return None
     earlier = last_alert(key, finding, now=now)
     if earlier is not None and may_refire(earlier, finding, now=now):
+        finding = with_probed_place(finding, findings_of(earlier)[0])
         return earlier if _refire(earlier, finding, key, now=now) else None
     run = Run.objects.filter(name=finding.run).first() if finding.run else None
     drills = InjectedFault.objects.filter(run=run, starts_at__lte=now, ends_at__gte=now)
@@ -344,13 +347,15 @@ def fields_of(finding: Finding) -> dict[str, Any]:
 def last_alert(key: Subject, finding: Finding, *, now: datetime) -> Alert | None:
     """Find the last alert of the same problem, if it was resolved within the hour."""
     rule, subject = key
-    alike = Q(rule=rule, subject=subject) | Q(run__name=finding.run, cause=finding.cause)
+    of_run = Q(cause=finding.cause) | Q(evidence__has_key=PROBED)
+    alike = Q(rule=rule, subject=subject) | (Q(run__name=finding.run) & of_run)
     over = Alert.objects.filter(alike, resolved_at__gt=now - RECURS_WITHIN, resolved_at__lte=now)
     for alert in over.select_related("run", "node").order_by("-resolved_at", "-pk"):
-        is_same_problem = key_of(alert) == key and agrees(alert, finding)
+        held = with_probed_place(finding, findings_of(alert)[0])
+        is_same_problem = key_of(alert) == key and agrees(alert, held)
         # A run whose layout communicates more does not bring an earlier culprit back.
         is_same_problem &= finding.evidence.get("kind") != LAYOUT or alert.cause == finding.cause
-        if is_same_problem or has_same_culprit(alert, finding):
+        if is_same_problem or has_same_culprit(alert, held):
             return alert
     return None
 

@@ -427,22 +427,39 @@ class AlertEvent(models.Model):
 
 
 class ProbeRequest(models.Model):
-    """A probe that the agent of a suspect, or of a peer to compare with, was asked for once."""
+    """A probe that a node's agent was asked for, once for each purpose of an alert.
+
+    An alert that accuses a node asks suspects and a peer. One that accuses none asks every node
+    of its run, and then again those that answered late, with peers.
+    """
+
+    class Purpose(models.TextChoices):
+        SUSPECT = "suspect"
+        RUN = "run", "every node of the run"
+        AGAIN = "again", "asked again"
 
     WAIT = timedelta(minutes=1)
 
     alert = models.ForeignKey(Alert, models.CASCADE, related_name="probe_requests")
     node = models.CharField(max_length=80)
     is_peer = models.BooleanField(default=False, help_text="Not suspected; for comparison.")
+    purpose = models.CharField(
+        max_length=8, choices=Purpose, default=Purpose.SUSPECT, db_default=Purpose.SUSPECT
+    )
     requested_at = models.DateTimeField()
     answered_at = models.DateTimeField(null=True, blank=True)
     reason = models.CharField(max_length=200, blank=True, help_text="Why there is no result.")
     latency_s = models.JSONField(default=dict, blank=True, help_text="Seconds by EFA device.")
+    judged_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the answers of a whole run were compared."
+    )
 
     class Meta:
-        ordering = ("is_peer", "node")
+        ordering = ("is_peer", "node", "requested_at")
         constraints = (
-            models.UniqueConstraint(fields=["alert", "node"], name="one_probe_per_alert_and_node"),
+            models.UniqueConstraint(
+                fields=["alert", "node", "purpose"], name="one_probe_per_purpose_and_node"
+            ),
         )
 
     def __str__(self) -> str:
@@ -451,6 +468,14 @@ class ProbeRequest(models.Model):
     @property
     def median_s(self) -> float | None:
         return median(self.latency_s.values()) if self.latency_s else None
+
+    @property
+    def is_again(self) -> bool:
+        return self.purpose == self.Purpose.AGAIN
+
+    @property
+    def worst_s(self) -> float | None:
+        return max(self.latency_s.values(), default=None)
 
 
 class FrozenChart(models.Model):

@@ -39,6 +39,8 @@ from fleet.runs.summaries import runs_now
 from telemetry.detect import RULES
 from telemetry.store.hot import open_store
 
+# Of more requested probes, the rest is folded.
+PROBES_SHOWN = 8
 STATES = ("firing", "acknowledged", "silenced", "resolved")
 SINCE: Mapping[str, timedelta] = {
     "1h": timedelta(hours=1),
@@ -155,9 +157,13 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         history = Alert.objects.histories([node], until=until, compares=False)[node.name]
         is_counted = not alert_at.is_drill and alert_at.earlier_id is None
         history = history if history.n_alerts > is_counted else None
-    probes: Iterable[ProbeRequest] = ()
+    probes: list[tuple[ProbeRequest, bool]] = []
     if any(event.kind == AlertEvent.Kind.PROBE_REQUESTED for event in events):
-        probes = alert.probe_requests.filter(requested_at__lte=at_time)
+        requested = alert.probe_requests.filter(requested_at__lte=at_time)
+        # Each with whether its answer is overdue; of a whole run the latest answers first.
+        probes = [(each, at_time - each.requested_at > each.WAIT) for each in requested]
+        if len(probes) > PROBES_SHOWN:
+            probes.sort(key=lambda row: (not row[0].is_again, -(row[0].worst_s or 0.0)))
     comments = [e for e in events if e.by and e.text and e.kind in COMMENT_KINDS]
     link = frozen_link(alert_at, at=at_time)
     return {
@@ -171,8 +177,8 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "causes": causes_of(alert_at),
         "do_now": do_now(alert) if alert.is_open and not frozen_at else "",
         "ruled_out": ruled_out(alert_at),
-        # Each with whether its answer is overdue.
-        "probes": [(each, at_time - each.requested_at > each.WAIT) for each in probes],
+        "probes": probes[:PROBES_SHOWN],
+        "more_probes": probes[PROBES_SHOWN:],
         "history": history,
         "events": events,
         "comment": comments[-1] if comments else None,

@@ -2,11 +2,12 @@
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
+from typing import Any, Literal
 
 import numpy as np
 from django.core.management import call_command
@@ -25,14 +26,24 @@ from fleet.alerts.evaluate import (
     run_members,
     snapshot_of,
 )
+from fleet.alerts.probe_requests import advance_probes
 from fleet.alerts.text import Evidence
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
+from telemetry import catalog
+from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect import HealthyStepsCache
 from telemetry.ingest.timing import AHEAD_S
 from telemetry.simulate.inputs import Inputs
-from telemetry.simulate.observation import ACTIVITIES, arrived_until, observed, report_phases
+from telemetry.simulate.observation import (
+    ACTIVITIES,
+    PROBED,
+    arrived_until,
+    next_report,
+    observed,
+    report_phases,
+)
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.scenario import Scenario
 from telemetry.simulate.shard import (
@@ -68,6 +79,8 @@ class Firing:
     victims: tuple[str, ...]
     nodes: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
+    # When it first named a node.
+    located_s: float | None = None
 
     @property
     def accused_runs(self) -> tuple[str, ...]:
@@ -101,8 +114,11 @@ class Firings:
             if firing is not None:
                 update_firing(firing, alert)
             elif alert.is_open:
-                self._burning[alert.pk] = firing_of(alert, epoch_s=self._epoch_s, fired_s=at_s)
-                self._all.append(self._burning[alert.pk])
+                firing = firing_of(alert, epoch_s=self._epoch_s, fired_s=at_s)
+                self._burning[alert.pk] = firing
+                self._all.append(firing)
+            if firing is not None and firing.accused and firing.located_s is None:
+                firing.located_s = at_s
             if not alert.is_open and alert.pk in self._burning:
                 self._burning.pop(alert.pk).resolved_s = at_s
 
@@ -216,8 +232,11 @@ KEEP_S = 900
 # Alerts about what is found unchanged are refreshed this often.
 REFRESH_S = 5
 STRETCH_S = 300
-# What is observed at a second depends on this many seconds before its report.
+# What is observed at a second depends on this many seconds before its report, as does the answer
+# of an agent.
 OBSERVED_FROM_S = 120
+# How long an agent runs its probe command.
+PROBE_TAKES_S = 1
 
 
 class PlayedRun:
@@ -228,6 +247,7 @@ class PlayedRun:
         self.clocks = dict.fromkeys(plan.shards, start_clock(plan))
         self.playback: Playback | None = None
         self._recent: Span | None = None
+        self._latency_s: Span | None = None
         self._phases = report_phases(plan.seed, plan.run.node_names)
         # What each worker does: (n_ticks, n_nodes), up to a second.
         self._doing, self._doing_until = np.zeros((0, plan.run.nodes), int), 0
@@ -242,6 +262,11 @@ class PlayedRun:
         played = [play(self.plan, shard, clock, ahead) for shard, clock in self.clocks.items()]
         self.clocks = {p.span.shard: p.clock for p in played}
         truth = Span.join_nodes([p.span for p in played])
+        if inputs.probe_on_request and PROBED in truth.values:
+            latency_s = Span("", truth.ticks, truth.nodes, {PROBED: truth.values[PROBED]})
+            pieces = [piece for piece in (self._latency_s, latency_s) if piece is not None]
+            whole = Span.join_times(pieces) or latency_s
+            self._latency_s = whole.between(before.tick - OBSERVED_FROM_S, ahead)
         doing = played_activities(self.plan, before, ahead)
         self._doing = np.concatenate([self._doing, doing])[-KEEP_S:]
         self._doing_until = ahead
@@ -256,6 +281,22 @@ class PlayedRun:
                 hardware, steps, keep_s=KEEP_S, steps_known_s=known_s
             )
         yield from phases(self.plan, before, self.clocks[self.plan.shards[0]])
+
+    def next_report(self, node: str, after: int) -> int:
+        """Return the second at which the next report of a node's agent ends."""
+        phase = int(self._phases[self.plan.run.node_names.index(node)])
+        return next_report(self.plan.inputs, phase, after)
+
+    def probe(self, node: str, second: int) -> dict[str, float]:
+        """Measure the latency of a node's EFA devices; one that is down is left out.
+
+        Only an agent that is asked for a probe may call it.
+        """
+        if self._latency_s is None:
+            return {}
+        values = self._latency_s.between(second, second).of([node]).values[PROBED]
+        measured = enumerate(values.reshape(-1).tolist())
+        return {f"efa{i}": value_s for i, value_s in measured if math.isfinite(value_s)}
 
     def workers(self, second: int) -> dict[str, WorkerState]:
         ticks = np.arange(self._doing_until + 1 - len(self._doing), second + 1)
@@ -378,6 +419,76 @@ class ScenarioPlayback:
         return playback.steps(run, since_s=since_s, until_s=until_s)
 
 
+@dataclass(slots=True)
+class RequestedProbe:
+    """A probe that an agent was asked for: when it measures, and when the answer arrives."""
+
+    number: int
+    measured_s: int
+    answers_s: int
+
+
+class PlayedAgents:
+    """The agents of a scenario's nodes, which answer requested probes as real agents do.
+
+    An agent reads a request in the response to its next report, and its answer is in the first
+    report after the probe. A node that does not report answers nothing.
+    """
+
+    def __init__(self, stage: ScenarioPlayback) -> None:
+        self._act_of = {
+            node: act
+            for act in stage.acts.values()
+            if act.plan.inputs.probe_on_request and act.plan.inputs.agent
+            for node in act.plan.run.node_names
+        }
+        self._requested: dict[str, RequestedProbe] = {}
+        self._measured_s: dict[str, int] = {}
+        self._answers: dict[str, dict[str, Any]] = {}
+        self.second = 0
+
+    def read(
+        self, kind: Literal["efa", "agent"], nodes: Collection[str]
+    ) -> Mapping[str, dict[str, Any] | list[dict[str, Any]]]:
+        known = [node for node in nodes if node in self._act_of]
+        if kind == "efa":
+            return {node: self._devices(node) for node in known}
+        return {node: self._sent(node) for node in known}
+
+    def request(self, node: str, number: int, *, wait_s: int) -> None:
+        act = self._act_of[node]
+        asked_s = act.next_report(node, self.second)
+        if asked_s - self.second <= wait_s:
+            measured_s = asked_s + PROBE_TAKES_S
+            answers_s = act.next_report(node, measured_s - 1)
+            self._requested[node] = RequestedProbe(number, measured_s, answers_s)
+
+    def forget(self, node: str) -> None:
+        self._requested.pop(node, None)
+        self._answers.pop(node, None)
+
+    def _devices(self, node: str) -> list[dict[str, Any]]:
+        n_efa = catalog.instance(self._act_of[node].plan.run.instance).n_efa
+        return [{"device": f"efa{i}", "index": i} for i in range(n_efa)]
+
+    def _sent(self, node: str) -> dict[str, Any]:
+        """Return what the node's agent sent along with its last report."""
+        wanted = self._requested.get(node)
+        if wanted is not None and wanted.answers_s <= self.second:
+            del self._requested[node]
+            before_s = self._measured_s.get(node, -math.inf)
+            if wanted.measured_s - before_s < MIN_BETWEEN_REQUESTS_S:
+                answer: dict[str, Any] = {"reason": "requested again too soon"}
+            else:
+                self._measured_s[node] = wanted.measured_s
+                answer = {"latency_s": self._act_of[node].probe(node, wanted.measured_s)}
+            # A node that does not report measures nothing either.
+            if answer.get("latency_s") or "reason" in answer:
+                self._answers[node] = {"id": wanted.number, **answer}
+        answer_now = self._answers.get(node)
+        return {} if answer_now is None else {"probe": answer_now}
+
+
 def phases(plan: Plan, before: RunClock, after: RunClock) -> Iterator[RunClock]:
     """Yield the clock at the first second of every phase entered between two clocks."""
     if _phase_of(before) == _phase_of(after):
@@ -495,6 +606,7 @@ def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScena
         inputs = {plan.run.name: plan.inputs for plan in plans}
         stage, firings = ScenarioPlayback(plans), Firings(EPOCH_S)
         replay = Replay(stage, list(runs.values()), workers=stage.workers)
+        agents = PlayedAgents(stage) if scenario.inputs.probe_on_request else None
         entered: dict[int, list[tuple[str, RunClock]]] = {}
         for start_s in range(0, duration_s, STRETCH_S):
             until = EPOCH_S + min(start_s + STRETCH_S, duration_s)
@@ -510,6 +622,10 @@ def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScena
                     if is_reported and run.phase == Run.Phase.COMPILING:
                         train_from_first_step(run, stage.steps(name, since_s=_since_s(run)))
                 firings.note(replay.evaluate(second), at_s=second - EPOCH_S)
+                if agents is not None and replay.open_rules:
+                    agents.second = second
+                    now = datetime.fromtimestamp(second, UTC)
+                    firings.note(advance_probes(agents, now=now), at_s=second - EPOCH_S)
         return PlayedScenario(plans, tuple(firings.all()))
 
 

@@ -282,6 +282,7 @@ def alert_json(firing: Firing) -> dict[str, Any]:
         "device": firing.device,
         "onset_s": rounded(firing.onset_s),
         "fired_s": rounded(firing.fired_s),
+        "located_s": rounded(firing.located_s),
         "resolved_s": rounded(firing.resolved_s),
         "severity": firing.severity,
         "score": rounded(firing.score),

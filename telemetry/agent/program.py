@@ -91,10 +91,10 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--probe-command", metavar="LINE", help="a command that prints such lines")
     add(
         "--probe-every",
-        type=_seconds,
+        type=_seconds_or_never,
         default=60.0,
         metavar="S",
-        help="seconds between probes (60)",
+        help="seconds between probes (60); 0: only when the server requests one",
     )
     add("--refuse-probes", action="store_true", help="refuse probes that the server requests")
     add(
@@ -113,6 +113,10 @@ def _seconds(text: str) -> float:
         msg = f"{text} s is out of range. Give 0.1 to 3600 seconds"
         raise argparse.ArgumentTypeError(msg)
     return value
+
+
+def _seconds_or_never(text: str) -> float:
+    return _seconds(text) if float(text) else 0.0
 
 
 def _spool_mb(text: str) -> float:

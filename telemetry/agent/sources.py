@@ -510,7 +510,8 @@ def _integer(path: Path) -> int | None:
 MAX_PROBE_BYTES = 1 << 20
 MAX_LATENCY_S = 60.0
 # Whatever the server requests, the command runs no more often than this.
-MIN_BETWEEN_REQUESTS_S = 60.0
+MIN_BETWEEN_REQUESTS_S = 15.0
+DEFAULT_PROBE_EVERY_S = 60.0
 
 
 class Probes:
@@ -521,10 +522,14 @@ class Probes:
     """
 
     def __init__(self, *, file: str | None, command: str | None, every_s: float) -> None:
-        """Read ``file`` whenever it changes, or run ``command`` every ``every_s``."""
+        """Read ``file`` whenever it changes, or run ``command`` every ``every_s``.
+
+        With 0 the command runs only on request.
+        """
         self._file = file
         self._command = command
         self._every_s = every_s
+        self._valid_s = 3 * (every_s or DEFAULT_PROBE_EVERY_S)
         self._read_s = float("-inf")
         self._began_s = float("-inf")
         self._mark: tuple[float, int] | None = None
@@ -563,12 +568,15 @@ class Probes:
                     self._mark = mark
             except OSError as error:
                 self.problem = f"probe file: {error.strerror}"
+        elif not self._every_s:
+            # What was measured on request is the answer alone.
+            return {}
         elif self._command and now_s - self._began_s >= self._every_s and not is_running:
             self._began_s = now_s
             self._running = threading.Thread(target=self._run, args=(self._command, now_s))
             self._running.daemon = True
             self._running.start()
-        return self._latency_s if now_s - self._read_s <= 3 * self._every_s else {}
+        return self._latency_s if now_s - self._read_s <= self._valid_s else {}
 
     def wait(self) -> None:
         if self._running is not None:

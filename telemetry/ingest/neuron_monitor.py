@@ -421,7 +421,12 @@ def sidecars_of(sent: schemas.MonitorLine) -> dict[str, object]:
         ports = [port for port in sent.efa.devices if port.counters is not None]
         if ports:
             sidecars["efa"] = [
-                {"device": port.device, "port": port.port, "counters": port.counters}
+                {
+                    "device": port.device,
+                    "index": port.index,
+                    "port": port.port,
+                    "counters": port.counters,
+                }
                 for port in ports
             ]
     if sent.neuron and sent.neuron.devices:

@@ -24,7 +24,8 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     Prometheus scrapes neuron-monitor's exporter and node_exporter and sends on what it has.
     ``counters`` are FLOPs per core and execution latencies, as neuron-monitor reports them.
     ``step_reports`` come every ``report_every_s`` from clocks that are off by up to
-    ``clock_skew_s``; ``lost_ratio`` of them never come. ``probe_every_s`` 0: no EFA probe.
+    ``clock_skew_s``; ``lost_ratio`` of them never come. ``probe_every_s`` 0: no EFA probe but,
+    with ``probe_on_request``, those that alerts ask agents for.
     ``busy_while_waiting`` belongs to the hardware: whether a core that waits in a collective
     counts as busy.
     """
@@ -37,6 +38,7 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     power: bool = True
     counters: bool = True
     probe_every_s: Seconds = 1
+    probe_on_request: bool = False
     step_reports: bool = True
     runtime_trace: bool = False
     collective: Collective = "every_step"
@@ -54,12 +56,9 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 FULL = Inputs()
 # What the live fleet is played with. Power and counters would double what is stored.
 LIVE = msgspec.structs.replace(FULL, power=False, counters=False)
-OBSERVED = frozenset(Inputs.__struct_fields__) - {
-    "tier",
-    "power",
-    "counters",
-    "busy_while_waiting",
-}
+# A tier with these changed keeps its name.
+APART = frozenset({"busy_while_waiting", "probe_on_request"})
+OBSERVED = frozenset(Inputs.__struct_fields__) - {"tier", "power", "counters"} - APART
 CUSTOM = "custom"
 # What a scenario file may set one by one.
 KEYS = (
@@ -69,6 +68,7 @@ KEYS = (
     "step_reports",
     "agent",
     "probe_every_s",
+    "probe_on_request",
     "collective",
     "report_every_s",
     "clock_skew_s",
@@ -106,11 +106,18 @@ TIERS: Mapping[str, Inputs] = {
 }
 
 
-def tier_named(name: str, *, busy_while_waiting: bool = FULL.busy_while_waiting) -> Inputs:
+def tier_named(
+    name: str,
+    *,
+    busy_while_waiting: bool = FULL.busy_while_waiting,
+    probe_on_request: bool = FULL.probe_on_request,
+) -> Inputs:
     """Return the inputs of a tier; FieldError for an unknown name."""
     if name not in TIERS:
         raise FieldError("tier", f"{name!r} is no input tier; choose one of {', '.join(TIERS)}")
-    return msgspec.structs.replace(TIERS[name], busy_while_waiting=busy_while_waiting)
+    return msgspec.structs.replace(
+        TIERS[name], busy_while_waiting=busy_while_waiting, probe_on_request=probe_on_request
+    )
 
 
 def live_inputs(tier: str) -> Inputs:

@@ -12,7 +12,7 @@ import msgspec
 from telemetry import catalog
 from telemetry.errors import FieldError
 from telemetry.simulate.faults import BENIGN, FAULTS, DevicePart, FaultKind
-from telemetry.simulate.inputs import CUSTOM, FULL, KEYS, Inputs, tier_named
+from telemetry.simulate.inputs import APART, CUSTOM, FULL, KEYS, Inputs, tier_named
 from telemetry.simulate.plan import Benign, Fault, Noise, Plan, RunSpec
 from telemetry.simulate.step_model import step_plan
 
@@ -214,9 +214,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     def at_tier(self, tier: str) -> "Scenario":
         """Return the scenario observed at another input tier; what happens stays the same."""
-        busy = self.inputs.busy_while_waiting
-        inputs = tier_named(tier, busy_while_waiting=busy)
-        return msgspec.structs.replace(self, inputs=inputs)
+        apart = {name: getattr(self.inputs, name) for name in APART}
+        return msgspec.structs.replace(self, inputs=tier_named(tier, **apart))
 
     def plans(self, *, epoch_s: int, seed: int | None = None) -> tuple[Plan, ...]:
         """Return one plan per run, with its own faults and events."""
@@ -287,9 +286,16 @@ def _inputs(table: Table) -> Inputs:
     except FieldError as error:
         raise error.inside("inputs") from error
     single = {key: value for key, value in table.items() if key != "tier"}
-    is_other = bool(single.keys() - {"busy_while_waiting"})
+    is_other = bool(single.keys() - APART)
     changed = msgspec.structs.asdict(base) | single | ({"tier": CUSTOM} if is_other else {})
-    return _read(changed, Inputs, where="inputs")
+    inputs = _read(changed, Inputs, where="inputs")
+    if inputs.probe_on_request and (inputs.is_scraped or not inputs.agent):
+        raise FieldError(
+            "inputs.probe_on_request",
+            f"true needs an agent, and {base.tier} has none; choose agent_collectives, "
+            "agent_trace, agent_hooks, agent_only or full",
+        )
+    return inputs
 
 
 def runs_of(fault: Fault, runs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:

@@ -69,12 +69,6 @@ def read_sidecars(hot: Connection, kind: Kind, nodes: Collection[str]) -> dict[s
     }
 
 
-def save_probe_request(hot: Connection, node: str, number: int, *, wait_s: int) -> None:
-    """Request a probe of a node's agent, which reads it in the response to its next report."""
-    request = {"id": number, "name": "efa_latency"}
-    hot.execute("SET", PROBE_REQUEST + node, msgspec.json.encode(request), "EX", wait_s)
-
-
 def read_probe_requests(hot: Connection, nodes: Collection[str]) -> dict[str, Any]:
     """Return the probe that is requested of each node; nodes without one are left out."""
     if not nodes:
@@ -87,8 +81,22 @@ def read_probe_requests(hot: Connection, nodes: Collection[str]) -> dict[str, An
     }
 
 
-def forget_probe_request(hot: Connection, node: str) -> None:
-    hot.execute("DEL", PROBE_REQUEST + node)
+@dataclass(frozen=True, slots=True)
+class AgentRequests:
+    """Requests to agents, and what agents last sent along, by node."""
+
+    hot: Connection
+
+    def read(self, kind: Kind, nodes: Collection[str]) -> dict[str, Any]:
+        return read_sidecars(self.hot, kind, nodes)
+
+    def request(self, node: str, number: int, *, wait_s: int) -> None:
+        """Request a probe of a node's agent, which reads it in the response to its report."""
+        request = msgspec.json.encode({"id": number, "name": "efa_latency"})
+        self.hot.execute("SET", PROBE_REQUEST + node, request, "EX", wait_s)
+
+    def forget(self, node: str) -> None:
+        self.hot.execute("DEL", PROBE_REQUEST + node)
 
 
 @dataclass(frozen=True, slots=True)

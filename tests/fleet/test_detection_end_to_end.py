@@ -27,18 +27,21 @@ def play(
     benign: tuple[dict[str, Any], ...] = (),
     is_busy: bool = False,
     tier: str = "full",
+    probe_on_request: bool = False,
     **run: Any,
 ) -> tuple[Firing, ...]:
     """Play a run with these faults; they begin at 120 s and last for 60 unless they say else.
 
-    ``is_busy``: cores that wait for others count as busy.
+    ``is_busy``: cores that wait for others count as busy. ``probe_on_request``: agents answer
+    requested probes.
     """
+    apart = {"busy_while_waiting": is_busy, "probe_on_request": probe_on_request}
     usual = {"start_s": 120.0, "duration_s": 60.0}
     table = {
         "name": "lives",
         "duration_s": duration_s,
         "seed": 3,
-        "inputs": {"tier": tier, "busy_while_waiting": is_busy},
+        "inputs": {"tier": tier, **apart},
         "run": [RUN | run],
         "fault": [usual | fault for fault in faults],
         "benign": [{"run": "llama"} | event for event in benign],
@@ -126,3 +129,29 @@ def test_nothing_is_reported_of_nodes_that_come_and_go_nor_of_a_run_that_is_over
     )
     assert play(benign=events, duration_s=420) == ()
     assert play(max_steps=60, duration_s=360) == ()
+
+
+SLOW_LINK = {"kind": "efa_latency", "node": "llama-01", "device": 3, "magnitude": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("tier", "named_after_s"), [("agent_collectives", 25), ("agent_trace", 45)]
+)
+def test_a_slow_link_is_placed_by_requested_probes(tier: str, named_after_s: float) -> None:
+    fault = SLOW_LINK | {"duration_s": 150.0}
+    (unplaced,) = play(fault, tier=tier)
+    assert unplaced.cause in {"network", "unknown"}
+    assert (unplaced.node, unplaced.located_s) == (None, None)
+
+    (placed,) = play(fault, tier=tier, probe_on_request=True)
+    assert (placed.cause, placed.node, placed.device) == ("efa_latency", "llama-01", 3)
+    assert placed.fired_s == unplaced.fired_s
+    assert placed.located_s is not None
+    assert 0 < placed.located_s - placed.fired_s <= named_after_s
+    assert placed.resolved_s is not None
+
+
+def test_requested_probes_accuse_no_node_of_a_slow_fabric() -> None:
+    fault = {"kind": "efa_latency", "run": "llama", "magnitude": 8.0, "duration_s": 150.0}
+    firings = play(fault, tier="agent_collectives", probe_on_request=True)
+    assert [(each.cause, each.accused) for each in firings] == [("network", ())]

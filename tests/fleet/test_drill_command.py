@@ -41,8 +41,8 @@ FAULT = {
     "kind", "node", "run", "device", "start_s", "end_s", "magnitude", "step_slowdown_ratio",
 }  # fmt: skip
 ALERT = {
-    "rule", "cause", "node", "nodes", "run", "runs", "device", "onset_s", "fired_s", "resolved_s",
-    "score", "severity", "victims",
+    "rule", "cause", "node", "nodes", "run", "runs", "device", "onset_s", "fired_s",
+    "located_s", "resolved_s", "score", "severity", "victims",
 }  # fmt: skip
 
 

@@ -5,13 +5,15 @@ import time
 import msgspec
 import numpy as np
 import pytest
+from pytest_django import Settings
 
 from telemetry import tasks
 from telemetry.blocks import Block
-from telemetry.simulate.plan import Plan
+from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import RunClock
 from telemetry.store.hot import HotStore
 from telemetry.store.models import MinuteRollup
+from telemetry.store.node_state import AgentRequests
 from tests.helpers import LLAMA
 
 
@@ -45,6 +47,31 @@ def test_a_shard_is_played_up_to_the_second_asked_for(hot: HotStore, plan: Plan,
 
     assert clock(hot, "llama/0").tick == now
     assert list(ticks(hot, "llama/0", start=now - 9, end=now)) == list(range(now - 9, now + 1))
+
+
+def test_simulated_agents_answer_requested_probes(
+    hot: HotStore, now: int, settings: Settings
+) -> None:
+    settings.REQUEST_PROBES = True
+    agents, nodes = AgentRequests(hot), LLAMA.node_names[:2]
+    slow = Fault(
+        kind="efa_latency", node=nodes[1], device=2, start_s=0, duration_s=900, magnitude=9
+    )
+    plan = Plan(run=LLAMA, seed=7, epoch_s=now - 100, shard_size=2, faults=(slow,))
+    hot.put_plan("llama", msgspec.json.encode(plan))
+    tasks.simulate_shard("llama", "llama/0", now - 2)
+    assert agents.read("agent", nodes) == {node: {} for node in nodes}
+
+    agents.request(nodes[1], 12, wait_s=60)
+    tasks.simulate_shard("llama", "llama/0", now - 1)
+    answer = agents.read("agent", nodes)[nodes[1]]["probe"]
+    tasks.simulate_shard("llama", "llama/0", now)
+
+    assert agents.read("agent", nodes) == {nodes[0]: {}, nodes[1]: {"probe": answer}}
+    assert answer["id"] == 12
+    ports = [port["device"] for port in agents.read("efa", nodes)[nodes[1]]]
+    assert list(answer["latency_s"]) == ports
+    assert max(answer["latency_s"], key=answer["latency_s"].get) == ports[2]
 
 
 def test_a_tick_played_twice_changes_nothing(hot: HotStore, plan: Plan, now: int) -> None:

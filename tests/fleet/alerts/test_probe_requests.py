@@ -193,7 +193,7 @@ def test_without_the_setting_nothing_is_requested(
     assert "probe" not in agent.send()
 
 
-def test_simulated_nodes_and_nodes_without_an_agent_are_not_asked(
+def test_nodes_without_an_agent_are_not_asked(
     start: Start, run: Run, hot: HotStore, limping: Node
 ) -> None:
     start("b")
@@ -235,13 +235,13 @@ def test_requests_are_limited_by_node_and_in_number(start: Start, run: Run, hot:
     assert [each.node for each in second.probe_requests.all()] == ["a"]
 
 
-def test_the_agent_runs_a_requested_probe_at_most_once_a_minute(start: Start) -> None:
+def test_the_agent_runs_a_requested_probe_at_most_every_15_seconds(start: Start) -> None:
     agent = start("a")
     for number in (7, 7, 8):
         agent.collector.request_probe({"id": number, "name": "efa_latency"})
         agent.collector.wait_for_probe()
 
-    assert agent.health.probe == {"id": 8, "reason": "requested again within 60 s"}
+    assert agent.health.probe == {"id": 8, "reason": "requested again within 15 s"}
 
 
 def test_the_agent_runs_no_other_probe(start: Start) -> None:

@@ -1,7 +1,9 @@
 """EFA counters from sysfs: devices, counters, differences."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,20 @@ def test_a_probe_command_is_run_and_never_waited_for(tmp_path: Path) -> None:
     probes.wait()
 
     assert probes.read(0.1) == {"rdmap9s0": 2e-5}
+
+
+def test_a_probe_command_may_run_on_request_only(tmp_path: Path) -> None:
+    command = """echo '{"device": "rdmap9s0", "latency_s": 0.00002}'"""
+    probes, answers = Probes(file=None, command=command, every_s=0), list[Mapping[str, Any]]()
+
+    assert probes.read(0.0) == {}
+    probes.wait()
+    probes.request(1.0, answers.append)
+    probes.wait()
+
+    assert answers == [{"latency_s": {"rdmap9s0": 2e-5}}]
+    # It is not what the node reports from then on.
+    assert probes.read(1.1) == probes.read(60.0) == {}
 
 
 def test_a_probe_command_that_fails_is_reported(tmp_path: Path) -> None:

@@ -190,6 +190,10 @@ def test_a_file_names_a_tier_or_sets_inputs_one_by_one() -> None:
     assert load_scenario(SCENARIO + 'tier = "agent_hooks"').inputs == TIERS["agent_hooks"]
     changed = load_scenario(SCENARIO + 'tier = "agent_hooks"\nprobe_every_s = 0').inputs
     assert (changed.tier, changed.probe_every_s, changed.agent_every_s) == ("custom", 0, 5)
+    assert not changed.probe_on_request
+    scenario = load_scenario(SCENARIO + 'tier = "agent_trace"\nprobe_on_request = true')
+    assert scenario.inputs == msgspec.structs.replace(TIERS["agent_trace"], probe_on_request=True)
+    assert scenario.at_tier("agent_collectives").inputs.probe_on_request
 
 
 @pytest.mark.parametrize(
@@ -200,6 +204,12 @@ def test_a_file_names_a_tier_or_sets_inputs_one_by_one() -> None:
         ('collective = "each"', "inputs.collective", "'each'"),
         ("lost_ratio = 2", "inputs.lost_ratio", "2"),
         ("agent_every_s = 3", "inputs.agent_every_s", "unknown key"),
+        ("probe_on_request = 1", "inputs.probe_on_request", "1"),
+        (
+            'tier = "hooks_only"\nprobe_on_request = true',
+            "inputs.probe_on_request",
+            "hooks_only has none; choose agent_collectives",
+        ),
     ],
 )
 def test_wrong_inputs_are_refused_by_name(line: str, field: str, remedy: str) -> None:
