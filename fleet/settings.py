@@ -29,6 +29,8 @@ ANONYMOUS_READING = DEMO
 ALLOW_DRILLS = ENV.flag("TRNWATCH_ALLOW_DRILLS")
 # Whether agents of suspected nodes are asked for a probe.
 REQUEST_PROBES = ENV.flag("TRNWATCH_REQUEST_PROBES")
+# Whether operators may request samples of 100 ms of nodes.
+REQUEST_SAMPLES = ENV.flag("TRNWATCH_REQUEST_SAMPLES", default=True)
 
 # Django
 SECRET_KEY = ENV.text("TRNWATCH_SECRET_KEY")

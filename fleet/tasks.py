@@ -14,6 +14,7 @@ from fleet.costs.drift import update_cost_alerts
 from fleet.costs.losses import update_alert_costs
 from fleet.costs.spending import update_spending
 from fleet.ingest import prometheus
+from fleet.ingest.samples import forget_samples
 from fleet.ingest.steps import update_reported_runs
 from fleet.metrics.long_term import figures
 from fleet.runs.retirement import retire_quiet
@@ -23,6 +24,7 @@ from fleet.simulation import demo_history
 from fleet.simulation.compiles import store_simulated
 from fleet.simulation.demo_history import announce_next
 from fleet.simulation.runs import follow_runs, publish_plans, store_clocks
+from fleet.simulation.samples import answer_samples
 from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_due_figures
 from telemetry.long_term.writer import keep_figures
@@ -43,6 +45,7 @@ def watch_fleet() -> None:
         store_simulated(hot, now=now)
     watch(hot, now=now)
     update_probe_requests(hot, now=now)
+    answer_samples(hot, now=now)
     update_alert_costs(hot, now=now)
     hot.publish_tick(int(now.timestamp()))
 
@@ -132,9 +135,10 @@ def count_durations() -> None:
 
 @shared_task(ignore_result=True, expires=600)
 def retire_quiet_rows() -> None:
-    """Retire nodes and runs that have not reported for long."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-    retire_quiet(hot, after=timedelta(days=settings.RETIRE_AFTER_DAYS), now=datetime.now(UTC))
+    """Retire nodes and runs that have not reported for long; delete old samples of nodes."""
+    hot, now = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S), datetime.now(UTC)
+    retire_quiet(hot, after=timedelta(days=settings.RETIRE_AFTER_DAYS), now=now)
+    forget_samples(keep_days=settings.DURABLE_KEEP_DAYS, now=now)
 
 
 @shared_task(name="fleet.tasks.keep_money", ignore_result=True, expires=60)

@@ -15,7 +15,7 @@ from telemetry.simulate.shard import PlayedShard, RunClock, play, resume, start_
 from telemetry.store import durable
 from telemetry.store.durable import fold_late
 from telemetry.store.hot import HotStore, StoreUnavailable, open_store
-from telemetry.store.node_state import read_probe_requests, read_sidecars, save_sidecars
+from telemetry.store.node_state import read_agent_requests, read_sidecars, save_sidecars
 
 # Ticks missed for at most so long are made up for; beyond it the gap stays a gap.
 CATCH_UP_S = 120
@@ -122,7 +122,8 @@ def answer_requested_probes(hot: HotStore, truth: Span) -> None:
     ports = [{"device": f"efa{i}", "index": i} for i in range(newest.shape[1])]
     unknown = [node for node in truth.nodes if node not in agents]
     sent: list[tuple[str, dict[str, object]]] = [(n, {"agent": {}, "efa": ports}) for n in unknown]
-    for node, request in read_probe_requests(hot, truth.nodes).items():
+    for node, requests in read_agent_requests(hot, ["probe"], truth.nodes).items():
+        request = requests["probe"]
         measured = enumerate(newest[truth.nodes.index(node)].tolist())
         latency_s = {f"efa{i}": value_s for i, value_s in measured if math.isfinite(value_s)}
         if latency_s and (agents.get(node, {}).get("probe") or {}).get("id") != request["id"]:

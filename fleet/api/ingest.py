@@ -505,6 +505,18 @@ OUTCOME: Document = {
             "answers in `agent.probe` of a later line, with the same `id`.",
             "properties": {"id": WHOLE, "name": {"type": "string", "enum": ["efa_latency"]}},
         },
+        "sample": {
+            "type": "object",
+            "description": "A sample that the node's agent is asked for (of node reports): cores "
+            "and EFA devices each `every_s` for `length_s`. It answers in `agent.sample` of later "
+            "lines, with the same `id`. `is_started`: the answer that it samples has arrived.",
+            "properties": {
+                "id": WHOLE,
+                "every_s": {"type": "number"},
+                "length_s": {"type": "number"},
+                "is_started": {"type": "boolean"},
+            },
+        },
         "takes": {
             "type": "array",
             "description": "Additional line formats that are accepted (of node reports).",

@@ -125,7 +125,7 @@ class Chart:
     shade: Sequence[Shade] = ()
     marks: Sequence[Mark] = ()
     events: Sequence[Event] = ()
-    every_s: int = 1
+    every_s: float = 1
     note: str | None = None
     window: tuple[float, float] | None = None
     has_gaps: bool = False  # points are uneven, and gaps are marked by NaN
@@ -171,7 +171,7 @@ class Heat:
     rows: Sequence[str]
     values: FloatArray
     unit: str = "ratio"
-    every_s: int = 1
+    every_s: float = 1
     window: tuple[float, float] | None = None
     stretches: Sequence[SeriesSource] = ()
     places: Sequence[Place] = ()  # of the rows
@@ -299,6 +299,11 @@ class ChartTable:
     events: Sequence[Event] = ()
 
 
+def _time_of(second: float, every_s: float) -> str:
+    text = written(moment(second), "full")
+    return f"{text}.{round(second * 10) % 10}" if every_s < 1 else text
+
+
 def table_of(drawn: Mapping[str, Any]) -> ChartTable:
     """Convert a chart (``Chart.as_json``, ``Heat.as_json``) to a table."""
     columns = drawn.get("series") or [
@@ -308,7 +313,7 @@ def table_of(drawn: Mapping[str, Any]) -> ChartTable:
     write = WRITERS.get(drawn["unit"], si)
     names, n = list(drawn.get("labels", ())), len(drawn["t"])
     order = range(len(names)) if names else range(n - 1, -1, -max(1, -(-n // MOST_ROWS)))
-    first = names or [written(moment(second), "full") for second in drawn["t"]]
+    first = names or [_time_of(second, drawn["every_s"]) for second in drawn["t"]]
     heads = ["" if names else "UTC", *(column["label"] for column in columns)]
     rows = [[first[i], *(write(column["values"][i]) for column in columns)] for i in order]
     events = [Event(*event) for event in drawn.get("events", ())]

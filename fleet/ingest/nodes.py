@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from django.conf import settings
 
+from fleet.ingest.samples import RecordedAnswer, record_answer
 from fleet.models import Node
 from fleet.models.filters import merged_labels
 from fleet.runs.retirement import BACK
@@ -27,7 +28,8 @@ from telemetry.store.durable import forget_late, save_late
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import (
     NodeReport,
-    read_probe_requests,
+    RequestKind,
+    read_agent_requests,
     save_reports,
     save_sidecars,
 )
@@ -184,7 +186,9 @@ class IngestBatch(Refusals):
     reports: list[NodeReport] = field(default_factory=list)
     numbered: list[NumberedLine] = field(default_factory=list)
     sidecars: list[Mapping[str, object]] = field(default_factory=list)
-    probe: Mapping[str, Any] | None = None
+    # What the node's agent is asked for, by kind.
+    requests: Mapping[str, Any] = field(default_factory=dict)
+    answers: list[RecordedAnswer] = field(default_factory=list)
 
     def absorb(self, later: "IngestBatch") -> None:
         self.node = later.node or self.node
@@ -193,13 +197,12 @@ class IngestBatch(Refusals):
         self.n_repeated += later.n_repeated
         self.skew_s, self.clock = later.skew_s, later.clock
         self.period_s = later.period_s or self.period_s
-        self.probe = later.probe
+        self.requests = later.requests
         self.absorb_refused(later)
 
 
 def response_of(delivery: IngestBatch) -> dict[str, Any]:
-    probe = {} if delivery.probe is None else {"probe": delivery.probe}
-    return probe | {
+    return dict(delivery.requests) | {
         "node": delivery.node or None,
         "accepted": delivery.n_accepted,
         "repeated": delivery.n_repeated,
@@ -264,10 +267,13 @@ def store_batches(
         commands.append(("HDEL", SCRAPES, *clocked))
     # Remember lines as known only after they are stored.
     hot.execute_all([*commands, *remember_commands(known)])
-    if settings.REQUEST_PROBES:
-        requested = read_probe_requests(hot, {d.node for d in deliveries if d.node})
-        for delivery in deliveries:
-            delivery.probe = requested.get(delivery.node)
+    for answer in chain.from_iterable(delivery.answers for delivery in deliveries):
+        answer.update_request(hot, now=datetime.now(UTC))
+    kinds: list[RequestKind] = ["probe"] if settings.REQUEST_PROBES else []
+    kinds += ["sample"] if settings.REQUEST_SAMPLES else []
+    requested = read_agent_requests(hot, kinds, {d.node for d in deliveries if d.node})
+    for delivery in deliveries:
+        delivery.requests = requested.get(delivery.node, {})
 
 
 def known_lines(
@@ -590,7 +596,7 @@ class NodeIngest:
         clock = known.clock
         delivery.skew_s, delivery.clock = clock.correction_s, clock.offset.dump()
         delivery.period_s = max(reading.period_s for _, _, reading in good)
-        accepted: list[tuple[Reading, float]] = []
+        accepted: list[tuple[int, Reading, float]] = []
         for (number, line, reading), end_s in zip(good, ends, strict=True):
             most_s = max(self._keep_s, self._late_s if reading.is_numbered else 0.0)
             if end_s <= now_s - most_s:
@@ -600,12 +606,12 @@ class NodeIngest:
             elif not reading.is_numbered and clock.is_repeated(reading, line):
                 delivery.n_repeated += 1
             else:
-                accepted.append((reading, end_s))
+                accepted.append((number, reading, end_s))
         # Numbered readings wait for the check against Redis.
-        reports = [(reading, end_s) for reading, end_s in accepted if reading.line]
+        reports = [(reading, end_s) for _, reading, end_s in accepted if reading.line]
         moment_s = self._monotonic()
         notes = iter(known.last_stored.reports(delivery.node, reports, now_s=moment_s))
-        for reading, end_s in accepted:
+        for number, reading, end_s in accepted:
             made = known.builder.blocks(delivery.node, reading, known.clock, end_s)
             note = next(notes) if reading.line else None
             if reading.sidecars:
@@ -613,6 +619,12 @@ class NodeIngest:
                 agent = reading.sidecars.get("agent")
                 if isinstance(agent, dict) and (labels := agent.pop("labels", None)):
                     store_labels(delivery.node, labels)
+                if isinstance(agent, dict) and (sample := agent.pop("sample", None)) is not None:
+                    recorded = record_answer(delivery.node, sample)
+                    delivery.answers.append(recorded)
+                    if recorded.refused is not None:
+                        # The line itself is accepted.
+                        delivery.refuse(recorded.refused.at(number))
             if reading.stream is not None and reading.seq is not None:
                 placed_s = None if reading.at_s is None else end_s
                 numbered = NumberedLine(

@@ -22,7 +22,7 @@ from fleet.models.delivery import (
 )
 from fleet.models.derived import ObservedRun, SimilarRunsResult, StepDurations
 from fleet.models.imported import ReadLog, RecordedTrace
-from fleet.models.node import InjectedFault, Node
+from fleet.models.node import InjectedFault, Node, SampleRequest
 from fleet.models.preflight import Preflight, PreflightNode
 from fleet.models.run import CompileEvent, Run
 from fleet.models.support import SupportCheck
@@ -51,6 +51,7 @@ __all__ = [
     "RecordedTrace",
     "Route",
     "Run",
+    "SampleRequest",
     "SenderHeartbeat",
     "Silence",
     "SilenceEvent",

@@ -29,9 +29,9 @@ class Environment:
         except (OSError, UnicodeDecodeError) as error:
             raise ImproperlyConfigured(f"{name}_FILE: cannot read {path}: {error}.") from error
 
-    def flag(self, name: str) -> bool:
-        """Return whether a setting is 1; 0 and unset are False."""
-        value = self.text(name, "0")
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return whether a setting is 1."""
+        value = self.text(name, str(int(default)))
         if value not in {"0", "1"}:
             raise ImproperlyConfigured(f"{name} must be 1 or 0, not {value!r}.")
         return value == "1"

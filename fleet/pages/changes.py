@@ -21,6 +21,7 @@ from fleet.models import (
     ConfigurationChange,
     Node,
     Run,
+    SampleRequest,
     SilenceEvent,
     TeamPrice,
     Token,
@@ -164,6 +165,14 @@ SOURCES: Mapping[str, Source] = {
         _own,
         at="retired_at",
         by="retired_by",
+    ),
+    "sample": Source(
+        "samples",
+        lambda: SampleRequest.objects.select_related("node").defer("answer"),
+        lambda row: f"sample of node {row.node.name} requested",
+        _own,
+        at="requested_at",
+        by="requested_by",
     ),
     "price": Source(
         "prices",

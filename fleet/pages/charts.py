@@ -32,16 +32,17 @@ from telemetry.errors import FieldError
 from telemetry.store.hot import open_store
 
 
-def chart_table(request: HttpRequest, body: bytes | str) -> HttpResponse | None:
+def chart_table(request: HttpRequest, body: bytes | str, *, of: str = "") -> HttpResponse | None:
     """Return a chart's figures as an HTML page; None if the request prefers JSON.
 
-    The title comes from the address: ``/runs/llama/charts/share``, ``/overview/shares``.
+    The title comes from the address: ``/runs/llama/charts/share``, ``/overview/shares``; what the
+    chart is ``of`` too, unless it is given.
     """
     if request.get_preferred_type(["application/json", "text/html"]) != "text/html":
         return None
     page, _, chart = request.path.rpartition("/")
     owner, _, _ = page.rpartition("/charts")
-    name = owner.rpartition("/")[2]
+    name = of or owner.rpartition("/")[2]
     title = chart.replace("-", " ").capitalize()
     query = request.GET.urlencode()
     context = {

@@ -19,7 +19,8 @@ from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.costs.problem_nodes import problem_nodes
 from fleet.ingest.nodes import timing_of
-from fleet.models import Alert, Node
+from fleet.ingest.samples import UNDER_WAY, refusal_of
+from fleet.models import Alert, Node, SampleRequest
 from fleet.models.node import address
 from fleet.pages.frozen import frozen_node, window_context
 from fleet.pages.render import Filter, HtmxRequest, render_page
@@ -35,7 +36,7 @@ RUN_OR_LAST = F("run__name").asc(nulls_last=True)
 STATES = ("firing", "acknowledged", "silent", "idle", "up", "released", "retired")
 FILTERS = ("state", "run", "type", "label", "q")
 LIST_PARTIALS = ("nodes",)
-PARTIALS = ("headline", "vitals", "alerts", "devices", "links")
+PARTIALS = ("headline", "vitals", "alerts", "sample", "devices", "links")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +170,68 @@ def node_context(name: str) -> dict[str, Any]:
         "row": NodeRow(summed_up, tuple(alerts)),
         "alerts": [AlertText(alert, now) for alert in alerts],
         "headline": node_headline(summed_up, n_alerts=len(alerts), at=now),
+        "samples": node_samples(hot, node, is_up=summed_up.is_up, now=now),
         "hardware": hardware_of(node, block),
         "unmeasured": unmeasured_of(node, last),
         "as_of": datetime.fromtimestamp(block.tick, UTC) if block else None,
     }
+
+
+# The requests of samples that the page of a node lists.
+N_SAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One request of a sample, and how far it is."""
+
+    row: SampleRequest
+    state: str
+    elapsed_s: float | None
+    is_stored: bool
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.state in UNDER_WAY
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the agent has all readings and sends them with its next report."""
+        return self.elapsed_s is not None and self.elapsed_s > SampleRequest.LENGTH_S
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSamples:
+    """The newest requests of samples of a node, and why none can be requested now."""
+
+    rows: Sequence[SampleRow]
+    refusal: str
+
+    @property
+    def newest(self) -> SampleRow | None:
+        return self.rows[0] if self.rows else None
+
+    @property
+    def wait_s(self) -> float:
+        return SampleRequest.WAIT.total_seconds()
+
+    @property
+    def length_s(self) -> int:
+        return SampleRequest.LENGTH_S
+
+
+def sample_row(row: SampleRequest, *, is_stored: bool, now: datetime) -> SampleRow:
+    began = row.started_at
+    elapsed_s = None if began is None else max(0.0, (now - began).total_seconds())
+    return SampleRow(row, row.state(now), elapsed_s, is_stored)
+
+
+def node_samples(hot: Connection, node: Node, *, is_up: bool, now: datetime) -> NodeSamples:
+    found = node.sample_requests.defer("answer").annotate(is_stored=Q(answer__isnull=False))
+    newest = list(found[:N_SAMPLES])
+    last = newest[0] if newest else None
+    rows = [sample_row(each, is_stored=each.is_stored, now=now) for each in newest]
+    return NodeSamples(rows, refusal_of(hot, node, last, is_up=is_up, now=now))
 
 
 def node_points(name: str, *, since_s: float) -> dict[str, Any]:

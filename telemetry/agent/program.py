@@ -97,6 +97,7 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         help="seconds between probes (60); 0: only when the server requests one",
     )
     add("--refuse-probes", action="store_true", help="refuse probes that the server requests")
+    add("--refuse-samples", action="store_true", help="refuse samples that the server requests")
     add(
         "--no-imds",
         action="store_true",
@@ -182,7 +183,7 @@ def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) 
     spool = Spool(options.spool, max_bytes=max_bytes, boot=clock.boot, now=clock.now())
     collector = Collector(options, clock, health)
     sender = AgentSender(
-        spool, wire, health, clock, every_s=options.every, on_request=collector.request_probe
+        spool, wire, health, clock, every_s=options.every, on_response=collector.take_requests
     )
     sender.start()
     for kind, made, rest in _lines(collector, stop):

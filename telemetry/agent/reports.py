@@ -21,6 +21,7 @@ from trnwatch.surroundings import instance_id, metadata_labels
 
 from telemetry.agent import VERSION
 from telemetry.agent.clock import Clock, Moment
+from telemetry.agent.sampling import Sampler
 from telemetry.agent.sources import EfaCounters, Monitor, NeuronSysfs, Probes
 from telemetry.agent.spool import Frame, gzip_member, stored_gzip_member
 
@@ -202,8 +203,9 @@ class Health:
         self._problems: dict[str, str] = {}
         self._logged_s: dict[str, float] = {}
         self._open_problems: set[str] = set()
-        # The answer to a requested probe; it is sent until the server requests none.
-        self.probe: Mapping[str, Any] | None = None
+        # Answers to what the server requests, by kind: sent until it requests it no more.
+        self.answers: dict[str, Mapping[str, Any]] = {}
+        self._sent_answers: dict[str, Mapping[str, Any]] = {}
         # What the surroundings say of the node, and when it was last sent.
         self.labels: Mapping[str, str] = {}
         self._labels_sent_s = float("-inf")
@@ -246,13 +248,23 @@ class Health:
         self._open_problems.add(part)
         return text[:200]
 
+    def answer(self, kind: str, answer: Mapping[str, Any]) -> None:
+        with self._lock:
+            self.answers[kind] = answer
+
+    def forget_answer(self, kind: str) -> None:
+        """Drop an answer that the server has; one that was not sent yet stays."""
+        with self._lock:
+            if kind in self.answers and self.answers[kind] is self._sent_answers.get(kind):
+                del self.answers[kind]
+
     def summary(self, *, n_waiting: int) -> dict[str, Any]:
         """Return the health object that is sent to the server."""
         with self._lock:
             problem = "; ".join(self._problems.values())[:200]
             fields: dict[str, Any] = {"version": VERSION, "n_waiting": n_waiting, **self._counts}
-            if self.probe is not None:
-                fields["probe"] = self.probe
+            self._sent_answers = dict(self.answers)
+            fields.update(self._sent_answers)
             if self.labels and time.monotonic() - self._labels_sent_s >= LABELS_EVERY_S:
                 self._labels_sent_s = time.monotonic()
                 fields["labels"] = self.labels
@@ -260,6 +272,14 @@ class Health:
 
 
 Line = tuple[int, Moment, bytes]
+
+
+def _why_no_monitor(options: argparse.Namespace) -> str:
+    """Return why no second neuron-monitor is started for a sample; empty if one is."""
+    given = {"--command": options.command, "--stdin": options.stdin}
+    given["--no-monitor"] = options.no_monitor
+    used = next((name for name, value in given.items() if value), None)
+    return f"the agent runs with {used}: no neuron-monitor was started" if used else ""
 
 
 class Collector:
@@ -281,6 +301,14 @@ class Collector:
             self._monitor = Monitor(
                 command=options.command, stdin=options.stdin, period_s=options.period
             )
+        self._sampler = Sampler(
+            efa_sysfs=options.efa_sysfs,
+            neuron_sysfs=options.neuron_sysfs,
+            no_monitor=_why_no_monitor(options),
+            is_refused=options.refuse_samples,
+            clock=clock,
+            answer=lambda answer: health.answer("sample", answer),
+        )
         self._requested: object = None
         self._last_report_s = clock.now().up_s
         self._last_sysfs_s = float("-inf")
@@ -319,21 +347,27 @@ class Collector:
                 yield SYSFS, moment, encode_tail(None, {**instance, **sysfs})
 
     def stop(self) -> None:
+        self._sampler.stop()
         if self._monitor is not None:
             self._monitor.stop()
 
-    def request_probe(self, request: object) -> None:
+    def take_requests(self, response: Mapping[str, Any]) -> None:
+        """Do what the server's response to a report requests: a probe, a sample, or nothing."""
+        for kind, take in (("probe", self._request_probe), ("sample", self._sampler.request)):
+            if isinstance(request := response.get(kind), dict):
+                take(request)
+            else:
+                self._health.forget_answer(kind)
+
+    def _request_probe(self, request: Mapping[str, Any]) -> None:
         """Run the probe that the server requests, once for each id; the command is our own."""
-        if not isinstance(request, dict):
-            self._health.probe = None
-            return
         number = request.get("id")
         if number == self._requested:
             return
         self._requested = number
 
         def answer(fields: Mapping[str, Any]) -> None:
-            self._health.probe = {"id": number, **fields}
+            self._health.answer("probe", {"id": number, **fields})
 
         if self._refuses_probes:
             answer({"reason": "the agent runs with --refuse-probes"})
@@ -342,8 +376,9 @@ class Collector:
         else:
             self._probes.request(self._clock.now().up_s, answer)
 
-    def wait_for_probe(self) -> None:
+    def wait_for_answers(self) -> None:
         self._probes.wait()
+        self._sampler.wait()
 
     def _wait_s(self, now_s: float) -> float:
         """Return how many seconds to wait for a report before sysfs is read without one."""

@@ -44,11 +44,11 @@ class AgentSender(threading.Thread):
         *,
         every_s: float,
         jitter: Callable[[], float] = random.random,
-        on_request: Callable[[Any], None] = lambda _: None,
+        on_response: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
         """Send at most every ``every_s``; ``jitter`` (0 to 1) spreads the retries of a fleet.
 
-        ``on_request`` takes the probe that a response requests, None if it requests none.
+        ``on_response`` takes what the server answers: it may request a probe or a sample.
         """
         super().__init__(name="sender", daemon=True)
         self._spool = spool
@@ -57,7 +57,7 @@ class AgentSender(threading.Thread):
         self._clock = clock
         self._every_s = every_s
         self._jitter = jitter
-        self._on_request = on_request
+        self._on_response = on_response
         self._max_lines = MAX_LINES
         self._n_failed = 0
         self._takes_columns = False
@@ -154,7 +154,7 @@ class AgentSender(threading.Thread):
         self._max_lines = min(MAX_LINES, 2 * self._max_lines)
         self._health.problem("server", "")
         self._takes_columns = "columns" in (response.body.get("takes") or ())
-        self._on_request(response.body.get("probe"))
+        self._on_response(response.body)
         refused = response.body.get("refused") or []
         self._health.add("n_refused", int(response.body.get("n_refused") or 0))
         with suppress(LookupError, TypeError):

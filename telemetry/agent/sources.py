@@ -25,17 +25,17 @@ MAX_BACKOFF_S = 60.0
 GRACE_S = 2.0
 
 
-def configuration(period_s: float) -> bytes:
+def configuration(period_s: float, *, only_cores: bool = False) -> bytes:
     """Return neuron-monitor's configuration file for one report per period."""
-    runtime = ("neuroncore_counters", "memory_used", "neuron_runtime_vcpu_usage")
+    runtime = ["neuroncore_counters"]
+    system = []
+    if not only_cores:
+        runtime += ["memory_used", "neuron_runtime_vcpu_usage", "execution_stats"]
+        system += ["vcpu_usage", "memory_info", "neuron_hw_counters"]
     wanted = {
         "period": f"{period_s:g}s",
-        "neuron_runtimes": [
-            {"tag_filter": ".*", "metrics": [{"type": t} for t in (*runtime, "execution_stats")]}
-        ],
-        "system_metrics": [
-            {"type": t} for t in ("vcpu_usage", "memory_info", "neuron_hw_counters")
-        ],
+        "neuron_runtimes": [{"tag_filter": ".*", "metrics": [{"type": t} for t in runtime]}],
+        "system_metrics": [{"type": t} for t in system],
     }
     return json.dumps(wanted).encode()
 
@@ -43,8 +43,11 @@ def configuration(period_s: float) -> bytes:
 class Monitor:
     """A stream of reports, one per line; a program that ends is restarted."""
 
-    def __init__(self, *, command: str | None, stdin: bool, period_s: float) -> None:
+    def __init__(
+        self, *, command: str | None, stdin: bool, period_s: float, only_cores: bool = False
+    ) -> None:
         """Run ``command``, or read standard input, or run neuron-monitor."""
+        self._only_cores = only_cores
         self._stdin = stdin
         self._command = shlex.split(command) if command else None
         self._period_s = period_s
@@ -63,9 +66,7 @@ class Monitor:
         """Return reports that have arrived, after waiting for ``timeout_s`` at most."""
         if self._descriptor < 0 and not self.is_over and now_s >= self._start_at_s:
             self._start(now_s)
-        waited_for = [self._descriptor] if self._descriptor >= 0 else []
-        ready, _, _ = select.select(waited_for, [], [], max(0.0, timeout_s))
-        if not ready:
+        if not _is_ready(self._descriptor, max(0.0, timeout_s)):
             return []
         piece = os.read(self._descriptor, CHUNK_BYTES)
         if not piece:
@@ -138,7 +139,7 @@ class Monitor:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="trnwatch-agent-")
         path = Path(self._folder.name) / "monitor.json"
-        path.write_bytes(configuration(self._period_s))
+        path.write_bytes(configuration(self._period_s, only_cores=self._only_cores))
         return [program, "-c", str(path)]
 
     def _end_program(self) -> None:
@@ -157,6 +158,15 @@ class Monitor:
         if process.stdout is not None:
             process.stdout.close()
         self.problem = f"the monitor ended with status {process.returncode}"
+
+
+def _is_ready(descriptor: int, timeout_s: float) -> bool:
+    """Wait until a file can be read; without one (negative) for the whole time."""
+    # Unlike select, it has no limit for the number of a descriptor.
+    waiting = select.poll()
+    if descriptor >= 0:
+        waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(1000 * timeout_s))
 
 
 MAX_FILE_BYTES = 4096
@@ -232,9 +242,20 @@ class OpenFile:
 class EfaCounters:
     """The EFA devices of this machine; a device keeps its index for as long as the agent runs."""
 
-    def __init__(self, root: Path = EFA_SYSFS, *, all_every_s: float = 15.0) -> None:
-        """Read below ``root``; counters without a rate are read every ``all_every_s`` only."""
+    def __init__(
+        self,
+        root: Path = EFA_SYSFS,
+        *,
+        all_every_s: float = 15.0,
+        only: Sequence[str] | None = None,
+    ) -> None:
+        """Read below ``root``; counters without a rate are read every ``all_every_s`` only.
+
+        ``only`` names the counters to open: an open file each, and a process may have few.
+        """
         self._root = root
+        self._only = only
+        self._rated = RATED_COUNTERS if only is None else only
         self._all_every_s = all_every_s
         self._places: dict[str, int] = {}
         self._open: dict[tuple[str, int], dict[str, OpenFile]] = {}
@@ -261,10 +282,15 @@ class EfaCounters:
             return {"devices": known}
         return {"period": round(now_s - before_s, 6), "devices": known}
 
+    def close(self) -> None:
+        for files in self._open.values():
+            for file in files.values():
+                file.close()
+
     def _device(self, key: tuple[str, int], *, whole: bool) -> dict[str, Any] | None:
         files = self._open[key]
         counters = {}
-        for name in files if whole else RATED_COUNTERS:
+        for name in files if whole else self._rated:
             value = files[name].integer() if name in files else None
             if value is not None:
                 counters[name] = value
@@ -272,7 +298,7 @@ class EfaCounters:
             return None
         before, now = (
             self._before.get(key, {}),
-            {n: counters[n] for n in RATED_COUNTERS if n in counters},
+            {n: counters[n] for n in self._rated if n in counters},
         )
         self._before[key] = now
         grown = {n: now[n] - before[n] for n in now if n in before and now[n] >= before[n]}
@@ -307,7 +333,8 @@ class EfaCounters:
             files = self._open.setdefault(key, {})
             for folder in folders:
                 for name in _names(folder):
-                    if NAME.fullmatch(name) and name not in files:
+                    is_wanted = self._only is None or name in self._only
+                    if is_wanted and NAME.fullmatch(name) and name not in files:
                         files[name] = OpenFile(folder / name)
 
 
@@ -373,7 +400,7 @@ class NeuronSysfs:
         return fields or None
 
     def _discover(self, *, memory: bool) -> None:
-        folders = dict(_numbered(self._root, DEVICE))
+        folders = dict(numbered(self._root, DEVICE))
         if not folders:
             self._layout = None
         elif self._layout is None:
@@ -409,14 +436,9 @@ class NeuronSysfs:
         """Return the utilization and FLOPs of cores since the last reading; empty at first."""
         layout = self._layout
         if not self._busy and layout is not None and layout.busy is not None:
-            folders = {
-                (device, core): folder
-                for device, path in _numbered(self._root, DEVICE)
-                for core, folder in _numbered(path / layout.cores, CORE)
-            }
-            self._busy = {key: OpenFile(folder / layout.busy) for key, folder in folders.items()}
+            self._busy = core_files(self._root, layout, layout.busy)
             if layout.flops is not None:
-                self._flops = {k: OpenFile(folder / layout.flops) for k, folder in folders.items()}
+                self._flops = core_files(self._root, layout, layout.flops)
         now = {
             key: (value, self._flops[key].integer() if key in self._flops else None)
             for key, f in self._busy.items()
@@ -480,17 +502,26 @@ def _device(index: int, path: Path, layout: SysfsLayout, *, memory: bool) -> dic
     if unhealthy is not None:
         fields["unhealthy"] = [word for word in re.split(r"[,\s]+", unhealthy) if word][:16]
     if memory:
-        folders = [folder for _, folder in _numbered(path / layout.cores, CORE)]
+        folders = [folder for _, folder in numbered(path / layout.cores, CORE)]
         used = [_integer(folder / place) for folder in folders for place in layout.memory]
         known = [n_bytes for n_bytes in used if n_bytes is not None]
         fields["memory_used_bytes"] = sum(known) if known else None
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
+def numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
     """Return the folders whose name matches, sorted by their number."""
     found = [(pattern.fullmatch(name), name) for name in _names(folder)]
     return sorted((int(match[1]), folder / name) for match, name in found if match)
+
+
+def core_files(root: Path, layout: SysfsLayout, file: str) -> dict[tuple[int, int], OpenFile]:
+    """Return a file of every core, by device and core."""
+    return {
+        (device, core): OpenFile(folder / file)
+        for device, path in numbered(root, DEVICE)
+        for core, folder in numbered(path / layout.cores, CORE)
+    }
 
 
 def _text(path: Path) -> str | None:

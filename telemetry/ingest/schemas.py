@@ -1,6 +1,6 @@
 """The JSON that neuron-monitor writes: only the keys we read, with the bounds we hold them to."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -140,6 +140,8 @@ class AgentState(Struct, gc=False):
     problem: Name | None = None
     # Left out of what is stored and passed on unless the agent answers a request.
     probe: ProbeAnswer | UnsetType = UNSET
+    # As telemetry/ingest/samples.py reads it: what is wrong with it does not refuse the line.
+    sample: Any | UnsetType = UNSET
     # What the agent's surroundings say of the node; sent now and then.
     labels: Labels | UnsetType = UNSET
 

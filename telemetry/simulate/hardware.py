@@ -13,6 +13,8 @@ from telemetry.simulate.script import SLOW_COMPUTE, Act, Script, core_factor, wi
 from telemetry.simulate.timeline import RUN_PHASES, TRAINING, TimelineRows
 
 TICK_S = 1.0
+# Unix seconds, of samples with fractions.
+Ticks = IntArray | FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Occupancy:
     """Shares of each tick, 0 to 1, per node: (n_ticks, n_nodes); of gaps (n_ticks, 1).
 
     ``phase`` are the shares of gaps, by phase; that of "training" is the pause of
-    an unplanned compile. ``computed`` and ``transferred`` are progress, in steps.
+    an unplanned compile. ``computed`` and ``transferred`` are progress, in steps per second.
     Of the ``checkpoint`` a node is ``writing`` for a part: then it waits for the others.
     ``takes_part`` is 0 for nodes that the run does without, else 1.
     """
@@ -39,8 +41,9 @@ class Occupancy:
 
 
 class _Meter:
-    def __init__(self, rows: TimelineRows, ticks: IntArray) -> None:
-        edges = np.concatenate([ticks - TICK_S, ticks])
+    def __init__(self, rows: TimelineRows, ticks: Ticks, tick_s: float) -> None:
+        edges = np.concatenate([ticks - tick_s, ticks])
+        self.tick_s = tick_s
         self.row = np.searchsorted(rows.start_s, edges, side="right") - 1
         self.at_s = edges - rows.start_s[self.row]
 
@@ -49,10 +52,10 @@ class _Meter:
         np.cumsum(length_s, axis=0, out=before[1:])
         into = np.clip(self._at(begins_s) - begins_s[self.row], 0, length_s[self.row])
         total, n = before[self.row] + into, len(self.row) // 2
-        return np.asarray((total[n:] - total[:n]) / TICK_S)
+        return np.asarray((total[n:] - total[:n]) / self.tick_s)
 
     def progress(self, begins_s: FloatArray, length_s: FloatArray) -> FloatArray:
-        """Return number of such parts that each tick completed, with fractions."""
+        """Return number of such parts completed per second in each tick, with fractions."""
         before = np.zeros((len(length_s) + 1, *length_s.shape[1:]))
         np.cumsum(length_s > 0, axis=0, out=before[1:])
         length = length_s[self.row]
@@ -60,26 +63,26 @@ class _Meter:
         done = np.divide(into, length, out=np.zeros_like(into), where=length > 0)
         n = len(self.row) // 2
         whole = before[self.row]
-        return np.asarray((whole[n:] - whole[:n]) + (done[n:] - done[:n]))
+        return np.asarray((whole[n:] - whole[:n]) + (done[n:] - done[:n])) / self.tick_s
 
     def _at(self, like: FloatArray) -> FloatArray:
         return self.at_s if like.ndim == 1 else self.at_s[:, None]
 
 
-def occupancy(rows: TimelineRows, ticks: IntArray) -> Occupancy:
+def occupancy(rows: TimelineRows, ticks: Ticks, *, tick_s: float = TICK_S) -> Occupancy:
     """Compute how workers spent each tick.
 
     Parameters
     ----------
     rows : consecutive, from before the first tick to the last
-    ticks : (n_ticks,) Unix seconds; a tick is the second that ends with it
+    ticks : (n_ticks,) Unix seconds; a tick is the second, or ``tick_s``, that ends with it
 
     Notes
     -----
     All times lie on the clock's grid, so the sums are exact: the same tick has the same
     shares whatever rows come along with it.
     """
-    meter = _Meter(rows, ticks)
+    meter = _Meter(rows, ticks, tick_s)
     pause_s, ready_s = rows.pause_s, rows.ready_s
     begins_s = pause_s[:, None] + rows.input_s
     wait_s = rows.wait_s
@@ -109,7 +112,7 @@ def occupancy(rows: TimelineRows, ticks: IntArray) -> Occupancy:
     )
 
 
-def rows_at(rows: TimelineRows, ticks: IntArray) -> IntArray:
+def rows_at(rows: TimelineRows, ticks: Ticks) -> IntArray:
     """Row in progress at the end of each tick: (n_ticks,)."""
     return np.searchsorted(rows.start_s, ticks, side="left") - 1
 
@@ -224,7 +227,7 @@ def exchanged(script: Script, spent: Occupancy) -> FloatArray:
 
 
 def device_values(
-    script: Script, spent: Occupancy, ticks: IntArray, noise: TickNoise, nodes: slice
+    script: Script, spent: Occupancy, ticks: Ticks, noise: TickNoise, nodes: slice
 ) -> dict[str, Floats]:
     """HBM bandwidth, memory and ECC counts of accelerators.
 
@@ -257,7 +260,7 @@ def device_values(
     }
 
 
-def load_ratio(script: Script, rows: TimelineRows, ticks: IntArray) -> FloatArray:
+def load_ratio(script: Script, rows: TimelineRows, ticks: Ticks) -> FloatArray:
     """Sequences per worker of the step in progress, over the usual number: (n_ticks, 1)."""
     return _load(script, rows)[rows_at(rows, ticks)][:, None]
 
@@ -358,7 +361,7 @@ POWER_NOISE, FLOPS_NOISE, LATENCY_NOISE = 0.01, 0.002, 0.004
 
 
 def device_power(
-    script: Script, spent: Occupancy, ticks: IntArray, noise: TickNoise, nodes: slice
+    script: Script, spent: Occupancy, ticks: Ticks, noise: TickNoise, nodes: slice
 ) -> Floats:
     """Power of each device over its maximum: (n_ticks, n_nodes, n_devices).
 
@@ -413,7 +416,7 @@ def core_flops(
 
 
 def execution_latencies(
-    script: Script, rows: TimelineRows, at: IntArray, ticks: IntArray, noise: TickNoise
+    script: Script, rows: TimelineRows, at: IntArray, ticks: Ticks, noise: TickNoise
 ) -> dict[str, Floats]:
     """Median and longest latency of the executions of each node: (n_ticks, n_nodes, 1).
 
@@ -473,7 +476,7 @@ class MarkedRows:
     """
 
     values: dict[str, Floats]
-    ticks: IntArray
+    ticks: Ticks
     when: slice
     rows: IntArray
 
@@ -481,7 +484,7 @@ class MarkedRows:
         return self.values[name][self.when]
 
 
-def mark(script: Script, values: dict[str, Floats], ticks: IntArray, nodes: slice) -> None:
+def mark(script: Script, values: dict[str, Floats], ticks: Ticks, nodes: slice) -> None:
     """Apply the effects of all events on values, in place.
 
     Parameters

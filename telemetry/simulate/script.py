@@ -278,7 +278,7 @@ def _parts(fault: Fault) -> int | slice:
     return 0 if fault.node is not None or fault.nodes else slice(None)
 
 
-def window_of(act: Act, ticks: IntArray) -> slice:
+def window_of(act: Act, ticks: IntArray | FloatArray) -> slice:
     """Rows of increasing ticks that end during an act."""
     first, last = np.searchsorted(ticks, [act.start_s, act.end_s], side="right")
     return slice(int(first), int(last))

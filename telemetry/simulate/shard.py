@@ -1,5 +1,6 @@
 """Play one shard: what its nodes report, tick by tick, and the steps of the run."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,8 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.simulate.hardware import (
+    TICK_S,
+    Ticks,
     busy_ratio,
     core_flops,
     core_utilization,
@@ -116,12 +119,27 @@ def played_steps(plan: Plan, clock: RunClock, until: int) -> StepBatch:
     return _batch(script, rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= until)])
 
 
+def play_finely(
+    plan: Plan, rank: int, clock: RunClock, *, n_ticks: int, tick_s: float
+) -> dict[str, Floats]:
+    """Play one node from a clock on, by ticks shorter than a second: (n_ticks, n_parts) each.
+
+    Rates are per second, as in ``play``; each tick has noise of its own.
+    """
+    script, nodes = script_of(plan), slice(rank, rank + 1)
+    ticks = clock.tick + tick_s * np.arange(1, n_ticks + 1)
+    rows, _ = advance(script, clock, math.ceil(ticks[-1]))
+    values = hardware(script, rows, ticks, nodes, tick_s=tick_s)
+    return {name: value[:, 0] for name, value in values.items()}
+
+
 def hardware(
-    script: Script, rows: TimelineRows, ticks: IntArray, nodes: slice
+    script: Script, rows: TimelineRows, ticks: Ticks, nodes: slice, *, tick_s: float = TICK_S
 ) -> dict[str, Floats]:
     """All metrics of some nodes: (n_ticks, n_nodes, n_parts) each."""
-    spent = occupancy(rows.of(nodes), ticks)
-    noise = TickNoise(script.key("ticks"), ticks, np.arange(nodes.start, nodes.stop))
+    spent = occupancy(rows.of(nodes), ticks, tick_s=tick_s)
+    numbers = np.rint(np.asarray(ticks) / tick_s).astype(np.int64)
+    noise = TickNoise(script.key("ticks"), numbers, np.arange(nodes.start, nodes.stop))
     values = {
         "core_utilization_ratio": core_utilization(
             script, busy_ratio(script, spent), noise, nodes
@@ -134,7 +152,8 @@ def hardware(
     at = rows_at(rows, ticks)
     if script.plan.inputs.power:
         values["device_power_ratio"] = device_power(script, spent, ticks, noise, nodes)
-    if script.plan.inputs.counters and script.instance.chip.vendor == "AWS":
+    has_counters = script.plan.inputs.counters and script.instance.chip.vendor == "AWS"
+    if has_counters and tick_s == TICK_S:
         values["core_flops_per_s"] = core_flops(script, spent, rows, at, noise)
         values |= execution_latencies(script, rows.of(nodes), at, ticks, noise)
     mark(script, values, ticks, nodes)

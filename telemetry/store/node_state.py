@@ -40,10 +40,11 @@ redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
 return 1
 """
 
-# By node: the probe that its agent is asked for.
-PROBE_REQUEST = "probe:request:"
+# By kind and node: what its agent is asked for.
+AGENT_REQUEST = "agent:request:{kind}:{node}"
 
 Kind = Literal["efa", "neuron", "agent"]
+RequestKind = Literal["probe", "sample"]
 
 
 def save_sidecars(hot: Connection, sidecars: Iterable[tuple[str, Mapping[str, object]]]) -> None:
@@ -69,16 +70,32 @@ def read_sidecars(hot: Connection, kind: Kind, nodes: Collection[str]) -> dict[s
     }
 
 
-def read_probe_requests(hot: Connection, nodes: Collection[str]) -> dict[str, Any]:
-    """Return the probe that is requested of each node; nodes without one are left out."""
-    if not nodes:
+def save_agent_request(
+    hot: Connection, node: str, kind: RequestKind, request: Mapping[str, object], *, wait_s: int
+) -> None:
+    """Request something of a node's agent, which reads it in the response to its next report."""
+    key = AGENT_REQUEST.format(kind=kind, node=node)
+    hot.execute("SET", key, msgspec.json.encode(request), "EX", wait_s)
+
+
+def read_agent_requests(
+    hot: Connection, kinds: Collection[RequestKind], nodes: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """Return by node what is requested of its agent, by kind; nodes without any are left out."""
+    asked = [(node, kind) for node in nodes for kind in kinds]
+    if not asked:
         return {}
-    stored: list[bytes | None] = hot.execute("MGET", *(PROBE_REQUEST + node for node in nodes))
-    return {
-        node: msgspec.json.decode(request)
-        for node, request in zip(nodes, stored, strict=True)
-        if request is not None
-    }
+    keys = [AGENT_REQUEST.format(kind=kind, node=node) for node, kind in asked]
+    stored: list[bytes | None] = hot.execute("MGET", *keys)
+    found: dict[str, dict[str, Any]] = {}
+    for (node, kind), request in zip(asked, stored, strict=True):
+        if request is not None:
+            found.setdefault(node, {})[kind] = msgspec.json.decode(request)
+    return found
+
+
+def forget_agent_request(hot: Connection, node: str, kind: RequestKind) -> None:
+    hot.execute("DEL", AGENT_REQUEST.format(kind=kind, node=node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +108,12 @@ class AgentRequests:
         return read_sidecars(self.hot, kind, nodes)
 
     def request(self, node: str, number: int, *, wait_s: int) -> None:
-        """Request a probe of a node's agent, which reads it in the response to its report."""
-        request = msgspec.json.encode({"id": number, "name": "efa_latency"})
-        self.hot.execute("SET", PROBE_REQUEST + node, request, "EX", wait_s)
+        """Request a probe of a node's agent."""
+        request = {"id": number, "name": "efa_latency"}
+        save_agent_request(self.hot, node, "probe", request, wait_s=wait_s)
 
     def forget(self, node: str) -> None:
-        self.hot.execute("DEL", PROBE_REQUEST + node)
+        forget_agent_request(self.hot, node, "probe")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from django.conf import settings
 from playwright.sync_api import Page, expect
 
 from fleet.alerts import acknowledge
-from fleet.models import Alert
+from fleet.models import Alert, Node
+from tests.fleet.samples import requested, taken
 
 pytestmark = pytest.mark.browser
 
@@ -18,6 +19,7 @@ PAGES = (
     "/nodes/",
     "/nodes/steady/",
     "/nodes/steady/devices/3/",
+    "/nodes/steady/samples/{sample}/",
     "/problem-nodes/",
     "/tour/",
     "/runs/",
@@ -94,9 +96,12 @@ def barriers(page: Page) -> list[object]:
 
 def test_no_page_has_a_barrier_and_each_fits_a_phone(page: Page, fleet: str) -> None:
     alert, found = Alert.objects.get().pk, {}
+    steady = Node.objects.get(name="steady")
+    sample = taken(steady, now=datetime.now(UTC)).pk
+    requested(steady, now=datetime.now(UTC))
     Alert.objects.update(victims=[f"pretrain-{i:02d}" for i in range(12)])
     for path in PAGES:
-        open_on_phone(page, fleet + path.format(alert=alert))
+        open_on_phone(page, fleet + path.format(alert=alert, sample=sample))
         too_wide = page.evaluate("document.documentElement.scrollWidth") - 360
         too_small = page.evaluate(SMALL) if path in PRESSED else []
         found[path] = (too_wide, too_small, barriers(page))

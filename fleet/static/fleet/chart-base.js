@@ -14,7 +14,7 @@ export function spacing(t) {
   return steps.length ? steps[steps.length >> 1] : 1;
 }
 
-export function line({ label, role }, index, { t, series, has_gaps: hasGaps }) {
+export function line({ label, role }, index, { t, series, every_s: everyS, has_gaps: hasGaps }) {
   const ink = colour(role, index);
   const isMuted = role === "muted";
   return {
@@ -22,7 +22,8 @@ export function line({ label, role }, index, { t, series, has_gaps: hasGaps }) {
     stroke: isMuted ? faded(ink, 0.38) : ink,
     width: isMuted ? 1 : role === "bad" ? 2.2 : 1.6,
     points: { show: false },
-    ...density(role, series, faded(ink, 0.2)),
+    // Readings of a fraction of a second are few, and each of them counts.
+    ...(everyS < 1 ? {} : density(role, series, faded(ink, 0.2))),
     // Steps are unevenly spaced. Where they stopped, the server marks the gap with null.
     gaps: (u, seriesIdx, from, to, gaps) => hasGaps ? gaps : [...gaps, ...gapsBetween(u, t, from, to)].sort((a, b) => a[0] - b[0]),
   };

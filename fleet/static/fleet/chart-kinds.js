@@ -10,7 +10,7 @@ import { barPaint, heatPaint, limitPaint, shadePaint, shapesPaint, stackPaint } 
 import { pointer } from "./chart-pointer.js";
 import { touch } from "./chart-touch.js";
 import { zoom } from "./range.js";
-import { isUtc, moment, now, zoneName } from "./time.js";
+import { isUtc, moment, now, tenths, zoneName } from "./time.js";
 import { logTicks, ticks } from "./units.js";
 
 const HEADROOM = 1.08, MARKED = 1.2;
@@ -138,7 +138,7 @@ function spanOf({ window, t }) {
 }
 
 function onTime(data, chart, paints, describe = {}) {
-  const options = common(data, [...paints, reachPaint(data), zonePaint(() => zoneName((data.t.at(-1) ?? 0) * 1000)), touch(chart), pointer(chart, { title: (i) => pointTime(data.t[i]), ...describe })]);
+  const options = common(data, [...paints, reachPaint(data), zonePaint(() => zoneName((data.t.at(-1) ?? 0) * 1000)), touch(chart), pointer(chart, { title: (i) => pointTime(data.t[i], data.every_s), ...describe })]);
   const half = data.window ? 0 : (data.every_s ?? 1) / 2;
   options.scales = { x: { time: true, range: (u, low, high) => xRange(data, low, high, half, chart) }, y: {} };
   options.tzDate = (second) => (isUtc() ? uPlot.tzDate(new Date(second * 1000), "Etc/UTC") : new Date(second * 1000));
@@ -165,7 +165,7 @@ function select(u, chart) {
   u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
 }
 
-const pointTime = (second) => `${moment(second * 1000, "clock")} ${zoneName(second * 1000)}`;
+const pointTime = (second, everyS) => `${everyS < 1 ? tenths(second * 1000) : moment(second * 1000, "clock")} ${zoneName(second * 1000)}`;
 const dateOf = (second) => moment(second * 1000, "date");
 
 // What is not of today has its dates, in a line of their own, at the first tick of each day.

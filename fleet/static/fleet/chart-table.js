@@ -1,6 +1,6 @@
 // The data of a chart as a table, for screen readers and for exact values.
 import { said } from "./chart-events.js";
-import { moment, zoneName } from "./time.js";
+import { moment, tenths, zoneName } from "./time.js";
 import { figure } from "./units.js";
 
 const MOST_ROWS = 240;
@@ -32,7 +32,7 @@ function build(chart) {
   head.append(row("th", [isBars ? "" : zoneName(), ...columns(chart).map(({ label }) => label)]));
   const body = document.createElement("tbody");
   for (let i = rows.length - 1; i >= 0; i -= by) {
-    const first = isBars ? rows[i] : moment(rows[i] * 1000, "full");
+    const first = isBars ? rows[i] : data.every_s < 1 ? tenths(rows[i] * 1000) : moment(rows[i] * 1000, "full");
     body.append(row("td", [first, ...columns(chart).map(({ values }) => figure(values[i], data.unit ?? "ratio"))]));
   }
   table.append(head, isBars ? reversed(body) : body);

@@ -51,6 +51,12 @@ const FORMS = {
 
 export const moment = (ms, form) => FORMS[form](parts(ms));
 
+/** A time with tenths of a second. */
+export function tenths(ms) {
+  const n = Math.round(ms / 100);
+  return `${moment(n * 100, "full")}.${n % 10}`;
+}
+
 export function duration(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
   const minutes = Math.floor(whole / 60), hours = Math.floor(whole / 3600), days = Math.floor(whole / 86400);

@@ -50,8 +50,8 @@ class Agent:
         }
         response: dict[str, Any] = self._post(json.dumps(line).encode(), node=self._node).json()
         assert response["accepted"] == 1
-        self.collector.request_probe(response.get("probe"))
-        self.collector.wait_for_probe()
+        self.collector.take_requests(response)
+        self.collector.wait_for_answers()
         return response
 
 
@@ -238,17 +238,17 @@ def test_requests_are_limited_by_node_and_in_number(start: Start, run: Run, hot:
 def test_the_agent_runs_a_requested_probe_at_most_every_15_seconds(start: Start) -> None:
     agent = start("a")
     for number in (7, 7, 8):
-        agent.collector.request_probe({"id": number, "name": "efa_latency"})
-        agent.collector.wait_for_probe()
+        agent.collector.take_requests({"probe": {"id": number, "name": "efa_latency"}})
+        agent.collector.wait_for_answers()
 
-    assert agent.health.probe == {"id": 8, "reason": "requested again within 15 s"}
+    assert agent.health.answers["probe"] == {"id": 8, "reason": "requested again within 15 s"}
 
 
 def test_the_agent_runs_no_other_probe(start: Start) -> None:
     agent = start("a")
-    agent.collector.request_probe({"id": 7, "name": "rm -rf /"})
+    agent.collector.take_requests({"probe": {"id": 7, "name": "rm -rf /"}})
 
-    assert agent.health.probe == {
+    assert agent.health.answers["probe"] == {
         "id": 7,
         "reason": "this agent knows the probe efa_latency only",
     }
