@@ -131,6 +131,7 @@ class Chart:
     has_gaps: bool = False  # points are uneven, and gaps are marked by NaN
     stretches: Sequence[SeriesSource] = ()
     places: Sequence[Place | None] = ()  # of the labels
+    x_unit: str = ""  # of ``t_s``, where the x axis is no time; ``labels`` then names each point
 
     def as_json(self) -> dict[str, Any]:
         """Return the data for the page's script; a gap is null."""
@@ -152,7 +153,7 @@ class Chart:
             "has_gaps": self.has_gaps,
         } | reach_of(self.stretches)
         labels = {"labels": list(self.labels), "places": list(self.places)} if self.labels else {}
-        return answer | labels
+        return answer | labels | ({"x_unit": self.x_unit} if self.x_unit else {})
 
     def since(self, second: float) -> dict[str, Any]:
         new = self.t_s > second

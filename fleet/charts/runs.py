@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from django.db.models import OuterRef, Subquery
@@ -32,6 +32,8 @@ from telemetry.store.models import RunChunk
 from telemetry.store.reading import LongTerm, Source
 
 ROLLING_S, RECENT_S = 60.0, 900.0
+# Unix seconds after every step.
+LATEST_S = 1e11
 SLACK_S = 2.0
 TOKENS_PER_MTOK = 1e6
 PER_STEP = "seconds per step"
@@ -110,6 +112,87 @@ def loss(run: Run, steps: StepBatch) -> Chart:
     return replace(_line(kept, "loss", kept.loss, "count"), scale="close")
 
 
+# What a loss is drawn over, and the weights of its exponential moving average.
+AXES = {"time": "Time", "step": "Step", "tokens": "Tokens", "usd": "$"}
+EMAS = ("0", "0.6", "0.9", "0.99")
+
+
+@dataclass(frozen=True, slots=True)
+class LossView:
+    """How a loss is drawn: over which axis, and how much it is smoothed."""
+
+    by: str = "time"
+    ema: str = "0"
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Self:
+        """Read it from an address; what is unknown there is left out."""
+        by, ema = query.get("by", ""), query.get("ema", "")
+        return cls(by if by in AXES else "time", ema if ema in EMAS else "0")
+
+    @property
+    def help(self) -> str:
+        if self.ema == "0":
+            return "as the job reports it"
+        return f"exponential moving average, weight {self.ema} per step; grey: as reported"
+
+
+def viewed_loss(
+    hot: Source, run: Run, window: Window, view: LossView, *, long_term: LongTerm | None = None
+) -> Chart:
+    """Draw the loss over another axis than time, or smoothed."""
+    steps, stretches = run_history(
+        hot, run.name, start_s=window.start, end_s=window.end, long_term=long_term
+    )
+    kept = steps[np.isfinite(steps.loss)]
+    lines = [ChartLine("loss", kept.loss)]
+    if view.ema != "0":
+        # A row may be the mean of several steps.
+        n_each = np.nan_to_num(kept.n_merged, nan=1.0)
+        smooth = moving_average(kept.loss, float(view.ema) ** n_each)
+        lines = [ChartLine("reported", kept.loss, "idle"), ChartLine(f"EMA {view.ema}", smooth)]
+    whole = (window.start, window.end)
+    chart = Chart("count", lines, scale="close", window=whole, stretches=stretches)
+    if view.by == "time":
+        t_s, values = with_gaps(kept, np.stack([line.values for line in lines], axis=1))
+        drawn = [replace(line, values=values[:, i]) for i, line in enumerate(lines)]
+        return replace(chart, lines=drawn, t_s=t_s, has_gaps=True, events=checkpoints(steps))
+    if view.by == "step":
+        x = kept.step.astype(float)
+        labels = [f"step {number:,}" for number in kept.step.tolist()]
+    elif view.by == "tokens":
+        x = _tokens_at(hot, run, steps, window)[np.isfinite(steps.loss)]
+        labels = [f"{written(each, 'count')} tokens" for each in x.tolist()]
+    else:
+        began_s = run.started_at.timestamp()
+        x = np.array([run.rates.usd(began_s, each) for each in kept.ended_at_s.tolist()])
+        labels = [written(each, "usd") for each in x.tolist()]
+    known = np.isfinite(x)
+    drawn = [replace(line, values=line.values[known]) for line in lines]
+    labels = [label for label, is_known in zip(labels, known, strict=True) if is_known]
+    return replace(chart, lines=drawn, t_s=x[known], labels=labels, x_unit=view.by)
+
+
+def moving_average(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the exponential moving average: each value keeps ``weights`` of the one before.
+
+    >>> moving_average(np.array([4.0, 2.0, 2.0]), np.full(3, 0.5)).tolist()
+    [4.0, 3.0, 2.5]
+    """
+    found = values.astype(float)
+    for i in range(1, len(found)):
+        found[i] = weights[i] * found[i - 1] + (1 - weights[i]) * found[i]
+    return found
+
+
+def _tokens_at(hot: Source, run: Run, steps: StepBatch, window: Window) -> FloatArray:
+    """Return the tokens trained up to each step: those of the run less those of later steps."""
+    later, _ = run_history(hot, run.name, start_s=window.end, end_s=LATEST_S)
+    after = float(np.nansum(later.all_tokens))
+    tokens = np.nan_to_num(steps.all_tokens)
+    return np.asarray(run.n_tokens - after - (tokens.sum() - np.cumsum(tokens)))
+
+
 def _line(steps: StepBatch, label: str, values: FloatArray, unit: str) -> Chart:
     t_s, column = with_gaps(steps, values[:, None])
     return Chart(unit, [ChartLine(label, column[:, 0])], t_s, has_gaps=True)
@@ -142,6 +225,9 @@ class RunChart:
     help: str
     draw: Callable[[Run, StepBatch], Chart]
     empty: str = ""
+    # Of the address of its data; and its other views, by name: text, query, whether current.
+    query: str = ""
+    choices: Sequence[tuple[str, Sequence[tuple[str, str, bool]]]] = ()
 
     @property
     def is_whole(self) -> bool:

@@ -22,7 +22,13 @@ from fleet.charts.image import is_image_key
 from fleet.charts.imported_logs import LOG_CHARTS, log_figure
 from fleet.charts.markers import marked
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
-from fleet.charts.runs import RUN_CHARTS, expected_cost_marks, run_figure
+from fleet.charts.runs import (
+    RUN_CHARTS,
+    LossView,
+    expected_cost_marks,
+    run_figure,
+    viewed_loss,
+)
 from fleet.charts.windows import Window, window_of
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Alert, InjectedFault, Node, Run
@@ -106,6 +112,16 @@ def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
             return replace(drawn, marks=marks, scale="log", events=())
 
         return answer_chart(request, draw)
+    view = LossView.of(request.GET.dict())
+    if chart == "loss" and view != LossView():
+        return answer_chart(
+            request,
+            lambda window: marked(
+                viewed_loss(hot, run, window, view, long_term=long_term_history()),
+                window,
+                run=run.pk,
+            ),
+        )
     if chart not in RUN_CHARTS:
         raise Http404(f"a run has no chart {chart}; it has {', '.join(RUN_CHARTS)}")
     return answer_chart(

@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -18,7 +18,15 @@ from django.views.decorators.http import require_safe
 from fleet.alerts.text import AlertText
 from fleet.charts import runs as charts
 from fleet.charts.imported_logs import charts_of as log_charts_of
-from fleet.charts.runs import RUN_CHARTS, charts_of, with_newest_steps
+from fleet.charts.runs import (
+    AXES,
+    EMAS,
+    RUN_CHARTS,
+    LossView,
+    RunChart,
+    charts_of,
+    with_newest_steps,
+)
 from fleet.charts.windows import LONGEST_S, Window
 from fleet.costs.late_workers import late_workers
 from fleet.costs.panel import with_cost_fields
@@ -206,7 +214,8 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
         is_starting = run.phase in STARTING and not inputs.has_steps
         context |= {"inputs": inputs, "is_starting": is_starting}
     alerts = [each.alert for each in context["alerts"]]
-    context["charts"] = charts_of(open_store(settings.REDIS_URL), run, alerts)
+    drawn = charts_of(open_store(settings.REDIS_URL), run, alerts)
+    context["charts"] = [with_loss_view(request, chart) for chart in drawn]
     context |= trace_page(request, run) | {"similar_runs": similar_runs_panel(run)}
     if context.get("log"):
         context |= log_page(request, run, context["log"])
@@ -222,6 +231,30 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context["around"] = context["window"].around()
     partials = (*PARTIALS, "charts")
     return render_page(request, "runs/run_detail.html", context, partials=partials)
+
+
+def with_loss_view(request: HttpRequest, chart: RunChart) -> RunChart:
+    """Return the chart of the loss as the address asks for it, with links to its other views."""
+    if chart.name != "loss":
+        return chart
+    view = LossView.of(request.GET.dict())
+
+    def links(name: str, texts: Mapping[str, str]) -> list[tuple[str, str, bool]]:
+        found = []
+        for value, text in texts.items():
+            query = request.GET.copy()
+            query[name] = value
+            found.append((text, query.urlencode(), getattr(view, name) == value))
+        return found
+
+    smoothing = {each: "none" if each == "0" else each for each in EMAS}
+    return replace(
+        chart,
+        kind="lines" if view.by == "time" else "course",
+        help=view.help,
+        query=f"&by={view.by}&ema={view.ema}" if view != LossView() else "",
+        choices=(("Drawn over", links("by", AXES)), ("Smoothing", links("ema", smoothing))),
+    )
 
 
 PERIODS_DAYS = (1, 7, 30)

@@ -16,7 +16,7 @@ export function spacing(t) {
 
 export function line({ label, role }, index, { t, series, every_s: everyS, has_gaps: hasGaps }) {
   const ink = colour(role, index);
-  const isMuted = role === "muted";
+  const isMuted = role === "muted" || role === "idle";
   return {
     label,
     stroke: isMuted ? faded(ink, 0.38) : ink,

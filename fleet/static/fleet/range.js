@@ -71,10 +71,17 @@ function step(by) {
   zoom(isPage ? null : [start, to]);
 }
 
+// An address of this page with what is not about its range.
+function kept(address) {
+  const [query, here] = [new URLSearchParams(address), new URLSearchParams(location.search)];
+  for (const name of ["compare", "by", "ema"]) if (here.has(name)) query.set(name, here.get(name));
+  return `?${query}`;
+}
+
 function press(event) {
   const link = event.target.closest("a[href]");
-  // Another range of the page is compared with as this one is.
-  if (link && before) link.href = `${link.getAttribute("href").replace(/&compare=\d+/, "")}&compare=${before}`;
+  // Another range of the page is compared with, and its loss is drawn, as in this one.
+  if (link) link.href = kept(link.getAttribute("href"));
   const button = event.target.closest("[data-step]");
   if (!button) return;
   if (button.ariaDisabled === "true" && !view) return;
@@ -107,7 +114,7 @@ function submit(event) {
   const second = ({ value }) => Date.parse(value + (isUtc() ? "Z" : "")) / 1000;
   to.setCustomValidity(second(to) > second(from) ? "" : "Give a time after the first.");
   if (!form.reportValidity()) return to.setCustomValidity("");
-  location.assign(`?from=${second(from)}&to=${second(to)}`);
+  location.assign(kept(`?from=${second(from)}&to=${second(to)}`));
 }
 
 function rezone() {

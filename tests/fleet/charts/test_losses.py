@@ -4,9 +4,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from django.test import Client
+from pytest_django import Settings
 
-from fleet.charts.runs import has_loss, loss, run_points, with_newest_steps
+from fleet.charts.figures import Chart, table_of
+from fleet.charts.runs import (
+    LossView,
+    has_loss,
+    loss,
+    moving_average,
+    run_points,
+    viewed_loss,
+    with_newest_steps,
+)
+from fleet.charts.windows import Window
 from fleet.models import Run
+from fleet.models.annotation import moment_of
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
 from tests.helpers import NOON_S, steps
@@ -64,3 +77,62 @@ def test_only_a_chart_that_is_there_is_fed(run: Run, hot: HotStore) -> None:
     assert [value for value in reported["loss"]["values"][0] if value] == pytest.approx(
         FALLING[:5], rel=1e-3
     )
+
+
+@pytest.fixture
+def falling(run: Run, hot: HotStore) -> Run:
+    """Store ten steps with a loss, and half of the tokens before them."""
+    Run.objects.update(n_tokens=20 * 4096, started_at=moment_of(NOON_S - 3600))
+    batch = steps(n_steps=10, compute_s=6.0)
+    hot.append_steps(replace(batch, reported_loss=FALLING))
+    return Run.objects.get()
+
+
+def drawn(hot: HotStore, run: Run, **query: str) -> Chart:
+    return viewed_loss(hot, run, Window(NOON_S - 10, NOON_S + 100), LossView.of(query))
+
+
+def test_it_is_drawn_over_steps_tokens_and_dollars(falling: Run, hot: HotStore) -> None:
+    by_step = drawn(hot, falling, by="step")
+    assert by_step.t_s.tolist() == list(range(1, 11))
+    assert by_step.labels[-1] == "step 10"
+    by_tokens = drawn(hot, falling, by="tokens")
+    assert by_tokens.t_s.tolist() == [4096.0 * n for n in range(11, 21)]
+    by_usd = drawn(hot, falling, by="usd")
+    # Four nodes at $21.50 an hour, for an hour and nine steps of six seconds.
+    assert by_usd.t_s[-1] == pytest.approx(4 * 21.5 * (3600 + 54) / 3600)
+    for each in (by_step, by_tokens, by_usd):
+        assert each.as_json()["x_unit"]
+        np.testing.assert_allclose(each.lines[0].values, FALLING)
+        assert len(table_of(each.as_json()).rows) == 10
+
+
+def test_it_is_smoothed_by_the_average_that_is_stated(falling: Run, hot: HotStore) -> None:
+    reported, smooth = drawn(hot, falling, ema="0.9").lines
+    literal = [FALLING[0]]
+    for value in FALLING[1:]:
+        literal.append(0.9 * literal[-1] + 0.1 * value)
+
+    assert (reported.label, smooth.label) == ("reported", "EMA 0.9")
+    np.testing.assert_allclose(smooth.values, literal)
+    # A row of several steps keeps less of what was before.
+    assert moving_average(np.array([1.0, 0.0]), np.array([0.5, 0.5**3]))[1] == 0.125
+
+
+def test_the_page_states_the_view_and_keeps_it_in_its_links(
+    client: Client, falling: Run, settings: Settings
+) -> None:
+    settings.ANONYMOUS_READING = True
+    text = client.get("/runs/llama/?window=1h&by=tokens&ema=0.99").text.replace("&amp;", "&")
+
+    assert (
+        'data-chart="course" data-src="/runs/llama/charts/loss?window=1h&by=tokens&ema=0.99"'
+        in (text)
+    )
+    assert "weight 0.99 per step" in text
+    assert 'href="?window=1h&by=step&ema=0.99#loss-long"' in text
+    # What is unknown is the plain loss over time.
+    plain = client.get("/runs/llama/?by=moon&ema=2").text
+    assert 'data-src="/runs/llama/charts/loss?window=15m"' in plain
+    body = client.get("/runs/llama/charts/loss?by=step&ema=0.6").json()
+    assert [line["label"] for line in body["series"]] == ["reported", "EMA 0.6"]
