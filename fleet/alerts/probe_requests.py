@@ -202,16 +202,21 @@ def _ask(
     *,
     text: str,
     peers: Collection[str] = (),
+    answers: Mapping[str, Answer] | None = None,
     now: datetime,
 ) -> None:
-    """Ask nodes that were not asked for this purpose of the alert, and note it."""
+    """Ask nodes that were not asked for the alert, and note it; ``answers`` are earlier ones."""
     with transaction.atomic():
         rows = [
             ProbeRequest.objects.get_or_create(
                 alert=alert,
                 node=name,
-                purpose=purpose,
-                defaults={"requested_at": now, "is_peer": name in peers},
+                defaults={
+                    "requested_at": now,
+                    "is_peer": name in peers,
+                    "purpose": purpose,
+                    "first_latency_s": (answers or {}).get(name),
+                },
             )
             for name in names
         ]
@@ -241,14 +246,15 @@ def _judge(agents: Agents, requests: Sequence[ProbeRequest], *, now: datetime) -
     """Judge the answers of one run, or ask the late nodes again; return whether one is named."""
     if any(row.answered_at is None and now - row.requested_at < row.WAIT for row in requests):
         return False
-    first = [row for row in requests if not row.is_again]
     again = [row for row in requests if row.is_again]
-    latencies = [_latencies(agents, rows) for rows in ((first, again) if again else (first,))]
+    latencies = [_latencies(agents, {row.node: row.first_answer for row in requests})]
+    if again:
+        latencies.append(_latencies(agents, {row.node: row.latency_s for row in again}))
     n_answers, late = len(latencies[0]), late_devices(latencies)
     n_devices = sum(map(len, latencies[0].values()))
     text = ""
-    if n_answers < max(2, ENOUGH_RATIO * len(first)) or n_devices < ENOUGH_DEVICES:
-        text = _too_few(first, n_answers)
+    if n_answers < max(2, ENOUGH_RATIO * len(requests)) or n_devices < ENOUGH_DEVICES:
+        text = _too_few(requests, n_answers)
     elif again and len(late) == 1:
         return _name(requests, late[0], latencies, now=now)
     elif again and not late:
@@ -257,11 +263,11 @@ def _judge(agents: Agents, requests: Sequence[ProbeRequest], *, now: datetime) -
     elif not late:
         text = _alike(latencies[0])
     elif again or len(late) > MAX_SUSPECTS:
-        text = _several(late, n_asked=len(first))
+        text = _several(late, n_asked=len(requests))
     if text:
         _conclude(requests, text, now=now)
     else:
-        _ask_again(agents, first, late, now=now)
+        _ask_again(agents, requests, late, now=now)
     return False
 
 
@@ -275,8 +281,14 @@ def _ask_again(
     names = [each.node for each in late if each.node is not None]
     peers = [row.node for row in first if row.latency_s and row.node not in names][:N_PEERS]
     text = f"EFA latency of {listed(names)} again, and of {listed(peers)} to compare"
-    purpose = ProbeRequest.Purpose.AGAIN
-    _ask(agents, first[0].alert, [*names, *peers], purpose, text=text, peers=peers, now=now)
+    asked = {row.node: row for row in first if row.node in {*names, *peers}}
+    with transaction.atomic():
+        # An agent answers each number once.
+        ProbeRequest.objects.filter(pk__in=[row.pk for row in asked.values()]).delete()
+        purpose = ProbeRequest.Purpose.AGAIN
+        answers = {node: row.latency_s for node, row in asked.items()}
+        alert, wanted = first[0].alert, [*names, *peers]
+        _ask(agents, alert, wanted, purpose, text=text, peers=peers, answers=answers, now=now)
 
 
 def late_devices(rounds: Sequence[Mapping[str, Latencies]]) -> list[Problem]:
@@ -312,11 +324,11 @@ def late_devices(rounds: Sequence[Mapping[str, Latencies]]) -> list[Problem]:
     return symptoms_of(now, scores, is_late, np.broadcast_to(is_late, latency_s.shape))
 
 
-def _latencies(agents: Agents, rows: Iterable[ProbeRequest]) -> dict[str, Latencies]:
+def _latencies(agents: Agents, answers: Mapping[str, Answer]) -> dict[str, Latencies]:
     """Read the answers by node and number of the device; nodes without a result are left out."""
-    known = [row for row in rows if row.latency_s]
-    ports = agents.read("efa", [row.node for row in known])
-    return {row.node: _by_number(row.latency_s, ports.get(row.node) or ()) for row in known}
+    known = {node: answer for node, answer in answers.items() if answer}
+    ports = agents.read("efa", [*known])
+    return {node: _by_number(each, ports.get(node) or ()) for node, each in known.items()}
 
 
 def _by_number(answer: Answer, ports: Iterable[Mapping[str, Any]]) -> Latencies:

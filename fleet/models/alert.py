@@ -427,10 +427,11 @@ class AlertEvent(models.Model):
 
 
 class ProbeRequest(models.Model):
-    """A probe that a node's agent was asked for, once for each purpose of an alert.
+    """A probe that a node's agent was asked for by an alert.
 
     An alert that accuses a node asks suspects and a peer. One that accuses none asks every node
-    of its run, and then again those that answered late, with peers.
+    of its run, and then again those that answered late, with peers: a new row replaces the first,
+    with its answer.
     """
 
     class Purpose(models.TextChoices):
@@ -450,16 +451,17 @@ class ProbeRequest(models.Model):
     answered_at = models.DateTimeField(null=True, blank=True)
     reason = models.CharField(max_length=200, blank=True, help_text="Why there is no result.")
     latency_s = models.JSONField(default=dict, blank=True, help_text="Seconds by EFA device.")
+    first_latency_s = models.JSONField(
+        null=True, blank=True, help_text="The answer before it was asked again."
+    )
     judged_at = models.DateTimeField(
         null=True, blank=True, help_text="When the answers of a whole run were compared."
     )
 
     class Meta:
-        ordering = ("is_peer", "node", "requested_at")
+        ordering = ("is_peer", "node")
         constraints = (
-            models.UniqueConstraint(
-                fields=["alert", "node", "purpose"], name="one_probe_per_purpose_and_node"
-            ),
+            models.UniqueConstraint(fields=["alert", "node"], name="one_probe_per_alert_and_node"),
         )
 
     def __str__(self) -> str:
@@ -472,6 +474,10 @@ class ProbeRequest(models.Model):
     @property
     def is_again(self) -> bool:
         return self.purpose == self.Purpose.AGAIN
+
+    @property
+    def first_answer(self) -> dict[str, float]:
+        return dict(self.first_latency_s or self.latency_s)
 
     @property
     def worst_s(self) -> float | None:

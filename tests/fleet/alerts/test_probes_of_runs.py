@@ -186,7 +186,6 @@ def test_a_node_that_stands_out_twice_is_named_and_stays_named(
 
     client.force_login(bob)
     panel = client.get(alert.get_absolute_url()).text.partition("Requested probes")[2]
-    assert "1\u202fmore node" in panel
     assert "asked again" in panel.partition("</dl>")[0]
 
     # It ends, and comes back at once: the same row, and the same node.
