@@ -54,7 +54,7 @@ from fleet.runs.inputs import inputs_of
 from fleet.runs.limits import COLUMNS, own_limits
 from fleet.runs.similar_runs import similar_runs_panel
 from fleet.runs.state import state_of
-from fleet.runs.summaries import RunNow, flops_now, runs_now, usd_per_mtok
+from fleet.runs.summaries import RunNow, flops_now, hbm_now, runs_now, usd_per_mtok
 from fleet.simulation.drills import drills_of
 from telemetry import catalog
 from telemetry.blocks import FloatArray
@@ -171,6 +171,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "drills": drills_of(run, now=now),
             "rows": rows,
             "hardware_flops": flops_now([row.now for row in rows]),
+            "hbm": hbm_now([row.now for row in rows]),
             "can_drill": may_drill(run),
             "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
             "layout": [*layout_of(run), *reports_of(hot, run, now=now)],

@@ -9,6 +9,7 @@ import numpy as np
 
 from fleet.models import Alert, Node, Run
 from fleet.runs.state import reporting_nodes
+from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
@@ -228,6 +229,37 @@ def flops_now(nodes: Iterable[NodeNow]) -> tuple[float, float | None] | None:
         return None
     total = sum(node.flops_per_s or 0.0 for node in counting)
     return total, sum(ratios) / len(ratios) if ratios else None
+
+
+@dataclass(frozen=True, slots=True)
+class HbmNow:
+    """HBM bandwidth of the nodes that report it, and its share of their peak (None: unknown)."""
+
+    bytes_per_s: float
+    ratio: float | None
+    peak_bytes_per_s: float
+    is_estimated: bool
+    n_nodes: int
+
+
+def hbm_now(nodes: Iterable[NodeNow]) -> HbmNow | None:
+    """Add up the HBM bandwidth of nodes; None where no node reports it.
+
+    Real nodes have no counter of it: theirs is an estimate.
+    """
+    found = [(each.node, rate) for each in nodes if (rate := each.hbm_bytes_per_s) is not None]
+    if not found:
+        return None
+    instances = catalog.instances()
+    peak = sum(
+        instances[node.instance_type].chip.hbm_bytes_per_s * node.n_devices
+        for node, _ in found
+        if node.instance_type in instances
+    )
+    is_known = all(node.instance_type in instances and node.n_devices for node, _ in found)
+    total = sum(rate for _, rate in found)
+    is_estimated = any(node.source != Node.Source.SIMULATED for node, _ in found)
+    return HbmNow(total, total / peak if is_known else None, peak, is_estimated, len(found))
 
 
 def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:

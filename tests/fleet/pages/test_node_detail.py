@@ -10,6 +10,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Node, Run
+from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_node_list import stray
@@ -153,6 +154,27 @@ def test_hardware_flops_are_a_share_of_the_peak_where_it_is_known(
 
     Node.objects.filter(pk=steady.pk).update(instance_type="inf1.6xlarge")
     assert "peak unknown" in page("/nodes/steady/")
+
+
+def test_hbm_bandwidth_of_a_run_is_a_share_of_the_peak_of_the_nodes_that_report_it(
+    page: Page, hot: HotStore, alive: Run, steady: Node
+) -> None:
+    peak = catalog.instance("trn1.32xlarge").chip.hbm_bytes_per_s
+    Node.objects.exclude(pk=steady.pk).update(run=None)
+    measured(
+        hot,
+        core_utilization_ratio=np.full((1, 32), 0.9),
+        hbm_bandwidth_bytes_per_s=np.full((1, 16), 0.25 * peak),
+    )
+
+    text = page(f"/runs/{alive.name}/")
+    # A real node has no counter of it.
+    assert ">HBM 25.0 % of peak, estimated</span>" in text
+    assert 'title="3.28 TB/s of 13.1 TB/s"' in text
+    Node.objects.filter(pk=steady.pk).update(source="simulated")
+    assert ">HBM 25.0 % of peak</span>" in page(f"/runs/{alive.name}/")
+    Node.objects.filter(pk=steady.pk).update(instance_type="inf1.6xlarge")
+    assert ">HBM 3.28 TB/s, peak unknown</span>" in page(f"/runs/{alive.name}/")
 
 
 def test_execution_latency_shows_percentiles(
