@@ -301,8 +301,15 @@ class ChartTable:
 
 
 def _time_of(second: float, every_s: float) -> str:
-    text = written(moment(second), "full")
-    return f"{text}.{round(second * 10) % 10}" if every_s < 1 else text
+    """Write a moment with its date; where readings are closer than a second, with tenths.
+
+    >>> _time_of(59.97, 0.1)
+    '1970-01-01 00:01:00.0'
+    """
+    if every_s >= 1:
+        return written(moment(second), "full")
+    whole, tenth = divmod(round(second * 10), 10)
+    return f"{written(moment(whole), 'full')}.{tenth}"
 
 
 def table_of(drawn: Mapping[str, Any]) -> ChartTable:

@@ -77,10 +77,13 @@ class NodeSample:
 
     @property
     def _cores(self) -> SampleTable | None:
-        """The source of core utilization that was read more often; at a tie neuron-monitor."""
+        """The source of core utilization with more readings above zero.
+
+        At a tie neuron-monitor: the driver may renew its counters less often than they are read.
+        """
         found = [self.tables[name] for name in ("monitor", "driver") if name in self.tables]
         known = [table for table in found if len(table.t_s)]
-        return min(known, key=self._every_s, default=None)
+        return max(known, key=n_above_zero, default=None)
 
     def _every_s(self, table: SampleTable) -> float:
         """Return the time between readings: the requested period if they are about that."""
@@ -92,23 +95,19 @@ class NodeSample:
 
     def sources(self) -> list[SampleSource]:
         drawn = self._cores
-        found = []
-        for table in self.tables.values():
-            known = np.nan_to_num(table.values)
-            is_above = np.any(known != 0, axis=1) if known.size else np.zeros(0)
-            found.append(
-                SampleSource(
-                    table.name,
-                    len(table.t_s),
-                    round(self.answer.length_s / self.answer.every_s),
-                    table.spacing_s,
-                    self._every_s(table) == self.answer.every_s,
-                    int(is_above.sum()),
-                    table is drawn,
-                    table.note,
-                )
+        return [
+            SampleSource(
+                table.name,
+                len(table.t_s),
+                round(self.answer.length_s / self.answer.every_s),
+                table.spacing_s,
+                self._every_s(table) == self.answer.every_s,
+                n_above_zero(table),
+                table is drawn,
+                table.note,
             )
-        return found
+            for table in self.tables.values()
+        ]
 
     def figure(self, name: str) -> Chart | Heat:
         """Draw a chart; one without data is empty."""
@@ -140,11 +139,13 @@ class NodeSample:
         every_s = self._every_s(table)
         n_columns = max(1, round(self.answer.length_s / every_s))
         labels, values = by_core(table, self._node)
-        drawn = np.full((n_columns, values.shape[1]), np.nan)
-        column = np.rint((table.t_s - table.start_s) / every_s).astype(int) - 1
-        is_inside = (column >= 0) & (column < n_columns)
-        drawn[column[is_inside]] = values[is_inside]
         t_s = table.start_s + every_s * (np.arange(n_columns) + 0.5)
+        # A reading is of the time since the one before; where one is missing, of its own period.
+        length_s = np.diff(table.t_s, prepend=table.start_s)
+        since_s = table.t_s - np.where(length_s <= SLOWER * every_s, length_s, every_s)
+        row = np.minimum(np.searchsorted(table.t_s, t_s), len(table.t_s) - 1)
+        is_known = (t_s > since_s[row]) & (t_s <= table.t_s[row])
+        drawn = np.where(is_known[:, None], values[row], np.nan)
         return Heat(t_s, labels, drawn.T, every_s=every_s, window=self.window)
 
     def csv(self) -> str:
@@ -163,6 +164,11 @@ class NodeSample:
                     if np.isfinite(value)
                 )
         return text.getvalue()
+
+
+def n_above_zero(table: SampleTable) -> int:
+    """Count the readings in which any part is above zero."""
+    return int((np.nan_to_num(table.values) > 0).any(axis=1).sum())
 
 
 def by_core(table: SampleTable, node: Node) -> tuple[Sequence[str], FloatArray]:
