@@ -388,11 +388,12 @@ class AlertText:
         is_early = self.now - alert.onset_at < CLOCK_WITHIN
         step_s, usual_s = evidence.number("step_s"), evidence.number("baseline_step_s")
         knows_steps = step_s is not None and usual_s is not None
-        # Whether the step time has changed; empty where the headline says so already.
+        # Whether steps take longer; empty where the headline says so already. Shorter ones belong
+        # to the end of a problem.
         step_time = ""
         if step_s is not None and usual_s is not None and alert.rule != "step_slow":
             is_same = abs(step_s - usual_s) <= STEP_NOISE_RATIO * usual_s
-            step_time = "unchanged" if is_same else "changed"
+            step_time = "unchanged" if is_same else "changed" if step_s > usual_s else ""
         is_known_cause = alert.cause in CAUSES
         spans_run = is_known_cause and alert.node is None and not CAUSES[alert.cause].is_of_run
         return {

@@ -279,7 +279,8 @@ def _performance_findings(
             subject = (rule.name, None)
         if subject in found:
             continue
-        table = causes_json(inputs, steps, problem, problems)
+        began = replace(problem, onset_s=_began_s(inputs, problem))
+        table = causes_json(inputs, steps, began, problems)
         is_vague = problem.cause in NOT_URGENT and problem.node is None
         found[subject] = Finding(
             rule=rule.name,
@@ -294,6 +295,21 @@ def _performance_findings(
             evidence=_evidence(inputs, steps, problem) | table,
         )
     return list(found.values())
+
+
+def _began_s(inputs: DetectionInput, problem: Problem) -> float:
+    """Return the onset of a device's or node's problem that has an open alert, under any rule.
+
+    What has happened since then is no baseline: when steps recover before the device does, they
+    are not faster than usual.
+    """
+    began_s = [
+        float(each.evidence.get("onset_s") or problem.onset_s)
+        for each in inputs.open_problems
+        if (each.cause, each.node, each.device) == (problem.cause, problem.node, problem.device)
+    ]
+    is_of_node = RULES[problem.rule].subject == "node"
+    return min(problem.onset_s, *began_s) if is_of_node and began_s else problem.onset_s
 
 
 def _mean_ratio(ratio: FloatArray) -> float | None:
@@ -317,7 +333,7 @@ def _performance_victims(
 def _evidence(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, Any]:
     """docs/rules.md lists the keys."""
     score = problem.score
-    began = int(np.searchsorted(steps.ended_at_s, problem.onset_s))
+    began = int(np.searchsorted(steps.ended_at_s, _began_s(inputs, problem)))
     before, newest = steps[:began], steps[began + 1 :].last(NEWEST_STEPS)
     return {
         "kind": problem.kind,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -236,3 +237,15 @@ def test_what_stops_the_steps_does_not_pass_for_a_high_share(kind: str) -> None:
     recording = record("trn2", duration_s=420, faults=[fault_of(kind, 5.0, device=None)])
     found = [f for _, each in recording.watch(range(120, 420, 2)) for f in each]
     assert {f.rule for f in found} <= {"hang", "checkpoint_slow"}
+
+
+def test_what_happened_since_an_alert_began_is_no_baseline() -> None:
+    recording = play("trn1", fault_of("efa_loss", 0.0002))
+    (link,) = find(recording.at(START_S + 60))
+    assert link.rule == "efa_degraded"
+    assert link.evidence["baseline_step_s"] is not None
+    older = {**link.evidence, "onset_s": link.onset_s - 3600}
+    (same,) = find(recording.at(START_S + 60, open_problems=[replace(link, evidence=older)]))
+    assert same.rule == "efa_degraded"
+    assert same.evidence["baseline_step_s"] is None
+    assert "lowered" not in same.evidence["symptoms"].values()
