@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from fleet.models import Alert, Node, Run
+from telemetry.detect import RULES, Finding
 
 
 def straggling(run: Run, node: Node, *, at: datetime, **fields: Any) -> Alert:
@@ -20,3 +21,10 @@ def straggling(run: Run, node: Node, *, at: datetime, **fields: Any) -> Alert:
         "last_seen_at": at,
     }
     return Alert.objects.create(**usual | {"run": run, "node": node} | fields)
+
+
+def finding(rule: str, run: str, *, onset_s: float, **fields: Any) -> Finding:
+    """Return a finding of a rule about a run, with the rule as its cause."""
+    severity = RULES[rule].severity
+    usual = {"node": None, "device": None, "score": 1.0}
+    return Finding(rule, rule, severity, run, onset_s=onset_s, **usual | fields)

@@ -23,7 +23,7 @@ from fleet.ingest.samples import UNDER_WAY, refusal_of
 from fleet.models import Alert, Node, SampleRequest
 from fleet.models.node import address
 from fleet.pages.frozen import frozen_node, window_context
-from fleet.pages.render import Filter, HtmxRequest, render_page
+from fleet.pages.render import Filter, HtmxRequest, period_days, render_page
 from fleet.pages.text import node_headline
 from fleet.runs.summaries import NodeNow, nodes_now
 from telemetry import catalog
@@ -139,8 +139,7 @@ PERIODS_DAYS = (1, 7, 30, 90)
 @require_safe
 def problem_node_list(request: HtmxRequest) -> HttpResponse:
     """Show the nodes that alerts accused within a period, with what that has cost."""
-    asked = request.GET.get("days", "7")
-    days = int(asked) if asked in {str(each) for each in PERIODS_DAYS} else 7
+    days = period_days(request, PERIODS_DAYS)
     found = problem_nodes(now=timezone.now(), days=days)
     context = {
         "found": found,

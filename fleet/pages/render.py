@@ -11,6 +11,7 @@ from django.utils.http import urlencode
 from django_htmx.middleware import HtmxDetails
 
 LONGEST = 100
+WEEK_DAYS = 7
 
 
 class Filter:
@@ -39,6 +40,12 @@ class Filter:
 def with_page(query: str, number: int) -> str:
     """Return a filter's query with the page number; the first page is left out."""
     return "&".join(filter(None, (query, f"page={number}" if number > 1 else "")))
+
+
+def period_days(request: HttpRequest, choices: Collection[int]) -> int:
+    """Return the days that the address asks for; a week, unless they are one of ``choices``."""
+    asked = {str(each): each for each in choices}
+    return asked.get(request.GET.get("days", ""), WEEK_DAYS)
 
 
 class HtmxRequest(HttpRequest):

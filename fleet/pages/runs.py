@@ -47,7 +47,7 @@ from fleet.models.node import address
 from fleet.pages.costs import brief_money
 from fleet.pages.frozen import frozen_run, frozen_run_alerts, run_in_window, window_context
 from fleet.pages.nodes import rows_of
-from fleet.pages.render import Filter, HtmxRequest, render_page
+from fleet.pages.render import WEEK_DAYS, Filter, HtmxRequest, period_days, render_page
 from fleet.pages.text import run_headline
 from fleet.runs.compiles import compile_summary, with_compile_flag
 from fleet.runs.inputs import inputs_of
@@ -260,20 +260,18 @@ def with_loss_view(request: HttpRequest, chart: RunChart) -> RunChart:
 
 PERIODS_DAYS = (1, 7, 30)
 MOST_WORKERS = 50
-# The table has a column for each day of this period.
-WEEK = 7
 
 
 @require_safe
 def run_workers(request: HtmxRequest, name: str) -> HttpResponse:
     """Show which workers of a run made the others wait, over days."""
     run = get_object_or_404(Run, name=name)
-    asked = request.GET.get("days", "")
-    days = int(asked) if asked in {str(each) for each in PERIODS_DAYS} else WEEK
+    days = period_days(request, PERIODS_DAYS)
     end = run.finished_at or timezone.now()
     found = late_workers(run, start=end - timedelta(days=days), end=end)
     shown = found.workers[:MOST_WORKERS]
-    seconds = sorted({day for each in shown for day in each.by_day}) if days == WEEK else []
+    # A month of columns is too wide.
+    seconds = sorted({day for each in shown for day in each.by_day}) if days == WEEK_DAYS else []
     names = {each.node for each in shown}
     known = set(Node.objects.filter(name__in=names).values_list("name", flat=True))
     context = {

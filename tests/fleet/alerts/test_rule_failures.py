@@ -10,7 +10,8 @@ from fleet.alerts.evaluate import ALL_RULES, RuleFailure, rule_failures, watch
 from fleet.models import Alert, Node, Run
 from telemetry.detect import DetectionInput, Finding
 from telemetry.store.hot import HotStore
-from tests.helpers import NOON
+from tests.alerts import finding
+from tests.helpers import NOON, NOON_S
 
 
 @pytest.fixture
@@ -26,19 +27,7 @@ def broken(inputs: DetectionInput) -> list[Finding]:
 
 
 def compiles(inputs: DetectionInput) -> list[Finding]:
-    return [
-        Finding(
-            rule="recompile",
-            cause="recompile",
-            severity="warn",
-            run=inputs.run,
-            node=None,
-            device=None,
-            onset_s=NOON.timestamp(),
-            score=1.0,
-            evidence={"end_s": 0.0},
-        )
-    ]
+    return [finding("recompile", inputs.run, onset_s=NOON_S, evidence={"end_s": 0.0})]
 
 
 RULES = {"hang": broken, "recompile": compiles}

@@ -47,10 +47,10 @@ def test_the_alert_leads_there_and_it_leads_back(page: Page, alert: Alert) -> No
     assert f'href="{alert.get_absolute_url()}">Alert {alert.pk}</a>' in page(there)
 
 
-@pytest.mark.parametrize("pk", ["999", "x"])
-def test_an_unknown_name_is_not_found(client: Client, db: None, pk: str) -> None:
-    assert client.get(f"/alerts/{pk}/post-mortem/").status_code == 404
-
-
-def test_it_can_only_be_read(client: Client, alert: Alert, operator: object) -> None:
-    assert client.post(f"/alerts/{alert.pk}/post-mortem/").status_code == 405
+@pytest.mark.parametrize("name", ["post-mortem/", "post-mortem.md"])
+def test_it_is_of_a_known_alert_and_can_only_be_read(
+    client: Client, alert: Alert, operator: object, name: str
+) -> None:
+    for pk in ("999", "x"):
+        assert client.get(f"/alerts/{pk}/{name}").status_code == 404
+    assert client.post(f"/alerts/{alert.pk}/{name}").status_code == 405

@@ -134,11 +134,3 @@ def test_it_is_markdown_that_no_one_keeps(client: Client, alert: Alert) -> None:
     assert response["Content-Type"] == "text/markdown; charset=utf-8"
     assert response["Cache-Control"] == "no-store"
     assert f"alert-{alert.pk}-post-mortem.md" in response["Content-Disposition"]
-
-
-def test_an_unknown_name_is_not_found(client: Client, db: None) -> None:
-    assert client.get("/alerts/999/post-mortem.md").status_code == 404
-
-
-def test_it_can_only_be_read(client: Client, alert: Alert, operator: object) -> None:
-    assert client.post(f"/alerts/{alert.pk}/post-mortem.md").status_code == 405

@@ -6,9 +6,9 @@ from django.test import Client
 from fleet.alerts import reconcile
 from fleet.models import Alert, Run
 from fleet.notifications.channels import item_of
-from telemetry.detect.findings import Finding
+from tests.alerts import finding
 from tests.fleet.pages.conftest import Page
-from tests.helpers import NOON
+from tests.helpers import NOON, NOON_S
 
 NODES = ("llama-02", "llama-03")
 
@@ -16,19 +16,9 @@ NODES = ("llama-02", "llama-03")
 @pytest.fixture
 def alert(alive: Run) -> Alert:
     scaled = {"at_s": NOON.timestamp() - 600, "n_before": 4, "n_after": 2}
-    finding = Finding(
-        rule="node_idle",
-        cause="node_idle",
-        severity="warn",
-        run=alive.name,
-        node=None,
-        device=None,
-        onset_s=NOON.timestamp() - 600,
-        score=1.0,
-        nodes=NODES,
-        evidence={"nodes": list(NODES), "scaled_down": scaled, "wait_ratio": None},
-    )
-    (fired,) = reconcile([finding], evaluated=(), now=NOON)
+    evidence = {"nodes": list(NODES), "scaled_down": scaled, "wait_ratio": None}
+    idle = finding("node_idle", alive.name, onset_s=NOON_S - 600, nodes=NODES, evidence=evidence)
+    (fired,) = reconcile([idle], evaluated=(), now=NOON)
     return fired
 
 
