@@ -104,9 +104,9 @@ def is_shown_by_hardware(fault: Fault, inputs: Inputs) -> bool:
 def right_causes(fault: Fault, inputs: Inputs, *, is_one_core: bool) -> tuple[str, ...]:
     """Return the causes that count as right: the kind, or a class where inputs cannot separate.
 
-    Slow compute is distinguished by the utilization of cores that are idle while they wait, and by
-    HBM bandwidth; the network by EFA's counters and by probes. Of an accelerator with one core,
-    a slow core is a throttled accelerator.
+    Slow compute is distinguished by the utilization of cores that are idle while they wait, or by
+    HBM bandwidth and power; the network by EFA's counters and by probes. Of an accelerator with
+    one core, a slow core is a throttled accelerator.
     """
     causes = {fault.kind}
     if is_one_core and fault.kind in ONE_CORE:
@@ -116,8 +116,10 @@ def right_causes(fault: Fault, inputs: Inputs, *, is_one_core: bool) -> tuple[st
     if fault.kind in SLOW_COMPUTE:
         # A slow accelerator and one with slow memory keep the same cores busy.
         sees_memory = inputs.agent and inputs.hbm_bandwidth
+        # Without power, a core that waits for another of its accelerator looks throttled.
+        is_enough = fault.kind == "hbm_slow" or inputs.power
         is_core = fault.kind == "slow_core" and not is_one_core
-        is_distinct = sees_memory or (sees_cores and is_core)
+        is_distinct = (sees_memory and is_enough) or (sees_cores and is_core)
         causes |= set() if is_distinct else {"slow_compute"}
     if fault.kind == "efa_latency" and not sees_probes:
         causes.add("network")

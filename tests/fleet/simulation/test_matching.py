@@ -8,7 +8,7 @@ import pytest
 
 from fleet.simulation.ground_truth import right_causes
 from fleet.simulation.scoring import accuses_wrongly, is_cause_right, is_place_right, match
-from telemetry.simulate.inputs import FULL, TIERS
+from telemetry.simulate.inputs import FULL, LIVE, TIERS
 from telemetry.simulate.plan import Fault
 
 Made = Callable[..., Any]
@@ -115,6 +115,10 @@ def test_a_class_is_right_where_the_inputs_cannot_tell_more() -> None:
 
     assert right_causes(core, idle, is_one_core=False) == ("slow_core",)
     assert right_causes(core, busy, is_one_core=False) == ("slow_compute", "slow_core")
+    # The live fleet has no power.
+    memory = Fault(kind="hbm_slow", node="n", start_s=0, duration_s=60, magnitude=2)
+    assert right_causes(core, LIVE, is_one_core=False) == ("slow_compute", "slow_core")
+    assert right_causes(memory, LIVE, is_one_core=False) == ("hbm_slow",)
     # Of an accelerator with one core, without its memory traffic.
     unknown = msgspec.structs.replace(idle, hbm_bandwidth=False)
     assert "slow_compute" in right_causes(core, unknown, is_one_core=True)
