@@ -22,6 +22,7 @@ class LogChart:
     draw: Callable[[Curves], tuple[str, ChartLine]]
     is_whole: bool = False
     kind: str = "lines"
+    query: str = ""  # of the address of its data; templates add it
 
 
 def pace(curves: Curves) -> tuple[str, ChartLine]:
