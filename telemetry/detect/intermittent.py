@@ -15,6 +15,7 @@ from telemetry.detect.pace import (
     work_s,
 )
 from telemetry.detect.slow import STEADY_STEPS, UNKNOWN_S
+from telemetry.detect.stragglers import UNEVEN_WORK, steps_beyond_chance
 from telemetry.statistics.change_points import noise
 from telemetry.statistics.peers import median, middle
 from telemetry.steps import StepBatch
@@ -80,6 +81,11 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     usual = int(np.bincount(late + 1).argmax()) - 1
     worker = usual if usual >= 0 and (late == usual).mean() >= SAME_RATIO else None
     node = None if worker is None else inputs.node_of(steps.workers[worker])
+    # With uneven work some worker is late again and again: the same one, by chance.
+    is_uneven = any(each.cause == UNEVEN_WORK for each in inputs.open_problems)
+    is_chance = len(rows) < steps_beyond_chance(len(steps.workers)) or (late != usual).any()
+    if is_uneven and is_chance:
+        return []
     held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]
     # Between two long steps the sum falls: an alert stays open until the next one is overdue.
     is_open = any("every_s" in each.evidence for each in inputs.open_problems)

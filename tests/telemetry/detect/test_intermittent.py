@@ -50,6 +50,17 @@ def test_a_node_that_is_slow_now_and_then_is_accused(phase: str, cause: str) -> 
     assert found.extra["every_s"] == pytest.approx(9 * 1.1 + 1.7, abs=0.3)
 
 
+@pytest.mark.parametrize(("every", "is_accused"), [(20, False), (10, True)])
+def test_with_uneven_work_a_worker_is_late_some_times_by_chance(
+    every: int, *, is_accused: bool
+) -> None:
+    batch = steps(every=every)
+    uneven = OpenProblem("step_slow", "seq_imbalance")
+    found = find_intermittent_loss(inputs(batch, open_problems=(uneven,)), batch)
+
+    assert [each.node for each in found] == [CHARACTERS[SLOW]] * is_accused
+
+
 def test_nobody_is_accused_of_steps_that_are_long_in_turn() -> None:
     compute = np.ones((N_STEPS, len(CHARACTERS)))
     for i, row in enumerate(range(10, N_STEPS, 10)):
