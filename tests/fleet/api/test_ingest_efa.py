@@ -133,7 +133,7 @@ def test_a_report_may_carry_it_all_in_its_envelope(post: Post, hot: HotStore) ->
     assert block_at(hot, now)["efa_tx_bytes_per_s"][5] == 7
     assert Node.objects.get().n_efa == 6
     assert read_sidecars(hot, "efa", ["real"])["real"] == [
-        {"device": "rdmap5s27", "port": 1, "counters": {"tx_bytes": 9}}
+        {"device": "rdmap5s27", "index": 5, "port": 1, "counters": {"tx_bytes": 9}}
     ]
     assert read_sidecars(hot, "neuron", ["real"])["real"][0]["unhealthy"] == ["hbm"]
     assert read_sidecars(hot, "agent", ["real", "other"])["real"]["n_dropped"] == 3

@@ -20,8 +20,7 @@ from telemetry.ingest.samples import read_sample, sample_tables
 from tests.telemetry.agent.machine import Machine, trn2
 
 # Prints its configuration's period to a file, and a report each period, or each second if slower.
-FAKE = """#!{python}
-import json, re, sys, time
+FAKE = """import json, re, sys, time
 period = json.load(open(sys.argv[2]))
 open({seen!r}, "w").write(json.dumps(period))
 every_s = max({least_s}, float(period["period"].rstrip("s")))
@@ -82,10 +81,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
     def put(*, least_s: float = 0.0, n: int = 1000, status: int = 0) -> Path:
         program, seen = tmp_path / "bin/neuron-monitor", tmp_path / "seen.json"
         program.parent.mkdir(exist_ok=True)
-        text = FAKE.format(
-            python=sys.executable, seen=str(seen), least_s=least_s, n=n, status=status
-        )
-        program.write_text(text)
+        text = FAKE.format(seen=str(seen), least_s=least_s, n=n, status=status)
+        script = tmp_path / "monitor.py"
+        script.write_text(text)
+        # The path of Python may have a space, which a first line of a script cannot have.
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
         return seen
