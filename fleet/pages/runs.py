@@ -171,7 +171,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "drills": drills_of(run, now=now),
             "rows": rows,
             "hardware_flops": flops_now([row.now for row in rows]),
-            "hbm": hbm_now([row.now for row in rows]),
+            "hbm": hbm_now(hot, [row.now for row in rows], now_s=now.timestamp()),
             "can_drill": may_drill(run),
             "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
             "layout": [*layout_of(run), *reports_of(hot, run, now=now)],

@@ -11,6 +11,7 @@ from fleet.models import Alert, Node, Run
 from fleet.runs.state import reporting_nodes
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
+from telemetry.statistics.peers import mean
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 
@@ -25,6 +26,9 @@ STALE_AFTER_STEPS = 3
 JOB_STALE_S = 60
 LATE_AFTER_S = 3.0
 SECONDS_PER_HOUR = 3600.0
+HBM_BANDWIDTH = "hbm_bandwidth_bytes_per_s"
+# Unevenly apart, so that no step is as long as the distance.
+HBM_AGES_S = (0, 1, 3, 7, 12, 18, 23, 29, 34, 41, 47, 53, 58)
 EXECUTION_LATENCIES = tuple(f"execution_latency_{p}_s" for p in ("p50", "p99", "p100"))
 TOKENS_PER_MTOK = 1e6
 
@@ -233,7 +237,10 @@ def flops_now(nodes: Iterable[NodeNow]) -> tuple[float, float | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class HbmNow:
-    """HBM bandwidth of the nodes that report it, and its share of their peak (None: unknown)."""
+    """HBM bandwidth of the nodes that report it, over the last minute, and its share of the peak.
+
+    The share is None where the peak is unknown.
+    """
 
     bytes_per_s: float
     ratio: float | None
@@ -242,12 +249,24 @@ class HbmNow:
     n_nodes: int
 
 
-def hbm_now(nodes: Iterable[NodeNow]) -> HbmNow | None:
+def hbm_now(hot: HotStore, nodes: Sequence[NodeNow], *, now_s: float) -> HbmNow | None:
     """Add up the HBM bandwidth of nodes; None where no node reports it.
 
-    Real nodes have no counter of it: theirs is an estimate.
+    A second is one phase of a step: moments of the last minute are averaged. Real nodes have no
+    counter of it: theirs is an estimate.
     """
-    found = [(each.node, rate) for each in nodes if (rate := each.hbm_bytes_per_s) is not None]
+    known = [each for each in nodes if each.hbm_bytes_per_s is not None]
+    span = hot.moments(
+        tuple({each.node.shard for each in known}),
+        (HBM_BANDWIDTH,),
+        ticks=[int(now_s) - age_s for age_s in HBM_AGES_S],
+    ).of(tuple(each.node.name for each in known))
+    by_device = mean(span.values[HBM_BANDWIDTH], 0)
+    found = [
+        (each.node, float(np.nansum(rates)))
+        for each, rates in zip(known, by_device, strict=True)
+        if np.isfinite(rates).any()
+    ]
     if not found:
         return None
     instances = catalog.instances()

@@ -1,5 +1,6 @@
 """One node: state, run, rack, and its devices and cores."""
 
+import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -175,6 +176,21 @@ def test_hbm_bandwidth_of_a_run_is_a_share_of_the_peak_of_the_nodes_that_report_
     assert ">HBM 25.0 % of peak</span>" in page(f"/runs/{alive.name}/")
     Node.objects.filter(pk=steady.pk).update(instance_type="inf1.6xlarge")
     assert ">HBM 3.28 TB/s, peak unknown</span>" in page(f"/runs/{alive.name}/")
+
+
+def test_hbm_bandwidth_of_a_run_is_that_of_a_minute_not_of_one_phase_of_a_step(
+    page: Page, hot: HotStore, alive: Run, steady: Node
+) -> None:
+    peak = catalog.instance("trn1.32xlarge").chip.hbm_bytes_per_s
+    Node.objects.exclude(pk=steady.pk).update(run=None)
+    measured(hot, hbm_bandwidth_bytes_per_s=np.full((1, 16), 0.1 * peak))
+    busy = {"hbm_bandwidth_bytes_per_s": np.full((1, 16), 0.7 * peak)}
+    now = int(time.time())
+    hot.append(Block("node:steady", now - age_s, ("steady",), busy) for age_s in range(70, 1, -1))
+
+    found = re.search(r">HBM ([0-9.]+).%", page(f"/runs/{alive.name}/"))
+    assert found is not None
+    assert 50 < float(found[1]) < 70
 
 
 def test_execution_latency_shows_percentiles(
