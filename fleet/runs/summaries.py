@@ -262,10 +262,11 @@ def hbm_now(hot: HotStore, nodes: Sequence[NodeNow], *, now_s: float) -> HbmNow 
         ticks=[int(now_s) - age_s for age_s in HBM_AGES_S],
     ).of(tuple(each.node.name for each in known))
     by_device = mean(span.values[HBM_BANDWIDTH], 0)
+    # A node that reported at none of these moments counts with its newest second.
     found = [
-        (each.node, float(np.nansum(rates)))
+        (each.node, float(np.nansum(rates)) if np.isfinite(rates).any() else newest)
         for each, rates in zip(known, by_device, strict=True)
-        if np.isfinite(rates).any()
+        if (newest := each.hbm_bytes_per_s) is not None
     ]
     if not found:
         return None
