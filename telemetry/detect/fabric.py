@@ -565,13 +565,10 @@ def _by_probes(
     probes = _newest_ratios(history, NEWEST_PROBES)
     late = probes - 1.0 >= limit
     since_s = _longer_steps_since_s(inputs)
+    # If most devices probed since then are late, the others have not been probed yet.
     ticks = history.span.ticks[:, None, None]
     probed_s = np.where(history.probed, ticks - PROBES_APART_S, -np.inf).max(axis=0)
     is_slow = probed_s >= (np.inf if since_s is None else since_s)
-    if not is_slow[np.isfinite(probed_s)].all():
-        # In a slow fabric all devices of the nodes that are probed first are late.
-        is_slow &= late[-1].mean(axis=1, keepdims=True) <= MOST
-    # If most devices probed since then are late, the others have not been probed yet.
     is_slow &= late[-1][is_slow].sum() <= MOST * is_slow.sum()
     is_lasting = (late.sum(axis=0) >= ENOUGH_PROBES - is_slow) & late[-2:].all(axis=0)
     unhealthy = held & (is_lasting | (is_slow & (probes[-1] >= SLOWER_AT_ONCE)))
