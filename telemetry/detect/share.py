@@ -25,6 +25,7 @@ from telemetry.detect.pace import (
     RECENT_STEPS,
     ExchangeKind,
     ShareCase,
+    comparable_steps,
 )
 from telemetry.detect.rules import RULES
 from telemetry.detect.stragglers import Lateness, lateness, score_workers
@@ -38,6 +39,12 @@ STEPS_TO_FIRE = int(_LIMITS["steps_to_fire"])
 STEPS_TO_RESOLVE = int(_LIMITS["steps_to_resolve"])
 # With single-precision input, a share of exactly the limit must not exceed it.
 ROUNDING = 1e-6
+# Two steps that are not higher than usual by this part of the limit may be noise: the mean of the
+# last seconds must be above the limit, too.
+CLEAR_RISE_RATIO, LASTS_S = 0.3, 5.0
+# A run whose usual share lies between both limits never falls below the lower one: its alert ends
+# by the mean of these newest steps, and this part of the way from the limit to the lower one.
+SETTLED_S, SETTLED_STEPS, SETTLED_PART = 60.0, 20, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +65,37 @@ def streaks(flags: NDArray[np.bool_], length: int) -> IntArray:
     return np.asarray(full + length - 1, dtype=int)
 
 
+def _recent(step_s: FloatArray, *, seconds: float, least: int) -> IntArray:
+    """First row of the newest steps at each row; below 0 where the window does not reach back.
+
+    ``step_s``: (n_steps,); they cover at least ``seconds`` and are at least ``least`` steps.
+    """
+    ended_s = np.concatenate([[0.0], np.cumsum(step_s)])
+    begin = np.searchsorted(ended_s, ended_s[1:] - seconds + ROUNDING, side="right") - 1
+    return np.asarray(np.minimum(begin, np.arange(1, step_s.size + 1) - least))
+
+
+def _means(x: FloatArray, begin: IntArray) -> FloatArray:
+    """Mean of ``x`` from each row of ``begin`` to the row itself: (n_steps,), NaN below row 0."""
+    total = np.concatenate([[0.0], np.cumsum(x, dtype=float)])
+    to = np.arange(1, x.size + 1)
+    sums = total[to] - total[np.maximum(begin, 0)]
+    return np.where(begin >= 0, sums / (to - begin), np.nan)
+
+
+def _usual(share_ratio: FloatArray, is_above: NDArray[np.bool_]) -> float:
+    """Median share of the steps that are not above the limit; infinite where all are."""
+    usual = share_ratio[~is_above[: share_ratio.size]]
+    return float(np.median(usual)) if usual.size else np.inf
+
+
 def episode(
-    share_ratio: FloatArray, *, limit_ratio: float, resolve_ratio: float, is_open: bool
+    share_ratio: FloatArray,
+    step_s: FloatArray,
+    *,
+    limit_ratio: float,
+    resolve_ratio: float,
+    is_open: bool,
 ) -> Episode | None:
     """Find the episode that lasts at the newest step.
 
@@ -67,6 +103,7 @@ def episode(
     ----------
     share_ratio : (n_steps,), 0 to 1
         All-reduce share of each step, oldest first, none NaN.
+    step_s : (n_steps,) seconds
     limit_ratio, resolve_ratio : 0 to 1
         Broken by two steps in a row above the first; mended by five in a row below the second.
     is_open : bool
@@ -80,9 +117,30 @@ def episode(
     -----
     A Schmitt trigger that needs no memory: of breaking and mending, the later one in the window
     holds. Asking once per step or once per hundred steps gives the same answer.
+
+    A run whose usual share is little below the limit exceeds it by chance. There, two steps above
+    the limit break the rule if they are clearly above what is usual, or if the mean of LASTS_S is
+    above the limit; and a minute without such steps, whose mean is clearly below, mends it.
     """
-    fired = streaks(share_ratio > limit_ratio + ROUNDING, STEPS_TO_FIRE)
-    mended = streaks(share_ratio < resolve_ratio - ROUNDING, STEPS_TO_RESOLVE)
+    is_above = share_ratio > limit_ratio + ROUNDING
+    fired = streaks(is_above, STEPS_TO_FIRE)
+    lately = _means(share_ratio, _recent(step_s, seconds=LASTS_S, least=STEPS_TO_FIRE))
+    clear = CLEAR_RISE_RATIO * limit_ratio
+    broken = [
+        row
+        for row in fired
+        if lately[row] > limit_ratio + ROUNDING
+        or share_ratio[row - 1 : row + 1].mean() > _usual(share_ratio[: row - 1], is_above) + clear
+    ]
+    fired = np.array(broken, dtype=int)
+    low = streaks(share_ratio < resolve_ratio - ROUNDING, STEPS_TO_RESOLVE)
+    settled_ratio = limit_ratio - SETTLED_PART * (limit_ratio - resolve_ratio)
+    minute = _recent(step_s, seconds=SETTLED_S, least=SETTLED_STEPS)
+    rows = np.arange(share_ratio.size)
+    last_fired = np.concatenate([[-1], fired])[np.searchsorted(fired, rows, side="right")]
+    is_quiet = (minute > last_fired) & ~is_above
+    settled = np.flatnonzero(is_quiet & (_means(share_ratio, minute) < settled_ratio))
+    mended = np.union1d(low, settled)
     last_mended = int(mended[-1]) if mended.size else -1
     since = fired[fired > last_mended]
     if since.size:
@@ -244,13 +302,9 @@ def apply_share_rule(
     the run was changed and the all-reduce takes no longer than before: a smaller batch makes any
     share larger, which is not a fault.
     """
-    since = episode(
-        steps.allreduce_share_ratio,
-        limit_ratio=inputs.limit_ratio,
-        resolve_ratio=inputs.resolve_ratio,
-        is_open=is_open,
-    )
-    if since is None:
+    since = _episode(inputs, steps, is_open=is_open)
+    # The steps of an intended change that is over do not count.
+    if since is None or _episode(inputs, comparable_steps(steps), is_open=is_open) is None:
         return None, problems
     case = open_case(inputs, steps, since)
     open_shares = [alert for alert in inputs.open_problems if alert.rule == SHARE]
@@ -298,6 +352,16 @@ def apply_share_rule(
         verdict = replace(verdict, score=chosen.score, kind=kind, ruled_out=ruled_out)
     rest = [p for p in problems if p is not chosen and not _is_explained(p, verdict)]
     return _named(inputs, steps, _share_finding(case, verdict), verdict, rest), rest
+
+
+def _episode(inputs: DetectionInput, steps: StepBatch, *, is_open: bool) -> Episode | None:
+    return episode(
+        steps.allreduce_share_ratio,
+        steps.step_s,
+        limit_ratio=inputs.limit_ratio,
+        resolve_ratio=inputs.resolve_ratio,
+        is_open=is_open,
+    )
 
 
 def _named(

@@ -1,5 +1,6 @@
 """The headline rule fires above its limit, never at it, and lets go late."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,23 @@ def fires(shares: list[float], **more: Any) -> bool:
     return bool(find(inputs(steps_at(shares), **more)))
 
 
+def of(shares: list[float], *, step_s: float, is_open: bool = False) -> Episode | None:
+    x = np.array(shares)
+    return episode(
+        x, np.full(x.size, step_s), limit_ratio=0.25, resolve_ratio=0.22, is_open=is_open
+    )
+
+
 def by_the_book(shares: list[float], *, is_open: bool) -> bool:
-    """Follow the rule step by step, remembering its state."""
+    """Follow the rule step by step, remembering its state; steps of 3 s."""
     above = below = 0
-    for share in shares:
+    fired_at = -1
+    for i, share in enumerate(shares):
         above = above + 1 if share > 0.25 + 1e-6 else 0
         below = below + 1 if share < 0.22 - 1e-6 else 0
-        is_open = above >= 2 or (is_open and below < 5)
+        fired_at = i if above >= 2 else fired_at
+        is_settled = not above and i - 20 >= fired_at and np.mean(shares[i - 19 : i + 1]) < 0.2425
+        is_open = above >= 2 or (is_open and below < 5 and not is_settled)
     return is_open
 
 
@@ -55,7 +66,8 @@ def test_its_limit_is_the_runs_own() -> None:
 
 def test_it_holds_on_between_the_two_limits() -> None:
     high = [0.1] * 10 + [0.3, 0.3]
-    assert fires(high + [0.23] * 100)
+    assert fires(high + [0.23] * 40)
+    assert fires(high + [0.245] * 100)
 
 
 def test_it_lets_go_after_five_steps_below_the_lower_limit() -> None:
@@ -66,6 +78,33 @@ def test_it_lets_go_after_five_steps_below_the_lower_limit() -> None:
 
 def test_exactly_the_lower_limit_does_not_mend() -> None:
     assert fires([0.3, 0.3] + [0.22] * 20)
+
+
+def test_two_noisy_steps_of_a_run_that_is_usually_near_the_limit_do_not_fire() -> None:
+    usual = [0.23, 0.24, 0.235, 0.226] * 10
+    assert of([*usual, 0.27, 0.27], step_s=0.3) is None
+    assert of([*usual, 0.27, 0.27], step_s=3.0) is not None
+    assert of([*usual, 0.33, 0.33], step_s=0.3) is not None
+
+
+def test_a_run_usually_near_the_limit_fires_when_seconds_are_above_it() -> None:
+    usual = [0.23, 0.24, 0.235, 0.226] * 10
+    assert of(usual + [0.26] * 10, step_s=0.3) is None
+    assert of(usual + [0.26] * 15, step_s=0.3) is not None
+
+
+def test_a_minute_well_below_the_limit_mends_what_never_falls_below_the_lower_one() -> None:
+    high = [0.4] * 5
+    assert of(high + [0.235] * 59, step_s=1.0) is not None
+    assert of(high + [0.235] * 60, step_s=1.0) is None
+    assert of(high + [0.245] * 120, step_s=1.0) is not None
+
+
+def test_steps_of_another_batch_size_do_not_fire_once_it_is_over() -> None:
+    shares = [0.23] * 60 + [0.28] * 60 + [0.24, 0.24]
+    steps = steps_at(shares)
+    changed = np.where(np.array(shares) == 0.28, 500.0, 1000.0)
+    assert find(inputs(replace(steps, tokens=changed))) == []
 
 
 def test_an_open_alert_lasts_where_the_window_states_nothing() -> None:
@@ -85,19 +124,17 @@ def test_an_open_alert_ends_by_five_good_steps() -> None:
 def test_it_is_the_two_state_rule_without_its_memory(
     shares: list[float], *, is_open: bool
 ) -> None:
-    found = episode(np.array(shares), limit_ratio=0.25, resolve_ratio=0.22, is_open=is_open)
+    found = of(shares, step_s=3.0, is_open=is_open)
     assert (found is not None) == by_the_book(shares, is_open=is_open)
 
 
 def test_a_new_episode_begins_its_baseline_after_the_last_one() -> None:
-    shares = np.array([0.1] * 5 + [0.4] * 5 + [0.1] * 8 + [0.3] * 3)
-    found = episode(shares, limit_ratio=0.25, resolve_ratio=0.22, is_open=False)
+    found = of([0.1] * 5 + [0.4] * 5 + [0.1] * 8 + [0.3] * 3, step_s=1.0)
     assert found == Episode(start=18, healthy_from=10)
 
 
 def test_a_third_episode_begins_its_baseline_after_the_second_one() -> None:
-    shares = np.array(([0.1] * 6 + [0.4] * 3) * 3)
-    found = episode(shares, limit_ratio=0.25, resolve_ratio=0.22, is_open=False)
+    found = of(([0.1] * 6 + [0.4] * 3) * 3, step_s=1.0)
     assert found == Episode(start=24, healthy_from=18)
 
 
