@@ -77,7 +77,7 @@ def test_it_lets_go_after_five_steps_below_the_lower_limit() -> None:
 
 
 def test_exactly_the_lower_limit_does_not_mend() -> None:
-    assert fires([0.3, 0.3] + [0.22] * 20)
+    assert fires([0.1] * 10 + [0.3, 0.3] + [0.22] * 20)
 
 
 def test_two_noisy_steps_of_a_run_that_is_usually_near_the_limit_do_not_fire() -> None:
