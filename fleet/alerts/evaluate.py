@@ -49,7 +49,8 @@ from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem, reporting_interval
 from telemetry.detect.node_errors import HEALTH_RULE, counted, device_health, is_settled
 from telemetry.detect.node_errors import RULE as ECC
-from telemetry.detect.silence import StepHeartbeat
+from telemetry.detect.silence import SILENT, TOGETHER_S, StepHeartbeat
+from telemetry.detect.standstill import CORES, HOST, MUTE_S
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.hot import HotStore
 from telemetry.store.reading import Source
@@ -267,7 +268,7 @@ def evaluated_subjects(
 ) -> set[Subject]:
     """List what could be evaluated: a run or node without recent data keeps its alerts."""
     snapshots = list(snapshots)
-    found = {("node_silent", f"node:{name}") for name in last_seen}
+    found = {(SILENT, f"node:{name}") for name in last_seen}
     found |= {BLIND} if last_seen else set()
     for each in snapshots:
         subject, nodes = f"run:{each.run.name}", each.members.nodes
@@ -289,7 +290,35 @@ def evaluated_subjects(
             found |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
             # Nodes that became idle together are one alert about their run.
             found.add(("node_idle", subject))
+    for each in snapshots:
+        found -= unmeasured(each, last_seen, open_subjects, now_s=now_s)
     return found - unsettled([each.ecc_counts for each in snapshots], open_subjects, now_s=now_s)
+
+
+def unmeasured(
+    snapshot: "RunSnapshot",
+    last_seen: Mapping[str, int],
+    open_subjects: Collection[Subject],
+    *,
+    now_s: float,
+) -> set[Subject]:
+    """List the alerts of silent nodes that report again but have not measured anything yet.
+
+    The first report after a pause has no rates. Whether the node's worker is lost shows in the
+    next one; until then the alert stays open.
+    """
+    silent = {(SILENT, f"node:{name}"): name for name in snapshot.members.nodes}
+    back = {
+        key: silent[key]
+        for key in silent.keys() & set(open_subjects)
+        if now_s - last_seen.get(silent[key], 0) <= snapshot.report_every_s + TOGETHER_S
+    }
+    if not back:
+        return set()
+    data = detection_input(snapshot, now_s=now_s)
+    span = data.hardware((CORES, HOST), data.lagging(MUTE_S))
+    measured = {span.nodes[row] for row in np.flatnonzero(span.reported.any(axis=0))}
+    return {key for key, name in back.items() if name not in measured}
 
 
 def with_known_health(counts: Span) -> set[Subject]:

@@ -69,6 +69,13 @@ def test_a_crash_is_one_alert_where_reports_are_seldom(tier: str, *, is_busy: bo
     assert firing.fired_s <= 120 + 90
 
 
+def test_a_crashed_node_that_reports_again_without_its_run_is_still_crashed() -> None:
+    (firing,) = play(crash(0, duration_s=105.0), tier="agent_trace", nodes=1)
+    assert (firing.rule, firing.cause, firing.node) == ("node_silent", "node_crash", "llama-00")
+    # The first report, at 228 s, has no rates; the job restarts at 240 s.
+    assert firing.resolved_s == 240
+
+
 @pytest.mark.parametrize("tier", ["agent_only", "prometheus_15s"])
 def test_the_end_of_an_announced_compile_is_no_recompile(tier: str) -> None:
     announced = {"kind": "planned_compile", "start_s": 200.0, "duration_s": 90.0}
