@@ -415,9 +415,9 @@ def _choose_problem(
         for alert in inputs.open_problems
         if alert.rule == SHARE or "share_ratio" in alert.evidence
     }
-    # An accused node stays accused if a stronger problem of another kind appears. A problem
-    # without a node does not.
-    candidates = possible + [p for p in reported if p.node is not None]
+    # An accused node stays accused if a stronger problem of another kind appears, and a known
+    # cause stays known.
+    candidates = possible + [p for p in reported if p.node is not None or p.cause != UNKNOWN]
     if (same := next((p for p in candidates if (p.cause, p.node) in held), None)) is not None:
         return same
     if verdict.score is not None:

@@ -162,3 +162,15 @@ def test_requested_probes_accuse_no_node_of_a_slow_fabric() -> None:
     fault = {"kind": "efa_latency", "run": "llama", "magnitude": 8.0, "duration_s": 150.0}
     firings = play(fault, tier="agent_collectives", probe_on_request=True)
     assert [(each.cause, each.accused) for each in firings] == [("network", ())]
+
+
+def test_a_run_that_is_usually_just_below_its_limit_is_alerted_only_for_a_fault() -> None:
+    near = {"model": "mpt-1b", "nodes": 8, "global_batch": 128, "seq_len": 2048}
+    uneven = {"kind": "seq_imbalance", "run": "llama", "magnitude": 0.3}
+    uneven |= {"start_s": 400.0, "duration_s": 120.0}
+    (firing,) = play(uneven, tier="agent_collectives", duration_s=900, is_busy=True, **near)
+    assert (firing.rule, firing.cause) == ("allreduce_share", "seq_imbalance")
+    assert 400 <= firing.fired_s <= 415
+    # Its share is never below the lower limit; a minute below the limit ends the alert.
+    assert firing.resolved_s is not None
+    assert firing.resolved_s <= 520 + 75
