@@ -165,7 +165,7 @@ def test_requested_probes_accuse_no_node_of_a_slow_fabric() -> None:
 
 
 def test_a_run_that_is_usually_just_below_its_limit_is_alerted_only_for_a_fault() -> None:
-    near = {"model": "mpt-1b", "nodes": 8, "global_batch": 128, "seq_len": 2048}
+    near: dict[str, Any] = {"model": "mpt-1b", "nodes": 8, "global_batch": 128, "seq_len": 2048}
     uneven = {"kind": "seq_imbalance", "run": "llama", "magnitude": 0.3}
     uneven |= {"start_s": 400.0, "duration_s": 120.0}
     (firing,) = play(uneven, tier="agent_collectives", duration_s=900, is_busy=True, **near)
