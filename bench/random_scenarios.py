@@ -94,6 +94,9 @@ class RandomScenario:
         """Draw runs until one can be laid out, fits into memory, and steps at a fair pace."""
         for _ in range(TRIES):
             table = self._shape()
+            if catalog.model(table["model"]).heads % table["tp"]:
+                # No library splits the heads of attention like that.
+                continue
             try:
                 plan = step_plan(RunSpec(**table))
             except FieldError:

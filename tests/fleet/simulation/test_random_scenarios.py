@@ -10,6 +10,7 @@ from bench.random_scenarios import (
 )
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.step_model import step_plan
+from telemetry.simulate.tuning import check_feasible
 
 
 def test_a_seed_draws_the_same_scenario_each_time() -> None:
@@ -23,6 +24,7 @@ def test_random_scenarios_are_valid_and_of_many_kinds() -> None:
         scenario = random_scenario(seed)
         run = scenario.runs[0]
         plan = step_plan(run)
+        check_feasible(plan)
         assert plan.allreduce_share_ratio <= MOST_SHARE_RATIO
         assert STEP_S[0] <= plan.step_s <= STEP_S[1]
         assert scenario.faults
