@@ -155,7 +155,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
     of_run = Alert.objects.open().of_run(run.name)
     alerts = list(of_run.worst_first().select_related("run", "node"))
     newest = summary.last_step_at_s
-    rows = rows_of(hot, run.nodes.select_related("run").order_by("rank", "name"), now=now)
+    rows = rows_of(hot, run.nodes.order_by("rank", "name"), now=now)
     return (
         {
             "run": run,

@@ -130,7 +130,7 @@ def create_run(demo: DemoRun, *, started_at: datetime) -> Run:
         purpose=demo.purpose,
         zone=demo.zone,
         # Runs share no rack.
-        rack_prefix=f"r{FLEET.index(demo)}-",
+        rack_prefix=f"r{Run.objects.count()}-",
     )
 
 

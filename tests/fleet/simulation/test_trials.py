@@ -1,9 +1,10 @@
 """The demo's trials: created once, after their runs."""
 
+import msgspec
 import pytest
 
 from fleet.models import Run, Trial
-from fleet.simulation.demo import FLEET, create_run, ensure_trials
+from fleet.simulation.demo import FLEET, DemoRun, create_run, ensure_trials
 from fleet.trials.figures import MatchState, match_runs
 from fleet.trials.layout import arm_layout
 from telemetry import catalog
@@ -55,3 +56,17 @@ def test_without_both_runs_there_is_none() -> None:
 
     assert ensure_trials(now=NOON) == []
     assert Run.objects.count() == 1
+
+
+def test_runs_share_no_rack_also_if_they_are_not_in_the_demo() -> None:
+    demo = FLEET[0]
+    runs = [
+        create_run(
+            DemoRun(msgspec.structs.replace(demo.spec, name=name), "LLM", "", "us-east-2b"),
+            started_at=NOON,
+        )
+        for name in ("one", "two")
+    ]
+    racks = [set(run.nodes.values_list("rack", flat=True)) for run in runs]
+    assert all(racks)
+    assert racks[0].isdisjoint(racks[1])
