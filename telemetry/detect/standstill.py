@@ -108,6 +108,8 @@ LATE_STEPS, LATE_S = _LIMITS["late_steps"], _LIMITS["late_s"]
 # The duration of the first step of a run is unknown, so allow this long.
 FIRST_S = _LIMITS["first_s"]
 USUAL_STEPS, RECENT_STEPS = 12, 24
+# The first step after a restart loads and warms up: it takes up to this many usual steps.
+FIRST_RATIO = 2.0
 # Seconds of hardware to read, and moments since the end of the last step.
 STANDSTILL_LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
 # Without step reports a step is assumed to take at most this long.
@@ -296,7 +298,9 @@ def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Sta
     step_s = usual_step_s(steps)
     if not len(inputs.steps):
         step_s = longest_pause_s(inputs, since_s)
-    limit_s = max(LATE_S, late_steps * step_s) if np.isfinite(step_s) else FIRST_S
+    is_first = inputs.phase_since_s is not None and since_s == inputs.phase_since_s
+    steps_late = FIRST_RATIO * late_steps if is_first else late_steps
+    limit_s = max(LATE_S, steps_late * step_s) if np.isfinite(step_s) else FIRST_S
     if inputs.now_s - since_s <= limit_s + lag_s(inputs):
         return None
     return _observe(inputs, training_nodes(inputs, steps), since_s, step_s, limit_s)

@@ -12,6 +12,7 @@ from telemetry.detect.hang import crashed_nodes, hang
 from telemetry.detect.inputs import DetectionInput, OpenProblem
 from telemetry.detect.standstill import no_step_since
 from telemetry.simulate.plan import Benign, Fault
+from telemetry.steps import StepBatch
 from tests.telemetry.detect.lives import Life, Spell, life, spells
 from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
 
@@ -85,14 +86,31 @@ def test_where_all_are_alike_no_one_is_blamed_and_patience_is_longer() -> None:
     assert (finding.cause, finding.node, finding.evidence["culprit"]) == ("unknown", None, None)
 
 
-def test_a_step_that_is_not_overdue_by_the_runs_own_pace_is_no_hang() -> None:
-    assert hang(open_problems(THERE, THERE, AWAY, overdue_s=8)) == []
+def slow_steps() -> StepBatch:
+    """Return nine steps of 30 s of four workers."""
     slow = steps_at([0.1] * 9)
     slow.ended_at_s[:] = slow.ended_at_s[0] + 30 * np.arange(9)
-    slow = replace(slow, phases={name: 30 * value for name, value in slow.phases.items()})
+    return replace(slow, phases={name: 30 * value for name, value in slow.phases.items()})
+
+
+def test_a_step_that_is_not_overdue_by_the_runs_own_pace_is_no_hang() -> None:
+    assert hang(open_problems(THERE, THERE, AWAY, overdue_s=8)) == []
+    slow = slow_steps()
     late = open_problems(THERE, THERE, THERE, AWAY)
     now_s = float(slow.ended_at_s[-1] + 40)
     assert hang(inputs(slow, late.hardware, hardware_at=late.hardware_at, now_s=now_s)) == []
+
+
+@pytest.mark.parametrize(("after_s", "hangs"), [(50, False), (85, False), (95, True)])
+def test_the_first_step_after_a_restart_may_take_twice_as_long(
+    after_s: float, *, hangs: bool
+) -> None:
+    slow, late = slow_steps(), open_problems(THERE, THERE, THERE, AWAY)
+    paused_s = late.now_s - after_s - 60 - slow.ended_at_s[-1]
+    slow = replace(slow, ended_at_s=slow.ended_at_s + paused_s)
+    seen = inputs(slow, late.hardware, hardware_at=late.hardware_at, now_s=late.now_s)
+    restarted = replace(seen, phase_since_s=late.now_s - after_s)
+    assert bool(hang(restarted)) == hangs
 
 
 @pytest.mark.parametrize(
