@@ -83,7 +83,13 @@ def measure_sample() -> None:
         program.write_text(MONITOR.format(python=sys.executable, sample=str(SAMPLE)))
         program.chmod(0o755)
         subprocess.run([sys.executable, "tools/agent.py", one_file], cwd=ROOT, check=True)
-        command = [sys.executable, one_file, "--server", server.address, "--no-imds"]
+        command: list[str | Path] = [
+            sys.executable,
+            one_file,
+            "--server",
+            server.address,
+            "--no-imds",
+        ]
         command += ["--spool", folder / "spool"]
         command += ["--efa-sysfs", machine.efa, "--neuron-sysfs", machine.neuron]
         path = f"{program.parent}:{os.environ['PATH']}"
@@ -139,7 +145,12 @@ def agent(port: int, secret: str, *, every_s: int) -> Iterator[psutil.Process]:
         folder = Path(name)
         machine, one_file = trn2(folder / "sys"), folder / "trnwatch-agent.pyz"
         subprocess.run([sys.executable, "tools/agent.py", one_file], cwd=ROOT, check=True)
-        command = [sys.executable, one_file, "--server", f"http://127.0.0.1:{port}"]
+        command: list[str | Path] = [
+            sys.executable,
+            one_file,
+            "--server",
+            f"http://127.0.0.1:{port}",
+        ]
         command += ["--spool", folder / "spool", "--every", str(every_s), "--command"]
         command += [shlex.join([sys.executable, str(ROOT / "tools/replay.py"), str(SAMPLE)])]
         command += ["--efa-sysfs", machine.efa, "--neuron-sysfs", machine.neuron]

@@ -87,7 +87,7 @@ def encoding(what: str, made: Callable[[], Iterator[WriteBatch]]) -> list[tuple[
 def storing(what: str, made: Callable[[], Iterator[WriteBatch]]) -> list[tuple[str, str]]:
     """Return what delivering to VictoriaMetrics takes, and what it keeps on disk."""
     with tempfile.TemporaryDirectory() as folder, victoria(Path(folder)) as url:
-        client = WriteClient(Endpoint(f"{url}/api/v1/write", is_kept=True), Event())
+        client = WriteClient(Endpoint(f"{url}/api/v1/write", keep_alive=True), Event())
         began_s = time.perf_counter()
         response = client.deliver(made())
         took_s = time.perf_counter() - began_s

@@ -206,6 +206,7 @@ def measure(env: Mapping[str, str], *, seconds: int = MEASURE_S) -> dict[str, An
             wait_for("samples", lambda: n_arrived() >= n_peer, within_s=60)
         arrived = n_arrived()
     alerts = [(alert.rule, str(alert.node or "")) for alert in Alert.objects.order_by("fired_at")]
+    ours_us, theirs_us = ours_s / arrived * MICRO, theirs_s / n_peer * MICRO
     figures = {
         "bench": "remote_write",
         "seconds": lasted_s,
@@ -214,11 +215,11 @@ def measure(env: Mapping[str, str], *, seconds: int = MEASURE_S) -> dict[str, An
         **{f"samples_{key}": n for key, n in n_sent.items()},
         "samples_arrived": arrived,
         "samples_at_peer": n_peer,
-        "cpu_us_per_sample": ours_s / arrived * MICRO,
-        "peer_cpu_us_per_sample": theirs_s / n_peer * MICRO,
+        "cpu_us_per_sample": ours_us,
+        "peer_cpu_us_per_sample": theirs_us,
         "alerts": alerts,
     }
-    ratio = figures["cpu_us_per_sample"] / figures["peer_cpu_us_per_sample"]
+    ratio = ours_us / theirs_us
     print_table(
         f"{N_NODES} nodes by remote write, a scrape each {EVERY_S} s, {lasted_s:.0f} s, "
         "one restart of the sender",

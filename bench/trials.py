@@ -193,7 +193,8 @@ def lived(rate: float, days: float, rng: np.random.Generator) -> tuple[float, li
     """Live through some days: seconds of training that count, and the outages."""
     mean_s = SECONDS_PER_DAY / (rate * N_NODES)
     scale_s = mean_s / math.gamma(1 + 1 / WEIBULL_SHAPE)
-    left_s, counted_s, outages_s = days * SECONDS_PER_DAY - LOAD_S, 0.0, []
+    left_s, counted_s = days * SECONDS_PER_DAY - LOAD_S, 0.0
+    outages_s: list[float] = []
     while left_s > 0:
         until_failure_s = scale_s * rng.weibull(WEIBULL_SHAPE)
         if until_failure_s >= left_s:
