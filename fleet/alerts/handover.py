@@ -187,7 +187,8 @@ def shift_between(since: datetime, *, now: datetime) -> Shift:
             each.owned.since if each.owned else each.alert.fired_at,
         )
     )
-    resolved = [alert for alert in alerts if not alert.is_open][-LIMIT:]
+    over = [(alert.resolved_at, alert.pk, alert) for alert in alerts if alert.resolved_at]
+    resolved = [alert for *_, alert in sorted(over, reverse=True)[:LIMIT]]
     silences = Silence.objects.filter(ends_at__gt=since, starts_at__lte=now)
     comments = AlertEvent.objects.filter(at__gt=since, at__lte=now, kind__in=BY_PEOPLE)
     week = Alert.objects.filter(last_seen_at__gt=now - WEEK)

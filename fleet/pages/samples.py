@@ -8,6 +8,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_POST, require_safe
+from django_htmx.http import HttpResponseClientRefresh
 
 from fleet.access.roles import requires
 from fleet.charts.samples import CHARTS, NodeSample
@@ -62,9 +63,13 @@ def sample_detail(request: HtmxRequest, name: str, pk: int) -> HttpResponse:
     """Show one sample, or how far its request is."""
     row = _sample(name, pk)
     answer = load_sample(row)
+    each = sample_row(row, is_stored=answer is not None, now=timezone.now())
+    if request.htmx and not each.is_under_way:
+        # The page waited for this.
+        return HttpResponseClientRefresh()
     context = {
         "node": row.node,
-        "each": sample_row(row, is_stored=answer is not None, now=timezone.now()),
+        "each": each,
         "sample": answer,
         "wait_s": SampleRequest.WAIT.total_seconds(),
         "has_few_cores": row.node.n_cores <= 8,

@@ -64,8 +64,9 @@ export function eventsPaint({ events = [], shade = [] }) {
       const width = ctx.measureText(text).width + 14 * px;
       const end = i + 1 < all.length ? bbox.left + all[i + 1].x * px - 8 * px : bbox.left + bbox.width;
       if (!text || (length === 1 && x + width > end)) return;
-      ctx.textAlign = "left";
-      write(ctx, text, x + 8 * px, baseline);
+      const isCut = x + width > bbox.left + bbox.width;
+      ctx.textAlign = isCut ? "right" : "left";
+      write(ctx, text, x + (isCut ? -8 : 8) * px, baseline);
     });
   });
   return { hooks: events.length ? { draw } : {} };

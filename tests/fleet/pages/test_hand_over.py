@@ -71,6 +71,17 @@ def test_it_shows_what_is_over_silenced_recurring_and_reported(page: Page, fired
     assert "“moved”" in reported
 
 
+def test_the_newest_resolved_alert_comes_first(page: Page, fired: Fire) -> None:
+    now = just_now()
+    early, late = (
+        fired(subject=f"run:{hours}", resolved_at=now - hours * HOUR, ago=ago * HOUR)
+        for hours, ago in ((2, 3), (1, 4))
+    )
+    reported = page("/hand-over/?hours=8")
+    addresses = [f'href="{each.get_absolute_url()}"' for each in (late, early)]
+    assert reported.index(addresses[0]) < reported.index(addresses[1])
+
+
 def test_a_note_is_kept_with_its_shift(client: Client, operator: User, omar: User) -> None:
     response = client.post("/hand-over/", {"text": " watch rack 4 ", "to": "omar", "hours": "12"})
 

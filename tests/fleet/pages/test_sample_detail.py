@@ -60,6 +60,19 @@ def test_without_a_sample_it_shows_how_far_the_request_is(
     assert "data-chart" not in shown
 
 
+def test_it_follows_a_request_and_is_loaded_again_when_it_is_answered(
+    steady: Node, client: Client, viewer: User
+) -> None:
+    client.force_login(viewer)
+    row = requested(steady, now=timezone.now())
+    address, htmx = row.get_absolute_url(), {"hx-request": "true"}
+    assert 'hx-trigger="every 2s"' in client.get(address).content.decode()
+    assert "HX-Refresh" not in client.get(address, headers=htmx).headers
+    record_answer("steady", {"id": row.pk, "reason": "no neuron-monitor"})
+    assert client.get(address, headers=htmx).headers["HX-Refresh"] == "true"
+    assert "every 2s" not in client.get(address).content.decode()
+
+
 def test_one_whose_readings_were_removed_states_it(page: Page, steady: Node) -> None:
     row = taken(steady, now=timezone.now())
     SampleRequest.objects.update(answer=None)
