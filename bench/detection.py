@@ -55,8 +55,8 @@ OTHERS = (
 )
 
 
-# Seeds of the published table per tier, not used for tuning; each is played with waiting cores idle
-# or busy in turn.
+# Seeds of the published table per tier, not used for tuning; each is played with waiting cores
+# idle or busy in turn.
 TIER_SEEDS = (12_000, 12_040)
 
 
