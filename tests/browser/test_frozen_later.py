@@ -16,10 +16,13 @@ from tests.helpers import just_now
 pytestmark = pytest.mark.browser
 
 HOUR = timedelta(hours=1)
-# What a reader sees: text, titles and addresses, and what can be pressed.
+# What a reader sees: text, titles and addresses, and what can be pressed. After midnight a time
+# has its date, because it is no longer today's.
 SEEN = """() => {
   const main = document.querySelector("main").cloneNode(true);
   for (const drawn of main.querySelectorAll(".uplot")) drawn.remove();
+  for (const time of main.querySelectorAll("time[data-form=clock], time[data-form=minute]"))
+    time.textContent = time.textContent.replace(/^\\d+ [A-Z][a-z]+ /, "");
   return main.innerHTML.replace(/>\\s*</g, ">\\n<");
 }"""
 

@@ -40,7 +40,8 @@ PLAY = """async ([from, n]) => {
 WARM_UP_S, PLAYED_S = 200, 600
 # What may remain after that, as of a chart that was fetched again meanwhile: its last drawing.
 # A leak of one element or listener an update is 600 of them.
-MOST_NODES, MOST_LISTENERS, MOST_HEAP_BYTES = 150, 60, 600_000
+MOST = (150, 60, 600_000)  # elements, listeners, bytes
+PATIENCE = 20
 
 
 def usage(debugger: CDPSession) -> tuple[int, int, int]:
@@ -66,8 +67,10 @@ def test_a_page_that_stays_open_for_a_shift_holds_no_more_than_at_its_start(
         page.evaluate(PLAY, [0, WARM_UP_S])
         before = usage(debugger)
         page.evaluate(PLAY, [WARM_UP_S, PLAYED_S])
-        nodes, listeners, heap = np.subtract(usage(debugger), before)
-
-        assert nodes <= MOST_NODES, path
-        assert listeners <= MOST_LISTENERS, path
-        assert heap <= MOST_HEAP_BYTES, path
+        # What is being drawn or fetched is held until it is done; a leak stays.
+        for _ in range(PATIENCE):
+            more = np.subtract(usage(debugger), before)
+            if (more <= MOST).all():
+                break
+            page.wait_for_timeout(500)
+        assert (more <= MOST).all(), (path, more)
