@@ -1,10 +1,10 @@
 """Training steps: the phases of every step, per worker."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Self
+from functools import cached_property, wraps
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,8 +88,8 @@ class StepBatch:
 
         The sum of the reported phases; NaN without any.
         """
-        phases = [self.phases[phase] for phase in PHASES]
-        total: FloatArray = np.sum(phases, axis=0)
+        phases = np.array([self.phases[phase] for phase in PHASES])
+        total: FloatArray = phases.sum(axis=0)
         if not np.isnan(total).any():
             return total
         known = np.isfinite(phases)
@@ -185,6 +185,11 @@ class StepBatch:
         return replace(self, phases=phases)[np.asarray(timed.any(axis=1))]
 
     @cached_property
+    def computed(self) -> dict[Callable[..., Any], Any]:
+        """What functions marked by `once` have computed of this batch."""
+        return {}
+
+    @cached_property
     def fingerprint(self) -> Fingerprint:
         """Checksums of all values."""
         figures = (self.ended_at_s, self.tokens, *self.phases.values())
@@ -259,6 +264,26 @@ class StepBatch:
             else None,
             np.concatenate([batch.other_comm_s for batch in batches]) if any_other_comm else None,
         )
+
+
+T = TypeVar("T")
+ITSELF = object()
+
+
+def once(function: Callable[[StepBatch], T]) -> Callable[[StepBatch], T]:
+    """Let a function of a batch compute its result once, and keep it with the batch."""
+
+    @wraps(function)
+    def remembered(steps: StepBatch) -> T:
+        known = steps.computed
+        if function not in known:
+            result = function(steps)
+            # A batch that held itself would not be freed at once.
+            known[function] = ITSELF if result is steps else result
+        held = known[function]
+        return steps if held is ITSELF else held
+
+    return remembered
 
 
 def _mean(values: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -51,6 +51,7 @@ from telemetry.detect.node_errors import HEALTH_RULE, counted, device_health, is
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.silence import SILENT, TOGETHER_S, StepHeartbeat
 from telemetry.detect.standstill import CORES, HOST, MUTE_S
+from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.hot import HotStore
 from telemetry.store.reading import Source
@@ -423,7 +424,7 @@ class RunMembers:
     cores_per_device: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunSnapshot:
     """One run at one time: its recent steps, and functions that read its hardware metrics.
 
@@ -442,15 +443,13 @@ class RunSnapshot:
     report_every_s: int = 0
     workers: Callable[[], Mapping[str, WorkerState]] | None = None
 
-    @property
+    @cached_property
     def heartbeat(self) -> StepHeartbeat | None:
         """When the newest step ended, and how long steps take; None without steps."""
         if not len(self.steps):
             return None
         trains = self.run.phase == Run.Phase.TRAINING
-        return StepHeartbeat(
-            float(self.steps.ended_at_s[-1]), float(np.median(self.steps.step_s)), trains
-        )
+        return StepHeartbeat(float(self.steps.ended_at_s[-1]), middle(self.steps.step_s), trains)
 
 
 def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:

@@ -26,7 +26,7 @@ from telemetry.detect.standstill import (
     standstill,
     training_nodes,
 )
-from telemetry.steps import StepBatch
+from telemetry.steps import StepBatch, once
 
 CAUSE = "checkpoint_slow"
 # A checkpoint is slow at this ratio to earlier ones, or to the expected duration, and at least
@@ -164,6 +164,7 @@ def _slowest(nodes: tuple[str, ...], writes: NDArray[np.bool_]) -> str | None:
     return nodes[order[-1]] if most >= max(SLOWER_BY * next_s, next_s + LEAST_S) else None
 
 
+@once
 def _durations(steps: StepBatch) -> list[tuple[int, float]]:
     """Row and duration (seconds) of every checkpoint."""
     took_s = np.fmax.reduce(steps.phases["checkpoint_s"], axis=1, initial=0.0)

@@ -445,7 +445,7 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     past, history, used_to_s = None, None, np.nan
     if held.all():
         history = _probes(inputs)
-        used_to_s = _past_latency_s(inputs, history)
+        used_to_s = _past_latency_s(inputs, history, now_s=now.usual_s)
     elif inputs.hardware_at is not None:
         past = efa_readings(inputs.hardware_at([LATENCY], PAST_AGES_S[::2]))
         used_to_s = np.nan if past is None else past.usual_s
@@ -486,12 +486,18 @@ def _newest_ratios(history: EfaReadings, n: int) -> FloatArray:
     return newest_measurements(latency_ratio, n)
 
 
-def _past_latency_s(inputs: DetectionInput, history: EfaReadings | None) -> float:
+def _past_latency_s(inputs: DetectionInput, history: EfaReadings | None, *, now_s: float) -> float:
     """Earlier latency of all devices, where the newest probes in a row are above it; else NaN.
+
+    ``now_s`` is the usual latency now.
 
     While steps take longer, one probe of each device is enough.
     """
     if history is None:
+        return float("nan")
+    least_s = float(np.fmin.reduce(history.latency_s, axis=None, initial=np.inf))
+    if now_s / least_s / ALL_SLOWER_BY < 1.0:
+        # Whatever was usual before, now is not that much slower.
         return float("nan")
     probes = newest_measurements(history.latency_s, 2 * ENOUGH_PROBES)
     usual = lower_median(probes.reshape(len(probes), -1))
@@ -562,9 +568,12 @@ def _by_probes(
     if history is None or history.latency_s.shape[1:] != held.shape:
         return []
     limit, usual_s = scores.limit, scores.score.peers_median
+    above = history.probed & (history.latency_ratio - 1.0 >= limit)
+    since_s = _longer_steps_since_s(inputs)
+    if since_s is None and above.sum(axis=0).max() < ENOUGH_PROBES:
+        return []
     probes = _newest_ratios(history, NEWEST_PROBES)
     late = probes - 1.0 >= limit
-    since_s = _longer_steps_since_s(inputs)
     # If most devices probed since then are late, the others have not been probed yet.
     ticks = history.span.ticks[:, None, None]
     probed_s = np.where(history.probed, ticks - PROBES_APART_S, -np.inf).max(axis=0)
@@ -578,7 +587,6 @@ def _by_probes(
     before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
     unhealthy &= (typical >= CHANGED_BY * before) | (typical >= BLATANT)
     # The first late probe in view is the onset.
-    above = history.probed & (history.latency_ratio - 1.0 >= limit)
     judged = replace(scores, value=typical * usual_s, badness=(typical - 1.0) / limit)
     return symptoms_of(history, judged, unhealthy, above)
 

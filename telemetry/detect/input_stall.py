@@ -107,8 +107,10 @@ def _stalled_nodes(
     excess = np.asarray(input_s - usual_s)
     newest = excess[-n_now:]
     held = {alert.node for alert in alerts}
-    nodes = [inputs.node_of(worker) for worker in steps.workers]
-    least = np.where([node is not None and node in held for node in nodes], HALF, 1.0) * least_s
+    least = np.full(len(steps.workers), least_s)
+    for worker, name in enumerate(steps.workers if held else ()):
+        if (node := inputs.node_of(name)) is not None and node in held:
+            least[worker] = HALF * least_s
     typical = median(newest.T)
     # One long step is enough if the excess is clear.
     both = excess[-2:].min(axis=0) >= HALF * least
@@ -119,8 +121,8 @@ def _stalled_nodes(
     now_s = median(input_s[-len(newest) :].T)
     own_s, strength = float(now_s[worst]), float(typical[worst] / least_s)
     n_peers = int(np.isfinite(now_s).sum()) - 1
-    usual = own_s - float(typical[worst])
-    score = CauseScore(CAUSE, strength, "input_s", own_s, usual, n_peers, "s", nodes[worst])
+    usual, node = own_s - float(typical[worst]), inputs.node_of(steps.workers[worst])
+    score = CauseScore(CAUSE, strength, "input_s", own_s, usual, n_peers, "s", node)
     low = excess[:, worst] < HALF * least[worst]
     at = int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0
     return [_problem(steps, score, at, tuple(steps.workers[i] for i in np.flatnonzero(unhealthy)))]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,24 +124,33 @@ def times_transfer(steps: StepBatch) -> bool:
     return bool((steps.phases["transfer_s"] > 0).any())
 
 
-Args = ParamSpec("Args")
-Result = TypeVar("Result")
-
-
 class AccessRecorder:
     """Inputs that record whether hardware was read."""
 
     def __init__(self, inputs: DetectionInput) -> None:
-        self.was_read = False
-        moments = inputs.hardware_at and self._noted(inputs.hardware_at)
-        self.inputs = replace(inputs, hardware=self._noted(inputs.hardware), hardware_at=moments)
+        self._reads = list[Sequence[str]]()
+        moments = inputs.hardware_at and _noted(inputs.hardware_at, self._reads)
+        hardware = _noted(inputs.hardware, self._reads)
+        self.inputs = replace(inputs, hardware=hardware, hardware_at=moments)
 
-    def _noted(self, ask: Callable[Args, Result]) -> Callable[Args, Result]:
-        def answer(*args: Args.args, **extra: Args.kwargs) -> Result:
-            self.was_read = True
-            return ask(*args, **extra)
+    @property
+    def was_read(self) -> bool:
+        return bool(self._reads)
 
-        return answer
+
+Asked = TypeVar("Asked")
+
+
+def _noted(
+    ask: Callable[[Sequence[str], Asked], Span], reads: list[Sequence[str]]
+) -> Callable[[Sequence[str], Asked], Span]:
+    """Note the metrics that are read. With the recorder itself, inputs would hold themselves."""
+
+    def answer(metrics: Sequence[str], when: Asked) -> Span:
+        reads.append(metrics)
+        return ask(metrics, when)
+
+    return answer
 
 
 def node_values(span: Span, metric: str) -> FloatArray:
@@ -186,7 +195,7 @@ def new_measurements(values: FloatArray) -> NDArray[np.bool_]:
 def newest_measurements(values: FloatArray, n: int) -> FloatArray:
     """Return the newest n measurements of each part: (n, ...), oldest first, NaN where fewer."""
     new = new_measurements(values)
-    age = np.cumsum(new[::-1], axis=0)[::-1]
+    age = np.cumsum(new[::-1], axis=0, dtype=np.int16)[::-1]
     at = np.nonzero(new & (age <= n))
     newest = np.full((n, *values.shape[1:]), np.nan, values.dtype)
     newest[n - age[at], *at[1:]] = values[at]

@@ -11,8 +11,8 @@ from telemetry.blocks import FloatArray, Span
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.rules import RULES
 from telemetry.statistics.change_points import noise, rise
-from telemetry.statistics.peers import middle
-from telemetry.steps import EXCHANGE, StepBatch
+from telemetry.statistics.peers import median, middle
+from telemetry.steps import EXCHANGE, StepBatch, once
 
 # Minimum steps of a baseline, and the steps that describe the present.
 BASELINE_STEPS = 3
@@ -48,6 +48,7 @@ class PhaseRise:
         return self.now - self.usual
 
 
+@once
 def comparable_steps(steps: StepBatch) -> StepBatch:
     """Keep steps with the tokens and the number of workers of the newest one.
 
@@ -66,7 +67,7 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
 def _warms_up(steps: StepBatch) -> NDArray[np.bool_]:
     """Whether each step is one of the first, of the run or after a pause: (n_steps,) flags."""
     n_missing = np.diff(steps.step, prepend=steps.step[0] - 1) - 1
-    usual_s = float(np.nanmedian(steps.step_s))
+    usual_s = float(median(steps.step_s))
     began_s = steps.ended_at_s - steps.step_s - n_missing * usual_s
     paused_s = began_s - np.concatenate(([began_s[0]], steps.ended_at_s[:-1]))
     first = np.append(0, steps.step[paused_s > RESTART_S])
@@ -74,6 +75,7 @@ def _warms_up(steps: StepBatch) -> NDArray[np.bool_]:
     return np.asarray(steps.step - first[since] < WARM_UP_STEPS)
 
 
+@once
 def work_s(steps: StepBatch) -> FloatArray:
     """Step time without checkpoints, evaluations and pauses: (n_steps,) seconds."""
     worked_s = steps.sum_phases(("compute_s", "input_s"))

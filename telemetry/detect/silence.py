@@ -69,11 +69,15 @@ def find_silent(
     run_of, every_s = run_of or {}, report_every_s or {}
     quiet = {}
     for node, seen in last_seen.items():
+        if now - seen < after_s and node not in known:
+            continue
         each_s = every_s.get(run_of.get(node, ""), 1) or SLOWEST_S
         # One report may be lost, and a scrape arrives some seconds late.
         limit_s = max(after_s, MISSED_REPORTS * each_s, (may_be_quiet_s or {}).get(node, 0))
         if now - seen >= limit_s or (node in known and now - seen > TOGETHER_S + each_s - 1):
             quiet[node] = seen
+    if not quiet:
+        return []
     if len(quiet) == len(last_seen) > 1:
         newest = max(last_seen.values())
         arrive = any(each.last_step_at_s > newest + TOGETHER_S for each in (pulses or {}).values())

@@ -211,12 +211,14 @@ def upper_median(x: FloatArray) -> float:
 
 def usual_step_s(steps: StepBatch) -> float:
     """Recent step time; NaN without steps."""
-    return middle(steps.last(USUAL_STEPS).step_s) if len(steps) else float("nan")
+    return middle(steps.step_s[-USUAL_STEPS:]) if len(steps) else float("nan")
 
 
 def recent_steps(inputs: DetectionInput) -> StepBatch:
     """Return the newest reported steps, enough to know the pace."""
-    return inputs.steps.last(RECENT_STEPS).reported
+    steps, reported = inputs.steps, inputs.steps.reported
+    is_whole = len(reported) == len(steps)
+    return reported.last(RECENT_STEPS) if is_whole else steps.last(RECENT_STEPS).reported
 
 
 def is_training(inputs: DetectionInput, steps: StepBatch) -> bool:
