@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -281,7 +281,7 @@ def once(function: Callable[[StepBatch], T]) -> Callable[[StepBatch], T]:
             # A batch that held itself would not be freed at once.
             known[function] = ITSELF if result is steps else result
         held = known[function]
-        return steps if held is ITSELF else held
+        return cast("T", steps) if held is ITSELF else held
 
     return remembered
 

@@ -169,8 +169,8 @@ def watch(
     idle = Q(run=None) | Q(run__finished_at__isnull=False)
     shards = dict(real.filter(idle).values_list("name", "shard"))
     expected = {name for each in members.values() for name in each.nodes}
-    open_ = open_subjects()
-    lost = lost_nodes(open_)
+    open_ = open_alerts(runs)
+    lost = lost_nodes(open_.subjects)
     expected |= lost | set(real.values_list("name", flat=True))
     last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected - unread}
     is_waiting = now_s - watching_since_s(hot, now_s=now_s) < WAIT_AFTER_PAUSE_S
@@ -179,7 +179,7 @@ def watch(
         snapshots,
         last_seen,
         now_s=now_s,
-        open_subjects=open_,
+        open_=open_,
         lost=lost,
         healthy_steps=HEALTHY_STEPS,
         may_be_quiet_s=hot.quiet_s(),
@@ -193,7 +193,7 @@ def watch(
     }
     with guard("", (), RULE):
         findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
-    evaluated = evaluated_subjects(snapshots, last_seen, open_, now_s=now_s)
+    evaluated = evaluated_subjects(snapshots, last_seen, open_.subjects, now_s=now_s)
     if not expected:
         # Without a node that should report, none is missing.
         evaluated.add(BLIND)
@@ -203,7 +203,7 @@ def watch(
         if counts is not None:
             findings += uncorrected(counts) + unhealthy_devices(counts)
             evaluated |= {(ECC, f"node:{name}") for name in shards} | with_known_health(counts)
-            evaluated -= unsettled([counts], open_, now_s=now_s)
+            evaluated -= unsettled([counts], open_.subjects, now_s=now_s)
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
     guard.note(hot)
     if is_waiting:
@@ -218,7 +218,7 @@ def find_all(
     last_seen: Mapping[str, int],
     *,
     now_s: float,
-    open_subjects: Collection[Subject],
+    open_: "OpenAlerts",
     lost: Collection[str] = (),
     healthy_steps: HealthyStepsCache | None = None,
     may_be_quiet_s: Mapping[str, int] | None = None,
@@ -232,15 +232,14 @@ def find_all(
     unless it suppresses exceptions, they pass.
     """
     snapshots = list(snapshots)
-    active = without_quiet(open_subjects) if open_subjects else set()
-    problems = open_problems([each.run for each in snapshots]) if active else {}
     findings: list[Finding] = []
     dead = set(lost)
     for each in snapshots:
-        open_rules = {rule for rule, subject in active if subject == f"run:{each.run.name}"}
+        open_rules = {rule for rule, subject in open_.active if subject == f"run:{each.run.name}"}
         of_run = partial(guard, each.run.name, each.members.nodes)
         with of_run(ALL_RULES):
-            data = detection_input(each, now_s=now_s, open_problems=problems.get(each.run.pk, ()))
+            problems = open_.problems.get(each.run.pk, ())
+            data = detection_input(each, now_s=now_s, open_problems=problems)
             data = replace(data, healthy_steps=healthy_steps)
             findings += find(data, open_rules=open_rules, rules=rules, guard=of_run)
             with of_run("hang"):
@@ -362,15 +361,31 @@ def watching_since_s(hot: HotStore, *, now_s: float) -> float:
     return since_s
 
 
-def open_subjects(**which: object) -> set[Subject]:
-    """List every rule and subject that open alerts cover; ``which`` are filters."""
-    rows = Alert.objects.open().filter(**which).values_list("rule", "subject", "parts")
+@dataclass(frozen=True, slots=True)
+class OpenAlerts:
+    """The rules and subjects of open alerts, those that are not quiet, and the runs' problems."""
+
+    subjects: set[Subject]
+    active: set[Subject]
+    problems: Mapping[int, tuple[OpenProblem, ...]]
+
+
+def open_alerts(runs: Iterable[Run], which: Q | None = None) -> OpenAlerts:
+    """Read the open alerts, of those that ``which`` keeps; problems are of these runs."""
+    subjects = open_subjects(which)
+    active = without_quiet(subjects) if subjects else set()
+    return OpenAlerts(subjects, active, open_problems(runs) if active else {})
+
+
+def open_subjects(which: Q | None = None) -> set[Subject]:
+    """List every rule and subject that open alerts cover; ``which`` is a filter."""
+    rows = Alert.objects.open().filter(which or Q()).values_list("rule", "subject", "parts")
     return {key for row in rows for key in keys_of(*row)}
 
 
 def without_quiet(subjects: Collection[Subject]) -> set[Subject]:
     """Leave out flapping alerts that are quiet: they stay open, but nothing is wrong now."""
-    return set(subjects) - open_subjects(quiet_since__isnull=False)
+    return set(subjects) - open_subjects(Q(quiet_since__isnull=False))
 
 
 def lost_nodes(open_subjects: Collection[Subject]) -> set[str]:

@@ -17,12 +17,13 @@ from django.db.models import Q
 from django.db.utils import ConnectionHandler
 
 from fleet.alerts import Subject, reconcile
-from fleet.alerts.correlation import keys_of, subject_of
+from fleet.alerts.correlation import subject_of
 from fleet.alerts.evaluate import (
     Workers,
     evaluated_subjects,
     find_all,
     lost_nodes,
+    open_alerts,
     run_members,
     snapshot_of,
 )
@@ -537,7 +538,7 @@ class Replay:
         self._healthy_steps = HealthyStepsCache()
         self._found: frozenset[object] = frozenset()
         self._reconciled_s = -math.inf
-        self.open_rules = self._open_rules()
+        self.read_open_alerts()
 
     def evaluate(self, second: int) -> list[Alert]:
         """Run detection at a second and reconcile the alerts; return the changed ones."""
@@ -547,14 +548,14 @@ class Replay:
             snapshot_of(self._source, run, members[run], now_s=second, workers=self._workers)
             for run in runs
         ]
-        lost = lost_nodes(self.open_rules)
+        lost = lost_nodes(self._open.subjects)
         expected = lost | {name for each in members.values() for name in each.nodes}
         seen = {n: tick for n, tick in self._source.last_seen().items() if n in expected}
         findings = find_all(
             snapshots,
             seen,
             now_s=second,
-            open_subjects=self.open_rules,
+            open_=self._open,
             lost=lost,
             healthy_steps=self._healthy_steps,
         )
@@ -571,16 +572,19 @@ class Replay:
         if is_same and second - self._reconciled_s < REFRESH_S:
             return []
         self._found, self._reconciled_s = found, second
-        evaluated = evaluated_subjects(snapshots, seen, self.open_rules, now_s=second)
+        evaluated = evaluated_subjects(snapshots, seen, self._open.subjects, now_s=second)
         changed = reconcile(findings, evaluated=evaluated, now=datetime.fromtimestamp(second, UTC))
-        self.open_rules = self._open_rules()
+        self.read_open_alerts()
         return changed
 
-    def _open_rules(self) -> set[Subject]:
-        """Select the open alerts of these runs only: others may be replayed at the same time."""
+    @property
+    def open_rules(self) -> set[Subject]:
+        return self._open.subjects
+
+    def read_open_alerts(self) -> None:
+        """Read the open alerts of these runs only: others may be replayed at the same time."""
         ours = Q(run__in=self._runs) | Q(run=None, node=None)
-        rows = Alert.objects.open().filter(ours).values_list("rule", "subject", "parts")
-        return {key for row in rows for key in keys_of(*row)}
+        self._open = open_alerts(self._runs, ours)
 
 
 # Every scenario begins at the same second, so that its answer is the same tomorrow.
@@ -625,7 +629,9 @@ def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScena
                 if agents is not None and replay.open_rules:
                     agents.second = second
                     now = datetime.fromtimestamp(second, UTC)
-                    firings.note(advance_probes(agents, now=now), at_s=second - EPOCH_S)
+                    if named := advance_probes(agents, now=now):
+                        replay.read_open_alerts()
+                        firings.note(named, at_s=second - EPOCH_S)
         return PlayedScenario(plans, tuple(firings.all()))
 
 

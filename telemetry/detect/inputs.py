@@ -195,7 +195,7 @@ def new_measurements(values: FloatArray) -> NDArray[np.bool_]:
 def newest_measurements(values: FloatArray, n: int) -> FloatArray:
     """Return the newest n measurements of each part: (n, ...), oldest first, NaN where fewer."""
     new = new_measurements(values)
-    age = np.cumsum(new[::-1], axis=0, dtype=np.int16)[::-1]
+    age: IntArray = np.cumsum(new[::-1], axis=0, dtype=np.int16)[::-1]
     at = np.nonzero(new & (age <= n))
     newest = np.full((n, *values.shape[1:]), np.nan, values.dtype)
     newest[n - age[at], *at[1:]] = values[at]
