@@ -202,7 +202,10 @@ WITHOUT_MONITOR_EVERY_S = 10.0
 
 
 class OpenFile:
-    """A file that is opened on first read and kept open; reopened after an error."""
+    """A file that is opened on first read and kept open; reopened after an error.
+
+    It is closed with its last reference, as of a device that was removed.
+    """
 
     __slots__ = ("_descriptor", "_path")
 
@@ -237,6 +240,9 @@ class OpenFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class EfaCounters:

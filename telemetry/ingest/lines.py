@@ -95,9 +95,11 @@ def read_together(descriptor: int) -> Iterator[list[bytes]]:
 def _read_until_quiet(descriptor: int, rest: bytes) -> tuple[bytes, bool]:
     """Read until there is a line and then a pause; also return whether the pipe is open."""
     pieces, size, has_line = [rest], len(rest), False
+    # Unlike select, it takes any descriptor of a process with more than a thousand open files.
+    pipe = select.poll()
+    pipe.register(descriptor, select.POLLIN)
     while size <= MAX_GROUP_BYTES:
-        ready, _, _ = select.select([descriptor], [], [], QUIET_S if has_line else None)
-        if not ready:
+        if not pipe.poll(1000 * QUIET_S if has_line else None):
             break
         piece = os.read(descriptor, CHUNK_BYTES)
         if not piece:

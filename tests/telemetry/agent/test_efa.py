@@ -20,6 +20,17 @@ def machine(tmp_path: Path) -> Machine:
     return machine
 
 
+def test_files_are_closed_with_what_read_them(machine: Machine) -> None:
+    def n_open() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before, efa = n_open(), EfaCounters(machine.efa, all_every_s=0)
+    efa.read(0.0)
+    assert n_open() > before
+    del efa
+    assert n_open() == before
+
+
 def test_devices_have_their_place_by_number_and_keep_it(machine: Machine) -> None:
     efa = EfaCounters(machine.efa, all_every_s=0)
     efa.read(0.0)

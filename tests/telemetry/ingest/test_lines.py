@@ -1,5 +1,6 @@
 """Lines from pipes and files: together, in pieces, too long."""
 
+import fcntl
 import io
 import os
 import threading
@@ -37,6 +38,16 @@ def test_lines_that_are_there_together_come_together(pipe: tuple[int, int]) -> N
     say(writing, b"a\nb\n", b"c").join()
 
     assert list(chain.from_iterable(read_together(reading))) == [b"a", b"b", b"c"]
+
+
+def test_a_pipe_of_a_process_with_many_open_files_is_read(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    say(writing, b"a\n").join()
+    high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1024)
+    try:
+        assert list(chain.from_iterable(read_together(high))) == [b"a"]
+    finally:
+        os.close(high)
 
 
 def test_a_live_line_is_not_held_back(pipe: tuple[int, int]) -> None:
