@@ -28,12 +28,13 @@ NAMES = (
 CHOICES = (*NAMES, "healthy", "remote_write")
 # Names of earlier releases.
 ALIASES = {"door": "ingest"}
+KINDS = ("single", "lasting")
 SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
     "fleet": ("nodes", "seconds"),
     "remote_write": ("seconds",),
     "healthy": ("hours",),
-    "detection": ("tier", "seeds"),
+    "detection": ("tier", "seeds", "kind"),
 }
 
 
@@ -55,6 +56,9 @@ def main(arguments: list[str]) -> int:
         "--tier", choices=tiers, help="detection: one input tier only; +probe: probes on request"
     )
     parser.add_argument("--seeds", help="detection: seeds a:b of scenarios, b not included")
+    parser.add_argument(
+        "--kind", choices=KINDS, help="detection: faults of minutes (single) or of half an hour"
+    )
     given = parser.parse_args(arguments)
     given.names = [ALIASES.get(name, name) for name in given.names]
     if given.seeds is not None and not SEEDS.fullmatch(given.seeds):

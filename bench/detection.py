@@ -61,26 +61,33 @@ TIER_SEEDS = (12_000, 12_040)
 
 
 def measure(
-    env: Mapping[str, str], *, tier: str | None = None, seeds: str | None = None
+    env: Mapping[str, str],
+    *,
+    tier: str | None = None,
+    seeds: str | None = None,
+    kind: str = "single",
 ) -> dict[str, Any]:
     """Print quality per input tier; without a tier or seeds, also the set and healthy hours."""
     first, last = (int(part) for part in seeds.split(":")) if seeds else TIER_SEEDS
     figures = {
-        name: measure_tier(env, name, range(first, last)) for name in ([tier] if tier else TIERS)
+        name: measure_tier(env, name, range(first, last), kind=kind)
+        for name in ([tier] if tier else TIERS)
     }
     print_table(
         "Detection per input tier: noticed, right place, wrong node, right cause, noticed in "
-        "15 s or 2 steps, p90, p90 over that limit, precision",
+        "15 s or 2 steps, p90, p90 over that limit, precision, kept until the fault was over",
         [(name, tier_row(each)) for name, each in figures.items()],
     )
-    if tier is None and seeds is None:
+    if tier is None and seeds is None and kind == "single":
         measure_set(env)
-    return {"bench": "detection", "seeds": [first, last], "tiers": figures}
+    return {"bench": "detection", "kind": kind, "seeds": [first, last], "tiers": figures}
 
 
-def measure_tier(env: Mapping[str, str], tier: str, seeds: Sequence[int]) -> dict[str, Any]:
+def measure_tier(
+    env: Mapping[str, str], tier: str, seeds: Sequence[int], *, kind: str
+) -> dict[str, Any]:
     """Play one fault after the other at a tier, on from where the last measurement stopped."""
-    names = [f"single-{seed}@{tier}{'+busy' if seed % 2 else ''}" for seed in seeds]
+    names = [f"{kind}-{seed}@{tier}{'+busy' if seed % 2 else ''}" for seed in seeds]
     cache = CACHE / f"tiers-{state_of_code():08x}.jsonl"
     known = {each["scenario"]: each for each in read_cache(cache)}
     missing = [name for name in names if name not in known]
@@ -113,6 +120,7 @@ def tier_figures(answers: Sequence[Outcome]) -> dict[str, Any]:
         "p90_s": float(np.percentile(delays, 90)) if delays else None,
         "p90_of_limit": float(np.percentile(of_limit, 90)) if of_limit else None,
         "precision": _mean([alert["became"] == "notice" for alert in alerts]),
+        "kept": _mean([fault["is_kept"] for fault in noticed if fault["is_kept"] is not None]),
     }
 
 
@@ -122,12 +130,12 @@ def tier_row(figures: Mapping[str, Any]) -> str:
         for key in ("noticed", "right_place", "wrong_node", "right_cause")
     )
     p90 = "-" if figures["p90_s"] is None else f"{figures['p90_s']:.0f} s"
-    in_time, of_limit, precision = (
+    in_time, of_limit, precision, kept = (
         "-" if figures[key] is None else f"{figures[key]:.3f}"
-        for key in ("in_time", "p90_of_limit", "precision")
+        for key in ("in_time", "p90_of_limit", "precision", "kept")
     )
     played = f"{figures['faults']} faults in {figures['hours']:.1f} h"
-    return f"{' '.join(shares)}  {in_time}  {p90:>6}  {of_limit}  {precision}   {played}"
+    return f"{' '.join(shares)}  {in_time}  {p90:>6}  {of_limit}  {precision}  {kept}   {played}"
 
 
 def _mean(flags: Sequence[bool]) -> float | None:

@@ -13,7 +13,11 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "fleet.settings")
 django.setup()
 
 from bench.healthy_runs import healthy_hooks_scenario, healthy_scenario  # noqa: E402
-from bench.random_scenarios import random_scenario, single_fault_scenario  # noqa: E402
+from bench.random_scenarios import (  # noqa: E402
+    lasting_fault_scenario,
+    random_scenario,
+    single_fault_scenario,
+)
 from bench.scenario_grid import grid_scenarios  # noqa: E402
 from fleet.simulation.scoring import (  # noqa: E402
     DrillReport,
@@ -21,6 +25,7 @@ from fleet.simulation.scoring import (  # noqa: E402
     drill,
     is_cause_right,
     is_in_time,
+    is_kept,
     is_place_right,
     time_limit_s,
 )
@@ -56,6 +61,7 @@ def scenario_named(name: str) -> Scenario:
     drawn = {
         "chance": random_scenario,
         "single": single_fault_scenario,
+        "lasting": lasting_fault_scenario,
         "calm": healthy_scenario,
         "hooks": healthy_hooks_scenario,
     }
@@ -106,6 +112,7 @@ def _fault(report: DrillReport, i: int) -> dict[str, Any]:
             "is_placed": is_place_right(truth, firing),
             "is_named": is_cause_right(truth, firing),
             "is_in_time": is_in_time(truth, firing),
+            "is_kept": is_kept(truth, firing),
             "alert": f"{firing.rule}/{firing.cause} {firing.node}/{firing.device}",
         }
     return outcome

@@ -54,6 +54,8 @@ LEAST_STEPS = 4
 # A run that stands still shows nothing else: such a fault comes alone.
 STOPS = ("node_crash", "hang", "recompile", "checkpoint_slow")
 AT_ONCE, GROUPS = (1, 1, 1, 2, 2, 3), (2, 3)
+# Faults that outlast what detection remembers of steps, 3 minutes: as those of real nodes do.
+LASTING_S, LASTING_GROUPS = (1500, 2400), (1, 2)
 BENIGN = ("checkpoint", "evaluation", "batch_change", "planned_compile", "scale_change")
 # Storage is shared: mostly all nodes write their checkpoints slowly, or else one does.
 STORAGE_RATIO = 0.6
@@ -62,19 +64,30 @@ TAIL_S = 150.0
 
 
 class RandomScenario:
-    """One scenario, drawn from a seed; ``at_once`` is the number of faults that begin together."""
+    """One scenario, drawn from a seed.
+
+    ``at_once`` is the number of faults that begin together, ``lasts_s`` how long one lasts, of
+    ``groups`` of them.
+    """
 
     def __init__(
-        self, seed: int, *, kind: str = "chance", at_once: tuple[int, ...] = AT_ONCE
+        self,
+        seed: int,
+        *,
+        kind: str = "chance",
+        at_once: tuple[int, ...] = AT_ONCE,
+        lasts_s: tuple[int, int] = LASTS_S,
+        groups: tuple[int, ...] = GROUPS,
     ) -> None:
         self.seed, self.kind, self._at_once = seed, kind, at_once
+        self._lasts_s, self._groups = lasts_s, groups
         self._rng = np.random.default_rng([1986, seed])
 
     def table(self) -> Table:
         """Return the scenario as the table that its file would hold."""
         run = self._run()
         at_s, faults, benign = self._between(*QUIET_S), list[Table](), list[Table]()
-        for _ in range(int(self._rng.choice(GROUPS))):
+        for _ in range(int(self._rng.choice(self._groups))):
             group = list(self._group(run, at_s))
             faults += group
             at_s = max(_over_s(run, fault) for fault in group) + self._between(*PAUSE_S)
@@ -142,7 +155,7 @@ class RandomScenario:
     def _fault(self, run: Table, name: str, *, node: int, at_s: float) -> Table:
         kind, spec = FAULTS[name], RunSpec(**run)
         step_s = step_plan(spec).step_s
-        lasts_s = max(self._between(*LASTS_S), round(LEAST_STEPS * step_s))
+        lasts_s = max(self._between(*self._lasts_s), round(LEAST_STEPS * step_s))
         fault: Table = {"kind": name, "start_s": at_s, "duration_s": lasts_s}
         is_whole = kind.scope == "run"
         is_whole |= name in SHARED and self._rng.random() < STORAGE_RATIO
@@ -187,6 +200,14 @@ def random_scenario(seed: int) -> Scenario:
 def single_fault_scenario(seed: int) -> Scenario:
     """Return a scenario whose faults come one after the other, never two at a time."""
     return scenario_of(RandomScenario(seed, kind="single", at_once=(1,)).table())
+
+
+def lasting_fault_scenario(seed: int) -> Scenario:
+    """Return a scenario whose faults last for half an hour, one after the other."""
+    drawn = RandomScenario(
+        seed, kind="lasting", at_once=(1,), lasts_s=LASTING_S, groups=LASTING_GROUPS
+    )
+    return scenario_of(drawn.table())
 
 
 def _has(kind: str, run: Table) -> bool:

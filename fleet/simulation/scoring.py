@@ -17,6 +17,8 @@ GRACE_S = 60.0
 RESTART_S = 180.0
 # Kinds that slow several machines equally: naming one of them is not required.
 OF_MANY = ("seq_imbalance", "stage_imbalance")
+# Kinds whose effect is over before the fault is: one compilation, checkpoints that come rarely.
+PASSES = ("recompile", "checkpoint_slow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,13 @@ def total(tallies: Iterable[Tally]) -> Tally:
 def time_limit_s(truth: FaultTruth) -> float:
     """Fifteen seconds or two steps, whichever is longer."""
     return max(IN_TIME_S, IN_TIME_STEPS * (truth.step_s or 0.0))
+
+
+def is_kept(truth: FaultTruth, firing: Firing) -> bool | None:
+    """Whether an alert stayed open while its fault lasted; None for what slows only its start."""
+    if truth.fault.kind in PASSES:
+        return None
+    return firing.resolved_s is None or firing.resolved_s >= truth.end_s
 
 
 def is_in_time(truth: FaultTruth, firing: Firing) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,8 @@ from telemetry.detect.findings import (
     LEAD_S,
     Finding,
     Problem,
-    onset_of_alert,
-    problem_of,
+    problem_of_alert,
     ruled_out_json,
-    score_of_alert,
 )
 from telemetry.detect.hang import hang
 from telemetry.detect.input_stall import find_input_stall, find_loading_nodes
@@ -96,11 +95,12 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     held = {alert.node for alert in inputs.open_problems if alert.cause in HARDWARE_CAUSES}
     accused = held | {problem.node for problem in problems}
     of_steps += _step_problems(recorder.inputs, steps, timed, accused)
-    longer = [p.onset_s for p in of_steps if p.kind == "step"]
-    if timed is not steps and longer:
+    longer = min(
+        (p for p in of_steps if p.kind == "step"), key=attrgetter("onset_s"), default=None
+    )
+    if timed is not steps and longer is not None:
         # Only while steps take longer: executions of a healthy node differ for minutes, too.
-        alike = comparable_steps(steps)
-        of_steps = find_slow_executions(inputs, alike, since_s=min(longer)) + of_steps
+        of_steps = find_slow_executions(inputs, comparable_steps(steps), longer) + of_steps
     is_open = any("kind" in alert.evidence for alert in inputs.open_problems)
     if of_steps and not problems and not is_open:
         # The last slow step ends after its hardware is well again.
@@ -135,7 +135,7 @@ def _outlasting(
     # Steps may name the cause more exactly by now.
     known |= {(CLASS_OF[p.cause], p.node) for p in of_steps if p.cause in CLASS_OF}
     mended = [
-        problem_of(score_of_alert(alert), onset_of_alert(alert, inputs.now_s))
+        problem_of_alert(alert, inputs.now_s)
         for alert in inputs.open_problems
         if alert.cause in HARDWARE_CAUSES
         and (alert.node or alert.cause in LINK_CAUSES)

@@ -1,7 +1,7 @@
 """What detection returns (findings), and the scores and problems behind them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -173,3 +173,14 @@ class Problem:
 def problem_of(score: CauseScore, onset_s: float) -> Problem:
     """Return the problem that a score alone shows."""
     return Problem(score.cause, score, KIND_OF[score.cause], onset_s, score.strength)
+
+
+# What an alert keeps of the steps that it is about: later steps are compared with what was usual.
+HELD = ("kind", "phase_s", "baseline_phase_s", "tokens")
+
+
+def problem_of_alert(alert: OpenProblem, now_s: float) -> Problem:
+    """Return the problem that an open alert is about."""
+    problem = problem_of(score_of_alert(alert), onset_of_alert(alert, now_s))
+    held = {key: alert.evidence[key] for key in HELD if key in alert.evidence}
+    return replace(problem, extra=held)

@@ -323,6 +323,8 @@ TOGETHER_S = 120.0
 SEVERAL = 2
 # Steps are stored for 15 minutes, enough to see a change of scale ten minutes ago.
 HISTORY_S = 900.0
+# A node that waits for a slow one works in each step.
+WAITS_STEPS = 2.0
 # A step may end shortly after its last node became idle.
 SETTLES_S = 5.0
 
@@ -359,6 +361,7 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
     # While the run stands still, all nodes are idle: no new accusations.
     is_alive = _makes_steps(inputs, steps) if len(inputs.steps) else _mostly_works(inputs)
     idle, since_s = _resting(inputs, [n for n in inputs.nodes if n in named or is_alive])
+    idle = _without_waiting(inputs, idle, known=named, step_s=usual_step_s(steps))
     if not idle:
         return []
     group = next((alert for alert in known if alert.node is None), None)
@@ -423,6 +426,23 @@ def _resting(inputs: DetectionInput, suspects: list[str]) -> tuple[dict[str, flo
         for row in np.flatnonzero(idle)
     }
     return found, float(span.ticks[0])
+
+
+def _without_waiting(
+    inputs: DetectionInput, idle: dict[str, float], *, known: Collection[str], step_s: float
+) -> dict[str, float]:
+    """Leave out nodes that worked in the last few steps.
+
+    Where cores are idle while they wait for a slow node, each moment looked at may be such a wait.
+    """
+    new = [node for node in idle if node not in known]
+    if not new or not np.isfinite(step_s):
+        return idle
+    last_s = min(int(WAITS_STEPS * step_s) + 1, int(inputs.limit(IDLE_RULE, "idle_s")))
+    span = inputs.hardware(IDLE_METRICS, inputs.lagging(last_s)).of(new)
+    rests = _rests(span) | ~span.reported
+    works = {node for node, row in zip(span.nodes, rests.T, strict=True) if not row.all()}
+    return {node: level for node, level in idle.items() if node not in works}
 
 
 def _idle_ages(inputs: DetectionInput) -> list[int]:

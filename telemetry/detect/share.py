@@ -1,6 +1,8 @@
 """The rule allreduce_share: too much of each step is exposed gradient communication."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -345,13 +347,16 @@ def apply_share_rule(
         case.is_from_shorter_step or (verdict.is_layout and _predates_window(case, steps))
     ):
         return None, problems
+    held: Mapping[str, Any] = {}
     if chosen is not None and chosen.score is not None:
         # The culprit of the problem replaces that of the diagnosis.
         kind = "transferring" if chosen.cause in LINK_CAUSES else "waiting"
         ruled_out = tuple(score for score in verdict.ruled_out if score.cause != chosen.cause)
         verdict = replace(verdict, score=chosen.score, kind=kind, ruled_out=ruled_out)
+        held = chosen.extra if chosen.extra.get("kind", chosen.kind) == kind else held
     rest = [p for p in problems if p is not chosen and not _is_explained(p, verdict)]
-    return _named(inputs, steps, _share_finding(case, verdict), verdict, rest), rest
+    finding = _share_finding(case, verdict, held)
+    return _named(inputs, steps, finding, verdict, rest), rest
 
 
 def _episode(inputs: DetectionInput, steps: StepBatch, *, is_open: bool) -> Episode | None:
@@ -415,6 +420,13 @@ def _choose_problem(
         for alert in inputs.open_problems
         if alert.rule == SHARE or "share_ratio" in alert.evidence
     }
+    if verdict.score is not None and verdict.score.node is None:
+        # What makes all workers wait has an alert already: now and then it exceeds the limit.
+        held |= {
+            (alert.cause, None)
+            for alert in inputs.open_problems
+            if alert.node is None and alert.evidence.get("kind") == verdict.kind
+        }
     # An accused node stays accused if a stronger problem of another kind appears, and a known
     # cause stays known.
     candidates = possible + [p for p in reported if p.node is not None or p.cause != UNKNOWN]
@@ -457,7 +469,13 @@ def _is_explained(problem: Problem, verdict: Diagnosis) -> bool:
     return is_symptom and problem.kind == verdict.kind
 
 
-def _share_finding(case: ShareCase, verdict: Diagnosis) -> Finding:
+def _share_finding(
+    case: ShareCase, verdict: Diagnosis, held: Mapping[str, Any] = MappingProxyType({})
+) -> Finding:
+    """Return the finding; ``held`` is what its problem keeps of the usual steps.
+
+    The usual steps leave the window long before a fault of hours is over.
+    """
     share = float(case.newest.allreduce_share_ratio.mean())
     score = verdict.score
     return Finding(
@@ -471,7 +489,7 @@ def _share_finding(case: ShareCase, verdict: Diagnosis) -> Finding:
         onset_s=case.onset_s,
         score=share / case.inputs.limit_ratio,
         victims=_share_victims(case, verdict),
-        evidence=share_evidence(case, verdict),
+        evidence={**share_evidence(case, verdict), **held},
     )
 
 

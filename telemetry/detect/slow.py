@@ -261,6 +261,9 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         return []
     newest = steps[-n_newest(steps) :]
     late = lateness(newest)
+    if late.pattern != "steady" and open_baseline(inputs, steps, kind="waiting") is not None:
+        # A random delay of another worker does not end an alert.
+        late = lateness(steps[-RECENT_STEPS:])
     # Of few workers with uneven work, one is the last in several steps by chance.
     is_uneven = any(each.cause == "seq_imbalance" for each in inputs.open_problems)
     is_chance = is_uneven and not lateness(steps[-RECENT_STEPS:]).is_steady
@@ -271,6 +274,9 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     if found is None:
         return []
     scores = score_workers(case_since(inputs, steps, found.at), late)
+    if found.at < ENOUGH_LATE:
+        node = inputs.node_of(steps.workers[late.worst])
+        scores = _prefer_open_cause(inputs, scores, "waiting", nodes=(node, None))
     if late.phase != "compute_s" and _known_cause(scores) is None:
         return []
     is_alone = inputs.n_stages == 1 and late.is_steady and len(late.late) == 1
@@ -289,11 +295,11 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
 
 
 def find_slow_executions(
-    inputs: DetectionInput, steps: StepBatch, *, since_s: float
+    inputs: DetectionInput, steps: StepBatch, longer: Problem
 ) -> list[Problem]:
     """Find a node whose executions take longer than those of all others.
 
-    ``since_s``: when steps became longer; executions are compared for at most EXECUTED_S.
+    ``longer``: the steps that became longer; executions are compared for at most EXECUTED_S.
 
     Without stages all nodes execute the same graph on as much data. Where each execution exchanges
     gradients, all take as long as the slowest, and none stands out.
@@ -301,10 +307,10 @@ def find_slow_executions(
     if inputs.n_stages > 1 or inputs.hardware_at is None or len(steps) < BORN_SLOW_STEPS:
         return []
     # A random delay makes one step of one node longer.
-    if (steps.ended_at_s > since_s).sum() < PERSISTS_STEPS:
+    if (steps.ended_at_s > longer.onset_s).sum() < PERSISTS_STEPS:
         return []
     # A report may hold executions of before.
-    back_s = min(EXECUTED_S, inputs.now_s - since_s - inputs.report_every_s)
+    back_s = min(EXECUTED_S, inputs.now_s - longer.onset_s - inputs.report_every_s)
     if back_s < EXECUTED_REPORTS * inputs.report_every_s:
         return []
     ages_s = np.linspace(back_s, 0, EXECUTED_MOMENTS).astype(int).tolist()
@@ -324,7 +330,7 @@ def find_slow_executions(
     scatter = GAUSSIAN * middle(np.abs(own - middle(own)))
     is_apart = max(float(excess[-2]), scatter) <= EXECUTES_APART * excess[-1]
     # One that takes a little longer does not explain steps that take much longer.
-    lasted_s, is_late = work_s(steps), steps.ended_at_s > since_s
+    lasted_s, is_late = work_s(steps), steps.ended_at_s > longer.onset_s
     rise = 0.0 if is_late.all() else middle(lasted_s[is_late]) / middle(lasted_s[~is_late]) - 1.0
     if not (is_lasting and is_apart and float(excess[-1]) >= EXECUTES_EXPLAINS * rise):
         return []
@@ -332,7 +338,9 @@ def find_slow_executions(
     strength = float(excess[-1]) / EXECUTES_RATIO
     score = CauseScore("slow_compute", strength, EXECUTES, value_s, usual_s, n_peers, "s", node)
     began_s = max(float(span.ticks[0]), float(steps.ended_at_s[0] - steps.step_s[0]))
-    return [Problem("slow_compute", score, "waiting", began_s, strength)]
+    # Whole steps, and what was usual for them, show later that it lasts.
+    extra = {**longer.extra, "kind": longer.kind}
+    return [Problem("slow_compute", score, "waiting", began_s, strength, extra=extra)]
 
 
 def _lag(
@@ -344,13 +352,13 @@ def _lag(
     # One step in between may be healthy: another worker was delayed.
     quiet = np.flatnonzero(calm[1:] & calm[:-1])
     at = int(quiet[-1]) + 2 if quiet.size else 0
+    held_s = open_baseline(inputs, steps, kind="waiting")
     # If steps vary all the time, the likeliest change defines the usual value.
-    change = rise(excess, floor=least_s / 6) if at < ENOUGH_LATE else None
+    change = rise(excess, floor=least_s / 6) if at < ENOUGH_LATE and held_s is None else None
     at = change.at if change is not None else at
-    usual = max(0.0, middle(excess[:at])) if at >= ENOUGH_LATE else 0.0
+    usual = max(0.0, middle(excess[:at])) if at >= ENOUGH_LATE else held_s or 0.0
     found = PhaseRise(usual, middle(excess[-n_now:]), min(at, len(steps) - 1))
-    is_held = open_baseline(inputs, steps, kind="waiting") is not None
-    enough_s = least_s * (HALF if is_held else 1.0)
+    enough_s = least_s * (1.0 if held_s is None else HALF)
     n_high = min(2, len(steps) - found.at)
     # Each of the newest steps must confirm it. A random delay of a worker that is always a little
     # late does not.
@@ -399,13 +407,20 @@ def _phase_rise(
 
 
 def _prefer_open_cause(
-    inputs: DetectionInput, scores: list[CauseScore], kind: Kind
+    inputs: DetectionInput,
+    scores: list[CauseScore],
+    kind: Kind,
+    *,
+    nodes: tuple[str | None, ...] = (),
 ) -> list[CauseScore]:
-    """Keep the cause of an open alert: hardware recovers before slow steps end."""
+    """Keep the cause of an open alert: hardware recovers before slow steps end.
+
+    ``nodes``: only of an alert that accuses one of them; empty: of any.
+    """
     for alert in inputs.open_problems:
         held = alert.evidence
         is_known = held.get("kind") == kind and held.get("baseline_phase_s") is not None
-        if is_known and alert.cause != UNKNOWN:
+        if is_known and alert.cause != UNKNOWN and (not nodes or alert.node in nodes):
             same = [e for e in scores if (e.cause, e.node) == (alert.cause, alert.node)]
             return [each for each in same if each.stands_out] or [score_of_alert(alert)]
     return scores

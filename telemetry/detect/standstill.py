@@ -347,10 +347,14 @@ def _observe(
 
 
 def has_no_agent(inputs: DetectionInput, since_s: float) -> bool:
-    """Whether the nodes of a run with step reports reported no hardware when it made steps."""
+    """Whether the nodes of a run with step reports reported no hardware when it made steps.
+
+    Once steps or hardware of that time are no longer kept, the open alert says so.
+    """
     back_s = int(inputs.now_s - since_s) + LOOK_S
     if not len(inputs.steps) or back_s > OLDEST_S:
-        return False
+        held = [alert.evidence for alert in inputs.open_problems if alert.rule in STANDSTILLS]
+        return any(each.get("host_by_node") == {} for each in held)
     return not inputs.hardware((HOST,), back_s).reported.any()
 
 

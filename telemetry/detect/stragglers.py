@@ -496,14 +496,16 @@ def _rise_of_long_steps(
 def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> bool:
     """Whether values differ in general, not by a single outlier.
 
-    A worker that is slow by the same factor each time is a slow node.
+    A worker that is slow by the same factor each time is a slow node. What is twice as long
+    scatters twice as much.
     """
     slower = rows[is_long]
     if is_long.any(axis=0).sum() == 1:
         least = max(least, VARIES_RATIO * float(slower.mean()))
     if slower.size < ENOUGH_VALUES:
         return bool(np.ptp(slower) >= least)
-    return float(lower_median(np.abs(slower - lower_median(slower)))) >= ALIKE * least
+    usual = float(lower_median(slower))
+    return float(lower_median(np.abs(slower - usual))) >= ALIKE * least * (1.0 + usual)
 
 
 def _rise_between_steps(steps: StepBatch, usual: float | None) -> PhaseRise | None:

@@ -261,6 +261,61 @@ def test_a_slow_link_is_unknown_until_two_probes_show_it() -> None:
     assert first.resolved_s == then.fired_s < 120 + 95
 
 
+# Detection remembers three minutes of steps: faults outlast them, and so must their alerts.
+LASTS_S = 500
+LASTING = {
+    "a share": (
+        "full",
+        {
+            "model": "vit-huge",
+            "instance": "trn2.48xlarge",
+            "nodes": 3,
+            "tp": 1,
+            "pp": 2,
+            "seq_len": 257,
+            "global_batch": 3072,
+        },
+        fault("throttle", node="run-00", device=4, magnitude=2.0, duration_s=LASTS_S),
+    ),
+    "a few percent": (
+        "full",
+        {"nodes": 4, "global_batch": 64},
+        fault("throttle", node="run-02", device=1, magnitude=1.12, duration_s=LASTS_S),
+    ),
+    "a stage": (
+        "full",
+        {
+            "model": "gpt-neox-20b",
+            "instance": "p4d.24xlarge",
+            "nodes": 2,
+            "tp": 4,
+            "pp": 2,
+            "seq_len": 2048,
+            "global_batch": 2,
+        },
+        fault("stage_imbalance", magnitude=0.2, duration_s=LASTS_S),
+    ),
+    "executions": (
+        "agent_hooks",
+        {"nodes": 16, "global_batch": 256},
+        fault("slow_core", node=NODE, device=5, magnitude=2.0, duration_s=LASTS_S),
+    ),
+    "no agent": ("hooks_only", {}, fault("hang", node=NODE, duration_s=1000)),
+}
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_an_alert_is_open_until_its_fault_is_over(name: str) -> None:
+    tier, run, lasting = LASTING[name]
+    until_s = lasting["start_s"] + lasting["duration_s"]
+    more = {"run": [RUN | run], "fault": [lasting]}
+    finding = Finding((), (), (), None, (), duration_s=until_s + 60, more=more)
+    firings = firings_of(finding, tier=tier, is_busy=True)
+
+    assert len(firings) == 1
+    assert firings[0].resolved_s is None or firings[0].resolved_s >= until_s
+
+
 @pytest.mark.parametrize(("name", "tier", "is_busy"), CASES)
 def test_each_is_one_alert_of_the_right_place(name: str, tier: str, is_busy: bool) -> None:  # noqa: FBT001
     finding = FINDINGS[name]
