@@ -263,7 +263,7 @@ def test_a_slow_link_is_unknown_until_two_probes_show_it() -> None:
 
 # Detection remembers three minutes of steps: faults outlast them, and so must their alerts.
 LASTS_S = 500
-LASTING = {
+LASTING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "a share": (
         "full",
         {
