@@ -6,8 +6,10 @@ from bench.random_scenarios import (
     STEP_S,
     TUNING_SEEDS,
     RandomScenario,
+    lasting_fault_scenario,
     random_scenario,
 )
+from fleet.alerts.evaluate import WINDOW_S
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.step_model import step_plan
 from telemetry.simulate.tuning import check_feasible
@@ -33,6 +35,13 @@ def test_random_scenarios_are_valid_and_of_many_kinds() -> None:
         instances.add(run.instance)
     assert kinds == set(FAULTS)
     assert len(instances) >= 7
+
+
+def test_lasting_faults_outlast_the_steps_that_detection_keeps() -> None:
+    drawn = [lasting_fault_scenario(seed) for seed in range(TUNING_SEEDS, TUNING_SEEDS + 10)]
+    faults = [fault for scenario in drawn for fault in scenario.faults]
+    assert min(fault.duration_s for fault in faults) >= 1500 > 3 * WINDOW_S
+    assert {len(scenario.faults) for scenario in drawn} == {1, 2}
 
 
 def test_every_third_healthy_hour_has_benign_events_and_none_has_a_fault() -> None:

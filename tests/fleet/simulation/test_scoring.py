@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet.simulation.scoring import is_in_time, tally, total
+from fleet.simulation.scoring import is_in_time, is_kept, tally, total
 
 Made = Callable[..., Any]
 HOUR_S = 3600.0
@@ -92,6 +92,22 @@ def test_in_time_is_fifteen_seconds_or_two_steps(
     truth: Made, firing: Made, *, step_s: float | None, delay_s: float, is_soon: bool
 ) -> None:
     assert is_in_time(truth(step_s=step_s), firing(fired_s=100.0 + delay_s)) == is_soon
+
+
+@pytest.mark.parametrize(
+    ("kind", "resolved_s", "is_there"),
+    [
+        ("slow_core", None, True),
+        ("slow_core", 190.0, True),
+        ("slow_core", 189.0, False),
+        # One compilation is over long before the fault that caused it.
+        ("recompile", 150.0, None),
+    ],
+)
+def test_an_alert_is_kept_if_it_ends_no_sooner_than_its_fault(
+    truth: Made, firing: Made, *, kind: str, resolved_s: float | None, is_there: bool | None
+) -> None:
+    assert is_kept(truth(kind=kind, end_s=190.0), firing(resolved_s=resolved_s)) is is_there
 
 
 def test_tallies_add_up(truth: Made, firing: Made) -> None:

@@ -81,6 +81,17 @@ def test_a_worker_that_computes_elsewhere_idles_as_well() -> None:
     assert finding.evidence["claims_steps"] is True
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_a_node_that_waits_for_a_slow_one_whenever_it_is_looked_at_works(*, works: bool) -> None:
+    def hardware(_: object, last_s: int) -> Span:
+        values = np.zeros((last_s, 4, 8))
+        values[-2:-1] = 0.9 * works
+        return Span("s", np.arange(last_s), CHARACTERS, {"core_utilization_ratio": values})
+
+    found = node_idle(seen({"quiet": 0.0}, hardware=hardware))
+    assert [finding.node for finding in found] == ([] if works else ["quiet"])
+
+
 def test_a_node_that_works_or_is_silent_does_not_idle() -> None:
     assert node_idle(seen({})) == []
     assert node_idle(seen({"quiet": float("nan")})) == []

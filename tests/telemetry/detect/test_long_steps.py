@@ -51,6 +51,11 @@ def test_half_of_the_workers_late_by_the_same_are_a_long_stage() -> None:
     assert causes(after_calm([1.0] * 8 + [1.3] * 8)) == []
 
 
+def test_a_stage_twice_as_long_scatters_twice_as_much() -> None:
+    scatter = 2 * (1 + 0.01 * np.linspace(-1, 1, 8))
+    assert causes(after_calm([1.0] * 8 + scatter.tolist())) == []
+
+
 def test_a_node_that_waits_for_its_data_is_found_before_its_step_ends() -> None:
     stall = Fault(kind="input_stall", node="run-03", start_s=130.0, duration_s=90.0, magnitude=40)
     played = record("trn1", duration_s=220, global_batch=1024, faults=[stall])
