@@ -618,8 +618,7 @@ def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScena
             for second in range(EPOCH_S + start_s + (start_s > 0), until + 1):
                 stage.turn_to(second)
                 for name, clock in entered.get(second, ()):
-                    follow(runs[name], clock)
-                    runs[name].phase = reported_phase(inputs[name], clock, before=runs[name].phase)
+                    follow_reported(runs[name], clock, inputs[name])
                     runs[name].save()
                 for name, run in runs.items():
                     is_reported = inputs[name].step_reports and not inputs[name].is_full
@@ -633,6 +632,15 @@ def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScena
                         replay.read_open_alerts()
                         firings.note(named, at_s=second - EPOCH_S)
         return PlayedScenario(plans, tuple(firings.all()))
+
+
+def follow_reported(run: Run, clock: RunClock, inputs: Inputs) -> None:
+    """Update a run from its clock, but its phase only by what is known at its inputs."""
+    before, since = run.phase, run.phase_since
+    follow(run, clock)
+    run.phase = reported_phase(inputs, clock, before=before)
+    if run.phase == before and not inputs.is_full:
+        run.phase_since = since
 
 
 def reported_phase(inputs: Inputs, clock: RunClock, *, before: str) -> str:

@@ -58,6 +58,10 @@ def hang(inputs: DetectionInput) -> list[Finding]:
     if stall is None:
         return []
     said = activities(inputs, stall.since_s)
+    dead = _rows(stall, _crashed(inputs) - set(said.doing if said else ()))
+    if dead and np.isnan(stall.hosts).all():
+        # Workers without an agent are forgotten in time; who died before that did not recover.
+        return [_finding(inputs, stall, dead, cause=CRASHED)]
     found = None if said is None else _by_activity(inputs, stall, said)
     return _by_hardware(inputs, stall) if found is None else found
 
@@ -78,7 +82,7 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
     busy = np.flatnonzero(stall.compiles | stall.loads)
     if busy.size and not stall.works.any():
         # A host prepares the step, or writes the last one. That ends, or it is a hang.
-        is_endless = _lasts(stall, LONG_STEPS, LONG_S) and 2 * busy.size < len(stall.nodes)
+        is_endless = _is_endless(inputs, stall) and 2 * busy.size < len(stall.nodes)
         return [_finding(inputs, stall, tuple(busy.tolist()))] if is_endless else []
     crashed = _crashed(inputs) & set(stall.silent)
     if back := (*stall.back, *sorted(crashed - set(stall.back))):
@@ -104,9 +108,7 @@ def _by_activity(
     Who died sends no heartbeat. All others wait within their step, for a worker that does
     something else, or for one that says the same. A compile, a checkpoint or an evaluation ends.
     """
-    # An alert about a slow checkpoint covers one that does not end.
-    is_known = any(alert.cause == "checkpoint_slow" for alert in inputs.open_problems)
-    is_endless = said.common != COMPILE and not is_known and _lasts(stall, LONG_STEPS, LONG_S)
+    is_endless = said.common != COMPILE and _is_endless(inputs, stall)
     is_unobserved = bool(np.isnan(stall.hosts).all())
     dead = _rows(stall, said.dead)
     if dead and is_unobserved:
@@ -122,6 +124,12 @@ def _by_activity(
     if not away and not stall.absent and not _lasts(stall, 0.0, _slow_step_s(inputs)):
         return []
     return [_finding(inputs, stall, away or stall.absent, cause=RULE)]
+
+
+def _is_endless(inputs: DetectionInput, stall: Standstill) -> bool:
+    """Whether what ends in time did not. An alert about a slow checkpoint covers that."""
+    is_known = any(alert.cause == "checkpoint_slow" for alert in inputs.open_problems)
+    return not is_known and _lasts(stall, LONG_STEPS, LONG_S)
 
 
 def _rows(stall: Standstill, nodes: Collection[str]) -> tuple[int, ...]:

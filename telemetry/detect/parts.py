@@ -268,20 +268,20 @@ def _new_distances(
             part = Suspect(row, int(np.argmax(worst[row])), float(worst[row].max()))
             device = part.part // per_device
             _without_device(worst[row], device, per_device)
-            n_reports = int(reports[:, part.part].sum())
+            ratios = history[:, row, part.part]
+            is_known = np.isfinite(ratios)
+            # A node that waits has no ratio: few seconds of work are a mean of few reports.
             chance = limit_of_chance(
                 healthy,
                 row,
-                n_reports=n_reports,
+                n_reports=int((reports[:, part.part] & is_known).sum()),
                 n_compared=int(np.isfinite(seen.ratio).sum()),
                 report_every_s=inputs.report_every_s,
             )
             if part.ratio - 1.0 < chance:
                 continue
             # It must stand out in enough reports, and in the newest.
-            ratios = history[:, row, part.part]
             above = ratios >= 1.0 + HALF * (part.ratio - 1.0)
-            is_known = np.isfinite(ratios)
             if not is_persistent(above[is_known], of_node[is_known], least=PERSISTS_S):
                 continue
             if not above[is_known][-NEWEST_S:].all():

@@ -440,11 +440,13 @@ def _by_latency(changes: Changes) -> CauseScore | None:
         return None
     n_nodes = len(changes.nodes)
     computes, as_before = typical >= HALF * slowdown, typical <= SMALL * slowdown
-    if computes.sum() == 1 and as_before.sum() == n_nodes - 1 and n_nodes > 1:
+    ratio = float(median(changes.longest.before / changes.typical.before))
+    # Of two nodes the one with longer executions may wait in them for the other one.
+    stands_out = n_nodes > 2 or (n_nodes == 2 and ratio >= OWN_EXECUTION)
+    if computes.sum() == 1 and as_before.sum() == n_nodes - 1 and stands_out:
         return _score(changes, "slow_compute", changes.typical, int(np.argmax(computes)))
     if n_nodes > 1 and as_before.all() and (longest >= slowdown).all():
         return _score(changes, "network", changes.longest, None)
-    ratio = float(median(changes.longest.before / changes.typical.before))
     is_even = float(np.ptp(typical)) <= SMALL * slowdown
     if ratio >= OWN_EXECUTION and is_even and (typical >= MOSTLY * slowdown).all():
         return _score(changes, "slow_compute", changes.typical, None)

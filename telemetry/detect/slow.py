@@ -230,12 +230,12 @@ def _is_steady(
 ) -> bool:
     """Whether a few workers compute for longer by the same amount in every step.
 
-    With many workers the fastest fifth is enough; few may all have long sequences.
+    With many workers the fastest fifth is enough; few may all have long sequences, and so may many
+    whose sequences are known to differ much.
     """
-    if (
-        len(steps.workers) >= MANY_WORKERS
-        or open_baseline(inputs, steps, kind="computing") is not None
-    ):
+    is_uneven = _is_uneven(inputs)
+    is_open = open_baseline(inputs, steps, kind="computing") is not None
+    if is_open or (len(steps.workers) >= MANY_WORKERS and not is_uneven):
         return True
     compute = steps.phases["compute_s"]
     factor = compute[-1] / median(compute[: found.at].T)
@@ -245,8 +245,13 @@ def _is_steady(
         # All workers are slower by the same factor; sequence lengths would differ.
         return True
     newest = after_s[-STEADY_STEPS:]
-    n_steps = STEADY_STEPS if len(steps.workers) < 3 else STEADY_STEPS - 1
+    n_steps = STEADY_STEPS if is_uneven or len(steps.workers) < 3 else STEADY_STEPS - 1
     return len(newest) >= n_steps and float(np.ptp(newest)) <= VARIES_RATIO * found.excess
+
+
+def _is_uneven(inputs: DetectionInput) -> bool:
+    """Whether an open alert says that the work of the workers differs from step to step."""
+    return any(each.cause == "seq_imbalance" for each in inputs.open_problems)
 
 
 def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -265,8 +270,7 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         # A random delay of another worker does not end an alert.
         late = lateness(steps[-RECENT_STEPS:])
     # Of few workers with uneven work, one is the last in several steps by chance.
-    is_uneven = any(each.cause == "seq_imbalance" for each in inputs.open_problems)
-    is_chance = is_uneven and not lateness(steps[-RECENT_STEPS:]).is_steady
+    is_chance = _is_uneven(inputs) and not lateness(steps[-RECENT_STEPS:]).is_steady
     if late.pattern != "steady" or late.phase not in MACHINE_PHASES or is_chance:
         return []
     own = busy_s(steps)
@@ -302,9 +306,11 @@ def find_slow_executions(
     ``longer``: the steps that became longer; executions are compared for at most EXECUTED_S.
 
     Without stages all nodes execute the same graph on as much data. Where each execution exchanges
-    gradients, all take as long as the slowest, and none stands out.
+    gradients, all take as long as the slowest, and none stands out. Nor do any say who is slow
+    where their work differs.
     """
-    if inputs.n_stages > 1 or inputs.hardware_at is None or len(steps) < BORN_SLOW_STEPS:
+    differs = inputs.n_stages > 1 or _is_uneven(inputs)
+    if differs or inputs.hardware_at is None or len(steps) < BORN_SLOW_STEPS:
         return []
     # A random delay makes one step of one node longer.
     if (steps.ended_at_s > longer.onset_s).sum() < PERSISTS_STEPS:
@@ -330,9 +336,10 @@ def find_slow_executions(
     scatter = GAUSSIAN * middle(np.abs(own - middle(own)))
     is_apart = max(float(excess[-2]), scatter) <= EXECUTES_APART * excess[-1]
     # One that takes a little longer does not explain steps that take much longer.
-    lasted_s, is_late = work_s(steps), steps.ended_at_s > longer.onset_s
-    rise = 0.0 if is_late.all() else middle(lasted_s[is_late]) / middle(lasted_s[~is_late]) - 1.0
-    if not (is_lasting and is_apart and float(excess[-1]) >= EXECUTES_EXPLAINS * rise):
+    now_s, before_s = (longer.extra.get(key) for key in ("phase_s", "baseline_phase_s"))
+    rise = now_s / before_s - 1.0 if now_s and before_s else 0.0
+    is_enough = float(excess[-1]) >= EXECUTES_EXPLAINS * (HALF if is_open else 1.0) * rise
+    if not (is_lasting and is_apart and is_enough):
         return []
     value_s, n_peers = float(typical_s.max()), len(span.nodes) - 1
     strength = float(excess[-1]) / EXECUTES_RATIO

@@ -416,14 +416,13 @@ def core_flops(
 
 
 def execution_latencies(
-    script: Script, rows: TimelineRows, at: IntArray, ticks: Ticks, noise: TickNoise
+    script: Script, run: TimelineRows, nodes: slice, ticks: Ticks, noise: TickNoise
 ) -> dict[str, Floats]:
     """Median and longest latency of the executions of each node: (n_ticks, n_nodes, 1).
 
     Parameters
     ----------
-    rows : of these nodes
-    at : (n_ticks,) row in progress at the end of each tick
+    run : rows of all nodes of the run
     ticks : (n_ticks,) Unix seconds
 
     Notes
@@ -436,7 +435,8 @@ def execution_latencies(
     plan = script.step_plan
     n = max(1, plan.layout.micro_batches)
     # More sequences in a step are more micro-batches.
-    n_executed = np.maximum(1.0, n * _load(script, rows))[:, None]
+    n_executed = np.maximum(1.0, n * _load(script, run))[:, None]
+    rows, at = run.of(nodes), rows_at(run, ticks)
     whole_s = rows.ready_s[:, None] - rows.pause_s[:, None] - rows.input_s
     exchange_s = rows.wait_s + rows.transfer_s[:, None] + plan.optimizer_s
     is_masked = n == 1 or plan.layout.is_fully_sharded or script.run.pp > 1

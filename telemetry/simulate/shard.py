@@ -155,7 +155,7 @@ def hardware(
     has_counters = script.plan.inputs.counters and script.instance.chip.vendor == "AWS"
     if has_counters and tick_s == TICK_S:
         values["core_flops_per_s"] = core_flops(script, spent, rows, at, noise)
-        values |= execution_latencies(script, rows.of(nodes), at, ticks, noise)
+        values |= execution_latencies(script, rows, nodes, ticks, noise)
     mark(script, values, ticks, nodes)
     is_absent = rows.phase[at] == RUN_PHASES.index("absent")
     if is_absent.any():

@@ -110,3 +110,16 @@ def test_a_batch_three_times_as_large_is_no_hang() -> None:
         began_s = float(longer.ended_at_s[-1])
         states = {name: WorkerState(name, now_s - 5, "step", began_s) for name in CHARACTERS}
         assert found(inputs(longer, now_s=now_s, workers=lambda s=states: s)) == wanted
+
+
+def test_a_worker_that_crashed_stays_so_when_its_last_heartbeat_is_forgotten() -> None:
+    crashed = OpenProblem("hang", "node_crash", "steady")
+    data = replace(stopped("step", "step", "step", overdue_s=700), open_problems=(crashed,))
+    assert data.workers is not None
+    states = dict(data.workers())
+    assert found(data) != [("hang", "node_crash", "steady")]
+    del states["steady"]
+    forgotten = replace(data, workers=lambda: states)
+    assert found(forgotten) == [("hang", "node_crash", "steady")]
+    states.clear()
+    assert found(forgotten) == [("hang", "node_crash", "steady")]

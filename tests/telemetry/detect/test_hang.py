@@ -126,6 +126,9 @@ def test_who_does_something_is_late_but_does_not_hang(doing: tuple[float, float]
 def test_one_that_prepares_for_ever_is_named_after_all() -> None:
     (finding,) = hang(open_problems(THERE, THERE, (0.02, 0.27), THERE, overdue_s=700))
     assert finding.node == "calm"
+    slow_checkpoint = with_alert("checkpoint_slow", "checkpoint_slow")
+    writing = open_problems(THERE, THERE, (0.02, 0.27), THERE, overdue_s=700, **slow_checkpoint)
+    assert hang(writing) == []
 
 
 @pytest.mark.parametrize("phase", ["pending", "compiling", "warming_up"])

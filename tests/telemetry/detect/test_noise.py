@@ -7,7 +7,7 @@ import pytest
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.inputs import OpenProblem
-from telemetry.detect.parts import CORES, find_unhealthy_hardware, limit_of_chance
+from telemetry.detect.parts import CORES, MEMORY, find_unhealthy_hardware, limit_of_chance
 from tests.telemetry.detect.runs import T0, inputs, steps_at
 
 N_CORES, EVERY_S, HALF_HOUR_S = 32, 15, 1_800
@@ -118,3 +118,26 @@ def test_held_values_count_once() -> None:
         for held_s in (1, 15)
     }
     assert max(limits) - min(limits) < 0.02 * min(limits)
+
+
+def test_a_node_that_mostly_waits_shows_too_little_of_its_memories() -> None:
+    rng, n_nodes, n_devices = np.random.default_rng(4), 16, 8
+    nodes = tuple(f"n-{i:02}" for i in range(n_nodes))
+
+    def seconds(ages_s: Iterable[int]) -> Span:
+        ages = np.array(list(ages_s))
+        shape = (len(ages), n_nodes, n_devices)
+        bytes_per_s = 2e11 * (1 + 0.02 * rng.standard_normal(shape))
+        # The last node computes in the newest two seconds only, and one device by chance less.
+        bytes_per_s[(ages >= 2) & (ages < 10), -1] *= 1e-5
+        bytes_per_s[ages < 2, -1, 5] *= 0.92
+        return Span("s", T0 - ages, nodes, {MEMORY.metric: bytes_per_s})
+
+    data = inputs(
+        steps_at([0.1])[:0],
+        lambda _, last_s: seconds(range(last_s)[::-1]),
+        hardware_at=lambda _, ages_s: seconds(ages_s),
+        nodes=nodes,
+        now_s=float(T0),
+    )
+    assert find_unhealthy_hardware(data) == []

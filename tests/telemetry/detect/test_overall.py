@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from telemetry.detect import find
+from telemetry.detect.inputs import OpenProblem
+from telemetry.detect.slow import find_slow_compute
 from tests.telemetry.detect.runs import Machines, inputs
 from tests.telemetry.detect.test_slow import MEMORY, computing, found_in, run
 
@@ -28,3 +32,17 @@ def test_of_a_run_on_one_node_that_node_is_named() -> None:
     seen = inputs(steps, machines, hardware_at=machines.hardware_at)
     (found,) = find(replace(seen, nodes=("steady",)))
     assert (found.cause, found.node, found.device) == ("throttle", "steady", None)
+
+
+def test_sequences_that_are_long_for_all_by_chance_are_no_lower_clock() -> None:
+    compute = computing(step_s=6.0)
+    compute[-12:, 3:] *= np.random.default_rng(2).uniform(1.2, 1.9, compute[-12:, 3:].shape)
+    compute[-12:, -1] = 12.0
+    compute[-1, :3] *= 1.15
+    steps = run(compute)
+    machines = Machines(steps.ended_at_s[-1])
+    seen = inputs(steps, machines, hardware_at=machines.hardware_at)
+    uneven = OpenProblem("step_slow", "seq_imbalance", evidence={"kind": "waiting"})
+
+    assert [each.cause for each in find_slow_compute(seen, steps)] == ["throttle"]
+    assert find_slow_compute(replace(seen, open_problems=(uneven,)), steps) == []

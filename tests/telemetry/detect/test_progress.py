@@ -8,6 +8,7 @@ import pytest
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect import DetectionInput, Finding, find
 from telemetry.detect.inputs import OpenProblem, reporting_interval
+from telemetry.detect.progress import Change, Changes, find_slow_node
 from telemetry.steps import StepBatch
 
 NODES = ("a", "b", "c", "d")
@@ -166,6 +167,18 @@ def test_latencies_that_hold_the_exchange_accuse_nobody() -> None:
     both = ("execution_latency_p50_s", "execution_latency_p100_s")
     (found,) = watched({**values, **dict.fromkeys(both, latency_s)})
     assert (found.cause, found.node) == ("unknown", None)
+
+
+@pytest.mark.parametrize(("longest_s", "node"), [(0.3, "b"), (0.2, None)])
+def test_of_two_nodes_one_may_only_wait_within_its_executions(
+    longest_s: float, node: str | None
+) -> None:
+    usual, same = np.array([0.2, 0.2]), Change(np.ones(2), np.ones(2))
+    typical = Change(usual, np.array([0.2, 0.26]))
+    longest = Change(np.full(2, longest_s), np.full(2, longest_s * 1.3))
+    changes = Changes(("a", "b"), 0.3, typical, longest, same, same, same, same)
+    score = find_slow_node(changes)
+    assert (score and score.node) == node
 
 
 def test_a_report_that_stands_for_seconds_counts_once() -> None:

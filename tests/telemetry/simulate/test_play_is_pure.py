@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from telemetry.blocks import FloatArray
+from telemetry.simulate.inputs import FULL
 from telemetry.simulate.plan import Benign, Fault, Plan
 from telemetry.simulate.shard import PlayedShard, RunClock, play, resume, start_clock
 from tests.telemetry.simulate.played import EPOCH, SMALL, VISION, plan_of
@@ -63,6 +65,23 @@ def test_cutting_the_interval_changes_nothing(plan: Plan, cuts: set[int]) -> Non
     whole = play(plan, shard, start_clock(plan), end)
 
     assert_alike(whole, in_pieces(plan, shard, [*sorted(cuts), end]))
+
+
+@pytest.mark.parametrize("shard_size", [1, 3])
+def test_splitting_the_nodes_changes_nothing(shard_size: int) -> None:
+    whole, split = (
+        msgspec.structs.replace(EVENTFUL, inputs=FULL, shard_size=size) for size in (4, shard_size)
+    )
+
+    def played(plan: Plan) -> dict[str, FloatArray]:
+        clock, until = start_clock(plan), EPOCH + LENGTH_S
+        parts = [play(plan, shard, clock, until).span.values for shard in plan.shards]
+        return {name: np.concatenate([p[name] for p in parts], axis=1) for name in parts[0]}
+
+    wanted, got = played(whole), played(split)
+    assert "execution_latency_p50_s" in got
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(got[name], values, err_msg=name)
 
 
 def test_second_by_second_is_the_same_as_at_once() -> None:
