@@ -27,6 +27,8 @@ SPINNING, MOVING = 0.9, 0.03
 # Moments and seconds before the end of the last step that define the usual rate, and seconds that
 # show the present.
 USUAL_MOMENTS, USUAL_S, LOOK_S = 6, 60.0, 8
+# Nothing moves in so many of those.
+NEWEST_S = 3
 # A link that carries a part of the exchange carries more than this; assumed.
 IDLE_BYTES_PER_S = 1e5
 # A run without step reports made its usual steps in so many seconds before the last execution.
@@ -84,11 +86,15 @@ def spinning(
 
 
 def _newest(span: Span, metric: str) -> FloatArray:
-    """Bytes moved per second by each node in its newest report: (n_nodes,)."""
+    """Most bytes moved per second by each node in its newest seconds: (n_nodes,).
+
+    Between two steps a node executes nothing for a second.
+    """
     moved = mean(part_values(span, metric).astype(float), axis=2)
     known = np.isfinite(moved)
-    row = len(moved) - 1 - known[::-1].argmax(axis=0)
-    return np.asarray(moved[row, np.arange(moved.shape[1])])
+    newest = len(moved) - known[::-1].argmax(axis=0)
+    age = newest - np.arange(len(moved))[:, None]
+    return np.asarray(np.where(known & (age > 0) & (age <= NEWEST_S), moved, -np.inf).max(axis=0))
 
 
 def _moved(span: Span, metric: str) -> FloatArray:

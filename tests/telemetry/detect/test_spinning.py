@@ -13,8 +13,12 @@ def spinning(
     hosts: tuple[float, ...] = (0.1,),
     moved: float = 0.0,
     overdue_s: float = 12,
+    rests_s: float = np.inf,
 ) -> DetectionInput:
-    """Return GPUs that ended no step for so long: each node's cores, and what memory moves now."""
+    """Return GPUs that ended no step for so long: each node's cores, and what memory moves now.
+
+    It moves no more than that in the newest ``rests_s``.
+    """
     steps = steps_at([0.1] * 9, n_workers=len(cores))
     ended_s = float(steps.ended_at_s[-1])
     now_s = float(np.ceil(ended_s + overdue_s))
@@ -23,7 +27,9 @@ def spinning(
     def span(ticks: FloatArray) -> Span:
         waits = ticks > ended_s
         busy = np.where(waits[:, None], np.array(cores), 0.9)
-        traffic = np.where(waits, moved, 1e12)[:, None] * np.ones(len(cores))
+        traffic = np.where(waits & (ticks > now_s - rests_s), moved, 1e12)[:, None] * np.ones(
+            len(cores)
+        )
         values = {
             "core_utilization_ratio": np.repeat(busy[..., None], 8, axis=2),
             "vcpu_usage_ratio": np.broadcast_to(
@@ -59,6 +65,11 @@ def test_of_a_pair_the_one_whose_host_and_cores_rest_did_not_join() -> None:
     (found,) = hang(spinning(1.0, 0.02, hosts=(0.1, 0.02)))
     assert (found.cause, found.node) == ("hang", "limping")
     assert hang(spinning(1.0, 0.02)) == []
+
+
+def test_a_second_between_two_steps_in_which_nothing_moves_is_no_hang() -> None:
+    assert hang(spinning(1.0, 1.0, 1.0, 1.0, overdue_s=60, rests_s=1)) == []
+    assert hang(spinning(1.0, 1.0, 1.0, 1.0, overdue_s=60, rests_s=3))
 
 
 def test_cores_that_compute_a_long_step_do_not_hang() -> None:
