@@ -44,6 +44,8 @@ ROUNDING = 1e-6
 # Two steps that are not higher than usual by this part of the limit may be noise: the mean of the
 # last seconds must be above the limit, too.
 CLEAR_RISE_RATIO, LASTS_S = 0.3, 5.0
+# Two different workers are late in two neighbouring steps by chance; three in three hardly ever.
+DELAYED_STEPS = 3
 # A run whose usual share lies between both limits never falls below the lower one: its alert ends
 # by the mean of these newest steps, and this part of the way from the limit to the lower one.
 SETTLED_S, SETTLED_STEPS, SETTLED_PART = 60.0, 20, 0.25
@@ -98,6 +100,7 @@ def episode(
     limit_ratio: float,
     resolve_ratio: float,
     is_open: bool,
+    delayed_by: IntArray | None = None,
 ) -> Episode | None:
     """Find the episode that lasts at the newest step.
 
@@ -110,6 +113,8 @@ def episode(
         Broken by two steps in a row above the first; mended by five in a row below the second.
     is_open : bool
         Whether the rule was broken when last looked at: decides where the window holds neither.
+    delayed_by : (n_steps,) worker
+        Whose delay alone lifts the step above the limit, as of `delays`; -1: no single one.
 
     Returns
     -------
@@ -122,16 +127,24 @@ def episode(
 
     A run whose usual share is little below the limit exceeds it by chance. There, two steps above
     the limit break the rule if they are clearly above what is usual, or if the mean of LASTS_S is
-    above the limit; and a minute without such steps, whose mean is clearly below, mends it.
+    above the limit and one worker's delay explains both or does not explain one; and a minute
+    without such steps, whose mean is clearly below, mends it.
     """
     is_above = share_ratio > limit_ratio + ROUNDING
     fired = streaks(is_above, STEPS_TO_FIRE)
     lately = _means(share_ratio, _recent(step_s, seconds=LASTS_S, least=STEPS_TO_FIRE))
     clear = CLEAR_RISE_RATIO * limit_ratio
+    is_lasting = lately > limit_ratio + ROUNDING
+    if delayed_by is not None:
+        is_random = np.zeros(share_ratio.size, bool)
+        either = np.minimum(delayed_by[1:], delayed_by[:-1])
+        is_random[1:] = (either >= 0) & (delayed_by[1:] != delayed_by[:-1])
+        is_random[streaks(is_above, DELAYED_STEPS)] = False
+        is_lasting &= ~is_random
     broken = [
         row
         for row in fired
-        if lately[row] > limit_ratio + ROUNDING
+        if is_lasting[row]
         or share_ratio[row - 1 : row + 1].mean() > _usual(share_ratio[: row - 1], is_above) + clear
     ]
     fired = np.array(broken, dtype=int)
@@ -154,6 +167,25 @@ def episode(
         ended = int(mended[mended > earlier[-1]][0])
         return Episode(start, ended - STEPS_TO_RESOLVE + 1)
     return Episode(0, 0) if is_open and last_mended < 0 else None
+
+
+def delays(steps: StepBatch, *, limit_ratio: float) -> IntArray:
+    """Row of the worker for which the others waited so long that the share exceeds the limit.
+
+    Had it been ready with the one before it, the share would be at or below the limit. (n_steps,),
+    -1 where that holds of no worker.
+    """
+    wait_s = np.where(np.isfinite(steps.phases["wait_s"]), steps.phases["wait_s"], np.inf)
+    if wait_s.shape[1] < 2:
+        return np.full(len(steps), -1)
+    least_s = np.partition(wait_s, 1, axis=1)[:, :2]
+    late_s = np.where(np.isfinite(least_s[:, 1]), least_s[:, 1] - least_s[:, 0], 0.0)
+    n_workers = np.maximum(1, np.isfinite(wait_s).sum(axis=1))
+    saved_s = late_s * (1.0 - 1.0 / n_workers)
+    share_ratio, step_s = steps.allreduce_share_ratio, steps.step_s
+    without = (share_ratio * step_s - saved_s) / np.maximum(step_s - late_s, 1e-9)
+    explains = (share_ratio > limit_ratio + ROUNDING) & (without <= limit_ratio + ROUNDING)
+    return np.where(explains, wait_s.argmin(axis=1), -1)
 
 
 # Steps after the first one above the limit that help to find the onset.
@@ -366,6 +398,7 @@ def _episode(inputs: DetectionInput, steps: StepBatch, *, is_open: bool) -> Epis
         limit_ratio=inputs.limit_ratio,
         resolve_ratio=inputs.resolve_ratio,
         is_open=is_open,
+        delayed_by=delays(steps, limit_ratio=inputs.limit_ratio),
     )
 
 

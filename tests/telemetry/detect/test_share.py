@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from telemetry.detect import find
 from telemetry.detect.pace import busy_s
-from telemetry.detect.share import Episode, episode
+from telemetry.detect.share import Episode, delays, episode
 from tests.telemetry.detect.runs import inputs, steps_at, steps_of
 
 
@@ -85,6 +85,29 @@ def test_two_noisy_steps_of_a_run_that_is_usually_near_the_limit_do_not_fire() -
     assert of([*usual, 0.27, 0.27], step_s=0.3) is None
     assert of([*usual, 0.27, 0.27], step_s=3.0) is not None
     assert of([*usual, 0.33, 0.33], step_s=0.3) is not None
+
+
+def test_delays_of_different_workers_in_two_neighbouring_steps_do_not_fire() -> None:
+    """A usual share of 22 %; in some steps one worker is late by 0.3 s."""
+    compute = np.full((46, 8), 3.3)
+
+    def of_late(*workers: int) -> set[str]:
+        late = compute.copy()
+        late[np.arange(-len(workers), 0), list(workers)] += 0.3
+        steps = steps_of(late, transfer_s=0.95, workers=[f"n-{i}" for i in range(8)])
+        assert all(steps.allreduce_share_ratio[-len(workers) :] > 0.25)
+        assert all(steps.allreduce_share_ratio[: -len(workers)] < 0.23)
+        return {each.rule for each in find(inputs(steps, nodes=steps.workers))}
+
+    assert "allreduce_share" not in of_late(1, 5)
+    assert "allreduce_share" in of_late(5, 5)
+    assert "allreduce_share" in of_late(1, 5, 2)
+
+
+def test_a_delay_counts_where_it_alone_lifts_the_step_above_the_limit() -> None:
+    compute = [[3.0, 3.0, 3.5, 3.0], [3.0, 3.5, 3.5, 3.0], [3.0, 3.0, 3.0, 3.0]]
+    assert delays(steps_of(compute, transfer_s=0.9), limit_ratio=0.25).tolist() == [2, -1, -1]
+    assert delays(steps_of(compute, transfer_s=1.3), limit_ratio=0.25).tolist() == [-1, -1, -1]
 
 
 def test_a_run_usually_near_the_limit_fires_when_seconds_are_above_it() -> None:
