@@ -28,7 +28,7 @@ from fleet.simulation.samples import answer_samples
 from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_due_figures
 from telemetry.long_term.writer import keep_figures
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 # Compiles take minutes, so a few seconds of delay do not matter.
 COMPILES_EVERY_S = 5
@@ -37,7 +37,7 @@ COMPILES_EVERY_S = 5
 @shared_task(ignore_result=True, expires=5)
 def watch_fleet() -> None:
     """Update runs, run detection and alerts, then announce the tick to the pages."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     now = datetime.now(UTC)
     follow_runs(hot, now=now)
     update_reported_runs(hot, now=now)
@@ -55,14 +55,14 @@ def watch_fleet() -> None:
 @shared_task(ignore_result=True, expires=30)
 def assemble_scrapes() -> None:
     """Store what Prometheus wrote, once a scrape is complete."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     prometheus.assemble(hot, now_s=datetime.now(UTC).timestamp())
 
 
 @shared_task(ignore_result=True, expires=30)
 def hand_over_plans() -> None:
     """Publish the simulation plans again, because Redis may have lost them."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     now = datetime.now(UTC)
     if settings.DEMO:
         demo_history.extend(hot, now=now)
@@ -73,20 +73,20 @@ def hand_over_plans() -> None:
 @shared_task(ignore_result=True, expires=60)
 def copy_clocks() -> None:
     """Copy the simulated runs' clocks into the database."""
-    store_clocks(open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S))
+    store_clocks(hot_store())
 
 
 @shared_task(ignore_result=True, expires=60)
 def freeze_evidence() -> None:
     """Save the evidence of resolved alerts while the hot tier still has it."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     freeze_due(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=15)
 def keep_figures_for_long_term() -> None:
     """Snapshot the current figures for delivery to the long-term store."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     now = datetime.now(UTC)
     second = int(now.timestamp()) // settings.LONG_TERM_EVERY_S * settings.LONG_TERM_EVERY_S
     keep_figures(hot, second, figures(hot, now=now), keep_s=settings.HOT_KEEP_S)
@@ -95,14 +95,14 @@ def keep_figures_for_long_term() -> None:
 @shared_task(ignore_result=True, expires=30)
 def compare_similar_runs() -> None:
     """Compare runs with similar runs, a few at a time."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     update_due_comparisons(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=30)
 def update_trials() -> None:
     """Compute due trial comparisons in advance, for their pages."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     update_due_figures(hot, now=datetime.now(UTC))
 
 
@@ -122,21 +122,21 @@ def check_preflights() -> None:
 @shared_task(ignore_result=True, expires=30)
 def observe_runs() -> None:
     """Record the progress of trial runs, for schedule projections."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     update_observed_runs(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=60)
 def count_durations() -> None:
     """Add the last minute's step durations to the histograms."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     update_step_durations(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=600)
 def retire_quiet_rows() -> None:
     """Retire nodes and runs that have not reported for long; delete old samples of nodes."""
-    hot, now = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S), datetime.now(UTC)
+    hot, now = hot_store(), datetime.now(UTC)
     retire_quiet(hot, after=timedelta(days=settings.RETIRE_AFTER_DAYS), now=now)
     forget_samples(keep_days=settings.DURABLE_KEEP_DAYS, now=now)
 
@@ -144,7 +144,7 @@ def retire_quiet_rows() -> None:
 @shared_task(name="fleet.tasks.keep_money", ignore_result=True, expires=60)
 def update_costs() -> None:
     """Update the runs' spending and the cost alerts."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     now = datetime.now(UTC)
     update_spending(hot, now=now)
     update_cost_alerts(hot, now=now)

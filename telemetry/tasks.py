@@ -14,7 +14,7 @@ from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import PlayedShard, RunClock, play, resume, start_clock
 from telemetry.store import durable
 from telemetry.store.durable import fold_late
-from telemetry.store.hot import HotStore, StoreUnavailable, open_store
+from telemetry.store.hot import HotStore, StoreUnavailable, hot_store
 from telemetry.store.node_state import read_agent_requests, read_sidecars, save_sidecars
 
 # Ticks missed for at most so long are made up for; beyond it the gap stays a gap.
@@ -32,7 +32,7 @@ ROLLED_UP_TO = "rolled_up_to"
 def start_tick() -> None:
     """Request every shard of every simulated run up to this second."""
     until = int(time.time())
-    for run, shard in shards_due(open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)):
+    for run, shard in shards_due(hot_store()):
         simulate_shard.apply_async((run, shard, until))
 
 
@@ -55,7 +55,7 @@ def shards_due(hot: HotStore) -> list[tuple[str, str]]:
 )
 def simulate_shard(run: str, shard: str, until: int) -> None:
     """Play one shard up to a second and store it. Idempotent."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     encoded = hot.plan(run)
     if encoded is None:
         return
@@ -136,7 +136,7 @@ def answer_requested_probes(hot: HotStore, truth: Span) -> None:
 @shared_task(ignore_result=True, expires=60)
 def roll_up() -> None:
     """Store the latest complete minutes. Idempotent."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     end = (int(time.time()) - SETTLE_S) // 60 * 60
     # After an outage of everything, from where it was left, as far as the hot tier still has it.
     left_at = int(hot.execute("GET", ROLLED_UP_TO) or end)

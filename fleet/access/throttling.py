@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 from redis.exceptions import RedisError
 
-from telemetry.store.hot import HotStore, open_store
+from telemetry.store.hot import HotStore, hot_store
 
 # Attempts to sign in per window. Why these: docs/decisions/0023.
 WINDOW_S = 300
@@ -99,7 +99,7 @@ class SignInAttempt:
             local_counts.uncount(list(self._limits))
 
     def _run(self, script: str, *arguments: int) -> Any:
-        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        hot = hot_store()
         return hot.execute("EVAL", script, len(self._limits), *self._limits, *arguments)
 
 

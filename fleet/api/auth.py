@@ -7,7 +7,6 @@ from functools import wraps
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
@@ -33,7 +32,7 @@ from fleet.api.ingest import check_announced, check_utf8, too_large
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
 from telemetry.store.connection import StoreUnavailable
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 # The scope of operations that any authenticated caller may use.
 ANY_SCOPE = ""
@@ -161,7 +160,7 @@ class CallerThrottle(BaseThrottle):
     def allow_request(self, request: HttpRequest) -> bool:
         key = caller(request).key
         try:
-            hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+            hot = hot_store()
             return self._gate.left(hot, {key: 1}, now_s=time.time())[key] >= 0
         except (RedisError, StoreUnavailable):
             return True

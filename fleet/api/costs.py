@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from typing import Annotated
 
-from django.conf import settings
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -14,7 +13,7 @@ from fleet.api.budgets import BurnOut, burn_values
 from fleet.api.fields import INTEGRAL_FLOAT, RequestSchema, ResponseSchema, RunName
 from fleet.costs.panel import MOST, panel, set_training_length
 from fleet.models import Run
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 
 class PortionOut(ResponseSchema):
@@ -132,7 +131,7 @@ def run_length(request: HttpRequest, name: Path[RunName], payload: LengthIn) -> 
 
 
 def _serialize(run: Run) -> RunMoneyDetail:
-    found = panel(open_store(settings.REDIS_URL), run, now=timezone.now())
+    found = panel(hot_store(), run, now=timezone.now())
     total, price, next_price = found["total_usd"], found["price"], found["next_price"]
     return RunMoneyDetail.from_object(
         found["outlook"],

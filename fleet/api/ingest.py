@@ -46,7 +46,7 @@ from telemetry.ingest import otlp, schemas, step_reports
 from telemetry.ingest.columns import ColumnsLine
 from telemetry.ingest.lines import RefusedError, join_documents
 from telemetry.ingest.prometheus import WrittenSamples, samples_of, unpack
-from telemetry.store.hot import HotStore, open_store
+from telemetry.store.hot import HotStore, hot_store, open_store
 from telemetry.write_request import Status
 
 MAX_STEPS_BODY_BYTES = 1_000_000
@@ -139,7 +139,7 @@ def serve(requests: Sequence[IngestRequest]) -> None:
     What arrived together is stored together, with few round trips to Redis.
     """
     try:
-        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        hot = hot_store()
         authenticate(requests, hot)
         arrivals = arrivals_of(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
         for request in requests:
@@ -321,7 +321,7 @@ def ingest_steps(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         return problem(405, "Send the lines by POST.", headers={"Allow": "POST"})
     try:
-        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        hot = hot_store()
         call = _request_of(request)
         authenticate([call], hot)
         if call.problem is not None:
@@ -383,7 +383,7 @@ def _queue_samples(
     if request.method != "POST":
         raise ProblemError(405, "Send samples by POST.", headers={"Allow": "POST"})
     try:
-        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        hot = hot_store()
         call = _request_of(request)
         authenticate([call], hot)
         if call.problem is not None:

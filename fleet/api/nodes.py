@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from typing import Literal
 
-from django.conf import settings
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -24,7 +23,7 @@ from fleet.models import Alert, Node, Run
 from fleet.models.problem import ProblemError
 from fleet.runs.retirement import retire, unretire
 from fleet.runs.summaries import STALE_AFTER_S, nodes_now
-from telemetry.store.hot import HotStore, open_store
+from telemetry.store.hot import HotStore, hot_store
 
 router = Router(tags=["nodes"])
 NODE_FIELDS = {"run", "team", "instance_type", "source", "label"}
@@ -180,7 +179,7 @@ def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
 @router.get("", response=NodePage, **needs("read"), summary="List nodes")
 def node_list(request: HttpRequest, query: Query[NodeQuery]) -> NodePage:
     """List nodes by name, each with its latest values."""
-    hot = open_store(settings.REDIS_URL)
+    hot = hot_store()
     now_s, quiet_s = timezone.now().timestamp(), hot.quiet_s()
     up = {
         name
@@ -197,7 +196,7 @@ def node_list(request: HttpRequest, query: Query[NodeQuery]) -> NodePage:
 def node_one(request: HttpRequest, name: Path[NodeName]) -> NodeOut:
     """Get one node with its latest values."""
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
-    return _serialize([node], open_store(settings.REDIS_URL))[0]
+    return _serialize([node], hot_store())[0]
 
 
 @router.post("/{name}/retire", response=NodeOut, **needs("act"), summary="Retire a node")
@@ -220,7 +219,7 @@ def node_unretire(request: HttpRequest, name: Path[NodeName]) -> NodeOut:
 
 def set_retired(request: HttpRequest, row: Node | Run, *, is_retired: bool) -> None:
     """Retire a node or a run, or bring it back; raises ProblemError where that changes nothing."""
-    by, hot = caller(request).name, open_store(settings.REDIS_URL)
+    by, hot = caller(request).name, hot_store()
     if is_retired and not retire(hot, row, by=by, now=timezone.now()):
         raise ProblemError(409, "It is already retired.")
     if not is_retired and not unretire(row, by=by):

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Literal
 
 import numpy as np
-from django.conf import settings
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -43,7 +42,7 @@ from fleet.runs.similar_runs import measured_results, similar_runs_panel
 from fleet.runs.summaries import RunNow, runs_now
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store.history import run_history
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 router = Router(tags=["runs"])
 MAX_STEPS = 1_000
@@ -302,7 +301,7 @@ def _serialize(runs: list[Run]) -> list[RunOut]:
     open_alerts = Alert.objects.open().exclude(run=None).select_related("run")
     of_runs = open_alerts.only("evidence", "run__name")
     n_open = Counter(name for alert in of_runs for name in alert.runs)
-    now = runs_now(open_store(settings.REDIS_URL), runs, now_s=timezone.now().timestamp())
+    now = runs_now(hot_store(), runs, now_s=timezone.now().timestamp())
     return [_run(each, n_open_alerts=n_open[each.run.name]) for each in now]
 
 
@@ -354,7 +353,7 @@ def run_steps(request: HttpRequest, name: Path[RunName], query: Query[StepFilter
     run = get_object_or_404(Run, name=name)
     start, end = query.window(now=timezone.now())
     steps, stretches = run_history(
-        open_store(settings.REDIS_URL),
+        hot_store(),
         run.name,
         start_s=start,
         end_s=end,

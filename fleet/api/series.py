@@ -6,7 +6,6 @@ from math import isfinite
 from typing import Annotated, Self
 
 import numpy as np
-from django.conf import settings
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -22,7 +21,7 @@ from telemetry.blocks import METRICS, FloatArray, IntArray
 from telemetry.series import SeriesSource
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store.history import node_series, run_history
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 router = Router(tags=["series"])
 Numbers = list[float | None]
@@ -202,7 +201,7 @@ def node_metric(
     minimum and maximum.
     """
     node = get_object_or_404(Node, name=name)
-    hot, (start, end) = open_store(settings.REDIS_URL), query.window(now=timezone.now())
+    hot, (start, end) = hot_store(), query.window(now=timezone.now())
     metric = METRICS[query.metric]
     series = node_series(
         hot,
@@ -236,7 +235,7 @@ def run_metric(request: HttpRequest, name: Path[RunName], query: Query[RunDrawin
     run = get_object_or_404(Run, name=name)
     start, end = query.window(now=timezone.now())
     steps, stretches = run_history(
-        open_store(settings.REDIS_URL),
+        hot_store(),
         run.name,
         start_s=start,
         end_s=end,

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.core.paginator import Paginator
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404
@@ -37,7 +36,7 @@ from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.runbooks import MARKDOWN, check_first, do_now
 from fleet.runs.summaries import runs_now
 from telemetry.detect import RULES
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 # Of more requested probes, the rest is folded.
 PROBES_SHOWN = 8
@@ -136,7 +135,7 @@ def alert_list(request: HtmxRequest) -> HttpResponse:
 def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
     """Return the live part of an alert's page, or its state ``at`` an earlier time."""
     now = timezone.now()
-    alert, hot = _found(pk), open_store(settings.REDIS_URL)
+    alert, hot = _found(pk), hot_store()
     events = list(alert.events.all())
     frozen_at = parse_moment(at, alert=alert, now=now)
     if frozen_at:
@@ -201,7 +200,7 @@ def incident_context(context: dict[str, Any]) -> dict[str, Any]:
     now = frozen_at or context["now"]
     neighbours = neighbours_of(alert, until=until_of(alert, now=now), at=frozen_at)
     similar = similar_alerts(alert, neighbours)
-    hot = open_store(settings.REDIS_URL)
+    hot = hot_store()
     about = (
         {"run": alert.run.name} if alert.run else {"node": alert.node.name if alert.node else ""}
     )
@@ -257,7 +256,7 @@ def post_mortem_of(request: HtmxRequest, pk: int) -> tuple[str, Alert]:
     """Write an alert's post-mortem as Markdown that is correct without editing."""
     context = alert_context(pk)
     alert, events, now = context["alert"], context["events"], context["now"]
-    hot = open_store(settings.REDIS_URL)
+    hot = hot_store()
     neighbours = neighbours_of(alert, until=now)
     similar = similar_alerts(alert, neighbours)
     changes = changes_of(hot, alert, neighbours, now=now)

@@ -35,7 +35,7 @@ from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.runs.devices import parts_of
 from fleet.simulation.drill_results import drill_figure, drill_result, drill_window
 from telemetry.errors import FieldError
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 
 def chart_table(request: HttpRequest, body: bytes | str, *, of: str = "") -> HttpResponse | None:
@@ -79,7 +79,7 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
         request,
         lambda window: marked(
             node_figure(
-                open_store(settings.REDIS_URL),
+                hot_store(),
                 node,
                 drawn,
                 window,
@@ -102,7 +102,7 @@ def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
             request,
             lambda window: marked(log_figure(run.log, chart, window), window, run=run.pk),
         )
-    hot, now = open_store(settings.REDIS_URL), timezone.now()
+    hot, now = hot_store(), timezone.now()
     if chart == "cost" and "expected" in request.GET:
         marks = expected_cost_marks(hot, run, now_s=now.timestamp())
 
@@ -127,9 +127,7 @@ def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     return answer_chart(
         request,
         lambda window: marked(
-            run_figure(
-                open_store(settings.REDIS_URL), run, chart, window, long_term=long_term_history()
-            ),
+            run_figure(hot_store(), run, chart, window, long_term=long_term_history()),
             window,
             run=run.pk,
         ),
@@ -145,7 +143,7 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
     mine = alert_window(alert, now=now)
 
     def draw(window: Window) -> bytes | Chart | Heat:
-        hot, at = open_store(settings.REDIS_URL), request.GET.get("at", "")
+        hot, at = hot_store(), request.GET.get("at", "")
         figure = incident_figure(
             hot, alert, chart, window, at=at, now=now, long_term=long_term_history()
         )
@@ -169,7 +167,7 @@ def alert_image(request: HttpRequest, pk: int) -> HttpResponse:
         raise Http404("the address of this image is not signed")
     alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
     image = image_of(
-        open_store(settings.REDIS_URL),
+        hot_store(),
         alert,
         at=datetime.fromtimestamp(int(at), UTC),
         now=timezone.now(),
@@ -191,7 +189,7 @@ def drill_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
     drill = drill_result(fault, now=now)
 
     def draw(window: Window) -> Chart:
-        hot = open_store(settings.REDIS_URL)
+        hot = hot_store()
         long_term = long_term_history()
         figure = drill_figure(hot, fault, drill.firing, chart, window, long_term=long_term)
         if figure is None:

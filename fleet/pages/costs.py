@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.conf import settings
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -23,7 +22,7 @@ from fleet.pages.forms import BudgetForm, LengthForm, PriceForm, submit
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.prices import applicable_price, set_price
 from telemetry import catalog
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 PARTIALS = ("budgets",)
 N_RUNS = 200
@@ -78,13 +77,13 @@ MONEY_PARTIALS = ("money",)
 
 def brief_money(run: Run, *, now: datetime) -> dict[str, Any]:
     """Return the cost panel of a run, computed when first used."""
-    hot = open_store(settings.REDIS_URL)
+    hot = hot_store()
     return {"money": SimpleLazyObject(lambda: brief_panel(hot, run, now=now))}
 
 
 def money_context(name: str) -> dict[str, Any]:
     run = get_object_or_404(with_cost_fields(Run.objects.all()), name=name)
-    money = brief_panel(open_store(settings.REDIS_URL), run, now=timezone.now())
+    money = brief_panel(hot_store(), run, now=timezone.now())
     return {"run": run, "money": money}
 
 
@@ -109,7 +108,7 @@ def _set_length(request: HtmxRequest, run: Run) -> HttpResponse:
 
 
 def _show_money(request: HtmxRequest, run: Run, form: LengthForm) -> HttpResponse:
-    now, hot = timezone.now(), open_store(settings.REDIS_URL)
+    now, hot = timezone.now(), hot_store()
     money = brief_panel(hot, run, now=now)
     # A finished run does not change, and the stream never adds up a long past.
     is_moving = money is not None and run.finished_at is None

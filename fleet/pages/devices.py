@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db.models import Q
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404
@@ -18,7 +17,7 @@ from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.devices import device_figures
 from fleet.runs.summaries import nodes_now
 from telemetry import catalog
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 PARTIALS = ("lead", "figures", "alerts")
 HISTORY = timedelta(days=30)
@@ -33,7 +32,7 @@ def device_context(name: str, *, at_s: int | None = None) -> dict[str, Any]:
     if not 0 <= number < node.n_devices:
         last = node.n_devices - 1
         raise Http404(f"{node.name} has no device {number_text[:20]}; it has 0 to {last}")
-    now, hot = timezone.now(), open_store(settings.REDIS_URL)
+    now, hot = timezone.now(), hot_store()
     row = nodes_now(hot, [node], now_s=now.timestamp())[0]
     newest = hot.newest().get(node.shard) if row.is_up else None
     second = at_s or newest
@@ -83,7 +82,7 @@ def device_detail(request: HtmxRequest, name: str, number: int) -> HttpResponse:
     at_s = shown["window"].end if shown["frozen"] else None
     context = device_context(f"{name}/{number}", at_s=at_s) | shown
     node = context["node"]
-    blocks = open_store(settings.REDIS_URL).latest([node.shard])
+    blocks = hot_store().latest([node.shard])
     unmeasured = unmeasured_of(node, blocks.get(node.shard))
     mine = [c for c in charts_of(node) if c.part in ("core", "device") and c.kind == "lines"]
     context["charts"] = [(each, note_of(each, node)) for each in mine if each not in unmeasured]

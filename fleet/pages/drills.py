@@ -46,7 +46,7 @@ from telemetry.errors import FieldError
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.plan import Fault, RunSpec
 from telemetry.simulate.scenario import validate_fault
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def drill_end(request: HtmxRequest, pk: int) -> HttpResponse:
     fault = get_object_or_404(InjectedFault.objects.select_related("run", "node"), pk=pk)
     error, status = "", 200
     try:
-        end(open_store(settings.REDIS_URL), fault, now=timezone.now())
+        end(hot_store(), fault, now=timezone.now())
     except FieldError as refused:
         error, status = str(refused), 422
     if not request.htmx and not error:
@@ -289,7 +289,7 @@ def drillable() -> Any:
 
 def _injected(request: HtmxRequest, run: Run, form: DrillForm) -> InjectedFault | None:
     """Inject the fault; None, with an error in the form, if that is not possible."""
-    hot, by = open_store(settings.REDIS_URL), request.user.get_username()
+    hot, by = hot_store(), request.user.get_username()
     return submit(form, lambda: inject(hot, run, **form.chosen(), by=by, now=timezone.now()))
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from django.conf import settings
 from django.db.models import Q
 from django.http import HttpRequest
 
@@ -21,7 +20,7 @@ from fleet.pages.text import render_headline
 from fleet.runs.summaries import RunNow, run_now
 from telemetry.errors import FieldError
 from telemetry.store.history import run_history
-from telemetry.store.hot import HotStore, open_store
+from telemetry.store.hot import HotStore, hot_store
 
 
 def window_context(
@@ -73,7 +72,7 @@ def frozen_run(run: Run, window: Window) -> dict[str, Any]:
 def run_in_window(run: Run, window: Window) -> tuple[RunNow, int]:
     """Return a run's figures over a window, at the price of its end, and its number of steps."""
     steps, _ = run_history(
-        open_store(settings.REDIS_URL),
+        hot_store(),
         run.name,
         start_s=window.start,
         end_s=window.end,
@@ -125,7 +124,7 @@ def alert_as_of(hot: HotStore, alert: Alert, events: Iterable[AlertEvent], at: d
 
 def _alerts_in_window(alerts: AlertQuerySet, window: Window) -> list[AlertText]:
     """Return the alerts that were open within a window, as of its end, the worst first."""
-    hot, (start, end) = open_store(settings.REDIS_URL), _ends(window)
+    hot, (start, end) = hot_store(), _ends(window)
     lasted = Q(resolved_at=None) | Q(resolved_at__gt=start)
     found = alerts.filter(lasted, fired_at__lt=end).select_related("run", "node")
     shown = [

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
 from telemetry.long_term.writer import streams
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 TICK_AFTER_S = 15.0
 # Below this much room the database and Redis may soon refuse to write.
@@ -66,7 +66,7 @@ def _database() -> dict[str, Any]:
 
 
 def _redis() -> dict[str, Any]:
-    return {"bytes_used": open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S).bytes_used()}
+    return {"bytes_used": hot_store().bytes_used()}
 
 
 def _disk() -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _disk() -> dict[str, Any]:
 
 def _ticks() -> dict[str, Any]:
     """Check that a node reported recently; a fleet without nodes passes."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     seen = hot.last_seen()
     if not seen:
         return {"nodes": 0}

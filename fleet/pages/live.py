@@ -37,7 +37,7 @@ from fleet.pages.topics import (
 )
 from fleet.runs.state import reporting_nodes
 from fleet.runs.summaries import reporting_now
-from telemetry.store.hot import TICKS, open_store
+from telemetry.store.hot import TICKS, hot_store
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ def head(n_watchers: int) -> Events:
     now_s, process = round(time.time(), 1), f"{socket.gethostname()}:{os.getpid()}"
     state: dict[str, Any]
     try:
-        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        hot = hot_store()
         hot.gauge_share("stream_clients", n_watchers, by=process, now_s=now_s)
         reported = (*hot.last_seen().values(), *map(int, reporting_nodes(hot).values()))
         tick = max(reported, default=None)

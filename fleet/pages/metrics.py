@@ -29,7 +29,7 @@ from fleet.models.node import address
 from fleet.models.problem import problem, store_unavailable
 from telemetry.exporter.exposition import stream_page
 from telemetry.store.connection import StoreUnavailable
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 
 @require_safe
@@ -38,7 +38,7 @@ def sd_prometheus(request: HttpRequest) -> HttpResponse:
 
     Each node is two targets: its own page, and its part of `/metrics/neuron`.
     """
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     try:
         seen = hot.last_seen()
         nodes = list(Node.objects.unretired().select_related("run").order_by("name"))
@@ -83,7 +83,7 @@ COMPRESS_LEVEL = 1
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponseBase:
     """Serve all families; ``?nodes=0`` leaves out the hardware, which each node's page has."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     with_nodes = request.GET.get("nodes") != "0"
     try:
         return streamed(request, fleet_registry(hot, now=timezone.now(), with_nodes=with_nodes))
@@ -94,7 +94,7 @@ def metrics(request: HttpRequest) -> HttpResponseBase:
 @require_safe
 def metrics_neuron(request: HttpRequest) -> HttpResponseBase:
     """Serve the names of AWS's exporters, of all nodes or of ``?node=NAME``."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     name = request.GET.get("node")
     try:
         node = None if name is None else _node(name)
@@ -107,7 +107,7 @@ def metrics_neuron(request: HttpRequest) -> HttpResponseBase:
 
 @require_safe
 def metrics_node(request: HttpRequest, name: str) -> HttpResponseBase:
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     try:
         node = _node(name)
         if node is None:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from django.conf import settings
 from django.db.models import F, Q
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404
@@ -29,7 +28,7 @@ from fleet.runs.summaries import NodeNow, nodes_now
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
 from telemetry.store.connection import Connection
-from telemetry.store.hot import HotStore, open_store
+from telemetry.store.hot import HotStore, hot_store
 from telemetry.store.node_state import read_sidecars
 
 RUN_OR_LAST = F("run__name").asc(nulls_last=True)
@@ -111,7 +110,7 @@ def nodes_context(**filters: str) -> dict[str, Any]:
         .defer("labels")
     )
     nodes = nodes.order_by(RUN_OR_LAST, "rank", "name")
-    rows = rows_of(open_store(settings.REDIS_URL), nodes, now=now)
+    rows = rows_of(hot_store(), nodes, now=now)
     n_up = sum(row.now.is_up for row in rows)
     return {
         "rows": keep.matches(rows),
@@ -151,7 +150,7 @@ def problem_node_list(request: HtmxRequest) -> HttpResponse:
 
 
 def node_context(name: str) -> dict[str, Any]:
-    now, hot = timezone.now(), open_store(settings.REDIS_URL)
+    now, hot = timezone.now(), hot_store()
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
     accusing = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]))
     accusing = accusing.worst_first().select_related("run", "node")
@@ -235,7 +234,7 @@ def node_samples(hot: Connection, node: Node, *, is_up: bool, now: datetime) -> 
 
 def node_points(name: str, *, since_s: float) -> dict[str, Any]:
     node = get_object_or_404(Node, name=name)
-    hot, now_s = open_store(settings.REDIS_URL), timezone.now().timestamp()
+    hot, now_s = hot_store(), timezone.now().timestamp()
     return charts.node_points(hot, node, since_s=since_s, now_s=now_s)
 
 

@@ -62,7 +62,7 @@ from fleet.notifications.manual import drop, record_change, send_again, send_tes
 from fleet.pages.forms import error_line, submit
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.errors import FieldError
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 PER_PAGE = 50
 FILTERS = ("state", "receiver")
@@ -351,7 +351,7 @@ def example_message(kind: str, *, now: datetime) -> tuple[Message, bytes | None]
         text = "No alert has fired yet. This is what a test looks like."
         return Message(Delivery.Kind.TEST, "preview", now, (), list_url=list_url, text=text), None
     item = item_of(alert, None, base_url=base_url, now=now)
-    source = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    source = hot_store()
     message = Message(
         Delivery.Kind.FIRING,
         "preview",

@@ -27,7 +27,7 @@ from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.runs import rows_with_alerts
 from fleet.runs.summaries import fleet_now, nodes_now, runs_now
 from telemetry.store.history import run_history
-from telemetry.store.hot import HotStore, open_store
+from telemetry.store.hot import HotStore, hot_store
 
 PARTIALS = ("strip", "heat-map", "runs", "alerts")
 RESOLVED_SHOWN = 3
@@ -132,7 +132,7 @@ def overview_points(*, since_s: float) -> dict[str, Any]:
 
 
 def _hot() -> HotStore:
-    return open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    return hot_store()
 
 
 MOST = 8

@@ -1,6 +1,5 @@
 """Retire nodes and runs, and bring them back."""
 
-from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -11,7 +10,7 @@ from fleet.access.roles import requires
 from fleet.models import Node, Run
 from fleet.runs.retirement import retire, unretire
 from telemetry.errors import FieldError
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 
 @require_POST
@@ -33,7 +32,7 @@ def _act(request: HttpRequest, row: Node | Run) -> HttpResponse:
             done = unretire(row, by=by)
             text = "is back in use." if done else "is not retired."
         else:
-            done = retire(open_store(settings.REDIS_URL), row, by=by, now=now)
+            done = retire(hot_store(), row, by=by, now=now)
             text = "is retired." if done else "is already retired."
     except FieldError as error:
         messages.error(request, str(error))

@@ -22,7 +22,7 @@ from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.limits import RUN_LIMITS, own_limits, set_limits
 from telemetry.detect import RULES
 from telemetry.detect.rules import Rule
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 # Names that the form suggests; others can be typed.
 N_SUGGESTED = 200
@@ -95,7 +95,7 @@ def _show(request: HtmxRequest, form: RunLimitsForm | None, *, asked: str = "") 
         limits=None,
     )
     try:
-        failures = rule_failures(open_store(settings.REDIS_URL))
+        failures = rule_failures(hot_store())
     except RedisError:
         failures = []
     context = {

@@ -58,7 +58,7 @@ from fleet.runs.summaries import RunNow, flops_now, hbm_now, runs_now, usd_per_m
 from fleet.simulation.drills import drills_of
 from telemetry import catalog
 from telemetry.blocks import FloatArray
-from telemetry.store.hot import HotStore, open_store
+from telemetry.store.hot import HotStore, hot_store
 
 STATES = ("active", "over", "retired")
 FILTERS = ("state", "label", "q")
@@ -104,7 +104,7 @@ class RunFilter(Filter):
 
 def runs_context(**filters: str) -> dict[str, Any]:
     """Return the runs by team, active ones first."""
-    now, hot = timezone.now(), open_store(settings.REDIS_URL)
+    now, hot = timezone.now(), hot_store()
     keep = RunFilter.of(filters)
     found = Run.objects.filter_by(state=keep.state, label=keep.label, text=keep.q)
     runs = sorted(found, key=lambda run: (run.team, bool(run.finished_at), run.name))
@@ -146,7 +146,7 @@ def run_list(request: HtmxRequest) -> HttpResponse:
 
 def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
     """Return the live part of a run's page; a whole page needs more fields of the run."""
-    now, hot = timezone.now(), open_store(settings.REDIS_URL)
+    now, hot = timezone.now(), hot_store()
     runs = with_compile_flag(Run.objects.select_related("trace", "log", "similar_runs"))
     if is_whole:
         runs = with_newest_steps(runs)
@@ -184,7 +184,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
 
 def run_points(name: str, *, since_s: float) -> dict[str, Any]:
     run = get_object_or_404(Run, name=name)
-    return charts.run_points(open_store(settings.REDIS_URL), run, since_s=since_s)
+    return charts.run_points(hot_store(), run, since_s=since_s)
 
 
 def may_drill(run: Run) -> bool:
@@ -208,14 +208,14 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
         context |= frozen_run_alerts(run, context["window"])
     elif run.finished_at is None and not context.get("log") and not context.get("trace"):
         nodes = [(row.node.name, row.node.shard) for row in context["rows"]]
-        hot = open_store(settings.REDIS_URL)
+        hot = hot_store()
         state = state_of(hot, run.name) if run.is_reported else None
         traces = {member.runtime_trace for member in state.members.values()} if state else ()
         inputs = inputs_of(hot, run.name, nodes, now_s=now.timestamp(), traces=traces)
         is_starting = run.phase in STARTING and not inputs.has_steps
         context |= {"inputs": inputs, "is_starting": is_starting}
     alerts = [each.alert for each in context["alerts"]]
-    drawn = charts_of(open_store(settings.REDIS_URL), run, alerts)
+    drawn = charts_of(hot_store(), run, alerts)
     context["charts"] = [with_loss_view(request, chart) for chart in drawn]
     context |= trace_page(request, run) | {"similar_runs": similar_runs_panel(run)}
     if context.get("log"):

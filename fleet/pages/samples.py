@@ -1,7 +1,6 @@
 """Samples of a node: request one, and the page, charts and CSV of one."""
 
 import msgspec
-from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -19,7 +18,7 @@ from fleet.pages.nodes import PARTIALS, node_context, sample_row
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.summaries import nodes_now
 from telemetry.errors import FieldError
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 
 @require_POST
@@ -27,7 +26,7 @@ from telemetry.store.hot import open_store
 def node_sample(request: HtmxRequest, name: str) -> HttpResponse:
     """Request a sample of a node's agent."""
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
-    hot, now, error = open_store(settings.REDIS_URL), timezone.now(), ""
+    hot, now, error = hot_store(), timezone.now(), ""
     is_up = nodes_now(hot, [node], now_s=now.timestamp())[0].is_up
     try:
         request_sample(hot, node, by=request.user.get_username(), is_up=is_up, now=now)

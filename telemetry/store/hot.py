@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from django.conf import settings
 from redis import Redis
 
 from telemetry.blocks import COUNTED_RATES, Block, added, join_partial
@@ -25,7 +26,7 @@ from telemetry.store.packing import (
 )
 from telemetry.store.reading import Reader, Totals
 
-__all__ = ["TICKS", "HotStore", "StoreUnavailable", "Totals", "open_store", "raw"]
+__all__ = ["TICKS", "HotStore", "StoreUnavailable", "Totals", "hot_store", "open_store", "raw"]
 
 MINUTE_S = 60
 WEEK_S = 7 * 24 * 3600
@@ -304,3 +305,8 @@ class HotStore(Reader):
 @lru_cache(maxsize=8)
 def open_store(url: str, *, keep_s: int = 900) -> HotStore:
     return HotStore(Redis.from_url(url), keep_s=keep_s)
+
+
+def hot_store() -> HotStore:
+    """Return the store that the settings name."""
+    return open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)

@@ -11,7 +11,7 @@ from django.core.management import CommandError, CommandParser
 from fleet.ingest.nodes import NAME, NAME_RULE, IngestBatch, response_of
 from fleet.ingest.pipe import PipeIngest
 from fleet.management.cli import PlainCommand
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 LATEST_S = 1e11
 # Refusals that are shown; the rest are counted.
@@ -39,7 +39,7 @@ class Command(PlainCommand):
         start_s = options["start"]
         if start_s is not None and not 0 <= start_s <= LATEST_S:
             raise ValueError(f"--start: {start_s:g} is out of range; give Unix seconds.")
-        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        hot = hot_store()
         intake = PipeIngest(hot, node=node, keep_s=settings.HOT_KEEP_S)
         total = IngestBatch()
         try:

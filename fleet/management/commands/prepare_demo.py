@@ -10,7 +10,6 @@ from functools import partial
 from multiprocessing import get_context
 from threading import Thread
 
-from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.db import connections, transaction
 
@@ -28,7 +27,7 @@ from fleet.simulation.demo_history import (
 )
 from fleet.simulation.runs import publish_plans
 from fleet.trials.services import update_due_figures
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 PARENT_CHECK_S = 1.0
 
@@ -41,7 +40,7 @@ class Command(BaseCommand):
         parser.add_argument("--hours", type=float, default=24.0, help="hours of history (24)")
 
     def handle(self, *, hours: float, **options: object) -> None:
-        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        hot = hot_store()
         now = datetime.now(UTC).replace(microsecond=0)
         if not Run.objects.simulated().exists():
             # All or nothing: an interrupted command must not leave a fleet without faults.
@@ -92,7 +91,7 @@ def _watch(parent: int) -> None:
 def simulate_past(name: str, *, now: datetime) -> str:
     """Simulate the history of one run, and return a summary."""
     began = time.monotonic()
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    hot = hot_store()
     run = Run.objects.prefetch_related("nodes").get(name=name)
     run.alerts.all().delete()
     faults = list(run.injected_faults.select_related("node", "run"))

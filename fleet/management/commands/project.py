@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 from redis import RedisError
@@ -29,7 +28,7 @@ from fleet.trials.schedule_text import (
     written,
 )
 from telemetry.errors import FieldError
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 SOURCES = ("trial", "run", "figures")
 
@@ -103,7 +102,7 @@ def _arms(options: dict[str, Any]) -> tuple[Planned, ...]:
         raise FieldError("trial", "give one of --trial, --run and --figures")
     if options["figures"]:
         return arms_from_file(Path(options["figures"]))
-    hot, now = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S), timezone.now()
+    hot, now = hot_store(), timezone.now()
     if options["run"]:
         return runs_now(hot, options["run"], now=now)
     trial = Trial.objects.with_arms().filter(name=options["trial"]).first()

@@ -3,14 +3,13 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from django.conf import settings
 from django.core.management import CommandParser
 
 from fleet.management.cli import PlainCommand
 from fleet.models import Node, Run
 from fleet.runs.retirement import retire, unretire
 from telemetry.errors import FieldError
-from telemetry.store.hot import open_store
+from telemetry.store.hot import hot_store
 
 BY = "command line"
 
@@ -34,7 +33,7 @@ class Command(PlainCommand):
                 rows.append(row)
         if not rows:
             raise FieldError("node", "name what to retire: --node NAME, --run NAME")
-        hot, now = open_store(settings.REDIS_URL), datetime.now(UTC)
+        hot, now = hot_store(), datetime.now(UTC)
         changed = [
             row
             for row in rows

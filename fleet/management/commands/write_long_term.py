@@ -11,7 +11,7 @@ from django.db import DatabaseError, close_old_connections, connection
 
 from telemetry.long_term.remote_write import Endpoint, StoppedError, WriteClient
 from telemetry.long_term.writer import MINUTES, Position, Writer
-from telemetry.store.hot import StoreUnavailable, open_store
+from telemetry.store.hot import StoreUnavailable, hot_store
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Command(BaseCommand):
             endpoint = Endpoint(
                 settings.LONG_TERM_WRITE_URL, settings.LONG_TERM_TOKEN_FILE, keep_alive=True
             )
-            hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+            hot = hot_store()
             client, every_s = WriteClient(endpoint, stopping), settings.LONG_TERM_EVERY_S
             writer = Writer(hot, client, every_s=every_s)
         except ValueError as error:
