@@ -82,7 +82,7 @@ class ReceiverForm(forms.Form):
             initial = {"name": receiver.name, "target": shown}
         elif kind == KIND.PAGERDUTY:
             initial = {"target": EVENTS_URL}
-        super().__init__(data, initial=initial, label_suffix="")
+        super().__init__(data, initial=initial)
         self.kind, self.receiver = kind, receiver
         target, target_help, secret, secret_help = TARGET_AND_SECRET[self.kind]
         keep = " Leave empty to keep the current one." if self.receiver else ""
@@ -207,7 +207,7 @@ class RouteForm(forms.Form):
         initial["repeat_min"] = route.repeat_s // 60
         if route.pk:
             initial["receivers"] = list(route.receivers.all())
-        super().__init__(data, initial=initial, label_suffix="")
+        super().__init__(data, initial=initial)
         self.route = route
         if route.is_default:
             for name in ("matchers", "goes_on"):

@@ -182,8 +182,7 @@ def token_list(request: HtmxRequest) -> HttpResponse:
         "secret": secret,
         "address": request.build_absolute_uri("/").rstrip("/"),
     }
-    status = 422 if form.errors else 200
-    return render_page(request, "access/token_list.html", context, status=status)
+    return render_page(request, "access/token_list.html", context)
 
 
 @require_POST

@@ -97,7 +97,6 @@ LIST_PARTIALS = ("open", "resolved")
 PARTIALS = ("story", "now", "act", "facts", "timeline", "bar")
 ALL_PARTIALS = (*PARTIALS, "changes", "similar")
 PER_PAGE = 25
-FILTERS = ("state", "rule", "run", "node", "who", "label", "since")
 SHOWN_VICTIMS = 8
 
 
@@ -127,8 +126,7 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
 @require_safe
 def alert_list(request: HtmxRequest) -> HttpResponse:
     """List the open alerts, then the resolved ones."""
-    asked = {name: request.GET.get(name, "") for name in FILTERS}
-    context = alerts_context(page=request.GET.get("page", "1"), **asked)
+    context = alerts_context(**request.GET.dict())
     return render_page(request, "alerts/alert_list.html", context, partials=LIST_PARTIALS)
 
 

@@ -51,5 +51,4 @@ def _show(request: HtmxRequest, form: AnnotationForm) -> HttpResponse:
     if run:
         annotations = annotations.filter(Q(run__name=run) | Q(run=None))
     context = {"annotation_form": form, "run": run, "annotations": annotations[:SHOWN]}
-    status = 422 if form.errors else 200
-    return render_page(request, TEMPLATE, context, partials=PARTIALS, status=status)
+    return render_page(request, TEMPLATE, context, partials=PARTIALS)

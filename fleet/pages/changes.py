@@ -30,7 +30,6 @@ from fleet.models import (
 from fleet.pages.render import Filter, HtmxRequest, render_page
 
 PER_PAGE = 50
-FILTERS = ("kind", "who")
 # Annotations that training jobs write by themselves.
 AUTOMATIC = (Annotation.Kind.CHECKPOINT, Annotation.Kind.COMPILE)
 # Listed under their own kinds, not as annotations.

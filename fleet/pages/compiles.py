@@ -13,7 +13,6 @@ from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.runs.compiles import SINCE, WHAT, compile_rows, fleet_compile_sums
 
 PARTIALS = ("sums", "events", "by-run")
-FILTERS = ("team", "run", "since", "what")
 PER_PAGE = 25
 USUAL_SINCE = "30d"
 MOST_RUNS = 200
@@ -53,10 +52,9 @@ def compiles_context(page: str = "1", **filters: str) -> dict[str, Any]:
 @require_safe
 def compile_list(request: HtmxRequest) -> HttpResponse:
     """List unplanned compiles, and the cache figures of each run."""
-    asked = {name: request.GET.get(name, "") for name in FILTERS}
     runs = Run.objects.filter(compiles__isnull=False).distinct().order_by("name")
     names = list(runs.values_list("name", "team")[:MOST_RUNS])
-    context = compiles_context(page=request.GET.get("page", "1"), **asked)
+    context = compiles_context(**request.GET.dict())
     context |= {
         "whats": {name: words for name, (words, _) in WHAT.items()},
         "sinces": SINCE,

@@ -44,8 +44,7 @@ def connect(request: HtmxRequest) -> HttpResponse:
         "keep": KEEP,
         "is_start": request.path == reverse("overview"),
     }
-    status = 422 if form.errors else 200
-    return render_page(request, "pages/connect.html", context, partials={"reports"}, status=status)
+    return render_page(request, "pages/connect.html", context, partials={"reports"})
 
 
 def _reports() -> dict[str, object]:

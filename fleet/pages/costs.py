@@ -51,13 +51,8 @@ def budget_list(request: HtmxRequest) -> HttpResponse:
         messages.success(request, f"Budget saved: {budget}.")
         return HttpResponseRedirect(reverse("budget-list"))
     context = {"form": form, "teams": sorted({run["team"] for run in runs} - {""})}
-    return render_page(
-        request,
-        "costs/budget_list.html",
-        context | budgets_context(),
-        partials=PARTIALS,
-        status=422 if form.errors else 200,
-    )
+    context |= budgets_context()
+    return render_page(request, "costs/budget_list.html", context, partials=PARTIALS)
 
 
 @require_POST
@@ -118,13 +113,7 @@ def _show_money(request: HtmxRequest, run: Run, form: LengthForm) -> HttpRespons
         "form": form,
         "stream": f"run-money:{run.name}" if is_moving else "head",
     }
-    return render_page(
-        request,
-        "runs/run_money.html",
-        context,
-        partials=MONEY_PARTIALS,
-        status=422 if form.errors else 200,
-    )
+    return render_page(request, "runs/run_money.html", context, partials=MONEY_PARTIALS)
 
 
 N_HISTORY = 200
@@ -171,9 +160,8 @@ def price_list(request: HtmxRequest) -> HttpResponse:
         runs = f"; applies to {counted(n_runs, 'active run')}" if n_runs else ""
         messages.success(request, f"{price} from {price.valid_from:%-d %b %Y}{runs}.")
         return HttpResponseRedirect(reverse("price-list"))
-    status = 422 if form.errors else 200
     context = prices_context(now=now) | {"form": form}
-    return render_page(request, "costs/price_list.html", context, status=status)
+    return render_page(request, "costs/price_list.html", context)
 
 
 def prices_context(*, now: datetime) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 
@@ -21,7 +20,7 @@ from fleet.access.roles import has_role, requires
 from fleet.alerts.text import cause_name
 from fleet.models import Alert, InjectedFault, Run
 from fleet.pages.forms import DrillRunForm, submit
-from fleet.pages.render import HtmxRequest, render_page, with_page
+from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.simulation.drill_results import (
     DrillResult,
     by_kind,
@@ -79,35 +78,40 @@ def plain(markdown: str) -> str:
 
 LIST_PARTIALS = ("card", "history")
 PARTIALS = ("verdict", "answer")
-FILTERS = ("by", "kind", "run")
 PER_PAGE = 25
 # The score covers this many recent drills.
 SCORED = 100
 BY = {"": "anyone", "people": "users", "demo": "demo"}
 
 
+@dataclass(frozen=True, slots=True)
+class DrillFilter(Filter):
+    by: str = ""
+    kind: str = ""
+    run: str = ""
+
+
 def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
     """Return the drills that match, newest first, and the score of recent drills."""
-    now, chosen = timezone.now(), {name: filters.get(name, "") for name in FILTERS}
+    now, chosen = timezone.now(), DrillFilter.of(filters)
     started = InjectedFault.objects.filter(Q(starts_at__lte=now) | ~Q(injected_by=""))
     started = started.filter(run__is_simulated=True).select_related("run", "node")
     scored = drill_results(started[:SCORED], now=now)
-    if chosen["by"] == "demo":
+    if chosen.by == "demo":
         started = started.filter(injected_by="")
-    elif chosen["by"] == "people":
+    elif chosen.by == "people":
         started = started.exclude(injected_by="")
-    if chosen["kind"]:
-        started = started.filter(kind=chosen["kind"])
-    if chosen["run"]:
-        started = started.filter(run__name=chosen["run"])
+    if chosen.kind:
+        started = started.filter(kind=chosen.kind)
+    if chosen.run:
+        started = started.filter(run__name=chosen.run)
     listing = Paginator(started, PER_PAGE).get_page(page)
-    query = urlencode({name: value for name, value in chosen.items() if value})
     return {
         "rows": [row_of(drill) for drill in drill_results(listing.object_list, now=now)],
         "page": listing,
         "chosen": chosen,
-        "query": query,
-        "stream_filters": with_page(query, listing.number),
+        "query": chosen.query,
+        "stream_filters": with_page(chosen.query, listing.number),
         "score": score_of(scored).score(),
         "n_scored": len(scored),
         "by_kind": [
@@ -118,13 +122,12 @@ def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
 
 @require_safe
 def drill_list(request: HtmxRequest) -> HttpResponse:
-    filters = {name: request.GET.get(name, "") for name in FILTERS}
     why_not = why_not_allowed()
     if not why_not and not has_role(request.user, "operator"):
         why_not = "this needs the role operator"
     elif not why_not and not Run.objects.active().simulated().exists():
         why_not = "no simulated run is active, and real runs cannot be drilled"
-    context = drills_context(page=request.GET.get("page", "1"), **filters) | {
+    context = drills_context(**request.GET.dict()) | {
         "kinds": FAULTS.values(),
         "runs": Run.objects.simulated().order_by("name"),
         "by_words": BY,

@@ -102,7 +102,7 @@ class DrillRunForm(forms.Form):
     )
 
     def __init__(self, runs: QuerySet[Run], data: Mapping[str, Any]) -> None:
-        super().__init__(data if data.get("run") else None, label_suffix="")
+        super().__init__(data if data.get("run") else None)
         self.largest = max(runs, key=lambda run: run.n_nodes, default=None)
         self.fields["run"].queryset = runs  # type: ignore[attr-defined]
         self.fields["run"].initial = self.largest
@@ -259,9 +259,6 @@ class TokenForm(forms.Form):
         initial="365",
     )
 
-    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(data, label_suffix="")
-
 
 class PersonForm(forms.Form):
     name = forms.CharField(
@@ -272,9 +269,6 @@ class PersonForm(forms.Form):
         choices=list(ROLE_HELP.items()), widget=forms.RadioSelect, initial=ROLES[1]
     )
 
-    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(data, label_suffix="")
-
 
 class RunLimitsForm(forms.Form):
     """A field for each limit that a run may have of its own; empty: the usual one."""
@@ -282,7 +276,7 @@ class RunLimitsForm(forms.Form):
     run = forms.CharField(max_length=60, widget=forms.HiddenInput)
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, run: Run | None = None) -> None:
-        super().__init__(data, label_suffix="", initial={"run": run.name if run else ""})
+        super().__init__(data, initial={"run": run.name if run else ""})
         for limit in RUN_LIMITS:
             self.fields[limit.field] = forms.FloatField(
                 label=f"{limit.label} ({limit.unit})",
@@ -314,7 +308,7 @@ class BudgetForm(forms.Form):
     ) -> None:
         last = (now.replace(day=1) + timedelta(days=32)).replace(day=1) - DAY
         initial = {"starts_at": now.replace(day=1).date(), "ends_at": last.date()}
-        super().__init__(data, initial=initial, label_suffix="")
+        super().__init__(data, initial=initial)
         set_choices(self, "run", choices(runs, "none"))
 
     def request(self) -> BudgetRequest:
@@ -352,7 +346,7 @@ class PriceForm(forms.Form):
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, now: datetime) -> None:
-        super().__init__(data, initial={"valid_from": now.date()}, label_suffix="")
+        super().__init__(data, initial={"valid_from": now.date()})
         set_choices(self, "instance_type", choices(catalog.instances(), "select a type"))
 
     def request(self) -> PriceRequest:
@@ -382,7 +376,7 @@ class LengthForm(forms.Form):
 
     def __init__(self, run: Run, data: Mapping[str, Any] | None = None) -> None:
         initial = {name: getattr(run, name) for name in ("tokens_per_epoch", "planned_tokens")}
-        super().__init__(data, initial=initial, label_suffix="")
+        super().__init__(data, initial=initial)
 
 
 class TrialForm(forms.Form):
@@ -430,7 +424,7 @@ class TrialForm(forms.Form):
     def __init__(
         self, data: Mapping[str, Any] | None = None, *, runs: Sequence[Mapping[str, Any]]
     ) -> None:
-        super().__init__(data, label_suffix="")
+        super().__init__(data)
         names = [(run["name"], f"{run['name']}, {run['instance_type']}") for run in runs]
         set_choices(self, "baseline", [("", "select a run"), *names])
         set_choices(self, "candidates", names)
@@ -505,7 +499,7 @@ class PreflightForm(forms.Form):
         initial: Mapping[str, Any] | None = None,
         has_faults: bool,
     ) -> None:
-        super().__init__(data, initial=dict(initial or {}), label_suffix="")
+        super().__init__(data, initial=dict(initial or {}))
         set_choices(self, "instance_type", trainable_types())
         if not has_faults and not (data or {}).get("fault_kind"):
             for name in [name for name in self.fields if name.startswith("fault_")]:
@@ -545,7 +539,7 @@ class PreflightFilesForm(forms.Form):
     def __init__(
         self, data: Mapping[str, Any] | None = None, files: Any = None, *, limits: str
     ) -> None:
-        super().__init__(data, files, label_suffix="")
+        super().__init__(data, files)
         set_choices(self, "files_instance_type", trainable_types())
         # Not an attribute of the class: forms have one of this name.
         self.fields["files"] = FilesField(
@@ -589,7 +583,7 @@ class SupportForm(forms.Form):
         trial: str = "",
         most_mb: int,
     ) -> None:
-        super().__init__(data, files, initial={"trial": trial}, label_suffix="")
+        super().__init__(data, files, initial={"trial": trial})
         set_choices(self, "trial", choices(trials, "none"))
         self.fields["file"].help_text = (
             "A graph of torch.export or FX, HLO or StableHLO text, a list with one operator per "
@@ -636,7 +630,7 @@ class AnnotationForm(forms.Form):
         initial: Mapping[str, Any] | None = None,
     ) -> None:
         initial = {name: value for name, value in (initial or {}).items() if value}
-        super().__init__(data, initial=initial, label_suffix="", auto_id="annotation-%s")
+        super().__init__(data, initial=initial, auto_id="annotation-%s")
 
     def request(self, *, now: datetime) -> AnnotationRequest:
         given = self.cleaned_data
@@ -699,7 +693,7 @@ class SilenceForm(SilenceEndForm):
         self, data: Mapping[str, Any] | None = None, *, initial: Mapping[str, Any] | None = None
     ) -> None:
         given = {name: value for name, value in (initial or {}).items() if value}
-        super().__init__(data, initial={"span": next(iter(SPANS))} | given, label_suffix="")
+        super().__init__(data, initial={"span": next(iter(SPANS))} | given)
 
 
 class HandoverForm(forms.Form):
@@ -723,5 +717,5 @@ class HandoverForm(forms.Form):
         initial: Mapping[str, Any] | None = None,
         people: Iterable[str],
     ) -> None:
-        super().__init__(data, initial=dict(initial or {}), label_suffix="")
+        super().__init__(data, initial=dict(initial or {}))
         set_choices(self, "to", choices(people, "the next shift"))

@@ -64,8 +64,7 @@ def _show(request: HtmxRequest, hours: str, *, form: HandoverForm | None = None)
         "markdown": _markdown(request, context["shift"], notes),
         "form": form or HandoverForm(initial={"hours": hours}, people=_people(request)),
     }
-    status = 422 if form else 200
-    return render_page(request, "alerts/handover.html", context, partials=PARTIALS, status=status)
+    return render_page(request, "alerts/handover.html", context, partials=PARTIALS)
 
 
 @require_safe

@@ -33,7 +33,6 @@ from telemetry.store.node_state import read_sidecars
 
 RUN_OR_LAST = F("run__name").asc(nulls_last=True)
 STATES = ("firing", "acknowledged", "silent", "idle", "up", "released", "retired")
-FILTERS = ("state", "run", "type", "label", "q")
 LIST_PARTIALS = ("nodes",)
 PARTIALS = ("headline", "vitals", "alerts", "sample", "devices", "links")
 
@@ -128,7 +127,7 @@ def nodes_context(**filters: str) -> dict[str, Any]:
 
 @require_safe
 def node_list(request: HtmxRequest) -> HttpResponse:
-    context = nodes_context(**{name: request.GET.get(name, "") for name in FILTERS})
+    context = nodes_context(**request.GET.dict())
     return render_page(request, "nodes/node_list.html", context, partials=LIST_PARTIALS)
 
 

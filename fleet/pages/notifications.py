@@ -3,6 +3,7 @@
 import base64
 import json
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,6 @@ from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import urlencode
 from django.views.decorators.clickjacking import xframe_options_sameorigin
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -60,39 +60,41 @@ from fleet.notifications.listing import (
 )
 from fleet.notifications.manual import drop, record_change, send_again, send_test
 from fleet.pages.forms import error_line, submit
-from fleet.pages.render import HtmxRequest, render_page
+from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from telemetry.errors import FieldError
 from telemetry.store.hot import hot_store
 
 PER_PAGE = 50
-FILTERS = ("state", "receiver")
 PARTIALS = ("log",)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFilter(Filter):
+    state: str = ""
+    receiver: str = ""
 
 
 def deliveries_context(page: str = "1", **filters: str) -> dict[str, Any]:
     """Return a page of the deliveries, the newest first."""
-    keep = {name: filters.get(name, "")[:60] for name in FILTERS}
+    keep = DeliveryFilter.of(filters)
     found = deliveries()
-    if keep["state"]:
-        found = found.filter(state=keep["state"])
-    if keep["receiver"]:
-        found = found.filter(receiver__name=keep["receiver"])
+    if keep.state:
+        found = found.filter(state=keep.state)
+    if keep.receiver:
+        found = found.filter(receiver__name=keep.receiver)
     shown = Paginator(found, PER_PAGE).get_page(page)
-    query = {name: value for name, value in keep.items() if value}
-    number = {"page": str(shown.number)} if shown.number > 1 else {}
     return {
         "page": shown,
         "rows": rows(shown),
         "keep": keep,
-        "query": urlencode(query),
-        "stream_filters": urlencode(query | number),
+        "query": keep.query,
+        "stream_filters": with_page(keep.query, shown.number),
     }
 
 
 @require_safe
 def delivery_list(request: HtmxRequest) -> HttpResponse:
-    asked = {name: request.GET.get(name, "") for name in FILTERS}
-    context = deliveries_context(page=request.GET.get("page", "1"), **asked) | {
+    context = deliveries_context(**request.GET.dict()) | {
         "states": Delivery.State.values,
         "receivers": list(Receiver.objects.values_list("name", flat=True)),
     }
@@ -156,8 +158,7 @@ def _detail(
         "body": json.dumps(delivery.body, indent=2, ensure_ascii=False) if delivery.body else "",
         "form": form or SettleForm(),
     }
-    status = 422 if form else 200
-    return render(request, "notifications/delivery_detail.html", context, status=status)
+    return render_page(request, "notifications/delivery_detail.html", context)
 
 
 NOTIFICATIONS_PARTIALS = ("sending", "dead", "receivers", "log")
@@ -307,7 +308,7 @@ def _done(request: HtmxRequest, text: str, *, anchor: str = "") -> HttpResponse:
 
 
 def _form(
-    request: HtmxRequest, form: ReceiverForm, *, n_lost: int = 0, status: int = 200
+    request: HtmxRequest, form: ReceiverForm, *, n_lost: int = 0, status: int | None = None
 ) -> HttpResponse:
     context = {
         "form": form,
@@ -318,8 +319,7 @@ def _form(
         "n_lost": n_lost,
         "n_unhandled": form.receiver.deliveries.dead().count() if form.receiver else 0,
     }
-    status = 422 if form.errors else status
-    return render(request, "notifications/receiver_edit.html", context, status=status)
+    return render_page(request, "notifications/receiver_edit.html", context, status=status)
 
 
 @xframe_options_sameorigin
@@ -497,8 +497,7 @@ def _routes_form(request: HtmxRequest, form: RouteForm) -> HttpResponse:
         "fields": (*FIELDS, LABEL_FIELD),
         **_seen(matchers),
     }
-    status = 422 if form.errors else 200
-    return render(request, "notifications/route_edit.html", context, status=status)
+    return render_page(request, "notifications/route_edit.html", context)
 
 
 @require_safe

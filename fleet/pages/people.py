@@ -46,8 +46,7 @@ def _show(
         "password": password,
         "address": request.build_absolute_uri(reverse("sign-in")),
     }
-    status = 422 if form.errors else 200
-    return render_page(request, "access/people_list.html", context, status=status)
+    return render_page(request, "access/people_list.html", context)
 
 
 @never_cache

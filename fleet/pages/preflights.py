@@ -130,13 +130,7 @@ def _show(
         "form": form,
         "files_form": files_form,
     }
-    return render_page(
-        request,
-        "checks/preflight_list.html",
-        context,
-        partials=("preflights",),
-        status=422 if form.errors or files_form.errors else 200,
-    )
+    return render_page(request, "checks/preflight_list.html", context, partials=("preflights",))
 
 
 def preflight_context(preflight: Preflight) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
 from typing import Any, Self
 
+from django.forms import BaseForm
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
@@ -21,9 +22,12 @@ class Filter:
     """
 
     @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+
+    @classmethod
     def of(cls, query: Mapping[str, str]) -> Self:
-        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        return cls(**{name: query.get(name, "").strip()[:LONGEST] for name in names})
+        return cls(**{name: query.get(name, "").strip()[:LONGEST] for name in cls.names()})
 
     @property
     def query(self) -> str:
@@ -60,12 +64,17 @@ def render_page(
     context: Mapping[str, Any],
     *,
     partials: Collection[str] = (),
-    status: int = 200,
+    status: int | None = None,
 ) -> HttpResponse:
     """Render ``template``, or only the partial whose element htmx wants to replace.
 
-    A partial, the element it fills and the entry in ``partials`` share one name.
+    A partial, the element it fills and the entry in ``partials`` share one name. Without a
+    ``status`` it is 422 where a form of the context has errors.
     """
+    if status is None:
+        # Unlike isinstance, this does not compute a lazy value.
+        forms = [each for each in context.values() if issubclass(type(each), BaseForm)]
+        status = 422 if any(form.errors for form in forms) else 200
     target = request.htmx.target
     name = f"{template}#{target}" if target in partials else template
     response = render(request, name, dict(context), status=status)

@@ -107,10 +107,7 @@ def _show(request: HtmxRequest, form: RunLimitsForm | None, *, asked: str = "") 
         "asked": asked,
         "form": form,
     }
-    status = 422 if form and form.errors else 200
-    return render_page(
-        request, "alerts/rule_list.html", context, partials=("rules",), status=status
-    )
+    return render_page(request, "alerts/rule_list.html", context, partials=("rules",))
 
 
 def limit_text(name: str, value: float) -> tuple[str, str]:

@@ -61,7 +61,6 @@ from telemetry.blocks import FloatArray
 from telemetry.store.hot import HotStore, hot_store
 
 STATES = ("active", "over", "retired")
-FILTERS = ("state", "label", "q")
 LIST_PARTIALS = ("runs",)
 PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "money")
 WINDOW_FIELDS = {"window", "from", "to"}
@@ -140,7 +139,7 @@ def row_of(summary: RunNow, alert: Alert | None, *, now: datetime) -> RunRow:
 
 @require_safe
 def run_list(request: HtmxRequest) -> HttpResponse:
-    context = runs_context(**{name: request.GET.get(name, "") for name in FILTERS})
+    context = runs_context(**request.GET.dict())
     return render_page(request, "runs/run_list.html", context, partials=LIST_PARTIALS)
 
 

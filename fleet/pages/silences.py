@@ -86,10 +86,7 @@ def silence_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 
 def _detail(request: HtmxRequest, pk: int, *, form: SilenceEndForm | None = None) -> HttpResponse:
     context = silence_context(pk) | ({"form": form} if form else {})
-    status = 422 if form else 200
-    return render_page(
-        request, "alerts/silence_detail.html", context, partials=PARTIALS, status=status
-    )
+    return render_page(request, "alerts/silence_detail.html", context, partials=PARTIALS)
 
 
 @require_POST
@@ -154,13 +151,8 @@ def _form(request: HtmxRequest, form: SilenceForm) -> HttpResponse:
     found = _matching(form["matchers"].value() or "")
     if not (("seen" in found and found["seen"].is_everything) or form["confirmed"].value()):
         del form.fields["confirmed"]
-    return render_page(
-        request,
-        "alerts/silence_new.html",
-        {"form": form, **found},
-        partials=("silence-form",),
-        status=422 if form.errors else 200,
-    )
+    context = {"form": form, **found}
+    return render_page(request, "alerts/silence_new.html", context, partials=("silence-form",))
 
 
 @require_safe

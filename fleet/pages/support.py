@@ -92,10 +92,7 @@ def _check(request: HtmxRequest) -> HttpResponse:
 def _show(request: HtmxRequest, form: SupportForm) -> HttpResponse:
     checks = SupportCheck.objects.select_related("trial").defer("operators", "trial__figures")
     context = {"checks": [(each, headline_of(each)) for each in checks[:N_CHECKS]], "form": form}
-    status = 422 if form.errors else 200
-    return render_page(
-        request, "checks/support_list.html", context, partials=("checks",), status=status
-    )
+    return render_page(request, "checks/support_list.html", context, partials=("checks",))
 
 
 @require_safe

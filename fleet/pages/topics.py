@@ -146,7 +146,10 @@ TOPICS: Mapping[str, Topic] = {
         points=overview.overview_points,
     ),
     "nodes": Topic(
-        nodes.nodes_context, "nodes/node_list.html", nodes.LIST_PARTIALS, filters=nodes.FILTERS
+        nodes.nodes_context,
+        "nodes/node_list.html",
+        nodes.LIST_PARTIALS,
+        filters=nodes.NodeFilter.names(),
     ),
     "node": Topic(
         nodes.node_context,
@@ -159,7 +162,7 @@ TOPICS: Mapping[str, Topic] = {
         devices.device_context, "nodes/device_detail.html", devices.PARTIALS, named=True
     ),
     "runs": Topic(
-        runs.runs_context, "runs/run_list.html", runs.LIST_PARTIALS, filters=runs.FILTERS
+        runs.runs_context, "runs/run_list.html", runs.LIST_PARTIALS, filters=runs.RunFilter.names()
     ),
     "run": Topic(
         runs.run_context,
@@ -180,14 +183,14 @@ TOPICS: Mapping[str, Topic] = {
         alerts.alerts_context,
         "alerts/alert_list.html",
         alerts.LIST_PARTIALS,
-        filters=(*alerts.FILTERS, "page"),
+        filters=(*alerts.AlertFilter.names(), "page"),
     ),
     "compiles": Topic(
         compiles.compiles_context,
         "runs/compile_list.html",
         compiles.PARTIALS,
         every_s=dict.fromkeys(compiles.PARTIALS, FIGURES_S),
-        filters=(*compiles.FILTERS, "page"),
+        filters=(*compiles.CompileFilter.names(), "page"),
     ),
     "budgets": Topic(
         costs.budgets_context,
@@ -201,7 +204,7 @@ TOPICS: Mapping[str, Topic] = {
         "simulation/drill_list.html",
         drills.LIST_PARTIALS,
         every_s={"card": FIGURES_S},
-        filters=(*drills.FILTERS, "page"),
+        filters=(*drills.DrillFilter.names(), "page"),
     ),
     "drill": Topic(
         drills.drill_context, "simulation/drill_detail.html", drills.PARTIALS, named=True
@@ -225,6 +228,6 @@ TOPICS: Mapping[str, Topic] = {
         notifications.deliveries_context,
         "notifications/delivery_list.html",
         notifications.PARTIALS,
-        filters=(*notifications.FILTERS, "page"),
+        filters=(*notifications.DeliveryFilter.names(), "page"),
     ),
 }

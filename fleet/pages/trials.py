@@ -87,13 +87,7 @@ def _begin(request: HtmxRequest) -> HttpResponse:
 def _show(request: HtmxRequest, form: TrialForm) -> HttpResponse:
     trials = Trial.objects.with_arms()[:N_TRIALS]
     context = {"rows": [trial_row(trial) for trial in trials], "form": form}
-    return render_page(
-        request,
-        "trials/trial_list.html",
-        context,
-        partials=("trials",),
-        status=422 if form.errors else 200,
-    )
+    return render_page(request, "trials/trial_list.html", context, partials=("trials",))
 
 
 @require_safe
