@@ -69,7 +69,10 @@ def scenario_named(name: str) -> Scenario:
     if tier:
         tier, *apart = tier.split("+")
         inputs = tier_named(
-            tier, busy_while_waiting="busy" in apart, probe_on_request="probe" in apart
+            tier,
+            busy_while_waiting="busy" in apart,
+            probe_on_request="probe" in apart,
+            trace_on_request="trace" in apart,
         )
         scenario = msgspec.structs.replace(scenario, name=name, inputs=inputs)
     return scenario

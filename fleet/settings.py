@@ -29,6 +29,8 @@ ANONYMOUS_READING = DEMO
 ALLOW_DRILLS = ENV.flag("TRNWATCH_ALLOW_DRILLS")
 # Whether agents of suspected nodes are asked for a probe.
 REQUEST_PROBES = ENV.flag("TRNWATCH_REQUEST_PROBES")
+# Whether workers that allow it are asked for the runtime's trace where an alert names no node.
+REQUEST_TRACES = ENV.flag("TRNWATCH_REQUEST_TRACES", default=True)
 # Whether operators may request samples of 100 ms of nodes.
 REQUEST_SAMPLES = ENV.flag("TRNWATCH_REQUEST_SAMPLES", default=True)
 

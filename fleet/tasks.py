@@ -7,6 +7,7 @@ from django.conf import settings
 
 from fleet.alerts.evaluate import watch
 from fleet.alerts.probe_requests import update_probe_requests
+from fleet.alerts.trace_requests import update_trace_requests
 from fleet.charts.frozen import freeze_due
 from fleet.checks.preflight_requirements import update_preflight_alerts
 from fleet.checks.preflights import advance_all
@@ -45,6 +46,7 @@ def watch_fleet() -> None:
         store_simulated(hot, now=now)
     watch(hot, now=now)
     update_probe_requests(hot, now=now)
+    update_trace_requests(hot, now=now)
     answer_samples(hot, now=now)
     update_alert_costs(hot, now=now)
     hot.publish_tick(int(now.timestamp()))

@@ -14,6 +14,8 @@ from telemetry.blocks import FloatArray, IntArray
 PHASES = ("compute_s", "wait_s", "transfer_s", "input_s", "checkpoint_s", "other_s")
 EXCHANGE = ("wait_s", "transfer_s")
 ESSENTIAL = ("compute_s", *EXCHANGE)
+# A sampled exchange is timed in one of so many steps at least.
+SPARSEST_STEPS = 100
 Fingerprint = tuple[int, ...]
 
 
@@ -183,6 +185,20 @@ class StepBatch:
             return None
         phases = {phase: np.where(timed, values, np.nan) for phase, values in self.phases.items()}
         return replace(self, phases=phases)[np.asarray(timed.any(axis=1))]
+
+    @cached_property
+    def is_timed_now(self) -> bool:
+        """Whether the newest timed step is one of the newest, or as old as the sampling explains.
+
+        A trace may have ended, or pause: then the share is unknown now.
+        """
+        if self._partly_timed is None:
+            return len(self) > 0
+        (timed,) = np.nonzero(np.isfinite(self.sum_phases(EXCHANGE)).any(axis=1))
+        if not timed.size:
+            return False
+        usual = float(np.median(np.diff(timed))) if timed.size > 1 else float(SPARSEST_STEPS)
+        return bool(len(self) - 1 - timed[-1] <= max(2.0, 2.0 * usual))
 
     @cached_property
     def computed(self) -> dict[Callable[..., Any], Any]:

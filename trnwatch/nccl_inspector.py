@@ -45,7 +45,7 @@ MODEL = frozenset(
 MIN_RECORDS = 24
 
 
-def inspector_trace(env: Mapping[str, str]) -> RuntimeTrace:
+def inspector_trace(env: Mapping[str, str], *, on_request: bool = False) -> RuntimeTrace:
     """Return a trace that reads this process's records instead of the Neuron runtime's."""
     job = env.get("SLURM_JOBID") or env.get("SLURM_JOB_ID") or "unknown-jobid"
     folder = env.get("NCCL_INSPECTOR_DUMP_DIR") or f"nccl-inspector-{job}"
@@ -60,6 +60,7 @@ def inspector_trace(env: Mapping[str, str]) -> RuntimeTrace:
         events=InspectorEvents(interval_s),
         absent=f"{SOURCE} has not written {path}",
         problem=problem,
+        on_request=on_request,
     )
 
 

@@ -111,10 +111,15 @@ class Reporter:
     def _trace(self) -> Optional[RuntimeTrace]:
         """Return the trace that the job asks for: of the Neuron runtime, or of NCCL."""
         env = environment() if self._env is None else self._env
-        if not self._finds_steps and env.get("TRNWATCH_RUNTIME_TRACE", "").strip() != "1":
+        mode = "1" if self._finds_steps else env.get("TRNWATCH_RUNTIME_TRACE", "").strip()
+        if mode not in {"1", "request"}:
+            if mode not in {"", "0"}:
+                warn_once("TRNWATCH_RUNTIME_TRACE: %r is not 0, 1 or request", mode)
             return None
-        has_inspector = env.get("NCCL_INSPECTOR_ENABLE", "").strip() == "1"
-        return inspector_trace(env) if has_inspector else RuntimeTrace()
+        on_request = mode == "request"
+        if env.get("NCCL_INSPECTOR_ENABLE", "").strip() == "1":
+            return inspector_trace(env, on_request=on_request)
+        return RuntimeTrace(on_request=on_request)
 
     @property
     def is_reporting(self) -> bool:

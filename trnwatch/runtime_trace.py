@@ -24,6 +24,9 @@ MAX_EVENTS_PER_CORE = 50_000
 KEEP_S = 120.0
 # Reading events may take this share of a process's time; above it the trace pauses.
 MAX_SHARE_OF_TIME = 0.01
+# A server may ask for a trace of this length at most.
+MAX_REQUEST_S = 600.0
+ON_REQUEST = "on request"
 # A clock this far from the wall clock counts from another origin, such as the start of the device.
 MAX_CLOCK_DIFFERENCE_S = 3600.0
 
@@ -126,7 +129,8 @@ class RuntimeTrace:
     """Collects events and returns the times of a step.
 
     ``library`` returns what captures the events, or None while the process has not loaded it;
-    ``absent`` says so. After an error the trace is over, and ``problem`` says why.
+    ``absent`` says so. After an error the trace is over, and ``problem`` says why. With
+    ``on_request`` events are collected only while `request` asks for them.
     """
 
     def __init__(
@@ -136,13 +140,17 @@ class RuntimeTrace:
         events: Optional[EventIntervals] = None,
         absent: str = f"{LIBRARY} is not loaded in this process",
         problem: str = "",
+        on_request: bool = False,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.thread_time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._find_library = library
         self._absent = absent
         self._library: Optional[EventCapture] = None
-        self._clock, self._timer = clock, timer
+        self._clock, self._timer, self._monotonic = clock, timer, monotonic
+        self._on_request = on_request
+        self._wanted_until_s = float("-inf")
         self._events: EventIntervals = _Events() if events is None else events
         self._paused_until_s = float("-inf")
         self._covered_since_s = float("inf")
@@ -152,14 +160,28 @@ class RuntimeTrace:
 
     @property
     def state(self) -> str:
-        """State of the trace: ``on``, with its source if it is another, or why there is none."""
+        """State of the trace: ``on``, with its source if it is another, or why there is none.
+
+        ``on request`` where nothing is known to be wrong.
+        """
         if self.problem:
             return self.problem[:200]
+        if self._on_request and (self._covered or not self._is_wanted):
+            return ON_REQUEST
         return (self._events.state if self._covered else self._absent)[:200]
+
+    @property
+    def _is_wanted(self) -> bool:
+        return not self._on_request or self._monotonic() < self._wanted_until_s
+
+    def request(self, seconds: float) -> None:
+        """Collect events for so long from now on, where they are collected on request."""
+        self._wanted_until_s = self._monotonic() + min(seconds, MAX_REQUEST_S)
 
     def has_read(self, until_s: float) -> bool:
         """Whether the events up to this moment were read, or will not come."""
-        return bool(self.problem) or not self._covered or self._read_until_s >= until_s
+        is_over = bool(self.problem) or self._library is None
+        return is_over or not self._covered or self._read_until_s >= until_s
 
     def poll(self) -> None:
         """Read the events since the last call; start the trace once the runtime is loaded."""
@@ -172,6 +194,11 @@ class RuntimeTrace:
             self.problem = str(error) or type(error).__name__
 
     def _poll(self) -> None:
+        if not self._is_wanted:
+            if self._library is not None:
+                self._library.stop()
+                self._library = None
+            return
         began_s, now_s = self._timer(), self._clock()
         self._read_until_s = self._events.read_until_s(now_s)
         if self._library is None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from trnwatch.identity import Identity
 from trnwatch.log import warn_once
-from trnwatch.runtime_trace import RuntimeTrace
+from trnwatch.runtime_trace import RuntimeTrace, number_of
 from trnwatch.step_finder import StepFinder
 from trnwatch.steps import Record
 from trnwatch.surroundings import OF_NODES
@@ -201,6 +201,9 @@ class ReportSender:
             # Only steps count as dropped: other refused lines, such as heartbeats, carry no data.
             self.n_dropped += min(n_refused, self._n_unsent_steps)
             warn_once("the server refuses reports: %s", response.get("refused") or response)
+        wanted_s = number_of(response.get("trace_s"))
+        if self._trace is not None and wanted_s is not None:
+            self._trace.request(wanted_s)
         self._failures, self._unsent = 0, []
         self._sent_identity, self._last_sent_s = self._sending_identity, time.monotonic()
         self._is_over = self._is_over or self._has_end

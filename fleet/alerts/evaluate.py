@@ -276,7 +276,7 @@ def evaluated_subjects(
         found |= {(rule, subject) for rule in ("hang", "recompile")}
         if each.heartbeat is not None and now_s - each.heartbeat.last_step_at_s <= WINDOW_S:
             found |= {(rule, subject) for rule in RUN_RULES}
-            if not np.isfinite(each.steps.allreduce_share_ratio).any():
+            if not each.steps.is_timed_now:
                 # Without recent times of exchanges, the share is unknown.
                 found.discard(("allreduce_share", subject))
         reported_s = max((last_seen.get(name, 0) for name in nodes), default=0)

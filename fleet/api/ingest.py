@@ -517,6 +517,11 @@ OUTCOME: Document = {
                 "is_started": {"type": "boolean"},
             },
         },
+        "trace_s": WHOLE
+        | {
+            "description": "For how many seconds the sender is asked to read the runtime's trace "
+            "(of step reports whose heartbeats say `on request`)."
+        },
         "takes": {
             "type": "array",
             "description": "Additional line formats that are accepted (of node reports).",

@@ -6,7 +6,7 @@ same step.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +30,7 @@ from fleet.runs.state import (
     RunState,
     members_of,
     recently_reporting_runs,
+    requested_trace_s,
     run_key,
     sessions_key,
     state_of,
@@ -108,9 +109,12 @@ class StepIngestResult(Refusals):
     n_repeated: int = 0
     n_steps: int = 0
     skew_s: float = 0.0
+    # For how long the senders are asked to read the runtime's trace.
+    trace_s: float = 0.0
 
     def response(self) -> dict[str, Any]:
-        return {
+        requested = {"trace_s": math.ceil(self.trace_s)} if self.trace_s > 0 else {}
+        return requested | {
             "accepted": self.n_accepted,
             "repeated": self.n_repeated,
             "clock_skew_s": round(self.skew_s, 3),
@@ -248,7 +252,10 @@ class StepIngest:
     ) -> None:
         if not taken:
             return
-        _save_members(hot, taken, now_s=now_s)
+        on_request = _save_members(hot, taken, now_s=now_s)
+        if settings.REQUEST_TRACES:
+            asked = (requested_trace_s(hot, run, now_s=now_s) for run in on_request)
+            outcome.trace_s = max(asked, default=0.0)
         store_reported_compiles(hot, taken, correction_s=outcome.skew_s, now_s=now_s)
         worker_steps = [
             (
@@ -310,18 +317,23 @@ def _compile(report: CompileLine, *, correction_s: float) -> Compile:
     )
 
 
-def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -> None:
+def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -> Collection[str]:
+    """Store what workers said last; return the runs of those that may be asked for a trace."""
     latest: dict[tuple[str, str, str], Member] = {}
     for report in taken:
         if isinstance(report, WorkerLine):
             key = (report.run, report.session, report.worker)
             latest[key] = _member(report, latest.get(key), now_s)
     commands: list[tuple[object, ...]] = []
+    on_request = set()
     for run, session in {(run, session) for run, session, _ in latest}:
         known = members_of(hot, run, session)
         mine = {w: m for (r, s, w), m in latest.items() if (r, s) == (run, session)}
         for worker, member in mine.items():
-            packed = msgspec.msgpack.encode(_merge_members(known.get(worker), member))
+            merged = _merge_members(known.get(worker), member)
+            packed = msgspec.msgpack.encode(merged)
+            if merged.traces_on_request:
+                on_request.add(run)
             commands += [
                 ("HSET", workers_key(run, session), worker, packed),
                 ("ZADD", NODES, "GT", now_s, member.node),
@@ -333,6 +345,7 @@ def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -
             ("ZADD", LAST_REPORT, "GT", now_s, run),
         ]
     hot.execute_all(commands)
+    return on_request
 
 
 def _member(report: WorkerLine, before: Member | None, now_s: float) -> Member:

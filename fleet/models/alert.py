@@ -408,6 +408,8 @@ class AlertEvent(models.Model):
         COMMENTED = "commented"
         PROBE_REQUESTED = "probe_requested", "probe requested"
         PROBED = "probed", "probe result"
+        TRACE_REQUESTED = "trace_requested", "runtime trace requested"
+        TRACED = "traced", "runtime trace result"
         RESOLVED = "resolved"
 
     alert = models.ForeignKey(Alert, models.CASCADE, related_name="events")

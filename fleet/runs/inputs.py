@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fleet.runs.state import ON_REQUEST
 from telemetry.blocks import FloatArray, Span
 from telemetry.steps import StepBatch
 from telemetry.store.reading import Source
@@ -26,7 +27,8 @@ class RunInputs:
 
     ``timed_ratio`` is the share of recent steps whose gradient exchange is timed, None without
     step reports. ``trace`` is what waits come from, such as "on" with the Neuron runtime's trace,
-    empty without. ``trace_problem`` is why a worker has no trace although its job asks for one.
+    empty without. ``traces_on_request``: workers read it when an alert asks. ``trace_problem`` is
+    why a worker has no trace although its job asks for one.
     ``other_comm_s`` is the recent mean of communication that exchanges no gradients.
     """
 
@@ -35,6 +37,7 @@ class RunInputs:
     has_hbm: bool = False
     timed_ratio: float | None = None
     trace: str = ""
+    traces_on_request: bool = False
     trace_problem: str = ""
     other_comm_s: float | None = None
 
@@ -76,8 +79,12 @@ def inputs_of(
     steps = source.steps(run, since_s=now_s - 3600).last(WINDOW_STEPS)
     working = sorted(trace for trace in traces if trace == "on" or trace.startswith("on: "))
     found = observed_inputs(span, steps, trace=working[0] if working else "")
-    problems = sorted(set(traces) - {*working, ""})
-    return replace(found, trace_problem=problems[0] if problems else "")
+    problems = sorted(set(traces) - {*working, ON_REQUEST, ""})
+    return replace(
+        found,
+        traces_on_request=ON_REQUEST in traces,
+        trace_problem=problems[0] if problems else "",
+    )
 
 
 def observed_inputs(span: Span, steps: StepBatch, *, trace: str = "") -> RunInputs:

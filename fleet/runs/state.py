@@ -1,5 +1,6 @@
 """State of reporting runs in Redis: sessions, workers, and times of their last reports."""
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -29,6 +30,10 @@ def workers_key(run: str, session: str) -> str:
     return f"steps-in:workers:{run}\n{session}"
 
 
+# What a worker reports that reads the runtime's trace on request.
+ON_REQUEST = "on request"
+
+
 class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """One worker of a session; ``ended`` is 0 while it works, 1 when done, 2 when it failed.
 
@@ -48,6 +53,10 @@ class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
     runtime_trace: str = ""
     activity: str = ""
     since_s: float = 0.0
+
+    @property
+    def traces_on_request(self) -> bool:
+        return self.runtime_trace == ON_REQUEST
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -103,6 +112,22 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
         last_step=int(float(last or 0)),
         first_step=None if first is None else int(first),
     )
+
+
+def request_trace(hot: HotStore, run: str, *, until_s: float, now_s: float) -> None:
+    """Ask the workers of a run to read the runtime's trace until a moment, Unix time."""
+    left_s = max(1, math.ceil(until_s - now_s))
+    hot.execute("SET", _trace_key(run), f"{until_s:.0f}", "EX", left_s)
+
+
+def requested_trace_s(hot: HotStore, run: str, *, now_s: float) -> float:
+    """For how many more seconds a run's workers are asked for the runtime's trace; 0 for none."""
+    until_s = hot.execute("GET", _trace_key(run))
+    return max(0.0, float(until_s or 0.0) - now_s)
+
+
+def _trace_key(run: str) -> str:
+    return f"trace:request:{run}"
 
 
 def worker_states(hot: HotStore, run: str) -> dict[str, WorkerState]:

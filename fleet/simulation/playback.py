@@ -29,6 +29,7 @@ from fleet.alerts.evaluate import (
 )
 from fleet.alerts.probe_requests import advance_probes
 from fleet.alerts.text import Evidence
+from fleet.alerts.trace_requests import advance_traces
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
 from telemetry import catalog
@@ -40,6 +41,7 @@ from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.observation import (
     ACTIVITIES,
     PROBED,
+    TRACE_STARTS_S,
     arrived_until,
     next_report,
     observed,
@@ -53,6 +55,7 @@ from telemetry.simulate.shard import (
     newest_heartbeats,
     play,
     played_activities,
+    traced_steps,
 )
 from telemetry.simulate.timeline import RunClock, start_clock
 from telemetry.steps import StepBatch, WorkerState
@@ -252,6 +255,9 @@ class PlayedRun:
         self._phases = report_phases(plan.seed, plan.run.node_names)
         # What each worker does: (n_ticks, n_nodes), up to a second.
         self._doing, self._doing_until = np.zeros((0, plan.run.nodes), int), 0
+        # The newest steps as a runtime's trace shows them, and when one was requested.
+        self._traced: StepBatch | None = None
+        self._trace_s = (math.inf, math.inf)
 
     def play(self, until: int) -> Iterator[RunClock]:
         """Play on until a second; yields the clock at every change of phase, in order.
@@ -272,6 +278,9 @@ class PlayedRun:
         self._doing = np.concatenate([self._doing, doing])[-KEEP_S:]
         self._doing_until = ahead
         hardware, steps = as_stored(self._observed(truth, until)), exact(played[0].steps)
+        if inputs.trace_on_request:
+            self._traced = exact(traced_steps(self.plan, before, ahead))
+            steps = self._with_traces(steps)
         known_s = None if inputs.is_full else arrival_s(self.plan, steps)
         if self.playback is None:
             self.playback = Playback(
@@ -298,6 +307,26 @@ class PlayedRun:
         values = self._latency_s.between(second, second).of([node]).values[PROBED]
         measured = enumerate(values.reshape(-1).tolist())
         return {f"efa{i}": value_s for i, value_s in measured if math.isfinite(value_s)}
+
+    def trace(self, second: int, until_s: float) -> None:
+        """Read the runtime's trace from a request on, for the steps that it covers whole."""
+        if self._traced is not None and self.playback is not None:
+            self._trace_s = (second + TRACE_STARTS_S, until_s)
+            newest = self.playback.newest_steps(len(self._traced))
+            self.playback.replace_newest(self._with_traces(newest))
+
+    def _with_traces(self, steps: StepBatch) -> StepBatch:
+        """Return the newest steps, with the trace's phases where it was requested."""
+        if self._traced is None or math.isinf(self._trace_s[0]):
+            return steps
+        since_s, until_s = self._trace_s
+        began_s = steps.ended_at_s - steps.step_s
+        is_traced = ((began_s >= since_s) & (steps.ended_at_s <= until_s))[:, None]
+        phases = {
+            name: np.where(is_traced, self._traced.phases[name], values)
+            for name, values in steps.phases.items()
+        }
+        return replace(steps, phases=phases)
 
     def workers(self, second: int) -> dict[str, WorkerState]:
         ticks = np.arange(self._doing_until + 1 - len(self._doing), second + 1)
@@ -490,6 +519,24 @@ class PlayedAgents:
         return {} if answer_now is None else {"probe": answer_now}
 
 
+class PlayedReporters:
+    """The reporters of a scenario's jobs, which trace on request as real ones do."""
+
+    def __init__(self, stage: ScenarioPlayback) -> None:
+        self._stage = stage
+        self.second = 0
+
+    def n_tracing(self, run: str) -> int:
+        act = self._stage.acts[run]
+        return act.plan.run.nodes if act.plan.inputs.trace_on_request else 0
+
+    def request(self, run: str, *, until_s: float) -> None:
+        self._stage.acts[run].trace(self.second, until_s)
+
+    def steps(self, run: str, *, since_s: float) -> StepBatch:
+        return self._stage.steps(run, since_s=since_s)
+
+
 def phases(plan: Plan, before: RunClock, after: RunClock) -> Iterator[RunClock]:
     """Yield the clock at the first second of every phase entered between two clocks."""
     if _phase_of(before) == _phase_of(after):
@@ -611,6 +658,7 @@ def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScena
         stage, firings = ScenarioPlayback(plans), Firings(EPOCH_S)
         replay = Replay(stage, list(runs.values()), workers=stage.workers)
         agents = PlayedAgents(stage) if scenario.inputs.probe_on_request else None
+        reporters = PlayedReporters(stage) if scenario.inputs.trace_on_request else None
         entered: dict[int, list[tuple[str, RunClock]]] = {}
         for start_s in range(0, duration_s, STRETCH_S):
             until = EPOCH_S + min(start_s + STRETCH_S, duration_s)
@@ -631,6 +679,9 @@ def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScena
                     if named := advance_probes(agents, now=now):
                         replay.read_open_alerts()
                         firings.note(named, at_s=second - EPOCH_S)
+                if reporters is not None and replay.open_rules:
+                    reporters.second = second
+                    advance_traces(reporters, now=datetime.fromtimestamp(second, UTC))
         return PlayedScenario(plans, tuple(firings.all()))
 
 

@@ -17,6 +17,7 @@ from telemetry.detect.findings import (
     LEAD_S,
     Finding,
     Problem,
+    onset_of_alert,
     problem_of_alert,
     ruled_out_json,
 )
@@ -41,6 +42,7 @@ from telemetry.detect.recompile import recompile
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import SHARE, apply_share_rule
 from telemetry.detect.slow import (
+    find_late_worker,
     find_late_workers,
     find_slow_compute,
     find_slow_exchange,
@@ -101,6 +103,8 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     if timed is not steps and longer is not None:
         # Only while steps take longer: executions of a healthy node differ for minutes, too.
         of_steps = find_slow_executions(inputs, comparable_steps(steps), longer) + of_steps
+        if len(timed) and not any(each.node for each in of_steps):
+            of_steps = find_late_worker(inputs, comparable_steps(timed), longer) + of_steps
     is_open = any("kind" in alert.evidence for alert in inputs.open_problems)
     if of_steps and not problems and not is_open:
         # The last slow step ends after its hardware is well again.
@@ -111,12 +115,26 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     rest = _unexplained(inputs, problems + lasting + confirmed, seen=problems)
     share = None
     # Without a timed exchange the share is unknown.
-    if len(timed):
+    is_known = steps.is_timed_now and not _is_timed_since_alert(inputs, timed)
+    if is_known or (steps.is_timed_now and SHARE in open_rules):
         share, rest = apply_share_rule(inputs, timed, rest, is_open=SHARE in open_rules)
     is_quiet = not (of_steps or share or recorder.was_read or inputs.open_problems or open_rules)
     if cache is not None:
         cache.note(inputs.steps, is_healthy=is_quiet)
     return ([share] if share else []) + _performance_findings(inputs, steps, rest)
+
+
+def _is_timed_since_alert(inputs: DetectionInput, timed: StepBatch) -> bool:
+    """Whether exchanges are timed only since an alert about whole steps is open.
+
+    A trace that the alert requested is evidence about it, and no second alert: it ends in a
+    minute, and so would show no end of a share above its limit.
+    """
+    began_s = float(timed.ended_at_s[0] - timed.step_s[0])
+    return any(
+        alert.evidence.get("kind") == "step" and onset_of_alert(alert, np.inf) <= began_s
+        for alert in inputs.open_problems
+    )
 
 
 def _unhealthy_lately(inputs: DetectionInput) -> list[Problem]:

@@ -150,11 +150,13 @@ STAGE_LATE_RATIO = 0.05
 # A worker without a better past is slow by this share of a step, in this many steps.
 BORN_SLOW_RATIO, BORN_SLOW_STEPS = 0.06, 16
 # Executions of one node take longer than those of the others by this ratio, in both halves of so
-# many seconds. The next node, and the scatter of this one, stay below this part of that.
+# many seconds.
 EXECUTES, EXECUTES_RATIO = "execution_latency_p50_s", 0.05
-EXECUTED_S, EXECUTED_MOMENTS, EXECUTED_NODES, EXECUTES_APART = 120.0, 24, 4, 0.3
+EXECUTED_S, EXECUTED_MOMENTS = 120.0, 24
+# So many others are alike: the next one, and the scatter, stay below this part of the excess.
+ENOUGH_PEERS, APART = 3, 0.3
 # Required share of the slowdown of the steps.
-EXECUTES_EXPLAINS = 0.5
+EXPLAINS = 0.5
 EXECUTED_REPORTS = 3
 # Steps at their usual length that end an alert about whole steps.
 EVEN_STEPS = 5
@@ -323,7 +325,7 @@ def find_slow_executions(
     span = inputs.hardware_at([EXECUTES], ages_s).of(training_nodes(inputs, steps))
     latency_s = node_values(span, EXECUTES)
     typical_s = median(latency_s.T)
-    if len(span.nodes) < EXECUTED_NODES or not np.isfinite(typical_s).all():
+    if len(span.nodes) <= ENOUGH_PEERS or not np.isfinite(typical_s).all():
         return []
     usual_s = float(lower_median(typical_s))
     excess = np.sort(typical_s / usual_s - 1.0)
@@ -334,11 +336,11 @@ def find_slow_executions(
     least = EXECUTES_RATIO * (HALF if is_open else 1.0)
     is_lasting = min(middle(half) for half in np.array_split(own, 2)) >= least
     scatter = GAUSSIAN * middle(np.abs(own - middle(own)))
-    is_apart = max(float(excess[-2]), scatter) <= EXECUTES_APART * excess[-1]
+    is_apart = max(float(excess[-2]), scatter) <= APART * excess[-1]
     # One that takes a little longer does not explain steps that take much longer.
     now_s, before_s = (longer.extra.get(key) for key in ("phase_s", "baseline_phase_s"))
     rise = now_s / before_s - 1.0 if now_s and before_s else 0.0
-    is_enough = float(excess[-1]) >= EXECUTES_EXPLAINS * (HALF if is_open else 1.0) * rise
+    is_enough = float(excess[-1]) >= EXPLAINS * (HALF if is_open else 1.0) * rise
     if not (is_lasting and is_apart and is_enough):
         return []
     value_s, n_peers = float(typical_s.max()), len(span.nodes) - 1
@@ -348,6 +350,57 @@ def find_slow_executions(
     # Whole steps, and what was usual for them, show later that it lasts.
     extra = {**longer.extra, "kind": longer.kind}
     return [Problem("slow_compute", score, "waiting", began_s, strength, extra=extra)]
+
+
+def find_late_worker(inputs: DetectionInput, timed: StepBatch, longer: Problem) -> list[Problem]:
+    """Find the worker for which all others wait since their steps became ``longer``.
+
+    ``timed``: the steps with a known wait: one in twenty, or those that a requested trace covers.
+
+    None of them need be older than the fault, and a worker that is always late may have more work.
+    One that is late by what the steps became longer by is slow. Uneven work would make the others
+    unlike, too.
+    """
+    began_s = timed.ended_at_s - timed.step_s
+    since = timed[began_s >= longer.onset_s].last(RECENT_STEPS)
+    is_open = any(each.node and each.rule == "step_slow" for each in inputs.open_problems)
+    if len(timed.workers) < 2 or len(since) < PERSISTS_STEPS:
+        return []
+    late = lateness(since)
+    node = inputs.node_of(since.workers[late.worst])
+    is_machine = late.is_steady and late.phase in MACHINE_PHASES
+    if node is None or not is_machine or len(late.late) != 1 or _is_stage(inputs, late.worst):
+        return []
+    own = busy_s(since)
+    delay_s = middle(own[:, late.worst] - lower_median(own))
+    others_s = np.delete(own, late.worst, axis=1) - lower_median(own)[:, None]
+    is_apart = others_s.shape[1] >= ENOUGH_PEERS and bool(
+        (np.nanmax(others_s, axis=1) <= APART * delay_s).all()
+    )
+    if not (is_apart or late.is_beyond_chance):
+        return []
+    now_s, before_s = (longer.extra.get(key) for key in ("phase_s", "baseline_phase_s"))
+    rise_s = now_s - before_s if now_s and before_s else 0.0
+    if delay_s < EXPLAINS * (HALF if is_open else 1.0) * rise_s:
+        return []
+    best = _known_cause(score_workers(case_since(inputs, since, 0), late))
+    if best is not None and best.node != node:
+        return []
+    value_s, usual_s = float(late.own_s[late.worst]), float(lower_median(late.own_s))
+    cause = "slow_compute" if late.phase == "compute_s" else UNKNOWN
+    strength = delay_s / (LEAST_RATIO * middle(work_s(since)))
+    score = best or CauseScore(cause, strength, "own_s", value_s, usual_s, late.n_peers, "s", node)
+    # Whole steps, and what was usual for them, show later that it lasts.
+    extra = {**longer.extra, "kind": longer.kind}
+    names = (since.workers[late.worst],)
+    return [
+        Problem(score.cause, score, "waiting", longer.onset_s, strength, late=names, extra=extra)
+    ]
+
+
+def _is_stage(inputs: DetectionInput, worker: int) -> bool:
+    """Whether a worker is a pipeline stage of its own: its work may differ from all others'."""
+    return inputs.n_stages > 1 and bool((inputs.stage == inputs.stage[worker]).sum() < 2)
 
 
 def _lag(

@@ -25,7 +25,8 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ``counters`` are FLOPs per core and execution latencies, as neuron-monitor reports them.
     ``step_reports`` come every ``report_every_s`` from clocks that are off by up to
     ``clock_skew_s``; ``lost_ratio`` of them never come. ``probe_every_s`` 0: no EFA probe but,
-    with ``probe_on_request``, those that alerts ask agents for.
+    with ``probe_on_request``, those that alerts ask agents for. ``trace_on_request``: workers read
+    the runtime's trace while an alert asks for it.
     ``busy_while_waiting`` belongs to the hardware: whether a core that waits in a collective
     counts as busy.
     """
@@ -41,6 +42,7 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     probe_on_request: bool = False
     step_reports: bool = True
     runtime_trace: bool = False
+    trace_on_request: bool = False
     collective: Collective = "every_step"
     report_every_s: Seconds = 0
     clock_skew_s: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0
@@ -57,7 +59,7 @@ FULL = Inputs()
 # What the live fleet is played with. Power and counters would double what is stored.
 LIVE = msgspec.structs.replace(FULL, power=False, counters=False)
 # A tier with these changed keeps its name.
-APART = frozenset({"busy_while_waiting", "probe_on_request"})
+APART = frozenset({"busy_while_waiting", "probe_on_request", "trace_on_request"})
 OBSERVED = frozenset(Inputs.__struct_fields__) - {"tier", "power", "counters"} - APART
 CUSTOM = "custom"
 # What a scenario file may set one by one.
@@ -65,6 +67,7 @@ KEYS = (
     "hbm_bandwidth",
     "power",
     "runtime_trace",
+    "trace_on_request",
     "step_reports",
     "agent",
     "probe_every_s",
@@ -111,12 +114,16 @@ def tier_named(
     *,
     busy_while_waiting: bool = FULL.busy_while_waiting,
     probe_on_request: bool = FULL.probe_on_request,
+    trace_on_request: bool = FULL.trace_on_request,
 ) -> Inputs:
     """Return the inputs of a tier; FieldError for an unknown name."""
     if name not in TIERS:
         raise FieldError("tier", f"{name!r} is no input tier; choose one of {', '.join(TIERS)}")
     return msgspec.structs.replace(
-        TIERS[name], busy_while_waiting=busy_while_waiting, probe_on_request=probe_on_request
+        TIERS[name],
+        busy_while_waiting=busy_while_waiting,
+        probe_on_request=probe_on_request,
+        trace_on_request=trace_on_request,
     )
 
 

@@ -24,6 +24,9 @@ SCRAPE_DELAY_S = 5
 SENDING_S, ASSEMBLY_WAIT_S = 0.1, 10.0
 # A worker that has no steps to report sends a heartbeat this often, with what it does.
 HEARTBEAT_EVERY_S = 10
+# A worker reads a request in the response to its next report, a heartbeat at the latest, and the
+# trace starts with its next report.
+TRACE_STARTS_S = HEARTBEAT_EVERY_S + 2
 ACTIVITIES = ("", "compile", "input", "step", "checkpoint", "other")
 PROBED, POWER = HELD = ("efa_latency_s", "device_power_ratio")
 # How often the driver measures power, and neuron-monitor reports by default.
@@ -271,6 +274,23 @@ def observed_phases(inputs: Inputs, rows: TimelineRows) -> tuple[FloatArray, ...
     compute_s = np.where(is_timed[:, None], own_s, own_s + wait_s + transfer_s)
     wait_s, transfer_s = (np.where(is_timed[:, None], s, np.nan) for s in (wait_s, transfer_s))
     return compute_s, wait_s, transfer_s, input_s, checkpoint_s, after_s
+
+
+def traced_phases(rows: TimelineRows) -> tuple[FloatArray, ...]:
+    """Phases of steps that hooks time and a runtime's trace covers, as in ``observed_phases``.
+
+    Hooks know the time for data and checkpoints, the trace the rest that no core executes.
+    """
+    alike = np.zeros(rows.compute_s.shape)
+    idle_s = rows.late_s + (rows.pause_s + rows.after_s)[:, None]
+    return (
+        rows.compute_s + rows.transfer_s[:, None],
+        rows.wait_s,
+        alike,
+        rows.input_s,
+        alike + rows.checkpoint_s[:, None],
+        idle_s,
+    )
 
 
 def reported_steps(inputs: Inputs, key: np.uint64, steps: StepBatch) -> StepBatch:

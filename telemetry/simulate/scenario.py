@@ -295,6 +295,11 @@ def _inputs(table: Table) -> Inputs:
             f"true needs an agent, and {base.tier} has none; choose agent_collectives, "
             "agent_trace, agent_hooks, agent_only or full",
         )
+    if inputs.trace_on_request and not inputs.step_reports:
+        raise FieldError(
+            "inputs.trace_on_request",
+            f"true needs step reports, and {base.tier} has none; choose agent_hooks or hooks_only",
+        )
     return inputs
 
 

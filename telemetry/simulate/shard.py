@@ -1,6 +1,7 @@
 """Play one shard: what its nodes report, tick by tick, and the steps of the run."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,7 @@ from telemetry.simulate.observation import (
     observed_phases,
     reported_steps,
     reports_in,
+    traced_phases,
 )
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.script import Script, script_of
@@ -115,8 +117,19 @@ def clock_at(plan: Plan, clock: RunClock, until: int) -> RunClock:
 def played_steps(plan: Plan, clock: RunClock, until: int) -> StepBatch:
     """Return steps of a run that end by a second, without telemetry."""
     script = script_of(plan)
+    return _batch(script, _steps_until(script, clock, until))
+
+
+def traced_steps(plan: Plan, clock: RunClock, until: int) -> StepBatch:
+    """Return the steps of ``play`` as they are reported while the runtime's trace is read."""
+    script = script_of(plan)
+    rows = _steps_until(script, clock, until)
+    return _batch(script, rows, plan.inputs, phases=traced_phases(rows))
+
+
+def _steps_until(script: Script, clock: RunClock, until: int) -> TimelineRows:
     rows, _ = advance(script, clock, until)
-    return _batch(script, rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= until)])
+    return rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= until)]
 
 
 def play_finely(
@@ -169,13 +182,22 @@ def _nodes_of(plan: Plan, shard: str) -> slice:
     return slice(first, min(first + plan.shard_size, plan.run.nodes))
 
 
-def _batch(script: Script, rows: TimelineRows, inputs: Inputs = FULL) -> StepBatch:
-    """Return steps as training reports them; an absent worker reports nothing."""
+def _batch(
+    script: Script,
+    rows: TimelineRows,
+    inputs: Inputs = FULL,
+    *,
+    phases: Sequence[FloatArray] | None = None,
+) -> StepBatch:
+    """Return steps as training reports them; an absent worker reports nothing.
+
+    ``phases`` replace those that are observed at the inputs.
+    """
     if not inputs.step_reports:
         return StepBatch.empty(script.run.name, script.names)
     reported = (
         np.where(rows.active, phase, np.nan).astype(np.float32)
-        for phase in observed_phases(inputs, rows)
+        for phase in phases or observed_phases(inputs, rows)
     )
     steps = StepBatch(
         run=script.run.name,

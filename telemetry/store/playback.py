@@ -49,12 +49,21 @@ class Playback:
         self.keep_s = keep_s or len(hardware.ticks)
         self._hardware = hardware
         self._steps = steps
-        # Steps last for seconds while they are read every second.
-        self._cut = lru_cache(maxsize=CUTS_REMEMBERED)(partial(cut, steps))
+        self.replace_newest(steps)
         self._seen = dict(seen or {})
         # The newest tick so far in which each node reported: (n_ticks, n_nodes).
         reported = np.where(hardware.reported, hardware.ticks[:, None], hardware.ticks[0] - 1)
         self._newest: IntArray = np.maximum.accumulate(reported, axis=0)
+
+    def newest_steps(self, n_steps: int) -> StepBatch:
+        return self._steps.last(n_steps)
+
+    def replace_newest(self, steps: StepBatch) -> None:
+        """Replace the newest steps by the same ones with other phases."""
+        older = self._steps[: len(self._steps) - len(steps)]
+        self._steps = StepBatch.joined([older, steps]) if len(older) else steps
+        # Steps last for seconds while they are read every second.
+        self._cut = lru_cache(maxsize=CUTS_REMEMBERED)(partial(cut, self._steps))
 
     def newest(self) -> dict[str, int]:
         """Return the present as the newest tick of the shard."""

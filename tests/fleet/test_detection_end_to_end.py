@@ -28,14 +28,19 @@ def play(
     is_busy: bool = False,
     tier: str = "full",
     probe_on_request: bool = False,
+    trace_on_request: bool = False,
     **run: Any,
 ) -> tuple[Firing, ...]:
     """Play a run with these faults; they begin at 120 s and last for 60 unless they say else.
 
     ``is_busy``: cores that wait for others count as busy. ``probe_on_request``: agents answer
-    requested probes.
+    requested probes. ``trace_on_request``: workers trace when an alert asks.
     """
-    apart = {"busy_while_waiting": is_busy, "probe_on_request": probe_on_request}
+    apart = {
+        "busy_while_waiting": is_busy,
+        "probe_on_request": probe_on_request,
+        "trace_on_request": trace_on_request,
+    }
     usual = {"start_s": 120.0, "duration_s": 60.0}
     table = {
         "name": "lives",
@@ -162,6 +167,42 @@ def test_requested_probes_accuse_no_node_of_a_slow_fabric() -> None:
     fault = {"kind": "efa_latency", "run": "llama", "magnitude": 8.0, "duration_s": 150.0}
     firings = play(fault, tier="agent_collectives", probe_on_request=True)
     assert [(each.cause, each.accused) for each in firings] == [("network", ())]
+
+
+@pytest.mark.parametrize(
+    ("kind", "magnitude"), [("slow_core", 2.0), ("throttle", 1.5), ("hbm_slow", 0.5)]
+)
+def test_a_slow_node_is_placed_by_a_requested_trace(kind: str, magnitude: float) -> None:
+    fault = {"kind": kind, "node": "llama-02", "device": 3, "magnitude": magnitude}
+    fault |= {"duration_s": 240.0}
+    (unplaced,) = play(fault, tier="hooks_only", nodes=8, global_batch=128)
+    assert (unplaced.cause, unplaced.node) == ("unknown", None)
+
+    (placed,) = play(fault, tier="hooks_only", nodes=8, global_batch=128, trace_on_request=True)
+    assert (placed.rule, placed.cause, placed.node) == ("step_slow", "slow_compute", "llama-02")
+    assert placed.fired_s == unplaced.fired_s
+    assert placed.located_s is not None
+    assert 0 < placed.located_s - placed.fired_s <= 45
+    # Long after the trace has ended the alert still is about this node.
+    assert placed.resolved_s is not None
+    assert 350 <= placed.resolved_s <= 400
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "seq_imbalance", "run": "llama", "magnitude": 0.5},
+        {"kind": "efa_latency", "node": "llama-01", "device": 3, "magnitude": 12.0},
+        {"kind": "throttle", "run": "llama", "magnitude": 1.5},
+    ],
+    ids=lambda fault: str(fault["kind"]),
+)
+def test_a_requested_trace_accuses_no_node_of_what_all_workers_share(
+    fault: dict[str, Any],
+) -> None:
+    fault |= {"duration_s": 240.0}
+    firings = play(fault, tier="hooks_only", nodes=8, global_batch=128, trace_on_request=True)
+    assert [(each.rule, each.accused) for each in firings] == [("step_slow", ())]
 
 
 def test_a_run_that_is_usually_just_below_its_limit_is_alerted_only_for_a_fault() -> None:

@@ -41,3 +41,18 @@ def test_the_newest_steps_are_those_of_the_last_seconds_or_so_many() -> None:
     assert ten_apart.newest(25.0, at_least=2).step.tolist() == [6, 7, 8]
     assert ten_apart.newest(3.0, at_least=2).step.tolist() == [7, 8]
     assert len(ten_apart[:0].newest(10.0, at_least=2)) == 0
+
+
+def test_a_share_is_known_now_while_a_newest_step_is_timed_as_often_as_usual() -> None:
+    def timed(*rows: int, n_steps: int = 60) -> StepBatch:
+        wait_s = [[0.1 if row in rows else np.nan] for row in range(n_steps)]
+        return batch(compute_s=[[1.0]] * n_steps, wait_s=wait_s, transfer_s=wait_s)
+
+    assert timed(*range(60)).is_timed_now
+    assert timed(0, 20, 40).is_timed_now
+    assert timed(5).is_timed_now
+    assert timed(*range(10, 59)).is_timed_now
+    # A trace that has ended, or pauses.
+    assert not timed(*range(10, 57)).is_timed_now
+    assert not timed().is_timed_now
+    assert not timed(0)[:0].is_timed_now

@@ -38,7 +38,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 class Device:
     """A traced device with a settable clock; times are seconds after noon."""
 
-    def __init__(self, path: Path, *, clock_offset_s: float = 0.0) -> None:
+    def __init__(
+        self, path: Path, *, clock_offset_s: float = 0.0, on_request: bool = False
+    ) -> None:
         self._library = ctypes.CDLL(str(path))
         self._offset_s = clock_offset_s
         self.now_s = 0.0
@@ -46,7 +48,11 @@ class Device:
         self._spent_s = 0.0
         library = RuntimeLibrary(self._library)
         self.trace = RuntimeTrace(
-            lambda: library, clock=lambda: NOON_S + self.now_s, timer=self._timer
+            lambda: library,
+            on_request=on_request,
+            clock=lambda: NOON_S + self.now_s,
+            timer=self._timer,
+            monotonic=lambda: self.now_s,
         )
         self.trace.poll()
 
@@ -138,6 +144,38 @@ def test_reading_that_costs_too_much_pauses_the_trace(build: Build) -> None:
     assert device.trace.problem == ""
 
 
+def test_a_trace_on_request_covers_the_requested_time_only(build: Build) -> None:
+    device = Device(build(), on_request=True)
+    device.did(EXECUTION, 0.2, 0.8)
+    device.poll(1.0)
+    assert (device.step(0.2, 0.8), device.trace.state) == ({}, "on request")
+    for since_s in (1.0, 20.0):
+        # Asked in each response; the last one counts.
+        device.trace.request(30.0)
+        device.trace.request(5.0)
+        device.poll(since_s + 0.1)
+        device.did(EXECUTION, since_s + 0.2, since_s + 0.8)
+        device.poll(since_s + 1.0)
+        step = device.step(since_s + 0.2, since_s + 0.8)
+        assert step["executing_s"] == pytest.approx(0.6, abs=1e-5)
+        assert device.trace.state == "on request"
+        assert not device.trace.has_read(NOON_S + since_s + 2.0)
+        device.poll(since_s + 6.0)
+        # A step that ends later waits for nothing.
+        assert device.trace.has_read(NOON_S + since_s + 7.0)
+        device.did(EXECUTION, since_s + 6.2, since_s + 6.8)
+        device.poll(since_s + 7.0)
+        assert device.step(since_s + 6.2, since_s + 6.8) == {}
+        device.now_s = since_s + 19.0
+
+
+def test_a_requested_trace_without_the_runtime_says_so() -> None:
+    trace = RuntimeTrace(lambda: None, on_request=True)
+    trace.request(60.0)
+    trace.poll()
+    assert trace.state == "libnrt.so.1 is not loaded in this process"
+
+
 @pytest.mark.parametrize(
     ("options", "shows"),
     [
@@ -207,18 +245,38 @@ with Reporter.from_env() as reporter:
 """
 
 
-def run_training(script: str, build: Build, *arguments: str) -> list[dict[str, object]]:
-    """Run a script in a training process of its own; return the lines that it reported."""
+def run_training(
+    script: str, build: Build, *arguments: str, mode: str = "1", trace_s: float | None = None
+) -> list[dict[str, object]]:
+    """Run a script in a training process of its own; return the lines that it reported.
+
+    ``mode`` is TRNWATCH_RUNTIME_TRACE; the server asks for a trace of ``trace_s``.
+    """
     with listening() as listener:
+        if trace_s is not None:
+            listener.answer["trace_s"] = trace_s
         env = os.environ | {
             **reporting_to(listener.url),
             "TRNWATCH_RUN": "traced",
             "TRNWATCH_NODE": "trn-a",
-            "TRNWATCH_RUNTIME_TRACE": "1",
+            "TRNWATCH_RUNTIME_TRACE": mode,
             "PYTHONPATH": str(ROOT),
         }
         subprocess.run([sys.executable, *arguments, script, str(build())], env=env, check=True)
         return listener.lines
+
+
+def test_a_training_process_is_traced_only_if_it_allows_it_and_the_server_asks(
+    build: Build,
+) -> None:
+    def n_traced(mode: str, trace_s: float | None) -> int:
+        lines = run_training(TRAINING, build, "-c", mode=mode, trace_s=trace_s)
+        assert sum(line["kind"] == "step" for line in lines) == 5
+        return sum("barrier_s" in line for line in lines)
+
+    assert n_traced("request", None) == 0
+    assert n_traced("0", 60) == 0
+    assert n_traced("request", 60) > 0
 
 
 def test_a_training_process_reports_its_traced_steps(build: Build) -> None:

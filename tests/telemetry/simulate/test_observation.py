@@ -210,6 +210,11 @@ def test_a_file_names_a_tier_or_sets_inputs_one_by_one() -> None:
             "inputs.probe_on_request",
             "hooks_only has none; choose agent_collectives",
         ),
+        (
+            'tier = "agent_only"\ntrace_on_request = true',
+            "inputs.trace_on_request",
+            "agent_only has none; choose agent_hooks",
+        ),
     ],
 )
 def test_wrong_inputs_are_refused_by_name(line: str, field: str, remedy: str) -> None:
