@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -239,6 +239,19 @@ STRETCH_S = 300
 # What is observed at a second depends on this many seconds before its report, as does the answer
 # of an agent.
 OBSERVED_FROM_S = 120
+# No rule reads these: half of all values. A drill does not keep them.
+UNREAD = frozenset(
+    {
+        "core_flops_per_s",
+        "device_memory_used_bytes",
+        "efa_drops_per_s",
+        "efa_rx_bytes_per_s",
+        "efa_unresponsive_per_s",
+        "host_memory_used_bytes",
+        "mem_ecc_corrected",
+        "sram_ecc_corrected",
+    }
+)
 # How long an agent runs its probe command.
 PROBE_TAKES_S = 1
 
@@ -253,8 +266,15 @@ class PlayedRun:
         self._recent: Span | None = None
         self._latency_s: Span | None = None
         self._phases = report_phases(plan.seed, plan.run.node_names)
+        # Asked for several times a second, of one second after the other.
+        self._arrived: Callable[[int], IntArray] | None = None
+        if not plan.inputs.is_full:
+            self._arrived = lru_cache(1)(partial(arrived_until, plan.inputs, self._phases))
         # What each worker does: (n_ticks, n_nodes), up to a second.
         self._doing, self._doing_until = np.zeros((0, plan.run.nodes), int), 0
+        # Of the same shape: the row of the newest heartbeat, and the row in which the activity
+        # began.
+        self._heard = self._began = self._doing
         # The newest steps as a runtime's trace shows them, and when one was requested.
         self._traced: StepBatch | None = None
         self._trace_s = (math.inf, math.inf)
@@ -268,7 +288,7 @@ class PlayedRun:
         ahead = until + inputs.agent_every_s - 1
         played = [play(self.plan, shard, clock, ahead) for shard, clock in self.clocks.items()]
         self.clocks = {p.span.shard: p.clock for p in played}
-        truth = Span.join_nodes([p.span for p in played])
+        truth = Span.join_nodes([as_read(p.span) for p in played])
         if inputs.probe_on_request and PROBED in truth.values:
             latency_s = Span("", truth.ticks, truth.nodes, {PROBED: truth.values[PROBED]})
             pieces = [piece for piece in (self._latency_s, latency_s) if piece is not None]
@@ -277,6 +297,7 @@ class PlayedRun:
         doing = played_activities(self.plan, before, ahead)
         self._doing = np.concatenate([self._doing, doing])[-KEEP_S:]
         self._doing_until = ahead
+        self._listen()
         hardware, steps = as_stored(self._observed(truth, until)), exact(played[0].steps)
         if inputs.trace_on_request:
             self._traced = exact(traced_steps(self.plan, before, ahead))
@@ -291,6 +312,16 @@ class PlayedRun:
                 hardware, steps, keep_s=KEEP_S, steps_known_s=known_s
             )
         yield from phases(self.plan, before, self.clocks[self.plan.shards[0]])
+
+    def _listen(self) -> None:
+        """Note all heartbeats and changes of activity at once: rules ask each second."""
+        doing = self._doing
+        rows = np.arange(len(doing))
+        ticks = self._doing_until + 1 - len(doing) + rows
+        self._heard = newest_heartbeats(self.plan, ticks, doing >= 0)
+        began = np.zeros_like(doing)
+        began[1:] = np.where(doing[1:] != doing[:-1], rows[1:, None], 0)
+        self._began = np.maximum.accumulate(began, axis=0)
 
     def next_report(self, node: str, after: int) -> int:
         """Return the second at which the next report of a node's agent ends."""
@@ -329,22 +360,17 @@ class PlayedRun:
         return replace(steps, phases=phases)
 
     def workers(self, second: int) -> dict[str, WorkerState]:
-        ticks = np.arange(self._doing_until + 1 - len(self._doing), second + 1)
-        doing = self._doing[: len(ticks)]
-        newest, names = newest_heartbeats(self.plan, ticks, doing >= 0), self.plan.run.node_names
-        found = {}
-        for i, row in enumerate(newest.tolist()):
-            if row >= 0:
-                name, code = names[i], doing[row, i]
-                others = np.flatnonzero(doing[:row, i] != code)
-                since = ticks[others[-1] + 1 if others.size else 0]
-                found[name] = WorkerState(name, float(ticks[row]), ACTIVITIES[code], float(since))
-        return found
-
-    @property
-    def _arrived(self) -> Callable[[int], IntArray] | None:
-        inputs = self.plan.inputs
-        return None if inputs.is_full else partial(arrived_until, inputs, self._phases)
+        first = self._doing_until + 1 - len(self._doing)
+        newest = self._heard[second - first]
+        alive = np.flatnonzero(newest >= 0)
+        rows, names = newest[alive], self.plan.run.node_names
+        heard = (first + rows).astype(float).tolist()
+        since = (first + self._began[rows, alive]).astype(float).tolist()
+        doing = self._doing[rows, alive].tolist()
+        return {
+            names[i]: WorkerState(names[i], heard_s, ACTIVITIES[code], since_s)
+            for i, heard_s, code, since_s in zip(alive.tolist(), heard, doing, since, strict=True)
+        }
 
     def _observed(self, truth: Span, until: int) -> Span:
         """Return what is observed of the seconds from the last call up to ``until``."""
@@ -413,6 +439,7 @@ class ScenarioPlayback:
         self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
     ) -> Span:
         """Return metrics of all nodes of the runs that these shards belong to."""
+        _check_kept(metrics)
         names = (shards,) if isinstance(shards, str) else tuple(shards)
         runs = dict.fromkeys(self._run_of[name] for name in names if name in self._run_of)
         known = [playback for run in runs if (playback := self._of(run)) is not None]
@@ -427,6 +454,7 @@ class ScenarioPlayback:
         self, shards: Sequence[str], metrics: Sequence[str], *, ticks: Sequence[int]
     ) -> Span:
         """Return metrics of all nodes of the runs at single ticks; unknown ones left out."""
+        _check_kept(metrics)
         runs = dict.fromkeys(self._run_of[name] for name in shards if name in self._run_of)
         spans = [
             playback.moments(shards, metrics, ticks=ticks)
@@ -551,6 +579,18 @@ def phases(plan: Plan, before: RunClock, after: RunClock) -> Iterator[RunClock]:
 
 def _phase_of(clock: RunClock) -> tuple[str, float]:
     return clock.phase, clock.phase_since_s
+
+
+def as_read(span: Span) -> Span:
+    """Leave out the metrics that no rule reads."""
+    values = {name: value for name, value in span.values.items() if name not in UNREAD}
+    return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
+
+
+def _check_kept(metrics: Sequence[str]) -> None:
+    if unread := UNREAD.intersection(metrics):
+        msg = f"metrics: {sorted(unread)} are not kept. Take them out of UNREAD to read them"
+        raise ValueError(msg)
 
 
 def as_stored(span: Span) -> Span:

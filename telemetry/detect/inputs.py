@@ -212,14 +212,24 @@ def recent(inputs: DetectionInput, metrics: Sequence[str], last_s: int) -> Span:
         return inputs.hardware(metrics, last_s)
     n_rows = max(last_s, 2 * inputs.report_every_s)
     span = inputs.hardware(metrics, inputs.lagging(n_rows))
+    if not any(values.shape[2] for values in span.values.values()):
+        # No node has the metrics: there is no report to look for.
+        none = {name: values[-n_rows:] for name, values in span.values.items()}
+        return replace(span, ticks=span.ticks[-n_rows:], values=none)
     known = span.reported
     behind = known[::-1].argmax(axis=0)
     behind = np.minimum(behind - behind.min(initial=len(known)), len(known) - n_rows)
     newest = len(known) - int(known[::-1].any(axis=1).argmax())
     newest = max(newest, n_rows + int(behind.max(initial=0)))
     rows = np.arange(newest - n_rows, newest)[:, None] - behind
-    places = np.arange(len(span.nodes))
-    aligned = {name: values[rows, places] for name, values in span.values.items()}
+    # Rows of the values with ticks and nodes in one axis: numpy takes those much faster.
+    places = rows * len(span.nodes) + np.arange(len(span.nodes))
+    aligned = {
+        name: values.reshape(-1, values.shape[2]).take(places, axis=0)
+        if values.shape[2]
+        else values[-n_rows:]
+        for name, values in span.values.items()
+    }
     return replace(span, ticks=span.ticks[newest - n_rows : newest], values=aligned)
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,23 +70,35 @@ MEMORY = PeerRule(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PeerDistance:
     """Distance of each part on the unhealthy side: (n_nodes, n_parts) ratios, 1 is usual.
 
-    ``least`` (n_nodes,) is the limit on each node, ``level`` the values.
+    ``level`` are the values.
     """
 
     kind: PeerRule
     span: Span
     level: FloatArray
     ratio: FloatArray
-    least: FloatArray
 
-    @property
+    @cached_property
+    def least(self) -> FloatArray:
+        """The limit on each node: (n_nodes,), at least that of the rule."""
+        ratio, level = self.ratio, self.level
+        spread = GAUSSIAN * lower_median(np.abs(ratio - lower_median(ratio)[:, None]))
+        coarse = np.zeros(len(level))
+        if METRICS[self.kind.metric].packing == "ratio":
+            coarse = 0.5 * RATIO_STEP / np.fmax(lower_median(level), RATIO_STEP)
+        return np.asarray(np.maximum(self.kind.least, DEVIATIONS * np.nan_to_num(spread)) + coarse)
+
+    @cached_property
     def suspects(self) -> NDArray[np.bool_]:
         """Parts beyond the limit: (n_nodes, n_parts)."""
-        return np.asarray(self.ratio - 1.0 >= self.least[:, None])
+        excess = self.ratio - 1.0
+        # Nearly always no part reaches the lowest limit, and that of its node need not be known.
+        suspects = np.asarray(excess >= np.float64(self.kind.least))
+        return suspects & (excess >= self.least[:, None]) if suspects.any() else suspects
 
 
 def compare_parts(span: Span, kind: PeerRule) -> PeerDistance | None:
@@ -116,13 +129,7 @@ def compare_parts(span: Span, kind: PeerRule) -> PeerDistance | None:
     if values is None or not values.shape[2] or not len(values):
         return None
     level = mean(values, axis=0)
-    ratio = _relative_to_role(_relative_to_node(level, kind))
-    spread = GAUSSIAN * lower_median(np.abs(ratio - lower_median(ratio)[:, None]))
-    coarse = np.zeros(len(level))
-    if METRICS[kind.metric].packing == "ratio":
-        coarse = 0.5 * RATIO_STEP / np.fmax(lower_median(level), RATIO_STEP)
-    least = np.maximum(kind.least, DEVIATIONS * np.nan_to_num(spread)) + coarse
-    return PeerDistance(kind, span, level, ratio, least)
+    return PeerDistance(kind, span, level, _relative_to_role(_relative_to_node(level, kind)))
 
 
 def _relative_to_node(level: FloatArray, kind: PeerRule) -> FloatArray:
@@ -250,6 +257,8 @@ def _new_distances(
 ) -> list[Problem]:
     """Find the worst part of each accelerator that is not ``known``, and add it there."""
     per_device = 1 if seen.kind is MEMORY else max(1, inputs.cores_per_device)
+    if not seen.suspects.any():
+        return []
     worst = np.where(seen.suspects, seen.ratio, 0.0)
     for row, device in known:
         if device is not None:

@@ -98,10 +98,7 @@ def _drop_unsent(
     inputs: Inputs, span: Span, phases: IntArray, values: Mapping[str, FloatArray]
 ) -> None:
     """Clear the periods at whose end a node is silent, in place: it does not report them."""
-    is_there = np.zeros((len(span.ticks), len(span.nodes)), bool)
-    for truth in span.values.values():
-        is_there |= np.isfinite(truth).any(axis=2)
-    there = np.where(is_there, 1.0, np.nan)[..., None]
+    there = np.where(span.reported, 1.0, np.nan)[..., None]
     sent = _reported(there, span.ticks, phases, inputs.agent_every_s, _last, last_s=1)
     for held in values.values():
         held[np.isnan(sent[..., 0])] = np.nan
@@ -369,19 +366,19 @@ def activities(rows: TimelineRows, at: IntArray, ticks: IntArray) -> IntArray:
 def reports_in(
     inputs: Inputs, key: np.uint64, ticks: IntArray, alive: NDArray[np.bool_]
 ) -> IntArray:
-    """Return the row of each worker's newest heartbeat: (n_workers,), -1 without any.
+    """Return the row of each worker's newest heartbeat at each tick, -1 before the first.
 
     Parameters
     ----------
-    alive : (n_ticks, n_workers) whether its process is there
+    alive : (n_ticks, n_workers) whether its process is there; the result has the same shape
     """
     n_workers = alive.shape[1]
     phase = (_uniform(key, "beats", n_workers) * HEARTBEAT_EVERY_S).astype(int)
     beats = alive & ((ticks[:, None] - phase) % HEARTBEAT_EVERY_S == 0)
     if not inputs.step_reports:
         beats[:] = False
-    newest = len(ticks) - 1 - beats[::-1].argmax(axis=0)
-    return np.where(beats.any(axis=0), newest, -1)
+    rows = np.arange(len(ticks))[:, None]
+    return np.asarray(np.maximum.accumulate(np.where(beats, rows, -1), axis=0))
 
 
 def _is_lost(inputs: Inputs, key: np.uint64, step: IntArray, n_workers: int) -> NDArray[np.bool_]:

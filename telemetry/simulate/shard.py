@@ -231,7 +231,7 @@ def played_activities(plan: Plan, clock: RunClock, until: int) -> IntArray:
 
 
 def newest_heartbeats(plan: Plan, ticks: IntArray, alive: NDArray[np.bool_]) -> IntArray:
-    """Return the row of each worker's newest heartbeat: (n_workers,), -1 without any."""
+    """Return the row of each worker's newest heartbeat at each tick, -1 before the first."""
     return reports_in(plan.inputs, script_of(plan).key("reports"), ticks, alive)
 
 

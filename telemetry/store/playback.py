@@ -109,11 +109,14 @@ class Playback:
             else:
                 values[name] = kept
         if nodes and self._arrived is not None and end > self.second - ARRIVES_WITHIN_S:
-            # NaN after each node's last row, in copies.
-            late = np.arange(end + 1 - start)[:, None] > self._arrived(self.second) - start
-            if late.any():
+            # NaN after each node's last row, in copies; none of the rows before ``first`` is.
+            rows = self._arrived(self.second) + 1 - start
+            first = max(int(rows.min()), 0)
+            late = np.arange(first, end + 1 - start)[:, None] >= rows
+            if len(late):
                 for name, array in values.items():
-                    values[name] = np.where(late[..., None], np.nan, array)
+                    values[name] = array.copy()
+                    values[name][first:][late] = np.nan
         return Span(held.shard, np.arange(start, end + 1), nodes, values)
 
     def moments(
