@@ -14,7 +14,7 @@ from django.conf import settings
 from fleet.alerts.events import Kind, note
 from fleet.alerts.probe_requests import QUIET, SLOW_RUN, WEAK
 from fleet.alerts.text import Evidence
-from fleet.formatting import counted, duration
+from fleet.formatting import counted
 from fleet.models import Alert
 from fleet.runs.state import request_trace, state_of
 from telemetry.steps import StepBatch
@@ -68,7 +68,7 @@ def advance_traces(reporters: Reporters, *, now: datetime) -> None:
     )
     for alert in alerts.exclude(events__kind=Kind.TRACED).select_related("run"):
         requested = alert.events.filter(kind=Kind.TRACE_REQUESTED).last()
-        if alert.nodes or alert.run is None:
+        if alert.nodes or alert.parts or alert.run is None:
             continue
         if requested is None:
             _request(reporters, alert, now=now)
@@ -86,7 +86,7 @@ def _request(reporters: Reporters, alert: Alert, *, now: datetime) -> None:
     if n_workers < 2:
         return
     length = _length(alert)
-    text = f"of {counted(n_workers, 'worker')}, for {duration(length.total_seconds())}"
+    text = f"of {counted(n_workers, 'worker')}, for {length.total_seconds():.0f}\u202fs"
     # Asked twice is asked once: a process may end before it has noted it.
     reporters.request(run.name, until_s=(now + length).timestamp())
     note(alert, Kind.TRACE_REQUESTED, now=now, text=text)
