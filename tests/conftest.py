@@ -1,5 +1,6 @@
 """Fixtures for all tests: a real Redis, a browser, a run of four nodes."""
 
+import functools
 import gc
 import itertools
 import os
@@ -20,6 +21,7 @@ from django.db.models.signals import post_migrate
 from playwright.sync_api import Browser, Page, sync_playwright
 from pytest_django import DjangoDbBlocker, Settings
 from redis import Redis
+from redis import utils as redis_utils
 
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
@@ -79,12 +81,14 @@ PROGRAMS = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Serve static files from where they are written, uncollected; hash passwords quickly."""
+    """Serve static files from where they are written, uncollected; spare what takes long."""
     # pytest 9.1 loses the fixtures of a folder whose files are not named one after the other.
     config.args.sort()
     project.WHITENOISE_AUTOREFRESH = project.WHITENOISE_USE_FINDERS = True
     plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
     project.STORAGES["staticfiles"] = {"BACKEND": plain}
+    # It reads its own version from the disk for each connection.
+    redis_utils.get_lib_version = functools.cache(redis_utils.get_lib_version)
     # The real one takes 0.3 s for each account that a test makes, on purpose.
     project.PASSWORD_HASHERS = [
         "django.contrib.auth.hashers.MD5PasswordHasher",
@@ -243,20 +247,28 @@ def redis_of_the_session(
         yield url, itertools.cycle(range(N_REDIS_DATABASES))
 
 
+@pytest.fixture(scope="session")
+def redis_to_empty(redis_of_the_session: tuple[str, Iterator[int]]) -> Iterator[Redis]:
+    """Give a client that stays connected, to empty one database after the other."""
+    with Redis.from_url(redis_of_the_session[0], single_connection_client=True) as client:
+        yield client
+
+
 @pytest.fixture
 def redis_url(
     redis_of_the_session: tuple[str, Iterator[int]],
+    redis_to_empty: Redis,
     settings: Settings,
     _no_redis_by_default: None,
 ) -> Iterator[str]:
     """Give an empty Redis; the settings point to it."""
     server, numbers = redis_of_the_session
-    url = f"{server}/{next(numbers)}"
-    settings.REDIS_URL = settings.CELERY_BROKER_URL = url
-    with Redis.from_url(url) as client:
-        client.flushdb()
-        yield url
-        client.flushdb()
+    number = next(numbers)
+    settings.REDIS_URL = settings.CELERY_BROKER_URL = url = f"{server}/{number}"
+    redis_to_empty.select(number)
+    redis_to_empty.flushdb()
+    yield url
+    redis_to_empty.flushdb()
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -145,11 +147,20 @@ def block(
     **values: FloatArray,
 ) -> Block:
     """Return one tick in which every metric reads ``fill``, except those given; all is healthy."""
+    usual = _everything(len(nodes), fill)
+    return Block(shard, tick, tuple(nodes), usual | values if values else usual)
+
+
+@cache
+def _everything(n_nodes: int, fill: float) -> MappingProxyType[str, FloatArray]:
+    """Return every metric; equal blocks share it, and a store packs what they share once."""
     everything = {
-        name: np.full((len(nodes), N_PARTS[metric.part]), fill) for name, metric in METRICS.items()
+        name: np.full((n_nodes, N_PARTS[metric.part]), 0.0 if name == "device_unhealthy" else fill)
+        for name, metric in METRICS.items()
     }
-    everything["device_unhealthy"][:] = 0.0
-    return Block(shard, tick, tuple(nodes), everything | values)
+    for shared in everything.values():
+        shared.flags.writeable = False
+    return MappingProxyType(everything)
 
 
 def steps(
