@@ -8,11 +8,11 @@ import numpy as np
 
 from fleet.alerts.text import WAITED, Evidence, cause_text, has_late_worker, part_name
 from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade, mean_of
-from fleet.charts.nodes import BY_METRIC, NodeChart, node_figure, note_of
+from fleet.charts.nodes import NodeChart, chart_of_metric, node_figure, note_of
 from fleet.charts.runs import PER_STEP, run_figure, worker_places
 from fleet.charts.windows import Window
 from fleet.formatting import figure as written
-from fleet.formatting import percent, seconds, unit_of
+from fleet.formatting import percent, seconds
 from fleet.models import Alert, Node, Run
 from telemetry.blocks import METRICS, FloatArray, IntArray
 from telemetry.store.history import MINUTE_S, node_series, run_steps, worker_minutes
@@ -23,7 +23,6 @@ MOST_CHARTS = 3
 MOST_PEERS = 32
 # Each peer from the durable tier costs a query.
 MOST_PEERS_BY_MINUTE = 8
-PARTS = {"node": "host", "core": "core", "device": "device", "efa": "EFA"}
 
 
 def culprit_charts(alert: Alert) -> Sequence[NodeChart]:
@@ -36,15 +35,6 @@ def culprit_charts(alert: Alert) -> Sequence[NodeChart]:
     wanted = dict.fromkeys(str(metric) for metric in given if metric)
     shown = [chart_of_metric(metric) for metric in wanted if metric in METRICS]
     return [c for c in shown if alert.node.n_efa or c.part != "EFA"][:MOST_CHARTS]
-
-
-def chart_of_metric(metric: str) -> NodeChart:
-    known = BY_METRIC.get(metric)
-    if known is not None:
-        return known
-    unit = unit_of(metric) or "count"
-    described = METRICS[metric]
-    return NodeChart(metric, described.help.rstrip("."), metric, PARTS[described.part], unit)
 
 
 def culprit_figure(

@@ -40,7 +40,6 @@ COLOURS = {
 }
 # Shade of the time of the alert.
 AFFECTED = "#fbe9e7"
-ABSENT_SIGNS = str.maketrans("\u202f\xa0\u2009\u2212\u2013\xb5", "   --u")
 N_LEVELS, MOST_NAMED = 4, 6
 # The highest value leaves some room above it.
 FILLED = 0.92

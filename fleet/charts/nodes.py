@@ -17,7 +17,7 @@ from fleet.charts.figures import (
     thinned,
 )
 from fleet.charts.windows import DEFAULT, LENGTHS, Window
-from fleet.formatting import flops
+from fleet.formatting import flops, unit_of
 from fleet.models import Node
 from telemetry import catalog
 from telemetry.blocks import METRICS, Block, FloatArray
@@ -199,104 +199,77 @@ class NodeChart:
         return self.kind == "lines" and self.part == "core" and node.n_cores > MANY_PARTS
 
 
+PARTS = {"node": "host", "core": "core", "device": "device", "efa": "EFA"}
+
+
+def _chart(name: str, title: str, metric: str, **more: Any) -> NodeChart:
+    """Describe the chart of a metric, which gives its part and its unit."""
+    unit = unit_of(metric) or "count"
+    return NodeChart(name, title, metric, PARTS[METRICS[metric].part], unit, **more)
+
+
 _ALL = (
-    NodeChart(
-        "core-heat",
-        "Every core",
-        "core_utilization_ratio",
-        "core",
-        "ratio",
-        kind="heat",
-        help="one row per core",
+    _chart(
+        "core-heat", "Every core", "core_utilization_ratio", kind="heat", help="one row per core"
     ),
-    NodeChart(
+    _chart(
         "cores",
         "Core utilization",
         "core_utilization_ratio",
-        "core",
-        "ratio",
         help="lowest, mean and highest core, and outliers",
     ),
-    NodeChart(
+    _chart(
         "efa-latency",
         "EFA probe latency",
         "efa_latency_s",
-        "EFA",
-        "s",
         scale="log",
         help="per device, log scale",
         needs="EFA latency needs a probe.",
     ),
-    NodeChart(
+    _chart(
         "hbm",
         "HBM bandwidth",
         "hbm_bandwidth_bytes_per_s",
-        "device",
-        "bytes_per_s",
         help="per device, read and written",
         needs="HBM bandwidth can be estimated from a profile.",
     ),
-    NodeChart(
+    _chart(
         "efa-throughput",
         "EFA throughput",
         "efa_tx_bytes_per_s",
-        "EFA",
-        "bytes_per_s",
         help="all devices, sent and received",
         lines=(
             ("efa_tx_bytes_per_s", "sent", "transfer"),
             ("efa_rx_bytes_per_s", "received", "compute"),
         ),
     ),
-    NodeChart(
+    _chart(
         "efa-retransmits",
         "EFA retransmits",
         "efa_retransmits_per_s",
-        "EFA",
-        "per_s",
         help="per device, mean of 10 s",
         mean_s=10,  # counts come in bursts
     ),
-    NodeChart(
+    _chart(
         "collective-bandwidth",
         "Collective bandwidth",
         "collective_bandwidth_bytes_per_s",
-        "host",
-        "bytes_per_s",
         help="across nodes, the fastest collective",
     ),
-    NodeChart(
+    _chart(
         "collective-time",
         "Collective time",
         "collective_time_s",
-        "host",
-        "s",
         scale="log",
         help="across nodes, the longest collective and its wait, log scale",
         needs="Bandwidth and time of collectives need NCCL Inspector.",
     ),
-    NodeChart(
-        "memory",
-        "Device memory",
-        "device_memory_used_bytes",
-        "device",
-        "bytes",
-        help="per device, allocated",
-    ),
-    NodeChart(
-        "flops",
-        "Core FLOPs",
-        "core_flops_per_s",
-        "core",
-        "flops_per_s",
-        help="per core, as the runtime counts them",
-    ),
-    NodeChart(
+    _chart("memory", "Device memory", "device_memory_used_bytes", help="per device, allocated"),
+    _chart("flops", "Core FLOPs", "core_flops_per_s", help="per core, as the runtime counts them"),
+    _chart(
         "execution-latency",
         "Execution latency",
         "execution_latency_p50_s",
-        "host",
-        "s",
         scale="log",
         help="graph executions, log scale",
         lines=(
@@ -305,25 +278,25 @@ _ALL = (
             ("execution_latency_p100_s", "slowest", None),
         ),
     ),
-    NodeChart(
+    _chart(
         "power",
         "Device power",
         "device_power_ratio",
-        "device",
-        "ratio",
         help="per device, mean of a minute over the maximum",
         needs="Device power needs the agent.",
     ),
-    NodeChart("vcpu", "Host vCPUs", "vcpu_usage_ratio", "host", "ratio", help="share in use"),
-    NodeChart(
-        "host-memory", "Host memory", "host_memory_used_bytes", "host", "bytes", help="in use"
-    ),
+    _chart("vcpu", "Host vCPUs", "vcpu_usage_ratio", help="share in use"),
+    _chart("host-memory", "Host memory", "host_memory_used_bytes", help="in use"),
 )
 NODE_CHARTS: Mapping[str, NodeChart] = {chart.name: chart for chart in _ALL}
 OF_NCCL = frozenset({"collective-bandwidth", "collective-time"})
 BY_METRIC: Mapping[str, NodeChart] = {
     chart.metric: chart for chart in _ALL if chart.kind == "lines"
 }
+
+
+def chart_of_metric(metric: str) -> NodeChart:
+    return BY_METRIC.get(metric) or _chart(metric, METRICS[metric].help.rstrip("."), metric)
 
 
 def note_of(chart: NodeChart, node: Node) -> str | None:

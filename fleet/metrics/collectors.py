@@ -33,7 +33,9 @@ from telemetry.exporter.exposition import (
     SeriesArray,
     Spec,
     add,
+    counter,
     format_values,
+    gauge,
 )
 from telemetry.exporter.hardware import (
     FLOPS_RATIO,
@@ -56,11 +58,14 @@ LABEL_COLUMNS = ("name", "source", "instance_id", "instance_type", "zone", "run_
 # OpenMetrics limits the labels of an exemplar, names included.
 EXEMPLAR_CHARACTERS = 128
 
-NODE_INFO = Spec(
+NODE_INFO = gauge(
     "trnwatch_node_info",
-    "gauge",
     "What a node is, and what it trains; always 1.",
-    ("node", "run", "instance_type", "source", "ultraserver_id"),
+    "node",
+    "run",
+    "instance_type",
+    "source",
+    "ultraserver_id",
 )
 
 
@@ -77,8 +82,8 @@ def with_labels(spec: Spec, rows: Sequence[Mapping[str, str]]) -> tuple[Spec, li
 
 
 def _run_spec(name: str, about: str) -> Spec:
-    is_total = name.endswith("_total")
-    return Spec(f"trnwatch_run_{name}", "counter" if is_total else "gauge", about, ("run",))
+    kind = counter if name.endswith("_total") else gauge
+    return kind(f"trnwatch_run_{name}", about, "run")
 
 
 # Left out for a run whose steps have stopped arriving.
@@ -105,44 +110,44 @@ LAST_STEP = _run_spec("last_step_timestamp_seconds", "When the latest step ended
 TOKENS = _run_spec("tokens_total", "Tokens trained.")
 STEPS = _run_spec("steps_total", "Steps made.")
 COST = _run_spec("cost_usd_total", "Dollars spent: nodes by the hour, whatever they do.")
-INFO = Spec(
+INFO = gauge(
     "trnwatch_run_info",
-    "gauge",
     "What a run is; always 1.",
-    ("run", "team", "model", "instance_type", "phase"),
+    "run",
+    "team",
+    "model",
+    "instance_type",
+    "phase",
 )
-PER_HOUR = Spec(
-    "trnwatch_run_cost_usd_per_hour", "gauge", "Dollars per hour of all its nodes.", ("run",)
-)
-NODE_SECONDS = Spec(
+PER_HOUR = gauge("trnwatch_run_cost_usd_per_hour", "Dollars per hour of all its nodes.", "run")
+NODE_SECONDS = gauge(
     "trnwatch_run_node_seconds_per_million_tokens",
-    "gauge",
     "Seconds of a node that a million tokens take, last minute.",
-    ("run",),
+    "run",
 )
-EXPECTED = Spec(
+EXPECTED = gauge(
     "trnwatch_run_expected_node_seconds_per_million_tokens",
-    "gauge",
     "The same as expected: by the estimate, or by the run's own first settled hours.",
-    ("run", "basis"),
+    "run",
+    "basis",
 )
-FIRING = Spec(
+FIRING = gauge(
     "trnwatch_alerts_firing",
-    "gauge",
     "Alerts that are not resolved, acknowledged or not.",
-    ("rule", "severity"),
+    "rule",
+    "severity",
 )
-UNACKNOWLEDGED = Spec(
+UNACKNOWLEDGED = gauge(
     "trnwatch_alerts_unacknowledged",
-    "gauge",
     "Alerts that are neither resolved nor acknowledged.",
-    ("rule", "severity"),
+    "rule",
+    "severity",
 )
-RUN_ALERTS = Spec(
+RUN_ALERTS = gauge(
     "trnwatch_run_alerts_firing",
-    "gauge",
     "Alerts about a run or its nodes that are not resolved.",
-    ("run", "rule"),
+    "run",
+    "rule",
 )
 DURATIONS = Spec(
     "trnwatch_run_step_duration_seconds",
@@ -151,43 +156,31 @@ DURATIONS = Spec(
     ("run",),
 )
 BUDGET_LABELS = ("budget", "team", "run")
-BUDGET = Spec("trnwatch_budget_usd", "gauge", "Dollars that a budget holds.", BUDGET_LABELS)
-SPENT = Spec("trnwatch_budget_spent_usd", "gauge", "Dollars spent of it so far.", BUDGET_LABELS)
-FORECAST = Spec(
+BUDGET = gauge("trnwatch_budget_usd", "Dollars that a budget holds.", *BUDGET_LABELS)
+SPENT = gauge("trnwatch_budget_spent_usd", "Dollars spent of it so far.", *BUDGET_LABELS)
+FORECAST = gauge(
     "trnwatch_budget_forecast_usd",
-    "gauge",
     "Dollars that will be spent of it by its end, at the prices announced.",
-    BUDGET_LABELS,
+    *BUDGET_LABELS,
 )
-BURN = Spec(
-    "trnwatch_budget_cost_usd_per_hour",
-    "gauge",
-    "Dollars per hour spent of it now.",
-    BUDGET_LABELS,
+BURN = gauge(
+    "trnwatch_budget_cost_usd_per_hour", "Dollars per hour spent of it now.", *BUDGET_LABELS
 )
-ENDS = Spec(
-    "trnwatch_budget_end_timestamp_seconds",
-    "gauge",
-    "When a budget ends, Unix time.",
-    BUDGET_LABELS,
+ENDS = gauge(
+    "trnwatch_budget_end_timestamp_seconds", "When a budget ends, Unix time.", *BUDGET_LABELS
 )
-NOTIFICATIONS = Spec(
+NOTIFICATIONS = counter(
     "trnwatch_notifications_total",
-    "counter",
     "Attempts that arrived or failed, and notifications given up.",
-    ("receiver", "outcome"),
+    "receiver",
+    "outcome",
 )
-PENDING = Spec(
-    "trnwatch_notifications_pending", "gauge", "Notifications on their way.", ("receiver",)
+PENDING = gauge("trnwatch_notifications_pending", "Notifications on their way.", "receiver")
+DEAD = gauge(
+    "trnwatch_notifications_dead", "Undelivered, and neither sent again nor dropped.", "receiver"
 )
-DEAD = Spec(
-    "trnwatch_notifications_dead",
-    "gauge",
-    "Undelivered, and neither sent again nor dropped.",
-    ("receiver",),
-)
-SENDER_AGE = Spec(
-    "trnwatch_notifications_sender_age_seconds", "gauge", "Since a sender was last heard of."
+SENDER_AGE = gauge(
+    "trnwatch_notifications_sender_age_seconds", "Since a sender was last heard of."
 )
 
 

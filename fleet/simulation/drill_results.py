@@ -9,9 +9,9 @@ import msgspec
 from django.db.models import Q
 
 from fleet.alerts.text import cause_text, part_name
-from fleet.charts.alerts import AlertChart, chart_of_metric
+from fleet.charts.alerts import AlertChart
 from fleet.charts.figures import Chart, Event
-from fleet.charts.nodes import NodeChart, node_figure, note_of
+from fleet.charts.nodes import NodeChart, chart_of_metric, node_figure, note_of
 from fleet.charts.runs import run_figure
 from fleet.charts.windows import Window
 from fleet.models import Alert, AlertEvent, InjectedFault, Node

@@ -13,6 +13,18 @@ MOST_TOKENS = 1e18
 MOST_FAILURES = 24.0
 # Fields about engineers, with the most of each.
 ENGINEERS = {"porting_days": 10_000.0, "waiting_engineers": 1_000.0, "engineer_usd": 100_000.0}
+# The least and the most of each number, and the rule for people.
+NUMBERS: Mapping[str, tuple[float, float, str]] = {
+    "days": (LEAST_DAYS, MOST_DAYS, f"choose {LEAST_DAYS:g} to {MOST_DAYS:g}"),
+    "porting_usd": (0.0, MOST_USD, f"give dollars, 0 to {MOST_USD:,.0f}"),
+    "tokens": (1.0, MOST_TOKENS, "give how many to train on, 1 or more, such as 300e9"),
+    "failures": (
+        0.0,
+        MOST_FAILURES,
+        f"give failures per node and day, 0 to {MOST_FAILURES:g}, or none",
+    ),
+    **{field: (0.0, most, f"give 0 to {most:,.0f}") for field, most in ENGINEERS.items()},
+}
 # What a chart shows: cost saved by day, or the cost of both arms over days or tokens.
 CHARTS = ("saved", "days", "tokens")
 
@@ -93,66 +105,25 @@ def parse_request(given: Mapping[str, str]) -> ScheduleRequest:
 
     Raises FieldError where a field is invalid.
     """
+    numbers = {field: _number(field, text) for field in NUMBERS if (text := given.get(field))}
     return ScheduleRequest(
-        days=days_of(given.get("days", "")),
-        porting_usd=porting_of(given.get("porting_usd", "")),
         has_reuse=_one_of("reuse", given.get("reuse", ""), ("yes", "no")) == "yes",
         by=_one_of("by", given.get("by", ""), CHARTS),
         candidate=given.get("candidate", ""),
-        tokens=tokens_of(given["tokens"]) if given.get("tokens") else None,
-        failures=failures_of(given["failures"]) if given.get("failures") else None,
-        **{field: engineers_of(field, given.get(field, "")) for field in ENGINEERS},
+        **numbers,
     )
 
 
-def days_of(text: str | float) -> float:
-    days = DAYS if text == "" else _number("days", text)
-    if not LEAST_DAYS <= days <= MOST_DAYS:
-        raise FieldError("days", f"choose {LEAST_DAYS:g} to {MOST_DAYS:g}")
-    return days
-
-
-def porting_of(text: str | float) -> float:
-    """Parse the cost of porting in dollars."""
-    usd = 0.0 if text == "" else _number("porting_usd", text)
-    if not 0 <= usd <= MOST_USD:
-        raise FieldError("porting_usd", f"give dollars, 0 to {MOST_USD:,.0f}")
-    return usd
-
-
-def tokens_of(text: str | float) -> float:
-    tokens = _number("tokens", text)
-    if not 1 <= tokens <= MOST_TOKENS:
-        raise FieldError("tokens", "give how many to train on, 1 or more, such as 300e9")
-    return tokens
-
-
-def failures_of(text: str | float) -> float:
-    """Parse failures per node and day."""
-    rate = _number("failures", text)
-    if not 0 <= rate <= MOST_FAILURES:
-        raise FieldError(
-            "failures",
-            f"give failures per node and day, 0 to {MOST_FAILURES:g}, or none",
-        )
-    return rate
-
-
-def engineers_of(field: str, text: str | float) -> float:
-    """Parse one of ENGINEERS: days, a number of people, or dollars."""
-    number = 0.0 if text == "" else _number(field, text)
-    if not 0 <= number <= ENGINEERS[field]:
-        raise FieldError(field, f"give 0 to {ENGINEERS[field]:,.0f}")
-    return number
-
-
-def _number(field: str, text: str | float) -> float:
+def _number(field: str, text: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise FieldError(field, f"{str(text)[:40]!r} is no number; write it like 14 or 2500")
+        raise FieldError(field, f"{text[:40]!r} is no number; write it like 14 or 2500")
+    least, most, rule = NUMBERS[field]
+    if not least <= number <= most:
+        raise FieldError(field, rule)
     return number
 
 

@@ -63,6 +63,14 @@ class Spec:
         return make(self.name, self.help, labels=self.labels)
 
 
+def gauge(name: str, about: str, *labels: str) -> Spec:
+    return Spec(name, "gauge", about, labels)
+
+
+def counter(name: str, about: str, *labels: str) -> Spec:
+    return Spec(name, "counter", about, labels)
+
+
 def add(
     family: GaugeMetricFamily | CounterMetricFamily, value: float | None, *labels: str
 ) -> None:

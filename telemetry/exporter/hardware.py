@@ -14,8 +14,10 @@ from telemetry.exporter.exposition import (
     LabelRows,
     SeriesArray,
     Spec,
+    counter,
     format_codes,
     format_values,
+    gauge,
     has_value,
 )
 from telemetry.ingest.timing import shard_of
@@ -41,37 +43,26 @@ def _spec(metric: Metric) -> Spec:
     name = name.removesuffix(suffix) + SUFFIXES.get(suffix, "")
     if not name.startswith(f"{metric.part}_"):
         name = f"{metric.part}_{name}"
-    is_count = metric.packing == "exact"
-    return Spec(
-        f"trnwatch_{name}_total" if is_count else f"trnwatch_{name}",
-        "counter" if is_count else "gauge",
-        metric.help,
-        LABELS[metric.part],
-    )
+    if metric.packing == "exact":
+        return counter(f"trnwatch_{name}_total", metric.help, *LABELS[metric.part])
+    return gauge(f"trnwatch_{name}", metric.help, *LABELS[metric.part])
 
 
 def _total_spec(name: str) -> Spec:
     about = METRICS[name].help.replace(" per second", "").rstrip(".")
     stem = name.removesuffix("_per_s")
-    return Spec(
-        f"trnwatch_node_{stem}_total",
-        "counter",
-        f"{about}, in total since counting began.",
-        ("node",),
+    return counter(
+        f"trnwatch_node_{stem}_total", f"{about}, in total since counting began.", "node"
     )
 
 
-FLOPS_RATIO = Spec(
+FLOPS_RATIO = gauge(
     "trnwatch_node_flops_utilization_ratio",
-    "gauge",
     "FLOPs of the cores that count them, over their dense BF16 peak.",
-    ("node",),
+    "node",
 )
-NODE_UP = Spec(
-    "trnwatch_node_up",
-    "gauge",
-    "Whether the node reported within 15 s, or three scrapes.",
-    ("node",),
+NODE_UP = gauge(
+    "trnwatch_node_up", "Whether the node reported within 15 s, or three scrapes.", "node"
 )
 HARDWARE: Mapping[str, Spec] = {name: _spec(metric) for name, metric in METRICS.items()}
 TOTALS: Mapping[str, Spec] = {name: _total_spec(name) for name in COUNTED_RATES}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from telemetry import catalog
-from telemetry.exporter.exposition import LabelRows, Spec
+from telemetry.exporter.exposition import LabelRows, Spec, counter, gauge
 
 # Labels of every family, in the exporter's order.
 BASE = (
@@ -16,6 +16,7 @@ BASE = (
     "subnet_id",
 )
 TAG = "runtime_tag"
+OF_RUNTIME = (*BASE, TAG)
 
 PURPOSES = ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
 ERRORS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
@@ -33,54 +34,50 @@ ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_e
 NO_LOCATION = "None"
 
 
-def _of_runtime(name: str, about: str, *labels: str, kind: str = "gauge") -> Spec:
-    return Spec(name, "counter" if kind == "counter" else "gauge", about, (*BASE, TAG, *labels))
-
-
-def _of_node(name: str, about: str, *labels: str, kind: str = "gauge") -> Spec:
-    return Spec(name, "counter" if kind == "counter" else "gauge", about, (*BASE, *labels))
-
-
-UTILIZATION = _of_runtime(
-    "neuroncore_utilization_ratio", "NeuronCore utilization ratio.", "neuroncore"
+UTILIZATION = gauge(
+    "neuroncore_utilization_ratio", "NeuronCore utilization ratio.", *OF_RUNTIME, "neuroncore"
 )
 CORE_MEMORY: Mapping[str, Spec] = {
-    purpose: _of_runtime(
+    purpose: gauge(
         f"neuroncore_memory_usage_{purpose}",
         f"NeuronCore memory used for {purpose.replace('_', ' ')}, bytes.",
+        *OF_RUNTIME,
         "neuroncore",
         "memory_location",
     )
     for purpose in PURPOSES
 }
-RUNTIME_MEMORY = _of_runtime(
-    "neuron_runtime_memory_used_bytes", "Memory used by a runtime.", "memory_location"
+RUNTIME_MEMORY = gauge(
+    "neuron_runtime_memory_used_bytes", "Memory used by a runtime.", *OF_RUNTIME, "memory_location"
 )
-RUNTIME_VCPU = _of_runtime(
-    "neuron_runtime_vcpu_usage_ratio", "vCPU time used by a runtime.", "usage_type"
+RUNTIME_VCPU = gauge(
+    "neuron_runtime_vcpu_usage_ratio", "vCPU time used by a runtime.", *OF_RUNTIME, "usage_type"
 )
-EXECUTION_ERRORS = _of_runtime(
-    "execution_errors_total", "Execution errors by type.", "error_type", kind="counter"
+EXECUTION_ERRORS = counter(
+    "execution_errors_total", "Execution errors by type.", *OF_RUNTIME, "error_type"
 )
-EXECUTION_STATUS = _of_runtime(
-    "execution_status_total", "Executions by how they ended.", "status_type", kind="counter"
+EXECUTION_STATUS = counter(
+    "execution_status_total", "Executions by how they ended.", *OF_RUNTIME, "status_type"
 )
-LATENCY = _of_runtime(
-    "execution_latency_seconds", "Execution latency by percentile, seconds.", "percentile"
+LATENCY = gauge(
+    "execution_latency_seconds",
+    "Execution latency by percentile, seconds.",
+    *OF_RUNTIME,
+    "percentile",
 )
-ECC_EVENTS = _of_node(
+ECC_EVENTS = counter(
     "hardware_ecc_events_total",
     "ECC events by kind and device, as the node counts them.",
+    *BASE,
     "event_type",
     "neuron_device_index",
-    kind="counter",
 )
-MEMORY_TOTAL = _of_node("system_memory_total_bytes", "Host memory there is.")
-MEMORY_USED = _of_node("system_memory_used_bytes", "Host memory in use.")
-SWAP_TOTAL = _of_node("system_swap_total_bytes", "Swap space there is.")
-SWAP_USED = _of_node("system_swap_used_bytes", "Swap space in use.")
-VCPU_COUNT = _of_node("system_vcpu_count", "vCPUs of the host.")
-VCPU_USAGE = _of_node("system_vcpu_usage_ratio", "vCPU time used, by kind.", "usage_type")
+MEMORY_TOTAL = gauge("system_memory_total_bytes", "Host memory there is.", *BASE)
+MEMORY_USED = gauge("system_memory_used_bytes", "Host memory in use.", *BASE)
+SWAP_TOTAL = gauge("system_swap_total_bytes", "Swap space there is.", *BASE)
+SWAP_USED = gauge("system_swap_used_bytes", "Swap space in use.", *BASE)
+VCPU_COUNT = gauge("system_vcpu_count", "vCPUs of the host.", *BASE)
+VCPU_USAGE = gauge("system_vcpu_usage_ratio", "vCPU time used, by kind.", *BASE, "usage_type")
 INSTANCE = Spec("instance_info", "info", "Which machine a node is; always 1.", BASE)
 HARDWARE = Spec(
     "neuron_hardware_info",
@@ -114,7 +111,7 @@ ALL = (*OF_RUNTIMES, *OF_NODES)
 
 def own_labels(spec: Spec) -> tuple[str, ...]:
     """Labels that distinguish the series of one node or process."""
-    return tuple(label for label in spec.labels if label not in {*BASE, TAG})
+    return tuple(label for label in spec.labels if label not in OF_RUNTIME)
 
 
 LABELS = ("device", "port")
@@ -166,10 +163,10 @@ OF_SOME_DRIVERS: Mapping[str, str] = {
     "get_dma_mr_err": "DMA memory regions that could not be had.",
 }
 COUNTERS: Mapping[str, Spec] = {
-    name: Spec(f"node_amazonefa_{name}", "counter", about, LABELS)
+    name: counter(f"node_amazonefa_{name}", about, *LABELS)
     for name, about in {**OF_PORTS, **OF_DEVICES, **OF_SOME_DRIVERS}.items()
 }
-INFO = Spec("node_amazonefa_info", "gauge", "An EFA device; always 1.", ("device",))
+INFO = gauge("node_amazonefa_info", "An EFA device; always 1.", "device")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,5 +208,5 @@ def region_of(zone: str) -> str:
 
 def rows_of(nodes: Iterable[tuple[tuple[str, ...], str]]) -> LabelRows:
     columns = list(zip(*((*base, tag) for base, tag in nodes), strict=True))
-    labels: Mapping[str, tuple[str, ...]] = dict(zip((*BASE, TAG), columns, strict=True))
+    labels: Mapping[str, tuple[str, ...]] = dict(zip(OF_RUNTIME, columns, strict=True))
     return LabelRows(labels)

@@ -6,25 +6,23 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from telemetry.exporter.exposition import Spec, add
+from telemetry.exporter.exposition import Spec, add, counter, gauge
 from telemetry.store.hot import HotStore
 
 # By the name that HotStore.gauge and HotStore.count use.
 GAUGES: Mapping[str, Spec] = {
-    "tick_lateness_s": Spec(
+    "tick_lateness_s": gauge(
         "trnwatch_tick_lateness_seconds",
-        "gauge",
         "How long after its second the latest tick was in the store.",
     ),
-    "watched_at_s": Spec(
+    "watched_at_s": gauge(
         "trnwatch_watched_timestamp_seconds",
-        "gauge",
         "When the fleet was last looked at for what is wrong, Unix time.",
     ),
-    "stream_clients": Spec("trnwatch_stream_clients", "gauge", "Browsers on the live stream."),
+    "stream_clients": gauge("trnwatch_stream_clients", "Browsers on the live stream."),
 }
 COUNTERS: Mapping[str, Spec] = {
-    name: Spec(f"trnwatch_{name}_total", "counter", about)
+    name: counter(f"trnwatch_{name}_total", about)
     for name, about in {
         "ticks": "Ticks of shards stored.",
         "ticks_late": "Ticks that were in the store late, or were made up for.",
@@ -46,9 +44,9 @@ COUNTERS: Mapping[str, Spec] = {
         "refused_for_room": "Blocks and steps not stored: too many shards, runs or steps.",
     }.items()
 }
-QUEUE = Spec("trnwatch_queue_tasks", "gauge", "Tasks that wait for a worker.", ("queue",))
-HOT_BYTES = Spec("trnwatch_hot_bytes", "gauge", "Bytes that Redis holds in memory.")
-SHARDS = Spec("trnwatch_shards", "gauge", "Shards that the hot tier holds.")
+QUEUE = gauge("trnwatch_queue_tasks", "Tasks that wait for a worker.", "queue")
+HOT_BYTES = gauge("trnwatch_hot_bytes", "Bytes that Redis holds in memory.")
+SHARDS = gauge("trnwatch_shards", "Shards that the hot tier holds.")
 
 
 @dataclass(frozen=True, eq=False, slots=True)

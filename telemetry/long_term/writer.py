@@ -18,7 +18,7 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
-from telemetry.exporter.exposition import Spec, add, format_codes
+from telemetry.exporter.exposition import add, counter, format_codes, gauge
 from telemetry.exporter.hardware import HARDWARE
 from telemetry.long_term.remote_write import Delivered, SeriesChunk, WriteClient, batches, series
 from telemetry.steps import PHASES
@@ -459,29 +459,23 @@ def _up(second: int, step_s: int) -> int:
 
 
 BY_STREAM = ("stream",)
-LAG = Spec(
+LAG = gauge(
     "trnwatch_long_term_lag_seconds",
-    "gauge",
     "How far the long-term store is behind this moment.",
-    BY_STREAM,
+    *BY_STREAM,
 )
-SENT = Spec(
-    "trnwatch_long_term_samples_sent_total",
-    "counter",
-    "Samples that the long-term store took.",
-    BY_STREAM,
+SENT = counter(
+    "trnwatch_long_term_samples_sent_total", "Samples that the long-term store took.", *BY_STREAM
 )
-DROPPED = Spec(
+DROPPED = counter(
     "trnwatch_long_term_samples_dropped_total",
-    "counter",
     "Samples that the long-term store refused for good.",
-    BY_STREAM,
+    *BY_STREAM,
 )
-RETRIES = Spec(
+RETRIES = counter(
     "trnwatch_long_term_retries_total",
-    "counter",
     "Requests sent again because the long-term store was away or busy.",
-    BY_STREAM,
+    *BY_STREAM,
 )
 
 
