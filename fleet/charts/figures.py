@@ -249,6 +249,12 @@ def mean_of(values: FloatArray) -> FloatArray:
     return _ratio(np.where(there, values, 0.0).sum(axis=1), there.sum(axis=1))
 
 
+def median_of(values: FloatArray) -> float | None:
+    """Return the median of the known values; None where there are none."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None
+
+
 def _ratio(total: FloatArray, count: IntArray) -> FloatArray:
     empty = np.full(total.shape, np.nan)
     return np.asarray(np.divide(total, count, out=empty, where=count > 0))

@@ -15,12 +15,11 @@ from django.db import transaction
 from django.db.models import Prefetch, Q
 
 from fleet.charts.alerts import AFTER_S, alert_figure, alert_window, charts_of
-from fleet.charts.figures import Chart, ChartLine, Heat
+from fleet.charts.figures import Chart, ChartLine, Heat, median_of
 from fleet.charts.windows import Window
 from fleet.formatting import figure as format_figure
 from fleet.models import Alert, AlertEvent, FrozenChart, Node, Silence
 from fleet.models.alert import SNAPSHOT_FIELDS
-from telemetry.blocks import FloatArray
 from telemetry.store.reading import LongTerm, Source
 
 Drawn = dict[str, Any]
@@ -311,7 +310,7 @@ def _rows(title: str, figure: Chart, onset_s: float, end_s: float) -> list[Figur
     before, during = t_s < onset_s, (t_s >= onset_s) & (t_s <= end_s)
     lines = [line for line in _table_lines(figure) if np.isfinite(line.values).any()]
     medians = [
-        (line, _median(line.values[before]), _median(line.values[during])) for line in lines
+        (line, median_of(line.values[before]), median_of(line.values[during])) for line in lines
     ]
     largest = max((abs(v) for _, *pair in medians for v in pair if v is not None), default=0.0)
     return [
@@ -336,8 +335,3 @@ def _table_lines(figure: Chart) -> Sequence[ChartLine]:
     median = np.full(together.shape[1], np.nan)
     median[known] = np.nanmedian(together[:, known], axis=0)
     return [*others, ChartLine(f"median of {len(muted)} peers", median)]
-
-
-def _median(values: FloatArray) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else None

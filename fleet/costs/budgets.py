@@ -1,7 +1,6 @@
 """Budgets: set and withdraw them; status and forecast."""
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,12 +9,11 @@ from django.db.models import Q, QuerySet
 
 from fleet.costs.spending import planned_end
 from fleet.models import Budget, Run
-from telemetry.errors import FieldError
+from telemetry.errors import CONTROL, FieldError
 
 MOST_USD = 1e12
 MAX_TEAM = 40
 LONGEST = timedelta(days=3660)
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)

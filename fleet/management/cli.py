@@ -24,10 +24,12 @@ class PlainCommand(BaseCommand):
 
     requires_system_checks: list[str] = []
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
+        parser = super().create_parser(prog_name, subcommand, **options)
         parser.add_argument(
             "--json", action="store_true", help="print one JSON object instead of a table"
         )
+        return parser
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:

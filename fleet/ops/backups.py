@@ -25,7 +25,7 @@ from fleet.version import VERSION
 WITHIN_S = 6 * 3600
 
 
-class BackupError(Exception):
+class BackupError(ValueError):
     """A backup that could not be made, read or restored; the message says what to do."""
 
 

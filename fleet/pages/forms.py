@@ -72,6 +72,10 @@ def error_line(form: forms.Form) -> str:
     return " ".join(lines)
 
 
+def line_input(**attrs: str) -> forms.TextInput:
+    return forms.TextInput(attrs)
+
+
 class PasswordForm(PasswordChangeForm):
     """Django's form to change one's own password, with its rules in one line."""
 
@@ -117,7 +121,7 @@ class DrillRunForm(forms.Form):
 class UsdField(forms.CharField):
     """Dollars as people write them: 250,000 or $35.76."""
 
-    widget = forms.TextInput(attrs={"inputmode": "decimal"})
+    widget = line_input(inputmode="decimal")
 
     def __init__(self, **options: Any) -> None:
         super().__init__(max_length=20, **options)
@@ -140,7 +144,7 @@ class NamesField(forms.CharField):
 class WholeNumberField(forms.IntegerField):
     """A whole number, with or without commas between thousands."""
 
-    widget = forms.TextInput(attrs={"inputmode": "numeric"})
+    widget = line_input(inputmode="numeric")
 
     def to_python(self, value: Any) -> int | None:
         return super().to_python(str(value or "")[:40].replace(",", ""))
@@ -243,9 +247,7 @@ ROLE_HELP = {
 class TokenForm(forms.Form):
     name = forms.CharField(
         max_length=MAX_NAME,
-        widget=forms.TextInput(
-            attrs={"autocomplete": "off", "placeholder": "purpose: prometheus, ci, rack 7"}
-        ),
+        widget=line_input(autocomplete="off", placeholder="purpose: prometheus, ci, rack 7"),
     )
     scope = forms.ChoiceField(
         label="Scopes", choices=list(SCOPES.items()), widget=forms.RadioSelect, initial="ingest"
@@ -263,7 +265,7 @@ class TokenForm(forms.Form):
 class PersonForm(forms.Form):
     name = forms.CharField(
         max_length=LONGEST_NAME,
-        widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "none"}),
+        widget=line_input(autocomplete="off", autocapitalize="none"),
     )
     role = forms.ChoiceField(
         choices=list(ROLE_HELP.items()), widget=forms.RadioSelect, initial=ROLES[1]
@@ -290,11 +292,9 @@ class RunLimitsForm(forms.Form):
 
 
 class BudgetForm(forms.Form):
-    team = forms.CharField(
-        required=False, max_length=40, widget=forms.TextInput(attrs={"list": "teams"})
-    )
+    team = forms.CharField(required=False, max_length=40, widget=line_input(list="teams"))
     run = ServiceChoiceField(label="Or run", required=False)
-    usd = UsdField(label="Amount (USD)", widget=forms.TextInput(attrs={"placeholder": "250,000"}))
+    usd = UsdField(label="Amount (USD)", widget=line_input(placeholder="250,000"))
     starts_at = forms.DateField(label="First day", widget=DATE, error_messages=DATE_ERROR)
     ends_at = forms.DateField(
         label="Last day",
@@ -327,9 +327,7 @@ class PriceForm(forms.Form):
     team = forms.CharField(
         required=False,
         max_length=40,
-        widget=forms.TextInput(
-            attrs={"list": "teams", "placeholder": "all teams without a contract"}
-        ),
+        widget=line_input(list="teams", placeholder="all teams without a contract"),
     )
     instance_type = forms.ChoiceField()
     basis = forms.ChoiceField(label="Terms", choices=TeamPrice.Basis.choices, initial="contract")
@@ -342,7 +340,7 @@ class PriceForm(forms.Form):
         "time. Finished runs do not change.",
     )
     source = forms.CharField(
-        max_length=200, widget=forms.TextInput(attrs={"placeholder": "contract 2026-17, page 3"})
+        max_length=200, widget=line_input(placeholder="contract 2026-17, page 3")
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, now: datetime) -> None:
@@ -362,7 +360,7 @@ class LengthForm(forms.Form):
         label="Tokens per epoch",
         required=False,
         max_length=40,
-        widget=forms.TextInput(attrs={"placeholder": "unknown"}),
+        widget=line_input(placeholder="unknown"),
         help_text="Tokens in one pass over the data, for example 300B or 14,197,122. Jobs can "
         "report it.",
     )
@@ -370,7 +368,7 @@ class LengthForm(forms.Form):
         label="Planned tokens",
         required=False,
         max_length=40,
-        widget=forms.TextInput(attrs={"placeholder": "unknown"}),
+        widget=line_input(placeholder="unknown"),
         help_text="Length of the training. Used to project its end and total cost.",
     )
 
@@ -382,12 +380,10 @@ class LengthForm(forms.Form):
 class TrialForm(forms.Form):
     name = forms.CharField(
         max_length=60,
-        widget=forms.TextInput(
-            attrs={"pattern": r"[A-Za-z0-9_\-]+", "placeholder": "vit-trn2-or-p5"}
-        ),
+        widget=line_input(pattern=r"[A-Za-z0-9_\-]+", placeholder="vit-trn2-or-p5"),
     )
     question = forms.CharField(
-        max_length=200, widget=forms.TextInput(attrs={"placeholder": "Do we move to trn2?"})
+        max_length=200, widget=line_input(placeholder="Do we move to trn2?")
     )
     team = forms.CharField(required=False, max_length=40)
     baseline = ServiceChoiceField()
@@ -417,7 +413,7 @@ class TrialForm(forms.Form):
     planned_tokens = WholeNumberField(
         label="Tokens of the whole training (optional)",
         required=False,
-        widget=forms.TextInput(attrs={"inputmode": "numeric", "placeholder": "260,000,000,000"}),
+        widget=line_input(inputmode="numeric", placeholder="260,000,000,000"),
         help_text="Used to project the time to train.",
     )
 
@@ -620,7 +616,7 @@ class AnnotationForm(forms.Form):
     at = UtcTimeField(label="Time, UTC (empty: now)", step_s=1)
     text = forms.CharField(
         max_length=300,
-        widget=forms.TextInput(attrs={"placeholder": "a new data loader was deployed"}),
+        widget=line_input(placeholder="a new data loader was deployed"),
     )
 
     def __init__(
@@ -676,9 +672,7 @@ class SilenceForm(SilenceEndForm):
     )
     reason = ServiceTextField(
         longest=LONGEST_TEXT,
-        widget=forms.TextInput(
-            attrs={"autocomplete": "off", "placeholder": "switch of rack 4 is being replaced"}
-        ),
+        widget=line_input(autocomplete="off", placeholder="switch of rack 4 is being replaced"),
     )
     span = forms.ChoiceField(
         label="Duration",

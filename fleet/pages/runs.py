@@ -17,6 +17,7 @@ from django.views.decorators.http import require_safe
 
 from fleet.alerts.text import AlertText
 from fleet.charts import runs as charts
+from fleet.charts.figures import median_of
 from fleet.charts.imported_logs import charts_of as log_charts_of
 from fleet.charts.runs import (
     AXES,
@@ -57,7 +58,6 @@ from fleet.runs.state import state_of
 from fleet.runs.summaries import RunNow, flops_now, hbm_now, runs_now, usd_per_mtok
 from fleet.simulation.drills import drills_of
 from telemetry import catalog
-from telemetry.blocks import FloatArray
 from telemetry.store.hot import HotStore, hot_store
 
 STATES = ("active", "over", "retired")
@@ -171,7 +171,9 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "rows": rows,
             "hardware_flops": flops_now([row.now for row in rows]),
             "hbm": hbm_now(hot, [row.now for row in rows], now_s=now.timestamp()),
-            "can_drill": may_drill(run),
+            "can_drill": (settings.DEMO or settings.ALLOW_DRILLS)
+            and run.is_simulated
+            and run.finished_at is None,
             "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
             "layout": [*layout_of(run), *reports_of(hot, run, now=now)],
         }
@@ -184,11 +186,6 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
 def run_points(name: str, *, since_s: float) -> dict[str, Any]:
     run = get_object_or_404(Run, name=name)
     return charts.run_points(hot_store(), run, since_s=since_s)
-
-
-def may_drill(run: Run) -> bool:
-    is_allowed = settings.DEMO or settings.ALLOW_DRILLS
-    return is_allowed and run.is_simulated and run.finished_at is None
 
 
 # Phases before the first step.
@@ -399,7 +396,7 @@ def figures_of(run: Run, curves: Curves) -> dict[str, float | None]:
         "step_s": float(np.median(step_s)) if len(step_s) else None,
         "slow_step_s": float(np.percentile(step_s, 95)) if len(step_s) else None,
         "tokens_per_s": tokens_per_s,
-        "seq_per_s": _median(curves["seq_per_s"]),
+        "seq_per_s": median_of(curves["seq_per_s"]),
         "mfu_ratio": assumed.mfu_ratio(tokens_per_s),
         "peak_flops": assumed.peak_flops or None,
         "usd_per_mtok": usd_per_mtok(run.usd_per_hour, tokens_per_s or 0.0) if has_price else None,
@@ -407,11 +404,6 @@ def figures_of(run: Run, curves: Curves) -> dict[str, float | None]:
         "first_loss": float(loss[0]) if len(loss) else None,
         "last_loss": float(loss[-1]) if len(loss) else None,
     }
-
-
-def _median(values: FloatArray) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else None
 
 
 def log_layout(run: Run, log: ReadLog) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from django.db.models import Count, Exists, Max, Min, OuterRef, Q, QuerySet, Sum
 
 from fleet.models import CompileEvent, Run
 from fleet.models.run import RunQuerySet
-from telemetry.compiles import FAIL, HIT, MISS, Compile, KeyChange, key_changes
+from telemetry.compiles import FAIL, HIT, MISS, Compile, key_changes
 
 # Only the newest of a very long history are read.
 MOST_EVENTS = 5_000
@@ -156,15 +156,14 @@ def judge_compile(
 def change_of(before: Compile, after: Compile, *, run: str = "") -> dict[str, Any]:
     """Describe what changed as plain JSON."""
     return {
-        "parts": [dump_change(part) for part in key_changes(before, after)],
+        "parts": [
+            {"what": part.what, "before": part.before[:500], "after": part.after[:500]}
+            for part in key_changes(before, after)
+        ],
         "before_s": None if math.isnan(before.at_s) else before.at_s,
         "before": before.outcome,
         "run": run,
     }
-
-
-def dump_change(part: KeyChange) -> dict[str, str]:
-    return {"what": part.what, "before": part.before[:500], "after": part.after[:500]}
 
 
 BATCH = 2_000
@@ -285,14 +284,6 @@ def short(change: Mapping[str, Any] | None) -> str:
     return ", ".join(names.get(part["what"], part["what"]) for part in parts) or "not known"
 
 
-def since_text(event: CompileEvent) -> str:
-    """Write which earlier compile, of which run, this compile is compared with."""
-    change = event.change or {}
-    did = {"hit": "found in the cache", "miss": "compiled"}.get(change.get("before", ""), "")
-    by = f" by {change['run']}" if change.get("run") else ""
-    return f"{did}{by}" if did else ""
-
-
 def cache_kind(path: str) -> str:
     """Classify a cache by its path: shared between nodes, local or unknown.
 
@@ -307,6 +298,12 @@ def cache_kind(path: str) -> str:
 MOST_GRAPHS = 200
 MAX_UNPLANNED = 4
 LOST = (Verdict.AGAIN, Verdict.AMID)
+# How often the cache had a graph, and how often it was compiled or could not be.
+REQUESTS = {
+    "n_hits": Count("pk", filter=Q(outcome=Outcome.HIT)),
+    "n_misses": Count("pk", filter=Q(outcome=Outcome.MISS)),
+    "n_failures": Count("pk", filter=Q(outcome=Outcome.FAIL)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,11 +327,6 @@ class CompiledGraph:
     def flags(self) -> str:
         """Hash of the flags; empty where the log has none."""
         return self.module.partition("+")[2]
-
-    @property
-    def is_compiled_again(self) -> bool:
-        """Whether more than one process compiled it."""
-        return self.n_misses > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,13 +414,11 @@ def with_compile_flag(runs: RunQuerySet) -> RunQuerySet:
 
 def compile_summary(run: Run) -> CompileSummary:
     """Summarise a run's compiles; of many graphs only the most expensive are listed."""
-    found = list(
+    found: list[Any] = list(
         run.compiles.order_by()
         .values("module")
         .annotate(
-            hits=Count("pk", filter=Q(outcome=Outcome.HIT)),
-            misses=Count("pk", filter=Q(outcome=Outcome.MISS)),
-            failures=Count("pk", filter=Q(outcome=Outcome.FAIL)),
+            **REQUESTS,
             total_s=Sum("seconds"),
             longest_s=Max("seconds"),
             first_at=Min("at"),
@@ -440,9 +430,7 @@ def compile_summary(run: Run) -> CompileSummary:
         (
             CompiledGraph(
                 row["module"],
-                n_hits=row["hits"],
-                n_misses=row["misses"],
-                n_failures=row["failures"],
+                **{name: row[name] for name in REQUESTS},
                 seconds=row["total_s"],
                 longest_s=row["longest_s"],
                 first_at=row["first_at"],
@@ -467,9 +455,7 @@ def compile_summary(run: Run) -> CompileSummary:
     return CompileSummary(
         graphs=tuple(graphs[:MOST_GRAPHS]),
         n_graphs=sum(bool(each.module) for each in graphs),
-        n_hits=sum(each.n_hits for each in graphs),
-        n_misses=sum(each.n_misses for each in graphs),
-        n_failures=sum(each.n_failures for each in graphs),
+        **{name: sum(getattr(each, name) for each in graphs) for name in REQUESTS},
         seconds=sum(known_s) if known_s or not n_compiled else None,
         wall_s=covered_s(spans) if spans else None,
         n_timed=len(spans),
@@ -580,7 +566,11 @@ class CompileRow:
 
     @property
     def before(self) -> str:
-        return since_text(self.event)
+        """Which earlier compile, of which run, it is compared with."""
+        change = self.event.change or {}
+        did = {"hit": "found in the cache", "miss": "compiled"}.get(change.get("before", ""), "")
+        by = f" by {change['run']}" if change.get("run") else ""
+        return f"{did}{by}" if did else ""
 
     @property
     def before_s(self) -> float | None:
@@ -589,12 +579,10 @@ class CompileRow:
 
 def fleet_compile_sums(events: QuerySet[CompileEvent]) -> FleetCompiles:
     """Sum compiles by run and in total, with three queries."""
-    found = list(
+    found: list[Any] = list(
         events.values("run").annotate(
             graphs=Count("module", distinct=True, filter=~Q(module="")),
-            hits=Count("pk", filter=Q(outcome=Outcome.HIT)),
-            misses=Count("pk", filter=Q(outcome=Outcome.MISS)),
-            failures=Count("pk", filter=Q(outcome=Outcome.FAIL)),
+            **REQUESTS,
             beside=Count("pk", filter=Q(verdict=Verdict.BESIDE)),
             processes=Count("process", distinct=True, filter=Q(outcome=Outcome.MISS)),
             where=Max("cache"),
@@ -619,9 +607,7 @@ def fleet_compile_sums(events: QuerySet[CompileEvent]) -> FleetCompiles:
             RunCompileRow(
                 run,
                 n_graphs=each["graphs"],
-                n_hits=each["hits"],
-                n_misses=each["misses"],
-                n_failures=each["failures"],
+                **{name: each[name] for name in REQUESTS},
                 wall_s=covered_s((begin, length) for begin, length, _ in mine),
                 lost_s=covered_s(lost),
                 usd=usd_of(run, lost),
@@ -639,7 +625,7 @@ def fleet_compile_sums(events: QuerySet[CompileEvent]) -> FleetCompiles:
         rows=rows,
         **{
             name: sum(getattr(row, name) for row in rows)
-            for name in ("n_graphs", "n_hits", "n_misses", "n_failures", "wall_s", "lost_s")
+            for name in ("n_graphs", *REQUESTS, "wall_s", "lost_s")
         },
         usd=sum(known) if known or not lossy else None,
         n_unpriced=len(lossy) - len(known),

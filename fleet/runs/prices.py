@@ -11,7 +11,7 @@ from django.db import transaction
 
 from fleet.models import Run, TeamPrice
 from telemetry import catalog
-from telemetry.errors import FieldError
+from telemetry.errors import FieldError, check_line
 
 Entry = dict[str, Any]
 
@@ -79,7 +79,6 @@ AS_REPORTED = "as reported"
 MOST_USD = 100_000.0
 MAX_TEAM, MAX_SOURCE, MAX_BASIS = 40, 200, 80
 PUBLISHED = re.compile(r"(?:[^,]+, )+(20\d\d-\d\d(?:-\d\d)?)")
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Limits that refuse a date with a mistyped year.
 LONGEST_AGO, LONGEST_AHEAD = timedelta(days=3660), timedelta(days=3660)
 
@@ -217,13 +216,7 @@ def _check(asked: PriceRequest, *, now: datetime) -> None:
         )
     if not now - LONGEST_AGO <= asked.valid_from <= now + LONGEST_AHEAD:
         raise FieldError("valid_from", "give a date within ten years of today, as 2026-11-30")
-    for field, text, most in (
-        ("team", asked.team, MAX_TEAM),
-        ("source", asked.source, MAX_SOURCE),
-    ):
-        if len(text.strip()) > most:
-            raise FieldError(field, f"use at most {most} characters")
-        if CONTROL.search(text):
-            raise FieldError(field, "use no control characters, not even line breaks")
+    check_line("team", asked.team, most=MAX_TEAM)
+    check_line("source", asked.source, most=MAX_SOURCE)
     if not asked.source.strip():
         raise FieldError("source", "say where it is from: a contract, an invoice, a page")

@@ -1,7 +1,6 @@
 """Begin and end a trial, and compute its figures: measure each arm, compare each candidate."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -42,7 +41,7 @@ from fleet.trials.figures import (
 )
 from fleet.trials.layout import arm_layout
 from telemetry.blocks import FloatArray
-from telemetry.errors import FieldError
+from telemetry.errors import FieldError, check_line
 from telemetry.statistics.bootstrap import (
     MEASURED_RUNS,
     ArmSamples,
@@ -64,7 +63,6 @@ MOST_CANDIDATES = 8
 # Further runs of one arm.
 MOST_REPLICATES = 9
 MOST_MARGIN_RATIO = 0.5
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MOST_STEPS = 100_000_000
 MOST_TOKENS = 10**18
 
@@ -135,11 +133,8 @@ def _check(
         raise FieldError("name", "use letters, digits, - and _ only") from error
     if len(name) > MAX_NAME:
         raise FieldError("name", f"use at most {MAX_NAME} characters")
-    for field, text, most in (("question", question, MAX_QUESTION), ("team", team, MAX_TEAM)):
-        if len(text.strip()) > most:
-            raise FieldError(field, f"use at most {most} characters")
-        if CONTROL.search(text):
-            raise FieldError(field, "use no control characters, not even line breaks")
+    check_line("question", question, most=MAX_QUESTION)
+    check_line("team", team, most=MAX_TEAM)
     if not question.strip():
         raise FieldError("question", "is empty. Say what the trial decides.")
     if not 1 <= planned_steps <= MOST_STEPS:

@@ -35,7 +35,6 @@ class Command(PlainCommand):
     help = f"Check the operators of a model: supported, unsupported or unknown ({EXIT_CODES})."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("file", metavar="FILE", help="graph, list or result.json; - for stdin")
         parser.add_argument(
             "--report", default="", metavar="RESULT", help="the analyzer's result.json, overrides"

@@ -17,7 +17,6 @@ class Command(PlainCommand):
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("name", help="name of the token")
         parser.add_argument("--scope", required=True, choices=Token.Scope.values)
         parser.add_argument("--days", type=int, help="days until it expires; default: never")

@@ -15,7 +15,6 @@ class Command(PlainCommand):
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("name")
         parser.add_argument("--role", default=ROLES[0], choices=ROLES)
 

@@ -15,7 +15,6 @@ class Command(PlainCommand):
     help = "Play a scenario file through detection and alerts, and score them against the truth."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("scenario", type=Path, help="scenario file (TOML); see docs/drills.md")
         parser.add_argument("--seed", type=int, help="another seed than the file's")
         parser.add_argument("--tier", help=f"input tier: {', '.join(TIERS)}; else the file's")

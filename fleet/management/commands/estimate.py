@@ -24,7 +24,6 @@ class Command(PlainCommand):
     help = "Predict step time, throughput, MFU, all-reduce share and cost of a training job."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("--model", default="custom", help="name in the catalogue, or your own")
         parser.add_argument("--instance", required=True, help="instance type of every node")
         parser.add_argument("--nodes", type=int, required=True, help="number of nodes")

@@ -22,7 +22,6 @@ class Command(PlainCommand):
     help = "Predict how long one collective takes, and its bus bandwidth."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("--instance", required=True, help="instance type of every node")
         parser.add_argument("--nodes", type=int, required=True, help="number of nodes")
         parser.add_argument(

@@ -14,7 +14,6 @@ class Command(PlainCommand):
     help = "Write dashboards for Grafana into a folder."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("folder", type=Path, help="a folder that Grafana reads")
         parser.add_argument("--url", default=EXAMPLE_URL, help="base URL of this trnwatch")
 

@@ -13,7 +13,6 @@ class Command(PlainCommand):
     help = "Write recording and alerting rules for Prometheus."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("--output", type=Path, help="file to write; default: standard output")
         parser.add_argument("--url", default=EXAMPLE_URL, help="base URL of this trnwatch")
 

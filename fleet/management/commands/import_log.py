@@ -10,6 +10,7 @@ from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from fleet.alerts.evaluate import raise_from_log
+from fleet.charts.figures import median_of
 from fleet.formatting import si
 from fleet.ingest.logs import (
     LogOptions,
@@ -58,7 +59,6 @@ class Command(PlainCommand):
     files = "a log; several logs of one run"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("file", nargs="+", metavar="FILE", help=self.files)
         parser.add_argument("--run", required=True, help="name of the run it becomes")
         for option, text in TEXTS:
@@ -193,9 +193,9 @@ def _answer(kept: ReadLog) -> dict[str, object]:
         "family": kept.family or None,
         "steps": kept.n_steps,
         "last_step": run.last_step if kept.n_steps else None,
-        "step_s": _median(curves["step_s"]),
-        "seq_per_s": _median(curves["seq_per_s"]),
-        "tokens_per_s": _median(curves["tokens_per_s"]),
+        "step_s": median_of(curves["step_s"]),
+        "seq_per_s": median_of(curves["seq_per_s"]),
+        "tokens_per_s": median_of(curves["tokens_per_s"]),
         "tokens": run.n_tokens or None,
         "global_batch": run.global_batch or None,
         "loss": _last(curves["loss"]),
@@ -208,11 +208,6 @@ def _answer(kept: ReadLog) -> dict[str, object]:
         "skipped": {"other": kept.n_other, "damaged": kept.n_damaged},
         "examples": {kind: kept.details[kind] for kind in ("damaged", "others")},
     }
-
-
-def _median(values: np.ndarray[Any, Any]) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else None
 
 
 def _last(values: np.ndarray[Any, Any]) -> float | None:

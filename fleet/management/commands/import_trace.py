@@ -31,7 +31,6 @@ class Command(PlainCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument(
             "file", nargs="+", metavar="FILE", help="a trace: a file, one per rank, or a folder"
         )

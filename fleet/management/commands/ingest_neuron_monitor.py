@@ -22,7 +22,6 @@ class Command(PlainCommand):
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="- is stdin")
         parser.add_argument("--node", help="name of the node; default: its instance ID")
         parser.add_argument(

@@ -48,7 +48,6 @@ class Command(PlainCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument(
             "files", nargs="*", type=Path, metavar="FILES", help="outputs, or folders of them"
         )

@@ -37,7 +37,6 @@ class Command(PlainCommand):
     help = "Project what a long run costs on each arm of a trial, of runs, or of given figures."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("--trial", help="name of a trial: its baseline and a candidate")
         parser.add_argument("--candidate", default="", help="run of the candidate (the first)")
         parser.add_argument(

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.management import CommandError, CommandParser
 
 from fleet.management.cli import BAD_INPUT, PlainCommand
-from fleet.ops.backups import BackupError, missing_migrations, restore
+from fleet.ops.backups import missing_migrations, restore
 from fleet.ops.sockets import AlreadyRunningError, Lock
 
 
@@ -15,7 +15,6 @@ class Command(PlainCommand):
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("file", type=Path, help="a file that `manage.py backup` wrote")
         parser.add_argument(
             "--replace", action="store_true", help="overwrite a database that is not empty"
@@ -29,8 +28,6 @@ class Command(PlainCommand):
         except AlreadyRunningError as error:
             message = f"trnwatch runs on this folder ({error}); stop it first."
             raise CommandError(message, returncode=BAD_INPUT) from error
-        except BackupError as error:
-            raise CommandError(str(error), returncode=BAD_INPUT) from error
         n_missing = missing_migrations(manifest)
         if options["json"]:
             answer = {"file": str(path), "made_at": manifest.made_at, "version": manifest.version}

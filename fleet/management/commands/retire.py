@@ -18,7 +18,6 @@ class Command(PlainCommand):
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("--node", action="append", default=[], metavar="NAME")
         parser.add_argument("--run", action="append", default=[], metavar="NAME")
         parser.add_argument("--undo", action="store_true", help="bring them back instead")

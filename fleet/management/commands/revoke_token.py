@@ -13,7 +13,6 @@ class Command(PlainCommand):
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("name", help="the name that create_token was given")
 
     def handle(self, *args: Any, **options: Any) -> None:

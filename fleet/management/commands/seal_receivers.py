@@ -15,7 +15,6 @@ class Command(PlainCommand):
     help = "Seal receivers with the newest key, after an upgrade or with a new key; see --open."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument(
             "--open", action="store_true", help="write them as plain text, for the release before"
         )
