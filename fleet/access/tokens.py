@@ -76,10 +76,7 @@ def make_token(
 ) -> tuple[Token, str]:
     """Create a token that expires after ``days`` (None: never); return it and its secret.
 
-    Raises
-    ------
-    FieldError
-        If a field is invalid, or the maker may not grant the scope.
+    Raises FieldError if a field is invalid, or the maker may not grant the scope.
     """
     name = name.strip()
     if not 0 < len(name) <= MAX_NAME:

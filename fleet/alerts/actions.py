@@ -42,10 +42,7 @@ def unacknowledge(alert: Alert, *, by: str, now: datetime, comment: str = "") ->
 def assign(alert: Alert, *, to: str, by: str, now: datetime, comment: str = "") -> bool:
     """Assign an open alert; False if another user assigned it first, or if it is resolved.
 
-    Raises
-    ------
-    FieldError
-        Where ``to`` is not the name of an operator.
+    Raises FieldError where ``to`` is not the name of an operator.
     """
     text = _checked(comment)
     if not assignable_users().filter(username=to).exists():
@@ -68,10 +65,7 @@ def comment(alert: Alert, *, by: str, text: str, now: datetime) -> AlertEvent:
 def resolve_manually(alert: Alert, *, by: str, now: datetime, comment: str = "") -> bool:
     """Resolve what trnwatch can no longer detect; False where it is resolved already.
 
-    Raises
-    ------
-    FieldError
-        Where it was detected within the last minute.
+    Raises FieldError where it was detected within the last minute.
     """
     text = _checked(comment)
     if alert.is_open and now - alert.last_seen_at < STILL_BROKEN:

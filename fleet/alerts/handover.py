@@ -27,10 +27,7 @@ def hand_over(
 ) -> HandoverNote:
     """Save the note of a shift; with ``assigns``, assign the alerts of its writer to ``to``.
 
-    Raises
-    ------
-    FieldError
-        If the text is empty or too long, or ``to`` is not the name of an operator.
+    Raises FieldError if the text is empty or too long, or ``to`` is not the name of an operator.
     """
     text = text.strip()
     if not text:

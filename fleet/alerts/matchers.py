@@ -53,11 +53,8 @@ class Matcher:
 def parse_matchers(text: str) -> tuple[Matcher, ...]:
     """Parse matchers: ``rule=allreduce_share team=~"blue|green" node!=trn-07``.
 
-    Raises
-    ------
-    FieldError
-        Where a part is not a matcher, its field is unknown, or its pattern is invalid or could
-        take too long.
+    Raises FieldError where a part is not a matcher, its field is unknown, or its pattern is
+    invalid or could take too long.
     """
     found, at, text = [], 0, text.strip()
     while at < len(text):

@@ -27,10 +27,8 @@ LONGEST_TEXT = 500
 def silence(matchers: str, *, ends_at: datetime, reason: str, by: str, now: datetime) -> Silence:
     """Silence every alert that the matchers accept, from now until ``ends_at``.
 
-    Raises
-    ------
-    FieldError
-        Where the matchers are invalid, the end is not in the future or there is no reason.
+    Raises FieldError where the matchers are invalid, the end is not in the future or there is no
+    reason.
     """
     text, reason = written(parse_matchers(matchers)), reason.strip()
     if not reason:

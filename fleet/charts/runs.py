@@ -52,8 +52,6 @@ LAYERS = (
 def with_gaps(steps: StepBatch, values: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Place values (n_steps, n) in time, with a NaN row wherever no step ran.
 
-    Notes
-    -----
     Between two rows lie as many steps as their numbers differ by. They should take that many
     times the step time; half as long again, and two seconds more, is a gap.
     """
@@ -309,8 +307,6 @@ def pace(steps: StepBatch) -> FloatArray:
 def rolling_pace(steps: StepBatch, *, over_s: float) -> FloatArray:
     """Return tokens per second over the last minute up to each step: (n_steps,).
 
-    Notes
-    -----
     With cumulative sums of tokens and the moments at which rows began, the pace between two
     rows is the difference of one over that of the other: pauses between steps count as time.
     A thinned row represents the steps since the number of the row before.

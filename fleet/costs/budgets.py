@@ -56,8 +56,6 @@ class BudgetStatus:
 def budget_status(budget: Budget, runs: Iterable[Run], *, now: datetime) -> BudgetStatus:
     """Compute the status of a budget; ``runs`` may include others than its own.
 
-    Notes
-    -----
     The forecast counts every active run to its planned end at its pace so far, or else to the
     end of the period, at announced prices.
     """

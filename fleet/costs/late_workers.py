@@ -82,8 +82,6 @@ def late_workers(run: Run, *, start: datetime, end: datetime) -> LateWorkers:
 def added_up(run: Run, chunks: Iterable[Chunk]) -> LateWorkers:
     """Divide the waits of each minute between the workers that caused them.
 
-    Notes
-    -----
     A step waits for its last worker. Were no worker later than the median one, each step would
     be shorter by the wait of the median worker less that of the last. The part of it between the
     k-th and the next latest worker is caused by those k workers together, and divided evenly

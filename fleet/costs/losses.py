@@ -63,8 +63,6 @@ class Cost:
 def measure_cost(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
     """Return what an alert had cost its run by a time; None if that is unknown.
 
-    Notes
-    -----
     Between the last step before the onset and the newest one (or now, where none has come for
     twice the usual time) ``n_done`` steps ended. At the usual pace, the median before the onset,
     that takes ``n_done * usual_s``; the rest of the time is lost, and the run's nodes are paid

@@ -155,8 +155,6 @@ def state_of(run: Run) -> SpendingState:
 def account(source: Source, run: Run, *, now: datetime) -> Account:
     """Return what a run's time and dollars went into up to now.
 
-    Notes
-    -----
     Every second has one sort, at the rate that held, so that the parts are the whole.
     """
     state, until = state_of(run), run.paid_by(now)
@@ -288,8 +286,6 @@ class Outlook:
 def outlook(now: RunNow, spent: Account, *, at: datetime) -> Outlook:
     """Return what a run costs per yield, and will have cost at its planned end.
 
-    Notes
-    -----
     ``usd_per_epoch`` is tokens per epoch times the settled dollars per token: an epoch from here
     on. The planned end is the tokens yet to train over the tokens per second of the last minute.
     """

@@ -174,8 +174,6 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         within an hour does not count again. Takes three queries at most, and one if it
         ``compares`` no nodes; then other nodes are unknown.
 
-        Notes
-        -----
         A node is unusual if it has two alerts or more, and so many on any node are improbable
         when the alerts of its instance type are spread evenly over the nodes.
         """

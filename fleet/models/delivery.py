@@ -32,10 +32,7 @@ def seal(text: str) -> str:
 def unseal(sealed: str) -> str:
     """Open what was sealed with any of the keys.
 
-    Raises
-    ------
-    SealedError
-        Where none fits, or it was damaged.
+    Raises SealedError where none fits, or it was damaged.
     """
     try:
         return _locks(_keys()).decrypt(sealed.encode()).decode()

@@ -109,10 +109,7 @@ class LiveTopic:
 def live_topic(topics: Mapping[str, Topic], asked: str, filters: Mapping[str, str]) -> LiveTopic:
     """Parse a topic: ``overview``, ``node:limping``, ``nodes`` with filters.
 
-    Raises
-    ------
-    UnknownTopicError
-        If the topic or a filter is unknown, or the name is missing.
+    Raises UnknownTopicError if the topic or a filter is unknown, or the name is missing.
     """
     kind, _, name = asked.partition(":")
     topic = topics.get(kind)

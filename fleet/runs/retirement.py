@@ -25,10 +25,7 @@ def retire(hot: HotStore, row: Node | Run, *, by: str, now: datetime) -> bool:
 def retire_node(hot: HotStore, node: Node, *, by: str, now: datetime) -> bool:
     """Retire a node; False if it is retired already.
 
-    Raises
-    ------
-    FieldError
-        Where it reported in the last two minutes, or a simulated run uses it.
+    Raises FieldError where it reported in the last two minutes, or a simulated run uses it.
     """
     if node.source == Node.Source.SIMULATED and not node.is_released and node.run:
         raise FieldError("node", f"{node.name} is simulated for {node.run.name}, which is active.")
@@ -42,10 +39,7 @@ def retire_node(hot: HotStore, node: Node, *, by: str, now: datetime) -> bool:
 def retire_run(run: Run, *, by: str, now: datetime) -> bool:
     """Retire a run, and end it with its last report if it is active; False if it is retired.
 
-    Raises
-    ------
-    FieldError
-        Where it reported in the last two minutes, or is simulated and active.
+    Raises FieldError where it reported in the last two minutes, or is simulated and active.
     """
     ended: dict[str, object] = {}
     was = run.phase

@@ -66,8 +66,6 @@ class ArmSteps:
 def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
     """Sum a run's steps that ended before a time, from durable and hot tier.
 
-    Notes
-    -----
     Summing neighbouring steps does not change ratios of sums. All-reduce-heavy are, in each hour,
     the quarter of the steps whose all-reduce share was largest.
     """

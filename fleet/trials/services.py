@@ -568,8 +568,6 @@ def equal_tokens(runs: Sequence[FloatArray]) -> float | None:
 def compare_losses(n_tokens: float, arms: Sums) -> Difference | None:
     """Compare two arms' loss just before a number of tokens; None where a run reports none there.
 
-    Notes
-    -----
     It is the mean loss of the steps of the last twentieth of these tokens. The loss falls within
     them in both arms. That counts as a drift, which makes the interval too wide rather than too
     narrow. Steps that were trained again after a failure count once.

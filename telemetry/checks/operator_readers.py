@@ -133,10 +133,7 @@ REMEDY = "write one operator per line, like aten::add, with its count behind it 
 def plain_uses(line: str, number: int) -> Iterator[OperatorUse]:
     """Yield the operator of one line; a comment, a rule or an empty line has none.
 
-    Raises
-    ------
-    SupportError
-        Where a line is none of these: a list is short enough to be mended.
+    Raises SupportError where a line is none of these: a list is short enough to be mended.
     """
     text = bare(line)
     if text:
@@ -197,10 +194,7 @@ MOST_WHERE, LONGEST_WHERE, LONGEST_VERSION = 5, 200, 60
 def read_report(text: str) -> OperatorList:
     """Read a report: its operators, how often, where in the file, and the reasons.
 
-    Raises
-    ------
-    SupportError
-        Where it is no JSON, or not of this form; says the line or the field.
+    Raises SupportError where it is no JSON, or not of this form; says the line or the field.
     """
     try:
         document = json.loads(text)
@@ -391,10 +385,8 @@ def read_operators(file: BinaryIO, *, most_bytes: int = MOST_BYTES) -> OperatorL
     most_bytes : bytes
         A larger file is refused.
 
-    Raises
-    ------
-    SupportError
-        Where the file is no text, too large, of no known form, or holds no operator.
+    Raises SupportError where the file is no text, too large, of no known form, or holds no
+    operator.
     """
     lines = Lines(file, most_bytes=most_bytes)
     rest = iter(lines)

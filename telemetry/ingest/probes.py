@@ -142,10 +142,7 @@ class ProbeFiles:
 def read_group(files: Iterable[tuple[str, bytes]]) -> ProbeFiles:
     """Read the probe outputs of a group, as (name, content) in any order.
 
-    Raises
-    ------
-    GroupError
-        If a name or a content is invalid, or no file names a node.
+    Raises GroupError if a name or a content is invalid, or no file names a node.
     """
     read = ProbeFiles()
     for name, data in files:
