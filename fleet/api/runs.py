@@ -353,11 +353,7 @@ def run_steps(request: HttpRequest, name: Path[RunName], query: Query[StepFilter
     run = get_object_or_404(Run, name=name)
     start, end = query.window(now=timezone.now())
     steps, stretches = run_history(
-        hot_store(),
-        run.name,
-        start_s=start,
-        end_s=end,
-        long_term=long_term_history(),
+        hot_store(), run.name, start_s=start, end_s=end, long_term=long_term_history()
     )
     page, has_next, has_prev = _page(steps, query)
     items = _rows(page)

@@ -235,11 +235,7 @@ def run_metric(request: HttpRequest, name: Path[RunName], query: Query[RunDrawin
     run = get_object_or_404(Run, name=name)
     start, end = query.window(now=timezone.now())
     steps, stretches = run_history(
-        hot_store(),
-        run.name,
-        start_s=start,
-        end_s=end,
-        long_term=long_term_history(),
+        hot_store(), run.name, start_s=start, end_s=end, long_term=long_term_history()
     )
     metric = query.metric
     return series_out(

@@ -79,12 +79,7 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
         request,
         lambda window: marked(
             node_figure(
-                hot_store(),
-                node,
-                drawn,
-                window,
-                marked=marks,
-                long_term=long_term_history(),
+                hot_store(), node, drawn, window, marked=marks, long_term=long_term_history()
             ),
             window,
             run=node.run_id,

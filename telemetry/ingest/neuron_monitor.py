@@ -242,7 +242,7 @@ def shape_of(report: schemas.MonitorReport, known: Shape | None) -> Shape:
 
 
 def identity_of(
-    info: schemas.InstanceInfo | schemas.LineInstance | None,
+    info: schemas.LineInstance | None,
     *others: schemas.HardwareInfo | schemas.NeuronLine | None,
 ) -> NodeIdentity:
     """Return the machine; the id of its UltraServer is in the first that has one."""

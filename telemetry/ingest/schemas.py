@@ -313,14 +313,9 @@ class SystemData(Struct, gc=False):
     memory_info: MemoryInfo | None = None
 
 
-class InstanceInfo(Struct, gc=False):
-    """Which machine this is."""
+class InstanceInfo(LineInstance, gc=False):
+    """The machine that a report comes from."""
 
-    instance_name: Name | None = None
-    instance_id: Name | None = None
-    instance_type: Name | None = None
-    instance_availability_zone: Name | None = None
-    ultraserver_id: Name | None = None
     error: str | None = None
 
 

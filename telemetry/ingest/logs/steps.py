@@ -3,28 +3,15 @@
 import math
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.ingest.logs.records import StepRecord
 
-COLUMNS = (
-    "at_s",
-    "step_s",
-    "seq_per_s",
-    "tokens_per_s",
-    "tokens",
-    "loss",
-    "grad_norm",
-    "learning_rate",
-    "global_batch",
-    "consumed",
-    "consumed_tokens",
-    "elapsed_s",
-    "rate_s",
-)
+# All but its number: the time first, then the duration.
+COLUMNS = tuple(each.name for each in fields(StepRecord))[1:]
 N = len(COLUMNS)
 KEPT_FIRST = {COLUMNS.index("at_s"), COLUMNS.index("elapsed_s")}
 MAX_STEPS = 1_000_000
