@@ -33,7 +33,7 @@ from fleet.alerts.trace_requests import advance_traces
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
 from telemetry import catalog
-from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S
+from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S, N_ROUNDS
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect import HealthyStepsCache
 from telemetry.ingest.timing import AHEAD_S
@@ -43,6 +43,7 @@ from telemetry.simulate.observation import (
     PROBED,
     TRACE_STARTS_S,
     arrived_until,
+    least_of_rounds,
     next_report,
     observed,
     report_phases,
@@ -253,7 +254,7 @@ UNREAD = frozenset(
     }
 )
 # How long an agent runs its probe command.
-PROBE_TAKES_S = 1
+PROBE_TAKES_S = N_ROUNDS
 
 
 class PlayedRun:
@@ -335,7 +336,8 @@ class PlayedRun:
         """
         if self._latency_s is None:
             return {}
-        values = self._latency_s.between(second, second).of([node]).values[PROBED]
+        rounds = self._latency_s.between(second + 1 - N_ROUNDS, second).of([node])
+        values = least_of_rounds(rounds.values[PROBED])[-1]
         measured = enumerate(values.reshape(-1).tolist())
         return {f"efa{i}": value_s for i, value_s in measured if math.isfinite(value_s)}
 

@@ -285,7 +285,15 @@ def _why_no_monitor(options: argparse.Namespace) -> str:
 class Collector:
     """Reads the monitor, sysfs and probes, and yields the tails of lines."""
 
-    def __init__(self, options: argparse.Namespace, clock: Clock, health: Health) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        clock: Clock,
+        health: Health,
+        *,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Read what the options name; ``pause`` waits so many seconds between two probes."""
         self._clock = clock
         self._health = health
         self._period_s: float = options.period
@@ -293,7 +301,10 @@ class Collector:
         self._efa = EfaCounters(options.efa_sysfs)
         self._neuron = NeuronSysfs(options.neuron_sysfs)
         self._probes = Probes(
-            file=options.probe_file, command=options.probe_command, every_s=options.probe_every
+            file=options.probe_file,
+            command=options.probe_command,
+            every_s=options.probe_every,
+            pause=pause,
         )
         self._refuses_probes: bool = options.refuse_probes
         self._monitor: Monitor | None = None

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from telemetry.agent.sources import N_ROUNDS
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.simulate.inputs import SPARSE_STEPS, Inputs
 from telemetry.simulate.noise import mixed, stream, windows
@@ -232,9 +233,19 @@ def _reported(
     return held
 
 
+def least_of_rounds(latency_s: FloatArray) -> FloatArray:
+    """What an agent's probe measures at each second: the least of its rounds, same shape."""
+    least = latency_s.copy()
+    for earlier in range(1, N_ROUNDS):
+        np.fmin(least[earlier:], latency_s[:-earlier], out=least[earlier:])
+    # A device that does not answer now has no latency.
+    least[np.isnan(latency_s)] = np.nan
+    return least
+
+
 def _probed(truth: FloatArray, ticks: IntArray, phases: IntArray, every_s: int) -> FloatArray:
     """Hold what each probe measured until the next one: same shape."""
-    held = np.full_like(truth, np.nan)
+    held, truth = np.full_like(truth, np.nan), least_of_rounds(truth)
     for phase, nodes in _by_phase(phases % every_s).items():
         age = (ticks - phase) % every_s
         at = np.arange(len(ticks)) - age

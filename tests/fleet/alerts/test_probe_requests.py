@@ -39,6 +39,7 @@ class Agent:
             ),
             Clock(),
             self.health,
+            pause=lambda seconds: None,
         )
 
     def send(self) -> dict[str, Any]:

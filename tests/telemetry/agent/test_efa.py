@@ -102,6 +102,10 @@ def test_a_machine_without_efa_states_nothing(tmp_path: Path) -> None:
     assert EfaCounters(tmp_path / "nowhere").read(0.0) is None
 
 
+def no_pause(seconds: float) -> None:
+    """Run rounds of a probe at once."""
+
+
 def test_probes_are_read_when_their_file_changes_and_grow_old(tmp_path: Path) -> None:
     file = tmp_path / "probes"
     probes = Probes(file=str(file), command=None, every_s=10)
@@ -118,18 +122,23 @@ def test_probes_are_read_when_their_file_changes_and_grow_old(tmp_path: Path) ->
 
 
 def test_a_probe_command_is_run_and_never_waited_for(tmp_path: Path) -> None:
-    command = """echo '{"device": "rdmap9s0", "latency_s": 0.00002}'"""
-    probes = Probes(file=None, command=command, every_s=10)
+    # The last of its rounds finds a link without a burst of traffic.
+    burst, calm = (f'{{"device": "rdmap9s0", "latency_s": {s}}}' for s in ("0.00005", "0.00002"))
+    mark = tmp_path / "rounds"
+    command = f"echo >> {mark}; [ $(wc -l < {mark}) = 3 ] && echo '{calm}' || echo '{burst}'"
+    pauses: list[float] = []
+    probes = Probes(file=None, command=command, every_s=10, pause=pauses.append)
 
     probes.read(0.0)
     probes.wait()
 
     assert probes.read(0.1) == {"rdmap9s0": 2e-5}
+    assert pauses == [1.0, 1.0]
 
 
 def test_a_probe_command_may_run_on_request_only(tmp_path: Path) -> None:
     command = """echo '{"device": "rdmap9s0", "latency_s": 0.00002}'"""
-    probes, answers = Probes(file=None, command=command, every_s=0), list[Mapping[str, Any]]()
+    probes, answers = Probes(file=None, command=command, every_s=0, pause=no_pause), list[Mapping[str, Any]]()
 
     assert probes.read(0.0) == {}
     probes.wait()
@@ -142,7 +151,7 @@ def test_a_probe_command_may_run_on_request_only(tmp_path: Path) -> None:
 
 
 def test_a_probe_command_that_fails_is_reported(tmp_path: Path) -> None:
-    probes = Probes(file=None, command="exit 3", every_s=10)
+    probes = Probes(file=None, command="exit 3", every_s=10, pause=no_pause)
 
     probes.read(0.0)
     probes.wait()
