@@ -75,7 +75,7 @@ def measure(
     }
     print_table(
         "Detection per input tier: noticed, right place, wrong node, right cause, noticed in "
-        "15 s or 2 steps, p90, p90 over that limit, precision, kept until the fault was over",
+        "15 s or 2 steps, p90, p90 over that limit, precision, actionable, kept until the end",
         [(name, tier_row(each)) for name, each in figures.items()],
     )
     if tier is None and seeds is None and kind == "single":
@@ -120,6 +120,10 @@ def tier_figures(answers: Sequence[Outcome]) -> dict[str, Any]:
         "p90_s": float(np.percentile(delays, 90)) if delays else None,
         "p90_of_limit": float(np.percentile(of_limit, 90)) if of_limit else None,
         "precision": _mean([alert["became"] == "notice" for alert in alerts]),
+        # Alerts that a person can act on: about a fault, with no wrong cause and no healthy node.
+        "actionable": _mean(
+            [alert["became"] == "notice" and not alert["misleads"] for alert in alerts]
+        ),
         "kept": _mean([fault["is_kept"] for fault in noticed if fault["is_kept"] is not None]),
     }
 
@@ -130,12 +134,12 @@ def tier_row(figures: Mapping[str, Any]) -> str:
         for key in ("noticed", "right_place", "wrong_node", "right_cause")
     )
     p90 = "-" if figures["p90_s"] is None else f"{figures['p90_s']:.0f} s"
-    in_time, of_limit, precision, kept = (
+    in_time, *others = (
         "-" if figures[key] is None else f"{figures[key]:.3f}"
-        for key in ("in_time", "p90_of_limit", "precision", "kept")
+        for key in ("in_time", "p90_of_limit", "precision", "actionable", "kept")
     )
     played = f"{figures['faults']} faults in {figures['hours']:.1f} h"
-    return f"{' '.join(shares)}  {in_time}  {p90:>6}  {of_limit}  {precision}  {kept}   {played}"
+    return f"{' '.join(shares)}  {in_time}  {p90:>6}  {'  '.join(others)}   {played}"
 
 
 def _mean(flags: Sequence[bool]) -> float | None:

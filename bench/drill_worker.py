@@ -27,6 +27,7 @@ from fleet.simulation.scoring import (  # noqa: E402
     is_in_time,
     is_kept,
     is_place_right,
+    misleads,
     time_limit_s,
 )
 from telemetry.simulate.inputs import tier_named  # noqa: E402
@@ -124,6 +125,7 @@ def _fault(report: DrillReport, i: int) -> dict[str, Any]:
 def _alert(report: DrillReport, j: int) -> dict[str, Any]:
     firing, matches = report.firings[j], report.matches
     became = "false" if j in matches.false else "again" if j in matches.repeats else "notice"
+    truth = next((report.truths[i] for i, at in matches.noticed.items() if at == j), None)
     return {
         "rule": firing.rule,
         "cause": firing.cause,
@@ -133,6 +135,7 @@ def _alert(report: DrillReport, j: int) -> dict[str, Any]:
         "located_s": firing.located_s,
         "resolved_s": firing.resolved_s,
         "is_wrong_node": accuses_wrongly(firing, report.truths),
+        "misleads": truth is not None and misleads(truth, firing, report.truths),
         "is_page": firing.severity == "1-page",
         "became": became,
     }

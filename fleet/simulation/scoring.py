@@ -9,6 +9,7 @@ import numpy as np
 from fleet.models import Alert
 from fleet.simulation.ground_truth import FaultTruth, truths_of
 from fleet.simulation.playback import Firing, play_scenario
+from telemetry.detect.causes import UNKNOWN
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.scenario import Scenario
 
@@ -33,14 +34,14 @@ class Matches:
 def match(truths: Sequence[FaultTruth], firings: Sequence[Firing]) -> Matches:
     """Match alerts with faults, one to one, the best fitting first.
 
-    An unmatched alert repeats a fault it could have detected, unless it names a node
-    that is not the fault's. Then, and without any fault at the time, it is false.
+    An alert that accuses only nodes that the fault does not affect is not about it. An unmatched
+    alert repeats a fault it could have detected; without any it is false.
     """
     pairs = [
         (_fit(truth, firing), -firing.fired_s, -i, -j)
         for i, truth in enumerate(truths)
         for j, firing in enumerate(firings)
-        if overlaps(truth, firing)
+        if overlaps(truth, firing) and not _is_elsewhere(truth, firing)
     ]
     noticed: dict[int, int] = {}
     taken: dict[int, int] = {}
@@ -50,9 +51,6 @@ def match(truths: Sequence[FaultTruth], firings: Sequence[Firing]) -> Matches:
             taken[-j] = -i
     repeats: dict[int, int] = {}
     for _, _, i, j in sorted(pairs, reverse=True):
-        hit, accused = set(truths[-i].nodes), firings[-j].accused
-        if accused and hit and not hit.intersection(accused):
-            continue
         if -j not in taken and -j not in repeats:
             repeats[-j] = -i
     false = [j for j in range(len(firings)) if j not in taken and j not in repeats]
@@ -63,6 +61,10 @@ def overlaps(truth: FaultTruth, firing: Firing) -> bool:
     """Whether an alert about the fault's run fired during the fault's effect or soon after."""
     is_about = not firing.accused_runs or bool(set(truth.runs).intersection(firing.accused_runs))
     return is_about and truth.start_s <= firing.fired_s <= grace_until_s(truth)
+
+
+def _is_elsewhere(truth: FaultTruth, firing: Firing) -> bool:
+    return bool(truth.nodes and firing.accused) and set(truth.nodes).isdisjoint(firing.accused)
 
 
 def grace_until_s(truth: FaultTruth) -> float:
@@ -94,6 +96,12 @@ def accuses_wrongly(firing: Firing, truths: Iterable[FaultTruth]) -> bool:
     """Whether an alert accuses a node that none of the faults it may be about affects."""
     hit = {name for truth in truths if overlaps(truth, firing) for name in truth.nodes}
     return bool(set(firing.accused) - hit)
+
+
+def misleads(truth: FaultTruth, firing: Firing, truths: Iterable[FaultTruth]) -> bool:
+    """Whether an alert about a fault names a wrong cause, or a healthy node."""
+    is_named = firing.cause == UNKNOWN or is_cause_right(truth, firing)
+    return not is_named or accuses_wrongly(firing, truths)
 
 
 def _part(truth: FaultTruth) -> int:

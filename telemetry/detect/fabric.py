@@ -197,6 +197,9 @@ DEAD_RATIO = RULES["efa_degraded"].limits["dead_ratio"]
 MIN_RETRANSMITS = RULES["efa_degraded"].limits["least_again"]
 AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 
+# Healthy links lose packets in bursts. While no step is longer, loss below this ratio must last
+# for so many seconds; bursts of up to 30 s and 0.3 % are assumed.
+BURST_RATIO, BURST_S = 0.005, 35
 # On a link with little traffic losses are counted for this many seconds; the last part must show
 # them too.
 QUIET_S, RECENT_PART = 300, 4
@@ -247,6 +250,25 @@ def find_loss(now: EfaReadings) -> list[Problem]:
         first = int(np.argmax(above_floor.mean(axis=(1, 2)) > MOST))
         found.append(problem_of(score, float(now.span.ticks[first]) - 1.0))
     return found
+
+
+def _without_bursts(inputs: DetectionInput, found: list[Problem]) -> list[Problem]:
+    """Drop losses that may be bursts: little is lost, for a short time, and no step is longer."""
+    held = {each.node for each in inputs.open_problems if each.cause == "efa_loss"}
+    is_slow = any(each.evidence.get("kind") for each in inputs.open_problems)
+    faint = [
+        each
+        for each in found
+        if each.score is not None
+        and each.node is not None
+        and each.score.value < BURST_RATIO
+        and not (is_slow or each.node in held)
+    ]
+    if not faint:
+        return found
+    past = efa_readings(recent(inputs.ago(BURST_S - RECENT_S), METRICS, RECENT_S))
+    lasting = {each.node for each in find_loss(past)} if past else set()
+    return [each for each in found if each not in faint or each.node in lasting]
 
 
 def _usual_and_spread(values: FloatArray) -> tuple[float, float]:
@@ -336,8 +358,9 @@ def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     return symptoms_of(now, scores, unhealthy & (missed | unanswered | carried_before), quiet)
 
 
-# Required ratio of the latency to before, and to peers where the past is unknown.
-CHANGED_BY, BLATANT = 1.10, RULES["efa_degraded"].limits["blatant_latency_ratio"]
+# Required ratio of the latency to before, and to peers where the past is unknown: a node in
+# another rack answers up to 1.5 times later.
+CHANGED_BY, FAR_RATIO = 1.10, 2.0
 # For rare probes: seconds between two reads, how many of the newest count, and how many must be
 # late.
 PROBES_APART_S, NEWEST_PROBES, ENOUGH_PROBES = 15, 5, 3
@@ -367,7 +390,7 @@ def find_efa_symptoms(inputs: DetectionInput) -> list[Problem]:
     found: dict[str | None, Problem] = {}
     groups = (
         find_down(inputs, now),
-        find_loss(now),
+        _without_bursts(inputs, find_loss(now)),
         find_rare_loss(inputs, now),
         _find_latency(inputs, now),
     )
@@ -515,12 +538,19 @@ def _longer_steps_since_s(inputs: DetectionInput) -> float | None:
 
 
 def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
-    """Devices that answer later than before, if the past is known."""
-    blatant = np.asarray(typical >= BLATANT)
+    """Devices that answer later than before, as far as that is known."""
     if past is None or past.latency_s.shape[1:] != typical.shape:
-        return blatant
-    before = lower_median(np.moveaxis(past.latency_ratio, 0, -1))
-    return np.asarray((typical >= CHANGED_BY * before) | blatant)
+        return _is_later(typical, np.full(typical.shape, np.nan))
+    return _is_later(typical, lower_median(np.moveaxis(past.latency_ratio, 0, -1)))
+
+
+def _is_later(typical: FloatArray, before: FloatArray) -> NDArray[np.bool_]:
+    """Whether devices answer later than before, both as ratios to the usual one.
+
+    A node in another rack always answers later. Without a past only what no rack explains counts.
+    """
+    is_far_later = typical >= FAR_RATIO
+    return np.where(np.isfinite(before), typical >= CHANGED_BY * before, is_far_later)
 
 
 def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Problem | None:
@@ -585,7 +615,7 @@ def _by_probes(
         return []
     typical = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
     before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
-    unhealthy &= (typical >= CHANGED_BY * before) | (typical >= BLATANT)
+    unhealthy &= _is_later(typical, before)
     # The first late probe in view is the onset.
     judged = replace(scores, value=typical * usual_s, badness=(typical - 1.0) / limit)
     return symptoms_of(history, judged, unhealthy, above)

@@ -59,7 +59,8 @@ def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
         rests = replace(steps, phases={**steps.phases, "input_s": steps.phases["other_s"]})
         found = _stalls(inputs, rests, n_now=n_newest(steps, least=STALLED_STEPS))
         return [each for each in found if _is_loading(inputs, each)]
-    return _stalls(inputs, steps, n_now=n_newest(steps))
+    # One slow batch of one worker is no stall, however long its step.
+    return _stalls(inputs, steps, n_now=n_newest(steps, least=STALLED_STEPS))
 
 
 def _is_loading(inputs: DetectionInput, problem: Problem) -> bool:

@@ -14,6 +14,9 @@ BLIND = "monitoring_blind"
 STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
 # Within these seconds, nodes fell silent together.
 TOGETHER_S = 5.0
+# An agent that restarts is quiet for longer than a node may be whose run's next step is overdue:
+# by half of a step, and this many seconds.
+LATE_STEPS, LATE_S = 1.5, 2.0
 # A node misses this many reports; until it is known how often nodes report, rarely.
 MISSED_REPORTS, SLOWEST_S = 3, 15
 
@@ -26,27 +29,33 @@ class StepHeartbeat:
     step_s: float
     trains: bool = True
 
+    def is_late(self, now_s: float) -> bool:
+        """Whether the next step should have ended."""
+        return self.trains and now_s - self.last_step_at_s > LATE_STEPS * self.step_s + LATE_S
+
 
 def find_silent(
     last_seen: Mapping[str, int],
     *,
     now_s: float,
     after_s: float = RULES[SILENT].limits["quiet_s"],
+    restart_s: float = RULES[SILENT].limits["restart_s"],
     run_of: Mapping[str, str] | None = None,
     pulses: Mapping[str, StepHeartbeat] | None = None,
     crashed: Collection[str] = (),
     report_every_s: Mapping[str, int] | None = None,
     may_be_quiet_s: Mapping[str, int] | None = None,
 ) -> list[Finding]:
-    """Find nodes that reported before and have not for ``after_s`` seconds.
+    """Find nodes that reported before and have not for ``restart_s`` seconds.
 
     Parameters
     ----------
     last_seen : mapping of node to Unix second
         Newest tick in which each node that is meant to report did. Nodes that have left, and
         those of finished runs, do not belong here.
-    now_s, after_s : seconds
-        The time now, and how long a silence is too long.
+    now_s, after_s, restart_s : seconds
+        The time now, and how long a silence is too long: ``after_s`` where the run has stopped,
+        ``restart_s`` where it has not or where that is unknown, since agents restart.
     run_of : mapping of node to run, optional
         What each node trains.
     pulses : mapping of run to StepHeartbeat, optional
@@ -71,9 +80,12 @@ def find_silent(
     for node, seen in last_seen.items():
         if now - seen < after_s and node not in known:
             continue
-        each_s = every_s.get(run_of.get(node, ""), 1) or SLOWEST_S
+        own_run = run_of.get(node, "")
+        each_s = every_s.get(own_run, 1) or SLOWEST_S
+        pulse = (pulses or {}).get(own_run)
+        least_s = after_s if pulse is not None and pulse.is_late(now) else max(after_s, restart_s)
         # One report may be lost, and a scrape arrives some seconds late.
-        limit_s = max(after_s, MISSED_REPORTS * each_s, (may_be_quiet_s or {}).get(node, 0))
+        limit_s = max(least_s, MISSED_REPORTS * each_s, (may_be_quiet_s or {}).get(node, 0))
         if now - seen >= limit_s or (node in known and now - seen > TOGETHER_S + each_s - 1):
             quiet[node] = seen
     if not quiet:

@@ -234,7 +234,7 @@ def _reported(
 
 
 def least_of_rounds(latency_s: FloatArray) -> FloatArray:
-    """What an agent's probe measures at each second: the least of its rounds, same shape."""
+    """Return what a probe measures at each second, the least of its rounds: same shape."""
     least = latency_s.copy()
     for earlier in range(1, N_ROUNDS):
         np.fmin(least[earlier:], latency_s[:-earlier], out=least[earlier:])

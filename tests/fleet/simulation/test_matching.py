@@ -7,7 +7,13 @@ import msgspec
 import pytest
 
 from fleet.simulation.ground_truth import right_causes
-from fleet.simulation.scoring import accuses_wrongly, is_cause_right, is_place_right, match
+from fleet.simulation.scoring import (
+    accuses_wrongly,
+    is_cause_right,
+    is_place_right,
+    match,
+    misleads,
+)
 from telemetry.simulate.inputs import FULL, LIVE, TIERS
 from telemetry.simulate.plan import Fault
 
@@ -68,6 +74,30 @@ def test_a_second_alert_repeats_unless_its_culprit_differs(truth: Made, firing: 
     found = match([truth()], [firing(), symptom, slander])
 
     assert (found.noticed, found.repeats, found.false) == ({0: 0}, {1: 0}, (2,))
+
+
+def test_an_alert_that_accuses_only_healthy_nodes_notices_nothing(
+    truth: Made, firing: Made
+) -> None:
+    found = match([truth()], [firing(node="llama-02"), firing(fired_s=150.0)])
+    assert (found.noticed, found.false) == ({0: 1}, (0,))
+
+
+@pytest.mark.parametrize(
+    ("shown", "does"),
+    [
+        ({}, False),
+        ({"cause": "unknown", "node": None, "device": None}, False),
+        ({"cause": "efa_loss", "node": None, "device": None}, True),
+        ({"nodes": ("llama-01", "llama-02"), "node": None, "device": None}, True),
+    ],
+)
+def test_an_alert_misleads_by_a_wrong_cause_or_a_healthy_node(
+    truth: Made, firing: Made, shown: Any, *, does: bool
+) -> None:
+    fault, alert = truth(), firing(**shown)
+    assert match([fault], [alert]).noticed == {0: 0}
+    assert misleads(fault, alert, [fault]) is does
 
 
 @pytest.mark.parametrize(

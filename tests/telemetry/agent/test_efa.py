@@ -138,7 +138,10 @@ def test_a_probe_command_is_run_and_never_waited_for(tmp_path: Path) -> None:
 
 def test_a_probe_command_may_run_on_request_only(tmp_path: Path) -> None:
     command = """echo '{"device": "rdmap9s0", "latency_s": 0.00002}'"""
-    probes, answers = Probes(file=None, command=command, every_s=0, pause=no_pause), list[Mapping[str, Any]]()
+    probes, answers = (
+        Probes(file=None, command=command, every_s=0, pause=no_pause),
+        list[Mapping[str, Any]](),
+    )
 
     assert probes.read(0.0) == {}
     probes.wait()

@@ -47,6 +47,27 @@ def test_a_device_that_always_answered_a_little_later_sits_farther_away() -> Non
     assert find(seen(until(8).mark(LATENCY, (2, 1), times=1.25, since_s=T0 - 900))) == []
 
 
+def test_a_node_in_another_rack_is_not_accused_for_its_distance() -> None:
+    for times in (1.25, 1.45):
+        machines = until(90).mark(LATENCY, (2, slice(None)), times=times, since_s=T0 - 900)
+        assert find(seen(machines)) == []
+
+
+def test_a_burst_of_loss_that_no_step_feels_is_no_problem_until_it_lasts() -> None:
+    def lossy(seconds: float, times: float, **more: Any) -> set[str]:
+        machines = until(seconds).mark(AGAIN, (0, 3), times=times, since_s=SINCE_S)
+        return {each.cause for each in find(seen(machines, **more))}
+
+    # A thousandth of all packets, then a hundredth.
+    assert lossy(8, 480) == lossy(30, 480) == set()
+    assert lossy(45, 480) == {"efa_loss"}
+    assert lossy(8, 4_800) == {"efa_loss"}
+    slow = OpenProblem("step_slow", "unknown", evidence={"kind": "step", "onset_s": SINCE_S})
+    assert "efa_loss" in lossy(8, 480, open_problems=(slow,))
+    held = OpenProblem("efa_degraded", "efa_loss", "steady", 3, {"onset_s": SINCE_S})
+    assert "efa_loss" in lossy(8, 480, open_problems=(held,))
+
+
 def test_loss_explains_the_latency_that_comes_with_it() -> None:
     machines = until(8).mark(AGAIN, (0, 3), times=9_000, since_s=SINCE_S)
     machines.mark(LATENCY, (0, 3), times=1.4, since_s=SINCE_S)

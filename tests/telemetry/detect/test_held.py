@@ -119,6 +119,11 @@ def test_a_slow_link_that_is_probed_now_and_then_is_found(period_s: int) -> None
     assert found[-1][0] == 1_195
 
 
+def test_a_node_in_another_rack_is_not_accused_by_its_probes() -> None:
+    far = {(5, device): (0, 1.45) for device in range(4)}
+    assert Held(1, sick=far).watch(1_200) == []
+
+
 def test_late_probes_that_outlast_a_loss_are_no_second_problem() -> None:
     found = Held(1, lossy=(T0 + 600, T0 + 795)).watch(1_200)
     assert {(s.cause, s.node) for _, s in found} == {("efa_loss", None)}

@@ -1,6 +1,7 @@
 """What is found before a long step ends, or by a single one: uneven work, input, a checkpoint."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,3 +127,18 @@ def test_three_of_four_late_by_unlike_amounts_are_uneven_at_once(late: list[floa
 def test_three_late_alike_or_one_and_a_stumble_are_not(late: list[float]) -> None:
     compute = np.vstack([after_calm(late)[:-1] * 0.6, 6.0 * np.array([late])])
     assert causes(compute) == []
+
+
+@pytest.mark.parametrize("phase", ["input_s", "other_s"])
+def test_one_slow_batch_of_one_worker_accuses_no_node(phase: str) -> None:
+    def found(n_late: int, step_s: float) -> set[str | None]:
+        late = np.zeros((40, 4))
+        late[-n_late:, 1] = 3.0 * step_s / 6.5
+        rest = np.random.default_rng(1).normal(1.0, 0.003, (40, 4))
+        more: dict[str, Any] = {phase: late}
+        return {each.node for each in find(inputs(steps_of(step_s * rest, **more)))}
+
+    for step_s in (0.5, 6.5, 20.0):
+        assert found(1, step_s) == set()
+    if phase == "input_s":
+        assert found(2, 6.5) == {CHARACTERS[1]}
