@@ -28,7 +28,7 @@ from telemetry.detect.inputs import (
 from telemetry.detect.pace import ShareCase, hardware_before_and_after
 from telemetry.detect.parts import HALF, PAST_AGES_S, PERSISTS_S, RECENT_S
 from telemetry.detect.rules import RULES
-from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median
+from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median, total
 
 LATENCY, BYTES = "efa_latency_s", "efa_tx_bytes_per_s"
 PACKETS, RETRANSMITS, IMPAIRED = (
@@ -84,6 +84,11 @@ class EfaReadings:
         n_ticks = len(self.latency_s)
         usual = lower_median(self.latency_s.reshape(n_ticks, -1))
         return np.asarray(self.latency_s / usual[:, None, None])
+
+    @cached_property
+    def typical_ratio(self) -> FloatArray:
+        """Median over time of the latency ratio of each device: (n_nodes, n_efa)."""
+        return lower_median(np.moveaxis(self.latency_ratio, 0, -1))
 
 
 def efa_readings(span: Span) -> EfaReadings | None:
@@ -229,6 +234,10 @@ def judge_loss(now: EfaReadings) -> EfaScores:
 
 def find_loss(now: EfaReadings) -> list[Problem]:
     """Devices that retransmit more than any healthy path does."""
+    ratio = _ratio(mean(now.retransmits_per_s, axis=0), mean(now.packets_per_s, axis=0))
+    if not (ratio >= LOSS_RATIO).any():
+        # No limit is below this one: nearly always that settles it, without what is usual.
+        return []
     scores = judge_loss(now)
     usual, is_lossy = scores.score.peers_median, scores.badness >= 1.0
     if not (is_lossy.any() or scores.everywhere >= 1.0):
@@ -286,25 +295,21 @@ def _zero_if_unknown(strength: float) -> float:
 
 def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     """Devices with so few packets that proof of loss takes minutes."""
-    retransmits, sent = (
-        np.nansum(now.retransmits_per_s, axis=0),
-        np.nansum(now.packets_per_s, axis=0),
-    )
+    retransmits, sent = total(now.retransmits_per_s), total(now.packets_per_s)
     held = {alert.node for alert in inputs.open_problems if alert.cause == "efa_loss"}
     faint = (
         (retransmits > 0) & (retransmits < MIN_RETRANSMITS) & (retransmits >= LOSS_RATIO * sent)
     )
-    rows = faint.any(axis=1) | np.array([node in held for node in now.span.nodes])
+    rows = faint.any(axis=1)
+    if held:
+        rows |= np.array([node in held for node in now.span.nodes])
     if not rows.any():
         return []
     nodes = [now.span.nodes[row] for row in np.flatnonzero(rows)]
     history = efa_readings(inputs.hardware((PACKETS, RETRANSMITS), QUIET_S).of(nodes))
     if history is None:
         return []
-    retransmits, sent = (
-        np.nansum(history.retransmits_per_s, axis=0),
-        np.nansum(history.packets_per_s, axis=0),
-    )
+    retransmits, sent = total(history.retransmits_per_s), total(history.packets_per_s)
     ratio = np.nan_to_num(_ratio(retransmits, sent))
     above = history.retransmits_per_s > HALF * LOSS_RATIO * history.packets_per_s
     lost, passed = (
@@ -338,8 +343,11 @@ def _carried_by_siblings(moved: FloatArray) -> FloatArray:
 
 def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     """Find idle devices on a busy node that were busy before, or are reported impaired."""
+    moved = mean(now.bytes_per_s, axis=0)
+    usual = _carried_by_siblings(moved)
+    if not (_ratio(moved, usual) < DEAD_RATIO).any():
+        return []
     scores = judge_down(now)
-    usual = _carried_by_siblings(scores.value)
     unhealthy = (scores.badness > 1.0) & (usual >= AT_WORK_BYTES_PER_S)
     if not unhealthy.any():
         return []
@@ -450,7 +458,7 @@ def judge_latency(
     When all devices change together, none stands out.
     """
     usual = now.usual_s
-    typical = lower_median(np.moveaxis(now.latency_ratio, 0, -1))
+    typical = now.typical_ratio
     _, spread = _usual_and_spread(typical)
     limit = np.fmax(slower_by - 1.0, DEVIATIONS * spread)
     everywhere = _zero_if_unknown(usual / used_to_s / ALL_SLOWER_BY)
@@ -472,6 +480,9 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     elif inputs.hardware_at is not None:
         past = efa_readings(inputs.hardware_at([LATENCY], PAST_AGES_S[::2]))
         used_to_s = np.nan if past is None else past.usual_s
+    everywhere = _zero_if_unknown(now.usual_s / used_to_s / ALL_SLOWER_BY)
+    if everywhere < 1.0 and not _may_be_late(now):
+        return []
     scores = judge_latency(now, used_to_s)
     is_late, found = scores.badness >= 1.0, list[Problem]()
     if (is_late & ~held).any():
@@ -493,6 +504,18 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
         )
         found.append(problem_of(score, float(now.span.ticks[first]) - 1.0))
     return found
+
+
+def _may_be_late(now: EfaReadings) -> bool:
+    """Whether any device reaches the lowest limit of `judge_latency`: nearly always none does.
+
+    A median is above a limit only if half of its values are.
+    """
+    least = np.float64(SLOWER_BY - 1.0)
+    n_late = (now.latency_ratio - 1.0 >= least).sum(axis=0)
+    if not (2 * n_late >= np.maximum(np.isfinite(now.latency_s).sum(axis=0), 1)).any():
+        return False
+    return bool((now.typical_ratio - 1.0 >= least).any())
 
 
 def _probes(inputs: DetectionInput) -> EfaReadings | None:

@@ -88,6 +88,11 @@ def mean(x: FloatArray, axis: int) -> FloatArray:
     return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))
 
 
+def total(x: FloatArray) -> FloatArray:
+    """Sum of the reported values over the first axis, 0 without any."""
+    return np.asarray(np.where(np.isnan(x), 0, x).sum(axis=0))
+
+
 def chance_of_count(n: int, *, total: int, n_parts: int) -> float:
     """Probability that a given part has ``n`` or more of ``total`` evenly spread events.
 

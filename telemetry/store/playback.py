@@ -131,9 +131,12 @@ class Playback:
         rows = known - held.ticks[0]
         values = {name: held.values.get(name, none)[rows] for name in metrics}
         if self._arrived is not None and known.max(initial=0) > self.second - ARRIVES_WITHIN_S:
-            late = known[:, None] > self._arrived(self.second)
+            arrived = self._arrived(self.second)
+            # Only the newest moments have nodes that are late.
+            newest = np.flatnonzero(known > arrived.min())
+            late = known[newest, None] > arrived
             for array in values.values():
-                array[late] = np.nan
+                array[newest] = np.where(late[..., None], np.nan, array[newest])
         return Span(held.shard, known, held.nodes if len(known) else (), values)
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
