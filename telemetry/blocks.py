@@ -149,7 +149,9 @@ class Span:
         """Nodes with any value, by tick: (n_ticks, n_nodes)."""
         seen = np.zeros((len(self.ticks), len(self.nodes)), dtype=bool)
         for array in self.values.values():
-            # Nearly always the first metric shows all but the newest ticks.
+            # Nearly always the first part of the first metric shows all but the newest ticks.
+            if array.shape[2] and not seen.any():
+                seen = np.isfinite(array[..., 0])
             unseen = np.flatnonzero(~seen.all(axis=1))
             if not unseen.size:
                 break
@@ -177,7 +179,7 @@ class Span:
 
     def at(self, ticks: Sequence[int]) -> Self:
         """Select ticks, in order; missing ticks are NaN."""
-        if np.array_equal(ticks, self.ticks):
+        if len(ticks) == len(self.ticks) and list(ticks) == self.ticks.tolist():
             return self
         places = {tick: i for i, tick in enumerate(self.ticks.tolist())}
         rows = [i for i, tick in enumerate(ticks) if tick in places]

@@ -239,8 +239,9 @@ def find_all(
         of_run = partial(guard, each.run.name, each.members.nodes)
         with of_run(ALL_RULES):
             problems = open_.problems.get(each.run.pk, ())
-            data = detection_input(each, now_s=now_s, open_problems=problems)
-            data = replace(data, healthy_steps=healthy_steps)
+            data = detection_input(
+                each, now_s=now_s, open_problems=problems, healthy_steps=healthy_steps
+            )
             findings += find(data, open_rules=open_rules, rules=rules, guard=of_run)
             with of_run("hang"):
                 dead |= crashed_nodes(data)
@@ -544,7 +545,11 @@ def ecc_counts(
 
 
 def detection_input(
-    snapshot: RunSnapshot, *, now_s: float, open_problems: tuple[OpenProblem, ...] = ()
+    snapshot: RunSnapshot,
+    *,
+    now_s: float,
+    open_problems: tuple[OpenProblem, ...] = (),
+    healthy_steps: HealthyStepsCache | None = None,
 ) -> DetectionInput:
     """Gather what detection needs of a run; with an open alert it reads hardware every second."""
     run, members = snapshot.run, snapshot.members
@@ -569,6 +574,7 @@ def detection_input(
         earlier=snapshot.earlier,
         report_every_s=max(1, snapshot.report_every_s),
         workers=snapshot.workers,
+        healthy_steps=healthy_steps,
         checkpoint_s=(
             expected_checkpoint_s(n_parameters=model.params, n_nodes=run.n_nodes)
             if model

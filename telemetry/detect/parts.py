@@ -41,6 +41,8 @@ DEVIATIONS = RULES["core_slow"].limits["deviations"]
 # Fewer nodes do not define what is usual in a role.
 ENOUGH_NODES = int(RULES["core_slow"].limits["enough_nodes"])
 FEW_NODES = 8
+# A share of a limit that is surely below it, however numbers are rounded.
+ALMOST = 0.99
 RATIO_STEP = 1 / 254
 
 
@@ -74,13 +76,21 @@ MEMORY = PeerRule(
 class PeerDistance:
     """Distance of each part on the unhealthy side: (n_nodes, n_parts) ratios, 1 is usual.
 
-    ``level`` are the values.
+    ``level`` are the values. All else is computed when it is needed: nearly always no part can be
+    unhealthy, which is soon clear.
     """
 
     kind: PeerRule
     span: Span
     level: FloatArray
-    ratio: FloatArray
+
+    @cached_property
+    def _of_node(self) -> FloatArray:
+        return _relative_to_node(self.level, self.kind)
+
+    @cached_property
+    def ratio(self) -> FloatArray:
+        return _relative_to_role(self._of_node)
 
     @cached_property
     def least(self) -> FloatArray:
@@ -95,8 +105,12 @@ class PeerDistance:
     @cached_property
     def suspects(self) -> NDArray[np.bool_]:
         """Parts beyond the limit: (n_nodes, n_parts)."""
+        # What is usual in a role lies between the lowest and the highest ratio.
+        most = float(np.fmax.reduce(self._of_node, axis=None, initial=1.0))
+        least = float(np.fmin.reduce(self._of_node, axis=None, initial=1.0))
+        if most < least * (1.0 + ALMOST * self.kind.least):
+            return np.zeros(self.level.shape, bool)
         excess = self.ratio - 1.0
-        # Nearly always no part reaches the lowest limit, and that of its node need not be known.
         suspects = np.asarray(excess >= np.float64(self.kind.least))
         return suspects & (excess >= self.least[:, None]) if suspects.any() else suspects
 
@@ -129,7 +143,7 @@ def compare_parts(span: Span, kind: PeerRule) -> PeerDistance | None:
     if values is None or not values.shape[2] or not len(values):
         return None
     level = mean(values, axis=0)
-    return PeerDistance(kind, span, level, _relative_to_role(_relative_to_node(level, kind)))
+    return PeerDistance(kind, span, level)
 
 
 def _relative_to_node(level: FloatArray, kind: PeerRule) -> FloatArray:

@@ -30,7 +30,7 @@ from telemetry.detect.standstill import (
     usual_step_s,
 )
 from telemetry.statistics.peers import mean
-from telemetry.steps import StepBatch
+from telemetry.steps import StepBatch, once
 
 RULE = "recompile"
 # Seconds of compiling hosts with idle cores that rule out chance, and how many recent seconds are
@@ -134,11 +134,18 @@ def _suspects(inputs: DetectionInput, steps: StepBatch) -> list[int]:
     """Recent steps that took much longer than usual, newest first."""
     usual_s = _usual_s(inputs, steps)
     n = len(steps)
+    if not n or _longest_s(steps) - usual_s < max(LONGER_S, LONGER_STEPS * usual_s):
+        return []
     fresh = np.arange(n) >= n - NEWS_STEPS
     fresh |= steps.ended_at_s >= inputs.now_s - NEWS_S
     longer_s = steps.step_s - usual_s
-    is_long = longer_s >= max(LONGER_S, LONGER_STEPS * usual_s) if n else fresh
+    is_long = longer_s >= max(LONGER_S, LONGER_STEPS * usual_s)
     return [int(row) for row in np.flatnonzero(fresh & is_long)[::-1]]
+
+
+@once
+def _longest_s(steps: StepBatch) -> float:
+    return float(np.fmax.reduce(steps.step_s, initial=-np.inf))
 
 
 def _usual_s(inputs: DetectionInput, steps: StepBatch) -> float:

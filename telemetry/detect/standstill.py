@@ -17,7 +17,7 @@ from telemetry.detect.inputs import (
 )
 from telemetry.detect.rules import RULES
 from telemetry.statistics.peers import mean, middle
-from telemetry.steps import StepBatch
+from telemetry.steps import StepBatch, once
 
 MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
 EXECUTIONS = "executions_completed_per_s"
@@ -215,6 +215,7 @@ def upper_median(x: FloatArray) -> float:
     return float(known[known.size // 2]) if known.size else float("nan")
 
 
+@once
 def usual_step_s(steps: StepBatch) -> float:
     """Recent step time; NaN without steps."""
     return middle(steps.step_s[-USUAL_STEPS:]) if len(steps) else float("nan")

@@ -124,20 +124,22 @@ class Playback:
     ) -> Span:
         """Return metrics at single ticks; expired and future ones are left out."""
         del shards
-        held = self._hardware
-        oldest = max(int(held.ticks[0]), self.second - self.keep_s)
-        known = np.array([tick for tick in ticks if oldest <= tick <= self.second], int)
+        held, first = self._hardware, int(self._hardware.ticks[0])
+        oldest = max(first, self.second - self.keep_s)
+        known = [tick for tick in ticks if oldest <= tick <= self.second]
+        rows = np.array(known, int) - first
         none = np.zeros((len(held.ticks), len(held.nodes), 0))
-        rows = known - held.ticks[0]
-        values = {name: held.values.get(name, none)[rows] for name in metrics}
-        if self._arrived is not None and known.max(initial=0) > self.second - ARRIVES_WITHIN_S:
+        values = {name: held.values.get(name, none).take(rows, axis=0) for name in metrics}
+        if self._arrived is not None and max(known, default=0) > self.second - ARRIVES_WITHIN_S:
             arrived = self._arrived(self.second)
-            # Only the newest moments have nodes that are late.
-            newest = np.flatnonzero(known > arrived.min())
-            late = known[newest, None] > arrived
-            for array in values.values():
-                array[newest] = np.where(late[..., None], np.nan, array[newest])
-        return Span(held.shard, known, held.nodes if len(known) else (), values)
+            all_until = int(arrived.min())
+            for row, tick in enumerate(known):
+                # Only the newest moments have nodes that are late.
+                if tick > all_until:
+                    late = arrived < tick
+                    for array in values.values():
+                        array[row, late] = np.nan
+        return Span(held.shard, rows + first, held.nodes if known else (), values)
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return the steps that ended in [since_s, until_s), up to the present."""
