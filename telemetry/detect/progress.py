@@ -321,7 +321,9 @@ def _has_left(
 def _settled(works: NDArray[np.bool_], lately: NDArray[np.bool_]) -> IntArray:
     """Bins since the set of working nodes last changed; bins without work change nothing."""
     is_work = works.any(axis=1)
-    smooth = np.stack([works[max(0, i - 5) : i + 1].any(axis=0) for i in range(len(works))])
+    smooth = works.copy()
+    for n_before in range(1, 6):
+        smooth[n_before:] |= works[:-n_before]
     is_other = is_work & (smooth != lately).any(axis=1)
     first = int(np.flatnonzero(is_other)[-1]) + 1 if is_other.any() else 0
     return np.arange(first, len(works))

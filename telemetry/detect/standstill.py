@@ -118,6 +118,8 @@ USUAL_STEPS, RECENT_STEPS = 12, 24
 FIRST_RATIO = 2.0
 # Seconds of hardware to read, and moments since the end of the last step.
 STANDSTILL_LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
+# The newest seconds, in which a run that trains executes.
+LATELY_S = 60
 # Without step reports a step is assumed to take at most this long.
 UNKNOWN_STEP_S = 30.0
 # Younger data may still arrive. A node is present if it reported within these newest seconds.
@@ -245,8 +247,8 @@ def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
     known = [inputs.phase_since_s] if inputs.phase_since_s is not None else []
     if len(steps):
         known.append(float(steps.ended_at_s[-1]))
-    elif (executed := executed_at(inputs)).size:
-        known.append(float(executed[-1]))
+    elif (executed_s := _last_executed_s(inputs)) is not None:
+        known.append(executed_s)
     stood = [alert.evidence for alert in inputs.open_problems if alert.rule in STANDSTILLS]
     known += [float(evidence["since_s"]) for evidence in stood if "since_s" in evidence]
     if not len(steps):
@@ -261,9 +263,17 @@ def lag_s(inputs: DetectionInput) -> float:
     return 0.0 if len(inputs.steps) else 2.0 * (inputs.report_every_s - 1)
 
 
-def executed_at(inputs: DetectionInput) -> FloatArray:
+def _last_executed_s(inputs: DetectionInput) -> float | None:
+    # Nearly always the newest seconds show it.
+    for last_s in (LATELY_S, OLDEST_S):
+        if (executed := executed_at(inputs, last_s)).size:
+            return float(executed[-1])
+    return None
+
+
+def executed_at(inputs: DetectionInput, last_s: int = OLDEST_S) -> FloatArray:
     """Seconds in which nodes completed executions, oldest first."""
-    span = inputs.hardware((EXECUTIONS,), OLDEST_S)
+    span = inputs.hardware((EXECUTIONS,), last_s)
     executes = (node_values(span, EXECUTIONS) > 0).any(axis=1)
     return np.asarray(span.ticks[executes], dtype=float)
 
@@ -303,6 +313,9 @@ def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Sta
     steps = recent_steps(inputs)
     since_s = no_step_since(inputs, steps)
     if since_s is None or not is_training(inputs, steps):
+        return None
+    if inputs.now_s - since_s <= min(LATE_S, FIRST_S) + lag_s(inputs):
+        # No step is late so soon, whatever is usual.
         return None
     step_s = usual_step_s(steps)
     if not len(inputs.steps):
