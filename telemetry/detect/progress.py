@@ -335,6 +335,8 @@ def _pauses(rate: FloatArray, *, enough: int, size_s: int) -> NDArray[np.bool_]:
     ``enough`` rests show how long those are. The warm-up after a long pause belongs to it.
     """
     rests = rate < WORKS
+    if not rests.any():
+        return np.zeros(len(rate), bool)
     lengths = np.zeros(len(rate), int)
     start = None
     for i, rest in enumerate([*rests.tolist(), False]):

@@ -295,6 +295,9 @@ def training_nodes(inputs: DetectionInput, steps: StepBatch) -> tuple[str, ...]:
     if not len(steps):
         return inputs.nodes
     reported = np.isfinite(steps.phases["compute_s"][-1])
+    if steps.workers == inputs.nodes and reported.all():
+        # Nearly always each node has one worker, named after it, and all train.
+        return inputs.nodes
     training = {inputs.node_of(steps.workers[i]) for i in np.flatnonzero(reported)}
     return tuple(node for node in inputs.nodes if node in training)
 
