@@ -112,6 +112,11 @@ def test_it_forgets_what_the_store_would_have_forgotten(plan: Plan) -> None:
     assert played.steps("tiny", since_s=0).ended_at_s[0] > now - KEEP_S - 400
 
 
+def test_a_metric_that_no_rule_reads_is_refused(played: ScenarioPlayback) -> None:
+    with pytest.raises(ValueError, match="core_flops_per_s"):
+        played.window("tiny/0", ["core_flops_per_s"], start=EPOCH, end=EPOCH + 1)
+
+
 def test_runs_are_kept_apart(plan: Plan) -> None:
     other = Plan(run=RunSpec(**(SPEC_FIELDS | {"name": "other"})), seed=4, epoch_s=EPOCH)
     played = ScenarioPlayback([plan, other])

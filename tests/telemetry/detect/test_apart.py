@@ -77,3 +77,13 @@ def test_silence_is_no_evidence() -> None:
     seen = compare_parts(span_of(np.full((8, 4, 32), np.nan)), CORES)
     assert seen is not None
     assert not seen.suspects.any()
+
+
+def test_suspects_are_those_above_the_limit_of_their_node() -> None:
+    for excess in (0.0, 0.03, 0.05, 0.06, 0.08, 0.2):
+        values = healthy(16, 32)
+        values[:, 4, 7] *= 1 + excess
+        seen = compare_parts(span_of(values), CORES)
+        assert seen is not None
+        literal = seen.ratio - 1.0 >= seen.least[:, None]
+        np.testing.assert_array_equal(seen.suspects, literal)

@@ -208,3 +208,12 @@ def test_a_core_that_stands_out_in_one_report_only_is_not_slow() -> None:
     assert cores(1) == []
     assert [(s.node, s.device) for s in cores(2)] == [("n-02", 5)]
     assert [(s.node, s.device) for s in cores(8)] == [("n-02", 5)]
+
+
+def test_measurements_without_a_gap_are_marked_alike() -> None:
+    """All at once or tick by tick: a gap elsewhere changes nothing."""
+    rng = np.random.default_rng(5)
+    values = rng.integers(0, 3, (30, 4, 2)).astype(np.float32)
+    with_gap = np.concatenate([values, np.full((30, 1, 2), np.nan, np.float32)], axis=1)
+
+    np.testing.assert_array_equal(new_measurements(values), new_measurements(with_gap)[:, :4])
