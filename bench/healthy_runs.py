@@ -46,12 +46,14 @@ def healthy_scenario(seed: int) -> Scenario:
             at_s += float(np.round(rng.uniform(*APART_S)))
             benign.append(event_of(run, BENIGN[i], at_s=at_s))
     table = {"name": f"calm-{seed}", "duration_s": DURATION_S, "seed": seed, "run": [run]}
-    return scenario_of(table | {"benign": benign})
+    return scenario_of(table | {"benign": benign, "noise": {"background": True}})
 
 
 def healthy_hooks_scenario(seed: int) -> Scenario:
     """Return an hour of 64 nodes at ``agent_hooks``; each second one with noisy steps."""
     healthy = healthy_scenario(seed)
     inputs = tier_named("agent_hooks", busy_while_waiting=True)
-    noise = Noise(step_cv=0.04, tail="lognormal") if seed % 2 else Noise()
+    noise = Noise(background=True)
+    if seed % 2:
+        noise = Noise(step_cv=0.04, tail="lognormal", background=True)
     return msgspec.structs.replace(healthy, name=f"hooks-{seed}", inputs=inputs, noise=noise)

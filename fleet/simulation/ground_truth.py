@@ -132,7 +132,7 @@ def right_causes(fault: Fault, inputs: Inputs, *, is_one_core: bool) -> tuple[st
 
 def truths_of(scenario: Scenario, plans: tuple[Plan, ...]) -> list[FaultTruth]:
     """Return every fault of a scenario, in the order of the file."""
-    by_run = {plan.run.name: dict(_truths(plan, scenario.duration_s)) for plan in plans}
+    by_run = {plan.run.name: dict(_all_truths(plan, scenario.duration_s)) for plan in plans}
     found = []
     for fault in scenario.faults:
         hit = [by_run[run.name][fault] for run in runs_of(fault, scenario.runs)]
@@ -154,7 +154,21 @@ def truths_of(scenario: Scenario, plans: tuple[Plan, ...]) -> list[FaultTruth]:
 
 def truth_of(plan: Plan) -> FaultTruth:
     """Return the truth of a plan's only fault, played to its end."""
-    return next(truth for _, truth in _truths(plan, np.inf))
+    return next(truth for _, truth in _all_truths(plan, np.inf))
+
+
+def _all_truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]:
+    """Measure what faults cost without background events, which hit other steps by chance.
+
+    When the last step ends that a fault is part of depends on those events.
+    """
+    if not plan.noise.background:
+        yield from _truths(plan, duration_s)
+        return
+    noise = msgspec.structs.replace(plan.noise, background=False)
+    quiet = _truths(msgspec.structs.replace(plan, noise=noise), duration_s)
+    for (fault, truth), (_, played) in zip(quiet, _truths(plan, duration_s), strict=True):
+        yield fault, replace(truth, felt_until_s=played.felt_until_s)
 
 
 def _truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]:

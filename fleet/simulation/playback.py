@@ -37,6 +37,7 @@ from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S, N_ROUNDS
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect import HealthyStepsCache
 from telemetry.ingest.timing import AHEAD_S
+from telemetry.simulate.background import reports_key
 from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.observation import (
     ACTIVITIES,
@@ -272,10 +273,14 @@ class PlayedRun:
         self._recent: Span | None = None
         self._latency_s: Span | None = None
         self._phases = report_phases(plan.seed, plan.run.node_names)
+        self._background = reports_key(plan)
         # Asked for several times a second, of one second after the other.
         self._arrived: Callable[[int], IntArray] | None = None
         if not plan.inputs.is_full:
-            self._arrived = lru_cache(1)(partial(arrived_until, plan.inputs, self._phases))
+            arrived = partial(
+                arrived_until, plan.inputs, self._phases, background=self._background
+            )
+            self._arrived = lru_cache(1)(arrived)
         # What each worker does: (n_ticks, n_nodes), up to a second.
         self._doing, self._doing_until = np.zeros((0, plan.run.nodes), int), 0
         # Of the same shape: the row of the newest heartbeat, and the row in which the activity
@@ -389,7 +394,7 @@ class PlayedRun:
         whole = Span.join_times(pieces) or truth
         oldest = until - OBSERVED_FROM_S - 2 * inputs.agent_every_s
         self._recent = whole.between(oldest, int(whole.ticks[-1]))
-        seen = observed(inputs, whole, self._phases)
+        seen = observed(inputs, whole, self._phases, background=self._background)
         return seen.between(newest + 1, until)
 
 

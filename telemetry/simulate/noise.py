@@ -68,6 +68,16 @@ def mixed(key: np.uint64, n: IntArray | Hashes) -> Hashes:
     return z ^ (z >> np.uint64(31))
 
 
+def uniform_of(hashes: Hashes) -> FloatArray:
+    """Numbers from 0 up to but not including 1, one of each hash (...)."""
+    return np.asarray((hashes >> np.uint64(11)) * 2.0**-53)
+
+
+def rare(hashes: Hashes, chance: float) -> NDArray[np.bool_]:
+    """Whether an event of a chance below 1 happens at each hash (...)."""
+    return np.asarray(hashes < np.uint64(int(chance * 2.0**64)))
+
+
 @lru_cache(maxsize=1024)
 def _all_windows(table: TableName, width: int) -> Floats:
     return sliding_window_view(_TABLES[table], width)

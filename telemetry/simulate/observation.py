@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from telemetry.agent.sources import N_ROUNDS
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
+from telemetry.simulate.background import held_up, lost_steps, missed_scrapes
 from telemetry.simulate.inputs import SPARSE_STEPS, Inputs
 from telemetry.simulate.noise import mixed, stream, windows
 from telemetry.simulate.timeline import TRAINING, TimelineRows
@@ -42,20 +43,31 @@ def report_phases(seed: int, nodes: tuple[str, ...]) -> IntArray:
     return (mixed(np.uint64(1), keys) % np.uint64(3600)).astype(int)
 
 
-def arrived_until(inputs: Inputs, phases: IntArray, now: int) -> IntArray:
-    """Newest second of each node that has arrived by now: (n_nodes,)."""
+def arrived_until(
+    inputs: Inputs, phases: IntArray, now: int, *, background: np.uint64 | None = None
+) -> IntArray:
+    """Newest second of each node that has arrived by now: (n_nodes,).
+
+    Some reports are late with ``background``, a ``reports_key``.
+    """
     now -= SCRAPE_DELAY_S if inputs.is_scraped else 0
     every_s = inputs.agent_every_s
-    return now - (now - phases) % every_s
+    newest = now - (now - phases) % every_s
+    if background is None or inputs.is_scraped:
+        return newest
+    return held_up(background, newest, now, every_s)
 
 
-def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
+def observed(
+    inputs: Inputs, span: Span, phases: IntArray, *, background: np.uint64 | None = None
+) -> Span:
     """Return the hardware as it is stored once all of it has arrived.
 
     Parameters
     ----------
     span : every second of the truth, over some periods more than is asked for
     phases : (n_nodes,) as ``report_phases`` returned them
+    background : a ``reports_key``; some scrapes fail
 
     Returns
     -------
@@ -92,6 +104,10 @@ def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
             )
     if inputs.agent_every_s > 1:
         _drop_unsent(inputs, span, phases, values)
+    if inputs.is_scraped and background is not None:
+        missed = missed_scrapes(background, span.ticks, phases, inputs.agent_every_s)
+        for held in values.values():
+            held[missed] = np.nan
     return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
 
 
@@ -301,13 +317,16 @@ def traced_phases(rows: TimelineRows) -> tuple[FloatArray, ...]:
     )
 
 
-def reported_steps(inputs: Inputs, key: np.uint64, steps: StepBatch) -> StepBatch:
+def reported_steps(
+    inputs: Inputs, key: np.uint64, steps: StepBatch, *, background: np.uint64 | None = None
+) -> StepBatch:
     """Return steps as they are assembled from workers' reports.
 
     Parameters
     ----------
     key : of the run's noise
     steps : as workers time them, by the true clock
+    background : a ``reports_key``; more reports are lost
 
     Notes
     -----
@@ -318,8 +337,8 @@ def reported_steps(inputs: Inputs, key: np.uint64, steps: StepBatch) -> StepBatc
     if inputs.is_full or not len(steps):
         return steps
     phases = dict(steps.phases)
-    if inputs.lost_ratio:
-        is_lost = _is_lost(inputs, key, steps.step, len(steps.workers))
+    if inputs.lost_ratio or background is not None:
+        is_lost = _is_lost(inputs, key, steps.step, len(steps.workers), background)
         phases = {name: np.where(is_lost, np.nan, value) for name, value in phases.items()}
         exchange_s = phases["wait_s"] + phases["transfer_s"]
         known = np.isfinite(exchange_s)
@@ -330,7 +349,9 @@ def reported_steps(inputs: Inputs, key: np.uint64, steps: StepBatch) -> StepBatc
     return replace(steps, phases=phases, ended_at_s=steps.ended_at_s + off_s)
 
 
-def arrivals_s(inputs: Inputs, key: np.uint64, steps: StepBatch) -> FloatArray:
+def arrivals_s(
+    inputs: Inputs, key: np.uint64, steps: StepBatch, *, background: np.uint64 | None = None
+) -> FloatArray:
     """Second at which each of the assembled steps is known: (n_steps,), inf for never.
 
     A worker sends what it has every ``report_every_s``. A step is assembled when all workers
@@ -346,7 +367,7 @@ def arrivals_s(inputs: Inputs, key: np.uint64, steps: StepBatch) -> FloatArray:
     known = np.isfinite(steps.phases["compute_s"])
     first_s = np.where(known, sent_s, np.inf).min(axis=1)
     last_s = np.where(known, sent_s, -np.inf).max(axis=1)
-    is_whole = ~_is_lost(inputs, key, steps.step, n_workers).any(axis=1)
+    is_whole = ~_is_lost(inputs, key, steps.step, n_workers, background).any(axis=1)
     is_whole &= known.any(axis=1)
     return np.asarray(np.where(is_whole, last_s, first_s + ASSEMBLY_WAIT_S))
 
@@ -392,12 +413,21 @@ def reports_in(
     return np.asarray(np.maximum.accumulate(np.where(beats, rows, -1), axis=0))
 
 
-def _is_lost(inputs: Inputs, key: np.uint64, step: IntArray, n_workers: int) -> NDArray[np.bool_]:
+def _is_lost(
+    inputs: Inputs,
+    key: np.uint64,
+    step: IntArray,
+    n_workers: int,
+    background: np.uint64 | None,
+) -> NDArray[np.bool_]:
     """Whether a worker's report of a step never comes: (n_steps, n_workers)."""
-    if not inputs.lost_ratio:
-        return np.zeros((len(step), n_workers), bool)
-    noise_value = windows("uniform", mixed(key ^ stream(0, "lost"), step), n_workers)
-    return np.asarray(noise_value < inputs.lost_ratio)
+    is_lost = np.zeros((len(step), n_workers), bool)
+    if inputs.lost_ratio:
+        noise_value = windows("uniform", mixed(key ^ stream(0, "lost"), step), n_workers)
+        is_lost |= noise_value < inputs.lost_ratio
+    if background is not None:
+        is_lost |= lost_steps(background, step, n_workers)
+    return is_lost
 
 
 def _clock_offsets(inputs: Inputs, key: np.uint64, n_workers: int) -> FloatArray:

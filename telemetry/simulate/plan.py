@@ -128,11 +128,15 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ``step_cv`` is the coefficient of variation of the step time. ``tail``: all workers' steps
     scatter by a normal or a lognormal law, or now and then one worker stalls. ``run_to_run_cv``
     is that of the pace of whole runs: AWS's own figures of one configuration differ by 4 to 12 %.
+    ``node_cv`` is that of the lasting pace of nodes, beyond what healthy nodes always differ by.
+    ``background``: rare harmless events happen (``telemetry.simulate.background``).
     """
 
     step_cv: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     tail: Literal["normal", "lognormal", "stalls"] = "normal"
     run_to_run_cv: Annotated[float, msgspec.Meta(ge=0, le=0.5)] = 0.0
+    node_cv: Annotated[float, msgspec.Meta(ge=0, le=0.1)] = 0.0
+    background: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

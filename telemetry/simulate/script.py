@@ -179,7 +179,7 @@ class Script:
             self._paced += acts
 
     def key(self, name: str) -> np.uint64:
-        return stream(self.plan.seed, self.run.name, name)
+        return run_key(self.plan, name)
 
     @cached_property
     def run_pace(self) -> float:
@@ -284,6 +284,11 @@ def window_of(act: Act, ticks: IntArray | FloatArray) -> slice:
     return slice(int(first), int(last))
 
 
+def run_key(plan: Plan, name: str) -> np.uint64:
+    """Key of a noise stream of a run."""
+    return stream(plan.seed, plan.run.name, name)
+
+
 @lru_cache(maxsize=64)
 def script_of(plan: Plan) -> Script:
     return Script(plan)
@@ -359,6 +364,8 @@ def conditions(script: Script, acts: tuple[Act, ...]) -> Conditions:
     share = n_nodes / n_active  # the same batch on fewer or more shoulders
     busy_s = (plan.compute_s + plan.tp_collective_s) * batch * share
     pace = spread(script.key("pace"), n_nodes, deviation=PACE_DEVIATION, most=PACE_MOST)
+    if node_cv := script.plan.noise.node_cv:
+        pace *= spread(script.key("node pace"), n_nodes, deviation=node_cv, most=2 * node_cv)
     work_s = busy_s + plan.bubble_s + plan.optimizer_s
     compute_s = work_s * script.run_pace * pace * slowed
     # Every collective is striped over all EFA devices of all nodes in fixed shares, so all

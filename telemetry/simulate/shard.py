@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
+from telemetry.simulate.background import add_background, reports_key
 from telemetry.simulate.hardware import (
     TICK_S,
     Ticks,
@@ -170,6 +171,8 @@ def hardware(
         values["core_flops_per_s"] = core_flops(script, spent, rows, at, noise)
         values |= execution_latencies(script, rows, nodes, ticks, noise)
     mark(script, values, ticks, nodes)
+    if script.plan.noise.background:
+        add_background(script, values, ticks, nodes)
     is_absent = rows.phase[at] == RUN_PHASES.index("absent")
     if is_absent.any():
         for value in values.values():
@@ -208,7 +211,8 @@ def _batch(
         tokens=rows.tokens.astype(float),
         reported_loss=losses(script, rows.step),
     )
-    return reported_steps(inputs, script.key("reports"), steps)
+    background = reports_key(script.plan)
+    return reported_steps(inputs, script.key("reports"), steps, background=background)
 
 
 def played_activities(plan: Plan, clock: RunClock, until: int) -> IntArray:
@@ -237,4 +241,5 @@ def newest_heartbeats(plan: Plan, ticks: IntArray, alive: NDArray[np.bool_]) -> 
 
 def arrival_s(plan: Plan, steps: StepBatch) -> FloatArray:
     """Second at which each step of a run, as ``play`` returned it, is known: (n_steps,)."""
-    return arrivals_s(plan.inputs, script_of(plan).key("reports"), steps)
+    key, background = script_of(plan).key("reports"), reports_key(plan)
+    return arrivals_s(plan.inputs, key, steps, background=background)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
+from telemetry.simulate.background import collections_s, input_waits_s
 from telemetry.simulate.noise import mixed, smooth, windows
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.script import (
@@ -250,12 +251,16 @@ def steps_under(
     compute_s = round_times(compute_s)
     input_noise = windows("normal", mixed(script.key("input"), step), script.run.nodes)
     input_s = round_times(now.input_s * np.maximum(1 + INPUT_NOISE * input_noise, 0))
+    late_s = np.zeros_like(compute_s)
+    if script.plan.noise.background:
+        input_s = input_s + round_times(input_waits_s(script, step)) * now.active
+        late_s = round_times(collections_s(script, step)) * now.active
     transfer_noise = windows("normal", mixed(script.key("transfer"), step), 1)[:, 0]
     transfer_s: FloatArray = now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise) * settling
     if script.plan.noise.tail != "stalls":
         transfer_s = transfer_s * scatter[:, 0]
     transfer_s = round_times(transfer_s)
-    ready_s = (input_s + compute_s).max(axis=1)
+    ready_s = (input_s + compute_s + late_s).max(axis=1)
     end_s = start_s + np.cumsum(ready_s + transfer_s)
     none = np.zeros(n_steps)
     return TimelineRows(
@@ -263,7 +268,7 @@ def steps_under(
         pause_s=none,
         input_s=input_s,
         compute_s=compute_s,
-        late_s=np.zeros_like(compute_s),
+        late_s=late_s,
         ready_s=ready_s,
         transfer_s=transfer_s,
         checkpoint_s=none.copy(),

@@ -1,10 +1,13 @@
 """Ground truth: cost of a fault, compared with the same run without it."""
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from fleet.simulation.ground_truth import FaultTruth, truths_of
+from telemetry.simulate.plan import Noise
 from telemetry.simulate.scenario import Scenario, scenario_of
 
 RUN = {
@@ -99,6 +102,18 @@ def test_the_scenario_s_end_is_the_fault_s_end() -> None:
     [truth] = ground_truths(fault("slow_core"), duration_s=300)
 
     assert truth.end_s == 300
+
+
+def test_background_events_do_not_change_what_a_fault_costs() -> None:
+    made = scenario(fault("slow_core", magnitude=1.1), fault("hang", start_s=600))
+    noisy = msgspec.structs.replace(made, noise=Noise(background=True))
+    plain, truth = (truths_of(each, each.plans(epoch_s=1_000_000)) for each in (made, noisy))
+
+    assert [replace(t, felt_until_s=0) for t in truth] == [
+        replace(t, felt_until_s=0) for t in plain
+    ]
+    # A delay moves the end of the step under way.
+    assert truth[0].felt_until_s == pytest.approx(plain[0].felt_until_s, abs=10)
 
 
 def test_on_accelerators_of_one_core_throttling_looks_like_a_slow_core() -> None:

@@ -1,6 +1,6 @@
 """Random scenarios: the same for the same seed, valid, of every kind."""
 
-from bench.healthy_runs import healthy_scenario
+from bench.healthy_runs import healthy_hooks_scenario, healthy_scenario
 from bench.random_scenarios import (
     MOST_SHARE_RATIO,
     STEP_S,
@@ -8,9 +8,11 @@ from bench.random_scenarios import (
     RandomScenario,
     lasting_fault_scenario,
     random_scenario,
+    single_fault_scenario,
 )
 from fleet.alerts.evaluate import WINDOW_S
 from telemetry.simulate.faults import FAULTS
+from telemetry.simulate.plan import Noise
 from telemetry.simulate.step_model import step_plan
 from telemetry.simulate.tuning import check_feasible
 
@@ -42,6 +44,15 @@ def test_lasting_faults_outlast_the_steps_that_detection_keeps() -> None:
     faults = [fault for scenario in drawn for fault in scenario.faults]
     assert min(fault.duration_s for fault in faults) >= 1500 > 3 * WINDOW_S
     assert {len(scenario.faults) for scenario in drawn} == {1, 2}
+
+
+def test_background_events_are_part_of_single_faults_and_healthy_hours() -> None:
+    drawn = (single_fault_scenario(TUNING_SEEDS), lasting_fault_scenario(TUNING_SEEDS))
+    healthy = (healthy_scenario(1), healthy_hooks_scenario(1), healthy_hooks_scenario(2))
+
+    assert all(scenario.noise.background for scenario in (*drawn, *healthy))
+    assert [scenario.noise.node_cv for scenario in drawn] == [0.01, 0.01]
+    assert random_scenario(TUNING_SEEDS).noise == Noise()
 
 
 def test_every_third_healthy_hour_has_benign_events_and_none_has_a_fault() -> None:
