@@ -1,6 +1,7 @@
 """A running installation for tests: `manage.py up` in its own folder."""
 
 import atexit
+import fcntl
 import os
 import shutil
 import signal
@@ -66,12 +67,22 @@ static_files.collect_if_needed(settings.STATIC_ROOT)
 
 @cache
 def prepared() -> Path:
-    """Return a data folder with an empty database and static files, made once per process."""
-    folder = Path(tempfile.mkdtemp(prefix="trnwatch-prepared-"))
-    atexit.register(shutil.rmtree, folder)
-    env = environment(folder, DJANGO_SETTINGS_MODULE="fleet.settings")
-    subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=env, check=True)
-    (folder / "secret_key").unlink()
+    """Return a data folder with an empty database and static files.
+
+    The first process of a test run makes it for all of them; a process on its own, for itself.
+    """
+    place = os.environ.get("TRNWATCH_TEST_SHARED")
+    if place is None:
+        place = tempfile.mkdtemp(prefix="trnwatch-prepared-")
+        atexit.register(shutil.rmtree, place)
+    folder, half_made = Path(place, "prepared"), Path(place, "half-made")
+    with Path(place, "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            env = environment(half_made, DJANGO_SETTINGS_MODULE="fleet.settings")
+            subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=env, check=True)
+            (half_made / "secret_key").unlink()
+            half_made.rename(folder)
     return folder
 
 
