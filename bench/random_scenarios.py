@@ -35,6 +35,24 @@ PARALLEL, STAGES = (1, 2, 4, 8, 16, 32), (1, 1, 1, 2, 4)
 # A run above its limit from its first step on has an alert before anything is wrong with it; one
 # just below it goes above it by its own ups and downs.
 STEP_S, MOST_SHARE_RATIO, TRIES = (0.3, 30.0), 0.23, 400
+# A new kind goes into a set of its own: in this one it would change the scenarios of all seeds.
+KINDS = (
+    "efa_latency",
+    "efa_loss",
+    "efa_down",
+    "slow_core",
+    "hbm_slow",
+    "throttle",
+    "input_stall",
+    "checkpoint_slow",
+    "recompile",
+    "ecc_uncorrected",
+    "node_silent",
+    "node_crash",
+    "hang",
+    "seq_imbalance",
+    "stage_imbalance",
+)
 # Drawn evenly on a logarithmic scale; of input_stall in steps.
 SIZES: Mapping[str, tuple[float, float]] = {
     "efa_latency": (1.6, 20),
@@ -144,7 +162,7 @@ class RandomScenario:
     def _group(self, run: Table, at_s: float) -> Iterator[Table]:
         """Draw the faults that begin about the same time, each on a node of its own."""
         nodes = self._rng.permutation(run["nodes"])
-        kinds = [kind for kind in FAULTS if suits(kind, run) and _has(kind, run)]
+        kinds = [kind for kind in KINDS if suits(kind, run) and _has(kind, run)]
         drawn = [str(kind) for kind in self._rng.permutation(kinds)]
         if drawn[0] in STOPS:
             drawn = drawn[:1]
