@@ -257,10 +257,12 @@ def _is_uneven(inputs: DetectionInput) -> bool:
 
 
 def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
-    """Find workers that compute for longer than their peers, step after step.
+    """Find workers that compute or rest for longer than their peers, step after step.
 
     Notes
     -----
+    Rests between executions have no input time in a runtime trace: a stuck loader or a slow link
+    to the host looks like them. Without a busier host their cause is unknown.
     The worker that waits least is late. Its own time is compared with that
     of its peers, and with how late it used to be: a stage that always took longer is a layout.
     """
@@ -280,10 +282,12 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     if found is None:
         return []
     scores = score_workers(case_since(inputs, steps, found.at), late)
+    node = inputs.node_of(steps.workers[late.worst])
     if found.at < ENOUGH_LATE:
-        node = inputs.node_of(steps.workers[late.worst])
         scores = _prefer_open_cause(inputs, scores, "waiting", nodes=(node, None))
-    if late.phase != "compute_s" and _known_cause(scores) is None:
+    # Only steady rests beyond chance accuse a node. An open alert needs less.
+    held = {alert.node for alert in inputs.open_problems if alert.rule == "step_slow"} - {None}
+    if late.phase != "compute_s" and strongest(scores) is None and node not in held:
         return []
     is_alone = inputs.n_stages == 1 and late.is_steady and len(late.late) == 1
     ratio = found.excess / middle(work_s(steps))

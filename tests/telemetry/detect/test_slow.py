@@ -116,17 +116,43 @@ def test_longer_executions_name_a_node_only_while_steps_take_as_much_longer(
     assert [f.node for f in find(seen) if f.node not in {None, "steady"}] == expected
 
 
-@pytest.mark.parametrize("host", [1.0, 1.5])
-def test_a_worker_that_rests_while_its_host_works_waits_for_its_input(host: float) -> None:
+def rests_of_one(sizes: FloatArray | float, *, host: float = 1.0) -> list[Finding]:
+    """Let one of four workers rest between executions in its newest 6 steps."""
     rests_s = np.zeros((60, 4))
-    rests_s[-6:, 1] = 0.4
+    rests_s[-6:, 1] = sizes
     steps = steps_of(computing()[:, :4], other_s=rests_s)
     since_s = float(steps.ended_at_s[-7])
     machines = Machines(float(steps.ended_at_s[-1]))
     machines.mark("vcpu_usage_ratio", (1, 0), times=host, since_s=since_s)
     seen = replace(inputs(steps), hardware=machines, hardware_at=machines.hardware_at)
-    found = [(f.rule, f.cause, f.node) for f in find(seen)]
-    assert found == ([("input_stall", "input_stall", "limping")] if host > 1 else [])
+    return find(seen)
+
+
+@pytest.mark.parametrize(
+    ("host", "named"), [(1.0, ("step_slow", "unknown")), (1.5, ("input_stall", "input_stall"))]
+)
+def test_a_worker_that_rests_is_named_and_a_busy_host_says_why(
+    host: float, named: tuple[str, str]
+) -> None:
+    found = [(f.rule, f.cause, f.node) for f in rests_of_one(0.5, host=host)]
+    assert found == [(*named, "limping")]
+
+
+@pytest.mark.parametrize(
+    "sizes", [0.05, np.array([0.0, 0.0, 0.0, 0.0, 0.5, 0.5]), np.array([0.1, 1, 0.1, 0.6, 0.1, 1])]
+)
+def test_rests_that_are_short_or_few_or_uneven_name_no_worker(sizes: FloatArray | float) -> None:
+    assert [f for f in rests_of_one(sizes) if f.node is not None] == []
+
+
+def test_an_alert_about_a_worker_that_rests_ends_with_the_rests() -> None:
+    (found,) = rests_of_one(0.5)
+    held = OpenProblem(found.rule, found.cause, found.node, None, found.evidence)
+    rests_s = np.zeros((60, 4))
+    assert find(inputs(steps_of(computing()[:, :4], other_s=rests_s), open_problems=(held,))) == []
+    rests_s[-6:, 1] = 0.5, 0.9, 0.5, 0.3, 0.5, 0.5
+    uneven = steps_of(computing()[:, :4], other_s=rests_s)
+    assert [f.rule for f in find(inputs(uneven, open_problems=(held,)))] == ["step_slow"]
 
 
 def test_a_long_stage_is_reported_by_its_workers() -> None:
