@@ -9,7 +9,7 @@ from django.conf import settings
 
 from fleet.models import Alert
 from telemetry.detect import RULES
-from telemetry.detect.causes import RULE_OF
+from telemetry.detect.causes import rule_of
 
 NOW, FIRST = "## Do now", "## Check first"
 # Where the commands of a block are run. Blocks of other schedulers than the alert's are left out.
@@ -46,7 +46,7 @@ def steps_now(alert: Alert) -> str:
     have.
     """
     node, run = alert.node, alert.run
-    rule = RULE_OF.get(alert.cause, alert.rule) if node else alert.rule
+    rule = (rule_of(alert.cause) if node else None) or alert.rule
     titles = (f"{NOW}: {alert.cause}", NOW)
     found_in = ((each, title) for each in (rule, alert.rule) for title in titles)
     text = next(filter(None, (section(*each) for each in found_in)), "")

@@ -15,6 +15,7 @@ from fleet.formatting import figure as written
 from fleet.formatting import percent, seconds
 from fleet.models import Alert, Node, Run
 from telemetry.blocks import METRICS, FloatArray, IntArray
+from telemetry.detect.causes import phase_of
 from telemetry.store.history import MINUTE_S, node_series, run_steps, worker_minutes
 from telemetry.store.reading import LongTerm, Source
 
@@ -138,10 +139,10 @@ def _seconds(source: Source, nodes: Sequence[Node], metric: str, start: int, end
 BEFORE_S = 300
 AFTER_S = 120
 LONGEST_S = 3600
-# The phase to compare workers in, by what takes too much of the step.
-PHASE_OF: Mapping[str, tuple[str, str, str]] = {
-    "input_stall": ("input_s", "input", "Input by worker"),
-    "checkpoint_slow": ("checkpoint_s", "checkpoint", "Checkpoint by worker"),
+# Phases in which workers are compared if a cause loses the time there: name and title.
+COMPARED_PHASES: Mapping[str, tuple[str, str]] = {
+    "input_s": ("input", "Input by worker"),
+    "checkpoint_s": ("checkpoint", "Checkpoint by worker"),
 }
 
 
@@ -183,9 +184,10 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
     # A node rule is shown by its own metric, a run rule by the steps.
     of_node = alert.subject.startswith("node:")
     found = [*culprits, phases] if of_node else [phases, *culprits]
-    if alert.cause in PHASE_OF:
-        title = PHASE_OF[alert.cause][2]
-        words = "the longest, seconds" if alert.cause == "checkpoint_slow" else "seconds per step"
+    phase = phase_of(alert.cause)
+    if phase is not None and phase in COMPARED_PHASES:
+        title = COMPARED_PHASES[phase][1]
+        words = "the longest, seconds" if phase == "checkpoint_s" else "seconds per step"
         return [*found, AlertChart("workers", title, "bars", f"{words}, during the alert")]
     evidence = Evidence(alert.evidence)
     if evidence.by_node:
@@ -249,8 +251,9 @@ def _workers(source: Source, alert: Alert, window: Window) -> Chart | None:
     if alert.run is None:
         return None
     broken = replace(window, start=int(alert.onset_at.timestamp()))
-    if alert.cause in PHASE_OF:
-        return _phase(source, alert.run, alert.cause, broken)
+    phase = phase_of(alert.cause)
+    if phase is not None and phase in COMPARED_PHASES:
+        return _phase(source, alert.run, phase, broken)
     waits = Evidence(alert.evidence).wait_by_worker
     if waits:
         line, names = ChartLine("waiting", np.array(list(waits.values())), "wait"), list(waits)
@@ -258,9 +261,9 @@ def _workers(source: Source, alert: Alert, window: Window) -> Chart | None:
     return run_figure(source, alert.run, "workers", broken)
 
 
-def _phase(source: Source, run: Run, cause: str, window: Window) -> Chart:
+def _phase(source: Source, run: Run, phase: str, window: Window) -> Chart:
     """Draw one phase by worker: the mean, or the maximum if the phase is intermittent."""
-    phase, label, _ = PHASE_OF[cause]
+    label = COMPARED_PHASES[phase][0]
     steps = run_steps(source, run.name, start_s=window.start, end_s=window.end)
     if len(steps.workers) != run.n_nodes:
         first = window.start - window.start % MINUTE_S

@@ -13,6 +13,14 @@ Scope = Literal["node", "run", "any"]
 # Where the time is lost: waiting for peers, transfer, compute of all workers, input, checkpoint;
 # or the step as a whole, where the exchange is not timed.
 Kind = Literal["waiting", "transferring", "computing", "input", "checkpoint", "step"]
+# The phase of a step in which a cause loses the time, and how a problem of it shows.
+Phase = Literal["compute_s", "transfer_s", "input_s", "checkpoint_s"]
+KIND_OF_PHASE: Mapping[str, Kind] = {
+    "compute_s": "waiting",
+    "transfer_s": "transferring",
+    "input_s": "input",
+    "checkpoint_s": "checkpoint",
+}
 Symptoms = Mapping[str, int]
 # Symptoms that compare the parts of one node: a cause that hits the whole run does not show them.
 OF_PARTS = frozenset({"core_busier", "device_busier"})
@@ -24,8 +32,10 @@ class Cause:
 
     ``leaves`` are symptoms that the cause does not change: one of them that is raised or lowered
     rules it out, as does one in ``raises`` or ``lowers`` that is measured and is not so.
-    ``class_name`` is the answer where the data cannot separate causes of the same class. ``kind``
+    ``class_name`` is the answer where the data cannot separate causes of the same class. ``phase``
     is where steps lose time, ``rule`` the one that is broken where allreduce_share is not.
+    ``is_hardware``: a part of a node shows it, before steps do and without them. A cause of scope
+    ``run`` accuses no node, and does not justify a page.
     """
 
     name: str
@@ -34,8 +44,9 @@ class Cause:
     lowers: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
     class_name: str | None = None
-    kind: Kind = "waiting"
+    phase: Phase = "compute_s"
     rule: str = "step_slow"
+    is_hardware: bool = False
 
     @property
     def source(self) -> str:
@@ -56,45 +67,64 @@ _OWN = ("input_s", "checkpoint_s")
 CAUSES = (
     Cause("slow_core", "node", ("step_s", "core_busier"),
           leaves=("device_busier", "transfer_s", "hbm_bandwidth", "step_jitter", *_OWN, *_EFA),
-          class_name=_COMPUTE, rule="core_slow"),
+          class_name=_COMPUTE, rule="core_slow", is_hardware=True),
     Cause("throttle", "any", ("step_s", "device_busier"),
           leaves=("core_busier", "transfer_s", "hbm_bandwidth", "step_jitter", *_OWN, *_EFA),
-          class_name=_COMPUTE, rule="core_slow"),
+          class_name=_COMPUTE, rule="core_slow", is_hardware=True),
     Cause("hbm_slow", "any", ("step_s", "device_busier"), ("hbm_bandwidth",),
           leaves=("core_busier", "transfer_s", "step_jitter", *_OWN, *_EFA),
-          class_name=_COMPUTE, rule="hbm_slow"),
+          class_name=_COMPUTE, rule="hbm_slow", is_hardware=True),
     Cause("efa_latency", "any", ("step_s", "transfer_s", "efa_latency"),
           leaves=("compute_s", "wait_s", "efa_retransmits", "efa_device_bytes", "step_jitter",
                   *_OWN, *OF_PARTS),
-          class_name=_NETWORK, kind="transferring", rule="efa_degraded"),
+          class_name=_NETWORK, phase="transfer_s", rule="efa_degraded", is_hardware=True),
     Cause("efa_loss", "any", ("step_s", "transfer_s", "efa_retransmits"),
           leaves=("compute_s", "wait_s", "efa_device_bytes", "step_jitter", *_OWN, *OF_PARTS),
-          class_name=_NETWORK, kind="transferring", rule="efa_degraded"),
+          class_name=_NETWORK, phase="transfer_s", rule="efa_degraded", is_hardware=True),
     Cause("efa_down", "node", ("step_s", "transfer_s"), ("efa_device_bytes",),
           leaves=("compute_s", "wait_s", "efa_retransmits", "step_jitter", *_OWN, *OF_PARTS),
-          class_name=_NETWORK, kind="transferring", rule="efa_degraded"),
+          class_name=_NETWORK, phase="transfer_s", rule="efa_degraded", is_hardware=True),
     Cause("input_stall", "any", ("step_s", "input_s"),
           leaves=("compute_s", "transfer_s", "checkpoint_s", *_EFA, *OF_PARTS),
-          kind="input", rule="input_stall"),
+          phase="input_s", rule="input_stall"),
     Cause("checkpoint_slow", "any", ("checkpoint_s",),
           leaves=("compute_s", "transfer_s", "input_s", *_EFA, *OF_PARTS),
-          kind="checkpoint", rule="checkpoint_slow"),
+          phase="checkpoint_s", rule="checkpoint_slow"),
     Cause("seq_imbalance", "run", ("step_s", "wait_s", "step_jitter"),
           leaves=("transfer_s", "hbm_bandwidth", *_OWN, *_EFA, *OF_PARTS)),
     Cause("stage_imbalance", "run", ("step_s", "wait_s", "stage_longer"),
           leaves=("transfer_s", "hbm_bandwidth", "step_jitter", *_OWN, *_EFA, *OF_PARTS)),
 )  # fmt: skip
-BY_NAME: Mapping[str, Cause] = {cause.name: cause for cause in CAUSES}
+BY_NAME: dict[str, Cause] = {cause.name: cause for cause in CAUSES}
 SYMPTOMS = tuple(dict.fromkeys(name for c in CAUSES for name in (*c.raises, *c.lowers, *c.leaves)))
 CLASS_OF: Mapping[str, str] = {c.name: c.class_name for c in CAUSES if c.class_name}
 CLASSES = tuple(dict.fromkeys(CLASS_OF.values()))
 LINK_CAUSES = tuple(name for name, class_name in CLASS_OF.items() if class_name == _NETWORK)
 # Causes in the hardware of a node. The class of the network names no node.
-HARDWARE_CAUSES = (*CLASS_OF, _COMPUTE)
-KIND_OF: Mapping[str, Kind] = {c.class_name: c.kind for c in CAUSES if c.class_name} | {
-    c.name: c.kind for c in CAUSES
-}
-RULE_OF: Mapping[str, str] = {c.name: c.rule for c in CAUSES} | {_COMPUTE: "core_slow"}
+HARDWARE_CAUSES = (*(c.name for c in CAUSES if c.is_hardware), _COMPUTE)
+# Without a node, these do not justify a page.
+NOT_URGENT = (UNKNOWN, *CLASSES, *(c.name for c in CAUSES if c.scope == "run"))
+# What a phase alone says: the class or the name of its first row. Other phases say nothing.
+CAUSE_OF_PHASE: Mapping[str, str] = {c.phase: c.class_name or c.name for c in reversed(CAUSES)}
+
+
+def phase_of(name: str) -> str | None:
+    """Where a cause or a class loses the time; None for what the table does not hold."""
+    cause = BY_NAME.get(name)
+    by_class = (phase for phase, first in CAUSE_OF_PHASE.items() if first == name)
+    return cause.phase if cause else next(by_class, None)
+
+
+def kind_of(name: str) -> Kind:
+    """How a problem of a cause or a class shows; others wait for what the table does not hold."""
+    phase = phase_of(name)
+    return KIND_OF_PHASE[phase] if phase else "waiting"
+
+
+def rule_of(name: str) -> str | None:
+    """Return the rule that a cause breaks on a device or a node; None for what names neither."""
+    cause = BY_NAME.get(name)
+    return cause.rule if cause else {_COMPUTE: "core_slow"}.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +149,7 @@ class Explanation:
 def explain(symptoms: Symptoms, *, scope: Scope) -> list[Explanation]:
     """Compare the symptoms of a problem with every row of the table."""
     found = []
-    for cause in CAUSES:
+    for cause in BY_NAME.values():
         if scope != "any" and cause.scope not in {"any", scope}:
             continue
         expected = cause.expected(scope)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import IntArray
+from telemetry.detect.causes import CAUSE_OF_PHASE, phase_of
 from telemetry.detect.findings import (
     CauseScore,
     Problem,
@@ -28,12 +29,13 @@ from telemetry.detect.standstill import (
 )
 from telemetry.steps import StepBatch, once
 
-CAUSE = "checkpoint_slow"
+PHASE = "checkpoint_s"
+CAUSE = CAUSE_OF_PHASE[PHASE]
 # A checkpoint is slow at this ratio to earlier ones, or to the expected duration, and at least
 # this many seconds longer.
-SLOWER_BY = RULES[CAUSE].limits["slower_by_ratio"]
-SLOWER_THAN_DUE = RULES[CAUSE].limits["slower_than_due_ratio"]
-LEAST_S = RULES[CAUSE].limits["least_s"]
+SLOWER_BY = RULES["checkpoint_slow"].limits["slower_by_ratio"]
+SLOWER_THAN_DUE = RULES["checkpoint_slow"].limits["slower_than_due_ratio"]
+LEAST_S = RULES["checkpoint_slow"].limits["least_s"]
 # Fewer earlier checkpoints may all have been slow.
 ENOUGH_CHECKPOINTS = 3
 # Share of the reporting nodes that write.
@@ -68,7 +70,8 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     while cores are idle and hosts write; it has taken at least the overdue time less one usual
     step.
     """
-    taken, held = _durations(steps), [a for a in inputs.open_problems if a.cause == CAUSE]
+    taken = _durations(steps)
+    held = [alert for alert in inputs.open_problems if phase_of(alert.cause) == PHASE]
     # An accused node stays accused.
     accused = next((alert.node for alert in held if alert.node is not None), None)
     under_way = _in_progress(inputs, steps, is_held=bool(held), accused=accused)
@@ -185,7 +188,7 @@ def _usual(
     """
     for alert in inputs.open_problems:
         held = alert.evidence.get("baseline_phase_s")
-        if alert.cause == CAUSE and held is not None:
+        if phase_of(alert.cause) == PHASE and held is not None:
             return float(held), SLOWER_BY
     n_now = max(1, int(_n_workers(steps)[-1])) if len(steps) else len(inputs.nodes)
     earlier = [took_s for _, took_s in taken]

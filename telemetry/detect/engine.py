@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.causes import CLASS_OF, CLASSES, HARDWARE_CAUSES, LINK_CAUSES, UNKNOWN
+from telemetry.detect.causes import CLASS_OF, HARDWARE_CAUSES, LINK_CAUSES, NOT_URGENT
 from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.fabric import find_efa_symptoms
 from telemetry.detect.findings import (
@@ -61,8 +61,6 @@ OUTLASTS_S = (20, 60, 120)
 ENOUGH_OTHERS = 3
 # From this many workers on, sequence lengths average out.
 MANY_WORKERS = 24
-# Uneven work, or an unknown cause without a node, does not justify a page.
-NOT_URGENT = ("seq_imbalance", "stage_imbalance", UNKNOWN, *CLASSES)
 
 
 def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import METRICS
-from telemetry.detect.causes import CLASSES, KIND_OF, RULE_OF, UNKNOWN, Kind
+from telemetry.detect.causes import CLASSES, UNKNOWN, Kind, kind_of, rule_of
 from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.rules import Severity
 
@@ -167,12 +167,12 @@ class Problem:
         """
         if self.cause in CLASSES and self.device is None:
             return "step_slow"
-        return RULE_OF.get(self.cause, "step_slow")
+        return rule_of(self.cause) or "step_slow"
 
 
 def problem_of(score: CauseScore, onset_s: float) -> Problem:
     """Return the problem that a score alone shows."""
-    return Problem(score.cause, score, KIND_OF[score.cause], onset_s, score.strength)
+    return Problem(score.cause, score, kind_of(score.cause), onset_s, score.strength)
 
 
 # What an alert keeps of the steps that it is about: later steps are compared with what was usual.

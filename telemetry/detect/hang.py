@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from telemetry.detect.causes import CLASS_OF, UNKNOWN
+from telemetry.detect.causes import CLASS_OF, UNKNOWN, phase_of
 from telemetry.detect.findings import LEAD_S, Finding, json_number
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.pace import work_s
@@ -128,7 +128,7 @@ def _by_activity(
 
 def _is_endless(inputs: DetectionInput, stall: Standstill) -> bool:
     """Whether what ends in time did not. An alert about a slow checkpoint covers that."""
-    is_known = any(alert.cause == "checkpoint_slow" for alert in inputs.open_problems)
+    is_known = any(phase_of(alert.cause) == "checkpoint_s" for alert in inputs.open_problems)
     return not is_known and _lasts(stall, LONG_STEPS, LONG_S)
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from telemetry.blocks import FloatArray
+from telemetry.detect.causes import CAUSE_OF_PHASE, phase_of
 from telemetry.detect.findings import CauseScore, Problem, score_of_alert
-from telemetry.detect.inputs import DetectionInput, node_peak, node_values
+from telemetry.detect.inputs import DetectionInput, OpenProblem, node_peak, node_values
 from telemetry.detect.pace import (
     CLEARLY,
     HALF,
@@ -35,9 +36,11 @@ from telemetry.detect.standstill import (
 from telemetry.statistics.peers import lower_median, mean, median, middle
 from telemetry.steps import StepBatch
 
-CAUSE = "input_stall"
+# The table of causes may name another cause of the same phase later.
+PHASE = "input_s"
+CAUSE = CAUSE_OF_PHASE[PHASE]
 # Minimum excess of input time that counts, as a share of the step.
-STARVED_LEAST_RATIO = RULES[CAUSE].limits["least_ratio"]
+STARVED_LEAST_RATIO = RULES["input_stall"].limits["least_ratio"]
 # Where rests count for input: so many steps rest longer, and hosts are busier by this ratio, over
 # so many seconds.
 STALLED_STEPS, HOSTS_RATIO, HOSTS_S = 2, 1.05, 15
@@ -65,7 +68,7 @@ def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
 
 def _is_loading(inputs: DetectionInput, problem: Problem) -> bool:
     """Whether hosts load more than before: the accused one, or most. An open alert needs less."""
-    if any((a.cause, a.node) == (CAUSE, problem.node) for a in inputs.open_problems):
+    if any(alert.node == problem.node for alert in _open_alerts(inputs)):
         return True
     if inputs.hardware_at is None:
         return False
@@ -77,9 +80,13 @@ def _is_loading(inputs: DetectionInput, problem: Problem) -> bool:
     return bool(float(lower_median(ratio[own])) >= HOSTS_RATIO)
 
 
+def _open_alerts(inputs: DetectionInput) -> list[OpenProblem]:
+    return [alert for alert in inputs.open_problems if phase_of(alert.cause) == PHASE]
+
+
 def _stalls(inputs: DetectionInput, steps: StepBatch, *, n_now: int) -> list[Problem]:
     least_s = STARVED_LEAST_RATIO * middle(work_s(steps))
-    held = [s for s in inputs.open_problems if s.cause == CAUSE and s.node is None]
+    held = [alert for alert in _open_alerts(inputs) if alert.node is None]
     usual = (held[0].evidence.get("culprit") or {}).get("peers_median") if held else None
     everywhere = find_rise(
         quickest_fifth(steps.phases["input_s"]), least=least_s, n_now=n_now, usual=usual
@@ -96,7 +103,7 @@ def _stalled_nodes(
     inputs: DetectionInput, steps: StepBatch, least_s: float, n_now: int
 ) -> list[Problem]:
     """Nodes whose workers wait for data while others do not; the worst is accused."""
-    alerts = [each for each in inputs.open_problems if each.cause == CAUSE]
+    alerts = _open_alerts(inputs)
     input_s = steps.phases["input_s"]
     # Usual is that of the peers; without peers, that of the open alert; else the worker's past.
     if np.isfinite(input_s[-1]).sum() > 1:
@@ -155,9 +162,8 @@ def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem
     # Open alerts about the step in progress.
     kept = [
         alert
-        for alert in inputs.open_problems
-        if alert.cause == CAUSE
-        and alert.evidence.get("phase_s", 0) is None
+        for alert in _open_alerts(inputs)
+        if alert.evidence.get("phase_s", 0) is None
         and float(alert.evidence.get("onset_s") or 0) >= since_s - 1.0
     ]
     if kept:

@@ -1,11 +1,9 @@
 """Steps that take long again and again, while most are as fast as before."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.causes import CAUSE_OF_PHASE, UNKNOWN
 from telemetry.detect.findings import CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.pace import (
@@ -36,12 +34,8 @@ EPISODES, SPREAD_S = 3, 30.0
 OVER_TIMES = 2.5
 # In this share of the long steps the same worker takes longest, by this share of the excess.
 SAME_RATIO, OWN_RATIO = 0.75, 0.5
-# What the phase that takes longer shows. A process that stops may have many causes.
-CAUSE_OF_LONG_PHASE: Mapping[str, str] = {
-    "compute_s": "slow_compute",
-    "input_s": "input_stall",
-    "other_s": UNKNOWN,
-}
+# The phases that one worker may spend longer in. A process that stops may have many causes.
+LONG_PHASES = ("compute_s", "input_s", "other_s")
 
 
 def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -143,12 +137,12 @@ def _score_late_phase(
     inputs: DetectionInput, steps: StepBatch, rows: IntArray, worker: int, strength: float
 ) -> CauseScore:
     """Score the phase in which the worker loses the most time."""
-    phases = {name: steps.phases[name][:, worker] for name in CAUSE_OF_LONG_PHASE}
+    phases = {name: steps.phases[name][:, worker] for name in LONG_PHASES}
     long_s = {name: middle(values[rows]) for name, values in phases.items()}
     usual_s = {name: middle(values) for name, values in phases.items()}
     phase = max(phases, key=lambda name: np.nan_to_num(long_s[name] - usual_s[name]))
     return CauseScore(
-        cause=CAUSE_OF_LONG_PHASE[phase],
+        cause=CAUSE_OF_PHASE.get(phase, UNKNOWN),
         strength=strength,
         metric=phase,
         value=long_s[phase],

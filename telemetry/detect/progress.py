@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
-from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.causes import CAUSE_OF_PHASE, UNKNOWN, phase_of
 from telemetry.detect.findings import CauseScore, Problem, score_of_alert
 from telemetry.detect.inputs import DetectionInput, OpenProblem, node_values, part_values
 from telemetry.detect.rules import RULES
@@ -223,7 +223,7 @@ def find_slow_progress(inputs: DetectionInput) -> list[Problem]:
         Problem(
             cause=score.cause if score else UNKNOWN,
             score=score,
-            kind="input" if score and score.cause == "input_stall" else "step",
+            kind="input" if score and phase_of(score.cause) == "input_s" else "step",
             onset_s=found.onset_s,
             strength=found.ratio / LEAST_RATIO,
             extra={
@@ -492,7 +492,7 @@ def _by_host(changes: Changes) -> CauseScore | None:
         if excess < max(HOST_RISE - 1, HOST_DEVIATIONS * spread) or next_ - usual > HALF * excess:
             return None
     score = CauseScore(
-        "input_stall",
+        CAUSE_OF_PHASE["input_s"],
         float((change[worst] - 1.0) / (HOST_RISE - 1.0)),
         HOST,
         float(hosts.since[worst]),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.causes import CLASSES, HARDWARE_CAUSES, UNKNOWN, Kind
+from telemetry.detect.causes import CAUSE_OF_PHASE, CLASSES, HARDWARE_CAUSES, UNKNOWN, Kind
 from telemetry.detect.fabric import score_links
 from telemetry.detect.findings import CauseScore, Problem, score_of_alert, strongest
 from telemetry.detect.inputs import DetectionInput, node_values
@@ -391,7 +391,7 @@ def find_late_worker(inputs: DetectionInput, timed: StepBatch, longer: Problem) 
     if best is not None and best.node != node:
         return []
     value_s, usual_s = float(late.own_s[late.worst]), float(lower_median(late.own_s))
-    cause = "slow_compute" if late.phase == "compute_s" else UNKNOWN
+    cause = CAUSE_OF_PHASE.get(late.phase, UNKNOWN)
     strength = delay_s / (LEAST_RATIO * middle(work_s(since)))
     score = best or CauseScore(cause, strength, "own_s", value_s, usual_s, late.n_peers, "s", node)
     # Whole steps, and what was usual for them, show later that it lasts.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
+from telemetry.detect.causes import phase_of
 from telemetry.detect.inputs import (
     DetectionInput,
     node_peak,
@@ -253,7 +254,7 @@ def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
     known += [float(evidence["since_s"]) for evidence in stood if "since_s" in evidence]
     if not len(steps):
         # The step that a slow checkpoint interrupts has not ended.
-        slow = (a.evidence for a in inputs.open_problems if a.cause == "checkpoint_slow")
+        slow = (a.evidence for a in inputs.open_problems if phase_of(a.cause) == "checkpoint_s")
         known += [float(evidence["onset_s"]) for evidence in slow if "onset_s" in evidence]
     return max(known, default=None)
 

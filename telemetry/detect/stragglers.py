@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.causes import CAUSE_OF_PHASE, UNKNOWN
 from telemetry.detect.findings import CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.pace import (
@@ -165,8 +165,8 @@ def unevenness(steps: StepBatch) -> float:
 HOST = "vcpu_usage_ratio"
 # Required rise of the host's load over its peers where a worker waits for its input.
 HOST_RATIO = 0.15
-# Phases that name their cause.
-CAUSE_OF_PHASE = {"input_s": "input_stall", "checkpoint_s": "checkpoint_slow"}
+# Phases that name their cause, and those that hardware or anything else makes longer.
+NAMED_PHASES = ("input_s", "checkpoint_s")
 MACHINE_PHASES = ("compute_s", "other_s")
 
 
@@ -175,11 +175,12 @@ def score_workers(case: ShareCase, late: Lateness) -> list[CauseScore]:
     node = case.inputs.node_of(case.after.workers[late.worst])
     is_steady = late.pattern == "steady"
     scores = []
-    for phase, cause in CAUSE_OF_PHASE.items():
+    for phase in NAMED_PHASES:
         typical = median(case.after.phases[phase].T)
         value, peers = float(typical[late.worst]), float(median(typical))
         strength = late.strength if is_steady and late.phase == phase else 0.0
-        scores.append(CauseScore(cause, strength, phase, value, peers, late.n_peers, "s", node))
+        cause, n_peers = CAUSE_OF_PHASE[phase], late.n_peers
+        scores.append(CauseScore(cause, strength, phase, value, peers, n_peers, "s", node))
     if is_steady and late.phase == "other_s" and node is not None:
         scores += _score_host(case, node)
     if is_steady and late.phase == "compute_s" and node is not None:
@@ -207,7 +208,8 @@ def _score_host(case: ShareCase, node: str) -> list[CauseScore]:
     own, peers = float(hosts[span.nodes.index(node)]), float(lower_median(hosts))
     strength = (own / peers - 1.0) / HOST_RATIO if peers > 0 else 0.0
     n_peers = max(0, int(np.isfinite(hosts).sum()) - 1)
-    return [CauseScore("input_stall", strength, HOST, own, peers, n_peers, "ratio", node)]
+    cause = CAUSE_OF_PHASE["input_s"]
+    return [CauseScore(cause, strength, HOST, own, peers, n_peers, "ratio", node)]
 
 
 def _score_stage(case: ShareCase, late: Lateness) -> CauseScore:

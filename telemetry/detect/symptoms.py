@@ -10,13 +10,13 @@ from telemetry.blocks import FloatArray, Span
 from telemetry.detect.causes import (
     CLASS_OF,
     CLASSES,
-    KIND_OF,
     UNKNOWN,
     Scope,
     Symptoms,
     any_of,
     best_explanation,
     explanations_json,
+    kind_of,
     separable,
     symptoms_json,
 )
@@ -136,7 +136,7 @@ def _with_open_cause(inputs: DetectionInput, problem: Problem) -> Problem:
         of_class = CLASS_OF.get(alert.cause, alert.cause)
         is_same = of_class in CLASSES and (
             of_class == CLASS_OF.get(problem.cause, problem.cause)
-            or (problem.cause == UNKNOWN and KIND_OF[of_class] == problem.kind)
+            or (problem.cause == UNKNOWN and kind_of(of_class) == problem.kind)
         )
         was_class = alert.cause in CLASSES
         is_kept = is_same and (is_class or (was_class and is_settled))
