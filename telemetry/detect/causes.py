@@ -84,7 +84,7 @@ CAUSES = (
     Cause("efa_down", "node", ("step_s", "transfer_s"), ("efa_device_bytes",),
           leaves=("compute_s", "wait_s", "efa_retransmits", "step_jitter", *_OWN, *OF_PARTS),
           class_name=_NETWORK, phase="transfer_s", rule="efa_degraded", is_hardware=True),
-    Cause("input_stall", "any", ("step_s", "input_s"),
+    Cause("input_stall", "any", ("step_s", "input_s", "host_busier"),
           leaves=("compute_s", "transfer_s", "checkpoint_s", *_EFA, *OF_PARTS),
           phase="input_s", rule="input_stall"),
     Cause("checkpoint_slow", "any", ("checkpoint_s",),

@@ -1,7 +1,7 @@
 """What changed with a problem, as symptoms that the table of causes knows."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,29 +52,48 @@ UNEVEN_JITTER, EXCHANGE_JITTER = 0.6, 0.1
 PROBES, PROBED_S, PROBE_MOMENTS = 3, 240.0, 24
 # An alert names a more exact cause only this soon after its onset.
 SETTLES_S = 60.0
-# The metric that shows a symptom, the causes that detection finds in it, and their direction.
-OF_HARDWARE: Sequence[tuple[str, str, str, int]] = (
-    ("efa_latency", "efa_latency_s", "efa_latency", 1),
-    ("efa_retransmits", "efa_retransmits_per_s", "efa_loss", 1),
-    ("efa_device_bytes", "efa_tx_bytes_per_s", "efa_down", -1),
-    ("hbm_bandwidth", "hbm_bandwidth_bytes_per_s", "hbm_slow", -1),
-)
+LATENCY, HOST = "efa_latency_s", "vcpu_usage_ratio"
+# The hosts before and since an onset: seconds of each, at least so many since then. They are
+# busier from the first ratio on, and as before up to the second one.
+HOSTS_S, HOSTS_LEAST_S, HOSTS_BUSIER, HOSTS_AS_BEFORE = 45, 10, 1.05, 1.03
+# Finders compare these metrics with peers and with before, each second. One that stands out in a
+# metric shows its symptom. Without one the metric is unchanged where it is reported.
+METRIC_OF: Mapping[str, tuple[str, int]] = {
+    "efa_latency": (LATENCY, 1),
+    "efa_retransmits": ("efa_retransmits_per_s", 1),
+    "efa_device_bytes": ("efa_tx_bytes_per_s", -1),
+    "hbm_bandwidth": ("hbm_bandwidth_bytes_per_s", -1),
+}
 EFA = ("efa_latency", "efa_retransmits", "efa_device_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A problem, what is known about its run, and the problems found in the same second."""
+
+    inputs: DetectionInput
+    steps: StepBatch
+    problem: Problem
+    others: Sequence[Problem]
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return (*self.others, self.problem)
+
+
+# Measures symptoms of a case; the second argument holds those measured before. A symptom that is
+# not in the result is unmeasured.
+Measure = Callable[[Case, Symptoms], Symptoms]
 
 
 def symptoms_of(
     inputs: DetectionInput, steps: StepBatch, problem: Problem, others: Sequence[Problem]
 ) -> Symptoms:
     """Measure the symptoms of a problem; ``others`` are those found at the same time."""
-    causes = {each.cause for each in (*others, problem)}
-    found = {"step_s": 1} | _of_hardware(inputs, causes, problem.onset_s)
-    found |= _of_steps(inputs, steps, problem, has_good_links=all(found.get(n) == 0 for n in EFA))
-    busier = {
-        "core_busier": any_of(["slow_core"], causes),
-        "device_busier": any_of(["throttle", "hbm_slow", "slow_compute"], causes),
-    }
-    # Cores that count as busy while they wait do not differ: then nothing is measured.
-    return found | (busier if any(busier.values()) else {})
+    case, found = Case(inputs, steps, problem, others), dict[str, int]()
+    for measure in dict.fromkeys(MEASURES.values()):
+        found |= measure(case, found)
+    return found
 
 
 def scope_of(problem: Problem) -> Scope:
@@ -157,14 +176,15 @@ def _computes_longer(inputs: DetectionInput, steps: StepBatch, node: str | None)
     return excess_s >= LEAST_RATIO * middle(work_s(newest))
 
 
-def _of_steps(
-    inputs: DetectionInput, steps: StepBatch, problem: Problem, *, has_good_links: bool
-) -> dict[str, int]:
+def _of_steps(case: Case, measured: Symptoms) -> Symptoms:
+    inputs, steps, problem = case.inputs, case.steps, case.problem
+    has_good_links = all(measured.get(name) == 0 for name in EFA)
     at = int(np.searchsorted(steps.ended_at_s, problem.onset_s))
     before, since = steps[:at].last(BEFORE_STEPS), steps[at + 1 :].last(SINCE_STEPS)
     if len(before) < ENOUGH_STEPS or not len(since):
         return {}
     least_s = LEAST_RATIO * middle(work_s(before))
+    # Checkpoints are seldom: their finder compares them, not the steps around the onset.
     found = {"checkpoint_s": int(problem.kind == "checkpoint")}
     is_timed = bool(np.isfinite(since.phases["wait_s"]).any())
     unknown = set() if is_timed else {"compute_s", "wait_s", "transfer_s"}
@@ -253,15 +273,16 @@ def _known_middle(values: FloatArray) -> float:
     return middle(values[np.isfinite(values)])
 
 
-def _of_hardware(inputs: DetectionInput, causes: set[str], onset_s: float) -> dict[str, int]:
-    """Symptoms of metrics that reach us; one that detection found nothing in is unchanged."""
-    span = recent(inputs, [metric for _, metric, _, _ in OF_HARDWARE], 1)
+def _of_metrics(case: Case, _: Symptoms) -> Symptoms:
+    """Symptoms of metrics that reach us; one that no finder stands out in is unchanged."""
+    stand_out = {each.score.metric for each in case.problems if each.score is not None}
+    span = recent(case.inputs, [metric for metric, _ in METRIC_OF.values()], 1)
     found = {}
-    for name, metric, cause, sign in OF_HARDWARE:
+    for name, (metric, sign) in METRIC_OF.items():
         values = span.values.get(metric)
-        if cause in causes or (values is not None and np.isfinite(values).any()):
-            found[name] = sign * any_of([cause], causes)
-    if found.get("efa_latency") == 0 and not _is_probed(inputs, onset_s):
+        if metric in stand_out or (values is not None and np.isfinite(values).any()):
+            found[name] = sign * (metric in stand_out)
+    if found.get("efa_latency") == 0 and not _is_probed(case.inputs, case.problem.onset_s):
         del found["efa_latency"]
     return found
 
@@ -272,7 +293,63 @@ def _is_probed(inputs: DetectionInput, onset_s: float) -> bool:
     if inputs.hardware_at is None or back_s < PROBES:
         return True
     ages_s = np.unique(np.linspace(0, back_s, PROBE_MOMENTS).astype(int))[::-1]
-    span = inputs.hardware_at([OF_HARDWARE[0][1]], ages_s.tolist())
-    n_new = new_measurements(part_values(span, OF_HARDWARE[0][1])).sum(axis=0)
+    span = inputs.hardware_at([LATENCY], ages_s.tolist())
+    n_new = new_measurements(part_values(span, LATENCY)).sum(axis=0)
     # The first one in view was made before the onset.
     return bool(np.median(n_new) > PROBES)
+
+
+def _of_parts(case: Case, _: Symptoms) -> Symptoms:
+    """Follow the finders: whether one core or a whole device differs is their conclusion.
+
+    They draw it from utilization or power. Cores that count as busy while they wait do not differ:
+    without a finding nothing is measured.
+    """
+    causes = {each.cause for each in case.problems}
+    busier = {
+        "core_busier": any_of(["slow_core"], causes),
+        "device_busier": any_of(["throttle", "hbm_slow", "slow_compute"], causes),
+    }
+    return busier if any(busier.values()) else {}
+
+
+def _of_hosts(case: Case, _: Symptoms) -> Symptoms:
+    """Whether the host of the node, or most hosts, are busier than before the onset."""
+    inputs, steps, node = case.inputs, case.steps, case.problem.node
+    n_before = int(np.searchsorted(steps.ended_at_s, case.problem.onset_s))
+    if len(steps) and n_before < ENOUGH_STEPS:
+        # It began before the steps in view.
+        return {}
+    back_s = int(inputs.now_s - case.problem.onset_s)
+    if inputs.hardware_at is None or not HOSTS_LEAST_S <= back_s <= OLDEST_S - HOSTS_S:
+        return {}
+    ages = (back_s + np.arange(HOSTS_S, 0, -1), np.arange(min(back_s, HOSTS_S), -1, -1))
+    was, now = (inputs.hardware_at([HOST], each.tolist()) for each in ages)
+    ratio = mean(node_values(now, HOST), 0) / mean(node_values(was, HOST), 0)
+    own = ratio[[node in (None, name) for name in now.nodes]]
+    busier = float(lower_median(own)) if own.size else np.nan
+    if busier >= HOSTS_BUSIER:
+        return {"host_busier": 1}
+    return {"host_busier": 0} if busier <= HOSTS_AS_BEFORE else {}
+
+
+def _of_run(case: Case, _: Symptoms) -> Symptoms:
+    """Follow the finders: each problem is one of longer steps."""
+    return {"step_s": 1}
+
+
+# What measures each symptom. The text of a symptom is in templates/alerts/_symptoms.html.
+MEASURES: Mapping[str, Measure] = {
+    "step_s": _of_run,
+    **dict.fromkeys(METRIC_OF, _of_metrics),
+    "compute_s": _of_steps,
+    "wait_s": _of_steps,
+    "transfer_s": _of_steps,
+    "input_s": _of_steps,
+    "checkpoint_s": _of_steps,
+    "step_jitter": _of_steps,
+    "stage_longer": _of_steps,
+    "core_busier": _of_parts,
+    "device_busier": _of_parts,
+    "host_busier": _of_hosts,
+}

@@ -5,10 +5,19 @@ from pathlib import Path
 import pytest
 
 from telemetry.detect import RULES
-from telemetry.detect.causes import CAUSES, Cause, best_explanation, explanations_json, separable
+from telemetry.detect.causes import (
+    CAUSES,
+    SYMPTOMS,
+    Cause,
+    best_explanation,
+    explanations_json,
+    separable,
+)
+from telemetry.detect.symptoms import MEASURES
 
 QUIET_EFA = {"efa_latency": 0, "efa_retransmits": 0, "efa_device_bytes": 0}
-FAULTS = Path(__file__).parents[3] / "docs" / "faults.md"
+ROOT = Path(__file__).parents[3]
+FAULTS = ROOT / "docs" / "faults.md"
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
@@ -48,3 +57,9 @@ def test_the_table_says_why_a_cause_was_rejected() -> None:
     assert rows["efa_loss"]["verdict"] == "named"
     assert rows["efa_latency"]["contradicting"] == ["efa_retransmits"]
     assert rows["hbm_slow"]["unmeasured"] == ["device_busier", "hbm_bandwidth"]
+
+
+def test_each_symptom_has_one_measure_and_a_text() -> None:
+    assert set(SYMPTOMS) == set(MEASURES)
+    texts = (ROOT / "templates/alerts/_symptoms.html").read_text()
+    assert [name for name in MEASURES if f"partialdef {name} " not in texts] == []
