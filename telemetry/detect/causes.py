@@ -146,6 +146,42 @@ class Explanation:
         return self.is_possible and not self.unmeasured
 
 
+def default_of(name: str) -> str:
+    """Return what a finder says that knows only the phase; any other cause stays."""
+    default = CAUSE_OF_PHASE.get(phase_of(name) or "", name)
+    return default if name in alternatives(default) else name
+
+
+def alternatives(name: str) -> list[str]:
+    """Return the causes that the finder of a cause cannot tell from it, in the order of the table.
+
+    Empty where the finder names a class, or has evidence of its own.
+    """
+    cause = BY_NAME.get(name)
+    if cause is None or CAUSE_OF_PHASE[cause.phase] not in BY_NAME:
+        return []
+    of_phase = (c for c in BY_NAME.values() if c.phase == cause.phase)
+    return [c.name for c in of_phase if c.rule == cause.rule and c.class_name is None]
+
+
+def refine(name: str, symptoms: Symptoms, *, scope: Scope) -> str:
+    """Return the alternative that explains most; a cause stays until another one explains more.
+
+    If none fits, or several do equally well, the phase has its default.
+    """
+    among = alternatives(name)
+    possible = {
+        each.cause.name: len(each.seen)
+        for each in explain(symptoms, scope=scope)
+        if each.is_possible and each.cause.name in among
+    }
+    most = max(possible.values(), default=0)
+    best = [each for each, n_seen in possible.items() if n_seen == most]
+    if name in best:
+        return name
+    return best[0] if len(best) == 1 else default_of(name)
+
+
 def explain(symptoms: Symptoms, *, scope: Scope) -> list[Explanation]:
     """Compare the symptoms of a problem with every row of the table."""
     found = []
@@ -175,6 +211,9 @@ def best_explanation(symptoms: Symptoms, *, scope: Scope) -> str:
     certain = [each for each in possible if each.is_certain]
     if len(possible) == 1 and certain:
         return certain[0].cause.name
+    first = possible[0].cause.name if possible else UNKNOWN
+    if len(possible) > 1 and {each.cause.name for each in possible} <= set(alternatives(first)):
+        return refine(default_of(first), symptoms, scope=scope)
     classes = {each.cause.class_name for each in possible}
     if len(possible) == 1 and None in classes:
         return possible[0].cause.name

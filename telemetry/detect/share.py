@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.detect.causes import HARDWARE_CAUSES, LINK_CAUSES, UNKNOWN
+from telemetry.detect.causes import HARDWARE_CAUSES, LINK_CAUSES, UNKNOWN, default_of
 from telemetry.detect.fabric import score_links
 from telemetry.detect.findings import (
     LEAD_S,
@@ -449,14 +449,14 @@ def _choose_problem(
         )
     ]
     held = {
-        (alert.cause, alert.node)
+        (default_of(alert.cause), alert.node)
         for alert in inputs.open_problems
         if alert.rule == SHARE or "share_ratio" in alert.evidence
     }
     if verdict.score is not None and verdict.score.node is None:
         # What makes all workers wait has an alert already: now and then it exceeds the limit.
         held |= {
-            (alert.cause, None)
+            (default_of(alert.cause), None)
             for alert in inputs.open_problems
             if alert.node is None and alert.evidence.get("kind") == verdict.kind
         }

@@ -13,10 +13,12 @@ from telemetry.detect.causes import (
     UNKNOWN,
     Scope,
     Symptoms,
+    alternatives,
     any_of,
     best_explanation,
     explanations_json,
     kind_of,
+    refine,
     separable,
     symptoms_json,
 )
@@ -119,7 +121,15 @@ def with_best_cause(
 
     A cause that was found by its own evidence stays unless another cause of its class would look
     the same in this data. An unknown one is named where the data leaves one cause, or one class.
+    Where the finder knows only the phase, the symptoms choose among the causes of the phase, and
+    choose again when they show more.
     """
+    if len(names := alternatives(problem.cause)) > 1 and problem.score is not None:
+        held = (a.cause for a in inputs.open_problems if a.node == problem.node)
+        name = next((cause for cause in held if cause in names), problem.cause)
+        symptoms = symptoms_of(inputs, steps, problem, others)
+        name = refine(name, symptoms, scope=scope_of(problem))
+        return replace(problem, cause=name, score=replace(problem.score, cause=name))
     is_held = any((a.cause, a.node) == (problem.cause, problem.node) for a in inputs.open_problems)
     if is_held and problem.cause != UNKNOWN:
         return problem

@@ -1,23 +1,39 @@
 """The table of causes: what explains symptoms, what they rule out, and when a class is named."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from telemetry.detect import RULES
 from telemetry.detect.causes import (
+    BY_NAME,
+    CAUSE_OF_PHASE,
     CAUSES,
+    HARDWARE_CAUSES,
     SYMPTOMS,
     Cause,
     best_explanation,
     explanations_json,
+    refine,
     separable,
 )
 from telemetry.detect.symptoms import MEASURES
+from telemetry.simulate.plan import Fault
+from tests.telemetry.detect.played import Recording, record
 
 QUIET_EFA = {"efa_latency": 0, "efa_retransmits": 0, "efa_device_bytes": 0}
 ROOT = Path(__file__).parents[3]
 FAULTS = ROOT / "docs" / "faults.md"
+# The link between a host and its devices is slow: the host has no more work than before.
+SLOW_LINK = Cause(
+    "pcie_slow",
+    "node",
+    raises=("step_s", "input_s"),
+    leaves=("host_busier", "compute_s", "transfer_s"),
+    phase="input_s",
+    rule="input_stall",
+)
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
@@ -63,3 +79,76 @@ def test_each_symptom_has_one_measure_and_a_text() -> None:
     assert set(SYMPTOMS) == set(MEASURES)
     texts = (ROOT / "templates/alerts/_symptoms.html").read_text()
     assert [name for name in MEASURES if f"partialdef {name} " not in texts] == []
+
+
+def test_a_class_does_not_make_a_cause_one_of_hardware() -> None:
+    assert set(HARDWARE_CAUSES) == {c.name for c in CAUSES if c.is_hardware} | {"slow_compute"}
+    assert CAUSE_OF_PHASE["input_s"] == "input_stall"
+    assert CAUSE_OF_PHASE["compute_s"] == "slow_compute"
+
+
+def test_a_cause_stays_until_another_one_explains_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BY_NAME, SLOW_LINK.name, SLOW_LINK)
+    seen = {"step_s": 1, "input_s": 1}
+    assert refine("input_stall", seen, scope="node") == "input_stall"
+    assert refine("pcie_slow", seen, scope="node") == "pcie_slow"
+    assert refine("input_stall", seen | {"host_busier": 0}, scope="node") == "pcie_slow"
+    assert refine("pcie_slow", seen | {"host_busier": 1}, scope="node") == "input_stall"
+    assert best_explanation(seen, scope="node") == "input_stall"
+
+
+def test_what_no_row_explains_has_the_default_of_its_phase() -> None:
+    assert refine("input_stall", {"input_s": 0, "compute_s": 1}, scope="node") == "input_stall"
+    assert refine("seq_imbalance", {"step_jitter": 0}, scope="run") == "seq_imbalance"
+
+
+@pytest.fixture(scope="module", params=[0.3, 1.0])
+def stalled(request: pytest.FixtureRequest) -> Recording:
+    """Play late input on one node, whose host loads more; the longer one raises the share."""
+    fault = Fault(
+        kind="input_stall", node="run-03", start_s=120, duration_s=300, magnitude=request.param
+    )
+    return record("trn1", duration_s=400, faults=[fault])
+
+
+def without_load(recording: Recording) -> Recording:
+    """Leave the hosts as busy as in a healthy run."""
+    host = "vcpu_usage_ratio"
+    calm = record("trn1", duration_s=400).span.values[host]
+    values = {**recording.span.values, host: calm[: len(recording.span.ticks)]}
+    return replace(recording, span=replace(recording.span, values=values))
+
+
+def causes_by_second(recording: Recording) -> dict[int, list[tuple[str, str, str | None]]]:
+    seconds = [*range(110, 200), *range(200, 398, 6)]
+    return {
+        at: [(f.rule, f.cause, f.node) for f in found] for at, found in recording.watch(seconds)
+    }
+
+
+def test_a_new_row_names_its_cause_in_a_played_run(
+    stalled: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BY_NAME, SLOW_LINK.name, SLOW_LINK)
+    found = causes_by_second(without_load(stalled))
+    names = [cause for each in found.values() for _, cause, _ in each]
+    assert {node for each in found.values() for *_, node in each} == {"run-03"}
+    # At first the hosts are not measured; then the alert keeps its more exact name.
+    first = names.index("pcie_slow")
+    assert set(names[:first]) == {"input_stall"}
+    assert set(names[first:]) == {"pcie_slow"}
+    assert max(found) == max(at for at, each in found.items() if each)
+
+
+def test_a_new_row_takes_no_name_from_a_host_that_loads(
+    stalled: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = causes_by_second(stalled)
+    monkeypatch.setitem(BY_NAME, SLOW_LINK.name, SLOW_LINK)
+    assert causes_by_second(stalled) == before
+    assert {each[1:] for found in before.values() for each in found} == {("input_stall", "run-03")}
+
+
+def test_without_the_row_a_host_that_is_not_busier_has_the_default(stalled: Recording) -> None:
+    found = causes_by_second(without_load(stalled))
+    assert {name[1:] for each in found.values() for name in each} == {("input_stall", "run-03")}
