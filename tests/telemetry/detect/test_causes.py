@@ -18,7 +18,8 @@ from telemetry.detect.causes import (
     refine,
     separable,
 )
-from telemetry.detect.symptoms import MEASURES
+from telemetry.detect.findings import Problem
+from telemetry.detect.symptoms import MEASURES, Case
 from telemetry.simulate.plan import Fault
 from tests.telemetry.detect.played import Recording, record
 
@@ -109,6 +110,21 @@ def stalled(request: pytest.FixtureRequest) -> Recording:
         kind="input_stall", node="run-03", start_s=120, duration_s=300, magnitude=request.param
     )
     return record("trn1", duration_s=400, faults=[fault])
+
+
+def test_a_measure_returns_its_own_symptoms_only(stalled: Recording) -> None:
+    seen = stalled.at(160)
+    problem = Problem("input_stall", None, "input", stalled.plan.epoch_s + 120.0, 1.0)
+    case = Case(seen, seen.steps, problem, [])
+    for measure in set(MEASURES.values()):
+        own = {name for name, each in MEASURES.items() if each is measure}
+        assert set(measure(case, {})) <= own
+    assert {name for measure in MEASURES.values() for name in measure(case, {})} >= {
+        "step_s",
+        "input_s",
+        "host_busier",
+        "hbm_bandwidth",
+    }
 
 
 def without_load(recording: Recording) -> Recording:
