@@ -167,14 +167,15 @@ def alternatives(name: str) -> list[str]:
 def refine(name: str, symptoms: Symptoms, *, scope: Scope) -> str:
     """Return the alternative that explains most; a cause stays until another one explains more.
 
-    If none fits, or several do equally well, the phase has its default.
+    If none fits, or several do equally well, the phase has its default. Symptoms that are over
+    do not rename a cause.
     """
     among = alternatives(name)
-    possible = {
-        each.cause.name: len(each.seen)
-        for each in explain(symptoms, scope=scope)
-        if each.is_possible and each.cause.name in among
-    }
+    rows = [each for each in explain(symptoms, scope=scope) if each.cause.name in among]
+    possible = {each.cause.name: len(each.seen) for each in rows if each.is_possible}
+    is_over = [e for e in rows if not set(e.contradicting) & set(e.cause.leaves)]
+    if not possible and name in {each.cause.name for each in is_over}:
+        return name
     most = max(possible.values(), default=0)
     best = [each for each, n_seen in possible.items() if n_seen == most]
     if name in best:

@@ -96,6 +96,11 @@ def test_a_cause_stays_until_another_one_explains_more(monkeypatch: pytest.Monke
     assert refine("input_stall", seen | {"host_busier": 0}, scope="node") == "pcie_slow"
     assert refine("pcie_slow", seen | {"host_busier": 1}, scope="node") == "input_stall"
     assert best_explanation(seen, scope="node") == "input_stall"
+    # The input is as before: the alert is about to end.
+    for sign in (0, -1):
+        assert refine("pcie_slow", {"step_s": 1, "input_s": sign}, scope="node") == "pcie_slow"
+    contradicted = {"step_s": 1, "input_s": 0, "compute_s": 1}
+    assert refine("pcie_slow", contradicted, scope="node") == "input_stall"
 
 
 def test_what_no_row_explains_has_the_default_of_its_phase() -> None:
