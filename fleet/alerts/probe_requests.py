@@ -26,7 +26,7 @@ from fleet.models import Alert, Node, ProbeRequest
 from telemetry.blocks import Span
 from telemetry.detect import RULES, Finding
 from telemetry.detect.causes import CAUSES, UNKNOWN
-from telemetry.detect.fabric import LATENCY, efa_readings, judge_latency, symptoms_of
+from telemetry.detect.fabric import LATENCY, SLOW_RUN, efa_readings, judge_latency, symptoms_of
 from telemetry.detect.findings import Problem
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import AgentRequests
@@ -38,8 +38,8 @@ MAX_SUSPECTS = 3
 MAX_REQUESTS, QUIET, MAX_OF_RUN = 128, timedelta(minutes=10), 64
 # Other alerts do not ask a node within this time.
 NODE_QUIET = timedelta(minutes=3)
-# Rules of which a slow EFA device may be the unknown cause, and where steps lose time to others.
-SLOW_RUN, NOT_TRANSFERRING = ("allreduce_share", "step_slow"), ("waiting", "input", "checkpoint")
+# Where steps lose time to what is no slow EFA device.
+NOT_TRANSFERRING = ("waiting", "input", "checkpoint")
 # Least number of devices, and share of the nodes asked, that must answer; at least two nodes.
 ENOUGH_DEVICES, ENOUGH_RATIO = 4, 0.5
 # Asked again by no less than an agent allows between two requests, with this many peers.

@@ -550,9 +550,9 @@ MAX_LATENCY_S = 60.0
 # Whatever the server requests, the command runs no more often than this.
 MIN_BETWEEN_REQUESTS_S = 15.0
 DEFAULT_PROBE_EVERY_S = 60.0
-# A command's probe of milliseconds may fall into a burst of traffic, which makes it late: it runs
-# so often, this far apart, and the least latency of each device counts.
-N_ROUNDS, ROUNDS_APART_S = 3, 1.0
+# A command's probe of milliseconds may fall into an exchange of gradients, which makes it late: it
+# runs so often, this far apart, and the least latency of each device counts.
+N_ROUNDS, ROUNDS_APART_S = 3, 5.0
 
 
 class Probes:

@@ -204,7 +204,9 @@ AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 
 # Healthy links lose packets in bursts. While no step is longer, loss below this ratio must last
 # for so many seconds; bursts of up to 30 s and 0.3 % are assumed.
-BURST_RATIO, BURST_S = 0.005, 35
+BURST_RATIO, BURST_S = 0.005, 50
+# The rules whose alerts say that steps are longer.
+SLOW_RUN = ("allreduce_share", "step_slow")
 # On a link with little traffic losses are counted for this many seconds; the last part must show
 # them too.
 QUIET_S, RECENT_PART = 300, 4
@@ -264,12 +266,11 @@ def find_loss(now: EfaReadings) -> list[Problem]:
 def _without_bursts(inputs: DetectionInput, found: list[Problem]) -> list[Problem]:
     """Drop losses that may be bursts: little is lost, for a short time, and no step is longer."""
     held = {each.node for each in inputs.open_problems if each.cause == "efa_loss"}
-    is_slow = any(each.evidence.get("kind") for each in inputs.open_problems)
+    is_slow = any(each.rule in SLOW_RUN for each in inputs.open_problems)
     faint = [
         each
         for each in found
         if each.score is not None
-        and each.node is not None
         and each.score.value < BURST_RATIO
         and not (is_slow or each.node in held)
     ]
@@ -369,6 +370,8 @@ def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
 # Required ratio of the latency to before, and to peers where the past is unknown: a node in
 # another rack answers up to 1.5 times later.
 CHANGED_BY, FAR_RATIO = 1.10, 2.0
+# The same for rare probes, of which the late ones are compared with the others.
+PROBES_CHANGED_BY = 1.25
 # For rare probes: seconds between two reads, how many of the newest count, and how many must be
 # late.
 PROBES_APART_S, NEWEST_PROBES, ENOUGH_PROBES = 15, 5, 3
@@ -567,13 +570,15 @@ def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
     return _is_later(typical, lower_median(np.moveaxis(past.latency_ratio, 0, -1)))
 
 
-def _is_later(typical: FloatArray, before: FloatArray) -> NDArray[np.bool_]:
+def _is_later(
+    typical: FloatArray, before: FloatArray, *, changed_by: float = CHANGED_BY
+) -> NDArray[np.bool_]:
     """Whether devices answer later than before, both as ratios to the usual one.
 
     A node in another rack always answers later. Without a past only what no rack explains counts.
     """
     is_far_later = typical >= FAR_RATIO
-    return np.where(np.isfinite(before), typical >= CHANGED_BY * before, is_far_later)
+    return np.where(np.isfinite(before), typical >= changed_by * before, is_far_later)
 
 
 def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Problem | None:
@@ -638,7 +643,7 @@ def _by_probes(
         return []
     typical = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
     before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
-    unhealthy &= _is_later(typical, before)
+    unhealthy &= _is_later(typical, before, changed_by=PROBES_CHANGED_BY)
     # The first late probe in view is the onset.
     judged = replace(scores, value=typical * usual_s, badness=(typical - 1.0) / limit)
     return symptoms_of(history, judged, unhealthy, above)

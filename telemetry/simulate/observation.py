@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from telemetry.agent.sources import N_ROUNDS
+from telemetry.agent.sources import N_ROUNDS, ROUNDS_APART_S
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.simulate.background import held_up, lost_steps, missed_scrapes
 from telemetry.simulate.inputs import SPARSE_STEPS, Inputs
@@ -30,6 +30,7 @@ HEARTBEAT_EVERY_S = 10
 # trace starts with its next report.
 TRACE_STARTS_S = HEARTBEAT_EVERY_S + 2
 ACTIVITIES = ("", "compile", "input", "step", "checkpoint", "other")
+APART_S = int(ROUNDS_APART_S)
 PROBED, POWER = HELD = ("efa_latency_s", "device_power_ratio")
 # How often the driver measures power, and neuron-monitor reports by default.
 POWER_EVERY_S, MONITOR_EVERY_S = 60, 5
@@ -252,8 +253,8 @@ def _reported(
 def least_of_rounds(latency_s: FloatArray) -> FloatArray:
     """Return what a probe measures at each second, the least of its rounds: same shape."""
     least = latency_s.copy()
-    for earlier in range(1, N_ROUNDS):
-        np.fmin(least[earlier:], latency_s[:-earlier], out=least[earlier:])
+    for earlier_s in range(APART_S, N_ROUNDS * APART_S, APART_S):
+        np.fmin(least[earlier_s:], latency_s[:-earlier_s], out=least[earlier_s:])
     # A device that does not answer now has no latency.
     least[np.isnan(latency_s)] = np.nan
     return least
