@@ -369,7 +369,7 @@ def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
 
 # Required ratio of the latency to before, and to peers where the past is unknown: a node in
 # another rack answers up to 1.5 times later.
-CHANGED_BY, FAR_RATIO = 1.10, 2.0
+CHANGED_BY, FAR_RATIO = 1.20, 2.0
 # The same for rare probes, of which the late ones are compared with the others.
 PROBES_CHANGED_BY = 1.25
 # For rare probes: seconds between two reads, how many of the newest count, and how many must be

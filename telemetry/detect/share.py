@@ -125,25 +125,25 @@ def episode(
     A Schmitt trigger that needs no memory: of breaking and mending, the later one in the window
     holds. Asking once per step or once per hundred steps gives the same answer.
 
-    A run whose usual share is little below the limit exceeds it by chance. There, two steps above
-    the limit break the rule if they are clearly above what is usual, or if the mean of LASTS_S is
-    above the limit and one worker's delay explains both or does not explain one; and a minute
-    without such steps, whose mean is clearly below, mends it.
+    Two neighbouring steps, each of which is above the limit for another worker's delay alone, are
+    chance; a third one is not. A run whose usual share is little below the limit exceeds it by
+    chance, too. There, two steps above the limit break the rule if they are clearly above what is
+    usual, or if the mean of LASTS_S is above the limit; and a minute without such steps, whose
+    mean is clearly below, mends it.
     """
     is_above = share_ratio > limit_ratio + ROUNDING
     fired = streaks(is_above, STEPS_TO_FIRE)
     lately = _means(share_ratio, _recent(step_s, seconds=LASTS_S, least=STEPS_TO_FIRE))
     clear = CLEAR_RISE_RATIO * limit_ratio
     is_lasting = lately > limit_ratio + ROUNDING
+    is_random = np.zeros(share_ratio.size, bool)
     if delayed_by is not None:
-        is_random = np.zeros(share_ratio.size, bool)
         either = np.minimum(delayed_by[1:], delayed_by[:-1])
         is_random[1:] = (either >= 0) & (delayed_by[1:] != delayed_by[:-1])
         is_random[streaks(is_above, DELAYED_STEPS)] = False
-        is_lasting &= ~is_random
     broken = [
         row
-        for row in fired
+        for row in fired[~is_random[fired]]
         if is_lasting[row]
         or share_ratio[row - 1 : row + 1].mean() > _usual(share_ratio[: row - 1], is_above) + clear
     ]

@@ -15,8 +15,8 @@ STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
 # Within these seconds, nodes fell silent together.
 TOGETHER_S = 5.0
 # An agent that restarts is quiet for longer than a node may be whose run's next step is overdue:
-# by half of a step, and this many seconds.
-LATE_STEPS, LATE_S = 1.5, 2.0
+# by half of a step, and by these seconds: a step waits for lost reports of workers.
+LATE_STEPS, LATE_S = 1.5, 15.0
 # A node misses this many reports; until it is known how often nodes report, rarely.
 MISSED_REPORTS, SLOWEST_S = 3, 15
 
@@ -83,7 +83,9 @@ def find_silent(
         own_run = run_of.get(node, "")
         each_s = every_s.get(own_run, 1) or SLOWEST_S
         pulse = (pulses or {}).get(own_run)
-        least_s = after_s if pulse is not None and pulse.is_late(now) else max(after_s, restart_s)
+        is_late = pulse is not None and pulse.is_late(now)
+        # The report that an agent was making when it stopped does not come.
+        least_s = after_s if is_late else max(after_s, restart_s + each_s)
         # One report may be lost, and a scrape arrives some seconds late.
         limit_s = max(least_s, MISSED_REPORTS * each_s, (may_be_quiet_s or {}).get(node, 0))
         if now - seen >= limit_s or (node in known and now - seen > TOGETHER_S + each_s - 1):

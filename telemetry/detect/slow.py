@@ -36,6 +36,7 @@ from telemetry.detect.standstill import (
     training_nodes,
 )
 from telemetry.detect.stragglers import (
+    HOST,
     MACHINE_PHASES,
     MANY_WORKERS,
     Lateness,
@@ -440,9 +441,9 @@ def _may_be_chance(
     late in two. Several late workers of one stage are not chance.
     """
     best = _known_cause(scores)
-    # A single value of a node's power may be of a pause that begins.
-    is_power = best is not None and best.metric == POWER and best.device is None
-    if best is not None and best.node is not None and not is_power:
+    # A single value of power may be of a pause that begins; a host may be busy by chance.
+    is_weak = best is not None and best.metric in (POWER, HOST) and best.device is None
+    if best is not None and best.node is not None and not is_weak:
         return False
     n_steps, ratio = len(steps) - found.at, found.excess / middle(work_s(steps))
     very = ratio >= VERY_LATE_RATIO

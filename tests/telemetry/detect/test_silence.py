@@ -26,13 +26,13 @@ def is_found(quiet_s: int, pulse: StepHeartbeat | None) -> bool:
     ("pulse", "limit_s"),
     [
         # An agent restarts while its run goes on, or may go on.
-        (StepHeartbeat(last_step_at_s=NOW - 3, step_s=3), 40),
-        (StepHeartbeat(last_step_at_s=NOW - 31, step_s=20), 40),
-        (StepHeartbeat(last_step_at_s=NOW - 60, step_s=3, trains=False), 40),
-        (None, 40),
+        (StepHeartbeat(last_step_at_s=NOW - 3, step_s=3), 41),
+        (StepHeartbeat(last_step_at_s=NOW - 31, step_s=20), 41),
+        (StepHeartbeat(last_step_at_s=NOW - 60, step_s=3, trains=False), 41),
+        (None, 41),
         # The next step is overdue.
-        (StepHeartbeat(last_step_at_s=NOW - 15, step_s=3), 15),
-        (StepHeartbeat(last_step_at_s=NOW - 33, step_s=20), 15),
+        (StepHeartbeat(last_step_at_s=NOW - 20, step_s=3), 15),
+        (StepHeartbeat(last_step_at_s=NOW - 46, step_s=20), 15),
     ],
 )
 def test_a_node_may_be_silent_for_longer_while_its_run_goes_on(
@@ -42,7 +42,7 @@ def test_a_node_may_be_silent_for_longer_while_its_run_goes_on(
     assert is_found(limit_s, pulse)
 
 
-@pytest.mark.parametrize(("every_s", "limit_s"), [(1, 40), (5, 40), (15, 45), (0, 45)])
+@pytest.mark.parametrize(("every_s", "limit_s"), [(1, 41), (5, 45), (15, 55), (0, 55)])
 def test_a_silent_node_has_missed_three_reports(every_s: int, limit_s: int) -> None:
     def found(quiet_s: int) -> list[str | None]:
         seen = FLEET | {"quiet": NOW - quiet_s}
@@ -55,11 +55,11 @@ def test_a_silent_node_has_missed_three_reports(every_s: int, limit_s: int) -> N
 
 
 def test_a_quiet_node_is_named_since_it_was_last_heard() -> None:
-    (finding,) = find_silent(FLEET | {"quiet": 960}, now_s=NOW)
+    (finding,) = find_silent(FLEET | {"quiet": 950}, now_s=NOW)
     assert (finding.rule, finding.cause, finding.node) == ("node_silent", "node_silent", "quiet")
-    assert finding.onset_s == 960
-    assert finding.score == pytest.approx(40 / 15)
-    assert json.loads(json.dumps(dict(finding.evidence)))["quiet_s"] == 40
+    assert finding.onset_s == 950
+    assert finding.score == pytest.approx(50 / 15)
+    assert json.loads(json.dumps(dict(finding.evidence)))["quiet_s"] == 50
 
 
 def test_a_run_that_trains_on_has_lost_only_its_telemetry() -> None:
@@ -87,7 +87,7 @@ def test_a_run_that_stopped_with_the_node_has_lost_the_node() -> None:
 
 def test_a_long_step_under_way_is_no_evidence_of_death() -> None:
     (finding,) = find_silent(
-        FLEET | {"quiet": 960},
+        FLEET | {"quiet": 950},
         now_s=NOW,
         run_of={"quiet": "llama"},
         pulses={"llama": StepHeartbeat(last_step_at_s=975, step_s=20)},

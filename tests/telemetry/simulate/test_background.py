@@ -35,6 +35,10 @@ KEY = np.uint64(7)
 RUN = msgspec.structs.replace(VISION, nodes=16, global_batch=16384)
 
 
+# Where everything is observed, probes feel no traffic.
+PROBED = TIERS["agent_hooks"]
+
+
 def with_background(plan: Plan, **more: object) -> Plan:
     return msgspec.structs.replace(plan, noise=ON, **more)
 
@@ -42,7 +46,7 @@ def with_background(plan: Plan, **more: object) -> Plan:
 @cache
 def hardware(*, is_on: bool) -> Mapping[str, FloatArray]:
     """Return two hours of 16 nodes: (n_ticks, n_nodes, n_parts) each."""
-    plan = msgspec.structs.replace(plan_of(RUN), inputs=FULL, noise=ON if is_on else Noise())
+    plan = msgspec.structs.replace(plan_of(RUN), inputs=PROBED, noise=ON if is_on else Noise())
     return play(plan, "vit/0", start_clock(plan), EPOCH + HOURS_S).span.values
 
 
@@ -52,7 +56,7 @@ def without_delays() -> Mapping[str, FloatArray]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(background, "LOADER_CHANCE", 0.0)
         patch.setattr(background, "COLLECTION_CHANCE", 0.0)
-        plan = with_background(plan_of(RUN, seed=7), inputs=FULL, shard_size=64)
+        plan = with_background(plan_of(RUN, seed=7), inputs=PROBED, shard_size=64)
         return play(plan, "vit/0", start_clock(plan), EPOCH + HOURS_S).span.values
 
 
@@ -202,7 +206,7 @@ def test_half_of_a_nodes_devices_retransmit_for_some_seconds(
 
 def test_probes_are_longer_when_their_link_is_busy_and_far_nodes_always() -> None:
     on, off = without_delays()["efa_latency_s"], hardware(is_on=False)["efa_latency_s"]
-    script = script_of(with_background(plan_of(RUN), inputs=FULL, shard_size=64))
+    script = script_of(with_background(plan_of(RUN), inputs=PROBED, shard_size=64))
     far = is_far(script)
     ratio = on[100:] / off[100:] / np.where(far, FAR_FACTOR, 1)[:, None]
     is_known = np.isfinite(ratio)
