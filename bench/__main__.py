@@ -51,9 +51,13 @@ def main(arguments: list[str]) -> int:
         "--seconds", type=int, help="how long to measure (fleet: 30, remote_write: 780)"
     )
     parser.add_argument("--hours", type=int, help="healthy: hours of 64 nodes to play (24)")
-    tiers = (*TIERS, *(f"{name}+probe" for name, inputs in TIERS.items() if inputs.agent))
+    tiers = (
+        *TIERS,
+        *(f"{name}+probe" for name, inputs in TIERS.items() if inputs.agent),
+        *(f"{name}+trace" for name, inputs in TIERS.items() if inputs.step_reports),
+    )
     parser.add_argument(
-        "--tier", choices=tiers, help="detection: one input tier only; +probe: probes on request"
+        "--tier", choices=tiers, help="detection: one input tier only; +probe, +trace: on request"
     )
     parser.add_argument("--seeds", help="detection: seeds a:b of scenarios, b not included")
     parser.add_argument(

@@ -57,7 +57,13 @@ OTHERS = (
 
 # Seeds of the published table per tier, not used for tuning; each is played with waiting cores
 # idle or busy in turn.
-TIER_SEEDS = (12_000, 12_040)
+TIER_SEEDS = (16_000, 16_040)
+# The rows of that table: tiers, also with what alerts request of agents and of jobs.
+ROWS = (
+    *TIERS,
+    *("agent_collectives+probe", "agent_trace+probe"),
+    *("agent_hooks+trace", "hooks_only+trace"),
+)
 
 
 def measure(
@@ -71,7 +77,7 @@ def measure(
     first, last = (int(part) for part in seeds.split(":")) if seeds else TIER_SEEDS
     figures = {
         name: measure_tier(env, name, range(first, last), kind=kind)
-        for name in ([tier] if tier else TIERS)
+        for name in ([tier] if tier else ROWS)
     }
     print_table(
         "Detection per input tier: noticed, right place, wrong node, right cause, noticed in "
