@@ -18,8 +18,6 @@ from django.contrib.contenttypes.management import create_contenttypes
 from django.db import connection, transaction
 from django.db.models import Model
 from django.db.models.signals import post_migrate
-from django.template import Context, Template
-from django.utils.safestring import SafeString
 from playwright.sync_api import Browser, Page, sync_playwright
 from pytest_django import DjangoDbBlocker, Settings
 from redis import Redis
@@ -174,16 +172,6 @@ def pytest_report_header() -> list[str]:
     """Name the programs that are missing on this machine."""
     missing = [marker for marker, name in PROGRAMS.items() if not shutil.which(name)]
     return [f"missing here: {name}; its tests are left out unless CI is set" for name in missing]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _templates_as_in_production(django_test_environment: None) -> None:
-    """Render templates without copying the context of each, which no test reads."""
-
-    def render(self: Template, context: Context) -> SafeString:
-        return self.nodelist.render(context)
-
-    Template._render = render  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)

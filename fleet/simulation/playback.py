@@ -33,7 +33,7 @@ from fleet.alerts.trace_requests import advance_traces
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
 from telemetry import catalog
-from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S, N_ROUNDS, ROUNDS_APART_S
+from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S, N_ROUNDS, REQUESTED_APART_S
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect import HealthyStepsCache
 from telemetry.ingest.timing import AHEAD_S
@@ -260,7 +260,7 @@ UNREAD = frozenset(
     }
 )
 # How long an agent runs its probe command.
-PROBE_TAKES_S = 1 + (N_ROUNDS - 1) * int(ROUNDS_APART_S)
+PROBE_TAKES_S = 1 + (N_ROUNDS - 1) * int(REQUESTED_APART_S)
 
 
 class PlayedRun:
@@ -347,7 +347,7 @@ class PlayedRun:
         if self._latency_s is None:
             return {}
         rounds = self._latency_s.between(second + 1 - PROBE_TAKES_S, second).of([node])
-        values = least_of_rounds(rounds.values[PROBED])[-1]
+        values = least_of_rounds(rounds.values[PROBED], apart_s=REQUESTED_APART_S)[-1]
         measured = enumerate(values.reshape(-1).tolist())
         return {f"efa{i}": value_s for i, value_s in measured if math.isfinite(value_s)}
 

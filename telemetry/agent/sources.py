@@ -553,6 +553,8 @@ DEFAULT_PROBE_EVERY_S = 60.0
 # A command's probe of milliseconds may fall into an exchange of gradients, which makes it late: it
 # runs so often, this far apart, and the least latency of each device counts.
 N_ROUNDS, ROUNDS_APART_S = 3, 5.0
+# The same of a requested probe, whose answer is waited for.
+REQUESTED_APART_S = 2.0
 
 
 class Probes:
@@ -598,7 +600,7 @@ class Probes:
             self._requested_s = now_s
 
             def run() -> None:
-                found = self._run(command, now_s)
+                found = self._run(command, now_s, apart_s=REQUESTED_APART_S)
                 answer({"latency_s": found} if found else {"reason": self.problem or "no result"})
 
             self._running = threading.Thread(target=run, daemon=True)
@@ -633,12 +635,14 @@ class Probes:
         if self._running is not None:
             self._running.join()
 
-    def _run(self, command: str, now_s: float) -> dict[str, float]:
+    def _run(
+        self, command: str, now_s: float, *, apart_s: float = ROUNDS_APART_S
+    ) -> dict[str, float]:
         """Run the command in rounds; return the least latency of each device."""
         least: dict[str, float] = {}
         for number in range(N_ROUNDS):
             if number:
-                self._pause(ROUNDS_APART_S)
+                self._pause(apart_s)
             for device, latency_s in self._run_once(command).items():
                 least[device] = min(latency_s, least.get(device, latency_s))
         if least:

@@ -23,10 +23,10 @@ LONG_RATIO, LONG_DEVIATIONS = 0.15, 6.0
 # At most this share of the steps is long; more is another pace.
 MOST_LONG_RATIO = 0.35
 # The cumulative sum grows by the excess of each step over this share of the usual step. At this
-# many usual steps it is a problem; at a quarter of them if the same worker is late each time, and
-# at half if steps have an open alert already. Of many workers, some wait for a batch or collect
+# many usual steps it is a problem; at a third of them if the same worker is late each time, and at
+# half if steps have an open alert already. Of many workers, some wait for a batch or collect
 # garbage now and then: that adds up as well, but less.
-ALLOWED_RATIO, LIMIT_STEPS = 0.02, 2.0
+ALLOWED_RATIO, LIMIT_STEPS = 0.02, 1.5
 OPEN_KINDS = ("waiting", "computing", "step")
 # Long steps in a row count once. So many such episodes, over so long, are neither chance nor the
 # start of something lasting.
@@ -87,8 +87,8 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     # Between two long steps the sum falls: an alert stays open until the next one is overdue.
     is_open = any("every_s" in each.evidence for each in inputs.open_problems)
     is_open |= any(each.node == node is not None for each in held)
-    halves = 2 * (worker is not None) + (is_open or bool(held))
-    strength = float(total[-1]) / LIMIT_STEPS / HALF**halves
+    limit = LIMIT_STEPS * (HALF if is_open or held else 1.0) / (3.0 if worker is not None else 1.0)
+    strength = float(total[-1]) / limit
     ends_s = steps.ended_at_s[episodes]
     every_s = float(ends_s[-1] - ends_s[0]) / (len(episodes) - 1)
     # Long steps of another problem that is over are not a new one.

@@ -30,7 +30,6 @@ HEARTBEAT_EVERY_S = 10
 # trace starts with its next report.
 TRACE_STARTS_S = HEARTBEAT_EVERY_S + 2
 ACTIVITIES = ("", "compile", "input", "step", "checkpoint", "other")
-APART_S = int(ROUNDS_APART_S)
 PROBED, POWER = HELD = ("efa_latency_s", "device_power_ratio")
 # How often the driver measures power, and neuron-monitor reports by default.
 POWER_EVERY_S, MONITOR_EVERY_S = 60, 5
@@ -250,10 +249,10 @@ def _reported(
     return held
 
 
-def least_of_rounds(latency_s: FloatArray) -> FloatArray:
+def least_of_rounds(latency_s: FloatArray, *, apart_s: float = ROUNDS_APART_S) -> FloatArray:
     """Return what a probe measures at each second, the least of its rounds: same shape."""
-    least = latency_s.copy()
-    for earlier_s in range(APART_S, N_ROUNDS * APART_S, APART_S):
+    least, apart = latency_s.copy(), int(apart_s)
+    for earlier_s in range(apart, N_ROUNDS * apart, apart):
         np.fmin(least[earlier_s:], latency_s[:-earlier_s], out=least[earlier_s:])
     # A device that does not answer now has no latency.
     least[np.isnan(latency_s)] = np.nan

@@ -147,7 +147,7 @@ SLOW_LINK = {"kind": "efa_latency", "node": "llama-01", "device": 3, "magnitude"
 
 
 @pytest.mark.parametrize(
-    ("tier", "named_after_s"), [("agent_collectives", 25), ("agent_trace", 45)]
+    ("tier", "named_after_s"), [("agent_collectives", 33), ("agent_trace", 53)]
 )
 def test_a_slow_link_is_placed_by_requested_probes(tier: str, named_after_s: float) -> None:
     fault = SLOW_LINK | {"duration_s": 150.0}

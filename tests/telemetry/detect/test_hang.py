@@ -250,7 +250,7 @@ def test_who_is_dead_stays_so_while_the_alert_is_open() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_node_that_is_mute_during_a_long_checkpoint_has_not_crashed(nodes: int) -> None:
-    silent = Fault(kind="node_silent", node="run-00", start_s=125, duration_s=40)
+    silent = Fault(kind="node_silent", node="run-00", start_s=125, duration_s=60)
     writing = benign("checkpoint", duration_s=80)
     lived = life("trn1", duration_s=260, nodes=nodes, faults=[silent], benign=[writing])
     (spell,) = spells(lived)
