@@ -23,6 +23,7 @@ from telemetry.detect.inputs import (
     is_persistent,
     new_measurements,
     newest_measurements,
+    part_values,
     recent,
 )
 from telemetry.detect.pace import ShareCase, hardware_before_and_after
@@ -202,8 +203,8 @@ DEAD_RATIO = RULES["efa_degraded"].limits["dead_ratio"]
 MIN_RETRANSMITS = RULES["efa_degraded"].limits["least_again"]
 AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 
-# Healthy links lose packets in bursts. While no step is longer, loss below this ratio must last
-# for so many seconds; bursts of up to 30 s and 0.3 % are assumed.
+# Healthy links lose packets in bursts, also while steps are longer for another reason. Loss below
+# this ratio must last for so many seconds; bursts of up to 30 s and 0.3 % are assumed.
 BURST_RATIO, BURST_S = 0.005, 50
 # The rules whose alerts say that steps are longer.
 SLOW_RUN = ("allreduce_share", "step_slow")
@@ -264,15 +265,12 @@ def find_loss(now: EfaReadings) -> list[Problem]:
 
 
 def _without_bursts(inputs: DetectionInput, found: list[Problem]) -> list[Problem]:
-    """Drop losses that may be bursts: little is lost, for a short time, and no step is longer."""
+    """Drop losses that may be bursts: little is lost, for a short time."""
     held = {each.node for each in inputs.open_problems if each.cause == "efa_loss"}
-    is_slow = any(each.rule in SLOW_RUN for each in inputs.open_problems)
     faint = [
         each
         for each in found
-        if each.score is not None
-        and each.score.value < BURST_RATIO
-        and not (is_slow or each.node in held)
+        if each.score is not None and each.score.value < BURST_RATIO and each.node not in held
     ]
     if not faint:
         return found
@@ -522,10 +520,16 @@ def _may_be_late(now: EfaReadings) -> bool:
 
 
 def _probes(inputs: DetectionInput) -> EfaReadings | None:
-    """Seconds of the last minutes, close enough together to see every probe of a minute."""
+    """Seconds of the last minutes, close enough together to see every probe of a minute.
+
+    Without the first ones of a run, in which few devices were probed: they are no measure.
+    """
     if inputs.hardware_at is None:
         return None
-    return efa_readings(inputs.hardware_at([LATENCY], PROBE_AGES_S))
+    span = inputs.hardware_at([LATENCY], PROBE_AGES_S)
+    known = np.isfinite(part_values(span, LATENCY)).sum(axis=(1, 2))
+    is_enough = known >= HALF * known.max(initial=0)
+    return efa_readings(span.at(span.ticks[np.argmax(is_enough) :].tolist()))
 
 
 def _newest_ratios(history: EfaReadings, n: int) -> FloatArray:

@@ -76,6 +76,8 @@ def find_silent(
     """
     known, now = set(crashed), float(now_s)
     run_of, every_s = run_of or {}, report_every_s or {}
+    # A run that has stopped because of one node says nothing about another one.
+    stopped = {run_of.get(node) for node in known}
     quiet = {}
     for node, seen in last_seen.items():
         if now - seen < after_s and node not in known:
@@ -83,7 +85,7 @@ def find_silent(
         own_run = run_of.get(node, "")
         each_s = every_s.get(own_run, 1) or SLOWEST_S
         pulse = (pulses or {}).get(own_run)
-        is_late = pulse is not None and pulse.is_late(now)
+        is_late = pulse is not None and pulse.is_late(now) and own_run not in stopped
         # The report that an agent was making when it stopped does not come.
         least_s = after_s if is_late else max(after_s, restart_s + each_s)
         # One report may be lost, and a scrape arrives some seconds late.
