@@ -55,9 +55,12 @@ def main(arguments: list[str]) -> int:
         *TIERS,
         *(f"{name}+probe" for name, inputs in TIERS.items() if inputs.agent),
         *(f"{name}+trace" for name, inputs in TIERS.items() if inputs.step_reports),
+        *(f"{name}+ideal" for name in TIERS),
     )
     parser.add_argument(
-        "--tier", choices=tiers, help="detection: one input tier only; +probe, +trace: on request"
+        "--tier",
+        choices=tiers,
+        help="detection: one input tier only; +probe, +trace: on request; +ideal: no background",
     )
     parser.add_argument("--seeds", help="detection: seeds a:b of scenarios, b not included")
     parser.add_argument(

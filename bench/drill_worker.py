@@ -55,7 +55,8 @@ def scenario_named(name: str) -> Scenario:
     """Return a scenario of the set, or one that a seed draws, at an input tier.
 
     ``chance-1007``, ``calm-3``, ``single-1007@agent_hooks``; with ``+busy`` at the end a core
-    that waits counts as busy, with ``+probe`` agents answer requested probes.
+    that waits counts as busy, with ``+probe`` agents answer requested probes, with ``+trace``
+    workers trace on request, with ``+ideal`` nothing happens but faults and look-alikes.
     """
     place, _, tier = name.partition("@")
     kind, _, seed = place.partition("-")
@@ -76,6 +77,9 @@ def scenario_named(name: str) -> Scenario:
             trace_on_request="trace" in apart,
         )
         scenario = msgspec.structs.replace(scenario, name=name, inputs=inputs)
+        if "ideal" in apart:
+            noise = msgspec.structs.replace(scenario.noise, background=False, node_cv=0.0)
+            scenario = msgspec.structs.replace(scenario, noise=noise)
     return scenario
 
 
