@@ -57,5 +57,5 @@ def test_a_wide_table_scrolls_by_itself(client: Client, db: None) -> None:
     text = client.get("/runbooks/input-tiers/").text
 
     names = re.findall(r'role="region" aria-label="([^"]+)"><table>', text)
-    assert text.count("<table>") == len(names) == len(set(names)) == 3
-    assert text.count("</table></div>") == 3
+    assert text.count("<table>") == len(names) == len(set(names)) == 4
+    assert text.count("</table></div>") == 4
