@@ -80,7 +80,9 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
     if is_long and compiled_lately(inputs, stall.nodes, within_s=patience_s):
         return []
     busy = np.flatnonzero(stall.compiles | stall.loads)
-    if busy.size and not stall.works.any():
+    # No step ended since the alert fired: that a few hosts have other work to do ends no hang.
+    is_known = _is_known(inputs, stall) and 2 * busy.size < len(stall.nodes)
+    if busy.size and not stall.works.any() and not is_known:
         # A host prepares the step, or writes the last one. That ends, or it is a hang.
         is_endless = _is_endless(inputs, stall) and 2 * busy.size < len(stall.nodes)
         return [_finding(inputs, stall, tuple(busy.tolist()))] if is_endless else []
@@ -96,7 +98,8 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
     if is_unobserved:
         # Without an agent a checkpoint that is slow to write looks the same.
         seconds += min(CHECKPOINTS * (inputs.checkpoint_s or 0.0), CHECKPOINTS_S)
-    is_hang = not lost(stall) and _lasts(stall, PATIENCE_STEPS, max(seconds, _slow_step_s(inputs)))
+    is_late = _lasts(stall, PATIENCE_STEPS, max(seconds, _slow_step_s(inputs)))
+    is_hang = not lost(stall) and (is_known or is_late)
     return [_finding(inputs, stall, stall.absent)] if is_hang else []
 
 
@@ -130,6 +133,12 @@ def _is_endless(inputs: DetectionInput, stall: Standstill) -> bool:
     """Whether what ends in time did not. An alert about a slow checkpoint covers that."""
     is_known = any(phase_of(alert.cause) == "checkpoint_s" for alert in inputs.open_problems)
     return not is_known and _lasts(stall, LONG_STEPS, LONG_S)
+
+
+def _is_known(inputs: DetectionInput, stall: Standstill) -> bool:
+    """Whether an alert about this standstill is open."""
+    since_s = [each.evidence.get("since_s") for each in inputs.open_problems if each.rule == RULE]
+    return any(each is not None and abs(each - stall.since_s) < 1.0 for each in since_s)
 
 
 def _rows(stall: Standstill, nodes: Collection[str]) -> tuple[int, ...]:

@@ -29,9 +29,11 @@ class StepHeartbeat:
     step_s: float
     trains: bool = True
 
-    def is_late(self, now_s: float) -> bool:
-        """Whether the next step should have ended."""
-        return self.trains and now_s - self.last_step_at_s > LATE_STEPS * self.step_s + LATE_S
+    def was_stopped_by(self, node_seen_s: float, *, now_s: float) -> bool:
+        """Whether the next step should have ended, and a node fell silent before that."""
+        limit_s = LATE_STEPS * self.step_s + LATE_S
+        late_s, reported_s = now_s - self.last_step_at_s, node_seen_s - self.last_step_at_s
+        return self.trains and late_s > limit_s >= reported_s
 
 
 def find_silent(
@@ -85,7 +87,8 @@ def find_silent(
         own_run = run_of.get(node, "")
         each_s = every_s.get(own_run, 1) or SLOWEST_S
         pulse = (pulses or {}).get(own_run)
-        is_late = pulse is not None and pulse.is_late(now) and own_run not in stopped
+        is_late = pulse is not None and pulse.was_stopped_by(seen, now_s=now)
+        is_late &= own_run not in stopped
         # The report that an agent was making when it stopped does not come.
         least_s = after_s if is_late else max(after_s, restart_s + each_s)
         # One report may be lost, and a scrape arrives some seconds late.

@@ -125,6 +125,8 @@ LATELY_S = 60
 UNKNOWN_STEP_S = 30.0
 # Younger data may still arrive. A node is present if it reported within these newest seconds.
 ARRIVED_S, THERE_S = 3, 2
+# Who stopped a run was silent by so many seconds after the end of the step in progress.
+BEGAN_S = 15
 # Above this a core computes or moves bytes. Below it, a host above the first limit compiles, above
 # the second it reads or writes, otherwise it waits.
 WORKING, COMPILING = _LIMITS["working_ratio"], _LIMITS["compiling_ratio"]
@@ -168,12 +170,12 @@ class Standstill:
     @property
     def compiles(self) -> Flags:
         """Nodes with compiling hosts and idle cores."""
-        return ~self.works & (self.hosts >= COMPILING)
+        return ~(self.works | self.spins) & (self.hosts >= COMPILING)
 
     @property
     def loads(self) -> Flags:
         """Nodes with reading or writing hosts and idle cores."""
-        return ~self.works & (self.hosts >= LOADING) & ~self.compiles
+        return ~(self.works | self.spins) & (self.hosts >= LOADING) & ~self.compiles
 
     @property
     def waits(self) -> Flags:
@@ -387,7 +389,7 @@ def _those(nodes: tuple[str, ...], flags: Flags) -> tuple[str, ...]:
 
 
 def since_ages(inputs: DetectionInput, since_s: float, *, newest: int = 0) -> Sequence[int]:
-    """Ages (seconds) of a few moments from the end of the last step until now."""
+    """Ages (seconds) of a few moments from the end of the last step until ``newest``."""
     oldest = min(int(inputs.now_s) - int(since_s), OLDEST_S)
     return tuple(dict.fromkeys(np.linspace(oldest, newest, MOMENTS).astype(int).tolist()))
 
@@ -412,7 +414,12 @@ def _missing_since(
         last_s = np.maximum.accumulate(np.where(span.reported, ticks, 0), axis=0)
         hole = (last_s > 0) & (ticks - last_s > inputs.lagging(MUTE_S))
         return np.asarray((hole & (last_s <= since_s + step_s + around_s)).any(axis=0))
-    ages = since_ages(inputs, since_s, newest=ARRIVED_S if len(nodes) > 1 else 0)
+    newest = ARRIVED_S if len(nodes) > 1 else 0
+    if np.isfinite(step_s) and len(nodes) > 1:
+        # The others wait for a node that was lost in the step in progress. Who fell silent later,
+        # while they waited, did not stop the run: agents restart.
+        newest = max(newest, int(inputs.now_s - since_s - step_s - BEGAN_S))
+    ages = since_ages(inputs, since_s, newest=newest)
     reporting = inputs.hardware_at((HOST,), ages).of(nodes).reported
     # A moment without any report proves nothing. For a single node it does, once it reports again.
     reported = np.asarray(reporting.any(axis=1))
