@@ -1,6 +1,7 @@
 """Steps that take long again and again, while most are as fast as before."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.detect.causes import CAUSE_OF_PHASE, UNKNOWN
@@ -9,6 +10,7 @@ from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.pace import (
     HALF,
     busy_s,
+    comparable_steps,
     quickest_fifth,
     work_s,
 )
@@ -24,9 +26,13 @@ LONG_RATIO, LONG_DEVIATIONS = 0.15, 6.0
 MOST_LONG_RATIO = 0.35
 # The cumulative sum grows by the excess of each step over this share of the usual step. At this
 # many usual steps it is a problem; at a third of them if the same worker is late each time, and at
-# half if steps have an open alert already. Of many workers, some wait for a batch or collect
-# garbage now and then: that adds up as well, but less.
+# half if steps have an open alert already.
 ALLOWED_RATIO, LIMIT_STEPS = 0.02, 1.5
+# Of many workers, some wait for a batch or collect garbage now and then, and that adds up. Where
+# no worker stands out, what so many seconds before lost in that way is usual, and the sum must
+# exceed it by so many deviations. Of a run that has no such past, more is allowed.
+EARLIER_S, ENOUGH_EARLIER_S, USUAL_DEVIATIONS = 840.0, 180.0, 3.0
+NO_PAST_RATIO = 0.01
 OPEN_KINDS = ("waiting", "computing", "step")
 # Long steps in a row count once. So many such episodes, over so long, are neither chance nor the
 # start of something lasting.
@@ -50,22 +56,13 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     sum.
     """
     lasted_s = work_s(steps)
-    usual_s = middle(lasted_s)
-    excess_s = lasted_s - usual_s
-    is_long = excess_s >= max(LONG_RATIO * usual_s, LONG_DEVIATIONS * noise(lasted_s))
-    if not EPISODES <= is_long.sum() <= MOST_LONG_RATIO * len(steps):
+    usual_s, excess_s, is_long = _long_steps(lasted_s)
+    if is_long.sum() < EPISODES:
         return []
-    # Steps that stay long are a lasting problem, which other rules find.
-    edges = np.flatnonzero(np.diff(is_long, prepend=False, append=False))
-    for first, end in edges.reshape(-1, 2):
-        if end - first >= STEADY_STEPS and lasted_s[first:end].sum() >= UNKNOWN_S:
-            is_long[first:end] = False
     # The longest one may be by chance: it counts as the second longest.
     counted_s = np.minimum(excess_s, np.sort(excess_s[is_long])[-2:].min(initial=np.inf))
-    total = cumulative_sum(np.where(is_long, counted_s, 0.0) / usual_s - ALLOWED_RATIO)
-    reset = np.flatnonzero(total <= 0)
-    rows = np.flatnonzero(is_long)
-    rows = rows[rows > reset[-1]] if len(reset) else rows
+    counted = np.where(is_long, counted_s, 0.0) / usual_s
+    rows = _since_reset(is_long, cumulative_sum(counted - ALLOWED_RATIO))
     episodes = rows[np.diff(rows, prepend=-2) > 1]
     if len(episodes) < EPISODES:
         return []
@@ -87,8 +84,16 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     # Between two long steps the sum falls: an alert stays open until the next one is overdue.
     is_open = any("every_s" in each.evidence for each in inputs.open_problems)
     is_open |= any(each.node == node is not None for each in held)
-    limit = LIMIT_STEPS * (HALF if is_open or held else 1.0) / (3.0 if worker is not None else 1.0)
-    strength = float(total[-1]) / limit
+    allowed, limit = ALLOWED_RATIO, LIMIT_STEPS
+    if worker is not None:
+        limit /= 3.0
+    elif not is_open and cumulative_sum(counted - allowed)[-1] >= HALF * limit:
+        # Only now it is worth reading the past.
+        began_s = float(steps.ended_at_s[rows[0]] - steps.step_s[rows[0]])
+        usual_ratio, usual_steps = _usual_loss(inputs, began_s, n_steps=len(steps) - rows[0])
+        allowed, limit = allowed + usual_ratio, limit + usual_steps
+    total = float(cumulative_sum(counted - allowed)[-1])
+    strength = total / (limit * (HALF if is_open or held else 1.0))
     ends_s = steps.ended_at_s[episodes]
     every_s = float(ends_s[-1] - ends_s[0]) / (len(episodes) - 1)
     # Long steps of another problem that is over are not a new one.
@@ -115,6 +120,47 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
             },
         )
     ]
+
+
+def _long_steps(lasted_s: FloatArray) -> tuple[float, FloatArray, NDArray[np.bool_]]:
+    """Usual step time (seconds), the excess of each step (seconds), and which ones are long.
+
+    None are if so many are that it is another pace.
+    """
+    usual_s = middle(lasted_s)
+    excess_s = lasted_s - usual_s
+    is_long = excess_s >= max(LONG_RATIO * usual_s, LONG_DEVIATIONS * noise(lasted_s))
+    is_long &= is_long.sum() <= MOST_LONG_RATIO * len(lasted_s)
+    # Steps that stay long are a lasting problem, which other rules find.
+    edges = np.flatnonzero(np.diff(is_long, prepend=False, append=False))
+    for first, end in edges.reshape(-1, 2):
+        if end - first >= STEADY_STEPS and lasted_s[first:end].sum() >= UNKNOWN_S:
+            is_long[first:end] = False
+    return usual_s, excess_s, is_long
+
+
+def _usual_loss(inputs: DetectionInput, until_s: float, *, n_steps: int) -> tuple[float, float]:
+    """Loss by long steps before a moment, as a share of the steps, and how far it varies.
+
+    The second figure is so many deviations of the sum over ``n_steps`` steps, in usual steps. Long
+    steps by chance are a compound Poisson process: its variance is their number times their mean
+    square.
+    """
+    past = None if inputs.earlier is None else inputs.earlier(inputs.now_s - EARLIER_S)
+    if past is not None and len(past):
+        past = past[past.ended_at_s < until_s]
+    if past is None or not len(past) or until_s - past.ended_at_s[0] < ENOUGH_EARLIER_S:
+        return NO_PAST_RATIO, 0.0
+    usual_s, excess_s, is_long = _long_steps(work_s(comparable_steps(past)))
+    lost = np.where(is_long, excess_s, 0.0) / usual_s
+    variance = n_steps * float((lost**2).mean())
+    return float(lost.mean()), USUAL_DEVIATIONS * float(np.sqrt(variance))
+
+
+def _since_reset(is_long: NDArray[np.bool_], total: FloatArray) -> IntArray:
+    """Rows of the long steps since the cumulative sum was last zero."""
+    rows, reset = np.flatnonzero(is_long), np.flatnonzero(total <= 0)
+    return rows[rows > reset[-1]] if len(reset) else rows
 
 
 def cumulative_sum(x: FloatArray) -> FloatArray:

@@ -54,8 +54,16 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
 
     A step with twice the tokens, or half the workers, takes twice as long without a problem, and
     so do the first ones after a restart. While all are first ones, all are kept.
+
+    A worker whose report of one step is lost has a part in that step. Whether the newest report
+    is lost, or the worker has left, shows in the next one.
     """
-    n_workers = np.isfinite(steps.phases["compute_s"]).sum(axis=1)
+    known = np.isfinite(steps.phases["compute_s"])
+    has_part = known.copy()
+    has_part[1:-1] |= known[:-2] & known[2:]
+    n_workers = has_part.sum(axis=1)
+    if len(steps) > 1 and n_workers[-1] == n_workers[-2] - 1:
+        return comparable_steps(steps[:-1])
     tokens = np.nan_to_num(steps.tokens)
     alike = np.abs(tokens - tokens[-1]) <= CHANGED_RATIO * abs(tokens[-1])
     rows = alike & (n_workers == n_workers[-1])

@@ -240,7 +240,9 @@ def _of_executions(
     and show nothing.
     """
     back_s = inputs.now_s - onset_s
-    if inputs.hardware_at is None or not longer > 0 or back_s + EXECUTIONS_S > OLDEST_S:
+    # Steps that are long now and then say nothing: executions are measured in all of them.
+    is_longer = longer >= LEAST_RATIO
+    if inputs.hardware_at is None or not is_longer or back_s + EXECUTIONS_S > OLDEST_S:
         return {}
     first_s, last_s = back_s + EXECUTIONS_S, back_s + 2.0 * inputs.report_every_s
     was, now = (
