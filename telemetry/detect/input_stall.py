@@ -113,20 +113,24 @@ def _stalled_nodes(
         known = [float(figure) for figure in figures if figure is not None]
         usual_s = known[0] if known else quickest_fifth(input_s.T)
     excess = np.asarray(input_s - usual_s)
-    newest = excess[-n_now:]
-    held = {alert.node for alert in alerts}
-    least = np.full(len(steps.workers), least_s)
-    for worker, name in enumerate(steps.workers if held else ()):
-        if (node := inputs.node_of(name)) is not None and node in held:
-            least[worker] = HALF * least_s
-    typical = median(newest.T)
+    nodes = {alert.node for alert in alerts} - {None}
+    is_held = np.array([bool(nodes) and inputs.node_of(each) in nodes for each in steps.workers])
+    least = np.where(is_held, HALF * least_s, least_s)
+    # The first step that ends while an alert is open confirms it.
+    now_s, typical, both = (
+        np.where(is_held, np.maximum(values[-1], over), over)
+        for values, over in (
+            (input_s, median(input_s[-n_now:].T)),
+            (excess, median(excess[-n_now:].T)),
+            (excess, excess[-2:].min(axis=0)),
+        )
+    )
+    both = both >= HALF * least
     # One long step is enough if the excess is clear.
-    both = excess[-2:].min(axis=0) >= HALF * least
-    unhealthy = (typical >= least) & (both | ((n_now == 1) & (newest[-1] >= CLEARLY * least)))
+    unhealthy = (typical >= least) & (both | ((n_now == 1) & (excess[-1] >= CLEARLY * least)))
     if not unhealthy.any():
         return []
     worst = int(np.nanargmax(np.where(unhealthy, typical, -np.inf)))
-    now_s = median(input_s[-len(newest) :].T)
     own_s, strength = float(now_s[worst]), float(typical[worst] / least_s)
     n_peers = int(np.isfinite(now_s).sum()) - 1
     usual, node = own_s - float(typical[worst]), inputs.node_of(steps.workers[worst])

@@ -146,6 +146,8 @@ UNKNOWN_CHANCE = 3e-6
 LONG_RISES, LONG_SHARES, LONG_MOST = (0.05, 0.10, 0.25), (0.09, 0.04, 0.001), 0.2
 # A random delay may hit a worker twice in a row, but not by this much.
 VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
+# A slow worker is late in this share of the steps since it became slow.
+OFTEN_LATE = 0.75
 # Random delays do not hit several workers of one stage at once.
 STAGE_LATE_RATIO = 0.05
 # A worker without a better past is slow by this share of a step, in this many steps.
@@ -279,9 +281,20 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     if late.pattern != "steady" or late.phase not in MACHINE_PHASES or is_chance:
         return []
     own = busy_s(steps)
-    found = _lag(inputs, steps, own[:, late.worst] - lower_median(own), len(newest))
+    lag_s = own[:, late.worst] - lower_median(own)
+    found = _lag(inputs, steps, lag_s, len(newest))
     if found is None:
         return []
+    since_s = lag_s[found.at :][-RECENT_STEPS:] - found.usual
+    is_open = open_baseline(inputs, steps, kind="waiting") is not None
+    if not is_open and (since_s >= HALF * found.excess).mean() < OFTEN_LATE:
+        # With uneven work some worker is late several times in a row, and not before.
+        return []
+    if late.phase != "compute_s":
+        # A worker that waits in one step and collects garbage in the next one is late by chance.
+        lost_s = newest.phases[late.phase]
+        if (lost_s[:, late.worst] - lower_median(lost_s)).min() < HALF * HALF * found.excess:
+            return []
     scores = score_workers(case_since(inputs, steps, found.at), late)
     node = inputs.node_of(steps.workers[late.worst])
     if found.at < ENOUGH_LATE:
@@ -299,7 +312,7 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     # the same work: one clearly later than all others in each of many steps is slow.
     may_be_layout = found.at < ENOUGH_LATE and not is_accused and not is_born_slow
     may_be = may_be_layout or _may_be_chance(steps, found, late, scores)
-    if may_be and open_baseline(inputs, steps, kind="waiting") is None:
+    if may_be and not is_open:
         return []
     names = tuple(steps.workers[i] for i in late.late)
     return _problems(inputs, steps, found, scores, "waiting", late=names)
