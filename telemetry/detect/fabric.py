@@ -161,11 +161,13 @@ def score_links(case: ShareCase) -> list[CauseScore]:
         return []
     few = since.probed.sum(axis=0) < ENOUGH_IN_STEPS
     used_to_s = np.nan if before is None else before.usual_s
-    judged = (
-        judge_down(since),
-        judge_loss(since),
-        judge_latency(since, used_to_s, slower_by=np.where(few, SLOWER_AT_ONCE, SLOWER_BY)),
-    )
+    latency = judge_latency(since, used_to_s, slower_by=np.where(few, SLOWER_AT_ONCE, SLOWER_BY))
+    held = {a.node for a in case.inputs.open_problems if a.cause == latency.score.cause}
+    may_be = _is_new(before, since.typical_ratio)
+    may_be |= np.array([name in held for name in since.span.nodes])[:, None]
+    # A node in another rack always answers later: that slows no steps.
+    latency = replace(latency, badness=np.where(may_be, latency.badness, 0.0))
+    judged = (judge_down(since), judge_loss(since), latency)
     return [_score_of(case.inputs, since, scores) for scores in judged]
 
 
