@@ -30,8 +30,9 @@ MOST_LONG_RATIO = 0.35
 ALLOWED_RATIO, LIMIT_STEPS = 0.02, 1.5
 # Of many workers, some wait for a batch or collect garbage now and then, and that adds up. Where
 # no worker stands out, what so many seconds before lost in that way is usual, and the sum must
-# exceed it by so many deviations. Of a run that has no such past, more is allowed.
-EARLIER_S, ENOUGH_EARLIER_S, USUAL_DEVIATIONS = 840.0, 180.0, 3.0
+# exceed it by so many deviations.
+EARLIER_S, ENOUGH_EARLIER_S, USUAL_DEVIATIONS = 840.0, 60.0, 4.0
+# Where the past cannot be read, that much is allowed besides.
 NO_PAST_RATIO = 0.01
 OPEN_KINDS = ("waiting", "computing", "step")
 # Long steps in a row count once. So many such episodes, over so long, are neither chance nor the
@@ -78,7 +79,7 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     # With uneven work some worker is late again and again: the same one, by chance.
     is_uneven = any(each.cause == UNEVEN_WORK for each in inputs.open_problems)
     is_chance = len(rows) < steps_beyond_chance(len(steps.workers)) or (late != usual).any()
-    if is_uneven and is_chance:
+    if is_uneven and (worker is None or is_chance):
         return []
     held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]
     # Between two long steps the sum falls: an alert stays open until the next one is overdue.
@@ -90,7 +91,10 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     elif not is_open and cumulative_sum(counted - allowed)[-1] >= HALF * limit:
         # Only now it is worth reading the past.
         began_s = float(steps.ended_at_s[rows[0]] - steps.step_s[rows[0]])
-        usual_ratio, usual_steps = _usual_loss(inputs, began_s, n_steps=len(steps) - rows[0])
+        one = float(counted[rows].mean())
+        usual_ratio, usual_steps = _usual_loss(
+            inputs, began_s, one=one, n_steps=len(steps) - rows[0]
+        )
         allowed, limit = allowed + usual_ratio, limit + usual_steps
     total = float(cumulative_sum(counted - allowed)[-1])
     strength = total / (limit * (HALF if is_open or held else 1.0))
@@ -131,30 +135,36 @@ def _long_steps(lasted_s: FloatArray) -> tuple[float, FloatArray, NDArray[np.boo
     excess_s = lasted_s - usual_s
     is_long = excess_s >= max(LONG_RATIO * usual_s, LONG_DEVIATIONS * noise(lasted_s))
     is_long &= is_long.sum() <= MOST_LONG_RATIO * len(lasted_s)
-    # Steps that stay long are a lasting problem, which other rules find.
+    # Steps that stay long are a lasting problem, which other rules find. It may have begun before.
     edges = np.flatnonzero(np.diff(is_long, prepend=False, append=False))
     for first, end in edges.reshape(-1, 2):
-        if end - first >= STEADY_STEPS and lasted_s[first:end].sum() >= UNKNOWN_S:
+        is_lasting = first == 0 or lasted_s[first:end].sum() >= UNKNOWN_S
+        if end - first >= STEADY_STEPS and is_lasting:
             is_long[first:end] = False
     return usual_s, excess_s, is_long
 
 
-def _usual_loss(inputs: DetectionInput, until_s: float, *, n_steps: int) -> tuple[float, float]:
+def _usual_loss(
+    inputs: DetectionInput, until_s: float, *, one: float, n_steps: int
+) -> tuple[float, float]:
     """Loss by long steps before a moment, as a share of the steps, and how far it varies.
 
     The second figure is so many deviations of the sum over ``n_steps`` steps, in usual steps. Long
     steps by chance are a compound Poisson process: its variance is their number times their mean
-    square.
+    square. That a short past has none proves little: it counts as if it had ``one`` more.
     """
-    past = None if inputs.earlier is None else inputs.earlier(inputs.now_s - EARLIER_S)
-    if past is not None and len(past):
-        past = past[past.ended_at_s < until_s]
-    if past is None or not len(past) or until_s - past.ended_at_s[0] < ENOUGH_EARLIER_S:
+    if inputs.earlier is None:
         return NO_PAST_RATIO, 0.0
+    past = inputs.earlier(inputs.now_s - EARLIER_S)
+    past = past[past.ended_at_s < until_s]
+    if not len(past) or until_s - past.ended_at_s[0] < ENOUGH_EARLIER_S:
+        # Too young to know.
+        return 0.0, np.inf
     usual_s, excess_s, is_long = _long_steps(work_s(comparable_steps(past)))
     lost = np.where(is_long, excess_s, 0.0) / usual_s
-    variance = n_steps * float((lost**2).mean())
-    return float(lost.mean()), USUAL_DEVIATIONS * float(np.sqrt(variance))
+    usual = float(lost.sum() + one) / len(lost)
+    variance = n_steps * float((lost**2).sum() + one**2) / len(lost)
+    return usual, USUAL_DEVIATIONS * float(np.sqrt(variance))
 
 
 def _since_reset(is_long: NDArray[np.bool_], total: FloatArray) -> IntArray:

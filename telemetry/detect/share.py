@@ -23,6 +23,7 @@ from telemetry.detect.findings import (
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.pace import (
     BASELINE_STEPS,
+    HALF,
     NEWEST_STEPS,
     RECENT_STEPS,
     ExchangeKind,
@@ -33,7 +34,7 @@ from telemetry.detect.rules import RULES
 from telemetry.detect.stragglers import Lateness, lateness, score_workers
 from telemetry.detect.symptoms import causes_json, with_best_cause
 from telemetry.statistics.change_points import rise
-from telemetry.statistics.peers import mean, middle
+from telemetry.statistics.peers import mean, median, middle
 from telemetry.steps import StepBatch
 
 _LIMITS = RULES["allreduce_share"].limits
@@ -173,7 +174,8 @@ def delays(steps: StepBatch, *, limit_ratio: float) -> IntArray:
     """Row of the worker for which the others waited so long that the share exceeds the limit.
 
     Had it been ready with the one before it, the share would be at or below the limit. (n_steps,),
-    -1 where that holds of no worker.
+    -1 where that holds of no worker. A process that stopped between its computing, to collect
+    garbage say, counts as another worker each time: it may stop twice in a row by chance.
     """
     wait_s = np.where(np.isfinite(steps.phases["wait_s"]), steps.phases["wait_s"], np.inf)
     if wait_s.shape[1] < 2:
@@ -185,7 +187,10 @@ def delays(steps: StepBatch, *, limit_ratio: float) -> IntArray:
     share_ratio, step_s = steps.allreduce_share_ratio, steps.step_s
     without = (share_ratio * step_s - saved_s) / np.maximum(step_s - late_s, 1e-9)
     explains = (share_ratio > limit_ratio + ROUNDING) & (without <= limit_ratio + ROUNDING)
-    return np.where(explains, wait_s.argmin(axis=1), -1)
+    last = wait_s.argmin(axis=1)
+    rows, paused_s = np.arange(len(steps)), np.nan_to_num(steps.phases["other_s"])
+    stopped = paused_s[rows, last] - median(paused_s) >= HALF * late_s
+    return np.where(explains, np.where(stopped, wait_s.shape[1] + rows, last), -1)
 
 
 # Steps after the first one above the limit that help to find the onset.

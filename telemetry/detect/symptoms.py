@@ -144,6 +144,9 @@ def _named_by_table(
         symptoms = symptoms_of(inputs, steps, problem, [])
         name = separable(problem.cause, symptoms, scope=scope)
         return replace(problem, cause=name, score=replace(problem.score, cause=name))
+    if "every_s" in problem.extra and problem.node is None:
+        # Symptoms compare before and after, and say little about steps that are long at times.
+        return problem
     is_late = problem.kind == "waiting" and _computes_longer(inputs, steps, problem.node)
     if problem.cause == UNKNOWN and (problem.node is None or is_late):
         held = (a.cause for a in inputs.open_problems if a.evidence.get("kind") == problem.kind)
