@@ -131,6 +131,35 @@ def test_one_that_prepares_for_ever_is_named_after_all() -> None:
     assert hang(writing) == []
 
 
+def test_work_of_a_host_ends_no_hang_whose_alert_is_open() -> None:
+    with_a_job = (0.04, 0.3)
+    seen = open_problems(THERE, with_a_job, AWAY, THERE, overdue_s=60)
+    assert hang(seen) == []
+    evidence = {"since_s": float(seen.steps.ended_at_s[-1])}
+    known = OpenProblem("hang", "hang", "calm", evidence=evidence)
+    assert [each.node for each in hang(replace(seen, open_problems=(known,)))] == ["calm"]
+    # The agent of the one that hangs restarts, too.
+    nan = (float("nan"), float("nan"))
+    mute = open_problems(THERE, with_a_job, nan, THERE, overdue_s=60, open_problems=(known,))
+    assert [each.rule for each in hang(mute)] == ["hang"]
+    # An alert about an earlier standstill says nothing about this one.
+    old = OpenProblem("hang", "hang", "calm", evidence={"since_s": evidence["since_s"] - 100})
+    assert hang(replace(seen, open_problems=(old,))) == []
+
+
+@EITHER_WAY
+def test_agents_that_restart_while_a_run_stands_still_are_no_crash(*, is_busy: bool) -> None:
+    restarts = [
+        Fault(kind="node_silent", node=f"run-0{i}", start_s=150 + 7 * i, duration_s=12)
+        for i in (1, 3, 5)
+    ]
+    found = spells(
+        life("trn1", duration_s=260, faults=[fault("hang"), *restarts], is_busy=is_busy)
+    )
+    assert {each.rule for each in found} == {"hang"}
+    assert {each.node for each in found} == {"run-03", None}
+
+
 @pytest.mark.parametrize("phase", ["pending", "compiling", "warming_up"])
 def test_a_run_that_need_not_train_does_not_hang(phase: str) -> None:
     seen = open_problems(THERE, THERE, AWAY, overdue_s=300)

@@ -78,6 +78,33 @@ def test_without_a_timed_exchange_no_node_is_accused() -> None:
     assert (found.node, found.cause, found.kind) == (None, "unknown", "step")
 
 
+def with_past(batch: StepBatch, past_steps: StepBatch) -> list[Any]:
+    """Find loss in steps whose past is known; both are of one run."""
+    shift_s = float(batch.ended_at_s[0] - past_steps.ended_at_s[-1]) - 1.1
+    past = replace(past_steps, ended_at_s=past_steps.ended_at_s + shift_s)
+    seen = inputs(batch, earlier=lambda since_s: past[past.ended_at_s >= since_s])
+    return find_intermittent_loss(seen, batch)
+
+
+def in_turn(every: int, *, n_steps: int = N_STEPS) -> StepBatch:
+    compute = np.ones((n_steps, len(CHARACTERS)))
+    for i, row in enumerate(range(every, n_steps, every)):
+        compute[row, i % len(CHARACTERS)] = 2.6
+    return steps_of(compute)
+
+
+def test_what_the_run_loses_usually_is_no_problem() -> None:
+    usual, more = in_turn(40, n_steps=400), in_turn(6)
+    assert with_past(in_turn(25), usual) == []
+    (found,) = with_past(more, usual)
+    assert found.node is None
+    assert with_past(more, in_turn(6, n_steps=400)) == []
+
+
+def test_a_run_of_a_few_seconds_has_no_usual_loss() -> None:
+    assert with_past(in_turn(10), in_turn(500, n_steps=20)) == []
+
+
 @pytest.mark.parametrize(
     "batch",
     [

@@ -58,6 +58,20 @@ def test_steps_of_another_batch_or_fleet_are_not_compared() -> None:
     assert len(comparable_steps(steps_of(compute))) == 3
 
 
+def test_lost_reports_change_no_comparison() -> None:
+    compute = np.ones((12, 4))
+    compute[[4, 7], 1] = np.nan
+    assert len(comparable_steps(steps_of(compute))) == len(
+        comparable_steps(steps_of(compute * 0 + 1))
+    )
+    # Who is missing in the newest step may have left: the next step shows it.
+    compute[11, 2] = np.nan
+    newest = comparable_steps(steps_of(compute)).step[-1]
+    assert newest == steps_of(compute).step[-2]
+    left = np.vstack([compute, compute[11:]])
+    assert len(comparable_steps(steps_of(left))) == 2
+
+
 def test_a_checkpoint_is_no_part_of_the_pace() -> None:
     pause = np.zeros((5, 4))
     pause[2] = 30.0

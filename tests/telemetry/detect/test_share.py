@@ -110,6 +110,16 @@ def test_a_delay_counts_where_it_alone_lifts_the_step_above_the_limit() -> None:
     assert delays(steps_of(compute, transfer_s=1.3), limit_ratio=0.25).tolist() == [-1, -1, -1]
 
 
+def test_a_process_that_stops_twice_in_a_row_is_chance() -> None:
+    compute, paused = np.full((3, 4), 3.0), np.zeros((3, 4))
+    paused[:2, 2] = 0.5
+    steps = steps_of(compute, transfer_s=0.9, other_s=paused)
+    first, second, last = delays(steps, limit_ratio=0.25).tolist()
+    assert last == -1
+    assert min(first, second) >= 0
+    assert first != second
+
+
 def test_a_run_usually_near_the_limit_fires_when_seconds_are_above_it() -> None:
     usual = [0.23, 0.24, 0.235, 0.226] * 10
     assert of(usual + [0.26] * 10, step_s=0.3) is None

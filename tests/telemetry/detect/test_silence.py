@@ -42,6 +42,12 @@ def test_a_node_may_be_silent_for_longer_while_its_run_goes_on(
     assert is_found(limit_s, pulse)
 
 
+def test_a_node_that_reported_while_its_run_stood_still_did_not_stop_it() -> None:
+    stands = StepHeartbeat(last_step_at_s=NOW - 200, step_s=3)
+    assert [is_found(quiet_s, stands) for quiet_s in (15, 40, 41)] == [False, False, True]
+    assert is_found(185, stands)
+
+
 @pytest.mark.parametrize(("every_s", "limit_s"), [(1, 41), (5, 45), (15, 55), (0, 55)])
 def test_a_silent_node_has_missed_three_reports(every_s: int, limit_s: int) -> None:
     def found(quiet_s: int) -> list[str | None]:
