@@ -88,7 +88,7 @@ def test_causes_that_look_alike_are_all_possible(page: Page, alert: Alert) -> No
     text = strip_tags(page(f"/alerts/{alert.pk}/"))
 
     assert "cannot tell the 3 possible causes apart" in text
-    assert "Not measured: utilization of one core raised" in text
+    assert "Not measured: busy time of one core raised" in text
 
 
 def test_an_alert_about_several_runs_links_each_and_the_first_of_many_nodes(
