@@ -26,11 +26,13 @@ from fleet.models import Alert, Node, ProbeRequest
 from telemetry.blocks import Span
 from telemetry.detect import RULES, Finding
 from telemetry.detect.causes import CAUSES, UNKNOWN
-from telemetry.detect.fabric import LATENCY, SLOW_RUN, efa_readings, judge_latency, symptoms_of
+from telemetry.detect.fabric import LATENCY, efa_readings, judge_latency, symptoms_of
 from telemetry.detect.findings import Problem
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import AgentRequests
 
+# The rules whose alerts say that steps are longer.
+SLOW_RUN = ("allreduce_share", "step_slow")
 # Causes that telemetry cannot separate further.
 WEAK = ("network", "slow_compute", UNKNOWN)
 MAX_SUSPECTS = 3

@@ -12,12 +12,11 @@ import numpy as np
 from django.conf import settings
 
 from fleet.alerts.events import Kind, note
-from fleet.alerts.probe_requests import QUIET, WEAK
+from fleet.alerts.probe_requests import QUIET, SLOW_RUN, WEAK
 from fleet.alerts.text import Evidence
 from fleet.formatting import counted
 from fleet.models import Alert
 from fleet.runs.state import request_trace, state_of
-from telemetry.detect.fabric import SLOW_RUN
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 
