@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fleet.runs.state import ON_REQUEST
+from fleet.runs.state import ON_REQUEST, is_tracing, trace_problem
 from telemetry.blocks import FloatArray, Span
 from telemetry.steps import StepBatch
 from telemetry.store.reading import Source
@@ -93,8 +93,8 @@ def inputs_of(
     shards = tuple(dict.fromkeys(shard for _, shard in nodes[:N_NODES]))
     span = source.window(shards, METRICS, start=end - WINDOW_S, end=end).of(names)
     steps = source.steps(run, since_s=now_s - 3600).last(WINDOW_STEPS)
-    working = sorted(each for each in traces if each == "on" or each.startswith("on: "))
-    problems = sorted(each for each in traces if each not in {*working, ON_REQUEST, ""})
+    working = sorted(filter(is_tracing, traces))
+    problems = sorted(filter(None, map(trace_problem, traces)))
     n_on_request = sum(each == ON_REQUEST for each in traces)
     found = observed_inputs(
         span,
