@@ -31,6 +31,7 @@ N_STEPS, LEAST_S, MOST_S = 8, 60.0, 300.0
 STARTS_WITHIN = timedelta(seconds=12)
 # A worker that waits less than this part of what the others do is the one they wait for.
 LEAST_WAIT = 0.5
+UNEXPLAINED = "no worker reports why: look at a worker's log"
 
 
 class Reporters(Protocol):
@@ -70,7 +71,7 @@ class LiveReporters:
         members = state.members.values() if state else ()
         problems = Counter(member.trace_problem for member in members if member.trace_problem)
         return "".join(
-            f"{problem} (on {counted(n, 'worker')})" for problem, n in problems.most_common(1)
+            f"on {counted(n, 'worker')} {problem}" for problem, n in problems.most_common(1)
         )
 
 
@@ -145,13 +146,12 @@ def _result(steps: StepBatch, *, is_named: bool, why: str) -> str:
     waits_s = steps.phases["wait_s"]
     waits_s = waits_s[np.isfinite(waits_s).any(axis=1)]
     if not len(waits_s):
-        reason = f": {why}" if why else ", and no worker reports why: look at a worker's log"
-        return f"no traced step has arrived{reason}"
+        return f"no traced step has arrived; {why or UNEXPLAINED}"
     traced = f"in {counted(len(waits_s), 'traced step')}"
     if not is_named:
         return (
             f"{traced} no single worker makes the others wait. Look at what all workers share: "
-            "the network, the storage, their clocks"
+            "the network, the storage, power and cooling"
         )
     known = np.flatnonzero(np.isfinite(waits_s).any(axis=0))
     usual_s = np.nanmedian(waits_s[:, known], axis=0)
@@ -160,6 +160,6 @@ def _result(steps: StepBatch, *, is_named: bool, why: str) -> str:
     if usual_s[late] > LEAST_WAIT * others_s:
         return f"{traced} the waits of the workers are known: see the chart"
     return (
-        f"{traced} the others wait for {steps.workers[known[late]]}: {seconds(others_s)} per "
-        f"step, it waits {seconds(float(usual_s[late]))}"
+        f"{traced} the others wait for {steps.workers[known[late]]}: they wait "
+        f"{seconds(others_s)} per step, it waits {seconds(float(usual_s[late]))}"
     )

@@ -43,7 +43,7 @@ from fleet.ingest.logs import (
     unpack_curves,
 )
 from fleet.ingest.traces import CAUSES, NOT_RECORDED, SHORT, verdict_caveats, verdict_text
-from fleet.models import Alert, Node, ReadLog, RecordedTrace, Run
+from fleet.models import Alert, Node, ReadLog, RecordedTrace, Run, TraceRequest
 from fleet.models.node import address
 from fleet.pages.costs import brief_money
 from fleet.pages.frozen import frozen_run, frozen_run_alerts, run_in_window, window_context
@@ -200,11 +200,17 @@ def inputs_context(run: Run, nodes: Sequence[tuple[str, str]], *, now: datetime)
     state = state_of(hot, run.name) if run.is_reported else None
     traces = [member.runtime_trace for member in state.members.values()] if state else ()
     inputs = inputs_of(hot, run.name, nodes, now_s=now.timestamp(), traces=traces)
+    request: TraceRequest | None = None
+    if inputs.traces_on_request or inputs.trace_problem:
+        requests = TraceRequest.objects.filter(alert__run=run).select_related("alert")
+        request = requests.order_by("-requested_at").first()
     return {
         "run": run,
         "inputs": inputs,
         "is_starting": run.phase in STARTING and not inputs.has_steps,
         "may_request_traces": settings.REQUEST_TRACES,
+        "trace_request": request,
+        "is_traced_now": request is not None and now < request.ends_at,
     }
 
 

@@ -94,8 +94,8 @@ def test_a_trace_that_names_no_node_says_how_many_steps_it_saw(
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        ("libnrt.so.1 is not loaded", ": libnrt.so.1 is not loaded (on 3 workers)"),
-        ("on request", ", and no worker reports why: look at a worker's log"),
+        ("libnrt.so.1 is not loaded", "on 3 workers libnrt.so.1 is not loaded"),
+        ("on request", "no worker reports why: look at a worker's log"),
     ],
 )
 def test_a_trace_that_does_not_arrive_says_why(
@@ -106,7 +106,7 @@ def test_a_trace_that_does_not_arrive_says_why(
     for node in NODES[:3]:
         beat(deliver, node, after_s=20, runtime_trace=state)
     update_trace_requests(hot, now=at(120))
-    assert texts(alert)[1] == ("traced", f"no traced step has arrived{why}")
+    assert texts(alert)[1] == ("traced", f"no traced step has arrived; {why}")
 
 
 def test_a_process_that_ends_between_the_row_and_the_request_has_asked_for_as_long(
@@ -194,7 +194,7 @@ def test_workers_that_do_not_allow_it_and_servers_that_forbid_it_are_not_asked(
 @pytest.mark.parametrize(
     ("late_wait_s", "result"),
     [
-        (0.02, "the others wait for trn-c: 480 ms per step, it waits 20.0 ms"),
+        (0.02, "the others wait for trn-c: they wait 480 ms per step, it waits 20.0 ms"),
         (0.4, "the waits of the workers are known: see the chart"),
     ],
 )

@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.test import Client
 from django.utils.html import strip_tags
 from pytest_django import Settings
 
+from fleet.alerts.trace_requests import update_trace_requests
 from fleet.formatting import NBSP
 from fleet.ingest.steps import StepIngest, update_reported_runs
-from fleet.models import Node, Run
+from fleet.models import Alert, Node, Run, TraceRequest
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, step_lines
 
@@ -128,6 +129,24 @@ def test_inputs_of_a_run_that_was_traced_are_those_of_other_times(
 
     assert "Gradient exchange not timed; waits traced in 1 of 3 steps" in panel
     assert "hooks_only" in panel
+
+
+def test_inputs_link_the_alert_that_requested_the_last_trace(
+    client: Client, say: Say, hot: HotStore
+) -> None:
+    say(line("run", **ABOUT), *traces(*["on request"] * 4), *untimed_steps())
+    run, now = Run.objects.get(), datetime.now(UTC)
+    about = {"cause": "unknown", "subject": "run:real", "severity": Alert.Severity.WARN}
+    times = dict.fromkeys(("onset_at", "fired_at", "last_seen_at"), now)
+    evidence = {"kind": "step", "step_s": 10.0}
+    alert = Alert.objects.create(
+        rule="step_slow", run=run, score=1.3, evidence=evidence, **about, **times
+    )
+    update_trace_requests(hot, now=now)
+
+    assert f"alert {alert.pk} requests it until " in inputs(client)
+    TraceRequest.objects.update(ends_at=now - timedelta(seconds=1))
+    assert f"alert {alert.pk} requested it " in inputs(client)
 
 
 def test_inputs_before_the_first_step_and_after_the_end(client: Client, say: Say) -> None:
