@@ -135,10 +135,9 @@ def request_trace(hot: HotStore, run: str, *, until_s: float, now_s: float) -> N
     hot.execute("SET", _trace_key(run), f"{until_s:.0f}", "EX", left_s)
 
 
-def requested_trace_s(hot: HotStore, run: str, *, now_s: float) -> float:
-    """For how many more seconds a run's workers are asked for the runtime's trace; 0 for none."""
-    until_s = hot.execute("GET", _trace_key(run))
-    return max(0.0, float(until_s or 0.0) - now_s)
+def trace_until(run: str) -> tuple[str, str]:
+    """Return the command that reads until when a run's workers are asked for a trace, or None."""
+    return ("GET", _trace_key(run))
 
 
 def _trace_key(run: str) -> str:

@@ -91,6 +91,27 @@ def test_a_trace_that_names_no_node_says_how_many_steps_it_saw(
     assert len(texts(other)) == 2
 
 
+def test_a_worker_that_traces_on_request_costs_redis_no_round_trip_more(
+    job: Run, deliver: Deliver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips: list[str] = []
+    for name in ("execute", "execute_all"):
+        called = getattr(HotStore, name)
+
+        def counted(*given: Any, name: str = name, called: Any = called) -> Any:
+            trips.append(name)
+            return called(*given)
+
+        monkeypatch.setattr(HotStore, name, counted)
+
+    def n_trips(**fields: Any) -> int:
+        trips.clear()
+        beat(deliver, NODES[0], **fields)
+        return len(trips)
+
+    assert 0 < n_trips() == n_trips(runtime_trace="libnrt is too old")
+
+
 @pytest.mark.parametrize(
     ("state", "why"),
     [
