@@ -1,7 +1,4 @@
-"""Evaluate the rules: read the store, find what is wrong, and reconcile the alerts.
-
-Senders check from outside Celery that the fleet is evaluated: ``WatchMonitor``.
-"""
+"""Evaluate the rules: read the store, find what is wrong, and reconcile the alerts."""
 
 import logging
 import math
@@ -9,23 +6,22 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
-from django.db import DatabaseError, IntegrityError, transaction
+from django.db import DatabaseError, transaction
 from django.db.models import Q
-from redis import Redis
 from redis.exceptions import RedisError
 
 from fleet.alerts.correlation import Subject, findings_of, keys_of
 from fleet.alerts.events import Kind, change, note
 from fleet.alerts.probe_requests import as_detected
 from fleet.alerts.reconcile import reconcile
-from fleet.models import Alert, CompileEvent, Node, Run, Watchdog
+from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compiles import change_lines, covered_s
 from fleet.runs.state import worker_states
 from telemetry import catalog
@@ -724,78 +720,3 @@ def explain(run: Run, *, now: datetime) -> list[Alert]:
             note(alert, Kind.LEARNED, now=now, text="; ".join(keys["key_changes"]))
             changed.append(alert)
     return changed
-
-
-REDIS_WITHIN_S = 2.0
-BY = "sender"
-# Shares of the time until the alert fires: how long senders must have checked themselves, and how
-# much the time between two checks counts at most. With 60 s these are 40 s and 10 s, so that
-# programs that start with the sender have half a minute for their first evaluation.
-MISSED_RATIO, LONGEST_GAP_RATIO = 2 / 3, 1 / 6
-
-LastEvaluation = Callable[[], datetime | None]
-
-
-def last_evaluation(redis_url: str) -> LastEvaluation:
-    """Return a function that reads when the fleet was last evaluated; None: unknown."""
-    limits = {"socket_timeout": REDIS_WITHIN_S, "socket_connect_timeout": REDIS_WITHIN_S}
-    store = HotStore(Redis.from_url(redis_url, **limits))
-
-    def read() -> datetime | None:
-        try:
-            at_s = store.gauges().get("watched_at_s")
-        except RedisError:
-            return None
-        return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
-
-    return read
-
-
-@dataclass
-class WatchMonitor:
-    """Fires `monitoring_blind` when the fleet was not evaluated for long.
-
-    Its state is in the database, so that a sender that starts continues the count of the last
-    one. After a pause of all senders it waits a little: the workers may be starting too.
-    """
-
-    last_evaluation: LastEvaluation
-    recent_s: float = 15.0
-    blind_after_s: float = 60.0
-
-    def check(self, *, now: datetime) -> bool:
-        """Fire or resolve `monitoring_blind`; return whether the fleet is evaluated."""
-        seen = self.last_evaluation()
-        is_alive = seen is not None and (now - seen).total_seconds() <= self.recent_s
-        known = Watchdog.check_in(
-            seen=seen, now=now, longest_gap_s=self.blind_after_s * LONGEST_GAP_RATIO
-        )
-        quiet_s = (now - known.looked_at).total_seconds()
-        is_missed = known.missed_s >= self.blind_after_s * MISSED_RATIO
-        try:
-            if quiet_s > self.blind_after_s and is_missed:
-                last_seen_s = known.looked_at.timestamp()
-                finding = Finding(
-                    rule=BLIND[0],
-                    cause="unknown",
-                    severity=RULES[BLIND[0]].severity,
-                    run=None,
-                    node=None,
-                    device=None,
-                    onset_s=last_seen_s,
-                    score=quiet_s / self.blind_after_s,
-                    evidence={
-                        "raised_by": BY,
-                        "last_seen_s": last_seen_s,
-                        "quiet_s": quiet_s,
-                        "limit_s": self.blind_after_s,
-                    },
-                )
-                reconcile([finding], evaluated=(), now=now)
-            elif is_alive:
-                open_ = Alert.objects.open().filter(rule=BLIND[0], subject=BLIND[1])
-                if any(alert.evidence.get("raised_by") == BY for alert in open_):
-                    reconcile([], evaluated={BLIND}, now=now)
-        except IntegrityError:
-            log.warning("another sender fired monitoring_blind at the same moment")
-        return is_alive

@@ -26,11 +26,13 @@ from fleet.models import Alert, Node, ProbeRequest
 from telemetry.blocks import Span
 from telemetry.detect import RULES, Finding
 from telemetry.detect.causes import CAUSES, UNKNOWN
-from telemetry.detect.fabric import LATENCY, SLOW_RUN, efa_readings, judge_latency, symptoms_of
+from telemetry.detect.fabric import LATENCY, efa_readings, judge_latency, symptoms_of
 from telemetry.detect.findings import Problem
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import AgentRequests
 
+# The rules whose alerts say that steps are longer.
+SLOW_RUN = ("allreduce_share", "step_slow")
 # Causes that telemetry cannot separate further.
 WEAK = ("network", "slow_compute", UNKNOWN)
 MAX_SUSPECTS = 3
@@ -259,7 +261,7 @@ def _judge(agents: Agents, requests: Sequence[ProbeRequest], *, now: datetime) -
         return _name(requests, late[0], latencies, now=now)
     elif again and not late:
         suspects = listed([row.node for row in again if not row.is_peer])
-        text = f"{suspects} answered late once, and not when asked again: no node stands out"
+        text = f"{suspects} had a high latency once, not in a second probe: no node stands out"
     elif not late:
         text = _alike(latencies[0])
     elif again or len(late) > MAX_SUSPECTS:
@@ -352,7 +354,7 @@ def _too_few(rows: Sequence[ProbeRequest], n_answered: int) -> str:
 def _alike(answered: Mapping[str, Latencies]) -> str:
     usual_s = sorted(float(np.median([*each.values()])) for each in answered.values())
     return (
-        f"all {len(usual_s)} probed nodes answer alike: {seconds(usual_s[0])} to "
+        f"all {len(usual_s)} probed nodes have similar latencies: {seconds(usual_s[0])} to "
         f"{seconds(usual_s[-1])}; look at the switch or the collective itself"
     )
 
@@ -360,8 +362,8 @@ def _alike(answered: Mapping[str, Latencies]) -> str:
 def _several(late: Sequence[Problem], *, n_asked: int) -> str:
     names = listed([each.node for each in late if each.node is not None])
     return (
-        f"{len(late)} of {counted(n_asked, 'node')} answer late: {names}. None is accused: nodes "
-        "that probe each other show the same slow link"
+        f"{len(late)} of {counted(n_asked, 'node')} have a high latency: {names}. None is "
+        "accused: nodes that probe each other measure the same slow link"
     )
 
 
@@ -396,8 +398,8 @@ def _name(
         for answers in rounds
     ]
     text = (
-        f"{node}{part} answers late: {seconds(worst_s[0])}, and {seconds(worst_s[-1])} when asked "
-        f"again; {counted(score.n_peers, 'other device')} {seconds(score.peers_median)}"
+        f"{node}{part} has a high latency: {seconds(worst_s[0])}, and {seconds(worst_s[-1])} in a "
+        f"second probe; {counted(score.n_peers, 'other device')}: {seconds(score.peers_median)}"
     )
     place = {"cause": late.cause, "node": node, "device": late.device}
     evidence = _placed_evidence(alert.cause, alert.evidence, score.figure())

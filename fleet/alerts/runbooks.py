@@ -41,13 +41,15 @@ def steps_now(alert: Alert) -> str:
     """Return the steps of an alert's runbook with its names filled in, as Markdown.
 
     The cause chooses the runbook: an all-reduce share because of a slow core has that of the slow
-    core. A cause may have steps of its own in the runbook of its rule. Commands of a scheduler
+    core. A cause, or an alert that names no node, may have steps of its own in the runbook of its
+    rule. Commands of a scheduler
     that the alert's node and run do not have are left out, unless nothing shows which one they
     have.
     """
     node, run = alert.node, alert.run
     rule = (rule_of(alert.cause) if node else None) or alert.rule
-    titles = (f"{NOW}: {alert.cause}", NOW)
+    no_node = () if alert.nodes else (f"{NOW}: no node",)
+    titles = (f"{NOW}: {alert.cause}", *no_node, NOW)
     found_in = ((each, title) for each in (rule, alert.rule) for title in titles)
     text = next(filter(None, (section(*each) for each in found_in)), "")
     labels = {**(run.labels if run else {}), **(node.labels if node else {})}

@@ -119,6 +119,8 @@ def shared_cause(cause: str) -> str:
     return cause_text(cause).several or cause_name(cause)
 
 
+# The kind of evidence that does not say in which phase a step takes longer.
+WHOLE_STEP = "step"
 # Rules of which the other workers may wait for one.
 WAITED = frozenset({"allreduce_share", "step_slow", "core_slow", "hbm_slow"})
 
@@ -182,10 +184,26 @@ class Evidence:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether workers wait for a peer, rather than for bytes to move."""
-        if "kind" in self.figures:
-            return bool(self.figures["kind"] == "waiting")
-        return (self.number("wait_ratio") or 0.0) > (self.number("transfer_ratio") or 0.0)
+        """Whether workers wait for a peer, rather than for bytes to move.
+
+        Of whole steps, the ratios of the few that were timed say it.
+        """
+        kind = self.figures.get("kind", WHOLE_STEP)
+        return kind == "waiting" or (kind == WHOLE_STEP and self._waits_beyond_transfer > 0)
+
+    @property
+    def is_untimed(self) -> bool:
+        """Whether steps take longer, and nothing says in which phase."""
+        return self.figures.get("kind") == WHOLE_STEP and self.number("wait_ratio") is None
+
+    @property
+    def is_transferring(self) -> bool:
+        """Whether more time is measured in transfers than in waits."""
+        return self._waits_beyond_transfer < 0
+
+    @property
+    def _waits_beyond_transfer(self) -> float:
+        return (self.number("wait_ratio") or 0.0) - (self.number("transfer_ratio") or 0.0)
 
     @property
     def is_layout(self) -> bool:
@@ -417,6 +435,7 @@ class AlertText:
             "is_about_node": is_about_node,
             "is_own_cause": is_own_cause,
             "is_self_explained": alert.rule in SELF_EXPLAINED,
+            "is_untimed": evidence.is_untimed,
             "opening_has_figure": is_own_cause and culprit.value is not None,
             "has_device": alert.device is not None,
             "part": self.part,
@@ -552,7 +571,7 @@ def _known(value: float | None, unit: str | None) -> str | None:
 def _phase(evidence: Evidence) -> str | None:
     now_s, before_s = evidence.number("phase_s"), evidence.number("baseline_phase_s")
     kind = str(evidence.figures.get("kind") or "")
-    if now_s is None or before_s is None or not kind:
+    if now_s is None or before_s is None or kind in {"", WHOLE_STEP}:
         return None
     return f"{kind} {seconds(now_s)}, was {seconds(before_s)}"
 

@@ -3,28 +3,35 @@
 Where the gradient exchange is not timed, all workers of a slow run take the same time, and no node
 can be named. A trace shows which worker makes the others wait. Jobs allow it by
 ``TRNWATCH_RUNTIME_TRACE=request``, the operator by ``TRNWATCH_REQUEST_TRACES``.
+
+A process may end at any line. The request is a row, which is written before anyone is asked; while
+it lasts, the workers are asked each second, until the same moment.
 """
 
+from collections import Counter
 from datetime import datetime, timedelta
 from typing import Protocol
 
 import numpy as np
 from django.conf import settings
+from django.db import transaction
 
 from fleet.alerts.events import Kind, note
-from fleet.alerts.probe_requests import QUIET, WEAK
+from fleet.alerts.probe_requests import QUIET, SLOW_RUN, WEAK
 from fleet.alerts.text import Evidence
-from fleet.formatting import counted
-from fleet.models import Alert
+from fleet.formatting import counted, seconds
+from fleet.models import Alert, TraceRequest
 from fleet.runs.state import request_trace, state_of
-from telemetry.detect.fabric import SLOW_RUN
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 
 # So many steps are traced, within these limits. A worker reads a request with its next report: a
-# heartbeat at the latest. The last steps are assembled so long after the end.
+# heartbeat at the latest.
 N_STEPS, LEAST_S, MOST_S = 8, 60.0, 300.0
-STARTS_WITHIN, ASSEMBLED_WITHIN = timedelta(seconds=12), timedelta(seconds=15)
+STARTS_WITHIN = timedelta(seconds=12)
+# A worker that waits less than this part of what the others do is the one they wait for.
+LEAST_WAIT = 0.5
+UNEXPLAINED = "no worker reports why: look at a worker's log"
 
 
 class Reporters(Protocol):
@@ -33,9 +40,13 @@ class Reporters(Protocol):
     def n_tracing(self, run: str) -> int:
         """Count the workers of a run that may be asked."""
 
-    def request(self, run: str, *, until_s: float) -> None: ...
+    def request(self, run: str, *, until_s: float) -> None:
+        """Ask the workers of a run for a trace until a moment; again changes nothing."""
 
     def steps(self, run: str, *, since_s: float) -> StepBatch: ...
+
+    def problem(self, run: str) -> str:
+        """Return why workers of a run have no trace; empty where none says so."""
 
 
 class LiveReporters:
@@ -55,6 +66,14 @@ class LiveReporters:
     def steps(self, run: str, *, since_s: float) -> StepBatch:
         return self._hot.steps(run, since_s=since_s)
 
+    def problem(self, run: str) -> str:
+        state = state_of(self._hot, run)
+        members = state.members.values() if state else ()
+        problems = Counter(member.trace_problem for member in members if member.trace_problem)
+        return "".join(
+            f"on {counted(n, 'worker')} {problem}" for problem, n in problems.most_common(1)
+        )
+
 
 def update_trace_requests(hot: HotStore, *, now: datetime) -> None:
     """Advance the requested traces where the setting allows them."""
@@ -64,49 +83,83 @@ def update_trace_requests(hot: HotStore, *, now: datetime) -> None:
 
 def advance_traces(reporters: Reporters, *, now: datetime) -> None:
     """Ask the workers of slow runs for a trace, once for each alert, and note what it shows."""
+    requests = TraceRequest.objects.filter(judged_at=None, ends_at__gt=now - QUIET)
+    for request in requests.select_related("alert__run", "alert__node"):
+        if now <= request.ends_at:
+            _ask(reporters, request)
+        elif now > request.result_by:
+            _conclude(reporters, request, now=now)
     alerts = Alert.objects.open().filter(
-        cause__in=WEAK, rule__in=SLOW_RUN, fired_at__gt=now - QUIET, run__isnull=False
+        cause__in=WEAK,
+        rule__in=SLOW_RUN,
+        fired_at__gt=now - QUIET,
+        run__isnull=False,
+        trace_request=None,
     )
-    for alert in alerts.exclude(events__kind=Kind.TRACED).select_related("run"):
-        requested = alert.events.filter(kind=Kind.TRACE_REQUESTED).last()
-        if alert.nodes or alert.parts or alert.run is None:
-            continue
-        if requested is None:
+    for alert in alerts.select_related("run", "node"):
+        # Of a timed exchange it is known who waits.
+        if not (alert.nodes or alert.parts) and alert.evidence.get("kind") == "step":
             _request(reporters, alert, now=now)
-        elif now > requested.at + _length(alert) + ASSEMBLED_WITHIN:
-            steps = reporters.steps(alert.run.name, since_s=requested.at.timestamp())
-            _conclude(alert, steps, now=now)
 
 
 def _request(reporters: Reporters, alert: Alert, *, now: datetime) -> None:
-    run = alert.run
-    # Of a timed exchange it is known who waits.
-    if run is None or alert.evidence.get("kind") != "step":
-        return
-    n_workers = reporters.n_tracing(run.name)
+    n_workers = 0 if alert.run is None else reporters.n_tracing(alert.run.name)
     if n_workers < 2:
         return
-    length = _length(alert)
-    text = f"of {counted(n_workers, 'worker')}, for {length.total_seconds():.0f}\u202fs"
-    # Asked twice is asked once: a process may end before it has noted it.
-    reporters.request(run.name, until_s=(now + length).timestamp())
-    note(alert, Kind.TRACE_REQUESTED, now=now, text=text)
+    defaults = {"requested_at": now, "ends_at": now + _length(alert), "n_workers": n_workers}
+    with transaction.atomic():
+        request, is_new = TraceRequest.objects.get_or_create(alert=alert, defaults=defaults)
+        if is_new:
+            length = f"{request.lasts.total_seconds():.0f}\u202fs"
+            text = f"of {counted(n_workers, 'worker')}, for {length}"
+            note(alert, Kind.TRACE_REQUESTED, now=now, text=text)
+    _ask(reporters, request)
+
+
+def _ask(reporters: Reporters, request: TraceRequest) -> None:
+    if request.alert.run is not None:
+        reporters.request(request.alert.run.name, until_s=request.ends_at.timestamp())
 
 
 def _length(alert: Alert) -> timedelta:
     """How long a run is traced: some of its slow steps."""
     step_s = Evidence(alert.evidence).number("step_s") or 0.0
-    seconds = STARTS_WITHIN.total_seconds() + N_STEPS * step_s
-    return timedelta(seconds=round(min(max(seconds, LEAST_S), MOST_S)))
+    length_s = STARTS_WITHIN.total_seconds() + N_STEPS * step_s
+    return timedelta(seconds=round(min(max(length_s, LEAST_S), MOST_S)))
 
 
-def _conclude(alert: Alert, steps: StepBatch, *, now: datetime) -> None:
-    """Note that a trace names no node."""
-    n_traced = int(np.isfinite(steps.phases["wait_s"]).any(axis=1).sum())
-    text = "no traced step has arrived"
-    if n_traced:
-        text = (
-            f"in {counted(n_traced, 'traced step')} no single worker makes the others wait. Look "
-            "at what all workers share: the network, the storage, their clocks"
+def _conclude(reporters: Reporters, request: TraceRequest, *, now: datetime) -> None:
+    """Note what a trace has shown, unless another process did."""
+    alert = request.alert
+    result = ""
+    if alert.run is not None:
+        steps = reporters.steps(alert.run.name, since_s=request.requested_at.timestamp())
+        result = _result(steps, is_named=bool(alert.nodes), why=reporters.problem(alert.run.name))
+    with transaction.atomic():
+        ours = TraceRequest.objects.filter(pk=request.pk, judged_at=None)
+        if ours.update(judged_at=now, result=result) and alert.is_open:
+            note(alert, Kind.TRACED, now=now, text=result)
+
+
+def _result(steps: StepBatch, *, is_named: bool, why: str) -> str:
+    """Say what traced steps show; ``is_named``: the alert names a node, ``why``: what failed."""
+    waits_s = steps.phases["wait_s"]
+    waits_s = waits_s[np.isfinite(waits_s).any(axis=1)]
+    if not len(waits_s):
+        return f"no traced step has arrived; {why or UNEXPLAINED}"
+    traced = f"in {counted(len(waits_s), 'traced step')}"
+    if not is_named:
+        return (
+            f"{traced} no single worker makes the others wait. Look at what all workers share: "
+            "the network, the storage, power and cooling"
         )
-    note(alert, Kind.TRACED, now=now, text=text)
+    known = np.flatnonzero(np.isfinite(waits_s).any(axis=0))
+    usual_s = np.nanmedian(waits_s[:, known], axis=0)
+    late = int(np.argmin(usual_s))
+    others_s = float(np.median(np.delete(usual_s, late))) if len(usual_s) > 1 else 0.0
+    if usual_s[late] > LEAST_WAIT * others_s:
+        return f"{traced} the waits of the workers are known: see the chart"
+    return (
+        f"{traced} the others wait for {steps.workers[known[late]]}: they wait "
+        f"{seconds(others_s)} per step, it waits {seconds(float(usual_s[late]))}"
+    )

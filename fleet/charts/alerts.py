@@ -197,7 +197,7 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
         words = PER_STEP
         if has_late_worker(alert):
             words = f"{PER_STEP}; {alert.node} waits least: the others wait for it"
-        elif not evidence.is_waiting:
+        elif evidence.is_transferring:
             words = f"{PER_STEP}; most time is transfer, not waiting for one worker"
         found.append(AlertChart("workers", "Wait by worker", "bars", words))
     if alert.rule == "allreduce_share":

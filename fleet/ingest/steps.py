@@ -6,7 +6,7 @@ same step.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -30,10 +30,10 @@ from fleet.runs.state import (
     RunState,
     members_of,
     recently_reporting_runs,
-    requested_trace_s,
     run_key,
     sessions_key,
     state_of,
+    trace_until,
     workers_key,
 )
 from telemetry.compiles import Compile
@@ -252,10 +252,9 @@ class StepIngest:
     ) -> None:
         if not taken:
             return
-        on_request = _save_members(hot, taken, now_s=now_s)
+        trace_until_s = _save_members(hot, taken, now_s=now_s)
         if settings.REQUEST_TRACES:
-            asked = (requested_trace_s(hot, run, now_s=now_s) for run in on_request)
-            outcome.trace_s = max(asked, default=0.0)
+            outcome.trace_s = max(0.0, trace_until_s - now_s)
         store_reported_compiles(hot, taken, correction_s=outcome.skew_s, now_s=now_s)
         worker_steps = [
             (
@@ -317,15 +316,18 @@ def _compile(report: CompileLine, *, correction_s: float) -> Compile:
     )
 
 
-def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -> Collection[str]:
-    """Store what workers said last; return the runs of those that may be asked for a trace."""
+def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -> float:
+    """Store what workers said last.
+
+    Returns until when those that trace on request are asked to, in Unix seconds; 0 for not.
+    """
     latest: dict[tuple[str, str, str], Member] = {}
     for report in taken:
         if isinstance(report, WorkerLine):
             key = (report.run, report.session, report.worker)
             latest[key] = _member(report, latest.get(key), now_s)
     commands: list[tuple[object, ...]] = []
-    on_request = set()
+    on_request: set[str] = set()
     for run, session in {(run, session) for run, session, _ in latest}:
         known = members_of(hot, run, session)
         mine = {w: m for (r, s, w), m in latest.items() if (r, s) == (run, session)}
@@ -344,8 +346,9 @@ def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -
             ("EXPIRE", sessions_key(run), KEEP_S),
             ("ZADD", LAST_REPORT, "GT", now_s, run),
         ]
-    hot.execute_all(commands)
-    return on_request
+    reads = [trace_until(run) for run in on_request]
+    answers = hot.execute_all([*commands, *reads])
+    return max((float(until_s or 0.0) for until_s in answers[len(commands) :]), default=0.0)
 
 
 def _member(report: WorkerLine, before: Member | None, now_s: float) -> Member:

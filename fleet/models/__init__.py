@@ -8,6 +8,7 @@ from fleet.models.alert import (
     ProbeRequest,
     Silence,
     SilenceEvent,
+    TraceRequest,
 )
 from fleet.models.annotation import Annotation
 from fleet.models.cost import Budget, TeamPrice
@@ -60,6 +61,7 @@ __all__ = [
     "SupportCheck",
     "TeamPrice",
     "Token",
+    "TraceRequest",
     "Trial",
     "TrialArm",
     "Watchdog",

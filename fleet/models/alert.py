@@ -484,6 +484,44 @@ class ProbeRequest(models.Model):
         return max(self.latency_s.values(), default=None)
 
 
+class TraceRequest(models.Model):
+    """A trace of the runtime that an alert asked the workers of its run for."""
+
+    # The last traced steps arrive, and are assembled, so long after the end.
+    ASSEMBLED_WITHIN = timedelta(seconds=15)
+
+    alert = models.OneToOneField(Alert, models.CASCADE, related_name="trace_request")
+    requested_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    n_workers = models.PositiveIntegerField()
+    judged_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its steps were judged."
+    )
+    result = models.CharField(max_length=500, blank=True, help_text="What it showed.")
+
+    class Meta:
+        ordering = ("requested_at", "pk")
+
+    def __str__(self) -> str:
+        return f"trace for alert {self.alert_id}"
+
+    @property
+    def lasts(self) -> timedelta:
+        return self.ends_at - self.requested_at
+
+    @property
+    def result_by(self) -> datetime:
+        return self.ends_at + self.ASSEMBLED_WITHIN
+
+    def state(self, at: datetime) -> str:
+        """Return running, assembling, judged or overdue, as known at a time."""
+        if self.judged_at is not None and self.judged_at <= at:
+            return "judged"
+        if at < self.ends_at:
+            return "running"
+        return "assembling" if at < self.result_by + self.ASSEMBLED_WITHIN else "overdue"
+
+
 class FrozenChart(models.Model):
     """One chart of evidence by the second, stored before the hot tier drops the data."""
 

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from fleet.alerts.text import AlertText, facts, ruled_out
 from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.frozen import figures_of, frozen_link, parse_moment, with_worst, written
-from fleet.models import Alert, AlertEvent, ProbeRequest, Run
+from fleet.models import Alert, AlertEvent, ProbeRequest, Run, TraceRequest
 from fleet.models.alert import AlertHistory, AlertQuerySet
 from fleet.pages.alert_context import (
     COMMENT_KINDS,
@@ -161,6 +161,9 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         probes = [(each, at_time - each.requested_at > each.WAIT) for each in requested]
         if len(probes) > PROBES_SHOWN:
             probes.sort(key=lambda row: (not row[0].is_again, -(row[0].worst_s or 0.0)))
+    trace: TraceRequest | None = None
+    if any(event.kind == AlertEvent.Kind.TRACE_REQUESTED for event in events):
+        trace = TraceRequest.objects.filter(alert=alert, requested_at__lte=at_time).first()
     comments = [e for e in events if e.by and e.text and e.kind in COMMENT_KINDS]
     link = frozen_link(alert_at, at=at_time)
     return {
@@ -176,6 +179,8 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "ruled_out": ruled_out(alert_at),
         "probes": probes[:PROBES_SHOWN],
         "more_probes": probes[PROBES_SHOWN:],
+        "trace_request": trace,
+        "trace_state": trace and trace.state(at_time),
         "history": history,
         "events": events,
         "comment": comments[-1] if comments else None,

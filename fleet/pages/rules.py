@@ -13,7 +13,8 @@ from django.views.decorators.http import require_http_methods
 from redis.exceptions import RedisError
 
 from fleet.access.roles import requires
-from fleet.alerts.evaluate import last_evaluation, rule_failures
+from fleet.alerts.evaluate import rule_failures
+from fleet.alerts.watch_monitor import last_evaluation
 from fleet.formatting import counted
 from fleet.models import Alert, Run
 from fleet.models.run import SHARE

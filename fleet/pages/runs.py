@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -43,7 +43,7 @@ from fleet.ingest.logs import (
     unpack_curves,
 )
 from fleet.ingest.traces import CAUSES, NOT_RECORDED, SHORT, verdict_caveats, verdict_text
-from fleet.models import Alert, Node, ReadLog, RecordedTrace, Run
+from fleet.models import Alert, Node, ReadLog, RecordedTrace, Run, TraceRequest
 from fleet.models.node import address
 from fleet.pages.costs import brief_money
 from fleet.pages.frozen import frozen_run, frozen_run_alerts, run_in_window, window_context
@@ -51,7 +51,7 @@ from fleet.pages.nodes import rows_of
 from fleet.pages.render import WEEK_DAYS, Filter, HtmxRequest, period_days, render_page
 from fleet.pages.text import run_headline
 from fleet.runs.compiles import compile_summary, with_compile_flag
-from fleet.runs.inputs import inputs_of
+from fleet.runs.inputs import N_NODES, inputs_of
 from fleet.runs.limits import COLUMNS, own_limits
 from fleet.runs.similar_runs import similar_runs_panel
 from fleet.runs.state import state_of
@@ -64,6 +64,8 @@ STATES = ("active", "over", "retired")
 LIST_PARTIALS = ("runs",)
 PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "money")
 WINDOW_FIELDS = {"window", "from", "to"}
+# Htmx replaces the element with the empty answer, and asks no more.
+STOP_POLLING = 286
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +194,42 @@ def run_points(name: str, *, since_s: float) -> dict[str, Any]:
 STARTING = frozenset({Run.Phase.PENDING, Run.Phase.COMPILING, Run.Phase.WARMING_UP})
 
 
+def inputs_context(run: Run, nodes: Sequence[tuple[str, str]], *, now: datetime) -> dict[str, Any]:
+    """Return the panel that names what arrives of an active run; nodes are (name, shard)."""
+    hot = hot_store()
+    state = state_of(hot, run.name) if run.is_reported else None
+    traces = [member.runtime_trace for member in state.members.values()] if state else ()
+    inputs = inputs_of(hot, run.name, nodes, now_s=now.timestamp(), traces=traces)
+    request: TraceRequest | None = None
+    if inputs.traces_on_request or inputs.trace_problem:
+        requests = TraceRequest.objects.filter(alert__run=run).select_related("alert")
+        request = requests.order_by("-requested_at").first()
+    return {
+        "run": run,
+        "inputs": inputs,
+        "is_starting": run.phase in STARTING and not inputs.has_steps,
+        "may_request_traces": settings.REQUEST_TRACES,
+        "trace_request": request,
+        "is_traced_now": request is not None and now < request.ends_at,
+    }
+
+
+def refreshed_inputs(request: HtmxRequest, name: str, *, now: datetime) -> HttpResponse:
+    """Answer the panel of inputs, which asks for itself now and then, until the run is over."""
+    run = get_object_or_404(Run, name=name)
+    if run.finished_at is not None:
+        return HttpResponse(status=STOP_POLLING)
+    nodes = run.nodes.order_by("rank", "name").values_list("name", "shard")[:N_NODES]
+    context = inputs_context(run, list(nodes), now=now)
+    return render_page(request, "runs/_run_inputs.html", context)
+
+
 @require_safe
 def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
-    now, context = timezone.now(), run_context(name, is_whole=True)
+    now = timezone.now()
+    if request.htmx.target == "run-inputs":
+        return refreshed_inputs(request, name, now=now)
+    context = run_context(name, is_whole=True)
     run, summary = context["run"], context["now"]
     context |= window_context(request, now=now, ended_at=run.finished_at)
     context |= {
@@ -204,12 +239,7 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
         context |= frozen_run_alerts(run, context["window"])
     elif run.finished_at is None and not context.get("log") and not context.get("trace"):
         nodes = [(row.node.name, row.node.shard) for row in context["rows"]]
-        hot = hot_store()
-        state = state_of(hot, run.name) if run.is_reported else None
-        traces = {member.runtime_trace for member in state.members.values()} if state else ()
-        inputs = inputs_of(hot, run.name, nodes, now_s=now.timestamp(), traces=traces)
-        is_starting = run.phase in STARTING and not inputs.has_steps
-        context |= {"inputs": inputs, "is_starting": is_starting}
+        context |= inputs_context(run, nodes, now=now)
     alerts = [each.alert for each in context["alerts"]]
     drawn = charts_of(hot_store(), run, alerts)
     context["charts"] = [with_loss_view(request, chart) for chart in drawn]

@@ -1,11 +1,11 @@
 """Which telemetry of a run reaches us: its input tier, inferred from what arrives."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fleet.runs.state import ON_REQUEST
+from fleet.runs.state import ON_REQUEST, is_tracing, trace_problem
 from telemetry.blocks import FloatArray, Span
 from telemetry.steps import StepBatch
 from telemetry.store.reading import Source
@@ -26,9 +26,11 @@ class RunInputs:
     """What arrives of one run; seconds are None where nothing arrives.
 
     ``timed_ratio`` is the share of recent steps whose gradient exchange is timed, None without
-    step reports. ``trace`` is what waits come from, such as "on" with the Neuron runtime's trace,
-    empty without. ``traces_on_request``: workers read it when an alert asks. ``trace_problem`` is
-    why a worker has no trace although its job asks for one.
+    step reports; the ``n_traced`` of ``n_steps`` that a requested trace covered do not count.
+    ``step_age_s`` is the age of the newest step. ``trace`` is what waits come from, such as "on"
+    with the Neuron runtime's trace, empty without. Of ``n_workers`` in the newest session,
+    ``n_on_request`` read it when an alert asks, and ``n_without`` have none although their job
+    asks for one: ``trace_problem`` says why.
     ``other_comm_s`` is the recent mean of communication that exchanges no gradients.
     """
 
@@ -36,14 +38,28 @@ class RunInputs:
     probe_every_s: int | None = None
     has_hbm: bool = False
     timed_ratio: float | None = None
+    n_steps: int = 0
+    n_traced: int = 0
+    step_age_s: float = 0.0
     trace: str = ""
-    traces_on_request: bool = False
+    n_workers: int = 0
+    n_on_request: int = 0
+    n_without: int = 0
     trace_problem: str = ""
     other_comm_s: float | None = None
 
     @property
     def has_steps(self) -> bool:
         return self.timed_ratio is not None
+
+    @property
+    def has_old_steps(self) -> bool:
+        """Whether no step ended while the hardware that is shown was measured."""
+        return self.step_age_s > WINDOW_S
+
+    @property
+    def traces_on_request(self) -> bool:
+        return self.n_on_request > 0
 
     @property
     def tier(self) -> str:
@@ -66,38 +82,59 @@ def inputs_of(
     nodes: Sequence[tuple[str, str]],
     *,
     now_s: float,
-    traces: Collection[str] = (),
+    traces: Sequence[str] = (),
 ) -> RunInputs:
     """Infer a run's inputs from the newest minutes.
 
-    ``nodes`` are (name, shard) of its nodes, ``traces`` what its workers report of their traces.
+    ``nodes`` are (name, shard) of its nodes, ``traces`` what each worker reports of its trace.
     """
     end = int(now_s)
     names = tuple(name for name, _ in nodes[:N_NODES])
     shards = tuple(dict.fromkeys(shard for _, shard in nodes[:N_NODES]))
     span = source.window(shards, METRICS, start=end - WINDOW_S, end=end).of(names)
     steps = source.steps(run, since_s=now_s - 3600).last(WINDOW_STEPS)
-    working = sorted(trace for trace in traces if trace == "on" or trace.startswith("on: "))
-    found = observed_inputs(span, steps, trace=working[0] if working else "")
-    problems = sorted(set(traces) - {*working, ON_REQUEST, ""})
+    working = sorted(filter(is_tracing, traces))
+    problems = sorted(filter(None, map(trace_problem, traces)))
+    n_on_request = sum(each == ON_REQUEST for each in traces)
+    found = observed_inputs(
+        span,
+        steps,
+        trace=working[0] if working else "",
+        is_traced_on_request=not working and bool(n_on_request or problems),
+    )
     return replace(
         found,
-        traces_on_request=ON_REQUEST in traces,
+        step_age_s=now_s - float(steps.ended_at_s[-1]) if len(steps) else 0.0,
+        n_workers=len(traces),
+        n_on_request=n_on_request,
+        n_without=len(problems),
         trace_problem=problems[0] if problems else "",
     )
 
 
-def observed_inputs(span: Span, steps: StepBatch, *, trace: str = "") -> RunInputs:
-    """Infer inputs from some nodes' hardware, (n_ticks, n_nodes, n_parts) each, and steps."""
+def observed_inputs(
+    span: Span, steps: StepBatch, *, trace: str = "", is_traced_on_request: bool = False
+) -> RunInputs:
+    """Infer inputs from some nodes' hardware, (n_ticks, n_nodes, n_parts) each, and steps.
+
+    ``is_traced_on_request``: steps with waits but no transfer are those of a requested trace,
+    which measures no transfer. It is over soon, so it makes no tier.
+    """
     periods = [period for name in CHANGING if (period := _period_s(span.values.get(name)))]
     hbm = span.values.get(HBM)
     timed = np.isfinite(steps.phases["wait_s"]).any(axis=1) if len(steps) else None
+    n_traced = 0
+    if is_traced_on_request and timed is not None:
+        traced = timed & ~(steps.phases["transfer_s"] > 0).any(axis=1)
+        timed, n_traced = timed & ~traced, int(traced.sum())
     other = steps.other_comm_s[np.isfinite(steps.other_comm_s)]
     return RunInputs(
         agent_every_s=min(periods, default=None),
         probe_every_s=_period_s(span.values.get(PROBE)),
         has_hbm=hbm is not None and bool(np.isfinite(hbm).any()),
         timed_ratio=None if timed is None else float(timed.mean()),
+        n_steps=len(steps),
+        n_traced=n_traced,
         trace=trace if timed is not None and timed.any() else "",
         other_comm_s=float(other.mean()) if len(other) else None,
     )

@@ -34,6 +34,16 @@ def workers_key(run: str, session: str) -> str:
 ON_REQUEST = "on request"
 
 
+def is_tracing(reported: str) -> bool:
+    """Whether a worker reports that it reads a trace all the time, from whatever source."""
+    return reported == "on" or reported.startswith("on: ")
+
+
+def trace_problem(reported: str) -> str:
+    """Return why a worker has no trace; empty where it has one, or its job asks for none."""
+    return "" if reported == ON_REQUEST or is_tracing(reported) else reported
+
+
 class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """One worker of a session; ``ended`` is 0 while it works, 1 when done, 2 when it failed.
 
@@ -57,6 +67,11 @@ class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
     @property
     def traces_on_request(self) -> bool:
         return self.runtime_trace == ON_REQUEST
+
+    @property
+    def trace_problem(self) -> str:
+        """Why it has no trace although its job asks for one."""
+        return trace_problem(self.runtime_trace)
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -120,10 +135,9 @@ def request_trace(hot: HotStore, run: str, *, until_s: float, now_s: float) -> N
     hot.execute("SET", _trace_key(run), f"{until_s:.0f}", "EX", left_s)
 
 
-def requested_trace_s(hot: HotStore, run: str, *, now_s: float) -> float:
-    """For how many more seconds a run's workers are asked for the runtime's trace; 0 for none."""
-    until_s = hot.execute("GET", _trace_key(run))
-    return max(0.0, float(until_s or 0.0) - now_s)
+def trace_until(run: str) -> tuple[str, str]:
+    """Return the command that reads until when a run's workers are asked for a trace, or None."""
+    return ("GET", _trace_key(run))
 
 
 def _trace_key(run: str) -> str:

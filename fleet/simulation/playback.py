@@ -564,6 +564,7 @@ class PlayedReporters:
 
     def __init__(self, stage: ScenarioPlayback) -> None:
         self._stage = stage
+        self._until_s: dict[str, float] = {}
         self.second = 0
 
     def n_tracing(self, run: str) -> int:
@@ -571,10 +572,15 @@ class PlayedReporters:
         return act.plan.run.nodes if act.plan.inputs.trace_on_request else 0
 
     def request(self, run: str, *, until_s: float) -> None:
-        self._stage.acts[run].trace(self.second, until_s)
+        if self._until_s.get(run) != until_s:
+            self._until_s[run] = until_s
+            self._stage.acts[run].trace(self.second, until_s)
 
     def steps(self, run: str, *, since_s: float) -> StepBatch:
         return self._stage.steps(run, since_s=since_s)
+
+    def problem(self, run: str) -> str:
+        return ""
 
 
 def phases(plan: Plan, before: RunClock, after: RunClock) -> Iterator[RunClock]:

@@ -208,8 +208,6 @@ AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 # Healthy links lose packets in bursts, also while steps are longer for another reason. Loss below
 # this ratio must last for so many seconds; bursts of up to 30 s and 0.3 % are assumed.
 BURST_RATIO, BURST_S = 0.005, 50
-# The rules whose alerts say that steps are longer.
-SLOW_RUN = ("allreduce_share", "step_slow")
 # On a link with little traffic losses are counted for this many seconds; the last part must show
 # them too.
 QUIET_S, RECENT_PART = 300, 4

@@ -145,8 +145,9 @@ class BeatLine(WorkerLine, tag="beat", kw_only=True, gc=False):
     """A heartbeat; the worker has dropped ``n_dropped`` reports so far.
 
     ``runtime_trace`` is "on" with a trace of the Neuron runtime, "on: " and the source with
-    another, or why the worker has none. ``activity`` is what it does, for ``activity_s`` seconds
-    so far: step, input, checkpoint, other or compile.
+    another, "on request" where an alert may request one, or why the worker has none.
+    ``activity`` is what it does, for ``activity_s`` seconds so far: step, input, checkpoint, other
+    or compile.
     """
 
     at: UnixSeconds | None = None

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 from redis import Redis
 
-from fleet.alerts.evaluate import WatchMonitor, last_evaluation
+from fleet.alerts.watch_monitor import WatchMonitor, last_evaluation
 from fleet.models import Alert, Delivery, Receiver, Route
 from telemetry.store.hot import HotStore
 from tests.helpers import NOON, free_port

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, close_old_connections, connection
 from redis import Redis
 
-from fleet.alerts.evaluate import WatchMonitor, last_evaluation
+from fleet.alerts.watch_monitor import WatchMonitor, last_evaluation
 from fleet.charts.image import alert_image
 from fleet.models import Alert
 from fleet.notifications.delivery import (

@@ -161,7 +161,7 @@ def test_a_node_that_stands_out_twice_is_named_and_stays_named(
     asked, answered = ["probe_requested"] * 2, ["probed", "cause_changed"]
     assert kinds == ["fired", *asked, *answered]
     probed = texts(alert)[3][1]
-    assert "n3, EFA device 2, answers late: 86.7" in probed
+    assert "n3, EFA device 2, has a high latency: 86.7" in probed
     assert "78.0" in probed
     assert alert.evidence["culprit"]["n_peers"] == N_NODES * N_DEVICES - 1
     verdicts = [(row["cause"], row["verdict"]) for row in alert.evidence["causes"]]
@@ -186,7 +186,7 @@ def test_a_node_that_stands_out_twice_is_named_and_stays_named(
 
     client.force_login(bob)
     panel = client.get(alert.get_absolute_url()).text.partition("Requested probes")[2]
-    assert "asked again" in panel.partition("</dl>")[0]
+    assert "probed twice" in panel.partition("</dl>")[0]
 
     # It ends, and comes back at once: the same row, and the same node.
     find(120)
@@ -205,19 +205,23 @@ def test_what_detection_names_itself_counts_more_than_probes(fleet: Fleet, run: 
 
     alert = Alert.objects.get()
     assert (str(alert.node), alert.device, alert.cause) == ("n1", 5, "slow_core")
-    assert "n3, EFA device 2, answers late" in texts(alert)[-1][1]
+    assert "n3, EFA device 2, has a high latency" in texts(alert)[-1][1]
 
 
 @pytest.mark.parametrize(
     ("first", "again", "text"),
     [
-        ({}, {}, f"all {N_NODES} probed nodes answer alike: 17.3\u202fµs to 17.3\u202fµs; look"),
-        ({"n2": slow("n2")}, {}, "n2 answered late once, and not when asked again"),
-        ({"n2": slow("n2")}, {"n2": {}}, "n2 answered late once, and not when asked again"),
+        (
+            {},
+            {},
+            f"all {N_NODES} probed nodes have similar latencies: 17.3\u202fµs to 17.3",
+        ),
+        ({"n2": slow("n2")}, {}, "n2 had a high latency once, not in a second probe"),
+        ({"n2": slow("n2")}, {"n2": {}}, "n2 had a high latency once, not in a second probe"),
         (
             {"n2": slow("n2"), "n4": slow("n4")},
             {"n2": slow("n2"), "n4": slow("n4")},
-            f"2 of {N_NODES}\u202fnodes answer late: n2, n4. None is accused",
+            f"2 of {N_NODES}\u202fnodes have a high latency: n2, n4. None is accused",
         ),
         (
             {f"n{i}": {"reason": "no such device"} for i in range(4)},

@@ -104,6 +104,17 @@ def test_a_cause_that_is_not_known_is_called_unknown(make: Make) -> None:
     assert "likely" not in text
 
 
+def test_nothing_is_said_to_stand_out_or_not_where_nothing_tells_workers_apart(make: Make) -> None:
+    whole = {"kind": "step", "wait_ratio": None, "transfer_ratio": None, "culprit": None}
+    unplaced = {"rule": "step_slow", "cause": "unknown", "node": None, "device": None}
+    text = paragraph_of(make(LINK | whole, **unplaced))
+
+    assert "unknown: the gradient exchange is not timed, so all workers take the same" in text
+    assert "stands out" not in text
+    traced = LINK | whole | {"wait_ratio": 0.02, "transfer_ratio": 0.0}
+    assert "no worker, link or memory stands out" in paragraph_of(make(traced, **unplaced))
+
+
 def test_a_layout_that_communicates_much_is_not_called_broken(make: Make) -> None:
     evidence = LINK | {"kind": "communication-bound layout", "baseline_step_s": None}
     text = paragraph_of(make(evidence, cause="unknown", node=None, device=None, cost={}))

@@ -8,6 +8,7 @@ import pytest
 
 from fleet.charts.alerts import alert_figure, alert_window, charts_of
 from fleet.charts.figures import Chart
+from fleet.charts.runs import PER_STEP
 from fleet.models import Alert, Node, Run
 from telemetry.detect import RULES
 from telemetry.store.hot import HotStore
@@ -52,6 +53,27 @@ def test_a_node_s_own_metric_comes_first_and_a_run_s_steps(make: Make) -> None:
 
     assert names(make())[:2] == ["culprit", "phases"]
     assert names(of_run)[:2] == ["phases", "culprit"]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "node", "said"),
+    [
+        ({"kind": "transferring", "wait_ratio": 0.1, "transfer_ratio": 0.2}, None, "transfer"),
+        # Whole steps were compared; some of them have been traced, or none.
+        ({"kind": "step", "wait_ratio": 0.23, "transfer_ratio": 0.0}, "limping", "limping waits"),
+        ({"kind": "step", "wait_ratio": 0.02, "transfer_ratio": 0.0}, None, ""),
+        ({"kind": "step", "wait_ratio": None, "transfer_ratio": None}, None, ""),
+    ],
+)
+def test_waits_are_captioned_by_what_was_measured(
+    make: Make, evidence: dict[str, Any], node: str | None, said: str
+) -> None:
+    of_run = {"rule": "step_slow", "subject": "run:llama", "cause": "slow_compute"}
+    alert = make(**of_run, evidence=evidence, **({} if node else {"node": None, "device": None}))
+    (workers,) = (chart.help for chart in charts_of(alert) if chart.name == "workers")
+
+    assert said in workers
+    assert (workers == PER_STEP) == (not said)
 
 
 @pytest.mark.parametrize("rule", [*RULES, "a_new_rule"])

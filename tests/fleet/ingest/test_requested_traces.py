@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
+from fleet.alerts import trace_requests
 from fleet.alerts.trace_requests import update_trace_requests
-from fleet.models import Alert, Run
+from fleet.models import Alert, Run, TraceRequest
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, NODES, step
 from tests.fleet.api.training_jobs import line as shown
@@ -90,11 +91,85 @@ def test_a_trace_that_names_no_node_says_how_many_steps_it_saw(
     assert len(texts(other)) == 2
 
 
-def test_a_trace_that_does_not_arrive_says_so(job: Run, hot: HotStore) -> None:
+def test_a_worker_that_traces_on_request_costs_redis_no_round_trip_more(
+    job: Run, deliver: Deliver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips: list[str] = []
+    for name in ("execute", "execute_all"):
+        called = getattr(HotStore, name)
+
+        def counted(*given: Any, name: str = name, called: Any = called) -> Any:
+            trips.append(name)
+            return called(*given)
+
+        monkeypatch.setattr(HotStore, name, counted)
+
+    def n_trips(**fields: Any) -> int:
+        trips.clear()
+        beat(deliver, NODES[0], **fields)
+        return len(trips)
+
+    assert 0 < n_trips() == n_trips(runtime_trace="libnrt is too old")
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ("libnrt.so.1 is not loaded", "on 3 workers libnrt.so.1 is not loaded"),
+        ("on request", "no worker reports why: look at a worker's log"),
+    ],
+)
+def test_a_trace_that_does_not_arrive_says_why(
+    job: Run, deliver: Deliver, hot: HotStore, state: str, why: str
+) -> None:
     alert = fire(job)
-    for second in (0, 120):
+    update_trace_requests(hot, now=at(0))
+    for node in NODES[:3]:
+        beat(deliver, node, after_s=20, runtime_trace=state)
+    update_trace_requests(hot, now=at(120))
+    assert texts(alert)[1] == ("traced", f"no traced step has arrived; {why}")
+
+
+def test_a_process_that_ends_between_the_row_and_the_request_has_asked_for_as_long(
+    job: Run, deliver: Deliver, hot: HotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alert = fire(job)
+    with monkeypatch.context() as patch:
+        patch.setattr(trace_requests, "request_trace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            update_trace_requests(hot, now=at(0))
+    assert [kind for kind, _ in texts(alert)] == ["trace_requested"]
+    assert "trace_s" not in beat(deliver, NODES[0], after_s=1)
+
+    # Meanwhile the evidence may have changed: the trace lasts as long as was noted.
+    Alert.objects.update(evidence={"kind": "step", "step_s": 30.0})
+    update_trace_requests(hot, now=at(10))
+    assert beat(deliver, NODES[0], after_s=10)["trace_s"] == 82
+    update_trace_requests(hot, now=at(107))
+    assert len(texts(alert)) == 1
+    update_trace_requests(hot, now=at(108))
+    assert [kind for kind, _ in texts(alert)] == ["trace_requested", "traced"]
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_request_survives_that_redis_loses_it(job: Run, deliver: Deliver, hot: HotStore) -> None:
+    fire(job)
+    update_trace_requests(hot, now=at(0))
+    hot.execute("DEL", "trace:request:real")
+    update_trace_requests(hot, now=at(5))
+    assert beat(deliver, NODES[0], after_s=6)["trace_s"] == 86
+
+
+def test_a_trace_is_judged_however_long_after_the_alert_fired_it_ends(
+    job: Run, hot: HotStore
+) -> None:
+    alert = fire(job, fired_at=at(-590), evidence={"kind": "step", "step_s": 40.0})
+    for second in (0, 320):
         update_trace_requests(hot, now=at(second))
-    assert texts(alert)[1] == ("traced", "no traced step has arrived")
+    assert [kind for kind, _ in texts(alert)] == ["trace_requested", "traced"]
 
 
 @pytest.mark.parametrize(
@@ -137,11 +212,48 @@ def test_workers_that_do_not_allow_it_and_servers_that_forbid_it_are_not_asked(
     assert "trace_s" not in beat(deliver, NODES[1], after_s=4)
 
 
-def test_an_alert_that_names_a_node_meanwhile_is_left_alone(job: Run, hot: HotStore) -> None:
+@pytest.mark.parametrize(
+    ("late_wait_s", "result"),
+    [
+        (0.02, "the others wait for trn-c: they wait 480 ms per step, it waits 20.0 ms"),
+        (0.4, "the waits of the workers are known: see the chart"),
+    ],
+)
+def test_a_trace_says_whether_it_shows_the_node_that_is_named_meanwhile(
+    job: Run, deliver: Deliver, hot: HotStore, late_wait_s: float, result: str
+) -> None:
     alert = fire(job)
     update_trace_requests(hot, now=at(0))
-    Alert.objects.filter(pk=alert.pk).update(
-        evidence={"kind": "step", "nodes": ["trn-a", "trn-b"]}
-    )
+    for number in (1, 2):
+        for node in NODES:
+            wait_s = late_wait_s if node == "trn-c" else 0.48
+            trace = {"executing_s": 0.95, "barrier_s": wait_s, "collective_s": None}
+            deliver(step(number, node, ended_at=NOW_S + 20 + number, **trace), at_s=NOW_S + 25)
+    Alert.objects.update(evidence={"kind": "step", "nodes": ["trn-c", "trn-b"]})
     update_trace_requests(hot, now=at(0) + timedelta(minutes=3))
+    assert texts(alert)[1] == ("traced", f"in 2 traced steps {result}")
+
+
+def test_what_is_resolved_gets_no_result(job: Run, hot: HotStore) -> None:
+    alert = fire(job)
+    update_trace_requests(hot, now=at(0))
+    Alert.objects.update(resolved_at=at(30))
+    update_trace_requests(hot, now=at(120))
     assert [kind for kind, _ in texts(alert)] == ["trace_requested"]
+    assert TraceRequest.objects.get().state(at(120)) == "judged"
+
+
+def test_the_state_of_a_request_is_known_at_any_time(job: Run, hot: HotStore) -> None:
+    fire(job)
+    update_trace_requests(hot, now=at(0))
+    request = TraceRequest.objects.get()
+    states = [request.state(at(second)) for second in (1, 91, 93, 106, 122)]
+    assert states == ["running", "running", "assembling", "assembling", "overdue"]
+
+    update_trace_requests(hot, now=at(110))
+    request.refresh_from_db()
+    assert [request.state(at(second)) for second in (91, 109, 110)] == [
+        "running",
+        "assembling",
+        "judged",
+    ]

@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.models import Alert, AlertEvent, Annotation, Run
+from fleet.models import Alert, AlertEvent, Annotation, Run, TraceRequest
 from fleet.pages.templatetags.marks import symptom
 from telemetry.detect.causes import CAUSES, explanations_json, symptoms_json
 from tests.helpers import just_now
@@ -88,7 +88,7 @@ def test_causes_that_look_alike_are_all_possible(page: Page, alert: Alert) -> No
     text = strip_tags(page(f"/alerts/{alert.pk}/"))
 
     assert "cannot tell the 3 possible causes apart" in text
-    assert "Not measured: utilization of one core raised" in text
+    assert "Not measured: busy time of one core raised" in text
 
 
 def test_an_alert_about_several_runs_links_each_and_the_first_of_many_nodes(
@@ -317,6 +317,56 @@ def test_a_crashed_node_is_taken_out_and_a_silent_one_gets_a_new_agent(
     panel = now_panel(page(f"/alerts/{crashed.pk}/"))
     assert "restart trnwatch-agent" in panel
     assert "State=DRAIN" not in panel
+
+
+def test_an_alert_without_a_node_says_what_to_look_at_instead(page: Page, fired: Fire) -> None:
+    slow = {"rule": "step_slow", "cause": "unknown", "device": None}
+    panel = now_panel(page(f"/alerts/{fired(**slow, node=None).pk}/"))
+    assert "wait for the result" in panel
+    assert "State=DRAIN" not in panel
+    panel = now_panel(page(f"/alerts/{fired(**slow, subject='node:limping').pk}/"))
+    assert "State=DRAIN" in panel
+    assert "wait for the result" not in panel
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "result", "shown"),
+    [
+        (20, "", "The runtime is traced on 8 workers until "),
+        (65, "", "It is over, and its result comes by "),
+        (300, "", "No result, which was due by "),
+        (
+            300,
+            "in 8 traced steps the others wait for a",
+            "In 8 traced steps the others wait for a.",
+        ),
+    ],
+)
+def test_a_requested_trace_is_followed_to_its_result(
+    page: Page, fired: Fire, ago_s: int, result: str, shown: str
+) -> None:
+    asked_at = just_now() - timedelta(seconds=ago_s)
+    alert = fired(rule="step_slow", ago=timedelta(seconds=ago_s))
+    assert "untime trace" not in page(f"/alerts/{alert.pk}/")
+    AlertEvent.objects.create(alert=alert, at=asked_at, kind=AlertEvent.Kind.TRACE_REQUESTED)
+    ends_at = asked_at + timedelta(seconds=60)
+    TraceRequest.objects.create(
+        alert=alert,
+        requested_at=asked_at,
+        ends_at=ends_at,
+        n_workers=8,
+        result=result,
+        judged_at=ends_at + timedelta(seconds=16) if result else None,
+    )
+
+    text = page(f"/alerts/{alert.pk}/")
+    for panel in ("story", "facts"):
+        part = strip_tags(text.partition(f'id="{panel}"')[2].partition("</section>")[0])
+        assert shown in part
+    # A link that is frozen in time shows what was known then.
+    if ago_s == 300:
+        before = int(ends_at.timestamp()) - 1
+        assert "is traced on 8 workers until" in page(f"/alerts/{alert.pk}/?at={before}")
 
 
 def test_commands_are_those_of_the_scheduler_that_the_labels_show(

@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.test import Client
+from django.utils.html import strip_tags
 from pytest_django import Settings
 
+from fleet.alerts.trace_requests import update_trace_requests
 from fleet.formatting import NBSP
 from fleet.ingest.steps import StepIngest, update_reported_runs
-from fleet.models import Node, Run
+from fleet.models import Alert, Node, Run, TraceRequest
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, step_lines
 
@@ -36,6 +38,15 @@ def read(client: Client, url: str) -> str:
     return client.get(url).text.replace(NBSP, " ")
 
 
+def inputs(client: Client) -> str:
+    """Return the panel of inputs as it refreshes itself, as plain text."""
+    response = client.get("/runs/real/", headers={"HX-Request": "true", "HX-Target": "run-inputs"})
+    assert response.status_code == 200
+    text = " ".join(strip_tags(response.text.replace("<dd>", " <dd>")).replace(NBSP, " ").split())
+    assert text.startswith("Inputs")
+    return text
+
+
 def test_a_run_compiles_without_a_share_of_it_done(client: Client, say: Say) -> None:
     say(line("run", **ABOUT), line("beat", worker="trn-a", n_workers=4))
     page, runs, overview = (read(client, url) for url in ("/runs/real/", "/runs/", "/"))
@@ -56,6 +67,99 @@ def test_a_run_of_which_little_is_known_states_what_is_missing(client: Client, s
     assert "Its price is unknown" in page
     assert "peak unknown" in page
     assert "1 worker, last report" in page
+
+
+UNTIMED = {"collective_s": None}
+TRACED = UNTIMED | {"executing_s": 0.95, "barrier_s": 0.1}
+
+
+def traces(*states: str | None) -> list[bytes]:
+    """Return a heartbeat of each worker, with what it says of its trace."""
+    beats = zip(NODES, states, strict=True)
+    return [line("beat", worker=node, n_workers=4, runtime_trace=state) for node, state in beats]
+
+
+def untimed_steps(**last: object) -> list[bytes]:
+    """Return three steps without a timed exchange, the last one with these fields."""
+    now_s = time.time()
+    return [
+        step(number, node, ended_at=now_s - 3 + number, **UNTIMED | (last if number == 3 else {}))
+        for number in (1, 2, 3)
+        for node in NODES
+    ]
+
+
+def test_inputs_say_when_the_runtime_is_traced(
+    client: Client, say: Say, settings: Settings
+) -> None:
+    say(line("run", **ABOUT), *untimed_steps(), *traces(*[None] * 4))
+    assert "Runtime trace" not in inputs(client)
+    assert "or set TRNWATCH_RUNTIME_TRACE=request in the job" in inputs(client)
+
+    say(*traces(*["on request"] * 4))
+    panel = inputs(client)
+    assert "Runtime trace when an alert requests it Not known" in panel
+    assert "TRNWATCH_RUNTIME_TRACE" not in panel
+    assert "requests a trace, which can name a slow node" in panel
+
+    settings.REQUEST_TRACES = False
+    panel = inputs(client)
+    assert "forbidden by this server: TRNWATCH_REQUEST_TRACES=0" in panel
+    assert "requests a trace" not in panel
+
+
+def test_inputs_name_the_workers_without_a_trace(client: Client, say: Say) -> None:
+    say(line("run", **ABOUT), *untimed_steps(), *traces(*["on request"] * 3, "libnrt is too old"))
+    panel = inputs(client)
+    assert "on 3 of 4 workers when an alert requests it" in panel
+    assert "missing on 1 of 4 workers: libnrt is too old" in panel
+
+    say(*traces(*["libnrt is too old"] * 4))
+    panel = inputs(client)
+    assert "Runtime trace missing: libnrt is too old" in panel
+    # It is set already.
+    assert "TRNWATCH_RUNTIME_TRACE" not in panel
+
+
+def test_inputs_of_a_run_that_was_traced_are_those_of_other_times(
+    client: Client, say: Say
+) -> None:
+    say(line("run", **ABOUT), *traces(*["on request"] * 4), *untimed_steps(**TRACED))
+    panel = inputs(client)
+
+    assert "Gradient exchange not timed; waits traced in 1 of 3 steps" in panel
+    assert "hooks_only" in panel
+
+
+def test_inputs_link_the_alert_that_requested_the_last_trace(
+    client: Client, say: Say, hot: HotStore
+) -> None:
+    say(line("run", **ABOUT), *traces(*["on request"] * 4), *untimed_steps())
+    run, now = Run.objects.get(), datetime.now(UTC)
+    about = {"cause": "unknown", "subject": "run:real", "severity": Alert.Severity.WARN}
+    times = dict.fromkeys(("onset_at", "fired_at", "last_seen_at"), now)
+    evidence = {"kind": "step", "step_s": 10.0}
+    alert = Alert.objects.create(
+        rule="step_slow", run=run, score=1.3, evidence=evidence, **about, **times
+    )
+    update_trace_requests(hot, now=now)
+
+    assert f"alert {alert.pk} requests it until " in inputs(client)
+    TraceRequest.objects.update(ends_at=now - timedelta(seconds=1))
+    assert f"alert {alert.pk} requested it " in inputs(client)
+
+
+def test_inputs_before_the_first_step_and_after_the_end(client: Client, say: Say) -> None:
+    say(line("run", **ABOUT), *traces(*["on request"] * 4))
+    assert "No step has ended yet." in inputs(client)
+    assert "nothing can be detected" not in inputs(client)
+
+    say(*untimed_steps(), *(line("end", worker=node) for node in NODES))
+    headers = {"HX-Request": "true", "HX-Target": "run-inputs"}
+    response = client.get("/runs/real/", headers=headers)
+    # Htmx stops asking, and takes the panel away.
+    assert (response.status_code, response.text) == (286, "")
+    assert "run-inputs" not in read(client, "/runs/real/")
 
 
 def test_a_model_that_the_catalogue_lacks_has_an_mfu(client: Client, say: Say) -> None:

@@ -82,12 +82,38 @@ def test_it_is_read_from_the_store(hot: HotStore) -> None:
 def test_the_source_of_the_trace_is_known(hot: HotStore) -> None:
     now = just_now().timestamp()
     hot.append_steps(steps(workers=NODES, n_steps=5, ended_at_s=now - 20, compute_s=1.0))
-    found = inputs_of(hot, "llama", [], now_s=now, traces={"on: NCCL Inspector", ""})
+    found = inputs_of(hot, "llama", [], now_s=now, traces=["on: NCCL Inspector", ""])
 
     assert (found.trace, found.trace_problem) == ("on: NCCL Inspector", "")
 
 
-def test_a_missing_trace_states_why(hot: HotStore) -> None:
-    found = inputs_of(hot, "llama", [], now_s=1.8e9, traces={"on", "libnrt.so.1 is not loaded"})
+def test_a_missing_trace_states_why_and_on_how_many_workers(hot: HotStore) -> None:
+    reported = ["on", "libnrt.so.1 is not loaded", "on request", ""]
+    found = inputs_of(hot, "llama", [], now_s=1.8e9, traces=reported)
 
     assert found.trace_problem == "libnrt.so.1 is not loaded"
+    assert (found.n_workers, found.n_without, found.n_on_request) == (4, 1, 1)
+
+
+def test_a_requested_trace_does_not_change_the_tier() -> None:
+    traced = steps(workers=NODES, n_steps=40, compute_s=1.0, wait_s=np.nan, transfer_s=np.nan)
+    traced.phases["wait_s"][30:38], traced.phases["transfer_s"][30:38] = 0.2, 0.0
+    found = observed_inputs(hardware(5), traced, is_traced_on_request=True)
+    assert (found.tier, found.timed_ratio, found.n_traced) == ("agent_hooks", 0.0, 8)
+
+    # Steps that are timed by sampling stay known.
+    for phase in ("wait_s", "transfer_s"):
+        traced.phases[phase][[0, 20]] = 0.1
+    found = observed_inputs(hardware(5), traced, is_traced_on_request=True)
+    assert (found.tier, found.timed_ratio, found.n_traced) == ("agent_collectives", 0.05, 8)
+    assert observed_inputs(hardware(5), traced).n_traced == 0
+
+
+def test_steps_that_have_stopped_are_old(hot: HotStore) -> None:
+    now = just_now().timestamp()
+    hot.append_steps(steps(workers=NODES, n_steps=5, ended_at_s=now - 20, compute_s=1.0))
+
+    found = inputs_of(hot, "llama", [], now_s=now)
+    assert (found.has_steps, found.has_old_steps) == (True, False)
+    assert inputs_of(hot, "llama", [], now_s=now + 200).has_old_steps
+    assert not inputs_of(hot, "other", [], now_s=now).has_old_steps
