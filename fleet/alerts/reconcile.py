@@ -43,8 +43,7 @@ AFTER_STEPS = 2.0
 # So many seconds of hardware still show what is over.
 AFTER_S = 30.0
 # Uneven work comes and goes from step to step.
-UNEVEN = "seq_imbalance"
-UNEVEN_QUIET = {"step_slow": timedelta(seconds=90), "allreduce_share": timedelta(seconds=30)}
+UNEVEN, UNEVEN_QUIET = "seq_imbalance", timedelta(seconds=90)
 # Rules whose evidence is how long a node takes.
 SLOW = ("step_slow", "core_slow", "hbm_slow", "input_stall", "allreduce_share")
 # Alerts that slow no step.
@@ -530,8 +529,8 @@ def _end(
         text = "its run has ended" if is_over else "its node is retired"
         return is_gone and _resolve(alert, now=now, text=text)
     if alert.flapping_since is None:
-        quiet = UNEVEN_QUIET.get(alert.rule, timedelta()) if alert.cause == UNEVEN else timedelta()
-        may_return = now - alert.last_seen_at < quiet
+        is_uneven = alert.rule == "step_slow" and alert.cause == UNEVEN
+        may_return = is_uneven and now - alert.last_seen_at < UNEVEN_QUIET
         return not may_return and _resolve(alert, now=now)
     as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
     if alert.quiet_since is None:

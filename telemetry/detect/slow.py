@@ -272,8 +272,8 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     if len(steps.workers) < 2 or len(steps) < 2:
         return []
     newest = steps[-n_newest(steps) :]
-    late = lateness(newest)
-    if late.pattern != "steady" and open_baseline(inputs, steps, kind="waiting") is not None:
+    late, is_open = lateness(newest), open_baseline(inputs, steps, kind="waiting") is not None
+    if late.pattern != "steady" and is_open:
         # A random delay of another worker does not end an alert.
         late = lateness(steps[-RECENT_STEPS:])
     # Of few workers with uneven work, one is the last in several steps by chance.
@@ -283,18 +283,8 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     own = busy_s(steps)
     lag_s = own[:, late.worst] - lower_median(own)
     found = _lag(inputs, steps, lag_s, len(newest))
-    if found is None:
+    if found is None or _comes_and_goes(lag_s, newest, found, late, is_open=is_open):
         return []
-    since_s = lag_s[found.at :][-RECENT_STEPS:] - found.usual
-    is_open = open_baseline(inputs, steps, kind="waiting") is not None
-    if not is_open and (since_s >= HALF * found.excess).mean() < OFTEN_LATE:
-        # With uneven work some worker is late several times in a row, and not before.
-        return []
-    if late.phase != "compute_s":
-        # A worker that waits in one step and collects garbage in the next one is late by chance.
-        lost_s = newest.phases[late.phase]
-        if (lost_s[:, late.worst] - lower_median(lost_s)).min() < HALF * HALF * found.excess:
-            return []
     scores = score_workers(case_since(inputs, steps, found.at), late)
     node = inputs.node_of(steps.workers[late.worst])
     if found.at < ENOUGH_LATE:
@@ -316,6 +306,22 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         return []
     names = tuple(steps.workers[i] for i in late.late)
     return _problems(inputs, steps, found, scores, "waiting", late=names)
+
+
+def _comes_and_goes(
+    lag_s: FloatArray, newest: StepBatch, found: PhaseRise, late: Lateness, *, is_open: bool
+) -> bool:
+    """Whether a worker is late in some steps only, or for another reason each time.
+
+    With uneven work some worker is late several times in a row, and not before. One that waits for
+    data in a step and collects garbage in the next one is late by chance.
+    """
+    since_s = lag_s[found.at :][-RECENT_STEPS:] - found.usual
+    if not is_open and (since_s >= HALF * found.excess).mean() < OFTEN_LATE:
+        return True
+    lost_s = newest.phases[late.phase]
+    each_s = lost_s[:, late.worst] - lower_median(lost_s)
+    return late.phase != "compute_s" and float(each_s.min()) < HALF * HALF * found.excess
 
 
 def find_slow_executions(
