@@ -93,10 +93,22 @@ def work_s(steps: StepBatch) -> FloatArray:
         worked_s = worked_s + exchanged_s
     else:
         worked_s = worked_s + np.where(np.isnan(exchanged_s), 0.0, exchanged_s)
+        worked_s = worked_s + _rests_in_traced_steps_s(steps)
     known = np.isfinite(worked_s)
     if known.all() and worked_s.shape[1]:
         return np.asarray(worked_s.sum(axis=1) / worked_s.shape[1])
     return np.asarray(np.where(known, worked_s, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+
+
+def _rests_in_traced_steps_s(steps: StepBatch) -> FloatArray:
+    """Time between executions: (n_steps, n_workers) seconds, 0 in steps without a trace.
+
+    A trace separates it; in the other steps of the run it is part of the compute time. Where jobs
+    report what else they did, that is left out of all steps alike.
+    """
+    other_s, transfer_s = steps.phases["other_s"], steps.phases["transfer_s"]
+    is_reported = (other_s[np.isnan(transfer_s)] > 0).any()
+    return np.where((transfer_s == 0) & ~is_reported, np.nan_to_num(other_s), 0.0)
 
 
 def n_newest(steps: StepBatch, *, seconds: float = PERSISTS_S, least: int = 1) -> int:

@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from telemetry.blocks import FloatArray
 from telemetry.detect.pace import comparable_steps, find_rise, n_newest, quickest_fifth, work_s
+from telemetry.steps import StepBatch
 from tests.telemetry.detect.runs import steps_of
 
 
@@ -91,3 +93,23 @@ def test_newest_means_seconds_of_short_steps_and_one_long_one() -> None:
     assert n_newest(steps_of(np.full((40, 4), 0.9))) == 5
     assert n_newest(steps_of(np.full((40, 4), 5.0))) == 1
     assert n_newest(steps_of(np.full((40, 4), 30.0))) == 1
+
+
+def traced_since(row: int, *, computes_s: float, rests_s: FloatArray) -> StepBatch:
+    """Return steps of 2.1 seconds whose parts a trace shows from a row on."""
+    compute = np.full(rests_s.shape, 2.1)
+    compute[row:] = computes_s
+    steps = steps_of(compute, transfer_s=0.0, other_s=rests_s)
+    unknown = np.where(np.arange(len(compute)) < row, np.nan, 0.0)[:, None] * np.ones(4)
+    return replace(steps, phases=steps.phases | {"wait_s": unknown, "transfer_s": unknown})
+
+
+def test_a_trace_that_separates_rests_makes_no_step_shorter() -> None:
+    rests = np.zeros((8, 4))
+    rests[5:] = 0.7
+    steps = traced_since(5, computes_s=1.4, rests_s=rests)
+    assert work_s(steps).tolist() == pytest.approx([2.1] * 8)
+    # A job that reports its pauses has none of them in any step.
+    rests[2], rests[5:] = 30.0, 30.0
+    steps = traced_since(5, computes_s=2.1, rests_s=rests)
+    assert work_s(steps).tolist() == pytest.approx([2.1] * 8)
