@@ -167,7 +167,15 @@ def score_links(case: ShareCase) -> list[CauseScore]:
     may_be |= np.array([name in held for name in since.span.nodes])[:, None]
     # A node in another rack always answers later: that slows no steps.
     latency = replace(latency, badness=np.where(may_be, latency.badness, 0.0))
-    judged = (judge_down(since), judge_loss(since), latency)
+    loss = judge_loss(since)
+    lossy = {a.node for a in case.inputs.open_problems if a.cause == loss.score.cause}
+    # Bursts of loss slow no steps: little of it must be known to last.
+    may_be = (loss.value >= BURST_RATIO) | np.array([name in lossy for name in since.span.nodes])[
+        :, None
+    ]
+    may_be |= loss.everywhere >= 1.0
+    loss = replace(loss, badness=np.where(may_be, loss.badness, 0.0))
+    judged = (judge_down(since), loss, latency)
     return [_score_of(case.inputs, since, scores) for scores in judged]
 
 

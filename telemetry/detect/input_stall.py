@@ -148,7 +148,7 @@ def _problem(steps: StepBatch, score: CauseScore, at: int, late: tuple[str, ...]
 # Shorter steps end soon enough. Input that always takes long is not a problem.
 LONG_STEP_S, USUALLY_S = 7.0, 2.0
 # Maximum share of loading nodes, and minimum share of computing ones.
-FEW, MOST = 0.25, 0.5
+FEW, MOST, NEARLY_ALL = 0.25, 0.5, 0.75
 # Seconds in which nodes must rest beyond a report.
 SETTLED_S = 3
 
@@ -204,7 +204,9 @@ def _seen_to_load(inputs: DetectionInput, steps: StepBatch) -> Problem | None:
     loads = rests & (hosts >= LOADING) & (hosts < COMPILING)
     # A report can hold the end of the computing of a node that rests by now.
     computes = most[-1] >= WORKING
-    if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or computes.mean() < MOST:
+    # The others compute at first. If many rest, they have left, or the run is starting.
+    others = len(nodes) - loads.sum()
+    if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or computes.sum() < NEARLY_ALL * others:
         return None
     worst = int(np.argmax(np.where(loads, hosts, 0)))
     if _usual_input_s(inputs, steps, nodes[worst]) > USUALLY_S:

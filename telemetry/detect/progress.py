@@ -55,6 +55,8 @@ CARRIES_BYTES_PER_S = 1e5
 # Required rise of a host above its own past and above that of its peers.
 HOST_RISE = 1.08
 HOST_DEVIATIONS = 6.0
+# A host that is busier for so long reads data for the run; cron jobs of 20 s are assumed.
+HOST_LASTS_S = 60
 # Storage is shared: one node starves, or nearly all do.
 MOST = 0.9
 
@@ -88,10 +90,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed on the working nodes of a run; ``slowdown`` is how much longer steps take."""
+    """What changed on the working nodes of a run; ``slowdown`` is how much longer steps take.
+
+    ``since_s`` is for how many seconds that is known.
+    """
 
     nodes: tuple[str, ...]
     slowdown: float
+    since_s: int
     typical: Change
     longest: Change
     cores: Change
@@ -128,15 +134,22 @@ class Changes:
             values = mean(part_values(span, metric).astype(float), axis=2)
             return Change(mean(values[before], axis=0), mean(values[since], axis=0))
 
+        def lasting_of(metric: str) -> Change:
+            values, thirds = node_values(span, metric), np.array_split(np.flatnonzero(since), 3)
+            each = np.stack([mean(values[rows], axis=0) for rows in thirds])
+            return Change(mean(values[before], axis=0), each.min(axis=0))
+
         return cls(
             nodes,
             slowdown,
+            int(since.sum()),
             middle_of(TYPICAL),
             # Where steps are longer than reports, few of these hold an exchange.
             mean_of(LONGEST),
             mean_of(CORES),
             # Hosts read and decode in bursts: a median of few reports is one burst more or less.
-            mean_of(HOST),
+            # Other jobs of a host end: each third must show that it is busier.
+            lasting_of(HOST),
             mean_of(EXECUTIONS),
             mean_of(LINKS),
         )
@@ -278,7 +291,8 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
     lately = np.asarray(works[-WINDOWS_S[0] // BIN_S :].any(axis=0))
     # The run continues with fewer nodes: what was before says nothing.
     lately &= ~_has_left(known, works, n_bins=LEFT_S // bin_size(inputs))
-    rows = _settled(works, lately)
+    most = RESTART_S // bin_size(inputs)
+    rows = _settled(_carried(works, known, n_bins=most), lately)
     if not lately.any() or not rows.size:
         return None
     nodes = tuple(name for name, here in zip(span.nodes, lately, strict=True) if here)
@@ -286,7 +300,9 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
     usual_rate = float(median(usual[lately]))
     typical = usual_rate * mean(np.where(works, rate / usual, np.nan), axis=1)
     typical = np.where(works.any(axis=1), typical, 0.0)
-    typical[~known.any(axis=1)] = np.nan
+    # A run of which no node reports for so long has stopped; a shorter gap says nothing.
+    silent = ~known.any(axis=1)
+    typical[silent & (_run_lengths(silent) <= most)] = np.nan
     keep = rows[np.isfinite(typical[rows])]
     # While an alert is open its steps are long: two rests are those between their parts.
     enough = ENOUGH_WINDOWS if _held(inputs) is None else ENOUGH_WINDOWS // 2
@@ -318,6 +334,25 @@ def _has_left(
     return np.asarray(known.all(axis=0) & ~works.any(axis=0) & others.all())
 
 
+def _carried(
+    works: NDArray[np.bool_], known: NDArray[np.bool_], *, n_bins: int
+) -> NDArray[np.bool_]:
+    """Let nodes work as before while they do not report, for up to so many bins: agents restart."""
+    carried, missed = works.copy(), np.zeros(works.shape[1], int)
+    for row in range(1, len(works)):
+        missed = np.where(known[row], 0, missed + 1)
+        carried[row] |= carried[row - 1] & (missed > 0) & (missed <= n_bins)
+    return carried
+
+
+def _run_lengths(flags: NDArray[np.bool_]) -> IntArray:
+    """Length of the stretch of true flags that each is part of, else 0: (n,)."""
+    lengths = np.zeros(len(flags), int)
+    for first, end in np.flatnonzero(np.diff(flags, prepend=False, append=False)).reshape(-1, 2):
+        lengths[first:end] = end - first
+    return lengths
+
+
 def _settled(works: NDArray[np.bool_], lately: NDArray[np.bool_]) -> IntArray:
     """Bins since the set of working nodes last changed; bins without work change nothing."""
     is_work = works.any(axis=1)
@@ -337,14 +372,7 @@ def _pauses(rate: FloatArray, *, enough: int, size_s: int) -> NDArray[np.bool_]:
     rests = rate < WORKS
     if not rests.any():
         return np.zeros(len(rate), bool)
-    lengths = np.zeros(len(rate), int)
-    start = None
-    for i, rest in enumerate([*rests.tolist(), False]):
-        if rest and start is None:
-            start = i
-        elif not rest and start is not None:
-            lengths[start:i] = i - start
-            start = None
+    lengths = _run_lengths(rests)
     stretches = lengths[np.flatnonzero(np.diff(np.concatenate([[0], lengths])) != 0)]
     stretches = stretches[stretches > 0]
     usual = middle(stretches) if stretches.size >= enough else 0.0
@@ -422,8 +450,11 @@ def _lasting(held: OpenProblem, progress: Progress) -> Slowdown | None:
     n_bins = int(evidence["window_bins"])
     if len(progress.rate) < n_bins or len(progress.nodes) != evidence["n_working"]:
         return None
-    # Twice the window, so that an alert does not come and go with the parts of long steps.
-    now = float(_windowed(progress.rate, min(2 * n_bins, len(progress.rate)))[-1])
+    # Up to twice the window, so that an alert does not come and go with the parts of long steps;
+    # what was before the onset does not show that it is over.
+    n_since = int((progress.ended_at_s > float(evidence["onset_s"])).sum())
+    n_now = min(max(n_bins, n_since), 2 * n_bins, len(progress.rate))
+    now = float(_windowed(progress.rate, n_now)[-1])
     is_over = usual - now < (usual - was) / 2
     is_over &= _newest(progress, n_bins) > (3 * usual + was) / 4
     if is_over or now <= 0:
@@ -483,6 +514,8 @@ def _by_host(changes: Changes) -> CauseScore | None:
     order = np.argsort(np.where(known, change, -np.inf))
     worst = int(order[-1])
     if not is_all:
+        if changes.since_s < HOST_LASTS_S:
+            return None
         usual = float(lower_median(change)) if n_nodes > 1 else 1.0
         excess = float(change[worst]) - usual
         # A single node must stand out from all others, and beyond how much they vary.

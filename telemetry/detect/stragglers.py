@@ -405,12 +405,21 @@ def find_uneven_work(
         found = _rise_between_workers(inputs, steps, usual)
     if found is None and not _is_a_machine(inputs, steps):
         found = _rise_of_long_steps(inputs, steps, accused) or _rise_between_steps(steps, usual)
-    if found is None:
+    if found is None or (usual is None and _became_shorter(steps, found)):
         return []
     strength = found.excess / UNLIKE_LEAST_RATIO
     score = CauseScore(UNEVEN_WORK, strength, "spread_ratio", found.now, found.usual, 0, "ratio")
     onset_s = float(steps.ended_at_s[found.at] - steps.step_s[found.at])
     return [Problem(UNEVEN_WORK, score, "waiting", onset_s, strength)]
+
+
+def _became_shorter(steps: StepBatch, found: PhaseRise) -> bool:
+    """Whether steps take no longer since then: uneven work makes each as long as its longest part.
+
+    When a long stage is mended its workers are unlike what they used to be, too.
+    """
+    lasted_s = work_s(steps)
+    return middle(lasted_s[found.at :]) < middle(lasted_s[: found.at])
 
 
 def _is_a_machine(inputs: DetectionInput, steps: StepBatch) -> bool:

@@ -101,12 +101,29 @@ def test_a_pause_is_no_slowdown() -> None:
     assert [each.rule for each in watched(values)] == []
 
 
-def test_a_host_that_works_harder_while_its_cores_rest_starves() -> None:
-    values = run_of(60)
-    values["vcpu_usage_ratio"][-60:, 2] *= 1.8
-    values["core_utilization_ratio"][-60:, 2] *= 0.7
-    (found,) = watched(values)
-    assert (found.rule, found.node) == ("input_stall", "c")
+def in_an_alert(values: dict[str, FloatArray], slow_for_s: int) -> list[Finding]:
+    """Watch a run whose slowdown has an alert without a cause."""
+    (fired,) = watched(run_of(45))
+    evidence = {**fired.evidence, "onset_s": float(NOW - slow_for_s)}
+    held = OpenProblem(fired.rule, fired.cause, evidence=evidence)
+    return watched(values, held)
+
+
+def test_a_host_that_works_harder_for_a_minute_while_its_cores_rest_starves() -> None:
+    for slow_for_s, node in ((45, None), (75, "c")):
+        values = run_of(slow_for_s)
+        values["vcpu_usage_ratio"][-slow_for_s:, 2] *= 1.8
+        values["core_utilization_ratio"][-slow_for_s:, 2] *= 0.7
+        (found,) = in_an_alert(values, slow_for_s)
+        assert (found.rule, found.node) == ("input_stall" if node else "step_slow", node)
+
+
+def test_a_job_of_a_host_that_ends_says_nothing_of_a_slowdown() -> None:
+    values = run_of(75)
+    values["vcpu_usage_ratio"][-60:-40, 2] += 0.3
+    values["core_utilization_ratio"][-75:, 2] *= 0.7
+    (found,) = in_an_alert(values, 75)
+    assert (found.rule, found.node) == ("step_slow", None)
 
 
 def test_where_all_hosts_read_in_bursts_none_of_them_is_accused() -> None:
@@ -176,7 +193,7 @@ def test_of_two_nodes_one_may_only_wait_within_its_executions(
     usual, same = np.array([0.2, 0.2]), Change(np.ones(2), np.ones(2))
     typical = Change(usual, np.array([0.2, 0.26]))
     longest = Change(np.full(2, longest_s), np.full(2, longest_s * 1.3))
-    changes = Changes(("a", "b"), 0.3, typical, longest, same, same, same, same)
+    changes = Changes(("a", "b"), 0.3, 60, typical, longest, same, same, same, same)
     score = find_slow_node(changes)
     assert (score and score.node) == node
 
