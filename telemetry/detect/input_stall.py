@@ -44,6 +44,8 @@ STARVED_LEAST_RATIO = RULES["input_stall"].limits["least_ratio"]
 # Where rests count for input: so many steps rest longer, and hosts are busier by this ratio, over
 # so many seconds.
 STALLED_STEPS, HOSTS_RATIO, HOSTS_S = 2, 1.05, 15
+# Of short steps one more must be stalled.
+MOST_STALLED_STEPS, STALLED_S = 3, 10.0
 
 
 def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -122,7 +124,7 @@ def _stalled_nodes(
         for values, over in (
             (input_s, median(input_s[-n_now:].T)),
             (excess, median(excess[-n_now:].T)),
-            (excess, excess[-2:].min(axis=0)),
+            (excess, excess[-_n_stalled(steps) :].min(axis=0)),
         )
     )
     both = both >= HALF * least
@@ -138,6 +140,14 @@ def _stalled_nodes(
     low = excess[:, worst] < HALF * least[worst]
     at = int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0
     return [_problem(steps, score, at, tuple(steps.workers[i] for i in np.flatnonzero(unhealthy)))]
+
+
+def _n_stalled(steps: StepBatch) -> int:
+    """Count the steps in a row that must be stalled: more of short ones, of which there are more.
+
+    Now and then a loader waits twice in a row by chance.
+    """
+    return min(MOST_STALLED_STEPS, n_newest(steps, seconds=STALLED_S, least=STALLED_STEPS))
 
 
 def _problem(steps: StepBatch, score: CauseScore, at: int, late: tuple[str, ...]) -> Problem:

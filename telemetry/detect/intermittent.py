@@ -90,7 +90,7 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
         limit /= 3.0
     elif not is_open and is_long[-1]:
         # The newest long step may be the first of many.
-        return []
+        limit = np.inf
     elif not is_open and cumulative_sum(counted - allowed)[-1] >= HALF * limit:
         # Only now it is worth reading the past.
         began_s = float(steps.ended_at_s[rows[0]] - steps.step_s[rows[0]])

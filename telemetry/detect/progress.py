@@ -337,7 +337,7 @@ def _has_left(
 def _carried(
     works: NDArray[np.bool_], known: NDArray[np.bool_], *, n_bins: int
 ) -> NDArray[np.bool_]:
-    """Let nodes work as before while they do not report, for up to so many bins: agents restart."""
+    """Let nodes work as before while they do not report, for a few bins: agents restart."""
     carried, missed = works.copy(), np.zeros(works.shape[1], int)
     for row in range(1, len(works)):
         missed = np.where(known[row], 0, missed + 1)

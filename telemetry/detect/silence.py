@@ -80,6 +80,8 @@ def find_silent(
     run_of, every_s = run_of or {}, report_every_s or {}
     # A run that has stopped because of one node says nothing about another one.
     stopped = {run_of.get(node) for node in known}
+    # Other nodes of a run show whether it waits for a silent one: then that is known.
+    n_nodes = Counter(run_of.get(node) for node in last_seen)
     quiet = {}
     for node, seen in last_seen.items():
         if now - seen < after_s and node not in known:
@@ -88,7 +90,7 @@ def find_silent(
         each_s = every_s.get(own_run, 1) or SLOWEST_S
         pulse = (pulses or {}).get(own_run)
         is_late = pulse is not None and pulse.was_stopped_by(seen, now_s=now)
-        is_late &= own_run not in stopped
+        is_late &= own_run not in stopped and n_nodes[own_run] == 1
         # The report that an agent was making when it stopped does not come.
         least_s = after_s if is_late else max(after_s, restart_s + each_s)
         # One report may be lost, and a scrape arrives some seconds late.
@@ -119,7 +121,6 @@ def find_silent(
                 },
             )
             return [finding]
-    n_nodes = Counter(run_of.get(node) for node in last_seen)
     mates: dict[str | None, list[str]] = {}
     for node in sorted(quiet):
         mates.setdefault(run_of.get(node), []).append(node)

@@ -533,10 +533,10 @@ def _problems(
         and _known_cause(scores) is None
         and open_baseline(inputs, steps, kind=kind) is None
     ):
-        lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])
-        if lasted_s < UNKNOWN_S or ratio < UNKNOWN_RATIO:
-            return []
         work, at = work_s(steps), found.at
+        # A checkpoint between two steps makes neither of them last.
+        if float(work[at:].sum()) < UNKNOWN_S or ratio < UNKNOWN_RATIO:
+            return []
         if at and (
             normal_deviations(work[:at], work[at:], floor=LEAST_RATIO * step_s / 6)
             < UNKNOWN_DEVIATIONS
