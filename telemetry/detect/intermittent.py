@@ -69,8 +69,9 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
         return []
     # In between, steps are as fast as ever, or another pace has begun.
     since_s = lasted_s[rows[0] :]
-    between_s = middle(since_s[since_s < usual_s + HALF * middle(excess_s[rows])])
-    if between_s - float(quickest_fifth(lasted_s[None])[0]) > HALF * middle(excess_s[rows]):
+    is_short = since_s < usual_s + HALF * middle(excess_s[rows])
+    slower_s = middle(since_s[is_short]) - float(quickest_fifth(lasted_s[None])[0])
+    if is_short.mean() < HALF or slower_s > HALF * middle(excess_s[rows]):
         return []
     late = _late_in_each(steps, rows, excess_s)
     usual = int(np.bincount(late + 1).argmax()) - 1

@@ -301,7 +301,7 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
     typical = usual_rate * mean(np.where(works, rate / usual, np.nan), axis=1)
     typical = np.where(works.any(axis=1), typical, 0.0)
     # A run of which no node reports for so long has stopped; a shorter gap says nothing.
-    silent = ~known.any(axis=1)
+    silent = np.asarray(~known.any(axis=1))
     typical[silent & (_run_lengths(silent) <= most)] = np.nan
     keep = rows[np.isfinite(typical[rows])]
     # While an alert is open its steps are long: two rests are those between their parts.
@@ -375,7 +375,7 @@ def _pauses(rate: FloatArray, *, enough: int, size_s: int) -> NDArray[np.bool_]:
     lengths = _run_lengths(rests)
     stretches = lengths[np.flatnonzero(np.diff(np.concatenate([[0], lengths])) != 0)]
     stretches = stretches[stretches > 0]
-    usual = middle(stretches) if stretches.size >= enough else 0.0
+    usual = middle(stretches.astype(float)) if stretches.size >= enough else 0.0
     is_pause = lengths > (2 * usual + 1 if usual else 0)
     restarts = np.flatnonzero(is_pause & (lengths * size_s >= RESTART_S))
     for last in restarts[np.diff(restarts, append=len(rate) + 1) > 1]:

@@ -47,6 +47,9 @@ ROUNDING = 1e-6
 CLEAR_RISE_RATIO, LASTS_S = 0.3, 5.0
 # Two different workers are late in two neighbouring steps by chance; three in three hardly ever.
 DELAYED_STEPS = 3
+# If shorter steps exceed the limit that often, for at most so many in a row, more in a row are
+# chance that chance lets happen this often: once in a day of short steps.
+SHORT_STEP_S, OFTEN_ABOVE, MOST_BY_CHANCE, ABOVE_BY_CHANCE = 2.5, 3, 6, 1e-5
 # A run whose usual share lies between both limits never falls below the lower one: its alert ends
 # by the mean of these newest steps, and this part of the way from the limit to the lower one.
 SETTLED_S, SETTLED_STEPS, SETTLED_PART = 60.0, 20, 0.25
@@ -142,6 +145,7 @@ def episode(
         either = np.minimum(delayed_by[1:], delayed_by[:-1])
         is_random[1:] = (either >= 0) & (delayed_by[1:] != delayed_by[:-1])
         is_random[streaks(is_above, DELAYED_STEPS)] = False
+        is_random |= _may_be_chance(is_above, step_s, delayed_by)
     broken = [
         row
         for row in fired[~is_random[fired]]
@@ -168,6 +172,30 @@ def episode(
         ended = int(mended[mended > earlier[-1]][0])
         return Episode(start, ended - STEPS_TO_RESOLVE + 1)
     return Episode(0, 0) if is_open and last_mended < 0 else None
+
+
+def _may_be_chance(
+    is_above: NDArray[np.bool_], step_s: FloatArray, delayed_by: IntArray
+) -> NDArray[np.bool_]:
+    """Whether so many short steps in a row may be above the limit by chance: (n_steps,).
+
+    In a large run with short steps some worker is often late, and its delay lifts one step of ten
+    above the limit. Two such steps in a row are then no news. Stretches that last do not count.
+    """
+    n_in_row = np.zeros(is_above.size)
+    edges = np.flatnonzero(np.diff(is_above, prepend=False, append=False)).reshape(-1, 2)
+    lasting = np.zeros(is_above.size, bool)
+    for first, end in edges:
+        n_in_row[first:end] = np.arange(1, end - first + 1)
+        is_long = end - first > MOST_BY_CHANCE and step_s[first:end].sum() >= LASTS_S
+        lasting[first:end] = is_long
+    n_single, n_others = (np.cumsum(each) for each in (~lasting & (delayed_by >= 0), ~lasting))
+    # Of the steps before the first of those in a row.
+    before = np.maximum(np.arange(is_above.size) - n_in_row.astype(int), 0)
+    single, others = n_single[before], np.maximum(n_others[before], 1)
+    is_often = (single >= OFTEN_ABOVE) & (step_s < SHORT_STEP_S)
+    chance = np.where(is_often, single / others, 0.0) ** n_in_row
+    return np.asarray(chance > ABOVE_BY_CHANCE)
 
 
 def delays(steps: StepBatch, *, limit_ratio: float) -> IntArray:

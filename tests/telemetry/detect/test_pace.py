@@ -101,7 +101,7 @@ def traced_since(row: int, *, computes_s: float, rests_s: FloatArray) -> StepBat
     compute[row:] = computes_s
     steps = steps_of(compute, transfer_s=0.0, other_s=rests_s)
     unknown = np.where(np.arange(len(compute)) < row, np.nan, 0.0)[:, None] * np.ones(4)
-    return replace(steps, phases=steps.phases | {"wait_s": unknown, "transfer_s": unknown})
+    return replace(steps, phases={**steps.phases, "wait_s": unknown, "transfer_s": unknown})
 
 
 def test_a_trace_that_separates_rests_makes_no_step_shorter() -> None:
