@@ -159,7 +159,7 @@ def _usual_loss(
     """
     if inputs.earlier is None:
         return NO_PAST_RATIO, 0.0
-    past = inputs.earlier(inputs.now_s - EARLIER_S)
+    past = inputs.earlier(inputs.now_s - EARLIER_S).reported
     past = past[past.ended_at_s < until_s]
     if not len(past) or until_s - past.ended_at_s[0] < ENOUGH_EARLIER_S:
         # Too young to know.
