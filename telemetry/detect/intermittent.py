@@ -28,12 +28,12 @@ MOST_LONG_RATIO = 0.35
 # many usual steps it is a problem; at a third of them if the same worker is late each time, and at
 # half if steps have an open alert already.
 ALLOWED_RATIO, LIMIT_STEPS = 0.02, 1.5
+# Such delays last as long in runs with short steps: where no worker stands out, so much is lost.
+LIMIT_S = 5.0
 # Of many workers, some wait for a batch or collect garbage now and then, and that adds up. Where
-# no worker stands out, what so many seconds before lost in that way is usual, and the sum must
+# no worker stands out, what so many seconds before lost in that way is usual, and the loss must
 # exceed it by so many deviations.
-EARLIER_S, ENOUGH_EARLIER_S, USUAL_DEVIATIONS = 840.0, 60.0, 4.0
-# Where the past cannot be read, that much is allowed besides.
-NO_PAST_RATIO = 0.01
+EARLIER_S, ENOUGH_EARLIER_S, USUAL_DEVIATIONS = 840.0, 60.0, 3.5
 OPEN_KINDS = ("waiting", "computing", "step")
 # Long steps in a row count once. So many such episodes, over so long, are neither chance nor the
 # start of something lasting.
@@ -86,22 +86,16 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     # Between two long steps the sum falls: an alert stays open until the next one is overdue.
     is_open = any("every_s" in each.evidence for each in inputs.open_problems)
     is_open |= any(each.node == node is not None for each in held)
-    allowed, limit = ALLOWED_RATIO, LIMIT_STEPS
-    if worker is not None:
-        limit /= 3.0
-    elif not is_open and is_long[-1]:
-        # The newest long step may be the first of many.
-        limit = np.inf
-    elif not is_open and cumulative_sum(counted - allowed)[-1] >= HALF * limit:
-        # Only now it is worth reading the past.
-        began_s = float(steps.ended_at_s[rows[0]] - steps.step_s[rows[0]])
-        one = float(counted[rows].mean())
-        usual_ratio, usual_steps = _usual_loss(
-            inputs, began_s, one=one, n_steps=len(steps) - rows[0]
-        )
-        allowed, limit = allowed + usual_ratio, limit + usual_steps
-    total = float(cumulative_sum(counted - allowed)[-1])
+    limit = LIMIT_STEPS / 3.0 if worker is not None else max(LIMIT_STEPS, LIMIT_S / usual_s)
+    total = float(cumulative_sum(counted - ALLOWED_RATIO)[-1])
     strength = total / (limit * (HALF if is_open or held else 1.0))
+    if worker is None and not is_open and strength >= 1:
+        # Only now it is worth reading the past. The newest long step may be the first of many.
+        began_s = float(steps.ended_at_s[rows[0]] - steps.step_s[rows[0]])
+        one, n_steps = float(counted[rows].mean()), len(steps) - int(rows[0])
+        usual_ratio, chance = _usual_loss(inputs, began_s, one=one, n_steps=n_steps)
+        is_usual = float(cumulative_sum(counted - usual_ratio)[-1]) < chance
+        strength = 0.0 if is_long[-1] or is_usual else strength
     ends_s = steps.ended_at_s[episodes]
     every_s = float(ends_s[-1] - ends_s[0]) / (len(episodes) - 1)
     # Long steps of another problem that is over are not a new one.
@@ -158,7 +152,7 @@ def _usual_loss(
     square. That a short past has none proves little: it counts as if it had ``one`` more.
     """
     if inputs.earlier is None:
-        return NO_PAST_RATIO, 0.0
+        return 0.0, 0.0
     past = inputs.earlier(inputs.now_s - EARLIER_S).reported
     past = past[past.ended_at_s < until_s]
     if not len(past) or until_s - past.ended_at_s[0] < ENOUGH_EARLIER_S:

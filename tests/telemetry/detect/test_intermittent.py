@@ -64,7 +64,7 @@ def test_with_uneven_work_a_worker_is_late_some_times_by_chance(
 def test_nobody_is_accused_of_steps_that_are_long_in_turn() -> None:
     compute = np.ones((N_STEPS, len(CHARACTERS)))
     for i, row in enumerate(range(10, N_STEPS, 10)):
-        compute[row, i % len(CHARACTERS)] = 1.6
+        compute[row, i % len(CHARACTERS)] = 2.6
     batch = steps_of(compute)
     (found,) = find_intermittent_loss(inputs(batch), batch)
 
@@ -72,7 +72,7 @@ def test_nobody_is_accused_of_steps_that_are_long_in_turn() -> None:
 
 
 def test_without_a_timed_exchange_no_node_is_accused() -> None:
-    batch = untimed(steps())
+    batch = untimed(steps(long_s=1.6))
     (found,) = find_intermittent_loss(inputs(batch), batch)
 
     assert (found.node, found.cause, found.kind) == (None, "unknown", "step")
