@@ -162,21 +162,24 @@ def score_links(case: ShareCase) -> list[CauseScore]:
     few = since.probed.sum(axis=0) < ENOUGH_IN_STEPS
     used_to_s = np.nan if before is None else before.usual_s
     latency = judge_latency(since, used_to_s, slower_by=np.where(few, SLOWER_AT_ONCE, SLOWER_BY))
-    held = {a.node for a in case.inputs.open_problems if a.cause == latency.score.cause}
-    may_be = _is_new(before, since.typical_ratio)
-    may_be |= np.array([name in held for name in since.span.nodes])[:, None]
-    # A node in another rack always answers later: that slows no steps.
-    latency = replace(latency, badness=np.where(may_be, latency.badness, 0.0))
     loss = judge_loss(since)
-    lossy = {a.node for a in case.inputs.open_problems if a.cause == loss.score.cause}
-    # Bursts of loss slow no steps: little of it must be known to last.
-    may_be = (loss.value >= BURST_RATIO) | np.array([name in lossy for name in since.span.nodes])[
-        :, None
-    ]
-    may_be |= loss.everywhere >= 1.0
-    loss = replace(loss, badness=np.where(may_be, loss.badness, 0.0))
-    judged = (judge_down(since), loss, latency)
+    judged = (
+        judge_down(since),
+        # Bursts of loss slow no steps: little of it must be known to last.
+        _where(loss, (loss.value >= BURST_RATIO) | (loss.everywhere >= 1.0), case, since),
+        # A node in another rack always answers later: that slows no steps.
+        _where(latency, _is_new(before, since.typical_ratio), case, since),
+    )
     return [_score_of(case.inputs, since, scores) for scores in judged]
+
+
+def _where(
+    scores: EfaScores, may_be: NDArray[np.bool_], case: ShareCase, now: EfaReadings
+) -> EfaScores:
+    """Clear the devices that cannot be the reason, except those of nodes with an open alert."""
+    held = {a.node for a in case.inputs.open_problems if a.cause == scores.score.cause}
+    is_held = np.array([name in held for name in now.span.nodes])[:, None]
+    return replace(scores, badness=np.where(may_be | is_held, scores.badness, 0.0))
 
 
 def _score_of(inputs: DetectionInput, now: EfaReadings, scores: EfaScores) -> CauseScore:

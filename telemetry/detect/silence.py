@@ -78,8 +78,6 @@ def find_silent(
     """
     known, now = set(crashed), float(now_s)
     run_of, every_s = run_of or {}, report_every_s or {}
-    # A run that has stopped because of one node says nothing about another one.
-    stopped = {run_of.get(node) for node in known}
     # Other nodes of a run show whether it waits for a silent one: then that is known.
     n_nodes = Counter(run_of.get(node) for node in last_seen)
     quiet = {}
@@ -90,7 +88,7 @@ def find_silent(
         each_s = every_s.get(own_run, 1) or SLOWEST_S
         pulse = (pulses or {}).get(own_run)
         is_late = pulse is not None and pulse.was_stopped_by(seen, now_s=now)
-        is_late &= own_run not in stopped and n_nodes[own_run] == 1
+        is_late &= n_nodes[own_run] == 1
         # The report that an agent was making when it stopped does not come.
         least_s = after_s if is_late else max(after_s, restart_s + each_s)
         # One report may be lost, and a scrape arrives some seconds late.
