@@ -46,9 +46,9 @@ NOT_TRANSFERRING = ("waiting", "input", "checkpoint")
 ENOUGH_DEVICES, ENOUGH_RATIO = 4, 0.5
 # Asked again by no less than an agent allows between two requests, with this many peers.
 AGAIN_AFTER, N_PEERS = timedelta(seconds=16), 2
-# Without earlier probes, a device is accused from this ratio to the run's usual latency on. A node
-# of which all devices are late may just be far from the others: nodes in other racks answer up to
-# 1.5 times later.
+# Without earlier probes, a device is accused from this ratio to the run's usual latency on, and to
+# that of its own node: a node of which all devices are late may just be far from the others, since
+# nodes in other racks answer up to 1.5 times later.
 BLATANT_RATIO = RULES["efa_degraded"].limits["blatant_latency_ratio"]
 WHOLE_NODE_RATIO = 2.0
 # Evidence of an alert whose node was named by requested probes.
@@ -321,8 +321,8 @@ def late_devices(rounds: Sequence[Mapping[str, Latencies]]) -> list[Problem]:
     scores = judge_latency(now, float("nan"))
     ratio, is_known = scores.value / scores.score.peers_median, np.isfinite(latency_s).all(axis=0)
     is_late = is_known & (scores.badness >= 1.0) & (ratio >= BLATANT_RATIO)
-    is_whole = (is_late | ~is_known).all(axis=1, keepdims=True)
-    is_late &= ~is_whole | (ratio >= WHOLE_NODE_RATIO)
+    own_s = np.nanquantile(scores.value, 0.5, axis=1, keepdims=True, method="lower")
+    is_late &= (scores.value >= BLATANT_RATIO * own_s) | (ratio >= WHOLE_NODE_RATIO)
     return symptoms_of(now, scores, is_late, np.broadcast_to(is_late, latency_s.shape))
 
 

@@ -359,6 +359,17 @@ def test_a_whole_node_must_be_later_because_it_may_be_far_away(
     assert [each.node for each in late_devices([same, same])] == ["n2"] * is_late
 
 
+def test_a_slow_device_is_told_from_the_devices_of_nodes_that_are_far_away() -> None:
+    scatter = (0.97, 1.0, 1.01, 1.04)
+    far = [{i: 1.31 * USUAL_S * scatter[i] for i in range(4)} for _ in range(2)]
+    near = {f"n{i}": dict.fromkeys(range(4), USUAL_S) for i in range(6)}
+    probed = {**near, "f0": far[0], "f1": far[1] | {2: 1.8 * USUAL_S}}
+
+    late = [(each.node, each.device) for each in late_devices([probed, probed])]
+
+    assert late == [("f1", 2)]
+
+
 def test_a_device_that_answers_only_once_is_not_accused() -> None:
     first = {f"n{i}": {0: USUAL_S, 1: USUAL_S} for i in range(4)}
     first["n2"][1] = 9 * USUAL_S
