@@ -217,8 +217,8 @@ MIN_RETRANSMITS = RULES["efa_degraded"].limits["least_again"]
 AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 
 # Healthy links lose packets in bursts, also while steps are longer for another reason. Loss below
-# this ratio must last for so many seconds; bursts of up to 30 s and 0.3 % are assumed.
-BURST_RATIO, BURST_S = 0.005, 50
+# this ratio must be there so many seconds ago, too; bursts of up to 30 s and 0.3 % are assumed.
+BURST_RATIO, BURST_AGES_S = 0.005, (40, 25, 10)
 # On a link with little traffic losses are counted for this many seconds; the last part must show
 # them too.
 QUIET_S, RECENT_PART = 300, 4
@@ -285,8 +285,11 @@ def _without_bursts(inputs: DetectionInput, found: list[Problem]) -> list[Proble
     ]
     if not faint:
         return found
-    past = efa_readings(recent(inputs.ago(BURST_S - RECENT_S), METRICS, RECENT_S))
-    lasting = {each.node for each in find_loss(past)} if past else set()
+    lasting = {each.node for each in faint}
+    for ago_s in BURST_AGES_S:
+        # A burst may follow another one on the same link.
+        past = efa_readings(recent(inputs.ago(ago_s), METRICS, RECENT_S)) if lasting else None
+        lasting &= {each.node for each in find_loss(past)} if past else set()
     return [each for each in found if each not in faint or each.node in lasting]
 
 
@@ -329,6 +332,9 @@ def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     # A healthy link retransmits at times: one retransmit does not make an earlier loss last.
     lasts = (lost > 0) & (lost >= HALF * LOSS_RATIO * passed)
     enough = (retransmits >= MIN_RETRANSMITS) & (above.sum(axis=0) >= PERSISTS_S) & lasts
+    at_s = np.where(above, history.span.ticks[:, None, None].astype(float), np.nan)
+    apart_s = np.fmax.reduce(at_s, axis=0) - np.fmin.reduce(at_s, axis=0)
+    enough &= (ratio >= BURST_RATIO) | (apart_s >= BURST_AGES_S[0])
     usual = float(lower_median(ratio.ravel()))
     score = CauseScore("efa_loss", 0.0, RETRANSMITS, np.nan, usual, 0, "ratio")
     scores = EfaScores(score, ratio, ratio / LOSS_RATIO)

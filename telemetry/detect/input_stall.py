@@ -19,7 +19,6 @@ from telemetry.detect.pace import (
 from telemetry.detect.rules import RULES
 from telemetry.detect.slow import MOST_S
 from telemetry.detect.standstill import (
-    CLOCKS_S,
     COMPILING,
     CORES,
     HOST,
@@ -159,6 +158,8 @@ def _problem(steps: StepBatch, score: CauseScore, at: int, late: tuple[str, ...]
 LONG_STEP_S, USUALLY_S = 7.0, 2.0
 # Maximum share of loading nodes, and minimum share of computing ones.
 FEW, MOST, NEARLY_ALL = 0.25, 0.5, 0.75
+# A loader waits for some seconds now and then (up to 6 s are assumed): that is no stall yet.
+CHANCE_S = 7.0
 # Seconds in which nodes must rest beyond a report.
 SETTLED_S = 3
 
@@ -242,7 +243,7 @@ def _said_to_load(inputs: DetectionInput, steps: StepBatch, said: Activities) ->
     # Others that began to compute as late waited as long.
     began_s = (said.since_s[name] for name, each in said.doing.items() if each == STEP)
     others_s = middle(np.array([max(0.0, at - float(steps.ended_at_s[-1])) for at in began_s]))
-    least_s = max(CLEARLY * STARVED_LEAST_RATIO * usual_step_s(steps), CLOCKS_S)
+    least_s = max(CLEARLY * STARVED_LEAST_RATIO * usual_step_s(steps), CHANCE_S)
     if usual_s > USUALLY_S or loaded_s < max(usual_s, others_s) + least_s:
         return None
     peers_s = float(lower_median(mean(steps.phases["input_s"], 0)))

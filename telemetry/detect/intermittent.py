@@ -25,18 +25,18 @@ LONG_RATIO, LONG_DEVIATIONS = 0.15, 6.0
 # At most this share of the steps is long; more is another pace.
 MOST_LONG_RATIO = 0.35
 # The cumulative sum grows by the excess of each step over this share of the usual step. At this
-# many usual steps it is a problem; at a third of them if the same worker is late each time, and at
-# half if steps have an open alert already.
-ALLOWED_RATIO, LIMIT_STEPS = 0.02, 1.5
+# many usual steps it is a problem; at fewer if the same worker is late each time, and at half if
+# steps have an open alert already.
+ALLOWED_RATIO, LIMIT_STEPS, LIMIT_OF_WORKER_STEPS = 0.02, 1.5, 0.5
 # Such delays last as long in runs with short steps: where no worker stands out, so much is lost.
 LIMIT_S = 5.0
 # Of many workers, some wait for a batch or collect garbage now and then, and that adds up. Where
 # no worker stands out, what so many seconds before lost in that way is usual, and the loss must
-# exceed it by so many deviations.
-EARLIER_S, ENOUGH_EARLIER_S, USUAL_DEVIATIONS = 840.0, 60.0, 3.5
+# exceed it by so many deviations: more than of a normal distribution, as this one has a long tail.
+EARLIER_S, ENOUGH_EARLIER_S, USUAL_DEVIATIONS = 840.0, 60.0, 4.0
 OPEN_KINDS = ("waiting", "computing", "step")
 # Long steps in a row count once. So many such episodes, over so long, are neither chance nor the
-# start of something lasting.
+# start of something lasting; one more where no worker stands out.
 EPISODES, SPREAD_S = 3, 30.0
 # It is over after this many times the usual time between episodes.
 OVER_TIMES = 2.5
@@ -86,7 +86,7 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     # Between two long steps the sum falls: an alert stays open until the next one is overdue.
     is_open = any("every_s" in each.evidence for each in inputs.open_problems)
     is_open |= any(each.node == node is not None for each in held)
-    limit = LIMIT_STEPS / 3.0 if worker is not None else max(LIMIT_STEPS, LIMIT_S / usual_s)
+    limit = LIMIT_OF_WORKER_STEPS if worker is not None else max(LIMIT_STEPS, LIMIT_S / usual_s)
     total = float(cumulative_sum(counted - ALLOWED_RATIO)[-1])
     strength = total / (limit * (HALF if is_open or held else 1.0))
     if worker is None and not is_open and strength >= 1:
@@ -95,6 +95,7 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
         one, n_steps = float(counted[rows].mean()), len(steps) - int(rows[0])
         usual_ratio, chance = _usual_loss(inputs, began_s, one=one, n_steps=n_steps)
         is_usual = float(cumulative_sum(counted - usual_ratio)[-1]) < chance
+        is_usual |= len(episodes) <= EPISODES
         strength = 0.0 if is_long[-1] or is_usual else strength
     ends_s = steps.ended_at_s[episodes]
     every_s = float(ends_s[-1] - ends_s[0]) / (len(episodes) - 1)

@@ -20,6 +20,8 @@ RECENT_STEPS = 12
 NEWEST_STEPS = 5
 # A larger relative change of tokens or workers was made on purpose.
 CHANGED_RATIO = 0.02
+# A report that is sent again arrives within this time.
+REPORTS_LATE_S = 8.0
 # After a pause as long as this, the processes have restarted, and their first steps take longer.
 RESTART_S, WARM_UP_STEPS = 10.0, 3
 # Newest steps that confirm a rise: seconds, and steps. A single longer step is enough if its rise
@@ -56,8 +58,14 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
     so do the first ones after a restart. While all are first ones, all are kept.
 
     A worker whose report of one step is lost has a part in that step. Whether the newest report
-    is lost, or the worker has left, shows in the next one.
+    is lost, or the worker has left, shows in the next one. While a step in between may still come,
+    those after it wait: without it, long steps would seem to follow each other.
     """
+    may_come = steps.ended_at_s[1:] - steps.step_s[1:] > steps.ended_at_s[-1:] - REPORTS_LATE_S
+    if may_come.any():
+        n_steps = np.diff(steps.step)
+        awaited = np.flatnonzero((n_steps > np.median(n_steps)) & may_come)
+        steps = steps[: awaited[0] + 1] if len(awaited) else steps
     known = np.isfinite(steps.phases["compute_s"])
     has_part = known.copy()
     has_part[1:-1] |= known[:-2] & known[2:]

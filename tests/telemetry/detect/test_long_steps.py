@@ -70,10 +70,11 @@ def test_a_node_that_waits_for_its_data_is_found_before_its_step_ends() -> None:
 @pytest.mark.parametrize(
     ("first", "others", "loaded_s", "node"),
     [
-        ("input", "step", 6.0, "steady"),
-        ("input", "step", 1.5, None),
-        ("input", "input", 6.0, None),
-        ("step", "step", 6.0, None),
+        ("input", "step", 10.5, "steady"),
+        # Loaders wait for some seconds now and then.
+        ("input", "step", 9.0, None),
+        ("input", "input", 10.5, None),
+        ("step", "step", 10.5, None),
     ],
 )
 def test_a_node_that_says_that_it_loads_is_found_before_its_step_ends(
