@@ -640,9 +640,10 @@ def _by_probes(
     """Judge devices by their newest probes, each counted once.
 
     A device is late if three of five probes are, the newest two among them, and if it is later
-    than before. While steps take longer for no known reason, the newest two are enough: that both
-    are late by chance at such a time has a probability of about one in a million per device. Then
-    one is enough if it is so late that chance is as rare.
+    than before; if all devices of its node are as late, four of five: probes of a node meet
+    traffic together. While steps take longer for no known reason, the newest two are enough: that
+    both are late by chance at such a time has a probability of about one in a million per device.
+    Then one is enough if it is so late that chance is as rare.
     """
     if history is None or history.latency_s.shape[1:] != held.shape:
         return []
@@ -658,12 +659,18 @@ def _by_probes(
     probed_s = np.where(history.probed, ticks - PROBES_APART_S, -np.inf).max(axis=0)
     is_slow = probed_s >= (np.inf if since_s is None else since_s)
     is_slow &= late[-1][is_slow].sum() <= MOST * is_slow.sum()
-    is_lasting = (late.sum(axis=0) >= ENOUGH_PROBES - is_slow) & late[-2:].all(axis=0)
+    # Probes of all devices of a node meet traffic together.
+    own = np.nanquantile(probes[-2:], 0.5, axis=2, keepdims=True, method="lower")
+    stands_out = (probes[-2:] >= PROBES_CHANGED_BY * own).all(axis=0) | (late.shape[2] == 1)
+    stands_out |= (probes[-2:] >= FAR_RATIO).all(axis=0)
+    n_least = np.where(stands_out, ENOUGH_PROBES - is_slow, ENOUGH_PROBES + 1)
+    is_lasting = (late.sum(axis=0) >= n_least) & late[-2:].all(axis=0)
     unhealthy = held & (is_lasting | (is_slow & (probes[-1] >= SLOWER_AT_ONCE)))
     if not unhealthy.any():
         return []
     typical = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
-    before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
+    # A node that is far away is late in most of its earlier probes, too, if not in all.
+    before = lower_median(np.moveaxis(probes[:-2], 0, -1))
     unhealthy &= _is_later(typical, before, changed_by=PROBES_CHANGED_BY)
     # The first late probe in view is the onset.
     judged = replace(scores, value=typical * usual_s, badness=(typical - 1.0) / limit)
