@@ -28,6 +28,7 @@ from telemetry.detect import RULES, Finding
 from telemetry.detect.causes import CAUSES, UNKNOWN
 from telemetry.detect.fabric import LATENCY, efa_readings, judge_latency, symptoms_of
 from telemetry.detect.findings import Problem
+from telemetry.statistics.peers import lower_median
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import AgentRequests
 
@@ -321,7 +322,7 @@ def late_devices(rounds: Sequence[Mapping[str, Latencies]]) -> list[Problem]:
     scores = judge_latency(now, float("nan"))
     ratio, is_known = scores.value / scores.score.peers_median, np.isfinite(latency_s).all(axis=0)
     is_late = is_known & (scores.badness >= 1.0) & (ratio >= BLATANT_RATIO)
-    own_s = np.nanquantile(scores.value, 0.5, axis=1, keepdims=True, method="lower")
+    own_s = lower_median(scores.value)[:, None]
     is_late &= (scores.value >= BLATANT_RATIO * own_s) | (ratio >= WHOLE_NODE_RATIO)
     return symptoms_of(now, scores, is_late, np.broadcast_to(is_late, latency_s.shape))
 

@@ -660,7 +660,7 @@ def _by_probes(
     is_slow = probed_s >= (np.inf if since_s is None else since_s)
     is_slow &= late[-1][is_slow].sum() <= MOST * is_slow.sum()
     # Probes of all devices of a node meet traffic together.
-    own = np.nanquantile(probes[-2:], 0.5, axis=2, keepdims=True, method="lower")
+    own = lower_median(probes[-2:])[..., None]
     stands_out = (probes[-2:] >= PROBES_CHANGED_BY * own).all(axis=0) | (late.shape[2] == 1)
     stands_out |= (probes[-2:] >= FAR_RATIO).all(axis=0)
     n_least = np.where(stands_out, ENOUGH_PROBES - is_slow, ENOUGH_PROBES + 1)
