@@ -144,6 +144,7 @@ def find_rise(
     n_now: int,
     usual: float | None = None,
     n_to_resolve: int = PERSISTS_STEPS,
+    n_since: int = 0,
     clearly: float = CLEARLY,
 ) -> PhaseRise | None:
     """Find a rise that lasts until now.
@@ -160,6 +161,9 @@ def find_rise(
         What it was when an open alert fired: then half of ``least`` keeps the alert open.
     n_to_resolve : steps
         How many of the newest must be back for an open alert to end; one of long ones.
+    n_since : steps
+        How many have ended since the onset of the open alert: it also ends when half of the
+        newest ones are back, as single long ones come by chance.
     clearly
         How many times the minimum rise a single step must show.
 
@@ -183,6 +187,8 @@ def find_rise(
             noise(x[~back]) > STEADY * (middle(x[~back]) - usual) if (~back).any() else False
         )
         if back[-(n_to_resolve if is_varied else min(n_now, n_to_resolve)) :].all():
+            return None
+        if n_since >= RECENT_STEPS <= x.size and middle(x[-RECENT_STEPS:]) - usual < HALF * least:
             return None
         at = int(np.flatnonzero(back)[-1]) + 1 if back.any() else 0
         return PhaseRise(usual, now, min(at, x.size - 1))

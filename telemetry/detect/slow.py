@@ -8,7 +8,7 @@ import numpy as np
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.causes import CAUSE_OF_PHASE, CLASSES, HARDWARE_CAUSES, UNKNOWN, Kind
 from telemetry.detect.fabric import score_links
-from telemetry.detect.findings import CauseScore, Problem, score_of_alert, strongest
+from telemetry.detect.findings import CauseScore, Problem, onset_of_alert, score_of_alert, strongest
 from telemetry.detect.inputs import DetectionInput, node_values
 from telemetry.detect.pace import (
     HALF,
@@ -484,9 +484,18 @@ def _phase_rise(
     least_s = LEAST_RATIO * middle(work_s(steps))
     usual = open_baseline(inputs, steps, kind=kind)
     # Whole steps vary: a few short ones do not end an alert.
-    n_to_resolve = EVEN_STEPS if kind == "step" else PERSISTS_STEPS
+    n_to_resolve, n_since = PERSISTS_STEPS, 0
+    if kind == "step":
+        held = [each for each in inputs.open_problems if each.evidence.get("kind") == kind]
+        onset_s = max((onset_of_alert(each, inputs.now_s) for each in held), default=inputs.now_s)
+        n_to_resolve, n_since = EVEN_STEPS, int((steps.ended_at_s > onset_s).sum())
     return find_rise(
-        x, least=least_s, n_now=n_newest(steps), usual=usual, n_to_resolve=n_to_resolve
+        x,
+        least=least_s,
+        n_now=n_newest(steps),
+        usual=usual,
+        n_to_resolve=n_to_resolve,
+        n_since=n_since,
     )
 
 

@@ -113,3 +113,13 @@ def test_a_trace_that_separates_rests_makes_no_step_shorter() -> None:
     rests[2], rests[5:] = 30.0, 30.0
     steps = traced_since(5, computes_s=2.1, rests_s=rests)
     assert work_s(steps).tolist() == pytest.approx([2.1] * 8)
+
+
+def test_an_open_alert_ends_when_long_steps_are_single_ones_again() -> None:
+    often = np.tile([1.0, 1.0, 1.0, 1.2], 6)
+    held = {"least": 0.1, "n_now": 2, "usual": 1.0, "n_to_resolve": 5}
+
+    assert find_rise(often, **held) is not None
+    assert find_rise(often, **held, n_since=8) is not None
+    assert find_rise(often, **held, n_since=12) is None
+    assert find_rise(np.tile([1.0, 1.2, 1.3], 8), **held, n_since=24) is not None

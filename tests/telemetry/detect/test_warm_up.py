@@ -42,3 +42,12 @@ def test_every_twentieth_step_is_no_pause() -> None:
 def test_while_all_are_first_steps_all_are_kept() -> None:
     steps = replace(steps_of([[1.0, 1.0]] * 2), step=np.arange(2))
     assert kept(steps) == [0, 1]
+
+
+def test_steps_after_one_that_may_still_come_wait_for_it() -> None:
+    steps = steps_of([[2.5, 2.5]] * 12)
+
+    assert kept(steps[np.arange(12) != 9]) == list(range(100, 109))
+    # By now it is lost.
+    lost = 5
+    assert kept(steps[np.arange(12) != lost]) == [i for i in range(100, 112) if i != 100 + lost]
