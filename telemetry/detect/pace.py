@@ -186,9 +186,10 @@ def find_rise(
         is_varied = (
             noise(x[~back]) > STEADY * (middle(x[~back]) - usual) if (~back).any() else False
         )
-        if back[-(n_to_resolve if is_varied else min(n_now, n_to_resolve)) :].all():
-            return None
-        if n_since >= RECENT_STEPS <= x.size and middle(x[-RECENT_STEPS:]) - usual < HALF * least:
+        is_over = back[-(n_to_resolve if is_varied else min(n_now, n_to_resolve)) :].all()
+        if n_since >= RECENT_STEPS <= x.size:
+            is_over |= middle(x[-RECENT_STEPS:]) - usual < HALF * least
+        if is_over:
             return None
         at = int(np.flatnonzero(back)[-1]) + 1 if back.any() else 0
         return PhaseRise(usual, now, min(at, x.size - 1))

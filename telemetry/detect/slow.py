@@ -8,7 +8,13 @@ import numpy as np
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.causes import CAUSE_OF_PHASE, CLASSES, HARDWARE_CAUSES, UNKNOWN, Kind
 from telemetry.detect.fabric import score_links
-from telemetry.detect.findings import CauseScore, Problem, onset_of_alert, score_of_alert, strongest
+from telemetry.detect.findings import (
+    CauseScore,
+    Problem,
+    onset_of_alert,
+    score_of_alert,
+    strongest,
+)
 from telemetry.detect.inputs import DetectionInput, node_values
 from telemetry.detect.pace import (
     HALF,

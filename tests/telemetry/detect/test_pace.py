@@ -116,10 +116,13 @@ def test_a_trace_that_separates_rests_makes_no_step_shorter() -> None:
 
 
 def test_an_open_alert_ends_when_long_steps_are_single_ones_again() -> None:
-    often = np.tile([1.0, 1.0, 1.0, 1.2], 6)
-    held = {"least": 0.1, "n_now": 2, "usual": 1.0, "n_to_resolve": 5}
+    def lasts(x: list[float], *, n_since: int) -> bool:
+        all_steps = np.tile(x, 24 // len(x))
+        held = find_rise(all_steps, least=0.1, n_now=2, usual=1.0, n_to_resolve=5, n_since=n_since)
+        return held is not None
 
-    assert find_rise(often, **held) is not None
-    assert find_rise(often, **held, n_since=8) is not None
-    assert find_rise(often, **held, n_since=12) is None
-    assert find_rise(np.tile([1.0, 1.2, 1.3], 8), **held, n_since=24) is not None
+    often = [1.0, 1.0, 1.0, 1.2]
+    assert lasts(often, n_since=0)
+    assert lasts(often, n_since=8)
+    assert not lasts(often, n_since=12)
+    assert lasts([1.0, 1.2, 1.3], n_since=24)
