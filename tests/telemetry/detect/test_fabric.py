@@ -68,6 +68,14 @@ def test_a_burst_of_loss_is_no_problem_until_it_lasts() -> None:
     assert "efa_loss" in lossy(8, 480, open_problems=(held,))
 
 
+def test_a_burst_of_loss_that_follows_another_one_is_no_problem() -> None:
+    machines, times = until(58), 480.0
+    for after_s in (0, 30, 46):
+        machines.mark(AGAIN, (0, 3), times=times, since_s=SINCE_S + after_s)
+        times = 1 / times
+    assert find(seen(machines)) == []
+
+
 def test_loss_explains_the_latency_that_comes_with_it() -> None:
     machines = until(8).mark(AGAIN, (0, 3), times=9_000, since_s=SINCE_S)
     machines.mark(LATENCY, (0, 3), times=1.4, since_s=SINCE_S)
