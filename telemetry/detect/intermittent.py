@@ -34,6 +34,8 @@ LIMIT_S = 5.0
 # no worker stands out, what so many seconds before lost in that way is usual, and the loss must
 # exceed it by so many deviations: more than of a normal distribution, as this one has a long tail.
 EARLIER_S, ENOUGH_EARLIER_S, USUAL_DEVIATIONS = 840.0, 60.0, 4.0
+# A step that loses so much, and takes twice as long, is a standstill.
+STANDSTILL_S = 30.0
 OPEN_KINDS = ("waiting", "computing", "step")
 # Long steps in a row count once. So many such episodes, over so long, are neither chance nor the
 # start of something lasting; one more where no worker stands out.
@@ -57,6 +59,10 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     sum.
     """
     lasted_s = work_s(steps)
+    stood = np.flatnonzero(_stands_still(lasted_s))
+    if len(stood):
+        # After a standstill that has ended, another time begins.
+        steps, lasted_s = steps[stood[-1] + 1 :], lasted_s[stood[-1] + 1 :]
     usual_s, excess_s, is_long = _long_steps(lasted_s)
     if is_long.sum() < EPISODES:
         return []
@@ -143,6 +149,11 @@ def _long_steps(lasted_s: FloatArray) -> tuple[float, FloatArray, NDArray[np.boo
     return usual_s, excess_s, is_long
 
 
+def _stands_still(lasted_s: FloatArray) -> NDArray[np.bool_]:
+    """Whether the run stood still in a step: a hang, say, which other rules find."""
+    return np.asarray(lasted_s - middle(lasted_s) >= max(STANDSTILL_S, middle(lasted_s)))
+
+
 def _usual_loss(
     inputs: DetectionInput, until_s: float, *, one: float, n_steps: int
 ) -> tuple[float, float]:
@@ -159,8 +170,8 @@ def _usual_loss(
     if not len(past) or until_s - past.ended_at_s[0] < ENOUGH_EARLIER_S:
         # Too young to know.
         return 0.0, np.inf
-    usual_s, excess_s, is_long = _long_steps(work_s(comparable_steps(past)))
-    lost = np.where(is_long, excess_s, 0.0) / usual_s
+    usual_s, excess_s, is_long = _long_steps(lasted_s := work_s(comparable_steps(past)))
+    lost = np.where(is_long & ~_stands_still(lasted_s), excess_s, 0.0) / usual_s
     usual = float(lost.sum() + one) / len(lost)
     variance = n_steps * float((lost**2).sum() + one**2) / len(lost)
     return usual, USUAL_DEVIATIONS * float(np.sqrt(variance))

@@ -19,6 +19,7 @@ from telemetry.detect.standstill import (
     COMPILING,
     CORES,
     HOST,
+    LOADING,
     OLDEST_S,
     WORKING,
     activities,
@@ -36,6 +37,8 @@ RULE = "recompile"
 # Seconds of compiling hosts with idle cores that rule out chance, and how many recent seconds are
 # read.
 CERTAIN_S, LOOK_S = RULES[RULE].limits["certain_s"], 8
+# Before that, a host that is no compiler's may be busy; cron jobs add less than this for 20 s.
+BEFORE_AGES_S, CRON_RATIO = (20, 25, 30), 0.35
 # A step this much longer than usual may contain a compilation; it is reported for this long.
 LONGER_S, LONGER_STEPS = 2.0, 0.5
 NEWS_STEPS, NEWS_S, MOMENTS = 1, 10.0, 10
@@ -103,10 +106,23 @@ def _is_under_way(inputs: DetectionInput, steps: StepBatch, since_s: float) -> b
     if not mean((hosts >= COMPILING).astype(float), axis=1)[-1] > MOST:
         return False
     span = inputs.hardware((CORES, HOST), inputs.lagging(LOOK_S)).of(nodes)
+    if len(nodes) == 1 and _was_busy(inputs, nodes, hosts[-1, 0], since_s=since_s):
+        return False
     # A report that began earlier may be of a compilation that was announced.
     since = span.ticks > since_s + inputs.report_every_s - 1
     share = _share(_compiles(span))[since]
     return bool((share > MOST).sum() >= CERTAIN_S)
+
+
+def _was_busy(
+    inputs: DetectionInput, nodes: Sequence[str], host: float, *, since_s: float
+) -> bool:
+    """Whether a host wrote or read before in a standstill, and a cron job may be the rest."""
+    ages = [age for age in BEFORE_AGES_S if inputs.now_s - age > since_s]
+    if inputs.hardware_at is None or not ages:
+        return False
+    was = mean(node_values(inputs.hardware_at((HOST,), ages).of(nodes), HOST), axis=0)
+    return bool(was.size and LOADING <= was[0] < COMPILING and host - was[0] < CRON_RATIO)
 
 
 def _compiles(span: Span) -> FloatArray:

@@ -101,6 +101,17 @@ def test_what_the_run_loses_usually_is_no_problem() -> None:
     assert with_past(more, in_turn(6, n_steps=400)) == []
 
 
+def test_a_hang_separates_long_steps_and_is_no_usual_loss() -> None:
+    usual, more = in_turn(40, n_steps=400), in_turn(6)
+    stood = replace(more, phases={name: each.copy() for name, each in more.phases.items()})
+    stood.phases["compute_s"][70] += 200.0
+    assert with_past(stood, usual) == []
+    before = replace(usual, phases={name: each.copy() for name, each in usual.phases.items()})
+    before.phases["compute_s"][200] += 200.0
+    (found,) = with_past(more, before)
+    assert found.node is None
+
+
 def test_a_run_of_a_few_seconds_has_no_usual_loss() -> None:
     assert with_past(in_turn(10), in_turn(500, n_steps=20)) == []
 

@@ -73,6 +73,24 @@ def test_what_is_announced_or_no_compilation_is_not_found(look_alike: Benign) ->
     assert [second for second, found in lived.watch() if found] == []
 
 
+def test_a_cron_job_while_the_only_node_writes_a_checkpoint_is_no_compilation() -> None:
+    lived = life(
+        "trn1",
+        nodes=1,
+        global_batch=16,
+        duration_s=260,
+        benign=[
+            event("checkpoint", duration_s=90),
+        ],
+    )
+    hosts = lived.recording.span.values["vcpu_usage_ratio"]
+    stands = slice(165, 185)
+    hosts[stands] = np.fmax(hosts[stands], 0.32)
+    hosts[150:165] = np.fmax(hosts[150:165], 0.32)
+    hosts[stands] += 0.15
+    assert [second for second, found in lived.watch() if found] == []
+
+
 def test_the_first_compilation_of_a_run_is_expected() -> None:
     lived = life("trn1", duration_s=160, compile_s=60)
     assert [f for second in range(10, 150) for f in recompile(lived.at(second))] == []
