@@ -30,6 +30,8 @@ MOST_LONG_RATIO = 0.35
 ALLOWED_RATIO, LIMIT_STEPS, LIMIT_OF_WORKER_STEPS = 0.02, 1.5, 0.5
 # Such delays last as long in runs with short steps: where no worker stands out, so much is lost.
 LIMIT_S = 5.0
+# Less of the time than this is no problem where nobody is accused.
+LEAST_LOST_RATIO = 0.05
 # Of many workers, some wait for a batch or collect garbage now and then, and that adds up. Where
 # no worker stands out, what so many seconds before lost in that way is usual, and the loss must
 # exceed it by so many deviations: more than of a normal distribution, as this one has a long tail.
@@ -37,6 +39,7 @@ EARLIER_S, ENOUGH_EARLIER_S, USUAL_DEVIATIONS = 840.0, 60.0, 4.0
 # A step that loses so much, and takes twice as long, is a standstill.
 STANDSTILL_S = 30.0
 OPEN_KINDS = ("waiting", "computing", "step")
+MOST_TIMES = 3.0
 # Long steps in a row count once. So many such episodes, over so long, are neither chance nor the
 # start of something lasting; one more where no worker stands out.
 EPISODES, SPREAD_S = 3, 30.0
@@ -66,8 +69,10 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     usual_s, excess_s, is_long = _long_steps(lasted_s)
     if is_long.sum() < EPISODES:
         return []
-    # The longest one may be by chance: it counts as the second longest.
-    counted_s = np.minimum(excess_s, np.sort(excess_s[is_long])[-2:].min(initial=np.inf))
+    # The longest one may be by chance: it counts as the second longest. Those that are longer than
+    # most by far may be of another problem.
+    most_s = min(np.sort(excess_s[is_long])[-2], MOST_TIMES * middle(excess_s[is_long]))
+    counted_s = np.minimum(excess_s, most_s)
     counted = np.where(is_long, counted_s, 0.0) / usual_s
     rows = _since_reset(is_long, cumulative_sum(counted - ALLOWED_RATIO))
     episodes = rows[np.diff(rows, prepend=-2) > 1]
@@ -85,8 +90,8 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     node = None if worker is None else inputs.node_of(steps.workers[worker])
     # With uneven work some worker is late again and again: the same one, by chance.
     is_uneven = any(each.cause == UNEVEN_WORK for each in inputs.open_problems)
-    is_chance = len(rows) < steps_beyond_chance(len(steps.workers)) or (late != usual).any()
-    if is_uneven and (worker is None or is_chance):
+    is_few = len(rows) < steps_beyond_chance(len(steps.workers))
+    if is_uneven and (worker is None or is_few or (late != usual).any()):
         return []
     held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]
     # Between two long steps the sum falls: an alert stays open until the next one is overdue.
@@ -101,7 +106,8 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
         one, n_steps = float(counted[rows].mean()), len(steps) - int(rows[0])
         usual_ratio, chance = _usual_loss(inputs, began_s, one=one, n_steps=n_steps)
         is_usual = float(cumulative_sum(counted - usual_ratio)[-1]) < chance
-        is_usual |= len(episodes) <= EPISODES
+        lost_ratio = float(excess_s[rows].sum()) / float(inputs.now_s - began_s)
+        is_usual |= len(episodes) <= EPISODES or lost_ratio < LEAST_LOST_RATIO
         strength = 0.0 if is_long[-1] or is_usual else strength
     ends_s = steps.ended_at_s[episodes]
     every_s = float(ends_s[-1] - ends_s[0]) / (len(episodes) - 1)
@@ -111,9 +117,11 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     strength = max(strength, float(is_open))
     # If another worker makes the newest steps long, the earlier loss is over.
     is_over |= not is_open and worker is not None and worker not in late[rows >= episodes[-1]]
-    if strength < 1 or is_over or float(ends_s[-1] - ends_s[0]) < SPREAD_S:
-        return []
     score = None if worker is None else _score_late_phase(inputs, steps, rows, worker, strength)
+    # Of few workers one waits for data, or stops, a few times in a row by chance.
+    is_chance = score is not None and score.metric != "compute_s" and is_few and not is_open
+    if strength < 1 or is_over or is_chance or float(ends_s[-1] - ends_s[0]) < SPREAD_S:
+        return []
     return [
         Problem(
             cause=UNKNOWN if score is None else score.cause,

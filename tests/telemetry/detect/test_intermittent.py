@@ -112,6 +112,22 @@ def test_a_hang_separates_long_steps_and_is_no_usual_loss() -> None:
     assert found.node is None
 
 
+def test_a_few_much_longer_steps_of_another_problem_do_not_count_in_full() -> None:
+    compute = np.ones((N_STEPS, len(CHARACTERS)))
+    for i, row in enumerate(range(10, N_STEPS, 10)):
+        compute[row, i % len(CHARACTERS)] = 6.0 if i < 2 else 1.3
+    few = steps_of(compute)
+    assert with_past(few, in_turn(40, n_steps=400)) == []
+
+
+def test_of_few_workers_one_stops_three_times_in_a_row_by_chance() -> None:
+    thrice = steps(phase="other_s", every=25, long_s=1.5)
+    assert (thrice.phases["other_s"] > 1).sum() == 3
+    assert find_intermittent_loss(inputs(thrice), thrice) == []
+    computing = steps(every=25, long_s=1.5)
+    assert len(find_intermittent_loss(inputs(computing), computing)) == 1
+
+
 def test_a_run_of_a_few_seconds_has_no_usual_loss() -> None:
     assert with_past(in_turn(10), in_turn(500, n_steps=20)) == []
 
