@@ -217,8 +217,9 @@ MIN_RETRANSMITS = RULES["efa_degraded"].limits["least_again"]
 AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 
 # Healthy links lose packets in bursts, also while steps are longer for another reason. Loss below
-# this ratio must be there so many seconds ago, too; bursts of up to 30 s and 0.3 % are assumed.
-BURST_RATIO, BURST_AGES_S = 0.005, (40, 25, 10)
+# this ratio must be there so many seconds ago, too: for longer than two bursts in a row, of which
+# up to 30 s and 0.3 % are assumed.
+BURST_RATIO, BURST_AGES_S = 0.005, tuple(range(56, 0, -RECENT_S))
 # On a link with little traffic losses are counted for this many seconds; the last part must show
 # them too.
 QUIET_S, RECENT_PART = 300, 4

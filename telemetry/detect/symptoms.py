@@ -23,6 +23,7 @@ from telemetry.detect.causes import (
     symptoms_json,
 )
 from telemetry.detect.findings import Problem
+from telemetry.detect.input_stall import MOST_STALLED_STEPS
 from telemetry.detect.inputs import (
     DetectionInput,
     new_measurements,
@@ -279,7 +280,10 @@ def _phases(steps: StepBatch) -> dict[str, float]:
         "compute_s": quickest_fifth(steps.phases["compute_s"]),
         "wait_s": mean(steps.phases["wait_s"], axis=1),
         "transfer_s": median(steps.phases["transfer_s"]),
-        "input_s": np.where(np.isfinite(input_s), input_s, 0.0).max(axis=1),
+        # One worker waits for a batch now and then.
+        "input_s": np.where(np.isfinite(input_s), input_s, 0.0).max(axis=1)
+        if len(steps) >= MOST_STALLED_STEPS
+        else np.full(len(steps), np.nan),
     }
     return {name: _known_middle(values) for name, values in figures.items()}
 

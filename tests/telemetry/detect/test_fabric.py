@@ -60,7 +60,7 @@ def test_a_burst_of_loss_is_no_problem_until_it_lasts() -> None:
 
     # A thousandth of all packets, then a hundredth.
     assert lossy(8, 480) == lossy(40, 480) == set()
-    assert lossy(60, 480) == {"efa_loss"}
+    assert lossy(70, 480) == {"efa_loss"}
     assert lossy(8, 4_800) == {"efa_loss"}
     slow = OpenProblem("step_slow", "unknown", evidence={"kind": "step", "onset_s": SINCE_S})
     assert "efa_loss" not in lossy(8, 480, open_problems=(slow,))

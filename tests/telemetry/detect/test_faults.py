@@ -241,11 +241,11 @@ def test_what_stops_the_steps_does_not_pass_for_a_high_share(kind: str) -> None:
 
 def test_what_happened_since_an_alert_began_is_no_baseline() -> None:
     recording = play("trn1", fault_of("efa_loss", 0.0002))
-    (link,) = find(recording.at(START_S + 60))
+    (link,) = find(recording.at(START_S + 75))
     assert link.rule == "efa_degraded"
     assert link.evidence["baseline_step_s"] is not None
     older = {**link.evidence, "onset_s": link.onset_s - 3600}
-    (same,) = find(recording.at(START_S + 60, open_problems=[replace(link, evidence=older)]))
+    (same,) = find(recording.at(START_S + 75, open_problems=[replace(link, evidence=older)]))
     assert same.rule == "efa_degraded"
     assert same.evidence["baseline_step_s"] is None
     assert "lowered" not in same.evidence["symptoms"].values()
