@@ -30,7 +30,7 @@ MOST_LONG_RATIO = 0.35
 ALLOWED_RATIO, LIMIT_STEPS, LIMIT_OF_WORKER_STEPS = 0.02, 1.5, 0.5
 # Such delays last as long in runs with short steps: where no worker stands out, so much is lost.
 LIMIT_S = 5.0
-# Less of the time than this is no problem where nobody is accused.
+# Less of the time than this is no problem where no worker is accused.
 LEAST_LOST_RATIO = 0.05
 # Of many workers, some wait for a batch or collect garbage now and then, and that adds up. Where
 # no worker stands out, what so many seconds before lost in that way is usual, and the loss must
