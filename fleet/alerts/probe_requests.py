@@ -26,9 +26,14 @@ from fleet.models import Alert, Node, ProbeRequest
 from telemetry.blocks import Span
 from telemetry.detect import RULES, Finding
 from telemetry.detect.causes import CAUSES, UNKNOWN
-from telemetry.detect.fabric import LATENCY, efa_readings, judge_latency, symptoms_of
+from telemetry.detect.fabric import (
+    LATENCY,
+    efa_readings,
+    judge_latency,
+    stand_out_of_node,
+    symptoms_of,
+)
 from telemetry.detect.findings import Problem
-from telemetry.statistics.peers import lower_median
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import AgentRequests
 
@@ -51,7 +56,6 @@ AGAIN_AFTER, N_PEERS = timedelta(seconds=16), 2
 # that of its own node: a node of which all devices are late may just be far from the others, since
 # nodes in other racks answer up to 1.5 times later.
 BLATANT_RATIO = RULES["efa_degraded"].limits["blatant_latency_ratio"]
-WHOLE_NODE_RATIO = 2.0
 # Evidence of an alert whose node was named by requested probes.
 PROBED, PLACED = "probe", "efa_latency"
 CHANGED_EVIDENCE = ("culprit", "ruled_out", "symptoms", "causes")
@@ -322,8 +326,7 @@ def late_devices(rounds: Sequence[Mapping[str, Latencies]]) -> list[Problem]:
     scores = judge_latency(now, float("nan"))
     ratio, is_known = scores.value / scores.score.peers_median, np.isfinite(latency_s).all(axis=0)
     is_late = is_known & (scores.badness >= 1.0) & (ratio >= BLATANT_RATIO)
-    own_s = lower_median(scores.value)[:, None]
-    is_late &= (scores.value >= BLATANT_RATIO * own_s) | (ratio >= WHOLE_NODE_RATIO)
+    is_late &= stand_out_of_node(ratio, by=BLATANT_RATIO)
     return symptoms_of(now, scores, is_late, np.broadcast_to(is_late, latency_s.shape))
 
 

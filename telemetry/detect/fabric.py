@@ -603,6 +603,14 @@ def _is_later(
     return np.where(np.isfinite(before), typical >= changed_by * before, is_far_later)
 
 
+def stand_out_of_node(ratio: FloatArray, *, by: float) -> NDArray[np.bool_]:
+    """Whether devices answer later than most of their node, or than any distance explains.
+
+    ``ratio``: to the run's usual latency, (..., n_nodes, n_devices); ``by``: the required ratio.
+    """
+    return np.asarray((ratio >= by * lower_median(ratio)[..., None]) | (ratio >= FAR_RATIO))
+
+
 def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Problem | None:
     """Keep an open problem while it lasts, or while no data contradicts it."""
     if alert.node is None:
@@ -661,9 +669,8 @@ def _by_probes(
     is_slow = probed_s >= (np.inf if since_s is None else since_s)
     is_slow &= late[-1][is_slow].sum() <= MOST * is_slow.sum()
     # Probes of all devices of a node meet traffic together.
-    own = lower_median(probes[-2:])[..., None]
-    stands_out = (probes[-2:] >= PROBES_CHANGED_BY * own).all(axis=0) | (late.shape[2] == 1)
-    stands_out |= (probes[-2:] >= FAR_RATIO).all(axis=0)
+    stands_out = stand_out_of_node(probes[-2:], by=PROBES_CHANGED_BY).all(axis=0)
+    stands_out |= late.shape[2] == 1
     n_least = np.where(stands_out, ENOUGH_PROBES - is_slow, ENOUGH_PROBES + 1)
     is_lasting = (late.sum(axis=0) >= n_least) & late[-2:].all(axis=0)
     unhealthy = held & (is_lasting | (is_slow & (probes[-1] >= SLOWER_AT_ONCE)))
