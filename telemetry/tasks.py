@@ -9,13 +9,19 @@ from django.conf import settings
 
 from telemetry.blocks import Block, Span
 from telemetry.long_term.writer import undelivered_since
+from telemetry.simulate.background import stopped
 from telemetry.simulate.observation import HELD, PROBED, next_report, reported_live
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import PlayedShard, RunClock, play, resume, start_clock
 from telemetry.store import durable
 from telemetry.store.durable import fold_late
 from telemetry.store.hot import HotStore, StoreUnavailable, hot_store
-from telemetry.store.node_state import read_agent_requests, read_sidecars, save_sidecars
+from telemetry.store.node_state import (
+    note_stopping,
+    read_agent_requests,
+    read_sidecars,
+    save_sidecars,
+)
 
 # Ticks missed for at most so long are made up for; beyond it the gap stays a gap.
 CATCH_UP_S = 120
@@ -80,6 +86,7 @@ def simulate_shard(run: str, shard: str, until: int) -> None:
         return
     if settings.REQUEST_PROBES and plan.inputs.agent and not plan.inputs.is_scraped:
         answer_requested_probes(hot, played.span)
+    hot.execute_all(note_stopping(stopped(plan, until, within_s=until - clock.tick), now_s=until))
     lateness_s = time.time() - until
     hot.gauge("tick_lateness_s", lateness_s)
     hot.count("ticks", len(blocks))

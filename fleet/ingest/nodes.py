@@ -29,6 +29,7 @@ from telemetry.store.hot import HotStore
 from telemetry.store.node_state import (
     NodeReport,
     RequestKind,
+    note_stopping,
     read_agent_requests,
     save_reports,
     save_sidecars,
@@ -182,6 +183,8 @@ class IngestBatch(Refusals):
     skew_s: float = 0.0
     period_s: float = 0.0
     clock: str = ""
+    # Whether the node's agent was asked to end.
+    is_stopping: bool = False
     blocks: list[Block] = field(default_factory=list)
     reports: list[NodeReport] = field(default_factory=list)
     numbered: list[NumberedLine] = field(default_factory=list)
@@ -196,6 +199,7 @@ class IngestBatch(Refusals):
         self.n_late += later.n_late
         self.n_repeated += later.n_repeated
         self.skew_s, self.clock = later.skew_s, later.clock
+        self.is_stopping |= later.is_stopping
         self.period_s = later.period_s or self.period_s
         self.requests = later.requests
         self.absorb_refused(later)
@@ -262,6 +266,7 @@ def store_batches(
     }
     if timings:
         commands.append(("HSET", TIMINGS, *chain.from_iterable(timings.items())))
+    commands += note_stopping((d.node for d in deliveries if d.is_stopping), now_s=now_s)
     # They have an agent.
     if clocked := [d.node for d in deliveries if d.n_accepted and d.clock]:
         commands.append(("HDEL", SCRAPES, *clocked))
@@ -617,6 +622,7 @@ class NodeIngest:
             if reading.sidecars:
                 delivery.sidecars.append(reading.sidecars)
                 agent = reading.sidecars.get("agent")
+                delivery.is_stopping |= isinstance(agent, dict) and bool(agent.get("stopping"))
                 if isinstance(agent, dict) and (labels := agent.pop("labels", None)):
                     store_labels(delivery.node, labels)
                 if isinstance(agent, dict) and (sample := agent.pop("sample", None)) is not None:

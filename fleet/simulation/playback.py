@@ -37,7 +37,7 @@ from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S, N_ROUNDS, REQUESTED_
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect import HealthyStepsCache
 from telemetry.ingest.timing import AHEAD_S
-from telemetry.simulate.background import reports_key
+from telemetry.simulate.background import reports_key, stopped
 from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.observation import (
     ACTIVITIES,
@@ -63,7 +63,7 @@ from telemetry.simulate.timeline import RunClock, start_clock
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.packing import decode, encode
 from telemetry.store.playback import Playback
-from telemetry.store.reading import Source
+from telemetry.store.reading import RESTART_S, Source
 
 SETTLED_S = 60.0
 
@@ -443,6 +443,14 @@ class ScenarioPlayback:
             seen |= playback.last_seen()
         return seen
 
+    def quiet_s(self) -> dict[str, int]:
+        return {
+            name: RESTART_S
+            for act in self.acts.values()
+            if act.playback is not None
+            for name in stopped(act.plan, act.playback.second, within_s=RESTART_S)
+        }
+
     def workers(self, run: str) -> dict[str, WorkerState]:
         playback = self._of(run)
         return {} if playback is None else self.acts[run].workers(playback.second)
@@ -663,6 +671,7 @@ class Replay:
             open_=self._open,
             lost=lost,
             healthy_steps=self._healthy_steps,
+            may_be_quiet_s=self._source.quiet_s(),
         )
         if not findings and not self.open_rules:
             return []

@@ -14,7 +14,7 @@ from types import FrameType
 from trnwatch.surroundings import environment_labels
 
 from telemetry.agent import VERSION
-from telemetry.agent.clock import Clock
+from telemetry.agent.clock import Clock, Moment
 from telemetry.agent.reports import Collector, Health, Line, encode_head
 from telemetry.agent.sender import AgentSender, ServerConnection, TokenFile
 from telemetry.agent.sources import EFA_SYSFS, NEURON_SYSFS
@@ -187,17 +187,13 @@ def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) 
     )
     sender.start()
     for kind, made, rest in _lines(collector, stop):
-        try:
-            spool.append(kind, made, gzip_member(rest))
-        except OSError as error:
-            # A full disk: the line is lost, and the problem reported.
-            health.add("n_skipped")
-            health.problem("spool", f"spool: {error}")
-        else:
-            health.problem("spool", "")
-            health.set("n_dropped", spool.n_dropped)
+        _keep(spool, health, kind, made, rest)
         if options.once:
             break
+    if stop.is_requested:
+        health.is_stopping = True
+        for kind, made, rest in collector.last_lines():
+            _keep(spool, health, kind, made, rest)
     collector.stop()
     sender.stop(FLUSH_S)
     n_left = spool.n_waiting
@@ -207,6 +203,18 @@ def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) 
         )
         sys.stderr.write(f"trnwatch-agent: {n_left} lines stay in the spool: {problem}\n")
     return 1 if options.once and n_left else 0
+
+
+def _keep(spool: Spool, health: Health, kind: int, made: Moment, rest: bytes) -> None:
+    try:
+        spool.append(kind, made, gzip_member(rest))
+    except OSError as error:
+        # A full disk: the line is lost, and the problem reported.
+        health.add("n_skipped")
+        health.problem("spool", f"spool: {error}")
+    else:
+        health.problem("spool", "")
+        health.set("n_dropped", spool.n_dropped)
 
 
 def _lines(collector: Collector, stop: Stop) -> Iterator[Line]:

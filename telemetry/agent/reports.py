@@ -203,6 +203,8 @@ class Health:
         self._problems: dict[str, str] = {}
         self._logged_s: dict[str, float] = {}
         self._open_problems: set[str] = set()
+        # Whether the agent was asked to end: its restart is planned, and its silence is not news.
+        self.is_stopping = False
         # Answers to what the server requests, by kind: sent until it requests it no more.
         self.answers: dict[str, Mapping[str, Any]] = {}
         self._sent_answers: dict[str, Mapping[str, Any]] = {}
@@ -265,6 +267,8 @@ class Health:
             fields: dict[str, Any] = {"version": VERSION, "n_waiting": n_waiting, **self._counts}
             self._sent_answers = dict(self.answers)
             fields.update(self._sent_answers)
+            if self.is_stopping:
+                fields["stopping"] = True
             if self.labels and time.monotonic() - self._labels_sent_s >= LABELS_EVERY_S:
                 self._labels_sent_s = time.monotonic()
                 fields["labels"] = self.labels
@@ -352,10 +356,18 @@ class Collector:
         elif not self.is_over and moment.up_s - self._last_sysfs_s >= self._period_s:
             silent_s = moment.up_s - self._last_report_s
             is_silent = self._monitor is None or silent_s >= SILENT_PERIODS * self._period_s
-            if is_silent and (sysfs := self._read_sysfs(moment, alone=True)):
-                name = self._node or instance_id() or socket.gethostname().partition(".")[0]
-                instance = {"instance": {"instance_id": name}}
-                yield SYSFS, moment, encode_tail(None, {**instance, **sysfs})
+            if is_silent:
+                yield from self._sysfs_line(moment)
+
+    def last_lines(self) -> Iterator[Line]:
+        """Yield a line that can tell that the agent ends, whenever the last one was."""
+        yield from self._sysfs_line(self._clock.now())
+
+    def _sysfs_line(self, moment: Moment) -> Iterator[Line]:
+        if sysfs := self._read_sysfs(moment, alone=True):
+            name = self._node or instance_id() or socket.gethostname().partition(".")[0]
+            instance = {"instance": {"instance_id": name}}
+            yield SYSFS, moment, encode_tail(None, {**instance, **sysfs})
 
     def stop(self) -> None:
         self._sampler.stop()

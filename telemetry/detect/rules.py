@@ -203,10 +203,10 @@ NODES = (
         "page",
         "node",
         "A node stopped reporting. Training on it may or may not continue.",
-        {"quiet_s": 15.0, "restart_s": 40.0, "enough_nodes": 2},
+        {"quiet_s": 15.0, "enough_nodes": 2},
         (
-            Query(SILENT, "It has been silent for more than <restart_s> s.", for_s=25),
-            Query(SILENT_SPARE, "Silent for more than <restart_s> s.", severity="warn", for_s=25),
+            Query(SILENT, "It has been silent for more than <quiet_s> s."),
+            Query(SILENT_SPARE, "Silent for more than <quiet_s> s.", severity="warn"),
         ),
         "It cannot distinguish a crashed node from missing telemetry.",
     ),

@@ -14,9 +14,6 @@ BLIND = "monitoring_blind"
 STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
 # Within these seconds, nodes fell silent together.
 TOGETHER_S = 5.0
-# An agent that restarts is quiet for longer than a node may be whose run's next step is overdue:
-# by half of a step, and by these seconds: a step waits for lost reports of workers.
-LATE_STEPS, LATE_S = 1.5, 15.0
 # A node misses this many reports; until it is known how often nodes report, rarely.
 MISSED_REPORTS, SLOWEST_S = 3, 15
 
@@ -29,35 +26,27 @@ class StepHeartbeat:
     step_s: float
     trains: bool = True
 
-    def was_stopped_by(self, node_seen_s: float, *, now_s: float) -> bool:
-        """Whether the next step should have ended, and a node fell silent before that."""
-        limit_s = LATE_STEPS * self.step_s + LATE_S
-        late_s, reported_s = now_s - self.last_step_at_s, node_seen_s - self.last_step_at_s
-        return self.trains and late_s > limit_s >= reported_s
-
 
 def find_silent(
     last_seen: Mapping[str, int],
     *,
     now_s: float,
     after_s: float = RULES[SILENT].limits["quiet_s"],
-    restart_s: float = RULES[SILENT].limits["restart_s"],
     run_of: Mapping[str, str] | None = None,
     pulses: Mapping[str, StepHeartbeat] | None = None,
     crashed: Collection[str] = (),
     report_every_s: Mapping[str, int] | None = None,
     may_be_quiet_s: Mapping[str, int] | None = None,
 ) -> list[Finding]:
-    """Find nodes that reported before and have not for ``restart_s`` seconds.
+    """Find nodes that reported before and have not for ``after_s`` seconds.
 
     Parameters
     ----------
     last_seen : mapping of node to Unix second
         Newest tick in which each node that is meant to report did. Nodes that have left, and
         those of finished runs, do not belong here.
-    now_s, after_s, restart_s : seconds
-        The time now, and how long a silence is too long: ``after_s`` where the run has stopped,
-        ``restart_s`` where it has not or where that is unknown, since agents restart.
+    now_s, after_s : seconds
+        The time now, and how long a silence is too long. An agent that crashed is back sooner.
     run_of : mapping of node to run, optional
         What each node trains.
     pulses : mapping of run to StepHeartbeat, optional
@@ -69,7 +58,7 @@ def find_silent(
         How often the nodes of a run report, 0 where not known yet; a run that is not listed:
         every second.
     may_be_quiet_s : mapping of node to seconds, optional
-        Longer limits of nodes that are scraped less often.
+        Longer limits of nodes that are scraped less often, or whose agent was asked to end.
 
     Returns
     -------
@@ -86,13 +75,11 @@ def find_silent(
             continue
         own_run = run_of.get(node, "")
         each_s = every_s.get(own_run, 1) or SLOWEST_S
-        pulse = (pulses or {}).get(own_run)
-        is_late = pulse is not None and pulse.was_stopped_by(seen, now_s=now)
-        is_late &= n_nodes[own_run] == 1
-        # The report that an agent was making when it stopped does not come.
-        least_s = after_s if is_late else max(after_s, restart_s + each_s)
-        # One report may be lost, and a scrape arrives some seconds late.
-        limit_s = max(least_s, MISSED_REPORTS * each_s, (may_be_quiet_s or {}).get(node, 0))
+        # The report that an agent was making when it crashed does not come; one more may be lost,
+        # and a scrape arrives some seconds late.
+        limit_s = max(
+            after_s + each_s - 1, MISSED_REPORTS * each_s, (may_be_quiet_s or {}).get(node, 0)
+        )
         if now - seen >= limit_s or (node in known and now - seen > TOGETHER_S + each_s - 1):
             quiet[node] = seen
     if not quiet:

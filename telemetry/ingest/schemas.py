@@ -138,6 +138,8 @@ class AgentState(Struct, gc=False):
     n_refused: WholeCount = 0
     n_skipped: WholeCount = 0
     problem: Name | None = None
+    # The agent was asked to end, as for an upgrade.
+    stopping: bool | UnsetType = UNSET
     # Left out of what is stored and passed on unless the agent answers a request.
     probe: ProbeAnswer | UnsetType = UNSET
     # As telemetry/ingest/samples.py reads it: what is wrong with it does not refuse the line.

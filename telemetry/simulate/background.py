@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.simulate.noise import Floats, Hashes, mixed, rare, uniform_of
 from telemetry.simulate.plan import Plan
-from telemetry.simulate.script import Script, run_key
+from telemetry.simulate.script import Script, run_key, script_of
 
 # All sizes and rates are assumed; the comments say what is known. docs/physics.md has the table.
 HOUR_S, DAY_S = 3600.0, 86_400.0
@@ -32,8 +32,9 @@ BURST_SLOT_S = 60.0
 PROBE_MOST_LONGER = 1.0
 # Two more layers of switches: 22 µs where 16 µs are usual. How many racks lie there is assumed.
 FAR_ONE_IN, FAR_FACTOR = 8, 1.38
-# Restarts of a node's agent, by itself and by rollouts of a new version. Assumed.
-RESTARTS_PER_DAY, RESTART_S, ROLLOUT_CHANCE = 1.0, (8.0, 25.0), 1 / 4
+# An agent that crashes is started again after 5 s (deploy/agent), and its first report follows. A
+# rollout of a new version replaces files in between; before it, agents say that they end. Assumed.
+CRASHES_PER_DAY, CRASH_S, ROLLOUT_CHANCE, ROLLOUT_S = 1.0, (6.0, 12.0), 1 / 4, (8.0, 25.0)
 # Of reports to a service over HTTP; scrapes fail by timeouts. Assumed.
 LATE_CHANCE, LATE_MOST_S, MISSED_SCRAPE_CHANCE, LOST_STEP_CHANCE = 1 / 1000, 7, 1 / 1000, 0.002
 # Log rotation, shipping and scans of a host start by cron. Assumed.
@@ -184,21 +185,40 @@ def _run_cron(script: Script, vcpu: Floats, since_s: FloatArray, ranks: IntArray
     vcpu[where] = np.minimum(vcpu[where] + _between(CRON_RATIO, uniform_of(job)), 1)
 
 
+def _restarts(
+    script: Script, since_s: FloatArray, ranks: IntArray, longest_s: float
+) -> tuple[FloatArray, FloatArray, IntArray, NDArray[np.bool_]]:
+    """Return when agents stop and start again, of which node, and whether by a rollout."""
+    slots = _slots(since_s, HOUR_S, longest_s)
+    is_rollout = rare(mixed(script.key("background rollout"), slots), ROLLOUT_CHANCE)
+    hashes = _cells(script.key("background restart"), slots, ranks)
+    slot, node = np.nonzero(rare(hashes, CRASHES_PER_DAY * HOUR_S / DAY_S) | is_rollout[:, None])
+    hashes, by_rollout = hashes[slot, node], is_rollout[slot]
+    start_s = (slots[slot] + _draw(hashes, 1)) * HOUR_S
+    share = _draw(hashes, 2)
+    lasts_s = np.where(by_rollout, _between(ROLLOUT_S, share), _between(CRASH_S, share))
+    return start_s, start_s + lasts_s, node, by_rollout
+
+
 def _restarting(script: Script, since_s: FloatArray, ranks: IntArray) -> NDArray[np.bool_]:
     """Whether a node's agent is being restarted: (n_ticks, n_nodes)."""
-    slots = _slots(since_s, HOUR_S, RESTART_S[1])
-    key = script.key("background restart")
-    is_rollout = rare(mixed(script.key("background rollout"), slots), ROLLOUT_CHANCE)
-    hashes = _cells(key, slots, ranks)
-    slot, node = np.nonzero(rare(hashes, RESTARTS_PER_DAY * HOUR_S / DAY_S) | is_rollout[:, None])
-    hashes = hashes[slot, node]
-    start_s = (slots[slot] + _draw(hashes, 1)) * HOUR_S
-    end_s = start_s + _between(RESTART_S, _draw(hashes, 2))
+    start_s, end_s, node, _ = _restarts(script, since_s, ranks, ROLLOUT_S[1])
     restarting = np.zeros((len(since_s), len(ranks)), bool)
     first, last = np.searchsorted(since_s, start_s), np.searchsorted(since_s, end_s)
     for i in np.flatnonzero(first < last):
         restarting[first[i] : last[i], node[i]] = True
     return restarting
+
+
+def stopped(plan: Plan, now_s: float, *, within_s: float) -> tuple[str, ...]:
+    """Return the nodes whose agents said in the last seconds that they end, for a rollout."""
+    if not plan.noise.background or not plan.inputs.agent or plan.inputs.is_scraped:
+        return ()
+    script = script_of(plan)
+    since_s, ranks = np.array([now_s - script.epoch_s]), np.arange(plan.run.nodes)
+    start_s, _, node, by_rollout = _restarts(script, since_s, ranks, within_s)
+    lately = by_rollout & (start_s <= since_s) & (start_s > since_s - within_s)
+    return tuple(plan.run.node_names[i] for i in node[lately].tolist())
 
 
 def reports_key(plan: Plan) -> np.uint64 | None:

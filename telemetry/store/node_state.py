@@ -12,7 +12,7 @@ from telemetry.blocks import FloatArray, Span
 from telemetry.store.connection import Connection
 from telemetry.store.hot import raw
 from telemetry.store.packing import codec
-from telemetry.store.reading import Reader
+from telemetry.store.reading import RESTART_S, STOPPING, Reader
 
 SCRIPT = Path(__file__).with_suffix(".lua").read_text()
 MINUTE_S = 60
@@ -68,6 +68,13 @@ def read_sidecars(hot: Connection, kind: Kind, nodes: Collection[str]) -> dict[s
         for node, content in zip(nodes, stored, strict=True)
         if content is not None
     }
+
+
+def note_stopping(nodes: Iterable[str], *, now_s: float) -> list[tuple[object, ...]]:
+    """Return the commands that note that the agents of these nodes were asked to end."""
+    pairs = [part for node in nodes for part in (now_s, node)]
+    forget = ("ZREMRANGEBYSCORE", STOPPING, "-inf", now_s - RESTART_S)
+    return [forget, ("ZADD", STOPPING, *pairs)] if pairs else []
 
 
 def save_agent_request(

@@ -88,6 +88,10 @@ class Playback:
             if tick >= ticks[0]
         }
 
+    def quiet_s(self) -> dict[str, int]:
+        """Return none: a playback alone knows no agents that were asked to end."""
+        return {}
+
     def window(
         self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
     ) -> Span:

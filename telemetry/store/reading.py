@@ -35,6 +35,9 @@ MAX_WINDOW_S = 24 * 3600
 # Redis, by node that Prometheus scrapes: its Scrapes.
 SCRAPES = "hot:scrapes"
 MISSED_SCRAPES = 3
+# Redis, of agents that were asked to end: when, by node. They are back within RESTART_S, as after
+# an upgrade, or will be missed.
+STOPPING, RESTART_S = "hot:stopping", 40
 T = TypeVar("T")
 
 
@@ -134,8 +137,13 @@ class Reader(Service):
         return {node.decode(): _SCRAPES.decode(packed) for node, packed in held.items()}
 
     def quiet_s(self) -> dict[str, int]:
-        """Return how long each of these nodes may be without a new second."""
-        return {name: MISSED_SCRAPES * each.every_s for name, each in self.scrapes().items()}
+        """Return how long each of these nodes may be without a new second.
+
+        Those that are scraped, and those whose agent was asked to end a moment ago.
+        """
+        allowed = {name: MISSED_SCRAPES * each.every_s for name, each in self.scrapes().items()}
+        stopping = self.execute("ZRANGEBYSCORE", STOPPING, self.now() - RESTART_S, "+inf")
+        return allowed | dict.fromkeys((node.decode() for node in stopping), RESTART_S)
 
     def latest(self, shards: Collection[str] | None = None) -> dict[str, Block]:
         """Return the newest block of each shard, or of some; it may be old, so check its tick.
@@ -289,6 +297,9 @@ class Source(Protocol):
 
     def last_seen(self) -> dict[str, int]:
         """Return the newest tick in which each node reported."""
+
+    def quiet_s(self) -> dict[str, int]:
+        """Return how long each of these nodes may be without a new second."""
 
     def window(
         self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int

@@ -9,8 +9,9 @@ from pytest_django import Settings
 
 from telemetry import tasks
 from telemetry.blocks import Block
-from telemetry.simulate.plan import Fault, Plan
-from telemetry.simulate.shard import RunClock
+from telemetry.simulate.background import stopped
+from telemetry.simulate.plan import Fault, Noise, Plan
+from telemetry.simulate.shard import RunClock, resume, start_clock
 from telemetry.store.hot import HotStore
 from telemetry.store.models import MinuteRollup
 from telemetry.store.node_state import AgentRequests
@@ -72,6 +73,19 @@ def test_simulated_agents_answer_requested_probes(
     ports = [port["device"] for port in agents.read("efa", nodes)[nodes[1]]]
     assert list(answer["latency_s"]) == ports
     assert max(answer["latency_s"], key=answer["latency_s"].get) == ports[2]
+
+
+def test_simulated_agents_say_that_they_end(hot: HotStore, now: int) -> None:
+    plan = Plan(run=LLAMA, seed=7, epoch_s=now, noise=Noise(background=True))
+    hours = [s for s in range(now, now + 24 * 3600, 9) if stopped(plan, s, within_s=9)]
+    moved = msgspec.structs.replace(plan, epoch_s=now - (hours[0] - now))
+    hot.put_plan("llama", msgspec.json.encode(moved))
+    before = msgspec.json.encode(resume(start_clock(moved), now - 9))
+    assert hot.commit("llama/0", before=None, after=before, blocks=(), steps=None)
+    tasks.simulate_shard("llama", "llama/0", now)
+
+    assert hot.quiet_s() == dict.fromkeys(stopped(moved, now, within_s=9), 40)
+    assert hot.quiet_s()
 
 
 def test_a_tick_played_twice_changes_nothing(hot: HotStore, plan: Plan, now: int) -> None:

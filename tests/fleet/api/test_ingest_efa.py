@@ -139,6 +139,20 @@ def test_a_report_may_carry_it_all_in_its_envelope(post: Post, hot: HotStore) ->
     assert read_sidecars(hot, "agent", ["real", "other"])["real"]["n_dropped"] == 3
 
 
+def test_a_node_whose_agent_was_asked_to_end_is_missed_later(
+    post: Post, hot: HotStore, known: int
+) -> None:
+    assert hot.quiet_s() == {}
+    stopping = {"version": "1", "stopping": True}
+    document = {"at": known + 0.7, "report": report("trn1.2xlarge"), "agent": stopping}
+    assert post(json.dumps(document).encode()).json()["accepted"] == 1
+
+    assert hot.quiet_s() == {"real": 40}
+    later_s = hot.now() + 41
+    hot.now = lambda: later_s
+    assert hot.quiet_s() == {}
+
+
 def test_without_a_monitor_the_driver_reports_the_cores(
     send: Post, hot: HotStore, db: None
 ) -> None:

@@ -127,6 +127,31 @@ def test_asked_to_stop_it_sends_what_it_has_and_ends_what_it_started(
     assert server.numbers == sorted(set(server.numbers))
 
 
+def test_asked_to_stop_it_says_so_in_its_last_line(
+    one_file: Path, tmp_path: Path, server: Server
+) -> None:
+    machine = Machine(tmp_path / "sys")
+    machine.add_neuron(0, n_cores=2)
+    folders = ("--neuron-sysfs", str(machine.neuron))
+    arguments = ("--server", server.address, "--no-monitor", "--node", "alone", *folders)
+    with subprocess.Popen(
+        command(one_file, tmp_path, *arguments),
+        env={"PATH": os.environ["PATH"], "TRNWATCH_TOKEN": "secret"},
+        stderr=subprocess.PIPE,
+    ) as agent:
+        while not server.requests:
+            assert agent.poll() is None
+        agent.send_signal(signal.SIGTERM)
+        _, shown = agent.communicate(timeout=WITHIN_S)
+
+    assert (agent.returncode, shown) == (0, b"")
+    *earlier, last = [line for request in server.requests for line in request.lines]
+    assert last["agent"]["stopping"] is True
+    assert last["neuron"]["devices"][0]["index"] == 0
+    assert earlier
+    assert "stopping" not in earlier[0]["agent"]
+
+
 def test_sysfs_is_used_while_there_is_no_monitor(
     one_file: Path, tmp_path: Path, server: Server
 ) -> None:

@@ -15,40 +15,19 @@ def test_a_fleet_that_reports_is_not_silent() -> None:
     assert find_silent({}, now_s=NOW) == []
 
 
-def is_found(quiet_s: int, pulse: StepHeartbeat | None) -> bool:
-    """Whether a node that is silent for so long is found, by the pulse of its run."""
-    runs, pulses = {"quiet": "llama"}, {} if pulse is None else {"llama": pulse}
-    seen = FLEET | {"quiet": NOW - quiet_s}
-    return find_silent(seen, now_s=NOW, run_of=runs, pulses=pulses) != []
+def test_fifteen_seconds_are_silence_and_fourteen_are_not() -> None:
+    assert find_silent(FLEET | {"quiet": NOW - 14}, now_s=NOW) == []
+    assert find_silent(FLEET | {"quiet": NOW - 15}, now_s=NOW) != []
+    assert find_silent(FLEET | {"quiet": NOW - 8}, now_s=NOW, after_s=5) != []
 
 
-@pytest.mark.parametrize(
-    ("pulse", "limit_s"),
-    [
-        # An agent restarts while its run goes on, or may go on.
-        (StepHeartbeat(last_step_at_s=NOW - 3, step_s=3), 41),
-        (StepHeartbeat(last_step_at_s=NOW - 31, step_s=20), 41),
-        (StepHeartbeat(last_step_at_s=NOW - 60, step_s=3, trains=False), 41),
-        (None, 41),
-        # The next step is overdue.
-        (StepHeartbeat(last_step_at_s=NOW - 20, step_s=3), 15),
-        (StepHeartbeat(last_step_at_s=NOW - 46, step_s=20), 15),
-    ],
-)
-def test_a_node_may_be_silent_for_longer_while_its_run_goes_on(
-    pulse: StepHeartbeat | None, limit_s: int
-) -> None:
-    assert not is_found(limit_s - 1, pulse)
-    assert is_found(limit_s, pulse)
+def test_an_agent_that_was_asked_to_end_is_missed_later() -> None:
+    for quiet_s, n_found in ((39, 0), (40, 1)):
+        seen = FLEET | {"quiet": NOW - quiet_s}
+        assert len(find_silent(seen, now_s=NOW, may_be_quiet_s={"quiet": 40})) == n_found
 
 
-def test_a_node_that_reported_while_its_run_stood_still_did_not_stop_it() -> None:
-    stands = StepHeartbeat(last_step_at_s=NOW - 200, step_s=3)
-    assert [is_found(quiet_s, stands) for quiet_s in (15, 40, 41)] == [False, False, True]
-    assert is_found(185, stands)
-
-
-@pytest.mark.parametrize(("every_s", "limit_s"), [(1, 41), (5, 45), (15, 55), (0, 55)])
+@pytest.mark.parametrize(("every_s", "limit_s"), [(1, 15), (5, 19), (15, 45), (0, 45)])
 def test_a_silent_node_has_missed_three_reports(every_s: int, limit_s: int) -> None:
     def found(quiet_s: int) -> list[str | None]:
         seen = FLEET | {"quiet": NOW - quiet_s}

@@ -20,6 +20,7 @@ from telemetry.simulate.background import (
     lost_steps,
     missed_scrapes,
     reports_key,
+    stopped,
 )
 from telemetry.simulate.inputs import FULL, TIERS
 from telemetry.simulate.observation import arrived_until, observed, report_phases
@@ -243,14 +244,39 @@ def test_agents_restart_about_once_a_day_and_all_in_a_rollout() -> None:
 
     assert 0.12 < is_rollout.mean() < 0.4
     assert per_hour[~is_rollout].mean() == pytest.approx(1 / 24, rel=0.3)
-    assert 7 <= restarting.sum() / begins.sum() <= 26
+    assert 6 <= restarting.sum() / begins.sum() <= 26
+
+
+def test_agents_say_that_they_end_in_a_rollout_and_not_before_a_crash() -> None:
+    plan = with_background(plan_of(RUN), inputs=TIERS["agent_collectives"])
+    script = script_of(plan)
+    since_s, ranks = np.arange(1.0, 96 * 3600), np.arange(16)
+    restarting = background._restarting(script, since_s, ranks)
+    row, node = np.nonzero(restarting[1:] & ~restarting[:-1])
+    end = np.array(
+        [np.argmin(restarting[first:, i]) for first, i in zip(row + 1, node, strict=True)]
+    )
+    said = np.array(
+        [
+            plan.run.node_names[i]
+            in stopped(plan, script.epoch_s + since_s[first] + 1, within_s=9)
+            for first, i in zip(row, node, strict=True)
+        ]
+    )
+
+    assert 0.6 < said.mean() < 0.95
+    assert end[~said].max() <= 13
+    assert end[said].max() >= 20
+    assert stopped(msgspec.structs.replace(plan, noise=Noise()), EPOCH + 9, within_s=1e6) == ()
+    scraped = msgspec.structs.replace(plan, inputs=TIERS["prometheus_15s"])
+    assert stopped(scraped, EPOCH + 9, within_s=1e6) == ()
 
 
 def test_gaps_in_reports_last_as_long_as_stated() -> None:
     lasts_s = gaps()
 
     assert len(lasts_s)
-    assert lasts_s.min() >= 8
+    assert lasts_s.min() >= 6
     assert lasts_s.max() <= 26
 
 
