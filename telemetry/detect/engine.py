@@ -114,6 +114,9 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     share = None
     # Without a timed exchange the share is unknown.
     is_known = steps.is_timed_now and not _is_timed_since_alert(inputs, timed)
+    if is_known and timed is not steps:
+        # What a trace showed of an alert that has ended is no new one.
+        is_known = float(timed.allreduce_share_ratio[-1]) > inputs.limit_ratio
     if is_known or (steps.is_timed_now and SHARE in open_rules):
         share, rest = apply_share_rule(inputs, timed, rest, is_open=SHARE in open_rules)
     is_quiet = not (of_steps or share or recorder.was_read or inputs.open_problems or open_rules)

@@ -540,14 +540,16 @@ def _may_be_late(now: EfaReadings) -> bool:
 def _probes(inputs: DetectionInput) -> EfaReadings | None:
     """Seconds of the last minutes, close enough together to see every probe of a minute.
 
-    Without the first ones of a run, in which few devices were probed: they are no measure.
+    Without the first ones of a run, in which few devices were probed, and the newest ones, which
+    few nodes have reported: they are no measure.
     """
     if inputs.hardware_at is None:
         return None
     span = inputs.hardware_at([LATENCY], PROBE_AGES_S)
     known = np.isfinite(part_values(span, LATENCY)).sum(axis=(1, 2))
     is_enough = known >= HALF * known.max(initial=0)
-    return efa_readings(span.at(span.ticks[np.argmax(is_enough) :].tolist()))
+    last = len(is_enough) - np.argmax(is_enough[::-1])
+    return efa_readings(span.at(span.ticks[np.argmax(is_enough) : last].tolist()))
 
 
 def _newest_ratios(history: EfaReadings, n: int) -> FloatArray:

@@ -117,9 +117,9 @@ def _stalled_nodes(
     nodes = {alert.node for alert in alerts} - {None}
     is_held = np.array([bool(nodes) and inputs.node_of(each) in nodes for each in steps.workers])
     least = np.where(is_held, HALF * least_s, least_s)
-    # The first step that ends while an alert is open confirms it.
+    # The first step that ends while an alert is open confirms it; a lost report ends none.
     now_s, typical, both = (
-        np.where(is_held, np.maximum(values[-1], over), over)
+        np.where(is_held, np.fmax(_newest_known(values), over), over)
         for values, over in (
             (input_s, median(input_s[-n_now:].T)),
             (excess, median(excess[-n_now:].T)),
@@ -139,6 +139,11 @@ def _stalled_nodes(
     low = excess[:, worst] < HALF * least[worst]
     at = int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0
     return [_problem(steps, score, at, tuple(steps.workers[i] for i in np.flatnonzero(unhealthy)))]
+
+
+def _newest_known(values: FloatArray) -> FloatArray:
+    """Return the last row, of columns without a value there the row before: (n_workers,)."""
+    return np.where(np.isfinite(values[-1]), values[-1], values[-2])
 
 
 def _n_stalled(steps: StepBatch) -> int:

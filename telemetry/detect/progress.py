@@ -253,8 +253,13 @@ def find_slow_progress(inputs: DetectionInput) -> list[Problem]:
 
 
 def _changes(inputs: DetectionInput, progress: Progress, found: Slowdown) -> Changes | None:
-    """Compare the nodes with before the onset; None once an open alert is too old to be named."""
+    """Compare the nodes with before the onset; None once an open alert is too old to be named.
+
+    Seconds after its end would show what differs then.
+    """
     size = bin_size(inputs)
+    if _newest(progress, found.n_bins) > (found.usual + found.now) / 2:
+        return None
     if inputs.now_s - found.onset_s > NAMES_WITHIN_S + 2 * found.n_bins * size:
         return None
     works = (progress.ended_at_s[:, None] - np.arange(size)).astype(int).ravel()
