@@ -290,6 +290,8 @@ LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
 # Random delays do not hit this many workers of a stage at once. They are late alike in each of
 # this many steps, within this tolerance.
 ENOUGH_WORKERS, ENOUGH_STEPS, UNLIKE = 2, 3, 0.35
+# Least share of the steps that each worker reports while all stay.
+MOSTLY_REPORTED = 0.8
 
 
 def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -314,7 +316,7 @@ def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         if own.shape[1] < ENOUGH_WORKERS:
             continue
         # When a slow stage recovers, the stage ahead of it is not late.
-        lag = np.maximum(own.min(axis=1) - lower_median(typical), 0.0)
+        lag = np.maximum(np.fmin.reduce(own, axis=1) - lower_median(typical), 0.0)
         least_s = LEAST_RATIO * middle(work_s(steps))
         n_now = max(ENOUGH_STEPS, n_newest(steps))
         lifted = find_rise(lag, least=least_s, n_now=n_now, usual=usual)
@@ -322,7 +324,7 @@ def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
             continue
         # The workers of the stage are late alike, in each of the newest steps.
         newest = own[-ENOUGH_STEPS:]
-        apart = middle(newest.max(axis=1) - newest.min(axis=1))
+        apart = middle(np.fmax.reduce(newest, axis=1) - np.fmin.reduce(newest, axis=1))
         if max(apart, float(np.ptp(lag[-ENOUGH_STEPS:]))) <= UNLIKE * lifted.excess:
             names = tuple(np.array(steps.workers)[stage == s].tolist())
             found.append(_problem(steps, lifted, names, inputs.n_stages))
@@ -330,9 +332,13 @@ def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
 
 
 def stage_of(inputs: DetectionInput, steps: StepBatch) -> IntArray:
-    """Stage of each worker; empty if some have left, since positions are unknown then."""
-    reported = np.isfinite(steps.phases["compute_s"]).all()
-    return inputs.stage if reported else np.zeros(0, dtype=int)
+    """Stage of each worker; empty if some have left, since positions are unknown then.
+
+    Single reports are lost now and then.
+    """
+    reported = np.isfinite(steps.phases["compute_s"])
+    stays = reported[-ENOUGH_STEPS:].any(axis=0) & (reported.mean(axis=0) >= MOSTLY_REPORTED)
+    return inputs.stage if stays.all() else np.zeros(0, dtype=int)
 
 
 def _problem(steps: StepBatch, found: PhaseRise, late: tuple[str, ...], n_stages: int) -> Problem:
