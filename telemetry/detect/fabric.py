@@ -540,16 +540,19 @@ def _may_be_late(now: EfaReadings) -> bool:
 def _probes(inputs: DetectionInput) -> EfaReadings | None:
     """Seconds of the last minutes, close enough together to see every probe of a minute.
 
-    Without the first ones of a run, in which few devices were probed, and the newest ones, which
-    few nodes have reported: they are no measure.
+    Without the first ones of a run, in which few devices were probed: they are no measure. Nodes
+    that have not reported the newest second still hold the probe before it.
     """
     if inputs.hardware_at is None:
         return None
     span = inputs.hardware_at([LATENCY], PROBE_AGES_S)
     known = np.isfinite(part_values(span, LATENCY)).sum(axis=(1, 2))
     is_enough = known >= HALF * known.max(initial=0)
-    last = len(is_enough) - np.argmax(is_enough[::-1])
-    return efa_readings(span.at(span.ticks[np.argmax(is_enough) : last].tolist()))
+    span = span.at(span.ticks[np.argmax(is_enough) :].tolist())
+    latency_s = part_values(span, LATENCY).copy()
+    if len(latency_s) > 1:
+        latency_s[-1] = np.where(np.isfinite(latency_s[-1]), latency_s[-1], latency_s[-2])
+    return efa_readings(replace(span, values={LATENCY: latency_s}))
 
 
 def _newest_ratios(history: EfaReadings, n: int) -> FloatArray:

@@ -17,6 +17,7 @@ from telemetry.detect.findings import (
 )
 from telemetry.detect.inputs import DetectionInput, node_values
 from telemetry.detect.pace import (
+    CLEARLY,
     HALF,
     PERSISTS_STEPS,
     RECENT_STEPS,
@@ -549,13 +550,19 @@ def _problems(
         and open_baseline(inputs, steps, kind=kind) is None
     ):
         work, at = work_s(steps), found.at
+        # Transfers alone vary little: where they take twice as long, that is the network.
+        is_network = kind == "transferring" and found.now >= CLEARLY * found.usual
         # A checkpoint between two steps makes neither of them last.
-        if float(work[at:].sum()) < UNKNOWN_S or ratio < UNKNOWN_RATIO:
+        if float(work[at:].sum()) < UNKNOWN_S or (ratio < UNKNOWN_RATIO and not is_network):
             return []
-        if at and (
-            normal_deviations(work[:at], work[at:], floor=LEAST_RATIO * step_s / 6)
-            < UNKNOWN_DEVIATIONS
-            or _chance_of_long(work, found, ratio) > UNKNOWN_CHANCE
+        if (
+            at
+            and not is_network
+            and (
+                normal_deviations(work[:at], work[at:], floor=LEAST_RATIO * step_s / 6)
+                < UNKNOWN_DEVIATIONS
+                or _chance_of_long(work, found, ratio) > UNKNOWN_CHANCE
+            )
         ):
             return []
     tokens = float(steps.tokens[-1])
