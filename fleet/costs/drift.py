@@ -15,9 +15,10 @@ from fleet.runs.similar_runs import differences_of, job_of, similar_runs
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.detect.causes import UNKNOWN
-from telemetry.detect.drift import (
-    LIMITS,
-    RULE,
+from telemetry.detect.findings import Finding
+from telemetry.detect.losses import (
+    DRIFT,
+    DRIFT_LIMITS,
     Drift,
     MinutePace,
     drift,
@@ -25,8 +26,6 @@ from telemetry.detect.drift import (
     pace_of,
     unexplained_minutes,
 )
-from telemetry.detect.drift import RULE as DRIFT
-from telemetry.detect.findings import Finding
 from telemetry.detect.rules import RULES
 from telemetry.simulate.constants import ASSUMED
 from telemetry.simulate.plan import Job
@@ -36,7 +35,7 @@ from telemetry.store.reading import Source
 
 # Rules that slow no step, and so explain no cost.
 UNRELATED = (
-    *(RULE, "budget_overrun", "ecc_uncorrected", "exec_errors", "monitoring_blind"),
+    *(DRIFT, "budget_overrun", "ecc_uncorrected", "exec_errors", "monitoring_blind"),
     "device_unhealthy",
     "preflight",
 )
@@ -58,7 +57,7 @@ class Expected:
     @classmethod
     def of(cls, run: Run, cost: float, by: str) -> Self:
         name = "estimate_ratio" if by == ESTIMATE else "own_ratio"
-        return cls(cost, by, (run.limits or {}).get(f"{RULE}.{name}", LIMITS[name]))
+        return cls(cost, by, (run.limits or {}).get(f"{DRIFT}.{name}", DRIFT_LIMITS[name]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,9 @@ def judge_drift(source: Source, run: Run, *, is_open: bool, now: datetime) -> Dr
     Times that another alert explains are excluded; while one is open, there is no drift.
     """
     now_s = now.timestamp()
-    start_s = now_s - LIMITS["window_s"]
+    start_s = now_s - DRIFT_LIMITS["window_s"]
     minutes = worker_minutes(source, run.name, start_s=start_s, end_s=now_s)
-    if len(minutes) < LIMITS["least_minutes"] or not np.isfinite(minutes.tokens).any():
+    if len(minutes) < DRIFT_LIMITS["least_minutes"] or not np.isfinite(minutes.tokens).any():
         return DriftCheck(is_judged=False)
     pace = pace_of(minutes, nodes_per_worker=run.n_nodes / len(minutes.workers))
     spans_explained, is_explained = explained(run, start_s=start_s, now_s=now_s)
@@ -88,7 +87,7 @@ def judge_drift(source: Source, run: Run, *, is_open: bool, now: datetime) -> Dr
     if not candidates:
         return DriftCheck(is_judged=False)
     expected = min(candidates, key=lambda each: each.cost * (1 + each.limit_ratio))
-    limit_ratio = expected.limit_ratio * (LIMITS["half_ratio"] if is_open else 1.0)
+    limit_ratio = expected.limit_ratio * (DRIFT_LIMITS["half_ratio"] if is_open else 1.0)
     found = drift(pace, spans_explained, expected=expected.cost, limit_ratio=limit_ratio)
     if found is None:
         return DriftCheck(is_judged=True)
@@ -101,15 +100,15 @@ def _finding(run: Run, pace: MinutePace, found: Drift, expected: Expected) -> Fi
         "node_s_per_mtok": found.cost * 1e6,
         "expected_node_s_per_mtok": expected.cost * 1e6,
         "expected_by": expected.by,
-        "window_s": LIMITS["window_s"],
+        "window_s": DRIFT_LIMITS["window_s"],
         "limit_ratio": expected.limit_ratio,
         "usd_per_mtok": _usd(run, found.cost),
         "expected_usd_per_mtok": _usd(run, expected.cost),
     }
     return Finding(
-        rule=RULE,
+        rule=DRIFT,
         cause=UNKNOWN,
-        severity=RULES[RULE].severity,
+        severity=RULES[DRIFT].severity,
         run=run.name,
         node=None,
         device=None,
@@ -173,14 +172,14 @@ def _by_similar_runs(
         if differences_of(run, other):
             continue
         end_s = min(now_s, other.finished_at.timestamp() if other.finished_at else now_s)
-        start_s = end_s - LIMITS["window_s"]
+        start_s = end_s - DRIFT_LIMITS["window_s"]
         minutes = worker_minutes(source, other.name, start_s=start_s, end_s=end_s)
-        if len(minutes) < LIMITS["least_minutes"] or not np.isfinite(minutes.tokens).any():
+        if len(minutes) < DRIFT_LIMITS["least_minutes"] or not np.isfinite(minutes.tokens).any():
             continue
         theirs = pace_of(minutes, nodes_per_worker=other.n_nodes / len(minutes.workers))
         spans, _ = explained(other, start_s=start_s, now_s=end_s)
         usable = unexplained_minutes(theirs, spans)
-        enough = usable.sum() >= LIMITS["least_minutes"]
+        enough = usable.sum() >= DRIFT_LIMITS["least_minutes"]
         if enough and is_same_layout(theirs.layout, pace.layout):
             costs.append(float(np.median(theirs.cost[usable])))
     if len(costs) < LEAST_SIMILAR:
@@ -219,9 +218,9 @@ def _own(
     if not own or not is_same_layout((tokens, n_active), (own["tokens"], own["n_active"])):
         # Start with the first complete window, after the warm-up.
         own = {"tokens": tokens, "n_active": n_active, "since_s": now_s}
-    elif "cost" not in own and now_s - own["since_s"] >= LIMITS["window_s"]:
+    elif "cost" not in own and now_s - own["since_s"] >= DRIFT_LIMITS["window_s"]:
         costs = pace.cost[unexplained_minutes(pace, spans_explained)]
-        if len(costs) >= LIMITS["least_minutes"]:
+        if len(costs) >= DRIFT_LIMITS["least_minutes"]:
             own["cost"] = float(np.median(costs))
     if own != (run.spending or {}).get("own") and run.spending:
         Run.objects.filter(pk=run.pk).update(spending=run.spending | {"own": own})

@@ -2,11 +2,10 @@
 
 from telemetry.detect.engine import INDEPENDENT_RULES, SLOWDOWNS, Finder, find
 from telemetry.detect.findings import Finding
-from telemetry.detect.hang import crashed_nodes
 from telemetry.detect.inputs import DetectionInput, HealthyStepsCache
 from telemetry.detect.node_errors import STATE_METRICS, uncorrected, unhealthy_devices
 from telemetry.detect.rules import RULES, Rule
-from telemetry.detect.silence import StepHeartbeat, find_silent
+from telemetry.detect.stopped import StepHeartbeat, crashed_nodes, find_silent
 
 __all__ = [
     "INDEPENDENT_RULES",

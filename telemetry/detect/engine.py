@@ -21,14 +21,13 @@ from telemetry.detect.findings import (
     problem_of_alert,
     ruled_out_json,
 )
-from telemetry.detect.hang import hang
 from telemetry.detect.input_stall import find_input_stall, find_loading_nodes
 from telemetry.detect.inputs import (
     AccessRecorder,
     DetectionInput,
     times_transfer,
 )
-from telemetry.detect.intermittent import find_intermittent_loss
+from telemetry.detect.losses import find_intermittent_loss
 from telemetry.detect.node_errors import (
     exec_errors,
     memory_errors,
@@ -49,6 +48,7 @@ from telemetry.detect.slow import (
     find_slow_executions,
     find_slow_steps,
 )
+from telemetry.detect.stopped import hang
 from telemetry.detect.stragglers import find_longer_stage, find_uneven_work
 from telemetry.detect.symptoms import causes_json, with_best_cause
 from telemetry.statistics.peers import middle

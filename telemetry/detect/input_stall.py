@@ -143,7 +143,7 @@ def _stalled_nodes(
 
 def _newest_known(values: FloatArray) -> FloatArray:
     """Return the last row, of columns without a value there the row before: (n_workers,)."""
-    return np.where(np.isfinite(values[-1]), values[-1], values[-2])
+    return np.asarray(np.where(np.isfinite(values[-1]), values[-1], values[-2]))
 
 
 def _n_stalled(steps: StepBatch) -> int:

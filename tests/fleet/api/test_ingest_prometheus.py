@@ -15,7 +15,7 @@ from fleet.ingest import prometheus
 from fleet.ingest.nodes import IngestBatch, store_batches
 from fleet.models import Node, Run, Token
 from fleet.runs.summaries import nodes_now
-from telemetry.detect.silence import find_silent
+from telemetry.detect.stopped import find_silent
 from telemetry.exporter.hardware import read_snapshot
 from telemetry.store.connection import Command
 from telemetry.store.hot import HotStore

@@ -9,7 +9,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.costs.spending import update_spending
 from fleet.models import Annotation, Run
-from telemetry.detect.drift import LIMITS
+from telemetry.detect.losses import DRIFT_LIMITS
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_anonymous_access import member
@@ -134,7 +134,7 @@ def test_the_cost_is_drawn_next_to_what_is_expected(
     usd = 0.002 * 1e6 * 21.5 / 3600
     assert [kind for _, _, kind in marks] == ["peers", "threshold"]
     assert marks[0][0] == pytest.approx(usd, rel=1e-3)
-    assert marks[1][0] == pytest.approx(usd * (1 + LIMITS["own_ratio"]), rel=1e-3)
+    assert marks[1][0] == pytest.approx(usd * (1 + DRIFT_LIMITS["own_ratio"]), rel=1e-3)
     assert not client.get("/runs/llama/charts/cost?window=24h").json().get("marks")
 
 

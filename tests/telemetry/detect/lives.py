@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from telemetry.detect import Finding, StepHeartbeat, crashed_nodes, find_silent
-from telemetry.detect.hang import hang
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.node_errors import exec_errors, node_idle
 from telemetry.detect.recompile import recompile
+from telemetry.detect.stopped import hang
 from telemetry.simulate.plan import Benign, Fault
 from telemetry.simulate.shard import RunClock, clock_at, start_clock
 from tests.telemetry.detect.played import EPOCH, Recording, record

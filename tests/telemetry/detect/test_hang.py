@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.hang import crashed_nodes, hang
 from telemetry.detect.inputs import DetectionInput, OpenProblem
 from telemetry.detect.standstill import no_step_since
+from telemetry.detect.stopped import crashed_nodes, hang
 from telemetry.simulate.plan import Benign, Fault
 from telemetry.steps import StepBatch
 from tests.telemetry.detect.lives import Life, Spell, life, spells

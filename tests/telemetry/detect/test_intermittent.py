@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from telemetry.detect.inputs import OpenProblem
-from telemetry.detect.intermittent import cumulative_sum, find_intermittent_loss
+from telemetry.detect.losses import cumulative_sum, find_intermittent_loss
 from telemetry.steps import StepBatch
 from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_of
 

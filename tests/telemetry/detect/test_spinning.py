@@ -3,8 +3,8 @@
 import numpy as np
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.hang import hang
 from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.stopped import hang
 from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
 
 
