@@ -36,8 +36,9 @@ BLIND = "monitoring_blind"
 STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
 # Within these seconds, nodes fell silent together.
 TOGETHER_S = 5.0
-# A node misses this many reports; until it is known how often nodes report, rarely.
-MISSED_REPORTS, SLOWEST_S = 3, 15
+# A node misses three reports, and the next one may be late: a restart costs two scrapes, and one
+# may fail. Until it is known how often nodes report, they do so rarely.
+MISSED_REPORTS, SLOWEST_S = 3.5, 15
 
 
 @dataclass(frozen=True, slots=True)

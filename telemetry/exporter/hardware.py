@@ -62,7 +62,7 @@ FLOPS_RATIO = gauge(
     "node",
 )
 NODE_UP = gauge(
-    "trnwatch_node_up", "Whether the node reported within 15 s, or three scrapes.", "node"
+    "trnwatch_node_up", "Whether the node reported within 15 s, or 3.5 scrape intervals.", "node"
 )
 HARDWARE: Mapping[str, Spec] = {name: _spec(metric) for name, metric in METRICS.items()}
 TOTALS: Mapping[str, Spec] = {name: _total_spec(name) for name in COUNTED_RATES}

@@ -34,7 +34,8 @@ LAYOUTS_REMEMBERED = 8192
 MAX_WINDOW_S = 24 * 3600
 # Redis, by node that Prometheus scrapes: its Scrapes.
 SCRAPES = "hot:scrapes"
-MISSED_SCRAPES = 3
+# Three of them fail, and the next one may be late.
+MISSED_SCRAPES = 3.5
 # Redis, of agents that were asked to end: when, by node. They are back within RESTART_S, as after
 # an upgrade, or will be missed.
 STOPPING, RESTART_S = "hot:stopping", 40
@@ -141,7 +142,7 @@ class Reader(Service):
 
         Those that are scraped, and those whose agent was asked to end a moment ago.
         """
-        allowed = {name: MISSED_SCRAPES * each.every_s for name, each in self.scrapes().items()}
+        allowed = {name: int(MISSED_SCRAPES * each.every_s) for name, each in self.scrapes().items()}
         stopping = self.execute("ZRANGEBYSCORE", STOPPING, self.now() - RESTART_S, "+inf")
         return allowed | dict.fromkeys((node.decode() for node in stopping), RESTART_S)
 

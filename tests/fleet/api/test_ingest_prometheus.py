@@ -286,17 +286,17 @@ def test_a_node_that_is_scraped_is_silent_after_three_scrapes(
         prometheus.assemble(hot, now_s=time.time() + LATER_S)
     # It has no run, and is a spare.
     seen, may_be_quiet_s = hot.last_seen(), hot.quiet_s()
-    assert may_be_quiet_s == {NODE: 45}
-    for age_s, n_found in ((44, 0), (45, 1)):
+    assert may_be_quiet_s == {NODE: 52}
+    for age_s, n_found in ((51, 0), (52, 1)):
         now_s = seen[NODE] + age_s
         found = find_silent(seen, now_s=now_s, may_be_quiet_s=may_be_quiet_s)
         assert len(found) == n_found
         up = read_snapshot(hot, now_s=now_s).up
-        assert (NODE in up) is (age_s <= 45)
+        assert (NODE in up) is (age_s <= 52)
     hot.now = lambda: float(start)
     [node] = nodes_now(hot, Node.objects.all(), now_s=start + 14)
     assert node.state == "up"
-    assert nodes_now(hot, [node.node], now_s=start + 16)[0].state == "silent"
+    assert nodes_now(hot, [node.node], now_s=start + 23)[0].state == "silent"
     # A node that has an agent now reports more often.
     store_batches(hot, [IngestBatch(node=NODE, n_accepted=1, clock="0")])
     assert hot.quiet_s() == {}
