@@ -57,9 +57,9 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
     A step with twice the tokens, or half the workers, takes twice as long without a problem, and
     so do the first ones after a restart. While all are first ones, all are kept.
 
-    A worker whose report of one step is lost has a part in that step. Whether the newest report
-    is lost, or the worker has left, shows in the next one. While a step in between may still come,
-    those after it wait: without it, long steps would seem to follow each other.
+    A worker whose report of one step is lost has a part in that step. One that leaves the run
+    makes it start again: without a pause, the newest report is lost. While a step in between may
+    still come, those after it wait: without it, long steps would seem to follow each other.
     """
     may_come = steps.ended_at_s[1:] - steps.step_s[1:] > steps.ended_at_s[-1:] - REPORTS_LATE_S
     if may_come.any():
@@ -69,9 +69,9 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
     known = np.isfinite(steps.phases["compute_s"])
     has_part = known.copy()
     has_part[1:-1] |= known[:-2] & known[2:]
+    if len(steps) > 1 and known[-1].sum() == has_part[-2].sum() - 1:
+        has_part[-1] |= has_part[-2] & (_paused_s(steps)[-1] <= RESTART_S)
     n_workers = has_part.sum(axis=1)
-    if len(steps) > 1 and n_workers[-1] == n_workers[-2] - 1:
-        return comparable_steps(steps[:-1])
     tokens = np.nan_to_num(steps.tokens)
     alike = np.abs(tokens - tokens[-1]) <= CHANGED_RATIO * abs(tokens[-1])
     rows = alike & (n_workers == n_workers[-1])
@@ -82,13 +82,17 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
 
 def _warms_up(steps: StepBatch) -> NDArray[np.bool_]:
     """Whether each step is one of the first, of the run or after a pause: (n_steps,) flags."""
+    first = np.append(0, steps.step[_paused_s(steps) > RESTART_S])
+    since = np.searchsorted(first, steps.step, side="right") - 1
+    return np.asarray(steps.step - first[since] < WARM_UP_STEPS)
+
+
+def _paused_s(steps: StepBatch) -> FloatArray:
+    """Time between each step and the one before it, less what missing steps took: (n_steps,)."""
     n_missing = np.diff(steps.step, prepend=steps.step[0] - 1) - 1
     usual_s = float(median(steps.step_s))
     began_s = steps.ended_at_s - steps.step_s - n_missing * usual_s
-    paused_s = began_s - np.concatenate(([began_s[0]], steps.ended_at_s[:-1]))
-    first = np.append(0, steps.step[paused_s > RESTART_S])
-    since = np.searchsorted(first, steps.step, side="right") - 1
-    return np.asarray(steps.step - first[since] < WARM_UP_STEPS)
+    return np.asarray(began_s - np.concatenate(([began_s[0]], steps.ended_at_s[:-1])))
 
 
 @once
