@@ -39,6 +39,9 @@ TOGETHER_S = 5.0
 # A node misses three reports, and the next one may be late: a restart costs two scrapes, and one
 # may fail. Until it is known how often nodes report, they do so rarely.
 MISSED_REPORTS, SLOWEST_S = 3.5, 15
+# An agent that crashed is back this long before its silence is too long; the reports in which it
+# ended and began again do not come.
+BACK_BEFORE_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,10 @@ def find_silent(
             continue
         own_run = run_of.get(node, "")
         each_s = every_s.get(own_run, 1) or SLOWEST_S
-        # The report that an agent was making when it crashed does not come; one more may be lost,
-        # and a scrape arrives some seconds late.
-        limit_s = max(
-            after_s + each_s - 1, MISSED_REPORTS * each_s, (may_be_quiet_s or {}).get(node, 0)
-        )
+        back_s = after_s - BACK_BEFORE_S + 2 * (each_s - 1)
+        allowed_s = (may_be_quiet_s or {}).get(node, 0)
+        missed_s = MISSED_REPORTS * each_s if each_s >= SLOWEST_S else 0.0
+        limit_s = max(after_s, back_s, missed_s, allowed_s)
         if now - seen >= limit_s or (node in known and now - seen > TOGETHER_S + each_s - 1):
             quiet[node] = seen
     if not quiet:

@@ -32,9 +32,9 @@ BURST_SLOT_S = 60.0
 PROBE_MOST_LONGER = 1.0
 # Two more layers of switches: 22 µs where 16 µs are usual. How many racks lie there is assumed.
 FAR_ONE_IN, FAR_FACTOR = 8, 1.38
-# An agent that crashes is started again after 5 s (deploy/agent), and its first report follows. A
+# An agent that crashes is started again after 1 s (deploy/agent), and its first report follows. A
 # rollout of a new version replaces files in between; before it, agents say that they end. Assumed.
-CRASHES_PER_DAY, CRASH_S, ROLLOUT_CHANCE, ROLLOUT_S = 1.0, (6.0, 12.0), 1 / 4, (8.0, 25.0)
+CRASHES_PER_DAY, CRASH_S, ROLLOUT_CHANCE, ROLLOUT_S = 1.0, (2.0, 8.0), 1 / 4, (8.0, 25.0)
 # Of reports to a service over HTTP; scrapes fail by timeouts. Assumed.
 LATE_CHANCE, LATE_MOST_S, MISSED_SCRAPE_CHANCE, LOST_STEP_CHANCE = 1 / 1000, 7, 1 / 1000, 0.002
 # Log rotation, shipping and scans of a host start by cron. Assumed.

@@ -142,7 +142,9 @@ class Reader(Service):
 
         Those that are scraped, and those whose agent was asked to end a moment ago.
         """
-        allowed = {name: int(MISSED_SCRAPES * each.every_s) for name, each in self.scrapes().items()}
+        allowed = {
+            name: int(MISSED_SCRAPES * each.every_s) for name, each in self.scrapes().items()
+        }
         stopping = self.execute("ZRANGEBYSCORE", STOPPING, self.now() - RESTART_S, "+inf")
         return allowed | dict.fromkeys((node.decode() for node in stopping), RESTART_S)
 

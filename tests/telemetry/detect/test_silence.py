@@ -27,8 +27,10 @@ def test_an_agent_that_was_asked_to_end_is_missed_later() -> None:
         assert len(find_silent(seen, now_s=NOW, may_be_quiet_s={"quiet": 40})) == n_found
 
 
-@pytest.mark.parametrize(("every_s", "limit_s"), [(1, 15), (5, 19), (15, 53), (0, 53)])
-def test_a_silent_node_has_missed_three_reports_and_waits_for_the_next(every_s: int, limit_s: int) -> None:
+@pytest.mark.parametrize(("every_s", "limit_s"), [(1, 15), (3, 15), (5, 19), (15, 53), (0, 53)])
+def test_a_silent_node_has_missed_three_reports_and_waits_for_the_next(
+    every_s: int, limit_s: int
+) -> None:
     def found(quiet_s: int) -> list[str | None]:
         seen = FLEET | {"quiet": NOW - quiet_s}
         runs, every = dict.fromkeys(seen, "llama"), {"llama": every_s}
