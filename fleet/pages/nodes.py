@@ -277,6 +277,8 @@ def agent_problems(hot: Connection, node: Node) -> list[str]:
         problems.append(f"Agent reports lost since its start: {', '.join(lost)}.")
     if agent.get("n_waiting", 0) > MANY_UNSENT:
         problems.append(f"The agent has {agent['n_waiting']:,} unsent reports.")
+    if agent.get("stopping"):
+        problems.append("The agent was asked to end, as for an upgrade, and is not back yet.")
     if problem := agent.get("problem"):
         problems.append(f"Agent error: {problem.rstrip('.')}.")
     devices = read_sidecars(hot, "neuron", [node.name]).get(node.name) or ()

@@ -37,6 +37,13 @@ def test_what_was_lost_is_reported_and_why(hot: HotStore) -> None:
     assert "server: 503 Try again." in problem
 
 
+def test_an_agent_that_was_asked_to_end_says_so(hot: HotStore) -> None:
+    keep(hot, agent={"version": "1", "stopping": True})
+
+    [stopping] = agent_problems(hot, REAL)
+    assert "was asked to end" in stopping
+
+
 def test_parts_that_the_driver_finds_unhealthy_are_named(hot: HotStore) -> None:
     devices = [{"index": 0, "unhealthy": []}, {"index": 3, "unhealthy": ["hbm", "link_efa"]}]
     keep(hot, neuron=devices)
