@@ -121,8 +121,10 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     # If another worker makes the newest steps long, the earlier loss is over.
     is_over |= not is_open and worker is not None and worker not in late[rows >= episodes[-1]]
     score = None if worker is None else _score_late_phase(inputs, steps, rows, worker, strength)
-    # Of few workers one waits for data, or stops, a few times in a row by chance.
-    is_chance = score is not None and score.metric != "compute_s" and is_few and not is_open
+    # Of few workers one waits for data, or stops, a few times in a row by chance. What stops a
+    # process may count as compute; it makes one step long, not several in a row.
+    is_chance = score is not None and is_few and not is_open
+    is_chance &= len(rows) == len(episodes) or (score is not None and score.metric != "compute_s")
     if strength < 1 or is_over or is_chance or float(ends_s[-1] - ends_s[0]) < SPREAD_S:
         return []
     return [
