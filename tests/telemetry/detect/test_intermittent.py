@@ -128,7 +128,7 @@ def test_of_few_workers_one_stops_three_times_in_a_row_by_chance() -> None:
     computing = steps(every=25, long_s=1.5)
     assert find_intermittent_loss(inputs(computing), computing) == []
     often = steps(every=15, long_s=1.5)
-    assert (often.phases["compute_s"] > 1).any(axis=1).sum() == 5
+    assert (often.phases["compute_s"] > 2).any(axis=1).sum() in (5, 6)
     assert len(find_intermittent_loss(inputs(often), often)) == 1
 
 
