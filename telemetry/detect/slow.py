@@ -177,6 +177,16 @@ ENOUGH_ALIKE, ALIKE = 3, 0.15
 
 
 def find_slow_exchange(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
+    """Find transfers that take longer than before.
+
+    The last one to arrive waits for no one: where its report is lost, the waits of the others seem
+    to be transfer.
+    """
+    own_s = np.nan_to_num(busy_s(steps), nan=-np.inf)
+    last = np.concatenate([[0], own_s.argmax(axis=1)[:-1]])
+    steps = steps[np.isfinite(own_s[np.arange(len(steps)), last])]
+    if not len(steps):
+        return []
     found = _phase_rise(inputs, steps, median(steps.phases["transfer_s"]), "transferring")
     if found is None:
         return []
