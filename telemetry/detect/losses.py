@@ -93,7 +93,7 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     node = None if worker is None else inputs.node_of(steps.workers[worker])
     # With uneven work some worker is late again and again: the same one, by chance.
     is_uneven = any(each.cause == UNEVEN_WORK for each in inputs.open_problems)
-    is_few = len(rows) < steps_beyond_chance(len(steps.workers))
+    is_few = (late == usual).sum() < steps_beyond_chance(len(steps.workers))
     if is_uneven and (worker is None or is_few or (late != usual).any()):
         return []
     held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]

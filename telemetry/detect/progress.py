@@ -4,7 +4,9 @@ A training step is a fixed number of graph executions per sequence, so execution
 by the factor by which steps get longer, whatever the step time is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -127,9 +129,11 @@ class Changes:
         if min(since.sum(), before.sum()) < max(5, LEAST_REPORTS * every_s):
             return None
 
-        def middle_of(metric: str) -> Change:
-            values = node_values(span, metric)
-            return Change(median(values[before].T), median(values[since].T))
+        def halves_of(metric: str, typical: Callable[[FloatArray], FloatArray]) -> Change:
+            # A process that stops for a moment, to collect garbage say, raises one half only.
+            values, halves = node_values(span, metric), np.array_split(np.flatnonzero(since), 2)
+            each = [typical(values[rows].T) for rows in halves]
+            return Change(typical(values[before].T), np.fmin(*each))
 
         def mean_of(metric: str) -> Change:
             values = mean(part_values(span, metric).astype(float), axis=2)
@@ -149,9 +153,9 @@ class Changes:
             nodes,
             slowdown,
             int(since.sum()),
-            middle_of(TYPICAL),
+            halves_of(TYPICAL, median),
             # Where steps are longer than reports, few of these hold an exchange.
-            mean_of(LONGEST),
+            halves_of(LONGEST, partial(mean, axis=1)),
             mean_of(CORES),
             # Hosts read and decode in bursts: a median of few reports is one burst more or less.
             # Other jobs of a host end: each third must show that it is busier.
