@@ -126,6 +126,26 @@ def test_a_job_of_a_host_that_ends_says_nothing_of_a_slowdown() -> None:
     assert (found.rule, found.node) == ("step_slow", None)
 
 
+def test_what_all_hosts_do_besides_accuses_none_of_them() -> None:
+    values = run_of(75)
+    values["core_utilization_ratio"][-75:] *= 0.7
+    # A job of one host for 25 s, and then a checkpoint of all that is part of another third.
+    values["vcpu_usage_ratio"][-48:-22, 2] += 0.3
+    for third in (slice(-75, -50), slice(-25, None)):
+        values["vcpu_usage_ratio"][third] *= 1.2
+    (found,) = in_an_alert(values, 75)
+    assert (found.rule, found.node) == ("step_slow", None)
+
+
+def test_a_slowdown_that_is_over_gets_no_name() -> None:
+    values = run_of(75)
+    values["vcpu_usage_ratio"][-75:, 2] *= 1.8
+    values["core_utilization_ratio"][-75:, 2] *= 0.7
+    assert in_an_alert(values, 75)[0].node == "c"
+    values["executions_completed_per_s"][-15:] *= 1.3
+    assert [each.node for each in in_an_alert(values, 75)] == [None]
+
+
 def test_where_all_hosts_read_in_bursts_none_of_them_is_accused() -> None:
     values = run_of(60)
     values["core_utilization_ratio"][-60:] *= 0.7

@@ -316,6 +316,28 @@ def test_a_slow_step_that_ends_after_its_core_is_well_again_is_no_new_problem(
     assert bool(find(replace(seen, nodes=CHARACTERS[:1]))) == (not mended_s)
 
 
+@pytest.mark.parametrize(("transfer_s", "n_found"), [(0.5, 1), (0.3, 0)])
+def test_a_transfer_of_twice_its_length_is_the_network_from_two_steps_on(
+    transfer_s: float, n_found: int
+) -> None:
+    transfer = np.full((60, 8), 0.18)
+    transfer[-2:] = transfer_s
+    found = found_in(run(computing(step_s=6.0), transfer_s=transfer))
+    assert [(f.rule, f.cause, f.node) for f in found] == [("step_slow", "network", None)] * n_found
+
+
+def test_waits_for_a_worker_whose_report_is_lost_are_no_transfer() -> None:
+    compute = computing(step_s=6.0)
+    compute[:, 3] *= 1.2
+    whole = run(compute)
+    lost = {name: values.copy() for name, values in whole.phases.items()}
+    for values in lost.values():
+        values[-1, 3] = np.nan
+    lost["transfer_s"][-1, :] += np.nanmin(lost["wait_s"][-1])
+    lost["wait_s"][-1, :] -= np.nanmin(lost["wait_s"][-1])
+    assert found_in(replace(whole, phases=lost)) == []
+
+
 def test_two_troubles_of_a_whole_run_are_two_findings() -> None:
     compute = computing()
     compute[-8:] *= 1.25
@@ -332,6 +354,18 @@ def test_two_troubles_of_a_whole_run_are_two_findings() -> None:
         ("core_slow", "throttle", None),
         ("efa_degraded", "efa_latency", None),
     }
+
+
+@pytest.mark.parametrize("row", [-1, -2])
+def test_a_lost_report_ends_no_alert_about_late_input(row: int) -> None:
+    late = np.zeros((60, 4))
+    late[-8:, 2] = 0.4
+    compute = np.full((60, 4), 8.0)
+    (found,) = find(inputs(steps_of(compute, input_s=late)))
+    held = OpenProblem(found.rule, found.cause, node=found.node, evidence=found.evidence)
+    compute[row, 2] = late[row, 2] = np.nan
+    steps = steps_of(compute, input_s=late)
+    assert [each.node for each in find(inputs(steps, open_problems=(held,)))] == ["calm"]
 
 
 def test_a_sick_link_and_late_input_of_one_node_are_two_findings() -> None:

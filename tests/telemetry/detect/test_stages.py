@@ -34,6 +34,15 @@ def test_a_stage_of_most_workers_that_became_longer_is_found(times: float) -> No
     assert set(found.evidence["late_workers"]) == {"n1", "n2"}
 
 
+def test_single_lost_reports_do_not_hide_it() -> None:
+    compute = even()
+    compute[-4:, 1:] *= 1.2
+    compute[[20, 40], [0, 2]] = np.nan
+    assert [each.cause for each in found_in(compute)] == ["stage_imbalance"]
+    compute[-3:, 0] = np.nan
+    assert found_in(compute) == []
+
+
 def test_it_is_over_when_the_stage_is_as_long_as_before() -> None:
     compute = even()
     compute[-14:, 1:] *= 1.2

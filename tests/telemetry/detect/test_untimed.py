@@ -177,3 +177,19 @@ def test_steps_that_vary_by_chance_are_not_slow() -> None:
     whole = replace(steps, phases=phases)
     for end in range(8, 400):
         assert find(inputs(whole[max(0, end - 40) : end])) == []
+
+
+def test_what_a_trace_showed_of_slow_steps_is_no_share_above_its_limit_once_they_are_over() -> (
+    None
+):
+    compute = np.full((60, 4), 8.0)
+    compute[40:58, 1] += 6.0
+    whole = steps_of(compute)
+    phases = {name: values.copy() for name, values in whole.phases.items()}
+    for name in ("wait_s", "transfer_s"):
+        phases["compute_s"][:45] += phases[name][:45]
+        phases[name][:45] = np.nan
+    traced = replace(whole, phases=phases)
+    assert traced.timed.allreduce_share_ratio[:-2].min() > 0.25
+    assert [each.rule for each in find(inputs(traced))] == []
+    assert "allreduce_share" in {each.rule for each in find(inputs(traced[:-2]))}
