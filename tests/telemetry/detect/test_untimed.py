@@ -179,9 +179,7 @@ def test_steps_that_vary_by_chance_are_not_slow() -> None:
         assert find(inputs(whole[max(0, end - 40) : end])) == []
 
 
-def test_what_a_trace_showed_of_slow_steps_is_no_share_above_its_limit_once_they_are_over() -> (
-    None
-):
+def test_what_a_trace_showed_is_no_share_above_its_limit_once_steps_are_fast() -> None:
     compute = np.full((60, 4), 8.0)
     compute[40:58, 1] += 6.0
     whole = steps_of(compute)
