@@ -76,13 +76,18 @@ def test_a_server_that_is_killed_for_a_while_costs_nothing_and_doubles_nothing(
         *("--spool", spool, "--efa-sysfs", machine.efa, "--neuron-sysfs", machine.neuron),
         *("--command", shlex.join([sys.executable, "tools/replay.py", str(SAMPLE)])),
     )
-    with running(*agent, env=env | {"TRNWATCH_TOKEN": token}):
+    with running(*agent, env=env | {"TRNWATCH_TOKEN": token}) as process:
         with running(*server, env=env):
             wait_for(lambda: n_seconds(hot) >= 3, within_s=WITHIN_S)
         before, n_held = n_seconds(hot), spooled(spool)
         wait_for(lambda: spooled(spool) >= n_held + 5, within_s=WITHIN_S)
         with running(*server, env=env):
             wait_for(lambda: n_seconds(hot) >= before + 8, within_s=WITHIN_S)
+            assert hot.quiet_s() == {}
+            # It says that it was asked to end: its node may be silent for longer.
+            process.terminate()
+            assert process.wait(WITHIN_S) == 0
+            assert hot.quiet_s() == {NODE: 40}
 
     ticks = present(hot)
     assert ticks == list(range(ticks[0], ticks[-1] + 1))
