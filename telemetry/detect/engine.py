@@ -57,6 +57,8 @@ from telemetry.steps import StepBatch
 # A fault of hardware that was seen so many seconds ago still explains slow executions. Early in
 # it, its parts were not like that before.
 OUTLASTS_S = (20, 60, 120)
+# After so many steps in a row in which a worker waits for its data, it is no chance.
+CERTAIN_STALLS = 3
 # Without the accused node, so many workers show what is usual.
 ENOUGH_OTHERS = 3
 # From this many workers on, sequence lengths average out.
@@ -301,6 +303,8 @@ def _performance_findings(
         began = replace(problem, onset_s=_began_s(inputs, problem))
         table = causes_json(inputs, steps, began, problems)
         is_vague = problem.cause in NOT_URGENT and problem.node is None
+        # A loader waits twice in a row by chance, hardly ever three times.
+        is_vague |= problem.extra.get("stalled_steps", CERTAIN_STALLS) < CERTAIN_STALLS
         found[subject] = Finding(
             rule=rule.name,
             cause=problem.cause,

@@ -138,7 +138,9 @@ def _stalled_nodes(
     score = CauseScore(CAUSE, strength, "input_s", own_s, usual, n_peers, "s", node)
     low = excess[:, worst] < HALF * least[worst]
     at = int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0
-    return [_problem(steps, score, at, tuple(steps.workers[i] for i in np.flatnonzero(unhealthy)))]
+    late = tuple(steps.workers[i] for i in np.flatnonzero(unhealthy))
+    found = _problem(steps, score, at, late)
+    return [replace(found, extra={"stalled_steps": len(low) - at})]
 
 
 def _newest_known(values: FloatArray) -> FloatArray:

@@ -356,6 +356,16 @@ def test_two_troubles_of_a_whole_run_are_two_findings() -> None:
     }
 
 
+@pytest.mark.parametrize(("n_steps", "severity"), [(2, "warn"), (3, "page")])
+def test_late_input_of_one_node_is_a_page_from_the_third_step_on(
+    n_steps: int, severity: str
+) -> None:
+    late = np.zeros((60, 4))
+    late[-n_steps:, 2] = 1.5
+    (found,) = find(inputs(steps_of(np.full((60, 4), 8.0), input_s=late)))
+    assert (found.cause, found.node, found.severity) == ("input_stall", "calm", severity)
+
+
 @pytest.mark.parametrize("row", [-1, -2])
 def test_a_lost_report_ends_no_alert_about_late_input(row: int) -> None:
     late = np.zeros((60, 4))
