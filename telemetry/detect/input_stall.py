@@ -32,7 +32,7 @@ from telemetry.detect.standstill import (
     training_nodes,
     usual_step_s,
 )
-from telemetry.statistics.peers import lower_median, mean, median, middle
+from telemetry.statistics.peers import deviations, lower_median, mean, median, middle
 from telemetry.steps import StepBatch
 
 # The table of causes may name another cause of the same phase later.
@@ -43,6 +43,8 @@ STARVED_LEAST_RATIO = RULES["input_stall"].limits["least_ratio"]
 # Where rests count for input: so many steps rest longer, and hosts are busier by this ratio, over
 # so many seconds.
 STALLED_STEPS, HOSTS_RATIO, HOSTS_S = 2, 1.05, 15
+# Deviations between workers that one which waits alone exceeds.
+STANDS_OUT, TINY_S = 6.0, 1e-3
 # Of short steps one more must be stalled.
 MOST_STALLED_STEPS, STALLED_S = 3, 10.0
 
@@ -127,6 +129,8 @@ def _stalled_nodes(
         )
     )
     both = both >= HALF * least
+    # Where all wait, for as long as chance lets them, the one that waits longest is as well as any.
+    both &= is_held | (deviations(typical, floor=TINY_S) >= STANDS_OUT)
     # One long step is enough if the excess is clear.
     unhealthy = (typical >= least) & (both | ((n_now == 1) & (excess[-1] >= CLEARLY * least)))
     if not unhealthy.any():
