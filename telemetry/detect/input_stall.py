@@ -129,7 +129,7 @@ def _stalled_nodes(
         )
     )
     both = both >= HALF * least
-    # Where all wait, for as long as chance lets them, the one that waits longest is as well as any.
+    # Where all wait as long as chance lets them, the one that waits longest is no culprit.
     both &= is_held | (deviations(typical, floor=TINY_S) >= STANDS_OUT)
     # One long step is enough if the excess is clear.
     unhealthy = (typical >= least) & (both | ((n_now == 1) & (excess[-1] >= CLEARLY * least)))
