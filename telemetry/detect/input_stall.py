@@ -32,7 +32,7 @@ from telemetry.detect.standstill import (
     training_nodes,
     usual_step_s,
 )
-from telemetry.statistics.peers import deviations, lower_median, mean, median, middle
+from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median, middle
 from telemetry.steps import StepBatch
 
 # The table of causes may name another cause of the same phase later.
@@ -44,7 +44,7 @@ STARVED_LEAST_RATIO = RULES["input_stall"].limits["least_ratio"]
 # so many seconds.
 STALLED_STEPS, HOSTS_RATIO, HOSTS_S = 2, 1.05, 15
 # Deviations between workers that one which waits alone exceeds.
-STANDS_OUT, TINY_S = 6.0, 1e-3
+STANDS_OUT = 4.0
 # Of short steps one more must be stalled.
 MOST_STALLED_STEPS, STALLED_S = 3, 10.0
 
@@ -130,7 +130,9 @@ def _stalled_nodes(
     )
     both = both >= HALF * least
     # Where all wait as long as chance lets them, the one that waits longest is no culprit.
-    both &= is_held | (deviations(typical, floor=TINY_S) >= STANDS_OUT)
+    apart_s = GAUSSIAN * lower_median(np.abs(excess[-n_now:]).ravel())
+    is_alone = np.isfinite(input_s[-1]).sum() < 2
+    both &= is_held | is_alone | (typical >= STANDS_OUT * apart_s)
     # One long step is enough if the excess is clear.
     unhealthy = (typical >= least) & (both | ((n_now == 1) & (excess[-1] >= CLEARLY * least)))
     if not unhealthy.any():

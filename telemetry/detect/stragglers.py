@@ -202,7 +202,7 @@ def _score_host(case: ShareCase, node: str) -> list[CauseScore]:
     A runtime trace shows such rests, and no input time.
     """
     _, span = hardware_before_and_after(case, [HOST], nodes={node, *peer_nodes(case, node)})
-    if HOST not in span.values or node not in span.nodes:
+    if HOST not in span.values or node not in span.nodes or not span.values[HOST].shape[2]:
         return []
     hosts = mean(span.values[HOST][..., 0], axis=0)
     own, peers = float(hosts[span.nodes.index(node)]), float(lower_median(hosts))

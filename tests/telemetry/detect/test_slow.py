@@ -366,6 +366,12 @@ def test_late_input_of_one_node_is_a_page_from_the_third_step_on(
     assert (found.cause, found.node, found.severity) == ("input_stall", "calm", severity)
 
 
+def test_where_all_wait_for_data_by_chance_the_last_one_is_not_accused() -> None:
+    for seed in range(20):
+        late = np.random.default_rng(seed).uniform(0.28, 0.42, (60, 8))
+        assert find(inputs(run(np.full((60, 8), 0.6), input_s=late))) == []
+
+
 @pytest.mark.parametrize("row", [-1, -2])
 def test_a_lost_report_ends_no_alert_about_late_input(row: int) -> None:
     late = np.zeros((60, 4))

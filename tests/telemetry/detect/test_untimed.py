@@ -1,11 +1,13 @@
 """Runs without collective times, or with occasional ones."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from telemetry.blocks import Span
 from telemetry.detect import find
 from telemetry.simulate.plan import Fault
 from tests.telemetry.detect.played import Recording, record
@@ -191,3 +193,17 @@ def test_what_a_trace_showed_is_no_share_above_its_limit_once_steps_are_fast() -
     assert traced.timed.allreduce_share_ratio[:-2].min() > 0.25
     assert [each.rule for each in find(inputs(traced))] == []
     assert "allreduce_share" in {each.rule for each in find(inputs(traced[:-2]))}
+
+
+def test_a_trace_without_an_agent_says_nothing_of_hosts() -> None:
+    compute = np.ones((60, 4))
+    late = np.zeros((60, 4))
+    late[-8:, 1] = 0.8
+    steps = steps_of(compute, other_s=late)
+
+    def nothing(metrics: Sequence[str], last_s: int) -> Span:
+        values = {name: np.zeros((last_s, 4, 0)) for name in metrics}
+        return Span("none", np.arange(last_s), CHARACTERS, values)
+
+    (found,) = find(inputs(steps, nothing))
+    assert (found.rule, found.node) == ("allreduce_share", "limping")
