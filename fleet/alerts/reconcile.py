@@ -397,6 +397,8 @@ WORSE_BY = 1.1
 RULE_STAYS, CAUSE_STAYS = timedelta(minutes=5), timedelta(seconds=30)
 # A flapping alert that fires again after this long gets a timeline entry, but no notification.
 AWAY = timedelta(minutes=1)
+# Detection reads how long a checkpoint takes from its alert: it is at most so many seconds old.
+GROWN_S = 60.0
 
 
 def _refresh_all(
@@ -447,6 +449,7 @@ def refresh(
     is_stronger = finding.rule == alert.rule and finding.score > alert.score * WORSE_BY
     is_worse = is_urgent or (has_score and is_stronger)
     is_back = alert.quiet_since is not None and now - alert.quiet_since >= AWAY
+    has_grown = _is_minutes_longer(alert, finding)
     joined = gone = False
     if not group and finding.node is None and finding.nodes:
         was, nodes_now = set(alert.evidence.get("nodes") or ()), set(finding.nodes)
@@ -464,7 +467,7 @@ def refresh(
     elif group and (moves or has_other_parts(alert, group)):
         run = Run.objects.filter(name=finding.run).first() if finding.run else None
         to |= fields_of(finding) | {"run": run}
-    if moves or has_new_culprit or is_worse or is_back or joined or gone:
+    if moves or has_new_culprit or is_worse or is_back or joined or gone or has_grown:
         to["evidence"] = dict(finding.evidence)
         to["score"] = finding.score if moves or is_back else max(alert.score, finding.score)
     if not to:
@@ -488,6 +491,14 @@ def refresh(
     for kind, text in news:
         note(alert, kind, now=now, text=text)
     return bool(news)
+
+
+def _is_minutes_longer(alert: Alert, finding: Finding) -> bool:
+    """Whether the checkpoint has taken a minute more than the alert says."""
+    if finding.evidence.get("kind") != "checkpoint":
+        return False
+    now_s, then_s = (each.evidence.get("phase_s") or 0.0 for each in (finding, alert))
+    return bool(now_s - then_s >= GROWN_S)
 
 
 def _has_new_culprit(alert: Alert, finding: Finding, *, now: datetime) -> bool:

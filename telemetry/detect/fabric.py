@@ -334,8 +334,11 @@ def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
     lasts = (lost > 0) & (lost >= HALF * LOSS_RATIO * passed)
     enough = (retransmits >= MIN_RETRANSMITS) & (above.sum(axis=0) >= PERSISTS_S) & lasts
     at_s = np.where(above, history.span.ticks[:, None, None].astype(float), np.nan)
-    apart_s = np.fmax.reduce(at_s, axis=0) - np.fmin.reduce(at_s, axis=0)
-    enough &= (ratio >= BURST_RATIO) | (apart_s >= BURST_AGES_S[0])
+    first_s, last_s = np.fmin.reduce(at_s, axis=0), np.fmax.reduce(at_s, axis=0)
+    third_s = (last_s - first_s) / 3
+    # Two bursts leave the time between them free of loss.
+    between = ((at_s >= first_s + third_s) & (at_s <= last_s - third_s)).any(axis=0)
+    enough &= (ratio >= BURST_RATIO) | (between & (3 * third_s >= BURST_AGES_S[0]))
     usual = float(lower_median(ratio.ravel()))
     score = CauseScore("efa_loss", 0.0, RETRANSMITS, np.nan, usual, 0, "ratio")
     scores = EfaScores(score, ratio, ratio / LOSS_RATIO)

@@ -449,11 +449,11 @@ def _lag(
 ) -> PhaseRise | None:
     """Rise of the delay of the latest worker."""
     least_s = LEAST_RATIO * middle(work_s(steps))
-    calm = excess < HALF * least_s
+    held_s = open_baseline(inputs, steps, kind="waiting")
+    calm = excess - (held_s or 0.0) < HALF * least_s
     # One step in between may be healthy: another worker was delayed.
     quiet = np.flatnonzero(calm[1:] & calm[:-1])
     at = int(quiet[-1]) + 2 if quiet.size else 0
-    held_s = open_baseline(inputs, steps, kind="waiting")
     # If steps vary all the time, the likeliest change defines the usual value.
     change = rise(excess, floor=least_s / 6) if at < ENOUGH_LATE and held_s is None else None
     at = change.at if change is not None else at

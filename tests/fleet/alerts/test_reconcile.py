@@ -38,6 +38,21 @@ def test_the_same_finding_again_opens_and_reports_nothing(finding: Finding) -> N
     assert kinds(alert) == ["fired"]
 
 
+def test_an_alert_says_how_long_a_checkpoint_has_taken_a_minute_ago_at_most(
+    finding: Finding,
+) -> None:
+    def after(seconds: int) -> Finding:
+        evidence = {"kind": "checkpoint", "phase_s": 100.0 + seconds}
+        return replace(finding, rule="checkpoint_slow", cause="checkpoint_slow", evidence=evidence)
+
+    subject = ("checkpoint_slow", "run:llama")
+    for seconds in range(0, 150, 10):
+        reconcile([after(seconds)], evaluated=[subject], now=NOON + seconds * SECOND)
+    alert = Alert.objects.get()
+    assert alert.evidence["phase_s"] == 220.0
+    assert kinds(alert) == ["fired"]
+
+
 def test_a_finding_judged_late_does_not_turn_time_back(finding: Finding) -> None:
     reconcile([finding], evaluated=[SHARE], now=NOON + 5 * SECOND)
     reconcile([], evaluated=[SHARE], now=NOON)

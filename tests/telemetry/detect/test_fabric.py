@@ -113,6 +113,14 @@ def test_a_retransmit_after_a_loss_has_ended_is_not_another_loss() -> None:
     assert find(quiet_link(until_s, [*ended, until_s - 1])) == []
 
 
+def test_two_bursts_on_a_link_with_little_traffic_are_no_lasting_loss() -> None:
+    until_s = int(SINCE_S)
+    bursts = [*range(until_s - 150, until_s - 120), *range(until_s - 30, until_s, 2)]
+    assert find(quiet_link(until_s - 1, bursts)) == []
+    lasting = range(until_s - 150, until_s, 4)
+    assert [f.cause for f in find(quiet_link(until_s - 1, lasting))] == ["efa_loss"]
+
+
 def test_a_dead_device_is_the_one_that_used_to_carry() -> None:
     machines = until(8).mark(LATENCY, (1, 0), times=np.nan, since_s=SINCE_S)
     for metric in CARRIED:

@@ -164,6 +164,19 @@ def test_a_long_stage_is_reported_by_its_workers() -> None:
     assert set(found.evidence["late_workers"]) == {"n6", "n7"}
 
 
+def test_an_alert_holds_though_its_worker_was_always_a_little_later_than_the_others() -> None:
+    compute = computing(step_s=15.0)
+    compute[:, 6] *= 1.03
+    compute[-1, 6] *= 1.2
+    compute[-1, 7] *= 1.19
+    (found,) = found_in(run(compute), n_stages=4)
+    held = OpenProblem(found.rule, found.cause, evidence=found.evidence)
+    (still,) = found_in(run(compute), n_stages=4, open_problems=(held,))
+    assert (still.cause, still.onset_s) == ("stage_imbalance", found.onset_s)
+    compute[-1] = compute[-2]
+    assert found_in(run(compute), n_stages=4, open_problems=(held,)) == []
+
+
 def test_a_stage_that_was_always_long_is_a_layout() -> None:
     compute = computing()
     compute[:, 6:] *= 1.2
