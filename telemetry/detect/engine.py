@@ -72,6 +72,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     share above its limit takes over the problem that explains it.
     """
     steps = inputs.steps.reported
+    is_open = any("kind" in alert.evidence for alert in inputs.open_problems)
     problems = (
         find_unhealthy_hardware(inputs) + find_efa_symptoms(inputs)
         if inputs.reads_hardware
@@ -79,7 +80,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     )
     if not len(steps):
         of_run = find_slow_checkpoint(inputs, steps) or find_slow_progress(inputs)
-        if of_run and not problems and not inputs.open_problems:
+        if of_run and not problems and not is_open:
             # Hardware is well again before executions show it.
             of_run = [] if _unhealthy_lately(inputs) else of_run
         lasting = _outlasting(inputs, problems, of_run)
@@ -105,7 +106,6 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
         of_steps = find_slow_executions(inputs, comparable_steps(steps), longer) + of_steps
         if len(timed) and not any(each.node for each in of_steps):
             of_steps = find_late_worker(inputs, comparable_steps(timed), longer) + of_steps
-    is_open = any("kind" in alert.evidence for alert in inputs.open_problems)
     if of_steps and not problems and not is_open:
         # The last slow step ends after its hardware is well again.
         lately = _unhealthy_lately(recorder.inputs)

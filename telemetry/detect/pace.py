@@ -198,16 +198,24 @@ def find_rise(
         at = int(np.flatnonzero(back)[-1]) + 1 if back.any() else 0
         return PhaseRise(usual, now, min(at, x.size - 1))
     change = rise(x, floor=least / 6)
-    if change is None or change.at < BASELINE_STEPS or x.size - change.at < n_now:
+    if change is None or change.at < BASELINE_STEPS:
         return None
-    before = middle(x[: change.at])
-    n_high = min(PERSISTS_STEPS, x.size - change.at)
+    at = change.at
+    before = middle(x[:at])
+    is_low = x - before < HALF * (now - before)
+    if now > before and is_low[at:].mean() > HALF:
+        # A single very long step, long ago, is not when it began.
+        at = int(np.flatnonzero(is_low)[-1]) + 1
+        before = middle(x[:at])
+    if x.size - at < n_now:
+        return None
+    n_high = min(PERSISTS_STEPS, x.size - at)
     enough = least if n_high == PERSISTS_STEPS else clearly * least
     # A varying figure must rise clearly above its variation.
-    enough = max(enough, DEVIATIONS * noise(x[: change.at]) / np.sqrt(n_high))
+    enough = max(enough, DEVIATIONS * noise(x[:at]) / np.sqrt(n_high))
     if now - before < enough or float(x[-n_high:].min()) - before < HALF * least:
         return None
-    return PhaseRise(before, now, change.at)
+    return PhaseRise(before, now, at)
 
 
 def busy_s(steps: StepBatch) -> FloatArray:

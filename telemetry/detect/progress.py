@@ -33,6 +33,8 @@ WORKS = 0.05
 # A node that rests for so long while more than this share of the nodes works has left. With uneven
 # work a node rests for most of a long step.
 LEFT_S, LEFT_SHARE = 30, 0.25
+# Between the parts of a step a node rests for at most so long, of which so many reports show parts.
+RESTS_S, RESTS_REPORTS = 25, 3
 # For so long, and two windows, an alert is given a cause.
 NAMES_WITHIN_S = 60
 # After a pause of so long the processes may have restarted: their first steps take longer.
@@ -303,11 +305,13 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
     if not np.isfinite(usual).any():
         return None
     works = known & (rate > WORKS * usual)
-    lately = np.asarray(works[-WINDOWS_S[0] // BIN_S :].any(axis=0))
+    size = bin_size(inputs)
+    n_rests = max(RESTS_S, RESTS_REPORTS * size) // size
+    lately = np.asarray(works[-1 - n_rests :].any(axis=0))
     # The run continues with fewer nodes: what was before says nothing.
-    lately &= ~_has_left(known, works, n_bins=LEFT_S // bin_size(inputs))
-    most = RESTART_S // bin_size(inputs)
-    rows = _settled(_carried(works, known, n_bins=most), lately)
+    lately &= ~_has_left(known, works, n_bins=LEFT_S // size)
+    most = RESTART_S // size
+    rows = _settled(_carried(works, known, n_bins=most), lately, n_rests=n_rests)
     if not lately.any() or not rows.size:
         return None
     nodes = tuple(name for name, here in zip(span.nodes, lately, strict=True) if here)
@@ -321,7 +325,7 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
     keep = rows[np.isfinite(typical[rows])]
     # While an alert is open its steps are long: two rests are those between their parts.
     enough = ENOUGH_WINDOWS if _held(inputs) is None else ENOUGH_WINDOWS // 2
-    keep = keep[~_pauses(typical[keep] / usual_rate, enough=enough, size_s=bin_size(inputs))]
+    keep = keep[~_pauses(typical[keep] / usual_rate, enough=enough, size_s=size)]
     return Progress(ends[keep], typical[keep], nodes)
 
 
@@ -368,11 +372,16 @@ def _run_lengths(flags: NDArray[np.bool_]) -> IntArray:
     return lengths
 
 
-def _settled(works: NDArray[np.bool_], lately: NDArray[np.bool_]) -> IntArray:
-    """Bins since the set of working nodes last changed; bins without work change nothing."""
+def _settled(
+    works: NDArray[np.bool_], lately: NDArray[np.bool_], *, n_rests: int
+) -> IntArray:
+    """Bins since the set of working nodes last changed; bins without work change nothing.
+
+    Nor does a node that rests for ``n_rests`` bins.
+    """
     is_work = works.any(axis=1)
     smooth = works.copy()
-    for n_before in range(1, 6):
+    for n_before in range(1, 1 + n_rests):
         smooth[n_before:] |= works[:-n_before]
     is_other = is_work & (smooth != lately).any(axis=1)
     first = int(np.flatnonzero(is_other)[-1]) + 1 if is_other.any() else 0

@@ -151,6 +151,8 @@ UNKNOWN_S = 10.0
 UNKNOWN_DEVIATIONS = 5.0
 UNKNOWN_CHANCE = 3e-6
 LONG_RISES, LONG_SHARES, LONG_MOST = (0.05, 0.10, 0.25), (0.09, 0.04, 0.001), 0.2
+# A step that is longer by this many times the rise is something else.
+PAUSE = 4.0
 # A random delay may hit a worker twice in a row, but not by this much.
 VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
 # A slow worker is late in this share of the steps since it became slow.
@@ -596,8 +598,11 @@ def _problems(
 
 def _chance_of_long(work: FloatArray, found: PhaseRise, ratio: float) -> float:
     """Probability of so many long steps since the onset, if steps are as long as before."""
-    is_long = work > middle(work[: found.at]) + HALF * found.excess
+    longer_s = work - middle(work[: found.at])
+    is_long = longer_s > HALF * found.excess
     before, since = is_long[: found.at], is_long[found.at :]
+    # A pause, as for a new graph, is no long step.
+    before = before & (longer_s[: found.at] <= PAUSE * found.excess)
     healthy = np.exp(np.interp(ratio, LONG_RISES, np.log(LONG_SHARES)))
     often = max(healthy, min(LONG_MOST, before.mean()))
     n = since.size

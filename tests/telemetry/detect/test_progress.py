@@ -15,7 +15,9 @@ NODES = ("a", "b", "c", "d")
 NOW, LENGTH_S = 10_000, 900
 
 
-def watched(values: Mapping[str, FloatArray], *problems: OpenProblem) -> list[Finding]:
+def watched(
+    values: Mapping[str, FloatArray], *problems: OpenProblem, report_every_s: int = 1
+) -> list[Finding]:
     """Find what is wrong with a run of which only hardware is known."""
 
     def hardware(metrics: Sequence[str], last_s: int) -> Span:
@@ -45,6 +47,7 @@ def watched(values: Mapping[str, FloatArray], *problems: OpenProblem) -> list[Fi
             now_s=float(NOW),
             phase_since_s=float(NOW - LENGTH_S),
             open_problems=problems,
+            report_every_s=report_every_s,
         )
     )
 
@@ -248,3 +251,13 @@ def test_long_steps_do_not_end_an_alert_about_them() -> None:
         "onset_s": NOW - 60.0,
     }
     assert watched(run, OpenProblem("step_slow", "unknown", evidence=evidence))
+
+
+def test_scraped_nodes_that_left_and_came_back_are_no_slowdown() -> None:
+    values = run_of(0)
+    executions = values["executions_completed_per_s"]
+    executions[-150:-75, 2:] = 0.0
+    executions[-75:] /= 2
+    held = np.repeat(executions[::15], 15, axis=0)
+
+    assert watched({**values, "executions_completed_per_s": held}, report_every_s=15) == []

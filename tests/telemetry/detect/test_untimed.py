@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telemetry.blocks import Span
+from telemetry.blocks import FloatArray, Span
 from telemetry.detect import find
 from telemetry.simulate.plan import Fault
+from telemetry.steps import StepBatch
 from tests.telemetry.detect.played import Recording, record
 from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at, steps_of
 
@@ -207,3 +208,21 @@ def test_a_trace_without_an_agent_says_nothing_of_hosts() -> None:
 
     (found,) = find(inputs(steps, nothing))
     assert (found.rule, found.node) == ("allreduce_share", "limping")
+
+
+def whole(step_s: FloatArray) -> StepBatch:
+    """Steps of four workers as hooks report them: the exchange is part of the compute time."""
+    steps = steps_of(np.repeat(step_s[:, None], 4, axis=1))
+    phases = {**steps.phases, "compute_s": steps.phases["compute_s"] + 0.1}
+    phases |= {name: np.full((len(step_s), 4), np.nan) for name in ("wait_s", "transfer_s")}
+    return replace(steps, phases=phases)
+
+
+@pytest.mark.parametrize(("pause_s", "n_found"), [(60.0, 1), (26.0, 0)])
+def test_a_pause_does_not_make_later_long_steps_likely(pause_s: float, n_found: int) -> None:
+    step_s = np.array([20.0] * 18 + [pause_s] + [20.0] * 21 + [26.0] * 2)
+    step_s *= 1 + 0.002 * np.random.default_rng(3).standard_normal(step_s.size)
+    findings = find(inputs(whole(step_s)))
+    assert [each.rule for each in findings] == ["step_slow"] * n_found
+    for each in findings:
+        assert each.onset_s == pytest.approx(whole(step_s).ended_at_s[-3], abs=0.1)
