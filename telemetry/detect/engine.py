@@ -59,6 +59,8 @@ from telemetry.steps import StepBatch
 OUTLASTS_S = (20, 60, 120)
 # After so many steps in a row in which a worker waits for its data, it is no chance.
 CERTAIN_STALLS = 3
+# Evidence that only timed steps give.
+SPLIT_KINDS = ("waiting", "transferring")
 # Without the accused node, so many workers show what is usual.
 ENOUGH_OTHERS = 3
 # From this many workers on, sequence lengths average out.
@@ -192,7 +194,9 @@ def _step_problems(
     is_timed = timed is steps
     alike = comparable_steps(steps)
     found = find_input_stall(inputs, alike)
-    if len(timed):
+    # A trace that has ended says nothing of now.
+    is_held = any(alert.evidence.get("kind") in SPLIT_KINDS for alert in inputs.open_problems)
+    if len(timed) and (steps.is_timed_now or is_held):
         split = alike if is_timed else comparable_steps(timed)
         found += find_uneven_work(inputs, split, accused=accused)
         for finder in (find_slow_exchange, find_longer_stage, find_late_workers):

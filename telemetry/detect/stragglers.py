@@ -398,14 +398,7 @@ def find_uneven_work(
     usual = _usual_unevenness(inputs)
     found, has_many = None, len(steps.workers) >= MANY_WORKERS
     if len(steps.workers) >= SEVERAL:
-        compute = steps.phases["compute_s"]
-        excess_s = compute - median(compute.T)
-        # What all workers take longer or less than usual is a pause, not unevenness; of a few, if
-        # it is the same for all.
-        longer_s = np.maximum(quickest_fifth(excess_s), 0.0)
-        shorter_s = np.minimum(-quickest_fifth(-excess_s), 0.0)
-        is_pause = has_many | (np.ptp(excess_s, axis=1) <= ALIKE * longer_s)
-        compute_s = compute - np.where(is_pause, longer_s + shorter_s, 0.0)[:, None]
+        compute_s = _without_common(steps.phases["compute_s"], has_many=has_many)
         steps = replace(steps, phases={**steps.phases, "compute_s": compute_s})
     if has_many:
         found = _rise_between_workers(inputs, steps, usual)
@@ -417,6 +410,26 @@ def find_uneven_work(
     score = CauseScore(UNEVEN_WORK, strength, "spread_ratio", found.now, found.usual, 0, "ratio")
     onset_s = float(steps.ended_at_s[found.at] - steps.step_s[found.at])
     return [Problem(UNEVEN_WORK, score, "waiting", onset_s, strength)]
+
+
+def _without_common(compute_s: FloatArray, *, has_many: bool) -> FloatArray:
+    """Leave out what all workers take longer or less than usual: (n_steps, n_workers) seconds.
+
+    That is a pause or a lower clock, not unevenness; of a few workers, if it is the same for all.
+    A lower clock makes the longest work longer by most.
+    """
+    typical_s = median(compute_s.T)
+    excess_s = compute_s - typical_s
+    longer_s = np.maximum(quickest_fifth(excess_s), 0.0)
+    shorter_s = np.minimum(-quickest_fifth(-excess_s), 0.0)
+    is_pause = has_many | (np.ptp(excess_s, axis=1) <= ALIKE * longer_s)
+    added = compute_s - np.where(is_pause, longer_s + shorter_s, 0.0)[:, None]
+    ratio = compute_s / typical_s
+    slower = np.maximum(quickest_fifth(ratio), 1.0)
+    is_slower = has_many | (np.ptp(ratio, axis=1) <= ALIKE * (slower - 1.0))
+    slowed = compute_s / np.where(is_slower, slower, 1.0)[:, None]
+    unlike = [median(np.abs(each / typical_s - 1.0)) for each in (added, slowed)]
+    return np.where((unlike[1] < unlike[0])[:, None], slowed, added)
 
 
 def _became_shorter(steps: StepBatch, found: PhaseRise) -> bool:

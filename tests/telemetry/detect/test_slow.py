@@ -204,6 +204,17 @@ def test_clocks_that_are_lower_everywhere_do_the_same_work_more_slowly() -> None
     assert (found.rule, found.cause, found.node) == ("core_slow", "throttle", None)
 
 
+def test_a_much_lower_clock_makes_workers_that_always_differ_no_more_uneven() -> None:
+    differ = 1.0 + 0.1 * np.linspace(-1.0, 1.0, 8)
+    compute = computing(step_s=4.0) * differ
+    compute[-4:] *= 2.9
+    steps = run(compute)
+    machines = Machines(steps.ended_at_s[-1], n_nodes=4)
+    machines.mark(MEMORY, (slice(None), slice(None)), times=0.35, since_s=steps.ended_at_s[-5])
+    (found,) = found_in(steps, machines)
+    assert (found.rule, found.cause, found.node) == ("core_slow", "throttle", None)
+
+
 def test_memory_that_is_slower_everywhere_moves_fewer_bytes() -> None:
     steps = slowed(1.25)
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
