@@ -239,9 +239,8 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
     """Judge a standstill by what hosts and cores do."""
     # Cores fully busy for this long cannot be one long step. Without HBM bandwidth, waiting
     # cores can look the same.
-    if stall.works.any() and not (
-        bool(stall.peak.max() >= SPINNING) and _lasts(stall, LONG_STEPS, LONG_S)
-    ):
+    is_full = bool(stall.peak.max() >= SPINNING)
+    if stall.works.any() and not (is_full and _is_endless(inputs, stall)):
         return []
     # The time limit for a step counts from the end of a compilation.
     patience_s = max(PATIENCE_S, PATIENCE_STEPS * float(np.nan_to_num(stall.step_s)))

@@ -129,6 +129,10 @@ def test_one_that_prepares_for_ever_is_named_after_all() -> None:
     slow_checkpoint = with_alert("checkpoint_slow", "checkpoint_slow")
     writing = open_problems(THERE, THERE, (0.02, 0.27), THERE, overdue_s=700, **slow_checkpoint)
     assert hang(writing) == []
+    # The step that a long checkpoint interrupted goes on.
+    busy = [(0.98, 0.12)] * 4
+    assert hang(open_problems(*busy, overdue_s=700))
+    assert hang(open_problems(*busy, overdue_s=700, **slow_checkpoint)) == []
 
 
 def test_work_of_a_host_ends_no_hang_whose_alert_is_open() -> None:
