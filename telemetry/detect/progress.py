@@ -28,6 +28,8 @@ BIN_S, PAST_S = 5, 840
 WINDOWS_S = (30, 60, 120)
 # How many earlier windows it takes, and required deviations of their variation.
 ENOUGH_WINDOWS, DEVIATIONS, LEAST_SPREAD = 4, 6.0, 0.008
+# A window that lost less than so many seconds may hold some pauses of single nodes.
+LOST_S = 3.5
 # A node works in a bin from this share of the usual executions on.
 WORKS = 0.05
 # A node that rests for so long while more than this share of the nodes works has left. With uneven
@@ -437,6 +439,7 @@ def _slowdown(inputs: DetectionInput, progress: Progress) -> Slowdown | None:
         is_slow = now > 0 and usual / now - 1.0 >= LEAST_RATIO
         is_slow = is_slow and usual - now >= DEVIATIONS * spread
         is_slow = is_slow and newest <= usual / (1 + LEAST_RATIO)
+        is_slow = is_slow and (1.0 - now / usual) * n_bins * size >= LOST_S
         if is_slow and _lasts(progress, n_bins, middle_way):
             # What has been slow for more than two windows was part of another problem.
             if middle(paces[-3 * n_bins : -n_bins]) < middle_way:
