@@ -225,10 +225,9 @@ def recent(inputs: DetectionInput, metrics: Sequence[str], last_s: int) -> Span:
         none = {name: values[-n_rows:] for name, values in span.values.items()}
         return replace(span, ticks=span.ticks[-n_rows:], values=none)
     known = span.reported
-    behind = known[::-1].argmax(axis=0)
-    behind = np.minimum(behind - behind.min(initial=len(known)), len(known) - n_rows)
-    newest = len(known) - int(known[::-1].any(axis=1).argmax())
-    newest = max(newest, n_rows + int(behind.max(initial=0)))
+    newest = max(len(known) - int(known[::-1].any(axis=1).argmax()), n_rows)
+    # Those of a node that has been silent for longer end with seconds without a report.
+    behind = (known[::-1].argmax(axis=0) - (len(known) - newest)).clip(0, newest - n_rows)
     rows = np.arange(newest - n_rows, newest)[:, None] - behind
     # Rows of the values with ticks and nodes in one axis: numpy takes those much faster.
     places = rows * len(span.nodes) + np.arange(len(span.nodes))

@@ -501,7 +501,7 @@ def _by_latency(changes: Changes) -> CauseScore | None:
     if not known.all():
         return None
     n_nodes = len(changes.nodes)
-    computes, as_before = typical >= HALF * slowdown, typical <= SMALL * slowdown
+    computes, as_before = typical >= MOSTLY * slowdown, typical <= SMALL * slowdown
     ratio = float(median(changes.longest.before / changes.typical.before))
     # Of two nodes the one with longer executions may wait in them for the other one.
     stands_out = n_nodes > 2 or (n_nodes == 2 and ratio >= OWN_EXECUTION)
@@ -518,7 +518,7 @@ def _by_latency(changes: Changes) -> CauseScore | None:
 def _score(changes: Changes, cause: str, change: Change, row: int | None) -> CauseScore:
     """Score one node against its peers, or all against their past."""
     rise = float(median(change.rise) if row is None else change.rise[row])
-    strength = rise / (HALF * changes.slowdown)
+    strength = rise / (MOSTLY * changes.slowdown)
     if row is None:
         value, usual = float(median(change.since)), float(median(change.before))
         metric = TYPICAL if change is changes.typical else LONGEST

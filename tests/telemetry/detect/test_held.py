@@ -14,6 +14,7 @@ from telemetry.detect.inputs import (
     is_persistent,
     new_measurements,
     newest_measurements,
+    recent,
 )
 from telemetry.detect.parts import find_unhealthy_hardware
 from tests.telemetry.detect.runs import T0, inputs, steps_at
@@ -217,3 +218,23 @@ def test_measurements_without_a_gap_are_marked_alike() -> None:
     with_gap = np.concatenate([values, np.full((30, 1, 2), np.nan, np.float32)], axis=1)
 
     np.testing.assert_array_equal(new_measurements(values), new_measurements(with_gap)[:, :4])
+
+
+def test_a_node_without_reports_does_not_hide_the_newest_ones_of_others() -> None:
+    now_s, behind_s = T0 + 1_000, {"a": 2, "b": 9, "silent": 50, "never": None}
+
+    def hardware(metrics: Sequence[str], last_s: int) -> Span:
+        ticks = np.arange(now_s - last_s + 1, now_s + 1)
+        age_s = now_s - ticks
+        values = [
+            np.full(last_s, NAN) if lag_s is None else np.where(age_s >= lag_s, ticks, NAN)
+            for lag_s in behind_s.values()
+        ]
+        held = {name: np.stack(values, axis=1)[..., None].astype(float) for name in metrics}
+        return Span("x", ticks, tuple(behind_s), held)
+
+    steps = steps_at([0.1] * 20)
+    seen = inputs(steps, hardware, now_s=float(now_s), report_every_s=15)
+    newest = recent(seen, ["efa_latency_s"], 8).values["efa_latency_s"][-1, :, 0]
+    assert newest[:2].tolist() == [now_s - 2, now_s - 9]
+    assert np.isnan(newest[2:]).all()
