@@ -374,9 +374,7 @@ def _run_lengths(flags: NDArray[np.bool_]) -> IntArray:
     return lengths
 
 
-def _settled(
-    works: NDArray[np.bool_], lately: NDArray[np.bool_], *, n_rests: int
-) -> IntArray:
+def _settled(works: NDArray[np.bool_], lately: NDArray[np.bool_], *, n_rests: int) -> IntArray:
     """Bins since the set of working nodes last changed; bins without work change nothing.
 
     Nor does a node that rests for ``n_rests`` bins.

@@ -220,8 +220,11 @@ def test_measurements_without_a_gap_are_marked_alike() -> None:
     np.testing.assert_array_equal(new_measurements(values), new_measurements(with_gap)[:, :4])
 
 
-def test_a_node_without_reports_does_not_hide_the_newest_ones_of_others() -> None:
-    now_s, behind_s = T0 + 1_000, {"a": 2, "b": 9, "silent": 50, "never": None}
+@pytest.mark.parametrize("silent", [{"c": 50}, {"c": None}, {"c": 50, "d": None}])
+def test_a_node_without_reports_does_not_hide_the_newest_ones_of_others(
+    silent: dict[str, int | None],
+) -> None:
+    now_s, behind_s = T0 + 1_000, {"a": 2, "b": 9, **silent}
 
     def hardware(metrics: Sequence[str], last_s: int) -> Span:
         ticks = np.arange(now_s - last_s + 1, now_s + 1)
