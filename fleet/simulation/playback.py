@@ -63,7 +63,7 @@ from telemetry.simulate.timeline import RunClock, start_clock
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.packing import decode, encode
 from telemetry.store.playback import Playback
-from telemetry.store.reading import RESTART_S, Source
+from telemetry.store.reading import AGENT_RESTART_S, Source
 
 SETTLED_S = 60.0
 
@@ -445,10 +445,10 @@ class ScenarioPlayback:
 
     def quiet_s(self) -> dict[str, int]:
         return {
-            name: RESTART_S
+            name: AGENT_RESTART_S
             for act in self.acts.values()
             if act.playback is not None
-            for name in stopped(act.plan, act.playback.second, within_s=RESTART_S)
+            for name in stopped(act.plan, act.playback.second, within_s=AGENT_RESTART_S)
         }
 
     def workers(self, run: str) -> dict[str, WorkerState]:

@@ -23,7 +23,7 @@ CHANGED_RATIO = 0.02
 # A report that is sent again arrives within this time.
 REPORTS_LATE_S = 8.0
 # After a pause as long as this, the processes have restarted, and their first steps take longer.
-RESTART_S, WARM_UP_STEPS = 10.0, 3
+PAUSED_S, WARM_UP_STEPS = 10.0, 3
 # Newest steps that confirm a rise: seconds, and steps. A single longer step is enough if its rise
 # is clear.
 PERSISTS_S, PERSISTS_STEPS, CLEARLY = 5.0, 2, 2.0
@@ -70,7 +70,7 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
     has_part = known.copy()
     has_part[1:-1] |= known[:-2] & known[2:]
     if len(steps) > 1 and known[-1].sum() == has_part[-2].sum() - 1:
-        has_part[-1] |= has_part[-2] & (_paused_s(steps)[-1] <= RESTART_S)
+        has_part[-1] |= has_part[-2] & (_paused_s(steps)[-1] <= PAUSED_S)
     n_workers = has_part.sum(axis=1)
     tokens = np.nan_to_num(steps.tokens)
     alike = np.abs(tokens - tokens[-1]) <= CHANGED_RATIO * abs(tokens[-1])
@@ -82,7 +82,7 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
 
 def _warms_up(steps: StepBatch) -> NDArray[np.bool_]:
     """Whether each step is one of the first, of the run or after a pause: (n_steps,) flags."""
-    first = np.append(0, steps.step[_paused_s(steps) > RESTART_S])
+    first = np.append(0, steps.step[_paused_s(steps) > PAUSED_S])
     since = np.searchsorted(first, steps.step, side="right") - 1
     return np.asarray(steps.step - first[since] < WARM_UP_STEPS)
 
@@ -207,13 +207,12 @@ def find_rise(
         # A single very long step, long ago, is not when it began.
         at = int(np.flatnonzero(is_low)[-1]) + 1
         before = middle(x[:at])
-    if x.size - at < n_now:
-        return None
-    n_high = min(PERSISTS_STEPS, x.size - at)
+    n_high = min(PERSISTS_STEPS, max(1, x.size - at))
     enough = least if n_high == PERSISTS_STEPS else clearly * least
     # A varying figure must rise clearly above its variation.
     enough = max(enough, DEVIATIONS * noise(x[:at]) / np.sqrt(n_high))
-    if now - before < enough or float(x[-n_high:].min()) - before < HALF * least:
+    is_high = x.size - at >= n_now and now - before >= enough
+    if not is_high or float(x[-n_high:].min()) - before < HALF * least:
         return None
     return PhaseRise(before, now, at)
 

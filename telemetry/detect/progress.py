@@ -35,12 +35,12 @@ WORKS = 0.05
 # A node that rests for so long while more than this share of the nodes works has left. With uneven
 # work a node rests for most of a long step.
 LEFT_S, LEFT_SHARE = 30, 0.25
-# Between the parts of a step a node rests for at most so long, of which so many reports show parts.
+# Between the parts of a step a node rests for at most so long, or so many reports.
 RESTS_S, RESTS_REPORTS = 25, 3
 # For so long, and two windows, an alert is given a cause.
 NAMES_WITHIN_S = 60
 # After a pause of so long the processes may have restarted: their first steps take longer.
-RESTART_S, WARM_UP_S = 45, 120
+PROCESS_RESTART_S, WARM_UP_S = 45, 120
 # How long the executions of a node took: each micro-batch is one, the longest of a step also
 # exchanges the gradients (an assumption about how graphs are compiled; where each execution
 # exchanges, those of all nodes take longer alike, which names no cause).
@@ -312,7 +312,7 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
     lately = np.asarray(works[-1 - n_rests :].any(axis=0))
     # The run continues with fewer nodes: what was before says nothing.
     lately &= ~_has_left(known, works, n_bins=LEFT_S // size)
-    most = RESTART_S // size
+    most = PROCESS_RESTART_S // size
     rows = _settled(_carried(works, known, n_bins=most), lately, n_rests=n_rests)
     if not lately.any() or not rows.size:
         return None
@@ -401,7 +401,7 @@ def _pauses(rate: FloatArray, *, enough: int, size_s: int) -> NDArray[np.bool_]:
     stretches = stretches[stretches > 0]
     usual = middle(stretches.astype(float)) if stretches.size >= enough else 0.0
     is_pause = lengths > (2 * usual + 1 if usual else 0)
-    restarts = np.flatnonzero(is_pause & (lengths * size_s >= RESTART_S))
+    restarts = np.flatnonzero(is_pause & (lengths * size_s >= PROCESS_RESTART_S))
     for last in restarts[np.diff(restarts, append=len(rate) + 1) > 1]:
         is_pause[last : last + 1 + WARM_UP_S // size_s] = True
     # A rest that lasts until now may become a pause.

@@ -556,27 +556,10 @@ def _problems(
     after = steps[found.at :]
     step_s = middle(work_s(steps))
     ratio = found.excess / step_s
-    if (
-        not is_explained
-        and _known_cause(scores) is None
-        and open_baseline(inputs, steps, kind=kind) is None
-    ):
-        work, at = work_s(steps), found.at
-        # Transfers alone vary little: where they take twice as long, that is the network.
-        is_network = kind == "transferring" and found.now >= CLEARLY * found.usual
-        # A checkpoint between two steps makes neither of them last.
-        if float(work[at:].sum()) < UNKNOWN_S or (ratio < UNKNOWN_RATIO and not is_network):
-            return []
-        if (
-            at
-            and not is_network
-            and (
-                normal_deviations(work[:at], work[at:], floor=LEAST_RATIO * step_s / 6)
-                < UNKNOWN_DEVIATIONS
-                or _chance_of_long(work, found, ratio) > UNKNOWN_CHANCE
-            )
-        ):
-            return []
+    is_open = open_baseline(inputs, steps, kind=kind) is not None
+    has_cause = is_explained or is_open or _known_cause(scores) is not None
+    if not has_cause and not _is_certain(steps, found, kind):
+        return []
     tokens = float(steps.tokens[-1])
     return [
         Problem(
@@ -594,6 +577,27 @@ def _problems(
             },
         )
     ]
+
+
+def _is_certain(steps: StepBatch, found: PhaseRise, kind: Kind) -> bool:
+    """Whether a rise without a known cause is long, large and beyond chance."""
+    work, at = work_s(steps), found.at
+    step_s = middle(work)
+    ratio = found.excess / step_s
+    # A checkpoint between two steps makes neither of them last.
+    if float(work[at:].sum()) < UNKNOWN_S:
+        return False
+    if kind == "transferring" and found.now >= CLEARLY * found.usual:
+        # Transfers alone vary little: where they take twice as long, that is the network.
+        return True
+    if ratio < UNKNOWN_RATIO:
+        return False
+    if not at:
+        return True
+    deviations = normal_deviations(work[:at], work[at:], floor=LEAST_RATIO * step_s / 6)
+    return (
+        deviations >= UNKNOWN_DEVIATIONS and _chance_of_long(work, found, ratio) <= UNKNOWN_CHANCE
+    )
 
 
 def _chance_of_long(work: FloatArray, found: PhaseRise, ratio: float) -> float:

@@ -36,9 +36,9 @@ MAX_WINDOW_S = 24 * 3600
 SCRAPES = "hot:scrapes"
 # Three of them fail, and the next one may be late.
 MISSED_SCRAPES = 3.5
-# Redis, of agents that were asked to end: when, by node. They are back within RESTART_S, as after
-# an upgrade, or will be missed.
-STOPPING, RESTART_S = "hot:stopping", 40
+# Redis, of agents that were asked to end: when, by node. They are back within AGENT_RESTART_S,
+# as after an upgrade, or will be missed.
+STOPPING, AGENT_RESTART_S = "hot:stopping", 40
 T = TypeVar("T")
 
 
@@ -145,8 +145,8 @@ class Reader(Service):
         allowed = {
             name: int(MISSED_SCRAPES * each.every_s) for name, each in self.scrapes().items()
         }
-        stopping = self.execute("ZRANGEBYSCORE", STOPPING, self.now() - RESTART_S, "+inf")
-        return allowed | dict.fromkeys((node.decode() for node in stopping), RESTART_S)
+        stopping = self.execute("ZRANGEBYSCORE", STOPPING, self.now() - AGENT_RESTART_S, "+inf")
+        return allowed | dict.fromkeys((node.decode() for node in stopping), AGENT_RESTART_S)
 
     def latest(self, shards: Collection[str] | None = None) -> dict[str, Block]:
         """Return the newest block of each shard, or of some; it may be old, so check its tick.
