@@ -174,6 +174,8 @@ EXECUTED_REPORTS = 3
 EVEN_STEPS = 5
 # Slow clocks slow each of these steps by the same factor, within this tolerance.
 STEADY_STEPS, VARIES_RATIO = 3, 0.3
+# Steps before a rise of one or two workers that are as short as ever.
+JUMP_STEPS = 8
 # This many workers slower by the same factor, within this tolerance, need only one step.
 ENOUGH_ALIKE, ALIKE = 3, 0.15
 
@@ -224,7 +226,8 @@ def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     scores = _prefer_open_cause(inputs, scores, "step")
     problems = _problems(inputs, steps, found, scores, "step", is_explained=accused)
     after_s = work_s(steps)[found.at + 1 :]
-    if len(after_s) < 2 or noise(after_s) > STEADY * found.excess:
+    is_steady = len(after_s) > 1 and noise(after_s) <= STEADY * found.excess
+    if not (is_steady and _is_one_jump(steps, found)):
         return problems
     return [_of_only_node(inputs, steps, found, each) for each in problems]
 
@@ -268,9 +271,22 @@ def _is_steady(
     if len(steps.workers) >= ENOUGH_ALIKE and is_alike:
         # All workers are slower by the same factor; sequence lengths would differ.
         return True
+    if len(steps.workers) < ENOUGH_ALIKE and not _is_one_jump(steps, found):
+        return False
     newest = after_s[-STEADY_STEPS:]
-    n_steps = STEADY_STEPS if is_uneven or len(steps.workers) < 3 else STEADY_STEPS - 1
+    n_steps = STEADY_STEPS if is_uneven or len(steps.workers) < ENOUGH_ALIKE else STEADY_STEPS - 1
     return len(newest) >= n_steps and float(np.ptp(newest)) <= VARIES_RATIO * found.excess
+
+
+def _is_one_jump(steps: StepBatch, found: PhaseRise) -> bool:
+    """Whether all steps since the rise are long, and none of those shortly before it.
+
+    Of one or two workers, sequences that are long by chance are so now and then.
+    """
+    compute = median(steps.phases["compute_s"])
+    is_long = compute > found.usual + HALF * found.excess
+    before = is_long[max(0, found.at - JUMP_STEPS) : found.at]
+    return bool(is_long[found.at :].all() and not before.any())
 
 
 def _is_uneven(inputs: DetectionInput) -> bool:
