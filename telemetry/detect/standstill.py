@@ -126,7 +126,7 @@ UNKNOWN_STEP_S = 30.0
 # Younger data may still arrive. A node is present if it reported within these newest seconds.
 ARRIVED_S, THERE_S = 3, 2
 # Who stopped a run was silent by so many seconds after the end of the step in progress.
-BEGAN_S = 15
+BEGAN_S, EXECUTED_BEFORE_S = 15.0, 5.0
 # Above this a core computes or moves bytes. Below it, a host above the first limit compiles, above
 # the second it reads or writes, otherwise it waits.
 WORKING, COMPILING = _LIMITS["working_ratio"], _LIMITS["compiling_ratio"]
@@ -404,21 +404,24 @@ def _missing_since(
         # Reports may be lost: a longer hole that began in the step in progress counts. Executions
         # of a report may have ended one interval before it, and a node one before its next.
         around_s = 3.0 * inputs.report_every_s
+        step_s = float(np.nan_to_num(step_s))
+        until_s, before_s = since_s + step_s + around_s, since_s - around_s - step_s
         if not len(inputs.steps):
             # The others execute until they all wait for it, for an unknown part of a step.
-            around_s = max(around_s, UNKNOWN_STEP_S)
-        step_s = float(np.nan_to_num(step_s))
-        before_s = since_s - around_s - step_s
+            until_s = since_s + CLOCKS_S
+            before_s = min(before_s, since_s - UNKNOWN_STEP_S - step_s)
         span = inputs.hardware((HOST,), int(inputs.now_s - before_s) + 1).of(nodes)
         ticks = span.ticks[:, None]
         last_s = np.maximum.accumulate(np.where(span.reported, ticks, 0), axis=0)
         hole = (last_s > 0) & (ticks - last_s > inputs.lagging(MUTE_S))
-        return np.asarray((hole & (last_s <= since_s + step_s + around_s)).any(axis=0))
+        return np.asarray((hole & (last_s <= until_s)).any(axis=0))
     newest = ARRIVED_S if len(nodes) > 1 else 0
     if np.isfinite(step_s) and len(nodes) > 1:
         # The others wait for a node that was lost in the step in progress. Who fell silent later,
         # while they waited, did not stop the run: agents restart.
-        newest = max(newest, int(inputs.now_s - since_s - step_s - BEGAN_S))
+        # Without steps, executions show to a few seconds when that was.
+        until_s = since_s + (step_s + BEGAN_S if len(inputs.steps) else EXECUTED_BEFORE_S)
+        newest = max(newest, int(inputs.now_s - until_s))
     ages = since_ages(inputs, since_s, newest=newest)
     reporting = inputs.hardware_at((HOST,), ages).of(nodes).reported
     # A moment without any report proves nothing. For a single node it does, once it reports again.
