@@ -539,7 +539,7 @@ def _by_host(changes: Changes) -> CauseScore | None:
     order = np.argsort(np.where(known, change, -np.inf))
     worst = int(order[-1])
     if not is_all:
-        if changes.since_s < HOST_LASTS_S:
+        if changes.since_s < HOST_LASTS_S or not above[worst]:
             return None
         usual = float(lower_median(change)) if n_nodes > 1 else 1.0
         excess = float(change[worst]) - usual

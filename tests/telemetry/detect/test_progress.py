@@ -129,6 +129,14 @@ def test_a_job_of_a_host_that_ends_says_nothing_of_a_slowdown() -> None:
     assert (found.rule, found.node) == ("step_slow", None)
 
 
+def test_jobs_of_other_hosts_that_ended_before_accuse_no_host_that_is_as_it_was() -> None:
+    values = run_of(75)
+    values["vcpu_usage_ratio"][-150:-100, [0, 1, 3]] += 0.3
+    values["core_utilization_ratio"][-75:, 2] *= 0.7
+    (found,) = in_an_alert(values, 75)
+    assert (found.rule, found.node) == ("step_slow", None)
+
+
 def test_what_all_hosts_do_besides_accuses_none_of_them() -> None:
     values = run_of(75)
     values["core_utilization_ratio"][-75:] *= 0.7
