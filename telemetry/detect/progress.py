@@ -301,7 +301,8 @@ def _held(inputs: DetectionInput) -> OpenProblem | None:
 def recent_progress(inputs: DetectionInput) -> Progress | None:
     """None where nodes do not count executions, or too few bins have arrived."""
     span = inputs.hardware((EXECUTIONS,), PAST_S)
-    ends, rate = _bins(span, node_values(span, EXECUTIONS), inputs)
+    values = node_values(span, EXECUTIONS)
+    ends, rate = _bins(span, values, inputs)
     known = np.isfinite(rate)
     usual = median(np.where(rate > 0, rate, np.nan).T)
     if not np.isfinite(usual).any():
@@ -328,6 +329,10 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
     # While an alert is open its steps are long: two rests are those between their parts.
     enough = ENOUGH_WINDOWS if _held(inputs) is None else ENOUGH_WINDOWS // 2
     keep = keep[~_pauses(typical[keep] / usual_rate, enough=enough, size_s=size)]
+    later = values[span.ticks > ends[-1]]
+    if (later == 0).any(axis=0).sum() > HALF * len(span.nodes):
+        # Where that is a pause that begins, it is part of the last two bins.
+        keep = keep[:-2]
     return Progress(ends[keep], typical[keep], nodes)
 
 

@@ -269,3 +269,21 @@ def test_scraped_nodes_that_left_and_came_back_are_no_slowdown() -> None:
     held = np.repeat(executions[::15], 15, axis=0)
 
     assert watched({**values, "executions_completed_per_s": held}, report_every_s=15) == []
+
+
+def test_a_pause_of_scraped_nodes_that_begins_is_no_slowdown() -> None:
+    for paused_s in range(9, 60, 3):
+        values = run_of(0)
+        executions = values["executions_completed_per_s"]
+        # Each node has had some pauses of its own; scrapes come at different seconds.
+        executions[-45 - paused_s : -paused_s] *= 0.9
+        executions[-paused_s:] = 0.0
+        held = np.stack(
+            [
+                np.repeat(np.roll(executions[:, node], lag)[::15], 15, axis=0)
+                for node, lag in enumerate((0, 4, 8, 12))
+            ],
+            axis=1,
+        )
+        values["executions_completed_per_s"] = held
+        assert "step_slow" not in {f.rule for f in watched(values, report_every_s=15)}, paused_s
