@@ -22,6 +22,8 @@ NEWEST_STEPS = 5
 CHANGED_RATIO = 0.02
 # A report that is sent again arrives within this time.
 REPORTS_LATE_S = 8.0
+# Of one step, at most this part of the reports is lost, or one.
+MOST_LOST = 0.1
 # After a pause as long as this, the processes have restarted, and their first steps take longer.
 PAUSED_S, WARM_UP_STEPS = 10.0, 3
 # Newest steps that confirm a rise: seconds, and steps. A single longer step is enough if its rise
@@ -58,8 +60,9 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
     so do the first ones after a restart. While all are first ones, all are kept.
 
     A worker whose report of one step is lost has a part in that step. One that leaves the run
-    makes it start again: without a pause, the newest report is lost. While a step in between may
-    still come, those after it wait: without it, long steps would seem to follow each other.
+    makes it start again: without a pause, its newest report is lost, and so may be those of a few
+    others. While a step in between may still come, those after it wait: without it, long steps
+    would seem to follow each other.
     """
     may_come = steps.ended_at_s[1:] - steps.step_s[1:] > steps.ended_at_s[-1:] - REPORTS_LATE_S
     if may_come.any():
@@ -69,7 +72,8 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
     known = np.isfinite(steps.phases["compute_s"])
     has_part = known.copy()
     has_part[1:-1] |= known[:-2] & known[2:]
-    if len(steps) > 1 and known[-1].sum() == has_part[-2].sum() - 1:
+    n_lost = has_part[-2].sum() - known[-1].sum() if len(steps) > 1 else 0
+    if 0 < n_lost <= max(1, MOST_LOST * known.shape[1]):
         has_part[-1] |= has_part[-2] & (_paused_s(steps)[-1] <= PAUSED_S)
     n_workers = has_part.sum(axis=1)
     tokens = np.nan_to_num(steps.tokens)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.detect.causes import HARDWARE_CAUSES, LINK_CAUSES, UNKNOWN, default_of
+from telemetry.detect.causes import LINK_CAUSES, UNKNOWN, default_of
 from telemetry.detect.fabric import score_links
 from telemetry.detect.findings import (
     LEAD_S,
@@ -387,7 +387,7 @@ def apply_share_rule(
         verdict = replace(verdict, score=replace(score, node=None))
     chosen = _choose_problem(inputs, verdict, problems)
     is_ending = float(steps.allreduce_share_ratio[-1]) <= inputs.limit_ratio
-    ending = [a for a in open_shares if a.node is not None and a.cause in HARDWARE_CAUSES]
+    ending = [alert for alert in open_shares if alert.cause != UNKNOWN]
     if chosen is None and is_ending and ending:
         # Healthy steps show no culprit: until its end the alert keeps the one that it had.
         verdict = replace(verdict, score=score_of_alert(ending[0]))

@@ -82,6 +82,17 @@ def test_lost_reports_change_no_comparison() -> None:
     assert len(comparable_steps(steps_of(left))) == 2
 
 
+@pytest.mark.parametrize(("n_lost", "n_alike"), [(3, 13), (6, 1)])
+def test_a_few_lost_reports_of_the_newest_step_change_no_comparison(
+    n_lost: int, n_alike: int
+) -> None:
+    compute = np.ones((13, 40))
+    compute[-1, :n_lost] = np.nan
+    assert len(comparable_steps(steps_of(compute, workers=[f"n{i}" for i in range(40)]))) == (
+        n_alike
+    )
+
+
 def test_a_checkpoint_is_no_part_of_the_pace() -> None:
     pause = np.zeros((5, 4))
     pause[2] = 30.0
