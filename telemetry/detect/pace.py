@@ -22,6 +22,8 @@ NEWEST_STEPS = 5
 CHANGED_RATIO = 0.02
 # A report that is sent again arrives within this time.
 REPORTS_LATE_S = 8.0
+# So many steps in a row at their usual length end an earlier rise.
+RECOVERED_STEPS = 5
 # Of one step, at most this part of the reports is lost, or one.
 MOST_LOST = 0.1
 # After a pause as long as this, the processes have restarted, and their first steps take longer.
@@ -207,8 +209,10 @@ def find_rise(
     at = change.at
     before = middle(x[:at])
     is_low = x - before < HALF * (now - before)
-    if now > before and is_low[at:].mean() > HALF:
-        # A single very long step, long ago, is not when it began.
+    in_row = np.convolve(is_low, np.ones(RECOVERED_STEPS), mode="full")[: x.size]
+    recovered = np.flatnonzero(in_row[at:] >= RECOVERED_STEPS) + at
+    if now > before and (recovered.size or is_low[at:].mean() > HALF):
+        # What was long ago, such as a single very long step, is not when it began.
         at = int(np.flatnonzero(is_low)[-1]) + 1
         before = middle(x[:at])
     n_high = min(PERSISTS_STEPS, max(1, x.size - at))

@@ -18,10 +18,14 @@ def test_a_rise_is_found_with_its_first_step() -> None:
     assert found.now == pytest.approx(1.2)
 
 
-def test_a_long_pause_is_not_when_a_later_rise_began() -> None:
+def test_what_is_over_is_not_when_a_later_rise_began() -> None:
     found = find_rise(np.array([1.0] * 18 + [4.0] + [1.0] * 22 + [1.3] * 2), least=0.1, n_now=2)
     assert found is not None
     assert (found.at, found.usual) == (41, 1.0)
+    mended = np.array([1.0] * 20 + [1.5] * 15 + [1.0] * 10 + [1.2] * 2)
+    found = find_rise(mended, least=0.1, n_now=2)
+    assert found is not None
+    assert (found.at, found.usual) == (45, 1.0)
 
 
 @pytest.mark.parametrize(
