@@ -188,15 +188,17 @@ def has_same_culprit(alert: Alert, finding: Finding) -> bool:
 def is_explained(alert: Alert, finding: Finding) -> bool:
     """Whether an alert is a symptom of unknown cause, and the finding names one in its run.
 
-    An alert without a node that is found no more is explained by a slow node since its onset.
+    An alert without a node that is found no more is explained by a slow node since its onset, and
+    one that names a class by a cause of that class.
     """
     if alert.rule not in UNEXPLAINED or not _is_same_run(alert, finding):
         return False
     if alert.cause == UNKNOWN:
         return finding.cause != UNKNOWN
     is_located = finding.node is not None and finding.cause in HARDWARE_CAUSES
-    apart_s = abs(finding.onset_s - newest_onset_s(alert))
-    return alert.node is None and is_located and apart_s <= SAME_ONSET_S
+    is_same_time = abs(finding.onset_s - newest_onset_s(alert)) <= SAME_ONSET_S
+    is_of_class = CLASS_OF.get(finding.cause) == alert.cause
+    return alert.node is None and is_located and (is_same_time or is_of_class)
 
 
 def newest_onset_s(alert: Alert) -> float:

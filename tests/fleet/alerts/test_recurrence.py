@@ -299,6 +299,19 @@ def test_a_row_that_fired_again_is_explained_by_its_newest_onset(
     assert (alert.rule, alert.node, alert.n_firings) == ("core_slow", limping, 2)
 
 
+@pytest.mark.parametrize(("cause", "n_alerts"), [("network", 1), ("stage_imbalance", 2)])
+def test_a_link_that_is_found_later_explains_the_slow_network_of_its_run(
+    finding: Finding, limping: Node, cause: str, n_alerts: int
+) -> None:
+    every = {("step_slow", "run:llama"), ("efa_degraded", "node:limping")}
+    reconcile([of_run(finding, "step_slow", cause)], evaluated=every, now=NOON)
+    link = of_run(finding, "efa_degraded", "efa_loss", 44, node=limping.name, evidence={})
+    reconcile([link], evaluated=every, now=NOON + timedelta(seconds=55))
+
+    assert Alert.objects.count() == n_alerts
+    assert Alert.objects.open().get().node == limping
+
+
 def test_the_step_that_ends_a_hang_accuses_its_node_no_second_time(
     finding: Finding, limping: Node
 ) -> None:
