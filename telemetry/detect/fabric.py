@@ -611,12 +611,16 @@ def _is_later(
     return np.where(np.isfinite(before), typical >= changed_by * before, is_far_later)
 
 
-def stand_out_of_node(ratio: FloatArray, *, by: float) -> NDArray[np.bool_]:
+def stand_out_of_node(
+    ratio: FloatArray, *, by: float, usually: FloatArray | float = 1.0
+) -> NDArray[np.bool_]:
     """Whether devices answer later than most of their node, or than any distance explains.
 
-    ``ratio``: to the run's usual latency, (..., n_nodes, n_devices); ``by``: the required ratio.
+    ``ratio``: to the run's usual latency, (..., n_nodes, n_devices), ``usually`` before; ``by``:
+    the required ratio.
     """
-    return np.asarray((ratio >= by * lower_median(ratio)[..., None]) | (ratio >= FAR_RATIO))
+    is_far_later = ratio >= FAR_RATIO * usually
+    return np.asarray((ratio >= by * lower_median(ratio)[..., None]) | is_far_later)
 
 
 def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Problem | None:
@@ -670,14 +674,18 @@ def _by_probes(
     if since_s is None and above.sum(axis=0).max() < ENOUGH_PROBES:
         return []
     probes = _newest_ratios(history, NEWEST_PROBES)
-    late = probes - 1.0 >= limit
+    # A node that is far away is late in most of its earlier probes, too, if not in all.
+    before = lower_median(np.moveaxis(probes[:-2], 0, -1))
+    usually = np.fmax(before, 1.0)
+    late = (probes - 1.0 >= limit) & (probes >= SLOWER_BY * usually)
     # If most devices probed since then are late, the others have not been probed yet.
     ticks = history.span.ticks[:, None, None]
     probed_s = np.where(history.probed, ticks - PROBES_APART_S, -np.inf).max(axis=0)
     is_slow = probed_s >= (np.inf if since_s is None else since_s)
     is_slow &= late[-1][is_slow].sum() <= MOST * is_slow.sum()
     # Probes of all devices of a node meet traffic together.
-    stands_out = stand_out_of_node(probes[-2:], by=PROBES_CHANGED_BY).all(axis=0)
+    newest = stand_out_of_node(probes[-2:], by=PROBES_CHANGED_BY, usually=usually)
+    stands_out = newest.all(axis=0)
     stands_out |= late.shape[2] == 1
     n_least = np.where(stands_out, ENOUGH_PROBES - is_slow, ENOUGH_PROBES + 1)
     is_lasting = (late.sum(axis=0) >= n_least) & late[-2:].all(axis=0)
@@ -685,8 +693,6 @@ def _by_probes(
     if not unhealthy.any():
         return []
     typical = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
-    # A node that is far away is late in most of its earlier probes, too, if not in all.
-    before = lower_median(np.moveaxis(probes[:-2], 0, -1))
     unhealthy &= _is_later(typical, before, changed_by=PROBES_CHANGED_BY)
     # The first late probe in view is the onset.
     judged = replace(scores, value=typical * usual_s, badness=(typical - 1.0) / limit)

@@ -233,6 +233,10 @@ def _seen_to_load(inputs: DetectionInput, steps: StepBatch) -> Problem | None:
     if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or computes.sum() < NEARLY_ALL * others:
         return None
     worst = int(np.argmax(np.where(loads, hosts, 0)))
+    # One whose host was idle for most of its rest has left, and does something else by now.
+    rested = node_peak(of_step, CORES)[:, worst] < WORKING
+    if loaded[:, worst].sum() < MOST * rested.sum():
+        return None
     if _usual_input_s(inputs, steps, nodes[worst]) > USUALLY_S:
         return None
     peers = float(lower_median(hosts))

@@ -50,6 +50,9 @@ EPISODES, SPREAD_S = 3, 30.0
 OVER_TIMES = 2.5
 # In this share of the long steps the same worker takes longest, by this share of the excess.
 SAME_RATIO, OWN_RATIO = 0.75, 0.5
+# Pauses hit the same worker again by chance this often, where they last alike and where not. A
+# run has thousands of them a day.
+CHANCES, ALIKE_RATIO = (1e-3, 1e-5), 0.35
 # The phases that one worker may spend longer in. A process that stops may have many causes.
 LONG_PHASES = ("compute_s", "input_s", "other_s")
 
@@ -93,7 +96,10 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     node = None if worker is None else inputs.node_of(steps.workers[worker])
     # With uneven work some worker is late again and again: the same one, by chance.
     is_uneven = any(each.cause == UNEVEN_WORK for each in inputs.open_problems)
-    is_few = (late == usual).sum() < steps_beyond_chance(len(steps.workers))
+    own_s = excess_s[rows[late == usual]]
+    is_alike = float(np.ptp(own_s)) <= ALIKE_RATIO * middle(own_s)
+    chance = CHANCES[0 if is_alike else 1]
+    is_few = len(own_s) < steps_beyond_chance(len(steps.workers), chance=chance)
     if is_uneven and (worker is None or is_few or (late != usual).any()):
         return []
     held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]
@@ -107,8 +113,8 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
         # Only now it is worth reading the past. The newest long step may be the first of many.
         began_s = float(steps.ended_at_s[rows[0]] - steps.step_s[rows[0]])
         one, n_steps = float(counted[rows].mean()), len(steps) - int(rows[0])
-        usual_ratio, chance = _usual_loss(inputs, began_s, one=one, n_steps=n_steps)
-        is_usual = float(cumulative_sum(counted - usual_ratio)[-1]) < chance
+        usual_ratio, by_chance = _usual_loss(inputs, began_s, one=one, n_steps=n_steps)
+        is_usual = float(cumulative_sum(counted - usual_ratio)[-1]) < by_chance
         lost_ratio = float(excess_s[rows].sum()) / float(inputs.now_s - began_s)
         is_usual |= len(episodes) <= EPISODES or lost_ratio < LEAST_LOST_RATIO
         strength = 0.0 if is_long[-1] or is_usual else strength

@@ -88,11 +88,11 @@ class Lateness:
         return self.n_steps >= steps_beyond_chance(int(np.isfinite(self.own_s).sum()))
 
 
-def steps_beyond_chance(n_workers: int) -> int:
+def steps_beyond_chance(n_workers: int, *, chance: float = CHANCE_LIMIT) -> int:
     """Count the steps in which the same worker must be last to rule out chance."""
     if n_workers < 2:
         return 1
-    return max(3, 1 + int(np.ceil(np.log(1 / CHANCE_LIMIT) / np.log(n_workers))))
+    return max(3, 1 + int(np.ceil(np.log(1 / chance) / np.log(n_workers))))
 
 
 def lateness(steps: StepBatch) -> Lateness:

@@ -125,6 +125,13 @@ def test_a_node_in_another_rack_is_not_accused_by_its_probes() -> None:
     assert Held(1, sick=far).watch(1_200) == []
 
 
+def test_probes_of_a_far_node_that_meet_traffic_together_accuse_none_of_its_devices() -> None:
+    held = Held(1, sick={(5, device): (0, 1.45) for device in range(N_EFA)})
+    for number in (10, 13, 14):
+        held.probe(T0 // PERIOD_S + number)[5] *= 1.6
+    assert held.watch(1_200) == []
+
+
 def test_late_probes_that_outlast_a_loss_are_no_second_problem() -> None:
     found = Held(1, lossy=(T0 + 600, T0 + 795)).watch(1_200)
     assert {(s.cause, s.node) for _, s in found} == {("efa_loss", None)}
