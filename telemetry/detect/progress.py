@@ -330,7 +330,7 @@ def recent_progress(inputs: DetectionInput) -> Progress | None:
     enough = ENOUGH_WINDOWS if _held(inputs) is None else ENOUGH_WINDOWS // 2
     keep = keep[~_pauses(typical[keep] / usual_rate, enough=enough, size_s=size)]
     later = values[span.ticks > ends[-1]]
-    if (later == 0).any(axis=0).sum() > HALF * len(span.nodes):
+    if _held(inputs) is None and (later == 0).any(axis=0).sum() > HALF * len(span.nodes):
         # Where that is a pause that begins, it is part of the last two bins.
         keep = keep[:-2]
     return Progress(ends[keep], typical[keep], nodes)
