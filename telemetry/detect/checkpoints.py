@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from telemetry.blocks import IntArray
+from telemetry.blocks import IntArray, Span
 from telemetry.detect.causes import CAUSE_OF_PHASE, phase_of
 from telemetry.detect.findings import (
     CauseScore,
@@ -24,6 +24,7 @@ from telemetry.detect.standstill import (
     LOADING,
     WORKING,
     activities,
+    since_ages,
     standstill,
     training_nodes,
 )
@@ -134,7 +135,8 @@ def _in_progress(
         return Checkpoint(said.lasts_s(inputs.now_s), inputs.now_s, accused)
     nodes, writes = _writing(inputs, steps, stall.since_s, inputs.now_s)
     # Most nodes writing at one moment: a checkpoint.
-    if not (stall.loads.mean() > MOST or is_held or bool((writes.mean(axis=1) > MOST).any())):
+    is_common = stall.loads.mean() > MOST or is_held or bool((writes.mean(axis=1) > MOST).any())
+    if not is_common and not _wrote_together(inputs, steps, stall.since_s):
         return None
     # While all nodes write no one stands out.
     node = _slowest(nodes, writes) or accused
@@ -152,9 +154,21 @@ def _writing(
     """
     back_s = int(min(inputs.now_s - from_s, LONGEST_S))
     span = inputs.hardware((CORES, HOST), max(1, back_s)).of(training_nodes(inputs, steps))
+    return span.nodes, _writes(span)[span.ticks <= until_s]
+
+
+def _writes(span: Span) -> NDArray[np.bool_]:
+    """Which node wrote in which tick: (n_ticks, n_nodes)."""
     hosts = node_values(span, HOST)
-    writes = (hosts >= LOADING) & (hosts < COMPILING) & ~(node_peak(span, CORES) >= WORKING)
-    return span.nodes, writes[span.ticks <= until_s]
+    return (hosts >= LOADING) & (hosts < COMPILING) & ~(node_peak(span, CORES) >= WORKING)
+
+
+def _wrote_together(inputs: DetectionInput, steps: StepBatch, since_s: float) -> bool:
+    """Whether most nodes wrote at one of a few moments before the seconds that are read."""
+    if inputs.hardware_at is None or inputs.now_s - since_s <= LONGEST_S:
+        return False
+    span = inputs.hardware_at((CORES, HOST), since_ages(inputs, since_s))
+    return bool((_writes(span.of(training_nodes(inputs, steps))).mean(axis=1) > MOST).any())
 
 
 def _slowest(nodes: tuple[str, ...], writes: NDArray[np.bool_]) -> str | None:

@@ -100,3 +100,17 @@ def test_an_accused_node_stays_accused_when_its_host_has_finished() -> None:
     seen = {"now_s": now_s, "hardware_at": machines.hardware_at, "workers": lambda: said}
     (found,) = found_in(batch, hardware=machines, open_problems=(held,), **seen)
     assert (found.node, found.evidence["phase_s"]) == ("limping", pytest.approx(44, abs=2))
+
+
+def test_who_still_writes_a_long_one_minutes_after_the_others_is_named() -> None:
+    batch = steps_of(np.ones((20, 4)))
+    last_s = float(batch.ended_at_s[-1])
+    machines = Machines(last_s + 700)
+    machines.HEALTHY["vcpu_usage_ratio"] = (1, 0.1)
+    machines.mark("core_utilization_ratio", (slice(None), slice(None)), times=0.03, since_s=last_s)
+    machines.mark("vcpu_usage_ratio", (slice(None), slice(None)), times=3.0, since_s=last_s)
+    for node in (0, 2, 3):
+        machines.mark("vcpu_usage_ratio", (node, slice(None)), times=1 / 3, since_s=last_s + 420)
+    seen = {"now_s": last_s + 700, "checkpoint_s": 400.0, "hardware_at": machines.hardware_at}
+    found = find(inputs(batch, machines, **seen))
+    assert [(f.rule, f.node) for f in found] == [("checkpoint_slow", CHARACTERS[1])]

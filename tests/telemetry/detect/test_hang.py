@@ -129,6 +129,9 @@ def test_one_that_prepares_for_ever_is_named_after_all() -> None:
     slow_checkpoint = with_alert("checkpoint_slow", "checkpoint_slow")
     writing = open_problems(THERE, THERE, (0.02, 0.27), THERE, overdue_s=700, **slow_checkpoint)
     assert hang(writing) == []
+    # The checkpoint of a large model takes that long.
+    large = open_problems(THERE, THERE, (0.02, 0.27), THERE, overdue_s=700, checkpoint_s=400.0)
+    assert hang(large) == []
     # The step that a long checkpoint interrupted goes on.
     busy = [(0.98, 0.12)] * 4
     assert hang(open_problems(*busy, overdue_s=700))
