@@ -96,10 +96,7 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     node = None if worker is None else inputs.node_of(steps.workers[worker])
     # With uneven work some worker is late again and again: the same one, by chance.
     is_uneven = any(each.cause == UNEVEN_WORK for each in inputs.open_problems)
-    own_s = excess_s[rows[late == usual]]
-    is_alike = float(np.ptp(own_s)) <= ALIKE_RATIO * middle(own_s)
-    chance = CHANCES[0 if is_alike else 1]
-    is_few = len(own_s) < steps_beyond_chance(len(steps.workers), chance=chance)
+    is_few = _may_be_chance(excess_s[rows[late == usual]], len(steps.workers))
     if is_uneven and (worker is None or is_few or (late != usual).any()):
         return []
     held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]
@@ -148,6 +145,12 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
             },
         )
     ]
+
+
+def _may_be_chance(own_s: FloatArray, n_workers: int) -> bool:
+    """Whether pauses of these lengths may hit one of the workers by chance, some time in a day."""
+    is_alike = float(np.ptp(own_s)) <= ALIKE_RATIO * middle(own_s)
+    return len(own_s) < steps_beyond_chance(n_workers, chance=CHANCES[0 if is_alike else 1])
 
 
 def _long_steps(lasted_s: FloatArray) -> tuple[float, FloatArray, NDArray[np.bool_]]:

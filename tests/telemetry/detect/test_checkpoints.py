@@ -106,7 +106,6 @@ def test_who_still_writes_a_long_one_minutes_after_the_others_is_named() -> None
     batch = steps_of(np.ones((20, 4)))
     last_s = float(batch.ended_at_s[-1])
     machines = Machines(last_s + 700)
-    machines.HEALTHY["vcpu_usage_ratio"] = (1, 0.1)
     machines.mark("core_utilization_ratio", (slice(None), slice(None)), times=0.03, since_s=last_s)
     machines.mark("vcpu_usage_ratio", (slice(None), slice(None)), times=3.0, since_s=last_s)
     for node in (0, 2, 3):
