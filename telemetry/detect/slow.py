@@ -204,7 +204,7 @@ def find_slow_compute(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     """Find compute that takes even the fastest workers longer than before."""
     quickest_s = quickest_fifth(steps.phases["compute_s"])
     found = _phase_rise(inputs, steps, quickest_s, "computing")
-    if found is None or not _is_steady(inputs, steps, quickest_s[found.at :], found):
+    if found is None or not _is_steady(inputs, steps, quickest_s, found):
         return []
     scores = _prefer_open_cause(inputs, score_overall(inputs, steps, found), "computing")
     problems = _problems(inputs, steps, found, scores, "computing")
@@ -227,7 +227,7 @@ def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     problems = _problems(inputs, steps, found, scores, "step", is_explained=accused)
     after_s = work_s(steps)[found.at + 1 :]
     is_steady = len(after_s) > 1 and noise(after_s) <= STEADY * found.excess
-    if not (is_steady and _is_one_jump(steps, found)):
+    if not (is_steady and _is_one_jump(work_s(steps), found)):
         return problems
     return [_of_only_node(inputs, steps, found, each) for each in problems]
 
@@ -253,7 +253,7 @@ def _of_only_node(
 
 
 def _is_steady(
-    inputs: DetectionInput, steps: StepBatch, after_s: FloatArray, found: PhaseRise
+    inputs: DetectionInput, steps: StepBatch, quickest_s: FloatArray, found: PhaseRise
 ) -> bool:
     """Whether a few workers compute for longer by the same amount in every step.
 
@@ -271,20 +271,19 @@ def _is_steady(
     if len(steps.workers) >= ENOUGH_ALIKE and is_alike:
         # All workers are slower by the same factor; sequence lengths would differ.
         return True
-    if len(steps.workers) < ENOUGH_ALIKE and not _is_one_jump(steps, found):
+    if len(steps.workers) < ENOUGH_ALIKE and not _is_one_jump(quickest_s, found):
         return False
-    newest = after_s[-STEADY_STEPS:]
+    newest = quickest_s[found.at :][-STEADY_STEPS:]
     n_steps = STEADY_STEPS if is_uneven or len(steps.workers) < ENOUGH_ALIKE else STEADY_STEPS - 1
     return len(newest) >= n_steps and float(np.ptp(newest)) <= VARIES_RATIO * found.excess
 
 
-def _is_one_jump(steps: StepBatch, found: PhaseRise) -> bool:
-    """Whether all steps since the rise are long, and none of those shortly before it.
+def _is_one_jump(x: FloatArray, found: PhaseRise) -> bool:
+    """Whether all steps since the rise of ``x`` are long, and none of those shortly before it.
 
     Of one or two workers, sequences that are long by chance are so now and then.
     """
-    compute = median(steps.phases["compute_s"])
-    is_long = compute > found.usual + HALF * found.excess
+    is_long = x > found.usual + HALF * found.excess
     before = is_long[max(0, found.at - JUMP_STEPS) : found.at]
     return bool(is_long[found.at :].all() and not before.any())
 

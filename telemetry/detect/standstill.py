@@ -125,8 +125,9 @@ LATELY_S = 60
 UNKNOWN_STEP_S = 30.0
 # Younger data may still arrive. A node is present if it reported within these newest seconds.
 ARRIVED_S, THERE_S = 3, 2
-# Who stopped a run was silent by so many seconds after the end of the step in progress.
-BEGAN_S, EXECUTED_BEFORE_S = 15.0, 5.0
+# Who stopped a run was silent by so many seconds after the end of the step in progress, or after
+# the last execution of a run without step reports.
+BEGAN_S, EXECUTED_S = 15.0, 5.0
 # Above this a core computes or moves bytes. Below it, a host above the first limit compiles, above
 # the second it reads or writes, otherwise it waits.
 WORKING, COMPILING = _LIMITS["working_ratio"], _LIMITS["compiling_ratio"]
@@ -419,8 +420,7 @@ def _missing_since(
     if np.isfinite(step_s) and len(nodes) > 1:
         # The others wait for a node that was lost in the step in progress. Who fell silent later,
         # while they waited, did not stop the run: agents restart.
-        # Without steps, executions show to a few seconds when that was.
-        until_s = since_s + (step_s + BEGAN_S if len(inputs.steps) else EXECUTED_BEFORE_S)
+        until_s = since_s + (step_s + BEGAN_S if len(inputs.steps) else EXECUTED_S)
         newest = max(newest, int(inputs.now_s - until_s))
     ages = since_ages(inputs, since_s, newest=newest)
     reporting = inputs.hardware_at((HOST,), ages).of(nodes).reported

@@ -406,9 +406,12 @@ def test_the_last_execution_of_a_long_pause_is_known() -> None:
     assert no_step_since(seen, nothing) == 400
 
 
-@pytest.mark.parametrize(("before_s", "dead"), [(-14, set()), (19, {"calm"}), (60, set())])
+@pytest.mark.parametrize(
+    ("every_s", "before_s", "dead"),
+    [(1, 0, {"calm"}), (1, -14, set()), (5, -14, set()), (5, 19, {"calm"}), (5, 60, set())],
+)
 def test_peers_of_a_crashed_node_execute_until_they_all_wait(
-    before_s: float, dead: set[str]
+    every_s: int, before_s: float, dead: set[str]
 ) -> None:
     """Without step reports it is unknown how long they do."""
     now_s, stopped_s, names = 1_000, 940, CHARACTERS[:3]
@@ -422,7 +425,7 @@ def test_peers_of_a_crashed_node_execute_until_they_all_wait(
         }
         is_heard = np.ones((len(ticks), 3, 1), bool)
         is_heard[:, 2] = (ticks <= stopped_s - before_s)[:, None]
-        is_heard &= (ticks % 5 == 0)[:, None, None]
+        is_heard &= (ticks % every_s == 0)[:, None, None]
         values = {k: np.where(is_heard, v[:, None, None], np.nan) for k, v in levels.items()}
         return Span("llama/0", ticks, names, values)
 
@@ -434,6 +437,6 @@ def test_peers_of_a_crashed_node_execute_until_they_all_wait(
         now_s,
         hardware_at=lambda metrics, ages_s: hardware(metrics, 900).at([now_s - a for a in ages_s]),
         phase_since_s=10.0,
-        report_every_s=5,
+        report_every_s=every_s,
     )
     assert crashed_nodes(seen) == dead

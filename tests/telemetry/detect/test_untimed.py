@@ -226,3 +226,15 @@ def test_a_pause_does_not_make_later_long_steps_likely(pause_s: float, n_found: 
     assert [each.rule for each in findings] == ["step_slow"] * n_found
     for each in findings:
         assert each.onset_s == pytest.approx(whole(step_s).ended_at_s[-3], abs=0.1)
+
+
+@pytest.mark.parametrize("input_s", [0.0, 3.0])
+def test_the_only_node_of_a_run_is_accused_whatever_part_of_its_steps_is_input(
+    input_s: float,
+) -> None:
+    compute = np.full((60, 1), 2.0) * (1 + 0.002 * np.random.default_rng(3).random((60, 1)))
+    compute[-8:] *= 1.4
+    steps = steps_of(compute, input_s=np.full((60, 1), input_s))
+    unknown = {name: np.full((60, 1), np.nan) for name in ("wait_s", "transfer_s")}
+    seen = inputs(replace(steps, phases={**steps.phases, **unknown}))
+    assert [(each.cause, each.node) for each in find(seen)] == [("slow_compute", "steady")]
