@@ -54,10 +54,14 @@ class EfaReadings:
     impaired_per_s: FloatArray
 
     @cached_property
+    def typical_s(self) -> FloatArray:
+        """Median over time of the latency of each device: (n_nodes, n_efa)."""
+        return lower_median(np.moveaxis(self.latency_s, 0, -1))
+
+    @cached_property
     def usual_s(self) -> float:
         """Median latency of all devices of the run."""
-        typical = lower_median(np.moveaxis(self.latency_s, 0, -1))
-        return float(lower_median(typical.ravel()))
+        return float(lower_median(self.typical_s.ravel()))
 
     @cached_property
     def reports(self) -> NDArray[np.bool_]:
@@ -501,7 +505,7 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
         used_to_s = _past_latency_s(inputs, history, now_s=now.usual_s)
     elif inputs.hardware_at is not None:
         past = efa_readings(inputs.hardware_at([LATENCY], PAST_AGES_S[::2]))
-        used_to_s = np.nan if past is None else past.usual_s
+        used_to_s = np.nan if past is None else _of_same_devices(past, now)
     everywhere = _zero_if_unknown(now.usual_s / used_to_s / ALL_SLOWER_BY)
     if everywhere < 1.0 and not _may_be_late(now):
         return []
@@ -526,6 +530,14 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
         )
         found.append(problem_of(score, float(now.span.ticks[first]) - 1.0))
     return found
+
+
+def _of_same_devices(past: EfaReadings, now: EfaReadings) -> float:
+    """Usual latency before, of those devices that answer now: far nodes may be all that report."""
+    typical_s = past.typical_s
+    if typical_s.shape == now.typical_s.shape:
+        typical_s = typical_s[np.isfinite(now.typical_s)]
+    return float(lower_median(typical_s.ravel()))
 
 
 def _may_be_late(now: EfaReadings) -> bool:

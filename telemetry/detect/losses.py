@@ -20,7 +20,7 @@ from telemetry.detect.rules import RULES
 from telemetry.detect.slow import STEADY_STEPS, UNKNOWN_S
 from telemetry.detect.stragglers import UNEVEN_WORK, steps_beyond_chance
 from telemetry.statistics.change_points import noise
-from telemetry.statistics.peers import median, middle
+from telemetry.statistics.peers import chance_of_sum, median, middle
 from telemetry.steps import PHASES, StepBatch
 
 # A step is long from this excess on, as a share of the usual step and in deviations.
@@ -36,9 +36,11 @@ LIMIT_S = 5.0
 # Less of the time than this is no problem where no worker is accused.
 LEAST_LOST_RATIO = 0.05
 # Of many workers, some wait for a batch or collect garbage now and then, and that adds up. Where
-# no worker stands out, what so many seconds before lost in that way is usual, and the loss must
-# exceed it by so many deviations: more than of a normal distribution, as this one has a long tail.
-EARLIER_S, ENOUGH_EARLIER_S, USUAL_DEVIATIONS = 840.0, 60.0, 4.0
+# no worker stands out, what so many seconds before lost in that way is usual.
+EARLIER_S, ENOUGH_EARLIER_S = 840.0, 60.0
+# Chance makes a run lose that much more than usual this often. Long steps that are alike and come
+# at even intervals are hardly chance, even if little is known of the past.
+CHANCES_OF_LOSS = {"uneven": 1e-6, "even": 0.1}
 # A step that loses so much, and takes twice as long, is a standstill.
 STANDSTILL_S = 30.0
 OPEN_KINDS = ("waiting", "computing", "step")
@@ -57,6 +59,40 @@ CHANCES, ALIKE_RATIO = (1e-3, 1e-5), 0.35
 LONG_PHASES = ("compute_s", "input_s", "other_s")
 
 
+@dataclass(frozen=True, slots=True)
+class LongSteps:
+    """Steps of which some took longer, while those in between are as fast as before.
+
+    ``lasted_s`` and ``excess_s`` (n_steps,) seconds, the second over ``usual_s``; ``counted``
+    (n_steps,) what counts of it, in usual steps; ``rows`` are those of the long steps, and
+    ``episodes`` the first ones of those in a row.
+    """
+
+    steps: StepBatch
+    usual_s: float
+    lasted_s: FloatArray
+    excess_s: FloatArray
+    counted: FloatArray
+    rows: IntArray
+    episodes: IntArray
+
+    @property
+    def began_s(self) -> float:
+        """When the first long step began: Unix seconds."""
+        return float(self.steps.ended_at_s[self.rows[0]] - self.steps.step_s[self.rows[0]])
+
+    @property
+    def spread_s(self) -> float:
+        """Time from the first episode to the last."""
+        first, last = self.steps.ended_at_s[self.episodes[[0, -1]]]
+        return float(last - first)
+
+    @property
+    def every_s(self) -> float:
+        """Mean time between two episodes."""
+        return self.spread_s / (len(self.episodes) - 1)
+
+
 def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find steps that take long again and again, while most are as fast as before.
 
@@ -67,6 +103,64 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
     E. S. Page, "Continuous Inspection Schemes", Biometrika 41 (1954), 100-115: the cumulative
     sum.
     """
+    found = _recurring(steps)
+    if found is None:
+        return []
+    steps, rows = found.steps, found.rows
+    late = _late_in_each(steps, rows, found.excess_s)
+    usual = int(np.bincount(late + 1).argmax()) - 1
+    worker = usual if usual >= 0 and (late == usual).mean() >= SAME_RATIO else None
+    node = None if worker is None else inputs.node_of(steps.workers[worker])
+    # With uneven work some worker is late again and again: the same one, by chance.
+    is_uneven = any(each.cause == UNEVEN_WORK for each in inputs.open_problems)
+    is_few = _may_hit_same(found.excess_s[rows[late == usual]], len(steps.workers))
+    if is_uneven and (worker is None or is_few or (late != usual).any()):
+        return []
+    held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]
+    # Between two long steps the sum falls: an alert stays open until the next one is overdue.
+    is_open = any("every_s" in each.evidence for each in inputs.open_problems)
+    is_open |= any(each.node == node is not None for each in held)
+    limit = LIMIT_OF_WORKER_STEPS
+    if worker is None:
+        limit = max(LIMIT_STEPS, LIMIT_S / found.usual_s)
+    total = float(cumulative_sum(found.counted - ALLOWED_RATIO)[-1])
+    strength = total / (limit * (HALF if is_open or held else 1.0))
+    if worker is None and not is_open and strength >= 1 and _is_usual(inputs, found):
+        strength = 0.0
+    # Long steps of another problem that is over are not a new one.
+    most_s = found.every_s * (OVER_TIMES if is_open else 1.0)
+    is_over = inputs.now_s - float(steps.ended_at_s[rows[-1]]) > most_s
+    strength = max(strength, float(is_open))
+    # If another worker makes the newest steps long, the earlier loss is over.
+    newest = late[rows >= found.episodes[-1]]
+    is_over |= not is_open and worker is not None and worker not in newest
+    score = None if worker is None else _score_late_phase(inputs, steps, rows, worker, strength)
+    # Of few workers one waits for data, or stops, a few times in a row by chance. What stops a
+    # process may count as compute; it makes one step long, not several in a row.
+    is_single = len(rows) == len(found.episodes)
+    is_chance = score is not None and is_few and not is_open
+    is_chance &= is_single or (score is not None and score.metric != "compute_s")
+    if strength < 1 or is_over or is_chance or found.spread_s < SPREAD_S:
+        return []
+    return [
+        Problem(
+            cause=UNKNOWN if score is None else score.cause,
+            score=score,
+            kind="step" if score is None else "waiting",
+            onset_s=found.began_s,
+            strength=strength,
+            late=() if worker is None else (steps.workers[worker],),
+            extra={
+                "step_s": middle(found.lasted_s[rows]),
+                "baseline_step_s": found.usual_s,
+                "every_s": found.every_s,
+            },
+        )
+    ]
+
+
+def _recurring(steps: StepBatch) -> LongSteps | None:
+    """Return the long steps since the cumulative sum was last zero; None of too few."""
     lasted_s = work_s(steps)
     stood = np.flatnonzero(_stands_still(lasted_s))
     if len(stood):
@@ -74,83 +168,30 @@ def find_intermittent_loss(inputs: DetectionInput, steps: StepBatch) -> list[Pro
         steps, lasted_s = steps[stood[-1] + 1 :], lasted_s[stood[-1] + 1 :]
     usual_s, excess_s, is_long = _long_steps(lasted_s)
     if is_long.sum() < EPISODES:
-        return []
+        return None
     # The longest one may be by chance: it counts as the second longest. Those that are longer than
     # most by far may be of another problem.
     most_s = min(np.sort(excess_s[is_long])[-2], MOST_TIMES * middle(excess_s[is_long]))
-    counted_s = np.minimum(excess_s, most_s)
-    counted = np.where(is_long, counted_s, 0.0) / usual_s
-    rows = _since_reset(is_long, cumulative_sum(counted - ALLOWED_RATIO))
+    counted = np.where(is_long, np.minimum(excess_s, most_s), 0.0) / usual_s
+    reset = np.flatnonzero(cumulative_sum(counted - ALLOWED_RATIO) <= 0)
+    rows = np.flatnonzero(is_long)
+    rows = rows[rows > reset[-1]] if len(reset) else rows
     episodes = rows[np.diff(rows, prepend=-2) > 1]
     if len(episodes) < EPISODES:
-        return []
+        return None
     # In between, steps are as fast as ever, or another pace has begun.
     since_s = lasted_s[rows[0] :]
     is_short = since_s < usual_s + HALF * middle(excess_s[rows])
     slower_s = middle(since_s[is_short]) - float(quickest_fifth(lasted_s[None])[0])
     if is_short.mean() < HALF or slower_s > HALF * middle(excess_s[rows]):
-        return []
-    late = _late_in_each(steps, rows, excess_s)
-    usual = int(np.bincount(late + 1).argmax()) - 1
-    worker = usual if usual >= 0 and (late == usual).mean() >= SAME_RATIO else None
-    node = None if worker is None else inputs.node_of(steps.workers[worker])
-    # With uneven work some worker is late again and again: the same one, by chance.
-    is_uneven = any(each.cause == UNEVEN_WORK for each in inputs.open_problems)
-    is_few = _may_be_chance(excess_s[rows[late == usual]], len(steps.workers))
-    if is_uneven and (worker is None or is_few or (late != usual).any()):
-        return []
-    held = [each for each in inputs.open_problems if each.evidence.get("kind") in OPEN_KINDS]
-    # Between two long steps the sum falls: an alert stays open until the next one is overdue.
-    is_open = any("every_s" in each.evidence for each in inputs.open_problems)
-    is_open |= any(each.node == node is not None for each in held)
-    limit = LIMIT_OF_WORKER_STEPS if worker is not None else max(LIMIT_STEPS, LIMIT_S / usual_s)
-    total = float(cumulative_sum(counted - ALLOWED_RATIO)[-1])
-    strength = total / (limit * (HALF if is_open or held else 1.0))
-    if worker is None and not is_open and strength >= 1:
-        # Only now it is worth reading the past. The newest long step may be the first of many.
-        began_s = float(steps.ended_at_s[rows[0]] - steps.step_s[rows[0]])
-        one, n_steps = float(counted[rows].mean()), len(steps) - int(rows[0])
-        usual_ratio, by_chance = _usual_loss(inputs, began_s, one=one, n_steps=n_steps)
-        is_usual = float(cumulative_sum(counted - usual_ratio)[-1]) < by_chance
-        lost_ratio = float(excess_s[rows].sum()) / float(inputs.now_s - began_s)
-        is_usual |= len(episodes) <= EPISODES or lost_ratio < LEAST_LOST_RATIO
-        strength = 0.0 if is_long[-1] or is_usual else strength
-    ends_s = steps.ended_at_s[episodes]
-    every_s = float(ends_s[-1] - ends_s[0]) / (len(episodes) - 1)
-    # Long steps of another problem that is over are not a new one.
-    most_s = every_s * (OVER_TIMES if is_open else 1.0)
-    is_over = inputs.now_s - float(steps.ended_at_s[rows[-1]]) > most_s
-    strength = max(strength, float(is_open))
-    # If another worker makes the newest steps long, the earlier loss is over.
-    is_over |= not is_open and worker is not None and worker not in late[rows >= episodes[-1]]
-    score = None if worker is None else _score_late_phase(inputs, steps, rows, worker, strength)
-    # Of few workers one waits for data, or stops, a few times in a row by chance. What stops a
-    # process may count as compute; it makes one step long, not several in a row.
-    is_chance = score is not None and is_few and not is_open
-    is_chance &= len(rows) == len(episodes) or (score is not None and score.metric != "compute_s")
-    if strength < 1 or is_over or is_chance or float(ends_s[-1] - ends_s[0]) < SPREAD_S:
-        return []
-    return [
-        Problem(
-            cause=UNKNOWN if score is None else score.cause,
-            score=score,
-            kind="step" if score is None else "waiting",
-            onset_s=float(steps.ended_at_s[rows[0]] - steps.step_s[rows[0]]),
-            strength=strength,
-            late=() if worker is None else (steps.workers[worker],),
-            extra={
-                "step_s": middle(lasted_s[rows]),
-                "baseline_step_s": usual_s,
-                "every_s": every_s,
-            },
-        )
-    ]
+        return None
+    return LongSteps(steps, usual_s, lasted_s, excess_s, counted, rows, episodes)
 
 
-def _may_be_chance(own_s: FloatArray, n_workers: int) -> bool:
+def _may_hit_same(own_s: FloatArray, n_workers: int) -> bool:
     """Whether pauses of these lengths may hit one of the workers by chance, some time in a day."""
-    is_alike = float(np.ptp(own_s)) <= ALIKE_RATIO * middle(own_s)
-    return len(own_s) < steps_beyond_chance(n_workers, chance=CHANCES[0 if is_alike else 1])
+    chance = CHANCES[0 if _is_alike(own_s) else 1]
+    return len(own_s) < steps_beyond_chance(n_workers, chance=chance)
 
 
 def _long_steps(lasted_s: FloatArray) -> tuple[float, FloatArray, NDArray[np.bool_]]:
@@ -161,13 +202,13 @@ def _long_steps(lasted_s: FloatArray) -> tuple[float, FloatArray, NDArray[np.boo
     usual_s = middle(lasted_s)
     excess_s = lasted_s - usual_s
     is_long = excess_s >= max(LONG_RATIO * usual_s, LONG_DEVIATIONS * noise(lasted_s))
-    is_long &= is_long.sum() <= MOST_LONG_RATIO * len(lasted_s)
     # Steps that stay long are a lasting problem, which other rules find. It may have begun before.
     edges = np.flatnonzero(np.diff(is_long, prepend=False, append=False))
     for first, end in edges.reshape(-1, 2):
         is_lasting = first == 0 or lasted_s[first:end].sum() >= UNKNOWN_S
         if end - first >= STEADY_STEPS and is_lasting:
             is_long[first:end] = False
+    is_long &= is_long.sum() <= MOST_LONG_RATIO * len(lasted_s)
     return usual_s, excess_s, is_long
 
 
@@ -176,33 +217,52 @@ def _stands_still(lasted_s: FloatArray) -> NDArray[np.bool_]:
     return np.asarray(lasted_s - middle(lasted_s) >= max(STANDSTILL_S, middle(lasted_s)))
 
 
-def _usual_loss(
-    inputs: DetectionInput, until_s: float, *, one: float, n_steps: int
-) -> tuple[float, float]:
-    """Loss by long steps before a moment, as a share of the steps, and how far it varies.
+def _is_usual(inputs: DetectionInput, found: LongSteps) -> bool:
+    """Whether long steps of no worker in particular may be what a run loses anyway.
 
-    The second figure is so many deviations of the sum over ``n_steps`` steps, in usual steps. Long
-    steps by chance are a compound Poisson process: its variance is their number times their mean
-    square. That a short past has none proves little: it counts as if it had ``one`` more.
+    Only now it is worth reading the past. The newest long step may be the first of many.
+    """
+    rows = found.rows
+    lost_ratio = float(found.excess_s[rows].sum()) / float(inputs.now_s - found.began_s)
+    is_few = len(found.episodes) <= EPISODES or lost_ratio < LEAST_LOST_RATIO
+    if is_few or rows[-1] == len(found.steps) - 1:
+        return True
+    is_even = _is_even(found.excess_s[rows], found.steps.ended_at_s[rows])
+    chance = _chance_of_loss(inputs, found.counted[rows[0] :], found.began_s)
+    return chance > CHANCES_OF_LOSS["even" if is_even else "uneven"]
+
+
+def _is_even(excess_s: FloatArray, ended_at_s: FloatArray) -> bool:
+    """Whether long steps last alike and come at even intervals, small ones left aside."""
+    is_large = excess_s >= HALF * np.sort(excess_s)[-2]
+    if is_large.sum() <= EPISODES:
+        return False
+    return _is_alike(excess_s[is_large]) and _is_alike(np.diff(ended_at_s[is_large]))
+
+
+def _is_alike(x: FloatArray) -> bool:
+    return float(np.ptp(x)) <= ALIKE_RATIO * middle(x)
+
+
+def _chance_of_loss(inputs: DetectionInput, lost: FloatArray, began_s: float) -> float:
+    """How likely a run loses so much by chance, by what it lost before: 1 if it is too young.
+
+    Parameters
+    ----------
+    lost : (n_steps,) loss by long steps, in usual steps
+    began_s : when the first of them began, Unix seconds
     """
     if inputs.earlier is None:
-        return 0.0, 0.0
+        return 0.0
     past = inputs.earlier(inputs.now_s - EARLIER_S).reported
-    past = past[past.ended_at_s < until_s]
-    if not len(past) or until_s - past.ended_at_s[0] < ENOUGH_EARLIER_S:
-        # Too young to know.
-        return 0.0, np.inf
+    past = past[past.ended_at_s < began_s]
+    if not len(past) or began_s - past.ended_at_s[0] < ENOUGH_EARLIER_S:
+        return 1.0
     usual_s, excess_s, is_long = _long_steps(lasted_s := work_s(comparable_steps(past)))
-    lost = np.where(is_long & ~_stands_still(lasted_s), excess_s, 0.0) / usual_s
-    usual = float(lost.sum() + one) / len(lost)
-    variance = n_steps * float((lost**2).sum() + one**2) / len(lost)
-    return usual, USUAL_DEVIATIONS * float(np.sqrt(variance))
-
-
-def _since_reset(is_long: NDArray[np.bool_], total: FloatArray) -> IntArray:
-    """Rows of the long steps since the cumulative sum was last zero."""
-    rows, reset = np.flatnonzero(is_long), np.flatnonzero(total <= 0)
-    return rows[rows > reset[-1]] if len(reset) else rows
+    before = np.where(is_long & ~_stands_still(lasted_s), excess_s, 0.0) / usual_s
+    # A short past that has none proves little.
+    before = np.append(before, lost.max())
+    return chance_of_sum(float(lost.sum()), n=len(lost), past=before)
 
 
 def cumulative_sum(x: FloatArray) -> FloatArray:

@@ -48,8 +48,8 @@ CLEAR_RISE_RATIO, LASTS_S = 0.3, 5.0
 # Two different workers are late in two neighbouring steps by chance; three in three hardly ever.
 DELAYED_STEPS = 3
 # If shorter steps exceed the limit that often, for at most so many in a row, more in a row are
-# chance that chance lets happen this often: once in a day of short steps.
-SHORT_STEP_S, OFTEN_ABOVE, MOST_BY_CHANCE, ABOVE_BY_CHANCE = 2.5, 3, 6, 1e-5
+# chance that chance lets happen this often: a month of short steps has ten millions.
+SHORT_STEP_S, OFTEN_ABOVE, MOST_BY_CHANCE, ABOVE_BY_CHANCE = 2.5, 3, 6, 1e-7
 # A run whose usual share lies between both limits never falls below the lower one: its alert ends
 # by the mean of these newest steps, and this part of the way from the limit to the lower one.
 SETTLED_S, SETTLED_STEPS, SETTLED_PART = 60.0, 20, 0.25
@@ -78,14 +78,19 @@ def _recent(step_s: FloatArray, *, seconds: float, least: int) -> IntArray:
 
     ``step_s``: (n_steps,); they cover at least ``seconds`` and are at least ``least`` steps.
     """
-    ended_s = np.concatenate([[0.0], np.cumsum(step_s)])
+    ended_s = _sums(step_s)
     begin = np.searchsorted(ended_s, ended_s[1:] - seconds + ROUNDING, side="right") - 1
     return np.asarray(np.minimum(begin, np.arange(1, step_s.size + 1) - least))
 
 
+def _sums(x: NDArray[Any]) -> FloatArray:
+    """Sum of the values before each row, and of all: (n + 1,)."""
+    return np.concatenate([[0.0], np.cumsum(x, dtype=float)])
+
+
 def _means(x: FloatArray, begin: IntArray) -> FloatArray:
     """Mean of ``x`` from each row of ``begin`` to the row itself: (n_steps,), NaN below row 0."""
-    total = np.concatenate([[0.0], np.cumsum(x, dtype=float)])
+    total = _sums(x)
     to = np.arange(1, x.size + 1)
     sums = total[to] - total[np.maximum(begin, 0)]
     return np.where(begin >= 0, sums / (to - begin), np.nan)
@@ -182,20 +187,23 @@ def _may_be_chance(
     In a large run with short steps some worker is often late, and its delay lifts one step of ten
     above the limit. Two such steps in a row are then no news. Stretches that last do not count.
     """
-    n_in_row = np.zeros(is_above.size)
-    edges = np.flatnonzero(np.diff(is_above, prepend=False, append=False)).reshape(-1, 2)
+    is_single = delayed_by >= 0
+    # That the same worker is late again, or several are in one step, counts as two of them.
+    is_again = is_single & (np.diff(delayed_by, prepend=-1) == 0)
+    n_late = _sums(np.where(is_single & ~is_again, 1, 2))
+    n_in_row, since = np.zeros(is_above.size), np.arange(is_above.size)
     lasting = np.zeros(is_above.size, bool)
+    edges = np.flatnonzero(np.diff(is_above, prepend=False, append=False)).reshape(-1, 2)
     for first, end in edges:
-        n_in_row[first:end] = np.arange(1, end - first + 1)
+        n_in_row[first:end] = n_late[first + 1 : end + 1] - n_late[first]
+        since[first:end] = first
         is_long = end - first > MOST_BY_CHANCE and step_s[first:end].sum() >= LASTS_S
         lasting[first:end] = is_long
-    n_single, n_others = (np.cumsum(each) for each in (~lasting & (delayed_by >= 0), ~lasting))
-    # Of the steps before the first of those in a row.
-    before = np.maximum(np.arange(is_above.size) - n_in_row.astype(int), 0)
-    single, others = n_single[before], np.maximum(n_others[before], 1)
-    is_often = (single >= OFTEN_ABOVE) & (step_s < SHORT_STEP_S)
-    chance = np.where(is_often, single / others, 0.0) ** n_in_row
-    return np.asarray(chance > ABOVE_BY_CHANCE)
+    single, others = _sums(~lasting & is_single)[since], _sums(~lasting)[since]
+    # Few steps may have had fewer than usual: it counts as if there were one more.
+    often = np.where(single >= OFTEN_ABOVE, (single + 1) / (others + 1), 0.0)
+    is_short = middle(step_s) < SHORT_STEP_S
+    return np.asarray(is_short & (often**n_in_row > ABOVE_BY_CHANCE))
 
 
 def delays(steps: StepBatch, *, limit_ratio: float) -> IntArray:

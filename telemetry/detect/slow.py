@@ -609,7 +609,9 @@ def _is_certain(steps: StepBatch, found: PhaseRise, kind: Kind) -> bool:
         return False
     if not at:
         return True
-    deviations = normal_deviations(work[:at], work[at:], floor=LEAST_RATIO * step_s / 6)
+    # Much longer steps are of a pause, or of an earlier problem.
+    before = work[:at][work[:at] - middle(work[:at]) <= PAUSE * found.excess]
+    deviations = normal_deviations(before, work[at:], floor=LEAST_RATIO * step_s / 6)
     return (
         deviations >= UNKNOWN_DEVIATIONS and _chance_of_long(work, found, ratio) <= UNKNOWN_CHANCE
     )

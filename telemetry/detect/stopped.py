@@ -247,6 +247,9 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
     is_long = stall.overdue_s > CERTAIN_S and not stall.spins.any()
     if is_long and compiled_lately(inputs, stall.nodes, within_s=patience_s):
         return []
+    # What a node that reports again measured arrives one report later.
+    if crashed := _crashed(inputs) & {*stall.silent, *stall.back}:
+        return [_crash(inputs, stall, node) for node in sorted(crashed)]
     busy = np.flatnonzero(stall.compiles | stall.loads)
     # No step ended since the alert fired: that a few hosts have other work to do ends no hang.
     is_known = _is_known(inputs, stall) and 2 * busy.size < len(stall.nodes)
@@ -254,21 +257,19 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
         # A host prepares the step, or writes the last one. That ends, or it is a hang.
         is_endless = _is_endless(inputs, stall) and 2 * busy.size < len(stall.nodes)
         return [_finding(inputs, stall, tuple(busy.tolist()))] if is_endless else []
-    crashed = _crashed(inputs) & set(stall.silent)
-    if back := (*stall.back, *sorted(crashed - set(stall.back))):
-        # What a node that reports again measured arrives one report later.
-        return [_crash(inputs, stall, node) for node in back]
+    if stall.back and not lost(stall):
+        # Else one of those that are still silent stopped it.
+        return [_crash(inputs, stall, node) for node in stall.back]
     is_unobserved = bool(np.isnan(stall.hosts).all())
-    if stall.absent and not is_unobserved:
-        return [_finding(inputs, stall, stall.absent)]
-    # A node that fell silent with the run has its own finding, which explains this one.
     seconds = PATIENCE_S
     if is_unobserved:
         # Without an agent a checkpoint that is slow to write looks the same.
         seconds += min(CHECKPOINTS * (inputs.checkpoint_s or 0.0), CHECKPOINTS_S)
     is_late = _lasts(stall, PATIENCE_STEPS, max(seconds, _slow_step_s(inputs)))
+    # A node that fell silent with the run has its own finding, which explains this one.
     is_hang = not lost(stall) and (is_known or is_late)
-    return [_finding(inputs, stall, stall.absent)] if is_hang else []
+    is_named = bool(stall.absent) and not is_unobserved
+    return [_finding(inputs, stall, stall.absent)] if is_named or is_hang else []
 
 
 def _by_activity(

@@ -113,6 +113,32 @@ def chance_of_count(n: int, *, total: int, n_parts: int) -> float:
     return max(0.0, 1.0 - below)
 
 
+def chance_of_sum(total: float, *, n: float, past: FloatArray) -> float:
+    """Bound the chance that rare delays sum up to ``total`` over ``n`` steps.
+
+    Parameters
+    ----------
+    past : (n_past,) delay of each step before, mostly 0, in the unit of ``total``
+
+    Examples
+    --------
+    >>> past = np.repeat([0.0, 1.0], [90, 10])
+    >>> [round(chance_of_sum(total, n=100, past=past), 5) for total in (9.0, 20.0, 40.0)]
+    [1.0, 0.02101, 0.0]
+
+    References
+    ----------
+    G. Bennett, "Probability Inequalities for the Sum of Independent Random Variables", J. Am.
+    Stat. Assoc. 57 (1962), 33-45: it holds for few rare delays too, where a sum is far from
+    normally distributed.
+    """
+    excess, variance, most = total - n * past.mean(), n * (past**2).mean(), past.max()
+    if excess <= 0 or variance == 0:
+        return float(excess <= 0)
+    u = most * excess / variance
+    return float(np.exp(-variance / most**2 * ((1 + u) * np.log1p(u) - u)))
+
+
 def median_with_zeros(counts: Collection[int], n_parts: int) -> float:
     """Median of ``n_parts`` counts; parts that ``counts`` leaves out have none."""
     ranked, n_zeros = sorted(counts), n_parts - len(counts)

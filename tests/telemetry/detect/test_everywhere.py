@@ -40,6 +40,14 @@ def test_two_machines_are_two_findings() -> None:
     assert {f.node for f in find(seen(late(0, 3)))} == {"steady", "quiet"}
 
 
+def test_a_far_node_that_alone_reports_is_not_all_links_becoming_slow() -> None:
+    machines = Machines(SINCE_S + 20)
+    machines.mark(LATENCY, (3, slice(None)), times=1.4, since_s=0.0)
+    for node in range(3):
+        machines.mark(LATENCY, (node, slice(None)), times=np.nan, since_s=SINCE_S)
+    assert find(seen(machines)) == []
+
+
 def test_it_lasts_until_the_rail_is_well() -> None:
     (found,) = find(seen(late(0, 1, 2, 3)))
     open_problems = (OpenProblem(found.rule, found.cause, None, found.device, found.evidence),)

@@ -1,11 +1,13 @@
 """A run that ends no step: who did not join is named, and what only looks like it is not."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.inputs import DetectionInput, OpenProblem
@@ -330,6 +332,14 @@ def test_a_crash_lasts_until_what_the_returned_node_measured_arrives() -> None:
     assert (finding.rule, finding.cause, finding.node) == ("node_silent", "node_crash", "calm")
 
 
+def test_a_host_with_other_work_does_not_end_an_alert_about_a_crash() -> None:
+    nan, with_a_job = (float("nan"), float("nan")), (0.04, 0.3)
+    crash = OpenProblem("node_silent", "node_crash", "calm")
+    seen = open_problems(THERE, with_a_job, nan, overdue_s=80, open_problems=(crash,))
+    assert [(each.rule, each.node) for each in hang(seen)] == [("node_silent", "calm")]
+    assert hang(replace(seen, open_problems=())) == []
+
+
 def with_alert(rule: str, cause: str) -> dict[str, Any]:
     return {"open_problems": (OpenProblem(rule, cause, "calm"),)}
 
@@ -367,10 +377,13 @@ def test_a_step_may_take_as_long_as_the_last_one() -> None:
     assert finding.node == "calm"
 
 
-@pytest.mark.parametrize(("seen_for_s", "dead"), [(3, {"calm"}), (16, {"calm"}), (60, set())])
-def test_a_node_may_crash_at_any_time_of_the_step_in_progress(
-    seen_for_s: float, dead: set[str]
-) -> None:
+def silent_now_and_then(
+    is_heard: Callable[[FloatArray], NDArray[np.bool_]], *, every_s: int
+) -> DetectionInput:
+    """Return a run of three nodes and steps of 10 s that has ended none for 80 s.
+
+    ``is_heard`` maps seconds since the last step ended, (n_ticks, 1), to (n_ticks, 3).
+    """
     steps = steps_at([0.1] * 9, n_workers=3)
     steps.ended_at_s[:] = steps.ended_at_s[0] + 10 * np.arange(9)
     steps = replace(steps, phases={name: 10 * value for name, value in steps.phases.items()})
@@ -379,20 +392,40 @@ def test_a_node_may_crash_at_any_time_of_the_step_in_progress(
 
     def hardware(metrics: object, last_s: int) -> Span:
         ticks = (now_s - np.arange(last_s)[::-1]).astype(int)
-        is_heard = np.repeat((ticks % 5 == 0)[:, None, None], 3, axis=1)
-        is_heard[:, 2] &= (ticks <= ended_s + seen_for_s)[:, None]
+        heard = is_heard(ticks[:, None] - ended_s) & (ticks % every_s == 0)[:, None]
         levels = {"core_utilization_ratio": np.zeros(4), "vcpu_usage_ratio": np.full(1, 0.1)}
-        values = {name: np.where(is_heard, value, np.nan) for name, value in levels.items()}
+        values = {name: np.where(heard[..., None], v, np.nan) for name, v in levels.items()}
         return Span("llama/0", ticks, names, values)
 
-    seen = inputs(
+    return inputs(
         steps,
         hardware,
         hardware_at=lambda metrics, ages_s: hardware(metrics, 200).at([now_s - a for a in ages_s]),
         now_s=now_s,
-        report_every_s=5,
+        report_every_s=every_s,
     )
-    assert crashed_nodes(seen) == dead
+
+
+@pytest.mark.parametrize(("seen_for_s", "dead"), [(3, {"calm"}), (16, {"calm"}), (60, set())])
+def test_a_node_may_crash_at_any_time_of_the_step_in_progress(
+    seen_for_s: float, dead: set[str]
+) -> None:
+    last_s = np.array([np.inf, np.inf, seen_for_s])
+    assert crashed_nodes(silent_now_and_then(lambda s: s <= last_s, every_s=5)) == dead
+
+
+def test_who_was_away_for_a_moment_did_not_stop_a_run_of_which_another_node_is_silent() -> None:
+    restarts = np.array([np.inf, 1.0, np.inf])
+
+    def find_lost(last_s: float) -> list[tuple[str, str | None]]:
+        ends = np.array([np.inf, np.inf, last_s])
+        seen = silent_now_and_then(
+            lambda s: (s <= ends) & ((s < restarts) | (s > restarts + 6)), every_s=1
+        )
+        return [(each.rule, each.node) for each in hang(seen)]
+
+    assert find_lost(5.0) == []
+    assert find_lost(np.inf) == [("node_silent", "limping")]
 
 
 def test_the_last_execution_of_a_long_pause_is_known() -> None:

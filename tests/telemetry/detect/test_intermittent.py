@@ -1,5 +1,6 @@
 """Loss that comes and goes: long steps again and again, and what is not that."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -99,6 +100,38 @@ def test_what_the_run_loses_usually_is_no_problem() -> None:
     (found,) = with_past(more, usual)
     assert found.node is None
     assert with_past(more, in_turn(6, n_steps=400)) == []
+
+
+def long_at(
+    rows: Sequence[int], lengths_s: Sequence[float], *, n_steps: int = N_STEPS
+) -> StepBatch:
+    compute = np.ones((n_steps, len(CHARACTERS)))
+    for i, (row, long_s) in enumerate(zip(rows, lengths_s, strict=True)):
+        compute[row, i % len(CHARACTERS)] += long_s
+    return steps_of(compute)
+
+
+@pytest.mark.parametrize(
+    ("rows", "lengths_s", "n_found"),
+    [
+        ((30, 48, 66, 84), (2.4, 2.5, 2.6, 2.5), 1),
+        ((30, 35, 66, 84), (2.4, 2.5, 2.6, 2.5), 0),
+        ((30, 48, 66, 84), (1.2, 2.9, 2.8, 3.1), 0),
+    ],
+    ids=["even", "uneven intervals", "uneven lengths"],
+)
+def test_few_long_steps_are_chance_unless_they_are_alike_and_at_even_intervals(
+    rows: Sequence[int], lengths_s: Sequence[float], n_found: int
+) -> None:
+    """A run of some minutes that lost little before: rare delays come in groups by chance."""
+    usual = long_at((20, 60, 95, 170, 230, 280), (0.8, 1.2, 0.5, 0.7, 1.0, 0.6), n_steps=300)
+    assert len(with_past(long_at(rows, lengths_s), usual)) == n_found
+
+
+def test_what_the_run_loses_usually_is_known_though_it_was_slow_for_minutes() -> None:
+    usual = in_turn(6, n_steps=400)
+    usual.phases["compute_s"][100:260] += 0.6
+    assert with_past(in_turn(6), usual) == []
 
 
 def test_a_hang_separates_long_steps_and_is_no_usual_loss() -> None:

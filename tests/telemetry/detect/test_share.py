@@ -104,6 +104,31 @@ def test_delays_of_different_workers_in_two_neighbouring_steps_do_not_fire() -> 
     assert "allreduce_share" in of_late(1, 5, 2)
 
 
+@pytest.mark.parametrize(
+    ("late", "step_s", "n_fires"),
+    [([5, 26, 20, 9], 0.5, 5), ([5, 5, 5], 0.5, 3), ([-1, -1, -1], 0.5, 3), ([5, 26], 3.0, 3)],
+    ids=["different ones", "the same one", "all", "long steps"],
+)
+def test_where_some_worker_is_often_late_more_steps_in_a_row_are_chance(
+    late: list[int], step_s: float, n_fires: int
+) -> None:
+    """One of 28 steps is above the limit, each for another worker's delay."""
+
+    def fires_after(late: list[int]) -> bool:
+        delayed_by = np.full(280, -1)
+        delayed_by[::28] = np.arange(10)
+        delayed_by = np.append(delayed_by, late)
+        shares = np.where(delayed_by >= 0, 0.5, 0.1)
+        shares[280:] = 0.5
+        # The steps that are late take long.
+        step = np.where(shares > 0.25, 6 * step_s, step_s)
+        limits: dict[str, Any] = {"limit_ratio": 0.25, "resolve_ratio": 0.22, "is_open": False}
+        return episode(shares, step, delayed_by=delayed_by, **limits) is not None
+
+    more = [*late, late[-1] if late[0] == late[-1] else 7]
+    assert [fires_after(more[:n]) for n in (n_fires - 1, n_fires)] == [False, True]
+
+
 def test_a_delay_counts_where_it_alone_lifts_the_step_above_the_limit() -> None:
     compute = [[3.0, 3.0, 3.5, 3.0], [3.0, 3.5, 3.5, 3.0], [3.0, 3.0, 3.0, 3.0]]
     assert delays(steps_of(compute, transfer_s=0.9), limit_ratio=0.25).tolist() == [2, -1, -1]

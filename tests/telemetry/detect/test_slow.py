@@ -550,3 +550,16 @@ def test_a_run_may_have_a_higher_limit_of_its_own(
     assert find(replace(seen, own_limits={f"{rule}.{limit}": 9e9}), rules={rule: lambda _: [bare]})
     other = replace(seen, own_limits={"node_idle.idle_s": 9e9})
     assert find(other, rules={rule: lambda _: [finding]}) == [finding]
+
+
+def test_a_late_worker_is_accused_though_an_earlier_problem_made_steps_much_longer() -> None:
+    compute = np.full((40, 16), 14.0)
+    compute += 0.02 * np.random.default_rng(1).standard_normal(compute.shape)
+    for row in range(12):
+        compute[row, row] += 21.0
+    compute[35:, 3] += 2.6
+    names = [f"n{i:02d}" for i in range(16)]
+    steps = steps_of(compute, workers=names)
+    (found,) = find(inputs(steps, nodes=tuple(names)))
+
+    assert (found.rule, found.node, found.severity) == ("step_slow", "n03", "page")
