@@ -119,16 +119,17 @@ def _stalled_nodes(
     nodes = {alert.node for alert in alerts} - {None}
     is_held = np.array([bool(nodes) and inputs.node_of(each) in nodes for each in steps.workers])
     least = np.where(is_held, HALF * least_s, least_s)
-    # The first step that ends while an alert is open confirms it; a lost report ends none.
-    now_s, typical, both = (
+    # The first step that ends while an alert is open confirms it; a lost report ends none, nor
+    # does a step in which another worker is delayed.
+    now_s, typical = (
         np.where(is_held, np.fmax(_newest_known(values), over), over)
         for values, over in (
             (input_s, median(input_s[-n_now:].T)),
             (excess, median(excess[-n_now:].T)),
-            (excess, excess[-_n_stalled(steps) :].min(axis=0)),
         )
     )
-    both = both >= HALF * least
+    each_s = np.where(is_held, typical, excess[-_n_stalled(steps) :].min(axis=0))
+    both = each_s >= HALF * least
     # Where all wait as long as chance lets them, the one that waits longest is no culprit.
     apart_s = GAUSSIAN * lower_median(np.abs(excess[-n_now:]).ravel())
     is_alone = np.isfinite(input_s[-1]).sum() < 2
@@ -143,7 +144,9 @@ def _stalled_nodes(
     usual, node = own_s - float(typical[worst]), inputs.node_of(steps.workers[worst])
     score = CauseScore(CAUSE, strength, "input_s", own_s, usual, n_peers, "s", node)
     low = excess[:, worst] < HALF * least[worst]
-    at = int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0
+    if is_held[worst]:
+        low[1:] &= low[:-1]
+    at = min(int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0, len(low) - 1)
     late = tuple(steps.workers[i] for i in np.flatnonzero(unhealthy))
     found = _problem(steps, score, at, late)
     return [replace(found, extra={"stalled_steps": len(low) - at})]

@@ -118,7 +118,8 @@ def _was_busy(
     inputs: DetectionInput, nodes: Sequence[str], host: float, *, since_s: float
 ) -> bool:
     """Whether a host wrote or read before in a standstill, and a cron job may be the rest."""
-    ages = [age for age in BEFORE_AGES_S if inputs.now_s - age > since_s]
+    ages = [inputs.lagging(age) for age in BEFORE_AGES_S]
+    ages = [age for age in ages if inputs.now_s - age > since_s]
     if inputs.hardware_at is None or not ages:
         return False
     was = mean(node_values(inputs.hardware_at((HOST,), ages).of(nodes), HOST), axis=0)

@@ -477,10 +477,11 @@ def _lag(
     usual = max(0.0, middle(excess[:at])) if at >= ENOUGH_LATE else held_s or 0.0
     found = PhaseRise(usual, middle(excess[-n_now:]), min(at, len(steps) - 1))
     enough_s = least_s * (1.0 if held_s is None else HALF)
-    n_high = min(2, len(steps) - found.at)
+    newest = excess[-min(2, len(steps) - found.at) :]
     # Each of the newest steps must confirm it. A random delay of a worker that is always a little
-    # late does not.
-    if found.excess < enough_s or float(excess[-n_high:].min()) - found.usual < HALF * least_s:
+    # late does not. An open alert lasts through one step in which another worker is delayed.
+    least = float(newest.min() if held_s is None else newest.max())
+    if found.excess < enough_s or least - found.usual < HALF * least_s:
         return None
     return found
 

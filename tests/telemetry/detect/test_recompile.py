@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from telemetry.blocks import Span
+from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.recompile import recompile
 from telemetry.simulate.plan import Benign, Fault
 from tests.telemetry.detect.lives import life, spells
 from tests.telemetry.detect.played import EPOCH
+from tests.telemetry.detect.runs import CHARACTERS, steps_at
 
 
 def compilation(magnitude: float, **more: Any) -> Fault:
@@ -89,6 +92,39 @@ def test_a_cron_job_while_the_only_node_writes_a_checkpoint_is_no_compilation() 
     hosts[150:165] = np.fmax(hosts[150:165], 0.32)
     hosts[stands] += 0.15
     assert [second for second, found in lived.watch() if found] == []
+
+
+def test_scrapes_of_a_cron_job_while_the_only_node_writes_are_no_compilation() -> None:
+    """The host writes from second 940 on; two scrapes, each 15 s, are of the job."""
+
+    def at(now_s: int, job: float) -> list[Any]:
+        def hardware(_: object, last_s: int) -> Span:
+            ticks = now_s - np.arange(last_s)[::-1]
+            is_job = (ticks > 1_005) & (ticks <= 1_035)
+            host = np.where(ticks <= 940, 0.12, np.where(is_job, 0.31 + job, 0.31))
+            levels = {
+                "core_utilization_ratio": np.where(ticks <= 940, 0.9, 0.02),
+                "vcpu_usage_ratio": np.where(ticks <= now_s // 15 * 15, host, np.nan),
+                "executions_completed_per_s": np.where(ticks <= 940, 1.0, 0.0),
+            }
+            values = {name: level[:, None, None] for name, level in levels.items()}
+            return Span("llama/0", ticks, CHARACTERS[:1], values)
+
+        seen = DetectionInput(
+            "llama",
+            CHARACTERS[:1],
+            steps_at([0.1])[:0],
+            hardware,
+            now_s,
+            hardware_at=lambda names, ages: hardware(names, 900).at([now_s - a for a in ages]),
+            phase_since_s=10.0,
+            report_every_s=15,
+        )
+        return recompile(seen)
+
+    seconds = range(1_000, 1_090)
+    assert [second for second in seconds if at(second, job=0.16)] == []
+    assert [second for second in seconds if at(second, job=0.6)]
 
 
 def test_the_first_compilation_of_a_run_is_expected() -> None:

@@ -177,6 +177,22 @@ def test_an_alert_holds_though_its_worker_was_always_a_little_later_than_the_oth
     assert found_in(run(compute), n_stages=4, open_problems=(held,)) == []
 
 
+def test_an_alert_holds_through_a_step_in_which_another_worker_is_delayed() -> None:
+    compute, paused = computing()[:, :2], np.zeros((60, 2))
+    compute[-12:, 1] *= 1.3
+
+    def found_while(**more: Any) -> list[Finding]:
+        return find(inputs(steps_of(compute, other_s=paused), n_stages=2, **more))
+
+    (found,) = found_while()
+    held = OpenProblem(found.rule, found.cause, found.node, evidence=found.evidence)
+    paused[-2, 0] = 1.0
+    (still,) = found_while(open_problems=(held,))
+    assert still.cause == found.cause == "stage_imbalance"
+    paused[-1, 0] = 1.0
+    assert found_while(open_problems=(held,)) == []
+
+
 def test_a_stage_that_was_always_long_is_a_layout() -> None:
     compute = computing()
     compute[:, 6:] *= 1.2
@@ -406,6 +422,19 @@ def test_a_lost_report_ends_no_alert_about_late_input(row: int) -> None:
     compute[row, 2] = late[row, 2] = np.nan
     steps = steps_of(compute, input_s=late)
     assert [each.node for each in find(inputs(steps, open_problems=(held,)))] == ["calm"]
+
+
+def test_a_step_in_which_another_worker_waits_ends_no_alert_about_late_input() -> None:
+    late = np.zeros((60, 2))
+    late[-20:, 0] = 0.04
+    compute = np.full((60, 2), 0.5)
+    (found,) = find(inputs(steps_of(compute, input_s=late)))
+    held = OpenProblem(found.rule, found.cause, node=found.node, evidence=found.evidence)
+    late[-1, 1] = 0.2
+    (still,) = find(inputs(steps_of(compute, input_s=late), open_problems=(held,)))
+    assert (still.node, still.severity) == (found.node, "page")
+    late[-8:, 0] = 0.0
+    assert find(inputs(steps_of(compute, input_s=late), open_problems=(held,))) == []
 
 
 def test_a_sick_link_and_late_input_of_one_node_are_two_findings() -> None:
