@@ -60,6 +60,11 @@ class Cluster:
     ended: dict[Subject, float] = field(default_factory=dict)
 
     @property
+    def onsets_s(self) -> set[float]:
+        """When it began, and each of its parts did: rare probes show them one after the other."""
+        return {self.onset_s} | {part.onset_s for part in self.parts.values()}
+
+    @property
     def is_group(self) -> bool:
         nodes = {name for part in self.parts.values() for name in part.accused}
         runs = {part.run for part in self.parts.values()}
@@ -160,7 +165,7 @@ def correlate(
     """Replace the findings of one physical fault by one group, under the key of its alert.
 
     Returns also the keys of the alerts whose parts have all ended. Findings belong together if
-    they began within a minute, their causes are compatible, and their nodes share a rack, a run
+    parts of them began within a minute, their causes are compatible, and their nodes share a rack, a run
     or most of a zone. What could not be evaluated stays in its group.
     """
     loose = dict(found)
@@ -210,7 +215,12 @@ def _cluster_of(
             finding = loose.pop(same)
             # A finding without a cause does not remove a known culprit.
             weaker = finding.cause == UNKNOWN != part.cause
-            cluster.parts[same] = replace(part, score=finding.score) if weaker else finding
+            if weaker:
+                cluster.parts[same] = replace(part, score=finding.score)
+            else:
+                # What is read now may no longer reach back to when it began.
+                began_s = min(part.onset_s, finding.onset_s)
+                cluster.parts[same] = replace(finding, onset_s=began_s)
         elif key in evaluated or key in ended or _has_ended(part, alert, now=now):
             since_s = ended.get(key, now.timestamp())
             if alert.parts and now.timestamp() - since_s < LEAVES_AFTER_S:
@@ -318,7 +328,7 @@ def _is_one(
     """Whether two clusters are one physical fault."""
     classes = {one.cause_class, other.cause_class}
     is_compatible = len(classes) == 1 or classes == {UNKNOWN, NETWORK}
-    apart_s = abs(one.onset_s - other.onset_s)
+    apart_s = min(abs(a - b) for a in one.onsets_s for b in other.onsets_s)
     if not is_compatible or apart_s > ONSET_WITHIN_S:
         return False
     causes = [{part.cause for part in each.parts.values()} for each in (one, other)]

@@ -31,6 +31,8 @@ N_RAMP_STEPS = 32
 N_LEVELS = 32
 FLICKER_STEPS = 4.0
 SLOW_COMPUTE = ("slow_core", "throttle", "hbm_slow")
+# Hardware that slows the step under way; what a step consists of changes with the next one.
+HARDWARE_KINDS = frozenset({*SLOW_COMPUTE, "efa_latency", "efa_loss", "efa_down"})
 FLICKERING = (*SLOW_COMPUTE, "efa_latency", "efa_loss", "input_stall", "seq_imbalance")
 
 
@@ -205,10 +207,17 @@ class Script:
 
     def on(self, at_s: float) -> tuple[Act, ...]:
         """Acts that affect a step which begins at a second."""
-        found = np.flatnonzero((self._starts_s <= at_s) & (at_s < self._ends_s))
-        acts = tuple(self._paced[i] for i in found)
         met = (each.met_by(at_s, self.step_plan.step_s) for each in self.flickers)
-        return (*acts, *(act for act in met if act is not None))
+        return (*self._lasting(at_s), *(act for act in met if act is not None))
+
+    def changed(self, acts: tuple[Act, ...], at_s: float) -> tuple[Act, ...]:
+        """Acts that affect the rest of a step which began with ``acts``."""
+        new = (act for act in self._lasting(at_s) if act.kind in HARDWARE_KINDS)
+        return (*(act for act in acts if act.kind not in HARDWARE_KINDS), *new)
+
+    def _lasting(self, at_s: float) -> tuple[Act, ...]:
+        found = np.flatnonzero((self._starts_s <= at_s) & (at_s < self._ends_s))
+        return tuple(self._paced[i] for i in found)
 
     def flickers_at(self, at_s: float) -> bool:
         """Whether a fault is active that affects each step to a different degree."""

@@ -414,13 +414,15 @@ def _interruption(script: Script, clock: RunClock) -> RunClock | None:
 def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, RunClock]:
     """Return steps until conditions change, and the clock after the completed ones."""
     start_s = clock.step_started_s
-    now = conditions(script, script.on(start_s))
+    acts = script.on(start_s)
+    now = conditions(script, acts)
     horizon_s = min(float(until), script.next_edge(start_s))
     most = max(1, MOST_CELLS // script.run.nodes)
     n_steps = min(most, math.ceil((horizon_s - start_s) / now.shortest_s) + 1)
     if script.run.max_steps is not None:
         n_steps = min(n_steps, script.run.max_steps - clock.step)
-    if now.stuck or script.flickers_at(start_s):
+    flickers = script.flickers_at(start_s)
+    if now.stuck or flickers:
         n_steps = 1
     rows = steps_under(
         script,
@@ -432,6 +434,8 @@ def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, R
     )
     _make_room(script, clock, now, rows)
     rows = rows[: max(1, int(np.searchsorted(rows.start_s, horizon_s)))]
+    if not flickers:
+        _change_pace(script, acts, rows)
     crash = _get_stuck(script, rows)
     end_s = rows.end_s
     n_over = int(np.searchsorted(end_s, until, side="right"))
@@ -477,6 +481,28 @@ def _make_room(script: Script, clock: RunClock, now: Conditions, rows: TimelineR
             brief_s=brief_s,
             after_s=round_time(after_s),
         )
+
+
+def _change_pace(script: Script, acts: tuple[Act, ...], rows: TimelineRows) -> None:
+    """Stretch or shorten what is left of the last step where hardware changes within it."""
+    row, now = len(rows) - 1, conditions(script, acts)
+    start_s, transfer_s = float(rows.start_s[row]), float(rows.transfer_s[row])
+    at_s = script.next_edge(start_s)
+    while at_s < start_s + rows.ready_s[row] + transfer_s:
+        then = conditions(script, script.changed(acts, at_s))
+        since_s = at_s - start_s
+        computed_s = rows.pause_s[row] + rows.input_s[row] + rows.compute_s[row]
+        left_s = np.clip(computed_s - since_s, 0.0, rows.compute_s[row])
+        ratio = np.where(
+            now.active, then.compute_s / np.where(now.active, now.compute_s, 1.0), 1.0
+        )
+        rows.compute_s[row] += round_times(left_s * (ratio - 1.0))
+        rows.ready_s[row] = rows.arrival_s[row, rows.active[row]].max()
+        left_s = min(max(rows.ready_s[row] + transfer_s - since_s, 0.0), transfer_s)
+        if now.transfer_s:
+            transfer_s += round_time(left_s * (then.transfer_s / now.transfer_s - 1.0))
+        rows.transfer_s[row] = transfer_s
+        now, at_s = then, script.next_edge(at_s)
 
 
 def _get_stuck(script: Script, rows: TimelineRows) -> Act | None:

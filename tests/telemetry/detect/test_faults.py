@@ -99,8 +99,12 @@ def test_so_are_the_others_that_can_lift_the_share(
     kind: str, run: str, magnitude: float, device: int | None
 ) -> None:
     found = list(alerts(play(run, fault_of(kind, magnitude, device=device))))
-    cause = expected_cause(kind, run)
-    assert {(f.cause, f.node, f.device) for _, f in found} == {(cause, "run-02", device)}
+    (second, first), cause = found[0], expected_cause(kind, run)
+    # Hardware may take some seconds to show what the share shows at once.
+    assert (first.cause, first.node) in {(cause, "run-02"), ("unknown", None)}
+    assert {(f.cause, f.node, f.device) for s, f in found if s > second} == {
+        (cause, "run-02", device)
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Steps follow one another as in a simple reference loop; no time is lost."""
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 import pytest
 
 from telemetry.simulate.plan import Benign, Fault, Plan
-from telemetry.simulate.script import conditions, script_of
+from telemetry.simulate.script import HARDWARE_KINDS, Act, Conditions, conditions, script_of
 from telemetry.simulate.step_model import FIRST_STEPS
 from telemetry.simulate.timeline import steps_under
 from telemetry.steps import PHASES
@@ -22,22 +24,58 @@ BUSY = plan_of(
 
 
 def by_the_book(plan: Plan, *, first_s: float, until_s: float) -> list[tuple[float, list[float]]]:
-    """Follow the run step by step and worker by worker: when steps end, who waits how long."""
+    """Follow the run step by step and worker by worker: when steps end, who waits how long.
+
+    Hardware that changes within a step changes the pace of what is left of it.
+    """
     script, at_s = script_of(plan), first_s
     reported: list[tuple[float, list[float]]] = []
+    edges_s = sorted(
+        EPOCH + at
+        for fault in plan.faults
+        if fault.kind in HARDWARE_KINDS
+        for at in (fault.start_s, fault.start_s + fault.duration_s)
+    )
+
+    def left_at(pace: Callable[[float], float], begins_s: float, work_s: float) -> float:
+        """End of work that takes ``work_s`` at a pace of 1, and is slowed by changing paces."""
+        now_s = begins_s
+        for edge_s in (each for each in edges_s if each > begins_s):
+            done_s = (edge_s - now_s) / pace(now_s)
+            if done_s >= work_s:
+                break
+            now_s, work_s = edge_s, work_s - done_s
+        return now_s + work_s * pace(now_s)
+
     while True:
-        now = conditions(script, script.on(at_s))
+        acts = script.on(at_s)
+        now = conditions(script, acts)
         n_done = len(reported)
         one = steps_under(script, now, first=n_done, n_steps=1, start_s=at_s, n_settled=n_done)
-        arrivals = [
-            float(one.input_s[0, worker] + one.compute_s[0, worker])
-            for worker in range(plan.run.nodes)
-        ]
-        last = max(arrivals)
-        at_s += last + float(one.transfer_s[0])
+
+        def under(second_s: float, acts: tuple[Act, ...] = acts) -> Conditions:
+            return conditions(script, script.changed(acts, second_s))
+
+        arrivals = []
+        for worker in range(plan.run.nodes):
+            begins_s = at_s + float(one.input_s[0, worker])
+            usual_s = float(now.compute_s[worker])
+
+            def pace(second_s: float, worker: int = worker, usual_s: float = usual_s) -> float:
+                return float(under(second_s).compute_s[worker]) / usual_s
+
+            arrivals.append(left_at(pace, begins_s, float(one.compute_s[0, worker])))
+        last_s = max(arrivals)
+        usual_s = now.transfer_s
+        at_s = left_at(
+            lambda second_s, usual_s=usual_s: under(second_s).transfer_s / usual_s,
+            last_s,
+            float(one.transfer_s[0]),
+        )
+        at_s = round(at_s * 2**20) / 2**20
         if at_s > until_s:
             return reported
-        reported.append((at_s, [last - arrival for arrival in arrivals]))
+        reported.append((at_s, [last_s - arrival for arrival in arrivals]))
 
 
 def test_it_agrees_with_the_slow_loop() -> None:
@@ -47,6 +85,26 @@ def test_it_agrees_with_the_slow_loop() -> None:
 
     np.testing.assert_allclose(batch.ended_at_s, [end for end, _ in reported], atol=1e-5, rtol=0)
     np.testing.assert_allclose(batch.phases["wait_s"], [wait for _, wait in reported], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["throttle", "efa_latency", "input_stall"])
+def test_hardware_slows_the_step_under_way_and_data_the_next_one(kind: str) -> None:
+    healthy = played(msgspec.structs.replace(BUSY, faults=()), 90).steps
+    row = int(np.searchsorted(healthy.ended_at_s, EPOCH + 60))
+    compute_s = float(healthy.phases["compute_s"][row].max())
+    transfer_s = float(healthy.phases["transfer_s"][row, 0])
+    left_s = {
+        "throttle": compute_s / 2 + transfer_s,
+        "efa_latency": transfer_s / 2,
+        "input_stall": float(healthy.step_s[row]) / 2,
+    }[kind]
+    start_s = float(healthy.ended_at_s[row]) - left_s - EPOCH
+    fault = Fault(kind=kind, run="vit", start_s=start_s, duration_s=20, magnitude=2.0)
+    slow = played(msgspec.structs.replace(BUSY, faults=(fault,)), 90).steps
+    longer_s = slow.step_s - healthy.step_s[: len(slow)]
+    assert longer_s[:row] == pytest.approx(0, abs=1e-5)
+    share = longer_s[row] / longer_s[row + 1]
+    assert share == pytest.approx(0.0 if kind == "input_stall" else 0.5, abs=0.05)
 
 
 def test_the_first_steps_take_longer_after_each_start() -> None:
