@@ -499,11 +499,20 @@ def _may_be_chance(
     is_weak = best is not None and best.metric in (POWER, HOST) and best.device is None
     if best is not None and best.node is not None and not is_weak:
         return False
-    n_steps, ratio = len(steps) - found.at, found.excess / middle(work_s(steps))
+    n_steps, ratio = _n_alike(steps[found.at :], late), found.excess / middle(work_s(steps))
     very = ratio >= VERY_LATE_RATIO
     if best is not None and best.cause == "stage_imbalance" and len(late.late) > 1:
         return n_steps < ENOUGH_LATE and ratio < STAGE_LATE_RATIO
     return n_steps < (ENOUGH_LATE - 1 if very else ENOUGH_LATE)
+
+
+def _n_alike(steps: StepBatch, late: Lateness) -> int:
+    """Count the steps in which the latest worker is late by the phase in which it mostly is."""
+    of_step, of_phase = (
+        values[:, late.worst] - lower_median(values)
+        for values in (busy_s(steps), steps.phases[late.phase])
+    )
+    return int((of_phase >= HALF * of_step).sum())
 
 
 def _known_cause(scores: list[CauseScore]) -> CauseScore | None:

@@ -534,6 +534,20 @@ def test_several_late_workers_of_a_stage_are_chance_only_if_brief_and_small(
     assert _may_be_chance(steps, found, late, [score]) is expected
 
 
+@pytest.mark.parametrize(("paused_s", "expected"), [(0.0, False), (1.2, True)])
+def test_a_pause_between_two_slow_steps_is_no_third_one(
+    paused_s: float, *, expected: bool
+) -> None:
+    compute, paused = computing(), np.zeros((60, 8))
+    compute[-3:, 6] += 0.14
+    paused[-2, 6] = paused_s
+    compute[-2, 6] -= 0.14 if paused_s else 0.0
+    steps = run(compute, other_s=paused)
+    found = PhaseRise(0.0, 0.14, len(steps) - 3)
+    power = CauseScore("slow_core", 2.0, "device_power_ratio", 0.4, 0.5, 7, "ratio", NAMES[6])
+    assert _may_be_chance(steps, found, lateness(steps[-3:]), [power]) is expected
+
+
 def test_the_baseline_of_an_open_alert_holds_for_steps_with_its_tokens() -> None:
     steps = run(computing())
 
