@@ -246,12 +246,15 @@ def open_case(inputs: DetectionInput, steps: StepBatch, episode: Episode) -> Sha
     change = rise(share[first : episode.start + SETTLING_STEPS], floor=SHARE_NOISE)
     onset = episode.start if change is None else min(first + change.at, episode.start)
     before = steps[first:onset]
+    # Where it was above the limit before, too, what varies is no rise.
+    is_known = len(before) >= BASELINE_STEPS
+    is_known = is_known and middle(before.allreduce_share_ratio) <= inputs.limit_ratio
     over = np.flatnonzero(share > inputs.limit_ratio)
     until = int(over[-1]) + 1 if over.size else len(steps)
     after = steps[onset:until]
     return ShareCase(
         inputs=inputs,
-        before=before if len(before) >= BASELINE_STEPS else None,
+        before=before if is_known else None,
         after=after.last(RECENT_STEPS),
         newest=steps[episode.start :].last(NEWEST_STEPS),
         onset_s=float(steps.ended_at_s[onset] - steps.step_s[onset]),

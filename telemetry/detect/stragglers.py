@@ -526,12 +526,15 @@ def _rise_of_long_steps(
 def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> bool:
     """Whether values differ in general, not by a single outlier.
 
-    A worker that is slow by the same factor each time is a slow node. What is twice as long
-    scatters twice as much.
+    A worker that is slow by the same factor each time is a slow node, also if it became slow
+    within the first step. What is twice as long scatters twice as much.
     """
     slower = rows[is_long]
     if is_long.any(axis=0).sum() == 1:
-        least = max(least, VARIES_RATIO * float(slower.mean()))
+        slower = slower[1:]
+        least = max(least, VARIES_RATIO * middle(slower))
+    if slower.size < 2:
+        return False
     if slower.size < ENOUGH_VALUES:
         return bool(np.ptp(slower) >= least)
     usual = float(lower_median(slower))

@@ -7,7 +7,7 @@ import numpy as np
 from telemetry.detect import Finding, find
 from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.share import LAYOUT
-from tests.telemetry.detect.runs import T0, Machines, inputs, steps_of
+from tests.telemetry.detect.runs import T0, Machines, inputs, steps_at, steps_of
 
 CORE, LATENCY = "core_utilization_ratio", "efa_latency_s"
 
@@ -42,6 +42,15 @@ def test_the_share_stays_with_its_culprit_when_a_worse_one_of_another_kind_comes
         ("allreduce_share", "slow_core", "limping"),
         ("efa_degraded", "efa_latency", "calm"),
     }
+
+
+def test_a_layout_that_was_always_above_the_limit_is_no_news_whatever_its_noise() -> None:
+    everything = steps_at([0.32] * 200 + [0.31] * 4 + [0.34] * 60)
+    steps = everything[200:]
+    found = find(
+        inputs(steps, earlier=lambda since_s: everything[everything.ended_at_s >= since_s])
+    )
+    assert found == []
 
 
 def test_what_comes_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_own() -> None:

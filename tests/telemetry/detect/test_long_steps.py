@@ -39,6 +39,14 @@ def test_one_late_worker_or_a_lower_clock_is_no_uneven_work(newest: list[float])
     assert causes(after_calm(newest)) == []
 
 
+def test_a_worker_that_becomes_slow_within_a_step_is_no_uneven_work() -> None:
+    calm = after_calm([1.0, 1.0, 1.0, 1.0])
+    later = 10.0 * np.array([[1.9, 1.0, 1.0, 1.0], [2.8, 1.0, 1.0, 1.0]])
+    assert causes(np.vstack([calm, later])) == []
+    uneven = 10.0 * np.array([[1.9, 1.0, 1.4, 1.0], [1.0, 2.8, 1.0, 1.6]])
+    assert causes(np.vstack([calm, uneven])) == ["seq_imbalance"]
+
+
 def test_workers_whose_machines_are_accused_do_not_count() -> None:
     assert causes(after_calm([1.3, 1.0, 1.12]), accused=["node-0"]) == []
 
