@@ -30,8 +30,11 @@ WINDOWS_S = (30, 60, 120)
 ENOUGH_WINDOWS, DEVIATIONS, LEAST_SPREAD = 4, 6.0, 0.008
 # A window that lost less than so many seconds may hold some pauses of single nodes.
 LOST_S = 3.5
-# A node works in a bin from this share of the usual executions on.
-WORKS = 0.05
+# Where at most the first share of the bins was slow before, the second share must be.
+FEW_SLOW, MOST_SLOW = 0.2, 0.8
+# A node works in a bin from this share of the usual executions on; a run that makes fewer than the
+# second share pauses, as it has parts of a pause at both ends of a bin.
+WORKS, PAUSES = 0.05, 0.15
 # A node that rests for so long while more than this share of the nodes works has left. With uneven
 # work a node rests for most of a long step.
 LEFT_S, LEFT_SHARE = 30, 0.25
@@ -398,7 +401,7 @@ def _pauses(rate: FloatArray, *, enough: int, size_s: int) -> NDArray[np.bool_]:
 
     ``enough`` rests show how long those are. The warm-up after a long pause belongs to it.
     """
-    rests = rate < WORKS
+    rests = rate < PAUSES
     if not rests.any():
         return np.zeros(len(rate), bool)
     lengths = _run_lengths(rests)
@@ -462,6 +465,9 @@ def _lasts(progress: Progress, n_bins: int, most: float) -> bool:
     window = progress.rate[-max(n_bins, 4) :]
     halves = (window[: len(window) // 2], window[len(window) // 2 :])
     is_slow = all(float(np.sort(half)[1:].mean()) <= most for half in halves)
+    # Some bins with pauses are no slowdown.
+    before = float((progress.rate[: -len(window)] <= most).mean())
+    is_slow = is_slow and (before > FEW_SLOW or float((window <= most).mean()) >= MOST_SLOW)
     return is_slow and _newest(progress, n_bins) <= most
 
 
