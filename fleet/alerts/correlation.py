@@ -165,8 +165,8 @@ def correlate(
     """Replace the findings of one physical fault by one group, under the key of its alert.
 
     Returns also the keys of the alerts whose parts have all ended. Findings belong together if
-    parts of them began within a minute, their causes are compatible, and their nodes share a rack, a run
-    or most of a zone. What could not be evaluated stays in its group.
+    parts of them began within a minute, their causes are compatible, and their nodes share a
+    rack, a run or most of a zone. What could not be evaluated stays in its group.
     """
     loose = dict(found)
     clusters = [_cluster_of(alert, loose, evaluated, now=now) for alert in open_]
