@@ -66,12 +66,11 @@ def by_the_book(plan: Plan, *, first_s: float, until_s: float) -> list[tuple[flo
 
             arrivals.append(left_at(pace, begins_s, float(one.compute_s[0, worker])))
         last_s = max(arrivals)
-        usual_s = now.transfer_s
-        at_s = left_at(
-            lambda second_s, usual_s=usual_s: under(second_s).transfer_s / usual_s,
-            last_s,
-            float(one.transfer_s[0]),
-        )
+
+        def stretch(second_s: float, usual_s: float = now.transfer_s) -> float:
+            return under(second_s).transfer_s / usual_s
+
+        at_s = left_at(stretch, last_s, float(one.transfer_s[0]))
         at_s = round(at_s * 2**20) / 2**20
         if at_s > until_s:
             return reported
