@@ -542,7 +542,7 @@ def _end(
         text = "its run has ended" if is_over else "its node is retired"
         return is_gone and _resolve(alert, now=now, text=text)
     if alert.flapping_since is None:
-        is_uneven = alert.rule == "step_slow" and alert.cause == UNEVEN
+        is_uneven = alert.cause == UNEVEN
         may_return = is_uneven and now - alert.last_seen_at < UNEVEN_QUIET
         return not may_return and _resolve(alert, now=now)
     as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}

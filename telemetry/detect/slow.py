@@ -309,7 +309,7 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     late, is_open = lateness(newest), open_baseline(inputs, steps, kind="waiting") is not None
     if late.pattern != "steady" and is_open:
         # A random delay of another worker does not end an alert.
-        late = lateness(steps[-RECENT_STEPS:])
+        late = lateness(_since_onset(inputs, steps)[-RECENT_STEPS:])
     # Of few workers with uneven work, one is the last in several steps by chance.
     is_chance = _is_uneven(inputs) and not lateness(steps[-RECENT_STEPS:]).is_steady
     if late.pattern != "steady" or late.phase not in MACHINE_PHASES or is_chance:
@@ -340,6 +340,14 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         return []
     names = tuple(steps.workers[i] for i in late.late)
     return _problems(inputs, steps, found, scores, "waiting", late=names)
+
+
+def _since_onset(inputs: DetectionInput, steps: StepBatch) -> StepBatch:
+    """Return the steps since an open alert about waiting began; all if none ended since."""
+    held = [each for each in inputs.open_problems if each.evidence.get("kind") == "waiting"]
+    since_s = min((onset_of_alert(each, inputs.now_s) for each in held), default=-np.inf)
+    since = steps.ended_at_s > since_s
+    return steps[since] if since.any() else steps
 
 
 def _comes_and_goes(

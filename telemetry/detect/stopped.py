@@ -258,8 +258,8 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
         is_endless = _is_endless(inputs, stall) and 2 * busy.size < len(stall.nodes)
         return [_finding(inputs, stall, tuple(busy.tolist()))] if is_endless else []
     if stall.back and not lost(stall):
-        # Else one of those that are still silent stopped it.
-        return [_crash(inputs, stall, node) for node in stall.back]
+        # Else one of those that are still silent stopped it, or may have.
+        return [] if _misses_one(inputs, stall) else [_crash(inputs, stall, n) for n in stall.back]
     is_unobserved = bool(np.isnan(stall.hosts).all())
     seconds = PATIENCE_S
     if is_unobserved:
@@ -270,6 +270,13 @@ def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
     is_hang = not lost(stall) and (is_known or is_late)
     is_named = bool(stall.absent) and not is_unobserved
     return [_finding(inputs, stall, stall.absent)] if is_named or is_hang else []
+
+
+def _misses_one(inputs: DetectionInput, stall: Standstill) -> bool:
+    """Whether the two newest reports of a node have not come: it is not yet called silent."""
+    nodes = (*stall.nodes, *stall.silent)
+    newest = inputs.hardware((HOST,), 2 * inputs.report_every_s + 1).of(nodes)
+    return bool((~newest.reported.any(axis=0)).any())
 
 
 def _by_activity(

@@ -325,7 +325,9 @@ def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         # The workers of the stage are late alike, in each of the newest steps.
         newest = own[-ENOUGH_STEPS:]
         apart = middle(np.fmax.reduce(newest, axis=1) - np.fmin.reduce(newest, axis=1))
-        if max(apart, float(np.ptp(lag[-ENOUGH_STEPS:]))) <= UNLIKE * lifted.excess:
+        # An open alert lasts through a step in which a worker of the stage is delayed.
+        is_alike = max(apart, float(np.ptp(lag[-ENOUGH_STEPS:]))) <= UNLIKE * lifted.excess
+        if is_alike or usual is not None:
             names = tuple(np.array(steps.workers)[stage == s].tolist())
             found.append(_problem(steps, lifted, names, inputs.n_stages))
     return sorted(found, key=lambda each: -each.strength)[:1]

@@ -349,9 +349,10 @@ def test_a_finding_that_knows_less_takes_no_node_off_an_alert(
     assert kinds(alert) == ["fired"]
 
 
-def test_uneven_work_that_pauses_for_some_steps_is_one_alert(finding: Finding) -> None:
-    every = {("step_slow", "run:llama")}
-    uneven = of_run(finding, "step_slow", "seq_imbalance", evidence={"step_s": 1.0})
+@pytest.mark.parametrize("rule", ["step_slow", "allreduce_share"])
+def test_uneven_work_that_pauses_for_some_steps_is_one_alert(finding: Finding, rule: str) -> None:
+    every = {(rule, "run:llama")}
+    uneven = of_run(finding, rule, "seq_imbalance", evidence={"step_s": 1.0})
     for second in (10, 20, 50):
         found = [] if second == 20 else [uneven]
         reconcile(found, evaluated=every, now=NOON + timedelta(seconds=second))

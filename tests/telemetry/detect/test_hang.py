@@ -428,6 +428,22 @@ def test_who_was_away_for_a_moment_did_not_stop_a_run_of_which_another_node_is_s
     assert find_lost(np.inf) == [("node_silent", "limping")]
 
 
+def test_while_the_newest_reports_of_another_node_are_missing_none_that_is_back_is_accused() -> (
+    None
+):
+    hole = np.array([np.inf, 1.0, np.inf])
+
+    def find_lost(last_s: float) -> list[tuple[str, str | None]]:
+        ends = np.array([np.inf, np.inf, last_s])
+        seen = silent_now_and_then(
+            lambda s: (s <= ends) & ((s < hole) | (s > hole + 30)), every_s=5
+        )
+        return [(each.rule, each.node) for each in hang(seen)]
+
+    assert find_lost(66.0) == []
+    assert find_lost(np.inf) == [("node_silent", "limping")]
+
+
 def test_the_last_execution_of_a_long_pause_is_known() -> None:
     def hardware(_: object, last_s: int) -> Span:
         ticks = (1_000 - np.arange(last_s)[::-1]).astype(int)

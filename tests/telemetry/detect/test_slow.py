@@ -193,6 +193,23 @@ def test_an_alert_holds_through_a_step_in_which_another_worker_is_delayed() -> N
     assert found_while(open_problems=(held,)) == []
 
 
+def test_of_three_workers_a_small_delay_of_another_ends_no_alert() -> None:
+    compute = np.array([[28.8, 28.0, 28.0]] * 20 + [[28.8, 35.7, 28.0]] * 3)
+    compute += 0.03 * np.random.default_rng(3).standard_normal(compute.shape)
+
+    def found_while(**more: Any) -> list[Finding]:
+        return find(inputs(steps_of(compute, transfer_s=0.2), n_stages=3, **more))
+
+    (found,) = found_while()
+    held = OpenProblem(found.rule, found.cause, found.node, evidence=found.evidence)
+    compute[-1, 0] += 0.7
+    (still,) = found_while(open_problems=(held,))
+    assert still.cause == found.cause
+    compute[-1, 1] -= 7.5
+    compute[-2, 1] -= 7.5
+    assert found_while(open_problems=(held,)) == []
+
+
 def test_a_stage_that_was_always_long_is_a_layout() -> None:
     compute = computing()
     compute[:, 6:] *= 1.2

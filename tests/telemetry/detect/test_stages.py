@@ -53,6 +53,17 @@ def test_it_is_over_when_the_stage_is_as_long_as_before() -> None:
     assert found_in(compute, open_problems=open_problems) == []
 
 
+def test_an_alert_lasts_through_steps_in_which_one_of_its_workers_is_delayed() -> None:
+    compute = even()
+    compute[-14:, 1:] *= 1.1
+    (found,) = found_in(compute[:-3])
+    open_problems = (OpenProblem(found.rule, found.cause, evidence=found.evidence),)
+    compute[-2:, 2] += 0.2
+    assert [each.cause for each in found_in(compute, open_problems=open_problems)] == [
+        "stage_imbalance"
+    ]
+
+
 def test_a_stage_that_was_ahead_of_a_slow_one_is_not_longer_when_that_recovers() -> None:
     compute = even()
     compute[20:50, 0] *= 1.3
