@@ -264,7 +264,10 @@ def _said_to_load(inputs: DetectionInput, steps: StepBatch, said: Activities) ->
     began_s = (said.since_s[name] for name, each in said.doing.items() if each == STEP)
     others_s = middle(np.array([max(0.0, at - float(steps.ended_at_s[-1])) for at in began_s]))
     least_s = max(CLEARLY * STARVED_LEAST_RATIO * usual_step_s(steps), CHANCE_S)
-    if usual_s > USUALLY_S or loaded_s < max(usual_s, others_s) + least_s:
+    # Where most loaded for long, the run waits, and the last one is no culprit.
+    if usual_s > USUALLY_S or others_s >= usual_s + least_s:
+        return None
+    if loaded_s < max(usual_s, others_s) + least_s:
         return None
     peers_s = float(lower_median(mean(steps.phases["input_s"], 0)))
     score = CauseScore(CAUSE, 1.0, "input_s", loaded_s, peers_s, n_nodes - 1, "s", node)

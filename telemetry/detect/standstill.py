@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from telemetry.blocks import FloatArray, Span
+from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.causes import phase_of
 from telemetry.detect.inputs import (
     DetectionInput,
@@ -128,6 +128,8 @@ ARRIVED_S, THERE_S = 3, 2
 # Who stopped a run was silent by so many seconds after the end of the step in progress, or after
 # the last execution of a run without step reports.
 BEGAN_S, EXECUTED_S = 15.0, 5.0
+# Within these seconds, nodes fell silent together.
+TOGETHER_S = 5.0
 # Above this a core computes or moves bytes. Below it, a host above the first limit compiles, above
 # the second it reads or writes, otherwise it waits.
 WORKING, COMPILING = _LIMITS["working_ratio"], _LIMITS["compiling_ratio"]
@@ -415,7 +417,9 @@ def _missing_since(
         ticks = span.ticks[:, None]
         last_s = np.maximum.accumulate(np.where(span.reported, ticks, 0), axis=0)
         hole = (last_s > 0) & (ticks - last_s > inputs.lagging(MUTE_S))
-        return np.asarray((hole & (last_s <= until_s)).any(axis=0))
+        began = np.asarray((hole & (last_s <= until_s)).any(axis=0))
+        within_s = TOGETHER_S + 2.0 * inputs.report_every_s
+        return _first_to_leave(began, hole[-1], last_s[-1], within_s=within_s)
     newest = ARRIVED_S if len(nodes) > 1 else 0
     if np.isfinite(step_s) and len(nodes) > 1:
         # The others wait for a node that was lost in the step in progress. Who fell silent later,
@@ -428,8 +432,20 @@ def _missing_since(
     reported = np.asarray(reporting.any(axis=1))
     if len(nodes) == 1:
         reported = np.logical_or.accumulate(reported[::-1])[::-1]
-    missed: Flags = reporting[0] & ~reporting[reported].all(axis=0)
-    return missed
+    reporting, ages_s = reporting[reported], np.array(ages)[reported]
+    missed: Flags = reporting[0] & ~reporting.all(axis=0)
+    left_s = -ages_s[np.argmin(reporting, axis=0)]
+    return _first_to_leave(missed, ~reporting[-1], left_s, within_s=TOGETHER_S)
+
+
+def _first_to_leave(missed: Flags, is_away: Flags, left_s: IntArray, *, within_s: float) -> Flags:
+    """Of the nodes that are still away, those that left with the first: the others waited for it.
+
+    An agent may restart while they do.
+    """
+    away = missed & is_away
+    first_s = min(left_s[away].tolist(), default=np.inf)
+    return np.asarray(missed & ~(away & (left_s > first_s + within_s)))
 
 
 # A worker with no steps to report sends a heartbeat this often. One that misses two of those that

@@ -20,6 +20,7 @@ from telemetry.detect.standstill import (
     LATE_STEPS,
     SPINNING,
     STEP,
+    TOGETHER_S,
     Activities,
     Standstill,
     activities,
@@ -34,8 +35,6 @@ CRASHED = "node_crash"
 BLIND = "monitoring_blind"
 # Without any reporting node, a run has stopped if its next step is this overdue.
 STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
-# Within these seconds, nodes fell silent together.
-TOGETHER_S = 5.0
 # A node misses three reports, and the next one may be late: a restart costs two scrapes, and one
 # may fail. Until it is known how often nodes report, they do so rarely.
 MISSED_REPORTS, SLOWEST_S = 3.5, 15

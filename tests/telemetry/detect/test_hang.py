@@ -428,6 +428,12 @@ def test_who_was_away_for_a_moment_did_not_stop_a_run_of_which_another_node_is_s
     assert find_lost(np.inf) == [("node_silent", "limping")]
 
 
+@pytest.mark.parametrize("every_s", [1, 5])
+def test_who_falls_silent_while_the_others_wait_did_not_stop_the_run(every_s: int) -> None:
+    last_s = np.array([np.inf, 23.0, 3.0])
+    assert crashed_nodes(silent_now_and_then(lambda s: s <= last_s, every_s=every_s)) == {"calm"}
+
+
 def test_while_the_newest_reports_of_another_node_are_missing_none_that_is_back_is_accused() -> (
     None
 ):

@@ -99,6 +99,25 @@ def test_a_node_that_says_that_it_loads_is_found_before_its_step_ends(
     assert found == ([] if node is None else [("input_stall", node)])
 
 
+@pytest.mark.parametrize(("others_s", "nodes"), [(0.0, ["steady"]), (15.0, [])])
+def test_the_last_of_all_that_wait_for_data_is_no_culprit(
+    others_s: float, nodes: list[str]
+) -> None:
+    steps = steps_of(after_calm([1.0, 1.0, 1.0, 1.0]))
+    ended_s = float(steps.ended_at_s[-1])
+    said = {
+        name: WorkerState(
+            name,
+            ended_s + 35,
+            "step" if i else "input",
+            ended_s + (others_s if i else 0.0),
+        )
+        for i, name in enumerate(CHARACTERS)
+    }
+    seen = inputs(steps, now_s=ended_s + 36, workers=lambda: said)
+    assert [each.node for each in find(seen) if each.rule == "input_stall"] == nodes
+
+
 @pytest.mark.parametrize(("job_s", "nodes"), [(40, ["calm"]), (9, [])])
 def test_a_host_that_has_a_job_after_its_node_left_the_run_does_not_load(
     job_s: int, nodes: list[str]
