@@ -45,8 +45,8 @@ from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem, reporting_interval
 from telemetry.detect.node_errors import HEALTH_RULE, counted, device_health, is_settled
 from telemetry.detect.node_errors import RULE as ECC
-from telemetry.detect.standstill import CORES, HOST, MUTE_S
-from telemetry.detect.stopped import SILENT, TOGETHER_S, StepHeartbeat
+from telemetry.detect.standstill import CORES, HOST, MUTE_S, TOGETHER_S
+from telemetry.detect.stopped import SILENT, StepHeartbeat
 from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.hot import HotStore
