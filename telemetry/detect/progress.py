@@ -30,8 +30,6 @@ WINDOWS_S = (30, 60, 120)
 ENOUGH_WINDOWS, DEVIATIONS, LEAST_SPREAD = 4, 6.0, 0.008
 # A window that lost less than so many seconds may hold some pauses of single nodes.
 LOST_S = 3.5
-# Where at most the first share of the bins was slow before, the second share must be.
-FEW_SLOW, MOST_SLOW = 0.2, 0.8
 # A node works in a bin from this share of the usual executions on; a run that makes fewer than the
 # second share pauses, as it has parts of a pause at both ends of a bin.
 WORKS, PAUSES = 0.05, 0.15
@@ -465,9 +463,6 @@ def _lasts(progress: Progress, n_bins: int, most: float) -> bool:
     window = progress.rate[-max(n_bins, 4) :]
     halves = (window[: len(window) // 2], window[len(window) // 2 :])
     is_slow = all(float(np.sort(half)[1:].mean()) <= most for half in halves)
-    # Some bins with pauses are no slowdown.
-    before = float((progress.rate[: -len(window)] <= most).mean())
-    is_slow = is_slow and (before > FEW_SLOW or float((window <= most).mean()) >= MOST_SLOW)
     return is_slow and _newest(progress, n_bins) <= most
 
 

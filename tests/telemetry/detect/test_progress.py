@@ -302,14 +302,3 @@ def test_a_pause_of_scraped_nodes_that_ended_is_no_slowdown_at_any_time() -> Non
         scraped = {**values, "executions_completed_per_s": held}
         found = watched(scraped, report_every_s=15)
         assert "step_slow" not in {each.rule for each in found}, ended_s
-
-
-def test_pauses_in_some_of_the_bins_are_no_slowdown() -> None:
-    """Eight of twelve bins of 5 s hold parts of pauses; the others are as fast as ever."""
-    values = run_of(0)
-    pace = (1.0, 0.85, 0.79, 0.93, 0.91, 0.97, 0.92, 1.0, 0.99, 0.96, 0.87, 0.87)
-    values["executions_completed_per_s"][-60:] *= np.repeat(pace, 5)[:, None, None]
-    assert watched(values) == []
-    values["executions_completed_per_s"][-60:] *= 0.9
-    (found,) = watched(values)
-    assert found.rule == "step_slow"
