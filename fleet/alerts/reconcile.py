@@ -42,8 +42,10 @@ PAUSES = ("hang", "recompile", "checkpoint_slow", "node_crash")
 AFTER_STEPS = 2.0
 # So many seconds of hardware still show what is over.
 AFTER_S = 30.0
-# Uneven work comes and goes from step to step.
-UNEVEN, UNEVEN_QUIET = "seq_imbalance", timedelta(seconds=90)
+# Uneven work comes and goes from step to step. The share has limits of its own, but another rule
+# may find next what it no longer does.
+UNEVEN = "seq_imbalance"
+UNEVEN_QUIET = {"step_slow": timedelta(seconds=90), "allreduce_share": timedelta(seconds=10)}
 # Rules whose evidence is how long a node takes.
 SLOW = ("step_slow", "core_slow", "hbm_slow", "input_stall", "allreduce_share")
 # Alerts that slow no step.
@@ -542,8 +544,8 @@ def _end(
         text = "its run has ended" if is_over else "its node is retired"
         return is_gone and _resolve(alert, now=now, text=text)
     if alert.flapping_since is None:
-        is_uneven = alert.cause == UNEVEN
-        may_return = is_uneven and now - alert.last_seen_at < UNEVEN_QUIET
+        quiet = UNEVEN_QUIET.get(alert.rule) if alert.cause == UNEVEN else None
+        may_return = quiet is not None and now - alert.last_seen_at < quiet
         return not may_return and _resolve(alert, now=now)
     as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
     if alert.quiet_since is None:
