@@ -89,8 +89,6 @@ def test_a_window_without_data_is_shown_as_empty(page: Page, fleet: str) -> None
 def test_the_charts_of_a_node_are_drawn_fed_by_the_stream_and_zoomed_together(
     page: Page, fleet: str
 ) -> None:
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{fleet}/nodes/steady/")
     n_charts = page.locator("figure.chart").count()
     assert n_charts >= 5
@@ -113,9 +111,10 @@ def test_the_charts_of_a_node_are_drawn_fed_by_the_stream_and_zoomed_together(
     over.first.dblclick()
     expect(page.locator("figure[data-zoom='']")).to_have_count(n_charts)
 
-    # The stream feeds the heat map column by column.
-    expect(page.locator("#core-heat")).to_have_attribute("data-fed", "", timeout=15_000)
-    assert len([url for url in asked if "core-heat" in url]) == 1
+    # The stream feeds the heat map column by column. A chart that is fetched again each five
+    # seconds never gets this far; one that an overloaded machine made wait may be, once.
+    fed_often = re.compile(r"^([89]|\d\d+)$")
+    expect(page.locator("#core-heat")).to_have_attribute("data-fed", fed_often, timeout=60_000)
 
 
 def test_a_cell_of_a_heat_map_and_a_bar_lead_to_their_pages(page: Page, fleet: str) -> None:
