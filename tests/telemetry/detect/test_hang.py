@@ -414,17 +414,26 @@ def test_a_node_may_crash_at_any_time_of_the_step_in_progress(
     assert crashed_nodes(silent_now_and_then(lambda s: s <= last_s, every_s=5)) == dead
 
 
-def test_who_was_away_for_a_moment_did_not_stop_a_run_of_which_another_node_is_silent() -> None:
-    restarts = np.array([np.inf, 1.0, np.inf])
+@pytest.mark.parametrize(
+    ("away_s", "every_s", "ends_s"),
+    [
+        pytest.param(6, 1, 5.0, id="another node is silent"),
+        pytest.param(30, 5, 66.0, id="the newest reports of another node are missing"),
+    ],
+)
+def test_who_was_away_for_a_moment_did_not_stop_a_run(
+    away_s: int, every_s: int, ends_s: float
+) -> None:
+    left_s = np.array([np.inf, 1.0, np.inf])
 
     def find_lost(last_s: float) -> list[tuple[str, str | None]]:
         ends = np.array([np.inf, np.inf, last_s])
         seen = silent_now_and_then(
-            lambda s: (s <= ends) & ((s < restarts) | (s > restarts + 6)), every_s=1
+            lambda s: (s <= ends) & ((s < left_s) | (s > left_s + away_s)), every_s=every_s
         )
         return [(each.rule, each.node) for each in hang(seen)]
 
-    assert find_lost(5.0) == []
+    assert find_lost(ends_s) == []
     assert find_lost(np.inf) == [("node_silent", "limping")]
 
 
@@ -432,22 +441,6 @@ def test_who_was_away_for_a_moment_did_not_stop_a_run_of_which_another_node_is_s
 def test_who_falls_silent_while_the_others_wait_did_not_stop_the_run(every_s: int) -> None:
     last_s = np.array([np.inf, 23.0, 3.0])
     assert crashed_nodes(silent_now_and_then(lambda s: s <= last_s, every_s=every_s)) == {"calm"}
-
-
-def test_while_the_newest_reports_of_another_node_are_missing_none_that_is_back_is_accused() -> (
-    None
-):
-    hole = np.array([np.inf, 1.0, np.inf])
-
-    def find_lost(last_s: float) -> list[tuple[str, str | None]]:
-        ends = np.array([np.inf, np.inf, last_s])
-        seen = silent_now_and_then(
-            lambda s: (s <= ends) & ((s < hole) | (s > hole + 30)), every_s=5
-        )
-        return [(each.rule, each.node) for each in hang(seen)]
-
-    assert find_lost(66.0) == []
-    assert find_lost(np.inf) == [("node_silent", "limping")]
 
 
 def test_the_last_execution_of_a_long_pause_is_known() -> None:
