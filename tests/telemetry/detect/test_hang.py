@@ -456,7 +456,16 @@ def test_the_last_execution_of_a_long_pause_is_known() -> None:
 
 @pytest.mark.parametrize(
     ("every_s", "before_s", "dead"),
-    [(1, 0, {"calm"}), (1, -14, set()), (5, -14, set()), (5, 19, {"calm"}), (5, 60, set())],
+    [
+        (1, 0, {"calm"}),
+        (1, -14, set()),
+        (5, -14, set()),
+        (5, 19, {"calm"}),
+        (5, 40, {"calm"}),
+        (5, 60, set()),
+        (15, 75, {"calm"}),
+        (15, 90, set()),
+    ],
 )
 def test_peers_of_a_crashed_node_execute_until_they_all_wait(
     every_s: int, before_s: float, dead: set[str]
