@@ -163,7 +163,7 @@ def score_links(case: ShareCase) -> list[CauseScore]:
     before, since = (efa_readings(span) for span in hardware_before_and_after(case, METRICS))
     if since is None:
         return []
-    few = since.probed.sum(axis=0) < ENOUGH_IN_STEPS
+    few = since.probed.sum(axis=0) < ENOUGH_ANSWERS
     used_to_s = np.nan if before is None else before.usual_s
     latency = judge_latency(since, used_to_s, slower_by=np.where(few, SLOWER_AT_ONCE, SLOWER_BY))
     loss = judge_loss(since)
@@ -209,8 +209,8 @@ def _score_of(inputs: DetectionInput, now: EfaReadings, scores: EfaScores) -> Ca
 
 
 # Required deviations, and ratio of the latency to the peers. One probe in a thousand is slow by
-# chance, so with fewer probes than this in slow steps the ratio must be high.
-DEVIATIONS, SLOWER_BY, SLOWER_AT_ONCE, ENOUGH_IN_STEPS = 5.0, 1.15, 4.0, 2
+# chance, so with fewer probes than this the ratio must be high, or the past is unknown.
+DEVIATIONS, SLOWER_BY, SLOWER_AT_ONCE, ENOUGH_ANSWERS = 5.0, 1.15, 4.0, 2
 # Retransmit ratio that a healthy fabric does not reach, and the share of the traffic of the other
 # devices of its node below which a device is down.
 LOSS_RATIO = RULES["efa_degraded"].limits["loss_ratio"]
@@ -609,7 +609,10 @@ def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
     """Devices that answer later than before, as far as that is known."""
     if past is None or past.latency_s.shape[1:] != typical.shape:
         return _is_later(typical, np.full(typical.shape, np.nan))
-    return _is_later(typical, lower_median(np.moveaxis(past.latency_ratio, 0, -1)))
+    # One answer is no past: it may be early by chance.
+    is_known = np.isfinite(past.latency_ratio).sum(axis=0) >= ENOUGH_ANSWERS
+    usual = median(np.moveaxis(past.latency_ratio, 0, -1))
+    return _is_later(typical, np.where(is_known, usual, np.nan))
 
 
 def _is_later(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from telemetry.blocks import Span
 from telemetry.detect import Finding, find
@@ -51,6 +52,21 @@ def test_a_node_in_another_rack_is_not_accused_for_its_distance() -> None:
     for times in (1.25, 1.45):
         machines = until(90).mark(LATENCY, (2, slice(None)), times=times, since_s=T0 - 900)
         assert find(seen(machines)) == []
+
+
+@pytest.mark.parametrize("began_s", [40, 65])
+def test_one_early_answer_of_a_far_node_is_not_its_past(began_s: int) -> None:
+    machines = until(8).mark(LATENCY, (2, slice(None)), times=1.4, since_s=T0 - 900)
+    machines.mark(LATENCY, (2, 1), times=0.8, since_s=machines.until_s - 37)
+    machines.mark(LATENCY, (2, 1), times=1 / 0.8, since_s=machines.until_s - 36)
+
+    def hardware_at(metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
+        span = machines.hardware_at(metrics, ages_s)
+        for values in span.values.values():
+            values[span.ticks < machines.until_s - began_s] = np.nan
+        return span
+
+    assert find(inputs(steps_at([0.1] * 200), machines, hardware_at=hardware_at)) == []
 
 
 def test_a_burst_of_loss_is_no_problem_until_it_lasts() -> None:
