@@ -236,9 +236,12 @@ def _seen_to_load(inputs: DetectionInput, steps: StepBatch) -> Problem | None:
     if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or computes.sum() < NEARLY_ALL * others:
         return None
     worst = int(np.argmax(np.where(loads, hosts, 0)))
-    # One whose host was idle for most of its rest has left, and does something else by now.
-    rested = node_peak(of_step, CORES)[:, worst] < WORKING
-    if loaded[:, worst].sum() < MOST * rested.sum():
+    # One whose host was idle for most of its rest has left, and does something else by now. One
+    # that has computed for long in this step waits for the others.
+    own = node_peak(of_step, CORES)[:, worst]
+    computed_s = inputs.report_every_s * (own >= WORKING).sum()
+    waits = computed_s >= HALF * usual_step_s(steps)
+    if waits or loaded[:, worst].sum() < MOST * (own < WORKING).sum():
         return None
     if _usual_input_s(inputs, steps, nodes[worst]) > USUALLY_S:
         return None

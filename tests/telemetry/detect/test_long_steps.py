@@ -139,6 +139,26 @@ def test_a_host_that_has_a_job_after_its_node_left_the_run_does_not_load(
     assert [each.node for each in find(seen) if each.rule == "input_stall"] == nodes
 
 
+@pytest.mark.parametrize(("computed_s", "nodes"), [(0, ["calm"]), (3, ["calm"]), (7, [])])
+def test_a_host_that_has_a_job_while_its_node_waits_for_a_slow_one_does_not_load(
+    computed_s: int, nodes: list[str]
+) -> None:
+    steps = steps_of(after_calm([1.0, 1.0, 1.0, 1.0]))
+    ended_s = int(steps.ended_at_s[-1])
+    now_s = ended_s + computed_s + 15
+
+    def hardware(_: object, last_s: int) -> Span:
+        ticks = np.arange(now_s - last_s + 1, now_s + 1)
+        cores, hosts = np.full((last_s, 4, 8), 0.95), np.full((last_s, 4, 1), 0.11)
+        rests = ticks > ended_s + computed_s
+        cores[rests, 2], hosts[rests, 2] = 0.0, 0.25
+        values = {"core_utilization_ratio": cores, "vcpu_usage_ratio": hosts}
+        return Span("x", ticks, CHARACTERS, values)
+
+    seen = inputs(steps, hardware, now_s=float(now_s))
+    assert [each.node for each in find(seen) if each.rule == "input_stall"] == nodes
+
+
 def test_whose_checkpoint_is_slow_is_reported() -> None:
     slow = Fault(
         kind="checkpoint_slow", node="run-05", start_s=130.0, duration_s=20.0, magnitude=6
