@@ -693,9 +693,10 @@ def _by_probes(
     before = lower_median(np.moveaxis(probes[:-2], 0, -1))
     usually = np.fmax(before, 1.0)
     late = (probes - 1.0 >= limit) & (probes >= SLOWER_BY * usually)
-    # If most devices probed since then are late, the others have not been probed yet.
-    ticks = history.span.ticks[:, None, None]
-    probed_s = np.where(history.probed, ticks - PROBES_APART_S, -np.inf).max(axis=0)
+    # If most devices probed since then are late, the others have not been probed yet. A probe is
+    # younger than the moment looked at before, or was not reported by then.
+    first_s = history.span.ticks[:, None, None] - PROBES_APART_S - (inputs.report_every_s - 1)
+    probed_s = np.where(history.probed, first_s, -np.inf).max(axis=0)
     is_slow = probed_s >= (np.inf if since_s is None else since_s)
     is_slow &= late[-1][is_slow].sum() <= MOST * is_slow.sum()
     # Probes of all devices of a node meet traffic together.

@@ -31,13 +31,14 @@ class Held:
     """Nodes whose probes come once a period and stand until the next; one in 100 is late.
 
     While all of them lose packets, from ``lossy[0]`` to ``lossy[1]``, probes are late too. Nodes
-    are probed one after the other, ``apart_s`` apart.
+    are probed ``offsets_s`` into a period, and report every ``report_s``.
     """
 
     seed: int
     until_s: int = T0
     period_s: int = PERIOD_S
-    apart_s: int = 0
+    offsets_s: Sequence[int] = (0,) * N_NODES
+    report_s: int = 1
     sick: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
     probes: dict[int, FloatArray] = field(default_factory=dict)
     lossy: tuple[int, int] | None = None
@@ -58,11 +59,11 @@ class Held:
 
     def seconds(self, metrics: Sequence[str], ticks: Sequence[int]) -> Span:
         """Return some seconds."""
-        late_s = self.apart_s * np.arange(N_NODES)
+        reported_s = np.array(ticks) // self.report_s * self.report_s
         values = np.stack(
             [
                 [self.probe(int(number))[row] for row, number in enumerate(numbers)]
-                for numbers in (np.array(ticks)[:, None] - late_s) // self.period_s
+                for numbers in (reported_s[:, None] - np.array(self.offsets_s)) // self.period_s
             ]
         )
         kept = {LATENCY: values} if LATENCY in metrics else {}
@@ -95,6 +96,7 @@ class Held:
                 nodes=NODES,
                 now_s=float(self.until_s),
                 open_problems=open_,
+                report_every_s=self.report_s,
             )
             mine = find_efa_symptoms(seen)
             found += [(second, each) for each in mine]
@@ -162,9 +164,17 @@ def test_while_steps_take_longer_one_very_late_probe_is_enough(
 def test_the_first_nodes_that_are_probed_in_a_slow_fabric_are_not_accused() -> None:
     began_s = T0 + 640
     longer = OpenProblem("step_slow", "unknown", evidence={"kind": "step", "onset_s": began_s})
-    found = Held(1, sick=SLOW_FABRIC, apart_s=3).watch(900, held=(longer,))
+    found = Held(1, sick=SLOW_FABRIC, offsets_s=range(0, 48, 3)).watch(900, held=(longer,))
     assert {(symptom.cause, symptom.node) for _, symptom in found} == {("efa_latency", None)}
     assert 640 <= found[0][0] < 640 + PERIOD_S
+
+
+def test_a_probe_that_is_reported_while_steps_take_longer_may_be_from_before() -> None:
+    longer = OpenProblem("step_slow", "unknown", evidence={"kind": "step", "onset_s": T0 + 638})
+    offsets_s = (0, 0, *[56] * 4, *[30] * 10)
+    held = Held(1, sick=SLOW_FABRIC, offsets_s=offsets_s, report_s=5)
+    found = held.watch(740, every_s=1, held=(longer,))
+    assert {(symptom.cause, symptom.node) for _, symptom in found} == {("efa_latency", None)}
 
 
 @pytest.mark.parametrize("seed", range(3))
