@@ -213,8 +213,12 @@ class Standstill:
 
 
 def lost(stall: Standstill) -> set[str]:
-    """Nodes that fell silent when the run stopped, or without which it never began."""
-    return set(stall.silent) & set(stall.gone if np.isfinite(stall.step_s) else stall.silent)
+    """Nodes that fell silent when the run stopped, or without which it never began.
+
+    Steps are kept for some minutes: of a run that has stood still for longer it is unknown.
+    """
+    never_began = np.isnan(stall.step_s) and stall.overdue_s <= OLDEST_S
+    return set(stall.silent) & set(stall.silent if never_began else stall.gone)
 
 
 def upper_median(x: FloatArray) -> float:
@@ -469,6 +473,10 @@ class Activities:
         """What most of the nodes do; empty where no activity is that common."""
         name, n_nodes = Counter(self.doing.values()).most_common(1)[0]
         return name if n_nodes > MOST * len(self.doing) else ""
+
+    def is_away(self, node: str, now_s: float) -> bool:
+        """Whether a node does something else than a step, for so long that all have said more."""
+        return self.doing[node] != STEP and now_s - self.since_s[node] > HEARTBEAT_S + CLOCKS_S
 
     def lasts_s(self, now_s: float) -> float:
         """Seconds since the newest of the common activities began; 0 where none is common."""

@@ -39,6 +39,14 @@ def test_a_worker_that_is_not_in_the_step_of_the_others_is_named() -> None:
     assert found(data) == [("hang", "hang", "steady")]
 
 
+def test_a_worker_that_is_the_first_to_leave_a_long_step_is_not_late() -> None:
+    data = stopped("step", "step", "step", "step")
+    assert data.workers is not None
+    left = WorkerState("steady", data.now_s, "input", data.now_s)
+    data = replace(data, workers=lambda said=dict(data.workers()): {**said, "steady": left})
+    assert found(data) == [("hang", "hang", None)]
+
+
 def test_workers_that_all_wait_within_their_step_hang_without_a_culprit() -> None:
     assert found(stopped("step", "step", "step", "step")) == [("hang", "hang", None)]
     assert found(stopped("step", "step", "step", "step", overdue_s=20)) == []

@@ -321,6 +321,8 @@ def test_who_is_mute_in_a_run_that_never_began_is_dead() -> None:
     still = replace(seen, steps=seen.steps[:0], phase_since_s=seen.now_s - 95)
     assert crashed_nodes(still) == {"calm"}
     assert hang(still) == []
+    # Steps older than this are not kept: by now an agent may restart.
+    assert crashed_nodes(replace(still, phase_since_s=seen.now_s - 900)) == set()
 
 
 def test_a_crash_lasts_until_what_the_returned_node_measured_arrives() -> None:
