@@ -163,7 +163,7 @@ def score_links(case: ShareCase) -> list[CauseScore]:
     before, since = (efa_readings(span) for span in hardware_before_and_after(case, METRICS))
     if since is None:
         return []
-    few = since.probed.sum(axis=0) < ENOUGH_ANSWERS
+    few = since.probed.sum(axis=0) < ENOUGH_IN_STEPS
     used_to_s = np.nan if before is None else before.usual_s
     latency = judge_latency(since, used_to_s, slower_by=np.where(few, SLOWER_AT_ONCE, SLOWER_BY))
     loss = judge_loss(since)
@@ -209,8 +209,8 @@ def _score_of(inputs: DetectionInput, now: EfaReadings, scores: EfaScores) -> Ca
 
 
 # Required deviations, and ratio of the latency to the peers. One probe in a thousand is slow by
-# chance, so with fewer probes than this the ratio must be high, or the past is unknown.
-DEVIATIONS, SLOWER_BY, SLOWER_AT_ONCE, ENOUGH_ANSWERS = 5.0, 1.15, 4.0, 2
+# chance, so with fewer probes than this in slow steps the ratio must be high.
+DEVIATIONS, SLOWER_BY, SLOWER_AT_ONCE, ENOUGH_IN_STEPS = 5.0, 1.15, 4.0, 2
 # Retransmit ratio that a healthy fabric does not reach, and the share of the traffic of the other
 # devices of its node below which a device is down.
 LOSS_RATIO = RULES["efa_degraded"].limits["loss_ratio"]
@@ -393,11 +393,18 @@ def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
 # Required ratio of the latency to before, and to peers where the past is unknown: a node in
 # another rack answers up to 1.5 times later.
 CHANGED_BY, FAR_RATIO = 1.20, 2.0
+# Of three answers in a row the middle one is early by chance only if two are.
+ENOUGH_ANSWERS = 3
+LATENCY_AGES_S = tuple(
+    age + s for age in PAST_AGES_S[::2] for s in reversed(range(ENOUGH_ANSWERS))
+)
 # The same for rare probes, of which the late ones are compared with the others.
 PROBES_CHANGED_BY = 1.25
 # For rare probes: seconds between two reads, how many of the newest count, and how many must be
 # late.
 PROBES_APART_S, NEWEST_PROBES, ENOUGH_PROBES = 15, 5, 3
+# An agent's probe is the least of three rounds: it begins so many seconds before.
+PROBE_S = 10
 PROBE_AGES_S = tuple(range(405, -1, -PROBES_APART_S))
 # Required ratio of the latency of all devices to before.
 ALL_SLOWER_BY = 1.3
@@ -504,7 +511,7 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
         history = _probes(inputs)
         used_to_s = _past_latency_s(inputs, history, now_s=now.usual_s)
     elif inputs.hardware_at is not None:
-        past = efa_readings(inputs.hardware_at([LATENCY], PAST_AGES_S[::2]))
+        past = efa_readings(inputs.hardware_at([LATENCY], LATENCY_AGES_S))
         used_to_s = np.nan if past is None else _of_same_devices(past, now)
     everywhere = _zero_if_unknown(now.usual_s / used_to_s / ALL_SLOWER_BY)
     if everywhere < 1.0 and not _may_be_late(now):
@@ -600,18 +607,24 @@ def _past_latency_s(inputs: DetectionInput, history: EfaReadings | None, *, now_
 
 
 def _longer_steps_since_s(inputs: DetectionInput) -> float | None:
-    """Onset of an open alert that says that whole steps take longer, and names no node."""
+    """Latest time at which what an open alert about whole steps without a node says began.
+
+    The onset is when the first longer step began; by its usual end the reason was there.
+    """
     held = (a for a in inputs.open_problems if a.node is None and a.evidence.get("kind") == "step")
-    return next((onset_of_alert(alert, inputs.now_s) for alert in held), None)
+    alert = next(held, None)
+    if alert is None:
+        return None
+    usual_s = alert.evidence.get("baseline_step_s") or 0.0
+    return onset_of_alert(alert, inputs.now_s) + float(usual_s)
 
 
 def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
     """Devices that answer later than before, as far as that is known."""
     if past is None or past.latency_s.shape[1:] != typical.shape:
         return _is_later(typical, np.full(typical.shape, np.nan))
-    # One answer is no past: it may be early by chance.
     is_known = np.isfinite(past.latency_ratio).sum(axis=0) >= ENOUGH_ANSWERS
-    usual = median(np.moveaxis(past.latency_ratio, 0, -1))
+    usual = lower_median(np.moveaxis(past.latency_ratio, 0, -1))
     return _is_later(typical, np.where(is_known, usual, np.nan))
 
 
@@ -693,10 +706,9 @@ def _by_probes(
     before = lower_median(np.moveaxis(probes[:-2], 0, -1))
     usually = np.fmax(before, 1.0)
     late = (probes - 1.0 >= limit) & (probes >= SLOWER_BY * usually)
-    # If most devices probed since then are late, the others have not been probed yet. A probe is
-    # younger than the moment looked at before, or was not reported by then.
-    first_s = history.span.ticks[:, None, None] - PROBES_APART_S - (inputs.report_every_s - 1)
-    probed_s = np.where(history.probed, first_s, -np.inf).max(axis=0)
+    # If most devices probed since then are late, the others have not been probed yet.
+    ticks = history.span.ticks[:, None, None]
+    probed_s = np.where(history.probed, ticks - PROBES_APART_S - PROBE_S, -np.inf).max(axis=0)
     is_slow = probed_s >= (np.inf if since_s is None else since_s)
     is_slow &= late[-1][is_slow].sum() <= MOST * is_slow.sum()
     # Probes of all devices of a node meet traffic together.

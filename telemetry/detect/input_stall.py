@@ -236,12 +236,13 @@ def _seen_to_load(inputs: DetectionInput, steps: StepBatch) -> Problem | None:
     if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or computes.sum() < NEARLY_ALL * others:
         return None
     worst = int(np.argmax(np.where(loads, hosts, 0)))
-    # One whose host was idle for most of its rest has left, and does something else by now. One
-    # that has computed for long in this step waits for the others.
+    # One whose host was idle for most of its rest has left, and does something else by now.
     own = node_peak(of_step, CORES)[:, worst]
-    computed_s = inputs.report_every_s * (own >= WORKING).sum()
-    waits = computed_s >= HALF * usual_step_s(steps)
-    if waits or loaded[:, worst].sum() < MOST * (own < WORKING).sum():
+    has_left = loaded[:, worst].sum() < MOST * (own < WORKING).sum()
+    # Of two nodes, one that has computed for half a usual step may wait for the other.
+    computed_s = np.nansum(own) / max(float(np.fmax.reduce(own)), WORKING)
+    may_wait = computes.sum() == 1 and computed_s >= HALF * min(usual_step_s(steps), MOST_S)
+    if has_left or may_wait:
         return None
     if _usual_input_s(inputs, steps, nodes[worst]) > USUALLY_S:
         return None

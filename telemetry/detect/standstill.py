@@ -215,7 +215,8 @@ class Standstill:
 def lost(stall: Standstill) -> set[str]:
     """Nodes that fell silent when the run stopped, or without which it never began.
 
-    Steps are kept for some minutes: of a run that has stood still for longer it is unknown.
+    Steps are kept for some minutes: whether a run that has stood still for longer ever made one
+    is unknown.
     """
     never_began = np.isnan(stall.step_s) and stall.overdue_s <= OLDEST_S
     return set(stall.silent) & set(stall.silent if never_began else stall.gone)
@@ -416,7 +417,8 @@ def _missing_since(
         if not len(inputs.steps):
             # The others execute until they all wait for it, for an unknown part of a step.
             until_s = since_s + CLOCKS_S
-            before_s = since_s - around_s - max(UNKNOWN_STEP_S, step_s)
+            longest_s = max(UNKNOWN_STEP_S + max(around_s, step_s), around_s + step_s)
+            before_s = since_s - longest_s
         span = inputs.hardware((HOST,), int(inputs.now_s - before_s) + 1).of(nodes)
         ticks = span.ticks[:, None]
         last_s = np.maximum.accumulate(np.where(span.reported, ticks, 0), axis=0)
@@ -474,9 +476,13 @@ class Activities:
         name, n_nodes = Counter(self.doing.values()).most_common(1)[0]
         return name if n_nodes > MOST * len(self.doing) else ""
 
-    def is_away(self, node: str, now_s: float) -> bool:
-        """Whether a node does something else than a step, for so long that all have said more."""
-        return self.doing[node] != STEP and now_s - self.since_s[node] > HEARTBEAT_S + CLOCKS_S
+    def is_away(self, node: str) -> bool:
+        """Whether a node does something else while others have said since that they are in a step.
+
+        The first one to leave a step is not away.
+        """
+        in_step = (heard for name, heard in self.heard_s.items() if self.doing[name] == STEP)
+        return self.doing[node] != STEP and self.since_s[node] + CLOCKS_S < max(in_step, default=0)
 
     def lasts_s(self, now_s: float) -> float:
         """Seconds since the newest of the common activities began; 0 where none is common."""

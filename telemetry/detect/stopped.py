@@ -298,8 +298,7 @@ def _by_activity(
     patience_s = max(PATIENCE_S, LARGER_BATCH_STEPS * float(np.nan_to_num(stall.step_s)))
     if said.lasts_s(inputs.now_s) <= patience_s:
         return []
-    # Who began something else only now is the first to have left the step: no other has said so yet.
-    away = _rows(stall, [node for node in said.doing if said.is_away(node, inputs.now_s)])
+    away = _rows(stall, [node for node in said.doing if said.is_away(node)])
     if not away and not stall.absent and not _lasts(stall, 0.0, _slow_step_s(inputs)):
         return []
     return [_finding(inputs, stall, away or stall.absent, cause=HANG)]

@@ -112,7 +112,7 @@ def test_the_charts_of_a_node_are_drawn_fed_by_the_stream_and_zoomed_together(
     expect(page.locator("figure[data-zoom='']")).to_have_count(n_charts)
 
     # The stream feeds the heat map column by column. A chart that is fetched again each five
-    # seconds never gets this far; one that an overloaded machine made wait may be, once.
+    # seconds never gets this far; an overloaded machine may make it fetch once more.
     fed_often = re.compile(r"^([89]|\d\d+)$")
     expect(page.locator("#core-heat")).to_have_attribute("data-fed", fed_often, timeout=60_000)
 

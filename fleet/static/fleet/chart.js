@@ -22,7 +22,7 @@ export class Chart {
     this.kind = figure.dataset.chart;
     this.loadedAt = 0;
     this.tookMs = 0;
-    this.nFed = 0; // how often points were appended since it was fetched
+    this.timesFed = 0; // how often points were appended since it was fetched
     this.isSeen = true;
     this.of = null; // the stretch that was asked for; null: the page's own
     this.base = null; // the page's own stretch
@@ -74,7 +74,7 @@ export class Chart {
       this.data = data;
       this.of = asked;
       if (!asked) this.base = data.window ?? (data.t?.length ? [data.t[0], data.t.at(-1)] : null);
-      this.nFed = 0;
+      this.timesFed = 0;
       delete this.figure.dataset.fed;
       this.draw();
       this.compare();
@@ -190,8 +190,8 @@ export class Chart {
       if (Date.now() - this.loadedAt > RELOAD_MS) this.load({ quietly: true });
       return;
     }
-    this.nFed += 1;
-    this.figure.dataset.fed = this.nFed;
+    this.timesFed += 1;
+    this.figure.dataset.fed = this.timesFed;
     this.data.t.push(...t.slice(first));
     rows.forEach((row, i) => row.push(...values[i].slice(first)));
     // What is zoomed to stays, however old it gets.

@@ -42,7 +42,7 @@ const isFrozen = (chart) => new URL(chart.src, location.href).searchParams.has("
 const reload = (chart) => !isFrozen(chart) && !chart.of && chart.load({ quietly: true });
 
 function keepFresh(chart) {
-  const wait = chart.nFed ? FED_AGAIN_MS : AGAIN_MS.find(([span]) => chart.span <= span)[1];
+  const wait = chart.timesFed ? FED_AGAIN_MS : AGAIN_MS.find(([span]) => chart.span <= span)[1];
   const isDue = Date.now() - chart.loadedAt > Math.max(wait, 20 * chart.tookMs);
   if (isDue && chart.isSeen) reload(chart);
   else if (chart.before && Date.now() - chart.comparedAt > COMPARED_AGAIN_MS && !isFrozen(chart) && !chart.of) chart.compare();

@@ -25,6 +25,13 @@ def stopped(
     return inputs(steps, now_s=now_s, workers=lambda: states)
 
 
+def with_state(data: DetectionInput, state: WorkerState) -> DetectionInput:
+    """Return the same with what one worker says."""
+    assert data.workers is not None
+    states = dict(data.workers()) | {state.node: state}
+    return replace(data, workers=lambda: states)
+
+
 def found(data: DetectionInput) -> list[tuple[str, str, str | None]]:
     return [(each.rule, each.cause, each.node) for each in find(data)]
 
@@ -41,10 +48,14 @@ def test_a_worker_that_is_not_in_the_step_of_the_others_is_named() -> None:
 
 def test_a_worker_that_is_the_first_to_leave_a_long_step_is_not_late() -> None:
     data = stopped("step", "step", "step", "step")
-    assert data.workers is not None
     left = WorkerState("steady", data.now_s, "input", data.now_s)
-    data = replace(data, workers=lambda said=dict(data.workers()): {**said, "steady": left})
-    assert found(data) == [("hang", "hang", None)]
+    assert found(with_state(data, left)) == [("hang", "hang", None)]
+
+
+def test_a_worker_whose_activity_keeps_changing_is_not_in_the_step_of_the_others() -> None:
+    data = stopped("step", "step", "step", "step", overdue_s=120)
+    tries = WorkerState("steady", data.now_s - 1, "input", data.now_s - 8)
+    assert found(with_state(data, tries)) == [("hang", "hang", "steady")]
 
 
 def test_workers_that_all_wait_within_their_step_hang_without_a_culprit() -> None:

@@ -54,19 +54,32 @@ def test_a_node_in_another_rack_is_not_accused_for_its_distance() -> None:
         assert find(seen(machines)) == []
 
 
-@pytest.mark.parametrize("began_s", [40, 65])
-def test_one_early_answer_of_a_far_node_is_not_its_past(began_s: int) -> None:
-    machines = until(8).mark(LATENCY, (2, slice(None)), times=1.4, since_s=T0 - 900)
-    machines.mark(LATENCY, (2, 1), times=0.8, since_s=machines.until_s - 37)
-    machines.mark(LATENCY, (2, 1), times=1 / 0.8, since_s=machines.until_s - 36)
+def beginning(machines: Machines, began_s: float) -> DetectionInput:
+    """Return what detection sees of nodes that reported nothing before."""
 
     def hardware_at(metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
         span = machines.hardware_at(metrics, ages_s)
         for values in span.values.values():
-            values[span.ticks < machines.until_s - began_s] = np.nan
+            values[span.ticks < began_s] = np.nan
         return span
 
-    assert find(inputs(steps_at([0.1] * 200), machines, hardware_at=hardware_at)) == []
+    return inputs(steps_at([0.1] * 200), machines, hardware_at=hardware_at)
+
+
+@pytest.mark.parametrize("known_s", [36, 40, 65])
+def test_one_early_answer_of_a_far_node_is_not_its_past(known_s: int) -> None:
+    machines = until(8).mark(LATENCY, (2, slice(None)), times=1.4, since_s=T0 - 900)
+    machines.mark(LATENCY, (2, 1), times=0.8, since_s=machines.until_s - 37)
+    machines.mark(LATENCY, (2, 1), times=1 / 0.8, since_s=machines.until_s - 36)
+    assert find(beginning(machines, machines.until_s - known_s)) == []
+
+
+@pytest.mark.parametrize("before_s", [5, 20, 45])
+def test_a_device_that_answers_late_soon_after_its_node_began_is_found(before_s: int) -> None:
+    """As soon as half a minute of its past is known."""
+    machines = until(max(8, 40 - before_s)).mark(LATENCY, (2, 1), times=1.3, since_s=SINCE_S)
+    (found,) = find(beginning(machines, SINCE_S - before_s))
+    assert places([found]) == {("efa_degraded", "efa_latency", "calm", 1)}
 
 
 def test_a_burst_of_loss_is_no_problem_until_it_lasts() -> None:

@@ -457,30 +457,32 @@ def test_the_last_execution_of_a_long_pause_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("every_s", "before_s", "dead"),
+    ("every_s", "pause_s", "before_s", "dead"),
     [
-        (1, 0, {"calm"}),
-        (1, -14, set()),
-        (5, -14, set()),
-        (5, 19, {"calm"}),
-        (5, 40, {"calm"}),
-        (5, 60, set()),
-        (15, 75, {"calm"}),
-        (15, 90, set()),
+        (1, 0, 0, {"calm"}),
+        (1, 0, -14, set()),
+        (5, 0, -14, set()),
+        (5, 0, 19, {"calm"}),
+        (5, 0, 40, {"calm"}),
+        (5, 0, 60, set()),
+        (5, 40, 70, {"calm"}),
+        (15, 0, 75, {"calm"}),
+        (15, 0, 90, set()),
     ],
 )
 def test_peers_of_a_crashed_node_execute_until_they_all_wait(
-    every_s: int, before_s: float, dead: set[str]
+    every_s: int, pause_s: int, before_s: float, dead: set[str]
 ) -> None:
     """Without step reports it is unknown how long they do."""
-    now_s, stopped_s, names = 1_000, 940, CHARACTERS[:3]
+    now_s, stopped_s, names = 1_000, 940 - 3 * pause_s, CHARACTERS[:3]
 
     def hardware(metrics: object, last_s: int) -> Span:
         ticks = (now_s - np.arange(last_s)[::-1]).astype(int)
+        executes = (ticks <= stopped_s) & ((stopped_s - ticks) % (20 + pause_s) < 20)
         levels = {
-            "core_utilization_ratio": np.where(ticks <= stopped_s, 0.9, 0.0),
+            "core_utilization_ratio": np.where(executes, 0.9, 0.0),
             "vcpu_usage_ratio": np.full(len(ticks), 0.12),
-            "executions_completed_per_s": np.where(ticks <= stopped_s, 1.0, 0.0),
+            "executions_completed_per_s": np.where(executes, 1.0, 0.0),
         }
         is_heard = np.ones((len(ticks), 3, 1), bool)
         is_heard[:, 2] = (ticks <= stopped_s - before_s)[:, None]

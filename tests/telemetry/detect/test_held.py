@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.fabric import PACKETS, RETRANSMITS, find_efa_symptoms
+from telemetry.detect.fabric import PACKETS, PROBE_S, RETRANSMITS, find_efa_symptoms
 from telemetry.detect.findings import Problem
 from telemetry.detect.inputs import (
     OpenProblem,
@@ -31,13 +31,15 @@ class Held:
     """Nodes whose probes come once a period and stand until the next; one in 100 is late.
 
     While all of them lose packets, from ``lossy[0]`` to ``lossy[1]``, probes are late too. Nodes
-    are probed ``offsets_s`` into a period, and report every ``report_s``.
+    are probed ``offsets_s`` into a period, for ``takes_s``, and report every ``report_s`` what is
+    known at its end.
     """
 
     seed: int
     until_s: int = T0
     period_s: int = PERIOD_S
     offsets_s: Sequence[int] = (0,) * N_NODES
+    takes_s: int = 0
     report_s: int = 1
     sick: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
     probes: dict[int, FloatArray] = field(default_factory=dict)
@@ -50,7 +52,8 @@ class Held:
             late = np.where(rng.random((N_NODES, N_EFA)) < 0.01, 1.8, 1.0)
             latency = USUAL_S * late * (1 + 0.02 * rng.standard_normal((N_NODES, N_EFA)))
             for (node, device), (since_s, times) in self.sick.items():
-                if number * self.period_s >= since_s:
+                began_s = number * self.period_s + self.offsets_s[node] - self.takes_s
+                if began_s >= since_s:
                     latency[node, device] = USUAL_S * times * (1 + 0.02 * rng.standard_normal())
             if self.lossy and self.lossy[0] <= number * self.period_s < self.lossy[1]:
                 latency *= 1.4
@@ -59,7 +62,7 @@ class Held:
 
     def seconds(self, metrics: Sequence[str], ticks: Sequence[int]) -> Span:
         """Return some seconds."""
-        reported_s = np.array(ticks) // self.report_s * self.report_s
+        reported_s = -(-np.array(ticks) // self.report_s) * self.report_s
         values = np.stack(
             [
                 [self.probe(int(number))[row] for row, number in enumerate(numbers)]
@@ -162,18 +165,23 @@ def test_while_steps_take_longer_one_very_late_probe_is_enough(
 
 
 def test_the_first_nodes_that_are_probed_in_a_slow_fabric_are_not_accused() -> None:
-    began_s = T0 + 640
+    began_s = T0 + 600
     longer = OpenProblem("step_slow", "unknown", evidence={"kind": "step", "onset_s": began_s})
     found = Held(1, sick=SLOW_FABRIC, offsets_s=range(0, 48, 3)).watch(900, held=(longer,))
     assert {(symptom.cause, symptom.node) for _, symptom in found} == {("efa_latency", None)}
-    assert 640 <= found[0][0] < 640 + PERIOD_S
+    assert 600 <= found[0][0] < 600 + PERIOD_S
 
 
-def test_a_probe_that_is_reported_while_steps_take_longer_may_be_from_before() -> None:
-    longer = OpenProblem("step_slow", "unknown", evidence={"kind": "step", "onset_s": T0 + 638})
-    offsets_s = (0, 0, *[56] * 4, *[30] * 10)
-    held = Held(1, sick=SLOW_FABRIC, offsets_s=offsets_s, report_s=5)
-    found = held.watch(740, every_s=1, held=(longer,))
+@pytest.mark.parametrize("report_s", [1, 5])
+@pytest.mark.parametrize(("onset_s", "usual_s"), [(601, 0.5), (570, 32.0)])
+def test_a_probe_in_the_first_longer_step_may_have_begun_before_its_fault(
+    onset_s: int, usual_s: float, report_s: int
+) -> None:
+    evidence = {"kind": "step", "onset_s": T0 + onset_s, "baseline_step_s": usual_s}
+    longer = OpenProblem("step_slow", "unknown", evidence=evidence)
+    offsets_s = [(T0 + second) % PERIOD_S for second in [605] * 4 + [612] * 2 + [650] * 10]
+    held = Held(1, sick=SLOW_FABRIC, offsets_s=offsets_s, takes_s=PROBE_S, report_s=report_s)
+    found = held.watch(760, every_s=1, held=(longer,))
     assert {(symptom.cause, symptom.node) for _, symptom in found} == {("efa_latency", None)}
 
 

@@ -139,23 +139,31 @@ def test_a_host_that_has_a_job_after_its_node_left_the_run_does_not_load(
     assert [each.node for each in find(seen) if each.rule == "input_stall"] == nodes
 
 
-@pytest.mark.parametrize(("computed_s", "nodes"), [(0, ["calm"]), (3, ["calm"]), (7, [])])
-def test_a_host_that_has_a_job_while_its_node_waits_for_a_slow_one_does_not_load(
-    computed_s: int, nodes: list[str]
+@pytest.mark.parametrize("every_s", [1, 5])
+@pytest.mark.parametrize(
+    ("computed_s", "nodes"), [(0, ["limping"]), (3, ["limping"]), (8, []), (10, [])]
+)
+def test_a_host_that_has_a_job_while_its_node_waits_for_the_other_does_not_load(
+    computed_s: int, nodes: list[str], every_s: int
 ) -> None:
-    steps = steps_of(after_calm([1.0, 1.0, 1.0, 1.0]))
+    steps = steps_of(after_calm([1.0, 1.0]))
     ended_s = int(steps.ended_at_s[-1])
-    now_s = ended_s + computed_s + 15
+    now_s = ended_s + computed_s + 28
 
     def hardware(_: object, last_s: int) -> Span:
-        ticks = np.arange(now_s - last_s + 1, now_s + 1)
-        cores, hosts = np.full((last_s, 4, 8), 0.95), np.full((last_s, 4, 1), 0.11)
-        rests = ticks > ended_s + computed_s
-        cores[rests, 2], hosts[rests, 2] = 0.0, 0.25
-        values = {"core_utilization_ratio": cores, "vcpu_usage_ratio": hosts}
-        return Span("x", ticks, CHARACTERS, values)
+        seconds = np.arange(now_s - 200, now_s + 10)
+        works = seconds[:, None] <= ended_s + np.array([60, computed_s])
+        cores = np.repeat(np.where(works, 0.95, 0.0)[..., None], 8, axis=2)
+        hosts = np.where(works, 0.11, 0.25)[..., None]
+        # A report says what its seconds were in the mean.
+        of_report = [np.flatnonzero(seconds // every_s == each // every_s) for each in seconds]
+        values = {
+            name: np.stack([each[rows].mean(axis=0) for rows in of_report])[-last_s - 9 : -9]
+            for name, each in (("core_utilization_ratio", cores), ("vcpu_usage_ratio", hosts))
+        }
+        return Span("x", seconds[-last_s - 9 : -9], CHARACTERS[:2], values)
 
-    seen = inputs(steps, hardware, now_s=float(now_s))
+    seen = inputs(steps, hardware, now_s=float(now_s), report_every_s=every_s)
     assert [each.node for each in find(seen) if each.rule == "input_stall"] == nodes
 
 
