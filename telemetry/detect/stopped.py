@@ -78,7 +78,7 @@ def find_silent(
         Whether training goes on tells a mute node (`node_silent`) from a dead one (`node_crash`).
     crashed : nodes
         Those with which their run stopped, as its other nodes show: they are dead, not mute, and
-        need not be waited for.
+        need not be waited for, unless there are several: the agent of one may restart.
     report_every_s : mapping of run to seconds, optional
         How often the nodes of a run report, 0 where not known yet; a run that is not listed:
         every second.
@@ -94,6 +94,7 @@ def find_silent(
     run_of, every_s = run_of or {}, report_every_s or {}
     # Other nodes of a run show whether it waits for a silent one: then that is known.
     n_nodes = Counter(run_of.get(node) for node in last_seen)
+    n_crashed = Counter(run_of.get(node) for node in known)
     quiet = {}
     for node, seen in last_seen.items():
         if now - seen < after_s and node not in known:
@@ -104,7 +105,8 @@ def find_silent(
         allowed_s = (may_be_quiet_s or {}).get(node, 0)
         missed_s = MISSED_REPORTS * each_s if each_s >= SLOWEST_S else 0.0
         limit_s = max(after_s, back_s, missed_s, allowed_s)
-        if now - seen >= limit_s or (node in known and now - seen > TOGETHER_S + each_s - 1):
+        is_sure = node in known and n_crashed[run_of.get(node)] == 1
+        if now - seen >= limit_s or (is_sure and now - seen > TOGETHER_S + each_s - 1):
             quiet[node] = seen
     if not quiet:
         return []

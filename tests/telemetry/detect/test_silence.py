@@ -121,6 +121,17 @@ def test_a_node_with_which_its_run_stopped_has_crashed_and_is_not_waited_for() -
     assert find_silent(seen, now_s=NOW, run_of=runs, pulses=pulses) == []
 
 
+def test_of_two_nodes_that_left_with_the_step_one_may_be_an_agent_that_restarts() -> None:
+    def find_lost(quiet_s: int) -> set[str | None]:
+        seen = FLEET | {"quiet": NOW - quiet_s, "calm": NOW - quiet_s}
+        runs = dict.fromkeys(seen, "llama")
+        found = find_silent(seen, now_s=NOW, run_of=runs, crashed=("quiet", "calm"))
+        return {each.node for each in found if each.cause == "node_crash"}
+
+    assert find_lost(10) == set()
+    assert find_lost(15) == {"quiet", "calm"}
+
+
 def test_while_peers_are_heard_of_a_late_step_alone_is_no_crash() -> None:
     seen = FLEET | {"quiet": NOW - 600}
     pulses = {"llama": StepHeartbeat(last_step_at_s=NOW - 590, step_s=3)}
