@@ -147,9 +147,10 @@ def _stalled_nodes(
     if is_held[worst]:
         low[1:] &= low[:-1]
     at = min(int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0, len(low) - 1)
+    n_stalled = int((excess[at:, worst] >= HALF * least[worst]).sum())
     late = tuple(steps.workers[i] for i in np.flatnonzero(unhealthy))
     found = _problem(steps, score, at, late)
-    return [replace(found, extra={"stalled_steps": len(low) - at})]
+    return [replace(found, extra={"stalled_steps": n_stalled})]
 
 
 def _newest_known(values: FloatArray) -> FloatArray:

@@ -423,6 +423,16 @@ def test_late_input_of_one_node_is_a_page_from_the_third_step_on(
     assert (found.cause, found.node, found.severity) == ("input_stall", "calm", severity)
 
 
+def test_a_step_without_late_input_makes_no_page_of_an_alert_about_it() -> None:
+    late = np.zeros((60, 4))
+    late[-3:-1, 2] = 1.5
+    steps = steps_of(np.full((60, 4), 8.0), input_s=late)
+    (first,) = find(inputs(steps[:-1]))
+    held = OpenProblem(first.rule, first.cause, node=first.node, evidence=first.evidence)
+    (found,) = find(inputs(steps, open_problems=(held,)))
+    assert (found.node, found.severity, found.evidence["stalled_steps"]) == ("calm", "warn", 2)
+
+
 def test_where_all_wait_for_data_by_chance_the_last_one_is_not_accused() -> None:
     for seed in range(20):
         late = np.random.default_rng(seed).uniform(0.28, 0.42, (60, 8))
