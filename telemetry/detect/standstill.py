@@ -417,8 +417,7 @@ def _missing_since(
         if not len(inputs.steps):
             # The others execute until they all wait for it, for an unknown part of a step.
             until_s = since_s + CLOCKS_S
-            longest_s = max(UNKNOWN_STEP_S + max(around_s, step_s), around_s + step_s)
-            before_s = since_s - longest_s
+            before_s = min(before_s, since_s - UNKNOWN_STEP_S - max(around_s, step_s))
         span = inputs.hardware((HOST,), int(inputs.now_s - before_s) + 1).of(nodes)
         ticks = span.ticks[:, None]
         last_s = np.maximum.accumulate(np.where(span.reported, ticks, 0), axis=0)

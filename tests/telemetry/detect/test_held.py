@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from telemetry.agent.sources import N_ROUNDS, ROUNDS_APART_S
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.fabric import PACKETS, PROBE_S, RETRANSMITS, find_efa_symptoms
 from telemetry.detect.findings import Problem
@@ -170,6 +171,10 @@ def test_the_first_nodes_that_are_probed_in_a_slow_fabric_are_not_accused() -> N
     found = Held(1, sick=SLOW_FABRIC, offsets_s=range(0, 48, 3)).watch(900, held=(longer,))
     assert {(symptom.cause, symptom.node) for _, symptom in found} == {("efa_latency", None)}
     assert 600 <= found[0][0] < 600 + PERIOD_S
+
+
+def test_a_probe_takes_as_long_as_the_rounds_of_the_agent() -> None:
+    assert PROBE_S == (N_ROUNDS - 1) * ROUNDS_APART_S
 
 
 @pytest.mark.parametrize("report_s", [1, 5])
