@@ -20,6 +20,7 @@ NAMES = (
     "pages",
     "fleet",
     "reporter",
+    "bodies",
     "trials",
     "detection",
 )
@@ -33,6 +34,7 @@ SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
     "fleet": ("nodes", "seconds"),
     "remote_write": ("seconds",),
+    "bodies": ("times",),
     "healthy": ("hours",),
     "detection": ("tier", "seeds", "kind"),
 }
@@ -50,6 +52,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--seconds", type=int, help="how long to measure (fleet: 30, remote_write: 780)"
     )
+    parser.add_argument("--times", type=int, help="bodies: how often each is sent (10)")
     parser.add_argument("--hours", type=int, help="healthy: hours of 64 nodes to play (24)")
     tiers = (
         *TIERS,

@@ -167,10 +167,12 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 
-# Limits of ingest: bytes of one body as sent and unpacked, requests per minute and token.
+# Limits of ingest: bytes of one body as sent and unpacked; by token, requests a minute, and CPU
+# seconds a minute in each web process, which leaves a quarter of its time for pages.
 INGEST_MAX_BODY_BYTES = 10_000_000
-INGEST_MAX_UNPACKED_BYTES = 64_000_000
+INGEST_MAX_UNPACKED_BYTES = 16_000_000
 INGEST_REQUESTS_PER_MINUTE = ENV.whole_number("TRNWATCH_INGEST_PER_MINUTE", 60_000)
+INGEST_CPU_S_PER_MINUTE = ENV.whole_number("TRNWATCH_INGEST_CPU_PER_MINUTE", 45)
 API_REQUESTS_PER_MINUTE = ENV.whole_number("TRNWATCH_API_PER_MINUTE", 3_000)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
 # Graphs of models, and what probes printed, are the large things that people upload.

@@ -19,7 +19,6 @@ MESSAGES: Mapping[str, Sequence[tuple[str, str]]] = {
     "WriteRequest": (("timeseries", "TimeSeries"),),
     # The same on the wire, with labels as they are: readers know most series.
     "EncodedSeries": (("labels", "bytes"), ("samples", "Sample")),
-    "EncodedRequest": (("timeseries", "EncodedSeries"),),
     # google.rpc.Status
     "Status": (("code", "int32"), ("message", "string")),
 }
@@ -56,7 +55,7 @@ def _field(name: str, number: int, kind: str) -> FieldDescriptorProto:
 
 _POOL = DescriptorPool()
 _POOL.Add(_descriptor())
-Label, TimeSeries, WriteRequest, EncodedRequest, Status = (
+Label, TimeSeries, WriteRequest, EncodedSeries, Status = (
     cast("Any", GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}")))
-    for name in ("Label", "TimeSeries", "WriteRequest", "EncodedRequest", "Status")
+    for name in ("Label", "TimeSeries", "WriteRequest", "EncodedSeries", "Status")
 )

@@ -3,6 +3,8 @@
 import importlib
 import inspect
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from bench import __main__ as command
 from bench import table
 from bench.detection import append_cache, read_cache, state_of_code, without_prose
+from bench.installation import ROOT
 
 
 @pytest.mark.parametrize("name", command.CHOICES)
@@ -48,6 +51,17 @@ def test_json_is_one_object_with_every_table(
         "bench": "pages",
         "tables": [{"title": "Pages", "figures": [["/", "p50 3 ms"]]}],
     }
+
+
+def test_no_body_takes_the_web_process() -> None:
+    """Memory and CPU are bounds of the process, not of the machine: others may compute."""
+    command = [sys.executable, "-m", "bench", "bodies", "--times=1", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    for row in json.loads(done.stdout)["bodies"]:
+        assert set(row["statuses"]) <= {200, 204, 400, 413, 415}, row
+        assert row["grown_bytes"] < 50_000_000, row
+        assert row["cpu_s"] < 5, row
+        assert not row["health_failed"], row
 
 
 def test_a_measurement_that_was_ended_keeps_what_was_over(tmp_path: Path) -> None:

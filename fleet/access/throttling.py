@@ -6,7 +6,8 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -199,6 +200,49 @@ class RequestGate:
         for token, n_requests in zip(self._unreported, answers, strict=True):
             self._total[token] = int(n_requests)
         self._unreported.clear()
+
+
+class WorkBudget:
+    """CPU seconds that requests of one token may take in a minute, in this process. Thread-safe.
+
+    Limits of one request bound what it costs; this bounds what many cost together, so that the
+    web process has time for its readers.
+    """
+
+    def __init__(
+        self,
+        setting: str = "INGEST_CPU_S_PER_MINUTE",
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        thread_time: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._setting = setting
+        self._monotonic, self._thread_time = monotonic, thread_time
+        self._lock = Lock()
+        # By token: when its minute began, and what it took since.
+        self._spent: dict[str, tuple[float, float]] = {}
+
+    def wait_s(self, token: str) -> int:
+        """Return how many seconds a token must wait; 0: it has CPU time left."""
+        now_s, limit_s = self._monotonic(), float(getattr(settings, self._setting))
+        with self._lock:
+            began_s, spent_s = self._spent.get(token, (now_s, 0.0))
+        left_s = began_s + MINUTE_S - now_s
+        return math.ceil(left_s) if spent_s >= limit_s and left_s > 0 else 0
+
+    @contextmanager
+    def spend(self, token: str) -> Iterator[None]:
+        """Count the CPU time of this thread for a token."""
+        before_s = self._thread_time()
+        try:
+            yield
+        finally:
+            used_s, now_s = self._thread_time() - before_s, self._monotonic()
+            with self._lock:
+                began_s, spent_s = self._spent.get(token, (now_s, 0.0))
+                if now_s - began_s >= MINUTE_S:
+                    began_s, spent_s = now_s, 0.0
+                self._spent[token] = began_s, spent_s + used_s
 
 
 class RateLimiter:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from redis.exceptions import RedisError
 
-from fleet.access.throttling import RateLimiter, RequestGate
+from fleet.access.throttling import RateLimiter, RequestGate, WorkBudget
 from fleet.access.tokens import TokenCache, bearer
 from fleet.ingest.nodes import (
     NAME,
@@ -42,7 +43,7 @@ from fleet.ingest.steps import StepIngest, StepIngestResult
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
 from fleet.ops.compression import gunzip_pieces
-from telemetry.ingest import otlp, schemas, step_reports
+from telemetry.ingest import limits, otlp, schemas, step_reports
 from telemetry.ingest.columns import ColumnsLine
 from telemetry.ingest.lines import RefusedError, join_documents
 from telemetry.ingest.prometheus import WrittenSamples, samples_of, unpack
@@ -61,6 +62,9 @@ JSON, PROTOBUF = "application/json", "application/x-protobuf"
 log = logging.getLogger(__name__)
 tokens = TokenCache()
 gate = RequestGate()
+work = WorkBudget()
+# Samples are unpacked and read one request at a time: each may take several times its bytes.
+reading = Lock()
 log_limit = RateLimiter(every_s=10.0)
 
 
@@ -113,8 +117,9 @@ class IngestRequest:
         if encoding not in {"", "identity", "gzip", "x-gzip"}:
             detail = f"Content-Encoding {encoding[:40]!r} is not supported. Use gzip."
             raise ProblemError(415, detail, field="Content-Encoding")
-        is_packed = encoding.endswith("gzip")
-        return _gunzip(self.body, max_bytes=max_bytes) if is_packed else self.body
+        if not encoding.endswith("gzip"):
+            return self.body
+        return _gunzip(self.body, max_bytes=limits.most_unpacked(len(self.body), max_bytes))
 
     def lines(self, *, max_bytes: int) -> list[bytes]:
         """Return the lines of the unpacked body; refuse other encodings and unusable bodies."""
@@ -143,8 +148,9 @@ def serve(requests: Sequence[IngestRequest]) -> None:
         authenticate(requests, hot)
         arrivals = arrivals_of(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
         for request in requests:
-            if request.problem is None:
-                _read(request, arrivals)
+            if request.token and request.problem is None:
+                with work.spend(request.token.digest):
+                    _read(request, arrivals)
         deliveries = [request.delivery for request in requests if request.delivery is not None]
         n_refused_whole = sum(request.problem is not None for request in requests)
         try:
@@ -179,6 +185,13 @@ def authenticate(requests: Sequence[IngestRequest], hot: HotStore) -> None:
                 f"More than {settings.INGEST_REQUESTS_PER_MINUTE:,} requests in a minute with "
                 "this token. Send more lines in each.",
                 headers={"Retry-After": "60"},
+            )
+        elif request.token and (wait_s := work.wait_s(request.token.digest)):
+            request.problem = ProblemError(
+                429,
+                f"Requests with this token took {settings.INGEST_CPU_S_PER_MINUTE} s of CPU time "
+                "in a minute. Send less, or raise TRNWATCH_INGEST_CPU_PER_MINUTE.",
+                headers={"Retry-After": str(wait_s)},
             )
 
 
@@ -272,19 +285,18 @@ def check_utf8(field: str, raw: bytes) -> None:
 
 
 def _gunzip(packed: bytes, *, max_bytes: int) -> bytes:
-    pieces = []
-    size = 0
+    # Not a list of pieces: joining them would take the memory twice.
+    unpacked = bytearray()
     try:
         for piece in gunzip_pieces(packed):
-            size += len(piece)
-            if size > max_bytes:
+            unpacked += piece
+            if len(unpacked) > max_bytes:
                 raise too_large(max_bytes, unpacked=True)
-            pieces.append(piece)
     except EOFError as error:
         raise ProblemError(400, "The gzip body ends early.", field="body") from error
     except (zlib.error, ValueError) as error:
         raise ProblemError(400, f"The body is not gzip: {error}.", field="body") from error
-    return b"".join(pieces)
+    return bytes(unpacked)
 
 
 # Endpoints in Django
@@ -324,10 +336,12 @@ def ingest_steps(request: HttpRequest) -> HttpResponse:
         hot = hot_store()
         call = _request_of(request)
         authenticate([call], hot)
-        if call.problem is not None:
-            raise call.problem
+        if call.problem is not None or call.token is None:
+            raise call.problem or ProblemError(401, "Send a token.")
         call.body = _read_body(request, MAX_STEPS_BODY_BYTES)
-        return _json(require_accepted(_store_steps(call, hot).response()))
+        with work.spend(call.token.digest):
+            outcome = _store_steps(call, hot).response()
+        return _json(require_accepted(outcome))
     except ProblemError as error:
         return error.response()
     except (RedisError, DatabaseError) as error:
@@ -386,12 +400,14 @@ def _queue_samples(
         hot = hot_store()
         call = _request_of(request)
         authenticate([call], hot)
-        if call.problem is not None:
-            raise call.problem
+        if call.problem is not None or call.token is None:
+            raise call.problem or ProblemError(401, "Send a token.")
         call.body = _read_body(request, settings.INGEST_MAX_BODY_BYTES)
-        written = read(call)
+        with reading, work.spend(call.token.digest):
+            written = read(call)
         queue(hot, written, arrived_s=time.time())
     except RefusedError as error:
+        hot.count("ingest_errors")
         detail = f"The {error.field} {error.reason}."
         raise ProblemError(400, detail, field=error.field) from error
     except QueueFullError as error:

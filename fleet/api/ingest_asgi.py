@@ -53,6 +53,12 @@ MAX_AT_ONCE = 256
 GATHER_S = 0.1
 # Paths, and whether their lines contain no report of neuron-monitor.
 PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
+# Addresses in Django whose senders pack many samples in a request.
+SAMPLES = {
+    "/api/v1/ingest/prometheus",
+    "/api/v1/ingest/otlp",
+    "/api/v1/ingest/otlp/v1/metrics",
+}
 # Addresses that browsers upload files to, and the page of each one's form.
 UPLOADS = {"/support/": "/support/", "/preflight/files": "/preflight/"}
 # Lines of a stream that come closer together than this form one batch.
@@ -155,10 +161,11 @@ class IngestApplication:
         self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
     ) -> None:
         """Forward a request to Django, unless its body is too large."""
-        is_upload = scope["path"] in UPLOADS
-        limit: int = (
-            settings.SUPPORT_MAX_BODY_BYTES if is_upload else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        )
+        limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        if scope["path"] in UPLOADS:
+            limit = settings.SUPPORT_MAX_BODY_BYTES
+        elif scope["path"] in SAMPLES:
+            limit = settings.INGEST_MAX_BODY_BYTES
         length = headers.get("content-length")
         check_announced(length, limit=limit)
         is_known = int(length or 0) > ANONYMOUS_BYTES

@@ -28,7 +28,7 @@ ZIP_ENTRY = b"PK\x01\x02"
 MOST_FILES = 10_000
 # Folders, and metadata files that desktops add, are members too.
 MOST_MEMBERS = 2 * MOST_FILES
-MOST_UNPACKED_BYTES = 64_000_000
+MOST_UNPACKED_BYTES = 40_000_000
 # A PAX or GNU header holds a long name. It is read whole, and its records cost more than bytes.
 MOST_HEADER_BYTES = 64_000
 PIECE_BYTES = 1 << 16

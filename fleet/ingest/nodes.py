@@ -503,9 +503,10 @@ class NodeIngest:
         """
         delivery = IngestBatch(node=node or "")
         good: list[tuple[int, bytes, Reading]] = []
+        shapes: dict[str, Shape | None] = {"": None}
         for number, line in enumerate(lines, first_line):
             if line.strip():
-                self._read(line, number, delivery, good, alone=alone)
+                self._read(line, number, delivery, good, alone=alone, shapes=shapes)
         if good:
             known = self._known[delivery.node]
             if not known.is_restored and self._restore_clock is not None:
@@ -528,6 +529,7 @@ class NodeIngest:
         good: list[tuple[int, bytes, Reading]],
         *,
         alone: bool,
+        shapes: dict[str, Shape | None],
     ) -> None:
         """Read one line, or many in columns, and check that it is of the batch's node."""
         try:
@@ -540,7 +542,7 @@ class NodeIngest:
                 found = None if alone else table.readings()
                 if found is None:
                     for one in table.expanded():
-                        self._read(one, number, delivery, good, alone=alone)
+                        self._read(one, number, delivery, good, alone=alone, shapes=shapes)
                     return
                 readings = found
             elif alone:
@@ -548,7 +550,10 @@ class NodeIngest:
                 sent = decode_line(line)
                 node = delivery.node or (sent.instance and sent.instance.instance_id) or ""
                 known = self._known.get(node)
-                shape = known.shape if known else row_shape(node)
+                if known is None and node not in shapes:
+                    # All lines are of one node: another name is not asked for.
+                    shapes[node] = row_shape(node) if len(shapes) == 1 else None
+                shape = known.shape if known else shapes[node]
                 readings = [neuron_monitor.read_sidecar_line(sent, shape=shape)]
             else:
                 known = self._known.get(delivery.node)

@@ -55,6 +55,9 @@ ECC = schemas.DeviceCounters.__struct_fields__[1:]
 # How such a line begins, to the letter.
 BEGINS = b'{"columns":'
 MAX_ROWS = 1000
+# The numbers of all reports together, and the bytes of their templates: a report of a large node
+# has some 700 numbers in 60 kB.
+MAX_NUMBERS, MAX_EXPANDED_BYTES = 2_000_000, 128_000_000
 # Whole numbers up to here are the same as 64-bit floats.
 MAX_EXACT = 2.0**53
 
@@ -469,6 +472,13 @@ def read_columns(line: bytes) -> ReportTable:
     if sent.varies and max(sent.varies) >= n_holes:
         reason = f"names hole {max(sent.varies)}; the template has {n_holes}"
         raise RefusedError("columns.varies", reason)
+    if n_rows * n_holes > MAX_NUMBERS or n_rows * len(sent.template) > MAX_EXPANDED_BYTES:
+        raise RefusedError(
+            "columns.template",
+            f"has {n_holes:,} numbers in {len(sent.template):,} characters, for {n_rows:,} "
+            f"reports; at most {MAX_NUMBERS:,} numbers and {MAX_EXPANDED_BYTES:,} characters in "
+            "all. Send fewer reports in a line",
+        )
     once = _floats("columns.once", sent.once, n_holes)
     more = _floats("columns.more", sent.more, (n_rows - 1) * len(sent.varies))
     numbers = np.repeat(once[None, :], n_rows, axis=0)

@@ -16,6 +16,8 @@ from telemetry.ingest.schemas import MAX_LINE_BYTES
 QUIET_S = 0.05
 CHUNK_BYTES = 1 << 20
 MAX_GROUP_BYTES = 2 * MAX_LINE_BYTES
+# To find the invalid key, a line is decoded dozens of times; of larger ones it is not named.
+MAX_EXPLAINED_BYTES = 65_536
 # Refusals that are listed in a response; the rest are counted.
 MAX_REFUSALS = 100
 
@@ -166,7 +168,7 @@ def explain(error: msgspec.MsgspecError, line: bytes, kind: type) -> RefusedErro
         is_object = line.strip()[:1] == b"{" and line.strip()[-1:] == b"}"
         return RefusedError("", str(error) if is_object else FRAGMENT)
     steps = [_step(word) for word in PATH_STEP.findall(found["path"])]
-    if ANY_KEY in steps:
+    if ANY_KEY in steps and len(line) <= MAX_EXPLAINED_BYTES:
         # The line may have other errors, too: then the field is named without its key.
         with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
             steps = _with_keys(steps, msgspec.json.decode(line), kind)

@@ -12,6 +12,7 @@ import numpy as np
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.ingest import schemas
+from telemetry.ingest.limits import MAX_LINE_VALUES, count_values
 from telemetry.ingest.lines import Refusal, RefusedError, explain
 from telemetry.ingest.schemas import MAX_CORES, MAX_LINE_BYTES
 
@@ -162,6 +163,8 @@ def decode_line(line: bytes) -> schemas.MonitorLine:
     """Decode a line; raises RefusedError, naming the field, if it is invalid."""
     if len(line) > MAX_LINE_BYTES:
         raise RefusedError("", f"{len(line):,} bytes; a line has at most {MAX_LINE_BYTES:,}")
+    if count_values(line) > MAX_LINE_VALUES:
+        raise RefusedError("", f"has more than {MAX_LINE_VALUES:,} values; report fewer")
     try:
         return _LINE.decode(line)
     except msgspec.MsgspecError as error:

@@ -6,7 +6,6 @@ it is assembled, is the same as for remote write.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from google.protobuf.json_format import Parse, ParseError
@@ -22,8 +21,15 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     NumberDataPoint,
 )
 
+from telemetry.ingest import limits
 from telemetry.ingest.lines import RefusedError
-from telemetry.ingest.prometheus import KNOWN_SERIES, ROWS, WrittenSamples, recognise
+from telemetry.ingest.prometheus import (
+    ROWS,
+    KnownSeries,
+    RejectedError,
+    WrittenSamples,
+    check_labels,
+)
 
 NS_PER_MS, NS_PER_S = 1_000_000, 1e9
 # Resource attributes as labels; the first one that is there names the node. A pod among them is
@@ -56,11 +62,7 @@ NO_NODE = (
 )
 NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]+")
 
-_recognise = lru_cache(maxsize=KNOWN_SERIES)(recognise)
-
-
-class RejectedError(Exception):
-    """One data point that cannot be used; the others are."""
+_known = KnownSeries()
 
 
 def decode(body: bytes, *, is_json: bool) -> ExportMetricsServiceRequest:
@@ -68,8 +70,11 @@ def decode(body: bytes, *, is_json: bool) -> ExportMetricsServiceRequest:
     request = ExportMetricsServiceRequest()
     try:
         if is_json:
+            if limits.count_values(body) > limits.MAX_JSON_VALUES:
+                raise limits.too_many("body", limits.MAX_JSON_VALUES, " values")
             Parse(body, request, ignore_unknown_fields=True)
         else:
+            limits.check_fields(body, ExportMetricsServiceRequest, limits.OTLP_FIELDS)
             request.ParseFromString(body)
     except (DecodeError, ParseError, UnicodeDecodeError, RecursionError) as error:
         reason = f"is not an ExportMetricsServiceRequest: {str(error)[:200]}"
@@ -86,6 +91,7 @@ def samples_of(request: ExportMetricsServiceRequest) -> WrittenSamples:
         for attribute, label in RESOURCE_LABELS:
             if attributes.get(attribute):
                 of_node.setdefault(label, attributes[attribute])
+        unusable = _unusable(of_node)
         for scope in of_resource.scope_metrics:
             for metric in scope.metrics:
                 name = next((name for name in _names(metric) if name in ROWS), None)
@@ -94,12 +100,14 @@ def samples_of(request: ExportMetricsServiceRequest) -> WrittenSamples:
                     found.n_ignored += 1
                     continue
                 data = metric.gauge if kind == "gauge" else metric.sum
+                if unusable:
+                    found.reject(len(data.data_points), unusable)
+                    continue
                 for point in data.data_points:
                     try:
                         _add(found, name, metric, point, of_node)
                     except RejectedError as error:
-                        found.n_rejected += 1
-                        found.reason = found.reason or f"{metric.name[:100]} {error}"
+                        found.reject(1, f"{metric.name[:100]} {error}")
     return found
 
 
@@ -116,11 +124,16 @@ def _add(
     kind = point.WhichOneof("value")
     if kind is None or not point.time_unix_nano:
         raise RejectedError("has a point without a value or without time_unix_nano")
-    own = {NOT_IN_NAMES.sub("_", key): text for key, text in _labels(point.attributes).items()}
+    attributes = _labels(point.attributes)
+    if reason := _unusable(attributes):
+        raise RejectedError(reason)
+    own = {NOT_IN_NAMES.sub("_", key): text for key, text in attributes.items()}
     labels = {"__name__": name, **of_node, **own}
     if not (labels.get("node") or labels.get("instance")):
         raise RejectedError(NO_NODE)
-    series = _recognise(tuple(sorted(labels.items())))
+    pairs = sorted(labels.items())
+    encoded = [f"{len(key)}:{key}{text}".encode() for key, text in pairs]
+    series = _known.of(encoded, lambda: pairs)
     if series is None:
         found.n_ignored += 1
         return
@@ -144,6 +157,16 @@ def _add(
                 key = key._replace(is_delta=True)
             series = series._replace(key=key)
     found.add(series, [(point.time_unix_nano // NS_PER_MS, value)])
+
+
+def _unusable(labels: Mapping[str, str]) -> str:
+    """Say why labels cannot be used: there are too many, or one is too long; else nothing."""
+    try:
+        longest = max((max(len(key), len(text)) for key, text in labels.items()), default=0)
+        check_labels(len(labels), longest)
+    except RejectedError as error:
+        return str(error)
+    return ""
 
 
 def _names(metric: Metric) -> Iterator[str]:

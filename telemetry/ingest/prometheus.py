@@ -8,9 +8,9 @@ says as a Reading.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from hashlib import blake2b
 from typing import NamedTuple
 
 import cramjam
@@ -20,10 +20,11 @@ from google.protobuf.message import DecodeError
 
 from telemetry import catalog
 from telemetry.blocks import METRICS, FloatArray
+from telemetry.ingest import limits
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape
 from telemetry.ingest.schemas import MAX_CORES
-from telemetry.write_request import EncodedRequest, Label
+from telemetry.write_request import EncodedSeries, Label
 
 MS = 1000.0
 MIB = 1024.0**2
@@ -68,8 +69,10 @@ SAME_SCRAPE_MS = 250
 SURELY_PERCENT = 1.5
 MAX_PART = 64
 MAX_SERIES = 20_000
-# Series whose labels a process does not read again.
-KNOWN_SERIES = 1 << 17
+# Series whose labels a process does not read again; each takes some 700 bytes.
+KNOWN_SERIES = 1 << 16
+# Longer texts that tell series apart are kept as a digest.
+MAX_OF_CHARS = 48
 
 
 class Row(NamedTuple):
@@ -317,6 +320,10 @@ class WrittenSamples:
     n_rejected: int = 0
     reason: str = ""
 
+    def reject(self, n_samples: int, reason: str) -> None:
+        self.n_rejected += n_samples
+        self.reason = self.reason or reason
+
     def add(self, series: "Series", points: Iterable[tuple[int, float]]) -> None:
         """Add the samples of a series: their times (Unix ms) and values."""
         self.identities.setdefault(series.node, {}).update(series.identity)
@@ -339,8 +346,10 @@ def unpack(body: bytes, *, max_bytes: int) -> bytes:
         shift += 7
         if not byte & 0x80:
             break
-    if size > max_bytes:
-        raise RefusedError("body", f"has {size:,} bytes once unpacked; {max_bytes:,} at most")
+    most = limits.most_unpacked(len(body), max_bytes)
+    if size > most:
+        reason = f"has {size:,} bytes once unpacked; {most:,} at most. Send fewer series at a time"
+        raise RefusedError("body", reason)
     try:
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
@@ -354,8 +363,17 @@ def samples_of(message: bytes) -> WrittenSamples:
     """
     found = WrittenSamples()
     try:
-        for written in EncodedRequest.FromString(message).timeseries:
-            series = _recognise_encoded(tuple(written.labels))
+        n_samples = 0
+        for encoded in limits.split_messages(message, "timeseries", most=limits.MAX_SERIES):
+            written = EncodedSeries.FromString(encoded)
+            n_samples += len(written.samples)
+            if n_samples > limits.MAX_SAMPLES:
+                raise limits.too_many("samples", limits.MAX_SAMPLES)
+            try:
+                series = _recognise_encoded(written.labels)
+            except RejectedError as error:
+                found.reject(len(written.samples), str(error))
+                continue
             if series is None:
                 found.n_ignored += 1
             else:
@@ -397,6 +415,8 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
     of = ",".join(f"{k}={v}" for k, v in labels if k not in ours)
     if row.metric == "hardware_info":
         of = f"{values.get('neuron_device_count')}x{values.get('neuroncore_per_device_count')}"
+    if len(of) > MAX_OF_CHARS:
+        of = blake2b(of.encode(), digest_size=12).hexdigest()
     key = SampleKey(row.metric, values.get(row.part, ""), of, row.is_counter)
     identity = {
         field: values[label] for label, field in IDENTITY_LABELS.items() if values.get(label)
@@ -404,11 +424,55 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
     return Series(node, exporter, key, row.scale, identity, run_of(values), labels_of(values))
 
 
-@lru_cache(maxsize=KNOWN_SERIES)
-def _recognise_encoded(labels: tuple[bytes, ...]) -> Series | None:
+class RejectedError(Exception):
+    """One series or data point that cannot be used; the others are."""
+
+
+def check_labels(n_labels: int, longest_bytes: int) -> None:
+    """Raise RejectedError for labels that nobody gives; each would be copied for each sample."""
+    if n_labels > limits.MAX_LABELS:
+        raise RejectedError(f"has {n_labels:,} labels; at most {limits.MAX_LABELS}: drop some")
+    if longest_bytes > limits.MAX_LABEL_BYTES:
+        raise RejectedError(
+            f"has a label of {longest_bytes:,} bytes; at most {limits.MAX_LABEL_BYTES:,}: drop it"
+        )
+
+
+class KnownSeries:
+    """What labels say, by their digest; cleared when full.
+
+    Labels themselves would take several times the memory of what they say.
+    """
+
+    def __init__(self, most: int = KNOWN_SERIES) -> None:
+        self._most = most
+        self._series: dict[bytes, Series | None] = {}
+
+    def of(
+        self, encoded: Sequence[bytes], decode: Callable[[], Iterable[tuple[str, str]]]
+    ) -> Series | None:
+        """Return the series of labels; ``decode`` gives their names and values if it is new."""
+        check_labels(len(encoded), max(map(len, encoded), default=0))
+        sizes = ",".join([str(len(each)) for each in encoded])
+        digest = blake2b(b"".join([sizes.encode(), b";", *encoded]), digest_size=16).digest()
+        try:
+            return self._series[digest]
+        except KeyError:
+            pass
+        series = recognise(tuple(decode()))
+        if len(self._series) >= self._most:
+            self._series.clear()
+        self._series[digest] = series
+        return series
+
+
+_known = KnownSeries()
+
+
+def _recognise_encoded(encoded: Sequence[bytes]) -> Series | None:
     """Read the labels of a series, each as a Label's bytes."""
-    decoded = map(Label.FromString, labels)
-    return recognise(tuple((label.name, label.value) for label in decoded))
+    labels = (Label.FromString(each) for each in encoded)
+    return _known.of(encoded, lambda: ((label.name, label.value) for label in labels))
 
 
 def node_of(labels: Mapping[str, str]) -> str:

@@ -3,12 +3,17 @@
 import gzip
 import time
 import zlib
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from django.test import Client
 
+from fleet.models import Token
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import URL, Post
+from tests.helpers import NOON
 from tests.telemetry.ingest.reports import lines, stream
 
 TRN2 = lines("trn2.48xlarge")
@@ -73,3 +78,46 @@ def test_fifty_megabytes_are_not_read(post: Post, hot: HotStore) -> None:
 
 def test_a_million_lines_are_not_read(post: Post) -> None:
     assert post(b"{}\n" * MB).status_code == 413
+
+
+@pytest.mark.parametrize("path", ["neuron-monitor", "efa", "steps", "otlp"])
+def test_a_body_unpacks_to_fifty_times_its_bytes_at_most(
+    client: Client, secret: str, redis_url: str, path: str
+) -> None:
+    packed = gzip.compress(b"\x0a\x00" * 1_450_000)
+    assert len(packed) < 3_000
+    answer = client.post(
+        f"/api/v1/ingest/{path}",
+        packed,
+        content_type="application/x-protobuf",
+        headers={"Authorization": f"Bearer {secret}", "Content-Encoding": "gzip"},
+    )
+    assert answer.status_code == 413
+    assert f"{50 * len(packed):,} bytes once unpacked" in answer.content.decode()
+
+
+@pytest.mark.parametrize("path", ["otlp", "otlp/v1/metrics", "prometheus"])
+def test_samples_may_take_ten_megabytes(address: str, hot: HotStore, path: str) -> None:
+    secret = Token.issue("collector", Token.Scope.INGEST, now=NOON)[1]
+    url = f"{address}/api/v1/ingest/{path}"
+    headers = {"Authorization": f"Bearer {secret}", "Content-Encoding": "snappy"}
+    for size, status in ((2 * MB, 415), (11 * MB, 413)):
+        with pytest.raises(HTTPError) as refused:
+            urlopen(Request(url, bytes(size), headers))
+        # A body that is too large is refused before its encoding is read.
+        said = refused.value.read()
+        assert refused.value.code == (400 if status == 415 and path == "prometheus" else status)
+        assert (b"10,000,000" in said) == (status == 413)
+
+
+def test_lines_of_a_node_without_a_name_do_not_ask_the_database_each(
+    client: Client, secret: str, redis_url: str, django_assert_max_num_queries: Any
+) -> None:
+    with django_assert_max_num_queries(10):
+        answer = client.post(
+            "/api/v1/ingest/efa",
+            b'{"instance":{"instance_id":"i-1"}}\n{}\n' * 50,
+            content_type="application/x-ndjson",
+            headers={"Authorization": f"Bearer {secret}"},
+        )
+    assert answer.status_code == 400

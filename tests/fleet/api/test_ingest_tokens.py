@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 from pytest_django import Settings
 
+from fleet.access.throttling import WorkBudget
 from fleet.models import Node, Token
 from tests.fleet.api.conftest import URL, Post
 from tests.helpers import NOON
@@ -87,3 +88,39 @@ def test_no_cookie_is_asked_for_and_none_is_set(post: Post) -> None:
     response = post(TRN2[0])
 
     assert not response.cookies
+
+
+def test_a_token_waits_once_its_minute_of_computing_is_used(settings: Settings) -> None:
+    settings.INGEST_CPU_S_PER_MINUTE = 2
+    now_s, cpu_s = [100.0], [0.0]
+    budget = WorkBudget(monotonic=lambda: now_s[0], thread_time=lambda: cpu_s[0])
+
+    def spend(token: str, used_s: float) -> int:
+        with budget.spend(token):
+            cpu_s[0] += used_s
+        return budget.wait_s(token)
+
+    assert spend("a", 1.9) == 0
+    now_s[0] += 10
+    assert spend("a", 0.2) == 50
+    # The others go on, and it may again after the minute.
+    assert budget.wait_s("b") == 0
+    now_s[0] += 50
+    assert budget.wait_s("a") == 0
+    assert spend("a", 0.5) == 0
+
+
+@pytest.mark.parametrize("path", ["neuron-monitor", "efa", "steps", "prometheus", "otlp"])
+def test_every_endpoint_counts_what_a_token_computes(
+    client: Client, secret: str, redis_url: str, settings: Settings, path: str
+) -> None:
+    settings.INGEST_CPU_S_PER_MINUTE = 0
+    answer = client.post(
+        f"/api/v1/ingest/{path}",
+        b"{}",
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {secret}"},
+    )
+    assert answer.status_code == (503 if path == "prometheus" else 429)
+    assert "CPU time" in answer.content.decode()
+    assert 0 < int(answer.headers["Retry-After"]) <= 60

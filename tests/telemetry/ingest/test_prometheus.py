@@ -451,7 +451,8 @@ def test_ever_longer_gaps_are_covered_up_to_a_limit() -> None:
     assert max(reading.period_s for reading in readings) == 240
 
 
-def test_a_part_with_an_endless_number_is_ignored() -> None:
+def test_a_part_with_an_endless_number_is_rejected() -> None:
     long = MACHINE | {"neuroncore": "9" * 5_000}
     read = samples_of(message(("neuroncore_utilization_ratio", long, 0.5)))
-    assert (read.by_node, read.n_ignored) == ({}, 1)
+    assert (read.by_node, read.n_rejected) == ({}, 1)
+    assert "at most 2,048" in read.reason

@@ -1,0 +1,139 @@
+"""What one request may hold: it is counted on the wire, before objects are made of it."""
+
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+
+from bench.bodies import exports, field, label, sample, write_requests
+from telemetry.ingest import limits, otlp
+from telemetry.ingest.columns import MAX_EXPANDED_BYTES, MAX_NUMBERS, read_columns
+from telemetry.ingest.lines import RefusedError
+from telemetry.ingest.neuron_monitor import decode_line
+from telemetry.ingest.prometheus import KnownSeries, WrittenSamples, samples_of
+
+NOW_MS = 1_750_000_000_000
+# A refusal takes hundredths of it; reading any of these took up to half a minute.
+MOST_CPU_S = 4.0
+
+
+def refusal_of(read: Callable[[], WrittenSamples]) -> tuple[str, int]:
+    """Read within the time; give the reason if it is refused, and the number of samples."""
+    began_s = time.process_time()
+    try:
+        found = read()
+        result = "", sum(map(len, found.by_node.values()))
+    except RefusedError as error:
+        result = str(error), 0
+    assert time.process_time() - began_s < MOST_CPU_S
+    return result
+
+
+# The field, its limit and what to do; or what it should have been.
+SAID = re.compile(r"(more than|one of) [\d,]+.*Send fewer|is not an? (WriteRequest|ExportM)")
+
+
+@pytest.mark.parametrize("what", write_requests(NOW_MS))
+def test_no_write_request_takes_long(what: str) -> None:
+    message = write_requests(NOW_MS)[what]
+    reason, n_samples = refusal_of(lambda: samples_of(message))
+    assert n_samples == (18_000 if "taken" in what else 4 if "no time" in what else 0)
+    assert not reason or SAID.search(reason)
+
+
+@pytest.mark.parametrize("what", [name for name in exports(NOW_MS) if "gzip" not in name])
+def test_no_export_takes_long(what: str) -> None:
+    body = exports(NOW_MS)[what]
+    is_json = "json" in body.kind
+    reason, n_samples = refusal_of(
+        lambda: otlp.samples_of(otlp.decode(body.content, is_json=is_json))
+    )
+    assert n_samples == (90_000 if "taken" in what else 0)
+    assert not reason or SAID.search(reason)
+
+
+def test_empty_messages_are_refused_by_name() -> None:
+    with pytest.raises(RefusedError, match="resource_metrics: has more than 20,000"):
+        otlp.decode(field(1, b"") * 20_001, is_json=False)
+    with pytest.raises(RefusedError, match="timeseries: has more than 20,000"):
+        samples_of(field(1, b"") * 20_001)
+    assert samples_of(field(1, b"") * 20_000).n_ignored == 20_000
+
+
+def test_packed_numbers_count_as_fields() -> None:
+    # Histograms are not used, and their buckets take eight times the room once read.
+    buckets = field(9, field(1, field(6, b"\x01" * (limits.MAX_FIELDS + 1))))
+    with pytest.raises(RefusedError, match="2,000,000 fields"):
+        otlp.decode(field(1, field(2, field(2, buckets))), is_json=False)
+
+
+def test_a_series_too_large_is_refused_and_one_with_long_labels_rejected() -> None:
+    core = label("__name__", "neuroncore_utilization_ratio") + label("node", "n")
+    one = sample(0.5, NOW_MS)
+    good = field(1, core + label("neuroncore", "0") + one)
+    long = field(1, core + label("neuroncore", "1") + label("x", "y" * 3_000) + one)
+    many = field(1, core + b"".join(label(f"l{i}", "") for i in range(70)) + one + one)
+    found = samples_of(good + long + many)
+    assert (len(found.by_node["n"]), found.n_rejected) == (1, 3)
+    assert "at most 2,048: drop it" in found.reason
+    with pytest.raises(RefusedError, match="has one of 300,") as refused:
+        samples_of(good + field(1, core + label("x", "y" * 300_000) + one))
+    assert refused.value.field == "timeseries"
+
+
+@given(body=st.binary(max_size=200))
+def test_what_is_no_message_is_no_message_for_the_count_either(body: bytes) -> None:
+    try:
+        limits.check_fields(body, ExportMetricsServiceRequest, limits.OTLP_FIELDS)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            ExportMetricsServiceRequest.FromString(body)
+
+
+def test_a_line_of_too_many_values_is_refused() -> None:
+    line = b'{"neuron_runtime_data":[' + b"{}," * limits.MAX_LINE_VALUES + b"{}]}"
+    with pytest.raises(RefusedError, match="more than 200,000 values"):
+        decode_line(line)
+
+
+@pytest.mark.parametrize(
+    ("holes", "text"), [(MAX_NUMBERS // 1_000 + 1, 0), (0, MAX_EXPANDED_BYTES // 1_000)]
+)
+def test_columns_cannot_multiply_without_end(holes: int, text: int) -> None:
+    numbers = ",".join(map(str, range(1, 1_001)))
+    template = "{" + r"\u007f" * holes + " " * text + "}"
+    line = (
+        f'{{"columns":{{"stream":"abcdefgh","seq":[{numbers}],"at":[{numbers}],'
+        f'"template":"{template}","once":"","varies":[],"more":""}}}}'
+    )
+    with pytest.raises(RefusedError, match="Send fewer reports") as refused:
+        read_columns(line.encode())
+    assert refused.value.field == "columns.template"
+
+
+def test_little_may_be_packed_in_any_ratio_and_nothing_above_the_limit() -> None:
+    assert limits.most_unpacked(10, 16_000_000) == 65_536
+    assert limits.most_unpacked(10_000, 16_000_000) == 500_000
+    assert limits.most_unpacked(10_000_000, 16_000_000) == 16_000_000
+
+
+def test_known_series_stay_few_and_are_told_apart() -> None:
+    known = KnownSeries(most=2)
+    for core in ("0", "1", "2", "0"):
+        pairs = (
+            ("__name__", "neuroncore_utilization_ratio"),
+            ("node", "n"),
+            ("neuroncore", core),
+        )
+        series = known.of([core.encode()], pairs.__iter__)
+        assert series is not None
+        assert series.key.part == core
+    # The same bytes, divided in another way.
+    assert known.of([b"0", b"1"], lambda: ()) is known.of([b"01"], lambda: ()) is None
