@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 
 from fleet.access.roles import assignable_users
 from fleet.alerts.actions import assign
+from fleet.alerts.matchers import error_of
 from fleet.alerts.text import AlertText, cause_name
 from fleet.models import Alert, AlertEvent, HandoverNote, Silence
 from telemetry.detect import RULES
@@ -91,6 +92,8 @@ class AgedSilence:
     is_active: bool
     is_old: bool
     ends_soon: bool
+    # Why its matchers are invalid, so that it silences nothing.
+    error: str = ""
 
     @classmethod
     def of(cls, silence: Silence, *, now: datetime) -> Self:
@@ -100,6 +103,7 @@ class AgedSilence:
             is_active=is_active,
             is_old=is_active and now - silence.starts_at > OLD,
             ends_soon=is_active and silence.ends_at - now <= ENDS_SOON,
+            error=error_of(silence.matchers),
         )
 
     @property

@@ -8,6 +8,7 @@ from django.db import transaction
 
 from fleet.alerts.events import Kind, change, note
 from fleet.alerts.matchers import (
+    LONGEST_TEXT,
     Matcher,
     ParsedSilence,
     active_silences,
@@ -20,7 +21,6 @@ from fleet.models import Alert, Silence, SilenceEvent
 from telemetry.errors import FieldError
 
 LONGEST = timedelta(days=30)
-LONGEST_TEXT = 500
 
 
 @transaction.atomic

@@ -9,6 +9,7 @@ from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
 from fleet import alerts
+from fleet.alerts.matchers import error_of
 from fleet.alerts.silences import LONGEST
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
@@ -43,6 +44,9 @@ class SilenceOut(ResponseSchema):
     ends_at: datetime = Field(description="End, UTC.")
     expired_by: NullableText = Field(description="Who ended it early.")
     is_active: bool = Field(description="Whether it is active now.")
+    invalid_because: NullableText = Field(
+        description="Why its matchers are invalid, so that it silences nothing."
+    )
     url: str = Field(description="Path of its page.", examples=["/silences/5/"])
 
 
@@ -143,5 +147,8 @@ def silence_move(
 
 def _serialize(silence: Silence, now: datetime) -> SilenceOut:
     return SilenceOut.from_object(
-        silence, is_active=silence.is_active(now), url=silence.get_absolute_url()
+        silence,
+        is_active=silence.is_active(now),
+        invalid_because=error_of(silence.matchers),
+        url=silence.get_absolute_url(),
     )

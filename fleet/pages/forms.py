@@ -18,8 +18,8 @@ from fleet.access.people import LONGEST_NAME
 from fleet.access.roles import ROLES
 from fleet.access.tokens import MAX_NAME
 from fleet.alerts.handover import LONGEST_NOTE
-from fleet.alerts.matchers import FIELDS_TEXT
-from fleet.alerts.silences import LONGEST_TEXT, SPANS, end_of
+from fleet.alerts.matchers import FIELDS_TEXT, LONGEST_TEXT
+from fleet.alerts.silences import SPANS, end_of
 from fleet.checks.support import SupportFile
 from fleet.costs.budgets import BudgetRequest
 from fleet.models import Annotation, Run, TeamPrice

@@ -501,8 +501,9 @@ def _routes_form(request: HtmxRequest, form: RouteForm) -> HttpResponse:
 
 
 @require_safe
+@requires("operator")
 def route_preview(request: HtmxRequest) -> HttpResponse:
-    seen = _seen(request.GET.get("matchers", "")[:500])
+    seen = _seen(request.GET.get("matchers", ""))
     return render(request, "notifications/_route_preview.html", seen)
 
 

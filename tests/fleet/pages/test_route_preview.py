@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet.models import Alert
@@ -22,9 +23,13 @@ HERE = "/notifications/routes/preview"
     ],
 )
 def test_it_shows_which_alerts_are_meant(
-    page: Page, alert: Alert, matchers: str, shown: str
+    page: Page, alert: Alert, operator: User, matchers: str, shown: str
 ) -> None:
     assert shown in page(f"{HERE}?matchers={matchers}")
+
+
+def test_a_viewer_may_not(client: Client, viewer: User) -> None:
+    assert client.get(HERE).status_code == 403
 
 
 def test_it_cannot_be_posted_to(client: Client, db: None) -> None:
