@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import F
 
 from fleet.alerts.matchers import matches, parse_matchers, silences_of
-from fleet.alerts.text import Evidence, cause_name, part_name, shared_cause
+from fleet.alerts.text import Evidence, cause_name, part_text, shared_cause
 from fleet.formatting import counted, listed, seconds
 from fleet.models import Alert, AlertEvent, Delivery, NotifiedState, Receiver, Route
 from telemetry.detect import RULES, Finding
@@ -59,7 +59,7 @@ def summary(finding: Finding) -> str:
     elif finding.nodes:
         cause += f": {nodes_text(finding)}"
     if finding.device is not None and not place:
-        cause += f", {part_name(finding.cause) or 'device'} {finding.device}"
+        cause += f", {part_text(finding.part, finding.device)}"
     return f"{severity_text(finding)}; {cause}" if "share_ratio" in finding.evidence else cause
 
 

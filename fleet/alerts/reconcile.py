@@ -22,6 +22,7 @@ from fleet.alerts.correlation import (
 from fleet.alerts.events import Kind, change, nodes_text, note, severity_text, summary
 from fleet.alerts.matchers import active_silences
 from fleet.alerts.probe_requests import PROBED, locate_probed, with_probed_place
+from fleet.alerts.record import begun, continued
 from fleet.alerts.silences import apply_silences
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect import RULES, Finding
@@ -267,6 +268,7 @@ def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
                 rule=key[0],
                 subject=key[1],
                 **fields_of(finding),
+                **begun(finding, key[1], now=now),
                 severity=SEVERITIES[finding.severity],
                 run=run,
                 onset_at=min(now, datetime.fromtimestamp(finding.onset_s, UTC)),
@@ -316,6 +318,7 @@ def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> b
         "rule": key[0],
         "subject": key[1],
         **fields,
+        **continued(alert, finding, key[1], now=now, is_new=True),
         "severity": SEVERITIES[finding.severity],
         "resolved_at": None,
         "last_seen_at": now,
@@ -474,6 +477,7 @@ def refresh(
     if moves or has_new_culprit or is_worse or is_back or joined or gone or has_grown:
         to["evidence"] = dict(finding.evidence)
         to["score"] = finding.score if moves or is_back else max(alert.score, finding.score)
+    to |= continued(alert, finding, key[1], now=now, is_new=has_new_culprit)
     if not to:
         return None
     as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}

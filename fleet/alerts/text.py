@@ -7,7 +7,7 @@ The sentences are in ``templates/alerts``: ``_rule.html`` holds what every alert
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from html import unescape
 from math import isfinite
@@ -18,6 +18,7 @@ from django.template.loader import get_template
 from django.utils.html import strip_tags
 from django.utils.safestring import SafeString, mark_safe
 
+from fleet.alerts.record import STEP_NOISE_RATIO, Told, told
 from fleet.formatting import (
     count,
     counted,
@@ -30,7 +31,7 @@ from fleet.formatting import (
     usd,
 )
 from fleet.models import Alert
-from telemetry.detect.causes import UNKNOWN
+from telemetry.detect.causes import UNKNOWN, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,13 @@ class CauseText:
 
 _CORES, _EFA_LATENCY = "core_utilization_ratio", "efa_latency_s"
 CAUSES: Mapping[str, CauseText] = {
-    "efa_latency": CauseText("EFA latency", "high EFA latency", "EFA", "EFA", _EFA_LATENCY),
+    "efa_latency": CauseText("EFA latency", "high EFA latency", "EFA device", "EFA", _EFA_LATENCY),
     "efa_loss": CauseText(
-        "EFA retransmits", "EFA packet loss", "EFA", "EFA", "efa_retransmits_per_s"
+        "EFA retransmits", "EFA packet loss", "EFA device", "EFA", "efa_retransmits_per_s"
     ),
-    "efa_down": CauseText("EFA device down", "EFA devices down", "EFA", "EFA", _EFA_LATENCY),
+    "efa_down": CauseText(
+        "EFA device down", "EFA devices down", "EFA device", "EFA", _EFA_LATENCY
+    ),
     "slow_core": CauseText("slow core", "slow cores", "core", "core", _CORES),
     "hbm_slow": CauseText("slow HBM", "", "device", "HBM", "hbm_bandwidth_bytes_per_s"),
     "throttle": CauseText("throttling", "throttled devices", "device", "device", _CORES),
@@ -72,9 +75,10 @@ CAUSES: Mapping[str, CauseText] = {
     "seq_imbalance": CauseText("sequence lengths", is_of_run=True),
     "stage_imbalance": CauseText("pipeline stage", is_of_run=True),
     "slow_compute": CauseText("slow compute", "slow compute", "device"),
-    "network": CauseText("slow network", "slow network"),
+    "network": CauseText("slow network", "slow network", "EFA device", "EFA", _EFA_LATENCY),
 }
-LINKS = frozenset(name for name, text in CAUSES.items() if text.part == "EFA")
+LINKS = frozenset(name for name, text in CAUSES.items() if text.part == "EFA device")
+PART_NAMES: Mapping[Part, str] = {"core": "core", "device": "device", "efa_device": "EFA device"}
 
 
 def shared_place(nodes: Sequence[str], runs: Sequence[str], place: str) -> str:
@@ -99,17 +103,21 @@ def part_name(cause: str) -> str | None:
     return cause_text(cause).part
 
 
-def device_number(cause: str, part: int | None, *, cores_per_device: int) -> int | None:
-    """Return the accelerator that an alert's part number means; None for EFA devices and nodes.
+def device_number(part: str | None, number: int | None, *, cores_per_device: int) -> int | None:
+    """Return the accelerator of a part; None for EFA devices, and without a number.
 
-    >>> device_number("slow_core", 7, cores_per_device=2)
+    >>> device_number("core", 7, cores_per_device=2)
     3
-    >>> device_number("efa_loss", 7, cores_per_device=2)
+    >>> device_number("efa_device", 7, cores_per_device=2)
     """
-    name = part_name(cause) or "device"
-    if part is None or name == "EFA":
+    if number is None or part == "efa_device":
         return None
-    return part // cores_per_device if name == "core" else part
+    return number // cores_per_device if part == "core" else number
+
+
+def part_text(part: Part | None, number: int | None) -> str:
+    """Name a part by its kind and number; empty without a number."""
+    return "" if number is None else f"{PART_NAMES[part or 'device']} {number}"
 
 
 def shared_cause(cause: str) -> str:
@@ -265,8 +273,8 @@ SELF_EXPLAINED = frozenset(
         *("cost_drift", "budget_overrun", "preflight"),
     }
 )
-# Healthy steps vary by this ratio: a smaller loss or change counts as none.
-LOSS_NOISE_RATIO, STEP_NOISE_RATIO = 0.01, 0.02
+# Healthy steps vary by this ratio: a smaller loss counts as none.
+LOSS_NOISE_RATIO = 0.01
 # All-reduce shares that differ by less are shown as one.
 SAME_SHARE = 0.005
 CLOCK_WITHIN = timedelta(hours=12)
@@ -285,8 +293,13 @@ def one_line(rendered: str) -> str:
     return SPACES.sub(" ", NO_SPACE.sub("", rendered)).strip()
 
 
+# A time on a page; its title has date and zone.
+TIME = re.compile(r'<time [^>]*title="([^"]+)">[^<]*</time>')
+
+
 def plain(html: str) -> str:
-    return " ".join(unescape(strip_tags(html)).split())
+    """Convert a text to plain text; its times have date and zone, as readers are anywhere."""
+    return " ".join(unescape(strip_tags(TIME.sub(r"\1", html))).split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,14 +348,14 @@ def loss(alert: Alert) -> Loss | None:
 
 @dataclass(frozen=True)
 class AlertText:
-    """An alert as text, each part rendered when it is first read.
-
-    ``share_ratio`` is the all-reduce share of its run at present, if known.
-    """
+    """An alert as text, by its record; each part is rendered when it is first read."""
 
     alert: Alert
     now: datetime
-    share_ratio: float | None = None
+
+    @cached_property
+    def told(self) -> Told:
+        return told(self.alert)
 
     @cached_property
     def headline(self) -> SafeString:
@@ -374,7 +387,7 @@ class AlertText:
     @property
     def part(self) -> str:
         """What its device number counts."""
-        return part_name(self.alert.cause) or "device"
+        return PART_NAMES[self.alert.part or "device"]
 
     @property
     def device_number(self) -> int | None:
@@ -383,18 +396,20 @@ class AlertText:
         if alert.node is None:
             return None
         n_cores = alert.node.cores_per_device
-        found = device_number(alert.cause, alert.device, cores_per_device=n_cores)
+        found = device_number(alert.part, alert.device, cores_per_device=n_cores)
         return found if found is not None and 0 <= found < alert.node.n_devices else None
 
     def _render(self, name: str, *, linked: bool = True) -> SafeString:
-        rule = "_group" if Evidence(self.alert.evidence).shared_place else self.alert.rule
+        alert = self.told.alert
+        rule = "_group" if Evidence(alert.evidence).shared_place else alert.rule
         template = get_template(_template_name(rule, name))
         html = template.render({**self._context, "linked": linked})
         return mark_safe(one_line(html))  # noqa: S308
 
     @cached_property
     def _context(self) -> dict[str, Any]:
-        alert, evidence = self.alert, Evidence(self.alert.evidence)
+        alert, worst, latest = self.told.alert, self.told.worst, self.told.latest
+        evidence = Evidence(alert.evidence)
         culprit = evidence.culprit
         rule = "_group" if evidence.shared_place else alert.rule
         is_about_node = alert.subject.startswith("node:") and alert.node is not None
@@ -406,6 +421,10 @@ class AlertText:
         is_early = self.now - alert.onset_at < CLOCK_WITHIN
         step_s, usual_s = evidence.number("step_s"), evidence.number("baseline_step_s")
         knows_steps = step_s is not None and usual_s is not None
+        seen = Evidence(latest.figures) if latest and alert.is_open and latest != worst else None
+        step_s_now = seen.number("step_s") if seen else None
+        if step_s is None or step_s_now is None or step_s_now > step_s * (1 - STEP_NOISE_RATIO):
+            step_s_now = None
         # Whether steps take longer; empty where the headline says so already. Shorter ones belong
         # to the end of a problem.
         step_time = ""
@@ -449,23 +468,38 @@ class AlertText:
             "n_waiting": len(alert.victims) or (alert.run.n_nodes - 1 if alert.run else 0),
             "has_step_times": knows_steps,
             "step_time": step_time,
-            **self._shares(evidence),
+            "step_s_now": step_s_now,
+            "seen_at": latest.at if latest else None,
+            **self._standstill(),
+            "recovery": alert.recovery,
+            "peak": AlertText(self.told.peak, self.now).headline if self.told.peak else "",
+            "peak_at": worst.at if worst else None,
+            **self._shares(evidence, seen),
         }
 
-    def _shares(self, evidence: Evidence) -> dict[str, float | None]:
-        """List the highest all-reduce share, the present one if it is lower, and the limit."""
-        if self.alert.rule != "allreduce_share":
+    def _standstill(self) -> dict[str, Any]:
+        """Since when no step ends, or how long none ended: a run may hang for part of the time."""
+        worst, latest, is_open = self.told.worst, self.told.latest, self.alert.is_open
+        seen = latest if is_open and latest and latest.rule == "hang" else worst
+        if seen is None or seen.rule != "hang":
+            return {"stood_since": self.alert.onset_at, "stood_still": self.lasted}
+        since = datetime.fromtimestamp(seen.onset_s, UTC)
+        return {"stood_since": since, "stood_still": self.now - since if is_open else seen.lasted}
+
+    def _shares(self, evidence: Evidence, seen: Evidence | None) -> dict[str, float | None]:
+        """List the highest all-reduce share, the last one if it is lower, and the limit."""
+        alert = self.told.alert
+        if alert.rule != "allreduce_share":
             return {}
-        known = (evidence.number("worst_share_ratio"), evidence.number("share_ratio"))
-        worst = max((s for s in (*known, self.share_ratio) if s is not None), default=None)
-        now = self.share_ratio if self.alert.is_open else None
-        is_lower = worst is not None and now is not None and worst - now >= SAME_SHARE
+        worst = evidence.number("share_ratio")
+        last = seen.number("share_ratio") if seen else None
+        is_lower = worst is not None and last is not None and worst - last >= SAME_SHARE
         limit = evidence.number("limit_ratio")
-        if limit is None and self.alert.run is not None:
-            limit = self.alert.run.allreduce_limit_ratio
+        if limit is None and alert.run is not None:
+            limit = alert.run.allreduce_limit_ratio
         return {
             "worst_share_ratio": worst,
-            "lower_share_ratio": now if is_lower else None,
+            "lower_share_ratio": last if is_lower else None,
             "limit_ratio": limit,
         }
 
@@ -509,7 +543,8 @@ SHOWN_ELSEWHERE = frozenset(
         *("budget", "used_up_s", "ends_s", "usd_per_mtok", "expected_usd_per_mtok"),
         *("doubt", "started_s"),
         *("node_s_per_mtok", "expected_node_s_per_mtok"),
-        *("tokens", "phase", "quiet_s", "every_s", "worst_share_ratio", "lost_s", "end_s"),
+        *("tokens", "phase", "quiet_s", "every_s", "lost_s", "end_s"),
+        *("healthy_steps", "steps_to_resolve"),
     }
 )
 
@@ -519,10 +554,11 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
 
     ``recurring`` describes how often the problem occurred lately.
     """
+    alert = told(alert).alert
     evidence = Evidence(alert.evidence)
-    culprit, device = evidence.culprit, part_name(alert.cause)
+    culprit = evidence.culprit
     is_placed = alert.run is not None or alert.node is not None
-    part = f", {device} {alert.device}" if device and alert.device is not None else ""
+    part = f", {part_text(alert.part, alert.device)}" if alert.device is not None else ""
     last_ratio = evidence.number("last_ratio") if evidence.is_waiting else None
     peers = _known(culprit.peers_median, culprit.unit)
     if peers and culprit.n_peers != 0:

@@ -15,6 +15,7 @@ from ninja.params.functions import Header
 from fleet import alerts
 from fleet.alerts.matchers import matchers_of, written
 from fleet.alerts.silences import LONGEST
+from fleet.alerts.text import headline, plain
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
     LINE,
@@ -59,13 +60,18 @@ class AlertOut(ResponseSchema):
     title: str = Field(description="The rule as text.")
     cause: str = Field(description="The likely cause, or unknown.", examples=["slow_core"])
     severity: str = Field(description="page or warn.", examples=["page"])
-    state: str = Field(description="firing, acknowledged or resolved.", examples=["firing"])
+    state: str = Field(
+        description="firing, acknowledged, recovering or resolved.", examples=["firing"]
+    )
     is_silenced: bool = Field(description="Whether notifications are muted now.")
     subject: str = Field(description="What breaks the rule.", examples=["run:llama"])
     run: NullableText = Field(description="Name of the affected run.", examples=["llama"])
     team: str | None = Field(description="Team of the run.")
     node: NullableText = Field(description="Name of the accused node.", examples=["llama-03"])
-    device: int | None = Field(description="Core, accelerator or EFA device, by cause.")
+    device: int | None = Field(description="Number of the accused part of the node.")
+    part: NullableText = Field(
+        description="What `device` numbers: core, device or efa_device.", examples=["core"]
+    )
     score: float = Field(description="Evidence over threshold; fires at 1.")
     onset_at: datetime = Field(description="When the signal changed, UTC.")
     fired_at: datetime = Field(description="When the alert fired, UTC.")
@@ -101,7 +107,13 @@ class AlertDetail(AlertOut):
     evidence: dict[str, Any] = Field(
         description="The values behind it, frozen when it fired; names end in units."
     )
-    cost: dict[str, Any] = Field(description="What it has cost so far; names end in units.")
+    cost: dict[str, Any] = Field(
+        description="What it has cost so far; names end in units. The loss never falls."
+    )
+    headline: str = Field(description="What is wrong and where, at worst, in one clause.")
+    first: dict[str, Any] = Field(description="What was seen when it fired, and when.")
+    worst: dict[str, Any] = Field(description="What was seen at worst, and when.")
+    latest: dict[str, Any] = Field(description="What was last seen, and when.")
     timeline: list[EventOut] = Field(description="All its events, in order.")
 
 
@@ -115,10 +127,12 @@ class AlertPage(PageLinks):
 class AlertQuery(Paging):
     """Filter of alerts."""
 
-    state: Literal["", "open", "firing", "acknowledged", "silenced", "resolved"] = Field(
-        "",
-        description="open: not resolved. firing: open, neither acknowledged nor silenced. "
-        "acknowledged, silenced: open and so. resolved.",
+    state: Literal["", "open", "firing", "acknowledged", "recovering", "silenced", "resolved"] = (
+        Field(
+            "",
+            description="open: not resolved. firing: open, neither acknowledged nor silenced. "
+            "acknowledged, recovering, silenced: open and so. resolved.",
+        )
     )
     rule: Rule = Field("", description="The broken rule.", examples=["allreduce_share"])
     cause: Text = Field("", description="The likely cause.", examples=["slow_core"])
@@ -206,6 +220,7 @@ def _detail(pk: int) -> AlertDetail:
     return AlertDetail.from_object(
         alert,
         **_computed(alert, now=timezone.now(), last_event=last),
+        headline=plain(headline(alert)),
         timeline=[EventOut.from_object(event) for event in events],
     )
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import numpy as np
 
-from fleet.alerts.text import WAITED, Evidence, cause_text, has_late_worker, part_name
+from fleet.alerts.text import WAITED, Evidence, cause_text, has_late_worker, part_text
 from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade, mean_of
 from fleet.charts.nodes import NodeChart, chart_of_metric, node_figure, note_of
 from fleet.charts.runs import PER_STEP, run_figure, worker_places
@@ -64,7 +64,7 @@ def marked_parts(alert: Alert) -> Sequence[int]:
     """Return the parts to highlight: a throttled device marks all of its cores."""
     if alert.device is None or alert.node is None:
         return []
-    if alert.cause != "throttle":
+    if alert.part != "device":
         return [alert.device]
     n_cores = alert.node.cores_per_device
     return range(alert.device * n_cores, (alert.device + 1) * n_cores)
@@ -86,7 +86,7 @@ def marks_of(alert: Alert, chart: NodeChart) -> Sequence[Mark]:
 def stands_out(alert: Alert) -> str:
     if alert.device is None:
         return "the affected window"
-    return f"{part_name(alert.cause) or 'device'} {alert.device} stands out"
+    return f"{part_text(alert.part, alert.device)} stands out"
 
 
 def _next_to_peers(source: Source, node: Node, chart: NodeChart, window: Window) -> Chart | None:

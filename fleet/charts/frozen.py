@@ -182,6 +182,10 @@ def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
         for name in SNAPSHOT_FIELDS:
             if name in snapshot:
                 setattr(alert_at, name, snapshot[name])
+        for name in ("worst", "latest"):
+            # What was seen between two entries of the timeline.
+            if (seen := getattr(alert, name)) and seen["at_s"] <= at.timestamp():
+                setattr(alert_at, name, seen)
         node = snapshot.get("node")
         if node != (alert_at.node.name if alert_at.node else None):
             alert_at.node = Node.objects.filter(name=node).first() if node else None
@@ -222,16 +226,6 @@ def _silence(event: AlertEvent) -> Silence | None:
         return None
     ends_at = datetime.strptime(match[1], "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
     return Silence(by=event.by, reason=match[2], starts_at=event.at, ends_at=ends_at)
-
-
-def with_worst(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> dict[str, object]:
-    """Return an alert's evidence with the worst share of its timeline.
-
-    The evidence itself is that of the last significant change.
-    """
-    evidence = [event.snapshot.get("evidence", {}) for event in events if event.at <= at]
-    shares = [share for each in evidence if isinstance(share := each.get("share_ratio"), float)]
-    return {**alert.evidence, "worst_share_ratio": max(shares)} if shares else alert.evidence
 
 
 def incident_figure(

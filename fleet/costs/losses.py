@@ -184,8 +184,14 @@ def update_alert_costs(source: Source, *, now: datetime) -> None:
                     Q(resolved_at=None) | Q(resolved_at__gt=alert.onset_at)
                 )
                 cost = replace(cost, n_others=others.count())
-            alert.cost = dump_cost(cost, until=until)
+            alert.cost = greater_cost(alert.cost, dump_cost(cost, until=until))
             alert.save(update_fields=["cost"])
+
+
+def greater_cost(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return the greater loss: what is lost stays so, whatever later steps look like."""
+    is_less = (new.get("lost_s") or 0.0) < (known.get("lost_s") or 0.0)
+    return known | {"until_s": new["until_s"]} if is_less else new
 
 
 def dump_cost(cost: Cost | None, *, until: datetime) -> dict[str, Any]:

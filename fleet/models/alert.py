@@ -15,6 +15,8 @@ from django.urls import reverse
 
 from fleet.models.filters import given, label_q
 from fleet.models.node import Node
+from telemetry.detect.causes import Part
+from telemetry.detect.findings import part_of
 from telemetry.statistics.peers import chance_of_count, median_with_zeros
 
 # Fields that change while an alert is open, except those about people.
@@ -28,6 +30,8 @@ SNAPSHOT_FIELDS = (
     "victims",
     "evidence",
     "cost",
+    "worst",
+    "latest",
 )
 
 HISTORY_DAYS = 30
@@ -95,23 +99,22 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         return self.filter(acknowledged_at=None)
 
     def in_state(self, state: str, *, now: datetime) -> Self:
-        """Keep alerts that are open, firing, acknowledged, silenced or resolved; empty: all.
+        """Keep alerts that are open or in a state of this name; empty: all.
 
-        Firing alerts are open, not acknowledged and not silenced.
+        Firing alerts are open, not acknowledged and not silenced; recovering ones may be all of
+        it.
         """
         is_silenced = Q(silence__starts_at__lte=now, silence__ends_at__gt=now)
-        match state:
-            case "open":
-                return self.open()
-            case "firing":
-                return self.open().unacknowledged().exclude(is_silenced)
-            case "acknowledged":
-                return self.open().exclude(acknowledged_at=None)
-            case "silenced":
-                return self.open().filter(is_silenced)
-            case "resolved":
-                return self.exclude(resolved_at=None)
-        return self
+        if state == "resolved":
+            return self.exclude(resolved_at=None)
+        open_states = {
+            "open": Q(),
+            "firing": Q(acknowledged_at=None) & ~is_silenced,
+            "acknowledged": Q(acknowledged_at__isnull=False),
+            "recovering": Q(latest__figures__healthy_steps__gt=0),
+            "silenced": is_silenced,
+        }
+        return self.open().filter(open_states[state]) if state in open_states else self
 
     def filter_by(
         self,
@@ -255,6 +258,11 @@ def _history(rows: Sequence[Accusation], *, others: Sequence[int], n_nodes: int)
     )
 
 
+def _observation(what: str) -> "JSONField[Any, Any]":
+    empty = Value({}, JSONField())
+    return JSONField(default=dict, db_default=empty, blank=True, help_text=what)
+
+
 class Alert(models.Model):
     """One problem: a rule broken by one subject, until it is resolved."""
 
@@ -282,6 +290,10 @@ class Alert(models.Model):
     evidence = models.JSONField(
         default=dict, blank=True, help_text="Figures behind the alert, frozen when it fired."
     )
+    # Written and read by fleet/alerts/record.py.
+    first = _observation("What was seen of it when it first fired.")
+    worst = _observation("What was seen of it at worst, by the figure of merit of its rule.")
+    latest = _observation("What was last seen of it, a few seconds old at most.")
     parts = models.JSONField(
         default=list,
         db_default=Value([], JSONField()),
@@ -355,7 +367,21 @@ class Alert(models.Model):
     def state(self) -> str:
         if self.resolved_at is not None:
             return "resolved"
+        if self.recovery is not None:
+            return "recovering"
         return "firing" if self.acknowledged_at is None else "acknowledged"
+
+    @property
+    def recovery(self) -> tuple[int, int] | None:
+        """How many steps in a row are healthy again, of how many that resolve it; None: none."""
+        seen = self.latest.get("figures", {}) if self.is_open else {}
+        n_healthy = seen.get("healthy_steps")
+        return (n_healthy, seen["steps_to_resolve"]) if n_healthy else None
+
+    @property
+    def part(self) -> Part | None:
+        """What its device number counts."""
+        return part_of(self.cause, self.device, self.evidence)
 
     @property
     def owner(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from django.db.models import IntegerField, OuterRef, Q, Subquery, Value
 from numpy.typing import NDArray
 
-from fleet.alerts.text import Culprit, Evidence, cause_name, headline, part_name
+from fleet.alerts.text import PART_NAMES, Culprit, Evidence, cause_name, headline, part_name
 from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
@@ -142,8 +142,7 @@ def where_of(alert: Alert) -> str:
     """Return the kind of place: core, EFA device, node, run."""
     if alert.node_id is None:
         return "run" if alert.run_id is not None else "fleet"
-    part = part_name(alert.cause) if alert.device is not None else None
-    return {"EFA": "EFA device", None: "node"}.get(part, part or "node")
+    return PART_NAMES[alert.part] if alert.part else "node"
 
 
 def nth_this_week(alerts: Sequence[Alert]) -> Mapping[int, int]:

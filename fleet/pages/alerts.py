@@ -16,7 +16,7 @@ from django.views.decorators.http import require_safe
 
 from fleet.alerts.text import AlertText, facts, ruled_out
 from fleet.charts.alerts import alert_window, charts_of
-from fleet.charts.frozen import figures_of, frozen_link, parse_moment, with_worst, written
+from fleet.charts.frozen import figures_of, frozen_link, parse_moment, written
 from fleet.models import Alert, AlertEvent, ProbeRequest, Run, TraceRequest
 from fleet.models.alert import AlertHistory, AlertQuerySet
 from fleet.pages.alert_context import (
@@ -34,13 +34,12 @@ from fleet.pages.annotations import annotate_context
 from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.runbooks import MARKDOWN, check_first, do_now
-from fleet.runs.summaries import runs_now
 from telemetry.detect import RULES
 from telemetry.store.hot import hot_store
 
 # Of more requested probes, the rest is folded.
 PROBES_SHOWN = 8
-STATES = ("firing", "acknowledged", "silenced", "resolved")
+STATES = ("firing", "acknowledged", "recovering", "silenced", "resolved")
 SINCE: Mapping[str, timedelta] = {
     "1h": timedelta(hours=1),
     "24h": timedelta(days=1),
@@ -142,11 +141,6 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
     else:
         alert_at = alert
     at_time = frozen_at or now
-    alert_at.evidence = with_worst(alert_at, events, at=at_time)
-    share_ratio = None
-    if alert.is_open and not frozen_at and alert.run and alert.rule == "allreduce_share":
-        # As the run's own page shows it.
-        share_ratio = runs_now(hot, [alert.run], now_s=now.timestamp())[0].share_ratio
     history: AlertHistory | None = None
     if (node := alert_at.node) is not None:
         # Of the culprit, up to this alert, which may not be in it.
@@ -172,7 +166,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "frozen_at": frozen_at,
         "stream": f"alert:{alert.pk}",
         "rule": RULES.get(alert_at.rule),
-        "text": AlertText(alert_at, at_time, share_ratio),
+        "text": AlertText(alert_at, at_time),
         "facts": facts(alert_at),
         "causes": causes_of(alert_at),
         "do_now": do_now(alert) if alert.is_open and not frozen_at else "",

@@ -9,6 +9,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from fleet.alerts.correlation import finding_of_part
 from fleet.alerts.text import AlertText, device_number
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.models import Alert, Node
@@ -64,13 +65,14 @@ def alerts_of(node: Node, number: int, *, since: datetime) -> list[Alert]:
 
 def _devices(alert: Alert, node: Node) -> set[int | None]:
     """Return the devices of a node that an alert or one of its parts accuses."""
-    named = [(part["node"], part["cause"], part["device"]) for part in alert.parts]
+    parts = map(finding_of_part, alert.parts)
+    named = [(each.node, each.part, each.device) for each in parts]
     if alert.node_id == node.pk:
-        named.append((node.name, alert.cause, alert.device))
+        named.append((node.name, alert.part, alert.device))
     n_cores = node.cores_per_device
     return {
-        device_number(cause, part, cores_per_device=n_cores)
-        for name, cause, part in named
+        device_number(part, number, cores_per_device=n_cores)
+        for name, part, number in named
         if name == node.name
     }
 

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from fleet.alerts.text import AlertText
 from fleet.charts.frozen import as_of
 from fleet.charts.windows import DEFAULT, Window, lengths_within, window_of
-from fleet.costs.losses import dump_cost, measure_cost
+from fleet.costs.losses import dump_cost, greater_cost, measure_cost
 from fleet.metrics.long_term import history_s, long_term_history
 from fleet.models import Alert, AlertEvent, Node, Run
 from fleet.models.alert import AlertQuerySet
@@ -118,7 +118,9 @@ def alert_as_of(hot: HotStore, alert: Alert, events: Iterable[AlertEvent], at: d
     """Return an unsaved copy of an alert with its state and cost at a time."""
     copied = as_of(alert, events, at=at)
     until = copied.resolved_at or at
-    copied.cost = dump_cost(measure_cost(hot, copied, until=until), until=until)
+    measured = dump_cost(measure_cost(hot, copied, until=until), until=until)
+    known = copied.cost if copied.cost.get("until_s", 0.0) <= at.timestamp() else {}
+    copied.cost = greater_cost(known, measured)
     return copied
 
 

@@ -22,6 +22,8 @@ KIND_OF_PHASE: Mapping[str, Kind] = {
     "checkpoint_s": "checkpoint",
 }
 Symptoms = Mapping[str, int]
+# What the device of a finding numbers.
+Part = Literal["core", "device", "efa_device"]
 # Symptoms that compare the parts of one node: a cause that hits the whole run does not show them.
 OF_PARTS = frozenset({"core_busier", "device_busier"})
 
@@ -104,6 +106,14 @@ LINK_CAUSES = tuple(name for name, class_name in CLASS_OF.items() if class_name 
 HARDWARE_CAUSES = (*(c.name for c in CAUSES if c.is_hardware), _COMPUTE)
 # Without a node, these do not justify a page.
 NOT_URGENT = (UNKNOWN, *CLASSES, *(c.name for c in CAUSES if c.scope == "run"))
+# Of a class that has several kinds of parts the one that is replaced.
+PART_OF: Mapping[str, Part] = {
+    **dict.fromkeys((*LINK_CAUSES, _NETWORK), "efa_device"),
+    "slow_core": "core",
+    **dict.fromkeys(
+        ("throttle", "hbm_slow", _COMPUTE, "ecc_uncorrected", "device_unhealthy"), "device"
+    ),
+}
 # What a phase alone says: the class or the name of its first row. Other phases say nothing.
 CAUSE_OF_PHASE: Mapping[str, str] = {c.phase: c.class_name or c.name for c in reversed(CAUSES)}
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray
 from telemetry.detect.causes import CLASS_OF, HARDWARE_CAUSES, LINK_CAUSES, NOT_URGENT
@@ -34,12 +35,12 @@ from telemetry.detect.node_errors import (
     node_idle,
     rejected_devices,
 )
-from telemetry.detect.pace import NEWEST_STEPS, comparable_steps
+from telemetry.detect.pace import HALF, NEWEST_STEPS, PERSISTS_STEPS, comparable_steps
 from telemetry.detect.parts import POWER, find_unhealthy_hardware
 from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.recompile import recompile
 from telemetry.detect.rules import RULES
-from telemetry.detect.share import SHARE, apply_share_rule
+from telemetry.detect.share import ROUNDING, SHARE, STEPS_TO_RESOLVE, apply_share_rule
 from telemetry.detect.slow import (
     find_late_worker,
     find_late_workers,
@@ -126,7 +127,28 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     is_quiet = not (of_steps or share or recorder.was_read or inputs.open_problems or open_rules)
     if cache is not None:
         cache.note(inputs.steps, is_healthy=is_quiet)
-    return ([share] if share else []) + _performance_findings(inputs, steps, rest)
+    found = ([share] if share else []) + _performance_findings(inputs, steps, rest)
+    return [_with_recovery(inputs, steps, timed, each) for each in found]
+
+
+def _with_recovery(
+    inputs: DetectionInput, steps: StepBatch, timed: StepBatch, finding: Finding
+) -> Finding:
+    """Add how many of the newest steps are healthy again, of those that end the alert."""
+    is_back: NDArray[np.bool_] = np.zeros(0, bool)
+    evidence, enough = finding.evidence, PERSISTS_STEPS
+    if finding.rule == SHARE:
+        is_back = timed.allreduce_share_ratio < inputs.resolve_ratio - ROUNDING
+        enough = STEPS_TO_RESOLVE
+    elif finding.rule == "step_slow" and evidence["baseline_step_s"] and "every_s" not in evidence:
+        rise_s = steps.step_s - evidence["baseline_step_s"]
+        is_back = rise_s < HALF * rise_s[steps.ended_at_s > finding.onset_s].max(initial=0.0)
+    n_healthy = int(np.logical_and.accumulate(is_back[::-1]).sum())
+    if not n_healthy:
+        return finding
+    n_healthy = min(n_healthy, enough)
+    more = {"healthy_steps": n_healthy, "steps_to_resolve": enough}
+    return replace(finding, evidence={**evidence, **more})
 
 
 def _is_timed_since_alert(inputs: DetectionInput, timed: StepBatch) -> bool:

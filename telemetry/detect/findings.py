@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import METRICS
-from telemetry.detect.causes import CLASSES, UNKNOWN, Kind, kind_of, rule_of
+from telemetry.detect.causes import CLASSES, PART_OF, UNKNOWN, Kind, Part, kind_of, rule_of
 from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.rules import Severity
 
@@ -38,6 +38,20 @@ class Finding:
         """Every accused node: none, one or several."""
         return self.nodes or (() if self.node is None else (self.node,))
 
+    @property
+    def part(self) -> Part | None:
+        """What ``device`` numbers; None without one."""
+        return part_of(self.cause, self.device, self.evidence)
+
+
+def part_of(cause: str, device: int | None, evidence: Mapping[str, Any]) -> Part | None:
+    """Return what a device number counts: by the culprit's figure, else by the cause."""
+    if device is None:
+        return None
+    figure = evidence.get("culprit")
+    kind = figure.get("part") if isinstance(figure, Mapping) else None
+    return kind or PART_OF.get(cause, "device")
+
 
 @dataclass(frozen=True, slots=True)
 class CauseScore:
@@ -47,7 +61,8 @@ class CauseScore:
     ``value`` is the most conspicuous part's figure in ``unit``, ``peers_median`` that of
     ``n_peers`` others. ``node`` and ``device`` (core, accelerator or EFA device, by cause) are
     None where no single one is the culprit. ``is_only_part``: the node has no other such part, the
-    peers are on other nodes.
+    peers are on other nodes. ``part`` is what ``device`` numbers: it stays when the cause is
+    replaced by its class.
     """
 
     cause: str
@@ -60,6 +75,11 @@ class CauseScore:
     node: str | None = None
     device: int | None = None
     is_only_part: bool = False
+    part: Part | None = None
+
+    def __post_init__(self) -> None:
+        if self.part is None:
+            object.__setattr__(self, "part", PART_OF.get(self.cause))
 
     @property
     def stands_out(self) -> bool:
@@ -80,6 +100,7 @@ class CauseScore:
             "peers_median": json_number(self.peers_median),
             "n_peers": self.n_peers,
             "unit": self.unit,
+            "part": self.part,
         }
 
 
@@ -122,6 +143,7 @@ def score_of_alert(alert: OpenProblem) -> CauseScore:
         unit=str(figure.get("unit") or ""),
         node=alert.node,
         device=alert.device,
+        part=figure.get("part"),
     )
 
 

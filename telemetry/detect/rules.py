@@ -3,10 +3,19 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Severity = Literal["page", "warn"]
 Subject = Literal["run", "node", "fleet", "budget"]
+# What makes one observation of a rule worse than another: its score, or a figure that is easier
+# to understand.
+Merit = Literal["score", "share", "slowdown", "phase", "duration"]
+# The figures whose ratio is a merit; the second one may be missing.
+MERITS: Mapping[str, tuple[str, str | None]] = {
+    "share": ("share_ratio", None),
+    "slowdown": ("step_s", "baseline_step_s"),
+    "phase": ("phase_s", "baseline_phase_s"),
+}
 # One or two scrapes may fail. Missing series do not resolve an alert.
 KEEP_S = 120.0
 LIMIT = re.compile(r"<(\w+)>")
@@ -34,7 +43,8 @@ class Rule:
     """A rule; ``subject`` is what its alerts are about.
 
     ``limits`` are the thresholds, with units in their names; detection and PromQL both use them.
-    ``falls_short`` is what PromQL misses, or why there is none.
+    ``falls_short`` is what PromQL misses, or why there is none. ``merit`` decides which of its
+    observations was the worst.
     """
 
     name: str
@@ -45,6 +55,7 @@ class Rule:
     limits: Mapping[str, float] = field(default_factory=dict)
     queries: tuple[Query, ...] = ()
     falls_short: str = ""
+    merit: Merit = "score"
 
     @property
     def runbook(self) -> str:
@@ -54,6 +65,14 @@ class Rule:
     def filled(self, text: str) -> str:
         """Insert limits into a text. An unknown name is an error."""
         return LIMIT.sub(lambda found: f"{self.limits[found[1]]:.12g}", text)
+
+    def merit_of(self, evidence: Mapping[str, Any], *, lasted_s: float) -> float:
+        """Return the figure of merit of evidence, the worse the larger; 0 where it is unknown."""
+        if self.merit == "duration":
+            return lasted_s
+        over, under = MERITS.get(self.merit, ("", None))
+        figure, usual = evidence.get(over), evidence.get(under) if under else 1.0
+        return figure / usual if figure and usual else 0.0
 
     def seconds(self, given: float | str) -> float:
         """Return a duration, or the limit of that name."""
@@ -383,6 +402,7 @@ PARTS = (
         "It fires if a core is busier by a ratio of <blatant_ratio> than the same core of other "
         "nodes, in runs of at least <enough_nodes> nodes. It misses smaller changes against the "
         "core's own past and cannot distinguish a core from a throttled accelerator.",
+        merit="slowdown",
     ),
     Rule(
         "hbm_slow",
@@ -401,6 +421,7 @@ PARTS = (
         ),
         "As for core_slow. Real nodes report one estimate for all "
         "devices, so it never fires for them.",
+        merit="slowdown",
     ),
     Rule(
         "efa_degraded",
@@ -419,6 +440,7 @@ PARTS = (
         "Its label `kind` is loss, down or latency. It fires from "
         "<blatant_latency_ratio> times the run's usual latency. It misses smaller changes against "
         "the device's own past, and a fabric that is slow as a whole.",
+        merit="slowdown",
     ),
 )
 
@@ -464,6 +486,7 @@ STANDSTILL = (
         "It waits for <patience_steps> step times instead of <late_steps>. It does not name the "
         "node that did not join. A host whose threads spin above <loading_ratio> of its vCPUs "
         "counts as working.",
+        merit="duration",
     ),
     Rule(
         "recompile",
@@ -547,6 +570,7 @@ STEPS = (
         (Query(SHARE, "It is {{ $value | humanizePercentage }} of the step.", for_s=30),),
         "It uses the mean of a minute instead of two consecutive steps. It names neither cause "
         "nor node.",
+        merit="share",
     ),
     Rule(
         "step_slow",
@@ -559,6 +583,7 @@ STEPS = (
         "It compares minutes with the median of hours, so it fires after five minutes. It does "
         "not name the worker, and cannot recognise intended changes: fewer nodes with the same "
         "batch look like a slowdown until they are the usual state.",
+        merit="slowdown",
     ),
     Rule(
         "input_stall",
@@ -568,6 +593,7 @@ STEPS = (
         "Steps wait for training data, on one node or on all nodes.",
         {"least_ratio": 0.04},
         falls_short="No series has the time that each worker waits for its data.",
+        merit="slowdown",
     ),
     Rule(
         "checkpoint_slow",
@@ -577,6 +603,7 @@ STEPS = (
         "Writing a checkpoint took much longer than usual, and the whole run waited.",
         {"slower_by_ratio": 1.5, "slower_than_due_ratio": 1.6, "least_s": 3.0},
         falls_short="No series has the actual or the expected duration of checkpoints.",
+        merit="phase",
     ),
 )
 

@@ -69,7 +69,7 @@ def test_the_page_links_back_and_to_the_other_devices(page: Page, alive: Run) ->
     assert 'href="/nodes/steady/"' in text
     assert 'href="/nodes/steady/devices/15/"' in text
     assert "/nodes/steady/charts/hbm?window=15m&amp;device=3" in text
-    assert "No alert accused this device" in text
+    assert "No alert implicated this device" in text
 
 
 def test_node_and_alert_lead_to_the_device(page: Page, alert: Alert) -> None:
@@ -141,3 +141,28 @@ def test_the_number_of_queries_is_fixed(
         fired(rule=rule)
     with django_assert_max_num_queries(14):
         client.get("/nodes/limping/devices/3/")
+
+
+def test_an_efa_device_of_a_class_of_causes_is_no_accelerator(
+    page: Page, alert: Alert, limping: Node
+) -> None:
+    Alert.objects.filter(pk=alert.pk).update(
+        rule="step_slow", cause="network", device=0, evidence={}
+    )
+    about = page(alert.get_absolute_url())
+
+    assert "EFA device 0" in about
+    assert "/devices/0/" not in about.partition('id="facts"')[0]
+    device = page("/nodes/limping/devices/0/")
+    assert "It is implicated in no open alert" in device
+    assert "No alert implicated this device" in device
+
+
+def test_a_core_that_a_class_of_causes_names_stays_a_core(page: Page, alert: Alert) -> None:
+    # Slow compute: a slow core, or a throttled accelerator.
+    Alert.objects.filter(pk=alert.pk).update(
+        cause="slow_compute", device=7, evidence={"culprit": {"part": "core"}}
+    )
+
+    assert 'href="/nodes/limping/devices/3/">core 7</a>' in page(alert.get_absolute_url())
+    assert "Implicated in 1 open alert" in page("/nodes/limping/devices/3/")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.detect import find
+from telemetry.detect.findings import CauseScore, part_of
 from telemetry.detect.pace import busy_s
 from telemetry.detect.share import Episode, delays, episode
 from tests.telemetry.detect.runs import inputs, steps_at, steps_of
@@ -165,6 +166,17 @@ def test_steps_of_another_batch_size_do_not_fire_once_it_is_over() -> None:
     assert find(inputs(replace(steps, tokens=changed))) == []
 
 
+def test_the_newest_healthy_steps_are_counted_towards_the_end() -> None:
+    def recovery(n_good: int) -> tuple[int | None, int | None]:
+        shares = [0.1] * 20 + [0.4] * 10 + [0.1] * n_good
+        found = find(inputs(steps_at(shares)), open_rules=["allreduce_share"])
+        evidence = next(each for each in found if each.rule == "allreduce_share").evidence
+        return evidence.get("healthy_steps"), evidence.get("steps_to_resolve")
+
+    assert recovery(0) == (None, None)
+    assert recovery(3) == (3, 5)
+
+
 def test_an_open_alert_lasts_where_the_window_states_nothing() -> None:
     between = inputs(steps_at([0.23] * 30))
     assert find(between) == []
@@ -210,3 +222,17 @@ def test_the_score_is_evidence_over_threshold() -> None:
     assert finding.score == pytest.approx(0.3 / 0.25)
     (just,) = find(inputs(steps_at([0.1] * 10 + [0.24] + [0.2502] * 2)))
     assert 1.0 < just.score < 1.01
+
+
+def test_a_class_of_causes_keeps_the_kind_of_part_that_its_cause_named() -> None:
+    core = CauseScore("slow_core", 1.0, "core_utilization_ratio", 0.9, 0.5, 31, "ratio", "a", 7)
+    named = replace(core, cause="slow_compute")
+    link = CauseScore("network", 1.0, "efa_latency_s", 1e-4, 2e-5, 31, "s", "a", 0)
+
+    assert [part_of(s.cause, s.device, {"culprit": s.figure()}) for s in (core, named, link)] == [
+        "core",
+        "core",
+        "efa_device",
+    ]
+    assert part_of("throttle", 3, {}) == "device"
+    assert part_of("throttle", None, {}) is None
