@@ -23,7 +23,7 @@ from fleet.alerts.probe_requests import as_detected
 from fleet.alerts.reconcile import reconcile
 from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compiles import change_lines, covered_s
-from fleet.runs.state import worker_states
+from fleet.runs.state import PAUSE_S, worker_states
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import (
@@ -75,7 +75,6 @@ HARDWARE_RULES = tuple(
 BLIND = ("monitoring_blind", "fleet")
 # After a pause in watching, wait before reporting silent nodes and hanging runs: missing data may
 # be our own outage.
-PAUSE_S = 5
 WAIT_AFTER_PAUSE_S = 20
 OF_MISSING_DATA = ("hang", "node_silent")
 # Results of this process that stay valid from one second to the next.

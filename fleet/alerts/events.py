@@ -100,18 +100,7 @@ def enqueue(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
         return
     if kind in STARTS:
         for route, receiver in receivers_of(alert, routing_table()):
-            state, is_new = NotifiedState.objects.get_or_create(
-                receiver=receiver,
-                alert=alert,
-                ended_at=None,
-                defaults={
-                    "route": route,
-                    "group_key": group_key_of(route, receiver, alert),
-                    "labels": labels_of(alert),
-                    "since": now,
-                    "last_at": now,
-                },
-            )
+            state, is_new = _notified(alert, route, receiver, now=now)
             is_damped = alert.flapping_since is not None and kind == Kind.REFIRED
             if is_new or not is_damped:
                 start = Delivery.Kind.FIRING if is_new else Delivery.Kind.REPEATED
@@ -126,6 +115,46 @@ def enqueue(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
         state.save(update_fields=["ended_at"])
         if state.route is None or state.route.sends_resolved:
             _notify(state, Delivery.Kind.RESOLVED, event, now=now)
+
+
+def _notified(
+    alert: Alert, route: Route, receiver: Receiver, *, now: datetime
+) -> tuple[NotifiedState, bool]:
+    return NotifiedState.objects.get_or_create(
+        receiver=receiver,
+        alert=alert,
+        ended_at=None,
+        defaults={
+            "route": route,
+            "group_key": group_key_of(route, receiver, alert),
+            "labels": labels_of(alert),
+            "since": now,
+            "last_at": now,
+        },
+    )
+
+
+@transaction.atomic
+def notify_newcomers(*, now: datetime) -> None:
+    """Notify receivers of open alerts that reach them only now: they were added or enabled."""
+    # What a silence mutes has an event when that ends.
+    open_ = Alert.objects.open().filter(silence=None, fired_at__lt=now)
+    alerts = list(open_.select_related("run", "node"))
+    table = routing_table() if alerts else []
+    known = set(
+        NotifiedState.objects.filter(ended_at=None, alert__in=alerts).values_list(
+            "alert_id", "receiver_id"
+        )
+    )
+    for alert in alerts:
+        new = [r for r in receivers_of(alert, table) if (alert.pk, r[1].pk) not in known]
+        if not new or silences_of(alert, now=now):
+            continue
+        fired = alert.events.filter(kind__in=STARTS).last()
+        for route, receiver in new if fired else ():
+            state, is_new = _notified(alert, route, receiver, now=now)
+            if is_new and fired:
+                _notify(state, Delivery.Kind.FIRING, fired, now=now)
 
 
 def _notify(

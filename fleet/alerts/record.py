@@ -1,4 +1,4 @@
-"""The record of an alert: what was seen first, at worst and last, and how it is told from them."""
+"""The record of an alert: what was seen of it first, at worst and last."""
 
 import copy
 from collections.abc import Mapping
@@ -122,10 +122,10 @@ def continued(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An alert as its record tells it: the damage at worst, with the cause that is known now.
+class RecordedAlert:
+    """An alert as its record describes it: the damage at worst, with the cause that is known now.
 
-    An open alert under another rule than at its worst is told by what is seen of it now; then
+    An open alert under another rule than at its worst shows what is seen of it now; then
     ``peak`` is how it was at worst. ``worst`` and ``latest`` are None in alerts without a record.
     """
 
@@ -135,16 +135,16 @@ class Told:
     peak: Alert | None = None
 
 
-def told(alert: Alert) -> Told:
+def recorded(alert: Alert) -> RecordedAlert:
     worst, latest = Observation.read(alert.worst), Observation.read(alert.latest)
     if worst is None:
-        return Told(alert)
+        return RecordedAlert(alert)
     if not alert.is_open or latest is None or latest.rule == worst.rule:
-        return Told(_as_seen(alert, worst), worst, latest)
+        return RecordedAlert(_as_seen(alert, worst), worst, latest)
     peak = _as_seen(alert, worst)
     # That time is over.
     peak.resolved_at = worst.at
-    return Told(_as_seen(alert, latest), worst, latest, peak=peak)
+    return RecordedAlert(_as_seen(alert, latest), worst, latest, peak=peak)
 
 
 def _as_seen(alert: Alert, seen: Observation) -> Alert:

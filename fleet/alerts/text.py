@@ -18,7 +18,7 @@ from django.template.loader import get_template
 from django.utils.html import strip_tags
 from django.utils.safestring import SafeString, mark_safe
 
-from fleet.alerts.record import STEP_NOISE_RATIO, Told, told
+from fleet.alerts.record import STEP_NOISE_RATIO, RecordedAlert, recorded
 from fleet.formatting import (
     count,
     counted,
@@ -354,8 +354,8 @@ class AlertText:
     now: datetime
 
     @cached_property
-    def told(self) -> Told:
-        return told(self.alert)
+    def recorded(self) -> RecordedAlert:
+        return recorded(self.alert)
 
     @cached_property
     def headline(self) -> SafeString:
@@ -400,7 +400,7 @@ class AlertText:
         return found if found is not None and 0 <= found < alert.node.n_devices else None
 
     def _render(self, name: str, *, linked: bool = True) -> SafeString:
-        alert = self.told.alert
+        alert = self.recorded.alert
         rule = "_group" if Evidence(alert.evidence).shared_place else alert.rule
         template = get_template(_template_name(rule, name))
         html = template.render({**self._context, "linked": linked})
@@ -408,7 +408,7 @@ class AlertText:
 
     @cached_property
     def _context(self) -> dict[str, Any]:
-        alert, worst, latest = self.told.alert, self.told.worst, self.told.latest
+        alert, worst, latest = self.recorded.alert, self.recorded.worst, self.recorded.latest
         evidence = Evidence(alert.evidence)
         culprit = evidence.culprit
         rule = "_group" if evidence.shared_place else alert.rule
@@ -472,14 +472,14 @@ class AlertText:
             "seen_at": latest.at if latest else None,
             **self._standstill(),
             "recovery": alert.recovery,
-            "peak": AlertText(self.told.peak, self.now).headline if self.told.peak else "",
+            "peak": AlertText(self.recorded.peak, self.now).headline if self.recorded.peak else "",
             "peak_at": worst.at if worst else None,
             **self._shares(evidence, seen),
         }
 
     def _standstill(self) -> dict[str, Any]:
         """Since when no step ends, or how long none ended: a run may hang for part of the time."""
-        worst, latest, is_open = self.told.worst, self.told.latest, self.alert.is_open
+        worst, latest, is_open = self.recorded.worst, self.recorded.latest, self.alert.is_open
         seen = latest if is_open and latest and latest.rule == "hang" else worst
         if seen is None or seen.rule != "hang":
             return {"stood_since": self.alert.onset_at, "stood_still": self.lasted}
@@ -488,7 +488,7 @@ class AlertText:
 
     def _shares(self, evidence: Evidence, seen: Evidence | None) -> dict[str, float | None]:
         """List the highest all-reduce share, the last one if it is lower, and the limit."""
-        alert = self.told.alert
+        alert = self.recorded.alert
         if alert.rule != "allreduce_share":
             return {}
         worst = evidence.number("share_ratio")
@@ -554,7 +554,7 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
 
     ``recurring`` describes how often the problem occurred lately.
     """
-    alert = told(alert).alert
+    alert = recorded(alert).alert
     evidence = Evidence(alert.evidence)
     culprit = evidence.culprit
     is_placed = alert.run is not None or alert.node is not None

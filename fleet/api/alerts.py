@@ -196,7 +196,7 @@ def alert_list(request: HttpRequest, query: Query[AlertQuery]) -> AlertPage:
     """List open and resolved alerts, newest first."""
     now = timezone.now()
     alerts = Alert.objects.filter_by(now=now, **query.fields)
-    alerts = alerts.select_related("run", "node", "silence").defer("victims", "evidence", "parts")
+    alerts = alerts.select_related("run", "node", "silence").defer("victims", "parts")
     rows, links = paginate(request, alerts, query, by="-pk")
     events = AlertEvent.objects.filter(alert__in=[alert.pk for alert in rows]).order_by()
     last = dict(events.values_list("alert").annotate(last=Max("pk")))

@@ -14,7 +14,7 @@ from threading import Event
 from django.db import close_old_connections, connection, transaction
 from django.db.models import F, Q
 
-from fleet.alerts.events import enqueue_delivery, traits_of
+from fleet.alerts.events import enqueue_delivery, notify_newcomers, traits_of
 from fleet.alerts.matchers import silences_of
 from fleet.models import Delivery, NotifiedState, Receiver, Route, SenderHeartbeat
 from fleet.models.delivery import DeliveryQuerySet
@@ -491,6 +491,7 @@ class PeriodicJobs:
                 "beat_error": self.heartbeat.error[:LONGEST_ERROR],
             },
         )
+        notify_newcomers(now=now)
         remind(now=now)
         if self._deleted_at is None or now - self._deleted_at >= DELETE_EVERY:
             delete_old(before=now - timedelta(days=self.keep_days))

@@ -15,7 +15,7 @@ from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
 from telemetry.detect.causes import BY_NAME, SYMPTOMS, UNKNOWN
 from telemetry.simulate.faults import FAULTS
-from telemetry.store.history import worker_minutes
+from telemetry.store.history import run_steps, worker_minutes
 from telemetry.store.reading import Source
 
 LOOKED_BACK = timedelta(days=90)
@@ -238,11 +238,17 @@ ANNOTATED_BEFORE = timedelta(hours=24)
 SEEN_BEFORE = timedelta(hours=1)
 AFTER = timedelta(minutes=10)
 MOST = 12
+# Times are stored in microseconds; the onset of steps is the end of one less its duration.
+TINY_S, SAME_START_S = 1e-3, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class RecentChange:
-    """A change around the onset; ``before_s`` is negative after it."""
+    """A change around the onset; ``before_s`` is negative after it.
+
+    ``is_within``: it lies in the step that was hit first. The onset is the start of that step, so
+    it may be the cause.
+    """
 
     at: datetime
     kind: str
@@ -250,6 +256,7 @@ class RecentChange:
     by: str = ""
     url: str = ""
     before_s: float = 0.0
+    is_within: bool = False
 
     @property
     def after_s(self) -> float:
@@ -275,9 +282,35 @@ def changes_of(
         start_s, end_s = since.timestamp(), until.timestamp()
         traces = traces_of(source, alert.run.name, start_s=start_s, end_s=end_s)
         found += [RecentChange(trace.at, trace.kind, trace.text) for trace in traces]
-    found = [replace(each, before_s=(alert.onset_at - each.at).total_seconds()) for each in found]
+    is_any_after = any(each.at > alert.onset_at for each in found)
+    hit_s = _first_hit_s(source, alert) if is_any_after else 0.0
+    found = [_placed(each, alert.onset_at, hit_s=hit_s) for each in found]
     nearest = sorted(found, key=lambda change: abs(change.before_s))[:MOST]
     return sorted(nearest, key=lambda change: change.at, reverse=True)
+
+
+def _first_hit_s(source: Source, alert: Alert) -> float:
+    """Return how many seconds after the onset the step ended that was hit first; 0 if unknown."""
+    if alert.run is None:
+        return 0.0
+    onset_s = alert.onset_at.timestamp()
+    steps = run_steps(
+        source, alert.run.name, start_s=onset_s, end_s=onset_s + AFTER.total_seconds()
+    )
+    after = np.flatnonzero(steps.ended_at_s - onset_s > TINY_S)
+    if not len(after):
+        return 0.0
+    first = int(after[0])
+    began_s = float(steps.ended_at_s[first] - steps.step_s[first])
+    # An onset within a step, as of hardware, is more exact than the step.
+    is_start = abs(began_s - onset_s) <= SAME_START_S
+    return float(steps.ended_at_s[first]) - onset_s if is_start else 0.0
+
+
+def _placed(change: RecentChange, onset_at: datetime, *, hit_s: float) -> RecentChange:
+    before_s = (onset_at - change.at).total_seconds()
+    is_within = -hit_s <= before_s < 0
+    return replace(change, before_s=0.0 if is_within else before_s, is_within=is_within)
 
 
 def until_of(alert: Alert, *, now: datetime) -> datetime:

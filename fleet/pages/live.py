@@ -25,7 +25,9 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
 from fleet.access.roles import ROLES, has_role, may_still_read
+from fleet.formatting import duration
 from fleet.models import Alert
+from fleet.pages.text import OWN_PAUSE
 from fleet.pages.topics import (
     TOPICS,
     Events,
@@ -35,7 +37,7 @@ from fleet.pages.topics import (
     event,
     live_topic,
 )
-from fleet.runs.state import reporting_nodes
+from fleet.runs.state import own_pause_s, reporting_nodes
 from fleet.runs.summaries import reporting_now
 from telemetry.store.hot import TICKS, hot_store
 
@@ -306,7 +308,10 @@ def head(n_watchers: int) -> Events:
         if tick is None or now_s - tick > STALE_AFTER_S:
             # Nodes are silent, or data arrive late.
             n_reporting, n_expected = reporting_now(hot, now_s=now_s)
-            if n_reporting:
+            pause_s = own_pause_s(hot, now_s=now_s)
+            if pause_s is not None:
+                state["why"] = f"{OWN_PAUSE} for {duration(pause_s)}"
+            elif n_reporting:
                 state["reporting"] = [n_reporting, n_expected]
             else:
                 state["why"] = "no nodes are reporting"

@@ -24,6 +24,7 @@ from fleet.models.node import address
 from fleet.pages.frozen import frozen_node, window_context
 from fleet.pages.render import Filter, HtmxRequest, period_days, render_page
 from fleet.pages.text import node_headline
+from fleet.runs.state import own_pause_s
 from fleet.runs.summaries import NodeNow, nodes_now
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
@@ -166,7 +167,12 @@ def node_context(name: str) -> dict[str, Any]:
         "agent": agent_problems(hot, node),
         "row": NodeRow(summed_up, tuple(alerts)),
         "alerts": [AlertText(alert, now) for alert in alerts],
-        "headline": node_headline(summed_up, n_alerts=len(alerts), at=now),
+        "headline": node_headline(
+            summed_up,
+            n_alerts=len(alerts),
+            at=now,
+            pause_s=own_pause_s(hot, now_s=now.timestamp()),
+        ),
         "samples": node_samples(hot, node, is_up=summed_up.is_up, now=now),
         "hardware": hardware_of(node, block),
         "unmeasured": unmeasured_of(node, last),

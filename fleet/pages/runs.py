@@ -54,7 +54,7 @@ from fleet.runs.compiles import compile_summary, with_compile_flag
 from fleet.runs.inputs import N_NODES, inputs_of
 from fleet.runs.limits import COLUMNS, own_limits
 from fleet.runs.similar_runs import similar_runs_panel
-from fleet.runs.state import state_of
+from fleet.runs.state import own_pause_s, state_of
 from fleet.runs.summaries import RunNow, flops_now, hbm_now, runs_now, usd_per_mtok
 from fleet.simulation.drills import drills_of
 from telemetry import catalog
@@ -166,7 +166,9 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "now": summary,
             "peak_flops": run.peak_flops,
             "no_steps": "no steps recently" if run.last_step else "no steps yet",
-            "headline": run_headline(summary, at=now),
+            "headline": run_headline(
+                summary, at=now, pause_s=own_pause_s(hot, now_s=now.timestamp())
+            ),
             "alerts": [AlertText(alert, now) for alert in alerts],
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),
             "drills": drills_of(run, now=now),

@@ -14,9 +14,13 @@ from fleet.runs.summaries import NodeNow, RunNow
 
 # Training jobs report at least every ten seconds.
 QUIET_S = 60.0
+OWN_PAUSE = "trnwatch's own workers have been stopped"
 
 
-def node_headline(now: NodeNow, *, n_alerts: int, at: datetime) -> SafeString:
+def node_headline(
+    now: NodeNow, *, n_alerts: int, at: datetime, pause_s: float | None = None
+) -> SafeString:
+    """Write how a node is; ``pause_s`` is how long trnwatch itself has stood still."""
     run, seen_s = now.node.run, now.last_seen_s
     return render_headline(
         "nodes/_headline.html#now",
@@ -25,10 +29,16 @@ def node_headline(now: NodeNow, *, n_alerts: int, at: datetime) -> SafeString:
         age_s=None if seen_s is None else at.timestamp() - seen_s,
         activity=activity(run) if run else "",
         n_alerts=n_alerts,
+        **_own_pause(pause_s),
     )
 
 
-def run_headline(now: RunNow, *, at: datetime) -> SafeString:
+def _own_pause(pause_s: float | None) -> dict[str, Any]:
+    return {"own_pause": OWN_PAUSE if pause_s is not None else "", "pause_s": pause_s}
+
+
+def run_headline(now: RunNow, *, at: datetime, pause_s: float | None = None) -> SafeString:
+    """Write how a run is; ``pause_s`` is how long trnwatch itself has stood still."""
     run, finished_at = now.run, now.run.finished_at
     heard_s = (at - run.heard_at).total_seconds() if run.heard_at else 0.0
     is_late = now.is_stale and now.last_step_at_s is not None
@@ -45,6 +55,7 @@ def run_headline(now: RunNow, *, at: datetime) -> SafeString:
         lasted_s=finished_at - run.started_at if finished_at else None,
         activity=activity(run),
         usd=None if math.isnan(spent_usd) else spent_usd,
+        **_own_pause(pause_s),
     )
 
 

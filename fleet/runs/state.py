@@ -15,6 +15,17 @@ LAST_REPORT, NODES, LAST = "steps-in:heard", "steps-in:nodes", "steps-in:last"
 CLOCKS = "steps-in:clocks"
 
 
+# The rules are evaluated every second. After so long without it, trnwatch itself stands still:
+# missing data says nothing about the nodes.
+PAUSE_S = 5.0
+
+
+def own_pause_s(hot: HotStore, *, now_s: float) -> float | None:
+    """Return how long trnwatch's own workers have been stopped; None while they work."""
+    pause_s = now_s - hot.gauges().get("watched_at_s", now_s)
+    return pause_s if pause_s > PAUSE_S else None
+
+
 def run_key(run: str) -> str:
     """Key of a hash: for each session its shift, first step and start."""
     return f"steps-in:run:{run}"

@@ -218,6 +218,20 @@ def test_stale_data_are_reported(address: str, hot: HotStore, steady: Node, limp
     assert watch(scenario())["why"] == "no nodes are reporting"
 
 
+def test_a_pause_of_our_own_workers_is_not_reported_as_silence_of_the_nodes(
+    address: str, hot: HotStore, steady: Node, limping: Node
+) -> None:
+    hot.append([block(tick=int(time.time()) - 60)])
+    hot.gauge("watched_at_s", time.time() - 60)
+
+    async def scenario() -> dict[str, Any]:
+        async with stream(address, "overview") as events:
+            state: dict[str, Any] = json.loads((await first(events, "tick")).data)
+            return state
+
+    assert watch(scenario())["why"].startswith("trnwatch's own workers have been stopped for ")
+
+
 @pytest.mark.parametrize("nodes", [("steady", "limping"), ("steady",)])
 def test_data_that_are_late_are_not_called_silence(
     address: str, hot: HotStore, steady: Node, limping: Node, nodes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""An alert is told by its record: what was worst, and what is seen of it at which time."""
+"""Texts follow the record of an alert: what was worst, and what was last seen when."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -71,7 +71,7 @@ def everywhere(alert: Alert) -> dict[str, str]:
     return {name: each.replace("\u202f", " ").replace("\xa0", " ") for name, each in told.items()}
 
 
-def test_what_was_worst_is_told_after_the_last_finding_was_small(
+def test_what_was_worst_is_described_after_the_last_finding_was_small(
     evaluate: Evaluate, finding: Finding
 ) -> None:
     evaluate(0, share(finding, 0.31, 9.5))
@@ -139,7 +139,7 @@ def test_a_run_that_hung_for_a_while_and_was_slow_is_not_said_to_have_hung_all_t
     assert "no step for 7 min" not in told["page"]
 
 
-def test_a_cause_that_was_found_after_the_peak_is_told_with_the_peak(
+def test_a_cause_that_was_found_after_the_peak_is_described_with_the_peak(
     evaluate: Evaluate, finding: Finding
 ) -> None:
     unknown = share(finding, 0.573, 16.8, culprit=None)

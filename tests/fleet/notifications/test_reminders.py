@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from fleet.alerts.events import notify_newcomers
 from fleet.models import Alert, Delivery, NotifiedState, Receiver, Route, Run, Silence
 from fleet.notifications.delivery import DeliveryClient, Refresher, delete_old, remind
 from fleet.notifications.http_client import Allowed, HttpClient
@@ -48,6 +49,38 @@ def test_several_are_reported_again_in_one_message(firing: Alert, run: Run) -> N
 
     assert remind(now=just_now() + 31 * MINUTE) == 2
     assert Delivery.objects.get(kind="repeated").alerts.count() == 2
+
+
+def test_a_receiver_that_is_added_while_an_alert_fires_hears_of_it_and_of_its_end(
+    firing: Alert,
+) -> None:
+    late = receiver("late", Receiver.Kind.PAGERDUTY, "key")
+    Route.objects.get().receivers.add(*Receiver.objects.all())
+    for _ in range(2):
+        notify_newcomers(now=just_now())
+
+    assert list(late.deliveries.values_list("kind", flat=True)) == ["firing"]
+    assert list(late.deliveries.get().alerts.all()) == [firing]
+    Alert.objects.update(resolved_at=just_now())
+    say(firing, "resolved")
+    assert list(late.deliveries.order_by("pk").values_list("kind", flat=True)) == [
+        "firing",
+        "resolved",
+    ]
+    assert list(firing.deliveries.filter(receiver__name="hook", kind="firing")) != []
+
+
+def test_what_is_silenced_is_not_sent_to_a_receiver_that_is_added(firing: Alert) -> None:
+    now = just_now()
+    mute = Silence.objects.create(
+        matchers="run=llama", reason="test", by="ada", starts_at=now, ends_at=now + MINUTE
+    )
+    Alert.objects.update(silence=mute)
+    late = receiver("late", Receiver.Kind.PAGERDUTY, "key")
+    Route.objects.get().receivers.add(*Receiver.objects.all())
+    notify_newcomers(now=now)
+
+    assert not late.deliveries.exists()
 
 
 @pytest.mark.parametrize(

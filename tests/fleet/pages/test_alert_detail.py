@@ -1,7 +1,7 @@
 """One alert: sentence, evidence, excluded causes, timeline."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.test import Client
@@ -11,6 +11,7 @@ from pytest_django import DjangoAssertNumQueries
 from fleet.models import Alert, AlertEvent, Annotation, Run, TraceRequest
 from fleet.pages.templatetags.marks import symptom
 from telemetry.detect.causes import CAUSES, explanations_json, symptoms_json
+from telemetry.store.hot import HotStore
 from tests.helpers import just_now
 
 Page = Callable[..., str]
@@ -47,6 +48,37 @@ def test_a_cause_that_is_unknown_is_not_excluded(page: Page, alert: Alert) -> No
 
     assert "17.0 µs, peers 16.0 µs" in text
     assert "3.36" not in text
+
+
+def test_a_reader_without_an_account_signs_in_where_the_button_would_be(
+    page: Page, alert: Alert
+) -> None:
+    text = page(alert.get_absolute_url())
+
+    assert "data-anonymous" in text
+    assert f'href="/sign-in/?next=/alerts/{alert.pk}/">Sign in to acknowledge</a>' in text
+
+
+def test_a_change_in_the_step_that_was_hit_does_not_come_after_its_effect(
+    page: Page, alert: Alert, hot: HotStore
+) -> None:
+    # Steps take 2 s; the onset of the alert is the start of the one that was hit.
+    ended_at_s = hot.steps("llama", since_s=0.0).ended_at_s
+    onset_at = datetime.fromtimestamp(float(ended_at_s[2]), UTC)
+    Alert.objects.update(onset_at=onset_at, fired_at=onset_at + timedelta(seconds=4))
+    at_s = float(ended_at_s[2]) + 1.5
+    Annotation.objects.create(
+        at=datetime.fromtimestamp(at_s, UTC), kind="deploy", text="cause", by="ada", run=alert.run
+    )
+    Annotation.objects.create(
+        at=datetime.fromtimestamp(at_s + 1.0, UTC), kind="deploy", text="no", by="a", run=alert.run
+    )
+    changes = page(alert.get_absolute_url()).partition('id="changes"')[2].partition("</ul>")[0]
+    later, cause = changes.split("<li")[1:3]
+
+    assert "in the first slow step" in cause
+    assert "cause" in cause
+    assert "after</small>" in later
 
 
 def considered(symptoms: dict[str, int], *, named: str) -> dict[str, object]:

@@ -127,6 +127,11 @@ def test_a_run_that_stopped_stepping_states_since_when(
     hot.append_steps(steps("bert", ["x"], n_steps=3, ended_at_s=stopped_s, compute_s=1.0))
 
     assert "no step for" in page("/runs/bert/")
+    # Its own workers were stopped since then: of the run nothing is known.
+    hot.gauge("watched_at_s", stopped_s)
+    told = page("/runs/bert/")
+    assert "no step for" not in told
+    assert "trnwatch&#x27;s own workers have been stopped for 5 min" in told
 
 
 def test_a_run_that_is_over_states_it_and_shows_how_it_went_to_the_end(
