@@ -21,6 +21,7 @@ register = template.Library()
 STATES = {
     "firing": ("bad", "▲"),
     "acknowledged": ("ack", "●"),
+    "recovering": ("warn", "◔"),
     "resolved": ("ok", "✓"),
     "silent": ("bad", "▲"),
     "up": ("ok", "✓"),
