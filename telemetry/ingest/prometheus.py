@@ -429,7 +429,7 @@ class RejectedError(Exception):
 
 
 def check_labels(n_labels: int, longest_bytes: int) -> None:
-    """Raise RejectedError for labels that nobody gives; each would be copied for each sample."""
+    """Raise RejectedError for labels that no sender uses; each would be copied for each sample."""
     if n_labels > limits.MAX_LABELS:
         raise RejectedError(f"has {n_labels:,} labels; at most {limits.MAX_LABELS}: drop some")
     if longest_bytes > limits.MAX_LABEL_BYTES:
