@@ -1,7 +1,11 @@
-"""The error of unusable input, and a check that several inputs share."""
+"""The error of unusable input, and checks that several inputs share."""
 
 import re
 
+# What SQLite and PostgreSQL keep in an integer, and so the largest key of a row.
+LARGEST_KEY = 2**63 - 1
+# Year 5138: every Unix second of this age and a date for each.
+LARGEST_SECOND = 10**11
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -16,6 +20,23 @@ class FieldError(ValueError):
     def inside(self, place: str) -> "FieldError":
         """Return the same error for a field of a larger structure."""
         return FieldError(f"{place}.{self.field}", self.message)
+
+
+def whole_number(text: str | bytes, *, most: int) -> int | None:
+    """Read ASCII digits from outside as a number from 0 to ``most``; None for anything else.
+
+    ``int`` alone takes digits of every script, signs and spaces, and raises ValueError from 4,301
+    digits on.
+
+    Examples
+    --------
+    >>> whole_number("17", most=99), whole_number("100", most=99), whole_number("-1", most=99)
+    (17, None, None)
+    """
+    if len(text) > len(str(most)) or not (text.isascii() and text.isdigit()):
+        return None
+    number = int(text)
+    return number if number <= most else None
 
 
 def check_line(field: str, text: str, *, most: int) -> None:

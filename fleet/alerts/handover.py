@@ -17,7 +17,7 @@ from fleet.alerts.text import AlertText, cause_name
 from fleet.models import Alert, AlertEvent, HandoverNote, Silence
 from telemetry.detect import RULES
 from telemetry.detect.causes import UNKNOWN
-from telemetry.errors import FieldError
+from telemetry.errors import FieldError, whole_number
 
 LONGEST_NOTE = 5000
 
@@ -223,8 +223,8 @@ def shift_between(since: datetime, *, now: datetime) -> Shift:
 
 def shift_start(hours: str, *, now: datetime) -> datetime:
     """Return when the shift began: ``hours`` ago, or at the last note of the past day."""
-    if hours.isdecimal() and 0 < int(hours) <= LONGEST_SHIFT.total_seconds() // 3600:
-        return now - timedelta(hours=int(hours))
+    if asked := whole_number(hours, most=int(LONGEST_SHIFT.total_seconds()) // 3600):
+        return now - timedelta(hours=asked)
     last = HandoverNote.objects.filter(at__gt=now - timedelta(days=1), at__lte=now).first()
     return now - DEFAULT_SHIFT if last is None else last.at
 

@@ -17,12 +17,11 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, WithJsonSchema
 
 from fleet.models.filters import LABEL_NAME
 from fleet.models.problem import ProblemError
-from telemetry.errors import FieldError
+from telemetry.errors import LARGEST_KEY, FieldError
 
 Operation = Callable[..., Any]
 
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
-LARGEST_KEY = 2**63 - 1
 # A leap second is read as the second before it.
 RFC3339_TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:)(\d\d)(\.\d+)?([Zz]|[+-]\d\d:?\d\d)", re.ASCII

@@ -43,6 +43,7 @@ from fleet.ingest.steps import StepIngest, StepIngestResult
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
 from fleet.ops.compression import gunzip_pieces
+from telemetry.errors import whole_number
 from telemetry.ingest import limits, otlp, schemas, step_reports
 from telemetry.ingest.columns import ColumnsLine
 from telemetry.ingest.lines import RefusedError, join_documents
@@ -269,9 +270,9 @@ def check_announced(length: str | None, *, limit: int) -> None:
     """Refuse a body by its Content-Length, before any of it is read."""
     if not length:
         return
-    if not length.isdecimal():
+    if not (length.isascii() and length.isdigit()):
         raise ProblemError(400, "Content-Length is not a number.", field="Content-Length")
-    if int(length) > limit:
+    if whole_number(length, most=limit) is None:
         raise too_large(limit)
 
 

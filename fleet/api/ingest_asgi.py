@@ -38,6 +38,7 @@ from fleet.api.ingest import (
 )
 from fleet.models import Token
 from fleet.models.problem import ProblemError
+from telemetry.errors import whole_number
 from telemetry.ingest.lines import split_whole
 
 Scope = dict[str, Any]
@@ -168,7 +169,7 @@ class IngestApplication:
             limit = settings.INGEST_MAX_BODY_BYTES
         length = headers.get("content-length")
         check_announced(length, limit=limit)
-        is_known = int(length or 0) > ANONYMOUS_BYTES
+        is_known = whole_number(length or "0", most=ANONYMOUS_BYTES) is None
         if is_known:
             await self._identify(scope, headers)
         size, is_whole = 0, False

@@ -9,9 +9,10 @@ from django.http import HttpRequest, QueryDict
 from django.utils.http import parse_etags
 from ninja import Field, Schema
 
-from fleet.api.fields import EARLIEST, LARGEST_KEY, OptionalTime, ResponseSchema
+from fleet.api.fields import EARLIEST, OptionalTime, ResponseSchema
 from fleet.charts.windows import LONGEST_S
 from fleet.models.problem import ProblemError
+from telemetry.errors import LARGEST_KEY, whole_number
 
 T = TypeVar("T", bound=Model)
 MAX_LIMIT = 200
@@ -101,7 +102,7 @@ def page_links(
 
 def cursor_number(key: str) -> int:
     """Return a cursor's key as a number; 0, before every row, for anything else."""
-    return min(int(key), LARGEST_KEY) if key.isascii() and key.isdecimal() else 0
+    return whole_number(key, most=LARGEST_KEY) or 0
 
 
 def check_unchanged(if_match: str | None, version: str) -> None:

@@ -3,7 +3,7 @@
 import io
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -68,6 +68,10 @@ def alert_image(
     return png(drawn, title=shown.title, is_stack=shown.kind == "stack")
 
 
+# A message older than this is read on its alert's page, which asks to sign in.
+IMAGE_VALID_FOR = timedelta(days=30)
+
+
 def image_url(alert: Alert, *, base_url: str, at: datetime) -> str:
     """Return the address of an alert's chart at a time, which needs no sign-in."""
     second = int(at.timestamp())
@@ -75,9 +79,10 @@ def image_url(alert: Alert, *, base_url: str, at: datetime) -> str:
     return f"{base_url}{reverse('alert-image', args=(alert.pk,))}?{query}"
 
 
-def is_image_key(key: str, *, alert: int, at_s: int) -> bool:
-    """Whether a key was made for the image of this alert at this time."""
-    return constant_time_compare(key, _key(alert, at_s))
+def is_image_key(key: str, *, alert: int, at_s: int, now: datetime) -> bool:
+    """Whether a key was made for the image of this alert at this time, and is still valid."""
+    is_valid = at_s >= (now - IMAGE_VALID_FOR).timestamp()
+    return constant_time_compare(key, _key(alert, at_s)) and is_valid
 
 
 def _key(alert: int, at_s: int) -> str:

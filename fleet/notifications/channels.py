@@ -36,6 +36,7 @@ from fleet.notifications.http_client import (
     resolve,
     split,
 )
+from telemetry.errors import LARGEST_SECOND, whole_number
 
 log = logging.getLogger(__name__)
 
@@ -320,7 +321,8 @@ SLACK_SIGNATURE, SLACK_WITHIN_S = "v0", 300
 
 def is_from_slack(secret: str, *, at: str, signed: str, body: bytes, now_s: float) -> bool:
     """Whether a request is signed with an app's signing secret, a few minutes ago at most."""
-    if not (secret and at.isdecimal() and abs(now_s - int(at)) <= SLACK_WITHIN_S):
+    at_s = whole_number(at, most=LARGEST_SECOND)
+    if not secret or at_s is None or abs(now_s - at_s) > SLACK_WITHIN_S:
         return False
     base = f"{SLACK_SIGNATURE}:{at}:".encode() + body
     made = hmac.new(secret.encode(), base, hashlib.sha256).hexdigest()

@@ -37,6 +37,7 @@ from fleet.notifications.http_client import (
     Request,
     UnreachableError,
 )
+from telemetry.errors import LARGEST_SECOND, whole_number
 
 log = logging.getLogger(__name__)
 State = Delivery.State
@@ -237,8 +238,9 @@ def result_of(answer: HttpResult, *, is_confirmed: bool, now: datetime) -> Deliv
 def _retry_after(text: str, *, now: datetime) -> timedelta | None:
     """Parse Retry-After, seconds or a date; None where it is neither."""
     text = text.strip()
-    if text.isdecimal() and len(text) < 10:
-        return min(timedelta(seconds=int(text)), LONGEST_WAIT)
+    wait_s = whole_number(text, most=LARGEST_SECOND)
+    if wait_s is not None:
+        return min(timedelta(seconds=wait_s), LONGEST_WAIT)
     try:
         at = parsedate_to_datetime(text)
     except ValueError:

@@ -6,6 +6,11 @@ from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
+from telemetry.errors import whole_number
+
+# A limit or a number of days or seconds: what fits 31 bits, some 68 years of seconds.
+LARGEST_SETTING = 2**31 - 1
+
 
 class Environment:
     """The settings of a deployment.
@@ -38,9 +43,12 @@ class Environment:
 
     def whole_number(self, name: str, default: int) -> int:
         value = self.text(name, str(default))
-        if not value.isdecimal():
-            raise ImproperlyConfigured(f"{name} must be a whole number, not {value!r}.")
-        return int(value)
+        number = whole_number(value, most=LARGEST_SETTING)
+        if number is None:
+            raise ImproperlyConfigured(
+                f"{name} must be a whole number from 0 to {LARGEST_SETTING}, not {value[:40]!r}."
+            )
+        return number
 
     def names(self, name: str, default: str = "") -> list[str]:
         """Return a list separated by commas."""

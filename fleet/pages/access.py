@@ -42,7 +42,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     """
     target = _target(request)
     if request.user.is_authenticated:
-        return redirect(target)
+        return HttpResponseRedirect(target)
     if request.method != "POST":
         return _page(request, AuthenticationForm(request), target)
     account = str(UsernameField(max_length=150).to_python(request.POST.get("username", "")))
@@ -60,7 +60,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     attempt.succeeded()
     user = form.get_user()
     login(request, user)
-    response = redirect(target)
+    response = HttpResponseRedirect(target)
     response.set_signed_cookie(
         DEVICE_COOKIE,
         f"{secrets.token_hex(16)}.{user.get_session_auth_hash()}",

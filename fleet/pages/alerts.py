@@ -35,6 +35,7 @@ from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.runbooks import MARKDOWN, check_first, do_now
 from telemetry.detect import RULES
+from telemetry.errors import LARGEST_KEY, whole_number
 from telemetry.store.hot import hot_store
 
 # Of more requested probes, the rest is folded.
@@ -186,7 +187,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
 
 
 def _found(pk: str | int) -> Alert:
-    if not str(pk).isdecimal() or len(str(pk)) > 18:
+    if whole_number(str(pk), most=LARGEST_KEY) is None:
         raise Http404(f"{str(pk)[:20]!r} is not the number of an alert")
     return get_object_or_404(Alert.objects.select_related("run", "node", "silence"), pk=pk)
 

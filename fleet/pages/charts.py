@@ -34,7 +34,7 @@ from fleet.metrics.long_term import long_term_history
 from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.runs.devices import parts_of
 from fleet.simulation.drill_results import drill_figure, drill_result, drill_window
-from telemetry.errors import FieldError
+from telemetry.errors import LARGEST_SECOND, FieldError, whole_number
 from telemetry.store.hot import hot_store
 
 
@@ -72,9 +72,9 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     drawn = next((each for each in charts_of(node) if each.name == chart), None)
     if drawn is None:
         raise Http404(f"{name} has no chart {chart}; it has {', '.join(NODE_CHARTS)}")
-    device = request.GET.get("device", "")
-    is_of_device = device.isdecimal() and drawn.part in ("core", "device")
-    marks = parts_of(node, int(device[:6]), drawn.metric) if is_of_device else ()
+    device = whole_number(request.GET.get("device", ""), most=node.n_devices - 1)
+    is_of_device = drawn.part in ("core", "device")
+    marks = parts_of(node, device, drawn.metric) if is_of_device and device is not None else ()
     return answer_chart(
         request,
         lambda window: marked(
@@ -157,15 +157,19 @@ def alert_image(request: HttpRequest, pk: int) -> HttpResponse:
 
     Chat and mail programs fetch it without a session.
     """
-    at, key = request.GET.get("at", ""), request.GET.get("key", "")
-    if not (at.isdecimal() and is_image_key(key, alert=pk, at_s=int(at))):
-        raise Http404("the address of this image is not signed")
+    at_s, key = (
+        whole_number(request.GET.get("at", ""), most=LARGEST_SECOND),
+        request.GET.get("key"),
+    )
+    now = timezone.now()
+    if at_s is None or not is_image_key(key or "", alert=pk, at_s=at_s, now=now):
+        raise Http404("the address of this image is not signed, or has expired")
     alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
     image = image_of(
         hot_store(),
         alert,
-        at=datetime.fromtimestamp(int(at), UTC),
-        now=timezone.now(),
+        at=datetime.fromtimestamp(at_s, UTC),
+        now=now,
         long_term=long_term_history(),
     )
     if image is None:

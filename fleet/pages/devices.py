@@ -18,6 +18,7 @@ from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.devices import device_figures
 from fleet.runs.summaries import nodes_now
 from telemetry import catalog
+from telemetry.errors import whole_number
 from telemetry.store.hot import hot_store
 
 PARTIALS = ("lead", "figures", "alerts")
@@ -29,8 +30,8 @@ def device_context(name: str, *, at_s: int | None = None) -> dict[str, Any]:
     """Return the live part of a device's page, for ``<node>/<number>``, or a past second's."""
     of_node, _, number_text = name.rpartition("/")
     node = get_object_or_404(Node.objects.select_related("run"), name=of_node)
-    number = int(number_text) if number_text.isdecimal() else -1
-    if not 0 <= number < node.n_devices:
+    number = whole_number(number_text, most=node.n_devices - 1)
+    if number is None:
         last = node.n_devices - 1
         raise Http404(f"{node.name} has no device {number_text[:20]}; it has 0 to {last}")
     now, hot = timezone.now(), hot_store()

@@ -61,7 +61,7 @@ from fleet.notifications.listing import (
 from fleet.notifications.manual import drop, record_change, send_again, send_test
 from fleet.pages.forms import error_line, submit
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
-from telemetry.errors import FieldError
+from telemetry.errors import LARGEST_KEY, FieldError, whole_number
 from telemetry.store.hot import hot_store
 
 PER_PAGE = 50
@@ -379,8 +379,9 @@ def slack_interaction(request: HtmxRequest) -> HttpResponse:
         return problem(400, f"payload: {error}")
     by = f"{(click.user.username or click.user.name)[:140]} (Slack)"
     for action in click.actions:
-        if action.action_id == ACKNOWLEDGE and action.value.isdecimal():
-            refusal = _acknowledge(int(action.value), by=by)
+        pk = whole_number(action.value, most=LARGEST_KEY)
+        if action.action_id == ACKNOWLEDGE and pk is not None:
+            refusal = _acknowledge(pk, by=by)
             if refusal:
                 _answer_slack(receiver, click.response_url, refusal)
     return HttpResponse()

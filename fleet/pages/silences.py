@@ -24,11 +24,10 @@ from fleet.alerts.text import headline
 from fleet.models import Alert, Silence
 from fleet.pages.forms import SilenceEndForm, SilenceForm, submit
 from fleet.pages.render import HtmxRequest, render_page
-from telemetry.errors import FieldError
+from telemetry.errors import LARGEST_KEY, FieldError, whole_number
 
 OVER = "The silence has already expired, or its end was changed by another user."
 N_PAST, N_LISTED = 50, 12
-LONGEST_NUMBER = 18
 LIST_PARTIALS, PARTIALS = ("silences", "over"), ("silence",)
 
 
@@ -65,7 +64,7 @@ def silence_list(request: HtmxRequest) -> HttpResponse:
 
 
 def silence_context(pk: str | int) -> dict[str, Any]:
-    if not str(pk).isdecimal() or len(str(pk)) > LONGEST_NUMBER:
+    if whole_number(str(pk), most=LARGEST_KEY) is None:
         raise Http404(f"{str(pk)[:20]!r} is not the number of a silence")
     silence = get_object_or_404(Silence, pk=pk)
     return {
@@ -118,7 +117,7 @@ def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
 def silence_new(request: HtmxRequest) -> HttpResponse:
     if request.method != "POST":
         given = request.GET.dict()
-        if (pk := given.get("alert", "")).isdecimal():
+        if (pk := whole_number(given.get("alert", ""), most=LARGEST_KEY)) is not None:
             alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
             given["matchers"] = written(matchers_of(alert))
             given["reason"] = f"in progress: alert {alert.pk}"

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from telemetry import catalog
 from telemetry.blocks import METRICS, FloatArray
+from telemetry.errors import whole_number
 from telemetry.ingest import limits
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape
@@ -641,8 +642,12 @@ class NodeSeries(msgspec.Struct):
 
     def _learn(self, of: str) -> None:
         devices, _, cores = of.partition("x")
-        if devices.isdecimal() and cores.isdecimal():
-            self.n_devices, self.cores_per_device = int(devices), int(cores)
+        self._take_shape(*(whole_number(text, most=MAX_CORES) or 0 for text in (devices, cores)))
+
+    def _take_shape(self, n_devices: int, cores_per_device: int) -> None:
+        """Take a node's shape from its exporter, unless no node has it."""
+        if 0 < n_devices * cores_per_device <= MAX_CORES:
+            self.n_devices, self.cores_per_device = n_devices, cores_per_device
 
     @property
     def shape(self) -> Shape:
@@ -703,8 +708,8 @@ class NodeSeries(msgspec.Struct):
         n_devices, n_cores = (
             values.pop(f"{of}_count", {}).get("", 0.0) for of in ("device", "core")
         )
-        if n_devices >= 1 and n_cores >= n_devices:
-            self.n_devices, self.cores_per_device = int(n_devices), int(n_cores // n_devices)
+        if 1 <= n_devices <= n_cores < math.inf:
+            self._take_shape(int(n_devices), int(n_cores // n_devices))
         shape = self.shape
         if busy_cores := values.pop("core_utilization_of_any_unit", None):
             # A busy core tells percent from a ratio; that it is percent stays known.

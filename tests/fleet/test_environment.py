@@ -58,5 +58,7 @@ def test_what_is_neither_on_nor_off_is_reported() -> None:
 
 
 def test_what_is_no_number_is_reported() -> None:
-    with pytest.raises(ImproperlyConfigured, match="DAYS must be a whole number, not 'ten'"):
+    with pytest.raises(
+        ImproperlyConfigured, match="DAYS must be a whole number from 0 to 2147483647, not 'ten'"
+    ):
         Environment({"DAYS": "ten"}).whole_number("DAYS", 1)

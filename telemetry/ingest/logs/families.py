@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from telemetry.errors import whole_number
 from telemetry.ingest.logs.records import LogLine, StepRecord, TrainingTotals
 
 OPTIMUM, NXDT, LIGHTNING = "Optimum-Neuron", "NxDT", "Lightning"
@@ -155,7 +156,7 @@ def bar_of(text: str) -> ProgressBar | None:
     return ProgressBar(
         label=text[: match.start()].strip(" \t:").lower()[:80],
         n=n,
-        total=int(total) if total and total.isdecimal() else None,
+        total=whole_number(total or "", most=MAX_STEP),
         elapsed_s=clock_seconds(match["clock"]),
         rate_s=rate if match["unit"].lower() == "s/it" else 1.0 / rate,
         rest=match["rest"],

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -10,7 +11,7 @@ from django.test import Client
 from numpy.typing import NDArray
 from PIL import Image
 
-from fleet.charts.image import COLOURS, SIZE, image_url, png
+from fleet.charts.image import COLOURS, IMAGE_VALID_FOR, SIZE, image_url, png
 from fleet.models import Alert
 from tests.helpers import just_now
 
@@ -81,3 +82,17 @@ def test_gaps_are_not_bridged_and_an_empty_chart_is_none() -> None:
 
     nothing = drawn | {"series": [{"label": "x", "values": [None] * 100, "role": None}]}
     assert png(nothing, title="Nothing") is None
+
+
+def test_the_address_expires(client: Client, alert: Alert) -> None:
+    def answer(age: timedelta) -> int:
+        place = image_url(alert, base_url="", at=just_now() - age)
+        return client.get(place).status_code
+
+    assert answer(IMAGE_VALID_FOR + timedelta(minutes=1)) == 404
+    assert answer(timedelta()) == 200
+
+
+@pytest.mark.parametrize("at", ["9" * 5_000, str(10**30), "-1", "NaN", "\u0663", "1e3", " 1"])
+def test_a_time_that_is_none_is_not_found(client: Client, alert: Alert, at: str) -> None:
+    assert client.get(f"/alerts/{alert.pk}/chart.png", {"at": at, "key": "x"}).status_code == 404

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -89,6 +90,23 @@ def test_without_a_valid_signature_nothing_changes(
     alert: Alert, slack: ReceiverServer, wrong: dict[str, str | int]
 ) -> None:
     assert click(alert, slack, **wrong).status_code == 401  # type: ignore[arg-type]
+
+    alert.refresh_from_db()
+    assert not alert.acknowledged_by
+
+
+@pytest.mark.parametrize("at", ["9" * 5_000, str(10**30), "-1", "NaN", "1e3", ""])
+def test_a_time_that_is_none_is_no_signature(slack: ReceiverServer, at: str) -> None:
+    headers = {"X-Slack-Request-Timestamp": at, "X-Slack-Signature": "v0=x"}
+    assert Client().post("/notifications/slack", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000, str(10**30), str(2**63), "-1", "\u0663", ""])
+def test_a_button_of_no_alert_changes_nothing(
+    alert: Alert, slack: ReceiverServer, value: str
+) -> None:
+    actions: Any = [{"action_id": "acknowledge", "value": value}]
+    assert click(alert, slack, actions=actions).status_code == 200
 
     alert.refresh_from_db()
     assert not alert.acknowledged_by

@@ -125,6 +125,17 @@ def test_of_several_pods_of_a_node_the_first_stays_while_it_is_there() -> None:
     assert seen == ["a", "a", "a", "a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("devices", "per_device"),
+    [("2000000000", "2"), ("9" * 21, "9" * 21), ("0", "2"), ("-1", "2"), ("\u0663", "2")],
+)
+def test_a_shape_that_no_node_has_is_not_taken(devices: str, per_device: str) -> None:
+    labels = {"neuron_device_count": devices, "neuroncore_per_device_count": per_device}
+    series = [("neuron_hardware_info", MACHINE | labels, 1.0), *monitor()]
+    node, _ = node_after((AT_S, series), (AT_S + 15, series))
+    assert (node.shape.n_devices, node.shape.n_cores) == (16, 32)
+
+
 def test_series_of_one_scrape_become_one_reading() -> None:
     _, (first, second) = node_after((AT_S, monitor()), (AT_S + 15, monitor(0.5, completed=130)))
     assert first.identity.instance_id == "i-07"
