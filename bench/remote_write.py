@@ -26,7 +26,7 @@ from bench.installation import ROOT
 from bench.store import n_appended
 from bench.table import print_table
 from fleet.models import Alert, Node, Token
-from telemetry.ingest.prometheus import KEEP
+from telemetry.ingest.exporters import KEEP
 from telemetry.store.hot import open_store
 from tests.helpers import free_port, prometheus_command, running
 

@@ -419,6 +419,8 @@ def store_row(
             "source": Node.Source.NEURON_MONITOR,
             "shard": shard_of(name),
             "first_seen_at": datetime.now(UTC),
+            # Some exporters say nothing of devices, or of cores.
+            **dict.fromkeys(("n_cores", "n_devices", "n_efa"), 0),
         }
         node, _ = Node.objects.get_or_create(name=name, defaults=new | facts)
     if node.source == Node.Source.STEPS:

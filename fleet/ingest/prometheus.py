@@ -25,6 +25,7 @@ from fleet.ingest.nodes import (
 from fleet.ingest.runs import refresh_run
 from fleet.models import Node, Run
 from telemetry.blocks import METRICS, Block, FloatArray
+from telemetry.ingest.exporters import NodeName
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading
 from telemetry.ingest.prometheus import NodeSeries, Sample, WrittenSamples
@@ -33,10 +34,12 @@ from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore
 from telemetry.store.reading import SCRAPES, Scrapes
 
-# Redis: nodes with samples to assemble; by node, its queue and what is known of its series.
+# Redis: nodes with samples to assemble; by node, its queue and what is known of its series; by the
+# number or address of a machine, its name.
 NODES = "ingest:prometheus:nodes"
 QUEUE = "ingest:prometheus:queue:"
-STATE = "ingest:prometheus:state:"
+NAMED = "ingest:prometheus:name:"
+STATE = "ingest:prometheus:state2:"
 LOCK = "ingest:prometheus:lock"
 LOCK_S = 60
 # The sender waits with further samples until the task has caught up.
@@ -70,8 +73,59 @@ _QUEUED = msgspec.msgpack.Decoder(QueuedSamples)
 _STATE = msgspec.msgpack.Decoder(NodeSeries)
 
 
+class KnownName(msgspec.Struct, array_like=True):
+    """The name of a node, and the number of its machine, if it is known."""
+
+    name: str
+    instance_id: str = ""
+
+
+_KNOWN_NAME = msgspec.msgpack.Decoder(KnownName)
+
+
 class QueueFullError(Exception):
     """Samples arrive faster than they are assembled; nothing of the request was stored."""
+
+
+def name_nodes(hot: HotStore, written: WrittenSamples) -> None:
+    """Give each node of a request the name by which it is known.
+
+    Exporters of one machine name it in several ways: by its number, by an address that a new pod
+    changes, by a label. What one series says of number and address together holds for the others,
+    and a node keeps the name under which it appeared. A name that somebody gave stays.
+    """
+    found = list(written.names.values())
+    keys = [f"{NAMED}{key}" for each in found for key in (each.instance_id, each.address)]
+    held = [
+        _KNOWN_NAME.decode(text) if text else None
+        for text in hot.execute_all(("GET", key) for key in keys)
+    ]
+    commands: list[tuple[object, ...]] = []
+    for each, by_number, by_address in zip(found, held[::2], held[1::2], strict=True):
+        name = each.name if each.is_given else _known_name(each, by_number, by_address)
+        known = msgspec.msgpack.encode(KnownName(name, each.instance_id))
+        if each.instance_id:
+            commands.append(("SET", NAMED + each.instance_id, known, "EX", KEEP_S))
+        # The address of a pod may belong to another node later, so the newest one holds.
+        if each.address and (each.instance_id or each.is_given or by_address is None):
+            commands.append(("SET", NAMED + each.address, known, "EX", KEEP_S))
+        written.rename(each.name, name)
+    hot.execute_all(commands)
+
+
+def _known_name(named: NodeName, by_number: KnownName | None, by_address: KnownName | None) -> str:
+    """Return the name of a node that nobody named."""
+    if not named.instance_id:
+        return by_address.name if by_address else named.name
+    if by_number:
+        return by_number.name
+    same = Node.objects.unretired().filter(
+        instance_id=named.instance_id, name__in=(named.address, named.instance_id)
+    )
+    if (row := same.order_by("-pk").first()) is not None:
+        return row.name
+    # A series without a number came first, from the same address.
+    return by_address.name if by_address and not by_address.instance_id else named.name
 
 
 def queue(hot: HotStore, written: WrittenSamples, *, arrived_s: float) -> None:
@@ -79,6 +133,7 @@ def queue(hot: HotStore, written: WrittenSamples, *, arrived_s: float) -> None:
 
     Samples of a node whose name is not valid are rejected.
     """
+    name_nodes(hot, written)
     nodes = [node for node in written.by_node if NAME.fullmatch(node)]
     for node in written.by_node.keys() - set(nodes):
         written.n_rejected += len(written.by_node[node])

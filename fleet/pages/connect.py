@@ -14,7 +14,7 @@ from fleet.access.tokens import make_token
 from fleet.models import Node, Run, Token
 from fleet.pages.forms import TokenForm, submit
 from fleet.pages.render import HtmxRequest, render_page
-from telemetry.ingest.prometheus import KEEP
+from telemetry.ingest.exporters import KEEP
 from telemetry.node_files import agent_file, reporter_wheel
 
 NEW_FOR = timedelta(hours=1)

@@ -21,14 +21,16 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     NumberDataPoint,
 )
 
-from telemetry.ingest import limits
+from telemetry.ingest import exporters, limits
+from telemetry.ingest.exporters import ROWS
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.prometheus import (
-    ROWS,
     KnownSeries,
     RejectedError,
+    Series,
     WrittenSamples,
     check_labels,
+    row_of,
 )
 
 NS_PER_MS, NS_PER_S = 1_000_000, 1e9
@@ -46,20 +48,23 @@ RESOURCE_LABELS = (
     ("cloud.availability_zone", "availability_zone"),
     ("run", "run"),
 )
+# By unit, what exporters append to names; and what they do after they have converted it.
 UNITS = {
-    "s": "seconds",
-    "ms": "milliseconds",
-    "us": "microseconds",
-    "ns": "nanoseconds",
-    "By": "bytes",
-    "%": "percent",
-    "percent": "percent",
-    "1": "ratio",
+    "s": ("seconds",),
+    "ms": ("milliseconds", "seconds"),
+    "us": ("microseconds", "seconds"),
+    "ns": ("nanoseconds", "seconds"),
+    "By": ("bytes",),
+    **dict.fromkeys(("KiBy", "MiBy", "GiBy", "kBy", "MBy", "GBy"), ("bytes",)),
+    "%": ("percent", "ratio"),
+    "percent": ("percent", "ratio"),
+    "1": ("ratio",),
 }
 NO_NODE = (
     "names no node: give the resource attribute host.name, k8s.node.name, host.id or "
     "service.instance.id"
 )
+NAMED = "docs/real-nodes.md has the names that are"
 NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]+")
 
 _known = KnownSeries()
@@ -92,12 +97,16 @@ def samples_of(request: ExportMetricsServiceRequest) -> WrittenSamples:
             if attributes.get(attribute):
                 of_node.setdefault(label, attributes[attribute])
         unusable = _unusable(of_node)
+        n_before, left_out = len(found.by_node), list[Metric]()
         for scope in of_resource.scope_metrics:
             for metric in scope.metrics:
                 name = next((name for name in _names(metric) if name in ROWS), None)
                 kind = metric.WhichOneof("data")
-                if name is None or kind not in {"gauge", "sum"}:
-                    found.n_ignored += 1
+                if name is None:
+                    left_out.append(metric)
+                    continue
+                if kind not in {"gauge", "sum"}:
+                    found.reject(1, f"{metric.name[:100]} is a {kind}; send a gauge or a sum")
                     continue
                 data = metric.gauge if kind == "gauge" else metric.sum
                 if unusable:
@@ -108,7 +117,21 @@ def samples_of(request: ExportMetricsServiceRequest) -> WrittenSamples:
                         _add(found, name, metric, point, of_node)
                     except RejectedError as error:
                         found.reject(1, f"{metric.name[:100]} {error}")
+        _leave_out(found, left_out, is_read=len(found.by_node) > n_before)
     return found
+
+
+def _leave_out(found: WrittenSamples, metrics: Iterable[Metric], *, is_read: bool) -> None:
+    """Ignore metrics without a row; where nothing else is read, say which an exporter gave."""
+    for metric in metrics:
+        name = NOT_IN_NAMES.sub("_", metric.name)
+        if is_read or not exporters.is_of_known_exporter(name):
+            found.n_ignored += 1
+            continue
+        kind = metric.WhichOneof("data")
+        points = getattr(metric, kind).data_points if kind else ()
+        reason = f"{metric.name[:100]} is not read, nor is anything else of its resource; {NAMED}"
+        found.reject(max(1, len(points)), reason)
 
 
 def _add(
@@ -124,16 +147,7 @@ def _add(
     kind = point.WhichOneof("value")
     if kind is None or not point.time_unix_nano:
         raise RejectedError("has a point without a value or without time_unix_nano")
-    attributes = _labels(point.attributes)
-    if reason := _unusable(attributes):
-        raise RejectedError(reason)
-    own = {NOT_IN_NAMES.sub("_", key): text for key, text in attributes.items()}
-    labels = {"__name__": name, **of_node, **own}
-    if not (labels.get("node") or labels.get("instance")):
-        raise RejectedError(NO_NODE)
-    pairs = sorted(labels.items())
-    encoded = [f"{len(key)}:{key}{text}".encode() for key, text in pairs]
-    series = _known.of(encoded, lambda: pairs)
+    series = _series_of(name, metric, point, of_node)
     if series is None:
         found.n_ignored += 1
         return
@@ -156,7 +170,31 @@ def _add(
             else:
                 key = key._replace(is_delta=True)
             series = series._replace(key=key)
-    found.add(series, [(point.time_unix_nano // NS_PER_MS, value)])
+    found.add(series, [(point.time_unix_nano // NS_PER_MS, value)], protocol="OTLP")
+
+
+def _series_of(
+    name: str, metric: Metric, point: NumberDataPoint, of_node: Mapping[str, str]
+) -> Series | None:
+    """Read the labels of a data point; None if it is not used. Raises RejectedError."""
+    attributes = _labels(point.attributes)
+    if reason := _unusable(attributes):
+        raise RejectedError(reason)
+    own = {NOT_IN_NAMES.sub("_", key): text for key, text in attributes.items()}
+    labels = {"__name__": name, **of_node, **own}
+    if metric.unit:
+        labels[exporters.UNIT] = metric.unit
+    pairs = sorted(labels.items())
+    encoded = [f"{len(key)}:{key}{text}".encode() for key, text in pairs]
+    series = _known.of(encoded, lambda: pairs)
+    if series is None:
+        values = exporters.common_labels(pairs)
+        if not exporters.name_of(values).name:
+            raise RejectedError(NO_NODE)
+        row = row_of(name, values)
+        if row is not None and row.part and not values.get(row.part):
+            raise RejectedError(f"has a point without the attribute {row.part}")
+    return series
 
 
 def _unusable(labels: Mapping[str, str]) -> str:
@@ -172,8 +210,7 @@ def _unusable(labels: Mapping[str, str]) -> str:
 def _names(metric: Metric) -> Iterator[str]:
     """Names that exporters of Prometheus may give a metric, with and without suffixes."""
     name = NOT_IN_NAMES.sub("_", metric.name)
-    stems = [f"{name}_{UNITS[metric.unit]}", name] if metric.unit in UNITS else [name]
-    for stem in stems:
+    for stem in [*(f"{name}_{unit}" for unit in UNITS.get(metric.unit, ())), name]:
         yield f"{stem}_total"
         yield stem
 

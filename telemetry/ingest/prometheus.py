@@ -8,10 +8,11 @@ says as a Reading.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
+from zlib import crc32
 
 import cramjam
 import msgspec
@@ -21,30 +22,34 @@ from google.protobuf.message import DecodeError
 from telemetry import catalog
 from telemetry.blocks import METRICS, FloatArray
 from telemetry.errors import whole_number
-from telemetry.ingest import limits
+from telemetry.ingest import exporters, limits
+from telemetry.ingest.exporters import (
+    BOUNDS,
+    IDENTITY_LABELS,
+    INSPECTOR,
+    METRICS_BY_MAX,
+    NODE_LABELS,
+    POSSIBLE,
+    PROCESS,
+    REPLICA_LABELS,
+    ROWS,
+    XIDS_OF_APPLICATIONS,
+    NodeName,
+    Row,
+)
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape
 from telemetry.ingest.schemas import MAX_CORES
 from telemetry.write_request import EncodedSeries, Label
 
 MS = 1000.0
-MIB = 1024.0**2
-# Series whose labels differ in these alone describe the same part of the same node.
-NODE_LABELS = ("node", "instance")
-IDENTITY_LABELS = {
-    "instance_id": "instance_id",
-    "instance_name": "instance_name",
-    "instance_type": "instance_type",
-    "availability_zone": "zone",
-    "ultraserver_id": "ultraserver_id",
-}
 # Labels that tell what a node trains: the run itself, or the pod of a job.
 RUN_LABEL, POD_LABELS = "run", ("pod_name", "exported_pod", "k8s_pod_name")
 # Labels of nodes, by the labels of series that give them.
 SURROUNDINGS = {
     "pod": POD_LABELS,
     "namespace": ("exported_namespace", "k8s_namespace_name"),
-    "kubernetes_node": ("k8s_node_name",),
+    "kubernetes_node": ("k8s_node_name", "kubernetes_node"),
     "node_group": ("nodegroup", "eks_amazonaws_com_nodegroup"),
     "node_pool": ("nodepool", "karpenter_sh_nodepool"),
 }
@@ -60,12 +65,25 @@ COMPLETE_AFTER_S = 10.0
 # A gap of more scrape intervals is an outage: the values say nothing about it. Until the
 # interval is known, it is at most this long.
 MAX_INTERVALS, MAX_COVER_S = 2.5, 300
-# Between scrapes, until it is known.
-USUAL_INTERVAL_S = 15.0
+# Between scrapes, until it is known; and Prometheus' own default, the longest that is usual.
+USUAL_INTERVAL_S, LONG_INTERVAL_S = 15.0, 60.0
 # A sample of the future would make all later ones repeats; older ones come from no outage.
 AHEAD_S, OLDEST_S = 60, 24 * 3600
 # Samples of one scrape are this close together, those of two scrapes are not.
 SAME_SCRAPE_MS = 250
+# Of two senders of the same series one is read, as Mimir and Cortex do; the other takes over once
+# the first has been silent for so long, or for this many of its intervals.
+FAILOVER_S, FAILOVER_INTERVALS = 30.0, 1.5
+# Sources of a device's health speak at different times; each verdict holds for so long.
+VERDICT_STAYS_S = 120.0
+# A process whose series all stay the same for so long, and for three times as long as they ever
+# did, has ended: neuron-monitor reports every five seconds, and its exporter keeps what it said.
+DEAD_AFTER_S, DEAD_AFTER_TIMES = 45.0, 3
+# Scrapes of an exporter that may wait to be complete: others would be samples of any time.
+MAX_WAITING = 256
+UNHEALTHY, UTILIZATION = "device_unhealthy", "core_utilization_ratio"
+# Capacities are rounded in the catalogue; no device holds more than this share of its own.
+DEVICE_ROOM = 1.05
 # No ratio of utilization is so large.
 SURELY_PERCENT = 1.5
 MAX_PART = 64
@@ -74,216 +92,6 @@ MAX_SERIES = 20_000
 KNOWN_SERIES = 1 << 16
 # Longer texts that tell series apart are kept as a digest.
 MAX_OF_CHARS = 48
-
-
-class Row(NamedTuple):
-    """What one series means.
-
-    ``metric`` is ours, or one that ``_derive`` reads. ``part`` is the label with the number (or
-    name) of the part. A counter is turned into a rate. ``labels`` must have one of these values.
-    Values of one part that differ in other labels are combined by ``METRICS_BY_MAX``, or added.
-    """
-
-    metric: str
-    part: str = ""
-    is_counter: bool = False
-    scale: float = 1.0
-    labels: tuple[tuple[str, frozenset[str]], ...] = ()
-
-
-def _only(label: str, *values: str) -> tuple[tuple[str, frozenset[str]], ...]:
-    return ((label, frozenset(values)),)
-
-
-CORE, DEVICE = "neuroncore", "neuron_device_index"
-_FAILED = ("completed_with_err", "completed_with_num_err", "timed_out", "incorrect_input")
-_ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
-_EFA = {
-    "tx_bytes": "efa_tx_bytes_per_s",
-    "rx_bytes": "efa_rx_bytes_per_s",
-    "tx_pkts": "efa_tx_packets_per_s",
-    "retrans_pkts": "efa_retransmits_per_s",
-    "rx_drops": "efa_drops_per_s",
-    "impaired_remote_conn_events": "efa_impaired_per_s",
-    "unresponsive_remote_events": "efa_unresponsive_per_s",
-}
-
-
-def _observed(
-    scope: str, rows: Mapping[str, Row], strategies: Sequence[str] = ("", "_sum")
-) -> dict[str, tuple[Row]]:
-    """Name series of Neuron Observer by its rule: neuron_{scope}_{name}[_{strategy}].
-
-    OpenTelemetry appends ``_total`` to the names of counters.
-    """
-    return {
-        f"neuron_{scope}_{name}{strategy}{suffix}": (row,)
-        for name, row in rows.items()
-        for strategy in strategies
-        for suffix in ("", "_total")
-    }
-
-
-_COMPLETED, _FAILURES, _ERRORS = (
-    Row(metric, is_counter=True)
-    for metric in (
-        "executions_completed_per_s",
-        "executions_failed_per_s",
-        "execution_errors_per_s",
-    )
-)
-# Names of 0.2, by AWS's reference and a public fork of AWS's chart for CloudWatch
-# (spanaik/helm-charts). Health is only in its API.
-_OBSERVER: Mapping[str, Sequence[Row]] = {
-    # Neither says the unit without a suffix.
-    **dict.fromkeys(
-        ("neuron_core_utilization", "neuron_core_utilization_avg"),
-        (Row("core_utilization_of_any_unit", CORE),),
-    ),
-    "neuron_core_utilization_avg_ratio": (Row("core_utilization_ratio", CORE),),
-    "neuron_core_utilization_avg_percent": (Row("core_utilization_ratio", CORE, scale=0.01),),
-    **_observed(
-        "core",
-        {
-            "infer_completed": _COMPLETED,
-            **dict.fromkeys(
-                (f"infer_{ending}" for ending in (*_FAILED, "failed_to_queue")), _FAILURES
-            ),
-            # Executions that end with a fault of the hardware.
-            **dict.fromkeys(
-                (
-                    f"hw_err_{fault}"
-                    for fault in (
-                        "collectives",
-                        "hbm_ue",
-                        "nc_ue",
-                        "dma_abort",
-                        "repairable_hbm_ue",
-                    )
-                ),
-                _FAILURES,
-            ),
-            # The classes that neuron-monitor counts.
-            **dict.fromkeys(
-                (
-                    f"err_{kind}"
-                    for kind in ("generic", "numerical", "transient", "model", "rt", "hw")
-                ),
-                _ERRORS,
-            ),
-        },
-    ),
-    **_observed("device", {kind: Row(kind, DEVICE) for kind in _ECC}),
-    **_observed(
-        "efa",
-        {name: Row(metric, "efa_device", is_counter=True) for name, metric in _EFA.items()},
-        ("",),
-    ),
-    "neuron_system_memory_used_bytes": (Row("host_memory_used_bytes"),),
-    "neuron_system_neuron_device_count": (Row("device_count"),),
-    "neuron_system_logical_neuroncore_count": (Row("core_count"),),
-    "neuron_vcpu_vcpu_idle_percent_avg": (Row("idle_percent"),),
-}
-INSPECTOR = "nccl inspector"
-# Communicators within a node have the bandwidth of NVLink.
-_ACROSS_NODES = _only("n_nodes", *map(str, range(2, 10_000)))
-# By exporter, the series that are read.
-EXPORTERS: Mapping[str, Mapping[str, Sequence[Row]]] = {
-    "neuron-monitor": {
-        "neuroncore_utilization_ratio": (Row("core_utilization_ratio", CORE),),
-        **{
-            f"neuroncore_memory_usage_{kind}": (Row("core_memory_bytes", CORE),)
-            for kind in (
-                "constants",
-                "model_code",
-                "model_shared_scratchpad",
-                "runtime_memory",
-                "tensors",
-            )
-        },
-        "execution_errors_total": (Row("execution_errors_per_s", is_counter=True),),
-        "execution_status_total": (
-            Row(
-                "executions_completed_per_s",
-                is_counter=True,
-                labels=_only("status_type", "completed"),
-            ),
-            Row(
-                "executions_failed_per_s",
-                is_counter=True,
-                labels=_only("status_type", *_FAILED, "failed_to_queue"),
-            ),
-        ),
-        "execution_latency_seconds": (
-            Row("execution_latency_p50_s", labels=_only("percentile", "p50")),
-            Row("execution_latency_p99_s", labels=_only("percentile", "p99")),
-            Row("execution_latency_p100_s", labels=_only("percentile", "p100")),
-        ),
-        "hardware_ecc_events_total": tuple(
-            Row(kind, DEVICE, labels=_only("event_type", kind)) for kind in _ECC
-        ),
-        "system_memory_used_bytes": (Row("host_memory_used_bytes"),),
-        "system_vcpu_usage_ratio": (Row("vcpu_usage_ratio"),),
-        "neuron_hardware_info": (Row("hardware_info"),),
-    },
-    "neuron observer": _OBSERVER,
-    "efa": {
-        f"node_amazonefa_{name}": (Row(metric, "device", is_counter=True),)
-        for name, metric in _EFA.items()
-    },
-    "node_exporter": {
-        "node_cpu_seconds_total": (
-            Row("idle_cpus", "cpu", is_counter=True, labels=_only("mode", "idle")),
-        ),
-        "node_memory_MemTotal_bytes": (Row("memory_total_bytes"),),
-        "node_memory_MemAvailable_bytes": (Row("memory_available_bytes"),),
-    },
-    "dcgm": {
-        "DCGM_FI_PROF_GR_ENGINE_ACTIVE": (Row("core_utilization_ratio", "gpu"),),
-        "DCGM_FI_DEV_GPU_UTIL": (Row("gpu_utilization_ratio", "gpu", scale=0.01),),
-        "DCGM_FI_DEV_FB_USED": (Row("device_memory_used_bytes", "gpu", scale=MIB),),
-        "DCGM_FI_PROF_DRAM_ACTIVE": (Row("hbm_active_ratio", "gpu"),),
-        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": (Row("mem_ecc_corrected", "gpu"),),
-        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": (Row("mem_ecc_uncorrected", "gpu"),),
-        "DCGM_FI_DEV_XID_ERRORS": (Row("last_xid", "gpu"),),
-    },
-    # NCCL Inspector's textfile, and its OTLP: NVIDIA/nccl, plugins/profiler/inspector.
-    INSPECTOR: {
-        "nccl_bus_bandwidth_gbs": (
-            Row("collective_bandwidth_bytes_per_s", scale=1e9, labels=_ACROSS_NODES),
-        ),
-        "nccl_collective_exec_time_microseconds": (
-            Row("collective_time_s", scale=1e-6, labels=_ACROSS_NODES),
-        ),
-    },
-    # What a health check of the user's says, by node_exporter's textfile collector.
-    "health check": {"accelerator_unhealthy": (Row("device_unhealthy", "device"),)},
-}
-# What a sender should keep by ``write_relabel_configs``: it matches each name of the table.
-KEEP = (
-    "neuroncore_.+|neuron_hardware_info|execution_.+|hardware_ecc_events_total|"
-    "system_(memory_used_bytes|vcpu_usage_ratio)|"
-    "neuron_(core_(utilization|infer|(hw_)?err).*|device_(mem|sram)_ecc_.+|(efa|system|vcpu)_.+)|"
-    "node_amazonefa_.+|node_cpu_seconds_total|node_memory_Mem(Total|Available)_bytes|DCGM_FI_.+|"
-    "nccl_(bus_bandwidth_gbs|collective_exec_time_microseconds)|accelerator_unhealthy"
-)
-ROWS = {name: (exporter, rows) for exporter, of in EXPORTERS.items() for name, rows in of.items()}
-# XIDs that applications cause: the GPU is healthy. NVIDIA's device plugin for Kubernetes ignores
-# the same ones (k8s-device-plugin, internal/rm/health.go).
-XIDS_OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 109})
-# Of processes on one core the busiest counts, of several checks the worst; latencies of processes
-# do not add up, nor do collectives of several kinds and communicators.
-METRICS_BY_MAX = {
-    "collective_bandwidth_bytes_per_s",
-    "collective_time_s",
-    "core_utilization_of_any_unit",
-    "device_unhealthy",
-    "core_utilization_ratio",
-    "gpu_utilization_ratio",
-    "execution_latency_p50_s",
-    "execution_latency_p99_s",
-    "execution_latency_p100_s",
-}
 
 
 class SampleKey(NamedTuple):
@@ -297,6 +105,12 @@ class SampleKey(NamedTuple):
     of: str
     is_counter: bool
     is_delta: bool = False
+    process: str = ""
+
+    @property
+    def text(self) -> str:
+        kind = "d" if self.is_delta else "c" if self.is_counter else ""
+        return "|".join((self.metric, self.part, kind, self.process, self.of))
 
 
 class Sample(NamedTuple):
@@ -304,6 +118,7 @@ class Sample(NamedTuple):
     value: float
     exporter: str
     key: SampleKey
+    sender: str = ""
 
 
 @dataclass(slots=True)
@@ -317,16 +132,36 @@ class WrittenSamples:
     identities: dict[str, dict[str, str]] = field(default_factory=dict)
     runs: dict[str, dict[str, int]] = field(default_factory=dict)
     labels: dict[str, dict[str, str]] = field(default_factory=dict)
+    names: dict[str, NodeName] = field(default_factory=dict)
     n_ignored: int = 0
     n_rejected: int = 0
     reason: str = ""
+
+    def rename(self, node: str, name: str) -> None:
+        """Move the samples of a node to another name, to those that are there."""
+        if node == name or node not in self.by_node:
+            return
+        self.by_node.setdefault(name, []).extend(self.by_node.pop(node))
+        self.identities.setdefault(name, {}).update(self.identities.pop(node))
+        runs = self.runs.setdefault(name, {})
+        for run, n in self.runs.pop(node).items():
+            runs[run] = runs.get(run, 0) + n
+        if labels := self.labels.pop(node, None):
+            self.labels[name] = labels | self.labels.get(name, {})
 
     def reject(self, n_samples: int, reason: str) -> None:
         self.n_rejected += n_samples
         self.reason = self.reason or reason
 
-    def add(self, series: "Series", points: Iterable[tuple[int, float]]) -> None:
-        """Add the samples of a series: their times (Unix ms) and values."""
+    def add(
+        self, series: "Series", points: Iterable[tuple[int, float]], *, protocol: str = ""
+    ) -> None:
+        """Add the samples of a series: their times (Unix ms) and values.
+
+        What comes by another protocol is another source.
+        """
+        source = f"{series.exporter} by {protocol}" if protocol else series.exporter
+        self.names[series.node] = series.named
         self.identities.setdefault(series.node, {}).update(series.identity)
         if series.labels:
             self.labels[series.node] = series.labels | self.labels.get(series.node, {})
@@ -335,8 +170,9 @@ class WrittenSamples:
             runs[series.run] = runs.get(series.run, 0) + 1
         rows = self.by_node.setdefault(series.node, [])
         for at_ms, value in points:
-            if math.isfinite(value):
-                rows.append(Sample(at_ms, value * series.scale, series.exporter, series.key))
+            if math.isfinite(value) and not exporters.is_blank(series.exporter, value):
+                sample = value * series.scale
+                rows.append(Sample(at_ms, sample, source, series.key, series.sender))
 
 
 def unpack(body: bytes, *, max_bytes: int) -> bytes:
@@ -385,7 +221,7 @@ def samples_of(message: bytes) -> WrittenSamples:
 
 
 class Series(NamedTuple):
-    """What the labels of a series say."""
+    """What the labels of a series say. ``sender`` is one of several that send the same."""
 
     node: str
     exporter: str
@@ -394,35 +230,70 @@ class Series(NamedTuple):
     identity: dict[str, str]
     run: str
     labels: dict[str, str]
+    sender: str = ""
+    named: NodeName = NodeName("", "", "", is_given=True)
 
 
 def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
     """Read the labels of a series; None if it is not used, or names no node."""
-    values = dict(labels)
-    exporter, rows = ROWS.get(values.get("__name__", ""), ("", ()))
-    row = next(
-        (r for r in rows if all(values.get(label) in wanted for label, wanted in r.labels)), None
-    )
+    values = exporters.common_labels(labels)
+    name, unit = values.get("__name__", ""), values.pop(exporters.UNIT, "")
+    exporter, _ = ROWS.get(name, ("", ()))
+    row = row_of(name, values)
     if exporter == INSPECTOR and values.get("instance") and "exported_node" not in values:
-        # Its own label is what its host, or container, calls itself.
+        # Its own labels are what its host, or container, calls itself.
         values.pop("node", None)
-    node = node_of(values)
-    if row is None or not node or len(values.get(row.part, "")) > MAX_PART:
+        values.pop("hostname", None)
+    named = exporters.name_of(values)
+    if row is None or not named.name or len(values.get(row.part, "")) > MAX_PART:
         return None
     # Only ECC counts may be those of the whole node.
-    if row.part and not values.get(row.part) and row.metric not in _ECC:
+    if row.part and not values.get(row.part) and row.metric not in exporters.ECC:
         return None
-    ours = {"job", row.part, *NODE_LABELS, *IDENTITY_LABELS}
-    of = ",".join(f"{k}={v}" for k, v in labels if k not in ours)
+    ours = {
+        "job",
+        row.part,
+        PROCESS,
+        exporters.TYPE,
+        *NODE_LABELS,
+        *IDENTITY_LABELS,
+        *REPLICA_LABELS,
+    }
+    if row.metric == UNHEALTHY:
+        # Several checks of one device: each keeps its own verdict.
+        ours -= {"job", "instance"}
+    of = ",".join(f"{k}={v}" for k, v in values.items() if k not in ours)
     if row.metric == "hardware_info":
         of = f"{values.get('neuron_device_count')}x{values.get('neuroncore_per_device_count')}"
     if len(of) > MAX_OF_CHARS:
         of = blake2b(of.encode(), digest_size=12).hexdigest()
-    key = SampleKey(row.metric, values.get(row.part, ""), of, row.is_counter)
+    process = values.get(PROCESS, "")[:MAX_PART].replace("|", "/")
+    key = SampleKey(
+        row.metric, values.get(row.part, ""), of, row.is_counter, is_delta=False, process=process
+    )
     identity = {
         field: values[label] for label, field in IDENTITY_LABELS.items() if values.get(label)
     }
-    return Series(node, exporter, key, row.scale, identity, run_of(values), labels_of(values))
+    sender = ",".join(values[label] for label in REPLICA_LABELS if values.get(label))
+    return Series(
+        named.name,
+        exporter,
+        key,
+        exporters.scale_of(row, unit),
+        identity,
+        run_of(values),
+        labels_of(values),
+        sender[: limits.MAX_LABEL_BYTES],
+        named,
+    )
+
+
+def row_of(name: str, values: Mapping[str, str]) -> Row | None:
+    """Return the row of a series: of several with its name, the one whose labels it has."""
+    _, rows = ROWS.get(name, ("", ()))
+    return next(
+        (r for r in rows if all(values.get(label) in wanted for label, wanted in r.labels)), None
+    )
 
 
 class RejectedError(Exception):
@@ -476,13 +347,6 @@ def _recognise_encoded(encoded: Sequence[bytes]) -> Series | None:
     return _known.of(encoded, lambda: ((label.name, label.value) for label in labels))
 
 
-def node_of(labels: Mapping[str, str]) -> str:
-    """Name the node of a series: its label ``node``, else the scraped host without its port."""
-    host = labels.get("node") or labels.get("instance", "")
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdecimal() else host
-
-
 def labels_of(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels of a node by those of a series.
 
@@ -518,6 +382,16 @@ class Scrape(msgspec.Struct):
     values: dict[str, float]
 
 
+class Process(msgspec.Struct, array_like=True):
+    """A process of a node, by what its series have said."""
+
+    first_ms: int
+    digest: int
+    # Since when they say the same, and for how long they ever did.
+    since_ms: int
+    longest_ms: int = 0
+
+
 class ExporterState(msgspec.Struct):
     """What is known of one exporter of a node between requests."""
 
@@ -526,6 +400,113 @@ class ExporterState(msgspec.Struct):
     n_series: int = 0
     counters: dict[str, tuple[int, float]] = {}
     waiting: dict[int, Scrape] = {}
+    # The seconds between the last scrapes; the sender that is read, since when, and its last time.
+    spacings: list[float] = []
+    sender: str = ""
+    switched_ms: int = 0
+    heard_ms: int = 0
+    processes: dict[str, Process] = {}
+    # By part and source, what was last said of a device's health, and when.
+    verdicts: dict[str, tuple[int, float]] = {}
+
+    def hears(self, sender: str, at_ms: int) -> bool:
+        """Whether a sender is the one that is read; another one may take over."""
+        if sender != self.sender:
+            silent_s = max(FAILOVER_S, FAILOVER_INTERVALS * (self.interval_s or LONG_INTERVAL_S))
+            if self.heard_ms and at_ms - self.heard_ms <= MS * silent_s:
+                return False
+            self.sender, self.switched_ms = sender, at_ms
+        self.heard_ms = max(self.heard_ms, at_ms)
+        return True
+
+    def learn_interval(self, since_s: float) -> None:
+        """Learn the interval anew after each scrape: of uneven ones the longer of two."""
+        if 0 < since_s <= MAX_COVER_S:
+            self.spacings = [*self.spacings, since_s][-2:]
+            self.interval_s = max(self.spacings)
+
+    def rate(self, text: str, at_ms: int, value: float, bounds: exporters.Bounds) -> float | None:
+        """Return a counter's rate since it was last known; None if it says nothing.
+
+        What a counter cannot have done is not kept: the next scrape is compared with the last
+        possible value.
+        """
+        if value < 0:
+            return None
+        before = self.counters.get(text)
+        if before is None:
+            self.counters[text] = (at_ms, value)
+            return None
+        # A counter that fell was reset: it counts from zero.
+        has_fallen = value < before[1]
+        more = value if has_fallen else value - before[1]
+        rate = more / ((at_ms - before[0]) / MS)
+        if has_fallen or bounds.has(rate):
+            self.counters[text] = (at_ms, value)
+        # Clocks of two senders differ: a second one may be a little behind.
+        is_behind = has_fallen and before[0] < self.switched_ms
+        return rate if bounds.has(rate) and not is_behind else None
+
+    def ended(self, scrape: Scrape) -> set[str]:
+        """Return the processes of a scrape that have ended, though their series are there.
+
+        A core belongs to one process at a time: one that has just come has it, if the other one
+        does nothing. Alone, a process has ended if its counters stand still, and so does the
+        share of time that it computes. One at 100 % may hang, one at 0 % may be idle.
+        """
+        series: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        for text, value in scrape.values.items():
+            if process := text.split("|", 4)[3]:
+                series[process].append((text, value))
+        for name, values in series.items():
+            digest = crc32(repr(sorted(values)).encode())
+            known = self.processes.setdefault(name, Process(scrape.at_ms, digest, scrape.at_ms))
+            if known.digest != digest:
+                known.longest_ms = max(known.longest_ms, scrape.at_ms - known.since_ms)
+                known.digest, known.since_ms = digest, scrape.at_ms
+        self.processes = {name: self.processes[name] for name in series}
+        cores = {name: _cores_of(values) for name, values in series.items()}
+        return {
+            name for name in series if self._has_ended(name, cores, series[name], scrape.at_ms)
+        }
+
+    def _has_ended(
+        self,
+        name: str,
+        cores: Mapping[str, set[str]],
+        values: Sequence[tuple[str, float]],
+        at_ms: int,
+    ) -> bool:
+        this = self.processes[name]
+        still_ms = at_ms - this.since_ms
+        is_replaced = any(
+            self.processes[other].first_ms > this.first_ms and cores[other] & cores[name]
+            for other in cores
+        )
+        if is_replaced:
+            return still_ms > 0
+        kinds = [text.split("|", 3) for text, _ in values]
+        computes = [
+            value
+            for (metric, *_), (_, value) in zip(kinds, values, strict=True)
+            if metric == UTILIZATION
+        ]
+        is_counted = any(kind == "c" for _, _, kind, _ in kinds)
+        is_between = any(0.0 < value < 1.0 for value in computes)
+        longest_ms = max(MS * DEAD_AFTER_S, DEAD_AFTER_TIMES * this.longest_ms)
+        return is_counted and is_between and still_ms >= longest_ms
+
+
+def _cores_of(values: Sequence[tuple[str, float]]) -> set[str]:
+    parts = (text.split("|", 2) for text, _ in values)
+    return {part for metric, part, _ in parts if metric == UTILIZATION}
+
+
+def _n_seen(names: Collection[str]) -> int:
+    """Count parts by name: one with a number has those below it beside it."""
+    numbers = (whole_number(name, most=MAX_CORES - 1) for name in names)
+    highest = max((number for number in numbers if number is not None), default=-1)
+    return max(min(len(names), MAX_CORES), highest + 1)
 
 
 class NodeSeries(msgspec.Struct):
@@ -569,20 +550,26 @@ class NodeSeries(msgspec.Struct):
     def add(self, samples: Iterable[Sample], *, arrived_s: float) -> tuple[int, int]:
         """Collect samples; return how many are new, and how many are not: repeated or too old."""
         n_new = n_repeated = 0
-        for at_ms, value, exporter, key in samples:
+        for at_ms, value, exporter, key, sender in samples:
             state = self.exporters.setdefault(exporter, ExporterState())
             is_usable = -AHEAD_S <= arrived_s - at_ms / MS <= OLDEST_S
-            if at_ms <= state.at_ms + SAME_SCRAPE_MS or not is_usable:
+            if (
+                at_ms <= state.at_ms + SAME_SCRAPE_MS
+                or not is_usable
+                or not state.hears(sender, at_ms)
+            ):
                 n_repeated += 1
                 continue
-            kind = "d" if key.is_delta else "c" if key.is_counter else ""
-            text = "|".join((key.metric, key.part, kind, key.of))
+            text = key.text
             scrape = state.waiting.get(at_ms)
             for other in () if scrape else state.waiting.values():
                 # Senders of OTLP may give each series of a collection its own time.
                 if abs(other.at_ms - at_ms) <= SAME_SCRAPE_MS:
                     scrape = other
                     break
+            if scrape is None and len(state.waiting) >= MAX_WAITING:
+                n_repeated += 1
+                continue
             if scrape is None:
                 scrape = state.waiting[at_ms] = Scrape(at_ms, arrived_s, {})
             if len(scrape.values) < MAX_SERIES:
@@ -609,13 +596,14 @@ class NodeSeries(msgspec.Struct):
         since_s = (scrape.at_ms - exporter.at_ms) / MS
         usual_s = exporter.interval_s or MAX_COVER_S
         is_gap = since_s > min(MAX_INTERVALS * usual_s, MAX_COVER_S)
-        if not is_gap:
-            exporter.interval_s = since_s
         # The first scrape, and one after an outage, show only their own time.
         period_s = since_s if not is_gap else exporter.interval_s or 1.0
+        exporter.learn_interval(since_s)
+        ended = exporter.ended(scrape)
         by_metric: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for text, value in scrape.values.items():
-            metric, part, kind, of = text.split("|", 3)
+            metric, part, kind, process, of = text.split("|", 4)
+            bounds = BOUNDS.get(metric, POSSIBLE)
             if metric == "hardware_info":
                 self._learn(of)
             elif kind == "d":
@@ -623,22 +611,50 @@ class NodeSeries(msgspec.Struct):
                 exporter.counters[text] = (scrape.at_ms, total)
                 by_metric[metric][part].append(total)
             elif kind:
-                before = exporter.counters.get(text)
-                exporter.counters[text] = (scrape.at_ms, value)
-                if before is not None and not is_gap:
-                    # A counter that fell was reset: it counts from zero.
-                    more = value - before[1] if value >= before[1] else value
-                    by_metric[metric][part].append(more / ((scrape.at_ms - before[0]) / MS))
-            else:
+                rate = exporter.rate(text, scrape.at_ms, value, bounds)
+                if rate is not None and not is_gap and process not in ended:
+                    by_metric[metric][part].append(rate)
+            elif metric == UNHEALTHY and bounds.has(value):
+                exporter.verdicts[f"{part}|{of}"] = (scrape.at_ms, value)
+            elif bounds.has(value) and process not in ended:
                 by_metric[metric][part].append(value)
         exporter.at_ms, exporter.n_series = scrape.at_ms, len(scrape.values)
-        exporter.counters = {t: c for t, c in exporter.counters.items() if t in scrape.values}
+        # Of a series that a scrape does not have, the next one is compared with its last.
+        oldest_ms = scrape.at_ms - MS * MAX_COVER_S
+        exporter.counters = {
+            text: known
+            for text, known in exporter.counters.items()
+            if known[0] >= oldest_ms or text in scrape.values
+        }
+        self._judge(exporter, scrape.at_ms, by_metric)
         arrays = self._arrays(by_metric)
         if not arrays:
             return None
         n_efa = len(self.parts.get("efa", ()))
         identity = NodeIdentity(**self.identity)
         return Reading(identity, self.shape, period_s, arrays, at_s=scrape.at_ms / MS, n_efa=n_efa)
+
+    def _judge(
+        self,
+        exporter: ExporterState,
+        at_ms: int,
+        found: dict[str, dict[str, list[float]]],
+    ) -> None:
+        """Say of each device the worst that any source has said of late: sick if any says so."""
+        for gpu, xids in found.pop("last_xid", {}).items():
+            is_sick = any(xid > 0 and xid not in XIDS_OF_APPLICATIONS for xid in xids)
+            exporter.verdicts[f"{gpu}|last_xid"] = (at_ms, float(is_sick))
+        if not any(said_ms == at_ms for said_ms, _ in exporter.verdicts.values()):
+            return
+        for each in self.exporters.values():
+            stays_ms = MS * max(VERDICT_STAYS_S, MAX_INTERVALS * each.interval_s)
+            each.verdicts = {
+                source: verdict
+                for source, verdict in each.verdicts.items()
+                if verdict[0] >= at_ms - stays_ms
+            }
+            for source, (_, value) in each.verdicts.items():
+                found[UNHEALTHY][source.partition("|")[0]].append(value)
 
     def _learn(self, of: str) -> None:
         devices, _, cores = of.partition("x")
@@ -653,7 +669,7 @@ class NodeSeries(msgspec.Struct):
     def shape(self) -> Shape:
         """The node's devices and cores: as its exporter says, else its type, else as seen."""
         kind = catalog.instances().get(self.identity.get("instance_type", ""))
-        cores, devices = len(self.parts.get("core", ())), len(self.parts.get("device", ()))
+        cores, devices = (_n_seen(self.parts.get(kind, ())) for kind in ("core", "device"))
         n_devices = self.n_devices or (kind.n_devices if kind else 0) or devices
         per_device = self.cores_per_device or (
             kind.n_cores // kind.n_devices if kind and kind.n_devices else 1
@@ -732,17 +748,17 @@ class NodeSeries(msgspec.Struct):
         total, free = (values.pop(f"memory_{of}_bytes", None) for of in ("total", "available"))
         if total and free:
             values["host_memory_used_bytes"] = {"": total[""] - free[""]}
-        if xids := values.pop("last_xid", None):
-            values["device_unhealthy"] = {
-                gpu: float(xid > 0 and xid not in XIDS_OF_APPLICATIONS)
-                for gpu, xid in xids.items()
-            }
         if coarse := values.pop("gpu_utilization_ratio", None):
             values.setdefault("core_utilization_ratio", coarse)
         kind = catalog.instances().get(self.identity.get("instance_type", ""))
         if (active := values.pop("hbm_active_ratio", None)) and kind:
             peak = kind.chip.hbm_bytes_per_s
             values["hbm_bandwidth_bytes_per_s"] = {p: v * peak for p, v in active.items()}
+        if kind and (used_bytes := values.get("device_memory_used_bytes")):
+            most = DEVICE_ROOM * kind.chip.hbm_bytes
+            values["device_memory_used_bytes"] = {
+                part: n_bytes for part, n_bytes in used_bytes.items() if n_bytes <= most
+            }
         if ratio := values.get("core_utilization_ratio"):
             values["core_utilization_ratio"] = {
                 part: min(1.0, max(0.0, value)) for part, value in ratio.items()

@@ -24,7 +24,7 @@ from tests.helpers import NOON
 from tests.telemetry.ingest.test_prometheus import message, monitor
 
 URL = "/api/v1/ingest/prometheus"
-NODE = "10.0.0.7"
+NODE, ADDRESS = "i-07", "10.0.0.7:9100"
 # After this time no scrape waits for further series.
 LATER_S = 11
 
@@ -99,10 +99,10 @@ def test_scrapes_that_are_assembled_together_lose_nothing(write: Post, hot: HotS
         series = [(name, {**labels, "run": "llama"}, value) for name, labels, value in monitor()]
         write(packed(*series, at_s=at_s))
         # Two more exporters of the same seconds.
-        sent = ("node_amazonefa_tx_bytes", {"instance": f"{NODE}:9100", "device": "rdmap0"})
-        write(packed((*sent, 100.0 * (at_s - end)), at_s=at_s))
+        sent = ("node_amazonefa_tx_bytes", {"instance": ADDRESS, "device": "rdmap0"})
+        write(packed((*sent, 100.0 * (at_s - end + 60)), at_s=at_s))
         memory = (("Total", 8e9), ("Available", 2e9))
-        series = [(f"node_memory_Mem{of}_bytes", {"instance": NODE}, n) for of, n in memory]
+        series = [(f"node_memory_Mem{of}_bytes", {"instance": ADDRESS}, n) for of, n in memory]
         write(packed(*series, at_s=at_s))
     # The first scrape of a counter gives no rate.
     assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == 5
@@ -265,7 +265,7 @@ def test_a_node_with_several_exporters_shows_the_last_of_each(
     for at_s in (end - 20, end - 5):
         write(packed(*monitor(), at_s=at_s))
         memory = (("Total", 8e9), ("Available", 2e9))
-        series = [(f"node_memory_Mem{of}_bytes", {"instance": NODE}, n) for of, n in memory]
+        series = [(f"node_memory_Mem{of}_bytes", {"instance": ADDRESS}, n) for of, n in memory]
         write(packed(*series, at_s=at_s + 4))
         prometheus.assemble(hot, now_s=time.time() + LATER_S)
     now = hot.latest()[f"node:{NODE}"]
@@ -333,3 +333,42 @@ def test_a_node_with_unusable_samples_does_not_hold_up_the_others(
     assert Node.objects.get().name == NODE
     prometheus.assemble(hot, now_s=time.time() + LATER_S)
     assert hot.execute("SMEMBERS", prometheus.NODES) == set()
+
+
+def test_a_machine_is_one_node_whatever_names_its_series_have(write: Post, hot: HotStore) -> None:
+    """Its exporters are scraped at addresses; one of them knows its number, and gets a new pod."""
+    end = int(time.time())
+    host = ("node_memory_MemTotal_bytes", {"instance": "10.0.0.7:9100"}, 8e9)
+    free = ("node_memory_MemAvailable_bytes", {"instance": "10.0.0.7:9100"}, 2e9)
+    # What knows no number comes first, from the same address.
+    write(packed(host, free, at_s=end - 30))
+    for at_s, address in ((end - 15, "10.0.0.7:8000"), (end, "10.9.1.5:8000")):
+        series = [(name, {**own, "instance": address}, n) for name, own, n in monitor()]
+        write(packed(host, free, *series, at_s=at_s))
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    node = Node.objects.get()
+    assert (node.name, node.instance_id) == ("10.0.0.7", "i-07")
+    now = hot.latest()["node:10.0.0.7"]
+    assert {"core_utilization_ratio", "host_memory_used_bytes"} <= now.values.keys()
+
+
+def test_the_address_of_a_pod_that_another_node_has_later_names_that_one(
+    write: Post, hot: HotStore
+) -> None:
+    for number, address in (("i-1", "10.9.1.5:8000"), ("i-2", "10.9.1.5:8000")):
+        own = {"instance": address, "instance_id": number, "neuroncore": "0"}
+        write(packed(("neuroncore_utilization_ratio", own, 0.5), at_s=time.time()))
+    write(packed(("system_memory_used_bytes", {"instance": address}, 5e9), at_s=time.time()))
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    assert sorted(Node.objects.values_list("name", flat=True)) == ["i-1", "i-2"]
+    assert "host_memory_used_bytes" in hot.latest()["node:i-2"].values
+
+
+def test_a_node_of_an_earlier_release_keeps_its_name(write: Post, hot: HotStore) -> None:
+    older = [(name, {**own, "node": "10.0.0.7"}, n) for name, own, n in monitor()]
+    write(packed(*older, at_s=time.time() - 15))
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    hot.execute("DEL", prometheus.NAMED + "i-07", prometheus.NAMED + "10.0.0.7")
+    write(packed(*monitor(), at_s=time.time()))
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    assert Node.objects.get().name == "10.0.0.7"

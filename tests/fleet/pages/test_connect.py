@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet.models import Node, Token
-from telemetry.ingest.prometheus import KEEP, ROWS
+from telemetry.ingest.exporters import KEEP, ROWS
 from tests.helpers import just_now
 
 Page = Callable[..., str]

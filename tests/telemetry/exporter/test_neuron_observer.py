@@ -11,8 +11,9 @@ from telemetry.exporter.hardware import read_snapshot
 from telemetry.exporter.neuron_exporter import neuron_families
 from telemetry.exporter.neuron_exporter_names import NodeLabels
 from telemetry.exporter.neuron_observer import OBSERVED, observer_families
+from telemetry.ingest.exporters import EXPORTERS, ROWS
 from telemetry.ingest.neuron_monitor import Reading, read_line
-from telemetry.ingest.prometheus import EXPORTERS, ROWS, NodeSeries, samples_of
+from telemetry.ingest.prometheus import NodeSeries, samples_of
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import NodeReport, last_reports, save_reports
 from tests.helpers import NOON_S, block

@@ -212,7 +212,8 @@ def test_what_is_not_used_is_ignored_and_what_is_unusable_rejected() -> None:
     stale = put(request, "system_memory_used_bytes", ({}, 5.0)).gauge.data_points[0]
     stale.flags = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
     found = samples_of(request)
-    assert (found.by_node, found.n_ignored, found.n_rejected) == ({}, 3, 0)
+    assert (found.by_node, found.n_ignored, found.n_rejected) == ({}, 2, 1)
+    assert found.reason == "execution_status is a histogram; send a gauge or a sum"
 
 
 @pytest.mark.parametrize(

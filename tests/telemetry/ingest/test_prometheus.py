@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.blocks import METRICS
+from telemetry.ingest.exporters import EXPORTERS, INSPECTOR, name_of
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading
 from telemetry.ingest.prometheus import (
-    EXPORTERS,
-    INSPECTOR,
     NodeSeries,
     WrittenSamples,
     labels_of,
-    node_of,
     run_of,
     samples_of,
     unpack,
@@ -67,18 +65,23 @@ def node_after(*scrapes: tuple[float, list[Written]]) -> tuple[NodeSeries, list[
     node, readings = NodeSeries(), []
     for at_s, series in scrapes:
         read = samples_of(message(*series, at_s=at_s))
-        node.identity |= read.identities["10.0.0.7"]
-        node.add(read.by_node["10.0.0.7"], arrived_s=at_s)
+        ((name, samples),) = read.by_node.items()
+        node.identity |= read.identities[name]
+        node.add(samples, arrived_s=at_s)
         readings += [reading for reading, _ in node.readings(now_s=at_s + 1)]
     readings += [reading for reading, _ in node.readings(now_s=scrapes[-1][0] + 60)]
     return node, readings
 
 
+def named(labels: dict[str, str]) -> str:
+    return name_of(labels).name
+
+
 def test_a_node_is_named_by_its_label_or_its_host() -> None:
-    assert node_of({"instance": "10.0.0.7:8000"}) == "10.0.0.7"
-    assert node_of({"instance": "ip-10-0-0-7"}) == "ip-10-0-0-7"
-    assert node_of({"instance": "10.0.0.7:8000", "node": "trn-07"}) == "trn-07"
-    assert node_of({}) == ""
+    assert named({"instance": "10.0.0.7:8000"}) == "10.0.0.7"
+    assert named({"instance": "ip-10-0-0-7"}) == "ip-10-0-0-7"
+    assert named({"instance": "10.0.0.7:8000", "node": "trn-07"}) == "trn-07"
+    assert named({}) == ""
 
 
 @pytest.mark.parametrize(
@@ -156,8 +159,8 @@ def test_a_scrape_waits_for_its_missing_series_and_ends_with_the_next_one() -> N
 
     def read(series: list[Written], at_s: float) -> list[tuple[Reading, float]]:
         written = samples_of(message(*series, at_s=at_s))
-        node.identity |= written.identities["10.0.0.7"]
-        node.add(written.by_node["10.0.0.7"], arrived_s=at_s)
+        node.identity |= written.identities["i-07"]
+        node.add(written.by_node["i-07"], arrived_s=at_s)
         return list(node.readings(now_s=at_s))
 
     # How many series there are is not known yet: the first scrape waits.
@@ -176,7 +179,7 @@ def test_a_scrape_waits_for_its_missing_series_and_ends_with_the_next_one() -> N
 
 def test_repeated_and_older_samples_change_nothing() -> None:
     node, readings = node_after((AT_S, monitor()), (AT_S + 15, monitor()))
-    read = samples_of(message(*monitor(0.1), at_s=AT_S + 15)).by_node["10.0.0.7"]
+    read = samples_of(message(*monitor(0.1), at_s=AT_S + 15)).by_node["i-07"]
     n_new, n_repeated = node.add(read, arrived_s=AT_S + 16)
     assert (n_new, n_repeated) == (0, len(read))
     assert len(readings) == 2
@@ -201,7 +204,7 @@ def test_markers_of_stale_series_are_no_values() -> None:
     read = samples_of(
         message(("neuroncore_utilization_ratio", MACHINE | {"neuroncore": "0"}, stale))
     )
-    assert read.by_node == {"10.0.0.7": []}
+    assert read.by_node == {"i-07": []}
 
 
 def test_processes_on_a_core_count_once() -> None:
@@ -428,7 +431,7 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 
 def test_infinite_values_are_left_out() -> None:
     infinite = samples_of(message(("system_memory_used_bytes", MACHINE, math.inf)))
-    assert infinite.by_node["10.0.0.7"] == []
+    assert infinite.by_node["i-07"] == []
 
 
 def test_the_documented_filter_keeps_every_series_that_is_read() -> None:
@@ -447,9 +450,9 @@ def test_the_documented_filter_keeps_every_series_that_is_read() -> None:
 def test_samples_of_the_future_or_of_long_ago_change_nothing() -> None:
     node = NodeSeries()
     for at_s in (AT_S + 3600, AT_S - 48 * 3600):
-        read = samples_of(message(*monitor(), at_s=at_s)).by_node["10.0.0.7"]
+        read = samples_of(message(*monitor(), at_s=at_s)).by_node["i-07"]
         assert node.add(read, arrived_s=AT_S) == (0, len(read))
-    read = samples_of(message(*monitor(), at_s=AT_S)).by_node["10.0.0.7"]
+    read = samples_of(message(*monitor(), at_s=AT_S)).by_node["i-07"]
     assert node.add(read, arrived_s=AT_S)[0] == len(read)
 
 
