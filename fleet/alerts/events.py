@@ -9,7 +9,14 @@ from django.db import transaction
 from django.db.models import F
 
 from fleet.alerts.matchers import matches, parse_matchers, silences_of
-from fleet.alerts.text import Evidence, cause_name, part_text, shared_cause
+from fleet.alerts.text import (
+    LOCATED_WITHIN,
+    Evidence,
+    cause_name,
+    is_located,
+    part_text,
+    shared_cause,
+)
 from fleet.formatting import counted, listed, seconds
 from fleet.models import Alert, AlertEvent, Delivery, NotifiedState, Receiver, Route
 from telemetry.detect import RULES, Finding
@@ -195,16 +202,26 @@ def enqueue_delivery(
     Call it in the transaction of the change that it reports.
     """
     delivery = _waiting(receiver, kind, group_key)
+    group_wait = timedelta(
+        seconds=route.group_wait_s if route is not None and kind in JOINS else 0
+    )
     if delivery is None:
-        wait_s = route.group_wait_s if route is not None and kind in JOINS else 0
+        wait = group_wait
+        if kind == Delivery.Kind.FIRING and not is_located(alert):
+            wait = max(wait, alert.fired_at + LOCATED_WITHIN - now)
         delivery = Delivery.objects.create(
             receiver=receiver,
             route=route,
             kind=kind,
             group_key=group_key,
             created_at=now,
-            next_try_at=now + timedelta(seconds=wait_s),
+            next_try_at=now + wait,
         )
+    elif kind == Delivery.Kind.CHANGED and is_located(alert):
+        # It waited for this.
+        due = max(now, delivery.created_at + group_wait)
+        waiting = Delivery.objects.filter(pk=delivery.pk, next_try_at__gt=due)
+        waiting.update(next_try_at=due)
     delivery.alerts.add(alert)
     if event is not None:
         delivery.events.add(event)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from django.conf import settings
 
+from fleet.alerts.record import STEP_NOISE_RATIO, recorded
+from fleet.alerts.text import Evidence
 from fleet.models import Alert
 from telemetry.detect import RULES
 from telemetry.detect.causes import rule_of
@@ -24,6 +26,7 @@ BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```\n", re.MULTILINE | re.DOTALL)
 # Neither an option nor anything that a shell reads in another way.
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 FIELD = re.compile(r"\{([a-z_]+)\}")
+QUOTED = re.compile(r"`\{([a-z_]+)\}`")
 
 
 @lru_cache(maxsize=64)
@@ -38,23 +41,20 @@ def section(rule: str, title: str) -> str:
 
 
 def steps_now(alert: Alert) -> str:
-    """Return the steps of an alert's runbook with its names filled in, as Markdown.
+    """Return the steps of an alert's runbook for its case, with its names filled in, as Markdown.
 
     The cause chooses the runbook: an all-reduce share because of a slow core has that of the slow
-    core. A cause, or an alert that names no node, may have steps of its own in the runbook of its
-    rule. Commands of a scheduler
-    that the alert's node and run do not have are left out, unless nothing shows which one they
-    have.
+    core. Commands are those of the run's scheduler, else of its node's, and of none where labels
+    do not show which one it is. A command whose names are not all known is left out.
     """
     node, run = alert.node, alert.run
     rule = (rule_of(alert.cause) if node else None) or alert.rule
-    no_node = () if alert.nodes else (f"{NOW}: no node",)
-    titles = (f"{NOW}: {alert.cause}", *no_node, NOW)
+    titles = [*(f"{NOW}: {case}" for case in cases_of(alert)), NOW]
     found_in = ((each, title) for each in (rule, alert.rule) for title in titles)
     text = next(filter(None, (section(*each) for each in found_in)), "")
     labels = {**(run.labels if run else {}), **(node.labels if node else {})}
-    found = [name for name in SCHEDULERS if any(label in labels for label in LABELS_OF[name])]
-    left_out = set(SCHEDULERS) - set(found) if found else set()
+    scheduler = scheduler_of(run.labels if run else {}) or scheduler_of(labels)
+    left_out = set(SCHEDULERS) - {scheduler}
     text = BLOCK.sub(lambda match: "" if match[1] in left_out else match[0], text)
     values = {**labels, "alert": str(alert.pk)}
     if run:
@@ -62,7 +62,47 @@ def steps_now(alert: Alert) -> str:
     if node:
         values["node"] = node.name
         values.setdefault("kubernetes_node", node.name)
-    return filled(text, values)
+    return filled(without_unknown(text, values), values)
+
+
+def cases_of(alert: Alert) -> list[str]:
+    """List what is known of an alert, as the sections of runbooks are called, most exact first."""
+    evidence = Evidence(recorded(alert).alert.evidence)
+    kind, where = str(evidence.figures.get("kind") or ""), []
+    if not alert.nodes or len(alert.nodes) > 1 or len(alert.runs) > 1:
+        where = ["several nodes" if alert.nodes or len(alert.runs) > 1 else "no node"]
+    step_s, usual_s = evidence.number("step_s"), evidence.number("baseline_step_s")
+    is_as_before = step_s and usual_s and step_s <= usual_s * (1 + STEP_NOISE_RATIO)
+    as_before = ["steps as before"] if is_as_before else []
+    return [alert.cause, *(f"{kind}, {each}" for each in where), *where, *as_before, kind]
+
+
+def scheduler_of(labels: Mapping[str, str]) -> str | None:
+    """Return the only scheduler that labels show; None for none, or several."""
+    found = [name for name in SCHEDULERS if any(label in labels for label in LABELS_OF[name])]
+    return found[0] if len(found) == 1 else None
+
+
+def without_unknown(text: str, values: Mapping[str, str]) -> str:
+    """Leave out the commands whose fields are not all known; in sentences, name their kind.
+
+    >>> without_unknown("On `{node}`", {})
+    'On the node'
+    """
+
+    def commands(block: re.Match[str]) -> str:
+        first, *lines, last = block[0].splitlines(keepends=True)
+        known = [
+            line
+            for line in lines
+            if all(_name_only(values.get(name, "")) for name in FIELD.findall(line))
+        ]
+        return "".join([first, *known, last]) if known else ""
+
+    def name(field: re.Match[str]) -> str:
+        return field[0] if values.get(field[1]) else f"the {field[1].replace('_', ' ')}"
+
+    return QUOTED.sub(name, BLOCK.sub(commands, text))
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

@@ -266,6 +266,20 @@ class Evidence:
         return [str(name) for name in given] if isinstance(given, list | tuple) else []
 
 
+# Any fault may show in these: where it is follows from its cause.
+UNLOCATED_RULES = frozenset({"allreduce_share", "step_slow", "hang"})
+# The longest that a first message waits for the cause: nearly all are located within 10 s.
+LOCATED_WITHIN = timedelta(seconds=12)
+# So long after it fired an alert names a more exact cause.
+LOCATING = timedelta(seconds=60)
+
+
+def is_located(alert: Alert) -> bool:
+    """Whether the cause or the node of a problem is known, or it has none."""
+    is_known = alert.cause != UNKNOWN or bool(alert.nodes)
+    return alert.rule not in UNLOCATED_RULES or is_known or Evidence(alert.evidence).is_layout
+
+
 # Rules whose headline or opening already names the cause and its figure.
 SELF_EXPLAINED = frozenset(
     {
@@ -472,6 +486,7 @@ class AlertText:
             "seen_at": latest.at if latest else None,
             **self._standstill(),
             "recovery": alert.recovery,
+            "is_locating": alert.is_open and self.now - alert.fired_at < LOCATING,
             "peak": AlertText(self.recorded.peak, self.now).headline if self.recorded.peak else "",
             "peak_at": worst.at if worst else None,
             **self._shares(evidence, seen),

@@ -5,7 +5,18 @@ from datetime import timedelta
 import pytest
 
 from fleet.alerts.events import enqueue
-from fleet.models import Alert, AlertEvent, Delivery, NotifiedState, Receiver, Route, Run, Silence
+from fleet.alerts.text import AlertText
+from fleet.models import (
+    Alert,
+    AlertEvent,
+    Delivery,
+    Node,
+    NotifiedState,
+    Receiver,
+    Route,
+    Run,
+    Silence,
+)
 from tests.helpers import NOON
 
 SECOND = timedelta(seconds=1)
@@ -63,11 +74,36 @@ def test_without_receivers_nothing_is_written(run: Run) -> None:
 def test_what_fires_goes_to_the_default_route_after_its_wait(
     run: Run, hook: Receiver, default: Route
 ) -> None:
-    say(alert_on(run), "fired")
+    say(alert_on(run, rule="node_silent"), "fired")
 
     delivery = hook.deliveries.get()
     assert (delivery.kind, delivery.state, delivery.route) == ("firing", "pending", default)
     assert delivery.next_try_at == NOON + 5 * SECOND
+
+
+def test_a_first_message_waits_for_the_cause_but_not_for_long(
+    run: Run, limping: Node, hook: Receiver, default: Route
+) -> None:
+    alert = alert_on(run)
+    say(alert, "fired")
+    assert hook.deliveries.get().next_try_at == NOON + 12 * SECOND
+    # The cause is found: the message says it, at once.
+    alert.cause, alert.node = "slow_core", limping
+    alert.save()
+    say(alert, "cause_changed", after_s=10)
+
+    delivery = hook.deliveries.get()
+    assert (delivery.kind, delivery.next_try_at) == ("firing", NOON + 10 * SECOND)
+    assert delivery.events.count() == 2
+
+
+def test_a_message_without_a_cause_says_that_it_is_being_located(run: Run) -> None:
+    alert = alert_on(run)
+    soon, later = (AlertText(alert, NOON + after * SECOND) for after in (12, 120))
+
+    assert "Still locating the cause." in soon.detail
+    assert "locating" in soon.story
+    assert "Cause not identified yet." in later.detail
 
 
 def test_alerts_of_one_run_share_a_message(run: Run, hook: Receiver, default: Route) -> None:

@@ -1,5 +1,6 @@
 """One alert: sentence, evidence, excluded causes, timeline."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -8,14 +9,19 @@ from django.test import Client
 from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries
 
+from fleet.alerts.runbooks import BLOCK, steps_now
 from fleet.models import Alert, AlertEvent, Annotation, Run, TraceRequest
 from fleet.pages.templatetags.marks import symptom
+from telemetry.detect import RULES
 from telemetry.detect.causes import CAUSES, explanations_json, symptoms_json
 from telemetry.store.hot import HotStore
 from tests.helpers import just_now
 
 Page = Callable[..., str]
 Fire = Callable[..., Alert]
+# A name in capitals that a person would have to replace.
+PLACEHOLDER = re.compile(r"\b(NODE|PID|LOG|POD|RUN|NAMESPACE|[A-Z]+_(NODE|ID|DIR))\b")
+NOWHERE = {"node": None, "device": None}
 PARTIALS = ("story", "now", "act", "facts", "timeline", "bar", "changes", "similar")
 
 
@@ -326,11 +332,13 @@ def now_panel(text: str) -> str:
 
 def test_it_says_what_to_do_with_names_filled_in(page: Page, alert: Alert) -> None:
     assert alert.node is not None
+    Run.objects.update(labels={"slurm_job_id": "4711"})
     panel = now_panel(page(f"/alerts/{alert.pk}/"))
 
     # The share is too high because of a slow core: the steps are those of the slow core.
     assert "Take the node out of scheduling" in panel
-    assert f"kubectl cordon {alert.node.name}" in panel
+    assert "scontrol requeue 4711" in panel
+    assert "kubectl" not in panel
     assert f"NodeName={alert.node.name} State=DRAIN" in panel
     assert f"trnwatch alert {alert.pk}" in panel
     assert "Expect:" in panel
@@ -341,6 +349,7 @@ def test_a_crashed_node_is_taken_out_and_a_silent_one_gets_a_new_agent(
     page: Page, fired: Fire
 ) -> None:
     crashed = fired(rule="node_silent", cause="node_crash", device=None)
+    Run.objects.update(labels={"slurm_job_id": "4711"})
     panel = now_panel(page(f"/alerts/{crashed.pk}/"))
     assert "The run has stopped with the node" in panel
     assert "State=DRAIN" in panel
@@ -352,6 +361,7 @@ def test_a_crashed_node_is_taken_out_and_a_silent_one_gets_a_new_agent(
 
 
 def test_an_alert_without_a_node_says_what_to_look_at_instead(page: Page, fired: Fire) -> None:
+    Run.objects.update(labels={"slurm_job_id": "4711"})
     slow = {"rule": "step_slow", "cause": "unknown", "device": None}
     panel = now_panel(page(f"/alerts/{fired(**slow, node=None).pk}/"))
     assert "wait for the result" in panel
@@ -416,8 +426,62 @@ def test_commands_are_those_of_the_scheduler_that_the_labels_show(
 
     assert "kubectl cordon ip-1" in panel
     # A label may be any text: what is no name must not become an option or a command.
-    assert "kubectl delete pod llama-0 --namespace NAMESPACE" in panel
+    assert "kubectl delete pod" not in panel
     assert "scontrol" not in panel
+
+
+@pytest.mark.parametrize("labels", [{}, {"slurm_job_id": "4711", "pod": "p", "namespace": "n"}])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("where", [{}, NOWHERE])
+def test_no_command_has_a_placeholder(
+    fired: Fire, rule: str, where: dict[str, None], labels: dict[str, str]
+) -> None:
+    Run.objects.update(labels=labels)
+    alert = fired(rule=rule, cause="unknown", **where)
+    steps = steps_now(Alert.objects.get(pk=alert.pk))
+
+    assert steps
+    for match in BLOCK.finditer(steps):
+        # Neither of two schedulers is sure to be the one of this run.
+        assert match[1] == "shell"
+        assert not PLACEHOLDER.search(match[2])
+    assert not re.search(r"`(NODE|RUN|POD)`", steps)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "says", "does_not_say"),
+    [
+        ("waiting", {}, "All other workers wait for `limping`", "transfer"),
+        ("waiting", NOWHERE, "each worker is late in turn", "scontrol"),
+        ("transferring", {}, "The time goes into the transfer, not into waiting", "wait for"),
+        ("transferring", NOWHERE, "no EFA device stands out", "scontrol"),
+        ("communication-bound layout", NOWHERE, "Nothing is broken", "scontrol"),
+    ],
+)
+def test_the_steps_are_those_of_the_case(
+    fired: Fire, kind: str, where: dict[str, None], says: str, does_not_say: str
+) -> None:
+    Run.objects.update(labels={"slurm_job_id": "4711"})
+    alert = fired(cause="unknown", evidence={"kind": kind}, **where)
+    steps = steps_now(Alert.objects.get(pk=alert.pk))
+
+    assert says in steps
+    assert does_not_say not in steps
+    assert "?" not in steps
+
+
+@pytest.mark.parametrize(
+    ("step_s", "says"), [(9.0, "Restart the run without it now"), (2.0, "as long as before")]
+)
+def test_whether_to_restart_now_is_decided_by_the_steps(
+    fired: Fire, step_s: float, says: str
+) -> None:
+    evidence = {"step_s": step_s, "baseline_step_s": 2.0}
+    alert = fired(rule="efa_degraded", cause="efa_loss", evidence=evidence)
+    steps = steps_now(Alert.objects.get(pk=alert.pk))
+
+    assert says in steps
+    assert "?" not in steps
 
 
 def test_a_resolved_alert_asks_for_nothing(page: Page, alert: Alert) -> None:
@@ -438,7 +502,7 @@ def test_a_frozen_link_shows_it_unchanged(page: Page, fired: Fire) -> None:
     )
     text = page(f"/alerts/{alert.pk}/?at={then}")
 
-    assert "The cause is <b>unknown</b>" in text
+    assert "is still <b>locating</b> the cause" in text
     assert "Showing data from" in text
     assert "olga" not in text
     assert f'<a href="{alert.get_absolute_url()}">open the current state</a>' in text
