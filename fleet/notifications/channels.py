@@ -6,13 +6,13 @@ import hmac
 import logging
 import smtplib
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from email.errors import MessageError
 from email.message import EmailMessage
 from typing import Any, Protocol, Self, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from django.conf import settings
@@ -28,13 +28,10 @@ from fleet.formatting import slack
 from fleet.models import Alert, Delivery, Receiver
 from fleet.notifications.http_client import (
     AddressError,
-    Allowed,
     HttpClient,
     HttpResult,
     Request,
     UnreachableError,
-    resolve,
-    split,
 )
 from telemetry.errors import LARGEST_SECOND, whole_number
 
@@ -658,13 +655,40 @@ def _refusal(code: int, reply: bytes | str) -> Exception:
     return AddressError(message) if code >= PERMANENT else UnreachableError(message)
 
 
-# These notify the desktop or the log of the machine that trnwatch runs on.
 APPRISE = "apprise.Apprise"
-LOCAL = frozenset({"dbus", "glib", "gnome", "kde", "macosx", "qt", "syslog", "windows"})
+APPRISE_URL = "apprise.utils.parse.parse_url"
+# The services that may be named, by scheme, and the parameters that each may have. Their hosts
+# are fixed in Apprise, and no parameter here names a host or a file. Apprise knows more of both:
+# `smtp`, `relay`, `template`, `keyfile`, and `redirect`, `verify`, `store` for every service.
+SERVICES: Mapping[str, frozenset[str]] = {
+    scheme: frozenset(parameters.split())
+    for schemes, parameters in (
+        ("discord", "thread ping"),
+        ("gchat", "thread"),
+        ("ifttt", "to"),
+        ("ilert", "priority"),
+        ("opsgenie", "priority region tags entity alias to"),
+        ("pagertree", "urgency tags"),
+        ("pbul", "to"),
+        ("pover", "priority sound expire interval to"),
+        ("signl4", "service location alerting_scenario filtering external_id status"),
+        ("splunk victorops", "route"),
+        ("tgram", "to thread topic silent preview"),
+        ("twilio", "from to"),
+        ("vonage nexmo", "from to"),
+        ("workflow workflows", "id workflow sig signature route api-version ver powerautomate pa"),
+        ("wxteams webex", "to"),
+        ("dingtalk", "to"),
+        *((each, "") for each in ("feishu", "firehydrant", "incidentio", "lark", "spike")),
+    )
+    for scheme in schemes.split()
+}
+# Microsoft Teams: a workflow has a host of its own, below one of these.
+WORKFLOW_HOSTS = (".logic.azure.com", ".api.powerplatform.com")
 
 
 class Apprise:
-    """Any service that Apprise knows, by an address of its form."""
+    """A service in SERVICES, by an address in the form of Apprise."""
 
     def render(self, message: Message) -> Body:
         context = {"message": message}
@@ -685,7 +709,7 @@ class Apprise:
         self, receiver: Receiver, body: Body, *, key: str, at: datetime, client: HttpClient
     ) -> HttpResult:
         """Send it once. Apprise reports only whether it worked; its log has the reason."""
-        service, fields = apprise_service(receiver.target, client.allowed), dict(body)
+        service, fields = apprise_service(receiver.target), dict(body)
         service.socket_connect_timeout = service.socket_read_timeout = client.timeout_s / 2
         try:
             is_sent = service.notify(
@@ -704,21 +728,64 @@ class Apprise:
 OK = 200
 
 
-def apprise_service(target: str, allowed: Allowed) -> Any:
-    """Open an address of Apprise; AddressError where it is invalid or its host not allowed."""
-    scheme = target.partition("://")[0].lower()
+def check_service(target: str) -> str:
+    """Return the scheme of an address of Apprise; AddressError where it may not be used.
+
+    Errors name no part of an address that can be secret.
+    """
+    scheme, found, rest = target.partition("://")
+    scheme = scheme.lower()
+    if not found or scheme not in SERVICES:
+        raise AddressError(
+            f"target: is not an address of {', '.join(sorted(SERVICES))}, such as opsgenie://key. "
+            "For another service use a webhook, Slack-compatible webhook or mail."
+        )
+    given = {
+        name.strip().lower()
+        for name, _ in parse_qsl(rest.partition("?")[2], keep_blank_values=True)
+    }
+    _check_parameters(scheme, given)
+    return scheme
+
+
+def _check_parameters(scheme: str, given: Iterable[str]) -> None:
+    if refused := sorted(set(given) - SERVICES[scheme]):
+        known = ", ".join(sorted(SERVICES[scheme])) or "none"
+        raise AddressError(
+            f"target: {scheme}:// may not have the parameter {refused[0][:40]!r}. Remove it; "
+            f"allowed: {known}."
+        )
+
+
+def refusal_of(receiver: Receiver) -> str:
+    """Say why nothing is sent to a stored receiver of Apprise; empty if it may be used."""
+    if receiver.kind != Receiver.Kind.APPRISE:
+        return ""
+    try:
+        check_service(receiver.target)
+    except AddressError as error:
+        return str(error).removeprefix("target: ")
+    return ""
+
+
+def apprise_service(target: str) -> Any:
+    """Open an address of Apprise; AddressError where it is invalid or may not be used."""
+    scheme = check_service(target)
     # Its import takes 0.3 s, and few processes need it.
-    service = None if scheme in LOCAL else import_string(APPRISE).instantiate(target)
-    if service is None:
-        raise AddressError(f"target: {scheme[:20]}:// is no valid address of a known service")
-    # Where the address names a server and not an account, that must be permitted.
-    templates: tuple[str, ...] = service.templates
-    if any("{host}" in template for template in templates):
-        scheme, port = "https" if service.secure else "http", service.port
-        try:
-            list(resolve(split(f"{scheme}://{service.host}{f':{port}' if port else ''}"), allowed))
-        except (OSError, UnicodeError) as error:
-            raise UnreachableError(f"{service.host} cannot be found: {error}") from error
+    parsed = import_string(APPRISE_URL)(target, default_schema="unknown", verify_host=False)
+    # Apprise's own reading of the address counts, where it differs from ours.
+    _check_parameters(scheme, parsed["qsd"] if parsed else ())
+    service = import_string(APPRISE).instantiate(target) if parsed else None
+    if service is None or scheme not in service.schemas():
+        raise AddressError(f"target: is no valid address of {scheme}://; see Apprise's manual")
+    host, port = str(getattr(service, "host", "")).lower(), getattr(service, "port", None)
+    is_workflow = scheme.startswith("workflow")
+    if is_workflow and not (host.endswith(WORKFLOW_HOSTS) and port in (None, 443)):
+        raise AddressError(
+            f"target: {scheme}:// must have a host below {' or '.join(WORKFLOW_HOSTS)}, "
+            "on port 443"
+        )
+    service.redirects = False
     return service
 
 

@@ -36,6 +36,7 @@ from fleet.notifications.http_client import (
     HttpResult,
     Request,
     UnreachableError,
+    host_of,
 )
 from telemetry.errors import LARGEST_SECOND, whole_number
 
@@ -225,7 +226,8 @@ def result_of(answer: HttpResult, *, is_confirmed: bool, now: datetime) -> Deliv
     if status in OK:
         return DeliveryResult(status=status, why=f"{status}, but not from such a receiver{text}")
     if status in REDIRECTS:
-        why = f"{status}: it has moved to {answer.location[:120] or 'elsewhere'}; not followed"
+        there = host_of(answer.location)[:120] or "elsewhere"
+        why = f"{status}: it has moved to {there}; not followed"
         return DeliveryResult(is_final=status in MOVED, status=status, why=why)
     return DeliveryResult(
         is_final=status in CLIENT_ERRORS and status not in TEMPORARY,

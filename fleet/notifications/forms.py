@@ -15,7 +15,6 @@ from fleet.notifications.channels import EVENTS_URL, apprise_service
 from fleet.notifications.http_client import (
     AddressError,
     Allowed,
-    UnreachableError,
     resolve,
     split,
 )
@@ -53,7 +52,8 @@ TARGET_AND_SECRET: Mapping[str, tuple[str, str, str, str]] = {
     KIND.EMAIL: ("Mail addresses", "One or several, separated by commas.", "", ""),
     KIND.APPRISE: (
         "Address",
-        "An address of Apprise: Microsoft Teams, Opsgenie and others, such as opsgenie://key.",
+        "An address of Apprise: Microsoft Teams (workflows), Opsgenie, Discord and others, "
+        "such as opsgenie://key.",
         "",
         "",
     ),
@@ -113,7 +113,7 @@ class ReceiverForm(forms.Form):
         target: str = self.cleaned_data["target"].strip()
         if not target and self.receiver is not None and self.kind in SECRET_TARGETS:
             target = self.receiver.target
-            if target:
+            if target and self.kind != KIND.APPRISE:
                 return target
         if not target:
             raise ValidationError("Is empty. Enter an address.")
@@ -123,10 +123,10 @@ class ReceiverForm(forms.Form):
             return target
         allowed = Allowed.of(settings.NOTIFY_ALLOW)
         # A name that does not resolve now may do so when a notification is sent.
-        with suppress(OSError, UnicodeError, UnreachableError):
+        with suppress(OSError, UnicodeError):
             try:
                 if self.kind == KIND.APPRISE:
-                    apprise_service(target, allowed)
+                    apprise_service(target)
                 else:
                     list(resolve(split(target), allowed))
             except AddressError as error:

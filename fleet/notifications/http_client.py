@@ -56,20 +56,33 @@ class Allowed:
         return name.lower() in self.names or any(address in net for net in self.networks)
 
 
+NO_ADDRESS = "is not an address; write https://host/path, with a port from 1 to 65535 if any"
+
+
 def split(url: str) -> SplitResult:
     """Parse a URL; raises AddressError where it is invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise AddressError(f"target: {url[:80]!r} is not an address: {error}") from error
+    except ValueError:
+        # Without its text and its cause, which quote the address: that may be a secret.
+        raise AddressError(f"target: {NO_ADDRESS}") from None
     if parts.scheme not in SCHEMES or not parts.hostname:
-        raise AddressError(f"target: {url[:80]!r} is not an address; write https://host/path")
+        raise AddressError(f"target: {NO_ADDRESS}")
     if parts.username or parts.password:
         raise AddressError("target: leave out user and password; use the secret")
     if port == 0 or any(char <= " " or char == "\x7f" for char in url):
         raise AddressError("target: contains an invalid character or port")
     return parts
+
+
+def host_of(url: str) -> str:
+    """Return scheme and host of an address, for messages; its path and query may be secret."""
+    try:
+        parts = split(url)
+    except AddressError:
+        return ""
+    return f"{parts.scheme}://{parts.hostname}"
 
 
 def resolve(parts: SplitResult, allowed: Allowed) -> Iterator[tuple[str, int]]:

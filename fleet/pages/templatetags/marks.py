@@ -14,8 +14,10 @@ from django.utils.safestring import SafeString
 from fleet.checks.support import headline
 from fleet.formatting import ABSENT, NBSP, duration, percent
 from fleet.models import Delivery, SupportCheck
+from fleet.notifications.channels import refusal_of
 
 register = template.Library()
+register.filter("refusal", refusal_of)
 
 # word → (colour class, shape)
 STATES = {

@@ -1,10 +1,11 @@
 """Addresses that notifications may be sent to."""
 
+import traceback
 from ipaddress import ip_address
 
 import pytest
 
-from fleet.notifications.http_client import AddressError, Allowed, split
+from fleet.notifications.http_client import AddressError, Allowed, host_of, split
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,28 @@ def test_the_instance_metadata_address_is_never_allowed() -> None:
 
     for address in ("169.254.169.254", "fd00:ec2::254", "::ffff:169.254.169.254"):
         assert not allowed.reaches("metadata.internal", ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://example.org/hooks/T0PSECRET",
+        "http://[::1/hooks/T0PSECRET",
+        "https://example.org:T0PSECRET/",
+        "https://example.org:99999/hooks/T0PSECRET",
+        "https://ada:T0PSECRET@example.org\u2100/",
+        "https://ada:T0PSECRET@example.org/",
+        "https://example.org/T0PSECRET x",
+        "example.org/?key=T0PSECRET",
+    ],
+)
+def test_an_error_never_quotes_what_may_be_secret(url: str) -> None:
+    with pytest.raises(AddressError) as refused:
+        split(url)
+    shown = "".join(traceback.format_exception(refused.value)[-1:])
+    assert "T0PSECRET" not in shown
+    assert refused.value.__cause__ is None
+    assert host_of("https://example.org/hooks/T0PSECRET?x") == "https://example.org"
 
 
 @pytest.mark.parametrize(

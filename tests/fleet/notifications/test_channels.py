@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from apprise.manager_plugins import NotificationManager
 
 from fleet.alerts.events import labels_of, routing_table
 from fleet.models import Delivery, Node, Receiver, Run
 from fleet.notifications.channels import (
     CHANNELS,
     LONGEST_HEADER,
+    SERVICES,
     Message,
     TimelineItem,
     apprise_service,
@@ -275,43 +277,129 @@ def test_pagerduty_gets_links_the_chart_and_what_to_do(
     assert details["do_now"].startswith("1. ")
 
 
-def apprise_receiver(hook_server: ReceiverServer) -> Receiver:
-    target = hook_server.url.replace("http://", "json://")
-    return Receiver(name="teams", kind="apprise", target=target)
+@pytest.fixture
+def discord(hook_server: ReceiverServer, monkeypatch: pytest.MonkeyPatch) -> Receiver:
+    """Give a receiver of a service whose fixed host is this server."""
+    monkeypatch.setattr("apprise.plugins.discord.NotifyDiscord.notify_url", hook_server.url)
+    return Receiver(name="chat", kind="apprise", target=f"discord://{'1' * 18}/{'a' * 68}")
 
 
 def test_other_services_are_reached_by_apprise(
-    message: Message, hook_server: ReceiverServer
+    message: Message, hook_server: ReceiverServer, discord: Receiver
 ) -> None:
     channel = CHANNELS["apprise"]
-    channel.send(
-        apprise_receiver(hook_server), channel.render(message), key="k1", at=NOON, client=CLIENT
-    )
+    channel.send(discord, channel.render(message), key="k1", at=NOON, client=CLIENT)
     [post] = hook_server.posts
-    assert post.json["title"].startswith("[FIRING] llama")
-    assert post.json["type"] == "failure"
-    assert message.items[0].url in post.json["message"]
+    assert "[FIRING] llama" in post.json["content"]
+    assert message.items[0].url in post.json["content"]
 
 
 def test_a_service_that_refuses_is_tried_again(
-    message: Message, hook_server: ReceiverServer
+    message: Message, hook_server: ReceiverServer, discord: Receiver
 ) -> None:
-    hook_server.answers = [status(503)]
-    channel, receiver = CHANNELS["apprise"], apprise_receiver(hook_server)
+    hook_server.answers = [status(503)] * 3
+    channel = CHANNELS["apprise"]
     with pytest.raises(UnreachableError, match="did not accept"):
-        channel.send(receiver, channel.render(message), key="k1", at=NOON, client=CLIENT)
+        channel.send(discord, channel.render(message), key="k1", at=NOON, client=CLIENT)
+
+
+def test_a_redirect_of_a_service_is_not_followed(
+    message: Message, hook_server: ReceiverServer, discord: Receiver
+) -> None:
+    moved = f"HTTP/1.1 307 Moved\r\nLocation: {hook_server.url}/else\r\nContent-Length: 0\r\n\r\n"
+    hook_server.answers = [moved.encode()] * 3
+    channel = CHANNELS["apprise"]
+    with pytest.raises(UnreachableError):
+        channel.send(discord, channel.render(message), key="k1", at=NOON, client=CLIENT)
+    assert not [post for post in hook_server.posts if post.path.endswith("/else")]
+
+
+KEY = "0123456789abcdef0123456789abcdef"
+WORKFLOW = f"workflows://HOST/{KEY}/{KEY}"
 
 
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("json://127.0.0.1:9/x", "private address"),
-        ("jsons://169.254.169.254/x", "private address"),
-        ("syslog://", "no valid address"),
-        ("nothing://x", "no valid address"),
-        ("opsgenie://", "no valid address"),
+        # Hosts of one's own, this machine, and files.
+        ("json://127.0.0.1:9/x", "is not an address of dingtalk, discord"),
+        ("JSONS://169.254.169.254/x", "is not an address of"),
+        ("mailto://u:p@gmail.com?smtp=127.0.0.1", "is not an address of"),
+        ("nostr://key?relay=ws://127.0.0.1:9", "is not an address of"),
+        ("fcm://project/token?keyfile=/etc/passwd", "is not an address of"),
+        ("vapid://a@b.c/d?keyfile=/etc/passwd&subfile=/etc/shadow", "is not an address of"),
+        ("syslog://", "is not an address of"),
+        ("https://discord.com/api/webhooks/1/2", "is not an address of"),
+        ("nothing", "is not an address of"),
+        (" opsgenie://key", "is not an address of"),
+        ("opsgenie://", "is no valid address"),
+        # Parameters, in each way of writing them.
+        ("discord://1/2?template=/etc/passwd", "parameter 'template'"),
+        ("discord://1/2?TEMPLATE=/etc/passwd", "parameter 'template'"),
+        ("discord://1/2?%74emplate=/etc/passwd", "parameter 'template'"),
+        ("discord://1/2?%20template%20=/etc/passwd", "parameter 'template'"),
+        ("discord://1/2?thread=1&template=/etc/passwd", "parameter 'template'"),
+        ("tgram://1:a/2?template=/etc/passwd", "parameter 'template'"),
+        ("tgram://1:a/2?attach=/etc/passwd", "parameter 'attach'"),
+        (f"pover://{KEY}@{KEY}?key=/etc/passwd", "parameter 'key'"),
+        (f"opsgenie://{KEY}?+Host=127.0.0.1", "may not have the parameter"),
+        (f"opsgenie://{KEY}?%2BHost=127.0.0.1", "may not have the parameter"),
+        (f"opsgenie://{KEY}?-x=1", "may not have the parameter"),
+        (f"opsgenie://{KEY}?:x=1", "may not have the parameter"),
+        *(
+            (f"opsgenie://{KEY}?{name}=1", f"parameter '{name}'")
+            for name in ("redirect", "verify", "rto", "cto", "store", "overflow", "cfg", "retry")
+        ),
+        (f"spike://{KEY}?to=x", "allowed: none"),
+        # Hosts that are not Microsoft's.
+        *(
+            (WORKFLOW.replace("HOST", host), "must have a host below|no valid address")
+            for host in (
+                "127.0.0.1",
+                "logic.azure.com",
+                "prod.logic.azure.com:9",
+                "evil.example%2F.logic.azure.com",
+                "prod.logic.azure.com@127.0.0.1",
+                "prod.logic.azure.com.evil.example",
+            )
+        ),
+        (WORKFLOW.replace("HOST", "p.logic.azure.com") + "?template=/etc/passwd", "'template'"),
     ],
 )
-def test_addresses_of_this_machine_or_of_no_service_are_refused(target: str, why: str) -> None:
-    with pytest.raises(AddressError, match=why):
-        apprise_service(target, Allowed.of([]))
+def test_addresses_of_apprise_that_reach_hosts_or_files_are_refused(target: str, why: str) -> None:
+    with pytest.raises(AddressError, match=why) as refused:
+        apprise_service(target)
+    assert "/etc/" not in str(refused.value)
+    assert KEY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        f"opsgenie://{KEY}-0000?priority=p1&region=eu&tags=a,b",
+        f"discord://{'1' * 18}/{'a' * 68}?thread=1",
+        WORKFLOW.replace("HOST", "prod-1.westeurope.logic.azure.com:443"),
+        f"pover://{'u' * 30}@{'a' * 30}?priority=high",
+    ],
+)
+def test_addresses_of_known_services_are_taken(target: str) -> None:
+    assert not apprise_service(target).redirects
+
+
+def test_the_services_that_may_be_named_have_no_host_and_take_no_file() -> None:
+    plugins = {
+        scheme: plugin
+        for plugin in NotificationManager().plugins()  # type: ignore[no-untyped-call]
+        for attribute in ("protocol", "secure_protocol")
+        for scheme in _texts(getattr(plugin, attribute, None))
+    }
+    dangerous = {"template", "smtp", "relay", "keyfile", "subfile", "redirect", "store", "verify"}
+    assert set(SERVICES) <= set(plugins)
+    for scheme, parameters in SERVICES.items():
+        templates = plugins[scheme].templates
+        assert scheme.startswith("workflow") or not any("{host}" in each for each in templates)
+        assert not parameters & dangerous, scheme
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value or ())

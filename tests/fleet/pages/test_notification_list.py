@@ -74,6 +74,16 @@ def test_secrets_and_paths_of_addresses_are_never_shown(
     assert "sesame" not in text
 
 
+def test_a_stored_service_that_is_no_longer_sent_to_is_reported(
+    page: Page, hook: Receiver
+) -> None:
+    hook.kind, hook.target = "apprise", "mailto://u:T0PSECRET@gmail.com?smtp=127.0.0.1"
+    hook.save()
+    text = page(HERE)
+    assert "Nothing is sent to it, because its address is not an address of" in text
+    assert "T0PSECRET" not in text
+
+
 def test_a_route_states_what_it_takes(page: Page, hook: Receiver, alert: Alert) -> None:
     Route.objects.create(name="nodes", matchers="rule=node_silent")
     text = page(HERE)
