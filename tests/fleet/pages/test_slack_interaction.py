@@ -95,13 +95,17 @@ def test_without_a_valid_signature_nothing_changes(
     assert not alert.acknowledged_by
 
 
-@pytest.mark.parametrize("at", ["9" * 5_000, str(10**30), "-1", "NaN", "1e3", ""])
+@pytest.mark.parametrize(
+    "at", ["9" * 5_000, str(10**30), "-1", "NaN", "1e3", ""], ids=lambda text: text[:9]
+)
 def test_a_time_that_is_none_is_no_signature(slack: ReceiverServer, at: str) -> None:
     headers = {"X-Slack-Request-Timestamp": at, "X-Slack-Signature": "v0=x"}
     assert Client().post("/notifications/slack", headers=headers).status_code == 401
 
 
-@pytest.mark.parametrize("value", ["9" * 5_000, str(10**30), str(2**63), "-1", "\u0663", ""])
+@pytest.mark.parametrize(
+    "value", ["9" * 5_000, str(10**30), str(2**63), "-1", "\u0663", ""], ids=lambda text: text[:9]
+)
 def test_a_button_of_no_alert_changes_nothing(
     alert: Alert, slack: ReceiverServer, value: str
 ) -> None:
