@@ -522,7 +522,13 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Problem]:
         typical = scores.value / now.usual_s
         above = now.latency_ratio - 1.0 >= HALF * np.maximum(typical - 1.0, scores.limit)
         lasts = (above.sum(axis=0) >= PERSISTS_S) & above[-2:].any(axis=0)
-        unhealthy = is_late & lasts & _is_new(past, typical) & ~held
+        is_new = _is_new(past, typical)
+        since_s = _slow_since_s(inputs)
+        if since_s is not None and inputs.hardware_at is not None:
+            # What was not measured at the onset of an alert is compared with before that onset.
+            ages_s = [int(inputs.now_s - since_s) + age for age in LATENCY_AGES_S]
+            is_new |= _is_new(efa_readings(inputs.hardware_at([LATENCY], ages_s)), typical)
+        unhealthy = is_late & lasts & is_new & ~held
         found = symptoms_of(now, scores, unhealthy, above)
     if (held & is_late).any():
         # A probe repeated for a minute is one measurement.
@@ -604,6 +610,12 @@ def _past_latency_s(inputs: DetectionInput, history: EfaReadings | None, *, now_
     newest = usual[-1:] if is_slow else usual[ENOUGH_PROBES:]
     is_so = bool((newest >= ALL_SLOWER_BY * before).all())
     return before if is_so else float("nan")
+
+
+def _slow_since_s(inputs: DetectionInput) -> float | None:
+    """Return when the oldest open problem of steps began; None without one."""
+    slow = [a for a in inputs.open_problems if "kind" in a.evidence]
+    return min((onset_of_alert(each, inputs.now_s) for each in slow), default=None)
 
 
 def _longer_steps_since_s(inputs: DetectionInput) -> float | None:

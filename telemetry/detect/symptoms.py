@@ -134,7 +134,10 @@ def with_best_cause(
     is_held = any((a.cause, a.node) == (problem.cause, problem.node) for a in inputs.open_problems)
     if is_held and problem.cause != UNKNOWN:
         return problem
-    return _with_open_cause(inputs, _named_by_table(inputs, steps, problem, others))
+    named = _named_by_table(inputs, steps, problem, others)
+    is_watched = any(alert.cause in CLASSES for alert in inputs.open_problems)
+    symptoms = symptoms_of(inputs, steps, problem, []) if is_watched else {}
+    return _with_open_cause(inputs, named, symptoms)
 
 
 def _named_by_table(
@@ -157,14 +160,16 @@ def _named_by_table(
     return problem
 
 
-def _with_open_cause(inputs: DetectionInput, problem: Problem) -> Problem:
+def _with_open_cause(inputs: DetectionInput, problem: Problem, symptoms: Symptoms) -> Problem:
     """Keep the cause and the part of an open alert of the same node and class.
 
     Evidence from before the onset is read for a short time only. An alert that names a class
-    becomes more exact only while it is young.
+    becomes more exact only while it is young, or when a symptom is measured that was not before.
     """
     score, is_class = problem.score, problem.cause in {UNKNOWN, *CLASSES}
     is_settled = inputs.now_s - problem.onset_s > SETTLES_S
+    # What was missing then and is measured now may name the cause at any age.
+    measured = symptoms.keys() if is_settled and not is_class else ()
     for alert in inputs.open_problems:
         of_class = CLASS_OF.get(alert.cause, alert.cause)
         is_same = of_class in CLASSES and (
@@ -172,7 +177,8 @@ def _with_open_cause(inputs: DetectionInput, problem: Problem) -> Problem:
             or (problem.cause == UNKNOWN and kind_of(of_class) == problem.kind)
         )
         was_class = alert.cause in CLASSES
-        is_kept = is_same and (is_class or (was_class and is_settled))
+        has_learned = bool(set(measured) - set(alert.evidence.get("symptoms") or measured))
+        is_kept = is_same and (is_class or (was_class and is_settled and not has_learned))
         if is_kept and score is not None and score.node == alert.node is not None:
             score = replace(score, cause=alert.cause, device=alert.device)
             return replace(problem, cause=alert.cause, score=score)

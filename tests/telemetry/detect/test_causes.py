@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from telemetry.detect import RULES
@@ -173,3 +174,40 @@ def test_a_new_row_takes_no_name_from_a_host_that_loads(
 def test_without_the_row_a_host_that_is_not_busier_has_the_default(stalled: Recording) -> None:
     found = causes_by_second(without_load(stalled))
     assert {name[1:] for each in found.values() for name in each} == {("input_stall", "run-03")}
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "missing"),
+    [
+        # Whether the device also lost packets was unknown: a class was named.
+        (6.0, ("efa_tx", "efa_rx")),
+        # The device was not seen before it was late: it stands out from its peers only since.
+        (1.6, ("efa_",)),
+    ],
+)
+def test_what_was_not_measured_at_the_onset_is_measured_later(
+    magnitude: float, missing: tuple[str, ...]
+) -> None:
+    late = Fault(
+        kind="efa_latency",
+        node="run-03",
+        device=5,
+        start_s=300,
+        duration_s=400,
+        magnitude=magnitude,
+    )
+    played = record("trn1", duration_s=460, faults=[late])
+    seconds = played.span.ticks - played.span.ticks[0]
+    values = {name: each.copy() for name, each in played.span.values.items()}
+    for name, each in values.items():
+        if name.startswith(missing):
+            each[(seconds >= 295) & (seconds < 420)] = np.nan
+    seen = replace(played, span=replace(played.span, values=values))
+    found = dict(seen.watch(range(250, 450)))
+
+    def named(second: int) -> set[tuple[str, str | None, int | None]]:
+        return {(each.cause, each.node, each.device) for each in found[second]}
+
+    assert "efa_latency" not in {cause for cause, *_ in named(410)}
+    assert named(410)
+    assert named(440) == {("efa_latency", "run-03", 5)}
