@@ -34,6 +34,7 @@ TO_ACT = {
     "/drills/preview",
     "/notifications/receivers/new/",
     "/notifications/routes/new/",
+    "/notifications/routes/preview",
     "/silences/new/",
     "/silences/preview",
     "/prices/",

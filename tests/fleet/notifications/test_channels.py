@@ -321,7 +321,7 @@ WORKFLOW = f"workflows://HOST/{KEY}/{KEY}"
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        # Hosts of one's own, this machine, and files.
+        # Chosen hosts, this machine, and files.
         ("json://127.0.0.1:9/x", "is not an address of dingtalk, discord"),
         ("JSONS://169.254.169.254/x", "is not an address of"),
         ("mailto://u:p@gmail.com?smtp=127.0.0.1", "is not an address of"),
