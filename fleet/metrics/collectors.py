@@ -276,9 +276,10 @@ class NeuronCollector(Collector):
         snapshot = read_snapshot(self.hot, now_s=self.now.timestamp(), only=only)
         labels = node_labels(rows)
         real = [n for n in snapshot.up if n in labels and not labels[n].is_simulated]
+        is_alone, reports = self.node is not None, last_reports(self.hot, real)
         families = [
-            *neuron_families(snapshot, labels, last_reports(self.hot, real)),
-            *efa_families(self.hot, snapshot, labels, is_alone=self.node is not None),
+            *neuron_families(snapshot, labels, reports, is_alone=is_alone),
+            *efa_families(self.hot, snapshot, labels, is_alone=is_alone),
         ]
         return [*families, *observer_families(families)]
 

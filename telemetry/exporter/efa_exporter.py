@@ -1,7 +1,7 @@
 """The families of the EFA exporter: as a node's agent read the counters, or as simulated."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
 from typing import Any
@@ -49,19 +49,19 @@ def efa_families(
 ) -> list[ArrayFamily]:
     """Return the families of the EFA exporter for every node that is up and has EFA.
 
-    ``is_alone``: the page is about one node, so series have no label ``node``.
+    ``is_alone``: the page is about one node, so series do not name it.
     """
     devices = [*_simulated(hot, snapshot, identities), *_real(hot, snapshot, identities)]
     specs = (*names.COUNTERS.values(), names.INFO)
     if not is_alone:
-        specs = tuple(replace(spec, labels=(names.NODE, *spec.labels)) for spec in specs)
+        specs = tuple(map(names.of_many, specs))
     return [ArrayFamily(spec, partial(_arrays, i, devices)) for i, spec in enumerate(specs)]
 
 
 def _arrays(place: int, devices: Sequence[Devices]) -> Iterator[SeriesArray]:
     """Yield one counter of all devices; after the last counter the info series."""
     for each in devices:
-        rows = LabelRows({names.NODE: each.nodes})
+        rows = LabelRows(dict.fromkeys(names.OF_NODE, each.nodes))
         if place < len(COUNTERS):
             values, labels, parts = each.counts[place], names.LABELS, each.parts
             yield SeriesArray(rows, labels, parts, format_values(values), np.isfinite(values))

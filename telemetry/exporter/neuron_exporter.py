@@ -86,6 +86,7 @@ class NodeSeries:
 class ReportedSeries:
     """All series of a real node, by family."""
 
+    node: str
     base: tuple[str, ...]
     by_spec: dict[Spec, list[NodeSeries]] = field(default_factory=dict)
 
@@ -104,6 +105,8 @@ def neuron_families(
     snapshot: HotSnapshot,
     identities: Mapping[str, NodeLabels],
     kept: Mapping[str, LastReportState],
+    *,
+    is_alone: bool = False,
 ) -> list[ArrayFamily]:
     """Return the families of neuron-monitor's exporter for every node that is up.
 
@@ -112,12 +115,18 @@ def neuron_families(
     snapshot : what the hot tier holds
     identities : the machine behind each node
     kept : the last report of each real node
+    is_alone : the page is about one node, so series do not name it
     """
     simulated = tuple(simulated_batches(snapshot, identities))
     up = (node for node in sorted(kept) if node in snapshot.up)
     found = (reported(node, kept[node], identities.get(node)) for node in up)
     real = tuple(each for each in found if each is not None)
-    return [ArrayFamily(spec, partial(_arrays, spec, simulated, real)) for spec in names.ALL]
+    return [
+        ArrayFamily(
+            spec if is_alone else names.of_many(spec), partial(_arrays, spec, simulated, real)
+        )
+        for spec in names.ALL
+    ]
 
 
 def _arrays(
@@ -132,15 +141,15 @@ def _arrays(
 
 def _real(spec: Spec, nodes: Sequence[ReportedSeries]) -> Iterator[SeriesArray]:
     """Yield the series of real nodes, grouped by equal parts."""
-    alike: dict[Parts, list[tuple[tuple[str, ...], NodeSeries]]] = {}
+    alike: dict[Parts, list[tuple[ReportedSeries, NodeSeries]]] = {}
     for node in nodes:
         for series in node.by_spec.get(spec, ()):
-            alike.setdefault(series.parts, []).append((node.base, series))
+            alike.setdefault(series.parts, []).append((node, series))
     for parts, members in alike.items():
         for i in range(0, len(members), MAX_ROWS):
             some = members[i : i + MAX_ROWS]
             values = np.stack([series.values for _, series in some])
-            rows = rows_of((base, series.tag) for base, series in some)
+            rows = rows_of((node.node, node.base, series.tag) for node, series in some)
             yield SeriesArray(
                 rows, names.own_labels(spec), parts, format_values(values), np.isfinite(values)
             )
@@ -157,8 +166,8 @@ def simulated_batches(
             if known and known.is_simulated and known.machine:
                 kinds.setdefault(known.instance_type, []).append(place)
         for kind, places in kinds.items():
-            members = [identities[batch.nodes[place]] for place in places]
-            rows = rows_of((member.base, member.runtime_tag) for member in members)
+            known_of = ((batch.nodes[place], identities[batch.nodes[place]]) for place in places)
+            rows = rows_of((node, member.base, member.runtime_tag) for node, member in known_of)
             machine = catalog.instances()[kind]
             yield SimulatedBatch(batch, np.array(places), machine, rows, snapshot.totals)
 
@@ -345,6 +354,7 @@ def reported(
     known = identities or NodeLabels("", "", "")
     zone = info.instance_availability_zone or known.availability_zone
     series = ReportedSeries(
+        node,
         (
             known.instance_name or info.instance_name or node,
             info.instance_id or known.instance_id,
@@ -352,7 +362,7 @@ def reported(
             zone,
             getattr(info, "instance_region", None) or region_of(zone),
             getattr(info, "subnet_id", None) or "",
-        )
+        ),
     )
     for process in report.neuron_runtime_data or ():
         if process.report is not None:

@@ -1,7 +1,7 @@
 """Labels that identify a node's machine in the series of AWS' exporters."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from telemetry import catalog
 from telemetry.exporter.exposition import LabelRows, Spec, counter, gauge
@@ -114,9 +114,16 @@ def own_labels(spec: Spec) -> tuple[str, ...]:
     return tuple(label for label in spec.labels if label not in OF_RUNTIME)
 
 
+def of_many(spec: Spec) -> Spec:
+    """Return the family of a page of many nodes, whose series name theirs."""
+    return replace(spec, labels=(*OF_NODE, *spec.labels))
+
+
 LABELS = ("device", "port")
-# Only on pages of many nodes: the real exporter has no such label.
+# Only on pages of many nodes: the real exporters have no such labels, and Prometheus gives each
+# target its own. Public dashboards and rules group by one or the other.
 NODE = "node"
+OF_NODE = (NODE, "instance")
 
 OF_PORTS: Mapping[str, str] = {
     "tx_bytes": "Bytes sent.",
@@ -206,7 +213,10 @@ def region_of(zone: str) -> str:
     return zone.rstrip("abcdefghijklmnopqrstuvwxyz") if zone[-1:].isalpha() else zone
 
 
-def rows_of(nodes: Iterable[tuple[tuple[str, ...], str]]) -> LabelRows:
-    columns = list(zip(*((*base, tag) for base, tag in nodes), strict=True))
-    labels: Mapping[str, tuple[str, ...]] = dict(zip(OF_RUNTIME, columns, strict=True))
+def rows_of(nodes: Iterable[tuple[str, tuple[str, ...], str]]) -> LabelRows:
+    """Return the labels of nodes by name, base labels and tag."""
+    columns = list(zip(*((node, node, *base, tag) for node, base, tag in nodes), strict=True))
+    labels: Mapping[str, tuple[str, ...]] = dict(
+        zip((*OF_NODE, *OF_RUNTIME), columns, strict=True)
+    )
     return LabelRows(labels)

@@ -5,6 +5,7 @@ import time
 import pytest
 from django.test import Client
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.api.ingest import arrivals_of
@@ -53,23 +54,53 @@ def test_it_has_every_name_of_awss_exporters_and_no_other(client: Client, report
     assert names == theirs - of_some
 
 
-def test_one_nodes_part_states_what_the_whole_page_states(client: Client, reported: None) -> None:
-    alone, whole = samples(client, f"{PAGE}?node=steady"), samples(client, PAGE)
+def series(client: Client, path: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(body(client.get(path)).decode())
+        for sample in family.samples
+    }
 
-    # EFA devices have their node's labels there; here they are not needed.
-    of_efa = ("node_amazonefa", "neuron_efa")
-    efa = {key for key in alone if key[0].startswith(of_efa)}
-    assert {key for key in whole if key[0].startswith(of_efa)} == {
-        (name, device, node, *port)
-        for name, device, *port in efa
-        for node in ("steady", "limping")
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("neuroncore_utilization_ratio", "node"),
+        ("neuron_runtime_memory_used_bytes", "node"),
+        ("execution_status_total", "node"),
+        ("node_amazonefa_rx_bytes", "instance"),
+        ("neuron_hardware_info", "instance"),
+        ("neuron_efa_tx_bytes", "node"),
+    ],
+)
+def test_every_series_can_be_grouped_by_its_node(
+    client: Client, reported: None, name: str, label: str
+) -> None:
+    groups = {
+        dict(labels)[label]
+        for metric, labels in series(client, PAGE)
+        if metric in {name, f"{name}_total"}
     }
-    assert {key: value for key, value in alone.items() if key not in efa} == {
-        key: value
-        for key, value in whole.items()
-        if "steady" in key and not key[0].startswith(of_efa)
-    }
-    assert len(alone) - len(efa) > 100
+    assert groups == {"steady", "limping"}
+
+
+def test_one_nodes_part_states_what_the_whole_page_states(client: Client, reported: None) -> None:
+    alone, whole = (series(client, f"{PAGE}{query}") for query in ("?node=steady", ""))
+
+    # Of one node, Prometheus knows its name; of many, each series says it.
+    assert not any({"node", "instance"} & dict(labels).keys() for _, labels in alone)
+    for name in ("steady", "limping"):
+        of_node = {("node", name), ("instance", name)}
+        found = {
+            (metric, labels - of_node): value
+            for (metric, labels), value in whole.items()
+            if of_node <= labels
+        }
+        assert found.keys() >= {key for key in alone if key[0].startswith("node_amazonefa")}
+        if name == "steady":
+            assert found == alone
+    assert all({"node", "instance"} <= dict(labels).keys() for _, labels in whole)
+    assert len(alone) > 100
 
 
 def test_they_are_as_they_are_in_open_metrics_too(client: Client, reported: None) -> None:

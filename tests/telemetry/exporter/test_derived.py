@@ -1,5 +1,7 @@
 """A simulated node under the exporter's names: values and consistency."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,8 @@ from tests.telemetry.exporter.exporter_reference import (
 )
 from tests.telemetry.simulate.played import PIPELINED, SMALL, VISION, plan_of
 
+# As the exporters of each node give them.
+own_families = partial(neuron_families, is_alone=True)
 BUSY_AFTER_S = 90
 
 
@@ -40,7 +44,7 @@ def lived(hot: HotStore, plan: Plan, *, until_s: int) -> list[Series]:
     clock = play(plan, shard, start_clock(plan), end - 10, every_s=600).clock
     for block in play(plan, shard, clock, end).span.blocks():
         hot.append([block])
-    return shown(neuron_families(read_snapshot(hot, now_s=end), labels_of(plan.run), {}))
+    return shown(own_families(read_snapshot(hot, now_s=end), labels_of(plan.run), {}))
 
 
 def of(found: list[Series], node: str) -> list[Series]:
@@ -83,7 +87,7 @@ def test_an_idle_node_gives_what_the_exporter_would_of_one(hot: HotStore, run: R
     hot.now = lambda: float(plan.epoch_s)
     hot.append([Block(plan.shards[0], plan.epoch_s, tuple(run.node_names), idle)])
 
-    found = shown(neuron_families(read_snapshot(hot, now_s=plan.epoch_s), labels_of(run), {}))
+    found = shown(own_families(read_snapshot(hot, now_s=plan.epoch_s), labels_of(run), {}))
 
     for node in run.node_names:
         holds_against_the_facts(of(found, node), tags={}, n_devices=machine.n_devices)
@@ -142,7 +146,7 @@ def test_gpus_are_none_of_aws_exporters_business(hot: HotStore) -> None:
 
     who = {"gpu-0": NodeLabels("gpu-0", "gpu-0", "p5.48xlarge")}
 
-    assert shown(neuron_families(read_snapshot(hot, now_s=NOON_S), who, {})) == []
+    assert shown(own_families(read_snapshot(hot, now_s=NOON_S), who, {})) == []
 
 
 def test_a_region_is_a_zone_without_its_letter() -> None:

@@ -56,7 +56,7 @@ def test_a_simulated_node_gives_the_exporters_series(hot: HotStore) -> None:
 
     found = exported(hot, {"steady": TRN1})
 
-    holds_against_the_facts(found, names=COUNTERS, labels={"node", "device", "port"})
+    holds_against_the_facts(found, names=COUNTERS, labels={"node", "instance", "device", "port"})
     assert {each.labels["device"] for each in found} == {f"rdmap{16 * i}s27" for i in range(1, 9)}
     assert len(found) == 8 * (len(COUNTERS) + 1)
 

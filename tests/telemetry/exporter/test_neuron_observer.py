@@ -31,7 +31,7 @@ def families(hot: HotStore, labels: dict[str, NodeLabels], *, at_s: int) -> list
     snapshot = read_snapshot(hot, now_s=at_s)
     real = [name for name, known in labels.items() if not known.is_simulated]
     return [
-        *neuron_families(snapshot, labels, last_reports(hot, real)),
+        *neuron_families(snapshot, labels, last_reports(hot, real), is_alone=True),
         *efa_families(hot, snapshot, labels, is_alone=True),
     ]
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.telemetry.exporter.exporter_reference import (
     shown,
 )
 
+# As the exporters of each node give them.
+own_families = partial(neuron_families, is_alone=True)
 DATA = Path(__file__).parents[1] / "ingest/data"
 Report = dict[str, Any]
 REAL = NodeLabels("", "", "", is_simulated=False)
@@ -43,7 +46,7 @@ def exported(
     values = {"vcpu_usage_ratio": np.full((1, 1), 0.1)}
     hot.append([Block(f"node:{node}", NOON_S, (node,), values)])
     snapshot = read_snapshot(hot, now_s=NOON_S)
-    return shown(neuron_families(snapshot, {node: REAL}, last_reports(hot, [node])))
+    return shown(own_families(snapshot, {node: REAL}, last_reports(hot, [node])))
 
 
 def changed(stream: str, change: Callable[[Report], object]) -> bytes:
@@ -213,9 +216,7 @@ def test_two_nodes_never_share_a_series(hot: HotStore) -> None:
     exported(hot, line, node="two")
     who = {"one": REAL, "two": REAL}
 
-    found = shown(
-        neuron_families(read_snapshot(hot, now_s=NOON_S), who, last_reports(hot, [*who]))
-    )
+    found = shown(own_families(read_snapshot(hot, now_s=NOON_S), who, last_reports(hot, [*who])))
 
     assert {each.labels["instance_name"] for each in found} == {"one", "two"}
 
@@ -241,7 +242,7 @@ def test_a_silent_node_shows_nothing(hot: HotStore) -> None:
 
     snapshot = read_snapshot(hot, now_s=NOON_S + 100)
 
-    assert shown(neuron_families(snapshot, {"real": REAL}, last_reports(hot, ["real"]))) == []
+    assert shown(own_families(snapshot, {"real": REAL}, last_reports(hot, ["real"]))) == []
 
 
 def test_an_older_report_counts_but_is_not_shown(hot: HotStore) -> None:
