@@ -1,9 +1,10 @@
 """A real Prometheus scrapes exporters and writes to trnwatch; it is restarted on the way."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -21,7 +22,9 @@ from tests.helpers import free_port, just_now, prometheus_command, running
 NODES = tuple(f"trn-{i:02}" for i in range(4))
 N_CORES = 32
 DONE_PER_S = 2.0
-DEADLINE_S = 120.0
+# Ten minutes of each part: TRNWATCH_PAIR_S=600.
+PAIR_S = int(os.environ.get("TRNWATCH_PAIR_S", "0"))
+DEADLINE_S = 120.0 + 2 * PAIR_S
 
 
 class Exporters(BaseHTTPRequestHandler):
@@ -62,11 +65,23 @@ def exporters() -> Iterator[str]:
     server.server_close()
 
 
-def command(folder: Path, exporters: str, address: str, secret: str) -> list[str]:
+def command(
+    folder: Path,
+    exporters: str,
+    address: str,
+    secret: str,
+    *,
+    every_s: int = 1,
+    replica: str = "",
+) -> list[str]:
     """Return the command that runs Prometheus with what it has stored in the folder."""
     labels = [{"node": node, "__metrics_path__": f"/{node}"} for node in NODES]
     config = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "global": {
+            "scrape_interval": f"{every_s}s",
+            "scrape_timeout": f"{every_s}s",
+            "external_labels": {"prometheus_replica": replica} if replica else {},
+        },
         "scrape_configs": [
             {
                 "job_name": "neuron-monitor",
@@ -131,6 +146,53 @@ def test_nodes_appear_and_no_sample_is_doubled_or_lost(
         assert 0.7 * DONE_PER_S < np.nanmean(done) < 1.4 * DONE_PER_S
     sent = float(hot.execute("HGET", "service:counters", "ingest_samples"))
     assert sent >= len(NODES) * (N_CORES + 1) * 10
+
+
+def holes_of(hot: HotStore, metric: str, start: int, end: int) -> list[int]:
+    """The seconds without a value before each one that has one, from the first value on."""
+    gaps: list[int] = []
+    for node in NODES:
+        seen = np.flatnonzero(np.isfinite(seconds_of(hot, node, metric, start, end)))
+        gaps += [int(gap) - 1 for gap in np.diff(seen) if gap > 1]
+    return gaps
+
+
+def test_a_pair_and_another_interval_leave_one_hole_at_most(
+    address: str, exporters: str, tmp_path: Path, hot: HotStore
+) -> None:
+    """Two replicas scrape the same exporters; then they do so at four times the interval."""
+    secret = Token.issue("prometheus", Token.Scope.INGEST, now=just_now())[1]
+    start = int(time.time())
+    ends = []
+    for every_s, n_seconds in ((1, max(6, PAIR_S)), (4, max(16, PAIR_S))):
+        began = int(time.time())
+        with ExitStack() as pair:
+            for replica in ("a", "b"):
+                sender = command(
+                    tmp_path / f"{replica}{every_s}",
+                    exporters,
+                    address,
+                    secret,
+                    every_s=every_s,
+                    replica=replica,
+                )
+                pair.enter_context(running(sender, tmp_path / "log", ends_by=signal.SIGTERM))
+            ends.append(wait_for(hot, since=began, n_seconds=n_seconds))
+    changed, end = ends
+    metric = "executions_completed_per_s"
+    # Within each part none is longer than a scrape that came late.
+    assert max(holes_of(hot, metric, start, changed), default=0) <= 1
+    for node in NODES:
+        rates = seconds_of(hot, node, metric, start, end)
+        found = rates[np.isfinite(rates)]
+        assert len(found) >= 0.5 * (end - start) - 12
+        # Scrapes are stored at whole milliseconds and cover whole seconds.
+        assert 0.8 * DONE_PER_S < np.nanmean(found) < 1.25 * DONE_PER_S
+        # After the change they go on: in the last part there is a rate for nearly each second.
+        last = rates[-10:]
+        assert np.isfinite(last).sum() >= 5
+    holes = [hole for hole in holes_of(hot, metric, start, end) if hole > 5]
+    assert len(holes) <= len(NODES)
 
 
 def test_assembly_waits_longer_for_its_turn_than_detection() -> None:
