@@ -66,7 +66,6 @@ INSTALLED_APPS = [
 
 
 MIDDLEWARE = [
-    "fleet.access.audit.AuditMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "fleet.ops.static_files.PageCompressionMiddleware",
     "fleet.ops.static_files.StaticMiddleware",
@@ -258,19 +257,14 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "filters": {"brief": {"()": "fleet.ops.outages.BriefOutages"}},
-    "formatters": {
-        "plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
-        "line": {"format": "%(message)s"},
-    },
+    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {
-        "audit": {"class": "logging.StreamHandler", "formatter": "line"},
         "stderr": {
             "class": "logging.StreamHandler",
             "formatter": "plain",
             "filters": ["brief"],
-        },
+        }
     },
-    "loggers": {"trnwatch.audit": {"handlers": ["audit"], "level": "INFO", "propagate": False}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
 }
 
@@ -283,10 +277,11 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_keepalive": True, "health_check_interval": 5}
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_CONSUMER = "fleet.celery:Consumer"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 # Seconds between the calls of each task. The times of the last calls are kept in memory only: a
 # file would stop beat on a full disk. So rare tasks also run at each start.
-CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
+CELERY_BEAT_SCHEDULER = "fleet.celery:Scheduler"
 CELERY_BEAT_SCHEDULE = {
     "start-tick": {"task": "telemetry.tasks.start_tick", "schedule": 1.0},
     "watch-fleet": {"task": "fleet.tasks.watch_fleet", "schedule": 1.0},

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 from redis.asyncio import Redis
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
 
 from fleet.ops.sockets import free_port, is_free
 from fleet.ops.supervisor import Program
@@ -47,6 +47,7 @@ OTHER_REASONS = re.compile(
 # its file again. A Redis that cannot write its file refuses every command.
 LOW_DISK_BYTES, ENOUGH_DISK_BYTES = 50_000_000, 100_000_000
 DISK_CHECK_S = 1.0
+PING_WITHIN_S = 1.0
 CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE}
 
 
@@ -94,7 +95,27 @@ def program(folder: Path, address: RedisAddress) -> Program:
         f"maxmemory {int(psutil.virtual_memory().total * MEMORY_SHARE)}\n"
         "maxmemory-policy noeviction\n"
     )
-    return Program("redis", (REDIS_SERVER, str(config)), repair=partial(repair, folder))
+    return Program(
+        "redis",
+        (REDIS_SERVER, str(config)),
+        repair=partial(repair, folder),
+        kind="redis",
+        ping=partial(answers_ping, Redis.from_url(address.url, socket_timeout=PING_WITHIN_S)),
+        # It has no traceback to write, and its file is at most one second behind.
+        abort_signal=signal.SIGKILL,
+    )
+
+
+async def answers_ping(client: Redis) -> bool:
+    """Whether Redis answers in time; while it loads its file it answers with an error."""
+    try:
+        async with asyncio.timeout(PING_WITHIN_S):
+            await client.ping()
+    except (BusyLoadingError, AuthenticationError):
+        return True
+    except (RedisError, OSError, TimeoutError):
+        return False
+    return True
 
 
 def repair(folder: Path, code: int, output: str) -> str:

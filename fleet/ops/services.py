@@ -14,9 +14,11 @@ from pathlib import Path
 from django.core.management import call_command
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 from redis.exceptions import RedisError
 
 from fleet.ops import embedded_redis
+from fleet.ops.liveness import adopt_orphans
 from fleet.ops.supervisor import Program, Supervisor, last_line
 
 WORKERS = ("worker-1", "worker-2")
@@ -24,23 +26,13 @@ CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
 
 
 def web(*, listener: int) -> Program:
-    """Return the web server, which inherits the listening socket.
+    """Return the web servers, which inherit the listening socket.
 
-    While it restarts, connections wait in the socket's queue and are not refused.
+    While they restart, connections wait in the socket's queue and are not refused.
     """
-    options = (
-        *("--fd", str(listener)),
-        *("--timeout-graceful-shutdown", "2"),
-        # uvicorn's 5 s is how often Prometheus sends: the server would close as a request arrives.
-        *("--timeout-keep-alive", "20"),
-        *("--log-level", "warning"),
-        *("--http", "fleet.api.connections:LimitedProtocol"),
-        "--no-server-header",
-        # fleet/asgi.py reads these headers, and only from trusted proxies.
-        "--no-proxy-headers",
-    )
-    command = (sys.executable, "-m", "uvicorn", "fleet.asgi:application", *options)
-    return Program("web", command, pass_fds=(listener,))
+    options = ("--fd", str(listener), "--stop-within-s", "2")
+    command = (sys.executable, "-m", "fleet.ops.web_server", *options)
+    return Program("web", command, pass_fds=(listener,), kind="web", outlives=True)
 
 
 def worker(name: str) -> Program:
@@ -53,23 +45,25 @@ def worker(name: str) -> Program:
         "--without-mingle",
         "--without-heartbeat",
     )
-    return Program(name, (*CELERY, "worker", *options))
+    return Program(name, (*CELERY, "worker", *options), kind="worker")
 
 
 def beat() -> Program:
-    return Program("beat", (*CELERY, "beat", "--pidfile", "", "--loglevel", "WARNING"))
+    command = (*CELERY, "beat", "--pidfile", "", "--loglevel", "WARNING")
+    return Program("beat", command, kind="beat")
 
 
 def sender() -> Program:
     """Return the notification sender, which also checks from outside Celery that tasks run."""
-    return Program("sender", (sys.executable, "manage.py", "send_notifications"))
+    return Program("sender", (sys.executable, "manage.py", "send_notifications"), kind="sender")
 
 
 def optional_programs(env: Mapping[str, str]) -> list[Program]:
     """Return the programs that a setting turns on: the writer to the long-term store."""
     if not (env.get("LONG_TERM_WRITE_URL") or env.get("LONG_TERM_WRITE_URL_FILE")):
         return []
-    return [Program("long-term", (sys.executable, "manage.py", "write_long_term"))]
+    command = (sys.executable, "manage.py", "write_long_term")
+    return [Program("long-term", command, kind="long-term")]
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -97,6 +91,7 @@ class Services:
 
     async def run(self, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
         """Start everything, call ``on_ready`` once pages are served, and stop at a signal."""
+        adopt_orphans()
         stop_requested = asyncio.Event()
         for signal_number in STOP_SIGNALS:
             asyncio.get_running_loop().add_signal_handler(signal_number, stop_requested.set)
@@ -260,9 +255,32 @@ def check_database() -> None:
         raise DatabaseError(f"database disk image is malformed: {result.splitlines()[-1]}")
 
 
+class NewerDatabaseError(RuntimeError):
+    """A newer release of trnwatch has changed the database."""
+
+
+def refuse_newer(loader: MigrationLoader) -> None:
+    """Refuse a database with migrations that this release does not have."""
+    ours = {app for app, _ in loader.disk_migrations or ()}
+    known = {*(loader.disk_migrations or ()), *loader.replacements}
+    newer = sorted(
+        f"{app}.{name}"
+        for app, name in loader.applied_migrations
+        if app in ours and (app, name) not in known
+    )
+    if newer:
+        raise NewerDatabaseError(
+            f"The database was changed by a newer release of trnwatch: this one does not know the "
+            f"migration {newer[-1]} ({len(newer)} in all). Start the newer release, restore a "
+            "backup of this one (manage.py restore FILE --replace), or name another folder by "
+            "TRNWATCH_DATA_DIR or another database by DATABASE_URL."
+        )
+
+
 def migrate_if_needed() -> int:
     """Apply missing migrations; return their number."""
     executor = MigrationExecutor(connection)
+    refuse_newer(executor.loader)
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if plan:
         call_command("migrate", verbosity=0, interactive=False)

@@ -5,16 +5,20 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import psutil
+
+from fleet.ops import liveness
+from fleet.ops.liveness import Watch
 
 CHILD_PROCESS = Path(__file__).with_name("child_process.py")
 # The pause before a restart grows while a program ends sooner than this after its start.
@@ -33,6 +37,12 @@ class Program:
     ``repair`` is called whenever the program has ended, with its exit code and its output since
     the start (empty if that is long). It may repair what keeps the program from starting, and
     returns what it did.
+
+    ``kind`` is its row in the table of `liveness`; empty: it is not checked. It sends its proofs,
+    or ``ping`` asks for one. A program that hangs gets ``abort_signal`` first, for a traceback.
+
+    If ``outlives`` is true, its children serve on when it was killed, until its successor is
+    ready.
     """
 
     name: str
@@ -40,6 +50,10 @@ class Program:
     stop_within_s: float = 4.0
     pass_fds: tuple[int, ...] = ()
     repair: Callable[[int, str], str] | None = None
+    kind: str = ""
+    ping: Callable[[], Awaitable[bool]] | None = None
+    abort_signal: signal.Signals = signal.SIGABRT
+    outlives: bool = False
 
 
 class Supervisor:
@@ -54,11 +68,18 @@ class Supervisor:
         self, folder: Path, *, env: Mapping[str, str], cwd: Path, say: Callable[[str], None]
     ) -> None:
         self._folder = folder
-        self._env = dict(env)
+        self._env = {
+            **env,
+            # A program that is aborted writes where it hung to its log.
+            "PYTHONFAULTHANDLER": "1",
+            "TRNWATCH_SUPERVISOR": str(os.getpid()),
+        }
         self._cwd = cwd
         self._say = say
         self._running: dict[Program, Process] = {}
         self._tasks: dict[Program, asyncio.Task[None]] = {}
+        # Process groups of programs that ended, whose children serve on.
+        self._left: dict[Program, list[int]] = {}
         (folder / "log").mkdir(parents=True, exist_ok=True)
 
     def log(self, program: Program) -> Path:
@@ -102,8 +123,7 @@ class Supervisor:
             began_s = time.monotonic()
             log_bytes = _size(self.log(program))
             try:
-                code = await (await self._start(program)).wait()
-                end = describe_exit(code)
+                code, end = await self._run(program)
             except OSError as error:
                 code, end = 0, f"could not be started: {error.strerror}"
             done = ""
@@ -122,8 +142,68 @@ class Supervisor:
                     log.write(f"{done}\n".encode())
             await asyncio.sleep(pause_s)
 
-    async def _start(self, program: Program, *, to_console: bool = False) -> Process:
+    async def _run(self, program: Program) -> tuple[int, str]:
+        """Run a program to its end; return its exit code and how it ended."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        with ours:
+            with theirs:
+                process = await self._start(program, channel=theirs.fileno())
+            watching = asyncio.create_task(self._watch(program, process, ours))
+            try:
+                code = await process.wait()
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        # It ended without being asked to.
+        self._left.setdefault(program, []).append(process.pid)
+        if program.outlives:
+            self._write_process_list()
+        else:
+            await self._end_left(program, signal.SIGKILL)
+        return code, describe_exit(code)
+
+    async def _watch(self, program: Program, process: Process, channel: socket.socket) -> None:
+        """Abort a process that hangs; end what its predecessor left once it is ready."""
+        if not program.kind:
+            return
+        watch = Watch(process.pid)
+        channel.setblocking(False)  # noqa: FBT003
+        loop = asyncio.get_running_loop()
+        loop.add_reader(channel, read_proofs, channel, watch)
+        try:
+            while not (why := watch.check()):
+                await asyncio.sleep(liveness.CHECK_EVERY_S)
+                if program.ping is not None and await program.ping():
+                    watch.prove(liveness.TABLE[program.kind].silent_s)
+                if watch.is_ready and program in self._left:
+                    await self._end_left(program)
+        finally:
+            loop.remove_reader(channel)
+        self._say(f"{program.name} {why}: it is aborted. See {self.log(program).name}.")
+        abort(process.pid, program.abort_signal)
+        try:
+            await asyncio.wait_for(process.wait(), liveness.TRACEBACK_S)
+        except TimeoutError:
+            process.kill()
+
+    async def _end_left(self, program: Program, number: signal.Signals = signal.SIGTERM) -> None:
+        """End the children that outlived earlier processes of a program."""
+        groups = self._left.pop(program, [])
+        deadline_s = time.monotonic() + program.stop_within_s
+        for group in groups:
+            kill_group(group, number)
+        while time.monotonic() < deadline_s and any(has_members(group) for group in groups):
+            await asyncio.sleep(0.05)
+        for group in groups:
+            kill_group(group, signal.SIGKILL)
+
+    async def _start(
+        self, program: Program, *, to_console: bool = False, channel: int | None = None
+    ) -> Process:
         """Start a program in its own session, so that Ctrl-C reaches only the supervisor."""
+        env = self._env | {liveness.NAME: program.name}
+        if channel is not None:
+            env[liveness.CHANNEL] = str(channel)
         with self._open_log(program) as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-IS", str(CHILD_PROCESS), str(psutil.Process().pid)),
@@ -132,8 +212,8 @@ class Supervisor:
                 stdout=None if to_console else log,
                 stderr=None if to_console else log,
                 start_new_session=True,
-                pass_fds=program.pass_fds,
-                env=self._env,
+                pass_fds=(*program.pass_fds, *(() if channel is None else (channel,))),
+                env=env,
                 cwd=self._cwd,
             )
         self._running[program] = process
@@ -157,10 +237,12 @@ class Supervisor:
         process = self._running.pop(program, None)
         if process is not None:
             await _end(process, program.stop_within_s)
+        await self._end_left(program)
 
     def _write_process_list(self) -> None:
         """List the running processes, for the next supervisor if this one is killed."""
         alive = [process.pid for process in self._running.values() if process.returncode is None]
+        alive += [pid for groups in self._left.values() for g in groups for pid in members(g)]
         started = {
             pid: psutil.Process(pid).create_time() for pid in alive if psutil.pid_exists(pid)
         }
@@ -173,6 +255,51 @@ class Supervisor:
             # The next supervisor may miss a process; the running programs are not affected.
             with suppress(OSError):
                 draft.unlink()
+
+
+def read_proofs(channel: socket.socket, watch: Watch) -> None:
+    """Read what a program sent to its supervisor."""
+    with suppress(BlockingIOError):
+        while message := channel.recv(4096):
+            limit_s = liveness.limit_in(message)
+            if limit_s is not None:
+                watch.prove(limit_s)
+
+
+def abort(pid: int, number: signal.Signals) -> None:
+    """Signal a process that hangs; a stopped one gets the signal as it continues."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+        os.kill(pid, signal.SIGCONT)
+
+
+def kill_group(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+        if number != signal.SIGKILL:
+            os.killpg(group, signal.SIGCONT)
+
+
+def members(group: int) -> list[int]:
+    """Return our own children of a process group: those that lost their parent."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(ProcessLookupError, psutil.Error):
+            if os.getpgid(child.pid) == group and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child.pid)
+    return found
+
+
+def has_members(group: int) -> bool:
+    """Whether a process group still runs; those of its members that ended are collected."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 async def _end(process: Process, within_s: float) -> None:

@@ -4,7 +4,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from django.conf import settings
@@ -12,12 +14,18 @@ from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
+from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
+from fleet.ops.liveness import Register
 from telemetry.long_term.writer import streams
-from telemetry.store.hot import hot_store
+from telemetry.store.hot import HotStore
 
 TICK_AFTER_S = 15.0
+# How long a check may take. Who asks waits for seconds, and has others to ask.
+CHECK_WITHIN_S = 1.0
 # Below this much room the database and Redis may soon refuse to write.
 DISK_RESERVE_BYTES = 100_000_000
 
@@ -30,14 +38,20 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Answer 200 if database, Redis, disk and ticks are healthy, else 503 and what is not."""
+    """Answer 200 if stores, disk, ticks and programs are healthy, else 503 and what is not."""
     checks = {
         "database": _checked(_database),
         "redis": _checked(_redis),
         "disk": _checked(_disk),
-        "ticks": _checked(_ticks),
-        "long_term": _checked(_long_term),
     }
+    # A store that does not answer is not asked again: each question takes its whole time.
+    for store, name, check in (
+        ("redis", "ticks", _ticks),
+        ("redis", "programs", _programs),
+        ("database", "long_term", _long_term),
+    ):
+        is_there = checks[store]["ok"]
+        checks[name] = _checked(check) if is_there else {"ok": False, "why": f"needs {store}"}
     is_ready = all(check["ok"] for check in checks.values())
     return JsonResponse(
         {"status": "ready" if is_ready else "not ready", "checks": checks},
@@ -49,24 +63,80 @@ def readyz(request: HttpRequest) -> HttpResponse:
 class NotReadyError(Exception):
     """Something answers, but not well enough."""
 
+    def __init__(self, why: str, **details: Any) -> None:
+        super().__init__(why)
+        self.details = details
+
+
+class Inquiry:
+    """A question that may never be answered; it is asked in a thread, and once at a time."""
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        self._ask = ask
+        self._thread: Thread | None = None
+        self._began_s = 0.0
+        self._errors: list[DatabaseError] = []
+
+    def answer(self, *, within_s: float = CHECK_WITHIN_S) -> None:
+        """Raise the error of the answer, or NotReadyError where none comes in time."""
+        if self._thread is None or not self._thread.is_alive():
+            self._errors, self._began_s = [], time.monotonic()
+            self._thread = Thread(target=self._run, name="readyz", daemon=True)
+            self._thread.start()
+        thread, errors = self._thread, self._errors
+        thread.join(within_s)
+        if thread.is_alive():
+            raise NotReadyError(f"no answer for {time.monotonic() - self._began_s:.0f} s")
+        if errors:
+            raise errors[0]
+
+    def _run(self) -> None:
+        errors = self._errors
+        try:
+            self._ask()
+        except DatabaseError as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+
+def _select() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+DATABASE = Inquiry(_select)
+
+
+@lru_cache(maxsize=8)
+def _impatient_store(url: str) -> HotStore:
+    """Return a store that does not wait for a Redis that hangs."""
+    return HotStore(
+        Redis.from_url(
+            url,
+            socket_timeout=CHECK_WITHIN_S,
+            socket_connect_timeout=CHECK_WITHIN_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+    )
+
 
 def _checked(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return {"ok": True, **check()}
     except NotReadyError as error:
-        return {"ok": False, "why": str(error)}
+        return {"ok": False, "why": str(error), **error.details}
     except (DatabaseError, RedisError) as error:
         return {"ok": False, "why": type(error).__name__}
 
 
 def _database() -> dict[str, Any]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1")
+    DATABASE.answer()
     return {"vendor": connection.vendor}
 
 
 def _redis() -> dict[str, Any]:
-    return {"bytes_used": hot_store().bytes_used()}
+    return {"bytes_used": _impatient_store(settings.REDIS_URL).bytes_used()}
 
 
 def _disk() -> dict[str, Any]:
@@ -95,7 +165,7 @@ def _disk() -> dict[str, Any]:
 
 def _ticks() -> dict[str, Any]:
     """Check that a node reported recently; a fleet without nodes passes."""
-    hot = hot_store()
+    hot = _impatient_store(settings.REDIS_URL)
     seen = hot.last_seen()
     if not seen:
         return {"nodes": 0}
@@ -103,6 +173,15 @@ def _ticks() -> dict[str, Any]:
     if age_s > TICK_AFTER_S:
         raise NotReadyError(f"the newest tick is {age_s:.0f} s old")
     return {"nodes": len(seen), "age_s": round(age_s, 1)}
+
+
+def _programs() -> dict[str, Any]:
+    """Check that every program that runs anywhere has proved in time that it works."""
+    overdue_s = Register(settings.REDIS_URL).overdue_s(now_s=time.time())
+    late = {name: round(late_s) for name, late_s in overdue_s.items() if late_s > 0}
+    if late:
+        raise NotReadyError(f"overdue: {', '.join(late)}", late_s=late)
+    return {"running": list(overdue_s)}
 
 
 def _long_term() -> dict[str, Any]:

@@ -23,6 +23,7 @@ from fleet.notifications.delivery import (
     RetryPolicy,
 )
 from fleet.notifications.http_client import Allowed, HttpClient
+from fleet.ops.liveness import Pulse
 from telemetry.store.hot import HotStore
 
 log = logging.getLogger(__name__)
@@ -77,20 +78,33 @@ class Command(BaseCommand):
             heartbeat=heartbeat,
             keep_days=settings.DURABLE_KEEP_DAYS,
         )
+        pulse = Pulse("sender", parts=("outbox", "chores"), redis_url=settings.REDIS_URL)
+
+        def loop(
+            part: str, wait: Callable[[float], object], pause_s: float, work: Callable[[], object]
+        ) -> None:
+            # A turn that fails is one too: the outage has its own message.
+            _until(stopping, wait, pause_s, work, lambda: pulse.beat(part))
+
         background = Thread(
-            target=_until,
-            args=(stopping, stopping.wait, times["chores_s"], lambda: jobs.run(now=now())),
+            target=loop,
+            args=("chores", stopping.wait, times["chores_s"], lambda: jobs.run(now=now())),
             daemon=True,
         )
         background.start()
-        _until(stopping, sender.wait, times["pause_s"], sender.turn)
+        loop("outbox", sender.wait, times["pause_s"], sender.turn)
         sender.stop(within_s=STOP_WITHIN_S)
+        pulse.end()
 
 
 def _until(
-    stopping: Event, wait: Callable[[float], object], pause_s: float, work: Callable[[], object]
+    stopping: Event,
+    wait: Callable[[float], object],
+    pause_s: float,
+    work: Callable[[], object],
+    prove: Callable[[], None],
 ) -> None:
-    """Repeat work until stopped; log errors and try again."""
+    """Repeat work until stopped, and prove each turn; log errors and try again."""
     while not stopping.is_set():
         try:
             close_old_connections()
@@ -103,6 +117,7 @@ def _until(
             # One error must not stop all sending.
             log.exception("Sending notifications failed")
             stopping.wait(PAUSE_AFTER_ERROR_S)
+        prove()
         wait(pause_s)
     connection.close()
 

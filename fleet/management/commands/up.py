@@ -64,7 +64,7 @@ class Command(BaseCommand):
         except sockets.AlreadyRunningError as holder:
             msg = f"trnwatch is already running here, at {holder}."
             raise CommandError(msg, returncode=BAD_INPUT) from holder
-        except sockets.SocketError as error:
+        except (sockets.SocketError, services.NewerDatabaseError) as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
         except DatabaseError as error:
             if not outages.is_outage(error):

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, close_old_connections, connection
 
+from fleet.ops.liveness import Pulse
 from telemetry.long_term.remote_write import Endpoint, StoppedError, WriteClient
 from telemetry.long_term.writer import MINUTES, Position, Writer
 from telemetry.store.hot import StoreUnavailable, hot_store
@@ -49,12 +50,15 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stopping.set())
         if since:
             Position(MINUTES).rewind(int(since.timestamp()) // 60 * 60, now=datetime.now(UTC))
+        pulse = Pulse("long-term", redis_url=settings.REDIS_URL)
         while not stopping.is_set():
+            pulse.beat()
             has_more = _write_next(writer, stopping)
             if once and not has_more:
                 break
             if not has_more:
                 stopping.wait(PAUSE_S)
+        pulse.end()
         writer.client.close()
         connection.close()
 

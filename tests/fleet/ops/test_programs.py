@@ -1,27 +1,30 @@
 """Which programs run in which environment."""
 
-import shlex
 from pathlib import Path
 
 import pytest
 from uvicorn.importer import import_from_string
 
 from fleet.api.connections import LimitedProtocol
-from fleet.ops import services
+from fleet.ops import services, web_server
+from fleet.ops.liveness import TABLE
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("how", ["make up", "deploy/run"])
-def test_the_web_server_limits_clients_that_are_not_known(how: str) -> None:
-    if how == "make up":
-        arguments = list(services.web(listener=3).command)
-    else:
-        arguments = shlex.split((ROOT / "deploy/run").read_text(), comments=True)
+def test_the_web_server_limits_clients_that_are_not_known() -> None:
+    assert "fleet.ops.web_server" in services.web(listener=3).command
+    assert "-m fleet.ops.web_server" in (ROOT / "deploy/run").read_text()
 
-    named = arguments[arguments.index("--http") + 1]
+    assert import_from_string(web_server.PROTOCOL) is LimitedProtocol
 
-    assert import_from_string(named) is LimitedProtocol
+
+def test_every_program_is_in_the_table_of_liveness() -> None:
+    env = {"LONG_TERM_WRITE_URL": "somewhere"}
+    programs = [services.web(listener=3), services.worker("worker-1"), services.beat()]
+    programs += [services.sender(), *services.optional_programs(env)]
+
+    assert {program.kind for program in programs} | {"redis"} == set(TABLE)
 
 
 @pytest.mark.parametrize("name", ["LONG_TERM_WRITE_URL", "LONG_TERM_WRITE_URL_FILE"])
