@@ -9,7 +9,7 @@ from pathlib import Path
 from telemetry.ingest.exports import CHART, LAST_VALUES, FilePlace, TableError, entries_of
 from telemetry.ingest.logs.families import record_of
 from telemetry.ingest.logs.reading import TABLE, Log
-from telemetry.ingest.logs.records import TrainingTotals
+from telemetry.ingest.logs.records import LogLine, TrainingTotals
 
 MAX_STEP = 2_000_000_000
 # Numbers from here on are Unix milliseconds, as MLflow exports them.
@@ -91,7 +91,7 @@ def read_tables(
     for number in sorted(steps):
         figures = {name: repr(value) for name, value in steps[number].items()}
         at_s = steps[number].get("at_s", math.nan)
-        log.gathered[TABLE].add(record_of(figures, number, at_s))
+        log.gathered[TABLE].add(record_of(figures, number, LogLine(0, "", at_s)))
     log.understood[TABLE] = log.n_lines
     if reader.left_out:
         log.notes.append("columns left out: " + ", ".join(sorted(reader.left_out))[:200])

@@ -8,6 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from telemetry.compiles import FAIL, HIT, MISS, Compile
+from telemetry.ingest.logs.envelopes import (
+    MAX_PIECE_CHARS,
+    Envelopes,
+    Prefix,
+    lines_of,
+    opened,
+    pieces_of,
+    prefix_of,
+)
 from telemetry.ingest.logs.families import (
     FAMILIES,
     MARKS,
@@ -16,16 +25,7 @@ from telemetry.ingest.logs.families import (
     PROGRESS,
     StepReader,
 )
-from telemetry.ingest.logs.records import (
-    MAX_PIECE_CHARS,
-    HardwareError,
-    LogLine,
-    TrainingTotals,
-    lines_of,
-    opened,
-    pieces_of,
-    prefix_of,
-)
+from telemetry.ingest.logs.records import HardwareError, LogLine, TrainingTotals
 from telemetry.ingest.logs.steps import LineSteps
 
 # No reader knows a line without one of these. A line with colours is read anyway.
@@ -143,17 +143,13 @@ class LogReader:
 
     def read(self, lines: Iterable[tuple[int, bytes, bool]], *, file: str = "") -> None:
         """Read the lines of one file: number, bytes and whether they are whole."""
+        envelopes = Envelopes(utc_offset_s=self._about.utc_offset_s)
         for number, line, is_whole in lines:
             self.log.n_lines += 1
             is_read = False
             if ANY.search(line):
-                # A progress bar rewrites its line: each state is read.
-                for piece in pieces_of(line):
-                    start = prefix_of(
-                        piece, year=self._about.year, utc_offset_s=self._about.utc_offset_s
-                    )
-                    text, source = piece[start.end :], file + start.source
-                    if kind := self._kind(LogLine(number, text, start.at_s, source, start.rank)):
+                for entry in self._entries(number, line, envelopes, file):
+                    if kind := self._kind(entry):
                         self.log.understood[kind] += 1
                         is_read = True
             if not is_whole or (not is_read and any(mark in line for mark in KNOWN)):
@@ -164,6 +160,28 @@ class LogReader:
                 _add_example(self.log.others, number, line, file)
             if not is_read and not self._has_steps:
                 self._add_likely(number, line, file)
+
+    def _entries(
+        self, number: int, line: bytes, envelopes: Envelopes, file: str
+    ) -> Iterator[LogLine]:
+        """Yield what one line says; a progress bar rewrites its line: each state is read."""
+        for message in envelopes.messages(line):
+            head = Prefix()
+            for i, piece in enumerate(pieces_of(message.text)):
+                start = prefix_of(
+                    piece,
+                    year=self._about.year,
+                    utc_offset_s=self._about.utc_offset_s,
+                    outer=message,
+                )
+                # A collector stamps the line, not its states.
+                head = start if not i else head
+                at_s = head.at_s if math.isnan(start.at_s) else start.at_s
+                clock_s = head.clock_s if math.isnan(start.clock_s) else start.clock_s
+                rank = head.rank if start.rank is None else start.rank
+                host = start.host or head.host
+                source = f"{file}{host}#{'' if rank is None else rank}"
+                yield LogLine(number, piece[start.end :], at_s, source, rank, host, clock_s)
 
     def _add_likely(self, number: int, line: bytes, file: str) -> None:
         """Keep the lines that look most like training; the first of them count."""
@@ -350,7 +368,6 @@ def _module(text: str) -> str:
 
 ERROR = re.compile(r"NEURON_HW_ERR=([A-Z][A-Z0-9_]{2,59})\b", re.ASCII)
 FIELD = re.compile(r"\b([a-z][a-z-]{1,20})=([^\s=]{1,100})", re.ASCII)
-SYSLOG_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,99}) kernel:", re.ASCII)
 
 
 def read_kernel(entry: LogLine) -> HardwareError | None:
@@ -359,11 +376,10 @@ def read_kernel(entry: LogLine) -> HardwareError | None:
     if error is None:
         return None
     fields: dict[str, str] = dict(FIELD.findall(entry.text, error.end()))
-    host = SYSLOG_HOST.match(entry.text)
     return HardwareError(
         kind=error[1],
         at_s=entry.at_s,
-        node=fields.get("hostname") or (str(host[1]) if host else ""),
+        node=fields.get("hostname") or entry.host,
         instance=fields.get("instance-id", ""),
         device=_index(fields.get("nd-id")),
         core=_index(fields.get("nc-id")),

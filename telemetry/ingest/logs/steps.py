@@ -13,6 +13,7 @@ from telemetry.ingest.logs.records import StepRecord
 # All but its number: the time first, then the duration.
 COLUMNS = tuple(each.name for each in fields(StepRecord))[1:]
 N = len(COLUMNS)
+RATE = COLUMNS.index("seq_per_s")
 KEPT_FIRST = {COLUMNS.index("at_s"), COLUMNS.index("elapsed_s")}
 MAX_STEPS = 1_000_000
 # A step that is logged again this much later was trained again after a restart.
@@ -23,9 +24,16 @@ EXACT_RATIO = 0.005
 FAR_APART = 10
 # A progress bar's clock has whole seconds: over a shorter time its smoothed rate is better.
 LEAST_BAR_S = 5.0
+# Clocks of whole seconds are read over a minute: within 2 % of it.
+LEAST_WHOLE_S = 60.0
 # Durations of a step that differ by more than this factor contradict each other.
 CONTRADICTION = 1.5
 LEAST_LINES = 4
+# Engines of one log, as an actor and a critic, disagree on the rate of this share of the steps.
+DISPUTED_RATIO = 0.1
+# Over how many steps libraries average a rate: none, neuronx-distributed's default, all so far.
+WINDOWS = (1, 10, MAX_STEPS)
+LEAST_EXPLAINED = 3
 Columns = dict[str, FloatArray]
 
 
@@ -45,6 +53,7 @@ class LineSteps:
         self._values = array("d")
         self.n_lines = 0
         self.n_retrained = 0
+        self.n_disputed = 0
 
     def __len__(self) -> int:
         return len(self._row_of)
@@ -67,6 +76,10 @@ class LineSteps:
         step_s = self._values[start + 1]
         usual_s = 0.0 if math.isnan(step_s) else step_s
         is_retrained = later_s > max(RETRAINED_S, RETRAINED_STEPS * usual_s)
+        rate, other = record.seq_per_s, self._values[start + RATE]
+        self.n_disputed += not is_retrained and (
+            rate > CONTRADICTION * other or other > CONTRADICTION * rate
+        )
         self.n_retrained += is_retrained
         for i, value in enumerate(new):
             is_kept = (
@@ -80,9 +93,68 @@ class LineSteps:
         steps = np.fromiter(self._row_of, "i8", len(self._row_of))
         order = np.argsort(steps, kind="stable")
         values = np.array(self._values).reshape(-1, N)[order]
-        return {"step": steps[order].astype("f8")} | {
+        columns = {"step": steps[order].astype("f8")} | {
             name: values[:, i] for i, name in enumerate(COLUMNS)
         }
+        for name in ("loss", "grad_norm"):
+            # The newest line of a step may say that its figure is no longer finite.
+            columns[name] = np.where(columns[f"{name}_kind"] > 0, np.nan, columns[name])
+        return columns
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """Where a figure was logged as NaN or infinite.
+
+    Parameters
+    ----------
+    name : loss or grad_norm
+    value : NaN, Infinity or -Infinity, of the last such step
+    n_steps : how many steps
+    since : the first step of those that last to the end of the log; of all, if it recovered
+    is_last : whether the last step that logged the figure is one
+    last_finite : the last finite figure before, NaN if there is none
+    finite_step : its step, -1 if there is none
+    """
+
+    name: str
+    value: str
+    n_steps: int
+    since: int
+    is_last: bool
+    last_finite: float
+    finite_step: int
+
+
+KINDS = ("", "NaN", "Infinity", "-Infinity")
+
+
+def not_finite(columns: Mapping[str, FloatArray]) -> tuple[NotFinite, ...]:
+    """Return what is known of figures that were logged and not finite."""
+    found = []
+    for name in ("loss", "grad_norm"):
+        kind = columns[f"{name}_kind"]
+        (logged,) = np.nonzero(np.isfinite(kind))
+        bad = kind[logged] > 0
+        if not bad.any():
+            continue
+        finite = np.flatnonzero(~bad)
+        is_last = bool(bad[-1])
+        first = int(finite[-1]) + 1 if is_last and len(finite) else int(np.argmax(bad))
+        before = finite[finite < first]
+        row = logged[before[-1]] if len(before) else -1
+        found.append(
+            NotFinite(
+                name=name,
+                value=KINDS[int(kind[logged[bad]][-1])],
+                n_steps=int(bad.sum()),
+                since=int(columns["step"][logged[first]]),
+                is_last=is_last,
+                last_finite=float(columns[name][row]) if row >= 0 else math.nan,
+                finite_step=int(columns["step"][row]) if row >= 0 else -1,
+            )
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +173,9 @@ class LoggedSteps:
     how : source of the durations: told (logged), batch, clock or bar; empty without durations
     clocks : the sources that contradict each other, the one that counts last, and what each gives
         for a step, in seconds; empty if they agree
+    rate_doubt : why a logged rate does not count: mean (averaged over earlier steps), disputed
+        (several engines log different ones for one step); empty if it counts
+    not_finite : where loss and gradient norm were logged as NaN or infinite
     """
 
     step: IntArray
@@ -114,6 +189,8 @@ class LoggedSteps:
     global_batch: float
     how: str
     clocks: tuple[tuple[str, float], ...] = ()
+    rate_doubt: str = ""
+    not_finite: tuple[NotFinite, ...] = ()
 
     def __len__(self) -> int:
         return len(self.step)
@@ -148,13 +225,20 @@ def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) 
     between; the bar's smoothed rate. Rates that contradict a clock are dropped.
     """
     columns = gathered.columns()
+    rate_doubt = "mean" if np.isfinite(columns["mean_seq_per_s"]).any() else ""
+    if gathered.n_disputed > DISPUTED_RATIO * len(gathered):
+        rate_doubt, columns["seq_per_s"] = "disputed", np.full(len(gathered), np.nan)
     batch = _batch(columns, global_batch)
     by_rate = _divide(batch, columns["seq_per_s"])
     by_tokens = _divide(columns["tokens"], columns["tokens_per_s"])
     durations = {
-        "told": columns["step_s"],
+        "told": np.where(np.isnan(columns["step_s"]), _accumulated_s(columns), columns["step_s"]),
         "batch": np.where(np.isnan(by_rate), by_tokens, by_rate),
-        "bar": _seconds_per_step(columns["elapsed_s"], columns["step"], least_s=LEAST_BAR_S),
+        "bar": _seconds_per_step(
+            columns["elapsed_s"],
+            columns["step"],
+            least_s=LEAST_BAR_S if _is_whole(columns["elapsed_s"]) else 0.0,
+        ),
         "clock": _seconds_per_step(columns["at_s"], columns["step"]),
         "rate": columns["rate_s"],
     }
@@ -168,9 +252,14 @@ def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) 
         if (missing & np.isfinite(values)).any():
             how = how or ("bar" if name == "rate" else name)
             step_s = np.where(missing, values, step_s)
-    seq_per_s = np.where(
-        np.isnan(columns["seq_per_s"]), _divide(batch, step_s), columns["seq_per_s"]
-    )
+    if rate_doubt == "mean" and np.isnan(batch).all():
+        batch = np.full(len(gathered), _explaining_batch(columns["mean_seq_per_s"], step_s))
+    if np.isfinite(batch).any():
+        rate_doubt = ""
+    # Batch over measured time is the rate of now; a logged one may be an average.
+    measured = _divide(batch, step_s)
+    is_logged = np.isnan(measured) | np.isclose(measured, columns["seq_per_s"], rtol=1e-9)
+    seq_per_s = np.where(is_logged, columns["seq_per_s"], measured)
     # Clocks of ranks differ, but times must not fall.
     known_s = columns["at_s"]
     is_known = np.isfinite(known_s)
@@ -188,7 +277,37 @@ def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) 
         global_batch=_median(batch),
         how=how,
         clocks=clocks,
+        rate_doubt=rate_doubt,
+        not_finite=not_finite(columns),
     )
+
+
+def _accumulated_s(columns: Columns) -> FloatArray:
+    """Return the duration of steps of which only that of one of their batches is logged."""
+    known = np.isfinite(columns["iteration"])
+    step, iteration = columns["step"][known], columns["iteration"][known]
+    per_step = 1.0
+    if known.sum() > 1:
+        per_step = float(np.median(np.diff(iteration) / np.diff(step)))
+    elif known.any() and step[0] > 0:
+        per_step = round(float(iteration[0] / step[0]))
+    return columns["iteration_s"] * max(1.0, per_step)
+
+
+def _explaining_batch(rate: FloatArray, step_s: FloatArray) -> float:
+    """Return the batch that explains averaged rates by the steps' durations; NaN if none does."""
+    known = np.isfinite(rate) & np.isfinite(step_s)
+    if known.sum() < LEAST_EXPLAINED:
+        return math.nan
+    total_s = np.concatenate(([0.0], np.cumsum(step_s[known])))
+    end = np.arange(1, len(total_s))
+    for window in WINDOWS:
+        start = np.maximum(end - window, 0)
+        batch = rate[known] * (total_s[end] - total_s[start]) / (end - start)
+        usual = float(np.median(batch))
+        if np.ptp(batch) <= 2 * EXACT_RATIO * usual:
+            return max(1.0, round(usual))
+    return math.nan
 
 
 def _contradiction(
@@ -268,14 +387,28 @@ def _divide(amount: FloatArray, per: FloatArray) -> FloatArray:
 def _seconds_per_step(
     clock_s: FloatArray, step: FloatArray, *, least_s: float = 0.0
 ) -> FloatArray:
-    """Return seconds per step since the previous row with a time; NaN if too few passed."""
+    """Return seconds per step since the previous row with a time; NaN if too few passed.
+
+    A clock of whole seconds is read over ``LEAST_WHOLE_S``, if the log is that long.
+    """
     known = np.flatnonzero(np.isfinite(clock_s))
     each = np.full(len(step), np.nan)
     if len(known) > 1:
-        passed_s = np.diff(clock_s[known])
+        at_s, numbers = clock_s[known], step[known]
+        before = np.arange(len(known) - 1)
+        is_long = at_s[-1] - at_s[0] >= LEAST_WHOLE_S
+        if is_long and _is_whole(at_s) and (np.diff(at_s) >= 0).all():
+            earliest = np.searchsorted(at_s, at_s[1:] - LEAST_WHOLE_S, side="right") - 1
+            before = np.minimum(before, np.maximum(earliest, 0))
+        passed_s = at_s[1:] - at_s[before]
         is_enough = (passed_s > 0) & (passed_s >= least_s)
-        each[known[1:]] = np.where(is_enough, passed_s / np.diff(step[known]), np.nan)
+        each[known[1:]] = np.where(is_enough, passed_s / (numbers[1:] - numbers[before]), np.nan)
     return each
+
+
+def _is_whole(values: FloatArray) -> bool:
+    known = values[np.isfinite(values)]
+    return bool((known == np.floor(known)).all())
 
 
 def _median(values: FloatArray) -> float:

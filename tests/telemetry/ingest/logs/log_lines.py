@@ -4,7 +4,7 @@ import io
 from datetime import UTC, datetime, timedelta
 
 from telemetry.ingest.logs import Log, LogContext, LoggedSteps, LogReader, complete_steps
-from telemetry.ingest.logs.records import lines_of
+from telemetry.ingest.logs.envelopes import lines_of
 
 BEGAN = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 BEGAN_S = BEGAN.timestamp()

@@ -368,7 +368,6 @@ SAMPLES = {
         "throughput : 2873.25 grad-norm : 1.25\n",
         step=(78, 79),
         step_s=6.0,
-        seq_per_s=2873.25,
         loss=9.125,
         grad_norm=1.25,
         learning_rate=1.58e-05,
@@ -386,6 +385,202 @@ SAMPLES = {
         ),
         step=(407, 408),
         step_s=1.250000008,
+    ),
+    "nanoGPT": Sample(
+        "nanoGPT",
+        "step 0: train loss 10.9, val loss 10.9\n"
+        "iter 10: loss 2.5000, time 412.50ms, mfu 31.02%\n"
+        "iter 20: loss 2.2500, time 425.00ms, mfu 31.02%\n",
+        step=(10, 20),
+        step_s=0.425,
+        loss=2.25,
+    ),
+    "llm.c": Sample(
+        "nanoGPT",
+        "step    1/500 | loss 10.500000 (+nanz)| norm 2.5000 (+nanz)| lr 8.50e-06 | 1250.25 ms | "
+        "58.6% bf16 MFU | 419430 tok/s\n"
+        "val loss 9.5\n"
+        "step    2/500 | loss 10.250000 (+0.52z)| norm 2.2500 (-0.10z)| lr 9.50e-06 | 1250.00 ms | "  # noqa: E501
+        "58.6% bf16 MFU | 419430 tok/s\n",
+        step=(1, 2),
+        step_s=1.25,
+        tokens=419430 * 1.25,
+        loss=10.25,
+        grad_norm=2.25,
+        learning_rate=9.5e-06,
+    ),
+    "nanochat": Sample(
+        "nanoGPT",
+        "step 00010/21400 (0.05%) | loss: 9.250000 | grad norm: 0.5000 | lrm: 1.00 | dt: 1200.00ms"
+        " | tok/sec: 430,000 | mfu: 45.00 | total time: 1.00m\n",
+        step=(10,),
+        step_s=1.2,
+        tokens=516_000,
+        loss=9.25,
+        grad_norm=0.5,
+    ),
+    "modded-nanogpt, whose average has the warm-up in it": Sample(
+        "nanoGPT",
+        "step:10/4000 train_loss:6.5000 train_time:2610ms step_avg:261.00ms\n"
+        "step:20/4000 train_loss:6.2500 train_time:3220ms step_avg:161.00ms\n"
+        "step:20/4000 val_loss:6.5000 train_time:3221ms step_avg:161.05ms\n",
+        step=(10, 20),
+        step_s=0.061,
+        loss=6.25,
+        how="bar",
+    ),
+    "AWS FSDP": Sample(
+        "AWS FSDP",
+        "0: 2026-05-01 12:00:10,250 [INFO] __main__: Batch 1 Loss: 11.25000, Speed: 6.08 "
+        "samples/sec, lr: 0.000031\n"
+        "0: 2026-05-01 12:00:12,750 [INFO] __main__: Batch 2 Loss: 10.75000, Speed: 6.40 "
+        "samples/sec, lr: 0.000063\n"
+        "0: 2026-05-01 12:00:14,000 [INFO] __main__: Batch 2 Validation loss: 10.9\n",
+        step=(1, 2),
+        step_s=2.5,
+        seq_per_s=6.4,
+        loss=10.75,
+        learning_rate=6.3e-05,
+        at_s=BEGAN_S + 12.75,
+        how="clock",
+    ),
+    "PyTorch/XLA, which counts in each epoch": Sample(
+        "PyTorch/XLA",
+        "".join(
+            f"| Training Device=xla:0/{device} Epoch={epoch} Step={step} Loss={2.5 - epoch / 4:.5f}"  # noqa: E501
+            f" Rate=300.00 GlobalRate=280.10 Time=12:00:{(epoch * 40 - 40 + step) * 3 // 10:02d}\n"
+            for epoch in (1, 2)
+            for step in (20, 40)
+            for device in (0, 1)
+        ),
+        step=(20, 40, 60, 80),
+        step_s=0.3,
+        loss=2.0,
+        how="bar",
+    ),
+    "verl": Sample(
+        "verl",
+        "(TaskRunner pid=77) step:1 - global_seqlen/min:900.000 - actor/pg_loss:0.125 - "
+        "actor/grad_norm:0.250 - actor/lr:0.000 - timing_s/gen:60.000 - timing_s/step:120.500 - "
+        "perf/total_num_tokens:65536.000 - perf/throughput:67.980\n"
+        "(TaskRunner pid=77) step:2 - global_seqlen/min:900.000 - actor/pg_loss:np.float64(0.0625)"
+        " - actor/grad_norm:0.500 - timing_s/gen:60.000 - timing_s/step:120.250 - "
+        "perf/total_num_tokens:65536.000 - perf/throughput:67.980\n",
+        step=(1, 2),
+        step_s=120.25,
+        tokens=65536,
+        loss=0.0625,
+        grad_norm=0.5,
+    ),
+    "NeMo Automodel": Sample(
+        "NeMo Automodel",
+        "2026-05-01 12:00:10 | INFO | root | step 5 | epoch 0 | loss 0.9500 | grad_norm 1.2500 | "
+        "lr 1.00e-05 | mem 25.10 GiB | tps 10400.50(1300.06/gpu) | num_label_tokens 21000\n"
+        "2026-05-01 12:01:20 | INFO | root | step 15 | epoch 0 | loss 0.7500 | grad_norm 1.5000 | "
+        "lr 1.00e-05 | mem 25.10 GiB | tps 10400.50(1300.06/gpu) | num_label_tokens 21000\n"
+        "2026-05-01 12:01:21 | INFO | root | [val] step 15 | epoch 0 | loss 0.9 | lr 1.00e-05 | "
+        "num_label_tokens 900\n",
+        step=(5, 15),
+        step_s=7.0,
+        tokens=10400.5 * 7,
+        loss=0.75,
+        grad_norm=1.5,
+        learning_rate=1e-5,
+        at_s=BEGAN_S + 80,
+        how="clock",
+    ),
+    "nanotron": Sample(
+        "nanotron",
+        "[default0]:05/01/2026 12:00:10 [INFO|DP=0|PP=0|TP=0|ip-7]: iteration: 9 / 1000 | "
+        "consumed_tokens: 9.44M | elapsed_time_per_iteration_ms: 1.25K | tokens_per_sec: 839K | "
+        "tokens_per_sec_per_gpu: 105K | global_batch_size: 1.02K | lm_loss: 7.25 | lr: 0.0003 | "
+        "model_tflops_per_gpu: 35.2 | grad_norm: 0.75\n",
+        step=(9,),
+        step_s=1.25,
+        tokens=839_000 * 1.25,
+        loss=7.25,
+        grad_norm=0.75,
+        learning_rate=3e-4,
+        at_s=BEGAN_S + 10,
+    ),
+    "Levanter": Sample(
+        "Levanter",
+        "2026-05-01T12:00:10 - 0 - levanter - INFO - Progress on:train 100it/1.00kit "
+        "rate:2.0it/s remaining:07:30 elapsed:01:00 postfix:loss=4.5\n"
+        "2026-05-01T12:00:20 - 0 - levanter - INFO - Progress on:train 120it/1.00kit "
+        "rate:2.0it/s remaining:07:20 elapsed:01:10 postfix:loss=4.25\n",
+        step=(100, 120),
+        step_s=0.5,
+        loss=4.25,
+        at_s=BEGAN_S + 20,
+        how="bar",
+    ),
+    "DLLogger, which counts in each epoch": Sample(
+        "DLLogger",
+        "".join(
+            f'DLLL {{"timestamp": "{BEGAN_S + 40 * epoch + step}", "elapsedtime": '
+            f'"{40 * epoch + step}.25", "type": "LOG", "step": [{epoch}, {step}], '
+            f'"data": {{"train.loss": {3.5 - epoch}, "lr": 0.0001}}}}\n'
+            for epoch in (0, 1)
+            for step in (20, 40)
+        )
+        + 'DLLL {"timestamp": "1", "type": "LOG", "step": [1], "data": {"val.loss": 9.5}}\n',
+        step=(20, 40, 60, 80),
+        step_s=1.0,
+        loss=2.5,
+        learning_rate=1e-4,
+        at_s=BEGAN_S + 80,
+        how="bar",
+    ),
+    "detectron2": Sample(
+        "OpenMMLab",
+        '{"data_time": 0.0036, "eta_seconds": 12.5, "iteration": 19, "lr": 0.0002, '
+        '"time": 0.4125, "total_loss": 1.875, "loss_cls": 0.5}\n'
+        '{"data_time": 0.0036, "eta_seconds": 12.5, "iteration": 39, "lr": 0.0002, '
+        '"time": 0.425, "total_loss": 1.75, "loss_cls": 0.5}\n'
+        '{"bbox/AP": 39.5, "iteration": 39}\n',
+        step=(19, 39),
+        step_s=0.425,
+        loss=1.75,
+        learning_rate=2e-4,
+    ),
+    "mmcv's text": Sample(
+        "OpenMMLab",
+        "2026-05-01 12:00:10,000 - mmdet - INFO - Epoch [2][100/777]\tlr: 2.000e-02, eta: 9:59:59,"
+        " time: 0.625, data_time: 0.011, memory: 9120, loss_cls: 0.5, loss: 1.5000\n"
+        "2026-05-01 12:01:10,000 - mmdet - INFO - Epoch [3][100/777]\tlr: 2.000e-02, eta: 9:59:59,"
+        " time: 0.625, data_time: 0.011, memory: 9120, loss_cls: 0.5, loss: 1.2500\n",
+        step=(877, 1654),
+        step_s=0.625,
+        loss=1.25,
+        learning_rate=0.02,
+        at_s=BEGAN_S + 70,
+    ),
+    "Megatron-Bridge's time alone": Sample(
+        "Megatron",
+        "Step Time : 15.25s GPU utilization: 412.10MODEL_TFLOP/s/GPU\n"
+        "Step Time : 15.50s GPU utilization: 412.10MODEL_TFLOP/s/GPU\n",
+        step=(1, 2),
+        step_s=15.5,
+    ),
+    "NeMo's bar without a rate": Sample(
+        "NxDT",
+        "Epoch 0: :   0%|          | 20/500 [00:35:00<290:12:40, v_num=, reduced_train_loss=7.000, "  # noqa: E501
+        "global_step=20.0, consumed_samples=7680.0, train_step_timing in s=2.125]\n"
+        "Epoch 0: :   0%|          | 40/500 [00:35:42<290:12:40, v_num=, reduced_train_loss=6.750, "  # noqa: E501
+        "global_step=40.0, consumed_samples=15360.0, train_step_timing in s=2.125, val_loss=9]\n",
+        step=(20, 40),
+        step_s=2.125,
+        seq_per_s=384 / 2.125,
+        loss=6.75,
+        global_batch=384,
+    ),
+    "litgpt that counts batches from zero": Sample(
+        "litgpt",
+        "iter 19 step 20: iter time: 2150.00ms (optimizer.step)\n"
+        "iter 20 step 21: iter time: 2125.00ms (optimizer.step)\n",
+        step=(20, 21),
+        step_s=2.125,
     ),
     "a bar with figures": Sample(
         "progress",

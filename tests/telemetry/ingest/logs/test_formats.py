@@ -18,13 +18,14 @@ from tests.telemetry.ingest.logs.log_lines import (
 
 
 def test_neuronx_distributed_reports_all_of_a_step() -> None:
-    steps = steps_of(f"{neuronx(11)}\n{neuronx(12, step_s=9.5, loss=7.5)}\n", seq_len=4096)
+    text = f"{neuronx(11)}\n{neuronx(12, step_s=9.5, loss=7.5)}\n"
+    steps = steps_of(text, global_batch=512, seq_len=4096)
 
     assert steps.step.tolist() == [11, 12]
     assert steps.step_s.tolist() == [9.2, 9.5]
     assert steps.loss.tolist() == [8.0, 7.5]
     assert steps.grad_norm.tolist() == [1.25, 1.25]
-    np.testing.assert_allclose(steps.tokens, [55.4 * 9.2 * 4096, 55.4 * 9.5 * 4096])
+    assert steps.tokens.tolist() == [512 * 4096] * 2
     assert (steps.how, steps.is_dated) == ("told", False)
 
 
@@ -32,7 +33,52 @@ def test_people_know_the_batch_better_than_a_smoothed_rate() -> None:
     steps = steps_of(neuronx(1), global_batch=512, seq_len=4096)
 
     assert steps.tokens.tolist() == [512 * 4096]
-    assert steps.seq_per_s.tolist() == [55.4]
+    assert steps.seq_per_s.tolist() == [512 / 9.2]
+
+
+@pytest.mark.parametrize("window", [1, 10, 1_000])
+def test_an_averaged_rate_gives_the_batch_that_explains_it(window: int) -> None:
+    took_s = [90.0, *(30.0 + n % 3 for n in range(29))]
+    mean_s = [np.mean(took_s[max(0, n + 1 - window) : n + 1]) for n in range(30)]
+    lines = [
+        neuronx(n + 1, step_s=took_s[n], rate=round(float(512 / mean_s[n]), 4)) for n in range(30)
+    ]
+    steps = steps_of("\n".join(lines), seq_len=4096)
+
+    assert steps.global_batch == 512
+    assert steps.tokens.sum() == 30 * 512 * 4096
+    np.testing.assert_allclose(steps.seq_per_s, [512 / each for each in took_s])
+    assert steps.rate_doubt == ""
+
+
+def test_an_averaged_rate_that_nothing_explains_is_no_rate_of_now() -> None:
+    lines = [neuronx(n, step_s=9.0 + n, rate=20.0 + 3 * n) for n in range(1, 9)]
+    steps = steps_of("\n".join(lines), seq_len=4096)
+
+    assert np.isnan(steps.seq_per_s).all()
+    assert np.isnan(steps.tokens).all()
+    assert steps.rate_doubt == "mean"
+
+
+def test_engines_that_log_different_rates_for_a_step_have_none() -> None:
+    head = "[2026-05-01 12:00:{:02d},250] [INFO] [timer.py:260:stop] epoch=0/micro_step={}/"
+    text = "".join(
+        f"{head.format(2 * n, n)}global_step={n}, RunningAvgSamplesPerSec=9.5, "
+        f"CurrSamplesPerSec={rate}, MemAllocated=9.1GB\n"
+        for n in range(1, 20)
+        for rate in (12.5, 62.5)
+    )
+    steps = steps_of(text)
+
+    assert np.isnan(steps.seq_per_s).all()
+    assert steps.rate_doubt == "disputed"
+    np.testing.assert_allclose(steps.step_s[1:], 2.0)
+
+
+def test_the_line_times_of_whole_seconds_are_read_over_a_minute() -> None:
+    text = "\n".join(f"{at(2.6 * n)[:-4]} - step: {n}  loss: 2.5  tps: 9" for n in range(60))
+
+    np.testing.assert_allclose(np.nanmedian(steps_of(text).step_s), 2.6, rtol=0.02)
 
 
 def test_zero1_has_times_and_no_step_time() -> None:
@@ -46,11 +92,13 @@ def test_zero1_has_times_and_no_step_time() -> None:
     assert steps.weight.tolist() == [10, 10, 10]
 
 
-def test_zero1_with_a_batch_has_step_times_by_its_rate() -> None:
-    steps = steps_of(zero1(10, seconds=0, rate=64.0), global_batch=512)
+def test_the_averaged_rate_of_zero1_is_no_step_time() -> None:
+    text = "\n".join(zero1(n, seconds=8.0 * n, rate=50.0) for n in (10, 11, 12))
+    steps = steps_of(text, global_batch=512)
 
-    assert steps.step_s.tolist() == [8.0]
-    assert steps.how == "batch"
+    np.testing.assert_array_equal(steps.step_s, [np.nan, 8.0, 8.0])
+    np.testing.assert_array_equal(steps.seq_per_s, [np.nan, 64.0, 64.0])
+    assert steps.how == "clock"
 
 
 def test_megatron_counts_milliseconds_and_reports_its_batch() -> None:

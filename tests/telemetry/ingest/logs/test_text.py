@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from telemetry.ingest.logs import LogContext, LogReader, read_logs
-from telemetry.ingest.logs.records import MAX_LINE_BYTES, StepRecord, lines_of, prefix_of
+from telemetry.ingest.logs.envelopes import MAX_LINE_BYTES, lines_of, prefix_of
+from telemetry.ingest.logs.records import StepRecord
 from telemetry.ingest.logs.steps import LineSteps
 from tests.telemetry.ingest.logs.log_lines import (
     BEGAN_S,
