@@ -26,6 +26,7 @@ from telemetry.ingest.logs import (
     HardwareError,
     Log,
     LoggedSteps,
+    NotFinite,
     complete_steps,
 )
 from telemetry.steps import PHASES, StepBatch
@@ -61,6 +62,13 @@ CLOCKS = {
     "bar": "the progress bar",
     "clock": "the line times",
 }
+RATE_DOUBTS = {
+    "mean": "the logged rate is a running average, earlier and slower steps included: it is no rate "
+    "of now and gives no tokens; --global-batch gives both",
+    "disputed": "several engines log different rates for the same steps: none counts; "
+    "--global-batch gives one",
+}
+FIGURES = {"loss": "loss", "grad_norm": "gradient norm"}
 PLACED = {
     "log": "from the log",
     "start": "counted from --started-at",
@@ -333,6 +341,8 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
                 "n_errors": len(log.errors),
                 "how": steps.how,
                 "clocks": [list(each) for each in steps.clocks],
+                "rate_doubt": steps.rate_doubt,
+                "not_finite": [asdict(each) | _finite(each) for each in steps.not_finite],
                 "is_rate_only": bool(np.isfinite(steps.seq_per_s[np.isnan(steps.step_s)]).any()),
                 "placed_by": times.by,
                 "why_moved": times.why_moved,
@@ -341,6 +351,20 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
         },
     )
     return kept
+
+
+def _finite(figure: NotFinite) -> dict[str, float | None]:
+    """Return what JSON can hold of the last finite figure."""
+    return {"last_finite": None if math.isnan(figure.last_finite) else figure.last_finite}
+
+
+def last_of(log: ReadLog, name: str, values: FloatArray) -> float | str | None:
+    """Return a figure's last value: a word if it is not finite, None if it was not logged."""
+    for figure in log.details.get("not_finite", ()):
+        if figure["name"] == name and figure["is_last"]:
+            return str(figure["value"])
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else None
 
 
 def _trained_from(steps: LoggedSteps, times: StepTimes) -> datetime | None:
@@ -485,9 +509,24 @@ def log_caveats(log: ReadLog) -> list[str]:
         caveats.append(
             f"{counted(n, 'compile or error', 'compiles or errors')} above the limit, left out"
         )
+    caveats += [_not_finite_text(figure) for figure in details.get("not_finite", ())]
+    if doubt := RATE_DOUBTS.get(details.get("rate_doubt", "")):
+        caveats.append(doubt)
     if how := HOW.get(details["how"]):
         caveats.append(how)
     return caveats
+
+
+def _not_finite_text(figure: Mapping[str, Any]) -> str:
+    """Say since when a figure is not finite, or how often it was."""
+    name, value, since = FIGURES[figure["name"]], figure["value"], count(figure["since"])
+    if not figure["is_last"]:
+        n = counted(figure["n_steps"], "logged step")
+        return f"the {name} was {value} at {n}, the first is step {since}"
+    if figure["last_finite"] is None:
+        return f"the {name} is {value} since step {since}, the first that logs it"
+    before = f"{figure['last_finite']:.4g} at step {count(figure['finite_step'])}"
+    return f"the {name} is {value} since step {since}; the last finite one was {before}"
 
 
 def coverage_text(log: ReadLog) -> str:

@@ -397,8 +397,15 @@ def log_context(run: Run) -> dict[str, Any]:
         "kinds": [(KINDS.get(name, name), n) for name, n in log.details["understood"].items()],
         "read": coverage_text(log),
         "caveats": log_caveats(log),
+        "loss_word": next(
+            (each for each in log.details.get("not_finite", ()) if _is_bad_loss(each)), None
+        ),
         "layout": log_layout(run, log),
     }
+
+
+def _is_bad_loss(figure: Mapping[str, Any]) -> bool:
+    return bool(figure["name"] == "loss" and figure["is_last"])
 
 
 def log_page(request: HttpRequest, run: Run, log: ReadLog) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
@@ -16,6 +15,7 @@ from fleet.ingest.logs import (
     LogOptions,
     check_options,
     coverage_text,
+    last_of,
     log_caveats,
     save_log,
     times_text,
@@ -198,7 +198,8 @@ def _answer(kept: ReadLog) -> dict[str, object]:
         "tokens_per_s": median_of(curves["tokens_per_s"]),
         "tokens": run.n_tokens or None,
         "global_batch": run.global_batch or None,
-        "loss": _last(curves["loss"]),
+        # JSON has no NaN: "NaN", "Infinity" or "-Infinity" for a loss that is not finite.
+        "loss": last_of(kept, "loss", curves["loss"]),
         "started_at": run.started_at.isoformat(),
         "finished_at": run.finished_at.isoformat() if run.finished_at else None,
         "compile": None if is_table else compile_summary(run).as_json(),
@@ -208,11 +209,6 @@ def _answer(kept: ReadLog) -> dict[str, object]:
         "skipped": {"other": kept.n_other, "damaged": kept.n_damaged},
         "examples": {kind: kept.details[kind] for kind in ("damaged", "others")},
     }
-
-
-def _last(values: np.ndarray[Any, Any]) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(known[-1]) if len(known) else None
 
 
 def _rows(kept: ReadLog, answer: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -238,5 +234,7 @@ def _rows(kept: ReadLog, answer: dict[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _figure(value: float | None, how: str, unit: str = "") -> str:
+def _figure(value: float | str | None, how: str, unit: str = "") -> str:
+    if isinstance(value, str):
+        return value
     return "-" if value is None or math.isnan(value) else f"{value:{how}}{unit}"

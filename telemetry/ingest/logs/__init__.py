@@ -4,7 +4,7 @@ from telemetry.compiles import FAIL, HIT, MISS, Compile
 from telemetry.ingest.logs.families import PROGRESS
 from telemetry.ingest.logs.reading import TABLE, Log, LogContext, LogReader, read_logs
 from telemetry.ingest.logs.records import HardwareError
-from telemetry.ingest.logs.steps import LoggedSteps, complete_steps
+from telemetry.ingest.logs.steps import LoggedSteps, NotFinite, complete_steps
 
 __all__ = [
     "FAIL",
@@ -18,6 +18,7 @@ __all__ = [
     "LogContext",
     "LogReader",
     "LoggedSteps",
+    "NotFinite",
     "complete_steps",
     "read_logs",
 ]

@@ -57,12 +57,11 @@ def test_files_that_say_nothing_are_refused(write: Write, tmp_path: Path) -> Non
     assert not Run.objects.exists()
 
 
-LLM_C = [
-    f"step {n:4d}/500 | loss {10 - n / 100:.6f} (+nanz)| norm 2.50 | lr 8.5e-06 | {1_250 + n}.25 "
-    "ms | 58.6% bf16 MFU | 419430 tok/s"
+MINE = [
+    f"update {n:4d} of 500: loss={10 - n / 100:.6f} took {1_250 + n}.25 ms at 419430 tokens per s"
     for n in range(1, 6)
 ]
-NANO_GPT = [f"iter {n}: loss {3 - n / 100:.4f}, time 135.25ms, mfu 17.20%" for n in (10, 20, 30)]
+OTHER = [f"batch {n}: loss {3 - n / 100:.4f}, speed 135.25 samples" for n in (10, 20, 30)]
 KERAS = [f"Epoch {n}/9 - loss: 0.5000 - accuracy: 0.8125 - 12s" for n in (1, 2, 3)]
 UNTIMED = [f"Iteration {n}, train loss: {3 - n / 100:.4f}" for n in (10, 20, 30)]
 
@@ -70,12 +69,12 @@ UNTIMED = [f"Iteration {n}, train loss: {3 - n / 100:.4f}" for n in (10, 20, 30)
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        (LLM_C, "Their format is not known."),
-        (NANO_GPT, "Their format is not known."),
+        (MINE, "Their format is not known."),
+        (OTHER, "Their format is not known."),
         (KERAS, "They have no step number."),
         (UNTIMED, "They have neither the time of a step nor a rate."),
     ],
-    ids=["llm.c", "nanoGPT", "Keras", "no times"],
+    ids=["one of our own", "another", "Keras", "no times"],
 )
 def test_a_format_that_is_not_known_is_quoted_with_what_it_lacks(
     write: Write, lines: list[str], reason: str
@@ -94,7 +93,7 @@ def test_a_format_that_is_not_known_is_quoted_with_what_it_lacks(
 
 
 def test_the_option_that_helps_is_named(write: Write) -> None:
-    assert "--global-batch and --seq-len" in refused(write(*LLM_C))
+    assert "--global-batch and --seq-len" in refused(write(*MINE))
     assert "--step-s" in refused(write(*UNTIMED))
 
 
@@ -110,7 +109,7 @@ def test_steps_without_any_time_have_none_and_the_fix_is_said(write: Write) -> N
 
 def test_a_log_of_compiles_with_steps_in_an_unknown_format_says_so(write: Write) -> None:
     shown = StringIO()
-    imported(write(call(A), done(A, seconds=60), *NANO_GPT), stderr=shown)
+    imported(write(call(A), done(A, seconds=60), *OTHER), stderr=shown)
 
     assert "no step was read, although line 3 looks like training" in shown.getvalue()
 
