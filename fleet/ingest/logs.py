@@ -63,7 +63,7 @@ CLOCKS = {
     "clock": "the line times",
 }
 RATE_DOUBTS = {
-    "mean": "the logged rate is a running average, earlier and slower steps included: it is no rate "
+    "mean": "the logged rate is a running average with earlier, slower steps in it: it is no rate "
     "of now and gives no tokens; --global-batch gives both",
     "disputed": "several engines log different rates for the same steps: none counts; "
     "--global-batch gives one",
