@@ -163,7 +163,21 @@ def exports(now_ms: int) -> dict[str, Body]:
         "unknown fields": b"\x78\x01" * 4_000_000,
     }
     found = {what: Body(content, kind=PROTOBUF) for what, content in messages.items()}
+    before, after = (
+        b'{"resourceMetrics":[{"resource":{"attributes":[{"key":"host.name","value":'
+        b'{"stringValue":"bomb"}}]},"scopeMetrics":[{"metrics":['
+        b'{"name":"neuroncore_utilization_ratio","gauge":{"dataPoints":[',
+        b"]}}]}]}]}",
+    )
+    point_of_json = (
+        b'{"attributes":[{"key":"neuroncore","value":{"stringValue":"0"}}],'
+        b'"timeUnixNano":"%d","asDouble":0.5}' % (now_ms * 1_000_000)
+    )
     of_json = {
+        "480,000 empty points of JSON": before + b",".join([b"{}"] * 480_000) + after,
+        "40,000 points of JSON, which are taken": before
+        + b",".join([point_of_json] * 40_000)
+        + after,
         "empty JSON": b'{"resourceMetrics":[' + b"{}," * 900_000 + b"{}]}",
         "nested JSON": b'{"resourceMetrics":' + b"[" * 4_000_000,
         "numbers of JSON": b'{"resourceMetrics":[' + b"1," * 2_000_000 + b"1]}",

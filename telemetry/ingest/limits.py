@@ -35,8 +35,8 @@ OTLP_FIELDS = {
 MAX_FIELDS = 2_000_000
 # Values of one JSON line: a report of 4,096 cores has some 50,000.
 MAX_LINE_VALUES = 200_000
-# Values of one JSON body that is read into messages, which takes microseconds for each.
-MAX_JSON_VALUES = 500_000
+# Values of one JSON body that is read into messages: 10 MB of data points have some 800,000.
+MAX_JSON_VALUES = 1_000_000
 
 # As protobuf's own readers.
 MAX_DEPTH = 100

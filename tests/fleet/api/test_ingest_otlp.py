@@ -229,3 +229,71 @@ def test_the_sdk_of_opentelemetry_can_send(
     assert np.nanmax(ratio) == pytest.approx(0.75, abs=0.01)
     # Six in a bit more than a second.
     assert 3.0 < np.nanmax(per_s) < 6.0
+
+
+def collected(metric: str, unit: str, *values: float, **resource: str) -> bytes:
+    """Return an export of AWS's collectors: a share of each core."""
+    now_ns = "NOW"
+
+    def texts(labels: dict[str, str]) -> list[dict[str, Any]]:
+        return [{"key": key, "value": {"stringValue": text}} for key, text in labels.items()]
+
+    points = [
+        {"attributes": texts({"neuroncore": str(i)}), "timeUnixNano": now_ns, "asDouble": value}
+        for i, value in enumerate(values)
+    ]
+    of_scope = {"metrics": [{"name": metric, "unit": unit, "gauge": {"dataPoints": points}}]}
+    attributes = texts({name.replace("_", "."): text for name, text in resource.items()})
+    of_resource = {"resource": {"attributes": attributes}, "scopeMetrics": [of_scope]}
+    return json.dumps({"resourceMetrics": [of_resource]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "node", "ratios"),
+    [
+        (
+            collected(
+                "neuroncore_utilization_ratio",
+                "%",
+                *(41.0, 73.0),
+                k8s_node_name="ip-10-4-2-17",
+                host_type="trn1.2xlarge",
+                host_id="i-0a1b",
+            ),
+            "ip-10-4-2-17",
+            (0.41, 0.73),
+        ),
+        # Its type is in no catalogue, and nothing says how many devices there are.
+        (
+            collected(
+                "aws.neuron.neuroncore.utilization",
+                "1",
+                *(0.25, 0.25),
+                host_name="ip-10-4-2-19",
+                host_type="inf2.xlarge",
+                host_id="i-0a1d",
+            ),
+            "ip-10-4-2-19",
+            (0.25, 0.25),
+        ),
+    ],
+    ids=["CloudWatch agent", "awsneuronreceiver"],
+)
+def test_collectors_of_aws_make_a_node_with_values(
+    send: Post, hot: HotStore, body: bytes, node: str, ratios: tuple[float, float]
+) -> None:
+    now_ns = str(int(time.time()) * 10**9)
+    answer = send(body.replace(b"NOW", now_ns.encode()), kind=JSON)
+    assert (answer.status_code, json.loads(answer.content)) == (200, {})
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    assert Node.objects.get().name == node
+    found = hot.latest()[f"node:{node}"].values["core_utilization_ratio"]
+    np.testing.assert_allclose(found, [ratios], atol=0.01)
+
+
+def test_a_collector_of_which_nothing_is_read_is_told(send: Post, hot: HotStore) -> None:
+    body = collected("aws.neuron.neuroncore.new", "1", 0.25, host_name="ip-10-4-2-19")
+    said = json.loads(send(body.replace(b"NOW", b"1"), kind=JSON).content)["partialSuccess"]
+    assert said["rejectedDataPoints"] == "1"
+    assert "aws.neuron.neuroncore.new is not read" in said["errorMessage"]
+    assert float(hot.execute("HGET", "service:counters", "ingest_lines_refused")) == 1
