@@ -25,8 +25,8 @@ NAMES = (
     "detection",
 )
 # `detection` includes some healthy hours; `healthy` continues where they stopped. An alert on an
-# idle node takes `remote_write` ten minutes.
-CHOICES = (*NAMES, "healthy", "remote_write")
+# idle node takes `remote_write` ten minutes; `breaking` keeps the machine busy for as long.
+CHOICES = (*NAMES, "healthy", "remote_write", "breaking")
 # Names of earlier releases.
 ALIASES = {"door": "ingest"}
 KINDS = ("single", "lasting")
@@ -36,6 +36,7 @@ OPTIONS = {
     "remote_write": ("seconds",),
     "bodies": ("times",),
     "healthy": ("hours",),
+    "breaking": ("rounds",),
     "detection": ("tier", "seeds", "kind"),
 }
 
@@ -53,6 +54,7 @@ def main(arguments: list[str]) -> int:
         "--seconds", type=int, help="how long to measure (fleet: 30, remote_write: 780)"
     )
     parser.add_argument("--times", type=int, help="bodies: how often each is sent (10)")
+    parser.add_argument("--rounds", type=int, help="breaking: how often each is broken (5)")
     parser.add_argument("--hours", type=int, help="healthy: hours of 64 nodes to play (24)")
     tiers = (
         *TIERS,

@@ -28,6 +28,7 @@ app.autodiscover_tasks(["telemetry", "fleet"])
 
 
 _pulses: list[Pulse] = []
+_timers: list[Any] = []
 
 
 def beat(limit_s: float | None = None) -> None:
@@ -43,9 +44,11 @@ def start_worker(**_: Any) -> None:
 
 @worker_ready.connect
 def beat_between_tasks(sender: Any, **_: Any) -> None:
-    """Let the loop that takes tasks prove itself. It is made anew with each connection."""
+    """Let the loop that takes tasks prove itself; each new connection is reported here."""
     beat()
-    sender.timer.call_repeatedly(PROOF_EVERY_S, beat)
+    for timer in _timers:
+        timer.cancel()
+    _timers[:] = [sender.timer.call_repeatedly(PROOF_EVERY_S, beat)]
 
 
 @task_prerun.connect

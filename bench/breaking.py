@@ -1,0 +1,164 @@
+"""How soon each process of `make up` is back after SIGSTOP and SIGKILL on a busy machine."""
+
+import multiprocessing
+import random
+import signal
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from bench.table import print_table
+from telemetry.store.hot import StoreUnavailable
+from tests.fleet.ops.installation import Up, manage, running, wait_for
+
+ROUNDS = 5
+# Endless loops beside the programs.
+N_BUSY = 10
+PROGRAMS = {
+    "worker-1": "worker-1@",
+    "worker-2": "worker-2@",
+    "beat": "beat",
+    "sender": "send_notifications",
+    "redis": "redis-server",
+    "web parent": "",
+    "web server": "",
+}
+SHARD = "pretrain-gpt/0"
+GIVE_UP_S = 120
+POLL_S = 0.05
+
+
+def measure(env: Mapping[str, str], *, rounds: int = ROUNDS) -> dict[str, float]:
+    """Break each process in random order; print and return the longest times."""
+    del env
+    breaks = [(n, s) for n in PROGRAMS for s in ("SIGSTOP", "SIGKILL") for _ in range(rounds)]
+    random.Random(0).shuffle(breaks)
+    times: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
+    folder = Path(tempfile.mkdtemp(prefix="trnwatch-breaking-")) / "data"
+    with running(folder) as up:
+        if manage(folder, "prepare_demo", "--hours", "0.05")[0]:
+            raise RuntimeError("The demo fleet could not be prepared.")
+        store = up.store()
+        wait_for(lambda: SHARD in store.newest(), within_s=GIVE_UP_S)
+        first = store.newest()[SHARD]
+        with busy(N_BUSY):
+            for name, number in breaks:
+                times[name, number].append(break_one(up, name, signal.Signals[number]))
+        time.sleep(20)
+        last = newest(up)
+        span = store.window(SHARD, ["vcpu_usage_ratio"], start=max(first, last - 840), end=last)
+        seen = np.isfinite(span.values["vcpu_usage_ratio"]).any(axis=(1, 2))
+        steps = np.diff(store.steps(SHARD.partition("/")[0], since_s=first).step)
+        programs = up.children
+    rows = [
+        (
+            f"{name} {number}",
+            f"gone {n:.1f} s, then ticks {b:.1f} s, slowest page {p:.2f} s",
+        )
+        for (name, number), given in sorted(times.items())
+        for n, b, p in [np.max(given, axis=0)]
+    ]
+    figures = {
+        "rounds": len(breaks),
+        "ticks_lost": int((~seen).sum()),
+        "steps_lost_or_doubled": int((steps != 1).sum()),
+        "orphans": sum(process.is_running() for process in programs),
+        **{
+            f"{key}_s": max(given[i] for each in times.values() for given in each)
+            for i, key in enumerate(("noticed", "back", "page"))
+        },
+    }
+    print_table("Longest of each", [*rows, *((k, f"{v:g}") for k, v in figures.items())])
+    return figures
+
+
+@contextmanager
+def busy(n: int) -> Iterator[None]:
+    """Compute without end in ``n`` processes for as long as the block lasts."""
+    loops = [multiprocessing.Process(target=_compute, daemon=True) for _ in range(n)]
+    for loop in loops:
+        loop.start()
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.join()
+
+
+def _compute() -> None:
+    while True:
+        pass
+
+
+def break_one(up: Up, name: str, number: signal.Signals) -> tuple[float, float, float]:
+    """Signal a process; return until it is gone, until ticks go on, and the slowest page."""
+    process = find(up, name)
+    began_s, shown = time.monotonic(), len(up.shown)
+    process.send_signal(number)
+    gone_s = back_s = slowest_s = 0.0
+    while not (gone_s and back_s):
+        asked_s = time.monotonic()
+        up.answers()
+        slowest_s = max(slowest_s, time.monotonic() - asked_s)
+        now_s = time.monotonic() - began_s
+        if now_s > GIVE_UP_S:
+            raise TimeoutError(f"{name} is not back after {number.name}: {up.shown[shown:]}")
+        if not gone_s and not is_alive(process):
+            gone_s, broken_at_s = now_s, time.time()
+        if gone_s and newest(up) > broken_at_s:
+            back_s = now_s - gone_s
+        time.sleep(POLL_S)
+    wait_for(lambda: is_whole(up), within_s=GIVE_UP_S)
+    return gone_s, back_s, slowest_s
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def newest(up: Up) -> int:
+    """Return the newest second of the shard; 0 while Redis is away."""
+    try:
+        return up.store().newest().get(SHARD, 0)
+    except StoreUnavailable:
+        return 0
+
+
+def web_processes(up: Up) -> list[psutil.Process]:
+    found = []
+    for child in up.children:
+        try:
+            if "fleet.ops.web_server" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def is_whole(up: Up) -> bool:
+    """Whether every program runs once."""
+    web = web_processes(up)
+    pids = {process.pid for process in web}
+    return len(web) == 3 and sum(p.ppid() in pids for p in web) == 2 and len(up.children) == 8
+
+
+def find(up: Up, name: str) -> psutil.Process:
+    if word := PROGRAMS[name]:
+        process = up.child(word)
+        if process is None:
+            raise LookupError(f"{name} does not run")
+        return process
+    web = web_processes(up)
+    pids = {process.pid for process in web}
+    is_server = name == "web server"
+    return next(process for process in web if (process.ppid() in pids) == is_server)
