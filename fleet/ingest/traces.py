@@ -101,6 +101,11 @@ def save_trace(
     run = Run.objects.create(**_run_fields(analysis, about, steps))
     durable.write_steps(steps)
     found, grid, verdict = analysis.found, analysis.grid, analysis.verdict
+    # Shares of the time of all steps: short steps count less than long ones.
+    wait, transfer = (
+        float(np.average(ratio, weights=steps.step_s))
+        for ratio in (steps.wait_ratio, steps.transfer_ratio)
+    )
     return RecordedTrace.objects.create(
         run=run,
         imported_at=now,
@@ -112,9 +117,9 @@ def save_trace(
         slowdown_ratio=found.slowdown_ratio,
         m_w=found.m_w,
         m_s=found.m_s,
-        allreduce_share_ratio=float(steps.allreduce_share_ratio.mean()),
-        wait_share_ratio=float(steps.wait_ratio.mean()),
-        transfer_share_ratio=float(steps.transfer_ratio.mean()),
+        allreduce_share_ratio=wait + transfer,
+        wait_share_ratio=wait,
+        transfer_share_ratio=transfer,
         cause=verdict.cause,
         # Several are in the details.
         culprit=analysis.culprits[0] if verdict.cause == "one_worker" else "",

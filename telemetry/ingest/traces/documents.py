@@ -1,20 +1,18 @@
 """JSON files of profilers: plain or gzipped, complete, and not too large."""
 
 import gzip
-import re
 import zlib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from telemetry.ingest.text import strict_json, utf8
 from telemetry.trace import TraceError
 
 GZIP = b"\x1f\x8b"
 MAX_BYTES = 2 * 1024**3
 HEAD_BYTES = 65_536
-# PyTorch up to 2.5 writes an empty description without its quotes, which is invalid JSON.
-EMPTY_VALUE = re.compile(rb'("Process Group (?:Description|Name)"\s*:\s*)(?=[,}])')
 
 
 class Event(msgspec.Struct):
@@ -44,18 +42,19 @@ class Document(msgspec.Struct):
 
 
 def head_of(path: Path) -> bytes:
-    """Return the first bytes of a file, unzipped."""
+    """Return the first bytes of a file, unzipped; of text, as UTF-8."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
-    if head[:2] != GZIP:
-        return head
-    try:
-        return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
-    except zlib.error as error:
-        raise _truncated(path) from error
+    if head[:2] == GZIP:
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
+        except zlib.error as error:
+            raise _truncated(path) from error
+    return utf8(head)
 
 
 def text_of(path: Path) -> bytes:
+    """Return a file's text, unzipped and as UTF-8."""
     if path.stat().st_size > MAX_BYTES:
         raise _too_large(path)
     try:
@@ -67,16 +66,29 @@ def text_of(path: Path) -> bytes:
         raise _truncated(path) from error
     if len(raw) > MAX_BYTES:
         raise _too_large(path)
-    return raw
+    return utf8(raw)
+
+
+def decode(text: bytes, kind: Any) -> Any:
+    """Decode JSON, and what profilers write that is none; raises msgspec.DecodeError."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        mended = strict_json(text)
+        if mended == text:
+            raise
+    return msgspec.json.decode(mended, type=kind)
 
 
 def read_document(path: Path) -> Document:
     """Read a file that is an object, or the bare list of a Chrome trace's events."""
-    raw = EMPTY_VALUE.sub(rb'\1""', text_of(path))
+    text = text_of(path)
     try:
-        if raw.lstrip()[:1] == b"[":
-            return Document(msgspec.json.decode(raw, type=list[Event]))
-        found = msgspec.json.decode(raw, type=Document)
+        if text.lstrip()[:1] == b"[":
+            return Document(decode(text, list[Event]))
+        found: Document = decode(text, Document)
     except msgspec.ValidationError as error:
         raise TraceError(f"{path.name}: is not a profiler's trace: {error}") from error
     except msgspec.DecodeError as error:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.ingest.traces.documents import text_of
+from telemetry.ingest.traces.documents import decode, text_of
 from telemetry.ingest.traces.neuron import without
 from telemetry.ingest.traces.ranks import EXCHANGE, OTHER, SEND, WORK, RankEvents
 from telemetry.ingest.traces.repeats import (
@@ -63,7 +63,7 @@ def read_records(path: Path) -> ProcessRecords:
         if not line.strip():
             continue
         try:
-            entry = msgspec.json.decode(line)
+            entry: Any = decode(line, object)
         except msgspec.DecodeError as error:
             if number == len(lines):
                 break  # The process ended while it wrote.

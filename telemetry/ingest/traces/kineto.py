@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from telemetry.ingest.traces.documents import Document, Event
-from telemetry.ingest.traces.ranks import OTHER, SEND, WORK, RankEvents, communication_kind
+from telemetry.ingest.traces.ranks import OTHER, WORK, RankEvents, communication_kind
 from telemetry.trace import TraceError
 from trnwatch.nccl_inspector import is_model_parallel
 
@@ -17,9 +17,22 @@ NS = 1e-9
 DEVICE = ("kernel", "neuron", "neuroncore", "neuron_core", "gpu_memcpy", "gpu_memset")
 STEP = re.compile(r"ProfilerStep#(\d+)")
 RANK = re.compile(r"(?:rank|worker)[-_.]?(\d+)", re.IGNORECASE)
-LIBRARY = re.compile(r"nccl|rccl|^cc[-_:]|neuron|collective|^(?:all|reduce)[-_ ]", re.IGNORECASE)
-# Kernels of communication libraries whose name does not say what they do.
-UNNAMED = re.compile(r"[nr]ccl\w*kernel|deep_ep|nvshmem|cross_device_reduce", re.IGNORECASE)
+MEMORY = ("gpu_memcpy", "gpu_memset")
+# How the names of communication kernels begin: libraries, and operations of Neuron's compiler.
+# Other kernels are named for what they compute, such as permute, gather or reduce.
+LIBRARY = re.compile(
+    r"(?:void )?(?:\w+::)*(?:[nr]ccl|mscclpp|deep_ep|nvshmem|cross_device_reduce"
+    r"|(?:one|two)_shot_all_?reduce|multimem_)|(?:%\w*)?cc[-_:]",
+    re.IGNORECASE,
+)
+OPERATION = re.compile(
+    r"%?(?:all-(?:reduce|gather|to-all)|reduce-scatter|collective-(?:permute|broadcast)"
+    r"|send|recv)(?:[-.: ](?:start|done|clone|remat|\d+))*$",
+    re.IGNORECASE,
+)
+COLLECTIVE = re.compile(
+    r"all[-_ ]?reduce|reduce[-_ ]?scatter|all[-_ ]?gather|broadcast|reduce", re.IGNORECASE
+)
 
 
 def read_kineto(path: Path, file: Document) -> Iterator[RankEvents]:
@@ -99,6 +112,7 @@ def _rank_events(
             if is_model_parallel({"comm_name": _argument(event, "Process Group Description")})
         ),
         steps=_steps(own) or _steps(events),
+        names=[_collective(event) for event in device],
         began_at_s=base_s + float(start_s.min()),
     )
 
@@ -108,18 +122,25 @@ def _argument(event: Event, name: str) -> Any:
 
 
 def _kind(event: Event) -> int:
-    """Return what an event is, by PyTorch's name of the collective, else by the kernel's.
+    """Return what an event is, by PyTorch's name of the collective, else by the kernel's library.
 
     NCCL exchanges tokens between all by a kernel that is named after sending and receiving.
     """
-    described = _argument(event, "Collective name")
-    if isinstance(described, str) and (kind := communication_kind(described.lstrip("_"))):
-        return kind
-    name = str(event.name)
-    kind = communication_kind(name)
-    if kind == SEND or (kind and LIBRARY.search(name)):
-        return kind
-    return OTHER if UNNAMED.search(name) else WORK
+    name, described = str(event.name), _argument(event, "Collective name")
+    if isinstance(described, str) and described:
+        return communication_kind(described.lstrip("_")) or communication_kind(name) or OTHER
+    if str(event.cat).lower() in MEMORY:
+        return WORK
+    is_communication = LIBRARY.match(name) or OPERATION.match(name.replace("_", "-"))
+    return (communication_kind(name) or OTHER) if is_communication else WORK
+
+
+def _collective(event: Event) -> str:
+    """Return the collective that an event is: all-reduce, all-gather …, spelled in one way."""
+    for name in (_argument(event, "Collective name"), event.name):
+        if isinstance(name, str) and (known := COLLECTIVE.search(name)):
+            return re.sub(r"[-_ ]", "", known[0]).lower()
+    return ""
 
 
 def _members(event: Event) -> tuple[int, ...]:

@@ -27,7 +27,8 @@ UNIX_S = 1e9
 MAX_EVENT_S = 86_400.0
 # Less work than this share of the step between two collectives: a worker waited for both.
 RESUMED_RATIO = 0.01
-# A collective of which less than this is visible is hidden behind work and delays no worker.
+# A collective of which less than this is visible is hidden behind work and delays no worker. What
+# is visible of it in a few steps counts with the next that delays one.
 VISIBLE_RATIO = 0.05
 # The pieces of a segment: work before a collective and during it, then the rest.
 PIECES = ("compute", "compute", "idle", "other-communication", "collective")
@@ -39,6 +40,7 @@ SLOWER_RATIO = 1.05
 
 Intervals = tuple[FloatArray, FloatArray]
 Members = tuple[int, ...]
+Call = tuple[str, int]
 
 
 class Hardware(TypedDict, total=False):
@@ -54,11 +56,12 @@ class RankEvents:
     """The device's events (n,) and the steps of one rank.
 
     ``start_s`` and ``end_s`` are seconds on the rank's own clock. ``kind`` is WORK, EXCHANGE,
-    OTHER or SEND. ``group`` is an index into ``groups``, the participants, empty if unknown.
-    ``apart`` are the groups that exchange no gradients, by their name. ``steps`` maps the numbers
-    of steps to their spans. ``cuts`` are the events of EXCHANGE that end a segment, by default
-    all. ``waits`` are times known to be spent waiting for peers, None if unknown. ``hardware``
-    are figures for RankFigures.
+    OTHER or SEND. ``names`` are those of collectives, such as "allreduce"; empty: all the same.
+    ``group`` is an index into ``groups``, the participants, empty if unknown. ``apart`` are the
+    groups that exchange no gradients, by their name. ``steps`` maps the numbers of steps to their
+    spans. ``cuts`` are the events of EXCHANGE that end a segment, by default all. ``waits`` are
+    times known to be spent waiting for peers, None if unknown. ``hardware`` are figures for
+    RankFigures.
     """
 
     rank: int
@@ -74,6 +77,7 @@ class RankEvents:
     cuts: BoolArray | None = None
     waits: Intervals | None = None
     hardware: Hardware = field(default_factory=Hardware)
+    names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         took_s = self.end_s - self.start_s
@@ -105,7 +109,8 @@ class StepSegments:
     ``before`` and ``parallel`` are work before and during the collective. ``visible`` is gradient
     exchange without work in parallel, ``other`` is other communication without either. These and
     ``idle`` add up to the step. ``waited`` is the exchange by the collective that it delays: a
-    worker may wait through several. ``whole`` is the length of the collective.
+    worker may wait through several. ``whole`` is the length of the collective. ``calls`` are the
+    (n_collectives,) names, each with the how manieth of its name in the step it is.
     """
 
     before: FloatArray
@@ -115,26 +120,37 @@ class StepSegments:
     visible: FloatArray
     waited: FloatArray
     whole: FloatArray
+    calls: tuple[Call, ...] = ()
 
     @property
     def work_s(self) -> float:
         return float(self.before.sum() + self.parallel.sum())
 
-    def joined(self, kept: IntArray) -> FloatArray:
+    def joined(self, kept: Sequence[Call]) -> FloatArray:
         """Return the segments up to each collective that is kept: (n_kept + 1, 5) seconds.
 
-        The others are hidden behind work; their visible part counts as idle time.
+        One that this step does not have takes no time, and has no segment of its own. The last
+        row is what follows the last collective that is kept.
         """
-        last = len(self.waited) - 1
-        ends = np.append(kept[kept < last], last)
-        firsts = np.append(0, ends[:-1] + 1)
-        work = np.add.reduceat(self.before + self.parallel, firsts)
-        before, waited = self.before[firsts], self.waited[ends]
-        idle = np.add.reduceat(self.idle + self.waited, firsts) - waited
-        idle[-1] += waited[-1]
-        waited[-1] = 0.0
-        other = np.add.reduceat(self.other, firsts)
-        return np.stack([before, work - before, idle, other, waited], axis=1)
+        at = {call: place for place, call in enumerate(self.calls)}
+        pieces = np.zeros((len(kept) + 1, 5))
+        rows = [row for row, call in enumerate(kept) if call in at]
+        # Streams may end in another order: the collective still has the time before it.
+        rows.sort(key=lambda row: at[kept[row]])
+        first = 0
+        for row, last in [*((row, at[kept[row]]) for row in rows), (len(kept), len(self.calls))]:
+            own = slice(first, last + 1)
+            work, before = (self.before + self.parallel)[own].sum(), self.before[first]
+            visible = self.waited[own].sum()
+            pieces[row] = (
+                before,
+                work - before,
+                self.idle[own].sum(),
+                self.other[own].sum(),
+                visible,
+            )
+            first = last + 1
+        return pieces
 
 
 def trace_of_ranks(ranks: Sequence[RankEvents], *, shows_overlap: bool = True) -> Trace:
@@ -237,7 +253,17 @@ def _step_segments(
         *((each.start_s[mask & inside], each.end_s[mask & inside]) for mask in masks),
         cuts=(each.start_s[cuts], each.end_s[cuts]),
         span=span,
+        calls=_calls([each.names[i] if each.names else "" for i in cuts.tolist()]),
     )
+
+
+def _calls(names: Sequence[str]) -> tuple[Call, ...]:
+    seen = Counter[str]()
+    calls = []
+    for name in names:
+        calls.append((name, seen[name]))
+        seen[name] += 1
+    return tuple(calls)
 
 
 def _figures(each: RankEvents, steps: Sequence[StepSegments]) -> RankFigures:
@@ -270,17 +296,14 @@ def _rows(keys: Sequence[tuple[int, int, int, int]], found: Sequence[StepSegment
 
     Columns are step, replica, stage, rank, kind, sequence number, start and duration in seconds.
     """
-    n = max(len(segments.waited) for segments in found) - 1
-    ratio = np.full((len(found), n), np.nan)
-    for row, segments in zip(ratio, found, strict=True):
-        whole = np.where(segments.whole > 0, segments.whole, 1.0)
-        row[: len(whole) - 1] = (segments.waited / whole)[:-1]
-    kept = np.flatnonzero(np.nanmedian(ratio, axis=0) >= VISIBLE_RATIO) if n else np.zeros(0, int)
+    kept = _visible_calls(found)
     joined = [segments.joined(kept) for segments in found]
+    # Nothing waits for a collective after the last one, unless it is visible.
+    n_cut = int(not any(pieces[-1, -1] > NONE_S for pieces in joined))
     unpaired = _unpaired(keys, joined)
     rows = []
     for key, pieces in zip(keys, joined, strict=True):
-        took_s = pieces.ravel()[:-1]
+        took_s = pieces.ravel()[: pieces.size - n_cut]
         row = np.empty((len(took_s), 8))
         row[:, :4] = key
         row[:, 4] = np.resize([CODE[name] for name in PIECES], len(took_s))
@@ -291,6 +314,24 @@ def _rows(keys: Sequence[tuple[int, int, int, int]], found: Sequence[StepSegment
         row[:, 7] = took_s
         rows.append(row)
     return np.concatenate(rows)
+
+
+def _visible_calls(found: Sequence[StepSegments]) -> list[Call]:
+    """Return the collectives that usually delay their workers, in the order in which they end.
+
+    Collectives of steps and ranks are the same by name and sequence, not by position: a step may
+    have more of one kind than another step has.
+    """
+    ratios: dict[Call, list[float]] = defaultdict(list)
+    places: dict[Call, list[float]] = defaultdict(list)
+    for segments in found:
+        whole = np.where(segments.whole > 0, segments.whole, 1.0)
+        visible = (segments.waited / whole)[:-1].tolist()
+        for place, (call, ratio) in enumerate(zip(segments.calls, visible, strict=True)):
+            ratios[call].append(ratio)
+            places[call].append((place + 1) / (len(visible) + 1))
+    kept = [call for call, values in ratios.items() if np.median(values) >= VISIBLE_RATIO]
+    return sorted(kept, key=lambda call: (float(np.mean(places[call])), call))
 
 
 def _unpaired(
@@ -315,6 +356,7 @@ def segments_of(
     *,
     cuts: Intervals,
     span: tuple[float, float],
+    calls: tuple[Call, ...] | None = None,
 ) -> StepSegments:
     """Cut a step at the end of every collective.
 
@@ -323,6 +365,7 @@ def segments_of(
     exchange, work, other : start and end, (n,) seconds each
     cuts : those of ``exchange`` that belong to the step, in order of end
     span : start and end of the step
+    calls : of the cuts; None: by their number
 
     Notes
     -----
@@ -357,6 +400,7 @@ def segments_of(
         visible=np.maximum(visible, 0.0),
         waited=np.maximum(waited, 0.0),
         whole=np.append(end_s - start_s, 0.0),
+        calls=_calls([""] * len(end_s)) if calls is None else calls,
     )
 
 
