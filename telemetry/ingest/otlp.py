@@ -336,7 +336,7 @@ def _series_of(
     if metric.unit:
         labels[exporters.UNIT] = metric.unit
     pairs = sorted(labels.items())
-    encoded = [f"{len(key)}:{key}{text}".encode() for key, text in pairs]
+    encoded = tuple(f"{len(key)}:{key}{text}".encode() for key, text in pairs)
     series = _known.of(encoded, lambda: pairs)
     if series is None:
         values = exporters.common_labels(pairs)

@@ -88,8 +88,9 @@ DEVICE_ROOM = 1.05
 SURELY_PERCENT = 1.5
 MAX_PART = 64
 MAX_SERIES = 20_000
-# Series whose labels a process does not read again; each takes some 700 bytes.
-KNOWN_SERIES = 1 << 16
+# Of series that a process has read before, it keeps what their labels say: so many bytes in all,
+# and so many of a series, and of a label beside its text, as CPython takes them.
+MAX_KNOWN_BYTES, SERIES_BYTES, LABEL_BYTES = 24_000_000, 1_100, 150
 # Longer texts that tell series apart are kept as a digest.
 MAX_OF_CHARS = 48
 
@@ -311,30 +312,32 @@ def check_labels(n_labels: int, longest_bytes: int) -> None:
 
 
 class KnownSeries:
-    """What labels say, by their digest; cleared when full.
+    """What labels say, by the labels; forgotten when they take too much memory.
 
-    Labels themselves would take several times the memory of what they say.
+    Most labels are those of many series, and are kept once.
     """
 
-    def __init__(self, most: int = KNOWN_SERIES) -> None:
-        self._most = most
-        self._series: dict[bytes, Series | None] = {}
+    def __init__(self, most_bytes: int = MAX_KNOWN_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._n_bytes = 0
+        self._labels: dict[bytes, bytes] = {}
+        self._series: dict[tuple[bytes, ...], Series | None] = {}
 
     def of(
-        self, encoded: Sequence[bytes], decode: Callable[[], Iterable[tuple[str, str]]]
+        self, labels: tuple[bytes, ...], decode: Callable[[], Iterable[tuple[str, str]]]
     ) -> Series | None:
         """Return the series of labels; ``decode`` gives their names and values if it is new."""
-        check_labels(len(encoded), max(map(len, encoded), default=0))
-        sizes = ",".join([str(len(each)) for each in encoded])
-        digest = blake2b(b"".join([sizes.encode(), b";", *encoded]), digest_size=16).digest()
         try:
-            return self._series[digest]
+            return self._series[labels]
         except KeyError:
             pass
+        check_labels(len(labels), max(map(len, labels), default=0))
         series = recognise(tuple(decode()))
-        if len(self._series) >= self._most:
-            self._series.clear()
-        self._series[digest] = series
+        new = sum(len(each) + LABEL_BYTES for each in labels if each not in self._labels)
+        self._n_bytes += new + SERIES_BYTES
+        if self._n_bytes > self._most_bytes:
+            self._labels, self._series, self._n_bytes = {}, {}, new + SERIES_BYTES
+        self._series[tuple(self._labels.setdefault(each, each) for each in labels)] = series
         return series
 
 
@@ -344,7 +347,7 @@ _known = KnownSeries()
 def _recognise_encoded(encoded: Sequence[bytes]) -> Series | None:
     """Read the labels of a series, each as a Label's bytes."""
     labels = (Label.FromString(each) for each in encoded)
-    return _known.of(encoded, lambda: ((label.name, label.value) for label in labels))
+    return _known.of(tuple(encoded), lambda: ((label.name, label.value) for label in labels))
 
 
 def labels_of(labels: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import re
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -124,16 +125,23 @@ def test_little_may_be_packed_in_any_ratio_and_nothing_above_the_limit() -> None
     assert limits.most_unpacked(10_000_000, 16_000_000) == 16_000_000
 
 
-def test_known_series_stay_few_and_are_told_apart() -> None:
-    known = KnownSeries(most=2)
-    for core in ("0", "1", "2", "0"):
-        pairs = (
-            ("__name__", "neuroncore_utilization_ratio"),
-            ("node", "n"),
-            ("neuroncore", core),
-        )
-        series = known.of([core.encode()], pairs.__iter__)
-        assert series is not None
-        assert series.key.part == core
+def test_known_series_take_little_memory_and_are_told_apart() -> None:
+    known = KnownSeries(most_bytes=1_000_000)
+    tracemalloc.start()
+    try:
+        for i in [*range(10_000), 0]:
+            pairs = (
+                ("__name__", "neuroncore_utilization_ratio"),
+                ("node", "n"),
+                ("neuroncore", str(i)),
+                ("x", "y" * 200),
+            )
+            labels = tuple(f"{key}={text}".encode() for key, text in pairs)
+            series = known.of(labels, pairs.__iter__)
+            assert series is not None
+            assert series.key.part == str(i)
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()
     # The same bytes, divided in another way.
-    assert known.of([b"0", b"1"], lambda: ()) is known.of([b"01"], lambda: ()) is None
+    assert known.of((b"0", b"1"), lambda: ()) is known.of((b"01",), lambda: ()) is None
