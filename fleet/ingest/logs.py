@@ -25,9 +25,11 @@ from telemetry.ingest.logs import (
     Compile,
     HardwareError,
     Log,
+    LoggedError,
     LoggedSteps,
     NotFinite,
     complete_steps,
+    ended_by,
 )
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
@@ -41,6 +43,7 @@ MAX_POINTS = 20_000
 BY = "import_log"
 MAX_ERROR_ANNOTATIONS = 200
 MAX_TEXT_CHARS = 300
+MAX_FAILURES = 50
 SECONDS_PER_DAY = 86_400.0
 # Clocks differ a little; a run that ends further in the future has a wrong clock.
 AHEAD_S = 300.0
@@ -82,6 +85,7 @@ KINDS = {
     "progress": "Bare progress bars",
     "compile cache": "Compile cache",
     "hardware errors": "Hardware errors",
+    "errors": "Errors",
 }
 
 
@@ -341,6 +345,8 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
                 "n_errors": len(log.errors),
                 "how": steps.how,
                 "clocks": [list(each) for each in steps.clocks],
+                "end": end_text(log),
+                "failures": [_failure(e) for e in list(log.failures.values())[:MAX_FAILURES]],
                 "rate_doubt": steps.rate_doubt,
                 "not_finite": [asdict(each) | _finite(each) for each in steps.not_finite],
                 "is_rate_only": bool(np.isfinite(steps.seq_per_s[np.isnan(steps.step_s)]).any()),
@@ -351,6 +357,24 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
         },
     )
     return kept
+
+
+def end_text(log: Log) -> str:
+    """Return why the job ended, by the errors after its last step."""
+    error = ended_by(log.final)
+    if error is None:
+        return "ended"
+    return f"failed: {error.name}" + (f" on {error.where}" if error.where else "")
+
+
+def _failure(error: LoggedError) -> dict[str, Any]:
+    at = None if math.isnan(error.at_s) else datetime.fromtimestamp(error.at_s, UTC).isoformat()
+    return {name: value for name, value in asdict(error).items() if name != "at_s"} | {
+        "class": error.kind,
+        "at": at,
+        "where": error.where,
+        "line": error.number,
+    }
 
 
 def _finite(figure: NotFinite) -> dict[str, float | None]:
@@ -475,6 +499,8 @@ def times_text(log: ReadLog) -> str:
 
 def log_caveats(log: ReadLog) -> list[str]:
     details, caveats = log.details, list(log.details.get("notes", ()))
+    if (end := details.get("end", "ended")) != "ended":
+        caveats.append(f"the job {end}")
     if n := log.n_damaged:
         caveats.append(f"{counted(n, 'line')} truncated or garbled, skipped")
     if likely := details.get("likely"):

@@ -397,6 +397,8 @@ def log_context(run: Run) -> dict[str, Any]:
         "kinds": [(KINDS.get(name, name), n) for name, n in log.details["understood"].items()],
         "read": coverage_text(log),
         "caveats": log_caveats(log),
+        "end": log.details.get("end", ""),
+        "failures": log.details.get("failures", ())[:MOST_ERRORS],
         "loss_word": next(
             (each for each in log.details.get("not_finite", ()) if _is_bad_loss(each)), None
         ),

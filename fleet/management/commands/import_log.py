@@ -55,7 +55,7 @@ NUMBERS = (
 
 
 class Command(PlainCommand):
-    help = "Import a training log (plain or gzipped): steps, compile cache, hardware errors."
+    help = "Import a training log (plain or compressed): steps, compile cache, errors."
     files = "a log; several logs of one run"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -111,7 +111,7 @@ class Command(PlainCommand):
             raise ValueError(f"FILE: {error.filename or paths[0]}: {error.strerror}") from error
         if not log.n_lines:
             raise ValueError(f"FILE: {paths[0].name} is empty; copy it again")
-        if not log.family and not log.compiles and not log.errors:
+        if not (log.family or log.compiles or log.errors or log.failures):
             raise ValueError(_refusal(paths[0].name, log))
         now = timezone.now()
         kept = save_log(log, about, file_s=file_s, now=now)
@@ -204,11 +204,18 @@ def _answer(kept: ReadLog) -> dict[str, object]:
         "finished_at": run.finished_at.isoformat() if run.finished_at else None,
         "compile": None if is_table else compile_summary(run).as_json(),
         "hardware_errors": None if is_table else kept.details["n_errors"],
+        "end": None if is_table else kept.details["end"],
+        "errors": None if is_table else [_error(each) for each in kept.details["failures"]],
         "lines": kept.n_lines,
         "understood": kept.details["understood"],
         "skipped": {"other": kept.n_other, "damaged": kept.n_damaged},
         "examples": {kind: kept.details[kind] for kind in ("damaged", "others")},
     }
+
+
+def _error(failure: dict[str, Any]) -> dict[str, Any]:
+    names = ("name", "class", "line", "at", "rank", "device", "core", "node", "detail", "text")
+    return {name: failure[name] for name in names}
 
 
 def _rows(kept: ReadLog, answer: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -230,6 +237,7 @@ def _rows(kept: ReadLog, answer: dict[str, Any]) -> list[tuple[str, str, str]]:
             ("compiled", f"{compiles['misses']:,}", f"{compiled_s}, all processes"),
             ("failed", f"{compiles['failures']:,}", ""),
             ("hardware errors", f"{answer['hardware_errors']:,}", "annotated on the run"),
+            ("end", "", answer["end"]),
         ]
     return rows
 

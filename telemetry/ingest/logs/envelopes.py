@@ -362,7 +362,7 @@ TAGS = tuple(
         # Container runtimes, after the time.
         r"std(?:out|err) [FP](?::[\w:]{1,20})? ",
         # kubectl --prefix, torchtitan and other names in brackets.
-        r"\[(?P<who>[A-Za-z][\w./-]{0,200})\]:?\s?",
+        r"\[(?:(?P<who>pod/[\w./-]{1,200})|[A-Za-z][\w./-]{0,200})\]:?\s?",
         # logcli
         r'\{[\w.]{1,60}="[^}]{0,500}\}\s',
         # syslog and journalctl, after the time.
@@ -370,7 +370,7 @@ TAGS = tuple(
         # docker compose, stern with a bar
         r"(?P<who>[A-Za-z][\w.-]{0,100})\s{1,40}[|\u203a]\s?",
         # pdsh and clush: a name with a digit, a dot or a hyphen
-        r"(?=[\w-]{0,60}[\d.-])(?P<who>[A-Za-z][\w.-]{0,100}):\s",
+        r"(?=[\w-]{0,60}[\d.-])(?![\w.]{1,99}(?:Error|Exception|Warning):)(?P<who>[A-Za-z][\w.-]{0,100}):\s",
         # Python's logging: names and levels
         r"(?:[-|:>]\s{0,4})?(?:[\w.]{1,60}\s{0,2}[-|:]\s{0,2})?"
         r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b(?:\s{0,8}[-:>]|\s{0,8}\|(?!\|))?\s?",

@@ -17,6 +17,8 @@ from telemetry.ingest.logs.envelopes import (
     pieces_of,
     prefix_of,
 )
+from telemetry.ingest.logs.errors import MARKS as ERROR_MARKS
+from telemetry.ingest.logs.errors import LoggedError, error_of
 from telemetry.ingest.logs.families import (
     FAMILIES,
     MARKS,
@@ -30,7 +32,7 @@ from telemetry.ingest.logs.steps import LineSteps
 
 # No reader knows a line without one of these. A line with colours is read anyway.
 ALWAYS = ("NEURON_", "NCC_WRAPPER", "Compiler status ", "optimizer ...", "\x1b")
-ANY = re.compile("|".join(re.escape(mark) for mark in (*MARKS, *ALWAYS)).encode())
+ANY = re.compile("|".join(re.escape(mark) for mark in (*MARKS, *ALWAYS, *ERROR_MARKS)).encode())
 # A line with one of these is of a known kind; if it cannot be read, it is damaged.
 KNOWN = (
     b"step_time",
@@ -44,7 +46,7 @@ KNOWN = (
 OPTIMIZER = re.compile(r"optimizer \.{3,60} ([A-Za-z0-9_.-]{1,40})", re.ASCII)
 # Tables are imported in the same way as logs.
 TABLE = "table"
-COMPILE_CACHE, HARDWARE_ERRORS = "compile cache", "hardware errors"
+COMPILE_CACHE, HARDWARE_ERRORS, ERRORS = "compile cache", "hardware errors", "errors"
 # What a line that looks like training has at least two of.
 STEP = re.compile(
     rb"\b(?:[Ss]teps?|[Ii]ter(?:ation)?s?|[Bb]atch|[Uu]pdates?)\b\W{0,6}\d|\d (?:steps|updates)\b"
@@ -83,7 +85,11 @@ class UnreadLine:
 
 @dataclass(slots=True)
 class Log:
-    """A log's content; ``understood`` counts lines by kind, ``damaged`` are partly understood."""
+    """A log's content; ``understood`` counts lines by kind, ``damaged`` are partly understood.
+
+    ``failures`` has the first line of each error by name and place, ``final`` those after the
+    last step.
+    """
 
     gathered: dict[str, LineSteps] = field(
         default_factory=lambda: {name: LineSteps() for name in (*FAMILIES, TABLE)}
@@ -92,6 +98,8 @@ class Log:
     errors: dict[HardwareError, int] = field(default_factory=dict)
     totals: TrainingTotals = field(default_factory=TrainingTotals)
     understood: Counter[str] = field(default_factory=Counter)
+    failures: dict[tuple[object, ...], LoggedError] = field(default_factory=dict)
+    final: list[LoggedError] = field(default_factory=list)
     optimizer: str = ""
     n_lines: int = 0
     n_other: int = 0
@@ -149,7 +157,7 @@ class LogReader:
             is_read = False
             if ANY.search(line):
                 for entry in self._entries(number, line, envelopes, file):
-                    if kind := self._kind(entry):
+                    if kind := self._kind(entry, file):
                         self.log.understood[kind] += 1
                         is_read = True
             if not is_whole or (not is_read and any(mark in line for mark in KNOWN)):
@@ -206,9 +214,12 @@ class LogReader:
         self.log.n_counted = self._steps.n_counted
         return self.log
 
-    def _kind(self, entry: LogLine) -> str:
+    def _kind(self, entry: LogLine, file: str) -> str:
         """Read an entry and return its kind; empty if it is not understood."""
         text = entry.text
+        failure = error_of(entry, file=file)
+        if failure is not None:
+            self._fail(failure)
         if "NEURON_HW_ERR=" in text:
             error = read_kernel(entry)
             if error and (error in self.log.errors or len(self.log.errors) < MAX_ERRORS):
@@ -229,13 +240,24 @@ class LogReader:
         if self._steps.longest > length:
             self.log.gathered[PROGRESS] = LineSteps()
         if record is None:
-            return kind
+            return kind or (ERRORS if failure else "")
         if record.step > MAX_STEP:
             return ""
         self._has_steps = True
+        self.log.final.clear()
         if kind != PROGRESS or len(self.log.gathered[PROGRESS]) < MAX_BAR_STEPS:
             self.log.gathered[kind].add(record)
         return kind
+
+    def _fail(self, error: LoggedError) -> None:
+        """Keep the first line of each error and place."""
+        key = (error.name, error.rank, error.device, error.core, error.node)
+        if key not in self.log.failures and len(self.log.failures) >= MAX_ERRORS:
+            self.log.n_left_out += 1
+            return
+        self.log.failures.setdefault(key, error)
+        if len(self.log.final) < MAX_ERRORS:
+            self.log.final.append(error)
 
     def _keep(self, event: Compile) -> None:
         if len(self.log.compiles) < MAX_COMPILES:

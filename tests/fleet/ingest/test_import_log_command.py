@@ -32,6 +32,8 @@ KEYS = [
     "finished_at",
     "compile",
     "hardware_errors",
+    "end",
+    "errors",
     "lines",
     "understood",
     "skipped",

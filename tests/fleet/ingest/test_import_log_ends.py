@@ -1,4 +1,4 @@
-"""A loss that is no longer finite: said with its step, never the last finite one as current."""
+"""How a log ends: with a loss that is no longer finite, or with errors; each is said."""
 
 from io import StringIO
 
@@ -43,3 +43,22 @@ def test_a_loss_that_never_was_finite_has_no_last_one(write: Write) -> None:
 
     assert loss == "NaN"
     assert "since step 1, the first that logs it" in shown
+
+
+def test_a_job_that_failed_says_by_what_and_where(write: Write) -> None:
+    shown = StringIO()
+    lines = [f"{dated(10.0 * n)} {neuronx(n)}" for n in range(1, 6)]
+    lines.append(f"{dated(70)} trn-03: nrt_execute failed: NRT_EXEC_HW_ERR_HBM_UE")
+    found = imported(write(*lines), stderr=shown)
+    (error,) = found["errors"]
+
+    assert found["end"] == "failed: NRT_EXEC_HW_ERR_HBM_UE on trn-03"
+    assert (error["name"], error["line"], error["node"]) == ("NRT_EXEC_HW_ERR_HBM_UE", 6, "trn-03")
+    assert error["at"].endswith("00:01:10+00:00")
+    assert "the job failed: NRT_EXEC_HW_ERR_HBM_UE on trn-03" in shown.getvalue()
+
+
+def test_a_job_without_errors_ended(write: Write) -> None:
+    found = imported(write(neuronx(1), neuronx(2)))
+
+    assert (found["end"], found["errors"]) == ("ended", [])
