@@ -122,8 +122,8 @@ def repair(folder: Path, code: int, output: str) -> str:
     """Move a damaged append-only file aside, so that Redis starts empty; return a message.
 
     Redis repairs a truncated file itself. If it ends with an error before it is ready, and gives
-    no other reason, the file is unreadable. It holds at most fifteen minutes of live data;
-    everything else is in the database. Only the latest damaged file is kept.
+    no other reason, the file is unreadable. It holds fifteen minutes of live data, and what waits
+    in queues; everything else is in the database. Only the latest damaged file is kept.
     """
     failed = code > 0 or code in CRASHES
     if not failed or not output or READY in output or OTHER_REASONS.search(output):
@@ -141,7 +141,9 @@ def repair(folder: Path, code: int, output: str) -> str:
         return f"Redis' file {damaged[0]} is damaged and cannot be renamed: {error.strerror}."
     return (
         f"Redis' append-only file was damaged. It is renamed to {moved[0]}, and Redis starts "
-        "empty: live figures of the last 15 minutes are gone, everything else is kept."
+        "empty: live figures of the last 15 minutes are gone, and so are samples of remote write "
+        "and OTLP that waited, counts of requests and attempts, and requests to agents that were "
+        "not answered. Runs, alerts, history and settings are in the database."
     )
 
 
