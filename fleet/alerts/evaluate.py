@@ -38,12 +38,20 @@ from telemetry.detect import (
     crashed_nodes,
     find,
     find_silent,
+    missing_devices,
     uncorrected,
     unhealthy_devices,
 )
 from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem, reporting_interval
-from telemetry.detect.node_errors import HEALTH_RULE, counted, device_health, is_settled
+from telemetry.detect.node_errors import (
+    HEALTH_RULE,
+    MISSING_RULE,
+    counted,
+    device_health,
+    is_settled,
+    whole_nodes,
+)
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.standstill import CORES, HOST, MUTE_S, TOGETHER_S
 from telemetry.detect.stopped import SILENT, StepHeartbeat
@@ -70,7 +78,7 @@ RUN_RULES = (
 HARDWARE_RULES = tuple(
     name
     for name, rule in RULES.items()
-    if rule.subject == "node" and name not in {"node_silent", ECC, HEALTH_RULE}
+    if rule.subject == "node" and name not in {"node_silent", ECC, HEALTH_RULE, MISSING_RULE}
 )
 BLIND = ("monitoring_blind", "fleet")
 # After a pause in watching, wait before reporting silent nodes and hanging runs: missing data may
@@ -196,7 +204,7 @@ def watch(
     with guard("", (), ECC):
         counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
         if counts is not None:
-            findings += uncorrected(counts) + unhealthy_devices(counts)
+            findings += uncorrected(counts) + unhealthy_devices(counts) + missing_devices(counts)
             evaluated |= {(ECC, f"node:{name}") for name in shards} | with_known_health(counts)
             evaluated -= unsettled([counts], open_.subjects, now_s=now_s)
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
@@ -318,10 +326,11 @@ def unmeasured(
 
 
 def with_known_health(counts: Span) -> set[Subject]:
-    """List the nodes whose devices have a recent state; the others keep their alerts."""
+    """List nodes whose devices have a recent state, or all report; others keep their alerts."""
     is_known = np.isfinite(device_health(counts)).any(axis=1)
     rows = np.flatnonzero(is_known).tolist()
-    return {(HEALTH_RULE, f"node:{counts.nodes[row]}") for row in rows}
+    whole = {(MISSING_RULE, f"node:{node}") for node in whole_nodes(counts)}
+    return whole | {(HEALTH_RULE, f"node:{counts.nodes[row]}") for row in rows}
 
 
 def unsettled(

@@ -67,6 +67,7 @@ CAUSES: Mapping[str, CauseText] = {
     "recompile": CauseText("recompile", is_of_run=True),
     "ecc_uncorrected": CauseText("uncorrected ECC", "", "device", "ECC", "mem_ecc_uncorrected"),
     "device_unhealthy": CauseText("unhealthy device", "unhealthy devices", "device", "device"),
+    "device_missing": CauseText("missing device", "missing devices", "device", "device"),
     "node_silent": CauseText("silent node", "no longer report", metric=_CORES),
     "node_crash": CauseText("crashed node", "crashed", metric=_CORES),
     "hang": CauseText("hang"),
@@ -284,6 +285,7 @@ def is_located(alert: Alert) -> bool:
 SELF_EXPLAINED = frozenset(
     {
         *("monitoring_blind", "node_silent", "ecc_uncorrected", "device_unhealthy", "recompile"),
+        *("device_missing",),
         *("cost_drift", "budget_overrun", "preflight"),
     }
 )

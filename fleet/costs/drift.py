@@ -36,7 +36,7 @@ from telemetry.store.reading import Source
 # Rules that slow no step, and so explain no cost.
 UNRELATED = (
     *(DRIFT, "budget_overrun", "ecc_uncorrected", "exec_errors", "monitoring_blind"),
-    "device_unhealthy",
+    *("device_unhealthy", "device_missing"),
     "preflight",
 )
 # A problem starts before its alert, and the run needs time to recover after it.

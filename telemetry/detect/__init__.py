@@ -3,7 +3,12 @@
 from telemetry.detect.engine import INDEPENDENT_RULES, SLOWDOWNS, Finder, find
 from telemetry.detect.findings import Finding
 from telemetry.detect.inputs import DetectionInput, HealthyStepsCache
-from telemetry.detect.node_errors import STATE_METRICS, uncorrected, unhealthy_devices
+from telemetry.detect.node_errors import (
+    STATE_METRICS,
+    missing_devices,
+    uncorrected,
+    unhealthy_devices,
+)
 from telemetry.detect.rules import RULES, Rule
 from telemetry.detect.stopped import StepHeartbeat, crashed_nodes, find_silent
 
@@ -21,6 +26,7 @@ __all__ = [
     "crashed_nodes",
     "find",
     "find_silent",
+    "missing_devices",
     "uncorrected",
     "unhealthy_devices",
 ]

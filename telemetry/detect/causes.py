@@ -110,9 +110,8 @@ NOT_URGENT = (UNKNOWN, *CLASSES, *(c.name for c in CAUSES if c.scope == "run"))
 PART_OF: Mapping[str, Part] = {
     **dict.fromkeys((*LINK_CAUSES, _NETWORK), "efa_device"),
     "slow_core": "core",
-    **dict.fromkeys(
-        ("throttle", "hbm_slow", _COMPUTE, "ecc_uncorrected", "device_unhealthy"), "device"
-    ),
+    **dict.fromkeys(("throttle", "hbm_slow", _COMPUTE), "device"),
+    **dict.fromkeys(("ecc_uncorrected", "device_unhealthy", "device_missing"), "device"),
 }
 # What a phase alone says: the class or the name of its first row. Other phases say nothing.
 CAUSE_OF_PHASE: Mapping[str, str] = {c.phase: c.class_name or c.name for c in reversed(CAUSES)}

@@ -31,6 +31,7 @@ from telemetry.detect.inputs import (
 from telemetry.detect.losses import find_intermittent_loss
 from telemetry.detect.node_errors import (
     exec_errors,
+    lost_devices,
     memory_errors,
     node_idle,
     rejected_devices,
@@ -409,6 +410,7 @@ INDEPENDENT_RULES: Mapping[str, Finder] = {
     "node_idle": node_idle,
     "ecc_uncorrected": memory_errors,
     "device_unhealthy": rejected_devices,
+    "device_missing": lost_devices,
 }
 
 

@@ -213,6 +213,72 @@ def rejected_devices(inputs: DetectionInput) -> list[Finding]:
     return [] if inputs.counts is None else unhealthy_devices(inputs.counts, run=inputs.run)
 
 
+MISSING_RULE = "device_missing"
+# Moments in a row at which the node reports others: one report may lack a part of its values.
+MISSING_MOMENTS = 2
+
+
+def reporting_devices(states: Span) -> NDArray[np.bool_]:
+    """Which devices have an ECC count: (n_moments, n_nodes, n_devices).
+
+    The driver counts for each device, also for one that no process uses.
+    """
+    found: NDArray[np.bool_] = np.zeros((len(states.ticks), len(states.nodes), 1), bool)
+    for metric in ECC_METRICS:
+        if metric in states.values and states.values[metric].size:
+            found = found | np.isfinite(states.values[metric])
+    return found
+
+
+def missing_devices(states: Span, *, run: str | None = None) -> list[Finding]:
+    """Find the nodes of which some devices no longer report, while others do.
+
+    One finding per node; with several such devices it names none.
+    """
+    reports, found = reporting_devices(states), []
+    for row, node in enumerate(states.nodes):
+        moments = np.flatnonzero(reports[:, row].any(axis=1))
+        newest, before = moments[-MISSING_MOMENTS:], moments[:-MISSING_MOMENTS]
+        if newest.size < MISSING_MOMENTS or not before.size:
+            continue
+        held = reports[before, row]
+        gone = np.flatnonzero(held.any(axis=0) & ~reports[newest, row].any(axis=0))
+        if not gone.size:
+            continue
+        last = before[np.flatnonzero(held[:, gone].any(axis=1))[-1]]
+        n_reporting = int(reports[newest[-1], row].sum())
+        found.append(
+            Finding(
+                rule=MISSING_RULE,
+                cause=MISSING_RULE,
+                severity=RULES[MISSING_RULE].severity if run else "warn",
+                run=run,
+                node=node,
+                device=int(gone[0]) if gone.size == 1 else None,
+                onset_s=float(states.ticks[last]),
+                score=float(gone.size),
+                evidence={
+                    "devices": gone.tolist(),
+                    "n_reporting": n_reporting,
+                    "n_devices": n_reporting + int(gone.size),
+                    "window": [float(states.ticks[last]) - LEAD_S, float(states.ticks[-1])],
+                    "charts": [],
+                },
+            )
+        )
+    return found
+
+
+def lost_devices(inputs: DetectionInput) -> list[Finding]:
+    return [] if inputs.counts is None else missing_devices(inputs.counts, run=inputs.run)
+
+
+def whole_nodes(states: Span) -> list[str]:
+    """Nodes of which every device reports; the others keep their alerts about missing ones."""
+    newest: NDArray[np.bool_] = reporting_devices(states)[-MISSING_MOMENTS:].any(axis=0)
+    return [states.nodes[row] for row in np.flatnonzero(newest.all(axis=1))]
+
+
 ERRORS_RULE = "exec_errors"
 FAILED, ERRORS, DONE = (
     "executions_failed_per_s",

@@ -265,6 +265,14 @@ NODES = (
         "It has one alert per device.",
     ),
     Rule(
+        "device_missing",
+        "A device no longer reports",
+        "page",
+        "node",
+        "Some accelerators of a node no longer report, while the others do: the driver lost them.",
+        falls_short="No series says how many devices a node had before.",
+    ),
+    Rule(
         "monitoring_blind",
         "Monitoring is blind",
         "page",

@@ -271,6 +271,43 @@ def test_an_unhealthy_device_alerts_until_it_is_reported_healthy(
     assert not Alert.objects.open().exists()
 
 
+def test_a_missing_device_alerts_until_all_report_again(
+    hot: HotStore, db: None, now_s: int
+) -> None:
+    Node.objects.create(
+        name="real",
+        instance_type="trn1.32xlarge",
+        source=Node.Source.NEURON_MONITOR,
+        shard="node:real",
+        n_cores=32,
+        n_devices=16,
+        first_seen_at=NOON,
+    )
+    start = now_s - 860
+
+    def watch_at(age_s: int, *, missing: bool) -> None:
+        counts = np.zeros((1, 16))
+        counts[0, 9] = np.nan if missing else 0.0
+        last = start + age_s
+        for tick in range(last - 29, last + 1):
+            hot.append([Block("node:real", tick, ("real",), {"mem_ecc_uncorrected": counts})])
+        listen(hot, last)
+        watch(hot, now=at(last))
+
+    watch_at(0, missing=False)
+    assert not Alert.objects.exists()
+    watch_at(30, missing=True)
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.subject, alert.device) == ("device_missing", "node:real", 9)
+    assert (alert.evidence["n_reporting"], alert.evidence["n_devices"]) == (15, 16)
+    # Longer than the moments that are read: the alert remembers how many there were.
+    for age_s in range(60, 810, 30):
+        watch_at(age_s, missing=True)
+    assert Alert.objects.open().get() == alert
+    watch_at(840, missing=False)
+    assert not Alert.objects.open().exists()
+
+
 def test_what_flaps_and_is_quiet_is_over_for_detection(llama: Run) -> None:
     times = dict.fromkeys(("onset_at", "fired_at", "last_seen_at"), NOON)
     reported = times | {"severity": Alert.Severity.PAGE, "run": llama, "score": 1.5}

@@ -175,6 +175,17 @@ def test_an_unhealthy_device_is_named_unless_there_are_several(make: Make) -> No
     assert "rejects 2 devices of limping" in paragraph_of(several)
 
 
+def test_missing_devices_are_counted_and_named(make: Make) -> None:
+    rule = {"rule": "device_missing", "cause": "device_missing"}
+    figures = {"n_reporting": 15, "n_devices": 16, "devices": [2]}
+    one = make(figures, **rule)
+    several = make(figures | {"n_reporting": 14, "devices": [2, 5]}, **rule, device=None)
+
+    assert "15 of 16 accelerators of limping report" in headline(one)
+    assert f"report since {SINCE}: device 2 is missing" in paragraph_of(one)
+    assert "devices 2, 5 are missing" in paragraph_of(several)
+
+
 def test_blindness_is_the_monitoring_s_own(make: Make) -> None:
     alert = make({}, rule="monitoring_blind", cause="unknown", run=None, node=None)
 

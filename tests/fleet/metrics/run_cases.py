@@ -149,6 +149,7 @@ CASES = [
     step_slow(),
     from_trnwatch("input_stall", "page"),
     from_trnwatch("checkpoint_slow", "warn"),
+    from_trnwatch("device_missing", "page"),
     from_trnwatch("preflight", "warn"),
     *costs(),
     budget_overrun(),
