@@ -275,7 +275,7 @@ def lost_devices(inputs: DetectionInput) -> list[Finding]:
 
 def whole_nodes(states: Span) -> list[str]:
     """Nodes of which every device reports; the others keep their alerts about missing ones."""
-    newest: NDArray[np.bool_] = reporting_devices(states)[-MISSING_MOMENTS:].any(axis=0)
+    newest = np.asarray(reporting_devices(states)[-MISSING_MOMENTS:].any(axis=0))
     return [states.nodes[row] for row in np.flatnonzero(newest.all(axis=1))]
 
 
