@@ -309,6 +309,8 @@ def _first_hit_s(source: Source, alert: Alert) -> float:
 
 def _placed(change: RecentChange, onset_at: datetime, *, hit_s: float) -> RecentChange:
     before_s = (onset_at - change.at).total_seconds()
+    # The onset of hardware is a whole second.
+    before_s = 0.0 if -1.0 <= before_s < 0 and not hit_s else before_s
     is_within = -hit_s <= before_s < 0
     return replace(change, before_s=0.0 if is_within else before_s, is_within=is_within)
 

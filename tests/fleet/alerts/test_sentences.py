@@ -88,13 +88,13 @@ def test_a_slow_core_makes_all_others_wait(make: Make) -> None:
     text = paragraph_of(make(CORE, cause="slow_core", device=17))
 
     assert "core 17 of limping, which computes more slowly than its peers" in text
-    assert "3 other nodes wait for limping, which waits least" in text
+    assert "3 other nodes are waiting on limping." in text
     assert "arrive at the collective together" not in text
 
 
 def test_one_peer_is_not_many(make: Make) -> None:
     alert = make(CORE, cause="slow_core", device=17, victims=["steady"])
-    assert "its peer waits for limping" in paragraph_of(alert)
+    assert "its peer is waiting on limping" in paragraph_of(alert)
 
 
 def test_a_cause_that_is_not_known_is_called_unknown(make: Make) -> None:
@@ -262,7 +262,7 @@ def test_a_hang_states_since_when_no_step_has_ended(make: Make) -> None:
     text = paragraph_of(make({}, rule="hang", cause="hang"))
 
     assert f"llama has finished no step for 3 min, since {SINCE}." in text
-    assert "limping, which does not join the collective" in text
+    assert "limping, which has not joined the collective" in text
 
 
 def test_what_is_its_own_cause_is_reported_once_with_its_figure(make: Make) -> None:

@@ -452,7 +452,7 @@ def test_no_command_has_a_placeholder(
     ("kind", "where", "says", "does_not_say"),
     [
         ("waiting", {}, "All other workers wait for `limping`", "transfer"),
-        ("waiting", NOWHERE, "each worker is late in turn", "scontrol"),
+        ("waiting", NOWHERE, "the late worker is not identified yet", "scontrol"),
         ("transferring", {}, "The time goes into the transfer, not into waiting", "wait for"),
         ("transferring", NOWHERE, "no EFA device stands out", "scontrol"),
         ("communication-bound layout", NOWHERE, "Nothing is broken", "scontrol"),
