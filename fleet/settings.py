@@ -66,6 +66,7 @@ INSTALLED_APPS = [
 
 
 MIDDLEWARE = [
+    "fleet.access.audit.AuditMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "fleet.ops.static_files.PageCompressionMiddleware",
     "fleet.ops.static_files.StaticMiddleware",
@@ -257,14 +258,19 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "filters": {"brief": {"()": "fleet.ops.outages.BriefOutages"}},
-    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "formatters": {
+        "plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+        "line": {"format": "%(message)s"},
+    },
     "handlers": {
+        "audit": {"class": "logging.StreamHandler", "formatter": "line"},
         "stderr": {
             "class": "logging.StreamHandler",
             "formatter": "plain",
             "filters": ["brief"],
-        }
+        },
     },
+    "loggers": {"trnwatch.audit": {"handlers": ["audit"], "level": "INFO", "propagate": False}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
 }
 

@@ -10,6 +10,7 @@ from django.contrib.auth.validators import UnicodeUsernameValidator
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from fleet.access import audit
 from fleet.access.roles import ROLES, random_password, role_of
 from fleet.models import ConfigurationChange
 from telemetry.errors import FieldError
@@ -87,6 +88,7 @@ def reset_password(user: User, *, by: str, now: datetime) -> str:
 def _record(text: str, *, by: str, now: datetime) -> None:
     kind = ConfigurationChange.Kind.PEOPLE
     ConfigurationChange.objects.create(at=now, by=by, kind=kind, text=text)
+    audit.note("account_change", "ok", who=by, detail=text)
 
 
 def _known(role: str) -> str:

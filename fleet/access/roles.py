@@ -18,7 +18,8 @@ from django.shortcuts import resolve_url
 from django.utils.crypto import constant_time_compare
 from django.utils.deprecation import MiddlewareMixin
 
-from fleet.access.tokens import Maker, TokenError, bearer, check_token
+from fleet.access.audit import explain_problem
+from fleet.access.tokens import MACHINE_PREFIX, Maker, TokenError, bearer, check_token
 from fleet.models import Token
 from fleet.models.problem import problem
 from fleet.models.token import GRANTS
@@ -88,9 +89,6 @@ SCOPES = {
 # Scopes of machines. No role limits them: monitoring goes on when a user leaves.
 MACHINE_SCOPES = frozenset({"ingest", "scrape"})
 DEMO_ADMIN = "admin"
-
-# Prefix of a token's name on timelines; user names have no spaces.
-MACHINE_PREFIX = "token "
 
 # Views with their own authentication, or without any.
 INGEST_VIEWS = frozenset(
@@ -206,6 +204,7 @@ class AccessMiddleware(MiddlewareMixin):
             try:
                 check_token(bearer(request.headers["Authorization"]), Token.Scope.SCRAPE)
             except TokenError as error:
+                explain_problem(request, error)
                 return error.response()
             return None
         if name == "readyz" and is_loopback(request):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from django.db import OperationalError
 from django.db.models import Q
 
+from fleet.access import audit
 from fleet.models import Token
 from fleet.models.problem import ProblemError
 from fleet.models.token import digest
@@ -16,6 +17,8 @@ from telemetry.errors import FieldError
 
 SCHEME = "bearer"
 CHALLENGE = 'Bearer realm="trnwatch"'
+# Prefix of a token's name on timelines; user names have no spaces.
+MACHINE_PREFIX = "token "
 # The last use of a token is stored at most this often.
 RECORD_USE_EVERY_S = 60.0
 # A valid token is not checked again for so long; a revoked one works for so long.
@@ -27,8 +30,8 @@ MAX_NAME, MAX_DAYS = 80, 36_500
 class TokenError(ProblemError):
     """A refused token: 401 if it is unknown or invalid, 403 if it has the wrong scope."""
 
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(status, detail, headers={"WWW-Authenticate": CHALLENGE})
+    def __init__(self, status: int, detail: str, *, who: str = "") -> None:
+        super().__init__(status, detail, headers={"WWW-Authenticate": CHALLENGE}, who=who)
 
 
 def bearer(header: str) -> str:
@@ -44,13 +47,15 @@ def check_token(secret: str, scope: str, *, now: datetime | None = None) -> Toke
     token = Token.objects.filter(digest=digest(secret)).first()
     if token is None:
         raise TokenError(401, "The token is not known.")
+    who = f"{MACHINE_PREFIX}{token.name}"
     if token.revoked_at is not None:
-        raise TokenError(401, "The token was revoked.")
+        raise TokenError(401, "The token was revoked.", who=who)
     if token.expires_at is not None and token.expires_at <= now:
-        raise TokenError(401, f"The token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC.")
+        reason = f"The token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC."
+        raise TokenError(401, reason, who=who)
     if scope and scope not in token.grants:
         reason = f"This needs a token of scope `{scope}`; this one has scope `{token.scope}`."
-        raise TokenError(403, reason)
+        raise TokenError(403, reason, who=who)
     due = now - timedelta(seconds=RECORD_USE_EVERY_S)
     if token.last_used_at is None or token.last_used_at <= due:
         unnoted = Q(last_used_at=None) | Q(last_used_at__lte=due)
@@ -90,9 +95,12 @@ def make_token(
     if days is not None and not 0 < days <= MAX_DAYS:
         raise FieldError("days", f"must be 1 to {MAX_DAYS}, or empty for no expiry")
     expires_at = None if days is None else now + timedelta(days=days)
-    return Token.issue(
+    token, secret = Token.issue(
         name, scope, now=now, expires_at=expires_at, by=maker.name, owner=maker.owner
     )
+    until = f"until {expires_at:%Y-%m-%d}" if expires_at else "without expiry"
+    audit.note("token_create", "ok", who=maker.name, detail=f"{token}, number {token.pk}, {until}")
+    return token, secret
 
 
 def revoke(token: Token, *, by: str, now: datetime) -> bool:
@@ -101,6 +109,7 @@ def revoke(token: Token, *, by: str, now: datetime) -> bool:
     if not held.update(revoked_at=now, revoked_by=by):
         return False
     token.revoked_at, token.revoked_by = now, by
+    audit.note("token_revoke", "ok", who=by, detail=f"{token}, number {token.pk}")
     return True
 
 

@@ -14,6 +14,7 @@ from ninja.errors import HttpError, Throttled, ValidationError
 from ninja.operation import Operation
 from redis.exceptions import RedisError
 
+from fleet.access.audit import explain_problem
 from fleet.api.auth import (
     ANY_SCOPE,
     CallerThrottle,
@@ -101,6 +102,12 @@ def _invalid(request: HttpRequest, error: Any) -> HttpResponse:
     )
 
 
+def _refused(request: HttpRequest, error: Any) -> HttpResponse:
+    explain_problem(request, error)
+    response: HttpResponse = error.response()
+    return response
+
+
 def _store_unavailable(request: HttpRequest, error: Any) -> HttpResponse:
     return problem(503, STORE_UNAVAILABLE, headers={"Retry-After": str(RETRY_AFTER_S)})
 
@@ -108,7 +115,7 @@ def _store_unavailable(request: HttpRequest, error: Any) -> HttpResponse:
 TOO_MANY = "More than {:,} requests in a minute. Send fewer, or read larger pages."
 # By error: the response.
 HANDLERS: Mapping[type[Exception], Callable[[HttpRequest, Any], HttpResponse]] = {
-    ProblemError: lambda _, error: error.response(),
+    ProblemError: _refused,
     FieldError: lambda _, error: ProblemError.of(error).response(),
     ValidationError: _invalid,
     Throttled: lambda *_: problem(429, TOO_MANY.format(settings.API_REQUESTS_PER_MINUTE)),

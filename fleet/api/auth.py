@@ -17,7 +17,6 @@ from ninja.utils import check_csrf
 from redis.exceptions import RedisError
 
 from fleet.access.roles import (
-    MACHINE_PREFIX,
     MACHINE_SCOPES,
     SAFE_METHODS,
     SCOPES,
@@ -27,7 +26,7 @@ from fleet.access.roles import (
     role_of,
 )
 from fleet.access.throttling import RequestGate
-from fleet.access.tokens import CHALLENGE, Maker, TokenError, bearer, check_token
+from fleet.access.tokens import CHALLENGE, MACHINE_PREFIX, Maker, TokenError, bearer, check_token
 from fleet.api.ingest import check_announced, check_utf8, too_large
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
@@ -118,7 +117,8 @@ def identify(request: HttpRequest) -> Caller:
     if isinstance(request.user, User):
         if request.method not in SAFE_METHODS and check_csrf(request) is not None:
             detail = "Send the session's CSRF token as X-CSRFToken, or a bearer token."
-            raise ProblemError(403, detail, field="X-CSRFToken")
+            who = request.user.get_username()
+            raise ProblemError(403, detail, who=who, field="X-CSRFToken")
         user = request.user
         return Caller("person", user.get_username(), SCOPES[role_of(user)], user=user)
     if reads_anonymously(request):
@@ -134,11 +134,12 @@ def _forbidden(caller: Caller, scope: str) -> ProblemError:
                 f"This needs scope `{scope}`, which the role of {owner_of(caller.token)}, "
                 "who made this token, no longer allows."
             )
-        return TokenError(403, reason)
+        return TokenError(403, reason, who=caller.name)
     if caller.user is not None:
         needed = next(role for role, scopes in SCOPES.items() if scope in scopes)
         mine = role_of(caller.user)
-        return ProblemError(403, f"This needs the role {needed}; yours is {mine}.")
+        reason = f"This needs the role {needed}; yours is {mine}."
+        return ProblemError(403, reason, who=caller.name)
     return ProblemError(401, REMEDY, headers={"WWW-Authenticate": CHALLENGE})
 
 

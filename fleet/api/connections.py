@@ -5,7 +5,8 @@ therefore start with ``--http fleet.api.connections:LimitedProtocol``.
 """
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -18,10 +19,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from fleet.access import throttling
+from fleet.access.audit import OUTCOMES, note_refusal
 from fleet.models.problem import ProblemError
 
 # Where a request's scope holds its connection: in its ``extensions``.
 EXTENSION = "trnwatch.connection"
+# A host of RFC 9110, and a port: a name, an IPv4 address, or an IPv6 address in brackets.
+HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if tracker is None:
             tracker = self._trackers[server_state] = ConnectionTracker(self.limits, self.loop)
         self._tracker = tracker
-        self.network = ""
+        self.network = self._address = ""
         self._held_bytes = 0
         self._header_bytes = 0
         self._has_begun = self._has_header = False
@@ -163,7 +168,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def count_for(self, host: str) -> None:
         """Count for the client behind a proxy."""
-        network = network_of(host)
+        self._address, network = host, network_of(host)
         if network == self.network:
             return
         is_waiting, held_bytes = self in self._tracker, self._held_bytes
@@ -195,6 +200,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         self._is_refused = True
+        if status in OUTCOMES:
+            note_refusal(status, who="", address=self._address, request="connection", why=detail)
         self._tracker.leave(self)
         self._release()
         self._unset_keepalive_if_required()
@@ -222,7 +229,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a first request."""
         super().connection_made(transport)
-        self.network = self._tracker.network_of_peer(self.client[0] if self.client else "")
+        self._address = self.client[0] if self.client else ""
+        self.network = self._tracker.network_of_peer(self._address)
         self._tracker.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -281,6 +289,11 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= self.limits.n_pipelined:
             self._refusal = 429, "Too many requests without waiting for their answers."
             raise ValueError("too many requests in a row")
+        if reason := host_error(
+            self.url, [value for name, value in self.headers if name == b"host"]
+        ):
+            self._refusal = 400, reason
+            raise ValueError(reason)
         self._has_header = True
         super().on_headers_complete()
         self._cycles = [*self._unanswered(), self.cycle]
@@ -331,6 +344,22 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._held_bytes:
             self._tracker.hold(self.network, -self._held_bytes)
             self._held_bytes = 0
+
+
+def host_error(target: bytes, hosts: Sequence[bytes]) -> str:
+    """Return what is wrong with the Host headers of a request (RFC 9112, 3.2); empty: nothing."""
+    if len(hosts) != 1:
+        return f"The request has {len(hosts)} Host headers. Send one."
+    if not HOST.fullmatch(hosts[0]):
+        return "Host is not a host name or address, with or without a port."
+    if target.startswith(b"/") or b"://" not in target:
+        return ""
+    scheme, _, rest = target.partition(b"://")
+    asked = re.split(rb"[/?#]", rest, maxsplit=1)[0].lower()
+    port = DEFAULT_PORTS.get(scheme.lower(), b"")
+    if asked.removesuffix(port) != hosts[0].lower().removesuffix(port):
+        return "Host differs from the host in the address of the request."
+    return ""
 
 
 def _add_count(counts: dict[str, int], network: str, n: int) -> None:

@@ -26,8 +26,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from redis.exceptions import RedisError
 
+from fleet.access.audit import explain_problem
 from fleet.access.throttling import RateLimiter, RequestGate, WorkBudget
-from fleet.access.tokens import TokenCache, bearer
+from fleet.access.tokens import MACHINE_PREFIX, TokenCache, bearer
 from fleet.ingest.nodes import (
     NAME,
     NAME_RULE,
@@ -186,6 +187,7 @@ def authenticate(requests: Sequence[IngestRequest], hot: HotStore) -> None:
                 f"More than {settings.INGEST_REQUESTS_PER_MINUTE:,} requests in a minute with "
                 "this token. Send more lines in each.",
                 headers={"Retry-After": "60"},
+                who=f"{MACHINE_PREFIX}{request.token.name}",
             )
         elif request.token and (wait_s := work.wait_s(request.token.digest)):
             request.problem = ProblemError(
@@ -193,6 +195,7 @@ def authenticate(requests: Sequence[IngestRequest], hot: HotStore) -> None:
                 f"Requests with this token took {settings.INGEST_CPU_S_PER_MINUTE} s of CPU time "
                 "in a minute. Send less, or raise TRNWATCH_INGEST_CPU_PER_MINUTE.",
                 headers={"Retry-After": str(wait_s)},
+                who=f"{MACHINE_PREFIX}{request.token.name}",
             )
 
 
@@ -325,6 +328,7 @@ def _ingest_node(request: HttpRequest, *, alone: bool) -> HttpResponse:
         serve([call])
         return _json(outcome_of(call))
     except ProblemError as error:
+        explain_problem(request, error)
         return error.response()
 
 
@@ -344,6 +348,7 @@ def ingest_steps(request: HttpRequest) -> HttpResponse:
             outcome = _store_steps(call, hot).response()
         return _json(require_accepted(outcome))
     except ProblemError as error:
+        explain_problem(request, error)
         return error.response()
     except (RedisError, DatabaseError) as error:
         return store_unavailable(error).response()
@@ -359,6 +364,7 @@ def ingest_prometheus(request: HttpRequest) -> HttpResponse:
     try:
         _queue_samples(request, _remote_write)
     except ProblemError as error:
+        explain_problem(request, error)
         if error.status == 429:
             # Prometheus would drop what is answered with 4xx.
             return problem(503, str(error), headers={"Retry-After": "60"})
@@ -381,6 +387,7 @@ def ingest_otlp(request: HttpRequest) -> HttpResponse:
             accepted.partial_success.rejected_data_points = written.n_rejected
             accepted.partial_success.error_message = f"The first one: {written.reason}."
     except ProblemError as error:
+        explain_problem(request, error)
         refusal, headers = error, error.headers
     answer = accepted if refusal is None else Status(message=str(refusal))
     is_json = _content_type(request.headers.get("Content-Type", "")) != PROTOBUF

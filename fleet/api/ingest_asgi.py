@@ -25,6 +25,7 @@ from django.db import DatabaseError, close_old_connections
 from django.http import parse_cookie
 from django.shortcuts import resolve_url
 
+from fleet.access.audit import OUTCOMES, note_refusal
 from fleet.access.tokens import CHALLENGE, TokenCache, bearer
 from fleet.api.connections import EXTENSION, LimitedProtocol, Unlimited
 from fleet.api.ingest import (
@@ -135,6 +136,7 @@ class IngestApplication:
         except ClientGoneError:
             return
         except ProblemError as error:
+            _audit(scope, headers, error)
             connection.drop_body()
             answer = error.status, error.headers, error.body
             page = UPLOADS.get(scope["path"])
@@ -339,6 +341,17 @@ def _is_signed_in(key: str) -> bool:
         return held is not None and User.objects.filter(pk=held, is_active=True).exists()
     except (ValueError, ValidationError):
         return False
+
+
+def _audit(scope: Scope, headers: Mapping[str, str], error: ProblemError) -> None:
+    if error.status in OUTCOMES and (error.status != 401 or "authorization" in headers):
+        note_refusal(
+            error.status,
+            who=error.who,
+            address=(scope.get("client") or ("",))[0],
+            request=f"{scope['method']} {scope['path']}",
+            why=str(error),
+        )
 
 
 def _wait_s(prefer: str) -> float:

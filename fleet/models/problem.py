@@ -17,10 +17,18 @@ class ProblemError(Exception):
     """A request that is refused by a problem document."""
 
     def __init__(
-        self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
+        self,
+        status: int,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        who: str = "",
+        **more: Any,
     ) -> None:
         super().__init__(detail)
         self.status = status
+        # The caller, where it is known: for the audit log, not for the answer.
+        self.who = who
         self.headers = {"Content-Type": CONTENT_TYPE, **(headers or {})}
         self.document = {
             "type": "about:blank",

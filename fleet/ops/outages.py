@@ -72,11 +72,17 @@ def is_disk_error(error: OSError) -> bool:
     return error.errno in NO_ROOM | UNWRITABLE
 
 
+# The audit log has a line about these; Django's own have a traceback, and are not limited.
+AUDITED = (401, 403, 429)
+
+
 class BriefOutages(logging.Filter):
     """Log an outage of the database in one line: a traceback per request would fill the disk."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Replace the traceback by its last line."""
+        """Replace the traceback by its last line, and leave out refused requests."""
+        if getattr(record, "status_code", 0) in AUDITED:
+            return False
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and is_outage(error):
             record.msg, record.args = f"{record.getMessage()}: {first_line(error)}", None

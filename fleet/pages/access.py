@@ -19,6 +19,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
+from fleet.access import audit
+from fleet.access.audit import explain, known_account
 from fleet.access.roles import effective_scopes, maker, owner_of, requires
 from fleet.access.throttling import SignInAttempt
 from fleet.access.tokens import make_token, revoke
@@ -49,6 +51,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     device = _device(request, account)
     attempt = SignInAttempt(account, request.META.get("REMOTE_ADDR", ""), device=device)
     if wait_s := attempt.wait_s():
+        explain(request, 429, who=known_account(account), why="too many attempts to sign in")
         response = _page(
             request, AuthenticationForm(request), target, status=429, wait_minutes=-(-wait_s // 60)
         )
@@ -56,10 +59,14 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         return response
     form = AuthenticationForm(request, data=request.POST)
     if not form.is_valid():
+        known = known_account(account)
+        detail = "wrong password, or disabled" if known else "no such account"
+        audit.note("sign_in", "failed", who=known, detail=detail, is_counted=True)
         return _page(request, form, target, status=422)
     attempt.succeeded()
     user = form.get_user()
     login(request, user)
+    audit.note("sign_in", "ok", who=user.get_username(), is_counted=True)
     response = HttpResponseRedirect(target)
     response.set_signed_cookie(
         DEVICE_COOKIE,
@@ -113,6 +120,8 @@ def _salt(account: str) -> str:
 
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
+    if request.user.is_authenticated:
+        audit.note("sign_out", "ok", who=request.user.get_username(), is_counted=True)
     logout(request)
     return redirect(settings.LOGIN_REDIRECT_URL)
 
@@ -148,10 +157,13 @@ class AccountView(PasswordChangeView):
         return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
+        audit.note("password_change", "ok", who=self.request.user.get_username())
         messages.success(self.request, "Password changed.")
         return super().form_valid(form)
 
     def form_invalid(self, form: PasswordChangeForm) -> HttpResponse:
+        who = self.request.user.get_username()
+        audit.note("password_change", "failed", who=who, is_counted=True)
         return self.render_to_response(self.get_context_data(form=form), status=422)
 
 

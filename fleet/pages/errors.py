@@ -11,6 +11,7 @@ from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.utils.deprecation import MiddlewareMixin
 
+from fleet.access.audit import explain
 from fleet.access.roles import SAFE_METHODS
 from fleet.access.throttling import RateLimiter
 from fleet.models.problem import problem
@@ -47,10 +48,13 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return _error_page(request, 403, str(exception) or "Your role does not allow this.")
+    reason = str(exception) or "Your role does not allow this."
+    explain(request, 403, why=reason)
+    return _error_page(request, 403, reason)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    explain(request, 403, why=f"CSRF: {reason}")
     return _error_page(request, 403, FORGED)
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import product
 from typing import Any, ClassVar
 
 import pytest
@@ -104,6 +105,64 @@ def head(path: str = "/", *, length: int = 0, more: str = "") -> bytes:
     return (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{more}\r\n"
     ).encode()
+
+
+ONE = b"Host: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "hosts"),
+    [
+        (b"%s", b""),
+        (b"%s", ONE + ONE),
+        (b"%s", ONE + b"host: other\r\n"),
+        (b"%s", b"Host:\r\n"),
+        (b"%s", b"Host: a b\r\n"),
+        (b"%s", b"Host: user@localhost\r\n"),
+        (b"%s", b"Host: localhost/x\r\n"),
+        (b"%s", b"Host: localhost,other\r\n"),
+        (b"%s", b"Host: localhost:80x\r\n"),
+        (b"%s", b"Host: [::1\r\n"),
+        (b"%s", b"Host: \xe4\r\n"),
+        (b"http://other%s", ONE),
+        (b"http://localhost:81%s", ONE),
+        (b"https://localhost@other%s", ONE),
+        (b"http://%s", ONE),
+    ],
+)
+def test_a_request_without_one_valid_host_is_refused(target: bytes, hosts: bytes) -> None:
+    paths = (b"/", b"/api/v1/ingest/neuron-monitor", b"/static/x")
+    with limited(Limits(), IngestApplication(answered)) as server:
+        for path, version in product(paths, (b"1.0", b"1.1")):
+            line = b"POST " + target % path + b" HTTP/" + version + b"\r\n"
+            status, detail = response_of(server.connect(line + hosts + b"\r\n"))
+            assert status == 400
+            assert "Host" in detail or "HTTP/1.1" in detail
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        (b"/", b"localhost"),
+        (b"/", b"LOCALHOST:8000"),
+        (b"/", b"127.0.0.1"),
+        (b"/", b"[::1]:8000"),
+        (b"/", b"my_service"),
+        (b"http://localhost/", b"localhost"),
+        (b"http://LOCALHOST:80/?a=/", b"localhost"),
+        (b"https://localhost/", b"localhost:443"),
+        (b"/?to=http://other/", b"localhost"),
+    ],
+)
+def test_a_request_with_one_valid_host_is_answered(target: bytes, host: bytes) -> None:
+    request = b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n"
+    with limited(Limits()) as server, server.connect(request) as client:
+        assert is_answered(client)
+
+
+async def answered(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def test_half_sent_headers_are_closed_at_the_deadline() -> None:
