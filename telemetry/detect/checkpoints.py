@@ -10,6 +10,7 @@ from telemetry.detect.causes import CAUSE_OF_PHASE, phase_of
 from telemetry.detect.findings import (
     CauseScore,
     Problem,
+    json_number,
     onset_of_alert,
     problem_of,
     score_of_alert,
@@ -22,6 +23,7 @@ from telemetry.detect.standstill import (
     CORES,
     HOST,
     LOADING,
+    LONG_S,
     WORKING,
     activities,
     since_ages,
@@ -100,11 +102,15 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """``took_s`` is the time so far if it is in progress; ``node`` wrote the longest."""
+    """``took_s`` is the time so far if it is in progress; ``node`` wrote the longest.
+
+    ``said_by`` are the nodes whose workers say that they write it.
+    """
 
     took_s: float
     ended_s: float
     node: str | None
+    said_by: tuple[str, ...] = ()
 
 
 def _check(
@@ -112,12 +118,19 @@ def _check(
 ) -> Problem | None:
     """Compare a checkpoint with ``earlier`` ones: (row, seconds) each."""
     usual_s, limit = _usual(inputs, steps, earlier, this.ended_s)
-    is_known = np.isfinite(usual_s) and np.isfinite(this.took_s)
-    if not is_known or this.took_s < max(limit * usual_s, usual_s + LEAST_S):
-        return None
+    limit_s = max(limit * usual_s, usual_s + LEAST_S)
     strength = this.took_s / (limit * usual_s)
+    if not np.isfinite(usual_s) and this.said_by:
+        # What is usual is unknown, but workers say what takes so long.
+        usual_s, limit_s, strength = np.nan, LONG_S, this.took_s / LONG_S
+    if not (np.isfinite(limit_s) and this.took_s >= limit_s):
+        return None
     score = CauseScore(CAUSE, strength, "checkpoint_s", this.took_s, usual_s, 0, "s", this.node)
-    extra = {"baseline_phase_s": usual_s, "phase_s": this.took_s}
+    extra = {
+        "baseline_phase_s": json_number(usual_s),
+        "phase_s": this.took_s,
+        "said_by": list(this.said_by),
+    }
     return Problem(CAUSE, score, "checkpoint", this.ended_s - this.took_s, strength, extra=extra)
 
 
@@ -127,22 +140,24 @@ def _in_progress(
     stall = standstill(inputs)
     if stall is None:
         return None
+    said, said_by = activities(inputs, stall.since_s), tuple[str, ...]()
+    if said is not None and said.common == CHECKPOINT:
+        said_by = tuple(node for node in inputs.nodes if said.doing.get(node) == CHECKPOINT)
     if not stall.loads.any():
         # What workers say does not show which node writes; hosts that write do.
-        said = activities(inputs, stall.since_s)
-        if said is None or said.common != CHECKPOINT:
+        if said is None or not said_by:
             return None
-        return Checkpoint(said.lasts_s(inputs.now_s), inputs.now_s, accused)
+        return Checkpoint(said.lasts_s(inputs.now_s), inputs.now_s, accused, said_by)
     nodes, writes = _writing(inputs, steps, stall.since_s, inputs.now_s)
     # Most nodes writing at one moment: a checkpoint.
     is_common = stall.loads.mean() > MOST or is_held or bool((writes.mean(axis=1) > MOST).any())
-    if not is_common and not _wrote_together(inputs, steps, stall.since_s):
+    if not is_common and not said_by and not _wrote_together(inputs, steps, stall.since_s):
         return None
     # While all nodes write no one stands out.
     node = _slowest(nodes, writes) or accused
     # The pace of a run whose steps are no longer stored does not matter while it writes.
     step_s = np.nan_to_num(stall.step_s) if is_held else stall.step_s
-    return Checkpoint(float(stall.overdue_s - step_s), inputs.now_s, node)
+    return Checkpoint(float(stall.overdue_s - step_s), inputs.now_s, node, said_by)
 
 
 def _writing(

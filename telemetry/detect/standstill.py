@@ -457,6 +457,8 @@ def _first_to_leave(missed: Flags, is_away: Flags, left_s: IntArray, *, within_s
 # others sent is dead.
 HEARTBEAT_S, DEAD_S = 10.0, 22.0
 MOST = 0.5
+# What ends in time did not after so many seconds.
+LONG_S = 600.0
 STEP, INPUT, CHECKPOINT, OTHER, COMPILE = "step", "input", "checkpoint", "other", "compile"
 
 

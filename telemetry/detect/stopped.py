@@ -14,10 +14,12 @@ from telemetry.detect.pace import work_s
 from telemetry.detect.recompile import CERTAIN_S, compiled_lately
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
+    CHECKPOINT,
     COMPILE,
     CORES,
     HOST,
     LATE_STEPS,
+    LONG_S,
     SPINNING,
     STEP,
     TOGETHER_S,
@@ -202,7 +204,7 @@ HANG = "hang"
 # Without an outlier, or while a host reads or writes, wait for this many steps and seconds.
 PATIENCE_STEPS = RULES[HANG].limits["patience_steps"]
 PATIENCE_S = RULES[HANG].limits["patience_s"]
-LONG_STEPS, LONG_S, LONG_CHECKPOINTS = 20.0, 600.0, 2.0
+LONG_STEPS, LONG_CHECKPOINTS = 20.0, 2.0
 # Where only workers say what they do, a step of a batch three times as large looks the same.
 LARGER_BATCH_STEPS = PATIENCE_STEPS + 1.0
 NETWORK = CLASS_OF["efa_loss"]
@@ -288,7 +290,8 @@ def _by_activity(
     Who died sends no heartbeat. All others wait within their step, for a worker that does
     something else, or for one that says the same. A compile, a checkpoint or an evaluation ends.
     """
-    is_endless = said.common != COMPILE and _is_endless(inputs, stall)
+    # An endless checkpoint is a slow one.
+    is_endless = said.common not in {COMPILE, CHECKPOINT} and _is_endless(inputs, stall)
     is_unobserved = bool(np.isnan(stall.hosts).all())
     dead = _rows(stall, said.dead)
     if dead and is_unobserved:

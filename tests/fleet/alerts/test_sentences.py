@@ -186,6 +186,16 @@ def test_missing_devices_are_counted_and_named(make: Make) -> None:
     assert "devices 2, 5 are missing" in paragraph_of(several)
 
 
+def test_a_checkpoint_names_who_says_that_it_is_written(make: Make) -> None:
+    rule = {"rule": "checkpoint_slow", "cause": "checkpoint_slow", "node": None, "device": None}
+    figures = {"phase_s": 640.0, "baseline_phase_s": None, "kind": "checkpoint"}
+    said = paragraph_of(make(figures | {"said_by": ["limping", "calm"]}, **rule))
+
+    assert "The workers of limping, calm say that they write a checkpoint" in said
+    assert "how long one usually takes is unknown" in said
+    assert "say that they" not in paragraph_of(make(figures | {"said_by": []}, **rule))
+
+
 def test_blindness_is_the_monitoring_s_own(make: Make) -> None:
     alert = make({}, rule="monitoring_blind", cause="unknown", run=None, node=None)
 

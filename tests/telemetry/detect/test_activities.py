@@ -68,9 +68,31 @@ def test_what_the_workers_do_together_is_no_hang(activity: str) -> None:
     assert found(stopped(*[activity] * 4)) == []
 
 
-@pytest.mark.parametrize("activity", ["checkpoint", "other"])
-def test_an_endless_checkpoint_or_evaluation_is_a_hang(activity: str) -> None:
-    assert found(stopped(*[activity] * 4, overdue_s=700)) == [("hang", "unknown", None)]
+def test_an_endless_evaluation_is_a_hang() -> None:
+    assert found(stopped(*["other"] * 4, overdue_s=700)) == [("hang", "unknown", None)]
+
+
+def test_an_endless_checkpoint_is_a_slow_one_with_who_says_so() -> None:
+    """Nothing is known of earlier ones, nor of the model."""
+    assert found(stopped(*["checkpoint"] * 4, overdue_s=590)) == []
+    (slow,) = find(stopped(*["checkpoint"] * 3, "step", overdue_s=700))
+    assert (slow.rule, slow.cause, slow.node) == ("checkpoint_slow", "checkpoint_slow", None)
+    assert slow.evidence["said_by"] == list(CHARACTERS[:3])
+    assert slow.evidence["baseline_phase_s"] is None
+
+
+@pytest.mark.parametrize(("overdue_s", "rules"), [(40, []), (60, ["checkpoint_slow"])])
+def test_a_said_checkpoint_is_slow_by_its_expected_time(
+    overdue_s: float, rules: list[str]
+) -> None:
+    data = replace(stopped(*["checkpoint"] * 4, overdue_s=overdue_s), checkpoint_s=30.0)
+    assert [each.rule for each in find(data)] == rules
+
+
+def test_a_run_that_says_what_it_writes_is_not_silent_when_few_hosts_do() -> None:
+    data = stopped(*["checkpoint"] * 4, overdue_s=700)
+    data = replace(data, hardware_at=lambda metrics, ages_s: data.hardware(metrics, len(ages_s)))
+    assert [each.rule for each in find(data)] == ["checkpoint_slow"]
 
 
 def test_an_endless_checkpoint_with_an_alert_is_no_second_one() -> None:
