@@ -2,8 +2,10 @@
 
 import csv
 import json
+import lzma
 import re
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
+
+from telemetry.ingest.logs.envelopes import opened
+from telemetry.ingest.text import strict_json
 
 MAX_BYTES = 512 * 2**20
 PARQUET = b"PAR1"
@@ -21,6 +27,18 @@ EXTREMES = ("__MIN", "__MAX")
 POINT = re.compile(r"(\d{10,16}) (\S{1,40})(?: (-?\d{1,19}))?(?: .*)?", re.ASCII)
 # TensorBoard downloads the scalars of one tag.
 DOWNLOAD = re.compile(r"run-.*-tag-(.+)\.(?:csv|json)", re.IGNORECASE)
+# Rows of one value each: the columns of its name and of the value. MLflow, Comet, Neptune, and
+# readers of TensorBoard's events write them.
+LONG = (
+    ("key", "value"),
+    ("metricName", "metricValue"),
+    ("attribute_path", "float_value"),
+    ("attribute_path", "value"),
+    ("metric", "value"),
+    ("tag", "value"),
+)
+PLACES = frozenset(("step", "timestamp", "wall_time", "wall time", "time"))
+RUN_IDS = ("run_id", "experimentKey", "experiment_key", "custom_run_id")
 RECORD_HEAD, RECORD_TAIL = struct.Struct("<QI"), 4
 FLOAT, DOUBLE = 1, 2
 CHART, TRAINER, OTHER = "chart", "trainer", "table"
@@ -83,20 +101,12 @@ def entries_of(path: Path, name: str | None, *, run: str = "") -> Entries:
     """
     if path.stat().st_size > MAX_BYTES:
         raise TableError(f"{path.name}: is larger than {MAX_BYTES // 2**20} MiB; split it")
-    data = path.read_bytes()
     if "tfevents" in path.name:
-        return _event_entries(path.name, data)
-    if data[:4] == PARQUET:
-        return _runs(path.name, _parquet_entries(path), run)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        fix = (
-            "sync it, and write run.history() to a CSV"
-            if path.suffix == ".wandb"
-            else ("export it as CSV or JSON")
-        )
-        raise TableError(f"{path.name}: is not UTF-8 text; {fix}") from error
+        return _event_entries(path.name, path.read_bytes())
+    with path.open("rb") as file:
+        if file.read(4) == PARQUET:
+            return _runs(path.name, _parquet_entries(path), run)
+    text = _text_of(path)
     if POINT.fullmatch(text.partition("\n")[0].strip()):
         return _metric_entries(path, text, name)
     tag = DOWNLOAD.fullmatch(path.name)
@@ -106,19 +116,38 @@ def entries_of(path: Path, name: str | None, *, run: str = "") -> Entries:
     return _runs(path.name, _csv_entries(path.name, text, name, single, run), run)
 
 
+def _text_of(path: Path) -> str:
+    """Return the text of a file in any encoding, compressed or not."""
+    try:
+        with opened(path) as file:
+            data = file.read(MAX_BYTES + 1)
+    except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
+        raise TableError(f"{path.name}: is truncated ({error}); copy it again") from error
+    if len(data) > MAX_BYTES:
+        raise TableError(f"{path.name}: is larger than {MAX_BYTES // 2**20} MiB; split it")
+    is_wandb = path.suffix == ".wandb"
+    if is_wandb or b"\0" in data:
+        fix = (
+            "sync it, and write run.history() to a CSV" if is_wandb else "export it as CSV or JSON"
+        )
+        raise TableError(f"{path.name}: is not UTF-8 text; {fix}")
+    return data.decode("utf-8-sig", "replace")
+
+
 def _runs(file: str, entries: Entries, run: str) -> Entries:
-    """Put MLflow's rows of key and value in columns; choose one run of several."""
+    """Put rows of one value each in columns; choose one run of several."""
     found = set[str]()
     for where, cells in entries:
-        if other := str(cells.pop("run_id", "") or ""):
+        if other := next(filter(None, (str(cells.pop(name, "") or "") for name in RUN_IDS)), ""):
             found.add(other)
             if run and other != run:
                 continue
         if not run and len(found) > 1:
             raise TableError(_several(file, found))
-        if {"key", "value"} <= cells.keys():
-            placed = {name: cells.get(name) for name in ("step", "timestamp")}
-            yield where, placed | {str(cells["key"]): cells["value"]}
+        long = next(((name, value) for name, value in LONG if {name, value} <= cells.keys()), None)
+        if long is not None and "loss" not in cells:
+            placed = {name: cells[name] for name in cells if name.casefold() in PLACES}
+            yield where, placed | {str(cells[long[0]]): cells[long[1]]}
         else:
             yield where, cells
     if run and found and run not in found:
@@ -137,7 +166,7 @@ def _csv_entries(file: str, text: str, name: str | None, single: str, run: str) 
         names = _chart_columns(file, head, run)
         is_chart = len(names) < len(head)
         for place, column in names.items():
-            if column.casefold() == "value" and "key" not in head:
+            if column.casefold() == "value" and not any(name in head for name, _ in LONG):
                 names[place] = single
         if is_chart and name and len(names) == 2:
             names[max(names)] = name
@@ -172,12 +201,12 @@ def _chart_columns(file: str, head: list[str], run: str) -> dict[int, str]:
 def _json_entries(file: str, text: str, single: str) -> Entries:
     """Yield rows of a list, of columns, or of one document on each line."""
     try:
-        document: Any = json.loads(text)
+        document: Any = json.loads(text, strict=False)
     except RecursionError as error:
         raise TableError(f"{file}: is nested too deeply; export it again") from error
     except ValueError as error:
         try:
-            document = [json.loads(line) for line in text.splitlines() if line.strip()]
+            document = _lenient_json(text)
         except (ValueError, RecursionError):
             raise TableError(f"{file}: is not complete JSON: {error}") from error
     kind = OTHER
@@ -196,6 +225,15 @@ def _json_entries(file: str, text: str, single: str) -> Entries:
             yield where, entry
         else:
             raise where.refuse("entry", "is neither an object nor [wall time, step, value]")
+
+
+def _lenient_json(text: str) -> Any:
+    """Decode JSON lines, or a document with bare inf or nan."""
+    mended = strict_json(text.encode(), not_finite=b"NaN").decode()
+    try:
+        return json.loads(mended)
+    except ValueError:
+        return [json.loads(line) for line in mended.split("\n") if line.strip()]
 
 
 def _rows_of(document: Mapping[str, Any]) -> object:

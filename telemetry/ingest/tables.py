@@ -12,9 +12,9 @@ from telemetry.ingest.logs.reading import TABLE, Log
 from telemetry.ingest.logs.records import LogLine, TrainingTotals
 
 MAX_STEP = 2_000_000_000
-# Numbers from here on are Unix milliseconds, as MLflow exports them.
-MILLISECONDS_FROM = 1e11
-MS = 1e3
+# Units of Unix times by their size: the first ones of a unit are of March 1973, and end the one
+# before in the year 5138. MLflow writes milliseconds, pandas nanoseconds.
+UNIX_UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 SECONDS_PER_HOUR = 3_600.0
 # Samples per step of a Hugging Face trainer follow from rounded rates.
 WHOLE_BATCH_RATIO = 0.02
@@ -37,7 +37,7 @@ NAMES = {name: each for name, each in _fields(TABLES["names"]).items() if name n
 FIELD_OF = {name: field for name, (field, _) in NAMES.items()}
 BOUNDS = {
     "step": (0.0, MAX_STEP),
-    "at_s": (0.0, 1e14),
+    "at_s": (0.0, 1e20),
     "step_s": (0.0, 1e6),
     "step_ms": (0.0, 1e9),
     "steps_per_s": (0.0, 1e9),
@@ -52,6 +52,9 @@ LIMITS = {
     "step_s": "give seconds from 0 to 1,000,000",
     "tokens": "give the tokens of one step, 0 or more",
 }
+# What may be NaN or infinite in a step that was trained.
+NOT_FINITE = {"loss", "grad_norm"}
+BY_SAMPLES = tuple(TABLES["by_samples"]["begin"])
 # What places a row, and what gives a step its duration.
 ELAPSED = {"elapsed_s", "elapsed_h"}
 PLACING = ELAPSED | {"at_s"}
@@ -114,11 +117,14 @@ class TableReader:
         """Read one file; raises TableError if a cell is invalid, or if it has no step."""
         rows: list[tuple[FilePlace, Row, bool]] = []
         columns = dict[str, str]()
+        nan_is_missing = False
         for where, cells in entries_of(path, name, run=self._run):
             row, others = Row(), False
             for column, cell in cells.items():
                 key = column.strip().casefold()
                 columns.setdefault(key, column)
+                field = FIELD_OF.get(key)
+                nan_is_missing |= field not in NOT_FINITE and str(cell).casefold() == "nan"
                 if known := NAMES.get(key) or TOTALS.get(key):
                     value = _figure(cell, known[0], column, where, self._utc_offset_s)
                     row |= {} if value is None else {key: value}
@@ -129,6 +135,16 @@ class TableReader:
             self._kind, self._file = where.kind, path.name
         if not rows:
             raise TableError(f"{path.name}: has no row; export it again")
+        if nan_is_missing:
+            # pandas writes what a row lacks so.
+            rows = [
+                (
+                    where,
+                    {key: value for key, value in row.items() if not math.isnan(value)},
+                    others,
+                )
+                for where, row, others in rows
+            ]
         self.left_out |= {
             columns[key] for key in columns.keys() - NAMES.keys() - TOTALS.keys() if key
         }
@@ -153,6 +169,13 @@ class TableReader:
                 f"{self._file}: line 1: has no column 'step'; it has {shown}"
                 f"{fix if self._kind == CHART else ''}"
             )
+        others = [name for key, name in columns.items() if key not in NAMES.keys() | TOTALS.keys()]
+        if found := [name for name in others if name.casefold().startswith(BY_SAMPLES)]:
+            raise TableError(
+                f"{self._file}: column {found[0]!r} is of DeepSpeed's monitor, whose {steps[0]} "
+                "counts samples, and it has no column of times (ended_at, step_s); import the "
+                "job's log by import_log, or a table with both"
+            )
         if len(steps) > 1:
             unused = ", ".join(columns[key] for key in steps[1:])
             self.log.notes.append(f"steps are numbered by {columns[steps[0]]}, not by {unused}")
@@ -168,7 +191,7 @@ class TableReader:
                 for key in row.keys() & steps:
                     del row[key]
                 numbered.append((number, row, others))
-            elif len(steps) == 1:
+            elif len(steps) == 1 and any(FIELD_OF[key] not in PLACING for key in row):
                 raise where.refuse("step", "is missing; each row needs its step number")
         return numbered
 
@@ -193,6 +216,8 @@ class TableReader:
                 if name in figures or FIELD_OF[name] in PLACING
             }
             known = steps.get(number, {})
+            if known and all(repr(known.get(name)) == repr(value) for name, value in row.items()):
+                continue  # The same row again.
             is_retrained = bool(known.keys() & row.keys() - PLACING)
             self.log.gathered[TABLE].n_retrained += is_retrained
             # The figures of one step come one after the other: its first time counts.
@@ -240,8 +265,10 @@ class TableReader:
                 "each step has the mean of train_runtime, evaluations and checkpoints included"
             )
         if math.isnan(step_s):
+            unknown = ", ".join(sorted(self.left_out))[:120]
+            read = ", ".join(sorted(fields)) or f"no figure that is known (but {unknown})"
             raise TableError(
-                f"{self._file}: has {', '.join(sorted(fields))}, but no times of its steps; "
+                f"{self._file}: has {read}, but no times of its steps; "
                 f"{TABLES['untimed'][self._kind]}, or give --step-s, the seconds of a step"
             )
         for row in steps.values():
@@ -252,17 +279,19 @@ def _figure(
     cell: object, name: str, column: str, where: FilePlace, utc_offset_s: float
 ) -> float | None:
     text = "" if cell is None else str(cell).strip()
-    if text.casefold() in UNKNOWN:
+    if text.casefold() in UNKNOWN and not (name in NOT_FINITE and text.casefold() == "nan"):
         return None
     value = _moment(text, utc_offset_s) if name == "at_s" else _number(text)
     if value is None:
         raise where.refuse(column, f"{text[:40]!r} is not a {KINDS.get(name, 'number')}")
     if not math.isfinite(value):
-        return None
+        return value if name in NOT_FINITE else None
     low, high = BOUNDS.get(name, (-math.inf, math.inf))
     if not low <= value <= high or (name == "step" and value != int(value)):
         raise where.refuse(column, f"{text[:40]} is out of range; {LIMITS.get(name, 'check it')}")
-    return value / MS if name == "at_s" and value >= MILLISECONDS_FROM else value
+    if name != "at_s":
+        return value
+    return next((value / unit for least, unit in UNIX_UNITS if value >= least), value)
 
 
 def _number(text: str) -> float | None:

@@ -48,19 +48,19 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def strict_json(data: bytes) -> bytes:
-    """Return what a lenient writer wrote as JSON: numbers that are not finite become null.
+def strict_json(data: bytes, *, not_finite: bytes = b"null") -> bytes:
+    """Return what a lenient writer wrote as JSON; ``not_finite`` replaces inf and nan.
 
     Control characters and backslashes in strings are escaped. JSON stays as it is.
     """
-    return EMPTY_VALUE.sub(rb'\1""', TOKEN.sub(_token, data))
 
+    def mended(found: re.Match[bytes]) -> bytes:
+        token = found[0]
+        if token[:1] != b'"':
+            return not_finite
+        return WITHIN.sub(_within, token) if WITHIN.search(token) else token
 
-def _token(found: re.Match[bytes]) -> bytes:
-    token = found[0]
-    if token[:1] != b'"':
-        return b"null"
-    return WITHIN.sub(_within, token) if WITHIN.search(token) else token
+    return EMPTY_VALUE.sub(rb'\1""', TOKEN.sub(mended, data))
 
 
 def _within(found: re.Match[bytes]) -> bytes:

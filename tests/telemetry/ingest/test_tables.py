@@ -179,3 +179,121 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(TableError, match="is not UTF-8 text; export it as CSV or JSON"):
         read_tables([("loss", path)])
+
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "last", "step_s", "loss"),
+    [
+        ("70-lightning-metrics.csv", 8, 399, 1.9, 2.0),
+        ("72-wandb-relative-time.csv", 20, 190, 2.2, 4.1),
+    ],
+)
+def test_an_export_of_a_real_tracker_has_its_right_figures(
+    name: str, steps: int, last: int, step_s: float, loss: float
+) -> None:
+    found = steps_of((None, DATA / name))
+
+    assert (len(found), found.step[-1], found.loss[-1]) == (steps, last, loss)
+    assert np.nanmedian(found.step_s) == pytest.approx(step_s)
+
+
+def test_what_counts_samples_is_refused_with_what_is_missing() -> None:
+    with pytest.raises(
+        TableError, match=r"counts samples, and it has no column of times \(ended_"
+    ):
+        read_tables([(None, DATA / "73-deepspeed-csv-monitor.csv")], step_s=2.0)
+
+
+COMET = [
+    {"metricName": name, "metricValue": str(value), "timestamp": 1793491200000 + 2000 * step}
+    | {"step": step, "epoch": None, "runContext": None, "experimentKey": "a1"}
+    for step in (1, 2, 3)
+    for name, value in (("loss", 9.0 - step), ("sys.gpu.0.power", 300))
+]
+NEPTUNE = [
+    "custom_run_id,attribute_path,attribute_type,step,timestamp,float_value,string_value",
+    *(f"r,train/loss,float_series,{n},2026-11-01T00:00:0{2 * n}Z,{9 - n},," for n in (1, 2, 3)),
+]
+NANOSECONDS = [
+    "step,timestamp,loss",
+    *(f"{n},{1793491200 + 2 * n}000000000,{9 - n}" for n in (1, 2, 3)),
+]
+SAME = (("step", "1,2,3"), ("at", "2,4,6"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [json.dumps(COMET)],
+        [json.dumps({"metrics": COMET})],
+        [line.removesuffix(",") for line in NEPTUNE],
+        [
+            "wall_time,step,tag,value",
+            "100,1,train/loss,8",
+            "102,2,train/loss,7",
+            "104,3,train/loss,6",
+        ],
+        NANOSECONDS,
+        [line.replace("000000000,", "000000,") for line in NANOSECONDS],
+        # Evaluations and epochs without a step stand between the rows of training.
+        [
+            "step,loss,time,val_loss",
+            "1,8,100,",
+            ",,,",
+            "2,7,102,",
+            ",,,9.5",
+            ",,103,9",
+            "3,6,104,",
+        ],
+        ["step,loss,ended_at", "3,6,104", "1,8,100", "2,7,102", "2,7,102"],
+        ["Relative Time (Wall),r - step,r - step__MAX,r - loss,r - loss__MAX"]
+        + [f"{2 * n},{n},{n},{9 - n},{9 - n}" for n in (1, 2, 3)],
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_trackers_and_their_encodings(write: Write, lines: list[str], encoding: str) -> None:
+    path = write(*lines)
+    path.write_text(path.read_text(), encoding=encoding)
+    log = read_tables([(None, path)])
+    found = complete_steps(log.steps, global_batch=np.nan, seq_len=np.nan)
+
+    assert found.step.tolist() == [1, 2, 3]
+    assert found.loss.tolist() == [8, 7, 6]
+    assert found.step_s[1:] == pytest.approx([2.0, 2.0])
+    assert log.steps.n_retrained == 0
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["step,loss,step_s", "1,8,2", "2,NaN,2", "3,nan,2"],
+        [
+            '{"step": 1, "loss": 8, "step_s": 2}',
+            '{"step": 2, "loss": NaN, "step_s": 2}',
+            '{"step": 3, "loss": "NaN", "step_s": 2}',
+        ],
+        [
+            '[{"step": 1, "loss": 8, "step_s": 2}, {"step": 2, "loss": nan, "step_s": 2},',
+            '{"step": 3, "loss": -nan, "step_s": 2}]',
+        ],
+    ],
+)
+def test_a_loss_that_is_no_number_is_data(write: Write, lines: list[str]) -> None:
+    found = steps_of((None, write(*lines)))
+
+    assert np.isnan(found.loss).tolist() == [False, True, True]
+    [figure] = found.not_finite
+    assert (figure.name, figure.value, figure.since) == ("loss", "NaN", 2)
+
+
+def test_nan_that_stands_for_missing_is_not_data(write: Write) -> None:
+    """pandas writes NaN for what a row of another kind lacks."""
+    found = steps_of(
+        (None, write("step,loss,step_s,val_loss", "1,8,2,nan", "1,nan,nan,9", "2,7,2,nan"))
+    )
+
+    assert found.loss.tolist() == [8, 7]
+    assert not found.not_finite
