@@ -295,6 +295,8 @@ def _gunzip(packed: bytes, *, max_bytes: int) -> bytes:
         for piece in gunzip_pieces(packed):
             unpacked += piece
             if len(unpacked) > max_bytes:
+                # The error keeps this frame until the next collection of garbage.
+                unpacked.clear()
                 raise too_large(max_bytes, unpacked=True)
     except EOFError as error:
         raise ProblemError(400, "The gzip body ends early.", field="body") from error

@@ -37,6 +37,8 @@ MAX_FIELDS = 2_000_000
 MAX_LINE_VALUES = 200_000
 # Values of one JSON body that is read into messages: 10 MB of data points have some 800,000.
 MAX_JSON_VALUES = 1_000_000
+# Each object of it takes a hundred bytes; these points have three each at least.
+MAX_JSON_OBJECTS = 300_000
 
 # As protobuf's own readers.
 MAX_DEPTH = 100

@@ -226,6 +226,8 @@ def decode(body: bytes, *, is_json: bool) -> ExportMetricsServiceRequest:
         if is_json:
             if limits.count_values(body) > limits.MAX_JSON_VALUES:
                 raise limits.too_many("body", limits.MAX_JSON_VALUES, " values")
+            if body.count(b"{") > limits.MAX_JSON_OBJECTS:
+                raise limits.too_many("body", limits.MAX_JSON_OBJECTS, " objects")
             _fill(request, _EXPORT.decode(body))
         else:
             limits.check_fields(body, ExportMetricsServiceRequest, limits.OTLP_FIELDS)
