@@ -56,7 +56,7 @@ MAX_PAUSE_S = 6 * 3_600.0
 HOW = {
     "told": "",
     "batch": "step times are calculated from the batch and the logged rate",
-    "bar": "step times are calculated from the progress bar's clock, to the second",
+    "bar": "step times are calculated from the clock that the log or its progress bar prints",
     "clock": "step times are calculated from the times of the lines, pauses included",
 }
 CLOCKS = {

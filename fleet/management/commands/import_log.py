@@ -123,7 +123,9 @@ def _refusal(name: str, log: Log) -> str:
     """Say what a log without any known line has, what it lacks, and how to import it."""
     text = f"FILE: {name} has no line of a known kind among {log.n_lines:,}"
     if not log.likely:
-        return f"{text}; docs/logs.md lists the kinds, import_run takes a table of steps"
+        first = "".join(f"\n  {line.number}: {line.text}" for line in log.others[:3])
+        quoted = f". The first lines:{first}\ndocs/logs.md" if first else "; docs/logs.md"
+        return f"{text}{quoted} lists the kinds, import_run takes a table of steps"
     lines = "".join(f"\n  {line.number}: {line.text}" for line in log.likely)
     lack = next((LACKS[name] for name in LACKS if name in log.lacks), LACKS[""])
     return f"{text}. These look like training:{lines}\n{lack}; docs/logs.md lists the kinds"

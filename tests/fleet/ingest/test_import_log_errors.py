@@ -53,7 +53,8 @@ def test_files_that_say_nothing_are_refused(write: Write, tmp_path: Path) -> Non
     assert "Is a directory" in refused(tmp_path)
     (tmp_path / "empty.log").touch()
     assert "empty.log is empty" in refused(tmp_path / "empty.log")
-    assert "has no line of a known kind among 2" in refused(write("hello", f"{at(0)} world"))
+    shown = refused(write("hello", f"{at(0)} world"))
+    assert "has no line of a known kind among 2. The first lines:\n  1: hello\n" in shown
     assert not Run.objects.exists()
 
 

@@ -163,3 +163,13 @@ def test_the_list_of_runs_shows_it_as_over(page: str, client: Client) -> None:
 
     assert "finished" in row
     assert 'aria-label="no steps yet"' in row
+
+
+def test_it_says_how_a_job_ended(hot: HotStore, db: None, client: Client, tmp_path: Path) -> None:
+    lines = [neuronx(1), neuronx(2).replace("loss 8.0", "loss nan")]
+    imported(tmp_path, *lines, "[rank7]: nrt_execute failed: NRT_EXEC_HW_ERR_HBM_UE")
+    page = main_of(client)
+
+    assert "The job failed: NRT_EXEC_HW_ERR_HBM_UE on rank 7" in page
+    assert "<b>NaN</b>" in page
+    assert "since step 2" in page
