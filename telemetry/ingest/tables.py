@@ -169,8 +169,10 @@ class TableReader:
                 f"{self._file}: line 1: has no column 'step'; it has {shown}"
                 f"{fix if self._kind == CHART else ''}"
             )
-        others = [name for key, name in columns.items() if key not in NAMES.keys() | TOTALS.keys()]
-        if found := [name for name in others if name.casefold().startswith(BY_SAMPLES)]:
+        unknown = [
+            name for key, name in columns.items() if key not in NAMES.keys() | TOTALS.keys()
+        ]
+        if found := [name for name in unknown if name.casefold().startswith(BY_SAMPLES)]:
             raise TableError(
                 f"{self._file}: column {found[0]!r} is of DeepSpeed's monitor, whose {steps[0]} "
                 "counts samples, and it has no column of times (ended_at, step_s); import the "
