@@ -24,6 +24,7 @@ class WorkerState:
     """What a worker said last: at ``heard_s`` it had done ``activity`` since ``since_s``.
 
     ``activity`` is step, input, checkpoint, other or compile; empty where it is unknown.
+    ``since_s`` is 0 where it never sent a heartbeat.
     """
 
     node: str

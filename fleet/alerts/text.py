@@ -71,6 +71,7 @@ CAUSES: Mapping[str, CauseText] = {
     "node_silent": CauseText("silent node", "no longer report", metric=_CORES),
     "node_crash": CauseText("crashed node", "crashed", metric=_CORES),
     "hang": CauseText("hang"),
+    "workers_ended": CauseText("all workers stopped", is_of_run=True),
     "exec_errors": CauseText("failing executions"),
     "node_idle": CauseText("idle node"),
     "seq_imbalance": CauseText("sequence lengths", is_of_run=True),

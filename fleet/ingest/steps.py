@@ -386,6 +386,7 @@ def _merge_members(before: Member | None, new: Member) -> Member:
         reason=new.reason or before.reason,
         n_dropped=max(new.n_dropped, before.n_dropped),
         runtime_trace=new.runtime_trace or before.runtime_trace,
+        since_s=new.since_s or before.since_s,
     )
 
 

@@ -58,8 +58,8 @@ def trace_problem(reported: str) -> str:
 class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """One worker of a session; ``ended`` is 0 while it works, 1 when done, 2 when it failed.
 
-    ``activity`` is what its newest heartbeat said that it does, since ``since_s``; empty where
-    its newest report was none.
+    ``activity`` is what its newest heartbeat said that it does; empty where its newest report was
+    none. ``since_s`` is when that began; 0 where it never sent a heartbeat.
     """
 
     node: str

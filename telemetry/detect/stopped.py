@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from telemetry.detect.standstill import (
     CHECKPOINT,
     COMPILE,
     CORES,
+    DEAD_S,
+    HEARTBEAT_S,
     HOST,
     LATE_STEPS,
     LONG_S,
@@ -34,6 +36,7 @@ from telemetry.detect.standstill import (
 
 SILENT = "node_silent"
 CRASHED = "node_crash"
+ENDED = "workers_ended"
 BLIND = "monitoring_blind"
 # Without any reporting node, a run has stopped if its next step is this overdue.
 STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
@@ -208,6 +211,8 @@ LONG_STEPS, LONG_CHECKPOINTS = 20.0, 2.0
 # Where only workers say what they do, a step of a batch three times as large looks the same.
 LARGER_BATCH_STEPS = PATIENCE_STEPS + 1.0
 NETWORK = CLASS_OF["efa_loss"]
+# A single worker that ends is no coincidence to be explained.
+SEVERAL = 2
 # Of the most idle nodes, so many are listed.
 SHOWN = 64
 # Without an agent, wait for this many checkpoints besides, at most so long.
@@ -234,8 +239,23 @@ def hang(inputs: DetectionInput) -> list[Finding]:
     if dead and np.isnan(stall.hosts).all():
         # Workers without an agent are forgotten in time; who died before that did not recover.
         return [_finding(inputs, stall, dead, cause=CRASHED)]
+    if not lost(stall) and _all_ended(inputs):
+        return [replace(_finding(inputs, stall, (), cause=ENDED), severity="warn")]
     found = None if said is None else _by_activity(inputs, stall, said)
     return _by_hardware(inputs, stall) if found is None else found
+
+
+def _all_ended(inputs: DetectionInput) -> bool:
+    """Whether all workers stopped at once: none of them sends heartbeats any more.
+
+    Workers that hang go on sending them. The last of each came within one interval of the others.
+    """
+    states = list(inputs.workers().values()) if inputs.workers is not None else []
+    heard_s = [state.heard_s for state in states if state.since_s]
+    if len(heard_s) < len(states) or len(heard_s) < SEVERAL:
+        return False
+    is_together = max(heard_s) - min(heard_s) <= HEARTBEAT_S
+    return is_together and inputs.now_s - max(heard_s) > DEAD_S
 
 
 def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:

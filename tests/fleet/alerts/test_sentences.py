@@ -186,6 +186,14 @@ def test_missing_devices_are_counted_and_named(make: Make) -> None:
     assert "devices 2, 5 are missing" in paragraph_of(several)
 
 
+def test_workers_that_stopped_at_once_are_no_hang(make: Make) -> None:
+    at_once = make({}, rule="hang", cause="workers_ended", node=None, device=None)
+
+    assert "stopped at once: job suspended or ended?" in headline(at_once)
+    assert "Workers that hang go on sending heartbeats; none does" in paragraph_of(at_once)
+    assert "hangs" not in headline(at_once)
+
+
 def test_a_checkpoint_names_who_says_that_it_is_written(make: Make) -> None:
     rule = {"rule": "checkpoint_slow", "cause": "checkpoint_slow", "node": None, "device": None}
     figures = {"phase_s": 640.0, "baseline_phase_s": None, "kind": "checkpoint"}

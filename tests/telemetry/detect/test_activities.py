@@ -117,6 +117,45 @@ def test_workers_of_an_older_reporter_say_nothing() -> None:
     assert found(stopped("", "", "", "")) == [("hang", "unknown", None)]
 
 
+def ended(
+    *, heard_s: tuple[float, ...] = (0, 0, 0, 0), overdue_s: float = 35, since_s: float = 1.0
+) -> DetectionInput:
+    """A run whose workers were heard last so many seconds after its last step."""
+    data = stopped("step", "step", "step", "step", overdue_s=overdue_s)
+    last_s = float(data.steps.ended_at_s[-1])
+    states = {
+        name: WorkerState(name, last_s + each, "", since_s)
+        for name, each in zip(CHARACTERS, heard_s, strict=True)
+    }
+    return replace(data, workers=lambda: states)
+
+
+@pytest.mark.parametrize("heard_s", [(0, 0, 0, 0), (0, 1, 0, 1), (2, 11, 7, 5)])
+def test_workers_that_all_stop_at_once_warn(heard_s: tuple[float, ...]) -> None:
+    (finding,) = find(ended(heard_s=heard_s))
+    assert (finding.rule, finding.cause, finding.node) == ("hang", "workers_ended", None)
+    assert finding.severity == "warn"
+
+
+@pytest.mark.parametrize(
+    ("data", "causes"),
+    [
+        # The next heartbeats may still come.
+        (ended(overdue_s=20), []),
+        # One died, and the others waited for it.
+        (ended(heard_s=(0, 30, 30, 30), overdue_s=60), ["unknown"]),
+        # They never sent any.
+        (ended(since_s=0.0, overdue_s=60), ["unknown"]),
+        # They hang, and say so.
+        (stopped("step", "step", "step", "step"), ["hang"]),
+        # The run stopped half a minute after the first worker had.
+        (ended(heard_s=(0, 12, 12, 12), overdue_s=60), ["unknown"]),
+    ],
+)
+def test_workers_that_did_not_stop_at_once_do_not(data: DetectionInput, causes: list[str]) -> None:
+    assert [(each.cause) for each in find(data)] == causes
+
+
 def test_workers_that_do_different_things_are_no_checkpoint() -> None:
     assert found(stopped("step", "step", "checkpoint", "checkpoint")) == []
 
