@@ -18,6 +18,7 @@ from fleet.ingest import prometheus
 from fleet.ingest.samples import forget_samples
 from fleet.ingest.steps import update_reported_runs
 from fleet.metrics.long_term import figures
+from fleet.models import Run
 from fleet.runs.retirement import retire_quiet
 from fleet.runs.similar_runs import update_due_comparisons
 from fleet.runs.step_durations import update_step_durations
@@ -35,6 +36,11 @@ from telemetry.store.hot import hot_store
 COMPILES_EVERY_S = 5
 
 
+def has_past() -> bool:
+    """Whether the past of the demo's runs is complete: sums and comparisons wait for it."""
+    return not (settings.DEMO and Run.objects.without_past().exists())
+
+
 @shared_task(ignore_result=True, expires=5)
 def watch_fleet() -> None:
     """Update runs, run detection and alerts, then announce the tick to the pages."""
@@ -42,7 +48,7 @@ def watch_fleet() -> None:
     now = datetime.now(UTC)
     follow_runs(hot, now=now)
     update_reported_runs(hot, now=now)
-    if int(now.timestamp()) % COMPILES_EVERY_S == 0:
+    if int(now.timestamp()) % COMPILES_EVERY_S == 0 and has_past():
         store_simulated(hot, now=now)
     watch(hot, now=now)
     update_probe_requests(hot, now=now)
@@ -66,7 +72,7 @@ def hand_over_plans() -> None:
     """Publish the simulation plans again, because Redis may have lost them."""
     hot = hot_store()
     now = datetime.now(UTC)
-    if settings.DEMO:
+    if settings.DEMO and has_past():
         demo_history.extend(hot, now=now)
         announce_next(hot, now=now)
     publish_plans(hot, now=now)
@@ -97,15 +103,15 @@ def keep_figures_for_long_term() -> None:
 @shared_task(ignore_result=True, expires=30)
 def compare_similar_runs() -> None:
     """Compare runs with similar runs, a few at a time."""
-    hot = hot_store()
-    update_due_comparisons(hot, now=datetime.now(UTC))
+    if has_past():
+        update_due_comparisons(hot_store(), now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=30)
 def update_trials() -> None:
     """Compute due trial comparisons in advance, for their pages."""
-    hot = hot_store()
-    update_due_figures(hot, now=datetime.now(UTC))
+    if has_past():
+        update_due_figures(hot_store(), now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=10)
@@ -124,8 +130,8 @@ def check_preflights() -> None:
 @shared_task(ignore_result=True, expires=30)
 def observe_runs() -> None:
     """Record the progress of trial runs, for schedule projections."""
-    hot = hot_store()
-    update_observed_runs(hot, now=datetime.now(UTC))
+    if has_past():
+        update_observed_runs(hot_store(), now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=60)
@@ -146,6 +152,8 @@ def retire_quiet_rows() -> None:
 @shared_task(name="fleet.tasks.keep_money", ignore_result=True, expires=60)
 def update_costs() -> None:
     """Update the runs' spending and the cost alerts."""
+    if not has_past():
+        return
     hot = hot_store()
     now = datetime.now(UTC)
     update_spending(hot, now=now)

@@ -27,6 +27,10 @@ class RunQuerySet(LabeledQuerySet["Run"]):
     def simulated(self) -> Self:
         return self.filter(is_simulated=True)
 
+    def without_past(self) -> Self:
+        """Keep the runs of the demo whose past is still being simulated."""
+        return self.exclude(past_until=None)
+
     def filter_by(
         self,
         *,
@@ -116,6 +120,11 @@ class Run(Labeled):
     )
 
     is_simulated = models.BooleanField(default=False)
+    past_until = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="The past before this moment is still being simulated. Empty: it is complete.",
+    )
     plan = models.JSONField(
         default=dict, blank=True, help_text="The simulator's plan. Empty for real runs."
     )

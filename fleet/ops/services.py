@@ -113,26 +113,33 @@ class Services:
     async def _start_all(self, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
         """Start everything in order, then rotate logs.
 
-        The web server comes first: it serves pages while the history of the demo is made.
-        Workers and beat follow, because they continue that history.
+        Everything starts at once: the demo's fleet is live before its past is simulated.
         """
         await self._start_redis()
         self._start([web(listener=listener.fileno())])
-        if self._env["TRNWATCH_DEMO"] == "1":
-            began_s = time.monotonic()
-            command = (sys.executable, "manage.py", "prepare_demo")
-            if await self._supervisor.once(Program("prepare-demo", command)):
-                raise StartError("The demo fleet could not be prepared: see the output above.")
-            self._say(f"The demo fleet is ready ({time.monotonic() - began_s:.1f} s).")
         workers = [worker(name) for name in WORKERS]
         self._start([*workers, beat(), sender()])
         self._start(optional_programs(self._env))
-        await wait_for_first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
-        await asyncio.to_thread(on_ready)
         async with asyncio.TaskGroup() as group:
+            if self._env["TRNWATCH_DEMO"] == "1":
+                group.create_task(self._prepare_demo())
+            await wait_for_first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
+            await asyncio.to_thread(on_ready)
             group.create_task(self._supervisor.trim_logs())
             if self._env.get("TRNWATCH_DEBUG") == "1":
                 group.create_task(self._reload_on_change())
+
+    async def _prepare_demo(self) -> None:
+        """Start the demo's fleet, and simulate its past behind it."""
+        began_s = time.monotonic()
+        program = Program("prepare-demo", (sys.executable, "manage.py", "prepare_demo"))
+        if await self._supervisor.once(program):
+            self._say(
+                "The demo's past could not be simulated: see the output above. It goes on at the "
+                "next start."
+            )
+        else:
+            self._say(f"The demo fleet is complete ({time.monotonic() - began_s:.1f} s).")
 
     async def _reload_on_change(self) -> None:
         """Restart everything but Redis whenever a source file changes."""

@@ -1,24 +1,28 @@
 """The demo: a fleet of four teams, its history, and random faults."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from fleet.alerts.evaluate import explain
 from fleet.charts.frozen import freeze
 from fleet.models import Alert, Annotation, InjectedFault, Node, Run
 from fleet.runs.annotations import ANNOUNCER, AnnotationRequest, annotate, announced
 from fleet.simulation.compiles import simulate_compiles
-from fleet.simulation.playback import Replay
-from fleet.simulation.runs import follow, plan_of, publish_plan
+from fleet.simulation.playback import Replay, connected_to, private_database
+from fleet.simulation.runs import follow, plan_of, publish_clocks, publish_plan
 from telemetry.blocks import Span
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.observation import visible
-from telemetry.simulate.shard import PlayedShard, play
+from telemetry.simulate.plan import Plan
+from telemetry.simulate.shard import clock_at, play
 from telemetry.simulate.timeline import start_clock
 from telemetry.steps import StepBatch
 from telemetry.store import durable
@@ -65,39 +69,116 @@ def stretches(
     ]
 
 
-def simulate_history(
-    hot: HotStore, run: Run, faults: Sequence[InjectedFault], *, now: datetime
-) -> None:
-    """Simulate a run from its start to now: rollups, steps, alerts and finally its clocks."""
-    plan, end = plan_of(run, faults, announced(run)), int(now.timestamp())
-    clocks = dict.fromkeys(plan.shards, start_clock(plan))
-    earlier = StepBatch.empty(run.name, plan.run.node_names)
-    for stretch in stretches(plan.epoch_s, end, faults, hot_s=hot.keep_s):
-        every_s = 1 if stretch.is_close else THINNED_S
-        played = [play(plan, s, clocks[s], stretch.end, every_s=every_s) for s in plan.shards]
-        played = [replace(p, span=visible(plan.inputs, p.span)) for p in played]
-        clocks = {s: p.clock for s, p in zip(plan.shards, played, strict=True)}
-        _keep(hot, played, is_hot=stretch.end >= end)
-        steps = StepBatch.joined([earlier, played[0].steps])
-        if stretch.is_close:
-            _watch(run, Playback(Span.join_nodes([p.span for p in played]), steps), stretch)
-        earlier = steps.last(CARRIED_STEPS)
-    for shard, clock in clocks.items():
-        hot.commit(shard, before=None, after=msgspec.json.encode(clock), blocks=(), steps=None)
-    follow(run, clocks[plan.shards[0]])
-    run.clock = msgspec.to_builtins(clocks)
+def go_live(hot: HotStore, run: Run, faults: Sequence[InjectedFault], *, now: datetime) -> None:
+    """Start a run's clocks at ``now``, before its past is simulated.
+
+    A play from there on gives what a play from the run's start would: its past can follow later.
+    """
+    plan = plan_of(run, faults, announced(run))
+    clock = clock_at(plan, start_clock(plan), int(now.timestamp()))
+    follow(run, clock)
+    run.clock = msgspec.to_builtins(dict.fromkeys(plan.shards, clock))
+    run.past_until = now
     run.save()
 
 
-def _keep(hot: HotStore, played: Sequence[PlayedShard], *, is_hot: bool) -> None:
-    """Write one part to the durable tier, and to the hot tier if it is recent."""
-    for each in played:
-        durable.write_rollups(each.span)
-        if is_hot:
-            hot.append(each.span.blocks())
-    durable.write_steps(played[0].steps)
-    if is_hot:
-        hot.append_steps(played[0].steps)
+def fill_recent(hot: HotStore, run: Run, faults: Sequence[InjectedFault]) -> None:
+    """Put the last minutes of a run's past into the hot tier, for the charts."""
+    plan, end = plan_of(run, faults, announced(run)), past_end(run)
+    start = max(plan.epoch_s, end - hot.keep_s)
+    # After a long pause nothing of it is recent.
+    if start < end and time.time() - end < hot.keep_s:
+        _fill(hot, plan, start, end)
+
+
+def _fill(hot: HotStore, plan: Plan, start: int, end: int) -> None:
+    clock = clock_at(plan, start_clock(plan), start) if start > plan.epoch_s else start_clock(plan)
+    for shard in plan.shards:
+        played = play(plan, shard, clock, end)
+        hot.append(visible(plan.inputs, played.span).blocks())
+        if shard == plan.shards[0]:
+            hot.append_steps(played.steps)
+
+
+def past_end(run: Run) -> int:
+    """Return the last second of a run's past, in Unix time; it is played live from then on."""
+    if run.past_until is None:
+        raise ValueError(f"run: the past of {run.name} is complete")
+    return int(run.past_until.timestamp())
+
+
+def simulate_past(hot: HotStore, run: Run, faults: Sequence[InjectedFault]) -> int:
+    """Simulate a run's past: rollups, steps, alerts, compiles; return the number of alerts.
+
+    Its alerts are found in a database of their own and stored when they are complete: nobody
+    sees an alert of the past as open, and after an interruption nothing is stored twice.
+    """
+    plan, end = plan_of(run, faults, announced(run)), past_end(run)
+    clocks = dict.fromkeys(plan.shards, start_clock(plan))
+    earlier = StepBatch.empty(run.name, plan.run.node_names)
+    nodes, shared = list(run.nodes.all()), connections[DEFAULT_DB_ALIAS]
+    with private_database():
+        Run.objects.bulk_create([run])
+        Node.objects.bulk_create(nodes)
+        for stretch in stretches(plan.epoch_s, end, faults, hot_s=hot.keep_s):
+            every_s = 1 if stretch.is_close else THINNED_S
+            played = [play(plan, s, clocks[s], stretch.end, every_s=every_s) for s in plan.shards]
+            played = [replace(p, span=visible(plan.inputs, p.span)) for p in played]
+            clocks = {s: p.clock for s, p in zip(plan.shards, played, strict=True)}
+            with connected_to(shared):
+                for each in played:
+                    durable.write_rollups(each.span)
+                durable.write_steps(played[0].steps)
+            steps = StepBatch.joined([earlier, played[0].steps])
+            if stretch.is_close:
+                _watch(run, Playback(Span.join_nodes([p.span for p in played]), steps), stretch)
+            earlier = steps.last(CARRIED_STEPS)
+        found = read_alerts()
+    with transaction.atomic():
+        n_alerts = store_alerts(*found)
+        run.compiles.all().delete()
+        compile_past(hot, run, list(faults), now=datetime.fromtimestamp(end, UTC))
+        Run.objects.filter(pk=run.pk).update(past_until=None)
+    run.past_until = None
+    return n_alerts
+
+
+def read_alerts() -> tuple[list[Alert], dict[Any, list[Any]]]:
+    """Return all alerts, and the rows that belong to one by the field of theirs."""
+    relations = [
+        relation
+        for relation in Alert._meta.related_objects
+        if not relation.many_to_many and relation.related_model is not Alert
+    ]
+    rows = {each.field: list(each.related_model.objects.order_by("pk")) for each in relations}
+    return list(Alert.objects.order_by("pk")), rows
+
+
+def store_alerts(alerts: Sequence[Alert], rows: Mapping[Any, Sequence[Any]]) -> int:
+    """Store alerts of another database, and what belongs to them, as new rows."""
+    new: dict[int, int] = {}
+    for alert in alerts:
+        known, alert.pk = alert.pk, None
+        if alert.earlier_id is not None:
+            alert.earlier_id = new.get(alert.earlier_id)
+        Alert.objects.bulk_create([alert])
+        new[known] = alert.pk
+    for field, each in rows.items():
+        for row in each:
+            row.pk = None
+            setattr(row, field.attname, new[getattr(row, field.attname)])
+        field.model.objects.bulk_create(each)
+    return len(alerts)
+
+
+def simulate_history(
+    hot: HotStore, run: Run, faults: Sequence[InjectedFault], *, now: datetime
+) -> None:
+    """Simulate a run from its start to now, and start its clocks there."""
+    go_live(hot, run, faults, now=now)
+    fill_recent(hot, run, faults)
+    simulate_past(hot, run, faults)
+    publish_clocks(hot, run)
 
 
 def _watch(run: Run, played: Playback, stretch: HistoryPart) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.db.models import Q
 from django.db.utils import ConnectionHandler
@@ -227,15 +228,24 @@ def _replaced_database() -> Iterator[DatabaseWrapper]:
     """Replace this thread's database by an in-memory SQLite within the context."""
     handler = ConnectionHandler({DEFAULT_DB_ALIAS: dict(IN_MEMORY)})
     private = DatabaseWrapper(handler.databases[DEFAULT_DB_ALIAS], DEFAULT_DB_ALIAS)
-    held = connections[DEFAULT_DB_ALIAS]
-    connections[DEFAULT_DB_ALIAS] = private
     try:
-        yield private
+        with connected_to(private):
+            yield private
     finally:
-        connections[DEFAULT_DB_ALIAS] = held
         # Django keeps a database in memory alive when asked to close it.
         if private.connection is not None:
             private.connection.close()
+
+
+@contextmanager
+def connected_to(database: BaseDatabaseWrapper) -> Iterator[None]:
+    """Use another database in this thread within the context."""
+    held = connections[DEFAULT_DB_ALIAS]
+    connections[DEFAULT_DB_ALIAS] = database
+    try:
+        yield
+    finally:
+        connections[DEFAULT_DB_ALIAS] = held
 
 
 # How long the hot tier stores seconds, and how much is played at a time.

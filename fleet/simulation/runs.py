@@ -125,12 +125,17 @@ def publish_plans(hot: HotStore, *, now: datetime) -> None:
     active = list(Run.objects.active().simulated())
     for run in active:
         publish_plan(hot, run, now=now)
-        for shard, clock in run.clock.items():
-            if hot.clock(shard) is None:
-                after = msgspec.json.encode(clock)
-                hot.commit(shard, before=None, after=after, blocks=(), steps=None)
+        publish_clocks(hot, run)
     for name in set(hot.plans()) - {run.name for run in active}:
         hot.drop_plan(name)
+
+
+def publish_clocks(hot: HotStore, run: Run) -> None:
+    """Publish a run's clocks where Redis has none."""
+    for shard, clock in run.clock.items():
+        if hot.clock(shard) is None:
+            after = msgspec.json.encode(clock)
+            hot.commit(shard, before=None, after=after, blocks=(), steps=None)
 
 
 FOLLOWED = (

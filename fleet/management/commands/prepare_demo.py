@@ -6,7 +6,6 @@ import time
 from argparse import ArgumentParser
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from multiprocessing import get_context
 from threading import Thread
 
@@ -14,22 +13,25 @@ from django.core.management.base import BaseCommand
 from django.db import connections, transaction
 
 from fleet.costs.spending import update_spending
-from fleet.models import Run
+from fleet.models import InjectedFault, Run
 from fleet.ops.child_process import signal_on_parent_exit
 from fleet.runs.similar_runs import update_due_comparisons
 from fleet.simulation import demo_history
 from fleet.simulation.demo import create_fleet, ensure_preflight, ensure_probe, ensure_trials
 from fleet.simulation.demo_history import (
     announce_past,
-    compile_past,
     create_past_deploys,
-    simulate_history,
+    fill_recent,
+    go_live,
+    simulate_past,
 )
 from fleet.simulation.runs import publish_plans
 from fleet.trials.services import update_due_figures
 from telemetry.store.hot import hot_store
 
 PARENT_CHECK_S = 1.0
+# The past gives way to everything that is live.
+NICE = 10
 
 
 class Command(BaseCommand):
@@ -40,20 +42,40 @@ class Command(BaseCommand):
         parser.add_argument("--hours", type=float, default=24.0, help="hours of history (24)")
 
     def handle(self, *, hours: float, **options: object) -> None:
+        """Start the fleet now, then simulate its past behind it."""
         hot = hot_store()
         now = datetime.now(UTC).replace(microsecond=0)
         if not Run.objects.simulated().exists():
             # All or nothing: an interrupted command must not leave a fleet without faults.
             with transaction.atomic():
-                create_fleet(now=now, longest=timedelta(hours=hours))
+                runs = create_fleet(now=now, longest=timedelta(hours=hours))
                 demo_history.create_past_faults(now=now)
                 create_past_deploys(now=now)
                 announce_past(now=now)
-                ensure_probe(now=now)
-        # A run without a clock has no complete history yet; it is simulated from its start.
-        unlived = Run.objects.simulated().filter(clock={}).order_by("-n_nodes")
-        # One process per core.
-        names = list(unlived.values_list("name", flat=True))
+                for run in runs:
+                    go_live(hot, run, faults_of(run), now=now)
+        publish_plans(hot, now=now)
+        self.stdout.write(f"{Run.objects.active().simulated().count()} simulated runs are live.")
+        if Run.objects.without_past().exists():
+            # The live fleet comes first.
+            os.nice(NICE)
+            self._simulate_past()
+        ensure_probe(now=now)
+        ensure_trials(now=now)
+        ensure_preflight()
+        update_due_figures(hot, now=datetime.now(UTC))
+        update_spending(hot, now=datetime.now(UTC))
+        update_due_comparisons(hot, now=datetime.now(UTC), batch_size=20)
+        now = datetime.now(UTC)
+        demo_history.extend(hot, now=now)
+        demo_history.start_first_fault(hot, now=now)
+        publish_plans(hot, now=now)
+
+    def _simulate_past(self) -> None:
+        """Simulate the past of all runs, one process per core: the recent minutes first."""
+        names = list(
+            Run.objects.without_past().order_by("-n_nodes").values_list("name", flat=True)
+        )
         connections.close_all()
         pool = ProcessPoolExecutor(
             os.cpu_count(),
@@ -62,16 +84,13 @@ class Command(BaseCommand):
             initargs=(os.getpid(),),
         )
         with pool:
-            for line in pool.map(partial(simulate_past, now=now), names):
+            list(pool.map(fill_recent_of, names))
+            for line in pool.map(simulate_past_of, names):
                 self.stdout.write(line)
-        ensure_trials(now=now)
-        ensure_preflight()
-        update_due_figures(hot, now=datetime.now(UTC))
-        update_spending(hot, now=datetime.now(UTC))
-        update_due_comparisons(hot, now=datetime.now(UTC), batch_size=20)
-        demo_history.extend(hot, now=now)
-        demo_history.start_first_fault(hot, now=now)
-        publish_plans(hot, now=datetime.now(UTC))
+
+
+def faults_of(run: Run) -> list[InjectedFault]:
+    return list(run.injected_faults.select_related("node", "run"))
 
 
 def end_with(parent: int) -> None:
@@ -88,15 +107,15 @@ def _watch(parent: int) -> None:
     os._exit(1)
 
 
-def simulate_past(name: str, *, now: datetime) -> str:
-    """Simulate the history of one run, and return a summary."""
+def fill_recent_of(name: str) -> None:
+    run = Run.objects.get(name=name)
+    fill_recent(hot_store(), run, faults_of(run))
+
+
+def simulate_past_of(name: str) -> str:
+    """Simulate the past of one run, and return a summary."""
     began = time.monotonic()
-    hot = hot_store()
     run = Run.objects.prefetch_related("nodes").get(name=name)
-    run.alerts.all().delete()
-    faults = list(run.injected_faults.select_related("node", "run"))
-    run.compiles.all().delete()
-    simulate_history(hot, run, faults, now=now)
-    compile_past(hot, run, faults, now=now)
+    n_alerts = simulate_past(hot_store(), run, faults_of(run))
     lasted_s = time.monotonic() - began
-    return f"{name}: {run.last_step:,} steps, {run.alerts.count()} alerts in {lasted_s:.1f} s"
+    return f"{name}: {run.last_step:,} steps, {n_alerts} alerts in {lasted_s:.1f} s"
