@@ -388,8 +388,10 @@ def limping(run: Run) -> Node:
 
 
 @pytest.fixture
-def silent(run: Run) -> Node:
-    """Make a node that stopped reporting."""
+def silent(run: Run, hot: HotStore) -> Node:
+    """Make a node that does not report, although trnwatch has watched for an hour."""
+    hot.gauge("listening_since_s", time.time() - 3_600)
+    hot.gauge("watched_at_s", time.time() + 60)
     return _node(run, 2, "silent")
 
 

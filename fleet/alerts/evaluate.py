@@ -23,7 +23,7 @@ from fleet.alerts.probe_requests import as_detected
 from fleet.alerts.reconcile import reconcile
 from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compiles import change_lines, covered_s
-from fleet.runs.state import PAUSE_S, worker_states
+from fleet.runs.state import PAUSE_S, WAIT_AFTER_PAUSE_S, worker_states
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import (
@@ -81,9 +81,6 @@ HARDWARE_RULES = tuple(
     if rule.subject == "node" and name not in {"node_silent", ECC, HEALTH_RULE, MISSING_RULE}
 )
 BLIND = ("monitoring_blind", "fleet")
-# After a pause in watching, wait before reporting silent nodes and hanging runs: missing data may
-# be our own outage.
-WAIT_AFTER_PAUSE_S = 20
 OF_MISSING_DATA = ("hang", "node_silent")
 # Results of this process that stay valid from one second to the next.
 HEALTHY_STEPS = HealthyStepsCache()

@@ -118,7 +118,8 @@ class NodeOut(ResponseSchema):
         "there was none."
     )
     state: str = Field(
-        description="up; silent: it should report; released: its run has ended; retired.",
+        description="up; waiting: not heard since trnwatch started; silent: it should report; "
+        "released: its run has ended; retired.",
         examples=["up"],
     )
     retired_at: datetime | None = Field(description="Since when it is retired, UTC.")

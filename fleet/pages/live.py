@@ -37,7 +37,7 @@ from fleet.pages.topics import (
     event,
     live_topic,
 )
-from fleet.runs.state import own_pause_s, reporting_nodes
+from fleet.runs.state import is_starting, own_pause_s, reporting_nodes, watching_s
 from fleet.runs.summaries import reporting_now
 from telemetry.store.hot import TICKS, hot_store
 
@@ -313,6 +313,8 @@ def head(n_watchers: int) -> Events:
                 state["why"] = f"{OWN_PAUSE} for {duration(pause_s)}"
             elif n_reporting:
                 state["reporting"] = [n_reporting, n_expected]
+            elif is_starting(watching_s(hot, now_s=now_s), was_heard=tick is not None):
+                state["why"] = "starting: no node has reported yet"
             else:
                 state["why"] = "no nodes are reporting"
     except RedisError:

@@ -29,7 +29,7 @@ from fleet.runs.summaries import fleet_now, nodes_now, runs_now
 from telemetry.store.history import run_history
 from telemetry.store.hot import HotStore, hot_store
 
-PARTIALS = ("strip", "heat-map", "runs", "alerts")
+PARTIALS = ("past", "strip", "heat-map", "runs", "alerts")
 RESOLVED_SHOWN = 3
 SHARES_S = 15 * 60
 LIMIT_RATIO = 0.25
@@ -52,7 +52,7 @@ def overview_context() -> dict[str, Any]:
     # A few runs have many nodes: fetched once each, not with every node.
     in_use = Node.objects.unretired().prefetch_related("run").defer("labels")
     known = nodes_now(hot, in_use, now_s=now_s, latest=blocks)
-    nodes = [node for node in known if node.is_up or node.is_silent]
+    nodes = [node for node in known if node.is_up or node.is_silent or node.is_awaited]
     alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
     tick = max((block.tick for block in blocks.values()), default=None)
     fleet = fleet_now(hot, runs=runs, nodes=nodes, alerts=alerts, tick=tick)

@@ -18,12 +18,29 @@ CLOCKS = "steps-in:clocks"
 # The rules are evaluated every second. After so long without it, trnwatch itself stands still:
 # missing data says nothing about the nodes.
 PAUSE_S = 5.0
+# After a pause in watching, wait before calling nodes silent and runs hanging: missing data may be
+# our own outage.
+WAIT_AFTER_PAUSE_S = 20
 
 
 def own_pause_s(hot: HotStore, *, now_s: float) -> float | None:
     """Return how long trnwatch's own workers have been stopped; None while they work."""
     pause_s = now_s - hot.gauges().get("watched_at_s", now_s)
     return pause_s if pause_s > PAUSE_S else None
+
+
+def watching_s(hot: HotStore, *, now_s: float) -> float | None:
+    """Return how long trnwatch has watched without a pause, 0 in a pause; None: never yet."""
+    gauges = hot.gauges()
+    since_s, last_s = gauges.get("listening_since_s"), gauges.get("watched_at_s")
+    if since_s is None or last_s is None:
+        return None
+    return now_s - since_s if now_s - last_s <= PAUSE_S else 0.0
+
+
+def is_starting(watched_s: float | None, *, was_heard: bool) -> bool:
+    """Whether a node that is not heard may not have had its turn since trnwatch started."""
+    return not was_heard if watched_s is None else watched_s < WAIT_AFTER_PAUSE_S
 
 
 def run_key(run: str) -> str:

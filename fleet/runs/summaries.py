@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fleet.models import Alert, Node, Run
-from fleet.runs.state import reporting_nodes
+from fleet.runs.state import is_starting, reporting_nodes, watching_s
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
 from telemetry.statistics.peers import mean
@@ -65,6 +65,8 @@ class NodeNow:
     node: Node
     last_seen_s: float | None = None
     is_up: bool = False
+    # It has not been heard since trnwatch began to watch, a moment ago.
+    is_awaited: bool = False
     utilization_mean: float | None = None
     utilization_min: float | None = None
     utilization_max: float | None = None
@@ -88,13 +90,15 @@ class NodeNow:
     @property
     def is_silent(self) -> bool:
         """Whether it should report and does not."""
-        return not self.is_up and self.node.is_expected
+        return not self.is_up and not self.is_awaited and self.node.is_expected
 
     @property
     def state(self) -> str:
-        """Retired, up, silent, or released: its run has ended."""
+        """Retired, up, waiting, silent, or released: its run has ended."""
         if self.node.retired_at:
             return "retired"
+        if self.is_awaited:
+            return "waiting"
         return "up" if self.is_up else "silent" if self.is_silent else "released"
 
 
@@ -104,6 +108,7 @@ class FleetNow:
     n_nodes: int
     n_up: int
     n_silent: int
+    n_awaited: int
     n_unacknowledged: int
     n_acknowledged: int
     oldest_unowned: Alert | None
@@ -209,7 +214,7 @@ def nodes_now(
     by_job = (
         reporting_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
     )
-    found = []
+    found, watched_s = [], watching_s(hot, now_s=now_s)
     for node in nodes:
         is_by_job = node.source == Node.Source.STEPS
         seen_s = (by_job if is_by_job else seen).get(node.name)
@@ -218,7 +223,11 @@ def nodes_now(
         is_heard = _is_reporting(node.source, seen_s, now_s, quiet_s=quiet_s.get(node.name, 0))
         is_up = is_heard and not (is_by_job and node.is_released)
         known = figures.get((node.shard, node.name), {}) if is_up else {}
-        found.append(NodeNow(node, last_seen_s=seen_s, is_up=is_up, **known))
+        starts = is_starting(watched_s, was_heard=seen_s is not None)
+        is_awaited = starts and not is_up and node.is_expected
+        found.append(
+            NodeNow(node, last_seen_s=seen_s, is_up=is_up, is_awaited=is_awaited, **known)
+        )
     return found
 
 
@@ -384,6 +393,7 @@ def fleet_now(
         n_nodes=len(nodes),
         n_up=sum(now.is_up for now in nodes),
         n_silent=sum(now.is_silent for now in nodes),
+        n_awaited=sum(now.is_awaited for now in nodes),
         n_unacknowledged=len(unowned),
         n_acknowledged=len(alerts) - len(unowned),
         oldest_unowned=unowned[0] if unowned else None,

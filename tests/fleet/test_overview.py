@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Alert, Node, Run
@@ -100,6 +101,31 @@ def test_it_shows_a_node_that_fell_silent(client: Client, alive: Run, silent: No
     assert "1 silent" in page
 
 
+def test_a_node_is_not_silent_before_it_had_its_turn(
+    client: Client, alive: Run, silent: Node, hot: HotStore
+) -> None:
+    hot.gauge("listening_since_s", time.time())
+    page = text(client)
+
+    assert "1 silent" not in page
+    assert "starting: 1 not heard yet" in page
+    assert "nothing is wrong" not in page
+
+
+def test_the_demo_says_that_its_past_is_not_complete(
+    client: Client, alive: Run, settings: Settings
+) -> None:
+    settings.DEMO = True
+    Run.objects.update(is_simulated=True, past_until=timezone.now())
+
+    assert "Its history is being prepared: 1 run left" in text(client)
+    assert "Its history is being prepared" in client.get("/trials/").text
+
+    Run.objects.update(past_until=None)
+
+    assert "is being prepared" not in text(client)
+
+
 def test_an_empty_fleet_shows_how_to_begin(client: Client, db: None, redis_url: str) -> None:
     page = text(client)
 
@@ -107,7 +133,7 @@ def test_an_empty_fleet_shows_how_to_begin(client: Client, db: None, redis_url: 
     assert "/api/v1/ingest/prometheus" in page
 
 
-@pytest.mark.parametrize("partial", ["strip", "heat-map", "runs", "alerts"])
+@pytest.mark.parametrize("partial", ["past", "strip", "heat-map", "runs", "alerts"])
 def test_it_gives_htmx_only_the_partial_it_asks_for(
     client: Client, alert: Alert, partial: str
 ) -> None:

@@ -28,6 +28,7 @@ STATES = {
     "silent": ("bad", "▲"),
     "up": ("ok", "✓"),
     "stale": ("warn", "◔"),
+    "waiting": ("", "○"),
     "pending": ("", "○"),
     "compiling": ("warn", "◐"),
     "warming_up": ("warn", "◕"),

@@ -160,6 +160,16 @@ def alert_marks(
     return {"alert": alert, "is_silenced": alert.is_silenced(now), "is_full": is_full}
 
 
+@register.inclusion_tag("simulation/_past.html")
+def demo_past() -> dict[str, int]:
+    """Say that the past of the demo's runs is still being simulated."""
+    if not settings.DEMO:
+        return {}
+    runs = Run.objects.simulated()
+    n_left = runs.without_past().count()
+    return {"n_left": n_left, "n_done": runs.count() - n_left if n_left else 0}
+
+
 @register.inclusion_tag("notifications/_undelivered.html", takes_context=True)
 def undelivered(context: template.Context) -> dict[str, Any]:
     """Warn on every page about failed and delayed notifications and long-term writes."""

@@ -3,6 +3,7 @@
 import json
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from fleet.simulation import demo_history
 from fleet.simulation.demo import FLEET, create_fleet
 from fleet.simulation.demo_history import DEMO_FAULTS, HistoryPart, simulate_history, stretches
 from fleet.simulation.playback import play_scenario
+from fleet.simulation.runs import publish_plans
 from telemetry.simulate.inputs import LIVE
 from telemetry.simulate.plan import Fault
 from telemetry.simulate.scenario import Scenario
@@ -102,6 +104,52 @@ def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
     assert np.isfinite(series.values).all()
     assert set(run.clock) == {"vit-bakeoff-p5/0"}
     assert hot.clock("vit-bakeoff-p5/0") is not None
+
+
+def test_the_fleet_is_live_before_its_past_and_both_fit_together(
+    hot: HotStore, fleet: list[Run], now: datetime
+) -> None:
+    run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
+    demo_history.go_live(hot, run, [], now=now)
+    publish_plans(hot, now=now)
+    live = hot.clock("vit-bakeoff-p5/0")
+
+    assert live is not None
+    assert msgspec.json.decode(live)["tick"] == int(now.timestamp())
+    assert hot.newest() == {}
+    last_step = run.last_step
+
+    demo_history.fill_recent(hot, run, [])
+    demo_history.simulate_past(hot, run, [])
+
+    steps = hot.steps(run.name, since_s=now.timestamp() - 600).step
+    # The clock counts the step under way.
+    assert steps[-1] == last_step - 1
+    assert (np.diff(steps) == 1).all()
+    assert not Run.objects.without_past().filter(pk=run.pk).exists()
+
+
+def test_no_alert_of_the_past_is_seen_as_open(
+    hot: HotStore, fleet: list[Run], now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
+    fault = strike(run, "throttle", at=now - timedelta(minutes=50), device=3, magnitude=1.8)
+    demo_history.go_live(hot, run, [fault], now=now)
+    store, n_seen = demo_history.store_alerts, []
+
+    def store_late(*found: Any) -> int:
+        n_seen.append(Alert.objects.count())
+        return store(*found)
+
+    monkeypatch.setattr(demo_history, "store_alerts", store_late)
+    demo_history.simulate_past(hot, run, [fault])
+
+    # Until all are known, there is none; then each has its timeline and its charts.
+    assert n_seen == [0]
+    alert = Alert.objects.get()
+    assert not alert.is_open
+    assert alert.events.count() >= 2
+    assert alert.frozen_charts.exists()
 
 
 @pytest.mark.parametrize("magnitude", DEMO_FAULTS[0].magnitude)
