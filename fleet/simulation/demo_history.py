@@ -150,7 +150,9 @@ def read_alerts() -> tuple[list[Alert], dict[Any, list[Any]]]:
         for relation in Alert._meta.related_objects
         if not relation.many_to_many and relation.related_model is not Alert
     ]
-    rows = {each.field: list(each.related_model.objects.order_by("pk")) for each in relations}
+    rows = {
+        each.field: list(each.related_model._default_manager.order_by("pk")) for each in relations
+    }
     return list(Alert.objects.order_by("pk")), rows
 
 
@@ -167,7 +169,7 @@ def store_alerts(alerts: Sequence[Alert], rows: Mapping[Any, Sequence[Any]]) -> 
         for row in each:
             row.pk = None
             setattr(row, field.attname, new[getattr(row, field.attname)])
-        field.model.objects.bulk_create(each)
+        field.model._default_manager.bulk_create(each)
     return len(alerts)
 
 

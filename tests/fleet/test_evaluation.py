@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from fleet.alerts.evaluate import (
-    WAIT_AFTER_PAUSE_S,
     open_problems,
     watch,
     watching_since_s,
     without_quiet,
 )
 from fleet.models import Alert, Node, Run
+from fleet.runs.state import WAIT_AFTER_PAUSE_S
 from telemetry.blocks import Block, FloatArray
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock

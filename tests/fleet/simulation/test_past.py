@@ -123,8 +123,8 @@ def test_the_fleet_is_live_before_its_past_and_both_fit_together(
     demo_history.simulate_past(hot, run, [])
 
     steps = hot.steps(run.name, since_s=now.timestamp() - 600).step
-    # The clock counts the step under way.
-    assert steps[-1] == last_step - 1
+    # The clock may count the step under way.
+    assert steps[-1] in {last_step - 1, last_step}
     assert (np.diff(steps) == 1).all()
     assert not Run.objects.without_past().filter(pk=run.pk).exists()
 
