@@ -118,7 +118,7 @@ def test_the_demo_says_that_its_past_is_not_complete(
     settings.DEMO = True
     Run.objects.update(is_simulated=True, past_until=timezone.now())
 
-    assert "Its history is being prepared: 1 run left" in text(client)
+    assert "Its history is being prepared: 0 of 1 runs" in text(client)
     assert "Its history is being prepared" in client.get("/trials/").text
 
     Run.objects.update(past_until=None)

@@ -161,13 +161,14 @@ def alert_marks(
 
 
 @register.inclusion_tag("simulation/_past.html")
-def demo_past() -> dict[str, int]:
+def demo_past(*, is_line: bool = False) -> dict[str, object]:
     """Say that the past of the demo's runs is still being simulated."""
     if not settings.DEMO:
         return {}
     runs = Run.objects.simulated()
     n_left = runs.without_past().count()
-    return {"n_left": n_left, "n_done": runs.count() - n_left if n_left else 0}
+    n_all = runs.count() if n_left else 0
+    return {"n_left": n_left, "n_all": n_all, "n_done": n_all - n_left, "is_line": is_line}
 
 
 @register.inclusion_tag("notifications/_undelivered.html", takes_context=True)
