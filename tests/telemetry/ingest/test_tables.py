@@ -26,7 +26,7 @@ def write(tmp_path: Path) -> Write:
     return written
 
 
-def steps_of(*files: tuple[str, Path]) -> LoggedSteps:
+def steps_of(*files: tuple[str | None, Path]) -> LoggedSteps:
     return complete_steps(read_tables(files).steps, global_batch=np.nan, seq_len=np.nan)
 
 
