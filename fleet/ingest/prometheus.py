@@ -92,7 +92,7 @@ def name_nodes(hot: HotStore, written: WrittenSamples) -> None:
 
     Exporters of one machine name it in several ways: by its number, by an address that a new pod
     changes, by a label. What one series says of number and address together holds for the others,
-    and a node keeps the name under which it appeared. A name that somebody gave stays.
+    and a node keeps the name under which it appeared. A name that a user gave stays.
     """
     found = list(written.names.values())
     keys = [f"{NAMED}{key}" for each in found for key in (each.instance_id, each.address)]
@@ -114,7 +114,7 @@ def name_nodes(hot: HotStore, written: WrittenSamples) -> None:
 
 
 def _known_name(named: NodeName, by_number: KnownName | None, by_address: KnownName | None) -> str:
-    """Return the name of a node that nobody named."""
+    """Return the name of a node that no user named."""
     if not named.instance_id:
         return by_address.name if by_address else named.name
     if by_number:

@@ -110,8 +110,8 @@ def past_end(run: Run) -> int:
 def simulate_past(hot: HotStore, run: Run, faults: Sequence[InjectedFault]) -> int:
     """Simulate a run's past: rollups, steps, alerts, compiles; return the number of alerts.
 
-    Its alerts are found in a database of their own and stored when they are complete: nobody
-    sees an alert of the past as open, and after an interruption nothing is stored twice.
+    Its alerts are found in a database of their own and stored when they are complete: no page
+    shows an alert of the past as open, and after an interruption nothing is stored twice.
     """
     plan, end = plan_of(run, faults, announced(run)), past_end(run)
     clocks = dict.fromkeys(plan.shards, start_clock(plan))

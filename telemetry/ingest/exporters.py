@@ -37,7 +37,7 @@ KUBERNETES_LABELS = ("kubernetes_node", "k8s_node_name", "node_name", "NodeName"
 HOST_LABELS = ("host_name", "hostname", "nodename", "Hostname")
 ADDRESS = "instance"
 NODE_LABELS = ("node", *KUBERNETES_LABELS, *HOST_LABELS, ADDRESS)
-# What a container calls itself unless it is told otherwise.
+# What a container calls itself unless it is configured otherwise.
 CONTAINER = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
 # Labels that collectors give other names.
 ALIASES = {
@@ -393,10 +393,10 @@ _BLANK = (
     Bounds(2.0**47, 2.0**47 + 15),
     Bounds(2.0**63 - 2048, 2.0**63),
 )
-# By exporter, the values that stand for none.
+# By exporter, the values that mean none.
 BLANK: Mapping[str, Sequence[Bounds]] = {"dcgm": _BLANK}
 
-# What units stand for: the base unit of our metrics, and how many of it.
+# What units mean: the base unit of our metrics, and how many of it.
 UNIT_SCALES = {
     "%": 0.01,
     "percent": 0.01,
@@ -476,7 +476,7 @@ def is_address(host: str) -> bool:
 class NodeName(NamedTuple):
     """A node's name, and what else tells that it is the same one.
 
-    ``is_given``: somebody or Kubernetes chose the name. Else it is the machine's own number, or
+    ``is_given``: a user or Kubernetes chose the name. Else it is the machine's own number, or
     the scraped address, and another series may know a better one.
     """
 
@@ -495,9 +495,9 @@ def name_of(labels: Mapping[str, str]) -> NodeName:
         hosts = (labels.get(n, "") for n in HOST_LABELS)
         given = next((h for h in hosts if h and h != pod and not CONTAINER.fullmatch(h)), "")
     if not given and host and host != pod and not is_address(host):
-        # An address somebody chose; only a number, or a Kubernetes name, says more.
+        # An address that a user chose; only a number, or a Kubernetes name, says more.
         given = host
     if given:
-        # By hand, `node` may be an address with its port too.
+        # Set manually, `node` may be an address with its port too.
         return NodeName(host_of(given), number, host, is_given=True)
     return NodeName(number or host, number, host, is_given=False)

@@ -74,7 +74,7 @@ SAME_SCRAPE_MS = 250
 # Of two senders of the same series one is read, as Mimir and Cortex do; the other takes over once
 # the first has been silent for so long, or for this many of its intervals.
 FAILOVER_S, FAILOVER_INTERVALS = 30.0, 1.5
-# Sources of a device's health speak at different times; each verdict holds for so long.
+# Sources of a device's health report at different times; each verdict holds for so long.
 VERDICT_STAYS_S = 120.0
 # A process whose series all stay the same for so long, and for three times as long as they ever
 # did, has ended: neuron-monitor reports every five seconds, and its exporter keeps what it said.
@@ -423,7 +423,7 @@ class ExporterState(msgspec.Struct):
         return True
 
     def learn_interval(self, since_s: float) -> None:
-        """Learn the interval anew after each scrape: of uneven ones the longer of two."""
+        """Learn the interval again after each scrape: of uneven ones the longer of two."""
         if 0 < since_s <= MAX_COVER_S:
             self.spacings = [*self.spacings, since_s][-2:]
             self.interval_s = max(self.spacings)

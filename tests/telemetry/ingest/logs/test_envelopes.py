@@ -151,7 +151,7 @@ WRAPPERS: tuple[tuple[str, Wrap], ...] = (
     ("cat -v", lambda text, s: f"^[[32m{text}^[[0m^M"),
     ("ts", lambda text, s: f"{syslog(s)} {text}"),
     ("Python's logging", lambda text, s: f"{at(s)} - launcher - INFO - {text}"),
-    ("a tool of one's own", lambda text, s: f"<<job 17/llama>> {text}"),
+    ("a tool of a team", lambda text, s: f"<<job 17/llama>> {text}"),
     ("Kubernetes, Ray, torchrun", lambda text, s: f"{iso(s)} stdout F (W pid=7) [rank0]: {text}"),
 )  # fmt: skip
 NAMES = [name for name, _ in WRAPPERS]
