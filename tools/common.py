@@ -38,12 +38,30 @@ def arguments_of(command: Iterable[object]) -> list[str]:
 
 
 def code(command: Iterable[object]) -> int:
-    """Run a command; gives its exit code."""
-    return subprocess.run(arguments_of(command), check=False).returncode
+    """Run a command; gives its exit code. What it says is shown only if it fails."""
+    return code_of(start(command))
+
+
+def start(command: Iterable[object]) -> subprocess.Popen[str]:
+    """Start a command; `code_of` waits for it."""
+    return subprocess.Popen(
+        arguments_of(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def code_of(process: subprocess.Popen[str]) -> int:
+    """Wait for a command; gives its exit code. What it says is shown only if it failed.
+
+    Warnings of pip about its configuration, or what npm added, are no news where all went well.
+    """
+    words, _ = process.communicate()
+    if process.returncode:
+        say(words.rstrip())
+    return process.returncode
 
 
 def run(command: Iterable[object], *, why: str) -> None:
-    """Run a command; on failure show its output and the purpose."""
+    """Run a command; if it fails, exit and name the purpose."""
     if exit_code := code(command):
         give_up(f"{why} failed (exit code {exit_code}); its words stand above.")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from common import (
     PYTHON,
     ROOT,
-    arguments_of,
+    code_of,
     digest_of,
     give_up,
     is_done,
@@ -19,26 +19,27 @@ from common import (
     say,
     stamp,
 )
+from common import start as start_command
 from python_packages import install_lock
 
 OLDEST_NODE = 18
 
 
-def start(goal: str) -> subprocess.Popen[bytes] | None:
+def start(goal: str) -> subprocess.Popen[str] | None:
     """Start to install front-end packages, in parallel with Python's if npm is present."""
     if _is_installed(goal) or not _machine_has_npm():
         return None
     say("Installing front-end packages from package-lock.json ...")
-    return subprocess.Popen(arguments_of(_npm_ci(["npm"], goal)))
+    return start_command(_npm_ci(["npm"], goal))
 
 
-def finish(goal: str, process: subprocess.Popen[bytes] | None) -> bool:
+def finish(goal: str, process: subprocess.Popen[str] | None) -> bool:
     """Wait for the front-end packages; gives whether there was anything to do."""
     if _is_installed(goal):
         return False
     if process is None:
         run(_npm_ci(_npm(), goal), why="installing front-end packages")
-    elif process.wait():
+    elif code_of(process):
         give_up("installing front-end packages failed; npm's words stand above.")
     digest = digest_of("package-lock.json")
     for name in {"dev": ("npm-run", "npm-dev"), "run": ("npm-run",)}[goal]:
