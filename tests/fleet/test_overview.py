@@ -119,9 +119,18 @@ def test_the_demo_says_that_its_past_is_not_complete(
     Run.objects.update(is_simulated=True, past_until=timezone.now())
 
     assert "Its history is being prepared: 0 of 1 runs" in text(client)
-    assert "Its history is being prepared" in client.get("/trials/").text
+    trials, alerts = client.get("/trials/").text, client.get("/alerts/").text
+    assert "Its history is being prepared" in trials
+    # What is missing does not read as none.
+    assert "No trials." not in trials
+    assert "its trials follow" in trials
+    assert "No resolved alerts" not in alerts
+    assert "resolved alerts follow" in alerts
 
     Run.objects.update(past_until=None)
+
+    assert "No trials." in client.get("/trials/").text
+    assert "No resolved alerts yet." in client.get("/alerts/").text
 
     assert "is being prepared" not in text(client)
 

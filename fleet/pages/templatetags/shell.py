@@ -160,6 +160,12 @@ def alert_marks(
     return {"alert": alert, "is_silenced": alert.is_silenced(now), "is_full": is_full}
 
 
+@register.simple_tag
+def past_is_missing() -> bool:
+    """Whether a list may be empty only because the demo's history is still being prepared."""
+    return settings.DEMO and Run.objects.without_past().exists()
+
+
 @register.inclusion_tag("simulation/_past.html")
 def demo_past(*, is_line: bool = False) -> dict[str, object]:
     """Say that the past of the demo's runs is still being simulated."""
