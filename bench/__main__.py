@@ -26,7 +26,8 @@ NAMES = (
 )
 # `detection` includes some healthy hours; `healthy` continues where they stopped. An alert on an
 # idle node takes `remote_write` ten minutes; `breaking` keeps the machine busy for as long.
-CHOICES = (*NAMES, "healthy", "remote_write", "breaking")
+# `start` needs Chromium, and the machine for itself.
+CHOICES = (*NAMES, "healthy", "remote_write", "breaking", "start")
 # Names of earlier releases.
 ALIASES = {"door": "ingest"}
 KINDS = ("single", "lasting")
