@@ -42,6 +42,8 @@ ASKS_SQL = re.compile(
 )
 IN_A_BROWSER = re.compile(r"mark\.(browser|prometheus)\b")
 ANSWERED_BY_OTHERS = {"CI", "DJANGO_SETTINGS_MODULE", "DJANGO_SUPERUSER_USERNAME", "PIP_CERT"}
+# Those who start programs set them: no person does.
+ANSWERED_BY_OTHERS |= {"TRNWATCH_NOTIFY_FD", "TRNWATCH_PROGRAM", "TRNWATCH_SUPERVISOR"}
 
 
 def named(path: Path) -> str:

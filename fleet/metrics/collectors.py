@@ -23,6 +23,7 @@ from prometheus_client.utils import floatToGoString
 from fleet.costs.budgets import budget_statuses
 from fleet.costs.drift import expected_now
 from fleet.models import Alert, Delivery, Node, Receiver, Run, SenderHeartbeat
+from fleet.ops.liveness import KEY, overdue_in
 from fleet.runs.step_durations import EDGES_S, duration_rows
 from fleet.runs.summaries import TOKENS_PER_MTOK, RunNow, runs_now
 from telemetry.detect.rules import RULES
@@ -182,6 +183,11 @@ DEAD = gauge(
 SENDER_AGE = gauge(
     "trnwatch_notifications_sender_age_seconds", "Since a sender was last heard of."
 )
+PROGRAM_LATE = gauge(
+    "trnwatch_program_late_seconds",
+    "How long a program is overdue to prove that it works; 0 while it is in time.",
+    "program",
+)
 
 
 def registry_of(*collectors: Collector) -> CollectorRegistry:
@@ -206,6 +212,7 @@ def fleet_registry(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> 
         BudgetCollector(now=now),
         NotificationCollector(now=now),
         ServiceCollector(hot),
+        ProgramCollector(hot, now=now),
         LongTermCollector(now=now),
     )
 
@@ -474,3 +481,18 @@ class NotificationCollector(Collector):
         if receivers and receivers[0].seen_at is not None:
             add(age, max(0.0, (self.now - receivers[0].seen_at).total_seconds()))
         return (total, pending, dead, age)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ProgramCollector(Collector):
+    """The programs that run anywhere, as `/readyz` knows them."""
+
+    hot: HotStore
+    now: datetime
+
+    def collect(self) -> Iterable[Metric]:
+        late = PROGRAM_LATE.family()
+        held = self.hot.execute("HGETALL", KEY)
+        for name, overdue_s in overdue_in(held, now_s=self.now.timestamp()).items():
+            add(late, max(0.0, overdue_s), name)
+        return [late]

@@ -230,16 +230,22 @@ class Register:
         Raises RedisError.
         """
         held: dict[bytes, bytes] = self._redis.hgetall(KEY)  # type: ignore[assignment]
-        overdue = {name.decode(): now_s - float(value.split()[-1]) for name, value in held.items()}
-        gone = [name for name, late_s in overdue.items() if late_s > FORGET_S]
+        overdue_s = overdue_in(held, now_s=now_s)
+        gone = [name for name in held if name.decode() not in overdue_s]
         if gone:
             self._redis.hdel(KEY, *gone)
-        return {name: late_s for name, late_s in sorted(overdue.items()) if name not in gone}
+        return overdue_s
 
 
-def late_programs(register: Register, *, now_s: float) -> list[str]:
-    """Return the programs that did not prove in time that they work."""
-    return [name for name, late_s in register.overdue_s(now_s=now_s).items() if late_s > 0]
+def overdue_in(held: Mapping[bytes, bytes], *, now_s: float) -> dict[str, float]:
+    """Read a register as `Register.overdue_s` does, without those that are gone for good."""
+    found = ((name.decode(), now_s - float(held[name].split()[-1])) for name in sorted(held))
+    return {name: late_s for name, late_s in found if late_s <= FORGET_S}
+
+
+def late_in(overdue_s: Mapping[str, float]) -> dict[str, int]:
+    """Return for how many seconds the programs are overdue that did not prove in time."""
+    return {name: round(late_s) for name, late_s in overdue_s.items() if late_s > 0}
 
 
 def adopt_orphans() -> None:

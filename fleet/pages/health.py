@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from fleet.ops.liveness import Register
+from fleet.ops.liveness import Register, late_in
 from telemetry.long_term.writer import streams
 from telemetry.store.hot import HotStore
 
@@ -178,8 +178,7 @@ def _ticks() -> dict[str, Any]:
 def _programs() -> dict[str, Any]:
     """Check that every program that runs anywhere has proved in time that it works."""
     overdue_s = Register(settings.REDIS_URL).overdue_s(now_s=time.time())
-    late = {name: round(late_s) for name, late_s in overdue_s.items() if late_s > 0}
-    if late:
+    if late := late_in(overdue_s):
         raise NotReadyError(f"overdue: {', '.join(late)}", late_s=late)
     return {"running": list(overdue_s)}
 

@@ -9,6 +9,7 @@ from tests.fleet.metrics.rule_cases import ABSENT, Course, RuleCase, always, nod
 UP = 'up{job="trnwatch", instance="a"}'
 JOB = {"job": "trnwatch"}
 REPORTS, WATCHED = "trnwatch_ingest_reports_total", "trnwatch_watched_timestamp_seconds"
+LATE = "trnwatch_program_late_seconds"
 # Watched until the tenth minute, and again from the fifteenth.
 PAUSE = "0+15x39 585+0x19 900+15x40"
 Minutes = tuple[float, ...]
@@ -66,6 +67,7 @@ CASES = [
         (9, 14, 25),
         (17, 19),
     ),
+    level("trnwatch_program_late", f'{LATE}{{program="beat@a"}}', 0, 1, program="beat@a"),
     level("trnwatch_tick_late", "trnwatch_tick_lateness_seconds", LATE_AFTER_S, 0.1),
     level("trnwatch_queue_long", 'trnwatch_queue_tasks{queue="celery"}', 100, 1, queue="celery"),
     level(

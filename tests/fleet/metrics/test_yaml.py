@@ -1,5 +1,7 @@
 """The rule file is readable YAML."""
 
+import re
+
 import yaml
 
 from fleet.metrics.rules import rule_file
@@ -11,7 +13,8 @@ def test_queries_of_several_lines_are_blocks_and_lines_stay_short() -> None:
     groups = yaml.safe_load(text)["groups"]
     queries = [rule["expr"] for group in groups for rule in group["rules"]]
     assert text.count("expr: |-") == sum("\n" in query for query in queries) > 10
-    lines = [line for line in text.splitlines() if "description:" not in line]
+    # Nothing can break a sentence or a regular expression.
+    lines = [line for line in text.splitlines() if not re.search("description:|!~", line)]
     assert max(map(len, lines)) < 150
 
 

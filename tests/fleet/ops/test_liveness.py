@@ -15,12 +15,15 @@ import pytest
 from django.test import Client
 from redis import Redis
 
+from fleet.metrics.collectors import ProgramCollector, fleet_registry
 from fleet.ops import liveness
 from fleet.ops.liveness import Pulse, Register, Watch
 from fleet.ops.supervisor import Program, Supervisor
+from telemetry.exporter.exposition import write_page
+from telemetry.store.hot import HotStore
 from tests.fleet.ops.installation import START_S, Up, manage, prepare, running, wait_for
 from tests.fleet.ops.test_outages import asked
-from tests.helpers import free_port
+from tests.helpers import free_port, just_now
 
 ROOT = Path(__file__).resolve().parents[3]
 # Proves itself once, says its number, and then does what it was given.
@@ -107,8 +110,26 @@ def test_a_program_is_late_only_when_all_its_parts_are_not_heard(
     [(name, overdue_s)] = register.overdue_s(now_s=time.time()).items()
     assert name.startswith("sender-7@")
     assert -46 <= overdue_s < 0
-    assert liveness.late_programs(register, now_s=time.time() + 46) == [name]
+    assert list(liveness.late_in(register.overdue_s(now_s=time.time() + 46))) == [name]
     assert register.overdue_s(now_s=time.time() + 46 + liveness.FORGET_S) == {}
+
+
+def test_prometheus_sees_for_how_long_a_program_is_late(hot: HotStore, db: None) -> None:
+    now = just_now()
+    due_s = {"beat@a": -40, "worker-1@a": 20, "sender@gone": -liveness.FORGET_S - 1}
+    for name, left_s in due_s.items():
+        hot.execute("HSET", liveness.KEY, name, f"kind {now.timestamp() + left_s:.1f}")
+
+    page = write_page(ProgramCollector(hot, now=now).collect()).decode()
+    [*lines] = (line for line in page.splitlines() if not line.startswith("#"))
+
+    assert [line.partition(" ")[0] for line in lines] == [
+        'trnwatch_program_late_seconds{program="beat@a"}',
+        'trnwatch_program_late_seconds{program="worker-1@a"}',
+    ]
+    assert [float(line.rpartition(" ")[2]) for line in lines] == pytest.approx([40, 0], abs=0.1)
+    names = {family.name for family in fleet_registry(hot, now=now, with_nodes=False).collect()}
+    assert "trnwatch_program_late_seconds" in names
 
 
 @pytest.fixture(scope="module")
