@@ -1,9 +1,10 @@
 """Check from outside Celery that the fleet is evaluated, and fire an alert where it is not."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from django.db import IntegrityError
 from redis import Redis
@@ -12,6 +13,7 @@ from redis.exceptions import RedisError
 from fleet.alerts.evaluate import BLIND
 from fleet.alerts.reconcile import reconcile
 from fleet.models import Alert, Watchdog
+from fleet.ops.liveness import Register, late_in
 from telemetry.detect import RULES, Finding
 from telemetry.store.hot import HotStore
 
@@ -25,6 +27,7 @@ BY = "sender"
 MISSED_RATIO, LONGEST_GAP_RATIO = 2 / 3, 1 / 6
 
 LastEvaluation = Callable[[], datetime | None]
+Programs = Callable[[datetime], Mapping[str, float] | None]
 
 
 def last_evaluation(redis_url: str) -> LastEvaluation:
@@ -42,6 +45,19 @@ def last_evaluation(redis_url: str) -> LastEvaluation:
     return read
 
 
+def programs(redis_url: str) -> Programs:
+    """Return a function that reads how long each program is overdue; None: Redis is away."""
+    register = Register(redis_url, within_s=REDIS_WITHIN_S)
+
+    def read(now: datetime) -> Mapping[str, float] | None:
+        try:
+            return register.overdue_s(now_s=now.timestamp())
+        except RedisError:
+            return None
+
+    return read
+
+
 @dataclass
 class WatchMonitor:
     """Fires `monitoring_blind` when the fleet was not evaluated for long.
@@ -51,6 +67,7 @@ class WatchMonitor:
     """
 
     last_evaluation: LastEvaluation
+    programs: Programs
     recent_s: float = 15.0
     blind_after_s: float = 60.0
 
@@ -80,6 +97,7 @@ class WatchMonitor:
                         "last_seen_s": last_seen_s,
                         "quiet_s": quiet_s,
                         "limit_s": self.blind_after_s,
+                        **self._late(now),
                     },
                 )
                 reconcile([finding], evaluated=(), now=now)
@@ -90,3 +108,10 @@ class WatchMonitor:
         except IntegrityError:
             log.warning("another sender fired monitoring_blind at the same moment")
         return is_alive
+
+    def _late(self, now: datetime) -> dict[str, Any]:
+        """Return which programs are late, as `/readyz` names them, or that Redis is away."""
+        overdue_s = self.programs(now)
+        if overdue_s is None:
+            return {"is_redis_away": True}
+        return {"programs_late_s": late_in(overdue_s)}

@@ -1,12 +1,17 @@
 """The watchdog: evaluation alive, stopped, back again."""
 
+import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import pytest
+from django.utils.html import strip_tags
 from redis import Redis
 
-from fleet.alerts.watch_monitor import WatchMonitor, last_evaluation
+from fleet.alerts.text import AlertText
+from fleet.alerts.watch_monitor import Programs, WatchMonitor, last_evaluation, programs
 from fleet.models import Alert, Delivery, Receiver, Route
+from fleet.ops.liveness import KEY
 from telemetry.store.hot import HotStore
 from tests.helpers import NOON, free_port
 
@@ -27,9 +32,20 @@ def open_alerts() -> list[str]:
     return list(Alert.objects.open().values_list("rule", flat=True))
 
 
-def watch(evaluations: Evaluations, first_s: float, last_s: float, *, every_s: int = 5) -> bool:
+def all_in_time(_now: datetime) -> Mapping[str, float]:
+    return {"worker-1@a": -29.0}
+
+
+def watch(
+    evaluations: Evaluations,
+    first_s: float,
+    last_s: float,
+    *,
+    every_s: int = 5,
+    programs: Programs = all_in_time,
+) -> bool:
     """Let one sender live from its start to its end, both from noon; was watching alive then?"""
-    monitor, second, is_alive = WatchMonitor(evaluations), first_s, False
+    monitor, second, is_alive = WatchMonitor(evaluations, programs), first_s, False
     while second <= last_s:
         is_alive = monitor.check(now=NOON + second * SECOND)
         second += every_s
@@ -38,7 +54,7 @@ def watch(evaluations: Evaluations, first_s: float, last_s: float, *, every_s: i
 
 def test_while_evaluation_runs_there_is_no_alert(db: None) -> None:
     for second in range(100):
-        assert WatchMonitor(Evaluations(NOON + second * SECOND)).check(
+        assert WatchMonitor(Evaluations(NOON + second * SECOND), all_in_time).check(
             now=NOON + (second + 1) * SECOND
         )
     assert open_alerts() == []
@@ -103,7 +119,9 @@ def test_several_senders_count_time_once(db: None) -> None:
     for second in range(300, 330):
         # Five senders in the first half minute after everything stood still.
         for fifth in range(5):
-            WatchMonitor(Evaluations(NOON)).check(now=NOON + (second + fifth / 5) * SECOND)
+            WatchMonitor(Evaluations(NOON), all_in_time).check(
+                now=NOON + (second + fifth / 5) * SECOND
+            )
 
     assert open_alerts() == []
 
@@ -151,9 +169,42 @@ def test_it_leaves_alone_what_others_raised(db: None) -> None:
         fired_at=NOON,
         last_seen_at=NOON,
     )
-    WatchMonitor(Evaluations(NOON + 9 * SECOND)).check(now=NOON + 10 * SECOND)
+    WatchMonitor(Evaluations(NOON + 9 * SECOND), all_in_time).check(now=NOON + 10 * SECOND)
 
     assert open_alerts() == ["monitoring_blind"]
+
+
+def story(*, at_s: float) -> str:
+    """Return the text of the only alert at a second after noon."""
+    said = AlertText(Alert.objects.get(), NOON + at_s * SECOND).story
+    return re.sub(r"\s+", " ", strip_tags(said))
+
+
+def test_it_names_the_programs_that_are_late(db: None, redis: Redis, redis_url: str) -> None:
+    due = {"beat@a": 30, "worker-1@a": 27, "sender@a": 3600}
+    redis.hset(
+        KEY, mapping={name: f"{name} {NOON.timestamp() + s:.1f}" for name, s in due.items()}
+    )
+    evaluations = Evaluations(NOON)
+    watch(evaluations, 0, 65, programs=programs(redis_url))
+
+    assert Alert.objects.get().evidence["programs_late_s"] == {"beat@a": 35, "worker-1@a": 38}
+    assert (
+        "the fleet has not been evaluated for 1 min. "
+        "When it fired, beat@a (35 s late), worker-1@a (38 s late) had not proved in time that "
+        "they work. Until it is fixed"
+    ) in story(at_s=65)
+
+    evaluations.at = NOON + 70 * SECOND
+    assert watch(evaluations, 70, 70, programs=programs(redis_url))
+    assert open_alerts() == []
+    assert "was not evaluated for 1 min. When it fired, beat@a (35 s" in story(at_s=700)
+
+
+def test_it_says_that_redis_did_not_answer(db: None) -> None:
+    watch(Evaluations(None), 0, 65, programs=programs(f"redis://127.0.0.1:{free_port()}"))
+
+    assert "When it fired, Redis did not answer." in story(at_s=65)
 
 
 def test_the_last_evaluation_is_read_from_the_store(redis_url: str, hot: HotStore) -> None:

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, close_old_connections, connection
 from redis import Redis
 
-from fleet.alerts.watch_monitor import WatchMonitor, last_evaluation
+from fleet.alerts.watch_monitor import WatchMonitor, last_evaluation, programs
 from fleet.charts.image import alert_image
 from fleet.models import Alert
 from fleet.notifications.delivery import (
@@ -63,8 +63,10 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stopping.set())
         client = HttpClient(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=times["timeout_s"])
         sender = _sender(client, times)
-        evaluated_at = last_evaluation(settings.REDIS_URL)
-        monitor = WatchMonitor(evaluated_at, blind_after_s=times["blind_after_s"])
+        url = settings.REDIS_URL
+        monitor = WatchMonitor(
+            last_evaluation(url), programs(url), blind_after_s=times["blind_after_s"]
+        )
         heartbeat = Heartbeat(
             settings.HEARTBEAT_URL,
             timedelta(seconds=settings.HEARTBEAT_EVERY_S),
