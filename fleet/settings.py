@@ -169,7 +169,9 @@ CONTENT_SECURITY_POLICY = {
 }
 
 # Limits of ingest: bytes of one body as sent and unpacked; by token, requests a minute, and CPU
-# seconds a minute in each web process, which leaves a quarter of its time for pages.
+# seconds a minute in each web process. A process computes with one core at a time: 45 s leave a
+# quarter of its minute for pages. Two serve, so a token may take 90 s in all: on one core they
+# would leave nothing, and there it is half as much.
 INGEST_MAX_BODY_BYTES = 10_000_000
 INGEST_MAX_UNPACKED_BYTES = 16_000_000
 INGEST_REQUESTS_PER_MINUTE = ENV.whole_number("TRNWATCH_INGEST_PER_MINUTE", 60_000)
