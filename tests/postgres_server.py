@@ -7,11 +7,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+import psutil
 
 from tests.helpers import postgres_program
 
@@ -50,6 +52,23 @@ class PostgresServer:
             self.server = None
             # Its shared memory must be let go of before it can start again.
             (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """Stop all its processes (SIGSTOP) for as long as the block lasts."""
+        assert self.server is not None
+        first = psutil.Process(self.server.pid)
+        # The first one starts the others.
+        first.suspend()
+        all_ = [first, *first.children(recursive=True)]
+        try:
+            for each in all_:
+                each.suspend()
+            yield
+        finally:
+            for each in all_:
+                with suppress(psutil.NoSuchProcess):
+                    each.resume()
 
 
 @contextmanager

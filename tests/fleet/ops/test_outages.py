@@ -29,7 +29,7 @@ from tests.fleet.ops.installation import (
     wait_for,
 )
 from tests.helpers import free_port
-from tests.postgres_server import start_postgres
+from tests.postgres_server import PostgresServer, start_postgres
 
 MB = 1_000_000
 COOKIE = "trnwatch_session=" + "x" * 32
@@ -213,39 +213,61 @@ def test_a_damaged_append_only_file_is_set_aside_and_the_start_continues(tmp_pat
         assert f"It is renamed to {aside}" in (folder / "log" / "redis.log").read_text()
 
 
+@contextmanager
+def web_on(folder: Path, database: PostgresServer, redis_url: str) -> Iterator[tuple[int, Path]]:
+    """Serve pages from a database; gives the port and the log."""
+    port, log = free_port(), folder / "web.log"
+    env = {"DATABASE_URL": database.url, "REDIS_URL": redis_url, "TRNWATCH_DEMO": "1"}
+    assert manage(folder, "migrate", "--verbosity", "0", "--skip-checks", **env)[0] == 0
+    command = [sys.executable, "-m", "uvicorn", "fleet.asgi:application", "--port", str(port)]
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(
+            [*command, "--log-level", "warning"],
+            cwd=ROOT,
+            env=environment(folder, **env),
+            stdout=file,
+            stderr=file,
+        ) as web,
+    ):
+        try:
+            wait_for(lambda: answers(port), within_s=START_S)
+            yield port, log
+        finally:
+            web.terminate()
+
+
 @pytest.mark.postgresql
 def test_pages_say_that_the_database_is_away_and_come_back(tmp_path: Path, redis_url: str) -> None:
-    port = free_port()
-    with start_postgres() as database:
-        env = {"DATABASE_URL": database.url, "REDIS_URL": redis_url, "TRNWATCH_DEMO": "1"}
-        assert manage(tmp_path, "migrate", "--verbosity", "0", "--skip-checks", **env)[0] == 0
-        log = tmp_path / "web.log"
-        command = [sys.executable, "-m", "uvicorn", "fleet.asgi:application", "--port", str(port)]
-        with (
-            log.open("wb") as file,
-            subprocess.Popen(
-                [*command, "--log-level", "warning"],
-                cwd=ROOT,
-                env=environment(tmp_path, **env),
-                stdout=file,
-                stderr=file,
-            ) as web,
-        ):
-            try:
-                wait_for(lambda: answers(port), within_s=START_S)
-                assert asked(port, "/")[0] == 200
-                database.kill()
-                _expect_unavailable(port)
-                assert asked(port, "/healthz", Cookie=COOKIE)[0] == 200
-                assert json.loads(asked(port, "/readyz")[1])["checks"]["database"]["ok"] is False
-                assert "Traceback" not in log.read_text()
-                assert "see DATABASE_URL. It says:" in log.read_text()
+    with start_postgres() as database, web_on(tmp_path, database, redis_url) as (port, log):
+        assert asked(port, "/")[0] == 200
+        database.kill()
+        _expect_unavailable(port)
+        assert asked(port, "/healthz", Cookie=COOKIE)[0] == 200
+        assert json.loads(asked(port, "/readyz")[1])["checks"]["database"]["ok"] is False
+        assert "Traceback" not in log.read_text()
+        assert "see DATABASE_URL. It says:" in log.read_text()
 
-                database.start()
-                wait_for(lambda: asked(port, "/")[0] == 200, within_s=START_S)
-                assert asked(port, "/", Cookie=COOKIE)[0] == 200
-            finally:
-                web.terminate()
+        database.start()
+        wait_for(lambda: asked(port, "/")[0] == 200, within_s=START_S)
+        assert asked(port, "/", Cookie=COOKIE)[0] == 200
+
+
+@pytest.mark.postgresql
+def test_readyz_answers_while_the_database_hangs(tmp_path: Path, redis_url: str) -> None:
+    with start_postgres() as database, web_on(tmp_path, database, redis_url) as (port, _):
+        assert asked(port, "/readyz")[0] == 200
+        with database.hung():
+            # Who waits for the database itself gets no answer before `hung` ends.
+            for _again in range(3):
+                status, text, _ = asked(port, "/readyz")
+                checks = json.loads(text)["checks"]
+                assert status == 503
+                assert checks["database"]["why"].startswith("no answer for ")
+                assert checks["long_term"]["why"] == "needs database"
+                assert checks["redis"]["ok"]
+            assert asked(port, "/healthz")[0] == 200
+        wait_for(lambda: asked(port, "/readyz")[0] == 200, within_s=START_S)
 
 
 def answers(port: int) -> bool:
