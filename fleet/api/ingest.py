@@ -9,7 +9,8 @@ import math
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -65,8 +66,10 @@ log = logging.getLogger(__name__)
 tokens = TokenCache()
 gate = RequestGate()
 work = WorkBudget()
-# Samples are unpacked and read one request at a time: each may take several times its bytes.
-reading = Lock()
+# Step reports, and samples, are unpacked and read one request at a time: each may take several
+# times its bytes. Senders wait 10 s for an answer (OTLP's exporters); then they send again.
+steps_turn, samples_turn = Lock(), Lock()
+TURN_WITHIN_S = 10.0
 log_limit = RateLimiter(every_s=10.0)
 
 
@@ -189,14 +192,38 @@ def authenticate(requests: Sequence[IngestRequest], hot: HotStore) -> None:
                 headers={"Retry-After": "60"},
                 who=f"{MACHINE_PREFIX}{request.token.name}",
             )
-        elif request.token and (wait_s := work.wait_s(request.token.digest)):
-            request.problem = ProblemError(
-                429,
-                f"Requests with this token took {settings.INGEST_CPU_S_PER_MINUTE} s of CPU time "
-                "in a minute. Send less, or raise TRNWATCH_INGEST_CPU_PER_MINUTE.",
-                headers={"Retry-After": str(wait_s)},
-                who=f"{MACHINE_PREFIX}{request.token.name}",
-            )
+        elif request.token:
+            request.problem = _overworked(request.token)
+
+
+def _overworked(token: Token) -> ProblemError | None:
+    """Return the refusal of a token whose requests took too much CPU time, else None."""
+    wait_s = work.wait_s(token.digest)
+    if not wait_s:
+        return None
+    return ProblemError(
+        429,
+        f"Requests with this token took {settings.INGEST_CPU_S_PER_MINUTE} s of CPU time "
+        "in a minute. Send less, or raise TRNWATCH_INGEST_CPU_PER_MINUTE.",
+        headers={"Retry-After": str(wait_s)},
+        who=f"{MACHINE_PREFIX}{token.name}",
+    )
+
+
+@contextmanager
+def _turn(turn: Lock, token: Token) -> Iterator[None]:
+    """Wait until no other request is read, and count the CPU time; raises ProblemError."""
+    if not turn.acquire(timeout=TURN_WITHIN_S):
+        detail = "More requests arrive than are read. Nothing was stored. Send it again."
+        raise ProblemError(503, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+    try:
+        # The requests that this one waited for may have taken the rest of the minute.
+        if refusal := _overworked(token):
+            raise refusal
+        with work.spend(token.digest):
+            yield
+    finally:
+        turn.release()
 
 
 def _read(request: IngestRequest, arrivals: NodeIngest) -> None:
@@ -346,7 +373,7 @@ def ingest_steps(request: HttpRequest) -> HttpResponse:
         if call.problem is not None or call.token is None:
             raise call.problem or ProblemError(401, "Send a token.")
         call.body = _read_body(request, MAX_STEPS_BODY_BYTES)
-        with work.spend(call.token.digest):
+        with _turn(steps_turn, call.token):
             outcome = _store_steps(call, hot).response()
         return _json(require_accepted(outcome))
     except ProblemError as error:
@@ -413,7 +440,7 @@ def _queue_samples(
         if call.problem is not None or call.token is None:
             raise call.problem or ProblemError(401, "Send a token.")
         call.body = _read_body(request, settings.INGEST_MAX_BODY_BYTES)
-        with reading, work.spend(call.token.digest):
+        with _turn(samples_turn, call.token):
             written = read(call)
         queue(hot, written, arrived_s=time.time())
     except RefusedError as error:

@@ -70,7 +70,7 @@ DRAIN_S = 10.0
 # Timeouts of a body without new bytes, and of a live stream without a line.
 BODY_IDLE_S = 60.0
 LIVE_IDLE_S = 3600.0
-# The memory for bodies of identified clients in one process.
+# The memory for bodies in one process, until they are answered.
 MAX_HELD_BYTES = 256_000_000
 WAIT = re.compile(r"\bwait=(\d{1,4})\b", re.ASCII)
 MAX_WAIT_S = 1.0
@@ -109,11 +109,17 @@ class BodyMemory:
 class IngestApplication:
     """ASGI application that serves the ingest paths and forwards the rest to ``app``."""
 
-    def __init__(self, app: App, *, body_idle_s: float = BODY_IDLE_S) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        body_idle_s: float = BODY_IDLE_S,
+        max_held_bytes: int = MAX_HELD_BYTES,
+    ) -> None:
         self._app = app
         self._batcher = Batcher()
         self._client_check = ClientCheck(tokens)
-        self._body_memory = BodyMemory()
+        self._body_memory = BodyMemory(max_held_bytes)
         self._body_idle_s = body_idle_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -188,6 +194,7 @@ class IngestApplication:
                 size += len(message.get("body", b""))
                 if size > limit:
                     raise too_large(limit)
+                count(len(message.get("body", b"")))
                 if size > ANONYMOUS_BYTES and not is_known:
                     await self._identify(scope, headers)
                     is_known = True
@@ -196,7 +203,8 @@ class IngestApplication:
                 return {"type": "http.disconnect"}
             return message
 
-        await self._app(scope, counted, send)
+        with self._body_memory.hold() as count:
+            await self._app(scope, counted, send)
         if problem is not None:
             raise problem
 

@@ -31,6 +31,8 @@ OTLP_FIELDS = {
     "data_points": MAX_SAMPLES,
     "attributes": 500_000,
 }
+# Of each other list of messages or texts: an exemplar for each data point.
+MAX_OTHERS = MAX_SAMPLES
 # Everything together, also what no schema describes: twenty fields for each data point.
 MAX_FIELDS = 2_000_000
 # Values of one JSON line: a report of 4,096 cores has some 50,000.
@@ -67,6 +69,8 @@ class _Field(NamedTuple):
     fields: "Mapping[int, _Field] | None"
     # Whether its bytes are packed numbers, which take more room once read.
     is_numbers: bool
+    # Whether it is a list of messages or texts, each of which becomes an object.
+    is_list: bool
 
 
 def _fields_of(kind: Descriptor, known: dict[str, dict[int, _Field]]) -> Mapping[int, _Field]:
@@ -76,8 +80,12 @@ def _fields_of(kind: Descriptor, known: dict[str, dict[int, _Field]]) -> Mapping
     for field in kind.fields:
         child = field.message_type
         is_text = field.type in {field.TYPE_STRING, field.TYPE_BYTES}
+        is_numbers = not child and not is_text
         fields[field.number] = _Field(
-            field.name, _fields_of(child, known) if child else None, not child and not is_text
+            field.name,
+            _fields_of(child, known) if child else None,
+            is_numbers,
+            field.is_repeated and not is_numbers,
         )
     return fields
 
@@ -90,7 +98,8 @@ def _schema(kind: Any) -> Mapping[int, _Field]:
 def check_fields(message: bytes, kind: Any, most: Mapping[str, int]) -> None:
     """Count a message's fields; raises RefusedError at the first limit by name, or in all.
 
-    ``kind`` is a class of protobuf messages. Raises DecodeError where it is no message.
+    A list that ``most`` does not name may have ``MAX_OTHERS``. ``kind`` is a class of protobuf
+    messages. Raises DecodeError where it is no message.
     """
     left, n_left = dict(most), MAX_FIELDS
     place, end, fields = 0, len(message), _schema(kind)
@@ -103,10 +112,10 @@ def check_fields(message: bytes, kind: Any, most: Mapping[str, int]) -> None:
         number, wire, start, place = _field_at(message, place, end)
         field = fields.get(number)
         n_left -= 1
-        if field is not None and field.name in left:
-            left[field.name] -= 1
+        if field is not None and (field.is_list or field.name in left):
+            left[field.name] = left.get(field.name, MAX_OTHERS) - 1
             if left[field.name] < 0:
-                raise too_many(field.name, most[field.name])
+                raise too_many(field.name, most.get(field.name, MAX_OTHERS))
         if field is not None and wire == BYTES:
             if field.is_numbers:
                 n_left -= place - start

@@ -339,3 +339,11 @@ def test_a_body_that_stops_is_given_up() -> None:
     endpoint = IngestApplication(application, body_idle_s=0.3)
     with limited(Limits(), endpoint) as server, server.connect(head(length=100), b"x") as client:
         assert client.recv(1_000).startswith(b"HTTP/1.1 408")
+
+
+def test_bodies_for_the_pages_and_the_api_count_until_they_are_answered() -> None:
+    endpoint = IngestApplication(application, max_held_bytes=50_000)
+    with limited(Limits(), endpoint) as server:
+        assert server.status(body=b"x" * 60_000) == 503
+        # What was refused or answered is free again.
+        assert [server.status(body=b"x" * 30_000) for _ in range(3)] == [200] * 3

@@ -1,13 +1,16 @@
 """Ingest tokens: scopes, expiry, rate limits."""
 
 from datetime import UTC, datetime, timedelta
+from threading import Lock
 
 import pytest
 from django.test import Client
 from pytest_django import Settings
 
 from fleet.access.throttling import WorkBudget
+from fleet.api import ingest
 from fleet.models import Node, Token
+from fleet.models.problem import ProblemError
 from tests.fleet.api.conftest import URL, Post
 from tests.helpers import NOON
 from tests.telemetry.ingest.reports import lines
@@ -124,3 +127,42 @@ def test_every_endpoint_counts_what_a_token_computes(
     assert answer.status_code == (503 if path == "prometheus" else 429)
     assert "CPU time" in answer.content.decode()
     assert 0 < int(answer.headers["Retry-After"]) <= 60
+
+
+def test_a_request_that_waited_for_its_turn_is_refused_if_its_minute_is_used(
+    secret: str, settings: Settings
+) -> None:
+    token, turn = Token.objects.get(), Lock()
+    settings.INGEST_CPU_S_PER_MINUTE = 1
+    with ingest._turn(turn, token):
+        assert turn.locked()
+    # What it waited for took the rest.
+    settings.INGEST_CPU_S_PER_MINUTE = 0
+    with pytest.raises(ProblemError, match="CPU time") as refused, ingest._turn(turn, token):
+        pass
+    assert refused.value.status == 429
+    assert not turn.locked()
+
+
+@pytest.mark.parametrize(
+    ("path", "turn"), [("steps", ingest.steps_turn), ("otlp", ingest.samples_turn)]
+)
+def test_a_request_waits_for_its_turn_for_some_seconds(
+    client: Client,
+    secret: str,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    turn: Lock,
+) -> None:
+    monkeypatch.setattr(ingest, "TURN_WITHIN_S", 0.01)
+    with turn:
+        answer = client.post(
+            f"/api/v1/ingest/{path}",
+            b"{}",
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {secret}"},
+        )
+    assert answer.status_code == 503
+    assert "Send it again" in answer.content.decode()
+    assert answer.headers["Retry-After"] == "5"

@@ -75,6 +75,32 @@ def test_packed_numbers_count_as_fields() -> None:
         otlp.decode(field(1, field(2, field(2, buckets))), is_json=False)
 
 
+def in_metric(*path: int) -> tuple[int, ...]:
+    """Return the way to a field of a metric, by the numbers of its messages."""
+    return 1, 2, 2, *path
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("exemplars", in_metric(5, 1, 5)),
+        ("quantile_values", in_metric(11, 1, 6)),
+        ("metadata", in_metric(12)),
+        ("entity_refs", (1, 1, 3)),
+        ("id_keys", (1, 1, 3, 3)),
+        # Of a list, and of a list of pairs, in an attribute.
+        ("values", (1, 1, 1, 2, 5, 1)),
+        ("values", (1, 1, 1, 2, 6, 1)),
+    ],
+)
+def test_lists_that_are_not_used_have_a_limit_each(name: str, path: tuple[int, ...]) -> None:
+    body = field(path[-1], b"") * (limits.MAX_OTHERS + 1)
+    for number in reversed(path[:-1]):
+        body = field(number, body)
+    with pytest.raises(RefusedError, match=f"{name}: has more than 100,000"):
+        otlp.decode(body, is_json=False)
+
+
 def test_a_series_too_large_is_refused_and_one_with_long_labels_rejected() -> None:
     core = label("__name__", "neuroncore_utilization_ratio") + label("node", "n")
     one = sample(0.5, NOW_MS)
