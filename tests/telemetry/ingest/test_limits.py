@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -115,11 +115,15 @@ def test_a_series_too_large_is_refused_and_one_with_long_labels_rejected() -> No
     assert refused.value.field == "timeseries"
 
 
+# A group: proto3 has none, so senders write none, and none is looked into. protobuf skips it.
+@example(body=b"\x73\x74")
 @given(body=st.binary(max_size=200))
 def test_what_is_no_message_is_no_message_for_the_count_either(body: bytes) -> None:
     try:
         limits.check_fields(body, ExportMetricsServiceRequest, limits.OTLP_FIELDS)
-    except DecodeError:
+    except DecodeError as error:
+        if "wire type 3" in str(error):
+            return
         with pytest.raises(DecodeError):
             ExportMetricsServiceRequest.FromString(body)
 
