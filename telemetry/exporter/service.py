@@ -41,6 +41,8 @@ COUNTERS: Mapping[str, Spec] = {
         "ingest_step_lines_refused": "Lines of training jobs that were refused.",
         "refused_blocks": "Blocks not stored: too old, or ahead of time.",
         "refused_steps": "Steps not stored: too old, or ahead of time.",
+        "damaged_blocks": "Blocks in Redis that were damaged and are left out.",
+        "damaged_steps": "Steps in Redis that were damaged and are left out.",
         "refused_for_room": "Blocks and steps not stored: too many shards, runs or steps.",
     }.items()
 }

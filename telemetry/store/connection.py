@@ -15,6 +15,7 @@ SHARE_S = 15.0
 FORGET_S = 3_600.0
 # The channel of finished ticks: the payload is the Unix second, in ASCII.
 TICKS = "hot:ticks"
+COUNTERS = "service:counters"
 _UNAVAILABLE = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
@@ -87,10 +88,10 @@ class Service(Connection):
     def count(self, name: str, n: float = 1) -> None:
         """Increment one of the service's own counters."""
         if n:
-            self.execute("HINCRBYFLOAT", "service:counters", name, n)
+            self.execute("HINCRBYFLOAT", COUNTERS, name, n)
 
     def counters(self) -> dict[str, float]:
-        return self._numbers("service:counters")
+        return self._numbers(COUNTERS)
 
     def gauge(self, name: str, value: float) -> None:
         self.execute("HSET", "service:gauges", name, value)

@@ -17,7 +17,9 @@ from telemetry.store.packing import (
     DIGEST_BYTES,
     codec,
     decode,
+    digest,
     encode,
+    is_whole_block,
     pack,
     read_layout,
     sort_by_end,
@@ -442,17 +444,26 @@ def _write_late_minute(
         write_rollups(hot.window(shard, (), start=minute, end=end))
         return
     layouts = {
-        field.removeprefix(LAYOUT): read_layout(encoded)
+        name: read_layout(encoded)
         for field, encoded in held.items()
-        if field.startswith(LAYOUT)
+        if field.startswith(LAYOUT) and digest(encoded) == (name := field.removeprefix(LAYOUT))
     }
     # The waiting blocks, in order of tick.
     found = [
-        (int(field.partition(b":")[0]), layouts[blob[:DIGEST_BYTES]], blob)
+        (int(field.partition(b":")[0]), layouts.get(blob[:DIGEST_BYTES]), blob)
         for field, blob in held.items()
         if not field.startswith(LAYOUT)
     ]
-    packed = sorted(found, key=lambda packed: packed[0])
+    whole = [
+        (tick, layout, blob)
+        for tick, layout, blob in found
+        if layout is not None and is_whole_block(layout, blob)
+    ]
+    if len(whole) < len(found):
+        good = {blob for _, _, blob in whole}
+        damaged = [blob for _, _, blob in found if blob not in good]
+        hot.report_damaged("blocks", shard, damaged)
+    packed = sorted(whole, key=lambda packed: packed[0])
     late = roll_up(gather({shard: packed}, (), ticks=range(minute, end + 1)))
     if not len(late.minutes):
         return

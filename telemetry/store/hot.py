@@ -18,6 +18,7 @@ from telemetry.store.packing import (
     DIGEST_BYTES,
     STEPS_PER_HASH,
     PackedLayout,
+    checked,
     layout_of,
     pack,
     pack_all,
@@ -160,8 +161,8 @@ def merge_packed(
     for each, blob in (first, second):
         start = DIGEST_BYTES + 4 * len(each.columns)
         heads.append(blob[DIGEST_BYTES:start])
-        bodies.append(blob[start:])
-    return layout, b"".join([layout.digest, *heads, *bodies])
+        bodies.append(blob[start : len(blob) - each.n_check_bytes])
+    return layout, checked(b"".join([layout.digest, *heads, *bodies]))
 
 
 class HotStore(Reader):

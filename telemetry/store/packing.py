@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,8 @@ from telemetry.steps import PHASES, Merged, StepBatch
 Codes = NDArray[Any]
 
 DIGEST_BYTES = 8
+# A CRC-32 ends each block and step, so that damage is noticed.
+CHECK_BYTES = 4
 # Values rounded in one pass, and the size up to which bytes are not compressed.
 MAX_AT_ONCE = 100_000
 MAX_RAW_BYTES = 16
@@ -66,6 +69,11 @@ class PackedLayout:
     digest: bytes
     encoded: bytes = field(compare=False, repr=False)
 
+    @property
+    def n_check_bytes(self) -> int:
+        """Return how many bytes end its blocks; earlier code wrote no newline and no check."""
+        return CHECK_BYTES if self.encoded.endswith(b"\n") else 0
+
     def column(self, name: str) -> int | None:
         """Return the index of a metric, None if the block does not have it."""
         return next((i for i, c in enumerate(self.columns) if c.name == name), None)
@@ -82,7 +90,7 @@ def layout_of(nodes: tuple[str, ...], shape: tuple[tuple[str, int], ...]) -> Pac
         raise ValueError(msg)
     columns = tuple(PackedColumn(name, n, METRICS[name].packing) for name, n in shape)
     parts = [[c.name, c.n_parts, c.packing] for c in columns]
-    encoded = json.dumps([nodes, parts], separators=(",", ":")).encode()
+    encoded = json.dumps([nodes, parts], separators=(",", ":")).encode() + b"\n"
     return PackedLayout(nodes, columns, digest(encoded), encoded)
 
 
@@ -96,6 +104,24 @@ def read_layout(encoded: bytes) -> PackedLayout:
 
 def digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def checked(content: bytes) -> bytes:
+    return content + zlib.crc32(content).to_bytes(CHECK_BYTES, "little")
+
+
+def is_whole_block(layout: PackedLayout, blob: bytes) -> bool:
+    return not layout.n_check_bytes or _is_whole(blob)
+
+
+def is_whole_step(record: bytes) -> bool:
+    # Earlier code wrote steps without a check: the digest and 64-bit floats.
+    return len(record) % 8 == 0 or _is_whole(record)
+
+
+def _is_whole(content: bytes) -> bool:
+    check = zlib.crc32(memoryview(content)[:-CHECK_BYTES])
+    return check.to_bytes(CHECK_BYTES, "little") == content[-CHECK_BYTES:]
 
 
 def encode(values: FloatArray, packing: str) -> Codes:
@@ -140,7 +166,8 @@ def pack(block: Block) -> tuple[PackedLayout, bytes]:
     """Return a block's layout and its values as bytes.
 
     The bytes are the layout's digest, the length of each metric's section (32 bits each), and
-    the sections: codes with all first bytes first, then all second bytes, compressed.
+    the sections: codes with all first bytes first, then all second bytes, compressed. A check
+    of all bytes is at the end.
     """
     return pack_all([block])[0]
 
@@ -191,7 +218,7 @@ def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
                 part[place] = framed(row.tobytes())
     lengths = np.array([[*map(len, row)] for row in parts], "<u4")
     return [
-        (layout, b"".join([layout.digest, head.tobytes(), *row]))
+        (layout, checked(b"".join([layout.digest, head.tobytes(), *row])))
         for layout, head, row in zip(layouts, lengths, parts, strict=True)
     ]
 
@@ -243,7 +270,8 @@ def pack_steps(batch: StepBatch) -> tuple[bytes, bytes, list[bytes]]:
     """Return the digest of the workers' names, the names as bytes, and a record per step.
 
     A record is the digest, then as 64-bit floats step number, end, tokens, each phase of each
-    worker and, only if the batch has any, the loss and other communication.
+    worker and, only if the batch has any, the loss and other communication. A check of all bytes
+    is at the end.
     """
     names = json.dumps(batch.workers, separators=(",", ":")).encode()
     head = np.stack([batch.step, batch.ended_at_s, batch.tokens], axis=1).astype("<f8")
@@ -254,7 +282,7 @@ def pack_steps(batch: StepBatch) -> tuple[bytes, bytes, list[bytes]]:
     columns = [each[:, None] for each in extra]
     rows = np.concatenate([head, phases, *columns], axis=1, dtype="<f8")
     key = digest(names)
-    return key, names, [key + row.tobytes() for row in rows]
+    return key, names, [checked(key + row.tobytes()) for row in rows]
 
 
 def unpack_steps(
@@ -266,8 +294,8 @@ def unpack_steps(
     """
     groups: dict[tuple[bytes, int], list[bytes]] = {}
     for record in records:
-        key = (record[:DIGEST_BYTES], len(record) - DIGEST_BYTES)
-        groups.setdefault(key, []).append(record[DIGEST_BYTES:])
+        row = record[DIGEST_BYTES : len(record) // 8 * 8]
+        groups.setdefault((record[:DIGEST_BYTES], len(row)), []).append(row)
     found = {digest: workers_of(digest) for digest in {digest for digest, _ in groups}}
     known = {key: tuple(names) for key in groups if (names := found[key[0]]) is not None}
     workers = tuple(dict.fromkeys(name for names in known.values() for name in names))

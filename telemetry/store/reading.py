@@ -1,6 +1,7 @@
 """Reading the hot tier: windows of blocks, steps of runs, when nodes were last seen."""
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,11 +15,14 @@ from redis import Redis
 
 from telemetry.blocks import METRICS, Block, FloatArray, IntArray, Span
 from telemetry.steps import StepBatch
-from telemetry.store.connection import Service
+from telemetry.store.connection import COUNTERS, Service, StoreUnavailable
 from telemetry.store.packing import (
     DIGEST_BYTES,
     PackedLayout,
     decode,
+    digest,
+    is_whole_block,
+    is_whole_step,
     read_layout,
     steps_between,
     unpack,
@@ -39,7 +43,19 @@ MISSED_SCRAPES = 3.5
 # Redis, of agents that were asked to end: when, by node. They are back within AGENT_RESTART_S,
 # as after an upgrade, or will be missed.
 STOPPING, AGENT_RESTART_S = "hot:stopping", 40
+# Redis, digests of what was found damaged, by when it was last read: each counts once.
+DAMAGED = "hot:damaged"
+COUNT_DAMAGED = """
+local n = 0
+for i = 4, #ARGV do n = n + redis.call('ZADD', KEYS[1], ARGV[2], ARGV[i]) end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[2] - ARGV[3])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+if n > 0 then redis.call('HINCRBY', KEYS[2], ARGV[1], n) end
+return n
+"""
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class Scrapes(msgspec.Struct, array_like=True, frozen=True):
@@ -210,7 +226,7 @@ class Reader(Service):
         return gather(held, metrics, ticks=[tick for tick in ticks if tick in stored])
 
     def _held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
-        """Return the packed blocks of each (shard, start, end)."""
+        """Return the packed blocks of each (shard, start, end), without damaged ones."""
         asked = [
             (shard, minute, range(max(start, minute), min(end + 1, minute + MINUTE_S)))
             for shard, start, end in wanted
@@ -228,20 +244,52 @@ class Reader(Service):
         ]
         layouts = self._learn(self._layouts, {b[:DIGEST_BYTES] for _, _, b in found}, read_layout)
         held: dict[str, list[Packed]] = {shard: [] for shard, _, _ in wanted}
+        damaged: dict[str, list[bytes]] = {}
         for shard, tick, blob in found:
-            if layout := layouts.get(blob[:DIGEST_BYTES]):
+            layout = layouts.get(blob[:DIGEST_BYTES])
+            if layout is not None and is_whole_block(layout, blob):
                 held[shard].append((tick, layout, blob))
+            else:
+                damaged.setdefault(shard, []).append(blob)
+        for shard, blobs in damaged.items():
+            self.report_damaged("blocks", shard, blobs)
         return held
+
+    def report_damaged(self, what: str, owner: str, contents: Sequence[bytes]) -> None:
+        """Count and log stored blocks or steps that cannot be read, each once."""
+        keep_s = 2 * self.keep_s
+        names = (digest(content) for content in contents)
+        arguments = (f"damaged_{what}", self.now(), keep_s, *names)
+        try:
+            n_new = self.execute("EVAL", COUNT_DAMAGED, 2, DAMAGED, COUNTERS, *arguments)
+        except StoreUnavailable:
+            # As when Redis is full. The rest of what was read is still good.
+            n_new = len(contents)
+        if n_new:
+            log.error(
+                "Redis: %d stored %s of %s are damaged and left out: their values are unknown. "
+                "Check the disk and the memory of the machine that runs Redis.",
+                n_new,
+                what,
+                owner,
+            )
 
     def _learn(
         self, known: dict[bytes, T], digests: set[bytes], read: Callable[[bytes], T]
     ) -> dict[bytes, T]:
-        """Fetch the entries of unknown digests into the cache, and return it."""
+        """Fetch the entries of unknown digests into the cache, and return it.
+
+        A damaged entry is removed, so that the next block or step stores it again.
+        """
         if len(known) > LAYOUTS_REMEMBERED:
             known.clear()
         if new := sorted(digests - known.keys()):
             found = self.execute("MGET", *(b"hot:layout:" + digest for digest in new))
-            known |= {d: read(text) for d, text in zip(new, found, strict=True) if text}
+            for name, text in zip(new, found, strict=True):
+                if text is not None and digest(text) == name:
+                    known[name] = read(text)
+                elif text is not None:
+                    self.execute("DEL", b"hot:layout:" + name)
         return known
 
     def newest_step_at(self, run: str) -> float | None:
@@ -264,9 +312,14 @@ class Reader(Service):
         minutes = range(start, int(min(until_s, newest)) + 1, MINUTE_S)
         found = self.execute_all(("LRANGE", f"steps:{run}:{minute}", 0, -1) for minute in minutes)
         records = [record for minute in found for record in minute]
-        digests = {record[:DIGEST_BYTES] for record in records}
+        whole = [record for record in records if is_whole_step(record)]
+        digests = {record[:DIGEST_BYTES] for record in whole}
         workers = self._learn(self._workers, digests, lambda names: tuple(json.loads(names)))
-        return steps_between(unpack_steps(run, records, workers.get), since_s, until_s)
+        known = [record for record in whole if record[:DIGEST_BYTES] in workers]
+        if len(known) < len(records):
+            good = set(known)
+            self.report_damaged("steps", run, [each for each in records if each not in good])
+        return steps_between(unpack_steps(run, known, workers.get), since_s, until_s)
 
     def totals(self, shards: Collection[str] | None = None) -> Totals:
         """Return the totals of all nodes, or those of some shards, and of runs."""
