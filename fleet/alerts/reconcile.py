@@ -74,9 +74,11 @@ def reconcile(
             # the first.
             Node.objects.select_for_update(no_key=True).order_by("pk").values_list("pk").first()
             open_ = _open_alerts()
+        found = of_present_machines(found)
+        changed = [alert for alert in open_ if _end_of_machine(alert, now=now)]
+        open_ = [alert for alert in open_ if alert.is_open]
         found = locate_probed(without_echoes(found, open_), open_)
         found, over = correlate(found, open_, evaluated, now=now)
-        changed: list[Alert] = []
         paired: dict[Subject, Alert] = {}
         # A group is the oldest of its alerts; the others are merged into that one.
         by_pk = {alert.pk: alert for alert in open_}
@@ -112,6 +114,39 @@ def _open_alerts() -> list[Alert]:
     alerts = Alert.objects.open().select_related("run", "node", "silence")
     # A simulated run's plan and clocks are long, and not needed here.
     return list(alerts.defer("run__plan", "run__clock"))
+
+
+def of_present_machines(found: Mapping[Subject, Finding]) -> dict[Subject, Finding]:
+    """Leave out what began on a machine that another one replaced under its name.
+
+    A new machine counts errors from another number than the old one: that is no error.
+    """
+    names = {each.node for key, each in found.items() if each.node and is_of_machine(key[0])}
+    rows = Node.objects.filter(name__in=names).exclude(replaced_at=None) if names else ()
+    replaced_s = {row.name: row.replaced_at.timestamp() for row in rows if row.replaced_at}
+    return {
+        key: each
+        for key, each in found.items()
+        if not is_of_machine(key[0]) or each.onset_s > replaced_s.get(each.node or "", 0.0)
+    }
+
+
+def is_of_machine(rule: str) -> bool:
+    """Whether a rule is about a node itself; what a run suffers lasts beyond its machines."""
+    return RULES[rule].subject == "node"
+
+
+def _end_of_machine(alert: Alert, *, now: datetime) -> bool:
+    node = alert.node
+    if (
+        alert.parts
+        or not is_of_machine(alert.rule)
+        or node is None
+        or not node.is_newer(alert.fired_at)
+    ):
+        return False
+    text = f"machine replaced: {node.instance_id} for {node.replaced_id}"
+    return _resolve(alert, now=now, text=text)
 
 
 def by_subject(findings: Iterable[Finding]) -> dict[Subject, Finding]:
@@ -358,6 +393,8 @@ def last_alert(key: Subject, finding: Finding, *, now: datetime) -> Alert | None
     alike = Q(rule=rule, subject=subject) | (Q(run__name=finding.run) & of_run)
     over = Alert.objects.filter(alike, resolved_at__gt=now - RECURS_WITHIN, resolved_at__lte=now)
     for alert in over.select_related("run", "node").order_by("-resolved_at", "-pk"):
+        if alert.node and is_of_machine(alert.rule) and alert.node.is_newer(alert.fired_at):
+            continue
         held = with_probed_place(finding, findings_of(alert)[0])
         is_same_problem = key_of(alert) == key and agrees(alert, held)
         # A run whose layout communicates more does not bring an earlier culprit back.

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
 
@@ -54,6 +54,8 @@ NAME_RULE = "letters, digits, dots, dashes and underscores, at most 80"
 REFRESH_S = 60.0
 # Two machines may not use one name within this time.
 IN_USE_S = 60.0
+# A machine boots for minutes: two that take turns faster share one name, in two of our processes.
+TURNS = timedelta(minutes=10)
 MAX_KNOWN = 20_000
 MAX_REPORTS = 10_000
 # Redis, by node: the last number of each of its streams.
@@ -428,11 +430,35 @@ def store_row(
         facts |= {"source": Node.Source.NEURON_MONITOR, "shard": shard_of(name)}
     elif node.source != Node.Source.NEURON_MONITOR:
         raise RefusedError("node", f"{name} is a simulated node; use another name (node=NAME)")
+    facts |= replacement_of(node, identity, now=datetime.now(UTC))
     if any(getattr(node, fact) != value for fact, value in facts.items()):
         Node.objects.filter(pk=node.pk).update(**facts)
         for fact, value in facts.items():
             setattr(node, fact, value)
     return node
+
+
+def is_other_machine(name: str, before: str, now: str) -> bool:
+    """Whether a node's instance id is of another machine; its name as an id tells nothing."""
+    return before != now and all(each not in ("", name) for each in (before, now))
+
+
+def replacement_of(node: Node, identity: NodeIdentity, *, now: datetime) -> dict[str, Any]:
+    """Return what to store where another machine took the node's name; raises RefusedError."""
+    new = identity.instance_id[:40]
+    if new == node.name and node.instance_id:
+        return {"instance_id": node.instance_id}
+    # Ids of other kinds (of an operating system, say) do not compare with those of EC2.
+    if not (new.startswith("i-") and node.instance_id.startswith("i-")):
+        return {}
+    if not is_other_machine(node.name, node.instance_id, new):
+        return {}
+    if node.replaced_id == new and node.replaced_at and now - node.replaced_at < TURNS:
+        ago_s = (now - node.replaced_at).total_seconds()
+        reason = f"{node.name} is {node.instance_id} since {ago_s:.0f} s ago; use another name"
+        raise RefusedError("instance_info.instance_id", reason)
+    ultraserver_id = identity.ultraserver_id[:40]
+    return {"replaced_at": now, "replaced_id": node.instance_id, "ultraserver_id": ultraserver_id}
 
 
 def store_labels(name: str, labels: Mapping[str, str], *, row: Node | None = None) -> None:
@@ -578,11 +604,13 @@ class NodeIngest:
         now_s = self._monotonic()
         # Two machines must not report under one name.
         before = known.identity.instance_id if known.identity else ""
-        if before and identity.instance_id and before != identity.instance_id:
+        if is_other_machine(name, before, identity.instance_id):
             ago_s = now_s - known.seen_s
             if ago_s < IN_USE_S:
                 reason = f"{name} is {before}, which reported {ago_s:.0f} s ago; use another name"
                 raise RefusedError("instance_info.instance_id", reason)
+            # Clock, counters and place are the machine's.
+            known = KnownNode(is_restored=True)
         identity = identity.completed_by(known.identity)
         n_efa = max(known.n_efa, reading.n_efa)
         news = (reading.shape, identity, n_efa)

@@ -184,6 +184,8 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         type_of = {node.name: node.instance_type for node in nodes}
         types = set(type_of.values())
         recent = self.filter(fired_at__gt=since, fired_at__lte=until, earlier=None)
+        # A machine starts its own record.
+        recent = recent.filter(Q(node__replaced_at=None) | Q(fired_at__gt=F("node__replaced_at")))
         single = Q(node__instance_type__in=types) if compares else Q(node__in=nodes)
         # The alerts about one node, and those that name several.
         what = ("cause", "run", "is_drill")

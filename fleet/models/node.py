@@ -110,6 +110,12 @@ class Node(Labeled):
     n_cores = models.PositiveIntegerField(help_text="As the runtime counts them.")
     n_devices = models.PositiveIntegerField()
     n_efa = models.PositiveIntegerField(default=0)
+    replaced_at = models.DateTimeField(
+        null=True, blank=True, help_text="When another machine took the name. Empty: never."
+    )
+    replaced_id = models.CharField(
+        max_length=40, blank=True, db_default="", help_text="Instance id of the machine before."
+    )
     first_seen_at = models.DateTimeField()
     last_seen_at = models.DateTimeField(
         null=True, blank=True, help_text="Newest report, to the hour. Empty: not known yet."
@@ -130,6 +136,10 @@ class Node(Labeled):
     def is_released(self) -> bool:
         """Whether its run has ended: it need not report."""
         return self.run is not None and self.run.finished_at is not None
+
+    def is_newer(self, at: datetime) -> bool:
+        """Whether its machine took the name after this moment."""
+        return self.replaced_at is not None and at <= self.replaced_at
 
     @property
     def all_labels(self) -> dict[str, str]:

@@ -234,3 +234,26 @@ def test_the_alert_of_the_first_idle_node_becomes_that_of_all(run: Run, limping:
     alert = Alert.objects.get()
     assert (alert.subject, alert.node, alert.nodes) == ("run:llama", None, ["a", limping.name])
     assert kinds(alert) == ["fired", "rule_changed"]
+
+
+def test_a_new_machine_closes_what_was_open_about_the_old(finding: Finding) -> None:
+    errors = replace(finding, rule="ecc_uncorrected", cause="ecc", run=None, device=3)
+    of_run = replace(finding, onset_s=NOON.timestamp())
+    reconcile([errors, of_run], evaluated=[], now=NOON)
+    assert Alert.objects.open().count() == 2
+    replaced_at = NOON + 30 * SECOND
+    Node.objects.update(instance_id="i-9", replaced_at=replaced_at, replaced_id="i-0abc")
+
+    # Its counter starts at another number: found at the moment of the exchange.
+    again = replace(errors, onset_s=replaced_at.timestamp() - 1)
+    reconcile([again, of_run], evaluated=[], now=NOON + 31 * SECOND)
+
+    old = Alert.objects.get(rule="ecc_uncorrected")
+    assert not old.is_open
+    assert old.events.get(kind="resolved").text == "machine replaced: i-9 for i-0abc"
+    assert Alert.objects.open().get().rule == "allreduce_share"
+
+    own = replace(errors, onset_s=replaced_at.timestamp() + 60)
+    reconcile([own], evaluated=[], now=NOON + 95 * SECOND)
+    new = Alert.objects.open().get(rule="ecc_uncorrected")
+    assert (new.pk != old.pk, new.earlier) == (True, None)

@@ -65,7 +65,40 @@ def test_a_machine_may_take_over_the_name_of_one_that_is_gone(
     later = arrivals.deliver([encoded(successor)], node="real", arrived_s=NOON_S + 60)
 
     assert (too_soon.n_refused, later.n_accepted) == (1, 1)
+    node = Node.objects.get()
+    assert node.instance_id == "i-9"
+    assert (node.replaced_id, node.replaced_at is None) == (
+        report("trn1.2xlarge")["instance_info"]["instance_id"],
+        False,
+    )
+
+
+def test_another_process_sees_a_new_machine_and_refuses_the_old_one(watch: Watch) -> None:
+    successor = report("trn1.2xlarge")
+    successor["instance_info"]["instance_id"] = "i-9"
+    first, second = (NodeIngest(keep_s=900, monotonic=watch) for _ in range(2))
+    first.deliver([LINE], node="real", arrived_s=NOON_S)
+    second.deliver([encoded(successor)], node="real", arrived_s=NOON_S + 1)
+    watch.now_s += REFRESH_S + 1
+
+    old = first.deliver([LINE], node="real", arrived_s=NOON_S + 61)
+
+    assert old.refused[0].field == "instance_info.instance_id"
+    assert "use another name" in old.refused[0].reason
     assert Node.objects.get().instance_id == "i-9"
+
+
+@pytest.mark.parametrize("other", ["real", "", "9d1f0c2e"])
+def test_an_id_that_is_none_of_a_machine_replaces_nothing(watch: Watch, other: str) -> None:
+    line = report("trn1.2xlarge")
+    line["instance_info"]["instance_id"] = other
+    arrivals = NodeIngest(keep_s=900, monotonic=watch)
+    arrivals.deliver([LINE], node="real", arrived_s=NOON_S)
+    watch.now_s += REFRESH_S + 1
+
+    arrivals.deliver([encoded(line)], node="real", arrived_s=NOON_S + 61)
+
+    assert Node.objects.get().replaced_at is None
 
 
 def test_a_report_without_hardware_is_read_by_what_the_node_reported_before(

@@ -8,6 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 from django.test import Client
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Node, Run
@@ -300,3 +301,14 @@ def test_its_alert_history_names_causes_and_compares_with_its_peers(
 
 def test_an_empty_alert_history_states_it(page: Page, alive: Run) -> None:
     assert "No alert named this node as culprit in 30 days" in page("/nodes/steady/")
+
+
+def test_it_says_that_the_machine_was_replaced(page: Page, alive: Run) -> None:
+    assert "Machine replaced" not in page("/nodes/steady/")
+    at = timezone.now() - timedelta(hours=3, minutes=1)
+    Node.objects.filter(name="steady").update(replaced_at=at, replaced_id="i-0abc")
+
+    text = page("/nodes/steady/").replace("\xa0", " ")
+
+    assert "Machine replaced 3 hours" in text
+    assert '(was <span class="mono">i-0abc</span>)' in text

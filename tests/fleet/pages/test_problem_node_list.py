@@ -72,3 +72,17 @@ def test_the_page_names_node_causes_and_cost(client: Client, alert: Alert) -> No
 @pytest.mark.parametrize("days", ["", "0", "8", "x"])
 def test_an_unknown_period_is_a_week(client: Client, db: None, days: str) -> None:
     assert "0 nodes in 7 days" in client.get("/problem-nodes/", {"days": days}).text
+
+
+def test_a_new_machine_under_the_name_starts_its_own_record(fired: Fire, limping: Node) -> None:
+    ended = just_now() - timedelta(minutes=40)
+    fired(ago=timedelta(minutes=50), resolved_at=ended, cause="slow_core", node=limping)
+    now = just_now()
+    assert Alert.objects.histories([limping], until=now)[limping.name].n_alerts == 1
+    Node.objects.update(replaced_at=now - timedelta(minutes=20), replaced_id="i-0abc")
+    assert problem_nodes(now=now, days=1) == []
+    assert Alert.objects.histories([limping], until=now)[limping.name].n_alerts == 0
+
+    fired(ago=timedelta(minutes=10), resolved_at=now, cause="slow_core", node=limping)
+    [found] = problem_nodes(now=now, days=1)
+    assert len(found.alerts) == 1
