@@ -17,6 +17,22 @@ ESSENTIAL = ("compute_s", *EXCHANGE)
 # A sampled exchange is timed in one of so many steps at least.
 SPARSEST_STEPS = 100
 Fingerprint = tuple[int, ...]
+# A loss that a job reported as NaN, apart from one that it did not report, which is any other NaN.
+# R marks its missing values in this way. The bit below the quiet bit survives 32 bit, too.
+NAN_BITS = 0x7FFC_0000_0000_0000
+REPORTED_NAN = float(np.array(NAN_BITS, "u8").view("f8"))
+
+
+def is_reported(loss: FloatArray) -> NDArray[np.bool_]:
+    """Whether each loss was reported, as a number, as infinite or as NaN."""
+    bits = np.ascontiguousarray(loss, "f8").view("u8")
+    marked = (bits & np.uint64(NAN_BITS)) == np.uint64(NAN_BITS)
+    return np.asarray(~np.isnan(loss) | marked)
+
+
+def is_not_finite(loss: FloatArray) -> NDArray[np.bool_]:
+    """Whether each loss was reported, and is NaN or infinite."""
+    return np.asarray(is_reported(loss) & ~np.isfinite(loss))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +72,8 @@ class StepBatch:
     ended_at_s : (n_steps,) Unix seconds at which the step was over
     phases : for each of PHASES, (n_steps, n_workers) seconds; NaN where not reported
     tokens : (n_steps,) tokens trained in the step
-    reported_loss : (n_steps,) training loss, NaN for a step without one; None if no step has one
+    reported_loss : (n_steps,) training loss, NaN for a step without one, REPORTED_NAN for one that
+        is NaN; None if no step has one
     reported_other_comm_s : (n_steps,) seconds in communication that exchanges no gradients, mean
         over workers; NaN for a step without; None if no step has it
     merged : where rows are averages of several steps, how many and with how many tokens in all;
@@ -106,7 +123,7 @@ class StepBatch:
 
     @property
     def loss(self) -> FloatArray:
-        """Training loss of each step: (n_steps,), NaN if not reported."""
+        """Training loss of each step: (n_steps,), NaN if not reported; see `is_reported`."""
         return np.full(len(self), np.nan) if self.reported_loss is None else self.reported_loss
 
     @property

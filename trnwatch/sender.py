@@ -5,6 +5,7 @@ import encodings.idna  # noqa: F401
 import gzip
 import http.client
 import json
+import math
 import random
 import ssl
 import threading
@@ -32,7 +33,8 @@ TRACE_DELAY_S = 1.0
 MAX_RECORDS = 10_000
 MAX_LINES = 500
 NO_PARTS = (None, None, None)
-MAX_LOSS = 1e9
+# Losses are of 32 bit; larger ones are infinite.
+MAX_LOSS = 3.4e38
 MAX_BACKOFF_S = 30.0
 # The server refuses these for good; a retry would not help.
 TOO_LARGE = 413
@@ -226,8 +228,7 @@ class ReportSender:
             ended_at=round(ended_at, 6),
             step_s=max(round(step_s, 6), 1e-6),
             tokens=tokens,
-            # A NaN loss is left out: the server accepts numbers only.
-            loss=loss if loss is not None and abs(loss) < MAX_LOSS else None,
+            loss=None if loss is None else number_or_name(loss),
             **fields,
         )
 
@@ -325,6 +326,15 @@ def _tls_context(ca_file: str) -> ssl.SSLContext:
         raise OSError(
             f"TRNWATCH_CA_FILE {ca_file}: no certificates could be read: {error}"
         ) from error
+
+
+def number_or_name(loss: float) -> Union[float, str]:
+    """Return a loss for JSON, which has no numbers that are not finite."""
+    if math.isnan(loss):
+        return "NaN"
+    if abs(loss) > MAX_LOSS:
+        return "Infinity" if loss > 0 else "-Infinity"
+    return loss
 
 
 def encode_line(fields: Mapping[str, object]) -> bytes:

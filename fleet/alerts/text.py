@@ -73,6 +73,8 @@ CAUSES: Mapping[str, CauseText] = {
     "hang": CauseText("hang"),
     "workers_ended": CauseText("all workers stopped", is_of_run=True),
     "exec_errors": CauseText("failing executions"),
+    "loss_not_finite": CauseText("loss not finite", is_of_run=True),
+    "loss_spike": CauseText("loss spike", is_of_run=True),
     "node_idle": CauseText("idle node"),
     "seq_imbalance": CauseText("sequence lengths", is_of_run=True),
     "stage_imbalance": CauseText("pipeline stage", is_of_run=True),
@@ -286,7 +288,7 @@ def is_located(alert: Alert) -> bool:
 SELF_EXPLAINED = frozenset(
     {
         *("monitoring_blind", "node_silent", "ecc_uncorrected", "device_unhealthy", "recompile"),
-        *("device_missing",),
+        *("device_missing", "loss_not_finite", "loss_spike"),
         *("cost_drift", "budget_overrun", "preflight"),
     }
 )

@@ -25,7 +25,7 @@ from fleet.models import Alert, Node, Run
 from fleet.models.node import address
 from fleet.models.run import SECONDS_PER_HOUR, RunQuerySet
 from telemetry.blocks import FloatArray
-from telemetry.steps import StepBatch
+from telemetry.steps import StepBatch, is_reported
 from telemetry.store.durable import LOSS, decode_steps
 from telemetry.store.history import run_history, worker_minutes
 from telemetry.store.models import RunChunk
@@ -105,9 +105,18 @@ def cost(run: Run, steps: StepBatch) -> Chart:
 
 def loss(run: Run, steps: StepBatch) -> Chart:
     """Draw the training loss of the steps that report one."""
-    kept = steps[np.isfinite(steps.loss)]
+    kept, values = reported_loss(steps)
     # The axis of a loss does not start at zero: the curve would look flat.
-    return replace(_line(kept, "loss", kept.loss, "count"), scale="close")
+    return replace(_line(kept, "loss", values, "count"), scale="close")
+
+
+def reported_loss(steps: StepBatch) -> tuple[StepBatch, FloatArray]:
+    """Return the steps that report a loss, and it: (n_steps,), NaN where it is not finite.
+
+    The curve has a gap there, and ends before the end of the chart after a divergence.
+    """
+    kept = steps[is_reported(steps.loss)]
+    return kept, np.where(np.isfinite(kept.loss), kept.loss, np.nan)
 
 
 # What a loss is drawn over, and the weights of its exponential moving average.
@@ -142,13 +151,13 @@ def viewed_loss(
     steps, stretches = run_history(
         hot, run.name, start_s=window.start, end_s=window.end, long_term=long_term
     )
-    kept = steps[np.isfinite(steps.loss)]
-    lines = [ChartLine("loss", kept.loss)]
+    kept, values = reported_loss(steps)
+    lines = [ChartLine("loss", values)]
     if view.ema != "0":
         # A row may be the mean of several steps.
         n_each = np.nan_to_num(kept.n_merged, nan=1.0)
-        smooth = moving_average(kept.loss, float(view.ema) ** n_each)
-        lines = [ChartLine("reported", kept.loss, "idle"), ChartLine(f"EMA {view.ema}", smooth)]
+        smooth = moving_average(values, float(view.ema) ** n_each)
+        lines = [ChartLine("reported", values, "idle"), ChartLine(f"EMA {view.ema}", smooth)]
     whole = (window.start, window.end)
     chart = Chart("count", lines, scale="close", window=whole, stretches=stretches)
     if view.by == "time":
@@ -159,7 +168,7 @@ def viewed_loss(
         x = kept.step.astype(float)
         labels = [f"step {number:,}" for number in kept.step.tolist()]
     elif view.by == "tokens":
-        x = _tokens_at(hot, run, steps, window)[np.isfinite(steps.loss)]
+        x = _tokens_at(hot, run, steps, window)[is_reported(steps.loss)]
         labels = [f"{written(each, 'count')} tokens" for each in x.tolist()]
     else:
         began_s = run.started_at.timestamp()
@@ -178,8 +187,11 @@ def moving_average(values: FloatArray, weights: FloatArray) -> FloatArray:
     [4.0, 3.0, 2.5]
     """
     found = values.astype(float)
-    for i in range(1, len(found)):
-        found[i] = weights[i] * found[i - 1] + (1 - weights[i]) * found[i]
+    before = np.nan
+    for i, value in enumerate(values.tolist()):
+        if np.isfinite(value):
+            before = value if np.isnan(before) else weights[i] * before + (1 - weights[i]) * value
+            found[i] = before
     return found
 
 
@@ -344,8 +356,8 @@ def has_loss(hot: Source, run: Run) -> bool:
     """
     kept = getattr(run, "newest_steps", None)
     if kept is not None:
-        return bool(np.isfinite(decode_steps(bytes(kept))[:, LOSS]).any())
-    return bool(np.isfinite(hot.steps(run.name, since_s=0.0).loss).any())
+        return bool(is_reported(decode_steps(bytes(kept))[:, LOSS]).any())
+    return bool(is_reported(hot.steps(run.name, since_s=0.0).loss).any())
 
 
 EVERY_S = 10

@@ -105,6 +105,8 @@ PACE: Mapping[Spec, Callable[[RunNow], float | None]] = {
         "cost_per_million_tokens_usd", "Dollars per million tokens at this pace."
     ): lambda r: r.usd_per_mtok,
 }
+# NaN and infinity are values that the job reported.
+LOSS = _run_spec("loss", "Training loss of the newest step that reports one.")
 LIMIT = _run_spec("allreduce_limit_ratio", "Share above which the run's alert fires.")
 RESOLVE = _run_spec("allreduce_resolve_ratio", "Share below which the run's alert resolves.")
 LAST_STEP = _run_spec("last_step_timestamp_seconds", "When the latest step ended, Unix time.")
@@ -335,6 +337,11 @@ class RunCollector(Collector):
             for each in runs:
                 add(family, None if each.is_stale else value(each), each.run.name)
             yield family
+        losses = LOSS.family()
+        for each in runs:
+            if each.loss is not None and not each.is_stale:
+                losses.add_metric([each.run.name], each.loss)
+        yield losses
         info_spec, info_labels = with_labels(INFO, [each.run.labels for each in runs])
         last_step, limit, resolve, tokens, cost, info = (
             spec.family() for spec in (LAST_STEP, LIMIT, RESOLVE, TOKENS, COST, info_spec)

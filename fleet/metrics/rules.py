@@ -95,7 +95,7 @@ def fleet_recordings() -> Iterator[Recording]:
 
 
 # Alerts that do not slow steps do not explain a cost increase.
-UNRELATED_RULES = "|".join(UNRELATED)
+UNRELATED_RULES = ",\n".join(f'      rule!="{rule}"' for rule in UNRELATED)
 DRIFT = RULES["cost_drift"].limits
 HALF_S = DRIFT["window_s"] / 2
 # Interval of the cost rules.
@@ -106,7 +106,7 @@ def cost_recordings() -> Iterator[Recording]:
     explaining = "run:trnwatch_alerts_explaining:sum"
     cost = "run:trnwatch_node_seconds_per_million_tokens:unexplained"
     half, least = f"[{HALF_S:g}s]", DRIFT["least_minutes"] / 2
-    alerts = f'trnwatch_run_alerts_firing{{rule!~"{UNRELATED_RULES}"}}'
+    alerts = f"trnwatch_run_alerts_firing{{\n{UNRELATED_RULES}\n    }}"
     yield explaining, f"sum by (run) (\n  max by (run, rule) (\n    {alerts}\n  )\n)"
     yield (
         cost,

@@ -12,7 +12,7 @@ from fleet.runs.state import is_starting, reporting_nodes, watching_s
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
 from telemetry.statistics.peers import mean
-from telemetry.steps import StepBatch
+from telemetry.steps import StepBatch, is_reported
 from telemetry.store.hot import HotStore
 
 RECENT_S = 60
@@ -48,6 +48,8 @@ class RunNow:
     tokens_per_s: float | None = None
     mfu_ratio: float | None = None
     usd_per_mtok: float | None = None
+    # The newest that the job reported; it may be NaN or infinite.
+    loss: float | None = None
     last_step: int | None = None
     last_step_at_s: float | None = None
     is_stale: bool = False
@@ -160,12 +162,19 @@ def run_now(
         tokens_per_s=tokens_per_s,
         mfu_ratio=run.mfu_ratio(tokens_per_s),
         usd_per_mtok=usd_per_mtok(run.usd_per_hour, tokens_per_s),
+        loss=newest_loss(steps),
         last_step=int(steps.step[-1]),
         last_step_at_s=float(steps.ended_at_s[-1]),
         # No steps are expected during a compile.
         is_stale=run.phase != Run.Phase.COMPILING
         and age_s > max(STALE_AFTER_S, STALE_AFTER_STEPS * step_s),
     )
+
+
+def newest_loss(steps: StepBatch) -> float | None:
+    """Return the newest loss that was reported, which may be NaN; None without one."""
+    reported = steps.loss[is_reported(steps.loss)]
+    return float(reported[-1]) if len(reported) else None
 
 
 def mean_known(values: FloatArray) -> float | None:

@@ -53,6 +53,7 @@ from telemetry.detect.slow import (
 from telemetry.detect.stopped import hang
 from telemetry.detect.stragglers import find_longer_stage, find_uneven_work
 from telemetry.detect.symptoms import causes_json, with_best_cause
+from telemetry.detect.training_loss import loss_not_finite, loss_spike
 from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch
 
@@ -411,6 +412,8 @@ INDEPENDENT_RULES: Mapping[str, Finder] = {
     "ecc_uncorrected": memory_errors,
     "device_unhealthy": rejected_devices,
     "device_missing": lost_devices,
+    "loss_not_finite": loss_not_finite,
+    "loss_spike": loss_spike,
 }
 
 

@@ -615,9 +615,37 @@ STEPS = (
     ),
 )
 
+# NaN is the only value that is not equal to itself. Web servers may export the same series.
+NAN_LOSS = """
+max by (run) (trnwatch_run_loss != trnwatch_run_loss or abs(trnwatch_run_loss) == Inf)
+and on (run) trnwatch_run_info{phase="training"}
+"""
+
+LOSSES = (
+    Rule(
+        "loss_not_finite",
+        "Loss is not finite",
+        "page",
+        "run",
+        "The job reports a loss of NaN or infinity: what it trains from then on is of no use.",
+        {"steps_to_fire": 2, "earlier_s": 86_400.0},
+        (Query(NAN_LOSS, "It is {{ $value }}.", for_s=30),),
+        "It sees the newest loss at each scrape instead of <steps_to_fire> steps in a row. It "
+        "names neither the step nor the last checkpoint.",
+    ),
+    Rule(
+        "loss_spike",
+        "Loss rose suddenly",
+        "warn",
+        "run",
+        "The loss is far above that of the steps before, by the scatter of the run itself.",
+        falls_short="No series has the loss of each step, which shows how much it scatters.",
+    ),
+)
+
 
 __all__ = ["RULES", "Query", "Rule", "Severity", "Subject"]
 
 RULES: Mapping[str, Rule] = {
-    rule.name: rule for rule in (*STEPS, *PARTS, *STANDSTILL, *NODES, *STARTS, *MONEY)
+    rule.name: rule for rule in (*STEPS, *LOSSES, *PARTS, *STANDSTILL, *NODES, *STARTS, *MONEY)
 }

@@ -8,7 +8,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.ingest.step_reports import StepLine
-from telemetry.steps import PHASES, StepBatch
+from telemetry.steps import PHASES, REPORTED_NAN, StepBatch
 
 # Clocks of machines are comparable if all workers leave a collective within this time.
 CLOCKS_AGREE_S = 0.02
@@ -73,7 +73,7 @@ def worker_step_of(
         line.checkpoint_s,
         line.other_s,
         line.tokens,
-        line.loss,
+        None if line.loss is None else float(line.loss),
         offset_s,
         line.executing_s,
         line.barrier_s,
@@ -107,7 +107,7 @@ def assemble_steps(
         ended_at_s=np.array([_median(p.ended_at_s for p in steps[number]) for number in order]),
         phases={phase: values[:, i] for i, phase in enumerate(PHASES)},
         tokens=np.array([_tokens(steps[number], tokens) for number in order], float),
-        reported_loss=_means([[p.loss for p in steps[number]] for number in order]),
+        reported_loss=_losses([[p.loss for p in steps[number]] for number in order]),
         reported_other_comm_s=_means([[p.other_comm_s for p in steps[i]] for i in order]),
     )
 
@@ -122,12 +122,28 @@ def _tokens(worker_steps: Sequence[WorkerStep], otherwise: float) -> float:
     return _median(values) if values else otherwise
 
 
+def _losses(steps: Sequence[Sequence[float | None]]) -> FloatArray | None:
+    """Return the mean loss of each step, REPORTED_NAN where a worker's is NaN: (n_steps,)."""
+    means = _means(steps)
+    if means is not None:
+        is_known = [any(value is not None for value in each) for each in steps]
+        means[np.isnan(means) & is_known] = REPORTED_NAN
+    return means
+
+
 def _means(steps: Sequence[Sequence[float | None]]) -> FloatArray | None:
     """Return the mean of each step over workers that report a value: (n_steps,); None without."""
     values = [[value for value in each if value is not None] for each in steps]
     if not any(values):
         return None
-    return np.array([math.fsum(each) / len(each) if each else math.nan for each in values])
+    return np.array([_mean(each) for each in values])
+
+
+def _mean(values: Sequence[float]) -> float:
+    if not all(map(math.isfinite, values)):
+        # Both infinities together are NaN.
+        return sum(values)
+    return math.fsum(values) / len(values) if values else math.nan
 
 
 def _row(worker_steps: Sequence[WorkerStep], workers: Sequence[str]) -> FloatArray:

@@ -32,7 +32,12 @@ PositiveInt = Annotated[int, Meta(ge=1, le=2_000_000_000)]
 PositiveInt64 = Annotated[int, Meta(ge=1, le=10**18)]
 Index = Annotated[int, Meta(ge=0, le=MAX_WORKERS)]
 WorkerCount = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
-Loss = Annotated[float, Meta(ge=-1e9, le=1e9)]
+# JSON has no numbers that are not finite. Losses are of 32 bit.
+MAX_LOSS = 3.4e38
+NotFinite = Literal["NaN", "Infinity", "-Infinity"]
+Loss = Annotated[float, Meta(ge=-MAX_LOSS, le=MAX_LOSS)] | NotFinite
+# As Python and others write them without quotes.
+BARE = re.compile(rb'("loss"\s*:\s*)"?([-+]?)(nan|inf(?:inity)?)"?(?=\s*[,}])', re.IGNORECASE)
 Span = Annotated[float, Meta(gt=0, le=1e6)]
 Each = Annotated[list[Seconds], Meta(max_length=MAX_COLLECTIVES)]
 Moments = Annotated[list[UnixSeconds], Meta(max_length=MAX_COLLECTIVES)]
@@ -110,7 +115,8 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
     from the Neuron runtime's trace: executing graphs, and of that at barriers, and in collectives
     of any kind, which may overlap with compute; from NCCL Inspector, in gradient exchanges.
     ``other_comm_s`` is the time in communication that exchanges no gradients, where the source
-    distinguishes it. ``tokens`` are the whole run's in this step, ``loss`` is the worker's.
+    distinguishes it. ``tokens`` are the whole run's in this step, ``loss`` is the worker's: a
+    number, or "NaN", "Infinity" or "-Infinity".
     """
 
     step: Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
@@ -194,7 +200,7 @@ def read_step_line(line: bytes) -> StepReport:
     if len(line) > MAX_LINE_BYTES:
         raise RefusedError("", f"{len(line):,} bytes; a line has at most {MAX_LINE_BYTES:,}")
     try:
-        report: StepReport = _LINE.decode(line)
+        report: StepReport = _LINE.decode(BARE.sub(_quoted, line))
     except msgspec.MsgspecError as error:
         refused = explain(error, line, StepLine)
         # A missing or unknown field is only quoted in the reason.
@@ -208,6 +214,12 @@ def read_step_line(line: bytes) -> StepReport:
     if isinstance(report, StepLine):
         _check(report)
     return report
+
+
+def _quoted(found: re.Match[bytes]) -> bytes:
+    if found[3][:1] in b"nN":
+        return found[1] + b'"NaN"'
+    return found[1] + (b'"-Infinity"' if found[2] == b"-" else b'"Infinity"')
 
 
 def _check(report: StepLine) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from django.db import models, transaction
 
 from telemetry.blocks import Block, FloatArray, IntArray, Span
-from telemetry.steps import PHASES, StepBatch
+from telemetry.steps import PHASES, StepBatch, is_reported
 from telemetry.store.connection import Connection
 from telemetry.store.hot import HotStore
 from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
@@ -155,11 +155,17 @@ def average_groups(steps: FloatArray, group: IntArray) -> FloatArray:
     first = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
     if not len(first):
         return steps[:0]
-    present = ~np.isnan(steps)
+    present = np.isfinite(steps)
     sums = np.add.reduceat(np.where(present, steps, 0.0), first, axis=0)
     rows = _ratio(sums, np.add.reduceat(present.astype("i8"), first, axis=0))
     last = np.append(first[1:], len(steps)) - 1
     rows[:, : ENDED + 1] = steps[last, : ENDED + 1]
+    # Where no loss is finite, it is the last one that was reported.
+    of_loss = steps[:, LOSS]
+    reported = np.where(is_reported(of_loss), np.arange(len(steps)), -1)
+    newest = np.maximum.reduceat(reported, first)
+    lost = ~np.isfinite(rows[:, LOSS]) & (newest >= 0)
+    rows[lost, LOSS] = of_loss[newest[lost]]
     return rows
 
 
@@ -170,7 +176,7 @@ def encode_steps(steps: FloatArray) -> bytes:
     integers, then a 32-bit number per step and column, byte-shuffled and compressed. The last
     columns are left out if no step has a value, as in earlier versions.
     """
-    has_value = np.flatnonzero(np.isfinite(steps[:, LOSS:]).any(axis=0))
+    has_value = np.flatnonzero(is_reported(steps[:, LOSS:]).any(axis=0))
     n_columns = LOSS + int(has_value.max(initial=-1)) + 1
     whole = np.rint(steps[:, :TOKENS] * [1, UNITS_PER_S]).astype("<i8")
     first = whole[0] if len(whole) else (0, 0)

@@ -7,7 +7,7 @@ from django.db.models import Min
 
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.series import EVERY_STEP, SOME_STEPS, Series, SeriesSource
-from telemetry.steps import PHASES, Merged, StepBatch
+from telemetry.steps import PHASES, Merged, StepBatch, is_reported
 from telemetry.store.durable import (
     ENDED,
     FIRST_PHASE,
@@ -365,7 +365,7 @@ def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
         steps = _thin(steps, steps[:, STEP].astype("i8") // n_in_row)
     phases = {phase: steps[:, FIRST_PHASE + i, None] for i, phase in enumerate(PHASES)}
     numbers, loss = steps[:, STEP].astype("i8"), steps[:, LOSS]
-    reported = loss if np.isfinite(loss).any() else None
+    reported = loss if is_reported(loss).any() else None
     other = steps[:, OTHER_COMM] if np.isfinite(steps[:, OTHER_COMM]).any() else None
     merged = Merged(steps[:, N_EACH], steps[:, ALL_TOKENS])
     return StepBatch(

@@ -15,7 +15,7 @@ import zstandard as zstd
 from numpy.typing import NDArray
 
 from telemetry.blocks import METRICS, Block, FloatArray, IntArray
-from telemetry.steps import PHASES, Merged, StepBatch
+from telemetry.steps import PHASES, Merged, StepBatch, is_reported
 
 Codes = NDArray[Any]
 
@@ -325,7 +325,7 @@ def unpack_steps(
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     phases = rows[:, N_HEAD:end].reshape(len(rows), len(PHASES), len(workers))
     named = {phase: phases[:, i] for i, phase in enumerate(PHASES)}
-    extra = [each if np.isfinite(each).any() else None for each in rows[:, end:].T]
+    extra = [each if is_reported(each).any() else None for each in rows[:, end:].T]
     number, ended_at_s, tokens = rows[:, 0].astype(int), rows[:, 1], rows[:, 2]
     return StepBatch(
         run,

@@ -1,10 +1,13 @@
 """Evaluation: simulated faults become the right alert, healthy runs none."""
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+from django.test import Client
+from pytest_django import Settings
 
 from fleet.alerts.evaluate import (
     open_problems,
@@ -17,6 +20,7 @@ from fleet.runs.state import WAIT_AFTER_PAUSE_S
 from telemetry.blocks import Block, FloatArray
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
+from telemetry.steps import REPORTED_NAN
 from telemetry.store.hot import HotStore
 from tests.helpers import LLAMA, NOON, block
 
@@ -325,3 +329,31 @@ def test_what_flaps_and_is_quiet_is_over_for_detection(llama: Run) -> None:
     quiet.save()
     assert without_quiet({share, stalls}) == {share, stalls}
     assert {each.cause for each in open_problems([llama])[llama.pk]} == {"throttle", "input_stall"}
+
+
+def test_a_loss_of_nan_pages_and_its_alert_ends_with_a_finite_one(
+    hot: HotStore, llama: Run, now_s: int, client: Client, settings: Settings
+) -> None:
+    settings.ANONYMOUS_READING = True
+    plan = Plan(run=LLAMA, seed=3, epoch_s=now_s - LENGTH_S, faults=())
+    played = play(plan, "llama/0", start_clock(plan), now_s)
+    hot.append(played.span.blocks())
+    loss = played.steps.loss.copy()
+    loss[-4:-1] = REPORTED_NAN
+    steps = replace(played.steps, reported_loss=loss)
+    hot.append_steps(steps[: len(steps) - 1])
+    listen(hot, now_s)
+
+    watch(hot, now=at(now_s))
+
+    alert = Alert.objects.get(rule="loss_not_finite")
+    assert (alert.severity, alert.subject) == (Alert.Severity.PAGE, "run:llama")
+    assert alert.evidence["since_step"] == steps.step[-4]
+    assert alert.evidence["value"] == "NaN"
+    assert 'trnwatch_run_loss{run="llama"} NaN' in client.get("/metrics").getvalue().decode()
+    assert "since step" in client.get(f"/alerts/{alert.pk}/").getvalue().decode()
+
+    hot.append_steps(steps[len(steps) - 1 :])
+    for age_s in range(0, 60, 5):
+        watch(hot, now=at(now_s + age_s))
+    assert not Alert.objects.open().filter(rule="loss_not_finite").exists()

@@ -40,10 +40,18 @@ def test_hugging_faces_loss_goes_with_the_step_it_was_logged_after(listener: Lis
 
 
 @pytest.mark.parametrize(
-    ("loss", "shown"), [(2.5, 2.5), (float("nan"), None), (float("inf"), None), ("2.5", None)]
+    ("loss", "shown"),
+    [
+        (2.5, 2.5),
+        (1e30, 1e30),
+        (float("nan"), "NaN"),
+        (float("inf"), "Infinity"),
+        (-1e39, "-Infinity"),
+        ("2.5", None),
+    ],
 )
-def test_only_a_loss_that_is_a_number_is_reported(
-    listener: Listener, loss: object, shown: float | None
+def test_a_loss_is_reported_as_it_is_also_if_it_is_not_finite(
+    listener: Listener, loss: object, shown: float | str | None
 ) -> None:
     callback = huggingface.StepReports(Reporter(listener.url, token="t", env=ENV))
     trainer = Trainer(callback)

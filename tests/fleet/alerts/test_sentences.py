@@ -186,6 +186,28 @@ def test_missing_devices_are_counted_and_named(make: Make) -> None:
     assert "devices 2, 5 are missing" in paragraph_of(several)
 
 
+def test_a_loss_of_nan_is_told_with_its_step_and_the_last_checkpoint(make: Make) -> None:
+    rule = {"rule": "loss_not_finite", "cause": "loss_not_finite", "node": None, "device": None}
+    figures = {"value": "NaN", "since_step": 4211, "last_loss": 2.25, "last_loss_step": 4210}
+    saved = make(figures | {"checkpoint_step": 4000}, **rule)
+    unsaved = make(figures | {"checkpoint_step": None}, **rule)
+
+    assert headline(saved) == "The loss of llama is NaN since step 4,211"
+    told = "is NaN since step 4,211; last checkpoint before it: 4,000. At step 4,210 it was 2.25."
+    assert told in paragraph_of(saved)
+    assert "no checkpoint before it is known." in paragraph_of(unsaved)
+
+
+def test_a_spike_is_told_with_what_was_usual(make: Make) -> None:
+    rule = {"rule": "loss_spike", "cause": "loss_spike", "node": None, "device": None}
+    figures = {"since_step": 4211, "loss": 97.0, "baseline_loss": 3.0, "limit_loss": 0.25}
+    spike = make(figures, **rule)
+
+    assert headline(spike) == "The loss of llama rose to 97.0"
+    assert "before, it was 3.00" in paragraph_of(spike)
+    assert "By chance it rises by 0.250 at most" in paragraph_of(spike)
+
+
 def test_workers_that_stopped_at_once_are_no_hang(make: Make) -> None:
     at_once = make({}, rule="hang", cause="workers_ended", node=None, device=None)
 

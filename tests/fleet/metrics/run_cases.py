@@ -56,6 +56,22 @@ def step_slow() -> RuleCase:
     return RuleCase("step_slow", about, series, (19, 39, 44, 59), (46, 54), LLAMA, "warn")
 
 
+def loss_not_finite() -> list[RuleCase]:
+    """It fires while the newest loss is NaN or infinite."""
+    loss = 'trnwatch_run_loss{run="llama"}'
+    return [
+        RuleCase(
+            "loss_not_finite",
+            "trnwatch_run_loss",
+            {loss: ((3.0, 10), (value, 10), (2.9, 10)), **nodes(*FOUR)},
+            (9, 28),
+            (12, 19),
+            LLAMA,
+        )
+        for value in (float("nan"), float("inf"), float("-inf"))
+    ]
+
+
 def from_trnwatch(rule: str, severity: str) -> RuleCase:
     """It fires while trnwatch's own alert fires."""
     series = f'trnwatch_alerts_firing{{rule="{rule}", severity="{severity}"}}'
@@ -147,6 +163,8 @@ def budget_overrun() -> RuleCase:
 CASES = [
     allreduce_share(),
     step_slow(),
+    *loss_not_finite(),
+    from_trnwatch("loss_spike", "warn"),
     from_trnwatch("input_stall", "page"),
     from_trnwatch("checkpoint_slow", "warn"),
     from_trnwatch("device_missing", "page"),

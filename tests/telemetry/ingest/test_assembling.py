@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.ingest.step_assembly import WorkerStep, assemble_steps, shared
-from telemetry.steps import PHASES
+from telemetry.ingest.lines import RefusedError
+from telemetry.ingest.step_assembly import WorkerStep, assemble_steps, shared, worker_step_of
+from telemetry.ingest.step_reports import StepLine, read_step_line
+from telemetry.steps import PHASES, is_reported
 
 SECONDS = st.floats(0.0, 10.0)
 
@@ -155,3 +157,59 @@ def test_one_trace_of_a_larger_job_shows_no_wait() -> None:
     ]
 
     assert np.isnan(assemble_steps("run", {1: traced}, ("a", "b")).phases["wait_s"]).all()
+
+
+@pytest.mark.parametrize(
+    ("losses", "shown"),
+    [
+        ((2.0, math.nan), "nan"),
+        ((2.0, math.inf), "inf"),
+        ((-math.inf, -math.inf), "-inf"),
+        ((math.inf, -math.inf), "nan"),
+        ((3e38, 3e38), "3e+38"),
+    ],
+)
+def test_a_loss_that_is_not_finite_is_that_of_the_step(
+    losses: tuple[float, float], shown: str
+) -> None:
+    pieces = [piece(name, None, loss=loss) for name, loss in zip("ab", losses, strict=True)]
+    steps = {1: pieces, 2: [piece("a", None)]}
+
+    loss = assemble_steps("real", steps, ["a", "b"]).loss
+
+    assert str(float(loss[0])) == shown
+    assert is_reported(loss).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("written", "loss"),
+    [
+        ("NaN", math.nan),
+        ("nan", math.nan),
+        ('"NaN"', math.nan),
+        ("-nan", math.nan),
+        ("Infinity", math.inf),
+        ("-Infinity", -math.inf),
+        ("-inf", -math.inf),
+        ('"Infinity"', math.inf),
+        ("1e30", 1e30),
+        ("2.5", 2.5),
+        ("null", None),
+    ],
+)
+def test_a_report_may_have_a_loss_that_is_not_finite(written: str, loss: float | None) -> None:
+    text = f'{{"kind": "step", "run": "r", "worker": "w", "step": 1, "loss": {written}, '
+    line = read_step_line((text + '"ended_at": 1700000000, "step_s": 2}').encode())
+
+    assert isinstance(line, StepLine)
+    found = worker_step_of(line, correction_s=0.0).loss
+    assert str(found) == str(loss)
+
+
+@pytest.mark.parametrize("written", ["many", '"many"', "NaNs", "1e39"])
+def test_any_other_loss_is_refused_by_its_name(written: str) -> None:
+    text = f'{{"kind": "step", "run": "r", "worker": "w", "step": 1, "loss": {written}, '
+    with pytest.raises(RefusedError) as refused:
+        read_step_line((text + '"ended_at": 1700000000, "step_s": 2}').encode())
+
+    assert written in ("many", "NaNs") or refused.value.field == "loss"

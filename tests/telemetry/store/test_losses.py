@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
-from telemetry.steps import PHASES, StepBatch
+from telemetry.steps import PHASES, REPORTED_NAN, StepBatch, is_reported
 from telemetry.store import durable
 from telemetry.store.durable import N_COLUMNS, decode_minutes, decode_steps, encode_steps
 from telemetry.store.history import run_steps
@@ -111,3 +111,42 @@ def test_other_communication_is_kept_with_and_without_a_loss(hot: HotStore) -> N
         np.testing.assert_allclose(found.loss, [np.nan] * 3 + [2.0, 1.5, 1.25], rtol=1.3e-4)
     np.testing.assert_allclose(in_hot[2:4].other_comm_s, expected[2:4])
     np.testing.assert_array_equal(np.isnan(in_hot.phases["wait_s"][:, 0]), [0, 0, 0, 1, 1, 0])
+
+
+def kinds_of(loss: FloatArray) -> list[str]:
+    """Name each loss: unknown, NaN, or its value."""
+    named = np.where(is_reported(loss), "NaN", "unknown")
+    found: list[str] = np.where(np.isnan(loss), named, loss.astype(str)).tolist()
+    return found
+
+
+DIVERGED = (2.5, np.nan, REPORTED_NAN, np.inf, -np.inf)
+SHOWN = ["2.5", "unknown", "NaN", "inf", "-inf"]
+
+
+def test_a_loss_of_nan_is_apart_from_an_unknown_one_in_both_tiers(hot: HotStore) -> None:
+    hot.append_steps(reported_losses(*DIVERGED))
+
+    hot_steps = hot.steps("llama", since_s=0)
+    packed = decode_steps(encode_steps(durable.chunk_of(hot_steps).steps))
+
+    assert kinds_of(hot_steps.loss) == SHOWN
+    assert kinds_of(packed[:, durable.LOSS]) == SHOWN
+
+
+def test_a_run_whose_every_loss_is_nan_reports_a_loss(hot: HotStore) -> None:
+    hot.append_steps(reported_losses(REPORTED_NAN, REPORTED_NAN))
+
+    found = hot.steps("llama", since_s=0)
+
+    assert kinds_of(found.loss) == ["NaN", "NaN"]
+    assert decode_steps(encode_steps(durable.chunk_of(found).steps)).shape[1] == N_COLUMNS
+    assert kinds_of(StepBatch.joined([found, found]).loss) == ["NaN"] * 4
+
+
+def test_averages_are_of_finite_losses_and_nan_where_there_is_none() -> None:
+    rows = durable.chunk_of(reported_losses(2.0, REPORTED_NAN, 4.0, np.inf, REPORTED_NAN)).steps
+
+    found = durable.average_groups(rows, np.array([0, 0, 0, 1, 1]))
+
+    assert kinds_of(found[:, durable.LOSS]) == ["3.0", "NaN"]
