@@ -226,9 +226,8 @@ class WorkBudget:
         """Return how many seconds a token must wait; 0: it has CPU time left."""
         now_s, limit_s = self._monotonic(), float(getattr(settings, self._setting))
         with self._lock:
-            began_s, spent_s = self._spent.get(token, (now_s, 0.0))
-        left_s = began_s + MINUTE_S - now_s
-        return math.ceil(left_s) if spent_s >= limit_s and left_s > 0 else 0
+            began_s, spent_s = self._minute(token, now_s)
+        return math.ceil(began_s + MINUTE_S - now_s) if spent_s >= limit_s else 0
 
     @contextmanager
     def spend(self, token: str) -> Iterator[None]:
@@ -239,10 +238,13 @@ class WorkBudget:
         finally:
             used_s, now_s = self._thread_time() - before_s, self._monotonic()
             with self._lock:
-                began_s, spent_s = self._spent.get(token, (now_s, 0.0))
-                if now_s - began_s >= MINUTE_S:
-                    began_s, spent_s = now_s, 0.0
+                began_s, spent_s = self._minute(token, now_s)
                 self._spent[token] = began_s, spent_s + used_s
+
+    def _minute(self, token: str, now_s: float) -> tuple[float, float]:
+        """Return when a token's minute began, and what it took since; a new one if it is over."""
+        began_s, spent_s = self._spent.get(token, (now_s, 0.0))
+        return (began_s, spent_s) if now_s - began_s < MINUTE_S else (now_s, 0.0)
 
 
 class RateLimiter:

@@ -111,6 +111,10 @@ def test_a_token_waits_once_its_minute_of_computing_is_used(settings: Settings) 
     now_s[0] += 50
     assert budget.wait_s("a") == 0
     assert spend("a", 0.5) == 0
+    # Without any, it waits for each minute, also after one that is over.
+    settings.INGEST_CPU_S_PER_MINUTE = 0
+    now_s[0] += 200
+    assert budget.wait_s("a") == 60
 
 
 @pytest.mark.parametrize("path", ["neuron-monitor", "efa", "steps", "prometheus", "otlp"])
