@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -59,6 +60,7 @@ from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.hot import HotStore
 from telemetry.store.reading import Source
+from telemetry.store.refused import read_refused
 
 log = logging.getLogger(__name__)
 
@@ -209,8 +211,25 @@ def watch(
     if is_waiting:
         findings = [each for each in findings if each.rule not in OF_MISSING_DATA]
         evaluated = {key for key in evaluated if key[0] not in OF_MISSING_DATA}
+    findings = with_refused(hot, findings, now_s=now_s)
     changed = reconcile(findings, evaluated=evaluated, now=now)
     return [*changed, *explain_recent(now=now)]
+
+
+def with_refused(hot: HotStore, findings: list[Finding], *, now_s: float) -> list[Finding]:
+    """Add to what is missing that its reports arrive and are refused."""
+    about = [
+        [f"node:{each.node}", f"run:{each.run}"] if each.rule in OF_MISSING_DATA else []
+        for each in findings
+    ]
+    refused = read_refused(hot, chain.from_iterable(about), now_s=now_s)
+    if not refused:
+        return findings
+    told = [next((str(refused[s]) for s in each if s in refused), "") for each in about]
+    return [
+        replace(each, evidence={**each.evidence, "refused": text}) if text else each
+        for each, text in zip(findings, told, strict=True)
+    ]
 
 
 def find_all(

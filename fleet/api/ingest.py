@@ -51,6 +51,7 @@ from telemetry.ingest.columns import ColumnsLine
 from telemetry.ingest.lines import RefusedError, join_documents
 from telemetry.ingest.prometheus import WrittenSamples, samples_of, unpack
 from telemetry.store.hot import HotStore, hot_store, open_store
+from telemetry.store.refused import note_refused
 from telemetry.write_request import Status
 
 MAX_STEPS_BODY_BYTES = 1_000_000
@@ -158,6 +159,7 @@ def serve(requests: Sequence[IngestRequest]) -> None:
                     _read(request, arrivals)
         deliveries = [request.delivery for request in requests if request.delivery is not None]
         n_refused_whole = sum(request.problem is not None for request in requests)
+        _note_refused_nodes(hot, requests)
         try:
             store_batches(hot, deliveries, n_refused_whole=n_refused_whole)
         except RedisError:
@@ -167,6 +169,23 @@ def serve(requests: Sequence[IngestRequest]) -> None:
     except RedisError as error:
         for request in requests:
             request.delivery, request.problem = None, request.problem or store_unavailable(error)
+
+
+def _note_refused_nodes(hot: HotStore, requests: Sequence[IngestRequest]) -> None:
+    """Count what was refused by node; a sender without a token may write on no page."""
+    refused = []
+    for each in requests:
+        found = each.delivery
+        if each.problem is not None and each.token is not None:
+            name = each.node or ""
+            refused.append((name if NAME.fullmatch(name) else "", 1, str(each.problem)))
+        elif found is not None and found.n_refused:
+            name = found.node or each.node or ""
+            first = found.refused[0]
+            # The number of its line means nothing later.
+            reason = f"{first.field}: {first.reason}" if first.field else first.reason
+            refused.append((name if NAME.fullmatch(name) else "", found.n_refused, reason))
+    note_refused(hot, "node", refused, now_s=time.time())
 
 
 def authenticate(requests: Sequence[IngestRequest], hot: HotStore) -> None:
@@ -491,6 +510,7 @@ def _store_steps(call: IngestRequest, hot: HotStore) -> StepIngestResult:
     hot.execute_all(
         ("HINCRBYFLOAT", "service:counters", name, n) for name, n in counts.items() if n
     )
+    note_refused(hot, "run", outcome.refused_of_runs, now_s=time.time())
     return outcome
 
 

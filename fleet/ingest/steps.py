@@ -7,7 +7,7 @@ same step.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,6 +55,7 @@ from telemetry.store import durable
 from telemetry.store.connection import pairs
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import steps_where
+from telemetry.store.refused import RUN_IN_LINE
 
 # A clock that is off by more than this is corrected.
 SKEW_S = 2.0
@@ -111,6 +112,8 @@ class StepIngestResult(Refusals):
     skew_s: float = 0.0
     # For how long the senders are asked to read the runtime's trace.
     trace_s: float = 0.0
+    # Runs that refused lines name, how many, and why.
+    refused_of_runs: list[tuple[str, int, str]] = field(default_factory=list)
 
     def response(self) -> dict[str, Any]:
         requested = {"trace_s": math.ceil(self.trace_s)} if self.trace_s > 0 else {}
@@ -160,6 +163,8 @@ class StepIngest:
                     self._admit(report, arrived_s)
                 except RefusedError as error:
                     outcome.refuse(error.at(number))
+                    if (named := RUN_IN_LINE.search(line)) is not None:
+                        outcome.refused_of_runs.append((named[1].decode(), 1, str(error)))
                 else:
                     taken.append(report)
         for report in taken:

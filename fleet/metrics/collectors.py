@@ -52,6 +52,7 @@ from telemetry.exporter.service import ServiceCollector
 from telemetry.long_term.writer import LongTermCollector
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import last_reports
+from telemetry.store.refused import read_all_refused
 
 # A finished run stays for a day, so that its last totals are scraped.
 KEPT_AFTER_END = timedelta(days=1)
@@ -134,6 +135,12 @@ EXPECTED = gauge(
     "run",
     "basis",
 )
+REFUSED = gauge(
+    "trnwatch_refused_reports_per_second",
+    "Reports refused over the last minute, by what they are about: a node or a run.",
+    "kind",
+    "name",
+)
 FIRING = gauge(
     "trnwatch_alerts_firing",
     "Alerts that are not resolved, acknowledged or not.",
@@ -214,6 +221,7 @@ def fleet_registry(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> 
         BudgetCollector(now=now),
         NotificationCollector(now=now),
         ServiceCollector(hot),
+        RefusedCollector(hot, now=now),
         ProgramCollector(hot, now=now),
         LongTermCollector(now=now),
     )
@@ -407,6 +415,20 @@ class StepDurationCollector(Collector):
         for run, counts, total_s in duration_rows(now=self.now):
             cumulative = np.cumsum(counts).tolist()
             family.add_metric([run], list(zip(edges, cumulative, strict=True)), total_s)
+        yield family
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RefusedCollector(Collector):
+    """What is refused by node and run; no series where nothing was within a minute."""
+
+    hot: HotStore
+    now: datetime
+
+    def collect(self) -> Iterator[Metric]:
+        family = REFUSED.family()
+        for subject, each in read_all_refused(self.hot, now_s=self.now.timestamp()).items():
+            add(family, each.per_s, *subject.split(":", 1))
         yield family
 
 

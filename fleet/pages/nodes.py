@@ -31,6 +31,7 @@ from telemetry.blocks import Block, FloatArray
 from telemetry.store.connection import Connection
 from telemetry.store.hot import HotStore, hot_store
 from telemetry.store.node_state import read_sidecars
+from telemetry.store.refused import read_refused
 
 RUN_OR_LAST = F("run__name").asc(nulls_last=True)
 STATES = ("firing", "acknowledged", "silent", "idle", "up", "released", "retired")
@@ -172,6 +173,7 @@ def node_context(name: str) -> dict[str, Any]:
             n_alerts=len(alerts),
             at=now,
             pause_s=own_pause_s(hot, now_s=now.timestamp()),
+            refused=read_refused(hot, [f"node:{name}"], now_s=now.timestamp()).get(f"node:{name}"),
         ),
         "samples": node_samples(hot, node, is_up=summed_up.is_up, now=now),
         "hardware": hardware_of(node, block),

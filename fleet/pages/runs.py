@@ -59,6 +59,7 @@ from fleet.runs.summaries import RunNow, flops_now, hbm_now, runs_now, usd_per_m
 from fleet.simulation.drills import drills_of
 from telemetry import catalog
 from telemetry.store.hot import HotStore, hot_store
+from telemetry.store.refused import read_refused
 
 STATES = ("active", "over", "retired")
 LIST_PARTIALS = ("runs",)
@@ -167,7 +168,12 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "peak_flops": run.peak_flops,
             "no_steps": "no steps recently" if run.last_step else "no steps yet",
             "headline": run_headline(
-                summary, at=now, pause_s=own_pause_s(hot, now_s=now.timestamp())
+                summary,
+                at=now,
+                pause_s=own_pause_s(hot, now_s=now.timestamp()),
+                refused=read_refused(hot, [f"run:{run.name}"], now_s=now.timestamp()).get(
+                    f"run:{run.name}"
+                ),
             ),
             "alerts": [AlertText(alert, now) for alert in alerts],
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),

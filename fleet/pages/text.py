@@ -11,6 +11,7 @@ from fleet.alerts.text import one_line
 from fleet.formatting import percent
 from fleet.models import Run
 from fleet.runs.summaries import NodeNow, RunNow
+from telemetry.store.refused import RefusedReports
 
 # Training jobs report at least every ten seconds.
 QUIET_S = 60.0
@@ -18,7 +19,12 @@ OWN_PAUSE = "trnwatch's own workers have been stopped"
 
 
 def node_headline(
-    now: NodeNow, *, n_alerts: int, at: datetime, pause_s: float | None = None
+    now: NodeNow,
+    *,
+    n_alerts: int,
+    at: datetime,
+    pause_s: float | None = None,
+    refused: RefusedReports | None = None,
 ) -> SafeString:
     """Write how a node is; ``pause_s`` is how long trnwatch itself has stood still."""
     run, seen_s = now.node.run, now.last_seen_s
@@ -29,6 +35,7 @@ def node_headline(
         age_s=None if seen_s is None else at.timestamp() - seen_s,
         activity=activity(run) if run else "",
         n_alerts=n_alerts,
+        refused=refused,
         **_own_pause(pause_s),
     )
 
@@ -37,7 +44,13 @@ def _own_pause(pause_s: float | None) -> dict[str, Any]:
     return {"own_pause": OWN_PAUSE if pause_s is not None else "", "pause_s": pause_s}
 
 
-def run_headline(now: RunNow, *, at: datetime, pause_s: float | None = None) -> SafeString:
+def run_headline(
+    now: RunNow,
+    *,
+    at: datetime,
+    pause_s: float | None = None,
+    refused: RefusedReports | None = None,
+) -> SafeString:
     """Write how a run is; ``pause_s`` is how long trnwatch itself has stood still."""
     run, finished_at = now.run, now.run.finished_at
     heard_s = (at - run.heard_at).total_seconds() if run.heard_at else 0.0
@@ -54,6 +67,7 @@ def run_headline(now: RunNow, *, at: datetime, pause_s: float | None = None) -> 
         over_s=at - finished_at if finished_at else None,
         lasted_s=finished_at - run.started_at if finished_at else None,
         activity=activity(run),
+        refused=refused,
         usd=None if math.isnan(spent_usd) else spent_usd,
         **_own_pause(pause_s),
     )

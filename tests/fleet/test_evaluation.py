@@ -15,6 +15,7 @@ from fleet.alerts.evaluate import (
     watching_since_s,
     without_quiet,
 )
+from fleet.alerts.text import AlertText
 from fleet.models import Alert, Node, Run
 from fleet.runs.state import WAIT_AFTER_PAUSE_S
 from telemetry.blocks import Block, FloatArray
@@ -22,6 +23,7 @@ from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
 from telemetry.steps import REPORTED_NAN
 from telemetry.store.hot import HotStore
+from telemetry.store.refused import note_refused
 from tests.helpers import LLAMA, NOON, block
 
 LENGTH_S = 400
@@ -134,6 +136,23 @@ def test_a_silent_node_is_an_alert_of_its_own(hot: HotStore, llama: Run, now_s: 
 
     alert = Alert.objects.get()
     assert (alert.rule, alert.subject) == ("node_silent", "node:llama-01")
+    assert "refused" not in AlertText(alert, at(now_s)).story
+
+
+def test_an_alert_of_silence_says_that_reports_are_refused(
+    hot: HotStore, llama: Run, now_s: int
+) -> None:
+    silence = Fault(kind="node_silent", node="llama-01", start_s=FAULT_AT_S, duration_s=600)
+    fill(hot, now_s, silence)
+    listen(hot, now_s)
+    refused = [("llama-01", 120, "host: is text")]
+    note_refused(hot, "node", refused, now_s=now_s)
+
+    watch(hot, now=at(now_s))
+
+    story = AlertText(Alert.objects.get(), at(now_s)).story
+    assert "Its reports arrive: " in story
+    assert "refused: host: is text" in story
 
 
 def test_silence_resolves_nothing(hot: HotStore, llama: Run, now_s: int) -> None:

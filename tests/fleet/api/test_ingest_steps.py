@@ -162,6 +162,15 @@ def test_nothing_but_bad_lines_is_a_problem(post: Post, hot: HotStore) -> None:
     assert response.json()["line"] == 1
 
 
+def test_the_page_of_a_run_says_what_is_refused_of_it(post: Post, admin_client: Client) -> None:
+    post(step(1, "trn-a", ended_at=time.time(), run="mine"))
+    post(b'{"kind": "step", "run": "mine", "step": "two"}\n' * 4)
+
+    page = admin_client.get("/runs/mine/").content.decode()
+
+    assert "4 reports refused in the last minute: " in page
+
+
 def test_reports_about_simulated_runs_and_nodes_are_refused(
     post: Post, run: Run, steady: Node
 ) -> None:

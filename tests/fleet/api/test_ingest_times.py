@@ -2,12 +2,16 @@
 
 import json
 import time
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+from django.test import Client
 
 from fleet.ingest.nodes import timing_of
+from fleet.metrics.collectors import fleet_registry
 from telemetry.store.hot import HotStore
+from telemetry.store.refused import note_refused, read_all_refused, read_refused
 from tests.fleet.api.conftest import Post
 from tests.telemetry.ingest.reports import encoded, lines, report
 
@@ -113,3 +117,32 @@ def test_how_a_node_reports_is_remembered(post: Post, hot: HotStore) -> None:
     assert str(timing_of(hot, "slow")) == ("Reports every 5 s; each figure covers all of them.")
     assert "Its clock is 7,200 s behind ours, and corrected." in str(timing_of(hot, "behind"))
     assert timing_of(hot, "missing") is None
+
+
+def test_a_nodes_page_and_series_say_what_is_refused_of_it(
+    post: Post, admin_client: Client, hot: HotStore
+) -> None:
+    post(TRN2[0])
+    post(b"nonsense\n" * 3)
+    post(b"nonsense", bearer="trnw_nobody")
+    [(subject, found)] = read_all_refused(hot, now_s=time.time()).items()
+    assert subject == "node:real"
+    assert str(found).startswith("3 reports refused in the last minute: is not a JSON object")
+    page = admin_client.get("/nodes/real/").content.decode()
+    assert "3 reports refused in the last minute: is not a JSON object" in page
+    registry = fleet_registry(hot, now=datetime.now(UTC))
+    labels = {"kind": "node", "name": "real"}
+    per_s = registry.get_sample_value("trnwatch_refused_reports_per_second", labels)
+    assert per_s == pytest.approx(3 / 65, rel=0.1)
+    # It is forgotten.
+    assert read_all_refused(hot, now_s=time.time() + 80) == {}
+
+
+def test_what_is_refused_is_told_by_the_second_where_it_is_much(hot: HotStore) -> None:
+    now_s = 1_000_000.0
+    for second in range(60):
+        note_refused(hot, "run", [("llama", 2, "loss: is text")], now_s=now_s + second)
+    found = read_refused(hot, ["run:llama", "run:other"], now_s=now_s + 59.9)
+    assert {name: str(each) for name, each in found.items()} == {
+        "run:llama": "2 reports a second refused: loss: is text"
+    }

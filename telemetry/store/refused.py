@@ -1,0 +1,81 @@
+"""What was refused of each node and run within the last minute: how much, and why."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from telemetry.store.connection import Command, Connection
+
+# Counted in slots of ten seconds, over the last six whole ones and the one under way.
+SLOT_S, N_SLOTS = 10, 6
+KEEP_S = SLOT_S * (N_SLOTS + 1)
+# Names are a sender's: only so many of the newest are kept.
+MAX_NAMES = 500
+MAX_REASON = 200
+RECENT, REASON, COUNT = "refused:recent", "refused:reason:", "refused:count:"
+# A refused line may be no JSON.
+RUN_IN_LINE = re.compile(rb'"run"\s*:\s*"([A-Za-z0-9][A-Za-z0-9._-]{0,79})"')
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedReports:
+    """How many reports were refused in the last minute, and why the newest was."""
+
+    n: int
+    per_s: float
+    reason: str
+
+    def __str__(self) -> str:
+        if self.per_s >= 1:
+            return f"{self.per_s:,.0f} reports a second refused: {self.reason}"
+        reports = "report" if self.n == 1 else "reports"
+        return f"{self.n} {reports} refused in the last minute: {self.reason}"
+
+
+def note_refused(
+    hot: Connection, kind: str, refused: Iterable[tuple[str, int, str]], *, now_s: float
+) -> None:
+    """Count refused reports, given as (name, how many, reason); ``kind`` is node or run."""
+    slot = int(now_s // SLOT_S)
+    counts: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
+    for name, n, reason in refused:
+        if name and n:
+            counts[name] += n
+            reasons[name] = reason
+    commands: list[Command] = []
+    for name, n in counts.items():
+        subject = f"{kind}:{name}"
+        key = f"{COUNT}{subject}:{slot}"
+        commands += [("INCRBY", key, n), ("EXPIRE", key, KEEP_S)]
+        commands.append(("SET", REASON + subject, reasons[name][:MAX_REASON], "EX", KEEP_S))
+        commands.append(("ZADD", RECENT, now_s, subject))
+    if commands:
+        commands.append(("ZREMRANGEBYRANK", RECENT, 0, -1 - MAX_NAMES))
+        hot.execute_all([*commands, ("EXPIRE", RECENT, KEEP_S)])
+
+
+def read_refused(
+    hot: Connection, subjects: Iterable[str], *, now_s: float
+) -> Mapping[str, RefusedReports]:
+    """Return what was refused of ``node:<name>`` and ``run:<name>``, where anything was."""
+    asked, slot = list(dict.fromkeys(subjects)), int(now_s // SLOT_S)
+    if not asked:
+        return {}
+    slots = range(slot - N_SLOTS, slot + 1)
+    keys = [f"{COUNT}{subject}:{each}" for subject in asked for each in slots]
+    held: list[bytes | None] = hot.execute("MGET", *keys, *(REASON + each for each in asked))
+    found = {}
+    for i, subject in enumerate(asked):
+        counts = held[i * len(slots) : (i + 1) * len(slots)]
+        n, reason = sum(int(each or 0) for each in counts), held[len(keys) + i]
+        if n and reason is not None:
+            over_s = N_SLOTS * SLOT_S + now_s % SLOT_S
+            found[subject] = RefusedReports(n, n / over_s, reason.decode())
+    return found
+
+
+def read_all_refused(hot: Connection, *, now_s: float) -> Mapping[str, RefusedReports]:
+    recent: list[bytes] = hot.execute("ZRANGE", RECENT, 0, -1)
+    return read_refused(hot, sorted(each.decode() for each in recent), now_s=now_s)
