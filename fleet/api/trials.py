@@ -44,7 +44,7 @@ from fleet.trials.services import (
     MOST_TOKENS,
 )
 from fleet.trials.text import sentence
-from fleet.trials.verdict import ARMS_DIFFER, NO_VERDICT, ListPrice, Verdict, judge
+from fleet.trials.verdict import NO_VERDICT, ListPrice, Verdict, judge
 from telemetry.catalog import age_note
 from telemetry.statistics.verdicts import DEFAULT_STEPS, MARGIN_RATIO
 
@@ -253,7 +253,7 @@ class TrialPriceKinds(ResponseSchema):
     baseline: str = Field(description="Kind of the baseline's price; empty: not stated.")
     candidate: str = Field(description="The candidate's kind.", examples=["capacity block"])
     is_alike: bool = Field(
-        description="Whether they are the same; else dollars as paid give no verdict."
+        description="Whether they are the same; else dollars as priced give no verdict."
     )
     at_equal: list[TrialAtKind] = Field(
         description="One comparison for each kind that the catalog lists for both."
@@ -450,7 +450,7 @@ def _comparison(found: Comparison, why: str) -> TrialComparison:
 
 
 def _price_kinds(verdict: Verdict) -> TrialPriceKinds:
-    found, why = verdict.break_even, ARMS_DIFFER if verdict.differing else ""
+    found, why = verdict.break_even, verdict.refused
     return TrialPriceKinds(
         baseline=verdict.kinds.baseline,
         candidate=verdict.kinds.candidate,

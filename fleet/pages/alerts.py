@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from fleet.alerts.text import AlertText, facts, ruled_out
 from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.frozen import figures_of, frozen_link, parse_moment, written
-from fleet.models import Alert, AlertEvent, ProbeRequest, Run, TraceRequest
+from fleet.models import Alert, AlertEvent, Node, ProbeRequest, Run, TraceRequest
 from fleet.models.alert import AlertHistory, AlertQuerySet
 from fleet.pages.alert_context import (
     COMMENT_KINDS,
@@ -107,6 +107,7 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
     resolved = Paginator(over, PER_PAGE).get_page(page)
     rows = rows_of([*alerts.open().worst_first(), *resolved], now=now)
     open_ = [row for row in rows if row.alert.is_open]
+    runs = list(Run.objects.values_list("name", flat=True))
     return {
         "open": open_,
         "n_unacknowledged": sum(row.alert.acknowledged_at is None for row in open_),
@@ -117,7 +118,8 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "keep": keep,
         "states": STATES,
         "rules": RULES.values(),
-        "runs": list(Run.objects.values_list("name", flat=True)),
+        "runs": runs,
+        "is_watching": bool(runs) or Node.objects.exists(),
         "since": list(SINCE),
         "has_any": bool(open_ or resolved.paginator.count or Alert.objects.exists()),
     }

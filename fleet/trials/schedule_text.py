@@ -370,7 +370,7 @@ def costs_of(
             for common, other in at_kinds
         ]
         is_unlike = kinds is not None and not kinds.is_alike
-        as_paid = ", as paid" if is_unlike else ""
+        as_paid = ", as priced" if is_unlike else ""
         rows += [
             ScheduleRow(
                 f"saved on those tokens{as_paid}",

@@ -34,14 +34,16 @@ from fleet.trials.figures import (
     claim_for,
 )
 from fleet.trials.verdict import (
-    ARMS_DIFFER,
+    CHECK_MFU,
     NO_VERDICT,
     NOT_STATED,
+    USUAL_MFU,
     BreakEvenPrice,
     ListPrice,
     ListPriceComparison,
     Verdict,
     judge,
+    max_mfu,
 )
 from telemetry.catalog import age_note
 from telemetry.statistics.bootstrap import MEASURED_RUNS, RUN_CV
@@ -151,7 +153,7 @@ def candidate_reports(figures: TrialFigures, today: date) -> list[CandidateRepor
 
 def comparison_rows(candidate: Candidate, verdict: Verdict) -> list[ComparisonRow]:
     """List the rows of a candidate: cost at equal price kinds, then what was measured."""
-    why_none = ARMS_DIFFER if verdict.differing else ""
+    why_none = verdict.refused
     rows = []
     for listed in verdict.at_list_prices:
         row = comparison_row(listed.comparison)
@@ -160,7 +162,7 @@ def comparison_rows(candidate: Candidate, verdict: Verdict) -> list[ComparisonRo
     listed_measures = {listed.comparison.measure for listed in verdict.at_list_prices}
     for comparison in candidate.comparisons:
         row = comparison_row(comparison)
-        as_paid = ", as paid" if comparison.measure in listed_measures else ""
+        as_paid = ", as priced" if comparison.measure in listed_measures else ""
         why_none = verdict.why_none(comparison.measure)
         rows.append(replace(row, label=f"{row.label}{as_paid}", why_none=why_none))
     return rows
@@ -244,7 +246,7 @@ def interval_chart(
         row = comparison_row(comparison)
         is_priced = name == "tokens_per_usd"
         if is_priced and is_unlike:
-            row = replace(row, label=f"{row.label}, as paid")
+            row = replace(row, label=f"{row.label}, as priced")
         charted.append((row, is_priced and not is_unlike))
     if not charted:
         return None
@@ -372,7 +374,7 @@ def sentences(figures: TrialFigures) -> list[str]:
 
 
 def sentence(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
-    """Write the verdict on a candidate: at equal price kinds first, then as paid."""
+    """Write the verdict on a candidate: at equal price kinds first, then as priced."""
     deciding = verdict.deciding
     if deciding is None:
         return f"No verdict on {candidate.label} yet: both arms need steps."
@@ -380,6 +382,11 @@ def sentence(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
         return (
             f"{candidate.label} and {baseline} train different workloads "
             f"({', '.join(verdict.differing)}): {_result(deciding)}. No verdict follows from that."
+        )
+    if verdict.impossible:
+        shown = " and ".join(f"{label} {percent(mfu, 0)}" for label, mfu in verdict.impossible)
+        return (
+            f"No verdict: the MFU is above 100 %, which no hardware reaches ({shown}). {CHECK_MFU}"
         )
     is_across = verdict.has_unlike_kinds or (verdict.paid is None and verdict.at_list_prices)
     if is_across:
@@ -450,7 +457,7 @@ def _across_kinds(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
     if paid is None:
         as_paid = "the price paid is not known for both arms"
     else:
-        as_paid = f"as paid ({verdict.kinds.text}) it {_costs(paid)}"
+        as_paid = f"as priced ({verdict.kinds.text}) it {_costs(paid)}"
     if at_list_prices:
         first, *others = at_list_prices
         text = (
@@ -536,7 +543,7 @@ def notes(
         bases = [arm.price_basis or NOT_STATED for arm in arms]
         texts.append(
             f"The prices are of different kinds: {baseline.label} {bases[0]}; "
-            f"{other.label} {bases[1]}. No verdict follows from cost as paid."
+            f"{other.label} {bases[1]}. No verdict follows from cost as priced."
         )
     if verdict.at_list_prices:
         listed = "; ".join(
@@ -547,8 +554,17 @@ def notes(
         texts.append(f"List prices per node-hour: {listed}.")
     for arm in arms:
         dated = published_date(arm.price_basis)
-        if dated and (old := age_note(dated, today)):
-            texts.append(f"{arm.label} is paid at a list price {old}.")
+        if dated:
+            old = age_note(dated, today) or f"of {dated}"
+            texts.append(
+                f"{arm.label} is priced at the catalogue's list price {old}: nobody entered what "
+                "was paid."
+            )
+        if USUAL_MFU < (mfu := max_mfu(figures, arm.run)) <= 1:
+            texts.append(
+                f"The MFU of {arm.label} is {percent(mfu, 0)}, above all that is published. "
+                f"{CHECK_MFU}"
+            )
     texts += [
         f"The price of {arm.label} changed during the run: each second is paid at the price of "
         "its time."

@@ -1,4 +1,4 @@
-"""The verdict on a candidate: at equal price kinds first, then as paid, and the break-even."""
+"""The verdict on a candidate: at equal price kinds first, then as priced, and the break-even."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -176,6 +176,14 @@ def _paid(bases: Collection[str]) -> str:
     return kinds[0] if len(kinds) == 1 else THEN.join(kind or NOT_STATED for kind in kinds)
 
 
+# No training run is known above: PaLM has 0.46 (arXiv:2204.02311), MegaScale 0.55
+# (arXiv:2402.15627). Above 1 a figure is wrong.
+USUAL_MFU = 0.70
+CHECK_MFU = (
+    "Check the number of chips, the precision and its peak, the batch, the sequence length, and "
+    "the model."
+)
+MFU_IMPOSSIBLE = "MFU above 100 %"
 # Badges where no verdict follows.
 ARMS_DIFFER, KINDS_DIFFER, PRICE_UNKNOWN = "arms differ", "price kinds differ", "price unknown"
 # Prefix of such a reason where a verdict is expected, in the API and in CSV.
@@ -220,7 +228,8 @@ class Verdict:
 
     ``badge`` is better, worse, equivalent, cannot tell yet, or why there is no verdict; empty
     before any figure. ``differing`` names the fields in which the arms train different workloads.
-    ``paid`` is the comparison of cost as paid; ``deciding`` is that, or the pace where the cost is
+    ``impossible`` are the labels of arms whose MFU is above 1, and that MFU.
+    ``paid`` compares the cost as priced; ``deciding`` is that, or the pace where the cost is
     unknown.
     """
 
@@ -232,6 +241,14 @@ class Verdict:
     at_list_prices: tuple[ListPriceComparison, ...]
     break_even: BreakEvenPrice | None
     has_few_runs: bool
+    impossible: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def refused(self) -> str:
+        """Why no measure has a verdict; empty where one may have."""
+        if self.differing:
+            return ARMS_DIFFER
+        return MFU_IMPOSSIBLE if self.impossible else ""
 
     @property
     def is_provisional(self) -> bool:
@@ -258,8 +275,8 @@ class Verdict:
 
     def why_none(self, measure: str) -> str:
         """Explain why a measure has no verdict; empty where it has one."""
-        if self.differing:
-            return ARMS_DIFFER
+        if self.refused:
+            return self.refused
         return KINDS_DIFFER if self.has_unlike_kinds and measure in PRICED else ""
 
 
@@ -268,6 +285,9 @@ def judge(figures: TrialFigures, candidate: Candidate) -> Verdict:
     baseline = next(arm for arm in figures.arms if arm.is_baseline)
     arm = figures.arm(candidate.run)
     differing = tuple(differing_fields(figures, candidate))
+    impossible = tuple(
+        (each.label, mfu) for each in (baseline, arm) if (mfu := max_mfu(figures, each.run)) > 1
+    )
     kinds = price_kinds(
         baseline.instance_type,
         arm.instance_type,
@@ -282,6 +302,8 @@ def judge(figures: TrialFigures, candidate: Candidate) -> Verdict:
         badge = ""
     elif differing:
         badge = ARMS_DIFFER
+    elif impossible:
+        badge = MFU_IMPOSSIBLE
     elif paid is not None:
         badge = deciding.word if kinds.is_alike else KINDS_DIFFER
     else:
@@ -295,9 +317,15 @@ def judge(figures: TrialFigures, candidate: Candidate) -> Verdict:
         paid=paid,
         deciding=deciding,
         at_list_prices=at_list_prices,
-        break_even=_break_even(candidate, baseline, arm, kinds),
+        break_even=None if impossible else _break_even(candidate, baseline, arm, kinds),
         has_few_runs=candidate.is_provisional,
+        impossible=impossible,
     )
+
+
+def max_mfu(figures: TrialFigures, run: str) -> float:
+    """Return the highest MFU of an arm's runs; 0 where it is unknown."""
+    return max((each.values.get("mfu_ratio", 0.0) for each in figures.runs_of(run)), default=0.0)
 
 
 def differing_fields(figures: TrialFigures, candidate: Candidate) -> list[str]:

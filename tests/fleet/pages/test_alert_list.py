@@ -129,3 +129,11 @@ def test_many_alerts_cost_no_more_queries_than_one(
 
 def test_it_can_only_be_read(client: Client, operator: object) -> None:
     assert client.post("/alerts/").status_code == 405
+
+
+def test_without_a_node_and_a_run_it_says_that_nothing_is_watched(db: None, page: Page) -> None:
+    text = page("/alerts/")
+
+    assert "Nothing is watched yet" in text
+    assert 'href="/connect/"' in text
+    assert "nothing is wrong" not in text

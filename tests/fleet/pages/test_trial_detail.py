@@ -70,7 +70,7 @@ def test_across_price_kinds_no_page_calls_it_better(
     assert "p5.48xlarge node-hour costs more than $12.50" in text
     if address != "/trials/":
         head = text.index("$ per 1M tokens, capacity block list prices")
-        as_paid = text.index("$ per 1M tokens, as paid")
+        as_paid = text.index("$ per 1M tokens, as priced")
         assert head < as_paid
         row = text[as_paid : text.index("</tr>", as_paid)]
         assert "none: price kinds differ" in row

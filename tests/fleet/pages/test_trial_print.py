@@ -42,7 +42,7 @@ def test_it_has_what_the_first_team_asks_for(page: Page, trial: Trial) -> None:
     assert "<h1>Do we move?</h1>" in text
     for label in ("$ per epoch", "step time, first epoch", "compile time", "time to train"):
         assert label in text
-    # 47.76 against 35.7608 dollars, 1.6 times the pace; as paid half, but of unlike kinds.
+    # 47.76 against 35.7608 dollars, 1.6 times the pace; as priced half, but of unlike kinds.
     assert "53.2" in text
     assert "p5.48xlarge at equal capacity-block list prices" in text
     assert "price kinds differ" in text

@@ -18,7 +18,7 @@ from fleet.trials.figures import (
     PaceEvidence,
     TrialFigures,
 )
-from fleet.trials.text import interval_chart, listed_price, sentences
+from fleet.trials.text import interval_chart, listed_price, notes, sentences
 from fleet.trials.verdict import (
     Verdict,
     common_region,
@@ -137,7 +137,7 @@ def test_unlike_kinds_of_opposite_sign_cannot_be_reported() -> None:
     assert found.break_even.usd == pytest.approx(51.09, abs=0.005)
     assert sentence(P5, TRN2) == (
         "Cannot tell across price kinds: cand costs 7.0 % more per token than base at equal "
-        "capacity-block list prices (95 % interval +6.5 % to +7.4 %); as paid (capacity block "
+        "capacity-block list prices (95 % interval +6.5 % to +7.4 %); as priced (capacity block "
         "against on demand) it costs 7.2 % less. It trains on 30.0 % fewer tokens per second. "
         "Break-even: cand is cheaper while a p5.48xlarge node-hour costs more than $51.09 "
         "($50.88 to $51.29)."
@@ -147,7 +147,7 @@ def test_unlike_kinds_of_opposite_sign_cannot_be_reported() -> None:
 def test_swapped_arms_give_the_opposite() -> None:
     found = verdict(TRN2, P5)
 
-    # At blocks 47.76 / 35.7608 * 0.7 = 0.9349; as paid 55.04 / 35.7608 * 0.7 = 1.0774.
+    # At blocks 47.76 / 35.7608 * 0.7 = 0.9349; as priced 55.04 / 35.7608 * 0.7 = 1.0774.
     assert found.at_list_prices[0].comparison.ratio == pytest.approx(-0.0651, abs=1e-4)
     assert found.at_list_prices[0].comparison.word == "better"
     assert found.paid is not None
@@ -180,7 +180,9 @@ def test_unlike_kinds_of_the_same_sign_say_both_without_a_badge() -> None:
     assert found.badge == "price kinds differ"
     assert found.contradicting == ()
     assert sentence(P5, fast).startswith("cand costs 40.1 % less per token than base at equal")
-    assert "as paid (capacity block against on demand) it costs 48.0 % less." in sentence(P5, fast)
+    assert "as priced (capacity block against on demand) it costs 48.0 % less." in sentence(
+        P5, fast
+    )
 
 
 def test_equal_price_kinds_have_their_verdict() -> None:
@@ -208,7 +210,7 @@ def test_a_kind_that_one_arm_lacks_leaves_only_what_was_paid() -> None:
 
     assert (found.at_list_prices, found.badge) == ((), "price kinds differ")
     assert sentence(P5, ultra).startswith(
-        "Cannot tell across price kinds: cand against base: as paid (capacity block against on "
+        "Cannot tell across price kinds: cand against base: as priced (capacity block against on "
         "demand) it costs 7.2 % less, and the catalogue lists no price kind for both."
     )
     assert "node-hour costs more than $51.09" in sentence(P5, ultra)
@@ -285,7 +287,7 @@ def test_the_claim_is_drawn_at_equal_kinds_alone() -> None:
     assert found is not None
     assert [(line.row.label, line.band is not None) for line in found.lines] == [
         ("tokens per dollar, capacity block prices", True),
-        ("tokens per dollar, as paid", False),
+        ("tokens per dollar, as priced", False),
         ("tokens per second", False),
     ]
     # 1 / 1.0697 of the tokens per dollar.
@@ -347,3 +349,49 @@ def test_a_range_has_a_verdict_only_where_both_ends_agree() -> None:
 )
 def test_the_kind_is_what_the_terms_begin_with(basis: str, kind: str) -> None:
     assert kind_of(basis) == kind
+
+
+def with_mfu(base: float, cand: float) -> TrialFigures:
+    figures = trial(P5, TRN2)
+    arms = [
+        msgspec.structs.replace(arm, values=arm.values | {"mfu_ratio": mfu})
+        for arm, mfu in zip(figures.arms, (base, cand), strict=True)
+    ]
+    return msgspec.structs.replace(figures, arms=tuple(arms))
+
+
+def test_an_mfu_above_the_peak_has_no_verdict_and_says_what_to_check() -> None:
+    figures = with_mfu(0.4, 1.55)
+    found = judge(figures, figures.candidates[0])
+
+    assert (found.badge, found.break_even) == ("MFU above 100 %", None)
+    assert {found.why_none(name) for name in ("usd_per_mtok", "tokens_per_s")} == {found.badge}
+    (text,) = sentences(figures)
+    assert text.startswith(
+        "No verdict: the MFU is above 100 %, which no hardware reaches (cand 155"
+    )
+    for word in ("chips", "precision", "batch", "sequence length"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("mfu", "is_warned"), [(0.55, False), (0.70, False), (0.72, True), (1.0, True)]
+)
+def test_an_mfu_above_all_that_is_published_is_warned_of(mfu: float, is_warned: bool) -> None:  # noqa: FBT001
+    figures = with_mfu(0.4, mfu)
+    candidate = figures.candidates[0]
+    found = judge(figures, candidate)
+    texts = notes(candidate, figures, found, None, date(2026, 11, 1))
+
+    assert found.badge != "MFU above 100 %"
+    assert any("Check the number of chips" in text for text in texts) == is_warned
+
+
+def test_a_price_of_the_catalogue_is_said_to_be_that() -> None:
+    contract = replace(TRN2, basis="on demand of LLM, 2026-07-20, mail")
+    figures = trial(P5, contract)
+    candidate = figures.candidates[0]
+    texts = " ".join(notes(candidate, figures, judge(figures, candidate), None, date(2026, 8, 1)))
+
+    assert "base is priced at the catalogue's list price of 2026-07-20" in texts
+    assert "cand is priced at" not in texts
