@@ -557,8 +557,8 @@ def notes(
         if dated:
             old = age_note(dated, today) or f"of {dated}"
             texts.append(
-                f"{arm.label} is priced at the catalogue's list price {old}: nobody entered what "
-                "was paid."
+                f"{arm.label} is priced at the catalogue's list price {old}: no price was "
+                "entered for it."
             )
         if USUAL_MFU < (mfu := max_mfu(figures, arm.run)) <= 1:
             texts.append(
