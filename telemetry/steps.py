@@ -1,5 +1,6 @@
 """Training steps: the phases of every step, per worker."""
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,13 +41,17 @@ class WorkerState:
     """What a worker said last: at ``heard_s`` it had done ``activity`` since ``since_s``.
 
     ``activity`` is step, input, checkpoint, other or compile; empty where it is unknown.
-    ``since_s`` is 0 where it never sent a heartbeat.
+    ``since_s`` is 0 where it never sent a heartbeat. It announced ``n_workers`` (0: unknown);
+    ``began_s`` is when the first of them was heard in this start of the run.
     """
 
     node: str
     heard_s: float
     activity: str
     since_s: float
+    rank: int = 0
+    n_workers: int = 0
+    began_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ HARDWARE_RULES = tuple(
     if rule.subject == "node" and name not in {"node_silent", ECC, HEALTH_RULE, MISSING_RULE}
 )
 BLIND = ("monitoring_blind", "fleet")
-OF_MISSING_DATA = ("hang", "node_silent")
+OF_MISSING_DATA = ("hang", "node_silent", "workers_missing")
 # Results of this process that stay valid from one second to the next.
 HEALTHY_STEPS = HealthyStepsCache()
 ALL_RULES = "all rules"
@@ -292,8 +292,8 @@ def evaluated_subjects(
     found |= {BLIND} if last_seen else set()
     for each in snapshots:
         subject, nodes = f"run:{each.run.name}", each.members.nodes
-        # These two are about runs without recent steps.
-        found |= {(rule, subject) for rule in ("hang", "recompile")}
+        # These are about runs without recent steps.
+        found |= {(rule, subject) for rule in ("hang", "recompile", "workers_missing")}
         if each.heartbeat is not None and now_s - each.heartbeat.last_step_at_s <= WINDOW_S:
             found |= {(rule, subject) for rule in RUN_RULES}
             if not each.steps.is_timed_now:

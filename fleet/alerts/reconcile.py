@@ -50,7 +50,7 @@ UNEVEN_QUIET = {"step_slow": timedelta(seconds=90), "allreduce_share": timedelta
 # Rules whose evidence is how long a node takes.
 SLOW = ("step_slow", "core_slow", "hbm_slow", "input_stall", "allreduce_share")
 # Alerts that slow no step.
-HARMLESS = ("ecc_uncorrected", "node_idle", "cost_drift", "preflight")
+HARMLESS = ("ecc_uncorrected", "node_idle", "cost_drift", "preflight", "workers_missing")
 
 
 def reconcile(

@@ -72,6 +72,7 @@ CAUSES: Mapping[str, CauseText] = {
     "node_crash": CauseText("crashed node", "crashed", metric=_CORES),
     "hang": CauseText("hang"),
     "workers_ended": CauseText("all workers stopped", is_of_run=True),
+    "workers_missing": CauseText("missing workers", is_of_run=True),
     "exec_errors": CauseText("failing executions"),
     "loss_not_finite": CauseText("loss not finite", is_of_run=True),
     "loss_spike": CauseText("loss spike", is_of_run=True),
@@ -288,7 +289,7 @@ def is_located(alert: Alert) -> bool:
 SELF_EXPLAINED = frozenset(
     {
         *("monitoring_blind", "node_silent", "ecc_uncorrected", "device_unhealthy", "recompile"),
-        *("device_missing", "loss_not_finite", "loss_spike"),
+        *("device_missing", "loss_not_finite", "loss_spike", "workers_missing"),
         *("cost_drift", "budget_overrun", "preflight"),
     }
 )

@@ -126,6 +126,12 @@ class RunOut(ResponseSchema):
         examples=["training"],
     )
     phase_since: datetime = Field(description="When the phase began, UTC.")
+    standstill: str = Field(
+        description="By its open alert: hangs, stopped (all workers are gone), or waiting (some "
+        "have not arrived); else empty.",
+        examples=[""],
+    )
+    stands_since: datetime | None = Field(description="Since when it makes no steps, UTC.")
     started_at: datetime = Field(description="When the run began, UTC.")
     finished_at: datetime | None = Field(description="When the run ended, UTC.")
     last_step: int = Field(description="Number of its last step in the database.")
@@ -312,6 +318,8 @@ def _run(now: RunNow, *, n_open_alerts: int) -> RunOut:
     return RunOut.from_object(
         run,
         **{name: recipe.get(name) for name in ("cp", "micro_batch", "recompute")},
+        standstill=now.standstill,
+        stands_since=now.stands_since,
         state="retired" if run.retired_at else "over" if run.finished_at else "active",
         usd_per_node_hour=run.usd_per_node_hour or None,
         usd_per_hour=run.usd_per_hour or None,

@@ -37,9 +37,7 @@ from telemetry.store.reading import Source
 UNRELATED = (
     *(DRIFT, "budget_overrun", "ecc_uncorrected", "exec_errors", "monitoring_blind"),
     *("device_unhealthy", "device_missing"),
-    "preflight",
-    "loss_not_finite",
-    "loss_spike",
+    *("preflight", "workers_missing", "loss_not_finite", "loss_spike"),
 )
 # A problem starts before its alert, and the run needs time to recover after it.
 BEFORE_S, AFTER_S = 120.0, 300.0

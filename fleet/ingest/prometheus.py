@@ -28,7 +28,7 @@ from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.ingest.exporters import NodeName
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading
-from telemetry.ingest.prometheus import NodeSeries, Sample, WrittenSamples
+from telemetry.ingest.prometheus import MAX_INTERVALS, NodeSeries, Sample, WrittenSamples
 from telemetry.ingest.step_reports import RunLine
 from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore
@@ -54,6 +54,10 @@ FORGET_IF_READ = (
 
 # Runs known by labels alone.
 SESSION = "labels"
+# A run ends with so many scrapes in a row that do not name it. Exporters learn which pod uses a
+# device from the kubelet, in a request of its own that may fail, and single scrapes may be lost:
+# a name is gone after as many scrapes as an exporter is.
+UNNAMED_SCRAPES = math.ceil(MAX_INTERVALS)
 # Exporters of the host say nothing about what its accelerators do.
 OF_ACCELERATORS = {name for name, metric in METRICS.items() if metric.part in ("core", "device")}
 
@@ -275,9 +279,12 @@ def _fill(
         row = store_row(batch.node, reading.identity, reading.shape, reading.n_efa, row=row)
         if labels:
             store_labels(batch.node, labels, row=row)
-        if any(each.values.keys() & OF_ACCELERATORS for each, _ in readings):
-            now = datetime.fromtimestamp(now_s, UTC)
-            assign_run(row, state.runs, reading, labels, now=now)
+        n_scrapes = sum(bool(each.values.keys() & OF_ACCELERATORS) for each, _ in readings)
+        if n_scrapes:
+            state.n_unnamed = 0 if state.runs else state.n_unnamed + n_scrapes
+            if state.runs or state.n_unnamed >= UNNAMED_SCRAPES:
+                now = datetime.fromtimestamp(now_s, UTC)
+                assign_run(row, state.runs, reading, labels, now=now)
             state.runs = {}
     except RefusedError as error:
         batch.refuse(error.at(1))

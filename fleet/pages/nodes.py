@@ -25,7 +25,7 @@ from fleet.pages.frozen import frozen_node, window_context
 from fleet.pages.render import Filter, HtmxRequest, period_days, render_page
 from fleet.pages.text import node_headline
 from fleet.runs.state import own_pause_s
-from fleet.runs.summaries import NodeNow, nodes_now
+from fleet.runs.summaries import NodeNow, nodes_now, runs_now
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
 from telemetry.store.connection import Connection
@@ -174,6 +174,7 @@ def node_context(name: str) -> dict[str, Any]:
             at=now,
             pause_s=own_pause_s(hot, now_s=now.timestamp()),
             refused=read_refused(hot, [f"node:{name}"], now_s=now.timestamp()).get(f"node:{name}"),
+            of_run=runs_now(hot, [node.run], now_s=now.timestamp())[0] if node.run else None,
         ),
         "samples": node_samples(hot, node, is_up=summed_up.is_up, now=now),
         "hardware": hardware_of(node, block),

@@ -25,15 +25,17 @@ def node_headline(
     at: datetime,
     pause_s: float | None = None,
     refused: RefusedReports | None = None,
+    of_run: RunNow | None = None,
 ) -> SafeString:
-    """Write how a node is; ``pause_s`` is how long trnwatch itself has stood still."""
+    """Write how a node and its run are; ``pause_s``: trnwatch itself has stood still so long."""
     run, seen_s = now.node.run, now.last_seen_s
     return render_headline(
         "nodes/_headline.html#now",
         now=now,
         node=now.node,
         age_s=None if seen_s is None else at.timestamp() - seen_s,
-        activity=activity(run) if run else "",
+        activity=activity(run, of_run.standstill if of_run else "") if run else "",
+        of_run=of_run,
         n_alerts=n_alerts,
         refused=refused,
         **_own_pause(pause_s),
@@ -64,6 +66,7 @@ def run_headline(
         quiet_s=heard_s if heard_s > QUIET_S else None,
         left_s=run.remaining_s(at),
         age_s=at.timestamp() - now.last_step_at_s if is_late and now.last_step_at_s else None,
+        stood_s=at - now.stands_since if now.stands_since else None,
         over_s=at - finished_at if finished_at else None,
         lasted_s=finished_at - run.started_at if finished_at else None,
         activity=activity(run),
@@ -77,8 +80,11 @@ def render_headline(template: str, **context: Any) -> SafeString:
     return SafeString(one_line(get_template(template).render(context)))
 
 
-def activity(run: Run) -> str:
+def activity(run: Run, standstill: str = "") -> str:
     """Return what a run does, as the end of a sentence."""
+    if standstill:
+        words = {"stopped": "has stopped", "waiting": "has waited for workers"}
+        return words.get(standstill, standstill)
     if run.phase == Run.Phase.COMPILING and run.knows_progress:
         return f"is compiling, {percent(run.phase_progress_ratio, 0)} done"
     return {

@@ -110,6 +110,7 @@ class RunState(msgspec.Struct, frozen=True):
     began_s: float | None = None
     last_step: int = 0
     first_step: int | None = None
+    arrived_s: float = math.nan
 
     @property
     def n_workers(self) -> int:
@@ -136,14 +137,15 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
     """Read the state of a run since its newest start; None where Redis has none."""
     newest, heard, last = hot.execute_all(
         [
-            ("ZREVRANGE", sessions_key(run), 0, 0),
+            ("ZREVRANGE", sessions_key(run), 0, 0, "WITHSCORES"),
             ("ZSCORE", LAST_REPORT, run),
             ("ZSCORE", LAST, run),
         ]
     )
     if not newest:
         return None
-    session = newest[0].decode()
+    ((name, arrived_s),) = newest
+    session = name.decode()
     fields = (f"{field}:{session}" for field in ("shift", "began", "first"))
     shift, began, first = hot.execute("HMGET", run_key(run), *fields)
     return RunState(
@@ -154,6 +156,7 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
         began_s=None if began is None else float(began),
         last_step=int(float(last or 0)),
         first_step=None if first is None else int(first),
+        arrived_s=float(arrived_s),
     )
 
 
@@ -175,9 +178,19 @@ def _trace_key(run: str) -> str:
 def worker_states(hot: HotStore, run: str) -> dict[str, WorkerState]:
     """Return what each worker of a run said last, since the run's newest start."""
     state = state_of(hot, run)
+    if state is None:
+        return {}
     return {
-        worker: WorkerState(member.node, member.heard_s, member.activity, member.since_s)
-        for worker, member in (state.members if state else {}).items()
+        worker: WorkerState(
+            member.node,
+            member.heard_s,
+            member.activity,
+            member.since_s,
+            member.rank,
+            member.n_workers,
+            state.arrived_s,
+        )
+        for worker, member in state.members.items()
     }
 
 

@@ -1,16 +1,19 @@
 """Current values of runs, nodes and the fleet, for pages and /metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from math import isnan
 from typing import Any
 
 import numpy as np
+from django.db.models import Q
 
 from fleet.models import Alert, Node, Run
 from fleet.runs.state import is_starting, reporting_nodes, watching_s
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
+from telemetry.detect.standstill import CLOCKS_S
 from telemetry.statistics.peers import mean
 from telemetry.steps import StepBatch, is_reported
 from telemetry.store.hot import HotStore
@@ -33,6 +36,10 @@ EXECUTION_LATENCIES = tuple(f"execution_latency_{p}_s" for p in ("p50", "p99", "
 TOKENS_PER_MTOK = 1e6
 
 
+# What a run does while an alert of such a rule or cause is open.
+STANDSTILLS = {"hang": "hangs", "workers_ended": "stopped", "workers_missing": "waiting"}
+
+
 @dataclass(frozen=True, slots=True)
 class RunNow:
     """One run, averaged over its last minute of steps (at least five); None where unknown.
@@ -53,6 +60,14 @@ class RunNow:
     last_step: int | None = None
     last_step_at_s: float | None = None
     is_stale: bool = False
+    # By its open alert: hangs, stopped if all workers are gone, waiting for some; else empty.
+    standstill: str = ""
+    stands_since: datetime | None = None
+
+    @property
+    def state(self) -> str:
+        """Its phase, or that it hangs."""
+        return self.standstill or self.run.phase
 
     @property
     def is_over_limit(self) -> bool:
@@ -115,6 +130,7 @@ class FleetNow:
     n_acknowledged: int
     oldest_unowned: Alert | None
     n_training: int
+    n_standing: int
     n_compiling: int
     compiling: Run | None
     worst: RunNow | None
@@ -198,15 +214,47 @@ def usd_per_mtok(usd_per_hour: float, tokens_per_s: float | None) -> float | Non
 
 def runs_now(hot: HotStore, runs: Iterable[Run], *, now_s: float) -> list[RunNow]:
     """Summarise each run; a finished one has no current figures."""
-    found = []
+    found, runs = [], list(runs)
+    standing = standstills() if any(run.finished_at is None for run in runs) else {}
     for run in runs:
         if run.finished_at:
             found.append(RunNow(run))
             continue
         steps = recent_steps(hot, run.name, now_s=now_s)
         shared = steps.newest(SHARE_S, at_least=SHARE_STEPS)
-        found.append(run_now(run, steps, now_s=now_s, shared=shared))
+        now = run_now(run, steps, now_s=now_s, shared=shared)
+        found.append(with_standstill(now, standing.get(run.name)))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    state: str
+    since: datetime
+
+
+def standstills() -> dict[str, Standstill]:
+    """Return which runs make no steps, by their open alerts."""
+    found: dict[str, Standstill] = {}
+    open_ = Alert.objects.open().filter(Q(rule__in=STANDSTILLS) | ~Q(parts=[]), quiet_since=None)
+    columns = ("rule", "run__name", "cause", "onset_at", "parts")
+    for rule, name, cause, onset, parts in open_.values_list(*columns):
+        own = {"rule": rule, "run": name, "cause": cause, "onset_s": onset.timestamp()}
+        for each in parts or [own]:
+            if each.get("rule") in STANDSTILLS and each["run"]:
+                state = STANDSTILLS.get(each["cause"], STANDSTILLS[each["rule"]])
+                since = datetime.fromtimestamp(each["onset_s"], UTC)
+                found[each["run"]] = Standstill(state, since)
+    return found
+
+
+def with_standstill(now: RunNow, stands: Standstill | None) -> RunNow:
+    """Add a standstill, unless steps end again that the alert does not know yet."""
+    newest_s = now.last_step_at_s or 0.0
+    is_working = now.run.phase in (Run.Phase.TRAINING, Run.Phase.COMPILING)
+    if stands is None or not is_working or newest_s > stands.since.timestamp() + CLOCKS_S:
+        return now
+    return replace(now, standstill=stands.state, stands_since=stands.since)
 
 
 def nodes_now(
@@ -393,7 +441,7 @@ def fleet_now(
         (alert for alert in alerts if alert.acknowledged_at is None), key=lambda one: one.fired_at
     )
     active = [now for now in runs if now.run.finished_at is None]
-    compiling = [now.run for now in active if now.run.phase == Run.Phase.COMPILING]
+    compiling = [now.run for now in active if now.state == Run.Phase.COMPILING]
     alive = [now for now in active if now.tokens_per_s is not None and not now.is_stale]
     tokens_per_s = sum(now.tokens_per_s or 0.0 for now in alive)
     usd_per_hour = sum(now.run.usd_per_hour for now in active)
@@ -406,7 +454,8 @@ def fleet_now(
         n_unacknowledged=len(unowned),
         n_acknowledged=len(alerts) - len(unowned),
         oldest_unowned=unowned[0] if unowned else None,
-        n_training=sum(now.run.phase == Run.Phase.TRAINING for now in active),
+        n_training=sum(now.state == Run.Phase.TRAINING for now in active),
+        n_standing=sum(bool(now.standstill) for now in active),
         n_compiling=len(compiling),
         compiling=compiling[0] if compiling else None,
         worst=max(alive, key=lambda now: now.share_ratio or 0.0, default=None),

@@ -50,7 +50,7 @@ from telemetry.detect.slow import (
     find_slow_executions,
     find_slow_steps,
 )
-from telemetry.detect.stopped import hang
+from telemetry.detect.stopped import hang, missing_workers
 from telemetry.detect.stragglers import find_longer_stage, find_uneven_work
 from telemetry.detect.symptoms import causes_json, with_best_cause
 from telemetry.detect.training_loss import loss_not_finite, loss_spike
@@ -406,6 +406,7 @@ Finder = Callable[[DetectionInput], list[Finding]]
 # Rules that do not depend on others. Add a new one here.
 INDEPENDENT_RULES: Mapping[str, Finder] = {
     "hang": hang,
+    "workers_missing": missing_workers,
     "recompile": recompile,
     "exec_errors": exec_errors,
     "node_idle": node_idle,

@@ -527,6 +527,18 @@ STARTS = (
         {"good_for_s": 86_400.0},
         falls_short="No series has the results of preflights, or which runs require one.",
     ),
+    Rule(
+        "workers_missing",
+        "Workers have not arrived",
+        "warn",
+        "run",
+        "Some of the workers that a run announced have never reported since it started.",
+        # Launchers start all workers together, and each sends heartbeats from its start on, also
+        # while it compiles. Half of the 600 s after which torch gives up by default (torchrun's
+        # join timeout, NCCL's process group): there is time to act.
+        {"arrive_s": 300.0},
+        falls_short="No series says how many workers a run announced.",
+    ),
 )
 
 

@@ -38,6 +38,7 @@ SILENT = "node_silent"
 CRASHED = "node_crash"
 ENDED = "workers_ended"
 BLIND = "monitoring_blind"
+MISSING = "workers_missing"
 # Without any reporting node, a run has stopped if its next step is this overdue.
 STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
 # A node misses three reports, and the next one may be late: a restart costs two scrapes, and one
@@ -213,7 +214,9 @@ LARGER_BATCH_STEPS = PATIENCE_STEPS + 1.0
 NETWORK = CLASS_OF["efa_loss"]
 # A single worker that ends is no coincidence to be explained.
 SEVERAL = 2
-# Of the most idle nodes, so many are listed.
+# The phase of a run from its first report to its first step.
+COMPILING_PHASE = "compiling"
+# Of the most idle nodes, or of missing ranks, so many are listed.
 SHOWN = 64
 # Without an agent, wait for this many checkpoints besides, at most so long.
 CHECKPOINTS, CHECKPOINTS_S = 4.0, 90.0
@@ -256,6 +259,47 @@ def _all_ended(inputs: DetectionInput) -> bool:
         return False
     is_together = max(heard_s) - min(heard_s) <= HEARTBEAT_S
     return is_together and inputs.now_s - max(heard_s) > DEAD_S
+
+
+def missing_workers(inputs: DetectionInput) -> list[Finding]:
+    """Find workers of a run without steps that have not arrived, long after the first one.
+
+    Somebody was heard so long after: while trnwatch hears nobody, nothing is known.
+    """
+    if inputs.workers is None or inputs.phase != COMPILING_PHASE:
+        return []
+    states = list(inputs.workers().values())
+    n_workers = max((state.n_workers for state in states), default=0)
+    n_missing = n_workers - len(states)
+    if n_missing <= 0:
+        return []
+    since_s = states[0].began_s
+    waited_s = max(state.heard_s for state in states) - since_s
+    limit_s = RULES[MISSING].limits["arrive_s"]
+    if not waited_s > limit_s:
+        return []
+    ranks = sorted(set(range(n_workers)) - {state.rank for state in states})
+    return [
+        Finding(
+            rule=MISSING,
+            cause=MISSING,
+            severity=RULES[MISSING].severity,
+            run=inputs.run,
+            node=None,
+            device=None,
+            onset_s=since_s,
+            score=waited_s / limit_s,
+            evidence={
+                "n_missing": n_missing,
+                "n_workers": n_workers,
+                # Ranks that not every worker reports name nobody.
+                "missing_ranks": ranks[:SHOWN] if len(ranks) == n_missing else [],
+                "since_s": since_s,
+                "window": [since_s - LEAD_S, inputs.now_s],
+                "charts": [],
+            },
+        )
+    ]
 
 
 def _by_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:

@@ -517,6 +517,8 @@ class NodeSeries(msgspec.Struct):
 
     identity: dict[str, str] = {}
     runs: dict[str, int] = {}
+    # Scrapes of accelerators since the last one that named a run.
+    n_unnamed: int = 0
     parts: dict[str, list[str]] = {}
     cores_per_device: int = 0
     n_devices: int = 0

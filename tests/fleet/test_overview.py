@@ -42,6 +42,33 @@ def text(client: Client, **headers: str) -> str:
     return client.get("/", headers=headers).text.replace("\u202f", " ")
 
 
+@pytest.mark.parametrize(
+    ("cause", "word"), [("unknown", "hangs"), ("workers_ended", "stopped")], ids=str
+)
+def test_a_run_that_hangs_is_shown_as_such_on_each_page(
+    client: Client, run: Run, limping: Node, hot: HotStore, cause: str, word: str
+) -> None:
+    now_s = time.time()
+    # Its alert is open for longer than its steps are kept.
+    hot.append([block(tick=int(now_s), nodes=("limping",), fill=0.5)])
+    since = datetime.fromtimestamp(now_s - 1200, UTC)
+    hang = straggling(run, limping, at=since, rule="hang", cause=cause)
+
+    for url in ("/", "/runs/", run.get_absolute_url()):
+        page = client.get(url).text
+        assert re.search(rf'<span class="tag[^>]*>.{{0,40}} {word}</span> <small', page), url
+        assert "▸" not in page
+    node = client.get(limping.get_absolute_url()).text
+    assert "is training" not in node
+    assert re.search(r"which (hangs|has stopped) since", node)
+    assert client.get(f"/api/v1/runs/{run.name}").json()["standstill"] == word
+
+    hang.resolved_at = timezone.now()
+    hang.save()
+    assert "▸" in client.get(run.get_absolute_url()).text
+    assert client.get(f"/api/v1/runs/{run.name}").json()["standstill"] == ""
+
+
 def test_without_scripts_a_node_still_shows_how_busy_it_is(client: Client, alive: Run) -> None:
     assert '<noscript><svg aria-hidden="true"><rect width="50%"' in text(client)
 

@@ -34,6 +34,9 @@ STATES = {
     "warming_up": ("warn", "◕"),
     # The phase of a run. Its health has a tag of its own.
     "training": ("", "▸"),
+    # It is training by its phase, but makes no steps.
+    "hangs": ("bad", "■"),
+    "stopped": ("warn", "■"),
     "healthy": ("ok", "✓"),
     "over_limit": ("bad", "▲"),
     "finished": ("", "■"),

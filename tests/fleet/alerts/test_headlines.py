@@ -1,5 +1,6 @@
 """Nodes and runs in headlines: state, location, since when."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -93,6 +94,17 @@ def test_a_run_that_has_stopped(run: Run) -> None:
     assert "has completed no step for 1 min; the last took 6.31 s" in run_text(
         trains(run, is_stale=True)
     )
+
+
+def test_a_run_that_hangs_is_not_said_to_train(run: Run, steady: Node) -> None:
+    """Its steps are forgotten after some minutes; its alert is not."""
+    since = NOON + timedelta(seconds=3500)
+    for now in (trains(run, is_stale=True), RunNow(run)):
+        hangs = replace(now, standstill="hangs", stands_since=since)
+        assert hangs.state == "hangs"
+        assert f"llama hangs: no step for 1 min, since {written(since)}" in run_text(hangs)
+        text = node_headline(NodeNow(steady), n_alerts=0, at=AT, of_run=hangs)
+        assert f"which hangs since {written(since)}." in strip_tags(text)
 
 
 def test_a_run_without_steps(run: Run) -> None:

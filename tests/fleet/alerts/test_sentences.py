@@ -216,6 +216,16 @@ def test_workers_that_stopped_at_once_are_no_hang(make: Make) -> None:
     assert "hangs" not in headline(at_once)
 
 
+def test_missing_workers_are_counted_and_named_by_rank(make: Make) -> None:
+    rule = {"rule": "workers_missing", "cause": "workers_missing", "node": None, "device": None}
+    one = make({"n_missing": 1, "n_workers": 4, "missing_ranks": [3]}, **rule)
+    two = make({"n_missing": 2, "n_workers": 4, "missing_ranks": []}, **rule)
+
+    assert "1 of 4 workers of llama has not arrived: rank 3" in headline(one)
+    assert headline(two).endswith("2 of 4 workers of llama have not arrived")
+    assert "Without it no step begins" in paragraph_of(one)
+
+
 def test_a_checkpoint_names_who_says_that_it_is_written(make: Make) -> None:
     rule = {"rule": "checkpoint_slow", "cause": "checkpoint_slow", "node": None, "device": None}
     figures = {"phase_s": 640.0, "baseline_phase_s": None, "kind": "checkpoint"}

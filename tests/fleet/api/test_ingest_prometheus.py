@@ -249,12 +249,33 @@ def test_runs_come_from_labels_and_end_with_them(write: Post, hot: HotStore) -> 
     run.refresh_from_db()
     assert run.phase == "finished"
     # Idle, and back.
-    scrape(end - 30)
+    for at_s in (end - 40, end - 35, end - 30):
+        assert Node.objects.get().run is not None
+        scrape(at_s)
     assert Node.objects.get().run is None
     assert not Run.objects.active().exists()
     scrape(end - 15, pod_name="llama-worker-3")
     run.refresh_from_db()
     assert (run.phase, run.finished_at) == ("training", None)
+
+
+@pytest.mark.parametrize("named", [(True, False), (False, True), (True, False, False)])
+def test_a_run_goes_on_while_single_scrapes_lack_its_name(
+    write: Post, hot: HotStore, named: tuple[bool, ...]
+) -> None:
+    end, began = int(time.time()), None
+    for i in range(12):
+        labels = {"pod_name": "llama-worker-3"} if named[i % len(named)] else {}
+        series = [(name, {**own, **labels}, value) for name, own, value in monitor()]
+        write(packed(*series, at_s=end - 15 * (12 - i)))
+        prometheus.assemble(hot, now_s=time.time() + LATER_S)
+        run = Run.objects.first()
+        if began is None and run is not None:
+            began = run.phase_since
+        if run is not None:
+            assert Node.objects.get().run == run
+            assert (run.finished_at, run.phase_since) == (None, began)
+    assert began is not None
 
 
 def test_a_node_with_several_exporters_shows_the_last_of_each(

@@ -5,13 +5,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.utils.html import strip_tags
+from pytest_django import Settings
 
-from fleet.models import Annotation, Run
+from fleet.alerts.evaluate import watch
+from fleet.models import Alert, Annotation, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, step_lines
 from tests.fleet.ingest.conftest import Deliver, Follow
 
 Phase = Run.Phase
+
+
+@pytest.fixture(autouse=True)
+def _open_to_all(settings: Settings) -> None:
+    settings.ANONYMOUS_READING = True
 
 
 @pytest.fixture
@@ -41,6 +50,33 @@ def test_it_compiles_until_its_first_step_is_over(
     assert before.started_at == datetime.fromtimestamp(now_s - 600, UTC)
     assert (after.phase, after.last_step, after.n_tokens) == (Phase.TRAINING, 1, 64 * 4096)
     assert after.phase_since == datetime.fromtimestamp(now_s + 4, UTC)
+
+
+def test_a_worker_that_does_not_arrive_is_named(
+    deliver: Deliver, follow: Follow, now_s: float, hot: HotStore, client: Client
+) -> None:
+    ranks = dict(enumerate(NODES))
+
+    def report(after_s: float, *who: int) -> list[Alert]:
+        at_s = now_s - 400 + after_s
+        deliver(*(beat(ranks[rank], rank=rank) for rank in who), at_s=at_s)
+        follow(at_s)
+        hot.gauge("listening_since_s", now_s - 900)
+        hot.gauge("watched_at_s", at_s)
+        watch(hot, now=datetime.fromtimestamp(at_s, UTC))
+        return list(Alert.objects.open().filter(rule="workers_missing"))
+
+    assert report(0, 0, 1, 2) == []
+    assert report(300, 0, 1, 2) == []
+    (alert,) = report(310, 0, 1, 2)
+    assert (alert.evidence["n_missing"], alert.evidence["missing_ranks"]) == (1, [3])
+    page = client.get(run_now().get_absolute_url()).text
+    assert "1 of 4 workers of real has not arrived: rank 3" in strip_tags(page)
+    assert "waiting for workers that have not arrived" in page
+    assert "it is compiling" not in page
+    # Nobody is heard; then it arrives.
+    assert report(350) == [alert]
+    assert report(360, 3) == []
 
 
 def test_it_has_finished_when_all_its_workers_have(

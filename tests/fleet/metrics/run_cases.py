@@ -169,6 +169,7 @@ CASES = [
     from_trnwatch("checkpoint_slow", "warn"),
     from_trnwatch("device_missing", "page"),
     from_trnwatch("preflight", "warn"),
+    from_trnwatch("workers_missing", "warn"),
     *costs(),
     budget_overrun(),
     *hangs(),

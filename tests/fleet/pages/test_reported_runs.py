@@ -194,7 +194,7 @@ def test_pages_show_nodes_without_an_agent(client: Client, say: Say, path: str) 
 def test_a_node_states_that_only_its_job_reports(client: Client, say: Say) -> None:
     say(line("run", **ABOUT), *step_lines(1, ended_at=time.time()))
 
-    assert "is training. No agent reports" in read(client, "/nodes/trn-a/")
+    assert "is heard through its training job. No agent reports" in read(client, "/nodes/trn-a/")
 
 
 def test_a_node_whose_job_is_over_is_not_shown_as_training(client: Client, say: Say) -> None:

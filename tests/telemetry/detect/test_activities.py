@@ -7,6 +7,7 @@ import pytest
 
 from telemetry.detect import find
 from telemetry.detect.inputs import DetectionInput, OpenProblem
+from telemetry.detect.stopped import missing_workers
 from telemetry.steps import WorkerState
 from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
 
@@ -203,3 +204,43 @@ def test_a_worker_that_crashed_stays_so_when_its_last_heartbeat_is_forgotten() -
     assert found(forgotten) == [("hang", "node_crash", "steady")]
     states.clear()
     assert found(forgotten) == [("hang", "node_crash", "steady")]
+
+
+def arrived(
+    ranks: tuple[int, ...], *, n_workers: int = 4, after_s: float = 301.0, phase: str = "compiling"
+) -> DetectionInput:
+    """A run without steps whose workers were heard last so long after the first of them."""
+    states = {
+        str(i): WorkerState("steady", 1000 + after_s, "other", 1000, rank, n_workers, 1000.0)
+        for i, rank in enumerate(ranks)
+    }
+    data = replace(stopped("step", "step", "step", "step"), phase=phase)
+    return replace(data, workers=lambda: states)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "n_missing", "named"),
+    [((0, 1, 2), 1, [3]), ((3, 1), 2, [0, 2]), ((0, 0, 0), 1, [])],
+)
+def test_workers_that_do_not_arrive_are_named(
+    ranks: tuple[int, ...], n_missing: int, named: list[int]
+) -> None:
+    (finding,) = missing_workers(arrived(ranks))
+    assert (finding.rule, finding.severity, finding.onset_s) == ("workers_missing", "warn", 1000)
+    assert (finding.evidence["n_missing"], finding.evidence["n_workers"]) == (n_missing, 4)
+    assert finding.evidence["missing_ranks"] == named
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        arrived((0, 1, 2, 3)),
+        arrived((0, 1, 2), after_s=300.0),
+        arrived((0, 1, 2), n_workers=0),
+        arrived((0, 1, 2), phase="training"),
+        replace(arrived((0, 1, 2)), workers=None),
+    ],
+    ids=("all arrived", "may still come", "not announced", "trains", "no reports"),
+)
+def test_workers_are_not_missing(data: DetectionInput) -> None:
+    assert missing_workers(data) == []
