@@ -264,7 +264,7 @@ def _all_ended(inputs: DetectionInput) -> bool:
 def missing_workers(inputs: DetectionInput) -> list[Finding]:
     """Find workers of a run without steps that have not arrived, long after the first one.
 
-    Somebody was heard so long after: while trnwatch hears nobody, nothing is known.
+    Another one was heard so long after: while no worker is heard, nothing is known.
     """
     if inputs.workers is None or inputs.phase != COMPILING_PHASE:
         return []
@@ -292,7 +292,7 @@ def missing_workers(inputs: DetectionInput) -> list[Finding]:
             evidence={
                 "n_missing": n_missing,
                 "n_workers": n_workers,
-                # Ranks that not every worker reports name nobody.
+                # Where not every worker reports its rank, the missing ones are unknown.
                 "missing_ranks": ranks[:SHOWN] if len(ranks) == n_missing else [],
                 "since_s": since_s,
                 "window": [since_s - LEAD_S, inputs.now_s],

@@ -74,7 +74,7 @@ def test_a_worker_that_does_not_arrive_is_named(
     assert "1 of 4 workers of real has not arrived: rank 3" in strip_tags(page)
     assert "waiting for workers that have not arrived" in page
     assert "it is compiling" not in page
-    # Nobody is heard; then it arrives.
+    # No worker is heard; then it arrives.
     assert report(350) == [alert]
     assert report(360, 3) == []
 
