@@ -17,7 +17,7 @@ from telemetry.agent.reports import MONITOR, encode_columns, encode_tail, group_
 from telemetry.agent.spool import Frame, gzip_member
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import last_reports, read_sidecars
-from telemetry.store.packing import DIGEST_BYTES
+from telemetry.store.packing import CHECK_BYTES, DIGEST_BYTES
 from tests.fleet.api.conftest import Post, hot, post, secret
 from tests.telemetry.ingest.reports import SAMPLES, lines, report
 from tests.telemetry.ingest.test_columns import bent, compact, efa
@@ -60,7 +60,8 @@ def stored(hot: HotStore, node: str) -> dict[bytes, bytes]:
     for key in sorted(hot.execute("KEYS", f"hot:node:{node}:*")):
         minute = key.rpartition(b":")[2]
         for second, blob in hot.execute("HGETALL", key).items():
-            found[minute + b":" + second] = blob[DIGEST_BYTES:]
+            # The check covers the layout, which names the node.
+            found[minute + b":" + second] = blob[DIGEST_BYTES:-CHECK_BYTES]
     # Seconds of two layouts are stored in the order of their hashes, which differ by node.
     totals = hot.totals([f"node:{node}"]).nodes
     return found | {name.encode(): b"%.9g" % of[node] for name, of in totals.items()}
