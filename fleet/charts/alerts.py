@@ -165,6 +165,9 @@ def alert_window(alert: Alert, *, now: datetime) -> Window:
     return Window(int(onset_s) - BEFORE_S, max(int(end), int(onset_s) + 1))
 
 
+OF_LOSS = ("loss_not_finite", "loss_spike")
+
+
 def charts_of(alert: Alert) -> Sequence[AlertChart]:
     """Return the charts that support an alert, the most relevant first."""
     culprits = [
@@ -203,6 +206,9 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
     if alert.rule == "allreduce_share":
         words = "of each step; the line is the limit"
         found.append(AlertChart("share", "All-reduce share", "lines", words))
+    if alert.rule in OF_LOSS:
+        drawn = AlertChart("loss", "Training loss", "lines", "as the job reports it")
+        found.insert(len(culprits), drawn)
     return found
 
 

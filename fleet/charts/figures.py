@@ -131,6 +131,7 @@ class Chart:
     has_gaps: bool = False  # points are uneven, and gaps are marked by NaN
     stretches: Sequence[SeriesSource] = ()
     places: Sequence[Place | None] = ()  # of the labels
+    missing: str = ""  # what the newest value is, where it is NaN; empty: the one before counts
     x_unit: str = ""  # of ``t_s``, where the x axis is no time; ``labels`` then names each point
 
     def as_json(self) -> dict[str, Any]:
@@ -153,6 +154,7 @@ class Chart:
             "has_gaps": self.has_gaps,
         } | reach_of(self.stretches)
         labels = {"labels": list(self.labels), "places": list(self.places)} if self.labels else {}
+        labels |= {"missing": self.missing} if self.missing else {}
         return answer | labels | ({"x_unit": self.x_unit} if self.x_unit else {})
 
     def since(self, second: float) -> dict[str, Any]:

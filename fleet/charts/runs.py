@@ -103,11 +103,15 @@ def cost(run: Run, steps: StepBatch) -> Chart:
     return _line(steps, "$ per 1M tokens", per_token * TOKENS_PER_MTOK, "usd")
 
 
+# The newest loss that is no number; the last finite one is not the loss of now.
+NOT_FINITE = "not finite"
+
+
 def loss(run: Run, steps: StepBatch) -> Chart:
     """Draw the training loss of the steps that report one."""
     kept, values = reported_loss(steps)
     # The axis of a loss does not start at zero: the curve would look flat.
-    return replace(_line(kept, "loss", values, "count"), scale="close")
+    return replace(_line(kept, "loss", values, "count"), scale="close", missing=NOT_FINITE)
 
 
 def reported_loss(steps: StepBatch) -> tuple[StepBatch, FloatArray]:
@@ -159,7 +163,9 @@ def viewed_loss(
         smooth = moving_average(values, float(view.ema) ** n_each)
         lines = [ChartLine("reported", values, "idle"), ChartLine(f"EMA {view.ema}", smooth)]
     whole = (window.start, window.end)
-    chart = Chart("count", lines, scale="close", window=whole, stretches=stretches)
+    chart = Chart(
+        *("count", lines), scale="close", window=whole, stretches=stretches, missing=NOT_FINITE
+    )
     if view.by == "time":
         t_s, values = with_gaps(kept, np.stack([line.values for line in lines], axis=1))
         drawn = [replace(line, values=values[:, i]) for i, line in enumerate(lines)]

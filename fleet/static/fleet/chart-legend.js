@@ -83,7 +83,9 @@ export function legendAt(chart, idx) {
   const loud = loudOf(data).slice(0, MOST);
   legend.querySelectorAll("em").forEach((em, i) => {
     const { values } = loud[i] ?? { values: [] };
-    const text = figure(idx === null || idx === undefined ? latest(values) : values[idx], data.unit);
+    const isNow = idx === null || idx === undefined;
+    const isMissing = data.missing && isNow && values.length && values[values.length - 1] === null;
+    const text = isMissing ? data.missing : figure(isNow ? latest(values) : values[idx], data.unit);
     if (em.textContent !== text) em.textContent = text;
   });
 }

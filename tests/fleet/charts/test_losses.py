@@ -20,6 +20,7 @@ from fleet.charts.runs import (
 from fleet.charts.windows import Window
 from fleet.models import Run
 from fleet.models.annotation import moment_of
+from telemetry.steps import REPORTED_NAN
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
 from tests.helpers import NOON_S, steps
@@ -136,3 +137,24 @@ def test_the_page_states_the_view_and_keeps_it_in_its_links(
     assert 'data-src="/runs/llama/charts/loss?window=15m"' in plain
     body = client.get("/runs/llama/charts/loss?by=step&ema=0.6").json()
     assert [line["label"] for line in body["series"]] == ["reported", "EMA 0.6"]
+
+
+@pytest.mark.parametrize("value", [REPORTED_NAN, np.inf, -np.inf])
+def test_a_loss_that_is_not_finite_is_the_newest_and_no_point(
+    run: Run, hot: HotStore, value: float
+) -> None:
+    diverged = np.where(np.arange(10) < 7, FALLING, value)
+    batch = replace(steps(n_steps=10, compute_s=1.0), reported_loss=diverged)
+
+    found = loss(run, batch).as_json()
+
+    assert np.isnan(found["series"][0]["values"][-3:]).all()
+    assert found["missing"] == "not finite"
+    hot.append_steps(replace(batch, reported_loss=np.full(10, value)))
+    assert has_loss(hot, run)
+
+
+def test_smoothing_leaves_out_what_is_not_finite() -> None:
+    smooth = moving_average(np.array([np.nan, 4.0, np.nan, 2.0]), np.full(4, 0.5))
+
+    np.testing.assert_array_equal(smooth, [np.nan, 4.0, np.nan, 3.0])
