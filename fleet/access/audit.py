@@ -155,7 +155,8 @@ def known_account(name: str) -> str:
 
     People type passwords into the field of the name.
     """
-    return name if User.objects.filter(username=name).exists() else ""
+    # PostgreSQL refuses to look for text with a NUL.
+    return name if "\0" not in name and User.objects.filter(username=name).exists() else ""
 
 
 class AuditMiddleware(MiddlewareMixin):

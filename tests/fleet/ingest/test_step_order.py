@@ -185,7 +185,9 @@ def test_a_heartbeat_says_what_the_worker_does_until_its_next_step(
     known = worker_states(hot, "real")
     deliver(step(1, "trn-a", ended_at=now_s), at_s=now_s)
 
-    assert known == {"trn-a": WorkerState("trn-a", now_s, "checkpoint", now_s - 8.0)}
+    assert known == {
+        "trn-a": WorkerState("trn-a", now_s, "checkpoint", now_s - 8.0, n_workers=4, began_s=now_s)
+    }
     assert worker_states(hot, "real")["trn-a"].activity == ""
 
 

@@ -3,6 +3,7 @@
 import atexit
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -137,10 +138,11 @@ class Up:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def child(self, argument: str) -> psutil.Process | None:
-        """Find a program by an argument of its command."""
+        """Find a program by a word of its command: "beat" is none of --without-heartbeat."""
+        word = re.compile(rf"(?<!\w){re.escape(argument)}")
         for child in self.children:
             try:
-                if any(argument in part for part in child.cmdline()):
+                if any(word.search(part) for part in child.cmdline()):
                     return child
             except psutil.Error:
                 continue
