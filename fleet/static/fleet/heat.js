@@ -51,7 +51,7 @@ const links = () => [...document.querySelectorAll(".heatrow > a.mono")];
 // All nodes together are one tab stop; arrow keys go from node to node.
 function rove(to = null) {
   const all = links();
-  const chosen = to ?? all.find((link) => link === document.activeElement) ?? all.find(({ tabIndex }) => !tabIndex && tip?.row?.contains(link)) ?? all[0];
+  const chosen = to ?? all.find((link) => link === document.activeElement) ?? all.find((link) => !link.tabIndex && tip?.row?.contains(link)) ?? all[0];
   for (const link of all) link.tabIndex = link === chosen ? 0 : -1;
 }
 
