@@ -19,6 +19,8 @@ FINISHING_S = 0.5
 def served(
     application: Any = "fleet.asgi:application",
     protocol: type[LimitedProtocol] = LimitedProtocol,
+    *,
+    stop_within_s: int = 1,
 ) -> Iterator[str]:
     """Serve an ASGI application on a free port; gives its address without a slash."""
     config = uvicorn.Config(
@@ -28,7 +30,7 @@ def served(
         ws="none",
         lifespan="off",
         proxy_headers=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=stop_within_s,
     )
     server = uvicorn.Server(config)
     others = set(threading.enumerate())

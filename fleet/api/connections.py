@@ -40,6 +40,8 @@ class Limits:
     request_s: float = 20.0
     # How long the rest of a body is read and dropped after the response was sent.
     unread_s: float = 2.0
+    # How long a server that stops waits for a request that is on its way to it.
+    last_request_s: float = 0.5
     header_bytes: int = 32_768
     n_headers: int = 100
     n_pipelined: int = 8
@@ -153,7 +155,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._held_bytes = 0
         self._header_bytes = 0
         self._has_begun = self._has_header = False
-        self._is_identified = self._is_dropping = self._is_refused = False
+        self._is_identified = self._is_dropping = self._is_refused = self._is_last = False
         self._refusal: tuple[int, str] | None = None
         self._cycles: list[RequestResponseCycle] = []
 
@@ -226,6 +228,13 @@ class LimitedProtocol(HttpToolsProtocol):
 
     # Called by the event loop
 
+    def shutdown(self) -> None:
+        """Answer what is being sent, then close: closing at once would reset the connection."""
+        self._is_last = True
+        for cycle in self._unanswered():
+            cycle.keep_alive = False
+        self.loop.call_later(self.limits.last_request_s, self._close_idle)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a first request."""
         super().connection_made(transport)
@@ -297,6 +306,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._has_header = True
         super().on_headers_complete()
         self._cycles = [*self._unanswered(), self.cycle]
+        if self._is_last:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         if not self._is_dropping and not self._is_refused:
@@ -324,6 +335,10 @@ class LimitedProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.body = bytearray()
             cycle.message_event.set()
+
+    def _close_idle(self) -> None:
+        if not self._has_begun and not self._unanswered():
+            self.transport.close()
 
     def _close_unread(self, cycle: object) -> None:
         if self._has_begun and self.cycle is cycle:

@@ -68,12 +68,14 @@ class Server:
 
 
 @contextmanager
-def limited(limits: Limits, app: Any = application) -> Iterator[Server]:
+def limited(
+    limits: Limits, app: Any = application, *, stop_within_s: int = 1
+) -> Iterator[Server]:
     class Protocol(LimitedProtocol):
         _trackers: ClassVar = type(LimitedProtocol._trackers)()
 
     Protocol.limits = limits
-    with served(app, Protocol) as url:
+    with served(app, Protocol, stop_within_s=stop_within_s) as url:
         yield Server(url, Protocol)
 
 
@@ -333,6 +335,34 @@ def test_a_body_that_no_one_reads_ends_with_the_answer() -> None:
             while piece := client.recv(1_000):
                 received += piece
         assert received.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("n_before", [0, 1])
+def test_a_server_that_stops_answers_the_request_that_is_on_its_way(n_before: int) -> None:
+    answers = []
+
+    def ask_once_it_stops() -> None:
+        with suppress(ConnectionRefusedError, ConnectionResetError):
+            while True:
+                server.connect().close()
+        client.sendall(head())
+        answers.append(client.makefile("rb").read())
+
+    asking = threading.Thread(target=ask_once_it_stops)
+    with limited(Limits(last_request_s=WITHIN_S), stop_within_s=WITHIN_S) as server:
+        client = server.connect()
+        # Answered, so that the earlier connection is accepted too.
+        assert server.status() == 200
+        for _ in range(n_before):
+            client.sendall(head())
+            assert is_answered(client)
+        asking.start()
+    asking.join()
+    client.close()
+
+    [answer] = answers
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer.lower()
 
 
 def test_a_body_that_stops_is_given_up() -> None:
