@@ -111,7 +111,13 @@ def prometheus(folder: Path, *, late: str = "60d") -> Iterator[LongTermStore]:
     """Run Prometheus as a receiver of remote writes, which may come so late."""
     port = free_port()
     config = {"storage": {"tsdb": {"out_of_order_time_window": late}}} if late else {}
-    options = ("--web.enable-remote-write-receiver", "--log.level=error")
+    options = (
+        "--web.enable-remote-write-receiver",
+        "--log.level=error",
+        # Nothing is compacted: Prometheus 2.42 refuses a query (422, cannot populate chunk)
+        # while it compacts late samples (its change 13115).
+        "--storage.tsdb.min-block-duration=100d",
+    )
     command = prometheus_command(folder, port, config, *options)
     yield from _running(LongTermStore(command, port, folder / "log"))
 
