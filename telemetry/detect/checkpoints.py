@@ -34,11 +34,11 @@ from telemetry.steps import StepBatch, once
 
 PHASE = "checkpoint_s"
 CAUSE = CAUSE_OF_PHASE[PHASE]
-# A checkpoint is slow at this ratio to earlier ones, or to the expected duration, and at least
-# this many seconds longer.
-SLOWER_BY = RULES["checkpoint_slow"].limits["slower_by_ratio"]
-SLOWER_THAN_DUE = RULES["checkpoint_slow"].limits["slower_than_due_ratio"]
-LEAST_S = RULES["checkpoint_slow"].limits["least_s"]
+# A checkpoint is slow at this ratio to the usual duration, and at least this many seconds longer.
+RULE, RATIO = "checkpoint_slow", "slower_by_ratio"
+LEAST_S = RULES[RULE].limits["least_s"]
+# One node wrote much longer than the others at this ratio.
+MUCH_LONGER = 1.5
 # Fewer earlier checkpoints may all have been slow.
 ENOUGH_CHECKPOINTS = 3
 # Share of the reporting nodes that write.
@@ -117,13 +117,13 @@ def _check(
     inputs: DetectionInput, steps: StepBatch, earlier: list[tuple[int, float]], this: Checkpoint
 ) -> Problem | None:
     """Compare a checkpoint with ``earlier`` ones: (row, seconds) each."""
-    usual_s, limit = _usual(inputs, steps, earlier, this.ended_s)
-    limit_s = max(limit * usual_s, usual_s + LEAST_S)
-    strength = this.took_s / (limit * usual_s)
+    usual_s = _usual_s(inputs, steps, earlier, this.ended_s)
+    ratio_s = inputs.limit(RULE, RATIO) * usual_s
     if not np.isfinite(usual_s) and this.said_by:
         # What is usual is unknown, but workers say what takes so long.
-        usual_s, limit_s, strength = np.nan, LONG_S, this.took_s / LONG_S
-    if not (np.isfinite(limit_s) and this.took_s >= limit_s):
+        usual_s, ratio_s = np.nan, LONG_S
+    strength = this.took_s / ratio_s
+    if not (np.isfinite(ratio_s) and this.took_s >= np.fmax(ratio_s, usual_s + LEAST_S)):
         return None
     score = CauseScore(CAUSE, strength, "checkpoint_s", this.took_s, usual_s, 0, "s", this.node)
     extra = {
@@ -193,7 +193,7 @@ def _slowest(nodes: tuple[str, ...], writes: NDArray[np.bool_]) -> str | None:
         return None
     order = np.argsort(wrote_s)
     most, next_s = float(wrote_s[order[-1]]), float(wrote_s[order[-2]])
-    return nodes[order[-1]] if most >= max(SLOWER_BY * next_s, next_s + LEAST_S) else None
+    return nodes[order[-1]] if most >= max(MUCH_LONGER * next_s, next_s + LEAST_S) else None
 
 
 @once
@@ -207,10 +207,10 @@ def _n_workers(steps: StepBatch) -> IntArray:
     return np.asarray(np.isfinite(steps.phases["compute_s"]).sum(axis=1))
 
 
-def _usual(
+def _usual_s(
     inputs: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], ended_at_s: float
-) -> tuple[float, float]:
-    """Usual duration of a checkpoint (infinity: unknown), and the ratio from which one is slow.
+) -> float:
+    """Usual duration of a checkpoint: seconds, infinity where it is unknown.
 
     The fastest earlier checkpoint counts, so several slow ones do not become usual. With half the
     nodes, each writes twice as much.
@@ -218,7 +218,7 @@ def _usual(
     for alert in inputs.open_problems:
         held = alert.evidence.get("baseline_phase_s")
         if phase_of(alert.cause) == PHASE and held is not None:
-            return float(held), SLOWER_BY
+            return float(held)
     n_now = max(1, int(_n_workers(steps)[-1])) if len(steps) else len(inputs.nodes)
     earlier = [took_s for _, took_s in taken]
     if not earlier and inputs.earlier is not None:
@@ -230,7 +230,7 @@ def _usual(
             for row, took_s in written
         ]
     if len(earlier) >= ENOUGH_CHECKPOINTS or (earlier and inputs.checkpoint_s is None):
-        return min(earlier), SLOWER_BY
+        return min(earlier)
     n_nodes = max(1, len(training_nodes(inputs, steps)))
     due = inputs.checkpoint_s or np.inf
-    return min([*earlier, due * max(1.0, len(inputs.nodes) / n_nodes)]), SLOWER_THAN_DUE
+    return min([*earlier, due * max(1.0, len(inputs.nodes) / n_nodes)])

@@ -455,7 +455,6 @@ def find(
 # The limit that a run may have of its own, and the two figures whose ratio it limits.
 OWN_LIMITS = {
     "step_slow": ("least_ratio", "step_s", "baseline_step_s"),
-    "checkpoint_slow": ("slower_by_ratio", "phase_s", "baseline_phase_s"),
     "hang": ("late_s", "overdue_s", None),
 }
 

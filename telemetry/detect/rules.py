@@ -621,7 +621,8 @@ STEPS = (
         "warn",
         "run",
         "Writing a checkpoint took much longer than usual, and the whole run waited.",
-        {"slower_by_ratio": 1.5, "slower_than_due_ratio": 1.6, "least_s": 3.0},
+        # Shared storage is often twice as slow while others write to it.
+        {"slower_by_ratio": 3.0, "least_s": 3.0},
         falls_short="No series has the actual or the expected duration of checkpoints.",
         merit="phase",
     ),

@@ -208,7 +208,7 @@ HANG = "hang"
 # Without an outlier, or while a host reads or writes, wait for this many steps and seconds.
 PATIENCE_STEPS = RULES[HANG].limits["patience_steps"]
 PATIENCE_S = RULES[HANG].limits["patience_s"]
-LONG_STEPS, LONG_CHECKPOINTS = 20.0, 2.0
+LONG_STEPS = 20.0
 # Where only workers say what they do, a step of a batch three times as large looks the same.
 LARGER_BATCH_STEPS = PATIENCE_STEPS + 1.0
 NETWORK = CLASS_OF["efa_loss"]
@@ -376,7 +376,9 @@ def _by_activity(
 def _is_endless(inputs: DetectionInput, stall: Standstill) -> bool:
     """Whether what ends in time did not. An alert about a slow checkpoint covers that."""
     is_known = any(phase_of(alert.cause) == "checkpoint_s" for alert in inputs.open_problems)
-    long_s = max(LONG_S, LONG_CHECKPOINTS * (inputs.checkpoint_s or 0.0))
+    # The alert about a slow checkpoint comes first.
+    slow_ratio = inputs.limit("checkpoint_slow", "slower_by_ratio")
+    long_s = max(LONG_S, (slow_ratio + 1.0) * (inputs.checkpoint_s or 0.0))
     return not is_known and _lasts(stall, LONG_STEPS, long_s)
 
 

@@ -82,12 +82,31 @@ def test_an_endless_checkpoint_is_a_slow_one_with_who_says_so() -> None:
     assert slow.evidence["baseline_phase_s"] is None
 
 
-@pytest.mark.parametrize(("overdue_s", "rules"), [(40, []), (60, ["checkpoint_slow"])])
-def test_a_said_checkpoint_is_slow_by_its_expected_time(
+@pytest.mark.parametrize(("overdue_s", "rules"), [(85, []), (92, ["checkpoint_slow"])])
+def test_a_said_checkpoint_is_slow_at_three_times_its_expected_time(
     overdue_s: float, rules: list[str]
 ) -> None:
     data = replace(stopped(*["checkpoint"] * 4, overdue_s=overdue_s), checkpoint_s=30.0)
     assert [each.rule for each in find(data)] == rules
+
+
+@pytest.mark.parametrize("n_nodes_say_so", [3, 4])
+@pytest.mark.parametrize(("overdue_s", "n_found"), [(55, 0), (62, 1)])
+def test_a_said_checkpoint_is_slow_at_three_times_those_of_its_run(
+    overdue_s: float, n_found: int, n_nodes_say_so: int
+) -> None:
+    """Whatever its size should take: the model is large, and its storage fast."""
+    said = ["checkpoint"] * n_nodes_say_so + ["step"] * (4 - n_nodes_say_so)
+    data = stopped(*said, overdue_s=overdue_s)
+    phases = dict(data.steps.phases)
+    phases["checkpoint_s"] = phases["checkpoint_s"].copy()
+    phases["checkpoint_s"][[5, 12, 19]] = [[20.0], [22.0], [21.0]]
+    data = replace(data, steps=replace(data.steps, phases=phases), checkpoint_s=300.0)
+    slow = [each for each in find(data) if each.rule == "checkpoint_slow"]
+    assert len(slow) == n_found
+    for each in slow:
+        assert each.evidence["baseline_phase_s"] == 20.0
+        assert each.evidence["said_by"] == list(CHARACTERS[:n_nodes_say_so])
 
 
 def test_a_run_that_says_what_it_writes_is_not_silent_when_few_hosts_do() -> None:

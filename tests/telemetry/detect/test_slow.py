@@ -598,7 +598,6 @@ def test_the_baseline_of_an_open_alert_holds_for_steps_with_its_tokens() -> None
     ("rule", "limit", "figures"),
     [
         ("step_slow", "least_ratio", {"step_s": 2.4, "baseline_step_s": 2.0}),
-        ("checkpoint_slow", "slower_by_ratio", {"phase_s": 20.0, "baseline_phase_s": 8.0}),
         ("hang", "late_s", {"overdue_s": 45.0}),
     ],
 )
@@ -607,7 +606,7 @@ def test_a_run_may_have_a_higher_limit_of_its_own(
 ) -> None:
     seen = inputs(run(computing()))
     finding = Finding(rule, rule, "page", "run", None, None, T0, 1.0, evidence=figures)
-    value = {"step_slow": 0.2, "checkpoint_slow": 2.5, "hang": 45.0}[rule]
+    value = {"step_slow": 0.2, "hang": 45.0}[rule]
 
     def with_own(ratio: float, **more: Any) -> list[Finding]:
         own = {f"{rule}.{limit}": value * ratio}
