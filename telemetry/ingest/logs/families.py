@@ -19,12 +19,13 @@ EXPONENT = r"(?:[eE][-+]?\d{1,4})?"
 NUMBER = (
     rf"[-+]?(?:\d{{1,18}}(?:,\d{{3}})*(?:\.\d*)?{EXPONENT}"
     rf"|\.\d{{1,18}}{EXPONENT}|(?i:nan|inf(?:inity)?))"
-    r"(?:[KMBGT](?![A-Za-z]))?"
+    r"(?:[KMBGT](?![A-Za-z])|[kMG](?=it\b))?"
 )
 # Libraries print their own numbers: np.float64(2.5), tensor(2.5), Array(2.5, dtype=float32).
 WRAPPED = r"(?:(?:np\.|torch\.|jnp\.)?(?:float\d\d|int\d\d|tensor|Array)\()?"
-# Thousand, million, …, as nanotron writes its figures.
-SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+# Thousand, million, …, as nanotron and tqdm (1.02kit) write their figures.
+SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+LETTERS = "".join(SUFFIXES)
 SEPARATOR = r"['\"]?[ \t:=]{1,16}['\"\[]?"
 # A name behind one of these is a part of a longer one: loss of eval/loss or nll_loss.
 PARTS = frozenset("/.-_" + string.ascii_letters + string.digits)
@@ -132,14 +133,16 @@ def figure(text: str | None) -> float:
     """Parse a figure; NaN if missing or not finite."""
     if text is None:
         return math.nan
-    scale = SUFFIXES.get(text[-1:], 1.0)
-    value = float(text.rstrip("KMBGT").replace(",", "")) * scale
+    value = float(text.rstrip(LETTERS).replace(",", ""))
+    if scale := SUFFIXES.get(text[-1:]):
+        # 1.13 thousand is 1130, not 1129.9999999999998.
+        value = round(value * scale, 6)
     return value if math.isfinite(value) else math.nan
 
 
 def kind_of(text: str) -> float:
     """Return 0.0 for a finite figure, 1.0 for NaN, 2.0 and 3.0 for both infinities."""
-    value = float(text.rstrip("KMBGT").replace(",", ""))
+    value = float(text.rstrip(LETTERS).replace(",", ""))
     if math.isfinite(value):
         return 0.0
     return 1.0 if math.isnan(value) else 2.0 if value > 0 else 3.0

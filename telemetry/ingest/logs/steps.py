@@ -389,21 +389,32 @@ def _seconds_per_step(
 ) -> FloatArray:
     """Return seconds per step since the previous row with a time; NaN if too few passed.
 
-    A clock of whole seconds is read over ``LEAST_WHOLE_S``, if the log is that long.
+    A clock of whole seconds is read over ``LEAST_WHOLE_S``, or since its beginning: the mean of
+    the later half of the rows in it against that of the earlier, because the seconds that were cut
+    off cancel out in means.
     """
     known = np.flatnonzero(np.isfinite(clock_s))
     each = np.full(len(step), np.nan)
     if len(known) > 1:
         at_s, numbers = clock_s[known], step[known]
-        before = np.arange(len(known) - 1)
-        is_long = at_s[-1] - at_s[0] >= LEAST_WHOLE_S
-        if is_long and _is_whole(at_s) and (np.diff(at_s) >= 0).all():
+        last = np.arange(1, len(known))
+        before, half = last - 1, np.ones(len(last), "i8")
+        if _is_whole(at_s) and (np.diff(at_s) >= 0).all():
             earliest = np.searchsorted(at_s, at_s[1:] - LEAST_WHOLE_S, side="right") - 1
             before = np.minimum(before, np.maximum(earliest, 0))
-        passed_s = at_s[1:] - at_s[before]
-        is_enough = (passed_s > 0) & (passed_s >= least_s)
-        each[known[1:]] = np.where(is_enough, passed_s / (numbers[1:] - numbers[before]), np.nan)
+            half = (last - before + 1) // 2
+        passed_s = _mean_between(at_s, before, last, half)
+        is_enough = (passed_s > 0) & (at_s[1:] - at_s[before] >= least_s)
+        n_steps = _mean_between(numbers, before, last, half)
+        each[known[1:]] = np.where(is_enough, passed_s / n_steps, np.nan)
     return each
+
+
+def _mean_between(values: FloatArray, first: IntArray, last: IntArray, n: IntArray) -> FloatArray:
+    """Return the mean of the ``n`` values up to ``last`` less that of the ``n`` from ``first``."""
+    total = np.concatenate(([0.0], np.cumsum(values - values[0])))
+    later, earlier = total[last + 1] - total[last + 1 - n], total[first + n] - total[first]
+    return np.asarray((later - earlier) / n)
 
 
 def _is_whole(values: FloatArray) -> bool:

@@ -36,7 +36,7 @@ VALID = (
     "Compiler status PASS",
     "NEURON_HW_ERR=DMA_ERROR nd-id=1",
     "{'train_runtime': 1, 'train_samples_per_second': 2, 'train_steps_per_second': 0}",
-    *(line for sample in SAMPLES.values() for line in sample.text.splitlines()),
+    *(line for sample in SAMPLES.values() for line in sample["text"].splitlines()),
 )
 SPICE = st.sampled_from(
     ["step 1 ", "step_time", "seq/s", "||", "[rank1]: ", "%|", "s/it", "{'loss': ", "nan", "1e999",
