@@ -304,10 +304,10 @@ def run_unretire(request: HttpRequest, name: Path[RunName]) -> RunOut:
 
 
 def _serialize(runs: list[Run]) -> list[RunOut]:
-    open_alerts = Alert.objects.open().exclude(run=None).select_related("run")
-    of_runs = open_alerts.only("evidence", "run__name")
+    open_alerts = Alert.objects.open().exclude(run=None, parts=[]).select_related("run")
+    of_runs = open_alerts.defer("run__plan", "run__clock")
     n_open = Counter(name for alert in of_runs for name in alert.runs)
-    now = runs_now(hot_store(), runs, now_s=timezone.now().timestamp())
+    now = runs_now(hot_store(), runs, now_s=timezone.now().timestamp(), alerts=of_runs)
     return [_run(each, n_open_alerts=n_open[each.run.name]) for each in now]
 
 

@@ -153,9 +153,10 @@ def problem_node_list(request: HtmxRequest) -> HttpResponse:
 def node_context(name: str) -> dict[str, Any]:
     now, hot = timezone.now(), hot_store()
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
-    accusing = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]))
-    accusing = accusing.worst_first().select_related("run", "node")
-    alerts = [alert for alert in accusing if node.name in alert.nodes]
+    of_run = Q(run=node.run_id) if node.run_id else Q()
+    found = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]) | of_run)
+    found = found.worst_first().select_related("run", "node")
+    alerts = [alert for alert in found if node.name in alert.nodes]
     blocks = hot.latest()
     summed_up = nodes_now(hot, [node], now_s=now.timestamp(), latest=blocks)[0]
     last = blocks.get(node.shard)
@@ -174,7 +175,9 @@ def node_context(name: str) -> dict[str, Any]:
             at=now,
             pause_s=own_pause_s(hot, now_s=now.timestamp()),
             refused=read_refused(hot, [f"node:{name}"], now_s=now.timestamp()).get(f"node:{name}"),
-            of_run=runs_now(hot, [node.run], now_s=now.timestamp())[0] if node.run else None,
+            of_run=runs_now(hot, [node.run], now_s=now.timestamp(), alerts=found)[0]
+            if node.run
+            else None,
         ),
         "samples": node_samples(hot, node, is_up=summed_up.is_up, now=now),
         "hardware": hardware_of(node, block),

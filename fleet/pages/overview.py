@@ -48,12 +48,12 @@ def overview_context() -> dict[str, Any]:
     hot, now = _hot(), timezone.now()
     now_s = now.timestamp()
     blocks = hot.latest()
-    runs = runs_now(hot, Run.objects.active(), now_s=now_s)
+    alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
+    runs = runs_now(hot, Run.objects.active(), now_s=now_s, alerts=alerts)
     # A few runs have many nodes: fetched once each, not with every node.
     in_use = Node.objects.unretired().prefetch_related("run").defer("labels")
     known = nodes_now(hot, in_use, now_s=now_s, latest=blocks)
     nodes = [node for node in known if node.is_up or node.is_silent or node.is_awaited]
-    alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
     tick = max((block.tick for block in blocks.values()), default=None)
     fleet = fleet_now(hot, runs=runs, nodes=nodes, alerts=alerts, tick=tick)
     since = now - timedelta(days=1)

@@ -110,9 +110,10 @@ def runs_context(**filters: str) -> dict[str, Any]:
     keep = RunFilter.of(filters)
     found = Run.objects.filter_by(state=keep.state, label=keep.label, text=keep.q)
     runs = sorted(found, key=lambda run: (run.team, bool(run.finished_at), run.name))
-    alerts = Alert.objects.open().exclude(run=None).worst_first().select_related("run")
+    alerts = Alert.objects.open().exclude(run=None, parts=[]).worst_first().select_related("run")
     alerts = alerts.defer("run__plan", "run__clock")
-    rows = rows_with_alerts(runs_now(hot, runs, now_s=now.timestamp()), alerts, now=now)
+    summed_up = runs_now(hot, runs, now_s=now.timestamp(), alerts=alerts)
+    rows = rows_with_alerts(summed_up, alerts, now=now)
     teams = groupby(rows, key=lambda row: row.run.team)
     active = [row for row in rows if row.run.finished_at is None]
     return {
@@ -153,9 +154,9 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
     if is_whole:
         runs = with_newest_steps(runs)
     run = get_object_or_404(with_cost_fields(runs), name=name)
-    summary = runs_now(hot, [run], now_s=now.timestamp())[0]
     of_run = Alert.objects.open().of_run(run.name)
     alerts = list(of_run.worst_first().select_related("run", "node"))
+    summary = runs_now(hot, [run], now_s=now.timestamp(), alerts=alerts)[0]
     newest = summary.last_step_at_s
     rows = rows_of(hot, run.nodes.order_by("rank", "name"), now=now)
     return (

@@ -7,7 +7,6 @@ from math import isnan
 from typing import Any
 
 import numpy as np
-from django.db.models import Q
 
 from fleet.models import Alert, Node, Run
 from fleet.runs.state import is_starting, reporting_nodes, watching_s
@@ -212,10 +211,14 @@ def usd_per_mtok(usd_per_hour: float, tokens_per_s: float | None) -> float | Non
     return usd_per_hour / SECONDS_PER_HOUR / tokens_per_s * TOKENS_PER_MTOK
 
 
-def runs_now(hot: HotStore, runs: Iterable[Run], *, now_s: float) -> list[RunNow]:
-    """Summarise each run; a finished one has no current figures."""
-    found, runs = [], list(runs)
-    standing = standstills() if any(run.finished_at is None for run in runs) else {}
+def runs_now(
+    hot: HotStore, runs: Iterable[Run], *, now_s: float, alerts: Iterable[Alert] = ()
+) -> list[RunNow]:
+    """Summarise each run; a finished one has no current figures.
+
+    Open ``alerts`` of these runs say which of them stand still.
+    """
+    found, standing = [], standstills(alerts)
     for run in runs:
         if run.finished_at:
             found.append(RunNow(run))
@@ -233,14 +236,17 @@ class Standstill:
     since: datetime
 
 
-def standstills() -> dict[str, Standstill]:
+def standstills(alerts: Iterable[Alert]) -> dict[str, Standstill]:
     """Return which runs make no steps, by their open alerts."""
     found: dict[str, Standstill] = {}
-    open_ = Alert.objects.open().filter(Q(rule__in=STANDSTILLS) | ~Q(parts=[]), quiet_since=None)
-    columns = ("rule", "run__name", "cause", "onset_at", "parts")
-    for rule, name, cause, onset, parts in open_.values_list(*columns):
-        own = {"rule": rule, "run": name, "cause": cause, "onset_s": onset.timestamp()}
-        for each in parts or [own]:
+    for alert in alerts:
+        own = {
+            "rule": alert.rule,
+            "run": alert.run.name if alert.run else None,
+            "cause": alert.cause,
+            "onset_s": alert.onset_at.timestamp(),
+        }
+        for each in () if alert.quiet_since else alert.parts or [own]:
             if each.get("rule") in STANDSTILLS and each["run"]:
                 state = STANDSTILLS.get(each["cause"], STANDSTILLS[each["rule"]])
                 since = datetime.fromtimestamp(each["onset_s"], UTC)

@@ -63,6 +63,12 @@ def test_a_run_that_hangs_is_shown_as_such_on_each_page(
     assert re.search(r"which (hangs|has stopped) since", node)
     assert client.get(f"/api/v1/runs/{run.name}").json()["standstill"] == word
 
+    # Nodes that it does not accuse are those of a run that hangs, too.
+    hang.node = None
+    hang.save()
+    assert re.search(
+        r"which (hangs|has stopped) since", client.get(limping.get_absolute_url()).text
+    )
     hang.resolved_at = timezone.now()
     hang.save()
     assert "▸" in client.get(run.get_absolute_url()).text

@@ -68,9 +68,7 @@ class Server:
 
 
 @contextmanager
-def limited(
-    limits: Limits, app: Any = application, *, stop_within_s: int = 1
-) -> Iterator[Server]:
+def limited(limits: Limits, app: Any = application, *, stop_within_s: int = 1) -> Iterator[Server]:
     class Protocol(LimitedProtocol):
         _trackers: ClassVar = type(LimitedProtocol._trackers)()
 

@@ -102,7 +102,7 @@ def test_many_runs_cost_no_more_queries_than_one(
     for i in range(30):
         another(f"bert-{i}", phase="finished", finished_at=timezone.now())
 
-    with django_assert_max_num_queries(7):
+    with django_assert_max_num_queries(6):
         client.get("/runs/")
 
 

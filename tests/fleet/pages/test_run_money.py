@@ -118,7 +118,7 @@ def test_an_unknown_run_has_no_costs(client: Client, alive: Run) -> None:
 def test_it_takes_few_queries(
     client: Client, alive: Run, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(8):
         client.get("/runs/llama/money/")
 
 
