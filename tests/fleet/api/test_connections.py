@@ -337,7 +337,7 @@ def test_a_body_that_no_one_reads_ends_with_the_answer() -> None:
 
 @pytest.mark.parametrize("n_before", [0, 1])
 def test_a_server_that_stops_answers_the_request_that_is_on_its_way(n_before: int) -> None:
-    answers = []
+    answers: list[bytes] = []
 
     def ask_once_it_stops() -> None:
         with suppress(ConnectionRefusedError, ConnectionResetError):
