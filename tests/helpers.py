@@ -24,6 +24,7 @@ from fleet.ops.embedded_redis import REDIS_SERVER
 from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.simulate.plan import RunSpec
 from telemetry.steps import PHASES, StepBatch
+from telemetry.store.hot import HotStore
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 NOON_S = int(NOON.timestamp())
@@ -47,6 +48,12 @@ LLAMA = RunSpec(
 def just_now() -> datetime:
     """Return this moment; a constant would be minutes old by the time some tests run."""
     return datetime.now(UTC)
+
+
+def watch_since(hot: HotStore, since_s: float) -> None:
+    """Let trnwatch watch since a time, Unix seconds, and go on for the rest of the test."""
+    hot.gauge("listening_since_s", since_s)
+    hot.gauge("watched_at_s", time.time() + 3600)
 
 
 def number_from(number: int, *models: type[Model]) -> None:

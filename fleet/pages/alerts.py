@@ -13,6 +13,7 @@ from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
+from redis.exceptions import RedisError
 
 from fleet.alerts.text import AlertText, facts, ruled_out
 from fleet.charts.alerts import alert_window, charts_of
@@ -34,6 +35,8 @@ from fleet.pages.annotations import annotate_context
 from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.runbooks import MARKDOWN, check_first, do_now
+from fleet.runs.state import watching
+from fleet.runs.summaries import reporting_now
 from telemetry.detect import RULES
 from telemetry.errors import LARGEST_KEY, whole_number
 from telemetry.store.hot import hot_store
@@ -120,9 +123,22 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "rules": RULES.values(),
         "runs": runs,
         "is_watching": bool(runs) or Node.objects.exists(),
+        **({} if open_ or keep.query else _silence_means(now)),
         "since": list(SINCE),
         "has_any": bool(open_ or resolved.paginator.count or Alert.objects.exists()),
     }
+
+
+def _silence_means(now: datetime) -> dict[str, Any]:
+    """Return what is known of nodes and of trnwatch itself where no alert is open."""
+    now_s = now.timestamp()
+    try:
+        hot = hot_store()
+        n_reporting, n_nodes = reporting_now(hot, now_s=now_s)
+        found = watching(hot, now_s=now_s)
+    except RedisError:
+        return {"has_no_store": True}
+    return {"watching": found, "fleet": {"n_nodes": n_nodes, "n_silent": n_nodes - n_reporting}}
 
 
 @require_safe

@@ -25,6 +25,7 @@ from fleet.pages.charts import answer_chart
 from fleet.pages.connect import connect
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.runs import rows_with_alerts
+from fleet.runs.state import watching
 from fleet.runs.summaries import fleet_now, nodes_now, runs_now
 from telemetry.store.history import run_history
 from telemetry.store.hot import HotStore, hot_store
@@ -62,6 +63,7 @@ def overview_context() -> dict[str, Any]:
     return {
         "is_demo": settings.DEMO,
         "fleet": fleet,
+        "watching": watching(hot, now_s=now_s),
         "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
         "runs": runs,
         "run_rows": rows_with_alerts(runs, alerts, now=now),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -41,6 +42,26 @@ def watching_s(hot: HotStore, *, now_s: float) -> float | None:
 def is_starting(watched_s: float | None, *, was_heard: bool) -> bool:
     """Whether a node that is not heard may not have had its turn since trnwatch started."""
     return not was_heard if watched_s is None else watched_s < WAIT_AFTER_PAUSE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """Whether trnwatch itself watches: without that, no open alert does not mean that all is well.
+
+    ``watched_s`` is None before the first evaluation; ``pause_s`` is None while it watches.
+    """
+
+    watched_s: float | None
+    pause_s: float | None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether missing data is not evaluated yet."""
+        return self.watched_s is None or self.watched_s < WAIT_AFTER_PAUSE_S
+
+
+def watching(hot: HotStore, *, now_s: float) -> Watching:
+    return Watching(watching_s(hot, now_s=now_s), own_pause_s(hot, now_s=now_s))
 
 
 def run_key(run: str) -> str:

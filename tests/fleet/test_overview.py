@@ -13,7 +13,7 @@ from fleet.models import Alert, Node, Run
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.test_anonymous_access import member
-from tests.helpers import block, steps
+from tests.helpers import block, free_port, steps, watch_since
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +27,7 @@ def alive(hot: HotStore, run: Run, steady: Node, limping: Node) -> Run:
     now_s = int(time.time())
     hot.append([block(tick=now_s, nodes=("steady", "limping"), fill=0.5)])
     hot.append_steps(steps(n_steps=10, ended_at_s=now_s - 20, compute_s=1.4, transfer_s=0.6))
+    watch_since(hot, now_s - 3600)
     return run
 
 
@@ -137,11 +138,64 @@ def test_it_shows_a_node_that_fell_silent(client: Client, alive: Run, silent: No
 def test_a_node_is_not_silent_before_it_had_its_turn(
     client: Client, alive: Run, silent: Node, hot: HotStore
 ) -> None:
-    hot.gauge("listening_since_s", time.time())
+    watch_since(hot, time.time())
     page = text(client)
 
     assert "1 silent" not in page
     assert "starting: 1 not heard yet" in page
+    assert "nothing is wrong" not in page
+
+
+@pytest.mark.parametrize(
+    ("since_s", "stopped_s", "words"),
+    [
+        (None, None, "nothing is evaluated yet"),
+        # Silent nodes and hanging runs show later.
+        (3, -3600, "has watched for"),
+        (3600, 40, "own workers have been stopped for"),
+        (3600, -3600, "nothing is wrong"),
+    ],
+    ids=["before the first evaluation", "just started", "stopped", "watching"],
+)
+def test_nothing_is_wrong_only_where_all_is_evaluated(
+    client: Client,
+    alive: Run,
+    hot: HotStore,
+    since_s: float | None,
+    stopped_s: float | None,
+    words: str,
+) -> None:
+    hot.execute("HDEL", "service:gauges", "listening_since_s", "watched_at_s")
+    if since_s is not None and stopped_s is not None:
+        hot.gauge("listening_since_s", time.time() - since_s)
+        hot.gauge("watched_at_s", time.time() - stopped_s)
+
+    for url in ("/", "/alerts/"):
+        page = client.get(url).text
+        assert words in page, url
+        assert ("nothing is wrong" in page) == (words == "nothing is wrong"), url
+
+
+def test_no_node_is_silent_while_trnwatch_itself_is_stopped(
+    client: Client, alive: Run, silent: Node, hot: HotStore
+) -> None:
+    hot.gauge("watched_at_s", time.time() - 40)
+
+    page = text(client)
+
+    assert "unknown: trnwatch is stopped" in page
+    assert "1 silent" not in page
+    assert "not heard yet" not in page
+
+
+def test_alerts_are_listed_without_redis_and_none_is_not_called_well(
+    client: Client, alive: Run, settings: Settings
+) -> None:
+    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
+
+    page = client.get("/alerts/").text
+
+    assert "Redis is not responding" in page
     assert "nothing is wrong" not in page
 
 
@@ -154,6 +208,8 @@ def test_the_demo_says_that_its_past_is_not_complete(
     assert "Its history is being prepared: 0 of 1 runs" in text(client)
     trials, alerts = client.get("/trials/").text, client.get("/alerts/").text
     assert "Its history is being prepared" in trials
+    assert "0 resolved" not in text(client)
+    assert "0 resolved" not in client.get(alive.get_absolute_url()).text
     # What is missing does not read as none.
     assert "No trials." not in trials
     assert "its trials follow" in trials
@@ -164,7 +220,8 @@ def test_the_demo_says_that_its_past_is_not_complete(
 
     assert "No trials." in client.get("/trials/").text
     assert "No resolved alerts yet." in client.get("/alerts/").text
-
+    assert "0 resolved in 24 h" in text(client)
+    assert "0 resolved alerts" in client.get(alive.get_absolute_url()).text
     assert "is being prepared" not in text(client)
 
 

@@ -54,6 +54,8 @@ class Command(BaseCommand):
                 announce_past(now=now)
                 for run in runs:
                     go_live(hot, run, faults_of(run), now=now)
+        # Before the past is complete: a page must not say that there are none.
+        ensure_trials(now=now)
         publish_plans(hot, now=now)
         self.stdout.write(f"{Run.objects.active().simulated().count()} simulated runs are live.")
         if Run.objects.without_past().exists():
@@ -61,7 +63,6 @@ class Command(BaseCommand):
             os.nice(NICE)
             self._simulate_past()
         ensure_probe(now=now)
-        ensure_trials(now=now)
         ensure_preflight()
         update_due_figures(hot, now=datetime.now(UTC))
         update_spending(hot, now=datetime.now(UTC))

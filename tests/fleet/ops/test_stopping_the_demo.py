@@ -86,7 +86,10 @@ def test_ctrl_c_ends_all_and_the_next_start_makes_the_demo_whole(tmp_path: Path)
     assert alive == []
     with closing(sqlite3.connect(folder / "trnwatch.sqlite3")) as database:
         [n_faults] = database.execute("SELECT count(*) FROM fleet_injectedfault").fetchone()
+        # Before the past is complete: no page says that there are none.
+        [n_trials] = database.execute("SELECT count(*) FROM fleet_trial").fetchone()
     assert n_faults > 0
+    assert n_trials > 0
 
     again = Up.start(folder, port, 240, TRNWATCH_DEMO="1")
     try:

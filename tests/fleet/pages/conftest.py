@@ -13,7 +13,7 @@ from pytest_django import Settings
 
 from fleet.models import Alert, AlertEvent, Node, Run
 from telemetry.store.hot import HotStore
-from tests.helpers import LLAMA, block, steps
+from tests.helpers import LLAMA, block, steps, watch_since
 
 Page = Callable[..., str]
 
@@ -47,6 +47,7 @@ def alive(hot: HotStore, run: Run, steady: Node, limping: Node) -> Run:
     hot.append_steps(
         steps(n_steps=10, ended_at_s=started_s, compute_s=own_s, wait_s=wait_s, transfer_s=0.5)
     )
+    watch_since(hot, now_s - 3600)
     return Run.objects.get(pk=run.pk)
 
 

@@ -158,7 +158,7 @@ def test_one_arm_alone_has_no_schedule(page: Page, seen: Trial) -> None:
 
 @pytest.mark.usefixtures("trial", "hot")
 def test_before_anybody_looked_the_page_states_it(page: Page) -> None:
-    assert "The projection is being calculated" in page(PAGE)
+    assert "The figures are being calculated" in page(PAGE)
 
 
 def test_arms_without_steps_or_price_say_what_is_missing(
