@@ -106,6 +106,12 @@ PACE: Mapping[Spec, Callable[[RunNow], float | None]] = {
         "cost_per_million_tokens_usd", "Dollars per million tokens at this pace."
     ): lambda r: r.usd_per_mtok,
 }
+PHASE = gauge(
+    "trnwatch_run_phase_seconds",
+    "What a phase takes of a step, mean of the last minute and over workers.",
+    "run",
+    "phase",
+)
 # NaN and infinity are values that the job reported.
 LOSS = _run_spec("loss", "Training loss of the newest step that reports one.")
 LIMIT = _run_spec("allreduce_limit_ratio", "Share above which the run's alert fires.")
@@ -345,6 +351,11 @@ class RunCollector(Collector):
             for each in runs:
                 add(family, None if each.is_stale else value(each), each.run.name)
             yield family
+        phases = PHASE.family()
+        for each in runs:
+            for phase, value_s in each.phases_s.items() if not each.is_stale else ():
+                add(phases, value_s, each.run.name, phase.removesuffix("_s"))
+        yield phases
         losses = LOSS.family()
         for each in runs:
             if each.loss is not None and not each.is_stale:

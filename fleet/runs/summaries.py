@@ -1,7 +1,7 @@
 """Current values of runs, nodes and the fleet, for pages and /metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import isnan
 from typing import Any
@@ -62,6 +62,15 @@ class RunNow:
     # By its open alert: hangs, stopped if all workers are gone, waiting for some; else empty.
     standstill: str = ""
     stands_since: datetime | None = None
+    steps: StepBatch | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def phases_s(self) -> Mapping[str, float]:
+        """The known phases of a step, mean over workers and steps, by name."""
+        if self.steps is None:
+            return {}
+        means = {name: mean_known(mean(each, 1)) for name, each in self.steps.phases.items()}
+        return {name: value for name, value in means.items() if value is not None}
 
     @property
     def state(self) -> str:
@@ -183,6 +192,7 @@ def run_now(
         # No steps are expected during a compile.
         is_stale=run.phase != Run.Phase.COMPILING
         and age_s > max(STALE_AFTER_S, STALE_AFTER_STEPS * step_s),
+        steps=steps,
     )
 
 

@@ -15,15 +15,8 @@ import numpy as np
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.exporter.hardware import HARDWARE
 from telemetry.long_term.remote_write import Endpoint, EndpointUnreachableError
-from telemetry.long_term.writer import (
-    PHASE_NAMES,
-    RUN_PHASE,
-    RUN_STEP,
-    RUN_TOKENS,
-    STATS,
-    minute_name,
-)
-from telemetry.store.durable import ENDED, FIRST_PHASE, N_COLUMNS, STEP, TOKENS
+from telemetry.steps import PHASES
+from telemetry.store.durable import ENDED, FIRST_PHASE, LOSS, N_COLUMNS, STEP, TOKENS
 from telemetry.store.reading import LongTermError
 from telemetry.store.rollups import N_STATS
 
@@ -102,15 +95,28 @@ def selector(name: str, **labels: str) -> str:
     return f"{name}{{{pairs}}}"
 
 
-# Aggregation over a longer time, in the order of STATS.
+# Aggregation over time, in the order of the rows' statistics.
 MERGES = ("min", "avg", "max")
+assert len(MERGES) == N_STATS  # noqa: S101
 MOST_PARTS = 1024
 # A label that no metric has.
 KIND = "trnwatch_kind"
+COLUMNS = {"tokens": TOKENS, "step": STEP, "loss": LOSS} | {
+    phase.removesuffix("_s"): FIRST_PHASE + i for i, phase in enumerate(PHASES)
+}
+
+
+def over(merge: str, name: str, by: str, every_s: int, **labels: str) -> str:
+    """Return a query that merges the samples of a series in each interval.
+
+    The lookback is a millisecond less than the interval: neighbours share no sample.
+    """
+    series = selector(name, **labels)
+    return f"{merge} by ({by}) ({merge}_over_time({series}[{every_s * 1000 - 1}ms]))"
 
 
 class LongTermHistory:
-    """Reads history that this service wrote to a store, or that the store scraped."""
+    """Reads history of a store that has what `/metrics` showed."""
 
     def __init__(self, promql: PromQL) -> None:
         self._promql = promql
@@ -127,67 +133,52 @@ class LongTermHistory:
         values : (n, 3 * n_parts)
             As ``telemetry.store.rollups.Minutes`` has them; NaN for gaps.
         """
-        t_s = np.arange(start, end, every_s)
-        names = [minute_name(metric, stat) for stat in STATS]
-        values = self._parts(node, metric, names, t_s, every_s)
-        if np.isnan(values).all(axis=1).any():
-            # No minutes were written there: use the samples.
-            sampled = self._parts(node, metric, [HARDWARE[metric].name] * N_STATS, t_s, every_s)
-            n, n_parts = len(values), max(values.shape[1], sampled.shape[1]) // N_STATS
-            padded = []
-            for each in (values, sampled):
-                stats = each.reshape(n, N_STATS, -1)
-                lacking = [(0, 0), (0, 0), (0, n_parts - stats.shape[2])]
-                padded.append(np.pad(stats, lacking, constant_values=np.nan).reshape(n, -1))
-            values = np.where(np.isnan(padded[0]), padded[1], padded[0])
-        return t_s, values
-
-    def _parts(
-        self, node: str, metric: str, names: list[str], t_s: IntArray, every_s: int
-    ) -> FloatArray:
-        spec = HARDWARE[metric]
+        spec, t_s = HARDWARE[metric], np.arange(start, end, every_s)
         by_part = spec.labels[1] if len(spec.labels) > 1 else ""
+        of_node = {spec.labels[0]: node}
         pieces = []
-        for merge, name in zip(MERGES, names, strict=True):
-            series = selector(name, **{spec.labels[0]: node})
-            each = f"{merge} by ({by_part}) ({merge}_over_time({series}[{_range(every_s)}]))"
-            pieces.append(f'label_replace({each}, "{KIND}", "{merge}", "", "")')
+        for merge in MERGES:
+            minutes = over(merge, f"{spec.name}:{merge}_1m", by_part, every_s, **of_node)
+            samples = over(merge, spec.name, by_part, every_s, **of_node)
+            pieces.append(f'label_replace({minutes} or {samples}, "{KIND}", "{merge}", "", "")')
         found = self._ask(" or ".join(pieces), t_s, every_s)
         places = [(MERGES.index(one.metric[KIND]), _part(one, by_part), one) for one in found]
         n_parts = max((part + 1 for _, part, _ in places), default=0)
         values = np.full((len(t_s), N_STATS, n_parts), np.nan)
         for stat, part, one in places:
             _place(values[:, stat, part], one, t_s, every_s)
-        return values.reshape(len(t_s), -1)
+        return t_s, values.reshape(len(t_s), -1)
 
     def run_minutes(self, run: str, *, start: int, end: int, every_s: int) -> FloatArray:
-        """Return average steps per ``every_s``, in the columns of ``run_chunks.minute_means``."""
+        """Return the average step of each ``every_s`` in which one ended: ``Chunk.steps``."""
+
+        def of(merge: str, name: str, by: str = "") -> str:
+            return over(merge, f"trnwatch_run_{name}", by, every_s, run=run)
+
+        pace = f"{of('avg', 'tokens_per_second')} * {of('avg', 'step_seconds')}"
+        asked = {
+            "tokens": f"{of('avg', 'step_tokens:avg_1m')} or {pace}",
+            "step": f"{of('max', 'steps:max_1m')} or {of('max', 'steps_total')}",
+            "loss": of("avg", "loss"),
+        }
+        phases = (of("avg", name, "phase") for name in ("phase_seconds:avg_1m", "phase_seconds"))
+        queries = [*phases, *(_named(query, name) for name, query in asked.items())]
         t_s = np.arange(start, end, every_s)
-        over = f"[{_range(every_s)}]"
-        phases, tokens, step = (
-            f"{merge} by (phase) ({merge}_over_time({selector(name, run=run)}{over}))"
-            for merge, name in (("avg", RUN_PHASE), ("avg", RUN_TOKENS), ("max", RUN_STEP))
-        )
-        query = f"{phases} or {_named(tokens, 'tokens')} or {_named(step, 'step')}"
-        columns = {"tokens": TOKENS, "step": STEP}
-        columns |= {phase: FIRST_PHASE + i for i, phase in enumerate(PHASE_NAMES)}
         rows = np.full((len(t_s), N_COLUMNS), np.nan)
         rows[:, ENDED] = t_s + every_s - 1
-        for one in self._ask(query, t_s, every_s):
-            column = columns.get(one.metric.get("phase", ""))
+        for one in self._ask(" or ".join(queries), t_s, every_s):
+            column = COLUMNS.get(one.metric.get("phase", ""))
             if column is not None:
                 _place(rows[:, column], one, t_s, every_s)
-        return np.asarray(rows[np.isfinite(rows[:, STEP])])
+        is_known = np.isfinite(rows[:, FIRST_PHASE : FIRST_PHASE + len(PHASES)]).any(axis=1)
+        rows = rows[is_known & np.isfinite(rows[:, STEP])]
+        # The count of steps is scraped also while none ends.
+        return np.asarray(rows[np.diff(rows[:, STEP], prepend=np.nan) != 0])
 
     def _ask(self, query: str, t_s: IntArray, every_s: int) -> list[PromSeries]:
         """Query at the last second of each interval, so that values cover one interval each."""
         first, last = int(t_s[0]) + every_s - 1, int(t_s[-1]) + every_s - 1
         return self._promql.query_range(query, start=first, end=last, step_s=every_s)
-
-
-def _range(every_s: int) -> str:
-    """Return the lookback: a millisecond less than the step, so that intervals do not overlap."""
-    return f"{every_s * 1000 - 1}ms"
 
 
 def _named(query: str, phase: str) -> str:

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Alert, Node, Run, Token
+from telemetry.steps import PHASES
 from telemetry.store.hot import HotStore
 from tests.helpers import block, steps
 
@@ -63,6 +64,10 @@ def test_it_reports_a_run(client: Client, trained: Run) -> None:
     wait = found["trnwatch_run_allreduce_wait_ratio", "llama"]
     transfer = found["trnwatch_run_allreduce_transfer_ratio", "llama"]
     assert share == pytest.approx(wait + transfer)
+    phases = {name[1]: value for name, value in found.items() if "run_phase_seconds" in name[0]}
+    assert set(phases) == {phase.removesuffix("_s") for phase in PHASES}
+    assert sum(phases.values()) == pytest.approx(found["trnwatch_run_step_seconds", "llama"])
+    assert phases["transfer"] == pytest.approx(transfer * 0.9, rel=0.05)
     assert found["trnwatch_run_tokens_total", "llama"] == 20 * 4096
     assert found["trnwatch_run_cost_usd_total", "llama"] > 0
 
@@ -75,6 +80,7 @@ def test_a_run_whose_steps_stopped_has_no_pace(
     found = samples(client)
 
     assert ("trnwatch_run_step_seconds", "llama") not in found
+    assert "trnwatch_run_phase_seconds" not in {name for name, *_ in found}
     assert found["trnwatch_run_tokens_total", "llama"] == 20 * 4096
 
 
