@@ -1,7 +1,6 @@
 """The timeline of an alert, and the outbox: each entry enqueues the notifications it causes."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -168,7 +167,7 @@ def _notify(
     state: NotifiedState, kind: Delivery.Kind, event: AlertEvent, *, now: datetime
 ) -> None:
     receiver = state.receiver
-    if not receiver.is_enabled or kind not in traits_of(receiver).takes:
+    if not receiver.is_enabled or not Receiver.Kind(receiver.kind).takes(kind):
         return
     if kind == Delivery.Kind.REPEATED:
         state.last_at = now
@@ -240,39 +239,6 @@ def _waiting(receiver: Receiver, kind: Delivery.Kind, group_key: str) -> Deliver
     return last if untried.update(next_try_at=F("next_try_at")) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """Which notifications a kind of receiver takes, and how."""
-
-    takes: frozenset[Delivery.Kind]
-    is_grouped: bool = True
-    is_reminded: bool = True
-
-
-EVERYTHING = frozenset(Delivery.Kind)
-# PagerDuty and Alertmanager group and escalate themselves: one alert at a time.
-TRAITS = {
-    Receiver.Kind.WEBHOOK: Traits(EVERYTHING),
-    Receiver.Kind.SLACK: Traits(EVERYTHING),
-    Receiver.Kind.EMAIL: Traits(EVERYTHING - {Delivery.Kind.ACKNOWLEDGED}),
-    Receiver.Kind.PAGERDUTY: Traits(EVERYTHING, is_grouped=False, is_reminded=False),
-    Receiver.Kind.ALERTMANAGER: Traits(
-        frozenset(
-            {
-                *(Delivery.Kind.FIRING, Delivery.Kind.CHANGED),
-                *(Delivery.Kind.RESOLVED, Delivery.Kind.TEST),
-            }
-        ),
-        is_grouped=False,
-        is_reminded=False,
-    ),
-}
-
-
-def traits_of(receiver: Receiver) -> Traits:
-    return TRAITS[Receiver.Kind(receiver.kind)]
-
-
 LONGEST_GROUP_KEY = 200
 
 
@@ -309,7 +275,7 @@ def receivers_of(alert: Alert, table: Iterable[Route]) -> list[tuple[Route, Rece
 
 def group_key_of(route: Route, receiver: Receiver, alert: Alert) -> str:
     """Compute the group of an alert: alerts of one group may share a message."""
-    if route.group_by == Route.GroupBy.ALERT or not traits_of(receiver).is_grouped:
+    if route.group_by == Route.GroupBy.ALERT or Receiver.Kind(receiver.kind).groups_itself:
         return f"alert {alert.pk}"
     values = {
         "run": alert.run.name if alert.run else alert.subject,

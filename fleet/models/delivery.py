@@ -80,6 +80,17 @@ class Receiver(models.Model):
         EMAIL = "email", "e-mail"
         APPRISE = "apprise", "other service"
 
+        @property
+        def groups_itself(self) -> bool:
+            """Whether it groups, repeats and escalates alerts itself: it gets one at a time."""
+            return self in {self.PAGERDUTY, self.ALERTMANAGER}
+
+        def takes(self, notification: str) -> bool:
+            """Whether it takes notifications of that ``Delivery.Kind``."""
+            refused = {self.EMAIL: ("acknowledged",)}
+            refused[self.ALERTMANAGER] = ("acknowledged", "repeated", "undelivered")
+            return notification not in refused.get(self, ())
+
     name = models.CharField(max_length=60, unique=True)
     kind = models.CharField(max_length=16, choices=Kind)
     target = models.CharField(

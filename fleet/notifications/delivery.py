@@ -14,7 +14,7 @@ from threading import Event
 from django.db import close_old_connections, connection, transaction
 from django.db.models import F, Q
 
-from fleet.alerts.events import enqueue_delivery, notify_newcomers, traits_of
+from fleet.alerts.events import enqueue_delivery, notify_newcomers
 from fleet.alerts.matchers import silences_of
 from fleet.models import Delivery, NotifiedState, Receiver, Route, SenderHeartbeat
 from fleet.models.delivery import DeliveryQuerySet
@@ -350,7 +350,7 @@ def report_failure(delivery: Delivery, why: str, *, now: datetime) -> None:
     routes = Route.objects.filter(Q(pk=delivery.route_id) | Q(is_default=True))
     others = Receiver.objects.enabled().filter(routes__in=routes).distinct()
     for other in others.exclude(pk=delivery.receiver_id):
-        if other.pk not in notified and kind in traits_of(other).takes:
+        if other.pk not in notified and Receiver.Kind(other.kind).takes(kind):
             Delivery.objects.create(
                 receiver=other,
                 kind=kind,
@@ -410,7 +410,7 @@ def remind(*, now: datetime) -> int:
         _remind(state, now=now)
         for state in open_.select_related("receiver", "route", "alert__run", "alert__node")
         if state.route is not None
-        and traits_of(state.receiver).is_reminded
+        and not Receiver.Kind(state.receiver.kind).groups_itself
         and now - state.last_at >= timedelta(seconds=state.route.repeat_s)
         and not silences_of(state.alert, now=now)
     )

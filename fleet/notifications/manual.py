@@ -5,7 +5,7 @@ from datetime import datetime
 
 from django.db import transaction
 
-from fleet.alerts.events import enqueue_delivery, traits_of
+from fleet.alerts.events import enqueue_delivery
 from fleet.models import ConfigurationChange, Delivery, Receiver
 from fleet.notifications.channels import CHANNELS, Message
 from fleet.notifications.delivery import DeliveryClient, DeliveryResult
@@ -28,7 +28,7 @@ def send_again(delivery: Delivery, *, by: str, note: str, now: datetime) -> None
     If one of its alerts was resolved in the meantime, the resolution follows.
     """
     _settle(delivery, State.PENDING, by=by, note=note, n_attempts=0, next_try_at=now)
-    if delivery.kind not in STARTS or KIND.RESOLVED not in traits_of(delivery.receiver).takes:
+    if delivery.kind not in STARTS:
         return
     for alert in delivery.alerts.exclude(resolved_at=None):
         enqueue_delivery(

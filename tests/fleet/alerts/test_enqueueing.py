@@ -81,6 +81,21 @@ def test_what_fires_goes_to_the_default_route_after_its_wait(
     assert delivery.next_try_at == NOON + 5 * SECOND
 
 
+@pytest.mark.parametrize("kind", Receiver.Kind)
+def test_a_receiver_of_any_kind_is_notified(
+    run: Run, hook: Receiver, default: Route, kind: Receiver.Kind
+) -> None:
+    hook.kind = kind
+    hook.save()
+    alert = alert_on(run, rule="node_silent")
+    for event in ("fired", "acknowledged", "resolved"):
+        say(alert, event)
+
+    refused = {"acknowledged"} if kind in {"email", "alertmanager"} else set()
+    told = [kind for kind in ("firing", "acknowledged", "resolved") if kind not in refused]
+    assert kinds(hook) == told
+
+
 def test_a_first_message_waits_for_the_cause_but_not_for_long(
     run: Run, limping: Node, hook: Receiver, default: Route
 ) -> None:
