@@ -40,6 +40,7 @@ from telemetry.detect import (
     find,
     find_silent,
     missing_devices,
+    names_of,
     uncorrected,
     unhealthy_devices,
 )
@@ -64,26 +65,14 @@ from telemetry.store.refused import read_refused
 
 log = logging.getLogger(__name__)
 
-# fleet/costs/drift.py and fleet/checks/preflight_requirements.py evaluate these.
-EVALUATED_ELSEWHERE = ("cost_drift", "preflight")
 # A node rule that is broken on all nodes of a run is reported for the run.
-RUN_RULES = (
-    *(
-        name
-        for name, rule in RULES.items()
-        if rule.subject == "run" and name not in EVALUATED_ELSEWHERE
-    ),
-    *("core_slow", "hbm_slow", "efa_degraded"),
-)
-# Rules of nodes that read the hardware metrics, which are not evaluated every second. The others
-# read when a node reported last, and ECC counts and the health of devices.
-HARDWARE_RULES = tuple(
-    name
-    for name, rule in RULES.items()
-    if rule.subject == "node" and name not in {"node_silent", ECC, HEALTH_RULE, MISSING_RULE}
-)
+RUN_RULES = SLOWDOWNS | names_of(lambda rule: rule.subject == "run" and rule.reads != "records")
+# These are about runs without recent steps.
+STILL_RULES = RUN_RULES - names_of(lambda rule: rule.reads == "measurements")
+# Rules of nodes that read the hardware metrics, which are not evaluated every second.
+HARDWARE_RULES = names_of(lambda rule: rule.subject == "node" and rule.reads == "measurements")
 BLIND = ("monitoring_blind", "fleet")
-OF_MISSING_DATA = ("hang", "node_silent", "workers_missing")
+OF_MISSING_DATA = names_of(lambda rule: rule.reads == "silence")
 # Results of this process that stay valid from one second to the next.
 HEALTHY_STEPS = HealthyStepsCache()
 ALL_RULES = "all rules"
@@ -102,7 +91,7 @@ class RuleFailure(msgspec.Struct, frozen=True):
 
     def covers(self, rule: str, subject: str) -> bool:
         """Whether a rule and subject could not be evaluated."""
-        of_rule = {SLOWDOWNS[0]: SLOWDOWNS, "hang": ("hang", "node_silent")}
+        of_rule = {"step_slow": SLOWDOWNS, "hang": ("hang", "node_silent")}
         if self.rule != ALL_RULES and rule not in of_rule.get(self.rule, (self.rule,)):
             return False
         kind, _, name = subject.partition(":")
@@ -292,8 +281,7 @@ def evaluated_subjects(
     found |= {BLIND} if last_seen else set()
     for each in snapshots:
         subject, nodes = f"run:{each.run.name}", each.members.nodes
-        # These are about runs without recent steps.
-        found |= {(rule, subject) for rule in ("hang", "recompile", "workers_missing")}
+        found |= {(rule, subject) for rule in STILL_RULES}
         if each.heartbeat is not None and now_s - each.heartbeat.last_step_at_s <= WINDOW_S:
             found |= {(rule, subject) for rule in RUN_RULES}
             if not each.steps.is_timed_now:

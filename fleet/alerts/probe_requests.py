@@ -24,7 +24,7 @@ from fleet.alerts.events import Kind, change, note, summary
 from fleet.formatting import counted, listed, seconds
 from fleet.models import Alert, Node, ProbeRequest
 from telemetry.blocks import Span
-from telemetry.detect import RULES, Finding
+from telemetry.detect import RULES, Finding, names_of
 from telemetry.detect.causes import CAUSES, UNKNOWN
 from telemetry.detect.fabric import (
     LATENCY,
@@ -38,7 +38,7 @@ from telemetry.store.hot import HotStore
 from telemetry.store.node_state import AgentRequests
 
 # The rules whose alerts say that steps are longer.
-SLOW_RUN = ("allreduce_share", "step_slow")
+SLOW_RUN = names_of(lambda rule: rule.is_slow_run)
 # Causes that telemetry cannot separate further.
 WEAK = ("network", "slow_compute", UNKNOWN)
 MAX_SUSPECTS = 3

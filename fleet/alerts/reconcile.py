@@ -25,16 +25,14 @@ from fleet.alerts.probe_requests import PROBED, locate_probed, with_probed_place
 from fleet.alerts.record import begun, continued
 from fleet.alerts.silences import apply_silences
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
-from telemetry.detect import RULES, Finding
+from telemetry.detect import RULES, Finding, names_of
 from telemetry.detect.causes import CLASS_OF, HARDWARE_CAUSES, UNKNOWN
 from telemetry.detect.share import LAYOUT, SHARE
 
 Fits = Callable[[Subject, Finding, Alert], bool]
 
 SEVERITIES = {"page": Alert.Severity.PAGE, "warn": Alert.Severity.WARN}
-# Any fault may show in these. An alert of theirs whose cause is known is the alert of that fault.
-SYMPTOMS = frozenset({"allreduce_share", "step_slow"})
-UNEXPLAINED = SYMPTOMS | {"hang"}
+SLOWING = names_of(lambda rule: rule.slows_steps)
 # Onsets of one problem differ by less than this, whatever shows it.
 SAME_ONSET_S = 10.0
 # A run with an alert of these causes makes no step.
@@ -43,14 +41,8 @@ PAUSES = ("hang", "recompile", "checkpoint_slow", "node_crash")
 AFTER_STEPS = 2.0
 # So many seconds of hardware still show what is over.
 AFTER_S = 30.0
-# Uneven work comes and goes from step to step. The share has limits of its own, but another rule
-# may find next what it no longer does.
+# Uneven work comes and goes from step to step.
 UNEVEN = "seq_imbalance"
-UNEVEN_QUIET = {"step_slow": timedelta(seconds=90), "allreduce_share": timedelta(seconds=10)}
-# Rules whose evidence is how long a node takes.
-SLOW = ("step_slow", "core_slow", "hbm_slow", "input_stall", "allreduce_share")
-# Alerts that slow no step.
-HARMLESS = ("ecc_uncorrected", "node_idle", "cost_drift", "preflight", "workers_missing")
 
 
 def reconcile(
@@ -217,7 +209,7 @@ def has_same_culprit(alert: Alert, finding: Finding) -> bool:
         return False
     if finding.cause == UNKNOWN:
         # A run that seemed to hang may prove slow when its step ends.
-        return alert.rule in UNEXPLAINED and finding.rule in SYMPTOMS
+        return RULES[alert.rule].is_symptom and RULES[finding.rule].is_slow_run
     node = alert.node.name if alert.node else None
     # The first node that was found may turn out to be one of several.
     return node == finding.node or (finding.node is None and node in finding.nodes)
@@ -229,7 +221,7 @@ def is_explained(alert: Alert, finding: Finding) -> bool:
     An alert without a node that is found no more is explained by a slow node since its onset, and
     one that names a class by a cause of that class.
     """
-    if alert.rule not in UNEXPLAINED or not _is_same_run(alert, finding):
+    if not RULES[alert.rule].is_symptom or not _is_same_run(alert, finding):
         return False
     if alert.cause == UNKNOWN:
         return finding.cause != UNKNOWN
@@ -326,7 +318,7 @@ def is_aftermath(finding: Finding, *, now: datetime) -> bool:
     A step that a fault made long ends after the fault, and its alert may be over by then. The
     newest seconds of the hardware still show the fault, too.
     """
-    if finding.run is None or finding.rule in HARMLESS:
+    if finding.run is None or finding.rule not in SLOWING:
         return False
     step_s = finding.evidence.get("step_s") or finding.evidence.get("usual_step_s") or 0.0
     onset = datetime.fromtimestamp(finding.onset_s, UTC)
@@ -337,11 +329,10 @@ def is_aftermath(finding: Finding, *, now: datetime) -> bool:
     of_others = ~Q(rule=finding.rule) & (in_hardware & Q(resolved_at__lte=now) | ends_now)
     counts = in_steps & Q(resolved_at__lte=now)
     # Links, devices and errors say something of their own, also about a node that hangs.
-    if finding.rule in SLOW and finding.accused:
+    if RULES[finding.rule].waits and finding.accused:
         counts |= of_others
-    over = Alert.objects.filter(counts, run__name=finding.run)
-    over = over.exclude(rule__in=HARMLESS).select_related("node")
-    return any(set(finding.accused) <= set(alert.nodes) for alert in over)
+    over = Alert.objects.filter(counts, run__name=finding.run, rule__in=SLOWING)
+    return any(set(finding.accused) <= set(alert.nodes) for alert in over.select_related("node"))
 
 
 def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:
@@ -489,7 +480,7 @@ def refresh(
     if moves and not (group or must_move or is_urgent):
         moves = not _has_recent(alert, Kind.RULE_CHANGED, since=now - RULE_STAYS)
     has_new_culprit = not (came or left) and _has_new_culprit(alert, finding, now=now)
-    has_score = finding.rule in SYMPTOMS or "share_ratio" in finding.evidence
+    has_score = RULES[finding.rule].is_slow_run or "share_ratio" in finding.evidence
     is_stronger = finding.rule == alert.rule and finding.score > alert.score * WORSE_BY
     is_worse = is_urgent or (has_score and is_stronger)
     is_back = alert.quiet_since is not None and now - alert.quiet_since >= AWAY
@@ -585,8 +576,8 @@ def _end(
         text = "its run has ended" if is_over else "its node is retired"
         return is_gone and _resolve(alert, now=now, text=text)
     if alert.flapping_since is None:
-        quiet = UNEVEN_QUIET.get(alert.rule) if alert.cause == UNEVEN else None
-        may_return = quiet is not None and now - alert.last_seen_at < quiet
+        quiet_s = RULES[alert.rule].uneven_quiet_s if alert.cause == UNEVEN else 0.0
+        may_return = now - alert.last_seen_at < timedelta(seconds=quiet_s)
         return not may_return and _resolve(alert, now=now)
     as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
     if alert.quiet_since is None:

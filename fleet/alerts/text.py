@@ -31,6 +31,7 @@ from fleet.formatting import (
     usd,
 )
 from fleet.models import Alert
+from telemetry.detect import names_of
 from telemetry.detect.causes import UNKNOWN, Part
 
 
@@ -135,7 +136,7 @@ def shared_cause(cause: str) -> str:
 # The kind of evidence that does not say in which phase a step takes longer.
 WHOLE_STEP = "step"
 # Rules of which the other workers may wait for one.
-WAITED = frozenset({"allreduce_share", "step_slow", "core_slow", "hbm_slow"})
+WAITED = names_of(lambda rule: rule.waits)
 
 
 def _number(value: object) -> float | None:
@@ -271,8 +272,6 @@ class Evidence:
         return [str(name) for name in given] if isinstance(given, list | tuple) else []
 
 
-# Any fault may show in these: where it is follows from its cause.
-UNLOCATED_RULES = frozenset({"allreduce_share", "step_slow", "hang"})
 # The longest that a first message waits for the cause: nearly all are located within 10 s.
 LOCATED_WITHIN = timedelta(seconds=12)
 # So long after it fired an alert names a more exact cause.
@@ -282,17 +281,11 @@ LOCATING = timedelta(seconds=60)
 def is_located(alert: Alert) -> bool:
     """Whether the cause or the node of a problem is known, or it has none."""
     is_known = alert.cause != UNKNOWN or bool(alert.nodes)
-    return alert.rule not in UNLOCATED_RULES or is_known or Evidence(alert.evidence).is_layout
+    return alert.rule not in SYMPTOMS or is_known or Evidence(alert.evidence).is_layout
 
 
-# Rules whose headline or opening already names the cause and its figure.
-SELF_EXPLAINED = frozenset(
-    {
-        *("monitoring_blind", "node_silent", "ecc_uncorrected", "device_unhealthy", "recompile"),
-        *("device_missing", "loss_not_finite", "loss_spike", "workers_missing"),
-        *("cost_drift", "budget_overrun", "preflight"),
-    }
-)
+SYMPTOMS = names_of(lambda rule: rule.is_symptom)
+SELF_EXPLAINED = names_of(lambda rule: rule.explains_itself)
 # Healthy steps vary by this ratio: a smaller loss counts as none.
 LOSS_NOISE_RATIO = 0.01
 # All-reduce shares that differ by less are shown as one.

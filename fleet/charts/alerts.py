@@ -15,6 +15,7 @@ from fleet.formatting import figure as written
 from fleet.formatting import percent, seconds
 from fleet.models import Alert, Node, Run
 from telemetry.blocks import METRICS, FloatArray, IntArray
+from telemetry.detect import names_of
 from telemetry.detect.causes import phase_of
 from telemetry.store.history import MINUTE_S, node_series, run_steps, worker_minutes
 from telemetry.store.reading import LongTerm, Source
@@ -165,7 +166,7 @@ def alert_window(alert: Alert, *, now: datetime) -> Window:
     return Window(int(onset_s) - BEFORE_S, max(int(end), int(onset_s) + 1))
 
 
-OF_LOSS = ("loss_not_finite", "loss_spike")
+OF_LOSS = names_of(lambda rule: rule.charts_loss)
 
 
 def charts_of(alert: Alert) -> Sequence[AlertChart]:

@@ -26,19 +26,13 @@ from telemetry.detect.losses import (
     pace_of,
     unexplained_minutes,
 )
-from telemetry.detect.rules import RULES
+from telemetry.detect.rules import RULES, names_of
 from telemetry.simulate.constants import ASSUMED
 from telemetry.simulate.plan import Job
 from telemetry.simulate.step_model import estimate
 from telemetry.store.history import worker_minutes
 from telemetry.store.reading import Source
 
-# Rules that slow no step, and so explain no cost.
-UNRELATED = (
-    *(DRIFT, "budget_overrun", "ecc_uncorrected", "exec_errors", "monitoring_blind"),
-    *("device_unhealthy", "device_missing"),
-    *("preflight", "workers_missing", "loss_not_finite", "loss_spike"),
-)
 # A problem starts before its alert, and the run needs time to recover after it.
 BEFORE_S, AFTER_S = 120.0, 300.0
 ESTIMATE, OWN, SIMILAR = "estimate", "own", "similar"
@@ -126,7 +120,8 @@ def _usd(run: Run, node_s_per_token: float) -> float | None:
 def explained(run: Run, *, start_s: float, now_s: float) -> tuple[FloatArray, bool]:
     """Return spans that other alerts explain, (m, 2) Unix s, and whether one is open now."""
     about = Q(run=run) | Q(node__run=run)
-    others = Alert.objects.filter(about).exclude(rule__in=UNRELATED)
+    explaining = names_of(lambda rule: rule.explains_cost)
+    others = Alert.objects.filter(about, rule__in=explaining)
     spans = [
         (onset.timestamp() - BEFORE_S, over.timestamp() + AFTER_S if over else np.inf)
         for onset, over in others.values_list("onset_at", "resolved_at")

@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from fleet.costs.drift import UNRELATED
 from fleet.runs.summaries import LATE_AFTER_S
-from telemetry.detect.rules import RULES, Rule, Severity
+from telemetry.detect.rules import RULES, Rule, Severity, names_of
 
 Recording = tuple[str, str]
 
@@ -94,8 +93,7 @@ def fleet_recordings() -> Iterator[Recording]:
     )
 
 
-# Alerts that do not slow steps do not explain a cost increase.
-UNRELATED_RULES = ",\n".join(f'      rule!="{rule}"' for rule in UNRELATED)
+EXPLAINING = "|".join(sorted(names_of(lambda rule: rule.explains_cost)))
 DRIFT = RULES["cost_drift"].limits
 HALF_S = DRIFT["window_s"] / 2
 # Interval of the cost rules.
@@ -106,7 +104,7 @@ def cost_recordings() -> Iterator[Recording]:
     explaining = "run:trnwatch_alerts_explaining:sum"
     cost = "run:trnwatch_node_seconds_per_million_tokens:unexplained"
     half, least = f"[{HALF_S:g}s]", DRIFT["least_minutes"] / 2
-    alerts = f"trnwatch_run_alerts_firing{{\n{UNRELATED_RULES}\n    }}"
+    alerts = f'trnwatch_run_alerts_firing{{rule=~"{EXPLAINING}"}}'
     yield explaining, f"sum by (run) (\n  max by (run, rule) (\n    {alerts}\n  )\n)"
     yield (
         cost,

@@ -87,9 +87,9 @@ class Receiver(models.Model):
 
         def takes(self, notification: str) -> bool:
             """Whether it takes notifications of that ``Delivery.Kind``."""
-            refused = {self.EMAIL: ("acknowledged",)}
-            refused[self.ALERTMANAGER] = ("acknowledged", "repeated", "undelivered")
-            return notification not in refused.get(self, ())
+            if notification == "acknowledged":
+                return self not in {self.EMAIL, self.ALERTMANAGER}
+            return self != self.ALERTMANAGER or notification not in {"repeated", "undelivered"}
 
     name = models.CharField(max_length=60, unique=True)
     kind = models.CharField(max_length=16, choices=Kind)

@@ -9,7 +9,7 @@ from telemetry.detect.node_errors import (
     uncorrected,
     unhealthy_devices,
 )
-from telemetry.detect.rules import RULES, Rule
+from telemetry.detect.rules import RULES, Rule, names_of
 from telemetry.detect.stopped import StepHeartbeat, crashed_nodes, find_silent
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "find",
     "find_silent",
     "missing_devices",
+    "names_of",
     "uncorrected",
     "unhealthy_devices",
 ]

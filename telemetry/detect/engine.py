@@ -40,7 +40,7 @@ from telemetry.detect.pace import HALF, NEWEST_STEPS, PERSISTS_STEPS, comparable
 from telemetry.detect.parts import POWER, find_unhealthy_hardware
 from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.recompile import recompile
-from telemetry.detect.rules import RULES
+from telemetry.detect.rules import RULES, names_of
 from telemetry.detect.share import ROUNDING, SHARE, STEPS_TO_RESOLVE, apply_share_rule
 from telemetry.detect.slow import (
     find_late_worker,
@@ -418,16 +418,8 @@ INDEPENDENT_RULES: Mapping[str, Finder] = {
 }
 
 
-# Evaluated together by `find_slowdowns`, under the name of the first.
-SLOWDOWNS = (
-    "step_slow",
-    "allreduce_share",
-    "input_stall",
-    "checkpoint_slow",
-    "core_slow",
-    "hbm_slow",
-    "efa_degraded",
-)
+# Evaluated together by `find_slowdowns`.
+SLOWDOWNS = names_of(lambda rule: rule.slows_steps and rule.reads == "measurements")
 
 
 def find(
@@ -446,17 +438,10 @@ def find(
     """
     found = list[Finding]()
     slowdowns: Finder = partial(find_slowdowns, open_rules=open_rules)
-    for name, rule in {SLOWDOWNS[0]: slowdowns, **rules}.items():
+    for name, rule in {"step_slow": slowdowns, **rules}.items():
         with guard(name):
             found += (each for each in rule(inputs) if _exceeds_own_limit(inputs, each))
     return found
-
-
-# The limit that a run may have of its own, and the two figures whose ratio it limits.
-OWN_LIMITS = {
-    "step_slow": ("least_ratio", "step_s", "baseline_step_s"),
-    "hang": ("late_s", "overdue_s", None),
-}
 
 
 def _exceeds_own_limit(inputs: DetectionInput, finding: Finding) -> bool:
@@ -464,7 +449,7 @@ def _exceeds_own_limit(inputs: DetectionInput, finding: Finding) -> bool:
 
     Such a limit is not below that of the rule. A finding without the figure stays.
     """
-    name, over, under = OWN_LIMITS.get(finding.rule, ("", "", None))
+    name, over, under = RULES[finding.rule].own_limit or ("", "", None)
     limit = inputs.own_limits.get(f"{finding.rule}.{name}")
     figure = finding.evidence.get(over)
     usual = finding.evidence.get(under) if under else 1.0

@@ -1,7 +1,7 @@
 """The registry of rules: limits, texts and PromQL."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,6 +10,10 @@ Subject = Literal["run", "node", "fleet", "budget"]
 # What makes one observation of a rule worse than another: its score, or a figure that is easier
 # to understand.
 Merit = Literal["score", "share", "slowdown", "phase", "duration"]
+# What a rule reads: steps of a run or hardware of a node; the hosts of a run without steps;
+# what does not arrive; counts of errors and states of devices; or records in the database, for
+# which another task evaluates it.
+Reads = Literal["measurements", "hosts", "silence", "counts", "records"]
 # The figures whose ratio is a merit; the second one may be missing.
 MERITS: Mapping[str, tuple[str, str | None]] = {
     "share": ("share_ratio", None),
@@ -44,7 +48,20 @@ class Rule:
 
     ``limits`` are the thresholds, with units in their names; detection and PromQL both use them.
     ``falls_short`` is what PromQL misses, or why there is none. ``merit`` decides which of its
-    observations was the worst.
+    observations was the worst. ``own_limit`` is the limit that a run may have of its own, and the
+    two figures whose ratio it limits; the second one may be missing.
+
+    The others are traits, by which its alerts are related to others:
+
+    ``reads`` : what must be there to evaluate it
+    ``is_symptom`` : any fault may show in it, so its cause and place are found separately
+    ``slows_steps`` : steps take longer, or none ends
+    ``is_standstill`` : no step ends, and its evidence has the time of the last one
+    ``waits`` : it measures how long workers take, so others may wait for an accused one
+    ``wastes_time`` : it slows no step, but a token costs more
+    ``explains_itself`` : its headline or opening names the cause and its figure
+    ``charts_loss`` : the training loss shows it
+    ``uneven_quiet_s`` : uneven sequences come and go; it stays open for so long without a finding
     """
 
     name: str
@@ -56,6 +73,26 @@ class Rule:
     queries: tuple[Query, ...] = ()
     falls_short: str = ""
     merit: Merit = "score"
+    own_limit: tuple[str, str, str | None] | None = None
+    reads: Reads = "measurements"
+    is_symptom: bool = False
+    slows_steps: bool = False
+    is_standstill: bool = False
+    waits: bool = False
+    wastes_time: bool = False
+    explains_itself: bool = False
+    charts_loss: bool = False
+    uneven_quiet_s: float = 0.0
+
+    @property
+    def is_slow_run(self) -> bool:
+        """Whether it says that steps take longer, whatever the reason."""
+        return self.is_symptom and not self.is_standstill
+
+    @property
+    def explains_cost(self) -> bool:
+        """Whether a token costs more while it fires."""
+        return self.slows_steps or self.wastes_time
 
     @property
     def runbook(self) -> str:
@@ -126,6 +163,8 @@ MONEY = (
         ),
         "Checkpoints and evaluations count as work; excluded workers count as paid nodes. Time "
         "that an alert explains is left out from its firing on, not from its onset.",
+        reads="records",
+        explains_itself=True,
     ),
     Rule(
         "budget_overrun",
@@ -136,6 +175,8 @@ MONEY = (
         {"calm_ratio": 0.98},
         (Query(OVERRUN, "It comes to {{ $value | humanizePercentage }} of it."),),
         "The forecast is trnwatch's own, as of the latest scrape.",
+        reads="records",
+        explains_itself=True,
     ),
 )
 
@@ -215,6 +256,7 @@ NODES = (
         {"idle_ratio": 0.05, "idle_s": 600.0},
         (Query(IDLE, "No core is above {{ $value | humanizePercentage }}.", for_s="idle_s"),),
         "A node that was excluded from steps on purpose counts as idle.",
+        wastes_time=True,
     ),
     Rule(
         "node_silent",
@@ -228,6 +270,9 @@ NODES = (
             Query(SILENT_SPARE, "Silent for more than <quiet_s> s.", severity="warn"),
         ),
         "It cannot distinguish a crashed node from missing telemetry.",
+        reads="silence",
+        slows_steps=True,
+        explains_itself=True,
     ),
     Rule(
         "ecc_uncorrected",
@@ -246,6 +291,8 @@ NODES = (
         ),
         "It resolves <hold_s> s after the last error left the window of <window_s> s, however far "
         "apart the errors are.",
+        reads="counts",
+        explains_itself=True,
     ),
     Rule(
         "device_unhealthy",
@@ -263,6 +310,8 @@ NODES = (
             ),
         ),
         "It has one alert per device.",
+        reads="counts",
+        explains_itself=True,
     ),
     Rule(
         "device_missing",
@@ -271,6 +320,8 @@ NODES = (
         "node",
         "Some accelerators of a node no longer report, while the others do: the driver lost them.",
         falls_short="No series says how many devices a node had before.",
+        reads="counts",
+        explains_itself=True,
     ),
     Rule(
         "monitoring_blind",
@@ -281,6 +332,8 @@ NODES = (
         {"enough_nodes": 2},
         (Query(BLIND, "None of the nodes reports."),),
         "If trnwatch itself is down, `trnwatch_scrape_down` and `trnwatch_absent` fire.",
+        reads="silence",
+        explains_itself=True,
     ),
 )
 
@@ -411,6 +464,8 @@ PARTS = (
         "nodes, in runs of at least <enough_nodes> nodes. It misses smaller changes against the "
         "core's own past and cannot distinguish a core from a throttled accelerator.",
         merit="slowdown",
+        slows_steps=True,
+        waits=True,
     ),
     Rule(
         "hbm_slow",
@@ -430,6 +485,8 @@ PARTS = (
         "As for core_slow. Real nodes report one estimate for all "
         "devices, so it never fires for them.",
         merit="slowdown",
+        slows_steps=True,
+        waits=True,
     ),
     Rule(
         "efa_degraded",
@@ -449,6 +506,7 @@ PARTS = (
         "<blatant_latency_ratio> times the run's usual latency. It misses smaller changes against "
         "the device's own past, and a fabric that is slow as a whole.",
         merit="slowdown",
+        slows_steps=True,
     ),
 )
 
@@ -495,6 +553,11 @@ STANDSTILL = (
         "node that did not join. A host whose threads spin above <loading_ratio> of its vCPUs "
         "counts as working.",
         merit="duration",
+        own_limit=("late_s", "overdue_s", None),
+        reads="silence",
+        is_symptom=True,
+        slows_steps=True,
+        is_standstill=True,
     ),
     Rule(
         "recompile",
@@ -513,6 +576,10 @@ STANDSTILL = (
             ),
         ),
         "It misses compilations shorter than half a minute and does not measure their cost.",
+        reads="hosts",
+        slows_steps=True,
+        is_standstill=True,
+        explains_itself=True,
     ),
 )
 
@@ -526,6 +593,8 @@ STARTS = (
         "A run that requires a preflight began without a pass of its nodes younger than a day.",
         {"good_for_s": 86_400.0},
         falls_short="No series has the results of preflights, or which runs require one.",
+        reads="records",
+        explains_itself=True,
     ),
     Rule(
         "workers_missing",
@@ -538,6 +607,8 @@ STARTS = (
         # join timeout, NCCL's process group): there is time to act.
         {"arrive_s": 300.0},
         falls_short="No series says how many workers a run announced.",
+        reads="silence",
+        explains_itself=True,
     ),
 )
 
@@ -591,6 +662,10 @@ STEPS = (
         "It uses the mean of a minute instead of two consecutive steps. It names neither cause "
         "nor node.",
         merit="share",
+        is_symptom=True,
+        slows_steps=True,
+        waits=True,
+        uneven_quiet_s=10.0,
     ),
     Rule(
         "step_slow",
@@ -604,6 +679,11 @@ STEPS = (
         "not name the worker, and cannot recognise intended changes: fewer nodes with the same "
         "batch look like a slowdown until they are the usual state.",
         merit="slowdown",
+        own_limit=("least_ratio", "step_s", "baseline_step_s"),
+        is_symptom=True,
+        slows_steps=True,
+        waits=True,
+        uneven_quiet_s=90.0,
     ),
     Rule(
         "input_stall",
@@ -614,6 +694,8 @@ STEPS = (
         {"least_ratio": 0.04},
         falls_short="No series has the time that each worker waits for its data.",
         merit="slowdown",
+        slows_steps=True,
+        waits=True,
     ),
     Rule(
         "checkpoint_slow",
@@ -625,6 +707,7 @@ STEPS = (
         {"slower_by_ratio": 3.0, "least_s": 3.0},
         falls_short="No series has the actual or the expected duration of checkpoints.",
         merit="phase",
+        slows_steps=True,
     ),
 )
 
@@ -645,6 +728,8 @@ LOSSES = (
         (Query(NAN_LOSS, "It is {{ $value }}.", for_s=30),),
         "It sees the newest loss at each scrape instead of <steps_to_fire> steps in a row. It "
         "names neither the step nor the last checkpoint.",
+        explains_itself=True,
+        charts_loss=True,
     ),
     Rule(
         "loss_spike",
@@ -653,12 +738,19 @@ LOSSES = (
         "run",
         "The loss is far above that of the steps before, by the scatter of the run itself.",
         falls_short="No series has the loss of each step, which shows how much it scatters.",
+        explains_itself=True,
+        charts_loss=True,
     ),
 )
 
 
-__all__ = ["RULES", "Query", "Rule", "Severity", "Subject"]
+__all__ = ["RULES", "Query", "Rule", "Severity", "Subject", "names_of"]
 
 RULES: Mapping[str, Rule] = {
     rule.name: rule for rule in (*STEPS, *LOSSES, *PARTS, *STANDSTILL, *NODES, *STARTS, *MONEY)
 }
+
+
+def names_of(which: Callable[[Rule], bool]) -> frozenset[str]:
+    """Name the rules with a trait; stored alerts may name rules of another release."""
+    return frozenset(name for name, rule in RULES.items() if which(rule))

@@ -16,7 +16,7 @@ from telemetry.detect.inputs import (
     node_values,
     part_values,
 )
-from telemetry.detect.rules import RULES
+from telemetry.detect.rules import RULES, names_of
 from telemetry.statistics.peers import mean, middle
 from telemetry.steps import StepBatch, once
 
@@ -107,8 +107,7 @@ CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 TRAINING = "training"
 # Clocks of workers may be ahead of ours by this much.
 CLOCKS_S = 2.0
-# Alerts of these rules contain the time of the last step.
-STANDSTILLS = ("hang", "recompile")
+STANDSTILLS = names_of(lambda rule: rule.is_standstill)
 # A step is overdue after this many step times, at least this many seconds.
 _LIMITS = RULES["hang"].limits
 LATE_STEPS, LATE_S = _LIMITS["late_steps"], _LIMITS["late_s"]
@@ -387,7 +386,9 @@ def has_no_agent(inputs: DetectionInput, since_s: float) -> bool:
     """
     back_s = int(inputs.now_s - since_s) + LOOK_S
     if not len(inputs.steps) or back_s > OLDEST_S:
-        held = [alert.evidence for alert in inputs.open_problems if alert.rule in STANDSTILLS]
+        held = [
+            alert.evidence for alert in inputs.open_problems if RULES[alert.rule].is_standstill
+        ]
         return any(each.get("host_by_node") == {} for each in held)
     return not inputs.hardware((HOST,), back_s).reported.any()
 

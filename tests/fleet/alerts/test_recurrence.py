@@ -9,6 +9,7 @@ import pytest
 from fleet.alerts import acknowledge, reconcile
 from fleet.alerts.reconcile import damp
 from fleet.models import Alert, Node
+from telemetry.detect import RULES
 from telemetry.detect.findings import Finding
 from telemetry.detect.share import LAYOUT
 from tests.fleet.alerts.conftest import Evaluate
@@ -321,6 +322,19 @@ def test_the_step_that_ends_a_hang_accuses_its_node_no_second_time(
     long_step = of_run(finding, "step_slow", "slow_compute", 5, node=limping.name)
     reconcile([long_step], evaluated=every, now=NOON + timedelta(seconds=300))
     assert not Alert.objects.open().exists()
+
+
+@pytest.mark.parametrize(
+    "rule", sorted(name for name, each in RULES.items() if each.subject != "budget")
+)
+def test_only_the_end_of_what_slows_steps_hides_a_long_step(finding: Finding, rule: str) -> None:
+    every = {(name, "run:llama") for name in RULES} | {("monitoring_blind", "fleet")}
+    first = of_run(finding, rule, "unknown" if RULES[rule].is_symptom else rule)
+    long_step = of_run(finding, "step_slow", "seq_imbalance", onset_s=15)
+    reconcile([first], evaluated=every, now=NOON + timedelta(seconds=10))
+    reconcile([], evaluated=every, now=NOON + timedelta(seconds=20))
+    reconcile([long_step], evaluated=every, now=NOON + timedelta(seconds=21))
+    assert Alert.objects.open().exists() != RULES[rule].slows_steps
 
 
 @pytest.mark.parametrize("rule", ["efa_degraded", "device_unhealthy", "node_silent"])
