@@ -126,6 +126,10 @@ class RunOut(ResponseSchema):
         examples=["training"],
     )
     phase_since: datetime = Field(description="When the phase began, UTC.")
+    end_reason: str = Field(
+        description="Why it failed, as it or its log says; empty if unknown.",
+        examples=["NRT_EXEC_HW_ERR_HBM_UE on trn-03"],
+    )
     standstill: str = Field(
         description="By its open alert: hangs, stopped (all workers are gone), or waiting (some "
         "have not arrived); else empty.",

@@ -359,12 +359,17 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
     return kept
 
 
-def end_text(log: Log) -> str:
-    """Return why the job ended, by the errors after its last step."""
+def end_reason(log: Log) -> str:
+    """Return why the job failed, by the errors after its last step; empty if it did not."""
     error = ended_by(log.final)
     if error is None:
-        return "ended"
-    return f"failed: {error.name}" + (f" on {error.where}" if error.where else "")
+        return ""
+    return error.name + (f" on {error.where}" if error.where else "")
+
+
+def end_text(log: Log) -> str:
+    reason = end_reason(log)
+    return f"failed: {reason}" if reason else "ended"
 
 
 def _failure(error: LoggedError) -> dict[str, Any]:
@@ -416,6 +421,7 @@ def _run_fields(
 ) -> dict[str, Any]:
     began_s, ended_s = _span(log, steps, times, file_s=file_s)
     ended_at = datetime.fromtimestamp(ended_s, UTC)
+    reason = end_reason(log)
     has_batch = math.isfinite(steps.global_batch) and steps.global_batch <= MAX_COUNT
     return {
         "team": options.team,
@@ -430,8 +436,9 @@ def _run_fields(
         "precision": options.precision,
         "optimizer": options.optimizer or log.optimizer,
         "tokens_per_epoch": options.tokens_per_epoch or None,
-        "phase": Run.Phase.FINISHED,
+        "phase": Run.Phase.FAILED if reason else Run.Phase.FINISHED,
         "phase_since": ended_at,
+        "end_reason": reason[: Run.MAX_REASON_CHARS],
         "started_at": datetime.fromtimestamp(began_s, UTC),
         "finished_at": ended_at,
         "last_step": int(steps.step[-1]) if len(steps) else 0,
@@ -478,16 +485,20 @@ def n_tokens(steps: LoggedSteps) -> int | None:
 
 def headline(run: Run, log: ReadLog, step_s: float | None) -> SafeString:
     took_s = (run.finished_at or run.started_at) - run.started_at
+    failed = ""
+    if run.end_reason:
+        failed = format_html('It <b class="bad-text">failed: {}</b>. ', run.end_reason)
     if not log.n_steps:
-        return format_html("<b>{}</b> was imported from a log without steps.", run.name)
+        return format_html("<b>{}</b> was imported from a log without steps. {}", run.name, failed)
     pace = f" at {seconds(step_s)} each" if step_s is not None else ""
     return format_html(
-        "<b>{}</b> trained to <b>step {}</b>{} in {}. It was imported from a {}, which does not "
+        "<b>{}</b> trained to <b>step {}</b>{} in {}. {}It was imported from a {}, which does not "
         "separate compute from all-reduce.",
         run.name,
         count(run.last_step),
         pace,
         duration(took_s),
+        failed,
         "table" if log.family == TABLE else "log",
     )
 

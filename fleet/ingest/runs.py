@@ -104,6 +104,7 @@ def refresh_run(report: RunLine, *, now: datetime) -> Run:
         if run.phase == Run.Phase.FAILED:
             # It was silent, and goes on.
             changes |= {"phase": Run.Phase.COMPILING, "phase_since": now, "finished_at": None}
+            changes["end_reason"] = ""
     changed = [name for name, value in changes.items() if getattr(run, name) != value]
     for name in changed:
         setattr(run, name, changes[name])

@@ -72,6 +72,7 @@ UPDATED_FIELDS = (
     "phase",
     "phase_progress_ratio",
     "phase_since",
+    "end_reason",
     "finished_at",
     "paid_until",
     "last_step",
@@ -625,11 +626,22 @@ def update_run(run: Run, state: RunState, *, now: datetime) -> None:
     if end is not None:
         _enter(run, end, heard_at)
         run.finished_at = heard_at
+        if end == Run.Phase.FAILED:
+            run.end_reason = _reason_of(state)[: Run.MAX_REASON_CHARS]
 
 
 def _enter(run: Run, phase: Run.Phase, at: datetime) -> None:
-    run.phase, run.phase_since = phase, max(at, run.started_at)
+    run.phase, run.phase_since, run.end_reason = phase, max(at, run.started_at), ""
     run.phase_progress_ratio = 0.0
+
+
+def _reason_of(state: RunState) -> str:
+    """Return why a run failed: by the first worker that said so, else by its silence."""
+    failed = [member for member in state.members.values() if member.ended == 2]
+    first = min(failed, key=lambda member: member.heard_s, default=None)
+    if first is None:
+        return "its reports stopped"
+    return f"{first.reason or 'no reason given'} (rank {first.rank} on {first.node})"
 
 
 def _end_of(run: Run, state: RunState, now_s: float) -> Run.Phase | None:

@@ -74,6 +74,8 @@ class Run(Labeled):
         FINISHED = "finished"
         FAILED = "failed"
 
+    MAX_REASON_CHARS = 200
+
     name = models.SlugField(max_length=60, unique=True)
     team = models.CharField(max_length=40, blank=True)
     purpose = models.CharField(max_length=200, blank=True, help_text="One line.")
@@ -192,6 +194,12 @@ class Run(Labeled):
     phase = models.CharField(max_length=12, choices=Phase, default=Phase.PENDING)
     phase_progress_ratio = models.FloatField(default=0.0)
     phase_since = models.DateTimeField()
+    end_reason = models.CharField(
+        max_length=MAX_REASON_CHARS,
+        blank=True,
+        db_default="",
+        help_text="Why it failed. Empty: unknown.",
+    )
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)
     last_step = models.BigIntegerField(default=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from telemetry.ingest.logs.records import LogLine
 
 # In the order of causes: the later ones follow from the earlier ones.
-CLASSES = ("device", "memory", "program", "network", "collective", "stopped")
+CLASSES = ("device", "memory", "program", "network", "collective", "stopped", "process")
 MAX_TEXT_CHARS = 300
 
 
@@ -24,8 +24,11 @@ class ErrorPattern:
     pattern: re.Pattern[str]
     meaning: str
     source: str
+    after: str = ""
+    unless: str = ""
 
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 PATTERNS = tuple(
     ErrorPattern(
         name=block["name"],
@@ -34,12 +37,17 @@ PATTERNS = tuple(
         pattern=re.compile(block["pattern"], re.ASCII),
         meaning=block["meaning"],
         source=block["source"],
+        after=block.get("after", ""),
+        unless=block.get("unless", ""),
     )
-    for block in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[
-        "error"
-    ]
+    for block in TABLE["error"]
 )
-MARKS = tuple(text for each in PATTERNS for text in each.has)
+STATUS_NAMES: dict[str, str] = TABLE["nrt_status"]
+STATUS = re.compile(r"\bnrt_\w{3,40}(?::| failed:?)? ?status[= ](\d{1,4})\b", re.ASCII)
+# What an error comes after, and what says that it is none.
+BEFORE = tuple(text for each in PATTERNS for text in (each.after, each.unless) if text)
+MARKS = (*(text for each in PATTERNS for text in each.has), *BEFORE, "nrt_")
+MAX_SOURCES = 10_000
 ANY_MARK = re.compile("|".join(map(re.escape, MARKS)))
 
 
@@ -80,31 +88,57 @@ class LoggedError:
         )
 
 
-def error_of(entry: LogLine, *, file: str = "") -> LoggedError | None:
-    """Return the error that a line reports; None if it reports none that is known."""
-    if not ANY_MARK.search(entry.text):
+class ErrorReader:
+    """Reads the errors that lines report; knows what the sources printed since the last step."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, str] = {}
+
+    def forget(self) -> None:
+        """Begin again: a step was trained."""
+        self._newest.clear()
+
+    def read(self, entry: LogLine, *, file: str = "") -> LoggedError | None:
+        """Return the error that a line reports; None if it reports none that is known."""
+        text = entry.text
+        if not ANY_MARK.search(text):
+            return None
+        if (status := STATUS.search(text)) and (name := STATUS_NAMES.get(status[1])):
+            text = f"{text} {name}"
+        self._note(entry)
+        for each in PATTERNS:
+            if each.after and self._newest.get(entry.source) != each.after:
+                continue
+            if any(map(text.__contains__, each.has)) and (found := each.pattern.search(text)):
+                return _error(each, found, entry, file)
         return None
-    for each in PATTERNS:
-        if not any(map(entry.text.__contains__, each.has)):
-            continue
-        if found := each.pattern.search(entry.text):
-            groups = {name: text for name, text in found.groupdict().items() if text}
-            seq = f" {groups['seq']}" if "seq" in groups else ""
-            return LoggedError(
-                name=groups.get("name", each.name),
-                kind=each.kind,
-                meaning=each.meaning,
-                number=entry.number,
-                text=" ".join(entry.text.split())[:MAX_TEXT_CHARS],
-                file=file,
-                at_s=entry.at_s,
-                rank=int(groups["rank"]) if "rank" in groups else entry.rank,
-                device=groups.get("device", ""),
-                core=int(groups["core"]) if "core" in groups else None,
-                node=groups.get("node", entry.host),
-                detail=groups.get("detail", "") + seq,
-            )
-    return None
+
+    def _note(self, entry: LogLine) -> None:
+        newest = next((text for text in BEFORE if text in entry.text), "")
+        before = self._newest.get(entry.source, "")
+        if newest and (before or len(self._newest) < MAX_SOURCES):
+            is_ignored = any(each.unless == before and each.after == newest for each in PATTERNS)
+            self._newest[entry.source] = "-" if is_ignored else newest
+
+
+def _error(each: ErrorPattern, found: re.Match[str], entry: LogLine, file: str) -> LoggedError:
+    groups = {name: text for name, text in found.groupdict().items() if text}
+    number = f" {groups['number']}" if "number" in groups else ""
+    seq = f" {groups['seq']}" if "seq" in groups else ""
+    return LoggedError(
+        name=groups.get("name", each.name) + number,
+        kind=each.kind,
+        meaning=each.meaning,
+        number=entry.number,
+        text=" ".join(entry.text.split())[:MAX_TEXT_CHARS],
+        file=file,
+        at_s=entry.at_s,
+        rank=int(groups["rank"]) if "rank" in groups else entry.rank,
+        device=groups.get("device", ""),
+        core=int(groups["core"]) if "core" in groups else None,
+        node=groups.get("node", entry.host),
+        detail=groups.get("detail", "") + seq,
+    )
 
 
 def ended_by(errors: Iterable[LoggedError]) -> LoggedError | None:

@@ -18,7 +18,7 @@ from telemetry.ingest.logs.envelopes import (
     prefix_of,
 )
 from telemetry.ingest.logs.errors import MARKS as ERROR_MARKS
-from telemetry.ingest.logs.errors import LoggedError, error_of
+from telemetry.ingest.logs.errors import ErrorReader, LoggedError
 from telemetry.ingest.logs.families import (
     FAMILIES,
     MARKS,
@@ -65,6 +65,8 @@ MAX_EXAMPLE_CHARS = 120
 MAX_COMPILES = 200_000
 MAX_BAR_STEPS = 100_000
 MAX_ERRORS = 1_000
+# A kernel's log may follow the job's: errors this long before the last step did not end it.
+BEFORE_END_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +148,10 @@ class LogReader:
         self._about = about
         self._steps = StepReader(every=about.log_every)
         self._compiler = Compiler()
+        self._errors = ErrorReader()
         self._likely: list[tuple[frozenset[str], UnreadLine]] = []
         self._has_steps = False
+        self._newest_s = -math.inf
 
     def read(self, lines: Iterable[tuple[int, bytes, bool]], *, file: str = "") -> None:
         """Read the lines of one file: number, bytes and whether they are whole."""
@@ -210,6 +214,8 @@ class LogReader:
         if self._likely and not self._has_steps:
             self.log.likely = [line for _, line in self._likely]
             self.log.lacks = self._likely[0][0]
+        over_s = self._newest_s - BEFORE_END_S
+        self.log.final = [error for error in self.log.final if not error.at_s < over_s]
         self.log.totals = self._steps.totals
         self.log.n_counted = self._steps.n_counted
         return self.log
@@ -217,7 +223,7 @@ class LogReader:
     def _kind(self, entry: LogLine, file: str) -> str:
         """Read an entry and return its kind; empty if it is not understood."""
         text = entry.text
-        failure = error_of(entry, file=file)
+        failure = self._errors.read(entry, file=file)
         if failure is not None:
             self._fail(failure)
         if "NEURON_HW_ERR=" in text:
@@ -245,6 +251,8 @@ class LogReader:
             return ""
         self._has_steps = True
         self.log.final.clear()
+        self._errors.forget()
+        self._newest_s = max(self._newest_s, record.at_s)
         if kind != PROGRESS or len(self.log.gathered[PROGRESS]) < MAX_BAR_STEPS:
             self.log.gathered[kind].add(record)
         return kind

@@ -4,6 +4,7 @@ from io import StringIO
 
 import pytest
 
+from fleet.models import Run
 from tests.fleet.ingest.import_command import Write, dated, imported
 from tests.telemetry.ingest.logs.log_lines import neuronx
 
@@ -56,6 +57,12 @@ def test_a_job_that_failed_says_by_what_and_where(write: Write) -> None:
     assert (error["name"], error["line"], error["node"]) == ("NRT_EXEC_HW_ERR_HBM_UE", 6, "trn-03")
     assert error["at"].endswith("00:01:10+00:00")
     assert "the job failed: NRT_EXEC_HW_ERR_HBM_UE on trn-03" in shown.getvalue()
+    run = Run.objects.get(name="logged")
+    assert (run.phase, run.end_reason) == ("failed", "NRT_EXEC_HW_ERR_HBM_UE on trn-03")
+    # The log of a better end replaces it.
+    assert imported(write(*lines[:-1]))["end"] == "ended"
+    run.refresh_from_db()
+    assert (run.phase, run.end_reason) == ("finished", "")
 
 
 def test_a_job_without_errors_ended(write: Write) -> None:

@@ -101,6 +101,7 @@ def test_one_worker_that_failed_takes_the_run_down(
     follow(now_s + 2)
 
     assert run_now().phase == Phase.FAILED
+    assert run_now().end_reason == f"RuntimeError (rank 0 on {NODES[2]})"
 
 
 def test_a_run_that_starts_again_is_under_way_again(
@@ -115,6 +116,7 @@ def test_a_run_that_starts_again_is_under_way_again(
     run = run_now()
 
     assert (run.phase, run.finished_at, run.session) == (Phase.TRAINING, None, "second")
+    assert run.end_reason == ""
     assert run.step_shift == 1
     # Its own first step is our second; it began a step's length before it ended.
     assert run.starts is not None
@@ -133,6 +135,7 @@ def test_a_run_that_falls_silent_is_given_up_in_the_end(
     follow(now_s + 31 * 60)
 
     assert (before, run_now().phase) == (Phase.TRAINING, Phase.FAILED)
+    assert run_now().end_reason == "its reports stopped"
 
 
 def test_one_that_compiles_may_be_silent_for_longer(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 from django.test import Client
+from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run
@@ -67,6 +68,21 @@ def test_it_shows_every_graph_who_found_and_who_compiled_it(page: str) -> None:
     assert "1 graph was requested with more than one set of compiler flags" in panel
     assert "/fsx/cache" in panel
     assert "25\u202f% of requests" in panel
+
+
+def test_a_job_that_failed_says_so_wherever_its_phase_is_shown(
+    hot: HotStore, db: None, client: Client, tmp_path: Path, lines: list[str]
+) -> None:
+    reason = "NRT_EXEC_HW_ERR_HBM_UE on trn-03"
+    imported(tmp_path, *lines, "trn-03: nrt_execute failed: NRT_EXEC_HW_ERR_HBM_UE", **REPORTED)
+
+    assert f'<b class="bad-text">failed: {reason}</b>' in main_of(client)
+    for page in ("/runs/logged/", "/runs/", f"{reverse('search')}?q=logged"):
+        text = client.get(page).text
+        assert reason in text, page
+        assert "finished" not in text.split('id="runs"')[-1].split("</section>")[0], page
+    found = client.get("/api/v1/runs/logged").json()
+    assert (found["phase"], found["end_reason"]) == ("failed", reason)
 
 
 def test_broken_hardware_comes_before_the_charts(page: str) -> None:
