@@ -1,3 +1,3 @@
 """The version of the package; the same as that of the service it reports to."""
 
-VERSION = "0.9.0"
+VERSION = "0.10.0"
