@@ -6,6 +6,7 @@ into a list of the node in Redis; one task reads the lists, so that nothing is c
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -25,10 +26,10 @@ from fleet.ingest.nodes import (
 from fleet.ingest.runs import refresh_run
 from fleet.models import Node, Run
 from telemetry.blocks import METRICS, Block, FloatArray
-from telemetry.ingest.exporters import NodeName
+from telemetry.ingest.exporters import NamedBy, NodeName
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading
-from telemetry.ingest.prometheus import MAX_INTERVALS, NodeSeries, Sample, WrittenSamples
+from telemetry.ingest.prometheus import MS, NodeSeries, Sample, WrittenSamples
 from telemetry.ingest.step_reports import RunLine
 from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore
@@ -45,6 +46,7 @@ LOCK_S = 60
 # The sender waits with further samples until the task has caught up.
 MAX_QUEUED = 2_000
 KEEP_S = 24 * 3600
+SEVERAL = 2
 # Read together: so many nodes, and requests of each.
 NODES_AT_ONCE, REQUESTS_AT_ONCE = 64, 16
 # A node leaves the set once it has nothing more to read.
@@ -54,10 +56,6 @@ FORGET_IF_READ = (
 
 # Runs known by labels alone.
 SESSION = "labels"
-# A run ends with so many scrapes in a row that do not name it. Exporters learn which pod uses a
-# device from the kubelet, in a request of its own that may fail, and single scrapes may be lost:
-# a name is gone after as many scrapes as an exporter is.
-UNNAMED_SCRAPES = math.ceil(MAX_INTERVALS)
 # Exporters of the host say nothing about what its accelerators do.
 OF_ACCELERATORS = {name for name, metric in METRICS.items() if metric.part in ("core", "device")}
 
@@ -78,10 +76,11 @@ _STATE = msgspec.msgpack.Decoder(NodeSeries)
 
 
 class KnownName(msgspec.Struct, array_like=True):
-    """The name of a node, and the number of its machine, if it is known."""
+    """The name of a node; the number of its machine and Kubernetes' name, where known."""
 
     name: str
     instance_id: str = ""
+    kubernetes: str = ""
 
 
 _KNOWN_NAME = msgspec.msgpack.Decoder(KnownName)
@@ -96,25 +95,51 @@ def name_nodes(hot: HotStore, written: WrittenSamples) -> None:
 
     Exporters of one machine name it in several ways: by its number, by an address that a new pod
     changes, by a label. What one series says of number and address together holds for the others,
-    and a node keeps the name under which it appeared. A name that a user gave stays.
+    and a node keeps the name under which it appeared. A label of the user's stays.
     """
     found = list(written.names.values())
-    keys = [f"{NAMED}{key}" for each in found for key in (each.instance_id, each.address)]
+    keys = [f"{NAMED}{key}" for each in found for key in (*each[1:3], each.name)]
     held = [
         _KNOWN_NAME.decode(text) if text else None
         for text in hot.execute_all(("GET", key) for key in keys)
     ]
+    n_named = Counter(each.instance_id for each in found if each.by)
     commands: list[tuple[object, ...]] = []
-    for each, by_number, by_address in zip(found, held[::2], held[1::2], strict=True):
-        name = each.name if each.is_given else _known_name(each, by_number, by_address)
-        known = msgspec.msgpack.encode(KnownName(name, each.instance_id))
-        if each.instance_id:
-            commands.append(("SET", NAMED + each.instance_id, known, "EX", KEEP_S))
+    for each, by_number, by_address, by_name in zip(
+        found, held[::3], held[1::3], held[2::3], strict=True
+    ):
+        # A collector that adds its own number to what it scrapes elsewhere tells nothing by it.
+        is_own = bool(each.instance_id) and n_named[each.instance_id] < SEVERAL
+        name = each.name
+        if each.by == NamedBy.NONE:
+            name = _known_name(each, by_number, by_address)
+        elif each.by < NamedBy.LABEL:
+            name = _same_machine(each, by_number if is_own else None, by_name)
+        of_number = by_number.kubernetes if by_number and by_number.name == name else ""
+        kubernetes = each.name if each.by == NamedBy.KUBERNETES else of_number
+        known = msgspec.msgpack.encode(KnownName(name, each.instance_id, kubernetes))
+        aliases = {each.instance_id, each.name} if each.instance_id else set()
         # The address of a pod may belong to another node later, so the newest one holds.
-        if each.address and (each.instance_id or each.is_given or by_address is None):
-            commands.append(("SET", NAMED + each.address, known, "EX", KEEP_S))
+        if each.address and (each.instance_id or each.by or by_address is None):
+            aliases.add(each.address)
+        commands += [("SET", NAMED + alias, known, "EX", KEEP_S) for alias in sorted(aliases)]
         written.rename(each.name, name)
     hot.execute_all(commands)
+
+
+def _same_machine(named: NodeName, by_number: KnownName | None, by_name: KnownName | None) -> str:
+    """Return the name of a node that its host or Kubernetes names.
+
+    Two sources may name one machine differently: its number tells, unless Kubernetes has two.
+    """
+    if by_name is not None and (
+        by_name.instance_id == named.instance_id or "" in (by_name.instance_id, named.instance_id)
+    ):
+        return by_name.name
+    if by_number is None:
+        return named.name
+    is_another = named.by == NamedBy.KUBERNETES and by_number.kubernetes not in ("", named.name)
+    return named.name if is_another else by_number.name
 
 
 def _known_name(named: NodeName, by_number: KnownName | None, by_address: KnownName | None) -> str:
@@ -227,6 +252,8 @@ def _assemble(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str,
             state.label(one.labels, arrived_s=one.arrived_s)
             for run, n in one.runs.items():
                 state.runs[run] = state.runs.get(run, 0) + n
+            if one.runs and one.samples:
+                state.named_s = max(state.named_s, one.samples[-1].at_ms / MS)
             batch.n_repeated += state.add(one.samples, arrived_s=one.arrived_s)[1]
         n_waiting = state.n_waiting
         if found := list(state.readings(now_s=now_s)):
@@ -282,7 +309,7 @@ def _fill(
         n_scrapes = sum(bool(each.values.keys() & OF_ACCELERATORS) for each, _ in readings)
         if n_scrapes:
             state.n_unnamed = 0 if state.runs else state.n_unnamed + n_scrapes
-            if state.runs or state.n_unnamed >= UNNAMED_SCRAPES:
+            if state.runs or state.names_no_run(now_s=readings[-1][1]):
                 now = datetime.fromtimestamp(now_s, UTC)
                 assign_run(row, state.runs, reading, labels, now=now)
             state.runs = {}

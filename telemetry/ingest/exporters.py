@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 MIB = 1024.0**2
@@ -473,25 +474,38 @@ def is_address(host: str) -> bool:
     return True
 
 
+class NamedBy(IntEnum):
+    """Who gave a node its name: a label of the user's, Kubernetes, its host, or no one."""
+
+    NONE = 0
+    HOST = 1
+    KUBERNETES = 2
+    LABEL = 3
+
+
 class NodeName(NamedTuple):
     """A node's name, and what else tells that it is the same one.
 
-    ``is_given``: a user or Kubernetes chose the name. Else it is the machine's own number, or
-    the scraped address, and another series may know a better one.
+    A name that no one gave is the machine's own number, or the scraped address, and another
+    series may know a better one.
     """
 
     name: str
     instance_id: str
     address: str
-    is_given: bool
+    by: NamedBy
 
 
 def name_of(labels: Mapping[str, str]) -> NodeName:
     """Name the node of a series: by its label, Kubernetes, its host, its number, its address."""
     host = host_of(labels.get(ADDRESS, ""))
     number, pod = labels.get("instance_id", ""), labels.get("pod", "")
-    given = next((labels[n] for n in ("node", *KUBERNETES_LABELS) if labels.get(n)), "")
+    given, by = labels.get("node", ""), NamedBy.LABEL
     if not given:
+        by = NamedBy.KUBERNETES
+        given = next((labels[n] for n in KUBERNETES_LABELS if labels.get(n)), "")
+    if not given:
+        by = NamedBy.HOST
         hosts = (labels.get(n, "") for n in HOST_LABELS)
         given = next((h for h in hosts if h and h != pod and not CONTAINER.fullmatch(h)), "")
     if not given and host and host != pod and not is_address(host):
@@ -499,5 +513,5 @@ def name_of(labels: Mapping[str, str]) -> NodeName:
         given = host
     if given:
         # Set manually, `node` may be an address with its port too.
-        return NodeName(host_of(given), number, host, is_given=True)
-    return NodeName(number or host, number, host, is_given=False)
+        return NodeName(host_of(given), number, host, by)
+    return NodeName(number or host, number, host, NamedBy.NONE)

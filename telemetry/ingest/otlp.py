@@ -34,20 +34,20 @@ from telemetry.ingest.prometheus import (
 )
 
 NS_PER_MS, NS_PER_S = 1_000_000, 1e9
-# Resource attributes as labels; the first one that is there names the node. A pod among them is
-# that of the exporter, not of the training job.
-RESOURCE_LABELS = (
-    ("node", "node"),
-    ("k8s.node.name", "node"),
-    ("host.name", "node"),
-    ("host.id", "node"),
-    ("service.instance.id", "instance"),
-    ("k8s.node.name", "k8s_node_name"),
-    ("host.id", "instance_id"),
-    ("host.type", "instance_type"),
-    ("cloud.availability_zone", "availability_zone"),
-    ("run", "run"),
-)
+# Resource attributes as labels. A pod among them is that of the exporter, not of the training job.
+NAMES = {
+    "node": "node",
+    "k8s.node.name": "k8s_node_name",
+    "host.name": "host_name",
+    "host.id": "instance_id",
+}
+RESOURCE_LABELS = NAMES | {
+    "host.type": "instance_type",
+    "cloud.availability_zone": "availability_zone",
+    "run": "run",
+}
+# Names the node where no other attribute does: it may be a number of the collector's process.
+SERVICE = "service.instance.id"
 # By unit, what exporters append to names; and what they do after they have converted it.
 UNITS = {
     "s": ("seconds",),
@@ -245,10 +245,13 @@ def samples_of(request: ExportMetricsServiceRequest) -> WrittenSamples:
     found = WrittenSamples()
     for of_resource in request.resource_metrics:
         attributes = _labels(of_resource.resource.attributes)
-        of_node: dict[str, str] = {}
-        for attribute, label in RESOURCE_LABELS:
-            if attributes.get(attribute):
-                of_node.setdefault(label, attributes[attribute])
+        of_node = {
+            label: attributes[attribute]
+            for attribute, label in RESOURCE_LABELS.items()
+            if attributes.get(attribute)
+        }
+        if attributes.get(SERVICE) and not any(map(attributes.get, NAMES)):
+            of_node["instance"] = attributes[SERVICE]
         unusable = _unusable(of_node)
         n_before, left_out = len(found.by_node), list[Metric]()
         for scope in of_resource.scope_metrics:

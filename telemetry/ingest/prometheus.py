@@ -34,6 +34,7 @@ from telemetry.ingest.exporters import (
     REPLICA_LABELS,
     ROWS,
     XIDS_OF_APPLICATIONS,
+    NamedBy,
     NodeName,
     Row,
 )
@@ -65,15 +66,16 @@ COMPLETE_AFTER_S = 10.0
 # A gap of more scrape intervals is an outage: the values say nothing about it. Until the
 # interval is known, it is at most this long.
 MAX_INTERVALS, MAX_COVER_S = 2.5, 300
-# Between scrapes, until it is known; and Prometheus' own default, the longest that is usual.
-USUAL_INTERVAL_S, LONG_INTERVAL_S = 15.0, 60.0
+# Between scrapes, until it is known: Prometheus' own default, the longest that is usual.
+LONG_INTERVAL_S = 60.0
 # A sample of the future would make all later ones repeats; older ones come from no outage.
 AHEAD_S, OLDEST_S = 60, 24 * 3600
 # Samples of one scrape are this close together, those of two scrapes are not.
 SAME_SCRAPE_MS = 250
 # Of two senders of the same series one is read, as Mimir and Cortex do; the other takes over once
-# the first has been silent for so long, or for this many of its intervals.
-FAILOVER_S, FAILOVER_INTERVALS = 30.0, 1.5
+# the first has been silent for so long, or for this many of its intervals: its next scrape is then
+# no gap. Prometheus sends a sample within five seconds, and again after five more.
+FAILOVER_S, FAILOVER_INTERVALS = 10.0, 1.25
 # Sources of a device's health report at different times; each verdict holds for so long.
 VERDICT_STAYS_S = 120.0
 # A process whose series all stay the same for so long, and for three times as long as they ever
@@ -162,7 +164,8 @@ class WrittenSamples:
         What comes by another protocol is another source.
         """
         source = f"{series.exporter} by {protocol}" if protocol else series.exporter
-        self.names[series.node] = series.named
+        if series.named.instance_id or series.node not in self.names:
+            self.names[series.node] = series.named
         self.identities.setdefault(series.node, {}).update(series.identity)
         if series.labels:
             self.labels[series.node] = series.labels | self.labels.get(series.node, {})
@@ -232,7 +235,7 @@ class Series(NamedTuple):
     run: str
     labels: dict[str, str]
     sender: str = ""
-    named: NodeName = NodeName("", "", "", is_given=True)
+    named: NodeName = NodeName("", "", "", NamedBy.LABEL)
 
 
 def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
@@ -462,7 +465,9 @@ class ExporterState(msgspec.Struct):
             if process := text.split("|", 4)[3]:
                 series[process].append((text, value))
         for name, values in series.items():
-            digest = crc32(repr(sorted(values)).encode())
+            # Labels that come and go, such as those of a pod, say nothing of what it does.
+            said = sorted((text.rsplit("|", 1)[0], value) for text, value in values)
+            digest = crc32(repr(said).encode())
             known = self.processes.setdefault(name, Process(scrape.at_ms, digest, scrape.at_ms))
             if known.digest != digest:
                 known.longest_ms = max(known.longest_ms, scrape.at_ms - known.since_ms)
@@ -517,7 +522,8 @@ class NodeSeries(msgspec.Struct):
 
     identity: dict[str, str] = {}
     runs: dict[str, int] = {}
-    # Scrapes of accelerators since the last one that named a run.
+    # The newest time at which series named a run, and scrapes of accelerators since then.
+    named_s: float = 0.0
     n_unnamed: int = 0
     parts: dict[str, list[str]] = {}
     cores_per_device: int = 0
@@ -532,18 +538,34 @@ class NodeSeries(msgspec.Struct):
         """Count the scrapes that are not taken yet."""
         return sum(len(exporter.waiting) for exporter in self.exporters.values())
 
-    def scraped(self) -> tuple[int, list[int]]:
-        """Return the seconds between scrapes, and the last second of each exporter still there."""
+    @property
+    def there(self) -> list[ExporterState]:
+        """The exporters that are still scraped."""
         known = [each for each in self.exporters.values() if each.at_ms]
         newest_ms = max((each.at_ms for each in known), default=0)
-        there = [
+        return [
             each
             for each in known
-            if newest_ms - each.at_ms <= MS * MAX_INTERVALS * (each.interval_s or USUAL_INTERVAL_S)
+            if newest_ms - each.at_ms <= MS * MAX_INTERVALS * (each.interval_s or LONG_INTERVAL_S)
         ]
+
+    def scraped(self) -> tuple[int, list[int]]:
+        """Return the seconds between scrapes, and the last second of each exporter still there."""
+        there = self.there
         every_s = min((each.interval_s for each in there if each.interval_s), default=0.0)
         ticks = {math.floor(each.at_ms / MS) for each in there}
-        return math.ceil(every_s or USUAL_INTERVAL_S), sorted(ticks)
+        return math.ceil(every_s or LONG_INTERVAL_S), sorted(ticks)
+
+    def names_no_run(self, *, now_s: float) -> bool:
+        """Whether series have named no run for so long that it is over.
+
+        Exporters learn which pod uses a device from the kubelet, in a request of its own that may
+        fail, and single scrapes may be lost: a name is gone after as many scrapes as an exporter
+        is. The exporter that named it may be one that is scraped less often.
+        """
+        longest_s = max((each.interval_s or LONG_INTERVAL_S for each in self.there), default=0.0)
+        is_long = now_s - self.named_s >= MAX_INTERVALS * longest_s
+        return self.n_unnamed >= math.ceil(MAX_INTERVALS) and is_long
 
     def label(self, labels: Mapping[str, str], *, arrived_s: float) -> None:
         """Learn labels; of several pods of a node, the first stays while it is given."""

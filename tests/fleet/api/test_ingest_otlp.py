@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+import cramjam
 import numpy as np
 import pytest
 from django.test import Client
@@ -32,6 +33,7 @@ from telemetry.write_request import Status
 from tests.fleet.api.conftest import Post
 from tests.helpers import NOON, just_now
 from tests.telemetry.ingest.test_otlp import CUMULATIVE, NODE, export, put
+from tests.telemetry.ingest.test_prometheus import message, monitor
 
 URL = "/api/v1/ingest/otlp"
 NAME = NODE["host.name"]
@@ -289,6 +291,48 @@ def test_collectors_of_aws_make_a_node_with_values(
     assert Node.objects.get().name == node
     found = hot.latest()[f"node:{node}"].values["core_utilization_ratio"]
     np.testing.assert_allclose(found, [ratios], atol=0.01)
+
+
+@pytest.mark.parametrize("first", ["collector", "exporter"])
+def test_a_collector_beside_an_exporter_of_the_same_machine_doubles_nothing(
+    send: Post, client: Client, secret: str, hot: HotStore, first: str
+) -> None:
+    """The CloudWatch agent sends each minute; Prometheus scrapes neuron-monitor's exporter."""
+    start = int(time.time()) - 180
+    by_number = {"host.id": "i-07", "host.type": "trn1.32xlarge", "k8s.node.name": "ip-10-0-0-7"}
+    headers = {"Authorization": f"Bearer {secret}", "Content-Encoding": "snappy"}
+    for after_s in range(0, 181, 15):
+        done = 2.0 * after_s
+        if after_s % 60 == (0 if first == "collector" else 30):
+            request = export(by_number)
+            cores = [({"neuroncore": str(core), "runtime_tag": "9"}, 90.0) for core in range(32)]
+            put(request, "neuroncore_utilization_ratio", *cores, unit="%", at_s=start + after_s)
+            counted = ({"status_type": "completed", "runtime_tag": "9"}, int(done))
+            name, at_s = "execution_status_total", start + after_s
+            put(request, name, counted, at_s=at_s, temporality=CUMULATIVE)
+            ecc = {"event_type": "mem_ecc_corrected", "neuron_device_index": "3"}
+            put(request, "hardware_ecc_events_total", (ecc, 7), at_s=at_s, temporality=CUMULATIVE)
+            assert json.loads(send(request, kind=JSON).content) == {}
+        if after_s or first == "exporter":
+            body = bytes(
+                cramjam.snappy.compress_raw(
+                    message(*monitor(0.9, completed=done), at_s=start + after_s + 0.4)
+                )
+            )
+            kind = "application/x-protobuf"
+            url = "/api/v1/ingest/prometheus"
+            assert client.post(url, body, content_type=kind, headers=headers).status_code == 204
+        prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    node = Node.objects.get()
+    assert (node.instance_id, node.n_cores, node.n_devices) == ("i-07", 32, 16)
+    metrics = ("core_utilization_ratio", "executions_completed_per_s", "mem_ecc_corrected")
+    span = hot.window(f"node:{node.name}", metrics, start=start + 60, end=start + 170)
+    ratio, per_s, corrected = (span.values[metric] for metric in metrics)
+    np.testing.assert_allclose(ratio[:, 0], 0.9, atol=0.01)
+    np.testing.assert_allclose(per_s[:, 0], 2.0, rtol=0.01)
+    assert set(corrected[:, 0, 3][np.isfinite(corrected[:, 0, 3])]) == {7.0}
+    total = hot.totals([f"node:{node.name}"]).nodes["executions_completed_per_s"][node.name]
+    assert 2.0 * 150 < total < 2.0 * 185
 
 
 def test_a_collector_of_which_nothing_is_read_is_told(send: Post, hot: HotStore) -> None:

@@ -278,6 +278,23 @@ def test_a_run_goes_on_while_single_scrapes_lack_its_name(
     assert began is not None
 
 
+def test_a_run_goes_on_beside_an_exporter_that_names_none_more_often(
+    write: Post, hot: HotStore
+) -> None:
+    end = int(time.time())
+    check = ("accelerator_unhealthy", {"instance": "10.0.0.7:9100", "device": "0"}, 0.0)
+    for at_s in range(end - 600, end, 15):
+        if at_s < end - 300 and (end - at_s) % 60 == 0:
+            own = [(name, {**own, "pod_name": "llama-1"}, value) for name, own, value in monitor()]
+            write(packed(*own, at_s=at_s))
+        write(packed(check, at_s=at_s + 1))
+        prometheus.assemble(hot, now_s=time.time() + LATER_S)
+        phases = list(Run.objects.values_list("phase", flat=True))
+        assert phases == ["training" if at_s < end - 240 else phases[0]]
+    # It ends once the exporter that named it is gone.
+    assert phases == ["finished"]
+
+
 def test_a_node_with_several_exporters_shows_the_last_of_each(
     write: Post, hot: HotStore, client: Client, settings: Settings
 ) -> None:
@@ -302,12 +319,13 @@ def test_a_node_that_is_scraped_is_silent_after_three_scrapes(
 ) -> None:
     settings.ANONYMOUS_READING = True
     start = int(time.time())
-    for at_s in (start - 45, start - 30):
+    for at_s, limit_s in ((start - 45, 210), (start - 30, 52)):
         write(packed(*monitor(), at_s=at_s))
         prometheus.assemble(hot, now_s=time.time() + LATER_S)
+        # After the first scrape the next one may be a minute away.
+        assert hot.quiet_s() == {NODE: limit_s}
     # It has no run, and is a spare.
     seen, may_be_quiet_s = hot.last_seen(), hot.quiet_s()
-    assert may_be_quiet_s == {NODE: 52}
     for age_s, n_found in ((51, 0), (52, 1)):
         now_s = seen[NODE] + age_s
         found = find_silent(seen, now_s=now_s, may_be_quiet_s=may_be_quiet_s)
@@ -371,6 +389,59 @@ def test_a_machine_is_one_node_whatever_names_its_series_have(write: Post, hot: 
     assert (node.name, node.instance_id) == ("10.0.0.7", "i-07")
     now = hot.latest()["node:10.0.0.7"]
     assert {"core_utilization_ratio", "host_memory_used_bytes"} <= now.values.keys()
+
+
+def named(own: dict[str, str], ratio: float = 0.5) -> tuple[str, dict[str, str], float]:
+    return ("neuroncore_utilization_ratio", {"neuroncore": "0", **own}, ratio)
+
+
+KUBERNETES = {"kubernetes_node": "ip-10-0-0-7"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"instance": "10.0.0.7:8000"}, KUBERNETES),
+        ({"instance": "trn-7:8000"}, KUBERNETES),
+        (KUBERNETES, {"instance": "10.0.0.7:8000"}),
+        (KUBERNETES, {"instance": "trn-7:8000"}),
+        ({"node": "trn-7"}, KUBERNETES),
+        ({"hostname": "trn-7"}, {"instance": "trn-7.internal:8000"}),
+    ],
+    ids=str,
+)
+def test_two_sources_that_name_a_machine_differently_are_one_node(
+    write: Post, hot: HotStore, first: dict[str, str], second: dict[str, str]
+) -> None:
+    """Their number is the same; another exporter of the second one does not know it."""
+    end, number = time.time(), {"instance_id": "i-07"}
+    for i, own in enumerate((first, second, first, second)):
+        write(packed(named(own | number), at_s=end - 60 + 15 * i))
+    drops = ("node_amazonefa_rx_drops", second | {"device": "rdmap0"})
+    for n in (0.0, 30.0):
+        write(packed((*drops, n), at_s=end - 15 + n / 2))
+    # A scrape of both at once changes nothing.
+    write(packed(named(first | number), named(second | number), at_s=end))
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    node = Node.objects.get()
+    assert node.instance_id == "i-07"
+    assert "efa_drops_per_s" in hot.latest()[f"node:{node.name}"].values
+
+
+@pytest.mark.parametrize(
+    ("label", "together"),
+    [("kubernetes_node", True), ("kubernetes_node", False), ("node", False), ("hostname", True)],
+)
+def test_machines_with_one_number_are_as_many_as_their_names(
+    write: Post, hot: HotStore, label: str, *, together: bool
+) -> None:
+    """A collector may add its own number to what it scrapes from others."""
+    series = [named({label: f"trn-{i}", "instance_id": "i-07"}) for i in range(3)]
+    for at_s in (time.time() - 15, time.time()):
+        for some in [series] if together else [[each] for each in series]:
+            write(packed(*some, at_s=at_s))
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    assert sorted(Node.objects.values_list("name", flat=True)) == ["trn-0", "trn-1", "trn-2"]
 
 
 def test_the_address_of_a_pod_that_another_node_has_later_names_that_one(

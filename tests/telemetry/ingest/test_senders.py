@@ -98,16 +98,17 @@ def test_two_replicas_give_rates_at_each_scrape_but_the_first(
         assert list(rates(found)) == of_first
 
 
-def test_the_second_replica_takes_over_without_a_hole() -> None:
-    scrapes = [
-        (at_s, series)
-        for at_s, series in replicas("prometheus_replica", 30)
-        if at_s <= 150 or at_s % 30 == 11
-    ]
+@pytest.mark.parametrize("every_s", [10, 15, 30, 60])
+@pytest.mark.parametrize("offset_ratio", [0.01, 0.4, 0.7, 0.96])
+def test_the_second_replica_takes_over_without_a_hole(every_s: int, offset_ratio: float) -> None:
+    offset_s = every_s * offset_ratio
+    both = list(replicas("prometheus_replica", every_s, offset_s=offset_s))
+    scrapes = [each for i, each in enumerate(both) if i % 2 or each[0] <= 5 * every_s]
     found = rates(played(scrapes))
     assert all_are(found, 2e9)
-    assert np.diff(sorted(found)).max() <= 2.5 * 30
-    assert max(found) == 11 * 30 + 11
+    # Each scrape covers the seconds since the one before.
+    assert np.diff(sorted(found)).max() <= 2.5 * every_s
+    assert max(found) == round(11 * every_s + offset_s)
 
 
 def test_a_replica_whose_clock_is_behind_makes_no_reset() -> None:
@@ -219,9 +220,14 @@ def test_two_processes_that_share_a_core_and_work_are_two() -> None:
         (0.0, True),
     ],
 )
-def test_a_process_whose_counters_stand_still_has_ended(busy: float, *, is_there: bool) -> None:
+@pytest.mark.parametrize("has_pod", [False, True], ids=["", "with a pod now and then"])
+def test_a_process_whose_counters_stand_still_has_ended(
+    busy: float, *, is_there: bool, has_pod: bool
+) -> None:
     def scrape(i: int) -> list[Written]:
-        return [HARDWARE, *process("7", busy if i >= 5 else 0.5 + i / 50, done=30.0 * min(i, 5))]
+        own = process("7", busy if i >= 5 else 0.5 + i / 50, done=30.0 * min(i, 5))
+        pod = {"pod_name": "llama-worker-3"} if has_pod and i % 2 else {}
+        return [HARDWARE, *((name, {**labels, **pod}, value) for name, labels, value in own)]
 
     found = played((15 * i, scrape(i)) for i in range(15))
     assert found[75]["core_utilization_ratio"] == [pytest.approx(busy)] * 2
