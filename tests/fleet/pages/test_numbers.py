@@ -26,6 +26,33 @@ CHARTS = {"node-chart": "core-utilization", "alert-chart": "phases", "drill-char
 READ: set[str] = set()
 
 
+class RecordedCopy(dict[str, Any]):
+    """A dictionary of parameters that does the same.
+
+    Unpacked as arguments, it is read by a list: by its page, and by the fields of its filter.
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        READ.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        READ.add(str(key))
+        return super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        READ.add(key)
+        return super().get(key, default)
+
+    # Where this is another than dict's own, ** asks for the keys.
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        READ.add("page")
+        return super().keys()
+
+
 class Recorded(QueryDict):
     """Parameters that remember in READ which of them were read."""
 
@@ -42,8 +69,7 @@ class Recorded(QueryDict):
         return super().get(key, default)
 
     def dict(self) -> dict[str, Any]:
-        READ.update(FROM_DICTIONARIES)
-        return super().dict()
+        return RecordedCopy(super().dict())
 
     def getlist(self, key: str, default: Any = None) -> Any:
         READ.add(key)
@@ -60,17 +86,6 @@ def recording(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[.
     return respond
 
 
-def filters(of: type[Filter] = Filter) -> Iterator[str]:
-    """Yield the fields of all list filters, which are read from a dictionary."""
-    for each in of.__subclasses__():
-        yield from (field.name for field in fields(each))  # type: ignore[arg-type]
-        yield from filters(each)
-
-
-OTHERS = ("page", "window", "from", "to", "at", "by", "ema", "alert", "matchers", "reason", "span")
-FROM_DICTIONARIES = {*filters(), *OTHERS}
-
-
 def places(pattern: URLPattern, number: int | str) -> str:
     path = f"/{pattern.pattern}".replace("<int:pk>", str(number)).replace("<int:number>", "7")
     names = NAMES | {"slug:chart": CHARTS.get(pattern.name or "", "share")}
@@ -82,7 +97,16 @@ def places(pattern: URLPattern, number: int | str) -> str:
 
 
 @pytest.fixture
-def admin(client: Client, settings: Settings, alert: Alert) -> Client:
+def admin(
+    client: Client, settings: Settings, alert: Alert, monkeypatch: pytest.MonkeyPatch
+) -> Client:
+
+    def read(of: type[Filter]) -> tuple[str, ...]:
+        names = tuple(field.name for field in fields(of))  # type: ignore[arg-type]
+        READ.update(names)
+        return names
+
+    monkeypatch.setattr(Filter, "names", classmethod(read))
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.recording"]
     client.force_login(member("admin"))
     client.raise_request_exception = False
@@ -100,8 +124,7 @@ PATTERNS = [
 ]
 
 
-@pytest.mark.parametrize("value", UNUSABLE, ids=range(len(UNUSABLE)))
-def test_no_parameter_of_a_page_breaks_it(admin: Client, alert: Alert, value: str) -> None:
+def test_no_parameter_of_a_page_breaks_it(admin: Client, alert: Alert) -> None:
     broken = []
     for pattern in PATTERNS:
         path, tried = places(pattern, alert.pk), set[str]()
@@ -111,8 +134,9 @@ def test_no_parameter_of_a_page_breaks_it(admin: Client, alert: Alert, value: st
         while names := READ - tried:
             for name in sorted(names):
                 tried.add(name)
-                if admin.get(path, {name: value}).status_code >= 500:
-                    broken.append((path, name))
+                answers = [(admin.get(path, {name: value}), value) for value in UNUSABLE]
+                bad = [value for answer, value in answers if answer.status_code >= 500]
+                broken += [(path, name, value[:32]) for value in bad]
     assert broken == []
 
 
