@@ -29,8 +29,9 @@ from fleet.api.fields import (
     ResponseSchema,
     Text,
     WholeNumber,
+    doc,
 )
-from fleet.api.paging import PageLinks, Paging, check_unchanged, paginate
+from fleet.api.paging import NewestFirst, Paging, check_unchanged, paginate
 from fleet.models import Alert, AlertEvent
 from fleet.models.problem import ProblemError
 from telemetry.detect import RULES
@@ -48,80 +49,74 @@ IF_MATCH: Any = Header(
 Act = Callable[[Alert, Any, str, datetime], str]
 
 
-class AlertOut(ResponseSchema):
+class AlertOut(ResponseSchema, source=Alert):
     """One problem: a rule broken by one subject, until it is resolved."""
 
-    id: int = Field(description="Number of the alert.", examples=[42])
-    version: str = Field(
-        description="Changes with every event of its timeline; send it quoted as `If-Match`.",
-        examples=["42-137"],
+    id = doc("Number of the alert.", 42)
+    version: str = doc(
+        "Changes with every event of its timeline; send it quoted as `If-Match`.", "42-137"
     )
-    rule: str = Field(description="The broken rule.", examples=["allreduce_share"])
-    title: str = Field(description="The rule as text.")
-    cause: str = Field(description="The likely cause, or unknown.", examples=["slow_core"])
-    severity: str = Field(description="page or warn.", examples=["page"])
-    state: str = Field(
-        description="firing, acknowledged, recovering or resolved.", examples=["firing"]
-    )
-    is_silenced: bool = Field(description="Whether notifications are muted now.")
-    subject: str = Field(description="What breaks the rule.", examples=["run:llama"])
-    run: NullableText = Field(description="Name of the affected run.", examples=["llama"])
-    team: str | None = Field(description="Team of the run.")
-    node: NullableText = Field(description="Name of the accused node.", examples=["llama-03"])
-    device: int | None = Field(description="Number of the accused part of the node.")
-    part: NullableText = Field(
-        description="What `device` numbers: core, device or efa_device.", examples=["core"]
-    )
-    score: float = Field(description="Evidence over threshold; fires at 1.")
-    onset_at: datetime = Field(description="When the signal changed, UTC.")
-    fired_at: datetime = Field(description="When the alert fired, UTC.")
-    last_seen_at: datetime = Field(description="When the rule was last broken, UTC.")
-    resolved_at: datetime | None = Field(description="When it was resolved, UTC.")
-    acknowledged_at: datetime | None = Field(description="When it was acknowledged, UTC.")
-    acknowledged_by: NullableText = Field(description="Who acknowledged it.", examples=["ada"])
-    assigned_at: datetime | None = Field(description="When it was assigned, UTC.")
-    assigned_to: NullableText = Field(description="Who it is assigned to.", examples=["ada"])
-    is_drill: bool = Field(description="Whether a drill caused it.")
-    n_firings: int = Field(description="How often it has fired.")
-    flapping_since: datetime | None = Field(description="Since when it has been flapping, UTC.")
-    silence: int | None = Field(description="Number of the silence that mutes it.")
-    earlier: int | None = Field(description="The same problem within the hour before.")
-    url: str = Field(description="Path of its page.", examples=["/alerts/42/"])
+    rule = doc("The broken rule.", "allreduce_share")
+    title: str = doc("The rule as text.")
+    cause = doc("The likely cause, or unknown.", "slow_core")
+    severity = doc("page or warn.", "page")
+    state = doc("firing, acknowledged, recovering or resolved.", "firing")
+    is_silenced: bool = doc("Whether notifications are muted now.")
+    subject = doc("What breaks the rule.", "run:llama")
+    run: NullableText = doc("Name of the affected run.", "llama")
+    team: str | None = doc("Team of the run.")
+    node: NullableText = doc("Name of the accused node.", "llama-03")
+    device = doc("Number of the accused part of the node.")
+    part: NullableText = doc("What `device` numbers: core, device or efa_device.", "core")
+    score = doc("Evidence over threshold; fires at 1.")
+    onset_at = doc("When the signal changed, UTC.")
+    fired_at = doc("When the alert fired, UTC.")
+    last_seen_at = doc("When the rule was last broken, UTC.")
+    resolved_at = doc("When it was resolved, UTC.")
+    acknowledged_at = doc("When it was acknowledged, UTC.")
+    acknowledged_by: NullableText = doc("Who acknowledged it.", "ada")
+    assigned_at = doc("When it was assigned, UTC.")
+    assigned_to: NullableText = doc("Who it is assigned to.", "ada")
+    is_drill = doc("Whether a drill caused it.")
+    n_firings = doc("How often it has fired.")
+    flapping_since = doc("Since when it has been flapping, UTC.")
+    silence: int | None = doc("Number of the silence that mutes it.")
+    earlier: int | None = doc("The same problem within the hour before.")
+    url: str = doc("Path of its page.", "/alerts/42/")
 
 
-class EventOut(ResponseSchema):
+class EventOut(ResponseSchema, source=AlertEvent):
     """One event of an alert's timeline."""
 
-    at: datetime = Field(description="When, UTC.")
-    kind: str = Field(description="What happened.", examples=["acknowledged"])
-    by: NullableText = Field(description="Who did it; null: trnwatch itself.", examples=["ada"])
-    text: str = Field(description="Details or comment.")
+    at = doc("When, UTC.")
+    kind = doc("What happened.", "acknowledged")
+    by: NullableText = doc("Who did it; null: trnwatch itself.", "ada")
+    text = doc("Details or comment.")
 
 
-class AlertDetail(AlertOut):
+class AlertDetail(AlertOut, source=Alert):
     """One alert with its timeline and evidence."""
 
-    nodes: list[str] = Field(description="Names of all accused nodes.")
-    runs: list[str] = Field(description="Names of all affected runs.")
-    victims: list[str] = Field(description="Names of the slowed nodes.")
-    evidence: dict[str, Any] = Field(
-        description="The values behind it, frozen when it fired; names end in units."
+    nodes = doc("Names of all accused nodes.")
+    runs = doc("Names of all affected runs.")
+    victims: list[str] = doc("Names of the slowed nodes.")
+    evidence: dict[str, Any] = doc(
+        "The values behind it, frozen when it fired; names end in units."
     )
-    cost: dict[str, Any] = Field(
-        description="What it has cost so far; names end in units. The loss never falls."
+    cost: dict[str, Any] = doc(
+        "What it has cost so far; names end in units. The loss never falls."
     )
-    headline: str = Field(description="What is wrong and where, at worst, in one clause.")
-    first: dict[str, Any] = Field(description="What was seen when it fired, and when.")
-    worst: dict[str, Any] = Field(description="What was seen at worst, and when.")
-    latest: dict[str, Any] = Field(description="What was last seen, and when.")
-    timeline: list[EventOut] = Field(description="All its events, in order.")
+    headline: str = doc("What is wrong and where, at worst, in one clause.")
+    first: dict[str, Any] = doc("What was seen when it fired, and when.")
+    worst: dict[str, Any] = doc("What was seen at worst, and when.")
+    latest: dict[str, Any] = doc("What was last seen, and when.")
+    timeline: list[EventOut] = doc("All its events, in order.")
 
 
-class AlertPage(PageLinks):
+class AlertPage(NewestFirst):
     """A page of alerts."""
 
-    items: list[AlertOut] = Field(description="The alerts of this page.")
-    sorted_by: str = Field(default="-id", description="Order: newest first.")
+    items: list[AlertOut] = doc("The alerts of this page.")
 
 
 class AlertQuery(Paging):

@@ -16,8 +16,9 @@ from fleet.api.fields import (
     RequestSchema,
     ResponseSchema,
     Text,
+    doc,
 )
-from fleet.api.paging import PageLinks, Paging, paginate
+from fleet.api.paging import NewestFirst, Paging, paginate
 from fleet.models import Annotation
 from fleet.runs.annotations import LONGEST, OFFERED, AnnotationRequest, annotate
 
@@ -39,24 +40,23 @@ class AnnotationIn(RequestSchema):
     node: str = Field("", description="Name of a node.")
 
 
-class AnnotationOut(ResponseSchema):
+class AnnotationOut(ResponseSchema, source=Annotation):
     """An event that may explain a change in a chart."""
 
-    id: int = Field(description="Number of the annotation.", examples=[9])
-    at: datetime = Field(description="Start, UTC.")
-    ends_at: datetime | None = Field(description="End, UTC; null: a point in time.")
-    kind: str = Field(description="Kind of event.", examples=["deploy"])
-    run: NullableText = Field(description="Name of the run.", examples=["llama"])
-    node: NullableText = Field(description="Name of the node; no run or node: the fleet.")
-    text: str = Field(description="What happened, in one line.", examples=["data loader 2.4.1"])
-    by: str = Field(description="Who recorded it; empty: trnwatch itself.", examples=["ci"])
+    id = doc("Number of the annotation.", 9)
+    at = doc("Start, UTC.")
+    ends_at = doc("End, UTC; null: a point in time.")
+    kind = doc("Kind of event.", "deploy")
+    run: NullableText = doc("Name of the run.", "llama")
+    node: NullableText = doc("Name of the node; no run or node: the fleet.")
+    text = doc("What happened, in one line.", "data loader 2.4.1")
+    by = doc("Who recorded it; empty: trnwatch itself.", "ci")
 
 
-class AnnotationPage(PageLinks):
+class AnnotationPage(NewestFirst):
     """A page of annotations."""
 
-    items: list[AnnotationOut] = Field(description="The annotations of this page.")
-    sorted_by: str = Field(default="-id", description="Order: newest first.")
+    items: list[AnnotationOut] = doc("The annotations of this page.")
 
 
 class AnnotationFilter(Paging):

@@ -1,6 +1,5 @@
 """Budgets of teams and runs, and their status."""
 
-from datetime import datetime
 from typing import Literal
 
 from django.http import HttpRequest
@@ -19,8 +18,9 @@ from fleet.api.fields import (
     Text,
     Time,
     conflict_on,
+    doc,
 )
-from fleet.api.paging import PageLinks, Paging, paginate
+from fleet.api.paging import NewestFirst, Paging, paginate
 from fleet.costs.budgets import (
     MAX_TEAM,
     MOST_USD,
@@ -37,22 +37,20 @@ from fleet.models.problem import ProblemError
 router = Router(tags=["budgets"])
 
 
-class BurnOut(ResponseSchema):
+class BurnOut(ResponseSchema, source=BudgetStatus):
     """Status of a budget: what is spent, and the forecast for its end."""
 
-    spent_usd: float = Field(description="US dollars spent in its period so far.")
-    used_ratio: float = Field(description="Spent over budget; above 1 it is overrun.")
-    usd_per_hour: float = Field(description="US dollars per hour now, of all its runs.")
-    forecast_usd: float = Field(
-        description="US dollars by its end: every active run is counted to its planned end, or "
-        "else to the end of the budget, at announced prices."
+    spent_usd = doc("US dollars spent in its period so far.")
+    used_ratio = doc("Spent over budget; above 1 it is overrun.")
+    usd_per_hour = doc("US dollars per hour now, of all its runs.")
+    forecast_usd = doc(
+        "US dollars by its end: every active run is counted to its planned end, or else to the "
+        "end of the budget, at announced prices."
     )
-    forecast_ratio: float = Field(description="Forecast over budget; above 1 it will be overrun.")
-    will_be_overrun: bool = Field(description="Whether the forecast is above the budget.")
-    used_up_at: datetime | None = Field(
-        description="When it is used up, UTC; null: not before its end."
-    )
-    n_unpriced: int = Field(description="Runs without a known price; they are not included.")
+    forecast_ratio = doc("Forecast over budget; above 1 it will be overrun.")
+    will_be_overrun: bool = doc("Whether the forecast is above the budget.")
+    used_up_at = doc("When it is used up, UTC; null: not before its end.")
+    n_unpriced = doc("Runs without a known price; they are not included.")
 
 
 def burn_values(burn: BudgetStatus) -> dict[str, object]:
@@ -64,31 +62,29 @@ def burn_values(burn: BudgetStatus) -> dict[str, object]:
     }
 
 
-class BudgetOut(ResponseSchema):
+class BudgetOut(ResponseSchema, source=Budget):
     """What a team, or one run, may spend in a period."""
 
-    id: int = Field(description="Number of the budget.", examples=[4])
-    team: NullableText = Field(description="Its team; null: it is of a run.", examples=["LLM"])
-    run: NullableText = Field(description="Its run; null: it is of a team.", examples=["llama"])
-    usd: float = Field(description="The budget in US dollars.", examples=[250000.0])
-    starts_at: datetime = Field(description="Start of its period, UTC.")
-    ends_at: datetime = Field(description="End of its period, exclusive, UTC.")
-    state: str = Field(
-        description="ahead: not started; current; over: its period has ended; withdrawn.",
-        examples=["current"],
+    id = doc("Number of the budget.", 4)
+    team: NullableText = doc("Its team; null: it is of a run.", "LLM")
+    run: NullableText = doc("Its run; null: it is of a team.", "llama")
+    usd = doc("The budget in US dollars.", 250000.0)
+    starts_at = doc("Start of its period, UTC.")
+    ends_at = doc("End of its period, exclusive, UTC.")
+    state: str = doc(
+        "ahead: not started; current; over: its period has ended; withdrawn.", "current"
     )
-    set_by: str = Field(description="Who set it.", examples=["ada"])
-    set_at: datetime = Field(description="When it was set, UTC.")
-    ended_at: datetime | None = Field(description="When it was withdrawn, UTC.")
-    ended_by: NullableText = Field(description="Who withdrew it.")
-    burn: BurnOut | None = Field(description="Its status; null once it is withdrawn.")
+    set_by = doc("Who set it.", "ada")
+    set_at = doc("When it was set, UTC.")
+    ended_at = doc("When it was withdrawn, UTC.")
+    ended_by: NullableText = doc("Who withdrew it.")
+    burn: BurnOut | None = doc("Its status; null once it is withdrawn.")
 
 
-class BudgetPage(PageLinks):
+class BudgetPage(NewestFirst):
     """A page of budgets."""
 
-    items: list[BudgetOut] = Field(description="The budgets of this page.")
-    sorted_by: str = Field(default="-id", description="Order: newest first.")
+    items: list[BudgetOut] = doc("The budgets of this page.")
 
 
 class BudgetFilter(Paging):

@@ -9,11 +9,22 @@ from django.shortcuts import get_object_or_404
 from ninja import Field, Path, Query, Router, Schema
 
 from fleet.api.auth import needs
-from fleet.api.fields import Key, NullableText, OptionalTime, ResponseSchema, RunName, Text
-from fleet.api.paging import MAX_LIMIT, PageLinks, Paging, paginate
+from fleet.api.fields import Key, NullableText, OptionalTime, ResponseSchema, RunName, Text, doc
+from fleet.api.paging import MAX_LIMIT, NewestFirst, Paging, paginate
 from fleet.models import CompileEvent, Run
 from fleet.models.run import CompileEventQuerySet
-from fleet.runs.compiles import WHAT, CompileRow, compile_rows, compile_summary, fleet_compile_sums
+from fleet.runs.compiles import (
+    WHAT,
+    CompiledGraph,
+    CompileRow,
+    CompileSummary,
+    FleetCompiles,
+    RunCompileRow,
+    UnplannedCompile,
+    compile_rows,
+    compile_summary,
+    fleet_compile_sums,
+)
 from telemetry.compiles import graph_of
 
 router = Router(tags=["compiles"])
@@ -31,128 +42,118 @@ KINDS = {
 class KeyChangeOut(ResponseSchema):
     """A part of a cache key that differs from the last hit or compile of the graph."""
 
-    what: str = Field(
-        description="compiler, flags, graph, shape, cache, or nothing: the key is the same.",
-        examples=["flags"],
+    what: str = doc(
+        "compiler, flags, graph, shape, cache, or nothing: the key is the same.", "flags"
     )
-    before: str = Field(description="Old value; empty if unknown.")
-    after: str = Field(description="New value.")
+    before: str = doc("Old value; empty if unknown.")
+    after: str = doc("New value.")
 
 
-class CompileOut(ResponseSchema):
+class CompileOut(ResponseSchema, source=CompileEvent):
     """One request of a process for a compiled graph."""
 
-    id: int = Field(description="Number of the event.", examples=[17])
-    run: str = Field(description="Name of the run.", examples=["llama"])
-    outcome: str = Field(description="hit, miss or fail.", examples=["miss"])
-    verdict: NullableText = Field(
-        description="Of a miss: first, planned, again (unplanned), amid (unplanned, during "
-        "training) or beside (while another process compiled it). Null if not judged.",
-        examples=["again"],
+    id = doc("Number of the event.", 17)
+    run: str = doc("Name of the run.", "llama")
+    outcome = doc("hit, miss or fail.", "miss")
+    verdict: NullableText = doc(
+        "Of a miss: first, planned, again (unplanned), amid (unplanned, during training) or "
+        "beside (while another process compiled it). Null if not judged.",
+        "again",
     )
-    module: str = Field(description="MODULE_<graph>+<flags>, hashed; empty if unknown.")
-    graph: str = Field(description="Hash of the graph's operations.")
-    at: datetime | None = Field(description="Time of the hit, or start of the compile, UTC.")
-    seconds: float | None = Field(description="Duration of the compile; null if unknown.")
-    usd: float | None = Field(description="Cost of the run's nodes meanwhile, US dollars.")
-    changes: list[KeyChangeOut] | None = Field(
-        description="Changes of the key of an unplanned compile; empty: unknown."
+    module = doc("MODULE_<graph>+<flags>, hashed; empty if unknown.")
+    graph: str = doc("Hash of the graph's operations.")
+    at = doc("Time of the hit, or start of the compile, UTC.")
+    seconds = doc("Duration of the compile; null if unknown.")
+    usd: float | None = doc("Cost of the run's nodes meanwhile, US dollars.")
+    changes: list[KeyChangeOut] | None = doc(
+        "Changes of the key of an unplanned compile; empty: unknown."
     )
-    words: list[str] = Field(description="The changes as text.")
-    before_at: datetime | None = Field(description="Time of the last hit or compile of the graph.")
-    before: str = Field(description="Whether that was a hit or a compile, and by which run.")
-    rank: int | None = Field(description="Rank of the process; null if unknown.")
-    process: str = Field(description="Source and ID of the process.")
-    compiler: str = Field(description="Version of neuronx-cc.")
-    flags: str = Field(description="Flags of the compiler.")
-    shape: str = Field(description="Input shapes, if the job reports them.")
-    cache: str = Field(description="Location of the cache.", examples=["/fsx/neuron-cache"])
+    words: list[str] = doc("The changes as text.")
+    before_at: datetime | None = doc("Time of the last hit or compile of the graph.")
+    before: str = doc("Whether that was a hit or a compile, and by which run.")
+    rank = doc("Rank of the process; null if unknown.")
+    process = doc("Source and ID of the process.")
+    compiler = doc("Version of neuronx-cc.")
+    flags = doc("Flags of the compiler.")
+    shape = doc("Input shapes, if the job reports them.")
+    cache = doc("Location of the cache.", "/fsx/neuron-cache")
 
 
-class CompilePage(PageLinks):
+class CompilePage(NewestFirst):
     """A page of the compile log."""
 
-    items: list[CompileOut] = Field(description="The events of this page.")
-    sorted_by: str = Field(default="-id", description="Order: newest first.")
+    items: list[CompileOut] = doc("The events of this page.")
 
 
-class CompileFigures(ResponseSchema):
+class CompileFigures(ResponseSchema, source=CompileSummary):
     """Counts and durations of requests to the cache; null if unknown."""
 
-    n_graphs: int = Field(description="Number of graphs, by flags.")
-    n_hits: int = Field(description="Requests found in the cache.")
-    n_misses: int = Field(description="Requests that were compiled.")
-    n_failures: int = Field(description="Requests that failed.")
-    hit_ratio: float | None = Field(description="Hits of all requests, 0 to 1.")
-    wall_s: float | None = Field(
-        description="Seconds in which any process compiled, summed over runs."
-    )
-    lost_s: float = Field(description="Seconds of unplanned compiles.")
-    lost_usd: float | None = Field(description="Cost of unplanned compiles, US dollars.")
+    n_graphs = doc("Number of graphs, by flags.")
+    n_hits = doc("Requests found in the cache.")
+    n_misses = doc("Requests that were compiled.")
+    n_failures = doc("Requests that failed.")
+    hit_ratio = doc("Hits of all requests, 0 to 1.")
+    wall_s = doc("Seconds in which any process compiled, summed over runs.")
+    lost_s = doc("Seconds of unplanned compiles.")
+    lost_usd: float | None = doc("Cost of unplanned compiles, US dollars.")
 
 
-class CompileRunOut(CompileFigures):
+class CompileRunOut(CompileFigures, source=RunCompileRow):
     """Compiles of one run."""
 
-    run: str = Field(description="Name of the run.", examples=["llama"])
-    team: str = Field(description="Its team.", examples=["LLM"])
-    beside_s: float = Field(
-        description="Seconds in which processes compiled what another process compiled, too."
-    )
-    n_beside: int = Field(description="Number of such compiles.")
-    n_processes: int = Field(description="Processes that compiled.")
-    cache: str = Field(description="Location of its cache.", examples=["/fsx/neuron-cache"])
-    sharing: str = Field(description="shared (by several nodes), local or unknown.")
-    compiler: str = Field(description="Newest version of neuronx-cc.")
+    run: str = doc("Name of the run.", "llama")
+    team: str = doc("Its team.", "LLM")
+    beside_s = doc("Seconds in which processes compiled what another process compiled, too.")
+    n_beside = doc("Number of such compiles.")
+    n_processes = doc("Processes that compiled.")
+    cache = doc("Location of its cache.", "/fsx/neuron-cache")
+    sharing = doc("shared (by several nodes), local or unknown.")
+    compiler = doc("Newest version of neuronx-cc.")
 
 
-class CompileSums(CompileFigures):
+class CompileSums(CompileFigures, source=FleetCompiles):
     """Compiles of the fleet, and by run: most lost time first."""
 
-    n_runs: int = Field(description="Number of runs with requests to a cache.")
-    n_unpriced: int = Field(description="Runs with lost time but no price; not in `lost_usd`.")
-    runs: list[CompileRunOut] = Field(description="The first runs, up to `limit`.")
+    n_runs: int = doc("Number of runs with requests to a cache.")
+    n_unpriced = doc("Runs with lost time but no price; not in `lost_usd`.")
+    runs: list[CompileRunOut] = doc("The first runs, up to `limit`.")
 
 
-class GraphOut(ResponseSchema):
+class GraphOut(ResponseSchema, source=CompiledGraph):
     """One graph with one set of flags."""
 
-    module: str = Field(description="MODULE_<graph>+<flags>, hashed; empty if unknown.")
-    graph: str = Field(description="Hash of its operations.")
-    n_hits: int = Field(description="Processes that found it.")
-    n_misses: int = Field(description="Processes that compiled it.")
-    n_failures: int = Field(description="Processes that failed to compile it.")
-    seconds: float | None = Field(description="Seconds of all its compiles.")
-    longest_s: float | None = Field(description="Seconds of the longest compile.")
-    first_at: datetime | None = Field(description="Time of its first request, UTC.")
+    module = doc("MODULE_<graph>+<flags>, hashed; empty if unknown.")
+    graph = doc("Hash of its operations.")
+    n_hits = doc("Processes that found it.")
+    n_misses = doc("Processes that compiled it.")
+    n_failures = doc("Processes that failed to compile it.")
+    seconds = doc("Seconds of all its compiles.")
+    longest_s = doc("Seconds of the longest compile.")
+    first_at = doc("Time of its first request, UTC.")
 
 
-class AccidentOut(ResponseSchema):
+class AccidentOut(ResponseSchema, source=UnplannedCompile):
     """An unplanned compile."""
 
-    at: datetime = Field(description="Start, UTC.")
-    seconds: float = Field(description="Duration in seconds.")
-    changes: list[KeyChangeOut] | None = Field(description="Changes of its key.")
-    words: list[str] = Field(description="The changes as text.")
+    at = doc("Start, UTC.")
+    seconds = doc("Duration in seconds.")
+    changes: list[KeyChangeOut] | None = doc("Changes of its key.")
+    words: list[str] = doc("The changes as text.")
 
 
-class RunCompiles(CompileFigures):
+class RunCompiles(CompileFigures, source=CompileSummary):
     """Requests of one run to its compile cache."""
 
-    run: str = Field(description="Name of the run.", examples=["llama"])
-    seconds: float | None = Field(
-        description="Seconds of all compiles, summed over processes; null if unknown."
-    )
-    beside_s: float = Field(description="Seconds spent on what another process compiled, too.")
-    n_flag_changes: int = Field(description="Graphs requested with more than one set of flags.")
-    cache: NullableText = Field(description="Location of its cache; null: unknown.")
-    sharing: str = Field(description="shared (by several nodes), local or unknown.")
-    compiler: NullableText = Field(description="Newest version of neuronx-cc.")
-    n_accidents: int = Field(description="Number of unplanned compiles.")
-    accidents: list[AccidentOut] = Field(
-        description="The newest four of them; `/api/v1/compiles` lists all."
-    )
-    graphs: list[GraphOut] = Field(description="At most 200, the most expensive first.")
+    run: str = doc("Name of the run.", "llama")
+    seconds = doc("Seconds of all compiles, summed over processes; null if unknown.")
+    beside_s = doc("Seconds spent on what another process compiled, too.")
+    n_flag_changes = doc("Graphs requested with more than one set of flags.")
+    cache: NullableText = doc("Location of its cache; null: unknown.")
+    sharing = doc("shared (by several nodes), local or unknown.")
+    compiler: NullableText = doc("Newest version of neuronx-cc.")
+    n_accidents = doc("Number of unplanned compiles.")
+    accidents: list[AccidentOut] = doc("The newest four of them; `/api/v1/compiles` lists all.")
+    graphs: list[GraphOut] = doc("At most 200, the most expensive first.")
 
 
 class CompileStretch(Schema):

@@ -10,85 +10,71 @@ from ninja import Field, Path, Router
 
 from fleet.api.auth import caller, needs
 from fleet.api.budgets import BurnOut, burn_values
-from fleet.api.fields import INTEGRAL_FLOAT, RequestSchema, ResponseSchema, RunName
-from fleet.costs.panel import MOST, panel, set_training_length
-from fleet.models import Run
+from fleet.api.fields import INTEGRAL_FLOAT, RequestSchema, ResponseSchema, RunName, doc
+from fleet.costs.panel import MOST, CostShare, panel, set_training_length
+from fleet.costs.spending import Outlook
+from fleet.models import Budget, Run
 from telemetry.store.hot import hot_store
 
 
-class PortionOut(ResponseSchema):
+class PortionOut(ResponseSchema, source=CostShare):
     """One category of spending."""
 
-    sort: str = Field(
-        description="training, communication, input, saving, compiling, warming_up, repeated, "
-        "idle or untold.",
-        examples=["communication"],
+    sort = doc(
+        "training, communication, input, saving, compiling, warming_up, repeated, idle or untold.",
+        "communication",
     )
-    words: str = Field(description="The category as text.")
-    seconds: float = Field(description="Seconds of the run.")
-    usd: float | None = Field(description="US dollars, to the cent; null without a price.")
-    ratio: float = Field(description="Share of dollars, or of time without a price, 0 to 1.")
+    words = doc("The category as text.")
+    seconds = doc("Seconds of the run.")
+    usd = doc("US dollars, to the cent; null without a price.")
+    ratio = doc("Share of dollars, or of time without a price, 0 to 1.")
 
 
 class NextPriceOut(ResponseSchema):
     """The next announced price."""
 
-    valid_from: datetime = Field(description="Start, UTC.")
-    usd_per_node_hour: float = Field(description="US dollars per node and hour.")
-    basis: str = Field(description="Pricing terms.")
+    valid_from: datetime = doc("Start, UTC.")
+    usd_per_node_hour: float = doc("US dollars per node and hour.")
+    basis: str = doc("Pricing terms.")
 
 
-class RunBudgetOut(BurnOut):
+class RunBudgetOut(BurnOut, source=Budget):
     """A budget of the run or its team, and its status."""
 
-    id: int = Field(description="Number of the budget.", examples=[4])
-    whose: str = Field(description="Name of its team or run.", examples=["LLM"])
-    usd: float = Field(description="The budget in US dollars.")
-    ends_at: datetime = Field(description="End of its period, exclusive, UTC.")
+    id = doc("Number of the budget.", 4)
+    whose: str = doc("Name of its team or run.", "LLM")
+    usd = doc("The budget in US dollars.")
+    ends_at = doc("End of its period, exclusive, UTC.")
 
 
-class RunMoneyDetail(ResponseSchema):
+class RunMoneyDetail(ResponseSchema, source=Outlook):
     """Cost of a run up to now; null where unknown."""
 
-    run: str = Field(description="Name of the run.", examples=["llama"])
-    until: datetime = Field(description="Time up to which costs are counted, UTC.")
-    portions: list[PortionOut] = Field(
-        description="Spending by category, each second counted once; adds up to `total_usd`."
+    run: str = doc("Name of the run.", "llama")
+    until: datetime = doc("Time up to which costs are counted, UTC.")
+    portions: list[PortionOut] = doc(
+        "Spending by category, each second counted once; adds up to `total_usd`."
     )
-    total_usd: float | None = Field(description="US dollars spent so far; null without a price.")
-    total_s: float = Field(description="Seconds paid for so far.")
-    usd_per_hour: float | None = Field(
-        description="US dollars per hour of all its nodes, now or when it ended."
+    total_usd: float | None = doc("US dollars spent so far; null without a price.")
+    total_s: float = doc("Seconds paid for so far.")
+    usd_per_hour: float | None = doc("US dollars per hour of all its nodes, now or when it ended.")
+    usd_per_node_hour: float | None = doc("US dollars per node and hour.")
+    price_basis: str = doc("Pricing terms.", "on demand")
+    next_price: NextPriceOut | None = doc("The next announced price.")
+    usd_per_mtok = doc("US dollars per million tokens over the last minute of steps.")
+    settled_usd_per_mtok = doc("The same over all steps since the warm-up.")
+    whole_usd_per_mtok = doc("All costs over the tokens trained, each counted once.")
+    usd_per_epoch = doc("US dollars per epoch at `settled_usd_per_mtok`.")
+    n_epochs = doc("Completed epochs.")
+    trained_tokens: float = doc("Tokens trained, each counted once.")
+    planned_tokens: int | None = doc("Tokens planned.")
+    ends_at = doc("Forecast of when they are trained, at the pace of the last minute, UTC.")
+    usd_at_end = doc("Forecast of US dollars by then, at announced prices.")
+    mfu_ratio: float | None = doc("Model FLOPs over the peak, 0 to 1.")
+    peak_flops: float | None = doc(
+        "Peak dense FLOPs per second of all nodes at the precision of the run."
     )
-    usd_per_node_hour: float | None = Field(description="US dollars per node and hour.")
-    price_basis: str = Field(description="Pricing terms.", examples=["on demand"])
-    next_price: NextPriceOut | None = Field(description="The next announced price.")
-    usd_per_mtok: float | None = Field(
-        description="US dollars per million tokens over the last minute of steps."
-    )
-    settled_usd_per_mtok: float | None = Field(
-        description="The same over all steps since the warm-up."
-    )
-    whole_usd_per_mtok: float | None = Field(
-        description="All costs over the tokens trained, each counted once."
-    )
-    usd_per_epoch: float | None = Field(
-        description="US dollars per epoch at `settled_usd_per_mtok`."
-    )
-    n_epochs: float | None = Field(description="Completed epochs.")
-    trained_tokens: float = Field(description="Tokens trained, each counted once.")
-    planned_tokens: int | None = Field(description="Tokens planned.")
-    ends_at: datetime | None = Field(
-        description="Forecast of when they are trained, at the pace of the last minute, UTC."
-    )
-    usd_at_end: float | None = Field(
-        description="Forecast of US dollars by then, at announced prices."
-    )
-    mfu_ratio: float | None = Field(description="Model FLOPs over the peak, 0 to 1.")
-    peak_flops: float | None = Field(
-        description="Peak dense FLOPs per second of all nodes at the precision of the run."
-    )
-    budgets: list[RunBudgetOut] = Field(description="Current budgets of the run and its team.")
+    budgets: list[RunBudgetOut] = doc("Current budgets of the run and its team.")
 
 
 router = Router(tags=["runs"])

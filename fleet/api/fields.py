@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Annotated, Any, Self
+from inspect import get_annotations
+from typing import Annotated, Any, Self, get_type_hints
 
 import msgspec
 from annotated_types import GroupedMetadata
+from django.db import models
 from django.http import HttpRequest
 from ninja import Field, Schema
 from ninja.parser import Parser
@@ -117,7 +119,59 @@ class RequestSchema(Schema):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class ResponseSchema(Schema):
+COLUMN_TYPES: tuple[tuple[Any, type], ...] = (
+    (models.BooleanField, bool),
+    (models.CharField, str),
+    (models.DateTimeField, datetime),
+    (models.FloatField, float),
+    (models.IntegerField, int),
+)
+
+
+def type_in(source: Any, field: str) -> Any:
+    """Return the type of a model's column, or of an attribute or property of a data class."""
+    member = getattr(source, field, None)
+    if isinstance(member, property):
+        return get_type_hints(member.fget)["return"]
+    if not issubclass(source, models.Model):
+        return get_type_hints(source)[field]
+    column = source._meta.pk if field == "id" else source._meta.get_field(field)
+    of_type = next(of_type for kind, of_type in COLUMN_TYPES if isinstance(column, kind))
+    return of_type | None if column.null else of_type
+
+
+class Doc:
+    """The text of a field of a response, with its examples and its default."""
+
+    def __init__(self, text: str, examples: tuple[Any, ...], default: Any) -> None:
+        self.field = Field(default, description=text, examples=list(examples) or None)
+
+
+def doc(text: str, *examples: Any, default: Any = ...) -> Any:
+    """Describe a field of a response; one without an annotation has the type in the source."""
+    return Doc(text, examples, default)
+
+
+class DocumentedSchema(Schema):
+    """A schema of `doc` fields; ``source`` is the data class or model that types them."""
+
+    model_config = ConfigDict(ignored_types=(Doc,))
+
+    def __init_subclass__(cls, source: Any = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        given = get_annotations(cls)
+        fields = {name: value for name, value in vars(cls).items() if isinstance(value, Doc)}
+        if bare := given.keys() - fields.keys():
+            raise TypeError(f"{cls.__name__}: describe {', '.join(sorted(bare))} by doc(…)")
+        # In the order of the class.
+        cls.__annotations__ = {
+            name: given[name] if name in given else type_in(source, name) for name in fields
+        }
+        for name, described in fields.items():
+            setattr(cls, name, described.field)
+
+
+class ResponseSchema(DocumentedSchema):
     """A response; every field is present, null where unknown."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)

@@ -17,127 +17,104 @@ from fleet.api.fields import (
     ResponseSchema,
     Text,
     conflict_on,
+    doc,
 )
 from fleet.api.paging import PageLinks, Paging, paginate
-from fleet.models import Alert, Node, Run
+from fleet.models import Alert, Node, Run, alert
 from fleet.models.problem import ProblemError
 from fleet.runs.retirement import retire, unretire
-from fleet.runs.summaries import STALE_AFTER_S, nodes_now
+from fleet.runs.summaries import STALE_AFTER_S, NodeNow, nodes_now
 from telemetry.store.hot import HotStore, hot_store
 
 router = Router(tags=["nodes"])
 NODE_FIELDS = {"run", "team", "instance_type", "source", "label"}
 
 
-class NodeFigures(ResponseSchema):
+class NodeFigures(ResponseSchema, source=NodeNow):
     """Values of a node's newest report; null where unknown or silent."""
 
-    utilization_mean: float | None = Field(
-        description="Share of the last second that cores computed, 0 to 1, mean of cores.",
-        examples=[0.93],
+    utilization_mean = doc(
+        "Share of the last second that cores computed, 0 to 1, mean of cores.", 0.93
     )
-    utilization_min: float | None = Field(description="The same of the least busy core.")
-    utilization_max: float | None = Field(description="The same of the busiest core.")
-    hbm_bytes_per_s: float | None = Field(
-        description="HBM bytes read and written per second, all devices."
+    utilization_min = doc("The same of the least busy core.")
+    utilization_max = doc("The same of the busiest core.")
+    hbm_bytes_per_s = doc("HBM bytes read and written per second, all devices.")
+    device_memory_used_bytes = doc("HBM bytes in use, all devices.")
+    efa_latency_max_s = doc("Probe latency of the slowest EFA device, in seconds.")
+    ecc_uncorrected = doc("Count of uncorrected memory errors.")
+    flops_per_s = doc("FLOPs per second as the runtime counts them, all cores that report them.")
+    flops_ratio = doc(
+        "The same over the dense BF16 peak of these cores, 0 to 1; null for an instance type "
+        "without a known peak.",
+        0.41,
     )
-    device_memory_used_bytes: float | None = Field(description="HBM bytes in use, all devices.")
-    efa_latency_max_s: float | None = Field(
-        description="Probe latency of the slowest EFA device, in seconds."
-    )
-    ecc_uncorrected: int | None = Field(description="Count of uncorrected memory errors.")
-    flops_per_s: float | None = Field(
-        description="FLOPs per second as the runtime counts them, all cores that report them."
-    )
-    flops_ratio: float | None = Field(
-        description="The same over the dense BF16 peak of these cores, 0 to 1; null for an "
-        "instance type without a known peak.",
-        examples=[0.41],
-    )
-    power_mean_ratio: float | None = Field(
-        description="Power over its maximum, 0 to 1, mean of devices and of a minute."
-    )
-    execution_latency_p50_s: float | None = Field(
-        description="Latency of graph executions, median, in seconds."
-    )
-    execution_latency_p99_s: float | None = Field(description="The same, 99th percentile.")
-    execution_latency_p100_s: float | None = Field(description="The same, slowest.")
+    power_mean_ratio = doc("Power over its maximum, 0 to 1, mean of devices and of a minute.")
+    execution_latency_p50_s = doc("Latency of graph executions, median, in seconds.")
+    execution_latency_p99_s = doc("The same, 99th percentile.")
+    execution_latency_p100_s = doc("The same, slowest.")
 
 
-class CauseHistory(ResponseSchema):
+class CauseHistory(ResponseSchema, source=alert.CauseHistory):
     """Alerts of one cause that name a node as culprit."""
 
-    cause: str = Field(description="Cause.", examples=["slow_core"])
-    n_alerts: int = Field(description="Number of alerts.", examples=[2])
-    n_runs: int = Field(description="Number of runs with such an alert.", examples=[2])
-    last_at: datetime = Field(description="Time when the last one fired, UTC.")
+    cause = doc("Cause.", "slow_core")
+    n_alerts = doc("Number of alerts.", 2)
+    n_runs = doc("Number of runs with such an alert.", 2)
+    last_at = doc("Time when the last one fired, UTC.")
 
 
-class AlertHistory(ResponseSchema):
+class AlertHistory(ResponseSchema, source=alert.AlertHistory):
     """Alerts of the last 30 days that name a node as culprit."""
 
-    days: int = Field(description="Length of the history in days.", examples=[30])
-    n_alerts: int = Field(description="Number of alerts, without drills.", examples=[4])
-    n_runs: int = Field(description="Number of runs with such an alert.", examples=[3])
-    n_drills: int = Field(description="Number of alerts that drills caused.", examples=[0])
-    last_at: datetime | None = Field(
-        description="Time when the last one fired, UTC; null without alerts."
-    )
-    causes: list[CauseHistory] = Field(description="The alerts by cause, most alerts first.")
-    n_others: int = Field(description="Other nodes of its instance type.", examples=[63])
-    others_median: float | None = Field(
-        description="Median number of alerts of these nodes; null without other nodes.",
-        examples=[0.0],
-    )
-    is_unusual: bool = Field(
-        description="Whether chance is unlikely to give one of these nodes so many alerts."
-    )
+    days = doc("Length of the history in days.", 30)
+    n_alerts = doc("Number of alerts, without drills.", 4)
+    n_runs = doc("Number of runs with such an alert.", 3)
+    n_drills = doc("Number of alerts that drills caused.", 0)
+    last_at = doc("Time when the last one fired, UTC; null without alerts.")
+    causes: list[CauseHistory] = doc("The alerts by cause, most alerts first.")
+    n_others = doc("Other nodes of its instance type.", 63)
+    others_median = doc("Median number of alerts of these nodes; null without other nodes.", 0.0)
+    is_unusual = doc("Whether chance is unlikely to give one of these nodes so many alerts.")
 
 
-class NodeOut(ResponseSchema):
+class NodeOut(ResponseSchema, source=Node):
     """One node."""
 
-    name: str = Field(description="Unique name, used in URLs.", examples=["llama-03"])
-    instance_type: str = Field(description="Instance type.", examples=["trn1.32xlarge"])
-    instance_id: str = Field(description="EC2 instance ID; empty if unknown.")
-    zone: str = Field(description="Availability zone; empty if unknown.")
-    ultraserver_id: str = Field(description="UltraServer it is part of; empty if none or unknown.")
-    labels: dict[str, str] = Field(description=LABELS, examples=[{"namespace": "ml"}])
-    source: str = Field(
-        description="Source of its data: simulated, neuron-monitor or step-reports.",
-        examples=["neuron-monitor"],
+    name = doc("Unique name, used in URLs.", "llama-03")
+    instance_type = doc("Instance type.", "trn1.32xlarge")
+    instance_id = doc("EC2 instance ID; empty if unknown.")
+    zone = doc("Availability zone; empty if unknown.")
+    ultraserver_id = doc("UltraServer it is part of; empty if none or unknown.")
+    labels: dict[str, str] = doc(LABELS, {"namespace": "ml"})
+    source = doc(
+        "Source of its data: simulated, neuron-monitor or step-reports.", "neuron-monitor"
     )
-    run: NullableText = Field(description="Name of its run.", examples=["llama"])
-    rank: int = Field(description="Rank within the run.", examples=[3])
-    n_cores: int = Field(description="NeuronCores, as the runtime counts them.", examples=[32])
-    n_devices: int = Field(description="Accelerators.", examples=[16])
-    n_efa: int = Field(description="EFA devices.", examples=[8])
-    first_seen_at: datetime = Field(description="Time of its first report, UTC.")
-    last_seen_at: datetime | None = Field(
-        description="Time of its newest report, UTC, to the hour if older than a week; null if "
-        "there was none."
+    run: NullableText = doc("Name of its run.", "llama")
+    rank = doc("Rank within the run.", 3)
+    n_cores = doc("NeuronCores, as the runtime counts them.", 32)
+    n_devices = doc("Accelerators.", 16)
+    n_efa = doc("EFA devices.", 8)
+    first_seen_at = doc("Time of its first report, UTC.")
+    last_seen_at = doc(
+        "Time of its newest report, UTC, to the hour if older than a week; null if there was none."
     )
-    state: str = Field(
-        description="up; waiting: not heard since trnwatch started; silent: it should report; "
-        "released: its run has ended; retired.",
-        examples=["up"],
+    state: str = doc(
+        "up; waiting: not heard since trnwatch started; silent: it should report; released: "
+        "its run has ended; retired.",
+        "up",
     )
-    retired_at: datetime | None = Field(description="Since when it is retired, UTC.")
-    retired_by: str = Field(
-        description="Who retired it or brought it back; empty: automatically, or neither."
-    )
-    now: NodeFigures = Field(description="Values of its newest report.")
-    alert_history: AlertHistory = Field(
-        description="Alerts of the last 30 days that name it as culprit."
-    )
-    url: str = Field(description="Path of its page.", examples=["/nodes/llama-03/"])
+    retired_at = doc("Since when it is retired, UTC.")
+    retired_by = doc("Who retired it or brought it back; empty: automatically, or neither.")
+    now: NodeFigures = doc("Values of its newest report.")
+    alert_history: AlertHistory = doc("Alerts of the last 30 days that name it as culprit.")
+    url: str = doc("Path of its page.", "/nodes/llama-03/")
 
 
 class NodePage(PageLinks):
     """A page of nodes."""
 
-    items: list[NodeOut] = Field(description="The nodes of this page.")
-    sorted_by: str = Field(default="name", description="Order: name, by code points.")
+    items: list[NodeOut] = doc("The nodes of this page.")
+    sorted_by: str = doc("Order: name, by code points.", default="name")
 
 
 class NodeQuery(Paging):

@@ -9,10 +9,11 @@ from django.http import HttpRequest, QueryDict
 from django.utils.http import parse_etags
 from ninja import Field, Schema
 
-from fleet.api.fields import EARLIEST, OptionalTime, ResponseSchema
+from fleet.api.fields import EARLIEST, DocumentedSchema, OptionalTime, ResponseSchema, doc
 from fleet.charts.windows import LONGEST_S
 from fleet.models.problem import ProblemError
 from telemetry.errors import LARGEST_KEY, whole_number
+from telemetry.series import SeriesSource
 
 T = TypeVar("T", bound=Model)
 MAX_LIMIT = 200
@@ -37,11 +38,17 @@ class Paging(Schema):
         return self.model_dump(exclude={"cursor", "limit"})
 
 
-class PageLinks(Schema):
+class PageLinks(DocumentedSchema):
     """The neighbouring pages of a page."""
 
-    next: str | None = Field(description="Path of the next page; null on the last.")
-    prev: str | None = Field(description="Path of the previous page; null on the first.")
+    next: str | None = doc("Path of the next page; null on the last.")
+    prev: str | None = doc("Path of the previous page; null on the first.")
+
+
+class NewestFirst(PageLinks):
+    """A page of a list in the order of creation."""
+
+    sorted_by: str = doc("Order: newest first.", default="-id")
 
 
 def paginate(
@@ -142,10 +149,10 @@ class WindowQuery(Schema):
         return int(start.astimezone(UTC).timestamp()), int(end.astimezone(UTC).timestamp())
 
 
-class StretchOut(ResponseSchema):
+class StretchOut(ResponseSchema, source=SeriesSource):
     """A part of a window with one storage tier and resolution."""
 
-    since_s: int = Field(description="Start, in Unix seconds.")
-    every_s: int = Field(description="Seconds between stored points; 0: every step.")
-    tier: str = Field(description="hot, durable or long term.", examples=["hot"])
-    why: str = Field(description="Why its data is missing; empty if it is not.")
+    since_s: int = doc("Start, in Unix seconds.")
+    every_s = doc("Seconds between stored points; 0: every step.")
+    tier: str = doc("hot, durable or long term.", "hot")
+    why = doc("Why its data is missing; empty if it is not.")

@@ -1,6 +1,5 @@
 """Preflights: request one, and read the results."""
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest
@@ -18,12 +17,14 @@ from fleet.api.fields import (
     RequestSchema,
     ResponseSchema,
     conflict_on,
+    doc,
 )
 from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.checks.preflight_text import reasons, sentences
 from fleet.checks.preflights import MAX_NODES, load_result, request_preflight
 from fleet.models import Preflight, Run
-from telemetry.checks.preflight import PreflightResult
+from telemetry.checks.preflight import PreflightResult, Racks
+from telemetry.checks.preflight_pairs import PreflightFinding
 from telemetry.errors import FieldError
 from telemetry.simulate.preflight import ProbeFault
 
@@ -42,76 +43,72 @@ FaultKind = Literal[
 ]
 
 
-class PreflightOut(ResponseSchema):
+class PreflightOut(ResponseSchema, source=Preflight):
     """A preflight; results are null until it is finished."""
 
-    id: int = Field(description="Number of the preflight.", examples=[12])
-    asked_by: str = Field(description="Who requested it.", examples=["ada"])
-    asked_at: datetime = Field(description="When it was requested, UTC.")
-    finished_at: datetime | None = Field(description="When it finished, UTC.")
-    run: NullableText = Field(description="Name of the run of the nodes.", examples=["llama"])
-    instance_type: str = Field(description="Type of all nodes.", examples=["trn2.48xlarge"])
-    n_nodes: int = Field(description="Number of probed nodes.", examples=[16])
-    wanted: int | None = Field(description="How many are wanted; null: all that pass.")
-    source: str = Field(description="simulated, or files with output of probes.")
-    progress_ratio: float = Field(description="Progress, 0 to 1.", examples=[1.0])
-    verdict: State | None = Field(description="Verdict on the group.", examples=["pass"])
-    words: str | None = Field(description="The verdict as text.")
-    take: list[str] | None = Field(description="The nodes to use.", examples=[["llama-03"]])
+    id = doc("Number of the preflight.", 12)
+    asked_by = doc("Who requested it.", "ada")
+    asked_at = doc("When it was requested, UTC.")
+    finished_at = doc("When it finished, UTC.")
+    run: NullableText = doc("Name of the run of the nodes.", "llama")
+    instance_type = doc("Type of all nodes.", "trn2.48xlarge")
+    n_nodes: int = doc("Number of probed nodes.", 16)
+    wanted: int | None = doc("How many are wanted; null: all that pass.")
+    source = doc("simulated, or files with output of probes.")
+    progress_ratio = doc("Progress, 0 to 1.", 1.0)
+    verdict: State | None = doc("Verdict on the group.", "pass")
+    words: str | None = doc("The verdict as text.")
+    take: list[str] | None = doc("The nodes to use.", ["llama-03"])
 
 
 class PreflightPage(PageLinks):
     """A page of preflights."""
 
-    items: list[PreflightOut] = Field(description="The preflights of this page, newest first.")
+    items: list[PreflightOut] = doc("The preflights of this page, newest first.")
 
 
 class PreflightNodeOut(ResponseSchema):
     """Verdict on one node."""
 
-    node: str = Field(description="Name of the node.", examples=["llama-03"])
-    verdict: State = Field(description="pass: use it; hold: check it first; fail: do not use it.")
-    take: bool = Field(description="Whether to use it.")
-    reasons: list[str] = Field(description="Reasons for the verdict, as text.")
+    node: str = doc("Name of the node.", "llama-03")
+    verdict: State = doc("pass: use it; hold: check it first; fail: do not use it.")
+    take: bool = doc("Whether to use it.")
+    reasons: list[str] = doc("Reasons for the verdict, as text.")
 
 
-class PreflightTrouble(ResponseSchema):
+class PreflightTrouble(ResponseSchema, source=PreflightFinding):
     """One problem; of a pair of nodes, ``peer`` is the other one."""
 
-    kind: str = Field(description="Kind of problem.", examples=["efa_latency"])
-    node: str = Field(description="Name of the node.", examples=["llama-03"])
-    peer: str | None = Field(description="Name of the other node.")
-    device: int | None = Field(description="EFA device, from 0.")
-    metric: str = Field(description="Metric that shows it; empty: none.")
-    value: float | None = Field(description="Its value here, in the unit of its name.")
-    usual: float | None = Field(description="Its value elsewhere.")
+    kind = doc("Kind of problem.", "efa_latency")
+    node = doc("Name of the node.", "llama-03")
+    peer = doc("Name of the other node.")
+    device = doc("EFA device, from 0.")
+    metric = doc("Metric that shows it; empty: none.")
+    value = doc("Its value here, in the unit of its name.")
+    usual = doc("Its value elsewhere.")
 
 
-class PreflightRacks(ResponseSchema):
+class PreflightRacks(ResponseSchema, source=Racks):
     """Classes of pairs: those of one rack, and those across racks."""
 
-    basis: str = Field(
-        description="labels: racks, UltraServers or zones of the nodes; inferred: from the "
-        "figures.",
-        examples=["inferred"],
+    basis = doc(
+        "labels: racks, UltraServers or zones of the nodes; inferred: from the figures.",
+        "inferred",
     )
-    racks: list[list[str]] = Field(description="Names of the nodes of each rack.")
-    ratio: float = Field(
-        description="Median latency of pairs across racks, relative to pairs of one rack.",
-        examples=[1.3],
-    )
+    racks: list[list[str]] = doc("Names of the nodes of each rack.")
+    ratio = doc("Median latency of pairs across racks, relative to pairs of one rack.", 1.3)
 
 
 class PreflightDetail(PreflightOut):
     """A preflight with all nodes and problems."""
 
-    nodes: list[PreflightNodeOut] | None = Field(description="All nodes, in order.")
-    troubles: list[PreflightTrouble] | None = Field(description="All problems.")
-    collective_slowdown_ratio: float | None = Field(
-        description="Collective time over the nodes to use, relative to the expected."
+    nodes: list[PreflightNodeOut] | None = doc("All nodes, in order.")
+    troubles: list[PreflightTrouble] | None = doc("All problems.")
+    collective_slowdown_ratio: float | None = doc(
+        "Collective time over the nodes to use, relative to the expected."
     )
-    racks: PreflightRacks | None = Field(
-        description="Classes of pairs that were compared separately; null: one class."
+    racks: PreflightRacks | None = doc(
+        "Classes of pairs that were compared separately; null: one class."
     )
 
 
@@ -162,7 +159,7 @@ def preflight_list(request: HttpRequest, query: Query[PreflightFilter]) -> Prefl
     preflights = Preflight.objects.filter_by(**query.fields)
     preflights = preflights.defer("measured").select_related("run")
     rows, links = paginate(request, preflights, query, by="-pk")
-    items = [PreflightOut(**_values(row, load_result(row))) for row in rows]
+    items = [PreflightOut.from_object(row, **_computed(row, load_result(row))) for row in rows]
     return PreflightPage(items=items, **links)
 
 
@@ -194,10 +191,15 @@ def preflight_one(request: HttpRequest, number: Path[Key]) -> PreflightDetail:
 
 def _detail(preflight: Preflight) -> PreflightDetail:
     found = load_result(preflight)
-    values = _values(preflight, found)
+    values = _computed(preflight, found)
     if found is None:
-        return PreflightDetail(
-            **values, nodes=None, troubles=None, collective_slowdown_ratio=None, racks=None
+        return PreflightDetail.from_object(
+            preflight,
+            **values,
+            nodes=None,
+            troubles=None,
+            collective_slowdown_ratio=None,
+            racks=None,
         )
     nodes = [
         PreflightNodeOut(
@@ -208,7 +210,8 @@ def _detail(preflight: Preflight) -> PreflightDetail:
         )
         for name, verdict in found.nodes.items()
     ]
-    return PreflightDetail(
+    return PreflightDetail.from_object(
+        preflight,
         **values,
         nodes=nodes,
         troubles=[PreflightTrouble.from_object(each) for each in found.troubles],
@@ -217,17 +220,11 @@ def _detail(preflight: Preflight) -> PreflightDetail:
     )
 
 
-def _values(preflight: Preflight, found: PreflightResult | None) -> dict[str, Any]:
+def _computed(preflight: Preflight, found: PreflightResult | None) -> dict[str, Any]:
+    """Return the fields of a preflight that are not attributes of its row."""
     return {
-        "id": preflight.pk,
-        "asked_by": preflight.asked_by,
-        "asked_at": preflight.asked_at,
-        "finished_at": preflight.finished_at,
-        "run": preflight.run,
-        "instance_type": preflight.instance_type,
         "n_nodes": len(preflight.names),
         "wanted": preflight.take,
-        "source": preflight.source,
         "progress_ratio": 1.0 if preflight.is_over else preflight.progress_ratio,
         "verdict": preflight.verdict or None,
         "words": " ".join(sentences(preflight, found)) if found else None,

@@ -1,6 +1,5 @@
 """Prices: of contracts, and published."""
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from django.http import HttpRequest
@@ -20,8 +19,9 @@ from fleet.api.fields import (
     ResponseSchema,
     Text,
     Time,
+    doc,
 )
-from fleet.api.paging import PageLinks, Paging, paginate
+from fleet.api.paging import NewestFirst, Paging, paginate
 from fleet.models import TeamPrice
 from fleet.runs.prices import (
     MAX_SOURCE,
@@ -32,71 +32,62 @@ from fleet.runs.prices import (
     set_price,
 )
 from telemetry import catalog
+from telemetry.catalog import Price
 
 router = Router(tags=["prices"])
 TYPES, BASES = tuple(catalog.instances()), tuple(TeamPrice.Basis.values)
 
 
-class PriceOut(ResponseSchema):
+class PriceOut(ResponseSchema, source=TeamPrice):
     """A contract price of a node from a date on; it never changes."""
 
-    id: int = Field(description="Number of the price.", examples=[3])
-    team: NullableText = Field(
-        description="Its team; null: every team without its own price.", examples=["LLM"]
+    id = doc("Number of the price.", 3)
+    team: NullableText = doc("Its team; null: every team without its own price.", "LLM")
+    instance_type = doc("Instance type.", "trn2.48xlarge")
+    basis = doc(
+        "Pricing terms: on demand, reserved, capacity block, spot or contract.", "reserved"
     )
-    instance_type: str = Field(description="Instance type.", examples=["trn2.48xlarge"])
-    basis: str = Field(
-        description="Pricing terms: on demand, reserved, capacity block, spot or contract.",
-        examples=["reserved"],
-    )
-    usd_per_node_hour: float = Field(description="US dollars per node and hour.", examples=[27.83])
-    valid_from: datetime = Field(description="Start, UTC.")
-    source: str = Field(description="Contract, invoice or page.")
-    set_by: str = Field(description="Who set it.", examples=["ada"])
-    set_at: datetime = Field(description="When it was set, UTC.")
-    holds_now: bool = Field(
-        description="Whether it applies now: it has started, and no price with a later start, or "
-        "set later for the same start, replaces it."
+    usd_per_node_hour = doc("US dollars per node and hour.", 27.83)
+    valid_from = doc("Start, UTC.")
+    source = doc("Contract, invoice or page.")
+    set_by = doc("Who set it.", "ada")
+    set_at = doc("When it was set, UTC.")
+    holds_now: bool = doc(
+        "Whether it applies now: it has started, and no price with a later start, or set later "
+        "for the same start, replaces it."
     )
 
 
-class PricePage(PageLinks):
+class PricePage(NewestFirst):
     """A page of prices."""
 
-    items: list[PriceOut] = Field(description="The prices of this page.")
-    sorted_by: str = Field(default="-id", description="Order: newest first.")
+    items: list[PriceOut] = doc("The prices of this page.")
 
 
 class PriceNew(PriceOut):
     """A price that was just set."""
 
-    n_runs_changed: int = Field(
-        description="Active runs that will pay it, from its start and not before now."
-    )
+    n_runs_changed: int = doc("Active runs that will pay it, from its start and not before now.")
 
 
-class PublishedPriceOut(ResponseSchema):
+class PublishedPriceOut(ResponseSchema, source=Price):
     """A price in the catalog, which runs without a contract price pay."""
 
-    instance_type: str = Field(description="Instance type.", examples=["trn2.48xlarge"])
-    basis: str = Field(description="Pricing terms.", examples=["on demand"])
-    region: str = Field(
-        description="AWS regions, with commas; any: not stated, or all.", examples=["us-east-2"]
-    )
-    usd_per_node_hour: float = Field(description="US dollars per node and hour.")
-    usd_per_node_hour_high: float | None = Field(description="Upper end of a published range.")
-    is_default: bool = Field(description="Whether runs without a contract price pay it.")
-    date: str = Field(description="Date of the source.", examples=["2026-08-02"])
-    age_note: str = Field(
-        description="Its age; empty up to 90 days.", examples=["as of 2026-07-20, 126 days old"]
-    )
-    source: str = Field(description="Title of the source.")
+    instance_type: str = doc("Instance type.", "trn2.48xlarge")
+    basis = doc("Pricing terms.", "on demand")
+    region = doc("AWS regions, with commas; any: not stated, or all.", "us-east-2")
+    usd_per_node_hour: float = doc("US dollars per node and hour.")
+    usd_per_node_hour_high: float | None = doc("Upper end of a published range.")
+    is_default: bool = doc("Whether runs without a contract price pay it.")
+    date = doc("Date of the source.", "2026-08-02")
+    age_note: str = doc("Its age; empty up to 90 days.", "as of 2026-07-20, 126 days old")
+    source: str = doc("Title of the source.")
 
 
 class PublishedPrices(ResponseSchema):
     """All prices of the catalog."""
 
-    items: list[PublishedPriceOut] = Field(description="By instance type, the default first.")
+    items: list[PublishedPriceOut] = doc("By instance type, the default first.")
 
 
 class PriceFilter(Paging):

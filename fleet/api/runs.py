@@ -21,10 +21,12 @@ from fleet.api.fields import (
     RunName,
     Text,
     conflict_on,
+    doc,
 )
 from fleet.api.nodes import set_retired
 from fleet.api.paging import (
     Cursor,
+    NewestFirst,
     PageLinks,
     Paging,
     StretchOut,
@@ -35,10 +37,15 @@ from fleet.api.paging import (
 )
 from fleet.charts.figures import mean_of
 from fleet.costs.panel import round_to_cents
-from fleet.costs.spending import stored_account
+from fleet.costs.spending import Account, stored_account
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Alert, Run, SimilarRunsResult
-from fleet.runs.similar_runs import measured_results, similar_runs_panel
+from fleet.runs.similar_runs import (
+    SettingDifference,
+    SimilarRun,
+    measured_results,
+    similar_runs_panel,
+)
 from fleet.runs.summaries import RunNow, runs_now
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store.history import run_history
@@ -48,210 +55,187 @@ router = Router(tags=["runs"])
 MAX_STEPS = 1_000
 
 
-class RunFigures(ResponseSchema):
+class RunFigures(ResponseSchema, source=RunNow):
     """Averages over the last minute of steps, at least five; null if unknown."""
 
-    step_s: float | None = Field(description="Mean step, in seconds.", examples=[1.27])
-    allreduce_share_ratio: float | None = Field(
-        description="Exposed gradient all-reduce over step time, 0 to 1.", examples=[0.18]
+    step_s = doc("Mean step, in seconds.", 1.27)
+    allreduce_share_ratio: float | None = doc(
+        "Exposed gradient all-reduce over step time, 0 to 1.", 0.18
     )
-    wait_ratio: float | None = Field(description="Share of waiting for peers, 0 to 1.")
-    transfer_ratio: float | None = Field(description="Share of moving gradients, 0 to 1.")
-    tokens_per_s: float | None = Field(description="Tokens trained per second.")
-    mfu_ratio: float | None = Field(
-        description="Model FLOPs over the peak of the chips, 0 to 1.", examples=[0.41]
-    )
-    usd_per_mtok: float | None = Field(description="US dollars per million tokens at this pace.")
-    last_step: int | None = Field(description="Number of the last step.")
-    last_step_at_s: float | None = Field(description="When it ended, in Unix seconds.")
-    is_stale: bool = Field(description="Whether steps have stopped arriving.")
+    wait_ratio = doc("Share of waiting for peers, 0 to 1.")
+    transfer_ratio = doc("Share of moving gradients, 0 to 1.")
+    tokens_per_s = doc("Tokens trained per second.")
+    mfu_ratio = doc("Model FLOPs over the peak of the chips, 0 to 1.", 0.41)
+    usd_per_mtok = doc("US dollars per million tokens at this pace.")
+    last_step = doc("Number of the last step.")
+    last_step_at_s = doc("When it ended, in Unix seconds.")
+    is_stale = doc("Whether steps have stopped arriving.")
 
 
-class RunMoney(ResponseSchema):
+class RunMoney(ResponseSchema, source=Account):
     """Cost of a run by category, updated every minute, up to its last settled step."""
 
-    until: datetime = Field(description="Time up to which costs are counted, UTC.")
-    usd: dict[str, float] | None = Field(
-        description="US dollars by category, to the cent; null without a price.",
-        examples=[{"training": 812.5, "communication": 101.25, "compiling": 64.0, "idle": 3.0}],
+    until = doc("Time up to which costs are counted, UTC.")
+    usd: dict[str, float] | None = doc(
+        "US dollars by category, to the cent; null without a price.",
+        {"training": 812.5, "communication": 101.25, "compiling": 64.0, "idle": 3.0},
     )
-    total_usd: float | None = Field(description="Their sum, to the cent.", examples=[980.75])
-    seconds: dict[str, float] = Field(description="Seconds by category.")
-    settled_usd_per_mtok: float | None = Field(
-        description="US dollars per million tokens of the steps since the warm-up."
+    total_usd: float | None = doc("Their sum, to the cent.", 980.75)
+    seconds: dict[str, float] = doc("Seconds by category.")
+    settled_usd_per_mtok: float | None = doc(
+        "US dollars per million tokens of the steps since the warm-up."
     )
-    whole_usd_per_mtok: float | None = Field(
-        description="All costs per million tokens trained, each counted once."
+    whole_usd_per_mtok: float | None = doc(
+        "All costs per million tokens trained, each counted once."
     )
-    usd_per_epoch: float | None = Field(
-        description="US dollars per epoch since the warm-up; null if its tokens are unknown."
+    usd_per_epoch: float | None = doc(
+        "US dollars per epoch since the warm-up; null if its tokens are unknown."
     )
 
 
-class RunOut(ResponseSchema):
+class RunOut(ResponseSchema, source=Run):
     """One training job."""
 
-    id: int = Field(description="Number of the run.", examples=[7])
-    name: str = Field(description="Unique name, used in URLs.", examples=["llama"])
-    team: str = Field(description="Its team; empty if unknown.", examples=["LLM"])
-    purpose: str = Field(description="Description in one line.")
-    model: str = Field(description="Name of the model.", examples=["llama2-7b"])
-    instance_type: str = Field(description="Instance type.", examples=["trn1.32xlarge"])
-    n_nodes: int = Field(description="Number of nodes.", examples=[16])
-    tp: int = Field(description="Tensor-parallel degree.", examples=[8])
-    pp: int = Field(description="Pipeline-parallel degree.", examples=[1])
-    cp: int | None = Field(
-        description="Context-parallel degree; null if not reported.", examples=[1]
+    id = doc("Number of the run.", 7)
+    name: str = doc("Unique name, used in URLs.", "llama")
+    team = doc("Its team; empty if unknown.", "LLM")
+    purpose = doc("Description in one line.")
+    model = doc("Name of the model.", "llama2-7b")
+    instance_type = doc("Instance type.", "trn1.32xlarge")
+    n_nodes = doc("Number of nodes.", 16)
+    tp = doc("Tensor-parallel degree.", 8)
+    pp = doc("Pipeline-parallel degree.", 1)
+    cp: int | None = doc("Context-parallel degree; null if not reported.", 1)
+    micro_batch: int | None = doc("Sequences computed at once; null if not reported.", 1)
+    recompute: str | None = doc(
+        "What the backward pass computes again: none, selective or full; null if not reported.",
+        "selective",
     )
-    micro_batch: int | None = Field(
-        description="Sequences computed at once; null if not reported.", examples=[1]
+    seq_len = doc("Tokens per sequence.", 4096)
+    global_batch = doc("Sequences per step.", 1024)
+    precision = doc("Precision of multiplications.", "bf16")
+    labels: dict[str, str] = doc(LABELS, {"slurm_job_id": "8213"})
+    is_simulated = doc("Whether trnwatch simulates it.")
+    state: str = doc("active, over or retired.", "active")
+    retired_at = doc("Since when it is retired, UTC.")
+    retired_by = doc("Who retired it or brought it back; empty: automatically, or neither.")
+    phase = doc("pending, compiling, warming_up, training, finished or failed.", "training")
+    phase_since = doc("When the phase began, UTC.")
+    end_reason = doc(
+        "Why it failed, as it or its log says; empty if unknown.",
+        "NRT_EXEC_HW_ERR_HBM_UE on trn-03",
     )
-    recompute: str | None = Field(
-        description="What the backward pass computes again: none, selective or full; "
-        "null if not reported.",
-        examples=["selective"],
+    standstill: str = doc(
+        "By its open alert: hangs, stopped (all workers are gone), or waiting (some have not "
+        "arrived); else empty.",
+        "",
     )
-    seq_len: int = Field(description="Tokens per sequence.", examples=[4096])
-    global_batch: int = Field(description="Sequences per step.", examples=[1024])
-    precision: str = Field(description="Precision of multiplications.", examples=["bf16"])
-    labels: dict[str, str] = Field(description=LABELS, examples=[{"slurm_job_id": "8213"}])
-    is_simulated: bool = Field(description="Whether trnwatch simulates it.")
-    state: str = Field(description="active, over or retired.", examples=["active"])
-    retired_at: datetime | None = Field(description="Since when it is retired, UTC.")
-    retired_by: str = Field(
-        description="Who retired it or brought it back; empty: automatically, or neither."
+    stands_since: datetime | None = doc("Since when it makes no steps, UTC.")
+    started_at = doc("When the run began, UTC.")
+    finished_at = doc("When the run ended, UTC.")
+    last_step = doc("Number of its last step in the database.")
+    n_tokens = doc("Tokens trained, from the database.")
+    usd_per_node_hour: float | None = doc(
+        "US dollars per node and hour at its start; null if unknown."
     )
-    phase: str = Field(
-        description="pending, compiling, warming_up, training, finished or failed.",
-        examples=["training"],
-    )
-    phase_since: datetime = Field(description="When the phase began, UTC.")
-    end_reason: str = Field(
-        description="Why it failed, as it or its log says; empty if unknown.",
-        examples=["NRT_EXEC_HW_ERR_HBM_UE on trn-03"],
-    )
-    standstill: str = Field(
-        description="By its open alert: hangs, stopped (all workers are gone), or waiting (some "
-        "have not arrived); else empty.",
-        examples=[""],
-    )
-    stands_since: datetime | None = Field(description="Since when it makes no steps, UTC.")
-    started_at: datetime = Field(description="When the run began, UTC.")
-    finished_at: datetime | None = Field(description="When the run ended, UTC.")
-    last_step: int = Field(description="Number of its last step in the database.")
-    n_tokens: int = Field(description="Tokens trained, from the database.")
-    usd_per_node_hour: float | None = Field(
-        description="US dollars per node and hour at its start; null if unknown."
-    )
-    price_basis: str = Field(description="Source of that price.", examples=["on demand"])
-    usd_per_hour: float | None = Field(description="US dollars per hour of the whole run, now.")
-    usd_so_far: float | None = Field(description="US dollars so far; null if unknown.")
-    tokens_per_epoch: int | None = Field(description="Tokens of one epoch; null if unknown.")
-    planned_tokens: int | None = Field(description="Tokens planned; null if unknown.")
-    money: RunMoney | None = Field(description="Cost by category; null until it was calculated.")
-    allreduce_limit_ratio: float = Field(
-        description="All-reduce share above which an alert fires, 0 to 1.", examples=[0.25]
-    )
-    n_open_alerts: int = Field(description="Open alerts that affect the run.")
-    now: RunFigures = Field(description="Averages over the last minute of steps.")
-    url: str = Field(description="Path of its page.", examples=["/runs/llama/"])
+    price_basis = doc("Source of that price.", "on demand")
+    usd_per_hour: float | None = doc("US dollars per hour of the whole run, now.")
+    usd_so_far: float | None = doc("US dollars so far; null if unknown.")
+    tokens_per_epoch = doc("Tokens of one epoch; null if unknown.")
+    planned_tokens = doc("Tokens planned; null if unknown.")
+    money: RunMoney | None = doc("Cost by category; null until it was calculated.")
+    allreduce_limit_ratio = doc("All-reduce share above which an alert fires, 0 to 1.", 0.25)
+    n_open_alerts: int = doc("Open alerts that affect the run.")
+    now: RunFigures = doc("Averages over the last minute of steps.")
+    url: str = doc("Path of its page.", "/runs/llama/")
 
 
-class RunPage(PageLinks):
+class RunPage(NewestFirst):
     """A page of runs."""
 
-    items: list[RunOut] = Field(description="The runs of this page.")
-    sorted_by: str = Field(default="-id", description="Order: newest first.")
+    items: list[RunOut] = doc("The runs of this page.")
 
 
 class StepOut(ResponseSchema):
     """One step of a run, or the average of several neighbouring steps."""
 
-    step: int = Field(description="Number of the step; of several: of the last one.")
-    ended_at_s: float = Field(description="When it ended, in Unix seconds.")
-    n_steps: int | None = Field(
-        description="Number of steps in this average; null if unknown.", examples=[1]
-    )
-    tokens: float | None = Field(description="Tokens trained in all these steps.")
-    step_s: float | None = Field(description="Duration in seconds, mean over workers.")
-    compute_s: float | None = Field(description="Computing, in seconds.")
-    wait_s: float | None = Field(description="Waiting at the gradient collective, in seconds.")
-    transfer_s: float | None = Field(description="Moving gradients, in seconds.")
-    input_s: float | None = Field(description="Waiting for data, in seconds.")
-    checkpoint_s: float | None = Field(description="Saving a checkpoint, in seconds.")
-    other_s: float | None = Field(description="Anything else, in seconds.")
-    other_comm_s: float | None = Field(
-        description="Communication that exchanges no gradients, part of the above, in seconds; "
-        "null if no source distinguishes it."
+    step: int = doc("Number of the step; of several: of the last one.")
+    ended_at_s: float = doc("When it ended, in Unix seconds.")
+    n_steps: int | None = doc("Number of steps in this average; null if unknown.", 1)
+    tokens: float | None = doc("Tokens trained in all these steps.")
+    step_s: float | None = doc("Duration in seconds, mean over workers.")
+    compute_s: float | None = doc("Computing, in seconds.")
+    wait_s: float | None = doc("Waiting at the gradient collective, in seconds.")
+    transfer_s: float | None = doc("Moving gradients, in seconds.")
+    input_s: float | None = doc("Waiting for data, in seconds.")
+    checkpoint_s: float | None = doc("Saving a checkpoint, in seconds.")
+    other_s: float | None = doc("Anything else, in seconds.")
+    other_comm_s: float | None = doc(
+        "Communication that exchanges no gradients, part of the above, in seconds; null if no "
+        "source distinguishes it."
     )
 
 
 class StepPage(PageLinks):
     """A page of a run's steps."""
 
-    items: list[StepOut] = Field(description="The steps of this page.")
-    sorted_by: str = Field(default="-step", description="Order: newest first.")
-    since_s: int = Field(description="Start of the window, in Unix seconds.")
-    until_s: int = Field(description="End of the window, exclusive, in Unix seconds.")
-    stretches: list[StretchOut] = Field(description="Tier and resolution of each part.")
+    items: list[StepOut] = doc("The steps of this page.")
+    sorted_by: str = doc("Order: newest first.", default="-step")
+    since_s: int = doc("Start of the window, in Unix seconds.")
+    until_s: int = doc("End of the window, exclusive, in Unix seconds.")
+    stretches: list[StretchOut] = doc("Tier and resolution of each part.")
 
 
-class DifferenceOut(ResponseSchema):
+class DifferenceOut(ResponseSchema, source=SettingDifference):
     """One setting that differs."""
 
-    what: str = Field(
-        description="precision, flags, neuronx-cc or Neuron SDK.", examples=["precision"]
-    )
-    mine: str = Field(description="Value of this run; flags: those that only it has, or none.")
-    theirs: str = Field(description="Value of the other run.", examples=["fp8"])
+    what = doc("precision, flags, neuronx-cc or Neuron SDK.", "precision")
+    mine = doc("Value of this run; flags: those that only it has, or none.")
+    theirs = doc("Value of the other run.", "fp8")
 
 
-class LikeOut(ResponseSchema):
+class LikeOut(ResponseSchema, source=SimilarRun):
     """A run with the same model, batch, instance type and number of nodes."""
 
-    run: str = Field(description="Name of the other run.", examples=["llama-fp8"])
-    differ: list[DifferenceOut] = Field(description="Settings that differ.")
-    ratio: float = Field(
-        description="Its tokens per second over this run's, minus one.", examples=[0.21]
-    )
-    is_assumed: bool = Field(description="Whether either run is simulated.")
-    low: float | None = Field(
-        description="Lower end of the 95 % interval; null: too few steps, or simulated."
-    )
-    high: float | None = Field(description="Upper end.")
-    tokens_per_s: float = Field(description="Its settled tokens per second.")
-    my_tokens_per_s: float = Field(description="Settled tokens per second of this run.")
-    n_steps: int = Field(description="Its settled steps in the comparison.")
-    my_n_steps: int = Field(description="Settled steps of this run in the comparison.")
+    run = doc("Name of the other run.", "llama-fp8")
+    differ: list[DifferenceOut] = doc("Settings that differ.")
+    ratio: float = doc("Its tokens per second over this run's, minus one.", 0.21)
+    is_assumed: bool = doc("Whether either run is simulated.")
+    low: float | None = doc("Lower end of the 95 % interval; null: too few steps, or simulated.")
+    high: float | None = doc("Upper end.")
+    tokens_per_s: float = doc("Its settled tokens per second.")
+    my_tokens_per_s: float = doc("Settled tokens per second of this run.")
+    n_steps: int = doc("Its settled steps in the comparison.")
+    my_n_steps: int = doc("Settled steps of this run in the comparison.")
 
 
 class PredictionOut(ResponseSchema):
     """Prediction of the step model for a precision that no similar run has used."""
 
-    precision: str = Field(description="The precision.", examples=["fp8"])
-    ratio: float = Field(description="Predicted tokens per second over this run's, minus one.")
-    tokens_per_s: float = Field(description="Predicted tokens per second.")
-    spread_ratio: float | None = Field(
-        None, description="9 of 10 predictions of published runs are within it; null: unknown."
+    precision: str = doc("The precision.", "fp8")
+    ratio: float = doc("Predicted tokens per second over this run's, minus one.")
+    tokens_per_s: float = doc("Predicted tokens per second.")
+    spread_ratio: float | None = doc(
+        "9 of 10 predictions of published runs are within it; null: unknown.", default=None
     )
-    basis: str = Field(
-        "", description="published, or assumed: what the chip's constants rest on; empty: unknown."
+    basis: str = doc(
+        "published, or assumed: what the chip's constants rest on; empty: unknown.", default=""
     )
 
 
 class SimilarRunsOut(ResponseSchema):
     """A run's settings against those of similar runs, updated every ten minutes."""
 
-    run: str = Field(description="Name of the run.", examples=["llama"])
-    precision: NullableText = Field(description="Precision of multiplications.")
-    compiler_flags: NullableText = Field(description="Flags of neuronx-cc.")
-    compiler_version: NullableText = Field(description="Version of neuronx-cc.")
-    sdk_version: NullableText = Field(description="Version of the Neuron SDK.")
-    headline: str = Field(description="The likely gain of other settings, as text.")
-    measured: list[LikeOut] = Field(description="Similar runs, the most certain gain first.")
-    predicted: list[PredictionOut] = Field(description="Precisions that no similar run has used.")
-    unknown: list[str] = Field(description="What is unknown, as text.")
-    worked_out_at: datetime | None = Field(description="When updated, UTC; null: not yet.")
+    run: str = doc("Name of the run.", "llama")
+    precision: NullableText = doc("Precision of multiplications.")
+    compiler_flags: NullableText = doc("Flags of neuronx-cc.")
+    compiler_version: NullableText = doc("Version of neuronx-cc.")
+    sdk_version: NullableText = doc("Version of the Neuron SDK.")
+    headline: str = doc("The likely gain of other settings, as text.")
+    measured: list[LikeOut] = doc("Similar runs, the most certain gain first.")
+    predicted: list[PredictionOut] = doc("Precisions that no similar run has used.")
+    unknown: list[str] = doc("What is unknown, as text.")
+    worked_out_at: datetime | None = doc("When updated, UTC; null: not yet.")
 
 
 class RunFilter(Paging):
@@ -343,8 +327,8 @@ def _money(run: Run) -> RunMoney | None:
     settled = account.usd_per_mtok
     trained = account.settled_tokens + account.warm_tokens
     per_epoch = run.tokens_per_epoch
-    return RunMoney(
-        until=account.until,
+    return RunMoney.from_object(
+        account,
         usd=usd,
         total_usd=None if usd is None else round(sum(usd.values()), 2),
         seconds={sort: round(value, 3) for sort, value in account.seconds.items()},

@@ -8,11 +8,20 @@ from django.shortcuts import get_object_or_404
 from ninja import Field, Path, Query, Router, Schema
 
 from fleet.api.auth import needs
-from fleet.api.fields import NAME, ResponseSchema, TrialName, conflict_on
+from fleet.api.fields import NAME, ResponseSchema, TrialName, conflict_on, doc
 from fleet.formatting import NBSP
 from fleet.models import Trial
 from fleet.models.problem import ProblemError
-from fleet.trials.schedule import REUSES
+from fleet.trials.schedule import (
+    REUSES,
+    ArmCost,
+    BreakEvenPoint,
+    Projection,
+    Range,
+    ReuseScenario,
+    Saved,
+)
+from fleet.trials.schedule_arms import Assumption, Planned
 from fleet.trials.schedule_forms import (
     DAYS,
     ENGINEERS,
@@ -24,150 +33,148 @@ from fleet.trials.schedule_forms import (
     ScheduleRequest,
 )
 from fleet.trials.schedule_text import as_json, schedule_of
+from fleet.trials.verdict import CommonKind, PriceKinds
 
 
-class SpanOut(ResponseSchema):
+class SpanOut(ResponseSchema, source=Range):
     """An expected value and its 95 % interval; an infinite end is null."""
 
-    value: float = Field(description="Expected value.")
-    low: float | None = Field(description="Lower end.")
-    high: float | None = Field(description="Upper end.")
+    value = doc("Expected value.")
+    low = doc("Lower end.")
+    high = doc("Upper end.")
 
 
-class AssumptionOut(ResponseSchema):
+class AssumptionOut(ResponseSchema, source=Assumption):
     """One assumption."""
 
-    name: str = Field(description="Name with unit.", examples=["failures_per_node_day"])
-    value: float = Field(description="Its value.")
-    low: float | None = Field(description="Lower end of its 95 % interval, if it has one.")
-    high: float | None = Field(description="Upper end.")
-    basis: str = Field(description="Its source, as text.")
+    name = doc("Name with unit.", "failures_per_node_day")
+    value = doc("Its value.")
+    low = doc("Lower end of its 95 % interval, if it has one.")
+    high = doc("Upper end.")
+    basis = doc("Its source, as text.")
 
 
-class ScheduledArm(ResponseSchema):
+class ScheduledArm(ResponseSchema, source=Planned):
     """One arm and its assumptions."""
 
-    label: str = Field(description="Label of the arm.", examples=["4 \u00d7 trn2.48xlarge"])
-    run: str | None = Field(description="Name of its run.", examples=["llama"])
-    instance_type: str | None = Field(description="Instance type.", examples=["trn2.48xlarge"])
-    nodes: int = Field(description="Number of nodes.")
-    assumptions: list[AssumptionOut] = Field(description="Its assumptions with their sources.")
+    label = doc("Label of the arm.", "4 \u00d7 trn2.48xlarge")
+    run = doc("Name of its run.", "llama")
+    instance_type: str | None = doc("Instance type.", "trn2.48xlarge")
+    nodes: int = doc("Number of nodes.")
+    assumptions: list[AssumptionOut] = doc("Its assumptions with their sources.")
 
 
-class ArmCostOut(ResponseSchema):
+class ArmCostOut(ResponseSchema, source=ArmCost):
     """Cost of one arm, over the same days and for the same tokens."""
 
-    label: str = Field(description="Label of the arm.")
-    run: str | None = Field(description="Name of its run.")
-    start_days: float = Field(description="Days until its first step.")
-    usd_at_first_step: float = Field(description="US dollars by then, porting included.")
-    same_days_usd: float = Field(description="US dollars of the schedule's days.")
-    same_days_tokens: SpanOut = Field(description="Tokens trained in these days.")
-    usd_per_mtok: SpanOut | None = Field(description="US dollars per million of these tokens.")
-    same_tokens_usd: SpanOut = Field(description="US dollars of the schedule's tokens.")
-    same_tokens_days: SpanOut = Field(description="Days for these tokens.")
+    label = doc("Label of the arm.")
+    run = doc("Name of its run.")
+    start_days = doc("Days until its first step.")
+    usd_at_first_step = doc("US dollars by then, porting included.")
+    same_days_usd = doc("US dollars of the schedule's days.")
+    same_days_tokens: SpanOut = doc("Tokens trained in these days.")
+    usd_per_mtok: SpanOut | None = doc("US dollars per million of these tokens.")
+    same_tokens_usd: SpanOut = doc("US dollars of the schedule's tokens.")
+    same_tokens_days: SpanOut = doc("Days for these tokens.")
 
 
-class BreakEvenOut(ResponseSchema):
+class BreakEvenOut(ResponseSchema, source=BreakEvenPoint):
     """When the candidate has paid back its initial cost."""
 
-    reason: str = Field(
-        description="earned back, ahead from the start, dearer per token, or dearer per token, "
-        "ahead at first."
+    reason = doc(
+        "earned back, ahead from the start, dearer per token, or dearer per token, ahead at first."
     )
-    days: SpanOut | None = Field(description="After how many days; null: never.")
-    tokens: float | None = Field(description="After how many tokens; null: never.")
-    chance_ratio: float = Field(description="Probability that it is ever reached, 0 to 1.")
+    days: SpanOut | None = doc("After how many days; null: never.")
+    tokens = doc("After how many tokens; null: never.")
+    chance_ratio = doc("Probability that it is ever reached, 0 to 1.")
 
 
 class CurveOut(ResponseSchema):
     """Cost of one arm in US dollars, by point."""
 
-    usd: list[float] = Field(description="Expected value.")
-    low: list[float] = Field(description="Lower end of the 95 % interval.")
-    high: list[float] = Field(description="Upper end.")
+    usd: list[float] = doc("Expected value.")
+    low: list[float] = doc("Lower end of the 95 % interval.")
+    high: list[float] = doc("Upper end.")
 
 
 class CurvesOut(ResponseSchema):
     """Cost by day of the candidate, and of the baseline for the same tokens."""
 
-    days: list[float] = Field(description="Days since the start.")
-    tokens: list[float] = Field(description="Tokens that the candidate has trained by then.")
-    candidate: CurveOut = Field(description="Cost of the candidate.")
-    baseline: CurveOut = Field(description="Cost of the baseline for the same tokens.")
+    days: list[float] = doc("Days since the start.")
+    tokens: list[float] = doc("Tokens that the candidate has trained by then.")
+    candidate: CurveOut = doc("Cost of the candidate.")
+    baseline: CurveOut = doc("Cost of the baseline for the same tokens.")
 
 
-class ScenarioOut(ResponseSchema):
+class ScenarioOut(ResponseSchema, source=ReuseScenario):
     """One scenario: with or without reuse of compiled graphs."""
 
-    has_reuse: bool = Field(description="Whether compiled graphs are reused.")
-    arms: list[ArmCostOut] = Field(description="Cost of each arm, the baseline first.")
-    break_even: BreakEvenOut | None = Field(description="When the move pays off.")
-    saved_usd: SpanOut | None = Field(
-        description="US dollars that the candidate saves for the same tokens; negative: costs."
+    has_reuse = doc("Whether compiled graphs are reused.")
+    arms: list[ArmCostOut] = doc("Cost of each arm, the baseline first.")
+    break_even: BreakEvenOut | None = doc("When the move pays off.")
+    saved_usd: SpanOut | None = doc(
+        "US dollars that the candidate saves for the same tokens; negative: costs."
     )
-    extra_days: SpanOut | None = Field(
-        description="Additional days of the candidate for the same tokens; negative: fewer."
+    extra_days: SpanOut | None = doc(
+        "Additional days of the candidate for the same tokens; negative: fewer."
     )
-    curves: CurvesOut | None = Field(description="Data of its chart.")
+    curves: CurvesOut | None = doc("Data of its chart.")
 
 
-class SavedOut(ResponseSchema):
+class SavedOut(ResponseSchema, source=Saved):
     """What reuse of compiled graphs saves one arm, for the same tokens."""
 
-    label: str = Field(description="Label of the arm.")
-    usd: SpanOut = Field(description="US dollars.")
-    days: SpanOut = Field(description="Days.")
+    label = doc("Label of the arm.")
+    usd: SpanOut = doc("US dollars.")
+    days: SpanOut = doc("Days.")
 
 
-class EqualScenarioOut(ResponseSchema):
+class EqualScenarioOut(ResponseSchema, source=ReuseScenario):
     """One scenario at list prices of one kind."""
 
-    has_reuse: bool = Field(description="Whether compiled graphs are reused.")
-    saved_usd: SpanOut | None = Field(description="US dollars that the candidate saves.")
-    break_even: BreakEvenOut | None = Field(description="When the move pays off.")
+    has_reuse = doc("Whether compiled graphs are reused.")
+    saved_usd: SpanOut | None = doc("US dollars that the candidate saves.")
+    break_even: BreakEvenOut | None = doc("When the move pays off.")
 
 
-class EqualKindOut(ResponseSchema):
+class EqualKindOut(ResponseSchema, source=CommonKind):
     """The schedule at list prices of one kind."""
 
-    kind: str = Field(description="The kind.", examples=["capacity block"])
-    baseline_usd_per_node_hour: float = Field(description="The baseline's list price.")
-    candidate_usd_per_node_hour: float = Field(description="The candidate's list price.")
-    scenarios: list[EqualScenarioOut] = Field(description="With graphs reused, then without.")
+    kind = doc("The kind.", "capacity block")
+    baseline_usd_per_node_hour: float = doc("The baseline's list price.")
+    candidate_usd_per_node_hour: float = doc("The candidate's list price.")
+    scenarios: list[EqualScenarioOut] = doc("With graphs reused, then without.")
 
 
-class ScheduleKindsOut(ResponseSchema):
+class ScheduleKindsOut(ResponseSchema, source=PriceKinds):
     """Pricing terms of the arms, and the schedule on equal terms."""
 
-    baseline: str = Field(description="Kind of the baseline's price; empty: not stated.")
-    candidate: str = Field(description="The candidate's kind.", examples=["capacity block"])
-    is_alike: bool = Field(description="Whether they are the same.")
-    at_equal: list[EqualKindOut] = Field(
-        description="If they differ: the schedule at each kind that the catalog lists for both."
+    baseline = doc("Kind of the baseline's price; empty: not stated.")
+    candidate = doc("The candidate's kind.", "capacity block")
+    is_alike = doc("Whether they are the same.")
+    at_equal: list[EqualKindOut] = doc(
+        "If they differ: the schedule at each kind that the catalog lists for both."
     )
 
 
-class ScheduleOut(ResponseSchema):
+class ScheduleOut(ResponseSchema, source=Projection):
     """A trial's schedule."""
 
-    trial: str = Field(description="Name of the trial.", examples=["bakeoff"])
-    as_of: datetime = Field(description="When its arms were last measured, UTC.")
-    sentence: str = Field(description="Whether the move pays off, as text.")
-    reuse_sentence: str = Field(description="What a compile cache saves, as text.")
-    days: float = Field(description="Days of the candidate's schedule.", examples=[14.0])
-    porting_usd: float = Field(description="Cost of porting with the engineers' days, US dollars.")
-    waiting_usd_per_day: float = Field(description="Cost per day of the engineers who wait.")
-    tokens: float = Field(description="Tokens that every cost is for.")
-    arms: list[ScheduledArm] = Field(description="The baseline, then the candidate.")
-    scenarios: list[ScenarioOut] = Field(description="With graphs reused, then without.")
-    reuse_saves: list[SavedOut] = Field(description="What reuse saves each arm.")
-    price_kinds: ScheduleKindsOut | None = Field(
-        default=None, description="Pricing terms of the arms; null if unknown."
+    trial: str = doc("Name of the trial.", "bakeoff")
+    as_of: datetime = doc("When its arms were last measured, UTC.")
+    sentence: str = doc("Whether the move pays off, as text.")
+    reuse_sentence: str = doc("What a compile cache saves, as text.")
+    days = doc("Days of the candidate's schedule.", 14.0)
+    porting_usd = doc("Cost of porting with the engineers' days, US dollars.")
+    waiting_usd_per_day = doc("Cost per day of the engineers who wait.")
+    tokens = doc("Tokens that every cost is for.")
+    arms: list[ScheduledArm] = doc("The baseline, then the candidate.")
+    scenarios: list[ScenarioOut] = doc("With graphs reused, then without.")
+    reuse_saves: list[SavedOut] = doc("What reuse saves each arm.")
+    price_kinds: ScheduleKindsOut | None = doc(
+        "Pricing terms of the arms; null if unknown.", default=None
     )
-    assumed_sentence: str = Field(
-        description="Arms with an assumed pace; empty if all were measured."
-    )
+    assumed_sentence: str = doc("Arms with an assumed pace; empty if all were measured.")
 
 
 router = Router(tags=["trials"])

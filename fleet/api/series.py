@@ -12,7 +12,7 @@ from django.utils import timezone
 from ninja import Field, Path, Query, Router
 
 from fleet.api.auth import needs
-from fleet.api.fields import NodeName, OneOf, ResponseSchema, RunName
+from fleet.api.fields import NodeName, OneOf, ResponseSchema, RunName, doc
 from fleet.api.paging import StretchOut, WindowQuery
 from fleet.charts.figures import mean_of
 from fleet.metrics.long_term import long_term_history
@@ -33,29 +33,25 @@ SIGNIFICANT_DIGITS = 6
 class PartOut(ResponseSchema):
     """Values of one part of a node, or of a run."""
 
-    part: str = Field(
-        description="node, run, or core, device or efa with its number.", examples=["core 3"]
-    )
-    values: Numbers = Field(description="One value for each time in `t_s`; null is a gap.")
-    low: Numbers | None = Field(
-        description="Minimum behind each value; null if values are not means."
-    )
-    high: Numbers | None = Field(description="Maximum behind each value.")
+    part: str = doc("node, run, or core, device or efa with its number.", "core 3")
+    values: Numbers = doc("One value for each time in `t_s`; null is a gap.")
+    low: Numbers | None = doc("Minimum behind each value; null if values are not means.")
+    high: Numbers | None = doc("Maximum behind each value.")
 
 
 class SeriesOut(ResponseSchema):
     """One metric over a window."""
 
-    of: str = Field(description="Name of the node or run.", examples=["llama-03"])
-    metric: str = Field(description="Its name.", examples=["core_utilization_ratio"])
-    unit: str = Field(description="Its unit.", examples=["ratio"])
-    help: str = Field(description="Description of the metric.")
-    since_s: int = Field(description="Start of the window, in Unix seconds.")
-    until_s: int = Field(description="End of the window, in Unix seconds.")
-    every_s: float = Field(description="Mean seconds between points; 0 for fewer than two.")
-    stretches: list[StretchOut] = Field(description="Tier and resolution of each part.")
-    t_s: list[float] = Field(description="Times in Unix seconds, ascending.")
-    parts: list[PartOut] = Field(description="Values by part.")
+    of: str = doc("Name of the node or run.", "llama-03")
+    metric: str = doc("Its name.", "core_utilization_ratio")
+    unit: str = doc("Its unit.", "ratio")
+    help: str = doc("Description of the metric.")
+    since_s: int = doc("Start of the window, in Unix seconds.")
+    until_s: int = doc("End of the window, in Unix seconds.")
+    every_s: float = doc("Mean seconds between points; 0 for fewer than two.")
+    stretches: list[StretchOut] = doc("Tier and resolution of each part.")
+    t_s: list[float] = doc("Times in Unix seconds, ascending.")
+    parts: list[PartOut] = doc("Values by part.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from fleet.api.fields import (
     ResponseSchema,
     Text,
     WholeNumber,
+    doc,
 )
-from fleet.api.paging import PageLinks, Paging, paginate
+from fleet.api.paging import NewestFirst, Paging, paginate
 from fleet.models import Silence
 from fleet.models.problem import ProblemError
 from telemetry.errors import FieldError
@@ -30,31 +31,27 @@ router = Router(tags=["silences"])
 OVER = "It has already ended, or its end was changed meanwhile."
 
 
-class SilenceOut(ResponseSchema):
+class SilenceOut(ResponseSchema, source=Silence):
     """A silence."""
 
-    id: int = Field(description="Number of the silence.", examples=[5])
-    matchers: str = Field(
-        description="Matchers of alerts; empty: every alert.",
-        examples=["rule=allreduce_share run=llama"],
+    id = doc("Number of the silence.", 5)
+    matchers = doc("Matchers of alerts; empty: every alert.", "rule=allreduce_share run=llama")
+    reason = doc("Why.")
+    by = doc("Who created it.", "ada")
+    starts_at = doc("Start, UTC.")
+    ends_at = doc("End, UTC.")
+    expired_by: NullableText = doc("Who ended it early.")
+    is_active: bool = doc("Whether it is active now.")
+    invalid_because: NullableText = doc(
+        "Why its matchers are invalid, so that it silences nothing."
     )
-    reason: str = Field(description="Why.")
-    by: str = Field(description="Who created it.", examples=["ada"])
-    starts_at: datetime = Field(description="Start, UTC.")
-    ends_at: datetime = Field(description="End, UTC.")
-    expired_by: NullableText = Field(description="Who ended it early.")
-    is_active: bool = Field(description="Whether it is active now.")
-    invalid_because: NullableText = Field(
-        description="Why its matchers are invalid, so that it silences nothing."
-    )
-    url: str = Field(description="Path of its page.", examples=["/silences/5/"])
+    url: str = doc("Path of its page.", "/silences/5/")
 
 
-class SilencePage(PageLinks):
+class SilencePage(NewestFirst):
     """A page of silences."""
 
-    items: list[SilenceOut] = Field(description="The silences of this page.")
-    sorted_by: str = Field(default="-id", description="Order: newest first.")
+    items: list[SilenceOut] = doc("The silences of this page.")
 
 
 class SilenceFilter(Paging):

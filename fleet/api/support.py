@@ -1,8 +1,6 @@
 """Support checks: which operators of a model Trainium's compiler supports."""
 
 import io
-from dataclasses import asdict
-from datetime import datetime
 from typing import Any, Literal
 
 from django.http import HttpRequest
@@ -20,8 +18,9 @@ from fleet.api.fields import (
     ResponseSchema,
     Text,
     conflict_on,
+    doc,
 )
-from fleet.api.paging import PageLinks, Paging, paginate
+from fleet.api.paging import NewestFirst, Paging, paginate
 from fleet.checks.support import (
     LONGEST_FILE,
     SupportFile,
@@ -35,79 +34,75 @@ from fleet.checks.support import (
     trial_named,
 )
 from fleet.models import SupportCheck
+from telemetry.checks.support import OperatorJudgement
 
 router = Router(tags=["support checks"])
 # A graph of one layer; upload larger files on the page, or use `manage.py check_support`.
 MAX_FILE_BYTES = 1_000_000
 
 
-class SupportCheckOut(ResponseSchema):
+class SupportCheckOut(ResponseSchema, source=SupportCheck):
     """A checked file of operators; later publications do not change it."""
 
-    id: int = Field(description="Number of the check.", examples=[6])
-    file: str = Field(description="Name of the file.", examples=["rl_module.fx.txt"])
-    digest: str = Field(description="SHA-256 of the file.")
-    form: str = Field(description="Format: fx, hlo, stablehlo, list or report.", examples=["list"])
-    n_operators: int = Field(description="Number of different operators.")
-    n_supported: int = Field(description="Operators that Trainium's compiler supports.")
-    n_unsupported: int = Field(description="Operators that it does not support.")
-    n_unknown: int = Field(description="Operators without information.")
-    headline: str = Field(description="The result as text.")
-    checked_at: datetime = Field(description="Time of the check, UTC.")
-    by: str = Field(description="Who ran the check.", examples=["ada"])
-    trial: NullableText = Field(description="Name of its trial.", examples=["bakeoff"])
-    url: str = Field(description="Path of its page.", examples=["/support/6/"])
+    id = doc("Number of the check.", 6)
+    file = doc("Name of the file.", "rl_module.fx.txt")
+    digest = doc("SHA-256 of the file.")
+    form = doc("Format: fx, hlo, stablehlo, list or report.", "list")
+    n_operators = doc("Number of different operators.")
+    n_supported = doc("Operators that Trainium's compiler supports.")
+    n_unsupported = doc("Operators that it does not support.")
+    n_unknown = doc("Operators without information.")
+    headline: str = doc("The result as text.")
+    checked_at = doc("Time of the check, UTC.")
+    by = doc("Who ran the check.", "ada")
+    trial: NullableText = doc("Name of its trial.", "bakeoff")
+    url: str = doc("Path of its page.", "/support/6/")
 
 
-class SupportCheckPage(PageLinks):
+class SupportCheckPage(NewestFirst):
     """A page of support checks."""
 
-    items: list[SupportCheckOut] = Field(description="The checks of this page.")
-    sorted_by: str = Field(default="-id", description="Order: newest first.")
+    items: list[SupportCheckOut] = doc("The checks of this page.")
 
 
-class OperatorOut(ResponseSchema):
+class OperatorOut(ResponseSchema, source=OperatorJudgement):
     """The result for one operator."""
 
-    name: str = Field(description="Name as the compiler writes it.", examples=["aten.sort"])
-    written: str = Field(description="Name as the file writes it.")
-    n: int = Field(description="Number of uses.")
-    line: int = Field(description="Line of its first use, from 1.")
-    state: str = Field(description="supported, unsupported or unknown.", examples=["unknown"])
-    basis: str = Field(
-        description="Source of the state: report, refused_type, refused, list, alias, target, "
-        "lowering, evidence or none."
+    name = doc("Name as the compiler writes it.", "aten.sort")
+    written = doc("Name as the file writes it.")
+    n = doc("Number of uses.")
+    line = doc("Line of its first use, from 1.")
+    state: str = doc("supported, unsupported or unknown.", "unknown")
+    basis: str = doc(
+        "Source of the state: report, refused_type, refused, list, alias, target, lowering, "
+        "evidence or none."
     )
-    risk: str = Field(
-        description="How likely an unknown operator is to block: likely, open or unlikely."
-    )
-    detail: str = Field(
-        description="The listed operator, the compiler's error code, or the evidence."
-    )
-    n_failed: int = Field(description="Uses that failed in the compiler's report.")
-    n_tried: int = Field(description="Uses in the compiler's report.")
-    is_listed: bool = Field(description="Whether the published list contains it.")
-    why: str = Field(description="The source as text.")
-    to_do: str = Field(description="What to do; empty: nothing.")
+    risk: str = doc("How likely an unknown operator is to block: likely, open or unlikely.")
+    detail = doc("The listed operator, the compiler's error code, or the evidence.")
+    n_failed = doc("Uses that failed in the compiler's report.")
+    n_tried = doc("Uses in the compiler's report.")
+    is_listed = doc("Whether the published list contains it.")
+    why: str = doc("The source as text.")
+    to_do: str = doc("What to do; empty: nothing.")
 
 
 class SupportReportOut(ResponseSchema):
     """The compiler's report that a check uses."""
 
-    file: str = Field(description="Name of the file.", examples=["result.json"])
-    digest: str = Field(description="SHA-256 of the file.")
-    torch_neuronx: str | None = Field(description="Version of torch-neuronx.")
-    neuronx_cc: str | None = Field(description="Version of the compiler.")
+    file: str = doc("Name of the file.", "result.json")
+    digest: str = doc("SHA-256 of the file.")
+    torch_neuronx: str | None = doc("Version of torch-neuronx.")
+    neuronx_cc: str | None = doc("Version of the compiler.")
 
 
 class SupportCheckDetail(SupportCheckOut):
     """A check with its operators."""
 
-    n_listed: int = Field(description="Number of operators on the published list.")
-    list_date: str = Field(description="Date of that list.", examples=["2026-08-02"])
-    report: SupportReportOut | None = Field(description="The compiler's report, if given.")
-    rests_on: str = Field(description="Sources of the results, as text.")
-    operators: list[OperatorOut] = Field(description="Unsupported first, then by use.")
+    n_listed: int = doc("Number of operators on the published list.")
+    list_date: str = doc("Date of that list.", "2026-08-02")
+    report: SupportReportOut | None = doc("The compiler's report, if given.")
+    rests_on: str = doc("Sources of the results, as text.")
+    operators: list[OperatorOut] = doc("Unsupported first, then by use.")
 
 
 class SupportFilter(Paging):
@@ -202,7 +197,7 @@ def _detail(check: SupportCheck) -> SupportCheckDetail:
         report=SupportReportOut(**report) if report else None,
         rests_on=basis_sentence(n_listed, date, has_report=bool(report)),
         operators=[
-            OperatorOut(**asdict(each), why=basis_of(each), to_do=remedy(each))
+            OperatorOut.from_object(each, why=basis_of(each), to_do=remedy(each))
             for each in judgements_of(check)
         ],
     )

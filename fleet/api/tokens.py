@@ -11,7 +11,7 @@ from ninja import Field, Path, Query, Router, Status
 
 from fleet.access.roles import effective_scopes, role_of
 from fleet.access.tokens import MAX_DAYS, MAX_NAME, make_token, revoke
-from fleet.api.auth import ANY_SCOPE, caller, needs
+from fleet.api.auth import ANY_SCOPE, Caller, caller, needs
 from fleet.api.fields import (
     INTEGRAL_FLOAT,
     NON_BLANK_LINE,
@@ -19,8 +19,9 @@ from fleet.api.fields import (
     NullableText,
     RequestSchema,
     ResponseSchema,
+    doc,
 )
-from fleet.api.paging import PageLinks, Paging, paginate
+from fleet.api.paging import NewestFirst, Paging, paginate
 from fleet.models import Token
 from fleet.models.problem import ProblemError
 
@@ -29,40 +30,38 @@ me_router = Router(tags=["me"])
 Scope = Literal["ingest", "scrape", "annotate", "read", "act", "lead", "admin"]
 
 
-class TokenOut(ResponseSchema):
+class TokenOut(ResponseSchema, source=Token):
     """A token without its secret."""
 
-    id: int = Field(description="Number of the token.", examples=[3])
-    name: str = Field(description="Name of the token.", examples=["ci"])
-    scope: str = Field(description="Scope of the token.", examples=["read"])
-    allows: list[str] = Field(
-        description="Scopes that it has now: fewer than `scope` includes if the role of its maker "
-        "was lowered.",
-        examples=[["read"]],
+    id = doc("Number of the token.", 3)
+    name = doc("Name of the token.", "ci")
+    scope = doc("Scope of the token.", "read")
+    allows: list[str] = doc(
+        "Scopes that it has now: fewer than `scope` includes if the role of its maker was "
+        "lowered.",
+        ["read"],
     )
-    state: str = Field(description="valid, expired or revoked.", examples=["valid"])
-    created_at: datetime = Field(description="When it was created, UTC.")
-    created_by: NullableText = Field(description="Who created it; null: the command line.")
-    expires_at: datetime | None = Field(description="When it expires, UTC; null: never.")
-    revoked_at: datetime | None = Field(description="When it was revoked, UTC.")
-    revoked_by: NullableText = Field(description="Who revoked it; null: the command line.")
-    last_used_at: datetime | None = Field(description="When it was last used, UTC, to the minute.")
+    state: str = doc("valid, expired or revoked.", "valid")
+    created_at = doc("When it was created, UTC.")
+    created_by: NullableText = doc("Who created it; null: the command line.")
+    expires_at = doc("When it expires, UTC; null: never.")
+    revoked_at = doc("When it was revoked, UTC.")
+    revoked_by: NullableText = doc("Who revoked it; null: the command line.")
+    last_used_at = doc("When it was last used, UTC, to the minute.")
 
 
 class NewToken(TokenOut):
     """A new token with its secret."""
 
-    secret: str = Field(
-        description="The bearer token. It is shown only once; trnwatch stores its hash.",
-        examples=["trnw_…"],
+    secret: str = doc(
+        "The bearer token. It is shown only once; trnwatch stores its hash.", "trnw_…"
     )
 
 
-class TokenPage(PageLinks):
+class TokenPage(NewestFirst):
     """A page of tokens."""
 
-    items: list[TokenOut] = Field(description="The tokens of this page.")
-    sorted_by: str = Field(default="-id", description="Order: newest first.")
+    items: list[TokenOut] = doc("The tokens of this page.")
 
 
 class TokenFilter(Paging):
@@ -97,14 +96,14 @@ class TokenIn(RequestSchema):
     )
 
 
-class Me(ResponseSchema):
+class Me(ResponseSchema, source=Caller):
     """The caller."""
 
-    kind: str = Field(description="token, person or anonymous.", examples=["token"])
-    name: str = Field(description="Name that actions are recorded under.", examples=["ada"])
-    role: str | None = Field(description="Role of a person.", examples=["operator"])
-    scopes: list[str] = Field(description="Scopes of the caller.", examples=[["read"]])
-    expires_at: datetime | None = Field(description="Expiry of the token, UTC; null: never.")
+    kind = doc("token, person or anonymous.", "token")
+    name = doc("Name that actions are recorded under.", "ada")
+    role: str | None = doc("Role of a person.", "operator")
+    scopes: list[str] = doc("Scopes of the caller.", ["read"])
+    expires_at: datetime | None = doc("Expiry of the token, UTC; null: never.")
 
 
 def _serialize(tokens: Sequence[Token]) -> list[TokenOut]:

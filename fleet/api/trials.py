@@ -1,7 +1,5 @@
 """Trials: create, end, and read their comparisons."""
 
-from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -22,20 +20,24 @@ from fleet.api.fields import (
     TrialName,
     WholeNumber,
     conflict_on,
+    doc,
 )
-from fleet.api.paging import PageLinks, Paging, paginate
-from fleet.models import Trial
+from fleet.api.paging import NewestFirst, Paging, paginate
+from fleet.models import Trial, TrialArm
 from fleet.models.problem import ProblemError
 from fleet.trials import services
 from fleet.trials.figures import (
     ArmFigures,
+    ArmPrice,
     Candidate,
     Comparison,
-    MatchState,
+    Match,
     TrialFigures,
+    VendorClaim,
     claim_for,
     load_figures,
 )
+from fleet.trials.layout import ArmLayout, Parallelism
 from fleet.trials.services import (
     MOST_CANDIDATES,
     MOST_MARGIN_RATIO,
@@ -44,7 +46,15 @@ from fleet.trials.services import (
     MOST_TOKENS,
 )
 from fleet.trials.text import sentence
-from fleet.trials.verdict import NO_VERDICT, ListPrice, Verdict, judge
+from fleet.trials.verdict import (
+    NO_VERDICT,
+    BreakEvenPrice,
+    ListPrice,
+    ListPriceComparison,
+    PriceKinds,
+    Verdict,
+    judge,
+)
 from telemetry.catalog import age_note
 from telemetry.statistics.verdicts import DEFAULT_STEPS, MARGIN_RATIO
 
@@ -53,252 +63,218 @@ router = Router(tags=["trials"])
 ArmName = Annotated[str, Field(pattern=NAME)]
 
 
-class TrialArmOut(ResponseSchema):
+class TrialArmOut(ResponseSchema, source=TrialArm):
     """One run of a trial."""
 
-    label: str = Field(description="Label of the arm.", examples=["4 \u00d7 p5.48xlarge"])
-    run: str = Field(description="Name of the run.", examples=["llama"])
-    is_baseline: bool = Field(description="Whether it is the baseline.")
-    replicate_of: str = Field(
-        description="Run of the arm of which it is a further run; empty: it is an arm.",
-        examples=["llama"],
+    label = doc("Label of the arm.", "4 \u00d7 p5.48xlarge")
+    run: str = doc("Name of the run.", "llama")
+    is_baseline = doc("Whether it is the baseline.")
+    replicate_of: str = doc(
+        "Run of the arm of which it is a further run; empty: it is an arm.", "llama"
     )
 
 
-class TrialOut(ResponseSchema):
+class TrialOut(ResponseSchema, source=Trial):
     """A comparison of runs."""
 
-    id: int = Field(description="Number of the trial.", examples=[2])
-    name: str = Field(description="Unique name, used in URLs.", examples=["bakeoff"])
-    question: str = Field(description="The question to decide.")
-    team: str = Field(description="Its team; empty if none.")
-    planned_steps: int = Field(description="Settled steps of each arm needed for a decision.")
-    planned_tokens: int | None = Field(
-        description="Tokens of the whole training; null: not given."
-    )
-    margin_ratio: float = Field(
-        description="Arms that differ by less are equivalent.", examples=[0.02]
-    )
-    created_by: str = Field(description="Who created it.", examples=["ada"])
-    created_at: datetime = Field(description="When it was created, UTC.")
-    ended_at: datetime | None = Field(description="When it was ended, UTC.")
-    figured_at: datetime | None = Field(
-        description="When its results were calculated, UTC; null: not yet."
-    )
-    arms: list[TrialArmOut] = Field(
-        description="Its runs, the baseline first, further runs of an arm last."
-    )
-    url: str = Field(description="Path of its page.", examples=["/trials/bakeoff/"])
+    id = doc("Number of the trial.", 2)
+    name: str = doc("Unique name, used in URLs.", "bakeoff")
+    question = doc("The question to decide.")
+    team = doc("Its team; empty if none.")
+    planned_steps = doc("Settled steps of each arm needed for a decision.")
+    planned_tokens = doc("Tokens of the whole training; null: not given.")
+    margin_ratio = doc("Arms that differ by less are equivalent.", 0.02)
+    created_by = doc("Who created it.", "ada")
+    created_at = doc("When it was created, UTC.")
+    ended_at = doc("When it was ended, UTC.")
+    figured_at = doc("When its results were calculated, UTC; null: not yet.")
+    arms: list[TrialArmOut] = doc("Its runs, the baseline first, further runs of an arm last.")
+    url: str = doc("Path of its page.", "/trials/bakeoff/")
 
 
-class TrialMatch(ResponseSchema):
+class TrialMatch(ResponseSchema, source=Match):
     """A field that must be the same in all arms."""
 
-    field: str = Field(description="Name of the field.", examples=["global_batch"])
-    values: list[str] = Field(description="Value of each arm, in the order of the arms.")
-    state: MatchState = Field(description="same, differs, or not reported.")
+    field = doc("Name of the field.", "global_batch")
+    values: list[str] = doc("Value of each arm, in the order of the arms.")
+    state = doc("same, differs, or not reported.")
 
 
-class TrialPrice(ResponseSchema):
+class TrialPrice(ResponseSchema, source=ArmPrice):
     """Price of all nodes of an arm from a time on."""
 
-    from_s: float = Field(description="Start, Unix seconds.")
-    usd_per_hour: float = Field(description="US dollars per hour.")
-    basis: str = Field(description="Pricing terms.", examples=["on demand, 2026-07-20"])
+    from_s = doc("Start, Unix seconds.")
+    usd_per_hour = doc("US dollars per hour.")
+    basis = doc("Pricing terms.", "on demand, 2026-07-20")
 
 
-class TrialParallelism(ResponseSchema):
+class TrialParallelism(ResponseSchema, source=Parallelism):
     """A layout; null where it is not reported."""
 
-    tp: int = Field(description="Tensor-parallel degree.", examples=[8])
-    pp: int = Field(description="Pipeline stages.", examples=[1])
-    cp: int = Field(description="Context-parallel degree.", examples=[1])
-    micro_batch: int | None = Field(description="Sequences computed at once.", examples=[1])
-    recompute: str | None = Field(description="none, selective or full.", examples=["selective"])
+    tp = doc("Tensor-parallel degree.", 8)
+    pp = doc("Pipeline stages.", 1)
+    cp = doc("Context-parallel degree.", 1)
+    micro_batch = doc("Sequences computed at once.", 1)
+    recompute = doc("none, selective or full.", "selective")
 
 
-class TrialArmLayout(ResponseSchema):
+class TrialArmLayout(ResponseSchema, source=ArmLayout):
     """Layout and software of an arm, and its distance from the best layout on its nodes."""
 
-    used: TrialParallelism = Field(description="Its layout.")
-    software: str = Field(
-        description="Versions that it reports; empty: none.", examples=["neuronx-cc 2.21"]
+    used: TrialParallelism = doc("Its layout.")
+    software = doc("Versions that it reports; empty: none.", "neuronx-cc 2.21")
+    best: TrialParallelism | None = doc(f"The best layout that fits in memory; {UNKNOWN}.")
+    above_best_ratio = doc(
+        "By how much a token is dearer than with the best layout: estimated by the step model, "
+        f"not measured; {UNKNOWN}.",
+        0.29,
     )
-    best: TrialParallelism | None = Field(
-        description=f"The best layout that fits in memory; {UNKNOWN}."
-    )
-    above_best_ratio: float | None = Field(
-        description="By how much a token is dearer than with the best layout: estimated by the "
-        f"step model, not measured; {UNKNOWN}.",
-        examples=[0.29],
-    )
-    spread_ratio: float | None = Field(
-        description="Error of one estimate in 9 of 10 published runs.", examples=[0.2]
-    )
+    spread_ratio = doc("Error of one estimate in 9 of 10 published runs.", 0.2)
 
 
-class TrialArmFigures(TrialArmOut):
+class TrialArmFigures(TrialArmOut, source=ArmFigures):
     """Results of an arm, from its start to its newest step; null if unknown."""
 
-    instance_type: str = Field(description="Instance type.", examples=["trn2.48xlarge"])
-    n_nodes: int = Field(description="Number of nodes.")
-    n_steps: int = Field(description="Steps since training began.")
-    n_settled: int = Field(description="Settled steps: those after the warm-up.")
-    n_warm_up: int = Field(description="Steps of the warm-up.")
-    tokens_per_step: float | None = Field(description="Tokens of a typical step.")
-    compile_s: float | None = Field(description="Seconds in which any process compiled.")
-    ready_s: float | None = Field(description="Seconds from the run's start to its first step.")
-    first_step_s: float | None = Field(description="Seconds of the first step.")
-    warm_up_s: float = Field(description="Seconds of the warm-up steps.")
-    usd_per_hour: float | None = Field(description="US dollars per hour of all its nodes.")
-    usd_ready: float | None = Field(description="US dollars until the first step.")
-    usd_warm_up: float | None = Field(description="US dollars of the warm-up.")
-    usd_settled: float | None = Field(description="US dollars of the settled steps.")
-    usd_between: float | None = Field(description="US dollars of pauses between steps.")
-    usd: float | None = Field(description="US dollars in total.")
-    last_step: int = Field(description="Number of the newest step.")
-    values: dict[str, float] = Field(description="Measures over the settled steps.")
-    first_epoch_step_s: float | None = Field(
-        description="Mean seconds of a step in its first epoch."
+    instance_type = doc("Instance type.", "trn2.48xlarge")
+    n_nodes = doc("Number of nodes.")
+    n_steps = doc("Steps since training began.")
+    n_settled = doc("Settled steps: those after the warm-up.")
+    n_warm_up = doc("Steps of the warm-up.")
+    tokens_per_step = doc("Tokens of a typical step.")
+    compile_s = doc("Seconds in which any process compiled.")
+    ready_s = doc("Seconds from the run's start to its first step.")
+    first_step_s = doc("Seconds of the first step.")
+    warm_up_s = doc("Seconds of the warm-up steps.")
+    usd_per_hour = doc("US dollars per hour of all its nodes.")
+    usd_ready = doc("US dollars until the first step.")
+    usd_warm_up = doc("US dollars of the warm-up.")
+    usd_settled = doc("US dollars of the settled steps.")
+    usd_between = doc("US dollars of pauses between steps.")
+    usd = doc("US dollars in total.")
+    last_step = doc("Number of the newest step.")
+    values = doc("Measures over the settled steps.")
+    first_epoch_step_s = doc("Mean seconds of a step in its first epoch.")
+    first_epoch_ratio = doc("Share of its first epoch, 0 to 1.")
+    time_to_train_s = doc("Seconds from its start to the planned tokens, at the settled pace.")
+    n_tokens = doc("Tokens trained since training began.")
+    n_lost = doc("Steps that were repeated after failures.")
+    settled_s = doc("Seconds of the settled steps with known tokens.")
+    settled_tokens = doc("Tokens of the settled steps.")
+    price_basis = doc("Source of its price; empty without one.")
+    is_simulated = doc("Whether it is simulated, with assumed constants.")
+    pace_change_ratio = doc("By how much its pace drifted or jumped; null: it did not.")
+    losses: list[tuple[float, float]] = doc(
+        "Tokens, and the mean training loss of the steps before them; empty: unknown."
     )
-    first_epoch_ratio: float | None = Field(description="Share of its first epoch, 0 to 1.")
-    time_to_train_s: float | None = Field(
-        description="Seconds from its start to the planned tokens, at the settled pace."
-    )
-    n_tokens: float | None = Field(description="Tokens trained since training began.")
-    n_lost: int = Field(description="Steps that were repeated after failures.")
-    settled_s: float | None = Field(description="Seconds of the settled steps with known tokens.")
-    settled_tokens: float | None = Field(description="Tokens of the settled steps.")
-    price_basis: str = Field(description="Source of its price; empty without one.")
-    is_simulated: bool = Field(description="Whether it is simulated, with assumed constants.")
-    pace_change_ratio: float | None = Field(
-        description="By how much its pace drifted or jumped; null: it did not."
-    )
-    losses: list[tuple[float, float]] = Field(
-        description="Tokens, and the mean training loss of the steps before them; empty: unknown."
-    )
-    prices: list[TrialPrice] = Field(description="Its prices, oldest first.")
-    layout: TrialArmLayout | None = Field(
-        description="Its layout; null in results of earlier versions."
-    )
+    prices: list[TrialPrice] = doc("Its prices, oldest first.")
+    layout: TrialArmLayout | None = doc("Its layout; null in results of earlier versions.")
 
 
-class TrialComparison(ResponseSchema):
+class TrialComparison(ResponseSchema, source=Comparison):
     """One measure of a candidate and the baseline."""
 
-    measure: str = Field(description="Name of the measure.", examples=["usd_per_mtok"])
-    baseline: float = Field(description="Value of the baseline, in the unit of the name.")
-    candidate: float = Field(description="Value of the candidate.")
-    ratio: float = Field(description="Candidate over baseline, minus one.", examples=[-0.31])
-    low: float | None = Field(description=f"Lower end of its 95 % interval; {UNKNOWN}.")
-    high: float | None = Field(description=f"Upper end of its 95 % interval; {UNKNOWN}.")
-    word: str = Field(
-        description="better, worse, equivalent, or cannot tell yet; `none: arms differ` if the "
-        "arms train different things; `none: price kinds differ` for dollars on different terms.",
-        examples=["better"],
+    measure = doc("Name of the measure.", "usd_per_mtok")
+    baseline = doc("Value of the baseline, in the unit of the name.")
+    candidate = doc("Value of the candidate.")
+    ratio = doc("Candidate over baseline, minus one.", -0.31)
+    low = doc(f"Lower end of its 95 % interval; {UNKNOWN}.")
+    high = doc(f"Upper end of its 95 % interval; {UNKNOWN}.")
+    word = doc(
+        "better, worse, equivalent, or cannot tell yet; `none: arms differ` if the arms train "
+        "different things; `none: price kinds differ` for dollars on different terms.",
+        "better",
     )
-    n_more_steps: int | None = Field(
-        description="Estimated steps of each arm until a verdict; null: unknown."
-    )
+    n_more_steps = doc("Estimated steps of each arm until a verdict; null: unknown.")
 
 
-class TrialClaim(ResponseSchema):
+class TrialClaim(ResponseSchema, source=VendorClaim):
     """The vendor's claim about tokens per dollar."""
 
-    low: float = Field(description="Tokens per dollar over the baseline's, minus one: lower end.")
-    high: float = Field(description="Upper end.")
-    words: str = Field(description="The claim as text.")
-    source: str = Field(description="Source of the claim.")
-    date: str = Field(description="Date of the claim.", examples=["2024-12-03"])
+    low = doc("Tokens per dollar over the baseline's, minus one: lower end.")
+    high = doc("Upper end.")
+    words: str = doc("The claim as text.")
+    source = doc("Source of the claim.")
+    date = doc("Date of the claim.", "2024-12-03")
 
 
-class TrialListPrice(ResponseSchema):
+class TrialListPrice(ResponseSchema, source=ListPrice):
     """The catalog's price of a node-hour of one kind."""
 
-    low_usd: float = Field(description="US dollars; the lowest of several.")
-    high_usd: float = Field(description="US dollars; the highest of several.")
-    region: str = Field(description="AWS region.", examples=["us-east-1"])
-    date: str = Field(description="Date of the price.", examples=["2026-07-20"])
-    age_note: str = Field(
-        description="Its age; empty up to 90 days.", examples=["as of 2026-07-20, 126 days old"]
-    )
+    low_usd = doc("US dollars; the lowest of several.")
+    high_usd = doc("US dollars; the highest of several.")
+    region = doc("AWS region.", "us-east-1")
+    date = doc("Date of the price.", "2026-07-20")
+    age_note: str = doc("Its age; empty up to 90 days.", "as of 2026-07-20, 126 days old")
 
 
-class TrialAtKind(ResponseSchema):
+class TrialAtKind(ResponseSchema, source=ListPriceComparison):
     """Dollars per token of both arms at list prices of the same kind."""
 
-    kind: str = Field(
-        description="on demand, 1-year, 3-year, reserved, capacity block, spot or contract.",
-        examples=["capacity block"],
+    kind = doc(
+        "on demand, 1-year, 3-year, reserved, capacity block, spot or contract.", "capacity block"
     )
-    baseline: TrialListPrice = Field(description="The baseline's list price.")
-    candidate: TrialListPrice = Field(description="The candidate's list price.")
-    comparison: TrialComparison = Field(description="US dollars per million tokens.")
+    baseline: TrialListPrice = doc("The baseline's list price.")
+    candidate: TrialListPrice = doc("The candidate's list price.")
+    comparison: TrialComparison = doc("US dollars per million tokens.")
 
 
-class TrialBreakEven(ResponseSchema):
+class TrialBreakEven(ResponseSchema, source=BreakEvenPrice):
     """The baseline's node-hour price above which the candidate is cheaper per token."""
 
-    instance_type: str = Field(description="That of the baseline.", examples=["p5.48xlarge"])
-    usd: float = Field(description="US dollars per node and hour.", examples=[45.4])
-    low: float | None = Field(description=f"Lower end of its 95 % interval; {UNKNOWN}.")
-    high: float | None = Field(description=f"Upper end; {UNKNOWN}.")
-    candidate_usd: float = Field(description="Price of the candidate's node-hour.")
-    is_paid: bool = Field(description="Whether that price was paid; else it is the list price.")
+    instance_type = doc("That of the baseline.", "p5.48xlarge")
+    usd = doc("US dollars per node and hour.", 45.4)
+    low = doc(f"Lower end of its 95 % interval; {UNKNOWN}.")
+    high = doc(f"Upper end; {UNKNOWN}.")
+    candidate_usd = doc("Price of the candidate's node-hour.")
+    is_paid = doc("Whether that price was paid; else it is the list price.")
 
 
-class TrialPriceKinds(ResponseSchema):
+class TrialPriceKinds(ResponseSchema, source=PriceKinds):
     """Pricing terms of the arms, and the comparison on equal terms."""
 
-    baseline: str = Field(description="Kind of the baseline's price; empty: not stated.")
-    candidate: str = Field(description="The candidate's kind.", examples=["capacity block"])
-    is_alike: bool = Field(
-        description="Whether they are the same; else dollars as priced give no verdict."
+    baseline = doc("Kind of the baseline's price; empty: not stated.")
+    candidate = doc("The candidate's kind.", "capacity block")
+    is_alike = doc("Whether they are the same; else dollars as priced give no verdict.")
+    at_equal: list[TrialAtKind] = doc(
+        "One comparison for each kind that the catalog lists for both."
     )
-    at_equal: list[TrialAtKind] = Field(
-        description="One comparison for each kind that the catalog lists for both."
-    )
-    break_even: TrialBreakEven | None = Field(description=f"The break-even price; {UNKNOWN}.")
+    break_even: TrialBreakEven | None = doc(f"The break-even price; {UNKNOWN}.")
 
 
-class TrialCandidate(ResponseSchema):
+class TrialCandidate(ResponseSchema, source=Candidate):
     """One candidate against the baseline."""
 
-    label: str = Field(description="Label of the arm.")
-    run: str = Field(description="Name of its run.")
-    sentence: str = Field(description="The verdict as text.")
-    badge: str = Field(
-        description="better, worse, equivalent, cannot tell yet, arms differ, price kinds "
-        "differ, or price unknown; empty without results.",
-        examples=["price kinds differ"],
+    label = doc("Label of the arm.")
+    run = doc("Name of its run.")
+    sentence: str = doc("The verdict as text.")
+    badge: str = doc(
+        "better, worse, equivalent, cannot tell yet, arms differ, price kinds differ, or price "
+        "unknown; empty without results.",
+        "price kinds differ",
     )
-    price_kinds: TrialPriceKinds = Field(description="Comparison on equal terms, and break-even.")
-    comparisons: list[TrialComparison] = Field(description="One comparison for each measure.")
-    equal_tokens: float | None = Field(description="Tokens at which losses are compared.")
-    is_decided: bool = Field(description="Whether the planned steps are done.")
-    n_runs: list[int] = Field(
-        description="Runs of the baseline and of the candidate.", examples=[[1, 1]]
+    price_kinds: TrialPriceKinds = doc("Comparison on equal terms, and break-even.")
+    comparisons: list[TrialComparison] = doc("One comparison for each measure.")
+    equal_tokens = doc("Tokens at which losses are compared.")
+    is_decided = doc("Whether the planned steps are done.")
+    n_runs: list[int] = doc("Runs of the baseline and of the candidate.", [1, 1])
+    is_provisional = doc(
+        "Whether the variation between runs is assumed, because an arm has fewer than three runs."
     )
-    is_provisional: bool = Field(
-        description="Whether the variation between runs is assumed, because an arm has fewer than "
-        "three runs."
-    )
-    claim: TrialClaim | None = Field(description="The vendor's claim about these instance types.")
+    claim: TrialClaim | None = doc("The vendor's claim about these instance types.")
 
 
 class TrialDetail(TrialOut):
     """A trial with its results; lists are empty until they are calculated."""
 
-    matches: list[TrialMatch] = Field(description="Fields that must be the same in all arms.")
-    figures: list[TrialArmFigures] = Field(description="Results of each arm.")
-    candidates: list[TrialCandidate] = Field(description="Each candidate against the baseline.")
+    matches: list[TrialMatch] = doc("Fields that must be the same in all arms.")
+    figures: list[TrialArmFigures] = doc("Results of each arm.")
+    candidates: list[TrialCandidate] = doc("Each candidate against the baseline.")
 
 
-class TrialPage(PageLinks):
+class TrialPage(NewestFirst):
     """A page of trials."""
 
-    items: list[TrialOut] = Field(description="The trials of this page.")
-    sorted_by: str = Field(default="-id", description="Order: newest first.")
+    items: list[TrialOut] = doc("The trials of this page.")
 
 
 class TrialFilter(Paging):
@@ -409,9 +385,7 @@ def _detail(trial: Trial) -> TrialDetail:
     return TrialDetail.from_object(
         trial,
         **_computed(trial),
-        matches=[
-            TrialMatch.from_object(match, values=list(match.values)) for match in figures.matches
-        ],
+        matches=[TrialMatch.from_object(match) for match in figures.matches],
         figures=[TrialArmFigures(**msgspec.to_builtins(arm)) for arm in figures.arms],
         candidates=[
             _candidate(figures, each, baseline, arms[each.run])
@@ -426,16 +400,12 @@ def _candidate(
 ) -> TrialCandidate:
     verdict = judge(figures, candidate)
     claim = claim_for(baseline.instance_type, arm.instance_type)
-    return TrialCandidate(
-        label=candidate.label,
-        run=candidate.run,
+    return TrialCandidate.from_object(
+        candidate,
         sentence=sentence(candidate, baseline.label, verdict),
         badge=verdict.badge,
         price_kinds=_price_kinds(verdict),
-        equal_tokens=candidate.equal_tokens,
-        is_decided=candidate.is_decided,
         n_runs=list(candidate.n_runs),
-        is_provisional=candidate.is_provisional,
         comparisons=[
             _comparison(each, verdict.why_none(each.measure)) for each in candidate.comparisons
         ],
@@ -446,28 +416,26 @@ def _candidate(
 def _comparison(found: Comparison, why: str) -> TrialComparison:
     """Return a comparison; ``why`` is the reason that it has no verdict, or empty."""
     none = {"word": f"{NO_VERDICT}{why}", "n_more_steps": None} if why else {}
-    return TrialComparison(**(msgspec.structs.asdict(found) | none))
+    return TrialComparison.from_object(found, **none)
 
 
 def _price_kinds(verdict: Verdict) -> TrialPriceKinds:
     found, why = verdict.break_even, verdict.refused
-    return TrialPriceKinds(
-        baseline=verdict.kinds.baseline,
-        candidate=verdict.kinds.candidate,
-        is_alike=verdict.kinds.is_alike,
+    return TrialPriceKinds.from_object(
+        verdict.kinds,
         at_equal=[
-            TrialAtKind(
-                kind=each.kind,
+            TrialAtKind.from_object(
+                each,
                 baseline=_list_price(each.prices.baseline),
                 candidate=_list_price(each.prices.candidate),
                 comparison=_comparison(each.comparison, why),
             )
             for each in verdict.at_list_prices
         ],
-        break_even=TrialBreakEven(**asdict(found)) if found else None,
+        break_even=TrialBreakEven.from_object(found) if found else None,
     )
 
 
 def _list_price(price: ListPrice) -> TrialListPrice:
     note = age_note(price.date, timezone.now().date())
-    return TrialListPrice(**asdict(price), age_note=note)
+    return TrialListPrice.from_object(price, age_note=note)
