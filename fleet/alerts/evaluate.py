@@ -44,7 +44,7 @@ from telemetry.detect import (
     uncorrected,
     unhealthy_devices,
 )
-from telemetry.detect.checkpoints import expected_checkpoint_s
+from telemetry.detect.checkpoints import ENOUGH_CHECKPOINTS, expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem, reporting_interval
 from telemetry.detect.node_errors import (
     HEALTH_RULE,
@@ -59,6 +59,7 @@ from telemetry.detect.standstill import CORES, HOST, MUTE_S, TOGETHER_S
 from telemetry.detect.stopped import SILENT, StepHeartbeat
 from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch, WorkerState
+from telemetry.store.history import MINUTE_S, stored_checkpoints
 from telemetry.store.hot import HotStore
 from telemetry.store.reading import Source
 from telemetry.store.refused import read_refused
@@ -154,7 +155,9 @@ def watch(
     for run in runs:
         of_run = members[run.pk]
         with guard(run.name, of_run.nodes, ALL_RULES):
-            snapshots.append(snapshot_of(hot, run, of_run, now_s=now_s, workers=workers))
+            saved = partial(saved_before, hot, run.name)
+            found = snapshot_of(hot, run, of_run, now_s=now_s, workers=workers, saved=saved)
+            snapshots.append(found)
     unread = {name for failure in guard.failures for name in failure.nodes}
     real = Node.objects.real().unretired()
     idle = Q(run=None) | Q(run__finished_at__isnull=False)
@@ -437,6 +440,7 @@ HARDWARE_EVERY_S = 3
 # remembered as long.
 INTERVAL_METRICS, INTERVAL_S = ("vcpu_usage_ratio", "core_utilization_ratio"), 90
 _INTERVALS: WeakKeyDictionary[Source, dict[str, tuple[int, int]]] = WeakKeyDictionary()
+_SAVED: WeakKeyDictionary[Source, dict[str, tuple[float, Sequence[float]]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +470,7 @@ class RunSnapshot:
     reads_hardware: bool = True
     report_every_s: int = 0
     workers: Callable[[], Mapping[str, WorkerState]] | None = None
+    saved: Callable[[float], Sequence[float]] | None = None
 
     @cached_property
     def heartbeat(self) -> StepHeartbeat | None:
@@ -494,9 +499,15 @@ def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
 
 
 def snapshot_of(
-    source: Source, run: Run, members: RunMembers, *, now_s: float, workers: Workers | None = None
+    source: Source,
+    run: Run,
+    members: RunMembers,
+    *,
+    now_s: float,
+    workers: Workers | None = None,
+    saved: Callable[[float], Sequence[float]] | None = None,
 ) -> RunSnapshot:
-    """Read the steps of a run; hardware and ``workers`` are read when a rule needs them."""
+    """Read the steps of a run; hardware and all else is read when a rule needs it."""
     end, shards = int(now_s), members.shards
 
     def hardware(metrics: Sequence[str], last_s: int) -> Span:
@@ -520,7 +531,18 @@ def snapshot_of(
         reads_hardware=(end + run.pk) % HARDWARE_EVERY_S == 0,
         report_every_s=report_interval_s(source, run.name, shards, end=end),
         workers=workers and partial(workers, run.name),
+        saved=saved,
     )
+
+
+def saved_before(source: Source, run: str, before_s: float) -> Sequence[float]:
+    """Return how long the last checkpoints took that ended before; read once a minute."""
+    known = _SAVED.setdefault(source, {})
+    read_s, found = known.get(run, (-math.inf, ()))
+    if not 0 <= before_s - read_s < MINUTE_S:
+        found = stored_checkpoints(run, before_s=before_s, most=ENOUGH_CHECKPOINTS)
+        known[run] = before_s, found
+    return found
 
 
 def report_interval_s(source: Source, run: str, shards: Sequence[str], *, end: int) -> int:
@@ -580,6 +602,7 @@ def detection_input(
         reads_hardware=snapshot.reads_hardware or bool(open_problems),
         hardware_at=snapshot.hardware_at,
         earlier=snapshot.earlier,
+        saved=snapshot.saved,
         report_every_s=max(1, snapshot.report_every_s),
         workers=snapshot.workers,
         healthy_steps=healthy_steps,

@@ -221,14 +221,18 @@ def _usual_s(
             return float(held)
     n_now = max(1, int(_n_workers(steps)[-1])) if len(steps) else len(inputs.nodes)
     earlier = [took_s for _, took_s in taken]
+    before_s = min(steps.ended_at_s[:1].tolist(), default=ended_at_s)
     if not earlier and inputs.earlier is not None:
-        past = inputs.earlier(inputs.now_s - EARLIER_S)
+        before_s = inputs.now_s - EARLIER_S
+        past = inputs.earlier(before_s)
         n_then = _n_workers(past)
         written = [(row, s) for row, s in _durations(past) if past.ended_at_s[row] < ended_at_s]
         earlier = [
             OPENING_S + max(0.0, took_s - OPENING_S) * float(n_then[row]) / n_now
             for row, took_s in written
         ]
+    if len(earlier) < ENOUGH_CHECKPOINTS and inputs.saved is not None:
+        earlier += inputs.saved(before_s)
     if len(earlier) >= ENOUGH_CHECKPOINTS or (earlier and inputs.checkpoint_s is None):
         return min(earlier)
     n_nodes = max(1, len(training_nodes(inputs, steps)))

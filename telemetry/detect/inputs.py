@@ -58,10 +58,11 @@ class DetectionInput:
     ``n_stages`` is the pipeline depth; stages are contiguous blocks of workers. ``phase`` is what
     the run reports, since ``phase_since_s`` (None: unknown). ``open_problems`` are the open alerts
     of the run and of its nodes. ``reads_hardware``: whether hardware rules run in this second.
-    ``earlier(since_s)`` reads steps before the window. ``checkpoint_s`` is the expected duration
-    of a checkpoint. ``healthy_steps`` skips steps known to be healthy. Nodes report every
-    ``report_every_s`` seconds. ``workers`` reads what each worker said last.
-    ``own_limits`` are limits of this run that differ from those of the rules, by ``rule.limit``.
+    ``earlier(since_s)`` reads steps before the window, and ``saved(before_s)`` how long
+    checkpoints took that ended before. ``checkpoint_s`` is the expected duration of one.
+    ``healthy_steps`` skips steps known to be healthy. Nodes report every ``report_every_s``
+    seconds. ``workers`` reads what each worker said last. ``own_limits`` are limits of this run
+    that differ from those of the rules, by ``rule.limit``.
     """
 
     run: str
@@ -80,6 +81,7 @@ class DetectionInput:
     reads_hardware: bool = True
     hardware_at: Callable[[Sequence[str], Sequence[int]], Span] | None = None
     earlier: Callable[[float], StepBatch] | None = None
+    saved: Callable[[float], Sequence[float]] | None = None
     checkpoint_s: float | None = None
     healthy_steps: HealthyStepsCache | None = None
     report_every_s: int = 1

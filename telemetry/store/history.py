@@ -39,6 +39,8 @@ HOUR_S = 3600
 MAX_STEPS = 2000
 # Windows with more steps than this are read by minutes.
 MAX_STEPS_READ = 50_000
+DAY_S = 24 * HOUR_S
+CHECKPOINT = FIRST_PHASE + PHASES.index("checkpoint_s")
 # Rows of history have two more columns than steps: the number of steps in a row, and their
 # tokens in all.
 N_EACH, ALL_TOKENS = N_COLUMNS, N_COLUMNS + 1
@@ -383,6 +385,30 @@ def _thin(steps: FloatArray, group: IntArray) -> FloatArray:
     is_known = np.logical_or.reduceat(known, first) & np.isfinite(rows[:, N_EACH])
     rows[:, ALL_TOKENS] = np.where(is_known, tokens, np.nan)
     return rows
+
+
+def stored_checkpoints(run: str, *, before_s: float, most: int) -> list[float]:
+    """Return how long a run's newest checkpoints took, of the day before: seconds.
+
+    Their rows are the mean over workers, of which some may have written nothing: the pause between
+    two steps shows how long all of them waited.
+    """
+    rows = RunChunk.objects.filter(run=run, start__lt=before_s, start__gt=before_s - DAY_S)
+    packed = rows.order_by("-start").values_list("steps", flat=True)
+    held, n_found = list[FloatArray](), 0
+    for data in packed.iterator(chunk_size=4):
+        steps = decode_steps(bytes(data))
+        held.insert(0, steps[steps[:, ENDED] < before_s])
+        n_found += int((held[0][:, CHECKPOINT] > 0).sum())
+        # One more: what came before the first one may be in an older row.
+        if n_found > most:
+            break
+    steps = np.concatenate([*held, NO_STEPS])
+    between_s = np.diff(steps[:, ENDED], prepend=np.nan)
+    pause_s = between_s - np.median(between_s[1:]) if len(steps) > 1 else between_s
+    took_s = np.fmax(steps[:, CHECKPOINT], pause_s)[steps[:, CHECKPOINT] > 0]
+    newest: list[float] = took_s[::-1][:most].tolist()
+    return newest
 
 
 def worker_chunks(run: str, *, start_s: float, end_s: float) -> Iterator[Chunk]:

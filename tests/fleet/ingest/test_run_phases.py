@@ -4,6 +4,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 from django.test import Client
 from django.utils.html import strip_tags
@@ -11,6 +12,8 @@ from pytest_django import Settings
 
 from fleet.alerts.evaluate import watch
 from fleet.models import Alert, Annotation, Run
+from telemetry.steps import PHASES, StepBatch
+from telemetry.store.durable import write_steps
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, step_lines
 from tests.fleet.ingest.conftest import Deliver, Follow
@@ -77,6 +80,36 @@ def test_a_worker_that_does_not_arrive_is_named(
     # No worker is heard; then it arrives.
     assert report(350) == [alert]
     assert report(360, 3) == []
+
+
+def test_a_checkpoint_is_slow_by_those_of_the_hours_before(
+    deliver: Deliver, follow: Follow, now_s: float, hot: HotStore
+) -> None:
+    """It writes one an hour, each in 20 s; nothing is known of its model."""
+    ended_at_s = now_s - 4 * 3600 + np.arange(3 * 360) * 10.0
+    phases = {phase: np.full((len(ended_at_s), 4), np.nan) for phase in PHASES}
+    phases["compute_s"][:] = 10.0
+    phases["checkpoint_s"][100::360] = 20.0
+    numbers = np.arange(1, len(ended_at_s) + 1)
+    write_steps(StepBatch("real", NODES, numbers, ended_at_s, phases, np.zeros(len(numbers))))
+    for i in range(30):
+        ended_s = now_s - 60 + 2 * i
+        deliver(*step_lines(2_000 + i, ended_at=ended_s), at_s=ended_s)
+
+    def found_after(after_s: float) -> list[Alert]:
+        at_s = now_s - 2 + after_s
+        beats = [beat(node, activity="checkpoint", activity_s=after_s - 1) for node in NODES]
+        deliver(*beats, at_s=at_s)
+        follow(at_s)
+        hot.gauge("listening_since_s", now_s - 900)
+        hot.gauge("watched_at_s", at_s)
+        watch(hot, now=datetime.fromtimestamp(at_s, UTC))
+        return list(Alert.objects.open())
+
+    assert found_after(55) == []
+    (alert,) = found_after(66)
+    assert (alert.rule, alert.evidence["said_by"]) == ("checkpoint_slow", list(NODES))
+    assert alert.evidence["baseline_phase_s"] == pytest.approx(20.0, rel=0.01)
 
 
 def test_it_has_finished_when_all_its_workers_have(

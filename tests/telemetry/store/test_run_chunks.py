@@ -1,5 +1,7 @@
 """Stored steps: every step, and every worker's minutes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
 from telemetry.store.durable import N_COLUMNS, average_groups, decode_steps, encode_steps
-from telemetry.store.history import run_steps, worker_minutes
+from telemetry.store.history import run_steps, stored_checkpoints, worker_minutes
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
 from telemetry.store.packing import steps_where
@@ -58,6 +60,24 @@ def test_every_step_is_kept_as_the_mean_over_workers(hot: HotStore) -> None:
     for phase in PHASES:
         mean = batch.phases[phase].mean(axis=1, keepdims=True)
         np.testing.assert_allclose(found.phases[phase], mean, rtol=2e-4)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("others", [np.nan, 0.0, 60.0], ids=["unknown", "zero", "the same"])
+def test_stored_checkpoints_took_as_long_as_all_waited(others: float) -> None:
+    batch = noisy(3 * HOUR_S)
+    phases, ended_at_s = dict(batch.phases), batch.ended_at_s.copy()
+    phases["checkpoint_s"] = np.full((len(batch), 2), np.nan)
+    for number, took_s in ((900, 50.0), (4500, 60.0), (8100, 70.0)):
+        phases["checkpoint_s"][number] = took_s, others and others / 60.0 * took_s
+        ended_at_s[number:] += took_s
+    durable.write_steps(replace(batch, phases=phases, ended_at_s=ended_at_s))
+    found = stored_checkpoints("llama", before_s=ended_at_s[-1], most=2)
+    np.testing.assert_allclose(found, [70.0, 60.0], rtol=0.01)
+    before = stored_checkpoints("llama", before_s=ended_at_s[8100], most=3)
+    np.testing.assert_allclose(before, [60.0, 50.0], rtol=0.01)
+    assert stored_checkpoints("llama", before_s=ended_at_s[-1] + 48 * HOUR_S, most=3) == []
+    assert stored_checkpoints("other", before_s=ended_at_s[-1], most=3) == []
 
 
 @pytest.mark.django_db
