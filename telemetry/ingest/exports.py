@@ -23,6 +23,7 @@ PARQUET = b"PAR1"
 # W&B's export of a chart has a column "run - metric" for each line, and its extremes.
 IN_CHART = " - "
 EXTREMES = ("__MIN", "__MAX")
+DELIMITERS = (",", ";", "\t")
 # MLflow's file of a metric: Unix milliseconds, value, step.
 POINT = re.compile(r"(\d{10,16}) (\S{1,40})(?: (-?\d{1,19}))?(?: .*)?", re.ASCII)
 # TensorBoard downloads the scalars of one tag.
@@ -160,11 +161,18 @@ def _several(file: str, runs: Iterable[str]) -> str:
 
 
 def _csv_entries(file: str, text: str, name: str | None, single: str, run: str) -> Entries:
-    lines = csv.reader(text.splitlines())
+    rows = text.splitlines()
+    # Spreadsheets write tabs, and semicolons where a comma is the decimal point.
+    delimiter = max(DELIMITERS, key=(rows[0] if rows else "").count)
+    lines = csv.reader(rows, delimiter=delimiter)
+
+    def points(cell: str) -> str:
+        return cell.replace(",", ".") if delimiter == ";" else cell
+
     try:
         head = [column.strip() for column in next(lines, [])]
         names = _chart_columns(file, head, run)
-        is_chart = len(names) < len(head)
+        is_chart = names != dict(enumerate(head))
         for place, column in names.items():
             if column.casefold() == "value" and not any(name in head for name, _ in LONG):
                 names[place] = single
@@ -178,7 +186,7 @@ def _csv_entries(file: str, text: str, name: str | None, single: str, run: str) 
                     f"has {len(cells)} cells; the header has {len(head)}",
                 )
             if cells:
-                yield where, {column: cells[place] for place, column in names.items()}
+                yield where, {column: points(cells[place]) for place, column in names.items()}
     except csv.Error as error:
         raise TableError(f"{file}: line {lines.line_num}: {error}; export it again") from error
 
@@ -186,7 +194,9 @@ def _csv_entries(file: str, text: str, name: str | None, single: str, run: str) 
 def _chart_columns(file: str, head: list[str], run: str) -> dict[int, str]:
     """Return the metric of each column by its place; of a chart, those of one run."""
     extremes = [name for name in head if name.endswith(EXTREMES) and name[:-5] in head]
-    if not extremes:
+    # Without extremes, each line has its run, and the first column is the axis.
+    is_chart = len(head) > 1 and IN_CHART not in head[0] and all(IN_CHART in x for x in head[1:])
+    if not extremes and not is_chart:
         return dict(enumerate(head))
     metrics = {
         place: name.rpartition(IN_CHART) for place, name in enumerate(head) if name not in extremes

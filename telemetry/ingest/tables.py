@@ -20,6 +20,10 @@ SECONDS_PER_HOUR = 3_600.0
 WHOLE_BATCH_RATIO = 0.02
 # So many values at one step are of a script that logs no step.
 MANY_AT_ONE_STEP = 10
+# A column of this name may count from the beginning of the run; Unix times are after 2000.
+EITHER_TIME, SINCE_BEGINNING, EARLIEST_S = "time", "relative_time", 946_684_800.0
+# Tokens that grow with the steps within this are those trained so far, in so many rows at least.
+GROWING_RATIO, LEAST_GROWING = 0.01, 3
 UNKNOWN = frozenset(("", "nan", "null", "none", "na", "n/a", "-"))
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
@@ -127,6 +131,8 @@ class TableReader:
                 nan_is_missing |= field not in NOT_FINITE and str(cell).casefold() == "nan"
                 if known := NAMES.get(key) or TOTALS.get(key):
                     value = _figure(cell, known[0], column, where, self._utc_offset_s)
+                    if key == EITHER_TIME and value is not None and value < EARLIEST_S:
+                        key = SINCE_BEGINNING
                     row |= {} if value is None else {key: value}
                 elif key not in ANYWHERE:
                     others = others or str(cell).strip().casefold() not in UNKNOWN
@@ -237,6 +243,7 @@ class TableReader:
         self, steps: dict[int, Row], *, step_s: float, began_s: float, changed_s: float
     ) -> None:
         """Place steps by elapsed time; without any time, use the mean of the run."""
+        self._tell_totals(steps)
         fields, last = {field for row in steps.values() for field in row}, max(steps)
         runtime_s = self._totals.get("runtime_s", math.nan)
         batch = self._totals.get("seq_per_s", math.nan) * runtime_s / max(1, last)
@@ -275,6 +282,17 @@ class TableReader:
             )
         for row in steps.values():
             row["step_s"] = step_s
+
+    def _tell_totals(self, steps: dict[int, Row]) -> None:
+        """Move tokens that count from the beginning to the field for these."""
+        each = [row["tokens"] / n for n, row in steps.items() if n and row.get("tokens")]
+        if len(each) < LEAST_GROWING or max(each) - min(each) > GROWING_RATIO * min(each):
+            return
+        self.log.notes.append("tokens grow with the steps: they are those trained so far")
+        for row in steps.values():
+            if "tokens" in row:
+                row.setdefault("consumed_tokens", row["tokens"])
+                del row["tokens"]
 
 
 def _figure(

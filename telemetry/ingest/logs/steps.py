@@ -389,9 +389,9 @@ def _seconds_per_step(
 ) -> FloatArray:
     """Return seconds per step since the previous row with a time; NaN if too few passed.
 
-    A clock of whole seconds is read over ``LEAST_WHOLE_S``, or since its beginning: the mean of
-    the later half of the rows in it against that of the earlier, because the seconds that were cut
-    off cancel out in means.
+    A clock of whole seconds is read over ``LEAST_WHOLE_S``, if the log is that long or its rows
+    are a few seconds apart: the mean of the later half of the rows in it against that of the
+    earlier, because the seconds that were cut off cancel out in means.
     """
     known = np.flatnonzero(np.isfinite(clock_s))
     each = np.full(len(step), np.nan)
@@ -399,7 +399,8 @@ def _seconds_per_step(
         at_s, numbers = clock_s[known], step[known]
         last = np.arange(1, len(known))
         before, half = last - 1, np.ones(len(last), "i8")
-        if _is_whole(at_s) and (np.diff(at_s) >= 0).all():
+        is_long = at_s[-1] - at_s[0] >= LEAST_WHOLE_S or np.median(np.diff(at_s)) < LEAST_BAR_S
+        if is_long and _is_whole(at_s) and (np.diff(at_s) >= 0).all():
             earliest = np.searchsorted(at_s, at_s[1:] - LEAST_WHOLE_S, side="right") - 1
             before = np.minimum(before, np.maximum(earliest, 0))
             half = (last - before + 1) // 2

@@ -236,6 +236,10 @@ SAME = (("step", "1,2,3"), ("at", "2,4,6"))
             "102,2,train/loss,7",
             "104,3,train/loss,6",
         ],
+        ["step;loss;time"]
+        + [f"{n};{9 - n},0;{2 * n + 0.25}".replace(".", ",") for n in (1, 2, 3)],
+        ["step\tloss\tstep_s"] + [f"{n}\t{9 - n}\t2" for n in (1, 2, 3)],
+        ["Relative Time (Wall),r - step,r - loss"] + [f"{2 * n},{n},{9 - n}" for n in (1, 2, 3)],
         NANOSECONDS,
         [line.replace("000000000,", "000000,") for line in NANOSECONDS],
         # Evaluations and epochs without a step stand between the rows of training.
@@ -264,6 +268,30 @@ def test_trackers_and_their_encodings(write: Write, lines: list[str], encoding: 
     assert found.loss.tolist() == [8, 7, 6]
     assert found.step_s[1:] == pytest.approx([2.0, 2.0])
     assert log.steps.n_retrained == 0
+
+
+def test_times_and_tokens_that_count_from_the_beginning(write: Write) -> None:
+    """So litgpt's logger writes them."""
+    path = write(
+        "loss,step,time,tokens", *(f"{9 - n},{n},{2 * n},{4096 * n}" for n in range(1, 5))
+    )
+    log = read_tables([(None, path)], began_s=1.7e9)
+    found = complete_steps(log.steps, global_batch=np.nan, seq_len=np.nan)
+
+    assert found.at_s.tolist() == [1.7e9 + 2 * n for n in range(1, 5)]
+    assert found.tokens.tolist() == [4096] * 4
+    assert log.notes == ["tokens grow with the steps: they are those trained so far"]
+
+
+def test_a_chart_of_two_runs_without_extremes_asks_for_one(write: Write) -> None:
+    path = write("Step,a - loss,b - loss", "1,8,9", "2,7,9")
+
+    with pytest.raises(TableError, match="is of 2 runs: a, b; choose one by --export-run"):
+        read_tables([(None, path)], step_s=1)
+    assert read_tables([(None, path)], step_s=1, run="a").steps.columns()["loss"].tolist() == [
+        8,
+        7,
+    ]
 
 
 @pytest.mark.parametrize(
