@@ -93,7 +93,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     page("preflight/files", preflights.preflight_files),
     page("preflight/<int:pk>/", preflights.preflight_detail),
     page("preflight/<int:pk>/pairs", preflights.preflight_pairs),
-    page("preflight/<int:pk>/charts/collective", preflights.preflight_chart),
     page("drills/", drills.drill_list),
     page("drills/new/", drills.drill_new),
     page("drills/preview", drills.drill_preview),

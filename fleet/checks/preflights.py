@@ -88,7 +88,7 @@ def faults_on_nodes(preflight: Preflight) -> tuple[ProbeFault, ...]:
     return tuple(faults)
 
 
-# Rounds of pairs are split into so many stages, so that the heat map fills step by step.
+# Rounds of pairs are split into so many stages, so that the page counts them step by step.
 MOST_PAIR_STAGES = 6
 
 

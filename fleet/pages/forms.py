@@ -28,7 +28,6 @@ from fleet.runs.limits import RUN_LIMITS
 from fleet.runs.prices import PriceRequest
 from telemetry import catalog
 from telemetry.errors import FieldError
-from telemetry.simulate.preflight import EFA_KINDS, PAIR_KINDS, PROBE_KINDS, ProbeFault
 from telemetry.statistics.verdicts import DEFAULT_STEPS, MARGIN_RATIO
 
 T = TypeVar("T")
@@ -462,57 +461,12 @@ class PreflightForm(forms.Form):
     take = forms.IntegerField(
         label="Nodes needed", required=False, min_value=1, help_text="Empty: all usable nodes."
     )
-    fault_kind = forms.ChoiceField(
-        label="Injected fault (optional)",
-        required=False,
-        choices=choices(PROBE_KINDS, "none"),
-        help_text="Active drills also apply.",
-    )
-    fault_node = forms.CharField(label="Node with the fault", required=False, max_length=80)
-    fault_device = forms.IntegerField(
-        label="EFA device",
-        required=False,
-        min_value=0,
-        help_text=f"From 0. For {', '.join(EFA_KINDS)}.",
-    )
-    fault_peer = forms.CharField(
-        label="Second node",
-        required=False,
-        max_length=80,
-        help_text=f"For {' and '.join(PAIR_KINDS)}.",
-    )
-    fault_magnitude = forms.FloatField(
-        label="Magnitude",
-        required=False,
-        min_value=0,
-        help_text="Empty: the usual one of the kind.",
-    )
 
     def __init__(
-        self,
-        data: Mapping[str, Any] | None = None,
-        *,
-        initial: Mapping[str, Any] | None = None,
-        has_faults: bool,
+        self, data: Mapping[str, Any] | None = None, *, initial: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(data, initial=dict(initial or {}))
         set_choices(self, "instance_type", trainable_types())
-        if not has_faults and not (data or {}).get("fault_kind"):
-            for name in [name for name in self.fields if name.startswith("fault_")]:
-                del self.fields[name]
-
-    def faults(self) -> list[ProbeFault]:
-        given = self.cleaned_data
-        if not given.get("fault_kind"):
-            return []
-        fault = ProbeFault.of_kind(
-            given["fault_kind"],
-            given["fault_node"],
-            device=given["fault_device"],
-            peer=given["fault_peer"] or None,
-            magnitude=given["fault_magnitude"],
-        )
-        return [fault]
 
 
 class RequirementForm(forms.Form):

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import msgspec
 from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect, JsonResponse
+from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.gzip import gzip_page
@@ -14,18 +13,15 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from fleet.access.roles import requires
 from fleet.checks.preflight_files import judge_files, unpack_uploads
-from fleet.checks.preflight_matrix import (
+from fleet.checks.preflight_requirements import set_requirement_by
+from fleet.checks.preflight_tables import (
     WORST,
-    as_json,
-    collective_figure,
-    matrices,
+    collective_rows,
     pair_rows,
     written_csv,
 )
-from fleet.checks.preflight_requirements import set_requirement_by
 from fleet.checks.preflight_text import LIMITS, classes_text, reasons, sentences
 from fleet.checks.preflights import (
-    can_inject_faults,
     load_measured,
     load_result,
     request_preflight,
@@ -33,7 +29,6 @@ from fleet.checks.preflights import (
 )
 from fleet.formatting import counted
 from fleet.models import Node, Preflight, Run
-from fleet.pages.charts import chart_table
 from fleet.pages.forms import (
     LONGEST_LIST,
     PreflightFilesForm,
@@ -66,11 +61,7 @@ def preflight_list(request: HtmxRequest) -> HttpResponseBase:
     if nodes:
         names = "\n".join(node.name for node in nodes)
         initial = {"nodes": names, "instance_type": nodes[0].instance_type, "run": name}
-    return _show(request, form=_form(initial=initial))
-
-
-def _form(data: Any = None, *, initial: dict[str, str] | None = None) -> PreflightForm:
-    return PreflightForm(data, initial=initial, has_faults=can_inject_faults())
+    return _show(request, form=PreflightForm(initial=initial))
 
 
 def _files_form(*args: Any) -> PreflightFilesForm:
@@ -81,7 +72,7 @@ def _files_form(*args: Any) -> PreflightFilesForm:
 
 @requires("operator")
 def _ask(request: HtmxRequest) -> HttpResponse:
-    form = _form(request.POST)
+    form = PreflightForm(request.POST)
     by = request.user.get_username()
 
     def ask() -> Preflight:
@@ -91,12 +82,11 @@ def _ask(request: HtmxRequest) -> HttpResponse:
             instance_type=given["instance_type"],
             take=given["take"],
             run=run_named(given["run"]),
-            faults=form.faults(),
             by=by,
             now=timezone.now(),
         )
 
-    preflight = submit(form, ask, faults="fault_kind")
+    preflight = submit(form, ask)
     if preflight is None:
         return _show(request, form=form)
     return HttpResponseRedirect(preflight.get_absolute_url())
@@ -118,7 +108,7 @@ def _show(
 ) -> HttpResponse:
     preflights = Preflight.objects.defer("measured").select_related("run")
     page = Paginator(preflights, PER_PAGE).get_page(request.GET.get("page"))
-    form, files_form = form or _form(), files_form or _files_form()
+    form, files_form = form or PreflightForm(), files_form or _files_form()
     context = {
         "rows": [
             (each, sentences(each, found)) if (found := load_result(each)) else (each, [])
@@ -140,10 +130,9 @@ def preflight_context(preflight: Preflight) -> dict[str, Any]:
         "preflight": preflight,
         "found": found,
         "stage": _stage(preflight),
-        "matrices": matrices(measured, found),
         "n_pairs": int(measured.was_probed.sum()) // 2,
         "n_pairs_in_all": len(measured.nodes) * (len(measured.nodes) - 1) // 2,
-        "has_collectives": bool(measured.collectives),
+        "collectives": collective_rows(measured),
         "limits": LIMITS,
     }
     return context | (_verdicts(preflight, measured, found) if found else {})
@@ -187,20 +176,10 @@ def preflight_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 
 @gzip_page
 @require_safe
-def preflight_chart(request: HtmxRequest, pk: int) -> HttpResponse:
-    measured = load_measured(get_object_or_404(Preflight, pk=pk))
-    body = msgspec.json.encode(collective_figure(measured).as_json())
-    return chart_table(request, body) or HttpResponse(body, "application/json")
-
-
-@gzip_page
-@require_safe
 def preflight_pairs(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Return the figures of every pair: as CSV, or as JSON for tooltips."""
+    """Return the figures of every pair as CSV."""
     preflight = get_object_or_404(Preflight, pk=pk)
     measured = load_measured(preflight)
-    if request.GET.get("format") == "json":
-        return JsonResponse(as_json(measured))
     headers = {"Content-Disposition": f'attachment; filename="preflight-{preflight.pk}-pairs.csv"'}
     return HttpResponse(written_csv(measured), "text/csv; charset=utf-8", headers=headers)
 

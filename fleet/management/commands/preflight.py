@@ -9,7 +9,7 @@ import msgspec
 from django.core.management.base import CommandError, CommandParser
 
 from fleet.checks.preflight_files import judge_files, read_files
-from fleet.checks.preflight_matrix import collectives_json
+from fleet.checks.preflight_tables import collectives_json
 from fleet.checks.preflight_text import reasons, sentences
 from fleet.checks.preflights import (
     MAGNITUDES,

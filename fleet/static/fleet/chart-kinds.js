@@ -1,7 +1,6 @@
 // The kinds of charts over time and by worker: lines, stacked steps, bars, heat map.
 import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
 import { course } from "./chart-course.js";
-import { curve } from "./chart-curve.js";
 import { common, isNumber, line, spacing, thinLog, Y_AXIS } from "./chart-base.js";
 import { beforePaint, highestBefore } from "./chart-before.js";
 import { eventsPaint } from "./chart-events.js";
@@ -18,7 +17,7 @@ const MINUTE = 60, HOUR = 3600, DAY = 86400;
 const TIME_STEPS_S = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 5, 10].map((n) => n * DAY)];
 const FAR = 8; // times what nine of ten steps take
 
-const KINDS = { lines, stack, bars, heat, curve, course };
+const KINDS = { lines, stack, bars, heat, course };
 
 /** Turn the server's figure into what uPlot draws; null where there is nothing to draw. */
 export function toDrawing(kind, data, chart) {

@@ -8,7 +8,7 @@ import { comparedBy, viewed, zoom } from "./range.js";
 import { now } from "./time.js";
 
 const LATE_S = 2.5; // points that begin later than this many steps after the last leave a hole
-const TIMELESS = new Set(["bars", "curve", "course"]);
+const TIMELESS = new Set(["bars", "course"]);
 const RELOAD_MS = 5000; // a chart that cannot be appended to is fetched again, not more often than this
 const SETTLED_MS = 200; // a zoom that changes no more is fetched in detail
 const FULL_S = 1200; // up to this length a window has its full detail

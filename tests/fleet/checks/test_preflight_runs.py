@@ -46,7 +46,7 @@ def test_it_fails_where_fewer_can_come_than_are_wanted(
     assert done(faults=BAD, take=take).verdict == verdict
 
 
-def test_stages_fill_the_matrix_one_by_one(asked: Callable[..., Preflight]) -> None:
+def test_stages_probe_the_pairs_round_by_round(asked: Callable[..., Preflight]) -> None:
     preflight = asked()
     probed = []
     while advance(preflight, now=LATER):

@@ -1,8 +1,6 @@
 """One preflight: live progress, then verdict and findings."""
 
-import base64
 import re
-import zlib
 from dataclasses import replace
 
 import pytest
@@ -47,28 +45,26 @@ def test_it_shows_the_faults_and_the_recommended_nodes(page: Page) -> None:
     assert "hx-trigger" not in text.partition('id="found"')[2].partition(">")[0]
 
 
-def test_the_picture_is_one_of_n_by_n_and_the_slow_are_bright(page: Page) -> None:
+def test_it_lists_the_worst_pairs_and_the_collective_by_size(page: Page) -> None:
     text = page(f"/preflight/{done().pk}/")
 
-    pictures = [base64.b64decode(p) for p in re.findall(r"data:image/png;base64,([^\"]+)", text)]
-    assert len(pictures) == 3
-    for png in pictures:
-        assert png[:8] == b"\x89PNG\r\n\x1a\n"
-        assert png[16:24] == (16).to_bytes(4) * 2
-    start = pictures[1].index(b"IDAT")
-    size = int.from_bytes(pictures[1][start - 4 : start])
-    rows = zlib.decompress(pictures[1][start + 4 : start + 4 + size])
-    lines = [rows[i * 17 + 1 : i * 17 + 17] for i in range(16)]
-    assert [lines[i][i] for i in range(16)] == [0] * 16
-    assert min(lines[3][j] for j in range(16) if j != 3) > max(lines[0][1], lines[1][2])
+    pairs = text.partition('id="worst-pairs"')[2].partition("</table>")[0]
+    assert "120 of 120 probed" in pairs
+    assert pairs.count("<tr>") == 1 + 20
+    assert "n-03" in pairs.partition("<tbody>")[2].partition("</tr>")[0]
+    collective = text.partition('id="collective"')[2].partition("</table>")[0]
+    assert "over 12 nodes" in collective
+    sizes = re.findall(r'<tr><td class="num">([^<]+)</td>', collective)
+    assert (sizes[0], sizes[-1]) == ("1 KiB", "1 GiB")
+    ratio = re.findall(r">([\d.]+)[^<\d]+</td></tr>", collective)[-1]
+    assert float(ratio) == pytest.approx(1, rel=0.15)
 
 
-def test_marks_are_shapes_and_not_colour_alone(page: Page) -> None:
-    text = page(f"/preflight/{done().pk}/")
+def test_before_the_collective_there_is_no_table_of_it(page: Page) -> None:
+    text = page(f"/preflight/{asked().pk}/")
 
-    assert text.count('class="node"') == 3 * 2 * 2  # three figures, two nodes, row and column
-    assert text.count('class="pair"') == 3 * 2
-    assert "n-03 ✕" in text
+    assert "0 of 120 probed" in text
+    assert 'id="collective"' not in text
 
 
 def test_while_it_runs_it_states_what_it_does_and_fills_in(page: Page) -> None:

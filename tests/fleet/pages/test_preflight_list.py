@@ -2,7 +2,7 @@
 
 import pytest
 from django.test import Client
-from pytest_django import DjangoAssertNumQueries, Settings
+from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Node, Preflight, Run
 from tests.fleet.pages.conftest import Page
@@ -11,7 +11,6 @@ from tests.fleet.test_anonymous_access import member
 
 pytestmark = pytest.mark.django_db
 NEW = {"nodes": "a b\nc", "instance_type": "trn1.32xlarge", "take": "2"}
-FAULT = {"fault_kind": "chip_missing", "fault_node": "a"}
 
 
 @pytest.fixture
@@ -53,38 +52,17 @@ def test_a_viewer_may_not(client: Client) -> None:
         ("take", "many"),
         ("take", "9"),
         ("instance_type", ""),
-        ("fault_kind", "melted"),
     ],
 )
 def test_what_is_wrong_is_named_and_what_was_given_is_kept(
     at_the_form: Client, field: str, value: str
 ) -> None:
-    response = at_the_form.post("/preflight/", NEW | FAULT | {field: value})
+    response = at_the_form.post("/preflight/", NEW | {field: value})
 
     assert response.status_code == 422
     assert list(response.context["form"].errors) == [field]
-    assert 'name="fault_node" value="a"' in response.text
+    assert field == "nodes" or "a b\nc</textarea>" in response.text
     assert not Preflight.objects.exists()
-
-
-def test_a_fault_of_the_form_is_injected(at_the_form: Client) -> None:
-    pair = {
-        "fault_kind": "pair_slow",
-        "fault_node": "a",
-        "fault_peer": "b",
-        "fault_magnitude": "2",
-    }
-    at_the_form.post("/preflight/", NEW | pair)
-
-    [fault] = Preflight.objects.get().faults
-    assert fault == {"kind": "pair_slow", "node": "a", "peer": "b", "device": None, "magnitude": 2}
-
-
-def test_a_fault_that_does_not_fit_is_refused_at_its_field(at_the_form: Client) -> None:
-    response = at_the_form.post("/preflight/", NEW | {"fault_kind": "efa_down", "fault_node": "a"})
-
-    assert response.status_code == 422
-    assert "EFA devices" in response.context["form"].errors["fault_kind"][0]
 
 
 def test_it_is_filled_in_with_the_nodes_of_a_run(
@@ -99,15 +77,6 @@ def test_it_is_filled_in_with_the_nodes_of_a_run(
     )
     assert Preflight.objects.get().run == run
     assert "of <a href=" in response.text
-
-
-def test_where_drills_are_off_nothing_can_be_put_in(
-    at_the_form: Client, settings: Settings
-) -> None:
-    assert 'name="fault_kind"' in at_the_form.get("/preflight/").text
-    settings.ALLOW_DRILLS = settings.DEMO = False
-
-    assert 'name="fault_kind"' not in at_the_form.get("/preflight/").text
 
 
 def test_a_row_states_the_verdict(page: Page) -> None:
