@@ -14,7 +14,6 @@ NAMES = (
     "store",
     "history",
     "metrics",
-    "longterm",
     "ingest",
     "agent",
     "pages",

@@ -16,16 +16,25 @@ from django.conf import settings
 from django.utils import timezone
 from prometheus_client import Metric, generate_latest
 
-from bench.longterm import SPEC
 from bench.table import print_table
 from fleet.metrics.collectors import NeuronCollector, fleet_registry
 from fleet.models import Node, Run
 from fleet.simulation.runs import create_run
 from telemetry.exporter.exposition import Collected, write_page
-from telemetry.simulate.plan import Plan
+from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import open_store
 
+SPEC = RunSpec(
+    name="wide",
+    model="llama2-70b",
+    instance="trn2.48xlarge",
+    nodes=64,
+    tp=32,
+    seq_len=4096,
+    global_batch=1024,
+    compile_s=0,
+)
 # Nodes that make about 10,000, 100,000 and 1,000,000 series, drop-in names included.
 SIZES = (8, 74, 740)
 COMPARED = 74

@@ -238,13 +238,15 @@ DURABLE_KEEP_DAYS = ENV.whole_number("TRNWATCH_KEEP_DAYS", 30)
 # Nodes and runs without reports for so long are retired; 0: never.
 RETIRE_AFTER_DAYS = ENV.whole_number("TRNWATCH_RETIRE_AFTER_DAYS", 30)
 
-# The long-term store, any that supports remote write and PromQL: where samples are written,
-# where they are read from (the address before /api/v1/query_range), and who we are there.
-LONG_TERM_WRITE_URL = ENV.text("LONG_TERM_WRITE_URL")
+# The long-term store, any that supports PromQL: its address before /api/v1/query_range, and who we
+# are there.
 LONG_TERM_READ_URL = ENV.text("LONG_TERM_READ_URL")
 LONG_TERM_TOKEN_FILE = ENV.text("LONG_TERM_TOKEN_FILE")
-LONG_TERM_EVERY_S = ENV.whole_number("LONG_TERM_EVERY_S", 15)
-LONG_TERM_OUR_NAMES_ONLY = ENV.flag("LONG_TERM_OUR_NAMES_ONLY")
+# What earlier releases read, and what to do instead: named at start where it is still given.
+_AGENT = "let Prometheus, vmagent or Alloy scrape and write (docs/long-term.md), and unset it"
+WITHOUT_EFFECT = ENV.without_effect(
+    dict.fromkeys(("LONG_TERM_WRITE_URL", "LONG_TERM_EVERY_S", "LONG_TERM_OUR_NAMES_ONLY"), _AGENT)
+)
 
 # Notifications: where links in them lead, which private places they may go to (networks and
 # names), the mail server, and who is to worry when watching stops.
@@ -316,8 +318,3 @@ CELERY_BEAT_SCHEDULE = {
         "last_run_at": datetime.fromtimestamp(0, UTC),
     },
 }
-if LONG_TERM_WRITE_URL:
-    CELERY_BEAT_SCHEDULE["keep-figures"] = {
-        "task": "fleet.tasks.keep_figures_for_long_term",
-        "schedule": float(LONG_TERM_EVERY_S),
-    }

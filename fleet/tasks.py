@@ -17,7 +17,6 @@ from fleet.costs.spending import update_spending
 from fleet.ingest import prometheus
 from fleet.ingest.samples import forget_samples
 from fleet.ingest.steps import update_reported_runs
-from fleet.metrics.long_term import figures
 from fleet.models import Run
 from fleet.runs.retirement import retire_quiet
 from fleet.runs.similar_runs import update_due_comparisons
@@ -29,7 +28,6 @@ from fleet.simulation.runs import follow_runs, publish_plans, store_clocks
 from fleet.simulation.samples import answer_samples
 from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_due_figures
-from telemetry.long_term.writer import keep_figures
 from telemetry.store.hot import hot_store
 
 # Compiles take minutes, so a few seconds of delay do not matter.
@@ -89,15 +87,6 @@ def freeze_evidence() -> None:
     """Save the evidence of resolved alerts while the hot tier still has it."""
     hot = hot_store()
     freeze_due(hot, now=datetime.now(UTC))
-
-
-@shared_task(ignore_result=True, expires=15)
-def keep_figures_for_long_term() -> None:
-    """Snapshot the current figures for delivery to the long-term store."""
-    hot = hot_store()
-    now = datetime.now(UTC)
-    second = int(now.timestamp()) // settings.LONG_TERM_EVERY_S * settings.LONG_TERM_EVERY_S
-    keep_figures(hot, second, figures(hot, now=now), keep_s=settings.HOT_KEEP_S)
 
 
 @shared_task(ignore_result=True, expires=30)

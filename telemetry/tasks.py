@@ -8,7 +8,6 @@ from celery import shared_task
 from django.conf import settings
 
 from telemetry.blocks import Block, Span
-from telemetry.long_term.writer import undelivered_since
 from telemetry.simulate.background import stopped
 from telemetry.simulate.observation import HELD, PROBED, next_report, reported_live
 from telemetry.simulate.plan import Plan
@@ -159,5 +158,5 @@ def roll_up() -> None:
 
 @shared_task(ignore_result=True, expires=600)
 def forget() -> None:
-    """Delete what is older than the retention, and delivered to the long-term store."""
-    durable.delete_older_than(settings.DURABLE_KEEP_DAYS, unless_since=undelivered_since())
+    """Delete what is older than the retention."""
+    durable.delete_older_than(settings.DURABLE_KEEP_DAYS)

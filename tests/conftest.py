@@ -113,7 +113,6 @@ LONG = (
     "tests/browser/",
     "tests/deploy/",
     "tests/telemetry/detect/",
-    "tests/telemetry/long_term/test_crash_recovery.py",
     "tests/trnwatch/test_nccl_inspector.py",
     "tests/trnwatch/test_runtime_trace.py",
 )

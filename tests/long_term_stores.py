@@ -2,12 +2,13 @@
 
 import contextlib
 import json
+import math
 import subprocess
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,21 +24,18 @@ Result = list[dict[str, Any]]
 
 @dataclass
 class LongTermStore:
-    """A store that takes remote writes and answers PromQL; it can be killed and started again."""
+    """A store that takes remote writes and answers PromQL."""
 
     command: list[str]
     port: int
     log: Path
     process: "subprocess.Popen[bytes]" = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.start()
-
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
+    def __post_init__(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
         eventually(self.answers)
@@ -49,17 +47,6 @@ class LongTermStore:
                 return True
         except (urllib.error.URLError, ConnectionError):
             return False
-
-    def kill(self) -> None:
-        """End it; Prometheus as kill -9 does.
-
-        VictoriaMetrics gets to write down the last seconds that it took: it has no log of them.
-        """
-        if self.command[0] == "prometheus":
-            self.process.kill()
-        else:
-            self.process.terminate()
-        self.process.wait()
 
     def ask(self, path: str, **query: object) -> Result:
         """Return what a query finds; nothing while the store is still starting."""
@@ -76,22 +63,26 @@ class LongTermStore:
         with contextlib.suppress(urllib.error.HTTPError):
             urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=30).close()
 
-    def samples(
-        self, query: str, *, start: int, end: int
-    ) -> dict[tuple[str, ...], dict[int, float]]:
-        """Return raw samples by label values (in order of label) and second."""
-        window_s = end - start + 1
-        found = self.ask("query", query=f"{query}[{window_s}s]", time=end, nocache=1)
-        return {
-            tuple(value for key, value in sorted(each["metric"].items()) if key != "__name__"): {
-                int(float(second)): float(value) for second, value in each["values"]
-            }
-            for each in found
-        }
+
+@dataclass
+class Past:
+    """Samples of long ago, as lines of text: a store is filled with them before it is asked."""
+
+    lines: list[tuple[str, float, float]] = field(default_factory=list)
+
+    def add(self, series: str, t_s: Iterable[float], values: Iterable[float]) -> None:
+        """Add samples of a series, in order of time; NaN is none."""
+        pairs = zip(t_s, map(float, values), strict=True)
+        self.lines += [(series, value, t) for t, value in pairs if not math.isnan(value)]
+
+    def text(self, *, per_s: int) -> str:
+        """Return one line per sample, with times in units of which a second has so many."""
+        lines = (f"{name} {value!r} {round(t * per_s)}" for name, value, t in self.lines)
+        return "\n".join([*lines, "# EOF\n"])
 
 
 @contextmanager
-def victoria_metrics(folder: Path) -> Iterator[LongTermStore]:
+def victoria_metrics(folder: Path, past: Past | None = None) -> Iterator[LongTermStore]:
     """Run VictoriaMetrics."""
     port = free_port()
     command = [
@@ -103,30 +94,39 @@ def victoria_metrics(folder: Path) -> Iterator[LongTermStore]:
         "-loggerLevel=ERROR",
         "-memory.allowedBytes=256MB",
     ]
-    yield from _running(LongTermStore(command, port, folder / "log"))
+    with _running(LongTermStore(command, port, folder / "log")) as store:
+        if past is not None:
+            body = past.text(per_s=1000).encode()
+            address = f"{store.url}/api/v1/import/prometheus"
+            urllib.request.urlopen(address, body, timeout=TIMEOUT_S).close()
+            store.flush()
+        yield store
 
 
 @contextmanager
-def prometheus(folder: Path, *, late: str = "60d") -> Iterator[LongTermStore]:
-    """Run Prometheus as a receiver of remote writes, which may come so late."""
+def prometheus(folder: Path, past: Past | None = None) -> Iterator[LongTermStore]:
+    """Run Prometheus as a receiver of remote writes."""
     port = free_port()
-    config = {"storage": {"tsdb": {"out_of_order_time_window": late}}} if late else {}
-    options = (
-        "--web.enable-remote-write-receiver",
-        "--log.level=error",
-        # Nothing is compacted: Prometheus 2.42 refuses a query (422, cannot populate chunk)
-        # while it compacts late samples (its change 13115).
-        "--storage.tsdb.min-block-duration=100d",
-    )
-    command = prometheus_command(folder, port, config, *options)
-    yield from _running(LongTermStore(command, port, folder / "log"))
+    options = ("--web.enable-remote-write-receiver", "--log.level=error")
+    command = prometheus_command(folder, port, {}, *options)
+    if past is not None:
+        (folder / "past").write_text(past.text(per_s=1))
+        make_blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
+        done = subprocess.run(
+            [*make_blocks, folder / "past", folder / "data"], check=False, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr.decode()
+    with _running(LongTermStore(command, port, folder / "log")) as store:
+        yield store
 
 
+@contextmanager
 def _running(store: LongTermStore) -> Iterator[LongTermStore]:
     try:
         yield store
     finally:
-        store.kill()
+        store.process.kill()
+        store.process.wait()
 
 
 def eventually(question: Callable[[], Any], *, wants: Callable[[Any], bool] = bool) -> Any:

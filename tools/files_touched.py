@@ -63,7 +63,7 @@ def installation() -> Iterator[None]:
         try:
             while socket.socket().connect_ex(("127.0.0.1", port)):
                 time.sleep(0.02)
-            clean = {"DATABASE_URL", "LONG_TERM_WRITE_URL", "TRNWATCH_ALLOWED_HOSTS"}
+            clean = {"DATABASE_URL", "TRNWATCH_ALLOWED_HOSTS"}
             for name in clean & set(os.environ):
                 del os.environ[name]
             os.environ |= {

@@ -11,19 +11,17 @@ from django.utils import timezone
 
 from fleet.access.roles import reads_anonymously
 from fleet.models import Alert, Delivery
-from telemetry.long_term.writer import failing
 
 CACHED = "trnwatch_header_counts"
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderCounts:
-    """Unacknowledged alerts, dead and late deliveries, and shards the long-term store lacks."""
+    """Unacknowledged alerts, dead and late deliveries."""
 
     n_unacknowledged: int = 0
     n_dead: int = 0
     n_late: int = 0
-    n_behind: int = 0
 
     @classmethod
     def now(cls, *, now: datetime) -> Self:
@@ -31,7 +29,6 @@ class HeaderCounts:
             _counted("n_unacknowledged", Alert.objects.open().unacknowledged()),
             _counted("n_dead", Delivery.objects.dead()),
             _counted("n_late", Delivery.objects.late(now)),
-            _counted("n_behind", failing(now)),
         ]
         return cls(**dict(counted[0].union(*counted[1:], all=True)))
 

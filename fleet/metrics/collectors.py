@@ -49,7 +49,6 @@ from telemetry.exporter.neuron_exporter import neuron_families
 from telemetry.exporter.neuron_exporter_names import NodeLabels, region_of
 from telemetry.exporter.neuron_observer import observer_families
 from telemetry.exporter.service import ServiceCollector
-from telemetry.long_term.writer import LongTermCollector
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import last_reports
 from telemetry.store.refused import read_all_refused
@@ -229,7 +228,6 @@ def fleet_registry(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> 
         ServiceCollector(hot),
         RefusedCollector(hot, now=now),
         ProgramCollector(hot, now=now),
-        LongTermCollector(now=now),
     )
 
 

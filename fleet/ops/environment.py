@@ -34,6 +34,13 @@ class Environment:
         except (OSError, UnicodeDecodeError) as error:
             raise ImproperlyConfigured(f"{name}_FILE: cannot read {path}: {error}.") from error
 
+    def without_effect(self, former: Mapping[str, str]) -> list[str]:
+        """Say of each former setting that is still given what to do instead."""
+        given = (
+            name for name in former if self._values.get(name) or self._values.get(f"{name}_FILE")
+        )
+        return [f"{name} has no effect any more: {former[name]}." for name in given]
+
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Return whether a setting is 1."""
         value = self.text(name, str(int(default)))

@@ -58,14 +58,6 @@ def sender() -> Program:
     return Program("sender", (sys.executable, "manage.py", "send_notifications"), kind="sender")
 
 
-def optional_programs(env: Mapping[str, str]) -> list[Program]:
-    """Return the programs that a setting turns on: the writer to the long-term store."""
-    if not (env.get("LONG_TERM_WRITE_URL") or env.get("LONG_TERM_WRITE_URL_FILE")):
-        return []
-    command = (sys.executable, "manage.py", "write_long_term")
-    return [Program("long-term", command, kind="long-term")]
-
-
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FIRST_PAGE_WITHIN_S = 60.0
 
@@ -119,7 +111,6 @@ class Services:
         self._start([web(listener=listener.fileno())])
         workers = [worker(name) for name in WORKERS]
         self._start([*workers, beat(), sender()])
-        self._start(optional_programs(self._env))
         async with asyncio.TaskGroup() as group:
             if self._env["TRNWATCH_DEMO"] == "1":
                 group.create_task(self._prepare_demo())

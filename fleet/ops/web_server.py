@@ -7,6 +7,7 @@ its children serve on until the supervisor has another parent ready (see `Progra
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import select
 import signal
@@ -26,6 +27,8 @@ from uvicorn import Config, Server
 from fleet.ops import sockets
 from fleet.ops.liveness import CHECK_EVERY_S, PROOF_EVERY_S, TABLE, TRACEBACK_S, Pulse, Watch
 from fleet.ops.supervisor import abort, describe_exit
+
+log = logging.getLogger(__name__)
 
 APPLICATION = "fleet.asgi:application"
 PROTOCOL = "fleet.api.connections:LimitedProtocol"
@@ -247,6 +250,8 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "fleet.settings")
     django.setup()
+    for sentence in settings.WITHOUT_EFFECT:
+        log.warning(sentence)
     if given.fd is None:
         listener = sockets.listen(given.host, given.port)
     else:

@@ -12,7 +12,6 @@ from typing import Any
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.utils import timezone
 from django.views.decorators.http import require_safe
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -20,7 +19,6 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from fleet.ops.liveness import Register, late_in
-from telemetry.long_term.writer import streams
 from telemetry.store.hot import HotStore
 
 TICK_AFTER_S = 15.0
@@ -45,13 +43,9 @@ def readyz(request: HttpRequest) -> HttpResponse:
         "disk": _checked(_disk),
     }
     # A store that does not answer is not asked again: each question takes its whole time.
-    for store, name, check in (
-        ("redis", "ticks", _ticks),
-        ("redis", "programs", _programs),
-        ("database", "long_term", _long_term),
-    ):
-        is_there = checks[store]["ok"]
-        checks[name] = _checked(check) if is_there else {"ok": False, "why": f"needs {store}"}
+    is_there = checks["redis"]["ok"]
+    for name, check in (("ticks", _ticks), ("programs", _programs)):
+        checks[name] = _checked(check) if is_there else {"ok": False, "why": "needs redis"}
     is_ready = all(check["ok"] for check in checks.values())
     return JsonResponse(
         {"status": "ready" if is_ready else "not ready", "checks": checks},
@@ -181,16 +175,3 @@ def _programs() -> dict[str, Any]:
     if late := late_in(overdue_s):
         raise NotReadyError(f"overdue: {', '.join(late)}", late_s=late)
     return {"running": list(overdue_s)}
-
-
-def _long_term() -> dict[str, Any]:
-    """Report the state of the long-term store; pages work without it."""
-    now = timezone.now()
-    return {
-        row.stream: {
-            "lag_s": round(now.timestamp() - row.second),
-            "sent": row.n_sent,
-            "dropped": row.n_dropped,
-        }
-        for row in streams()
-    }

@@ -1,1 +1,1 @@
-"""The long-term tier: any Prometheus-compatible store, by remote write and PromQL."""
+"""The long-term tier: any Prometheus-compatible store, read by PromQL."""

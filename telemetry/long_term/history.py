@@ -1,20 +1,24 @@
-"""History from the long-term store: the minutes of the durable tier, or aggregates of them."""
+"""History from the long-term store, which has what an agent scraped from `/metrics`."""
 
+import base64
 import logging
 import math
 import re
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
-from urllib.parse import urlencode
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
+from urllib.parse import unquote, urlencode, urlsplit
 
 import msgspec
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.exporter.hardware import HARDWARE
-from telemetry.long_term.remote_write import Endpoint, EndpointUnreachableError
 from telemetry.steps import PHASES
 from telemetry.store.durable import ENDED, FIRST_PHASE, LOSS, N_COLUMNS, STEP, TOKENS
 from telemetry.store.reading import LongTermError
@@ -28,10 +32,99 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "applicat
 REST_S = 10.0
 MOST_BYTES = 32 << 20
 TIMEOUT_S = 8.0
+PIECE = 64 * 1024
+MAX_TEXT = 300
 LONGEST_WHY = 120
 # Readers see what is missing; address and reason are only in the log.
 STORE = "the long-term store"
 AWAY = f"{STORE} does not answer"
+
+
+class EndpointUnreachableError(Exception):
+    """No valid response within the time and size limits; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointAnswer:
+    status: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The beginning of the response as one line of plain text."""
+        text = self.body[: 4 * MAX_TEXT].decode("utf-8", "replace")
+        words = "".join(c if c.isprintable() else " " for c in text).split()
+        return " ".join(words)[:MAX_TEXT]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The URL of a long-term store.
+
+    ``url`` may contain user and password; ``token_file`` is read for every request, so that a
+    rotated token is used at once.
+    """
+
+    url: str
+    token_file: str = ""
+    timeout_s: float = TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            msg = f"{self.safe_url!r} is not a URL of a long-term store; give http://host:port"
+            raise ValueError(msg)
+
+    @property
+    def safe_url(self) -> str:
+        """The URL without user and password."""
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> EndpointAnswer:
+        """Post once to ``url`` + ``path``; EndpointUnreachableError without a valid response."""
+        ends_at_s = time.monotonic() + self.timeout_s
+        try:
+            with closing(self._connection()) as connection:
+                target = urlsplit(self.url).path.rstrip("/") + path
+                connection.request("POST", target, body, {**headers, **self._authorization()})
+                response = connection.getresponse()
+                return EndpointAnswer(response.status, self._read(response, ends_at_s))
+        except (OSError, HTTPException, ValueError) as error:
+            why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            if isinstance(error, TimeoutError):
+                why = f"no complete response in {self.timeout_s:g} s"
+            raise EndpointUnreachableError(f"{self.safe_url}: {why}") from error
+
+    def _read(self, response: HTTPResponse, ends_at_s: float) -> bytes:
+        """Read the response in pieces, within the limits of time and size."""
+        body = bytearray()
+        while piece := response.read1(PIECE):
+            body += piece
+            if len(body) > MOST_BYTES:
+                raise ValueError(f"the response is longer than {MOST_BYTES} bytes")
+            if time.monotonic() > ends_at_s:
+                raise TimeoutError
+        if response.length:
+            raise ValueError("the response is incomplete")
+        return bytes(body)
+
+    def _authorization(self) -> Mapping[str, str]:
+        parts = urlsplit(self.url)
+        if self.token_file:
+            return {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"}
+        if parts.username is None:
+            return {}
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+    def _connection(self) -> HTTPConnection:
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        if parts.scheme == "http":
+            return HTTPConnection(host, parts.port, timeout=self.timeout_s)
+        context = ssl.create_default_context()
+        return HTTPSConnection(host, parts.port, timeout=self.timeout_s, context=context)
 
 
 class PromSeries(msgspec.Struct):
@@ -116,7 +209,11 @@ def over(merge: str, name: str, by: str, every_s: int, **labels: str) -> str:
 
 
 class LongTermHistory:
-    """Reads history of a store that has what `/metrics` showed."""
+    """Reads history of a store that has what `/metrics` showed.
+
+    Releases before 0.10 wrote minutes to it, as ``NAME:min_1m``, ``NAME:avg_1m`` and
+    ``NAME:max_1m``: where there are such, they are read instead of samples.
+    """
 
     def __init__(self, promql: PromQL) -> None:
         self._promql = promql
@@ -208,5 +305,4 @@ def open_history(url: str, token_file: str) -> LongTermHistory | None:
     """Open a long-term store, once per process; None without a URL."""
     if not url:
         return None
-    endpoint = Endpoint(url, token_file, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES)
-    return LongTermHistory(PromQL(endpoint))
+    return LongTermHistory(PromQL(Endpoint(url, token_file)))

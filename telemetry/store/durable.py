@@ -49,19 +49,7 @@ HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 # An hour is settled, and merged into one row, this long after its end: late reports are in.
 SETTLE_S = 10 * MINUTE_S
-# How much longer undelivered minutes are kept for the long-term store.
-MAX_HELD_BACK_S = 7 * DAY_S
 CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")
-REWRITE_QUEUE = "long-term:again"
-# More than a month of minutes; beyond that the oldest are dropped.
-MAX_QUEUED_REWRITES = 50_000
-# A minute that was queued again in the meantime stays in the queue.
-REMOVE_IF_UNCHANGED = """
-if redis.call('ZSCORE', KEYS[1], ARGV[1]) == ARGV[2] then
-  return redis.call('ZREM', KEYS[1], ARGV[1])
-end
-return 0
-"""
 MS = 1000
 # The regular roll-up covers this long; older blocks are late.
 LATE_S = 4 * MINUTE_S
@@ -343,49 +331,12 @@ def _upsert(
     )
 
 
-def delete_older_than(
-    days: float, *, now_s: float | None = None, unless_since: int | None = None
-) -> None:
-    """Delete minutes, hours and steps older than ``days``.
-
-    Data from ``unless_since`` on is not delivered to the long-term store yet, and is kept for
-    up to a week longer.
-    """
+def delete_older_than(days: float, *, now_s: float | None = None) -> None:
+    """Delete minutes, hours and steps older than ``days``."""
     before = int((time.time() if now_s is None else now_s) - days * DAY_S)
-    if unless_since is not None:
-        before = max(min(before, unless_since), before - MAX_HELD_BACK_S)
     MinuteRollup.objects.filter(minute__lt=before).delete()
     HourRollup.objects.filter(hour__lt=before - HOUR_S).delete()
     RunChunk.objects.filter(start__lt=before - models.F("length_s")).delete()
-
-
-QueuedRewrite = tuple[int, int]
-
-
-def queue_rewrites(hot: Connection, minutes: Iterable[int], *, now_s: float) -> None:
-    """Queue changed minutes for another delivery to the long-term store."""
-    pairs = [part for minute in minutes for part in (round(now_s * MS), minute)]
-    if pairs:
-        hot.execute_all(
-            [
-                ("ZADD", REWRITE_QUEUE, *pairs),
-                ("ZREMRANGEBYRANK", REWRITE_QUEUE, 0, -MAX_QUEUED_REWRITES - 1),
-            ]
-        )
-
-
-def queued_rewrites(hot: Connection, *, most: int) -> list[QueuedRewrite]:
-    """Return the oldest queued minutes, each with the mark that ``finish_rewrites`` needs."""
-    members: list[bytes] = hot.execute("ZRANGE", REWRITE_QUEUE, 0, most - 1)
-    scores = hot.execute_all(("ZSCORE", REWRITE_QUEUE, member) for member in members)
-    marks = zip(members, scores, strict=True)
-    return [(int(member), int(score)) for member, score in marks if score is not None]
-
-
-def finish_rewrites(hot: Connection, marks: Iterable[QueuedRewrite]) -> None:
-    """Remove delivered minutes from the queue, unless they were queued again."""
-    for minute, score in marks:
-        hot.execute("EVAL", REMOVE_IF_UNCHANGED, 1, REWRITE_QUEUE, minute, score)
 
 
 def save_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:
@@ -435,7 +386,6 @@ def fold_late(hot: HotStore, *, now_s: float) -> int:
             oldest_s = newest[shard] - hot.keep_s if shard in newest else now_s
             is_hot = minute >= oldest_s + MINUTE_S
             _write_late_minute(hot, shard, minute, held, is_hot=is_hot)
-            queue_rewrites(hot, [minute], now_s=now_s)
             hot.execute("HDEL", key, *held)
         hot.execute("EVAL", REMOVE_IF_EMPTY, 2, key, LATE_MINUTES, member)
     return len(members)

@@ -58,18 +58,3 @@ class RunChunk(models.Model):
 
     def __str__(self) -> str:
         return f"{self.run} {self.start}"
-
-
-class LongTermPosition(models.Model):
-    stream = models.CharField(max_length=20, primary_key=True)
-    second = models.BigIntegerField(help_text="Everything before this Unix second is delivered.")
-    moved_at = models.DateTimeField(help_text="When it last came further.")
-    n_sent = models.BigIntegerField(default=0)
-    n_dropped = models.BigIntegerField(default=0)
-    n_retries = models.BigIntegerField(default=0)
-    dropped_at = models.DateTimeField(null=True, help_text="When samples were refused last.")
-    trouble = models.CharField(max_length=300, blank=True, help_text="What went wrong last.")
-    trouble_at = models.DateTimeField(null=True)
-
-    def __str__(self) -> str:
-        return f"{self.stream} {self.second}"

@@ -20,7 +20,7 @@ from tests.helpers import free_port, redis_server
 from tests.postgres_server import start_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("migrate", "web", "worker", "beat", "sender", "long-term")
+OURS = ("migrate", "web", "worker", "beat", "sender")
 # Environment variables of services that are not our settings.
 OTHERS = {"FORWARDED_ALLOW_IPS"}
 

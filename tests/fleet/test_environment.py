@@ -62,3 +62,12 @@ def test_what_is_no_number_is_reported() -> None:
         ImproperlyConfigured, match="DAYS must be a whole number from 0 to 2147483647, not 'ten'"
     ):
         Environment({"DAYS": "ten"}).whole_number("DAYS", 1)
+
+
+@pytest.mark.parametrize("name", ["OLD", "OLD_FILE"])
+def test_a_former_setting_that_is_still_given_is_named_with_what_to_do(name: str) -> None:
+    environment = Environment({name: "/nowhere/at/all", "OTHER": ""})
+
+    said = environment.without_effect({"OLD": "use NEW", "OTHER": "use NEW"})
+
+    assert said == ["OLD has no effect any more: use NEW."]

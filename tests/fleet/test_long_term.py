@@ -1,142 +1,32 @@
-"""State of the long-term store: series, pages, health checks."""
+"""Real agents scrape trnwatch and write to real stores; pages and API read from there."""
 
-from datetime import timedelta
-from io import StringIO
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
-from django.core.management import CommandError, call_command
+import yaml
 from django.test import Client
 from pytest_django import Settings
 
-from fleet.metrics.collectors import NeuronCollector, fleet_registry
-from fleet.metrics.long_term import figures, history_s
+from fleet.metrics.long_term import history_s
 from fleet.models import Node
-from fleet.tasks import keep_figures_for_long_term
-from telemetry.exporter.hardware import HARDWARE
-from telemetry.long_term.remote_write import Delivered
-from telemetry.long_term.writer import (
-    FIGURES,
-    MINUTES,
-    SECONDS,
-    FigureReader,
-    Position,
-    undelivered_since,
-)
 from telemetry.store.hot import HotStore
-from tests.helpers import block, just_now
+from tests.fleet.scraping import bearer
+from tests.helpers import block, free_port, running, steps
+from tests.long_term_stores import LongTermStore, Result, eventually, prometheus, victoria_metrics
 
-pytestmark = pytest.mark.django_db
-SOMEWHERE = "http://127.0.0.1:1/api/v1/write"
-
-
-@pytest.fixture(autouse=True)
-def _a_store(settings: Settings) -> None:
-    settings.LONG_TERM_WRITE_URL = SOMEWHERE
-
-
-def stream(name: str, *, behind_s: int, dropped: int = 0) -> None:
-    """Let a stream be so far behind, with samples refused a moment ago."""
-    now = just_now()
-    second = int(now.timestamp()) - behind_s
-    Position(name).rewind(second, now=now)
-    reported = Delivered(sent=1_234, dropped=dropped, retries=5, why="400 too old")
-    Position(name).move(before=second, after=second, delivered=reported, now=now)
-
-
-def test_probes_are_reported_and_no_one_is_turned_away(client: Client, hot: HotStore) -> None:
-    stream(SECONDS, behind_s=7_200, dropped=3)
-
-    response = client.get("/readyz")
-
-    assert response.status_code == 200
-    reported = response.json()["checks"]["long_term"]["seconds"]
-    assert (reported["sent"], reported["dropped"]) == (1_234, 3)
-    assert reported["lag_s"] >= 7_200
-
-
-def test_prometheus_is_reported(hot: HotStore) -> None:
-    stream(SECONDS, behind_s=60, dropped=3)
-
-    found = {
-        f.samples[0].name: [s.value for s in f.samples]
-        for f in fleet_registry(hot, now=just_now()).collect()
-        if f.name.startswith("trnwatch_long_term")
-    }
-
-    assert 59 < found.pop("trnwatch_long_term_lag_seconds")[0] < 120
-    assert found == {
-        "trnwatch_long_term_samples_sent_total": [1_234.0],
-        "trnwatch_long_term_samples_dropped_total": [3.0],
-        "trnwatch_long_term_retries_total": [5.0],
-    }
-
-
-@pytest.mark.parametrize(
-    ("behind_s", "dropped", "phrase"),
-    [
-        (60, 0, None),
-        (7_200, 0, "minutes are 2\u202fh 0\u202fmin behind"),
-        (60, 3, "3 samples of the minutes were rejected (400 too old)"),
-    ],
-)
-def test_every_page_states_where_it_falls_behind(
-    admin_client: Client, hot: HotStore, behind_s: int, dropped: int, phrase: str | None
-) -> None:
-    stream(MINUTES, behind_s=behind_s, dropped=dropped)
-
-    page = admin_client.get("/runs/").text
-
-    assert ("The long-term store lags behind" in page) == bool(phrase)
-    assert (phrase or "") in page
-
-
-def test_a_store_that_is_no_longer_written_is_no_error(
-    admin_client: Client, hot: HotStore, settings: Settings
-) -> None:
-    stream(MINUTES, behind_s=7_200, dropped=3)
-    settings.LONG_TERM_WRITE_URL = ""
-
-    assert "long-term store" not in admin_client.get("/runs/").text
-    assert undelivered_since() is None
-
-
-def test_everything_exported_is_sent_in_one_way_or_the_other(
-    hot: HotStore, steady: Node, settings: Settings
-) -> None:
-    now = just_now()
-    hot.append([block(tick=int(now.timestamp()))])
-    families = [
-        *fleet_registry(hot, now=now).collect(),
-        *NeuronCollector(hot, now=now).collect(),
-    ]
-    exported = {each.name for each in families if each.type != "histogram"}
-    reported = {family.name for family in figures(hot, now=now)}
-    by_tick = {spec.family_name for spec in HARDWARE.values()}
-
-    assert reported | by_tick == exported
-    assert not reported & by_tick
-
-    settings.LONG_TERM_OUR_NAMES_ONLY = True
-    ours = {family.name for family in figures(hot, now=now)}
-    assert ours == {name for name in reported if name.startswith("trnwatch_")}
-
-
-def test_the_task_keeps_figures_once_a_second_and_forgets_old_ones(
-    hot: HotStore, settings: Settings
-) -> None:
-    settings.LONG_TERM_EVERY_S = 60
-    hot.execute("HSET", FIGURES, 60, b"of long ago")
-    keep_figures_for_long_term()
-    keep_figures_for_long_term()
-
-    kept = sorted(int(second) for second in hot.execute("HKEYS", FIGURES))
-
-    now = int(just_now().timestamp())
-    assert 1 <= len(kept) <= 2
-    assert all(second % 60 == 0 and second > now - 180 for second in kept)
-    reported = [list(chunks) for chunks in FigureReader(hot).seconds(start=0, end=now + 60)]
-    assert len(reported) == len(kept)
-    assert any(b"trnwatch_alerts_firing" in head for one in reported[0] for head in one.heads)
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "deploy/prometheus/agent.yml"
+AHEAD_S = 120
+BUSY_RATIO, COMPUTE_S, TRANSFER_S, INPUT_S = 0.25, 0.6, 0.3, 0.1
+TOKENS, LOSS = 4096.0, 2.5
+MINUTE_S, HOUR_S = 60, 3600
 
 
 def test_history_goes_back_as_far_as_it_is_kept(settings: Settings) -> None:
@@ -147,23 +37,126 @@ def test_history_goes_back_as_far_as_it_is_kept(settings: Settings) -> None:
     assert history_s() > timedelta(days=3650).total_seconds()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "phrase"),
-    [
-        ("LONG_TERM_WRITE_URL", "", "LONG_TERM_WRITE_URL is not set"),
-        ("LONG_TERM_WRITE_URL", "victoria:8428", "is not a URL of a long-term store"),
-        ("LONG_TERM_EVERY_S", 7, "does not divide a minute"),
-    ],
+def configured(folder: Path, address: str, store: LongTermStore) -> Path:
+    """Write the documented example with the addresses of a test, in a hurry."""
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s"}
+    (folder / "token").write_text(bearer()["Authorization"].removeprefix("Bearer "))
+    for job in config["scrape_configs"]:
+        job["scheme"] = "http"
+        job["authorization"]["credentials_file"] = str(folder / "token")
+        for each in job.get("static_configs", ()):
+            each["targets"] = [address.removeprefix("http://")]
+        for each in job.get("http_sd_configs", ()):
+            each |= {"url": f"{address}/sd/prometheus", "refresh_interval": "1s"}
+            each["authorization"]["credentials_file"] = str(folder / "token")
+    [write] = config["remote_write"]
+    write |= {"url": f"{store.url}/api/v1/write", "queue_config": {"batch_send_deadline": "1s"}}
+    (folder / "agent.yml").write_text(json.dumps(config))
+    return folder / "agent.yml"
+
+
+def vmagent(config: Path, store: LongTermStore) -> list[str]:
+    return [
+        "vmagent",
+        f"-promscrape.config={config}",
+        "-promscrape.config.strictParse=false",
+        f"-remoteWrite.url={store.url}/api/v1/write",
+        f"-remoteWrite.tmpDataPath={config.parent / 'waiting'}",
+        f"-httpListenAddr=127.0.0.1:{free_port()}",
+    ]
+
+
+def prometheus_agent(config: Path, _: LongTermStore) -> list[str]:
+    return [
+        "prometheus",
+        "--enable-feature=agent",
+        f"--config.file={config}",
+        f"--storage.agent.path={config.parent / 'waiting'}",
+        f"--web.listen-address=127.0.0.1:{free_port()}",
+    ]
+
+
+AGENTS = {"vmagent": (vmagent, victoria_metrics), "prometheus": (prometheus_agent, prometheus)}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("vmagent", marks=pytest.mark.victoria),
+        pytest.param("prometheus", marks=pytest.mark.prometheus),
+    ]
 )
-def test_the_writer_refuses_settings_that_cannot_be(
-    hot: HotStore, settings: Settings, name: str, value: object, phrase: str
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, address: str, hot: HotStore, steady: Node
+) -> Iterator[LongTermStore]:
+    """Run an agent and a store while a node and a run report."""
+    now = int(time.time())
+    ticks = range(now - 30, now + AHEAD_S)
+    hot.append([block(tick=tick, nodes=["steady"], fill=BUSY_RATIO) for tick in ticks])
+    made = steps(
+        n_steps=AHEAD_S,
+        ended_at_s=now - 30,
+        tokens=TOKENS,
+        compute_s=COMPUTE_S,
+        transfer_s=TRANSFER_S,
+        input_s=INPUT_S,
+    )
+    hot.append_steps(replace(made, reported_loss=np.full(len(made), LOSS)))
+    agent, kept_by = AGENTS[request.param]
+    (tmp_path / "store").mkdir()
+    with kept_by(tmp_path / "store") as running_store:
+        config = configured(tmp_path, address, running_store)
+        with running(agent(config, running_store), tmp_path / "agent.log"):
+            yield running_store
+
+
+def test_what_was_scraped_is_read_where_the_database_has_nothing(
+    store: LongTermStore, hot: HotStore, admin_client: Client, settings: Settings
 ) -> None:
-    setattr(settings, name, value)
+    for name in ("trnwatch_core_utilization_ratio", "trnwatch_run_phase_seconds"):
+        assert eventually(partial(shown, store, name)), name
+    # Nothing was rolled up yet: from now on only the store knows.
+    hot.execute("FLUSHDB")
+    settings.LONG_TERM_READ_URL = store.url
 
-    with pytest.raises(CommandError, match=phrase):
-        call_command("write_long_term", once=True, stdout=StringIO())
+    expected = {
+        ("nodes/steady", "core_utilization_ratio"): BUSY_RATIO,
+        ("nodes/steady", "vcpu_usage_ratio"): BUSY_RATIO,
+        ("runs/llama", "step_s"): COMPUTE_S + TRANSFER_S + INPUT_S,
+        ("runs/llama", "compute_s"): COMPUTE_S,
+        ("runs/llama", "input_s"): INPUT_S,
+        ("runs/llama", "allreduce_share_ratio"): TRANSFER_S,
+        ("runs/llama", "tokens_per_s"): TOKENS,
+    }
+    for (of, metric), value in expected.items():
+        found = read(admin_client, of, metric)
+        # The hot tier keeps ratios to 0.4 %.
+        assert found == pytest.approx([value] * len(found), rel=0.01), metric
+        assert found, metric
+    now = int(time.time())
+    for page, value in (
+        ("nodes/steady/charts/vcpu", BUSY_RATIO),
+        ("runs/llama/charts/loss", LOSS),
+    ):
+        asked = {"from": now - HOUR_S, "to": now + MINUTE_S}
+        chart = admin_client.get(f"/{page}", asked).json()
+        assert chart["reach"][0]["tier"] == "long term", page
+        values = [each for each in chart["series"][0]["values"] if each is not None]
+        assert values == pytest.approx([value] * len(values), rel=0.01), page
+        assert values, page
 
 
-def test_the_writer_refuses_a_day_that_is_none(hot: HotStore) -> None:
-    with pytest.raises(CommandError, match="--minutes-since: 'yesterday' is not a date"):
-        call_command("write_long_term", minutes_since="yesterday", once=True)
+def shown(store: LongTermStore, query: str) -> Result:
+    store.flush()
+    return store.ask("query", query=query, nocache=1)
+
+
+def read(client: Client, of: str, metric: str) -> list[float]:
+    """Return the values of an hour; all come from the store."""
+    until = datetime.now(UTC) + timedelta(minutes=1)
+    asked = {"metric": metric, "since": f"{until - timedelta(hours=1)}", "until": f"{until}"}
+    found = client.get(f"/api/v1/{of}/series", asked).json()
+    assert {part["tier"] for part in found["stretches"] if part["since_s"] < time.time()} == {
+        "long term"
+    }
+    return [each for part in found["parts"] for each in part["values"] if each is not None]

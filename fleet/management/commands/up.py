@@ -93,6 +93,8 @@ class Command(BaseCommand):
         return listener
 
     def _prepare(self) -> None:
+        for sentence in settings.WITHOUT_EFFECT:
+            self._say(sentence)
         began_s = time.monotonic()
         services.check_database()
         if n_migrations := services.migrate_if_needed():

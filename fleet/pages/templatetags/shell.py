@@ -1,6 +1,5 @@
 """Tags for the frame of every page: navigation, live stream, account."""
 
-from datetime import datetime
 from typing import Any
 
 from django import template
@@ -15,12 +14,9 @@ from fleet.access.roles import assignable_names, reads_anonymously
 from fleet.alerts.header_counts import header_counts
 from fleet.alerts.matchers import matchers_of, written
 from fleet.alerts.silences import SPANS
-from fleet.formatting import duration
 from fleet.models import Alert, Run
 from fleet.ops.static_files import imported_by
 from fleet.pages.annotations import annotate_context
-from telemetry.long_term.writer import BEHIND_S, failing
-from telemetry.store.models import LongTermPosition
 
 register = template.Library()
 
@@ -179,26 +175,13 @@ def demo_past(*, is_line: bool = False) -> dict[str, object]:
 
 @register.inclusion_tag("notifications/_undelivered.html", takes_context=True)
 def undelivered(context: template.Context) -> dict[str, Any]:
-    """Warn on every page about failed and delayed notifications and long-term writes."""
+    """Warn on every page about failed and delayed notifications."""
     request = context.get("request")
     counts = header_counts(request)
     match = getattr(request, "resolver_match", None)
     # The notification page lists failed deliveries itself.
     is_there = match is not None and match.url_name == "notification-list"
-    streams = list(failing(timezone.now())) if counts.n_behind else []
     return {
         "n_dead": 0 if is_there else counts.n_dead,
         "n_late": counts.n_late,
-        "long_term": [lag_text(row, now=timezone.now()) for row in streams],
     }
-
-
-def lag_text(row: LongTermPosition, *, now: datetime) -> str:
-    """Describe the lag of a stream, its rejected samples and the cause."""
-    lag_s = now.timestamp() - row.second
-    notes = []
-    if lag_s > BEHIND_S:
-        notes.append(f"{row.stream} are {duration(lag_s)} behind")
-    if row.dropped_at is not None:
-        notes.append(f"{row.n_dropped:,} samples of the {row.stream} were rejected")
-    return ", ".join(notes) + (f" ({row.trouble})" if row.trouble else "")

@@ -1,23 +1,23 @@
-"""Real long-term stores, one of each kind per module."""
+"""Real long-term stores of each kind, filled with a past."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from tests.long_term_stores import LongTermStore, prometheus, victoria_metrics
+from tests.long_term_stores import LongTermStore, Past, prometheus, victoria_metrics
+
+StoreOf = Callable[[Past], LongTermStore]
 
 
 @pytest.fixture(
-    scope="module",
     params=[
-        pytest.param("victoria", marks=pytest.mark.victoria),
-        pytest.param("prometheus", marks=pytest.mark.prometheus),
-    ],
+        pytest.param(victoria_metrics, id="victoria", marks=pytest.mark.victoria),
+        pytest.param(prometheus, id="prometheus", marks=pytest.mark.prometheus),
+    ]
 )
-def store(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LongTermStore]:
-    """Run VictoriaMetrics, then Prometheus."""
-    run = {"victoria": victoria_metrics, "prometheus": prometheus}[request.param]
-    with run(tmp_path_factory.mktemp(request.param)) as running:
-        yield running
+def store_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreOf]:
+    """Give a function that runs VictoriaMetrics, then Prometheus, with a past."""
+    with ExitStack() as stack:
+        yield lambda past: stack.enter_context(request.param(tmp_path, past))

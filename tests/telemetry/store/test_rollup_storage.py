@@ -153,14 +153,3 @@ def test_nothing_is_written_of_nothing() -> None:
     durable.write_steps(steps(n_steps=0))
 
     assert (MinuteRollup.objects.count(), RunChunk.objects.count()) == (0, 0)
-
-
-def test_what_is_still_to_be_delivered_is_held_back_for_a_week() -> None:
-    durable.write_rollups(training(n_ticks=130 * 60))
-    now_s, day = NOON_S + 2 * HOUR_S + 5 * 60, 24 * HOUR_S
-
-    durable.delete_older_than(1 / 24, now_s=now_s, unless_since=NOON_S)
-    assert hours_kept() == [0, 1]
-
-    durable.delete_older_than(1 / 24, now_s=now_s + 8 * day, unless_since=NOON_S)
-    assert hours_kept() == []
