@@ -37,7 +37,7 @@ from fleet.models import SupportCheck
 from telemetry.checks.support import OperatorJudgement
 
 router = Router(tags=["support checks"])
-# A graph of one layer; upload larger files on the page, or use `manage.py check_support`.
+# Operators of a model; upload larger files on the page, or use `manage.py check_support`.
 MAX_FILE_BYTES = 1_000_000
 
 
@@ -45,9 +45,9 @@ class SupportCheckOut(ResponseSchema, source=SupportCheck):
     """A checked file of operators; later publications do not change it."""
 
     id = doc("Number of the check.", 6)
-    file = doc("Name of the file.", "rl_module.fx.txt")
+    file = doc("Name of the file.", "rl_module.txt")
     digest = doc("SHA-256 of the file.")
-    form = doc("Format: fx, hlo, stablehlo, list or report.", "list")
+    form = doc("Format: list or report; fx, hlo or stablehlo: an earlier version.", "list")
     n_operators = doc("Number of different operators.")
     n_supported = doc("Operators that Trainium's compiler supports.")
     n_unsupported = doc("Operators that it does not support.")
@@ -123,8 +123,8 @@ class SupportCheckIn(RequestSchema):
     text: str = Field(
         min_length=1,
         max_length=MAX_FILE_BYTES,
-        description="Text of a graph (torch.export or FX, HLO, StableHLO), a list of operators, "
-        "or the analyzer's result.json; the format is detected.",
+        description="A list with one operator per line, or the text of the analyzer's "
+        "result.json; the format is detected.",
         examples=["aten.mm\naten.softmax\naten.sort\n"],
     )
     file: str = Field(

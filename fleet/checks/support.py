@@ -211,8 +211,6 @@ def remedy(judged: OperatorJudgement) -> str:
 
 def _next_step(name: str) -> str:
     kind = name.partition("::")[0]
-    if kind == "module":
-        return "export the model by torch.export, so that modules become operators"
     if kind == "hlo":
         return f"look for it in the output of {LIST_OPERATORS}, or compile one layer with it"
     if is_custom(name):

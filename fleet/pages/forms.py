@@ -536,9 +536,8 @@ class SupportForm(forms.Form):
         super().__init__(data, files, initial={"trial": trial})
         set_choices(self, "trial", choices(trials, "none"))
         self.fields["file"].help_text = (
-            "A graph of torch.export or FX, HLO or StableHLO text, a list with one operator per "
-            f"line, or the analyzer's result.json. Up to {most_mb} MB; check_support takes larger "
-            "ones."
+            "A list with one operator per line, or the analyzer's result.json. Up to "
+            f"{most_mb} MB; check_support takes larger ones."
         )
 
     def graph(self) -> SupportFile:

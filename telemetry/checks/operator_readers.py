@@ -1,17 +1,14 @@
-"""A file of operators read from beginning to end: what it is, then every operator in it."""
+"""A list of operators, or the compiler's report, read from beginning to end."""
 
 import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any, BinaryIO
 
 from telemetry.checks.operators import (
-    ATEN,
-    CUSTOM_CALL,
-    MODULE,
     MOST_OPERATORS,
     CompilerReport,
     Operator,
@@ -19,107 +16,30 @@ from telemetry.checks.operators import (
     OperatorList,
     OperatorUse,
     SupportError,
-    doubtful_types,
     hlo_name,
     operator_name,
     quoted,
 )
 
-MARKS = re.compile(
-    r"torch\.ops\.|call_(?:function|method|module)\b|class GraphModule\b|ExportedProgram:"
-    r"|\bgraph\(|= ?aten::",
-    re.ASCII,
-)
-TORCH_OPS = re.compile(r"(?<![\w.])torch\.ops(?:\.\w{1,200}){2,3}", re.ASCII)
-NODE = re.compile(r"call_(function|method|module)\[target=([^\]]{1,400})\]", re.ASCII)
-ROW = re.compile(
-    r"\s{0,8}call_(function|method|module)\s{1,200}\S{1,300}\s{1,200}(<[^>]{1,300}>|\S{1,300})",
-    re.ASCII,
-)
-SCRIPT = re.compile(r"(?<![\w:.])(\w{1,60}::\w{1,200}(?:\.\w{1,60})?)\(", re.ASCII)
-CODE = re.compile(
-    r"(?<![=\w])= ?(torch(?:\.\w{1,100}){1,6}|self(?:\.\w{1,100}){1,20})\(", re.ASCII
-)
-OVERLOAD = re.compile(r"op='(\w{1,60}\.\w{1,200})'", re.ASCII)
-BUILT_IN = re.compile(r"<(?:built-in )?(?:function|method) (\w{1,200})", re.ASCII)
-
-
-def uses(line: str) -> Iterator[OperatorUse]:
-    """Yield the operators that one line of a graph calls."""
-    text = line.partition("#")[0]
-    if not text.strip():
-        return
-    if calls := TORCH_OPS.findall(text):
-        written = [(call, operator_name(call)) for call in calls]
-    elif node := NODE.search(text) or ROW.match(text):
-        written = [(node[2], _target(node[1], node[2]))]
-    elif scripted := SCRIPT.findall(text):
-        written = [(call, operator_name(call)) for call in scripted]
-    else:
-        written = [
-            (call, _target("module", call.removeprefix("self.")))
-            if call.startswith("self.")
-            else (call, _target("function", call))
-            for call in CODE.findall(text)
-        ]
-    types = doubtful_types(text)
-    for call, name in written:
-        yield OperatorUse(name, call, types)
-
-
-def _target(kind: str, target: str) -> str:
-    """Name what a node calls; modules and unknown targets keep a name of their own."""
-    if kind == "module":
-        return f"{MODULE}::{target}"
-    if kind == "method":
-        return f"{ATEN}::{target}"
-    if overload := OVERLOAD.search(target):
-        return operator_name(overload[1])
-    if built_in := BUILT_IN.match(target):
-        return operator_name(f"operator.{built_in[1]}")
-    return operator_name(target) or f"{MODULE}::{target}"
-
-
-MODULE_LINE = "HloModule "
-HEAD = re.compile(r"\s{0,80}(?:ROOT\s{1,8})?%?[\w.-]{1,300}\s{0,8}=\s{0,8}", re.ASCII)
 # A shape: f32[4,8]{1,0:T(8,128)}; token[]; a tuple begins with a parenthesis.
 SHAPE = re.compile(r"[a-z]\w{0,30}\[[^\]\s]{0,300}\](?:\{[^}\s]{0,300}\})?\s{1,8}", re.ASCII)
 PARENTHESIS = re.compile(r"[()]")
 OPCODE = re.compile(r"\s{0,8}([a-z][\w:-]{0,120})\(", re.ASCII)
-TARGET = re.compile(r'custom_call_target="([^"]{1,200})"')
 
 
-def hlo_uses(line: str) -> Iterator[OperatorUse]:
-    if (opcode := opcode_of(line)) and not opcode.endswith("-done"):
-        name = _named(opcode.removesuffix("-start"), line)
-        yield OperatorUse(name, opcode, doubtful_types(line))
-
-
-def opcode_of(line: str) -> str:
-    head = HEAD.match(line)
-    return bare_opcode(line, head.end()) if head else ""
-
-
-def bare_opcode(line: str, start: int = 0) -> str:
+def bare_opcode(line: str) -> str:
     """Return the opcode after a shape, as the analyzer writes instructions; empty without."""
     end = depth = 0
-    if line.startswith("(", start):
-        for found in PARENTHESIS.finditer(line, start):
+    if line.startswith("("):
+        for found in PARENTHESIS.finditer(line):
             depth += 1 if found[0] == "(" else -1
             if depth == 0:
                 end = found.end()
                 break
-    elif shape := SHAPE.match(line, start):
+    elif shape := SHAPE.match(line):
         end = shape.end()
     opcode = OPCODE.match(line, end) if end else None
     return opcode[1] if opcode else ""
-
-
-def _named(opcode: str, line: str) -> str:
-    if "::" in opcode:
-        return operator_name(opcode) or hlo_name(opcode)
-    target = TARGET.search(line) if opcode == CUSTOM_CALL else None
-    return f"{CUSTOM_CALL}::{target[1]}" if target else hlo_name(opcode)
 
 
 NAME = r"([A-Za-z_][\w.:\\-]{0,200}?)"
@@ -127,7 +47,10 @@ COUNT = r"(\d{1,9})"
 FRAME = re.compile(r"[+=|-]{3,}\Z")
 AFTER = re.compile(rf"{NAME}(?:\s{{0,8}}[\s,;:=\u00d7]\s{{0,8}}{COUNT})?\Z")
 BEFORE = re.compile(rf"{COUNT}\s{{0,8}}[\s,;\u00d7x*]\s{{0,8}}{NAME}\Z")
-REMEDY = "write one operator per line, like aten::add, with its count behind it if you have one"
+REMEDY = (
+    "write one operator per line, like aten::add, with its count behind it if you have one; "
+    "docs/support-check.md shows how to list those of a graph"
+)
 
 
 def plain_uses(line: str, number: int) -> Iterator[OperatorUse]:
@@ -162,26 +85,6 @@ def use_of(text: str) -> OperatorUse | None:
     name = operator_name(written)
     n = int(count) if count else 1
     return OperatorUse(name, written, n=n) if name and n else None
-
-
-# Attributes (#stablehlo.…, mhlo.num_partitions = 1) and types (!stablehlo.…) are no operators.
-OPERATION = re.compile(
-    r"(?<![\w.#!])((?:stablehlo|mhlo|chlo)\.(\w{1,100}))(?![\w.]|\s?=)", re.ASCII
-)
-STABLEHLO_TARGET = re.compile(
-    r'custom_call @"?([\w$.-]{1,200})|call_target_name = "([^"]{1,200})"', re.ASCII
-)
-STABLEHLO_MARKS = re.compile(r'(?<![\w.#!])"?(?:stablehlo|mhlo|chlo)\.\w', re.ASCII)
-
-
-def stablehlo_uses(line: str) -> Iterator[OperatorUse]:
-    """Yield the operators of one line; a reduction has its inner operator on the same line."""
-    text = line.partition("//")[0]
-    types = doubtful_types(text)
-    for written, name in OPERATION.findall(text):
-        target = STABLEHLO_TARGET.search(text) if name == "custom_call" else None
-        called = f"{CUSTOM_CALL}::{target[1] or target[2]}" if target else hlo_name(name)
-        yield OperatorUse(called, written, types)
 
 
 SUPPORTED, UNSUPPORTED = "supported_operators", "unsupported_operators"
@@ -312,12 +215,12 @@ LONGEST_LINE_BYTES = 65_536
 UTF_16 = "UTF-16, as some shells write it; save it as UTF-8 first"
 # What people give instead of text, by its first bytes, and what to do then.
 NOT_TEXT = {
-    b"PK": "a zip archive, such as a saved .pt2; write print(exported_program) to a file of text",
+    b"PK": "a zip archive, such as a saved .pt2; write its operators to a file of text",
     b"\x1f\x8b": "gzipped; unpack it first",
     b"\xff\xfe": UTF_16,
     b"\xfe\xff": UTF_16,
 }
-BINARY = "not text, such as a protobuf of HLO (.pb); write the graph's text to a file"
+BINARY = "not text, such as a protobuf of HLO (.pb); write its operators to a file of text"
 
 
 class Lines:
@@ -351,7 +254,7 @@ class Lines:
         self.n_bytes += len(piece)
         if self.n_bytes > self._most:
             size = f"{self._most / MIB:,.4g} MiB"
-            raise SupportError(f"the file is larger than {size}; give the graph of one layer")
+            raise SupportError(f"the file is larger than {size}; give the operators of one layer")
         self._hash.update(piece)
         return piece
 
@@ -367,17 +270,10 @@ def check_text(line: bytes, *, is_first: bool) -> None:
 
 
 MOST_REPORT_BYTES = 16 * MIB
-# A graph shows what it is within so many lines; HLO dumps begin with one, exports with a few.
-HEAD_LINES = 500
-USES: dict[OperatorFileKind, Callable[[str], Iterator[OperatorUse]]] = {
-    OperatorFileKind.FX: uses,
-    OperatorFileKind.HLO: hlo_uses,
-    OperatorFileKind.STABLEHLO: stablehlo_uses,
-}
 
 
 def read_operators(file: BinaryIO, *, most_bytes: int = MOST_BYTES) -> OperatorList:
-    """Read the operators of a graph, a list or a report; memory grows with operators.
+    """Read the operators of a list or a report; memory grows with operators.
 
     Parameters
     ----------
@@ -385,45 +281,29 @@ def read_operators(file: BinaryIO, *, most_bytes: int = MOST_BYTES) -> OperatorL
     most_bytes : bytes
         A larger file is refused.
 
-    Raises SupportError where the file is no text, too large, of no known form, or holds no
-    operator.
+    Raises SupportError where the file is no text, too large, neither a list nor a report, or
+    holds no operator.
     """
     lines = Lines(file, most_bytes=most_bytes)
     rest = iter(lines)
-    head = list(islice(rest, HEAD_LINES))
-    if not any(line.strip() for line in head):
-        raise SupportError("the file is empty; write the graph or the list again")
-    if next(line for line in head if line.strip()).lstrip().startswith("{"):
-        reading = _report(lines, head, rest)
+    first = next((line for line in rest if line.strip()), "")
+    if not first:
+        raise SupportError("the file is empty; write the list again")
+    # Empty lines before it count.
+    if first.lstrip().startswith("{"):
+        reading = _report(lines, ["\n" * (lines.n_lines - 1) + first], rest)
     else:
-        form = form_of(head)
-        reading = OperatorList(form)
-        for number, line in enumerate(chain(head, rest), start=1):
-            is_list = form is OperatorFileKind.LIST
-            for use in plain_uses(line, number) if is_list else USES[form](line):
+        reading = OperatorList(OperatorFileKind.LIST)
+        for number, line in enumerate(chain([first], rest), start=lines.n_lines):
+            for use in plain_uses(line, number):
                 reading.add(use, number)
     if not reading.operators:
-        first = next(line for line in head if line.strip())
         raise SupportError(
             f"no operator in {lines.n_lines:,} lines, read as {reading.form}; the first is "
             f"{quoted(first)}; docs/support-check.md shows each form"
         )
     reading.n_lines, reading.n_cut, reading.digest = lines.n_lines, lines.n_cut, lines.digest
     return reading
-
-
-def form_of(head: list[str]) -> OperatorFileKind:
-    """Recognise the form by the first lines; a list if each could be an entry of one."""
-    for line in head:
-        if use_of(bare(line)):
-            continue
-        if line.startswith(MODULE_LINE) or opcode_of(line):
-            return OperatorFileKind.HLO
-        if STABLEHLO_MARKS.search(line):
-            return OperatorFileKind.STABLEHLO
-        if MARKS.search(line):
-            return OperatorFileKind.FX
-    return OperatorFileKind.LIST
 
 
 def _report(lines: Lines, head: list[str], rest: Iterator[str]) -> OperatorList:

@@ -1,4 +1,4 @@
-"""Types of numbers in the text of a graph, of those that the compiler may refuse."""
+"""Operators of a model: their names, and what a list or a report says of them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 ATEN, HLO = "aten", "hlo"
-MODULE, CUSTOM_CALL = "module", "custom-call"
+CUSTOM_CALL = "custom-call"
 DIALECTS = frozenset({"stablehlo", "mhlo", "chlo"})
 NAME = re.compile(r"[A-Za-z_][\w.:/<>-]{0,199}\Z", re.ASCII)
 # What Python's own operators are called in PyTorch, where the names differ.
@@ -107,6 +107,8 @@ MOST_OPERATORS = 10_000
 
 
 class OperatorFileKind(StrEnum):
+    """The form of a checked file; graphs are of checks by earlier versions."""
+
     FX = "fx"
     HLO = "hlo"
     STABLEHLO = "stablehlo"
@@ -116,11 +118,8 @@ class OperatorFileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorUse:
-    """One use of an operator: its name as written, and its doubtful types."""
-
     name: str
     written: str
-    types: frozenset[str] = frozenset()
     n: int = 1
 
 
@@ -130,7 +129,6 @@ class Operator:
     written: str
     line: int
     n: int = 0
-    types: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,37 +174,10 @@ class OperatorList:
         if operator is None:
             if len(self.operators) >= MOST_OPERATORS:
                 raise SupportError(
-                    f"more than {MOST_OPERATORS:,} different operators; give one graph", line=line
+                    f"more than {MOST_OPERATORS:,} different operators; give one model", line=line
                 )
             operator = self.operators[use.name] = Operator(use.name, use.written, line)
         operator.n += use.n
-        operator.types |= use.types
 
     def __iter__(self) -> Iterator[Operator]:
         return iter(self.operators.values())
-
-
-F8 = "f8e4m3fnuz|f8e4m3b11fnuz|f8e5m2fnuz"
-WRITTEN = re.compile(
-    rf"(?<![a-z0-9])(c64|c128|{F8})\[|x({F8})>|(complex<f(?:32|64)>)"
-    r"|(?<![a-z])(complexfloat|complexdouble)\(",
-    re.ASCII | re.IGNORECASE,
-)
-SAME = {
-    "complex<f32>": "c64",
-    "complexfloat": "c64",
-    "complex<f64>": "c128",
-    "complexdouble": "c128",
-}
-
-
-def doubtful_types(text: str) -> frozenset[str]:
-    """Return the doubtful types that a line names, as HLO writes them.
-
-    Examples
-    --------
-    >>> sorted(doubtful_types("%1 = stablehlo.add %0, %0 : tensor<4xcomplex<f32>>"))
-    ['c64']
-    """
-    found = (next(filter(None, match.groups())).lower() for match in WRITTEN.finditer(text))
-    return frozenset(SAME.get(each, each) for each in found)

@@ -50,7 +50,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What operators are judged by without a report of the compiler.
 
     ``listed`` are the operators on the published list; ``aliases`` and ``lowerings`` lead to one
-    of them; ``refused`` and ``refused_types`` lead to the code of the compiler's error.
+    of them; ``refused`` leads to the code of the compiler's error.
     ``evidence`` ranks the operators that all of these leave unknown.
     """
 
@@ -59,7 +59,6 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aliases: Pairs
     lowerings: Pairs
     refused: Pairs
-    refused_types: Pairs
     targets: Names
     evidence: tuple[Evidence, ...]
 
@@ -96,6 +95,7 @@ class Basis(StrEnum):
     """What a judgement is based on, the strongest first."""
 
     REPORT = "report"
+    # Of graphs, which earlier versions read.
     REFUSED_TYPE = "refused_type"
     REFUSED = "refused"
     LIST = "list"
@@ -140,7 +140,7 @@ def judge(
 
     Parameters
     ----------
-    operators : as read from a graph, a list or a report
+    operators : as read from a list or a report
     published : what is published of operators
     report : the compiler's report, where there is one; it overrides the list
     """
@@ -183,9 +183,7 @@ def _risk(name: str, state: SupportState, published: Published) -> Risk:
 def _by_what_is_published(
     operator: Operator, published: Published
 ) -> tuple[SupportState, Basis, str]:
-    name, refused_types = operator.name, published.refused_types.names
-    for each in sorted(operator.types & refused_types.keys()):
-        return SupportState.UNSUPPORTED, Basis.REFUSED_TYPE, f"{each}, {refused_types[each]}"
+    name = operator.name
     if code := published.refused.names.get(name):
         return SupportState.UNSUPPORTED, Basis.REFUSED, code
     if listed := published.listed_as(name):

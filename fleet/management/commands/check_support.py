@@ -35,7 +35,7 @@ class Command(PlainCommand):
     help = f"Check the operators of a model: supported, unsupported or unknown ({EXIT_CODES})."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("file", metavar="FILE", help="graph, list or result.json; - for stdin")
+        parser.add_argument("file", metavar="FILE", help="operators or result.json; - for stdin")
         parser.add_argument(
             "--report", default="", metavar="RESULT", help="the analyzer's result.json, overrides"
         )
@@ -81,7 +81,7 @@ def _checked(file: str, report: str) -> CheckedOperators:
         graph = _given("FILE", file, opened)
         compiler_report = _given("--report", report, opened)
         if graph is None:
-            raise ValueError("FILE: name the graph, the list or the report; - reads stdin")
+            raise ValueError("FILE: name the list or the report; - reads stdin")
         return check_operators(graph, compiler_report, most_bytes=MOST_BYTES)
 
 

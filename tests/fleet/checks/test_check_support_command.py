@@ -36,7 +36,7 @@ def test_some_unsupported_is_1() -> None:
     code, shown = run(DATA / "export.txt")
 
     assert code == 1
-    assert shown.startswith("2 of 9 operators are unsupported, 2 unknown.")
+    assert shown.startswith("1 of 9 operators is unsupported, 2 unknown.")
     assert "first on line 10: not on the published list" in shown
     assert "it is incomplete" in shown
 
@@ -76,7 +76,7 @@ def test_json_holds_every_operator() -> None:
 
     answer: dict[str, Any] = json.loads(shown)
     assert code == 1
-    assert (answer["form"], answer["n_operators"], answer["kept"]) == ("fx", 9, None)
+    assert (answer["form"], answer["n_operators"], answer["kept"]) == ("list", 9, None)
     assert sum(answer[f"n_{state}"] for state in ("supported", "unsupported", "unknown")) == 9
     by_name = {each["name"]: each for each in answer["operators"]}
     assert by_name["aten::cumsum"]["state"] == "supported"

@@ -82,8 +82,8 @@ def test_it_is_kept_whole() -> None:
 
     kept = SupportCheck.objects.get()
     assert judgements_of(kept) == found.judgements
-    assert (kept.file, kept.form, kept.by) == ("export.txt", "fx", "lee")
-    assert (kept.n_operators, kept.n_unsupported, kept.n_unknown) == (9, 2, 2)
+    assert (kept.file, kept.form, kept.by) == ("export.txt", "list", "lee")
+    assert (kept.n_operators, kept.n_unsupported, kept.n_unknown) == (9, 1, 2)
     assert kept.digest == found.reading.digest
     assert kept.trial == trial
 

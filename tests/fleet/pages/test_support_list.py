@@ -37,7 +37,7 @@ def test_an_operator_checks_a_file(client: Client, operator: User) -> None:
     kept = SupportCheck.objects.get()
     assert response.redirect_chain == [(f"/support/{kept.pk}/", 302)]
     assert (kept.file, kept.by, kept.trial) == ("export.txt", "olga", trial)
-    assert "2 of 9 operators are unsupported, 2 unknown." in response.text
+    assert "1 of 9 operators is unsupported, 2 unknown." in response.text
 
 
 def test_an_operator_pastes_a_list_and_gives_the_report(client: Client, operator: User) -> None:

@@ -1,14 +1,13 @@
 """Hostile input is read or refused in linear time."""
 
 import hashlib
-from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.checks import operator_readers
-from telemetry.checks.operators import OperatorUse, SupportError, doubtful_types
+from telemetry.checks.operators import SupportError
 from telemetry.checks.support import judge, published
 from tests.telemetry.checks.files import DATA, read
 
@@ -93,16 +92,6 @@ def check(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("wall", WALLS, ids=lambda wall: wall[:12])
-@pytest.mark.parametrize(
-    "uses", [operator_readers.uses, operator_readers.hlo_uses, operator_readers.stablehlo_uses]
-)
-def test_a_wall_of_text_holds_no_one_up(
-    uses: Callable[[str], Iterator[OperatorUse]], wall: str
-) -> None:
-    assert len(list(uses(wall))) <= LONG
-
-
-@pytest.mark.parametrize("wall", WALLS, ids=lambda wall: wall[:12])
-def test_neither_in_a_list_nor_in_a_type(wall: str) -> None:
+def test_a_wall_of_text_holds_no_one_up(wall: str) -> None:
     assert operator_readers.use_of(operator_readers.bare(wall)) is None
-    assert len(doubtful_types(wall)) <= 1
+    assert operator_readers.bare_opcode(wall) == ""

@@ -14,7 +14,7 @@ def test_it_has_41_operators_with_source_and_date() -> None:
 
 
 def test_every_part_has_a_source() -> None:
-    parts = ("listed", "aliases", "lowerings", "refused", "refused_types", "targets")
+    parts = ("listed", "aliases", "lowerings", "refused", "targets")
 
     found = {getattr(published(), part).source for part in parts}
     found |= {each.source for each in published().evidence}
