@@ -11,9 +11,10 @@ MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# A string, closed or not, or a number that JSON does not know.
+# A string, closed or not, a number that JSON does not know, or a comma behind the last value.
 TOKEN = re.compile(
-    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|(?<![\w.])[-+]?(?:inf(?:inity)?|nan)(?![\w.])',
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|(?<![\w.])[-+]?(?:inf(?:inity)?|nan(?:\(\w{1,8}\))?)(?![\w.])'
+    rb"|,(?=\s*[\]}])",
     re.DOTALL | re.IGNORECASE,
 )
 # In a string: a valid escape, a backslash that begins none, half of a pair, a control character.
@@ -51,11 +52,14 @@ def is_utf8(data: bytes) -> bool:
 def strict_json(data: bytes, *, not_finite: bytes = b"null") -> bytes:
     """Return what a lenient writer wrote as JSON; ``not_finite`` replaces inf and nan.
 
-    Control characters and backslashes in strings are escaped. JSON stays as it is.
+    Control characters and backslashes in strings are escaped, commas behind the last value left
+    out. JSON stays as it is.
     """
 
     def mended(found: re.Match[bytes]) -> bytes:
         token = found[0]
+        if token == b",":
+            return b""
         if token[:1] != b'"':
             return not_finite
         return WITHIN.sub(_within, token) if WITHIN.search(token) else token

@@ -44,6 +44,12 @@ def read_kineto(path: Path, file: Document) -> Iterator[RankEvents]:
         and isinstance(event.ts, int | float)
         and isinstance(event.dur, int | float)
     ]
+    if file.traceEvents and not events:
+        found = ", ".join(sorted({str(event.ph) for event in file.traceEvents})[:6])
+        raise TraceError(
+            f"{path.name}: has no complete events (ph X, with ts and dur as numbers) among ph "
+            f"{found}; export complete events"
+        )
     device = [event for event in events if str(event.cat).lower() in DEVICE]
     if not device:
         raise TraceError(

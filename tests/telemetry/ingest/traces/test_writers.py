@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from telemetry.detect.what_if import Analysis, analyse_trace
 from telemetry.ingest.text import strict_json
 from telemetry.ingest.traces import read_trace
+from telemetry.trace import TraceError
 
 DATA = Path(__file__).parents[1] / "data"
 NCCL = "ncclDevKernel_{}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -50,6 +52,10 @@ PLAIN = (DATA / "60-kineto-inf.json").read_text().replace(": inf", ": 1.5")
         PLAIN.replace(": 1.5", ": -Infinity").encode(),
         PLAIN.replace(": 1.5", ": nan").encode(),
         PLAIN.replace(": 1.5", ":-inf").encode(),
+        PLAIN.replace(": 1.5", ": -nan(ind)").encode(),
+        re.sub(r"\]\s*\}\s*$", ",\n]\n}", PLAIN).encode(),
+        json.dumps(json.loads(PLAIN)["traceEvents"])[:-1].encode(),
+        (json.dumps(json.loads(PLAIN)["traceEvents"])[:-1] + ",\n").encode(),
         PLAIN.replace("aten::mm", "line\r\n\tof \x01 source, inf").encode(),
         PLAIN.replace("aten::mm", "caf\u00e9 {").encode("latin-1"),
         PLAIN.replace("aten::mm", r"C:\Users\nan").encode(),
@@ -71,6 +77,19 @@ def test_lenient_json_in_any_encoding_is_read(
     path.write_bytes(gzip.compress(data) if zipped else data)
 
     assert shares(analysed(path))[0] == pytest.approx(0.30)
+
+
+@pytest.mark.parametrize("event", [{"ph": "B"}, {"ts": "1000.0", "dur": "5"}])
+def test_events_that_are_not_complete_are_refused_with_that_reason(
+    tmp_path: Path, event: dict[str, str]
+) -> None:
+    document = json.loads(PLAIN)
+    document["traceEvents"] = [each | event for each in document["traceEvents"]]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(document))
+
+    with pytest.raises(TraceError, match="has no complete events"):
+        analysed(path)
 
 
 def test_only_what_is_no_json_is_changed() -> None:
