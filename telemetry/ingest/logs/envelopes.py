@@ -124,8 +124,11 @@ def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes, bool]]:
 
 COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 UNPRINTED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
-# Control characters as rsyslog (SageMaker) and `cat -v` write them.
-WRITTEN_OUT = (("#015", "\r"), ("#033", "\x1b"), ("#011", "\t"), ("^M", "\r"), ("^[[", "\x1b["))
+# Control characters as rsyslog (SageMaker), `cat -v` and programs that escape lines write them.
+WRITTEN_OUT = (
+    ("#015", "\r"), ("#033", "\x1b"), ("#011", "\t"), ("^M", "\r"), ("^[[", "\x1b["),
+    ("\\033[", "\x1b["), ("\\x1b[", "\x1b["), ("\\u001b[", "\x1b["), ("\\015", "\r"),
+)  # fmt: skip
 
 
 def pieces_of(line: bytes | str) -> Iterator[str]:
@@ -155,16 +158,22 @@ STAMPS = (
 )  # fmt: skip
 HOSTS = ("_HOSTNAME", "hostname", "host", "pod", "pod_name", "logStreamName", "node")
 CONTAINERS = (
-    "events", "logEvents", "data", "result", "values", "hits", "_source", "record", "kubernetes",
-    "resourceLogs", "scopeLogs", "logRecords",
+    "events", "logEvents", "data", "result", "results", "values", "hits", "_source", "record",
+    "kubernetes", "resourceLogs", "scopeLogs", "logRecords",
 )  # fmt: skip
 # An object with one of these is a record of training itself, whatever else it has.
 TRAINED = frozenset(
     ("step", "_step", "global_step", "iter", "iteration", "loss", "train/loss", "train_loss")
 )
-ENVELOPE = re.compile(rf'"(?:{"|".join(MESSAGES)}|values)"\s{{0,4}}:\s{{0,4}}["\[{{]')
-# A record that is printed over several lines, as `aws logs get-log-events` does.
-FIELD_LINE = re.compile(r'\s{1,40}"(@?message|log|@?timestamp)":\s{1,4}(".*"|\d{10,13}),?\s*\Z')
+ENVELOPE = re.compile(
+    rf'"(?:{"|".join(MESSAGES)}|values)"\s{{0,4}}:\s{{0,4}}["\[{{]'
+    r'|"field"\s{0,4}:\s{0,4}"@message"'
+)
+# A record that is printed over several lines, as `aws logs get-log-events` does, and
+# `get-query-results` with the name of the field on a line of its own.
+FIELD_LINE = re.compile(
+    r'\s{1,40}"(@?message|log|@?timestamp|field|value)":\s{1,4}(".*"|\d{10,13}),?\s*\Z'
+)
 # Fluent Bit's own print: [0] tag: [[1714564800.5, {}], {"log"=>"text"}]
 RUBY = re.compile(
     r'\[\d{1,9}\] \S{1,300}: \[\[?(\d{10}\.\d{1,9}), .*?"(?:log|message)"=>"(.*?)"'
@@ -194,6 +203,7 @@ class Envelopes:
         self._utc_offset_s = utc_offset_s
         self._stamp_s = nan
         self._parts: dict[str, str] = {}
+        self._field = ""
 
     def _moment(self, value: Any) -> float:
         return moment_of(value, utc_offset_s=self._utc_offset_s)
@@ -208,9 +218,11 @@ class Envelopes:
             yield Message(ruby[2].replace("\\n", "").replace('\\"', '"'), float(ruby[1]))
             return
         if field := FIELD_LINE.fullmatch(text):
-            if "timestamp" in field[1]:
+            name = self._field if field[1] == "value" else field[1]
+            self._field = field[2].strip('"') if name == "field" else ""
+            if "timestamp" in name:
                 self._stamp_s = self._moment(field[2].strip('"'))
-            elif (message := _decoded(field[2])) is not None:
+            elif name in MESSAGES and (message := _decoded(field[2])) is not None:
                 yield Message(str(message), self._stamp_s)
             return
         if cut := CUT.search(text, 0, 200):
@@ -244,6 +256,13 @@ class Envelopes:
             if len(record) == 2 and all(isinstance(each, str) for each in record):
                 at_s = self._moment(record[0])
                 yield Message(record[1], at_s, outer.host) if not isnan(at_s) else outer
+                return
+            # A row of CloudWatch Insights.
+            if all(
+                isinstance(each, dict) and {"field", "value"} <= each.keys() for each in record
+            ):
+                row = {str(each["field"]): each["value"] for each in record}
+                yield from self._walk(row, outer, depth) if record else ()
                 return
             for each in record:
                 yield from self._walk(each, outer, depth)

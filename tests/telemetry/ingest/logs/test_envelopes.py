@@ -94,6 +94,17 @@ def events(text: str, seconds: float) -> str:
     return json.dumps({"events": [record | {"ingestionTime": 1}]}, indent=4)
 
 
+def insights(text: str, seconds: float) -> str:
+    """Write a row as `aws logs get-query-results` returns it."""
+    stamp = {"field": "@timestamp", "value": f"{utc(seconds):%Y-%m-%d %H:%M:%S.%f}"[:23]}
+    row = [stamp, {"field": "@message", "value": text}, {"field": "@ptr", "value": "CmEK"}]
+    return json.dumps({"results": [row], "status": "Complete"})
+
+
+def insights_over_lines(text: str, seconds: float) -> str:
+    return json.dumps(json.loads(insights(text, seconds)), indent=4)
+
+
 def subscribed(text: str, seconds: float) -> str:
     record = {
         "id": "1",
@@ -119,6 +130,8 @@ WRAPPERS: tuple[tuple[str, Wrap], ...] = (
     ("CloudWatch export", lambda text, s: f"{iso(s)} {text}"),
     ("aws logs tail", lambda text, s: f"{iso(s)} llama/algo-1-1795500000 {text}"),
     ("aws logs get-log-events", events),
+    ("aws logs get-query-results", insights_over_lines),
+    ("CloudWatch Insights", insights),
     ("CloudWatch subscription of Docker", subscribed),
     ("CloudWatch CSV", lambda text, s: f'{round((BEGAN_S + s) * 1e3)},"{text}"'),
     ("Fluentd", lambda text, s: f"{utc(s).isoformat()}\tdocker.6af\t{docker(text, s)}"),
@@ -148,6 +161,7 @@ WRAPPERS: tuple[tuple[str, Wrap], ...] = (
     ("SageMaker, coloured", lambda text, s: f"#033[34m{text}#033[0m"),
     ("SageMaker local", lambda text, s: f"algo-1-k3x9q  | {text}"),
     ("Windows' line ends", lambda text, s: f"{text}\r"),
+    ("written out", lambda text, s: f"\\033[32m{text}\\033[0m\\015"),
     ("cat -v", lambda text, s: f"^[[32m{text}^[[0m^M"),
     ("ts", lambda text, s: f"{syslog(s)} {text}"),
     ("Python's logging", lambda text, s: f"{at(s)} - launcher - INFO - {text}"),
@@ -217,7 +231,7 @@ def wrapped_twice(lines: Sequence[Line], outer: Wrap, inner: Wrap) -> str:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("name", "outer"), WRAPPERS[1:20], ids=NAMES[1:20])
+@pytest.mark.parametrize(("name", "outer"), WRAPPERS[1:22], ids=NAMES[1:22])
 def test_a_collector_may_stand_around_a_launcher(name: str, outer: Wrap, family: str) -> None:
     inner = dict(WRAPPERS)["torchrun, rank"]
 
