@@ -147,6 +147,18 @@ def test_without_a_sequence_length_sequences_are_counted(
     assert "not in the log" in page
 
 
+def test_a_rate_of_tokens_without_their_total_is_in_the_log(
+    hot: HotStore, db: None, client: Client, tmp_path: Path
+) -> None:
+    """The first step has no duration, so that its tokens are unknown."""
+    line = "step {} | loss 0.5 | tps 10400.5(1300.06/gpu) | num_label_tokens 2"
+    imported(tmp_path, *(f"{dated(60 + 10 * n)} | {line.format(n)}" for n in range(1, 9)))
+    strip = main_of(client).split('aria-label="Run summary"', 1)[1].split("</section>", 1)[0]
+
+    assert "10.4" in strip
+    assert "total unknown" in strip
+
+
 def test_a_log_of_compiles_alone_has_no_charts(
     hot: HotStore, db: None, client: Client, tmp_path: Path
 ) -> None:
