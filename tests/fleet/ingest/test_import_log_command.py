@@ -57,13 +57,15 @@ def test_it_shows_what_it_found(file: Path) -> None:
     assert found["examples"]["damaged"][0]["text"] == "step 11 step_time"
 
 
-def test_it_becomes_a_finished_run_with_its_steps(file: Path) -> None:
+def test_it_becomes_a_run_that_is_over_with_its_steps(file: Path) -> None:
     imported(file, optimizer="AdamW")
     run = Run.objects.get(name="logged")
 
     assert run.optimizer == "AdamW"
 
-    assert run.phase == Run.Phase.FINISHED
+    # Its last line is a device's error.
+    assert run.phase == Run.Phase.FAILED
+    assert run.end_reason.startswith("HBM_UNCORRECTABLE_ERROR on steady device 3")
     assert not run.is_simulated
     assert n_stored() == run.last_step == 10
     assert run.finished_at is not None
