@@ -26,8 +26,11 @@ def with_proxies(proxies: list[str]) -> ProxyHeadersMiddleware:
 
 # After it has freed a large block once, glibc takes the next ones from heaps that it never gives
 # back: a hundred megabytes after a hundred large bodies. With a fixed threshold it returns each.
-M_MMAP_THRESHOLD, LARGE_BYTES = -3, 1 << 20
+# It also has a heap for each thread, and each request has a thread: one heap for all of them holds
+# what one request needs at most. Threads of Python seldom allocate at the same time.
+M_MMAP_THRESHOLD, LARGE_BYTES, M_ARENA_MAX = -3, 1 << 20, -8
 with suppress(OSError, AttributeError):
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 application = with_proxies(settings.TRUSTED_PROXIES)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from threading import Lock
 from typing import Any
 
@@ -123,9 +124,11 @@ class IngestRequest:
         if encoding not in {"", "identity", "gzip", "x-gzip"}:
             detail = f"Content-Encoding {encoding[:40]!r} is not supported. Use gzip."
             raise ProblemError(415, detail, field="Content-Encoding")
+        # It is read once: what comes next takes its room.
+        body, self.body = self.body, b""
         if not encoding.endswith("gzip"):
-            return self.body
-        return _gunzip(self.body, max_bytes=limits.most_unpacked(len(self.body), max_bytes))
+            return body
+        return _gunzip(body, max_bytes=limits.most_unpacked(len(body), max_bytes))
 
     def lines(self, *, max_bytes: int) -> list[bytes]:
         """Return the lines of the unpacked body; refuse other encodings and unusable bodies."""
@@ -262,9 +265,11 @@ def _read(request: IngestRequest, arrivals: NodeIngest) -> None:
             up_s=up_s,
         )
     except ProblemError as error:
-        request.problem = error
+        request.problem = error.without_frames()
     except DatabaseError as error:
         request.problem = store_unavailable(error)
+    finally:
+        request.body = b""
 
 
 @lru_cache(maxsize=4096)
@@ -335,20 +340,18 @@ def check_utf8(field: str, raw: bytes) -> None:
 
 
 def _gunzip(packed: bytes, *, max_bytes: int) -> bytes:
-    # Not a list of pieces: joining them would take the memory twice.
-    unpacked = bytearray()
+    # Its value is no copy; joining a list of pieces would take the memory twice.
+    unpacked = BytesIO()
     try:
         for piece in gunzip_pieces(packed):
-            unpacked += piece
-            if len(unpacked) > max_bytes:
-                # The error keeps this frame until the next collection of garbage.
-                unpacked.clear()
+            unpacked.write(piece)
+            if unpacked.tell() > max_bytes:
                 raise too_large(max_bytes, unpacked=True)
     except EOFError as error:
         raise ProblemError(400, "The gzip body ends early.", field="body") from error
     except (zlib.error, ValueError) as error:
         raise ProblemError(400, f"The body is not gzip: {error}.", field="body") from error
-    return bytes(unpacked)
+    return unpacked.getvalue()
 
 
 # Endpoints in Django
@@ -376,7 +379,7 @@ def _ingest_node(request: HttpRequest, *, alone: bool) -> HttpResponse:
         serve([call])
         return _json(outcome_of(call))
     except ProblemError as error:
-        explain_problem(request, error)
+        explain_problem(request, error.without_frames())
         return error.response()
 
 
@@ -391,8 +394,8 @@ def ingest_steps(request: HttpRequest) -> HttpResponse:
         authenticate([call], hot)
         if call.problem is not None or call.token is None:
             raise call.problem or ProblemError(401, "Send a token.")
-        call.body = _read_body(request, MAX_STEPS_BODY_BYTES)
         with _turn(steps_turn, call.token):
+            call.body = _read_body(request, MAX_STEPS_BODY_BYTES)
             outcome = _store_steps(call, hot).response()
         return _json(require_accepted(outcome))
     except ProblemError as error:
@@ -436,7 +439,7 @@ def ingest_otlp(request: HttpRequest) -> HttpResponse:
             accepted.partial_success.error_message = f"The first one: {written.reason}."
     except ProblemError as error:
         explain_problem(request, error)
-        refusal, headers = error, error.headers
+        refusal, headers = error.without_frames(), error.headers
     answer = accepted if refusal is None else Status(message=str(refusal))
     is_json = _content_type(request.headers.get("Content-Type", "")) != PROTOBUF
     return HttpResponse(
@@ -458,8 +461,8 @@ def _queue_samples(
         authenticate([call], hot)
         if call.problem is not None or call.token is None:
             raise call.problem or ProblemError(401, "Send a token.")
-        call.body = _read_body(request, settings.INGEST_MAX_BODY_BYTES)
         with _turn(samples_turn, call.token):
+            call.body = _read_body(request, settings.INGEST_MAX_BODY_BYTES)
             written = read(call)
         queue(hot, written, arrived_s=time.time())
     except RefusedError as error:
@@ -499,6 +502,9 @@ def _content_type(header: str) -> str:
 
 def _store_steps(call: IngestRequest, hot: HotStore) -> StepIngestResult:
     lines = call.lines(max_bytes=MAX_STEPS_UNPACKED_BYTES)
+    if sum(map(limits.count_values, lines)) > limits.MAX_STEP_VALUES:
+        detail = f"The body has more than {limits.MAX_STEP_VALUES:,} values. Send fewer lines."
+        raise ProblemError(413, detail, field="body", limit_values=limits.MAX_STEP_VALUES)
     intake = step_ingest(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
     sent_s, up_s = call.clocks()
     outcome = intake.deliver(hot, lines, arrived_s=time.time(), sent_s=sent_s, up_s=up_s)

@@ -29,6 +29,7 @@ from fleet.access.audit import OUTCOMES, note_refusal
 from fleet.access.tokens import CHALLENGE, TokenCache, bearer
 from fleet.api.connections import EXTENSION, LimitedProtocol, Unlimited
 from fleet.api.ingest import (
+    TURN_WITHIN_S,
     IngestRequest,
     check_announced,
     outcome_of,
@@ -70,8 +71,9 @@ DRAIN_S = 10.0
 # Timeouts of a body without new bytes, and of a live stream without a line.
 BODY_IDLE_S = 60.0
 LIVE_IDLE_S = 3600.0
-# The memory for bodies in one process, until they are answered.
-MAX_HELD_BYTES = 256_000_000
+# The memory for bodies in one process, until they are answered: one of the largest, which is read
+# to its end in any case.
+MAX_HELD_BYTES = 10_000_000
 WAIT = re.compile(r"\bwait=(\d{1,4})\b", re.ASCII)
 MAX_WAIT_S = 1.0
 
@@ -81,29 +83,48 @@ class ClientGoneError(Exception):
 
 
 class BodyMemory:
-    """Bytes of bodies in memory; above the limit a request is refused with 503."""
+    """Bytes of large bodies in memory; above the limit only the oldest is read on, others wait.
 
-    def __init__(self, limit: int = MAX_HELD_BYTES) -> None:
+    Bodies that anybody may send are not large: they have limits of their own (connections.py).
+    """
+
+    def __init__(self, limit: int = MAX_HELD_BYTES, *, within_s: float = TURN_WITHIN_S) -> None:
         self._limit = limit
-        self._n_bytes = 0
+        self._within_s = within_s
+        # What each body holds, the oldest first.
+        self._held: dict[object, int] = {}
+        self._freed = asyncio.Event()
 
     @contextmanager
-    def hold(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts bytes of one body; they are released at the end."""
-        n_held = 0
+    def hold(self) -> Iterator[Callable[[int], Awaitable[None]]]:
+        """Yield a function that counts bytes of one body; they are released at the end.
 
-        def count(n_bytes: int) -> None:
+        It waits while there is no room; raises ProblemError if there is none in time.
+        """
+        body, n_held = object(), 0
+
+        async def count(n_bytes: int) -> None:
             nonlocal n_held
             n_held += n_bytes
-            self._n_bytes += n_bytes
-            if self._n_bytes > self._limit:
+            if n_held <= ANONYMOUS_BYTES:
+                return
+            self._held[body] = n_held
+            try:
+                async with asyncio.timeout(self._within_s):
+                    while (
+                        sum(self._held.values()) > self._limit and next(iter(self._held)) != body
+                    ):
+                        await self._freed.wait()
+            except TimeoutError as error:
                 detail = f"More than {self._limit:,} bytes are being received. Send it again."
-                raise ProblemError(503, detail, headers={"Retry-After": "5"})
+                raise ProblemError(503, detail, headers={"Retry-After": "5"}) from error
 
         try:
             yield count
         finally:
-            self._n_bytes -= n_held
+            self._held.pop(body, None)
+            self._freed.set()
+            self._freed = asyncio.Event()
 
 
 class IngestApplication:
@@ -115,11 +136,12 @@ class IngestApplication:
         *,
         body_idle_s: float = BODY_IDLE_S,
         max_held_bytes: int = MAX_HELD_BYTES,
+        turn_within_s: float = TURN_WITHIN_S,
     ) -> None:
         self._app = app
         self._batcher = Batcher()
         self._client_check = ClientCheck(tokens)
-        self._body_memory = BodyMemory(max_held_bytes)
+        self._body_memory = BodyMemory(max_held_bytes, within_s=turn_within_s)
         self._body_idle_s = body_idle_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,7 +164,7 @@ class IngestApplication:
         except ClientGoneError:
             return
         except ProblemError as error:
-            _audit(scope, headers, error)
+            _audit(scope, headers, error.without_frames())
             connection.drop_body()
             answer = error.status, error.headers, error.body
             page = UPLOADS.get(scope["path"])
@@ -194,12 +216,12 @@ class IngestApplication:
                 size += len(message.get("body", b""))
                 if size > limit:
                     raise too_large(limit)
-                count(len(message.get("body", b"")))
+                await count(len(message.get("body", b"")))
                 if size > ANONYMOUS_BYTES and not is_known:
                     await self._identify(scope, headers)
                     is_known = True
             except ProblemError as error:
-                problem = error
+                problem = error.without_frames()
                 return {"type": "http.disconnect"}
             return message
 
@@ -220,8 +242,13 @@ class IngestApplication:
         else:
             check_announced(headers.get("content-length"), limit=settings.INGEST_MAX_BODY_BYTES)
             with self._body_memory.hold() as count:
-                body = await _read_body(receive, count, self._body_idle_s)
-                call = IngestRequest(headers, node, body, time.time(), alone=alone)
+                call = IngestRequest(
+                    headers,
+                    node,
+                    await _read_body(receive, count, self._body_idle_s),
+                    time.time(),
+                    alone=alone,
+                )
                 await self._batcher.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
         body = msgspec.json.encode(outcome_of(call))
         await _send_response(send, 200, {"Content-Type": "application/json"}, body)
@@ -377,7 +404,9 @@ async def _receive_within(receive: Receive, within_s: float) -> Message:
         raise ProblemError(408, detail) from error
 
 
-async def _read_body(receive: Receive, count: Callable[[int], None], idle_s: float) -> bytes:
+async def _read_body(
+    receive: Receive, count: Callable[[int], Awaitable[None]], idle_s: float
+) -> bytes:
     limit = settings.INGEST_MAX_BODY_BYTES
     pieces: list[bytes] = []
     size = 0
@@ -389,7 +418,7 @@ async def _read_body(receive: Receive, count: Callable[[int], None], idle_s: flo
         size += len(pieces[-1])
         if size > limit:
             raise too_large(limit)
-        count(len(pieces[-1]))
+        await count(len(pieces[-1]))
         if not message.get("more_body"):
             return b"".join(pieces)
 

@@ -42,6 +42,15 @@ class ProblemError(Exception):
     def of(cls, error: FieldError, *, status: int = 400) -> Self:
         return cls(status, f"{str(error).rstrip('.')}.", field=error.field)
 
+    def without_frames(self) -> Self:
+        """Return this error without what its frames and causes hold, such as a request's body.
+
+        An error that is kept, or that a frame of its own names, holds them until the next
+        collection of garbage.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
+
     @property
     def body(self) -> bytes:
         return msgspec.json.encode(self.document)

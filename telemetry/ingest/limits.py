@@ -37,6 +37,9 @@ MAX_OTHERS = MAX_SAMPLES
 MAX_FIELDS = 2_000_000
 # Values of one JSON line: a report of 4,096 cores has some 50,000.
 MAX_LINE_VALUES = 200_000
+# Values of step reports in one request, which are kept until all are read, at 40 bytes each: 500
+# lines, as our own sender's, of 512 exchanges and their times.
+MAX_STEP_VALUES = 600_000
 # Values of one JSON body that is read into messages: 10 MB of data points have some 800,000.
 MAX_JSON_VALUES = 1_000_000
 # Each object of it takes a hundred bytes; these points have three each at least.

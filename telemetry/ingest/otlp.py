@@ -25,11 +25,11 @@ from telemetry.ingest import exporters, limits
 from telemetry.ingest.exporters import ROWS
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.prometheus import (
-    KnownSeries,
     RejectedError,
     Series,
     WrittenSamples,
     check_labels,
+    known_series,
     row_of,
 )
 
@@ -66,8 +66,6 @@ NO_NODE = (
 )
 NAMED = "docs/real-nodes.md has the names that are"
 NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]+")
-
-_known = KnownSeries()
 
 
 # An export in JSON, as far as it is read: a general reader of protobuf's JSON takes ten times the
@@ -342,7 +340,7 @@ def _series_of(
         labels[exporters.UNIT] = metric.unit
     pairs = sorted(labels.items())
     encoded = tuple(f"{len(key)}:{key}{text}".encode() for key, text in pairs)
-    series = _known.of(encoded, lambda: pairs)
+    series = known_series.of(encoded, lambda: pairs)
     if series is None:
         values = exporters.common_labels(pairs)
         if not exporters.name_of(values).name:

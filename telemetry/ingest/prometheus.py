@@ -92,7 +92,7 @@ MAX_PART = 64
 MAX_SERIES = 20_000
 # Of series that a process has read before, it keeps what their labels say: so many bytes in all,
 # and so many of a series, and of a label beside its text, as CPython takes them.
-MAX_KNOWN_BYTES, SERIES_BYTES, LABEL_BYTES = 24_000_000, 1_100, 150
+MAX_KNOWN_BYTES, SERIES_BYTES, LABEL_BYTES = 12_000_000, 1_100, 150
 # Longer texts that tell series apart are kept as a digest.
 MAX_OF_CHARS = 48
 
@@ -344,13 +344,14 @@ class KnownSeries:
         return series
 
 
-_known = KnownSeries()
+# Of all protocols: their labels are encoded differently.
+known_series = KnownSeries()
 
 
 def _recognise_encoded(encoded: Sequence[bytes]) -> Series | None:
     """Read the labels of a series, each as a Label's bytes."""
     labels = (Label.FromString(each) for each in encoded)
-    return _known.of(tuple(encoded), lambda: ((label.name, label.value) for label in labels))
+    return known_series.of(tuple(encoded), lambda: ((label.name, label.value) for label in labels))
 
 
 def labels_of(labels: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import product
@@ -56,10 +57,11 @@ class Server:
             client.sendall(piece)
         return client
 
-    def status(self, path: str = "/", body: bytes | None = None) -> int:
+    def status(self, path: str = "/", body: bytes | None = None, *, secret: str = "") -> int:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)
         with closing(connection):
-            connection.request("POST" if body else "GET", path, body)
+            headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+            connection.request("POST" if body else "GET", path, body, headers)
             return connection.getresponse().status
 
     @property
@@ -99,6 +101,14 @@ def is_answered(client: socket.socket) -> bool:
     while not text.endswith(b"\r\n0\r\n\r\n") and (piece := client.recv(1_000)):
         text += piece
     return text.startswith(b"HTTP/1.1 200")
+
+
+def held(endpoint: IngestApplication, n_bytes: int) -> None:
+    """Wait until large bodies of so many bytes are in memory."""
+    until_s = time.monotonic() + WITHIN_S
+    while sum(endpoint._body_memory._held.values()) != n_bytes:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
 
 
 def head(path: str = "/", *, length: int = 0, more: str = "") -> bytes:
@@ -369,9 +379,35 @@ def test_a_body_that_stops_is_given_up() -> None:
         assert client.recv(1_000).startswith(b"HTTP/1.1 408")
 
 
-def test_bodies_for_the_pages_and_the_api_count_until_they_are_answered() -> None:
-    endpoint = IngestApplication(application, max_held_bytes=50_000)
+@pytest.mark.django_db(transaction=True)
+def test_while_large_bodies_are_held_the_next_ones_wait_until_they_are_answered(
+    secret: str,
+) -> None:
+    endpoint = IngestApplication(application, max_held_bytes=100_000, turn_within_s=60)
+    with limited(Limits(), endpoint) as server, ThreadPoolExecutor() as threads:
+        first = server.connect(
+            head(length=200_000, more=f"Authorization: Bearer {secret}\r\n"), b"x" * 190_000
+        )
+        held(endpoint, 190_000)
+        second = threads.submit(server.status, body=b"x" * 80_000, secret=secret)
+        held(endpoint, 270_000)
+        # What anybody may send does not wait.
+        assert server.status(body=b"x" * 60_000) == 200
+        with first:
+            first.sendall(b"x" * 10_000)
+            assert first.recv(1_000).startswith(b"HTTP/1.1 200")
+        assert second.result() == 200
+        held(endpoint, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_large_body_without_room_is_refused_in_the_end(secret: str) -> None:
+    endpoint = IngestApplication(application, max_held_bytes=100_000, turn_within_s=0.1)
     with limited(Limits(), endpoint) as server:
-        assert server.status(body=b"x" * 60_000) == 503
-        # What was refused or answered is free again.
-        assert [server.status(body=b"x" * 30_000) for _ in range(3)] == [200] * 3
+        with server.connect(
+            head(length=200_000, more=f"Authorization: Bearer {secret}\r\n"), b"x" * 190_000
+        ):
+            held(endpoint, 190_000)
+            assert server.status(body=b"x" * 80_000, secret=secret) == 503
+        held(endpoint, 0)
+        assert server.status(body=b"x" * 80_000, secret=secret) == 200

@@ -1,15 +1,21 @@
 """Compression and size limits of ingest bodies."""
 
+import gc
 import gzip
+import json
 import time
+import tracemalloc
 import zlib
+from collections.abc import Callable
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from django.test import Client
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, RequestFactory
 
+from fleet.api import ingest
 from fleet.models import Token
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import URL, Post
@@ -54,6 +60,69 @@ def test_a_bomb_is_defused(post: Post, hot: HotStore) -> None:
     assert "once unpacked" in response.json()["detail"]
     assert time.process_time() - began < 5
     assert hot.shards() == ()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        ingest.ingest_neuron_monitor,
+        ingest.ingest_steps,
+        ingest.ingest_otlp,
+        ingest.ingest_prometheus,
+    ],
+)
+@pytest.mark.parametrize(
+    ("body", "encoding"),
+    [
+        (b"{" * 900_000, ""),
+        (b"x" * 900_000, "br"),
+        (gzip.compress(b"") * 45_000 + b"x", "gzip"),
+        (b"\xff" * 900_000, "snappy"),
+    ],
+    ids=["plain", "unknown", "gzip", "snappy"],
+)
+def test_a_refused_body_is_not_kept(
+    secret: str,
+    redis_url: str,
+    view: Callable[[HttpRequest], HttpResponse],
+    body: bytes,
+    encoding: str,
+) -> None:
+    headers = {"Authorization": f"Bearer {secret}", "Content-Encoding": encoding}
+
+    def post() -> None:
+        kind = "application/x-protobuf"
+        request = RequestFactory().post("/", body, content_type=kind, headers=headers)
+        assert view(request).status_code in {400, 413, 415}
+
+    post()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            post()
+        assert tracemalloc.get_traced_memory()[0] < len(body)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+def test_step_reports_of_too_many_values_are_refused_before_they_are_read(
+    client: Client, secret: str, redis_url: str
+) -> None:
+    line = {"kind": "step", "run": "a", "worker": "a", "step": 1, "ended_at": 1, "step_s": 1}
+    body = gzip.compress(json.dumps(line | {"collective_s": [0] * 512}).encode() + b"\n") * 1_200
+
+    response = client.post(
+        "/api/v1/ingest/steps",
+        body,
+        content_type="application/x-ndjson",
+        headers={"Authorization": f"Bearer {secret}", "Content-Encoding": "gzip"},
+    )
+
+    assert response.status_code == 413
+    assert response.json()["limit_values"] == 600_000
 
 
 def test_an_unknown_encoding_is_refused(post: Post) -> None:

@@ -7,6 +7,7 @@ import pytest
 import redis.exceptions
 from redis import Redis as Client
 
+from telemetry.store.connection import MAX_PIPELINED
 from telemetry.store.hot import HotStore, StoreUnavailable
 from tests.helpers import NOON_S, block, free_port, steps
 from tests.telemetry.store.samples import Redis
@@ -78,3 +79,16 @@ def test_it_reconnects_by_itself(server: Redis, hot: HotStore) -> None:
     server.start()
 
     assert hot.ping()
+
+
+def test_many_commands_are_neither_made_nor_sent_all_at_once(server: Redis, hot: HotStore) -> None:
+    ahead = []
+    with Client.from_url(server.url) as other:
+
+        def commands() -> Iterator[tuple[str, str]]:
+            for i in range(3 * MAX_PIPELINED):
+                ahead.append(i - int(other.get("n") or 0))
+                yield ("INCR", "n")
+
+        assert hot.execute_all(commands()) == [*range(1, 3 * MAX_PIPELINED + 1)]
+    assert max(ahead) < MAX_PIPELINED
