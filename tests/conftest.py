@@ -118,6 +118,49 @@ LONG = (
 )
 
 
+# Cases of one test ask a database the same, and are all asked on SQLite. PostgreSQL is asked
+# the first; and all of these, whose cases differ in their SQL or in what a text may hold.
+EVERY_CASE = (
+    "tests/fleet/access/test_audit.py",
+    "tests/fleet/alerts/test_lifecycle.py",
+    "tests/fleet/api/test_access.py",
+    "tests/fleet/api/test_actions.py",
+    "tests/fleet/api/test_budgets.py",
+    "tests/fleet/api/test_caching.py",
+    "tests/fleet/api/test_compiles.py",
+    "tests/fleet/api/test_paging.py",
+    "tests/fleet/api/test_prices.py",
+    "tests/fleet/api/test_resources.py",
+    "tests/fleet/api/test_schemathesis.py",
+    "tests/fleet/ingest/test_import_log_errors.py",
+    "tests/fleet/notifications/test_reminders.py",
+    "tests/fleet/pages/drills/test_drill_list.py",
+    "tests/fleet/pages/test_alert_list.py",
+    "tests/fleet/pages/test_change_list.py",
+    "tests/fleet/pages/test_compile_list.py",
+    "tests/fleet/pages/test_delivery_list.py",
+    "tests/fleet/pages/test_delivery_settle_all.py",
+    "tests/fleet/pages/test_labels.py",
+    "tests/fleet/pages/test_live_parts.py",
+    "tests/fleet/pages/test_node_list.py",
+    "tests/fleet/pages/test_problem_node_list.py",
+    "tests/fleet/test_search.py",
+    "tests/fleet/test_sign_in.py",
+    "tests/fleet/trials/test_lifecycle.py",
+    "tests/telemetry/",
+)
+
+
+def first_cases(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the first case of each test, and every one where cases differ for a database."""
+    first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
+    return [
+        item
+        for item in items
+        if item.nodeid.startswith(EVERY_CASE) or first[item.nodeid.partition("[")[0]] is item
+    ]
+
+
 def shares_a_fixture(item: pytest.Item) -> bool:
     """Whether a fixture of the test is created once per module, like a browser connection."""
     definitions = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
@@ -144,8 +187,11 @@ def pytest_collection_modifyitems(
         if left_out and not shutil.which(program):
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if item not in left_out]
+    of_all_tests = getattr(config.option, "loadgroup", False)
+    if of_all_tests and connection.vendor == "postgresql":
+        items[:] = first_cases(items)
     yield
-    if getattr(config.option, "loadgroup", False):
+    if of_all_tests:
         items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 

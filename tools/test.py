@@ -54,9 +54,12 @@ ON_POSTGRES = (
 )
 # What other programs ask is asked once, on SQLite: it is the same queries.
 OF_A_DATABASE = "database and not (browser or prometheus or alertmanager or victoria or curl)"
-# These play long scenarios, in a database of their own.
+# These play long scenarios, and ask a database nothing that others do not ask.
 ON_SQLITE_ALONE = (
     "tests/fleet/alerts/test_correlation.py::test_a_drill_of",
+    "tests/fleet/ingest/test_columns.py",
+    "tests/fleet/ingest/test_restarts.py",
+    "tests/fleet/simulation/test_demo_trial_figures.py",
     "tests/fleet/simulation/test_findings.py",
 )
 # PostgreSQL refuses more than SQLite does, and these take long: they are asked there alone.
