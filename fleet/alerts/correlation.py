@@ -3,29 +3,22 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+from fleet.alerts.relations import (
+    CONTINUES,
+    ONE_FAULT,
+    TAKES_OVER,
+    Subject,
+    View,
+    key_of_finding,
+    related,
+)
 from fleet.formatting import counted, listed
 from fleet.models import Alert, Node, Run
-from telemetry.detect import RULES, Finding
-from telemetry.detect.causes import CLASS_OF as CLASS_OF_CAUSE
+from telemetry.detect import Finding
 from telemetry.detect.causes import CLASSES, UNKNOWN
 
-Subject = tuple[str, str]  # a rule, and what it evaluates: run:<name>, node:<name>, fleet, …
-
-# Causes that one fault of a rack, a switch or a zone may show as.
-CLASS_OF: Mapping[str, str] = {
-    **CLASS_OF_CAUSE,
-    **{name: name for name in CLASSES},
-    **dict.fromkeys(("node_silent", "node_crash"), "node_silent"),
-}
-# A fault of a whole zone shows in these. Cores do not become slow together.
-NETWORK = CLASS_OF_CAUSE["efa_latency"]
-OF_ZONES = frozenset({NETWORK, "node_silent"})
-ONSET_WITHIN_S = 60.0
-# Nodes that only share a run, and runs that only share racks, become slow together within this
-# time. Two reports of hardware may lie between them.
-TOGETHER_WITHIN_S = 20.0
 # A part that is over stays in its group for this long: parts of one fault rarely end together.
 LEAVES_AFTER_S = 60.0
 NAMES = tuple(each.name for each in fields(Finding))
@@ -44,6 +37,51 @@ class Group(Finding):
     ended: Mapping[Subject, float] = field(default_factory=dict)
 
 
+class Place(NamedTuple):
+    """Where a node is; empty where unknown. A node without a rack is in its UltraServer."""
+
+    zone: str
+    rack: str
+    run: str | None
+
+
+@dataclass(slots=True)
+class Places:
+    """Where nodes are, and how many nodes zones have, read when it is needed."""
+
+    of_node: Mapping[str, Place] = field(default_factory=dict)
+    n_in_zone: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, findings: Iterable[Finding]) -> Self:
+        """Read where the accused nodes are, and all nodes of runs without an accused one."""
+        findings = list(findings)
+        nodes = Node.objects.filter(name__in={name for each in findings for name in each.accused})
+        whole = {each.run for each in findings if each.run and not each.accused}
+        if whole:
+            nodes |= Node.objects.filter(run__name__in=whole)
+        rows = nodes.values_list("name", "zone", "rack", "ultraserver_id", "run__name")
+        return cls({n: Place(zone, rack or server, run) for n, zone, rack, server, run in rows})
+
+    def nodes_of(self, part: Finding) -> Collection[str]:
+        """List the accused nodes, else those of the run."""
+        in_run = (name for name, at in self.of_node.items() if part.run and at.run == part.run)
+        return part.accused or list(in_run)
+
+    def racks_of(self, part: Finding) -> set[tuple[str, str]]:
+        """List the racks of these nodes, by zone; a node without one is in the rack ""."""
+        return {self.of_node[n][:2] for n in self.nodes_of(part) if n in self.of_node}
+
+    def is_most_of_zone(self, nodes: Collection[str]) -> bool:
+        zones = {self.of_node[name].zone for name in nodes if name in self.of_node}
+        if len(zones) != 1 or "" in zones:
+            return False
+        zone = zones.pop()
+        if zone not in self.n_in_zone:
+            self.n_in_zone[zone] = Node.objects.expected().filter(zone=zone).count()
+        return 2 * len(nodes) > self.n_in_zone[zone]
+
+
 @dataclass(slots=True)
 class Cluster:
     """Findings of one fault, and the open alerts that cover them, the oldest first.
@@ -58,6 +96,32 @@ class Cluster:
     alerts: list[Alert] = field(default_factory=list)
     carried: set[Subject] = field(default_factory=set)
     ended: dict[Subject, float] = field(default_factory=dict)
+    places: Places = field(default_factory=Places)
+
+    @property
+    def causes(self) -> set[str]:
+        return {part.cause for part in self.parts.values()}
+
+    @property
+    def runs(self) -> set[str]:
+        return {part.run for part in self.parts.values() if part.run}
+
+    @property
+    def racks(self) -> set[tuple[str, str]]:
+        """The racks of the accused nodes; a whole run counts if one rack holds all of it."""
+        at = [(part.accused, self.places.racks_of(part)) for part in self.parts.values()]
+        known = {rack for accused, racks in at if accused or len(racks) == 1 for rack in racks}
+        return {rack for rack in known if rack[1]}
+
+    @property
+    def run_racks(self) -> set[tuple[str, str]]:
+        """Those of a whole run, too."""
+        racks = (rack for part in self.parts.values() for rack in self.places.racks_of(part))
+        return {rack for rack in racks if rack[1]}
+
+    def is_most_of_zone(self, other: Self) -> bool:
+        parts = (*self.parts.values(), *other.parts.values())
+        return self.places.is_most_of_zone({n for p in parts for n in self.places.nodes_of(p)})
 
     @property
     def onsets_s(self) -> set[float]:
@@ -82,34 +146,6 @@ class Cluster:
         return is_found or any(self.ended.keys() != ended_of(each).keys() for each in self.alerts)
 
 
-class Place(NamedTuple):
-    """Where a node is; empty where unknown. A node without a rack is in its UltraServer."""
-
-    zone: str
-    rack: str
-    run: str | None
-
-
-def subject_of(finding: Finding) -> str:
-    """Name what an alert is about: a run, a node, a budget or the whole fleet, by its rule.
-
-    A fault that all nodes of a run have is about the run.
-    """
-    names = {"run": f"run:{finding.run}", "node": f"node:{finding.node}", "fleet": "fleet"}
-    names["budget"] = f"budget:{finding.evidence.get('budget')}"
-    subject = RULES[finding.rule].subject
-    return names["run" if subject == "node" and finding.node is None else subject]
-
-
-def class_of(finding: Finding) -> str | None:
-    """Return the class of faults that may be one with others; None for a fault of its own.
-
-    Steps of a whole run that take longer for an unknown reason may be slowed by what it shares.
-    """
-    is_slow_run = finding.rule == "step_slow" and finding.run is not None and not finding.accused
-    return UNKNOWN if finding.cause == UNKNOWN and is_slow_run else CLASS_OF.get(finding.cause)
-
-
 def keys_of(rule: str, subject: str, parts: Iterable[Mapping[str, Any]]) -> set[Subject]:
     found = {key_of_finding(part) for part in map(finding_of_part, parts)}
     return found | {(rule, subject)}
@@ -128,10 +164,6 @@ def ended_of(alert: Alert) -> dict[Subject, float]:
         for part in alert.parts
         if part["ended_s"] is not None
     }
-
-
-def key_of_finding(finding: Finding) -> Subject:
-    return (finding.rule, subject_of(finding))
 
 
 def findings_of(alert: Alert) -> list[Finding]:
@@ -174,7 +206,7 @@ def correlate(
     units += [
         Cluster(cause_class, finding.onset_s, {key: finding})
         for key, finding in loose.items()
-        if (cause_class := class_of(finding)) is not None
+        if (cause_class := View.of(finding).cause_class) is not None
     ]
     if len(units) < 2 and not any(unit.is_group for unit in units):
         return dict(found), set()
@@ -202,15 +234,10 @@ def _cluster_of(
     ended = ended_of(alert)
     for part in findings_of(alert):
         key = key_of_finding(part)
+        view, rows = View.of(part, key), CONTINUES + (TAKES_OVER if alert.parts else ())
         own_first = sorted(loose.items(), key=lambda item: item[0] != key)
-        same = next(
-            (
-                each
-                for each, f in own_first
-                if _continues(f, each, part, key) or (alert.parts and _explains(f, part))
-            ),
-            None,
-        )
+        forms = (each for each, f in own_first if related(rows, View.of(f, each), view))
+        same = next(forms, None)
         if same is not None:
             finding = loose.pop(same)
             # A finding without a cause does not remove a known culprit.
@@ -228,7 +255,7 @@ def _cluster_of(
         else:
             cluster.parts[key] = part
             cluster.carried.add(key)
-    found = {class_of(part) for part in cluster.parts.values()} - {None}
+    found = {View.of(part).cause_class for part in cluster.parts.values()} - {None}
     # The known parts say what the fault is.
     classes = found - {UNKNOWN} or found
     if len(classes) != 1 and not alert.parts:
@@ -236,20 +263,6 @@ def _cluster_of(
         return None
     cluster.cause_class = min(filter(None, classes), default="")
     return cluster
-
-
-def _continues(finding: Finding, key: Subject, part: Finding, part_key: Subject) -> bool:
-    """Whether a finding is the current form of a part of an alert."""
-    is_compatible = CLASS_OF.get(finding.cause) == CLASS_OF.get(part.cause)
-    if key == part_key:
-        return is_compatible or UNKNOWN in (finding.cause, part.cause)
-    overlaps = bool(set(finding.accused) & set(part.accused))
-    return is_compatible and finding.cause in CLASS_OF and finding.run == part.run and overlaps
-
-
-def _explains(finding: Finding, part: Finding) -> bool:
-    """Whether a finding names what slows the run of a part."""
-    return class_of(part) == UNKNOWN and finding.run == part.run and finding.cause in CLASS_OF
 
 
 def _has_ended(part: Finding, alert: Alert, *, now: datetime) -> bool:
@@ -268,15 +281,16 @@ def is_retired(nodes: Collection[str]) -> bool:
 
 def _joined(units: Sequence[Cluster]) -> list[Cluster]:
     """Join clusters of one fault, the oldest first."""
-    places = _places(part for unit in units for part in unit.parts.values())
-    n_in_zone: dict[str, int] = {}
+    places = Places.of(part for unit in units for part in unit.parts.values())
+    for unit in units:
+        unit.places = places
     waiting = sorted(units, key=lambda each: (not each.alerts, each.onset_s))
     joined: list[Cluster] = []
     # A larger cluster may be most of a zone, so go on until nothing joins.
     while len(joined) != len(waiting):
         waiting, joined = joined or waiting, []
         for unit in waiting:
-            into = next((each for each in joined if _is_one(each, unit, places, n_in_zone)), None)
+            into = next((each for each in joined if related(ONE_FAULT, each, unit)), None)
             if into is None:
                 joined.append(unit)
             else:
@@ -287,68 +301,6 @@ def _joined(units: Sequence[Cluster]) -> list[Cluster]:
                 into.carried |= unit.carried
                 into.ended |= unit.ended
     return joined
-
-
-def _places(findings: Iterable[Finding]) -> dict[str, Place]:
-    """Read where the accused nodes are, and all nodes of runs without an accused one."""
-    findings = list(findings)
-    nodes = Node.objects.filter(name__in={name for each in findings for name in each.accused})
-    whole = {each.run for each in findings if each.run and not each.accused}
-    if whole:
-        nodes |= Node.objects.filter(run__name__in=whole)
-    rows = nodes.values_list("name", "zone", "rack", "ultraserver_id", "run__name")
-    return {name: Place(zone, rack or server, run) for name, zone, rack, server, run in rows}
-
-
-def _racks_of(
-    cluster: Cluster, places: Mapping[str, Place], *, of_runs: bool = False
-) -> set[tuple[str, str]]:
-    """List the racks of the accused nodes; a whole run counts if one rack holds all of it.
-
-    ``of_runs``: all racks of a whole run count.
-    """
-    found: set[tuple[str, str]] = set()
-    for part in cluster.parts.values():
-        names = part.accused or [n for n, at in places.items() if part.run and at.run == part.run]
-        racks = {places[name][:2] for name in names if name in places}
-        if part.accused or of_runs or len(racks) == 1:
-            found |= {(zone, rack) for zone, rack in racks if rack}
-    return found
-
-
-def _nodes_of(cluster: Cluster, places: Mapping[str, Place]) -> set[str]:
-    found = {name for part in cluster.parts.values() for name in part.accused}
-    whole = {part.run for part in cluster.parts.values() if part.run and not part.accused}
-    return found | {name for name, place in places.items() if whole and place.run in whole}
-
-
-def _is_one(
-    one: Cluster, other: Cluster, places: Mapping[str, Place], n_in_zone: dict[str, int]
-) -> bool:
-    """Whether two clusters are one physical fault."""
-    classes = {one.cause_class, other.cause_class}
-    is_compatible = len(classes) == 1 or classes == {UNKNOWN, NETWORK}
-    apart_s = min(abs(a - b) for a in one.onsets_s for b in other.onsets_s)
-    if not is_compatible or apart_s > ONSET_WITHIN_S:
-        return False
-    causes = [{part.cause for part in each.parts.values()} for each in (one, other)]
-    runs = [{part.run for part in each.parts.values()} - {None} for each in (one, other)]
-    is_together = apart_s <= TOGETHER_WITHIN_S
-    if runs[0] & runs[1] and causes[0] == causes[1] and (is_together or classes <= OF_ZONES):
-        return True
-    # Runs that share a switch slow down together.
-    of_runs = classes <= {UNKNOWN, NETWORK} and is_together and not runs[0] & runs[1]
-    racks = [_racks_of(each, places, of_runs=of_runs) for each in (one, other)]
-    if racks[0] & racks[1] and (of_runs or UNKNOWN not in classes):
-        return True
-    nodes = [_nodes_of(each, places) for each in (one, other)]
-    zones = {places[name].zone for name in nodes[0] | nodes[1] if name in places}
-    if not classes <= OF_ZONES or len(zones) != 1 or "" in zones:
-        return False
-    zone = zones.pop()
-    if zone not in n_in_zone:
-        n_in_zone[zone] = Node.objects.expected().filter(zone=zone).count()
-    return 2 * len(nodes[0] | nodes[1]) > n_in_zone[zone]
 
 
 def _group_of(cluster: Cluster) -> tuple[Subject, Group]:

@@ -18,10 +18,11 @@ from django.db import DatabaseError, transaction
 from django.db.models import Q
 from redis.exceptions import RedisError
 
-from fleet.alerts.correlation import Subject, findings_of, keys_of
+from fleet.alerts.correlation import findings_of, keys_of
 from fleet.alerts.events import Kind, change, note
 from fleet.alerts.probe_requests import as_detected
 from fleet.alerts.reconcile import reconcile
+from fleet.alerts.relations import Subject
 from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compiles import change_lines, covered_s
 from fleet.runs.state import PAUSE_S, WAIT_AFTER_PAUSE_S, worker_states

@@ -19,8 +19,9 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
-from fleet.alerts.correlation import Group, Subject, findings_of, key_of_finding
+from fleet.alerts.correlation import Group, findings_of
 from fleet.alerts.events import Kind, change, note, summary
+from fleet.alerts.relations import Subject, key_of_finding
 from fleet.formatting import counted, listed, seconds
 from fleet.models import Alert, Node, ProbeRequest
 from telemetry.blocks import Span

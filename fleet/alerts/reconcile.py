@@ -1,6 +1,6 @@
 """Turn findings into alerts: fire new ones, refresh open ones, resolve the rest."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,38 +9,40 @@ from django.db.models import Q
 
 from fleet.alerts.correlation import (
     Group,
-    Subject,
-    class_of,
     correlate,
     findings_of,
     has_other_parts,
     is_retired,
     members_text,
     parts_json,
-    subject_of,
 )
 from fleet.alerts.events import Kind, change, nodes_text, note, severity_text, summary
 from fleet.alerts.matchers import active_silences
 from fleet.alerts.probe_requests import PROBED, locate_probed, with_probed_place
 from fleet.alerts.record import begun, continued
+from fleet.alerts.relations import (
+    AFTER_S,
+    AFTER_STEPS,
+    AFTERMATH,
+    AT_ITS_KEY,
+    ECHO,
+    EXPLAINED,
+    PAUSES,
+    SAME_CULPRIT,
+    SAME_KEY,
+    Subject,
+    View,
+    key_of,
+    key_of_finding,
+    related,
+)
 from fleet.alerts.silences import apply_silences
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect import RULES, Finding, names_of
-from telemetry.detect.causes import CLASS_OF, HARDWARE_CAUSES, UNKNOWN
-from telemetry.detect.share import LAYOUT, SHARE
-
-Fits = Callable[[Subject, Finding, Alert], bool]
+from telemetry.detect.causes import CLASS_OF, UNKNOWN
+from telemetry.detect.share import LAYOUT
 
 SEVERITIES = {"page": Alert.Severity.PAGE, "warn": Alert.Severity.WARN}
-SLOWING = names_of(lambda rule: rule.slows_steps)
-# Onsets of one problem differ by less than this, whatever shows it.
-SAME_ONSET_S = 10.0
-# A run with an alert of these causes makes no step.
-PAUSES = ("hang", "recompile", "checkpoint_slow", "node_crash")
-# So many steps may end after an alert about their run until they show that it is still slow.
-AFTER_STEPS = 2.0
-# So many seconds of hardware still show what is over.
-AFTER_S = 30.0
 # Uneven work comes and goes from step to step.
 UNEVEN = "seq_imbalance"
 
@@ -59,7 +61,8 @@ def reconcile(
         open_ = _open_alerts()
         open_keys = {key_of(alert) for alert in open_}
         is_new = any(
-            class_of(each) is not None and key not in open_keys for key, each in found.items()
+            View.of(each).cause_class is not None and key not in open_keys
+            for key, each in found.items()
         )
         if is_new and connection.features.has_select_for_update:
             # Two processes may find parts of one fault at once: the second joins the alert of
@@ -83,9 +86,10 @@ def reconcile(
         paired |= pair({k: f for k, f in found.items() if k not in paired}, free)
         lasting = {alert.pk for alert in paired.values()}
         unpaired = [alert for alert in open_ if alert.is_open and alert.pk not in lasting]
-        known = [(found[k], alert) for k, alert in paired.items() if found[k].cause != UNKNOWN]
+        known = [(View.of(found[k]), a) for k, a in paired.items() if found[k].cause != UNKNOWN]
         for alert in unpaired:
-            duplicate = next((a for finding, a in known if has_same_culprit(alert, finding)), None)
+            view = View.of_alert(alert)
+            duplicate = next((a for each, a in known if related(SAME_CULPRIT, each, view)), None)
             if duplicate is None or alert.last_seen_at >= now:
                 continue
             if _resolve(alert, now=now, text=f"merged into alert {duplicate.pk}"):
@@ -145,124 +149,43 @@ def by_subject(findings: Iterable[Finding]) -> dict[Subject, Finding]:
     """Index findings by rule and subject: the strongest of each, the strongest first."""
     found: dict[Subject, Finding] = {}
     for finding in sorted(findings, key=lambda each: -each.score):
-        found.setdefault((finding.rule, subject_of(finding)), finding)
+        found.setdefault(key_of_finding(finding), finding)
     return found
 
 
 def pair(found: Mapping[Subject, Finding], open_: Iterable[Alert]) -> dict[Subject, Alert]:
-    """Assign open alerts to findings; a finding without an alert is new.
-
-    The most certain fit comes first: same rule, subject and culprit; same culprit under another
-    rule; same rule and subject with another culprit; a symptom whose cause is now known.
-    """
-    free = {alert.pk: alert for alert in open_}
+    """Assign open alerts to findings, the most certain first; one without an alert is new."""
+    free = {alert.pk: (alert, View.of_alert(alert)) for alert in open_}
+    views = {key: View.of(each, key) for key, each in found.items()}
     # An alert whose culprit no finding names ends, and its rule and subject become free.
     occupied = {
-        key_of(alert)
-        for alert in free.values()
-        if any(agrees(alert, each) or has_same_culprit(alert, each) for each in found.values())
+        view.key
+        for _, view in free.values()
+        if any(related(AT_ITS_KEY + SAME_CULPRIT, each, view) for each in views.values())
     }
     paired: dict[Subject, Alert] = {}
-    fits: tuple[tuple[Fits, bool], ...] = (
-        (lambda key, finding, alert: key == key_of(alert) and agrees(alert, finding), False),
-        (lambda _key, finding, alert: has_same_culprit(alert, finding), True),
-        (lambda key, _finding, alert: key == key_of(alert), False),
-        (lambda _key, finding, alert: is_explained(alert, finding), True),
-    )
-    for fit, moves in fits:
-        for key, finding in found.items():
+    for rows in (AT_ITS_KEY, SAME_CULPRIT, SAME_KEY, EXPLAINED):
+        for key, finding in views.items():
             # No alert moves to an occupied key: that key's own alert stays there.
-            if key in paired or (moves and key in occupied):
+            if key in paired or (key in occupied and rows not in (AT_ITS_KEY, SAME_KEY)):
                 continue
-            alert = next((each for each in free.values() if fit(key, finding, each)), None)
-            if alert is not None:
-                paired[key] = free.pop(alert.pk)
+            fits = (pk for pk, (_, view) in free.items() if related(rows, finding, view))
+            if (pk := next(fits, None)) is not None:
+                paired[key], _ = free.pop(pk)
     return paired
-
-
-def key_of(alert: Alert) -> Subject:
-    return (alert.rule, alert.subject)
-
-
-def agrees(alert: Alert, finding: Finding) -> bool:
-    """Whether cause, node and device are the same where both alert and finding know them."""
-    node = alert.node.name if alert.node else None
-    is_about_node = RULES[finding.rule].subject == "node"
-    ignores_cause = is_about_node or UNKNOWN in (alert.cause, finding.cause)
-    return (
-        (ignores_cause or alert.cause == finding.cause)
-        and (None in (node, finding.node) or node == finding.node)
-        and (None in (alert.device, finding.device) or alert.device == finding.device)
-    )
-
-
-def has_same_culprit(alert: Alert, finding: Finding) -> bool:
-    """Whether both name the same cause at the same node of the same run, under any rule.
-
-    A class and a cause of it are the same cause.
-    """
-    causes = {CLASS_OF.get(alert.cause, alert.cause), CLASS_OF.get(finding.cause, finding.cause)}
-    is_same = alert.cause == finding.cause or (
-        len(causes) == 1 and not causes.isdisjoint({alert.cause, finding.cause})
-    )
-    if not _is_same_run(alert, finding) or not is_same:
-        return False
-    if finding.cause == UNKNOWN:
-        # A run that seemed to hang may prove slow when its step ends.
-        return RULES[alert.rule].is_symptom and RULES[finding.rule].is_slow_run
-    node = alert.node.name if alert.node else None
-    # The first node that was found may turn out to be one of several.
-    return node == finding.node or (finding.node is None and node in finding.nodes)
-
-
-def is_explained(alert: Alert, finding: Finding) -> bool:
-    """Whether an alert is a symptom of unknown cause, and the finding names one in its run.
-
-    An alert without a node that is found no more is explained by a slow node since its onset, and
-    one that names a class by a cause of that class.
-    """
-    if not RULES[alert.rule].is_symptom or not _is_same_run(alert, finding):
-        return False
-    if alert.cause == UNKNOWN:
-        return finding.cause != UNKNOWN
-    is_located = finding.node is not None and finding.cause in HARDWARE_CAUSES
-    is_same_time = abs(finding.onset_s - newest_onset_s(alert)) <= SAME_ONSET_S
-    is_of_class = CLASS_OF.get(finding.cause) == alert.cause
-    return alert.node is None and is_located and (is_same_time or is_of_class)
-
-
-def newest_onset_s(alert: Alert) -> float:
-    """When an alert's problem began; a row that fired again keeps its first onset."""
-    began_s = alert.evidence.get("onset_s") or alert.evidence.get("since_s") or 0.0
-    return max(alert.onset_at.timestamp(), began_s)
 
 
 def without_echoes(
     found: Mapping[Subject, Finding], open_: Collection[Alert]
 ) -> dict[Subject, Finding]:
-    """Leave out what only repeats another problem of the run, with the same onset and place.
-
-    A pause is a long step, too, and a slow exchange is also a slow step.
-    """
-    pauses = [(f.run, f.onset_s) for f in found.values() if f.cause in PAUSES]
-    pauses += [(a.run.name, newest_onset_s(a)) for a in open_ if a.run and a.cause in PAUSES]
-    shares = [(f.run, f.onset_s, f.cause) for f in found.values() if f.rule == SHARE]
-
-    def is_echo(each: Finding) -> bool:
-        if each.rule != "step_slow" or each.accused:
-            return False
-        return any(
-            each.run == run and abs(each.onset_s - onset_s) <= SAME_ONSET_S
-            for run, onset_s in (*pauses, *(key[:2] for key in shares if key[2] == each.cause))
-        )
-
-    return {key: finding for key, finding in found.items() if not is_echo(finding)}
-
-
-def _is_same_run(alert: Alert, finding: Finding) -> bool:
-    if finding.run is None and finding.node is None:
-        return False
-    return (alert.run.name if alert.run else None) == finding.run
+    """Leave out what only repeats another finding, or an open alert about a pause."""
+    views = {key: View.of(each, key) for key, each in found.items()}
+    heard = [*views.values(), *(View.of_alert(each) for each in open_ if each.cause in PAUSES)]
+    return {
+        key: each
+        for key, each in found.items()
+        if not any(related(ECHO, other, views[key]) for other in heard)
+    }
 
 
 # An alert that is detected again within this time fires again on the same row,
@@ -313,26 +236,16 @@ def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
 
 
 def is_aftermath(finding: Finding, *, now: datetime) -> bool:
-    """Whether a problem began in one that ended a step or two ago, and names no other node.
-
-    A step that a fault made long ends after the fault, and its alert may be over by then. The
-    newest seconds of the hardware still show the fault, too.
-    """
-    if finding.run is None or finding.rule not in SLOWING:
-        return False
-    step_s = finding.evidence.get("step_s") or finding.evidence.get("usual_step_s") or 0.0
-    onset = datetime.fromtimestamp(finding.onset_s, UTC)
-    in_steps = Q(resolved_at__gt=max(onset, now - timedelta(seconds=AFTER_STEPS * step_s)))
-    in_hardware = Q(resolved_at__gt=max(onset, now - timedelta(seconds=AFTER_S)))
-    # A hang ends with the step that it made long: at this second.
-    ends_now = Q(resolved_at=None, rule="hang", onset_at__lte=onset)
-    of_others = ~Q(rule=finding.rule) & (in_hardware & Q(resolved_at__lte=now) | ends_now)
-    counts = in_steps & Q(resolved_at__lte=now)
-    # Links, devices and errors say something of their own, also about a node that hangs.
-    if RULES[finding.rule].waits and finding.accused:
-        counts |= of_others
-    over = Alert.objects.filter(counts, run__name=finding.run, rule__in=SLOWING)
-    return any(set(finding.accused) <= set(alert.nodes) for alert in over.select_related("node"))
+    """Whether a finding only shows what an alert of its run was about."""
+    view = View.of(finding, at_s=now.timestamp())
+    recent = now - timedelta(seconds=max(AFTER_S, AFTER_STEPS * view.step_s))
+    of_run = Alert.objects.filter(
+        Q(resolved_at=None, rule="hang") | Q(resolved_at__gt=recent),
+        run__name=finding.run,
+        rule__in=names_of(lambda rule: rule.slows_steps),
+    )
+    alerts = of_run.select_related("run", "node") if finding.run else ()
+    return any(related(AFTERMATH, View.of_alert(alert), view) for alert in alerts)
 
 
 def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:
@@ -387,10 +300,10 @@ def last_alert(key: Subject, finding: Finding, *, now: datetime) -> Alert | None
         if alert.node and is_of_machine(alert.rule) and alert.node.is_newer(alert.fired_at):
             continue
         held = with_probed_place(finding, findings_of(alert)[0])
-        is_same_problem = key_of(alert) == key and agrees(alert, held)
+        views = (View.of(held, key), View.of_alert(alert))
         # A run whose layout communicates more does not bring an earlier culprit back.
-        is_same_problem &= finding.evidence.get("kind") != LAYOUT or alert.cause == finding.cause
-        if is_same_problem or has_same_culprit(alert, held):
+        may_be_other = finding.evidence.get("kind") != LAYOUT or alert.cause == finding.cause
+        if related((AT_ITS_KEY if may_be_other else ()) + SAME_CULPRIT, *views):
             return alert
     return None
 

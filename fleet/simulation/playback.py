@@ -17,8 +17,7 @@ from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.db.models import Q
 from django.db.utils import ConnectionHandler
 
-from fleet.alerts import Subject, reconcile
-from fleet.alerts.correlation import subject_of
+from fleet.alerts import Subject, reconcile, subject_of
 from fleet.alerts.evaluate import (
     Workers,
     evaluated_subjects,

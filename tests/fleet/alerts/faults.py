@@ -1,7 +1,6 @@
 """Faults as detection reports them, and whether an alert is about one."""
 
-from fleet.alerts.correlation import subject_of
-from fleet.alerts.reconcile import agrees, has_same_culprit, key_of
+from fleet.alerts.relations import AT_ITS_KEY, SAME_CULPRIT, View, related, subject_of
 from fleet.models import Alert
 from telemetry.detect.findings import Finding
 from tests.helpers import NOON
@@ -35,5 +34,4 @@ EVERYTHING = {(f.rule, subject_of(f)) for seen in FAULTS.values() for f in seen}
 
 def is_of(alert: Alert, finding: Finding) -> bool:
     """Whether an alert is about a finding: by its rule and subject, or by the culprit."""
-    is_at_its_key = key_of(alert) == (finding.rule, subject_of(finding))
-    return (is_at_its_key and agrees(alert, finding)) or has_same_culprit(alert, finding)
+    return related(AT_ITS_KEY + SAME_CULPRIT, View.of(finding), View.of_alert(alert))

@@ -19,9 +19,8 @@ from hypothesis.stateful import (
 )
 
 from fleet import alerts
-from fleet.alerts.correlation import subject_of
 from fleet.alerts.matchers import silences_of
-from fleet.alerts.reconcile import key_of
+from fleet.alerts.relations import key_of, subject_of
 from fleet.models import Alert, AlertEvent, Delivery, Node, Receiver, Route, Run, Silence
 from telemetry.detect.findings import Finding
 from tests.fleet.alerts.crash import DiedError, dying_at, everything_stored
