@@ -10,6 +10,7 @@ from django.urls import URLPattern
 from fleet.urls import urlpatterns
 from fleet.version import VERSION
 from telemetry.blocks import METRICS
+from telemetry.detect import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("bench", "fleet", "telemetry", "tests", "tools", "trnwatch")
@@ -44,6 +45,10 @@ IN_A_BROWSER = re.compile(r"mark\.(browser|prometheus)\b")
 ANSWERED_BY_OTHERS = {"CI", "DJANGO_SETTINGS_MODULE", "DJANGO_SUPERUSER_USERNAME", "PIP_CERT"}
 # Those who start programs set them: no person does.
 ANSWERED_BY_OTHERS |= {"TRNWATCH_NOTIFY_FD", "TRNWATCH_PROGRAM", "TRNWATCH_SUPERVISOR"}
+
+
+# A module asks the traits of a rule, so that a new rule needs no second list.
+ASKS_TRAITS = ("alerts", "charts", "costs", "metrics", "notifications", "pages")
 
 
 def named(path: Path) -> str:
@@ -205,3 +210,17 @@ def test_the_front_end_lock_has_hashes_and_no_address() -> None:
     assert "resolved" not in text
     assert "://" not in text
     assert all(package["integrity"].startswith("sha512-") for package in packages)
+
+
+def test_rules_are_listed_in_their_table_alone() -> None:
+    lists = [
+        f"{named(path)}:{node.lineno}"
+        for path in SOURCES
+        if path.is_relative_to(ROOT / "fleet")
+        and path.relative_to(ROOT / "fleet").parts[0] in ASKS_TRAITS
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Tuple | ast.Set | ast.List)
+        and len(names := [each.value for each in node.elts if isinstance(each, ast.Constant)]) > 1
+        and set(names) <= RULES.keys()
+    ]
+    assert lists == [], "ask a trait of `Rule` in telemetry/detect/rules.py"

@@ -93,7 +93,7 @@ class RuleFailure(msgspec.Struct, frozen=True):
 
     def covers(self, rule: str, subject: str) -> bool:
         """Whether a rule and subject could not be evaluated."""
-        of_rule = {"step_slow": SLOWDOWNS, "hang": ("hang", "node_silent")}
+        of_rule = {"step_slow": SLOWDOWNS, "hang": ("hang", SILENT)}
         if self.rule != ALL_RULES and rule not in of_rule.get(self.rule, (self.rule,)):
             return False
         kind, _, name = subject.partition(":")

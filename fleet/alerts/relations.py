@@ -286,7 +286,7 @@ AFTERMATH: Rows = (
         target=lambda t: t.rule.waits and bool(t.accused),
         equal=lambda s, t: (
             is_within(s, t)
-            and s.rule != t.rule
+            and s.key[0] != t.key[0]
             and (is_just_over(s, t, AFTER_S) or (is_open_hang(s) and s.onset_s <= t.onset_s))
         ),
     ),
