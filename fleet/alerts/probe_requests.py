@@ -15,7 +15,6 @@ from itertools import groupby
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
@@ -24,6 +23,7 @@ from fleet.alerts.events import Kind, change, note, summary
 from fleet.alerts.relations import Subject, key_of_finding
 from fleet.formatting import counted, listed, seconds
 from fleet.models import Alert, Node, ProbeRequest
+from fleet.runs.agent_requests import LiveAgents, is_allowed
 from telemetry.blocks import Span
 from telemetry.detect import RULES, Finding, names_of
 from telemetry.detect.causes import CAUSES, UNKNOWN
@@ -36,7 +36,6 @@ from telemetry.detect.fabric import (
 )
 from telemetry.detect.findings import Problem
 from telemetry.store.hot import HotStore
-from telemetry.store.node_state import AgentRequests
 
 # The rules whose alerts say that steps are longer.
 SLOW_RUN = names_of(lambda rule: rule.is_slow_run)
@@ -69,19 +68,19 @@ Latencies = Mapping[int, float]
 
 
 class Agents(Protocol):
-    """What agents last sent along, and requests to them; see `AgentRequests`."""
+    """What agents last sent along, and requests to them; see `LiveAgents`."""
 
     def read(self, kind: Literal["efa", "agent"], nodes: Collection[str]) -> Mapping[str, Any]: ...
 
-    def request(self, node: str, number: int, *, wait_s: int) -> None: ...
+    def hand_out(self, request: ProbeRequest) -> None: ...
 
-    def forget(self, node: str) -> None: ...
+    def take_back(self, request: ProbeRequest) -> None: ...
 
 
 def update_probe_requests(hot: HotStore, *, now: datetime) -> None:
     """Advance the requested probes where the setting allows them."""
-    if settings.REQUEST_PROBES:
-        advance_probes(AgentRequests(hot), now=now)
+    if is_allowed("probe"):
+        advance_probes(LiveAgents(hot, now), now=now)
 
 
 def advance_probes(agents: Agents, *, now: datetime) -> list[Alert]:
@@ -96,10 +95,7 @@ def advance_probes(agents: Agents, *, now: datetime) -> list[Alert]:
 
 
 def _record_results(agents: Agents, *, now: datetime) -> None:
-    waiting = ProbeRequest.objects.filter(
-        answered_at=None, requested_at__gt=now - ProbeRequest.WAIT
-    )
-    requests = list(waiting.select_related("alert"))
+    requests = list(ProbeRequest.objects.waiting(now).select_related("alert"))
     answers = agents.read("agent", {request.node for request in requests})
     for request in requests:
         answer = answers.get(request.node, {}).get("probe") or {}
@@ -108,14 +104,12 @@ def _record_results(agents: Agents, *, now: datetime) -> None:
         latency_s = answer.get("latency_s") or {}
         reason = "" if latency_s else (answer.get("reason") or "no result")[:200]
         with transaction.atomic():
-            still = ProbeRequest.objects.filter(pk=request.pk, answered_at=None)
-            is_ours = still.update(answered_at=now, reason=reason, latency_s=latency_s)
+            is_ours = request.finish(now, reason=reason, latency_s=latency_s)
             # The answers of a whole run are one entry, when they are judged.
             if is_ours and request.purpose == ProbeRequest.Purpose.SUSPECT:
-                request.latency_s = latency_s
                 text = f"{request.node}: {_result(request) or f'no result: {reason}'}"
                 note(request.alert, Kind.PROBED, now=now, text=text)
-        agents.forget(request.node)
+        agents.take_back(request)
 
 
 def _result(request: ProbeRequest) -> str:
@@ -230,10 +224,9 @@ def _ask(
         ]
         if any(is_new for _, is_new in rows):
             note(alert, Kind.PROBE_REQUESTED, now=now, text=text)
-    wait_s = int(ProbeRequest.WAIT.total_seconds())
     for row, is_new in rows:
         if is_new:
-            agents.request(row.node, row.pk, wait_s=wait_s)
+            agents.hand_out(row)
 
 
 def _judge_runs(agents: Agents, *, now: datetime) -> list[Alert]:

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 import numpy as np
-from django.conf import settings
 from django.db import transaction
 
 from fleet.alerts.events import Kind, note
@@ -21,7 +20,8 @@ from fleet.alerts.probe_requests import QUIET, SLOW_RUN, WEAK
 from fleet.alerts.text import Evidence
 from fleet.formatting import counted, seconds
 from fleet.models import Alert, TraceRequest
-from fleet.runs.state import request_trace, state_of
+from fleet.runs.agent_requests import LiveAgents, is_allowed
+from fleet.runs.state import state_of
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 
@@ -40,8 +40,8 @@ class Reporters(Protocol):
     def n_tracing(self, run: str) -> int:
         """Count the workers of a run that may be asked."""
 
-    def request(self, run: str, *, until_s: float) -> None:
-        """Ask the workers of a run for a trace until a moment; again changes nothing."""
+    def hand_out(self, request: TraceRequest) -> None:
+        """Ask the workers of a run for a trace until it expires; again changes nothing."""
 
     def steps(self, run: str, *, since_s: float) -> StepBatch: ...
 
@@ -49,25 +49,21 @@ class Reporters(Protocol):
         """Return why workers of a run have no trace; empty where none says so."""
 
 
-class LiveReporters:
+class LiveReporters(LiveAgents):
     """The reporters that send to this installation; they read requests in its responses."""
 
-    def __init__(self, hot: HotStore, now: datetime) -> None:
-        self._hot, self._now_s = hot, now.timestamp()
+    hot: HotStore
 
     def n_tracing(self, run: str) -> int:
-        state = state_of(self._hot, run)
+        state = state_of(self.hot, run)
         members = state.members.values() if state else ()
         return sum(member.traces_on_request for member in members)
 
-    def request(self, run: str, *, until_s: float) -> None:
-        request_trace(self._hot, run, until_s=until_s, now_s=self._now_s)
-
     def steps(self, run: str, *, since_s: float) -> StepBatch:
-        return self._hot.steps(run, since_s=since_s)
+        return self.hot.steps(run, since_s=since_s)
 
     def problem(self, run: str) -> str:
-        state = state_of(self._hot, run)
+        state = state_of(self.hot, run)
         members = state.members.values() if state else ()
         problems = Counter(member.trace_problem for member in members if member.trace_problem)
         return "".join(
@@ -77,13 +73,13 @@ class LiveReporters:
 
 def update_trace_requests(hot: HotStore, *, now: datetime) -> None:
     """Advance the requested traces where the setting allows them."""
-    if settings.REQUEST_TRACES:
+    if is_allowed("trace"):
         advance_traces(LiveReporters(hot, now), now=now)
 
 
 def advance_traces(reporters: Reporters, *, now: datetime) -> None:
     """Ask the workers of slow runs for a trace, once for each alert, and note what it shows."""
-    requests = TraceRequest.objects.filter(judged_at=None, ends_at__gt=now - QUIET)
+    requests = TraceRequest.objects.unfinished().filter(ends_at__gt=now - QUIET)
     for request in requests.select_related("alert__run", "alert__node"):
         if now <= request.ends_at:
             _ask(reporters, request)
@@ -118,7 +114,7 @@ def _request(reporters: Reporters, alert: Alert, *, now: datetime) -> None:
 
 def _ask(reporters: Reporters, request: TraceRequest) -> None:
     if request.alert.run is not None:
-        reporters.request(request.alert.run.name, until_s=request.ends_at.timestamp())
+        reporters.hand_out(request)
 
 
 def _length(alert: Alert) -> timedelta:
@@ -136,8 +132,7 @@ def _conclude(reporters: Reporters, request: TraceRequest, *, now: datetime) -> 
         steps = reporters.steps(alert.run.name, since_s=request.requested_at.timestamp())
         result = _result(steps, is_named=bool(alert.nodes), why=reporters.problem(alert.run.name))
     with transaction.atomic():
-        ours = TraceRequest.objects.filter(pk=request.pk, judged_at=None)
-        if ours.update(judged_at=now, result=result) and alert.is_open:
+        if request.finish(now, result=result) and alert.is_open:
             note(alert, Kind.TRACED, now=now, text=result)
 
 

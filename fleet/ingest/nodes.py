@@ -10,11 +10,11 @@ from itertools import chain
 from typing import Any
 
 import msgspec
-from django.conf import settings
 
 from fleet.ingest.samples import RecordedAnswer, record_answer
 from fleet.models import Node
 from fleet.models.filters import merged_labels
+from fleet.runs.agent_requests import is_allowed
 from fleet.runs.retirement import BACK
 from telemetry import catalog
 from telemetry.blocks import Block, join_partial
@@ -276,8 +276,7 @@ def store_batches(
     hot.execute_all([*commands, *remember_commands(known)])
     for answer in chain.from_iterable(delivery.answers for delivery in deliveries):
         answer.update_request(hot, now=datetime.now(UTC))
-    kinds: list[RequestKind] = ["probe"] if settings.REQUEST_PROBES else []
-    kinds += ["sample"] if settings.REQUEST_SAMPLES else []
+    kinds: list[RequestKind] = [kind for kind in ("probe", "sample") if is_allowed(kind)]
     requested = read_agent_requests(hot, kinds, {d.node for d in deliveries if d.node})
     for delivery in deliveries:
         delivery.requests = requested.get(delivery.node, {})

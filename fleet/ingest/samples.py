@@ -5,21 +5,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from fleet.formatting import duration
 from fleet.models import Node, SampleRequest
+from fleet.runs.agent_requests import LiveAgents, is_allowed
 from telemetry.errors import FieldError
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.samples import SampleAnswer, read_sample, sample_id
 from telemetry.simulate.inputs import live_inputs
 from telemetry.store.connection import Connection
-from telemetry.store.node_state import (
-    forget_agent_request,
-    read_sidecars,
-    save_agent_request,
-)
+from telemetry.store.node_state import read_sidecars
 from telemetry.store.reading import SCRAPES
 
 # The samples of a node that are stored; older ones keep who requested them.
@@ -37,7 +33,7 @@ def refusal_of(
 
     ``newest`` is the last request of the node.
     """
-    if not settings.REQUEST_SAMPLES:
+    if not is_allowed("sample"):
         return "This installation requests no samples (TRNWATCH_REQUEST_SAMPLES=0)."
     if not is_up:
         return f"{node.name} does not report."
@@ -67,34 +63,14 @@ def request_sample(
     if reason := refusal_of(hot, node, newest, is_up=is_up, now=now):
         raise FieldError("node", reason)
     # Who did not answer is asked no more.
-    expired = node.sample_requests.filter(
-        answered_at=None, requested_at__lt=now - SampleRequest.WAIT
-    )
-    expired.update(answered_at=now, reason=NO_ANSWER)
+    node.sample_requests.expired(now).update(answered_at=now, reason=NO_ANSWER)
     try:
         with transaction.atomic():
             row = SampleRequest.objects.create(node=node, requested_by=by[:150], requested_at=now)
     except IntegrityError:
         raise FieldError("node", f"A sample of {node.name} is under way.") from None
-    save_request(hot, row, now=now)
+    LiveAgents(hot, now).hand_out(row)
     return row
-
-
-def save_request(hot: Connection, row: SampleRequest, *, now: datetime) -> None:
-    """Hand a request to the agent of its node, for as long as an answer is waited for.
-
-    ``is_started`` lets an agent that has restarted meanwhile answer that it did.
-    """
-    request: dict[str, object] = {
-        "id": row.pk,
-        "every_s": SampleRequest.EVERY_S,
-        "length_s": SampleRequest.LENGTH_S,
-    }
-    if row.started_at is not None:
-        request["is_started"] = True
-    left_s = int((row.requested_at + SampleRequest.WAIT - now).total_seconds())
-    if left_s > 0:
-        save_agent_request(hot, row.node.name, "sample", request, wait_s=left_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +85,9 @@ class RecordedAnswer:
         if self.row is None:
             return
         if self.row.answered_at is not None:
-            forget_agent_request(hot, self.row.node.name, "sample")
+            LiveAgents(hot, now).take_back(self.row)
         else:
-            save_request(hot, self.row, now=now)
+            LiveAgents(hot, now).hand_out(self.row)
 
 
 def record_answer(name: str, answer: Mapping[str, object]) -> RecordedAnswer:
@@ -130,22 +106,20 @@ def record_answer(name: str, answer: Mapping[str, object]) -> RecordedAnswer:
         return RecordedAnswer(None, RefusedError("agent.sample.id", reason))
     if row.answered_at is not None:
         return RecordedAnswer(row)
-    waiting = SampleRequest.objects.filter(pk=row.pk, answered_at=None)
     try:
         read = read_sample(answer)
     except RefusedError as refused:
-        row.answered_at, row.reason = now, f"the answer was refused: {refused}"[:300]
-        waiting.update(answered_at=now, reason=row.reason)
+        row.finish(now, reason=f"the answer was refused: {refused}"[:300])
         return RecordedAnswer(row, refused)
     if read.state is not None:
         is_first = row.started_at is None
         row.started_at = row.started_at or now
         if is_first:
-            waiting.filter(started_at=None).update(started_at=now)
+            waiting = SampleRequest.objects.unfinished().filter(pk=row.pk, started_at=None)
+            waiting.update(started_at=now)
         return RecordedAnswer(row if is_first else None)
-    row.answered_at, row.reason = now, (read.reason or "")[:300]
     packed = None if read.reason else msgspec.msgpack.encode(read)
-    waiting.update(answered_at=now, reason=row.reason, answer=packed)
+    row.finish(now, reason=(read.reason or "")[:300], answer=packed)
     kept = row.node.sample_requests.exclude(answer=None)
     oldest = list(kept.values_list("pk", flat=True)[KEPT_PER_NODE:])
     SampleRequest.objects.filter(pk__in=oldest).update(answer=None)

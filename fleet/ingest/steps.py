@@ -18,6 +18,7 @@ from django.conf import settings
 from fleet.ingest.nodes import store_labels
 from fleet.ingest.runs import SessionResolver, assign_node, refresh_run, tokens_of
 from fleet.models import Run
+from fleet.runs.agent_requests import is_allowed
 from fleet.runs.annotations import annotate_phase
 from fleet.runs.compiles import FIRST_STEPS, store_compiles
 from fleet.runs.state import (
@@ -33,7 +34,6 @@ from fleet.runs.state import (
     run_key,
     sessions_key,
     state_of,
-    trace_until,
     workers_key,
 )
 from telemetry.compiles import Compile
@@ -54,6 +54,7 @@ from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.connection import pairs
 from telemetry.store.hot import HotStore
+from telemetry.store.node_state import AGENT_REQUEST
 from telemetry.store.packing import steps_where
 from telemetry.store.refused import RUN_IN_LINE
 
@@ -259,7 +260,7 @@ class StepIngest:
         if not taken:
             return
         trace_until_s = _save_members(hot, taken, now_s=now_s)
-        if settings.REQUEST_TRACES:
+        if is_allowed("trace"):
             outcome.trace_s = max(0.0, trace_until_s - now_s)
         store_reported_compiles(hot, taken, correction_s=outcome.skew_s, now_s=now_s)
         worker_steps = [
@@ -352,9 +353,9 @@ def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -
             ("EXPIRE", sessions_key(run), KEEP_S),
             ("ZADD", LAST_REPORT, "GT", now_s, run),
         ]
-    reads = [trace_until(run) for run in on_request]
-    answers = hot.execute_all([*commands, *reads])
-    return max((float(until_s or 0.0) for until_s in answers[len(commands) :]), default=0.0)
+    reads = [("GET", AGENT_REQUEST.format(kind="trace", subject=run)) for run in on_request]
+    requests = hot.execute_all([*commands, *reads])[len(commands) :]
+    return max((msgspec.json.decode(each)["until_s"] for each in requests if each), default=0.0)
 
 
 def _member(report: WorkerLine, before: Member | None, now_s: float) -> Member:

@@ -1,14 +1,13 @@
 """What the fleet remembers: one module per noun."""
 
+from fleet.models.agent_request import ProbeRequest, SampleRequest, TraceRequest
 from fleet.models.alert import (
     Alert,
     AlertEvent,
     FrozenChart,
     HandoverNote,
-    ProbeRequest,
     Silence,
     SilenceEvent,
-    TraceRequest,
 )
 from fleet.models.annotation import Annotation
 from fleet.models.cost import Budget, TeamPrice
@@ -23,7 +22,7 @@ from fleet.models.delivery import (
 )
 from fleet.models.derived import ObservedRun, SimilarRunsResult, StepDurations
 from fleet.models.imported import ReadLog, RecordedTrace
-from fleet.models.node import InjectedFault, Node, SampleRequest
+from fleet.models.node import InjectedFault, Node
 from fleet.models.preflight import Preflight, PreflightNode
 from fleet.models.run import CompileEvent, Run
 from fleet.models.support import SupportCheck

@@ -5,7 +5,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from statistics import median
 from typing import Any, NamedTuple, Self
 
 from django.db import models
@@ -452,102 +451,6 @@ class AlertEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.alert_id} {self.kind} {self.at:%H:%M:%S}"
-
-
-class ProbeRequest(models.Model):
-    """A probe that a node's agent was asked for by an alert.
-
-    An alert that accuses a node asks suspects and a peer. One that accuses none asks every node
-    of its run, and then again those that answered late, with peers: a new row replaces the first,
-    with its answer.
-    """
-
-    class Purpose(models.TextChoices):
-        SUSPECT = "suspect"
-        RUN = "run", "every node of the run"
-        AGAIN = "again", "asked again"
-
-    WAIT = timedelta(minutes=1)
-
-    alert = models.ForeignKey(Alert, models.CASCADE, related_name="probe_requests")
-    node = models.CharField(max_length=80)
-    is_peer = models.BooleanField(default=False, help_text="Not suspected; for comparison.")
-    purpose = models.CharField(
-        max_length=8, choices=Purpose, default=Purpose.SUSPECT, db_default=Purpose.SUSPECT
-    )
-    requested_at = models.DateTimeField()
-    answered_at = models.DateTimeField(null=True, blank=True)
-    reason = models.CharField(max_length=200, blank=True, help_text="Why there is no result.")
-    latency_s = models.JSONField(default=dict, blank=True, help_text="Seconds by EFA device.")
-    first_latency_s = models.JSONField(
-        null=True, blank=True, help_text="The answer before it was asked again."
-    )
-    judged_at = models.DateTimeField(
-        null=True, blank=True, help_text="When the answers of a whole run were compared."
-    )
-
-    class Meta:
-        ordering = ("is_peer", "node")
-        constraints = (
-            models.UniqueConstraint(fields=["alert", "node"], name="one_probe_per_alert_and_node"),
-        )
-
-    def __str__(self) -> str:
-        return f"probe of {self.node} for alert {self.alert_id}"
-
-    @property
-    def median_s(self) -> float | None:
-        return median(self.latency_s.values()) if self.latency_s else None
-
-    @property
-    def is_again(self) -> bool:
-        return self.purpose == self.Purpose.AGAIN
-
-    @property
-    def first_answer(self) -> dict[str, float]:
-        return dict(self.first_latency_s or self.latency_s)
-
-    @property
-    def worst_s(self) -> float | None:
-        return max(self.latency_s.values(), default=None)
-
-
-class TraceRequest(models.Model):
-    """A trace of the runtime that an alert asked the workers of its run for."""
-
-    # The last traced steps arrive, and are assembled, so long after the end.
-    ASSEMBLED_WITHIN = timedelta(seconds=15)
-
-    alert = models.OneToOneField(Alert, models.CASCADE, related_name="trace_request")
-    requested_at = models.DateTimeField()
-    ends_at = models.DateTimeField()
-    n_workers = models.PositiveIntegerField()
-    judged_at = models.DateTimeField(
-        null=True, blank=True, help_text="When its steps were judged."
-    )
-    result = models.CharField(max_length=500, blank=True, help_text="What it showed.")
-
-    class Meta:
-        ordering = ("requested_at", "pk")
-
-    def __str__(self) -> str:
-        return f"trace for alert {self.alert_id}"
-
-    @property
-    def lasts(self) -> timedelta:
-        return self.ends_at - self.requested_at
-
-    @property
-    def result_by(self) -> datetime:
-        return self.ends_at + self.ASSEMBLED_WITHIN
-
-    def state(self, at: datetime) -> str:
-        """Return running, assembling, judged or overdue, as known at a time."""
-        if self.judged_at is not None and self.judged_at <= at:
-            return "judged"
-        if at < self.ends_at:
-            return "running"
-        return "assembling" if at < self.result_by + self.ASSEMBLED_WITHIN else "overdue"
 
 
 class FrozenChart(models.Model):

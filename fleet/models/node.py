@@ -1,7 +1,7 @@
 """A node: one machine that reports."""
 
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Self
 
@@ -166,55 +166,6 @@ class Node(Labeled):
         instance = catalog.instances().get(self.instance_type)
         peak = instance.chip.peak_flops.get(PEAK_PRECISION) if instance else None
         return peak and peak * self.n_devices / max(1, self.n_cores)
-
-
-class SampleRequest(models.Model):
-    """A sample of many readings a second that a person requested of a node, and its answer."""
-
-    EVERY_S, LENGTH_S = 0.1, 30
-    # An agent answers within this time, or not at all.
-    WAIT = timedelta(minutes=3)
-
-    class State(models.TextChoices):
-        WAITING = "waiting"
-        SAMPLING = "sampling"
-        DONE = "done"
-        FAILED = "failed"
-        NO_ANSWER = "no_answer", "no answer"
-
-    node = models.ForeignKey(Node, models.CASCADE, related_name="sample_requests")
-    requested_by = models.CharField(max_length=150)
-    requested_at = models.DateTimeField()
-    started_at = models.DateTimeField(null=True, blank=True)
-    answered_at = models.DateTimeField(null=True, blank=True)
-    reason = models.CharField(max_length=300, blank=True, help_text="Why there is no sample.")
-    answer = models.BinaryField(
-        null=True, blank=True, help_text="The sample as the agent sent it; the oldest are removed."
-    )
-
-    class Meta:
-        ordering = ("-requested_at", "-pk")
-        constraints = (
-            models.UniqueConstraint(
-                fields=["node"],
-                condition=models.Q(answered_at=None),
-                name="one_sample_of_a_node_at_a_time",
-            ),
-        )
-        indexes = (models.Index(fields=["requested_at"], name="samples_oldest_first"),)
-
-    def __str__(self) -> str:
-        return f"sample of {self.node}, {self.requested_at:%Y-%m-%d %H:%M:%S}"
-
-    def get_absolute_url(self) -> str:
-        return reverse("sample-detail", args=[self.node.name, self.pk])
-
-    def state(self, now: datetime) -> State:
-        if self.answered_at is not None:
-            return self.State.FAILED if self.reason else self.State.DONE
-        if now - self.requested_at > self.WAIT:
-            return self.State.NO_ANSWER
-        return self.State.WAITING if self.started_at is None else self.State.SAMPLING
 
 
 class InjectedFault(models.Model):

@@ -46,7 +46,8 @@ def node_sample(request: HtmxRequest, name: str) -> HttpResponse:
 
 def _sample(name: str, pk: int) -> SampleRequest:
     rows = SampleRequest.objects.select_related("node")
-    return get_object_or_404(rows, pk=pk, node__name=name)
+    row: SampleRequest = get_object_or_404(rows, pk=pk, node__name=name)
+    return row
 
 
 def _stored(name: str, pk: int) -> NodeSample:

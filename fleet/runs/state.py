@@ -181,21 +181,6 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
     )
 
 
-def request_trace(hot: HotStore, run: str, *, until_s: float, now_s: float) -> None:
-    """Ask the workers of a run to read the runtime's trace until a moment, Unix time."""
-    left_s = max(1, math.ceil(until_s - now_s))
-    hot.execute("SET", _trace_key(run), f"{until_s:.0f}", "EX", left_s)
-
-
-def trace_until(run: str) -> tuple[str, str]:
-    """Return the command that reads until when a run's workers are asked for a trace, or None."""
-    return ("GET", _trace_key(run))
-
-
-def _trace_key(run: str) -> str:
-    return f"trace:request:{run}"
-
-
 def worker_states(hot: HotStore, run: str) -> dict[str, WorkerState]:
     """Return what each worker of a run said last, since the run's newest start."""
     state = state_of(hot, run)

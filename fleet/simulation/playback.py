@@ -30,7 +30,7 @@ from fleet.alerts.evaluate import (
 from fleet.alerts.probe_requests import advance_probes
 from fleet.alerts.text import Evidence
 from fleet.alerts.trace_requests import advance_traces
-from fleet.models import Alert, AlertEvent, Run
+from fleet.models import Alert, AlertEvent, ProbeRequest, Run, TraceRequest
 from fleet.simulation.runs import create_run, follow
 from telemetry import catalog
 from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S, N_ROUNDS, REQUESTED_APART_S
@@ -542,17 +542,18 @@ class PlayedAgents:
             return {node: self._devices(node) for node in known}
         return {node: self._sent(node) for node in known}
 
-    def request(self, node: str, number: int, *, wait_s: int) -> None:
+    def hand_out(self, request: ProbeRequest) -> None:
+        node = request.node
         act = self._act_of[node]
         asked_s = act.next_report(node, self.second)
-        if asked_s - self.second <= wait_s:
+        if asked_s - self.second <= request.WAIT.total_seconds():
             measured_s = asked_s + PROBE_TAKES_S
             answers_s = act.next_report(node, measured_s - 1)
-            self._requested[node] = RequestedProbe(number, measured_s, answers_s)
+            self._requested[node] = RequestedProbe(request.pk, measured_s, answers_s)
 
-    def forget(self, node: str) -> None:
-        self._requested.pop(node, None)
-        self._answers.pop(node, None)
+    def take_back(self, request: ProbeRequest) -> None:
+        self._requested.pop(request.node, None)
+        self._answers.pop(request.node, None)
 
     def _devices(self, node: str) -> list[dict[str, Any]]:
         n_efa = catalog.instance(self._act_of[node].plan.run.instance).n_efa
@@ -588,7 +589,8 @@ class PlayedReporters:
         act = self._stage.acts[run]
         return act.plan.run.nodes if act.plan.inputs.trace_on_request else 0
 
-    def request(self, run: str, *, until_s: float) -> None:
+    def hand_out(self, request: TraceRequest) -> None:
+        run, until_s = request.subject, request.ends_at.timestamp()
         if self._until_s.get(run) != until_s:
             self._until_s[run] = until_s
             self._stage.acts[run].trace(self.second, until_s)

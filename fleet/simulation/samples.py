@@ -26,12 +26,8 @@ ASSUMED = "simulated: assumes that neuron-monitor accepts this period"
 
 def answer_samples(hot: HotStore, *, now: datetime) -> None:
     """Let the agents of simulated nodes begin samples, and answer those that are over."""
-    waiting = SampleRequest.objects.filter(
-        answered_at=None,
-        requested_at__gt=now - SampleRequest.WAIT,
-        node__source=Node.Source.SIMULATED,
-    ).select_related("node__run")
-    for row in waiting:
+    waiting = SampleRequest.objects.waiting(now).filter(node__source=Node.Source.SIMULATED)
+    for row in waiting.select_related("node__run"):
         clock = hot.clock(row.node.shard)
         plan = hot.plan(row.node.run.name) if row.node.run else None
         if clock is None or plan is None or row.state(now) not in UNDER_WAY:

@@ -40,11 +40,11 @@ redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
 return 1
 """
 
-# By kind and node: what its agent is asked for.
-AGENT_REQUEST = "agent:request:{kind}:{node}"
+# By kind, and node or run: what its agent or its workers are asked for.
+AGENT_REQUEST = "agent:request:{kind}:{subject}"
 
 Kind = Literal["efa", "neuron", "agent"]
-RequestKind = Literal["probe", "sample"]
+RequestKind = Literal["probe", "sample", "trace"]
 
 
 def save_sidecars(hot: Connection, sidecars: Iterable[tuple[str, Mapping[str, object]]]) -> None:
@@ -78,10 +78,10 @@ def note_stopping(nodes: Iterable[str], *, now_s: float) -> list[tuple[object, .
 
 
 def save_agent_request(
-    hot: Connection, node: str, kind: RequestKind, request: Mapping[str, object], *, wait_s: int
+    hot: Connection, subject: str, kind: RequestKind, request: Mapping[str, object], *, wait_s: int
 ) -> None:
-    """Request something of a node's agent, which reads it in the response to its next report."""
-    key = AGENT_REQUEST.format(kind=kind, node=node)
+    """Request something of a node's agent, or of a run's workers, with their next report."""
+    key = AGENT_REQUEST.format(kind=kind, subject=subject)
     hot.execute("SET", key, msgspec.json.encode(request), "EX", wait_s)
 
 
@@ -92,7 +92,7 @@ def read_agent_requests(
     asked = [(node, kind) for node in nodes for kind in kinds]
     if not asked:
         return {}
-    keys = [AGENT_REQUEST.format(kind=kind, node=node) for node, kind in asked]
+    keys = [AGENT_REQUEST.format(kind=kind, subject=node) for node, kind in asked]
     stored: list[bytes | None] = hot.execute("MGET", *keys)
     found: dict[str, dict[str, Any]] = {}
     for (node, kind), request in zip(asked, stored, strict=True):
@@ -101,26 +101,8 @@ def read_agent_requests(
     return found
 
 
-def forget_agent_request(hot: Connection, node: str, kind: RequestKind) -> None:
-    hot.execute("DEL", AGENT_REQUEST.format(kind=kind, node=node))
-
-
-@dataclass(frozen=True, slots=True)
-class AgentRequests:
-    """Requests to agents, and what agents last sent along, by node."""
-
-    hot: Connection
-
-    def read(self, kind: Kind, nodes: Collection[str]) -> dict[str, Any]:
-        return read_sidecars(self.hot, kind, nodes)
-
-    def request(self, node: str, number: int, *, wait_s: int) -> None:
-        """Request a probe of a node's agent."""
-        request = {"id": number, "name": "efa_latency"}
-        save_agent_request(self.hot, node, "probe", request, wait_s=wait_s)
-
-    def forget(self, node: str) -> None:
-        forget_agent_request(self.hot, node, "probe")
+def forget_agent_request(hot: Connection, subject: str, kind: RequestKind) -> None:
+    hot.execute("DEL", AGENT_REQUEST.format(kind=kind, subject=subject))
 
 
 @dataclass(frozen=True, slots=True)

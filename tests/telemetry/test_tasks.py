@@ -14,7 +14,7 @@ from telemetry.simulate.plan import Fault, Noise, Plan
 from telemetry.simulate.shard import RunClock, resume, start_clock
 from telemetry.store.hot import HotStore
 from telemetry.store.models import MinuteRollup
-from telemetry.store.node_state import AgentRequests
+from telemetry.store.node_state import read_sidecars, save_agent_request
 from tests.helpers import LLAMA
 
 
@@ -54,23 +54,24 @@ def test_simulated_agents_answer_requested_probes(
     hot: HotStore, now: int, settings: Settings
 ) -> None:
     settings.REQUEST_PROBES = True
-    agents, nodes = AgentRequests(hot), LLAMA.node_names[:2]
+    nodes = LLAMA.node_names[:2]
     slow = Fault(
         kind="efa_latency", node=nodes[1], device=2, start_s=0, duration_s=900, magnitude=9
     )
     plan = Plan(run=LLAMA, seed=7, epoch_s=now - 100, shard_size=2, faults=(slow,))
     hot.put_plan("llama", msgspec.json.encode(plan))
     tasks.simulate_shard("llama", "llama/0", now - 2)
-    assert agents.read("agent", nodes) == {node: {} for node in nodes}
+    assert read_sidecars(hot, "agent", nodes) == {node: {} for node in nodes}
 
-    agents.request(nodes[1], 12, wait_s=60)
+    request = {"id": 12, "name": "efa_latency"}
+    save_agent_request(hot, nodes[1], "probe", request, wait_s=60)
     tasks.simulate_shard("llama", "llama/0", now - 1)
-    answer = agents.read("agent", nodes)[nodes[1]]["probe"]
+    answer = read_sidecars(hot, "agent", nodes)[nodes[1]]["probe"]
     tasks.simulate_shard("llama", "llama/0", now)
 
-    assert agents.read("agent", nodes) == {nodes[0]: {}, nodes[1]: {"probe": answer}}
+    assert read_sidecars(hot, "agent", nodes) == {nodes[0]: {}, nodes[1]: {"probe": answer}}
     assert answer["id"] == 12
-    ports = [port["device"] for port in agents.read("efa", nodes)[nodes[1]]]
+    ports = [port["device"] for port in read_sidecars(hot, "efa", nodes)[nodes[1]]]
     assert list(answer["latency_s"]) == ports
     assert max(answer["latency_s"], key=answer["latency_s"].get) == ports[2]
 

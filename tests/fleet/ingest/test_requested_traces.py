@@ -135,7 +135,7 @@ def test_a_process_that_ends_between_the_row_and_the_request_has_asked_for_as_lo
 ) -> None:
     alert = fire(job)
     with monkeypatch.context() as patch:
-        patch.setattr(trace_requests, "request_trace", interrupted)
+        patch.setattr(trace_requests.LiveReporters, "hand_out", interrupted)
         with pytest.raises(KeyboardInterrupt):
             update_trace_requests(hot, now=at(0))
     assert [kind for kind, _ in texts(alert)] == ["trace_requested"]
