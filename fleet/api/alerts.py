@@ -9,7 +9,7 @@ from django.db.models import Max
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from ninja import Field, Path, Query, Router
+from ninja import Path, Query, Router
 from ninja.params.functions import Header
 
 from fleet import alerts
@@ -123,67 +123,57 @@ class AlertQuery(Paging):
     """Filter of alerts."""
 
     state: Literal["", "open", "firing", "acknowledged", "recovering", "silenced", "resolved"] = (
-        Field(
-            "",
-            description="open: not resolved. firing: open, neither acknowledged nor silenced. "
+        doc(
+            "open: not resolved. firing: open, neither acknowledged nor silenced. "
             "acknowledged, recovering, silenced: open and so. resolved.",
+            default="",
         )
     )
-    rule: Rule = Field("", description="The broken rule.", examples=["allreduce_share"])
-    cause: Text = Field("", description="The likely cause.", examples=["slow_core"])
-    severity: Literal["", "page", "warn"] = Field("", description="Severity.")
-    run: Text = Field("", description="Name of the affected run.", examples=["llama"])
-    node: Text = Field("", description="Name of the accused node.")
-    team: Text = Field("", description="Team of the run, exact match.")
-    who: Text = Field("", description="Who acknowledged or is assigned it.", examples=["ada"])
-    drill: Literal["", "yes", "no"] = Field("", description="Whether a drill caused it.")
+    rule: Rule = doc("The broken rule.", "allreduce_share", default="")
+    cause: Text = doc("The likely cause.", "slow_core", default="")
+    severity: Literal["", "page", "warn"] = doc("Severity.", default="")
+    run: Text = doc("Name of the affected run.", "llama", default="")
+    node: Text = doc("Name of the accused node.", default="")
+    team: Text = doc("Team of the run, exact match.", default="")
+    who: Text = doc("Who acknowledged or is assigned it.", "ada", default="")
+    drill: Literal["", "yes", "no"] = doc("Whether a drill caused it.", default="")
     label: LabelFilter = ""
-    since: OptionalTime = Field(None, description="Fired at or after: RFC 3339 or Unix seconds.")
-    until: OptionalTime = Field(None, description="Fired before.")
+    since: OptionalTime = doc("Fired at or after: RFC 3339 or Unix seconds.", default=None)
+    until: OptionalTime = doc("Fired before.", default=None)
 
 
 class CommentIn(RequestSchema):
     """An optional comment on an action."""
 
-    comment: str = Field(
-        "", max_length=500, pattern=LINE, description="For the timeline.", examples=["on it"]
-    )
+    comment: str = doc("For the timeline.", "on it", default="", max_length=500, pattern=LINE)
 
 
 class Comment(RequestSchema):
     """A comment without an action."""
 
-    comment: str = Field(
+    comment: str = doc(
+        "What the next reader should know.",
+        "swapped the node, watching",
         max_length=500,
         pattern=NON_BLANK_LINE,
-        description="What the next reader should know.",
-        examples=["swapped the node, watching"],
     )
 
 
 class Assignment(CommentIn):
     """Who to assign the alert to."""
 
-    to: str = Field(
-        max_length=150,
-        pattern=NON_BLANK_LINE,
-        description="Name of an operator, lead or admin.",
-        examples=["ada"],
+    to: str = doc(
+        "Name of an operator, lead or admin.", "ada", max_length=150, pattern=NON_BLANK_LINE
     )
 
 
 class AlertSilenceIn(RequestSchema):
     """How long to silence the problem, and why."""
 
-    duration_s: WholeNumber = Field(
-        ge=60,
-        le=int(LONGEST.total_seconds()),
-        description="Duration from now, in seconds.",
-        examples=[3600],
+    duration_s: WholeNumber = doc(
+        "Duration from now, in seconds.", 3600, ge=60, le=int(LONGEST.total_seconds())
     )
-    reason: str = Field(
-        max_length=500, pattern=NON_BLANK_LINE, description="Why.", examples=["node being swapped"]
-    )
+    reason: str = doc("Why.", "node being swapped", max_length=500, pattern=NON_BLANK_LINE)
 
 
 @router.get("", response=AlertPage, **needs("read"), summary="List alerts")

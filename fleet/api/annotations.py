@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Field, Path, Query, Router, Status
+from ninja import Path, Query, Router, Status
 
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
@@ -28,16 +28,16 @@ router = Router(tags=["annotations"])
 class AnnotationIn(RequestSchema):
     """An annotation to record."""
 
-    kind: Annotated[str, OneOf(OFFERED)] = Field(description="Kind of event.", examples=["deploy"])
-    text: str = Field(
-        description=f"One line, at most {LONGEST} characters.",
-        examples=["data loader 2.4.1"],
+    kind: Annotated[str, OneOf(OFFERED)] = doc("Kind of event.", "deploy")
+    text: str = doc(
+        f"One line, at most {LONGEST} characters.",
+        "data loader 2.4.1",
         json_schema_extra={"maxLength": LONGEST},
     )
-    at: OptionalTime = Field(None, description="Time: RFC 3339 or Unix seconds. Default: now.")
-    ends_at: OptionalTime = Field(None, description="End, at most 7 days later.")
-    run: str = Field("", description="Name of a run.", examples=["llama"])
-    node: str = Field("", description="Name of a node.")
+    at: OptionalTime = doc("Time: RFC 3339 or Unix seconds. Default: now.", default=None)
+    ends_at: OptionalTime = doc("End, at most 7 days later.", default=None)
+    run: str = doc("Name of a run.", "llama", default="")
+    node: str = doc("Name of a node.", default="")
 
 
 class AnnotationOut(ResponseSchema, source=Annotation):
@@ -63,12 +63,12 @@ class AnnotationFilter(Paging):
     """Filter of annotations."""
 
     kind: Literal["", "deploy", "checkpoint", "compile", "restart", "scale", "note", "limit"] = (
-        Field("", description="Kind of event.")
+        doc("Kind of event.", default="")
     )
-    run: Text = Field("", description="Name of the run.", examples=["llama"])
-    node: Text = Field("", description="Name of the node.")
-    since: OptionalTime = Field(None, description="At or after: RFC 3339 or Unix seconds.")
-    until: OptionalTime = Field(None, description="Before.")
+    run: Text = doc("Name of the run.", "llama", default="")
+    node: Text = doc("Name of the node.", default="")
+    since: OptionalTime = doc("At or after: RFC 3339 or Unix seconds.", default=None)
+    until: OptionalTime = doc("Before.", default=None)
 
 
 @router.get("", response=AnnotationPage, **needs("read"), summary="List annotations")

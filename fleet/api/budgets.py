@@ -5,7 +5,7 @@ from typing import Literal
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from ninja import Field, Path, Query, Router, Status
+from ninja import Path, Query, Router, Status
 
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
@@ -90,30 +90,22 @@ class BudgetPage(NewestFirst):
 class BudgetFilter(Paging):
     """Filter of budgets."""
 
-    team: Text = Field("", description="Team, exact match.", examples=["LLM"])
-    run: Text = Field("", description="Name of the run.", examples=["llama"])
-    state: Literal["", "ahead", "current", "over", "withdrawn"] = Field(
-        "", description="State of the budget."
+    team: Text = doc("Team, exact match.", "LLM", default="")
+    run: Text = doc("Name of the run.", "llama", default="")
+    state: Literal["", "ahead", "current", "over", "withdrawn"] = doc(
+        "State of the budget.", default=""
     )
 
 
 class BudgetIn(RequestSchema):
     """A budget to set, of either a team or a run."""
 
-    team: str = Field(
-        "", max_length=MAX_TEAM, pattern=LINE, description="Its team.", examples=["LLM"]
-    )
-    run: str = Field("", pattern=OPTIONAL_SLUG, description="Or its run.")
-    usd: float = Field(
-        gt=0, le=MOST_USD, description="The budget in US dollars.", examples=[250000]
-    )
-    starts_at: Time = Field(
-        description="Start of its period: RFC 3339 or Unix seconds.",
-        examples=["2026-11-01T00:00:00Z"],
-    )
-    ends_at: Time = Field(
-        description="End of its period, exclusive; at most ten years later.",
-        examples=["2026-12-01T00:00:00Z"],
+    team: str = doc("Its team.", "LLM", default="", max_length=MAX_TEAM, pattern=LINE)
+    run: str = doc("Or its run.", default="", pattern=OPTIONAL_SLUG)
+    usd: float = doc("The budget in US dollars.", 250000, gt=0, le=MOST_USD)
+    starts_at: Time = doc("Start of its period: RFC 3339 or Unix seconds.", "2026-11-01T00:00:00Z")
+    ends_at: Time = doc(
+        "End of its period, exclusive; at most ten years later.", "2026-12-01T00:00:00Z"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Field, Path, Query, Router, Schema
+from ninja import Path, Query, Router, Schema
 
 from fleet.api.auth import needs
 from fleet.api.fields import Key, NullableText, OptionalTime, ResponseSchema, RunName, Text, doc
@@ -159,12 +159,12 @@ class RunCompiles(CompileFigures, source=CompileSummary):
 class CompileStretch(Schema):
     """Filter of compiles by run and time."""
 
-    team: Text = Field("", description="Team of the run, exact match.", examples=["LLM"])
-    run: Text = Field("", description="Name of the run.", examples=["llama"])
-    since: OptionalTime = Field(
-        None, description="At or after: RFC 3339 or Unix seconds. Default: all, also undated."
+    team: Text = doc("Team of the run, exact match.", "LLM", default="")
+    run: Text = doc("Name of the run.", "llama", default="")
+    since: OptionalTime = doc(
+        "At or after: RFC 3339 or Unix seconds. Default: all, also undated.", default=None
     )
-    until: OptionalTime = Field(None, description="Before.")
+    until: OptionalTime = doc("Before.", default=None)
 
     @property
     def events(self) -> CompileEventQuerySet:
@@ -176,17 +176,17 @@ class CompileStretch(Schema):
 class CompileQuery(CompileStretch, Paging):
     """Filter of requests to the compile cache."""
 
-    kind: Literal["", "unannounced", "beside", "compiled", "failed"] = Field(
-        "",
-        description="unannounced: unplanned compiles; beside: compiled while another process "
+    kind: Literal["", "unannounced", "beside", "compiled", "failed"] = doc(
+        "unannounced: unplanned compiles; beside: compiled while another process "
         "compiled the same; compiled: all misses; failed. Default: all, also hits.",
+        default="",
     )
 
 
 class SumsFilter(CompileStretch):
     """Filter of the sums, and number of runs in the response."""
 
-    limit: int = Field(50, ge=1, le=MAX_LIMIT, description="Most runs.", examples=[20])
+    limit: int = doc("Most runs.", 20, default=50, ge=1, le=MAX_LIMIT)
 
 
 @router.get("", response=CompilePage, **needs("read"), summary="List compiles")

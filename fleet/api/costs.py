@@ -84,12 +84,8 @@ Tokens = Annotated[int, Field(ge=1, le=MOST), INTEGRAL_FLOAT] | None
 class LengthIn(RequestSchema):
     """Planned length of a run; null where unknown."""
 
-    tokens_per_epoch: Tokens = Field(
-        description="Tokens of one epoch.", examples=[300_000_000_000]
-    )
-    planned_tokens: Tokens = Field(
-        description="Tokens after which the run ends.", examples=[2_000_000_000_000]
-    )
+    tokens_per_epoch: Tokens = doc("Tokens of one epoch.", 300_000_000_000)
+    planned_tokens: Tokens = doc("Tokens after which the run ends.", 2_000_000_000_000)
 
 
 @router.get("/{name}/money", response=RunMoneyDetail, **needs("read"), summary="Cost of a run")

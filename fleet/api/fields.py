@@ -16,6 +16,7 @@ from ninja import Field, Schema
 from ninja.parser import Parser
 from ninja.renderers import BaseRenderer
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic.fields import FieldInfo
 
 from fleet.models.filters import LABEL_NAME
 from fleet.models.problem import ProblemError
@@ -140,35 +141,26 @@ def type_in(source: Any, field: str) -> Any:
     return of_type | None if column.null else of_type
 
 
-class Doc:
-    """The text of a field of a response, with its examples and its default."""
-
-    def __init__(self, text: str, examples: tuple[Any, ...], default: Any) -> None:
-        self.field = Field(default, description=text, examples=list(examples) or None)
-
-
-def doc(text: str, *examples: Any, default: Any = ...) -> Any:
-    """Describe a field of a response; one without an annotation has the type in the source."""
-    return Doc(text, examples, default)
+def doc(text: str, *examples: Any, default: Any = ..., **limits: Any) -> Any:
+    """Describe a field; one of a response without an annotation has the type in its source."""
+    return Field(default, description=text, examples=list(examples) or None, **limits)
 
 
 class DocumentedSchema(Schema):
     """A schema of `doc` fields; ``source`` is the data class or model that types them."""
 
-    model_config = ConfigDict(ignored_types=(Doc,))
+    model_config = ConfigDict(ignored_types=(FieldInfo,))
 
     def __init_subclass__(cls, source: Any = None, **options: Any) -> None:
         super().__init_subclass__(**options)
         given = get_annotations(cls)
-        fields = {name: value for name, value in vars(cls).items() if isinstance(value, Doc)}
+        fields = {name: value for name, value in vars(cls).items() if isinstance(value, FieldInfo)}
         if bare := given.keys() - fields.keys():
             raise TypeError(f"{cls.__name__}: describe {', '.join(sorted(bare))} by doc(…)")
         # In the order of the class.
         cls.__annotations__ = {
             name: given[name] if name in given else type_in(source, name) for name in fields
         }
-        for name, described in fields.items():
-            setattr(cls, name, described.field)
 
 
 class ResponseSchema(DocumentedSchema):

@@ -6,7 +6,7 @@ from typing import Literal
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from ninja import Field, Path, Query, Router
+from ninja import Path, Query, Router
 
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
@@ -120,17 +120,17 @@ class NodePage(PageLinks):
 class NodeQuery(Paging):
     """Filter of nodes."""
 
-    run: Text = Field("", description="Name of the run.", examples=["llama"])
-    team: Text = Field("", description="Team of the run, exact match.")
-    instance_type: Text = Field("", description="Instance type.", examples=["trn2.48xlarge"])
-    source: Literal["", "simulated", "neuron-monitor", "step-reports"] = Field(
-        "", description="Source of the data."
+    run: Text = doc("Name of the run.", "llama", default="")
+    team: Text = doc("Team of the run, exact match.", default="")
+    instance_type: Text = doc("Instance type.", "trn2.48xlarge", default="")
+    source: Literal["", "simulated", "neuron-monitor", "step-reports"] = doc(
+        "Source of the data.", default=""
     )
     label: LabelFilter = ""
-    state: Literal["", "up", "silent", "released", "retired"] = Field(
-        "",
-        description="up; silent: should report; released: its run has ended; retired. "
+    state: Literal["", "up", "silent", "released", "retired"] = doc(
+        "up; silent: should report; released: its run has ended; retired. "
         "Default: all but the retired.",
+        default="",
     )
 
 

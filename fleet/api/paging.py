@@ -30,7 +30,7 @@ class Paging(Schema):
     """The page of a list."""
 
     cursor: Cursor = ""
-    limit: int = Field(50, ge=1, le=MAX_LIMIT, description="Most rows.", examples=[20])
+    limit: int = doc("Most rows.", 20, default=50, ge=1, le=MAX_LIMIT)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -128,16 +128,16 @@ DEFAULT_WINDOW = timedelta(minutes=15)
 class WindowQuery(Schema):
     """A time window; one longer than 31 days starts 31 days before its end."""
 
-    since: OptionalTime = Field(
-        None,
-        description="Start of the window: RFC 3339 or Unix seconds. Default: 15 minutes "
+    since: OptionalTime = doc(
+        "Start of the window: RFC 3339 or Unix seconds. Default: 15 minutes "
         "before its end; at most 31 days before it.",
-        examples=["2026-11-21T14:30:00Z"],
+        "2026-11-21T14:30:00Z",
+        default=None,
     )
-    until: OptionalTime = Field(
-        None,
-        description="End of the window, exclusive: RFC 3339 or Unix seconds. Default: now.",
-        examples=["2026-11-21T15:30:00Z"],
+    until: OptionalTime = doc(
+        "End of the window, exclusive: RFC 3339 or Unix seconds. Default: now.",
+        "2026-11-21T15:30:00Z",
+        default=None,
     )
 
     def window(self, *, now: datetime) -> tuple[int, int]:

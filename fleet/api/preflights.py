@@ -115,41 +115,39 @@ class PreflightDetail(PreflightOut):
 class PreflightFilter(Paging):
     """Filter of preflights."""
 
-    verdict: Literal["", "pass", "hold", "fail"] = Field("", description="Verdict.")
+    verdict: Literal["", "pass", "hold", "fail"] = doc("Verdict.", default="")
 
 
 class PreflightFaultIn(RequestSchema):
     """A fault to inject into a simulated node: docs/preflight.md has the kinds."""
 
-    kind: FaultKind = Field(description="Kind of fault.", examples=["efa_latency"])
-    node: Name = Field(description="Name of the node.", examples=["llama-03"])
-    device: Annotated[int, Field(ge=0, le=9999), INTEGRAL_FLOAT] | None = Field(
-        None, description="The EFA device, from 0; for efa_latency, efa_loss and efa_down."
+    kind: FaultKind = doc("Kind of fault.", "efa_latency")
+    node: Name = doc("Name of the node.", "llama-03")
+    device: Annotated[int, Field(ge=0, le=9999), INTEGRAL_FLOAT] | None = doc(
+        "The EFA device, from 0; for efa_latency, efa_loss and efa_down.", default=None
     )
-    peer: Name | None = Field(
-        None, description="The second node; for pair_slow and pair_silent.", examples=[None]
-    )
-    magnitude: float | None = Field(None, description="Magnitude. Default: that of the kind.")
+    peer: Name | None = doc("The second node; for pair_slow and pair_silent.", None, default=None)
+    magnitude: float | None = doc("Magnitude. Default: that of the kind.", default=None)
 
 
 class PreflightIn(RequestSchema):
     """Nodes to probe."""
 
-    nodes: list[Name] = Field(
+    nodes: list[Name] = doc(
+        "Simulated nodes of one instance type, each once.",
+        ["llama-03"],
         min_length=1,
         max_length=MAX_NODES,
-        description="Simulated nodes of one instance type, each once.",
-        examples=[["llama-03"]],
     )
-    instance_type: str = Field(
-        "", pattern=r"^[a-z0-9.-]{0,40}$", description="Instance type, if unknown to the fleet."
+    instance_type: str = doc(
+        "Instance type, if unknown to the fleet.", default="", pattern=r"^[a-z0-9.-]{0,40}$"
     )
-    wanted: Annotated[int, Field(ge=1, le=MAX_NODES), INTEGRAL_FLOAT] | None = Field(
-        None, description="How many are wanted. Default: all that pass."
+    wanted: Annotated[int, Field(ge=1, le=MAX_NODES), INTEGRAL_FLOAT] | None = doc(
+        "How many are wanted. Default: all that pass.", default=None
     )
-    run: str = Field("", pattern=OPTIONAL_SLUG, description="Name of the run they are for.")
-    faults: list[PreflightFaultIn] = Field(
-        [], max_length=50, description="Faults to inject into the simulated nodes."
+    run: str = doc("Name of the run they are for.", default="", pattern=OPTIONAL_SLUG)
+    faults: list[PreflightFaultIn] = doc(
+        "Faults to inject into the simulated nodes.", default=[], max_length=50
     )
 
 

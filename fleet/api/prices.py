@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from ninja import Field, Path, Query, Router, Status
+from ninja import Path, Query, Router, Status
 
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
@@ -93,45 +93,39 @@ class PublishedPrices(ResponseSchema):
 class PriceFilter(Paging):
     """Filter of prices."""
 
-    team: Text = Field("", description="Team, exact match.", examples=["LLM"])
-    whose: Literal["", "team", "everybody"] = Field(
-        "", description="Of a team, or of every team without its own price."
+    team: Text = doc("Team, exact match.", "LLM", default="")
+    whose: Literal["", "team", "everybody"] = doc(
+        "Of a team, or of every team without its own price.", default=""
     )
-    instance_type: Text = Field("", description="Instance type.", examples=["trn2.48xlarge"])
-    basis: Annotated[str, OneOf(("", *BASES))] = Field("", description="Pricing terms.")
-    since: OptionalTime = Field(None, description="Starts at or after: RFC 3339 or Unix seconds.")
-    until: OptionalTime = Field(None, description="Starts before.")
+    instance_type: Text = doc("Instance type.", "trn2.48xlarge", default="")
+    basis: Annotated[str, OneOf(("", *BASES))] = doc("Pricing terms.", default="")
+    since: OptionalTime = doc("Starts at or after: RFC 3339 or Unix seconds.", default=None)
+    until: OptionalTime = doc("Starts before.", default=None)
 
 
 class PriceIn(RequestSchema):
     """A price to set."""
 
-    team: str = Field(
-        "",
+    team: str = doc(
+        "Its team. Default: every team without its own price.",
+        "LLM",
+        default="",
         max_length=MAX_TEAM,
         pattern=LINE,
-        description="Its team. Default: every team without its own price.",
-        examples=["LLM"],
     )
-    instance_type: Annotated[str, OneOf(TYPES)] = Field(
-        description="Instance type.", examples=["trn2.48xlarge"]
-    )
-    basis: Annotated[str, OneOf(BASES)] = Field(
-        description="Pricing terms.", examples=["reserved"]
-    )
-    usd_per_node_hour: float = Field(
-        gt=0, le=MOST_USD, description="US dollars per node and hour.", examples=[27.83]
-    )
-    valid_from: Time = Field(
-        description="Start, within ten years of now: RFC 3339 or Unix seconds. Costs of the "
+    instance_type: Annotated[str, OneOf(TYPES)] = doc("Instance type.", "trn2.48xlarge")
+    basis: Annotated[str, OneOf(BASES)] = doc("Pricing terms.", "reserved")
+    usd_per_node_hour: float = doc("US dollars per node and hour.", 27.83, gt=0, le=MOST_USD)
+    valid_from: Time = doc(
+        "Start, within ten years of now: RFC 3339 or Unix seconds. Costs of the "
         "past do not change.",
-        examples=["2026-12-01T00:00:00Z"],
+        "2026-12-01T00:00:00Z",
     )
-    source: str = Field(
+    source: str = doc(
+        "Contract, invoice or page.",
+        "contract 2026-117",
         max_length=MAX_SOURCE,
         pattern=NON_BLANK_LINE,
-        description="Contract, invoice or page.",
-        examples=["contract 2026-117"],
     )
 
 

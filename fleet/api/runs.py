@@ -9,7 +9,7 @@ import numpy as np
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from ninja import Field, Path, Query, Router
+from ninja import Path, Query, Router
 
 from fleet.api.auth import needs
 from fleet.api.fields import (
@@ -241,23 +241,23 @@ class SimilarRunsOut(ResponseSchema):
 class RunFilter(Paging):
     """Filter of runs."""
 
-    state: Literal["", "active", "over", "retired"] = Field(
-        "", description="active; over: ended; retired. Default: all but the retired."
+    state: Literal["", "active", "over", "retired"] = doc(
+        "active; over: ended; retired. Default: all but the retired.", default=""
     )
     phase: Literal["", "pending", "compiling", "warming_up", "training", "finished", "failed"] = (
-        Field("", description="Phase of the run.")
+        doc("Phase of the run.", default="")
     )
-    team: Text = Field("", description="Team, exact match.", examples=["LLM"])
+    team: Text = doc("Team, exact match.", "LLM", default="")
     label: LabelFilter = ""
-    since: OptionalTime = Field(None, description="Started at or after: RFC 3339 or Unix seconds.")
-    until: OptionalTime = Field(None, description="Started before.")
+    since: OptionalTime = doc("Started at or after: RFC 3339 or Unix seconds.", default=None)
+    until: OptionalTime = doc("Started before.", default=None)
 
 
 class StepFilter(WindowQuery):
     """Window of steps, and page."""
 
     cursor: Cursor = ""
-    limit: int = Field(100, ge=1, le=MAX_STEPS, description="Most steps.")
+    limit: int = doc("Most steps.", default=100, ge=1, le=MAX_STEPS)
 
 
 @router.get("", response=RunPage, **needs("read"), summary="List runs")

@@ -184,32 +184,28 @@ NOT_COMPUTED = "Its arms were not measured yet. They are measured every five min
 class ScheduleAsked(Schema):
     """Length of the run, and assumptions to replace."""
 
-    days: float = Field(
-        DAYS, ge=LEAST_DAYS, le=MOST_DAYS, description="Length of the run.", examples=[14]
+    days: float = doc("Length of the run.", 14, default=DAYS, ge=LEAST_DAYS, le=MOST_DAYS)
+    tokens: float | None = doc(
+        "Tokens to train, instead of days.", default=None, ge=1, le=MOST_TOKENS
     )
-    tokens: float | None = Field(
-        None, ge=1, le=MOST_TOKENS, description="Tokens to train, instead of days."
+    porting_usd: float = doc("Cost of porting, US dollars.", 2000, default=0.0, ge=0, le=MOST_USD)
+    failures: float | None = doc(
+        "Per node and day. Default: as observed.", default=None, ge=0, le=MOST_FAILURES
     )
-    porting_usd: float = Field(
-        0.0, ge=0, le=MOST_USD, description="Cost of porting, US dollars.", examples=[2000]
+    porting_days: float = doc(
+        "Days that one engineer ports.", default=0.0, ge=0, le=ENGINEERS["porting_days"]
     )
-    failures: float | None = Field(
-        None, ge=0, le=MOST_FAILURES, description="Per node and day. Default: as observed."
+    waiting_engineers: float = doc(
+        "Engineers who wait for the run.", default=0.0, ge=0, le=ENGINEERS["waiting_engineers"]
     )
-    porting_days: float = Field(
-        0.0, ge=0, le=ENGINEERS["porting_days"], description="Days that one engineer ports."
+    engineer_usd: float = doc(
+        "US dollars per day of one engineer.", default=0.0, ge=0, le=ENGINEERS["engineer_usd"]
     )
-    waiting_engineers: float = Field(
-        0.0, ge=0, le=ENGINEERS["waiting_engineers"], description="Engineers who wait for the run."
+    candidate: Annotated[str, Field(pattern=rf"(^$|{NAME})")] = doc(
+        "Run of the candidate. Default: the first.", default=""
     )
-    engineer_usd: float = Field(
-        0.0, ge=0, le=ENGINEERS["engineer_usd"], description="US dollars per day of one engineer."
-    )
-    candidate: Annotated[str, Field(pattern=rf"(^$|{NAME})")] = Field(
-        "", description="Run of the candidate. Default: the first."
-    )
-    reuse: Literal["", "yes", "no"] = Field(
-        "", description="Only with, or only without reuse of compiled graphs. Default: both."
+    reuse: Literal["", "yes", "no"] = doc(
+        "Only with, or only without reuse of compiled graphs. Default: both.", default=""
     )
 
 

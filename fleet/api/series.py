@@ -9,7 +9,7 @@ import numpy as np
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from ninja import Field, Path, Query, Router
+from ninja import Path, Query, Router
 
 from fleet.api.auth import needs
 from fleet.api.fields import NodeName, OneOf, ResponseSchema, RunName, doc
@@ -159,25 +159,25 @@ RunMetric = Annotated[str, OneOf(tuple(OF_RUNS))]
 class SeriesQuery(WindowQuery):
     """A window, and the number of points."""
 
-    max_points: int = Field(
-        300,
+    max_points: int = doc(
+        "Most points; neighbours are averaged, with minimum and maximum. There are "
+        "fewer points if there are many parts: a response has at most 50,000 values.",
+        default=300,
         ge=1,
         le=2_000,
-        description="Most points; neighbours are averaged, with minimum and maximum. There are "
-        "fewer points if there are many parts: a response has at most 50,000 values.",
     )
 
 
 class NodeDrawing(SeriesQuery):
     """A metric of a node."""
 
-    metric: NodeMetric = Field(description="Its name.", examples=["core_utilization_ratio"])
+    metric: NodeMetric = doc("Its name.", "core_utilization_ratio")
 
 
 class RunDrawing(SeriesQuery):
     """A metric of a run."""
 
-    metric: RunMetric = Field(description="Name of the metric.", examples=["step_s"])
+    metric: RunMetric = doc("Name of the metric.", "step_s")
 
 
 def unit_of(metric: str) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from ninja import Field, Path, Query, Router, Status
+from ninja import Path, Query, Router, Status
 
 from fleet import alerts
 from fleet.alerts.matchers import error_of
@@ -57,34 +57,29 @@ class SilencePage(NewestFirst):
 class SilenceFilter(Paging):
     """Filter of silences."""
 
-    state: Literal["", "active", "over"] = Field("", description="State of the silence.")
-    by: Text = Field("", description="Who created it.", examples=["ada"])
+    state: Literal["", "active", "over"] = doc("State of the silence.", default="")
+    by: Text = doc("Who created it.", "ada", default="")
 
 
 class SilenceChange(RequestSchema):
     """The end of a silence."""
 
-    duration_s: WholeNumber = Field(
-        ge=60,
-        le=int(LONGEST.total_seconds()),
-        description="Duration from now, in seconds.",
-        examples=[3600],
+    duration_s: WholeNumber = doc(
+        "Duration from now, in seconds.", 3600, ge=60, le=int(LONGEST.total_seconds())
     )
 
 
 class SilenceIn(SilenceChange):
     """A silence to create."""
 
-    matchers: str = Field(
+    matchers: str = doc(
+        "Matchers separated by spaces: `field=value` with =, !=, =~ or !~. Fields: "
+        "rule, cause, severity, run, node, team, subject, drill.",
+        "rule=allreduce_share team=~blue|green",
         max_length=500,
         pattern=NON_BLANK_LINE,
-        description="Matchers separated by spaces: `field=value` with =, !=, =~ or !~. Fields: "
-        "rule, cause, severity, run, node, team, subject, drill.",
-        examples=["rule=allreduce_share team=~blue|green"],
     )
-    reason: str = Field(
-        max_length=500, pattern=NON_BLANK_LINE, description="Why.", examples=["maintenance"]
-    )
+    reason: str = doc("Why.", "maintenance", max_length=500, pattern=NON_BLANK_LINE)
 
 
 @router.get("", response=SilencePage, **needs("read"), summary="List silences")

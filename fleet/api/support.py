@@ -6,7 +6,7 @@ from typing import Any, Literal
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from ninja import Field, Path, Query, Router, Status
+from ninja import Path, Query, Router, Status
 
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
@@ -108,38 +108,34 @@ class SupportCheckDetail(SupportCheckOut):
 class SupportFilter(Paging):
     """Filter of support checks."""
 
-    trial: Text = Field("", description="Name of the trial.", examples=["bakeoff"])
-    by: Text = Field("", description="Who ran the check.", examples=["ada"])
-    verdict: Literal["", "supported", "unsupported", "unknown"] = Field(
-        "",
-        description="supported: all operators are; unsupported: some are not; unknown: none is "
+    trial: Text = doc("Name of the trial.", "bakeoff", default="")
+    by: Text = doc("Who ran the check.", "ada", default="")
+    verdict: Literal["", "supported", "unsupported", "unknown"] = doc(
+        "supported: all operators are; unsupported: some are not; unknown: none is "
         "unsupported, but some are unknown.",
+        default="",
     )
 
 
 class SupportCheckIn(RequestSchema):
     """The operators to check."""
 
-    text: str = Field(
+    text: str = doc(
+        "A list with one operator per line, or the text of the analyzer's "
+        "result.json; the format is detected.",
+        "aten.mm\naten.softmax\naten.sort\n",
         min_length=1,
         max_length=MAX_FILE_BYTES,
-        description="A list with one operator per line, or the text of the analyzer's "
-        "result.json; the format is detected.",
-        examples=["aten.mm\naten.softmax\naten.sort\n"],
     )
-    file: str = Field(
-        "",
-        max_length=LONGEST_FILE,
-        pattern=LINE,
-        description="Name of the file.",
-        examples=["rl_module.txt"],
+    file: str = doc(
+        "Name of the file.", "rl_module.txt", default="", max_length=LONGEST_FILE, pattern=LINE
     )
-    report: str = Field(
-        "",
+    report: str = doc(
+        "Text of the analyzer's result.json; takes precedence over lists.",
+        default="",
         max_length=MAX_FILE_BYTES,
-        description="Text of the analyzer's result.json; takes precedence over lists.",
     )
-    trial: str = Field("", pattern=OPTIONAL_SLUG, description="Name of the trial.")
+    trial: str = doc("Name of the trial.", default="", pattern=OPTIONAL_SLUG)
 
 
 @router.get("", response=SupportCheckPage, **needs("read"), summary="List support checks")

@@ -67,32 +67,25 @@ class TokenPage(NewestFirst):
 class TokenFilter(Paging):
     """Filter of tokens."""
 
-    scope: Literal["", "ingest", "scrape", "annotate", "read", "act", "lead", "admin"] = Field(
-        "", description="Scope of the token."
+    scope: Literal["", "ingest", "scrape", "annotate", "read", "act", "lead", "admin"] = doc(
+        "Scope of the token.", default=""
     )
-    state: Literal["", "valid", "expired", "revoked"] = Field(
-        "", description="State of the token."
-    )
+    state: Literal["", "valid", "expired", "revoked"] = doc("State of the token.", default="")
 
 
 class TokenIn(RequestSchema):
     """A token to create."""
 
-    name: str = Field(
-        max_length=MAX_NAME,
-        pattern=NON_BLANK_LINE,
-        description="Name of the token.",
-        examples=["ci"],
-    )
-    scope: Scope = Field(
-        description="ingest (reports of nodes and steps), scrape (/metrics, /metrics/neuron), "
+    name: str = doc("Name of the token.", "ci", max_length=MAX_NAME, pattern=NON_BLANK_LINE)
+    scope: Scope = doc(
+        "ingest (reports of nodes and steps), scrape (/metrics, /metrics/neuron), "
         "annotate, read, act (read, annotate, act on alerts), lead (act; prices, budgets, trials, "
         "length of runs) or admin (lead; tokens). Limited to the scopes of its maker, now and "
         "later.",
-        examples=["read"],
+        "read",
     )
-    days: Annotated[int, Field(ge=1, le=MAX_DAYS), INTEGRAL_FLOAT] | None = Field(
-        None, description="Lifetime in days; null: no expiry."
+    days: Annotated[int, Field(ge=1, le=MAX_DAYS), INTEGRAL_FLOAT] | None = doc(
+        "Lifetime in days; null: no expiry.", default=None
     )
 
 

@@ -280,35 +280,30 @@ class TrialPage(NewestFirst):
 class TrialFilter(Paging):
     """Filter of trials."""
 
-    state: Literal["", "open", "over"] = Field("", description="open, or over.")
-    team: Text = Field("", description="Team, exact match.", examples=["vision"])
+    state: Literal["", "open", "over"] = doc("open, or over.", default="")
+    team: Text = doc("Team, exact match.", "vision", default="")
 
 
 class TrialIn(RequestSchema):
     """A trial to create."""
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9_-]{1,60}$", description="Unique name.", examples=["move"]
-    )
-    question: str = Field(
+    name: str = doc("Unique name.", "move", pattern=r"^[A-Za-z0-9_-]{1,60}$")
+    question: str = doc(
+        "The question to decide.",
+        "Do we move to trn2?",
         max_length=services.MAX_QUESTION,
         pattern=NON_BLANK_LINE,
-        description="The question to decide.",
-        examples=["Do we move to trn2?"],
     )
-    team: str = Field("", max_length=services.MAX_TEAM, pattern=LINE, description="Its team.")
-    baseline: ArmName = Field(description="Run of the baseline.", examples=["llama"])
-    candidates: list[ArmName] = Field(
-        min_length=1,
-        max_length=MOST_CANDIDATES,
-        description="Runs to compare, each once.",
-        examples=[["llama-2"]],
+    team: str = doc("Its team.", default="", max_length=services.MAX_TEAM, pattern=LINE)
+    baseline: ArmName = doc("Run of the baseline.", "llama")
+    candidates: list[ArmName] = doc(
+        "Runs to compare, each once.", ["llama-2"], min_length=1, max_length=MOST_CANDIDATES
     )
-    planned_steps: WholeNumber = Field(
-        DEFAULT_STEPS,
+    planned_steps: WholeNumber = doc(
+        "Settled steps of each arm needed for a decision.",
+        default=DEFAULT_STEPS,
         ge=1,
         le=MOST_STEPS,
-        description="Settled steps of each arm needed for a decision.",
     )
     replicates: dict[ArmName, Annotated[list[ArmName], Field(max_length=MOST_REPLICATES)]] = Field(
         default_factory=dict,
@@ -316,16 +311,14 @@ class TrialIn(RequestSchema):
         description="Further runs of an arm, by its run.",
         examples=[{}],
     )
-    margin_ratio: float = Field(
-        MARGIN_RATIO,
+    margin_ratio: float = doc(
+        "Arms that differ by less are equivalent.",
+        default=MARGIN_RATIO,
         ge=0,
         le=MOST_MARGIN_RATIO,
-        description="Arms that differ by less are equivalent.",
     )
-    planned_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS), INTEGRAL_FLOAT] | None = Field(
-        None,
-        description="Tokens of the whole training, to estimate its duration.",
-        examples=[260_000_000_000],
+    planned_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS), INTEGRAL_FLOAT] | None = doc(
+        "Tokens of the whole training, to estimate its duration.", 260_000_000_000, default=None
     )
 
 
