@@ -220,9 +220,16 @@ def with_refused(hot: HotStore, findings: list[Finding], *, now_s: float) -> lis
         return findings
     told = [next((str(refused[s]) for s in each if s in refused), "") for each in about]
     return [
-        replace(each, evidence={**each.evidence, "refused": text}) if text else each
+        _of_refused(each, text) if text else each
         for each, text in zip(findings, told, strict=True)
     ]
+
+
+def _of_refused(finding: Finding, text: str) -> Finding:
+    # Workers of which nothing is heard, and a node, go on as far as anybody knows.
+    is_unheard = finding.cause in ("workers_ended", "node_silent")
+    cause = "reports_refused" if is_unheard else finding.cause
+    return replace(finding, cause=cause, evidence={**finding.evidence, "refused": text})
 
 
 def find_all(

@@ -15,6 +15,7 @@ MEASURED = frozenset(
     {
         *("kind", "share_ratio", "wait_ratio", "transfer_ratio", "limit_ratio", "step"),
         *("step_s", "baseline_step_s", "phase_s", "baseline_phase_s"),
+        *("share_scatter_ratio", "step_scatter_s", "n_errors"),
         *("healthy_steps", "steps_to_resolve", "every_s"),
     }
 )

@@ -74,7 +74,8 @@ def cases_of(alert: Alert) -> list[str]:
     step_s, usual_s = evidence.number("step_s"), evidence.number("baseline_step_s")
     is_as_before = step_s and usual_s and step_s <= usual_s * (1 + STEP_NOISE_RATIO)
     as_before = ["steps as before"] if is_as_before else []
-    return [alert.cause, *(f"{kind}, {each}" for each in where), *where, *as_before, kind]
+    idle = [] if alert.runs else ["no run"]
+    return [alert.cause, *(f"{kind}, {each}" for each in where), *where, *as_before, *idle, kind]
 
 
 def scheduler_of(labels: Mapping[str, str]) -> str | None:

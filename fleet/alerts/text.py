@@ -5,7 +5,7 @@ The sentences are in ``templates/alerts``: ``_rule.html`` holds what every alert
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
@@ -73,6 +73,7 @@ CAUSES: Mapping[str, CauseText] = {
     "node_crash": CauseText("crashed node", "crashed", metric=_CORES),
     "hang": CauseText("hang"),
     "workers_ended": CauseText("all workers stopped", is_of_run=True),
+    "reports_refused": CauseText("refused reports"),
     "workers_missing": CauseText("missing workers", is_of_run=True),
     "exec_errors": CauseText("failing executions"),
     "loss_not_finite": CauseText("loss not finite", is_of_run=True),
@@ -286,10 +287,15 @@ def is_located(alert: Alert) -> bool:
 
 SYMPTOMS = names_of(lambda rule: rule.is_symptom)
 SELF_EXPLAINED = names_of(lambda rule: rule.explains_itself)
+# Causes that the opening of their alert states.
+STATED = frozenset({"workers_ended", "reports_refused"})
 # Healthy steps vary by this ratio: a smaller loss counts as none.
 LOSS_NOISE_RATIO = 0.01
-# All-reduce shares that differ by less are shown as one.
-SAME_SHARE = 0.005
+# Less than half a step reads as none.
+LEAST_LOST_STEPS = 0.5
+# The highest of many means of five steps, and any other, lie within so many deviations of single
+# steps: four of a mean's above, two and a half below.
+SCATTER_DEVIATIONS = 3.0
 CLOCK_WITHIN = timedelta(hours=12)
 # Line breaks of templates: none before punctuation or inside bold text, elsewhere one space.
 # Narrow and non-breaking spaces belong to figures and stay.
@@ -348,13 +354,28 @@ class Loss:
         return one_line(get_template("alerts/_loss.html#how").render(context))
 
 
+def is_less(
+    now: float | None, worst: float | None, scatter: float, written: Callable[[float], str]
+) -> bool:
+    """Whether a figure fell by more than its run scatters, and is written in other digits."""
+    if now is None or worst is None:
+        return False
+    return worst - now > SCATTER_DEVIATIONS * scatter and written(now) != written(worst)
+
+
+def _scatter(name: str, worst: "Evidence", seen: "Evidence | None") -> float:
+    """Deviation of single steps; that of the record's worst or last steps, whichever is larger."""
+    each = (of.number(name) for of in (worst, seen) if of is not None)
+    return max((known for known in each if known is not None), default=0.0)
+
+
 def loss(alert: Alert) -> Loss | None:
     """Read what an alert has cost, as fleet/costs/losses.py measured it; None if unknown."""
     names = ("lost_s", "span_s", "n_steps", "usd")
     lost_s, span_s, n_steps, dollars = (_number(alert.cost.get(name)) for name in names)
     if lost_s is None or span_s is None or n_steps is None:
         return None
-    if lost_s <= LOSS_NOISE_RATIO * span_s:
+    if lost_s <= LOSS_NOISE_RATIO * span_s or n_steps < LEAST_LOST_STEPS:
         lost_s, n_steps, dollars = 0.0, 0.0, None if dollars is None else 0.0
     return Loss(lost_s, n_steps, dollars, alert.cost)
 
@@ -430,13 +451,14 @@ class AlertText:
             is_about_node
             or bool(evidence.shared_place)
             or (alert.rule == alert.cause and alert.node is None)
+            or alert.cause in STATED
         )
         is_early = self.now - alert.onset_at < CLOCK_WITHIN
         step_s, usual_s = evidence.number("step_s"), evidence.number("baseline_step_s")
         knows_steps = step_s is not None and usual_s is not None
         seen = Evidence(latest.figures) if latest and alert.is_open and latest != worst else None
         step_s_now = seen.number("step_s") if seen else None
-        if step_s is None or step_s_now is None or step_s_now > step_s * (1 - STEP_NOISE_RATIO):
+        if not is_less(step_s_now, step_s, _scatter("step_scatter_s", evidence, seen), seconds):
             step_s_now = None
         # Whether steps take longer; empty where the headline says so already. Shorter ones belong
         # to the end of a problem.
@@ -507,7 +529,7 @@ class AlertText:
             return {}
         worst = evidence.number("share_ratio")
         last = seen.number("share_ratio") if seen else None
-        is_lower = worst is not None and last is not None and worst - last >= SAME_SHARE
+        is_lower = is_less(last, worst, _scatter("share_scatter_ratio", evidence, seen), percent)
         limit = evidence.number("limit_ratio")
         if limit is None and alert.run is not None:
             limit = alert.run.allreduce_limit_ratio
@@ -543,9 +565,7 @@ Fact = tuple[str, str]
 
 LABELS: Mapping[str, str] = {
     "resolve": "Resolves below",
-    "n_errors": "Errors",
     "usd_per_hour": "Dollars per hour",
-    "n_graphs": "Graphs",
     "key_changes": "Changed in the key",
 }
 # Figures that a sentence, another row or a chart shows.
@@ -557,6 +577,7 @@ SHOWN_ELSEWHERE = frozenset(
         *("budget", "used_up_s", "ends_s", "usd_per_mtok", "expected_usd_per_mtok"),
         *("doubt", "started_s"),
         *("node_s_per_mtok", "expected_node_s_per_mtok"),
+        *("share_scatter_ratio", "step_scatter_s"),
         *("tokens", "phase", "quiet_s", "every_s", "lost_s", "end_s"),
         *("healthy_steps", "steps_to_resolve"),
     }
@@ -584,7 +605,7 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
         ("UltraServer", str(evidence.figures.get("ultraserver") or "") or None),
         ("Cause", cause_name(alert.cause) if is_placed else None),
         ("Measured", _known(culprit.value, culprit.unit)),
-        ("Before" if culprit.n_peers == 0 else "Peers", peers),
+        (_compared_with(evidence), peers),
         ("Threshold", _known(culprit.limit, culprit.unit)),
         ("Share", _share(evidence)),
         ("Step", _step(evidence)),
@@ -606,12 +627,13 @@ def _other_facts(evidence: Evidence) -> Iterable[Fact]:
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             yield _label(key), ", ".join(value)
         elif (number := evidence.number(key)) is not None:
-            unit = unit_of(key) or ("count" if isinstance(value, int) else None)
+            is_count = isinstance(value, int) or key.startswith("n_")
+            unit = unit_of(key) or ("count" if is_count else None)
             yield _label(key.removesuffix(f"_{unit}")), figure(number, unit)
 
 
 def _label(key: str) -> str:
-    return LABELS.get(key) or key.replace("_", " ").capitalize()
+    return LABELS.get(key) or key.removeprefix("n_").replace("_", " ").capitalize()
 
 
 def _known(value: float | None, unit: str | None) -> str | None:
@@ -623,7 +645,14 @@ def _phase(evidence: Evidence) -> str | None:
     kind = str(evidence.figures.get("kind") or "")
     if now_s is None or before_s is None or kind in {"", WHOLE_STEP}:
         return None
-    return f"{kind} {seconds(now_s)}, was {seconds(before_s)}"
+    was = "expected" if evidence.figures.get("is_expected") else "was"
+    return f"{kind} {seconds(now_s)}, {was} {seconds(before_s)}"
+
+
+def _compared_with(evidence: Evidence) -> str:
+    if evidence.figures.get("is_expected"):
+        return "Expected"
+    return "Before" if evidence.culprit.n_peers == 0 else "Peers"
 
 
 def _share(evidence: Evidence) -> str | None:

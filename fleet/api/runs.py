@@ -126,8 +126,8 @@ class RunOut(ResponseSchema, source=Run):
         "NRT_EXEC_HW_ERR_HBM_UE on trn-03",
     )
     standstill: str = doc(
-        "By its open alert: hangs, stopped (all workers are gone), or waiting (some have not "
-        "arrived); else empty.",
+        "By its open alert: hangs, stopped (all workers are gone), refused (its reports are), or "
+        "waiting (some workers have not arrived); else empty.",
         "",
     )
     stands_since: datetime | None = doc("Since when it makes no steps, UTC.")

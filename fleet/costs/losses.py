@@ -58,6 +58,7 @@ class Cost:
     n_nodes: int
     usd_per_hour: float | None
     n_others: int = 0
+    n_useless: int = 0
 
 
 def measure_cost(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
@@ -67,8 +68,9 @@ def measure_cost(source: Source, alert: Alert, *, until: datetime) -> Cost | Non
     twice the usual time) ``n_done`` steps ended. At the usual pace, the median before the onset,
     that takes ``n_done * usual_s``; the rest of the time is lost, and the run's nodes are paid
     for during it. Checkpoints and evaluations are no loss, except for what a slow checkpoint
-    takes beyond the usual ones. A run without a price loses steps only. Runs whose batch or size
-    was changed at the onset have no pace to compare with.
+    takes beyond the usual ones. Steps with a loss that is not finite are lost, too: nothing is
+    trained in them. A run without a price loses steps only. Runs whose batch or size was changed
+    at the onset have no pace to compare with.
     """
     evidence = Evidence(alert.evidence)
     if alert.run is None or evidence.is_layout or evidence.names("changed"):
@@ -112,8 +114,9 @@ def _compared(
     is_overdue = until_s - newest_s > OVERDUE_STEPS * before.usual_s
     span_s = (until_s if is_overdue else newest_s) - before.ended_at_s
     n_done = max(0, int(after.step[-1]) - before.step) if len(after) else 0
-    paused_s = _paused_s(alert, before, after)
-    lost_s = span_s - paused_s - n_done * before.usual_s
+    n_useless = n_done if _is_about(alert, "loss_not_finite") else 0
+    paused_s = 0.0 if n_useless else _paused_s(alert, before, after)
+    lost_s = span_s - paused_s - (n_done - n_useless) * before.usual_s
     if not np.isfinite(lost_s) or not before.usual_s > 0:
         return None
     # At the price of that time: what later steps or contracts cost changes no past loss.
@@ -130,6 +133,7 @@ def _compared(
         paused_s=paused_s,
         n_nodes=run.n_nodes,
         usd_per_hour=per_hour or None,
+        n_useless=n_useless,
     )
 
 

@@ -83,7 +83,11 @@ def render_headline(template: str, **context: Any) -> SafeString:
 def activity(run: Run, standstill: str = "") -> str:
     """Return what a run does, as the end of a sentence."""
     if standstill:
-        words = {"stopped": "has stopped", "waiting": "has waited for workers"}
+        words = {
+            "stopped": "has stopped",
+            "refused": "has had its reports refused",
+            "waiting": "has waited for workers",
+        }
         return words.get(standstill, standstill)
     if run.phase == Run.Phase.COMPILING and run.knows_progress:
         return f"is compiling, {percent(run.phase_progress_ratio, 0)} done"

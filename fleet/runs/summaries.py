@@ -36,7 +36,12 @@ TOKENS_PER_MTOK = 1e6
 
 
 # What a run does while an alert of such a rule or cause is open.
-STANDSTILLS = {"hang": "hangs", "workers_ended": "stopped", "workers_missing": "waiting"}
+STANDSTILLS = {
+    "hang": "hangs",
+    "workers_ended": "stopped",
+    "reports_refused": "refused",
+    "workers_missing": "waiting",
+}
 
 
 @dataclass(frozen=True, slots=True)

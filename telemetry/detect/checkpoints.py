@@ -85,7 +85,10 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     for alert in held:
         onset_s, phase_s = onset_of_alert(alert, -np.inf), alert.evidence.get("phase_s") or 0.0
         if last_s <= onset_s + 1.0 and inputs.now_s - onset_s - phase_s <= PENDING_S:
-            kept = {key: alert.evidence.get(key) for key in ("baseline_phase_s", "phase_s")}
+            kept = {
+                key: alert.evidence.get(key)
+                for key in ("baseline_phase_s", "phase_s", "is_expected")
+            }
             return [replace(problem_of(score_of_alert(alert), onset_s), extra=kept)]
     if not taken:
         return []
@@ -117,7 +120,7 @@ def _check(
     inputs: DetectionInput, steps: StepBatch, earlier: list[tuple[int, float]], this: Checkpoint
 ) -> Problem | None:
     """Compare a checkpoint with ``earlier`` ones: (row, seconds) each."""
-    usual_s = _usual_s(inputs, steps, earlier, this.ended_s)
+    usual_s, is_expected = _usual_s(inputs, steps, earlier, this.ended_s)
     ratio_s = inputs.limit(RULE, RATIO) * usual_s
     if not np.isfinite(usual_s) and this.said_by:
         # What is usual is unknown, but workers say what takes so long.
@@ -130,6 +133,8 @@ def _check(
         "baseline_phase_s": json_number(usual_s),
         "phase_s": this.took_s,
         "said_by": list(this.said_by),
+        # What a model of this size should take: there was no checkpoint to compare with.
+        "is_expected": is_expected and bool(np.isfinite(usual_s)),
     }
     return Problem(CAUSE, score, "checkpoint", this.ended_s - this.took_s, strength, extra=extra)
 
@@ -209,8 +214,8 @@ def _n_workers(steps: StepBatch) -> IntArray:
 
 def _usual_s(
     inputs: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], ended_at_s: float
-) -> float:
-    """Usual duration of a checkpoint: seconds, infinity where it is unknown.
+) -> tuple[float, bool]:
+    """Usual duration of a checkpoint in seconds, infinity: unknown; whether it is by its size.
 
     The fastest earlier checkpoint counts, so several slow ones do not become usual. With half the
     nodes, each writes twice as much.
@@ -218,7 +223,7 @@ def _usual_s(
     for alert in inputs.open_problems:
         held = alert.evidence.get("baseline_phase_s")
         if phase_of(alert.cause) == PHASE and held is not None:
-            return float(held)
+            return float(held), bool(alert.evidence.get("is_expected"))
     n_now = max(1, int(_n_workers(steps)[-1])) if len(steps) else len(inputs.nodes)
     earlier = [took_s for _, took_s in taken]
     before_s = min(steps.ended_at_s[:1].tolist(), default=ended_at_s)
@@ -234,7 +239,7 @@ def _usual_s(
     if len(earlier) < ENOUGH_CHECKPOINTS and inputs.saved is not None:
         earlier += inputs.saved(before_s)
     if len(earlier) >= ENOUGH_CHECKPOINTS or (earlier and inputs.checkpoint_s is None):
-        return min(earlier)
+        return min(earlier), False
     n_nodes = max(1, len(training_nodes(inputs, steps)))
-    due = inputs.checkpoint_s or np.inf
-    return min([*earlier, due * max(1.0, len(inputs.nodes) / n_nodes)])
+    due_s = (inputs.checkpoint_s or np.inf) * max(1.0, len(inputs.nodes) / n_nodes)
+    return min([*earlier, due_s]), due_s < min(earlier, default=np.inf)

@@ -36,7 +36,13 @@ from telemetry.detect.node_errors import (
     node_idle,
     rejected_devices,
 )
-from telemetry.detect.pace import HALF, NEWEST_STEPS, PERSISTS_STEPS, comparable_steps
+from telemetry.detect.pace import (
+    HALF,
+    NEWEST_STEPS,
+    PERSISTS_STEPS,
+    RECENT_STEPS,
+    comparable_steps,
+)
 from telemetry.detect.parts import POWER, find_unhealthy_hardware
 from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.recompile import recompile
@@ -54,6 +60,7 @@ from telemetry.detect.stopped import hang, missing_workers
 from telemetry.detect.stragglers import find_longer_stage, find_uneven_work
 from telemetry.detect.symptoms import causes_json, with_best_cause
 from telemetry.detect.training_loss import loss_not_finite, loss_spike
+from telemetry.statistics.change_points import noise
 from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch
 
@@ -389,6 +396,7 @@ def _evidence(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
     return {
         "kind": problem.kind,
         "step_s": middle(newest.step_s) if len(newest) else None,
+        "step_scatter_s": noise(steps[began + 1 :].last(RECENT_STEPS).step_s),
         "baseline_step_s": middle(before.step_s) if len(before) > 2 else None,
         "wait_ratio": _mean_ratio(newest.wait_ratio),
         "transfer_ratio": _mean_ratio(newest.transfer_ratio),

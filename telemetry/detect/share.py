@@ -33,7 +33,7 @@ from telemetry.detect.pace import (
 from telemetry.detect.rules import RULES
 from telemetry.detect.stragglers import Lateness, lateness, score_workers
 from telemetry.detect.symptoms import causes_json, with_best_cause
-from telemetry.statistics.change_points import rise
+from telemetry.statistics.change_points import noise, rise
 from telemetry.statistics.peers import mean, median, middle
 from telemetry.steps import StepBatch
 
@@ -342,6 +342,9 @@ def share_evidence(case: ShareCase, verdict: Diagnosis) -> dict[str, Any]:
         "resolve_ratio": inputs.resolve_ratio,
         "kind": verdict.kind,
         "step": int(after.step[-1]),
+        # Of single steps; the figures above and below are of the newest few.
+        "share_scatter_ratio": noise(after.allreduce_share_ratio),
+        "step_scatter_s": noise(after.step_s),
         "step_s": middle(case.newest.step_s),
         "baseline_step_s": middle(case.before.step_s)
         if case.before is not None and not case.changed

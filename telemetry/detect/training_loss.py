@@ -76,7 +76,7 @@ def loss_spike(inputs: DetectionInput) -> list[Finding]:
     steps = inputs.steps[np.isfinite(inputs.steps.loss)]
     held = next((each.evidence for each in inputs.open_problems if each.rule == SPIKE), None)
     if held is not None and len(steps):
-        newest = float(np.median(steps.loss[-min(len(steps), 3) :]))
+        newest = _newest(steps)
         if newest - held["baseline_loss"] <= held["limit_loss"] / 2:
             return []
         return [_spike(inputs, steps, {**held, "loss": newest})]
@@ -100,7 +100,7 @@ def loss_spike(inputs: DetectionInput) -> list[Finding]:
         report_every_s=max(1, round(float(np.median(steps.step_s)))),
     )
     baseline = float(steps.loss[row] - above[place])
-    if above[place] <= limit or limit <= 0:
+    if above[place] <= limit or limit <= 0 or _newest(steps) - baseline <= limit / 2:
         return []
     evidence = {
         "since_step": int(steps.step[row]),
@@ -110,6 +110,11 @@ def loss_spike(inputs: DetectionInput) -> list[Finding]:
         "onset_s": float(steps.ended_at_s[row] - steps.step_s[row]),
     }
     return [_spike(inputs, steps, evidence)]
+
+
+def _newest(steps: StepBatch) -> float:
+    """Return the newest loss: of three, so that a single step neither fires nor resolves."""
+    return float(np.median(steps.loss[-3:]))
 
 
 def _above_before(loss: FloatArray) -> FloatArray:

@@ -30,7 +30,7 @@ class RefusedReports:
         if self.per_s >= 1:
             return f"{self.per_s:,.0f} reports a second refused: {self.reason}"
         reports = "report" if self.n == 1 else "reports"
-        return f"{self.n} {reports} refused in the last minute: {self.reason}"
+        return f"{self.n} {reports} refused within a minute: {self.reason}"
 
 
 def note_refused(

@@ -150,7 +150,9 @@ def test_an_alert_of_silence_says_that_reports_are_refused(
 
     watch(hot, now=at(now_s))
 
-    story = AlertText(Alert.objects.get(), at(now_s)).story
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.cause) == ("node_silent", "reports_refused")
+    story = AlertText(alert, at(now_s)).story
     assert "Its reports arrive: " in story
     assert "refused: host: is text" in story
 

@@ -15,6 +15,8 @@ from tests.alerts import straggling
 from tests.fleet.test_anonymous_access import member
 from tests.helpers import block, free_port, steps, watch_since
 
+STANDS = r"which (hangs|has stopped|has had its reports refused) since"
+
 
 @pytest.fixture(autouse=True)
 def _open_to_all(settings: Settings) -> None:
@@ -44,7 +46,9 @@ def text(client: Client, **headers: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("cause", "word"), [("unknown", "hangs"), ("workers_ended", "stopped")], ids=str
+    ("cause", "word"),
+    [("unknown", "hangs"), ("workers_ended", "stopped"), ("reports_refused", "refused")],
+    ids=str,
 )
 def test_a_run_that_hangs_is_shown_as_such_on_each_page(
     client: Client, run: Run, limping: Node, hot: HotStore, cause: str, word: str
@@ -61,15 +65,13 @@ def test_a_run_that_hangs_is_shown_as_such_on_each_page(
         assert "▸" not in page
     node = client.get(limping.get_absolute_url()).text
     assert "is training" not in node
-    assert re.search(r"which (hangs|has stopped) since", node)
+    assert re.search(STANDS, node)
     assert client.get(f"/api/v1/runs/{run.name}").json()["standstill"] == word
 
     # Nodes that it does not accuse are those of a run that hangs, too.
     hang.node = None
     hang.save()
-    assert re.search(
-        r"which (hangs|has stopped) since", client.get(limping.get_absolute_url()).text
-    )
+    assert re.search(STANDS, client.get(limping.get_absolute_url()).text)
     hang.resolved_at = timezone.now()
     hang.save()
     assert "▸" in client.get(run.get_absolute_url()).text

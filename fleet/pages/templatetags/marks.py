@@ -37,6 +37,7 @@ STATES = {
     # It is training by its phase, but makes no steps.
     "hangs": ("bad", "■"),
     "stopped": ("warn", "■"),
+    "refused": ("warn", "■"),
     "healthy": ("ok", "✓"),
     "over_limit": ("bad", "▲"),
     "finished": ("", "■"),

@@ -55,7 +55,7 @@ def test_a_budget_states_whose_how_much_and_when() -> None:
     assert headline(alert) == "The budget of LLM &lt;b&gt; will be exceeded"
     assert "$14,000 of $330,000" in reported
     assert "$561,280" in reported
-    assert "used up on 10 Mar 12:00 UTC" in strip_tags(reported)
+    assert "used up on 10 Mar 12:00." in strip_tags(reported)
     assert "unknown" not in reported
     assert AlertText(alert, NOON).detail == ""
 

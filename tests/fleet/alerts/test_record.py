@@ -109,6 +109,35 @@ def test_what_is_current_says_of_when_it_is(evaluate: Evaluate, finding: Finding
     assert "up to 57.3 %" in plain(text.headline).replace("\u202f", " ")
 
 
+@pytest.mark.parametrize(
+    ("now", "scatter", "is_told"),
+    [
+        # Within the run's own scatter: the highest of many means is no news.
+        (0.452, 0.008, False),
+        (0.452, 0.002, True),
+        # The same figure, as it is written.
+        (0.4607, 0.0, False),
+        (0.301, 0.008, True),
+    ],
+)
+def test_the_worst_is_told_apart_only_where_it_differs_by_more_than_the_run_scatters(
+    evaluate: Evaluate,
+    finding: Finding,
+    now: float,
+    scatter: float,
+    is_told: bool,  # noqa: FBT001
+) -> None:
+    scatters = {"share_scatter_ratio": scatter, "step_scatter_s": 9.5 * scatter}
+    evaluate(0, share(finding, 0.461, 9.5, **scatters))
+    evaluate(30, share(finding, now, 9.5 * now / 0.461, **scatters))
+
+    text = AlertText(Alert.objects.get(), NOON + timedelta(seconds=31))
+    page = plain(text.story)
+    assert ("at worst" in page) == is_told
+    assert ("up to" in plain(text.headline)) == is_told
+    assert "46.1" in page
+
+
 def test_an_open_alert_that_eased_says_how_it_was_at_worst(
     evaluate: Evaluate, finding: Finding
 ) -> None:

@@ -8,14 +8,15 @@ import pytest
 from django.template.loader import get_template
 from django.utils.html import strip_tags
 
-from fleet.alerts.text import CAUSES, AlertText, Evidence, headline
+from fleet.alerts.text import CAUSES, AlertText, Evidence, facts, headline, plain
 from fleet.formatting import written
 from fleet.models import Alert, Node, Run
 from telemetry.detect import RULES
 from telemetry.simulate.faults import FAULTS
-from tests.helpers import NOON
+from tests.helpers import NOON, NOON_S
 
 SINCE = written(NOON)
+NOW = NOON + timedelta(minutes=3)
 LINK = {
     "share_ratio": 0.314,
     "wait_ratio": 0.042,
@@ -162,7 +163,18 @@ def test_memory_errors_are_counted(make: Make) -> None:
     text = paragraph_of(make({"n_errors": 1}, rule="ecc_uncorrected", cause="ecc_uncorrected"))
 
     assert text.startswith(f"Uncorrected ECC errors on device 2 of limping since {SINCE}")
-    assert "1 when this alert fired" in text
+    assert "1 error within ten minutes" in text
+    assert "plan to replace the node" in text
+
+
+def test_memory_errors_of_a_machine_that_was_replaced_are_over(make: Make) -> None:
+    over = {"resolved_at": NOON + timedelta(minutes=3)}
+    alert = make({"n_errors": 18.0}, rule="ecc_uncorrected", cause="ecc_uncorrected", **over)
+
+    assert "18 errors within ten minutes" in paragraph_of(alert)
+    assert "in that time may be wrong." in paragraph_of(alert)
+    assert "plan to replace" not in paragraph_of(alert)
+    assert ("Errors", "18") in facts(alert)
 
 
 def test_an_unhealthy_device_is_named_unless_there_are_several(make: Make) -> None:
@@ -181,7 +193,11 @@ def test_missing_devices_are_counted_and_named(make: Make) -> None:
     one = make(figures, **rule)
     several = make(figures | {"n_reporting": 14, "devices": [2, 5]}, **rule, device=None)
 
-    assert "15 of 16 accelerators of limping report" in headline(one)
+    assert headline(one) == "15 of 16 accelerators of limping report: device 2 is missing"
+    assert headline(several).endswith("limping report: devices 2, 5 are missing")
+    assert "llama needs another node" in paragraph_of(one)
+    assert "another node" not in paragraph_of(make(figures, **rule, run=None))
+    assert {name for name, _ in facts(one)} >= {"Reporting", "Devices"}
     assert f"report since {SINCE}: device 2 is missing" in paragraph_of(one)
     assert "devices 2, 5 are missing" in paragraph_of(several)
 
@@ -214,6 +230,27 @@ def test_workers_that_stopped_at_once_are_no_hang(make: Make) -> None:
     assert "stopped at once: job suspended or ended?" in headline(at_once)
     assert "Workers that hang go on sending heartbeats; none does" in paragraph_of(at_once)
     assert "hangs" not in headline(at_once)
+    # Once is enough.
+    assert paragraph_of(at_once).count("suspended") == 1
+
+
+def test_a_run_whose_reports_are_refused_is_neither_stopped_nor_hanging(make: Make) -> None:
+    rule = {"rule": "hang", "cause": "reports_refused", "node": None, "device": None}
+    refused = make({"refused": "9 reports refused within a minute: step_s: is text"}, **rule)
+
+    assert headline(refused) == "Reports of llama are refused: no step is known"
+    assert "step_s: is text" in AlertText(refused, NOW).detail
+    for word in ("stopped", "hangs", "suspended", "heartbeats"):
+        assert word not in paragraph_of(refused)
+
+
+def test_a_node_whose_reports_are_refused_has_not_stopped_reporting(make: Make) -> None:
+    rule = {"rule": "node_silent", "cause": "reports_refused"}
+    refused = make({"refused": "9 reports refused within a minute: host: is text"}, **rule)
+
+    assert headline(refused) == "limping is not heard: its reports are refused"
+    assert "host: is text" in AlertText(refused, NOW).detail
+    assert "agent" not in paragraph_of(refused)
 
 
 def test_missing_workers_are_counted_and_named_by_rank(make: Make) -> None:
@@ -234,6 +271,36 @@ def test_a_checkpoint_names_who_says_that_it_is_written(make: Make) -> None:
     assert "The workers of limping, calm say that they write a checkpoint" in said
     assert "how long one usually takes is unknown" in said
     assert "say that they" not in paragraph_of(make(figures | {"said_by": []}, **rule))
+
+
+def test_a_checkpoint_without_an_earlier_one_is_compared_with_what_is_expected(make: Make) -> None:
+    rule = {"rule": "checkpoint_slow", "cause": "checkpoint_slow", "node": None, "device": None}
+    figure = {"metric": "checkpoint_s", "value": 92.0, "peers_median": 14.0, "n_peers": 0}
+    figures = {"kind": "checkpoint", "phase_s": 92.0, "baseline_phase_s": 14.0}
+    figures |= {"culprit": figure | {"unit": "s"}}
+    measured, expected = make(figures, **rule), make(figures | {"is_expected": True}, **rule)
+
+    assert "against 14.0 s before" in paragraph_of(measured)
+    assert "against 14.0 s expected for its size" in paragraph_of(expected)
+    assert "before" not in paragraph_of(expected)
+    names = dict(facts(expected))
+    assert "Before" not in names
+    assert names["Phase"].replace("\u202f", " ") == "checkpoint 92.0 s, expected 14.0 s"
+
+
+@pytest.mark.parametrize(
+    ("rule", "figures"),
+    [
+        ("budget_overrun", {"budget": "LLM", "used_up_s": NOON_S + 9e5}),
+        ("preflight", {"started_s": float(NOON_S)}),
+    ],
+)
+def test_a_time_names_its_zone_once(make: Make, rule: str, figures: dict[str, Any]) -> None:
+    alert = make(figures, rule=rule, cause="unknown", node=None, device=None)
+
+    story = plain(AlertText(alert, NOW).story)
+    assert story.count(" UTC") == 1
+    assert "UTC" not in paragraph_of(alert)
 
 
 def test_blindness_is_the_monitoring_s_own(make: Make) -> None:

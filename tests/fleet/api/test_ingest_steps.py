@@ -168,7 +168,7 @@ def test_the_page_of_a_run_says_what_is_refused_of_it(post: Post, admin_client: 
 
     page = admin_client.get("/runs/mine/").content.decode()
 
-    assert "4 reports refused in the last minute: " in page
+    assert "4 reports refused within a minute: " in page
 
 
 def test_reports_about_simulated_runs_and_nodes_are_refused(

@@ -1,7 +1,7 @@
 """Cost of an alert: steps and dollars against the run's own earlier pace."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -57,6 +57,39 @@ def slowed(hot: HotStore) -> HotStore:
     train(hot, 1, 100, NOON_S - 200, compute_s=USUAL_S)
     train(hot, 101, 100, NOON_S, compute_s=SLOW_S)
     return hot
+
+
+def test_steps_of_a_loss_that_is_not_finite_are_all_lost(hot: HotStore, make: Make) -> None:
+    train(hot, 1, 100, NOON_S - 200, compute_s=USUAL_S)
+    train(hot, 101, 50, NOON_S, compute_s=USUAL_S)
+
+    other = measure_cost(hot, make(), until=END)
+    alert = make(rule="loss_not_finite", cause="loss_not_finite")
+    cost = measure_cost(hot, alert, until=END)
+
+    assert cost is not None
+    assert other is not None
+    # The job ended its steps as before, and then none.
+    assert cost.lost_s == pytest.approx(cost.span_s)
+    assert cost.n_steps == pytest.approx(other.n_steps + 50)
+    alert.cost = asdict(cost)
+    lost = loss(alert)
+    assert lost is not None
+    assert "nothing is trained" in lost.how
+
+
+def test_less_than_half_a_step_is_no_loss(make: Make) -> None:
+    cost = {"lost_s": 0.9, "span_s": 20.0, "n_steps": 0.45, "usd": 0.02, "usual_s": 2.0}
+
+    alert = make(cost=cost)
+    lost = loss(alert)
+    alert.cost = cost | {"n_steps": 0.55}
+    more = loss(alert)
+
+    assert lost is not None
+    assert (lost.short, lost.is_none) == ("no step", True)
+    assert more is not None
+    assert not more.is_none
 
 
 def test_it_is_what_the_steps_took_beyond_the_usual_pace(slowed: HotStore, make: Make) -> None:

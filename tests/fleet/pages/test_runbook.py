@@ -6,7 +6,8 @@ import pytest
 from django.test import Client
 from django.utils.html import strip_tags
 
-from fleet.alerts.runbooks import FIELD, NOW, filled, section
+from fleet.alerts.runbooks import FIELD, NOW, filled, section, steps_now
+from fleet.models import Alert
 from telemetry.detect import RULES
 from trnwatch.surroundings import VARIABLES
 
@@ -59,3 +60,30 @@ def test_a_wide_table_scrolls_by_itself(client: Client, db: None) -> None:
     names = re.findall(r'role="region" aria-label="([^"]+)"><table>', text)
     assert text.count("<table>") == len(names) == len(set(names)) == 4
     assert text.count("</table></div>") == 4
+
+
+@pytest.mark.parametrize(
+    ("rule", "cause", "has_run", "words", "not_said"),
+    [
+        ("hang", "workers_ended", True, "See whether the job still exists", "py-spy"),
+        ("hang", "reports_refused", True, "names the field that is refused", "py-spy"),
+        ("device_missing", "device_missing", False, "no job starts", "Restart the run"),
+        ("device_missing", "device_missing", True, "Restart the run", "no job starts"),
+    ],
+)
+def test_the_steps_are_those_of_the_case(
+    alert: Alert,
+    rule: str,
+    cause: str,
+    has_run: bool,  # noqa: FBT001
+    words: str,
+    not_said: str,
+) -> None:
+    alert.rule, alert.cause = rule, cause
+    if not has_run:
+        alert.run = None
+
+    steps = steps_now(alert)
+
+    assert words in steps
+    assert not_said not in steps

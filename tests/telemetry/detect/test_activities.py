@@ -87,7 +87,10 @@ def test_a_said_checkpoint_is_slow_at_three_times_its_expected_time(
     overdue_s: float, rules: list[str]
 ) -> None:
     data = replace(stopped(*["checkpoint"] * 4, overdue_s=overdue_s), checkpoint_s=30.0)
-    assert [each.rule for each in find(data)] == rules
+    findings = find(data)
+    assert [each.rule for each in findings] == rules
+    # There was none before it.
+    assert all(each.evidence["is_expected"] for each in findings)
 
 
 @pytest.mark.parametrize("n_nodes_say_so", [3, 4])
@@ -106,6 +109,7 @@ def test_a_said_checkpoint_is_slow_at_three_times_those_of_its_run(
     assert len(slow) == n_found
     for each in slow:
         assert each.evidence["baseline_phase_s"] == 20.0
+        assert not each.evidence["is_expected"]
         assert each.evidence["said_by"] == list(CHARACTERS[:n_nodes_say_so])
 
 

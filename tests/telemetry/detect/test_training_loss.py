@@ -129,24 +129,36 @@ def test_a_spike_warns_by_the_runs_own_scatter(value: float) -> None:
 def test_the_same_rise_is_usual_in_a_run_that_scatters_more() -> None:
     quiet, loud = noise(100), 3.0 + 10 * (noise(100) - 3.0)
 
-    assert loss_spike(inputs(steps_with([*quiet, 3.4])))
-    assert not loss_spike(inputs(steps_with([*loud, loud[-5:].mean() + 0.4])))
+    assert loss_spike(inputs(steps_with([*quiet, 3.4, 3.4])))
+    assert not loss_spike(inputs(steps_with([*loud, *[loud[-5:].mean() + 0.4] * 2])))
 
 
 def test_it_is_over_when_the_loss_is_back_and_stays_while_it_is_not() -> None:
     assert not loss_spike(inputs(steps_with([*noise(100), 97.0, 2.8, 2.8])))
 
     # An earlier one does not hide the next.
-    (again,) = loss_spike(inputs(steps_with([*noise(200), 97.0, *noise(200), 97.0])))
+    (again,) = loss_spike(inputs(steps_with([*noise(200), 97.0, *noise(200), 97.0, 97.0])))
     assert again.evidence["since_step"] == 501
 
-    (first,) = loss_spike(inputs(steps_with([*noise(100), 97.0])))
+    (first,) = loss_spike(inputs(steps_with([*noise(100), 97.0, 97.0])))
     known = OpenProblem(first.rule, first.cause, evidence=first.evidence)
     # It has been high for longer than what is read.
     (still,) = loss_spike(inputs(steps_with([95.0] * 50), open_problems=(known,)))
     assert still.evidence["since_step"] == 200
     back = steps_with([*[95.0] * 50, 2.9, 2.8, 2.8])
     assert not loss_spike(inputs(back, open_problems=(known,)))
+
+
+def test_it_fires_once_whichever_step_is_evaluated_next() -> None:
+    """What fires it holds it: else it fires, resolves and fires again, a step each."""
+    losses, seen = [*noise(100), *[97.0] * 6], []
+    known: tuple[OpenProblem, ...] = ()
+    for n in range(100, 107):
+        found = loss_spike(inputs(steps_with(losses[:n]), open_problems=known))
+        seen.append(bool(found))
+        known = tuple(OpenProblem(f.rule, f.cause, evidence=f.evidence) for f in found)
+
+    assert seen == [False, False, True, True, True, True, True]
 
 
 @pytest.mark.parametrize("heavy", [False, True])
