@@ -681,8 +681,6 @@ def finding_of(run: Run, events: Sequence[CompileEvent]) -> Finding | None:
         cause=RULE,
         severity="page" if lost_s > LIMITS["page_after_s"] else "warn",
         run=run.name,
-        node=None,
-        device=None,
         onset_s=since_s,
         score=max(1.0, lost_s / LIMITS["certain_s"]),
         evidence={

@@ -88,8 +88,6 @@ class WatchMonitor:
                     cause="unknown",
                     severity=RULES[BLIND[0]].severity,
                     run=None,
-                    node=None,
-                    device=None,
                     onset_s=last_seen_s,
                     score=quiet_s / self.blind_after_s,
                     evidence={

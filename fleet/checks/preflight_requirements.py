@@ -97,8 +97,6 @@ def finding_of(run: Run) -> Finding:
         cause=UNKNOWN,
         severity=RULES[RULE].severity,
         run=run.name,
-        node=None,
-        device=None,
         onset_s=run.started_at.timestamp(),
         score=1.0,
         evidence={"doubt": run.preflight_doubt, "started_s": run.started_at.timestamp()},

@@ -104,8 +104,6 @@ def _finding(run: Run, pace: MinutePace, found: Drift, expected: Expected) -> Fi
         cause=UNKNOWN,
         severity=RULES[DRIFT].severity,
         run=run.name,
-        node=None,
-        device=None,
         onset_s=float(pace.began_s[0]),
         score=found.ratio / expected.limit_ratio,
         evidence=evidence,
@@ -259,8 +257,6 @@ def overrun(burn: BudgetStatus, *, now: datetime) -> Finding:
         cause=UNKNOWN,
         severity=RULES[OVERRUN].severity,
         run=budget.run.name if budget.run else None,
-        node=None,
-        device=None,
         onset_s=now.timestamp(),
         score=burn.forecast_ratio,
         evidence={

@@ -25,10 +25,10 @@ class Finding:
     cause: str
     severity: Severity
     run: str | None
-    node: str | None
-    device: int | None
-    onset_s: float
-    score: float
+    node: str | None = None
+    device: int | None = None
+    onset_s: float = field(kw_only=True)
+    score: float = field(kw_only=True)
     victims: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()

@@ -352,7 +352,6 @@ def failing(
                 severity="page" if is_bad else "warn",
                 run=run,
                 node=span.nodes[row],
-                device=None,
                 onset_s=onset_s,
                 score=own / LEAST_PER_S,
                 evidence={
@@ -634,7 +633,6 @@ def _idle_finding(
         severity=RULES[IDLE_RULE].severity,
         run=inputs.run,
         node=node,
-        device=None,
         onset_s=since_s,
         score=1.0,
         nodes=tuple(idle),

@@ -182,8 +182,6 @@ def _finding(
         cause=RULE,
         severity="page" if lost_s > PAGE_AFTER_S else "warn",
         run=inputs.run,
-        node=None,
-        device=None,
         onset_s=since_s,
         score=lost_s / CERTAIN_S,
         victims=nodes,

@@ -126,8 +126,6 @@ def find_silent(
                 cause="unknown",
                 severity=RULES[BLIND].severity,
                 run=None,
-                node=None,
-                device=None,
                 onset_s=float(newest),
                 score=(now_s - newest) / after_s,
                 evidence={
@@ -189,7 +187,6 @@ def _silent(
         severity="warn" if company.run is None else RULES[SILENT].severity,
         run=company.run,
         node=node,
-        device=None,
         onset_s=float(seen_s),
         score=(now_s - seen_s) / after_s,
         evidence={
@@ -285,8 +282,6 @@ def missing_workers(inputs: DetectionInput) -> list[Finding]:
             cause=MISSING,
             severity=RULES[MISSING].severity,
             run=inputs.run,
-            node=None,
-            device=None,
             onset_s=since_s,
             score=waited_s / limit_s,
             evidence={
@@ -440,7 +435,6 @@ def _finding(
         severity=RULES[HANG].severity,
         run=inputs.run,
         node=node,
-        device=None,
         onset_s=stall.since_s,
         score=stall.overdue_s / stall.limit_s,
         victims=tuple(name for name in stall.nodes if name not in away),
@@ -487,7 +481,6 @@ def _crash(inputs: DetectionInput, stall: Standstill, node: str) -> Finding:
         severity=RULES[SILENT].severity,
         run=inputs.run,
         node=node,
-        device=None,
         onset_s=stall.since_s,
         score=stall.overdue_s / stall.limit_s,
         victims=tuple(name for name in stall.nodes if name != node),

@@ -140,8 +140,6 @@ def _finding(
         cause=rule,
         severity=RULES[rule].severity,
         run=inputs.run,
-        node=None,
-        device=None,
         onset_s=onset_s,
         score=score,
         evidence=shown | evidence,

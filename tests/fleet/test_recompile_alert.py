@@ -39,7 +39,7 @@ def recompiled(run: Run, *, at_s: float = NOON_S, seconds: float = 90.0, n: int 
 
 def seen_by_telemetry() -> Finding:
     """Return what telemetry finds of the same."""
-    finding = Finding("recompile", "recompile", "warn", "llama", None, None, NOON_S, 4.0)
+    finding = Finding("recompile", "recompile", "warn", "llama", onset_s=NOON_S, score=4.0)
     return replace(finding, evidence={"lost_s": 20.0, "is_over": False})
 
 

@@ -8,7 +8,7 @@ from tests.helpers import NOON
 # Each fault as the rules that may find it: a symptom without a cause, the cause, both.
 FAULTS: dict[str, tuple[Finding, ...]] = {
     name: tuple(
-        Finding(rule, cause, severity, "llama", node, device, NOON.timestamp(), 1.2)  # type: ignore[arg-type]
+        Finding(rule, cause, severity, "llama", node, device, onset_s=NOON.timestamp(), score=1.2)  # type: ignore[arg-type]
         for rule, cause, severity, node, device in seen
     )
     for name, seen in {

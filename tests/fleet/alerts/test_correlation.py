@@ -37,7 +37,7 @@ def runs(transactional_db: None) -> list[Run]:
 def slow_link(node: str, *, at_s: float = 0.0, cause: str = "efa_latency") -> Finding:
     run = node.partition("-")[0]
     onset_s = NOON.timestamp() + at_s
-    return Finding("efa_degraded", cause, "warn", run, node, 2, onset_s, 3.0)
+    return Finding("efa_degraded", cause, "warn", run, node, 2, onset_s=onset_s, score=3.0)
 
 
 def evaluate(second: float, *findings: Finding, evaluated: set[Any] = EVALUATED) -> None:
@@ -100,7 +100,7 @@ def test_independent_faults_are_two_alerts(runs: list[Run], other: Finding) -> N
 
 def slow_run(name: str, *, at_s: float = 0.0, cause: str = "unknown") -> Finding:
     onset_s = NOON.timestamp() + at_s
-    return Finding("step_slow", cause, "warn", name, None, None, onset_s, 3.0)
+    return Finding("step_slow", cause, "warn", name, onset_s=onset_s, score=3.0)
 
 
 RUNS_TOO = EVALUATED | {("step_slow", f"run:{name}") for name in ("left", "right")}

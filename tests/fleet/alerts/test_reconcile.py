@@ -193,7 +193,6 @@ def idle(*nodes: str, node: str | None = None) -> Finding:
         severity="warn",
         run="llama",
         node=node,
-        device=None,
         onset_s=NOON.timestamp() - 600,
         score=1.0,
         nodes=nodes,

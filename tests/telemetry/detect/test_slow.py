@@ -605,7 +605,7 @@ def test_a_run_may_have_a_higher_limit_of_its_own(
     rule: str, limit: str, figures: dict[str, float]
 ) -> None:
     seen = inputs(run(computing()))
-    finding = Finding(rule, rule, "page", "run", None, None, T0, 1.0, evidence=figures)
+    finding = Finding(rule, rule, "page", "run", onset_s=T0, score=1.0, evidence=figures)
     value = {"step_slow": 0.2, "hang": 45.0}[rule]
 
     def with_own(ratio: float, **more: Any) -> list[Finding]:
