@@ -74,7 +74,7 @@ STILL_RULES = RUN_RULES - names_of(lambda rule: rule.reads == "measurements")
 # Rules of nodes that read the hardware metrics, which are not evaluated every second.
 HARDWARE_RULES = names_of(lambda rule: rule.subject == "node" and rule.reads == "measurements")
 BLIND = ("monitoring_blind", "fleet")
-OF_MISSING_DATA = names_of(lambda rule: rule.reads == "silence")
+OF_MISSING_DATA = names_of(lambda rule: rule.reads == "silence" and rule.subject != "fleet")
 # Results of this process that stay valid from one second to the next.
 HEALTHY_STEPS = HealthyStepsCache()
 ALL_RULES = "all rules"

@@ -127,9 +127,9 @@ def test_a_nodes_page_and_series_say_what_is_refused_of_it(
     post(b"nonsense", bearer="trnw_nobody")
     [(subject, found)] = read_all_refused(hot, now_s=time.time()).items()
     assert subject == "node:real"
-    assert str(found).startswith("3 reports refused in the last minute: is not a JSON object")
+    assert str(found).startswith("3 reports refused within a minute: is not a JSON object")
     page = admin_client.get("/nodes/real/").content.decode()
-    assert "3 reports refused in the last minute: is not a JSON object" in page
+    assert "3 reports refused within a minute: is not a JSON object" in page
     registry = fleet_registry(hot, now=datetime.now(UTC))
     labels = {"kind": "node", "name": "real"}
     per_s = registry.get_sample_value("trnwatch_refused_reports_per_second", labels)
