@@ -132,7 +132,7 @@ EVERY_CASE = (
     "tests/fleet/api/test_prices.py",
     "tests/fleet/api/test_resources.py",
     "tests/fleet/api/test_schemathesis.py",
-    "tests/fleet/ingest/test_import_log_errors.py",
+    "tests/importers/test_import_log_errors.py",
     "tests/fleet/notifications/test_reminders.py",
     "tests/fleet/pages/drills/test_drill_list.py",
     "tests/fleet/pages/test_alert_list.py",

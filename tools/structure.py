@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("fleet", "telemetry", "trnwatch")
+PRODUCT = ("fleet", "importers", "telemetry", "trnwatch")
 
 
 def name_of(path: Path) -> str:
@@ -106,6 +106,10 @@ def main() -> None:
     rows: list[tuple[str, object]] = [
         ("modules", len(files)),
         ("lines of Python", sum(sizes)),
+        *(
+            (f"lines of {top}", sum(n for name, n in lines.items() if name.split(".")[0] == top))
+            for top in PRODUCT
+        ),
         ("longest module", sizes[-1]),
         (
             "median and 95th percentile of lines",

@@ -48,6 +48,7 @@ ON_POSTGRES = (
     "tests/fleet/test_sign_in.py",
     "tests/fleet/test_step_durations.py",
     "tests/fleet/trials",
+    "tests/importers",
     "tests/telemetry/long_term",
     "tests/telemetry/store",
     "tests/test_helpers.py",

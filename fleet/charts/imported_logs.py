@@ -7,8 +7,8 @@ import numpy as np
 
 from fleet.charts.figures import Chart, ChartLine, thinned
 from fleet.charts.windows import Window
-from fleet.ingest.logs import Curves, unpack_curves
 from fleet.models import ReadLog
+from fleet.runs.imported import Curves, unpack_curves
 
 SLACK_S = 2.0
 SLACK_RATIO = 1.5

@@ -6,6 +6,9 @@ from django.db import models
 class ReadLog(models.Model):
     """The log files that one run was imported from."""
 
+    # Of ``family``: steps of a table, and of a progress bar alone.
+    TABLE, PROGRESS = "table", "progress"
+
     run = models.OneToOneField("fleet.Run", models.CASCADE, related_name="log")
     file = models.CharField(max_length=200, help_text="What it was read from.")
     imported_at = models.DateTimeField()

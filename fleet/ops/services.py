@@ -178,7 +178,7 @@ async def wait_for_first_page(address: tuple[str, int], *, within_s: float) -> N
 
 
 # During development programs restart when a source file changes.
-SOURCE_FOLDERS = ("fleet", "telemetry")
+SOURCE_FOLDERS = ("fleet", "importers", "telemetry")
 # All of these are read when a program starts. Templates and style sheets are read for each page.
 SOURCE_SUFFIXES = frozenset({".py", ".toml", ".lua"})
 POLL_S = 0.5

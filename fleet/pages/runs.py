@@ -32,17 +32,6 @@ from fleet.charts.windows import LONGEST_S, Window
 from fleet.costs.late_workers import late_workers
 from fleet.costs.panel import with_cost_fields
 from fleet.formatting import at, count, counted, duration, percent
-from fleet.ingest.logs import (
-    BY,
-    KINDS,
-    Curves,
-    coverage_text,
-    headline,
-    log_caveats,
-    times_text,
-    unpack_curves,
-)
-from fleet.ingest.traces import CAUSES, NOT_RECORDED, SHORT, verdict_caveats, verdict_text
 from fleet.models import Alert, Node, ReadLog, RecordedTrace, Run, TraceRequest
 from fleet.models.node import address
 from fleet.pages.costs import brief_money
@@ -51,6 +40,21 @@ from fleet.pages.nodes import rows_of
 from fleet.pages.render import WEEK_DAYS, Filter, HtmxRequest, period_days, render_page
 from fleet.pages.text import run_headline
 from fleet.runs.compiles import compile_summary, with_compile_flag
+from fleet.runs.imported import (
+    BY,
+    CAUSES,
+    KINDS,
+    NOT_RECORDED,
+    SHORT,
+    Curves,
+    coverage_text,
+    headline,
+    log_caveats,
+    times_text,
+    unpack_curves,
+    verdict_caveats,
+    verdict_text,
+)
 from fleet.runs.inputs import N_NODES, inputs_of
 from fleet.runs.limits import COLUMNS, own_limits
 from fleet.runs.similar_runs import similar_runs_panel

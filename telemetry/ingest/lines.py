@@ -34,6 +34,16 @@ FRAGMENT = "is not a JSON object on one line. `jq -c .` writes one report per li
 # Lines of other JSON are refused for the same reason: the first ones are enough.
 MAX_FRAGMENTS = 3
 
+# A line as a terminal shows it.
+MAX_PIECE_CHARS = 16_384
+COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+UNPRINTED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
+# Control characters as rsyslog (SageMaker), `cat -v` and programs that escape lines write them.
+WRITTEN_OUT = (
+    ("#015", "\r"), ("#033", "\x1b"), ("#011", "\t"), ("^M", "\r"), ("^[[", "\x1b["),
+    ("\\033[", "\x1b["), ("\\x1b[", "\x1b["), ("\\u001b[", "\x1b["), ("\\015", "\r"),
+)  # fmt: skip
+
 
 def join_documents(data: bytes) -> bytes:
     """Put each JSON object that is printed over several lines on its first line.
@@ -211,3 +221,14 @@ def _failing_key(mapping: dict[str, Any], document: Any, kind: type) -> str:
     mapping.clear()
     mapping.update({key: everything[key] for key in keys})
     return keys[0]
+
+
+def pieces_of(line: bytes | str) -> Iterator[str]:
+    """Yield the states of a line in turn; a carriage return starts a new one."""
+    text = line if isinstance(line, str) else line.decode("utf-8", "replace")
+    for written, meant in WRITTEN_OUT:
+        if written in text:
+            text = text.replace(written, meant)
+    for piece in UNPRINTED.sub("", COLOURS.sub("", text)).rstrip("\n").split("\r"):
+        if piece.strip():
+            yield piece[:MAX_PIECE_CHARS]

@@ -19,7 +19,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.checks.preflight_measurements import REST_COUNTERS, Collective, Measured
-from telemetry.ingest.logs.envelopes import pieces_of
+from telemetry.ingest.lines import pieces_of
 
 NCCOM, NCCL, PINGPONG = "nccom-test", "nccl-tests", "fi_pingpong"
 MAX_BYTES = 16 << 20

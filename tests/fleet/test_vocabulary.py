@@ -17,7 +17,16 @@ FILES = (
     "fleet/**/*.toml",
     *(
         f"{folder}/**/*.py"
-        for folder in ("bench", "deploy", "fleet", "telemetry", "tests", "tools", "trnwatch")
+        for folder in (
+            "bench",
+            "deploy",
+            "fleet",
+            "importers",
+            "telemetry",
+            "tests",
+            "tools",
+            "trnwatch",
+        )
     ),
 )
 # What was written about earlier releases stays; the phrases below are in this file.

@@ -12,8 +12,8 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run
 from telemetry.store.hot import HotStore
-from tests.fleet.ingest.import_command import BROKEN, dated
-from tests.telemetry.ingest.logs.log_lines import call, done, hit, neuronx
+from tests.importers.import_command import BROKEN, dated
+from tests.importers.logs.log_lines import call, done, hit, neuronx
 
 A, B = "MODULE_1652+aa11", "MODULE_1652+bb22"
 FAILED = "Got a cached failed neff at /fsx/cache/neuronxcc-2.15/MODULE_9+c/model.neff. Will skip"

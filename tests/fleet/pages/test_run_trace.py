@@ -9,10 +9,10 @@ from django.test import Client
 
 from fleet.models import RecordedTrace, Run
 from telemetry.store.hot import HotStore
-from tests.telemetry.detect.conftest import heavy_stage, uneven_sequences
-from tests.telemetry.ingest.traces.neuron_profiles import SystemJob, device_tables, write_table
-from tests.telemetry.made_traces import Job
-from tests.telemetry.recorded import made_job, write_parquet
+from tests.importers.made_traces import Job
+from tests.importers.recorded import made_job, write_parquet
+from tests.importers.traces.conftest import heavy_stage, uneven_sequences
+from tests.importers.traces.neuron_profiles import SystemJob, device_tables, write_table
 
 
 def imported(job: Job, folder: Path) -> RecordedTrace:

@@ -1,0 +1,1 @@
+"""Imports of what others recorded: training logs, traces and exports of trackers become runs."""

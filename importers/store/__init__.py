@@ -1,0 +1,1 @@
+"""What was read becomes rows: a finished run with its steps."""
