@@ -1,7 +1,6 @@
 """The text of a preflight: its verdict, its findings, and the limits it judges by."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from fleet.formatting import count, counted, percent, rate, seconds
 from fleet.models import Preflight
@@ -113,85 +112,20 @@ def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
     return texts
 
 
-def classes_text(found: PreflightResult) -> str:
-    racks = found.racks
-    if racks is None:
-        return "All pairs are compared as one class: no racks are known or visible in the figures."
-    if racks.basis == "labels":
-        source = "as labelled"
-    else:
-        source = "inferred: pairs are fast within a group and slower across groups"
-    sizes = listed([str(len(rack)) for rack in racks.racks])
-    return (
-        "Pairs of one rack and pairs across racks are compared separately; across, the median "
-        f"latency is {racks.ratio:.2f}\u202f\u00d7. {counted(len(racks.racks), 'rack')} of "
-        f"{sizes} nodes, {source}."
-    )
-
-
 def listed(names: Sequence[str], *, most: int = 8) -> str:
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-NAMES = {
-    "p50_s": "median",
-    "p99_s": "99th percentile",
-    "bandwidth_bytes_per_s": "bandwidth",
+# The limits in the code, for the table of criteria.
+LIMITS: Mapping[str, object] = {
+    "figures": FIGURES,
+    "rest_counters": REST_COUNTERS,
+    "device_slower_by": DEVICE_SLOWER_BY,
+    "device_deviations": DEVIATIONS,
+    "loss_ratio": LOSS_RATIO,
+    "node_deviations": NODE_DEVIATIONS,
+    "pair_deviations": PAIR_DEVIATIONS,
+    "slower_by": SLOWER_BY,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    what: str
-    wrong: str
-    verdict: str
-    because: str
-
-
-# Factors over usual, by metric.
-OF_NODES = ", ".join(f"{NAMES[each.name]} {each.node:g} \u00d7" for each in FIGURES)
-OF_PAIRS = ", ".join(f"{NAMES[each.name]} {each.pair:g} \u00d7" for each in FIGURES)
-# Every check with its limit in the code.
-LIMITS: Sequence[Limit] = (
-    Limit(
-        "accelerators, EFA devices",
-        "fewer than its type has",
-        "fail",
-        "the layout of the run would not fit",
-    ),
-    Limit("uncorrected memory errors, hardware errors", "any", "fail", "they recur"),
-    Limit(
-        "counters at rest",
-        f"any of {', '.join(REST_COUNTERS)} increases",
-        "hold",
-        "nothing should move without load",
-    ),
-    Limit(
-        "one EFA device",
-        f"no response; {DEVICE_SLOWER_BY:g} \u00d7 its peers and {DEVIATIONS:g} deviations; "
-        f"{percent(LOSS_RATIO, 2)} retransmit ratio",
-        "fail",
-        "similar devices differ by 2 to 4 %; a busy fabric responds 10 % later",
-    ),
-    Limit(
-        "a node to all others",
-        f"{OF_NODES} worse than usual, and {NODE_DEVIATIONS:g} deviations",
-        "fail",
-        "the tail varies more than the median, bandwidth less",
-    ),
-    Limit(
-        "a pair",
-        f"{OF_PAIRS} worse than its class (one rack, across racks) and its two nodes explain, "
-        f"and {PAIR_DEVIATIONS:g} deviations",
-        "hold",
-        "pairs across racks are slower without a fault",
-    ),
-    Limit(
-        "the group",
-        f"the collective of the chosen nodes takes more than {SLOWER_BY:g} \u00d7 the expected",
-        "hold",
-        "the expected curve fits published runs within 15 %",
-    ),
-)

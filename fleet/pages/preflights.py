@@ -20,7 +20,7 @@ from fleet.checks.preflight_tables import (
     pair_rows,
     written_csv,
 )
-from fleet.checks.preflight_text import LIMITS, classes_text, reasons, sentences
+from fleet.checks.preflight_text import LIMITS, listed, reasons, sentences
 from fleet.checks.preflights import (
     load_measured,
     load_result,
@@ -140,12 +140,13 @@ def preflight_context(preflight: Preflight) -> dict[str, Any]:
 
 def _verdicts(preflight: Preflight, measured: Measured, found: PreflightResult) -> dict[str, Any]:
     first, *more = sentences(preflight, found)
+    racks = found.racks.racks if found.racks else []
     order = sorted(found.nodes, key=lambda node: WORST_FIRST.index(found.nodes[node]))
     known = set(Node.objects.filter(name__in=order).values_list("name", flat=True))
     return {
         "headline": first,
         "sentences": more,
-        "classes_text": classes_text(found),
+        "rack_sizes": listed([str(len(rack)) for rack in racks]),
         "rows": [
             {
                 "name": node,
