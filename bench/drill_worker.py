@@ -19,15 +19,12 @@ from bench.random_scenarios import (  # noqa: E402
     single_fault_scenario,
 )
 from bench.scenario_grid import grid_scenarios  # noqa: E402
+from drills.report import DrillReport, drill, is_kept, misleads  # noqa: E402
 from fleet.simulation.scoring import (  # noqa: E402
-    DrillReport,
     accuses_wrongly,
-    drill,
     is_cause_right,
     is_in_time,
-    is_kept,
     is_place_right,
-    misleads,
     time_limit_s,
 )
 from telemetry.simulate.inputs import tier_named  # noqa: E402

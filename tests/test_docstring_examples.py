@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for folder in ("fleet", "importers", "telemetry", "trnwatch")
+    for folder in ("drills", "fleet", "importers", "telemetry", "trnwatch")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if ">>> " in path.read_text(encoding="utf-8")
 ]

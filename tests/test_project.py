@@ -13,7 +13,7 @@ from telemetry.blocks import METRICS
 from telemetry.detect import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("bench", "fleet", "importers", "telemetry", "tests", "tools", "trnwatch")
+PACKAGES = ("bench", "drills", "fleet", "importers", "telemetry", "tests", "tools", "trnwatch")
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 PAGES = sorted((ROOT / "templates").rglob("*.html"))
 ASSETS = sorted(p for ext in ("css", "js") for p in (ROOT / "fleet/static").rglob(f"*.{ext}"))
@@ -29,7 +29,7 @@ OUTSIDE = re.compile(r"(?:\.\./)+[\w.-]+")
 IN_PAGE_CODE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 # A path in the text of a document; templates of paths (`<name>`, `${…}`) are left out.
-FOLDERS = "bench|deploy|docs|fleet|importers|telemetry|templates|tests|tools|trnwatch"
+FOLDERS = "bench|deploy|docs|drills|fleet|importers|telemetry|templates|tests|tools|trnwatch"
 PATH = re.compile(rf"(?<![\w/.:~-])(?:{FOLDERS})/[\w./*-]*\w(?![\w/]*[@<{{])")
 # Made by an operator, not part of the repository.
 MADE_LATER = ("deploy/secrets",)
@@ -69,7 +69,7 @@ def settings_read() -> set[str]:
     found: set[str] = set()
     for path in SOURCES:
         package, *rest = path.relative_to(ROOT).parts
-        if package in {"fleet", "importers", "telemetry"} and rest[0] != "agent":
+        if package in {"drills", "fleet", "importers", "telemetry"} and rest[0] != "agent":
             text = path.read_text()
             found |= {*READ.findall(text), *re.findall(r"""["'](TRNWATCH_\w+)["']""", text)}
     return found - ANSWERED_BY_OTHERS

@@ -24,7 +24,8 @@ from types import FrameType
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 RECORDING = ROOT / "tests/telemetry/ingest/data/trn2.48xlarge.ndjson"
-PRODUCT = tuple(f"{ROOT}/{top}/" for top in ("fleet", "importers", "telemetry", "trnwatch"))
+FOLDERS = ("drills", "fleet", "importers", "telemetry", "trnwatch")
+PRODUCT = tuple(f"{ROOT}/{folder}/" for folder in FOLDERS)
 # A node that has been silent for so long raises an alert.
 SILENT_S = 40
 

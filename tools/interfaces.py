@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-PRODUCT = ("fleet", "importers", "telemetry", "trnwatch")
+PRODUCT = ("drills", "fleet", "importers", "telemetry", "trnwatch")
 ROLES = ("anonymous", "viewer", "operator", "lead", "admin")
 EXAMPLES = {"int": "999999", "str": "x", "slug": "x", "path": "x"}
 
@@ -94,7 +94,7 @@ def commands() -> dict[str, Any]:
 
     found = {}
     for name, app in get_commands().items():
-        if app in {"fleet", "importers", "telemetry.store"}:
+        if app in {"drills", "fleet", "importers", "telemetry.store"}:
             parser = load_command_class(app, name).create_parser("manage.py", name)
             found[name] = sorted(filter(None, map(option, parser._actions)))
     return found

@@ -12,6 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("fleet", "importers", "telemetry", "trnwatch")
+# Installed with the product, and beside it as bench is: nothing of the product imports it.
+BESIDE = "drills"
 
 
 def name_of(path: Path) -> str:
@@ -23,6 +25,10 @@ def product() -> dict[str, Path]:
     """Return every module of the product but migrations, by its dotted name."""
     found = (path for top in PRODUCT for path in sorted((ROOT / top).rglob("*.py")))
     return {name_of(path): path for path in found if "migrations" not in path.parts}
+
+
+def lines_of(folder: str) -> int:
+    return sum(path.read_text().count("\n") for path in (ROOT / folder).rglob("*.py"))
 
 
 def imports_of(tree: ast.AST, known: set[str]) -> set[str]:
@@ -110,6 +116,7 @@ def main() -> None:
             (f"lines of {top}", sum(n for name, n in lines.items() if name.split(".")[0] == top))
             for top in PRODUCT
         ),
+        (f"lines of {BESIDE}, beside the product", lines_of(BESIDE)),
         ("longest module", sizes[-1]),
         (
             "median and 95th percentile of lines",

@@ -16,7 +16,7 @@ from fleet.charts.frozen import freeze
 from fleet.models import Alert, Annotation, InjectedFault, Node, Run
 from fleet.runs.annotations import ANNOUNCER, AnnotationRequest, annotate, announced
 from fleet.simulation.compiles import simulate_compiles
-from fleet.simulation.playback import Replay, connected_to, private_database
+from fleet.simulation.replay import Replay, connected_to, private_database
 from fleet.simulation.runs import follow, plan_of, publish_clocks, publish_plan
 from telemetry.blocks import Span
 from telemetry.simulate.faults import FAULTS

@@ -17,10 +17,11 @@ from fleet.charts.windows import Window
 from fleet.models import Alert, AlertEvent, InjectedFault, Node
 from fleet.simulation.drills import previewed
 from fleet.simulation.ground_truth import FaultTruth
-from fleet.simulation.playback import Firing, firing_of
 from fleet.simulation.runs import fault_of
 from fleet.simulation.scoring import (
+    Firing,
     Tally,
+    firing_of,
     grace_until_s,
     is_cause_right,
     is_place_right,

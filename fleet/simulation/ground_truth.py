@@ -12,7 +12,6 @@ from telemetry.simulate.faults import slowdown
 from telemetry.simulate.hardware import PACKET_BYTES
 from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.plan import Fault, Plan
-from telemetry.simulate.scenario import Scenario, runs_of
 from telemetry.simulate.script import SLOW_COMPUTE, strengths
 from telemetry.simulate.shard import RunClock, clock_at, played_steps, start_clock
 from telemetry.simulate.step_model import step_plan
@@ -130,34 +129,12 @@ def right_causes(fault: Fault, inputs: Inputs, *, is_one_core: bool) -> tuple[st
     return tuple(sorted(causes))
 
 
-def truths_of(scenario: Scenario, plans: tuple[Plan, ...]) -> list[FaultTruth]:
-    """Return every fault of a scenario, in the order of the file."""
-    by_run = {plan.run.name: dict(_all_truths(plan, scenario.duration_s)) for plan in plans}
-    found = []
-    for fault in scenario.faults:
-        hit = [by_run[run.name][fault] for run in runs_of(fault, scenario.runs)]
-        if not hit:
-            continue
-        # Of several runs, that which it costs the most.
-        slowdowns = [each.step_slowdown_ratio for each in hit]
-        worst = np.argmax([np.inf if ratio is None else ratio for ratio in slowdowns])
-        merged = replace(
-            hit[worst],
-            runs=tuple(name for truth in hit for name in truth.runs),
-            nodes=tuple(name for truth in hit for name in truth.nodes),
-            felt_until_s=max(truth.felt_until_s for truth in hit),
-            is_shown=any(truth.is_shown for truth in hit),
-        )
-        found.append(merged)
-    return found
-
-
 def truth_of(plan: Plan) -> FaultTruth:
     """Return the truth of a plan's only fault, played to its end."""
-    return next(truth for _, truth in _all_truths(plan, np.inf))
+    return next(truth for _, truth in all_truths(plan, np.inf))
 
 
-def _all_truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]:
+def all_truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]:
     """Measure what faults cost without background events, which hit other steps by chance.
 
     When the last step ends that a fault is part of depends on those events.

@@ -1,25 +1,78 @@
 """Score alerts by the ground truth: precision, recall, location, cause, time to detect."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from fleet.alerts.text import Evidence
 from fleet.models import Alert
-from fleet.simulation.ground_truth import FaultTruth, truths_of
-from fleet.simulation.playback import Firing, play_scenario
-from telemetry.detect.causes import UNKNOWN
-from telemetry.simulate.faults import FAULTS
-from telemetry.simulate.scenario import Scenario
+from fleet.simulation.ground_truth import FaultTruth
 
 # An alert may come a little after the fault is over; a crash also costs the restart.
 GRACE_S = 60.0
 RESTART_S = 180.0
 # Kinds that slow several machines equally: naming one of them is not required.
 OF_MANY = ("seq_imbalance", "stage_imbalance")
-# Kinds whose effect is over before the fault is: one compilation, checkpoints that come rarely.
-PASSES = ("recompile", "checkpoint_slow")
+
+
+@dataclass(slots=True)
+class Firing:
+    """One alert from firing to resolved; seconds count from the start of the play."""
+
+    rule: str
+    cause: str
+    severity: str
+    run: str | None
+    node: str | None
+    device: int | None
+    onset_s: float
+    fired_s: float
+    resolved_s: float | None
+    score: float
+    victims: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    # When it first named a node.
+    located_s: float | None = None
+
+    @property
+    def accused_runs(self) -> tuple[str, ...]:
+        return self.runs or (() if self.run is None else (self.run,))
+
+    @property
+    def accused(self) -> tuple[str, ...]:
+        return self.nodes or (() if self.node is None else (self.node,))
+
+
+def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
+    # The row has the first onset, the evidence the last.
+    onset_s = Evidence(alert.evidence).number("onset_s") or 0.0
+    return Firing(
+        rule=alert.rule,
+        cause=alert.cause,
+        severity=alert.severity,
+        run=alert.run.name if alert.run else None,
+        node=alert.node.name if alert.node else None,
+        device=alert.device,
+        onset_s=max(alert.onset_at.timestamp(), onset_s) - epoch_s,
+        fired_s=fired_s,
+        resolved_s=None,
+        score=alert.score,
+        victims=tuple(alert.victims),
+        nodes=_several(alert),
+        runs=_runs_of(alert),
+    )
+
+
+def _runs_of(alert: Alert) -> tuple[str, ...]:
+    """Return the runs that an alert's evidence names, where it is about several."""
+    return tuple(str(name) for name in alert.evidence.get("runs") or ())
+
+
+def _several(alert: Alert) -> tuple[str, ...]:
+    return () if alert.node is not None else tuple(alert.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +149,6 @@ def accuses_wrongly(firing: Firing, truths: Iterable[FaultTruth]) -> bool:
     """Whether an alert accuses a node that none of the faults it may be about affects."""
     hit = {name for truth in truths if overlaps(truth, firing) for name in truth.nodes}
     return bool(set(firing.accused) - hit)
-
-
-def misleads(truth: FaultTruth, firing: Firing, truths: Iterable[FaultTruth]) -> bool:
-    """Whether an alert about a fault names a wrong cause, or a healthy node."""
-    is_named = firing.cause == UNKNOWN or is_cause_right(truth, firing)
-    return not is_named or accuses_wrongly(firing, truths)
 
 
 def _part(truth: FaultTruth) -> int:
@@ -196,24 +243,9 @@ def tally(
     )
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
-    everything = Tally()
-    for each in tallies:
-        for name in Tally.__dataclass_fields__:
-            setattr(everything, name, getattr(everything, name) + getattr(each, name))
-    return everything
-
-
 def time_limit_s(truth: FaultTruth) -> float:
     """Fifteen seconds or two steps, whichever is longer."""
     return max(IN_TIME_S, IN_TIME_STEPS * (truth.step_s or 0.0))
-
-
-def is_kept(truth: FaultTruth, firing: Firing) -> bool | None:
-    """Whether an alert stayed open while its fault lasted; None for what slows only its start."""
-    if truth.fault.kind in PASSES:
-        return None
-    return firing.resolved_s is None or firing.resolved_s >= truth.end_s
 
 
 def is_in_time(truth: FaultTruth, firing: Firing) -> bool:
@@ -228,157 +260,3 @@ def ratio(part: float, whole: float) -> float | None:
 def percentile(values: Sequence[float], q: float) -> float | None:
     """Percentile; None without values."""
     return float(np.percentile(values, q)) if values else None
-
-
-SCORE_LABELS = {
-    "precision": "of the alerts were the first about a fault",
-    "recall": "of the faults that count were detected",
-    "localisation": "of those detected, with the correct location",
-    "cause": "of those detected, with the correct cause",
-    "in_time": "of those detected, within 15 s or two steps",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class DrillReport:
-    scenario: Scenario
-    seed: int
-    truths: tuple[FaultTruth, ...]
-    firings: tuple[Firing, ...]
-    matches: Matches
-
-    @property
-    def score(self) -> dict[str, Any]:
-        duration_s = self.scenario.duration_s
-        return tally(
-            self.truths, self.firings, duration_s=duration_s, matches=self.matches
-        ).score()
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "scenario": self.scenario.name,
-            "seed": self.seed,
-            "duration_s": self.scenario.duration_s,
-            "tier": self.scenario.inputs.tier,
-            "faults": [fault_json(truth) for truth in self.truths],
-            "alerts": [alert_json(firing) for firing in self.firings],
-            "score": self.score,
-        }
-
-
-def drill(scenario: Scenario, *, seed: int | None = None) -> DrillReport:
-    """Play a scenario, and match its alerts with its faults."""
-    played = play_scenario(scenario, seed=seed)
-    truths = tuple(truths_of(scenario, played.plans))
-    used = scenario.seed if seed is None else seed
-    return DrillReport(scenario, used, truths, played.firings, match(truths, played.firings))
-
-
-def fault_json(truth: FaultTruth) -> dict[str, Any]:
-    fault, kind = truth.fault, FAULTS[truth.fault.kind]
-    return {
-        "kind": fault.kind,
-        "node": fault.node,
-        "run": truth.run,
-        "device": fault.device,
-        "start_s": rounded(truth.start_s),
-        "end_s": rounded(truth.end_s),
-        "magnitude": None if kind.magnitude_unit is None else fault.magnitude,
-        "step_slowdown_ratio": rounded(truth.step_slowdown_ratio),
-    }
-
-
-def alert_json(firing: Firing) -> dict[str, Any]:
-    return {
-        "rule": firing.rule,
-        "cause": firing.cause,
-        "node": firing.node,
-        "nodes": list(firing.accused) or None,
-        "run": firing.run,
-        "runs": list(firing.accused_runs) or None,
-        "device": firing.device,
-        "onset_s": rounded(firing.onset_s),
-        "fired_s": rounded(firing.fired_s),
-        "located_s": rounded(firing.located_s),
-        "resolved_s": rounded(firing.resolved_s),
-        "severity": firing.severity,
-        "score": rounded(firing.score),
-        "victims": list(firing.victims),
-    }
-
-
-def rounded(value: float | None) -> float | None:
-    """Round to a millisecond, the resolution of all clocks here."""
-    return None if value is None else round(value, 3)
-
-
-def lines(report: DrillReport) -> Iterator[str]:
-    scenario, score = report.scenario, report.score
-    played = f"{scenario.duration_s:,.0f} s, seed {report.seed}, tier {scenario.inputs.tier}"
-    yield f"{scenario.name}: {played}"
-    yield f"\nFaults: {len(report.truths)}"
-    yield from _table([_fault_row(report, i) for i in range(len(report.truths))])
-    yield f"\nAlerts: {len(report.firings)}"
-    yield from _table([_alert_row(report, j) for j in range(len(report.firings))])
-    yield "\nScore"
-    rows = [(name, _share(score[name]), text) for name, text in SCORE_LABELS.items()]
-    delay = score["time_to_detect_s"]
-    rows.append(("time to detect", _seconds(delay["p50"]), f"p90 {_seconds(delay['p90'])}"))
-    pages = f"{score['false_pages']} of them pages, {score['false_pages_per_day']:.2g} per day"
-    rows.append(("false alerts", str(score["false_alerts"]), pages))
-    yield from _table(rows)
-
-
-def _fault_row(report: DrillReport, i: int) -> tuple[str, ...]:
-    truth = report.truths[i]
-    cost = truth.step_slowdown_ratio
-    ratio = "no step completed" if cost is None else f"steps x {cost:.3f}"
-    noticed = report.matches.noticed.get(i)
-    if noticed is None:
-        verdict = "MISSED" if truth.counts else "not detected, need not be"
-    else:
-        delay_s = report.firings[noticed].fired_s - truth.start_s
-        verdict = f"detected after {delay_s:,.0f} s"
-    at = f"{truth.start_s:,.0f}-{truth.end_s:,.0f} s"
-    return (
-        truth.fault.kind,
-        _place(", ".join(truth.nodes[:3] or truth.runs), truth.fault.device),
-        at,
-        ratio,
-        verdict,
-    )
-
-
-def _alert_row(report: DrillReport, j: int) -> tuple[str, ...]:
-    firing = report.firings[j]
-    over = "still open" if firing.resolved_s is None else f"over {firing.resolved_s:,.0f} s"
-    verdict = "FALSE" if j in report.matches.false else ""
-    if j in report.matches.repeats:
-        verdict = "again"
-    return (
-        firing.rule,
-        firing.cause,
-        _place(", ".join(firing.accused[:3] or firing.accused_runs) or "fleet", firing.device),
-        f"fired {firing.fired_s:,.0f} s",
-        over,
-        verdict,
-    )
-
-
-def _place(name: str, device: int | None) -> str:
-    return name if device is None else f"{name}/{device}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f} s"
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        yield ("  " + "  ".join(cells)).rstrip()

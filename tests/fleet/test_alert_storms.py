@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fleet.simulation.scoring import drill
+from drills.report import drill
 from telemetry.simulate.scenario import scenario_of
 
 pytestmark = pytest.mark.django_db

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from fleet.simulation.playback import Firing, play_scenario
+from drills.playback import play_scenario
+from fleet.simulation.scoring import Firing
 from telemetry.simulate.scenario import scenario_of
 
 pytestmark = pytest.mark.django_db

@@ -20,6 +20,7 @@ FILES = (
         for folder in (
             "bench",
             "deploy",
+            "drills",
             "fleet",
             "importers",
             "telemetry",

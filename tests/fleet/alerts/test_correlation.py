@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from drills.playback import play_scenario
 from fleet.alerts import reconcile
 from fleet.alerts.text import AlertText, plain
 from fleet.models import Alert, Delivery, Node, Run
-from fleet.simulation.playback import Firing, play_scenario
 from fleet.simulation.runs import create_run
+from fleet.simulation.scoring import Firing
 from telemetry.detect.findings import Finding
 from telemetry.simulate.plan import RunSpec
 from telemetry.simulate.scenario import load_scenario

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.simulation.ground_truth import FaultTruth, is_shown_by_hardware, right_causes
-from fleet.simulation.playback import Firing
+from fleet.simulation.scoring import Firing
 from telemetry.simulate.inputs import FULL
 from telemetry.simulate.plan import Fault
 

@@ -4,7 +4,7 @@ import pytest
 from django.db import connection
 
 from fleet.models import Run
-from fleet.simulation.playback import private_database
+from fleet.simulation.replay import private_database
 
 
 def test_it_is_another_one_with_the_same_tables(run: Run) -> None:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from fleet.simulation.playback import Firing
-from fleet.simulation.scoring import drill
+from drills.report import drill
+from fleet.simulation.scoring import Firing
 from telemetry.simulate.inputs import tier_named
 from telemetry.simulate.scenario import scenario_of
 

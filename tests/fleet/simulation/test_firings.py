@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from drills.playback import Firings
 from fleet.models import Alert, AlertEvent, Node, Run
-from fleet.simulation.playback import Firings
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 

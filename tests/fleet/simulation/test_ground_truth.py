@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fleet.simulation.ground_truth import FaultTruth, truths_of
+from drills.report import truths_of
+from fleet.simulation.ground_truth import FaultTruth
 from telemetry.simulate.plan import Noise
 from telemetry.simulate.scenario import Scenario, scenario_of
 

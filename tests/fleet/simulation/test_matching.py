@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from drills.report import misleads
 from fleet.simulation.ground_truth import right_causes
 from fleet.simulation.scoring import (
     accuses_wrongly,
     is_cause_right,
     is_place_right,
     match,
-    misleads,
 )
 from telemetry.simulate.inputs import FULL, LIVE, TIERS
 from telemetry.simulate.plan import Fault

@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from drills.playback import play_scenario
 from fleet.charts.frozen import frozen_figure
 from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.simulation import demo_history
 from fleet.simulation.demo import FLEET, create_fleet
 from fleet.simulation.demo_history import DEMO_FAULTS, HistoryPart, simulate_history, stretches
-from fleet.simulation.playback import play_scenario
 from fleet.simulation.runs import publish_plans
 from telemetry.simulate.inputs import LIVE
 from telemetry.simulate.plan import Fault

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fleet.simulation.playback import KEEP_S, ScenarioPlayback, phases
+from drills.playback import KEEP_S, ScenarioPlayback, phases
 from telemetry.simulate.inputs import tier_named
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.shard import clock_at, start_clock

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from drills.playback import follow_reported, reported_phase
 from fleet.models import Run
-from fleet.simulation.playback import follow_reported, reported_phase
 from telemetry.simulate.inputs import FULL, TIERS
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.timeline import start_clock

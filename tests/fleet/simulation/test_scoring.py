@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from fleet.simulation.scoring import is_in_time, is_kept, tally, total
+from drills.report import is_kept
+from fleet.simulation.scoring import is_in_time, tally
 
 Made = Callable[..., Any]
 HOUR_S = 3600.0
@@ -108,13 +109,3 @@ def test_an_alert_is_kept_if_it_ends_no_sooner_than_its_fault(
     truth: Made, firing: Made, *, kind: str, resolved_s: float | None, is_there: bool | None
 ) -> None:
     assert is_kept(truth(kind=kind, end_s=190.0), firing(resolved_s=resolved_s)) is is_there
-
-
-def test_tallies_add_up(truth: Made, firing: Made) -> None:
-    one = tally([truth()], [firing()], duration_s=HOUR_S)
-    other = tally([truth()], [], duration_s=HOUR_S)
-
-    both = total([one, other])
-
-    assert both.score()["recall"] == 0.5
-    assert (both.duration_s, both.delays_s) == (2 * HOUR_S, [6.0])

@@ -5,8 +5,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from drills.report import drill, lines
 from fleet.management.cli import PlainCommand
-from fleet.simulation.scoring import drill, lines
 from telemetry.simulate.inputs import TIERS
 from telemetry.simulate.scenario import Scenario, load_scenario
 

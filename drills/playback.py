@@ -1,41 +1,23 @@
-"""Drills played ahead of time: a scenario through detection and alerts, and how well they did."""
+"""Scenarios played ahead of time: what nodes and jobs report, and the alerts about it."""
 
 import math
-import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
-from django.apps import apps
-from django.db import DEFAULT_DB_ALIAS, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.sqlite3.base import DatabaseWrapper
-from django.db.models import Q
-from django.db.utils import ConnectionHandler
 
-from fleet.alerts import Subject, reconcile, subject_of
-from fleet.alerts.evaluate import (
-    Workers,
-    evaluated_subjects,
-    find_all,
-    lost_nodes,
-    open_alerts,
-    run_members,
-    snapshot_of,
-)
 from fleet.alerts.probe_requests import advance_probes
-from fleet.alerts.text import Evidence
 from fleet.alerts.trace_requests import advance_traces
 from fleet.models import Alert, AlertEvent, ProbeRequest, Run, TraceRequest
+from fleet.simulation.replay import Replay, private_database
 from fleet.simulation.runs import create_run, follow
+from fleet.simulation.scoring import Firing, firing_of
 from telemetry import catalog
 from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S, N_ROUNDS, REQUESTED_APART_S
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
-from telemetry.detect import HealthyStepsCache
 from telemetry.ingest.timing import AHEAD_S
 from telemetry.simulate.background import reports_key, stopped
 from telemetry.simulate.inputs import Inputs
@@ -63,38 +45,9 @@ from telemetry.simulate.timeline import RunClock, start_clock
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.packing import decode, encode
 from telemetry.store.playback import Playback
-from telemetry.store.reading import AGENT_RESTART_S, Source
+from telemetry.store.reading import AGENT_RESTART_S
 
 SETTLED_S = 60.0
-
-
-@dataclass(slots=True)
-class Firing:
-    """One alert from firing to resolved; seconds count from the start of the play."""
-
-    rule: str
-    cause: str
-    severity: str
-    run: str | None
-    node: str | None
-    device: int | None
-    onset_s: float
-    fired_s: float
-    resolved_s: float | None
-    score: float
-    victims: tuple[str, ...]
-    nodes: tuple[str, ...] = ()
-    runs: tuple[str, ...] = ()
-    # When it first named a node.
-    located_s: float | None = None
-
-    @property
-    def accused_runs(self) -> tuple[str, ...]:
-        return self.runs or (() if self.run is None else (self.run,))
-
-    @property
-    def accused(self) -> tuple[str, ...]:
-        return self.nodes or (() if self.node is None else (self.node,))
 
 
 class Firings:
@@ -135,26 +88,6 @@ class Firings:
         return list(self._all)
 
 
-def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
-    # The row has the first onset, the evidence the last.
-    onset_s = Evidence(alert.evidence).number("onset_s") or 0.0
-    return Firing(
-        rule=alert.rule,
-        cause=alert.cause,
-        severity=alert.severity,
-        run=alert.run.name if alert.run else None,
-        node=alert.node.name if alert.node else None,
-        device=alert.device,
-        onset_s=max(alert.onset_at.timestamp(), onset_s) - epoch_s,
-        fired_s=fired_s,
-        resolved_s=None,
-        score=alert.score,
-        victims=tuple(alert.victims),
-        nodes=_several(alert),
-        runs=_runs_of(alert),
-    )
-
-
 def is_new_event(firing: Firing, alert: Alert, *, at_s: float) -> bool:
     """Whether an alert names another culprit than before.
 
@@ -176,85 +109,23 @@ def is_new_event(firing: Firing, alert: Alert, *, at_s: float) -> bool:
 
 
 def update_firing(firing: Firing, alert: Alert) -> None:
-    firing.rule, firing.cause, firing.severity = alert.rule, alert.cause, alert.severity
-    firing.run = alert.run.name if alert.run else None
-    firing.node = alert.node.name if alert.node else None
-    firing.device, firing.score = alert.device, alert.score
-    firing.victims = tuple(alert.victims)
+    now = firing_of(alert, epoch_s=0.0, fired_s=firing.fired_s)
+    for name in ("rule", "cause", "severity", "run", "node", "device", "score", "victims"):
+        setattr(firing, name, getattr(now, name))
     # An alert about several nodes loses them one by one; a firing lists all that it accused.
-    firing.nodes = tuple(dict.fromkeys((*firing.nodes, *_several(alert))))
-    firing.runs = tuple(dict.fromkeys((*firing.runs, *_runs_of(alert))))
-
-
-def _runs_of(alert: Alert) -> tuple[str, ...]:
-    """Return the runs that an alert's evidence names, where it is about several."""
-    return tuple(str(name) for name in alert.evidence.get("runs") or ())
-
-
-def _several(alert: Alert) -> tuple[str, ...]:
-    return () if alert.node is not None else tuple(alert.nodes)
-
-
-IN_MEMORY = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-
-
-@contextmanager
-def private_database() -> Iterator[DatabaseWrapper]:
-    """Replace this thread's database by an empty in-memory SQLite within the context."""
-    with _replaced_database() as private:
-        private.ensure_connection()
-        _empty_database().backup(private.connection)
-        yield private
-
-
-@cache
-def _empty_database() -> sqlite3.Connection:
-    """Return a database to copy, with the tables of today's models.
-
-    Migrating it instead would take longer than most drills; a drill needs no roles.
-    """
-    template = sqlite3.connect(":memory:", check_same_thread=False)
-    with _replaced_database() as private:
-        with private.schema_editor() as editor:
-            for model in apps.get_models():
-                editor.create_model(model)
-        private.connection.backup(template)
-    return template
-
-
-@contextmanager
-def _replaced_database() -> Iterator[DatabaseWrapper]:
-    """Replace this thread's database by an in-memory SQLite within the context."""
-    handler = ConnectionHandler({DEFAULT_DB_ALIAS: dict(IN_MEMORY)})
-    private = DatabaseWrapper(handler.databases[DEFAULT_DB_ALIAS], DEFAULT_DB_ALIAS)
-    try:
-        with connected_to(private):
-            yield private
-    finally:
-        # Django keeps a database in memory alive when asked to close it.
-        if private.connection is not None:
-            private.connection.close()
-
-
-@contextmanager
-def connected_to(database: BaseDatabaseWrapper) -> Iterator[None]:
-    """Use another database in this thread within the context."""
-    held = connections[DEFAULT_DB_ALIAS]
-    connections[DEFAULT_DB_ALIAS] = database
-    try:
-        yield
-    finally:
-        connections[DEFAULT_DB_ALIAS] = held
+    firing.nodes = tuple(dict.fromkeys((*firing.nodes, *now.nodes)))
+    firing.runs = tuple(dict.fromkeys((*firing.runs, *now.runs)))
 
 
 # How long the hot tier stores seconds, and how much is played at a time.
 KEEP_S = 900
-# Alerts about what is found unchanged are refreshed this often.
-REFRESH_S = 5
+
 STRETCH_S = 300
+
 # What is observed at a second depends on this many seconds before its report, as does the answer
 # of an agent.
 OBSERVED_FROM_S = 120
+
 # No rule reads these: half of all values. A drill does not keep them.
 UNREAD = frozenset(
     {
@@ -268,6 +139,7 @@ UNREAD = frozenset(
         "sram_ecc_corrected",
     }
 )
+
 # How long an agent runs its probe command.
 PROBE_TAKES_S = 1 + (N_ROUNDS - 1) * int(REQUESTED_APART_S)
 
@@ -645,75 +517,9 @@ def exact(steps: StepBatch) -> StepBatch:
     return replace(steps, phases=phases_s)
 
 
-class Replay:
-    """Some runs of a source that is read at one second after the other.
-
-    The database is queried only while something fires or is about to: a quiet second costs what
-    detection costs, and no more.
-    """
-
-    def __init__(
-        self, source: Source, runs: Sequence[Run], *, workers: Workers | None = None
-    ) -> None:
-        self._source = source
-        self._workers = workers
-        self._runs = runs
-        self._members = run_members(runs)
-        self._healthy_steps = HealthyStepsCache()
-        self._found: frozenset[object] = frozenset()
-        self._reconciled_s = -math.inf
-        self.read_open_alerts()
-
-    def evaluate(self, second: int) -> list[Alert]:
-        """Run detection at a second and reconcile the alerts; return the changed ones."""
-        runs = [run for run in self._runs if run.finished_at is None]
-        members = {run: self._members[run.pk] for run in runs}
-        snapshots = [
-            snapshot_of(self._source, run, members[run], now_s=second, workers=self._workers)
-            for run in runs
-        ]
-        lost = lost_nodes(self._open.subjects)
-        expected = lost | {name for each in members.values() for name in each.nodes}
-        seen = {n: tick for n, tick in self._source.last_seen().items() if n in expected}
-        findings = find_all(
-            snapshots,
-            seen,
-            now_s=second,
-            open_=self._open,
-            lost=lost,
-            healthy_steps=self._healthy_steps,
-            may_be_quiet_s=self._source.quiet_s(),
-        )
-        if not findings and not self.open_rules:
-            return []
-        # A second that finds what the last ones did needs no refresh yet, but only where each
-        # open alert is found: one that is not must end in time.
-        found = frozenset(
-            (f.rule, f.cause, f.severity, f.run, f.node, f.device, str(f.evidence.get("nodes")))
-            for f in findings
-        )
-        subjects = {(finding.rule, subject_of(finding)) for finding in findings}
-        is_same = found == self._found and subjects == self.open_rules
-        if is_same and second - self._reconciled_s < REFRESH_S:
-            return []
-        self._found, self._reconciled_s = found, second
-        evaluated = evaluated_subjects(snapshots, seen, self._open.subjects, now_s=second)
-        changed = reconcile(findings, evaluated=evaluated, now=datetime.fromtimestamp(second, UTC))
-        self.read_open_alerts()
-        return changed
-
-    @property
-    def open_rules(self) -> set[Subject]:
-        return self._open.subjects
-
-    def read_open_alerts(self) -> None:
-        """Read the open alerts of these runs only: others may be replayed at the same time."""
-        ours = Q(run__in=self._runs) | Q(run=None, node=None)
-        self._open = open_alerts(self._runs, ours)
-
-
 # Every scenario begins at the same second, so that its answer is the same tomorrow.
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
 EPOCH_S = int(EPOCH.timestamp())
 
 

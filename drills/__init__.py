@@ -1,0 +1,1 @@
+"""Scenarios played ahead of time through detection and alerts, and how well they did."""
