@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any, Self
@@ -28,7 +28,11 @@ ORDER = {"page": 1, "warn": 0}
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one evaluation saw of a problem; ``merit`` is the figure by which its rule compares."""
+    """What one evaluation saw of a problem; ``merit`` is the figure by which its rule compares.
+
+    ``peak`` is what was worst under the same rule, in the latest of an alert that was worse under
+    another one.
+    """
 
     at_s: float
     onset_s: float
@@ -41,6 +45,7 @@ class Observation:
     merit: float
     score: float
     figures: Mapping[str, Any]
+    peak: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, finding: Finding, subject: str, *, now: datetime) -> Self:
@@ -62,7 +67,8 @@ class Observation:
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self | None:
         """Read one as an alert stores it; None without one."""
-        return cls(**{each.name: stored[each.name] for each in fields(cls)}) if stored else None
+        known = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
+        return cls(**known) if stored else None
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,13 +89,19 @@ class Observation:
         step_s, usual_s = (self.figures.get(key) for key in ("step_s", "baseline_step_s"))
         return max(1.0, step_s / usual_s) if step_s and usual_s else 1.0
 
-    def is_worse_than(self, other: Self) -> bool:
-        """Compare by the figure of the rule; rules among each other by urgency, then by steps."""
+    def is_worse_than(self, other: Self, *, of_rule: str = "") -> bool:
+        """Compare by the figure of the rule; rules among each other by urgency, then by steps.
+
+        Of rules under which steps took as long, the one ``of_rule`` is worse.
+        """
         if self.rule == other.rule:
             return (self.merit, self.score) > (other.merit, other.score)
         if self.severity != other.severity:
             return ORDER[self.severity] > ORDER[other.severity]
-        return self.slowdown > other.slowdown * (1 + STEP_NOISE_RATIO)
+        if self.slowdown > other.slowdown * (1 + STEP_NOISE_RATIO):
+            return True
+        is_as_slow = self.slowdown * (1 + STEP_NOISE_RATIO) >= other.slowdown > 1
+        return is_as_slow and self.rule == of_rule
 
 
 def begun(finding: Finding, subject: str, *, now: datetime) -> dict[str, Any]:
@@ -109,30 +121,41 @@ def continued(
     seen = Observation.of(finding, subject, now=now)
     worst, latest = Observation.read(alert.worst), Observation.read(alert.latest)
     to: dict[str, Any] = {}
-    if worst is None or seen.is_worse_than(worst):
+    if worst is None or seen.is_worse_than(worst, of_rule=alert.rule):
         to["worst"] = seen.json()
+    elif seen.rule != worst.rule:
+        was = peak_of(latest) if latest and latest.rule == seen.rule else None
+        peak = seen if was is None or seen.is_worse_than(was) else was
+        seen = replace(seen, peak=peak.json())
     is_due = (
         is_new
         or latest is None
         or "worst" in to
         or seen.rule != latest.rule
         or seen.figures.get("healthy_steps") != latest.figures.get("healthy_steps")
+        or (seen.peak is not None and seen.peak != latest.peak)
         or seen.at_s - latest.at_s >= LATEST_EVERY_S
     )
     return to | ({"latest": seen.json()} if is_due else {})
+
+
+def peak_of(latest: Observation) -> Observation:
+    return Observation.read(latest.peak or {}) or latest
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedAlert:
     """An alert as its record describes it: the damage at worst, with the cause that is known now.
 
-    An open alert under another rule than at its worst shows what is seen of it now; then
-    ``peak`` is how it was at worst. ``worst`` and ``latest`` are None in alerts without a record.
+    An open alert under another rule than at its worst is described by what was worst under its
+    present rule; then ``peak`` is how it was at worst. ``shown`` is what describes it. Alerts
+    without a record have no observations.
     """
 
     alert: Alert
     worst: Observation | None = None
     latest: Observation | None = None
+    shown: Observation | None = None
     peak: Alert | None = None
 
 
@@ -141,11 +164,11 @@ def recorded(alert: Alert) -> RecordedAlert:
     if worst is None:
         return RecordedAlert(alert)
     if not alert.is_open or latest is None or latest.rule == worst.rule:
-        return RecordedAlert(_as_seen(alert, worst), worst, latest)
-    peak = _as_seen(alert, worst)
+        return RecordedAlert(_as_seen(alert, worst), worst, latest, shown=worst)
+    peak, shown = _as_seen(alert, worst), peak_of(latest)
     # That time is over.
     peak.resolved_at = worst.at
-    return RecordedAlert(_as_seen(alert, latest), worst, latest, peak=peak)
+    return RecordedAlert(_as_seen(alert, shown), worst, latest, shown=shown, peak=peak)
 
 
 def _as_seen(alert: Alert, seen: Observation) -> Alert:

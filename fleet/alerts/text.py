@@ -443,6 +443,7 @@ class AlertText:
     @cached_property
     def _context(self) -> dict[str, Any]:
         alert, worst, latest = self.recorded.alert, self.recorded.worst, self.recorded.latest
+        shown = self.recorded.shown
         evidence = Evidence(alert.evidence)
         culprit = evidence.culprit
         rule = "_group" if evidence.shared_place else alert.rule
@@ -456,7 +457,8 @@ class AlertText:
         is_early = self.now - alert.onset_at < CLOCK_WITHIN
         step_s, usual_s = evidence.number("step_s"), evidence.number("baseline_step_s")
         knows_steps = step_s is not None and usual_s is not None
-        seen = Evidence(latest.figures) if latest and alert.is_open and latest != worst else None
+        is_apart = latest and shown and alert.is_open and latest.at_s != shown.at_s
+        seen = Evidence(latest.figures) if latest and is_apart else None
         step_s_now = seen.number("step_s") if seen else None
         if not is_less(step_s_now, step_s, _scatter("step_scatter_s", evidence, seen), seconds):
             step_s_now = None
@@ -466,6 +468,7 @@ class AlertText:
         if step_s is not None and usual_s is not None and alert.rule != "step_slow":
             is_same = abs(step_s - usual_s) <= STEP_NOISE_RATIO * usual_s
             step_time = "unchanged" if is_same else "changed" if step_s > usual_s else ""
+        slows = bool(alert.victims) and (not knows_steps or step_time == "changed")
         is_known_cause = alert.cause in CAUSES
         spans_run = is_known_cause and alert.node is None and not CAUSES[alert.cause].is_of_run
         return {
@@ -502,6 +505,7 @@ class AlertText:
             "collective": _collective(alert, evidence),
             "n_waiting": len(alert.victims) or (alert.run.n_nodes - 1 if alert.run else 0),
             "has_step_times": knows_steps,
+            "slows": slows,
             "step_time": step_time,
             "step_s_now": step_s_now,
             "seen_at": latest.at if latest else None,

@@ -19,7 +19,7 @@ from tests.helpers import NOON, NOON_S, steps
 
 RULES_SEEN = [
     *((rule, "run:llama") for rule in ("allreduce_share", "hang", "step_slow")),
-    ("efa_degraded", "node:limping"),
+    *((rule, "node:limping") for rule in ("efa_degraded", "hbm_slow")),
 ]
 Evaluate = Callable[..., list[Alert]]
 LATER = NOON + timedelta(hours=1)
@@ -148,6 +148,60 @@ def test_an_open_alert_that_eased_says_how_it_was_at_worst(
     assert "packet loss on device 3" in text.headline
     assert "At worst, at 2026-" in plain(text.story)
     assert "57.3" in plain(text.story)
+
+
+def test_a_link_that_slows_nothing_any_more_is_not_said_to_slow_its_run(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    evaluate(0, share(finding, 0.573, 16.8))
+    evaluate(400, link(finding))
+
+    text = AlertText(Alert.objects.get(), NOON + timedelta(seconds=401))
+    page = plain(text.story)
+    assert "It slows" not in page + plain(text.detail)
+    assert "It belongs to llama" in page
+    # It was changed, as the next sentence says.
+    assert "unchanged" not in page
+    assert "as long as before again" in page
+
+
+def test_each_rule_of_an_open_alert_is_described_by_its_own_worst(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    slow = {"step_s": 21.4, "baseline_step_s": 8.9, "kind": "waiting"}
+    evaluate(0, replace(share(finding, 0.5, 21.4), rule="step_slow", evidence=slow))
+    evaluate(310, share(finding, 0.474, 12.0))
+    evaluate(330, share(finding, 0.301, 9.9))
+    evaluate(340, share(finding, 0.245, 9.0))
+
+    alert = Alert.objects.get()
+    text = AlertText(alert, NOON + timedelta(seconds=341))
+    page = plain(text.story).replace("\u202f", " ")
+    assert alert.worst["rule"] == "step_slow"
+    assert "up to 47.4 %" in plain(text.headline).replace("\u202f", " ")
+    assert "47.4 % of each step in gradient all-reduce at worst, 24.5 % at 2026-" in page
+    assert "up to 12.0 s instead of 8.90 s; 9.00 s at" in page
+    assert "At worst, at 2026-" in page
+    assert "took 21.4 s per step" in page
+    evaluate(350)
+    assert "took 21.4 s per step" in everywhere(alert)["list"]
+
+
+def test_of_two_rules_under_which_steps_took_as_long_that_of_the_alert_describes_it(
+    evaluate: Evaluate, finding: Finding
+) -> None:
+    memory = {"step_s": 12.1, "baseline_step_s": 8.9}
+    slow = replace(share(finding, 0.37, 12.1), cause="hbm_slow")
+    evaluate(0, replace(slow, rule="hbm_slow", evidence=memory))
+    evaluate(20, slow)
+    evaluate(30, replace(slow, evidence={**slow.evidence, "share_ratio": 0.372, "step_s": 12.0}))
+    evaluate(40, replace(slow, rule="hbm_slow", evidence=memory))
+    evaluate(50)
+
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.state) == ("allreduce_share", "resolved")
+    for where, text in everywhere(alert).items():
+        assert "37.2 %" in text, where
 
 
 def test_a_run_that_hung_for_a_while_and_was_slow_is_not_said_to_have_hung_all_the_time(
