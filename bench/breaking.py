@@ -28,6 +28,7 @@ PROGRAMS = {
     "beat": "beat",
     "sender": "send_notifications",
     "redis": "redis-server",
+    "fork server": "fleet.ops.fork_server",
     "web parent": "",
     "web server": "",
 }
@@ -175,7 +176,7 @@ def is_whole(up: Up) -> bool:
     """Whether every program runs once."""
     web = web_processes(up)
     pids = {process.pid for process in web}
-    return len(web) == 3 and sum(p.ppid() in pids for p in web) == 2 and len(up.children) == 8
+    return len(web) == 3 and sum(p.ppid() in pids for p in web) == 2 and len(up.children) == 9
 
 
 def find(up: Up, name: str) -> psutil.Process:

@@ -39,6 +39,8 @@ TABLE: Mapping[str, Liveness] = {
     "beat": Liveness("the scheduler takes a turn, at least each second", 30.0),
     # 5 s between chores, 20 s for a lock of SQLite, 10 s for a receiver and 2 s for Redis.
     "sender": Liveness("both loops take a turn: the outbox, and the chores", 45.0),
+    # It forks within milliseconds, and waits for nothing else.
+    "fork-server": Liveness("it takes the next request", 10.0),
     # It is single-threaded: no command of ours takes longer than a second.
     "redis": Liveness("it answers PING", 5.0),
 }

@@ -18,11 +18,17 @@ from django.db.migrations.loader import MigrationLoader
 from redis.exceptions import RedisError
 
 from fleet.ops import embedded_redis
+from fleet.ops.fork_server import IS_SUPPORTED, KIND
 from fleet.ops.liveness import adopt_orphans
 from fleet.ops.supervisor import Program, Supervisor, last_line
 
 WORKERS = ("worker-1", "worker-2")
 CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
+
+
+def fork_server() -> Program:
+    """Return the process that the others are forked from."""
+    return Program(KIND, (sys.executable, "-m", "fleet.ops.fork_server"), kind=KIND)
 
 
 def web(*, listener: int) -> Program:
@@ -32,7 +38,7 @@ def web(*, listener: int) -> Program:
     """
     options = ("--fd", str(listener), "--stop-within-s", "2")
     command = (sys.executable, "-m", "fleet.ops.web_server", *options)
-    return Program("web", command, pass_fds=(listener,), kind="web", outlives=True)
+    return Program("web", command, pass_fds=(listener,), kind="web", outlives=True, is_forked=True)
 
 
 def worker(name: str) -> Program:
@@ -45,17 +51,18 @@ def worker(name: str) -> Program:
         "--without-mingle",
         "--without-heartbeat",
     )
-    return Program(name, (*CELERY, "worker", *options), kind="worker")
+    return Program(name, (*CELERY, "worker", *options), kind="worker", is_forked=True)
 
 
 def beat() -> Program:
     command = (*CELERY, "beat", "--pidfile", "", "--loglevel", "WARNING")
-    return Program("beat", command, kind="beat")
+    return Program("beat", command, kind="beat", is_forked=True)
 
 
 def sender() -> Program:
     """Return the notification sender, which also checks from outside Celery that tasks run."""
-    return Program("sender", (sys.executable, "manage.py", "send_notifications"), kind="sender")
+    command = (sys.executable, "manage.py", "send_notifications")
+    return Program("sender", command, kind="sender", is_forked=True)
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -108,6 +115,8 @@ class Services:
         Everything starts at once: the demo's fleet is live before its past is simulated.
         """
         await self._start_redis()
+        if IS_SUPPORTED:
+            self._start([fork_server()])
         self._start([web(listener=listener.fileno())])
         workers = [worker(name) for name in WORKERS]
         self._start([*workers, beat(), sender()])
@@ -123,7 +132,8 @@ class Services:
     async def _prepare_demo(self) -> None:
         """Start the demo's fleet, and simulate its past behind it."""
         began_s = time.monotonic()
-        program = Program("prepare-demo", (sys.executable, "manage.py", "prepare_demo"))
+        command = (sys.executable, "manage.py", "prepare_demo")
+        program = Program("prepare-demo", command, is_forked=True)
         if await self._supervisor.once(program):
             self._say(
                 "The demo's past could not be simulated: see the output above. It goes on at the "

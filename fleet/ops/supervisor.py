@@ -17,7 +17,8 @@ from typing import IO
 
 import psutil
 
-from fleet.ops import liveness
+from fleet.ops import fork_server, liveness
+from fleet.ops.fork_server import Forked
 from fleet.ops.liveness import Watch
 
 CHILD_PROCESS = Path(__file__).with_name("child_process.py")
@@ -42,7 +43,7 @@ class Program:
     or ``ping`` asks for one. A program that hangs gets ``abort_signal`` first, for a traceback.
 
     If ``outlives`` is true, its children serve on when it was killed, until its successor is
-    ready.
+    ready. If ``is_forked`` is true, the fork server forks it where there is one.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Program:
     ping: Callable[[], Awaitable[bool]] | None = None
     abort_signal: signal.Signals = signal.SIGABRT
     outlives: bool = False
+    is_forked: bool = False
 
 
 class Supervisor:
@@ -76,10 +78,12 @@ class Supervisor:
         }
         self._cwd = cwd
         self._say = say
-        self._running: dict[Program, Process] = {}
+        self._running: dict[Program, Process | Forked] = {}
         self._tasks: dict[Program, asyncio.Task[None]] = {}
         # Process groups of programs that ended, whose children serve on.
         self._left: dict[Program, list[int]] = {}
+        # The channel to the fork server once it is ready; None: there is none.
+        self._forks: asyncio.Future[socket.socket] | None = None
         (folder / "log").mkdir(parents=True, exist_ok=True)
 
     def log(self, program: Program) -> Path:
@@ -88,6 +92,8 @@ class Supervisor:
     def keep(self, programs: Iterable[Program]) -> None:
         """Start programs, and restart each whenever it ends, until `stop`."""
         for program in programs:
+            if program.kind == fork_server.KIND:
+                self._forks = asyncio.get_running_loop().create_future()
             self._tasks[program] = asyncio.create_task(self._keep(program))
 
     async def once(self, program: Program) -> int:
@@ -154,6 +160,8 @@ class Supervisor:
             finally:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
+                if program.kind == fork_server.KIND:
+                    self._forget_fork_server()
         # It ended without being asked to.
         self._left.setdefault(program, []).append(process.pid)
         if program.outlives:
@@ -162,7 +170,9 @@ class Supervisor:
             await self._end_left(program, signal.SIGKILL)
         return code, describe_exit(code)
 
-    async def _watch(self, program: Program, process: Process, channel: socket.socket) -> None:
+    async def _watch(
+        self, program: Program, process: Process | Forked, channel: socket.socket
+    ) -> None:
         """Abort a process that hangs; end what its predecessor left once it is ready."""
         if not program.kind:
             return
@@ -177,6 +187,8 @@ class Supervisor:
                     watch.prove(liveness.TABLE[program.kind].silent_s)
                 if watch.is_ready and program in self._left:
                     await self._end_left(program)
+                if watch.is_ready and program.kind == fork_server.KIND:
+                    self._use_fork_server(channel)
         finally:
             loop.remove_reader(channel)
         self._say(f"{program.name} {why}: it is aborted. See {self.log(program).name}.")
@@ -197,28 +209,64 @@ class Supervisor:
         for group in groups:
             kill_group(group, signal.SIGKILL)
 
+    def _use_fork_server(self, channel: socket.socket) -> None:
+        if self._forks is not None and not self._forks.done():
+            self._forks.set_result(channel)
+
+    def _forget_fork_server(self) -> None:
+        """Let programs that wait for the fork server start without it."""
+        if self._forks is not None:
+            if not self._forks.done():
+                self._forks.set_exception(ConnectionError())
+                # Without a waiting program asyncio would log it.
+                self._forks.exception()
+            self._forks = asyncio.get_running_loop().create_future()
+
     async def _start(
         self, program: Program, *, to_console: bool = False, channel: int | None = None
-    ) -> Process:
+    ) -> Process | Forked:
         """Start a program in its own session, so that Ctrl-C reaches only the supervisor."""
-        env = self._env | {liveness.NAME: program.name}
+        env = {liveness.NAME: program.name}
         if channel is not None:
             env[liveness.CHANNEL] = str(channel)
+        fds = (*program.pass_fds, *(() if channel is None else (channel,)))
         with self._open_log(program) as log:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-IS", str(CHILD_PROCESS), str(psutil.Process().pid)),
-                *program.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=None if to_console else log,
-                stderr=None if to_console else log,
-                start_new_session=True,
-                pass_fds=(*program.pass_fds, *(() if channel is None else (channel,))),
-                env=env,
-                cwd=self._cwd,
-            )
+            output = (1, 2) if to_console else (log.fileno(), log.fileno())
+            process: Process | Forked | None = None
+            if program.is_forked:
+                process = await self._fork(program.command, env, output, fds)
+            if process is None:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-IS", str(CHILD_PROCESS), str(psutil.Process().pid)),
+                    *program.command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output[0],
+                    stderr=output[1],
+                    start_new_session=True,
+                    pass_fds=fds,
+                    env=self._env | env,
+                    cwd=self._cwd,
+                )
         self._running[program] = process
         self._write_process_list()
         return process
+
+    async def _fork(
+        self,
+        command: tuple[str, ...],
+        env: dict[str, str],
+        output: tuple[int, int],
+        fds: tuple[int, ...],
+    ) -> Forked | None:
+        """Let the fork server start a program; None if there is none, or it ends before."""
+        if self._forks is None:
+            return None
+        try:
+            channel = await asyncio.shield(self._forks)
+            own = {1: output[0], 2: output[1], **{number: number for number in fds}}
+            return Forked(await fork_server.fork(channel, command, env=env, fds=own))
+        except OSError:
+            return None
 
     def _open_log(self, program: Program) -> IO[bytes]:
         """Open a program's log to append to; if that fails, the program runs without a log."""
@@ -302,7 +350,7 @@ def has_members(group: int) -> bool:
     return True
 
 
-async def _end(process: Process, within_s: float) -> None:
+async def _end(process: Process | Forked, within_s: float) -> None:
     """Terminate a process; kill it after ``within_s``."""
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)

@@ -102,7 +102,7 @@ def test_a_full_disk_and_a_long_log_end_no_program_and_are_reported(tmp_path: Pa
     with up_on(tmp_path / "data", "size=220m") as (up, folder):
         assert asked(up.port, "/readyz")[0] == 200
         programs = up.children
-        assert len(programs) == 8
+        assert len(programs) == 9
         log = folder / "log" / "web.log"
         with log.open("ab") as file:
             file.write(b"a line of a long story\n" * 300_000)

@@ -30,6 +30,6 @@ def test_a_program_that_is_gone_says_what_takes_its_place() -> None:
 
 def test_every_program_is_in_the_table_of_liveness() -> None:
     programs = [services.web(listener=3), services.worker("worker-1"), services.beat()]
-    programs.append(services.sender())
+    programs += [services.sender(), services.fork_server()]
 
     assert {program.kind for program in programs} | {"redis"} == set(TABLE)

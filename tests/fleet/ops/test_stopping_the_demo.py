@@ -29,7 +29,7 @@ def grandchildren(process: psutil.Process) -> list[psutil.Process]:
     """Return the pool's processes of a `prepare_demo` below a process."""
     for child in [process, *process.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
-            if "prepare_demo" in child.cmdline() and len(child.children()) >= POOL:
+            if "prepare_demo" in " ".join(child.cmdline()) and len(child.children()) >= POOL:
                 return child.children()
     return []
 
