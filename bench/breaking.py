@@ -165,7 +165,7 @@ def web_processes(up: Up) -> list[psutil.Process]:
     found = []
     for child in up.children:
         try:
-            if "fleet.ops.web_server" in child.cmdline():
+            if "fleet.ops.web_server" in " ".join(child.cmdline()):
                 found.append(child)
         except psutil.Error:
             continue

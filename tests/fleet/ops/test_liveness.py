@@ -154,7 +154,7 @@ def has_servers(child: psutil.Process) -> bool:
 def words(process: psutil.Process) -> list[str]:
     """Return the command of a process; empty if it has ended."""
     try:
-        return process.cmdline()
+        return " ".join(process.cmdline()).split()
     except psutil.Error:
         return []
 
