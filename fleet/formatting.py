@@ -8,6 +8,7 @@ from html import unescape
 from typing import TypeGuard
 
 from django import template
+from django.template.loader import get_template
 from django.utils import timezone
 from django.utils.html import format_html, strip_tags
 from django.utils.safestring import SafeString, mark_safe
@@ -263,3 +264,30 @@ def unit_of(name: str) -> str | None:
     """Return the unit that a name ends with: ``quiet_s`` is in seconds; None where it has none."""
     units = sorted(WRITERS, key=len, reverse=True)
     return next((unit for unit in units if name.endswith(f"_{unit}")), None)
+
+
+# Line breaks of templates: none before punctuation or inside bold text, elsewhere one space.
+# Narrow and non-breaking spaces belong to figures and stay.
+NO_SPACE = re.compile(r"(?<=<b>)[ \n]+|[ \n]+(?=[,.:;)]|</)")
+SPACES = re.compile(r"[ \n]+")
+EMPTY_LINE = re.compile(r"\n[ ]*\n")
+
+
+def _one_line(rendered: str) -> str:
+    return SPACES.sub(" ", NO_SPACE.sub("", rendered)).strip()
+
+
+def render_text(template_name: str, **context: object) -> str:
+    """Render plain text from a template, on one line."""
+    return _one_line(get_template(template_name).render(context))
+
+
+def render_line(template_name: str, **context: object) -> SafeString:
+    """Render HTML from a template, on one line."""
+    return mark_safe(render_text(template_name, **context))  # noqa: S308
+
+
+def render_lines(template_name: str, **context: object) -> list[str]:
+    """Render plain text from a template: each paragraph becomes one line."""
+    text = get_template(template_name).render(context)
+    return list(filter(None, map(_one_line, EMPTY_LINE.split(text))))

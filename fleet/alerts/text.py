@@ -16,7 +16,7 @@ from typing import Any
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils.html import strip_tags
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 
 from fleet.alerts.record import STEP_NOISE_RATIO, RecordedAlert, recorded
 from fleet.formatting import (
@@ -26,6 +26,7 @@ from fleet.formatting import (
     figure,
     listed,
     percent,
+    render_line,
     seconds,
     unit_of,
     usd,
@@ -297,19 +298,11 @@ LEAST_LOST_STEPS = 0.5
 # steps: four of a mean's above, two and a half below.
 SCATTER_DEVIATIONS = 3.0
 CLOCK_WITHIN = timedelta(hours=12)
-# Line breaks of templates: none before punctuation or inside bold text, elsewhere one space.
-# Narrow and non-breaking spaces belong to figures and stay.
-NO_SPACE = re.compile(r"(?<=<b>)[ \n]+|[ \n]+(?=[,.:;)]|</)")
-SPACES = re.compile(r"[ \n]+")
 
 
 def headline(alert: Alert) -> SafeString:
     """Write in one clause what is wrong and where."""
     return AlertText(alert, now=alert.last_seen_at).headline
-
-
-def one_line(rendered: str) -> str:
-    return SPACES.sub(" ", NO_SPACE.sub("", rendered)).strip()
 
 
 # A time on a page; its title has date and zone.
@@ -351,7 +344,7 @@ class Loss:
             "n_possible": max(0.0, span_s - paused_s) / self.cost["usual_s"],
             "n_others": int(_number(self.cost.get("n_others")) or 0),
         }
-        return one_line(get_template("alerts/_loss.html#how").render(context))
+        return render_line("alerts/_loss.html#how", **context)
 
 
 def is_less(
@@ -436,9 +429,7 @@ class AlertText:
     def _render(self, name: str, *, linked: bool = True) -> SafeString:
         alert = self.recorded.alert
         rule = "_group" if Evidence(alert.evidence).shared_place else alert.rule
-        template = get_template(_template_name(rule, name))
-        html = template.render({**self._context, "linked": linked})
-        return mark_safe(one_line(html))  # noqa: S308
+        return render_line(_template_name(rule, name), **{**self._context, "linked": linked})
 
     @cached_property
     def _context(self) -> dict[str, Any]:

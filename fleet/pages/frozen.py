@@ -13,10 +13,10 @@ from fleet.alerts.text import AlertText
 from fleet.charts.frozen import as_of
 from fleet.charts.windows import DEFAULT, Window, lengths_within, window_of
 from fleet.costs.losses import dump_cost, greater_cost, measure_cost
+from fleet.formatting import render_line
 from fleet.metrics.long_term import history_s, long_term_history
 from fleet.models import Alert, AlertEvent, Node, Run
 from fleet.models.alert import AlertQuerySet
-from fleet.pages.text import render_headline
 from fleet.runs.summaries import RunNow, run_now
 from telemetry.errors import FieldError
 from telemetry.store.history import run_history
@@ -56,7 +56,7 @@ def frozen_run(run: Run, window: Window) -> dict[str, Any]:
     return {
         "run": summary.run,
         "now": summary,
-        "headline": render_headline(
+        "headline": render_line(
             "runs/_headline.html#window",
             run=summary.run,
             now=summary,
@@ -107,9 +107,7 @@ def frozen_node(node: Node, window: Window) -> dict[str, Any]:
     start, end = _ends(window)
     return {
         "frozen_at": end,
-        "headline": render_headline(
-            "nodes/_headline.html#window", node=node, start=start, end=end
-        ),
+        "headline": render_line("nodes/_headline.html#window", node=node, start=start, end=end),
         "alerts": _alerts_in_window(node.alerts.all(), window),
     }
 

@@ -4,11 +4,9 @@ import math
 from datetime import datetime
 from typing import Any
 
-from django.template.loader import get_template
 from django.utils.safestring import SafeString
 
-from fleet.alerts.text import one_line
-from fleet.formatting import percent
+from fleet.formatting import percent, render_line
 from fleet.models import Run
 from fleet.runs.summaries import NodeNow, RunNow
 from telemetry.store.refused import RefusedReports
@@ -29,7 +27,7 @@ def node_headline(
 ) -> SafeString:
     """Write how a node and its run are; ``pause_s``: trnwatch itself has stood still so long."""
     run, seen_s = now.node.run, now.last_seen_s
-    return render_headline(
+    return render_line(
         "nodes/_headline.html#now",
         now=now,
         node=now.node,
@@ -58,7 +56,7 @@ def run_headline(
     heard_s = (at - run.heard_at).total_seconds() if run.heard_at else 0.0
     is_late = now.is_stale and now.last_step_at_s is not None
     spent_usd = run.usd_by(at)
-    return render_headline(
+    return render_line(
         "runs/_headline.html#now",
         now=now,
         run=run,
@@ -74,10 +72,6 @@ def run_headline(
         usd=None if math.isnan(spent_usd) else spent_usd,
         **_own_pause(pause_s),
     )
-
-
-def render_headline(template: str, **context: Any) -> SafeString:
-    return SafeString(one_line(get_template(template).render(context)))
 
 
 def activity(run: Run, standstill: str = "") -> str:

@@ -9,12 +9,12 @@ from datetime import date
 from fleet.formatting import (
     ABSENT,
     MINUS,
-    NBSP,
     change,
     count,
-    counted,
     duration,
     percent,
+    render_lines,
+    render_text,
     seconds,
     si,
     usd,
@@ -34,13 +34,10 @@ from fleet.trials.figures import (
     claim_for,
 )
 from fleet.trials.verdict import (
-    CHECK_MFU,
     NO_VERDICT,
     NOT_STATED,
     USUAL_MFU,
-    BreakEvenPrice,
     ListPrice,
-    ListPriceComparison,
     Verdict,
     judge,
     max_mfu,
@@ -347,12 +344,6 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
     "duration": duration,
     "plain": lambda value: f"{value:.4f}",
 }
-# By deciding measure: its statement, and the words for a lower and a higher value.
-STATEMENTS = {
-    "usd_per_mtok": ("1M tokens cost {after} instead of {before}", "less", "more"),
-    "tokens_per_s": ("it trains on {after} tokens/s instead of {before}", "fewer", "more"),
-    "step_s": ("a step takes {after} instead of {before}", "less", "more"),
-}
 
 
 def written(measure: str, value: float | None) -> str:
@@ -375,133 +366,14 @@ def sentences(figures: TrialFigures) -> list[str]:
 
 def sentence(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
     """Write the verdict on a candidate: at equal price kinds first, then as priced."""
-    deciding = verdict.deciding
-    if deciding is None:
-        return f"No verdict on {candidate.label} yet: both arms need steps."
-    if verdict.differing:
-        return (
-            f"{candidate.label} and {baseline} train different workloads "
-            f"({', '.join(verdict.differing)}): {_result(deciding)}. No verdict follows from that."
-        )
-    if verdict.impossible:
-        shown = " and ".join(f"{label} {percent(mfu, 0)}" for label, mfu in verdict.impossible)
-        return (
-            f"No verdict: the MFU is above 100 %, which no hardware reaches ({shown}). {CHECK_MFU}"
-        )
-    is_across = verdict.has_unlike_kinds or (verdict.paid is None and verdict.at_list_prices)
-    if is_across:
-        text = _across_kinds(candidate, baseline, verdict)
-    elif deciding.word == TrialWord.CANNOT_TELL:
-        text = (
-            f"Cannot tell yet whether {candidate.label} is better than {baseline}: "
-            f"{_result(deciding)}. {_missing(candidate, deciding)}"
-        )
-    elif deciding.word == TrialWord.EQUIVALENT:
-        text = (
-            f"{candidate.label} and {baseline} are equivalent, within "
-            f"{percent(candidate.margin_ratio)}: {_result(deciding)}."
-        )
-    else:
-        text = f"{candidate.label} is {deciding.word} than {baseline}: {_result(deciding)}."
-        pace = candidate.get("tokens_per_s")
-        if pace and {pace.word, deciding.word} == {TrialWord.BETTER, TrialWord.WORSE}:
-            way = "slower" if pace.word == TrialWord.WORSE else "faster"
-            text = f"{text} But it is {way}: {_tokens_per_second(pace)}."
-    if not is_across and verdict.contradicting:
-        text = f"{text} But {_at_list_prices(verdict.contradicting)}."
-    if candidate.is_provisional and deciding.word != TrialWord.CANNOT_TELL:
-        text = f"Provisional: {text}"
-    return f"{text} {break_even_sentence(verdict.break_even, candidate.label)}".rstrip()
-
-
-def _missing(candidate: Candidate, deciding: Comparison) -> str:
-    """Say what would decide an open verdict."""
-    if candidate.is_decided:
-        text = "The planned steps are done and did not decide it."
-        if candidate.is_provisional:
-            text += f" A trial with {MEASURED_RUNS} runs of each arm may."
-        return text
-    if deciding.n_more_steps is not None:
-        n_more = count(deciding.n_more_steps)
-        return f"About {n_more} more steps of each arm would decide it."
-    if abs(deciding.ratio) < candidate.margin_ratio:
-        return "They are so close that more steps are unlikely to decide it."
-    return "More steps would not decide it; more runs of each arm would."
-
-
-def _result(comparison: Comparison) -> str:
-    statement, fewer, more = STATEMENTS[comparison.measure]
-    text = statement.format(
-        after=written(comparison.measure, comparison.candidate),
-        before=written(comparison.measure, comparison.baseline),
-    )
-    text = f"{text}, {percent(abs(comparison.ratio))} {fewer if comparison.ratio < 0 else more}"
-    if comparison.low is None:
-        return f"{text}; too few independent steps for an interval"
-    return f"{text}{_with_interval(comparison)}"
-
-
-def _with_interval(comparison: Comparison) -> str:
-    if comparison.low is None:
-        return ""
-    return f" (95{NBSP}% interval {interval(comparison)})"
-
-
-def _tokens_per_second(pace: Comparison) -> str:
-    return f"{percent(abs(pace.ratio))} {'fewer' if pace.ratio < 0 else 'more'} tokens per second"
-
-
-def _across_kinds(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
-    """Write the verdict where the prices paid cannot be compared."""
-    paid, at_list_prices = verdict.paid, verdict.at_list_prices
-    if paid is None:
-        as_paid = "the price paid is not known for both arms"
-    else:
-        as_paid = f"as priced ({verdict.kinds.text}) it {_costs(paid)}"
-    if at_list_prices:
-        first, *others = at_list_prices
-        text = (
-            f"{candidate.label} {_costs(first.comparison)} per token than {baseline} "
-            f"{_at_kind(first)}{_with_interval(first.comparison)}"
-        )
-        text = "; ".join(filter(None, (text, _at_list_prices(others), as_paid)))
-    else:
-        text = (
-            f"{candidate.label} against {baseline}: {as_paid}, and the catalogue lists no price "
-            "kind for both"
-        )
-    is_open = verdict.contradicting or not at_list_prices
-    text = f"{'Cannot tell across price kinds: ' if is_open else ''}{text}."
-    pace = candidate.get("tokens_per_s")
-    if pace and pace.word in (TrialWord.BETTER, TrialWord.WORSE):
-        text = f"{text} It trains on {_tokens_per_second(pace)}."
-    return text
-
-
-def _costs(comparison: Comparison) -> str:
-    return f"costs {percent(abs(comparison.ratio))} {'less' if comparison.ratio < 0 else 'more'}"
-
-
-def _at_kind(listed: ListPriceComparison) -> str:
-    return f"at equal {listed.kind.replace(' ', '-')} list prices"
-
-
-def _at_list_prices(listed: Sequence[ListPriceComparison]) -> str:
-    return "; ".join(
-        f"{_at_kind(each)} it {_costs(each.comparison)}{_with_interval(each.comparison)}"
-        for each in listed
-    )
-
-
-def break_even_sentence(price: BreakEvenPrice | None, label: str) -> str:
-    """State above which price of the baseline's node-hour the candidate is cheaper."""
-    if price is None:
-        return ""
-    ends = "" if price.low is None else f" ({usd(price.low)} to {usd(price.high)})"
-    at = "" if price.is_paid else f", itself at its list price of {usd(price.candidate_usd)}"
-    return (
-        f"Break-even: {label} is cheaper while a {price.instance_type} node-hour costs more than "
-        f"{usd(price.usd)}{ends}{at}."
+    return render_text(
+        "trials/_sentences.txt#verdict",
+        candidate=candidate,
+        baseline=baseline,
+        verdict=verdict,
+        deciding=comparison_row(verdict.deciding) if verdict.deciding else None,
+        pace=candidate.get("tokens_per_s"),
+        measured_runs=MEASURED_RUNS,
     )
 
 
@@ -523,87 +395,40 @@ def notes(
 ) -> list[str]:
     """List what a reader must know to interpret the figures of a candidate and the baseline."""
     baseline = next(arm for arm in figures.arms if arm.is_baseline)
-    arms = (baseline, other := figures.arm(candidate.run))
+    arms = (baseline, figures.arm(candidate.run))
     runs = [run for arm in arms for run in figures.runs_of(arm.run)]
-    texts = [_on_runs(candidate)]
-    texts += [
-        f"The pace of {run.run} drifts or jumps by {percent(run.pace_change_ratio)}"
-        f"{': the intervals are wider for it' if candidate.is_provisional else ''}."
-        for run in runs
-        if run.pace_change_ratio is not None
-    ]
-    simulated = [arm.label for arm in arms if arm.is_simulated]
-    if simulated:
-        texts.append(
-            f"{' and '.join(simulated)}: simulated. Pace and loss follow from assumed constants "
-            "of the step model. They are no measurement of real hardware, and the intervals cover "
-            "the simulated steps alone."
-        )
-    if verdict.has_unlike_kinds:
-        bases = [arm.price_basis or NOT_STATED for arm in arms]
-        texts.append(
-            f"The prices are of different kinds: {baseline.label} {bases[0]}; "
-            f"{other.label} {bases[1]}. No verdict follows from cost as priced."
-        )
-    if verdict.at_list_prices:
-        listed = "; ".join(
-            f"{each.kind}: {listed_price(baseline.instance_type, each.prices.baseline, today)}, "
-            f"{listed_price(other.instance_type, each.prices.candidate, today)}"
-            for each in verdict.at_list_prices
-        )
-        texts.append(f"List prices per node-hour: {listed}.")
+    checked = []
     for arm in arms:
-        dated = published_date(arm.price_basis)
-        if dated:
-            old = age_note(dated, today) or f"of {dated}"
-            texts.append(
-                f"{arm.label} is priced at the catalogue's list price {old}: no price was "
-                "entered for it."
-            )
-        if USUAL_MFU < (mfu := max_mfu(figures, arm.run)) <= 1:
-            texts.append(
-                f"The MFU of {arm.label} is {percent(mfu, 0)}, above all that is published. "
-                f"{CHECK_MFU}"
-            )
-    texts += [
-        f"The price of {arm.label} changed during the run: each second is paid at the price of "
-        "its time."
-        for arm in arms
-        if len(arm.prices) > 1
-    ]
-    if claim is not None and baseline.instance_type.startswith("p5."):
-        texts.append(f"On AWS's claim: {NOT_NAMED}")
+        dated, mfu = published_date(arm.price_basis), max_mfu(figures, arm.run)
+        old = age_note(dated, today) or f"of {dated}" if dated else ""
+        checked.append((arm.label, old, mfu if USUAL_MFU < mfu <= 1 else None))
     ratios = [run.first_epoch_ratio for run in runs]
-    done = min((ratio for ratio in ratios if ratio is not None), default=1.0)
-    if done < 1.0:
-        texts.append(f"The first epoch is not over: {done:.0%} of it is done.")
-    if candidate.get("loss") is not None and candidate.equal_tokens:
-        again = "; steps trained again after a failure count once"
-        texts.append(
-            f"Losses are compared after {si(candidate.equal_tokens)} tokens, the most that both "
-            f"arms have trained on{again if any(run.n_lost for run in runs) else ''}."
-        )
-    return texts
+    return render_lines(
+        "trials/_sentences.txt#notes",
+        candidate=candidate,
+        arms=arms,
+        runs=runs,
+        run_cv=RUN_CV,
+        measured_runs=MEASURED_RUNS,
+        simulated=[arm.label for arm in arms if arm.is_simulated],
+        verdict=verdict,
+        not_stated=NOT_STATED,
+        listed=[
+            (
+                each.kind,
+                listed_price(arms[0].instance_type, each.prices.baseline, today),
+                listed_price(arms[1].instance_type, each.prices.candidate, today),
+            )
+            for each in verdict.at_list_prices
+        ],
+        checked=checked,
+        not_named=NOT_NAMED if claim and baseline.instance_type.startswith("p5.") else "",
+        epoch_done=min((ratio for ratio in ratios if ratio is not None), default=1.0),
+        has_loss=candidate.get("loss") is not None,
+        has_lost=any(run.n_lost for run in runs),
+    )
 
 
 def layout_warning(arm: ArmFigures) -> str:
-    """Say how far an arm is from its best layout; empty without an estimate."""
-    layout = arm.layout
-    if layout is None or layout.best is None or layout.above_best_ratio is None:
-        return ""
-    return (
-        f"{arm.label} is {percent(layout.above_best_ratio, 0)} dearer than its best layout, "
-        f"{layout.best.text}: estimated by the step model, not measured."
-    )
-
-
-def _on_runs(candidate: Candidate) -> str:
-    """Say how the variation between runs is known."""
-    counts = " and ".join(counted(n, "run") for n in candidate.n_runs)
-    if not candidate.is_provisional:
-        return f"Intervals cover the variation between runs, measured with {counts}."
-    return (
-        f"Provisional: {counts} of baseline and candidate do not show how much runs of one "
-        f"configuration differ. A standard deviation of {percent(RUN_CV)} is assumed, from "
-        f"published figures; {MEASURED_RUNS} runs of each arm measure it."
-    )
+    """Say how far an arm is from its best layout."""
+    return render_text("trials/_sentences.txt#layout", arm=arm)

@@ -179,10 +179,6 @@ def _paid(bases: Collection[str]) -> str:
 # No training run is known above: PaLM has 0.46 (arXiv:2204.02311), MegaScale 0.55
 # (arXiv:2402.15627). Above 1 a figure is wrong.
 USUAL_MFU = 0.70
-CHECK_MFU = (
-    "Check the number of chips, the precision and its peak, the batch, the sequence length, and "
-    "the model."
-)
 MFU_IMPOSSIBLE = "MFU above 100 %"
 # Badges where no verdict follows.
 ARMS_DIFFER, KINDS_DIFFER, PRICE_UNKNOWN = "arms differ", "price kinds differ", "price unknown"
@@ -261,6 +257,11 @@ class Verdict:
     def has_unlike_kinds(self) -> bool:
         """Whether the arms were paid at different kinds of prices."""
         return self.paid is not None and not self.kinds.is_alike
+
+    @property
+    def is_across_kinds(self) -> bool:
+        """Whether the prices paid cannot be compared, so that those at equal kinds come first."""
+        return self.has_unlike_kinds or (self.paid is None and bool(self.at_list_prices))
 
     @property
     def contradicting(self) -> tuple[ListPriceComparison, ...]:

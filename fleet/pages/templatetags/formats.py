@@ -43,6 +43,11 @@ register.simple_tag(formatting.verdict_badge)
 register.simple_tag(formatting.ago, takes_context=True)
 
 
+@register.filter("abs")
+def size_of(value: float) -> float:
+    return abs(value)
+
+
 @register.filter("age_note")
 def price_age(day: str, now: datetime) -> str:
     """Mark the date of a price that is older than 90 days; empty for a newer one."""
