@@ -1,7 +1,7 @@
 """The text of a schedule: sentences, tables and JSON of what a long run costs on each arm."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from math import floor, log10
 from typing import Any
@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fleet.formatting import ABSENT, MINUS, NBSP, duration, seconds, si, usd
+from fleet.formatting import ABSENT, MINUS, NBSP, duration, render_text, seconds, si, usd
 from fleet.models import Trial
 from fleet.trials.schedule import (
     ArmCost,
-    BreakEvenPoint,
     Projection,
     Range,
     ReuseScenario,
@@ -57,11 +56,6 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
 }
 
 
-def _seconds(value: float) -> str:
-    """Write a duration, with tenths of a second where it is short."""
-    return duration(round(value)) if value >= ONE_MINUTE_S else seconds(value)
-
-
 def rounded(value: float) -> float:
     """Round to three digits; a projection is not more precise than that."""
     return round(value, 2 - floor(log10(abs(value)))) if value else 0.0
@@ -70,15 +64,6 @@ def rounded(value: float) -> float:
 def dollars(value: float) -> str:
     """Write dollars to three digits: $41,200."""
     return usd(rounded(value)) if value else "$0"
-
-
-def dollars_span(span: Range) -> str:
-    """Write dollars with their interval: $41,200 ($28,000 to $55,000)."""
-    return f"{dollars(span.value)} ({ends(span, dollars)})"
-
-
-def tokens_span(span: Range) -> str:
-    return f"{si(span.value)} ({ends(span, si)})"
 
 
 def days(value: float) -> str:
@@ -97,51 +82,108 @@ def _unit(value: float) -> tuple[float, str, int]:
     return (HOURS_PER_DAY, "h", 1) if is_hours else (HOURS_PER_DAY * 60, "min", 0)
 
 
-def days_span(span: Range) -> str:
-    """Format a duration with its interval: 3.1 days (2.2 to 4.6)."""
-    return f"{days(span.value)} ({days_ends(span)})"
+def change_of(usd_saved: float) -> str:
+    """Write dollars saved with their sign: +$41,200."""
+    return f"{MINUS if usd_saved < 0 else '+'}{dollars(abs(usd_saved))}"
 
 
-def days_ends(span: Range) -> str:
-    """Format the interval of a duration, in the unit of its value: 2.2 to 4.6."""
-    factor, _, decimals = _unit(span.value)
-    return ends(span, lambda value: f"{value * factor:.{decimals}f}")
+PROJECTED: Mapping[str, Callable[[float], str]] = {
+    "change": change_of,
+    "days": days,
+    # Of a schedule: 14 days, 1 day.
+    "length": lambda value: f"{value:g}{NBSP}{'day' if value == 1 else 'days'}",
+    "number": lambda value: f"{value:g}",
+    "tokens": si,
+    "usd": dollars,
+    "usd_per_mtok": lambda value: usd(value) if value >= 1 else f"${value:.4f}",
+}
 
 
-def ends(span: Range, write: Callable[[float], str]) -> str:
-    """Write an interval, which may be open at its high end."""
-    if span.high is None:
-        return f"{ABSENT if span.low is None else write(span.low)} or more"
-    return f"{ABSENT if span.low is None else write(span.low)} to {write(span.high)}"
+def projected(value: float, unit: str) -> str:
+    return PROJECTED[unit](value)
+
+
+def ends(found: Range, unit: str) -> str:
+    """Write an interval, which may be open at its high end; days in the unit of their value."""
+    write = PROJECTED[unit]
+    if unit == "days":
+        factor, _, decimals = _unit(found.value)
+        write = lambda value: f"{value * factor:.{decimals}f}"  # noqa: E731
+    low = ABSENT if found.low is None else write(found.low)
+    return f"{low} or more" if found.high is None else f"{low} to {write(found.high)}"
+
+
+def span(found: Range, unit: str) -> str:
+    """Write a figure with its interval: 3.1 days (2.2 to 4.6), $41,200 ($28,000 to $55,000)."""
+    return f"{projected(found.value, unit)} ({ends(found, unit)})"
+
+
+def _assumed(assumption: Assumption, value: float) -> str:
+    """Write a value of an assumption; a duration with tenths of a second where it is short."""
+    if write := WRITERS.get(assumption.name):
+        return write(value)
+    return duration(round(value)) if value >= ONE_MINUTE_S else seconds(value)
 
 
 def written(assumption: Assumption) -> str:
-    return WRITERS.get(assumption.name, _seconds)(assumption.value)
-
-
-def ends_written(assumption: Assumption) -> str:
-    """Write the interval of an assumption; empty where it has none."""
-    if assumption.low is None or assumption.high is None:
-        return ""
-    write = WRITERS.get(assumption.name, _seconds)
-    return f"{write(assumption.low)} to {write(assumption.high)}"
+    return _assumed(assumption, assumption.value)
 
 
 def basis_written(assumption: Assumption) -> str:
     """Format the interval and the source of an assumption."""
-    return "; ".join(filter(None, (ends_written(assumption), assumption.basis)))
+    if assumption.low is None or assumption.high is None:
+        return assumption.basis
+    low, high = (_assumed(assumption, end) for end in (assumption.low, assumption.high))
+    return "; ".join(filter(None, (f"{low} to {high}", assumption.basis)))
 
 
-def length(value: float) -> str:
-    """Write the length of a schedule: 14 days, 1 day."""
-    return f"{value:g}{NBSP}{'day' if value == 1 else 'days'}"
+@dataclass(frozen=True, slots=True)
+class ProjectionText:
+    """One scenario of a projection, as ``trials/_projection.txt`` needs it.
+
+    ``pays`` is when the candidate earns back what it costs at first: never, ahead at first, at
+    once, too late or in time. ``extra`` is how much longer it takes: "1.5 days longer", "same", or
+    empty with one arm. ``n_never`` of 100 cases never earn it back.
+    """
+
+    found: Projection
+    scenario: ReuseScenario
+    compiles: bool
+    pays: str = ""
+    extra: str = ""
+    n_never: str = ""
 
 
-def span_of(found: Projection) -> str:
-    """Write what a schedule covers: over 14 days, or for 300G tokens."""
-    if found.is_by_tokens:
-        return f"for {si(found.tokens)} tokens ({days(found.days)})"
-    return f"over {length(found.days)}"
+def projection_text(
+    found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
+) -> ProjectionText:
+    scenario = found.scenario(has_reuse=has_reuse)
+    even, compiles = scenario.break_even, bool(planned[-1].habits.compile_s)
+    if even is None or scenario.saved_usd is None:
+        return ProjectionText(found, scenario, compiles)
+    if even.days is None:
+        pays = "ahead at first" if even.reason == Reason.AHEAD_AT_FIRST else "never"
+    elif even.reason == Reason.FROM_THE_START or even.days.value * SECONDS_PER_DAY < ONE_MINUTE_S:
+        pays = "at once"
+    else:
+        pays = "too late" if even.days.value > found.days else "in time"
+    is_unsure = even.days is not None and even.chance_ratio < CERTAIN_RATIO
+    n_never = f"{100 * (1 - even.chance_ratio):.0f}" if is_unsure else ""
+    return ProjectionText(found, scenario, compiles, pays, _extra(scenario), n_never)
+
+
+def _extra(scenario: ReuseScenario) -> str:
+    """Say how much longer the candidate takes, in the unit of the time that it takes."""
+    if scenario.extra_days is None:
+        return ""
+    before, after = (arm.same_tokens_days.value for arm in scenario.arms)
+    extra = scenario.extra_days.value
+    if abs(extra) < SAME_DAYS_RATIO * before:
+        return "same"
+    factor, unit, decimals = _unit(after)
+    size = f"{abs(extra) * factor:.{decimals}f}"
+    text = f"{size}{NBSP}{unit}" if float(size) else days(abs(extra))
+    return f"{text} {'longer' if extra > 0 else 'less'}"
 
 
 def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
@@ -150,190 +192,66 @@ def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
     Where the arms are paid at different kinds of prices, equal price kinds come first.
     """
     kinds = kinds_of(planned)
-    as_paid = _sentence(found, planned, has_reuse=has_reuse)
-    if kinds is None or kinds.is_alike:
-        return as_paid
-    at_kinds = at_equal_kinds(found, planned)
+    is_unlike = kinds is not None and not kinds.is_alike
+    at_kinds = at_equal_kinds(found, planned) if is_unlike else []
     saved = found.scenario(has_reuse=has_reuse).saved_usd
-    signs = {
-        each.value > 0
-        for _, other in at_kinds
-        if (each := other.scenario(has_reuse=has_reuse).saved_usd) is not None
-    }
-    is_certain = signs == {saved is not None and saved.value > 0}
-    parts = [] if is_certain else ["Cannot tell across price kinds."]
-    parts += [
-        f"At equal {common.kind.replace(' ', '-')} list prices "
-        f"{_sentence(other, planned, has_reuse=has_reuse)}"
-        for common, other in at_kinds
-    ]
-    if not at_kinds:
-        parts.append("The catalogue lists no price kind for both.")
-    return " ".join([*parts, f"As paid ({kinds.text}) {as_paid}"])
+    at_equal = (other.scenario(has_reuse=has_reuse).saved_usd for _, other in at_kinds)
+    signs = {usd_saved.value > 0 for usd_saved in at_equal if usd_saved is not None}
+    return render_text(
+        "trials/_projection.txt#sentence",
+        kinds=kinds if is_unlike else None,
+        is_certain=signs == {saved is not None and saved.value > 0},
+        at_kinds=[
+            (common.kind, projection_text(other, planned, has_reuse=has_reuse))
+            for common, other in at_kinds
+        ],
+        as_paid=projection_text(found, planned, has_reuse=has_reuse),
+    )
 
 
 def assumption_sentence(planned: tuple[Planned, ...]) -> str:
     """Name the arms whose pace is assumed; empty where it was measured on all of them."""
-    simulated = [each.label for each in planned if each.is_simulated]
-    if not simulated:
-        return ""
-    return (
-        f"{' and '.join(simulated)}: simulated. The pace follows from assumed constants of the "
-        "step model. It is no measurement of real hardware."
-    )
+    simulated = [arm.label for arm in planned if arm.is_simulated]
+    return render_text("trials/_projection.txt#assumed", simulated=simulated)
 
 
 def engineers_sentence(asked: ScheduleRequest) -> str:
     """Write what the costs contain of engineers; empty without any."""
-    parts = []
-    if asked.porting_days:
-        parts.append(
-            f"{dollars(asked.porting_days * asked.engineer_usd)} for {asked.porting_days:g} "
-            f"engineer-{'day' if asked.porting_days == 1 else 'days'} of porting"
-        )
-    if asked.waiting_engineers:
-        people = "engineer who waits" if asked.waiting_engineers == 1 else "engineers who wait"
-        parts.append(
-            f"{dollars(asked.waiting_usd_per_day)} a day for {asked.waiting_engineers:g} {people}"
-        )
-    return f"The costs contain {' and '.join(parts)}." if parts else ""
-
-
-def _sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
-    scenario = found.scenario(has_reuse=has_reuse)
-    arm, even = scenario.arms[-1], scenario.break_even
-    if even is None or scenario.saved_usd is None:
-        if found.is_by_tokens:
-            return (
-                f"{si(found.tokens)} tokens on {arm.label} take "
-                f"{days_span(arm.same_tokens_days)} and cost {dollars_span(arm.same_tokens_usd)}."
-            )
-        return (
-            f"{length(found.days)} on {arm.label} cost {dollars(arm.same_days_usd)} "
-            f"and train on {tokens_span(arm.same_days_tokens)} tokens."
-        )
-    parts = ["compile"] if planned[-1].habits.compile_s else []
-    parts += ["porting"] if found.porting_usd else []
-    investment = " and ".join(parts) or "start"
-    text = (
-        f"{_break_even(scenario, even, investment, found)}; "
-        f"{_saved(scenario.saved_usd, span_of(found))}{_later(scenario)}."
-    )
-    if even.days is not None and even.chance_ratio < CERTAIN_RATIO:
-        text = f"{text} In {100 * (1 - even.chance_ratio):.0f} of 100 cases it never does."
-    return text
-
-
-def _later(scenario: ReuseScenario) -> str:
-    if scenario.extra_days is None:
-        return ""
-    baseline, candidate = scenario.arms
-    before, after = baseline.same_tokens_days.value, candidate.same_tokens_days.value
-    extra = scenario.extra_days.value
-    if abs(extra) < SAME_DAYS_RATIO * before:
-        return f" and takes about as long for the same tokens ({days(after)})"
-    way = "longer" if extra > 0 else "less"
-    factor, unit, decimals = _unit(after)
-    size = f"{abs(extra) * factor:.{decimals}f}"
-    written_size = f"{size}{NBSP}{unit}" if float(size) else days(abs(extra))
-    return (
-        f" and takes {written_size} {way} for the same tokens: {days(after)} instead of "
-        f"{days(before)}"
-    )
-
-
-def _break_even(
-    scenario: ReuseScenario, even: BreakEvenPoint, investment: str, found: Projection
-) -> str:
-    baseline, candidate = scenario.arms
-    if even.days is None:
-        text = f"{candidate.label} costs more for every token than {baseline.label}"
-        if even.reason == Reason.AHEAD_AT_FIRST:
-            return f"{text}, and is ahead at first only because it starts sooner"
-        return f"{text}, so that it never earns back its {investment}"
-    if even.reason == Reason.FROM_THE_START or even.days.value * SECONDS_PER_DAY < ONE_MINUTE_S:
-        return f"{candidate.label} is ahead of {baseline.label} from its first step on"
-    if even.days.value > found.days:
-        within = days(found.days) if found.is_by_tokens else length(found.days)
-        return (
-            f"{candidate.label} does not earn back its {investment} within {within}, "
-            f"that takes {days_span(even.days)}"
-        )
-    return f"{candidate.label} earns back its {investment} after {days_span(even.days)}"
-
-
-def _saved(saved: Range, over: str) -> str:
-    start = f"{over} it "
-    if saved.low is None or saved.high is None:
-        return f"{start}saves {dollars(saved.value)}"
-    if saved.low < 0 < saved.high:
-        way = "saves" if saved.value >= 0 else "costs"
-        more = "" if saved.value >= 0 else " more"
-        return (
-            f"{start}{way} {dollars(abs(saved.value))}{more}, anything from {dollars(-saved.low)} "
-            f"lost to {dollars(saved.high)} saved"
-        )
-    if saved.value < 0:
-        turned = Range(-saved.value, -saved.high, -saved.low)
-        return f"{start}costs {dollars(turned.value)} more ({ends(turned, dollars)})"
-    return f"{start}saves {dollars_span(saved)}"
+    usd_of_porting = asked.porting_days * asked.engineer_usd
+    return render_text("trials/_projection.txt#engineers", asked=asked, porting_usd=usd_of_porting)
 
 
 def reuse_sentence(found: Projection, planned: tuple[Planned, ...]) -> str:
     """Write what keeping compiled graphs saves the candidate, for the same tokens."""
-    candidate = planned[-1]
-    saved = found.reuse_saves[-1]
-    if not candidate.habits.compile_s and not candidate.knows_compile:
-        return (
-            f"{candidate.label} does not report how long it compiles, so it is unknown what a "
-            "compile cache saves it."
-        )
-    if not candidate.habits.compile_s:
-        return f"{candidate.label} compiles nothing, so a compile cache saves it nothing."
-    return (
-        f"Keeping compiled graphs saves {candidate.label} {dollars_span(saved.usd)} and "
-        f"{days_span(saved.days)} {span_of(found)}: every restart, and every unplanned "
-        "recompile, finds them in the cache."
+    return render_text(
+        "trials/_projection.txt#reuse",
+        of={"found": found},
+        arm=planned[-1],
+        saved=found.reuse_saves[-1],
     )
-
-
-def change_of(usd_saved: float) -> str:
-    """Write dollars saved with their sign: +$41,200."""
-    return f"{MINUS if usd_saved < 0 else '+'}{dollars(abs(usd_saved))}"
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleCell:
-    """A figure as text, with a note: its interval, or where it comes from.
-
-    ``of`` is its arm; ``is_other`` marks the scenario that was not chosen.
-    """
-
-    text: str
-    note: str = ""
-    of: str = ""
-    is_other: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleRow:
-    name: str
-    cells: tuple[ScheduleCell, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleColumn:
-    label: str
-    way: str
-    is_chosen: bool
+    """One arm of the table of costs; the baseline has no ``scenario``."""
+
+    arm: ArmCost
+    scenario: ReuseScenario | None
+    is_other: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCosts:
-    """What a schedule costs: the baseline, then the candidate with reuse and without."""
+    """What a schedule costs: the baseline, then the candidate with reuse and without.
 
+    ``saved`` has a row for each kind of price that both arms could pay, empty for those paid,
+    with the dollars saved in each scenario, and whether that is the one that was not chosen.
+    """
+
+    found: Projection
     columns: tuple[ScheduleColumn, ...]
-    rows: tuple[ScheduleRow, ...]
+    saved: tuple[tuple[str, tuple[tuple[Range | None, bool], ...]], ...]
+    is_unlike: bool
 
 
 def costs_of(
@@ -341,117 +259,40 @@ def costs_of(
 ) -> ScheduleCosts:
     """Tabulate the cost of a schedule, with the baseline in the chosen scenario.
 
-    If the ``planned`` arms pay different kinds of prices, savings at equal kinds follow.
+    If the ``planned`` arms pay different kinds of prices, savings at equal kinds come first.
     """
-    chosen = found.scenario(has_reuse=has_reuse)
-    baseline = chosen.arms[0] if len(chosen.arms) > 1 else None
-    columns = (
-        [] if baseline is None else [ScheduleColumn(baseline.label, "baseline", is_chosen=True)]
-    )
+    chosen, kinds = found.scenario(has_reuse=has_reuse), kinds_of(planned)
+    columns = [ScheduleColumn(arm, None, is_other=False) for arm in chosen.arms[:-1]]
     columns += [
-        ScheduleColumn(
-            each.arms[-1].label,
-            "graphs reused" if each.has_reuse else "without reuse",
-            is_chosen=each.has_reuse == has_reuse,
-        )
+        ScheduleColumn(each.arms[-1], each, is_other=each.has_reuse != has_reuse)
         for each in found.scenarios
     ]
-    arms = [*([baseline] if baseline else []), *(each.arms[-1] for each in found.scenarios)]
-    rows = [ScheduleRow(name, tuple(map(cell, arms))) for name, cell in _arm_rows(found)]
-    if baseline is not None:
-        first = ScheduleCell("")
-        at_kinds = at_equal_kinds(found, planned)
-        kinds = kinds_of(planned)
-        rows += [
-            ScheduleRow(
-                f"saved on those tokens, {common.kind} list prices",
-                (first, *(_cell(each.saved_usd, change_of) for each in other.scenarios)),
-            )
-            for common, other in at_kinds
-        ]
-        is_unlike = kinds is not None and not kinds.is_alike
-        as_paid = ", as priced" if is_unlike else ""
-        rows += [
-            ScheduleRow(
-                f"saved on those tokens{as_paid}",
-                (first, *(_cell(each.saved_usd, change_of) for each in found.scenarios)),
-            ),
-            ScheduleRow(
-                "longer than the baseline",
-                (first, *(_cell(each.extra_days, days, days_ends) for each in found.scenarios)),
-            ),
-            ScheduleRow(
-                f"break-even after{as_paid}",
-                (
-                    first,
-                    *(
-                        _cell(even.days, days, days_ends)
-                        if (even := each.break_even) and even.days
-                        else ScheduleCell("never", even.reason if even else "")
-                        for each in found.scenarios
-                    ),
-                ),
-            ),
-        ]
-    marked = (
-        ScheduleRow(
-            row.name,
-            tuple(
-                replace(cell, is_other=not column.is_chosen)
-                for cell, column in zip(row.cells, columns, strict=True)
-            ),
+    ways = [(common.kind, other) for common, other in at_equal_kinds(found, planned)]
+    saved = tuple(
+        (
+            kind,
+            tuple((each.saved_usd, each.has_reuse != has_reuse) for each in way.scenarios),
         )
-        for row in rows
+        for kind, way in [*ways, ("", found)]
     )
-    return ScheduleCosts(tuple(columns), tuple(marked))
+    is_unlike = kinds is not None and not kinds.is_alike
+    return ScheduleCosts(
+        found, tuple(columns), saved if len(chosen.arms) > 1 else (), is_unlike=is_unlike
+    )
 
 
-def _arm_rows(found: Projection) -> list[tuple[str, Callable[[ArmCost], ScheduleCell]]]:
+def assumption_rows(planned: tuple[Planned, ...]) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """List the assumptions by name, each as text, basis and arm."""
     return [
         (
-            f"{days(found.days) if found.is_by_tokens else length(found.days)} cost",
-            lambda arm: ScheduleCell(dollars(arm.same_days_usd)),
-        ),
-        ("tokens in them", lambda arm: _cell(arm.same_days_tokens, si)),
-        (
-            "$ per 1M tokens, start included",
-            lambda arm: _cell(
-                arm.usd_per_mtok, lambda value: usd(value) if value >= 1 else f"${value:.4f}"
-            ),
-        ),
-        (f"{si(found.tokens)} tokens cost", lambda arm: _cell(arm.same_tokens_usd, dollars)),
-        ("and take", lambda arm: _cell(arm.same_tokens_days, days, days_ends)),
-        (
-            "until the first step",
-            lambda arm: ScheduleCell(
-                days(arm.start_days), f"{dollars(arm.usd_at_first_step)} by then"
-            ),
-        ),
-    ]
-
-
-def _cell(
-    span: Range | None,
-    write: Callable[[float], str],
-    write_ends: Callable[[Range], str] | None = None,
-) -> ScheduleCell:
-    if span is None:
-        return ScheduleCell(ABSENT)
-    return ScheduleCell(write(span.value), write_ends(span) if write_ends else ends(span, write))
-
-
-def assumption_rows(planned: tuple[Planned, ...]) -> tuple[ScheduleRow, ...]:
-    by_name = zip(*(each.assumptions for each in planned), strict=True)
-    return tuple(
-        ScheduleRow(
-            NAMES[each[0].name],
-            tuple(
-                ScheduleCell(written(one), basis_written(one), arm.label)
-                for one, arm in zip(each, planned, strict=True)
-            ),
+            NAMES[same[0].name],
+            [
+                (written(one), basis_written(one), arm.label)
+                for one, arm in zip(same, planned, strict=True)
+            ],
         )
-        for each in by_name
-    )
+        for same in zip(*(arm.assumptions for arm in planned), strict=True)
+    ]
 
 
 N_POINTS = 57
@@ -553,7 +394,8 @@ class Schedule:
 
     @property
     def title(self) -> str:
-        return span_of(self.found)
+        """What it covers: over 14 days, or for 300 G tokens."""
+        return render_text("trials/_projection.txt#covers", of={"found": self.found})
 
     @property
     def assumed_sentence(self) -> str:

@@ -18,13 +18,11 @@ from fleet.trials.schedule_text import (
     assumption_sentence,
     basis_written,
     days,
-    days_span,
     dollars,
-    dollars_span,
     engineers_sentence,
     reuse_sentence,
     sentence,
-    tokens_span,
+    span,
     written,
 )
 from telemetry.errors import FieldError
@@ -115,18 +113,18 @@ def _rows(found: Projection, scenario: ReuseScenario) -> list[tuple[str, str, st
     for arm in scenario.arms:
         rows += [
             (arm.label, dollars(arm.same_days_usd), f"for {days(found.days)}"),
-            ("", tokens_span(arm.same_days_tokens), "tokens in them"),
-            ("", dollars_span(arm.same_tokens_usd), f"for {found.tokens:.4g} tokens"),
-            ("", days_span(arm.same_tokens_days), "for those"),
+            ("", span(arm.same_days_tokens, "tokens"), "tokens in them"),
+            ("", span(arm.same_tokens_usd, "usd"), f"for {found.tokens:.4g} tokens"),
+            ("", span(arm.same_tokens_days, "days"), "for those"),
             ("", days(arm.start_days), f"to start, {dollars(arm.usd_at_first_step)} by then"),
         ]
     even, saved = scenario.break_even, scenario.saved_usd
     if even is not None and saved is not None:
-        when = days_span(even.days) if even.days else "never"
+        when = span(even.days, "days") if even.days else "never"
         rows += [
             ("break-even", when, even.reason),
-            ("saved", dollars_span(saved), f"for {found.tokens:.4g} tokens"),
+            ("saved", span(saved, "usd"), f"for {found.tokens:.4g} tokens"),
         ]
     if scenario.extra_days is not None:
-        rows.append(("longer", days_span(scenario.extra_days), "than the baseline, for those"))
+        rows.append(("longer", span(scenario.extra_days, "days"), "than the baseline, for those"))
     return rows

@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 
 from fleet import formatting
 from fleet.alerts.runbooks import PLACES
+from fleet.trials import schedule_text
 from telemetry.catalog import age_note
 
 register = template.Library()
@@ -34,6 +35,9 @@ for write in (
     formatting.tick,
     formatting.usd,
     formatting.written,
+    schedule_text.ends,
+    schedule_text.projected,
+    schedule_text.span,
 ):
     register.filter(write.__name__, write)
 

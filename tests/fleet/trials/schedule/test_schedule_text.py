@@ -10,12 +10,11 @@ from fleet.trials.schedule_arms import Planned
 from fleet.trials.schedule_text import (
     assumption_sentence,
     days,
-    days_span,
     dollars,
-    dollars_span,
     reuse_sentence,
     rounded,
     sentence,
+    span,
 )
 from telemetry.statistics.forecast import Uncertainty
 from tests.telemetry.statistics.examples import P5, PORTING_USD, TRN2
@@ -173,9 +172,9 @@ def test_time_is_written_in_the_unit_that_suits_it(value: float, phrase: str) ->
 
 
 def test_intervals_are_written_in_the_unit_of_their_value() -> None:
-    assert days_span(Range(1.5, 1.0, 3.0)).replace("\u202f", " ") == "36.0 h (24.0 to 72.0)"
-    assert days_span(Range(3.0, 2.0, None)).replace("\u202f", " ") == "3.0 days (2.0 or more)"
-    assert dollars_span(Range(41_234, 28_001, 55_499)) == "$41,200 ($28,000 to $55,500)"
+    assert span(Range(1.5, 1.0, 3.0), "days").replace("\u202f", " ") == "36.0 h (24.0 to 72.0)"
+    assert span(Range(3.0, 2.0, None), "days").replace("\u202f", " ") == "3.0 days (2.0 or more)"
+    assert span(Range(41_234, 28_001, 55_499), "usd") == "$41,200 ($28,000 to $55,500)"
 
 
 def test_dollars_keep_three_digits() -> None:
