@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any
@@ -45,6 +45,7 @@ from telemetry.detect import (
     uncorrected,
     unhealthy_devices,
 )
+from telemetry.detect.causes import UNKNOWN
 from telemetry.detect.checkpoints import ENOUGH_CHECKPOINTS, expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem, reporting_interval
 from telemetry.detect.node_errors import (
@@ -52,11 +53,12 @@ from telemetry.detect.node_errors import (
     MISSING_RULE,
     counted,
     device_health,
+    has_changed,
     is_settled,
     whole_nodes,
 )
 from telemetry.detect.node_errors import RULE as ECC
-from telemetry.detect.standstill import CORES, HOST, MUTE_S, TOGETHER_S
+from telemetry.detect.standstill import CORES, DEAD_S, HOST, MUTE_S, TOGETHER_S
 from telemetry.detect.stopped import SILENT, StepHeartbeat
 from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch, WorkerState
@@ -196,7 +198,8 @@ def watch(
     with guard("", (), ECC):
         counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
         if counts is not None:
-            findings += uncorrected(counts) + unhealthy_devices(counts) + missing_devices(counts)
+            findings += uncorrected(counts) + unhealthy_devices(counts)
+            findings += missing_devices(counts, known=known_missing(open_.subjects))
             evaluated |= {(ECC, f"node:{name}") for name in shards} | with_known_health(counts)
             evaluated -= unsettled([counts], open_.subjects, now_s=now_s)
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
@@ -220,16 +223,22 @@ def with_refused(hot: HotStore, findings: list[Finding], *, now_s: float) -> lis
         return findings
     told = [next((str(refused[s]) for s in each if s in refused), "") for each in about]
     return [
-        _of_refused(each, text) if text else each
+        _of_refused(hot, each, text, now_s=now_s) if text else each
         for each, text in zip(findings, told, strict=True)
     ]
 
 
-def _of_refused(finding: Finding, text: str) -> Finding:
+def _of_refused(hot: HotStore, finding: Finding, text: str, *, now_s: float) -> Finding:
+    finding = replace(finding, evidence={**finding.evidence, "refused": text})
     # Workers of which nothing is heard, and a node, go on as far as anybody knows.
-    is_unheard = finding.cause in ("workers_ended", "node_silent")
-    cause = "reports_refused" if is_unheard else finding.cause
-    return replace(finding, cause=cause, evidence={**finding.evidence, "refused": text})
+    if finding.cause in ("workers_ended", "node_silent"):
+        return replace(finding, cause="reports_refused")
+    if finding.rule != "hang" or finding.cause != UNKNOWN or finding.run is None:
+        return finding
+    # Whether workers send heartbeats is not known: they may be refused as well.
+    heard_s = [worker.heard_s for worker in worker_states(hot, finding.run).values()]
+    is_heard = now_s - max(heard_s, default=0.0) <= DEAD_S
+    return finding if is_heard else replace(finding, cause="reports_refused", severity="warn")
 
 
 def find_all(
@@ -346,6 +355,14 @@ def with_known_health(counts: Span) -> set[Subject]:
     rows = np.flatnonzero(is_known).tolist()
     whole = {(MISSING_RULE, f"node:{node}") for node in whole_nodes(counts)}
     return whole | {(HEALTH_RULE, f"node:{counts.nodes[row]}") for row in rows}
+
+
+def known_missing(open_subjects: Collection[Subject]) -> dict[str, list[int]]:
+    """Return the devices that open alerts name as missing, by node."""
+    if not any(rule == MISSING_RULE for rule, _ in open_subjects):
+        return {}
+    open_ = Alert.objects.open().filter(rule=MISSING_RULE).exclude(node=None)
+    return {node: seen["devices"] for node, seen in open_.values_list("node__name", "evidence")}
 
 
 def unsettled(
@@ -579,7 +596,26 @@ def ecc_counts(
     """Read the nodes' ECC counts and device health at a few times; None where there are none."""
     ticks = [end - age for age in ECC_AGES_S]
     counts = source.moments(shards, STATE_METRICS, ticks=ticks)
-    return counts.of(nodes) if counts.nodes else None
+    return of_present_machines(counts.of(nodes)) if counts.nodes else None
+
+
+def of_present_machines(counts: Span) -> Span:
+    """Leave out what machines reported that others have replaced under their names since.
+
+    The first count of a new machine is history, not a rise of the old one's.
+    """
+    if not len(counts.ticks) or not has_changed(counts):
+        return counts
+    begins = datetime.fromtimestamp(float(counts.ticks[0]), UTC)
+    replaced = Node.objects.filter(name__in=counts.nodes, replaced_at__gt=begins)
+    is_old = np.zeros((len(counts.ticks), len(counts.nodes)), bool)
+    for name, at in replaced.values_list("name", "replaced_at"):
+        is_old[:, counts.nodes.index(name)] = counts.ticks < (int(at.timestamp()) if at else 0)
+    values = {
+        metric: np.where(is_old[:, :, None], np.nan, each)
+        for metric, each in counts.values.items()
+    }
+    return replace(counts, values=values) if is_old.any() else counts
 
 
 def detection_input(

@@ -74,13 +74,15 @@ def nodes_text(finding: Finding) -> str:
 
 
 def severity_text(finding: Finding) -> str:
-    """Write the all-reduce share or the step time; without either, the title of the rule."""
+    """Write the all-reduce share, step time or devices; without them, the title of the rule."""
     share = finding.evidence.get("share_ratio")
     step_s, healthy_s = (finding.evidence.get(key) for key in ("step_s", "baseline_step_s"))
     if share is not None:
         return f"at {100 * share:.1f} % of the step"
     if step_s is not None and healthy_s is not None:
         return f"{seconds(step_s)} per step instead of {seconds(healthy_s)}"
+    if isinstance(devices := finding.evidence.get("devices"), list):
+        return f"{counted(len(devices), 'device')}: {', '.join(map(str, devices))}"
     return RULES[finding.rule].title.lower()
 
 

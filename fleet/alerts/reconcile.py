@@ -393,7 +393,10 @@ def refresh(
     if moves and not (group or must_move or is_urgent):
         moves = not _has_recent(alert, Kind.RULE_CHANGED, since=now - RULE_STAYS)
     has_new_culprit = not (came or left) and _has_new_culprit(alert, finding, now=now)
+    devices, devices_before = (each.evidence.get("devices") for each in (finding, alert))
+    has_other_devices = isinstance(devices, list) and devices != devices_before
     has_score = RULES[finding.rule].is_slow_run or "share_ratio" in finding.evidence
+    has_score = has_score or has_other_devices
     is_stronger = finding.rule == alert.rule and finding.score > alert.score * WORSE_BY
     is_worse = is_urgent or (has_score and is_stronger)
     is_back = alert.quiet_since is not None and now - alert.quiet_since >= AWAY
@@ -415,7 +418,8 @@ def refresh(
     elif group and (moves or has_other_parts(alert, group)):
         run = Run.objects.filter(name=finding.run).first() if finding.run else None
         to |= fields_of(finding) | {"run": run}
-    if moves or has_new_culprit or is_worse or is_back or joined or gone or has_grown:
+    is_other = joined or gone or has_grown or has_other_devices
+    if moves or has_new_culprit or is_worse or is_back or is_other:
         to["evidence"] = dict(finding.evidence)
         to["score"] = finding.score if moves or is_back else max(alert.score, finding.score)
     to |= continued(alert, finding, key[1], now=now, is_new=has_new_culprit)

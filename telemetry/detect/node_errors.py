@@ -42,16 +42,32 @@ def uncorrected(counts: Span, *, run: str | None = None) -> list[Finding]:
     A count that stood there when watching began is history, not news: only a rise is a finding.
     A count that fell was reset, and counts from zero again.
     """
-    metrics = [metric for metric in ECC_METRICS if metric in counts.values]
-    if not metrics or len(counts.ticks) < 2:
+    if len(counts.ticks) < 2 or not has_changed(counts):
         return []
-    # Nearly always no count has changed.
-    of_all = [counts.values[metric] for metric in metrics]
-    if not any((np.fmax.reduce(each) > np.fmin.reduce(each)).any() for each in of_all):
-        return []
-    rises = np.stack([rise(each) for each in of_all])
+    by_metric = ecc_by_device(counts)
+    rises = np.stack([rise(each) for each in by_metric.values()])
     unhealthy = np.flatnonzero(rises.sum(axis=(0, 1, 3)) > 0)
-    return [_finding(counts, metrics, rises[:, :, row], int(row), run=run) for row in unhealthy]
+    return [_finding(counts, by_metric, rises[:, :, row], int(row), run=run) for row in unhealthy]
+
+
+def has_changed(counts: Span) -> bool:
+    """Whether any ECC count differs between two moments; nearly always none does."""
+    held = (counts.values[each] for each in ECC_METRICS if each in counts.values)
+    return any((np.fmax.reduce(each) > np.fmin.reduce(each)).any() for each in held if each.size)
+
+
+def ecc_by_device(counts: Span) -> dict[str, FloatArray]:
+    """Return the ECC counts by metric: (n_moments, n_nodes, n_devices), equally wide.
+
+    A sender may count one kind of errors only, or one of them for the node as a whole.
+    """
+    held = {each: counts.values[each] for each in ECC_METRICS if each in counts.values}
+    width = max((each.shape[2] for each in held.values()), default=0)
+    return {
+        name: np.pad(each, ((0, 0), (0, 0), (0, width - each.shape[2])), constant_values=np.nan)
+        for name, each in held.items()
+        if each.size
+    }
 
 
 def memory_errors(inputs: DetectionInput) -> list[Finding]:
@@ -106,17 +122,22 @@ def rise(count: FloatArray) -> FloatArray:
 
 
 def _finding(
-    counts: Span, metrics: list[str], rises: FloatArray, row: int, *, run: str | None
+    counts: Span,
+    by_metric: Mapping[str, FloatArray],
+    rises: FloatArray,
+    row: int,
+    *,
+    run: str | None,
 ) -> Finding:
     """``rises`` is (n_metrics, n_moments - 1, n_devices)."""
     node = counts.nodes[row]
     by_device = rises.sum(axis=(0, 1))
     device = int(np.argmax(by_device))
     others = np.delete(by_device, device)
-    metric = metrics[int(np.argmax(rises[:, :, device].sum(axis=1)))]
+    metric = list(by_metric)[int(np.argmax(rises[:, :, device].sum(axis=1)))]
     first = int(np.flatnonzero(rises.sum(axis=(0, 2)))[0])
     # Some exporters count for the node as a whole: that is stored as its first device alone.
-    reported = [np.isfinite(counts.values[each][:, row]).any(axis=0) for each in metrics]
+    reported = [np.isfinite(each[:, row]).any(axis=0) for each in by_metric.values()]
     is_split = by_device.size == 1 or np.any(reported, axis=0).sum() > 1
     return Finding(
         rule=RULE,
@@ -224,28 +245,33 @@ def reporting_devices(states: Span) -> NDArray[np.bool_]:
     The driver counts for each device, also for one that no process uses.
     """
     found: NDArray[np.bool_] = np.zeros((len(states.ticks), len(states.nodes), 1), bool)
-    for metric in ECC_METRICS:
-        if metric in states.values and states.values[metric].size:
-            found = found | np.isfinite(states.values[metric])
+    for each in ecc_by_device(states).values():
+        found = found | np.isfinite(each)
     return found
 
 
-def missing_devices(states: Span, *, run: str | None = None) -> list[Finding]:
+def missing_devices(
+    states: Span, *, run: str | None = None, known: Mapping[str, Collection[int]] | None = None
+) -> list[Finding]:
     """Find the nodes of which some devices no longer report, while others do.
 
-    One finding per node; with several such devices it names none.
+    One finding per node; with several such devices it names none. ``known`` are those that open
+    alerts name, by node: they are missing until they report.
     """
     reports, found = reporting_devices(states), []
     for row, node in enumerate(states.nodes):
         moments = np.flatnonzero(reports[:, row].any(axis=1))
         newest, before = moments[-MISSING_MOMENTS:], moments[:-MISSING_MOMENTS]
-        if newest.size < MISSING_MOMENTS or not before.size:
+        if newest.size < MISSING_MOMENTS:
             continue
         held = reports[before, row]
-        gone = np.flatnonzero(held.any(axis=0) & ~reports[newest, row].any(axis=0))
+        was_there = held.any(axis=0)
+        was_there[[each for each in (known or {}).get(node, ()) if each < was_there.size]] = True
+        gone = np.flatnonzero(was_there & ~reports[newest, row].any(axis=0))
         if not gone.size:
             continue
-        last = before[np.flatnonzero(held[:, gone].any(axis=1))[-1]]
+        with_them = before[held[:, gone].any(axis=1)]
+        last_s = float(states.ticks[with_them[-1] if with_them.size else moments[0]])
         n_reporting = int(reports[newest[-1], row].sum())
         found.append(
             Finding(
@@ -255,13 +281,13 @@ def missing_devices(states: Span, *, run: str | None = None) -> list[Finding]:
                 run=run,
                 node=node,
                 device=int(gone[0]) if gone.size == 1 else None,
-                onset_s=float(states.ticks[last]),
+                onset_s=last_s,
                 score=float(gone.size),
                 evidence={
                     "devices": gone.tolist(),
                     "n_reporting": n_reporting,
                     "n_devices": n_reporting + int(gone.size),
-                    "window": [float(states.ticks[last]) - LEAD_S, float(states.ticks[-1])],
+                    "window": [last_s - LEAD_S, float(states.ticks[-1])],
                     "charts": [],
                 },
             )
@@ -270,13 +296,25 @@ def missing_devices(states: Span, *, run: str | None = None) -> list[Finding]:
 
 
 def lost_devices(inputs: DetectionInput) -> list[Finding]:
-    return [] if inputs.counts is None else missing_devices(inputs.counts, run=inputs.run)
+    if inputs.counts is None:
+        return []
+    open_ = (each for each in inputs.open_problems if each.rule == MISSING_RULE and each.node)
+    known = {str(each.node): each.evidence.get("devices", ()) for each in open_}
+    return missing_devices(inputs.counts, run=inputs.run, known=known)
 
 
 def whole_nodes(states: Span) -> list[str]:
-    """Nodes of which every device reports; the others keep their alerts about missing ones."""
-    newest = np.asarray(reporting_devices(states)[-MISSING_MOMENTS:].any(axis=0))
-    return [states.nodes[row] for row in np.flatnonzero(newest.all(axis=1))]
+    """Nodes of which every device reported last; the others keep their alerts about missing ones.
+
+    What was found must not end as long as it lasts: between two reports of a node the newest
+    moments are others, and may not show it.
+    """
+    reports, found = reporting_devices(states), []
+    for row, node in enumerate(states.nodes):
+        moments = np.flatnonzero(reports[:, row].any(axis=1))
+        if moments.size and reports[moments[-1], row].all():
+            found.append(node)
+    return found
 
 
 ERRORS_RULE = "exec_errors"

@@ -27,10 +27,10 @@ class RefusedReports:
     reason: str
 
     def __str__(self) -> str:
-        if self.per_s >= 1:
-            return f"{self.per_s:,.0f} reports a second refused: {self.reason}"
+        if (per_s := round(self.per_s)) > 1:
+            return f"{per_s:,} reports a second refused: {self.reason}"
         reports = "report" if self.n == 1 else "reports"
-        return f"{self.n} {reports} refused within a minute: {self.reason}"
+        return f"{self.n:,} {reports} refused within a minute: {self.reason}"
 
 
 def note_refused(

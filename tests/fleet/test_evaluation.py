@@ -24,7 +24,7 @@ from telemetry.simulate.shard import play, start_clock
 from telemetry.steps import REPORTED_NAN
 from telemetry.store.hot import HotStore
 from telemetry.store.refused import note_refused
-from tests.helpers import LLAMA, NOON, block
+from tests.helpers import LLAMA, NOON, block, steps
 
 LENGTH_S = 400
 FAULT_AT_S = 300
@@ -157,6 +157,25 @@ def test_an_alert_of_silence_says_that_reports_are_refused(
     assert "refused: host: is text" in story
 
 
+def test_a_run_of_which_every_report_is_refused_is_not_said_to_hang(
+    hot: HotStore, llama: Run, now_s: int
+) -> None:
+    Node.objects.update(source=Node.Source.STEPS)
+    Run.objects.update(phase=Run.Phase.TRAINING)
+    trained = steps(workers=LLAMA.node_names, n_steps=60, ended_at_s=now_s - 300, compute_s=1.0)
+    hot.append_steps(trained)
+    listen(hot, now_s)
+    note_refused(hot, "run", [("llama", 120, "tokens: is negative")], now_s=now_s)
+
+    watch(hot, now=at(now_s))
+
+    alert = Alert.objects.get(rule="hang")
+    assert (alert.cause, alert.severity) == ("reports_refused", Alert.Severity.WARN)
+    text = AlertText(alert, at(now_s))
+    assert "hangs" not in text.headline + text.story
+    assert "The cause is" not in text.story
+
+
 def test_silence_resolves_nothing(hot: HotStore, llama: Run, now_s: int) -> None:
     fault = Fault(
         kind="slow_core",
@@ -238,10 +257,10 @@ def test_uncorrected_ecc_errors_are_an_alert(hot: HotStore, llama: Run, now_s: i
     assert (str(alert.node), alert.device) == ("llama-03", 4)
 
 
-def test_a_real_node_without_a_run_has_its_memory_watched(
-    hot: HotStore, db: None, now_s: int
-) -> None:
-    Node.objects.create(
+@pytest.fixture
+def real(db: None) -> Node:
+    """Make a real node that trains no run."""
+    return Node.objects.create(
         name="real",
         instance_type="trn1.32xlarge",
         source=Node.Source.NEURON_MONITOR,
@@ -250,6 +269,11 @@ def test_a_real_node_without_a_run_has_its_memory_watched(
         n_devices=16,
         first_seen_at=NOON,
     )
+
+
+def test_a_real_node_without_a_run_has_its_memory_watched(
+    hot: HotStore, real: Node, now_s: int
+) -> None:
     for tick in range(now_s - 20, now_s + 1):
         counts = np.zeros((1, 16))
         counts[0, 5] = tick >= now_s - 5
@@ -262,18 +286,35 @@ def test_a_real_node_without_a_run_has_its_memory_watched(
     assert (alert.rule, alert.subject, alert.device) == ("ecc_uncorrected", "node:real", 5)
 
 
-def test_an_unhealthy_device_alerts_until_it_is_reported_healthy(
-    hot: HotStore, db: None, now_s: int
+def test_the_errors_of_a_new_machine_are_counted_from_its_first_report(
+    hot: HotStore, real: Node, now_s: int
 ) -> None:
-    Node.objects.create(
-        name="real",
-        instance_type="trn1.32xlarge",
-        source=Node.Source.NEURON_MONITOR,
-        shard="node:real",
-        n_cores=32,
-        n_devices=16,
-        first_seen_at=NOON,
-    )
+    replaced_s = now_s - 50
+    real.replaced_at, real.replaced_id = at(replaced_s), "i-0abc"
+    real.save()
+
+    def count(first: int, last: int, n: int) -> None:
+        for tick in range(first, last + 1):
+            counts = np.zeros((1, 16))
+            counts[0, 5] = n
+            hot.append([Block("node:real", tick, ("real",), {"mem_ecc_uncorrected": counts})])
+
+    # The one before had counted more.
+    count(replaced_s - 100, replaced_s - 60, 3)
+    count(replaced_s + 2, now_s, 1)
+    listen(hot, now_s)
+    watch(hot, now=at(now_s))
+    assert not Alert.objects.exists()
+
+    count(now_s + 1, now_s + 5, 2)
+    listen(hot, now_s + 5)
+    watch(hot, now=at(now_s + 5))
+    assert Alert.objects.get().evidence["n_errors"] == 1
+
+
+def test_an_unhealthy_device_alerts_until_it_is_reported_healthy(
+    hot: HotStore, real: Node, now_s: int
+) -> None:
 
     def report(tick: int, **states: FloatArray) -> None:
         busy = {"core_utilization_ratio": np.full((1, 32), 0.5)}
@@ -297,17 +338,8 @@ def test_an_unhealthy_device_alerts_until_it_is_reported_healthy(
 
 
 def test_a_missing_device_alerts_until_all_report_again(
-    hot: HotStore, db: None, now_s: int
+    hot: HotStore, real: Node, now_s: int
 ) -> None:
-    Node.objects.create(
-        name="real",
-        instance_type="trn1.32xlarge",
-        source=Node.Source.NEURON_MONITOR,
-        shard="node:real",
-        n_cores=32,
-        n_devices=16,
-        first_seen_at=NOON,
-    )
     start = now_s - 860
 
     def watch_at(age_s: int, *, missing: bool) -> None:
@@ -331,6 +363,37 @@ def test_a_missing_device_alerts_until_all_report_again(
     assert Alert.objects.open().get() == alert
     watch_at(840, missing=False)
     assert not Alert.objects.open().exists()
+
+
+def test_of_devices_that_go_missing_one_after_the_other_all_are_told(
+    hot: HotStore, real: Node, now_s: int
+) -> None:
+    start = now_s - 400
+
+    def watch_until(first: int, last: int, *missing: int) -> None:
+        counts = np.zeros((1, 16))
+        counts[0, list(missing)] = np.nan
+        for tick in range(start + first, start + last + 1):
+            hot.append([Block("node:real", tick, ("real",), {"mem_ecc_uncorrected": counts})])
+            # The report of a second may come after it is evaluated.
+            for second in (tick, tick + 1):
+                listen(hot, second)
+                watch(hot, now=at(second))
+
+    for tick in range(start - 130, start):
+        whole = {"mem_ecc_uncorrected": np.zeros((1, 16))}
+        hot.append([Block("node:real", tick, ("real",), whole)])
+    watch_until(0, 20)
+    watch_until(21, 60, 9)
+    alert = Alert.objects.get()
+    assert (alert.device, alert.n_firings, alert.is_open) == (9, 1, True)
+
+    watch_until(61, 160, 9)
+    watch_until(161, 200, 9, 11)
+    alert.refresh_from_db()
+    text = AlertText(alert, at(start + 200))
+    assert text.headline == "14 of 16 accelerators of real report: devices 9, 11 are missing"
+    assert alert.n_firings == 1
 
 
 def test_what_flaps_and_is_quiet_is_over_for_detection(llama: Run) -> None:

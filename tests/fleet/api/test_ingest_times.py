@@ -146,3 +146,10 @@ def test_what_is_refused_is_told_by_the_second_where_it_is_much(hot: HotStore) -
     assert {name: str(each) for name, each in found.items()} == {
         "run:llama": "2 reports a second refused: loss: is text"
     }
+    note_refused(hot, "run", [("one", 1, "loss: is text")], now_s=now_s)
+    note_refused(hot, "run", [("some", 70, "loss: is text")], now_s=now_s)
+    found = read_refused(hot, ["run:one", "run:some"], now_s=now_s)
+    assert {str(each) for each in found.values()} == {
+        "1 report refused within a minute: loss: is text",
+        "70 reports refused within a minute: loss: is text",
+    }
