@@ -143,8 +143,12 @@ def is_alive(process: psutil.Process) -> bool:
 def proof_of(up: Up, name: str) -> str:
     """Return what a program last said of itself; empty while Redis is away.
 
-    The web parent reports once both servers are ready; Redis proves itself by its answer.
+    The web parent reports once both servers are ready; Redis proves itself by its answer, the
+    fork server by its title in the table of processes.
     """
+    if name == "fork server":
+        ready = up.child("fleet.ops.fork_server: ready")
+        return f"{ready.pid}" if ready else ""
     field = f"{name.partition(' ')[0]}@{socket.gethostname()}"
     try:
         held = up.store().execute("HGET", KEY, field)
@@ -176,7 +180,13 @@ def is_whole(up: Up) -> bool:
     """Whether every program runs once."""
     web = web_processes(up)
     pids = {process.pid for process in web}
-    return len(web) == 3 and sum(p.ppid() in pids for p in web) == 2 and len(up.children) == 9
+    is_ready = up.child("fleet.ops.fork_server: ready") is not None
+    return (
+        is_ready
+        and len(web) == 3
+        and sum(p.ppid() in pids for p in web) == 2
+        and len(up.children) == 9
+    )
 
 
 def find(up: Up, name: str) -> psutil.Process:

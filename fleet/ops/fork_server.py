@@ -194,6 +194,7 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
 
 def main() -> None:
     load()
+    setproctitle(f"{Path(sys.executable).name} -m fleet.ops.fork_server: ready")
     run(serve(socket.socket(fileno=os.dup(int(os.environ[CHANNEL])))))
 
 

@@ -71,17 +71,22 @@ def test_the_processes_of_the_pool_end_with_the_command(
     assert alive == []
 
 
-def test_ctrl_c_ends_all_and_the_next_start_makes_the_demo_whole(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    port = free_port()
+@pytest.fixture
+def first_start(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    env = environment(tmp_path / "data", PORT=str(free_port()), TRNWATCH_DEMO="1")
     with (tmp_path / "console").open("wb") as console:
         process = subprocess.Popen(
-            [sys.executable, "manage.py", "up"],
-            cwd=ROOT,
-            env=environment(folder, PORT=str(port), TRNWATCH_DEMO="1"),
-            stdout=console,
-            stderr=console,
+            [sys.executable, "manage.py", "up"], cwd=ROOT, env=env, stdout=console, stderr=console
         )
+    yield process
+    process.terminate()
+    process.wait(timeout=SOON_S)
+
+
+def test_ctrl_c_ends_all_and_the_next_start_makes_the_demo_whole(
+    tmp_path: Path, first_start: subprocess.Popen[bytes]
+) -> None:
+    folder, process = tmp_path / "data", first_start
     supervisor = psutil.Process(process.pid)
     wait_for(lambda: grandchildren(supervisor), within_s=120)
     everything = supervisor.children(recursive=True)
