@@ -105,7 +105,7 @@ def test_ctrl_c_ends_all_and_the_next_start_makes_the_demo_whole(
     assert n_faults > 0
     assert n_trials > 0
 
-    again = Up.start(folder, port, 240, TRNWATCH_DEMO="1")
+    again = Up.start(folder, free_port(), 240, TRNWATCH_DEMO="1")
     try:
         wait_for(lambda: "The demo fleet is complete" in again.shown, within_s=240)
         with closing(sqlite3.connect(folder / "trnwatch.sqlite3")) as database:
