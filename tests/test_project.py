@@ -153,11 +153,17 @@ def test_each_setting_is_documented_and_each_documented_setting_exists() -> None
     assert documented == settings_read()
 
 
-def test_what_a_database_can_change_is_tested_on_both() -> None:
+def chosen_for_postgresql(constant: str) -> list[Path]:
+    """Return the paths that a constant of tools/test.py lists."""
     tool = (ROOT / "tools/test.py").read_text()
-    reported = re.search(r"^ON_POSTGRES = (\(.*?^\))", tool, re.MULTILINE | re.DOTALL)
+    reported = re.search(rf"^{constant} = (\(.*?^\))", tool, re.MULTILINE | re.DOTALL)
     assert reported is not None
-    chosen = [ROOT / path for path in ast.literal_eval(reported[1])]
+    return [ROOT / path for path in ast.literal_eval(reported[1])]
+
+
+def test_what_a_database_can_change_is_tested_on_both() -> None:
+    chosen = chosen_for_postgresql("ON_POSTGRES")
+    left_out = chosen_for_postgresql("SENT_BY_OTHERS")
     asking = {
         path
         for path in (ROOT / "tests").rglob("test_*.py")
@@ -165,8 +171,9 @@ def test_what_a_database_can_change_is_tested_on_both() -> None:
         if ASKS_SQL.search(path.read_text()) and not IN_A_BROWSER.search(path.read_text())
     }
 
-    assert [named(path) for path in chosen if not path.exists()] == []
+    assert [named(path) for path in (*chosen, *left_out) if not path.exists()] == []
     assert [named(p) for p in asking if not any(p.is_relative_to(each) for each in chosen)] == []
+    assert [named(path) for path in left_out if path in asking] == []
 
 
 # Versions and locks
