@@ -87,6 +87,8 @@ def pytest_configure(config: pytest.Config) -> None:
     project.WHITENOISE_AUTOREFRESH = project.WHITENOISE_USE_FINDERS = True
     plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
     project.STORAGES["staticfiles"] = {"BACKEND": plain}
+    # A test without a Redis fixture reaches none that happens to run here.
+    project.REDIS_URL = project.CELERY_BROKER_URL = NO_SERVER
     # It reads its own version from the disk for each connection.
     redis_utils.get_lib_version = functools.cache(redis_utils.get_lib_version)
     # The real one takes 0.3 s for each account that a test makes, on purpose.
@@ -141,6 +143,7 @@ EVERY_CASE = (
     "tests/fleet/pages/test_delivery_list.py",
     "tests/fleet/pages/test_delivery_settle_all.py",
     "tests/fleet/pages/test_labels.py",
+    "tests/fleet/pages/test_live_parts.py::test_every_part",
     "tests/fleet/pages/test_node_list.py",
     "tests/fleet/test_search.py",
     "tests/fleet/test_sign_in.py",
@@ -215,12 +218,6 @@ def pytest_report_header() -> list[str]:
     """Name the programs that are missing on this machine."""
     missing = [marker for marker, name in PROGRAMS.items() if not shutil.which(name)]
     return [f"missing here: {name}; its tests are left out unless CI is set" for name in missing]
-
-
-@pytest.fixture(autouse=True)
-def _no_redis_by_default(settings: Settings) -> None:
-    """Keep tests without a Redis fixture from reaching one that happens to run here."""
-    settings.REDIS_URL = settings.CELERY_BROKER_URL = NO_SERVER
 
 
 @pytest.fixture(scope="session")
@@ -302,7 +299,6 @@ def redis_url(
     redis_of_the_session: tuple[str, Iterator[int]],
     redis_to_empty: Redis,
     settings: Settings,
-    _no_redis_by_default: None,
 ) -> Iterator[str]:
     """Give an empty Redis; the settings point to it."""
     server, numbers = redis_of_the_session

@@ -74,7 +74,6 @@ SENT_BY_OTHERS = (
     "tests/fleet/api/test_similar_runs.py",
     "tests/fleet/costs/test_losses.py",
     "tests/fleet/costs/test_spending.py",
-    "tests/fleet/ingest/test_samples.py",
     "tests/fleet/ingest/test_step_order.py",
     "tests/fleet/ingest/test_streams.py",
     "tests/fleet/notifications/test_channels.py",
@@ -113,7 +112,6 @@ SENT_BY_OTHERS = (
     "tests/fleet/pages/test_untimed_run.py",
     "tests/fleet/simulation/test_database.py",
     "tests/fleet/simulation/test_drills.py",
-    "tests/fleet/simulation/test_run_phases.py",
     "tests/fleet/test_metrics_streaming.py",
     "tests/fleet/trials/schedule/test_observing.py",
     "tests/fleet/trials/schedule/test_project_command.py",
@@ -126,7 +124,6 @@ SENT_BY_OTHERS = (
     "tests/importers/test_import_log_ends.py",
     "tests/importers/test_import_log_times.py",
     "tests/telemetry/store/test_history.py",
-    "tests/telemetry/store/test_late.py",
 )
 # These play long scenarios or start programs, and ask a database nothing that others do not ask.
 ON_SQLITE_ALONE = (

@@ -73,8 +73,11 @@ PHRASES = {
     r"(?i)\b(a|the) (vigil|desk|door|keeper|lane)\b": "watchdog; batcher; ingest; supervisor",
 }
 
-
-ANY = re.compile("|".join(PHRASES).replace("(?i)", ""), re.IGNORECASE)
+# All at once. A phrase begins where a word does, or by a sign: to look anywhere takes four times
+# as long.
+ANY = re.compile(
+    rf"(?:\b(?=\w)|(?=[>:]))(?:{'|'.join(PHRASES).replace('(?i)', '')})", re.IGNORECASE
+)
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -97,6 +100,7 @@ def test_no_text_uses_a_private_word() -> None:
         for path in sorted(paths)
         if not LEFT_OUT.fullmatch(str(path.relative_to(ROOT)))
         for number, text in texts(path)
+        if ANY.search(text)
         for phrase, instead in PHRASES.items()
         if (match := re.search(phrase, text))
     ]

@@ -60,11 +60,6 @@ def taken(trial: Trial, now: datetime) -> tuple[StepBatch, ...]:
     return tuple(played_steps(plan, start_clock(plan), until) for plan in plans)
 
 
-@pytest.fixture
-def figures(hot: HotStore, trial: Trial, now: datetime) -> TrialFigures:
-    return compare(hot, trial, now=now)
-
-
 def settled(figures: TrialFigures, taken: tuple[StepBatch, ...]) -> tuple[StepBatch, ...]:
     """Return the steps of both arms that are no warm-up: only they are compared."""
     arms = zip(figures.arms, taken, strict=True)
@@ -84,7 +79,7 @@ def standard_error(step_s: FloatArray) -> float:
     return float(means.std(ddof=1) / np.sqrt(N_BLOCKS) / means.mean())
 
 
-def test_dollars_tokens_and_pace(
+def expect_dollars_tokens_and_pace(
     figures: TrialFigures, taken: tuple[StepBatch, ...], seed: int
 ) -> None:
     reported = {each.measure: each for each in figures.candidates[0].comparisons}
@@ -105,7 +100,7 @@ def test_dollars_tokens_and_pace(
     assert [pace.baseline, pace.candidate] == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_interval_is_as_wide_as_the_steps_scatter(
+def expect_the_interval_as_wide_as_the_steps_scatter(
     figures: TrialFigures, taken: tuple[StepBatch, ...]
 ) -> None:
     found = next(e for e in figures.candidates[0].comparisons if e.measure == "usd_per_mtok")
@@ -120,11 +115,9 @@ def test_the_interval_is_as_wide_as_the_steps_scatter(
     assert found.high - found.low == pytest.approx(width, rel=0.1)
 
 
-def test_the_compile_is_earned_back_when_the_dollars_are_even(
-    hot: HotStore, trial: Trial, taken: tuple[StepBatch, ...], now: datetime
+def expect_the_compile_earned_back_when_the_dollars_are_even(
+    trial: Trial, taken: tuple[StepBatch, ...], now: datetime
 ) -> None:
-    update_observed_runs(hot, now=now)
-
     worked = schedule_of(trial, ScheduleRequest(failures=0.0))
 
     assert worked is not None
@@ -139,3 +132,14 @@ def test_the_compile_is_earned_back_when_the_dollars_are_even(
     mtok = (usd[1] - usd[0]) / (p5 - trn2)
     pace = float(taken[1].tokens.sum() / taken[1].step_s.sum()) / 1e6
     assert even.days.value * 86_400 == pytest.approx(ready_s[1] + mtok / pace, rel=0.05)
+
+
+def test_cost_pace_interval_and_break_even_follow_from_the_steps(
+    hot: HotStore, trial: Trial, taken: tuple[StepBatch, ...], now: datetime, seed: int
+) -> None:
+    figures = compare(hot, trial, now=now)
+    update_observed_runs(hot, now=now)
+
+    expect_dollars_tokens_and_pace(figures, taken, seed)
+    expect_the_interval_as_wide_as_the_steps_scatter(figures, taken)
+    expect_the_compile_earned_back_when_the_dollars_are_even(trial, taken, now)
