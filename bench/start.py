@@ -6,12 +6,13 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from bench.installation import ROOT
 from bench.table import print_table
@@ -53,20 +54,30 @@ def measure(_: Mapping[str, str]) -> dict[str, Any]:
 def film(folder: Path, pictures: Path) -> dict[str, Any]:
     """Start on a data folder and look at its pages for a minute."""
     pictures.mkdir(parents=True)
-    port, began_s = free_port(), time.monotonic()
+    port = free_port()
     env = environment(folder, PORT=str(port), TRNWATCH_DEMO="1")
-    with (pictures / "console").open("wb") as console:
+    # The browser of who starts trnwatch runs already.
+    with browser() as chromium, (pictures / "console").open("wb") as console:
+        began_s = time.monotonic()
         up = subprocess.Popen(
             [sys.executable, "manage.py", "up"], cwd=ROOT, env=env, stdout=console, stderr=console
         )
-    try:
-        wait_for_page(f"http://127.0.0.1:{port}/", up)
-        first_page_s = time.monotonic() - began_s
-        seen = watch(f"http://127.0.0.1:{port}", pictures, began_s=began_s)
-        return {"first_page_s": round(first_page_s, 1), "cpu_s": cpu_s(up.pid), **seen}
-    finally:
-        up.terminate()
-        up.wait()
+        try:
+            wait_for_page(f"http://127.0.0.1:{port}/", up)
+            first_page_s = time.monotonic() - began_s
+            seen = watch(chromium, f"http://127.0.0.1:{port}", pictures, began_s=began_s)
+            return {"first_page_s": round(first_page_s, 1), "cpu_s": cpu_s(up.pid), **seen}
+        finally:
+            up.terminate()
+            up.wait()
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, chromium_sandbox=False)
+        yield chromium
+        chromium.close()
 
 
 def wait_for_page(address: str, up: subprocess.Popen[bytes]) -> None:
@@ -81,28 +92,25 @@ def wait_for_page(address: str, up: subprocess.Popen[bytes]) -> None:
             time.sleep(0.05)
 
 
-def watch(address: str, pictures: Path, *, began_s: float) -> dict[str, Any]:
+def watch(chromium: Browser, address: str, pictures: Path, *, began_s: float) -> dict[str, Any]:
     """Take the pictures; gives when the chart moved, and each sentence when first seen."""
     said: dict[tuple[str, str], float] = {}
     moved_s, drawn = None, ""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, chromium_sandbox=False)
-        tabs = {name: browser.new_page() for name in PAGES}
-        tabs["overview"].goto(address)
-        while (at_s := time.monotonic() - began_s) < FILMED_S:
-            for name, tab in tabs.items():
-                if name != "overview":
-                    tab.goto(address + PAGES[name])
-                for text in sentences(tab):
-                    said.setdefault((name, text), at_s)
-                tab.screenshot(path=pictures / f"{at_s:04.1f}-{name}.png")
-                # Looked at between the other pages too: the chart is what is timed.
-                now_drawn = str(tabs["overview"].evaluate(CHART))
-                if moved_s is None and drawn and now_drawn and now_drawn != drawn:
-                    moved_s = round(time.monotonic() - began_s, 1)
-                drawn = now_drawn or drawn
-            time.sleep(max(0.0, 1 - (time.monotonic() - began_s - at_s)))
-        browser.close()
+    tabs = {name: chromium.new_page() for name in PAGES}
+    tabs["overview"].goto(address)
+    while (at_s := time.monotonic() - began_s) < FILMED_S:
+        for name, tab in tabs.items():
+            if name != "overview":
+                tab.goto(address + PAGES[name])
+            for text in sentences(tab):
+                said.setdefault((name, text), at_s)
+            tab.screenshot(path=pictures / f"{at_s:04.1f}-{name}.png")
+            # Looked at between the other pages too: the chart is what is timed.
+            now_drawn = str(tabs["overview"].evaluate(CHART))
+            if moved_s is None and drawn and now_drawn and now_drawn != drawn:
+                moved_s = round(time.monotonic() - began_s, 1)
+            drawn = now_drawn or drawn
+        time.sleep(max(0.0, 1 - (time.monotonic() - began_s - at_s)))
     rows = [{"at_s": round(s, 1), "page": page, "text": text} for (page, text), s in said.items()]
     return {"first_moving_chart_s": moved_s, "sentences": rows}
 

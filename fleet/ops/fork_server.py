@@ -26,28 +26,35 @@ from django.urls import get_resolver
 from setproctitle import setproctitle
 
 from fleet.ops.child_process import signal_on_parent_exit
-from fleet.ops.liveness import CHANNEL, PROOF_EVERY_S, Pulse
+from fleet.ops.liveness import CHANNEL, PROOF_EVERY_S, START_S, Pulse
 
 KIND = "fork-server"
 IS_SUPPORTED = sys.platform == "linux" and hasattr(os, "pidfd_open")
-# What the forked programs import, the largest part of their start.
-LOADED = (
-    "fleet.asgi",
-    "fleet.ops.web_server",
-    "fleet.api.connections",
-    "fleet.celery",
-    "celery.bin.celery",
-    "celery.apps.beat",
-    "celery.apps.worker",
-    "celery.concurrency.solo",
-    "celery.worker.consumer",
-    "uvicorn.lifespan.on",
-    "uvicorn.loops.auto",
-    "uvicorn.protocols.http.auto",
-    "uvicorn.protocols.websockets.auto",
-    "fleet.management.commands.prepare_demo",
-    "fleet.management.commands.send_notifications",
-)
+# What the programs of a kind import, the largest part of their start. Workers first: data are live
+# by the time that pages are.
+FIRST = "worker"
+LOADED: Mapping[str, tuple[str, ...]] = {
+    "worker": (
+        "fleet.celery",
+        "celery.bin.celery",
+        "celery.apps.worker",
+        "celery.concurrency.solo",
+        "celery.worker.consumer",
+        "fleet.tasks",
+        "telemetry.tasks",
+    ),
+    "beat": ("celery.apps.beat",),
+    "web": (
+        "fleet.asgi",
+        "fleet.ops.web_server",
+        "fleet.api.connections",
+        "uvicorn.lifespan.on",
+        "uvicorn.loops.auto",
+        "uvicorn.protocols.http.auto",
+        "uvicorn.protocols.websockets.auto",
+    ),
+    "sender": ("fleet.management.commands.send_notifications",),
+}
 MESSAGE_BYTES = 16_384
 MAX_FDS = 8
 # Numbers that no descriptor of a program has: `make up` opens few files.
@@ -58,6 +65,7 @@ async def fork(
     channel: socket.socket,
     command: tuple[str, ...],
     *,
+    kind: str,
     env: dict[str, str],
     fds: Mapping[int, int],
 ) -> int:
@@ -73,6 +81,7 @@ async def fork(
         with theirs:
             request = {
                 "command": [*command],
+                "kind": kind,
                 "env": dict(env),
                 "fds": [*fds],
                 "parent": os.getpid(),
@@ -115,19 +124,13 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def load() -> None:
-    """Import what the programs need, and open nothing: a connection cannot be shared."""
-    django.setup()
-    for name in LOADED:
+def load(kind: str) -> None:
+    """Import what a kind of program needs, and open nothing: a connection cannot be shared."""
+    for name in LOADED.get(kind, ()):
         importlib.import_module(name)
-    # Addresses import every view.
-    _ = get_resolver().reverse_dict
-    app = sys.modules["fleet.celery"].app
-    app.loader.import_default_modules()
-    app.finalize()
-    # What is loaded by now is shared by all programs, and is never collected.
-    gc.collect()
-    gc.freeze()
+    if kind == "web":
+        # Addresses import every view.
+        _ = get_resolver().reverse_dict
 
 
 def run(command: Sequence[str]) -> None:
@@ -146,13 +149,25 @@ def run(command: Sequence[str]) -> None:
 
 def serve(channel: socket.socket) -> Sequence[str]:
     """Fork what the supervisor asks for; in a forked process, return the command to run."""
-    pulse = Pulse("fork-server")
+    pulse = Pulse(KIND)
+    # What is loaded is shared by all programs, and is never collected.
+    gc.disable()
+    # What no program needed yet is loaded while there are no requests.
+    waiting = [*LOADED]
     while True:
         pulse.beat()
         if not select.select([channel], [], [], PROOF_EVERY_S)[0]:
+            if waiting:
+                pulse.beat(limit_s=START_S)
+                load(waiting.pop())
+                if not waiting:
+                    setproctitle(f"{Path(sys.executable).name} -m fleet.ops.fork_server: ready")
             continue
         message, fds, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, MAX_FDS)
         request = json.loads(message)
+        pulse.beat(limit_s=START_S)
+        load(request["kind"])
+        gc.freeze()
         between = os.fork()
         # The process between them ends: its child becomes one of the supervisor's, which adopts
         # orphans, and does not end with this process.
@@ -190,11 +205,12 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     if not os.read(gate, 1):
         sys.exit("The supervisor does not wait for this program any more.")
     os.close(gate)
+    gc.enable()
 
 
 def main() -> None:
-    load()
-    setproctitle(f"{Path(sys.executable).name} -m fleet.ops.fork_server: ready")
+    django.setup()
+    load(FIRST)
     run(serve(socket.socket(fileno=os.dup(int(os.environ[CHANNEL])))))
 
 

@@ -88,13 +88,24 @@ class Services:
         self._programs: list[Program] = []
         self._disk_monitor: asyncio.Task[None] | None = None
 
-    async def run(self, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
-        """Start everything, call ``on_ready`` once pages are served, and stop at a signal."""
+    async def run(
+        self,
+        listener: socket.socket,
+        *,
+        prepare: Callable[[], None],
+        on_ready: Callable[[], None],
+    ) -> None:
+        """Start everything, call ``on_ready`` once pages are served, and stop at a signal.
+
+        Nothing that reads the database starts before ``prepare`` has returned.
+        """
         adopt_orphans()
         stop_requested = asyncio.Event()
         for signal_number in STOP_SIGNALS:
             asyncio.get_running_loop().add_signal_handler(signal_number, stop_requested.set)
-        running = asyncio.create_task(self._start_all(listener, on_ready=on_ready))
+        running = asyncio.create_task(
+            self._start_all(listener, prepare=prepare, on_ready=on_ready)
+        )
         stopping = asyncio.create_task(stop_requested.wait())
         try:
             await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -109,20 +120,30 @@ class Services:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._supervisor.stop(self._programs, self._redis)
 
-    async def _start_all(self, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
-        """Start everything in order, then rotate logs.
+    async def _start_all(
+        self,
+        listener: socket.socket,
+        *,
+        prepare: Callable[[], None],
+        on_ready: Callable[[], None],
+    ) -> None:
+        """Start everything, then rotate logs.
 
-        Everything starts at once: the demo's fleet is live before its past is simulated.
+        Redis and the fork server load while the database is prepared. Programs are forked in the
+        order of their start: data are live by the time that pages are, and the demo's fleet before
+        its past is simulated.
         """
-        await self._start_redis()
+        url = self._begin_redis()
         if IS_SUPPORTED:
             self._start([fork_server()])
-        self._start([web(listener=listener.fileno())])
-        workers = [worker(name) for name in WORKERS]
-        self._start([*workers, beat(), sender()])
+        await asyncio.to_thread(prepare)
+        await self._wait_for_redis(url)
+        first, *others = (worker(name) for name in WORKERS)
         async with asyncio.TaskGroup() as group:
+            self._start([first, beat()])
             if self._env["TRNWATCH_DEMO"] == "1":
                 group.create_task(self._prepare_demo())
+            self._start([web(listener=listener.fileno()), *others, sender()])
             await wait_for_first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
             await asyncio.to_thread(on_ready)
             group.create_task(self._supervisor.trim_logs())
@@ -156,16 +177,18 @@ class Services:
         self._programs += programs
         self._supervisor.keep(programs)
 
-    async def _start_redis(self) -> None:
-        """Start our own Redis, or check that the Redis of REDIS_URL answers."""
-        url = self._env.get("REDIS_URL")
-        if not url:
-            folder = self._folder / "redis"
-            address = embedded_redis.choose_address(folder)
-            self._redis = [embedded_redis.program(folder, address)]
-            self._supervisor.keep(self._redis)
-            self._say(f"Redis listens on 127.0.0.1:{address.port}.")
-            url = address.url
+    def _begin_redis(self) -> str:
+        """Start our own Redis unless REDIS_URL names another; return its address."""
+        if url := self._env.get("REDIS_URL"):
+            return url
+        folder = self._folder / "redis"
+        address = embedded_redis.choose_address(folder)
+        self._redis = [embedded_redis.program(folder, address)]
+        self._supervisor.keep(self._redis)
+        self._say(f"Redis listens on 127.0.0.1:{address.port}.")
+        return address.url
+
+    async def _wait_for_redis(self, url: str) -> None:
         try:
             await embedded_redis.wait_until_ready(url, timeout_s=60 if self._redis else 5)
         except RedisError as error:

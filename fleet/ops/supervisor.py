@@ -82,7 +82,7 @@ class Supervisor:
         self._tasks: dict[Program, asyncio.Task[None]] = {}
         # Process groups of programs that ended, whose children serve on.
         self._left: dict[Program, list[int]] = {}
-        # The channel to the fork server once it is ready; None: there is none.
+        # The channel to the fork server once it has started; None: there is none.
         self._forks: asyncio.Future[socket.socket] | None = None
         (folder / "log").mkdir(parents=True, exist_ok=True)
 
@@ -154,6 +154,9 @@ class Supervisor:
         with ours:
             with theirs:
                 process = await self._start(program, channel=theirs.fileno())
+            if program.kind == fork_server.KIND and self._forks is not None:
+                # Requests wait in the socket until it has loaded.
+                self._forks.set_result(ours)
             watching = asyncio.create_task(self._watch(program, process, ours))
             try:
                 code = await process.wait()
@@ -161,7 +164,7 @@ class Supervisor:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
                 if program.kind == fork_server.KIND:
-                    self._forget_fork_server()
+                    self._forks = asyncio.get_running_loop().create_future()
         # It ended without being asked to.
         self._left.setdefault(program, []).append(process.pid)
         if program.outlives:
@@ -187,8 +190,6 @@ class Supervisor:
                     watch.prove(liveness.TABLE[program.kind].silent_s)
                 if watch.is_ready and program in self._left:
                     await self._end_left(program)
-                if watch.is_ready and program.kind == fork_server.KIND:
-                    self._use_fork_server(channel)
         finally:
             loop.remove_reader(channel)
         self._say(f"{program.name} {why}: it is aborted. See {self.log(program).name}.")
@@ -209,19 +210,6 @@ class Supervisor:
         for group in groups:
             kill_group(group, signal.SIGKILL)
 
-    def _use_fork_server(self, channel: socket.socket) -> None:
-        if self._forks is not None and not self._forks.done():
-            self._forks.set_result(channel)
-
-    def _forget_fork_server(self) -> None:
-        """Let programs that wait for the fork server start without it."""
-        if self._forks is not None:
-            if not self._forks.done():
-                self._forks.set_exception(ConnectionError())
-                # Without a waiting program asyncio would log it.
-                self._forks.exception()
-            self._forks = asyncio.get_running_loop().create_future()
-
     async def _start(
         self, program: Program, *, to_console: bool = False, channel: int | None = None
     ) -> Process | Forked:
@@ -234,7 +222,7 @@ class Supervisor:
             output = (1, 2) if to_console else (log.fileno(), log.fileno())
             process: Process | Forked | None = None
             if program.is_forked:
-                process = await self._fork(program.command, env, output, fds)
+                process = await self._fork(program, env, output, fds)
             if process is None:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-IS", str(CHILD_PROCESS), str(psutil.Process().pid)),
@@ -253,7 +241,7 @@ class Supervisor:
 
     async def _fork(
         self,
-        command: tuple[str, ...],
+        program: Program,
         env: dict[str, str],
         output: tuple[int, int],
         fds: tuple[int, ...],
@@ -264,7 +252,11 @@ class Supervisor:
         try:
             channel = await asyncio.shield(self._forks)
             own = {1: output[0], 2: output[1], **{number: number for number in fds}}
-            return Forked(await fork_server.fork(channel, command, env=env, fds=own))
+            return Forked(
+                await fork_server.fork(
+                    channel, program.command, kind=program.kind, env=env, fds=own
+                )
+            )
         except OSError:
             return None
 

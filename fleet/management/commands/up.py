@@ -34,21 +34,9 @@ class Command(BaseCommand):
             services.check_disk_space(folder)
             with sockets.Lock(folder / "up.lock") as lock, self._listen() as listener:
                 lock.note(self._address(listener))
-                # Other users of this machine could read these until now.
-                restricted = settings.PRIVATE_FILES
-                if n_files := len(restricted.paths):
-                    self._say(
-                        f"{n_files} files and folders in {folder} were open to other users; "
-                        "closed."
-                    )
-                if restricted.refused:
-                    self._say(
-                        f"{restricted.refused[0]} belongs to another user: make it readable for "
-                        "trnwatch alone."
-                    )
-                if n_left := end_leftovers(folder):
-                    self._say(f"Ended {n_left} processes that an earlier `up` had left.")
-                self._prepare()
+                self._say_what_is_found(folder)
+                # The programs' settings depend on whether static files are there.
+                static_files.collect_if_needed(settings.STATIC_ROOT)
                 sockets.raise_file_limit()
                 # By default a demo, under the host names of this machine.
                 defaults = {
@@ -60,7 +48,13 @@ class Command(BaseCommand):
                 }
                 env = defaults | os.environ
                 running = Services(folder, root=settings.ROOT, env=env, say=self._say)
-                asyncio.run(running.run(listener, on_ready=lambda: self._print_welcome(listener)))
+                asyncio.run(
+                    running.run(
+                        listener,
+                        prepare=self._prepare,
+                        on_ready=lambda: self._print_welcome(listener),
+                    )
+                )
         except sockets.AlreadyRunningError as holder:
             msg = f"trnwatch is already running here, at {holder}."
             raise CommandError(msg, returncode=BAD_INPUT) from holder
@@ -83,6 +77,21 @@ class Command(BaseCommand):
                 raise
             raise CommandError(outages.disk_advice(error, folder)) from error
 
+    def _say_what_is_found(self, folder: Path) -> None:
+        # Other users of this machine could read these until now.
+        restricted = settings.PRIVATE_FILES
+        if n_files := len(restricted.paths):
+            self._say(f"{n_files} files and folders in {folder} were open to other users; closed.")
+        if restricted.refused:
+            self._say(
+                f"{restricted.refused[0]} belongs to another user: make it readable for "
+                "trnwatch alone."
+            )
+        if n_left := end_leftovers(folder):
+            self._say(f"Ended {n_left} processes that an earlier `up` had left.")
+        for sentence in settings.WITHOUT_EFFECT:
+            self._say(sentence)
+
     def _listen(self) -> socket.socket:
         chosen_port = os.environ.get("PORT")
         bind = os.environ.get("BIND") or "127.0.0.1"
@@ -93,14 +102,12 @@ class Command(BaseCommand):
         return listener
 
     def _prepare(self) -> None:
-        for sentence in settings.WITHOUT_EFFECT:
-            self._say(sentence)
+        """Bring the database up to date; no program runs yet."""
         began_s = time.monotonic()
         services.check_database()
         if n_migrations := services.migrate_if_needed():
             took_s = time.monotonic() - began_s
             self._say(f"The database is up to date: {n_migrations} migrations, {took_s:.1f} s.")
-        static_files.collect_if_needed(settings.STATIC_ROOT)
         # If other users could read the session keys in the database, sign all users out.
         if (
             settings.PRIVATE_FILES.was_exposed("trnwatch.sqlite3")

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ import pytest
 from fleet.ops import fork_server, services
 from fleet.ops.liveness import adopt_orphans
 from fleet.ops.supervisor import Program, Supervisor
-from tests.fleet.ops.installation import ROOT, running, wait_for
+from tests.fleet.ops.installation import ROOT, environment, running, wait_for
 
 pytestmark = pytest.mark.skipif(not fork_server.IS_SUPPORTED, reason="Linux alone has pidfd_open")
 
@@ -55,7 +56,7 @@ def program(folder: Path, text: str, name: str = "one") -> Program:
 
 async def output(folder: Path, n_lines: int, name: str = "one") -> list[list[str]]:
     log = folder / "log" / f"{name}.log"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while len(lines := log.read_text().splitlines() if log.exists() else []) < n_lines:
             await asyncio.sleep(0.02)
     return [line.split() for line in lines]
@@ -132,7 +133,7 @@ async def unknown_child(folder: Path) -> None:
     )
     gate, others_gate = socket.socketpair()
     request = {"command": [sys.executable, str(file)], "fds": [1, 2], "parent": os.getpid()}
-    message = json.dumps(request | {"env": {}}).encode()
+    message = json.dumps(request | {"env": {}, "kind": ""}).encode()
     socket.send_fds(ours, [message], [others_gate.fileno(), log.fileno(), log.fileno()])
     others_gate.close()
     number = int(gate.recv(32))
@@ -145,11 +146,34 @@ async def unknown_child(folder: Path) -> None:
     )
 
 
+def test_a_program_is_forked_as_soon_as_its_own_part_is_loaded(tmp_path: Path) -> None:
+    play(parts_in_order, tmp_path)
+
+
+async def parts_in_order(folder: Path) -> None:
+    """The requests wait together, before anything is loaded: each gets its own part."""
+    adopt_orphans()
+    env = environment(folder, DJANGO_SETTINGS_MODULE="fleet.settings")
+    supervised = Supervisor(folder, env=env, cwd=ROOT, say=lambda _: None)
+    text = (
+        "import sys, time; loaded = sys.modules.keys(); "
+        "print('fleet.tasks' in loaded, 'fleet.asgi' in loaded, flush=True); time.sleep(60)"
+    )
+    programs = [replace(program(folder, text, kind), kind=kind) for kind in ("worker", "web")]
+    supervised.keep([services.fork_server(), *programs])
+    assert await output(folder, 1, "worker") == [["True", "False"]]
+    assert await output(folder, 1, "web") == [["True", "True"]]
+    await supervised.stop(programs, [services.fork_server()])
+
+
 OPENED = """
 import os, threading
 from fleet.ops import fork_server
 before = {os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")[:-1]}
-fork_server.load()
+import django
+django.setup()
+for kind in fork_server.LOADED:
+    fork_server.load(kind)
 names = os.listdir("/proc/self/fd")[:-1]
 print(sum(os.readlink(f"/proc/self/fd/{n}").startswith("socket:") for n in names))
 print(threading.active_count())
