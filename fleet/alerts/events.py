@@ -19,6 +19,7 @@ from fleet.alerts.text import (
 from fleet.formatting import counted, listed, seconds
 from fleet.models import Alert, AlertEvent, Delivery, NotifiedState, Receiver, Route
 from telemetry.detect import RULES, Finding
+from telemetry.detect.causes import UNKNOWN
 from telemetry.errors import FieldError
 
 Kind = AlertEvent.Kind
@@ -55,7 +56,9 @@ def change(alert: Alert, *, if_still: dict[str, Any], to: dict[str, Any]) -> boo
 
 def summary(finding: Finding) -> str:
     """Write severity, cause and location in one line for the timeline."""
-    cause = cause_name(finding.cause)
+    rule = RULES[finding.rule]
+    is_stated = finding.cause == UNKNOWN and rule.explains_itself
+    cause = rule.title.lower() if is_stated else cause_name(finding.cause)
     place = Evidence(finding.evidence).shared_place
     if place:
         cause = f"{place}: {shared_cause(finding.cause)}"

@@ -405,7 +405,8 @@ class AlertText:
 
     @property
     def cause(self) -> str:
-        return cause_name(self.alert.cause)
+        """Its cause; empty where the rule itself says it."""
+        return named_cause(self.alert)
 
     @property
     def lasted(self) -> timedelta:
@@ -556,6 +557,11 @@ def _collective(alert: Alert, evidence: Evidence) -> str:
     return "waiting" if alert.node is None else "late worker"
 
 
+def named_cause(alert: Alert) -> str:
+    is_stated = alert.cause == UNKNOWN and alert.rule in SELF_EXPLAINED
+    return "" if is_stated else cause_name(alert.cause)
+
+
 Fact = tuple[str, str]
 
 LABELS: Mapping[str, str] = {
@@ -598,7 +604,7 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
         ("Culprit", f"{alert.node}{part}" if alert.node else None),
         ("Rack", str(evidence.figures.get("rack") or "") or None),
         ("UltraServer", str(evidence.figures.get("ultraserver") or "") or None),
-        ("Cause", cause_name(alert.cause) if is_placed else None),
+        ("Cause", named_cause(alert) if is_placed else None),
         ("Measured", _known(culprit.value, culprit.unit)),
         (_compared_with(evidence), peers),
         ("Threshold", _known(culprit.limit, culprit.unit)),

@@ -71,6 +71,7 @@ class AlertItem:
     team: str
     node: str
     device: int | None
+    part: str
     n_victims: int
     is_drill: bool
     onset_at: datetime
@@ -214,6 +215,7 @@ def item_of(
         team=alert.run.team if alert.run else "",
         node=alert.node.name if alert.node else "",
         device=alert.device,
+        part=text.part,
         n_victims=len(alert.victims),
         is_drill=alert.is_drill,
         onset_at=alert.onset_at,
@@ -460,11 +462,7 @@ class PagerDuty(HttpChannel):
                     "what": message.label.lower(),
                 },
                 **({"group": item.run} if item.run else {}),
-                **(
-                    {}
-                    if item.device is None
-                    else {"component": f"{item.cause_name} {item.device}"}
-                ),
+                **({} if item.device is None else {"component": f"{item.part} {item.device}"}),
             },
         }
 

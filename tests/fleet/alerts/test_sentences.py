@@ -8,10 +8,11 @@ import pytest
 from django.template.loader import get_template
 from django.utils.html import strip_tags
 
+from fleet.alerts.events import summary
 from fleet.alerts.text import CAUSES, AlertText, Evidence, facts, headline, plain
 from fleet.formatting import written
 from fleet.models import Alert, Node, Run
-from telemetry.detect import RULES
+from telemetry.detect import RULES, Finding
 from telemetry.simulate.faults import FAULTS
 from tests.helpers import NOON, NOON_S
 
@@ -175,6 +176,16 @@ def test_memory_errors_of_a_machine_that_was_replaced_are_over(make: Make) -> No
     assert "in that time may be wrong." in paragraph_of(alert)
     assert "plan to replace" not in paragraph_of(alert)
     assert ("Errors", "18") in facts(alert)
+
+
+def test_a_rule_that_states_its_cause_seeks_none(make: Make) -> None:
+    rule = {"rule": "preflight", "cause": "unknown", "node": None, "device": None}
+    alert = make({"doubt": "None passed."}, **rule)
+
+    assert AlertText(alert, NOON).cause == ""
+    assert "Cause" not in dict(facts(alert))
+    started = Finding("preflight", "unknown", "warn", run="llama", onset_s=0.0, score=1.0)
+    assert summary(started) == "started without a preflight"
 
 
 def test_an_unhealthy_device_is_named_unless_there_are_several(make: Make) -> None:

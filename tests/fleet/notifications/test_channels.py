@@ -140,6 +140,9 @@ def test_pagerduty_keeps_one_incident_per_alert(
     payload = trigger["payload"]
     assert (payload["severity"], payload["source"]) == ("critical", "limping")
     assert (payload["class"], payload["group"]) == ("allreduce_share", "llama")
+    # Of a slow core, device 17 is a core.
+    assert payload["component"] == f"{message.items[0].part} {message.items[0].device}"
+    assert message.items[0].part in ("core", "device", "EFA device")
     assert 0 < len(payload["summary"]) <= 1024
     assert trigger["links"][0]["href"] == message.items[0].url
     for kind, action in ((KIND.ACKNOWLEDGED, "acknowledge"), (KIND.RESOLVED, "resolve")):
