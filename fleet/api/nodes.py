@@ -99,8 +99,8 @@ class NodeOut(ResponseSchema, source=Node):
         "Time of its newest report, UTC, to the hour if older than a week; null if there was none."
     )
     state: str = doc(
-        "up; waiting: not heard since trnwatch started; silent: it should report; released: "
-        "its run has ended; retired.",
+        "up; waiting: not heard since trnwatch started; unknown: not heard while trnwatch itself "
+        "is stopped; silent: it should report; released: its run has ended; retired.",
         "up",
     )
     retired_at = doc("Since when it is retired, UTC.")

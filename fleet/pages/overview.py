@@ -56,14 +56,22 @@ def overview_context() -> dict[str, Any]:
     known = nodes_now(hot, in_use, now_s=now_s, latest=blocks)
     nodes = [node for node in known if node.is_up or node.is_silent or node.is_awaited]
     tick = max((block.tick for block in blocks.values()), default=None)
-    fleet = fleet_now(hot, runs=runs, nodes=nodes, alerts=alerts, tick=tick)
+    watched = watching(hot, now_s=now_s)
+    fleet = fleet_now(
+        hot,
+        runs=runs,
+        nodes=nodes,
+        alerts=alerts,
+        tick=tick,
+        is_in_pause=watched.pause_s is not None,
+    )
     since = now - timedelta(days=1)
     resolved = Alert.objects.filter(resolved_at__gte=since).select_related("run", "node")
     resolved = resolved.order_by("-resolved_at")
     return {
         "is_demo": settings.DEMO,
         "fleet": fleet,
-        "watching": watching(hot, now_s=now_s),
+        "watching": watched,
         "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
         "runs": runs,
         "run_rows": rows_with_alerts(runs, alerts, now=now),

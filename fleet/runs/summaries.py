@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fleet.models import Alert, Node, Run
-from fleet.runs.state import is_starting, reporting_nodes, watching_s
+from fleet.runs.state import is_starting, own_pause_s, reporting_nodes, watching_s
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
 from telemetry.detect.standstill import CLOCKS_S
@@ -95,8 +95,9 @@ class NodeNow:
     node: Node
     last_seen_s: float | None = None
     is_up: bool = False
-    # It has not been heard since trnwatch began to watch, a moment ago.
+    # It has not been heard since trnwatch began to watch, a moment ago, or while it is stopped.
     is_awaited: bool = False
+    is_in_pause: bool = False
     utilization_mean: float | None = None
     utilization_min: float | None = None
     utilization_max: float | None = None
@@ -124,11 +125,11 @@ class NodeNow:
 
     @property
     def state(self) -> str:
-        """Retired, up, waiting, silent, or released: its run has ended."""
+        """Retired, up, waiting, unknown, silent, or released: its run has ended."""
         if self.node.retired_at:
             return "retired"
         if self.is_awaited:
-            return "waiting"
+            return "unknown" if self.is_in_pause else "waiting"
         return "up" if self.is_up else "silent" if self.is_silent else "released"
 
 
@@ -147,7 +148,10 @@ class FleetNow:
     n_compiling: int
     compiling: Run | None
     worst: RunNow | None
-    tokens_per_s: float
+    # How many runs its tokens are of.
+    n_counted: int
+    # None where trnwatch is stopped and does not hear every run.
+    tokens_per_s: float | None
     usd_per_hour: float
     usd_per_mtok: float | None
     tick_lateness_s: float | None = None
@@ -293,6 +297,7 @@ def nodes_now(
         reporting_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
     )
     found, watched_s = [], watching_s(hot, now_s=now_s)
+    is_in_pause = own_pause_s(hot, now_s=now_s) is not None
     for node in nodes:
         is_by_job = node.source == Node.Source.STEPS
         seen_s = (by_job if is_by_job else seen).get(node.name)
@@ -304,7 +309,14 @@ def nodes_now(
         starts = is_starting(watched_s, was_heard=seen_s is not None)
         is_awaited = starts and not is_up and node.is_expected
         found.append(
-            NodeNow(node, last_seen_s=seen_s, is_up=is_up, is_awaited=is_awaited, **known)
+            NodeNow(
+                node,
+                last_seen_s=seen_s,
+                is_up=is_up,
+                is_awaited=is_awaited,
+                is_in_pause=is_in_pause,
+                **known,
+            )
         )
     return found
 
@@ -457,6 +469,7 @@ def fleet_now(
     nodes: Sequence[NodeNow],
     alerts: Sequence[Alert],
     tick: int | None,
+    is_in_pause: bool = False,
 ) -> FleetNow:
     unowned = sorted(
         (alert for alert in alerts if alert.acknowledged_at is None), key=lambda one: one.fired_at
@@ -464,7 +477,9 @@ def fleet_now(
     active = [now for now in runs if now.run.finished_at is None]
     compiling = [now.run for now in active if now.state == Run.Phase.COMPILING]
     alive = [now for now in active if now.tokens_per_s is not None and not now.is_stale]
-    tokens_per_s = sum(now.tokens_per_s or 0.0 for now in alive)
+    is_known = not (is_in_pause and any(now.is_stale for now in active))
+    alive = alive if is_known else []
+    tokens_per_s = sum(now.tokens_per_s or 0.0 for now in alive) if is_known else None
     usd_per_hour = sum(now.run.usd_per_hour for now in active)
     return FleetNow(
         tick=tick,
@@ -480,6 +495,7 @@ def fleet_now(
         n_compiling=len(compiling),
         compiling=compiling[0] if compiling else None,
         worst=max(alive, key=lambda now: now.share_ratio or 0.0, default=None),
+        n_counted=len(alive),
         tokens_per_s=tokens_per_s,
         usd_per_hour=usd_per_hour,
         usd_per_mtok=usd_per_mtok(usd_per_hour, tokens_per_s),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from django.test import Client
 from django.utils import timezone
+from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Alert, Node, Run
@@ -188,6 +189,26 @@ def test_no_node_is_silent_while_trnwatch_itself_is_stopped(
     assert "unknown: trnwatch is stopped" in page
     assert "1 silent" not in page
     assert "not heard yet" not in page
+
+
+def test_what_is_not_heard_while_trnwatch_itself_is_stopped_is_unknown_never_zero(
+    client: Client, run: Run, steady: Node, silent: Node, hot: HotStore
+) -> None:
+    hot.append_steps(steps(n_steps=20, ended_at_s=time.time() - 60, compute_s=1.0))
+    hot.gauge("watched_at_s", time.time() - 40)
+
+    page = " ".join(strip_tags(text(client)).replace("\u2013", "?").split())
+
+    assert "Nodes reporting ? of 2" in page
+    assert "Worst all-reduce share ? unknown now" in page
+    assert "Tokens per second ? unknown now" in page
+    assert "? per 1M tokens" in page
+    rows = client.get("/nodes/").text
+    assert rows.count("unknown</") >= 2
+    assert "waiting</" not in rows
+    assert text(client).count('muted">unknown</span>') == 2
+    hot.gauge("watched_at_s", time.time())
+    assert "no current steps" in text(client)
 
 
 def test_alerts_are_listed_without_redis_and_none_is_not_called_well(

@@ -29,6 +29,7 @@ STATES = {
     "up": ("ok", "✓"),
     "stale": ("warn", "◔"),
     "waiting": ("", "○"),
+    "unknown": ("", "○"),
     "pending": ("", "○"),
     "compiling": ("warn", "◐"),
     "warming_up": ("warn", "◕"),
