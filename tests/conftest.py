@@ -46,6 +46,8 @@ CHROMIUM_FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
+    # A process less: it takes a tenth of the time.
+    "--in-process-gpu",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -82,6 +84,8 @@ PROGRAMS = {
 
 def pytest_configure(config: pytest.Config) -> None:
     """Serve static files from where they are written, uncollected; spare what takes long."""
+    # What is collected stays: to look through it again and again for garbage takes a fifth of it.
+    gc.disable()
     # pytest 9.1 loses the fixtures of a folder whose files are not named one after the other.
     config.args.sort()
     project.WHITENOISE_AUTOREFRESH = project.WHITENOISE_USE_FINDERS = True
@@ -203,6 +207,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         assert all("@" in item.nodeid for item in grouped), "this xdist ignores groups"
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(

@@ -21,7 +21,7 @@ UNWANTED = {"DATABASE_URL", "REDIS_URL", "PYTHONDONTWRITEBYTECODE"}
 # Much of a test is waiting for other programs, so there are more processes than cores.
 # tests/conftest.py says which tests stay together, and which start first.
 AT_ONCE, AT_ONCE_ON_POSTGRES = (
-    ("-n", n, "--dist", "loadgroup", "--no-loadscope-reorder") for n in ("3", "2")
+    ("-n", n, "--dist", "loadgroup", "--no-loadscope-reorder") for n in ("3", "1")
 )
 ALONE = ("-p", "no:xdist")
 # Where constraints, concurrency, aggregates, migrations and the number of queries are tested: a

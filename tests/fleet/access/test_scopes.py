@@ -94,17 +94,21 @@ def test_every_operation_has_its_page_in_the_table() -> None:
     assert {OPERATIONS[name] for name in without} <= {ANY_SCOPE, "read"}
 
 
-@pytest.mark.parametrize("name", sorted(name for name, page in PAGES.items() if page))
+@pytest.mark.parametrize("role", ROLES)
 def test_an_operation_asks_for_the_role_that_its_page_asks_for(
-    client: Client, redis_url: str, run: Run, name: str
+    client: Client, redis_url: str, run: Run, role: str
 ) -> None:
-    method, path = PAGES[name].split()
-    for role in ROLES:
-        client.force_login(member(role))
+    client.force_login(member(role))
+    answered: dict[str, int] = {}
+    for name, asked_for in PAGES.items():
+        if asked_for == NO_PAGE:
+            continue
+        if asked_for not in answered:
+            method, path = asked_for.split()
+            page = client.generic(method, path, "", "application/x-www-form-urlencoded")
+            answered[asked_for] = page.status_code
 
-        page = client.generic(method, path, "", "application/x-www-form-urlencoded")
-
-        assert (page.status_code != 403) is (OPERATIONS[name] in SCOPES[role]), role
+        assert (answered[asked_for] != 403) is (OPERATIONS[name] in SCOPES[role]), name
 
 
 def member(*roles: str) -> User:

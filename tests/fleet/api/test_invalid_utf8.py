@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from fleet.models import Token
-from tests.fleet.api.test_access import IDS, OPERATIONS
+from tests.fleet.api.test_access import OPERATIONS
 from tests.helpers import NOON
 
 pytestmark = pytest.mark.django_db
@@ -33,34 +33,29 @@ def send(client: Client, redis_url: str) -> Callable[..., Any]:
     return call
 
 
-@pytest.mark.parametrize(("method", "address", "scope"), OPERATIONS, ids=IDS)
-def test_no_query_is_read_that_is_no_utf_8(
-    send: Callable[..., Any], method: str, address: str, scope: str
-) -> None:
-    for query in ("%ff", "run=%ff", "limit=1&team=a%c3", "%ff=1", "run=%ed%a0%80", "cursor=%FF"):
+@pytest.mark.parametrize(
+    "query", ["%ff", "run=%ff", "limit=1&team=a%c3", "%ff=1", "run=%ed%a0%80", "cursor=%FF"]
+)
+def test_no_query_is_read_that_is_no_utf_8(send: Callable[..., Any], query: str) -> None:
+    for method, address, _ in OPERATIONS:
         response = send(method, f"{address}?{query}", b"{}" if method == "POST" else b"")
 
-        assert (response.status_code, response["Content-Type"]) == (
-            400,
-            "application/problem+json",
-        )
+        assert response.status_code == 400, (method, address)
+        assert response["Content-Type"] == "application/problem+json"
         assert "UTF-8" in response.json()["detail"]
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-@pytest.mark.parametrize(
-    ("method", "address", "scope"),
-    [each for each in OPERATIONS if each[0] == "POST"],
-    ids=[name for name in IDS if name.startswith("POST")],
-)
-def test_no_body_is_read_that_is_no_utf_8(
-    send: Callable[..., Any], method: str, address: str, scope: str, body: bytes
-) -> None:
-    response = send(method, address, body)
+def test_no_body_is_read_that_is_no_utf_8(send: Callable[..., Any], body: bytes) -> None:
+    for method, address, _ in OPERATIONS:
+        if method != "POST":
+            continue
+        response = send(method, address, body)
 
-    assert (response.status_code, response["Content-Type"]) == (400, "application/problem+json")
-    assert response.json()["field"] == "body"
-    assert "UTF-8" in response.json()["detail"]
+        assert response.status_code == 400, address
+        assert response["Content-Type"] == "application/problem+json"
+        assert response.json()["field"] == "body"
+        assert "UTF-8" in response.json()["detail"]
 
 
 @pytest.mark.parametrize("body", [rb'{"kind": "note", "text": "\ud800"}', b"[" * 16_000])

@@ -125,16 +125,6 @@ def test_tokens_of_steps_add_up_however_many_a_row_stands_for(ask: Ask, fleet: A
     assert {item["n_steps"] for item in ask("runs/llama/steps").json()["items"]} == {1}
 
 
-@pytest.mark.parametrize("path", LISTS)
-def test_an_unknown_filter_is_refused_by_its_name(ask: Ask, fleet: Any, path: str) -> None:
-    response = ask(f"{path}?colour=red")
-
-    assert response.status_code == 400
-    assert response.json()["field"] == "colour"
-    assert "limit" in response.json()["detail"]
-
-
-@pytest.mark.parametrize("path", LISTS)
 @pytest.mark.parametrize(
     ("query", "field"),
     [
@@ -144,17 +134,18 @@ def test_an_unknown_filter_is_refused_by_its_name(ask: Ask, fleet: Any, path: st
         ("limit=1&limit=2", "limit"),
         ("cursor=b", "cursor"),
         ("cursor=a.%00", "cursor"),
+        ("colour=red", "colour"),
     ],
 )
-def test_a_page_that_cannot_be_is_refused(
-    ask: Ask, fleet: Any, path: str, query: str, field: str
-) -> None:
-    response = ask(f"{path}?{query}")
+def test_a_page_that_cannot_be_is_refused(ask: Ask, fleet: Any, query: str, field: str) -> None:
+    for path in LISTS:
+        response = ask(f"{path}?{query}")
 
-    assert (response.status_code, response.json()["field"]) == (400, field)
+        assert (path, response.status_code, response.json()["field"]) == (path, 400, field)
+        assert "limit" in response.json()["detail"] or field != "colour"
 
 
-@pytest.mark.parametrize("path", LISTS)
 @pytest.mark.parametrize("cursor", ["a.99999999999999999999", "b.0", "a.x", "b.-", "a.0"])
-def test_any_cursor_stands_somewhere(ask: Ask, fleet: Any, path: str, cursor: str) -> None:
-    assert ask(f"{path}?cursor={cursor}").status_code == 200
+def test_any_cursor_stands_somewhere(ask: Ask, fleet: Any, cursor: str) -> None:
+    for path in LISTS:
+        assert (path, ask(f"{path}?cursor={cursor}").status_code) == (path, 200)

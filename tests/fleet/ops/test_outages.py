@@ -165,8 +165,13 @@ def damage(path: Path, where: str) -> None:
         file.write(os.urandom(path.stat().st_size - 16384 if where == "middle" else 4096))
 
 
-@pytest.mark.parametrize("where", ["beginning", "middle"])
-def test_a_damaged_database_is_named_with_the_way_back(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "commands"),
+    [("beginning", ("up", "restore", "prepare_demo")), ("middle", ("up",))],
+)
+def test_a_damaged_database_is_named_with_the_way_back(
+    tmp_path: Path, where: str, commands: tuple[str, ...]
+) -> None:
     folder = tmp_path / "data"
     prepare(folder)
     backup = str(tmp_path / "good.backup")
@@ -174,8 +179,9 @@ def test_a_damaged_database_is_named_with_the_way_back(tmp_path: Path, where: st
     database = folder / "trnwatch.sqlite3"
     damage(database, where)
 
-    for arguments in (("up",), ("restore", backup), ("prepare_demo",)):
-        code, shown = manage(folder, *arguments, PORT=str(free_port()))
+    for command in commands:
+        arguments = (backup,) if command == "restore" else ()
+        code, shown = manage(folder, command, *arguments, PORT=str(free_port()))
         assert code != 0
         assert "Traceback" not in shown
         assert f"The database {database} is damaged" in shown
