@@ -93,9 +93,12 @@ def wait_for_page(address: str, up: subprocess.Popen[bytes]) -> None:
 
 
 def watch(chromium: Browser, address: str, pictures: Path, *, began_s: float) -> dict[str, Any]:
-    """Take the pictures; gives when the chart moved, and each sentence when first seen."""
+    """Take the pictures; gives when the chart was live and moved, and when a sentence was seen.
+
+    The chart of the overview has a point each five seconds: so much later it may move.
+    """
     said: dict[tuple[str, str], float] = {}
-    moved_s, drawn = None, ""
+    live_s, moved_s, drawn = None, None, ""
     tabs = {name: chromium.new_page() for name in PAGES}
     tabs["overview"].goto(address)
     while (at_s := time.monotonic() - began_s) < FILMED_S:
@@ -109,10 +112,12 @@ def watch(chromium: Browser, address: str, pictures: Path, *, began_s: float) ->
             now_drawn = str(tabs["overview"].evaluate(CHART))
             if moved_s is None and drawn and now_drawn and now_drawn != drawn:
                 moved_s = round(time.monotonic() - began_s, 1)
+            if live_s is None and now_drawn:
+                live_s = round(time.monotonic() - began_s, 1)
             drawn = now_drawn or drawn
         time.sleep(max(0.0, 1 - (time.monotonic() - began_s - at_s)))
     rows = [{"at_s": round(s, 1), "page": page, "text": text} for (page, text), s in said.items()]
-    return {"first_moving_chart_s": moved_s, "sentences": rows}
+    return {"first_live_chart_s": live_s, "first_moving_chart_s": moved_s, "sentences": rows}
 
 
 def sentences(tab: Page) -> list[str]:

@@ -366,7 +366,7 @@ def has_loss(hot: Source, run: Run) -> bool:
     return bool(is_reported(hot.steps(run.name, since_s=0.0).loss).any())
 
 
-EVERY_S = 10
+EVERY_S = 5
 MOST_SHARES = 300  # of a run, on the overview
 # A step counts for this long after its end, or for three times its duration.
 HOLDS_S = 15.0
@@ -374,7 +374,7 @@ HOLDS_STEPS = 3.0
 
 
 def spacing_s(length_s: float) -> int:
-    """Return the seconds between shares over such a window: ten, or more for a long one."""
+    """Return the seconds between shares over such a window: five, or more for a long one."""
     return EVERY_S * max(1, -(-int(length_s) // (EVERY_S * MOST_SHARES)))
 
 
