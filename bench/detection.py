@@ -22,6 +22,7 @@ from bench.scenario_grid import grid_scenarios
 from bench.table import print_table
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.inputs import TIERS
+from telemetry.units import DAY_S
 
 ROOT = Path(__file__).resolve().parents[1]
 # Healthy hours add up from one measurement to the next.
@@ -30,7 +31,6 @@ N_PROCESSES = 2
 TIMEOUT_S = {"set": 480.0, "unseen": 180.0, "calm": 90.0}
 # More than fit into TIMEOUT_S: time limits how many are played.
 N_UNSEEN, N_HEALTHY = 200, 60
-DAY_S = 86_400.0
 MOST_MISSES = 40
 Outcome = Mapping[str, Any]
 CODE = {".py", ".toml"}

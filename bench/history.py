@@ -18,8 +18,8 @@ from telemetry.simulate.shard import PlayedShard, play, start_clock
 from telemetry.store import durable
 from telemetry.store.history import node_series, run_steps
 from telemetry.store.hot import open_store
+from telemetry.units import DAY_S
 
-DAY_S = 24 * 3600
 THINNED_S = 10
 REPEATS = 7
 

@@ -22,7 +22,6 @@ from telemetry.statistics.forecast import (
     ASSUMED_OUTAGE_ERROR_LOG,
     ASSUMED_OUTAGE_S,
     EXTRA_NODE_DAYS,
-    SECONDS_PER_DAY,
     ArmRates,
     Rate,
     Uncertainty,
@@ -33,6 +32,7 @@ from telemetry.statistics.forecast import (
     spread_log,
 )
 from telemetry.statistics.verdicts import DEFAULT_STEPS, MARGIN_RATIO, TrialWord, verdict
+from telemetry.units import DAY_S
 
 N_TRIALS = 400
 LOOKS = (0.1, 0.25, 0.5, 0.75, 1.0)
@@ -191,9 +191,9 @@ def projected(name: str) -> list[dict[str, Any]]:
 
 def lived(rate: float, days: float, rng: np.random.Generator) -> tuple[float, list[float]]:
     """Live through some days: seconds of training that count, and the outages."""
-    mean_s = SECONDS_PER_DAY / (rate * N_NODES)
+    mean_s = DAY_S / (rate * N_NODES)
     scale_s = mean_s / math.gamma(1 + 1 / WEIBULL_SHAPE)
-    left_s, counted_s = days * SECONDS_PER_DAY - LOAD_S, 0.0
+    left_s, counted_s = days * DAY_S - LOAD_S, 0.0
     outages_s: list[float] = []
     while left_s > 0:
         until_failure_s = scale_s * rng.weibull(WEIBULL_SHAPE)
@@ -210,7 +210,7 @@ def expected(
     tokens: FloatArray, step_s: FloatArray, trained_s: float, outages_s: list[float]
 ) -> tuple[float, float]:
     """Return the 95 % interval of the tokens of 14 days, as a schedule computes it."""
-    days = trained_s / SECONDS_PER_DAY
+    days = trained_s / DAY_S
     failures = Rate(len(outages_s), N_NODES * days, extra_exposure=EXTRA_NODE_DAYS)
     rates = ArmRates(
         n_nodes=N_NODES,

@@ -13,6 +13,8 @@ from django.utils import timezone
 from django.utils.html import format_html, strip_tags
 from django.utils.safestring import SafeString, mark_safe
 
+from telemetry.units import DAY_S
+
 ABSENT = "\u2013"
 MINUS = "\u2212"
 NBSP = "\u202f"  # narrow no-break space, between a figure and its unit
@@ -95,7 +97,7 @@ def duration(value: float | timedelta | None) -> str:
     if not _known(total):
         return ABSENT
     whole = max(0, int(total))
-    days, hours, minutes = whole // 86_400, whole // 3_600, whole // 60
+    days, hours, minutes = whole // DAY_S, whole // 3_600, whole // 60
     if days:
         return f"{days}{NBSP}d {hours % 24}{NBSP}h"
     if hours:

@@ -10,12 +10,12 @@ from importers.exports import CHART, LAST_VALUES, FilePlace, TableError, entries
 from importers.logs.families import record_of
 from importers.logs.reading import TABLE, Log
 from importers.logs.records import LogLine, TrainingTotals
+from telemetry.units import HOUR_S
 
 MAX_STEP = 2_000_000_000
 # Units of Unix times by their size: the first ones of a unit are of March 1973, and end the one
 # before in the year 5138. MLflow writes milliseconds, pandas nanoseconds.
 UNIX_UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
-SECONDS_PER_HOUR = 3_600.0
 # Samples per step of a Hugging Face trainer follow from rounded rates.
 WHOLE_BATCH_RATIO = 0.02
 # So many values at one step are of a script that logs no step.
@@ -253,7 +253,7 @@ class TableReader:
             self.log.notes.append("--step-s is not used: the export has times")
         if fields & ELAPSED and "at_s" not in fields:
             elapsed = {
-                number: row.get("elapsed_s", row.get("elapsed_h", math.nan) * SECONDS_PER_HOUR)
+                number: row.get("elapsed_s", row.get("elapsed_h", math.nan) * HOUR_S)
                 for number, row in steps.items()
             }
             if math.isnan(began_s):

@@ -16,8 +16,9 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
 
-from fleet.access.throttling import MINUTE_S, network_of
+from fleet.access.throttling import network_of
 from fleet.models.problem import ProblemError
+from telemetry.units import MINUTE_S
 
 log = logging.getLogger("trnwatch.audit")
 # Outcomes that clients can cause without end: equal ones of a minute share a line, and so many

@@ -15,6 +15,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from telemetry.store.hot import HotStore, hot_store
+from telemetry.units import MINUTE_S
 
 # Attempts to sign in per window. Why these: docs/decisions/0023.
 WINDOW_S = 300
@@ -45,7 +46,6 @@ for i = 2, #KEYS do
   if tonumber(redis.call('GET', KEYS[i]) or '0') > 0 then redis.call('DECR', KEYS[i]) end
 end
 """
-MINUTE_S = 60
 # Requests that a process may keep to itself, as a share of the limit.
 MAX_UNREPORTED_RATIO = 0.005
 

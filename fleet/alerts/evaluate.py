@@ -62,10 +62,11 @@ from telemetry.detect.standstill import CORES, DEAD_S, HOST, MUTE_S, TOGETHER_S
 from telemetry.detect.stopped import SILENT, StepHeartbeat
 from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch, WorkerState
-from telemetry.store.history import MINUTE_S, stored_checkpoints
+from telemetry.store.history import stored_checkpoints
 from telemetry.store.hot import HotStore
 from telemetry.store.reading import Source
 from telemetry.store.refused import read_refused
+from telemetry.units import MINUTE_S
 
 log = logging.getLogger(__name__)
 

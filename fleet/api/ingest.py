@@ -53,6 +53,7 @@ from telemetry.ingest.lines import RefusedError, join_documents
 from telemetry.ingest.prometheus import WrittenSamples, samples_of, unpack
 from telemetry.store.hot import HotStore, hot_store, open_store
 from telemetry.store.refused import note_refused
+from telemetry.units import DAY_S
 from telemetry.write_request import Status
 
 MAX_STEPS_BODY_BYTES = 1_000_000
@@ -61,7 +62,6 @@ RETRY_AFTER_S = 5
 MAX_LINES = 10_000
 # JSON that is printed over several lines has many for each report.
 MAX_PRINTED_LINES = 1_000_000
-DAY_S = 24 * 3600
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,9 @@ from fleet.models import Alert, Node, Run
 from telemetry.blocks import METRICS, FloatArray, IntArray
 from telemetry.detect import names_of
 from telemetry.detect.causes import phase_of
-from telemetry.store.history import MINUTE_S, node_series, run_steps, worker_minutes
+from telemetry.store.history import node_series, run_steps, worker_minutes
 from telemetry.store.reading import LongTerm, Source
+from telemetry.units import MINUTE_S
 
 MOST_CHARTS = 3
 # More peers than this are not drawn one by one.

@@ -14,8 +14,8 @@ from fleet.formatting import seconds as formatting_seconds
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.series import EVERY_STEP, SOME_STEPS, Series, SeriesSource
 from telemetry.store.history import durable_from
+from telemetry.units import MINUTE_S
 
-MINUTE_S = 60
 OF_STEPS = {EVERY_STEP: "every step", SOME_STEPS: "averages of steps"}
 ALONE = "figures of single workers are kept here only"
 

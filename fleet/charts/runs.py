@@ -23,19 +23,19 @@ from fleet.costs.drift import expected_now
 from fleet.formatting import figure as written
 from fleet.models import Alert, Node, Run
 from fleet.models.node import address
-from fleet.models.run import SECONDS_PER_HOUR, RunQuerySet
+from fleet.models.run import RunQuerySet
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch, is_reported
 from telemetry.store.durable import LOSS, decode_steps
 from telemetry.store.history import run_history, worker_minutes
 from telemetry.store.models import RunChunk
 from telemetry.store.reading import LongTerm, Source
+from telemetry.units import HOUR_S, TOKENS_PER_MTOK
 
 ROLLING_S, RECENT_S = 60.0, 900.0
 # Unix seconds after every step.
 LATEST_S = 1e11
 SLACK_S = 2.0
-TOKENS_PER_MTOK = 1e6
 PER_STEP = "seconds per step"
 # Only if an alert found a late worker: some worker always waits least.
 WHO_WAITS = f"{PER_STEP}; the culprit is the worker that waits least"
@@ -297,7 +297,7 @@ def expected_cost_marks(source: Source, run: Run, *, now_s: float) -> Sequence[M
     steps = source.steps(run.name, since_s=now_s - RECENT_S)
     tokens = steps.tokens[np.isfinite(steps.tokens)]
     expected = expected_now(run, tokens=float(np.median(tokens))) if len(tokens) else None
-    usd = expected and expected.cost * TOKENS_PER_MTOK * run.price[0] / SECONDS_PER_HOUR
+    usd = expected and expected.cost * TOKENS_PER_MTOK * run.price[0] / HOUR_S
     if not expected or not usd:
         return []
     limit = usd * (1 + expected.limit_ratio)

@@ -6,17 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 from fleet.formatting import period
 from telemetry.errors import FieldError
+from telemetry.units import DAY_S
 
 LENGTHS: Mapping[str, int] = {
     "15m": 900,
     "1h": 3_600,
     "6h": 21_600,
-    "24h": 86_400,
-    "7d": 7 * 86_400,
-    "30d": 30 * 86_400,
+    "24h": DAY_S,
+    "7d": 7 * DAY_S,
+    "30d": 30 * DAY_S,
 }
 DEFAULT = "15m"
-LONGEST_S = 31 * 86_400
+LONGEST_S = 31 * DAY_S
 
 
 def lengths_within(keep_s: float) -> list[str]:
@@ -89,7 +90,7 @@ def window_of(query: Mapping[str, str], *, now: datetime) -> Window:
         if end <= start:
             raise FieldError("to", "must be later than from")
         if end - start > LONGEST_S:
-            raise FieldError("from", f"must lie at most {LONGEST_S // 86_400} days before to")
+            raise FieldError("from", f"must lie at most {LONGEST_S // DAY_S} days before to")
         if start > (now + timedelta(minutes=1)).timestamp():
             raise FieldError("from", "is in the future")
         return Window(start, end)

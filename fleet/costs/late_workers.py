@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.models import Run
-from fleet.models.run import SECONDS_PER_HOUR
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES
 from telemetry.store.durable import Chunk
-from telemetry.store.history import MINUTE_S, worker_chunks
+from telemetry.store.history import worker_chunks
+from telemetry.units import DAY_S, HOUR_S, MINUTE_S
 
-DAY_S = 86_400
 WAIT = PHASES.index("wait_s")
 # What may make a worker late, and what that is called.
 REASONS = {"compute_s": "compute", "input_s": "input", "checkpoint_s": "checkpoint"}
@@ -70,7 +69,7 @@ class LateWorkers:
         return sum(each.usd for each in self.workers)
 
     def node_hours(self, lost_s: float) -> float:
-        return lost_s * self.n_nodes / SECONDS_PER_HOUR
+        return lost_s * self.n_nodes / HOUR_S
 
 
 def late_workers(run: Run, *, start: datetime, end: datetime) -> LateWorkers:

@@ -10,11 +10,11 @@ from django.db.models import Q
 from fleet.alerts.text import Evidence
 from fleet.models import Alert, Run
 from fleet.models.annotation import moment_of
-from fleet.models.run import SECONDS_PER_HOUR
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
 from telemetry.store.reading import Source
+from telemetry.units import HOUR_S
 
 BEFORE_S = 900.0
 # A run whose steps are slow is given longer to show its pace, as are its checkpoints.
@@ -125,7 +125,7 @@ def _compared(
     return Cost(
         lost_s=lost_s,
         n_steps=lost_s / before.usual_s,
-        usd=lost_s / SECONDS_PER_HOUR * per_hour if per_hour else None,
+        usd=lost_s / HOUR_S * per_hour if per_hour else None,
         usual_s=before.usual_s,
         n_before=before.n_steps,
         n_done=n_done,

@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from fleet.alerts.text import cause_text
 from fleet.models import Alert, Node
-from fleet.models.run import SECONDS_PER_HOUR
+from telemetry.units import HOUR_S
 
 
 @dataclass(slots=True)
@@ -73,6 +73,6 @@ def collected(alerts: Iterable[Alert], nodes: Mapping[str, Node]) -> dict[str, P
             each = found.setdefault(name, ProblemNode(name, node))
             each.alerts.append(alert)
             lost_s, n_nodes = alert.cost.get("lost_s") or 0.0, alert.cost.get("n_nodes") or 0
-            each.node_hours += share * lost_s * n_nodes / SECONDS_PER_HOUR
+            each.node_hours += share * lost_s * n_nodes / HOUR_S
             each.usd += share * (alert.cost.get("usd") or 0.0)
     return found

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db.models import Q
 
 from fleet.models import Alert, CompileEvent, Run
-from fleet.runs.summaries import TOKENS_PER_MTOK, RunNow
+from fleet.runs.summaries import RunNow
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.statistics.time_use import (
@@ -28,6 +28,7 @@ from telemetry.statistics.verdicts import settled_from
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
 from telemetry.store.reading import Source
+from telemetry.units import DAY_S, TOKENS_PER_MTOK
 
 RECOMPILED = Q(rule="recompile") | Q(cause="recompile")
 
@@ -202,7 +203,7 @@ def _stretch(
         # The first step after the warm-up, from the first steps.
         head = steps[:HEAD_STEPS] if state.last_step is None else steps[:0]
         warm_step = int(head.step[settled_from(head.step_s)]) if len(head) else 0
-    forgotten_s = now.timestamp() - settings.DURABLE_KEEP_DAYS * 86_400
+    forgotten_s = now.timestamp() - settings.DURABLE_KEEP_DAYS * DAY_S
     return steps, TimeSlice(
         start_s=start_s,
         end_s=end_s,

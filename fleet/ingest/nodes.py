@@ -35,6 +35,7 @@ from telemetry.store.node_state import (
     save_sidecars,
 )
 from telemetry.store.reading import SCRAPES
+from telemetry.units import DAY_S
 
 # Redis, by node: seconds between reports, clock skew, and the state of the clock estimate, so that
 # a web process that starts does not mistake queueing for a wrong clock.
@@ -64,7 +65,7 @@ STREAMS = "ingest:streams:"
 PLACEMENTS = "ingest:placements"
 MAX_PLACEMENTS = 512
 MAX_STREAMS = 16
-KEEP_S = 30 * 24 * 3600
+KEEP_S = 30 * DAY_S
 # A repeat that is placed this far from the first copy moves it.
 MOVED_S = 1.0
 

@@ -34,6 +34,7 @@ from telemetry.ingest.step_reports import RunLine
 from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore
 from telemetry.store.reading import SCRAPES, Scrapes
+from telemetry.units import DAY_S
 
 # Redis: nodes with samples to assemble; by node, its queue and what is known of its series; by the
 # number or address of a machine, its name.
@@ -45,7 +46,7 @@ LOCK = "ingest:prometheus:lock"
 LOCK_S = 60
 # The sender waits with further samples until the task has caught up.
 MAX_QUEUED = 2_000
-KEEP_S = 24 * 3600
+KEEP_S = DAY_S
 SEVERAL = 2
 # Read together: so many nodes, and requests of each.
 NODES_AT_ONCE, REQUESTS_AT_ONCE = 64, 16

@@ -57,13 +57,13 @@ from telemetry.store.hot import HotStore
 from telemetry.store.node_state import AGENT_REQUEST
 from telemetry.store.packing import steps_where
 from telemetry.store.refused import RUN_IN_LINE
+from telemetry.units import DAY_S
 
 # A clock that is off by more than this is corrected.
 SKEW_S = 2.0
 # Rows are read from the database again after this time.
 REFRESH_S = 60.0
 MAX_KNOWN = 50_000
-DAY_S = 86_400.0
 UPDATED_FIELDS = (
     "session",
     "step_shift",

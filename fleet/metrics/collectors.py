@@ -25,7 +25,7 @@ from fleet.costs.drift import expected_now
 from fleet.models import Alert, Delivery, Node, Receiver, Run, SenderHeartbeat
 from fleet.ops.liveness import KEY, overdue_in
 from fleet.runs.step_durations import EDGES_S, duration_rows
-from fleet.runs.summaries import TOKENS_PER_MTOK, RunNow, runs_now
+from fleet.runs.summaries import RunNow, runs_now
 from telemetry.detect.rules import RULES
 from telemetry.exporter.efa_exporter import efa_families
 from telemetry.exporter.exposition import (
@@ -52,6 +52,7 @@ from telemetry.exporter.service import ServiceCollector
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import last_reports
 from telemetry.store.refused import read_all_refused
+from telemetry.units import TOKENS_PER_MTOK
 
 # A finished run stays for a day, so that its last totals are scraped.
 KEPT_AFTER_END = timedelta(days=1)

@@ -5,8 +5,7 @@ import math
 from django.conf import settings
 
 from telemetry.long_term.history import LongTermHistory, open_history
-
-DAY_S = 24 * 3600
+from telemetry.units import DAY_S
 
 
 def long_term_history() -> LongTermHistory | None:

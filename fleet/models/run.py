@@ -15,8 +15,8 @@ from fleet.models.filters import Labeled, LabeledQuerySet, given, label_q, label
 from telemetry import catalog
 from telemetry.detect.rules import RULES
 from telemetry.statistics.tariff import Tariff
+from telemetry.units import HOUR_S
 
-SECONDS_PER_HOUR = 3600.0
 SHARE = RULES["allreduce_share"].limits
 
 
@@ -242,9 +242,7 @@ class Run(Labeled):
             "usd_per_node_hour": self.usd_per_node_hour,
         }
         prices = ((each, each["usd_per_node_hour"] or math.nan) for each in self.tariff or [began])
-        return Tariff.of(
-            (each["from_s"], each["n_nodes"] * usd / SECONDS_PER_HOUR) for each, usd in prices
-        )
+        return Tariff.of((each["from_s"], each["n_nodes"] * usd / HOUR_S) for each, usd in prices)
 
     def price_at(self, at: datetime) -> tuple[float, str]:
         """Price of a node-hour at a time, and its basis; 0: unknown."""

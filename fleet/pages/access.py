@@ -27,10 +27,11 @@ from fleet.access.tokens import make_token, revoke
 from fleet.models import Token
 from fleet.pages.forms import PasswordForm, TokenForm, submit
 from fleet.pages.render import HtmxRequest, render_page
+from telemetry.units import DAY_S
 
 # Identifies a browser that has signed in: failed attempts of others do not lock it out.
 DEVICE_COOKIE = "trnwatch_device"
-DEVICE_COOKIE_AGE_S = 90 * 86_400
+DEVICE_COOKIE_AGE_S = 90 * DAY_S
 
 
 @sensitive_post_parameters("password")

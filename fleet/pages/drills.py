@@ -46,6 +46,7 @@ from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.plan import Fault, RunSpec
 from telemetry.simulate.scenario import validate_fault
 from telemetry.store.hot import hot_store
+from telemetry.units import HOUR_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,6 @@ def drill_end(request: HtmxRequest, pk: int) -> HttpResponse:
 
 RUN_PARTIALS = ("drill",)
 STARTING_PARTIALS = ("start", "preview")
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ def preview_of(run: Run, chosen: Mapping[str, Any]) -> DrillPreview | None:
     truth = previewed(spec, fault)
     ratio = truth.step_slowdown_ratio
     lost_s = fault.duration_s * (1 - 1 / ratio) if ratio is not None else fault.duration_s
-    return DrillPreview(truth, max(0.0, lost_s) * run.usd_per_hour / SECONDS_PER_HOUR)
+    return DrillPreview(truth, max(0.0, lost_s) * run.usd_per_hour / HOUR_S)
 
 
 def _context(choice: DrillRunForm, run: Run, form: DrillForm) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from django.db.models import Count, Exists, Max, Min, OuterRef, Q, QuerySet, Sum
 from fleet.models import CompileEvent, Run
 from fleet.models.run import RunQuerySet
 from telemetry.compiles import FAIL, HIT, MISS, Compile, key_changes
+from telemetry.units import DAY_S
 
 # Only the newest of a very long history are read.
 MOST_EVENTS = 5_000
@@ -80,7 +81,7 @@ def compiles_of_other_runs(
     """Find the last compile or hit of these graphs in another run of the same team."""
     if not graphs:
         return {}
-    since = datetime.fromtimestamp(before.timestamp() - 90 * 86_400, UTC)
+    since = datetime.fromtimestamp(before.timestamp() - 90 * DAY_S, UTC)
     rows = (
         CompileEvent.objects.filter(run__team=run.team, at__lt=before, at__gte=since)
         .filter(run__instance_type=run.instance_type)

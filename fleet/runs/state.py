@@ -8,8 +8,9 @@ import msgspec
 
 from telemetry.steps import WorkerState
 from telemetry.store.hot import HotStore
+from telemetry.units import DAY_S
 
-KEEP_S = 7 * 24 * 3600
+KEEP_S = 7 * DAY_S
 # Sorted sets: runs and nodes by their last report, runs by their newest step.
 LAST_REPORT, NODES, LAST = "steps-in:heard", "steps-in:nodes", "steps-in:last"
 # A hash with the clock of each node whose workers report.

@@ -26,8 +26,8 @@ from telemetry.store.durable import (
 )
 from telemetry.store.models import RunChunk
 from telemetry.store.reading import Source
+from telemetry.units import HOUR_S, MINUTE_S
 
-MINUTE_S, HOUR_S = 60, 3600
 # Above this number, neighbouring steps are summed; a block bootstrap allows it.
 MOST_ROWS = 4_000
 HEAVY_RATIO = 0.25

@@ -16,6 +16,7 @@ from telemetry.detect.standstill import CLOCKS_S
 from telemetry.statistics.peers import mean
 from telemetry.steps import StepBatch, is_reported
 from telemetry.store.hot import HotStore
+from telemetry.units import HOUR_S, TOKENS_PER_MTOK
 
 RECENT_S = 60
 SLOW_STEPS = 5  # a run slower than this many steps a minute is averaged over so many
@@ -27,12 +28,10 @@ STALE_AFTER_STEPS = 3
 # A node without an agent reports only when its training job does.
 JOB_STALE_S = 60
 LATE_AFTER_S = 3.0
-SECONDS_PER_HOUR = 3600.0
 HBM_BANDWIDTH = "hbm_bandwidth_bytes_per_s"
 # Unevenly apart, so that no step is as long as the distance.
 HBM_AGES_S = (0, 1, 3, 7, 12, 18, 23, 29, 34, 41, 47, 53, 58)
 EXECUTION_LATENCIES = tuple(f"execution_latency_{p}_s" for p in ("p50", "p99", "p100"))
-TOKENS_PER_MTOK = 1e6
 
 
 # What a run does while an alert of such a rule or cause is open.
@@ -227,7 +226,7 @@ def usd_per_mtok(usd_per_hour: float, tokens_per_s: float | None) -> float | Non
     """US dollars per million tokens; None without a pace or a price."""
     if not tokens_per_s or tokens_per_s < 0 or usd_per_hour <= 0:
         return None
-    return usd_per_hour / SECONDS_PER_HOUR / tokens_per_s * TOKENS_PER_MTOK
+    return usd_per_hour / HOUR_S / tokens_per_s * TOKENS_PER_MTOK
 
 
 def runs_now(

@@ -9,6 +9,7 @@ import numpy as np
 from fleet.alerts.text import Evidence
 from fleet.models import Alert
 from fleet.simulation.ground_truth import FaultTruth
+from telemetry.units import DAY_S
 
 # An alert may come a little after the fault is over; a crash also costs the restart.
 GRACE_S = 60.0
@@ -160,7 +161,6 @@ def _fit(truth: FaultTruth, firing: Firing) -> int:
     return 2 * is_node + 2 * is_cause_right(truth, firing) + is_place_right(truth, firing)
 
 
-DAY_S = 86_400.0
 # Detected in time: within this, or two of the steps as the fault makes them.
 IN_TIME_S = 15.0
 IN_TIME_STEPS = 2.0

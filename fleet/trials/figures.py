@@ -19,8 +19,7 @@ from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.statistics.bootstrap import Measure
 from telemetry.statistics.verdicts import MARGIN_RATIO
-
-TOKENS_PER_MTOK = 1e6
+from telemetry.units import TOKENS_PER_MTOK
 
 
 @dataclass(frozen=True, slots=True)

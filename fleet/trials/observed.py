@@ -20,6 +20,7 @@ from telemetry.steps import PHASES as STEP_PHASES
 from telemetry.store.durable import ENDED, FIRST_PHASE, LOSS, decode_steps
 from telemetry.store.models import RunChunk
 from telemetry.store.reading import Source
+from telemetry.units import DAY_S, HOUR_S
 
 # Texts of the annotations that a run's phases write.
 STOPPED, TRAINS, HAS_FAILED = (
@@ -101,8 +102,6 @@ def loads_of(first: Start, others: Iterable[Start]) -> tuple[float, ...]:
     return tuple(each.load_s for each in (first, *alike) if each.load_s > 0)
 
 
-SECONDS_PER_HOUR = 3_600.0
-SECONDS_PER_DAY = 86_400.0
 CHECKPOINT = FIRST_PHASE + STEP_PHASES.index("checkpoint_s")
 # A failure fires more than one alert. Alerts that begin this close together are one failure.
 ONE_FAILURE = timedelta(minutes=10)
@@ -164,18 +163,18 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         steps.sums[steps.n_warm_rows :, COLUMNS.index(name)] for name in ("tokens", "counted_s")
     )
     error_log = pace_error_log(tokens, taken_s)
-    run_days = float(steps.sums[:, 1].sum()) / SECONDS_PER_DAY
+    run_days = float(steps.sums[:, 1].sum()) / DAY_S
     began = datetime.fromtimestamp(steps.first_began_s, until.tzinfo) if len(steps) else until
     starts = starts_of(run, first_began=began, until=until) if len(steps) else ()
     compile_s, is_planned, load_s = _first_start(run, starts)
     failures = _failures(run, began, until)
     return Observed(
         n_steps=int(settled["steps"]),
-        hours=settled["step_s"] / SECONDS_PER_HOUR,
+        hours=settled["step_s"] / HOUR_S,
         tokens_per_s=pace,
         pace_error_log=error_log if math.isfinite(error_log) else None,
         n_checkpoints=n_saved,
-        checkpoint_s_per_hour=ratio * SECONDS_PER_HOUR,
+        checkpoint_s_per_hour=ratio * HOUR_S,
         checkpoint_every_s=total_s / n_saved if n_saved else None,
         compile_s=compile_s,
         is_compile_planned=is_planned,

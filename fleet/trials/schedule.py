@@ -18,8 +18,8 @@ from telemetry.errors import FieldError
 from telemetry.statistics.break_even import ArmForecast, break_even, break_even_days
 from telemetry.statistics.forecast import HOURS_PER_DAY, course, drawn, interval, stretch
 from telemetry.store.reading import Source
+from telemetry.units import TOKENS_PER_MTOK
 
-TOKENS_PER_MTOK = 1e6
 REUSES = (True, False)
 MOST_DAYS = 3_650.0
 # A run that failures make this many times as long cannot be planned.

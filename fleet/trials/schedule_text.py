@@ -26,7 +26,7 @@ from fleet.trials.schedule_arms import Assumption, Planned
 from fleet.trials.schedule_forms import ScheduleRequest
 from fleet.trials.verdict import PriceKinds
 from telemetry.statistics.break_even import Curve, Reason, over_days
-from telemetry.statistics.forecast import SECONDS_PER_DAY
+from telemetry.units import DAY_S, MINUTE_S
 
 HOURS_PER_DAY = 24.0
 # Below this, the next smaller unit is easier to read.
@@ -34,7 +34,6 @@ FEW_DAYS, FEW_HOURS = 2.0, 2.0
 CERTAIN_RATIO = 0.975
 # Times that differ by less are taken for the same.
 SAME_DAYS_RATIO = 0.01
-ONE_MINUTE_S = 60.0
 
 NAMES: Mapping[str, str] = {
     "usd_per_hour": "Price of all nodes, per hour",
@@ -68,8 +67,8 @@ def dollars(value: float) -> str:
 
 def days(value: float) -> str:
     """Write a length of time in a suitable unit: 3.1 days, 5.2 h, 20 min, 19 s."""
-    if 0 < abs(value) * SECONDS_PER_DAY < ONE_MINUTE_S:
-        return f"{value * SECONDS_PER_DAY:.0f}{NBSP}s"
+    if 0 < abs(value) * DAY_S < MINUTE_S:
+        return f"{value * DAY_S:.0f}{NBSP}s"
     factor, unit, decimals = _unit(value)
     return f"{value * factor:.{decimals}f}{NBSP}{unit}"
 
@@ -122,7 +121,7 @@ def _assumed(assumption: Assumption, value: float) -> str:
     """Write a value of an assumption; a duration with tenths of a second where it is short."""
     if write := WRITERS.get(assumption.name):
         return write(value)
-    return duration(round(value)) if value >= ONE_MINUTE_S else seconds(value)
+    return duration(round(value)) if value >= MINUTE_S else seconds(value)
 
 
 def written(assumption: Assumption) -> str:
@@ -163,7 +162,7 @@ def projection_text(
         return ProjectionText(found, scenario, compiles)
     if even.days is None:
         pays = "ahead at first" if even.reason == Reason.AHEAD_AT_FIRST else "never"
-    elif even.reason == Reason.FROM_THE_START or even.days.value * SECONDS_PER_DAY < ONE_MINUTE_S:
+    elif even.reason == Reason.FROM_THE_START or even.days.value * DAY_S < MINUTE_S:
         pays = "at once"
     else:
         pays = "too late" if even.days.value > found.days else "in time"

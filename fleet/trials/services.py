@@ -13,7 +13,6 @@ from django.core.validators import validate_slug
 from django.db import IntegrityError, transaction
 
 from fleet.models import Run, Trial, TrialArm
-from fleet.models.run import SECONDS_PER_HOUR
 from fleet.runs.compiles import compile_summary
 from fleet.runs.step_sums import COLUMNS, ArmSteps, steps_of
 from fleet.trials.figures import (
@@ -57,6 +56,7 @@ from telemetry.statistics.verdicts import (
     verdict,
 )
 from telemetry.store.reading import Source
+from telemetry.units import HOUR_S
 
 MAX_NAME, MAX_QUESTION, MAX_TEAM = 60, 200, 40
 MOST_CANDIDATES = 8
@@ -412,7 +412,7 @@ def prices_of(run: Run, *, until: datetime) -> tuple[ArmPrice, ...]:
     rates, over_s = run.rates, run.paid_by(until).timestamp()
     bases = [run.price_basis] if not run.tariff else [each["basis"] for each in run.tariff]
     first, *later = (
-        ArmPrice(float(from_s), float(usd_per_s) * SECONDS_PER_HOUR, basis)
+        ArmPrice(float(from_s), float(usd_per_s) * HOUR_S, basis)
         for from_s, usd_per_s, basis in zip(rates.from_s, rates.usd_per_s, bases, strict=True)
     )
     return (first, *(price for price in later if price.from_s < over_s))

@@ -25,7 +25,6 @@ from fleet.trials.figures import (
     BY_NAME,
     NOT_NAMED,
     NOT_REPORTED,
-    TOKENS_PER_MTOK,
     ArmFigures,
     Candidate,
     Comparison,
@@ -45,6 +44,7 @@ from fleet.trials.verdict import (
 from telemetry.catalog import age_note
 from telemetry.statistics.bootstrap import MEASURED_RUNS, RUN_CV
 from telemetry.statistics.verdicts import MARGIN_RATIO, TrialWord
+from telemetry.units import TOKENS_PER_MTOK
 
 
 @dataclass(frozen=True, slots=True)

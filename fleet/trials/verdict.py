@@ -4,10 +4,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from fleet.models.run import SECONDS_PER_HOUR
 from fleet.trials.figures import (
     DECIDING,
-    TOKENS_PER_MTOK,
     ArmFigures,
     Candidate,
     Comparison,
@@ -20,6 +18,7 @@ from telemetry import catalog
 from telemetry.statistics.bootstrap import Difference
 from telemetry.statistics.forecast import NORMAL_QUANTILE
 from telemetry.statistics.verdicts import DEFAULT_STEPS, TrialVerdict, TrialWord, verdict
+from telemetry.units import HOUR_S, TOKENS_PER_MTOK
 
 # In the order of display. "reserved" is a list price without a term.
 KINDS = (
@@ -391,7 +390,7 @@ def _at_list_prices(
 
 
 def _usd_per_mtok(usd_per_hour: float, tokens_per_s: float) -> float:
-    return usd_per_hour / SECONDS_PER_HOUR / tokens_per_s * TOKENS_PER_MTOK
+    return usd_per_hour / HOUR_S / tokens_per_s * TOKENS_PER_MTOK
 
 
 def _decide(
@@ -431,7 +430,7 @@ def _break_even(
     if pace is None or (baseline.instance_type == arm.instance_type and kinds.is_alike):
         return None
     if paid is not None:
-        per_hour = paid.candidate * pace.candidate * SECONDS_PER_HOUR / TOKENS_PER_MTOK
+        per_hour = paid.candidate * pace.candidate * HOUR_S / TOKENS_PER_MTOK
     elif arm.usd_per_hour:
         per_hour = arm.usd_per_hour
     elif listed := list_prices(

@@ -30,6 +30,7 @@ from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
 from telemetry.store.models import RunChunk
+from telemetry.units import DAY_S
 
 MAX_COUNT = 2_000_000_000
 MAX_TOKENS = 10**18
@@ -38,10 +39,9 @@ MAX_POINTS = 20_000
 MAX_ERROR_ANNOTATIONS = 200
 MAX_TEXT_CHARS = 300
 MAX_FAILURES = 50
-SECONDS_PER_DAY = 86_400.0
 # Clocks differ a little; a run that ends further in the future has a wrong clock.
 AHEAD_S = 300.0
-MAX_LOG_S = 100 * 365 * SECONDS_PER_DAY
+MAX_LOG_S = 100 * 365 * DAY_S
 BY_LOG, BY_START, BY_FILE = "log", "start", "file"
 MAX_RUN_TOKENS = 2**62
 JOB = "job"
@@ -233,7 +233,7 @@ def step_times(
         return found
     newest_s = float(found.ended_at_s[-1])
     is_ahead = newest_s > now_s + AHEAD_S
-    if not is_ahead and now_s - newest_s < keep_days * SECONDS_PER_DAY:
+    if not is_ahead and now_s - newest_s < keep_days * DAY_S:
         return found
     moved_s = now_s - newest_s
     return StepTimes(found.ended_at_s + moved_s, found.by, moved_s, AHEAD if is_ahead else TOO_OLD)

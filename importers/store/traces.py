@@ -18,10 +18,10 @@ from importers.traces.what_if import Analysis
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.models import RunChunk
+from telemetry.units import DAY_S
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 NAME_RULE = "letters, digits, dashes and underscores, at most 60"
-SECONDS_PER_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def save_trace(
     RunChunk.objects.filter(run=about.run).delete()
     steps, began_at_s = analysis.steps, about.trace.began_at_s
     age_s = math.inf if began_at_s is None else now.timestamp() - began_at_s
-    is_dated = 0 <= age_s < settings.DURABLE_KEEP_DAYS * SECONDS_PER_DAY
+    is_dated = 0 <= age_s < settings.DURABLE_KEEP_DAYS * DAY_S
     shift_s = now.timestamp() - steps.ended_at_s[-1]
     if is_dated and began_at_s is not None:
         shift_s = began_at_s

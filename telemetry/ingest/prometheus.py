@@ -41,6 +41,7 @@ from telemetry.ingest.exporters import (
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape
 from telemetry.ingest.schemas import MAX_CORES
+from telemetry.units import DAY_S
 from telemetry.write_request import EncodedSeries, Label
 
 MS = 1000.0
@@ -69,7 +70,7 @@ MAX_INTERVALS, MAX_COVER_S = 2.5, 300
 # Between scrapes, until it is known: Prometheus' own default, the longest that is usual.
 LONG_INTERVAL_S = 60.0
 # A sample of the future would make all later ones repeats; older ones come from no outage.
-AHEAD_S, OLDEST_S = 60, 24 * 3600
+AHEAD_S, OLDEST_S = 60, DAY_S
 # Samples of one scrape are this close together, those of two scrapes are not.
 SAME_SCRAPE_MS = 250
 # Of two senders of the same series one is read, as Mimir and Cortex do; the other takes over once

@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from telemetry.units import DAY_S
+
 MAX_CORES = 4096
 MAX_DEVICES = 1024
 MAX_EFA = 64
@@ -14,7 +16,7 @@ Bytes = Annotated[float, Meta(ge=0, le=1e16)]
 Count = Annotated[float, Meta(ge=0, le=1e18)]
 WholeCount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=1e6)]
-Period = Annotated[float, Meta(ge=0, le=86_400)]
+Period = Annotated[float, Meta(ge=0, le=DAY_S)]
 Latency = Annotated[float, Meta(gt=0, le=60)]
 UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
 SequenceNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]

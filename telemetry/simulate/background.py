@@ -15,9 +15,10 @@ from telemetry.blocks import FloatArray, IntArray
 from telemetry.simulate.noise import Floats, Hashes, mixed, rare, uniform_of
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.script import Script, run_key, script_of
+from telemetry.units import DAY_S, HOUR_S
 
 # All sizes and rates are assumed; the comments say what is known. docs/physics.md has the table.
-HOUR_S, DAY_S = 3600.0, 86_400.0
+
 # Loaders of training data read shards from object stores: most steps find their batch ready,
 # few wait for a second and more. Rate and size are assumed.
 LOADER_CHANCE, LOADER_MEAN_S, LOADER_MOST_S = 1 / 4000, 0.8, 6.0

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from telemetry.units import DAY_S
+
 Scope = Literal["node", "run", "any"]
 DevicePart = Literal["core", "device", "efa"]
 
@@ -64,7 +66,7 @@ _FAULTS = (
               "Seconds that each step waits for its data.", "any"),
     FaultKind("checkpoint_slow", "Slow checkpoints", None, "factor", 5, 1, 1000,
               "Factor on the usual duration. A checkpoint starts with the fault.", "any"),
-    FaultKind("recompile", "Unplanned recompilation", None, "s", 300, 1, 86_400,
+    FaultKind("recompile", "Unplanned recompilation", None, "s", 300, 1, DAY_S,
               "Seconds without a step.", "run"),
     FaultKind("ecc_uncorrected", "Uncorrected ECC errors", "device", "per minute",
               6, 0.01, 10_000, "Errors per minute."),

@@ -11,6 +11,7 @@ from telemetry.simulate.faults import slowdown
 from telemetry.simulate.noise import Floats, TickNoise
 from telemetry.simulate.script import SLOW_COMPUTE, Act, Script, core_factor, window_of
 from telemetry.simulate.timeline import RUN_PHASES, TRAINING, TimelineRows
+from telemetry.units import DAY_S
 
 TICK_S = 1.0
 # Unix seconds, of samples with fractions.
@@ -160,7 +161,7 @@ def nature(script: Script) -> PartVariation:
         device=1 + np.float32(DEVICE_SPREAD) * normal(instance.n_devices),
         efa=normal(instance.n_efa),
         ecc=rng.poisson(0.4, (n, instance.n_devices)).astype(float),
-        ecc_per_s=np.where(per_day > 2 * ECC_CORRECTED_PER_DAY, per_day, 0) / 86_400,
+        ecc_per_s=np.where(per_day > 2 * ECC_CORRECTED_PER_DAY, per_day, 0) / DAY_S,
         power=1 + np.float32(POWER_SPREAD) * normal(instance.n_devices),
     )
 

@@ -34,6 +34,7 @@ from telemetry.simulate.constants import (
 )
 from telemetry.simulate.layout import Layout, lay_out
 from telemetry.simulate.plan import Job
+from telemetry.units import TOKENS_PER_MTOK
 
 ELEMENT_BYTES = 2
 
@@ -430,7 +431,6 @@ __all__ = [
 ]
 
 S_PER_HOUR = 3600
-TOKENS_PER_MTOK = 1e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,9 @@ from telemetry.statistics.bootstrap import (
     estimate,
     student_quantile,
 )
+from telemetry.units import DAY_S, HOUR_S
 
 HOURS_PER_DAY: Final = 24.0
-SECONDS_PER_HOUR: Final = 3_600.0
-SECONDS_PER_DAY: Final = 86_400.0
 # Avoids overflow; such a run never ends.
 MOST_EXPONENT: Final = 50.0
 
@@ -116,12 +115,12 @@ def course(habits: ArmRates, *, has_reuse: bool, porting_usd: float = 0.0) -> Co
     >>> round(float(stretch(one, has_reuse=True)) * 24, 2)
     25.55
     """
-    training_ratio = 1 - habits.checkpoint_s_per_hour / SECONDS_PER_HOUR
-    a_day = habits.tokens_per_s * SECONDS_PER_DAY * training_ratio
+    training_ratio = 1 - habits.checkpoint_s_per_hour / HOUR_S
+    a_day = habits.tokens_per_s * DAY_S * training_ratio
     return Course(
         fixed_usd=porting_usd,
         usd_per_day=habits.usd_per_hour * HOURS_PER_DAY,
-        start_days=(habits.compile_s + habits.load_s + habits.warm_up_s) / SECONDS_PER_DAY,
+        start_days=(habits.compile_s + habits.load_s + habits.warm_up_s) / DAY_S,
         tokens_per_day=a_day / stretch(habits, has_reuse=has_reuse),
     )
 
@@ -153,10 +152,10 @@ def stretch(habits: ArmRates, *, has_reuse: bool) -> Amount:
     J. W. Young, "A First Order Approximation to the Optimum Checkpoint Interval",
     Communications of the ACM 17 (1974), 530-531.
     """
-    failures_per_s = habits.failures_per_node_day * habits.n_nodes / SECONDS_PER_DAY
+    failures_per_s = habits.failures_per_node_day * habits.n_nodes / DAY_S
     restart_s = habits.load_s + habits.warm_up_s + (0.0 if has_reuse else habits.compile_s)
     recompiling_s = 0.0 if has_reuse else habits.recompiles_per_day * habits.compile_s
-    longer = 1 + recompiling_s / SECONDS_PER_DAY
+    longer = 1 + recompiling_s / DAY_S
     restart = np.minimum(failures_per_s * restart_s, MOST_EXPONENT)
     lost = np.minimum(failures_per_s * habits.checkpoint_every_s * longer, MOST_EXPONENT)
     x = np.asarray(lost, dtype=float)

@@ -36,8 +36,8 @@ from telemetry.store.rollups import (
     roll_up,
     widened,
 )
+from telemetry.units import DAY_S, HOUR_S, MINUTE_S
 
-MINUTE_S = 60
 # Columns of a step's row: number, end, tokens, phases, loss, other communication.
 STEP, ENDED, TOKENS, FIRST_PHASE = 0, 1, 2, 3
 LOSS = FIRST_PHASE + len(PHASES)
@@ -45,8 +45,6 @@ OTHER_COMM = LOSS + 1
 N_COLUMNS = OTHER_COMM + 1
 UNITS_PER_S = 10_000
 
-HOUR_S = 3600
-DAY_S = 24 * HOUR_S
 # An hour is settled, and merged into one row, this long after its end: late reports are in.
 SETTLE_S = 10 * MINUTE_S
 CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")

@@ -29,17 +29,15 @@ from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
 from telemetry.store.packing import decode, read_layout, unpack
 from telemetry.store.reading import LongTerm, LongTermError, Source
 from telemetry.store.rollups import N_STATS, as_stored, decode_hour, roll_up
+from telemetry.units import DAY_S, HOUR_S, MINUTE_S
 
-MINUTE_S = 60
 # Divisors of an hour. The durable tier deletes by hours, so tiers meet between two rows.
 GRIDS_S = (MINUTE_S, 300, 600, 1800)
 MAX_ROWS = 2000
 
-HOUR_S = 3600
 MAX_STEPS = 2000
 # Windows with more steps than this are read by minutes.
 MAX_STEPS_READ = 50_000
-DAY_S = 24 * HOUR_S
 CHECKPOINT = FIRST_PHASE + PHASES.index("checkpoint_s")
 # Rows of history have two more columns than steps: the number of steps in a row, and their
 # tokens in all.

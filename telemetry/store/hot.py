@@ -26,11 +26,11 @@ from telemetry.store.packing import (
     unpack_block,
 )
 from telemetry.store.reading import Reader, Totals
+from telemetry.units import DAY_S, MINUTE_S
 
 __all__ = ["TICKS", "HotStore", "StoreUnavailable", "Totals", "hot_store", "open_store", "raw"]
 
-MINUTE_S = 60
-WEEK_S = 7 * 24 * 3600
+WEEK_S = 7 * DAY_S
 # Beyond these limits the store refuses, and counts refusals, so that memory stays bounded.
 AHEAD_S = 120
 MAX_NAMES = 4096

@@ -13,13 +13,13 @@ from telemetry.store.connection import Connection
 from telemetry.store.hot import raw
 from telemetry.store.packing import codec
 from telemetry.store.reading import AGENT_RESTART_S, STOPPING, Reader
+from telemetry.units import DAY_S, MINUTE_S
 
 SCRIPT = Path(__file__).with_suffix(".lua").read_text()
-MINUTE_S = 60
 MS = 1000
 # A report that is sent again within this time is recognised as a repeat.
 DEDUPLICATE_S = 15 * MINUTE_S
-REMEMBER_S = 24 * 3600
+REMEMBER_S = DAY_S
 # A longer report is not stored; its executions are still counted.
 MAX_BYTES = 1_000_000
 RATES = (

@@ -8,8 +8,8 @@ import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.steps import StepBatch
+from telemetry.units import MINUTE_S
 
-MINUTE_S = 60
 # Older seconds than this have arrived from every node.
 ARRIVES_WITHIN_S = 30
 

@@ -29,13 +29,13 @@ from telemetry.store.packing import (
     unpack_block,
     unpack_steps,
 )
+from telemetry.units import DAY_S, MINUTE_S
 
 # A packed block: tick, layout, bytes.
 Packed = tuple[int, PackedLayout, bytes]
 
-MINUTE_S = 60
 LAYOUTS_REMEMBERED = 8192
-MAX_WINDOW_S = 24 * 3600
+MAX_WINDOW_S = DAY_S
 # Redis, by node that Prometheus scrapes: its Scrapes.
 SCRAPES = "hot:scrapes"
 # Three of them fail, and the next one may be late.

@@ -17,9 +17,8 @@ from telemetry.store.packing import (
     unpack_block,
     unshuffle,
 )
+from telemetry.units import HOUR_S, MINUTE_S
 
-MINUTE_S = 60
-HOUR_S = 3600
 N_STATS = 3
 
 

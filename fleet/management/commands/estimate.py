@@ -11,8 +11,8 @@ from fleet.management.cli import MODEL_FLAGS, PlainCommand, described_model
 from telemetry.simulate.plan import RECOMPUTE, Job
 from telemetry.simulate.step_model import Estimate, StepPlan, estimate_of, step_plan
 from telemetry.simulate.tuning import check_feasible, tuned
+from telemetry.units import GIB
 
-GIB = 1024**3
 SHOWN_LAYOUTS = 10
 BASES = {
     "published": "constants fitted to published runs of this chip and precision",

@@ -13,8 +13,8 @@ from telemetry.simulate.communication import (
     bus_bytes_per_s,
     collective_time_s,
 )
+from telemetry.units import GIB
 
-GIB = 1024**3
 US_PER_S = 1e6
 
 

@@ -23,8 +23,8 @@ from importers.store.logs import (
     save_log,
 )
 from telemetry import catalog
+from telemetry.units import HOUR_S
 
-SECONDS_PER_HOUR = 3_600.0
 LACKS = {
     "step": "They have no step number. Write a table with the columns step, step_s and loss, and "
     "use import_run",
@@ -133,7 +133,7 @@ def utc_offset_s(options: dict[str, Any]) -> float:
     offset: float = options["utc_offset"]
     if not abs(offset) <= FARTHEST_ZONE_HOURS:
         raise ValueError(f"--utc-offset: {offset:g} is out of range; give -14 to 14 hours")
-    return offset * SECONDS_PER_HOUR
+    return offset * HOUR_S
 
 
 def options_of(options: dict[str, Any]) -> LogOptions:
