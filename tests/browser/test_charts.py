@@ -10,13 +10,19 @@ pytestmark = pytest.mark.browser
 DRAWN = "figure.chart[data-state=drawn]"
 
 
-def test_every_chart_of_a_run_is_drawn_and_has_its_figures_as_a_table(
+def test_every_chart_of_a_run_is_drawn_has_its_figures_as_a_table_and_shares_a_cursor(
     page: Page, fleet: str
 ) -> None:
     page.goto(f"{fleet}/runs/llama/")
     n_charts = page.locator("figure.chart").count()
     assert n_charts >= 5
     expect(page.locator(DRAWN)).to_have_count(n_charts)
+
+    over = page.locator("#share .u-over")
+    over.scroll_into_view_if_needed()
+    over.hover(position={"x": 20, "y": 30})
+    cursor = page.locator("#phases .u-cursor-x")
+    expect(cursor).to_have_css("transform", re.compile(r"matrix\(1, 0, 0, 1, \d"))
 
     figure = page.locator("#phases")
     figure.locator("summary").click()
@@ -36,16 +42,6 @@ def test_the_shares_move_without_a_reload_and_are_read_by_arrow_keys(
     page.locator("#shares .chart-body").focus()
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#spoken")).to_have_text(re.compile(r"\d\d:\d\d:\d\d UTC, llama \d+"))
-
-
-def test_the_cursor_stands_at_the_same_time_in_every_chart(page: Page, fleet: str) -> None:
-    page.goto(f"{fleet}/runs/llama/")
-    expect(page.locator("#tokens")).to_have_attribute("data-state", "drawn")
-    over = page.locator("#share .u-over")
-    over.scroll_into_view_if_needed()
-    over.hover(position={"x": 20, "y": 30})
-    cursor = page.locator("#phases .u-cursor-x")
-    expect(cursor).to_have_css("transform", re.compile(r"matrix\(1, 0, 0, 1, \d"))
 
 
 def test_drawing_uses_reserved_space_only(page: Page, fleet: str) -> None:

@@ -171,7 +171,9 @@ def test_enter_on_the_marker_of_an_alert_opens_it(page: Page, fleet: str, alert:
     page.wait_for_url(f"**{alert.get_absolute_url()}")
 
 
-def test_a_legend_shows_one_line_alone_and_hides_another(page: Page, fleet: str) -> None:
+def test_a_legend_hides_lines_and_a_comparison_is_named_and_kept_in_the_address(
+    page: Page, fleet: str
+) -> None:
     chart = drawn(page, f"{fleet}/runs/llama/")
     entry = {name: chart.locator(f"[data-series='{name}']") for name in ("waiting", "all-reduce")}
     entry["waiting"].press("Enter")
@@ -184,9 +186,6 @@ def test_a_legend_shows_one_line_alone_and_hides_another(page: Page, fleet: str)
     expect(entry["all-reduce"]).to_have_attribute("aria-pressed", "false")
     expect(chart.locator("[data-series][aria-pressed=false]")).to_have_count(1)
 
-
-def test_a_comparison_is_named_and_kept_in_the_address(page: Page, fleet: str) -> None:
-    chart = drawn(page, f"{fleet}/runs/llama/")
     page.get_by_label(COMPARE).select_option("3600")
     expect(chart.locator(".chart-legend")).to_contain_text("no data 1 h before")
     page.reload()
