@@ -168,6 +168,9 @@ class TrialArmFigures(TrialArmOut, source=ArmFigures):
     )
     prices: list[TrialPrice] = doc("Its prices, oldest first.")
     layout: TrialArmLayout | None = doc("Its layout; null in results of earlier versions.")
+    end_reason = doc("Why its job failed; empty: it did not, or it is unknown.")
+    bad_loss = doc("NaN, Infinity or -Infinity where its log ends so; else empty.")
+    bad_loss_step = doc("The first step of that loss.")
 
 
 class TrialComparison(ResponseSchema, source=Comparison):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fleet.charts.figures import Chart, ChartLine, thinned
+from fleet.charts.runs import NOT_FINITE
 from fleet.charts.windows import Window
 from fleet.models import ReadLog
 from fleet.runs.imported import Curves, unpack_curves
@@ -66,4 +67,14 @@ def log_figure(log: ReadLog, chart: str, window: Window) -> Chart:
         holes = t_s[before - 1] + SLACK_S / 2
         t_s, values = np.insert(t_s, before, holes), np.insert(values, before, np.nan)
     span = (window.start, window.end)
-    return Chart(unit, [ChartLine(line.label, values)], t_s, window=span, has_gaps=True)
+    # The last finite loss is not the one at the end.
+    not_finite = log.details.get("not_finite", ())
+    is_bad = any(each["name"] == chart and each["is_last"] for each in not_finite)
+    return Chart(
+        unit,
+        [ChartLine(line.label, values)],
+        t_s,
+        window=span,
+        has_gaps=True,
+        missing=NOT_FINITE if is_bad else "",
+    )

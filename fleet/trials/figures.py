@@ -13,6 +13,7 @@ import numpy as np
 
 from fleet.formatting import NBSP, si
 from fleet.models import Run, Trial
+from fleet.runs.imported import NOT_RECORDED
 from fleet.runs.step_sums import COLUMNS
 from fleet.trials.layout import ArmLayout
 from telemetry import catalog
@@ -232,7 +233,7 @@ class Match(msgspec.Struct, frozen=True, rename={"label": "words"}):
 
 
 FIELDS: tuple[tuple[str, str, Callable[[Run], str]], ...] = (
-    ("model", "model", lambda run: run.model),
+    ("model", "model", lambda run: "" if run.model == NOT_RECORDED else run.model),
     ("global_batch", "global batch", lambda run: f"{run.global_batch or ''}"),
     ("seq_len", "sequence length", lambda run: f"{run.seq_len or ''}"),
     ("precision", "precision", lambda run: run.precision),
@@ -363,7 +364,8 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     ``usd_per_hour`` is the newest of ``prices``. ``n_lost`` steps were trained again after a
     failure; ``settled_s`` and ``settled_tokens`` are the seconds and tokens of the settled steps
     whose tokens are known. ``losses`` are tokens and the mean loss of the steps before them.
-    ``layout`` is None in figures of earlier versions.
+    ``layout`` is None in figures of earlier versions. ``end_reason`` is why its job failed.
+    ``bad_loss`` is the loss that is not finite at the end of its log, since ``bad_loss_step``.
     """
 
     label: str
@@ -401,6 +403,9 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     pace_change_ratio: float | None = None
     losses: tuple[tuple[float, float], ...] = ()
     layout: ArmLayout | None = None
+    end_reason: str = ""
+    bad_loss: str = ""
+    bad_loss_step: int | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_slug
 from django.db import IntegrityError, transaction
 
-from fleet.models import Run, Trial, TrialArm
+from fleet.models import ReadLog, Run, Trial, TrialArm
 from fleet.runs.compiles import compile_summary
 from fleet.runs.step_sums import COLUMNS, ArmSteps, steps_of
 from fleet.trials.figures import (
@@ -356,9 +356,20 @@ def measure_arm(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) ->
             None if s_per_token is None or line is None else line[0] + line[1] * s_per_token
         ),
         layout=arm_layout(run),
+        end_reason=run.end_reason,
+        **bad_loss_fields(run),
         **paid_fields(run, steps, ready_s, until=until),
     )
     return MeasuredArm(arm, steps, figures)
+
+
+def bad_loss_fields(run: Run) -> dict[str, Any]:
+    """Return the loss that is not finite at the end of an imported log, and since which step."""
+    log = ReadLog.objects.filter(run=run).only("details").first()
+    for each in log.details.get("not_finite", ()) if log else ():
+        if each["name"] == "loss" and each["is_last"]:
+            return {"bad_loss": each["value"], "bad_loss_step": each["since"]}
+    return {}
 
 
 def _ratio(rows: FloatArray, over: int, under: int) -> float | None:

@@ -11,6 +11,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run
+from fleet.trials.services import bad_loss_fields
 from telemetry.store.hot import HotStore
 from tests.importers.import_command import BROKEN, dated
 from tests.importers.logs.log_lines import call, done, hit, neuronx
@@ -201,3 +202,7 @@ def test_it_says_how_a_job_ended(hot: HotStore, db: None, client: Client, tmp_pa
     assert "The job failed: NRT_EXEC_HW_ERR_HBM_UE on rank 7" in page
     assert "<b>NaN</b>" in page
     assert "since step 2" in page
+    # The last finite one is not the loss of its end.
+    source = re.findall(r"/runs/logged/charts/loss\?[^\"]+", page)[0]
+    assert json.loads(client.get(source.replace("&amp;", "&")).content)["missing"] == "not finite"
+    assert bad_loss_fields(Run.objects.get()) == {"bad_loss": "NaN", "bad_loss_step": 2}

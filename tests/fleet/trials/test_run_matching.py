@@ -61,6 +61,13 @@ def test_epochs_of_different_length_are_a_mismatch_and_none_reported_is_no_quest
     assert "tokens_per_epoch" not in states(run(), run())
 
 
+def test_a_model_that_nobody_recorded_is_not_the_same() -> None:
+    logs = [run(model="not recorded"), run(model="not recorded")]
+
+    assert states(*logs)["model"] == MatchState.UNKNOWN
+    assert states(logs[0], run())["model"] == MatchState.UNKNOWN
+
+
 def test_a_mismatch_names_what_each_arm_has() -> None:
     found = mismatches(match_runs([run(), run(global_batch=2048)], [1e6, 5e5]))
 

@@ -395,3 +395,18 @@ def test_a_price_of_the_catalogue_is_said_to_be_that() -> None:
 
     assert "base is priced at the catalogue's list price of 2026-07-20" in texts
     assert "cand is priced at" not in texts
+
+
+def test_a_run_that_failed_or_diverged_is_not_compared_without_a_word() -> None:
+    figures = trial(P5, TRN2)
+    base, cand = figures.arms
+    arms = (
+        msgspec.structs.replace(base, end_reason="NRT_EXEC_HW_ERR_HBM_UE"),
+        msgspec.structs.replace(cand, bad_loss="NaN", bad_loss_step=1500),
+    )
+    figures = msgspec.structs.replace(figures, arms=arms)
+    candidate = figures.candidates[0]
+    texts = notes(candidate, figures, judge(figures, candidate), None, date(2026, 11, 1))
+
+    assert texts[0].startswith(f"{base.run} failed: NRT_EXEC_HW_ERR_HBM_UE.")
+    assert texts[1].startswith(f"The loss of {cand.run} is NaN since step 1,500")
