@@ -272,24 +272,27 @@ def unit_of(name: str) -> str | None:
 # Narrow and non-breaking spaces belong to figures and stay.
 NO_SPACE = re.compile(r"(?<=<b>)[ \n]+|[ \n]+(?=[,.:;)]|</)")
 SPACES = re.compile(r"[ \n]+")
+LINE_BREAK = re.compile(r" *\n[ \n]*(?=([,.:;)])?)")
 EMPTY_LINE = re.compile(r"\n[ ]*\n")
 
 
-def _one_line(rendered: str) -> str:
-    return SPACES.sub(" ", NO_SPACE.sub("", rendered)).strip()
+def _plain_line(rendered: str) -> str:
+    """Join the lines of a text; spaces within a line, as in names that people gave, stay."""
+    return LINE_BREAK.sub(lambda found: "" if found[1] else " ", rendered.strip())
 
 
 def render_text(template_name: str, **context: object) -> str:
     """Render plain text from a template, on one line."""
-    return _one_line(get_template(template_name).render(context))
-
-
-def render_line(template_name: str, **context: object) -> SafeString:
-    """Render HTML from a template, on one line."""
-    return mark_safe(render_text(template_name, **context))  # noqa: S308
+    return _plain_line(get_template(template_name).render(context))
 
 
 def render_lines(template_name: str, **context: object) -> list[str]:
     """Render plain text from a template: each paragraph becomes one line."""
     text = get_template(template_name).render(context)
-    return list(filter(None, map(_one_line, EMPTY_LINE.split(text))))
+    return list(filter(None, map(_plain_line, EMPTY_LINE.split(text))))
+
+
+def render_line(template_name: str, **context: object) -> SafeString:
+    """Render HTML from a template, on one line."""
+    html = get_template(template_name).render(context)
+    return mark_safe(SPACES.sub(" ", NO_SPACE.sub("", html)).strip())  # noqa: S308

@@ -164,3 +164,13 @@ def test_without_a_price_the_pace_decides() -> None:
 
 def test_without_steps_nothing_is_reported() -> None:
     assert plain(()) == "No verdict on trn2 yet: both arms need steps."
+
+
+def test_a_label_is_text_that_pages_escape() -> None:
+    arm: Any = msgspec.convert(ARM | dict.fromkeys(NULLS), ArmFigures)
+    other = msgspec.structs.replace(arm, run="vit-trn2", label="a <b>", is_baseline=False)
+    candidate = Candidate("a <b> & c", "vit-trn2", ())
+    (text,) = sentences(TrialFigures((), (arm, other), (candidate,)))
+
+    assert text == "No verdict on a <b> & c yet: both arms need steps."
+    assert not hasattr(text, "__html__")
