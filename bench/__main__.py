@@ -25,11 +25,12 @@ NAMES = (
 )
 # `detection` includes some healthy hours; `healthy` continues where they stopped. An alert on an
 # idle node takes `remote_write` ten minutes; `breaking` keeps the machine busy for as long.
-# `start` needs Chromium, and the machine for itself.
-CHOICES = (*NAMES, "healthy", "remote_write", "breaking", "start")
+# `start` needs Chromium, and the machine for itself; `evidence` needs recorded step times.
+CHOICES = (*NAMES, "healthy", "remote_write", "breaking", "start", "evidence")
 # Names of earlier releases.
 ALIASES = {"door": "ingest"}
 KINDS = ("single", "lasting")
+HALVES = ("develop", "held-out")
 SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
     "fleet": ("nodes", "seconds"),
@@ -38,6 +39,7 @@ OPTIONS = {
     "healthy": ("hours",),
     "breaking": ("rounds",),
     "detection": ("tier", "seeds", "kind"),
+    "evidence": ("folder", "half"),
 }
 
 
@@ -70,6 +72,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", help="detection: seeds a:b of scenarios, b not included")
     parser.add_argument(
         "--kind", choices=KINDS, help="detection: faults of minutes (single) or of half an hour"
+    )
+    parser.add_argument(
+        "--folder", help="evidence: recorded step times (or environment TRNWATCH_STEP_TIMES)"
+    )
+    parser.add_argument(
+        "--half", choices=HALVES, help="evidence: the half of the recorded series (held-out)"
     )
     given = parser.parse_args(arguments)
     given.names = [ALIASES.get(name, name) for name in given.names]

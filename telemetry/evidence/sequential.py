@@ -1,0 +1,296 @@
+"""The sequential test: whether a quantity has shifted by what matters, and since when.
+
+1. A value is a block of steps: at least a second, its mean. Its logarithm is taken.
+2. Ten values make a chunk. Its median, median distance and count of wild values are kept.
+3. The reference is the median of the thirty chunks before the last three.
+4. The same chunks give scale, tail (Student's degrees of freedom) and wander of the level.
+5. No test before 15 minutes, 300 steps and three such chunks; a restart begins again.
+6. Each value adds the nats by which it favours a shift of 3, 6, 12 … 96 % over a level within the
+   band that wander explains; a sum below zero starts again at zero (CUSUM): that is the onset.
+7. The alarm level is log(looks a year / false alarms a year), times how much higher than chance
+   the largest excursion of this cell rose so far.
+8. A sum above it opens an alert: the largest sum gives size and onset. Reference and noise freeze.
+9. The same test with both sides exchanged, at the same level, ends it.
+10. Sizes, members, quantities and runs are axes of arrays: one update serves all.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.evidence import student
+from telemetry.evidence.noise import (
+    CHUNK,
+    FEWEST_CHUNKS,
+    BoolArray,
+    Chunks,
+    IntArray,
+    Noise,
+    learn,
+    step_scale,
+)
+
+YEAR_S = 365.25 * 86400
+# Budget: what matters. Sizes double, so that every shift is within a factor 1.42 of one.
+SIZES = np.log1p(0.03 * 2.0 ** np.arange(6))
+# Recorded starts: healthy runs change by 2 to 5 % while they warm up.
+LEARN_S, LEARN_STEPS = 900.0, 300
+# Recorded steps: 0.4 % are isolated and slow, up to eight times a usual one (log 8 wide).
+WILD = 0.004 / math.log(8.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A kind of value: which direction is bad, and the scatter to expect at a level.
+
+    `prior_scale` gets logarithms of the level and returns relative scales.
+    """
+
+    name: str
+    worse: int = 1
+    prior_scale: Callable[[FloatArray], FloatArray] = step_scale
+
+
+STEP = Quantity("step_s")
+
+
+@dataclass(slots=True)
+class State:
+    """State of the test, of (n_cells,) or (n_cells, n_sizes) values; see `Noise`, `Chunks`."""
+
+    chunks: Chunks
+    noise: Noise
+    at_s: FloatArray  # of the last value
+    watched_s: FloatArray  # since the (re)start
+    n_steps: FloatArray
+    n_looks: FloatArray  # tested values, none of an alert
+    peak: FloatArray  # of the present excursion of any size from zero, nats
+    largest: FloatArray  # peak of those that ended without an alert
+    nats: FloatArray  # by size
+    since_s: FloatArray  # by size: the first value of the present excursion
+    weight: FloatArray  # by size, of the residuals in `weighted`
+    weighted: FloatArray
+    size: IntArray  # index of the size of the open alert, -1 without one
+    back: FloatArray  # nats of the reversed test
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What an update knows, of the shape of the cells."""
+
+    tested: BoolArray
+    opened: BoolArray
+    ended: BoolArray
+    is_open: BoolArray
+    nats: FloatArray
+    level_nats: FloatArray
+    onset_s: FloatArray  # NaN without an open alert
+    shift: FloatArray  # relative: 0.05 is 5 % more; NaN without an open alert
+
+
+def alarm_level(looks_per_year: FloatArray, false_per_year: float) -> FloatArray:
+    """Nats at which chance alone raises `false_per_year` alarms.
+
+    Notes
+    -----
+    The sum of log-likelihood ratios of a CUSUM passes ``h`` once in at least ``exp h`` values if
+    nothing has shifted. Each size is a look of its own.
+
+    References
+    ----------
+    G. Lorden, "Procedures for Reacting to a Change in Distribution", Ann. Math. Stat. 42 (1971),
+    1897-1908, theorem 2.
+
+    Examples
+    --------
+    >>> alarm_level(np.array([3.15e7, 3.15e9]), 6.0).round(1)  # a run with 1 s steps; 100 of them
+    array([17.3, 21.9])
+    """
+    return np.asarray(np.log(np.maximum(looks_per_year * len(SIZES) / false_per_year, math.e)))
+
+
+def raised(level: FloatArray, largest: FloatArray, n_looks: FloatArray) -> FloatArray:
+    """Raise an alarm level by what a cell's own largest excursion shows of its nats.
+
+    Notes
+    -----
+    Of n looks with tails ``exp -x`` the largest is near ``log n`` (Gumbel). One that rose higher
+    shows that nats of this cell prove less, in that ratio.
+
+    References
+    ----------
+    E. J. Gumbel, "Statistics of Extremes" (1958), 3.1 (characteristic largest value).
+
+    Examples
+    --------
+    >>> raised(np.array([15.0, 15.0]), np.array([4.0, 12.0]), np.array([403.4, 403.4])).round(1)
+    array([15. , 23.1])
+    """
+    chance = np.log(np.maximum(n_looks * len(SIZES), math.e))
+    return np.asarray(level * np.maximum(largest / chance, 1.0))
+
+
+class EvidenceTest:
+    """One quantity of all members of all runs; `shape` is that of a block of values.
+
+    Parameters
+    ----------
+    looks_per_year : of all cells that share the budget, (…) broadcast to `shape`
+    false_per_year : alarms without a shift that are accepted of them together
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        looks_per_year: FloatArray | float,
+        false_per_year: float,
+        quantity: Quantity = STEP,
+    ) -> None:
+        self.shape, self.quantity = shape, quantity
+        n = math.prod(shape)
+        looks = np.broadcast_to(np.asarray(looks_per_year, dtype=float), shape)
+        self._level = alarm_level(looks.reshape(n), false_per_year)
+        # Each chunk is one independent look at the level: wander has the same budget.
+        per_chunk = np.exp(-np.mean(self._level)) * CHUNK if n else 0.5
+        self._normal = -NormalDist().inv_cdf(min(max(float(per_chunk), 1e-15), 0.5))
+        zero, sizes = (lambda: np.zeros(n)), (lambda: np.zeros((n, len(SIZES))))
+        self.state = State(
+            Chunks.empty(n),
+            Noise.unknown(n),
+            np.full(n, np.nan),
+            *(zero() for _ in range(5)),
+            sizes(),
+            np.full((n, len(SIZES)), np.nan),
+            sizes(),
+            sizes(),
+            np.full(n, -1, np.int64),
+            zero(),
+        )
+
+    def update(
+        self,
+        values: FloatArray,
+        at_s: FloatArray | float,
+        *,
+        n_steps: FloatArray | float = 1.0,
+        restarted: BoolArray | None = None,
+    ) -> Verdicts:
+        """Take one value of each cell; NaN, infinite, zero or negative ones are none."""
+        state = self.state
+        n = len(self._level)
+        value = np.asarray(values, dtype=float).reshape(n)
+        time = np.broadcast_to(np.asarray(at_s, dtype=float), self.shape).reshape(n)
+        if restarted is not None and restarted.any():
+            self._forget(restarted.reshape(n))
+        given = np.isfinite(value) & (value > 0.0)
+        logarithm = self.quantity.worse * np.log(np.where(given, value, 1.0))
+        self._watch(given, time, np.broadcast_to(n_steps, self.shape).reshape(n))
+        open_before = state.size >= 0
+        ready = self._is_ready()
+        tested = given & ready
+        level = raised(self._level, state.largest, state.n_looks)
+        self._test(np.flatnonzero(tested), logarithm, time)
+        certainty = state.nats.max(axis=1)
+        opened = tested & ~open_before & (certainty >= level)
+        state.size[opened] = np.argmax(state.nats[opened], axis=1)
+        ended = open_before & (state.back >= level)
+        calm = tested & ~opened & ~open_before
+        state.n_looks[calm] += 1
+        self._remember(calm, certainty)
+        verdicts = self._verdicts(tested, opened, ended, certainty, level)
+        self._close(ended)
+        full = state.chunks.add(logarithm, given & (state.size < 0))
+        learn(state.noise, state.chunks, full, self._prior_scale)
+        return verdicts
+
+    def _remember(self, calm: BoolArray, certainty: FloatArray) -> None:
+        """An excursion counts as past, and as calm, when every sum is back at zero."""
+        state = self.state
+        state.peak[calm] = np.maximum(state.peak, certainty)[calm]
+        past = calm & (certainty == 0.0)
+        state.largest[past] = np.maximum(state.largest, state.peak)[past]
+        state.peak[past] = 0.0
+
+    def _prior_scale(self, reference: FloatArray) -> FloatArray:
+        return self.quantity.prior_scale(self.quantity.worse * reference)
+
+    def _watch(self, given: BoolArray, time: FloatArray, n_steps: FloatArray) -> None:
+        """Count the time and the steps that were seen; a clock that jumps back adds nothing."""
+        state = self.state
+        timed = given & np.isfinite(time)
+        passed = np.where(timed & np.isfinite(state.at_s), time - state.at_s, 0.0)
+        state.watched_s += np.maximum(passed, 0.0)
+        state.at_s[timed] = time[timed]
+        state.n_steps[given] += np.where(np.isfinite(n_steps), n_steps, 0.0)[given]
+
+    def _is_ready(self) -> BoolArray:
+        state = self.state
+        return np.asarray(
+            (state.watched_s >= LEARN_S)
+            & (state.n_steps >= LEARN_STEPS)
+            & (state.noise.n_chunks >= FEWEST_CHUNKS)
+        )
+
+    def _test(self, rows: IntArray, logarithm: FloatArray, time: FloatArray) -> None:
+        """Add the evidence of one value to each size, and to the reversed test."""
+        if not rows.size:
+            return
+        state, noise = self.state, self.state.noise
+        scale, df = noise.scale[rows, None], noise.df[rows, None]
+        residual = (logarithm[rows] - noise.reference[rows])[:, None]
+        # Evidence changes sign in the middle of band and size: as far as wander goes at most.
+        reach = student.quantile(self._normal, noise.wander_df[rows]) * noise.wander[rows]
+        band = np.clip(2 * reach[:, None] - SIZES, 0.0, SIZES)
+        gain = student.log_ratio(residual, SIZES, scale=scale, df=df, band=band, wild=WILD)
+        nats = np.maximum(state.nats[rows] + gain, 0.0)
+        begins = (nats > 0.0) & (state.nats[rows] <= 0.0)
+        goes_on = (nats > 0.0) & ~begins
+        weight = (df + 1) / (df + ((residual - SIZES) / scale) ** 2)
+        state.since_s[rows] = np.where(begins, time[rows, None], state.since_s[rows])
+        state.weight[rows] = weight + goes_on * state.weight[rows]
+        state.weighted[rows] = weight * residual + goes_on * state.weighted[rows]
+        state.nats[rows] = nats
+        size = state.size[rows]
+        back = state.back[rows] - gain[np.arange(len(rows)), size]
+        state.back[rows] = np.where(size >= 0, np.maximum(back, 0.0), 0.0)
+
+    def _verdicts(
+        self,
+        tested: BoolArray,
+        opened: BoolArray,
+        ended: BoolArray,
+        nats: FloatArray,
+        level: FloatArray,
+    ) -> Verdicts:
+        state = self.state
+        cells = np.arange(len(level))
+        is_open = state.size >= 0
+        weight = np.where(is_open, state.weight[cells, state.size], np.nan)
+        shift = np.expm1(state.weighted[cells, state.size] / weight)
+        onset_s = np.where(is_open, state.since_s[cells, state.size], np.nan)
+        found = (tested, opened, ended, is_open & ~ended, nats, level, onset_s, shift)
+        return Verdicts(*(each.reshape(self.shape) for each in found))
+
+    def _close(self, cells: BoolArray) -> None:
+        """End alerts: what they were about is no evidence for the next one."""
+        state = self.state
+        state.size[cells] = -1
+        for sums in (state.back, state.peak, state.nats, state.weight, state.weighted):
+            sums[cells] = 0.0
+        state.since_s[cells] = np.nan
+        state.chunks.n_values[cells] = 0
+
+    def _forget(self, cells: BoolArray) -> None:
+        """Begin again: another process, machine or plan has another reference."""
+        state = self.state
+        self._close(cells)
+        state.chunks.forget(cells)
+        state.noise.forget(cells)
+        state.at_s[cells] = np.nan
+        for count in (state.watched_s, state.n_steps, state.n_looks, state.largest):
+            count[cells] = 0.0
