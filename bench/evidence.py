@@ -202,7 +202,7 @@ def _stacked(rows: Sequence[FloatArray]) -> FloatArray:
 
 
 def replay_line(series: Sequence[Series], factor: FloatArray | None) -> Played:
-    """The line to beat: Student CUSUM, df 3, scale floor 1 %, shift +5 %, 30 nats.
+    """Play the line to beat: Student CUSUM, df 3, scale floor 1 %, shift +5 %, 30 nats.
 
     Its baseline is the median and the median distance of the 300 values that ended 30 ago, of the
     series without a shift; alarms within 300 values of the one before belong to it.
@@ -210,20 +210,20 @@ def replay_line(series: Sequence[Series], factor: FloatArray | None) -> Played:
     values = _stacked([each.values for each in series])
     at_s = _stacked([each.at_s for each in series])
     reference, scale = np.full((2, *values.shape), np.nan)
-    for index, each in enumerate(series):
+    for row, each in enumerate(series):
         for tick in range(FIRST_OF_LINE, len(each.values), 10):
             past = each.values[tick - 330 : tick - 30]
             usual = np.median(past)
             distance = 0.9 * 1.4826 * np.median(np.abs(past - usual))
-            reference[tick : tick + 10, index] = usual
-            scale[tick : tick + 10, index] = max(distance / usual, 0.01)
+            reference[tick : tick + 10, row] = usual
+            scale[tick : tick + 10, row] = max(distance / usual, 0.01)
     members = 1 if factor is None else factor.shape[-1]
     nats = np.zeros((len(series), members))
     last = np.full((len(series), members), -300)
     onset = np.zeros((len(series), members), int)
     tested = np.isfinite(values / reference) & (at_s >= 900)
     alerts = []
-    for tick in np.flatnonzero(tested.any(axis=1)):
+    for tick in range(len(values)):
         rise = (values[tick] / reference[tick])[:, None] - 1
         if factor is not None:
             rise = (1 + rise) * factor[tick, :, 0] - 1
@@ -234,7 +234,7 @@ def replay_line(series: Sequence[Series], factor: FloatArray | None) -> Played:
         for index, member in np.argwhere(nats >= 30.0):
             if tick - last[index, member] >= 300:
                 at = int(onset[index, member])
-                alerts.append(Opened(int(index), int(member), int(tick), at, 0.05))
+                alerts.append(Opened(int(index), int(member), tick, at, 0.05))
             last[index, member] = tick
         nats[nats >= 30.0] = 0.0
     return Played(tested, np.zeros_like(tested), alerts)
@@ -259,7 +259,10 @@ def calm(series: Sequence[Series], played: Played) -> dict[str, dict[str, Any]]:
             }
             for alert in found
         ]
-        n_false = sum(one["lasting"] < REAL_CHANGE for one in listed)
+        n_false = sum(
+            lasting_change(series[alert.series].values, alert.onset) < REAL_CHANGE
+            for alert in found
+        )
         n_days = float(sum(days[index] for index in of_label))
         labels[label] = {
             "series": len(of_label),

@@ -6,7 +6,8 @@
 4. The same chunks give scale, tail (Student's degrees of freedom) and wander of the level.
 5. No test before 15 minutes, 300 steps and three such chunks; a restart begins again.
 6. Each value adds the nats by which it favours a shift of 3, 6, 12 … 96 % over a level within the
-   band that wander explains; a sum below zero starts again at zero (CUSUM): that is the onset.
+   band that wander explains, at most as many as the rarity of values that long in this run allows.
+   A sum below zero starts again at zero (CUSUM): that is the onset.
 7. The alarm level is log(looks a year / false alarms a year), times how much higher than chance
    the largest excursion of this cell rose so far.
 8. A sum above it opens an alert: the largest sum gives size and onset. Reference and noise freeze.
@@ -32,6 +33,7 @@ from telemetry.evidence.noise import (
     Noise,
     learn,
     step_scale,
+    surprise,
 )
 
 YEAR_S = 365.25 * 86400
@@ -39,8 +41,6 @@ YEAR_S = 365.25 * 86400
 SIZES = np.log1p(0.03 * 2.0 ** np.arange(6))
 # Recorded starts: healthy runs change by 2 to 5 % while they warm up.
 LEARN_S, LEARN_STEPS = 900.0, 300
-# Recorded steps: 0.4 % are isolated and slow, up to eight times a usual one (log 8 wide).
-WILD = 0.004 / math.log(8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,9 @@ class State:
     since_s: FloatArray  # by size: the first value of the present excursion
     weight: FloatArray  # by size, of the residuals in `weighted`
     weighted: FloatArray
+    was_long: BoolArray  # by size: the last value was nearer to it than to zero
+    counts: FloatArray  # (n_cells, 3, n_sizes) of long values, see `surprise`
+    pending: FloatArray  # the same of the present excursion
     size: IntArray  # index of the size of the open alert, -1 without one
     back: FloatArray  # nats of the reversed test
 
@@ -134,6 +137,30 @@ def raised(level: FloatArray, largest: FloatArray, n_looks: FloatArray) -> Float
     return np.asarray(level * np.maximum(largest / chance, 1.0))
 
 
+def _empty(n: int) -> State:
+    """State of n cells of which nothing is known."""
+    by_size = (n, len(SIZES))
+    return State(
+        chunks=Chunks.empty(n),
+        noise=Noise.unknown(n),
+        at_s=np.full(n, np.nan),
+        watched_s=np.zeros(n),
+        n_steps=np.zeros(n),
+        n_looks=np.zeros(n),
+        peak=np.zeros(n),
+        largest=np.zeros(n),
+        nats=np.zeros(by_size),
+        since_s=np.full(by_size, np.nan),
+        weight=np.zeros(by_size),
+        weighted=np.zeros(by_size),
+        was_long=np.zeros(by_size, bool),
+        counts=np.zeros((n, 3, len(SIZES))),
+        pending=np.zeros((n, 3, len(SIZES))),
+        size=np.full(n, -1, np.int64),
+        back=np.zeros(n),
+    )
+
+
 class EvidenceTest:
     """One quantity of all members of all runs; `shape` is that of a block of values.
 
@@ -158,19 +185,7 @@ class EvidenceTest:
         # Each chunk is one independent look at the level: wander has the same budget.
         per_chunk = np.exp(-np.mean(self._level)) * CHUNK if n else 0.5
         self._normal = -NormalDist().inv_cdf(min(max(float(per_chunk), 1e-15), 0.5))
-        zero, sizes = (lambda: np.zeros(n)), (lambda: np.zeros((n, len(SIZES))))
-        self.state = State(
-            Chunks.empty(n),
-            Noise.unknown(n),
-            np.full(n, np.nan),
-            *(zero() for _ in range(5)),
-            sizes(),
-            np.full((n, len(SIZES)), np.nan),
-            sizes(),
-            sizes(),
-            np.full(n, -1, np.int64),
-            zero(),
-        )
+        self.state = _empty(n)
 
     def update(
         self,
@@ -209,7 +224,7 @@ class EvidenceTest:
         return verdicts
 
     def _remember(self, calm: BoolArray, certainty: FloatArray) -> None:
-        """An excursion counts as past, and as calm, when every sum is back at zero."""
+        """Count an excursion as past and calm when every sum is back at zero."""
         state = self.state
         state.peak[calm] = np.maximum(state.peak, certainty)[calm]
         past = calm & (certainty == 0.0)
@@ -246,7 +261,9 @@ class EvidenceTest:
         # Evidence changes sign in the middle of band and size: as far as wander goes at most.
         reach = student.quantile(self._normal, noise.wander_df[rows]) * noise.wander[rows]
         band = np.clip(2 * reach[:, None] - SIZES, 0.0, SIZES)
-        gain = student.log_ratio(residual, SIZES, scale=scale, df=df, band=band, wild=WILD)
+        most = surprise(state.was_long[rows], state.counts[rows], state.n_looks[rows], SIZES / 2)
+        gain = student.log_ratio(residual, SIZES, scale=scale, df=df, band=band)
+        gain = np.clip(gain, -most, most)
         nats = np.maximum(state.nats[rows] + gain, 0.0)
         begins = (nats > 0.0) & (state.nats[rows] <= 0.0)
         goes_on = (nats > 0.0) & ~begins
@@ -255,9 +272,20 @@ class EvidenceTest:
         state.weight[rows] = weight + goes_on * state.weight[rows]
         state.weighted[rows] = weight * residual + goes_on * state.weighted[rows]
         state.nats[rows] = nats
+        self._count(rows, residual > SIZES / 2)
         size = state.size[rows]
         back = state.back[rows] - gain[np.arange(len(rows)), size]
         state.back[rows] = np.where(size >= 0, np.maximum(back, 0.0), 0.0)
+
+    def _count(self, rows: IntArray, is_long: BoolArray) -> None:
+        """Count long values; those of an excursion when it has ended, for they may be a shift."""
+        state = self.state
+        before = state.was_long[rows]
+        state.pending[rows] += np.stack([is_long & ~before, is_long & before, before], axis=1)
+        state.was_long[rows] = is_long
+        past = ((state.nats[rows] <= 0.0) & (state.size[rows] < 0)[:, None])[:, None]
+        state.counts[rows] += np.where(past, state.pending[rows], 0.0)
+        state.pending[rows] = np.where(past, 0.0, state.pending[rows])
 
     def _verdicts(
         self,
@@ -273,14 +301,31 @@ class EvidenceTest:
         weight = np.where(is_open, state.weight[cells, state.size], np.nan)
         shift = np.expm1(state.weighted[cells, state.size] / weight)
         onset_s = np.where(is_open, state.since_s[cells, state.size], np.nan)
-        found = (tested, opened, ended, is_open & ~ended, nats, level, onset_s, shift)
-        return Verdicts(*(each.reshape(self.shape) for each in found))
+        shape = self.shape
+        return Verdicts(
+            tested=tested.reshape(shape),
+            opened=opened.reshape(shape),
+            ended=ended.reshape(shape),
+            is_open=(is_open & ~ended).reshape(shape),
+            nats=nats.reshape(shape),
+            level_nats=level.reshape(shape),
+            onset_s=onset_s.reshape(shape),
+            shift=shift.reshape(shape),
+        )
 
     def _close(self, cells: BoolArray) -> None:
         """End alerts: what they were about is no evidence for the next one."""
         state = self.state
         state.size[cells] = -1
-        for sums in (state.back, state.peak, state.nats, state.weight, state.weighted):
+        state.was_long[cells] = False
+        for sums in (
+            state.back,
+            state.peak,
+            state.nats,
+            state.weight,
+            state.weighted,
+            state.pending,
+        ):
             sums[cells] = 0.0
         state.since_s[cells] = np.nan
         state.chunks.n_values[cells] = 0
@@ -292,5 +337,11 @@ class EvidenceTest:
         state.chunks.forget(cells)
         state.noise.forget(cells)
         state.at_s[cells] = np.nan
-        for count in (state.watched_s, state.n_steps, state.n_looks, state.largest):
+        for count in (
+            state.watched_s,
+            state.n_steps,
+            state.n_looks,
+            state.largest,
+            state.counts,
+        ):
             count[cells] = 0.0

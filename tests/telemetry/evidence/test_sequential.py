@@ -1,0 +1,202 @@
+"""The sequential test on simulated noise, a recorded run and bad input."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telemetry.blocks import FloatArray
+from telemetry.evidence.sequential import YEAR_S, EvidenceTest, Quantity, Verdicts
+
+STEP_S = 10.0
+FALSE_PER_YEAR = 6.0
+
+
+def played(
+    values: FloatArray,
+    at_s: FloatArray | None = None,
+    *,
+    quantity: Quantity | None = None,
+    restarted_at: int = -1,
+) -> list[Verdicts]:
+    """Play (n_values, …) values of ten seconds each."""
+    test = EvidenceTest(
+        values.shape[1:],
+        looks_per_year=YEAR_S / STEP_S,
+        false_per_year=FALSE_PER_YEAR,
+        **({"quantity": quantity} if quantity else {}),
+    )
+    times = np.arange(len(values)) * STEP_S if at_s is None else at_s
+    return [
+        test.update(
+            value, float(time), restarted=np.ones(value.shape, bool) if i == restarted_at else None
+        )
+        for i, (value, time) in enumerate(zip(values, times, strict=True))
+    ]
+
+
+def noisy(n: int, *, n_members: int = 1, scale: float = 0.003, seed: int = 1) -> FloatArray:
+    rng = np.random.default_rng(seed)
+    return np.asarray(STEP_S * np.exp(scale * rng.standard_t(3, (n, n_members))))
+
+
+def opened(verdicts: list[Verdicts]) -> list[int]:
+    return [i for i, each in enumerate(verdicts) if each.opened.any()]
+
+
+def ended(verdicts: list[Verdicts]) -> list[int]:
+    return [i for i, each in enumerate(verdicts) if each.ended.any()]
+
+
+@pytest.mark.parametrize("shift", [0.05, 0.1, 0.2, 1.0])
+def test_a_shift_has_onset_and_size_and_ends_when_it_ends(shift: float) -> None:
+    values = noisy(700)
+    values[500:600] *= 1 + shift
+
+    verdicts = played(values)
+
+    [at] = opened(verdicts)
+    assert 500 <= at < 515
+    assert abs(float(verdicts[at].onset_s[0]) - 500 * STEP_S) <= 2 * STEP_S
+    assert float(verdicts[590].shift[0]) == pytest.approx(shift, abs=0.01)
+    assert float(verdicts[590].nats[0]) > float(verdicts[590].level_nats[0])
+    [end] = ended(verdicts)
+    assert 600 <= end < 615
+
+
+def test_a_shift_to_lower_values_is_bad_where_the_quantity_says_so() -> None:
+    values = noisy(560)
+    values[500:] /= 1.1
+
+    assert opened(played(values)) == []
+    [at] = opened(played(values, quantity=Quantity("executions_per_s", worse=-1)))
+    assert 500 <= at < 515
+
+
+def test_an_improvement_is_no_alert() -> None:
+    values = noisy(700)
+    values[500:] *= 0.8
+
+    assert opened(played(values)) == []
+
+
+def test_isolated_long_steps_are_no_alert() -> None:
+    values = noisy(2000)
+    values[400::40] *= 1.43
+    values[450::400] *= 4.0
+    values[1000:1002] *= 1.95
+
+    assert opened(played(values)) == []
+
+
+def test_a_wandering_level_is_no_alert_and_delays_that_of_a_shift() -> None:
+    rng = np.random.default_rng(3)
+    level = np.zeros(3000)
+    for i in range(1, 3000):
+        level[i] = 0.98 * level[i - 1] + 0.0012 * rng.standard_normal()
+    values = noisy(3000) * np.exp(level)[:, None]
+
+    assert level.std() > 0.004
+    assert opened(played(values)) == []
+    values[2500:] *= 1.1
+    assert 2500 <= opened(played(values))[0] < 2530
+
+
+def test_nothing_is_tested_before_a_quarter_of_an_hour_and_300_steps() -> None:
+    values = noisy(950)
+
+    each_second = played(values, np.arange(950.0))
+    assert [bool(each.tested[0]) for each in each_second].index(True) == 900
+    assert [bool(each.tested[0]) for each in played(values)].index(True) == 299
+
+
+def test_after_a_restart_the_old_level_is_no_reference() -> None:
+    values = noisy(1000)
+    values[500:] *= 1.2
+
+    verdicts = played(values, restarted_at=500)
+
+    assert opened(verdicts) == []
+    assert [bool(each.tested[0]) for each in verdicts[500:]].index(True) == 299
+
+
+def test_cells_do_not_know_each_other() -> None:
+    values = noisy(600, n_members=6).reshape(600, 2, 1, 3)
+    values[450:, 1, 0, 2] *= 1.1
+    values[100:300, 0, 0, 1] = np.nan
+
+    together = played(values)
+
+    for cell in np.ndindex(2, 1, 3):
+        alone = played(values[(slice(None), *cell)][:, None])
+        for one, all_of_them in zip(alone, together, strict=True):
+            assert float(one.nats[0]) == pytest.approx(float(all_of_them.nats[cell]))
+            assert bool(one.opened[0]) == bool(all_of_them.opened[cell])
+    assert {tuple(at[1:]) for at in np.argwhere([each.opened for each in together])} == {(1, 0, 2)}
+
+
+@pytest.mark.parametrize("scale", [0.0005, 0.003, 0.01, 0.03])
+def test_noise_keeps_the_budget(scale: float) -> None:
+    n, n_members = 1500, 200
+    run_years = n * n_members * STEP_S / YEAR_S
+
+    verdicts = played(noisy(n, n_members=n_members, scale=scale))
+
+    # Each cell has the budget for itself; twice the square root is two deviations of Poisson.
+    expected = FALSE_PER_YEAR * run_years
+    assert sum(int(each.opened.sum()) for each in verdicts) <= expected + 2 * np.sqrt(expected)
+
+
+def test_a_recorded_run_on_slower_machines_is_found() -> None:
+    """Means of 100 steps, 147 s each; 6 % slower for 3.8 h from value 273 on."""
+    path = Path(__file__).with_name("slower_machines.csv")
+    steps, values = np.loadtxt(path, delimiter=",", skiprows=1).T
+    test = EvidenceTest((1,), looks_per_year=YEAR_S / 147, false_per_year=FALSE_PER_YEAR)
+    verdicts = [
+        test.update(np.array([value]), float(at_s), n_steps=100)
+        for value, at_s in zip(values, steps * np.median(values), strict=True)
+    ]
+
+    [at] = opened(verdicts)
+    assert 270 <= at < 285
+    assert float(verdicts[at].shift[0]) == pytest.approx(0.064, abs=0.01)
+
+
+BAD = st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -1.0, -1e300])
+JUMPS = st.sampled_from([0.0, -1e9, 1e9, np.nan, -STEP_S, 3600.0])
+SERIES: dict[str, Callable[[int, int], FloatArray]] = {
+    "constant": lambda n, members: np.full((n, members), STEP_S),
+    "noise": lambda n, members: noisy(n, n_members=members),
+    "tiny": lambda n, members: noisy(n, n_members=members) * 1e-300,
+    "huge": lambda n, members: noisy(n, n_members=members) * 1e300,
+}
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(sorted(SERIES)), n_members=st.integers(1, 4))
+def test_bad_input_raises_neither_exception_nor_alert(
+    data: st.DataObject, kind: str, n_members: int
+) -> None:
+    n = data.draw(st.sampled_from([1, 2, 11, 450]))
+    values = SERIES[kind](n, n_members)
+    cell = st.tuples(st.integers(0, n - 1), st.integers(0, n_members - 1))
+    for at, value in data.draw(st.lists(st.tuples(cell, BAD), max_size=40)):
+        values[at] = value
+    for (first, member), length in data.draw(
+        st.lists(st.tuples(cell, st.integers(1, 200)), max_size=4)
+    ):
+        values[first : first + length, member] = np.nan  # it goes and comes again
+    at_s = np.arange(n) * STEP_S
+    for first, jump in data.draw(st.lists(st.tuples(st.integers(0, n - 1), JUMPS), max_size=4)):
+        at_s[first:] += jump
+
+    verdicts = played(values, at_s)
+
+    assert opened(verdicts) == []
+
+
+def test_no_cell_at_all_is_no_exception() -> None:
+    assert opened(played(np.empty((5, 0)))) == []
