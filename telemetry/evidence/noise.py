@@ -49,7 +49,8 @@ def step_scale(level: FloatArray) -> FloatArray:
     >>> step_scale(np.log([1.0, 10.0, 1000.0])).round(4)
     array([0.013 , 0.0022, 0.0005])
     """
-    return np.asarray(np.maximum(0.013 * np.exp(-0.78 * level), SMALLEST_SCALE))
+    # No more than the value itself: far below the recorded steps the law has no meaning.
+    return np.asarray(np.clip(0.013 * np.exp(-0.78 * level), SMALLEST_SCALE, 1.0))
 
 
 @dataclass(slots=True)
