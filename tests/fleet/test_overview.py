@@ -191,6 +191,17 @@ def test_no_node_is_silent_while_trnwatch_itself_is_stopped(
     assert "not heard yet" not in page
 
 
+def test_nodes_that_report_are_known_before_they_are_evaluated_again(
+    client: Client, alive: Run, hot: HotStore
+) -> None:
+    hot.gauge("watched_at_s", time.time() - 40)
+
+    page = text(client)
+
+    assert "unknown: trnwatch is stopped" not in page
+    assert "all nodes" in page
+
+
 def test_what_is_not_heard_while_trnwatch_itself_is_stopped_is_unknown_never_zero(
     client: Client, run: Run, steady: Node, silent: Node, hot: HotStore
 ) -> None:
