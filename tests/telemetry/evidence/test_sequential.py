@@ -96,13 +96,24 @@ def test_a_wandering_level_is_no_alert_and_delays_that_of_a_shift() -> None:
     rng = np.random.default_rng(3)
     level = np.zeros(3000)
     for i in range(1, 3000):
-        level[i] = 0.98 * level[i - 1] + 0.0012 * rng.standard_normal()
+        level[i] = 0.98 * level[i - 1] + 0.0024 * rng.standard_normal()
     values = noisy(3000) * np.exp(level)[:, None]
 
-    assert level.std() > 0.004
+    assert level.std() > 0.008
     assert opened(played(values)) == []
-    values[2500:] *= 1.1
+    values[2500:] *= 1.3
     assert 2500 <= opened(played(values))[0] < 2530
+
+
+def test_the_level_rises_with_an_excursion_that_has_passed() -> None:
+    values = noisy(600)
+    values[400:403] *= 1.06
+
+    verdicts = played(values)
+
+    assert opened(verdicts) == []
+    assert float(verdicts[402].level_nats[0]) == float(verdicts[300].level_nats[0])
+    assert float(verdicts[410].level_nats[0]) > float(verdicts[300].level_nats[0])
 
 
 def test_nothing_is_tested_before_a_quarter_of_an_hour_and_300_steps() -> None:
