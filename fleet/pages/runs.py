@@ -140,6 +140,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
     alerts = list(of_run.worst_first().select_related("run", "node"))
     summary = runs_now(hot, [run], now_s=now.timestamp(), alerts=alerts)[0]
     newest = summary.last_step_at_s
+    state = state_of(hot, run.name) if run.is_reported and summary.is_stale else None
     rows = rows_of(hot, run.nodes.order_by("rank", "name"), now=now)
     return (
         {
@@ -157,6 +158,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
                 refused=read_refused(hot, [f"run:{run.name}"], now_s=now.timestamp()).get(
                     f"run:{run.name}"
                 ),
+                saves_since_s=state.saves_since_s if state else None,
             ),
             "alerts": [AlertText(alert, now) for alert in alerts],
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),

@@ -50,6 +50,7 @@ def run_headline(
     at: datetime,
     pause_s: float | None = None,
     refused: RefusedReports | None = None,
+    saves_since_s: float | None = None,
 ) -> SafeString:
     """Write how a run is; ``pause_s`` is how long trnwatch itself has stood still."""
     run, finished_at = now.run, now.run.finished_at
@@ -69,6 +70,7 @@ def run_headline(
         lasted_s=finished_at - run.started_at if finished_at else None,
         activity=activity(run),
         refused=refused,
+        saving_s=None if saves_since_s is None else at.timestamp() - saves_since_s,
         usd=None if math.isnan(spent_usd) else spent_usd,
         **_own_pause(pause_s),
     )

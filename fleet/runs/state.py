@@ -94,6 +94,10 @@ def trace_problem(reported: str) -> str:
     return "" if reported == ON_REQUEST or is_tracing(reported) else reported
 
 
+# What a worker's heartbeat says while it writes one.
+CHECKPOINT = "checkpoint"
+
+
 class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """One worker of a session; ``ended`` is 0 while it works, 1 when done, 2 when it failed.
 
@@ -143,6 +147,12 @@ class RunState(msgspec.Struct, frozen=True):
     def n_dropped(self) -> int:
         """Number of reports lost in transit."""
         return sum(member.n_dropped for member in self.members.values())
+
+    @property
+    def saves_since_s(self) -> float | None:
+        """When the first of its workers began the checkpoint that it says it writes."""
+        saving = [m.since_s for m in self.members.values() if m.activity == CHECKPOINT]
+        return min(saving, default=None)
 
 
 def members_of(hot: HotStore, run: str, session: str) -> dict[str, Member]:

@@ -69,6 +69,25 @@ def test_a_run_of_which_little_is_known_states_what_is_missing(client: Client, s
     assert "1 worker, last report" in page
 
 
+def test_a_run_whose_workers_write_a_checkpoint_is_not_said_to_stand_still(
+    client: Client, say: Say
+) -> None:
+    ended_s = time.time() - 25
+    say(line("run", **ABOUT), *(step(n, node, ended_at=ended_s) for n in (1, 2) for node in NODES))
+    assert "no step for" in read(client, "/runs/real/")
+
+    say(
+        *(
+            line("beat", worker=node, n_workers=4, activity="checkpoint", activity_s=24.0)
+            for node in NODES
+        )
+    )
+    page = read(client, "/runs/real/")
+
+    assert "has been writing a checkpoint for <b>" in page
+    assert "no step for" not in page
+
+
 UNTIMED = {"collective_s": None}
 TRACED = UNTIMED | {"executing_s": 0.95, "barrier_s": 0.1}
 
