@@ -8,9 +8,11 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 
+import psutil
 from django.core.management import call_command
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
@@ -119,6 +121,7 @@ class Services:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._supervisor.stop(self._programs, self._redis)
+            await asyncio.to_thread(end_orphans)
 
     async def _start_all(
         self,
@@ -199,6 +202,19 @@ class Services:
         if self._redis:
             monitor = embedded_redis.monitor_disk(self._folder, url, say=self._say)
             self._disk_monitor = asyncio.create_task(monitor)
+
+
+def end_orphans(*, within_s: float = 2.0) -> None:
+    """End and collect the processes that this one has adopted.
+
+    A program that was forked as everything stopped is known by no task: it ends by itself, and
+    would stay in the table of processes.
+    """
+    orphans = psutil.Process().children()
+    for orphan in orphans:
+        with suppress(psutil.NoSuchProcess):
+            orphan.kill()
+    psutil.wait_procs(orphans, timeout=within_s)
 
 
 async def wait_for_first_page(address: tuple[str, int], *, within_s: float) -> None:

@@ -166,6 +166,25 @@ async def parts_in_order(folder: Path) -> None:
     await supervised.stop(programs, [services.fork_server()])
 
 
+def test_a_program_that_was_forked_as_all_stopped_is_collected(tmp_path: Path) -> None:
+    play(stopped_while_forking, tmp_path)
+
+
+async def stopped_while_forking(folder: Path) -> None:
+    """Stop at each moment of a fork, from the request to the running program."""
+    adopt_orphans()
+    supervised = Supervisor(folder, env=os.environ, cwd=ROOT, say=lambda _: None)
+    supervised.keep([SERVER])
+    naps = program(folder, "import time; time.sleep(60)")
+    for n in range(12):
+        supervised.keep([naps])
+        await asyncio.sleep(n * 0.003)
+        await supervised.stop([naps])
+    await supervised.stop([SERVER])
+    services.end_orphans()
+    assert not psutil.Process().children()
+
+
 OPENED = """
 import os, threading
 from fleet.ops import fork_server
