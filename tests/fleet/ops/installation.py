@@ -32,6 +32,8 @@ ODD = "a place, 100% odd # really?"
 START_S = 60
 # A killed program must be back, and at work, in less than this, or than the start took here.
 RECOVERY_S = 10
+# Redis, the fork server, two workers, beat, the sender, and the web parent with two servers.
+N_PROCESSES = 9
 
 
 def environment(folder: Path, **env: str) -> dict[str, str]:
@@ -148,8 +150,16 @@ class Up:
                 continue
         return None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all nine processes run, and no more are being forked."""
+        ready = self.child("fleet.ops.fork_server: ready") is not None
+        return ready and len(self.children) == N_PROCESSES
+
     def kill(self, argument: str) -> None:
         """Kill a program outright, and wait until another has taken its place."""
+        # The greeting comes before the last program is forked.
+        wait_for(lambda: self.child(argument) is not None, within_s=START_S)
         killed = self.child(argument)
         assert killed is not None
         killed.kill()

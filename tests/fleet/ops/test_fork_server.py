@@ -17,7 +17,7 @@ import pytest
 from fleet.ops import fork_server, services
 from fleet.ops.liveness import adopt_orphans
 from fleet.ops.supervisor import Program, Supervisor
-from tests.fleet.ops.installation import ROOT, environment, running, wait_for
+from tests.fleet.ops.installation import ROOT, START_S, environment, running, wait_for
 
 pytestmark = pytest.mark.skipif(not fork_server.IS_SUPPORTED, reason="Linux alone has pidfd_open")
 
@@ -209,6 +209,7 @@ def test_what_is_loaded_opens_no_connection_and_starts_no_thread() -> None:
 def test_every_program_of_up_is_forked_and_lives_without_the_fork_server(tmp_path: Path) -> None:
     names = ("web_server", "worker-1@", "worker-2@", "beat", "send_notifications")
     with running(tmp_path / "data") as up:
+        wait_for(lambda: up.is_whole, within_s=START_S)
         server = up.pid("fleet.ops.fork_server")
         before = {name: up.pid(name) for name in names}
         assert None not in before.values()

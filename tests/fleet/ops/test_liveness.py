@@ -135,7 +135,7 @@ def test_prometheus_sees_for_how_long_a_program_is_late(hot: HotStore, db: None)
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with running(tmp_path_factory.mktemp("liveness") / "data") as one:
-        wait_for(lambda: len(web_servers(one)) == 2, within_s=START_S)
+        wait_for(lambda: one.is_whole, within_s=START_S)
         yield one
 
 
