@@ -1,0 +1,1 @@
+"""What is broken now, by evidence: quantities, residuals, tests, causes."""

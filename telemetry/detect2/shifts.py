@@ -1,0 +1,37 @@
+"""What evidence says: quantities that have shifted, and effects on all quantities since then."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from telemetry.blocks import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A quantity of the run, a node or a part that is above its alarm level.
+
+    ``node`` is the row of the run's nodes, ``part`` the number on that node; None for the run, or
+    for the node as a whole. ``size`` is a share of the usual step, or relative for hardware.
+    """
+
+    quantity: str
+    node: int | None
+    part: int | None
+    onset_s: float
+    size: float
+    nats: float
+    level_nats: float
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """How far a quantity is from its reference since a moment, and the standard error of it.
+
+    Both are (), (n_nodes,) or (n_nodes, n_parts); NaN where it is not measured.
+    """
+
+    size: FloatArray
+    error: FloatArray
+
+
+Effects = Mapping[str, Effect]
