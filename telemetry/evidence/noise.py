@@ -162,6 +162,7 @@ class Noise:
 
     def forget(self, cells: BoolArray) -> None:
         self.n_chunks[cells] = 0
+        self.reference[cells] = np.nan
 
 
 def learn(

@@ -4,7 +4,9 @@
 2. Ten values make a chunk. Its median, median distance and count of wild values are kept.
 3. The reference is the median of the thirty chunks before the last three.
 4. The same chunks give scale, tail (Student's degrees of freedom) and wander of the level.
-5. No test before 15 minutes, 300 steps and three such chunks; a restart begins again.
+5. Before 15 minutes, 300 steps and three such chunks a run is young: its reference is the median of
+   what came before the excursion, and its level may have wandered as far as recorded starts do, so
+   only gross shifts are found. A restart begins again.
 6. Each value adds the nats by which it favours a shift of 3, 6, 12 … 96 % over a level within the
    band that wander explains, at most as many as the rarity of values that long in this run allows.
    A sum below zero starts again at zero (CUSUM): that is the onset.
@@ -27,11 +29,17 @@ from telemetry.evidence import student
 from telemetry.evidence.noise import (
     CHUNK,
     FEWEST_CHUNKS,
+    N_RECENT,
+    OWN_MEDIAN,
+    PRIOR_CHUNKS,
+    PRIOR_FAR,
+    SMALLEST_SCALE,
     BoolArray,
     Chunks,
     IntArray,
     Noise,
     learn,
+    middle,
     step_scale,
     surprise,
 )
@@ -39,20 +47,31 @@ from telemetry.evidence.noise import (
 YEAR_S = 365.25 * 86400
 # Budget: what matters. Sizes double, so that every shift is within a factor 1.42 of one.
 SIZES = np.log1p(0.03 * 2.0 ** np.arange(6))
-# Recorded starts: healthy runs change by 2 to 5 % while they warm up.
-LEARN_S, LEARN_STEPS = 900.0, 300
+# Recorded starts: healthy runs change by 2 to 5 % while they warm up, 5.4 % at most in 10 of 10
+# runs of 16 nodes, MoE by 4 to 7 % in steps 115 to 310.
+LEARN_S, LEARN_STEPS, YOUNG_REACH = 900.0, 300, 0.07
+# Values of which the young reference is the median: the fewest that withstand one wild one.
+FEWEST_VALUES, N_EARLY = 3, (FEWEST_CHUNKS + N_RECENT) * CHUNK
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """A kind of value: which direction is bad, and the scatter to expect at a level.
 
-    `prior_scale` gets logarithms of the level and returns relative scales.
+    `prior_scale` gets logarithms of the level and returns relative scales. Values are positive and
+    their logarithm is tested; those that `may_be_zero` are shares of something else, and are
+    tested as they are. The level of a young run is within `young_reach` of its reference. Values
+    that are compared with peers begin at `start`, and a lasting offset is part of the reference as
+    far as `young_reach`. Noise of cells that are `pooled` is that of all of them.
     """
 
     name: str
     worse: int = 1
     prior_scale: Callable[[FloatArray], FloatArray] = step_scale
+    may_be_zero: bool = False
+    young_reach: float = YOUNG_REACH
+    start: float | None = None
+    pooled: bool = False
 
 
 STEP = Quantity("step_s")
@@ -79,6 +98,9 @@ class State:
     pending: FloatArray  # the same of the present excursion
     size: IntArray  # index of the size of the open alert, -1 without one
     back: FloatArray  # nats of the reversed test
+    early: FloatArray  # (n_cells, N_EARLY) first calm values
+    early_s: FloatArray  # and their times
+    n_early: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +180,9 @@ def _empty(n: int) -> State:
         pending=np.zeros((n, 3, len(SIZES))),
         size=np.full(n, -1, np.int64),
         back=np.zeros(n),
+        early=np.full((n, N_EARLY), np.nan),
+        early_s=np.full((n, N_EARLY), np.nan),
+        n_early=np.zeros(n, np.int64),
     )
 
 
@@ -202,12 +227,16 @@ class EvidenceTest:
         time = np.broadcast_to(np.asarray(at_s, dtype=float), self.shape).reshape(n)
         if restarted is not None and restarted.any():
             self._forget(restarted.reshape(n))
-        given = np.isfinite(value) & (value > 0.0)
-        logarithm = self.quantity.worse * np.log(np.where(given, value, 1.0))
+        given = np.isfinite(value)
+        if not self.quantity.may_be_zero:
+            given &= value > 0.0
+            value = np.log(np.where(given, value, 1.0))
+        logarithm = self.quantity.worse * np.where(given, value, 0.0)
         self._watch(given, time, np.broadcast_to(n_steps, self.shape).reshape(n))
         open_before = state.size >= 0
-        ready = self._is_ready()
-        tested = given & ready
+        young = given & ~self._is_ready()
+        self._learn_young(np.flatnonzero(young & ~open_before), time)
+        tested = given & np.isfinite(state.noise.reference)
         level = raised(self._level, state.largest, state.n_looks)
         self._test(np.flatnonzero(tested), logarithm, time)
         certainty = state.nats.max(axis=1)
@@ -219,9 +248,66 @@ class EvidenceTest:
         self._remember(calm, certainty)
         verdicts = self._verdicts(tested, opened, ended, certainty, level)
         self._close(ended)
-        full = state.chunks.add(logarithm, given & (state.size < 0))
+        learned = given & (state.size < 0)
+        full = state.chunks.add(logarithm, learned)
+        self._keep_early(np.flatnonzero(learned & (state.n_early < N_EARLY)), logarithm, time)
         learn(state.noise, state.chunks, full, self._prior_scale)
+        if full.size:
+            self._settle(full)
         return verdicts
+
+    def _keep_early(self, rows: IntArray, values: FloatArray, time: FloatArray) -> None:
+        state = self.state
+        state.early[rows, state.n_early[rows]] = values[rows]
+        state.early_s[rows, state.n_early[rows]] = time[rows]
+        state.n_early[rows] += 1
+
+    def _learn_young(self, rows: IntArray, time: FloatArray) -> None:
+        """Let the reference of young cells be the median of what came before their excursion."""
+        if not rows.size:
+            return
+        state, noise, quantity = self.state, self.state.noise, self.quantity
+        leading = np.argmax(state.nats[rows], axis=1)
+        since_s = np.where(
+            state.nats[rows, leading] > 0.0, state.since_s[rows, leading], time[rows]
+        )
+        before = np.where(state.early_s[rows] < since_s[:, None], state.early[rows], np.nan)
+        n_before = np.sum(~np.isnan(before), axis=1)
+        reference = middle(before)
+        if quantity.start is not None:
+            start = quantity.worse * quantity.start
+            reference = np.where(n_before < FEWEST_VALUES, start, reference)
+        known = (n_before >= FEWEST_VALUES) | (quantity.start is not None)
+        distance = middle(np.abs(before - reference[:, None])) / OWN_MEDIAN
+        df = np.full(len(rows), float(student.degrees_of_freedom(np.array(PRIOR_FAR))))
+        measured = distance / np.interp(df, student.DEGREES, student.MEDIAN_DISTANCE)
+        measured = np.where(n_before < FEWEST_VALUES, 0.0, measured)
+        n = np.where(n_before < FEWEST_VALUES, 0, n_before)
+        prior = PRIOR_CHUNKS * CHUNK
+        square = n * measured**2 + prior * self._prior_scale(reference) ** 2
+        noise.reference[rows] = np.where(known, self._within_reach(reference), np.nan)
+        noise.scale[rows] = np.maximum(np.sqrt(square / (n + prior)), SMALLEST_SCALE)
+        noise.df[rows] = df
+        noise.wander[rows] = quantity.young_reach
+        noise.wander_df[rows] = 0.0
+
+    def _within_reach(self, reference: FloatArray) -> FloatArray:
+        """Leave what exceeds a usual lasting offset from peers out of the reference."""
+        if self.quantity.start is None:
+            return reference
+        start, reach = self.quantity.worse * self.quantity.start, self.quantity.young_reach
+        return np.asarray(np.clip(reference, start - reach, start + reach))
+
+    def _settle(self, rows: IntArray) -> None:
+        noise = self.state.noise
+        noise.reference[rows] = self._within_reach(noise.reference[rows])
+        known = np.flatnonzero(noise.wander_df > 0.0)
+        if self.quantity.pooled and known.size:
+            # Cells of one kind: the usual scale of all, and as much wander as they have together.
+            weight = noise.wander_df[known]
+            noise.scale[known] = np.median(noise.scale[known])
+            noise.df[known] = np.median(noise.df[known])
+            noise.wander[known] = np.sqrt(np.average(noise.wander[known] ** 2, weights=weight))
 
     def _remember(self, calm: BoolArray, certainty: FloatArray) -> None:
         """Count an excursion as past and calm when every sum is back at zero."""
@@ -259,7 +345,7 @@ class EvidenceTest:
         scale, df = noise.scale[rows, None], noise.df[rows, None]
         residual = (logarithm[rows] - noise.reference[rows])[:, None]
         # Evidence changes sign in the middle of band and size: as far as wander goes at most.
-        reach = student.quantile(self._normal, noise.wander_df[rows]) * noise.wander[rows]
+        reach = self._reach(rows)
         band = np.clip(2 * reach[:, None] - SIZES, 0.0, SIZES)
         most = surprise(state.was_long[rows], state.counts[rows], state.n_looks[rows], SIZES / 2)
         gain = student.log_ratio(residual, SIZES, scale=scale, df=df, band=band)
@@ -276,6 +362,17 @@ class EvidenceTest:
         size = state.size[rows]
         back = state.back[rows] - gain[np.arange(len(rows)), size]
         state.back[rows] = np.where(size >= 0, np.maximum(back, 0.0), 0.0)
+
+    def _reach(self, rows: IntArray) -> FloatArray:
+        """How far the level of a cell may have wandered within the budget."""
+        noise = self.state.noise
+        wander_df = noise.wander_df[rows]
+        if self.quantity.pooled:
+            wander_df = np.where(wander_df > 0.0, noise.wander_df.sum(), 0.0)
+        far = student.quantile(self._normal, np.maximum(wander_df, 1.0))
+        reach = np.minimum(far * noise.wander[rows], self.quantity.young_reach)
+        # A young level has no deviation: recorded starts have a bound.
+        return np.where(wander_df > 0.0, reach, noise.wander[rows])
 
     def _count(self, rows: IntArray, is_long: BoolArray) -> None:
         """Count long values; those of an excursion when it has ended, for they may be a shift."""
@@ -336,7 +433,9 @@ class EvidenceTest:
         self._close(cells)
         state.chunks.forget(cells)
         state.noise.forget(cells)
-        state.at_s[cells] = np.nan
+        state.n_early[cells] = 0
+        for past in (state.at_s, state.early, state.early_s):
+            past[cells] = np.nan
         for count in (
             state.watched_s,
             state.n_steps,
