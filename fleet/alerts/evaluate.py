@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,7 +27,7 @@ from fleet.alerts.relations import Subject
 from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compiles import change_lines, covered_s
 from fleet.runs.state import PAUSE_S, WAIT_AFTER_PAUSE_S, worker_states
-from telemetry import catalog
+from telemetry import catalog, detect2
 from telemetry.blocks import Span
 from telemetry.detect import (
     INDEPENDENT_RULES,
@@ -45,6 +46,7 @@ from telemetry.detect import (
     uncorrected,
     unhealthy_devices,
 )
+from telemetry.detect import engine as detect
 from telemetry.detect.causes import UNKNOWN
 from telemetry.detect.checkpoints import ENOUGH_CHECKPOINTS, expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem, reporting_interval
@@ -77,6 +79,10 @@ STILL_RULES = RUN_RULES - names_of(lambda rule: rule.reads == "measurements")
 # Rules of nodes that read the hardware metrics, which are not evaluated every second.
 HARDWARE_RULES = names_of(lambda rule: rule.subject == "node" and rule.reads == "measurements")
 BLIND = ("monitoring_blind", "fleet")
+# Which version of detection finds what slows a run, until the first one goes.
+FIND_SLOWDOWNS = {"1": detect.find_slowdowns, "2": detect2.find_slowdowns}[
+    os.environ.get("TRNWATCH_DETECTOR", "1")
+]
 OF_MISSING_DATA = names_of(lambda rule: rule.reads == "silence" and rule.subject != "fleet")
 # Results of this process that stay valid from one second to the next.
 HEALTHY_STEPS = HealthyStepsCache()
@@ -271,7 +277,9 @@ def find_all(
             data = detection_input(
                 each, now_s=now_s, open_problems=problems, healthy_steps=healthy_steps
             )
-            findings += find(data, open_rules=open_rules, rules=rules, guard=of_run)
+            findings += find(
+                data, open_rules=open_rules, rules=rules, guard=of_run, slowdowns=FIND_SLOWDOWNS
+            )
             with of_run("hang"):
                 dead |= crashed_nodes(data)
     with guard("", (), "node_silent"):

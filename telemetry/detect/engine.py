@@ -349,8 +349,8 @@ def _performance_findings(
             device=problem.device,
             onset_s=problem.onset_s,
             score=problem.strength,
-            victims=_performance_victims(inputs, steps, problem),
-            evidence=_evidence(inputs, steps, problem) | table,
+            victims=performance_victims(inputs, steps, problem),
+            evidence=evidence_of(inputs, steps, problem) | table,
         )
     return list(found.values())
 
@@ -376,7 +376,7 @@ def _mean_ratio(ratio: FloatArray) -> float | None:
     return float(reported.mean()) if reported.size else None
 
 
-def _performance_victims(
+def performance_victims(
     inputs: DetectionInput, steps: StepBatch, problem: Problem
 ) -> tuple[str, ...]:
     """Nodes that train with the culprit: a synchronous step waits for its slowest."""
@@ -388,7 +388,7 @@ def _performance_victims(
     return tuple(node for node in inputs.nodes if node in training - culprits)
 
 
-def _evidence(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, Any]:
+def evidence_of(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, Any]:
     """docs/rules.md lists the keys."""
     score = problem.score
     began = int(np.searchsorted(steps.ended_at_s, _began_s(inputs, problem)))
@@ -436,6 +436,7 @@ def find(
     open_rules: Collection[str] = (),
     rules: Mapping[str, Finder] = INDEPENDENT_RULES,
     guard: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    slowdowns: Callable[..., list[Finding]] = find_slowdowns,
 ) -> list[Finding]:
     """All rules that the run breaks now.
 
@@ -445,8 +446,8 @@ def find(
     ``guard(name)``, which may suppress its exceptions; the others are evaluated all the same.
     """
     found = list[Finding]()
-    slowdowns: Finder = partial(find_slowdowns, open_rules=open_rules)
-    for name, rule in {"step_slow": slowdowns, **rules}.items():
+    slow: Finder = partial(slowdowns, open_rules=open_rules)
+    for name, rule in {"step_slow": slow, **rules}.items():
         with guard(name):
             found += (each for each in rule(inputs) if _exceeds_own_limit(inputs, each))
     return found

@@ -21,6 +21,8 @@ class HealthyStepsCache:
 
     def __init__(self) -> None:
         self._healthy: dict[str, Fingerprint] = {}
+        # What version 2 knows of each run.
+        self.watches: dict[str, Any] = {}
 
     def is_healthy(self, steps: StepBatch) -> bool:
         held = self._healthy.get(steps.run)

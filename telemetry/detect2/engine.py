@@ -1,0 +1,239 @@
+"""What slows a run: one problem per explanation, from its evidence.
+
+1. Steps and hardware are folded into tests, each value once.
+2. A shift above its level that no open problem explains opens one.
+3. Effects of all quantities since its onset give its cause and place (`explain`).
+4. What that signature says of a shift, or does not say, is explained by it; the rest is looked at
+   again: a second problem.
+5. A problem ends when none of its shifts is above its level any more.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from telemetry.detect.causes import CLASSES, NOT_URGENT, UNKNOWN, Kind, kind_of
+from telemetry.detect.engine import evidence_of, performance_victims
+from telemetry.detect.findings import CauseScore, Finding, Problem
+from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.rules import RULES
+from telemetry.detect.share import SHARE, apply_share_rule
+from telemetry.detect2.explain import OF_PLACE, Explanation, explain
+from telemetry.detect2.shifts import Effects, Shift
+from telemetry.detect2.steps import Baseline, Steps
+from telemetry.steps import StepBatch
+
+# Budget: of all false alarms a year, those of slow steps and hardware of one run.
+FALSE_PER_YEAR = 6.0
+# At most so many explanations for what begins together; what is left is unknown.
+MOST_AT_ONCE = 2
+KINDS: dict[str, Kind] = {
+    "own": "waiting",
+    "own_compute": "waiting",
+    "own_input": "input",
+    "stage": "waiting",
+    "compute": "computing",
+    "transfer": "transferring",
+    "input": "input",
+    "step": "step",
+}
+
+
+@dataclass(slots=True)
+class Tracked:
+    """An open problem: what began when, and what it is believed to be."""
+
+    shift: Shift
+    onset_s: float
+    baseline: Baseline | None
+    explanation: Explanation
+    effects: Effects = field(default_factory=dict)
+
+    def explains(self, shift: Shift, node: int | None) -> bool:
+        """Whether a shift is part of what this problem's signature predicts, or leaves open."""
+        row = self.explanation.signature
+        if row is None:
+            return shift.quantity not in OF_PLACE or node in (None, self.explanation.node)
+        name = {"own": "own_compute"}.get(shift.quantity, shift.quantity)
+        if shift.quantity == "own":
+            return node == self.explanation.node or row.scope == "run"
+        sign = row.sign(name)
+        if name in OF_PLACE and node != self.explanation.node and row.scope == "node":
+            return False
+        return sign != 0
+
+
+class RunWatch:
+    """Fold over one run, and the problems that are open in it."""
+
+    def __init__(self, inputs: DetectionInput) -> None:
+        self.steps = Steps(n_stages=inputs.n_stages, false_per_year=FALSE_PER_YEAR)
+        self.problems: list[Tracked] = []
+
+    def update(self, inputs: DetectionInput) -> None:
+        if not self.steps.update(inputs.steps.reported, inputs.now_s):
+            return
+        shifts = self.steps.shifts
+        for problem in self.problems:
+            self._reconsider(inputs, problem)
+        self.problems = [p for p in self.problems if self._lasts(inputs, p, shifts)]
+        for _ in range(MOST_AT_ONCE):
+            rest = [s for s in shifts if not self._is_explained(inputs, s)]
+            if not rest:
+                break
+            self._open(inputs, rest)
+
+    def _lasts(self, inputs: DetectionInput, problem: Tracked, shifts: list[Shift]) -> bool:
+        return any(problem.explains(s, self._node_of(inputs, s)) for s in shifts)
+
+    def _is_explained(self, inputs: DetectionInput, shift: Shift) -> bool:
+        node = self._node_of(inputs, shift)
+        return any(problem.explains(shift, node) for problem in self.problems)
+
+    def _node_of(self, inputs: DetectionInput, shift: Shift) -> int | None:
+        """Row of the node of a shift; workers are places on nodes."""
+        if shift.node is None or shift.quantity == "stage":
+            return None
+        plan = self.steps.plan
+        if shift.quantity in ("own", "own_input") and plan is not None:
+            name = inputs.node_of(plan.workers[shift.node])
+            return inputs.nodes.index(name) if name is not None else None
+        return shift.node
+
+    def _open(self, inputs: DetectionInput, shifts: list[Shift]) -> None:
+        first = max(shifts, key=lambda s: s.nats / s.level_nats)
+        onset_s = min(s.onset_s for s in shifts)
+        baseline = self.steps.baseline(onset_s)
+        problem = Tracked(
+            first, onset_s, baseline, Explanation(UNKNOWN, None, None, {}, 0.0, None)
+        )
+        self._explain(inputs, problem, shifts)
+        self.problems.append(problem)
+
+    def _reconsider(self, inputs: DetectionInput, problem: Tracked) -> None:
+        """Explain again with what came since; a cause is replaced by one that is better known."""
+        before = problem.explanation
+        self._explain(inputs, problem, self.steps.shifts)
+        now = problem.explanation
+        is_vaguer = now.cause in (UNKNOWN, *CLASSES) and before.cause not in (UNKNOWN, *CLASSES)
+        if is_vaguer or (before.node is not None and now.node is None):
+            problem.explanation = before
+
+    def _explain(self, inputs: DetectionInput, problem: Tracked, shifts: Iterable[Shift]) -> None:
+        if problem.baseline is None:
+            return
+        effects = self._by_node(inputs, self.steps.effects(problem.baseline, problem.onset_s))
+        if not effects:
+            return
+        candidates = {self._node_of(inputs, s) for s in shifts}
+        for name in ("own_compute", "own_input"):
+            size = effects[name].size if name in effects else np.zeros(0)
+            if size.size and np.isfinite(size).any():
+                candidates.add(int(np.nanargmax(size)))
+        nodes = sorted(node for node in candidates if node is not None)
+        problem.effects = effects
+        problem.explanation = explain(effects, nodes, n_nodes=len(inputs.nodes))
+
+    def _by_node(self, inputs: DetectionInput, effects: Effects) -> Effects:
+        """Give each node the effect of its latest worker."""
+        plan = self.steps.plan
+        if plan is None or plan.workers == inputs.nodes:
+            return effects
+        rows: dict[int, list[int]] = {}
+        for i, worker in enumerate(plan.workers):
+            name = inputs.node_of(worker)
+            if name is not None:
+                rows.setdefault(inputs.nodes.index(name), []).append(i)
+        found = dict(effects)
+        for quantity in ("own", "own_input", "own_compute"):
+            if quantity in effects:
+                effect = effects[quantity]
+                size = np.full(len(inputs.nodes), np.nan)
+                error = np.full(len(inputs.nodes), np.nan)
+                for node, of_node in rows.items():
+                    latest = of_node[int(np.argmax(np.nan_to_num(effect.size[of_node])))]
+                    size[node], error[node] = effect.size[latest], effect.error[latest]
+                found[quantity] = type(effect)(size, error)
+        return found
+
+
+def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
+    """Return what slows the run: at most one finding per problem."""
+    cache = inputs.healthy_steps
+    watches = cache.watches if cache is not None else {}
+    if inputs.run not in watches:
+        watches[inputs.run] = RunWatch(inputs)
+    watch: RunWatch = watches[inputs.run]
+    watch.update(inputs)
+    found = [_problem(inputs, each) for each in watch.problems]
+    steps = inputs.steps.reported
+    share = None
+    if len(steps) and steps.is_timed_now:
+        share, found = apply_share_rule(inputs, steps.timed, found, is_open=SHARE in open_rules)
+    return ([share] if share else []) + _findings(inputs, steps, found)
+
+
+def _findings(inputs: DetectionInput, steps: StepBatch, problems: list[Problem]) -> list[Finding]:
+    """Return one finding per rule and subject, the strongest."""
+    found: dict[tuple[str, str | None], Finding] = {}
+    for problem in sorted(problems, key=lambda p: -p.strength):
+        rule = RULES[problem.rule]
+        subject = (rule.name, problem.node if rule.subject == "node" else None)
+        if subject in found:
+            continue
+        is_vague = problem.cause in NOT_URGENT and problem.node is None
+        found[subject] = Finding(
+            rule=rule.name,
+            cause=problem.cause,
+            severity="warn" if is_vague else rule.severity,
+            run=inputs.run,
+            node=problem.node,
+            device=problem.device,
+            onset_s=problem.onset_s,
+            score=problem.strength,
+            victims=performance_victims(inputs, steps, problem),
+            evidence=evidence_of(inputs, steps, problem),
+        )
+    return list(found.values())
+
+
+def _problem(inputs: DetectionInput, tracked: Tracked) -> Problem:
+    found = tracked.explanation
+    node = inputs.nodes[found.node] if found.node is not None else None
+    kind = kind_of(found.cause) if found.cause != UNKNOWN else KINDS[tracked.shift.quantity]
+    baseline, effects = tracked.baseline, tracked.effects
+    usual_s = baseline.step_s if baseline is not None else np.nan
+    rise = float(effects["step"].size) if "step" in effects else np.nan
+    score = None
+    if node is not None or found.cause != UNKNOWN:
+        score = CauseScore(
+            found.cause,
+            tracked.shift.nats / tracked.shift.level_nats,
+            "own_s" if node else "step_s",
+            usual_s * (1.0 + tracked.shift.size),
+            usual_s,
+            len(inputs.nodes) - 1,
+            "s",
+            node,
+            found.part,
+        )
+    late = (node,) if node is not None and kind in ("waiting", "input") else ()
+    tokens = float(inputs.steps.tokens[-1]) if len(inputs.steps) else np.nan
+    extra = {
+        "phase_s": usual_s * (1.0 + rise) if np.isfinite(rise) else None,
+        "baseline_phase_s": usual_s if np.isfinite(usual_s) else None,
+        "tokens": tokens if np.isfinite(tokens) else None,
+        "nats": tracked.shift.nats,
+        "level_nats": tracked.shift.level_nats,
+        "posterior": {name: round(share, 3) for name, share in found.weights.items()},
+    }
+    return Problem(
+        cause=found.cause,
+        score=score,
+        kind=kind,
+        onset_s=tracked.onset_s,
+        strength=tracked.shift.nats / tracked.shift.level_nats,
+        late=tuple(w for w in late if w),
+        extra=extra,
+    )

@@ -1,0 +1,246 @@
+"""Which cause explains the effects, and where: a posterior over the rows of causes.toml.
+
+1. Each row and place predicts effects: one size for quantities of steps, any for hardware.
+2. An effect is that prediction, its standard error, and what a signature does not know: a quarter
+   of the size. What a row leaves unchanged may change by a tenth of it.
+3. Sizes are unknown: the likelihood is the mean over sizes from 3 % to 300 %.
+4. `unknown` predicts any effect. A row must beat it.
+5. Named is the cause above 0.8, else its class; a node is accused if its rows hold 0.8.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.detect.causes import CLASS_OF, UNKNOWN
+from telemetry.detect2.shifts import Effect, Effects
+
+# Sizes of a problem, as shares of the usual step: from what matters on.
+SIZES = np.geomspace(0.03, 3.0, 13)
+# How far a signature may be wrong, of the size, and of the usual step where it is small.
+MODEL_RATIO, LEAVES_RATIO, MODEL_LEAST = 0.25, 0.1, 0.01
+# What `unknown` expects: changes as large as the step in either direction.
+WIDE = 0.5
+NAMED = 0.8
+UNKNOWN_PRIOR = 0.10
+# Effects at a place: size, standard error, and the part.
+Seen = Mapping[str, tuple[float, float, int | None]]
+SUMS = frozenset({"step", "own"})
+# Hardware that a problem of the whole run shows on all nodes alike.
+EVERYWHERE = frozenset({"host", "latency", "retransmits"})
+# Cores may count as busy while they wait, and power is measured once a minute: what is raised may
+# not show.
+MAY_NOT_SHOW = frozenset({"core", "device", "power", "host"})
+OF_STEPS = frozenset(
+    {
+        "compute",
+        "transfer",
+        "input",
+        "wait",
+        "other",
+        "uneven",
+        "own_compute",
+        "own_input",
+        "stage",
+    }
+)
+OF_PLACE = frozenset(
+    {"own_compute", "own_input", "core", "device", "memory", "power", "latency", "bytes",
+     "retransmits", "host", "execution"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One row: what a cause does to quantities at a place; ``scope`` is node or run."""
+
+    name: str
+    scope: str
+    prior: float
+    raises: frozenset[str]
+    lowers: frozenset[str]
+    leaves: frozenset[str]
+
+    def sign(self, quantity: str) -> int | None:
+        """1 raised, -1 lowered, 0 left unchanged; None where it is not said."""
+        if quantity in self.raises:
+            return 1
+        if quantity in self.lowers:
+            return -1
+        return 0 if quantity in self.leaves else None
+
+
+def _read(path: Path) -> tuple[Signature, ...]:
+    with path.open("rb") as file:
+        rows = tomllib.load(file)["cause"]
+    return tuple(
+        Signature(
+            row["name"],
+            row["scope"],
+            row["prior"],
+            *(frozenset(row.get(key, ())) for key in ("raises", "lowers", "leaves")),
+        )
+        for row in rows
+    )
+
+
+SIGNATURES = _read(Path(__file__).with_name("causes.toml"))
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A cause or class with its place; ``weights`` is the posterior of each cause.
+
+    ``signature`` is the likeliest row, ``node_weight`` what its node has of the posterior.
+    """
+
+    cause: str
+    node: int | None
+    part: int | None
+    weights: Mapping[str, float]
+    node_weight: float
+    signature: Signature | None
+
+
+def at_place(effects: Effects, node: int | None) -> Seen:
+    """Return size, error and part of each quantity at a node; the part that stands out most.
+
+    Without a node, quantities of places are the usual ones over the run.
+    """
+    found: dict[str, tuple[float, float, int | None]] = {}
+    for name, effect in effects.items():
+        size, error, part = effect.size, effect.error, None
+        if size.ndim and node is not None:
+            size, error = size[node], error[node]
+            if size.ndim:
+                part = _most(size / error)
+                size, error = size[part], error[part]
+        elif size.ndim:
+            size, error = _usual(effect)
+        if np.isfinite(size) and np.isfinite(error):
+            found[name] = float(size), float(error), part
+    return found
+
+
+def _most(deviations: FloatArray) -> int:
+    known = np.abs(np.nan_to_num(deviations))
+    return int(np.argmax(known)) if known.size else 0
+
+
+def _usual(effect: Effect) -> tuple[FloatArray, FloatArray]:
+    known = np.isfinite(effect.size) & np.isfinite(effect.error)
+    if not known.any():
+        return np.asarray(np.nan), np.asarray(np.nan)
+    return np.median(effect.size[known]), np.median(effect.error[known])
+
+
+def _normal(value: float, mean: FloatArray, deviation: FloatArray) -> FloatArray:
+    """Log density; tails of Student's distribution with five degrees, for errors are estimates."""
+    off = (value - mean) / deviation
+    return np.asarray(-3.0 * np.log1p(off**2 / 5.0) - np.log(deviation))
+
+
+def log_likelihood(signature: Signature | None, seen: Seen) -> float:
+    """Mean over sizes of the likelihood of effects; of `unknown` without a signature."""
+    total = np.zeros(len(SIZES))
+    for name, (value, error, _) in seen.items():
+        sign = signature.sign(name) if signature is not None else None
+        wide = np.hypot(error, WIDE) + 0.0 * SIZES
+        if sign is None:
+            total += _normal(value, 0.0 * SIZES, wide)
+        elif sign == 0:
+            of_steps = LEAVES_RATIO * SIZES if name in OF_STEPS else 0.0 * SIZES
+            total += _normal(value, 0.0 * SIZES, np.sqrt(error**2 + of_steps**2 + MODEL_LEAST**2))
+        elif name in OF_STEPS:
+            spread = np.sqrt(error**2 + (MODEL_RATIO * SIZES) ** 2 + MODEL_LEAST**2)
+            total += _normal(value, sign * SIZES, spread)
+        else:
+            # Hardware has a size of its own: the mean over all.
+            each = _normal(value, sign * SIZES, np.sqrt(error**2 + (MODEL_RATIO * SIZES) ** 2))
+            total += _log_mean(each)
+    return _log_mean(total)
+
+
+def _log_mean(logarithms: FloatArray) -> float:
+    top = float(logarithms.max())
+    return top + float(np.log(np.mean(np.exp(logarithms - top))))
+
+
+def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanation:
+    """Weigh every cause at every candidate node and for the run as a whole.
+
+    Notes
+    -----
+    ``P(cause, place | effects)``, which is proportional to prior times likelihood. Steps are sums
+    of their phases and own time is that of its phases, so sums are left out: they would be counted
+    twice. What a place shows is compared with what it would show without a problem.
+    """
+    usual = at_place(effects, None)
+    of_run = {name: seen for name, seen in usual.items() if name not in OF_PLACE | SUMS}
+    everywhere = {name: seen for name, seen in usual.items() if name in EVERYWHERE}
+    places: list[tuple[int | None, Seen]] = [(None, everywhere)]
+    for node in nodes:
+        here = at_place(effects, node)
+        places.append((node, {name: seen for name, seen in here.items() if name in OF_PLACE}))
+    weights = []
+    for node, here in places:
+        scope, share = ("run", 1) if node is None else ("node", n_nodes)
+        rows = (row for row in SIGNATURES if row.scope == scope)
+        null = _healthy(here)
+        for row in (*rows, None):
+            prior = UNKNOWN_PRIOR if row is None else row.prior
+            weight = np.log(prior / share) + log_likelihood(row, of_run | here) - null
+            weights.append((float(weight), row, node, row and _part_of(row, here)))
+    return _named(weights)
+
+
+def _healthy(seen: Seen) -> float:
+    """Log likelihood of what a place without a problem shows."""
+    return sum(
+        float(_normal(value, np.zeros(1), np.hypot(error, MODEL_LEAST) * np.ones(1))[0])
+        for value, error, _ in seen.values()
+    )
+
+
+def _part_of(row: Signature, here: Seen) -> int | None:
+    """Return the part that the row's own hardware quantity shows."""
+    for name in ("core", "device", "memory", "latency", "bytes", "retransmits"):
+        if name in here and row.sign(name) not in (None, 0):
+            return here[name][2]
+    return None
+
+
+def _named(
+    weights: list[tuple[float, Signature | None, int | None, int | None]],
+) -> Explanation:
+    logs = np.array([weight for weight, *_ in weights])
+    posterior = np.exp(logs - logs.max())
+    posterior /= posterior.sum()
+    by_cause: dict[str, float] = {}
+    by_class: dict[str, float] = {}
+    by_node: dict[int | None, float] = {}
+    for share, (_, row, node, _part) in zip(posterior.tolist(), weights, strict=True):
+        name = row.name if row is not None else UNKNOWN
+        by_cause[name] = by_cause.get(name, 0.0) + share
+        group = CLASS_OF.get(name, name)
+        by_class[group] = by_class.get(group, 0.0) + share
+        by_node[node] = by_node.get(node, 0.0) + share
+    cause, share = max(by_cause.items(), key=lambda item: item[1])
+    group, of_group = max(by_class.items(), key=lambda item: item[1])
+    name = cause if share >= NAMED else group if of_group >= NAMED else UNKNOWN
+    node, node_share = max(by_node.items(), key=lambda item: item[1])
+    node = node if node_share >= NAMED else None
+    best = max(
+        (
+            (share, row, part)
+            for share, (_, row, at, part) in zip(posterior.tolist(), weights, strict=True)
+            if at == node
+        ),
+        key=lambda item: item[0],
+    )
+    part = best[2] if name == cause and node is not None else None
+    return Explanation(name, node, part, by_cause, node_share, best[1])

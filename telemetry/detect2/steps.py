@@ -1,0 +1,340 @@
+"""Steps of one run: quantities, residuals and evidence, as a fold over steps that are complete.
+
+1. Steps are taken in order, each once; a step that may still come holds up those after it.
+2. Other tokens, other workers or a restart begin a new plan: nothing before is a reference.
+3. Rows of a second at least are one value. Phases are shares of the run's usual step.
+4. Of the run: the step, and what all its workers have alike (compute, transfer, input).
+5. Of workers: own time (compute, input, other) minus the median of all; who is late, others wait
+   for. Of a pipeline stage: its own time minus that of the other stages.
+6. Each of these has a sequential test; its noise is learned from the run (`telemetry.evidence`).
+7. What is above its level is a shift, with an onset.
+8. Since any moment, the mean of every quantity and its standard error are its effects.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.detect2.shifts import Effect, Shift
+from telemetry.evidence.noise import middle, step_scale
+from telemetry.evidence.sequential import YEAR_S, EvidenceTest, Quantity
+from telemetry.statistics.peers import GAUSSIAN, lower_median, median
+from telemetry.steps import StepBatch
+
+RUN = ("step", "compute", "transfer", "input", "wait", "other", "uneven")
+# Of these a rise by itself is a shift; the others tell causes apart.
+TESTED = RUN[1:4]
+WORKER = ("own", "own_input", "own_compute")
+# One value is a second of steps at least, so that the number of looks is known.
+LEAST_S = 1.0
+# Protocol: a report is awaited for so long (`telemetry.ingest`), and sent every few seconds.
+AWAITED_S = 12.0
+# A change of plan: tokens or workers differ by more than rounding.
+SAME_RATIO = 0.01
+# Recorded runs: after a pause the next steps are longer, by 3 to 4 % for up to five.
+PAUSE_S, AFTER_PAUSE = 10.0, 3
+# Lasting offsets of workers have a deviation of 0.4 to 0.7 % (traces of 8 to 64 ranks): within
+# six of them no worker of a fleet is slow.
+OFFSET_REACH = 0.04
+# Scatter of single operations is 1.5 to 2.2 %; steps are sums of many.
+WORKER_SCALE = 0.005
+N_VALUES, N_BEFORE, N_SINCE = 120, 60, 20
+
+
+@dataclass(slots=True)
+class Baseline:
+    """Usual values before a moment, and their scatter: (n_quantities,), (n_workers, 3)."""
+
+    run: FloatArray
+    run_scale: FloatArray
+    workers: FloatArray
+    worker_scale: FloatArray
+    n: int
+    step_s: float
+    jitter: float
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a run does: tests, the newest values and the usual step, until its plan changes."""
+
+    workers: tuple[str, ...]
+    tokens: float
+    n_workers: int
+    usual_s: float
+    tests: dict[str, EvidenceTest]
+    at_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    began_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    run: FloatArray = field(default_factory=lambda: np.zeros((0, len(RUN))))
+    of_workers: FloatArray = field(default_factory=lambda: np.zeros((0, 0, len(WORKER))))
+
+
+class Steps:
+    """Fold over the steps of one run; `false_per_year` is the budget of all its tests."""
+
+    def __init__(self, *, n_stages: int, false_per_year: float) -> None:
+        self.n_stages, self.false_per_year = n_stages, false_per_year
+        self.plan: Plan | None = None
+        self.last_step = -1
+        self._last_ended_s = -np.inf
+        self._skip = 0
+        self._shifts: dict[str, tuple[Shift, ...]] = {}
+
+    @property
+    def shifts(self) -> list[Shift]:
+        return [shift for shifts in self._shifts.values() for shift in shifts]
+
+    def update(self, steps: StepBatch, now_s: float) -> bool:
+        """Take the new steps of a window; return whether there were any."""
+        rows = np.flatnonzero((steps.step > self.last_step) & _is_settled(steps, now_s))
+        if len(steps) and steps.step[-1] < self.last_step:
+            # It began anew from a checkpoint.
+            self.plan, rows = None, np.arange(len(steps))
+        if not rows.size:
+            return False
+        new = steps[slice(rows[0], rows[-1] + 1)]
+        for piece in _blocks(new):
+            self._take(piece)
+        self.last_step = int(new.step[-1])
+        return True
+
+    def _take(self, rows: StepBatch) -> None:
+        began_s = float(rows.ended_at_s[0] - rows.step_s[0])
+        if began_s - self._last_ended_s > PAUSE_S:
+            self._skip = AFTER_PAUSE
+        self._last_ended_s = float(rows.ended_at_s[-1])
+        if self._skip > 0 and self.plan is not None:
+            self._skip -= 1
+            return
+        run, workers, stages, step_s = _values(rows, self.n_stages)
+        tokens = float(np.nan_to_num(rows.tokens[-1]))
+        n_workers = int(np.isfinite(rows.phases["compute_s"]).any(axis=0).sum())
+        plan = self.plan
+        if plan is None or _differs(plan, rows.workers, tokens, n_workers):
+            plan = self.plan = self._begin(rows, tokens, n_workers, step_s)
+            self._shifts = {}
+        share = plan.usual_s
+        run = np.concatenate([[step_s / share - 1.0], run / share])
+        self._keep(plan, began_s, self._last_ended_s, run, workers / share)
+        self._test(plan, step_s, run, workers / share, stages / share, len(rows))
+
+    def _begin(self, rows: StepBatch, tokens: float, n_workers: int, step_s: float) -> Plan:
+        """Begin with tests that know nothing but the usual step."""
+        n = len(rows.workers)
+        scale = float(step_scale(np.log(np.array([step_s])))[0])
+        share = partial(
+            Quantity, may_be_zero=True, prior_scale=partial(np.full_like, fill_value=scale)
+        )
+        peers = partial(
+            Quantity,
+            may_be_zero=True,
+            prior_scale=partial(np.full_like, fill_value=WORKER_SCALE),
+            young_reach=OFFSET_REACH,
+            pooled=True,
+        )
+        shapes: dict[str, tuple[tuple[int, ...], Quantity]] = {
+            "step": ((1,), Quantity("step")),
+            "run": ((len(TESTED),), share("run")),
+            "own": ((n,), peers("own", start=0.0)),
+            "own_input": ((n,), peers("own_input", start=0.0)),
+            "stage": ((self.n_stages,), peers("stage")),
+        }
+        if n < 2:
+            del shapes["own"], shapes["own_input"]
+        if self.n_stages < 2:
+            del shapes["stage"]
+        n_cells = sum(shape[0] for shape, _ in shapes.values())
+        looks = n_cells * YEAR_S / max(step_s, LEAST_S)
+        tests = {
+            name: EvidenceTest(
+                shape,
+                looks_per_year=looks,
+                false_per_year=self.false_per_year,
+                quantity=quantity,
+            )
+            for name, (shape, quantity) in shapes.items()
+        }
+        plan = Plan(rows.workers, tokens, n_workers, step_s, tests)
+        plan.of_workers = np.zeros((0, n, len(WORKER)), np.float32)
+        return plan
+
+    def _keep(
+        self, plan: Plan, began_s: float, at_s: float, run: FloatArray, workers: FloatArray
+    ) -> None:
+        plan.at_s = np.append(plan.at_s, at_s)[-N_VALUES:]
+        plan.began_s = np.append(plan.began_s, began_s)[-N_VALUES:]
+        plan.run = np.concatenate([plan.run, run[None]])[-N_VALUES:]
+        new = workers[None].astype(np.float32)
+        plan.of_workers = np.concatenate([plan.of_workers, new])[-N_VALUES:]
+
+    def _test(
+        self,
+        plan: Plan,
+        step_s: float,
+        run: FloatArray,
+        workers: FloatArray,
+        stages: FloatArray,
+        n_steps: int,
+    ) -> None:
+        values = {
+            "step": np.array([step_s]),
+            "run": run[1 : 1 + len(TESTED)],
+            "own": workers[:, 0],
+            "own_input": workers[:, 1],
+            "stage": stages,
+        }
+        began_s = plan.began_s[-1]
+        for name, test in plan.tests.items():
+            found = test.update(values[name], began_s, n_steps=n_steps)
+            self._shifts[name] = tuple(
+                Shift(
+                    TESTED[cell] if name == "run" else name,
+                    None if name in ("step", "run") else int(cell),
+                    None,
+                    float(found.onset_s[cell]),
+                    float(found.shift[cell]),
+                    float(found.nats[cell]),
+                    float(found.level_nats[cell]),
+                )
+                for cell in np.flatnonzero(found.is_open)
+            )
+
+    def baseline(self, before_s: float) -> Baseline | None:
+        """Return what was usual before a moment; None without a plan."""
+        plan = self.plan
+        if plan is None:
+            return None
+        rows = np.flatnonzero(plan.at_s <= before_s)[-N_BEFORE:]
+        run, workers = plan.run[rows], plan.of_workers[rows]
+        n = len(rows)
+        usual = middle(run.T) if n else np.full(len(RUN), np.nan)
+        scale = GAUSSIAN * middle(np.abs(run - usual).T) if n else np.full(len(RUN), np.nan)
+        own = median(np.moveaxis(workers, 0, -1)) if n else np.zeros(plan.of_workers.shape[1:])
+        apart = np.abs(workers - own)
+        own_scale = GAUSSIAN * np.nanmedian(apart) if n > 1 else WORKER_SCALE
+        return Baseline(
+            usual,
+            np.fmax(scale, float(step_scale(np.log(np.array([plan.usual_s])))[0])),
+            own,
+            np.full(len(WORKER), max(float(np.nan_to_num(own_scale)), WORKER_SCALE)),
+            n,
+            plan.usual_s * float(1.0 + np.nan_to_num(usual[0])),
+            float(scale[0]) if n > 1 else np.nan,
+        )
+
+    def effects(self, baseline: Baseline, since_s: float) -> dict[str, Effect]:
+        """How far every quantity is from its baseline in the newest values since a moment."""
+        plan = self.plan
+        if plan is None:
+            return {}
+        rows = np.flatnonzero(plan.began_s >= since_s)[-N_SINCE:]
+        if not rows.size:
+            return {}
+        run, workers = middle(plan.run[rows].T), plan.of_workers[rows]
+        n = len(rows)
+        # The variance of a median is pi / 2 that of a mean; long memory adds as much again.
+        inflation = 1.0 / n + 1.0 / max(baseline.n, 1)
+        error = baseline.run_scale * np.sqrt(np.pi * inflation)
+        known = baseline.n > 1
+        found = {
+            name: Effect(
+                np.asarray(run[i] - baseline.run[i] if known else np.nan), np.asarray(error[i])
+            )
+            for i, name in enumerate(RUN)
+        }
+        own = median(np.moveaxis(workers, 0, -1)) - baseline.workers
+        own_error = baseline.worker_scale * np.sqrt(np.pi * inflation)
+        for i, name in enumerate(WORKER):
+            found[name] = Effect(own[:, i], np.full(len(own), own_error[i]))
+        found["jitter"] = _jitter(plan.run[rows, 0], baseline)
+        return found
+
+
+def _jitter(step: FloatArray, baseline: Baseline) -> Effect:
+    """By how much more steps scatter than before, as a share of the step."""
+    if len(step) < 4 or not np.isfinite(baseline.jitter):
+        return Effect(np.asarray(np.nan), np.asarray(np.nan))
+    scatter = GAUSSIAN * float(np.median(np.abs(step - np.median(step))))
+    error = np.hypot(scatter, baseline.jitter) * 1.2 / np.sqrt(len(step)) + WORKER_SCALE
+    return Effect(np.asarray(scatter - baseline.jitter), np.asarray(error))
+
+
+def _is_settled(steps: StepBatch, now_s: float) -> FloatArray:
+    """Whether no step before each may still come: (n_steps,) flags."""
+    if len(steps) < 2:
+        return np.ones(len(steps), bool)
+    jump = np.diff(steps.step)
+    is_awaited = (jump > np.median(jump)) & (steps.ended_at_s[1:] > now_s - AWAITED_S)
+    return np.concatenate([[True], ~np.logical_or.accumulate(is_awaited)])
+
+
+def _blocks(steps: StepBatch) -> list[StepBatch]:
+    """Cut steps into pieces of a second at least; the last one may be shorter."""
+    each = max(1, int(np.ceil(LEAST_S / max(float(np.nanmedian(steps.step_s)), 1e-3))))
+    return [steps[at : at + each] for at in range(0, len(steps), each)]
+
+
+def _differs(plan: Plan, workers: tuple[str, ...], tokens: float, n_workers: int) -> bool:
+    is_other_work = abs(tokens - plan.tokens) > SAME_RATIO * abs(plan.tokens)
+    # A lost report is no change: one worker in a hundred, or one of a few.
+    n_lost = max(1, int(SAME_RATIO * plan.n_workers))
+    return is_other_work or workers != plan.workers or abs(n_workers - plan.n_workers) > n_lost
+
+
+def _values(rows: StepBatch, n_stages: int) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+    """Return seconds of the run's quantities but the step, of workers, of stages, and of the step.
+
+    Workers are compared with those of the same stage, stages with the usual one.
+    """
+    n_workers = len(rows.workers)
+    stage = (np.arange(1, n_workers + 1) * n_stages - 1) // max(1, n_workers)
+    phases = {name: _mean_of_rows(values) for name, values in rows.phases.items()}
+    compute, transfer, wait = (phases[f"{n}_s"] for n in ("compute", "transfer", "wait"))
+    checkpoint = np.nan_to_num(phases["checkpoint_s"])
+    step = _mean_of_rows(rows.worker_step_s) - checkpoint - np.nan_to_num(phases["other_s"])
+    # Without a timed exchange, others wait inside what seems to be a worker's own compute time.
+    timed = np.isfinite(wait)
+    own_parts = np.stack(
+        [
+            compute + np.nan_to_num(phases["input_s"]) + np.nan_to_num(phases["other_s"]),
+            phases["input_s"],
+            compute,
+        ],
+        axis=1,
+    )
+    own_parts[~timed, 0] = own_parts[~timed, 2] = np.nan
+    own = own_parts.copy()
+    for s in range(n_stages):
+        own[stage == s] -= lower_median(own_parts[stage == s].T)
+    uneven = GAUSSIAN * float(lower_median(np.abs(own[:, 0])))
+    of_stages = np.array([float(median(own_parts[stage == s, 0])) for s in range(n_stages)])
+    quick = np.nanquantile(compute, 0.2) if timed.any() else np.nan
+    run = np.array(
+        [
+            quick,
+            _middle(transfer),
+            _middle(phases["input_s"]),
+            _mean(wait),
+            _middle(phases["other_s"]),
+            uneven,
+        ]
+    )
+    return run, own, of_stages - lower_median(of_stages), _mean(step)
+
+
+def _mean_of_rows(values: FloatArray) -> FloatArray:
+    known = np.isfinite(values)
+    n = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    return np.asarray(np.divide(total, n, out=np.full(len(n), np.nan), where=n > 0))
+
+
+def _mean(values: FloatArray) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else np.nan
+
+
+def _middle(values: FloatArray) -> float:
+    return float(median(values))
