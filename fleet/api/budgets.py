@@ -81,10 +81,8 @@ class BudgetOut(ResponseSchema, source=Budget):
     burn: BurnOut | None = doc("Its status; null once it is withdrawn.")
 
 
-class BudgetPage(NewestFirst):
+class BudgetPage(NewestFirst[BudgetOut]):
     """A page of budgets."""
-
-    items: list[BudgetOut] = doc("The budgets of this page.")
 
 
 class BudgetFilter(Paging):

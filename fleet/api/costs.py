@@ -119,7 +119,7 @@ def _serialize(run: Run) -> RunMoneyDetail:
         found["outlook"],
         run=run.name,
         until=found["spent"].until,
-        portions=[PortionOut.from_object(part) for part in found["parts"]],
+        portions=found["parts"],
         total_usd=None if total is None else round(total, 2),
         total_s=round(found["total_s"], 3),
         usd_per_hour=run.usd_per_hour or None,
