@@ -227,7 +227,7 @@ def incident_context(context: dict[str, Any]) -> dict[str, Any]:
         query = "" if alert.is_open else f"?{window.query}"
     return {
         "similar": similar,
-        "check_first": check_first(alert.rule),
+        "check_first": check_first(alert),
         "changes": changes_of(hot, alert, neighbours, now=now),
         "facts": facts(alert, recurring=similar.recurring),
         "shown_victims": alert.victims[:SHOWN_VICTIMS],

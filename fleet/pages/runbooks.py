@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from fleet.alerts.runbooks import FIRST, PLACES, filled, section, steps_now
+from fleet.alerts.runbooks import PLACES, checks_first, filled, steps_now
 from fleet.models import Alert
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.detect import RULES
@@ -74,9 +74,9 @@ def _fence(tokens: Sequence[Token], place: int, *_: object) -> str:
 MARKDOWN.add_render_rule("fence", lambda *arguments: _fence(*arguments[1:]))
 
 
-def check_first(rule: str) -> SafeString:
+def check_first(alert: Alert) -> SafeString:
     # Markdown escapes what it does not know.
-    return SafeString(MARKDOWN.render(section(rule, FIRST)))
+    return SafeString(MARKDOWN.render(checks_first(alert)))
 
 
 def do_now(alert: Alert) -> SafeString:
