@@ -34,7 +34,7 @@ from fleet.pages.alert_context import (
 from fleet.pages.annotations import annotate_context
 from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
-from fleet.pages.runbooks import MARKDOWN, check_first, do_now
+from fleet.pages.rules import MARKDOWN, check_first, do_now
 from fleet.runs.state import watching
 from fleet.runs.summaries import reporting_now
 from telemetry.detect import RULES
