@@ -146,6 +146,7 @@ def all_truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTrut
     noise = msgspec.structs.replace(
         plan.noise,
         background=False,
+        environment=0.0,
         measured=False,
         recorded="",
         node_cv=script.node_cv,

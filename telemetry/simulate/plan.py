@@ -133,7 +133,8 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     is that of the pace of whole runs: AWS's own figures of one configuration, of several releases
     of software, differ by 4 to 12 %. ``node_cv`` is that of the lasting pace of nodes, beyond
     what healthy nodes always differ by.
-    ``background``: rare harmless events happen (``telemetry.simulate.background``).
+    ``environment``: rare harmless events happen (``telemetry.simulate.background``), and the
+    factor on their rates and sizes; 0: none. ``background`` is an older name of 1.
     """
 
     # The default of all scenarios that do not say.
@@ -143,7 +144,13 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     tail: Literal["normal", "lognormal", "stalls"] = "normal"
     run_to_run_cv: Annotated[float, msgspec.Meta(ge=0, le=0.5)] = 0.0
     node_cv: Annotated[float, msgspec.Meta(ge=0, le=0.1)] = 0.0
+    environment: Annotated[float, msgspec.Meta(ge=0, le=3)] = 0.0
     background: bool = False
+
+    @property
+    def harmless(self) -> float:
+        """Factor on rates and sizes of harmless events; 0: none happen."""
+        return self.environment or float(self.background)
 
     @property
     def is_measured(self) -> bool:
@@ -152,7 +159,7 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     @property
     def is_steady(self) -> bool:
         """Whether steps hardly vary, and nothing but faults makes them longer."""
-        return not (self.is_measured or self.background)
+        return not (self.is_measured or self.harmless)
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -261,7 +261,7 @@ def steps_under(
         waiting_s, late_s, exchange_s = _delays(script.step_noise, now, step, since_pause)
         input_s, transfer_s = input_s + waiting_s, transfer_s + exchange_s
     input_s, late_s, transfer_s = (round_times(s) for s in (input_s, late_s, transfer_s))
-    if script.plan.noise.background:
+    if script.plan.noise.harmless:
         input_s += round_times(input_waits_s(script, step)) * now.active
         late_s += round_times(collections_s(script, step)) * now.active
     ready_s = (input_s + compute_s + late_s).max(axis=1)
