@@ -19,7 +19,7 @@ from telemetry import catalog
 from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S, N_ROUNDS, REQUESTED_APART_S
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.ingest.timing import AHEAD_S
-from telemetry.simulate.background import reports_key, stopped
+from telemetry.simulate.background import reports_of, stopped
 from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.observation import (
     ACTIVITIES,
@@ -154,7 +154,7 @@ class PlayedRun:
         self._recent: Span | None = None
         self._latency_s: Span | None = None
         self._phases = report_phases(plan.seed, plan.run.node_names)
-        self._background = reports_key(plan)
+        self._background = reports_of(plan)
         # Asked for several times a second, of one second after the other.
         self._arrived: Callable[[int], IntArray] | None = None
         if not plan.inputs.is_full:

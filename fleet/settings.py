@@ -9,6 +9,7 @@ import dj_database_url
 
 from fleet.ops import private_files
 from fleet.ops.environment import Environment
+from telemetry.evidence.budget import PAGES_PER_YEAR
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,6 +34,12 @@ REQUEST_PROBES = ENV.flag("TRNWATCH_REQUEST_PROBES")
 REQUEST_TRACES = ENV.flag("TRNWATCH_REQUEST_TRACES", default=True)
 # Whether operators may request samples of 100 ms of nodes.
 REQUEST_SAMPLES = ENV.flag("TRNWATCH_REQUEST_SAMPLES", default=True)
+
+# The error budget: false pages a year that are accepted of the whole fleet; ten times as many
+# warnings. From one in a century to one an hour.
+FALSE_PAGES_PER_YEAR = ENV.number(
+    "TRNWATCH_FALSE_PAGES_PER_YEAR", PAGES_PER_YEAR, least=0.01, most=8760
+)
 
 # Django
 SECRET_KEY = ENV.text("TRNWATCH_SECRET_KEY")

@@ -9,8 +9,7 @@ from fleet.alerts.evaluate import watch
 from fleet.alerts.probe_requests import update_probe_requests
 from fleet.alerts.trace_requests import update_trace_requests
 from fleet.charts.frozen import freeze_due
-from fleet.checks.preflight_requirements import update_preflight_alerts
-from fleet.checks.preflights import advance_all
+from fleet.checks.preflights import advance_all, update_preflight_alerts
 from fleet.costs.drift import update_cost_alerts
 from fleet.costs.losses import update_alert_costs
 from fleet.costs.spending import update_spending

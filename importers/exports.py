@@ -14,9 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
+from google.protobuf.message import DecodeError
 
 from importers.logs.envelopes import opened
 from importers.text import strict_json
+from telemetry.write_request import message_classes
 
 MAX_BYTES = 512 * 2**20
 PARQUET = b"PAR1"
@@ -42,6 +44,20 @@ PLACES = frozenset(("step", "timestamp", "wall_time", "wall time", "time"))
 RUN_IDS = ("run_id", "experimentKey", "experiment_key", "custom_run_id")
 RECORD_HEAD, RECORD_TAIL = struct.Struct("<QI"), 4
 FLOAT, DOUBLE = 1, 2
+# What is read of the messages of TensorBoard's files.
+Event: Any = message_classes(
+    "tensorboard",
+    {
+        "Event": ((1, "wall_time", "double"), (2, "step", "int64"), (5, "summary", "Summary")),
+        "Summary": ((1, "value", "Value"),),
+        "Value": ((1, "tag", "string"), (2, "simple_value", "float"), (8, "tensor", "Tensor")),
+        "Tensor": (
+            *((1, "dtype", "int32"), (2, "tensor_shape", "bytes"), (4, "tensor_content", "bytes")),
+            *((5, "float_val", "repeated float"), (6, "double_val", "repeated double")),
+        ),
+    },
+    syntax="proto2",
+)["Event"]
 CHART, TRAINER, OTHER = "chart", "trainer", "table"
 LAST_VALUES = (
     "has the last value of each metric only; export the history of each: "
@@ -297,62 +313,26 @@ def _event_entries(file: str, data: bytes) -> Entries:
             break
         where = FilePlace(file, number)
         try:
-            event = _message(data[start : start + length])
-            at_s = struct.unpack("<d", event.get(1, [bytes(8)])[-1])[0]
-            values = [
-                _message(value)
-                for summary in event.get(5, ())
-                for value in _message(summary).get(1, ())
-            ]
-            tags = [(value[1][-1].decode(), _scalar(value)) for value in values if 1 in value]
-        except (LookupError, ValueError, struct.error, TypeError, AttributeError) as error:
+            event = Event.FromString(data[start : start + length])
+        except DecodeError as error:
             reason = f"{file}: record {number} is damaged; copy the file again"
             raise TableError(reason) from error
-        step = event.get(2, [0])[-1]
-        for tag, figure in tags:
-            if figure is not None:
-                yield where, {"wall time": at_s, "step": step, tag: figure}
+        for value in (value for summary in event.summary for value in summary.value):
+            figure = _scalar(value)
+            if value.tag and figure is not None:
+                yield where, {"wall time": event.wall_time, "step": event.step, value.tag: figure}
 
 
-def _scalar(value: Mapping[int, list[Any]]) -> float | None:
+def _scalar(value: Any) -> float | None:
     """Return the number of a Summary.Value; None if it is an image, a text or the like."""
-    if 2 in value:
-        return float(struct.unpack("<f", value[2][-1])[0])
-    if 8 not in value:
-        return None
-    tensor = _message(value[8][-1])
-    kind = tensor.get(1, [0])[-1]
-    packed = {FLOAT: (5, "<f"), DOUBLE: (6, "<d")}.get(kind)
-    if packed is None or tensor.get(2, [b""])[-1]:
-        return None
-    field, form = packed
-    content = tensor.get(field, tensor.get(4, [b""]))[-1]
-    size = struct.calcsize(form)
-    return float(struct.unpack(form, content)[0]) if len(content) == size else None
-
-
-def _message(data: bytes) -> dict[int, list[Any]]:
-    """Return the fields of a protobuf message by number: integers, or bytes."""
-    found: dict[int, list[Any]] = {}
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
-        value: int | bytes
-        if key & 7 == 0:
-            value, place = _varint(data, place)
-        else:
-            size, place = _varint(data, place) if key & 7 == 2 else ({1: 8, 5: 4}[key & 7], place)
-            value, place = data[place : place + size], place + size
-        found.setdefault(key >> 3, []).append(value)
-    if place > len(data):
-        raise ValueError("ends early")
-    return found
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        value, shift, place = value | (byte & 127) << shift, shift + 7, place + 1
-        if byte < 128:
-            return value, place
+    if value.HasField("simple_value"):
+        return float(value.simple_value)
+    for tensor in value.tensor[-1:]:
+        kinds = {FLOAT: (tensor.float_val, "<f"), DOUBLE: (tensor.double_val, "<d")}
+        known, form = kinds.get(tensor.dtype, ((), ""))
+        content = tensor.tensor_content
+        if form and not known and len(content) == struct.calcsize(form):
+            known = struct.unpack(form, content)
+        if len(known) == 1 and not tensor.tensor_shape:
+            return float(known[0])
+    return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
+SHARED = ("trnwatch/surroundings.py", "trnwatch/wire.py")
 MAIN = "import sys\nfrom telemetry.agent.program import main\nsys.exit(main(sys.argv[1:]))\n"
 VERSION = re.compile(r'VERSION = "(.+)"')
 
@@ -17,13 +18,12 @@ VERSION = re.compile(r'VERSION = "(.+)"')
 def agent_file() -> bytes:
     """Return the agent as one file that any Python from 3.9 on can run."""
     with TemporaryDirectory() as name:
-        # Of the reporter's package it needs one module.
-        shared = "trnwatch/surroundings.py"
         files = {
             "__main__.py": MAIN.encode(),
             "telemetry/__init__.py": b"",
             "trnwatch/__init__.py": b"",
-            shared: (ROOT / shared).read_bytes(),
+            # Of the reporter's package it needs these modules.
+            **{path: (ROOT / path).read_bytes() for path in SHARED},
         }
         for path, content in (files | _modules("telemetry/agent")).items():
             target = Path(name) / path

@@ -1,7 +1,7 @@
-"""The protobuf messages of Prometheus remote write 1.0, and the refusals of OTLP."""
+"""Protobuf messages by a table, and those of Prometheus remote write 1.0 and of refusals."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
@@ -11,51 +11,50 @@ from google.protobuf.descriptor_pb2 import (
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-# The specifications' messages: field names by number, each with its type or the message it is.
-MESSAGES: Mapping[str, Sequence[tuple[str, str]]] = {
-    "Label": (("name", "string"), ("value", "string")),
-    "Sample": (("value", "double"), ("timestamp", "int64")),
-    "TimeSeries": (("labels", "Label"), ("samples", "Sample")),
-    "WriteRequest": (("timeseries", "TimeSeries"),),
-    # The same on the wire, with labels as they are: readers know most series.
-    "EncodedSeries": (("labels", "bytes"), ("samples", "Sample")),
-    # google.rpc.Status
-    "Status": (("code", "int32"), ("message", "string")),
-}
-PACKAGE = "prometheus"
+# Of each message its fields: number, name, and type or the message it is; messages are lists.
+Messages = Mapping[str, Sequence[tuple[int, str, str]]]
 
 
-def _descriptor() -> FileDescriptorProto:
-    file = FileDescriptorProto(name="remote.proto", package=PACKAGE, syntax="proto3")
-    for message, fields in MESSAGES.items():
+def message_classes(package: str, messages: Messages, *, syntax: str = "proto3") -> dict[str, Any]:
+    """Return the class of each message."""
+    file = FileDescriptorProto(name=f"{package}.proto", package=package, syntax=syntax)
+    for message, fields in messages.items():
         described = DescriptorProto(name=message)
-        for number, (name, kind) in enumerate(fields, start=1):
-            described.field.append(_field(name, number, kind))
+        for number, name, kind in fields:
+            is_message, scalar = kind in messages, kind.removeprefix("repeated ")
+            described.field.append(
+                FieldDescriptorProto(
+                    name=name,
+                    number=number,
+                    label=FieldDescriptorProto.LABEL_REPEATED
+                    if is_message or scalar != kind
+                    else FieldDescriptorProto.LABEL_OPTIONAL,
+                    type=FieldDescriptorProto.Type.Value(
+                        "TYPE_MESSAGE" if is_message else f"TYPE_{scalar.upper()}"
+                    ),
+                    type_name=f".{package}.{kind}" if is_message else None,
+                )
+            )
         file.message_type.append(described)
-    return file
+    pool = DescriptorPool()
+    pool.Add(file)
+    return {
+        name: GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages
+    }
 
 
-def _field(name: str, number: int, kind: str) -> FieldDescriptorProto:
-    if kind in MESSAGES:
-        return FieldDescriptorProto(
-            name=name,
-            number=number,
-            label=FieldDescriptorProto.LABEL_REPEATED,
-            type=FieldDescriptorProto.TYPE_MESSAGE,
-            type_name=f".{PACKAGE}.{kind}",
-        )
-    label = "REPEATED" if kind == "bytes" else "OPTIONAL"
-    return FieldDescriptorProto(
-        name=name,
-        number=number,
-        label=FieldDescriptorProto.Label.Value(f"LABEL_{label}"),
-        type=FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}"),
-    )
-
-
-_POOL = DescriptorPool()
-_POOL.Add(_descriptor())
-Label, TimeSeries, WriteRequest, EncodedSeries, Status = (
-    cast("Any", GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}")))
-    for name in ("Label", "TimeSeries", "WriteRequest", "EncodedSeries", "Status")
+_CLASSES = message_classes(
+    "prometheus",
+    {
+        "Label": ((1, "name", "string"), (2, "value", "string")),
+        "Sample": ((1, "value", "double"), (2, "timestamp", "int64")),
+        "TimeSeries": ((1, "labels", "Label"), (2, "samples", "Sample")),
+        "WriteRequest": ((1, "timeseries", "TimeSeries"),),
+        # The same on the wire, with labels as they are: readers know most series.
+        "EncodedSeries": ((1, "labels", "repeated bytes"), (2, "samples", "Sample")),
+        # google.rpc.Status
+        "Status": ((1, "code", "int32"), (2, "message", "string")),
+    },
 )
+Label, WriteRequest = _CLASSES["Label"], _CLASSES["WriteRequest"]
+EncodedSeries, Status = _CLASSES["EncodedSeries"], _CLASSES["Status"]

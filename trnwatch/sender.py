@@ -1,19 +1,14 @@
-"""Sending of reports in a thread of its own: queue, retries, and the HTTP connection."""
+"""Sending of reports in a thread of its own: queue and retries."""
 
-# Sockets encode host names by it: imported in the sending thread, it could be locked at a fork.
-import encodings.idna  # noqa: F401
 import gzip
-import http.client
 import json
 import math
 import random
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Union
-from urllib.parse import urlsplit
 
 from trnwatch.identity import Identity
 from trnwatch.log import warn_once
@@ -21,11 +16,10 @@ from trnwatch.runtime_trace import RuntimeTrace, number_of
 from trnwatch.step_finder import StepFinder
 from trnwatch.steps import Record
 from trnwatch.surroundings import OF_NODES
+from trnwatch.wire import ServerConnection
 
 PATH = "/api/v1/ingest/steps"
 TIMEOUT_S = 10.0
-MAX_RESPONSE_BYTES = 65_536
-DISCONNECTED = (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected)
 EVERY_S = 1.0
 HEARTBEAT_EVERY_S = 10.0
 # The runtime reports an execution when it is over, up to a step later than the host asked for it.
@@ -36,9 +30,6 @@ NO_PARTS = (None, None, None)
 # Losses are of 32 bit; larger ones are infinite.
 MAX_LOSS = 3.4e38
 MAX_BACKOFF_S = 30.0
-# The server refuses these for good; a retry would not help.
-TOO_LARGE = 413
-REJECTED = (400, TOO_LARGE, 415, 422)
 
 
 class ReportSender:
@@ -58,8 +49,7 @@ class ReportSender:
         every_s: float = EVERY_S,
         max_records: int = MAX_RECORDS,
     ) -> None:
-        self._wire = ReportConnection(server, ca_file=ca_file)
-        self._token = token
+        self._wire = ServerConnection(server, token=token, ca_file=ca_file, timeout_s=TIMEOUT_S)
         self._identity = identity
         self._boot = boot
         self._trace = trace
@@ -185,25 +175,29 @@ class ReportSender:
 
     def _send(self, lines: list[bytes]) -> bool:
         """Send lines; return whether they are finished: accepted, or rejected for good."""
+        headers = {"X-Trnwatch-At": f"{time.time():.3f}"}
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            # Shows the server when this machine's wall clock was set.
+            headers["X-Trnwatch-Up"] = f"{time.clock_gettime(time.CLOCK_BOOTTIME):.3f}"
         try:
-            status, response = self._wire.post(lines, self._token())
+            response = self._wire.post(PATH, gzip.compress(b"\n".join(lines), 1), headers)
         except Exception as error:
             self._failures += 1
             warn_once("the server is unreachable (%s); reports are queued", error)
             return False
-        is_accepted = status == 200 and "accepted" in response
-        # A refusal without trnwatch's body comes from a proxy: retry.
-        if not is_accepted and not (status in REJECTED and (response or status == TOO_LARGE)):
+        body = response.body
+        if not response.is_accepted and not response.is_rejected:
             self._failures += 1
-            detail = response.get("detail") or "not from trnwatch; check TRNWATCH_SERVER"
-            warn_once("the server responds %s: %s", status, detail)
+            warn_once("the server responds %s", response)
             return False
-        n_refused = int(response.get("n_refused") or 0) if is_accepted else self._n_unsent_steps
+        n_refused = self._n_unsent_steps
+        if response.is_accepted:
+            n_refused = int(body.get("n_refused") or 0)
         if n_refused:
             # Only steps count as dropped: other refused lines, such as heartbeats, carry no data.
             self.n_dropped += min(n_refused, self._n_unsent_steps)
-            warn_once("the server refuses reports: %s", response.get("refused") or response)
-        wanted_s = number_of(response.get("trace_s"))
+            warn_once("the server refuses reports: %s", body.get("refused") or dict(body))
+        wanted_s = number_of(body.get("trace_s"))
         if self._trace is not None and wanted_s is not None:
             self._trace.request(wanted_s)
         self._failures, self._unsent = 0, []
@@ -246,86 +240,6 @@ class ReportSender:
             "n_workers": me.n_workers,
         }
         return encode_line({"kind": kind, **who, **fields})
-
-
-class ReportConnection:
-    """A connection to the server; raises OSError or http.client.HTTPException on failure."""
-
-    def __init__(self, server: str, *, ca_file: str = "", timeout_s: float = TIMEOUT_S) -> None:
-        """Raise ValueError if ``server`` is not an http or https URL.
-
-        ``ca_file`` (PEM) replaces the system's certificate authorities.
-        """
-        url = urlsplit(server)
-        if url.scheme not in {"http", "https"} or not url.hostname:
-            raise ValueError(f"TRNWATCH_SERVER: {server!r} is not an http:// or https:// URL")
-        self._secure = url.scheme == "https"
-        self._host, self._port = url.hostname, url.port
-        self._path = url.path.rstrip("/") + PATH
-        self._ca_file = ca_file
-        self._timeout_s = timeout_s
-        self._connection: Optional[http.client.HTTPConnection] = None
-
-    def post(self, lines: list[bytes], token: str) -> tuple[int, dict[str, Any]]:
-        """Post lines; return the status and the response's JSON object, empty if it has none."""
-        headers = {
-            "Authorization": "Bearer " + token,
-            "Content-Type": "application/x-ndjson",
-            "Content-Encoding": "gzip",
-            "X-Trnwatch-At": f"{time.time():.3f}",
-        }
-        if hasattr(time, "CLOCK_BOOTTIME"):
-            # Shows the server when this machine's wall clock was set.
-            headers["X-Trnwatch-Up"] = f"{time.clock_gettime(time.CLOCK_BOOTTIME):.3f}"
-        body = gzip.compress(b"\n".join(lines), 1)
-        if self._connection is not None:
-            try:
-                return self._request(body, headers)
-            except DISCONNECTED:
-                # The server closed an idle connection: retry once on a new one.
-                self.close()
-        return self._request(body, headers)
-
-    def _request(self, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        try:
-            connection = self._open()
-            connection.request("POST", self._path, body, headers)
-            with connection.getresponse() as response:
-                text = response.read(MAX_RESPONSE_BYTES)
-                if response.will_close:
-                    self.close()
-                status = response.status
-        except BaseException:
-            self.close()
-            raise
-        try:
-            document = json.loads(text)
-        except ValueError:
-            document = None
-        return status, document if isinstance(document, dict) else {}
-
-    def _open(self) -> http.client.HTTPConnection:
-        if self._connection is None:
-            kind: Any = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            more = {"context": _tls_context(self._ca_file)} if self._secure else {}
-            self._connection = kind(self._host, self._port, timeout=self._timeout_s, **more)
-        return self._connection
-
-    def close(self) -> None:
-        """Close the connection; the next call opens a new one."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-
-
-def _tls_context(ca_file: str) -> ssl.SSLContext:
-    """Return the TLS context; raises OSError with the file's name if it is unusable."""
-    try:
-        return ssl.create_default_context(cafile=ca_file or None)
-    except OSError as error:
-        raise OSError(
-            f"TRNWATCH_CA_FILE {ca_file}: no certificates could be read: {error}"
-        ) from error
 
 
 def number_or_name(loss: float) -> Union[float, str]:

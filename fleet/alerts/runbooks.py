@@ -22,7 +22,7 @@ LABELS_OF = {
     "slurm": ("slurm_job_id", "slurm_partition"),
     "kubernetes": ("kubernetes_node", "pod", "namespace"),
 }
-BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```\n", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 # Neither an option nor anything that a shell reads in another way.
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 FIELD = re.compile(r"\{([a-z_]+)\}")
@@ -47,11 +47,20 @@ def steps_now(alert: Alert) -> str:
     core. Commands are those of the run's scheduler, else of its node's, and of none where labels
     do not show which one it is. A command whose names are not all known is left out.
     """
-    node, run = alert.node, alert.run
-    rule = (rule_of(alert.cause) if node else None) or alert.rule
+    rule = (rule_of(alert.cause) if alert.node else None) or alert.rule
     titles = [*(f"{NOW}: {case}" for case in cases_of(alert)), NOW]
     found_in = ((each, title) for each in (rule, alert.rule) for title in titles)
-    text = next(filter(None, (section(*each) for each in found_in)), "")
+    return for_alert(next(filter(None, (section(*each) for each in found_in)), ""), alert)
+
+
+def checks_first(alert: Alert) -> str:
+    """Return what the runbook of an alert's rule says to check first, as `steps_now`."""
+    return for_alert(section(alert.rule, FIRST), alert)
+
+
+def for_alert(text: str, alert: Alert) -> str:
+    """Fill in the names of an alert, and leave out commands that do not apply to it."""
+    node, run = alert.node, alert.run
     labels = {**(run.labels if run else {}), **(node.labels if node else {})}
     scheduler = scheduler_of(run.labels if run else {}) or scheduler_of(labels)
     left_out = set(SCHEDULERS) - {scheduler}

@@ -113,10 +113,8 @@ class AlertDetail(AlertOut, source=Alert):
     timeline: list[EventOut] = doc("All its events, in order.")
 
 
-class AlertPage(NewestFirst):
+class AlertPage(NewestFirst[AlertOut]):
     """A page of alerts."""
-
-    items: list[AlertOut] = doc("The alerts of this page.")
 
 
 class AlertQuery(Paging):
@@ -206,7 +204,7 @@ def _detail(pk: int) -> AlertDetail:
         alert,
         **_computed(alert, now=timezone.now(), last_event=last),
         headline=plain(headline(alert)),
-        timeline=[EventOut.from_object(event) for event in events],
+        timeline=events,
     )
 
 

@@ -53,10 +53,8 @@ class AnnotationOut(ResponseSchema, source=Annotation):
     by = doc("Who recorded it; empty: trnwatch itself.", "ci")
 
 
-class AnnotationPage(NewestFirst):
+class AnnotationPage(NewestFirst[AnnotationOut]):
     """A page of annotations."""
-
-    items: list[AnnotationOut] = doc("The annotations of this page.")
 
 
 class AnnotationFilter(Paging):

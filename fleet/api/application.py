@@ -73,7 +73,7 @@ ROUTERS = (
     ("/trials", "trials.router"),
     ("/trials", "schedules.router"),
     ("/prices", "prices.router"),
-    ("/budgets", "budgets.router"),
+    ("/budgets", "costs.budget_router"),
     ("/compiles", "compiles.router"),
     ("/support-checks", "support.router"),
     ("/preflights", "preflights.router"),

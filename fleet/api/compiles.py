@@ -79,10 +79,8 @@ class CompileOut(ResponseSchema, source=CompileEvent):
     cache = doc("Location of the cache.", "/fsx/neuron-cache")
 
 
-class CompilePage(NewestFirst):
+class CompilePage(NewestFirst[CompileOut]):
     """A page of the compile log."""
-
-    items: list[CompileOut] = doc("The events of this page.")
 
 
 class CompileFigures(ResponseSchema, source=CompileSummary):
@@ -240,7 +238,7 @@ def run_compiles(request: HttpRequest, name: Path[RunName]) -> RunCompiles:
             AccidentOut.from_object(each, changes=_changes(each.change), words=list(each.changes))
             for each in summary.accidents
         ],
-        graphs=[GraphOut.from_object(each) for each in summary.graphs],
+        graphs=summary.graphs,
     )
 
 

@@ -19,7 +19,7 @@ from fleet.api.fields import (
     conflict_on,
     doc,
 )
-from fleet.api.paging import PageLinks, Paging, paginate
+from fleet.api.paging import Page, Paging, paginate
 from fleet.models import Alert, Node, Run, alert
 from fleet.models.problem import ProblemError
 from fleet.runs.retirement import retire, unretire
@@ -110,10 +110,9 @@ class NodeOut(ResponseSchema, source=Node):
     url: str = doc("Path of its page.", "/nodes/llama-03/")
 
 
-class NodePage(PageLinks):
+class NodePage(Page[NodeOut]):
     """A page of nodes."""
 
-    items: list[NodeOut] = doc("The nodes of this page.")
     sorted_by: str = doc("Order: name, by code points.", default="name")
 
 
@@ -143,11 +142,8 @@ def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
             now.node,
             last_seen_at=now.last_seen_s and datetime.fromtimestamp(now.last_seen_s, UTC),
             state=now.state,
-            now=NodeFigures.from_object(now),
-            alert_history=AlertHistory.from_object(
-                history := histories[now.node.name],
-                causes=[CauseHistory.from_object(each) for each in history.causes],
-            ),
+            now=now,
+            alert_history=histories[now.node.name],
             url=now.node.get_absolute_url(),
         )
         for now in nodes_now(hot, nodes, now_s=at.timestamp(), latest=latest)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, QueryDict
@@ -16,6 +16,7 @@ from telemetry.errors import LARGEST_KEY, whole_number
 from telemetry.series import SeriesSource
 
 T = TypeVar("T", bound=Model)
+Row = TypeVar("Row", bound=ResponseSchema)
 MAX_LIMIT = 200
 Cursor = Annotated[
     str,
@@ -45,7 +46,13 @@ class PageLinks(DocumentedSchema):
     prev: str | None = doc("Path of the previous page; null on the first.")
 
 
-class NewestFirst(PageLinks):
+class Page(PageLinks, Generic[Row]):
+    """A page of a list."""
+
+    items: list[Row] = doc("The rows of this page.")
+
+
+class NewestFirst(Page[Row]):
     """A page of a list in the order of creation."""
 
     sorted_by: str = doc("Order: newest first.", default="-id")

@@ -19,7 +19,7 @@ from fleet.api.fields import (
     conflict_on,
     doc,
 )
-from fleet.api.paging import PageLinks, Paging, paginate
+from fleet.api.paging import Page, Paging, paginate
 from fleet.checks.preflight_text import reasons, sentences
 from fleet.checks.preflights import MAX_NODES, load_result, request_preflight
 from fleet.models import Preflight, Run
@@ -61,10 +61,8 @@ class PreflightOut(ResponseSchema, source=Preflight):
     take: list[str] | None = doc("The nodes to use.", ["llama-03"])
 
 
-class PreflightPage(PageLinks):
+class PreflightPage(Page[PreflightOut]):
     """A page of preflights."""
-
-    items: list[PreflightOut] = doc("The preflights of this page, newest first.")
 
 
 class PreflightNodeOut(ResponseSchema):
@@ -212,9 +210,9 @@ def _detail(preflight: Preflight) -> PreflightDetail:
         preflight,
         **values,
         nodes=nodes,
-        troubles=[PreflightTrouble.from_object(each) for each in found.troubles],
+        troubles=found.troubles,
         collective_slowdown_ratio=found.slowdown,
-        racks=PreflightRacks.from_object(found.racks) if found.racks else None,
+        racks=found.racks,
     )
 
 

@@ -58,10 +58,8 @@ class PriceOut(ResponseSchema, source=TeamPrice):
     )
 
 
-class PricePage(NewestFirst):
+class PricePage(NewestFirst[PriceOut]):
     """A page of prices."""
-
-    items: list[PriceOut] = doc("The prices of this page.")
 
 
 class PriceNew(PriceOut):

@@ -27,7 +27,7 @@ from fleet.api.nodes import set_retired
 from fleet.api.paging import (
     Cursor,
     NewestFirst,
-    PageLinks,
+    Page,
     Paging,
     StretchOut,
     WindowQuery,
@@ -150,10 +150,8 @@ class RunOut(ResponseSchema, source=Run):
     url: str = doc("Path of its page.", "/runs/llama/")
 
 
-class RunPage(NewestFirst):
+class RunPage(NewestFirst[RunOut]):
     """A page of runs."""
-
-    items: list[RunOut] = doc("The runs of this page.")
 
 
 class StepOut(ResponseSchema):
@@ -176,10 +174,9 @@ class StepOut(ResponseSchema):
     )
 
 
-class StepPage(PageLinks):
+class StepPage(Page[StepOut]):
     """A page of a run's steps."""
 
-    items: list[StepOut] = doc("The steps of this page.")
     sorted_by: str = doc("Order: newest first.", default="-step")
     since_s: int = doc("Start of the window, in Unix seconds.")
     until_s: int = doc("End of the window, exclusive, in Unix seconds.")

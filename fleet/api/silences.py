@@ -48,10 +48,8 @@ class SilenceOut(ResponseSchema, source=Silence):
     url: str = doc("Path of its page.", "/silences/5/")
 
 
-class SilencePage(NewestFirst):
+class SilencePage(NewestFirst[SilenceOut]):
     """A page of silences."""
-
-    items: list[SilenceOut] = doc("The silences of this page.")
 
 
 class SilenceFilter(Paging):

@@ -59,10 +59,8 @@ class SupportCheckOut(ResponseSchema, source=SupportCheck):
     url: str = doc("Path of its page.", "/support/6/")
 
 
-class SupportCheckPage(NewestFirst):
+class SupportCheckPage(NewestFirst[SupportCheckOut]):
     """A page of support checks."""
-
-    items: list[SupportCheckOut] = doc("The checks of this page.")
 
 
 class OperatorOut(ResponseSchema, source=OperatorJudgement):

@@ -58,10 +58,8 @@ class NewToken(TokenOut):
     )
 
 
-class TokenPage(NewestFirst):
+class TokenPage(NewestFirst[TokenOut]):
     """A page of tokens."""
-
-    items: list[TokenOut] = doc("The tokens of this page.")
 
 
 class TokenFilter(Paging):

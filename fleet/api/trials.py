@@ -274,10 +274,8 @@ class TrialDetail(TrialOut):
     candidates: list[TrialCandidate] = doc("Each candidate against the baseline.")
 
 
-class TrialPage(NewestFirst):
+class TrialPage(NewestFirst[TrialOut]):
     """A page of trials."""
-
-    items: list[TrialOut] = doc("The trials of this page.")
 
 
 class TrialFilter(Paging):
@@ -381,7 +379,7 @@ def _detail(trial: Trial) -> TrialDetail:
     return TrialDetail.from_object(
         trial,
         **_computed(trial),
-        matches=[TrialMatch.from_object(match) for match in figures.matches],
+        matches=figures.matches,
         figures=[TrialArmFigures(**msgspec.to_builtins(arm)) for arm in figures.arms],
         candidates=[
             _candidate(figures, each, baseline, arms[each.run])
@@ -416,7 +414,7 @@ def _comparison(found: Comparison, why: str) -> TrialComparison:
 
 
 def _price_kinds(verdict: Verdict) -> TrialPriceKinds:
-    found, why = verdict.break_even, verdict.refused
+    why = verdict.refused
     return TrialPriceKinds.from_object(
         verdict.kinds,
         at_equal=[
@@ -428,7 +426,7 @@ def _price_kinds(verdict: Verdict) -> TrialPriceKinds:
             )
             for each in verdict.at_list_prices
         ],
-        break_even=TrialBreakEven.from_object(found) if found else None,
+        break_even=verdict.break_even,
     )
 
 

@@ -1,6 +1,7 @@
 """Settings from environment variables: text, numbers, flags, lists, and secrets in files."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from telemetry.errors import whole_number
 
 # A limit or a number of days or seconds: what fits 31 bits, some 68 years of seconds.
 LARGEST_SETTING = 2**31 - 1
+# ``float`` alone takes signs, exponents, NaN and digits of every script.
+DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 class Environment:
@@ -56,6 +59,15 @@ class Environment:
                 f"{name} must be a whole number from 0 to {LARGEST_SETTING}, not {value[:40]!r}."
             )
         return number
+
+    def number(self, name: str, default: float, *, least: float, most: float) -> float:
+        """Return a decimal number within limits."""
+        value = self.text(name, f"{default:g}")
+        if not DECIMAL.fullmatch(value) or not least <= float(value) <= most:
+            raise ImproperlyConfigured(
+                f"{name} must be a number from {least:g} to {most:g}, not {value[:40]!r}."
+            )
+        return float(value)
 
     def names(self, name: str, default: str = "") -> list[str]:
         """Return a list separated by commas."""

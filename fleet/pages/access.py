@@ -1,4 +1,4 @@
-"""Sign-in, sign-out, the account page, and the page of bearer tokens."""
+"""Sign-in, sign-out, the account page, and the pages of people and of bearer tokens."""
 
 import secrets
 from typing import Any
@@ -21,12 +21,14 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from fleet.access import audit
 from fleet.access.audit import explain, known_account
-from fleet.access.roles import effective_scopes, maker, owner_of, requires
+from fleet.access.people import change_role, create_person, reset_password, set_active
+from fleet.access.roles import ROLES, effective_scopes, maker, owner_of, requires, role_of
 from fleet.access.throttling import SignInAttempt
 from fleet.access.tokens import make_token, revoke
 from fleet.models import Token
-from fleet.pages.forms import PasswordForm, TokenForm, submit
+from fleet.pages.forms import PasswordForm, PersonForm, TokenForm, submit
 from fleet.pages.render import HtmxRequest, render_page
+from telemetry.errors import FieldError
 from telemetry.units import DAY_S
 
 # Identifies a browser that has signed in: failed attempts of others do not lock it out.
@@ -207,3 +209,60 @@ def token_revoke(request: HtmxRequest, pk: int) -> HttpResponse:
     else:
         messages.error(request, f"{token.name} is already revoked.")
     return HttpResponseRedirect(reverse("token-list"))
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("admin")
+def people_list(request: HtmxRequest) -> HttpResponse:
+    """List the accounts, or create one; its password is shown once."""
+    form = PersonForm(request.POST if request.method == "POST" else None)
+    made, password = None, ""
+    if new := submit(form, lambda: create_person(**form.cleaned_data, **_by(request))):
+        (made, password), form = new, PersonForm()
+    return _show(request, form, made, password)
+
+
+def _by(request: HtmxRequest) -> dict[str, Any]:
+    return {"by": request.user.get_username(), "now": timezone.now()}
+
+
+def _show(
+    request: HtmxRequest, form: PersonForm, made: User | None = None, password: str = ""
+) -> HttpResponse:
+    people = User.objects.order_by("-is_active", "username").prefetch_related("groups")
+    context = {
+        "people": [(each, role_of(each)) for each in people],
+        "roles": ROLES,
+        "form": form,
+        "made": made,
+        "password": password,
+        "address": request.build_absolute_uri(reverse("sign-in")),
+    }
+    return render_page(request, "access/people_list.html", context)
+
+
+@never_cache
+@require_POST
+@requires("admin")
+def person_change(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Change a role, disable or enable an account, or reset its password, which is shown once."""
+    user, act = get_object_or_404(User, pk=pk), request.POST.get("act", "")
+    if user == request.user and act == "disable":
+        messages.error(request, "You cannot disable your own account.")
+        return HttpResponseRedirect(reverse("people-list"))
+    try:
+        match act:
+            case "reset":
+                return _show(request, PersonForm(), user, reset_password(user, **_by(request)))
+            case "role":
+                change_role(user, request.POST.get("role", ""), **_by(request))
+                messages.success(request, f"{user} is now {role_of(user)}.")
+            case "disable" | "enable":
+                set_active(user, is_active=act == "enable", **_by(request))
+                messages.success(request, f"{user} {act}d.")
+            case _:
+                messages.error(request, "Choose what to change.")
+    except FieldError as error:
+        messages.error(request, f"Nothing changed: {error.message}.")
+    return HttpResponseRedirect(reverse("people-list"))

@@ -34,7 +34,7 @@ from fleet.pages.alert_context import (
 from fleet.pages.annotations import annotate_context
 from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
-from fleet.pages.runbooks import MARKDOWN, check_first, do_now
+from fleet.pages.rules import MARKDOWN, check_first, do_now
 from fleet.runs.state import watching
 from fleet.runs.summaries import reporting_now
 from telemetry.detect import RULES
@@ -227,7 +227,7 @@ def incident_context(context: dict[str, Any]) -> dict[str, Any]:
         query = "" if alert.is_open else f"?{window.query}"
     return {
         "similar": similar,
-        "check_first": check_first(alert.rule),
+        "check_first": check_first(alert),
         "changes": changes_of(hot, alert, neighbours, now=now),
         "facts": facts(alert, recurring=similar.recurring),
         "shown_victims": alert.victims[:SHOWN_VICTIMS],

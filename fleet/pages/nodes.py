@@ -1,4 +1,4 @@
-"""The list of nodes, and the page of one node."""
+"""The list of nodes, the page of one node, and the retirement of nodes and runs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,27 +7,31 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+from django.contrib import messages
 from django.db.models import F, Q
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
+from fleet.access.roles import requires
 from fleet.alerts.text import AlertText, cause_name
 from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.costs.problem_nodes import problem_nodes
 from fleet.ingest.nodes import timing_of
 from fleet.ingest.samples import UNDER_WAY, refusal_of
-from fleet.models import Alert, Node, SampleRequest
+from fleet.models import Alert, Node, Run, SampleRequest
 from fleet.models.node import address
 from fleet.pages.frozen import frozen_node, window_context
 from fleet.pages.render import Filter, HtmxRequest, period_days, render_page
 from fleet.pages.text import node_headline
+from fleet.runs.retirement import retire, unretire
 from fleet.runs.state import own_pause_s
 from fleet.runs.summaries import NodeNow, nodes_now, runs_now
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
+from telemetry.errors import FieldError
 from telemetry.store.connection import Connection
 from telemetry.store.hot import HotStore, hot_store
 from telemetry.store.node_state import read_sidecars
@@ -419,3 +423,32 @@ def hardware_of(node: Node, block: Block | None) -> Hardware:
         host_memory_bytes=instance.host_memory_bytes if instance else None,
         n_vcpus=instance.vcpus if instance else None,
     )
+
+
+@require_POST
+@requires("operator")
+def node_retire(request: HttpRequest, name: str) -> HttpResponse:
+    return _act(request, get_object_or_404(Node.objects.select_related("run"), name=name))
+
+
+@require_POST
+@requires("operator")
+def run_retire(request: HttpRequest, name: str) -> HttpResponse:
+    return _act(request, get_object_or_404(Run, name=name))
+
+
+def _act(request: HttpRequest, row: Node | Run) -> HttpResponse:
+    by, now = request.user.get_username(), timezone.now()
+    try:
+        if request.POST.get("undo") == "yes":
+            done = unretire(row, by=by)
+            text = "is back in use." if done else "is not retired."
+        else:
+            done = retire(hot_store(), row, by=by, now=now)
+            text = "is retired." if done else "is already retired."
+    except FieldError as error:
+        messages.error(request, str(error))
+        return HttpResponseRedirect(row.get_absolute_url())
+    note = messages.success if done else messages.error
+    note(request, f"{row.name} {text}")
+    return HttpResponseRedirect(row.get_absolute_url())

@@ -1,32 +1,40 @@
-"""The overview: open alerts, their location, start, owner and cost."""
+"""The overview, the tour, and the page that shows how to connect nodes."""
 
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from django.conf import settings
 from django.db.models import F, Q
-from django.http import HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
 from django.utils import timezone
+from django.views.decorators.cache import never_cache
 from django.views.decorators.gzip import gzip_page
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
+from fleet.access.roles import has_role, maker
+from fleet.access.tokens import make_token
 from fleet.alerts.text import AlertText
 from fleet.charts.figures import Chart, ChartLine
+from fleet.charts.frozen import frozen_link
 from fleet.charts.heat import heat_groups
 from fleet.charts.markers import checkpoints, in_order, markers_of_fleet
 from fleet.charts.runs import grid, share_now, spacing_s
 from fleet.charts.windows import Window
-from fleet.models import Alert, Node, Run
+from fleet.models import Alert, Node, Run, Token, Trial
 from fleet.models.annotation import moment_of
 from fleet.models.filters import label_q, labels_contain
 from fleet.pages.charts import answer_chart
-from fleet.pages.connect import connect
+from fleet.pages.forms import TokenForm, submit
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.runs import rows_with_alerts
 from fleet.runs.state import watching
 from fleet.runs.summaries import fleet_now, nodes_now, runs_now
+from telemetry.ingest.exporters import KEEP
+from telemetry.node_files import agent_file, reporter_wheel
 from telemetry.store.history import run_history
 from telemetry.store.hot import HotStore, hot_store
 
@@ -168,3 +176,89 @@ def search(request: HtmxRequest) -> HttpResponse:
         "alerts": [AlertText(alert, now) for alert in alerts[:MOST]],
     }
     return render_page(request, "pages/search.html", context, partials={"results"})
+
+
+HEADLINE = "allreduce_share"
+
+
+@require_safe
+def tour(request: HtmxRequest) -> HttpResponse:
+    return render_page(request, "pages/tour.html", tour_context())
+
+
+def tour_context() -> dict[str, Any]:
+    """Return the newest incident with a culprit: resolved and of the headline rule if possible."""
+    now = timezone.now()
+    accused = Alert.objects.exclude(node=None).select_related("run", "node")
+    newest = F("resolved_at").desc(nulls_last=True)
+    whole = accused.exclude(resolved_at=None).filter(rule=HEADLINE).order_by(newest)
+    alert = whole.first() or accused.order_by("-fired_at").first()
+    if alert is None:
+        return {"alert": None, "is_demo": settings.DEMO}
+    return {
+        "alert": alert,
+        "text": AlertText(alert, alert.resolved_at or now),
+        "frozen_url": frozen_link(alert, at=alert.resolved_at or now),
+        "trial": Trial.objects.order_by("-pk").first(),
+        "is_demo": settings.DEMO,
+    }
+
+
+NEW_FOR = timedelta(hours=1)
+MOST_NEW = 8
+USUAL_NAME = "nodes"
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def connect(request: HtmxRequest) -> HttpResponse:
+    """Show three ways to connect nodes; an admin can create the token that they need."""
+    user = request.user
+    is_admin, form, secret = has_role(user, "admin"), TokenForm(), ""
+    form.fields["name"].initial = USUAL_NAME
+    if is_admin and request.method == "POST":
+        form = TokenForm({"name": request.POST.get("name", ""), "scope": "ingest", "days": "365"})
+        if made := submit(
+            form,
+            lambda: make_token(**form.cleaned_data, maker=maker(user), now=timezone.now()),
+        ):
+            secret = made[1]
+    context = _reports() | {
+        "form": form if is_admin else None,
+        "secret": secret,
+        "address": request.build_absolute_uri("/").rstrip("/"),
+        "wheel": _node_files()[1],
+        "keep": KEEP,
+        "is_start": request.path == reverse("overview"),
+    }
+    return render_page(request, "pages/connect.html", context, partials={"reports"})
+
+
+def _reports() -> dict[str, object]:
+    """Return the nodes and runs that reported first within the last hour, newest first."""
+    since = timezone.now() - NEW_FOR
+    nodes = Node.objects.exclude(source=Node.Source.SIMULATED).filter(first_seen_at__gte=since)
+    tokens = Token.objects.valid(timezone.now()).filter(scope=Token.Scope.INGEST)
+    used = tokens.exclude(last_used_at=None).order_by("-last_used_at")
+    return {
+        "new_nodes": nodes.select_related("run").order_by("-first_seen_at")[:MOST_NEW],
+        "n_new": nodes.count(),
+        "new_runs": Run.objects.filter(nodes__in=nodes).distinct().order_by("name")[:MOST_NEW],
+        "last_used": used.first(),
+        "n_tokens": tokens.count(),
+    }
+
+
+@require_safe
+def node_file(request: HttpRequest, name: str) -> HttpResponse:
+    """Send the agent or the reporter's wheel: nothing secret, and needed before any sign-in."""
+    content = _node_files()[0].get(name)
+    if content is None:
+        raise Http404
+    return HttpResponse(content, "application/octet-stream")
+
+
+@cache
+def _node_files() -> tuple[dict[str, bytes], str]:
+    wheel, content = reporter_wheel()
+    return {"trnwatch-agent.pyz": agent_file(), wheel: content}, wheel

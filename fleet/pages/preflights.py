@@ -13,18 +13,21 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from fleet.access.roles import requires
 from fleet.checks.preflight_files import judge_files, unpack_uploads
-from fleet.checks.preflight_requirements import set_requirement_by
-from fleet.checks.preflight_tables import (
+from fleet.checks.preflight_text import (
+    LIMITS,
     WORST,
     collective_rows,
+    listed,
     pair_rows,
+    reasons,
+    sentences,
     written_csv,
 )
-from fleet.checks.preflight_text import LIMITS, listed, reasons, sentences
 from fleet.checks.preflights import (
     load_measured,
     load_result,
     request_preflight,
+    set_requirement_by,
     stages,
 )
 from fleet.formatting import counted

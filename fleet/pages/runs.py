@@ -1,4 +1,4 @@
-"""The list of runs, and the page of one run: active, past, or imported."""
+"""The list of runs, the page of one run, and the compiles of all runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from django.conf import settings
+from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -25,15 +26,15 @@ from fleet.charts.runs import (
 from fleet.costs.late_workers import late_workers
 from fleet.costs.panel import with_cost_fields
 from fleet.formatting import counted, duration, percent
-from fleet.models import Alert, Node, Run, TraceRequest
+from fleet.models import Alert, CompileEvent, Node, Run, TraceRequest
 from fleet.models.node import address
 from fleet.pages.costs import brief_money
 from fleet.pages.frozen import frozen_run, frozen_run_alerts, run_in_window, window_context
 from fleet.pages.imported_runs import log_context, log_page, trace_context, trace_page
 from fleet.pages.nodes import rows_of
-from fleet.pages.render import WEEK_DAYS, Filter, HtmxRequest, period_days, render_page
+from fleet.pages.render import WEEK_DAYS, Filter, HtmxRequest, period_days, render_page, with_page
 from fleet.pages.text import run_headline
-from fleet.runs.compiles import with_compile_flag
+from fleet.runs.compiles import SINCE, WHAT, compile_rows, fleet_compile_sums, with_compile_flag
 from fleet.runs.inputs import N_NODES, inputs_of
 from fleet.runs.limits import COLUMNS, own_limits
 from fleet.runs.similar_runs import similar_runs_panel
@@ -366,3 +367,55 @@ def reports_of(hot: HotStore, run: Run, *, now: datetime) -> list[tuple[str, str
         )
     reasons = sorted({member.reason for member in state.members.values() if member.reason})
     return lines + [("Failed", reason) for reason in reasons]
+
+
+COMPILE_PARTIALS = ("sums", "events", "by-run")
+COMPILES_PER_PAGE = 25
+USUAL_SINCE = "30d"
+MOST_RUNS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CompileFilter(Filter):
+    """Which compiles a page shows; an unknown team or run matches none."""
+
+    team: str = ""
+    run: str = ""
+    since: str = ""
+    what: str = ""
+
+
+def compiles_context(page: str = "1", **filters: str) -> dict[str, Any]:
+    keep, now = CompileFilter.of(filters), timezone.now()
+    since = SINCE.get(keep.since, SINCE[USUAL_SINCE])
+    events = CompileEvent.objects.filter_by(
+        team=keep.team, run=keep.run, since=now - since if since else None
+    )
+    what = WHAT.get(keep.what, WHAT[""])
+    found = events.filter(what[1]).select_related("run").defer("run__plan", "run__clock")
+    listing = Paginator(found.order_by("-at", "-pk"), COMPILES_PER_PAGE).get_page(page)
+    return {
+        "keep": keep,
+        "since": keep.since if keep.since in SINCE else USUAL_SINCE,
+        "sums": fleet_compile_sums(events),
+        "rows": compile_rows(listing.object_list),
+        "page": listing,
+        "query": keep.query,
+        "what": what[0],
+        "stream_filters": with_page(keep.query, listing.number),
+    }
+
+
+@require_safe
+def compile_list(request: HtmxRequest) -> HttpResponse:
+    """List unplanned compiles, and the cache figures of each run."""
+    runs = Run.objects.filter(compiles__isnull=False).distinct().order_by("name")
+    names = list(runs.values_list("name", "team")[:MOST_RUNS])
+    context = compiles_context(**request.GET.dict())
+    context |= {
+        "whats": {name: words for name, (words, _) in WHAT.items()},
+        "sinces": SINCE,
+        "runs": [name for name, _ in names],
+        "teams": sorted({team for _, team in names if team}),
+    }
+    return render_page(request, "runs/compile_list.html", context, partials=COMPILE_PARTIALS)

@@ -11,7 +11,6 @@ from django.template.loader import get_template
 
 from fleet.pages import (
     alerts,
-    compiles,
     costs,
     devices,
     drills,
@@ -183,11 +182,11 @@ TOPICS: Mapping[str, Topic] = {
         filters=(*alerts.AlertFilter.names(), "page"),
     ),
     "compiles": Topic(
-        compiles.compiles_context,
+        runs.compiles_context,
         "runs/compile_list.html",
-        compiles.PARTIALS,
-        every_s=dict.fromkeys(compiles.PARTIALS, FIGURES_S),
-        filters=(*compiles.CompileFilter.names(), "page"),
+        runs.COMPILE_PARTIALS,
+        every_s=dict.fromkeys(runs.COMPILE_PARTIALS, FIGURES_S),
+        filters=(*runs.CompileFilter.names(), "page"),
     ),
     "budgets": Topic(
         costs.budgets_context,

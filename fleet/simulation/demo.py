@@ -9,8 +9,12 @@ import msgspec
 from django.db import transaction
 
 from fleet.alerts.actions import acknowledge
-from fleet.checks.preflight_requirements import set_requirement, update_preflight_alerts
-from fleet.checks.preflights import request_preflight, run_all_stages
+from fleet.checks.preflights import (
+    request_preflight,
+    run_all_stages,
+    set_requirement,
+    update_preflight_alerts,
+)
 from fleet.models import Budget, Preflight, Run, TeamPrice, Trial
 from fleet.simulation import runs as simulated
 from fleet.simulation.compiles import store_first

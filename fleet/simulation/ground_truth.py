@@ -12,7 +12,7 @@ from telemetry.simulate.faults import slowdown
 from telemetry.simulate.hardware import PACKET_BYTES
 from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.plan import Fault, Plan
-from telemetry.simulate.script import SLOW_COMPUTE, strengths
+from telemetry.simulate.script import SLOW_COMPUTE, script_of, strengths
 from telemetry.simulate.shard import RunClock, clock_at, played_steps, start_clock
 from telemetry.simulate.step_model import step_plan
 
@@ -135,14 +135,23 @@ def truth_of(plan: Plan) -> FaultTruth:
 
 
 def all_truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]:
-    """Measure what faults cost without background events, which hit other steps by chance.
+    """Measure what faults cost without background events and noise, which hit steps by chance.
 
-    When the last step ends that a fault is part of depends on those events.
+    When the last step ends that a fault is part of depends on them. Nodes keep their pace.
     """
-    if not plan.noise.background:
+    if plan.noise.is_steady:
         yield from _truths(plan, duration_s)
         return
-    noise = msgspec.structs.replace(plan.noise, background=False)
+    script = script_of(plan)
+    noise = msgspec.structs.replace(
+        plan.noise,
+        background=False,
+        environment=0.0,
+        measured=False,
+        recorded="",
+        node_cv=script.node_cv,
+        run_to_run_cv=script.run_to_run_cv,
+    )
     quiet = _truths(msgspec.structs.replace(plan, noise=noise), duration_s)
     for (fault, truth), (_, played) in zip(quiet, _truths(plan, duration_s), strict=True):
         yield fault, replace(truth, felt_until_s=played.felt_until_s)

@@ -12,11 +12,12 @@ from pathlib import Path
 from types import FrameType
 
 from trnwatch.surroundings import environment_labels
+from trnwatch.wire import ServerConnection
 
 from telemetry.agent import VERSION
 from telemetry.agent.clock import Clock, Moment
 from telemetry.agent.reports import Collector, Health, Line, encode_head
-from telemetry.agent.sender import AgentSender, ServerConnection, TokenFile
+from telemetry.agent.sender import AgentSender, TokenFile
 from telemetry.agent.sources import EFA_SYSFS, NEURON_SYSFS
 from telemetry.agent.spool import Frame, Spool, SpoolError, gzip_member
 
@@ -174,18 +175,35 @@ def _dry_run(options: argparse.Namespace, clock: Clock, health: Health, stop: St
     return 0
 
 
-def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) -> int:
-    """Read and deliver; undelivered lines stay in the spool."""
+def connection_of(options: argparse.Namespace) -> ServerConnection:
+    """Return the connection; raises ValueError or OSError where it can never be used."""
     token = TokenFile(file=options.token_file, secret=options.token)
     token.read()
     wire = ServerConnection(
-        options.server, token=token, node=options.node, ca_file=options.ca_file
+        options.server,
+        token=token.read,
+        ca_file=options.ca_file,
+        option="--server",
+        ca_option="--ca-file (TRNWATCH_CA_FILE)",
     )
+    wire.tls_context()
+    return wire
+
+
+def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) -> int:
+    """Read and deliver; undelivered lines stay in the spool."""
+    wire = connection_of(options)
     max_bytes = int(options.spool_mb * MEGA)
     spool = Spool(options.spool, max_bytes=max_bytes, boot=clock.boot, now=clock.now())
     collector = Collector(options, clock, health)
     sender = AgentSender(
-        spool, wire, health, clock, every_s=options.every, on_response=collector.take_requests
+        spool,
+        wire,
+        health,
+        clock,
+        every_s=options.every,
+        node=options.node,
+        on_response=collector.take_requests,
     )
     sender.start()
     for kind, made, rest in _lines(collector, stop):

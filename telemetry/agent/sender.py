@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import http.client
-import json
 import random
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
+
+from trnwatch.wire import TOO_LARGE, ServerConnection, ServerResponse
 
 from telemetry.agent.clock import Clock
 from telemetry.agent.reports import (
@@ -43,12 +42,14 @@ class AgentSender(threading.Thread):
         clock: Clock,
         *,
         every_s: float,
+        node: str | None = None,
         jitter: Callable[[], float] = random.random,
         on_response: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
         """Send at most every ``every_s``; ``jitter`` (0 to 1) spreads the retries of a fleet.
 
-        ``on_response`` takes what the server answers: it may request a probe or a sample.
+        ``node`` is its name where reports do not give it. ``on_response`` takes what the server
+        answers: it may request a probe or a sample.
         """
         super().__init__(name="sender", daemon=True)
         self._spool = spool
@@ -56,6 +57,7 @@ class AgentSender(threading.Thread):
         self._health = health
         self._clock = clock
         self._every_s = every_s
+        self._query = f"?node={quote(node, safe='')}" if node else ""
         self._jitter = jitter
         self._on_response = on_response
         self._max_lines = MAX_LINES
@@ -89,7 +91,7 @@ class AgentSender(threading.Thread):
         except Exception as error:
             self._n_failed += 1
             self._health.problem("sender", f"sender: {type(error).__name__}: {error}")
-            return self.backoff_s(ServerResponse(0, {}))
+            return self.backoff_s(ServerResponse(0))
         self._health.problem("sender", "")
         return rest_s
 
@@ -109,7 +111,7 @@ class AgentSender(threading.Thread):
                 if run.is_columns:
                     # The server may have been downgraded: send the reports one by one.
                     self._takes_columns = False
-                elif response.status == 413 and len(run.frames) > 1:
+                elif response.status == TOO_LARGE and len(run.frames) > 1:
                     self._max_lines = max(1, len(run.frames) // 2)
                 else:
                     self._health.add("n_refused", len(run.frames))
@@ -147,7 +149,10 @@ class AgentSender(threading.Thread):
         if run.is_columns:
             # They are seconds old: the server may batch them with requests of other nodes.
             headers["Prefer"] = "wait=1"
-        return self._wire.post(PATHS[frames[0].kind], packed, headers)
+        try:
+            return self._wire.post(PATHS[frames[0].kind] + self._query, packed, headers)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            return ServerResponse(0, {"detail": f"{type(error).__name__}: {error}"[:160]})
 
     def _record_delivery(self, frames: list[Frame], response: ServerResponse) -> None:
         self._n_failed = 0
@@ -160,108 +165,6 @@ class AgentSender(threading.Thread):
         with suppress(LookupError, TypeError):
             self._health.problem("refused", f"refused: {refused[0]['reason']}")
         self._spool.mark_delivered(frames[-1].seq)
-
-
-TIMEOUT_S = 20.0
-MAX_RESPONSE_BYTES = 1 << 20
-# Servers close connections that are idle for longer; 5 s is a common limit.
-KEEP_ALIVE_S = 4.0
-# After these statuses a retry may succeed; any other 4xx is final.
-RETRYABLE = frozenset({401, 403, 404, 405, 407, 408, 421, 425, 429})
-TOO_LARGE = 413
-
-
-@dataclass(frozen=True)
-class ServerResponse:
-    """A response: its status (0: none came) and its JSON object."""
-
-    status: int
-    body: Mapping[str, Any]
-    retry_after_s: float | None = None
-    location: str = ""
-
-    @property
-    def is_accepted(self) -> bool:
-        """Whether trnwatch accepted the lines; a proxy's 200 has no ``accepted``."""
-        return 200 <= self.status < 300 and "accepted" in self.body
-
-    @property
-    def is_rejected(self) -> bool:
-        """Whether the lines are refused for good: by trnwatch, or because they are too large."""
-        is_refusal = 400 <= self.status < 500 and self.status not in RETRYABLE
-        return is_refusal and (bool(self.body) or self.status == TOO_LARGE)
-
-    def __str__(self) -> str:
-        text = str(self.body.get("detail") or self.body.get("title") or "")
-        if not text and self.location:
-            text = (
-                f"redirected to {self.location}; give that address as --server if it is trnwatch"
-            )
-        if not text:
-            text = "the response is not from trnwatch; check the address in --server"
-        return f"{self.status} {text}" if self.status else text
-
-
-class ServerConnection:
-    """A connection to one server; the token is read again for each new connection."""
-
-    def __init__(self, address: str, *, token: TokenFile, node: str | None, ca_file: str | None):
-        """Connect to ``address``, http or https, with a path if trnwatch is served below one."""
-        url = urlsplit(address)
-        if url.scheme not in {"http", "https"} or not url.hostname:
-            msg = f"--server: {address!r} is not a URL. Give one such as https://trnwatch.example"
-            raise ValueError(msg)
-        self._url = url
-        self._token = token
-        self._query = f"?node={quote(node, safe='')}" if node else ""
-        self._tls = _tls_context(ca_file) if url.scheme == "https" else None
-        self._connection: http.client.HTTPConnection | None = None
-        self._used_s = 0.0
-        self._secret = ""
-
-    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> ServerResponse:
-        """Post a gzip body; network errors come back as status 0."""
-        try:
-            connection = self._connected()
-            all_headers = {
-                **headers,
-                "Authorization": f"Bearer {self._secret}",
-                "Content-Type": "application/x-ndjson",
-                "Content-Encoding": "gzip",
-            }
-            connection.request(
-                "POST", self._url.path.rstrip("/") + path + self._query, body, all_headers
-            )
-            with connection.getresponse() as raw:
-                response = _read_response(raw)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self.close()
-            return ServerResponse(0, {"detail": f"{type(error).__name__}: {error}"[:160]})
-        if not response.is_accepted:
-            self.close()
-        return response
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _connected(self) -> http.client.HTTPConnection:
-        """Return the open connection, or a new one if the server may have closed it."""
-        now_s = time.monotonic()
-        if now_s - self._used_s > KEEP_ALIVE_S:
-            self.close()
-        self._used_s = now_s
-        if self._connection is None:
-            self._secret = self._token.read()
-            host, port = self._url.hostname or "", self._url.port
-            if self._tls is None:
-                self._connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-            else:
-                self._connection = http.client.HTTPSConnection(
-                    host, port, timeout=TIMEOUT_S, context=self._tls
-                )
-        return self._connection
 
 
 class TokenFile:
@@ -284,27 +187,3 @@ class TokenFile:
             )
             raise ValueError(msg)
         return secret
-
-
-def _tls_context(ca_file: str | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file or None)
-    except OSError as error:
-        msg = f"--ca-file (TRNWATCH_CA_FILE) {ca_file}: no certificates could be read: {error}"
-        raise ValueError(msg) from error
-
-
-def _read_response(response: http.client.HTTPResponse) -> ServerResponse:
-    """Read a response to its end, so that the connection can be reused."""
-    data = response.read(MAX_RESPONSE_BYTES)
-    after = response.getheader("Retry-After", "")
-    try:
-        body = json.loads(data)
-    except ValueError:
-        body = {}
-    return ServerResponse(
-        response.status,
-        body if isinstance(body, dict) else {},
-        float(after) if after.isdecimal() else None,
-        response.getheader("Location", ""),
-    )

@@ -85,6 +85,12 @@ class Rule:
     uneven_quiet_s: float = 0.0
 
     @property
+    def severities(self) -> frozenset[Severity]:
+        """What its alerts can be: each can be a warning, if it is about a spare node or vague."""
+        named = (query.severity or self.severity for query in self.queries)
+        return frozenset({"warn", self.severity, *named})
+
+    @property
     def is_slow_run(self) -> bool:
         """Whether it says that steps take longer, whatever the reason."""
         return self.is_symptom and not self.is_standstill

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from telemetry.agent.sources import N_ROUNDS, ROUNDS_APART_S
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
-from telemetry.simulate.background import held_up, lost_steps, missed_scrapes
+from telemetry.simulate.background import Reports, held_up, lost_steps, missed_scrapes
 from telemetry.simulate.inputs import SPARSE_STEPS, Inputs
 from telemetry.simulate.noise import mixed, stream, windows
 from telemetry.simulate.timeline import TRAINING, TimelineRows
@@ -44,11 +44,11 @@ def report_phases(seed: int, nodes: tuple[str, ...]) -> IntArray:
 
 
 def arrived_until(
-    inputs: Inputs, phases: IntArray, now: int, *, background: np.uint64 | None = None
+    inputs: Inputs, phases: IntArray, now: int, *, background: Reports | None = None
 ) -> IntArray:
     """Newest second of each node that has arrived by now: (n_nodes,).
 
-    Some reports are late with ``background``, a ``reports_key``.
+    Some reports are late with ``background``, of ``reports_of``.
     """
     now -= SCRAPE_DELAY_S if inputs.is_scraped else 0
     every_s = inputs.agent_every_s
@@ -59,7 +59,7 @@ def arrived_until(
 
 
 def observed(
-    inputs: Inputs, span: Span, phases: IntArray, *, background: np.uint64 | None = None
+    inputs: Inputs, span: Span, phases: IntArray, *, background: Reports | None = None
 ) -> Span:
     """Return the hardware as it is stored once all of it has arrived.
 
@@ -67,7 +67,7 @@ def observed(
     ----------
     span : every second of the truth, over some periods more than is asked for
     phases : (n_nodes,) as ``report_phases`` returned them
-    background : a ``reports_key``; some scrapes fail
+    background : of ``reports_of``; some scrapes fail
 
     Returns
     -------
@@ -318,7 +318,7 @@ def traced_phases(rows: TimelineRows) -> tuple[FloatArray, ...]:
 
 
 def reported_steps(
-    inputs: Inputs, key: np.uint64, steps: StepBatch, *, background: np.uint64 | None = None
+    inputs: Inputs, key: np.uint64, steps: StepBatch, *, background: Reports | None = None
 ) -> StepBatch:
     """Return steps as they are assembled from workers' reports.
 
@@ -326,7 +326,7 @@ def reported_steps(
     ----------
     key : of the run's noise
     steps : as workers time them, by the true clock
-    background : a ``reports_key``; more reports are lost
+    background : of ``reports_of``; more reports are lost
 
     Notes
     -----
@@ -350,7 +350,7 @@ def reported_steps(
 
 
 def arrivals_s(
-    inputs: Inputs, key: np.uint64, steps: StepBatch, *, background: np.uint64 | None = None
+    inputs: Inputs, key: np.uint64, steps: StepBatch, *, background: Reports | None = None
 ) -> FloatArray:
     """Second at which each of the assembled steps is known: (n_steps,), inf for never.
 
@@ -418,7 +418,7 @@ def _is_lost(
     key: np.uint64,
     step: IntArray,
     n_workers: int,
-    background: np.uint64 | None,
+    background: Reports | None,
 ) -> NDArray[np.bool_]:
     """Whether a worker's report of a step never comes: (n_steps, n_workers)."""
     is_lost = np.zeros((len(step), n_workers), bool)

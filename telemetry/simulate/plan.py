@@ -123,20 +123,43 @@ class Benign(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How steps scatter beyond what healthy machines always do.
+    """How steps vary beyond what healthy machines always do.
 
+    ``measured``: as steps of public runs do; each run draws its own parameters
+    (``telemetry.simulate.step_noise``). ``recorded``: a file of step times is the run's pace, and
+    only workers vary as measured. Both replace the scatter of healthy machines, and their nodes.
     ``step_cv`` is the coefficient of variation of the step time. ``tail``: all workers' steps
     scatter by a normal or a lognormal law, or now and then one worker stalls. ``run_to_run_cv``
-    is that of the pace of whole runs: AWS's own figures of one configuration differ by 4 to 12 %.
-    ``node_cv`` is that of the lasting pace of nodes, beyond what healthy nodes always differ by.
-    ``background``: rare harmless events happen (``telemetry.simulate.background``).
+    is that of the pace of whole runs: AWS's own figures of one configuration, of several releases
+    of software, differ by 4 to 12 %. ``node_cv`` is that of the lasting pace of nodes, beyond
+    what healthy nodes always differ by.
+    ``environment``: rare harmless events happen (``telemetry.simulate.background``), and the
+    factor on their rates and sizes; 0: none. ``background`` is an older name of 1.
     """
 
+    # The default of all scenarios that do not say.
+    measured: bool = False
+    recorded: str = ""
     step_cv: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     tail: Literal["normal", "lognormal", "stalls"] = "normal"
     run_to_run_cv: Annotated[float, msgspec.Meta(ge=0, le=0.5)] = 0.0
     node_cv: Annotated[float, msgspec.Meta(ge=0, le=0.1)] = 0.0
+    environment: Annotated[float, msgspec.Meta(ge=0, le=3)] = 0.0
     background: bool = False
+
+    @property
+    def harmless(self) -> float:
+        """Factor on rates and sizes of harmless events; 0: none happen."""
+        return self.environment or float(self.background)
+
+    @property
+    def is_measured(self) -> bool:
+        return self.measured or bool(self.recorded)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether steps hardly vary, and nothing but faults makes them longer."""
+        return not (self.is_measured or self.harmless)
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from telemetry.simulate.faults import BENIGN, FAULTS, DevicePart, FaultKind
 from telemetry.simulate.inputs import APART, CUSTOM, FULL, KEYS, Inputs, tier_named
 from telemetry.simulate.plan import Benign, Fault, Noise, Plan, RunSpec
 from telemetry.simulate.step_model import step_plan
+from telemetry.simulate.step_noise import recorded_ratios
 
 MOST_NODES = 10_000
 PART_NAMES = {"core": "core", "device": "accelerator", "efa": "EFA device"}
@@ -233,8 +235,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def load_scenario(text: str) -> Scenario:
-    """Read a scenario file.
+def load_scenario(text: str, *, folder: Path = Path()) -> Scenario:
+    """Read a scenario file; the files it names lie relative to ``folder``.
 
     Raises
     ------
@@ -245,10 +247,10 @@ def load_scenario(text: str) -> Scenario:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FieldError("scenario", f"is no TOML: {error}; mend the file there") from error
-    return scenario_of(table)
+    return scenario_of(table, folder=folder)
 
 
-def scenario_of(table: Table) -> Scenario:
+def scenario_of(table: Table, *, folder: Path = Path()) -> Scenario:
     """Read a scenario from the table that its file holds; FieldError as `load_scenario`."""
     head = _read(table, _Head, where="")
     if not 0 < head.duration_s <= LONGEST_S:
@@ -269,8 +271,21 @@ def scenario_of(table: Table) -> Scenario:
         faults=faults,
         benign=benign,
         inputs=_inputs(head.inputs),
-        noise=_read(head.noise, Noise, where="noise"),
+        noise=_noise(head.noise, folder),
     )
+
+
+def _noise(table: Table, folder: Path) -> Noise:
+    """Read the noise; a file of recorded step times must be there, and be usable."""
+    noise = _read(table, Noise, where="noise")
+    if not noise.recorded:
+        return noise
+    path = str((folder / noise.recorded).absolute())
+    try:
+        recorded_ratios(path)
+    except FieldError as error:
+        raise error.inside("noise") from error
+    return msgspec.structs.replace(noise, recorded=path)
 
 
 def _inputs(table: Table) -> Inputs:

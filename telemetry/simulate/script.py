@@ -16,6 +16,7 @@ from telemetry.simulate.faults import BENIGN, FAULTS, slowdown
 from telemetry.simulate.noise import mixed, stream, windows
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.step_model import StepPlan, exposed_allreduce_s, step_plan
+from telemetry.simulate.step_noise import PACE_DEVIATION, StepNoise
 
 FOREVER_S = math.inf
 EVALUATION_S = 60.0
@@ -184,9 +185,26 @@ class Script:
         return run_key(self.plan, name)
 
     @cached_property
+    def step_noise(self) -> StepNoise | None:
+        """Noise as measured; None where the scenario has another one."""
+        noise, step_s = self.plan.noise, self.step_plan.step_s
+        return StepNoise(noise, key=self.key, step_s=step_s) if noise.is_measured else None
+
+    @cached_property
+    def node_cv(self) -> float:
+        """Deviation of the lasting pace of nodes, beyond that of all healthy ones."""
+        measured = self.step_noise.node_cv if self.step_noise else 0.0
+        return math.hypot(self.plan.noise.node_cv, measured)
+
+    @cached_property
+    def run_to_run_cv(self) -> float:
+        measured = self.step_noise.run_cv if self.step_noise else 0.0
+        return math.hypot(self.plan.noise.run_to_run_cv, measured)
+
+    @cached_property
     def run_pace(self) -> float:
         """Random factor by which the whole run computes slower than the model, 0.5 or more."""
-        cv = self.plan.noise.run_to_run_cv
+        cv = self.run_to_run_cv
         noise_value = (
             float(windows("normal", mixed(self.key("run"), np.array([0])), 1)[0, 0]) if cv else 0.0
         )
@@ -310,7 +328,7 @@ def spread(key: np.uint64, n: int, *, deviation: float, most: float) -> FloatArr
 
 
 # Alike machines are not equal: persistent differences in pace between nodes.
-PACE_DEVIATION, PACE_MOST = 0.004, 0.01
+PACE_MOST = 0.01
 # A lost packet holds up its chunk for a timeout; chunks are so many packets, and the timeout
 # is so many times as long as a healthy chunk takes.
 CHUNK_PACKETS = 64
@@ -373,7 +391,7 @@ def conditions(script: Script, acts: tuple[Act, ...]) -> Conditions:
     share = n_nodes / n_active  # the same batch on fewer or more shoulders
     busy_s = (plan.compute_s + plan.tp_collective_s) * batch * share
     pace = spread(script.key("pace"), n_nodes, deviation=PACE_DEVIATION, most=PACE_MOST)
-    if node_cv := script.plan.noise.node_cv:
+    if node_cv := script.node_cv:
         pace *= spread(script.key("node pace"), n_nodes, deviation=node_cv, most=2 * node_cv)
     work_s = busy_s + plan.bubble_s + plan.optimizer_s
     compute_s = work_s * script.run_pace * pace * slowed

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
-from telemetry.simulate.background import add_background, reports_key
+from telemetry.simulate.background import add_background, reports_of
 from telemetry.simulate.hardware import (
     TICK_S,
     Ticks,
@@ -171,7 +171,7 @@ def hardware(
         values["core_flops_per_s"] = core_flops(script, spent, rows, at, noise)
         values |= execution_latencies(script, rows, nodes, ticks, noise)
     mark(script, values, ticks, nodes)
-    if script.plan.noise.background:
+    if script.plan.noise.harmless:
         add_background(script, values, ticks, nodes)
     is_absent = rows.phase[at] == RUN_PHASES.index("absent")
     if is_absent.any():
@@ -211,7 +211,7 @@ def _batch(
         tokens=rows.tokens.astype(float),
         reported_loss=losses(script, rows.step),
     )
-    background = reports_key(script.plan)
+    background = reports_of(script.plan)
     return reported_steps(inputs, script.key("reports"), steps, background=background)
 
 
@@ -241,5 +241,5 @@ def newest_heartbeats(plan: Plan, ticks: IntArray, alive: NDArray[np.bool_]) -> 
 
 def arrival_s(plan: Plan, steps: StepBatch) -> FloatArray:
     """Second at which each step of a run, as ``play`` returned it, is known: (n_steps,)."""
-    key, background = script_of(plan).key("reports"), reports_key(plan)
+    key, background = script_of(plan).key("reports"), reports_of(plan)
     return arrivals_s(plan.inputs, key, steps, background=background)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from telemetry.simulate.script import (
     conditions,
 )
 from telemetry.simulate.step_model import FIRST_STEPS
+from telemetry.simulate.step_noise import StepNoise
 
 # Every duration is a multiple of this, about a microsecond. Unix seconds on such a grid add up
 # in doubles without rounding, so it does not matter where an interval is cut.
@@ -42,7 +43,8 @@ class RunClock(msgspec.Struct, frozen=True, kw_only=True):
     ``phase_ends_s``, which training does not. ``n_tokens`` counts tokens processed, those of
     ``n_steps_lost`` steps, gone with a crash, included. Events that began by ``due_until_s``
     and ``gaps_until_s`` have had their turn. ``first_step`` is the first step since the
-    processes loaded their graphs; it and the next ones take longer.
+    processes loaded their graphs; it and the next ones take longer. ``resumed_step`` follows the
+    last checkpoint or evaluation; 0 before there was one.
     """
 
     tick: int
@@ -55,6 +57,7 @@ class RunClock(msgspec.Struct, frozen=True, kw_only=True):
     step_started_s: float
     n_tokens: int = 0
     checkpoint_step: int = 0
+    resumed_step: int = 0
     n_restarts: int = 0
     n_steps_lost: int = 0
     due_until_s: float
@@ -106,7 +109,9 @@ def resume(clock: RunClock, tick: int) -> RunClock:
 RUN_PHASES = ("absent", "pending", "compiling", "warming_up", "training", "finished", "failed")
 TRAINING = RUN_PHASES.index("training")
 
-SLOW_NOISE, FAST_NOISE, TRANSFER_NOISE, INPUT_NOISE = 0.003, 0.002, 0.03, 0.2
+# Slow and fast scatter of each worker.
+WORKER_NOISE = 0.003, 0.002
+TRANSFER_NOISE, INPUT_NOISE = 0.03, 0.2
 SLOW_NOISE_STEPS = 32
 # Share of steps in which a worker stalls; no normal scatter makes a step shorter than this.
 STALL_CHANCE, LEAST_SCATTER = 0.02, 0.2
@@ -217,6 +222,7 @@ def steps_under(
     n_steps: int,
     start_s: float,
     n_settled: int = len(FIRST_STEPS),
+    since_pause: IntArray | None = None,
 ) -> TimelineRows:
     """Compute consecutive steps under constant conditions.
 
@@ -225,6 +231,7 @@ def steps_under(
     first : number of the first step
     start_s : Unix seconds at which it begins
     n_settled : steps done before it since the processes started
+    since_pause : (n_steps,) steps since the last checkpoint or evaluation; negative before
 
     Notes
     -----
@@ -239,27 +246,24 @@ def steps_under(
     OSDI 2025, arXiv:2505.05713: what makes workers differ.
     """
     step = np.arange(first, first + n_steps)
-    scatter = _scatter(script, step)
-    settling = np.ones(n_steps)
-    late = FIRST_STEPS[n_settled : n_settled + n_steps]
-    settling[: len(late)] = late
-    compute_s: FloatArray = now.compute_s * _pace(script, now, step) * settling[:, None]
-    if script.plan.noise.tail == "stalls":
-        compute_s = compute_s + (scatter - 1) * script.step_plan.step_s * now.active
-    else:
-        compute_s = compute_s * scatter
+    factor = _common_factor(script, step, n_settled)
+    compute_s: FloatArray = now.compute_s * _pace(script, now, step) * factor[:, None]
+    if script.plan.noise.tail == "stalls" and script.plan.noise.step_cv:
+        compute_s += _stalls(script, step) * script.step_plan.step_s * now.active
     compute_s = round_times(compute_s)
     input_noise = windows("normal", mixed(script.key("input"), step), script.run.nodes)
-    input_s = round_times(now.input_s * np.maximum(1 + INPUT_NOISE * input_noise, 0))
-    late_s = np.zeros_like(compute_s)
-    if script.plan.noise.background:
-        input_s = input_s + round_times(input_waits_s(script, step)) * now.active
-        late_s = round_times(collections_s(script, step)) * now.active
+    input_s = now.input_s * np.maximum(1 + INPUT_NOISE * input_noise, 0)
     transfer_noise = windows("normal", mixed(script.key("transfer"), step), 1)[:, 0]
-    transfer_s: FloatArray = now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise) * settling
-    if script.plan.noise.tail != "stalls":
-        transfer_s = transfer_s * scatter[:, 0]
-    transfer_s = round_times(transfer_s)
+    transfer_cv = script.step_noise.transfer if script.step_noise else TRANSFER_NOISE
+    transfer_s: FloatArray = now.transfer_s * (1 + transfer_cv * transfer_noise) * factor
+    late_s = np.zeros_like(compute_s)
+    if script.step_noise is not None:
+        waiting_s, late_s, exchange_s = _delays(script.step_noise, now, step, since_pause)
+        input_s, transfer_s = input_s + waiting_s, transfer_s + exchange_s
+    input_s, late_s, transfer_s = (round_times(s) for s in (input_s, late_s, transfer_s))
+    if script.plan.noise.harmless:
+        input_s += round_times(input_waits_s(script, step)) * now.active
+        late_s += round_times(collections_s(script, step)) * now.active
     ready_s = (input_s + compute_s + late_s).max(axis=1)
     end_s = start_s + np.cumsum(ready_s + transfer_s)
     none = np.zeros(n_steps)
@@ -285,10 +289,12 @@ def steps_under(
 
 def _pace(script: Script, now: Conditions, step: IntArray) -> FloatArray:
     """Compute slowdown of each worker: (n_steps, n_workers)."""
-    n_nodes = script.run.nodes
-    pace = SLOW_NOISE * smooth(script.key("drift"), step, every=SLOW_NOISE_STEPS, width=n_nodes)
-    pace += FAST_NOISE * windows("normal", mixed(script.key("pace"), step), n_nodes)
-    pace += windows("hiccup", mixed(script.key("hiccup"), step), n_nodes)
+    n_nodes, measured = script.run.nodes, script.step_noise
+    slow, fast = (measured.worker_slow, measured.worker_fast) if measured else WORKER_NOISE
+    pace = slow * smooth(script.key("drift"), step, every=SLOW_NOISE_STEPS, width=n_nodes)
+    pace += fast * windows("normal", mixed(script.key("pace"), step), n_nodes)
+    if measured is None:
+        pace += windows("hiccup", mixed(script.key("hiccup"), step), n_nodes)
     pace += 1
     if now.uneven_ratio:
         noise_value = windows("uniform", mixed(script.key("lengths"), step), n_nodes)
@@ -296,40 +302,79 @@ def _pace(script: Script, now: Conditions, step: IntArray) -> FloatArray:
     return pace
 
 
-def _scatter(script: Script, step: IntArray) -> FloatArray:
-    """Compute how much longer each step takes by the scenario's noise: (n_steps, 1 or n_workers).
+def _common_factor(script: Script, step: IntArray, n_settled: int) -> FloatArray:
+    """Compute how many times as long each step takes all workers: (n_steps,)."""
+    measured = script.step_noise
+    factor: FloatArray = np.ones(len(step))
+    if measured is None:
+        late = FIRST_STEPS[n_settled : n_settled + len(step)]
+        factor[: len(late)] = late
+    else:
+        settled = np.arange(n_settled, n_settled + len(step))
+        factor = measured.of(step[0], len(step)).factor
+        factor = factor * measured.since_start(step[0] - n_settled, settled)
+    noise = script.plan.noise
+    if not noise.step_cv or noise.tail == "stalls":
+        return factor
+    noise_value = windows("normal", mixed(script.key("scatter"), step), 1)[:, 0].astype(float)
+    if noise.tail == "lognormal":
+        sigma = math.sqrt(math.log1p(noise.step_cv**2))
+        return np.asarray(factor * np.exp(sigma * noise_value - sigma**2 / 2))
+    return factor * np.maximum(LEAST_SCATTER, 1 + noise.step_cv * noise_value)
+
+
+def _stalls(script: Script, step: IntArray) -> FloatArray:
+    """Compute how long workers stall, in steps: (n_steps, n_workers).
 
     A stall lasts for an exponentially distributed time and hits one worker of its step.
     """
-    noise, n_nodes = script.plan.noise, script.run.nodes
-    if not noise.step_cv:
-        return np.ones((len(step), 1))
-    if noise.tail == "stalls":
-        chance, length, who = windows("uniform", mixed(script.key("stalls"), step), 3).T
-        mean = noise.step_cv / math.sqrt(2 * STALL_CHANCE - STALL_CHANCE**2)
-        stall = np.where(chance < STALL_CHANCE, -mean * np.log1p(-length.astype(float)), 0.0)
-        is_hit = (
-            np.arange(n_nodes) == np.minimum((who * n_nodes).astype(int), n_nodes - 1)[:, None]
-        )
-        return np.asarray(1 + stall[:, None] * is_hit)
-    noise_value = windows("normal", mixed(script.key("scatter"), step), 1).astype(float)
-    if noise.tail == "lognormal":
-        sigma = math.sqrt(math.log1p(noise.step_cv**2))
-        return np.asarray(np.exp(sigma * noise_value - sigma**2 / 2))
-    return np.maximum(LEAST_SCATTER, 1 + noise.step_cv * noise_value)
+    n_nodes = script.run.nodes
+    chance, length, who = windows("uniform", mixed(script.key("stalls"), step), 3).T
+    mean = script.plan.noise.step_cv / math.sqrt(2 * STALL_CHANCE - STALL_CHANCE**2)
+    stall = np.where(chance < STALL_CHANCE, -mean * np.log1p(-length.astype(float)), 0.0)
+    is_hit = np.arange(n_nodes) == np.minimum((who * n_nodes).astype(int), n_nodes - 1)[:, None]
+    return np.asarray(stall[:, None] * is_hit)
 
 
-def add_one_offs(
-    rows: TimelineRows, *, pause_s: float, checkpoint_s: float, brief_s: float, after_s: float
-) -> TimelineRows:
-    """Add a pause, a checkpoint or an evaluation to the first step; the others follow later."""
+def _delays(
+    noise: StepNoise, now: Conditions, step: IntArray, since_pause: IntArray | None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what holds up single steps.
+
+    Returns
+    -------
+    input_s, late_s, transfer_s : twice (n_steps, n_workers), and (n_steps,)
+        A late worker does nothing, so its hardware does less in a second, never more.
+    """
+    met, active = noise.of(step[0], len(step)), np.flatnonzero(now.active)
+    late_s = np.zeros((len(step), len(now.active)))
+    # Without an exchange, what would delay it delays a worker.
+    alone_s = met.late_s if now.transfer_s else met.late_s + met.exchange_s
+    late_s[np.arange(len(step)), active[(met.who * len(active)).astype(int)]] = alone_s
+    if since_pause is not None:
+        late_s += noise.resuming_s(since_pause)[:, None] * now.active
+    exchange_s = met.exchange_s if now.transfer_s else np.zeros(len(step))
+    return met.input_s[:, None] * now.active, late_s, exchange_s
+
+
+class OneOffs(NamedTuple):
+    """What a step makes room for: a pause before it, a checkpoint, an evaluation after it."""
+
+    pause_s: float
+    checkpoint_s: float
+    brief_s: float
+    after_s: float
+
+
+def add_one_offs(rows: TimelineRows, due: OneOffs) -> TimelineRows:
+    """Add what is due to the first step; the others follow later."""
     rows.pause_s = rows.pause_s.copy()
-    rows.pause_s[0] += pause_s
-    rows.ready_s[0] += pause_s
-    rows.checkpoint_s[0] += checkpoint_s
-    rows.brief_s[0] += brief_s
-    rows.after_s[0] += after_s
-    rows.start_s[1:] += pause_s + checkpoint_s + after_s
+    rows.pause_s[0] += due.pause_s
+    rows.ready_s[0] += due.pause_s
+    rows.checkpoint_s[0] += due.checkpoint_s
+    rows.brief_s[0] += due.brief_s
+    rows.after_s[0] += due.after_s
+    rows.start_s[1:] += due.pause_s + due.checkpoint_s + due.after_s
     return rows
 
 
@@ -424,6 +469,7 @@ def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, R
     flickers = script.flickers_at(start_s)
     if now.stuck or flickers:
         n_steps = 1
+    due = _one_offs(script, clock, now)
     rows = steps_under(
         script,
         now,
@@ -431,8 +477,10 @@ def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, R
         n_steps=n_steps,
         start_s=start_s,
         n_settled=clock.step - clock.first_step,
+        since_pause=_since_pause(clock, due, n_steps),
     )
-    _make_room(script, clock, now, rows)
+    if any(due):
+        add_one_offs(rows, due)
     rows = rows[: max(1, int(np.searchsorted(rows.start_s, horizon_s)))]
     if not flickers:
         _change_pace(script, acts, rows)
@@ -454,8 +502,15 @@ def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, R
     return rows, _enter(lost, "pending", at_s, max(1.0, crash.end_s - at_s))
 
 
-def _make_room(script: Script, clock: RunClock, now: Conditions, rows: TimelineRows) -> None:
-    """Add what became due to the first step."""
+def _since_pause(clock: RunClock, due: OneOffs, n_steps: int) -> IntArray:
+    """Return how many steps ago the last pause was, negative without one: (n_steps,)."""
+    steps = np.arange(n_steps)
+    since = steps + (clock.step - clock.resumed_step if clock.resumed_step else -n_steps)
+    return np.where(steps > 0, steps - 1, since) if due.checkpoint_s or due.after_s else since
+
+
+def _one_offs(script: Script, clock: RunClock, now: Conditions) -> OneOffs:
+    """Return what became due until the next step."""
     at_s, since_s, run = clock.step_started_s, clock.due_until_s, script.run
     acts = script.begun(since_s, at_s)
     rhythm_s = max(since_s, clock.phase_since_s)
@@ -473,14 +528,7 @@ def _make_room(script: Script, clock: RunClock, now: Conditions, rows: TimelineR
         noise = windows("normal", mixed(script.key("checkpoint"), np.array([clock.step])), 1)
         written_s = now.checkpoint_s * (1 + CHECKPOINT_NOISE * float(noise[0, 0]))
         checkpoint_s, brief_s = round_time(written_s), round_time(written_s * now.brief_ratio)
-    if pause_s or after_s or checkpoint_s:
-        add_one_offs(
-            rows,
-            pause_s=round_time(pause_s),
-            checkpoint_s=checkpoint_s,
-            brief_s=brief_s,
-            after_s=round_time(after_s),
-        )
+    return OneOffs(round_time(pause_s), checkpoint_s, brief_s, round_time(after_s))
 
 
 def _change_pace(script: Script, acts: tuple[Act, ...], rows: TimelineRows) -> None:
@@ -546,6 +594,7 @@ def _count(clock: RunClock, rows: TimelineRows, n_over: int) -> RunClock:
     if n_over == 0:
         return clock
     written = np.flatnonzero(rows.checkpoint_s[:n_over])
+    paused = np.flatnonzero(rows.checkpoint_s[:n_over] + rows.after_s[:n_over])
     return replace(
         clock,
         step=clock.step + n_over,
@@ -553,4 +602,5 @@ def _count(clock: RunClock, rows: TimelineRows, n_over: int) -> RunClock:
         due_until_s=float(rows.start_s[n_over - 1]),
         n_tokens=clock.n_tokens + int(rows.tokens[:n_over].sum()),
         checkpoint_step=int(rows.step[written[-1]]) + 1 if len(written) else clock.checkpoint_step,
+        resumed_step=int(rows.step[paused[-1]]) + 1 if len(paused) else clock.resumed_step,
     )

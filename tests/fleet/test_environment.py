@@ -1,5 +1,6 @@
 """Settings from the environment: text, numbers, flags, lists, and secrets in files."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,23 @@ def test_what_is_no_number_is_reported() -> None:
         ImproperlyConfigured, match="DAYS must be a whole number from 0 to 2147483647, not 'ten'"
     ):
         Environment({"DAYS": "ten"}).whole_number("DAYS", 1)
+
+
+@pytest.mark.parametrize(
+    "given", ["0", "0.009", "8761", "-1", "nan", "1e2", "٦", "6 ", ".5", "9" * 39, "six"]
+)
+def test_a_number_outside_its_limits_is_reported(given: str) -> None:
+    named = "PAGES must be a number from 0.01 to 8760, not "
+    with pytest.raises(ImproperlyConfigured, match=named + re.escape(repr(given))):
+        Environment({"PAGES": given}).number("PAGES", 6, least=0.01, most=8760)
+
+
+def test_a_decimal_number_within_its_limits_is_taken() -> None:
+    env = Environment({"LEAST": "0.01", "MOST": "8760", "EMPTY": ""})
+
+    read = [env.number(name, 6, least=0.01, most=8760) for name in ("LEAST", "MOST", "EMPTY")]
+
+    assert read == [0.01, 8760, 6]
 
 
 @pytest.mark.parametrize("name", ["OLD", "OLD_FILE"])

@@ -1,5 +1,6 @@
 """Step reports with TLS: a configured authority is trusted, unknown servers get nothing."""
 
+import gzip
 from contextlib import closing
 from pathlib import Path
 
@@ -7,15 +8,15 @@ import pytest
 
 from tests.certificates import Authority
 from tests.trnwatch.servers import listening
-from trnwatch.sender import ReportConnection
+from trnwatch.wire import ServerConnection
 
 LINE = b'{"kind": "beat"}'
 
 
 def status_of(server: str, ca_file: str) -> int:
     """Post a line, and hang up."""
-    with closing(ReportConnection(server, ca_file=ca_file)) as wire:
-        return wire.post([LINE], "secret")[0]
+    with closing(ServerConnection(server, token=lambda: "secret", ca_file=ca_file)) as wire:
+        return wire.post("/", gzip.compress(LINE), {}).status
 
 
 def test_the_authority_that_is_named_is_believed_for_its_names_only(tmp_path: Path) -> None:

@@ -40,4 +40,4 @@ def read_scenario(path: Path) -> Scenario:
         raise ValueError(msg) from error
     except UnicodeDecodeError as error:
         raise ValueError(f"scenario: {path} is not UTF-8 text; give a TOML file") from error
-    return load_scenario(text)
+    return load_scenario(text, folder=path.parent)

@@ -9,8 +9,7 @@ import msgspec
 from django.core.management.base import CommandError, CommandParser
 
 from fleet.checks.preflight_files import judge_files, read_files
-from fleet.checks.preflight_tables import collectives_json
-from fleet.checks.preflight_text import reasons, sentences
+from fleet.checks.preflight_text import collectives_json, reasons, sentences
 from fleet.checks.preflights import (
     MAGNITUDES,
     load_measured,

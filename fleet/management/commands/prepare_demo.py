@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand
 from django.db import connections, transaction
 
 from fleet.costs.spending import update_spending
+from fleet.formatting import counted
 from fleet.models import InjectedFault, Run
 from fleet.ops.child_process import signal_on_parent_exit
 from fleet.runs.similar_runs import update_due_comparisons
@@ -119,4 +120,5 @@ def simulate_past_of(name: str) -> str:
     run = Run.objects.prefetch_related("nodes").get(name=name)
     n_alerts = simulate_past(hot_store(), run, faults_of(run))
     lasted_s = time.monotonic() - began
-    return f"{name}: {run.last_step:,} steps, {n_alerts} alerts in {lasted_s:.1f} s"
+    did = f"{counted(run.last_step, 'step')}, {counted(n_alerts, 'alert')}"
+    return f"{name}: {did} in {lasted_s:.1f} s"

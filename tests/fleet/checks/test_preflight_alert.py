@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from fleet.alerts.text import AlertText, facts, headline
-from fleet.checks.preflight_requirements import (
+from fleet.checks.preflights import (
     NO_PREFLIGHT,
     set_requirement_by,
     update_preflight_alerts,

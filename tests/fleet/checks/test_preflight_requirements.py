@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.checks.preflight_requirements import (
+from fleet.checks.preflights import (
     NO_PREFLIGHT,
     missing_preflight_reason,
     set_requirement,

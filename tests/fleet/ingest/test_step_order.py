@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from fleet.checks.preflight_requirements import NO_PREFLIGHT, update_preflight_doubts
+from fleet.checks.preflights import NO_PREFLIGHT, update_preflight_doubts
 from fleet.ingest.steps import PENDING
 from fleet.models import Run
 from fleet.runs.state import state_of, worker_states

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from fleet.checks.preflight_requirements import set_requirement
+from fleet.checks.preflights import set_requirement
 from fleet.models import Node, Run
 from tests.fleet.pages.conftest import Page
 from tests.fleet.pages.preflights import done

@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 from django.utils.html import strip_tags
 
-from fleet.alerts.runbooks import FIELD, NOW, filled, section, steps_now
-from fleet.models import Alert
+from fleet.alerts.runbooks import FIELD, FIRST, NOW, checks_first, filled, section, steps_now
+from fleet.models import Alert, Run
 from telemetry.detect import RULES
 from trnwatch.surroundings import VARIABLES
 
@@ -33,7 +33,27 @@ def test_every_runbook_begins_with_what_to_do(client: Client, db: None, rule: st
     assert text.index("Do now") < text.index("Expect:") < text.index("Check first")
     # Fields of commands are names of what to fill in, or of labels.
     assert not FIELD.search(filled(first, {}))
-    assert set(FIELD.findall(first)) <= FIELDS
+    assert set(FIELD.findall(first + section(rule, FIRST))) <= FIELDS
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_to_check_first_needs_no_filling_in(alert: Alert, rule: str) -> None:
+    assert alert.node is not None
+    for labels in ({"slurm_job_id": "4711"}, {"pod": "llama-0", "namespace": "ml"}, {}):
+        assert alert.run is not None
+        alert.rule, alert.run.labels = rule, labels
+        text = checks_first(alert)
+
+        assert not FIELD.search(text)
+        assert not re.search(r"\b(NODE|LOG|JOB|POD|NAMESPACE|SLURM_JOB_ID)\b", text)
+        assert ("slurm-4711.out" in text) <= ("slurm_job_id" in labels)
+        assert ("kubectl" in text) <= ("pod" in labels)
+
+
+def test_the_log_of_the_job_is_named_by_its_scheduler(alert: Alert) -> None:
+    alert.rule, alert.run = "hang", Run(name="llama", labels={"slurm_job_id": "4711"})
+
+    assert "slurm-4711.out | tail" in checks_first(alert)
 
 
 @pytest.mark.parametrize("name", ["notifications", "service"])

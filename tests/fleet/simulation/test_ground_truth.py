@@ -10,6 +10,7 @@ from drills.report import truths_of
 from fleet.simulation.ground_truth import FaultTruth
 from telemetry.simulate.plan import Noise
 from telemetry.simulate.scenario import Scenario, scenario_of
+from telemetry.simulate.script import script_of
 
 RUN = {
     "name": "tiny",
@@ -105,10 +106,16 @@ def test_the_scenario_s_end_is_the_fault_s_end() -> None:
     assert truth.end_s == 300
 
 
-def test_background_events_do_not_change_what_a_fault_costs() -> None:
+@pytest.mark.parametrize("noise", [Noise(background=True), Noise(measured=True)])
+def test_noise_does_not_change_what_a_fault_costs(noise: Noise) -> None:
     made = scenario(fault("slow_core", magnitude=1.1), fault("hang", start_s=600))
-    noisy = msgspec.structs.replace(made, noise=Noise(background=True))
-    plain, truth = (truths_of(each, each.plans(epoch_s=1_000_000)) for each in (made, noisy))
+    noisy = msgspec.structs.replace(made, noise=noise)
+    # Nodes and runs differ for good, with noise and without.
+    [plan] = noisy.plans(epoch_s=1_000_000)
+    script = script_of(plan)
+    paces = Noise(node_cv=script.node_cv, run_to_run_cv=script.run_to_run_cv)
+    steady = msgspec.structs.replace(made, noise=paces)
+    plain, truth = (truths_of(each, each.plans(epoch_s=1_000_000)) for each in (steady, noisy))
 
     assert [replace(t, felt_until_s=0) for t in truth] == [
         replace(t, felt_until_s=0) for t in plain

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from pytest_django import Settings
 
-from fleet.checks.preflight_requirements import update_preflight_doubts
+from fleet.checks.preflights import update_preflight_doubts
 from fleet.models import Alert, Preflight, Run
 from fleet.simulation.demo import SPARES, create_fleet, ensure_preflight
 from tests.helpers import NOON

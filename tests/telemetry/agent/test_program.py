@@ -227,7 +227,7 @@ def test_it_is_python_3_9_and_needs_nothing_but_python(path: Path) -> None:
         for alias in node.names
     } | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
-    ours = ("telemetry.agent", "trnwatch.surroundings")
+    ours = ("telemetry.agent", "trnwatch.surroundings", "trnwatch.wire")
     outside = {name for name in names if not name.startswith(ours)}
     assert {name.partition(".")[0] for name in outside} <= set(sys.stdlib_module_names)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.sender import ServerConnection, TokenFile
+from telemetry.agent.program import connection_of, read_options
 from tests.telemetry.agent.ingest_server import Server
 from tests.telemetry.agent.test_sender import Node, node, server
 
@@ -58,10 +58,8 @@ def test_what_goes_wrong_inside_does_not_end_the_delivery(
 
 
 def test_a_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"--ca-file \(TRNWATCH_CA_FILE\) .*none"):
-        ServerConnection(
-            "https://x",
-            token=TokenFile(file=None, secret="s"),
-            node=None,
-            ca_file=str(tmp_path / "none"),
-        )
+    given = ["--server", "https://x", "--ca-file", str(tmp_path / "none")]
+    options = read_options([*given, "--spool", str(tmp_path)], {"TRNWATCH_TOKEN": "s"})
+
+    with pytest.raises(OSError, match=r"--ca-file \(TRNWATCH_CA_FILE\) .*none"):
+        connection_of(options)

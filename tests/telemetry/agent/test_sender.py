@@ -8,15 +8,10 @@ import pytest
 
 from telemetry.agent.clock import Clock, Moment
 from telemetry.agent.reports import MONITOR, SYSFS, Health, encode_tail
-from telemetry.agent.sender import (
-    KEEP_ALIVE_S,
-    AgentSender,
-    ServerConnection,
-    ServerResponse,
-    TokenFile,
-)
+from telemetry.agent.sender import AgentSender, TokenFile
 from telemetry.agent.spool import Spool, gzip_member
 from tests.telemetry.agent.ingest_server import Server, serve_ingest
+from trnwatch.wire import KEEP_ALIVE_S, ServerConnection, ServerResponse
 
 
 class Wrist(Clock):
@@ -41,8 +36,7 @@ class Node:
         self.clock, self.health = Wrist(), Health()
         boot, now = self.clock.boot, self.clock.now()
         self.spool = Spool(folder, max_bytes=10_000_000, boot=boot, now=now)
-        token = TokenFile(file=None, secret="secret")
-        self.wire = ServerConnection(server.address, token=token, node=None, ca_file=None)
+        self.wire = ServerConnection(server.address, token=lambda: "secret", option="--server")
         self.sender = AgentSender(
             self.spool, self.wire, self.health, self.clock, every_s=1.0, jitter=lambda: 1.0
         )
@@ -142,7 +136,7 @@ def test_retry_after_is_honoured(node: Node, server: Server) -> None:
 
 
 def test_the_rest_between_tries_grows_up_to_a_limit_and_is_spread(node: Node) -> None:
-    away = ServerResponse(0, {})
+    away = ServerResponse(0)
     rests_s = []
     for _ in range(12):
         node.sender._n_failed += 1
@@ -204,10 +198,10 @@ def test_a_server_that_is_gone_is_reported_and_forgotten_when_it_is_back(
     node.sender.deliver()
     assert "server: " in node.health.summary(n_waiting=0)["problem"]
 
-    node.wire = ServerConnection(
-        server.address, token=TokenFile(file=None, secret="s"), node="a b", ca_file=None
+    node.wire = ServerConnection(server.address, token=lambda: "s")
+    node.sender = AgentSender(
+        node.spool, node.wire, node.health, node.clock, every_s=1.0, node="a b"
     )
-    node.sender._wire = node.wire
     node.sender.deliver()
 
     assert server.requests[0].path.endswith("?node=a%20b")
@@ -219,9 +213,8 @@ def test_a_server_that_is_gone_is_reported_and_forgotten_when_it_is_back(
 def test_a_token_file_that_changed_is_read_again(tmp_path: Path, server: Server) -> None:
     file = tmp_path / "token"
     file.write_text("old\n")
-    wire = ServerConnection(
-        server.address, token=TokenFile(file=str(file), secret=None), node=None, ca_file=None
-    )
+    token = TokenFile(file=str(file), secret=None)
+    wire = ServerConnection(server.address, token=token.read)
     body = gzip_member(b"{}\n")
     server.answers = [(401, {}, {})]
     wire.post("/", body, {})
@@ -235,9 +228,7 @@ def test_a_token_file_that_changed_is_read_again(tmp_path: Path, server: Server)
 def test_a_connection_that_was_idle_for_long_is_not_trusted(
     server: Server,
 ) -> None:
-    wire = ServerConnection(
-        server.address, token=TokenFile(file=None, secret="s"), node=None, ca_file=None
-    )
+    wire = ServerConnection(server.address, token=lambda: "s")
     body = gzip_member(b"{}\n")
     wire.post("/", body, {})
     first = wire._connection
@@ -256,4 +247,4 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted(
 @pytest.mark.parametrize("address", ["trnwatch.example", "ftp://trnwatch.example", "https://"])
 def test_an_address_that_is_none_is_reported_at_once(address: str) -> None:
     with pytest.raises(ValueError, match="is not a URL"):
-        ServerConnection(address, token=TokenFile(file=None, secret="s"), node=None, ca_file=None)
+        ServerConnection(address, token=lambda: "s")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -10,16 +11,16 @@ import pytest
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.simulate import background, observation, shard, timeline
 from telemetry.simulate.background import (
-    CRON_EVERY_S,
-    CRON_S,
-    FAR_FACTOR,
+    Event,
+    Reports,
     collections_s,
+    environment,
     held_up,
     input_waits_s,
     is_far,
     lost_steps,
     missed_scrapes,
-    reports_key,
+    reports_of,
     stopped,
 )
 from telemetry.simulate.inputs import FULL, TIERS
@@ -32,12 +33,19 @@ from tests.telemetry.simulate.played import EPOCH, SMALL, VISION, plan_of
 
 ON = Noise(background=True)
 HOURS_S = 7200
-KEY = np.uint64(7)
+EVENTS = environment(1.0)
+REPORTS = Reports(np.uint64(7), EVENTS)
 RUN = msgspec.structs.replace(VISION, nodes=16, global_batch=16384)
 
 
 # Where everything is observed, probes feel no traffic.
 PROBED = TIERS["agent_hooks"]
+
+
+def changed(**rates: float) -> Mapping[str, Event]:
+    """Return the events with other rates."""
+    new = {name: msgspec.structs.replace(EVENTS[name], rate=rate) for name, rate in rates.items()}
+    return {**EVENTS, **new}
 
 
 def with_background(plan: Plan, **more: object) -> Plan:
@@ -55,8 +63,7 @@ def hardware(*, is_on: bool) -> Mapping[str, FloatArray]:
 def without_delays() -> Mapping[str, FloatArray]:
     """Return the hours of ``hardware`` with background events that do not delay steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(background, "LOADER_CHANCE", 0.0)
-        patch.setattr(background, "COLLECTION_CHANCE", 0.0)
+        patch.setattr(background, "environment", lambda _: changed(loader=0.0, collection=0.0))
         plan = with_background(plan_of(RUN, seed=7), inputs=PROBED, shard_size=64)
         return play(plan, "vit/0", start_clock(plan), EPOCH + HOURS_S).span.values
 
@@ -89,6 +96,38 @@ def test_a_scenario_file_turns_it_on() -> None:
     assert not Noise().background
 
 
+@pytest.mark.parametrize("factor", [1.5, 2.0, 3.0])
+def test_a_factor_multiplies_rates_and_sizes(factor: float) -> None:
+    run = msgspec.structs.replace(SMALL, nodes=64, global_batch=128)
+    plain, more = (
+        script_of(msgspec.structs.replace(plan_of(run), noise=Noise(environment=each)))
+        for each in (1.0, factor)
+    )
+    waits_s, longer_s = (input_waits_s(script, np.arange(20_000)) for script in (plain, more))
+
+    assert (longer_s > 0).mean() == pytest.approx(factor * (waits_s > 0).mean(), rel=0.1)
+    means_s = [each[each > 0].mean() for each in (waits_s, longer_s)]
+    assert means_s[1] == pytest.approx(factor * means_s[0], rel=0.2)
+    for name, event in environment(factor).items():
+        assert event.rate == pytest.approx(factor * EVENTS[name].rate)
+        assert event.high == pytest.approx(factor * EVENTS[name].high)
+    # All of them can be played.
+    plan = msgspec.structs.replace(plan_of(RUN), inputs=PROBED, noise=Noise(environment=factor))
+    played = play(plan, "vit/0", start_clock(plan), EPOCH + 1800)
+    assert len(played.steps) > 100
+    assert stopped(plan, EPOCH + 1800, within_s=1e5)
+
+
+def test_the_table_is_documented_and_detection_does_not_know_it() -> None:
+    root = Path(background.__file__).parents[2]
+    documented = (root / "docs" / "physics.md").read_text()
+    for event in EVENTS.values():
+        assert f"| {event.what} | {event.rate:g} per {event.per} |" in documented
+    readers = [*root.glob("telemetry/detect*/**/*.py"), *root.glob("telemetry/evidence/*.py")]
+    assert len(readers) > 20
+    assert not [path for path in readers if "environment.toml" in path.read_text()]
+
+
 def test_a_run_without_it_draws_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError
@@ -106,8 +145,8 @@ def test_a_run_without_it_draws_nothing_more(monkeypatch: pytest.MonkeyPatch) ->
         plan = msgspec.structs.replace(plan_of(SMALL, seed=77), inputs=inputs)
         played = play(plan, "bert/0", start_clock(plan), EPOCH + 60)
         phases = report_phases(plan.seed, plan.run.node_names)
-        observed(inputs, played.span, phases, background=reports_key(plan))
-        arrived_until(inputs, phases, EPOCH + 60, background=reports_key(plan))
+        observed(inputs, played.span, phases, background=reports_of(plan))
+        arrived_until(inputs, phases, EPOCH + 60, background=reports_of(plan))
         assert (len(arrival_s(plan, played.steps)) > 0) == inputs.step_reports, tier
 
 
@@ -148,7 +187,9 @@ def test_without_delays_steps_and_most_metrics_are_those_of_a_run_without_backgr
 
 def test_delays_are_as_frequent_and_long_as_stated() -> None:
     script, step = (
-        script_of(plan_of(msgspec.structs.replace(SMALL, nodes=64, global_batch=128))),
+        script_of(
+            with_background(plan_of(msgspec.structs.replace(SMALL, nodes=64, global_batch=128)))
+        ),
         np.arange(20_000),
     )
     waits_s, stops_s = input_waits_s(script, step), collections_s(script, step)
@@ -184,7 +225,7 @@ def test_a_delayed_worker_makes_the_others_wait() -> None:
 def test_half_of_a_nodes_devices_retransmit_for_some_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(background, "BURST_EVERY_S", 600.0)
+    monkeypatch.setattr(background, "environment", lambda _: changed(burst=6.0))
     script, ticks = script_of(with_background(plan_of(RUN))), EPOCH + np.arange(1, 14_401)
     n = script.instance.n_efa
     values = {
@@ -209,7 +250,7 @@ def test_probes_are_longer_when_their_link_is_busy_and_far_nodes_always() -> Non
     on, off = without_delays()["efa_latency_s"], hardware(is_on=False)["efa_latency_s"]
     script = script_of(with_background(plan_of(RUN), inputs=PROBED, shard_size=64))
     far = is_far(script)
-    ratio = on[100:] / off[100:] / np.where(far, FAR_FACTOR, 1)[:, None]
+    ratio = on[100:] / off[100:] / np.where(far, 1 + EVENTS["far"].high, 1)[:, None]
     is_known = np.isfinite(ratio)
     sent = hardware(is_on=False)["efa_tx_bytes_per_s"][100:]
     busy = sent / (script.instance.network_bytes_per_s / script.instance.n_efa)
@@ -287,7 +328,7 @@ def test_a_cron_job_uses_vcpus_for_20_s_each_half_hour() -> None:
     more = on - off
     is_on = more > 0.01
 
-    assert is_on.mean() == pytest.approx(CRON_S / CRON_EVERY_S, rel=0.2)
+    assert is_on.mean() == pytest.approx(20 / 1800, rel=0.2)
     assert more[is_on & (on < 1)].min() > 0.099
     assert more[is_on].max() < 0.301
     assert (more[~is_on & np.isfinite(more)] == 0).all()
@@ -299,7 +340,7 @@ def test_late_reports_hold_up_newer_ones(every_s: int) -> None:
     inputs = TIERS["agent_hooks" if every_s == 5 else "agent_collectives"]
     seconds = range(EPOCH, EPOCH + 4000)
     usual = np.array([arrived_until(inputs, phases, now) for now in seconds])
-    some = np.array([arrived_until(inputs, phases, now, background=KEY) for now in seconds])
+    some = np.array([arrived_until(inputs, phases, now, background=REPORTS) for now in seconds])
 
     assert (np.diff(some, axis=0) >= 0).all()
     behind_s = usual - some
@@ -311,7 +352,7 @@ def test_late_reports_hold_up_newer_ones(every_s: int) -> None:
 
 def test_reports_of_one_second_are_held_up_until_the_late_one_has_arrived() -> None:
     newest = np.full(4000, EPOCH)
-    held = np.array([held_up(KEY, newest + i, EPOCH + i, 1) for i in range(9)]) - EPOCH
+    held = np.array([held_up(REPORTS, newest + i, EPOCH + i, 1) for i in range(9)]) - EPOCH
 
     is_held = held[0] < 0
     assert 0 < is_held.sum() < 100
@@ -320,8 +361,8 @@ def test_reports_of_one_second_are_held_up_until_the_late_one_has_arrived() -> N
 
 def test_scrapes_fail_and_step_reports_are_lost_at_their_rates() -> None:
     phases = report_phases(1, tuple(f"n-{i}" for i in range(64)))
-    missed = missed_scrapes(KEY, EPOCH + np.arange(30_000), phases, 15)
-    lost = lost_steps(KEY, np.arange(5000), 64)
+    missed = missed_scrapes(REPORTS, EPOCH + np.arange(30_000), phases, 15)
+    lost = lost_steps(REPORTS, np.arange(5000), 64)
 
     assert missed.mean() == pytest.approx(1e-3, rel=0.3)
     assert lost.mean() == pytest.approx(2e-3, rel=0.15)
@@ -336,8 +377,8 @@ def test_step_reports_are_lost_only_where_the_tier_is_not_ideal() -> None:
     some, all_ = (play(p, "bert/0", start_clock(p), EPOCH + 900).steps for p in (hooks, ideal))
     lost = np.isnan(some.phases["compute_s"])
 
-    assert reports_key(ideal) is None
-    assert reports_key(plan_of(SMALL)) is None
+    assert reports_of(ideal) is None
+    assert reports_of(plan_of(SMALL)) is None
     assert not np.isnan(all_.phases["compute_s"]).any()
     assert 0 < lost.mean() < 0.005
     waited_s = arrival_s(hooks, some) - some.ended_at_s

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from telemetry.blocks import FloatArray
 from telemetry.simulate.inputs import FULL
-from telemetry.simulate.plan import Benign, Fault, Plan
+from telemetry.simulate.plan import Benign, Fault, Noise, Plan
 from telemetry.simulate.shard import PlayedShard, RunClock, play, resume, start_clock
 from tests.telemetry.simulate.played import EPOCH, SMALL, VISION, plan_of
 
@@ -34,6 +34,8 @@ FAST = plan_of(
     faults=[Fault(kind="seq_imbalance", run="bert", start_s=33.3, duration_s=50, magnitude=1)],
 )
 
+MEASURED = msgspec.structs.replace(EVENTFUL, noise=Noise(measured=True, background=True))
+
 
 def in_pieces(plan: Plan, shard: str, cuts: list[int]) -> list[PlayedShard]:
     """Play a shard in pieces; the clock goes through JSON in between, as it does in life."""
@@ -57,7 +59,7 @@ def assert_alike(whole: PlayedShard, pieces: list[PlayedShard]) -> None:
     np.testing.assert_array_equal(ended, whole.steps.ended_at_s)
 
 
-@pytest.mark.parametrize("plan", [EVENTFUL, FAST], ids=["eventful", "fast"])
+@pytest.mark.parametrize("plan", [EVENTFUL, FAST, MEASURED], ids=["eventful", "fast", "measured"])
 @settings(max_examples=15, deadline=None)
 @given(cuts=st.sets(st.integers(EPOCH, EPOCH + LENGTH_S - 1), max_size=12))
 def test_cutting_the_interval_changes_nothing(plan: Plan, cuts: set[int]) -> None:
