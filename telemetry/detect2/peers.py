@@ -1,0 +1,368 @@
+"""A lean sequential test of many parts of the same kind: which have shifted against their peers.
+
+1. A value is a block's mean: its logarithm, worse upwards, minus the part's own offset.
+2. The residual is that minus the median of its peers: parts of its node, or of the run.
+3. The offset is a slow Student-weighted mean of residuals; at first it is the role's usual one.
+4. How uncertain the offset still is widens what counts as "no shift".
+5. Scale, tail (Student's degrees of freedom) and correlation in time are those of all parts.
+6. Each block adds the nats by which a part favours "at least 3, 12 or 48 % worse" over "as
+   before", at most as many as the rarity of residuals that large in this run allows.
+7. A sum below zero starts again (CUSUM); the first block of the present sum is the onset.
+8. A sum above the alarm level opens a shift; the level rises with the largest calm excursion.
+9. While it is open the offset stays. The same test reversed, against half the size, ends it.
+10. Only parts that can gain evidence, or have some, are computed: nearly always very few.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.evidence import student
+from telemetry.evidence.noise import CHUNK, PRIOR_FAR, PRIOR_FAR_VALUES
+from telemetry.statistics.peers import GAUSSIAN, median
+
+BoolArray = NDArray[np.bool_]
+# Budget: what matters, as logarithms. Evidence is for "at least", so that few sizes suffice.
+SIZES = np.log1p([0.03, 0.12, 0.48])
+# A reference follows the last 25 minutes of blocks, as that of steps does (300 values).
+PAST_BLOCKS = 300
+# Lasting differences between healthy parts: 0.4 to 0.7 % (ranks of recorded traces).
+PRIOR_SPREAD = 0.006
+# Scatter of a block before any was seen; counts as one block.
+PRIOR_SCALE = 0.01
+# A part without a value for as long as blocks are kept is not what it was.
+FORGET_S = 300
+MOST_INFLATION = 50.0
+# So many values have a median that withstands a few wild ones (CHUNK of steps).
+YOUNG = CHUNK
+NONE_OPEN = -1
+
+
+@dataclass(slots=True)
+class Excursions:
+    """Evidence of parts by size: (n_sizes, n_parts), or (n_parts,); times count from an epoch."""
+
+    nats: FloatArray
+    since_s: IntArray
+    n_far: NDArray[np.uint8]  # residuals of the present excursion that are far
+    peak: FloatArray
+    back: FloatArray
+    size: NDArray[np.int8]
+    seen_s: IntArray
+    again: float
+    # Of all calm parts together: blocks that were looked at; by size far residuals after a usual
+    # one, after another, and all of those; the largest sum of an excursion that ended by itself.
+    n_looks: float
+    begun: FloatArray
+    repeated: FloatArray
+    all_far: FloatArray
+    largest: float
+
+    @classmethod
+    def of(cls, n_sizes: int, n_parts: int, *, again: float = 0.0) -> "Excursions":
+        """Nothing is known yet; ``again``: chance that a harmless excursion lasts a block more."""
+        return cls(
+            nats=np.zeros((n_sizes, n_parts), np.float32),
+            since_s=np.zeros((n_sizes, n_parts), np.int32),
+            n_far=np.zeros((n_sizes, n_parts), np.uint8),
+            peak=np.zeros(n_parts, np.float32),
+            back=np.zeros(n_parts, np.float32),
+            size=np.full(n_parts, NONE_OPEN, np.int8),
+            seen_s=np.zeros(n_parts, np.int32),
+            again=again,
+            n_looks=0.0,
+            begun=np.zeros(n_sizes),
+            repeated=np.zeros(n_sizes),
+            all_far=np.zeros(n_sizes),
+            largest=0.0,
+        )
+
+    @property
+    def is_open(self) -> BoolArray:
+        return np.asarray(self.size != NONE_OPEN)
+
+    def most_nats(self, parts: IntArray) -> FloatArray:
+        """Nats that a far residual proves at most: minus log of how often they come.
+
+        Notes
+        -----
+        A Markov chain of two states. After a usual residual Laplace's rule of succession: a run
+        that has shown little yet proves little. After a far one what is known of harmless
+        excursions, worth one of them, and those of this run.
+        """
+        first = (self.begun + 1.0) / (self.n_looks + 1.0)
+        expected = np.maximum(first, self.again)
+        worth = 1.0 / np.maximum(1.0 - expected, 1e-3)
+        then = (self.repeated + worth * expected) / (self.all_far + worth)
+        chance = np.where(
+            self.n_far[:, parts] > 0, np.maximum(first, then)[:, None], first[:, None]
+        )
+        return np.asarray(-np.log(np.minimum(chance, 1.0)))
+
+    def level(self, base: float) -> float:
+        """Raise an alarm level by the largest calm excursion, over the one that chance makes.
+
+        References
+        ----------
+        E. J. Gumbel, "Statistics of Extremes" (1958), 3.1 (characteristic largest value).
+        """
+        chance = math.log(max(self.n_looks * len(self.nats), math.e))
+        return base * max(1.0, self.largest / chance)
+
+    def add(
+        self, parts: IntArray, gain: FloatArray, is_far: BoolArray, *, at_s: int, base: float
+    ) -> None:
+        """Add evidence of some parts: gain and is_far are (n_sizes, len(parts))."""
+        before, was_open = self.nats[:, parts], self.size[parts] != NONE_OPEN
+        self.begun += np.sum(is_far & (self.n_far[:, parts] == 0) & ~was_open, axis=1)
+        most = self.most_nats(parts)
+        self.n_far[:, parts] = np.minimum(self.n_far[:, parts], 254) + is_far
+        gain = np.clip(gain, -most, most)
+        nats = np.maximum(before + gain, 0.0)
+        self.since_s[:, parts] = np.where(before == 0.0, at_s, self.since_s[:, parts])
+        self.nats[:, parts] = nats
+        top = nats.max(axis=0)
+        opens = (top > self.level(base)) & ~was_open
+        calm = ~was_open & ~opens
+        self.peak[parts] = np.where(calm, np.maximum(self.peak[parts], top), 0.0)
+        self._end_calm(parts[calm & (top == 0.0)])
+        self.size[parts[opens]] = nats[:, opens].argmax(axis=0)
+        self._close(parts[was_open], gain[:, was_open], base)
+
+    def _end_calm(self, parts: IntArray) -> None:
+        """Learn how large, and how long, excursions are that end by themselves."""
+        if not parts.size:
+            return
+        self.largest = max(self.largest, float(self.peak[parts].max()))
+        n_far = self.n_far[:, parts].astype(float)
+        self.all_far += n_far.sum(axis=1)
+        self.repeated += np.maximum(n_far - 1, 0.0).sum(axis=1)
+        self.peak[parts] = 0.0
+        self.n_far[:, parts] = 0
+
+    def _close(self, parts: IntArray, gain: FloatArray, base: float) -> None:
+        """End open shifts by the same evidence, reversed."""
+        against = gain[self.size[parts], np.arange(len(parts))]
+        self.back[parts] = np.maximum(self.back[parts] - against, 0.0)
+        self.end(parts[self.back[parts] > base])
+
+    def end(self, parts: IntArray | BoolArray) -> None:
+        self.size[parts] = NONE_OPEN
+        self.nats[:, parts] = 0.0
+        self.n_far[:, parts] = 0
+        self.peak[parts] = self.back[parts] = 0.0
+
+
+def inflation(correlation: float) -> float:
+    """How much more the mean of many correlated values varies than that of independent ones.
+
+    Notes
+    -----
+    ``(1 + r) / (1 - r)`` for a first-order autoregression; r from the mean product of signs of
+    neighbours, which wild values do not move: ``r = sin(pi / 2 * mean)``.
+
+    References
+    ----------
+    G. E. P. Box, G. M. Jenkins, "Time Series Analysis" (1976), 2.1; of the signs, W. F. Sheppard,
+    Phil. Trans. A 192 (1899), 101-167.
+
+    Examples
+    --------
+    >>> [round(inflation(c), 1) for c in (-0.2, 0.0, 1 / 3)]
+    [1.0, 1.0, 3.0]
+    """
+    r = math.sin(math.pi / 2 * max(correlation, 0.0))
+    return min((1 + r) / max(1 - r, 1e-9), MOST_INFLATION)
+
+
+class Ring:
+    """The newest blocks of a quantity: times and values (n_blocks, n_parts)."""
+
+    def __init__(self, n_blocks: int, n_parts: int, kind: type = np.float32) -> None:
+        self.at_s = np.full(n_blocks, -np.inf)
+        self.values = np.full((n_blocks, n_parts), np.nan, kind)
+        self._next = 0
+
+    def add(self, at_s: float, values: FloatArray) -> None:
+        self.at_s[self._next], self.values[self._next] = at_s, values
+        self._next = (self._next + 1) % len(self.at_s)
+
+    def since(self, moment_s: float) -> FloatArray:
+        return np.asarray(self.values[self.at_s > moment_s])
+
+
+def usual_of(x: FloatArray) -> FloatArray:
+    """Median of peers along the last axis, of each: of two, the other one.
+
+    Examples
+    --------
+    >>> usual_of(np.array([[1.0, 3.0]])), usual_of(np.array([[1.0, 3.0, 9.0]]))
+    (array([[3., 1.]]), array([[3., 3., 3.]]))
+    """
+    if x.shape[-1] == 2:
+        return x[..., ::-1]
+    if x.shape[-1] == 1:
+        return np.full_like(x, np.nan)
+    return np.broadcast_to(median(x)[..., None], x.shape)
+
+
+class PeerTest:
+    """One quantity of all parts of a run; ``groups`` is the shape (n_groups, n_peers).
+
+    ``is_alike``: whether a part that differs from its peers from the start is news. ``again``: see
+    `Excursions.of`. ``n_blocks`` of the newest values are kept.
+    """
+
+    def __init__(
+        self,
+        groups: tuple[int, int],
+        *,
+        n_roles: int,
+        is_alike: bool,
+        again: float,
+        n_blocks: int,
+    ) -> None:
+        n = math.prod(groups)
+        self.groups, self._n_roles, self._is_alike = groups, n_roles, is_alike
+        self.excursions = Excursions.of(len(SIZES), n, again=again)
+        self.offset = np.zeros(n, np.float32)
+        self.n_past = np.zeros(n, np.float32)
+        # Distances from the usual peer, the part's own offset included.
+        self.ring = Ring(n_blocks, n)
+        self._before = np.full(n, np.nan, np.float32)
+        self._distance = PRIOR_SCALE
+        self._n_blocks = 1.0
+        self._far = self._known = 0.0
+        self._correlation = 0.0
+        self._spread = PRIOR_SPREAD
+
+    @property
+    def df(self) -> FloatArray:
+        far = (self._far + PRIOR_FAR * PRIOR_FAR_VALUES) / (self._known + PRIOR_FAR_VALUES)
+        return student.degrees_of_freedom(np.array(far))
+
+    @property
+    def scale(self) -> float:
+        middle = np.interp(self.df, student.DEGREES, student.MEDIAN_DISTANCE)
+        return float(self._distance / middle)
+
+    @property
+    def inflation(self) -> float:
+        return inflation(self._correlation)
+
+    def error(self, n: FloatArray | float) -> FloatArray:
+        """Return the standard error of the median of n blocks; infinite of none.
+
+        References
+        ----------
+        H. Cramér, "Mathematical Methods of Statistics" (1946), 28.5 (variance of a median).
+        """
+        peak = float(student.density_of(self.df)) / self.scale
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.sqrt(self.inflation / np.asarray(n, float)) / (2 * peak))
+
+    def uncertainty(self, n: FloatArray) -> FloatArray:
+        """Return that of offsets after n blocks: normal prior and measurement (conjugate)."""
+        prior = 1 / self._spread**2 if self._is_alike else 0.0
+        with np.errstate(divide="ignore"):
+            return np.asarray(1 / np.sqrt(prior + self.error(n) ** -2.0))
+
+    def update(self, x: FloatArray, coarse: FloatArray, *, at_s: int, base: float) -> None:
+        """Take a logarithm of each part, (n,), NaN for none.
+
+        Parameters
+        ----------
+        coarse : (n,) scatter that rounding alone makes
+        base : alarm level, nats
+        """
+        self._begin(x)
+        off = (x - self.offset).reshape(self.groups)
+        residual = (off - usual_of(off)).ravel()
+        known = np.isfinite(residual)
+        self._forget(known, at_s)
+        self.ring.add(at_s, residual + self.offset)
+        if known.any():
+            scale = np.maximum(self.scale, coarse)
+            self._test(residual, known, scale, at_s, base)
+            self._learn(residual, known & ~self.excursions.is_open, scale)
+            np.copyto(self._before, residual, where=known, casting="same_kind")
+
+    def _begin(self, x: FloatArray) -> None:
+        """Expect of a new part what its role is like on other nodes, or else itself."""
+        new = (self.n_past == 0) & np.isfinite(x)
+        if not new.any():
+            return
+        off = x.reshape(self.groups)
+        off = off - median(off)[:, None]
+        if self._is_alike:
+            by_role = off.reshape(-1, self._n_roles)
+            usual = median(by_role.T) if len(by_role) > 2 else np.zeros(self._n_roles)
+            off = np.broadcast_to(usual, by_role.shape)
+        self.offset[new] = np.nan_to_num(off.ravel()[new])
+
+    def _test(
+        self, residual: FloatArray, known: BoolArray, scale: FloatArray, at_s: int, base: float
+    ) -> None:
+        state, sizes = self.excursions, SIZES[:, None]
+        state.n_looks += float(np.sum(known & ~state.is_open))
+        can_gain = residual > SIZES[0] / 2
+        parts = np.flatnonzero(known & (can_gain | (state.n_far[0] > 0) | state.is_open))
+        if not parts.size:
+            return
+        r, s = residual[parts], scale[parts]
+        reach = math.sqrt(2 * base) * self.uncertainty(self.n_past[parts])
+        band = np.maximum(2 * reach - sizes, 0.0)
+        # An open shift is held against half of its size.
+        least = np.where(np.arange(len(SIZES))[:, None] == state.size[parts], sizes / 2, sizes)
+        with np.errstate(invalid="ignore"):
+            gain = student.log_ratio(r, np.maximum(r, least), scale=s, df=self.df, band=band)
+        gain = np.nan_to_num(gain, nan=0.0, posinf=0.0, neginf=0.0) / self.inflation
+        state.add(parts, gain, r > np.maximum(least / 2, reach), at_s=at_s, base=base)
+
+    def _learn(self, residual: FloatArray, calm: BoolArray, scale: FloatArray) -> None:
+        """Learn offsets, scale, tail and correlation from parts without an open shift."""
+        parts = np.flatnonzero(calm)
+        if not parts.size:
+            return
+        r, before, n = residual[parts], self._before[parts], self.n_past[parts]
+        rate = 1 / min(self._n_blocks + 1, PAST_BLOCKS)
+        # A young offset has followed its few values.
+        distance = np.abs(np.where(n < YOUNG, (r - before) / math.sqrt(2), r))
+        distance = distance[np.isfinite(distance)]
+        if distance.size:
+            self._n_blocks += 1
+            self._far += float(np.sum(distance > 4 * self._distance))
+            self._known += distance.size
+            self._distance += rate * (float(np.median(distance)) - self._distance)
+        both = np.isfinite(before) & (n >= YOUNG)
+        if both.any():
+            product = float(np.mean(np.sign(r[both] * before[both])))
+            self._correlation += rate * (product - self._correlation)
+        raw = np.abs(r + self.offset[parts])
+        self._spread = max(PRIOR_SPREAD, GAUSSIAN * float(np.median(raw)))
+        self._follow(parts, r, scale[parts])
+
+    def _follow(self, parts: IntArray, r: FloatArray, scale: FloatArray) -> None:
+        """Let offsets follow: the median of the first values, then a Student-weighted mean."""
+        df, n = float(self.df), self.n_past[parts]
+        before = np.square(self.uncertainty(n))
+        weight = np.minimum((df + 1) / (df + r**2 / (scale**2 + before)), 1.0)
+        step = np.maximum(1 / (1 + self.error(1.0) ** 2 / before), 1 / PAST_BLOCKS)
+        is_young = (n < YOUNG) & (not self._is_alike)
+        self.n_past[parts] = np.minimum(n + np.where(is_young, 1.0, weight), PAST_BLOCKS)
+        self.offset[parts] += step * weight * r
+        if is_young.any():
+            young = parts[is_young]
+            self.offset[young] = median(self.ring.values[:, young].T)
+
+    def _forget(self, known: BoolArray, at_s: int) -> None:
+        """Begin again with parts of which nothing was known for long: they may be others now."""
+        seen_s = self.excursions.seen_s
+        is_old = at_s - seen_s > FORGET_S
+        if is_old.any():
+            self.n_past[known & is_old] = 0
+            self.excursions.end(is_old & self.excursions.is_open)
+        seen_s[known] = at_s
