@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from telemetry.detect.causes import CLASSES, NOT_URGENT, UNKNOWN, Kind, kind_of
+from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.engine import evidence_of, performance_victims
 from telemetry.detect.findings import CauseScore, Finding, Problem
 from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.pace import comparable_steps
+from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import SHARE, apply_share_rule
 from telemetry.detect2.explain import OF_PLACE, Explanation, explain
@@ -168,6 +171,9 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     watch.update(inputs)
     found = [_problem(inputs, each) for each in watch.problems]
     steps = inputs.steps.reported
+    if not len(steps):
+        return _findings(inputs, steps, found + find_slow_progress(inputs))
+    found += find_slow_checkpoint(inputs, comparable_steps(steps))
     share = None
     if len(steps) and steps.is_timed_now:
         share, found = apply_share_rule(inputs, steps.timed, found, is_open=SHARE in open_rules)

@@ -18,6 +18,7 @@ import numpy as np
 from telemetry.blocks import FloatArray
 from telemetry.detect.causes import CLASS_OF, UNKNOWN
 from telemetry.detect2.shifts import Effect, Effects
+from telemetry.statistics.peers import GAUSSIAN
 
 # Sizes of a problem, as shares of the usual step: from what matters on.
 SIZES = np.geomspace(0.03, 3.0, 13)
@@ -64,6 +65,7 @@ class Signature:
     raises: frozenset[str]
     lowers: frozenset[str]
     leaves: frozenset[str]
+    scatters: frozenset[str]
 
     def sign(self, quantity: str) -> int | None:
         """1 raised, -1 lowered, 0 left unchanged; None where it is not said."""
@@ -82,7 +84,7 @@ def _read(path: Path) -> tuple[Signature, ...]:
             row["name"],
             row["scope"],
             row["prior"],
-            *(frozenset(row.get(key, ())) for key in ("raises", "lowers", "leaves")),
+            *(frozenset(row.get(key, ())) for key in ("raises", "lowers", "leaves", "scatters")),
         )
         for row in rows
     )
@@ -138,7 +140,7 @@ def _usual(effect: Effect) -> tuple[FloatArray, FloatArray]:
     return np.median(effect.size[known]), np.median(effect.error[known])
 
 
-def _normal(value: float, mean: FloatArray, deviation: FloatArray) -> FloatArray:
+def _normal(value: FloatArray | float, mean: FloatArray, deviation: FloatArray) -> FloatArray:
     """Log density; tails of Student's distribution with five degrees, for errors are estimates."""
     off = (value - mean) / deviation
     return np.asarray(-3.0 * np.log1p(off**2 / 5.0) - np.log(deviation))
@@ -194,6 +196,9 @@ def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanat
         for row in (*rows, None):
             prior = UNKNOWN_PRIOR if row is None else row.prior
             weight = np.log(prior / share) + log_likelihood(row, of_run | here) - null
+            weight += sum(
+                _scatter(effects[name]) for name in effects if row and name in row.scatters
+            )
             weights.append((float(weight), row, node, row and _part_of(row, here)))
     return _named(weights)
 
@@ -204,6 +209,21 @@ def _healthy(seen: Seen) -> float:
         float(_normal(value, np.zeros(1), np.hypot(error, MODEL_LEAST) * np.ones(1))[0])
         for value, error, _ in seen.values()
     )
+
+
+def _scatter(effect: Effect) -> float:
+    """Log likelihood ratio of nodes that are all unlike against nodes that are as before.
+
+    The deviation of all together is estimated, which costs half the logarithm of their number.
+    """
+    known = np.isfinite(effect.size) & np.isfinite(effect.error)
+    size, error = effect.size[known], np.hypot(effect.error[known], MODEL_LEAST)
+    if len(size) < 2:
+        return 0.0
+    usual = float(np.median(np.abs(size))) * GAUSSIAN
+    zero = np.zeros(len(size))
+    unlike = _normal(size, zero, np.hypot(error, usual)).sum()
+    return float(unlike - _normal(size, zero, error).sum() - 0.5 * np.log(len(size)))
 
 
 def _part_of(row: Signature, here: Seen) -> int | None:
