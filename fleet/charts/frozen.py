@@ -15,11 +15,12 @@ from django.db import transaction
 from django.db.models import Prefetch, Q
 
 from fleet.charts.alerts import AFTER_S, alert_figure, alert_window, charts_of
-from fleet.charts.figures import Chart, ChartLine, Heat, median_of
+from fleet.charts.figures import Chart, ChartLine, Heat
 from fleet.charts.windows import Window
 from fleet.formatting import figure as format_figure
 from fleet.models import Alert, AlertEvent, FrozenChart, Node, Silence
 from fleet.models.alert import SNAPSHOT_FIELDS
+from telemetry.blocks import median_of
 from telemetry.store.reading import LongTerm, Source
 
 Drawn = dict[str, Any]
