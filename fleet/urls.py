@@ -105,6 +105,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     page("alerts/<int:pk>/unacknowledge/", alert_actions.alert_unacknowledge),
     page("alerts/<int:pk>/assign/", alert_actions.alert_assign),
     page("alerts/<int:pk>/silence/", alert_actions.alert_silence),
+    page("alerts/<int:pk>/mark-false/", alert_actions.alert_mark_false),
+    page("alerts/<int:pk>/unmark-false/", alert_actions.alert_unmark_false),
     page("alerts/<int:pk>/resolve/", alert_actions.alert_resolve),
     page("silences/", silences.silence_list),
     page("silences/new/", silences.silence_new),

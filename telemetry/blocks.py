@@ -1,4 +1,4 @@
-"""Hardware metrics: one tick of a shard (Block), and many (Span)."""
+"""Hardware metrics: one tick of a shard (Block), many (Span); figures of what is reported."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -226,3 +226,36 @@ def _joined(arrays: Sequence[FloatArray], axis: int = 0) -> FloatArray:
         for array, pad in zip(arrays, missing, strict=True)
     ]
     return np.concatenate(wide, axis=axis)
+
+
+def mean(x: FloatArray, axis: int) -> FloatArray:
+    """Mean of the reported values, NaN without any."""
+    known = np.isfinite(x)
+    if x.shape[axis] and known.all():
+        return np.asarray(x.mean(axis=axis))
+    n = known.sum(axis=axis)
+    total = np.where(known, x, 0.0).sum(axis=axis)
+    return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))
+
+
+def sum_known(x: FloatArray, axis: int) -> FloatArray:
+    """Sum of the reported values, NaN without any."""
+    known = np.isfinite(x)
+    total = np.where(known, x, 0.0).sum(axis=axis)
+    return np.asarray(np.where(known.any(axis=axis), total, np.nan))
+
+
+def lowest(x: FloatArray, axis: int) -> FloatArray:
+    """Least of the reported values, NaN without any."""
+    return np.asarray(np.fmin.reduce(x, axis=axis, initial=np.nan))
+
+
+def highest(x: FloatArray, axis: int) -> FloatArray:
+    """Greatest of the reported values, NaN without any."""
+    return np.asarray(np.fmax.reduce(x, axis=axis, initial=np.nan))
+
+
+def median_of(values: FloatArray) -> float | None:
+    """Median of all reported values; None without any."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else None

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from telemetry.blocks import FloatArray, IntArray
+from telemetry.blocks import FloatArray, IntArray, mean
 
 PHASES = ("compute_s", "wait_s", "transfer_s", "input_s", "checkpoint_s", "other_s")
 EXCHANGE = ("wait_s", "transfer_s")
@@ -124,7 +124,7 @@ class StepBatch:
     @cached_property
     def step_s(self) -> FloatArray:
         """Duration of each step: (n_steps,) seconds, the mean over workers that reported."""
-        return _mean(self.worker_step_s)
+        return mean(self.worker_step_s, 1)
 
     @property
     def loss(self) -> FloatArray:
@@ -166,7 +166,7 @@ class StepBatch:
         """Share of a phase: (n_steps,), mean over workers."""
         # A worker without any reported time has no share: 0 / 0, without a warning.
         with np.errstate(invalid="ignore"):
-            return _mean(self.phases[phase] / self.worker_step_s)
+            return mean(self.phases[phase] / self.worker_step_s, 1)
 
     @cached_property
     def reported(self) -> Self:
@@ -323,13 +323,3 @@ def once(function: Callable[[StepBatch], T]) -> Callable[[StepBatch], T]:
         return cast("T", steps) if held is ITSELF else held
 
     return remembered
-
-
-def _mean(values: FloatArray) -> FloatArray:
-    """Mean over reporting workers: (n_steps, n_workers) to (n_steps,)."""
-    known = np.isfinite(values)
-    total: FloatArray = np.where(known, values, 0.0).sum(axis=1)
-    # A step without reports is 0 / 0: NaN, without a warning.
-    with np.errstate(invalid="ignore"):
-        mean: FloatArray = total / known.sum(axis=1)
-    return mean

@@ -1,6 +1,14 @@
 """Alerts: findings fire and resolve them; people acknowledge, assign, comment and silence them."""
 
-from fleet.alerts.actions import acknowledge, assign, comment, resolve_manually, unacknowledge
+from fleet.alerts.actions import (
+    acknowledge,
+    assign,
+    comment,
+    mark_false,
+    resolve_manually,
+    unacknowledge,
+    unmark_false,
+)
 from fleet.alerts.handover import hand_over
 from fleet.alerts.reconcile import reconcile
 from fleet.alerts.relations import Subject, subject_of
@@ -13,10 +21,12 @@ __all__ = [
     "comment",
     "expire",
     "hand_over",
+    "mark_false",
     "move_end",
     "reconcile",
     "resolve_manually",
     "silence",
     "subject_of",
     "unacknowledge",
+    "unmark_false",
 ]

@@ -1,16 +1,19 @@
-"""What people do about an alert: acknowledge, assign, comment, resolve manually."""
+"""What people do about an alert: acknowledge, assign, comment, mark as false, resolve."""
 
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import F
 
 from fleet.access.roles import assignable_users
 from fleet.alerts.events import LONGEST, Kind, change, note
-from fleet.models import Alert, AlertEvent
-from telemetry.errors import FieldError
+from fleet.models import Alert, AlertEvent, FalseMarkCount
+from telemetry.errors import FieldError, check_line
 
 # An alert that was detected this recently cannot be resolved manually.
 STILL_BROKEN = timedelta(minutes=1)
+# With its reason it fits an entry of the timeline.
+LONGEST_MARK = 400
 
 
 @transaction.atomic
@@ -74,6 +77,43 @@ def resolve_manually(alert: Alert, *, by: str, now: datetime, comment: str = "")
     if not change(alert, if_still=was, to={"resolved_at": now, "quiet_since": None}):
         return False
     note(alert, Kind.RESOLVED, now=now, by=by, text=text)
+    return True
+
+
+@transaction.atomic
+def mark_false(alert: Alert, *, by: str, reason: str, now: datetime, comment: str = "") -> bool:
+    """Mark an alert as false, open or resolved; False if it is marked already."""
+    reasons = dict(Alert.FalseReason.choices)
+    if reason not in reasons:
+        raise FieldError("reason", f"{reason[:40]!r} is none. Choose one of {', '.join(reasons)}.")
+    text = comment.strip()
+    check_line("comment", text, most=LONGEST_MARK)
+    if reason == Alert.FalseReason.OTHER and not text:
+        raise FieldError("comment", "is empty. Say why the alert is false.")
+    to = {"marked_false_at": now, "marked_false_by": by}
+    to |= {"false_reason": reason, "false_comment": text}
+    if not change(alert, if_still={"marked_false_at": None}, to=to):
+        return False
+    if not alert.is_drill and not alert.events.filter(kind=Kind.MARKED_FALSE).exists():
+        count, _ = FalseMarkCount.objects.get_or_create(rule=alert.rule, severity=alert.severity)
+        FalseMarkCount.objects.filter(pk=count.pk).update(n_alerts=F("n_alerts") + 1)
+    told = f"{reasons[reason]}: {text}" if text else reasons[reason]
+    note(alert, Kind.MARKED_FALSE, now=now, by=by, text=told)
+    return True
+
+
+@transaction.atomic
+def unmark_false(alert: Alert, *, by: str, now: datetime, comment: str = "") -> bool:
+    """Remove the false mark of ``alert``; False if it has none, or has changed."""
+    text, was_by = _checked(comment), alert.marked_false_by
+    if alert.marked_false_at is None:
+        return False
+    to = {"marked_false_at": None, "marked_false_by": "", "false_reason": "", "false_comment": ""}
+    if not change(alert, if_still={"marked_false_at": alert.marked_false_at}, to=to):
+        return False
+    if by != was_by:
+        text = f"marked by {was_by} before" + (f"; {text}" if text else "")
+    note(alert, Kind.UNMARKED_FALSE, now=now, by=by, text=text)
     return True
 
 

@@ -95,6 +95,8 @@ UPDATES = {
     Kind.RULE_CHANGED: Delivery.Kind.CHANGED,
     Kind.ACKNOWLEDGED: Delivery.Kind.ACKNOWLEDGED,
     Kind.UNACKNOWLEDGED: Delivery.Kind.REPEATED,
+    Kind.MARKED_FALSE: Delivery.Kind.MARKED_FALSE,
+    Kind.UNMARKED_FALSE: Delivery.Kind.CHANGED,
 }
 
 

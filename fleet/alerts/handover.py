@@ -52,7 +52,10 @@ OLD, ENDS_SOON = timedelta(days=1), timedelta(minutes=30)
 WEEK = timedelta(days=7)
 DEFAULT_SHIFT, LONGEST_SHIFT = timedelta(hours=8), timedelta(days=7)
 Kind = AlertEvent.Kind
-BY_PEOPLE = (Kind.COMMENTED, Kind.ACKNOWLEDGED, Kind.UNACKNOWLEDGED, Kind.ASSIGNED, Kind.RESOLVED)
+BY_PEOPLE = (
+    *(Kind.COMMENTED, Kind.ACKNOWLEDGED, Kind.UNACKNOWLEDGED, Kind.ASSIGNED, Kind.RESOLVED),
+    *(Kind.MARKED_FALSE, Kind.UNMARKED_FALSE),
+)
 LIMIT = 200
 
 

@@ -39,6 +39,9 @@ from telemetry.errors import FieldError
 
 router = Router(tags=["alerts"])
 Rule = Annotated[str, OneOf(("", *RULES))]
+FalseReason = Literal[
+    "noise", "planned_work", "wrong_cause", "wrong_node", "already_known", "other"
+]
 RESOLVED = "It is already resolved."
 IF_MATCH: Any = Header(
     None,
@@ -75,6 +78,12 @@ class AlertOut(ResponseSchema, source=Alert):
     resolved_at = doc("When it was resolved, UTC.")
     acknowledged_at = doc("When it was acknowledged, UTC.")
     acknowledged_by: NullableText = doc("Who acknowledged it.", "ada")
+    marked_false_at = doc("When it was marked as false, UTC.")
+    marked_false_by: NullableText = doc("Who marked it as false.", "ada")
+    false_reason: NullableText = doc(
+        "Why: noise, planned_work, wrong_cause, wrong_node, already_known or other.", "noise"
+    )
+    false_comment: NullableText = doc("What else that person said.", "scrape gap, not the node")
     assigned_at = doc("When it was assigned, UTC.")
     assigned_to: NullableText = doc("Who it is assigned to.", "ada")
     is_drill = doc("Whether a drill caused it.")
@@ -135,6 +144,7 @@ class AlertQuery(Paging):
     team: Text = doc("Team of the run, exact match.", default="")
     who: Text = doc("Who acknowledged or is assigned it.", "ada", default="")
     drill: Literal["", "yes", "no"] = doc("Whether a drill caused it.", default="")
+    marked_false: Literal["", "yes", "no"] = doc("Whether it is marked as false.", default="")
     label: LabelFilter = ""
     since: OptionalTime = doc("Fired at or after: RFC 3339 or Unix seconds.", default=None)
     until: OptionalTime = doc("Fired before.", default=None)
@@ -162,6 +172,19 @@ class Assignment(CommentIn):
 
     to: str = doc(
         "Name of an operator, lead or admin.", "ada", max_length=150, pattern=NON_BLANK_LINE
+    )
+
+
+class FalseMark(RequestSchema):
+    """Why an alert is false."""
+
+    reason: FalseReason = doc("The kind of mistake.", "noise")
+    comment: str = doc(
+        "More about it; `other` requires it.",
+        "scrape gap, not the node",
+        default="",
+        max_length=400,
+        pattern=LINE,
     )
 
 
@@ -288,6 +311,20 @@ def alert_comment(alert: Alert, payload: Comment, by: str, now: datetime) -> str
     """Add a comment to the timeline of an alert."""
     alerts.comment(alert, by=by, text=payload.comment, now=now)
     return ""
+
+
+@action("mark-false", FalseMark, summary="Mark an alert as false")
+def alert_mark_false(alert: Alert, payload: FalseMark, by: str, now: datetime) -> str:
+    """Mark an alert as false, open or resolved; 409 if it is marked already."""
+    done = alerts.mark_false(alert, by=by, reason=payload.reason, comment=payload.comment, now=now)
+    return "" if done else f"It is already marked false by {alert.marked_false_by}."
+
+
+@action("unmark-false", CommentIn, summary="Remove the false mark of an alert")
+def alert_unmark_false(alert: Alert, payload: CommentIn, by: str, now: datetime) -> str:
+    """Remove the mark; 409 if the alert has none."""
+    done = alerts.unmark_false(alert, by=by, comment=payload.comment, now=now)
+    return "" if done else "It is not marked as false."
 
 
 @action("resolve", CommentIn, summary="Resolve an alert manually")

@@ -35,7 +35,6 @@ from fleet.api.paging import (
     page_links,
     paginate,
 )
-from fleet.charts.figures import mean_of
 from fleet.costs.panel import round_to_cents
 from fleet.costs.spending import Account, stored_account
 from fleet.metrics.long_term import long_term_history
@@ -47,6 +46,7 @@ from fleet.runs.similar_runs import (
     similar_runs_panel,
 )
 from fleet.runs.summaries import RunNow, runs_now
+from telemetry.blocks import mean
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store.history import run_history
 from telemetry.store.hot import hot_store
@@ -387,7 +387,7 @@ def _rows(steps: StepBatch) -> list[StepOut]:
         "ended_at_s": np.round(steps.ended_at_s, 3),
         "tokens": steps.all_tokens,
         "step_s": steps.step_s,
-        **{phase: mean_of(steps.phases[phase]) for phase in PHASES},
+        **{phase: mean(steps.phases[phase], 1) for phase in PHASES},
         "other_comm_s": steps.other_comm_s,
     }
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)

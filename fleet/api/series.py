@@ -14,10 +14,9 @@ from ninja import Path, Query, Router
 from fleet.api.auth import needs
 from fleet.api.fields import NodeName, OneOf, ResponseSchema, RunName, doc
 from fleet.api.paging import StretchOut, WindowQuery
-from fleet.charts.figures import mean_of
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Node, Run
-from telemetry.blocks import METRICS, FloatArray, IntArray
+from telemetry.blocks import METRICS, FloatArray, IntArray, mean
 from telemetry.series import SeriesSource
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store.history import node_series, run_history
@@ -74,7 +73,7 @@ class Table:
         with np.errstate(invalid="ignore"):
             return type(self)(
                 _grouped(np.asarray(self.t_s, float)[:, None], n_each)[:, 0, 0],
-                _mean(_grouped(self.mean, n_each)),
+                mean(_grouped(self.mean, n_each), 1),
                 np.fmin.reduce(_grouped(low, n_each), axis=1),
                 np.fmax.reduce(_grouped(high, n_each), axis=1),
             )
@@ -87,14 +86,6 @@ def _grouped(values: FloatArray, n_each: int) -> FloatArray:
     filled[: len(values)] = values
     # numpy cannot infer the number of groups if there are no parts.
     return filled.reshape(n_groups, n_each, *values.shape[1:])
-
-
-def _mean(groups: FloatArray) -> FloatArray:
-    """Return the mean of each group without NaN, as `np.nanmean` but without warnings."""
-    there = np.isfinite(groups)
-    n = there.sum(axis=1)
-    total = np.where(there, groups, 0.0).sum(axis=1)
-    return np.asarray(np.where(n > 0, total, np.nan) / np.maximum(n, 1))
 
 
 def series_out(
@@ -253,6 +244,6 @@ def _values(steps: StepBatch, metric: str) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(steps.tokens / steps.step_s)
     if metric in PHASES:
-        return mean_of(steps.phases[metric])
+        return mean(steps.phases[metric], 1)
     values: FloatArray = getattr(steps, metric)
     return values

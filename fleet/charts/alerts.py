@@ -7,14 +7,14 @@ from datetime import datetime
 import numpy as np
 
 from fleet.alerts.text import WAITED, Evidence, cause_text, has_late_worker, part_text
-from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade, mean_of
+from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade
 from fleet.charts.nodes import NodeChart, chart_of_metric, node_figure, note_of
 from fleet.charts.runs import PER_STEP, run_figure, worker_places
 from fleet.charts.windows import Window
 from fleet.formatting import figure as written
 from fleet.formatting import percent, seconds
 from fleet.models import Alert, Node, Run
-from telemetry.blocks import METRICS, FloatArray, IntArray
+from telemetry.blocks import METRICS, FloatArray, IntArray, mean
 from telemetry.detect import names_of
 from telemetry.detect.causes import phase_of
 from telemetry.store.history import node_series, run_steps, worker_minutes
@@ -278,7 +278,7 @@ def _phase(source: Source, run: Run, phase: str, window: Window) -> Chart:
         steps = worker_minutes(source, run.name, start_s=first, end_s=window.end)
     values = steps.phases[phase]
     longest = np.fmax.reduce(values, axis=0, initial=np.nan)
-    shown = longest if phase == "checkpoint_s" else mean_of(values.T)
+    shown = longest if phase == "checkpoint_s" else mean(values.T, 1)
     return Chart(
         "s",
         [ChartLine(label, shown, label)],

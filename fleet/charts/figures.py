@@ -11,7 +11,7 @@ import numpy as np
 from fleet.charts.windows import Window
 from fleet.formatting import moment, percent, rate, si, size, usd, written
 from fleet.formatting import seconds as formatting_seconds
-from telemetry.blocks import FloatArray, IntArray
+from telemetry.blocks import FloatArray, IntArray, mean
 from telemetry.series import EVERY_STEP, SOME_STEPS, Series, SeriesSource
 from telemetry.store.history import durable_from
 from telemetry.units import MINUTE_S
@@ -237,29 +237,12 @@ def thinned(
     whole = -(-len(t_s) // every) * every
     times = _padded(np.asarray(t_s, float), whole).reshape(-1, every)
     parts = _padded(values, whole).reshape(-1, every, *values.shape[1:])
-    return mean_of(times), mean_of(parts)
+    return mean(times, 1), mean(parts, 1)
 
 
 def _padded(values: FloatArray, n_rows: int) -> FloatArray:
     missing = np.full((n_rows - len(values), *values.shape[1:]), np.nan)
     return np.concatenate([values, missing])
-
-
-def mean_of(values: FloatArray) -> FloatArray:
-    """Average over axis 1 without NaN; NaN where all values are."""
-    there = np.isfinite(values)
-    return _ratio(np.where(there, values, 0.0).sum(axis=1), there.sum(axis=1))
-
-
-def median_of(values: FloatArray) -> float | None:
-    """Return the median of the known values; None where there are none."""
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else None
-
-
-def _ratio(total: FloatArray, count: IntArray) -> FloatArray:
-    empty = np.full(total.shape, np.nan)
-    return np.asarray(np.divide(total, count, out=empty, where=count > 0))
 
 
 def heat_of(series: Series, part: str, *, every_s: int) -> Heat:
@@ -274,7 +257,7 @@ def heat_of(series: Series, part: str, *, every_s: int) -> Heat:
     n_columns = -(-(lead + len(series.t_s)) // n_each)
     ahead = np.full((lead, *series.values.shape[1:]), np.nan)
     laid = _padded(np.concatenate([ahead, series.values]), n_columns * n_each)
-    values = mean_of(laid.reshape(n_columns, n_each, *series.values.shape[1:]))
+    values = mean(laid.reshape(n_columns, n_each, *series.values.shape[1:]), 1)
     t_s = first + every_s * np.arange(n_columns) + (every_s - series.every_s) / 2
     labels = [f"{part} {i}" for i in range(values.shape[1])]
     return Heat(t_s, labels, values.T, every_s=every_s, stretches=series.stretches)

@@ -15,11 +15,12 @@ from django.db import transaction
 from django.db.models import Prefetch, Q
 
 from fleet.charts.alerts import AFTER_S, alert_figure, alert_window, charts_of
-from fleet.charts.figures import Chart, ChartLine, Heat, median_of
+from fleet.charts.figures import Chart, ChartLine, Heat
 from fleet.charts.windows import Window
 from fleet.formatting import figure as format_figure
 from fleet.models import Alert, AlertEvent, FrozenChart, Node, Silence
 from fleet.models.alert import SNAPSHOT_FIELDS
+from telemetry.blocks import median_of
 from telemetry.store.reading import LongTerm, Source
 
 Drawn = dict[str, Any]
@@ -27,6 +28,7 @@ Drawn = dict[str, Any]
 IN_TIME_S = 180
 # The newest seconds may be incomplete.
 NEWEST_S = 5
+FALSE_REASONS = {label: value for value, label in Alert.FalseReason.choices}
 
 
 def freeze(source: Source, alert: Alert, *, now: datetime) -> None:
@@ -191,6 +193,7 @@ def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
             alert_at.node = Node.objects.filter(name=node).first() if node else None
     alert_at.resolved_at = alert_at.acknowledged_at = None
     alert_at.acknowledged_by = alert_at.assigned_to = ""
+    alert_at.marked_false_at = None
     alert_at.assigned_at = alert_at.flapping_since = alert_at.quiet_since = alert_at.silence = None
     alert_at.n_firings = 1 + sum(event.kind == Kind.REFIRED for event in past)
     for event in past:
@@ -204,6 +207,12 @@ def _replay(alert_at: Alert, event: AlertEvent) -> None:
             alert_at.acknowledged_at, alert_at.acknowledged_by = event.at, event.by
         case Kind.UNACKNOWLEDGED:
             alert_at.acknowledged_at, alert_at.acknowledged_by = None, ""
+        case Kind.MARKED_FALSE:
+            alert_at.marked_false_at, alert_at.marked_false_by = event.at, event.by
+            reason, _, alert_at.false_comment = event.text.partition(": ")
+            alert_at.false_reason = FALSE_REASONS[reason]
+        case Kind.UNMARKED_FALSE:
+            alert_at.marked_false_at = None
         case Kind.RESOLVED:
             alert_at.resolved_at = event.at
         case Kind.REFIRED:

@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 from django.db.models import Q
 
-from fleet.charts.figures import Chart, Event, Heat, mean_of
+from fleet.charts.figures import Chart, Event, Heat
 from fleet.charts.windows import Window
 from fleet.formatting import counted, seconds
 from fleet.models import AlertEvent, Annotation, CompileEvent, InjectedFault, Node, Run
 from fleet.models.annotation import moment_of
 from fleet.models.node import address
 from fleet.runs.compiles import LOST
+from telemetry.blocks import mean
 from telemetry.detect import RULES
 from telemetry.simulate.faults import FAULTS
 from telemetry.steps import StepBatch
@@ -178,7 +179,7 @@ def checkpoints(steps: StepBatch, *, name: str = "") -> list[Event]:
     """Return the steps that wrote a checkpoint, the newest; none if most steps do."""
     if not len(steps):
         return []
-    spent_s = mean_of(steps.phases["checkpoint_s"])
+    spent_s = mean(steps.phases["checkpoint_s"], 1)
     wrote = np.flatnonzero(spent_s > LEAST_CHECKPOINT_RATIO * steps.step_s)
     if len(wrote) > MOST_CHECKPOINTS_RATIO * len(steps):
         return []

@@ -13,14 +13,13 @@ from fleet.charts.figures import (
     Place,
     column_s,
     heat_of,
-    mean_of,
     thinned,
 )
 from fleet.charts.windows import DEFAULT, LENGTHS, Window
 from fleet.formatting import flops, unit_of
 from fleet.models import Node
 from telemetry import catalog
-from telemetry.blocks import METRICS, Block, FloatArray
+from telemetry.blocks import METRICS, Block, FloatArray, highest, lowest, mean, sum_known
 from telemetry.series import Series
 from telemetry.store.history import node_series
 from telemetry.store.reading import LongTerm, Source
@@ -94,14 +93,10 @@ def spread_lines(series: Series) -> list[ChartLine]:
     low = series.values if series.low is None else series.low
     high = series.values if series.high is None else series.high
     return [
-        ChartLine("lowest", _extreme(low, np.fmin), "low"),
-        ChartLine("mean", mean_of(series.values), "compute"),
-        ChartLine("highest", _extreme(high, np.fmax), "high"),
+        ChartLine("lowest", lowest(low, 1), "low"),
+        ChartLine("mean", mean(series.values, 1), "compute"),
+        ChartLine("highest", highest(high, 1), "high"),
     ]
-
-
-def _extreme(values: FloatArray, pick: np.ufunc) -> FloatArray:
-    return np.asarray(pick.reduce(values, axis=1, initial=np.nan))
 
 
 def series_figure(
@@ -118,7 +113,7 @@ def series_figure(
 def sums(fetch: Callable[[str], Series], chart: "NodeChart") -> Chart:
     """Draw each metric of a chart as one line, the sum of its parts."""
     every = [fetch(metric) for metric in chart.metrics]
-    thin = [thinned(series.t_s, _total(series)) for series in every]
+    thin = [thinned(series.t_s, sum_known(series.values, 1)) for series in every]
     lines = [
         ChartLine(label, values, role)
         for (_, label, role), (_, values) in zip(chart.lines, thin, strict=True)
@@ -132,12 +127,6 @@ def sums(fetch: Callable[[str], Series], chart: "NodeChart") -> Chart:
         every_s=first.every_s,
         stretches=first.stretches,
     )
-
-
-def _total(series: Series) -> FloatArray:
-    there = np.isfinite(series.values)
-    total = np.where(there, series.values, 0.0).sum(axis=1)
-    return np.asarray(np.where(there.any(axis=1), total, np.nan))
 
 
 ESTIMATE = "estimate: bytes per step from a profile times steps per second"
@@ -435,5 +424,5 @@ def rolling(series: Series, *, over_s: int) -> Series:
     ahead = np.zeros((over_s, series.values.shape[1]))
     summed = [np.concatenate([ahead, each.cumsum(axis=0)]) for each in totals]
     total, n = (each[over_s:] - each[:-over_s] for each in summed)
-    mean = np.divide(total, n, out=np.full(total.shape, np.nan), where=there)
-    return replace(series, values=mean)
+    means = np.divide(total, n, out=np.full(total.shape, np.nan), where=there)
+    return replace(series, values=means)

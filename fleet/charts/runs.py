@@ -13,7 +13,6 @@ from fleet.charts.figures import (
     ChartLine,
     Mark,
     Place,
-    mean_of,
     thinned,
     workers_reach,
 )
@@ -24,7 +23,7 @@ from fleet.formatting import figure as written
 from fleet.models import Alert, Node, Run
 from fleet.models.node import address
 from fleet.models.run import RunQuerySet
-from telemetry.blocks import FloatArray
+from telemetry.blocks import FloatArray, mean
 from telemetry.steps import StepBatch, is_reported
 from telemetry.store.durable import LOSS, decode_steps
 from telemetry.store.history import run_history, worker_minutes
@@ -65,7 +64,7 @@ def with_gaps(steps: StepBatch, values: FloatArray) -> tuple[FloatArray, FloatAr
 
 
 def phases(run: Run, steps: StepBatch) -> Chart:
-    layers = np.stack([mean_of(steps.phases[phase]) for phase, _, _ in LAYERS], axis=1)
+    layers = np.stack([mean(steps.phases[phase], 1) for phase, _, _ in LAYERS], axis=1)
     t_s, values = with_gaps(steps, layers)
     lines = [ChartLine(label, values[:, i], role) for i, (_, label, role) in enumerate(LAYERS)]
     return Chart("s", lines, t_s, has_gaps=True)
@@ -216,8 +215,8 @@ def _line(steps: StepBatch, label: str, values: FloatArray, unit: str) -> Chart:
 
 def workers(run: Run, steps: StepBatch) -> Chart:
     lines = [
-        ChartLine("waiting", mean_of(steps.phases["wait_s"].T), "wait"),
-        ChartLine("transferring", mean_of(steps.phases["transfer_s"].T), "transfer"),
+        ChartLine("waiting", mean(steps.phases["wait_s"].T, 1), "wait"),
+        ChartLine("transferring", mean(steps.phases["transfer_s"].T, 1), "transfer"),
     ]
     return Chart("s", lines, labels=steps.workers)
 

@@ -10,7 +10,7 @@ from django.db.models import Q
 from fleet.alerts.text import Evidence
 from fleet.models import Alert, Run
 from fleet.models.annotation import moment_of
-from telemetry.blocks import FloatArray
+from telemetry.blocks import FloatArray, mean
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
 from telemetry.store.reading import Source
@@ -163,10 +163,7 @@ def _planned_s(steps: StepBatch) -> FloatArray:
 
 def _mean(steps: StepBatch, phase: str) -> FloatArray:
     """Return a phase's mean over reporting workers, (n_steps,) seconds; 0 without any."""
-    values = steps.phases[phase]
-    known = np.isfinite(values)
-    total = np.where(known, values, 0.0).sum(axis=1)
-    return np.asarray(total / np.maximum(known.sum(axis=1), 1))
+    return np.nan_to_num(mean(steps.phases[phase], 1))
 
 
 def update_alert_costs(source: Source, *, now: datetime) -> None:

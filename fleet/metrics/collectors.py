@@ -22,7 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from fleet.costs.budgets import budget_statuses
 from fleet.costs.drift import expected_now
-from fleet.models import Alert, Delivery, Node, Receiver, Run, SenderHeartbeat
+from fleet.models import Alert, Delivery, FalseMarkCount, Node, Receiver, Run, SenderHeartbeat
 from fleet.ops.liveness import KEY, overdue_in
 from fleet.runs.step_durations import EDGES_S, duration_rows
 from fleet.runs.summaries import RunNow, runs_now
@@ -156,6 +156,12 @@ FIRING = gauge(
 UNACKNOWLEDGED = gauge(
     "trnwatch_alerts_unacknowledged",
     "Alerts that are neither resolved nor acknowledged.",
+    "rule",
+    "severity",
+)
+MARKED_FALSE = counter(
+    "trnwatch_alerts_marked_false_total",
+    "Alerts that a person has marked as false, without drills; removed marks stay counted.",
     "rule",
     "severity",
 )
@@ -461,12 +467,24 @@ class AlertCollector(Collector):
         run_alerts: Counter[tuple[str, str]] = Counter(
             by_run.exclude(of_run=None).values_list("of_run", "rule")
         )
-        counts = {FIRING: firing, UNACKNOWLEDGED: unacknowledged, RUN_ALERTS: run_alerts}
+        counts = {
+            FIRING: firing,
+            UNACKNOWLEDGED: unacknowledged,
+            RUN_ALERTS: run_alerts,
+            MARKED_FALSE: marked_false(),
+        }
         for spec, counted in counts.items():
             family = spec.family()
             for labels, n in sorted(counted.items()):
                 add(family, n, *labels)
             yield family
+
+
+def marked_false() -> dict[tuple[str, str], int]:
+    """Count alerts by rule and by severity when a person first marked them."""
+    totals = {(rule.name, each): 0 for rule in RULES.values() for each in rule.severities}
+    counts = FalseMarkCount.objects.values_list("rule", "severity", "n_alerts")
+    return totals | {(rule, Alert.Severity(each).label): n for rule, each, n in counts}
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -4,6 +4,7 @@ from fleet.models.agent_request import ProbeRequest, SampleRequest, TraceRequest
 from fleet.models.alert import (
     Alert,
     AlertEvent,
+    FalseMarkCount,
     FrozenChart,
     HandoverNote,
     Silence,
@@ -37,6 +38,7 @@ __all__ = [
     "CompileEvent",
     "ConfigurationChange",
     "Delivery",
+    "FalseMarkCount",
     "FrozenChart",
     "HandoverNote",
     "InjectedFault",

@@ -128,6 +128,7 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         team: str = "",
         who: str = "",
         drill: str = "",
+        marked_false: str = "",
         label: str = "",
         since: datetime | None = None,
         until: datetime | None = None,
@@ -135,8 +136,8 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         """Keep the alerts that match every field given.
 
         ``label`` is ``name=value``, or a name, and of the alert's node or run.
-        ``who`` acknowledged the alert or has it assigned, ``drill`` is yes or no; ``since`` and
-        ``until`` limit when it fired.
+        ``who`` acknowledged the alert or has it assigned, ``drill`` and ``marked_false`` are yes
+        or no; ``since`` and ``until`` limit when it fired.
         """
         severities = {label: value for value, label in Alert.Severity.choices}
         alerts = self.filter(
@@ -159,6 +160,8 @@ class AlertQuerySet(models.QuerySet["Alert"]):
             alerts = alerts.filter(of_node | label_q(label, of="run__"))
         if drill:
             alerts = alerts.filter(is_drill=drill == "yes")
+        if marked_false:
+            alerts = alerts.filter(marked_false_at__isnull=marked_false != "yes")
         return alerts.in_state(state, now=now)
 
     def worst_first(self) -> Self:
@@ -273,6 +276,16 @@ class Alert(models.Model):
         PAGE = "1-page", "page"
         WARN = "2-warn", "warn"
 
+    class FalseReason(models.TextChoices):
+        """Why a person says that an alert was false."""
+
+        NOISE = "noise", "noise"
+        PLANNED_WORK = "planned_work", "planned work"
+        WRONG_CAUSE = "wrong_cause", "wrong cause"
+        WRONG_NODE = "wrong_node", "wrong node"
+        ALREADY_KNOWN = "already_known", "already known"
+        OTHER = "other", "other"
+
     rule = models.CharField(max_length=40)
     cause = models.CharField(max_length=40, default="unknown")
     severity = models.CharField(max_length=8, choices=Severity)
@@ -310,6 +323,13 @@ class Alert(models.Model):
     acknowledged_by = models.CharField(max_length=150, blank=True)
     assigned_to = models.CharField(max_length=150, blank=True, help_text="The assigned person.")
     assigned_at = models.DateTimeField(null=True, blank=True)
+    # A person's verdict: it changes nothing else of the alert.
+    marked_false_at = models.DateTimeField(null=True, blank=True)
+    marked_false_by = models.CharField(max_length=150, blank=True, db_default="")
+    false_reason = models.CharField(
+        max_length=16, choices=FalseReason, blank=True, db_default="", help_text="Why it is false."
+    )
+    false_comment = models.CharField(max_length=400, blank=True, db_default="")
     is_drill = models.BooleanField(default=False)
     n_firings = models.PositiveIntegerField(default=1, help_text="How often it has fired.")
     flapping_since = models.DateTimeField(
@@ -390,6 +410,15 @@ class Alert(models.Model):
         return self.assigned_to or self.acknowledged_by
 
     @property
+    def false_mark(self) -> str:
+        """Who marked it as false, and why; empty: it is not marked."""
+        if self.marked_false_at is None:
+            return ""
+        comment = f", {self.false_comment}" if self.false_comment else ""
+        reason = self.get_false_reason_display()
+        return f"Marked false by {self.marked_false_by}: {reason}{comment}"
+
+    @property
     def nodes(self) -> list[str]:
         """The names of all accused nodes."""
         if self.node is not None:
@@ -431,6 +460,8 @@ class AlertEvent(models.Model):
         SILENCED = "silenced"
         UNSILENCED = "unsilenced", "silence ended"
         COMMENTED = "commented"
+        MARKED_FALSE = "marked_false", "marked false"
+        UNMARKED_FALSE = "unmarked_false", "false mark removed"
         PROBE_REQUESTED = "probe_requested", "probe requested"
         PROBED = "probed", "probe result"
         TRACE_REQUESTED = "trace_requested", "runtime trace requested"
@@ -451,6 +482,22 @@ class AlertEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.alert_id} {self.kind} {self.at:%H:%M:%S}"
+
+
+class FalseMarkCount(models.Model):
+    """How many alerts of a rule were ever marked as false, without drills. It never falls."""
+
+    rule = models.CharField(max_length=40)
+    severity = models.CharField(max_length=8, choices=Alert.Severity)
+    n_alerts = models.PositiveIntegerField(default=0, help_text="Also those unmarked since.")
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=["rule", "severity"], name="a_rule_is_counted_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.n_alerts} of {self.rule}, {self.severity}"
 
 
 class FrozenChart(models.Model):

@@ -89,6 +89,8 @@ class Receiver(models.Model):
             """Whether it takes notifications of that ``Delivery.Kind``."""
             if notification == "acknowledged":
                 return self not in {self.EMAIL, self.ALERTMANAGER}
+            if notification == "marked_false":
+                return self not in {self.EMAIL, self.ALERTMANAGER, self.PAGERDUTY}
             return self != self.ALERTMANAGER or notification not in {"repeated", "undelivered"}
 
     name = models.CharField(max_length=60, unique=True)
@@ -393,6 +395,7 @@ class Delivery(models.Model):
         FIRING = "firing"
         CHANGED = "changed"
         ACKNOWLEDGED = "acknowledged"
+        MARKED_FALSE = "marked_false", "marked false"
         REPEATED = "repeated", "still firing"
         RESOLVED = "resolved"
         UNDELIVERED = "undelivered", "others not reached"

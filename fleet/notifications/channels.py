@@ -44,6 +44,7 @@ LABELS = {
     KIND.FIRING: "FIRING",
     KIND.CHANGED: "UPDATE",
     KIND.ACKNOWLEDGED: "ACKNOWLEDGED",
+    KIND.MARKED_FALSE: "MARKED FALSE",
     KIND.REPEATED: "STILL FIRING",
     KIND.RESOLVED: "RESOLVED",
     KIND.UNDELIVERED: "NOT DELIVERED",
@@ -78,6 +79,7 @@ class AlertItem:
     fired_at: datetime
     resolved_at: datetime | None
     acknowledged_by: str
+    false_mark: str
     url: str
     frozen_url: str
     runbook_url: str
@@ -222,6 +224,7 @@ def item_of(
         fired_at=alert.fired_at,
         resolved_at=alert.resolved_at,
         acknowledged_by=alert.acknowledged_by,
+        false_mark=alert.false_mark,
         url=base_url + alert.get_absolute_url(),
         frozen_url=base_url + frozen_link(alert, at=now),
         runbook_url=f"{base_url}/runbooks/{alert.rule}/",
@@ -333,6 +336,7 @@ MARKS = {
     KIND.REPEATED: ":red_circle:",
     KIND.CHANGED: ":large_orange_circle:",
     KIND.ACKNOWLEDGED: ":eyes:",
+    KIND.MARKED_FALSE: ":no_entry_sign:",
     KIND.RESOLVED: ":white_check_mark:",
     KIND.UNDELIVERED: ":warning:",
     KIND.TEST: ":wave:",

@@ -1,4 +1,4 @@
-"""Actions on an alert: acknowledge, assign, silence, comment, resolve."""
+"""Actions on an alert: acknowledge, assign, silence, comment, mark as false, resolve."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -86,6 +86,22 @@ def alert_assign(alert: Alert, data: QueryDict, by: str) -> str:
 def alert_comment(alert: Alert, data: QueryDict, by: str) -> str:
     alerts.comment(alert, by=by, text=data.get("comment", ""), now=timezone.now())
     return ""
+
+
+@_view
+def alert_mark_false(alert: Alert, data: QueryDict, by: str) -> str:
+    """Mark an alert as false, open or resolved; the first mark stays."""
+    reason, comment = data.get("reason", ""), data.get("comment", "")
+    if alerts.mark_false(alert, by=by, reason=reason, comment=comment, now=timezone.now()):
+        return ""
+    alert.refresh_from_db()
+    return f"Already marked false by {alert.marked_false_by}."
+
+
+@_view
+def alert_unmark_false(alert: Alert, data: QueryDict, by: str) -> str:
+    done = alerts.unmark_false(alert, by=by, now=timezone.now())
+    return "" if done else "The alert is not marked as false."
 
 
 @_view

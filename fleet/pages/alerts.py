@@ -58,6 +58,7 @@ class AlertFilter(Filter):
     run: str = ""
     node: str = ""
     who: str = ""
+    marked_false: str = ""
     label: str = ""
     since: str = ""
 
@@ -120,6 +121,7 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "stream_filters": with_page(keep.query, resolved.number),
         "keep": keep,
         "states": STATES,
+        "yes_no": ("yes", "no"),
         "rules": RULES.values(),
         "runs": runs,
         "is_watching": bool(runs) or Node.objects.exists(),

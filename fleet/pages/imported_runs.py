@@ -8,7 +8,6 @@ import numpy as np
 from django.http import HttpRequest
 from django.utils import timezone
 
-from fleet.charts.figures import median_of
 from fleet.charts.imported_logs import charts_of as log_charts_of
 from fleet.charts.runs import RUN_CHARTS
 from fleet.charts.windows import LONGEST_S, Window
@@ -31,6 +30,7 @@ from fleet.runs.imported import (
     verdict_text,
 )
 from fleet.runs.summaries import usd_per_mtok
+from telemetry.blocks import median_of
 
 WINDOW_FIELDS = {"window", "from", "to"}
 ASSUMED_PRECISION = "bf16"

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from fleet.models import Node
 from telemetry import catalog
-from telemetry.blocks import METRICS, FloatArray
+from telemetry.blocks import METRICS, FloatArray, median_of
 from telemetry.catalog import Instance
 from telemetry.store.reading import Source
 
@@ -30,6 +31,10 @@ class PeerMedian:
 
     median: float | None
     n: int
+
+    @classmethod
+    def of(cls, values: FloatArray) -> Self:
+        return cls(median_of(values), int(np.isfinite(values).sum()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +90,8 @@ def device_figures(hot: Source, node: Node, number: int, *, at_s: int) -> list[D
             metric,
             unit,
             float(value) if np.isfinite(value) else None,
-            median_of(others),
-            median_of(now[rows]),
+            PeerMedian.of(others),
+            PeerMedian.of(now[rows]),
             peak_of(instance, metric),
         )
 
@@ -107,11 +112,6 @@ def peak_of(instance: Instance | None, metric: str) -> float | None:
         "device_memory_used_bytes": chip.hbm_bytes,
     }
     return peaks.get(metric)
-
-
-def median_of(values: FloatArray) -> PeerMedian:
-    known = values[np.isfinite(values)]
-    return PeerMedian(float(np.median(known)) if known.size else None, int(known.size))
 
 
 def parts_of(node: Node, number: int, metric: str) -> Sequence[int]:

@@ -11,9 +11,8 @@ import numpy as np
 from fleet.models import Alert, Node, Run
 from fleet.runs.state import is_starting, own_pause_s, reporting_nodes, watching_s
 from telemetry import catalog
-from telemetry.blocks import Block, FloatArray
+from telemetry.blocks import Block, FloatArray, highest, lowest, mean, sum_known
 from telemetry.detect.standstill import CLOCKS_S
-from telemetry.statistics.peers import mean
 from telemetry.steps import StepBatch, is_reported
 from telemetry.store.hot import HotStore
 from telemetry.units import HOUR_S, TOKENS_PER_MTOK
@@ -412,21 +411,23 @@ def latest_figures(blocks: Iterable[Block]) -> Mapping[tuple[str, str], Mapping[
         cores = _values(block, "core_utilization_ratio")
         flops, power = _values(block, "core_flops_per_s"), _values(block, "device_power_ratio")
         errors = np.hstack([_values(block, f"{kind}_ecc_uncorrected") for kind in ("mem", "sram")])
-        columns = {
-            "utilization_mean": _known(_mean(cores)),
-            "utilization_min": _known(_extreme(cores, np.fmin)),
-            "utilization_max": _known(_extreme(cores, np.fmax)),
-            "hbm_bytes_per_s": _known(_sum(_values(block, "hbm_bandwidth_bytes_per_s"))),
-            "device_memory_used_bytes": _known(_sum(_values(block, "device_memory_used_bytes"))),
-            "efa_latency_max_s": _known(_extreme(_values(block, "efa_latency_s"), np.fmax)),
-            "ecc_uncorrected": [
-                None if total is None else int(total) for total in _known(_sum(errors))
-            ],
-            "flops_per_s": _known(_sum(flops)),
-            "flops_mean": _known(_mean(flops)),
-            "power_mean_ratio": _known(_mean(power)),
-            **{name: _known(_sum(_values(block, name))) for name in EXECUTION_LATENCIES},
+        figures = {
+            "utilization_mean": mean(cores, 1),
+            "utilization_min": lowest(cores, 1),
+            "utilization_max": highest(cores, 1),
+            "hbm_bytes_per_s": sum_known(_values(block, "hbm_bandwidth_bytes_per_s"), 1),
+            "device_memory_used_bytes": sum_known(_values(block, "device_memory_used_bytes"), 1),
+            "efa_latency_max_s": highest(_values(block, "efa_latency_s"), 1),
+            "ecc_uncorrected": sum_known(errors, 1),
+            "flops_per_s": sum_known(flops, 1),
+            "flops_mean": mean(flops, 1),
+            "power_mean_ratio": mean(power, 1),
+            **{name: sum_known(_values(block, name), 1) for name in EXECUTION_LATENCIES},
         }
+        columns = {name: _known(values) for name, values in figures.items()}
+        columns["ecc_uncorrected"] = [
+            n if n is None else int(n) for n in columns["ecc_uncorrected"]
+        ]
         for name, row in zip(block.nodes, zip(*columns.values(), strict=True), strict=True):
             found[block.shard, name] = dict(zip(columns, row, strict=True))
     return found
@@ -436,25 +437,6 @@ def _values(block: Block, metric: str) -> FloatArray:
     """Return one metric: (n_nodes, n_parts); n_parts is 0 if the block lacks it."""
     values = block.values.get(metric)
     return np.zeros((len(block.nodes), 0)) if values is None else values.astype(float)
-
-
-def _count(values: FloatArray) -> FloatArray:
-    return np.asarray(np.isfinite(values).sum(axis=1), dtype=float)
-
-
-def _sum(values: FloatArray) -> FloatArray:
-    """Sum over parts: (n_nodes,), NaN where no part reports."""
-    total = np.where(np.isfinite(values), values, 0.0).sum(axis=1)
-    return np.asarray(np.where(_count(values) > 0, total, np.nan))
-
-
-def _mean(values: FloatArray) -> FloatArray:
-    return np.asarray(_sum(values) / np.maximum(_count(values), 1))
-
-
-def _extreme(values: FloatArray, pick: np.ufunc) -> FloatArray:
-    """Return the lowest or highest part: (n_nodes,), NaN where no part reports."""
-    return np.asarray(pick.reduce(values, axis=1, initial=np.nan))
 
 
 def _known(values: FloatArray) -> list[float | None]:

@@ -117,10 +117,6 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.n_devices * self.chip.cores_logical
 
     @property
-    def n_cores_physical(self) -> int:
-        return self.n_devices * self.chip.cores_physical
-
-    @property
     def hbm_bytes(self) -> int:
         return self.n_devices * self.chip.hbm_bytes
 

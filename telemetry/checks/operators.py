@@ -154,7 +154,7 @@ class CompilerReport:
 class OperatorList:
     """All operators of one file, in the order of their first use.
 
-    ``n_structure`` counts inputs, constants and the like; ``n_cut`` lines too long to be read to
+    Inputs, constants and the like are left out. ``n_cut`` counts lines too long to be read to
     their end.
     """
 
@@ -162,13 +162,11 @@ class OperatorList:
     operators: dict[str, Operator] = field(default_factory=dict)
     report: CompilerReport | None = None
     n_lines: int = 0
-    n_structure: int = 0
     n_cut: int = 0
     digest: str = ""
 
     def add(self, use: OperatorUse, line: int) -> None:
         if is_structure(use.name):
-            self.n_structure += use.n
             return
         operator = self.operators.get(use.name)
         if operator is None:

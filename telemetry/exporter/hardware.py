@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from telemetry.blocks import COUNTED_RATES, METRICS, FloatArray, Metric
+from telemetry.blocks import COUNTED_RATES, METRICS, FloatArray, Metric, mean
 from telemetry.detect.rules import RULES
 from telemetry.exporter.exposition import (
     ArrayFamily,
@@ -210,9 +210,8 @@ def mean_flops(snapshot: HotSnapshot) -> dict[str, float]:
         values = batch.values("core_flops_per_s")
         if values is None:
             continue
-        n = np.isfinite(values).sum(axis=1)
-        mean = np.nansum(values, axis=1) / np.maximum(n, 1)
-        found |= {node: float(mean[i]) for i, node in enumerate(batch.nodes) if n[i]}
+        means = zip(batch.nodes, mean(values, 1).tolist(), strict=True)
+        found |= {node: value for node, value in means if np.isfinite(value)}
     return found
 
 

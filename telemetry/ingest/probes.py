@@ -50,11 +50,9 @@ class ProbeRow:
     ----------
     size_bytes : bytes of a message, or of a collective's buffer
     time_s : seconds of one transfer or collective, the mean
-    algbw_bytes_per_s : bytes over time
-    busbw_bytes_per_s : the same, with the factor that makes operations comparable
+    busbw_bytes_per_s : bytes over time, with the factor that makes operations comparable
     n_errors : wrong elements, None where nothing was checked
     element : type of an element, as the probe names it
-    algorithm : how a collective was done, as the probe names it
     in_place : whether a collective wrote over what it read; None where that means nothing
     is_warm_up : whether the row includes setting up the connection, and should not be judged
     percentiles_s : seconds by percentile, 50 for the median
@@ -62,11 +60,9 @@ class ProbeRow:
 
     size_bytes: float
     time_s: float = nan
-    algbw_bytes_per_s: float = nan
     busbw_bytes_per_s: float = nan
     n_errors: int | None = None
     element: str = ""
-    algorithm: str = ""
     in_place: bool | None = None
     is_warm_up: bool = False
     percentiles_s: Mapping[int, float] = field(default_factory=dict)
@@ -95,17 +91,10 @@ class Probe:
     tool: str = ""
     rows: list[ProbeRow] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    mean_busbw_bytes_per_s: float = nan
     n_wrong: int | None = None
     n_lines: int = 0
     n_skipped: int = 0
     skipped: list[tuple[int, str]] = field(default_factory=list)
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether there are rows, no wrong elements and no failures."""
-        is_right = not self.n_wrong and not any(row.n_errors for row in self.rows)
-        return bool(self.rows) and not self.failures and is_right
 
 
 class GroupError(ValueError):
@@ -325,7 +314,6 @@ def positive_or_nan(value: float | None) -> float:
 
 
 HEADER = re.compile(r"#\s+size\s+count\s+type\b", re.I)
-MEAN = re.compile(r"#\s{0,4}Avg bus bandwidth\s{0,8}:\s{0,8}([0-9.]{1,20})", re.I)
 WRONG_COUNT = re.compile(r"#\s{0,4}Out of bounds values\s{0,8}:\s{0,8}([0-9]{1,12})", re.I)
 FAILURES = ("test nccl failure", "test cuda failure", "test failure", "nccl error")
 N_RUN = 4
@@ -341,8 +329,6 @@ class NcclTestReader:
     def read(self, line: str, probe: Probe) -> bool:
         if HEADER.search(line):
             self._has_header, probe.tool = True, NCCL
-        elif mean := MEAN.search(line):
-            probe.mean_busbw_bytes_per_s = positive_or_nan(parse_number(mean[1])) * GIGA
         elif wrong := WRONG_COUNT.search(line):
             probe.n_wrong = int(wrong[1])
         elif any(words in line.lower() for words in FAILURES):
@@ -373,20 +359,19 @@ def _rows(words: list[str]) -> list[ProbeRow]:
         ProbeRow(
             size_bytes=size,
             time_s=positive_or_nan(time_us) * MICRO,
-            algbw_bytes_per_s=nan if algbw is None else algbw * GIGA,
             busbw_bytes_per_s=nan if busbw is None else busbw * GIGA,
             n_errors=None if wrong is None or isnan(wrong) else int(wrong),
             element=words[2] if n_head > 2 else "",
             in_place=bool(place),
         )
-        for place, (time_us, algbw, busbw, wrong) in enumerate(runs)
+        for place, (time_us, _, busbw, wrong) in enumerate(runs)
     ]
 
 
 SIZE = "size(b)"
 TIMES = ("time:avg(us)", "time(us)")
 PERCENTILE = re.compile(r"time:p(\d{1,2})\(us\)")
-NCCOM_MEAN = re.compile(r"Avg bus bandwidth:\s{0,12}([0-9.]{1,20})\s{0,2}GB/s", re.I)
+NCCOM_MEAN = re.compile(r"Avg bus bandwidth:\s{0,12}[0-9.]{1,20}\s{0,2}GB/s", re.I)
 NCCOM_FAILURES = (
     "failure running",
     "errors found",
@@ -404,9 +389,7 @@ class NccomReader:
 
     def read(self, line: str, probe: Probe) -> bool:
         words = line.split()
-        if mean := NCCOM_MEAN.search(line):
-            probe.mean_busbw_bytes_per_s = positive_or_nan(parse_number(mean[1])) * GIBI
-        elif words and words[0].lower() == SIZE and "algbw(gb/s)" in line.lower():
+        if words and words[0].lower() == SIZE and "algbw(gb/s)" in line.lower():
             self._columns, probe.tool = tuple(word.lower() for word in words), NCCOM
         elif any(words_of in line.lower() for words_of in NCCOM_FAILURES):
             size = parse_number(words[0]) if words[1:2] == ["Failure"] else None
@@ -414,7 +397,7 @@ class NccomReader:
         elif self._columns and (row := _row(dict(zip(self._columns, words, strict=False)))):
             probe.rows.append(row)
         else:
-            return False
+            return NCCOM_MEAN.search(line) is not None
         return True
 
 
@@ -446,17 +429,11 @@ def _row(words: Mapping[str, str]) -> ProbeRow | None:
     return ProbeRow(
         size_bytes=size,
         time_s=positive_or_nan(time_us) * MICRO,
-        algbw_bytes_per_s=_rate(figures.get("algbw(gb/s)")),
-        busbw_bytes_per_s=_rate(figures.get("busbw(gb/s)")),
+        # A printed 0 stays 0.
+        busbw_bytes_per_s=nan if (busbw := figures.get("busbw(gb/s)")) is None else busbw * GIBI,
         element=words.get("type", ""),
-        algorithm=words.get("algorithm", ""),
         percentiles_s=percentiles,
     )
-
-
-def _rate(value: float | None) -> float:
-    """Return bytes per second; a printed 0 stays 0."""
-    return nan if value is None else value * GIBI
 
 
 COLUMNS = ("bytes", "#sent", "#ack", "total", "time", "mb/sec", "usec/xfer", "mxfers/sec")
@@ -501,7 +478,6 @@ def _pingpong_row(words: list[str], *, is_first: bool) -> ProbeRow | None:
     return ProbeRow(
         size_bytes=size,
         time_s=positive_or_nan(each_us) * MICRO,
-        algbw_bytes_per_s=rate * MEGA,
         busbw_bytes_per_s=rate * MEGA,
         n_errors=None if lost is None or isnan(lost) else int(lost),
         is_warm_up=is_first,

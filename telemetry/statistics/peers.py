@@ -4,10 +4,12 @@ from collections.abc import Collection
 
 import numpy as np
 
+from telemetry import blocks
 from telemetry.blocks import FloatArray, IntArray
 
 # A median absolute deviation times this is a standard deviation, if the bulk is Gaussian.
 GAUSSIAN = 1.4826
+mean = blocks.mean
 
 
 def deviations(x: FloatArray, *, floor: float | FloatArray) -> FloatArray:
@@ -76,16 +78,6 @@ def _sorted(x: FloatArray) -> tuple[FloatArray, IntArray]:
         x = np.full((*x.shape[:-1], 1), np.nan)
     known = np.sort(x, axis=-1)
     return known, np.isfinite(known).sum(axis=-1)[..., None]
-
-
-def mean(x: FloatArray, axis: int) -> FloatArray:
-    """Mean of the reported values, NaN without any."""
-    known = np.isfinite(x)
-    if x.shape[axis] and known.all():
-        return np.asarray(x.mean(axis=axis))
-    n = known.sum(axis=axis)
-    total = np.where(known, x, 0.0).sum(axis=axis)
-    return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))
 
 
 def total(x: FloatArray) -> FloatArray:

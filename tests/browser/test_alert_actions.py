@@ -6,6 +6,7 @@ from django.test import Client
 from playwright.sync_api import Page, expect
 
 from fleet.models import Alert, Silence
+from tests.browser.test_accessibility import SMALL, barriers
 
 pytestmark = pytest.mark.browser
 PHONE = {"width": 360, "height": 740}
@@ -107,3 +108,47 @@ def test_the_hand_over_is_copied(page: Page, signed_in: str, alert: Alert) -> No
     expect(page.locator("#toasts")).to_contain_text("Copied.")
     copied = page.evaluate("navigator.clipboard.readText()")
     assert f"[alert {alert.pk}]" in copied
+
+
+def test_an_alert_is_marked_false_by_keyboard_and_the_mark_removed(
+    page: Page, signed_in: str, alert: Alert
+) -> None:
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    page.goto(f"{signed_in}/alerts/{alert.pk}/")
+    page.keyboard.press("f")
+    other = page.get_by_role("button", name="Other", exact=True)
+    # This reason needs words: the browser asks for them before anything is sent.
+    other.press("Enter")
+    comment = page.locator(f"#false-comment-{alert.pk}")
+    expect(comment).to_be_focused()
+    assert page.evaluate(SMALL) == []
+    comment.press_sequentially("it was steady")
+    other.press("Enter")
+
+    expect(page.locator("#story")).to_contain_text("Marked false by olga: other, it was steady")
+    page.get_by_role("button", name="Remove false mark").click()
+    expect(page.locator("#story")).not_to_contain_text("Marked false")
+    expect(page.locator("#timeline")).to_contain_text("false mark removed")
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_an_alert_is_marked_false_in_the_list(
+    page: Page, signed_in: str, alert: Alert, *, is_open: bool
+) -> None:
+    if not is_open:
+        Alert.objects.update(resolved_at=alert.fired_at)
+    page.goto(f"{signed_in}/alerts/")
+    page.keyboard.press("j")
+    page.keyboard.press("f")
+    comment = page.locator(f"#false-comment-{alert.pk}")
+    comment.fill("scrape gap")
+    # The list is replaced each second; what is typed stays.
+    page.wait_for_timeout(2_500)
+    assert barriers(page) == []
+    comment.press("Tab")
+    page.keyboard.press("Enter")
+
+    part = page.locator("#open" if is_open else "#resolved")
+    expect(part).to_contain_text("Marked false by olga: noise, scrape gap")
+    part.get_by_role("button", name="Remove false mark").click()
+    expect(part).not_to_contain_text("Marked false by")

@@ -4,6 +4,7 @@ import gzip
 import subprocess
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -12,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from pytest_django import DjangoAssertNumQueries, Settings
 
+from fleet.alerts import mark_false, unmark_false
 from fleet.models import Alert, Node, Run, Token
 from telemetry.steps import PHASES
 from telemetry.store.hot import HotStore
@@ -109,6 +111,38 @@ def test_it_counts_alerts_by_rule(client: Client, run: Run, hot: HotStore, now: 
     assert found["trnwatch_alerts_firing", "allreduce_share", "page"] == 1
     assert found["trnwatch_alerts_unacknowledged", "allreduce_share", "page"] == 0
     assert found["trnwatch_alerts_firing", "node_silent", "page"] == 0
+
+
+def test_false_marks_are_counted_once_and_never_fall(
+    client: Client, run: Run, hot: HotStore, now: int
+) -> None:
+    at = datetime.fromtimestamp(now, UTC)
+    usual: Any = {"run": run, "score": 2.0, "onset_at": at, "fired_at": at, "last_seen_at": at}
+    page, warn = Alert.Severity.PAGE, Alert.Severity.WARN
+    grew, drill, other = (
+        Alert.objects.create(
+            rule=rule, subject=f"run:{rule}", severity=warn, is_drill=rule == "hang", **usual
+        )
+        for rule in ("allreduce_share", "hang", "step_slow")
+    )
+    name = "trnwatch_alerts_marked_false_total"
+    assert samples(client)[name, "allreduce_share", "warn"] == 0
+
+    for alert in (grew, drill, other):
+        assert mark_false(alert, by="ada", reason="noise", now=at)
+    # It becomes a page, and its mark is removed.
+    Alert.objects.filter(pk=grew.pk).update(severity=page)
+    grew.refresh_from_db()
+    assert unmark_false(grew, by="ada", now=at)
+
+    found = samples(client)
+    assert found[name, "allreduce_share", "warn"] == found[name, "step_slow", "warn"] == 1
+    assert found[name, "allreduce_share", "page"] == found[name, "hang", "warn"] == 0
+    mark_false(other, by="ada", reason="noise", now=at)
+    unmark_false(other, by="ada", now=at)
+    mark_false(other, by="ada", reason="noise", now=at)
+    assert samples(client)[name, "step_slow", "warn"] == 1
+    assert (name, "node_idle", "page") not in found
 
 
 @pytest.mark.prometheus

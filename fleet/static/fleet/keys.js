@@ -28,13 +28,14 @@ function select(by) {
   item.querySelector("a")?.focus({ preventScroll: true });
 }
 
-/** Press the button of a key: the chosen item's, or the page's only one. */
+/** Press and return the button of a key: the chosen item's, or the page's only one. */
 function press(key) {
   const chosen = document.querySelector(`main .selected [data-key="${key}"]`);
   const all = [...document.querySelectorAll(`[data-key="${key}"]`)].filter((button) => button.offsetParent);
   const button = chosen ?? (all.length === 1 ? all[0] : null);
-  if (button) button.click();
-  else if (all.length) notify(`${all.length} items: select one with j and k first.`);
+  button?.click();
+  if (!button && all.length) notify(`${all.length} items: select one with j and k first.`);
+  return button;
 }
 
 async function freeze() {
@@ -67,8 +68,8 @@ function act(event) {
   if (typing(event.target) || document.querySelector("dialog[open]")) return;
   if (event.key in PAGES && Date.now() - goingSince < 1500) go(event.key);
   else if (event.key in ACTIONS) ACTIONS[event.key]();
-  else if (/^[a-z]$/.test(event.key)) return press(event.key);
-  else return;
+  // A field that the button focuses must not get the letter.
+  else if (!/^[a-z]$/.test(event.key) || !press(event.key)) return;
   if (event.key !== "g") goingSince = 0;
   event.preventDefault();
 }
@@ -85,6 +86,6 @@ export function startKeys() {
   // A row is as good as its link.
   document.addEventListener("click", (event) => {
     const row = event.target.closest("tr[data-href]");
-    if (row && !event.target.closest("a, button, summary, input")) row.querySelector("a").click();
+    if (row && !event.target.closest("a, button, summary, input, form")) row.querySelector("a").click();
   });
 }

@@ -9,7 +9,6 @@ from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from fleet.alerts.evaluate import raise_from_log
-from fleet.charts.figures import median_of
 from fleet.formatting import si
 from fleet.management.cli import PlainCommand
 from fleet.models import ReadLog
@@ -23,6 +22,7 @@ from importers.store.logs import (
     save_log,
 )
 from telemetry import catalog
+from telemetry.blocks import median_of
 from telemetry.units import HOUR_S
 
 LACKS = {

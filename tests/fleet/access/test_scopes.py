@@ -41,6 +41,8 @@ PAGES = {
     "alert_unacknowledge": "POST /alerts/987654/unacknowledge/",
     "alert_assign": "POST /alerts/987654/assign/",
     "alert_comment": "POST /alerts/987654/comment/",
+    "alert_mark_false": "POST /alerts/987654/mark-false/",
+    "alert_unmark_false": "POST /alerts/987654/unmark-false/",
     "alert_resolve": "POST /alerts/987654/resolve/",
     "alert_silence": "POST /alerts/987654/silence/",
     "silence_list": "GET /silences/",

@@ -20,6 +20,10 @@ def as_notified(events: list[AlertEvent]) -> dict[str, Any]:
                 state |= {"acknowledged_by": event.by, "acknowledged_at": event.at}
             case Kind.UNACKNOWLEDGED:
                 state |= {"acknowledged_by": "", "acknowledged_at": None}
+            case Kind.MARKED_FALSE:
+                state |= {"marked_false_by": event.by, "marked_false_at": event.at}
+            case Kind.UNMARKED_FALSE:
+                state |= {"marked_false_by": "", "marked_false_at": None}
             case Kind.ASSIGNED:
                 state["assigned_at"] = event.at
             case Kind.SILENCED | Kind.UNSILENCED:
@@ -38,6 +42,9 @@ def as_stored(alert: Alert) -> dict[str, Any]:
     if Kind.ACKNOWLEDGED in kinds:
         reported["acknowledged_by"] = alert.acknowledged_by
         reported["acknowledged_at"] = alert.acknowledged_at
+    if Kind.MARKED_FALSE in kinds:
+        reported["marked_false_by"] = alert.marked_false_by
+        reported["marked_false_at"] = alert.marked_false_at
     if Kind.ASSIGNED in kinds:
         reported["assigned_at"] = alert.assigned_at
     return reported

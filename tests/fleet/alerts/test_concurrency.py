@@ -66,6 +66,21 @@ def test_of_many_who_take_it_one_has_it(open_alert: Alert) -> None:
     events_match_rows()
 
 
+def test_of_many_marks_one_stays(open_alert: Alert) -> None:
+    def mark_as(name: str) -> Callable[[], bool]:
+        alert = Alert.objects.get(pk=open_alert.pk)
+        return lambda: alerts.mark_false(alert, by=name, reason="noise", now=NOON + SECOND)
+
+    names = ["alice", "bob", "carol"]
+    answers = at_once(*(mark_as(name) for name in names))
+
+    open_alert.refresh_from_db()
+    assert answers.count(True) == 1
+    assert open_alert.marked_false_by == names[answers.index(True)]
+    assert open_alert.events.filter(kind="marked_false").count() == 1
+    events_match_rows()
+
+
 def test_resolving_during_an_acknowledgement_loses_neither(open_alert: Alert) -> None:
     taken, _ = at_once(
         acknowledge_as(open_alert.pk, "alice"),

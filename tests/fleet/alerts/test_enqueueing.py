@@ -88,11 +88,15 @@ def test_a_receiver_of_any_kind_is_notified(
     hook.kind = kind
     hook.save()
     alert = alert_on(run, rule="node_silent")
-    for event in ("fired", "acknowledged", "resolved"):
+    for event in ("fired", "acknowledged", "marked_false", "resolved"):
         say(alert, event)
+    # What is over is marked without a message.
+    say(alert, "marked_false")
 
-    refused = {"acknowledged"} if kind in {"email", "alertmanager"} else set()
-    told = [kind for kind in ("firing", "acknowledged", "resolved") if kind not in refused]
+    refused = {"acknowledged", "marked_false"} if kind in {"email", "alertmanager"} else set()
+    refused |= {"marked_false"} if kind == "pagerduty" else set()
+    every = ("firing", "acknowledged", "marked_false", "resolved")
+    told = [kind for kind in every if kind not in refused]
     assert kinds(hook) == told
 
 

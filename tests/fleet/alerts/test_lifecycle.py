@@ -123,7 +123,9 @@ class AlertLife(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         by=NAMES,
-        what=st.sampled_from(["take", "give back", "assign", "remark", "call over"]),
+        what=st.sampled_from(
+            ["take", "give back", "assign", "remark", "mark", "unmark", "call over"]
+        ),
         dies_at=st.none() | st.integers(0, 8),
     )
     def a_user_acts(self, data: st.DataObject, by: str, what: str, dies_at: int | None) -> None:
@@ -136,6 +138,8 @@ class AlertLife(RuleBasedStateMachine):
             "give back": lambda: alerts.unacknowledge(alert, by=by, now=self.now),
             "assign": lambda: alerts.assign(alert, to=by, by="alice", now=self.now),
             "remark": lambda: alerts.comment(alert, by=by, text="hm", now=self.now),
+            "mark": lambda: alerts.mark_false(alert, by=by, reason="noise", now=self.now),
+            "unmark": lambda: alerts.unmark_false(alert, by=by, now=self.now),
             "call over": lambda: self._call_over(alert, by),
         }
         self._act(acts[what], dies_at)

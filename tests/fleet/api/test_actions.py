@@ -52,6 +52,32 @@ def test_it_is_called_over_only_once_it_is_not_seen_any_more(ask: Ask, fleet: Al
     assert ask(f"alerts/{fleet.pk}/resolve", {}).json()["state"] == "resolved"
 
 
+def test_it_is_marked_false_by_one_person_and_the_mark_removed(ask: Ask, fleet: Alert) -> None:
+    mark, unmark = f"alerts/{fleet.pk}/mark-false", f"alerts/{fleet.pk}/unmark-false"
+    known = {"reason": "already_known", "comment": "ticket 7"}
+    done, again = ask(mark, known, scope="act"), ask(mark, {"reason": "noise"})
+
+    assert done.json()["state"] == "firing"
+    assert done.json()["marked_false_by"] == "token act"
+    assert (done.json()["false_reason"], done.json()["false_comment"]) == (*known.values(),)
+    assert again.status_code == 409
+    assert "already marked false by token act" in again.json()["detail"]
+    assert last(fleet) == ("marked_false", "token act", "already known: ticket 7")
+    listed = {each: ask(f"alerts?marked_false={each}").json()["items"] for each in ("yes", "no")}
+    assert [[each["rule"] for each in items] for items in listed.values()] == [
+        ["allreduce_share"],
+        ["hang"],
+    ]
+
+    assert ask(mark, known, scope="read").status_code == 403
+    removed = ask(unmark, {}).json()
+    assert (removed["marked_false_at"], removed["false_reason"]) == (None, None)
+    assert last(fleet) == ("unmarked_false", "token admin", "marked by token act before")
+    assert ask(unmark, {}).status_code == 409
+    # Without its reason, the comment has to say it.
+    assert ask(mark, {"reason": "other"}).json()["detail"].startswith("comment: is empty")
+
+
 def test_its_problem_is_silenced(ask: Ask, fleet: Alert) -> None:
     reported = ask(f"alerts/{fleet.pk}/silence", {"duration_s": 600.0, "reason": "swap"}).json()
 
@@ -103,6 +129,10 @@ def test_no_one_revokes_the_token_they_ask_with(ask: Ask) -> None:
         ("comment", {"comment": " "}, "comment"),
         ("comment", {"comment": "a\x00b"}, "comment"),
         ("assign", {}, "to"),
+        ("mark-false", {}, "reason"),
+        ("mark-false", {"reason": "boring"}, "reason"),
+        ("mark-false", {"reason": "noise", "comment": "x" * 401}, "comment"),
+        ("mark-false", {"reason": "noise", "comment": "a\nb"}, "comment"),
         ("silence", {"reason": "x"}, "duration_s"),
         ("silence", {"reason": "x", "duration_s": "600"}, "duration_s"),
         ("silence", {"reason": "x", "duration_s": True}, "duration_s"),

@@ -214,6 +214,16 @@ def test_every_channel_renders_every_notice(message: Message) -> None:
             )
 
 
+def test_a_false_mark_is_in_every_message_about_people(message: Message) -> None:
+    mark = "Marked false by ada: noise"
+    marked = replace(message.items[0], false_mark=mark)
+    for name in ("webhook", "slack", "email", "apprise"):
+        for kind in (KIND.MARKED_FALSE, KIND.RESOLVED):
+            body = json.dumps(CHANNELS[name].render(replace(message, kind=kind, items=(marked,))))
+            assert mark in body, (name, kind)
+    assert replace(message, kind=KIND.MARKED_FALSE).title.startswith("[MARKED FALSE]")
+
+
 def test_a_drill_states_that_it_is_one(message: Message) -> None:
     drill = replace(message, items=(replace(message.items[0], is_drill=True),))
 

@@ -37,7 +37,8 @@ def test_the_whole_is_the_sum_of_its_chips(name: str) -> None:
     cores, physical, hbm_gib, hbm_tb_per_s, pflops, n_efa, gbit_per_s = PUBLISHED[name]
     found = instance(name)
 
-    assert (found.n_cores, found.n_cores_physical, found.n_efa) == (cores, physical, n_efa)
+    n_physical = found.n_devices * found.chip.cores_physical
+    assert (found.n_cores, n_physical, found.n_efa) == (cores, physical, n_efa)
     assert found.hbm_bytes == hbm_gib * GIB
     assert found.hbm_bytes_per_s == pytest.approx(hbm_tb_per_s * 1e12, rel=0.01)
     assert found.peak_flops("bf16") == pytest.approx(pflops * 1e15, rel=0.02)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from fleet.alerts import mark_false, unmark_false
 from fleet.charts.frozen import as_of, frozen_link, parse_moment
 from fleet.models import Alert, AlertEvent, Node
 from tests.helpers import NOON, NOON_S
@@ -58,6 +59,19 @@ def test_who_had_it_and_whether_it_was_over_follow_from_the_events(make: Make) -
     assert state(65)[0] == "resolved"
     assert state(75)[0] == "acknowledged"
     assert state(95)[0] == "resolved"
+
+
+def test_a_false_mark_shows_from_its_time_until_it_is_removed(make: Make) -> None:
+    alert = make()
+    mark_false(alert, by="olga", reason="wrong_node", comment="it: steady", now=NOON + SECOND)
+    unmark_false(alert, by="olga", now=NOON + 3 * SECOND)
+    mark_false(alert, by="bob", reason="noise", now=NOON + 5 * SECOND)
+    events = list(alert.events.all())
+
+    marks = [as_of(alert, events, at=NOON + n * SECOND).false_mark for n in (0, 2, 4, 6)]
+
+    noise = "Marked false by bob: noise"
+    assert marks == ["", "Marked false by olga: wrong node, it: steady", "", noise]
 
 
 def test_the_link_has_the_window_and_the_time(make: Make) -> None:

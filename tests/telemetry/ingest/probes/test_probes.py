@@ -41,12 +41,11 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
 def test_nccom_test_counts_in_gib_and_microseconds() -> None:
     probe = read_probe(NCCOM.encode())
 
-    assert (probe.tool, probe.is_sound, probe.n_skipped) == ("nccom-test", True, 0)
+    assert (probe.tool, probe.failures, probe.n_skipped) == ("nccom-test", [], 0)
     assert [row.size_bytes for row in probe.rows] == [1024, 1_048_576, 1_073_741_824]
     assert probe.rows[1].time_s == pytest.approx(68e-6)
     assert probe.rows[1].busbw_bytes_per_s == pytest.approx(14.36 * GIB)
     assert probe.rows[1].element == "fp32"
-    assert probe.mean_busbw_bytes_per_s == pytest.approx(40.6901 * GIB)
 
 
 def test_older_releases_of_nccom_test_name_the_time_otherwise() -> None:
@@ -55,14 +54,13 @@ def test_older_releases_of_nccom_test_name_the_time_otherwise() -> None:
     assert probe.rows[2].time_s == pytest.approx(18_930e-6)
 
 
-def test_nccom_test_may_tell_algorithm_and_percentiles() -> None:
+def test_nccom_test_may_tell_percentiles() -> None:
     text = (
         "size(B) count(elems) type time:avg(us) time:p50(us) time:p99(us) algbw(GB/s) busbw(GB/s) "
         "algorithm\n33554432 8388608 bf16 2754 2750 2810 11.3 22.8 kangaring\n"
     )
     (row,) = read_probe(text.encode()).rows
 
-    assert row.algorithm == "kangaring"
     assert row.percentiles_s == {50: pytest.approx(2750e-6), 99: pytest.approx(2810e-6)}
 
 
@@ -73,7 +71,6 @@ def test_nccom_test_states_at_which_size_it_failed() -> None:
     )
     probe = read_probe(text.encode())
 
-    assert not probe.is_sound
     assert probe.failures[0].size_bytes == 33_554_432
     assert [math.isnan(each.size_bytes) for each in probe.failures] == [False, True, True]
 
@@ -95,24 +92,20 @@ def test_nccom_test_s_report_is_read_as_its_table() -> None:
 def test_nccl_tests_count_in_gb_each_size_twice() -> None:
     probe = read_probe(NCCL.encode())
 
-    assert (probe.tool, probe.is_sound, probe.n_wrong, probe.n_skipped) == (
-        "nccl-tests", True, 0, 0,
-    )  # fmt: skip
+    assert (probe.tool, probe.n_wrong, probe.n_skipped) == ("nccl-tests", 0, 0)
     assert [(row.size_bytes, row.in_place) for row in probe.rows] == [
         (8, False), (8, True), (1_048_576, False), (1_048_576, True),
     ]  # fmt: skip
     assert probe.rows[2].busbw_bytes_per_s == pytest.approx(64.16 * GB)
     assert probe.rows[2].time_s == pytest.approx(28.6e-6)
     assert (probe.rows[2].n_errors, probe.rows[3].n_errors) == (0, None)
-    assert probe.mean_busbw_bytes_per_s == pytest.approx(32.2447 * GB)
 
 
-def test_wrong_elements_make_a_probe_unsound() -> None:
+def test_wrong_elements_are_counted() -> None:
     wrong = NCCL.replace("64.16      0", "64.16     17")
 
     assert read_probe(wrong.encode()).rows[2].n_errors == 17
-    assert not read_probe(wrong.encode()).is_sound
-    assert not read_probe(NCCL.replace("values : 0 OK", "values : 3 FAILED").encode()).is_sound
+    assert read_probe(NCCL.replace("values : 0 OK", "values : 3 FAILED").encode()).n_wrong == 3
 
 
 def test_operations_without_reduction_leave_columns_out() -> None:
@@ -129,7 +122,7 @@ def test_a_pingpong_counts_kibibytes_and_its_first_row_warms_up() -> None:
     assert [row.size_bytes for row in probe.rows] == [64, 256, 4096, 1_048_576]
     assert [row.is_warm_up for row in probe.rows] == [True, False, False, False]
     assert probe.rows[1].time_s == pytest.approx(15.9e-6)
-    assert probe.rows[3].algbw_bytes_per_s == pytest.approx(2.08e9)
+    assert probe.rows[3].busbw_bytes_per_s == pytest.approx(2.08e9)
     assert [row.n_errors for row in probe.rows] == [0, 0, 1, 0]
 
 
@@ -157,7 +150,6 @@ def test_what_rounds_to_nothing_is_nothing_and_what_is_missing_is_not() -> None:
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"results": 3}', b'{"results": [1, null]}'])
 def test_what_is_no_probe_has_no_rows(data: bytes) -> None:
     assert read_probe(data).rows == []
-    assert not read_probe(data).is_sound
 
 
 TEXTS = st.sampled_from(
