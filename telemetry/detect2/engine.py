@@ -23,12 +23,16 @@ from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import SHARE, apply_share_rule
 from telemetry.detect2.explain import OF_PLACE, Explanation, explain
-from telemetry.detect2.shifts import Effects, Shift
+from telemetry.detect2.parts import Parts
+from telemetry.detect2.shifts import Effect, Effects, Shift
 from telemetry.detect2.steps import Baseline, Steps
+from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
 
 # Budget: of all false alarms a year, those of slow steps and hardware of one run.
 FALSE_PER_YEAR = 6.0
+# Hardware whose shift is a problem of its own, before steps show it.
+ALARMS = frozenset({"core", "device", "memory", "latency", "bytes", "retransmits"})
 # At most so many explanations for what begins together; what is left is unknown.
 MOST_AT_ONCE = 2
 KINDS: dict[str, Kind] = {
@@ -40,6 +44,12 @@ KINDS: dict[str, Kind] = {
     "transfer": "transferring",
     "input": "input",
     "step": "step",
+    "core": "waiting",
+    "device": "waiting",
+    "memory": "waiting",
+    "latency": "transferring",
+    "bytes": "transferring",
+    "retransmits": "transferring",
 }
 
 
@@ -58,7 +68,7 @@ class Tracked:
         row = self.explanation.signature
         if row is None:
             return shift.quantity not in OF_PLACE or node in (None, self.explanation.node)
-        name = {"own": "own_compute"}.get(shift.quantity, shift.quantity)
+        name = {"core": "device"}.get(shift.quantity, shift.quantity)
         if shift.quantity == "own":
             return node == self.explanation.node or row.scope == "run"
         sign = row.sign(name)
@@ -72,12 +82,24 @@ class RunWatch:
 
     def __init__(self, inputs: DetectionInput) -> None:
         self.steps = Steps(n_stages=inputs.n_stages, false_per_year=FALSE_PER_YEAR)
+        self.parts = Parts(
+            inputs.nodes,
+            cores_per_device=inputs.cores_per_device,
+            report_every_s=inputs.report_every_s,
+            false_per_year=FALSE_PER_YEAR,
+        )
         self.problems: list[Tracked] = []
 
+    @property
+    def shifts(self) -> list[Shift]:
+        """Shifts that are alarms; other hardware tells causes apart."""
+        return self.steps.shifts + [s for s in self.parts.shifts if s.quantity in ALARMS]
+
     def update(self, inputs: DetectionInput) -> None:
-        if not self.steps.update(inputs.steps.reported, inputs.now_s):
+        is_new = self.steps.update(inputs.steps.reported, inputs.now_s)
+        if not (self.parts.update(inputs) or is_new):
             return
-        shifts = self.steps.shifts
+        shifts = self.shifts
         for problem in self.problems:
             self._reconsider(inputs, problem)
         self.problems = [p for p in self.problems if self._lasts(inputs, p, shifts)]
@@ -117,7 +139,7 @@ class RunWatch:
     def _reconsider(self, inputs: DetectionInput, problem: Tracked) -> None:
         """Explain again with what came since; a cause is replaced by one that is better known."""
         before = problem.explanation
-        self._explain(inputs, problem, self.steps.shifts)
+        self._explain(inputs, problem, self.shifts)
         now = problem.explanation
         is_vaguer = now.cause in (UNKNOWN, *CLASSES) and before.cause not in (UNKNOWN, *CLASSES)
         if is_vaguer or (before.node is not None and now.node is None):
@@ -130,10 +152,11 @@ class RunWatch:
         if not effects:
             return
         candidates = {self._node_of(inputs, s) for s in shifts}
-        for name in ("own_compute", "own_input"):
-            size = effects[name].size if name in effects else np.zeros(0)
+        for name in OF_PLACE & effects.keys():
+            size = np.abs(effects[name].size)
             if size.size and np.isfinite(size).any():
-                candidates.add(int(np.nanargmax(size)))
+                flat = int(np.nanargmax(size))
+                candidates.add(flat // (size.size // len(size)))
         nodes = sorted(node for node in candidates if node is not None)
         problem.effects = effects
         problem.explanation = explain(effects, nodes, n_nodes=len(inputs.nodes))
@@ -159,6 +182,12 @@ class RunWatch:
                     size[node], error[node] = effect.size[latest], effect.error[latest]
                 found[quantity] = type(effect)(size, error)
         return found
+
+
+def _own_of_cores(core: Effect, device: Effect) -> Effect:
+    """How far each core is from the usual one of its device: (n_nodes, n_cores)."""
+    per_device = core.size.shape[1] // max(1, device.size.shape[1])
+    return Effect(core.size - np.repeat(device.size, per_device, axis=1), core.error)
 
 
 def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
@@ -213,17 +242,7 @@ def _problem(inputs: DetectionInput, tracked: Tracked) -> Problem:
     rise = float(effects["step"].size) if "step" in effects else np.nan
     score = None
     if node is not None or found.cause != UNKNOWN:
-        score = CauseScore(
-            found.cause,
-            tracked.shift.nats / tracked.shift.level_nats,
-            "own_s" if node else "step_s",
-            usual_s * (1.0 + tracked.shift.size),
-            usual_s,
-            len(inputs.nodes) - 1,
-            "s",
-            node,
-            found.part,
-        )
+        score = _score(inputs, tracked, node, usual_s)
     late = (node,) if node is not None and kind in ("waiting", "input") else ()
     tokens = float(inputs.steps.tokens[-1]) if len(inputs.steps) else np.nan
     extra = {
@@ -242,4 +261,54 @@ def _problem(inputs: DetectionInput, tracked: Tracked) -> Problem:
         strength=tracked.shift.nats / tracked.shift.level_nats,
         late=tuple(w for w in late if w),
         extra=extra,
+    )
+
+
+FIGURE_S, CORES = 8, "core_utilization_ratio"
+UNITS = {
+    CORES: "ratio",
+    "hbm_bandwidth_bytes_per_s": "bytes_per_s",
+    "efa_latency_s": "s",
+    "efa_retransmits_per_s": "per_s",
+    "efa_tx_bytes_per_s": "bytes_per_s",
+}
+# What shows the culprit of a row on its page, the most specific first.
+SHOWN_BY = {
+    "memory": "hbm_bandwidth_bytes_per_s",
+    "latency": "efa_latency_s",
+    "retransmits": "efa_retransmits_per_s",
+    "bytes": "efa_tx_bytes_per_s",
+    "core_own": "core_utilization_ratio",
+    "device": "core_utilization_ratio",
+}
+
+
+def _score(
+    inputs: DetectionInput, tracked: Tracked, node: str | None, usual_s: float
+) -> CauseScore:
+    """Return the culprit with its figure: a part's metric, or the time of its steps."""
+    found, shift = tracked.explanation, tracked.shift
+    strength = shift.nats / shift.level_nats
+    row, now_s = found.signature, usual_s * (1.0 + shift.size)
+    if row is None or node is None or found.part is None:
+        metric = "own_s" if node else "step_s"
+        n_peers = len(inputs.nodes) - 1
+        return CauseScore(
+            found.cause, strength, metric, now_s, usual_s, n_peers, "s", node, found.part
+        )
+    metric = next(m for q, m in SHOWN_BY.items() if row.sign(q))
+    values = mean(inputs.hardware([metric], inputs.lagging(FIGURE_S)).of([node]).values[metric], 0)
+    per_part = inputs.cores_per_device if found.cause != "slow_core" and metric == CORES else 1
+    of_node = values[0].reshape(-1, per_part).mean(axis=1) if values.size else np.full(1, np.nan)
+    value = float(of_node[found.part]) if found.part < len(of_node) else np.nan
+    return CauseScore(
+        found.cause,
+        strength,
+        metric,
+        value,
+        float(lower_median(of_node)),
+        len(of_node) - 1,
+        UNITS[metric],
+        node,
+        found.part,
     )

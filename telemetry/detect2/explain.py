@@ -35,7 +35,7 @@ SUMS = frozenset({"step", "own"})
 EVERYWHERE = frozenset({"host", "latency", "retransmits"})
 # Cores may count as busy while they wait, and power is measured once a minute: what is raised may
 # not show.
-MAY_NOT_SHOW = frozenset({"core", "device", "power", "host"})
+MAY_NOT_SHOW = frozenset({"core_own", "device", "power", "host"})
 OF_STEPS = frozenset(
     {
         "compute",
@@ -50,7 +50,7 @@ OF_STEPS = frozenset(
     }
 )
 OF_PLACE = frozenset(
-    {"own_compute", "own_input", "core", "device", "memory", "power", "latency", "bytes",
+    {"own_compute", "own_input", "core_own", "device", "memory", "power", "latency", "bytes",
      "retransmits", "host", "execution"}
 )  # fmt: skip
 
@@ -228,7 +228,7 @@ def _scatter(effect: Effect) -> float:
 
 def _part_of(row: Signature, here: Seen) -> int | None:
     """Return the part that the row's own hardware quantity shows."""
-    for name in ("core", "device", "memory", "latency", "bytes", "retransmits"):
+    for name in ("core_own", "device", "memory", "latency", "bytes", "retransmits"):
         if name in here and row.sign(name) not in (None, 0):
             return here[name][2]
     return None

@@ -259,8 +259,8 @@ class Parts:
     def block_s(self) -> int:
         return max(BLOCK_S, self._every_s)
 
-    def update(self, inputs: DetectionInput) -> None:
-        """Take the seconds that are new since the last call, once a block is over."""
+    def update(self, inputs: DetectionInput) -> bool:
+        """Take the seconds that are new since the last call, once a block is over; was one?"""
         now_s = int(inputs.now_s)
         self._every_s = max(self._every_s, inputs.report_every_s)
         if self._epoch_s is None or not 0 <= now_s - self._at_s <= FORGET_S:
@@ -269,11 +269,12 @@ class Parts:
             self._at_s = now_s - self.block_s
             self._read_s[:] = self._at_s
         if now_s - self._at_s < self.block_s or not self.nodes:
-            return
+            return False
         last_s = now_s - self._at_s + inputs.lagging(1)
         self._at_s = now_s
         span = inputs.hardware(METRICS_READ, last_s).of(self.nodes)
         self._take(_finite(span), now_s)
+        return True
 
     def _take(self, span: Span, now_s: int) -> None:
         unread = (span.ticks[:, None] > self._read_s) & span.reported

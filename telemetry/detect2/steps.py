@@ -237,6 +237,7 @@ class Steps:
         # The variance of a median is pi / 2 that of a mean; long memory adds as much again.
         inflation = 1.0 / n + 1.0 / max(baseline.n, 1)
         error = baseline.run_scale * np.sqrt(np.pi * inflation)
+        error = np.hypot(error, _scatter(plan.run[rows]))
         known = baseline.n > 1
         found = {
             name: Effect(
@@ -245,11 +246,25 @@ class Steps:
             for i, name in enumerate(RUN)
         }
         own = median(np.moveaxis(workers, 0, -1)) - baseline.workers
-        own_error = baseline.worker_scale * np.sqrt(np.pi * inflation)
+        own_error = np.hypot(baseline.worker_scale * np.sqrt(np.pi * inflation), _scatter(workers))
         for i, name in enumerate(WORKER):
-            found[name] = Effect(own[:, i], np.full(len(own), own_error[i]))
+            found[name] = Effect(own[:, i], own_error[:, i])
         found["jitter"] = _jitter(plan.run[rows, 0], baseline)
         return found
+
+
+def _scatter(values: FloatArray) -> FloatArray:
+    """Return the standard error of medians by what the values (n_values, …) scatter by now."""
+    n = len(values)
+    if n < 2:
+        return np.zeros(values.shape[1:])
+    # Of two or three values half their range.
+    apart = (
+        np.ptp(values, axis=0) / 2
+        if n < 4
+        else GAUSSIAN * median(np.moveaxis(np.abs(values - np.median(values, axis=0)), 0, -1))
+    )
+    return np.asarray(np.nan_to_num(apart) * np.sqrt(np.pi / 2 / n))
 
 
 def _jitter(step: FloatArray, baseline: Baseline) -> Effect:
