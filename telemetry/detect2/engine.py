@@ -146,9 +146,14 @@ class RunWatch:
             problem.explanation = before
 
     def _explain(self, inputs: DetectionInput, problem: Tracked, shifts: Iterable[Shift]) -> None:
+        effects = dict(self.parts.effects(problem.onset_s))
+        if "core" in effects and "device" in effects:
+            effects["core_own"] = _own_of_cores(effects["core"], effects["device"])
         if problem.baseline is None:
-            return
-        effects = self._by_node(inputs, self.steps.effects(problem.baseline, problem.onset_s))
+            problem.baseline = self.steps.baseline(problem.onset_s)
+        if problem.baseline is not None:
+            of_steps = self.steps.effects(problem.baseline, problem.onset_s)
+            effects.update(self._by_node(inputs, of_steps))
         if not effects:
             return
         candidates = {self._node_of(inputs, s) for s in shifts}

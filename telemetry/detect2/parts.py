@@ -260,7 +260,7 @@ class Parts:
         return max(BLOCK_S, self._every_s)
 
     def update(self, inputs: DetectionInput) -> bool:
-        """Take the seconds that are new since the last call, once a block is over; was one?"""
+        """Take the new seconds once a block is over; return whether one was."""
         now_s = int(inputs.now_s)
         self._every_s = max(self._every_s, inputs.report_every_s)
         if self._epoch_s is None or not 0 <= now_s - self._at_s <= FORGET_S:

@@ -11,6 +11,7 @@
 8. Since any moment, the mean of every quantity and its standard error are its effects.
 """
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -41,6 +42,8 @@ OFFSET_REACH = 0.04
 # Scatter of single operations is 1.5 to 2.2 %; steps are sums of many.
 WORKER_SCALE = 0.005
 N_VALUES, N_BEFORE, N_SINCE = 120, 60, 20
+# A median that withstands one wild value.
+FIRST_VALUES = 3
 
 
 @dataclass(slots=True)
@@ -56,6 +59,19 @@ class Baseline:
     jitter: float
 
 
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of every quantity, in seconds: of the run, (n_workers, 3), (n_stages,)."""
+
+    began_s: float
+    at_s: float
+    step_s: float
+    run: FloatArray
+    workers: FloatArray
+    stages: FloatArray
+    n_steps: int
+
+
 @dataclass(slots=True)
 class Plan:
     """What a run does: tests, the newest values and the usual step, until its plan changes."""
@@ -63,8 +79,10 @@ class Plan:
     workers: tuple[str, ...]
     tokens: float
     n_workers: int
-    usual_s: float
-    tests: dict[str, EvidenceTest]
+    usual_s: float = math.nan
+    tests: dict[str, EvidenceTest] = field(default_factory=dict)
+    # The first values, until there are enough to know the usual step.
+    waiting: list["Value"] = field(default_factory=list)
     at_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     began_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     run: FloatArray = field(default_factory=lambda: np.zeros((0, len(RUN))))
@@ -105,25 +123,33 @@ class Steps:
         if began_s - self._last_ended_s > PAUSE_S:
             self._skip = AFTER_PAUSE
         self._last_ended_s = float(rows.ended_at_s[-1])
-        if self._skip > 0 and self.plan is not None:
+        plan = self.plan
+        if self._skip > 0 and plan is not None:
             self._skip -= 1
             return
-        run, workers, stages, step_s = _values(rows, self.n_stages)
+        value = _value(rows, began_s, self.n_stages)
         tokens = float(np.nan_to_num(rows.tokens[-1]))
         n_workers = int(np.isfinite(rows.phases["compute_s"]).any(axis=0).sum())
-        plan = self.plan
         if plan is None or _differs(plan, rows.workers, tokens, n_workers):
-            plan = self.plan = self._begin(rows, tokens, n_workers, step_s)
+            plan = self.plan = Plan(rows.workers, tokens, n_workers)
             self._shifts = {}
-        share = plan.usual_s
-        run = np.concatenate([[step_s / share - 1.0], run / share])
-        self._keep(plan, began_s, self._last_ended_s, run, workers / share)
-        self._test(plan, step_s, run, workers / share, stages / share, len(rows))
+        if not plan.tests:
+            plan.waiting.append(value)
+            if len(plan.waiting) < FIRST_VALUES:
+                return
+            # The first step of a process may take several times as long.
+            plan.usual_s = float(np.median([each.step_s for each in plan.waiting]))
+            plan.of_workers = np.zeros((0, len(rows.workers), len(WORKER)), np.float32)
+            plan.tests = self._tests(plan)
+        for each in plan.waiting or [value]:
+            self._keep(plan, each)
+            self._test(plan, each)
+        plan.waiting = []
 
-    def _begin(self, rows: StepBatch, tokens: float, n_workers: int, step_s: float) -> Plan:
-        """Begin with tests that know nothing but the usual step."""
-        n = len(rows.workers)
-        scale = float(step_scale(np.log(np.array([step_s])))[0])
+    def _tests(self, plan: Plan) -> dict[str, EvidenceTest]:
+        """Return tests that know nothing but the usual step."""
+        n = len(plan.workers)
+        scale = float(step_scale(np.log(np.array([plan.usual_s])))[0])
         share = partial(
             Quantity, may_be_zero=True, prior_scale=partial(np.full_like, fill_value=scale)
         )
@@ -134,60 +160,41 @@ class Steps:
             young_reach=OFFSET_REACH,
             pooled=True,
         )
-        shapes: dict[str, tuple[tuple[int, ...], Quantity]] = {
-            "step": ((1,), Quantity("step")),
-            "run": ((len(TESTED),), share("run")),
-            "own": ((n,), peers("own", start=0.0)),
-            "own_input": ((n,), peers("own_input", start=0.0)),
-            "stage": ((self.n_stages,), peers("stage")),
-        }
-        if n < 2:
-            del shapes["own"], shapes["own_input"]
-        if self.n_stages < 2:
-            del shapes["stage"]
-        n_cells = sum(shape[0] for shape, _ in shapes.values())
-        looks = n_cells * YEAR_S / max(step_s, LEAST_S)
-        tests = {
+        cells = {"step": (1, Quantity("step")), "run": (len(TESTED), share("run"))}
+        if n > 1:
+            cells["own"] = (n, peers("own", start=0.0))
+            cells["own_input"] = (n, peers("own_input", start=0.0))
+        if self.n_stages > 1:
+            cells["stage"] = (self.n_stages, peers("stage"))
+        looks = sum(n for n, _ in cells.values()) * YEAR_S / max(plan.usual_s, LEAST_S)
+        return {
             name: EvidenceTest(
-                shape,
+                (n_cells,),
                 looks_per_year=looks,
                 false_per_year=self.false_per_year,
                 quantity=quantity,
             )
-            for name, (shape, quantity) in shapes.items()
+            for name, (n_cells, quantity) in cells.items()
         }
-        plan = Plan(rows.workers, tokens, n_workers, step_s, tests)
-        plan.of_workers = np.zeros((0, n, len(WORKER)), np.float32)
-        return plan
 
-    def _keep(
-        self, plan: Plan, began_s: float, at_s: float, run: FloatArray, workers: FloatArray
-    ) -> None:
-        plan.at_s = np.append(plan.at_s, at_s)[-N_VALUES:]
-        plan.began_s = np.append(plan.began_s, began_s)[-N_VALUES:]
+    def _keep(self, plan: Plan, value: Value) -> None:
+        plan.at_s = np.append(plan.at_s, value.at_s)[-N_VALUES:]
+        plan.began_s = np.append(plan.began_s, value.began_s)[-N_VALUES:]
+        run = np.append(value.step_s - plan.usual_s, value.run) / plan.usual_s
         plan.run = np.concatenate([plan.run, run[None]])[-N_VALUES:]
-        new = workers[None].astype(np.float32)
+        new = (value.workers[None] / plan.usual_s).astype(np.float32)
         plan.of_workers = np.concatenate([plan.of_workers, new])[-N_VALUES:]
 
-    def _test(
-        self,
-        plan: Plan,
-        step_s: float,
-        run: FloatArray,
-        workers: FloatArray,
-        stages: FloatArray,
-        n_steps: int,
-    ) -> None:
+    def _test(self, plan: Plan, value: Value) -> None:
         values = {
-            "step": np.array([step_s]),
-            "run": run[1 : 1 + len(TESTED)],
-            "own": workers[:, 0],
-            "own_input": workers[:, 1],
-            "stage": stages,
+            "step": np.array([value.step_s]),
+            "run": value.run[: len(TESTED)] / plan.usual_s,
+            "own": value.workers[:, 0] / plan.usual_s,
+            "own_input": value.workers[:, 1] / plan.usual_s,
+            "stage": value.stages / plan.usual_s,
         }
-        began_s = plan.began_s[-1]
         for name, test in plan.tests.items():
-            found = test.update(values[name], began_s, n_steps=n_steps)
+            found = test.update(values[name], value.began_s, n_steps=value.n_steps)
             self._shifts[name] = tuple(
                 Shift(
                     TESTED[cell] if name == "run" else name,
@@ -204,7 +211,7 @@ class Steps:
     def baseline(self, before_s: float) -> Baseline | None:
         """Return what was usual before a moment; None without a plan."""
         plan = self.plan
-        if plan is None:
+        if plan is None or not plan.tests:
             return None
         rows = np.flatnonzero(plan.at_s <= before_s)[-N_BEFORE:]
         run, workers = plan.run[rows], plan.of_workers[rows]
@@ -227,7 +234,7 @@ class Steps:
     def effects(self, baseline: Baseline, since_s: float) -> dict[str, Effect]:
         """How far every quantity is from its baseline in the newest values since a moment."""
         plan = self.plan
-        if plan is None:
+        if plan is None or not plan.tests:
             return {}
         rows = np.flatnonzero(plan.began_s >= since_s)[-N_SINCE:]
         if not rows.size:
@@ -298,8 +305,8 @@ def _differs(plan: Plan, workers: tuple[str, ...], tokens: float, n_workers: int
     return is_other_work or workers != plan.workers or abs(n_workers - plan.n_workers) > n_lost
 
 
-def _values(rows: StepBatch, n_stages: int) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-    """Return seconds of the run's quantities but the step, of workers, of stages, and of the step.
+def _value(rows: StepBatch, began_s: float, n_stages: int) -> Value:
+    """Measure all quantities of some rows.
 
     Workers are compared with those of the same stage, stages with the usual one.
     """
@@ -336,7 +343,8 @@ def _values(rows: StepBatch, n_stages: int) -> tuple[FloatArray, FloatArray, Flo
             uneven,
         ]
     )
-    return run, own, of_stages - lower_median(of_stages), _mean(step)
+    stages = of_stages - lower_median(of_stages)
+    return Value(began_s, float(rows.ended_at_s[-1]), _mean(step), run, own, stages, len(rows))
 
 
 def _mean_of_rows(values: FloatArray) -> FloatArray:

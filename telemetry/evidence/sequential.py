@@ -4,9 +4,9 @@
 2. Ten values make a chunk. Its median, median distance and count of wild values are kept.
 3. The reference is the median of the thirty chunks before the last three.
 4. The same chunks give scale, tail (Student's degrees of freedom) and wander of the level.
-5. Before 15 minutes, 300 steps and three such chunks a run is young: its reference is the median of
-   what came before the excursion, and its level may have wandered as far as recorded starts do, so
-   only gross shifts are found. A restart begins again.
+5. Before 15 minutes, 300 steps and three such chunks a run is young: its reference is the median
+   of what came before the excursion, and its level may have wandered as far as recorded starts
+   do, so only gross shifts are found. A restart begins again.
 6. Each value adds the nats by which it favours a shift of 3, 6, 12 … 96 % over a level within the
    band that wander explains, at most as many as the rarity of values that long in this run allows.
    A sum below zero starts again at zero (CUSUM): that is the onset.
