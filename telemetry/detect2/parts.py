@@ -48,6 +48,7 @@ CRON_S = 20.0
 BURST_RATIO, LOSS_RATIO = 0.003, 0.004
 # One wild block is no dispersion.
 MOST_EXCESS = 100.0
+EXECUTED = "executions_completed_per_s"
 PACKETS, RETRANSMITS = "efa_tx_packets_per_s", "efa_retransmits_per_s"
 
 
@@ -55,7 +56,8 @@ PACKETS, RETRANSMITS = "efa_tx_packets_per_s", "efa_retransmits_per_s"
 class Quantity:
     """What is compared, which direction is worse, with whom, and whether peers are alike.
 
-    Harmless excursions are expected to last ``lasts_s``.
+    Harmless excursions are expected to last ``lasts_s``. Where ``counted_by`` is 0, nothing was
+    measured.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Quantity:
     is_alike: bool = True
     by_device: bool = False
     lasts_s: float = 0.0
+    counted_by: str = ""
 
 
 QUANTITIES = (
@@ -76,9 +79,12 @@ QUANTITIES = (
     Quantity("latency", "efa_latency_s", 1, "run", is_alike=False),
     Quantity("bytes", "efa_tx_bytes_per_s", -1, "node"),
     Quantity("host", "vcpu_usage_ratio", 1, "run", is_alike=False, lasts_s=CRON_S),
-    Quantity("execution", "execution_latency_p50_s", 1, "run", is_alike=False),
+    Quantity(
+        "execution", "execution_latency_p50_s", 1, "run", is_alike=False, counted_by=EXECUTED
+    ),
 )
-METRICS_READ = tuple(dict.fromkeys([q.metric for q in QUANTITIES] + [PACKETS, RETRANSMITS]))
+_ALL = (*(q.metric for q in QUANTITIES), PACKETS, RETRANSMITS, EXECUTED)
+METRICS_READ = tuple(dict.fromkeys(_ALL))
 OF_NODES = frozenset(q.name for q in QUANTITIES if METRICS[q.metric].part == "node")
 
 
@@ -126,7 +132,7 @@ class Level:
         n = np.isfinite(blocks).sum(axis=0)
         size = self.quantity.worse * (median(blocks.T) - self.test.offset)
         error = np.where(
-            n > 0, np.hypot(self.test.error(n), self.test.uncertainty(self.test.n_past)), np.nan
+            n > 0, np.hypot(self.test.noise.error(n), self.test.uncertainty()), np.nan
         )
         return Effect(size.reshape(self.shape), error.reshape(self.shape))
 
@@ -285,6 +291,9 @@ class Parts:
             values = span.values.get(quantity.metric)
             if values is None or not values.shape[2]:
                 continue
+            executed = span.values.get(quantity.counted_by)
+            if executed is not None and executed.shape == values.shape:
+                values = np.where(executed == 0, np.nan, values)
             level = self._by_device(_block(values, unread), quantity)
             held = self._level(quantity, level.shape[1])
             held.update(level, at_s=now_s, epoch_s=epoch_s, base=base)
@@ -303,7 +312,7 @@ class Parts:
         n_nodes, n_cores = level.shape
         if not quantity.by_device or n_cores % self._per_device:
             return level
-        return level.reshape(n_nodes, -1, self._per_device).mean(axis=2)
+        return np.asarray(level.reshape(n_nodes, -1, self._per_device).mean(axis=2))
 
     def _level(self, quantity: Quantity, n_parts: int) -> Level:
         held = self._levels.get(quantity.name)

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.evidence import student
-from telemetry.evidence.noise import CHUNK, PRIOR_FAR, PRIOR_FAR_VALUES
-from telemetry.statistics.peers import GAUSSIAN, median
+from telemetry.evidence.noise import PRIOR_FAR, PRIOR_FAR_VALUES
+from telemetry.statistics.peers import GAUSSIAN, median, middle
 
 BoolArray = NDArray[np.bool_]
 # Budget: what matters, as logarithms. Evidence is for "at least", so that few sizes suffice.
@@ -36,8 +36,8 @@ PRIOR_SCALE = 0.01
 # A part without a value for as long as blocks are kept is not what it was.
 FORGET_S = 300
 MOST_INFLATION = 50.0
-# So many values have a median that withstands a few wild ones (CHUNK of steps).
-YOUNG = CHUNK
+# So many values are kept of what is measured each minute.
+YOUNG = FORGET_S // 60
 NONE_OPEN = -1
 
 
@@ -183,7 +183,7 @@ class Ring:
 
     def __init__(self, n_blocks: int, n_parts: int, kind: type = np.float32) -> None:
         self.at_s = np.full(n_blocks, -np.inf)
-        self.values = np.full((n_blocks, n_parts), np.nan, kind)
+        self.values: FloatArray = np.full((n_blocks, n_parts), np.nan, kind)
         self._next = 0
 
     def add(self, at_s: float, values: FloatArray) -> None:
@@ -209,6 +209,67 @@ def usual_of(x: FloatArray) -> FloatArray:
     return np.broadcast_to(median(x)[..., None], x.shape)
 
 
+@dataclass(slots=True)
+class Noise:
+    """How residuals of all parts scatter, learned from those without an open shift.
+
+    ``distance`` is their median distance from zero, ``spread`` the deviation of offsets. What
+    follows from them is kept as numbers: ``scale``, ``df`` and ``inflation``.
+    """
+
+    distance: float = PRIOR_SCALE
+    spread: float = PRIOR_SPREAD
+    correlation: float = 0.0
+    n_blocks: float = 1.0
+    n_far: float = PRIOR_FAR * PRIOR_FAR_VALUES
+    n_known: float = PRIOR_FAR_VALUES
+    df: float = np.nan
+    scale: float = np.nan
+    inflation: float = 1.0
+    of_one: float = np.nan  # standard error of a median of n blocks, times the root of n
+
+    def __post_init__(self) -> None:
+        self._derive()
+
+    def learn(self, residual: FloatArray, before: FloatArray, is_young: BoolArray) -> None:
+        """Take residuals of a block and those before; young offsets have followed theirs."""
+        rate = 1 / min(self.n_blocks + 1, PAST_BLOCKS)
+        distance = np.abs(np.where(is_young, (residual - before) / math.sqrt(2), residual))
+        distance = distance[np.isfinite(distance)]
+        if not distance.size:
+            return
+        self.n_blocks += 1
+        self.n_far += float(np.count_nonzero(distance > 4 * self.distance))
+        self.n_known += distance.size
+        self.distance += rate * (float(middle(distance)) - self.distance)
+        product = np.sign(residual * before)[np.isfinite(before) & ~is_young]
+        if product.size:
+            self.correlation += rate * (float(product.mean()) - self.correlation)
+        self._derive()
+
+    def _derive(self) -> None:
+        df = student.degrees_of_freedom(np.array(self.n_far / self.n_known))
+        self.df = float(df)
+        self.scale = self.distance / float(np.interp(df, student.DEGREES, student.MEDIAN_DISTANCE))
+        self.inflation = inflation(self.correlation)
+        self.of_one = math.sqrt(self.inflation) * self.scale / (2 * float(student.density_of(df)))
+
+    def error(self, n: FloatArray) -> FloatArray:
+        """Return the standard error of the median of n blocks; infinite of none.
+
+        References
+        ----------
+        H. Cramér, "Mathematical Methods of Statistics" (1946), 28.5 (variance of a median).
+        """
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.of_one / np.sqrt(n))
+
+    def error_of_offset(self, n: FloatArray, *, is_alike: bool) -> FloatArray:
+        """Return that of offsets after n blocks: normal prior and measurement (conjugate)."""
+        prior = (self.of_one / self.spread) ** 2 if is_alike else 0.0
+        return self.error(prior + n)
+
+
 class PeerTest:
     """One quantity of all parts of a run; ``groups`` is the shape (n_groups, n_peers).
 
@@ -228,47 +289,16 @@ class PeerTest:
         n = math.prod(groups)
         self.groups, self._n_roles, self._is_alike = groups, n_roles, is_alike
         self.excursions = Excursions.of(len(SIZES), n, again=again)
+        self.noise = Noise()
         self.offset = np.zeros(n, np.float32)
+        self._role = np.zeros(n, np.float32)
         self.n_past = np.zeros(n, np.float32)
         # Distances from the usual peer, the part's own offset included.
         self.ring = Ring(n_blocks, n)
         self._before = np.full(n, np.nan, np.float32)
-        self._distance = PRIOR_SCALE
-        self._n_blocks = 1.0
-        self._far = self._known = 0.0
-        self._correlation = 0.0
-        self._spread = PRIOR_SPREAD
 
-    @property
-    def df(self) -> FloatArray:
-        far = (self._far + PRIOR_FAR * PRIOR_FAR_VALUES) / (self._known + PRIOR_FAR_VALUES)
-        return student.degrees_of_freedom(np.array(far))
-
-    @property
-    def scale(self) -> float:
-        middle = np.interp(self.df, student.DEGREES, student.MEDIAN_DISTANCE)
-        return float(self._distance / middle)
-
-    @property
-    def inflation(self) -> float:
-        return inflation(self._correlation)
-
-    def error(self, n: FloatArray | float) -> FloatArray:
-        """Return the standard error of the median of n blocks; infinite of none.
-
-        References
-        ----------
-        H. Cramér, "Mathematical Methods of Statistics" (1946), 28.5 (variance of a median).
-        """
-        peak = float(student.density_of(self.df)) / self.scale
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.sqrt(self.inflation / np.asarray(n, float)) / (2 * peak))
-
-    def uncertainty(self, n: FloatArray) -> FloatArray:
-        """Return that of offsets after n blocks: normal prior and measurement (conjugate)."""
-        prior = 1 / self._spread**2 if self._is_alike else 0.0
-        with np.errstate(divide="ignore"):
-            return np.asarray(1 / np.sqrt(prior + self.error(n) ** -2.0))
+    def uncertainty(self, parts: IntArray | slice = slice(None)) -> FloatArray:
+        return self.noise.error_of_offset(self.n_past[parts], is_alike=self._is_alike)
 
     def update(self, x: FloatArray, coarse: FloatArray, *, at_s: int, base: float) -> None:
         """Take a logarithm of each part, (n,), NaN for none.
@@ -285,9 +315,11 @@ class PeerTest:
         self._forget(known, at_s)
         self.ring.add(at_s, residual + self.offset)
         if known.any():
-            scale = np.maximum(self.scale, coarse)
+            scale = np.maximum(self.noise.scale, coarse)
             self._test(residual, known, scale, at_s, base)
-            self._learn(residual, known & ~self.excursions.is_open, scale)
+            calm = np.flatnonzero(known & ~self.excursions.is_open)
+            if calm.size:
+                self._learn(calm, residual[calm], scale[calm], math.sqrt(2 * base))
             np.copyto(self._before, residual, where=known, casting="same_kind")
 
     def _begin(self, x: FloatArray) -> None:
@@ -301,62 +333,49 @@ class PeerTest:
             by_role = off.reshape(-1, self._n_roles)
             usual = median(by_role.T) if len(by_role) > 2 else np.zeros(self._n_roles)
             off = np.broadcast_to(usual, by_role.shape)
-        self.offset[new] = np.nan_to_num(off.ravel()[new])
+        self.offset[new] = self._role[new] = np.nan_to_num(off.ravel()[new])
 
     def _test(
         self, residual: FloatArray, known: BoolArray, scale: FloatArray, at_s: int, base: float
     ) -> None:
         state, sizes = self.excursions, SIZES[:, None]
-        state.n_looks += float(np.sum(known & ~state.is_open))
+        state.n_looks += float(np.count_nonzero(known & ~state.is_open))
         can_gain = residual > SIZES[0] / 2
         parts = np.flatnonzero(known & (can_gain | (state.n_far[0] > 0) | state.is_open))
         if not parts.size:
             return
-        r, s = residual[parts], scale[parts]
-        reach = math.sqrt(2 * base) * self.uncertainty(self.n_past[parts])
+        r = residual[parts]
+        reach = math.sqrt(2 * base) * self.uncertainty(parts)
         band = np.maximum(2 * reach - sizes, 0.0)
         # An open shift is held against half of its size.
         least = np.where(np.arange(len(SIZES))[:, None] == state.size[parts], sizes / 2, sizes)
+        df = np.array(self.noise.df)
         with np.errstate(invalid="ignore"):
-            gain = student.log_ratio(r, np.maximum(r, least), scale=s, df=self.df, band=band)
-        gain = np.nan_to_num(gain, nan=0.0, posinf=0.0, neginf=0.0) / self.inflation
+            gain = student.log_ratio(r, np.maximum(r, least), scale=scale[parts], df=df, band=band)
+        gain = np.nan_to_num(gain, nan=0.0, posinf=0.0, neginf=0.0) / self.noise.inflation
         state.add(parts, gain, r > np.maximum(least / 2, reach), at_s=at_s, base=base)
 
-    def _learn(self, residual: FloatArray, calm: BoolArray, scale: FloatArray) -> None:
-        """Learn offsets, scale, tail and correlation from parts without an open shift."""
-        parts = np.flatnonzero(calm)
-        if not parts.size:
-            return
-        r, before, n = residual[parts], self._before[parts], self.n_past[parts]
-        rate = 1 / min(self._n_blocks + 1, PAST_BLOCKS)
-        # A young offset has followed its few values.
-        distance = np.abs(np.where(n < YOUNG, (r - before) / math.sqrt(2), r))
-        distance = distance[np.isfinite(distance)]
-        if distance.size:
-            self._n_blocks += 1
-            self._far += float(np.sum(distance > 4 * self._distance))
-            self._known += distance.size
-            self._distance += rate * (float(np.median(distance)) - self._distance)
-        both = np.isfinite(before) & (n >= YOUNG)
-        if both.any():
-            product = float(np.mean(np.sign(r[both] * before[both])))
-            self._correlation += rate * (product - self._correlation)
-        raw = np.abs(r + self.offset[parts])
-        self._spread = max(PRIOR_SPREAD, GAUSSIAN * float(np.median(raw)))
-        self._follow(parts, r, scale[parts])
+    def _learn(self, parts: IntArray, r: FloatArray, scale: FloatArray, reach: float) -> None:
+        """Learn noise, and let offsets follow: a Student-weighted mean, of first values a median.
 
-    def _follow(self, parts: IntArray, r: FloatArray, scale: FloatArray) -> None:
-        """Let offsets follow: the median of the first values, then a Student-weighted mean."""
-        df, n = float(self.df), self.n_past[parts]
-        before = np.square(self.uncertainty(n))
-        weight = np.minimum((df + 1) / (df + r**2 / (scale**2 + before)), 1.0)
-        step = np.maximum(1 / (1 + self.error(1.0) ** 2 / before), 1 / PAST_BLOCKS)
-        is_young = (n < YOUNG) & (not self._is_alike)
-        self.n_past[parts] = np.minimum(n + np.where(is_young, 1.0, weight), PAST_BLOCKS)
-        self.offset[parts] += step * weight * r
-        if is_young.any():
-            young = parts[is_young]
-            self.offset[young] = median(self.ring.values[:, young].T)
+        References
+        ----------
+        K. Lange, R. Little, J. Taylor, "Robust Statistical Modeling Using the t Distribution",
+        JASA 84 (1989), 881-896 (the weight).
+        """
+        n, noise, offset = self.n_past[parts], self.noise, self.offset[parts]
+        noise.learn(r, self._before[parts], n < YOUNG)
+        own = np.abs(r + offset - self._role[parts])
+        noise.spread = max(PRIOR_SPREAD, GAUSSIAN * float(middle(own)))
+        variance = scale**2 + noise.error(n + 1) ** 2
+        weight = np.minimum((noise.df + 1) / (noise.df + r**2 / variance), 1.0)
+        self.offset[parts] = offset + weight * r / (n + 1)
+        self.n_past[parts] = np.minimum(n + 1, PAST_BLOCKS)
+        if (n < YOUNG).any():
+            young = parts[n < YOUNG]
+            own = median(self.ring.values[:, young].T) - self._role[young]
+            most = reach * noise.spread if self._is_alike else np.inf
+            self.offset[young] = self._role[young] + np.clip(own, -most, most)
 
     def _forget(self, known: BoolArray, at_s: int) -> None:
         """Begin again with parts of which nothing was known for long: they may be others now."""

@@ -25,6 +25,7 @@ USUAL = {
     AGAIN: (0.2, 4),
     HOST: (0.1, 1),
     "execution_latency_p50_s": (0.3, 1),
+    "executions_completed_per_s": (3.0, 1),
 }
 START_S = 1_000_000
 Values = dict[str, FloatArray]
@@ -144,6 +145,14 @@ def test_a_part_that_is_far_from_its_peers_from_the_start_is_found() -> None:
     values = healthy(120)
     values[MEMORY][:, 2, 1] *= 0.5
     assert ("memory", 2, 1) in found(play(values))
+
+
+def test_a_latency_without_an_execution_is_none() -> None:
+    values = healthy(400)
+    values["execution_latency_p50_s"][300:, 2] *= 1.1
+    assert ("execution", 2, None) in found(play(values))
+    values["executions_completed_per_s"][300:] = 0.0
+    assert not play(values).shifts
 
 
 def test_held_values_count_once() -> None:
