@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from telemetry.blocks import FloatArray
 from telemetry.detect.causes import CLASSES, NOT_URGENT, UNKNOWN, Kind, kind_of
 from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.engine import evidence_of, performance_victims
@@ -33,6 +34,9 @@ from telemetry.steps import StepBatch
 FALSE_PER_YEAR = 6.0
 # Hardware whose shift is a problem of its own, before steps show it.
 ALARMS = frozenset({"core", "device", "memory", "latency", "bytes", "retransmits"})
+# Seconds of which the memory traffic is read, before and since; steps begin and end in between.
+MEMORY, MOMENTS, TRAFFIC_ERROR = "hbm_bandwidth_bytes_per_s", 20, 0.04
+NOTHING = np.zeros(0)
 # At most so many explanations for what begins together; what is left is unknown.
 MOST_AT_ONCE = 2
 KINDS: dict[str, Kind] = {
@@ -156,6 +160,9 @@ class RunWatch:
             effects.update(self._by_node(inputs, of_steps))
         if not effects:
             return
+        traffic = _traffic(inputs, problem)
+        if traffic is not None:
+            effects["traffic"] = traffic
         candidates = {self._node_of(inputs, s) for s in shifts}
         for name in OF_PLACE & effects.keys():
             size = np.abs(effects[name].size)
@@ -193,6 +200,34 @@ def _own_of_cores(core: Effect, device: Effect) -> Effect:
     """How far each core is from the usual one of its device: (n_nodes, n_cores)."""
     per_device = core.size.shape[1] // max(1, device.size.shape[1])
     return Effect(core.size - np.repeat(device.size, per_device, axis=1), core.error)
+
+
+def _traffic(inputs: DetectionInput, problem: Tracked) -> Effect | None:
+    """By how much more all memories move per step than before, as a logarithm.
+
+    The same work done more slowly moves as many bytes a step; starved cores move fewer.
+    """
+    steps = inputs.steps.reported
+    age_s = inputs.now_s - problem.onset_s
+    if inputs.hardware_at is None or problem.baseline is None or not len(steps):
+        return None
+    spans = (
+        inputs.hardware_at([MEMORY], [int(first - back) for back in range(MOMENTS)])
+        for first in (age_s + MOMENTS, max(age_s, MOMENTS))
+    )
+    rates = [
+        _finite_mean(span.values[MEMORY]) if MEMORY in span.values else np.nan for span in spans
+    ]
+    since = steps.step_s[steps.ended_at_s - steps.step_s >= problem.onset_s]
+    if not since.size or not np.isfinite(rates).all() or min(rates) <= 0:
+        return None
+    longer = float(np.median(since)) / problem.baseline.step_s
+    return Effect(np.asarray(np.log(rates[1] * longer / rates[0])), np.asarray(TRAFFIC_ERROR))
+
+
+def _finite_mean(values: FloatArray) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else np.nan
 
 
 def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:

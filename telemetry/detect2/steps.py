@@ -24,7 +24,7 @@ from telemetry.evidence.sequential import YEAR_S, EvidenceTest, Quantity
 from telemetry.statistics.peers import GAUSSIAN, lower_median, median
 from telemetry.steps import StepBatch
 
-RUN = ("step", "compute", "transfer", "input", "wait", "other", "uneven")
+RUN = ("step", "compute", "transfer", "input", "wait", "other", "uneven", "stage")
 # Of these a rise by itself is a shift; the others tell causes apart.
 TESTED = RUN[1:4]
 WORKER = ("own", "own_input", "own_compute")
@@ -341,6 +341,10 @@ def _value(rows: StepBatch, began_s: float, n_stages: int) -> Value:
             _mean(wait),
             _middle(phases["other_s"]),
             uneven,
+            # Without stages none is longer.
+            float(np.nan_to_num((of_stages - lower_median(of_stages)).max()))
+            if timed.any()
+            else np.nan,
         ]
     )
     stages = of_stages - lower_median(of_stages)
