@@ -6,6 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from bench import noise as bench_noise
+from bench.noise import figures
 from telemetry.blocks import FloatArray
 from telemetry.errors import FieldError
 from telemetry.simulate.inputs import FULL
@@ -67,6 +69,20 @@ def test_runs_draw_different_parameters_and_repeat_them() -> None:
     assert 3 < np.percentile(scatter, 90) / np.percentile(scatter, 10) < 12
     short = [noise_of(seed, step_s=1.0).scatter for seed in range(200)]
     assert float(np.median(short)) > 4 * float(np.median(scatter))
+
+
+def test_runs_vary_as_public_runs_do() -> None:
+    """The middle of 60 runs is near the middle of the public ones, and their ranges overlap."""
+    drawn = bench_noise.percentiles([*map(figures, bench_noise.simulated(60, 1000))])
+
+    for name, (low, middle, high) in bench_noise.MEASURED.items():
+        spread = max(middle - low, high - middle)
+        assert abs(drawn[name][1] - middle) < 0.6 * spread, name
+        assert drawn[name][0] < middle, name
+        assert drawn[name][2] > middle + 0.1 * (high - middle), name
+    # Heavy tails and levels that wander: none of it is in noise of today.
+    assert drawn["degrees of freedom"][1] < 4
+    assert drawn["variance of means of 20 steps, over independent"][1] > 3
 
 
 def test_the_first_steps_after_a_start_and_after_a_pause_are_longer() -> None:
