@@ -210,7 +210,9 @@ def shift_between(since: datetime, *, now: datetime) -> Shift:
             ResolvedAlert(each, AlertText(each, now).headline, each.lasted(now))
             for each in resolved
         ],
-        silences=[AgedSilence.of(each, now=now) for each in silences.order_by("starts_at", "pk")],
+        silences=[
+            AgedSilence.of(silence, now=now) for silence in silences.order_by("starts_at", "pk")
+        ],
         recurring=[
             RecurringAlert(
                 rule=row["rule"],
