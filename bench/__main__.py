@@ -26,20 +26,22 @@ NAMES = (
 # `detection` includes some healthy hours; `healthy` continues where they stopped. An alert on an
 # idle node takes `remote_write` ten minutes; `breaking` keeps the machine busy for as long.
 # `start` needs Chromium, and the machine for itself; `evidence` needs recorded step times.
-CHOICES = (*NAMES, "healthy", "remote_write", "breaking", "start", "evidence")
+CHOICES = (*NAMES, "healthy", "remote_write", "breaking", "start", "evidence", "noise")
 # Names of earlier releases.
 ALIASES = {"door": "ingest"}
 KINDS = ("single", "lasting")
 HALVES = ("develop", "held-out")
+NOISES, FACTORS = ("today", "measured"), (1.0, 1.5, 2.0)
 SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
     "fleet": ("nodes", "seconds"),
     "remote_write": ("seconds",),
     "bodies": ("times",),
-    "healthy": ("hours",),
+    "healthy": ("hours", "tier", "noise", "environment", "recorded"),
     "breaking": ("rounds",),
-    "detection": ("tier", "seeds", "kind"),
+    "detection": ("tier", "seeds", "kind", "noise", "environment"),
     "evidence": ("folder", "half"),
+    "noise": ("folder",),
 }
 
 
@@ -67,14 +69,28 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--tier",
         choices=tiers,
-        help="detection: one input tier only; +probe, +trace: on request; +ideal: no background",
+        help="detection, healthy: one input tier only; +probe, +trace: on request; "
+        "+ideal: no background",
     )
     parser.add_argument("--seeds", help="detection: seeds a:b of scenarios, b not included")
     parser.add_argument(
         "--kind", choices=KINDS, help="detection: faults of minutes (single) or of half an hour"
     )
     parser.add_argument(
-        "--folder", help="evidence: recorded step times (or environment TRNWATCH_STEP_TIMES)"
+        "--folder",
+        help="evidence, noise: recorded step times (evidence: or environment TRNWATCH_STEP_TIMES)",
+    )
+    parser.add_argument(
+        "--noise", choices=NOISES, help="detection, healthy: how steps vary (today)"
+    )
+    parser.add_argument(
+        "--environment",
+        type=float,
+        choices=FACTORS,
+        help="detection, healthy: factor on rates and sizes of harmless events (1)",
+    )
+    parser.add_argument(
+        "--recorded", help="healthy: a folder of recorded step times, each the pace of an hour"
     )
     parser.add_argument(
         "--half", choices=HALVES, help="evidence: the half of the recorded series (held-out)"

@@ -31,6 +31,8 @@ N_PROCESSES = 2
 TIMEOUT_S = {"set": 480.0, "unseen": 180.0, "calm": 90.0}
 # More than fit into TIMEOUT_S: time limits how many are played.
 N_UNSEEN, N_HEALTHY = 200, 60
+# More hours than are ever played.
+HEALTHY = tuple(f"hooks-{i}" for i in range(100_000))
 MOST_MISSES = 40
 Outcome = Mapping[str, Any]
 CODE = {".py", ".toml"}
@@ -83,11 +85,14 @@ def measure(
     tier: str | None = None,
     seeds: str | None = None,
     kind: str = "single",
+    noise: str = "today",
+    environment: float = 1.0,
 ) -> dict[str, Any]:
-    """Print quality per input tier; without a tier or seeds, also the set and healthy hours."""
+    """Print quality per input tier; without any option, also the set and healthy hours."""
     first, last = (int(part) for part in seeds.split(":")) if seeds else TIER_SEEDS
+    varied = variation(noise, environment)
     figures = {
-        name: measure_tier(env, name, range(first, last), kind=kind)
+        name: measure_tier(env, name, range(first, last), kind=kind, varied=varied)
         for name in ([tier] if tier else ROWS)
     }
     print_table(
@@ -95,16 +100,29 @@ def measure(
         "time aimed at, p90, p90 over that time, precision, actionable, kept until the end",
         [row for name, each in figures.items() for row in tier_rows(name, each)],
     )
-    if tier is None and seeds is None and kind == "single":
+    if tier is None and seeds is None and kind == "single" and not varied:
         measure_set(env)
-    return {"bench": "detection", "kind": kind, "seeds": [first, last], "tiers": figures}
+    return {
+        "bench": "detection",
+        "kind": kind,
+        "seeds": [first, last],
+        "noise": noise,
+        "environment": environment,
+        "tiers": figures,
+    }
+
+
+def variation(noise: str, environment: float) -> str:
+    """Return what a scenario's name says of its noise; nothing of today's."""
+    more = "" if environment == 1.0 else f"+environment={environment:g}"
+    return more if noise == "today" else f"+{noise}{more}"
 
 
 def measure_tier(
-    env: Mapping[str, str], tier: str, seeds: Sequence[int], *, kind: str
+    env: Mapping[str, str], tier: str, seeds: Sequence[int], *, kind: str, varied: str = ""
 ) -> dict[str, Any]:
     """Play one fault after the other at a tier, on from where the last measurement stopped."""
-    names = [f"{kind}-{seed}@{tier}{'+busy' if seed % 2 else ''}" for seed in seeds]
+    names = [f"{kind}-{seed}@{tier}{'+busy' if seed % 2 else ''}{varied}" for seed in seeds]
     cache = CACHE / f"tiers-{state_of_code():08x}.jsonl"
     known = {each["scenario"]: each for each in read_cache(cache)}
     missing = [name for name in names if name not in known]
@@ -187,18 +205,25 @@ def measure_set(env: Mapping[str, str]) -> None:
     print_table("Published figures, in production unless noted", OTHERS)
 
 
-def healthy(env: Mapping[str, str], *, timeout_s: float, most: int = N_HEALTHY) -> None:
+def healthy(
+    env: Mapping[str, str],
+    *,
+    timeout_s: float,
+    most: int = N_HEALTHY,
+    names: Sequence[str] = HEALTHY,
+    what: str = "at agent_hooks, half of it with noisy steps",
+) -> dict[str, Any]:
     """Play healthy hours that are not known yet, and print all so far.
 
     Each hour is kept when it is over: a measurement that is ended goes on from there. Hours that
     another state of the code has played do not count for this one.
     """
     cache = CACHE / f"healthy-{state_of_code():08x}.jsonl"
-    before = read_cache(cache)
-    known = {each["scenario"] for each in before}
-    hours = [name for i in range(len(known) + most) if (name := f"hooks-{i}") not in known]
-    new = play(hours[:most], env, timeout_s=timeout_s, note=partial(append_cache, cache))
-    print_healthy([*before, *new])
+    known = {each["scenario"]: each for each in read_cache(cache)}
+    before = [known[name] for name in names if name in known]
+    hours = [name for name in names if name not in known][:most]
+    new = play(hours, env, timeout_s=timeout_s, note=partial(append_cache, cache))
+    return print_healthy([*before, *new], what)
 
 
 def append_cache(path: Path, outcome: Outcome) -> None:
@@ -285,8 +310,9 @@ def most_pages(n: int, *, confidence: float = 0.95) -> float:
     return high
 
 
-def print_healthy(outcomes: Sequence[Outcome]) -> None:
-    """Print how often healthy runs caused pages."""
+def print_healthy(outcomes: Sequence[Outcome], what: str) -> dict[str, Any]:
+    """Print how often healthy runs caused pages; return the figures."""
+    broken = [outcome for outcome in outcomes if "error" in outcome]
     outcomes = [outcome for outcome in outcomes if "error" not in outcome]
     days = sum(outcome["duration_s"] for outcome in outcomes) / DAY_S
     alerts = [alert for outcome in outcomes for alert in outcome["alerts"]]
@@ -294,15 +320,24 @@ def print_healthy(outcomes: Sequence[Outcome]) -> None:
     bound = most_pages(pages) / days if days else math.inf
     per_day = f"{pages / days:.2f} per day" if days else "none played"
     rows = [
-        ("played", f"{days:.2f} days of 64 nodes at agent_hooks, half of it with noisy steps"),
+        ("played", f"{days:.2f} days of 64 nodes {what}"),
         ("false pages", f"{pages}, {per_day}"),
         ("at 95 % confidence", f"at most {bound:.2f} per day   aim <= 0.1"),
         ("other alerts", str(len(alerts) - pages)),
+        *((outcome["scenario"], outcome["error"]) for outcome in broken),
     ]
     print_table("Healthy runs", rows)
     misses = list(misses_of(outcomes))
     if misses:
         print_table("What fired in them", misses[:MOST_MISSES])
+    return {
+        "days": days,
+        "pages": pages,
+        "alerts": len(alerts),
+        "most_pages_per_day": bound if days else None,
+        "errors": len(broken),
+        "fired": [list(each) for each in misses],
+    }
 
 
 def play(

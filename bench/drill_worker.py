@@ -4,6 +4,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import django
@@ -28,6 +29,7 @@ from fleet.simulation.scoring import (  # noqa: E402
     time_limit_s,
 )
 from telemetry.simulate.inputs import tier_named  # noqa: E402
+from telemetry.simulate.plan import Noise  # noqa: E402
 from telemetry.simulate.scenario import Scenario  # noqa: E402
 
 
@@ -53,7 +55,9 @@ def scenario_named(name: str) -> Scenario:
 
     ``chance-1007``, ``calm-3``, ``single-1007@agent_hooks``; with ``+busy`` at the end a core
     that waits counts as busy, with ``+probe`` agents answer requested probes, with ``+trace``
-    workers trace on request, with ``+ideal`` nothing happens but faults and look-alikes.
+    workers trace on request, with ``+ideal`` nothing happens but faults and look-alikes. Steps
+    vary as measured with ``+measured``, and as in a file with ``+recorded=FILE``, which comes
+    last; ``+environment=1.5`` multiplies rates and sizes of harmless events.
     """
     place, _, tier = name.partition("@")
     kind, _, seed = place.partition("-")
@@ -65,19 +69,33 @@ def scenario_named(name: str) -> Scenario:
         "hooks": healthy_hooks_scenario,
     }
     scenario = drawn[kind](int(seed)) if kind in drawn else grid_scenarios()[place]
-    if tier:
-        tier, *apart = tier.split("+")
-        inputs = tier_named(
-            tier,
-            busy_while_waiting="busy" in apart,
-            probe_on_request="probe" in apart,
-            trace_on_request="trace" in apart,
-        )
-        scenario = msgspec.structs.replace(scenario, name=name, inputs=inputs)
-        if "ideal" in apart:
-            noise = msgspec.structs.replace(scenario.noise, background=False, node_cv=0.0)
-            scenario = msgspec.structs.replace(scenario, noise=noise)
-    return scenario
+    if not tier:
+        return scenario
+    tier, _, recorded = tier.partition("+recorded=")
+    tier, *apart = tier.split("+")
+    inputs = tier_named(
+        tier,
+        busy_while_waiting="busy" in apart,
+        probe_on_request="probe" in apart,
+        trace_on_request="trace" in apart,
+    )
+    noise = varied(scenario.noise, apart, recorded)
+    return msgspec.structs.replace(scenario, name=name, inputs=inputs, noise=noise)
+
+
+def varied(noise: Noise, apart: Sequence[str], recorded: str) -> Noise:
+    """Return a scenario's noise as the end of its name has it."""
+    changed: dict[str, Any] = {}
+    if "ideal" in apart:
+        changed |= {"background": False, "node_cv": 0.0}
+    if "measured" in apart or recorded:
+        # It has nodes of its own, and no other scatter.
+        changed |= {"measured": True, "recorded": recorded, "step_cv": 0.0, "tail": "normal"}
+        changed["node_cv"] = 0.0
+    for each in apart:
+        if each.startswith("environment="):
+            changed["environment"] = float(each.partition("=")[2])
+    return msgspec.structs.replace(noise, **changed)
 
 
 def outcome_of(report: DrillReport) -> dict[str, Any]:

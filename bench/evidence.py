@@ -80,15 +80,7 @@ class Played:
 
 def measure(env: Mapping[str, str], *, folder: str = "", half: str = "held-out") -> dict[str, Any]:
     """Replay the recorded series of a half, without and with injected shifts."""
-    given = (
-        folder or env.get("TRNWATCH_STEP_TIMES", "") or os.environ.get("TRNWATCH_STEP_TIMES", "")
-    )
-    if not given or not (Path(given) / "MANIFEST.csv").is_file():
-        raise SystemExit(
-            f"--folder: {given!r} holds no MANIFEST.csv. Give the folder of recorded step times,"
-            " or set TRNWATCH_STEP_TIMES."
-        )
-    series = read(Path(given), half)
+    series = read(recordings(folder, env), half)
     played = replay(series, None)
     places, factor = injections(series, played)
     chosen = np.flatnonzero(places[:, 0] >= 0)
@@ -108,6 +100,18 @@ def measure(env: Mapping[str, str], *, folder: str = "", half: str = "held-out")
     }
     _print(figures)
     return {"bench": "evidence"} | figures
+
+
+def recordings(folder: str, env: Mapping[str, str], *, option: str = "--folder") -> Path:
+    """Return the folder of recorded step times that is given, or that the environment names."""
+    name = "TRNWATCH_STEP_TIMES"
+    given = folder or env.get(name, "") or os.environ.get(name, "")
+    if not given or not (Path(given) / "MANIFEST.csv").is_file():
+        raise SystemExit(
+            f"{option}: {given!r} holds no MANIFEST.csv. Give the folder of recorded step times,"
+            " or set TRNWATCH_STEP_TIMES."
+        )
+    return Path(given)
 
 
 def read(folder: Path, half: str) -> list[Series]:

@@ -1,12 +1,43 @@
 """False pages per hour of healthy runs."""
 
+import csv
 from collections.abc import Mapping
+from typing import Any
 
-from bench.detection import healthy
+from bench.detection import HEALTHY, healthy, variation
+from bench.evidence import recordings
 
 TIMEOUT_S = 8 * 3600.0
 
 
-def measure(env: Mapping[str, str], *, hours: int = 24) -> None:
-    """Play more hours of 64 healthy nodes; print what fired in all hours played so far."""
-    healthy(env, timeout_s=TIMEOUT_S, most=hours)
+def measure(
+    env: Mapping[str, str],
+    *,
+    hours: int = 24,
+    tier: str = "agent_hooks",
+    noise: str = "today",
+    environment: float = 1.0,
+    recorded: str = "",
+) -> dict[str, Any]:
+    """Play more hours of 64 healthy nodes; print what fired in all hours played so far.
+
+    With a folder of recorded step times, each healthy series in it is the pace of an hour.
+    """
+    varied = variation(noise, environment)
+    is_usual = tier == "agent_hooks" and not varied
+    chosen = f"@{tier}+busy{varied}"
+    names = HEALTHY if is_usual else [name + chosen for name in HEALTHY]
+    what = f"at {tier}, noise: {noise}, environment x {environment:g}"
+    if recorded:
+        folder = recordings(recorded, env, option="--recorded").resolve()
+        with (folder / "MANIFEST.csv").open(encoding="utf-8") as file:
+            series = [row["name"] for row in csv.DictReader(file) if row["label"] == "healthy"]
+        # Hours without look-alikes, on all fleets in turn.
+        names = [
+            f"hooks-{3 * i + 1}{chosen}+recorded={folder / name}.csv"
+            for i, name in enumerate(series)
+        ]
+        what += f", paces: {len(series)} recorded series"
+    figures = healthy(env, timeout_s=TIMEOUT_S, most=hours, names=names, what=what)
+    chosen_by = {"tier": tier, "noise": noise, "environment": environment, "recorded": recorded}
+    return {"bench": "healthy"} | chosen_by | figures

@@ -94,7 +94,7 @@ def files_of(path: Path) -> list[Path]:
         names = ("trainer_state.json", "train_results.json", "all_results.json")
         return [path / name for name in names if (path / name).is_file()]
     events = sorted(path.rglob("*tfevents*"))
-    folders = sorted({str(each.parent.relative_to(path)) for each in events})
+    folders = sorted({str(event.parent.relative_to(path)) for event in events})
     if len(folders) > 1:
         raise TableError(
             f"{path.name}: has the events of {len(folders)} runs: {', '.join(folders)[:200]}; "
@@ -268,8 +268,8 @@ def _rows_of(document: Mapping[str, Any]) -> object:
         if key in document:
             return document[key]
     columns = [[*each.values()] if isinstance(each, dict) else each for each in document.values()]
-    if columns and all(isinstance(each, list) for each in columns):
-        if len({len(each) for each in columns}) == 1:
+    if columns and all(isinstance(column, list) for column in columns):
+        if len({len(column) for column in columns}) == 1:
             return [dict(zip(document, row, strict=True)) for row in zip(*columns, strict=True)]
         return None
     return [document] if "train_runtime" in document else None

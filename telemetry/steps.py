@@ -234,7 +234,7 @@ class StepBatch:
         figures = (self.ended_at_s, self.tokens, *self.phases.values())
         return (
             *self.step[[0, -1]].tolist(),
-            *(zlib.crc32(np.ascontiguousarray(each).data.cast("B")) for each in figures),
+            *(zlib.crc32(np.ascontiguousarray(figure).data.cast("B")) for figure in figures),
         )
 
     def sum_phases(self, phases: Sequence[str]) -> FloatArray:

@@ -258,7 +258,7 @@ def kernel_began_us(kind: str, operation: Mapping[str, Any]) -> Optional[float]:
         )
     channels = times.get("kernel_events")
     channels = channels if isinstance(channels, list) else ()
-    kernels = [each for each in channels if isinstance(each, dict)]
-    began = [number_of(each.get("kernel_start_ts")) for each in kernels]
+    kernels = [channel for channel in channels if isinstance(channel, dict)]
+    began = [number_of(kernel.get("kernel_start_ts")) for kernel in kernels]
     known = [moment for moment in began if moment]
     return min(known) if known else number_of(times.get(f"{kind}_start_ts"))

@@ -53,7 +53,7 @@ def environment_labels(
     found = {
         name: value
         for name, variables in VARIABLES.items()
-        if (value := next((env[each] for each in variables if env.get(each)), ""))
+        if (value := next((env[variable] for variable in variables if env.get(variable)), ""))
     }
     if "namespace" not in found and namespace_file is not None:
         with suppress(OSError, ValueError):

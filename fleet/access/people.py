@@ -101,5 +101,5 @@ def _keep_an_admin(user: User) -> None:
     # Locked, so that two admins cannot disable each other.
     people = User.objects.select_for_update().filter(is_active=True)
     admins = [each for each in people.prefetch_related("groups") if role_of(each) == ADMIN]
-    if [each.pk for each in admins] == [user.pk]:
+    if [admin.pk for admin in admins] == [user.pk]:
         raise FieldError("role", f"{user} is the last admin; make someone else one first")

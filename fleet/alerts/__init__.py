@@ -3,6 +3,7 @@
 from fleet.alerts.actions import (
     acknowledge,
     assign,
+    attempt,
     comment,
     mark_false,
     resolve_manually,
@@ -18,6 +19,7 @@ __all__ = [
     "Subject",
     "acknowledge",
     "assign",
+    "attempt",
     "comment",
     "expire",
     "hand_over",

@@ -1,6 +1,8 @@
 """What people do about an alert: acknowledge, assign, comment, mark as false, resolve."""
 
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import F
@@ -121,3 +123,25 @@ def _checked(comment: str) -> str:
     if len(comment.strip()) > LONGEST:
         raise FieldError("comment", f"is longer than {LONGEST} characters. Shorten it.")
     return comment.strip()
+
+
+RESOLVED = "The alert is already resolved."
+# Why an action has changed nothing, with the names of the alert as it is now.
+REFUSALS: Mapping[Callable[..., bool], str] = {
+    acknowledge: "It is already acknowledged by {0.acknowledged_by}.",
+    unacknowledge: "It is not acknowledged.",
+    assign: "It was assigned to {0.assigned_to} meanwhile.",
+    resolve_manually: RESOLVED,
+    mark_false: "It is already marked false by {0.marked_false_by}.",
+    unmark_false: "It is not marked as false.",
+}
+OF_RESOLVED = (mark_false, unmark_false)
+
+
+def attempt(action: Callable[..., bool], alert: Alert, **given: Any) -> str:
+    """Act on an alert; return why that changed nothing, or an empty string."""
+    if action(alert, **given):
+        return ""
+    alert.refresh_from_db()
+    is_possible = alert.is_open or action in OF_RESOLVED
+    return REFUSALS[action].format(alert) if is_possible else RESOLVED

@@ -56,8 +56,10 @@ class Places:
     def of(cls, findings: Iterable[Finding]) -> Self:
         """Read where the accused nodes are, and all nodes of runs without an accused one."""
         findings = list(findings)
-        nodes = Node.objects.filter(name__in={name for each in findings for name in each.accused})
-        whole = {each.run for each in findings if each.run and not each.accused}
+        nodes = Node.objects.filter(
+            name__in={name for finding in findings for name in finding.accused}
+        )
+        whole = {finding.run for finding in findings if finding.run and not finding.accused}
         if whole:
             nodes |= Node.objects.filter(run__name__in=whole)
         rows = nodes.values_list("name", "zone", "rack", "ultraserver_id", "run__name")
@@ -143,7 +145,9 @@ class Cluster:
     def is_new(self) -> bool:
         """Whether a part was found now, or has ended."""
         is_found = bool(self.parts.keys() - self.carried - self.ended.keys())
-        return is_found or any(self.ended.keys() != ended_of(each).keys() for each in self.alerts)
+        return is_found or any(
+            self.ended.keys() != ended_of(alert).keys() for alert in self.alerts
+        )
 
 
 def keys_of(rule: str, subject: str, parts: Iterable[Mapping[str, Any]]) -> set[Subject]:

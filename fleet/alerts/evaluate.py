@@ -172,7 +172,7 @@ def watch(
     real = Node.objects.real().unretired()
     idle = Q(run=None) | Q(run__finished_at__isnull=False)
     shards = dict(real.filter(idle).values_list("name", "shard"))
-    expected = {name for each in members.values() for name in each.nodes}
+    expected = {name for member in members.values() for name in member.nodes}
     open_ = open_alerts(runs)
     lost = lost_nodes(open_.subjects)
     expected |= lost | set(real.values_list("name", flat=True))
@@ -191,9 +191,9 @@ def watch(
         guard=guard,
     )
     stepped_s = {
-        each.run.name: each.heartbeat.last_step_at_s
-        for each in snapshots
-        if each.heartbeat is not None
+        snapshot.run.name: snapshot.heartbeat.last_step_at_s
+        for snapshot in snapshots
+        if snapshot.heartbeat is not None
     }
     with guard("", (), RULE):
         findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
@@ -212,7 +212,7 @@ def watch(
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
     guard.note(hot)
     if is_waiting:
-        findings = [each for each in findings if each.rule not in OF_MISSING_DATA]
+        findings = [finding for finding in findings if finding.rule not in OF_MISSING_DATA]
         evaluated = {key for key in evaluated if key[0] not in OF_MISSING_DATA}
     findings = with_refused(hot, findings, now_s=now_s)
     changed = reconcile(findings, evaluated=evaluated, now=now)
@@ -222,8 +222,8 @@ def watch(
 def with_refused(hot: HotStore, findings: list[Finding], *, now_s: float) -> list[Finding]:
     """Add to what is missing that its reports arrive and are refused."""
     about = [
-        [f"node:{each.node}", f"run:{each.run}"] if each.rule in OF_MISSING_DATA else []
-        for each in findings
+        [f"node:{finding.node}", f"run:{finding.run}"] if finding.rule in OF_MISSING_DATA else []
+        for finding in findings
     ]
     refused = read_refused(hot, chain.from_iterable(about), now_s=now_s)
     if not refused:
@@ -269,13 +269,15 @@ def find_all(
     snapshots = list(snapshots)
     findings: list[Finding] = []
     dead = set(lost)
-    for each in snapshots:
-        open_rules = {rule for rule, subject in open_.active if subject == f"run:{each.run.name}"}
-        of_run = partial(guard, each.run.name, each.members.nodes)
+    for snapshot in snapshots:
+        open_rules = {
+            rule for rule, subject in open_.active if subject == f"run:{snapshot.run.name}"
+        }
+        of_run = partial(guard, snapshot.run.name, snapshot.members.nodes)
         with of_run(ALL_RULES):
-            problems = open_.problems.get(each.run.pk, ())
+            problems = open_.problems.get(snapshot.run.pk, ())
             data = detection_input(
-                each, now_s=now_s, open_problems=problems, healthy_steps=healthy_steps
+                snapshot, now_s=now_s, open_problems=problems, healthy_steps=healthy_steps
             )
             findings += find(
                 data, open_rules=open_rules, rules=rules, guard=of_run, slowdowns=FIND_SLOWDOWNS
@@ -286,12 +288,18 @@ def find_all(
         findings += find_silent(
             last_seen,
             now_s=now_s,
-            run_of={name: each.run.name for each in snapshots for name in each.members.nodes},
+            run_of={
+                name: snapshot.run.name
+                for snapshot in snapshots
+                for name in snapshot.members.nodes
+            },
             pulses={
-                each.run.name: pulse for each in snapshots if (pulse := each.heartbeat) is not None
+                snapshot.run.name: pulse
+                for snapshot in snapshots
+                if (pulse := snapshot.heartbeat) is not None
             },
             crashed=dead,
-            report_every_s={each.run.name: each.report_every_s for each in snapshots},
+            report_every_s={snapshot.run.name: snapshot.report_every_s for snapshot in snapshots},
             may_be_quiet_s=may_be_quiet_s,
         )
     return findings
@@ -308,28 +316,33 @@ def evaluated_subjects(
     snapshots = list(snapshots)
     found = {(SILENT, f"node:{name}") for name in last_seen}
     found |= {BLIND} if last_seen else set()
-    for each in snapshots:
-        subject, nodes = f"run:{each.run.name}", each.members.nodes
+    for snapshot in snapshots:
+        subject, nodes = f"run:{snapshot.run.name}", snapshot.members.nodes
         found |= {(rule, subject) for rule in STILL_RULES}
-        if each.heartbeat is not None and now_s - each.heartbeat.last_step_at_s <= WINDOW_S:
+        if (
+            snapshot.heartbeat is not None
+            and now_s - snapshot.heartbeat.last_step_at_s <= WINDOW_S
+        ):
             found |= {(rule, subject) for rule in RUN_RULES}
-            if not each.steps.is_timed_now:
+            if not snapshot.steps.is_timed_now:
                 # Without recent times of exchanges, the share is unknown.
                 found.discard(("allreduce_share", subject))
         reported_s = max((last_seen.get(name, 0) for name in nodes), default=0)
-        if each.heartbeat is None and now_s - reported_s <= WINDOW_S:
+        if snapshot.heartbeat is None and now_s - reported_s <= WINDOW_S:
             # Without step reports the run is evaluated by its hardware.
             found |= {(rule, subject) for rule in RUN_RULES if rule != "allreduce_share"}
-        if each.ecc_counts is not None:
+        if snapshot.ecc_counts is not None:
             found |= {(ECC, f"node:{name}") for name in nodes}
-            found |= with_known_health(each.ecc_counts)
-        if each.reads_hardware:
+            found |= with_known_health(snapshot.ecc_counts)
+        if snapshot.reads_hardware:
             found |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
             # Nodes that became idle together are one alert about their run.
             found.add(("node_idle", subject))
-    for each in snapshots:
-        found -= unmeasured(each, last_seen, open_subjects, now_s=now_s)
-    return found - unsettled([each.ecc_counts for each in snapshots], open_subjects, now_s=now_s)
+    for snapshot in snapshots:
+        found -= unmeasured(snapshot, last_seen, open_subjects, now_s=now_s)
+    return found - unsettled(
+        [snapshot.ecc_counts for snapshot in snapshots], open_subjects, now_s=now_s
+    )
 
 
 def unmeasured(
@@ -715,7 +728,7 @@ def events_up_to(run: Run, *, now: datetime) -> Sequence[CompileEvent]:
 
 def finding_of(run: Run, events: Sequence[CompileEvent]) -> Finding | None:
     """Build the finding of unplanned compiles; None without a dated event."""
-    spans = [(each.at.timestamp(), each.seconds or 0.0) for each in events if each.at]
+    spans = [(event.at.timestamp(), event.seconds or 0.0) for event in events if event.at]
     if not spans:
         return None
     spans.sort()
@@ -743,8 +756,8 @@ def finding_of(run: Run, events: Sequence[CompileEvent]) -> Finding | None:
 
 def key_evidence(events: Sequence[CompileEvent]) -> dict[str, Any]:
     """Describe what changed in the cache keys, and count the graphs that compiled."""
-    lines = dict.fromkeys(line for each in events for line in change_lines(each.change))
-    graphs = {each.module or each.pk for each in events}
+    lines = dict.fromkeys(line for event in events for line in change_lines(event.change))
+    graphs = {event.module or event.pk for event in events}
     return {"key_changes": list(lines)[:MOST_LINES], "n_graphs": len(graphs)}
 
 

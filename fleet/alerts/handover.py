@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 from fleet.access.roles import assignable_users
 from fleet.alerts.actions import assign
 from fleet.alerts.matchers import error_of
+from fleet.alerts.quality import RECENT, Quality, quality
 from fleet.alerts.text import AlertText, cause_name
 from fleet.models import Alert, AlertEvent, HandoverNote, Silence
 from telemetry.detect import RULES
@@ -158,6 +159,7 @@ class Shift:
     silences: list[AgedSilence]
     recurring: list[RecurringAlert]
     comments: list[AlertEvent]
+    quality: list[Quality]
 
     @property
     def n_unowned(self) -> int:
@@ -208,7 +210,9 @@ def shift_between(since: datetime, *, now: datetime) -> Shift:
             ResolvedAlert(each, AlertText(each, now).headline, each.lasted(now))
             for each in resolved
         ],
-        silences=[AgedSilence.of(each, now=now) for each in silences.order_by("starts_at", "pk")],
+        silences=[
+            AgedSilence.of(silence, now=now) for silence in silences.order_by("starts_at", "pk")
+        ],
         recurring=[
             RecurringAlert(
                 rule=row["rule"],
@@ -221,6 +225,7 @@ def shift_between(since: datetime, *, now: datetime) -> Shift:
             for row in again.order_by("-n", "rule", "subject")[:LIMIT]
         ],
         comments=list(comments.exclude(by="").exclude(text="").select_related("alert")[:LIMIT]),
+        quality=quality(now=now, within=RECENT),
     )
 
 

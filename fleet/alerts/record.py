@@ -67,7 +67,7 @@ class Observation:
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self | None:
         """Read one as an alert stores it; None without one."""
-        known = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
+        known = {field.name: stored[field.name] for field in fields(cls) if field.name in stored}
         return cls(**known) if stored else None
 
     def json(self) -> dict[str, Any]:

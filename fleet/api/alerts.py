@@ -42,7 +42,6 @@ Rule = Annotated[str, OneOf(("", *RULES))]
 FalseReason = Literal[
     "noise", "planned_work", "wrong_cause", "wrong_node", "already_known", "other"
 ]
-RESOLVED = "It is already resolved."
 IF_MATCH: Any = Header(
     None,
     alias="If-Match",
@@ -285,25 +284,19 @@ def action(verb: str, payload: type[RequestSchema], *, summary: str) -> Callable
 @action("acknowledge", CommentIn, summary="Acknowledge an alert")
 def alert_acknowledge(alert: Alert, payload: CommentIn, by: str, now: datetime) -> str:
     """Acknowledge an alert; 409 if another user has acknowledged it."""
-    if alerts.acknowledge(alert, by=by, comment=payload.comment, now=now):
-        return ""
-    return _conflict(alert, "It is already acknowledged by {0.acknowledged_by}.")
+    return alerts.attempt(alerts.acknowledge, alert, by=by, now=now, **payload.model_dump())
 
 
 @action("unacknowledge", CommentIn, summary="Unacknowledge an alert")
 def alert_unacknowledge(alert: Alert, payload: CommentIn, by: str, now: datetime) -> str:
     """Unacknowledge an alert."""
-    if alerts.unacknowledge(alert, by=by, comment=payload.comment, now=now):
-        return ""
-    return _conflict(alert, "It is not acknowledged.")
+    return alerts.attempt(alerts.unacknowledge, alert, by=by, now=now, **payload.model_dump())
 
 
 @action("assign", Assignment, summary="Assign an alert")
 def alert_assign(alert: Alert, payload: Assignment, by: str, now: datetime) -> str:
     """Assign an alert; 409 if no operator, lead or admin has that name."""
-    if alerts.assign(alert, to=payload.to, by=by, comment=payload.comment, now=now):
-        return ""
-    return _conflict(alert, "It was assigned to {0.assigned_to} meanwhile.")
+    return alerts.attempt(alerts.assign, alert, by=by, now=now, **payload.model_dump())
 
 
 @action("comment", Comment, summary="Comment on an alert")
@@ -316,22 +309,19 @@ def alert_comment(alert: Alert, payload: Comment, by: str, now: datetime) -> str
 @action("mark-false", FalseMark, summary="Mark an alert as false")
 def alert_mark_false(alert: Alert, payload: FalseMark, by: str, now: datetime) -> str:
     """Mark an alert as false, open or resolved; 409 if it is marked already."""
-    done = alerts.mark_false(alert, by=by, reason=payload.reason, comment=payload.comment, now=now)
-    return "" if done else f"It is already marked false by {alert.marked_false_by}."
+    return alerts.attempt(alerts.mark_false, alert, by=by, now=now, **payload.model_dump())
 
 
 @action("unmark-false", CommentIn, summary="Remove the false mark of an alert")
 def alert_unmark_false(alert: Alert, payload: CommentIn, by: str, now: datetime) -> str:
     """Remove the mark; 409 if the alert has none."""
-    done = alerts.unmark_false(alert, by=by, comment=payload.comment, now=now)
-    return "" if done else "It is not marked as false."
+    return alerts.attempt(alerts.unmark_false, alert, by=by, now=now, **payload.model_dump())
 
 
 @action("resolve", CommentIn, summary="Resolve an alert manually")
 def alert_resolve(alert: Alert, payload: CommentIn, by: str, now: datetime) -> str:
     """Resolve what trnwatch can no longer observe; 409 if it was broken within the last minute."""
-    done = alerts.resolve_manually(alert, by=by, comment=payload.comment, now=now)
-    return "" if done else RESOLVED
+    return alerts.attempt(alerts.resolve_manually, alert, by=by, now=now, **payload.model_dump())
 
 
 @action("silence", AlertSilenceIn, summary="Silence the problem of an alert")
@@ -341,9 +331,3 @@ def alert_silence(alert: Alert, payload: AlertSilenceIn, by: str, now: datetime)
     matchers = written(matchers_of(alert))
     alerts.silence(matchers, ends_at=ends_at, reason=payload.reason, by=by, now=now)
     return ""
-
-
-def _conflict(alert: Alert, reason: str) -> str:
-    """Return why an action had no effect; a resolved alert takes precedence."""
-    alert.refresh_from_db()
-    return reason.format(alert) if alert.is_open else RESOLVED

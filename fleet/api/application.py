@@ -220,10 +220,10 @@ def _without_null_defaults(node: Any) -> Any:
 _patterns, _app_name, _namespace = api.urls
 urls = (
     [
-        path(str(each.pattern), with_all_methods(each.callback), name=each.name)
-        for each in _patterns
+        path(str(pattern.pattern), with_all_methods(pattern.callback), name=pattern.name)
+        for pattern in _patterns
         # Without ninja's documentation page.
-        if isinstance(each, URLPattern) and each.name != "api-root"
+        if isinstance(pattern, URLPattern) and pattern.name != "api-root"
     ],
     _app_name,
     _namespace,

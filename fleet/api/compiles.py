@@ -192,7 +192,7 @@ def compile_list(request: HttpRequest, query: Query[CompileQuery]) -> CompilePag
     """List requests to the compile cache, newest first."""
     events = query.events.filter(WHAT[KINDS[query.kind]][1])
     rows, links = paginate(request, _with_run(events), query, by="-pk")
-    return CompilePage(items=[_compile(each) for each in compile_rows(rows)], **links)
+    return CompilePage(items=[_compile(row) for row in compile_rows(rows)], **links)
 
 
 @router.get("/sums", response=CompileSums, **needs("read"), summary="Totals of compiles")
@@ -235,8 +235,10 @@ def run_compiles(request: HttpRequest, name: Path[RunName]) -> RunCompiles:
         run=name,
         lost_usd=summary.usd,
         accidents=[
-            AccidentOut.from_object(each, changes=_changes(each.change), words=list(each.changes))
-            for each in summary.accidents
+            AccidentOut.from_object(
+                accident, changes=_changes(accident.change), words=list(accident.changes)
+            )
+            for accident in summary.accidents
         ],
         graphs=summary.graphs,
     )

@@ -177,13 +177,13 @@ def serve(requests: Sequence[IngestRequest]) -> None:
 def _note_refused_nodes(hot: HotStore, requests: Sequence[IngestRequest]) -> None:
     """Count what was refused by node; a sender without a token may write on no page."""
     refused = []
-    for each in requests:
-        found = each.delivery
-        if each.problem is not None and each.token is not None:
-            name = each.node or ""
-            refused.append((name if NAME.fullmatch(name) else "", 1, str(each.problem)))
+    for request in requests:
+        found = request.delivery
+        if request.problem is not None and request.token is not None:
+            name = request.node or ""
+            refused.append((name if NAME.fullmatch(name) else "", 1, str(request.problem)))
         elif found is not None and found.n_refused:
-            name = found.node or each.node or ""
+            name = found.node or request.node or ""
             first = found.refused[0]
             # The number of its line means nothing later.
             reason = f"{first.field}: {first.reason}" if first.field else first.reason

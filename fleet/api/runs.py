@@ -363,7 +363,9 @@ def run_steps(request: HttpRequest, name: Path[RunName], query: Query[StepFilter
         **links,
         since_s=start,
         until_s=end,
-        stretches=[StretchOut.from_object(each, since_s=each.since) for each in stretches],
+        stretches=[
+            StretchOut.from_object(stretch, since_s=stretch.since) for stretch in stretches
+        ],
     )
 
 

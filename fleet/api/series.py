@@ -111,7 +111,9 @@ def series_out(
         since_s=window[0],
         until_s=window[1],
         every_s=round(every_s, 3),
-        stretches=[StretchOut.from_object(each, since_s=each.since) for each in stretches],
+        stretches=[
+            StretchOut.from_object(stretch, since_s=stretch.since) for stretch in stretches
+        ],
         t_s=t_s.round(3).tolist(),
         parts=[
             PartOut.model_construct(

@@ -86,7 +86,7 @@ def silence_list(request: HttpRequest, query: Query[SilenceFilter]) -> SilencePa
     now = timezone.now()
     silences = Silence.objects.filter_by(now=now, **query.fields)
     rows, links = paginate(request, silences, query, by="-pk")
-    return SilencePage(items=[_serialize(each, now) for each in rows], **links)
+    return SilencePage(items=[_serialize(row, now) for row in rows], **links)
 
 
 @router.post("", response={201: SilenceOut}, **needs("act"), summary="Silence alerts")

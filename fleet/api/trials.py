@@ -382,8 +382,8 @@ def _detail(trial: Trial) -> TrialDetail:
         matches=figures.matches,
         figures=[TrialArmFigures(**msgspec.to_builtins(arm)) for arm in figures.arms],
         candidates=[
-            _candidate(figures, each, baseline, arms[each.run])
-            for each in figures.candidates
+            _candidate(figures, candidate, baseline, arms[candidate.run])
+            for candidate in figures.candidates
             if baseline is not None
         ],
     )
@@ -401,7 +401,8 @@ def _candidate(
         price_kinds=_price_kinds(verdict),
         n_runs=list(candidate.n_runs),
         comparisons=[
-            _comparison(each, verdict.why_none(each.measure)) for each in candidate.comparisons
+            _comparison(comparison, verdict.why_none(comparison.measure))
+            for comparison in candidate.comparisons
         ],
         claim=TrialClaim.from_object(claim, words=claim.text) if claim else None,
     )
@@ -419,12 +420,12 @@ def _price_kinds(verdict: Verdict) -> TrialPriceKinds:
         verdict.kinds,
         at_equal=[
             TrialAtKind.from_object(
-                each,
-                baseline=_list_price(each.prices.baseline),
-                candidate=_list_price(each.prices.candidate),
-                comparison=_comparison(each.comparison, why),
+                price,
+                baseline=_list_price(price.prices.baseline),
+                candidate=_list_price(price.prices.candidate),
+                comparison=_comparison(price.comparison, why),
             )
-            for each in verdict.at_list_prices
+            for price in verdict.at_list_prices
         ],
         break_even=verdict.break_even,
     )

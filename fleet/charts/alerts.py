@@ -34,7 +34,7 @@ def culprit_charts(alert: Alert) -> Sequence[NodeChart]:
         return []
     named = alert.evidence.get("charts")
     charts = [each for each in named if isinstance(each, dict)] if isinstance(named, list) else []
-    given = [each.get("metric") for each in charts] or [cause_text(alert.cause).metric]
+    given = [chart.get("metric") for chart in charts] or [cause_text(alert.cause).metric]
     wanted = dict.fromkeys(str(metric) for metric in given if metric)
     shown = [chart_of_metric(metric) for metric in wanted if metric in METRICS]
     return [c for c in shown if alert.node.n_efa or c.part != "EFA"][:MOST_CHARTS]

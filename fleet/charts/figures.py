@@ -34,19 +34,19 @@ def resolution(every_s: int) -> str:
 def reach_of(stretches: Sequence[SeriesSource]) -> dict[str, Any]:
     """Describe the segments of a chart; empty where one tier has all of it in full detail."""
     is_plain = len(stretches) < 2 and all(
-        each.tier != "long term" and each.every_s <= MINUTE_S for each in stretches
+        stretch.tier != "long term" and stretch.every_s <= MINUTE_S for stretch in stretches
     )
     if is_plain:
         return {}
     return {
         "reach": [
             {
-                "since": each.since,
-                "detail": resolution(each.every_s),
-                "tier": each.tier,
-                "why": each.why,
+                "since": stretch.since,
+                "detail": resolution(stretch.every_s),
+                "tier": stretch.tier,
+                "why": stretch.why,
             }
-            for each in stretches
+            for stretch in stretches
         ]
     }
 

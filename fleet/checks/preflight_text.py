@@ -223,13 +223,13 @@ def collective_rows(measured: Measured) -> list[CollectiveRow]:
 def collectives_json(measured: Measured) -> Sequence[dict[str, Any]]:
     return [
         {
-            "nodes": list(each.nodes),
-            "op": each.op,
-            "size_bytes": each.size_bytes.tolist(),
-            "time_s": _rounded(each.time_s.tolist()),
-            "expected_s": _rounded(each.expected_s.tolist()),
+            "nodes": list(collective.nodes),
+            "op": collective.op,
+            "size_bytes": collective.size_bytes.tolist(),
+            "time_s": _rounded(collective.time_s.tolist()),
+            "expected_s": _rounded(collective.expected_s.tolist()),
         }
-        for each in measured.collectives
+        for collective in measured.collectives
     ]
 
 

@@ -206,7 +206,7 @@ def request_preflight(
         instance_type=kind,
         names=list(names),
         take=take,
-        faults=[msgspec.to_builtins(each) for each in faults],
+        faults=[msgspec.to_builtins(fault) for fault in faults],
         n_stages=len(stages(len(names))),
     )
     return preflight
@@ -271,9 +271,9 @@ def group_verdict(found: PreflightResult, *, take: int | None) -> NodeVerdict:
 
 
 PACKED_ARRAYS = tuple(
-    each.name
-    for each in fields(Measured)
-    if each.name not in {"nodes", "rest", "rest_s", "collectives", "racks"}
+    field.name
+    for field in fields(Measured)
+    if field.name not in {"nodes", "rest", "rest_s", "collectives", "racks"}
 )
 
 

@@ -38,7 +38,7 @@ class CheckedOperators:
     basis: dict[str, Any]
 
     def count(self, state: SupportState) -> int:
-        return sum(each.state is state for each in self.judgements)
+        return sum(judgement.state is state for judgement in self.judgements)
 
 
 def check_operators(
@@ -96,7 +96,7 @@ def store_check(
         n_supported=checked.count(SupportState.SUPPORTED),
         n_unsupported=checked.count(SupportState.UNSUPPORTED),
         n_unknown=checked.count(SupportState.UNKNOWN),
-        operators=[asdict(each) for each in checked.judgements],
+        operators=[asdict(judgement) for judgement in checked.judgements],
         basis=checked.basis,
         checked_at=now,
         by=by,
@@ -105,7 +105,7 @@ def store_check(
 
 
 def judgements_of(kept: SupportCheck) -> tuple[OperatorJudgement, ...]:
-    return tuple(msgspec.convert(each, OperatorJudgement) for each in kept.operators)
+    return tuple(msgspec.convert(operator, OperatorJudgement) for operator in kept.operators)
 
 
 def trial_named(name: str) -> Trial | None:

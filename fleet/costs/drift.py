@@ -232,12 +232,12 @@ def update_cost_alerts(source: Source, *, now: datetime) -> list[Alert]:
     )
     findings = []
     watched = {key for key in opened if key[0] == OVERRUN}
-    for each in budget_statuses(now=now):
-        if each.budget.starts_at <= now < each.budget.ends_at:
-            finding = overrun(each, now=now)
+    for status in budget_statuses(now=now):
+        if status.budget.starts_at <= now < status.budget.ends_at:
+            finding = overrun(status, now=now)
             is_open = (OVERRUN, subject_of(finding)) in opened
             limit = RULES[OVERRUN].limits["calm_ratio"] if is_open else 1.0
-            if each.forecast_ratio > limit:
+            if status.forecast_ratio > limit:
                 findings.append(finding)
     if now.minute % DRIFT_EVERY_MIN == 0:
         for run in Run.objects.active().filter(phase=Run.Phase.TRAINING):

@@ -58,7 +58,7 @@ class LateWorkers:
 
     @property
     def lost_s(self) -> float:
-        return sum(each.lost_s for each in self.workers)
+        return sum(worker.lost_s for worker in self.workers)
 
     @property
     def lost_ratio(self) -> float | None:
@@ -66,7 +66,7 @@ class LateWorkers:
 
     @property
     def usd(self) -> float:
-        return sum(each.usd for each in self.workers)
+        return sum(worker.usd for worker in self.workers)
 
     def node_hours(self, lost_s: float) -> float:
         return lost_s * self.n_nodes / HOUR_S

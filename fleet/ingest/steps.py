@@ -355,7 +355,9 @@ def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -
         ]
     reads = [("GET", AGENT_REQUEST.format(kind="trace", subject=run)) for run in on_request]
     requests = hot.execute_all([*commands, *reads])[len(commands) :]
-    return max((msgspec.json.decode(each)["until_s"] for each in requests if each), default=0.0)
+    return max(
+        (msgspec.json.decode(request)["until_s"] for request in requests if request), default=0.0
+    )
 
 
 def _member(report: WorkerLine, before: Member | None, now_s: float) -> Member:

@@ -482,7 +482,7 @@ class AlertCollector(Collector):
 
 def marked_false() -> dict[tuple[str, str], int]:
     """Count alerts by rule and by severity when a person first marked them."""
-    totals = {(rule.name, each): 0 for rule in RULES.values() for each in rule.severities}
+    totals = {(rule.name, severity): 0 for rule in RULES.values() for severity in rule.severities}
     counts = FalseMarkCount.objects.values_list("rule", "severity", "n_alerts")
     return totals | {(rule, Alert.Severity(each).label): n for rule, each, n in counts}
 
@@ -497,15 +497,15 @@ class BudgetCollector(Collector):
         families = held, spent, forecast, burn, ends = [
             spec.family() for spec in (BUDGET, SPENT, FORECAST, BURN, ENDS)
         ]
-        for each in budget_statuses(now=self.now):
-            budget = each.budget
+        for status in budget_statuses(now=self.now):
+            budget = status.budget
             if not budget.starts_at <= self.now < budget.ends_at:
                 continue
             labels = (str(budget.pk), budget.team, budget.run.name if budget.run else "")
             add(held, budget.usd, *labels)
-            add(spent, each.spent_usd, *labels)
-            add(forecast, each.forecast_usd, *labels)
-            add(burn, each.usd_per_hour, *labels)
+            add(spent, status.spent_usd, *labels)
+            add(forecast, status.forecast_usd, *labels)
+            add(burn, status.usd_per_hour, *labels)
             add(ends, budget.ends_at.timestamp(), *labels)
         return families
 

@@ -68,7 +68,7 @@ class AlertHistory:
 
     @property
     def last_at(self) -> datetime | None:
-        return max((each.last_at for each in self.causes), default=None)
+        return max((cause.last_at for cause in self.causes), default=None)
 
 
 class Accusation(NamedTuple):

@@ -18,7 +18,6 @@ from fleet.pages.forms import SilenceForm, error_line, submit
 from fleet.pages.render import HtmxRequest
 from telemetry.errors import FieldError
 
-RESOLVED = "The alert is already resolved."
 # Acts on an alert with the fields of a form, as a user; returns an error, or an empty string.
 Action = Callable[[Alert, QueryDict, str], str]
 
@@ -55,61 +54,29 @@ def _part(request: HtmxRequest, alert: Alert, error: str) -> HttpResponse:
     return render(request, template, context, status=422 if error else 200)
 
 
-@_view
-def alert_acknowledge(alert: Alert, data: QueryDict, by: str) -> str:
-    """Acknowledge an alert; the first acknowledgement stays."""
-    comment = data.get("comment", "")
-    if alerts.acknowledge(alert, by=by, comment=comment, now=timezone.now()):
-        return ""
-    alert.refresh_from_db()
-    return f"Already acknowledged by {alert.acknowledged_by}." if alert.is_open else RESOLVED
+def _form(name: str, action: Callable[..., bool], *fields: str) -> Callable[..., HttpResponseBase]:
+    """Make the view of an action that takes the fields of its form as they are."""
+
+    def act(alert: Alert, data: QueryDict, by: str) -> str:
+        given = {field: data.get(field, "") for field in fields}
+        return alerts.attempt(action, alert, by=by, now=timezone.now(), **given)
+
+    act.__name__ = name
+    return _view(act)
 
 
-@_view
-def alert_unacknowledge(alert: Alert, data: QueryDict, by: str) -> str:
-    if alerts.unacknowledge(alert, by=by, now=timezone.now()):
-        return ""
-    alert.refresh_from_db()
-    return "The alert is not acknowledged." if alert.is_open else RESOLVED
-
-
-@_view
-def alert_assign(alert: Alert, data: QueryDict, by: str) -> str:
-    to, comment = data.get("to", ""), data.get("comment", "")
-    if alerts.assign(alert, to=to, by=by, comment=comment, now=timezone.now()):
-        return ""
-    alert.refresh_from_db()
-    return f"Another user assigned it to {alert.assigned_to}." if alert.is_open else RESOLVED
+alert_acknowledge = _form("alert_acknowledge", alerts.acknowledge, "comment")
+alert_unacknowledge = _form("alert_unacknowledge", alerts.unacknowledge)
+alert_assign = _form("alert_assign", alerts.assign, "to", "comment")
+alert_mark_false = _form("alert_mark_false", alerts.mark_false, "reason", "comment")
+alert_unmark_false = _form("alert_unmark_false", alerts.unmark_false)
+alert_resolve = _form("alert_resolve", alerts.resolve_manually, "comment")
 
 
 @_view
 def alert_comment(alert: Alert, data: QueryDict, by: str) -> str:
     alerts.comment(alert, by=by, text=data.get("comment", ""), now=timezone.now())
     return ""
-
-
-@_view
-def alert_mark_false(alert: Alert, data: QueryDict, by: str) -> str:
-    """Mark an alert as false, open or resolved; the first mark stays."""
-    reason, comment = data.get("reason", ""), data.get("comment", "")
-    if alerts.mark_false(alert, by=by, reason=reason, comment=comment, now=timezone.now()):
-        return ""
-    alert.refresh_from_db()
-    return f"Already marked false by {alert.marked_false_by}."
-
-
-@_view
-def alert_unmark_false(alert: Alert, data: QueryDict, by: str) -> str:
-    done = alerts.unmark_false(alert, by=by, now=timezone.now())
-    return "" if done else "The alert is not marked as false."
-
-
-@_view
-def alert_resolve(alert: Alert, data: QueryDict, by: str) -> str:
-    """Resolve an alert that trnwatch no longer detects."""
-    comment = data.get("comment", "")
-    done = alerts.resolve_manually(alert, by=by, comment=comment, now=timezone.now())
-    return "" if done else RESOLVED
 
 
 @_view

@@ -273,7 +273,7 @@ def changes_of(
     """
     until, since = until_of(alert, now=now), alert.onset_at - SEEN_BEFORE
     found = list(_annotations_and_drills(alert, until))
-    for other in (each.alert for each in neighbours):
+    for other in (neighbour.alert for neighbour in neighbours):
         is_near = (other.run_id, other.node_id) != (None, None)
         if is_near and since <= other.fired_at <= until:
             url, text = other.get_absolute_url(), str(headline(other))

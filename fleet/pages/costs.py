@@ -171,7 +171,11 @@ def prices_context(*, now: datetime) -> dict[str, Any]:
     return {
         "rows": rows_of(prices, now=now),
         "history": by_time[:N_HISTORY],
-        "published": [(each, each.prices) for each in catalog.instances().values() if each.prices],
+        "published": [
+            (instance, instance.prices)
+            for instance in catalog.instances().values()
+            if instance.prices
+        ],
         "teams": sorted(teams - {""}),
         "at": now,
     }

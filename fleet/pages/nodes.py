@@ -269,7 +269,7 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
     else:
         history = Alert.objects.histories([node], until=timezone.now())[node.name]
         context["history"] = history
-        context["history_causes"] = [(cause_name(each.cause), each) for each in history.causes]
+        context["history_causes"] = [(cause_name(cause.cause), cause) for cause in history.causes]
     return render_page(request, "nodes/node_detail.html", context, partials=PARTIALS)
 
 

@@ -23,7 +23,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from fleet.access.roles import has_role, requires
-from fleet.alerts.actions import acknowledge
+from fleet.alerts.actions import acknowledge, attempt
 from fleet.alerts.events import routing_table
 from fleet.alerts.matchers import FIELDS, LABEL_FIELD
 from fleet.charts.image import alert_image
@@ -401,12 +401,7 @@ def _acknowledge(pk: int, *, by: str) -> str:
     alert = Alert.objects.filter(pk=pk).first()
     if alert is None:
         return "This alert no longer exists."
-    if acknowledge(alert, by=by, comment="", now=timezone.now()):
-        return ""
-    alert.refresh_from_db()
-    if not alert.is_open:
-        return "This alert has resolved."
-    return f"{alert.acknowledged_by} has already acknowledged this alert."
+    return attempt(acknowledge, alert, by=by, comment="", now=timezone.now())
 
 
 def _answer_slack(receiver: Receiver, url: str, text: str) -> None:

@@ -48,7 +48,7 @@ def with_page(query: str, number: int) -> str:
 
 def period_days(request: HttpRequest, choices: Collection[int]) -> int:
     """Return the days that the address asks for; a week, unless they are one of ``choices``."""
-    asked = {str(each): each for each in choices}
+    asked = {str(choice): choice for choice in choices}
     return asked.get(request.GET.get("days", ""), WEEK_DAYS)
 
 

@@ -1,4 +1,4 @@
-"""Rules: what each watches, its limits, what fires now, and the runbooks."""
+"""Rules: what each watches, its limits, what fires now, what was false, and the runbooks."""
 
 import zlib
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 
 from fleet.access.roles import requires
 from fleet.alerts.evaluate import rule_failures
+from fleet.alerts.quality import RECENT, YEAR, Quality, quality, quality_by_rule
 from fleet.alerts.runbooks import PLACES, checks_first, filled, steps_now
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.formatting import counted
@@ -48,6 +49,8 @@ class RuleRow:
     limits: list[tuple[str, str]]
     n_open: int
     last_fired_at: datetime | None
+    # Of the last year, by severity.
+    quality: Sequence[Quality]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -90,11 +93,14 @@ def _show(request: HtmxRequest, form: RunLimitsForm | None, *, asked: str = "") 
         .annotate(n_open=Count("pk", filter=Q(resolved_at=None)), last=Max("fired_at"))
     )
     counts = {rule: (n, at) for rule, n, at in by_rule.values_list("rule", "n_open", "last")}
+    now = timezone.now()
+    judged = quality_by_rule(now=now)
     rows = [
         RuleRow(
             rule,
             [limit_text(name, value) for name, value in rule.limits.items()],
             *counts.get(rule.name, (0, None)),
+            quality=judged[rule.name],
         )
         for rule in RULES.values()
     ]
@@ -110,6 +116,8 @@ def _show(request: HtmxRequest, form: RunLimitsForm | None, *, asked: str = "") 
         failures = []
     context = {
         "rows": rows,
+        "year": quality(now=now, within=YEAR),
+        "quality": quality(now=now, within=RECENT),
         "failures": failures,
         "evaluated_at": last_evaluation(settings.REDIS_URL)(),
         "runs": active.values_list("name", flat=True)[:N_SUGGESTED],

@@ -116,7 +116,7 @@ def rows_with_alerts(
     for alert in alerts:
         for name in alert.runs:
             worst.setdefault(name, alert)
-    return [row_of(each, worst.get(each.run.name), now=now) for each in runs]
+    return [row_of(run, worst.get(run.run.name), now=now) for run in runs]
 
 
 def row_of(summary: RunNow, alert: Alert | None, *, now: datetime) -> RunRow:

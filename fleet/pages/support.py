@@ -91,7 +91,10 @@ def _check(request: HtmxRequest) -> HttpResponse:
 
 def _show(request: HtmxRequest, form: SupportForm) -> HttpResponse:
     checks = SupportCheck.objects.select_related("trial").defer("operators", "trial__figures")
-    context = {"checks": [(each, headline_of(each)) for each in checks[:N_CHECKS]], "form": form}
+    context = {
+        "checks": [(check, headline_of(check)) for check in checks[:N_CHECKS]],
+        "form": form,
+    }
     return render_page(request, "checks/support_list.html", context, partials=("checks",))
 
 

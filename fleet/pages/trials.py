@@ -117,7 +117,9 @@ def _trial_context(trial: Trial) -> dict[str, Any]:
     matches = figures.matches if figures else ()
     reports = candidate_reports(figures, timezone.now().date()) if figures else []
     runs = [arm.run for arm in trial.arms.all()]
-    known = {each.measure for report in reports for each in report.candidate.comparisons}
+    known = {
+        comparison.measure for report in reports for comparison in report.candidate.comparisons
+    }
     measures = [name for name in BY_NAME if name in known]
     deciding = (report.verdict.deciding for report in reports)
     deciding_measure = next((each.measure for each in deciding if each), DECIDING[0])

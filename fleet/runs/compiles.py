@@ -390,9 +390,9 @@ class CompileSummary(CacheRequests):
     def n_flag_changes(self) -> int:
         """How many graphs were compiled with more than one set of flags."""
         sets: dict[str, set[str]] = {}
-        for each in self.graphs:
-            if each.module:
-                sets.setdefault(each.graph, set()).add(each.flags)
+        for graph in self.graphs:
+            if graph.module:
+                sets.setdefault(graph.graph, set()).add(graph.flags)
         return sum(len(flags) > 1 for flags in sets.values())
 
     def as_json(self) -> dict[str, object]:

@@ -95,7 +95,7 @@ def inputs_of(
     steps = source.steps(run, since_s=now_s - 3600).last(WINDOW_STEPS)
     working = sorted(filter(is_tracing, traces))
     problems = sorted(filter(None, map(trace_problem, traces)))
-    n_on_request = sum(each == ON_REQUEST for each in traces)
+    n_on_request = sum(trace == ON_REQUEST for trace in traces)
     found = observed_inputs(
         span,
         steps,

@@ -31,7 +31,7 @@ def entries(run: Run) -> list[Entry]:
 
 def is_priced(run: Run) -> bool:
     """Whether the run has a price at any time."""
-    return any(each["usd_per_node_hour"] > 0 for each in entries(run))
+    return any(entry["usd_per_node_hour"] > 0 for entry in entries(run))
 
 
 def with_nodes(run: Run, n_nodes: int, *, now: datetime) -> list[Entry] | None:

@@ -144,7 +144,7 @@ def predictions_for(run: Run, *, tried: Collection[str]) -> list[dict[str, Any]]
     now = _estimated(run, run.precision)
     if now is None:
         return []
-    untried = [each for each in sorted(instance.chip.peak_flops) if each not in tried]
+    untried = [flop for flop in sorted(instance.chip.peak_flops) if flop not in tried]
     pairs = ((precision, _estimated(run, precision)) for precision in untried)
     return [
         {
@@ -314,10 +314,10 @@ def _setting(part: Mapping[str, str]) -> str:
 def _headline(runs: Sequence[SimilarRun], predictions: Sequence[str], *, is_known: bool) -> str:
     if not is_known:
         return "Not compared yet. A run is compared within minutes of its first steps."
-    best = next((each for each in runs if each.state == "faster"), None)
+    best = next((run for run in runs if run.state == "faster"), None)
     if best is not None:
         return f"Likely gain: {best.figure}, as measured on {best.run} with {best.settings}."
-    if any(each.state != "assumed" for each in runs):
+    if any(run.state != "assumed" for run in runs):
         return "No comparable run with other settings was faster."
     if runs:
         return "Not measured on real hardware. Assumed, from simulated runs:"

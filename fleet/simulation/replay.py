@@ -112,7 +112,7 @@ class Replay:
             for run in runs
         ]
         lost = lost_nodes(self._open.subjects)
-        expected = lost | {name for each in members.values() for name in each.nodes}
+        expected = lost | {name for member in members.values() for name in member.nodes}
         seen = {n: tick for n, tick in self._source.last_seen().items() if n in expected}
         findings = find_all(
             snapshots,

@@ -144,7 +144,7 @@ def _prices(baseline: ArmFigures, arm: ArmFigures) -> list[tuple[str, float, flo
             (
                 place
                 for place, (_, *ends) in enumerate(found)
-                if all(math.isclose(paid, each, rel_tol=SAME_PRICE_RATIO) for each in ends)
+                if all(math.isclose(paid, end, rel_tol=SAME_PRICE_RATIO) for end in ends)
             ),
             None,
         )

@@ -285,7 +285,9 @@ def match_some(matches: Sequence[Match], places: Sequence[int]) -> list[Match]:
     """Compare some of the runs, given by position, regardless of the others."""
     chosen = [(match, [match.values[place] for place in places]) for match in matches]
     return [
-        _match(match.field, match.label, ["" if each == NOT_REPORTED else each for each in values])
+        _match(
+            match.field, match.label, ["" if value == NOT_REPORTED else value for value in values]
+        )
         for match, values in chosen
     ]
 
@@ -430,7 +432,9 @@ class Candidate(msgspec.Struct, frozen=True):
 
     def get(self, measure: str) -> Comparison | None:
         """Find the comparison by one measure; None where it cannot be made."""
-        return next((each for each in self.comparisons if each.measure == measure), None)
+        return next(
+            (comparison for comparison in self.comparisons if comparison.measure == measure), None
+        )
 
 
 class TrialFigures(msgspec.Struct, frozen=True):

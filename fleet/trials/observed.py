@@ -83,7 +83,9 @@ def starts_of_similar_runs(run: Run) -> tuple[Start, ...]:
     alike = similar_runs(run).filter(precision=run.precision).values("pk")
     kept = ObservedRun.objects.filter(run__in=alike).order_by("run")
     found = (figures.get("starts", ()) for figures in kept.values_list("figures", flat=True))
-    return tuple(msgspec.convert(each, Start) for starts in found for each in starts)[:MOST_STARTS]
+    return tuple(msgspec.convert(start, Start) for starts in found for start in starts)[
+        :MOST_STARTS
+    ]
 
 
 def compiles_of(first: Start, others: Iterable[Start]) -> tuple[float, ...]:
@@ -98,7 +100,7 @@ def compiles_of(first: Start, others: Iterable[Start]) -> tuple[float, ...]:
 def loads_of(first: Start, others: Iterable[Start]) -> tuple[float, ...]:
     """List the seconds of each loading, of starts that report compiling in the same way."""
     has_compile = first.compile_s is not None
-    alike = (each for each in others if (each.compile_s is not None) == has_compile)
+    alike = (other for other in others if (other.compile_s is not None) == has_compile)
     return tuple(each.load_s for each in (first, *alike) if each.load_s > 0)
 
 

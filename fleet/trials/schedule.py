@@ -99,7 +99,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
     reuse_saves: tuple[Saved, ...]
 
     def scenario(self, *, has_reuse: bool) -> ReuseScenario:
-        return next(each for each in self.scenarios if each.has_reuse == has_reuse)
+        return next(scenario for scenario in self.scenarios if scenario.has_reuse == has_reuse)
 
 
 def arms_of(

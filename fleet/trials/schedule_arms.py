@@ -133,7 +133,8 @@ def with_failures(planned: Planned, per_node_day: float) -> Planned:
         habits=replace(planned.habits, failures_per_node_day=per_node_day),
         doubt=replace(planned.doubt, failures=None),
         assumptions=tuple(
-            given if each.name == given.name else each for each in planned.assumptions
+            given if assumption.name == given.name else assumption
+            for assumption in planned.assumptions
         ),
     )
 

@@ -263,14 +263,16 @@ def costs_of(
     chosen, kinds = found.scenario(has_reuse=has_reuse), kinds_of(planned)
     columns = [ScheduleColumn(arm, None, is_other=False) for arm in chosen.arms[:-1]]
     columns += [
-        ScheduleColumn(each.arms[-1], each, is_other=each.has_reuse != has_reuse)
-        for each in found.scenarios
+        ScheduleColumn(scenario.arms[-1], scenario, is_other=scenario.has_reuse != has_reuse)
+        for scenario in found.scenarios
     ]
     ways = [(common.kind, other) for common, other in at_equal_kinds(found, planned)]
     saved = tuple(
         (
             kind,
-            tuple((each.saved_usd, each.has_reuse != has_reuse) for each in way.scenarios),
+            tuple(
+                (scenario.saved_usd, scenario.has_reuse != has_reuse) for scenario in way.scenarios
+            ),
         )
         for kind, way in [*ways, ("", found)]
     )

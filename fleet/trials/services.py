@@ -162,7 +162,7 @@ def _replicates(
 ) -> dict[str, list[Run]]:
     """Look up the further runs of each arm."""
     arms = {run.name: run for run in runs}
-    names = [name for each in replicates.values() for name in each]
+    names = [name for replicate in replicates.values() for name in replicate]
     known = Run.objects.in_bulk(names, field_name="name")
     for arm, further in replicates.items():
         if arm not in arms:
@@ -215,12 +215,14 @@ def keep_decided(new: TrialFigures, old: TrialFigures | None) -> TrialFigures:
         if (before := decided.get(candidate.run)) is None:
             kept.append(candidate)
             continue
-        words = {each.measure: each.word for each in before.comparisons}
+        words = {comparison.measure: comparison.word for comparison in before.comparisons}
         comparisons = tuple(
-            each
-            if words.get(each.measure, each.word) == each.word
-            else msgspec.structs.replace(each, word=words[each.measure], n_more_steps=None)
-            for each in candidate.comparisons
+            comparison
+            if words.get(comparison.measure, comparison.word) == comparison.word
+            else msgspec.structs.replace(
+                comparison, word=words[comparison.measure], n_more_steps=None
+            )
+            for comparison in candidate.comparisons
         )
         pace = before.pace or candidate.pace
         kept.append(

@@ -308,13 +308,19 @@ def written_csv(figures: TrialFigures) -> str:
     writer.writerow(COMPARISON_COLUMNS)
     for candidate in figures.candidates:
         verdict = judge(figures, candidate)
-        for each in candidate.comparisons:
-            why_none = verdict.why_none(each.measure)
+        for comparison in candidate.comparisons:
+            why_none = verdict.why_none(comparison.measure)
             row = [
-                *(candidate.label, candidate.run, each.measure, each.baseline, each.candidate),
-                *(each.ratio, each.low, each.high),
-                f"{NO_VERDICT}{why_none}" if why_none else each.word,
-                None if why_none else each.n_more_steps,
+                *(
+                    candidate.label,
+                    candidate.run,
+                    comparison.measure,
+                    comparison.baseline,
+                    comparison.candidate,
+                ),
+                *(comparison.ratio, comparison.low, comparison.high),
+                f"{NO_VERDICT}{why_none}" if why_none else comparison.word,
+                None if why_none else comparison.n_more_steps,
             ]
             writer.writerow([_cell(value) for value in row])
     writer.writerow([])
@@ -361,7 +367,10 @@ def interval(comparison: Comparison) -> str:
 def sentences(figures: TrialFigures) -> list[str]:
     """Write the verdict on each candidate, in the order of the candidates."""
     baseline = figures.baseline.label if figures.baseline else ""
-    return [sentence(each, baseline, judge(figures, each)) for each in figures.candidates]
+    return [
+        sentence(candidate, baseline, judge(figures, candidate))
+        for candidate in figures.candidates
+    ]
 
 
 def sentence(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
@@ -415,11 +424,11 @@ def notes(
         not_stated=NOT_STATED,
         listed=[
             (
-                each.kind,
-                listed_price(arms[0].instance_type, each.prices.baseline, today),
-                listed_price(arms[1].instance_type, each.prices.candidate, today),
+                price.kind,
+                listed_price(arms[0].instance_type, price.prices.baseline, today),
+                listed_price(arms[1].instance_type, price.prices.candidate, today),
             )
-            for each in verdict.at_list_prices
+            for price in verdict.at_list_prices
         ],
         checked=checked,
         not_named=NOT_NAMED if claim and baseline.instance_type.startswith("p5.") else "",

@@ -271,7 +271,7 @@ class Verdict:
             word = self.deciding.word
         else:
             word = TrialWord.BETTER if self.paid.ratio < 0 else TrialWord.WORSE
-        return tuple(each for each in self.at_list_prices if each.comparison.word != word)
+        return tuple(price for price in self.at_list_prices if price.comparison.word != word)
 
     def why_none(self, measure: str) -> str:
         """Explain why a measure has no verdict; empty where it has one."""
@@ -308,7 +308,7 @@ def judge(figures: TrialFigures, candidate: Candidate) -> Verdict:
         badge = deciding.word if kinds.is_alike else KINDS_DIFFER
     else:
         # The pace decides where the cost is unknown, unless list prices contradict it.
-        is_contradicted = any(each.comparison.word != deciding.word for each in at_list_prices)
+        is_contradicted = any(price.comparison.word != deciding.word for price in at_list_prices)
         badge = PRICE_UNKNOWN if is_contradicted else deciding.word
     return Verdict(
         badge=badge,

@@ -11,7 +11,7 @@ from importers.logs.records import StepRecord
 from telemetry.blocks import FloatArray, IntArray
 
 # All but its number: the time first, then the duration.
-COLUMNS = tuple(each.name for each in fields(StepRecord))[1:]
+COLUMNS = tuple(field.name for field in fields(StepRecord))[1:]
 N = len(COLUMNS)
 RATE = COLUMNS.index("seq_per_s")
 KEPT_FIRST = {COLUMNS.index("at_s"), COLUMNS.index("elapsed_s")}

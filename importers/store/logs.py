@@ -291,7 +291,7 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
                 "n_untimed": int(np.isnan(steps.step_s).sum()),
                 "n_errors": len(log.errors),
                 "how": steps.how,
-                "clocks": [list(each) for each in steps.clocks],
+                "clocks": [list(clock) for clock in steps.clocks],
                 "end": end_text(log),
                 "failures": [_failure(e) for e in list(log.failures.values())[:MAX_FAILURES]],
                 "rate_doubt": steps.rate_doubt,

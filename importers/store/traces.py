@@ -119,8 +119,8 @@ def other_comm_share_ratio(analysis: Analysis, figures: Sequence[RankFigures]) -
     """Return the exposed share where the device's events show it, else the replay's."""
     if not figures:
         return analysis.found.other_comm_ratio
-    step_s = sum(each.step_s for each in figures)
-    return sum(each.other_comm_s for each in figures) / step_s if step_s else 0.0
+    step_s = sum(figure.step_s for figure in figures)
+    return sum(figure.other_comm_s for figure in figures) / step_s if step_s else 0.0
 
 
 def _by_rank(analysis: Analysis, figures: Sequence[RankFigures]) -> list[dict[str, Any]]:
@@ -131,10 +131,10 @@ def _by_rank(analysis: Analysis, figures: Sequence[RankFigures]) -> list[dict[st
     waits_s = analysis.steps.phases["wait_s"].mean(axis=0).tolist()
     estimated = dict(zip(analysis.grid.ranks.ravel().tolist(), waits_s, strict=True))
     rows = []
-    for each in figures:
-        wait_s = each.wait_s if each.wait_s is not None else estimated.get(each.rank)
-        is_recorded = each.wait_s is not None
-        rows.append(asdict(each) | {"wait_s": wait_s, "is_wait_recorded": is_recorded})
+    for figure in figures:
+        wait_s = figure.wait_s if figure.wait_s is not None else estimated.get(figure.rank)
+        is_recorded = figure.wait_s is not None
+        rows.append(asdict(figure) | {"wait_s": wait_s, "is_wait_recorded": is_recorded})
     return rows
 
 

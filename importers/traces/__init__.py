@@ -54,7 +54,7 @@ def read_trace(paths: Sequence[Path]) -> Trace:
     if records:
         processes = [read_records(file) for file in records]
         trace = trace_of_ranks(ranks_of_records(processes), shows_overlap=False)
-        return replace(trace, n_dropped=sum(each.n_dropped for each in processes))
+        return replace(trace, n_dropped=sum(process.n_dropped for process in processes))
     return _profiled(heads, tables)
 
 

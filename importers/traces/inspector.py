@@ -111,7 +111,7 @@ def _add(
 def ranks_of_records(processes: Sequence[ProcessRecords]) -> list[RankEvents]:
     """Return one rank per process: its rank in the largest communicator, else their order."""
     processes = sorted(processes, key=lambda each: each.name)
-    known = [max(map(_place, each.headers.values()), default=(0, 0)) for each in processes]
+    known = [max(map(_place, process.headers.values()), default=(0, 0)) for process in processes]
     world = max(n for n, _ in known)
     numbers = [rank for n, rank in known if n == world and n]
     if len(set(numbers)) < len(processes):
@@ -120,7 +120,7 @@ def ranks_of_records(processes: Sequence[ProcessRecords]) -> list[RankEvents]:
     for rank, each in zip(numbers, processes, strict=True):
         for communicator in each.headers:
             members.setdefault(communicator, []).append(rank)
-    base_us = min(record.start_us for each in processes for record in each.records)
+    base_us = min(record.start_us for process in processes for record in process.records)
     ranks: list[RankEvents] = []
     reference: list[tuple[float, float]] = []
     for rank, each in zip(numbers, processes, strict=True):

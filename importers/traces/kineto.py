@@ -110,7 +110,7 @@ def _rank_events(
         start_s=start_s,
         end_s=start_s + took_s,
         kind=np.array([_kind(event) for event in device]),
-        group=np.array([groups.index(each) for each in members]),
+        group=np.array([groups.index(member) for member in members]),
         groups=groups,
         apart=frozenset(
             group

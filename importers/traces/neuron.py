@@ -139,8 +139,10 @@ def ranks_of_profiles(profiles: Sequence[Profile]) -> list[RankEvents]:
     A system profile has the executions of every core; what runs during a collective is only in
     device profiles, each of one execution on one core.
     """
-    system = [each.tables["SystemProfileEvents"] for each in profiles if has_system(each)]
-    device = _device_ranks([each for each in profiles if {"CcOp", "ActiveTime"} & {*each.tables}])
+    system = [profile.tables["SystemProfileEvents"] for profile in profiles if has_system(profile)]
+    device = _device_ranks(
+        [profile for profile in profiles if {"CcOp", "ActiveTime"} & {*profile.tables}]
+    )
     if not system:
         if not device:
             raise TraceError(
@@ -150,8 +152,8 @@ def ranks_of_profiles(profiles: Sequence[Profile]) -> list[RankEvents]:
         return device
     ranks = _system_ranks(system)
     hardware = {each.rank: each.hardware for each in device}
-    for each in ranks:
-        each.hardware = hardware.get(each.rank, Hardware())
+    for rank in ranks:
+        rank.hardware = hardware.get(rank.rank, Hardware())
     return ranks
 
 
@@ -159,8 +161,8 @@ def instance_of(profiles: Sequence[Profile]) -> str:
     """Return the instance type that the profiles agree on; empty if unknown."""
     found = {
         str(value)
-        for each in profiles
-        for value in each.tables.get("Metadata", {}).get("instance_type", ())
+        for profile in profiles
+        for value in profile.tables.get("Metadata", {}).get("instance_type", ())
         if value
     }
     return found.pop() if len(found) == 1 else ""
@@ -355,7 +357,7 @@ def _device_rank(rank: int, profile: Profile) -> RankEvents:
     is_known = "cc_trigger_start_delay" in operations
     delay_ns = _numbers(operations, "cc_trigger_start_delay") if is_known else 0.0 * start_s
     waits = start_s - np.nan_to_num(delay_ns) * NS, start_s
-    group = np.array([groups.index(each) for each in members], "i8")
+    group = np.array([groups.index(member) for member in members], "i8")
     n_work = len(work[0])
     return RankEvents(
         rank=rank,

@@ -226,7 +226,7 @@ def _names(
     places: dict[int, tuple[int, int]], figures: Sequence[RankFigures]
 ) -> dict[tuple[int, int], int]:
     """Return the rank that names each worker: its first, or one that works clearly longer."""
-    work_s = {each.rank: each.work_s for each in figures}
+    work_s = {figure.rank: figure.work_s for figure in figures}
     names: dict[tuple[int, int], int] = {}
     for rank, place in sorted(places.items()):
         first = names.setdefault(place, rank)

@@ -109,7 +109,7 @@ def _stage_correlation(grid: Grid, took_s: FloatArray, stage: int) -> FloatArray
             return np.full(took_s.shape[2], np.nan)
         return _correlation(work_s[::2].sum(axis=0), work_s[1::2].sum(axis=0))
     rows = own[forward][first], own[backward][second]
-    return _correlation(*(took_s[each].reshape(-1, took_s.shape[2]) for each in rows))
+    return _correlation(*(took_s[row].reshape(-1, took_s.shape[2]) for row in rows))
 
 
 def _correlation(one: FloatArray, other: FloatArray) -> FloatArray:

@@ -162,7 +162,7 @@ def _by_kind(section: Any, field: str) -> Iterator[tuple[str, str, Any]]:
 def _passed(section: Any) -> Iterator[tuple[str, int]]:
     for field, kind, entries in _by_kind(section, SUPPORTED):
         if kind == "xla" and isinstance(entries, list):
-            yield from ((_opcode(each, field), 1) for each in entries)
+            yield from ((_opcode(entry, field), 1) for entry in entries)
         elif isinstance(entries, dict):
             yield from (
                 (_name(each, field), _count(n, f"{field}.{each}")) for each, n in entries.items()

@@ -224,15 +224,15 @@ class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
     racks: Racks | None = None
 
     def findings_of(self, node: str) -> list[PreflightFinding]:
-        return [each for each in self.troubles if node in {each.node, each.peer}]
+        return [trouble for trouble in self.troubles if node in {trouble.node, trouble.peer}]
 
     @property
     def own(self) -> list[PreflightFinding]:
-        return [each for each in self.troubles if not each.is_of_pair]
+        return [trouble for trouble in self.troubles if not trouble.is_of_pair]
 
     @property
     def pairs(self) -> list[PreflightFinding]:
-        return [each for each in self.troubles if each.is_of_pair]
+        return [trouble for trouble in self.troubles if trouble.is_of_pair]
 
     @property
     def is_slow(self) -> bool:
@@ -281,7 +281,9 @@ def judge(
         verdicts[measured.nodes[i]] = NodeVerdict.HOLD
     n_wanted = len(measured.nodes) if take is None else take
     chosen = tuple(measured.nodes[i] for i in closest(fit, distance, take=n_wanted))
-    over_chosen = [each for each in measured.collectives if set(each.nodes) == set(chosen)]
+    over_chosen = [
+        collective for collective in measured.collectives if set(collective.nodes) == set(chosen)
+    ]
     racks, classes = None, looks[0].classes
     if classes.basis:
         members = [

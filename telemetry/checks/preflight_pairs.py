@@ -64,10 +64,10 @@ def pair_classes(figures: Sequence[FloatArray], labels: Sequence[str]) -> PairCl
     if labels and all(labels) and len(set(labels)) > 1:
         rack = np.unique(list(labels), return_inverse=True)[1]
         across = PairClasses("labels", rack).is_across
-        if any(_ratio(each, across) > np.log(LEAST_RATIO) / 2 for each in logs):
+        if any(_ratio(log, across) > np.log(LEAST_RATIO) / 2 for log in logs):
             return PairClasses("labels", rack)
-    for each in logs:
-        if (found := infer_racks(each)) is not None:
+    for log in logs:
+        if (found := infer_racks(log)) is not None:
             return PairClasses("inferred", found)
     return PairClasses("", np.zeros(len(figures[0]), int))
 
@@ -101,7 +101,7 @@ def infer_racks(logs: FloatArray) -> IntArray | None:
     steps = np.linspace(0, 1, N_QUANTILES + 2)[1:-1]
     thresholds = np.unique([*middles, *np.quantile(figures, steps)])
     candidates = {tuple(_groups(logs < threshold)) for threshold in thresholds}
-    racks = [np.array(each) for each in candidates if len(set(each)) > 1]
+    racks = [np.array(candidate) for candidate in candidates if len(set(candidate)) > 1]
     racks.sort(key=lambda rack: _misfit(_rest(logs, rack)))
     refined = [_refined(logs, rack) for rack in racks[:REFINED]]
     accepted = [rack for rack in refined if _is_clear(logs, rack)]

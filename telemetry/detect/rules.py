@@ -47,9 +47,10 @@ class Rule:
     """A rule; ``subject`` is what its alerts are about.
 
     ``limits`` are the thresholds, with units in their names; detection and PromQL both use them.
-    ``falls_short`` is what PromQL misses, or why there is none. ``merit`` decides which of its
-    observations was the worst. ``own_limit`` is the limit that a run may have of its own, and the
-    two figures whose ratio it limits; the second one may be missing.
+    ``falls_short`` is what PromQL misses, or why there is none. ``needs`` is what must reach us
+    so that it can fire. ``merit`` decides which of its observations was the worst. ``own_limit``
+    is the limit that a run may have of its own, and the two figures whose ratio it limits; the
+    second one may be missing.
 
     The others are traits, by which its alerts are related to others:
 
@@ -72,6 +73,7 @@ class Rule:
     limits: Mapping[str, float] = field(default_factory=dict)
     queries: tuple[Query, ...] = ()
     falls_short: str = ""
+    needs: str = ""
     merit: Merit = "score"
     own_limit: tuple[str, str, str | None] | None = None
     reads: Reads = "measurements"
@@ -171,6 +173,7 @@ MONEY = (
         "that an alert explains is left out from its firing on, not from its onset.",
         reads="records",
         explains_itself=True,
+        needs="steps that report tokens, for two hours",
     ),
     Rule(
         "budget_overrun",
@@ -183,6 +186,7 @@ MONEY = (
         "The forecast is trnwatch's own, as of the latest scrape.",
         reads="records",
         explains_itself=True,
+        needs="a budget, and the prices of its runs",
     ),
 )
 
@@ -252,6 +256,7 @@ NODES = (
         {"least_per_s": 1 / 60, "page_ratio": 0.01, "page_per_s": 1.0},
         (Query(ERRORS, PER_S, severity="warn"), Query(MANY_ERRORS, PER_S)),
         "It also fires for memory errors that ecc_uncorrected explains.",
+        needs="execution counts of nodes",
     ),
     Rule(
         "node_idle",
@@ -263,6 +268,7 @@ NODES = (
         (Query(IDLE, "No core is above {{ $value | humanizePercentage }}.", for_s="idle_s"),),
         "A node that was excluded from steps on purpose counts as idle.",
         wastes_time=True,
+        needs="core utilization of nodes",
     ),
     Rule(
         "node_silent",
@@ -279,6 +285,7 @@ NODES = (
         reads="silence",
         slows_steps=True,
         explains_itself=True,
+        needs="nodes that report",
     ),
     Rule(
         "ecc_uncorrected",
@@ -299,6 +306,7 @@ NODES = (
         "apart the errors are.",
         reads="counts",
         explains_itself=True,
+        needs="memory error counts of nodes",
     ),
     Rule(
         "device_unhealthy",
@@ -318,6 +326,7 @@ NODES = (
         "It has one alert per device.",
         reads="counts",
         explains_itself=True,
+        needs="device health of nodes",
     ),
     Rule(
         "device_missing",
@@ -328,6 +337,7 @@ NODES = (
         falls_short="No series says how many devices a node had before.",
         reads="counts",
         explains_itself=True,
+        needs="hardware of nodes, by device",
     ),
     Rule(
         "monitoring_blind",
@@ -340,6 +350,7 @@ NODES = (
         "If trnwatch itself is down, `trnwatch_scrape_down` and `trnwatch_absent` fire.",
         reads="silence",
         explains_itself=True,
+        needs="two nodes or more that report",
     ),
 )
 
@@ -472,6 +483,7 @@ PARTS = (
         merit="slowdown",
         slows_steps=True,
         waits=True,
+        needs="utilization of each core",
     ),
     Rule(
         "hbm_slow",
@@ -493,6 +505,7 @@ PARTS = (
         merit="slowdown",
         slows_steps=True,
         waits=True,
+        needs="HBM bandwidth of each device, which real nodes do not report",
     ),
     Rule(
         "efa_degraded",
@@ -513,6 +526,7 @@ PARTS = (
         "the device's own past, and a fabric that is slow as a whole.",
         merit="slowdown",
         slows_steps=True,
+        needs="EFA counters of nodes; for latency, EFA probes",
     ),
 )
 
@@ -564,6 +578,7 @@ STANDSTILL = (
         is_symptom=True,
         slows_steps=True,
         is_standstill=True,
+        needs="steps or their heartbeats, or core utilization of nodes",
     ),
     Rule(
         "recompile",
@@ -586,6 +601,7 @@ STANDSTILL = (
         slows_steps=True,
         is_standstill=True,
         explains_itself=True,
+        needs="core and host utilization of nodes, or compiles that the job reports",
     ),
 )
 
@@ -601,6 +617,7 @@ STARTS = (
         falls_short="No series has the results of preflights, or which runs require one.",
         reads="records",
         explains_itself=True,
+        needs="a run that requires a preflight",
     ),
     Rule(
         "workers_missing",
@@ -615,6 +632,7 @@ STARTS = (
         falls_short="No series says how many workers a run announced.",
         reads="silence",
         explains_itself=True,
+        needs="reports of workers that say how many there are",
     ),
 )
 
@@ -672,6 +690,7 @@ STEPS = (
         slows_steps=True,
         waits=True,
         uneven_quiet_s=10.0,
+        needs="steps with a timed gradient exchange, or a trace of the runtime",
     ),
     Rule(
         "step_slow",
@@ -690,6 +709,7 @@ STEPS = (
         slows_steps=True,
         waits=True,
         uneven_quiet_s=90.0,
+        needs="steps; without them, executions of nodes",
     ),
     Rule(
         "input_stall",
@@ -702,6 +722,7 @@ STEPS = (
         merit="slowdown",
         slows_steps=True,
         waits=True,
+        needs="steps with their input time, or a trace of the runtime and host utilization",
     ),
     Rule(
         "checkpoint_slow",
@@ -714,6 +735,7 @@ STEPS = (
         falls_short="No series has the actual or the expected duration of checkpoints.",
         merit="phase",
         slows_steps=True,
+        needs="steps with their checkpoint time, heartbeats, or host utilization of nodes",
     ),
 )
 
@@ -736,6 +758,7 @@ LOSSES = (
         "names neither the step nor the last checkpoint.",
         explains_itself=True,
         charts_loss=True,
+        needs="steps with their loss",
     ),
     Rule(
         "loss_spike",
@@ -746,6 +769,7 @@ LOSSES = (
         falls_short="No series has the loss of each step, which shows how much it scatters.",
         explains_itself=True,
         charts_loss=True,
+        needs="steps with their loss",
     ),
 )
 

@@ -176,7 +176,7 @@ class ArrayFamily(Metric):
 
     def lines(self, *, is_open_metrics: bool) -> Iterator[bytes]:
         """Yield header and series as text, many lines at a time; nothing without series."""
-        lines = (each for array in self.arrays() for each in array.lines(self.spec))
+        lines = (line for array in self.arrays() for line in array.lines(self.spec))
         first = next(lines, None)
         if first is None:
             return

@@ -439,8 +439,8 @@ def _add_machine(series: ReportedSeries, report: schemas.LastReport) -> None:
     """Add the host's series, which exist without a process too."""
     system = report.system_data
     if system and (hardware := _valid(system.neuron_hw_counters)):
-        devices = {each.neuron_device_index: each for each in hardware.neuron_devices or ()}
-        values = [count for each in devices.values() for count in _ECC(each)]
+        devices = {device.neuron_device_index: device for device in hardware.neuron_devices or ()}
+        values = [count for device in devices.values() for count in _ECC(device)]
         series.add(names.ECC_EVENTS, _of_devices(tuple(devices)), values)
     if system and (memory := _valid(system.memory_info)):
         series.add(names.MEMORY_TOTAL, ((),), [memory.memory_total_bytes])

@@ -278,7 +278,7 @@ def read_probe(data: bytes) -> Probe:
     for number, line in enumerate(data.splitlines(), start=1):
         probe.n_lines += 1
         pieces = list(pieces_of(line))
-        understood = [any(each.read(piece, probe) for each in readers) for piece in pieces]
+        understood = [any(reader.read(piece, probe) for reader in readers) for piece in pieces]
         if pieces and not any(understood):
             probe.n_skipped += 1
             if len(probe.skipped) < MAX_EXAMPLES:

@@ -337,11 +337,11 @@ class KnownSeries:
             pass
         check_labels(len(labels), max(map(len, labels), default=0))
         series = recognise(tuple(decode()))
-        new = sum(len(each) + LABEL_BYTES for each in labels if each not in self._labels)
+        new = sum(len(label) + LABEL_BYTES for label in labels if label not in self._labels)
         self._n_bytes += new + SERIES_BYTES
         if self._n_bytes > self._most_bytes:
             self._labels, self._series, self._n_bytes = {}, {}, new + SERIES_BYTES
-        self._series[tuple(self._labels.setdefault(each, each) for each in labels)] = series
+        self._series[tuple(self._labels.setdefault(label, label) for label in labels)] = series
         return series
 
 
@@ -543,7 +543,7 @@ class NodeSeries(msgspec.Struct):
     @property
     def there(self) -> list[ExporterState]:
         """The exporters that are still scraped."""
-        known = [each for each in self.exporters.values() if each.at_ms]
+        known = [exporter for exporter in self.exporters.values() if exporter.at_ms]
         newest_ms = max((each.at_ms for each in known), default=0)
         return [
             each

@@ -126,14 +126,14 @@ def _losses(steps: Sequence[Sequence[float | None]]) -> FloatArray | None:
     """Return the mean loss of each step, REPORTED_NAN where a worker's is NaN: (n_steps,)."""
     means = _means(steps)
     if means is not None:
-        is_known = [any(value is not None for value in each) for each in steps]
+        is_known = [any(value is not None for value in step) for step in steps]
         means[np.isnan(means) & is_known] = REPORTED_NAN
     return means
 
 
 def _means(steps: Sequence[Sequence[float | None]]) -> FloatArray | None:
     """Return the mean of each step over workers that report a value: (n_steps,); None without."""
-    values = [[value for value in each if value is not None] for each in steps]
+    values = [[value for value in step if value is not None] for step in steps]
     if not any(values):
         return None
     return np.array([_mean(each) for each in values])
@@ -237,7 +237,7 @@ def _groups(worker_steps: Sequence[WorkerStep]) -> list[list[int]]:
 
 def _table(values: Sequence[Sequence[float] | None]) -> FloatArray:
     """Return (n_workers, n_collectives); one column of sums if workers' counts differ."""
-    lists = [each or [] for each in values]
+    lists = [value or [] for value in values]
     if len({len(each) for each in lists}) == 1 and lists[0]:
         return np.array(lists, float)
     return np.array([[math.fsum(each)] for each in lists], float)
@@ -245,7 +245,7 @@ def _table(values: Sequence[Sequence[float] | None]) -> FloatArray:
 
 def _moments(values: Sequence[Sequence[float] | None], seconds: FloatArray) -> FloatArray | None:
     """Return when each worker arrived at each collective; None if clocks do not agree."""
-    if any(each is None or len(each) != seconds.shape[1] for each in values):
+    if any(value is None or len(value) != seconds.shape[1] for value in values):
         return None
     moments = np.array(values, float)
     ends = moments + seconds

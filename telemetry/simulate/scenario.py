@@ -406,7 +406,7 @@ def _read(table: Table, struct: type[StructType], *, where: str) -> StructType:
 
 
 def _wanted(what: str) -> str:
-    found = re.match(r"Expected `(\w+)[^`]*`(?: (>=?) ([\d.]+))?", what)
+    found = re.match(r"Expected `(\w+)[^`]*`(?: ([<>]=?) ([\d.]+))?", what)
     if found is None:
         return f"what is asked for: {what.lower()}"
     word = {
@@ -417,5 +417,6 @@ def _wanted(what: str) -> str:
         "array": "tables in double brackets",
         "object": "a table",
     }.get(found[1], found[1])
-    bound = {">=": "of at least", ">": "above", None: ""}[found[2]]
+    bounds = {">=": "of at least", ">": "above", "<=": "of at most", "<": "below", None: ""}
+    bound = bounds[found[2]]
     return f"{word} {bound} {float(found[3]):g}" if bound else word

@@ -250,7 +250,7 @@ class StepNoise:
 # How heavy the lower tail is, over the upper; the scales of wander over the drawn one, and their
 # shares of its variance. Chosen so that skew and block means are as measured: `bench noise`.
 LOWER_TAIL = 0.1
-WANDER = ((1.0, 0.5), (4.0, 0.35), (16.0, 0.15))
+WANDER = ((1.0, 0.6), (4.0, 0.35), (16.0, 0.05))
 
 
 @lru_cache(maxsize=512)

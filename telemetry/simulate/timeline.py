@@ -221,7 +221,7 @@ def steps_under(
     first: int,
     n_steps: int,
     start_s: float,
-    n_settled: int = len(FIRST_STEPS),
+    first_step: int = 0,
     since_pause: IntArray | None = None,
 ) -> TimelineRows:
     """Compute consecutive steps under constant conditions.
@@ -230,7 +230,7 @@ def steps_under(
     ----------
     first : number of the first step
     start_s : Unix seconds at which it begins
-    n_settled : steps done before it since the processes started
+    first_step : number of the first one since the processes started
     since_pause : (n_steps,) steps since the last checkpoint or evaluation; negative before
 
     Notes
@@ -246,7 +246,7 @@ def steps_under(
     OSDI 2025, arXiv:2505.05713: what makes workers differ.
     """
     step = np.arange(first, first + n_steps)
-    factor = _common_factor(script, step, n_settled)
+    factor = _common_factor(script, step, first_step)
     compute_s: FloatArray = now.compute_s * _pace(script, now, step) * factor[:, None]
     if script.plan.noise.tail == "stalls" and script.plan.noise.step_cv:
         compute_s += _stalls(script, step) * script.step_plan.step_s * now.active
@@ -302,17 +302,16 @@ def _pace(script: Script, now: Conditions, step: IntArray) -> FloatArray:
     return pace
 
 
-def _common_factor(script: Script, step: IntArray, n_settled: int) -> FloatArray:
+def _common_factor(script: Script, step: IntArray, first_step: int) -> FloatArray:
     """Compute how many times as long each step takes all workers: (n_steps,)."""
     measured = script.step_noise
     factor: FloatArray = np.ones(len(step))
     if measured is None:
-        late = FIRST_STEPS[n_settled : n_settled + len(step)]
+        late = FIRST_STEPS[step[0] - first_step : step[-1] + 1 - first_step]
         factor[: len(late)] = late
     else:
-        settled = np.arange(n_settled, n_settled + len(step))
-        factor = measured.of(step[0], len(step)).factor
-        factor = factor * measured.since_start(step[0] - n_settled, settled)
+        since_start = measured.since_start(first_step, step - first_step)
+        factor = measured.of(step[0], len(step)).factor * since_start
     noise = script.plan.noise
     if not noise.step_cv or noise.tail == "stalls":
         return factor
@@ -476,7 +475,7 @@ def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, R
         first=clock.step,
         n_steps=n_steps,
         start_s=start_s,
-        n_settled=clock.step - clock.first_step,
+        first_step=clock.first_step,
         since_pause=_since_pause(clock, due, n_steps),
     )
     if any(due):

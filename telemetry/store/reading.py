@@ -89,7 +89,7 @@ def gather(
     rows = {node: i for i, node in enumerate(nodes)}
     values = {}
     for name in names:
-        places = [(each, place) for each in groups if (place := each.column(name)) is not None]
+        places = [(group, place) for group in groups if (place := group.column(name)) is not None]
         n_parts = max((each.columns[place].n_parts for each, place in places), default=0)
         dtype = "f8" if METRICS[name].packing == "exact" else "f4"
         values[name] = np.full((len(ticks), len(nodes), n_parts), np.nan, dtype)

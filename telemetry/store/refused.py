@@ -69,7 +69,7 @@ def read_refused(
     found = {}
     for i, subject in enumerate(asked):
         counts = held[i * len(slots) : (i + 1) * len(slots)]
-        n, reason = sum(int(each or 0) for each in counts), held[len(keys) + i]
+        n, reason = sum(int(count or 0) for count in counts), held[len(keys) + i]
         if n and reason is not None:
             over_s = N_SLOTS * SLOT_S + now_s % SLOT_S
             found[subject] = RefusedReports(n, n / over_s, reason.decode())

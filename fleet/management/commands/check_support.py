@@ -109,8 +109,8 @@ def answer(checked: CheckedOperators, kept: SupportCheck | None) -> dict[str, ob
         **{f"n_{state.value}": checked.count(state) for state in SupportState},
         "basis": checked.basis,
         "operators": [
-            asdict(each) | {"why": basis_of(each), "to_do": remedy(each)}
-            for each in checked.judgements
+            asdict(judgement) | {"why": basis_of(judgement), "to_do": remedy(judgement)}
+            for judgement in checked.judgements
         ],
         "kept": kept.pk if kept else None,
     }

@@ -153,8 +153,8 @@ def as_json(preflight: Preflight, found: PreflightResult) -> dict[str, object]:
             }
             for node, verdict in found.nodes.items()
         ],
-        "troubles": [msgspec.to_builtins(each) for each in found.troubles],
-        "bad_pairs": [[each.node, each.peer] for each in found.pairs],
+        "troubles": [msgspec.to_builtins(trouble) for trouble in found.troubles],
+        "bad_pairs": [[pair.node, pair.peer] for pair in found.pairs],
         "take": list(found.chosen),
         "usual": dict(found.usual),
         "collective_slowdown_ratio": found.slowdown,

@@ -91,8 +91,10 @@ class Command(PlainCommand):
         for kind, title in (("damaged", "incomplete"), ("others", "of unknown kinds")):
             if examples := kept.details[kind]:
                 self.stdout.write(f"\nfirst lines {title}:\n")
-                for each in examples:
-                    self.stdout.write(f"  {each['file']}:{each['number']}: {each['text']}")
+                for example in examples:
+                    self.stdout.write(
+                        f"  {example['file']}:{example['number']}: {example['text']}"
+                    )
 
     def imported(self, options: dict[str, Any]) -> ReadLog:
         about, offset_s = options_of(options), utc_offset_s(options)

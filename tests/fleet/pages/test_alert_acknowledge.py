@@ -49,7 +49,7 @@ def test_the_first_to_take_it_keeps_it(client: Client, alert: Alert, operator: o
     response = client.post(address(alert), headers=ACT)
 
     assert response.status_code == 422
-    assert "Already acknowledged by omar" in response.text
+    assert "It is already acknowledged by omar" in response.text
     assert Alert.objects.get().acknowledged_by == "omar"
 
 

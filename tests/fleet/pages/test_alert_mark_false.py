@@ -55,7 +55,7 @@ def test_the_first_mark_stays(client: Client, alert: Alert, operator: object) ->
     status, text = mark(client, alert, reason="other", comment="mine")
 
     assert status == 422
-    assert "Already marked false by olga" in text
+    assert "It is already marked false by olga" in text
     assert alert.false_reason == "noise"
 
 

@@ -167,7 +167,7 @@ def test_it_asks_the_database_the_same_however_much_there_is(
         fired(subject=f"run:{i}", acknowledged_at=just_now(), acknowledged_by="olga")
         fired(subject=f"run:{i}", resolved_at=just_now())
 
-    with django_assert_max_num_queries(10):
+    with django_assert_max_num_queries(11):
         client.get("/hand-over/?hours=8")
 
 

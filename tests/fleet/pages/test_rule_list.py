@@ -1,16 +1,20 @@
 """The page of rules: limits, what fires, and the limit of a run."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils.html import strip_tags
+from pytest_django import Settings
 
 from fleet.models import Alert, Run
 from fleet.pages import rules
 from fleet.runs.limits import RUN_LIMITS
 from telemetry.detect import RULES
 from tests.fleet.test_anonymous_access import member
+from tests.helpers import just_now
 
 Page = Callable[..., str]
 ASKED = {
@@ -41,6 +45,53 @@ def test_open_alerts_are_counted_and_drills_are_not(page: Page, alert: Alert) ->
     Alert.objects.update(is_drill=True)
     assert "none" in row()
     assert "never" in row()
+
+
+def row_of(text: str, rule: str) -> str:
+    row = text.partition(f'id="rule-{rule}"')[2].partition("</tr>")[0]
+    return " ".join(strip_tags(row.replace("</div>", "</div> ")).split())
+
+
+def test_before_anything_fires_the_budget_is_unused(page: Page, db: None) -> None:
+    text = page("/rules/")
+
+    whole = " ".join(strip_tags(text).split())
+    assert "No page fired in 90 days. No warning fired in 90 days." in whole
+    assert "False pages, of those accepted a year0 of 6" in whole
+    assert "False warnings, of those accepted a year0 of 60" in whole
+    assert "Pages: 0 of 0.4 (none fired) Warnings: 0 of 2.7 (none fired)" in row_of(text, "hang")
+    # What only warns has no share of the pages.
+    assert "Pages:" not in row_of(text, "node_idle")
+    assert "Needs steps; without them, executions of nodes." in row_of(text, "step_slow")
+
+
+def test_false_alerts_are_compared_with_the_budget(
+    page: Page, fired: Callable[..., Alert], settings: Settings
+) -> None:
+    settings.FALSE_PAGES_PER_YEAR = 1.5
+    day = timedelta(days=1)
+    marked = {"marked_false_at": just_now(), "marked_false_by": "ada", "false_reason": "noise"}
+    over = {"resolved_at": just_now()}
+    warn = Alert.Severity.WARN
+    for ago in (1, 80, 89, 91, 364, 366):
+        fired(ago=ago * day, **over)
+    for ago in (2, 100):
+        fired(ago=ago * day, **over, **marked)
+    # Too old, and a drill.
+    fired(ago=366 * day, **over, **marked)
+    fired(ago=day, is_drill=True, **over, **marked)
+    fired(ago=day, severity=warn, **over)
+
+    text = page("/rules/")
+    whole = " ".join(strip_tags(text).split())
+    assert "Of 4 pages in 90 days 1 was marked false (25 %), 3 are not marked." in whole
+    assert "Of 1 warning in 90 days none was marked false, 1 is not marked." in whole
+    assert "False pages, of those accepted a year2 of 1.5 △ above it" in whole
+    assert (
+        "Pages: 2 of 0.1 △ above it (7 fired, 5 not marked) "
+        "Warnings: 0 of 0.68 (1 fired, 1 not marked)"
+    ) in row_of(text, "allreduce_share")
+    assert "rule=allreduce_share&amp;marked_false=yes" in text
 
 
 def test_an_operator_sets_the_limits_of_a_run(

@@ -73,7 +73,7 @@ def test_a_second_click_is_refused_to_its_person_alone(
 
     [post] = slack.posts
     assert post.json["response_type"] == "ephemeral"
-    assert post.json["text"] == "ada (Slack) has already acknowledged this alert."
+    assert post.json["text"] == "It is already acknowledged by ada (Slack)."
 
 
 def test_a_resolved_alert_stays_resolved(fired: Fire, slack: ReceiverServer) -> None:
@@ -82,7 +82,7 @@ def test_a_resolved_alert_stays_resolved(fired: Fire, slack: ReceiverServer) -> 
 
     alert.refresh_from_db()
     assert not alert.acknowledged_by
-    assert slack.posts[0].json["text"] == "This alert has resolved."
+    assert slack.posts[0].json["text"] == "The alert is already resolved."
 
 
 @pytest.mark.parametrize("wrong", [{"secret": "guessed"}, {"age_s": 400}, {"age_s": -400}])

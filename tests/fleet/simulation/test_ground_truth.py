@@ -106,14 +106,14 @@ def test_the_scenario_s_end_is_the_fault_s_end() -> None:
     assert truth.end_s == 300
 
 
-@pytest.mark.parametrize("noise", [Noise(background=True), Noise(measured=True)])
+@pytest.mark.parametrize("noise", [Noise(measured=False, background=True), Noise(measured=True)])
 def test_noise_does_not_change_what_a_fault_costs(noise: Noise) -> None:
     made = scenario(fault("slow_core", magnitude=1.1), fault("hang", start_s=600))
     noisy = msgspec.structs.replace(made, noise=noise)
     # Nodes and runs differ for good, with noise and without.
     [plan] = noisy.plans(epoch_s=1_000_000)
     script = script_of(plan)
-    paces = Noise(node_cv=script.node_cv, run_to_run_cv=script.run_to_run_cv)
+    paces = Noise(measured=False, node_cv=script.node_cv, run_to_run_cv=script.run_to_run_cv)
     steady = msgspec.structs.replace(made, noise=paces)
     plain, truth = (truths_of(each, each.plans(epoch_s=1_000_000)) for each in (steady, noisy))
 

@@ -1,5 +1,8 @@
 """Random scenarios: the same for the same seed, valid, of every kind."""
 
+from pathlib import Path
+
+from bench.drill_worker import scenario_named
 from bench.healthy_runs import healthy_hooks_scenario, healthy_scenario
 from bench.random_scenarios import (
     MOST_SHARE_RATIO,
@@ -12,6 +15,7 @@ from bench.random_scenarios import (
 )
 from fleet.alerts.evaluate import WINDOW_S
 from telemetry.simulate.faults import FAULTS
+from telemetry.simulate.inputs import FULL
 from telemetry.simulate.plan import Noise
 from telemetry.simulate.step_model import step_plan
 from telemetry.simulate.tuning import check_feasible
@@ -53,6 +57,21 @@ def test_background_events_are_part_of_single_faults_and_healthy_hours() -> None
     assert all(scenario.noise.background for scenario in (*drawn, *healthy))
     assert [scenario.noise.node_cv for scenario in drawn] == [0.01, 0.01]
     assert random_scenario(TUNING_SEEDS).noise == Noise()
+
+
+def test_a_scenario_s_name_says_how_its_steps_vary(tmp_path: Path) -> None:
+    usual = scenario_named(f"single-{TUNING_SEEDS}@agent_hooks")
+    measured = scenario_named(f"single-{TUNING_SEEDS}@agent_hooks+busy+measured+environment=1.5")
+    recorded = scenario_named(f"hooks-1@full+busy+recorded={tmp_path}/a+b.csv")
+
+    assert measured.runs == usual.runs
+    assert usual.noise == Noise(background=True, node_cv=0.01)
+    assert measured.noise == Noise(background=True, measured=True, environment=1.5)
+    assert measured.inputs.busy_while_waiting
+    assert healthy_hooks_scenario(1).noise.step_cv > 0
+    paced = Noise(background=True, measured=True, recorded=f"{tmp_path}/a+b.csv")
+    assert recorded.noise == paced
+    assert recorded.inputs == FULL
 
 
 def test_every_third_healthy_hour_has_benign_events_and_none_has_a_fault() -> None:

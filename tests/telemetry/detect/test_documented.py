@@ -8,6 +8,7 @@ import pytest
 
 from telemetry.blocks import Span
 from telemetry.detect import RULES, Finding, find, find_silent
+from telemetry.detect.rules import Rule
 from telemetry.simulate.faults import FAULTS
 from tests.telemetry.detect.runs import inputs, steps_at
 
@@ -42,6 +43,13 @@ def test_a_rule_has_its_section_and_its_runbook(rule: str) -> None:
     runbook, title = path.read_text(), f"# {rule}: {RULES[rule].title.lower()}"
     assert runbook.lower().startswith(f"{title}\n"), f"first line of {path.name}: {title}"
     assert [each for each in HEADINGS if each not in runbook] == [], f"headings of {path.name}"
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
+def test_a_rule_says_what_it_needs(rule: Rule) -> None:
+    assert rule.needs, f"telemetry/detect/rules.py, {rule.name}: add needs"
+    # It follows "Needs", and a full stop comes after it.
+    assert not rule.needs.endswith(".")
 
 
 def test_no_rule_is_broken_that_does_not_exist() -> None:

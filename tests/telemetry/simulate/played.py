@@ -7,7 +7,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.simulate.inputs import LIVE
-from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
+from telemetry.simulate.plan import Benign, Fault, Noise, Plan, RunSpec
 from telemetry.simulate.shard import PlayedShard, play, start_clock
 from telemetry.steps import StepBatch
 
@@ -63,6 +63,7 @@ def plan_of(
         benign=tuple(benign),
         shard_size=shard_size,
         inputs=IDLE,
+        noise=Noise(measured=False),
     )
 
 

@@ -31,7 +31,7 @@ from telemetry.simulate.script import script_of
 from telemetry.simulate.shard import arrival_s, play, played_steps, start_clock
 from tests.telemetry.simulate.played import EPOCH, SMALL, VISION, plan_of
 
-ON = Noise(background=True)
+ON = Noise(measured=False, background=True)
 HOURS_S = 7200
 EVENTS = environment(1.0)
 REPORTS = Reports(np.uint64(7), EVENTS)
@@ -55,7 +55,9 @@ def with_background(plan: Plan, **more: object) -> Plan:
 @cache
 def hardware(*, is_on: bool) -> Mapping[str, FloatArray]:
     """Return two hours of 16 nodes: (n_ticks, n_nodes, n_parts) each."""
-    plan = msgspec.structs.replace(plan_of(RUN), inputs=PROBED, noise=ON if is_on else Noise())
+    plan = msgspec.structs.replace(
+        plan_of(RUN), inputs=PROBED, noise=ON if is_on else Noise(measured=False)
+    )
     return play(plan, "vit/0", start_clock(plan), EPOCH + HOURS_S).span.values
 
 
@@ -92,7 +94,7 @@ def test_a_scenario_file_turns_it_on() -> None:
     global_batch = 4
     """
 
-    assert load_scenario(text).noise == ON
+    assert load_scenario(text).noise.harmless == 1
     assert not Noise().background
 
 
@@ -125,7 +127,9 @@ def test_the_table_is_documented_and_detection_does_not_know_it() -> None:
         assert f"| {event.what} | {event.rate:g} per {event.per} |" in documented
     readers = [*root.glob("telemetry/detect*/**/*.py"), *root.glob("telemetry/evidence/*.py")]
     assert len(readers) > 20
-    assert not [path for path in readers if "environment.toml" in path.read_text()]
+    for text in map(Path.read_text, readers):
+        assert "environment.toml" not in text
+        assert "telemetry.simulate" not in text
 
 
 def test_a_run_without_it_draws_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +391,7 @@ def test_step_reports_are_lost_only_where_the_tier_is_not_ideal() -> None:
 
 def test_the_pace_of_nodes_differs_for_good() -> None:
     plan = plan_of(msgspec.structs.replace(SMALL, nodes=64, global_batch=128))
-    uneven = msgspec.structs.replace(plan, noise=Noise(node_cv=0.01))
+    uneven = msgspec.structs.replace(plan, noise=Noise(measured=False, node_cv=0.01))
     paces = [
         played_steps(p, start_clock(p), EPOCH + 120).phases["compute_s"][5:].mean(axis=0)
         for p in (plan, uneven)

@@ -129,7 +129,7 @@ def test_steps_of_a_run_of_any_size_can_be_played(n_nodes: int) -> None:
 def test_steps_scatter_as_the_scenario_states(
     tail: Literal["normal", "lognormal", "stalls"],
 ) -> None:
-    noise = Noise(step_cv=0.2, tail=tail)
+    noise = Noise(measured=False, step_cv=0.2, tail=tail)
     plan = msgspec.structs.replace(plan_of(SMALL), noise=noise)
     [healthy], [noisy] = (
         [played_steps(each, start_clock(each), EPOCH + 1800)] for each in (plan_of(SMALL), plan)
@@ -144,7 +144,7 @@ def test_steps_scatter_as_the_scenario_states(
 
 
 def test_a_stall_makes_the_others_wait_for_one_worker() -> None:
-    noise = Noise(step_cv=0.3, tail="stalls")
+    noise = Noise(measured=False, step_cv=0.3, tail="stalls")
     plan = msgspec.structs.replace(plan_of(SMALL), noise=noise)
     steps = played_steps(plan, start_clock(plan), EPOCH + 600)[len(FIRST_STEPS) :]
 
@@ -154,7 +154,7 @@ def test_a_stall_makes_the_others_wait_for_one_worker() -> None:
 
 
 def test_runs_of_one_configuration_differ_in_pace() -> None:
-    noise = Noise(run_to_run_cv=0.05)
+    noise = Noise(measured=False, run_to_run_cv=0.05)
     paces = []
     for seed in range(40):
         plan = msgspec.structs.replace(plan_of(SMALL, seed=seed), noise=noise)

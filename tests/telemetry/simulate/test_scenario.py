@@ -123,6 +123,7 @@ def test_a_fault_without_magnitude_has_its_kinds_own() -> None:
         ('"checkpoint"', '"checkpiont"', "benign[0].kind", "did you mean 'checkpoint'"),
         ('"checkpoint"', '"node_joins"', "benign[0].node", "name it"),
         ("start_s = 900", "start_s = 9000", "benign[0].start_s", "9000"),
+        ("[[run]]", "noise.environment = 4\n[[run]]", "noise.environment", "of at most 3"),
     ],
 )
 def test_a_mistake_is_named_with_its_field_and_value(

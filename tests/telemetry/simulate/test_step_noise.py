@@ -6,6 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from bench import noise as bench_noise
+from bench.noise import figures
 from telemetry.blocks import FloatArray
 from telemetry.errors import FieldError
 from telemetry.simulate.inputs import FULL
@@ -15,7 +17,7 @@ from telemetry.simulate.scenario import load_scenario
 from telemetry.simulate.script import script_of
 from telemetry.simulate.shard import play, played_steps, start_clock
 from telemetry.simulate.step_noise import BLOCK, RESUME_STEPS, StepNoise
-from tests.telemetry.simulate.played import EPOCH, SMALL, plan_of
+from tests.telemetry.simulate.played import EPOCH, SMALL, VISION, plan_of
 
 MEASURED = Noise(measured=True)
 RUN = msgspec.structs.replace(SMALL, nodes=8, global_batch=16384)
@@ -69,6 +71,20 @@ def test_runs_draw_different_parameters_and_repeat_them() -> None:
     assert float(np.median(short)) > 4 * float(np.median(scatter))
 
 
+def test_runs_vary_as_public_runs_do() -> None:
+    """The middle of 60 runs is near the middle of the public ones, and their ranges overlap."""
+    drawn = bench_noise.percentiles([*map(figures, bench_noise.simulated(60, 1000))])
+
+    for name, (low, middle, high) in bench_noise.MEASURED.items():
+        spread = max(middle - low, high - middle)
+        assert abs(drawn[name][1] - middle) < 0.6 * spread, name
+        assert drawn[name][0] < middle, name
+        assert drawn[name][2] > middle + 0.1 * (high - middle), name
+    # Heavy tails and levels that wander: none of it is in noise of today.
+    assert drawn["degrees of freedom"][1] < 4
+    assert drawn["variance of means of 20 steps, over independent"][1] > 3
+
+
 def test_the_first_steps_after_a_start_and_after_a_pause_are_longer() -> None:
     noise = noise_of(1)
     after_start = noise.since_start(500, np.arange(4))
@@ -114,6 +130,34 @@ def test_hardware_does_less_per_second_while_a_step_is_held_up() -> None:
     ):
         values = played.span.values[name][:, worker].mean(axis=1)
         assert values[row] < 0.7 * np.median(values[100:]), name
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_long_step_lowers_what_hardware_does_per_second(*, busy: bool) -> None:
+    inputs = msgspec.structs.replace(FULL, busy_while_waiting=busy)
+    plan = msgspec.structs.replace(with_noise(seed=2), run=VISION, inputs=inputs)
+    played = play(plan, plan.shards[0], start_clock(plan), EPOCH + 3600)
+    steps = played.steps[20:]
+    is_long = steps.step_s > 1.05 * np.median(steps.step_s)
+
+    def during(name: str) -> FloatArray:
+        """Mean of a metric over the seconds of each step."""
+        total = np.nancumsum(np.pad(played.span.values[name].mean(axis=(1, 2)), (1, 0)))
+        began, ended = (
+            np.interp(at_s - EPOCH + 1, np.arange(len(total)), total)
+            for at_s in (steps.ended_at_s - steps.step_s, steps.ended_at_s)
+        )
+        return np.asarray((ended - began) / steps.step_s)
+
+    assert is_long.sum() > 5
+    for name, most in (
+        ("hbm_bandwidth_bytes_per_s", 0.97),
+        ("core_flops_per_s", 0.97),
+        ("core_utilization_ratio", 1.002),
+        ("device_power_ratio", 1.0),
+    ):
+        values = during(name)
+        assert values[is_long].mean() < most * np.median(values), name
 
 
 def test_nodes_differ_for_good_as_measured() -> None:

@@ -51,7 +51,7 @@ def by_the_book(plan: Plan, *, first_s: float, until_s: float) -> list[tuple[flo
         acts = script.on(at_s)
         now = conditions(script, acts)
         n_done = len(reported)
-        one = steps_under(script, now, first=n_done, n_steps=1, start_s=at_s, n_settled=n_done)
+        one = steps_under(script, now, first=n_done, n_steps=1, start_s=at_s)
 
         def under(second_s: float, acts: tuple[Act, ...] = acts) -> Conditions:
             return conditions(script, script.changed(acts, second_s))
