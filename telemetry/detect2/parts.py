@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from telemetry.blocks import METRICS, FloatArray, Span
+from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect2.peers import (
     FORGET_S,
@@ -31,7 +31,7 @@ from telemetry.detect2.peers import (
     Ring,
 )
 from telemetry.detect2.shifts import Effect, Effects, Shift
-from telemetry.evidence.sequential import YEAR_S
+from telemetry.evidence.sequential import YEAR_S, alarm_level
 from telemetry.statistics.peers import median
 
 # Protocol: agents report every 5 s; means of as long reduce what neighbours share.
@@ -43,11 +43,14 @@ LEAST_RATIO = COARSE["ratio"]
 AT_WORK = 0.2
 # Jobs of a host by cron (assumed: docs/physics.md).
 CRON_S = 20.0
-# Healthy fabrics lose up to 0.3 % of packets for half a minute (assumed: docs/physics.md); a
-# third more is no burst.
-BURST_RATIO, LOSS_RATIO = 0.003, 0.004
+# Healthy fabrics lose up to 0.3 % of packets for half a minute (assumed: environment.toml). A
+# third more is not usual, and four times that no burst.
+BURST_RATIO, BURST_S = 0.003, 17.5
+LOSSES = np.array([0.004, 0.016])
 # One wild block is no dispersion.
 MOST_EXCESS = 100.0
+EVERY = slice(None)
+Measured = tuple[FloatArray, FloatArray]
 EXECUTED = "executions_completed_per_s"
 PACKETS, RETRANSMITS = "efa_tx_packets_per_s", "efa_retransmits_per_s"
 
@@ -95,13 +98,11 @@ class Level:
         self.quantity, self.shape = quantity, (n_nodes, n_parts)
         is_single = quantity.peers == "run" or n_parts == 1
         groups = (1, n_nodes * n_parts) if is_single else self.shape
-        lasted = quantity.lasts_s * n_blocks / FORGET_S
-        again = 1 - 1 / max(lasted, 1.0)
         self.test = PeerTest(
             groups,
             n_roles=n_parts,
             is_alike=quantity.is_alike,
-            again=again,
+            lasts=quantity.lasts_s * n_blocks / FORGET_S,
             n_blocks=n_blocks,
         )
         self._coarse = COARSE[METRICS[quantity.metric].packing] / math.sqrt(12)
@@ -111,7 +112,7 @@ class Level:
     def excursions(self) -> Excursions:
         return self.test.excursions
 
-    def update(self, level: FloatArray, *, at_s: int, epoch_s: int, base: float) -> None:
+    def update(self, level: FloatArray, *, at_s: int, base: float) -> None:
         """Take the level of each part: (n_nodes, n_parts), NaN where there is none."""
         of_node = median(level)[:, None]
         known = of_node[np.isfinite(of_node)]
@@ -124,98 +125,71 @@ class Level:
             logarithm = np.log(np.maximum(level, LEAST_RATIO * of_node))
         x = np.where(is_clear, self.quantity.worse * logarithm, np.nan).ravel()
         coarse = np.broadcast_to(np.where(is_clear, coarse, 1.0), self.shape).ravel()
-        self.test.update(x, coarse, at_s=at_s - epoch_s, base=base)
+        self.test.update(x, coarse, at_s=at_s, base=base)
 
-    def effect(self, since_s: float) -> Effect:
-        """Return the median of the blocks since a moment after the epoch, as a logarithm."""
-        blocks = self.test.ring.since(since_s)
-        n = np.isfinite(blocks).sum(axis=0)
-        size = self.quantity.worse * (median(blocks.T) - self.test.offset)
-        error = np.where(
-            n > 0, np.hypot(self.test.noise.error(n), self.test.uncertainty()), np.nan
-        )
-        return Effect(size.reshape(self.shape), error.reshape(self.shape))
-
-    def size(self, part: int, since_s: float) -> float:
-        blocks = self.test.ring.since(since_s)[:, part]
-        return float(np.expm1(self.quantity.worse * (median(blocks) - self.test.offset[part])))
+    def effect(self, since_s: float, parts: IntArray | slice = EVERY) -> Measured:
+        """Return size and standard error since then, as logarithms."""
+        size, error = self.test.effect(since_s, parts)
+        return self.quantity.worse * size, error
 
 
 class Loss:
     """Packets sent again, as a share of those sent."""
 
     def __init__(self, n_nodes: int, n_parts: int, n_blocks: int) -> None:
-        self.shape = (n_nodes, n_parts)
-        n = n_nodes * n_parts
-        self.excursions = Excursions.of(1, n)
+        self.shape, n = (n_nodes, n_parts), n_nodes * n_parts
+        self.excursions = Excursions.of(n, lasts=(BURST_S * n_blocks / FORGET_S, 0.0))
         self._lost, self._sent = Ring(n_blocks, n, float), Ring(n_blocks, n, float)
-        self.past = np.zeros((2, n))
-        self._dispersion = 1.0
-        self._n_blocks = 1.0
+        self._past_lost, self._past_sent = np.zeros(n), np.zeros(n)
+        self._dispersion, self._n_blocks = 1.0, 1.0
 
-    def update(
-        self, lost: FloatArray, sent: FloatArray, *, at_s: int, epoch_s: int, base: float
-    ) -> None:
+    def update(self, lost: FloatArray, sent: FloatArray, *, at_s: int, base: float) -> None:
         """Take counts of a block: (n_nodes, n_parts), NaN where there are none."""
-        lost, sent = lost.ravel(), sent.ravel()
-        known = np.isfinite(lost) & np.isfinite(sent) & (sent > 0) & (lost >= 0)
-        lost, sent = np.where(known, lost, 0.0), np.where(known, sent, 0.0)
-        state, time = self.excursions, at_s - epoch_s
-        state.n_looks += float(np.sum(known & ~state.is_open))
-        share = lost / np.maximum(sent, 1.0)
-        least = np.where(state.is_open, LOSS_RATIO / 2, LOSS_RATIO)
-        parts = np.flatnonzero(
-            known & ((share > BURST_RATIO) | (state.n_far[0] > 0) | state.is_open)
-        )
-        if parts.size:
-            usual = self.usual()[parts]
-            healthy = np.where(state.is_open[parts], usual, np.maximum(usual, BURST_RATIO))
-            worse = np.maximum(least[parts], healthy * LOSS_RATIO / BURST_RATIO)
-            gain = loss_ratio(lost[parts], sent[parts], healthy=healthy, worse=worse)
-            gain = gain / self._dispersion
-            state.add(parts, gain[None], (gain > 0)[None], at_s=time, base=base)
-        self._learn(lost, sent, known & ~state.is_open)
-        self._lost.add(time, np.where(known, lost, np.nan))
-        self._sent.add(time, np.where(known, sent, np.nan))
-
-    def usual(self) -> FloatArray:
-        """Usual share of each part: its own past, with the run's as one burst's packets."""
-        of_run = float(self.past[0].sum() / max(float(self.past[1].sum()), 1.0))
-        few = 1 / BURST_RATIO
-        return np.asarray((self.past[0] + few * of_run) / (self.past[1] + few))
-
-    def _learn(self, lost: FloatArray, sent: FloatArray, calm: BoolArray) -> None:
-        parts = np.flatnonzero(calm)
+        known = (np.isfinite(lost) & (sent > 0)).ravel()
+        self._lost.add(at_s, np.where(known, lost.ravel(), np.nan))
+        self._sent.add(at_s, np.where(known, sent.ravel(), np.nan))
+        state, parts = self.excursions, np.flatnonzero(known)
         if not parts.size:
             return
-        expected = np.maximum(self.usual()[parts] * sent[parts], 1e-9)
-        excess = (lost[parts] - expected) ** 2 / np.maximum(expected, 1.0)
-        rate = 1 / min(self._n_blocks + 1, PAST_BLOCKS)
-        self._n_blocks += 1
-        self._dispersion += rate * (
-            max(float(np.mean(np.minimum(excess, 100.0))), 1.0) - self._dispersion
-        )
-        keep = 1 - 1 / PAST_BLOCKS
-        self.past[0, parts] = keep * self.past[0, parts] + lost[parts]
-        self.past[1, parts] = keep * self.past[1, parts] + sent[parts]
+        lost, sent = lost.ravel()[parts], sent.ravel()[parts]
+        is_open, usual = state.is_open[parts], self._usual()[parts]
+        state.n_looks += float(np.count_nonzero(~is_open))
+        can_gain = (lost > BURST_RATIO * sent) | (state.n_far[0, parts] > 0) | is_open
+        if can_gain.any():
+            # An open shift is held against half of its size.
+            healthy = np.where(is_open, usual, np.maximum(usual, BURST_RATIO))
+            worse = np.where(is_open, 0.5, 1.0) * LOSSES[:, None]
+            worse = np.maximum(worse, healthy * LOSSES[0] / BURST_RATIO)
+            gain = loss_ratio(lost, sent, healthy=healthy, worse=worse) / self._dispersion
+            chosen = parts[can_gain], gain[:, can_gain], gain[:, can_gain] > 0
+            state.add(*chosen, at_s=at_s, base=base)
+        calm = ~is_open
+        if calm.any():
+            self._learn(parts[calm], lost[calm], sent[calm], usual[calm] * sent[calm])
 
-    def effect(self, since_s: float) -> Effect:
-        lost, sent = (
-            np.nansum(self._lost.since(since_s), 0),
-            np.nansum(self._sent.since(since_s), 0),
-        )
-        usual = self.usual()
+    def _usual(self) -> FloatArray:
+        """Return the usual share of each part: its own past, the run's worth a burst's packets."""
+        of_run = float(self._past_lost.sum()) / max(float(self._past_sent.sum()), 1.0)
+        few = 1 / BURST_RATIO
+        return np.asarray((self._past_lost + few * of_run) / (self._past_sent + few))
+
+    def _learn(
+        self, parts: IntArray, lost: FloatArray, sent: FloatArray, expected: FloatArray
+    ) -> None:
+        """Learn what is usual, and the variance of counts over that of Poisson's law."""
+        ratio = np.minimum((lost - expected) ** 2 / np.maximum(expected, 1.0), MOST_EXCESS)
+        self._n_blocks = min(self._n_blocks + 1, PAST_BLOCKS)
+        self._dispersion += (max(float(ratio.mean()), 1.0) - self._dispersion) / self._n_blocks
+        for past, now in ((self._past_lost, lost), (self._past_sent, sent)):
+            past[parts] += now - past[parts] / PAST_BLOCKS
+
+    def effect(self, since_s: float, parts: IntArray | slice = EVERY) -> Measured:
+        """Return size and standard error since then, as a share of packets."""
+        usual = self._usual()[parts]
+        lost, sent = (np.nansum(r.since(since_s)[:, parts], 0) for r in (self._lost, self._sent))
         with np.errstate(divide="ignore", invalid="ignore"):
-            size = lost / sent - usual
-            error = np.sqrt(self._dispersion * (np.maximum(usual * sent, 1.0))) / sent
-        return Effect(
-            np.where(sent > 0, size, np.nan).reshape(self.shape),
-            np.where(sent > 0, error, np.nan).reshape(self.shape),
-        )
-
-    def size(self, part: int, since_s: float) -> float:
-        lost, sent = (np.nansum(r.since(since_s)[:, part]) for r in (self._lost, self._sent))
-        return float(lost / sent) if sent else math.nan
+            error = np.sqrt(self._dispersion * np.maximum(usual * sent, 1.0)) / sent
+            return np.asarray(lost / sent - usual), np.where(sent > 0, error, np.nan)
 
 
 def loss_ratio(
@@ -286,23 +260,25 @@ class Parts:
         unread = (span.ticks[:, None] > self._read_s) & span.reported
         newest = np.where(unread, span.ticks[:, None], 0).max(axis=0)
         self._read_s = np.maximum(self._read_s, newest)
-        base, epoch_s = self.alarm_level(), self._epoch_s or 0
+        base, at_s = self.alarm_level(), now_s - (self._epoch_s or 0)
         for quantity in QUANTITIES:
             values = span.values.get(quantity.metric)
             if values is None or not values.shape[2]:
                 continue
+            if quantity.name in OF_NODES:
+                values = values[..., :1]
             executed = span.values.get(quantity.counted_by)
-            if executed is not None and executed.shape == values.shape:
-                values = np.where(executed == 0, np.nan, values)
+            if executed is not None and executed.shape[2]:
+                values = np.where(executed[..., :1] == 0, np.nan, values)
             level = self._by_device(_block(values, unread), quantity)
             held = self._level(quantity, level.shape[1])
-            held.update(level, at_s=now_s, epoch_s=epoch_s, base=base)
+            held.update(level, at_s=at_s, base=base)
         lost, sent = (span.values.get(name) for name in (RETRANSMITS, PACKETS))
         if lost is not None and sent is not None and lost.shape == sent.shape and lost.shape[2]:
             if self._loss is None or self._loss.shape != lost.shape[1:]:
                 self._loss = Loss(len(self.nodes), lost.shape[2], self._n_blocks)
             counts = (_total(values, unread) for values in (lost, sent))
-            self._loss.update(*counts, at_s=now_s, epoch_s=epoch_s, base=base)
+            self._loss.update(*counts, at_s=at_s, base=base)
 
     @property
     def _n_blocks(self) -> int:
@@ -322,60 +298,49 @@ class Parts:
         return held
 
     def alarm_level(self) -> float:
-        """Nats at which chance raises the accepted number of alarms a year.
+        """Nats at which chance raises the accepted number of alarms a year: see `evidence`.
 
-        Notes
-        -----
         Each part is looked at once a block, with each size.
-
-        References
-        ----------
-        G. Lorden, "Procedures for Reacting to a Change in Distribution", Ann. Math. Stat. 42
-        (1971), 1897-1908, theorem 2.
         """
-        n_parts = sum(math.prod(level.shape) for level in self._levels.values())
-        n_parts += math.prod(self._loss.shape) if self._loss else 0
-        looks = max(1, n_parts) * len(SIZES) * YEAR_S / self.block_s
-        return math.log(max(looks / self._false_per_year, math.e))
+        n_parts = sum(math.prod(held.shape) for held in self._held.values())
+        looks = max(1, n_parts) * YEAR_S / self.block_s
+        return float(alarm_level(np.array(looks), self._false_per_year))
+
+    @property
+    def _held(self) -> dict[str, Level | Loss]:
+        loss = {} if self._loss is None else {"retransmits": self._loss}
+        return {**self._levels, **loss}
 
     @property
     def shifts(self) -> list[Shift]:
         """Quantities of nodes and parts above their level now."""
-        held: list[tuple[str, Level | Loss]] = [*self._levels.items()]
-        if self._loss is not None:
-            held.append(("retransmits", self._loss))
-        base = self.alarm_level()
         return [
-            self._shift(name, each, int(part), base)
-            for name, each in held
-            for part in np.flatnonzero(each.excursions.is_open)
+            self._shift(name, held, int(part))
+            for name, held in self._held.items()
+            for part in np.flatnonzero(held.excursions.is_open)
         ]
 
-    def _shift(self, name: str, held: Level | Loss, part: int, base: float) -> Shift:
+    def _shift(self, name: str, held: Level | Loss, part: int) -> Shift:
         state = held.excursions
-        size = int(state.size[part])
-        since_s = float(state.since_s[size, part]) - self.block_s
+        since_s = float(state.since_s[state.size[part], part]) - self.block_s
+        size = float(held.effect(since_s, np.array([part]))[0][0])
         return Shift(
             quantity=name,
             node=part // held.shape[1],
             part=None if name in OF_NODES else part % held.shape[1],
             onset_s=since_s + (self._epoch_s or 0),
-            size=held.size(part, since_s),
+            size=math.expm1(size) if isinstance(held, Level) else size,
             nats=float(state.nats[:, part].max()),
-            level_nats=state.level(base),
+            level_nats=state.level(self.alarm_level()),
         )
 
     def effects(self, since_s: float) -> Effects:
         """Measure every quantity since a moment: as logarithms, retransmits as a share."""
         effects: dict[str, Effect] = {}
-        since_s -= self._epoch_s or 0
-        for name, level in self._levels.items():
-            effect = level.effect(since_s)
-            if name in OF_NODES:
-                effect = Effect(effect.size[:, 0], effect.error[:, 0])
-            effects[name] = effect
-        if self._loss is not None:
-            effects["retransmits"] = self._loss.effect(since_s)
+        for name, held in self._held.items():
+            shape = held.shape[:1] if name in OF_NODES else held.shape
+            measured = held.effect(since_s - (self._epoch_s or 0))
+            effects[name] = Effect(*(values.reshape(shape) for values in measured))
         return effects
 
 

@@ -14,6 +14,7 @@
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,18 +53,19 @@ class Excursions:
     back: FloatArray
     size: NDArray[np.int8]
     seen_s: IntArray
-    again: float
-    # Of all calm parts together: blocks that were looked at; by size far residuals after a usual
-    # one, after another, and all of those; the largest sum of an excursion that ended by itself.
+    lasts: FloatArray
+    # Of all calm parts together: blocks that were looked at; by size excursions that began, and
+    # of those that ended by themselves number and squared length; the largest sum of one.
     n_looks: float
     begun: FloatArray
-    repeated: FloatArray
-    all_far: FloatArray
+    ended: FloatArray
+    squared: FloatArray
     largest: float
 
     @classmethod
-    def of(cls, n_sizes: int, n_parts: int, *, again: float = 0.0) -> "Excursions":
-        """Nothing is known yet; ``again``: chance that a harmless excursion lasts a block more."""
+    def of(cls, n_parts: int, *, lasts: Sequence[float]) -> "Excursions":
+        """Nothing is known yet; ``lasts``: blocks that harmless excursions last, by size, or 0."""
+        n_sizes = len(lasts)
         return cls(
             nats=np.zeros((n_sizes, n_parts), np.float32),
             since_s=np.zeros((n_sizes, n_parts), np.int32),
@@ -72,11 +74,11 @@ class Excursions:
             back=np.zeros(n_parts, np.float32),
             size=np.full(n_parts, NONE_OPEN, np.int8),
             seen_s=np.zeros(n_parts, np.int32),
-            again=again,
+            lasts=np.asarray(lasts, float),
             n_looks=0.0,
             begun=np.zeros(n_sizes),
-            repeated=np.zeros(n_sizes),
-            all_far=np.zeros(n_sizes),
+            ended=np.zeros(n_sizes),
+            squared=np.zeros(n_sizes),
             largest=0.0,
         )
 
@@ -85,22 +87,20 @@ class Excursions:
         return np.asarray(self.size != NONE_OPEN)
 
     def most_nats(self, parts: IntArray) -> FloatArray:
-        """Nats that a far residual proves at most: minus log of how often they come.
+        """Nats that a far residual proves at most, by size: minus log of how often they come.
 
         Notes
         -----
-        A Markov chain of two states. After a usual residual Laplace's rule of succession: a run
-        that has shown little yet proves little. After a far one what is known of harmless
-        excursions, worth one of them, and those of this run.
+        Laplace's rule of succession: a run that has shown little yet proves little. Where harmless
+        excursions are known to last, each further block by Rayleigh's law: the chance to last
+        longer than t is ``exp(-(t / tau)**2)``, tau by that knowledge and those of the run.
         """
-        first = (self.begun + 1.0) / (self.n_looks + 1.0)
-        expected = np.maximum(first, self.again)
-        worth = 1.0 / np.maximum(1.0 - expected, 1e-3)
-        then = (self.repeated + worth * expected) / (self.all_far + worth)
-        chance = np.where(
-            self.n_far[:, parts] > 0, np.maximum(first, then)[:, None], first[:, None]
-        )
-        return np.asarray(-np.log(np.minimum(chance, 1.0)))
+        first = np.log((self.n_looks + 1.0) / (self.begun + 1.0))[:, None]
+        known = 4 / math.pi * self.lasts**2
+        tau_squared = np.where(self.lasts > 0, (known + self.squared) / (1 + self.ended), 1e-9)
+        n_far = self.n_far[:, parts].astype(float)
+        further = np.where(n_far > 0, (2 * n_far + 1) / tau_squared[:, None], np.inf)
+        return np.asarray(np.minimum(first, further))
 
     def level(self, base: float) -> float:
         """Raise an alarm level by the largest calm excursion, over the one that chance makes.
@@ -138,8 +138,8 @@ class Excursions:
             return
         self.largest = max(self.largest, float(self.peak[parts].max()))
         n_far = self.n_far[:, parts].astype(float)
-        self.all_far += n_far.sum(axis=1)
-        self.repeated += np.maximum(n_far - 1, 0.0).sum(axis=1)
+        self.ended += np.count_nonzero(n_far, axis=1)
+        self.squared += np.square(n_far).sum(axis=1)
         self.peak[parts] = 0.0
         self.n_far[:, parts] = 0
 
@@ -273,7 +273,7 @@ class Noise:
 class PeerTest:
     """One quantity of all parts of a run; ``groups`` is the shape (n_groups, n_peers).
 
-    ``is_alike``: whether a part that differs from its peers from the start is news. ``again``: see
+    ``is_alike``: whether a part that differs from its peers from the start is news. ``lasts``: see
     `Excursions.of`. ``n_blocks`` of the newest values are kept.
     """
 
@@ -283,12 +283,12 @@ class PeerTest:
         *,
         n_roles: int,
         is_alike: bool,
-        again: float,
+        lasts: float,
         n_blocks: int,
     ) -> None:
         n = math.prod(groups)
         self.groups, self._n_roles, self._is_alike = groups, n_roles, is_alike
-        self.excursions = Excursions.of(len(SIZES), n, again=again)
+        self.excursions = Excursions.of(n, lasts=[lasts] * len(SIZES))
         self.noise = Noise()
         self.offset = np.zeros(n, np.float32)
         self._role = np.zeros(n, np.float32)
@@ -297,17 +297,11 @@ class PeerTest:
         self.ring = Ring(n_blocks, n)
         self._before = np.full(n, np.nan, np.float32)
 
-    def uncertainty(self, parts: IntArray | slice = slice(None)) -> FloatArray:
+    def uncertainty(self, parts: IntArray | slice) -> FloatArray:
         return self.noise.error_of_offset(self.n_past[parts], is_alike=self._is_alike)
 
     def update(self, x: FloatArray, coarse: FloatArray, *, at_s: int, base: float) -> None:
-        """Take a logarithm of each part, (n,), NaN for none.
-
-        Parameters
-        ----------
-        coarse : (n,) scatter that rounding alone makes
-        base : alarm level, nats
-        """
+        """Take a logarithm of each part, (n,), NaN for none, and the scatter by rounding."""
         self._begin(x)
         off = (x - self.offset).reshape(self.groups)
         residual = (off - usual_of(off)).ravel()
@@ -321,6 +315,13 @@ class PeerTest:
             if calm.size:
                 self._learn(calm, residual[calm], scale[calm], math.sqrt(2 * base))
             np.copyto(self._before, residual, where=known, casting="same_kind")
+
+    def effect(self, since_s: float, parts: IntArray | slice) -> tuple[FloatArray, FloatArray]:
+        """Return how far parts have been from their offset since then, and its standard error."""
+        blocks = self.ring.since(since_s)[:, parts]
+        n = np.isfinite(blocks).sum(axis=0)
+        error = np.hypot(self.noise.error(n), self.uncertainty(parts))
+        return median(blocks.T) - self.offset[parts], np.where(n > 0, error, np.nan)
 
     def _begin(self, x: FloatArray) -> None:
         """Expect of a new part what its role is like on other nodes, or else itself."""
