@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.causes import CLASSES, NOT_URGENT, UNKNOWN, Kind, kind_of
+from telemetry.detect.causes import CLASSES, HARDWARE_CAUSES, NOT_URGENT, UNKNOWN, Kind, kind_of
 from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.engine import evidence_of, performance_victims
 from telemetry.detect.findings import CauseScore, Finding, Problem
@@ -24,7 +24,7 @@ from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import SHARE, apply_share_rule
 from telemetry.detect2.explain import OF_PLACE, Explanation, explain
-from telemetry.detect2.parts import Parts
+from telemetry.detect2.parts import LOSS_RATIO, Parts
 from telemetry.detect2.shifts import Effect, Effects, Shift
 from telemetry.detect2.steps import Baseline, Steps
 from telemetry.statistics.peers import lower_median, mean
@@ -153,6 +153,8 @@ class RunWatch:
         effects = dict(self.parts.effects(problem.onset_s))
         if "core" in effects and "device" in effects:
             effects["core_own"] = _own_of_cores(effects["core"], effects["device"])
+        if "retransmits" in effects:
+            effects["retransmits"] = _in_bursts(effects["retransmits"])
         if problem.baseline is None:
             problem.baseline = self.steps.baseline(problem.onset_s)
         if problem.baseline is not None:
@@ -200,6 +202,12 @@ def _own_of_cores(core: Effect, device: Effect) -> Effect:
     """How far each core is from the usual one of its device: (n_nodes, n_cores)."""
     per_device = core.size.shape[1] // max(1, device.size.shape[1])
     return Effect(core.size - np.repeat(device.size, per_device, axis=1), core.error)
+
+
+def _in_bursts(loss: Effect) -> Effect:
+    """Return a share of packets as a logarithm, of which healthy bursts are the unit."""
+    usual = LOSS_RATIO + np.maximum(loss.size, 0.0)
+    return Effect(np.log(usual / LOSS_RATIO), loss.error / usual)
 
 
 def _traffic(inputs: DetectionInput, problem: Tracked) -> Effect | None:
@@ -276,6 +284,9 @@ def _findings(inputs: DetectionInput, steps: StepBatch, problems: list[Problem])
 def _problem(inputs: DetectionInput, tracked: Tracked) -> Problem:
     found = tracked.explanation
     node = inputs.nodes[found.node] if found.node is not None else None
+    if len(inputs.nodes) == 1 and found.cause in HARDWARE_CAUSES:
+        # Hardware of the whole run is that of its only node.
+        node = inputs.nodes[0]
     kind = kind_of(found.cause) if found.cause != UNKNOWN else KINDS[tracked.shift.quantity]
     baseline, effects = tracked.baseline, tracked.effects
     usual_s = baseline.step_s if baseline is not None else np.nan
