@@ -24,7 +24,7 @@ from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import SHARE, apply_share_rule
 from telemetry.detect2.explain import OF_PLACE, Explanation, explain
-from telemetry.detect2.parts import LOSS_RATIO, Parts
+from telemetry.detect2.parts import BURST_RATIO, Parts
 from telemetry.detect2.shifts import Effect, Effects, Shift
 from telemetry.detect2.steps import Baseline, Steps
 from telemetry.statistics.peers import lower_median, mean
@@ -206,8 +206,8 @@ def _own_of_cores(core: Effect, device: Effect) -> Effect:
 
 def _in_bursts(loss: Effect) -> Effect:
     """Return a share of packets as a logarithm, of which healthy bursts are the unit."""
-    usual = LOSS_RATIO + np.maximum(loss.size, 0.0)
-    return Effect(np.log(usual / LOSS_RATIO), loss.error / usual)
+    usual = BURST_RATIO + np.maximum(loss.size, 0.0)
+    return Effect(np.log(usual / BURST_RATIO), loss.error / usual)
 
 
 def _traffic(inputs: DetectionInput, problem: Tracked) -> Effect | None:
