@@ -41,8 +41,9 @@ COARSE = {"ratio": 1 / 254, "rounded": 0.004, "exact": 0.0}
 LEAST_RATIO = COARSE["ratio"]
 # A mean of which four fifths of the time are idle compares nothing.
 AT_WORK = 0.2
-# Jobs of a host by cron (assumed: docs/physics.md).
-CRON_S = 20.0
+# A job of a host by cron lasts (assumed: environment.toml), and one long step (the median of 36
+# recorded configurations).
+CRON_S, STEP_S = 20.0, 12.5
 # Healthy fabrics lose up to 0.3 % of packets for half a minute (assumed: environment.toml). A
 # third more is not usual, and four times that no burst.
 BURST_RATIO, BURST_S = 0.003, 17.5
@@ -51,7 +52,7 @@ LOSSES = np.array([0.004, 0.016])
 MOST_EXCESS = 100.0
 EVERY = slice(None)
 Measured = tuple[FloatArray, FloatArray]
-EXECUTED = "executions_completed_per_s"
+EXECUTED, LATENCY = "executions_completed_per_s", "execution_latency_p50_s"
 PACKETS, RETRANSMITS = "efa_tx_packets_per_s", "efa_retransmits_per_s"
 
 
@@ -82,9 +83,7 @@ QUANTITIES = (
     Quantity("latency", "efa_latency_s", 1, "run", is_alike=False),
     Quantity("bytes", "efa_tx_bytes_per_s", -1, "node"),
     Quantity("host", "vcpu_usage_ratio", 1, "run", is_alike=False, lasts_s=CRON_S),
-    Quantity(
-        "execution", "execution_latency_p50_s", 1, "run", is_alike=False, counted_by=EXECUTED
-    ),
+    Quantity("execution", LATENCY, 1, "run", is_alike=False, lasts_s=STEP_S, counted_by=EXECUTED),
 )
 _ALL = (*(q.metric for q in QUANTITIES), PACKETS, RETRANSMITS, EXECUTED)
 METRICS_READ = tuple(dict.fromkeys(_ALL))
@@ -261,18 +260,13 @@ class Parts:
         newest = np.where(unread, span.ticks[:, None], 0).max(axis=0)
         self._read_s = np.maximum(self._read_s, newest)
         base, at_s = self.alarm_level(), now_s - (self._epoch_s or 0)
+        blocks: dict[str, FloatArray] = {}
         for quantity in QUANTITIES:
-            values = span.values.get(quantity.metric)
-            if values is None or not values.shape[2]:
-                continue
-            if quantity.name in OF_NODES:
-                values = values[..., :1]
-            executed = span.values.get(quantity.counted_by)
-            if executed is not None and executed.shape[2]:
-                values = np.where(executed[..., :1] == 0, np.nan, values)
-            level = self._by_device(_block(values, unread), quantity)
-            held = self._level(quantity, level.shape[1])
-            held.update(level, at_s=at_s, base=base)
+            if quantity.metric not in blocks:
+                blocks[quantity.metric] = _block(_measured(span, quantity), unread)
+            level = self._by_device(blocks[quantity.metric], quantity)
+            if level.shape[1]:
+                self._level(quantity, level.shape[1]).update(level, at_s=at_s, base=base)
         lost, sent = (span.values.get(name) for name in (RETRANSMITS, PACKETS))
         if lost is not None and sent is not None and lost.shape == sent.shape and lost.shape[2]:
             if self._loss is None or self._loss.shape != lost.shape[1:]:
@@ -351,6 +345,16 @@ def _finite(span: Span) -> Span:
         for name, array in span.values.items()
     }
     return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
+
+
+def _measured(span: Span, quantity: Quantity) -> FloatArray:
+    """Values of a quantity's metric, (n_ticks, n_nodes, n_parts), where something was measured."""
+    none = np.zeros((len(span.ticks), len(span.nodes), 0))
+    values, counts = (
+        span.values.get(name, none) for name in (quantity.metric, quantity.counted_by)
+    )
+    values = values[..., :1] if quantity.name in OF_NODES else values
+    return np.where(counts[..., :1] == 0, np.nan, values) if counts.shape[2] else values
 
 
 def _block(values: FloatArray, unread: BoolArray) -> FloatArray:
