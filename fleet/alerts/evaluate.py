@@ -80,9 +80,10 @@ STILL_RULES = RUN_RULES - names_of(lambda rule: rule.reads == "measurements")
 HARDWARE_RULES = names_of(lambda rule: rule.subject == "node" and rule.reads == "measurements")
 BLIND = ("monitoring_blind", "fleet")
 # Which version of detection finds what slows a run, until the first one goes.
-FIND_SLOWDOWNS = {"1": detect.find_slowdowns, "2": detect2.find_slowdowns}[
-    os.environ.get("TRNWATCH_DETECTOR", "1")
-]
+DETECTORS: Mapping[str, Callable[..., list[Finding]]] = {
+    "1": detect.find_slowdowns,
+    "2": detect2.find_slowdowns,
+}
 OF_MISSING_DATA = names_of(lambda rule: rule.reads == "silence" and rule.subject != "fleet")
 # Results of this process that stay valid from one second to the next.
 HEALTHY_STEPS = HealthyStepsCache()
@@ -138,6 +139,16 @@ class Guard:
         if self.failures:
             hot.count("rules_failed", len(self.failures))
             hot.execute("SET", FAILURES, msgspec.json.encode(self.failures), "EX", SHOW_S)
+
+
+def slowdowns_of(detector: str | None = None) -> Callable[..., list[Finding]]:
+    """Return what finds slowdowns: of a version, by default that of TRNWATCH_DETECTOR, or 1."""
+    given = detector or os.environ.get("TRNWATCH_DETECTOR") or "1"
+    if given not in DETECTORS:
+        choices = " or ".join(DETECTORS)
+        msg = f"TRNWATCH_DETECTOR: {given!r} is no version of detection; set it to {choices}"
+        raise ValueError(msg)
+    return DETECTORS[given]
 
 
 def unguarded(_run: str, _nodes: tuple[str, ...], _rule: str) -> AbstractContextManager[None]:
@@ -259,14 +270,17 @@ def find_all(
     may_be_quiet_s: Mapping[str, int] | None = None,
     rules: Mapping[str, Finder] = INDEPENDENT_RULES,
     guard: Callable[[str, tuple[str, ...], str], AbstractContextManager[None]] = unguarded,
+    slowdowns: Callable[..., list[Finding]] | None = None,
 ) -> list[Finding]:
     """Find everything that is wrong with these runs and nodes; ``lost`` nodes are known dead.
 
     ``healthy_steps`` saves evaluating again what has not changed since the last time.
     ``may_be_quiet_s`` is by node, see `find_silent`. ``guard`` is a context for a rule of a run;
-    unless it suppresses exceptions, they pass.
+    unless it suppresses exceptions, they pass. ``slowdowns`` finds what slows a run, by default as
+    `slowdowns_of` says.
     """
     snapshots = list(snapshots)
+    slowdowns = slowdowns or slowdowns_of()
     findings: list[Finding] = []
     dead = set(lost)
     for snapshot in snapshots:
@@ -280,7 +294,7 @@ def find_all(
                 snapshot, now_s=now_s, open_problems=problems, healthy_steps=healthy_steps
             )
             findings += find(
-                data, open_rules=open_rules, rules=rules, guard=of_run, slowdowns=FIND_SLOWDOWNS
+                data, open_rules=open_rules, rules=rules, guard=of_run, slowdowns=slowdowns
             )
             with of_run("hang"):
                 dead |= crashed_nodes(data)

@@ -22,6 +22,7 @@ from fleet.alerts.evaluate import (
     lost_nodes,
     open_alerts,
     run_members,
+    slowdowns_of,
     snapshot_of,
 )
 from fleet.models import Alert, Run
@@ -88,13 +89,19 @@ class Replay:
     """Some runs of a source that is read at one second after the other.
 
     The database is queried only while something fires or is about to: a quiet second costs what
-    detection costs, and no more.
+    detection costs, and no more. ``detector`` is a version of detection, see `slowdowns_of`.
     """
 
     def __init__(
-        self, source: Source, runs: Sequence[Run], *, workers: Workers | None = None
+        self,
+        source: Source,
+        runs: Sequence[Run],
+        *,
+        workers: Workers | None = None,
+        detector: str | None = None,
     ) -> None:
         self._source = source
+        self._slowdowns = slowdowns_of(detector)
         self._workers = workers
         self._runs = runs
         self._members = run_members(runs)
@@ -122,6 +129,7 @@ class Replay:
             lost=lost,
             healthy_steps=self._healthy_steps,
             may_be_quiet_s=self._source.quiet_s(),
+            slowdowns=self._slowdowns,
         )
         if not findings and not self.open_rules:
             return []
