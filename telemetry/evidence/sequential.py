@@ -114,7 +114,8 @@ class Verdicts:
     nats: FloatArray
     level_nats: FloatArray
     onset_s: FloatArray  # NaN without an open alert
-    shift: FloatArray  # relative: 0.05 is 5 % more; NaN without an open alert
+    # Relative, 0.05 is 5 % more; of what may be zero absolute. NaN without an open alert.
+    shift: FloatArray
 
 
 def alarm_level(looks_per_year: FloatArray, false_per_year: float) -> FloatArray:
@@ -396,7 +397,9 @@ class EvidenceTest:
         cells = np.arange(len(level))
         is_open = state.size >= 0
         weight = np.where(is_open, state.weight[cells, state.size], np.nan)
-        shift = np.expm1(state.weighted[cells, state.size] / weight)
+        shift = state.weighted[cells, state.size] / weight
+        if not self.quantity.may_be_zero:
+            shift = np.expm1(shift)
         onset_s = np.where(is_open, state.since_s[cells, state.size], np.nan)
         shape = self.shape
         return Verdicts(

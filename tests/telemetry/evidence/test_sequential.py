@@ -116,22 +116,143 @@ def test_the_level_rises_with_an_excursion_that_has_passed() -> None:
     assert float(verdicts[410].level_nats[0]) > float(verdicts[300].level_nats[0])
 
 
-def test_nothing_is_tested_before_a_quarter_of_an_hour_and_300_steps() -> None:
-    values = noisy(950)
+@pytest.mark.parametrize("every_s", [1.0, STEP_S])
+def test_a_young_run_is_tested_for_gross_shifts_only(every_s: float) -> None:
+    """Young is a run before a quarter of an hour and before 300 steps."""
+    quiet = Quantity("step_s", prior_scale=lambda level: np.full_like(level, 0.003))
+    times = np.arange(400) * every_s
+    for shift, is_found in ((0.05, False), (0.25, True)):
+        values = noisy(280)
+        values[100:] *= 1 + shift
 
-    each_second = played(values, np.arange(950.0))
-    assert [bool(each.tested[0]) for each in each_second].index(True) == 900
-    assert [bool(each.tested[0]) for each in played(values)].index(True) == 299
+        verdicts = played(values, times[:280], quantity=quiet)
+
+        assert bool(opened(verdicts)) is is_found, shift
+        if is_found:
+            [at] = opened(verdicts)
+            assert 100 <= at < 110
+            assert abs(float(verdicts[at].onset_s[0]) - 100 * every_s) <= every_s
+            assert float(verdicts[279].shift[0]) == pytest.approx(shift, abs=0.02)
+
+
+def test_the_shift_that_is_too_small_for_a_young_run_is_found_in_an_old_one() -> None:
+    values = noisy(700)
+    values[500:] *= 1.05
+
+    assert 500 <= opened(played(values))[0] < 515
+
+
+def test_recorded_starts_of_healthy_runs_are_no_alert() -> None:
+    """A slow first step, a fairly slow second one, and a drift of 5 % over the first minute."""
+    for seed in range(20):
+        values = noisy(290, seed=seed)
+        values[0] *= 5.0
+        values[1] *= 1.3
+        values[:6] *= 1 + 0.05 * np.linspace(1, 0, 6)[:, None]
+
+        assert opened(played(values)) == [], seed
+        values[:60] *= 1 + 0.05 * np.linspace(1, 0, 60)[:, None]
+        assert opened(played(values, np.arange(290.0))) == [], seed
 
 
 def test_after_a_restart_the_old_level_is_no_reference() -> None:
     values = noisy(1000)
     values[500:] *= 1.2
 
+    assert opened(played(values, restarted_at=500)) == []
+    values[560:] *= 1.25
     verdicts = played(values, restarted_at=500)
+    [at] = opened(verdicts)
+    assert 560 <= at < 570
+    assert float(verdicts[620].shift[0]) == pytest.approx(0.25, abs=0.03)
 
-    assert opened(verdicts) == []
-    assert [bool(each.tested[0]) for each in verdicts[500:]].index(True) == 299
+
+MEMBERS = Quantity(
+    "own", may_be_zero=True, start=0.0, young_reach=0.04, pooled=True,
+    prior_scale=lambda level: np.full_like(level, 0.005),
+)  # fmt: skip
+
+
+def shares(n: int, *, n_members: int = 8, scale: float = 0.003, seed: int = 1) -> FloatArray:
+    """Shares of a step around zero, as members differ from their peers."""
+    return scale * np.random.default_rng(seed).standard_t(3, (n, n_members))
+
+
+def found_members(verdicts: list[Verdicts]) -> set[int]:
+    return {int(member) for each in verdicts for member in np.flatnonzero(each.opened)}
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.12, 0.03])
+def test_a_member_that_is_slow_from_its_first_value_is_found_beyond_usual_offsets(
+    offset: float,
+) -> None:
+    values = shares(200)
+    values[:, 3] += offset
+
+    verdicts = played(values, quantity=MEMBERS)
+
+    assert found_members(verdicts) == ({3} if offset > 0.1 else set())
+    if offset > 0.1:
+        assert 0 <= opened(verdicts)[0] < 15
+        assert float(verdicts[15].onset_s[3]) <= STEP_S
+
+
+def test_without_a_start_the_first_values_are_the_reference_of_a_member() -> None:
+    values = shares(200)
+    values[:, 3] += 0.12
+
+    alone = Quantity("stage", may_be_zero=True, young_reach=0.04, pooled=True)
+    assert opened(played(values, quantity=alone)) == []
+
+
+def test_a_lasting_offset_is_part_of_the_reference() -> None:
+    values = shares(1200)
+    values[:, 3] += 0.02
+
+    assert opened(played(values, quantity=MEMBERS)) == []
+    values[1000:, 3] += 0.04
+    verdicts = played(values, quantity=MEMBERS)
+    assert found_members(verdicts) == {3}
+    assert 1000 <= opened(verdicts)[0] < 1040
+    assert float(verdicts[1100].shift[3]) == pytest.approx(0.04, abs=0.01)
+
+
+def test_what_may_be_zero_is_tested_as_it_is() -> None:
+    values = shares(600, n_members=1)
+    values[500:] += 0.1
+    share = Quantity("input", may_be_zero=True, prior_scale=MEMBERS.prior_scale)
+
+    verdicts = played(values, quantity=share)
+
+    [at] = opened(verdicts)
+    assert 500 <= at < 515
+    assert float(verdicts[590].shift[0]) == pytest.approx(0.1, abs=0.002)
+    # A share has no logarithm: half of its values are below zero, and those are values as well.
+    assert all(bool(each.tested[0]) for each in verdicts[20:])
+    positive = played(values, quantity=Quantity("step_s"))
+    assert not all(bool(each.tested[0]) for each in positive[20:])
+
+
+def test_pooled_cells_share_their_noise_and_the_others_do_not() -> None:
+    """One member of eight has scattered little so far: alone it would be judged by that."""
+    values = shares(800, scale=0.006)
+    values[:600, 3] = shares(600, n_members=1, scale=0.0008)[:, 0]
+
+    def scales(*, pooled: bool) -> FloatArray:
+        test = EvidenceTest(
+            (8,),
+            looks_per_year=YEAR_S / STEP_S,
+            false_per_year=FALSE_PER_YEAR,
+            quantity=Quantity("own", may_be_zero=True, start=0.0, young_reach=0.04, pooled=pooled),
+        )
+        for i, value in enumerate(values[:600]):
+            test.update(value, i * STEP_S)
+        return test.state.noise.scale
+
+    together, apart = scales(pooled=True), scales(pooled=False)
+    assert together.max() == pytest.approx(together.min())
+    assert apart[3] < 0.4 * np.median(apart)
+    assert together[3] == pytest.approx(np.median(apart), rel=0.3)
 
 
 def test_cells_do_not_know_each_other() -> None:
