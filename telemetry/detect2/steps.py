@@ -112,11 +112,11 @@ class Steps:
             self.plan, rows = None, np.arange(len(steps))
         if not rows.size:
             return False
-        new = steps[slice(rows[0], rows[-1] + 1)]
-        for piece in _blocks(new):
+        pieces = _blocks(steps[slice(rows[0], rows[-1] + 1)])
+        for piece in pieces:
             self._take(piece)
-        self.last_step = int(new.step[-1])
-        return True
+            self.last_step = int(piece.step[-1])
+        return bool(pieces)
 
     def _take(self, rows: StepBatch) -> None:
         began_s = float(rows.ended_at_s[0] - rows.step_s[0])
@@ -293,9 +293,17 @@ def _is_settled(steps: StepBatch, now_s: float) -> FloatArray:
 
 
 def _blocks(steps: StepBatch) -> list[StepBatch]:
-    """Cut steps into pieces of a second at least; the last one may be shorter."""
-    each = max(1, int(np.ceil(LEAST_S / max(float(np.nanmedian(steps.step_s)), 1e-3))))
-    return [steps[at : at + each] for at in range(0, len(steps), each)]
+    """Cut steps into the shortest pieces of a second at least; what is left waits for more.
+
+    Where a piece ends does not depend on how many steps a report brings.
+    """
+    pieces, begin, lasted_s = [], 0, 0.0
+    for row, step_s in enumerate(np.nan_to_num(steps.step_s).tolist()):
+        lasted_s += step_s
+        if lasted_s >= LEAST_S:
+            pieces.append(steps[begin : row + 1])
+            begin, lasted_s = row + 1, 0.0
+    return pieces
 
 
 def _differs(plan: Plan, workers: tuple[str, ...], tokens: float, n_workers: int) -> bool:

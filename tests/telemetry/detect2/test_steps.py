@@ -1,0 +1,320 @@
+"""The fold over steps: which quantities shift, where and since when."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from telemetry.detect2.shifts import Shift
+from telemetry.detect2.steps import AWAITED_S, Steps
+from telemetry.statistics.peers import median
+from telemetry.steps import StepBatch
+from tests.telemetry.detect2.playing import (
+    START_S,
+    STEP_S,
+    TOKENS,
+    USUAL,
+    both,
+    from_step,
+    joined,
+    sampled,
+    steps_of,
+    uneven,
+    untimed,
+)
+
+N, AT = 300, 220
+NEVER_S = 1e12
+
+
+def fold(*batches: StepBatch, n_stages: int = 1, now_s: float = NEVER_S) -> Steps:
+    steps = Steps(n_stages=n_stages, false_per_year=6.0)
+    for batch in batches:
+        steps.update(batch, now_s)
+    return steps
+
+
+def shifts(*batches: StepBatch, n_stages: int = 1) -> dict[tuple[str, int | None], Shift]:
+    found = fold(*batches, n_stages=n_stages).shifts
+    assert len({(shift.quantity, shift.node) for shift in found}) == len(found)
+    return {(shift.quantity, shift.node): shift for shift in found}
+
+
+def began_s(steps: StepBatch, at: int) -> float:
+    return float(steps.ended_at_s[at - 1])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.003, 0.02])
+def test_a_healthy_run_has_no_shift(noise: float) -> None:
+    assert not shifts(steps_of(N, noise=noise))
+
+
+@pytest.mark.parametrize("factor", [1.1, 1.3, 2.0])
+def test_a_node_that_becomes_slow_is_late(factor: float) -> None:
+    steps = steps_of(N, change=from_step(AT, "compute_s", factor, workers=[2]))
+
+    found = shifts(steps)
+
+    assert set(found) == {("step", None), ("own", 2)}
+    own = found["own", 2]
+    rise = USUAL["compute_s"] * (factor - 1) / STEP_S
+    assert own.size == pytest.approx(rise, rel=0.05, abs=0.01)
+    assert found["step", None].size == pytest.approx(rise, rel=0.05, abs=0.01)
+    assert own.onset_s == pytest.approx(began_s(steps, AT), abs=2.0)
+    assert own.nats > own.level_nats > 10.0
+    assert own.part is None
+
+
+def test_a_node_that_becomes_quick_is_no_shift() -> None:
+    assert not shifts(steps_of(N, change=from_step(AT, "compute_s", 0.7, workers=[2])))
+
+
+@pytest.mark.parametrize(
+    ("phase", "factor", "quantity"),
+    [("transfer_s", 2.0, "transfer"), ("input_s", 6.0, "input"), ("compute_s", 1.2, "compute")],
+)
+def test_what_slows_all_alike_is_of_the_run(phase: str, factor: float, quantity: str) -> None:
+    steps = steps_of(N, change=from_step(AT, phase, factor))
+
+    found = shifts(steps)
+
+    assert set(found) == {("step", None), (quantity, None)}
+    rise = USUAL[phase] * (factor - 1) / STEP_S
+    assert found[quantity, None].size == pytest.approx(rise, abs=0.01)
+    assert found[quantity, None].onset_s == pytest.approx(began_s(steps, AT), abs=2.0)
+
+
+def test_slow_input_of_one_node_is_its_input_and_its_own_time() -> None:
+    found = shifts(steps_of(N, change=from_step(AT, "input_s", 6.0, workers=[1])))
+
+    assert set(found) == {("step", None), ("own", 1), ("own_input", 1)}
+    assert found["own_input", 1].size == pytest.approx(0.15, abs=0.01)
+
+
+def test_work_that_is_late_by_turns_accuses_no_worker() -> None:
+    found = shifts(steps_of(N, n_workers=8, change=uneven(AT)))
+
+    assert set(found) == {("step", None)}
+
+
+def test_a_longer_stage_is_not_a_late_worker() -> None:
+    steps = steps_of(N, n_workers=8, change=from_step(AT, "compute_s", 1.2, workers=[2, 3]))
+
+    assert set(shifts(steps, n_stages=4)) == {("step", None), ("stage", 1)}
+    assert set(shifts(steps)) == {("step", None), ("own", 2), ("own", 3)}
+
+
+def test_a_stage_that_was_always_longer_is_no_shift() -> None:
+    steps = steps_of(N, n_workers=8, change=from_step(0, "compute_s", 1.2, workers=[2, 3]))
+
+    assert not shifts(steps, n_stages=4)
+
+
+def test_a_worker_that_was_always_slow_is_found_beyond_usual_offsets() -> None:
+    for factor, is_found in ((1.02, False), (1.2, True)):
+        found = shifts(steps_of(60, change=from_step(0, "compute_s", factor, workers=[3])))
+        assert (("own", 3) in found) is is_found, factor
+
+
+def test_two_problems_at_once_are_both_found() -> None:
+    steps = steps_of(
+        N,
+        n_workers=8,
+        change=both(
+            from_step(AT, "compute_s", 1.3, workers=[2]),
+            from_step(AT + 40, "transfer_s", 3.0),
+            from_step(AT + 60, "input_s", 8.0, workers=[5]),
+        ),
+    )
+
+    found = shifts(steps)
+
+    assert set(found) == {
+        ("step", None),
+        ("own", 2),
+        ("transfer", None),
+        ("own", 5),
+        ("own_input", 5),
+    }
+    assert found["own", 2].onset_s == pytest.approx(began_s(steps, AT), abs=2.0)
+    assert found["transfer", None].onset_s == pytest.approx(began_s(steps, AT + 40), abs=2.0)
+    assert found["own_input", 5].onset_s == pytest.approx(began_s(steps, AT + 60), abs=2.0)
+
+
+def test_a_shift_ends_when_its_problem_does() -> None:
+    steps = steps_of(N + 60, change=from_step(AT, "compute_s", 1.3, workers=[2], until=N))
+
+    assert set(shifts(steps[:N])) == {("step", None), ("own", 2)}
+    assert set(shifts(steps[: N + 1])) == {("step", None), ("own", 2)}
+    assert not shifts(steps)
+
+
+def test_isolated_long_steps_are_no_shift() -> None:
+    def change(phases: dict[str, np.ndarray]) -> None:
+        phases["compute_s"][100::40] *= 1.4
+        phases["compute_s"][150::90, 1] *= 2.0
+
+    assert not shifts(steps_of(N, change=change))
+
+
+def test_the_same_steps_count_once() -> None:
+    steps = steps_of(N, change=from_step(AT, "compute_s", 1.3, workers=[2]))
+    once, again = fold(steps), fold(*(steps[max(0, i - 90) : i] for i in range(40, N + 1, 40)))
+
+    assert once.shifts == again.shifts
+    assert again.update(steps, NEVER_S) is False
+    assert once.plan is not None
+    assert once.last_step == again.last_step == N - 1
+
+
+def test_other_tokens_begin_a_new_plan() -> None:
+    small = steps_of(AT)
+    large = steps_of(
+        60,
+        change=from_step(0, "compute_s", 2.0),
+        first=AT,
+        start_s=float(small.ended_at_s[-1]),
+        tokens=2 * TOKENS,
+    )
+
+    assert set(shifts(joined(small, replace(large, tokens=small.tokens[:60])))) == {
+        ("step", None),
+        ("compute", None),
+    }
+    steps = fold(joined(small, large))
+    assert not steps.shifts
+    assert steps.plan is not None
+    assert steps.plan.usual_s == pytest.approx(STEP_S + USUAL["compute_s"], abs=0.05)
+    # Rounding of tokens is no other work.
+    rounded = replace(small, tokens=TOKENS * (1 + 0.004 * (np.arange(AT) % 2)))
+    kept = fold(rounded).plan
+    assert kept is not None
+    assert len(kept.at_s) == 120
+
+
+def test_a_restart_from_a_checkpoint_begins_a_new_plan() -> None:
+    before = steps_of(AT)
+    after = steps_of(
+        60, change=from_step(0, "compute_s", 1.5), first=200, start_s=began_s(before, AT) + 60
+    )
+
+    steps = fold(before, after)
+
+    assert not steps.shifts
+    assert steps.plan is not None
+    assert steps.plan.usual_s == pytest.approx(STEP_S + USUAL["compute_s"] / 2, abs=0.05)
+    assert steps.last_step == 259
+
+
+def test_workers_that_leave_begin_a_new_plan_but_a_lost_report_does_not() -> None:
+    steps = steps_of(N, n_workers=8)
+    for leaving, is_new in (([7], False), ([5, 6, 7], True)):
+        phases = {name: values.copy() for name, values in steps.phases.items()}
+        for values in phases.values():
+            values[AT:, leaving] = np.nan
+        plan = fold(replace(steps, phases=phases).reported).plan
+        assert plan is not None
+        assert bool(plan.began_s[0] >= began_s(steps, AT)) is is_new
+        assert len(plan.at_s) == (N - AT if is_new else 120)
+
+
+def test_steps_after_a_pause_are_no_values() -> None:
+    first = steps_of(AT)
+    second = steps_of(50, first=AT, start_s=began_s(first, AT) + 600.0)
+    plan = fold(joined(first, second)).plan
+    assert plan is not None
+    # The first steps after a pause take longer: three of them are left out.
+    assert plan.began_s[-47] == pytest.approx(second.ended_at_s[2], abs=0.1)
+    assert plan.began_s[-48] < second.ended_at_s[0] - 500.0
+
+
+def test_a_step_that_may_still_come_holds_up_later_ones() -> None:
+    steps = steps_of(60)
+    without = steps[steps.step != 50]
+    soon_s = float(steps.ended_at_s[-1])
+
+    assert fold(without, now_s=soon_s).last_step == 49
+    assert fold(without, now_s=float(steps.ended_at_s[51]) + AWAITED_S + 0.5).last_step == 51 + 8
+    assert fold(without, steps, now_s=soon_s).last_step == 59
+    assert fold(steps, now_s=soon_s).last_step == 59
+
+
+def test_without_timed_exchanges_only_step_and_input_are_known() -> None:
+    slow = untimed(steps_of(N, change=from_step(AT, "compute_s", 1.3, workers=[2]))).reported
+    late = untimed(steps_of(N, change=from_step(AT, "input_s", 8.0, workers=[1]))).reported
+
+    assert set(shifts(slow)) == {("step", None)}
+    assert set(shifts(late)) == {("step", None), ("own_input", 1)}
+    steps = fold(slow)
+    baseline = steps.baseline(began_s(slow, AT))
+    assert baseline is not None
+    effects = steps.effects(baseline, began_s(slow, AT))
+    known = {name for name, effect in effects.items() if np.isfinite(effect.size).any()}
+    assert known == {"step", "input", "other", "own_input", "jitter"}
+    assert float(effects["step"].size) == pytest.approx(0.24, abs=0.01)
+
+
+def test_exchanges_that_are_sampled_are_values_when_they_are_timed() -> None:
+    change = from_step(AT, "compute_s", 1.3, workers=[2])
+    steps = sampled(steps_of(800, change=change), every=20).reported
+
+    assert ("own", 2) not in shifts(steps[:AT])
+    found = shifts(steps)
+    assert {("step", None), ("own", 2)} <= set(found)
+    assert {key for key in found if key[1] is not None} == {("own", 2)}
+    assert found["own", 2].onset_s == pytest.approx(began_s(steps, AT), abs=45.0)
+
+
+def test_effects_are_measured_for_all_quantities_since_a_moment() -> None:
+    steps = steps_of(N, n_workers=8, change=from_step(AT, "compute_s", 1.3, workers=[2]))
+    known = fold(steps)
+    baseline = known.baseline(began_s(steps, AT))
+    assert baseline is not None
+    # Without other time.
+    assert baseline.step_s == pytest.approx(float(np.median(steps.step_s[:AT])) - 0.02, rel=0.005)
+
+    effects = known.effects(baseline, began_s(steps, AT))
+
+    sizes = {name: np.round(effect.size, 2) for name, effect in effects.items()}
+    assert sizes["step"] == pytest.approx(0.24, abs=0.015)
+    # Seven of eight workers wait for as long as the eighth is late.
+    assert sizes["wait"] == pytest.approx(0.24 * 7 / 8, abs=0.015)
+    for name in ("compute", "transfer", "input", "other", "uneven", "stage", "jitter"):
+        assert abs(sizes[name]) <= 0.01, name
+    for name in ("own", "own_compute"):
+        assert np.argmax(sizes[name]) == 2
+        assert sizes[name][2] == pytest.approx(0.24, abs=0.015)
+        assert np.abs(np.delete(sizes[name], 2)).max() <= 0.02
+    assert np.abs(sizes["own_input"]).max() == 0.0
+    assert all((effect.error[np.isfinite(effect.size)] > 0).all() for effect in effects.values())
+    # More values know more.
+    early = known.baseline(began_s(steps, AT))
+    assert early is not None
+    few = fold(steps[: AT + 2]).effects(early, began_s(steps, AT))
+    assert float(few["step"].error) > float(effects["step"].error)
+
+
+def test_a_slow_first_step_is_not_the_usual_one() -> None:
+    plan = fold(steps_of(20, change=from_step(0, "compute_s", 8.0, until=1))).plan
+    assert plan is not None
+    assert plan.usual_s == pytest.approx(STEP_S, abs=0.03)
+    assert not shifts(steps_of(N, change=from_step(0, "compute_s", 8.0, until=1)))
+
+
+def test_short_steps_are_values_of_a_second() -> None:
+    def change(phases: dict[str, np.ndarray]) -> None:
+        for values in phases.values():
+            np.multiply(values, 0.1, out=values)
+
+    steps = steps_of(300, change=change)
+    plan = fold(steps).plan
+    assert plan is not None
+    lasted_s = np.diff(plan.at_s)
+    assert (lasted_s >= 1.0).all()
+    assert float(median(lasted_s)) < 1.2
+    # Which steps are one value does not depend on how they are reported.
+    bit_by_bit = fold(*(steps[max(0, i - 40) : i] for i in range(6, 301, 6))).plan
+    assert bit_by_bit is not None
+    assert bit_by_bit.at_s.tolist() == plan.at_s.tolist()
+    assert plan.usual_s == pytest.approx(0.1, abs=0.01)
+    assert START_S < plan.at_s[0] < START_S + 2
