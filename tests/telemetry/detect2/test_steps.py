@@ -159,7 +159,7 @@ def test_isolated_long_steps_are_no_shift() -> None:
 
 def test_the_same_steps_count_once() -> None:
     steps = steps_of(N, change=from_step(AT, "compute_s", 1.3, workers=[2]))
-    once, again = fold(steps), fold(*(steps[max(0, i - 90) : i] for i in range(40, N + 1, 40)))
+    once, again = fold(steps), fold(*(steps[max(0, i - 90) : i] for i in range(60, N + 1, 60)))
 
     assert once.shifts == again.shifts
     assert again.update(steps, NEVER_S) is False
@@ -195,7 +195,7 @@ def test_other_tokens_begin_a_new_plan() -> None:
 def test_a_restart_from_a_checkpoint_begins_a_new_plan() -> None:
     before = steps_of(AT)
     after = steps_of(
-        60, change=from_step(0, "compute_s", 1.5), first=200, start_s=began_s(before, AT) + 60
+        60, change=from_step(0, "compute_s", 1.5), first=100, start_s=began_s(before, AT) + 60
     )
 
     steps = fold(before, after)
@@ -203,7 +203,7 @@ def test_a_restart_from_a_checkpoint_begins_a_new_plan() -> None:
     assert not steps.shifts
     assert steps.plan is not None
     assert steps.plan.usual_s == pytest.approx(STEP_S + USUAL["compute_s"] / 2, abs=0.05)
-    assert steps.last_step == 259
+    assert steps.last_step == 159
 
 
 def test_workers_that_leave_begin_a_new_plan_but_a_lost_report_does_not() -> None:
