@@ -166,6 +166,21 @@ def first_cases(items: list[pytest.Item]) -> list[pytest.Item]:
     ]
 
 
+def mix(items: list[pytest.Item]) -> None:
+    """Spread what waits evenly among what computes, ahead of the last fifth of the rest.
+
+    Where every process waits at the same time, the cores are idle.
+    """
+    waits = [item.nodeid.startswith(LONG) for item in items]
+    n_long = sum(waits)
+    each_long, each_other = 0.8 / max(1, n_long), 1 / max(1, len(items) - n_long)
+    turns, at_long, at_other = [], 0.0, 0.0
+    for is_long in waits:
+        turns.append(at_long if is_long else at_other)
+        at_long, at_other = at_long + each_long * is_long, at_other + each_other * (not is_long)
+    items[:] = [items[i] for i in sorted(range(len(items)), key=turns.__getitem__)]
+
+
 def shares_a_fixture(item: pytest.Item) -> bool:
     """Whether a fixture of the test is created once per module, like a browser connection."""
     definitions = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
@@ -197,7 +212,7 @@ def pytest_collection_modifyitems(
         items[:] = first_cases(items)
     yield
     if of_all_tests:
-        items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+        mix(items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
