@@ -26,6 +26,7 @@ from redis import utils as redis_utils
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
 from tests.console import LEFT, real_errors
+from tests.fleet.ops.installation import prepared
 from tests.helpers import N_REDIS_DATABASES, NOON, postgres_program, redis_server
 from tests.web_server import served
 
@@ -241,14 +242,25 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def django_db_keepdb() -> bool:
+    """Tell whether the database is migrated already: one of all test processes does it."""
+    return connection.vendor == "sqlite" and "TRNWATCH_TEST_SHARED" in os.environ
+
+
+@pytest.fixture(scope="session")
 def django_db_modify_db_settings(
-    tmp_path_factory: pytest.TempPathFactory, django_db_modify_db_settings_parallel_suffix: None
+    tmp_path_factory: pytest.TempPathFactory,
+    django_db_modify_db_settings_parallel_suffix: None,
+    *,
+    django_db_keepdb: bool,
 ) -> None:
     """Let threads share the database of a test process: on SQLite it is a file."""
     connection.settings_dict["CONN_MAX_AGE"] = 0
     if connection.vendor == "sqlite":
         folder = tmp_path_factory.mktemp("database")
         connection.settings_dict["TEST"]["NAME"] = str(folder / "test.sqlite3")
+        if django_db_keepdb:
+            shutil.copy(prepared() / "trnwatch.sqlite3", folder / "test.sqlite3")
 
 
 def all_rows() -> list[list[Model]]:
