@@ -12,11 +12,11 @@ def newest(changelog: str) -> str:
     >>> newest("# Changes" + chr(10) + "## 1.2.3 (2026-03-02)")
     '1.2.3'
     """
-    found = re.search(r"^## (\d+\.\d+\.\d+)", changelog, flags=re.MULTILINE)
-    if found is None:
+    match = re.search(r"^## (\d+\.\d+\.\d+)", changelog, flags=re.MULTILINE)
+    if match is None:
         msg = "CHANGELOG.md: no heading like `## 1.2.3`."
         raise ValueError(msg)
-    return found[1]
+    return match[1]
 
 
 VERSION = newest(_CHANGELOG.read_text())

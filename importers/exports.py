@@ -153,22 +153,22 @@ def _text_of(path: Path) -> str:
 
 def _runs(file: str, entries: Entries, run: str) -> Entries:
     """Put rows of one value each in columns; choose one run of several."""
-    found = set[str]()
+    runs = set[str]()
     for where, cells in entries:
         if other := next(filter(None, (str(cells.pop(name, "") or "") for name in RUN_IDS)), ""):
-            found.add(other)
+            runs.add(other)
             if run and other != run:
                 continue
-        if not run and len(found) > 1:
-            raise TableError(_several(file, found))
+        if not run and len(runs) > 1:
+            raise TableError(_several(file, runs))
         long = next(((name, value) for name, value in LONG if {name, value} <= cells.keys()), None)
         if long is not None and "loss" not in cells:
             placed = {name: cells[name] for name in cells if name.casefold() in PLACES}
             yield where, placed | {str(cells[long[0]]): cells[long[1]]}
         else:
             yield where, cells
-    if run and found and run not in found:
-        raise TableError(_several(file, found))
+    if run and runs and run not in runs:
+        raise TableError(_several(file, runs))
 
 
 def _several(file: str, runs: Iterable[str]) -> str:

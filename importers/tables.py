@@ -30,10 +30,10 @@ TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="u
 
 def _fields(names: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, int]]:
     """Return the field of each name, and how early the name is in the field's list."""
-    found = {
+    fields = {
         name: (field, rank) for field, each in names.items() for rank, name in enumerate(each)
     }
-    return {name.replace("/", "_"): known for name, known in found.items()} | found
+    return {name.replace("/", "_"): known for name, known in fields.items()} | fields
 
 
 TOTALS, ANYWHERE = _fields(TABLES["totals"]), frozenset(TABLES["anywhere"]["names"])
@@ -178,9 +178,9 @@ class TableReader:
         unknown = [
             name for key, name in columns.items() if key not in NAMES.keys() | TOTALS.keys()
         ]
-        if found := [name for name in unknown if name.casefold().startswith(BY_SAMPLES)]:
+        if counted := [name for name in unknown if name.casefold().startswith(BY_SAMPLES)]:
             raise TableError(
-                f"{self._file}: column {found[0]!r} is of DeepSpeed's monitor, whose {steps[0]} "
+                f"{self._file}: column {counted[0]!r} is of DeepSpeed's monitor, whose {steps[0]} "
                 "counts samples, and it has no column of times (ended_at, step_s); import the "
                 "job's log by import_log, or a table with both"
             )

@@ -81,24 +81,24 @@ def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
     >>> key_changes(was, now)
     (KeyChange(what='flags', before='-O1', after='-O2'),)
     """
-    found: list[KeyChange] = []
+    changes: list[KeyChange] = []
     if before.compiler and after.compiler and before.compiler != after.compiler:
-        found.append(KeyChange("compiler", before.compiler, after.compiler))
+        changes.append(KeyChange("compiler", before.compiler, after.compiler))
     hashes = before.flags_hash, after.flags_hash
     if not (all(hashes) and hashes[0] == hashes[1]):
         was, now = flags_of(before.flags), flags_of(after.flags)
         if was and now and set(was) != set(now):
             gone = " ".join(flag for flag in was if flag not in now)
             new = " ".join(flag for flag in now if flag not in was)
-            found.append(KeyChange("flags", gone, new))
+            changes.append(KeyChange("flags", gone, new))
         elif all(hashes):
-            found.append(KeyChange("flags"))
+            changes.append(KeyChange("flags"))
     if before.graph and after.graph and before.graph != after.graph:
         shapes = before.shape, after.shape
         is_known = all(shapes) and shapes[0] != shapes[1]
-        found.append(KeyChange("shape", *shapes) if is_known else KeyChange("graph"))
-    if found:
-        return tuple(found)
+        changes.append(KeyChange("shape", *shapes) if is_known else KeyChange("graph"))
+    if changes:
+        return tuple(changes)
     if before.cache and after.cache and before.cache != after.cache:
         return (KeyChange("cache", before.cache, after.cache),)
     return (KeyChange("nothing"),)

@@ -192,8 +192,8 @@ class StepBatch:
         }
         for phase in set(PHASES) - set(EXCHANGE):
             phases[phase][known & np.isnan(phases[phase])] = 0.0
-        found = replace(self, phases=phases)
-        return found if rows.all() else found[rows]
+        timed = replace(self, phases=phases)
+        return timed if rows.all() else timed[rows]
 
     @property
     def timed(self) -> Self:
@@ -319,7 +319,7 @@ def once(function: Callable[[StepBatch], T]) -> Callable[[StepBatch], T]:
             result = function(steps)
             # A batch that held itself would not be freed at once.
             known[function] = ITSELF if result is steps else result
-        held = known[function]
-        return cast("T", steps) if held is ITSELF else held
+        answer = known[function]
+        return cast("T", steps) if answer is ITSELF else answer
 
     return remembered

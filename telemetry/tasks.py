@@ -111,8 +111,8 @@ def observe(
     if not inputs.agent:
         return played, ()
     before = hot.window(shard, HELD, start=clock.tick, end=clock.tick).of(played.span.nodes)
-    held = {name: values[0] for name, values in before.values.items() if values.shape[2]}
-    return played, tuple(reported_live(inputs, played.span, phase, held).blocks())
+    last_values = {name: values[0] for name, values in before.values.items() if values.shape[2]}
+    return played, tuple(reported_live(inputs, played.span, phase, last_values).blocks())
 
 
 def answer_requested_probes(hot: HotStore, truth: Span) -> None:

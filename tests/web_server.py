@@ -45,7 +45,9 @@ def served(
             server.should_exit = True
             thread.join()
             # What the server's own threads still draw they must end while the test's database is
-            # open to them, or they leave a connection behind; a pool ends once it is released.
+            # open to them, or they leave a connection behind; a pool ends once it is released,
+            # and the server holds its loop, whose hub holds one.
+            del server
             gc.collect()
             for left in set(threading.enumerate()) - others:
                 left.join(timeout=FINISHING_S)

@@ -140,7 +140,7 @@ ON_SQLITE_ALONE = (
     "tests/fleet/simulation/test_findings.py",
 )
 # PostgreSQL refuses more than SQLite does, and these take long: they are asked there alone.
-ONCE = ("tests/fleet/api/test_schemathesis.py",)
+ONCE = ("tests/fleet/api/test_schemathesis.py", "tests/fleet/pages/test_numbers.py")
 
 
 def pytest(*arguments: str, log: IO[bytes] | int | None = None, **env: str) -> int:

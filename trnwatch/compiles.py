@@ -76,8 +76,8 @@ class CompileLines:
 
     def read(self, text: str, at: float) -> list[dict[str, Any]]:
         """Read one line, logged at Unix time ``at``; return the compiles that it completes."""
-        found = MODULE.search(text)
-        module = found[0] if found else ""
+        match = MODULE.search(text)
+        module = match[0] if match else ""
         for words, outcome in CACHED.items():
             if words in text:
                 return [dict(self._facts(text), module=module, outcome=outcome, at=at)]

@@ -175,8 +175,8 @@ def _validated(name: str, value: object) -> Optional[object]:
 
 def _whole(text: str) -> int:
     """Return the integer at the start of a text (Slurm writes "32(x4)"), 0 without one."""
-    found = DIGITS.match(text.strip())
-    return int(found[0]) if found else 0
+    digits = DIGITS.match(text.strip())
+    return int(digits[0]) if digits else 0
 
 
 def token_of(env: Mapping[str, str]) -> str:

@@ -207,9 +207,9 @@ class InspectorEvents:
                 return []
             counts = Counter(communicator for communicator, _ in self._executions)
             self._finds_steps_by = counts.most_common(1)[0][0]
-        found = [each for name, each in self._executions if name == self._finds_steps_by]
+        executions = [each for name, each in self._executions if name == self._finds_steps_by]
         self._executions.clear()
-        return sorted(found, key=lambda each: each[:2])
+        return sorted(executions, key=lambda each: each[:2])
 
     def forget(self, before_s: float) -> None:
         for intervals in (self._exchanges, self._others):
@@ -225,22 +225,22 @@ class InspectorEvents:
         exchanges = _within(self._exchanges, began_at_s, ended_at_s)
         if not exchanges:
             return {}
-        found = {"barrier_s": 0.0, "collective_trace_s": round(union_length(exchanges), 6)}
+        seconds = {"barrier_s": 0.0, "collective_trace_s": round(union_length(exchanges), 6)}
         if self._has_others:
             others = _within(self._others, began_at_s, ended_at_s)
-            found["other_comm_s"] = round(union_length(others), 6)
-        return found
+            seconds["other_comm_s"] = round(union_length(others), 6)
+        return seconds
 
 
 def _within(intervals: "deque[Interval]", since_s: float, until_s: float) -> list[Interval]:
-    found = []
+    overlapping = []
     for start, stop in reversed(intervals):
         if start < until_s and stop > since_s:
-            found.append((max(since_s, start), min(until_s, stop)))
+            overlapping.append((max(since_s, start), min(until_s, stop)))
         elif stop < since_s - MAX_INTERVAL_S:
             # Records of communicators come in turns, but each within the interval.
             break
-    return found
+    return overlapping
 
 
 def is_model_parallel(communicator: Mapping[str, Any]) -> bool:

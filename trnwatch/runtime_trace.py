@@ -319,13 +319,13 @@ class _Events:
     def new_executions(self) -> list[Execution]:
         """Return and forget the executions of the core with the lowest number."""
         first = min((clock for clock, _ in self._executions), key=repr, default=None)
-        found = [
+        executions = [
             (since_s + self._offset_s[clock], until_s + self._offset_s[clock], model, number)
             for clock, (since_s, until_s, model, number) in self._executions
             if clock == first
         ]
         self._executions.clear()
-        return sorted(found, key=lambda each: each[:2])
+        return sorted(executions, key=lambda each: each[:2])
 
     def forget(self, before_s: float) -> None:
         if len(self._open) > MAX_EVENTS_PER_CORE:
@@ -369,12 +369,12 @@ def _event_list(text: bytes) -> list[Any]:
     if not text.strip(b"\0 \n"):
         return []
     try:
-        found = json.loads(text.rstrip(b"\0"))
+        document = json.loads(text.rstrip(b"\0"))
     except ValueError as error:
         raise RuntimeTraceError(f"the runtime's events are not JSON: {error}") from error
-    events = found.get("events") if isinstance(found, dict) else found
+    events = document.get("events") if isinstance(document, dict) else document
     if not isinstance(events, list):
-        raise RuntimeTraceError(f"the runtime's JSON has no list of events: {_keys([found])}")
+        raise RuntimeTraceError(f"the runtime's JSON has no list of events: {_keys([document])}")
     return events
 
 

@@ -49,7 +49,7 @@ class StepFinder:
         return self._steps()
 
     def _steps(self) -> list[FoundStep]:
-        found, length, place = [], len(self._pattern), 0
+        steps, length, place = [], len(self._pattern), 0
         known = self._executions
         while place + length < len(known):
             models = tuple(model for _, _, model, _ in known[place : place + length])
@@ -58,14 +58,14 @@ class StepFinder:
                 continue
             last_ended_s, next_began_s = known[place + length - 1][1], known[place + length][0]
             ended_s = next_began_s if next_began_s < last_ended_s + MAX_PAUSE_S else last_ended_s
-            found.append((self._number(known[place][3]), known[place][0], ended_s))
+            steps.append((self._number(known[place][3]), known[place][0], ended_s))
             place += length
             self._fitted_at_s = ended_s
         if known[-1][1] > self._fitted_at_s + FORGET_AFTER_S:
             # The job runs other graphs now, for instance after a recompilation.
             self._pattern = ()
         del known[:place]
-        return found
+        return steps
 
     def _number(self, execution: Optional[int]) -> int:
         counted = 0 if execution is None else execution // len(self._pattern)

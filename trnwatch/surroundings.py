@@ -50,18 +50,18 @@ def environment_labels(
     env: Mapping[str, str], *, namespace_file: "Path | None" = None
 ) -> "dict[str, str]":
     """Return the labels that the environment gives; invalid ones are left out."""
-    found = {
+    labels = {
         name: value
         for name, variables in VARIABLES.items()
         if (value := next((env[variable] for variable in variables if env.get(variable)), ""))
     }
-    if "namespace" not in found and namespace_file is not None:
+    if "namespace" not in labels and namespace_file is not None:
         with suppress(OSError, ValueError):
-            found["namespace"] = namespace_file.read_text(encoding="utf-8")
+            labels["namespace"] = namespace_file.read_text(encoding="utf-8")
     for pair in env.get("TRNWATCH_LABELS", "").split(","):
         name, _, value = pair.partition("=")
-        found[name.strip()] = value
-    return dict([*_valid(found)][:MAX_LABELS])
+        labels[name.strip()] = value
+    return dict([*_valid(labels)][:MAX_LABELS])
 
 
 def _valid(labels: Mapping[str, str]) -> "Iterator[tuple[str, str]]":
@@ -80,18 +80,18 @@ def metadata_labels(
     """
     if not instance_id(asset_tag):
         return {}
-    found = {}
+    labels = {}
     connection = http.client.HTTPConnection(host, timeout=within_s)
     try:
         token = _read(connection, "PUT", "/latest/api/token", TOKEN_TTL)
         for name, path in METADATA.items() if token else ():
             headers = {"X-aws-ec2-metadata-token": token}
-            found[name] = _read(connection, "GET", f"/latest/meta-data/{path}", headers)
+            labels[name] = _read(connection, "GET", f"/latest/meta-data/{path}", headers)
     except (OSError, http.client.HTTPException, ValueError):
         pass
     finally:
         connection.close()
-    return dict(_valid(found))
+    return dict(_valid(labels))
 
 
 def _read(

@@ -115,8 +115,8 @@ def role_of(user: AbstractBaseUser | AnonymousUser) -> str:
         return ROLES[0]
     if user.is_superuser:
         return ROLES[-1]
-    held = {group.name for group in user.groups.all()}
-    return max((role for role in ROLES if role in held), key=ROLES.index, default=ROLES[0])
+    names = {group.name for group in user.groups.all()}
+    return max((role for role in ROLES if role in names), key=ROLES.index, default=ROLES[0])
 
 
 def effective_scopes(tokens: Iterable[Token]) -> dict[int, frozenset[str]]:
@@ -227,12 +227,12 @@ def may_still_read(request: HttpRequest, role: str) -> bool:
     its new key could not be sent to the browser.
     """
     key = request.session.session_key
-    held = type(request.session)(key)
-    user = User.objects.filter(pk=held.get(SESSION_KEY, 0), is_active=True).first()
+    session = type(request.session)(key)
+    user = User.objects.filter(pk=session.get(SESSION_KEY, 0), is_active=True).first()
     if user is None:
         return role == ROLES[0] and reads_anonymously(request)
     hashes = (user.get_session_auth_hash(), *user.get_session_auth_fallback_hash())
-    shown = held.get(HASH_SESSION_KEY, "")
+    shown = session.get(HASH_SESSION_KEY, "")
     if not any(constant_time_compare(shown, each) for each in hashes):
         return False
     return role == ROLES[0] or has_role(user, role)

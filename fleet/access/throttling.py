@@ -119,13 +119,13 @@ class LocalCounts:
             if len(self._counts) > MAX_LOCAL_COUNTS:
                 longest = sorted(self._counts.items(), key=lambda item: item[1][1])
                 self._counts = dict(longest[-MAX_LOCAL_COUNTS // 2 :])
-            held = {key: self._counts.get(key, (0, 0.0)) for key in limits}
-            held = {
-                k: kept if kept[1] > now_s else (0, now_s + WINDOW_S) for k, kept in held.items()
+            counts = {key: self._counts.get(key, (0, 0.0)) for key in limits}
+            counts = {
+                k: kept if kept[1] > now_s else (0, now_s + WINDOW_S) for k, kept in counts.items()
             }
-            over = [ends_s - now_s for key, (n, ends_s) in held.items() if n >= limits[key]]
+            over = [ends_s - now_s for key, (n, ends_s) in counts.items() if n >= limits[key]]
             if not over:
-                self._counts |= {key: (n + 1, ends_s) for key, (n, ends_s) in held.items()}
+                self._counts |= {key: (n + 1, ends_s) for key, (n, ends_s) in counts.items()}
             return math.ceil(max(over, default=0))
 
     def uncount(self, keys: Sequence[str]) -> None:

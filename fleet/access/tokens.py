@@ -105,8 +105,8 @@ def make_token(
 
 def revoke(token: Token, *, by: str, now: datetime) -> bool:
     """Revoke a token permanently; return False if it was already revoked."""
-    held = Token.objects.filter(pk=token.pk, revoked_at=None)
-    if not held.update(revoked_at=now, revoked_by=by):
+    valid = Token.objects.filter(pk=token.pk, revoked_at=None)
+    if not valid.update(revoked_at=now, revoked_by=by):
         return False
     token.revoked_at, token.revoked_by = now, by
     audit.note("token_revoke", "ok", who=by, detail=f"{token}, number {token.pk}")

@@ -151,8 +151,8 @@ class Cluster:
 
 
 def keys_of(rule: str, subject: str, parts: Iterable[Mapping[str, Any]]) -> set[Subject]:
-    found = {key_of_finding(part) for part in map(finding_of_part, parts)}
-    return found | {(rule, subject)}
+    keys = {key_of_finding(part) for part in map(finding_of_part, parts)}
+    return keys | {(rule, subject)}
 
 
 def finding_of_part(part: Mapping[str, Any]) -> Finding:
@@ -259,9 +259,9 @@ def _cluster_of(
         else:
             cluster.parts[key] = part
             cluster.carried.add(key)
-    found = {View.of(part).cause_class for part in cluster.parts.values()} - {None}
+    causes = {View.of(part).cause_class for part in cluster.parts.values()} - {None}
     # The known parts say what the fault is.
-    classes = found - {UNKNOWN} or found
+    classes = causes - {UNKNOWN} or causes
     if len(classes) != 1 and not alert.parts:
         # The problem has ended, or is no hardware fault.
         return None

@@ -177,8 +177,8 @@ def watch(
         of_run = members[run.pk]
         with guard(run.name, of_run.nodes, ALL_RULES):
             saved = partial(saved_before, hot, run.name)
-            found = snapshot_of(hot, run, of_run, now_s=now_s, workers=workers, saved=saved)
-            snapshots.append(found)
+            taken = snapshot_of(hot, run, of_run, now_s=now_s, workers=workers, saved=saved)
+            snapshots.append(taken)
     unread = {name for failure in guard.failures for name in failure.nodes}
     real = Node.objects.real().unretired()
     idle = Q(run=None) | Q(run__finished_at__isnull=False)
@@ -328,33 +328,33 @@ def evaluated_subjects(
 ) -> set[Subject]:
     """List what could be evaluated: a run or node without recent data keeps its alerts."""
     snapshots = list(snapshots)
-    found = {(SILENT, f"node:{name}") for name in last_seen}
-    found |= {BLIND} if last_seen else set()
+    subjects = {(SILENT, f"node:{name}") for name in last_seen}
+    subjects |= {BLIND} if last_seen else set()
     for snapshot in snapshots:
         subject, nodes = f"run:{snapshot.run.name}", snapshot.members.nodes
-        found |= {(rule, subject) for rule in STILL_RULES}
+        subjects |= {(rule, subject) for rule in STILL_RULES}
         if (
             snapshot.heartbeat is not None
             and now_s - snapshot.heartbeat.last_step_at_s <= WINDOW_S
         ):
-            found |= {(rule, subject) for rule in RUN_RULES}
+            subjects |= {(rule, subject) for rule in RUN_RULES}
             if not snapshot.steps.is_timed_now:
                 # Without recent times of exchanges, the share is unknown.
-                found.discard(("allreduce_share", subject))
+                subjects.discard(("allreduce_share", subject))
         reported_s = max((last_seen.get(name, 0) for name in nodes), default=0)
         if snapshot.heartbeat is None and now_s - reported_s <= WINDOW_S:
             # Without step reports the run is evaluated by its hardware.
-            found |= {(rule, subject) for rule in RUN_RULES if rule != "allreduce_share"}
+            subjects |= {(rule, subject) for rule in RUN_RULES if rule != "allreduce_share"}
         if snapshot.ecc_counts is not None:
-            found |= {(ECC, f"node:{name}") for name in nodes}
-            found |= with_known_health(snapshot.ecc_counts)
+            subjects |= {(ECC, f"node:{name}") for name in nodes}
+            subjects |= with_known_health(snapshot.ecc_counts)
         if snapshot.reads_hardware:
-            found |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
+            subjects |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
             # Nodes that became idle together are one alert about their run.
-            found.add(("node_idle", subject))
+            subjects.add(("node_idle", subject))
     for snapshot in snapshots:
-        found -= unmeasured(snapshot, last_seen, open_subjects, now_s=now_s)
-    return found - unsettled(
+        subjects -= unmeasured(snapshot, last_seen, open_subjects, now_s=now_s)
+    return subjects - unsettled(
         [snapshot.ecc_counts for snapshot in snapshots], open_subjects, now_s=now_s
     )
 
@@ -405,9 +405,9 @@ def unsettled(
     counts: Iterable[Span | None], open_subjects: Collection[Subject], *, now_s: float
 ) -> set[Subject]:
     """List the memory alerts that stay open because their next error may take long to come."""
-    found: set[Subject] = set()
+    unsettled_subjects: set[Subject] = set()
     if not any(rule == ECC for rule, _ in open_subjects):
-        return found
+        return unsettled_subjects
     for alert in Alert.objects.open().filter(rule=ECC).select_related("node"):
         node = alert.node.name if alert.node else ""
         span = next((each for each in counts if each is not None and node in each.nodes), None)
@@ -419,8 +419,8 @@ def unsettled(
             quiet_s=now_s - alert.last_seen_at.timestamp(),
             lasted_s=max(0.0, lasted.total_seconds() - ECC_AGES_S[0]),
         ):
-            found.add((alert.rule, alert.subject))
-    return found
+            unsettled_subjects.add((alert.rule, alert.subject))
+    return unsettled_subjects
 
 
 def watching_since_s(hot: HotStore, *, now_s: float) -> float:
@@ -474,14 +474,14 @@ def lost_nodes(open_subjects: Collection[Subject]) -> set[str]:
 def open_problems(runs: Iterable[Run]) -> dict[int, tuple[OpenProblem, ...]]:
     """List the open problems of each run and its nodes, by the run's key."""
     names = {run.name: run.pk for run in runs}
-    found: dict[int, tuple[OpenProblem, ...]] = dict.fromkeys(names.values(), ())
-    open_ = Alert.objects.open().filter(Q(run__in=found) | ~Q(parts=[]), quiet_since=None)
+    problems: dict[int, tuple[OpenProblem, ...]] = dict.fromkeys(names.values(), ())
+    open_ = Alert.objects.open().filter(Q(run__in=problems) | ~Q(parts=[]), quiet_since=None)
     for alert in open_.select_related("run", "node").defer("run__plan", "run__clock"):
         for part in map(as_detected, findings_of(alert)):
             if part.run in names:
                 new = OpenProblem(part.rule, part.cause, part.node, part.device, part.evidence)
-                found[names[part.run]] += (new,)
-    return found
+                problems[names[part.run]] += (new,)
+    return problems
 
 
 Hardware = Callable[[Sequence[str], int], Span]
@@ -549,14 +549,14 @@ def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
     members = Node.objects.unretired().filter(run__in=rows).order_by("rank")
     for key, *node in members.values_list(*columns):
         rows[key].append(node)
-    found = {}
+    by_run = {}
     for key, nodes in rows.items():
-        found[key] = RunMembers()
+        by_run[key] = RunMembers()
         if nodes:
             names, shards, n_cores, n_devices = zip(*nodes, strict=True)
             cores_per_device = max(1, n_cores[0] // max(1, n_devices[0]))
-            found[key] = RunMembers(names, tuple(dict.fromkeys(shards)), cores_per_device)
-    return found
+            by_run[key] = RunMembers(names, tuple(dict.fromkeys(shards)), cores_per_device)
+    return by_run
 
 
 def snapshot_of(
@@ -599,11 +599,11 @@ def snapshot_of(
 def saved_before(source: Source, run: str, before_s: float) -> Sequence[float]:
     """Return how long the last checkpoints took that ended before; read once a minute."""
     known = _SAVED.setdefault(source, {})
-    read_s, found = known.get(run, (-math.inf, ()))
+    read_s, ends_s = known.get(run, (-math.inf, ()))
     if not 0 <= before_s - read_s < MINUTE_S:
-        found = stored_checkpoints(run, before_s=before_s, most=ENOUGH_CHECKPOINTS)
-        known[run] = before_s, found
-    return found
+        ends_s = stored_checkpoints(run, before_s=before_s, most=ENOUGH_CHECKPOINTS)
+        known[run] = before_s, ends_s
+    return ends_s
 
 
 def report_interval_s(source: Source, run: str, shards: Sequence[str], *, end: int) -> int:
@@ -718,15 +718,15 @@ def compile_findings(
         noted_at__gt=now - RECENT, noted_at__lte=now
     )
     fresh = set(reported.filter(run__in=by_pk).values_list("run_id", flat=True))
-    found = []
+    findings = []
     for pk in sorted(fresh):
         events = events_up_to(by_pk[pk], now=now)
         finding = finding_of(by_pk[pk], events)
         is_old = now - (events[-1].noted_at or now) > FRESH if events else True
         continued_s = (stepped_s or {}).get(by_pk[pk].name, 0.0)
         if finding is not None and not (is_old and continued_s > finding.evidence["end_s"]):
-            found.append(finding)
-    return found
+            findings.append(finding)
+    return findings
 
 
 def events_up_to(run: Run, *, now: datetime) -> Sequence[CompileEvent]:

@@ -272,12 +272,12 @@ def routes_of(alert: Alert, table: Iterable[Route]) -> Iterator[Route]:
 
 def receivers_of(alert: Alert, table: Iterable[Route]) -> list[tuple[Route, Receiver]]:
     """List each enabled receiver of an alert once, with the route that leads to it."""
-    found: dict[int, tuple[Route, Receiver]] = {}
+    receivers: dict[int, tuple[Route, Receiver]] = {}
     for route in routes_of(alert, table):
         for receiver in route.receivers.all():
             if receiver.is_enabled:
-                found.setdefault(receiver.pk, (route, receiver))
-    return list(found.values())
+                receivers.setdefault(receiver.pk, (route, receiver))
+    return list(receivers.values())
 
 
 def group_key_of(route: Route, receiver: Receiver, alert: Alert) -> str:

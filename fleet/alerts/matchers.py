@@ -62,7 +62,7 @@ def parse_matchers(text: str) -> tuple[Matcher, ...]:
     Raises FieldError where the text is too long, a part is not a matcher, its field is unknown,
     or its pattern is invalid or too large.
     """
-    found, at, text = [], 0, text.strip()
+    matchers, at, text = [], 0, text.strip()
     if len(text) > LONGEST_TEXT:
         raise FieldError("matchers", f"is longer than {LONGEST_TEXT} characters. Shorten it.")
     while at < len(text):
@@ -80,13 +80,13 @@ def parse_matchers(text: str) -> tuple[Matcher, ...]:
             )
         if op in ("=~", "!~"):
             _check_pattern(field, value)
-        found.append(Matcher(field, op, value))
+        matchers.append(Matcher(field, op, value))
         at = one.end()
         gap = BETWEEN.match(text, at)
         if gap is None and at < len(text):
             raise FieldError("matchers", f"put a space before {text[at : at + 40]!r}")
         at = gap.end() if gap else at
-    return tuple(found)
+    return tuple(matchers)
 
 
 def error_of(text: str) -> str:
@@ -153,7 +153,7 @@ def labels_of(alert: Alert, fields: Iterable[str]) -> dict[str, list[str]]:
 
     A node without the label has that of the alert's run, if there is one run.
     """
-    names = {field: found[1] for field in fields if (found := LABEL.fullmatch(field))}
+    names = {field: match[1] for field in fields if (match := LABEL.fullmatch(field))}
     if not names:
         return {}
     nodes = [alert.node] if alert.node else list(Node.objects.filter(name__in=alert.nodes))

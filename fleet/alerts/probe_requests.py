@@ -475,9 +475,11 @@ def as_detected(held: Finding) -> Finding:
     Detection follows what it sees itself: steps that take longer. It sees no probe by which to
     judge whether the named device is still slow.
     """
-    found = held.evidence.get(PROBED)
-    if not found:
+    probed = held.evidence.get(PROBED)
+    if not probed:
         return held
     changed = (PROBED, *CHANGED_EVIDENCE)
-    evidence = {name: held.evidence[name] for name in held.evidence if name not in changed} | found
+    evidence = {
+        name: held.evidence[name] for name in held.evidence if name not in changed
+    } | probed
     return replace(held, cause=evidence.pop("cause"), node=None, device=None, evidence=evidence)

@@ -54,39 +54,39 @@ def reconcile(
 
     Alerts whose subject was not evaluated (no data, store unreachable) are left unchanged.
     """
-    found = by_subject(findings)
-    if not found and not Alert.objects.open().exists():
+    by_key = by_subject(findings)
+    if not by_key and not Alert.objects.open().exists():
         return []
     with transaction.atomic():
         open_ = _open_alerts()
         open_keys = {key_of(alert) for alert in open_}
         is_new = any(
             View.of(each).cause_class is not None and key not in open_keys
-            for key, each in found.items()
+            for key, each in by_key.items()
         )
         if is_new and connection.features.has_select_for_update:
             # Two processes may find parts of one fault at once: the second joins the alert of
             # the first.
             Node.objects.select_for_update(no_key=True).order_by("pk").values_list("pk").first()
             open_ = _open_alerts()
-        found = of_present_machines(found)
+        by_key = of_present_machines(by_key)
         changed = [alert for alert in open_ if _end_of_machine(alert, now=now)]
         open_ = [alert for alert in open_ if alert.is_open]
-        found = locate_probed(without_echoes(found, open_), open_)
-        found, over = correlate(found, open_, evaluated, now=now)
+        by_key = locate_probed(without_echoes(by_key, open_), open_)
+        by_key, over = correlate(by_key, open_, evaluated, now=now)
         paired: dict[Subject, Alert] = {}
         # A group is the oldest of its alerts; the others are merged into that one.
         by_pk = {alert.pk: alert for alert in open_}
-        for key, group in found.items():
+        for key, group in by_key.items():
             if isinstance(group, Group) and group.alerts:
                 paired[key], *others = (by_pk[pk] for pk in group.alerts)
                 text = f"merged into alert {paired[key].pk}"
                 changed += [alert for alert in others if _resolve(alert, now=now, text=text)]
         free = [alert for alert in open_ if alert.is_open and alert not in paired.values()]
-        paired |= pair({k: f for k, f in found.items() if k not in paired}, free)
+        paired |= pair({k: f for k, f in by_key.items() if k not in paired}, free)
         lasting = {alert.pk for alert in paired.values()}
         unpaired = [alert for alert in open_ if alert.is_open and alert.pk not in lasting]
-        known = [(View.of(found[k]), a) for k, a in paired.items() if found[k].cause != UNKNOWN]
+        known = [(View.of(by_key[k]), a) for k, a in paired.items() if by_key[k].cause != UNKNOWN]
         for alert in unpaired:
             view = View.of_alert(alert)
             duplicate = next((a for each, a in known if related(SAME_CULPRIT, each, view)), None)
@@ -98,8 +98,8 @@ def reconcile(
             alert for alert in unpaired if alert.is_open and _end(alert, evaluated, over, now=now)
         ]
         occupied = {key_of(alert) for alert in unpaired if alert.is_open}
-        changed += _refresh_all(found, paired, occupied, now=now)
-        fired = [fire(found[key], key, now=now) for key in found if key not in paired]
+        changed += _refresh_all(by_key, paired, occupied, now=now)
+        fired = [fire(by_key[key], key, now=now) for key in by_key if key not in paired]
         changed += filter(None, fired)
         still_open = {alert.pk: alert for alert in (*open_, *changed) if alert.is_open}
         silenced = apply_silences(still_open.values(), active_silences(now=now), now=now)
@@ -147,10 +147,10 @@ def _end_of_machine(alert: Alert, *, now: datetime) -> bool:
 
 def by_subject(findings: Iterable[Finding]) -> dict[Subject, Finding]:
     """Index findings by rule and subject: the strongest of each, the strongest first."""
-    found: dict[Subject, Finding] = {}
+    first: dict[Subject, Finding] = {}
     for finding in sorted(findings, key=lambda each: -each.score):
-        found.setdefault(key_of_finding(finding), finding)
-    return found
+        first.setdefault(key_of_finding(finding), finding)
+    return first
 
 
 def pair(found: Mapping[Subject, Finding], open_: Iterable[Alert]) -> dict[Subject, Alert]:

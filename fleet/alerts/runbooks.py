@@ -89,8 +89,8 @@ def cases_of(alert: Alert) -> list[str]:
 
 def scheduler_of(labels: Mapping[str, str]) -> str | None:
     """Return the only scheduler that labels show; None for none, or several."""
-    found = [name for name in SCHEDULERS if any(label in labels for label in LABELS_OF[name])]
-    return found[0] if len(found) == 1 else None
+    names = [name for name in SCHEDULERS if any(label in labels for label in LABELS_OF[name])]
+    return names[0] if len(names) == 1 else None
 
 
 def without_unknown(text: str, values: Mapping[str, str]) -> str:

@@ -89,12 +89,12 @@ def apply_silences(
     """Silence and unsilence open alerts, with timeline entries; return those that changed."""
     changed = []
     for alert in alerts:
-        found = matching_silences(silences, alert)
-        is_unchanged = any(each.pk == alert.silence_id for each in found)
-        if is_unchanged or (alert.silence_id is None and not found):
+        matched = matching_silences(silences, alert)
+        is_unchanged = any(each.pk == alert.silence_id for each in matched)
+        if is_unchanged or (alert.silence_id is None and not matched):
             continue
         as_read = {"silence_id": alert.silence_id, "resolved_at": None}
-        by = found[0] if found else None
+        by = matched[0] if matched else None
         if not change(alert, if_still=as_read, to={"silence": by}):
             continue
         if by is None:

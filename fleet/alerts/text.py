@@ -253,10 +253,11 @@ class Evidence:
         """
         given = self.figures.get("ruled_out")
         if isinstance(given, Mapping):
-            found = {str(cause): _culprit(figure) for cause, figure in given.items()}
+            figures = {str(cause): _culprit(figure) for cause, figure in given.items()}
         else:
-            found = {str(cause): Culprit() for cause in given} if isinstance(given, list) else {}
-        return {cause: figure for cause, figure in found.items() if cause != UNKNOWN}
+            causes = given if isinstance(given, list) else ()
+            figures = {str(cause): Culprit() for cause in causes}
+        return {cause: figure for cause, figure in figures.items() if cause != UNKNOWN}
 
     @property
     def shared_place(self) -> str:
@@ -424,8 +425,8 @@ class AlertText:
         if alert.node is None:
             return None
         n_cores = alert.node.cores_per_device
-        found = device_number(alert.part, alert.device, cores_per_device=n_cores)
-        return found if found is not None and 0 <= found < alert.node.n_devices else None
+        number = device_number(alert.part, alert.device, cores_per_device=n_cores)
+        return number if number is not None and 0 <= number < alert.node.n_devices else None
 
     def _render(self, name: str, *, linked: bool = True) -> SafeString:
         alert = self.recorded.alert
@@ -600,7 +601,7 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
     if peers and culprit.n_peers != 0:
         n_peers = culprit.n_peers
         peers += " median" + ("" if n_peers is None else f", {counted(n_peers, 'peer')}")
-    found: Iterable[tuple[str, str | None]] = (
+    facts_of_alert: Iterable[tuple[str, str | None]] = (
         ("Culprit", f"{alert.node}{part}" if alert.node else None),
         ("Rack", str(evidence.figures.get("rack") or "") or None),
         ("UltraServer", str(evidence.figures.get("ultraserver") or "") or None),
@@ -617,7 +618,7 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
         *_other_facts(evidence),
         ("Recurring", recurring),
     )
-    return [(name, value) for name, value in found if value]
+    return [(name, value) for name, value in facts_of_alert if value]
 
 
 def _other_facts(evidence: Evidence) -> Iterable[Fact]:

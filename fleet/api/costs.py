@@ -262,15 +262,15 @@ def run_length(request: HttpRequest, name: Path[RunName], payload: LengthIn) -> 
 
 
 def _serialize(run: Run) -> RunMoneyDetail:
-    found = panel(hot_store(), run, now=timezone.now())
-    total, price, next_price = found["total_usd"], found["price"], found["next_price"]
+    money = panel(hot_store(), run, now=timezone.now())
+    total, price, next_price = money["total_usd"], money["price"], money["next_price"]
     return RunMoneyDetail.from_object(
-        found["outlook"],
+        money["outlook"],
         run=run.name,
-        until=found["spent"].until,
-        portions=found["parts"],
+        until=money["spent"].until,
+        portions=money["parts"],
         total_usd=None if total is None else round(total, 2),
-        total_s=round(found["total_s"], 3),
+        total_s=round(money["total_s"], 3),
         usd_per_hour=run.usd_per_hour or None,
         usd_per_node_hour=price[0] or None,
         price_basis=price[1],
@@ -278,10 +278,10 @@ def _serialize(run: Run) -> RunMoneyDetail:
         and NextPriceOut(
             **next_price, valid_from=datetime.fromtimestamp(next_price["from_s"], UTC)
         ),
-        trained_tokens=found["trained"],
+        trained_tokens=money["trained"],
         planned_tokens=run.planned_tokens,
-        mfu_ratio=found["mfu_ratio"],
-        peak_flops=found["peak_flops"],
+        mfu_ratio=money["mfu_ratio"],
+        peak_flops=money["peak_flops"],
         budgets=[
             RunBudgetOut.from_object(
                 burn,
@@ -291,6 +291,6 @@ def _serialize(run: Run) -> RunMoneyDetail:
                 usd=burn.budget.usd,
                 ends_at=burn.budget.ends_at,
             )
-            for burn in found["budgets"]
+            for burn in money["budgets"]
         ],
     )

@@ -40,10 +40,10 @@ def parse_time(given: Any) -> datetime | None:
     if UNIX_SECONDS.fullmatch(text):
         unix_s = min(max(float(text), EARLIEST.timestamp()), LATEST.timestamp())
         return datetime.fromtimestamp(unix_s, UTC)
-    found = RFC3339_TIME.fullmatch(text)
-    if found is None:
+    match = RFC3339_TIME.fullmatch(text)
+    if match is None:
         raise ValueError("is not a time; write 2026-11-21T14:30:00Z, or Unix seconds")
-    day, minute, second, fraction, zone = found.groups()
+    day, minute, second, fraction, zone = match.groups()
     plain = f"{day}T{minute}{'59' if second == '60' else second}{fraction or ''}{zone.upper()}"
     moment = datetime.fromisoformat(plain)
     try:
@@ -187,9 +187,9 @@ def conflict_on(*fields: str, **renamed: str) -> Callable[[Operation], Operation
             try:
                 return operation(*args, **values)
             except FieldError as error:
-                found = FieldError(renamed.get(error.field, error.field), error.message)
-                status = 409 if found.field in fields else 400
-                raise ProblemError.of(found, status=status) from error
+                renamed_error = FieldError(renamed.get(error.field, error.field), error.message)
+                status = 409 if renamed_error.field in fields else 400
+                raise ProblemError.of(renamed_error, status=status) from error
 
         return answered
 

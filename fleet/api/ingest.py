@@ -178,16 +178,16 @@ def _note_refused_nodes(hot: HotStore, requests: Sequence[IngestRequest]) -> Non
     """Count what was refused by node; a sender without a token may write on no page."""
     refused = []
     for request in requests:
-        found = request.delivery
+        delivery = request.delivery
         if request.problem is not None and request.token is not None:
             name = request.node or ""
             refused.append((name if NAME.fullmatch(name) else "", 1, str(request.problem)))
-        elif found is not None and found.n_refused:
-            name = found.node or request.node or ""
-            first = found.refused[0]
+        elif delivery is not None and delivery.n_refused:
+            name = delivery.node or request.node or ""
+            first = delivery.refused[0]
             # The number of its line means nothing later.
             reason = f"{first.field}: {first.reason}" if first.field else first.reason
-            refused.append((name if NAME.fullmatch(name) else "", found.n_refused, reason))
+            refused.append((name if NAME.fullmatch(name) else "", delivery.n_refused, reason))
     note_refused(hot, "node", refused, now_s=time.time())
 
 

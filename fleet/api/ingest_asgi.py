@@ -151,8 +151,8 @@ class IngestApplication:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        found: LimitedProtocol | None = scope.get("extensions", {}).get(EXTENSION)
-        connection = found or Unlimited()
+        protocol: LimitedProtocol | None = scope.get("extensions", {}).get(EXTENSION)
+        connection = protocol or Unlimited()
         is_ours = scope["path"] in PATHS and scope["method"] == "POST"
         if scope.get("client"):
             connection.count_for(scope["client"][0])
@@ -372,8 +372,8 @@ class ClientCheck:
 def _is_signed_in(key: str) -> bool:
     """Whether a session belongs to an active user; unlike Django, never rotates its key."""
     try:
-        held = import_module(settings.SESSION_ENGINE).SessionStore(key).get(SESSION_KEY)
-        return held is not None and User.objects.filter(pk=held, is_active=True).exists()
+        user_id = import_module(settings.SESSION_ENGINE).SessionStore(key).get(SESSION_KEY)
+        return user_id is not None and User.objects.filter(pk=user_id, is_active=True).exists()
     except (ValueError, ValidationError):
         return False
 
@@ -391,8 +391,8 @@ def _audit(scope: Scope, headers: Mapping[str, str], error: ProblemError) -> Non
 
 def _wait_s(prefer: str) -> float:
     """Return how long a request may wait (``Prefer: wait=1``, RFC 7240), in seconds."""
-    found = WAIT.search(prefer)
-    return min(float(found[1]), MAX_WAIT_S) if found else 0.0
+    match = WAIT.search(prefer)
+    return min(float(match[1]), MAX_WAIT_S) if match else 0.0
 
 
 async def _receive_within(receive: Receive, within_s: float) -> Message:

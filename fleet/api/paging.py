@@ -74,9 +74,9 @@ def paginate(
         beyond = "lt" if is_down is not is_back else "gt"
         rows = rows.filter(**{f"{field}__{beyond}": key})
     order = by if not is_back else (field if is_down else f"-{field}")
-    found = list(rows.order_by(order)[: asked.limit + 1])
-    is_more = len(found) > asked.limit
-    page = found[: asked.limit]
+    listed = list(rows.order_by(order)[: asked.limit + 1])
+    is_more = len(listed) > asked.limit
+    page = listed[: asked.limit]
     if is_back:
         page.reverse()
     links = page_links(

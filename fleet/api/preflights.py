@@ -186,9 +186,9 @@ def preflight_one(request: HttpRequest, number: Path[Key]) -> PreflightDetail:
 
 
 def _detail(preflight: Preflight) -> PreflightDetail:
-    found = load_result(preflight)
-    values = _computed(preflight, found)
-    if found is None:
+    result = load_result(preflight)
+    values = _computed(preflight, result)
+    if result is None:
         return PreflightDetail.from_object(
             preflight,
             **values,
@@ -201,18 +201,18 @@ def _detail(preflight: Preflight) -> PreflightDetail:
         PreflightNodeOut(
             node=name,
             verdict=verdict.value,
-            take=name in found.chosen,
-            reasons=reasons(found, name),
+            take=name in result.chosen,
+            reasons=reasons(result, name),
         )
-        for name, verdict in found.nodes.items()
+        for name, verdict in result.nodes.items()
     ]
     return PreflightDetail.from_object(
         preflight,
         **values,
         nodes=nodes,
-        troubles=found.troubles,
-        collective_slowdown_ratio=found.slowdown,
-        racks=found.racks,
+        troubles=result.troubles,
+        collective_slowdown_ratio=result.slowdown,
+        racks=result.racks,
     )
 
 

@@ -134,8 +134,8 @@ def _serialize(prices: list[TeamPrice]) -> list[PriceOut]:
         of_type[price.instance_type].append(price)
     pairs = {(price.instance_type, price.team) for price in prices}
     holds = [applicable_price(of_type[instance_type], team, now) for instance_type, team in pairs]
-    held = {price.pk for price in holds if price}
-    return [PriceOut.from_object(price, holds_now=price.pk in held) for price in prices]
+    holding = {price.pk for price in holds if price}
+    return [PriceOut.from_object(price, holds_now=price.pk in holding) for price in prices]
 
 
 @router.get("", response=PricePage, **needs("lead"), summary="List prices")

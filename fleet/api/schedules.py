@@ -221,15 +221,15 @@ def trial_schedule(
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
     has_reuse = query.reuse != "no"
     given = ScheduleRequest(has_reuse=has_reuse, **query.model_dump(exclude={"reuse"}))
-    found = schedule_of(trial, given)
-    if found is None:
+    schedule = schedule_of(trial, given)
+    if schedule is None:
         raise ProblemError(409, NOT_COMPUTED, field="trial")
     reuses = (has_reuse,) if query.reuse else REUSES
     return ScheduleOut(
         trial=name,
-        as_of=found.as_of,
-        sentence=found.sentence.replace(NBSP, " "),
-        reuse_sentence=found.reuse_sentence.replace(NBSP, " "),
-        assumed_sentence=found.assumed_sentence.replace(NBSP, " "),
-        **as_json(found.found, found.planned, reuses=reuses),
+        as_of=schedule.as_of,
+        sentence=schedule.sentence.replace(NBSP, " "),
+        reuse_sentence=schedule.reuse_sentence.replace(NBSP, " "),
+        assumed_sentence=schedule.assumed_sentence.replace(NBSP, " "),
+        **as_json(schedule.found, schedule.planned, reuses=reuses),
     )

@@ -188,30 +188,30 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
     phases = AlertChart("phases", "Step time by phase", "stack", "per step, seconds")
     # A node rule is shown by its own metric, a run rule by the steps.
     of_node = alert.subject.startswith("node:")
-    found = [*culprits, phases] if of_node else [phases, *culprits]
+    charts = [*culprits, phases] if of_node else [phases, *culprits]
     phase = phase_of(alert.cause)
     if phase is not None and phase in COMPARED_PHASES:
         title = COMPARED_PHASES[phase][1]
         words = "the longest, seconds" if phase == "checkpoint_s" else "seconds per step"
-        return [*found, AlertChart("workers", title, "bars", f"{words}, during the alert")]
+        return [*charts, AlertChart("workers", title, "bars", f"{words}, during the alert")]
     evidence = Evidence(alert.evidence)
     if evidence.by_node:
         words = "host vCPUs in use: computing or polling, or neither"
-        found.append(AlertChart("by-node", "vCPU use by host", "bars", words))
+        charts.append(AlertChart("by-node", "vCPU use by host", "bars", words))
     if evidence.wait_by_worker or alert.rule in WAITED:
         words = PER_STEP
         if has_late_worker(alert):
             words = f"{PER_STEP}; {alert.node} waits least: the others wait for it"
         elif evidence.is_transferring:
             words = f"{PER_STEP}; most time is transfer, not waiting for one worker"
-        found.append(AlertChart("workers", "Wait by worker", "bars", words))
+        charts.append(AlertChart("workers", "Wait by worker", "bars", words))
     if alert.rule == "allreduce_share":
         words = "of each step; the line is the limit"
-        found.append(AlertChart("share", "All-reduce share", "lines", words))
+        charts.append(AlertChart("share", "All-reduce share", "lines", words))
     if alert.rule in OF_LOSS:
         drawn = AlertChart("loss", "Training loss", "lines", "as the job reports it")
-        found.insert(len(culprits), drawn)
-    return found
+        charts.insert(len(culprits), drawn)
+    return charts
 
 
 def alert_figure(

@@ -299,13 +299,13 @@ class FigureRow:
 
 def figures_of(source: Source, alert: Alert, *, now: datetime) -> Sequence[FigureRow]:
     """Return the medians of the most important lines: phases, shares, culprit and peers."""
-    window, found = alert_window(alert, now=now), []
+    window, rows = alert_window(alert, now=now), []
     for chart in charts_of(alert):
         figure = alert_figure(source, alert, chart.name, window, now=now)
         if isinstance(figure, Chart) and len(figure.t_s):
             end_s = (alert.resolved_at or now).timestamp()
-            found += _rows(chart.title, figure, alert.onset_at.timestamp(), end_s)
-    return found
+            rows += _rows(chart.title, figure, alert.onset_at.timestamp(), end_s)
+    return rows
 
 
 def _rows(title: str, figure: Chart, onset_s: float, end_s: float) -> list[FigureRow]:

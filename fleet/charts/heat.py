@@ -106,14 +106,14 @@ def packed_cores(blocks: Iterable[Block]) -> dict[str, str]:
 
     0 to 254 mean idle to busy, and 255 for no reading.
     """
-    found = {}
+    packed = {}
     for block in blocks:
         if (ratio := block.values.get("core_utilization_ratio")) is not None:
             steps = np.round(np.clip(np.nan_to_num(ratio), 0.0, 1.0) * FULL)
             rows = np.where(np.isfinite(ratio), steps, NO_DATA).astype(np.uint8)
             for name, row in zip(block.nodes, rows, strict=True):
-                found[name] = base64.b64encode(row.tobytes()).decode()
-    return found
+                packed[name] = base64.b64encode(row.tobytes()).decode()
+    return packed
 
 
 def unknown_cores(n_cores: int) -> str:

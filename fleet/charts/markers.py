@@ -51,14 +51,14 @@ def marked(
     """
     if isinstance(drawn, Heat) or (isinstance(drawn, Chart) and drawn.labels):
         return drawn
-    found: list[Event] = markers_of(window, run=run, node=node, without=without)
+    events: list[Event] = markers_of(window, run=run, node=node, without=without)
     if isinstance(drawn, Chart):
-        return replace(drawn, events=in_order([*drawn.events, *found]))
+        return replace(drawn, events=in_order([*drawn.events, *events]))
     frozen: dict[str, Any] = msgspec.json.decode(drawn)
-    if not found or frozen.get("labels") or "series" not in frozen:
+    if not events or frozen.get("labels") or "series" not in frozen:
         return drawn
     known: list[Event] = [Event(*event) for event in frozen.get("events", ())]
-    return msgspec.json.encode(frozen | {"events": in_order([*known, *found])})
+    return msgspec.json.encode(frozen | {"events": in_order([*known, *events])})
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:

@@ -53,8 +53,8 @@ def outliers(values: FloatArray) -> list[int]:
         return []
     n_pieces = max(min(5, len(values)), min(N_PIECES, len(values) // MIN_PIECE))
     pieces = [values[-N_RECENT:], *reversed(np.array_split(values, n_pieces))]
-    found = dict.fromkeys(part for piece in pieces for part in _outliers_in(piece))
-    return list(found)[:N_OUTLIERS]
+    parts = dict.fromkeys(part for piece in pieces for part in _outliers_in(piece))
+    return list(parts)[:N_OUTLIERS]
 
 
 def _outliers_in(recent: FloatArray) -> list[int]:
@@ -69,8 +69,8 @@ def _outliers_in(recent: FloatArray) -> list[int]:
     off = np.abs(level - np.median(level))
     spread = 1.4826 * np.median(off)
     alike = max(OUTLIER_DEVIATIONS * spread, OUTLIER_RATIO * abs(np.nanmedian(reported)), 1e-12)
-    found = np.flatnonzero(off > np.maximum(alike, NOISE_DEVIATIONS * np.nanstd(apart, axis=0)))
-    return [int(seen[i]) for i in found[np.argsort(-off[found])]]
+    places = np.flatnonzero(off > np.maximum(alike, NOISE_DEVIATIONS * np.nanstd(apart, axis=0)))
+    return [int(seen[i]) for i in places[np.argsort(-off[places])]]
 
 
 def part_lines(series: Series, part: str, *, marked: Sequence[int] = ()) -> list[ChartLine]:

@@ -191,13 +191,13 @@ def moving_average(values: FloatArray, weights: FloatArray) -> FloatArray:
     >>> moving_average(np.array([4.0, 2.0, 2.0]), np.full(3, 0.5)).tolist()
     [4.0, 3.0, 2.5]
     """
-    found = values.astype(float)
+    averages = values.astype(float)
     before = np.nan
     for i, value in enumerate(values.tolist()):
         if np.isfinite(value):
             before = value if np.isnan(before) else weights[i] * before + (1 - weights[i]) * value
-            found[i] = before
-    return found
+            averages[i] = before
+    return averages
 
 
 def _tokens_at(hot: Source, run: Run, steps: StepBatch, window: Window) -> FloatArray:

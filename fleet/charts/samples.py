@@ -81,8 +81,8 @@ class NodeSample:
 
         At a tie neuron-monitor: the driver may renew its counters less often than they are read.
         """
-        found = [self.tables[name] for name in ("monitor", "driver") if name in self.tables]
-        known = [table for table in found if len(table.t_s)]
+        tables = [self.tables[name] for name in ("monitor", "driver") if name in self.tables]
+        known = [table for table in tables if len(table.t_s)]
         return max(known, key=n_above_zero, default=None)
 
     def _every_s(self, table: SampleTable) -> float:

@@ -83,16 +83,16 @@ def unpack_uploads(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, byte
     Raises FieldError where there are none or too many, they are too large, or an archive cannot
     be read.
     """
-    found: list[tuple[str, bytes]] = []
+    unpacked: list[tuple[str, bytes]] = []
     allowance = _Allowance()
     for name, data in uploads:
         for inner, content in _within(name, data, allowance):
-            found.append((inner, content))
-            if len(found) > MOST_FILES:
+            unpacked.append((inner, content))
+            if len(unpacked) > MOST_FILES:
                 raise FieldError("files", f"are more than {MOST_FILES:,}; hand in fewer")
-    if not found:
+    if not unpacked:
         raise FieldError("files", "there are none; choose what the probes printed")
-    return found
+    return unpacked
 
 
 def _within(name: str, data: bytes, allowance: _Allowance) -> Iterator[tuple[str, bytes]]:
@@ -181,12 +181,12 @@ class _TarStream:
         return taken
 
     def read(self, n_bytes: int) -> bytes:
-        found = bytearray()
-        while len(found) < n_bytes and (piece := self._next(n_bytes - len(found))):
-            found += piece
-        if found and len(found) < n_bytes:
+        content = bytearray()
+        while len(content) < n_bytes and (piece := self._next(n_bytes - len(content))):
+            content += piece
+        if content and len(content) < n_bytes:
             raise EOFError
-        return bytes(found)
+        return bytes(content)
 
     def skip(self, n_bytes: int) -> None:
         """Skip a member's data, padded to whole blocks."""
@@ -199,11 +199,11 @@ class _TarStream:
     def content(self, n_bytes: int) -> bytes:
         """Read a member's data; refuse it by its declared size before unpacking."""
         self._allowance.check_size(self._name, n_bytes - len(self._held))
-        found = self.read(n_bytes)
-        if len(found) < n_bytes:
+        content = self.read(n_bytes)
+        if len(content) < n_bytes:
             raise EOFError
         self.read(_padded(n_bytes) - n_bytes)
-        return found
+        return content
 
     def extended(self, n_bytes: int) -> bytes:
         """Read the data of a header that applies to the next member."""
@@ -310,16 +310,16 @@ def expected_times(instance: Instance, n_nodes: int, sizes: FloatArray) -> Float
 
 def read_files(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     """Read files, and those directly in folders; FieldError where one cannot be read."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
         is_folder = path.is_dir()
-        found += sorted(each for each in path.iterdir() if each.is_file()) if is_folder else [path]
-    if not found:
+        files += sorted(each for each in path.iterdir() if each.is_file()) if is_folder else [path]
+    if not files:
         raise FieldError("files", "is empty. Name files, or a folder that contains files.")
-    if len(found) > FILES_MOST_FILES:
-        raise FieldError("files", f"{len(found):,} are too many; hand in {FILES_MOST_FILES:,}")
+    if len(files) > FILES_MOST_FILES:
+        raise FieldError("files", f"{len(files):,} are too many; hand in {FILES_MOST_FILES:,}")
     read, n_bytes = [], 0
-    for path in found:
+    for path in files:
         try:
             with path.open("rb") as file:
                 data = file.read(MOST_BYTES)

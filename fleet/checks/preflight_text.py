@@ -108,8 +108,8 @@ def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
         is_silent = pair.kind == "pair_silent"
         silent = "cannot reach each other" if is_silent else "are slow to each other"
         nodes = (pair.node, str(pair.peer))
-        held = [node for node in nodes if found.nodes[node] is NodeVerdict.HOLD]
-        excluded = f"; exclude {held[0]}" if len(held) == 1 else ""
+        on_hold = [node for node in nodes if found.nodes[node] is NodeVerdict.HOLD]
+        excluded = f"; exclude {on_hold[0]}" if len(on_hold) == 1 else ""
         texts.append(
             f"{' and '.join(nodes)} {silent}, but not to others: use only one of the "
             f"pair{excluded}."

@@ -351,16 +351,16 @@ def run_all_stages(preflight: Preflight, *, now: datetime) -> None:
 
 def store_verdict(preflight: Preflight, measured: Measured, *, now: datetime) -> None:
     instance = catalog.instances().get(preflight.instance_type)
-    found = judge(measured, instance, take=preflight.take)
+    result = judge(measured, instance, take=preflight.take)
     preflight.finished_at = now
-    preflight.found = msgspec.to_builtins(found)
-    preflight.verdict = group_verdict(found, take=preflight.take).value
+    preflight.found = msgspec.to_builtins(result)
+    preflight.verdict = group_verdict(result, take=preflight.take).value
     preflight.save(update_fields=["finished_at", "found", "verdict"])
     PreflightNode.objects.bulk_create(
         PreflightNode(
-            preflight=preflight, name=name, verdict=verdict.value, is_chosen=name in found.chosen
+            preflight=preflight, name=name, verdict=verdict.value, is_chosen=name in result.chosen
         )
-        for name, verdict in found.nodes.items()
+        for name, verdict in result.nodes.items()
     )
 
 
@@ -439,19 +439,19 @@ def missing_preflight_reason(names: Sequence[str], started_at: datetime) -> str:
     The newest preflight of all of them counts, if it was over by then and not a day before.
     """
     for candidate in Preflight.objects.valid_at(started_at).defer("measured"):
-        found = load_result(candidate)
-        if found is not None and set(names) <= set(found.nodes):
+        result = load_result(candidate)
+        if result is not None and set(names) <= set(result.nodes):
             wanted = set(names)
-            own = {t.node for t in found.own if t.verdict is not NodeVerdict.PASS}
+            own = {t.node for t in result.own if t.verdict is not NodeVerdict.PASS}
             if bad := sorted(own & wanted):
                 more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
                 return f"Preflight {candidate.pk} did not pass {bad[0]}{more}."
-            for pair in found.pairs:
+            for pair in result.pairs:
                 if {pair.node, pair.peer} <= wanted:
                     return (
                         f"Preflight {candidate.pk} allows only one of {pair.node} and {pair.peer}."
                     )
-            if found.is_slow and set(found.chosen) <= wanted:
+            if result.is_slow and set(result.chosen) <= wanted:
                 return f"In preflight {candidate.pk} the collective over these nodes was too slow."
             return ""
     return NO_PREFLIGHT

@@ -67,8 +67,8 @@ def check_operators(
             "torch_neuronx": reported.report.torch_neuronx,
             "neuronx_cc": reported.report.neuronx_cc,
         }
-    found = judge(reading, published(), reported.report)
-    return CheckedOperators(file_name(graph.name), reading, found, basis)
+    judgements = judge(reading, published(), reported.report)
+    return CheckedOperators(file_name(graph.name), reading, judgements, basis)
 
 
 def _read(field: str, given: SupportFile, most_bytes: int) -> OperatorList:

@@ -119,8 +119,8 @@ def budget_statuses(*, now: datetime) -> list[BudgetStatus]:
     if not budgets:
         return []
     runs = list(runs_under_budgets(budgets))
-    found = [budget_status(budget, runs, now=now) for budget in budgets]
-    return sorted(found, key=lambda each: (each.budget.ends_at <= now, -each.forecast_ratio))
+    statuses = [budget_status(budget, runs, now=now) for budget in budgets]
+    return sorted(statuses, key=lambda each: (each.budget.ends_at <= now, -each.forecast_ratio))
 
 
 def set_budget(asked: BudgetRequest, *, by: str, now: datetime) -> Budget:

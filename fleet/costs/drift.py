@@ -82,10 +82,10 @@ def judge_drift(source: Source, run: Run, *, is_open: bool, now: datetime) -> Dr
         return DriftCheck(is_judged=False)
     expected = min(candidates, key=lambda each: each.cost * (1 + each.limit_ratio))
     limit_ratio = expected.limit_ratio * (DRIFT_LIMITS["half_ratio"] if is_open else 1.0)
-    found = drift(pace, spans_explained, expected=expected.cost, limit_ratio=limit_ratio)
-    if found is None:
+    drifted = drift(pace, spans_explained, expected=expected.cost, limit_ratio=limit_ratio)
+    if drifted is None:
         return DriftCheck(is_judged=True)
-    return DriftCheck(is_judged=True, finding=_finding(run, pace, found, expected))
+    return DriftCheck(is_judged=True, finding=_finding(run, pace, drifted, expected))
 
 
 def _finding(run: Run, pace: MinutePace, found: Drift, expected: Expected) -> Finding:

@@ -86,7 +86,7 @@ def added_up(run: Run, chunks: Iterable[Chunk]) -> LateWorkers:
     k-th and the next latest worker is caused by those k workers together, and divided evenly
     (their Shapley values). Waits are means of a minute: what changes from step to step adds less.
     """
-    found: dict[str, LateWorker] = {}
+    by_name: dict[str, LateWorker] = {}
     trained_s = timed_s = 0.0
     for chunk in chunks:
         each_s = step_seconds(chunk.means)
@@ -97,8 +97,8 @@ def added_up(run: Run, chunks: Iterable[Chunk]) -> LateWorkers:
         if not timed.any():
             continue
         timed_s += float(step_s[timed].sum())
-        _take(run, found, chunk, timed)
-    order = sorted(found.values(), key=lambda each: (-each.lost_s, each.name))
+        _take(run, by_name, chunk, timed)
+    order = sorted(by_name.values(), key=lambda each: (-each.lost_s, each.name))
     return LateWorkers(order, trained_s, timed_s, run.n_nodes)
 
 
@@ -149,6 +149,6 @@ def shares(waits: FloatArray) -> FloatArray:
     parts = gaps / np.arange(1, waits.shape[1] + 1)
     # A worker shares the gaps above its own place.
     mine = np.cumsum(parts[:, ::-1], axis=1)[:, ::-1]
-    found = np.empty_like(waits)
-    np.put_along_axis(found, order, mine, axis=1)
-    return np.where(np.isfinite(waits), found, np.nan)
+    shares_s = np.empty_like(waits)
+    np.put_along_axis(shares_s, order, mine, axis=1)
+    return np.where(np.isfinite(waits), shares_s, np.nan)

@@ -70,7 +70,7 @@ def parts_of(spent: Account, words: Mapping[str, str] = WORDS) -> Sequence[CostS
     """Return the categories with spending, in the order of the bar."""
     total_s = sum(spent.seconds.values())
     usd = round_to_cents(spent.usd) if spent.usd is not None else None
-    found, left = [], 0.0
+    portions, left = [], 0.0
     for sort in SORTS:
         seconds = spent.seconds[sort]
         dollars = None if usd is None else usd[sort]
@@ -80,11 +80,11 @@ def parts_of(spent: Account, words: Mapping[str, str] = WORDS) -> Sequence[CostS
             ratio = (
                 spent.usd[sort] / spent.total_usd if of_usd and spent.usd else seconds / total_s
             )
-            found.append(
+            portions.append(
                 CostShare(sort, words[sort], seconds, dollars, ratio, round(100 * left, 3))
             )
             left += ratio
-    return found
+    return portions
 
 
 def with_cost_fields(runs: RunQuerySet) -> RunQuerySet:
@@ -125,10 +125,10 @@ def budgets_of(run: Run, *, now: datetime) -> list[BudgetStatus]:
     if not getattr(run, "has_budget", True):
         return []
     whose = Q(run=run) | Q(team=run.team) & ~Q(team="")
-    found = list(Budget.objects.current(now).filter(whose))
-    is_teams = any(budget.run_id is None for budget in found)
-    runs = runs_under_budgets(found).filter(team=run.team) if is_teams else [run]
-    return [budget_status(budget, runs, now=now) for budget in found]
+    budgets = list(Budget.objects.current(now).filter(whose))
+    is_teams = any(budget.run_id is None for budget in budgets)
+    runs = runs_under_budgets(budgets).filter(team=run.team) if is_teams else [run]
+    return [budget_status(budget, runs, now=now) for budget in budgets]
 
 
 PLANNING_WORDS = {"tokens_per_epoch": "tokens per epoch", "planned_tokens": "planned tokens"}

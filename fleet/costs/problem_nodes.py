@@ -57,22 +57,22 @@ def problem_nodes(*, now: datetime, days: int) -> list[ProblemNode]:
     accusing = list(alerts.filter(~Q(node=None) | ~Q(parts=[])))
     names = {name for alert in accusing for name in alert.nodes}
     nodes: Mapping[str, Node] = {node.name: node for node in Node.objects.filter(name__in=names)}
-    found = collected(accusing, nodes)
-    return sorted(found.values(), key=lambda each: (-each.usd, -len(each.alerts), each.name))
+    by_name = collected(accusing, nodes)
+    return sorted(by_name.values(), key=lambda each: (-each.usd, -len(each.alerts), each.name))
 
 
 def collected(alerts: Iterable[Alert], nodes: Mapping[str, Node]) -> dict[str, ProblemNode]:
     """Add up alerts by accused node, without those of a machine that was replaced."""
-    found: dict[str, ProblemNode] = {}
+    by_name: dict[str, ProblemNode] = {}
     for alert in alerts:
         share = 1 / max(1, len(alert.nodes))
         for name in alert.nodes:
             node = nodes.get(name)
             if node is not None and node.is_newer(alert.fired_at):
                 continue
-            each = found.setdefault(name, ProblemNode(name, node))
+            each = by_name.setdefault(name, ProblemNode(name, node))
             each.alerts.append(alert)
             lost_s, n_nodes = alert.cost.get("lost_s") or 0.0, alert.cost.get("n_nodes") or 0
             each.node_hours += share * lost_s * n_nodes / HOUR_S
             each.usd += share * (alert.cost.get("usd") or 0.0)
-    return found
+    return by_name

@@ -125,12 +125,12 @@ class SpendingState:
 
     def with_spent(self, more: TimeUse, edges_s: FloatArray) -> dict[str, list[float]]:
         """Return the seconds by rate, with those of ``more`` added."""
-        found = {key: list(each) for key, each in (self.seconds or {}).items()}
+        seconds = {key: list(each) for key, each in (self.seconds or {}).items()}
         for edge, row in zip(edges_s, more.seconds, strict=True):
             if row.any():
                 key = repr(float(edge))
-                found[key] = list(np.add(found.get(key, np.zeros(len(SORTS))), row))
-        return found
+                seconds[key] = list(np.add(seconds.get(key, np.zeros(len(SORTS))), row))
+        return seconds
 
 
 def state_of(run: Run) -> SpendingState:

@@ -135,15 +135,15 @@ class NodeLines:
 
     def add(self, lines: Iterable[NumberedLine]) -> NewLines:
         """Separate the lines of a request; improve the placement of repeated ones."""
-        found = NewLines()
+        new_lines = NewLines()
         for line in lines:
             key = (line.stream, line.seq)
             if line.seq > self.last.get(line.stream, -1.0):
                 self.last[line.stream] = line.seq
-                self.new[key] = found, len(found.new)
-                found.new.append(line)
+                self.new[key] = new_lines, len(new_lines.new)
+                new_lines.new.append(line)
             else:
-                found.n_repeated += 1
+                new_lines.n_repeated += 1
                 before, better = self.placements.get(key), line.placement
                 if before is None or better is None or not before.is_improved_by(better):
                     continue
@@ -155,7 +155,7 @@ class NodeLines:
                     self.moved[key] = stored, line
             if (placement := line.placement) is not None:
                 self.placements[key] = placement
-        return found
+        return new_lines
 
     def blocks_before_move(self) -> list[Block]:
         """Return the blocks of moved lines at their first placement.
@@ -231,12 +231,12 @@ def store_batches(
     with_numbered = [d for d in deliveries if d.numbered]
     known = known_lines(hot, [(d.node, d.numbered) for d in with_numbered])
     separated = [(d, known[d.node].add(d.numbered)) for d in with_numbered]
-    for delivery, found in separated:
+    for delivery, separate in separated:
         delivery.numbered = []
-        delivery.n_repeated += found.n_repeated
-        delivery.n_accepted += len(found.new)
-        delivery.blocks += chain.from_iterable(line.blocks for line in found.new)
-        delivery.reports += [line.report for line in found.new if line.report]
+        delivery.n_repeated += separate.n_repeated
+        delivery.n_accepted += len(separate.new)
+        delivery.blocks += chain.from_iterable(line.blocks for line in separate.new)
+        delivery.reports += [line.report for line in separate.new if line.report]
     now_s = hot.now()
     # A first copy that was placed worse leaves its seconds before others may take them.
     moved = [block for lines in known.values() for block in lines.blocks_after_move()]
@@ -300,8 +300,8 @@ def known_lines(
         }
     ]
     if repeating:
-        held = hot.execute("HMGET", PLACEMENTS, *repeating)
-        for node, packed in zip(repeating, held, strict=True):
+        packed_placements = hot.execute("HMGET", PLACEMENTS, *repeating)
+        for node, packed in zip(repeating, packed_placements, strict=True):
             placements = _PLACEMENTS.decode(packed) if packed else []
             known[node].placements = {(p.stream, p.seq): p for p in placements}
     return known
@@ -342,17 +342,18 @@ class ReportTiming:
 
 
 def timing_of(hot: HotStore, node: str) -> ReportTiming | None:
-    held: bytes | None = hot.execute("HGET", TIMINGS, node)
-    if held is None:
+    packed: bytes | None = hot.execute("HGET", TIMINGS, node)
+    if packed is None:
         return None
-    period_s, skew_s = held.split()[:2]
+    period_s, skew_s = packed.split()[:2]
     return ReportTiming(float(period_s), float(skew_s))
 
 
 def clock_of(hot: HotStore, node: str) -> str:
     """Return a node's stored clock estimate, for ``ClockOffset.restore``."""
-    held: bytes | None = hot.execute("HGET", TIMINGS, node)
-    return held.decode().split(" ", 2)[2] if held is not None and held.count(b" ") > 1 else ""
+    packed: bytes | None = hot.execute("HGET", TIMINGS, node)
+    words = packed.decode().split(" ", 2) if packed is not None else []
+    return words[2] if len(words) > 2 else ""
 
 
 @dataclass(slots=True)

@@ -98,16 +98,16 @@ def name_nodes(hot: HotStore, written: WrittenSamples) -> None:
     changes, by a label. What one series says of number and address together holds for the others,
     and a node keeps the name under which it appeared. A label of the user's stays.
     """
-    found = list(written.names.values())
-    keys = [f"{NAMED}{key}" for each in found for key in (*each[1:3], each.name)]
-    held = [
+    names = list(written.names.values())
+    keys = [f"{NAMED}{key}" for each in names for key in (*each[1:3], each.name)]
+    stored = [
         _KNOWN_NAME.decode(text) if text else None
         for text in hot.execute_all(("GET", key) for key in keys)
     ]
-    n_named = Counter(each.instance_id for each in found if each.by)
+    n_named = Counter(each.instance_id for each in names if each.by)
     commands: list[tuple[object, ...]] = []
     for each, by_number, by_address, by_name in zip(
-        found, held[::3], held[1::3], held[2::3], strict=True
+        names, stored[::3], stored[1::3], stored[2::3], strict=True
     ):
         # A collector that adds its own number to what it scrapes elsewhere tells nothing by it.
         is_own = bool(each.instance_id) and n_named[each.instance_id] < SEVERAL
@@ -245,8 +245,8 @@ def _assemble(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str,
     readings: dict[str, list[tuple[Reading, float]]] = {}
     changed: set[str] = set()
     commands: list[tuple[object, ...]] = [("EXPIRE", LOCK, LOCK_S)]
-    for node, held, queued in zip(nodes, replies[::2], replies[1::2], strict=True):
-        state = states[node] = _STATE.decode(held) if held else NodeSeries()
+    for node, packed, queued in zip(nodes, replies[::2], replies[1::2], strict=True):
+        state = states[node] = _STATE.decode(packed) if packed else NodeSeries()
         batch = IngestBatch(node=node)
         for one in map(_QUEUED.decode, queued):
             state.identity |= one.identity
@@ -257,8 +257,8 @@ def _assemble(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str,
                 state.named_s = max(state.named_s, one.samples[-1].at_ms / MS)
             batch.n_repeated += state.add(one.samples, arrived_s=one.arrived_s)[1]
         n_waiting = state.n_waiting
-        if found := list(state.readings(now_s=now_s)):
-            readings[node], batches[node] = found, batch
+        if complete := list(state.readings(now_s=now_s)):
+            readings[node], batches[node] = complete, batch
         if queued or state.n_waiting < n_waiting:
             changed.add(node)
         if queued:
@@ -267,8 +267,8 @@ def _assemble(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str,
             commands.append(("EVAL", FORGET_IF_READ, 2, QUEUE + node, NODES, node))
     rows = Node.objects.select_related("run").filter(name__in=list(readings))
     by_name = {row.name: row for row in rows}
-    for node, found in readings.items():
-        _fill(batches[node], found, states[node], by_name.get(node), now_s=now_s)
+    for node, complete in readings.items():
+        _fill(batches[node], complete, states[node], by_name.get(node), now_s=now_s)
     if batches:
         store_batches(hot, list(batches.values()))
     scraped = {
@@ -299,8 +299,8 @@ def _fill(
         last = math.floor(end_s)
         first = min(last, math.floor(end_s - reading.period_s) + 1)
         for tick in range(first, last + 1):
-            held = by_tick.get(tick)
-            by_tick[tick] = {**reading.values, **held} if held else reading.values
+            earlier = by_tick.get(tick)
+            by_tick[tick] = {**reading.values, **earlier} if earlier else reading.values
     batch.n_accepted, batch.period_s = len(readings), reading.period_s
     labels = {name: value for name, (value, _) in state.labels.items()}
     try:

@@ -129,20 +129,20 @@ def _price(report: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]
         at = datetime.fromtimestamp(report.at, UTC) if report.at else now
         began = run.started_at if run else min(at, now)
         kept = run or Run(n_nodes=1)
-        found = opening_price(
+        price = opening_price(
             kept.team if report.team is None else report.team,
             report.instance_type or kept.instance_type,
             n_nodes=report.n_nodes or kept.n_nodes,
             began=began,
         )
-        return found if found["usd_per_node_hour"] or found["tariff"] else {}
+        return price if price["usd_per_node_hour"] or price["tariff"] else {}
     tariff = run.tariff
     if report.n_nodes not in (None, run.n_nodes):
         tariff = with_nodes(run, report.n_nodes or 0, now=now)
     usd = report.usd_per_node_hour
     if usd and usd != run.price_at(now)[0]:
-        held = Run(n_nodes=report.n_nodes or run.n_nodes, tariff=tariff or entries(run))
-        tariff = with_prices(held, [(now, usd, AS_REPORTED)], now=now)
+        priced_run = Run(n_nodes=report.n_nodes or run.n_nodes, tariff=tariff or entries(run))
+        tariff = with_prices(priced_run, [(now, usd, AS_REPORTED)], now=now)
     return {} if tariff == run.tariff else {"tariff": tariff}
 
 
@@ -204,9 +204,9 @@ class SessionResolver:
     def _joined(self, hot: HotStore, run: str, worker: str, boot: str) -> str:
         """Assign a worker's process to the first start without this worker."""
         key = f"steps-in:starts:{run}"
-        held, number = hot.execute("HMGET", key, f"boot:{worker}:{boot}", "newest")
-        if held is not None:
-            return f"{AUTO}-{int(held)}"
+        joined, number = hot.execute("HMGET", key, f"boot:{worker}:{boot}", "newest")
+        if joined is not None:
+            return f"{AUTO}-{int(joined)}"
         start = int(number or 1)
         while not hot.execute("HSETNX", key, f"taken:{start}:{worker}", boot):
             if hot.execute("HGET", key, f"taken:{start}:{worker}") == boot.encode():

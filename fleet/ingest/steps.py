@@ -232,8 +232,8 @@ class StepIngest:
         if clock is None:
             # Restored from Redis on first use.
             clock = ClockOffset(ahead_s=SKEW_S, behind_s=SKEW_S)
-            held = hot.execute("HGET", CLOCKS, node)
-            clock.restore(held.decode() if held else "", arrived_s)
+            stored = hot.execute("HGET", CLOCKS, node)
+            clock.restore(stored.decode() if stored else "", arrived_s)
             if len(self._clocks) >= MAX_KNOWN:
                 self._clocks.clear()
                 self._kept_clocks.clear()
@@ -437,10 +437,10 @@ def store_worker_steps(
 
 def _replace_moved(hot: HotStore, repeated: Sequence[tuple[Step, WorkerStep]]) -> list[Step]:
     """Replace stored reports that a repeat improves; return their steps."""
-    held = hot.execute_all(("HGET", _key(step), repeat.worker) for step, repeat in repeated)
+    answers = hot.execute_all(("HGET", _key(step), repeat.worker) for step, repeat in repeated)
     moved = [
         (step, repeat)
-        for (step, repeat), packed in zip(repeated, held, strict=True)
+        for (step, repeat), packed in zip(repeated, answers, strict=True)
         if packed and msgspec.msgpack.decode(packed, type=WorkerStep).is_improved_by(repeat)
     ]
     hot.execute_all(
@@ -462,14 +462,14 @@ def overdue(hot: HotStore, *, now_s: float) -> list[Step]:
 
 
 def _worker_steps(hot: HotStore, steps: Sequence[Step]) -> dict[Step, list[WorkerStep]]:
-    held = hot.execute_all(("HGETALL", _key(step)) for step in steps)
+    answers = hot.execute_all(("HGETALL", _key(step)) for step in steps)
     return {
         step: [
             msgspec.msgpack.decode(packed, type=WorkerStep)
             for worker, packed in sorted(pairs(answer))
             if worker != ASSEMBLED
         ]
-        for step, answer in zip(steps, held, strict=True)
+        for step, answer in zip(steps, answers, strict=True)
     }
 
 
@@ -481,10 +481,10 @@ def store_assembled(
     ``rows`` are the known runs by name. Step numbers that a restart repeats are shifted, so that
     the run's numbers rise.
     """
-    found = _worker_steps(hot, steps)
+    steps_of = _worker_steps(hot, steps)
     amends = any(hot.execute_all(("HEXISTS", _key(s), ASSEMBLED) for s in steps))
     by_session: dict[tuple[str, str], dict[int, list[WorkerStep]]] = {}
-    for (run, session, number), worker_steps in found.items():
+    for (run, session, number), worker_steps in steps_of.items():
         if worker_steps:
             by_session.setdefault((run, session), {})[number] = worker_steps
     n_new = 0
@@ -505,7 +505,7 @@ def store_assembled(
     # Further reports are late, and amend the step.
     hot.execute_all(
         [
-            *(("HSET", _key(step), ASSEMBLED, "1") for step in steps if found[step]),
+            *(("HSET", _key(step), ASSEMBLED, "1") for step in steps if steps_of[step]),
             *(("ZREM", PENDING, _name(step)) for step in steps),
         ]
     )
@@ -524,9 +524,9 @@ def _shift(
     If Redis lost the run's last step, its row has it.
     """
     key, field = run_key(run), f"shift:{session}"
-    held = hot.execute("HGET", key, field)
-    if held is not None:
-        return int(held)
+    stored = hot.execute("HGET", key, field)
+    if stored is not None:
+        return int(stored)
     first, last = min(by_step), hot.execute("ZSCORE", LAST, run)
     shift = 0 if last is None else max(0, int(float(last)) + 1 - first)
     if last is None and row is not None:
@@ -588,10 +588,12 @@ def update_reported_runs(hot: HotStore, *, now: datetime) -> None:
         if run.phase != was and (counted[0] or run.phase in OVER):
             annotate_phase(run, was=was, at=run.phase_since)
         if run.phase != was or is_count_due:
-            total, held = hot.execute_all([("HGET", TOTALS, run.name), ("HGET", BASES, run.name)])
+            total, stored = hot.execute_all(
+                [("HGET", TOTALS, run.name), ("HGET", BASES, run.name)]
+            )
             # Redis counts from zero after it was emptied: the row's count came before.
-            base = float(run.n_tokens if held is None else held)
-            if held is None:
+            base = float(run.n_tokens if stored is None else stored)
+            if stored is None:
                 hot.execute("HSET", BASES, run.name, base)
             run.n_tokens = max(run.n_tokens, int(float(total or 0.0) + base))
             is_active = run.finished_at is None

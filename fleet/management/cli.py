@@ -88,12 +88,12 @@ def described_model(name: str, given: Mapping[str, Any]) -> Model | None:
         shape["params"] = given["params_b"] * 1e9
     shape.setdefault("kv_heads", shape["heads"])
     shape |= {"name": name, "source": "as given", "date": "as given"}
-    found = msgspec.convert(shape, Model)
-    if found.hidden % found.heads:
-        raise FieldError("heads", f"{found.heads} must divide hidden {found.hidden}")
-    if found.heads % found.kv_heads:
-        raise FieldError("kv_heads", f"{found.kv_heads} must divide heads {found.heads}")
-    return found
+    model = msgspec.convert(shape, Model)
+    if model.hidden % model.heads:
+        raise FieldError("heads", f"{model.heads} must divide hidden {model.hidden}")
+    if model.heads % model.kv_heads:
+        raise FieldError("kv_heads", f"{model.kv_heads} must divide heads {model.heads}")
+    return model
 
 
 def _kind(name: str) -> str:

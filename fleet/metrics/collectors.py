@@ -275,14 +275,14 @@ class NodeInfoCollector(Collector):
 
     def collect(self) -> Iterable[ArrayFamily]:
         columns = ("name", "run__name", "instance_type", "source", "ultraserver_id")
-        found = list(_expected_nodes(self.node).values_list(*columns, "labels", "zone"))
-        if not found:
+        node_rows = list(_expected_nodes(self.node).values_list(*columns, "labels", "zone"))
+        if not node_rows:
             return []
-        zoned = [({"zone": zone} if zone else {}) | labels for *_, labels, zone in found]
+        zoned = [({"zone": zone} if zone else {}) | labels for *_, labels, zone in node_rows]
         spec, values = with_labels(NODE_INFO, zoned)
         rows = [
             (name, run or "", *facts, *more)
-            for (name, run, *facts, _, _), more in zip(found, values, strict=True)
+            for (name, run, *facts, _, _), more in zip(node_rows, values, strict=True)
         ]
         labels = LabelRows(dict(zip(spec.labels, zip(*rows, strict=True), strict=True)))
         array = SeriesArray(labels, (), [()], format_values(np.ones((len(rows), 1))))
@@ -326,18 +326,18 @@ def node_labels(nodes: QuerySet[Node]) -> Mapping[str, NodeLabels]:
     first: dict[str, str] = {}
     for instance_id, name in pairs:
         first.setdefault(instance_id, name)
-    found = {}
+    labels = {}
     for name, source, instance_id, instance_type, zone, run in rows:
         place = (instance_type, zone, region_of(zone))
         if source == Node.Source.SIMULATED:
             subnet = f"subnet-{zone}" if zone else ""
-            found[name] = NodeLabels(
+            labels[name] = NodeLabels(
                 name, instance_id or name, *place, subnet, runtime_tag=run or ""
             )
         else:
             own_name = name if instance_id and first[instance_id] != name else ""
-            found[name] = NodeLabels(own_name, instance_id, *place, is_simulated=False)
-    return found
+            labels[name] = NodeLabels(own_name, instance_id, *place, is_simulated=False)
+    return labels
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -349,8 +349,8 @@ class RunCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         recent = Q(finished_at=None) | Q(finished_at__gt=self.now - KEPT_AFTER_END)
-        found = Run.objects.filter(recent, trace=None)
-        runs = runs_now(self.hot, found, now_s=self.now.timestamp())
+        recent_runs = Run.objects.filter(recent, trace=None)
+        runs = runs_now(self.hot, recent_runs, now_s=self.now.timestamp())
         for spec, value in PACE.items():
             family = spec.family()
             for each in runs:
@@ -413,9 +413,9 @@ def cost_families(runs: Iterable[RunNow]) -> list[Metric]:
         if now.is_stale or not now.tokens_per_s or now.step_s is None:
             continue
         add(node_seconds, run.n_nodes / now.tokens_per_s * TOKENS_PER_MTOK, run.name)
-        found = expected_now(run, tokens=now.tokens_per_s * now.step_s)
-        if found is not None:
-            add(expected, found.cost * TOKENS_PER_MTOK, run.name, found.by)
+        expectation = expected_now(run, tokens=now.tokens_per_s * now.step_s)
+        if expectation is not None:
+            add(expected, expectation.cost * TOKENS_PER_MTOK, run.name, expectation.by)
     return [per_hour, node_seconds, expected]
 
 
@@ -549,7 +549,7 @@ class ProgramCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         late = PROGRAM_LATE.family()
-        held = self.hot.execute("HGETALL", KEY)
-        for name, overdue_s in overdue_in(held, now_s=self.now.timestamp()).items():
+        heard = self.hot.execute("HGETALL", KEY)
+        for name, overdue_s in overdue_in(heard, now_s=self.now.timestamp()).items():
             add(late, max(0.0, overdue_s), name)
         return [late]

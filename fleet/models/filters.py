@@ -56,14 +56,14 @@ def label_q(text: str, *, of: str = "", zone: str = "") -> Q:
     ``of`` is the path to the labeled row, as in ``node__``; ``zone`` is its column for the label
     of that name. A text that is no label selects nothing.
     """
-    found = LABEL.fullmatch(text)
-    if found is None:
+    match = LABEL.fullmatch(text)
+    if match is None:
         return Q(pk__in=[])
-    name, value = found.groups()
+    name, value = match.groups()
     if name == "zone" and zone:
         return Q(**{f"{of}{zone}": value}) if value else Q(**{f"{of}{zone}__gt": ""})
-    held = KeyTextTransform(name, f"{of}labels")
-    return Q(Exact(held, Value(value))) if value else Q(GreaterThan(held, Value("")))
+    label = KeyTextTransform(name, f"{of}labels")
+    return Q(Exact(label, Value(value))) if value else Q(GreaterThan(label, Value("")))
 
 
 def labels_contain(text: str) -> Q:

@@ -246,11 +246,11 @@ class Run(Labeled):
 
     def price_at(self, at: datetime) -> tuple[float, str]:
         """Price of a node-hour at a time, and its basis; 0: unknown."""
-        held = (self.usd_per_node_hour, self.price_basis)
+        price = (self.usd_per_node_hour, self.price_basis)
         for each in self.tariff or ():
             if each["from_s"] <= at.timestamp():
-                held = (each["usd_per_node_hour"], each["basis"])
-        return held
+                price = (each["usd_per_node_hour"], each["basis"])
+        return price
 
     @property
     def price(self) -> tuple[float, str]:

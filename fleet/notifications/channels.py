@@ -169,8 +169,8 @@ def message_of(
 
     ``draw`` draws the chart of an alert for receivers that cannot fetch it.
     """
-    found = delivery.alerts.select_related("run", "node").order_by("severity", "fired_at", "pk")
-    alerts, receiver = list(found), delivery.receiver
+    rows = delivery.alerts.select_related("run", "node").order_by("severity", "fired_at", "pk")
+    alerts, receiver = list(rows), delivery.receiver
     is_drawn = draw is not None and alerts and receiver.kind == Receiver.Kind.EMAIL
     return Message(
         kind=KIND(delivery.kind),
@@ -478,10 +478,10 @@ class PagerDuty(HttpChannel):
     def confirms(self, answer: HttpResult) -> bool:
         """Accept only an answer in PagerDuty's form."""
         try:
-            found = msgspec.json.decode(answer.body)
+            reply = msgspec.json.decode(answer.body)
         except msgspec.DecodeError:
             return False
-        return isinstance(found, dict) and found.get("status") == "success"
+        return isinstance(reply, dict) and reply.get("status") == "success"
 
 
 PATH = "/api/v2/alerts"
@@ -735,9 +735,9 @@ def check_service(target: str) -> str:
 
     Errors name no part of an address that can be secret.
     """
-    scheme, found, rest = target.partition("://")
+    scheme, separator, rest = target.partition("://")
     scheme = scheme.lower()
-    if not found or scheme not in SERVICES:
+    if not separator or scheme not in SERVICES:
         raise AddressError(
             f"target: is not an address of {', '.join(sorted(SERVICES))}, such as opsgenie://key. "
             "For another service use a webhook, Slack-compatible webhook or mail."

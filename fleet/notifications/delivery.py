@@ -253,9 +253,9 @@ def _retry_after(text: str, *, now: datetime) -> timedelta | None:
 
 def due(*, now: datetime, busy: Collection[int], limit: int) -> list[Delivery]:
     """List what is to be sent now, the longest overdue first, nothing to busy receivers."""
-    found = Delivery.objects.due(now).filter(receiver__is_enabled=True)
-    found = found.exclude(receiver__in=busy).order_by("next_try_at", "pk")
-    return list(found.select_related("receiver", "route")[:limit])
+    rows = Delivery.objects.due(now).filter(receiver__is_enabled=True)
+    rows = rows.exclude(receiver__in=busy).order_by("next_try_at", "pk")
+    return list(rows.select_related("receiver", "route")[:limit])
 
 
 def claim(delivery: Delivery, *, by: str, lease: timedelta, now: datetime) -> bool:

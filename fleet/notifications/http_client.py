@@ -92,8 +92,8 @@ def resolve(parts: SplitResult, allowed: Allowed) -> Iterator[tuple[str, int]]:
     """
     name = parts.hostname or ""
     port = parts.port or SCHEMES[parts.scheme]
-    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    numbers = list(dict.fromkeys(str(place[4][0]) for place in found))
+    places = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    numbers = list(dict.fromkeys(str(place[4][0]) for place in places))
     reached = [number for number in numbers if allowed.reaches(name, ip_address(number))]
     if not reached:
         where = name if numbers == [name] else f"{name} ({', '.join(numbers)})"

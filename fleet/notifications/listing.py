@@ -55,9 +55,9 @@ def deliveries() -> DeliveryQuerySet:
 
 def rows_of(*lists: DeliveryQuerySet) -> list[list[DeliveryRow]]:
     """Convert several lists to rows, with one query for the alerts of all of them."""
-    found = [list(each.prefetch_related(None)) for each in lists]
-    prefetch_related_objects(list(chain.from_iterable(found)), _with_alerts())
-    return [rows(each) for each in found]
+    listed = [list(each.prefetch_related(None)) for each in lists]
+    prefetch_related_objects(list(chain.from_iterable(listed)), _with_alerts())
+    return [rows(each) for each in listed]
 
 
 def rows(found: Iterable[Delivery]) -> list[DeliveryRow]:

@@ -117,12 +117,12 @@ class PostgreSQL:
         self._run("pg_restore", *options, "--single-transaction", "--exit-on-error", path)
 
     def _run(self, program: str, *arguments: str | Path) -> None:
-        found = client_program(program)
-        if found is None:
+        path = client_program(program)
+        if path is None:
             raise BackupError(f"{program} is not installed: install PostgreSQL's client programs.")
         options = {"--host": "HOST", "--port": "PORT", "--username": "USER", "--dbname": "NAME"}
         command: Sequence[str] = [
-            found,
+            path,
             "--no-password",
             *[
                 f"{option}={self._database[field]}"

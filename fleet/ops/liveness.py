@@ -229,9 +229,9 @@ class Register:
 
         Raises RedisError.
         """
-        held: dict[bytes, bytes] = self._redis.hgetall(KEY)  # type: ignore[assignment]
-        overdue_s = overdue_in(held, now_s=now_s)
-        gone = [name for name in held if name.decode() not in overdue_s]
+        heard: dict[bytes, bytes] = self._redis.hgetall(KEY)  # type: ignore[assignment]
+        overdue_s = overdue_in(heard, now_s=now_s)
+        gone = [name for name in heard if name.decode() not in overdue_s]
         if gone:
             self._redis.hdel(KEY, *gone)
         return overdue_s
@@ -239,8 +239,8 @@ class Register:
 
 def overdue_in(held: Mapping[bytes, bytes], *, now_s: float) -> dict[str, float]:
     """Read a register as `Register.overdue_s` does, without those that are gone for good."""
-    found = ((name.decode(), now_s - float(held[name].split()[-1])) for name in sorted(held))
-    return {name: late_s for name, late_s in found if late_s <= FORGET_S}
+    overdue = ((name.decode(), now_s - float(held[name].split()[-1])) for name in sorted(held))
+    return {name: late_s for name, late_s in overdue if late_s <= FORGET_S}
 
 
 def late_in(overdue_s: Mapping[str, float]) -> dict[str, int]:

@@ -89,9 +89,9 @@ def host_names(bind: str) -> list[str]:
     """Return the host names that browsers may use for a server on ``bind``."""
     names = ["127.0.0.1", "localhost", "[::1]"]
     if bind not in {"127.0.0.1", "::1", "localhost"}:
-        found = psutil.net_if_addrs().values()
+        cards = psutil.net_if_addrs().values()
         wanted = {socket.AF_INET, socket.AF_INET6}
-        addresses = [each.address for card in found for each in card if each.family in wanted]
+        addresses = [each.address for card in cards for each in card if each.family in wanted]
         names += [socket.gethostname(), socket.getfqdn(), bind]
         names += [f"[{each}]" if ":" in each else each for each in addresses]
     return list(dict.fromkeys(names))

@@ -122,13 +122,13 @@ def collect_if_needed(folder: Path) -> bool:
 @cache
 def imported_by(name: str) -> tuple[str, ...]:
     """Return the names of all modules that a module imports, directly or through others."""
-    found, waiting = dict.fromkeys([name]), [name]
+    modules, waiting = dict.fromkeys([name]), [name]
     while waiting:
         importer = waiting.pop()
         path = finders.find(importer)
         for address in IMPORTS.findall(Path(path).read_text()) if path else ():
             imported = posixpath.normpath(posixpath.join(posixpath.dirname(importer), address))
-            if imported not in found:
-                found[imported] = None
+            if imported not in modules:
+                modules[imported] = None
                 waiting.append(imported)
-    return tuple(found)[1:]
+    return tuple(modules)[1:]

@@ -322,12 +322,12 @@ def kill_group(group: int, number: signal.Signals) -> None:
 
 def members(group: int) -> list[int]:
     """Return our own children of a process group: those that lost their parent."""
-    found = []
+    pids = []
     for child in psutil.Process().children():
         with suppress(ProcessLookupError, psutil.Error):
             if os.getpgid(child.pid) == group and child.status() != psutil.STATUS_ZOMBIE:
-                found.append(child.pid)
-    return found
+                pids.append(child.pid)
+    return pids
 
 
 def has_members(group: int) -> bool:

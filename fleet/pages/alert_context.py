@@ -194,7 +194,7 @@ def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequ
     if len(minutes) < 2:
         return []
     ended_at_s, step_s, tokens = minutes.ended_at_s, minutes.step_s, minutes.tokens
-    found: list[tuple[float, str, str]] = []
+    traces: list[tuple[float, str, str]] = []
     # Checkpoints; adjacent minutes are one.
     known = np.isfinite(minutes.phases["checkpoint_s"])
     total_s = np.where(known, minutes.phases["checkpoint_s"], 0.0).sum(axis=1)
@@ -202,11 +202,11 @@ def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequ
     saved_s = total_s / np.maximum(known.sum(axis=1), 1) * n_steps
     for first, last in _stretches(saved_s >= LEAST_CHECKPOINT_S):
         took = duration(float(saved_s[first : last + 1].sum()))
-        found.append((ended_at_s[first] - saved_s[first], "checkpoint", f"took {took}"))
+        traces.append((ended_at_s[first] - saved_s[first], "checkpoint", f"took {took}"))
     # Pauses: more time between two ends than the steps in between took.
     idle_s = np.diff(ended_at_s) - np.diff(minutes.step) * step_s[1:]
     least_s = max(PAUSE_S, PAUSE_STEPS * float(np.nanmedian(step_s)))
-    found += [
+    traces += [
         (ended_at_s[i], "pause", f"no step for {duration(float(idle_s[i]))}")
         for i in np.flatnonzero(idle_s > least_s)
     ]
@@ -214,16 +214,16 @@ def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequ
     moved = np.abs(np.diff(tokens)) > SAME_TOKENS_RATIO * np.maximum(tokens[:-1], 1)
     for first, last in _stretches(moved):
         before, after = (si(float(tokens[i])) for i in (first, last + 1))
-        found.append((ended_at_s[first], "batch", f"{before} tokens per step became {after}"))
+        traces.append((ended_at_s[first], "batch", f"{before} tokens per step became {after}"))
     # Changes in the number of reporting workers that lasted a minute.
     n_workers = np.isfinite(minutes.worker_step_s).sum(axis=1)
     stays = np.append(n_workers[1:-1] == n_workers[2:], [False])
     for i in np.flatnonzero((np.diff(n_workers) != 0) & stays):
         text = f"{n_workers[i]} workers became {n_workers[i + 1]}"
-        found.append((ended_at_s[i], "scale", text))
+        traces.append((ended_at_s[i], "scale", text))
     return [
         StepChange(datetime.fromtimestamp(float(at_s), UTC), kind, text)
-        for at_s, kind, text in found
+        for at_s, kind, text in traces
     ]
 
 
@@ -272,20 +272,20 @@ def changes_of(
     nearest to the onset.
     """
     until, since = until_of(alert, now=now), alert.onset_at - SEEN_BEFORE
-    found = list(_annotations_and_drills(alert, until))
+    changes = list(_annotations_and_drills(alert, until))
     for other in (neighbour.alert for neighbour in neighbours):
         is_near = (other.run_id, other.node_id) != (None, None)
         if is_near and since <= other.fired_at <= until:
             url, text = other.get_absolute_url(), str(headline(other))
-            found.append(RecentChange(other.fired_at, "alert", text, url=url))
+            changes.append(RecentChange(other.fired_at, "alert", text, url=url))
     if alert.run is not None:
         start_s, end_s = since.timestamp(), until.timestamp()
         traces = traces_of(source, alert.run.name, start_s=start_s, end_s=end_s)
-        found += [RecentChange(trace.at, trace.kind, trace.text) for trace in traces]
-    is_any_after = any(each.at > alert.onset_at for each in found)
+        changes += [RecentChange(trace.at, trace.kind, trace.text) for trace in traces]
+    is_any_after = any(each.at > alert.onset_at for each in changes)
     hit_s = _first_hit_s(source, alert) if is_any_after else 0.0
-    found = [_placed(each, alert.onset_at, hit_s=hit_s) for each in found]
-    nearest = sorted(found, key=lambda change: abs(change.before_s))[:MOST]
+    changes = [_placed(each, alert.onset_at, hit_s=hit_s) for each in changes]
+    nearest = sorted(changes, key=lambda change: abs(change.before_s))[:MOST]
     return sorted(nearest, key=lambda change: change.at, reverse=True)
 
 
@@ -323,8 +323,8 @@ def _annotations_and_drills(alert: Alert, until: datetime) -> Iterable[RecentCha
     """Yield annotations and faults that users injected, in one query; not the demo's faults."""
     around = Annotation.objects.within(alert.onset_at - ANNOTATED_BEFORE, until)
     about = around.about(run=alert.run_id, node=alert.node_id)
-    found = about.annotate(device=Value(None, IntegerField()), is_drill=Value(value=False))
-    rows = found.order_by().values_list(
+    annotated = about.annotate(device=Value(None, IntegerField()), is_drill=Value(value=False))
+    rows = annotated.order_by().values_list(
         "at", "kind", "text", "by", "node__name", "device", "is_drill"
     )
     if alert.is_drill:

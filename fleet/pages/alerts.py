@@ -137,10 +137,10 @@ def _silence_means(now: datetime) -> dict[str, Any]:
     try:
         hot = hot_store()
         n_reporting, n_nodes = reporting_now(hot, now_s=now_s)
-        found = watching(hot, now_s=now_s)
+        watched = watching(hot, now_s=now_s)
     except RedisError:
         return {"has_no_store": True}
-    return {"watching": found, "fleet": {"n_nodes": n_nodes, "n_silent": n_nodes - n_reporting}}
+    return {"watching": watched, "fleet": {"n_nodes": n_nodes, "n_silent": n_nodes - n_reporting}}
 
 
 @require_safe

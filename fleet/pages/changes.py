@@ -62,8 +62,8 @@ class Source:
         rows = self.rows().filter(**{self.by: who} if who else {}).exclude(**{self.at: None})
         source = Value(name, output_field=CharField())
         alike = {"log_at": F(self.at), "log_by": F(self.by), "log_of": source, "log_pk": F("pk")}
-        found: QuerySet[Any, Any] = rows.order_by().annotate(**alike).values_list(*alike)
-        return found
+        keyed: QuerySet[Any, Any] = rows.order_by().annotate(**alike).values_list(*alike)
+        return keyed
 
     def people(self) -> Iterable[str]:
         return self.rows().order_by().values_list(self.by, flat=True).distinct()
@@ -240,14 +240,14 @@ def changes_of(keys: Iterable[tuple[datetime, str, str, int]]) -> list[Change]:
     keys, wanted = list(keys), defaultdict(set)
     for _, _, name, pk in keys:
         wanted[name].add(pk)
-    held = {name: SOURCES[name].rows().in_bulk(pks) for name, pks in wanted.items()}
-    found = []
+    rows = {name: SOURCES[name].rows().in_bulk(pks) for name, pks in wanted.items()}
+    changes = []
     for at, by, name, pk in keys:
         source = SOURCES[name]
-        if row := held[name].get(pk):
+        if row := rows[name].get(pk):
             named = by or UNNAMED.get(source.kind, "trnwatch")
-            found.append(Change(at, named, source.kind, source.text(row), source.url(row)))
-    return found
+            changes.append(Change(at, named, source.kind, source.text(row), source.url(row)))
+    return changes
 
 
 @require_safe

@@ -144,8 +144,8 @@ def rows_of(prices: list[TeamPrice], *, now: datetime) -> list[PriceRow]:
     rows = []
     for instance_type, team in sorted(begun | set(active)):
         of_type = [price for price in prices if price.instance_type == instance_type]
-        held = applicable_price(of_type, team, now)
-        rows.append(PriceRow(instance_type, team, held, active.get((instance_type, team), 0)))
+        current = applicable_price(of_type, team, now)
+        rows.append(PriceRow(instance_type, team, current, active.get((instance_type, team), 0)))
     return rows
 
 

@@ -59,8 +59,8 @@ def device_context(name: str, *, at_s: int | None = None) -> dict[str, Any]:
 def alerts_of(node: Node, number: int, *, since: datetime) -> list[Alert]:
     """Return the alerts that accuse a device or one of its cores, the newest first."""
     lasted = Q(resolved_at=None) | Q(resolved_at__gt=since)
-    found = Alert.objects.filter(lasted, Q(node=node) | ~Q(parts=[])).order_by("-fired_at", "-pk")
-    accused = [a for a in found.select_related("run", "node") if number in _devices(a, node)]
+    alerts = Alert.objects.filter(lasted, Q(node=node) | ~Q(parts=[])).order_by("-fired_at", "-pk")
+    accused = [a for a in alerts.select_related("run", "node") if number in _devices(a, node)]
     return accused[:MOST_ALERTS]
 
 

@@ -126,10 +126,10 @@ def _alerts_in_window(alerts: AlertQuerySet, window: Window) -> list[AlertText]:
     """Return the alerts that were open within a window, as of its end, the worst first."""
     hot, (start, end) = hot_store(), _ends(window)
     lasted = Q(resolved_at=None) | Q(resolved_at__gt=start)
-    found = alerts.filter(lasted, fired_at__lt=end).select_related("run", "node")
+    lasting = alerts.filter(lasted, fired_at__lt=end).select_related("run", "node")
     shown = [
         alert_as_of(hot, alert, alert.events.all(), end)
-        for alert in found.prefetch_related("events")
+        for alert in lasting.prefetch_related("events")
     ]
     # The order of ``worst_first``, by the state at that time.
     shown.sort(key=lambda a: (a.severity, a.acknowledged_at is not None, a.fired_at, a.pk))

@@ -144,10 +144,10 @@ PERIODS_DAYS = (1, 7, 30, 90)
 def problem_node_list(request: HtmxRequest) -> HttpResponse:
     """Show the nodes that alerts accused within a period, with what that has cost."""
     days = period_days(request, PERIODS_DAYS)
-    found = problem_nodes(now=timezone.now(), days=days)
+    problems = problem_nodes(now=timezone.now(), days=days)
     context = {
-        "found": found,
-        "n_repeated": sum(each.is_repeated for each in found),
+        "found": problems,
+        "n_repeated": sum(each.is_repeated for each in problems),
         "days": days,
         "choices": PERIODS_DAYS,
     }
@@ -158,9 +158,9 @@ def node_context(name: str) -> dict[str, Any]:
     now, hot = timezone.now(), hot_store()
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
     of_run = Q(run=node.run_id) if node.run_id else Q()
-    found = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]) | of_run)
-    found = found.worst_first().select_related("run", "node")
-    alerts = [alert for alert in found if node.name in alert.nodes]
+    open_alerts = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]) | of_run)
+    open_alerts = open_alerts.worst_first().select_related("run", "node")
+    alerts = [alert for alert in open_alerts if node.name in alert.nodes]
     blocks = hot.latest()
     summed_up = nodes_now(hot, [node], now_s=now.timestamp(), latest=blocks)[0]
     last = blocks.get(node.shard)
@@ -179,7 +179,7 @@ def node_context(name: str) -> dict[str, Any]:
             at=now,
             pause_s=own_pause_s(hot, now_s=now.timestamp()),
             refused=read_refused(hot, [f"node:{name}"], now_s=now.timestamp()).get(f"node:{name}"),
-            of_run=runs_now(hot, [node.run], now_s=now.timestamp(), alerts=found)[0]
+            of_run=runs_now(hot, [node.run], now_s=now.timestamp(), alerts=open_alerts)[0]
             if node.run
             else None,
         ),
@@ -240,8 +240,8 @@ def sample_row(row: SampleRequest, *, is_stored: bool, now: datetime) -> SampleR
 
 
 def node_samples(hot: Connection, node: Node, *, is_up: bool, now: datetime) -> NodeSamples:
-    found = node.sample_requests.defer("answer").annotate(is_stored=Q(answer__isnull=False))
-    newest = list(found[:N_SAMPLES])
+    requests = node.sample_requests.defer("answer").annotate(is_stored=Q(answer__isnull=False))
+    newest = list(requests[:N_SAMPLES])
     last = newest[0] if newest else None
     rows = [sample_row(each, is_stored=each.is_stored, now=now) for each in newest]
     return NodeSamples(rows, refusal_of(hot, node, last, is_up=is_up, now=now))
@@ -376,8 +376,8 @@ def hardware_of(node: Node, block: Block | None) -> Hardware:
         return float(array[part]) if part < array.size and np.isfinite(array[part]) else None
 
     def count(metric: str, part: int) -> int | None:
-        found = value(metric, part)
-        return None if found is None else int(found)
+        number = value(metric, part)
+        return None if number is None else int(number)
 
     try:
         instance = catalog.instance(node.instance_type)

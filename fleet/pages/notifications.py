@@ -77,12 +77,12 @@ class DeliveryFilter(Filter):
 def deliveries_context(page: str = "1", **filters: str) -> dict[str, Any]:
     """Return a page of the deliveries, the newest first."""
     keep = DeliveryFilter.of(filters)
-    found = deliveries()
+    listed = deliveries()
     if keep.state:
-        found = found.filter(state=keep.state)
+        listed = listed.filter(state=keep.state)
     if keep.receiver:
-        found = found.filter(receiver__name=keep.receiver)
-    shown = Paginator(found, PER_PAGE).get_page(page)
+        listed = listed.filter(receiver__name=keep.receiver)
+    shown = Paginator(listed, PER_PAGE).get_page(page)
     return {
         "page": shown,
         "rows": rows(shown),
@@ -506,11 +506,11 @@ def route_preview(request: HtmxRequest) -> HttpResponse:
 def _seen(matchers: str) -> dict[str, object]:
     alerts = recent_alerts(now=timezone.now())
     try:
-        found = matching(matchers, alerts)
+        matched = matching(matchers, alerts)
     except FieldError as error:
         return {"preview_error": str(error), "n_alerts": len(alerts)}
     return {
-        "matching": [AlertSummary.of(alert) for alert in found[:N_SHOWN]],
-        "n_matching": len(found),
+        "matching": [AlertSummary.of(alert) for alert in matched[:N_SHOWN]],
+        "n_matching": len(matched),
         "n_alerts": len(alerts),
     }

@@ -166,13 +166,13 @@ def search(request: HtmxRequest) -> HttpResponse:
     if asked:
         about = Q(subject__icontains=asked) | Q(rule__icontains=asked) | Q(cause__icontains=asked)
         alerts = alerts.filter(about)
-    found = Q(name__icontains=asked)
+    matches = Q(name__icontains=asked)
     if asked:
-        found |= label_q(asked) if "=" in asked else labels_contain(asked)
+        matches |= label_q(asked) if "=" in asked else labels_contain(asked)
     context = {
         "asked": asked,
-        "runs": Run.objects.filter(found).order_by(*IN_USE_FIRST)[:MOST],
-        "nodes": Node.objects.filter(found).order_by(*IN_USE_FIRST)[:MOST] if asked else (),
+        "runs": Run.objects.filter(matches).order_by(*IN_USE_FIRST)[:MOST],
+        "nodes": Node.objects.filter(matches).order_by(*IN_USE_FIRST)[:MOST] if asked else (),
         "alerts": [AlertText(alert, now) for alert in alerts[:MOST]],
     }
     return render_page(request, "pages/search.html", context, partials={"results"})

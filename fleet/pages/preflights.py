@@ -114,7 +114,7 @@ def _show(
     form, files_form = form or PreflightForm(), files_form or _files_form()
     context = {
         "rows": [
-            (each, sentences(each, found)) if (found := load_result(each)) else (each, [])
+            (each, sentences(each, result)) if (result := load_result(each)) else (each, [])
             for each in page
         ],
         "page": page,
@@ -128,17 +128,17 @@ def _show(
 
 def preflight_context(preflight: Preflight) -> dict[str, Any]:
     """Return what changes on the page of one preflight."""
-    measured, found = load_measured(preflight), load_result(preflight)
+    measured, result = load_measured(preflight), load_result(preflight)
     context: dict[str, Any] = {
         "preflight": preflight,
-        "found": found,
+        "found": result,
         "stage": _stage(preflight),
         "n_pairs": int(measured.was_probed.sum()) // 2,
         "n_pairs_in_all": len(measured.nodes) * (len(measured.nodes) - 1) // 2,
         "collectives": collective_rows(measured),
         "limits": LIMITS,
     }
-    return context | (_verdicts(preflight, measured, found) if found else {})
+    return context | (_verdicts(preflight, measured, result) if result else {})
 
 
 def _verdicts(preflight: Preflight, measured: Measured, found: PreflightResult) -> dict[str, Any]:

@@ -91,8 +91,8 @@ def runs_context(**filters: str) -> dict[str, Any]:
     """Return the runs by team, active ones first."""
     now, hot = timezone.now(), hot_store()
     keep = RunFilter.of(filters)
-    found = Run.objects.filter_by(state=keep.state, label=keep.label, text=keep.q)
-    runs = sorted(found, key=lambda run: (run.team, bool(run.finished_at), run.name))
+    kept_runs = Run.objects.filter_by(state=keep.state, label=keep.label, text=keep.q)
+    runs = sorted(kept_runs, key=lambda run: (run.team, bool(run.finished_at), run.name))
     alerts = Alert.objects.open().exclude(run=None, parts=[]).worst_first().select_related("run")
     alerts = alerts.defer("run__plan", "run__clock")
     summed_up = runs_now(hot, runs, now_s=now.timestamp(), alerts=alerts)
@@ -261,12 +261,12 @@ def with_loss_view(request: HttpRequest, chart: RunChart) -> RunChart:
     view = LossView.of(request.GET.dict())
 
     def links(name: str, texts: Mapping[str, str]) -> list[tuple[str, str, bool]]:
-        found = []
+        choices = []
         for value, text in texts.items():
             query = request.GET.copy()
             query[name] = value
-            found.append((text, query.urlencode(), getattr(view, name) == value))
-        return found
+            choices.append((text, query.urlencode(), getattr(view, name) == value))
+        return choices
 
     smoothing = {each: "none" if each == "0" else each for each in EMAS}
     return replace(
@@ -288,27 +288,27 @@ def run_workers(request: HtmxRequest, name: str) -> HttpResponse:
     run = get_object_or_404(Run, name=name)
     days = period_days(request, PERIODS_DAYS)
     end = run.finished_at or timezone.now()
-    found = late_workers(run, start=end - timedelta(days=days), end=end)
-    shown = found.workers[:MOST_WORKERS]
+    late = late_workers(run, start=end - timedelta(days=days), end=end)
+    shown = late.workers[:MOST_WORKERS]
     # A month of columns is too wide.
     seconds = sorted({day for each in shown for day in each.by_day}) if days == WEEK_DAYS else []
     names = {each.node for each in shown}
     known = set(Node.objects.filter(name__in=names).values_list("name", flat=True))
     context = {
         "run": run,
-        "found": found,
+        "found": late,
         "rows": [
             {
                 "worker": each,
                 "url": address("node-detail", each.node) if each.node in known else "",
-                "node_hours": found.node_hours(each.lost_s),
-                "by_day": [found.node_hours(each.by_day.get(day, 0.0)) for day in seconds],
+                "node_hours": late.node_hours(each.lost_s),
+                "by_day": [late.node_hours(each.by_day.get(day, 0.0)) for day in seconds],
             }
             for each in shown
         ],
-        "n_more": len(found.workers) - len(shown),
+        "n_more": len(late.workers) - len(shown),
         "shown_days": [datetime.fromtimestamp(day, UTC) for day in seconds],
-        "untimed_ratio": 1 - found.timed_s / found.trained_s if found.trained_s else 0.0,
+        "untimed_ratio": 1 - late.timed_s / late.trained_s if late.trained_s else 0.0,
         "days": days,
         "choices": PERIODS_DAYS,
         "longest": PERIODS_DAYS[-1],
@@ -392,8 +392,8 @@ def compiles_context(page: str = "1", **filters: str) -> dict[str, Any]:
         team=keep.team, run=keep.run, since=now - since if since else None
     )
     what = WHAT.get(keep.what, WHAT[""])
-    found = events.filter(what[1]).select_related("run").defer("run__plan", "run__clock")
-    listing = Paginator(found.order_by("-at", "-pk"), COMPILES_PER_PAGE).get_page(page)
+    shown_events = events.filter(what[1]).select_related("run").defer("run__plan", "run__clock")
+    listing = Paginator(shown_events.order_by("-at", "-pk"), COMPILES_PER_PAGE).get_page(page)
     return {
         "keep": keep,
         "since": keep.since if keep.since in SINCE else USUAL_SINCE,

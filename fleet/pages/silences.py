@@ -46,11 +46,11 @@ def silences_context() -> dict[str, Any]:
     """Return the active silences, oldest first, and the expired ones."""
     now = timezone.now()
     muted = Prefetch("alerts", Alert.objects.open().select_related("run", "node"))
-    held = Silence.objects.active(now).order_by("starts_at", "pk").prefetch_related(muted)
+    silences = Silence.objects.active(now).order_by("starts_at", "pk").prefetch_related(muted)
     return {
         "silences": [
             (AgedSilence.of(silence, now=now), with_headlines(silence.alerts.all()))
-            for silence in held
+            for silence in silences
         ],
         "over": list(Silence.objects.over(now)[:N_PAST]),
     }
@@ -147,10 +147,10 @@ def _silence(form: SilenceForm, *, by: str, now: datetime) -> Silence:
 
 
 def _form(request: HtmxRequest, form: SilenceForm) -> HttpResponse:
-    found = _matching(form["matchers"].value() or "")
-    if not (("seen" in found and found["seen"].is_everything) or form["confirmed"].value()):
+    matched = _matching(form["matchers"].value() or "")
+    if not (("seen" in matched and matched["seen"].is_everything) or form["confirmed"].value()):
         del form.fields["confirmed"]
-    context = {"form": form, **found}
+    context = {"form": form, **matched}
     return render_page(request, "alerts/silence_new.html", context, partials=("silence-form",))
 
 

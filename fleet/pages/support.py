@@ -127,8 +127,8 @@ def groups_of(kept: SupportCheck) -> list[OperatorGroup]:
             state.value,
             *STYLES[state],
             words.capitalize(),
-            len(found),
-            [OperatorRow(each, basis_of(each), remedy(each)) for each in found[:MOST_SHOWN]],
+            len(judgements),
+            [OperatorRow(each, basis_of(each), remedy(each)) for each in judgements[:MOST_SHOWN]],
         )
-        for state, words, found in grouped(judgements_of(kept))
+        for state, words, judgements in grouped(judgements_of(kept))
     ]

@@ -89,10 +89,10 @@ def _found(model: type[M], field: str, name: str) -> M | None:
     if not name:
         return None
     # PostgreSQL does not support NUL in text.
-    found = None if "\0" in name else model._default_manager.filter(name=name).first()
-    if found is None:
+    row = None if "\0" in name else model._default_manager.filter(name=name).first()
+    if row is None:
         raise FieldError(field, f"there is no {field} {name[:60]!r}")
-    return found
+    return row
 
 
 def annotate_phase(run: Run, *, was: str, at: datetime) -> None:

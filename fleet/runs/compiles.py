@@ -90,12 +90,12 @@ def compiles_of_other_runs(
         .select_related("run")
         .order_by("-at", "-pk")[:MOST_EVENTS]
     )
-    found: dict[str, CompileEvent] = {}
+    by_graph: dict[str, CompileEvent] = {}
     for row in rows:
         graph = compile_of(row).graph
         if graph in graphs:
-            found.setdefault(graph, row)
-    return found
+            by_graph.setdefault(graph, row)
+    return by_graph
 
 
 Outcome, Verdict = CompileEvent.Outcome, CompileEvent.Verdict
@@ -203,8 +203,9 @@ def store_compiles(
     trained_from_s = None if trained_from is None else trained_from.timestamp()
     rows = []
     for each in sorted_events:
-        found = judge_compile(each, history, trained_from_s=trained_from_s, others=others)
-        rows.append(_row(run, each, noted_at=now, verdict=found.verdict, change=found.change))
+        judgement = judge_compile(each, history, trained_from_s=trained_from_s, others=others)
+        verdict, change = judgement.verdict, judgement.change
+        rows.append(_row(run, each, noted_at=now, verdict=verdict, change=change))
         history.add(each)
     CompileEvent.objects.bulk_create(rows, batch_size=BATCH, ignore_conflicts=True)
     # The run shows the flags and version of its newest compile.
@@ -415,7 +416,7 @@ def with_compile_flag(runs: RunQuerySet) -> RunQuerySet:
 
 def compile_summary(run: Run) -> CompileSummary:
     """Summarise a run's compiles; of many graphs only the most expensive are listed."""
-    found: list[Any] = list(
+    rows: list[Any] = list(
         run.compiles.order_by()
         .values("module")
         .annotate(
@@ -436,7 +437,7 @@ def compile_summary(run: Run) -> CompileSummary:
                 longest_s=row["longest_s"],
                 first_at=row["first_at"],
             )
-            for row in found
+            for row in rows
         ),
         key=lambda graph: (-(graph.seconds or 0.0), -graph.n_failures, graph.module),
     )
@@ -460,8 +461,8 @@ def compile_summary(run: Run) -> CompileSummary:
         seconds=sum(known_s) if known_s or not n_compiled else None,
         wall_s=covered_s(spans) if spans else None,
         n_timed=len(spans),
-        cache=max((row["where"] for row in found), default=""),
-        compiler=max((row["version"] for row in found), default=""),
+        cache=max((row["where"] for row in rows), default=""),
+        compiler=max((row["version"] for row in rows), default=""),
         lost_s=covered_s(lost_spans),
         usd=usd_of(run, lost_spans),
         accidents=tuple(lost[: -MAX_UNPLANNED - 1 : -1]),
@@ -580,7 +581,7 @@ class CompileRow:
 
 def fleet_compile_sums(events: QuerySet[CompileEvent]) -> FleetCompiles:
     """Sum compiles by run and in total, with three queries."""
-    found: list[Any] = list(
+    sums: list[Any] = list(
         events.values("run").annotate(
             graphs=Count("module", distinct=True, filter=~Q(module="")),
             **REQUESTS,
@@ -590,7 +591,7 @@ def fleet_compile_sums(events: QuerySet[CompileEvent]) -> FleetCompiles:
             version=Max("compiler"),
         )
     )
-    runs = Run.objects.defer("plan", "clock").in_bulk([each["run"] for each in found])
+    runs = Run.objects.defer("plan", "clock").in_bulk([each["run"] for each in sums])
     # Begin, length and verdict of every timed compile, by run.
     spans: dict[int, list[tuple[float, float, str]]] = {}
     timed = events.exclude(seconds=None).exclude(at=None).order_by("at")
@@ -600,7 +601,7 @@ def fleet_compile_sums(events: QuerySet[CompileEvent]) -> FleetCompiles:
         if at is not None and seconds is not None:
             spans.setdefault(key, []).append((at.timestamp(), seconds, verdict))
     rows = []
-    for each in found:
+    for each in sums:
         run, mine = runs[each["run"]], spans.get(each["run"], ())
         lost = [(begin, length) for begin, length, verdict in mine if verdict in LOST]
         beside = (length for _, length, verdict in mine if verdict == Verdict.BESIDE)

@@ -96,11 +96,11 @@ def device_figures(hot: Source, node: Node, number: int, *, at_s: int) -> list[D
         )
 
     cores = parts_of(node, number, "core_utilization_ratio")
-    found = [
+    figures = [
         figure(f"Core {core}, utilization", "core_utilization_ratio", "ratio", core, cores)
         for core in cores
     ]
-    return found + [figure(*each, number, [number]) for each in _DEVICE_FIGURES]
+    return figures + [figure(*each, number, [number]) for each in _DEVICE_FIGURES]
 
 
 def peak_of(instance: Instance | None, metric: str) -> float | None:

@@ -96,14 +96,14 @@ def inputs_of(
     working = sorted(filter(is_tracing, traces))
     problems = sorted(filter(None, map(trace_problem, traces)))
     n_on_request = sum(trace == ON_REQUEST for trace in traces)
-    found = observed_inputs(
+    observed = observed_inputs(
         span,
         steps,
         trace=working[0] if working else "",
         is_traced_on_request=not working and bool(n_on_request or problems),
     )
     return replace(
-        found,
+        observed,
         step_age_s=now_s - float(steps.ended_at_s[-1]) if len(steps) else 0.0,
         n_workers=len(traces),
         n_on_request=n_on_request,
@@ -144,7 +144,7 @@ def _period_s(values: FloatArray | None) -> int | None:
     """Return how often a metric gets a new value, the median over nodes; None without values."""
     if values is None or not values.size:
         return None
-    found = []
+    periods = []
     for node in range(values.shape[1]):
         rows = values[:, node]
         known = rows[np.isfinite(rows).any(axis=1)]
@@ -153,5 +153,5 @@ def _period_s(values: FloatArray | None) -> int | None:
         is_new = (known[1:] != known[:-1]) & ~(np.isnan(known[1:]) & np.isnan(known[:-1]))
         n_new = int(is_new.any(axis=1).sum())
         # Without a change, the value is at least as old as the window.
-        found.append(len(known) / n_new if n_new else len(known))
-    return max(1, round(float(np.median(found)))) if found else None
+        periods.append(len(known) / n_new if n_new else len(known))
+    return max(1, round(float(np.median(periods)))) if periods else None

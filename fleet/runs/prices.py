@@ -42,8 +42,8 @@ def with_nodes(run: Run, n_nodes: int, *, now: datetime) -> list[Entry] | None:
     if not is_priced(run):
         return None
     earlier, later = _cut(run, now)
-    held = {**earlier[-1], "from_s": now.timestamp(), "n_nodes": n_nodes}
-    return [*earlier, held, *({**each, "n_nodes": n_nodes} for each in later)]
+    entry = {**earlier[-1], "from_s": now.timestamp(), "n_nodes": n_nodes}
+    return [*earlier, entry, *({**each, "n_nodes": n_nodes} for each in later)]
 
 
 def with_prices(
@@ -53,18 +53,18 @@ def with_prices(
 
     A price of an earlier moment holds from now on: what was paid was paid.
     """
-    found, _ = _cut(run, now)
+    entries_kept, _ = _cut(run, now)
     for at, usd, basis in sorted(prices, key=lambda each: each[0]):
         from_s = max(now, at).timestamp()
-        if (usd, basis) != (found[-1]["usd_per_node_hour"], found[-1]["basis"]):
+        if (usd, basis) != (entries_kept[-1]["usd_per_node_hour"], entries_kept[-1]["basis"]):
             entry = {
                 "from_s": from_s,
                 "n_nodes": run.n_nodes,
                 "usd_per_node_hour": usd,
                 "basis": basis,
             }
-            found.append(entry)
-    return found
+            entries_kept.append(entry)
+    return entries_kept
 
 
 def _cut(run: Run, now: datetime) -> tuple[list[Entry], list[Entry]]:
@@ -135,10 +135,11 @@ def opening_price(
 
 def published_price(instance_type: str) -> tuple[float, str]:
     """Look up the catalogue's price of a type and its basis; 0 where none is published."""
-    found = catalog.instances().get(instance_type)
-    if found is None or not found.prices:
+    instance = catalog.instances().get(instance_type)
+    if instance is None or not instance.prices:
         return 0.0, NO_PRICE
-    return found.price.usd_per_hour, f"{found.price.basis}, {found.price.date}"[:MAX_BASIS]
+    price = instance.price
+    return price.usd_per_hour, f"{price.basis}, {price.date}"[:MAX_BASIS]
 
 
 def published_date(basis: str) -> str:
@@ -147,16 +148,16 @@ def published_date(basis: str) -> str:
     >>> published_date("on demand, 2026-07-20"), published_date("1-year of LLM, 2026-07-20, mail")
     ('2026-07-20', '')
     """
-    found = PUBLISHED.fullmatch(basis)
-    return found.group(1) if found and " of " not in basis else ""
+    match = PUBLISHED.fullmatch(basis)
+    return match.group(1) if match and " of " not in basis else ""
 
 
 def _changes(
     known: Sequence[TeamPrice], team: str, *, after: datetime
 ) -> list[tuple[datetime, float, str]]:
     dates = sorted({price.valid_from for price in known if price.valid_from > after})
-    held = [(at, applicable_price(known, team, at)) for at in dates]
-    return [(at, price.usd_per_node_hour, basis_of(price)) for at, price in held if price]
+    prices = [(at, applicable_price(known, team, at)) for at in dates]
+    return [(at, price.usd_per_node_hour, basis_of(price)) for at, price in prices if price]
 
 
 @transaction.atomic

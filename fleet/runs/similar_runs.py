@@ -44,24 +44,24 @@ def similar_runs(run: Run) -> QuerySet[Run]:
 def differing(run: Run) -> Sequence[tuple[Run, Sequence[SettingDifference]]]:
     """Find the newest similar runs with other settings, each with what differs."""
     pairs = ((other, differences_of(run, other)) for other in similar_runs(run)[: 4 * MAX_SIMILAR])
-    return [(other, found) for other, found in pairs if found][:MAX_SIMILAR]
+    return [(other, settings) for other, settings in pairs if settings][:MAX_SIMILAR]
 
 
 def differences_of(run: Run, other: Run) -> Sequence[SettingDifference]:
     """List the settings that differ; one that either run does not report is left out."""
-    found = []
+    settings = []
     if run.precision and other.precision and run.precision != other.precision:
-        found.append(SettingDifference("precision", run.precision, other.precision))
+        settings.append(SettingDifference("precision", run.precision, other.precision))
     mine, theirs = flags_of(run.compiler_flags), flags_of(other.compiler_flags)
     if mine and theirs and set(mine) != set(theirs):
         only = [" ".join(flag for flag in one if flag not in two) or "none"
                 for one, two in ((mine, theirs), (theirs, mine))]  # fmt: skip
-        found.append(SettingDifference("flags", *only))
+        settings.append(SettingDifference("flags", *only))
     for what, name in (("neuronx-cc", "compiler_version"), ("Neuron SDK", "sdk_version")):
         versions = getattr(run, name), getattr(other, name)
         if all(versions) and versions[0] != versions[1]:
-            found.append(SettingDifference(what, *versions))
-    return found
+            settings.append(SettingDifference(what, *versions))
+    return settings
 
 
 PACE = Measure("tokens", "counted_s", is_better_low=False)
@@ -118,10 +118,10 @@ def _pace(mine: FloatArray, theirs: FloatArray) -> dict[str, Any] | None:
     has_tokens = mine[:, counted].sum() > 0 and theirs[:, counted].sum() > 0
     if min(n_mine, n_theirs) < MIN_STEPS or not has_tokens:
         return None
-    found = differences(
+    measured = differences(
         [ArmSamples(COLUMNS, mine)], [ArmSamples(COLUMNS, theirs)], {"pace": PACE}, run_cv=0.0
     )
-    pace = found["pace"]
+    pace = measured["pace"]
     return {
         "ratio": pace.ratio,
         "low": pace.low if math.isfinite(pace.low) else None,

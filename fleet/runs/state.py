@@ -157,12 +157,13 @@ class RunState(msgspec.Struct, frozen=True):
 
 def members_of(hot: HotStore, run: str, session: str) -> dict[str, Member]:
     """Return the workers of one session, in order of stage and rank."""
-    held = hot.execute("HGETALL", workers_key(run, session))
-    found = {
-        name.decode(): msgspec.msgpack.decode(packed, type=Member) for name, packed in held.items()
+    packed_members = hot.execute("HGETALL", workers_key(run, session))
+    members = {
+        name.decode(): msgspec.msgpack.decode(packed, type=Member)
+        for name, packed in packed_members.items()
     }
-    order = sorted(found, key=lambda name: (found[name].stage, found[name].rank, name))
-    return {name: found[name] for name in order}
+    order = sorted(members, key=lambda name: (members[name].stage, members[name].rank, name))
+    return {name: members[name] for name in order}
 
 
 def state_of(hot: HotStore, run: str) -> RunState | None:
@@ -216,5 +217,5 @@ def recently_reporting_runs(hot: HotStore, *, since_s: float) -> list[str]:
 
 
 def reporting_nodes(hot: HotStore) -> dict[str, float]:
-    found = hot.execute("ZRANGE", NODES, 0, -1, "WITHSCORES", withscores=True)
-    return {name.decode(): float(at_s) for name, at_s in found}
+    reported = hot.execute("ZRANGE", NODES, 0, -1, "WITHSCORES", withscores=True)
+    return {name.decode(): float(at_s) for name, at_s in reported}

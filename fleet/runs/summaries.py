@@ -235,16 +235,16 @@ def runs_now(
 
     Open ``alerts`` of these runs say which of them stand still.
     """
-    found, standing = [], standstills(alerts)
+    rows, standing = [], standstills(alerts)
     for run in runs:
         if run.finished_at:
-            found.append(RunNow(run))
+            rows.append(RunNow(run))
             continue
         steps = recent_steps(hot, run.name, now_s=now_s)
         shared = steps.newest(SHARE_S, at_least=SHARE_STEPS)
         now = run_now(run, steps, now_s=now_s, shared=shared)
-        found.append(with_standstill(now, standing.get(run.name)))
-    return found
+        rows.append(with_standstill(now, standing.get(run.name)))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class Standstill:
 
 def standstills(alerts: Iterable[Alert]) -> dict[str, Standstill]:
     """Return which runs make no steps, by their open alerts."""
-    found: dict[str, Standstill] = {}
+    by_run: dict[str, Standstill] = {}
     for alert in alerts:
         own = {
             "rule": alert.rule,
@@ -267,8 +267,8 @@ def standstills(alerts: Iterable[Alert]) -> dict[str, Standstill]:
             if each.get("rule") in STANDSTILLS and each["run"]:
                 state = STANDSTILLS.get(each["cause"], STANDSTILLS[each["rule"]])
                 since = datetime.fromtimestamp(each["onset_s"], UTC)
-                found[each["run"]] = Standstill(state, since)
-    return found
+                by_run[each["run"]] = Standstill(state, since)
+    return by_run
 
 
 def with_standstill(now: RunNow, stands: Standstill | None) -> RunNow:
@@ -294,7 +294,7 @@ def nodes_now(
     by_job = (
         reporting_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
     )
-    found, watched_s = [], watching_s(hot, now_s=now_s)
+    rows, watched_s = [], watching_s(hot, now_s=now_s)
     is_in_pause = own_pause_s(hot, now_s=now_s) is not None
     for node in nodes:
         is_by_job = node.source == Node.Source.STEPS
@@ -306,7 +306,7 @@ def nodes_now(
         known = figures.get((node.shard, node.name), {}) if is_up else {}
         starts = is_starting(watched_s, was_heard=seen_s is not None)
         is_awaited = starts and not is_up and node.is_expected
-        found.append(
+        rows.append(
             NodeNow(
                 node,
                 last_seen_s=seen_s,
@@ -316,7 +316,7 @@ def nodes_now(
                 **known,
             )
         )
-    return found
+    return rows
 
 
 def flops_now(nodes: Iterable[NodeNow]) -> tuple[float, float | None] | None:
@@ -360,23 +360,23 @@ def hbm_now(hot: HotStore, nodes: Sequence[NodeNow], *, now_s: float) -> HbmNow 
     ).of(tuple(each.node.name for each in known))
     by_device = mean(span.values[HBM_BANDWIDTH], 0)
     # A node that reported at none of these moments counts with its newest second.
-    found = [
+    rates_of = [
         (each.node, float(np.nansum(rates)) if np.isfinite(rates).any() else newest)
         for each, rates in zip(known, by_device, strict=True)
         if (newest := each.hbm_bytes_per_s) is not None
     ]
-    if not found:
+    if not rates_of:
         return None
     instances = catalog.instances()
     peak = sum(
         instances[node.instance_type].chip.hbm_bytes_per_s * node.n_devices
-        for node, _ in found
+        for node, _ in rates_of
         if node.instance_type in instances
     )
-    is_known = all(node.instance_type in instances and node.n_devices for node, _ in found)
-    total = sum(rate for _, rate in found)
-    is_estimated = any(node.source != Node.Source.SIMULATED for node, _ in found)
-    return HbmNow(total, total / peak if is_known else None, peak, is_estimated, len(found))
+    is_known = all(node.instance_type in instances and node.n_devices for node, _ in rates_of)
+    total = sum(rate for _, rate in rates_of)
+    is_estimated = any(node.source != Node.Source.SIMULATED for node, _ in rates_of)
+    return HbmNow(total, total / peak if is_known else None, peak, is_estimated, len(rates_of))
 
 
 def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
@@ -406,7 +406,7 @@ def latest_figures(blocks: Iterable[Block]) -> Mapping[tuple[str, str], Mapping[
     Parts that report nothing (NaN) are left out of means, sums and extremes; a value is None if
     no part of the node reports it.
     """
-    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    latest: dict[tuple[str, str], Mapping[str, Any]] = {}
     for block in blocks:
         cores = _values(block, "core_utilization_ratio")
         flops, power = _values(block, "core_flops_per_s"), _values(block, "device_power_ratio")
@@ -429,8 +429,8 @@ def latest_figures(blocks: Iterable[Block]) -> Mapping[tuple[str, str], Mapping[
             n if n is None else int(n) for n in columns["ecc_uncorrected"]
         ]
         for name, row in zip(block.nodes, zip(*columns.values(), strict=True), strict=True):
-            found[block.shard, name] = dict(zip(columns, row, strict=True))
-    return found
+            latest[block.shard, name] = dict(zip(columns, row, strict=True))
+    return latest
 
 
 def _values(block: Block, metric: str) -> FloatArray:

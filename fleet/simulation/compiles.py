@@ -98,7 +98,7 @@ def store_recompiles(
     in_real_time: bool = True,
 ) -> list[CompileEvent]:
     """Store the compiles that recompile faults caused, once the delayed step is over."""
-    found: list[CompileEvent] = []
+    stored: list[CompileEvent] = []
     for fault in faults:
         start = _start(fault)
         if run.compiles.filter(process__endswith=f":{start}").exists():
@@ -117,8 +117,8 @@ def store_recompiles(
         )
         reported_at = datetime.fromtimestamp(at_s + fault.magnitude, UTC)
         noted_at = now if in_real_time else reported_at
-        found += store_compiles(run, events, now=noted_at, trained_from=run.started_at)
-    return found
+        stored += store_compiles(run, events, now=noted_at, trained_from=run.started_at)
+    return stored
 
 
 def _start(fault: InjectedFault) -> str:
@@ -166,6 +166,6 @@ def simulate_compiles(
         (fault for fault in faults if fault.kind == RECOMPILE and fault.starts_at <= now),
         key=lambda fault: fault.starts_at,
     )
-    found = store_recompiles(source, run, spec, struck, now=now, in_real_time=False)
+    stored = store_recompiles(source, run, spec, struck, now=now, in_real_time=False)
     store_announced(run, spec, since=run.started_at, now=now, in_real_time=False)
-    return found
+    return stored

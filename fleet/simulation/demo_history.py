@@ -133,9 +133,9 @@ def simulate_past(hot: HotStore, run: Run, faults: Sequence[InjectedFault]) -> i
             if stretch.is_close:
                 _watch(run, Playback(Span.join_nodes([p.span for p in played]), steps), stretch)
             earlier = steps.last(CARRIED_STEPS)
-        found = read_alerts()
+        alerts = read_alerts()
     with transaction.atomic():
-        n_alerts = store_alerts(*found)
+        n_alerts = store_alerts(*alerts)
         run.compiles.all().delete()
         compile_past(hot, run, list(faults), now=datetime.fromtimestamp(end, UTC))
         Run.objects.filter(pk=run.pk).update(past_until=None)

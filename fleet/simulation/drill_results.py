@@ -87,11 +87,11 @@ def drill_results(faults: Iterable[InjectedFault], *, now: datetime) -> list[Dri
     faults, now_s = list(faults), now.timestamp()
     truths = [live_truth(fault) for fault in faults]
     pairs = match_live_alerts(truths, {fault.run_id for fault in faults}, now=now)
-    found = match(truths, [firing for firing, _ in pairs])
-    repeats = list(found.repeats.values())
+    matched = match(truths, [firing for firing, _ in pairs])
+    repeats = list(matched.repeats.values())
     drills = []
     for i, fault in enumerate(faults):
-        firing, alert = pairs[found.noticed[i]] if i in found.noticed else (None, None)
+        firing, alert = pairs[matched.noticed[i]] if i in matched.noticed else (None, None)
         drills.append(DrillResult(fault, truths[i], firing, alert, repeats.count(i), now_s))
     return drills
 

@@ -73,12 +73,12 @@ def _replaced_database() -> Iterator[DatabaseWrapper]:
 @contextmanager
 def connected_to(database: BaseDatabaseWrapper) -> Iterator[None]:
     """Use another database in this thread within the context."""
-    held = connections[DEFAULT_DB_ALIAS]
+    before = connections[DEFAULT_DB_ALIAS]
     connections[DEFAULT_DB_ALIAS] = database
     try:
         yield
     finally:
-        connections[DEFAULT_DB_ALIAS] = held
+        connections[DEFAULT_DB_ALIAS] = before
 
 
 # Alerts about what is found unchanged are refreshed this often.
@@ -135,15 +135,15 @@ class Replay:
             return []
         # A second that finds what the last ones did needs no refresh yet, but only where each
         # open alert is found: one that is not must end in time.
-        found = frozenset(
+        evidence = frozenset(
             (f.rule, f.cause, f.severity, f.run, f.node, f.device, str(f.evidence.get("nodes")))
             for f in findings
         )
         subjects = {(finding.rule, subject_of(finding)) for finding in findings}
-        is_same = found == self._found and subjects == self.open_rules
+        is_same = evidence == self._found and subjects == self.open_rules
         if is_same and second - self._reconciled_s < REFRESH_S:
             return []
-        self._found, self._reconciled_s = found, second
+        self._found, self._reconciled_s = evidence, second
         evaluated = evaluated_subjects(snapshots, seen, self._open.subjects, now_s=second)
         changed = reconcile(findings, evaluated=evaluated, now=datetime.fromtimestamp(second, UTC))
         self.read_open_alerts()

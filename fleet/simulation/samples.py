@@ -55,10 +55,10 @@ def _answer(
     if row.started_at is None:
         hot.execute("SET", key, clock, "EX", int(SampleRequest.WAIT.total_seconds()))
         return {"id": row.pk, "state": "sampling"}
-    held: bytes | None = hot.execute("GET", key)
-    if held is None:
+    stored: bytes | None = hot.execute("GET", key)
+    if stored is None:
         return {"id": row.pk, "reason": "the simulation was restarted while it sampled"}
-    began = msgspec.json.decode(held, type=RunClock)
+    began = msgspec.json.decode(stored, type=RunClock)
     if msgspec.json.decode(clock, type=RunClock).tick < began.tick + SampleRequest.LENGTH_S:
         return None
     return simulated_answer(row.pk, plan, row.node.rank, began)

@@ -62,8 +62,8 @@ class PriceChart:
     @property
     def ends(self) -> tuple[float, float] | None:
         """The interval of the break-even price; None without one."""
-        found = self.break_even
-        return None if found.low is None or found.high is None else (found.low, found.high)
+        prices = self.break_even
+        return None if prices.low is None or prices.high is None else (prices.low, prices.high)
 
 
 def price_chart(baseline: ArmFigures, arm: ArmFigures, verdict: Verdict) -> PriceChart | None:
@@ -76,8 +76,8 @@ def price_chart(baseline: ArmFigures, arm: ArmFigures, verdict: Verdict) -> Pric
     if even is None or verdict.differing:
         return None
     low, high = even.low or even.usd, even.high or even.usd
-    found = _prices(baseline, arm)
-    prices = [end for _, *ends in found for end in ends] + [low, high]
+    prices_by_kind = _prices(baseline, arm)
+    prices = [end for _, *ends in prices_by_kind for end in ends] + [low, high]
     start, end = min(prices) * (1 - MARGIN_RATIO), max(prices) * (1 + MARGIN_RATIO)
     top, bottom = high / start - 1, low / end - 1
     top, bottom = (
@@ -95,7 +95,7 @@ def price_chart(baseline: ArmFigures, arm: ArmFigures, verdict: Verdict) -> Pric
         return [f"{x_of(x):.2f},{y_of(price / x - 1):.2f}" for x in xs]
 
     marks = []
-    for letter, (label, least, most) in zip(LETTERS, found, strict=False):
+    for letter, (label, least, most) in zip(LETTERS, prices_by_kind, strict=False):
         price = (least + most) / 2
         ratio = even.usd / price - 1
         marks.append(
@@ -130,7 +130,7 @@ def price_chart(baseline: ArmFigures, arm: ArmFigures, verdict: Verdict) -> Pric
 def _prices(baseline: ArmFigures, arm: ArmFigures) -> list[tuple[str, float, float]]:
     """List label, lower and upper end of the baseline's prices: those listed, and the one paid."""
     region = common_region(baseline.instance_type, arm.instance_type)
-    found = [
+    prices = [
         (
             f"{kind}, list price, {price.date}"
             + ("" if price.region == ANY_REGION else f", {price.region}"),
@@ -143,17 +143,17 @@ def _prices(baseline: ArmFigures, arm: ArmFigures) -> list[tuple[str, float, flo
         same = next(
             (
                 place
-                for place, (_, *ends) in enumerate(found)
+                for place, (_, *ends) in enumerate(prices)
                 if all(math.isclose(paid, end, rel_tol=SAME_PRICE_RATIO) for end in ends)
             ),
             None,
         )
         if same is None:
             kind = kind_of(baseline.price_basis)
-            found.append((f"paid{f', {kind}' if kind else ''}", paid, paid))
+            prices.append((f"paid{f', {kind}' if kind else ''}", paid, paid))
         else:
-            found[same] = (f"{found[same][0]}; paid", *found[same][1:])
-    return sorted(found, key=lambda each: each[1:])
+            prices[same] = (f"{prices[same][0]}; paid", *prices[same][1:])
+    return sorted(prices, key=lambda each: each[1:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,10 +65,10 @@ def arm_layout(run: Run) -> ArmLayout:
     )
     versions = {"Neuron SDK": run.sdk_version, "neuronx-cc": run.compiler_version}
     software = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    found = _best(job) if run.model in catalog.models() and not run.shape else None
-    if found is None:
+    compared = _best(job) if run.model in catalog.models() and not run.shape else None
+    if compared is None:
         return ArmLayout(used=used, software=software)
-    mine, best, above_ratio = found
+    mine, best, above_ratio = compared
     return ArmLayout(
         used=mine if run.is_simulated else used,
         software=software,

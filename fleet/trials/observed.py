@@ -82,8 +82,8 @@ def starts_of_similar_runs(run: Run) -> tuple[Start, ...]:
     """List the stored starts of similar runs with the same precision."""
     alike = similar_runs(run).filter(precision=run.precision).values("pk")
     kept = ObservedRun.objects.filter(run__in=alike).order_by("run")
-    found = (figures.get("starts", ()) for figures in kept.values_list("figures", flat=True))
-    return tuple(msgspec.convert(start, Start) for starts in found for start in starts)[
+    by_run = (figures.get("starts", ()) for figures in kept.values_list("figures", flat=True))
+    return tuple(msgspec.convert(start, Start) for starts in by_run for start in starts)[
         :MOST_STARTS
     ]
 
@@ -237,11 +237,11 @@ def _failures(run: Run, began: datetime, until: datetime) -> list[Failure]:
     """List the failures that stopped a run, without drills: by alerts, and as the job reports."""
     alerts = run.alerts.filter(FAILED, is_drill=False, onset_at__gte=began, onset_at__lt=until)
     notes = run.annotations.filter(by="", text=HAS_FAILED, at__gte=began, at__lt=until)
-    found: list[Failure] = list(alerts.values_list("onset_at", "resolved_at"))
-    found += [(at, None) for at in notes.values_list("at", flat=True)]
+    times: list[Failure] = list(alerts.values_list("onset_at", "resolved_at"))
+    times += [(at, None) for at in notes.values_list("at", flat=True)]
     failures: list[Failure] = []
     last = None
-    for onset, end in sorted(found, key=itemgetter(0)):
+    for onset, end in sorted(times, key=itemgetter(0)):
         if last is None or onset - last > ONE_FAILURE:
             failures.append((onset, end))
         else:
@@ -257,12 +257,12 @@ def outages_of(failures: Sequence[Failure], restarts: Sequence[datetime]) -> tup
     A run that went on by itself had none: a restart after its alert has resolved, or after the
     next failure, belongs to something else.
     """
-    found = []
+    outages_s = []
     following = [*(onset for onset, _ in failures[1:]), None]
     for (onset, end), later in zip(failures, following, strict=False):
         last = min((each for each in (end, later) if each is not None), default=None)
         begins = (at for at in restarts if at >= onset - RESTART_BEFORE)
         at = next(begins, None)
         if at is not None and (last is None or at <= last):
-            found.append(max(0.0, (at - onset).total_seconds()))
-    return tuple(found)
+            outages_s.append(max(0.0, (at - onset).total_seconds()))
+    return tuple(outages_s)

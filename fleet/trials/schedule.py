@@ -270,15 +270,15 @@ def _scenario(
             has_reuse=has_reuse, arms=tuple(costs), break_even=None, saved_usd=None
         )
     baseline, candidate = arms
-    found = break_even(baseline.expected, candidate.expected)
+    even = break_even(baseline.expected, candidate.expected)
     could_days = break_even_days(baseline.could, candidate.could)
     return ReuseScenario(
         has_reuse=has_reuse,
         arms=tuple(costs),
         break_even=BreakEvenPoint(
-            reason=found.reason,
-            days=None if found.days is None else _span(found.days, could_days),
-            tokens=found.tokens,
+            reason=even.reason,
+            days=None if even.days is None else _span(even.days, could_days),
+            tokens=even.tokens,
             chance_ratio=float(np.isfinite(could_days).mean()),
         ),
         saved_usd=_more("usd_for", baseline, candidate, work),

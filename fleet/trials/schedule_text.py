@@ -426,5 +426,5 @@ def schedule_of(trial: Trial, asked: ScheduleRequest) -> Schedule | None:
     if pair is None:
         return None
     planned, as_of = pair
-    planned, found = project_request(planned, asked)
-    return Schedule(asked, planned, found, as_of)
+    planned, projection = project_request(planned, asked)
+    return Schedule(asked, planned, projection, as_of)

@@ -291,16 +291,16 @@ def compare(hot: Source, trial: Trial, *, now: datetime) -> TrialFigures:
     runs: dict[int, list[MeasuredArm]] = {}
     for each in arms:
         runs.setdefault(each.arm.replicate_of_id or each.arm.pk, []).append(each)
-    baseline = next((found for found in runs.values() if found[0].arm.is_baseline), None)
+    baseline = next((arm_runs for arm_runs in runs.values() if arm_runs[0].arm.is_baseline), None)
     return TrialFigures(
         matches=match_runs(
             [each.arm.run for each in arms], [each.figures.tokens_per_step for each in arms]
         ),
         arms=tuple(each.figures for each in arms),
         candidates=tuple(
-            compare_arms(trial, baseline, found)
-            for found in runs.values()
-            if baseline is not None and found is not baseline
+            compare_arms(trial, baseline, arm_runs)
+            for arm_runs in runs.values()
+            if baseline is not None and arm_runs is not baseline
         ),
     )
 
@@ -443,14 +443,14 @@ def compare_arms(
     pace = next((each for each in measured if each.name == "tokens_per_s"), None)
     evidence = None
     if pace is not None and math.isfinite(pace.difference.error_log):
-        found = pace.difference
+        difference = pace.difference
         evidence = PaceEvidence(
-            found.ratio,
-            found.error_log,
+            difference.ratio,
+            difference.error_log,
             pace.n_steps,
             pace.n_planned,
-            _finite(found.freedom),
-            found.run_error_log,
+            _finite(difference.freedom),
+            difference.run_error_log,
         )
     n_runs = (len(baseline), len(candidate))
     return Candidate(
@@ -481,7 +481,7 @@ def _differences(trial: Trial, arms: Arms) -> list[MeasuredDifference]:
         if all(is_known(figure, run.settled) for run in runs)
         and (not figure.measure.line or None not in lines.values())
     ]
-    found: dict[str, Difference] = {}
+    by_figure: dict[str, Difference] = {}
     if known:
         baseline, candidate = (
             [
@@ -494,29 +494,29 @@ def _differences(trial: Trial, arms: Arms) -> list[MeasuredDifference]:
             for arm in arms
         )
         by_name = differences(baseline, candidate, {each.name: each.measure for each in known})
-        found = {figure.name: _scale(by_name[figure.name], figure.factor) for figure in known}
+        by_figure = {figure.name: _scale(by_name[figure.name], figure.factor) for figure in known}
     mfu = [[run.figures.values.get(MFU.name, math.nan) for run in arm] for arm in arms]
     mine, theirs = (math.exp(float(np.mean(np.log(values)))) for values in mfu)
-    if math.isfinite(mine) and math.isfinite(theirs) and (pace := found.get("tokens_per_s")):
+    if math.isfinite(mine) and math.isfinite(theirs) and (pace := by_figure.get("tokens_per_s")):
         # The difference in pace, scaled by each arm's own peak.
         ratio = theirs / mine - 1
         factor = (1 + ratio) / (1 + pace.ratio)
         low, high = ((1 + end) * factor - 1 for end in (pace.low, pace.high))
-        found[MFU.name] = replace(
+        by_figure[MFU.name] = replace(
             pace, baseline=mine, candidate=theirs, ratio=ratio, low=low, high=high
         )
     sums = ([run.steps.sums for run in arms[0]], [run.steps.sums for run in arms[1]])
     epoch = None
     n_tokens, *others = {run.arm.run.tokens_per_epoch for run in runs}
     if n_tokens and not others:
-        if usd := found.get("usd_per_mtok"):
-            found[USD_PER_EPOCH.name] = _scale(usd, n_tokens / BY_NAME["usd_per_mtok"].factor)
+        if usd := by_figure.get("usd_per_mtok"):
+            by_figure[USD_PER_EPOCH.name] = _scale(usd, n_tokens / BY_NAME["usd_per_mtok"].factor)
         epoch = compare_first_epochs(sums, n_tokens)
     n_equal = equal_tokens([*sums[0], *sums[1]])
     if n_equal is not None and (loss := compare_losses(n_equal, sums)):
-        found[LOSS.name] = loss
+        by_figure[LOSS.name] = loss
     n_steps, n_planned = min(run.figures.n_settled for run in runs), trial.planned_steps
-    measured = [MeasuredDifference(*item, n_steps, n_planned) for item in found.items()]
+    measured = [MeasuredDifference(*item, n_steps, n_planned) for item in by_figure.items()]
     return measured if epoch is None else [*measured, epoch]
 
 

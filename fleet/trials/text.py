@@ -224,16 +224,16 @@ def interval_chart(
     charted: list[tuple[ComparisonRow, bool]] = []
     if verdict and (verdict.paid is None or is_unlike or verdict.contradicting):
         for listed in verdict.at_list_prices:
-            found = listed.comparison
+            shown = listed.comparison
             inverse = Comparison(
                 measure="tokens_per_usd",
-                baseline=TOKENS_PER_MTOK / found.baseline,
-                candidate=TOKENS_PER_MTOK / found.candidate,
-                ratio=1 / (1 + found.ratio) - 1,
-                low=None if found.high is None else 1 / (1 + found.high) - 1,
-                high=None if found.low is None else 1 / (1 + found.low) - 1,
-                word=found.word,
-                n_more_steps=found.n_more_steps,
+                baseline=TOKENS_PER_MTOK / shown.baseline,
+                candidate=TOKENS_PER_MTOK / shown.candidate,
+                ratio=1 / (1 + shown.ratio) - 1,
+                low=None if shown.high is None else 1 / (1 + shown.high) - 1,
+                high=None if shown.low is None else 1 / (1 + shown.low) - 1,
+                word=shown.word,
+                n_more_steps=shown.n_more_steps,
             )
             row = comparison_row(inverse)
             charted.append((replace(row, label=f"{row.label}, {listed.kind} prices"), True))
@@ -251,12 +251,12 @@ def interval_chart(
     axis = _Axis([row.comparison for row, _ in charted], claim)
     lines = []
     for row, has_band in charted:
-        found, band = row.comparison, None
+        shown, band = row.comparison, None
         if claim and has_band:
             width = (claim.high - claim.low) / axis.length * 100
             band = ClaimBand(axis.place(claim.low), f"{width:.2f}", claim)
-        low, high = (found.ratio if end is None else end for end in (found.low, found.high))
-        at, left, right = (axis.place(value) for value in (found.ratio, low, high))
+        low, high = (shown.ratio if end is None else end for end in (shown.low, shown.high))
+        at, left, right = (axis.place(value) for value in (shown.ratio, low, high))
         lines.append(IntervalLine(row, at, left, right, band))
     ticks = tuple((axis.place(at), at) for at in axis.ticks)
     return IntervalChart(tuple(lines), ticks, axis.place(0.0))

@@ -101,8 +101,8 @@ def kind_of(basis: str) -> str:
     ('capacity block', '')
     """
     text = basis.casefold()
-    found = (name for name in sorted(NAMES, key=len, reverse=True) if text.startswith(name))
-    return NAMES.get(next(found, ""), "")
+    names = (name for name in sorted(NAMES, key=len, reverse=True) if text.startswith(name))
+    return NAMES.get(next(names, ""), "")
 
 
 def list_prices(instance_type: str, region: str = "") -> dict[str, ListPrice]:
@@ -112,7 +112,7 @@ def list_prices(instance_type: str, region: str = "") -> dict[str, ListPrice]:
     """
     instance = catalog.instances().get(instance_type)
     prices = instance.prices if instance else ()
-    found = {}
+    by_kind = {}
     for kind in KINDS:
         listed = [price for price in prices if kind_of(price.basis) == kind]
         here = [price for price in listed if {region, ANY_REGION} & {*price.regions}]
@@ -125,13 +125,13 @@ def list_prices(instance_type: str, region: str = "") -> dict[str, ListPrice]:
                 newest[each] = max(price.date, newest.get(each, ""))
         current = [p for p in listed if any(newest[each] == p.date for each in p.regions)]
         regions = dict.fromkeys(each for price in current for each in price.regions)
-        found[kind] = ListPrice(
+        by_kind[kind] = ListPrice(
             min(price.usd_per_hour for price in current),
             max(price.usd_per_hour_high or price.usd_per_hour for price in current),
             region if region in regions else ", ".join(regions),
             min(price.date for price in current),
         )
-    return found
+    return by_kind
 
 
 def common_region(baseline: str, candidate: str) -> str:

@@ -188,8 +188,8 @@ class Envelopes:
     def messages(self, line: bytes) -> Iterator[Message]:
         text = line.decode("utf-8", "replace")
         if "{" in text and ENVELOPE.search(text):
-            found = list(self._of_json(text, MAX_DEPTH))
-            yield from found or [Message(text)]
+            messages = list(self._of_json(text, MAX_DEPTH))
+            yield from messages or [Message(text)]
             return
         if "=>" in text and (ruby := RUBY.search(text)):
             yield Message(ruby[2].replace("\\n", "").replace('\\"', '"'), float(ruby[1]))
@@ -222,8 +222,8 @@ class Envelopes:
         record = _decoded(text[brace:].rstrip(" \t\r\n,")) if brace >= 0 else None
         if record is None:
             return
-        for found in self._walk(record, Message(""), depth):
-            yield Message(text[:brace] + found.text, found.at_s, found.host)
+        for message in self._walk(record, Message(""), depth):
+            yield Message(text[:brace] + message.text, message.at_s, message.host)
 
     def _walk(self, record: Any, outer: Message, depth: int) -> Iterator[Message]:
         if not depth:
@@ -250,40 +250,42 @@ class Envelopes:
         host = next((v for key in HOSTS if isinstance(v := record.get(key), str) and v), "")
         here = Message("", outer.at_s if isnan(at_s) else at_s, (host or outer.host)[:100])
         for key in MESSAGES:
-            if (found := record.get(key)) is not None:
-                yield from self._message(found, here, depth)
-                if isinstance(found, str) or key != "log":
+            if (content := record.get(key)) is not None:
+                yield from self._message(content, here, depth)
+                if isinstance(content, str) or key != "log":
                     return
         for key in CONTAINERS:
-            if isinstance(found := record.get(key), (dict, list)):
-                yield from self._walk(found, here, depth)
+            if isinstance(content := record.get(key), (dict, list)):
+                yield from self._walk(content, here, depth)
 
-    def _message(self, found: Any, here: Message, depth: int) -> Iterator[Message]:
-        if isinstance(found, dict):
-            if isinstance(found.get("stringValue"), str):
-                found = found["stringValue"]
-            elif not TRAINED.isdisjoint(found):
-                found = json.dumps(found)
+    def _message(self, content: Any, here: Message, depth: int) -> Iterator[Message]:
+        if isinstance(content, dict):
+            if isinstance(content.get("stringValue"), str):
+                content = content["stringValue"]
+            elif not TRAINED.isdisjoint(content):
+                content = json.dumps(content)
             else:
-                yield from self._walk(found, here, depth - 1)
+                yield from self._walk(content, here, depth - 1)
                 return
-        elif isinstance(found, list) and all(isinstance(b, int) and 0 <= b < 256 for b in found):
+        elif isinstance(content, list) and all(
+            isinstance(b, int) and 0 <= b < 256 for b in content
+        ):
             # journald writes text with control characters as numbers.
-            found = bytes(found).decode("utf-8", "replace")
-        if not isinstance(found, str):
+            content = bytes(content).decode("utf-8", "replace")
+        if not isinstance(content, str):
             return
-        if len(found) >= CUT_BYTES // 4 and len(found.encode()) >= CUT_BYTES:
-            found = self._whole("docker", found, is_part=not found.endswith("\n"), start=0)
+        if len(content) >= CUT_BYTES // 4 and len(content.encode()) >= CUT_BYTES:
+            content = self._whole("docker", content, is_part=not content.endswith("\n"), start=0)
         elif "docker" in self._parts:
-            found = self._whole("docker", found, is_part=False, start=0)
-        if ENVELOPE.search(found):
-            inner = list(self._of_json(found, depth - 1))
+            content = self._whole("docker", content, is_part=False, start=0)
+        if ENVELOPE.search(content):
+            inner = list(self._of_json(content, depth - 1))
             if inner:
                 for each in inner:
                     at_s = here.at_s if isnan(each.at_s) else each.at_s
                     yield Message(each.text, at_s, each.host or here.host)
                 return
-        yield Message(found, here.at_s, here.host)
+        yield Message(content, here.at_s, here.host)
 
 
 def moment_of(value: Any, *, utc_offset_s: float = 0.0) -> float:
@@ -420,7 +422,7 @@ def prefix_of(
             end = time.end()
         elif tag := next((m for each in TAGS if (m := each.match(text, end))), None):
             who = _group(tag, "who") or who
-            rank = int(found) if (found := _group(tag, "rank")) else rank
+            rank = int(digits) if (digits := _group(tag, "rank")) else rank
             end = tag.end()
         else:
             break
@@ -458,32 +460,32 @@ def _day_s(time: re.Match[str]) -> float:
 
 def _unix_s(time: re.Match[str], *, year: int, utc_offset_s: float) -> float:
     """Return Unix seconds; NaN if the date does not exist."""
-    found: Mapping[str, Any] = time.groupdict()
-    if text := found.get("unix"):
+    fields: Mapping[str, Any] = time.groupdict()
+    if text := fields.get("unix"):
         at_s = float(text)
         return at_s / 1e3 if at_s > 1e11 else at_s
     zone = timezone(timedelta(seconds=utc_offset_s))
-    if text := (found.get("zone") or "").strip():
+    if text := (fields.get("zone") or "").strip():
         sign = -1 if text[0] == "-" else 1
         hours, minutes = ("0", "0") if text in ("Z", "UTC") else (text[1:3], text[-2:])
         zone = timezone(sign * timedelta(hours=int(hours) % 24, minutes=int(minutes)))
-    month = MONTHS.index(found["name"]) + 1 if found.get("name") else int(found["month"])
-    written = str(found.get("year") or year)
+    month = MONTHS.index(fields["name"]) + 1 if fields.get("name") else int(fields["month"])
+    written = str(fields.get("year") or year)
     try:
         moment = datetime(
             int(written) + (2000 if len(written) == 2 else 0),
             month,
-            int(found["day"]),
-            int(found["h"]),
-            int(found["m"]),
-            int(found["s"]),
+            int(fields["day"]),
+            int(fields["h"]),
+            int(fields["m"]),
+            int(fields["s"]),
             tzinfo=zone,
         )
     except ValueError:
         return nan
     if not FIRST_YEAR <= moment.year <= LAST_YEAR:
         return nan
-    digits = found.get("frac") or "0"
+    digits = fields.get("frac") or "0"
     # Neuron's compiler writes milliseconds as six digits.
-    is_ms = found.get("colon") and len(digits) == 6 and digits.startswith("000")
+    is_ms = fields.get("colon") and len(digits) == 6 and digits.startswith("000")
     return moment.timestamp() + int(digits) / (1e3 if is_ms else 10.0 ** len(digits))

@@ -109,8 +109,8 @@ class ErrorReader:
         for each in PATTERNS:
             if each.after and self._newest.get(entry.source) != each.after:
                 continue
-            if any(map(text.__contains__, each.has)) and (found := each.pattern.search(text)):
-                return _error(each, found, entry, file)
+            if any(map(text.__contains__, each.has)) and (match := each.pattern.search(text)):
+                return _error(each, match, entry, file)
         return None
 
     def _note(self, entry: LogLine) -> None:

@@ -66,14 +66,14 @@ class Row:
         """Return the figures of a line by field; empty if it is of another kind or not whole."""
         if not all(map(text.__contains__, self.has)) or any(map(text.__contains__, self._lacks)):
             return {}
-        found = {}
+        texts = {}
         for name, pattern in self._patterns.items():
             for match in pattern.finditer(text):
                 if text[match.start() - 1 : match.start()] not in PARTS:
                     # Of alternatives, one has the figure.
-                    found[name] = match[match.lastindex or 1]
+                    texts[name] = match[match.lastindex or 1]
                     break
-        return found if not self._needs or any(name in found for name in self._needs) else {}
+        return texts if not self._needs or any(name in texts for name in self._needs) else {}
 
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -187,8 +187,8 @@ def bar_of(text: str) -> ProgressBar | None:
         match = RICH_BAR.search(text)
     if match is None or (n := step_number(match["n"])) is None:
         return None
-    found = match.groupdict()
-    total, rest = found.get("total"), found.get("figures") or match["rest"] or ""
+    groups = match.groupdict()
+    total, rest = groups.get("total"), groups.get("figures") or match["rest"] or ""
     rate = positive(None if match["rate"] in (None, "?") else match["rate"])
     return ProgressBar(
         label=text[: match.start()].strip(" \t:").lower()[:80],
@@ -230,9 +230,9 @@ def record_of(
     figures: Mapping[str, str], step: int, entry: LogLine, *, clock: ProgressBar | None = None
 ) -> StepRecord:
     """Convert figures to a record in its units; a bar adds its clock."""
-    found: dict[str, float] = {"elapsed_s": entry.clock_s} if math.isnan(entry.at_s) else {}
+    values: dict[str, float] = {"elapsed_s": entry.clock_s} if math.isnan(entry.at_s) else {}
     if clock is not None:
-        found |= {"elapsed_s": clock.elapsed_s, "rate_s": clock.rate_s}
+        values |= {"elapsed_s": clock.elapsed_s, "rate_s": clock.rate_s}
     for name, text in figures.items():
         field, convert = UNITS.get(name, (name, positive))
         # A bar rounds large counts: 1.02e+8.
@@ -240,10 +240,10 @@ def record_of(
             continue
         value = convert(text)
         if math.isfinite(value) and (field != "step_s" or value <= MAX_STEP_S):
-            found[field] = value
+            values[field] = value
         if name in NOT_FINITE:
-            found[NOT_FINITE[name]] = kind_of(text)
-    return StepRecord(step, at_s=entry.at_s, **found)
+            values[NOT_FINITE[name]] = kind_of(text)
+    return StepRecord(step, at_s=entry.at_s, **values)
 
 
 class StepReader:

@@ -325,8 +325,8 @@ class Compiler:
     def read(self, entry: LogLine) -> list[Compile] | None:
         """Read one line: the compiles that it ends, None if it is not understood."""
         text = entry.text
-        found = PROCESS.match(text)
-        process = found[1] if found else ""
+        match = PROCESS.match(text)
+        process = match[1] if match else ""
         for words, outcome in CACHED.items():
             if words in text:
                 return [self._event(entry, process, outcome)]
@@ -391,8 +391,8 @@ class Compiler:
 
 
 def _module(text: str) -> str:
-    found = MODULE.search(text)
-    return found[0].removesuffix(".hlo") if found else ""
+    match = MODULE.search(text)
+    return match[0].removesuffix(".hlo") if match else ""
 
 
 ERROR = re.compile(r"NEURON_HW_ERR=([A-Z][A-Z0-9_]{2,59})\b", re.ASCII)

@@ -131,7 +131,7 @@ KINDS = ("", "NaN", "Infinity", "-Infinity")
 
 def not_finite(columns: Mapping[str, FloatArray]) -> tuple[NotFinite, ...]:
     """Return what is known of figures that were logged and not finite."""
-    found = []
+    values = []
     for name in ("loss", "grad_norm"):
         kind = columns[f"{name}_kind"]
         (logged,) = np.nonzero(np.isfinite(kind))
@@ -143,7 +143,7 @@ def not_finite(columns: Mapping[str, FloatArray]) -> tuple[NotFinite, ...]:
         first = int(finite[-1]) + 1 if is_last and len(finite) else int(np.argmax(bad))
         before = finite[finite < first]
         row = logged[before[-1]] if len(before) else -1
-        found.append(
+        values.append(
             NotFinite(
                 name=name,
                 value=KINDS[int(kind[logged[bad]][-1])],
@@ -154,7 +154,7 @@ def not_finite(columns: Mapping[str, FloatArray]) -> tuple[NotFinite, ...]:
                 finite_step=int(columns["step"][row]) if row >= 0 else -1,
             )
         )
-    return tuple(found)
+    return tuple(values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,11 +104,11 @@ def check_name(name: str) -> None:
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"--run: {name[:80]!r} is not a valid run name: use {NAME_RULE}")
-    found = Run.objects.filter(name=name).select_related("log").first()
-    if found is not None and found.heard_at is not None:
+    run = Run.objects.filter(name=name).select_related("log").first()
+    if run is not None and run.heard_at is not None:
         reason = "reports its own steps, which have more detail than its log"
         raise ValueError(f"--run: {name} {reason}; import the log as another run")
-    if found is not None and not hasattr(found, "log"):
+    if run is not None and not hasattr(run, "log"):
         raise ValueError(f"--run: {name} is not an imported log; choose another name")
 
 
@@ -158,14 +158,14 @@ def annotate_errors(run: Run, errors: Mapping[HardwareError, int], *, moved_s: f
     names = {error.node for error in errors}
     nodes = {node.name: node for node in Node.objects.filter(name__in=names)}
     end = run.finished_at or run.started_at
-    found = []
+    annotations = []
     for group in list(groups.values())[:MAX_ERROR_ANNOTATIONS]:
         moments = sorted(e.at_s + moved_s for e in group if not math.isnan(e.at_s))
         at, last = (datetime.fromtimestamp(moments[i], UTC) if moments else end for i in (0, -1))
         text = error_text(group[0], n=sum(errors[error] for error in group))
         if not moments:
             text = f"{text}; no time logged"
-        found.append(
+        annotations.append(
             Annotation(
                 at=at,
                 ends_at=last if last > at else None,
@@ -176,7 +176,7 @@ def annotate_errors(run: Run, errors: Mapping[HardwareError, int], *, moved_s: f
                 by=BY,
             )
         )
-    Annotation.objects.bulk_create(found)
+    Annotation.objects.bulk_create(annotations)
 
 
 def error_text(error: HardwareError, *, n: int) -> str:
@@ -224,19 +224,19 @@ def step_times(
         drift_s = steps.at_s[known] - lasted_s[known]
         ends = lasted_s + np.interp(lasted_s, lasted_s[known], drift_s)
         ends = np.maximum.accumulate(np.where(known, steps.at_s, ends))
-        found = StepTimes(ends, BY_LOG)
+        times = StepTimes(ends, BY_LOG)
     elif started_at is not None:
-        found = StepTimes(started_at.timestamp() + lasted_s, BY_START)
+        times = StepTimes(started_at.timestamp() + lasted_s, BY_START)
     else:
-        found = StepTimes(file_s - lasted_s[-1:].sum() + lasted_s, BY_FILE)
-    if not len(found.ended_at_s):
-        return found
-    newest_s = float(found.ended_at_s[-1])
+        times = StepTimes(file_s - lasted_s[-1:].sum() + lasted_s, BY_FILE)
+    if not len(times.ended_at_s):
+        return times
+    newest_s = float(times.ended_at_s[-1])
     is_ahead = newest_s > now_s + AHEAD_S
     if not is_ahead and now_s - newest_s < keep_days * DAY_S:
-        return found
+        return times
     moved_s = now_s - newest_s
-    return StepTimes(found.ended_at_s + moved_s, found.by, moved_s, AHEAD if is_ahead else TOO_OLD)
+    return StepTimes(times.ended_at_s + moved_s, times.by, moved_s, AHEAD if is_ahead else TOO_OLD)
 
 
 @transaction.atomic
@@ -419,9 +419,9 @@ def _end_s(event: Compile) -> float:
 
 def _price(options: LogOptions, began: datetime) -> dict[str, Any]:
     """Return the price by contract or catalog; 0 if unknown."""
-    found = opening_price(options.team, options.instance, n_nodes=options.n_nodes, began=began)
-    if options.n_nodes and (found["usd_per_node_hour"] or found["tariff"]):
-        return found
+    price = opening_price(options.team, options.instance, n_nodes=options.n_nodes, began=began)
+    if options.n_nodes and (price["usd_per_node_hour"] or price["tariff"]):
+        return price
     return {"usd_per_node_hour": 0.0, "price_basis": NOT_RECORDED, "tariff": None}
 
 

@@ -38,13 +38,13 @@ def check_name(name: str, *, is_replaced: bool) -> None:
     """Raise ValueError for an invalid name, or that of another run."""
     if not NAME.fullmatch(name):
         raise ValueError(f"--run: {name[:80]!r} is not a valid run name: use {NAME_RULE}")
-    found = Run.objects.filter(name=name).select_related("trace").first()
-    if found is None:
+    run = Run.objects.filter(name=name).select_related("trace").first()
+    if run is None:
         return
-    if not hasattr(found, "trace"):
+    if not hasattr(run, "trace"):
         raise ValueError(f"--run: {name} is not an imported trace; choose another name")
     if not is_replaced:
-        at = f"{found.trace.imported_at:%Y-%m-%d %H:%M} UTC"
+        at = f"{run.trace.imported_at:%Y-%m-%d %H:%M} UTC"
         raise ValueError(
             f"--run: {name} was imported on {at}; choose another name, or give --replace"
         )
@@ -70,7 +70,7 @@ def save_trace(
     steps = replace(steps, ended_at_s=steps.ended_at_s + shift_s)
     run = Run.objects.create(**_run_fields(analysis, about, steps))
     durable.write_steps(steps)
-    found, grid, verdict = analysis.found, analysis.grid, analysis.verdict
+    explained, grid, verdict = analysis.found, analysis.grid, analysis.verdict
     # Shares of the time of all steps: short steps count less than long ones.
     wait, transfer = (
         float(np.average(ratio, weights=steps.step_s))
@@ -83,10 +83,10 @@ def save_trace(
         file=about.file[:200],
         n_workers=grid.n_workers,
         n_steps=len(steps),
-        step_s=found.real_s,
-        slowdown_ratio=found.slowdown_ratio,
-        m_w=found.m_w,
-        m_s=found.m_s,
+        step_s=explained.real_s,
+        slowdown_ratio=explained.slowdown_ratio,
+        m_w=explained.m_w,
+        m_s=explained.m_s,
         allreduce_share_ratio=wait + transfer,
         wait_share_ratio=wait,
         transfer_share_ratio=transfer,
@@ -95,14 +95,14 @@ def save_trace(
         culprit=analysis.culprits[0] if verdict.cause == "one_worker" else "",
         details={
             "recorded_step_s": float(steps.step_s.mean()),
-            "ideal_step_s": found.ideal_s,
+            "ideal_step_s": explained.ideal_s,
             "ranks": grid.ranks.tolist(),
-            "worker_slowdown": np.round(found.worker_slowdown, 4).tolist(),
-            "stage_slowdown": np.round(found.stage_slowdown, 4).tolist(),
-            "shares": found.shares,
+            "worker_slowdown": np.round(explained.worker_slowdown, 4).tolist(),
+            "stage_slowdown": np.round(explained.stage_slowdown, 4).tolist(),
+            "shares": explained.shares,
             "share_ratio": verdict.share_ratio,
             "other_comm_share_ratio": other_comm_share_ratio(analysis, about.trace.figures),
-            "correlation": found.correlation if np.isfinite(found.correlation) else None,
+            "correlation": explained.correlation if np.isfinite(explained.correlation) else None,
             "culprits": list(analysis.culprits),
             "stage": verdict.stage,
             "n_left_out": grid.n_left_out,

@@ -28,17 +28,17 @@ def read_trace(paths: Sequence[Path]) -> Trace:
     """Read a table of operations, or the files of one job; of a folder, all in and below it."""
     files: list[Path] = []
     for path in paths:
-        found = [path]
+        readable = [path]
         if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.name.endswith(ENDINGS))
+            readable = sorted(file for file in path.rglob("*") if file.name.endswith(ENDINGS))
             # Neuron Explorer writes many tables that are not needed; other logs may lie beside.
-            logs = [file for file in found if file.suffix in LINES]
-            found = [file for file in found if is_table(file)] or [
-                file for file in found if file not in logs or is_inspector(head_of(file))
+            logs = [file for file in readable if file.suffix in LINES]
+            readable = [file for file in readable if is_table(file)] or [
+                file for file in readable if file not in logs or is_inspector(head_of(file))
             ]
-        if not found:
+        if not readable:
             raise TraceError(f"{path.name}: holds no file that ends in {', '.join(ENDINGS)}")
-        files += found
+        files += readable
     heads = {file: head_of(file) for file in files}
     if empty := [file.name for file, head in heads.items() if not head]:
         raise TraceError(f"{empty[0]}: is empty; copy it again")

@@ -88,17 +88,19 @@ def read_document(path: Path) -> Document:
     try:
         if text.lstrip()[:1] == b"[":
             return Document(decode(_closed(text), list[Event]))
-        found: Document = decode(text, Document)
+        document: Document = decode(text, Document)
     except msgspec.ValidationError as error:
         raise TraceError(f"{path.name}: is not a profiler's trace: {error}") from error
     except msgspec.DecodeError as error:
         raise TraceError(f"{path.name}: is not complete JSON ({error}); copy it again") from error
-    if all(each is None for each in (found.traceEvents, found.trace_events, found.cc_ops)):
+    if all(
+        each is None for each in (document.traceEvents, document.trace_events, document.cc_ops)
+    ):
         raise TraceError(
             f"{path.name}: is not a profiler's trace: it has neither traceEvents (Chrome) nor "
             "trace_events or cc_ops (neuron-profile)"
         )
-    return found
+    return document
 
 
 def _closed(text: bytes) -> bytes:

@@ -56,7 +56,7 @@ def is_inspector(head: bytes) -> bool:
 
 
 def read_records(path: Path) -> ProcessRecords:
-    found = ProcessRecords(path.name)
+    records = ProcessRecords(path.name)
     communicator = ""
     lines = text_of(path).splitlines()
     for number, line in enumerate(lines, 1):
@@ -72,18 +72,18 @@ def read_records(path: Path) -> ProcessRecords:
             continue
         if isinstance(header := entry.get("header"), dict):
             communicator = str(header.get("id"))
-            found.headers[communicator] = header
+            records.headers[communicator] = header
         stats = entry.get("dump_stats")
         if isinstance(stats, dict):
-            found.n_dropped += sum(int(number_of(stats.get(name)) or 0) for name in DROPPED)
+            records.n_dropped += sum(int(number_of(stats.get(name)) or 0) for name in DROPPED)
         for kind in ("coll", "p2p"):
             operation = entry.get(f"{kind}_perf")
             if isinstance(operation, dict):
-                header = found.headers.get(communicator, {})
-                _add(found, kind, operation, communicator, header)
-    if not found.records:
+                header = records.headers.get(communicator, {})
+                _add(records, kind, operation, communicator, header)
+    if not records.records:
         raise TraceError(f"{path.name}: has no records of operations")
-    return found
+    return records
 
 
 def _add(

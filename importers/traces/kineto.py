@@ -45,10 +45,10 @@ def read_kineto(path: Path, file: Document) -> Iterator[RankEvents]:
         and isinstance(event.dur, int | float)
     ]
     if file.traceEvents and not events:
-        found = ", ".join(sorted({str(event.ph) for event in file.traceEvents})[:6])
+        kinds = ", ".join(sorted({str(event.ph) for event in file.traceEvents})[:6])
         raise TraceError(
             f"{path.name}: has no complete events (ph X, with ts and dur as numbers) among ph "
-            f"{found}; export complete events"
+            f"{kinds}; export complete events"
         )
     device = [event for event in events if str(event.cat).lower() in DEVICE]
     if not device:
@@ -162,8 +162,8 @@ def _steps(events: list[Event]) -> dict[int, tuple[float, float]]:
     for cats in (("gpu_user_annotation",), ("user_annotation", "cpu_op", "python_function", "")):
         spans: dict[int, tuple[float, float]] = {}
         for event in events:
-            if str(event.cat) in cats and (found := STEP.search(str(event.name))):
-                number, begin = int(found.group(1)), event.ts * US
+            if str(event.cat) in cats and (match := STEP.search(str(event.name))):
+                number, begin = int(match.group(1)), event.ts * US
                 first, last = spans.get(number, (begin, begin))
                 spans[number] = min(first, begin), max(last, begin + event.dur * US)
         if spans:

@@ -79,8 +79,8 @@ def read_tables(paths: Sequence[Path]) -> list[Profile]:
     profiles: dict[Path, Profile] = {}
     by_table: dict[tuple[Path, str], list[pa.Table]] = defaultdict(list)
     for path in sorted(paths):
-        if (found := FILE.fullmatch(path.name)) is not None:
-            by_table[path.parent, found.group(1)].append(_read_table(path, found.group(1)))
+        if (match := FILE.fullmatch(path.name)) is not None:
+            by_table[path.parent, match.group(1)].append(_read_table(path, match.group(1)))
     for (folder, name), parts in by_table.items():
         profile = profiles.setdefault(folder, Profile(folder.name))
         whole = pa.concat_tables(parts, promote_options="default")
@@ -159,13 +159,13 @@ def ranks_of_profiles(profiles: Sequence[Profile]) -> list[RankEvents]:
 
 def instance_of(profiles: Sequence[Profile]) -> str:
     """Return the instance type that the profiles agree on; empty if unknown."""
-    found = {
+    types = {
         str(value)
         for profile in profiles
         for value in profile.tables.get("Metadata", {}).get("instance_type", ())
         if value
     }
-    return found.pop() if len(found) == 1 else ""
+    return types.pop() if len(types) == 1 else ""
 
 
 def has_system(profile: Profile) -> bool:
@@ -266,10 +266,10 @@ def without(one: Intervals, other: Intervals) -> Intervals:
     edges = np.unique(np.concatenate([*one, *other]))
     middle = (edges[1:] + edges[:-1]) / 2
     inside = [np.zeros(len(middle), bool), np.zeros(len(middle), bool)]
-    for found, intervals in zip(inside, (one, other), strict=True):
+    for row, intervals in zip(inside, (one, other), strict=True):
         knots, _ = busy_time(*intervals)
         if len(intervals[0]):
-            found[:] = np.searchsorted(knots, middle) % 2 == 1
+            row[:] = np.searchsorted(knots, middle) % 2 == 1
     kept = inside[0] & ~inside[1]
     return edges[:-1][kept], edges[1:][kept]
 
@@ -382,7 +382,7 @@ def _members(value: Any, rank: int) -> tuple[int, ...]:
 
 
 def _hardware(profile: Profile, *, end_s: float) -> Hardware:
-    found = Hardware()
+    hardware = Hardware()
     usage = profile.tables.get("HbmUsage")
     if usage and usage["timestamp"]:
         rate = np.nan_to_num(_numbers(usage, "current_throughput"))
@@ -394,11 +394,11 @@ def _hardware(profile: Profile, *, end_s: float) -> Hardware:
         for moment, core, value in zip(moments, pcores, rate.tolist(), strict=True):
             by_core[core].append(value)
             at[moment] += value
-        found["hbm_bytes_per_s"] = float(sum(map(np.mean, by_core.values())))
-        found["hbm_peak_bytes_per_s"] = max(at.values())
+        hardware["hbm_bytes_per_s"] = float(sum(map(np.mean, by_core.values())))
+        hardware["hbm_peak_bytes_per_s"] = max(at.values())
     throttle = profile.tables.get("Throttle")
     if throttle is not None and end_s > 0:
         begin = np.asarray(_numbers(throttle, "timestamp") * NS)
         _, done = busy_time(begin, begin + _numbers(throttle, "duration") * NS)
-        found["throttled_ratio"] = min(1.0, float(done[-1]) / end_s)
-    return found
+        hardware["throttled_ratio"] = min(1.0, float(done[-1]) / end_s)
+    return hardware

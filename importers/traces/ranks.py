@@ -173,16 +173,18 @@ def trace_of_ranks(ranks: Sequence[RankEvents], *, shows_overlap: bool = True) -
     groups = {each.rank: each.gradient_group() for each in ranks}
     sends = any((each.kind == SEND).any() for each in ranks)
     places = _places(groups, is_pipeline=sends)
-    found: dict[tuple[int, int, int], list[StepSegments]] = {}
+    segments_at: dict[tuple[int, int, int], list[StepSegments]] = {}
     figures = []
     for each in sorted(ranks, key=lambda each: each.rank):
         steps = {n: _step_segments(each, groups[each.rank], s) for n, s in each.spans().items()}
         figures.append(_figures(each, list(steps.values())))
         for number, segments in steps.items():
-            found.setdefault((number, *places[each.rank]), []).append(segments)
+            segments_at.setdefault((number, *places[each.rank]), []).append(segments)
     names = _names(places, figures)
-    keys = [(*key, names[key[1:]]) for key in found]
-    table = _rows(keys, [max(shards, key=lambda one: one.work_s) for shards in found.values()])
+    keys = [(*key, names[key[1:]]) for key in segments_at]
+    table = _rows(
+        keys, [max(shards, key=lambda one: one.work_s) for shards in segments_at.values()]
+    )
     step, dp, stage, rank, kind, seq = table[:, :6].astype("i8").T
     began_at_s = min(each.began_at_s for each in ranks)
     world = max((each.world or 0 for each in ranks), default=0)

@@ -64,14 +64,14 @@ def starts_after_pauses(gaps_s: FloatArray) -> tuple[list[int], int]:
 
 def places_of(pattern: tuple[Any, ...], labels: Sequence[Any]) -> list[int]:
     """Return where the pattern begins, without overlaps."""
-    found, place, length = [], 0, len(pattern)
+    places, place, length = [], 0, len(pattern)
     while length and place + length <= len(labels):
         if tuple(labels[place : place + length]) == pattern:
-            found.append(place)
+            places.append(place)
             place += length
         else:
             place += 1
-    return found
+    return places
 
 
 def numbered(spans: Sequence[Span], reference: Sequence[Span]) -> dict[int, Span]:

@@ -89,8 +89,8 @@ def pass_correlation(grid: Grid, took_s: FloatArray) -> float:
     J. Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
     OSDI 2025, arXiv:2505.05713, section 5.3.
     """
-    found = [_stage_correlation(grid, took_s, stage) for stage in range(grid.n_stages)]
-    known = np.concatenate(found)
+    by_stage = [_stage_correlation(grid, took_s, stage) for stage in range(grid.n_stages)]
+    known = np.concatenate(by_stage)
     known = known[np.isfinite(known)]
     return float(np.median(known)) if len(known) else float("nan")
 
@@ -138,11 +138,11 @@ def _among_members(extreme: np.ufunc, values: FloatArray, graph: DependencyGraph
     """Maximum or minimum over all participants of each operation, without those missing."""
     worst = -np.inf if extreme is np.maximum else np.inf
     known = np.where(np.isnan(values), worst, values)
-    found = np.full_like(known, worst)
-    extreme.at(found, graph.joint, known)
-    found = found[graph.joint]
-    found[graph.across] = extreme.reduce(found[graph.across], axis=2, keepdims=True)
-    return found
+    extremes = np.full_like(known, worst)
+    extreme.at(extremes, graph.joint, known)
+    extremes = extremes[graph.joint]
+    extremes[graph.across] = extreme.reduce(extremes[graph.across], axis=2, keepdims=True)
+    return extremes
 
 
 def replay(graph: DependencyGraph, took_s: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -587,5 +587,5 @@ def analyse_trace(trace: Trace, *, run: str) -> Analysis:
     grid = grid_of(trace)
     graph = graph_of(grid)
     steps = steps_of(grid, graph, run=run)
-    found = explain(grid, graph)
-    return Analysis(grid, steps, found, judge_trace(found, n_steps=len(steps)))
+    explained = explain(grid, graph)
+    return Analysis(grid, steps, explained, judge_trace(explained, n_steps=len(steps)))

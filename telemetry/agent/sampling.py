@@ -105,17 +105,17 @@ def encode_sample(
 
 def monitor_row(report: bytes) -> dict[str, int | None]:
     """Return each core's utilization in a report of neuron-monitor; empty if it has none."""
-    found: dict[str, int | None] = {}
+    row: dict[str, int | None] = {}
     try:
         for runtime in json.loads(report)["neuron_runtime_data"]:
             counters = runtime["report"]["neuroncore_counters"]
             for core, use in counters["neuroncores_in_use"].items():
                 halves = round(2 * float(use["neuroncore_utilization"]))
                 # Of several processes the one counts that uses the core.
-                found[str(core)] = min(FULL, max(halves, found.get(str(core)) or 0))
+                row[str(core)] = min(FULL, max(halves, row.get(str(core)) or 0))
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}
-    return found
+    return row
 
 
 class CoreTimes:
@@ -285,13 +285,13 @@ def _grown(efa: Mapping[str, Any] | None) -> dict[str, tuple[int | None, int | N
     """Return bytes sent and received by EFA device, over its ports; empty at first."""
     if efa is None or "period" not in efa:
         return {}
-    found: dict[str, tuple[int | None, int | None]] = {}
+    counts: dict[str, tuple[int | None, int | None]] = {}
     for port in efa["devices"]:
         part, grown = str(port["index"]), port["increase"]
-        tx, rx = found.get(part, (None, None))
+        tx, rx = counts.get(part, (None, None))
         more_tx, more_rx = grown.get("tx_bytes"), grown.get("rx_bytes")
-        found[part] = (
+        counts[part] = (
             tx if more_tx is None else (tx or 0) + more_tx,
             rx if more_rx is None else (rx or 0) + more_rx,
         )
-    return found
+    return counts

@@ -324,19 +324,19 @@ class EfaCounters:
             # rdmap9s0 before rdmap16s27
             return [(int(n or 0), word) for word, n in re.findall(r"(\D*)(\d*)", name)]
 
-        found = {}
+        ports = {}
         for device in sorted(_names(self._root), key=by_number):
             folder = self._root / device
             for port in _names(folder / "ports"):
                 counters = folder / "ports" / port / "hw_counters"
                 if port.isdecimal() and counters.is_dir():
                     self._places.setdefault(device, len(self._places))
-                    found[device, int(port)] = (folder / "hw_counters", counters)
-        for key in set(self._open) - set(found):
+                    ports[device, int(port)] = (folder / "hw_counters", counters)
+        for key in set(self._open) - set(ports):
             for file in self._open.pop(key).values():
                 file.close()
             self._before.pop(key, None)
-        for key, folders in found.items():
+        for key, folders in ports.items():
             files = self._open.setdefault(key, {})
             for folder in folders:
                 for name in _names(folder):
@@ -477,13 +477,13 @@ class SysfsLayout:
 
     def __init__(self, device: Path) -> None:
         """Search below one device's folder; symbolic links are not followed."""
-        found = sorted(
+        paths = sorted(
             (os.path.relpath(os.path.join(folder, name), device)  # noqa: PTH118
              for folder, _, names in os.walk(device) for name in names),
             key=lambda path: (path.count("/"), path),
         )  # fmt: skip
-        in_cores = [match for path in found if (match := IN_CORE.fullmatch(path))]
-        own = [path for path in found if not IN_CORE.fullmatch(path)]
+        in_cores = [match for path in paths if (match := IN_CORE.fullmatch(path))]
+        own = [path for path in paths if not IN_CORE.fullmatch(path)]
         first = [match for match in in_cores if match[1] == in_cores[0][1]]
         self.cores = (first[0]["parent"] or "") if first else ""
         in_first = [match["path"] for match in first]
@@ -518,8 +518,8 @@ def _device(index: int, path: Path, layout: SysfsLayout, *, memory: bool) -> dic
 
 def numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
     """Return the folders whose name matches, sorted by their number."""
-    found = [(pattern.fullmatch(name), name) for name in _names(folder)]
-    return sorted((int(match[1]), folder / name) for match, name in found if match)
+    matches = [(pattern.fullmatch(name), name) for name in _names(folder)]
+    return sorted((int(match[1]), folder / name) for match, name in matches if match)
 
 
 def core_files(root: Path, layout: SysfsLayout, file: str) -> dict[tuple[int, int], OpenFile]:
@@ -600,8 +600,12 @@ class Probes:
             self._requested_s = now_s
 
             def run() -> None:
-                found = self._run(command, now_s, apart_s=REQUESTED_APART_S)
-                answer({"latency_s": found} if found else {"reason": self.problem or "no result"})
+                latency_s = self._run(command, now_s, apart_s=REQUESTED_APART_S)
+                answer(
+                    {"latency_s": latency_s}
+                    if latency_s
+                    else {"reason": self.problem or "no result"}
+                )
 
             self._running = threading.Thread(target=run, daemon=True)
             self._running.start()
@@ -615,9 +619,9 @@ class Probes:
                 mark = (now.st_mtime, now.st_ino)
                 if mark != self._mark:
                     with open(self._file, "rb") as file:  # noqa: PTH123
-                        found = self._parse(file.read(MAX_PROBE_BYTES))
-                    if found:
-                        self._latency_s, self._read_s = found, now_s
+                        latency_s = self._parse(file.read(MAX_PROBE_BYTES))
+                    if latency_s:
+                        self._latency_s, self._read_s = latency_s, now_s
                     self._mark = mark
             except OSError as error:
                 self.problem = f"probe file: {error.strerror}"
@@ -662,12 +666,12 @@ class Probes:
     def _parse(self, text: bytes) -> dict[str, float]:
         """Read lines; invalid ones are skipped, and the first is named in ``problem``."""
         results = [(_parse_line(line), line) for line in text.splitlines() if line.strip()]
-        found = {result[0]: result[1] for result, _ in results if result}
+        latency_s = {result[0]: result[1] for result, _ in results if result}
         wrong = [line for result, line in results if not result]
         shown = wrong[0][:60].decode("utf-8", "replace") if wrong else ""
         expected = 'expected {"device": NAME, "latency_s": SECONDS}'
         self.problem = f"probe: {shown!r} is not a result; {expected}" if wrong else ""
-        return found
+        return latency_s
 
 
 def _parse_line(line: bytes) -> tuple[str, float] | None:

@@ -134,12 +134,12 @@ class Spool:
     def next_frames(self, *, max_frames: int, max_bytes: int) -> list[Frame]:
         """Return the oldest undelivered frames, of one kind, a few at a time."""
         with self._changed:
-            found = self._read(max_frames, max_bytes)
-            if not found and self._is_waiting:
+            frames = self._read(max_frames, max_bytes)
+            if not frames and self._is_waiting:
                 # The files are unreadable: drop them, or delivery would stop for good.
                 while self._segments:
                     self._drop_oldest()
-            return found
+            return frames
 
     def mark_delivered(self, seq: int) -> None:
         """Remove all frames up to a number: they were accepted, or refused for good."""
@@ -179,7 +179,7 @@ class Spool:
         return bool(self._segments) and self._segments[-1].last > self._delivered
 
     def _read(self, max_frames: int, max_bytes: int) -> list[Frame]:
-        found: list[Frame] = []
+        frames: list[Frame] = []
         size = 0
         for segment in self._segments:
             is_first = segment is self._segments[0]
@@ -192,11 +192,11 @@ class Spool:
                     self._offset = start + end if is_first else self._offset
                     continue
                 size += len(frame.tail)
-                is_other = bool(found) and frame.kind != found[0].kind
-                if found and (is_other or len(found) == max_frames or size > max_bytes):
-                    return found
-                found.append(frame)
-        return found
+                is_other = bool(frames) and frame.kind != frames[0].kind
+                if frames and (is_other or len(frames) == max_frames or size > max_bytes):
+                    return frames
+                frames.append(frame)
+        return frames
 
     def _write(self, data: bytes, seq: int) -> None:
         """Append a frame, whole or not at all, to the newest file or a new one."""

@@ -246,17 +246,17 @@ def training_instance(name: str) -> Instance:
 
     FieldError if it is for inference only, or if no run on its chip is published.
     """
-    found = instance(name)
-    if found.can_train and found.has_step_model:
-        return found
+    named = instance(name)
+    if named.can_train and named.has_step_model:
+        return named
     able = ", ".join(
         n
         for n, i in instances().items()
-        if i.can_train and i.has_step_model and i.chip.vendor == found.chip.vendor
+        if i.can_train and i.has_step_model and i.chip.vendor == named.chip.vendor
     )
     why = (
-        f"can't be estimated or simulated: no run on {found.chip.name} is published"
-        if found.can_train
+        f"can't be estimated or simulated: no run on {named.chip.name} is published"
+        if named.can_train
         else "is made for inference only and can't train"
     )
     raise FieldError("instance", f"{name!r} {why}; use one of {able}")

@@ -31,10 +31,10 @@ def bare_opcode(line: str) -> str:
     """Return the opcode after a shape, as the analyzer writes instructions; empty without."""
     end = depth = 0
     if line.startswith("("):
-        for found in PARENTHESIS.finditer(line):
-            depth += 1 if found[0] == "(" else -1
+        for parenthesis in PARENTHESIS.finditer(line):
+            depth += 1 if parenthesis[0] == "(" else -1
             if depth == 0:
-                end = found.end()
+                end = parenthesis.end()
                 break
     elif shape := SHAPE.match(line):
         end = shape.end()
@@ -76,10 +76,10 @@ def bare(line: str) -> str:
 
 
 def use_of(text: str) -> OperatorUse | None:
-    if found := AFTER.match(text):
-        written, count = found[1], found[2]
-    elif found := BEFORE.match(text):
-        written, count = found[2], found[1]
+    if match := AFTER.match(text):
+        written, count = match[1], match[2]
+    elif match := BEFORE.match(text):
+        written, count = match[2], match[1]
     else:
         return None
     name = operator_name(written)
@@ -139,8 +139,8 @@ def read_report(text: str) -> OperatorList:
     )
     lines: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), start=1):
-        for found in OPERATOR.findall(line):
-            lines.setdefault(operator_name(found), number)
+        for operator in OPERATOR.findall(line):
+            lines.setdefault(operator_name(operator), number)
     # PyTorch's operators; the HLO instructions below them are only reasons.
     names = [name for name in total if not name.startswith("hlo::")] or list(total)
     operators = {

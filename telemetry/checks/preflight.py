@@ -131,15 +131,15 @@ def compatible(n: int, bad_pairs: Iterable[tuple[int, int]], cost: FloatArray) -
         peers[other].add(one)
     conflicts: Conflicts = {i: frozenset(others) for i, others in peers.items()}
     taken: list[int] = []
-    left, found = set(conflicts), []
+    left, groups = set(conflicts), []
     while left:
         group, edge = set[int](), {min(left)}
         while edge:
             group |= edge
             edge = {peer for i in edge for peer in conflicts[i]} - group
-        found.append(frozenset(group))
+        groups.append(frozenset(group))
         left -= group
-    for component in found:
+    for component in groups:
         solve = _exact if len(component) <= EXACTLY else _greedy
         taken += solve(component, conflicts, cost)
     return sorted(taken)

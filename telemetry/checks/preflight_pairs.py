@@ -67,8 +67,8 @@ def pair_classes(figures: Sequence[FloatArray], labels: Sequence[str]) -> PairCl
         if any(_ratio(log, across) > np.log(LEAST_RATIO) / 2 for log in logs):
             return PairClasses("labels", rack)
     for log in logs:
-        if (found := infer_racks(log)) is not None:
-            return PairClasses("inferred", found)
+        if (racks := infer_racks(log)) is not None:
+            return PairClasses("inferred", racks)
     return PairClasses("", np.zeros(len(figures[0]), int))
 
 

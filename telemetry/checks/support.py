@@ -70,8 +70,8 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def evidence_of(self, name: str) -> Evidence | None:
         """Return the evidence about an operator, in place or not; None without any."""
         same = (name, name.removesuffix("_"))
-        found = (each for each in self.evidence if any(map(each.concerns, same)))
-        return next(found, None)
+        concerning = (each for each in self.evidence if any(map(each.concerns, same)))
+        return next(concerning, None)
 
     @property
     def list_date(self) -> str:
@@ -144,7 +144,7 @@ def judge(
     published : what is published of operators
     report : the compiler's report, where there is one; it overrides the list
     """
-    found = []
+    judgements = []
     for operator in operators:
         state, basis, detail = _by_what_is_published(operator, published)
         n_passed = n_failed = 0
@@ -152,7 +152,7 @@ def judge(
             n_passed, n_failed = report.passed.get(name, 0), report.failed.get(name, 0)
             state = SupportState.UNSUPPORTED if n_failed else SupportState.SUPPORTED
             basis, detail = Basis.REPORT, "; ".join(report.failures.get(name, ()))
-        found.append(
+        judgements.append(
             OperatorJudgement(
                 name=operator.name,
                 written=operator.written,
@@ -169,7 +169,7 @@ def judge(
         )
     return tuple(
         sorted(
-            found,
+            judgements,
             key=lambda each: (ORDER[each.state], RISK_ORDER[each.risk], -each.n, each.name),
         )
     )

@@ -287,7 +287,7 @@ def _join_labels(labels: Sequence[str], values: Sequence[str]) -> bytes:
 
 
 def _objects(texts: Iterable[bytes]) -> ObjectArray:
-    held = list(texts)
-    array = np.empty(len(held), object)
-    array[:] = held
+    objects = list(texts)
+    array = np.empty(len(objects), object)
+    array[:] = objects
     return array

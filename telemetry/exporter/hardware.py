@@ -187,11 +187,11 @@ def _batches(blocks: Iterable[ShardBlock], up: Collection[str]) -> tuple[NodeBat
         _, layout, _ = block.packed
         key = (layout.columns, len(layout.nodes), block.metrics)
         groups.setdefault(key, []).append(block)
-    found = []
+    batches = []
     for (_, n_nodes, _), members in groups.items():
         step = max(1, MAX_NODES // n_nodes)
-        found += [_batch(members[i : i + step], up) for i in range(0, len(members), step)]
-    return tuple(batch for batch in found if batch.nodes)
+        batches += [_batch(members[i : i + step], up) for i in range(0, len(members), step)]
+    return tuple(batch for batch in batches if batch.nodes)
 
 
 def _batch(members: Sequence[ShardBlock], up: Collection[str]) -> NodeBatch:
@@ -205,14 +205,14 @@ def _batch(members: Sequence[ShardBlock], up: Collection[str]) -> NodeBatch:
 
 def mean_flops(snapshot: HotSnapshot) -> dict[str, float]:
     """Return the FLOPs per second of a core, mean of those that count them, by node."""
-    found: dict[str, float] = {}
+    flops: dict[str, float] = {}
     for batch in snapshot.batches:
         values = batch.values("core_flops_per_s")
         if values is None:
             continue
         means = zip(batch.nodes, mean(values, 1).tolist(), strict=True)
-        found |= {node: value for node, value in means if np.isfinite(value)}
-    return found
+        flops |= {node: value for node, value in means if np.isfinite(value)}
+    return flops
 
 
 def node_families(snapshot: HotSnapshot, *, expected: Iterable[str] = ()) -> list[ArrayFamily]:

@@ -55,15 +55,15 @@ class SimulatedBatch:
 
     def counted(self, name: str) -> FloatArray:
         """Sum of a rate so far: (n_nodes, 1), NaN without any."""
-        held = self.totals.get(name, {})
-        total = [held.get(self.batch.nodes[place], np.nan) for place in self.places.tolist()]
+        by_node = self.totals.get(name, {})
+        total = [by_node.get(self.batch.nodes[place], np.nan) for place in self.places.tolist()]
         return np.asarray(np.floor(total))[:, None]
 
     @cached_property
     def runs_process(self) -> NDArray[np.bool_]:
         """Whether a process holds the node's cores, which are those with memory in use."""
-        held = self.values("device_memory_used_bytes")
-        return np.asarray((held > 0).any(axis=1, keepdims=True))
+        used_bytes = self.values("device_memory_used_bytes")
+        return np.asarray((used_bytes > 0).any(axis=1, keepdims=True))
 
     @property
     def n_cores(self) -> int:
@@ -92,13 +92,13 @@ class ReportedSeries:
 
     def add(self, spec: Spec, parts: Parts, values: Iterable[float | None], tag: str = "") -> None:
         """Add series; None is absent. The first of repeated series wins."""
-        found = np.array([*values], float)
+        figures = np.array([*values], float)
         known = self.by_spec.get(spec, ())
         earlier = {part for each in known if each.tag == tag for part in each.parts}
         if earlier:
-            found = np.where([part in earlier for part in parts], np.nan, found)
-        if np.isfinite(found).any():
-            self.by_spec.setdefault(spec, []).append(NodeSeries(tag, parts, found))
+            figures = np.where([part in earlier for part in parts], np.nan, figures)
+        if np.isfinite(figures).any():
+            self.by_spec.setdefault(spec, []).append(NodeSeries(tag, parts, figures))
 
 
 def neuron_families(
@@ -119,8 +119,8 @@ def neuron_families(
     """
     simulated = tuple(simulated_batches(snapshot, identities))
     up = (node for node in sorted(kept) if node in snapshot.up)
-    found = (reported(node, kept[node], identities.get(node)) for node in up)
-    real = tuple(each for each in found if each is not None)
+    nodes = (reported(node, kept[node], identities.get(node)) for node in up)
+    real = tuple(each for each in nodes if each is not None)
     return [
         ArrayFamily(
             spec if is_alone else names.of_many(spec), partial(_arrays, spec, simulated, real)
@@ -226,13 +226,13 @@ def core_memory(nodes: SimulatedBatch, *, purpose: str) -> SeriesArray | None:
     core = device / per_device
     others = sum(CORE_BYTES.values())
     if purpose in CORE_BYTES:
-        held = CORE_BYTES[purpose] * np.minimum(core / others, 1.0)
+        used_bytes = CORE_BYTES[purpose] * np.minimum(core / others, 1.0)
     else:
-        held = np.maximum(core - others, 0.0)
-    held = np.rint(held)
-    parts = [(str(i), names.NO_LOCATION) for i in range(held.shape[1] * per_device)]
-    texts = np.repeat(format_values(held), per_device, axis=1)
-    there = np.repeat(np.isfinite(held), per_device, axis=1)
+        used_bytes = np.maximum(core - others, 0.0)
+    used_bytes = np.rint(used_bytes)
+    parts = [(str(i), names.NO_LOCATION) for i in range(used_bytes.shape[1] * per_device)]
+    texts = np.repeat(format_values(used_bytes), per_device, axis=1)
+    there = np.repeat(np.isfinite(used_bytes), per_device, axis=1)
     return SeriesArray(nodes.rows, ("neuroncore", "memory_location"), parts, texts, there)
 
 
@@ -402,8 +402,8 @@ def _add_process(
         series.add(names.UTILIZATION, _cores(tuple(cores)), ratios, tag)
     if memory := _valid(report.memory_used):
         used = memory.neuron_runtime_used_bytes or schemas.RuntimeUsedBytes()
-        held = (used.host, used.neuron_device)
-        series.add(names.RUNTIME_MEMORY, _named("host", "neuron_device"), held, tag)
+        used_bytes = (used.host, used.neuron_device)
+        series.add(names.RUNTIME_MEMORY, _named("host", "neuron_device"), used_bytes, tag)
         breakdown = used.usage_breakdown or schemas.UsageBreakdown()
         by_core = breakdown.neuroncore_memory_usage or {}
         parts = _cores(tuple(by_core), names.NO_LOCATION)

@@ -200,8 +200,8 @@ class NodeLabels:
     @property
     def machine(self) -> catalog.Instance | None:
         """The instance type in the catalogue; None unless it has AWS chips."""
-        found = catalog.instances().get(self.instance_type)
-        return found if found and found.chip.vendor == "AWS" else None
+        instance = catalog.instances().get(self.instance_type)
+        return instance if instance and instance.chip.vendor == "AWS" else None
 
 
 def region_of(zone: str) -> str:

@@ -118,7 +118,7 @@ OBSERVED: Mapping[str, Observed] = {
 def observer_families(families: Iterable[ArrayFamily]) -> list[ArrayFamily]:
     """Return families under Observer's names, from those of the other exporters."""
     by_name = {family.spec.name: family for family in families}
-    found = []
+    observed = []
     for name, series in OBSERVED.items():
         if source := by_name.get(series.source):
             labels = tuple(
@@ -128,8 +128,8 @@ def observer_families(families: Iterable[ArrayFamily]) -> list[ArrayFamily]:
             )
             kind = "gauge" if source.spec.kind == "info" else source.spec.kind
             spec = Spec(name, kind, series.about, labels)
-            found.append(ArrayFamily(spec, partial(_arrays, source, series.convert)))
-    return found
+            observed.append(ArrayFamily(spec, partial(_arrays, source, series.convert)))
+    return observed
 
 
 def _arrays(

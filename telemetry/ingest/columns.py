@@ -274,9 +274,9 @@ class _RecipeBuilder:
         if max(by_device, default=0) >= shape.n_devices:
             raise UnusualError
         for kind in ECC:
-            found = [getattr(by_device.get(i), kind, None) for i in range(shape.n_devices)]
-            if any(number is not None for number in found):
-                self.parts[kind] = [PartSum(self.known([number])) for number in found]
+            numbers = [getattr(by_device.get(i), kind, None) for i in range(shape.n_devices)]
+            if any(number is not None for number in numbers):
+                self.parts[kind] = [PartSum(self.known([number])) for number in numbers]
         usage = groups.vcpu and groups.vcpu.average_usage
         busy = self.known(getattr(usage, share) for share in BUSY) if usage else ()
         if busy:
@@ -493,7 +493,7 @@ def _floats(field: str, text: str, n_wanted: int) -> FloatArray:
         raise RefusedError(field, "is not Base64") from error
     if len(data) != 8 * n_wanted:
         raise RefusedError(field, f"has {len(data):,} bytes for {n_wanted:,} numbers of 8 bytes")
-    found = np.frombuffer(data, "<f8")
-    if not (np.abs(found) <= MAX_EXACT).all():
+    floats = np.frombuffer(data, "<f8")
+    if not (np.abs(floats) <= MAX_EXACT).all():
         raise RefusedError(field, "has a number that is NaN or above 2^53")
-    return found
+    return floats

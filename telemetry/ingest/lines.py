@@ -61,8 +61,8 @@ def split_whole(data: bytes) -> tuple[bytes, bytes]:
     """Split after the last whole line; an object whose end is missing belongs to the rest."""
     end = data.rfind(b"\n") + 1
     if data[:1] == b"{" or b"\n{" in data:
-        found = OPEN_DOCUMENT.search(data, 0, end)
-        end = found.start() if found else end
+        match = OPEN_DOCUMENT.search(data, 0, end)
+        end = match.start() if match else end
     return join_documents(data[:end]), data[end:]
 
 
@@ -173,18 +173,18 @@ class RefusedError(ValueError):
 
 def explain(error: msgspec.MsgspecError, line: bytes, kind: type) -> RefusedError:
     """Turn a decoder's error into a refusal that names the field."""
-    found = DECODER_MESSAGE.match(str(error))
-    if found is None or found["path"] is None:
+    match = DECODER_MESSAGE.match(str(error))
+    if match is None or match["path"] is None:
         is_object = line.strip()[:1] == b"{" and line.strip()[-1:] == b"}"
         return RefusedError("", str(error) if is_object else FRAGMENT)
-    steps = [_step(word) for word in PATH_STEP.findall(found["path"])]
+    steps = [_step(word) for word in PATH_STEP.findall(match["path"])]
     if ANY_KEY in steps and len(line) <= MAX_EXPLAINED_BYTES:
         # The line may have other errors, too: then the field is named without its key.
         with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
             steps = _with_keys(steps, msgspec.json.decode(line), kind)
-    if found["key"]:
+    if match["key"]:
         steps.append("<key>")
-    return RefusedError(".".join(str(step)[:40] for step in steps), found["reason"])
+    return RefusedError(".".join(str(step)[:40] for step in steps), match["reason"])
 
 
 def _step(word: str) -> str | int:

@@ -257,7 +257,9 @@ def identity_of(
         instance_type=info.instance_type or "",
         zone=info.instance_availability_zone or "",
         # The driver writes zeros where there is none.
-        ultraserver_id=next((found for each in ids if (found := each.strip()).strip("0")), ""),
+        ultraserver_id=next(
+            (ultraserver for each in ids if (ultraserver := each.strip()).strip("0")), ""
+        ),
     )
 
 
@@ -279,8 +281,8 @@ def read_sidecar_line(sent: schemas.MonitorLine, *, shape: Shape | None) -> Read
         shape = Shape(n_devices, n_devices * per_device)
     periods = [part.period or 0.0 for part in (sent.efa, sent.neuron) if part is not None]
     period_s = max(periods)
-    found = sidecar_values(sent, shape, {}, report_s=period_s)
-    values = {name: row[None, :] for name, row in found.items()}
+    rows = sidecar_values(sent, shape, {}, report_s=period_s)
+    values = {name: row[None, :] for name, row in rows.items()}
     return Reading(
         identity_of(sent.instance, sent.neuron),
         shape,

@@ -240,7 +240,7 @@ def decode(body: bytes, *, is_json: bool) -> ExportMetricsServiceRequest:
 
 def samples_of(request: ExportMetricsServiceRequest) -> WrittenSamples:
     """Read gauges and sums. Metrics that no row describes are ignored, as is missing data."""
-    found = WrittenSamples()
+    samples = WrittenSamples()
     for of_resource in request.resource_metrics:
         attributes = _labels(of_resource.resource.attributes)
         of_node = {
@@ -251,7 +251,7 @@ def samples_of(request: ExportMetricsServiceRequest) -> WrittenSamples:
         if attributes.get(SERVICE) and not any(map(attributes.get, NAMES)):
             of_node["instance"] = attributes[SERVICE]
         unusable = _unusable(of_node)
-        n_before, left_out = len(found.by_node), list[Metric]()
+        n_before, left_out = len(samples.by_node), list[Metric]()
         for scope in of_resource.scope_metrics:
             for metric in scope.metrics:
                 name = next((name for name in _names(metric) if name in ROWS), None)
@@ -260,19 +260,19 @@ def samples_of(request: ExportMetricsServiceRequest) -> WrittenSamples:
                     left_out.append(metric)
                     continue
                 if kind not in {"gauge", "sum"}:
-                    found.reject(1, f"{metric.name[:100]} is a {kind}; send a gauge or a sum")
+                    samples.reject(1, f"{metric.name[:100]} is a {kind}; send a gauge or a sum")
                     continue
                 data = metric.gauge if kind == "gauge" else metric.sum
                 if unusable:
-                    found.reject(len(data.data_points), unusable)
+                    samples.reject(len(data.data_points), unusable)
                     continue
                 for point in data.data_points:
                     try:
-                        _add(found, name, metric, point, of_node)
+                        _add(samples, name, metric, point, of_node)
                     except RejectedError as error:
-                        found.reject(1, f"{metric.name[:100]} {error}")
-        _leave_out(found, left_out, is_read=len(found.by_node) > n_before)
-    return found
+                        samples.reject(1, f"{metric.name[:100]} {error}")
+        _leave_out(samples, left_out, is_read=len(samples.by_node) > n_before)
+    return samples
 
 
 def _leave_out(found: WrittenSamples, metrics: Iterable[Metric], *, is_read: bool) -> None:

@@ -203,7 +203,7 @@ def samples_of(message: bytes) -> WrittenSamples:
 
     Series that no row describes are ignored, as are staleness markers and other NaN.
     """
-    found = WrittenSamples()
+    samples = WrittenSamples()
     try:
         n_samples = 0
         for encoded in limits.split_messages(message, "timeseries", most=limits.MAX_SERIES):
@@ -214,15 +214,17 @@ def samples_of(message: bytes) -> WrittenSamples:
             try:
                 series = _recognise_encoded(written.labels)
             except RejectedError as error:
-                found.reject(len(written.samples), str(error))
+                samples.reject(len(written.samples), str(error))
                 continue
             if series is None:
-                found.n_ignored += 1
+                samples.n_ignored += 1
             else:
-                found.add(series, [(sample.timestamp, sample.value) for sample in written.samples])
+                samples.add(
+                    series, [(sample.timestamp, sample.value) for sample in written.samples]
+                )
     except DecodeError as error:
         raise RefusedError("body", "is not a WriteRequest of remote write 1.0") from error
-    return found
+    return samples
 
 
 class Series(NamedTuple):
@@ -360,15 +362,15 @@ def labels_of(labels: Mapping[str, str]) -> dict[str, str]:
 
     A plain ``pod`` or ``namespace`` is that of the exporter, unless the exporter names a pod.
     """
-    found = {
+    surroundings = {
         name: next((labels[each] for each in given if labels.get(each)), "")
         for name, given in SURROUNDINGS.items()
     }
     if labels.get("pod_name"):
-        found["namespace"] = found["namespace"] or labels.get("namespace", "")
+        surroundings["namespace"] = surroundings["namespace"] or labels.get("namespace", "")
     return {
         name: value[:MAX_LABEL_CHARS]
-        for name, value in found.items()
+        for name, value in surroundings.items()
         if value and value.isprintable()
     }
 
@@ -572,8 +574,8 @@ class NodeSeries(msgspec.Struct):
     def label(self, labels: Mapping[str, str], *, arrived_s: float) -> None:
         """Learn labels; of several pods of a node, the first stays while it is given."""
         for name, value in labels.items():
-            held, at_s = self.labels.get(name, (value, arrived_s))
-            if held == value or arrived_s - at_s > LABEL_STAYS_S:
+            known, at_s = self.labels.get(name, (value, arrived_s))
+            if known == value or arrived_s - at_s > LABEL_STAYS_S:
                 self.labels[name] = value, arrived_s
 
     def add(self, samples: Iterable[Sample], *, arrived_s: float) -> tuple[int, int]:

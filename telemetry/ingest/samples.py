@@ -112,7 +112,7 @@ def sample_tables(sample: SampleAnswer) -> list[SampleTable]:
     if len(data) != sum(sizes):
         reason = f"has {len(data):,} bytes once unpacked; the tables need {sum(sizes):,}"
         raise RefusedError(f"{FIELD}.data", reason)
-    found, offset = [], 0
+    tables, offset = [], 0
     for i, head in enumerate(sample.tables):
         kind, unit, missing = VALUES[head.name]
         n_parts = len(head.parts)
@@ -123,9 +123,9 @@ def sample_tables(sample: SampleAnswer) -> list[SampleTable]:
         values = np.where(raw == missing, np.nan, raw.astype(float) * unit)
         t_s = sample.at + ms / MS
         shaped = values.reshape(head.n, n_parts)
-        found.append(SampleTable(head.name, tuple(head.parts), sample.at, t_s, shaped, head.note))
+        tables.append(SampleTable(head.name, tuple(head.parts), sample.at, t_s, shaped, head.note))
         offset += ms.nbytes + raw.nbytes
-    return found
+    return tables
 
 
 def _unpacked(data: bytes) -> bytes:

@@ -229,10 +229,10 @@ def traced_wait_s(worker_steps: Sequence[WorkerStep]) -> FloatArray:
 
 def _groups(worker_steps: Sequence[WorkerStep]) -> list[list[int]]:
     """Return the indices of each data-parallel group."""
-    found: dict[tuple[int, str], list[int]] = {}
+    by_group: dict[tuple[int, str], list[int]] = {}
     for i, step in enumerate(worker_steps):
-        found.setdefault((step.stage, step.group), []).append(i)
-    return list(found.values())
+        by_group.setdefault((step.stage, step.group), []).append(i)
+    return list(by_group.values())
 
 
 def _table(values: Sequence[Sequence[float] | None]) -> FloatArray:

@@ -271,12 +271,12 @@ class BlockBuilder:
         """Return one block per second that a report covers."""
         ticks = clock.ticks(end_s, reading.period_s)
         values = dict(reading.values)
-        for held in (self.power, self.health):
-            valid = held.values(reading, end_s, correction_s=clock.correction_s)
+        for source in (self.power, self.health):
+            valid = source.values(reading, end_s, correction_s=clock.correction_s)
             if valid is not None:
-                values[held.metric] = valid
+                values[source.metric] = valid
             else:
-                values.pop(held.metric, None)
+                values.pop(source.metric, None)
         counts = {}
         # A repeated line is not added again.
         if reading.period_s < WHOLE_SECOND_S and end_s > self.partial_end_s:

@@ -238,8 +238,8 @@ class LongTermHistory:
             minutes = over(merge, f"{spec.name}:{merge}_1m", by_part, every_s, **of_node)
             samples = over(merge, spec.name, by_part, every_s, **of_node)
             pieces.append(f'label_replace({minutes} or {samples}, "{KIND}", "{merge}", "", "")')
-        found = self._ask(" or ".join(pieces), t_s, every_s)
-        places = [(MERGES.index(one.metric[KIND]), _part(one, by_part), one) for one in found]
+        answers = self._ask(" or ".join(pieces), t_s, every_s)
+        places = [(MERGES.index(one.metric[KIND]), _part(one, by_part), one) for one in answers]
         n_parts = max((part + 1 for _, part, _ in places), default=0)
         values = np.full((len(t_s), N_STATS, n_parts), np.nan)
         for stat, part, one in places:

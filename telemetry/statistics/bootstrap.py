@@ -362,11 +362,11 @@ def difference(
         )
     ]
     if min(map(len, arms)) >= MEASURED_RUNS:
-        found = [
+        errors = [
             (variance / len(arm), n) for arm, (variance, n) in zip(arms, between, strict=True)
         ]
         blocks = sum(run.block_variance / len(arm) ** 2 for arm in arms for run in arm)
-        error, freedom = _added(found)
+        error, freedom = _added(errors)
         if math.sqrt(blocks) * student_quantile(math.inf) > error * student_quantile(freedom):
             error, freedom, run_error = math.sqrt(blocks), math.inf, 0.0
         else:

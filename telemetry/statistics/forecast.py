@@ -442,12 +442,12 @@ def pace_error_log(tokens: FloatArray, taken_s: FloatArray, *, run_cv: float = R
     between = 2 * run_cv**2
     if not len(tokens) or not (taken_s.sum() > 0 and tokens.sum() > 0):
         return math.sqrt(between)
-    found = estimate(
+    pace = estimate(
         ArmSamples(("tokens", "taken_s"), np.stack([tokens, taken_s], axis=1)), TOKENS_PER_SECOND
     )
-    if found.n_pieces < DIFFERENCES_MIN_BLOCKS:
+    if pace.n_pieces < DIFFERENCES_MIN_BLOCKS:
         return math.sqrt(between)
-    parts = ((found.block_variance, found.n_pieces - 1), (found.drift_variance, N_PARTS - 1))
+    parts = ((pace.block_variance, pace.n_pieces - 1), (pace.drift_variance, N_PARTS - 1))
     within = sum(
         variance * (student_quantile(freedom) / NORMAL_QUANTILE) ** 2
         for variance, freedom in parts

@@ -186,10 +186,10 @@ def _covered(
 
 def merged(spans: Sequence[tuple[float, float]]) -> FloatArray:
     """Union of spans (from, to): (n, 2), disjoint and in order."""
-    found: list[list[float]] = []
+    joined: list[list[float]] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1][1] = max(found[-1][1], end)
+        if joined and begin <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], end)
         elif end > begin:
-            found.append([begin, end])
-    return np.array(found).reshape(-1, 2)
+            joined.append([begin, end])
+    return np.array(joined).reshape(-1, 2)

@@ -109,10 +109,10 @@ class Service(Connection):
     def gauges(self, *, now_s: float | None = None) -> dict[str, float]:
         """Return the service's own gauges; shared ones as the sum of the fresh shares."""
         moment_s = time.time() if now_s is None else now_s
-        held, shares = self.execute_all(
+        packed, shares = self.execute_all(
             [("HGETALL", "service:gauges"), ("HGETALL", "service:shares")]
         )
-        gauges = {name.decode(): float(value) for name, value in pairs(held)}
+        gauges = {name.decode(): float(value) for name, value in pairs(packed)}
         stale = []
         for field, share in pairs(shares):
             name = field.decode().partition("\n")[0]

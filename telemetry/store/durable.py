@@ -269,8 +269,8 @@ def _put_hour(hour: int, minutes: Minutes) -> None:
 
 def _stored(shard: str, hour: int, loose: Iterable[MinuteRollup]) -> list[Minutes]:
     """Return an hour's minutes as stored: those of the hour's rows, then loose ones."""
-    held = HourRollup.objects.filter(shard=shard, hour=hour)
-    pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in held]
+    rows = HourRollup.objects.filter(shard=shard, hour=hour)
+    pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in rows]
     pieces += [
         decode_minute(shard, row.minute, bytes(row.layout), bytes(row.data)) for row in loose
     ]
@@ -287,14 +287,14 @@ def write_steps(batch: StepBatch) -> None:
     touched = models.Q(start__gte=first, start__lt=last + HOUR_S)
     loose = models.Q(start__lt=settled, length_s=MINUTE_S)
     with transaction.atomic():
-        found = RunChunk.objects.filter(touched | loose, run=batch.run).order_by("start")
-        rows = list(found.select_for_update())
-        held = [decode_chunk(decode_steps(bytes(row.steps)), bytes(row.workers)) for row in rows]
-        known = [chunk.steps[:, STEP].astype("i8") for chunk in held]
+        touched_rows = RunChunk.objects.filter(touched | loose, run=batch.run).order_by("start")
+        rows = list(touched_rows.select_for_update())
+        stored = [decode_chunk(decode_steps(bytes(row.steps)), bytes(row.workers)) for row in rows]
+        known = [chunk.steps[:, STEP].astype("i8") for chunk in stored]
         is_new = ~np.isin(batch.step, np.concatenate(known or [np.zeros(0, "i8")]))
         new = chunk_of(steps_where(batch, is_new)) if is_new.any() else None
         minutes = new.minutes.tolist() if new else []
-        everything = join_chunks([*held, new] if new else held)
+        everything = join_chunks([*stored, new] if new else stored)
         # Write changed minutes; merge those of settled hours into hour chunks.
         folded = [row for row in rows if row.length_s == MINUTE_S and row.start < settled]
         changed = {m // HOUR_S * HOUR_S for m in [*minutes, *(row.start for row in folded)]}
@@ -379,12 +379,12 @@ def fold_late(hot: HotStore, *, now_s: float) -> int:
         shard, _, word = member.decode().rpartition("\n")
         minute = int(word)
         key = f"late:{shard}:{minute}"
-        held: dict[bytes, bytes] = hot.execute("HGETALL", key)
-        if held:
+        late: dict[bytes, bytes] = hot.execute("HGETALL", key)
+        if late:
             oldest_s = newest[shard] - hot.keep_s if shard in newest else now_s
             is_hot = minute >= oldest_s + MINUTE_S
-            _write_late_minute(hot, shard, minute, held, is_hot=is_hot)
-            hot.execute("HDEL", key, *held)
+            _write_late_minute(hot, shard, minute, late, is_hot=is_hot)
+            hot.execute("HDEL", key, *late)
         hot.execute("EVAL", REMOVE_IF_EMPTY, 2, key, LATE_MINUTES, member)
     return len(members)
 
@@ -403,19 +403,19 @@ def _write_late_minute(
         if field.startswith(LAYOUT) and digest(encoded) == (name := field.removeprefix(LAYOUT))
     }
     # The waiting blocks, in order of tick.
-    found = [
+    blobs = [
         (int(field.partition(b":")[0]), layouts.get(blob[:DIGEST_BYTES]), blob)
         for field, blob in held.items()
         if not field.startswith(LAYOUT)
     ]
     whole = [
         (tick, layout, blob)
-        for tick, layout, blob in found
+        for tick, layout, blob in blobs
         if layout is not None and is_whole_block(layout, blob)
     ]
-    if len(whole) < len(found):
+    if len(whole) < len(blobs):
         good = {blob for _, _, blob in whole}
-        damaged = [blob for _, _, blob in found if blob not in good]
+        damaged = [blob for _, _, blob in blobs if blob not in good]
         hot.report_damaged("blocks", shard, damaged)
     packed = sorted(whole, key=lambda packed: packed[0])
     late = roll_up(gather({shard: packed}, (), ticks=range(minute, end + 1)))
@@ -440,12 +440,12 @@ def _merge_late(before: Minutes, late: Minutes, *, share: float) -> Minutes:
     """Merge late seconds into a stored minute; they are ``share`` of it."""
     values = dict(before.values)
     for name, stats in late.values.items():
-        held = before.values.get(name)
-        if held is None or before.nodes != late.nodes:
+        earlier = before.values.get(name)
+        if earlier is None or before.nodes != late.nodes:
             values[name] = stats
             continue
-        width = max(held.shape[2], stats.shape[2])
-        low, mean, high = _stats(widened(held, width))
+        width = max(earlier.shape[2], stats.shape[2])
+        low, mean, high = _stats(widened(earlier, width))
         low_2, mean_2, high_2 = _stats(widened(stats, width))
         both = mean * (1 - share) + mean_2 * share
         mean = np.where(np.isnan(mean), mean_2, np.where(np.isnan(mean_2), mean, both))

@@ -151,18 +151,18 @@ def older_steps(
     every_s = grid_s(end_s - stretch.since)
     begin = stretch.since // every_s * every_s
     cut = max(begin, first // every_s * every_s)
-    found, why = [kept[:0]], ""
+    pieces, why = [kept[:0]], ""
     try:
         # The last rows before the border are single minutes, so that none is missing or double.
         for start, end, grid in ((begin, cut, every_s), (cut, first, MINUTE_S)):
             if start < end:
-                found.append(long_term.run_minutes(run, start=start, end=end, every_s=grid))
+                pieces.append(long_term.run_minutes(run, start=start, end=end, every_s=grid))
     except LongTermError as error:
         why = str(error)
     stretches = [SeriesSource(stretch.since, every_s, "long term", why)]
     if first < end_s:
         stretches.append(SeriesSource(first, stretch.every_s, stretch.tier))
-    older = np.concatenate(found)
+    older = np.concatenate(pieces)
     return older[older[:, ENDED] >= stretch.since], tuple(stretches)
 
 
@@ -393,15 +393,15 @@ def stored_checkpoints(run: str, *, before_s: float, most: int) -> list[float]:
     """
     rows = RunChunk.objects.filter(run=run, start__lt=before_s, start__gt=before_s - DAY_S)
     packed = rows.order_by("-start").values_list("steps", flat=True)
-    held, n_found = list[FloatArray](), 0
+    by_chunk, n_found = list[FloatArray](), 0
     for data in packed.iterator(chunk_size=4):
         steps = decode_steps(bytes(data))
-        held.insert(0, steps[steps[:, ENDED] < before_s])
-        n_found += int((held[0][:, CHECKPOINT] > 0).sum())
+        by_chunk.insert(0, steps[steps[:, ENDED] < before_s])
+        n_found += int((by_chunk[0][:, CHECKPOINT] > 0).sum())
         # One more: what came before the first one may be in an older row.
         if n_found > most:
             break
-    steps = np.concatenate([*held, NO_STEPS])
+    steps = np.concatenate([*by_chunk, NO_STEPS])
     between_s = np.diff(steps[:, ENDED], prepend=np.nan)
     pause_s = between_s - np.median(between_s[1:]) if len(steps) > 1 else between_s
     took_s = np.fmax(steps[:, CHECKPOINT], pause_s)[steps[:, CHECKPOINT] > 0]

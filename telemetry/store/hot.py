@@ -233,8 +233,8 @@ class HotStore(Reader):
         minutes: dict[tuple[str, int], list[int]] = {}
         for block in wanted:
             minutes.setdefault((block.shard, block.tick // MINUTE_S), []).append(block.tick)
-        held = self._held([(shard, min(ts), max(ts)) for (shard, _), ts in minutes.items()])
-        stored = {(shard, p[0]): p[1:] for shard, packed in held.items() for p in packed}
+        by_shard = self._held([(shard, min(ts), max(ts)) for (shard, _), ts in minutes.items()])
+        stored = {(shard, p[0]): p[1:] for shard, packed in by_shard.items() for p in packed}
         # The metrics that a stored second does not have.
         news: list[tuple[Block, tuple[PackedLayout, bytes]]] = []
         for block in wanted:
@@ -274,12 +274,12 @@ class HotStore(Reader):
             [(_, n_new, _)] = self.commit_all([self._change(parts=[part])])
             if n_new:
                 return 1
-            held = self._held([(block.shard, block.tick, block.tick)])[block.shard]
-            if not held or held[0][1].nodes != block.nodes:
+            packed = self._held([(block.shard, block.tick, block.tick)])[block.shard]
+            if not packed or packed[0][1].nodes != block.nodes:
                 return 0
             # Another process may add to the same second: the stored block is replaced only if
             # it is still the one that was read.
-            tick, layout, blob = held[0]
+            tick, layout, blob = packed[0]
             before = unpack_block(block.shard, tick, blob, layout).values
             news = {n: v for n, v in block.values.items() if n in COUNTED_RATES or n not in before}
             more = Block(block.shard, tick, block.nodes, news)

@@ -94,11 +94,11 @@ def read_agent_requests(
         return {}
     keys = [AGENT_REQUEST.format(kind=kind, subject=node) for node, kind in asked]
     stored: list[bytes | None] = hot.execute("MGET", *keys)
-    found: dict[str, dict[str, Any]] = {}
+    requests: dict[str, dict[str, Any]] = {}
     for (node, kind), request in zip(asked, stored, strict=True):
         if request is not None:
-            found.setdefault(node, {})[kind] = msgspec.json.decode(request)
-    return found
+            requests.setdefault(node, {})[kind] = msgspec.json.decode(request)
+    return requests
 
 
 def forget_agent_request(hot: Connection, subject: str, kind: RequestKind) -> None:
@@ -162,14 +162,14 @@ def last_reports(hot: Connection, nodes: Collection[str]) -> dict[str, LastRepor
         return {}
     keys = [f"{kind}:{node}" for kind in ("last", "counts") for node in nodes]
     stored: list[bytes | None] = hot.execute("MGET", *keys)
-    found = {}
+    reports = {}
     for node, last, counts in zip(nodes, stored, stored[len(nodes) :], strict=False):
         if last is not None:
             at_s, _, packed = last.partition(b"\n")
             known = msgspec.msgpack.decode(counts) if counts else {}
             # Redis' Lua encodes an empty table as an empty list.
-            found[node] = LastReportState(float(at_s), packed, known.get("of") or {})
-    return found
+            reports[node] = LastReportState(float(at_s), packed, known.get("of") or {})
+    return reports
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -211,20 +211,20 @@ def efa_counts(hot: Reader, shards: Mapping[str, int]) -> dict[str, EfaCounts]:
 
     Counts are advanced only when scraped, from the seconds that the hot tier still has.
     """
-    found = {}
+    counts = {}
     for shard, tick in shards.items():
         key = f"efa:counted:{shard}"
-        held: bytes | None = hot.execute("GET", key)
+        stored: bytes | None = hot.execute("GET", key)
         # The first scrape counts the newest tick alone.
         after, was = EfaCounts(tick - 1, (), 0, np.zeros((len(RATES), 0, 0))), b""
-        if held is not None:
-            was, _, packed = held.partition(b"\n")
+        if stored is not None:
+            was, _, packed = stored.partition(b"\n")
             state = msgspec.msgpack.decode(packed, type=_State)
             sums = np.frombuffer(state.sums, "<f8")
             n_nodes = len(state.nodes)
             sums = sums.reshape(len(RATES), n_nodes, sums.size // (len(RATES) * max(1, n_nodes)))
             after = EfaCounts(int(was), state.nodes, state.n_ticks, sums)
-        before = after if held is not None else None
+        before = after if stored is not None else None
         for begin in range(max(after.tick, tick - hot.keep_s) + 1, tick + 1, READ_AT_ONCE_S):
             end = min(begin + READ_AT_ONCE_S - 1, tick)
             span = hot.window(shard, RATES, start=begin, end=end)
@@ -236,5 +236,5 @@ def efa_counts(hot: Reader, shards: Mapping[str, int]) -> dict[str, EfaCounts]:
             # Compare-and-set makes parallel scrapes count once.
             hot.execute("EVAL", SWAP, 1, key, was, new, REMEMBER_S)
         if after.sums.size:
-            found[shard] = after
-    return found
+            counts[shard] = after
+    return counts

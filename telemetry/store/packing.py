@@ -296,8 +296,10 @@ def unpack_steps(
     for record in records:
         row = record[DIGEST_BYTES : len(record) // 8 * 8]
         groups.setdefault((record[:DIGEST_BYTES], len(row)), []).append(row)
-    found = {digest: workers_of(digest) for digest in {digest for digest, _ in groups}}
-    known = {key: tuple(names) for key in groups if (names := found[key[0]]) is not None}
+    workers_by_digest = {digest: workers_of(digest) for digest in {digest for digest, _ in groups}}
+    known = {
+        key: tuple(names) for key in groups if (names := workers_by_digest[key[0]]) is not None
+    }
     workers = tuple(dict.fromkeys(name for names in known.values() for name in names))
     if not known:
         return StepBatch.empty(run)

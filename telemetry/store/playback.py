@@ -97,13 +97,14 @@ class Playback:
     ) -> Span:
         """Return ticks from start to end; expired and future ticks are NaN."""
         del shards  # a playback is of one run
-        held = self._hardware
-        first, oldest = int(held.ticks[0]), max(int(held.ticks[0]), self.second - self.keep_s)
+        hardware = self._hardware
+        first = int(hardware.ticks[0])
+        oldest = max(first, self.second - self.keep_s)
         known = slice(max(start, oldest), min(end, self.second) + 1)
-        nodes = held.nodes if known.start < known.stop else ()
+        nodes = hardware.nodes if known.start < known.stop else ()
         values = {}
-        for name in metrics or held.values:
-            source = held.values.get(name, np.zeros((len(held.ticks), len(nodes), 0)))
+        for name in metrics or hardware.values:
+            source = hardware.values.get(name, np.zeros((len(hardware.ticks), len(nodes), 0)))
             kept = source[known.start - first : known.stop - first]
             if len(kept) != end + 1 - start or not nodes:
                 shape = (end + 1 - start, len(nodes), source.shape[2])
@@ -121,19 +122,19 @@ class Playback:
                 for name, array in values.items():
                     values[name] = array.copy()
                     values[name][first:][late] = np.nan
-        return Span(held.shard, np.arange(start, end + 1), nodes, values)
+        return Span(hardware.shard, np.arange(start, end + 1), nodes, values)
 
     def moments(
         self, shards: Sequence[str], metrics: Sequence[str], *, ticks: Sequence[int]
     ) -> Span:
         """Return metrics at single ticks; expired and future ones are left out."""
         del shards
-        held, first = self._hardware, int(self._hardware.ticks[0])
+        hardware, first = self._hardware, int(self._hardware.ticks[0])
         oldest = max(first, self.second - self.keep_s)
         known = [tick for tick in ticks if oldest <= tick <= self.second]
         rows = np.array(known, int) - first
-        none = np.zeros((len(held.ticks), len(held.nodes), 0))
-        values = {name: held.values.get(name, none).take(rows, axis=0) for name in metrics}
+        none = np.zeros((len(hardware.ticks), len(hardware.nodes), 0))
+        values = {name: hardware.values.get(name, none).take(rows, axis=0) for name in metrics}
         if self._arrived is not None and max(known, default=0) > self.second - ARRIVES_WITHIN_S:
             arrived = self._arrived(self.second)
             all_until = int(arrived.min())
@@ -143,7 +144,7 @@ class Playback:
                     late = arrived < tick
                     for array in values.values():
                         array[row, late] = np.nan
-        return Span(held.shard, rows + first, held.nodes if known else (), values)
+        return Span(hardware.shard, rows + first, hardware.nodes if known else (), values)
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return the steps that ended in [since_s, until_s), up to the present."""

@@ -150,8 +150,8 @@ class Reader(Service):
 
     def scrapes(self) -> dict[str, Scrapes]:
         """Return how the nodes are scraped that report by Prometheus, by name."""
-        held = self.execute("HGETALL", SCRAPES)
-        return {node.decode(): _SCRAPES.decode(packed) for node, packed in held.items()}
+        packed_scrapes = self.execute("HGETALL", SCRAPES)
+        return {node.decode(): _SCRAPES.decode(packed) for node, packed in packed_scrapes.items()}
 
     def quiet_s(self) -> dict[str, int]:
         """Return how long each of these nodes may be without a new second.
@@ -176,22 +176,22 @@ class Reader(Service):
         for of_node in self.scrapes().values():
             last = ticks.get(of_node.shard, 0)
             wanted += [(of_node.shard, t, t) for t in of_node.ticks if last - t > 0]
-        found: dict[str, Block] = {}
+        blocks: dict[str, Block] = {}
         for shard, packed in self._held(wanted).items():
             for tick, layout, blob in sorted(packed, key=itemgetter(0), reverse=True):
                 block = unpack_block(shard, tick, blob, layout)
-                if shard in found:
-                    first = found[shard]
+                if shard in blocks:
+                    first = blocks[shard]
                     block = Block(shard, first.tick, first.nodes, {**block.values, **first.values})
-                found[shard] = block
-        return found
+                blocks[shard] = block
+        return blocks
 
     def latest_packed(self, shards: Collection[str] | None = None) -> dict[str, Packed]:
         """Return the newest block of each shard, or of some shards, without decoding it."""
         newest = self.newest().items()
         wanted = [(s, tick, tick) for s, tick in newest if shards is None or s in shards]
-        held = self._held(wanted)
-        return {shard: packed[-1] for shard, packed in held.items() if packed}
+        by_shard = self._held(wanted)
+        return {shard: packed[-1] for shard, packed in by_shard.items() if packed}
 
     def recent_packed(
         self, newest: Mapping[str, int], *, within_s: int
@@ -211,8 +211,8 @@ class Reader(Service):
             msg = f"end: {end - start} s after start; a window lasts at most {MAX_WINDOW_S} s"
             raise ValueError(msg)
         names = (shards,) if isinstance(shards, str) else tuple(shards)
-        held = self._held([(name, start, end) for name in names])
-        return gather(held, metrics, ticks=range(start, end + 1))
+        by_shard = self._held([(name, start, end) for name in names])
+        return gather(by_shard, metrics, ticks=range(start, end + 1))
 
     def moments(
         self, shards: Sequence[str], metrics: Sequence[str], *, ticks: Sequence[int]
@@ -221,9 +221,9 @@ class Reader(Service):
 
         Ticks without a block are left out.
         """
-        held = self._held([(name, tick, tick) for name in shards for tick in ticks])
-        stored = {tick for blocks in held.values() for tick, _, _ in blocks}
-        return gather(held, metrics, ticks=[tick for tick in ticks if tick in stored])
+        by_shard = self._held([(name, tick, tick) for name in shards for tick in ticks])
+        stored = {tick for blocks in by_shard.values() for tick, _, _ in blocks}
+        return gather(by_shard, metrics, ticks=[tick for tick in ticks if tick in stored])
 
     def _held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
         """Return the packed blocks of each (shard, start, end), without damaged ones."""
@@ -236,24 +236,26 @@ class Reader(Service):
             ("HMGET", f"hot:{shard}:{minute}", *(tick - minute for tick in ticks))
             for shard, minute, ticks in asked
         )
-        found = [
+        packed_blobs = [
             (shard, tick, blob)
             for (shard, _, ticks), answer in zip(asked, answers, strict=True)
             for tick, blob in zip(ticks, answer, strict=True)
             if blob is not None
         ]
-        layouts = self._learn(self._layouts, {b[:DIGEST_BYTES] for _, _, b in found}, read_layout)
-        held: dict[str, list[Packed]] = {shard: [] for shard, _, _ in wanted}
+        layouts = self._learn(
+            self._layouts, {b[:DIGEST_BYTES] for _, _, b in packed_blobs}, read_layout
+        )
+        by_shard: dict[str, list[Packed]] = {shard: [] for shard, _, _ in wanted}
         damaged: dict[str, list[bytes]] = {}
-        for shard, tick, blob in found:
+        for shard, tick, blob in packed_blobs:
             layout = layouts.get(blob[:DIGEST_BYTES])
             if layout is not None and is_whole_block(layout, blob):
-                held[shard].append((tick, layout, blob))
+                by_shard[shard].append((tick, layout, blob))
             else:
                 damaged.setdefault(shard, []).append(blob)
         for shard, blobs in damaged.items():
             self.report_damaged("blocks", shard, blobs)
-        return held
+        return by_shard
 
     def report_damaged(self, what: str, owner: str, contents: Sequence[bytes]) -> None:
         """Count and log stored blocks or steps that cannot be read, each once."""
@@ -284,8 +286,8 @@ class Reader(Service):
         if len(known) > LAYOUTS_REMEMBERED:
             known.clear()
         if new := sorted(digests - known.keys()):
-            found = self.execute("MGET", *(b"hot:layout:" + digest for digest in new))
-            for name, text in zip(new, found, strict=True):
+            texts = self.execute("MGET", *(b"hot:layout:" + digest for digest in new))
+            for name, text in zip(new, texts, strict=True):
                 if text is not None and digest(text) == name:
                     known[name] = read(text)
                 elif text is not None:
@@ -299,8 +301,8 @@ class Reader(Service):
 
     def active_runs(self, *, since_s: float) -> tuple[str, ...]:
         """Return the runs with a step that ended at ``since_s`` or later."""
-        found = self.execute("ZRANGEBYSCORE", "hot:runs", since_s, "+inf")
-        return tuple(run.decode() for run in found)
+        names = self.execute("ZRANGEBYSCORE", "hot:runs", since_s, "+inf")
+        return tuple(run.decode() for run in names)
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return a run's steps that ended in [since_s, until_s), with all their workers."""
@@ -310,8 +312,10 @@ class Reader(Service):
         oldest = newest - self.keep_s - MINUTE_S
         start = int(max(since_s, oldest) // MINUTE_S) * MINUTE_S
         minutes = range(start, int(min(until_s, newest)) + 1, MINUTE_S)
-        found = self.execute_all(("LRANGE", f"steps:{run}:{minute}", 0, -1) for minute in minutes)
-        records = [record for minute in found for record in minute]
+        minutes_of_records = self.execute_all(
+            ("LRANGE", f"steps:{run}:{minute}", 0, -1) for minute in minutes
+        )
+        records = [record for minute in minutes_of_records for record in minute]
         whole = [record for record in records if is_whole_step(record)]
         digests = {record[:DIGEST_BYTES] for record in whole}
         workers = self._learn(self._workers, digests, lambda names: tuple(json.loads(names)))
@@ -324,11 +328,11 @@ class Reader(Service):
     def totals(self, shards: Collection[str] | None = None) -> Totals:
         """Return the totals of all nodes, or those of some shards, and of runs."""
         shards = self.shards() if shards is None else shards
-        found = self.execute_all(
+        packed_sums = self.execute_all(
             ("HMGET", f"totals:{shard}", "nodes", "counted", "sums") for shard in shards
         )
         totals: dict[str, dict[str, float]] = {}
-        for nodes, counted, packed in found:
+        for nodes, counted, packed in packed_sums:
             if packed is not None:
                 names, sums = nodes.decode().split("\n"), msgspec.msgpack.decode(packed)
                 for i, metric in enumerate(filter(None, counted.decode().split("\n"))):

@@ -65,15 +65,15 @@ def read_refused(
         return {}
     slots = range(slot - N_SLOTS, slot + 1)
     keys = [f"{COUNT}{subject}:{each}" for subject in asked for each in slots]
-    held: list[bytes | None] = hot.execute("MGET", *keys, *(REASON + each for each in asked))
-    found = {}
+    answers: list[bytes | None] = hot.execute("MGET", *keys, *(REASON + each for each in asked))
+    refused = {}
     for i, subject in enumerate(asked):
-        counts = held[i * len(slots) : (i + 1) * len(slots)]
-        n, reason = sum(int(count or 0) for count in counts), held[len(keys) + i]
+        counts = answers[i * len(slots) : (i + 1) * len(slots)]
+        n, reason = sum(int(count or 0) for count in counts), answers[len(keys) + i]
         if n and reason is not None:
             over_s = N_SLOTS * SLOT_S + now_s % SLOT_S
-            found[subject] = RefusedReports(n, n / over_s, reason.decode())
-    return found
+            refused[subject] = RefusedReports(n, n / over_s, reason.decode())
+    return refused
 
 
 def read_all_refused(hot: Connection, *, now_s: float) -> Mapping[str, RefusedReports]:

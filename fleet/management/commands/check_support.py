@@ -59,9 +59,9 @@ class Command(PlainCommand):
 
     def _write(self, checked: CheckedOperators, kept: SupportCheck | None) -> None:
         self.stdout.write(f"{_headline(checked)}\n")
-        for _, words, found in grouped(checked.judgements):
+        for _, words, judgements in grouped(checked.judgements):
             self.stdout.write(f"\n{words}:\n")
-            for each in found:
+            for each in judgements:
                 where = f"{each.n:,}\u00d7, first on line {each.line:,}"
                 self.stdout.write(f"  {each.name}  {where}: {basis_of(each)}")
                 if what := remedy(each):

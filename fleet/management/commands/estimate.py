@@ -63,14 +63,14 @@ class Command(PlainCommand):
             return
         plan = step_plan(job, model)
         check_feasible(plan)
-        found = estimate_of(plan)
+        estimate = estimate_of(plan)
         if not plan.fits:
             self.stderr.write(f"warning: {_memory(plan)}; raise tp or pp, or recompute more")
         if json:
-            self.write_json(dataclasses.asdict(found) | _more(plan))
+            self.write_json(dataclasses.asdict(estimate) | _more(plan))
             return
         self.stdout.write(f"{_job(plan)}\n{_chosen(plan)}")
-        self.write_table(_rows(plan, found))
+        self.write_table(_rows(plan, estimate))
 
     def _print_layouts(self, plans: Sequence[StepPlan], *, json: bool) -> None:
         layouts = [_layout(plan) for plan in plans]
@@ -86,14 +86,14 @@ class Command(PlainCommand):
 
 
 def _layout(plan: StepPlan) -> dict[str, Any]:
-    layout, found = plan.layout, estimate_of(plan)
+    layout, estimate = plan.layout, estimate_of(plan)
     degrees = {name: getattr(layout.job, name) for name in ("tp", "pp", "cp")}
     return degrees | {
         "vp": layout.vp,
         "micro_batch": layout.micro_batch,
         "recompute": layout.recompute,
-        "usd_per_mtok": found.usd_per_mtok,
-        "step_s": found.step_s,
+        "usd_per_mtok": estimate.usd_per_mtok,
+        "step_s": estimate.step_s,
         "memory_bytes": plan.device_memory_bytes,
     }
 

@@ -92,13 +92,13 @@ class Command(PlainCommand):
                 raise FieldError("nodes", "give --nodes a,b,c or --run NAME, or FILES")
             preflight = request_preflight(names, **common, faults=faults, by=by, now=now)
             run_all_stages(preflight, now=now)
-        found = load_result(preflight)
-        if found is None:
+        result = load_result(preflight)
+        if result is None:
             raise CommandError("the preflight was removed while it ran", returncode=NOT_PASSED)
         if json:
-            self.write_json(as_json(preflight, found))
+            self.write_json(as_json(preflight, result))
         else:
-            self._write(preflight, found)
+            self._write(preflight, result)
         if preflight.verdict != Preflight.Verdict.PASS:
             raise SystemExit(NOT_PASSED)
 

@@ -65,7 +65,7 @@ class Command(PlainCommand):
             fields = ("days", "porting_usd", "tokens", "failures", *ENGINEERS)
             given = {field: options[field] for field in fields}
             asked = parse_request({k: str(v) for k, v in given.items() if v is not None})
-            planned, found = project_request(_arms(options), asked)
+            planned, projection = project_request(_arms(options), asked)
         except FieldError as error:
             # Fields of a file keep their name; all others are options.
             is_of_file = error.field.startswith("arm")
@@ -76,17 +76,17 @@ class Command(PlainCommand):
         reuse = options["reuse"]
         reuses = (True, False) if reuse is None else (reuse,)
         if json:
-            self.write_json(as_json(found, planned, reuses=reuses))
+            self.write_json(as_json(projection, planned, reuses=reuses))
             return
-        self.stdout.write(f"{sentence(found, planned, has_reuse=reuses[0])}\n")
-        self.stdout.write(f"{reuse_sentence(found, planned)}\n")
+        self.stdout.write(f"{sentence(projection, planned, has_reuse=reuses[0])}\n")
+        self.stdout.write(f"{reuse_sentence(projection, planned)}\n")
         for note in filter(None, (engineers_sentence(asked), assumption_sentence(planned))):
             self.stdout.write(f"{note}\n")
         self.stdout.write("\n")
         for has_reuse in reuses:
-            scenario = found.scenario(has_reuse=has_reuse)
+            scenario = projection.scenario(has_reuse=has_reuse)
             self.stdout.write("compiled graphs reused" if has_reuse else "without reuse")
-            self.write_table(_rows(found, scenario))
+            self.write_table(_rows(projection, scenario))
         for each in planned:
             self.stdout.write(f"\n{each.label}: assumptions")
             self.write_table(

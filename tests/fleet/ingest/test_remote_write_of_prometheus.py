@@ -118,6 +118,7 @@ def wait_for(hot: HotStore, *, since: int, n_seconds: int) -> int:
     raise AssertionError(f"only {hot.last_seen()} since {since}")
 
 
+@pytest.mark.prometheus
 def test_nodes_appear_and_no_sample_is_doubled_or_lost(
     address: str, exporters: str, tmp_path: Path, hot: HotStore
 ) -> None:
@@ -157,6 +158,7 @@ def holes_of(hot: HotStore, metric: str, start: int, end: int) -> list[int]:
     return gaps
 
 
+@pytest.mark.prometheus
 def test_a_pair_and_another_interval_leave_one_hole_at_most(
     address: str, exporters: str, tmp_path: Path, hot: HotStore
 ) -> None:

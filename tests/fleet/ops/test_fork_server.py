@@ -17,7 +17,7 @@ import pytest
 from fleet.ops import fork_server, services
 from fleet.ops.liveness import adopt_orphans
 from fleet.ops.supervisor import Program, Supervisor
-from tests.fleet.ops.installation import ROOT, START_S, environment, running, wait_for
+from tests.fleet.ops.installation import ROOT, environment
 
 pytestmark = pytest.mark.skipif(not fork_server.IS_SUPPORTED, reason="Linux alone has pidfd_open")
 
@@ -204,25 +204,3 @@ def test_what_is_loaded_opens_no_connection_and_starts_no_thread() -> None:
     command = (sys.executable, "-c", OPENED)
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["0", "1"], done.stderr
-
-
-def test_every_program_of_up_is_forked_and_lives_without_the_fork_server(tmp_path: Path) -> None:
-    names = ("web_server", "worker-1@", "worker-2@", "beat", "send_notifications")
-    with running(tmp_path / "data") as up:
-        wait_for(lambda: up.is_whole, within_s=START_S)
-        server = up.pid("fleet.ops.fork_server")
-        before = {name: up.pid(name) for name in names}
-        assert None not in before.values()
-        # A program that loaded for itself would have done so: none has any other parent.
-        assert all(psutil.Process(pid).ppid() == up.process.pid for pid in before.values())
-        up.kill("fleet.ops.fork_server")
-        assert {name: up.pid(name) for name in names} == before
-        assert up.answers() == 200
-        # A program that ends meanwhile waits for the next fork server.
-        psutil.Process(before["send_notifications"]).kill()
-        wait_for(
-            lambda: up.pid("send_notifications") not in {None, before["send_notifications"]},
-            within_s=up.recovery_s + 30,
-        )
-        assert up.pid("fleet.ops.fork_server") not in {None, server}
-    assert services.fork_server().kind == fork_server.KIND

@@ -16,7 +16,7 @@ from django.test import Client
 from redis import Redis
 
 from fleet.metrics.collectors import ProgramCollector, fleet_registry
-from fleet.ops import liveness
+from fleet.ops import fork_server, liveness, services
 from fleet.ops.liveness import Pulse, Register, Watch
 from fleet.ops.supervisor import Program, Supervisor
 from telemetry.exporter.exposition import write_page
@@ -195,6 +195,28 @@ def test_pages_are_served_whichever_web_process_is_lost(
         assert time.monotonic() < deadline_s
         # Asked without a pause, the answers themselves would take the cores.
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(not fork_server.IS_SUPPORTED, reason="Linux alone has pidfd_open")
+def test_every_program_of_up_is_forked_and_lives_without_the_fork_server(up: Up) -> None:
+    names = ("web_server", "worker-1@", "worker-2@", "beat", "send_notifications")
+    wait_for(lambda: up.is_whole, within_s=START_S)
+    server = up.pid("fleet.ops.fork_server")
+    before = {name: up.pid(name) for name in names}
+    assert None not in before.values()
+    # A program that loaded for itself would have done so: none has any other parent.
+    assert all(psutil.Process(pid).ppid() == up.process.pid for pid in before.values())
+    up.kill("fleet.ops.fork_server")
+    assert {name: up.pid(name) for name in names} == before
+    assert up.answers() == 200
+    # A program that ends meanwhile waits for the next fork server.
+    psutil.Process(before["send_notifications"]).kill()
+    wait_for(
+        lambda: up.pid("send_notifications") not in {None, before["send_notifications"]},
+        within_s=up.recovery_s + 30,
+    )
+    assert up.pid("fleet.ops.fork_server") not in {None, server}
+    assert services.fork_server().kind == fork_server.KIND
 
 
 def test_readyz_names_a_redis_that_hangs_and_a_program_that_is_late(
