@@ -58,7 +58,7 @@ PACKETS, RETRANSMITS = "efa_tx_packets_per_s", "efa_retransmits_per_s"
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What is compared, which direction is worse, with whom, and whether peers are alike.
+    """What is compared, which direction is worse, who its peers are, and whether they are alike.
 
     Harmless excursions are expected to last ``lasts_s``. Where ``counted_by`` is 0, nothing was
     measured.
