@@ -273,8 +273,8 @@ class Noise:
 class PeerTest:
     """One quantity of all parts of a run; ``groups`` is the shape (n_groups, n_peers).
 
-    ``is_alike``: whether a part that differs from its peers from the start has shifted. ``lasts``: see
-    `Excursions.of`. ``n_blocks`` of the newest values are kept.
+    ``is_alike``: whether a part that differs from its peers from the start has shifted.
+    ``lasts``: see `Excursions.of`. ``n_blocks`` of the newest values are kept.
     """
 
     def __init__(
