@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.causes import CLASSES, HARDWARE_CAUSES, NOT_URGENT, UNKNOWN, Kind, kind_of
+from telemetry.detect.causes import (
+    CLASSES,
+    HARDWARE_CAUSES,
+    NOT_URGENT,
+    UNKNOWN,
+    Kind,
+    Scope,
+    explanations_json,
+    kind_of,
+    symptoms_json,
+)
 from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.engine import evidence_of, performance_victims
 from telemetry.detect.findings import CauseScore, Finding, Problem
@@ -23,7 +33,7 @@ from telemetry.detect.pace import comparable_steps
 from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import SHARE, apply_share_rule
-from telemetry.detect2.explain import OF_PLACE, Explanation, explain
+from telemetry.detect2.explain import OF_PLACE, SIZES, Explanation, at_place, explain
 from telemetry.detect2.parts import BURST_RATIO, Parts
 from telemetry.detect2.shifts import Effect, Effects, Shift
 from telemetry.detect2.steps import Baseline, Steps
@@ -304,6 +314,10 @@ def _problem(inputs: DetectionInput, tracked: Tracked) -> Problem:
         "level_nats": tracked.shift.level_nats,
         "posterior": {name: round(share, 3) for name, share in found.weights.items()},
     }
+    symptoms = _symptoms(tracked)
+    scope: Scope = "run" if found.node is None else "node"
+    extra["symptoms"] = symptoms_json(symptoms)
+    extra["causes"] = explanations_json(symptoms, scope=scope, named=found.cause)
     return Problem(
         cause=found.cause,
         score=score,
@@ -323,6 +337,38 @@ UNITS = {
     "efa_retransmits_per_s": "per_s",
     "efa_tx_bytes_per_s": "bytes_per_s",
 }
+# What pages call an effect, and from how many standard errors on they call it a change.
+SYMPTOMS = {
+    "step": "step_s",
+    "compute": "compute_s",
+    "wait": "wait_s",
+    "transfer": "transfer_s",
+    "input": "input_s",
+    "jitter": "step_jitter",
+    "stage": "stage_longer",
+    "core_own": "core_busier",
+    "device": "device_busier",
+    "memory": "hbm_bandwidth",
+    "latency": "efa_latency",
+    "retransmits": "efa_retransmits",
+    "bytes": "efa_device_bytes",
+    "host": "host_busier",
+}
+CHANGED_ERRORS = 3.0
+
+
+def _symptoms(tracked: Tracked) -> dict[str, int]:
+    """Which quantities are raised, lowered or unchanged at the place of a problem."""
+    seen = at_place(tracked.effects, tracked.explanation.node)
+    return {
+        SYMPTOMS[name]: int(np.sign(size))
+        if abs(size) >= max(CHANGED_ERRORS * error, float(SIZES[0]))
+        else 0
+        for name, (size, error, _) in seen.items()
+        if name in SYMPTOMS
+    }
+
+
 # What shows the culprit of a row on its page, the most specific first.
 SHOWN_BY = {
     "memory": "hbm_bandwidth_bytes_per_s",
