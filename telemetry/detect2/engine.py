@@ -10,6 +10,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -306,7 +307,7 @@ def _problem(inputs: DetectionInput, tracked: Tracked) -> Problem:
         score = _score(inputs, tracked, node, usual_s)
     late = (node,) if node is not None and kind in ("waiting", "input") else ()
     tokens = float(inputs.steps.tokens[-1]) if len(inputs.steps) else np.nan
-    extra = {
+    extra: dict[str, Any] = {
         "phase_s": usual_s * (1.0 + rise) if np.isfinite(rise) else None,
         "baseline_phase_s": usual_s if np.isfinite(usual_s) else None,
         "tokens": tokens if np.isfinite(tokens) else None,

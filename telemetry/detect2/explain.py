@@ -29,7 +29,8 @@ WIDE = 0.5
 NAMED = 0.8
 UNKNOWN_PRIOR = 0.10
 # Effects at a place: size, standard error, and the part.
-Seen = Mapping[str, tuple[float, float, int | None]]
+Deviation = tuple[float, float, int | None]
+Seen = Mapping[str, Deviation]
 SUMS = frozenset({"step", "own"})
 # Hardware that a problem of the whole run shows on all nodes alike.
 EVERYWHERE = frozenset({"host", "latency", "retransmits"})
@@ -113,7 +114,7 @@ def at_place(effects: Effects, node: int | None) -> Seen:
 
     Without a node, quantities of places are the usual ones over the run.
     """
-    found: dict[str, tuple[float, float, int | None]] = {}
+    found: dict[str, Deviation] = {}
     for name, effect in effects.items():
         size, error, part = effect.size, effect.error, None
         if size.ndim and node is not None:
@@ -137,7 +138,7 @@ def _usual(effect: Effect) -> tuple[FloatArray, FloatArray]:
     known = np.isfinite(effect.size) & np.isfinite(effect.error)
     if not known.any():
         return np.asarray(np.nan), np.asarray(np.nan)
-    return np.median(effect.size[known]), np.median(effect.error[known])
+    return np.asarray(np.median(effect.size[known])), np.asarray(np.median(effect.error[known]))
 
 
 def _normal(value: FloatArray | float, mean: FloatArray, deviation: FloatArray) -> FloatArray:
@@ -181,14 +182,16 @@ def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanat
     of their phases and own time is that of its phases, so sums are left out: they would be counted
     twice. What a place shows is compared with what it would show without a problem.
     """
-    usual = at_place(effects, None)
+    usual = dict(at_place(effects, None))
     of_run = {name: seen for name, seen in usual.items() if name not in OF_PLACE | SUMS}
     everywhere = {name: seen for name, seen in usual.items() if name in EVERYWHERE}
-    places: list[tuple[int | None, Seen]] = [(None, everywhere)]
-    for node in nodes:
-        here = at_place(effects, node)
-        places.append((node, {name: seen for name, seen in here.items() if name in OF_PLACE}))
-    weights = []
+    places: list[tuple[int | None, dict[str, Deviation]]] = [(None, everywhere)]
+    for accused in nodes:
+        of_node = at_place(effects, accused)
+        places.append(
+            (accused, {name: seen for name, seen in of_node.items() if name in OF_PLACE})
+        )
+    weights: list[tuple[float, Signature | None, int | None, int | None]] = []
     for node, here in places:
         scope, share = ("run", 1) if node is None else ("node", n_nodes)
         rows = (row for row in SIGNATURES if row.scope == scope)
@@ -199,7 +202,7 @@ def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanat
             weight += sum(
                 _scatter(effects[name]) for name in effects if row and name in row.scatters
             )
-            weights.append((float(weight), row, node, row and _part_of(row, here)))
+            weights.append((float(weight), row, node, _part_of(row, here) if row else None))
     return _named(weights)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.detect2.shifts import Effect, Shift
-from telemetry.evidence.noise import middle, step_scale
+from telemetry.evidence.noise import BoolArray, middle, step_scale
 from telemetry.evidence.sequential import YEAR_S, EvidenceTest, Quantity
 from telemetry.statistics.peers import GAUSSIAN, lower_median, median
 from telemetry.steps import StepBatch
@@ -108,7 +108,7 @@ class Steps:
         """Take the new steps of a window; return whether there were any."""
         rows = np.flatnonzero((steps.step > self.last_step) & _is_settled(steps, now_s))
         if len(steps) and steps.step[-1] < self.last_step:
-            # It began anew from a checkpoint.
+            # It began again from a checkpoint.
             self.plan, rows = None, np.arange(len(steps))
         if not rows.size:
             return False
@@ -283,7 +283,7 @@ def _jitter(step: FloatArray, baseline: Baseline) -> Effect:
     return Effect(np.asarray(scatter - baseline.jitter), np.asarray(error))
 
 
-def _is_settled(steps: StepBatch, now_s: float) -> FloatArray:
+def _is_settled(steps: StepBatch, now_s: float) -> BoolArray:
     """Whether no step before each may still come: (n_steps,) flags."""
     if len(steps) < 2:
         return np.ones(len(steps), bool)
