@@ -1,0 +1,221 @@
+"""Steps become findings: one per problem, with its cause, its place and its end."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from telemetry.blocks import FloatArray
+from telemetry.detect.causes import CLASSES, UNKNOWN
+from telemetry.detect.findings import Finding
+from telemetry.detect.inputs import HealthyStepsCache
+from telemetry.steps import StepBatch
+from tests.telemetry.detect2.playing import (
+    STEP_S,
+    USUAL,
+    both,
+    found,
+    from_step,
+    joined,
+    sampled,
+    steps_of,
+    uneven,
+    untimed,
+)
+
+N, AT = 200, 140
+
+
+def reported(
+    steps: StepBatch, *, every: int = 10, n_stages: int = 1, nodes: tuple[str, ...] | None = None
+) -> list[tuple[int, list[Finding]]]:
+    """Return what is found after each so many steps, as they are reported."""
+    cache = HealthyStepsCache()
+    return [
+        (end, found(steps[:end], cache=cache, n_stages=n_stages, nodes=nodes))
+        for end in range(every, len(steps) + 1, every)
+    ]
+
+
+def alone(findings: list[Finding]) -> Finding:
+    [finding] = findings
+    return finding
+
+
+def last(steps: StepBatch, *, n_stages: int = 1) -> list[Finding]:
+    return reported(steps, n_stages=n_stages)[-1][1]
+
+
+def test_a_healthy_run_has_no_finding() -> None:
+    for _, findings in reported(steps_of(N)):
+        assert findings == []
+
+
+def test_a_slow_node_is_accused_with_what_it_costs() -> None:
+    steps = steps_of(N, change=from_step(AT, "compute_s", 1.2, workers=[2]))
+    looks = reported(steps)
+
+    assert all(not findings for end, findings in looks if end <= AT)
+    assert looks[-6][1], "found within ten steps"
+    finding = alone(looks[-1][1])
+    assert (finding.rule, finding.node, finding.severity) == ("step_slow", "n2", "page")
+    # Without hardware it is not known what slows it.
+    assert finding.cause == "slow_compute"
+    assert finding.run == "r"
+    assert finding.onset_s == pytest.approx(float(steps.ended_at_s[AT - 1]), abs=2.0)
+    assert finding.score > 1.0
+    evidence = finding.evidence
+    assert evidence["baseline_phase_s"] == pytest.approx(STEP_S, rel=0.01)
+    slower_s = STEP_S + 0.2 * USUAL["compute_s"]
+    assert evidence["phase_s"] == pytest.approx(slower_s, rel=0.01)
+    assert evidence["nats"] > evidence["level_nats"] > 10.0
+
+
+@pytest.mark.parametrize(
+    ("phase", "factor", "workers", "rule", "cause", "node"),
+    [
+        ("compute_s", 1.2, None, "step_slow", "slow_compute", None),
+        ("transfer_s", 1.5, None, "step_slow", "network", None),
+        ("input_s", 6.0, None, "input_stall", "input_stall", None),
+        ("input_s", 6.0, [1], "input_stall", "input_stall", "n1"),
+    ],
+)
+def test_the_phase_that_is_longer_is_the_cause(
+    phase: str, factor: float, workers: list[int] | None, rule: str, cause: str, node: str | None
+) -> None:
+    steps = steps_of(N, change=from_step(AT, phase, factor, workers=workers))
+
+    finding = alone(last(steps))
+
+    assert (finding.rule, finding.cause, finding.node) == (rule, cause, node)
+
+
+@pytest.mark.parametrize("n_workers", [4, 8, 16])
+def test_uneven_sequences_accuse_no_node(n_workers: int) -> None:
+    looks = reported(steps_of(N, n_workers=n_workers, change=uneven(AT)))
+
+    assert looks[-1][1]
+    for _, findings in looks:
+        assert all(finding.node is None for finding in findings)
+    if n_workers > 4:
+        assert looks[-1][1][0].cause == "seq_imbalance"
+
+
+@pytest.mark.parametrize("n_stages", [2, 4])
+def test_a_longer_stage_is_named_and_none_of_its_nodes(n_stages: int) -> None:
+    rows = list(range(8 // n_stages))
+    steps = steps_of(N, n_workers=8, change=from_step(AT, "compute_s", 1.2, workers=rows))
+
+    finding = alone(last(steps, n_stages=n_stages))
+
+    assert (finding.cause, finding.node) == ("stage_imbalance", None)
+
+
+def test_a_problem_that_ends_is_no_finding_any_more_and_the_next_one_is() -> None:
+    steps = steps_of(
+        N + 120,
+        change=both(
+            from_step(AT, "compute_s", 1.2, workers=[2], until=N),
+            from_step(N + 80, "input_s", 6.0, workers=[1]),
+        ),
+    )
+    looks = dict(reported(steps))
+
+    assert alone(looks[N]).node == "n2"
+    assert looks[N + 20] == looks[N + 70] == []
+    assert alone(looks[N + 120]).node == "n1"
+    assert alone(looks[N + 120]).cause == "input_stall"
+
+
+def test_what_a_problem_does_not_explain_is_a_second_one() -> None:
+    steps = steps_of(
+        N + 60,
+        change=both(
+            from_step(AT, "compute_s", 1.12, workers=[2]),
+            from_step(N, "transfer_s", 1.6),
+        ),
+    )
+    looks = dict(reported(steps))
+
+    first = alone(looks[N])
+    assert (first.cause, first.node) == ("slow_compute", "n2")
+    both_open = looks[N + 60]
+    assert ("slow_compute", "n2") in {(each.cause, each.node) for each in both_open}
+    onsets_s = {each.onset_s for each in both_open}
+    assert min(onsets_s) == first.onset_s
+
+
+def test_a_cause_is_not_forgotten_for_a_vaguer_one() -> None:
+    steps = steps_of(N + 60, change=from_step(AT, "input_s", 6.0, workers=[1]))
+    causes = [(findings[0].cause, findings[0].node) for _, findings in reported(steps) if findings]
+
+    named = causes.index(("input_stall", "n1"))
+    assert set(causes[named:]) == {("input_stall", "n1")}
+
+
+def test_other_work_and_a_restart_are_no_problem() -> None:
+    before = steps_of(AT)
+    end_s = float(before.ended_at_s[-1])
+    longer = from_step(0, "compute_s", 1.5)
+    larger = steps_of(60, change=longer, first=AT, start_s=end_s, tokens=2e6)
+    assert all(not findings for _, findings in reported(joined(before, larger)))
+
+    same = steps_of(60, change=longer, first=AT, start_s=end_s)
+    assert reported(joined(before, same))[-1][1]
+    cache = HealthyStepsCache()
+    again = steps_of(60, change=longer, first=50, start_s=end_s + 60.0)
+    assert found(before, cache=cache) == found(again, cache=cache) == []
+
+
+@pytest.mark.parametrize("see", [untimed, lambda steps: sampled(steps, every=20)])
+def test_where_few_exchanges_are_timed_a_slow_run_is_found(
+    see: Callable[[StepBatch], StepBatch],
+) -> None:
+    for workers in ([2], None):
+        change = from_step(AT, "compute_s", 1.3, workers=workers)
+        findings = last(see(steps_of(N + 60, change=change)))
+
+        assert findings
+        for finding in findings:
+            assert finding.node in ((None, "n2") if workers else (None,))
+            assert finding.onset_s >= float(steps_of(N).ended_at_s[AT - 2])
+
+
+def test_without_timed_exchanges_no_phase_of_theirs_is_a_cause() -> None:
+    finding = alone(
+        last(untimed(steps_of(N, change=from_step(AT, "compute_s", 1.3, workers=[2]))))
+    )
+    assert finding.node is None
+    assert finding.cause in (UNKNOWN, *CLASSES)
+
+
+def test_the_latest_worker_of_a_node_is_what_its_node_is_accused_by() -> None:
+    steps = steps_of(N, n_workers=8, change=from_step(AT, "compute_s", 1.2, workers=[5]))
+    named = StepBatch(
+        steps.run,
+        tuple(f"n{i // 2}/{i % 2}" for i in range(8)),
+        steps.step,
+        steps.ended_at_s,
+        steps.phases,
+        steps.tokens,
+    )
+
+    assert alone(last(named)).node == "n2"
+
+
+def test_a_quick_node_is_no_problem() -> None:
+    def change(phases: dict[str, FloatArray]) -> None:
+        phases["compute_s"][AT:, 0] *= 0.8
+
+    assert last(steps_of(N, change=change)) == []
+
+
+def test_a_shift_below_the_level_is_no_finding() -> None:
+    steps = steps_of(AT + 3, change=from_step(AT, "compute_s", 1.005, workers=[2]))
+    assert last(steps) == []
+    noise = np.exp(0.15 * np.random.default_rng(1).standard_normal((AT, 4)))
+
+    def noisy(phases: dict[str, FloatArray]) -> None:
+        phases["compute_s"] *= noise
+
+    assert [f for _, fs in reported(steps_of(AT, change=noisy)) for f in fs if f.node] == []

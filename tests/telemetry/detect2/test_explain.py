@@ -1,0 +1,217 @@
+"""Effects that a row of causes.toml predicts are named as that row, in its place."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import pytest
+
+from telemetry.detect.causes import CLASS_OF, CLASSES, UNKNOWN
+from telemetry.detect2.explain import (
+    NAMED,
+    OF_PLACE,
+    SIGNATURES,
+    Signature,
+    explain,
+    log_likelihood,
+)
+from telemetry.detect2.shifts import Effect, Effects
+
+N_NODES, HERE = 8, 3
+# Parts of a node by quantity; the others are one value per node.
+N_PARTS = {"core_own": 8, "device": 4, "memory": 4, "latency": 4, "bytes": 4, "retransmits": 4}
+PART = 2
+OF_RUN = ("compute", "transfer", "input", "wait", "other", "uneven", "stage", "jitter", "traffic")
+ERROR = 0.004
+# Of hardware a problem shows its own size; a device without traffic has none.
+SIZE, OF_HARDWARE, OF_BYTES = 0.2, 0.4, -0.99
+OF_HARDWARE_SIZES = {"bytes": OF_BYTES, "power": 0.1}
+
+
+def effects_of(
+    sizes: Mapping[str, float], *, place: int | None, scattered: frozenset[str] = frozenset()
+) -> dict[str, Effect]:
+    """Return effects of all quantities: these at a place, or of all nodes; the others are zero."""
+    found = {name: Effect(np.asarray(0.0), np.asarray(ERROR)) for name in OF_RUN}
+    for name in OF_PLACE:
+        shape = (N_NODES, N_PARTS[name]) if name in N_PARTS else (N_NODES,)
+        found[name] = Effect(np.zeros(shape), np.full(shape, ERROR))
+    for name, size in sizes.items():
+        array = np.array(found[name].size)
+        if name not in OF_PLACE or place is None:
+            array[...] = size
+        else:
+            array[(place, PART) if array.ndim == 2 else place] = size
+        found[name] = replace(found[name], size=array)
+    for name in scattered:
+        by_turns = SIZE * np.array([1, -1, 0.5, -0.5, 0.8, -0.8, 0.3, -0.3])
+        found[name] = replace(found[name], size=by_turns)
+    return found
+
+
+def predicted(row: Signature) -> dict[str, Effect]:
+    """Return the effects that a row predicts."""
+    sizes = {name: _size(name) for name in row.raises}
+    sizes |= {name: -abs(_size(name)) for name in row.lowers}
+    return effects_of(sizes, place=None if row.scope == "run" else HERE, scattered=row.scatters)
+
+
+def _size(name: str) -> float:
+    is_hardware = name in OF_PLACE and name not in ("own_compute", "own_input")
+    return OF_HARDWARE_SIZES.get(name, OF_HARDWARE) if is_hardware else SIZE
+
+
+def explained(effects: Effects, *nodes: int) -> tuple[str, int | None]:
+    found = explain(effects, nodes or (HERE,), n_nodes=N_NODES)
+    assert sum(found.weights.values()) == pytest.approx(1.0)
+    return found.cause, found.node
+
+
+def title(row: Signature) -> str:
+    return f"{row.name}-{row.scope}"
+
+
+@pytest.mark.parametrize("row", SIGNATURES, ids=title)
+def test_what_a_row_predicts_is_named_as_it_in_its_place(row: Signature) -> None:
+    found = explain(predicted(row), (HERE, HERE + 1), n_nodes=N_NODES)
+
+    assert found.cause == row.name
+    assert found.weights[row.name] >= NAMED
+    assert found.node == (HERE if row.scope == "node" else None)
+    assert found.signature is not None
+    assert (found.signature.name, found.signature.scope) == (row.name, row.scope)
+    shows_part = row.scope == "node" and any(row.sign(name) for name in N_PARTS)
+    assert found.part == (PART if shows_part else None)
+
+
+# What tells the causes of a class apart: without it the class is known.
+DECISIVE = {
+    "slow_core": ("core_own", "device", "memory", "power"),
+    "throttle": ("core_own", "device", "memory", "power", "traffic"),
+    "hbm_slow": ("core_own", "device", "memory", "power", "traffic"),
+    "efa_latency": ("latency", "retransmits", "bytes"),
+    "efa_loss": ("latency", "retransmits", "bytes"),
+    "efa_down": ("latency", "retransmits", "bytes"),
+}
+
+
+@pytest.mark.parametrize("row", [r for r in SIGNATURES if r.name in DECISIVE], ids=title)
+def test_without_what_is_decisive_the_class_is_named(row: Signature) -> None:
+    effects = predicted(row)
+    for name in DECISIVE[row.name]:
+        missing = np.full_like(effects[name].size, np.nan)
+        effects[name] = Effect(missing, missing)
+
+    cause, node = explained(effects)
+
+    assert cause == CLASS_OF[row.name]
+    assert cause in CLASSES
+    is_of_steps = "own_compute" in row.raises
+    assert node == (HERE if row.scope == "node" and is_of_steps else None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "place"),
+    [
+        ({"transfer": -0.2, "compute": 0.2, "input": 0.2}, None),
+        ({"wait": 0.3, "compute": 0.3, "transfer": 0.3, "input": 0.3, "other": 0.3}, None),
+        ({"other": 0.2}, None),
+        ({"wait": -0.2, "uneven": -0.1}, None),
+        ({"memory": 0.4, "bytes": 0.5, "wait": -0.3}, HERE),
+    ],
+)
+def test_what_no_row_predicts_is_unknown(sizes: dict[str, float], place: int | None) -> None:
+    assert explained(effects_of(sizes, place=place))[0] == UNKNOWN
+
+
+def test_little_evidence_is_unknown() -> None:
+    effects = {"step": Effect(np.asarray(0.2), np.asarray(0.01))}
+    assert explained(effects) == (UNKNOWN, None)
+    assert explained({}) == (UNKNOWN, None)
+
+
+@pytest.mark.parametrize("row", [r for r in SIGNATURES if r.scope == "node"], ids=title)
+def test_a_node_is_not_accused_of_what_two_show_alike(row: Signature) -> None:
+    effects = predicted(row)
+    for name in OF_PLACE:
+        size = np.array(effects[name].size)
+        size[HERE + 1] = size[HERE]
+        effects[name] = replace(effects[name], size=size)
+
+    found = explain(effects, (HERE, HERE + 1), n_nodes=N_NODES)
+
+    assert found.node is None
+    assert found.cause in (row.name, UNKNOWN, CLASS_OF.get(row.name))
+
+
+def test_no_node_is_accused_below_its_share_of_the_posterior() -> None:
+    accused = []
+    for size in np.linspace(0.0, 0.3, 31).tolist():
+        effects = effects_of({"wait": size, "own_compute": size}, place=HERE)
+        found = explain(effects, (HERE, HERE + 1), n_nodes=N_NODES)
+        accused.append(found.node is not None)
+        if found.node is None:
+            assert found.part is None
+        else:
+            assert found.node == HERE
+            assert found.node_weight >= NAMED
+        if found.cause not in (UNKNOWN, *CLASSES):
+            assert found.weights[found.cause] >= NAMED
+    # The evidence grows with the size: from some size on the node is accused.
+    assert not accused[0]
+    assert accused[-1]
+    assert accused == sorted(accused)
+
+
+def test_a_size_that_steps_share_tells_a_cause_from_a_coincidence() -> None:
+    """Others wait for as long as the node is late: not for ten times as long."""
+    [row] = [r for r in SIGNATURES if title(r) == "slow_core-node"]
+    seen = {"wait": (0.2, ERROR, None), "own_compute": (0.2, ERROR, None)}
+    apart = {"wait": (0.2, ERROR, None), "own_compute": (0.02, ERROR, None)}
+
+    assert log_likelihood(row, seen) > log_likelihood(row, apart) + 3.0
+    assert log_likelihood(row, seen) > log_likelihood(None, seen) + 1.0
+
+
+@pytest.mark.parametrize("row", SIGNATURES, ids=title)
+def test_effects_of_a_wrong_sign_are_evidence_against_a_row(row: Signature) -> None:
+    for name in row.raises | row.lowers:
+        right = {name: ((row.sign(name) or 0) * SIZE, ERROR, None)}
+        wrong = {name: (-right[name][0], ERROR, None)}
+        assert log_likelihood(row, right) > log_likelihood(row, wrong) + 3.0, name
+    for name in row.leaves:
+        unchanged, changed = {name: (0.0, ERROR, None)}, {name: (SIZE, ERROR, None)}
+        assert log_likelihood(row, unchanged) > log_likelihood(row, changed) + 3.0, name
+
+
+def test_what_is_not_said_is_evidence_for_nothing() -> None:
+    """A row that says less is no less likely for what did not change."""
+    for size in (0.0, SIZE):
+        seen = {"nothing": (size, ERROR, None)}
+        of_rows = {log_likelihood(row, seen) for row in (*SIGNATURES, None)}
+        assert max(of_rows) == pytest.approx(min(of_rows))
+    unchanged = {"nothing": (0.0, ERROR, None)}
+    left = {"compute": (0.0, ERROR, None)}
+    [row] = [r for r in SIGNATURES if title(r) == "efa_latency-run"]
+    # Half of what is not said is expected to stay: to say so is worth a factor of two at most.
+    gained = log_likelihood(row, left) - log_likelihood(row, unchanged)
+    assert 0.0 < gained <= np.log(2.0)
+
+
+def test_rows_are_consistent() -> None:
+    known = set(OF_RUN) | OF_PLACE
+    for row in SIGNATURES:
+        said = [row.raises, row.lowers, row.leaves]
+        assert row.scope in ("run", "node")
+        assert row.raises
+        assert 0 < row.prior < 1
+        assert frozenset.union(*said, row.scatters) <= known, title(row)
+        assert sum(map(len, said)) == len(frozenset.union(*said)), title(row)
+        assert row.sign(min(row.raises)) == 1
+        assert row.sign("nothing") is None
+        assert all(row.sign(name) == 0 for name in row.leaves)
+        assert all(row.sign(name) == -1 for name in row.lowers)
+    titles = sorted(map(title, SIGNATURES))
+    assert all(len(list(each)) == 1 for _, each in groupby(titles))
+    assert sum(row.prior for row in SIGNATURES) < 1
