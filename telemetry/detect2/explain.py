@@ -32,6 +32,8 @@ UNKNOWN_PRIOR = 0.10
 Deviation = tuple[float, float, int | None]
 Seen = Mapping[str, Deviation]
 SUMS = frozenset({"step", "own"})
+# Hardware that is bad where it falls; the other is bad where it rises.
+FALLS = frozenset({"memory", "bytes"})
 # Hardware that a problem of the whole run shows on all nodes alike.
 EVERYWHERE = frozenset({"host", "latency", "retransmits"})
 # Cores may count as busy while they wait, and power is measured once a minute: what is raised may
@@ -120,7 +122,7 @@ def at_place(effects: Effects, node: int | None) -> Seen:
         if size.ndim and node is not None:
             size, error = size[node], error[node]
             if size.ndim:
-                part = _most(size / error)
+                part = _worst(name, size / error)
                 size, error = size[part], error[part]
         elif size.ndim:
             size, error = _usual(effect)
@@ -129,8 +131,10 @@ def at_place(effects: Effects, node: int | None) -> Seen:
     return found
 
 
-def _most(deviations: FloatArray) -> int:
-    known = np.abs(np.nan_to_num(deviations))
+def _worst(quantity: str, deviations: FloatArray) -> int:
+    """Return the part that deviates most to the bad side: a slow core's mates fall behind it."""
+    bad = -1.0 if quantity in FALLS else 1.0
+    known = np.nan_to_num(bad * deviations, nan=-np.inf)
     return int(np.argmax(known)) if known.size else 0
 
 
