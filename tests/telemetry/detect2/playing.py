@@ -161,7 +161,7 @@ def found(
 
 
 def watched(
-    steps: StepBatch, *, every: int = 5, since: int = 0, **more: int
+    steps: StepBatch, *, every: int = 5, since: int = 0, n_stages: int = 1
 ) -> list[list[Finding]]:
     """Return what detection finds after each so many steps, as they are reported."""
     cache = HealthyStepsCache()
@@ -170,7 +170,7 @@ def watched(
             steps[max(0, end - 300) : end],
             cache=cache,
             now_s=float(steps.ended_at_s[end - 1]),
-            **more,
+            n_stages=n_stages,
         )
         for end in range(max(every, since), len(steps) + 1, every)
     ]

@@ -1,5 +1,6 @@
 """Whatever is reported: no exception, no warning of numpy, and no finding without a problem."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -92,7 +93,7 @@ def with_lost_values(steps: StepBatch, spoiled: slice) -> StepBatch:
     return replace(steps, phases={**steps.phases, "compute_s": compute_s})
 
 
-DEFECTS = {
+DEFECTS: Mapping[str, Callable[[StepBatch, slice], StepBatch]] = {
     "none": lambda steps, _: steps,
     "a worker comes and goes": with_gaps,
     "infinite and missing values": with_lost_values,
