@@ -158,7 +158,9 @@ def log_likelihood(signature: Signature | None, seen: Seen) -> float:
         sign = signature.sign(name) if signature is not None else None
         wide = np.hypot(error, WIDE) + 0.0 * SIZES
         if sign is None:
-            total += _normal(value, 0.0 * SIZES, wide)
+            # It may change or not.
+            changed = _normal(value, 0.0 * SIZES, wide)
+            total += np.logaddexp(changed, _healthy({name: (value, error, None)})) - np.log(2.0)
         elif sign == 0:
             of_steps = LEAVES_RATIO * SIZES if name in OF_STEPS else 0.0 * SIZES
             total += _normal(value, 0.0 * SIZES, np.sqrt(error**2 + of_steps**2 + MODEL_LEAST**2))

@@ -1,4 +1,4 @@
-"""Steps made by hand, and what detection says of them."""
+"""Steps made, and what detection says of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -125,9 +125,6 @@ def test_a_place_that_no_row_predicts_is_unknown() -> None:
     assert explained(effects)[0] == UNKNOWN
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a row gains by each quantity that it leaves and that is unchanged"
-)
 @pytest.mark.parametrize(("sizes", "place"), NO_ROW_PREDICTS)
 def test_what_no_row_predicts_is_unknown(sizes: dict[str, float], place: int | None) -> None:
     assert explained(effects_of(sizes, place=place))[0] == UNKNOWN
