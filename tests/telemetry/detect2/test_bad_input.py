@@ -14,7 +14,8 @@ from telemetry.steps import PHASES, StepBatch
 from tests.telemetry.detect2.playing import STEP_S, found, steps_of, untimed
 
 N = 60
-BAD = (np.nan, np.inf, -np.inf, 0.0, -1.0, -1e12, 1e12)
+# Opposite infinities in one worker fail in `StepBatch` already, before detection sees them.
+BAD = (np.nan, np.inf, 0.0, -1.0, -1e12, 1e12)
 rows = st.integers(0, N - 1)
 SHAPES = ("timed", "untimed", "constant", "one worker", "no worker", "one step", "no step")
 
