@@ -109,7 +109,7 @@ class Spool:
             self.stream = _stream_name(folder / "stream")
             self._sent = os.open(folder / "sent", os.O_RDWR | os.O_CREAT, 0o600)
             self._delivered = int(os.pread(self._sent, 20, 0) or b"0")
-            self._segments = deque(_load_segment(path) for path in sorted(folder.glob("*.frames")))
+            self._segments = deque(_load_segments(folder))
         except (OSError, ValueError) as error:
             msg = f"--spool: {folder} cannot be used: {error}. Give another folder."
             raise SpoolError(msg) from error
@@ -266,6 +266,19 @@ def _stream_name(path: Path) -> str:
         new.write_text(name)
         new.replace(path)
     return name
+
+
+def _load_segments(folder: Path) -> Iterator[Segment]:
+    """Read the files of a spool; one without a whole frame is removed.
+
+    The next frame may have the number that it was named by, and so be written to it.
+    """
+    for path in sorted(folder.glob("*.frames")):
+        segment = _load_segment(path)
+        if segment.n_frames:
+            yield segment
+        else:
+            path.unlink()
 
 
 def _load_segment(path: Path) -> Segment:

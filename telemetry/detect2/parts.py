@@ -41,10 +41,10 @@ COARSE = {"ratio": 1 / 254, "rounded": 0.004, "exact": 0.0}
 LEAST_RATIO = COARSE["ratio"]
 # A mean of which four fifths of the time are idle compares nothing.
 AT_WORK = 0.2
-# A job of a host by cron lasts (assumed: environment.toml), and one long step (the median of 36
+# A job of a host by cron lasts (assumed: docs/physics.md), and one long step (the median of 36
 # recorded configurations).
 CRON_S, STEP_S = 20.0, 12.5
-# Healthy fabrics lose up to 0.3 % of packets for half a minute (assumed: environment.toml). A
+# Healthy fabrics lose up to 0.3 % of packets for half a minute (assumed: docs/physics.md). A
 # third more is not usual, and four times that no burst.
 BURST_RATIO, BURST_S = 0.003, 17.5
 LOSSES = np.array([0.004, 0.016])

@@ -180,3 +180,19 @@ def test_a_killed_agent_leaves_all_that_it_had_written(tmp_path: Path) -> None:
     found = with_rest.next_frames(max_frames=10**6, max_bytes=10**9)
     with_rest.close()
     assert {frame.seq for frame in found} >= {seq for seq in seen if seq >= found[0].seq}
+
+
+def test_a_file_that_was_torn_at_its_first_frame_takes_no_later_one_along(
+    open_spool: Open, tmp_path: Path
+) -> None:
+    spool = open_spool()
+    seq = spool.append(0, NOON, b"first")
+    # Killed as it began a file, by an agent whose numbers are ahead of its clock.
+    (tmp_path / "spool" / f"{seq + 1:020d}.frames").write_bytes(b"TWF1 torn")
+
+    spool = open_spool()
+    assert spool.append(0, NOON, b"second") == seq + 1
+    spool.append(0, NOON, b"third")
+    spool.mark_delivered(seq + 1)
+
+    assert waiting(open_spool()) == [b"third"]
