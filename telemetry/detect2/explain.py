@@ -36,9 +36,6 @@ SUMS = frozenset({"step", "own"})
 FALLS = frozenset({"memory", "bytes"})
 # Hardware that a problem of the whole run shows on all nodes alike.
 EVERYWHERE = frozenset({"host", "latency", "retransmits"})
-# Cores may count as busy while they wait, and power is measured once a minute: what is raised may
-# not show.
-MAY_NOT_SHOW = frozenset({"core_own", "device", "power", "host"})
 OF_STEPS = frozenset(
     {
         "compute",
