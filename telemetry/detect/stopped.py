@@ -10,7 +10,6 @@ import numpy as np
 from telemetry.detect.causes import CLASS_OF, UNKNOWN, phase_of
 from telemetry.detect.findings import LEAD_S, Finding, json_number
 from telemetry.detect.inputs import DetectionInput
-from telemetry.detect.pace import work_s
 from telemetry.detect.recompile import CERTAIN_S, compiled_lately
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
@@ -33,6 +32,7 @@ from telemetry.detect.standstill import (
     standstill,
     upper_median,
 )
+from telemetry.statistics.peers import mean
 
 SILENT = "node_silent"
 CRASHED = "node_crash"
@@ -413,7 +413,11 @@ def _slow_step_s(inputs: DetectionInput) -> float:
     if any(CLASS_OF.get(each.cause, each.cause) == NETWORK for each in inputs.open_problems):
         return LONG_S
     newest = recent_steps(inputs).last(1)
-    return min(LATE_STEPS * float(work_s(newest)[0]), LONG_S) if len(newest) else 0.0
+    if not len(newest):
+        return 0.0
+    # A checkpoint, an evaluation or a pause belongs to no pace.
+    other_s = np.nan_to_num(newest.sum_phases(("checkpoint_s", "other_s")))
+    return min(LATE_STEPS * float(mean(newest.worker_step_s - other_s, 1)[0]), LONG_S)
 
 
 def _lasts(stall: Standstill, steps: float, seconds: float) -> bool:

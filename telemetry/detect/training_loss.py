@@ -1,22 +1,30 @@
 """Rules about the loss that a job reports: loss_not_finite and loss_spike."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.detect.findings import LEAD_S, Finding
 from telemetry.detect.inputs import DetectionInput
-from telemetry.detect.parts import limit_of_chance
 from telemetry.detect.rules import RULES
+from telemetry.statistics.bootstrap import student_quantile
 from telemetry.steps import StepBatch, is_not_finite, is_reported
+from telemetry.units import DAY_S
 
 NOT_FINITE, SPIKE = "loss_not_finite", "loss_spike"
 ENOUGH_STEPS = int(RULES[NOT_FINITE].limits["steps_to_fire"])
+# Person's setting: one false warning of a run in a year.
+FALSE_EVERY_S = 365 * DAY_S
 # The median of so many withstands two outliers among them, and lags little behind the trend.
 N_BEFORE = 5
 # Fewer distances say nothing of their tails.
 ENOUGH_DISTANCES = 20
+# Tails of Student's distribution by its degrees of freedom: of distances from the middle, the 0.99
+# over the 0.9 quantile.
+DEGREES = np.array([1, 2, 2.5, 3, 4, 6, 10, 20, 60, np.inf])
+TAILS = np.array([student_quantile(n, 0.995) / student_quantile(n, 0.95) for n in DEGREES])
 
 
 def loss_not_finite(inputs: DetectionInput) -> list[Finding]:
@@ -32,21 +40,25 @@ def loss_not_finite(inputs: DetectionInput) -> list[Finding]:
         return []
     row = int(rows[-n])
     since, onset_s = int(steps.step[row]), float(steps.ended_at_s[row] - steps.step_s[row])
-    held = next((each.evidence for each in inputs.open_problems if each.rule == NOT_FINITE), {})
+    held = _held(inputs, NOT_FINITE)
     if n == len(bad) and held.get("since_step", since) < since:
         # It began before the window.
         since, onset_s = held["since_step"], held["onset_s"]
-    before = rows[:-n]
-    last = int(before[-1]) if len(before) else None
+    before = rows[:-n][-1:]
     value = float(steps.loss[rows[-1]])
     evidence = {
         "value": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity",
         "since_step": since,
-        "last_loss": held.get("last_loss") if last is None else float(steps.loss[last]),
-        "last_loss_step": held.get("last_loss_step") if last is None else int(steps.step[last]),
+        "last_loss": next(iter(steps.loss[before].tolist()), held.get("last_loss")),
+        "last_loss_step": next(iter(steps.step[before].tolist()), held.get("last_loss_step")),
         "checkpoint_step": held.get("checkpoint_step", _checkpoint_before(inputs, since, onset_s)),
     }
-    return [_finding(inputs, NOT_FINITE, onset_s, score=n / ENOUGH_STEPS, **evidence)]
+    return [_finding(inputs, NOT_FINITE, onset_s, n / ENOUGH_STEPS, evidence)]
+
+
+def _held(inputs: DetectionInput, rule: str) -> dict[str, Any]:
+    """Return the evidence of the rule's open alert; empty without one."""
+    return next((dict(each.evidence) for each in inputs.open_problems if each.rule == rule), {})
 
 
 def _checkpoint_before(inputs: DetectionInput, step: int, at_s: float) -> int | None:
@@ -54,85 +66,84 @@ def _checkpoint_before(inputs: DetectionInput, step: int, at_s: float) -> int | 
     known = [inputs.steps]
     if inputs.earlier is not None:
         known.append(inputs.earlier(at_s - RULES[NOT_FINITE].limits["earlier_s"]))
-    found = [int(number) for steps in known for number in _saved(steps) if number < step]
-    return max(found, default=None)
-
-
-def _saved(steps: StepBatch) -> list[int]:
-    took_s = np.fmax.reduce(steps.phases["checkpoint_s"], axis=1, initial=0.0)
-    found: list[int] = steps.step[took_s > 0].tolist()
-    return found
+    saved = (each.step[(each.phases["checkpoint_s"] > 0).any(axis=1)] for each in known)
+    return max((int(number) for each in saved for number in each if number < step), default=None)
 
 
 def loss_spike(inputs: DetectionInput) -> list[Finding]:
     """Find a loss above those just before by more than chance explains, and still there.
 
-    Notes
-    -----
     Each loss is compared with the median of the few before it. How far such distances reach by
-    chance follows from those of the run itself (`limit_of_chance`): one false warning of a run in
-    a year.
+    chance follows from those of the run itself.
     """
     steps = inputs.steps[np.isfinite(inputs.steps.loss)]
-    held = next((each.evidence for each in inputs.open_problems if each.rule == SPIKE), None)
-    if held is not None and len(steps):
-        newest = _newest(steps)
-        if newest - held["baseline_loss"] <= held["limit_loss"] / 2:
-            return []
-        return [_spike(inputs, steps, {**held, "loss": newest})]
-    if len(steps) < ENOUGH_DISTANCES + N_BEFORE:
+    # The newest loss: of three, so that a single step neither fires nor resolves.
+    newest = float(np.median(steps.loss[-3:])) if len(steps) else math.nan
+    seen = _held(inputs, SPIKE)
+    if seen and len(steps):
+        seen["loss"] = newest
+    elif len(steps) >= ENOUGH_DISTANCES + N_BEFORE:
+        seen = _last_rise(steps)
+    if not seen or not newest - seen["baseline_loss"] > seen["limit_loss"] / 2:
         return []
-    above = _above_before(steps.loss)
+    over = (seen["loss"] - seen["baseline_loss"]) / seen["limit_loss"]
+    kept = {name: seen[name] for name in ("since_step", "loss", "baseline_loss", "limit_loss")}
+    return [_finding(inputs, SPIKE, seen["onset_s"], over, kept)]
+
+
+def _last_rise(steps: StepBatch) -> dict[str, Any]:
+    """Return the rise that lasts and stands out most; empty where chance explains it."""
+    before = np.lib.stride_tricks.sliding_window_view(steps.loss, N_BEFORE)[:-1]
+    above = steps.loss[N_BEFORE:] - np.median(before, axis=1)
     # A loss that was high and came back is over, and part of how the run scatters.
     lowest_since = np.minimum.accumulate(steps.loss[::-1])[::-1][N_BEFORE:]
     lasting = np.where(lowest_since > steps.loss[N_BEFORE:] - above / 2, above, 0.0)
     # The first of those that stand out most: those after it are no history of a healthy run.
     place = int(np.argmax(lasting >= lasting.max() / 2))
-    row, history = N_BEFORE + place, above[:place]
-    if len(history) < ENOUGH_DISTANCES or lasting[place] <= 0:
-        return []
-    limit = limit_of_chance(
-        # Each distance is an independent value, as those of so many parts.
-        1.0 + history[None, None, :],
-        0,
-        n_reports=1,
-        n_compared=1,
-        report_every_s=max(1, round(float(np.median(steps.step_s)))),
-    )
-    baseline = float(steps.loss[row] - above[place])
-    if above[place] <= limit or limit <= 0 or _newest(steps) - baseline <= limit / 2:
-        return []
-    evidence = {
+    if place < ENOUGH_DISTANCES:
+        return {}
+    limit = reach_of_chance(above[:place], every_s=float(np.median(steps.step_s)))
+    if not 0 < limit < above[place]:
+        return {}
+    row = N_BEFORE + place
+    return {
         "since_step": int(steps.step[row]),
         "loss": float(steps.loss[-1]),
-        "baseline_loss": baseline,
+        "baseline_loss": float(steps.loss[row] - above[place]),
         "limit_loss": limit,
         "onset_s": float(steps.ended_at_s[row] - steps.step_s[row]),
     }
-    return [_spike(inputs, steps, evidence)]
 
 
-def _newest(steps: StepBatch) -> float:
-    """Return the newest loss: of three, so that a single step neither fires nor resolves."""
-    return float(np.median(steps.loss[-3:]))
+def reach_of_chance(distances: FloatArray, *, every_s: float) -> float:
+    """How far a distance gets by chance once in `FALSE_EVERY_S`, of one each ``every_s``.
 
+    Notes
+    -----
+    The 0.9 quantile shows the scale. The degrees of freedom are the smaller of two: those of the
+    tails, and what the scale is known by. The variance of a quantile, ``q (1 - q) / (N f(q)**2)``,
+    is that of a deviation with ``0.64 N`` of them.
 
-def _above_before(loss: FloatArray) -> FloatArray:
-    """Return how far each loss is above the median of those before: (n - N_BEFORE,)."""
-    before = np.lib.stride_tricks.sliding_window_view(loss, N_BEFORE)[:-1]
-    return np.asarray(loss[N_BEFORE:] - np.median(before, axis=1))
+    References
+    ----------
+    H. A. David, H. N. Nagaraja, "Order Statistics" (2003), section 10.2.
 
-
-def _spike(inputs: DetectionInput, steps: StepBatch, evidence: dict[str, float]) -> Finding:
-    figures = dict(evidence)
-    over = (figures["loss"] - figures["baseline_loss"]) / figures["limit_loss"]
-    onset_s = figures.pop("onset_s")
-    kept = {name: figures[name] for name in ("since_step", "loss", "baseline_loss", "limit_loss")}
-    return _finding(inputs, SPIKE, onset_s, score=over, **kept)
+    Examples
+    --------
+    >>> distances = 0.02 * np.random.default_rng(1).standard_normal(1000)
+    >>> round(reach_of_chance(distances, every_s=1.0) / 0.02, 1)
+    6.4
+    """
+    usual, rare = (float(q) for q in np.quantile(np.abs(distances), (0.9, 0.99)))
+    if not usual > 0:
+        return 0.0
+    per_degree = max(np.interp(-rare / usual, -TAILS, 1 / DEGREES), 1 / (0.64 * len(distances)))
+    reach = student_quantile(float(1 / per_degree), 1.0 - max(1.0, every_s) / FALSE_EVERY_S)
+    return usual / student_quantile(math.inf, 0.95) * reach
 
 
 def _finding(
-    inputs: DetectionInput, rule: str, onset_s: float, *, score: float, **evidence: object
+    inputs: DetectionInput, rule: str, onset_s: float, score: float, evidence: dict[str, Any]
 ) -> Finding:
     shown = {"onset_s": onset_s, "window": [onset_s - LEAD_S, inputs.now_s], "charts": []}
     return Finding(
