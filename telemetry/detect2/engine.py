@@ -34,7 +34,14 @@ from telemetry.detect.pace import comparable_steps
 from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import SHARE, apply_share_rule
-from telemetry.detect2.explain import OF_PLACE, SIZES, Explanation, at_place, explain
+from telemetry.detect2.explain import (
+    OF_PLACE,
+    SIZES,
+    Explanation,
+    at_place,
+    explain,
+    without,
+)
 from telemetry.detect2.parts import BURST_RATIO, Parts
 from telemetry.detect2.shifts import Effect, Effects, Shift
 from telemetry.detect2.steps import Baseline, Steps
@@ -176,13 +183,17 @@ class RunWatch:
         traffic = _traffic(inputs, problem)
         if traffic is not None:
             effects["traffic"] = traffic
+        for other in self.problems:
+            if other is not problem:
+                effects = without(effects, other.explanation)
         candidates = {self._node_of(inputs, s) for s in shifts}
         for name in OF_PLACE & effects.keys():
             size = np.abs(effects[name].size)
             if size.size and np.isfinite(size).any():
                 flat = int(np.nanargmax(size))
                 candidates.add(flat // (size.size // len(size)))
-        nodes = sorted(node for node in candidates if node is not None)
+        accused = {other.explanation.node for other in self.problems if other is not problem}
+        nodes = sorted(node for node in candidates - accused if node is not None)
         problem.effects = effects
         problem.explanation = explain(effects, nodes, n_nodes=len(inputs.nodes))
 

@@ -128,6 +128,27 @@ def at_place(effects: Effects, node: int | None) -> Seen:
     return found
 
 
+def without(effects: Effects, other: Explanation) -> dict[str, Effect]:
+    """Leave out what another problem explains: it is evidence for nothing else.
+
+    Of its node that is all, of the run what its signature changes: how much of a wait is whose is
+    not known.
+    """
+    row = other.signature
+    if row is None:
+        return dict(effects)
+    left: dict[str, Effect] = {}
+    for name, effect in effects.items():
+        is_its_own = row.sign(name) not in (None, 0)
+        if effect.size.ndim and other.node is not None:
+            size = effect.size.copy()
+            size[other.node] = np.nan
+            left[name] = Effect(size, effect.error)
+        elif not is_its_own:
+            left[name] = effect
+    return left
+
+
 def _worst(quantity: str, deviations: FloatArray) -> int:
     """Return the part that deviates most to the bad side: a slow core's mates fall behind it."""
     bad = -1.0 if quantity in FALLS else 1.0

@@ -219,3 +219,42 @@ def test_a_shift_below_the_level_is_no_finding() -> None:
         phases["compute_s"] *= noise
 
     assert [f for _, fs in reported(steps_of(AT, change=noisy)) for f in fs if f.node] == []
+
+
+def problems(steps: StepBatch) -> dict[str | int | None, str]:
+    """Return the cause of each open problem by the row of its node."""
+    cache = HealthyStepsCache()
+    for end in range(10, len(steps) + 1, 10):
+        found(steps[:end], cache=cache)
+    return {p.explanation.node: p.explanation.cause for p in cache.watches["r"].problems}
+
+
+@pytest.mark.parametrize(
+    ("second", "cause"), [("compute_s", "slow_compute"), ("input_s", "input_stall")]
+)
+@pytest.mark.parametrize("apart", [0, 30])
+def test_two_nodes_at_once_are_two_problems(second: str, cause: str, apart: int) -> None:
+    factor = 1.12 if second == "compute_s" else 4.5
+    steps = steps_of(
+        N + 60,
+        n_workers=8,
+        change=both(
+            from_step(AT, "compute_s", 1.2, workers=[2]),
+            from_step(AT + apart, second, factor, workers=[5]),
+        ),
+    )
+
+    assert problems(steps) == {2: "slow_compute", 5: cause}
+
+
+def test_a_slow_node_and_a_slow_network_at_once_are_two_problems() -> None:
+    steps = steps_of(
+        N + 60,
+        n_workers=8,
+        change=both(
+            from_step(AT, "compute_s", 1.2, workers=[2]),
+            from_step(AT, "transfer_s", 1.6),
+        ),
+    )
+
+    assert problems(steps) == {2: "slow_compute", None: "network"}
