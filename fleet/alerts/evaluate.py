@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
+from django.conf import settings
 from django.db import DatabaseError, transaction
 from django.db.models import Q
 from redis.exceptions import RedisError
@@ -295,7 +296,11 @@ def find_all(
         with of_run(ALL_RULES):
             problems = open_.problems.get(snapshot.run.pk, ())
             data = detection_input(
-                snapshot, now_s=now_s, open_problems=problems, healthy_steps=healthy_steps
+                snapshot,
+                now_s=now_s,
+                open_problems=problems,
+                healthy_steps=healthy_steps,
+                n_runs=len(snapshots),
             )
             findings += find(
                 data, open_rules=open_rules, rules=rules, guard=of_run, slowdowns=slowdowns
@@ -664,8 +669,12 @@ def detection_input(
     now_s: float,
     open_problems: tuple[OpenProblem, ...] = (),
     healthy_steps: HealthyStepsCache | None = None,
+    n_runs: int = 1,
 ) -> DetectionInput:
-    """Gather what detection needs of a run; with an open alert it reads hardware every second."""
+    """Gather what detection needs of a run, one of ``n_runs`` that share the budget.
+
+    With an open alert it reads hardware every second.
+    """
     run, members = snapshot.run, snapshot.members
     model = catalog.models().get(run.model)
     return DetectionInput(
@@ -690,6 +699,7 @@ def detection_input(
         report_every_s=max(1, snapshot.report_every_s),
         workers=snapshot.workers,
         healthy_steps=healthy_steps,
+        false_pages_per_year=settings.FALSE_PAGES_PER_YEAR / n_runs,
         checkpoint_s=(
             expected_checkpoint_s(n_parameters=model.params, n_nodes=run.n_nodes)
             if model

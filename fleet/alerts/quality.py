@@ -8,13 +8,11 @@ from django.conf import settings
 from django.db.models import Count
 
 from fleet.models import Alert
-from telemetry.detect import RULES
+from telemetry.detect.rules import RULES, SEVERITIES
 from telemetry.evidence.budget import Severity, per_year, share
 
 RECENT, YEAR = timedelta(days=90), timedelta(days=365)
 NOUNS: Mapping[Severity, str] = {"page": "page", "warn": "warning"}
-# Those that the alerts of each rule can have.
-OF_RULES = {rule.name: rule.severities for rule in RULES.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +75,10 @@ def quality_by_rule(*, now: datetime) -> dict[str, list[Quality]]:
                 severity,
                 YEAR.days,
                 *counts.get((rule, severity), (0, 0)),
-                share(rule, severity, severities=OF_RULES, pages_per_year=pages),
+                share(rule, severity, severities=SEVERITIES, pages_per_year=pages),
             )
             for severity in NOUNS
-            if severity in OF_RULES[rule]
+            if severity in SEVERITIES[rule]
         ]
         for rule in RULES
     }

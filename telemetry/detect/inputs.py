@@ -64,7 +64,8 @@ class DetectionInput:
     checkpoints took that ended before. ``checkpoint_s`` is the expected duration of one.
     ``healthy_steps`` skips steps known to be healthy. Nodes report every ``report_every_s``
     seconds. ``workers`` reads what each worker said last. ``own_limits`` are limits of this run
-    that differ from those of the rules, by ``rule.limit``.
+    that differ from those of the rules, by ``rule.limit``. ``false_pages_per_year`` are accepted
+    of this run, of all rules together; None: the usual ones, of an only run.
     """
 
     run: str
@@ -89,6 +90,7 @@ class DetectionInput:
     report_every_s: int = 1
     workers: Callable[[], Mapping[str, WorkerState]] | None = None
     own_limits: Mapping[str, float] = field(default_factory=dict)
+    false_pages_per_year: float | None = None
 
     def limit(self, rule: str, name: str) -> float:
         return self.own_limits.get(f"{rule}.{name}", RULES[rule].limits[name])

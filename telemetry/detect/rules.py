@@ -779,6 +779,8 @@ __all__ = ["RULES", "Query", "Rule", "Severity", "Subject", "names_of"]
 RULES: Mapping[str, Rule] = {
     rule.name: rule for rule in (*STEPS, *LOSSES, *PARTS, *STANDSTILL, *NODES, *STARTS, *MONEY)
 }
+# What the alerts of each rule can be.
+SEVERITIES = {name: rule.severities for name, rule in RULES.items()}
 
 
 def names_of(which: Callable[[Rule], bool]) -> frozenset[str]:

@@ -42,14 +42,13 @@ from telemetry.detect2.explain import (
     explain,
     without,
 )
+from telemetry.detect2.limits import false_per_year
 from telemetry.detect2.parts import BURST_RATIO, Parts
 from telemetry.detect2.shifts import Effect, Effects, Shift
 from telemetry.detect2.steps import Baseline, Steps
 from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
 
-# Budget: of all false alarms a year, those of slow steps and hardware of one run.
-FALSE_PER_YEAR = 6.0
 # Hardware whose shift is a problem of its own, before steps show it.
 ALARMS = frozenset({"core", "device", "memory", "latency", "bytes", "retransmits"})
 # Seconds of which the memory traffic is read, before and since; steps begin and end in between.
@@ -103,12 +102,13 @@ class RunWatch:
     """Fold over one run, and the problems that are open in it."""
 
     def __init__(self, inputs: DetectionInput) -> None:
-        self.steps = Steps(n_stages=inputs.n_stages, false_per_year=FALSE_PER_YEAR)
+        of_steps, of_parts = false_per_year(inputs)
+        self.steps = Steps(n_stages=inputs.n_stages, false_per_year=of_steps)
         self.parts = Parts(
             inputs.nodes,
             cores_per_device=inputs.cores_per_device,
             report_every_s=inputs.report_every_s,
-            false_per_year=FALSE_PER_YEAR,
+            false_per_year=of_parts,
         )
         self.problems: list[Tracked] = []
 
@@ -118,6 +118,8 @@ class RunWatch:
         return self.steps.shifts + [s for s in self.parts.shifts if s.quantity in ALARMS]
 
     def update(self, inputs: DetectionInput) -> None:
+        of_steps, self.parts.false_per_year = false_per_year(inputs)
+        self.steps.accept(of_steps)
         is_new = self.steps.update(inputs.steps.reported, inputs.now_s)
         if not (self.parts.update(inputs) or is_new):
             return

@@ -227,7 +227,7 @@ class Parts:
         self.nodes = nodes
         self._per_device = max(1, cores_per_device)
         self._every_s = max(1, report_every_s)
-        self._false_per_year = false_per_year
+        self.false_per_year = false_per_year
         self._levels: dict[str, Level] = {}
         self._loss: Loss | None = None
         self._epoch_s: int | None = None
@@ -298,7 +298,7 @@ class Parts:
         """
         n_parts = sum(math.prod(held.shape) for held in self._held.values())
         looks = max(1, n_parts) * YEAR_S / self.block_s
-        return float(alarm_level(np.array(looks), self._false_per_year))
+        return float(alarm_level(np.array(looks), self.false_per_year))
 
     @property
     def _held(self) -> dict[str, Level | Loss]:

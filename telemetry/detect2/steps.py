@@ -100,6 +100,12 @@ class Steps:
         self._skip = 0
         self._shifts: dict[str, tuple[Shift, ...]] = {}
 
+    def accept(self, false_per_year: float) -> None:
+        """Set the budget of all tests together: other runs have come or gone."""
+        self.false_per_year = false_per_year
+        for test in self.plan.tests.values() if self.plan is not None else ():
+            test.accept(false_per_year)
+
     @property
     def shifts(self) -> list[Shift]:
         return [shift for shifts in self._shifts.values() for shift in shifts]

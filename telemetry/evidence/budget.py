@@ -38,8 +38,9 @@ def share(
     -----
     False alarms of rules add up (Bonferroni), so any division that adds up to the budget keeps it.
     An equal one is near the best: doubling a share lowers an alarm level by log 2 = 0.7 nats only.
-    A share is for all looks of the rule in a year: runs by quantities by parts by values. Give
-    `sequential.alarm_level` that number of looks with the share of the rule.
+    A share is for all looks of the rule in a year: runs by quantities by parts by values. With the
+    budget of one of n runs, ``pages_per_year / n``, it is for those at this run: the looks that
+    `sequential.alarm_level` gets.
 
     Examples
     --------

@@ -77,6 +77,23 @@ class Quantity:
 STEP = Quantity("step_s")
 
 
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What decides how soon a cell's shift is found: see `EvidenceTest.sensitivity`.
+
+    ``first`` and ``further`` are the nats that the first value and any further one prove at most,
+    by size.
+    """
+
+    level_nats: float
+    scale: float
+    df: float
+    band: FloatArray
+    first: FloatArray
+    further: FloatArray
+    is_young: bool
+
+
 @dataclass(slots=True)
 class State:
     """State of the test, of (n_cells,) or (n_cells, n_sizes) values; see `Noise`, `Chunks`."""
@@ -207,11 +224,45 @@ class EvidenceTest:
         self.shape, self.quantity = shape, quantity
         n = math.prod(shape)
         looks = np.broadcast_to(np.asarray(looks_per_year, dtype=float), shape)
-        self._level = alarm_level(looks.reshape(n), false_per_year)
-        # Each chunk is one independent look at the level: wander has the same budget.
-        per_chunk = np.exp(-np.mean(self._level)) * CHUNK if n else 0.5
-        self._normal = -NormalDist().inv_cdf(min(max(float(per_chunk), 1e-15), 0.5))
+        self._looks_per_year, self._accepted = looks.reshape(n), math.nan
+        self.accept(false_per_year)
         self.state = _empty(n)
+
+    def accept(self, false_per_year: float) -> None:
+        """Set how many false alarms a year are accepted; what was learned stays."""
+        if false_per_year == self._accepted:
+            return
+        self._accepted = false_per_year
+        self._level = alarm_level(self._looks_per_year, false_per_year)
+        # Each chunk is one independent look at the level: wander has the same budget.
+        per_chunk = np.exp(-np.mean(self._level)) * CHUNK if self._level.size else 0.5
+        self._normal = -NormalDist().inv_cdf(min(max(float(per_chunk), 1e-15), 0.5))
+
+    @property
+    def level_nats(self) -> FloatArray:
+        """Nats that each cell needs now, raised by what it has shown: (n_cells,)."""
+        return raised(self._level, self.state.largest, self.state.n_looks)
+
+    def sensitivity(self) -> Sensitivity | None:
+        """Describe the usual cell, the one of the median level; None while none is known."""
+        state, level = self.state, self.level_nats
+        known = np.flatnonzero(np.isfinite(state.noise.reference))
+        if not known.size:
+            return None
+        cell = known[np.argsort(level[known])[known.size // 2]][None]
+        first, further = (
+            surprise(np.array([[is_long]]), state.counts[cell], state.n_looks[cell], SIZES / 2)[0]
+            for is_long in (False, True)
+        )
+        return Sensitivity(
+            float(level[cell][0]),
+            float(state.noise.scale[cell][0]),
+            float(state.noise.df[cell][0]),
+            self._band(cell)[0],
+            first,
+            further,
+            bool(state.noise.wander_df[cell][0] == 0.0),
+        )
 
     def update(
         self,
@@ -238,7 +289,7 @@ class EvidenceTest:
         young = given & ~self._is_ready()
         self._learn_young(np.flatnonzero(young & ~open_before), time)
         tested = given & np.isfinite(state.noise.reference)
-        level = raised(self._level, state.largest, state.n_looks)
+        level = self.level_nats
         self._test(np.flatnonzero(tested), logarithm, time)
         certainty = state.nats.max(axis=1)
         opened = tested & ~open_before & (certainty >= level)
@@ -345,9 +396,7 @@ class EvidenceTest:
         state, noise = self.state, self.state.noise
         scale, df = noise.scale[rows, None], noise.df[rows, None]
         residual = (logarithm[rows] - noise.reference[rows])[:, None]
-        # Evidence changes sign in the middle of band and size: as far as wander goes at most.
-        reach = self._reach(rows)
-        band = np.clip(2 * reach[:, None] - SIZES, 0.0, SIZES)
+        band = self._band(rows)
         most = surprise(state.was_long[rows], state.counts[rows], state.n_looks[rows], SIZES / 2)
         gain = student.log_ratio(residual, SIZES, scale=scale, df=df, band=band)
         gain = np.clip(gain, -most, most)
@@ -363,6 +412,13 @@ class EvidenceTest:
         size = state.size[rows]
         back = state.back[rows] - gain[np.arange(len(rows)), size]
         state.back[rows] = np.where(size >= 0, np.maximum(back, 0.0), 0.0)
+
+    def _band(self, rows: IntArray) -> FloatArray:
+        """Levels that count as no shift, by size: (n_rows, n_sizes).
+
+        Evidence changes sign in the middle of band and size: as far as wander goes at most.
+        """
+        return np.asarray(np.clip(2 * self._reach(rows)[:, None] - SIZES, 0.0, SIZES))
 
     def _reach(self, rows: IntArray) -> FloatArray:
         """How far the level of a cell may have wandered within the budget."""

@@ -10,6 +10,10 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.alerts.evaluate import (
+    RunMembers,
+    RunSnapshot,
+    find_all,
+    open_alerts,
     open_problems,
     watch,
     watching_since_s,
@@ -18,10 +22,11 @@ from fleet.alerts.evaluate import (
 from fleet.alerts.text import AlertText
 from fleet.models import Alert, Node, Run
 from fleet.runs.state import WAIT_AFTER_PAUSE_S
-from telemetry.blocks import Block, FloatArray
+from telemetry.blocks import Block, FloatArray, Span
+from telemetry.detect import DetectionInput, Finding
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
-from telemetry.steps import REPORTED_NAN
+from telemetry.steps import REPORTED_NAN, StepBatch
 from telemetry.store.hot import HotStore
 from telemetry.store.refused import note_refused
 from tests.helpers import LLAMA, NOON, block, steps
@@ -441,3 +446,19 @@ def test_a_loss_of_nan_pages_and_its_alert_ends_with_a_finite_one(
     for age_s in range(0, 60, 5):
         watch(hot, now=at(now_s + age_s))
     assert not Alert.objects.open().filter(rule="loss_not_finite").exists()
+
+
+def test_runs_share_the_budget_of_false_pages(run: Run, settings: Settings) -> None:
+    settings.FALSE_PAGES_PER_YEAR = 1.5
+    nothing = Span("s", np.zeros(0, int), (), {})
+    snapshot = RunSnapshot(run, RunMembers(), StepBatch.empty(run.name), lambda *_: nothing)
+    accepted = []
+
+    def note(inputs: DetectionInput, **_: object) -> list[Finding]:
+        accepted.append(inputs.false_pages_per_year)
+        return []
+
+    for n_runs in (1, 3):
+        find_all([snapshot] * n_runs, {}, now_s=0.0, open_=open_alerts([]), slowdowns=note)
+
+    assert accepted == [1.5, 0.5, 0.5, 0.5]

@@ -2,10 +2,8 @@
 
 import pytest
 
-from telemetry.detect.rules import RULES
+from telemetry.detect.rules import RULES, SEVERITIES
 from telemetry.evidence.budget import Severity, per_year, share
-
-SEVERITIES = {rule.name: rule.severities for rule in RULES.values()}
 
 
 @pytest.mark.parametrize("severity", ["page", "warn"])
