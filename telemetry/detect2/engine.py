@@ -27,13 +27,11 @@ from telemetry.detect.causes import (
     symptoms_json,
 )
 from telemetry.detect.checkpoints import find_slow_checkpoint
-from telemetry.detect.engine import evidence_of, performance_victims
 from telemetry.detect.findings import CauseScore, Finding, Problem
 from telemetry.detect.inputs import DetectionInput
-from telemetry.detect.pace import comparable_steps
 from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
-from telemetry.detect.share import SHARE, apply_share_rule
+from telemetry.detect2.evidence import comparable, evidence_of, performance_victims
 from telemetry.detect2.explain import (
     OF_PLACE,
     SIZES,
@@ -44,6 +42,7 @@ from telemetry.detect2.explain import (
 )
 from telemetry.detect2.limits import false_per_year
 from telemetry.detect2.parts import BURST_RATIO, Parts
+from telemetry.detect2.share import SHARE, Shares, find_share
 from telemetry.detect2.shifts import Effect, Effects, Shift
 from telemetry.detect2.steps import Baseline, Steps
 from telemetry.statistics.peers import lower_median, mean
@@ -110,6 +109,7 @@ class RunWatch:
             report_every_s=inputs.report_every_s,
             false_per_year=of_parts,
         )
+        self.shares = Shares()
         self.problems: list[Tracked] = []
 
     @property
@@ -274,10 +274,11 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     steps = inputs.steps.reported
     if not len(steps):
         return _findings(inputs, steps, found + find_slow_progress(inputs))
-    found += find_slow_checkpoint(inputs, comparable_steps(steps))
+    found += find_slow_checkpoint(inputs, comparable(steps))
     share = None
-    if len(steps) and steps.is_timed_now:
-        share, found = apply_share_rule(inputs, steps.timed, found, is_open=SHARE in open_rules)
+    if steps.is_timed_now:
+        watch.shares.update(inputs, steps.timed, is_open=SHARE in open_rules)
+        share, found = find_share(watch.shares, inputs, steps.timed, found)
     return ([share] if share else []) + _findings(inputs, steps, found)
 
 

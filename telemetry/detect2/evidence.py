@@ -1,0 +1,95 @@
+"""What a finding about slow steps shows: figures of its steps, and the nodes that it slows."""
+
+from typing import Any
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.detect.findings import LEAD_S, Problem, ruled_out_json
+from telemetry.detect.inputs import DetectionInput
+from telemetry.detect2.steps import AFTER_PAUSE, N_SINCE, PAUSE_S, SAME_RATIO
+from telemetry.evidence.noise import BoolArray
+from telemetry.statistics.change_points import noise
+from telemetry.statistics.peers import median, middle
+from telemetry.steps import StepBatch
+
+# How many of the newest steps describe the present.
+NEWEST_STEPS = 5
+
+
+def is_same(was: FloatArray, now: FloatArray, *, least: float = 0.0) -> BoolArray:
+    """Whether figures of what a run does, as its tokens, differ by no more than rounding."""
+    return np.asarray(np.abs(was - now) <= np.maximum(least, SAME_RATIO * np.abs(now)))
+
+
+def alike(
+    step: FloatArray,
+    ended_s: FloatArray,
+    step_s: FloatArray,
+    tokens: FloatArray,
+    n_workers: FloatArray,
+) -> BoolArray:
+    """Which steps did the work of the newest one, on as many workers: (n_steps,) each.
+
+    The first ones of a process take longer: those of the run, and those after a pause. A lost
+    report is no change: of one worker, or of one in a hundred.
+    """
+    n_missing = np.diff(step, prepend=step[:1] - 1) - 1
+    with np.errstate(invalid="ignore"):
+        paused_s = np.diff(ended_s, prepend=ended_s[:1]) - step_s - n_missing * median(step_s)
+        same = is_same(tokens, tokens[-1:]) & is_same(n_workers, n_workers[-1:], least=1.0)
+    first = np.append(0.0, step[paused_s > PAUSE_S])
+    since = np.searchsorted(first, step, side="right") - 1
+    return np.asarray(same & (step - first[np.maximum(since, 0)] >= AFTER_PAUSE))
+
+
+def comparable(steps: StepBatch) -> StepBatch:
+    """Keep the steps that are `alike`; all while there are none."""
+    rows = alike(
+        steps.step.astype(float),
+        steps.ended_at_s,
+        steps.step_s,
+        np.nan_to_num(steps.tokens),
+        np.isfinite(steps.phases["compute_s"]).sum(axis=1).astype(float),
+    )
+    return steps if rows.all() or not rows.any() else steps[rows]
+
+
+def performance_victims(
+    inputs: DetectionInput, steps: StepBatch, problem: Problem
+) -> tuple[str, ...]:
+    """Nodes that train with the culprit: a synchronous step waits for its slowest."""
+    if not len(steps) or problem.kind == "checkpoint":
+        return ()
+    reported = np.isfinite(steps.phases["compute_s"][-1])
+    training = {inputs.node_of(steps.workers[i]) for i in np.flatnonzero(reported)}
+    culprits = {problem.node, *(inputs.node_of(worker) for worker in problem.late)}
+    return tuple(node for node in inputs.nodes if node in training - culprits)
+
+
+def evidence_of(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, Any]:
+    """docs/rules.md lists the keys."""
+    score = problem.score
+    began = int(np.searchsorted(steps.ended_at_s, problem.onset_s))
+    before, newest = steps[:began], steps[began + 1 :].last(NEWEST_STEPS)
+    return {
+        "kind": problem.kind,
+        "step_s": middle(newest.step_s) if len(newest) else None,
+        "step_scatter_s": noise(steps[began + 1 :].last(N_SINCE).step_s),
+        "baseline_step_s": middle(before.step_s) if len(before) > 2 else None,
+        "wait_ratio": _mean(newest.wait_ratio),
+        "transfer_ratio": _mean(newest.transfer_ratio),
+        "culprit": score.figure() if score else None,
+        "late_workers": list(problem.late),
+        "ruled_out": ruled_out_json(problem.ruled_out),
+        "onset_s": problem.onset_s,
+        "window": [problem.onset_s - LEAD_S, inputs.now_s],
+        "charts": score.charts if score else [],
+        **problem.extra,
+    }
+
+
+def _mean(ratio: FloatArray) -> float | None:
+    """Mean over steps with a known ratio; None (unknown, not zero) without one."""
+    known = ratio[np.isfinite(ratio)]
+    return float(known.mean()) if known.size else None
