@@ -120,7 +120,7 @@ class RunWatch:
     def update(self, inputs: DetectionInput) -> None:
         of_steps, self.parts.false_per_year = false_per_year(inputs)
         self.steps.accept(of_steps)
-        is_new = self.steps.update(inputs.steps.reported, inputs.now_s)
+        is_new = self.steps.update(inputs.steps, inputs.now_s, earlier=inputs.earlier)
         if not (self.parts.update(inputs) or is_new):
             return
         shifts = self.shifts

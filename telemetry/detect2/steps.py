@@ -1,7 +1,9 @@
 """Steps of one run: quantities, residuals and evidence, as a fold over steps that are complete.
 
-1. Steps are taken in order, each once; a step that may still come holds up those after it.
-2. Other tokens, other workers or a restart begin a new plan: nothing before is a reference.
+1. Steps are taken in order, each once; a step that may still come holds up those after it. A
+   process that has just begun takes all that are stored.
+2. Other tokens, other workers or a restart begin a new plan: nothing before is a reference. The
+   plan before, if it comes back without a restart, goes on.
 3. Rows of a second at least are one value. Phases are shares of the run's usual step.
 4. Of the run: the step, and what all its workers have alike (compute, transfer, input).
 5. Of workers: own time (compute, input, other) minus the median of all; who is late, others wait
@@ -12,8 +14,10 @@
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import compress
 
 import numpy as np
 
@@ -23,6 +27,7 @@ from telemetry.evidence.noise import BoolArray, middle, step_scale
 from telemetry.evidence.sequential import YEAR_S, EvidenceTest, Quantity
 from telemetry.statistics.peers import GAUSSIAN, lower_median, median
 from telemetry.steps import StepBatch
+from telemetry.units import DAY_S
 
 RUN = ("step", "compute", "transfer", "input", "wait", "other", "uneven", "stage")
 # Of these a rise by itself is a shift; the others tell causes apart.
@@ -34,6 +39,9 @@ LEAST_S = 1.0
 AWAITED_S = 12.0
 # A change of plan: tokens or workers differ by more than rounding.
 SAME_RATIO = 0.01
+# Physics: no phase is shorter than a microsecond or takes a month. What says so is no measurement,
+# and its squares would not be numbers.
+SHORTEST_S, LONGEST_S = 1e-6, 30.0 * DAY_S
 # Recorded runs: after a pause the next steps are longer, by 3 to 4 % for up to five.
 PAUSE_S, AFTER_PAUSE = 10.0, 3
 # Lasting offsets of workers have a deviation of 0.4 to 0.7 % (traces of 8 to 64 ranks): within
@@ -72,21 +80,69 @@ class Value:
     n_steps: int
 
 
+class Newest:
+    """The newest rows, oldest first: a ring without a seam, as it is written twice as long."""
+
+    def __init__(self, shape: tuple[int, ...] = (), dtype: type = float) -> None:
+        self._rows: FloatArray = np.zeros((2 * N_VALUES, *shape), dtype)
+        self._end = 0
+
+    def add(self, row: FloatArray | float) -> None:
+        if self._end == len(self._rows):
+            self._rows[:N_VALUES], self._end = self._rows[N_VALUES:], N_VALUES
+        self._rows[self._end] = row
+        self._end += 1
+
+    @property
+    def rows(self) -> FloatArray:
+        return self._rows[max(0, self._end - N_VALUES) : self._end]
+
+
 @dataclass(slots=True)
 class Plan:
     """What a run does: tests, the newest values and the usual step, until its plan changes."""
 
     workers: tuple[str, ...]
     tokens: float
-    n_workers: int
     usual_s: float = math.nan
     tests: dict[str, EvidenceTest] = field(default_factory=dict)
     # The first values, until there are enough to know the usual step.
     waiting: list["Value"] = field(default_factory=list)
-    at_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    began_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    run: FloatArray = field(default_factory=lambda: np.zeros((0, len(RUN))))
-    of_workers: FloatArray = field(default_factory=lambda: np.zeros((0, 0, len(WORKER))))
+    ended_s: Newest = field(default_factory=Newest)
+    started_s: Newest = field(default_factory=Newest)
+    of_run: Newest = field(default_factory=lambda: Newest((len(RUN),)))
+    of_worker: Newest = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.of_worker = Newest((len(self.workers), len(WORKER)), np.float32)
+
+    @property
+    def at_s(self) -> FloatArray:
+        return self.ended_s.rows
+
+    @property
+    def began_s(self) -> FloatArray:
+        return self.started_s.rows
+
+    @property
+    def run(self) -> FloatArray:
+        return self.of_run.rows
+
+    @property
+    def of_workers(self) -> FloatArray:
+        return self.of_worker.rows
+
+    def is_of(self, rows: StepBatch) -> bool:
+        """Whether these steps do the same work on the same workers."""
+        tokens = float(np.nan_to_num(rows.tokens[-1]))
+        reporting = _reporting(rows)
+        n_lost = len(self.workers) - len(reporting)
+        # A lost report is no change: one worker in a hundred, or one of a few.
+        return (
+            abs(tokens - self.tokens) <= SAME_RATIO * abs(self.tokens)
+            and n_lost <= max(1, int(SAME_RATIO * len(self.workers)))
+            and (reporting == self.workers or set(reporting) <= set(self.workers))
+        )
 
 
 class Steps:
@@ -96,7 +152,11 @@ class Steps:
         self.n_stages, self.false_per_year = n_stages, false_per_year
         self.plan: Plan | None = None
         self.last_step = -1
+        # Steps that ended by then belong to an earlier start of the run.
+        self._since_s = -np.inf
         self._last_ended_s = -np.inf
+        self._before: Plan | None = None
+        self._is_new = True
         self._skip = 0
         self._shifts: dict[str, tuple[Shift, ...]] = {}
 
@@ -110,15 +170,33 @@ class Steps:
     def shifts(self) -> list[Shift]:
         return [shift for shifts in self._shifts.values() for shift in shifts]
 
-    def update(self, steps: StepBatch, now_s: float) -> bool:
-        """Take the new steps of a window; return whether there were any."""
-        rows = np.flatnonzero((steps.step > self.last_step) & _is_settled(steps, now_s))
-        if len(steps) and steps.step[-1] < self.last_step:
-            # It began again from a checkpoint.
-            self.plan, rows = None, np.arange(len(steps))
-        if not rows.size:
+    def update(
+        self,
+        steps: StepBatch,
+        now_s: float,
+        *,
+        earlier: Callable[[float], StepBatch] | None = None,
+    ) -> bool:
+        """Take the new steps of a window, or of all stored ones; return whether there were any."""
+        if self._is_new and len(steps) and earlier is not None:
+            steps = earlier(0.0)
+        self._is_new &= not len(steps)
+        # All of them: each takes what is new in it.
+        taken = [self._take_start(start, now_s) for start in _starts(steps)]
+        return any(taken)
+
+    def _take_start(self, steps: StepBatch, now_s: float) -> bool:
+        """Take the new ones of the steps of one start of the run."""
+        if not len(steps) or steps.ended_at_s.max() <= self._since_s:
             return False
-        pieces = _blocks(steps[slice(rows[0], rows[-1] + 1)])
+        again = steps.step <= self.last_step
+        if (again & (steps.ended_at_s > self._last_ended_s + PAUSE_S)).any():
+            # It began again from a checkpoint.
+            self.plan = self._before = None
+            self._shifts = {}
+            self._since_s, self.last_step = self._last_ended_s, -1
+        new = steps[(steps.step > self.last_step) & (steps.ended_at_s > self._since_s)]
+        pieces = _blocks(new[_is_settled(new, now_s)].reported)
         for piece in pieces:
             self._take(piece)
             self.last_step = int(piece.step[-1])
@@ -127,30 +205,36 @@ class Steps:
     def _take(self, rows: StepBatch) -> None:
         began_s = float(rows.ended_at_s[0] - rows.step_s[0])
         if began_s - self._last_ended_s > PAUSE_S:
-            self._skip = AFTER_PAUSE
-        self._last_ended_s = float(rows.ended_at_s[-1])
-        plan = self.plan
-        if self._skip > 0 and plan is not None:
+            self._skip = AFTER_PAUSE if self.plan is not None else 0
+        self._last_ended_s = max(self._last_ended_s, float(rows.ended_at_s[-1]))
+        if self._skip > 0:
             self._skip -= 1
             return
-        value = _value(rows, began_s, self.n_stages)
-        tokens = float(np.nan_to_num(rows.tokens[-1]))
-        n_workers = int(np.isfinite(rows.phases["compute_s"]).any(axis=0).sum())
-        if plan is None or _differs(plan, rows.workers, tokens, n_workers):
-            plan = self.plan = Plan(rows.workers, tokens, n_workers)
-            self._shifts = {}
+        plan = self.plan = self._plan_of(rows)
+        value = _value(_of_workers(rows, plan.workers), began_s, self.n_stages)
+        if np.isnan(value.step_s) or value.step_s <= SHORTEST_S:
+            return
         if not plan.tests:
             plan.waiting.append(value)
             if len(plan.waiting) < FIRST_VALUES:
                 return
             # The first step of a process may take several times as long.
             plan.usual_s = float(np.median([each.step_s for each in plan.waiting]))
-            plan.of_workers = np.zeros((0, len(rows.workers), len(WORKER)), np.float32)
             plan.tests = self._tests(plan)
         for each in plan.waiting or [value]:
             self._keep(plan, each)
             self._test(plan, each)
         plan.waiting = []
+
+    def _plan_of(self, rows: StepBatch) -> Plan:
+        """Return the plan of some steps: the present one, the one before, or a new one."""
+        plan, before = self.plan, self._before
+        if plan is not None and plan.is_of(rows):
+            return plan
+        self._before, self._shifts = plan, {}
+        if before is not None and before.is_of(rows):
+            return before
+        return Plan(_reporting(rows), float(np.nan_to_num(rows.tokens[-1])))
 
     def _tests(self, plan: Plan) -> dict[str, EvidenceTest]:
         """Return tests that know nothing but the usual step."""
@@ -184,12 +268,10 @@ class Steps:
         }
 
     def _keep(self, plan: Plan, value: Value) -> None:
-        plan.at_s = np.append(plan.at_s, value.at_s)[-N_VALUES:]
-        plan.began_s = np.append(plan.began_s, value.began_s)[-N_VALUES:]
-        run = np.append(value.step_s - plan.usual_s, value.run) / plan.usual_s
-        plan.run = np.concatenate([plan.run, run[None]])[-N_VALUES:]
-        new = (value.workers[None] / plan.usual_s).astype(np.float32)
-        plan.of_workers = np.concatenate([plan.of_workers, new])[-N_VALUES:]
+        plan.ended_s.add(value.at_s)
+        plan.started_s.add(value.began_s)
+        plan.of_run.add(np.append(value.step_s - plan.usual_s, value.run) / plan.usual_s)
+        plan.of_worker.add(value.workers / plan.usual_s)
 
     def _test(self, plan: Plan, value: Value) -> None:
         values = {
@@ -289,6 +371,39 @@ def _jitter(step: FloatArray, baseline: Baseline) -> Effect:
     return Effect(np.asarray(scatter - baseline.jitter), np.asarray(error))
 
 
+def _starts(steps: StepBatch) -> list[StepBatch]:
+    """Cut steps where, as time passes, their numbers begin again after a pause.
+
+    A run that began again from a checkpoint repeats numbers; both are stored for a while.
+    """
+    known = np.isfinite(steps.ended_at_s)
+    order = np.argsort(steps.ended_at_s, kind="stable")[: int(known.sum())]
+    passed_s, ahead = np.diff(steps.ended_at_s[order]), np.diff(steps.step[order])
+    begins = np.concatenate([[0], np.cumsum((ahead <= 0) & (passed_s > PAUSE_S))])[: len(order)]
+    start = np.full(len(steps), -1)
+    start[order] = begins
+    return [steps[start == each] for each in range(int(start.max(initial=-1)) + 1)]
+
+
+def _reporting(rows: StepBatch) -> tuple[str, ...]:
+    """Return the workers that report; a batch has those of all its steps."""
+    reports = np.asarray(np.isfinite(rows.phases["compute_s"]).any(axis=0))
+    return rows.workers if reports.all() else tuple(compress(rows.workers, reports))
+
+
+def _of_workers(rows: StepBatch, workers: tuple[str, ...]) -> StepBatch:
+    """Return the steps with these workers, NaN where there is no report."""
+    if rows.workers == workers:
+        return rows
+    column = {name: i for i, name in enumerate(rows.workers)}
+    columns = np.array([column.get(name, -1) for name in workers], int)
+    phases = {
+        name: np.where(columns >= 0, values[:, columns], np.nan)
+        for name, values in rows.phases.items()
+    }
+    return replace(rows, workers=workers, phases=phases)
+
+
 def _is_settled(steps: StepBatch, now_s: float) -> BoolArray:
     """Whether no step before each may still come: (n_steps,) flags."""
     if len(steps) < 2:
@@ -312,13 +427,6 @@ def _blocks(steps: StepBatch) -> list[StepBatch]:
     return pieces
 
 
-def _differs(plan: Plan, workers: tuple[str, ...], tokens: float, n_workers: int) -> bool:
-    is_other_work = abs(tokens - plan.tokens) > SAME_RATIO * abs(plan.tokens)
-    # A lost report is no change: one worker in a hundred, or one of a few.
-    n_lost = max(1, int(SAME_RATIO * plan.n_workers))
-    return is_other_work or workers != plan.workers or abs(n_workers - plan.n_workers) > n_lost
-
-
 def _value(rows: StepBatch, began_s: float, n_stages: int) -> Value:
     """Measure all quantities of some rows.
 
@@ -326,12 +434,18 @@ def _value(rows: StepBatch, began_s: float, n_stages: int) -> Value:
     """
     n_workers = len(rows.workers)
     stage = (np.arange(1, n_workers + 1) * n_stages - 1) // max(1, n_workers)
-    phases = {name: _mean_of_rows(values) for name, values in rows.phases.items()}
+    of_rows = {
+        name: np.where((values >= 0.0) & (values <= LONGEST_S), values, np.nan)
+        for name, values in rows.phases.items()
+    }
+    phases = {name: _mean_of_rows(values) for name, values in of_rows.items()}
     compute, transfer, wait = (phases[f"{n}_s"] for n in ("compute", "transfer", "wait"))
-    checkpoint = np.nan_to_num(phases["checkpoint_s"])
-    step = _mean_of_rows(rows.worker_step_s) - checkpoint - np.nan_to_num(phases["other_s"])
+    # Without checkpoints and other time.
+    step = of_rows["compute_s"] + sum(
+        np.nan_to_num(of_rows[f"{n}_s"]) for n in ("wait", "transfer", "input")
+    )
     # Without a timed exchange, others wait inside what seems to be a worker's own compute time.
-    timed = np.isfinite(wait)
+    timed = np.isfinite(compute + wait)
     own_parts = np.stack(
         [
             compute + np.nan_to_num(phases["input_s"]) + np.nan_to_num(phases["other_s"]),
@@ -362,7 +476,15 @@ def _value(rows: StepBatch, began_s: float, n_stages: int) -> Value:
         ]
     )
     stages = of_stages - lower_median(of_stages)
-    return Value(began_s, float(rows.ended_at_s[-1]), _mean(step), run, own, stages, len(rows))
+    return Value(
+        began_s,
+        float(rows.ended_at_s[-1]),
+        _mean(_mean_of_rows(step)),
+        run,
+        own,
+        stages,
+        len(rows),
+    )
 
 
 def _mean_of_rows(values: FloatArray) -> FloatArray:

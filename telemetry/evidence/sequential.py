@@ -353,6 +353,9 @@ class EvidenceTest:
     def _settle(self, rows: IntArray) -> None:
         noise = self.state.noise
         noise.reference[rows] = self._within_reach(noise.reference[rows])
+        # Chunks alone make no cell old.
+        young = rows[~self._is_ready()[rows]]
+        noise.wander[young], noise.wander_df[young] = self.quantity.young_reach, 0.0
         known = np.flatnonzero(noise.wander_df > 0.0)
         if self.quantity.pooled and known.size:
             # Cells of one kind: the usual scale of all, and as much wander as they have together.

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from telemetry.detect2.shifts import Shift
 from telemetry.detect2.steps import AWAITED_S, Steps
 from telemetry.statistics.peers import median
-from telemetry.steps import StepBatch
+from telemetry.steps import PHASES, StepBatch
 from tests.telemetry.detect2.playing import (
     START_S,
     STEP_S,
@@ -206,6 +208,91 @@ def test_a_restart_from_a_checkpoint_begins_a_new_plan() -> None:
     assert steps.last_step == 159
 
 
+@pytest.mark.parametrize("looks_at", [120, 215, 260])
+def test_a_restart_is_seen_however_late_it_is_looked_at(looks_at: int) -> None:
+    # Both starts are stored, in order of the number: 100 to 219 twice.
+    before = steps_of(AT)
+    after = steps_of(
+        160, change=from_step(0, "compute_s", 1.5), first=100, start_s=began_s(before, AT) + 60
+    )
+    both_starts = joined(before, after)
+    order = np.argsort(both_starts.step, kind="stable")
+    row = after.step.searchsorted(looks_at)
+    seen = replace(
+        both_starts,
+        step=both_starts.step[order],
+        ended_at_s=both_starts.ended_at_s[order],
+        phases={name: values[order] for name, values in both_starts.phases.items()},
+    )
+    until = seen[seen.ended_at_s <= after.ended_at_s[row - 1]]
+
+    # As the run goes on, by a process that begins now, and where the start before is forgotten.
+    for steps in (fold(before, until), fold(until), fold(before, after[:row])):
+        assert not steps.shifts
+        assert steps.plan is not None
+        assert steps.plan.usual_s == pytest.approx(STEP_S + USUAL["compute_s"] / 2, abs=0.05)
+        assert steps.last_step == looks_at - 1
+        assert len(steps.plan.at_s) == min(120, row)
+        # What is taken is taken.
+        assert steps.update(until, NEVER_S) is False
+        assert steps.update(before, NEVER_S) is False
+
+
+def test_a_process_that_begins_within_a_problem_knows_the_time_before() -> None:
+    steps = steps_of(N, change=from_step(AT, "compute_s", 1.3, workers=[2]))
+    window = steps[AT + 10 :]
+    blind = Steps(n_stages=1, false_per_year=6.0)
+    blind.update(window, NEVER_S)
+    assert ("step", None) not in {(each.quantity, each.node) for each in blind.shifts}
+    asked = []
+
+    def earlier(since_s: float) -> StepBatch:
+        asked.append(since_s)
+        return steps[steps.ended_at_s >= since_s]
+
+    knows = Steps(n_stages=1, false_per_year=6.0)
+    assert knows.update(window, NEVER_S, earlier=earlier) is True
+
+    assert knows.shifts == fold(steps).shifts != []
+    # Once: what comes then is in the window.
+    assert knows.update(window, NEVER_S, earlier=earlier) is False
+    assert len(asked) == 1
+
+
+def test_a_plan_that_comes_back_goes_on() -> None:
+    """A fault that began while the batch was another one is seen against the time before."""
+    usual = steps_of(AT)
+    large = steps_of(60, first=AT, start_s=float(usual.ended_at_s[-1]), tokens=2 * TOKENS)
+    again = steps_of(
+        40,
+        change=from_step(0, "compute_s", 1.3, workers=[2]),
+        first=AT + 60,
+        start_s=float(large.ended_at_s[-1]),
+    )
+
+    assert set(shifts(joined(usual, large, again))) == {("step", None), ("own", 2)}
+    assert not shifts(joined(usual, large))
+
+
+def test_workers_of_a_window_that_no_longer_report_are_none_of_the_plan() -> None:
+    """A batch has the workers of all its steps: it changes when the last step of one leaves it."""
+    eight = steps_of(AT, n_workers=8)
+    change = from_step(60, "compute_s", 1.3, workers=[2])
+    six = steps_of(90, n_workers=6, first=AT, start_s=float(eight.ended_at_s[-1]), change=change)
+    phases = {
+        name: np.pad(values, ((0, 0), (0, 2)), constant_values=np.nan)
+        for name, values in six.phases.items()
+    }
+    wide = replace(six, workers=eight.workers, phases=phases)
+
+    steps = fold(eight, wide[:50], six)
+
+    assert steps.plan is not None
+    assert steps.plan.workers == six.workers
+    assert len(steps.plan.at_s) == 90
+    assert {(shift.quantity, shift.node) for shift in steps.shifts} == {("step", None), ("own", 2)}
+
+
 def test_workers_that_leave_begin_a_new_plan_but_a_lost_report_does_not() -> None:
     steps = steps_of(N, n_workers=8)
     for leaving, is_new in (([7], False), ([5, 6, 7], True)):
@@ -318,3 +405,58 @@ def test_short_steps_are_values_of_a_second() -> None:
     assert bit_by_bit.at_s.tolist() == plan.at_s.tolist()
     assert plan.usual_s == pytest.approx(0.1, abs=0.01)
     assert START_S < plan.at_s[0] < START_S + 2
+
+
+# Opposite infinities in one worker fail in `StepBatch` already.
+IMPOSSIBLE = (np.nan, np.inf, -1.0, -1e300, 1e12, 1e300)
+SMALL = (0.0, 5e-324, 1e-300)
+ROW = st.integers(0, 79)
+PLACE = st.tuples(st.sampled_from(PHASES), ROW, st.integers(0, 3), st.integers(1, 30))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    spoiled=st.lists(st.tuples(PLACE, st.sampled_from(IMPOSSIBLE + SMALL)), max_size=8),
+    jumps=st.lists(
+        st.tuples(ROW, st.sampled_from([-1e9, -5.0, 0.5, 3600.0, np.inf, np.nan])), max_size=3
+    ),
+    seed=st.sampled_from([None, 1]),
+    n_stages=st.integers(1, 3),
+    n_pieces=st.sampled_from([1, 7]),
+)
+def test_a_fold_takes_whatever_is_reported(
+    spoiled: list[tuple[tuple[str, int, int, int], float]],
+    jumps: list[tuple[int, float]],
+    seed: int | None,
+    n_stages: int,
+    n_pieces: int,
+) -> None:
+    steps = steps_of(80)
+    phases = {name: values.copy() for name, values in steps.phases.items()}
+    for (phase, row, worker, length), value in spoiled:
+        phases[phase][row : row + length, worker] = value
+    ended_at_s = steps.ended_at_s.copy()
+    for row, jump_s in jumps:
+        ended_at_s[row:] += jump_s
+    order = np.arange(80) if seed is None else np.random.default_rng(seed).permutation(80)
+    steps = replace(steps, step=order, ended_at_s=ended_at_s, phases=phases)
+
+    # A warning of numpy is an error.
+    known = fold(*(steps[: 80 * i // n_pieces] for i in range(1, n_pieces + 1)), n_stages=n_stages)
+
+    baseline = known.baseline(began_s(steps, 60))
+    if baseline is not None:
+        known.effects(baseline, began_s(steps, 60))
+
+
+@settings(max_examples=25, deadline=None)
+@given(spoiled=st.lists(st.tuples(PLACE, st.sampled_from(IMPOSSIBLE)), max_size=4))
+def test_what_no_phase_can_last_is_no_evidence(
+    spoiled: list[tuple[tuple[str, int, int, int], float]],
+) -> None:
+    steps = steps_of(110)
+    phases = {name: values.copy() for name, values in steps.phases.items()}
+    for (phase, row, _, length), value in spoiled:
+        phases[phase][row : row + length, 1] = value
+
+    assert not shifts(replace(steps, phases=phases))
