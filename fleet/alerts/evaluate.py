@@ -23,6 +23,7 @@ from redis.exceptions import RedisError
 from fleet.alerts.correlation import findings_of, keys_of
 from fleet.alerts.events import Kind, change, note
 from fleet.alerts.probe_requests import as_detected
+from fleet.alerts.quality import note_limits
 from fleet.alerts.reconcile import reconcile
 from fleet.alerts.relations import Subject
 from fleet.models import Alert, CompileEvent, Node, Run
@@ -226,6 +227,10 @@ def watch(
             evaluated |= {(ECC, f"node:{name}") for name in shards} | with_known_health(counts)
             evaluated -= unsettled([counts], open_.subjects, now_s=now_s)
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
+    with guard("", (), "limits"):
+        active = {run.name for run in runs}
+        watches = {name: w for name, w in HEALTHY_STEPS.watches.items() if name in active}
+        note_limits(hot, watches, now_s=now_s)
     guard.note(hot)
     if is_waiting:
         findings = [finding for finding in findings if finding.rule not in OF_MISSING_DATA]

@@ -1,18 +1,28 @@
-"""How good alerts are, by people's marks: how many fired, how many were false, and the budget."""
+"""How good alerts are: how many fired and were false, the budget, and what can be found now."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+import msgspec
 from django.conf import settings
 from django.db.models import Count
 
 from fleet.models import Alert
 from telemetry.detect.rules import RULES, SEVERITIES
+from telemetry.detect2.engine import RunWatch
+from telemetry.detect2.limits import Limits, limits_of
 from telemetry.evidence.budget import Severity, per_year, share
+from telemetry.store.hot import HotStore
 
 RECENT, YEAR = timedelta(days=90), timedelta(days=365)
 NOUNS: Mapping[Severity, str] = {"page": "page", "warn": "warning"}
+SEVERITY_OF: Mapping[str, Severity] = {
+    Alert.Severity.PAGE: "page",
+    Alert.Severity.WARN: "warn",
+}
+# What can be found is noted so often, and kept for the page of rules while nothing newer is.
+LIMITS, LIMITS_DUE, NOTED_EVERY_S, KEEP_S = "watch:limits", "watch:limits:due", 15, 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,18 @@ class Quality:
 
     @property
     def budget_text(self) -> str:
-        return f"{self.budget:,.0f}" if self.budget >= 10 else f"{self.budget:.2g}"
+        return written(self.budget)
+
+
+def written(budget: float) -> str:
+    return f"{budget:,.0f}" if budget >= 10 else f"{budget:.2g}"
+
+
+def share_text(rule: str, severity: str) -> str:
+    """Write how much of the budget a rule has: "0.4 of 6 false pages a year"."""
+    pages, kind = settings.FALSE_PAGES_PER_YEAR, SEVERITY_OF[severity]
+    of_rule = share(rule, kind, severities=SEVERITIES, pages_per_year=pages)
+    return f"{written(of_rule)} of {written(per_year(kind, pages))} false {NOUNS[kind]}s a year"
 
 
 def quality(*, now: datetime, within: timedelta) -> list[Quality]:
@@ -96,3 +117,30 @@ def _counts(*, now: datetime, within: timedelta) -> dict[tuple[str, str], tuple[
         (rule, Alert.Severity(severity).label): (n_fired, n_false)
         for rule, severity, n_fired, n_false in rows
     }
+
+
+class FoundNow(msgspec.Struct, frozen=True):
+    """What can be found in each run, and when that was so."""
+
+    at_s: float
+    runs: dict[str, Limits]
+
+    @property
+    def at(self) -> datetime:
+        return datetime.fromtimestamp(self.at_s, UTC)
+
+
+def note_limits(hot: HotStore, watches: Mapping[str, RunWatch], *, now_s: float) -> None:
+    """Keep what can be found in each run; one of all workers does so every few seconds."""
+    if not watches or not hot.execute("SET", LIMITS_DUE, 1, "NX", "EX", NOTED_EVERY_S):
+        return
+    limits = {run: limits_of(watch.steps) for run, watch in watches.items()}
+    known = {run: each for run, each in limits.items() if each is not None}
+    found = msgspec.json.encode(FoundNow(now_s, known))
+    hot.execute("SET", LIMITS, found, "EX", KEEP_S)
+
+
+def limits_now(hot: HotStore) -> FoundNow | None:
+    """Read what could be found last; None where nothing was noted for a day."""
+    noted = hot.execute("GET", LIMITS)
+    return msgspec.json.decode(noted, type=FoundNow) if noted else None

@@ -18,6 +18,7 @@ from django.template.loader import get_template
 from django.utils.html import strip_tags
 from django.utils.safestring import SafeString
 
+from fleet.alerts.quality import share_text
 from fleet.alerts.record import STEP_NOISE_RATIO, RecordedAlert, recorded
 from fleet.formatting import (
     count,
@@ -244,6 +245,17 @@ class Evidence:
         given = self.figures.get(name)
         pairs = given.items() if isinstance(given, Mapping) else ()
         return {str(k): n for k, v in pairs if (n := _number(v)) is not None}
+
+    @property
+    def posterior(self) -> Mapping[str, float]:
+        """How probable each cause is, the most probable first; empty where it was not weighed."""
+        return dict(sorted(self._numbers("posterior").items(), key=lambda item: -item[1]))
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """What could be found in the run, by its noise."""
+        given = self.figures.get("limits")
+        return given if isinstance(given, Mapping) else {}
 
     @property
     def ruled_out(self) -> Mapping[str, Culprit]:
@@ -582,6 +594,7 @@ SHOWN_ELSEWHERE = frozenset(
         *("share_scatter_ratio", "step_scatter_s"),
         *("tokens", "phase", "quiet_s", "every_s", "lost_s", "end_s"),
         *("healthy_steps", "steps_to_resolve"),
+        *("nats", "level_nats"),
     }
 )
 
@@ -613,12 +626,35 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
         ("Step", _step(evidence)),
         ("Phase", _phase(evidence)),
         ("Onset", f"{duration(alert.fired_at - alert.onset_at)} before it fired"),
-        ("Score", f"{alert.score:.1f} \u00d7 firing threshold" if alert.score >= 1 else None),
+        *_strength(alert, evidence),
         ("Arrives last", f"in {percent(last_ratio, 0)} of the steps" if last_ratio else None),
         *_other_facts(evidence),
         ("Recurring", recurring),
     )
     return [(name, value) for name, value in facts_of_alert if value]
+
+
+def _strength(alert: Alert, evidence: Evidence) -> Iterable[Fact]:
+    """Yield how strong the evidence is, and what decides how strong it must be."""
+    nats, level_nats = evidence.number("nats"), evidence.number("level_nats")
+    if nats is None or level_nats is None:
+        if alert.score >= 1:
+            yield "Score", f"{alert.score:.1f} \u00d7 firing threshold"
+        return
+    yield "Strength", f"{nats:,.1f} nats, {level_nats:,.1f} needed"
+    if noise := _noise(Evidence(evidence.limits)):
+        yield "Noise of the run", noise
+    yield "Error budget", share_text(alert.rule, alert.severity)
+
+
+def _noise(limits: Evidence) -> str | None:
+    scatter, least = limits.number("scatter_ratio"), limits.number("slowdown_ratio")
+    n_steps = limits.number("within_steps")
+    if scatter is None or least is None or n_steps is None:
+        return None
+    early = "; it is young, so only large ones are" if limits.figures.get("is_young") else ""
+    found = f"a slowdown of {percent(least)} is found within {counted(n_steps, 'step')}"
+    return f"steps scatter by {percent(scatter)}; {found}{early}"
 
 
 def _other_facts(evidence: Evidence) -> Iterable[Fact]:

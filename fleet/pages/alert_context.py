@@ -352,6 +352,8 @@ def _annotations_and_drills(alert: Alert, until: datetime) -> Iterable[RecentCha
             yield RecentChange(at, kind, f"{node}: {text}" if is_elsewhere else text, by)
 
 
+# Causes that are less probable are folded.
+UNLIKELY = 0.05
 # Causes shown at once: the likely and possible ones, and the rejected ones that are nearest.
 SHOWN_CAUSES = 4
 VERDICTS: Mapping[str, str] = {
@@ -365,10 +367,14 @@ Directions = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class ConsideredCause:
-    """A row of the table of causes; ``figure`` is what was measured for it."""
+    """A row of the table of causes; ``figure`` is what was measured for it.
+
+    ``share`` is how probable it is; None where causes were not weighed.
+    """
 
     name: str
     verdict: str
+    share: float | None
     seen: Directions
     missing: Directions
     contradicting: Directions
@@ -377,6 +383,8 @@ class ConsideredCause:
 
     @property
     def is_possible(self) -> bool:
+        if self.share is not None:
+            return self.share >= UNLIKELY
         return self.verdict in {"likely", "possible"}
 
 
@@ -396,7 +404,13 @@ class ConsideredCauses:
         return sum(row.is_possible for row in self.rows)
 
     @property
+    def is_weighed(self) -> bool:
+        return any(row.share is not None for row in self.rows)
+
+    @property
     def n_shown(self) -> int:
+        if self.is_weighed:
+            return self.n_possible
         least = max(SHOWN_CAUSES, self.n_possible)
         return len(self.rows) if len(self.rows) == least + 1 else least
 
@@ -421,14 +435,19 @@ def causes_of(alert: Alert) -> ConsideredCauses:
         direction: [name for name in names if seen[name] == direction]
         for direction in ("raised", "lowered", "unchanged")
     }
+    found = [_considered(row, seen, evidence) for row in rows if isinstance(row, Mapping)]
+    if evidence.posterior:
+        if UNKNOWN in evidence.posterior:
+            found.append(_considered({"cause": UNKNOWN}, seen, evidence))
+        found.sort(key=lambda row: -(row.share or 0.0))
     return ConsideredCauses(
-        [_considered(row, seen, evidence.ruled_out) for row in rows if isinstance(row, Mapping)],
+        found,
         {direction: names for direction, names in by_direction.items() if names},
     )
 
 
 def _considered(
-    row: Mapping[str, object], seen: Mapping[str, str], figures: Mapping[str, Culprit]
+    row: Mapping[str, object], seen: Mapping[str, str], evidence: Evidence
 ) -> ConsideredCause:
     name, names = str(row.get("cause")), Evidence(row).names
     cause = BY_NAME.get(name)
@@ -438,11 +457,12 @@ def _considered(
         return [(each, "lowered" if each in lowers else "raised") for each in names(key)]
 
     return ConsideredCause(
-        cause_name(name),
+        "none of these" if name == UNKNOWN else cause_name(name),
         VERDICTS.get(str(row.get("verdict")), "rejected"),
+        share=evidence.posterior.get(name, 0.0) if evidence.posterior else None,
         seen=expected("seen"),
         missing=expected("missing"),
         contradicting=[(each, seen.get(each, "")) for each in names("contradicting")],
         unmeasured=expected("unmeasured"),
-        figure=figures.get(name, Culprit()),
+        figure=evidence.ruled_out.get(name, Culprit()),
     )

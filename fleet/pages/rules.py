@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 
 from fleet.access.roles import requires
 from fleet.alerts.evaluate import rule_failures
-from fleet.alerts.quality import RECENT, YEAR, Quality, quality, quality_by_rule
+from fleet.alerts.quality import RECENT, YEAR, Quality, limits_now, quality, quality_by_rule
 from fleet.alerts.runbooks import PLACES, checks_first, filled, steps_now
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.formatting import counted
@@ -37,6 +37,7 @@ from telemetry.store.hot import hot_store
 
 # Names that the form suggests; others can be typed.
 N_SUGGESTED = 200
+MINUTE = timedelta(minutes=1)
 # Units at the end of a limit's name.
 UNITS = {"_ratio": "", "_per_s": "per second", "_s": "s"}
 
@@ -111,14 +112,17 @@ def _show(request: HtmxRequest, form: RunLimitsForm | None, *, asked: str = "") 
         limits=None,
     )
     try:
-        failures = rule_failures(hot_store())
+        failures, found = rule_failures(hot_store()), limits_now(hot_store())
     except RedisError:
-        failures = []
+        failures, found = [], None
     context = {
         "rows": rows,
         "year": quality(now=now, within=YEAR),
         "quality": quality(now=now, within=RECENT),
         "failures": failures,
+        "found": found,
+        "is_old": found is not None and now - found.at > MINUTE,
+        "limits_now": sorted(found.runs.items()) if found else [],
         "evaluated_at": last_evaluation(settings.REDIS_URL)(),
         "runs": active.values_list("name", flat=True)[:N_SUGGESTED],
         "own_limits": [(run, own) for run in changed if (own := own_limits(run))],

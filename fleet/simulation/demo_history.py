@@ -35,8 +35,8 @@ THINNED_S = 10
 # An alert's charts begin 300 s before its onset, a close stretch at a whole minute.
 BEFORE_FAULT_S = 400
 AFTER_FAULT_S = 300
+# Hardware is judged in blocks of as long: an alert ends as soon as it does live.
 JUDGE_EVERY_S = 5
-JUDGE_OPEN_EVERY_S = 20
 CARRIED_STEPS = 60
 
 
@@ -187,12 +187,9 @@ def _watch(run: Run, played: Playback, stretch: HistoryPart) -> None:
     """Run detection over a close part, and store the evidence of the resolved alerts."""
     replay, fired = Replay(played, [run]), []
     played.second = stretch.start
-    while True:
-        every_s = JUDGE_OPEN_EVERY_S if replay.open_rules else JUDGE_EVERY_S
-        if (second := played.second + every_s) >= stretch.end:
-            break
-        played.second = second
-        fired += replay.evaluate(second)
+    while played.second + JUDGE_EVERY_S < stretch.end:
+        played.second += JUDGE_EVERY_S
+        fired += replay.evaluate(played.second)
     played.second = stretch.end
     for alert in {alert.pk: alert for alert in fired if not alert.is_open}.values():
         freeze(played, alert, now=datetime.fromtimestamp(stretch.end, UTC))

@@ -8,7 +8,7 @@
 5. A problem ends when none of its shifts is above its level any more.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,7 @@ from telemetry.detect2.explain import (
     explain,
     without,
 )
-from telemetry.detect2.limits import false_per_year
+from telemetry.detect2.limits import false_per_year, limits_json
 from telemetry.detect2.parts import BURST_RATIO, Parts
 from telemetry.detect2.share import SHARE, Shares, find_share
 from telemetry.detect2.shifts import Effect, Effects, Shift
@@ -270,7 +270,8 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
         watches[inputs.run] = RunWatch(inputs)
     watch: RunWatch = watches[inputs.run]
     watch.update(inputs)
-    found = [_problem(inputs, each) for each in watch.problems]
+    limits = limits_json(watch.steps) if watch.problems else None
+    found = [_problem(inputs, each, limits) for each in watch.problems]
     steps = inputs.steps.reported
     if not len(steps):
         return _findings(inputs, steps, found + find_slow_progress(inputs))
@@ -306,7 +307,9 @@ def _findings(inputs: DetectionInput, steps: StepBatch, problems: list[Problem])
     return list(found.values())
 
 
-def _problem(inputs: DetectionInput, tracked: Tracked) -> Problem:
+def _problem(
+    inputs: DetectionInput, tracked: Tracked, limits: Mapping[str, Any] | None
+) -> Problem:
     found = tracked.explanation
     node = inputs.nodes[found.node] if found.node is not None else None
     if len(inputs.nodes) == 1 and found.cause in HARDWARE_CAUSES:
@@ -327,6 +330,7 @@ def _problem(inputs: DetectionInput, tracked: Tracked) -> Problem:
         "tokens": tokens if np.isfinite(tokens) else None,
         "nats": tracked.shift.nats,
         "level_nats": tracked.shift.level_nats,
+        "limits": limits,
         "posterior": {name: round(share, 3) for name, share in found.weights.items()},
     }
     symptoms = _symptoms(tracked)

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,11 @@ class Limits:
     within_s: float
     worker_ratio: float | None
     is_young: bool
+
+
+def limits_json(steps: Steps) -> dict[str, Any] | None:
+    found = limits_of(steps)
+    return asdict(found) if found is not None else None
 
 
 def limits_of(steps: Steps) -> Limits | None:

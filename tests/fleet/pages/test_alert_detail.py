@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.test import Client
 from django.utils.html import strip_tags
-from pytest_django import DjangoAssertNumQueries
+from pytest_django import DjangoAssertNumQueries, Settings
 
+from fleet.alerts.quality import quality_by_rule
 from fleet.alerts.runbooks import BLOCK, steps_now
 from fleet.models import Alert, AlertEvent, Annotation, Run, TraceRequest
 from fleet.pages.templatetags.marks import symptom
@@ -117,6 +118,69 @@ def test_it_shows_which_causes_were_considered_and_why_others_were_rejected(
     assert "traffic of one EFA device lowered" in post_mortem
 
 
+NOISE = {
+    "scatter_ratio": 0.013,
+    "slowdown_ratio": 0.0314,
+    "within_steps": 9,
+    "within_s": 60.0,
+    "worker_ratio": 0.02,
+    "is_young": False,
+}
+WEIGHED = {
+    "nats": 31.24,
+    "level_nats": 19.0,
+    "posterior": {"hbm_slow": 0.005, "slow_core": 0.06, "throttle": 0.92, "unknown": 0.015},
+    "limits": NOISE,
+}
+
+
+def test_it_shows_how_strong_the_evidence_is_and_how_strong_it_must_be(
+    page: Page, alert: Alert, settings: Settings
+) -> None:
+    settings.FALSE_PAGES_PER_YEAR = 3.0
+    alert.evidence = alert.evidence | WEIGHED
+    alert.save()
+
+    def facts() -> str:
+        text = page(alert.get_absolute_url()).partition('id="facts"')[2].partition("</dl>")[0]
+        return " ".join(strip_tags(text).replace("\u202f", " ").replace("\xa0", " ").split())
+
+    assert "31.2 nats, 19.0 needed" in facts()
+    assert "steps scatter by 1.3 %; a slowdown of 3.1 % is found within 9 steps" in facts()
+    # The same figure as on the page of rules.
+    [quality] = [q for q in quality_by_rule(now=just_now())[alert.rule] if q.severity == "page"]
+    assert f"{quality.budget_text} of 3 false pages a year" in facts()
+    assert "Score" not in facts()
+
+    alert.severity = Alert.Severity.WARN
+    alert.evidence = alert.evidence | {"limits": NOISE | {"is_young": True}}
+    alert.save()
+    assert "within 9 steps; it is young, so only large ones are" in facts()
+    assert "of 30 false warnings a year" in facts()
+
+
+def test_causes_that_were_weighed_have_their_probability(
+    page: Page, alert: Alert, client: Client
+) -> None:
+    table = considered({"step_s": 1, "device_busier": 1}, named="throttle")
+    alert.evidence = alert.evidence | table | WEIGHED
+    alert.save()
+
+    text = page(alert.get_absolute_url()).partition('id="facts"')[2].partition("</section>")[0]
+    shown, _, folded = text.partition("<details")
+    rows = re.findall(r"<th[^>]*>(\w[\w ]*)<br>.*?>(\d+)\W+%<progress", shown)
+
+    assert rows == [("Throttling", "92"), ("Slow core", "6")]
+    # The number is text; the bar repeats it.
+    assert 'aria-hidden="true" max="1" value="0.920"' in shown
+    assert "Seen:</span> step time raised, busy time of one device raised" in shown
+    assert "more that are improbable" in folded
+    assert "None of these" in folded
+    assert "rejected" not in text
+    post_mortem = client.get(f"/alerts/{alert.pk}/post-mortem.md").text
+    assert re.search(r"\| throttling \| 92\W+% \|", post_mortem)
+
+
 def test_causes_that_look_alike_are_all_possible(page: Page, alert: Alert) -> None:
     alert.evidence = alert.evidence | considered(
         {"step_s": 1, "compute_s": 1}, named="slow_compute"
@@ -208,6 +272,7 @@ def test_a_resolved_alert_is_in_the_past_tense_with_a_fixed_window(
 def test_evidence_that_is_missing_or_odd_does_not_break_the_page(page: Page, fired: Fire) -> None:
     odd = {"culprit": 7, "wait_by_worker": [1], "ruled_out": None, "charts": "x", "kind": None}
     odd |= {"symptoms": 3, "causes": [7, {"cause": None, "verdict": [], "seen": "x"}]}
+    odd |= {"nats": "x", "level_nats": None, "posterior": [1], "limits": 3}
     alert = fired(evidence=odd | {"share_ratio": "many", "step_s": True, "n_peers": {}})
 
     assert "llama" in page(f"/alerts/{alert.pk}/")

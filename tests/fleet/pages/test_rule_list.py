@@ -9,12 +9,18 @@ from django.test import Client
 from django.utils.html import strip_tags
 from pytest_django import Settings
 
+from fleet.alerts.quality import note_limits
+from fleet.formatting import percent
 from fleet.models import Alert, Run
 from fleet.pages import rules
 from fleet.runs.limits import RUN_LIMITS
 from telemetry.detect import RULES
+from telemetry.detect2.engine import RunWatch
+from telemetry.detect2.limits import limits_of
+from telemetry.store.hot import HotStore
 from tests.fleet.test_anonymous_access import member
 from tests.helpers import just_now
+from tests.telemetry.detect2.playing import inputs_of, steps_of
 
 Page = Callable[..., str]
 ASKED = {
@@ -183,3 +189,39 @@ def test_a_viewer_only_reads(client: Client, alert: Alert) -> None:
 
     assert client.get("/rules/").status_code == 200
     assert client.post("/rules/", ASKED).status_code == 403
+
+
+def folded(n_steps: int) -> RunWatch:
+    steps = steps_of(n_steps, n_workers=4)
+    watch, now_s = RunWatch(inputs_of(steps)), float(steps.ended_at_s[-1]) + 30.0
+    watch.steps.update(steps, now_s)
+    return watch
+
+
+def test_it_shows_how_small_a_slowdown_is_found_in_each_run(
+    page: Page, run: Run, hot: HotStore
+) -> None:
+    assert 'id="found"' not in page("/rules/")
+
+    watches = {"llama": folded(60), "starting": folded(1)}
+    note_limits(hot, watches, now_s=just_now().timestamp())
+    text = page("/rules/")
+    section = text.partition('id="found"')[2].partition("</section>")[0]
+    row = " ".join(strip_tags(section.partition("<tbody>")[2].partition("</tbody>")[0]).split())
+    limits = limits_of(watches["llama"].steps)
+
+    assert limits is not None
+    worker, scatter = percent(limits.worker_ratio), percent(limits.scatter_ratio)
+    # What is not known yet has no row.
+    expected = f"llama young {percent(limits.slowdown_ratio)} {worker} 1 min {scatter}"
+    assert row.split() == expected.split()
+    assert "old</b>" not in section
+
+
+def test_what_could_be_found_once_is_marked_as_old(page: Page, run: Run, hot: HotStore) -> None:
+    note_limits(hot, {"llama": folded(60)}, now_s=just_now().timestamp() - 90)
+    assert "old</b>" in page("/rules/").partition('id="found"')[2].partition("</section>")[0]
+
+    # Of all workers one writes it, every few seconds.
+    note_limits(hot, {"llama": folded(60)}, now_s=just_now().timestamp())
+    assert "old</b>" in page("/rules/").partition('id="found"')[2].partition("</section>")[0]

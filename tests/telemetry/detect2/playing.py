@@ -131,6 +131,22 @@ def no_hardware(nodes: tuple[str, ...], now_s: float) -> Callable[[Sequence[str]
     return hardware
 
 
+def inputs_of(
+    steps: StepBatch, cache: HealthyStepsCache | None = None, *, pages: float | None = None
+) -> DetectionInput:
+    """Return the inputs of a run once these steps were reported; without hardware."""
+    now_s = float(steps.ended_at_s[-1]) + 30.0
+    return DetectionInput(
+        run="r",
+        nodes=steps.workers,
+        steps=steps,
+        hardware=no_hardware(steps.workers, now_s),
+        now_s=now_s,
+        healthy_steps=cache,
+        false_pages_per_year=pages,
+    )
+
+
 def found(
     steps: StepBatch,
     *,

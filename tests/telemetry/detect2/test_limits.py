@@ -1,14 +1,15 @@
 """What noise lets detection find, against what it finds; and whose budget decides it."""
 
+import json
 import math
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.inputs import DetectionInput, HealthyStepsCache
+from telemetry.detect.inputs import HealthyStepsCache
 from telemetry.detect.rules import SEVERITIES
 from telemetry.detect2 import find_slowdowns
 from telemetry.detect2.limits import (
@@ -23,7 +24,7 @@ from telemetry.detect2.steps import Steps
 from telemetry.evidence.budget import share
 from telemetry.evidence.sequential import YEAR_S, EvidenceTest
 from telemetry.steps import StepBatch
-from tests.telemetry.detect2.playing import Change, from_step, no_hardware, steps_of
+from tests.telemetry.detect2.playing import Change, from_step, inputs_of, steps_of
 
 # A quarter of an hour of steps of three seconds.
 N = 320
@@ -48,19 +49,6 @@ def limits(steps: StepBatch, *, factor: float = 3.0) -> Limits:
     found = limits_of(folded(longer(steps, factor)))
     assert found is not None
     return found
-
-
-def inputs_of(steps: StepBatch, cache: HealthyStepsCache, pages: float | None) -> DetectionInput:
-    now_s = float(steps.ended_at_s[-1]) + 30.0
-    return DetectionInput(
-        run="r",
-        nodes=steps.workers,
-        steps=steps,
-        hardware=no_hardware(steps.workers, now_s),
-        now_s=now_s,
-        healthy_steps=cache,
-        false_pages_per_year=pages,
-    )
 
 
 def common(scale: float, seed: int) -> Change:
@@ -137,14 +125,14 @@ def test_what_is_said_to_be_found_within_some_values_is_found_so(noise: float) -
 
 
 def test_the_budget_is_the_share_of_rules_that_the_page_of_rules_shows() -> None:
-    inputs = inputs_of(steps_of(20), HealthyStepsCache(), 1.5)
+    inputs = inputs_of(steps_of(20), pages=1.5)
 
     for rules, accepted in zip((OF_STEPS, OF_PARTS), false_per_year(inputs), strict=True):
         shares = [share(r, "page", severities=SEVERITIES, pages_per_year=1.5) for r in rules]
         assert 0 not in shares
         assert accepted == pytest.approx(sum(shares))
     # Without a setting: the usual one.
-    usual = inputs_of(steps_of(20), HealthyStepsCache(), None)
+    usual = inputs_of(steps_of(20))
     assert false_per_year(usual)[0] == pytest.approx(4 * false_per_year(inputs)[0])
 
 
@@ -153,7 +141,7 @@ def test_a_smaller_budget_asks_for_more_evidence_at_once() -> None:
     cache = {6.0: HealthyStepsCache(), 0.06: HealthyStepsCache()}
     needed = {}
     for pages, each in cache.items():
-        [finding] = find_slowdowns(inputs_of(steps, each, pages))
+        [finding] = find_slowdowns(inputs_of(steps, each, pages=pages))
         needed[pages] = finding.evidence["level_nats"]
     assert needed[0.06] / needed[6.0] > 1.1
 
@@ -161,7 +149,18 @@ def test_a_smaller_budget_asks_for_more_evidence_at_once() -> None:
     watch = cache[6.0].watches["r"]
     before = watch.steps.plan.tests["step"].level_nats[0]
     hardware_before = watch.parts.alarm_level()
-    find_slowdowns(inputs_of(steps, cache[6.0], 0.06))
+    find_slowdowns(inputs_of(steps, cache[6.0], pages=0.06))
     after = watch.steps.plan.tests["step"].level_nats[0]
     assert after - before >= math.log(100) - 1e-6
     assert watch.parts.alarm_level() - hardware_before == pytest.approx(math.log(100))
+
+
+def test_a_finding_carries_what_could_be_found_in_its_run() -> None:
+    cache = HealthyStepsCache()
+    steps = steps_of(200, change=from_step(140, "compute_s", 1.2, workers=[2]))
+    [finding] = find_slowdowns(inputs_of(steps, cache))
+
+    limits = limits_of(cache.watches["r"].steps)
+    assert limits is not None
+    assert finding.evidence["limits"] == asdict(limits)
+    assert json.loads(json.dumps(finding.evidence["limits"])) == asdict(limits)
