@@ -3,9 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from telemetry.blocks import IntArray, Span
 from telemetry.detect.causes import CAUSE_OF_PHASE, phase_of
 from telemetry.detect.findings import (
     CauseScore,
@@ -15,7 +13,7 @@ from telemetry.detect.findings import (
     problem_of,
     score_of_alert,
 )
-from telemetry.detect.inputs import DetectionInput, node_peak, node_values
+from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
     CHECKPOINT,
@@ -24,31 +22,27 @@ from telemetry.detect.standstill import (
     HOST,
     LOADING,
     LONG_S,
-    WORKING,
+    MOST,
+    Flags,
     activities,
+    hosts_between,
     since_ages,
     standstill,
     training_nodes,
 )
 from telemetry.steps import StepBatch, once
+from telemetry.units import MINUTE_S
 
 PHASE = "checkpoint_s"
 CAUSE = CAUSE_OF_PHASE[PHASE]
-# A checkpoint is slow at this ratio to the usual duration, and at least this many seconds longer.
 RULE, RATIO = "checkpoint_slow", "slower_by_ratio"
 LEAST_S = RULES[RULE].limits["least_s"]
-# One node wrote much longer than the others at this ratio.
-MUCH_LONGER = 1.5
-# Fewer earlier checkpoints may all have been slow.
-ENOUGH_CHECKPOINTS = 3
-# Share of the reporting nodes that write.
-MOST = 0.5
-# How long a slow checkpoint is reported, and how far back earlier ones are read.
-NEWS_S, EARLIER_S = 60.0, 900.0
-# Until the step that it interrupts is reported. Figures of an open alert may be a minute old.
-PENDING_S = 2.0 * NEWS_S
-# Hosts are read for at most this long.
-LONGEST_S = 240.0
+# One node wrote much longer than the others at this ratio, in the newest minutes that are read.
+MUCH_LONGER, LONGEST_S = 1.5, 4 * MINUTE_S
+# Fewer earlier checkpoints may all have been slow; those of the last quarter of an hour are read.
+ENOUGH_CHECKPOINTS, EARLIER_S = 3, 15 * MINUTE_S
+# A slow one is news for this long. Figures of an open alert may be as old.
+NEWS_S = MINUTE_S
 # Weights in 16 bit and Adam states in 32 bit per parameter. Nodes write their shards in parallel
 # at this rate, after a fixed overhead.
 BYTES_PER_PARAMETER, BYTES_PER_S, OPENING_S = 14.0, 2e9, 2.0
@@ -64,6 +58,19 @@ def expected_checkpoint_s(*, n_parameters: float, n_nodes: int) -> float:
     Checkpointing", USENIX FAST 2021.
     """
     return OPENING_S + BYTES_PER_PARAMETER * n_parameters / max(1, n_nodes) / BYTES_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """``took_s`` is the time so far if it is in progress; ``node`` wrote the longest.
+
+    ``said_by`` are the nodes whose workers say that they write it.
+    """
+
+    took_s: float
+    ended_s: float
+    node: str | None
+    said_by: tuple[str, ...] = ()
 
 
 def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -84,11 +91,9 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     last_s = max(steps.ended_at_s[-1:], default=0.0)
     for alert in held:
         onset_s, phase_s = onset_of_alert(alert, -np.inf), alert.evidence.get("phase_s") or 0.0
-        if last_s <= onset_s + 1.0 and inputs.now_s - onset_s - phase_s <= PENDING_S:
-            kept = {
-                key: alert.evidence.get(key)
-                for key in ("baseline_phase_s", "phase_s", "is_expected")
-            }
+        if last_s <= onset_s + 1.0 and inputs.now_s - onset_s - phase_s <= 2 * NEWS_S:
+            keys = ("baseline_phase_s", "phase_s", "is_expected")
+            kept = {key: alert.evidence.get(key) for key in keys}
             return [replace(problem_of(score_of_alert(alert), onset_s), extra=kept)]
     if not taken:
         return []
@@ -103,32 +108,19 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     return [] if found is None else [found]
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """``took_s`` is the time so far if it is in progress; ``node`` wrote the longest.
-
-    ``said_by`` are the nodes whose workers say that they write it.
-    """
-
-    took_s: float
-    ended_s: float
-    node: str | None
-    said_by: tuple[str, ...] = ()
-
-
 def _check(
     inputs: DetectionInput, steps: StepBatch, earlier: list[tuple[int, float]], this: Checkpoint
 ) -> Problem | None:
     """Compare a checkpoint with ``earlier`` ones: (row, seconds) each."""
     usual_s, is_expected = _usual_s(inputs, steps, earlier, this.ended_s)
-    ratio_s = inputs.limit(RULE, RATIO) * usual_s
+    limit_s = max(inputs.limit(RULE, RATIO) * usual_s, usual_s + LEAST_S)
     if not np.isfinite(usual_s) and this.said_by:
         # What is usual is unknown, but workers say what takes so long.
-        usual_s, ratio_s = np.nan, LONG_S
-    strength = this.took_s / ratio_s
-    if not (np.isfinite(ratio_s) and this.took_s >= np.fmax(ratio_s, usual_s + LEAST_S)):
+        usual_s, limit_s = np.nan, LONG_S
+    if not (np.isfinite(limit_s) and this.took_s >= limit_s):
         return None
-    score = CauseScore(CAUSE, strength, "checkpoint_s", this.took_s, usual_s, 0, "s", this.node)
+    strength = this.took_s / limit_s
+    score = CauseScore(CAUSE, strength, PHASE, this.took_s, usual_s, 0, "s", this.node)
     extra = {
         "baseline_phase_s": json_number(usual_s),
         "phase_s": this.took_s,
@@ -155,11 +147,11 @@ def _in_progress(
         return Checkpoint(said.lasts_s(inputs.now_s), inputs.now_s, accused, said_by)
     nodes, writes = _writing(inputs, steps, stall.since_s, inputs.now_s)
     # Most nodes writing at one moment: a checkpoint.
-    is_common = stall.loads.mean() > MOST or is_held or bool((writes.mean(axis=1) > MOST).any())
-    if not is_common and not said_by and not _wrote_together(inputs, steps, stall.since_s):
+    is_common = stall.loads.mean() > MOST or bool((writes.mean(axis=1) > MOST).any())
+    if not (is_common or is_held or said_by):
         return None
     # While all nodes write no one stands out.
-    node = _slowest(nodes, writes) or accused
+    node = _slowest(nodes, writes[-LONGEST_S:]) or accused
     # The pace of a run whose steps are no longer stored does not matter while it writes.
     step_s = np.nan_to_num(stall.step_s) if is_held else stall.step_s
     return Checkpoint(float(stall.overdue_s - step_s), inputs.now_s, node, said_by)
@@ -167,31 +159,22 @@ def _in_progress(
 
 def _writing(
     inputs: DetectionInput, steps: StepBatch, from_s: float, until_s: float
-) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
-    """Which node wrote in which tick while its cores were idle: (n_ticks, n_nodes).
+) -> tuple[tuple[str, ...], Flags]:
+    """Which node wrote when, while its cores were idle: (n_moments, n_nodes), oldest first.
 
-    At most the newest LONGEST_S seconds are read.
+    A few moments of all the time, and each of its newest seconds.
     """
-    back_s = int(min(inputs.now_s - from_s, LONGEST_S))
-    span = inputs.hardware((CORES, HOST), max(1, back_s)).of(training_nodes(inputs, steps))
-    return span.nodes, _writes(span)[span.ticks <= until_s]
+    nodes, now = training_nodes(inputs, steps), int(inputs.now_s)
+    if inputs.hardware_at is None:
+        return nodes, np.zeros((0, len(nodes)), bool)
+    newest, oldest = now - int(until_s), now - int(from_s)
+    seconds = range(newest, min(oldest, newest + LONGEST_S))
+    ages = sorted({age for age in since_ages(inputs, from_s) if age >= newest} | {*seconds})
+    span = inputs.hardware_at((CORES, HOST), ages[::-1]).of(nodes)
+    return span.nodes, hosts_between(span, LOADING, COMPILING) > 0
 
 
-def _writes(span: Span) -> NDArray[np.bool_]:
-    """Which node wrote in which tick: (n_ticks, n_nodes)."""
-    hosts = node_values(span, HOST)
-    return (hosts >= LOADING) & (hosts < COMPILING) & ~(node_peak(span, CORES) >= WORKING)
-
-
-def _wrote_together(inputs: DetectionInput, steps: StepBatch, since_s: float) -> bool:
-    """Whether most nodes wrote at one of a few moments before the seconds that are read."""
-    if inputs.hardware_at is None or inputs.now_s - since_s <= LONGEST_S:
-        return False
-    span = inputs.hardware_at((CORES, HOST), since_ages(inputs, since_s))
-    return bool((_writes(span.of(training_nodes(inputs, steps))).mean(axis=1) > MOST).any())
-
-
-def _slowest(nodes: tuple[str, ...], writes: NDArray[np.bool_]) -> str | None:
+def _slowest(nodes: tuple[str, ...], writes: Flags) -> str | None:
     """Return the node that wrote much longer than the others; None where no single node did."""
     wrote_s = writes.sum(axis=0)
     if len(nodes) < 2 or not wrote_s.size:
@@ -204,12 +187,8 @@ def _slowest(nodes: tuple[str, ...], writes: NDArray[np.bool_]) -> str | None:
 @once
 def _durations(steps: StepBatch) -> list[tuple[int, float]]:
     """Row and duration (seconds) of every checkpoint."""
-    took_s = np.fmax.reduce(steps.phases["checkpoint_s"], axis=1, initial=0.0)
+    took_s = np.fmax.reduce(steps.phases[PHASE], axis=1, initial=0.0)
     return [(int(row), float(took_s[row])) for row in np.flatnonzero(took_s > 0)]
-
-
-def _n_workers(steps: StepBatch) -> IntArray:
-    return np.asarray(np.isfinite(steps.phases["compute_s"]).sum(axis=1))
 
 
 def _usual_s(
@@ -224,17 +203,18 @@ def _usual_s(
         held = alert.evidence.get("baseline_phase_s")
         if phase_of(alert.cause) == PHASE and held is not None:
             return float(held), bool(alert.evidence.get("is_expected"))
-    n_now = max(1, int(_n_workers(steps)[-1])) if len(steps) else len(inputs.nodes)
     earlier = [took_s for _, took_s in taken]
     before_s = min(steps.ended_at_s[:1].tolist(), default=ended_at_s)
     if not earlier and inputs.earlier is not None:
         before_s = inputs.now_s - EARLIER_S
         past = inputs.earlier(before_s)
-        n_then = _n_workers(past)
-        written = [(row, s) for row, s in _durations(past) if past.ended_at_s[row] < ended_at_s]
+        n_then = np.isfinite(past.phases["compute_s"]).sum(axis=1)
+        newest = np.isfinite(steps.phases["compute_s"][-1:]).sum()
+        n_now = max(1, int(newest)) if len(steps) else len(inputs.nodes)
         earlier = [
             OPENING_S + max(0.0, took_s - OPENING_S) * float(n_then[row]) / n_now
-            for row, took_s in written
+            for row, took_s in _durations(past)
+            if past.ended_at_s[row] < ended_at_s
         ]
     if len(earlier) < ENOUGH_CHECKPOINTS and inputs.saved is not None:
         earlier += inputs.saved(before_s)

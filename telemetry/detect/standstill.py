@@ -1,154 +1,99 @@
-"""A run that ends no step: since when, and what its nodes do meanwhile."""
+"""States of a run that ends no step, and of its nodes.
+
+1. A run that trains ends steps, or executes. Since the last one its next step has been going on.
+2. A step that lasts too long makes a standstill. Until then nothing else is read.
+3. In a standstill each node that reports works, spins (waits with busy cores), compiles, loads
+   (reads or writes), or waits: by what its cores and its host do in the newest seconds.
+4. Others are silent. Those that left while the last step was going on are gone; some are back.
+5. Workers say themselves whether they are in their step, or load, save, compile or else. Who says
+   nothing any more while others do is dead.
+6. How long a state may last is one test (`Limit`): usual steps of the run, and seconds.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from telemetry.blocks import FloatArray, IntArray, Span
+from telemetry.blocks import FloatArray, Span
 from telemetry.detect.causes import phase_of
-from telemetry.detect.inputs import (
-    DetectionInput,
-    node_peak,
-    node_values,
-    part_values,
-)
+from telemetry.detect.inputs import DetectionInput, node_peak, node_values, part_values
 from telemetry.detect.rules import RULES, names_of
 from telemetry.statistics.peers import mean, middle
 from telemetry.steps import StepBatch, once
 
+CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
 EXECUTIONS = "executions_completed_per_s"
-# Cores spin if they are always this busy while memory, links and executions do less than this
-# part of their rate in a step.
-SPINNING, MOVING = 0.9, 0.03
-# Moments and seconds before the end of the last step that define the usual rate, and seconds that
-# show the present.
-USUAL_MOMENTS, USUAL_S, LOOK_S = 6, 60.0, 8
-# Nothing moves in so many of those.
-NEWEST_S = 3
-# A link that carries a part of the exchange carries more than this; assumed.
-IDLE_BYTES_PER_S = 1e5
-# A run without step reports made its usual steps in so many seconds before the last execution.
-HISTORY_S = 300
-
-
-def spinning(
-    inputs: DetectionInput,
-    nodes: tuple[str, ...],
-    cores: FloatArray,
-    hosts: FloatArray,
-    *,
-    since_s: float,
-    step_s: float,
-) -> NDArray[np.bool_]:
-    """Mark nodes whose cores are always busy without moving data: (n_nodes,).
-
-    Parameters
-    ----------
-    nodes : those that report
-    cores : (n_ticks, n_nodes, n_cores)
-        How busy they were lately.
-    hosts : (n_nodes,)
-        Mean host utilization.
-    since_s : Unix seconds
-        When the last step ended.
-
-    Notes
-    -----
-    NCCL waits in a kernel that polls: a GPU in an incomplete collective reads
-    100 % busy for as long as it hangs, and touches its memory hardly at all.
-    """
-    known = np.isfinite(cores)
-    busy = known.any(axis=(0, 2)) & ((cores >= SPINNING) | ~known).all(axis=(0, 2))
-    # If few nodes are fully busy they may be slow, and the others wait for them. Those wait in
-    # the collective with busy hosts, unless they did not join it.
-    is_away = hosts[~busy] < WITH_THEM * hosts[busy].min(initial=1.0)
-    may_spin = busy.any() and (2 * busy.sum() > len(nodes) or is_away.all())
-    if not may_spin or inputs.hardware_at is None or not np.isfinite(step_s):
-        return np.zeros(len(nodes), dtype=bool)
-    back_s = min(max(2 * step_s, USUAL_MOMENTS), USUAL_S) + 2.0 * inputs.report_every_s
-    ages = np.linspace(inputs.now_s - since_s + back_s, inputs.now_s - since_s, USUAL_MOMENTS)
-    metrics = (MEMORY, LINKS, EXECUTIONS)
-    usual = inputs.hardware_at(metrics, tuple(dict.fromkeys(ages.astype(int).tolist()))).of(nodes)
-    now = inputs.hardware(metrics, inputs.lagging(LOOK_S)).of(nodes)
-    stalled, is_known = np.ones(len(nodes), bool), np.zeros(len(nodes), bool)
-    for metric in metrics:
-        # A node without EFA devices has no link rate, a real one no memory bandwidth.
-        # One that never carries more than its keep-alives shows no standstill.
-        idle = IDLE_BYTES_PER_S if metric == LINKS else 0.0
-        is_measured = np.isfinite(_moved(now, metric)) & (_moved(usual, metric) > idle)
-        is_known |= is_measured
-        stalled &= ~is_measured | (_newest(now, metric) < MOVING * _moved(usual, metric))
-    return np.asarray(busy & is_known & stalled)
-
-
-def _newest(span: Span, metric: str) -> FloatArray:
-    """Most bytes moved per second by each node in its newest seconds: (n_nodes,).
-
-    Between two steps a node executes nothing for a second.
-    """
-    moved = mean(part_values(span, metric).astype(float), axis=2)
-    known = np.isfinite(moved)
-    newest = len(moved) - known[::-1].argmax(axis=0)
-    age = newest - np.arange(len(moved))[:, None]
-    return np.asarray(np.where(known & (age > 0) & (age <= NEWEST_S), moved, -np.inf).max(axis=0))
-
-
-def _moved(span: Span, metric: str) -> FloatArray:
-    """Bytes moved per second by each node: (n_nodes,), NaN where unknown."""
-    return mean(mean(part_values(span, metric).astype(float), axis=2), axis=0)
-
-
-CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 TRAINING = "training"
-# Clocks of workers may be ahead of ours by this much.
-CLOCKS_S = 2.0
+STEP, INPUT, CHECKPOINT, OTHER, COMPILE = "step", "input", "checkpoint", "other", "compile"
 STANDSTILLS = names_of(lambda rule: rule.is_standstill)
-# A step is overdue after this many step times, at least this many seconds.
-_LIMITS = RULES["hang"].limits
-LATE_STEPS, LATE_S = _LIMITS["late_steps"], _LIMITS["late_s"]
-# The duration of the first step of a run is unknown, so allow this long.
-FIRST_S = _LIMITS["first_s"]
-USUAL_STEPS, RECENT_STEPS = 12, 24
-# The first step after a restart loads and warms up: it takes up to this many usual steps.
-FIRST_RATIO = 2.0
-# Seconds of hardware to read, and moments since the end of the last step.
-STANDSTILL_LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
-# The newest seconds, in which a run that trains executes.
-LATELY_S = 60
-# Without step reports a step is assumed to take at most this long.
-UNKNOWN_STEP_S = 30.0
-# Younger data may still arrive. A node is present if it reported within these newest seconds.
-ARRIVED_S, THERE_S = 3, 2
-# Who stopped a run was silent by so many seconds after the end of the step in progress, or after
-# the last execution of a run without step reports.
-BEGAN_S, EXECUTED_S = 15.0, 5.0
-# Within these seconds, nodes fell silent together.
-TOGETHER_S = 5.0
-# Above this a core computes or moves bytes. Below it, a host above the first limit compiles, above
-# the second it reads or writes, otherwise it waits.
-WORKING, COMPILING = _LIMITS["working_ratio"], _LIMITS["compiling_ratio"]
-LOADING = _LIMITS["loading_ratio"]
-# A worker below this part of the activity of its peers is not in the collective.
-WITH_THEM = 0.5
-LEAST_HOST = 0.03
-
 Flags = NDArray[np.bool_]
+
+# Protocol: clocks of workers may be ahead of ours by so much, and hardware is kept for so long.
+CLOCKS_S, OLDEST_S = 2.0, 840
+# Protocol: a worker with no steps to report sends a heartbeat this often. One that misses two of
+# those that others sent is dead.
+HEARTBEAT_S = 10.0
+DEAD_S = 2 * HEARTBEAT_S + CLOCKS_S
+# Protocol: who sends a report each second misses five in a row only if it is silent. Nodes that
+# left within so long left together.
+MUTE_S = TOGETHER_S = 5
+# Newest seconds that show what a node does: more than two reports of 2 s, or one of 5 s.
+STANDSTILL_LOOK_S = LOOK_S = 8
+# Steps that show what is usual, and those that are looked at.
+USUAL_STEPS, RECENT_STEPS = 12, 24
+# Moments that are read of a standstill, however long it is.
+MOMENTS = 12
+# Settings of the rule: above the first a core computes or moves bytes. Below it, a host above the
+# second compiles, above the third it reads or writes, else it waits.
+_SET = RULES["hang"].limits
+WORKING, COMPILING = _SET["working_ratio"], _SET["compiling_ratio"]
+LOADING = _SET["loading_ratio"]
+# Physics: cores that poll are always busy and move next to nothing; a link without gradients
+# carries keep-alives only.
+SPINNING, MOVING, KEEPS_ALIVE_BYTES_PER_S = 0.9, 0.03, 1e5
+# Physics: the threads of a host that polls use more than this; one below half of its peers does
+# not.
+POLLING_RATIO, MOST = 0.03, 0.5
+
+
+class Limit(NamedTuple):
+    """How long a state may last: so many usual steps of the run, and so many seconds."""
+
+    steps: float
+    seconds: float
+
+    def of(self, step_s: float) -> float:
+        return max(self.seconds, self.steps * float(np.nan_to_num(step_s)))
+
+
+# Settings of the rule: a step, and a wait in which no one stands out.
+LATE = Limit(_SET["late_steps"], _SET["late_s"])
+WAITING = Limit(_SET["patience_steps"], _SET["patience_s"])
+# One step more where only workers say so: one of a batch three times as large looks the same.
+SAID_WAITING = Limit(WAITING.steps + 1.0, WAITING.seconds)
+# The first step of a run, and how much longer the first one after a restart may be: it loads and
+# warms up.
+FIRST_S, FIRST_RATIO = _SET["first_s"], 2.0
+# What ends in time (saving, evaluating, loading, computing) has not after torch's default timeout
+# of a collective, nor after so many steps.
+ENDLESS = Limit(20.0, 600.0)
+LONG_S = ENDLESS.seconds
 
 
 @dataclass(frozen=True)
 class Standstill:
     """A training run without a finished step since ``since_s``.
 
-    ``nodes`` had a part in the newest step and report now. For each of them, over the last
-    seconds: ``peak`` of all cores, mean of ``cores`` and ``hosts`` (n_nodes,). ``silent`` had a
-    part in the newest step and do not report now; ``gone`` fell silent only after that step,
-    ``back`` are those of them that report again. ``limit_s`` is how long a step may take.
-    ``spins`` marks nodes whose cores are busy with waiting.
+    ``nodes`` had a part in the newest step and report now: mean of their ``cores`` and ``hosts``
+    in the newest seconds, and what they do (n_nodes,) each. ``silent`` had a part in it and do not
+    report; ``gone`` left while a step was going on, ``back`` are those of them that report again.
+    ``limit_s`` is how long a step may take.
     """
 
     since_s: float
@@ -156,18 +101,19 @@ class Standstill:
     step_s: float
     limit_s: float
     nodes: tuple[str, ...]
-    peak: FloatArray
     cores: FloatArray
     hosts: FloatArray
-    silent: tuple[str, ...]
-    gone: tuple[str, ...]
-    back: tuple[str, ...]
+    works: Flags
     spins: Flags
+    is_full: bool = False
+    silent: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    back: tuple[str, ...] = ()
 
     @property
-    def works(self) -> Flags:
-        """Nodes that compute or move bytes."""
-        return np.asarray((self.peak >= WORKING) & ~self.spins)
+    def is_unobserved(self) -> bool:
+        """Whether no host reports."""
+        return bool(np.isnan(self.hosts).all())
 
     @property
     def compiles(self) -> Flags:
@@ -177,7 +123,7 @@ class Standstill:
     @property
     def loads(self) -> Flags:
         """Nodes with reading or writing hosts and idle cores."""
-        return ~(self.works | self.spins) & (self.hosts >= LOADING) & ~self.compiles
+        return ~(self.works | self.spins) & (self.hosts >= LOADING) & (self.hosts < COMPILING)
 
     @property
     def waits(self) -> Flags:
@@ -198,17 +144,17 @@ class Standstill:
         if len(self.nodes) + len(self.silent) == 1:
             return (0,)
         usual_host, usual_cores = upper_median(self.hosts), upper_median(self.cores)
+        rests, by = self.cores < MOST * usual_cores, self.cores
         if self.spins.any():
-            rests = ~self.spins & (self.cores < WITH_THEM * usual_cores)
-            return tuple(int(row) for row in np.argsort(self.cores, kind="stable") if rests[row])
-        if usual_host < LEAST_HOST:
-            return ()
-        # Some cores report nothing while they wait; then the hosts decide.
-        is_away = (self.hosts < WITH_THEM * usual_host) & (
-            (self.cores < WITH_THEM * usual_cores) | (usual_cores == 0)
-        )
-        order = np.argsort(self.hosts, kind="stable")
-        return tuple(int(row) for row in order if is_away[row])
+            rests &= ~self.spins
+        else:
+            # Some cores report nothing while they wait; then the hosts decide.
+            rests, by = (rests | (usual_cores == 0)) & (self.hosts < MOST * usual_host), self.hosts
+            rests &= usual_host >= POLLING_RATIO
+        return tuple(int(row) for row in np.argsort(by, kind="stable") if rests[row])
+
+    def exceeds(self, limit: Limit, *, least_s: float = 0.0) -> bool:
+        return self.overdue_s > max(limit.of(self.step_s), least_s)
 
 
 def lost(stall: Standstill) -> set[str]:
@@ -255,30 +201,17 @@ def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
     Steps are stored for some minutes; an open alert preserves the time for longer.
     """
     known = [inputs.phase_since_s] if inputs.phase_since_s is not None else []
+    held = [(each, each.evidence) for each in inputs.open_problems]
+    known += [seen["since_s"] for a, seen in held if a.rule in STANDSTILLS and "since_s" in seen]
     if len(steps):
-        known.append(float(steps.ended_at_s[-1]))
-    elif (executed_s := _last_executed_s(inputs)) is not None:
-        known.append(executed_s)
-    stood = [alert.evidence for alert in inputs.open_problems if alert.rule in STANDSTILLS]
-    known += [float(evidence["since_s"]) for evidence in stood if "since_s" in evidence]
-    if not len(steps):
-        # The step that a slow checkpoint interrupts has not ended.
-        slow = (a.evidence for a in inputs.open_problems if phase_of(a.cause) == "checkpoint_s")
-        known += [float(evidence["onset_s"]) for evidence in slow if "onset_s" in evidence]
+        return max(float(each) for each in (*known, steps.ended_at_s[-1]))
+    # Nearly always the newest minute has executions.
+    executed = next((e for s in (60, OLDEST_S) if (e := executed_at(inputs, s)).size), ())
+    known += [float(each) for each in executed[-1:]]
+    # The step that a slow checkpoint interrupts has not ended.
+    slow = (seen for a, seen in held if phase_of(a.cause) == "checkpoint_s")
+    known += [float(seen["onset_s"]) for seen in slow if "onset_s" in seen]
     return max(known, default=None)
-
-
-def lag_s(inputs: DetectionInput) -> float:
-    """How much older than a second the newest report of a run without step reports may be."""
-    return 0.0 if len(inputs.steps) else 2.0 * (inputs.report_every_s - 1)
-
-
-def _last_executed_s(inputs: DetectionInput) -> float | None:
-    # Nearly always the newest seconds show it.
-    for last_s in (LATELY_S, OLDEST_S):
-        if (executed := executed_at(inputs, last_s)).size:
-            return float(executed[-1])
-    return None
 
 
 def executed_at(inputs: DetectionInput, last_s: int = OLDEST_S) -> FloatArray:
@@ -289,12 +222,12 @@ def executed_at(inputs: DetectionInput, last_s: int = OLDEST_S) -> FloatArray:
 
 
 def longest_pause_s(inputs: DetectionInput, since_s: float) -> float:
-    """Longest time between two executions up to a moment; NaN without any.
+    """Longest time between two executions in the minutes before; NaN without any.
 
     For a run without step reports it bounds the step time from below.
     """
     executed = executed_at(inputs)
-    executed = executed[(executed <= since_s) & (executed > since_s - HISTORY_S)]
+    executed = executed[(executed <= since_s) & (executed > since_s - LONG_S / 2)]
     if executed.size < 2 or executed[-1] - executed[0] < FIRST_S:
         return float("nan")
     return float(np.diff(executed).max())
@@ -312,7 +245,7 @@ def training_nodes(inputs: DetectionInput, steps: StepBatch) -> tuple[str, ...]:
     return tuple(node for node in inputs.nodes if node in training)
 
 
-def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Standstill | None:
+def standstill(inputs: DetectionInput) -> Standstill | None:
     """None where the next step is not overdue, or the run need not train.
 
     Notes
@@ -321,22 +254,23 @@ def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Sta
     monitoring that lags sees neither hardware nor steps, and knows nothing.
     """
     newest = inputs.steps.ended_at_s[-1:]
-    if newest.size and inputs.now_s - newest[-1] <= LATE_S:
+    if newest.size and inputs.now_s - newest[-1] <= LATE.seconds:
         return None
     steps = recent_steps(inputs)
     since_s = no_step_since(inputs, steps)
+    # The newest report of a run without step reports may be this old.
+    lag_s = 0.0 if len(inputs.steps) else 2.0 * (inputs.report_every_s - 1)
     if since_s is None or not is_training(inputs, steps):
         return None
-    if inputs.now_s - since_s <= min(LATE_S, FIRST_S) + lag_s(inputs):
+    if inputs.now_s - since_s <= LATE.seconds + lag_s:
         # No step is late so soon, whatever is usual.
         return None
-    step_s = usual_step_s(steps)
-    if not len(inputs.steps):
-        step_s = longest_pause_s(inputs, since_s)
+    has_steps = bool(len(inputs.steps))
+    step_s = usual_step_s(steps) if has_steps else longest_pause_s(inputs, since_s)
     is_first = inputs.phase_since_s is not None and since_s == inputs.phase_since_s
-    steps_late = FIRST_RATIO * late_steps if is_first else late_steps
-    limit_s = max(LATE_S, steps_late * step_s) if np.isfinite(step_s) else FIRST_S
-    if inputs.now_s - since_s <= limit_s + lag_s(inputs):
+    limit_s = LATE.of((FIRST_RATIO if is_first else 1.0) * step_s)
+    limit_s = limit_s if np.isfinite(step_s) else FIRST_S
+    if inputs.now_s - since_s <= limit_s + lag_s:
         return None
     return _observe(inputs, training_nodes(inputs, steps), since_s, step_s, limit_s)
 
@@ -344,39 +278,46 @@ def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Sta
 def _observe(
     inputs: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float, limit_s: float
 ) -> Standstill | None:
-    span = inputs.hardware((CORES, HOST), inputs.lagging(STANDSTILL_LOOK_S)).of(nodes)
+    span = inputs.hardware((CORES, HOST), inputs.lagging(LOOK_S)).of(nodes)
     reporting = span.reported
     newest = np.flatnonzero(reporting.any(axis=1))
     if not newest.size and has_no_agent(inputs, since_s):
         # What nodes without an agent do is unknown.
-        nan, none, since = np.full(len(nodes), np.nan), np.zeros(len(nodes), bool), since_s
-        now_s = inputs.now_s
+        nan, no = np.full(len(nodes), np.nan), np.zeros(len(nodes), bool)
         return Standstill(
-            since, now_s - since, step_s, limit_s, nodes, nan, nan, nan, (), (), (), none
+            since_s, inputs.now_s - since_s, step_s, limit_s, nodes, nan, nan, no, no
         )
     if not newest.size or span.ticks[newest[-1]] - since_s <= limit_s:
         return None
     upto = reporting[: newest[-1] + 1]
     lately = np.asarray(upto[-inputs.lagging(MUTE_S) :].any(axis=0))
-    is_there = np.asarray(upto[-inputs.lagging(THERE_S) :].any(axis=0))
-    here = _those(nodes, lately)
-    cores, most = part_values(span, CORES)[:, lately], node_peak(span, CORES)[:, lately]
-    hosts = mean(node_values(span, HOST)[:, lately], axis=0)
-    missed = _missing_since(inputs, nodes, since_s, step_s)
+    # Who is back has sent one of the newest two reports.
+    is_there = np.asarray(upto[-inputs.lagging(2) :].any(axis=0))
+    here = span.of(_those(nodes, lately))
+    cores, peaks = part_values(here, CORES), node_peak(here, CORES)
+    hosts = mean(node_values(here, HOST), axis=0)
+    gone = _gone(inputs, nodes, lately, since_s=since_s, step_s=step_s)
+    spins = spinning(inputs, here.nodes, cores, hosts, since_s=since_s, step_s=step_s)
+    most = np.where(np.isfinite(peaks), peaks, -1.0).max(axis=0)
     return Standstill(
-        since_s=since_s,
-        overdue_s=float(span.ticks[newest[-1]] - since_s),
-        step_s=step_s,
-        limit_s=limit_s,
-        nodes=here,
-        peak=np.where(np.isfinite(most), most, -1.0).max(axis=0),
-        cores=mean(mean(cores, axis=2), axis=0),
-        hosts=hosts,
+        since_s,
+        float(span.ticks[newest[-1]] - since_s),
+        step_s,
+        limit_s,
+        here.nodes,
+        mean(mean(cores, axis=2), axis=0),
+        hosts,
+        works=(most >= WORKING) & ~spins,
+        spins=spins,
+        is_full=bool(most.max(initial=0.0) >= SPINNING),
         silent=_those(nodes, ~lately),
-        gone=_those(nodes, missed),
-        back=_those(nodes, missed & is_there),
-        spins=spinning(inputs, here, cores, hosts, since_s=since_s, step_s=step_s),
+        gone=_those(nodes, gone),
+        back=_those(nodes, gone & is_there),
     )
+
+
+def _those(nodes: tuple[str, ...], flags: Flags) -> tuple[str, ...]:
+    return tuple(nodes[row] for row in np.flatnonzero(flags))
 
 
 def has_no_agent(inputs: DetectionInput, since_s: float) -> bool:
@@ -386,81 +327,120 @@ def has_no_agent(inputs: DetectionInput, since_s: float) -> bool:
     """
     back_s = int(inputs.now_s - since_s) + LOOK_S
     if not len(inputs.steps) or back_s > OLDEST_S:
-        held = [
-            alert.evidence for alert in inputs.open_problems if RULES[alert.rule].is_standstill
-        ]
+        held = (each.evidence for each in inputs.open_problems if each.rule in STANDSTILLS)
         return any(each.get("host_by_node") == {} for each in held)
     return not inputs.hardware((HOST,), back_s).reported.any()
 
 
-def _those(nodes: tuple[str, ...], flags: Flags) -> tuple[str, ...]:
-    return tuple(nodes[row] for row in np.flatnonzero(flags))
+def hosts_between(span: Span, least: float, below: float = np.inf) -> FloatArray:
+    """Nodes with idle cores and a host within limits: (n_ticks, n_nodes), NaN where unknown."""
+    hosts = node_values(span, HOST)
+    is_so = (hosts >= least) & (hosts < below) & ~(node_peak(span, CORES) >= WORKING)
+    return np.where(np.isfinite(hosts), is_so, np.nan)
 
 
-def since_ages(inputs: DetectionInput, since_s: float, *, newest: int = 0) -> Sequence[int]:
-    """Ages (seconds) of a few moments from the end of the last step until ``newest``."""
+def since_ages(inputs: DetectionInput, since_s: float) -> Sequence[int]:
+    """Ages (seconds) of a few moments from the end of the last step until now."""
     oldest = min(int(inputs.now_s) - int(since_s), OLDEST_S)
-    return tuple(dict.fromkeys(np.linspace(oldest, newest, MOMENTS).astype(int).tolist()))
+    return tuple(dict.fromkeys(np.linspace(oldest, 0, MOMENTS).astype(int).tolist()))
 
 
-def _missing_since(
-    inputs: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float
+def _gone(
+    inputs: DetectionInput,
+    nodes: tuple[str, ...],
+    lately: Flags,
+    *,
+    since_s: float,
+    step_s: float,
 ) -> Flags:
-    """Nodes that reported when the last step ended, and did not at a later moment."""
+    """Nodes that left while the last step was going on, with the first of those still away.
+
+    The others wait for it. Who fell silent later, while they waited, did not stop the run: agents
+    restart.
+    """
+    every_s = inputs.report_every_s
+    # Reports may be lost: three of them, or a longer hole of who reports each second.
+    around_s = max(FIRST_RATIO * HEARTBEAT_S - MUTE_S, 3.0 * every_s)
+    step_s = float(np.nan_to_num(step_s))
+    from_s, until_s = since_s - 3.0 * every_s, since_s + step_s + around_s
+    if not len(inputs.steps):
+        # The others execute until they all wait for it, for an unknown part of a step.
+        until_s = since_s + CLOCKS_S
+        from_s = min(from_s - step_s, since_s - 30.0 - max(3.0 * every_s, step_s))
+    mute_s = inputs.lagging(MUTE_S)
+    last_s = min(inputs.now_s, until_s + mute_s + 2 * every_s)
     if inputs.now_s - since_s > OLDEST_S or inputs.hardware_at is None:
         return np.zeros(len(nodes), dtype=bool)
-    if inputs.report_every_s > 1:
-        # Reports may be lost: a longer hole that began in the step in progress counts. Executions
-        # of a report may have ended one interval before it, and a node one before its next.
-        around_s = 3.0 * inputs.report_every_s
-        step_s = float(np.nan_to_num(step_s))
-        until_s, before_s = since_s + step_s + around_s, since_s - around_s - step_s
-        if not len(inputs.steps):
-            # The others execute until they all wait for it, for an unknown part of a step.
-            until_s = since_s + CLOCKS_S
-            before_s = min(before_s, since_s - UNKNOWN_STEP_S - max(around_s, step_s))
-        span = inputs.hardware((HOST,), int(inputs.now_s - before_s) + 1).of(nodes)
-        ticks = span.ticks[:, None]
-        last_s = np.maximum.accumulate(np.where(span.reported, ticks, 0), axis=0)
-        hole = (last_s > 0) & (ticks - last_s > inputs.lagging(MUTE_S))
-        began = np.asarray((hole & (last_s <= until_s)).any(axis=0))
-        within_s = TOGETHER_S + 2.0 * inputs.report_every_s
-        return _first_to_leave(began, hole[-1], last_s[-1], within_s=within_s)
-    newest = ARRIVED_S if len(nodes) > 1 else 0
-    if np.isfinite(step_s) and len(nodes) > 1:
-        # The others wait for a node that was lost in the step in progress. Who fell silent later,
-        # while they waited, did not stop the run: agents restart.
-        until_s = since_s + (step_s + BEGAN_S if len(inputs.steps) else EXECUTED_S)
-        newest = max(newest, int(inputs.now_s - until_s))
-    ages = since_ages(inputs, since_s, newest=newest)
-    reporting = inputs.hardware_at((HOST,), ages).of(nodes).reported
-    # A moment without any report proves nothing. For a single node it does, once it reports again.
-    reported = np.asarray(reporting.any(axis=1))
-    if len(nodes) == 1:
-        reported = np.logical_or.accumulate(reported[::-1])[::-1]
-    reporting, ages_s = reporting[reported], np.array(ages)[reported]
-    missed: Flags = reporting[0] & ~reporting.all(axis=0)
-    left_s = -ages_s[np.argmin(reporting, axis=0)]
-    return _first_to_leave(missed, ~reporting[-1], left_s, within_s=TOGETHER_S)
+    ages = [int(inputs.now_s) - tick for tick in range(int(from_s), int(last_s) + 1)]
+    span = inputs.hardware_at((HOST,), ages).of(nodes)
+    ticks = span.ticks[:, None]
+    heard_s = np.maximum.accumulate(np.where(span.reported, ticks, 0), axis=0)
+    hole = (heard_s > 0) & (heard_s <= until_s) & (ticks - heard_s > mute_s)
+    left = np.asarray(hole.any(axis=0))
+    if left.all() and len(nodes) > 1:
+        # Monitoring was away.
+        return np.zeros(len(nodes), dtype=bool)
+    left_s = np.where(hole, heard_s, np.inf).min(axis=0, initial=np.inf)
+    first_s = np.where(left & ~lately, left_s, np.inf).min(initial=np.inf)
+    is_later = ~lately & (left_s > first_s + MUTE_S + 2 * (every_s - 1))
+    return np.asarray(left & ~is_later)
 
 
-def _first_to_leave(missed: Flags, is_away: Flags, left_s: IntArray, *, within_s: float) -> Flags:
-    """Of the nodes that are still away, those that left with the first: the others waited for it.
+def spinning(
+    inputs: DetectionInput,
+    nodes: tuple[str, ...],
+    cores: FloatArray,
+    hosts: FloatArray,
+    *,
+    since_s: float,
+    step_s: float,
+) -> Flags:
+    """Mark nodes whose cores are always busy without moving data: (n_nodes,).
 
-    An agent may restart while they do.
+    ``cores`` is how busy they were lately, (n_ticks, n_nodes, n_cores); ``hosts`` (n_nodes,).
+
+    Notes
+    -----
+    NCCL waits in a kernel that polls: a GPU in an incomplete collective reads
+    100 % busy for as long as it hangs, and touches its memory hardly at all.
     """
-    away = missed & is_away
-    first_s = min(left_s[away].tolist(), default=np.inf)
-    return np.asarray(missed & ~(away & (left_s > first_s + within_s)))
+    known = np.isfinite(cores)
+    busy = known.any(axis=(0, 2)) & ((cores >= SPINNING) | ~known).all(axis=(0, 2))
+    # If few nodes are fully busy they may be slow, and the others wait for them. Those wait in
+    # the collective with busy hosts, unless they did not join it.
+    is_away = hosts[~busy] < MOST * hosts[busy].min(initial=1.0)
+    may_spin = busy.any() and (2 * busy.sum() > len(nodes) or is_away.all())
+    if not may_spin or inputs.hardware_at is None or not np.isfinite(step_s):
+        return np.zeros(len(nodes), dtype=bool)
+    # The rate of two steps before the last one ended, of at most a minute.
+    back_s = min(max(2 * step_s, MOMENTS / 2), 60.0) + 2.0 * inputs.report_every_s
+    last_s = inputs.now_s - since_s
+    ages = np.linspace(last_s + back_s, last_s, MOMENTS // 2).astype(int)
+    metrics = (MEMORY, LINKS, EXECUTIONS)
+    usual = inputs.hardware_at(metrics, tuple(dict.fromkeys(ages.tolist()))).of(nodes)
+    now = inputs.hardware(metrics, inputs.lagging(LOOK_S)).of(nodes)
+    stalled, is_known = np.ones(len(nodes), bool), np.zeros(len(nodes), bool)
+    for metric in metrics:
+        # A node without EFA devices has no link rate, a real one no memory bandwidth.
+        least = KEEPS_ALIVE_BYTES_PER_S if metric == LINKS else 0.0
+        was, newest = mean(_moved(usual, metric), axis=0), _newest(_moved(now, metric))
+        is_measured = np.isfinite(newest) & (was > least)
+        is_known |= is_measured
+        stalled &= ~is_measured | (newest < MOVING * was)
+    return np.asarray(busy & is_known & stalled)
 
 
-# A worker with no steps to report sends a heartbeat this often. One that misses two of those that
-# others sent is dead.
-HEARTBEAT_S, DEAD_S = 10.0, 22.0
-MOST = 0.5
-# What ends in time did not after so many seconds.
-LONG_S = 600.0
-STEP, INPUT, CHECKPOINT, OTHER, COMPILE = "step", "input", "checkpoint", "other", "compile"
+def _moved(span: Span, metric: str) -> FloatArray:
+    """Return what each node moved per second: (n_ticks, n_nodes), NaN where unknown."""
+    return mean(part_values(span, metric).astype(float), axis=2)
+
+
+def _newest(moved: FloatArray) -> FloatArray:
+    """Most of the newest three seconds: between two steps a node executes nothing for one."""
+    known = np.isfinite(moved)
+    age = len(moved) - known[::-1].argmax(axis=0) - np.arange(len(moved))[:, None]
+    most = np.where(known & (age > 0) & (age <= 3), moved, -np.inf).max(axis=0)
+    return np.asarray(np.where(known.any(axis=0), most, np.nan))
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,24 +480,20 @@ def activities(inputs: DetectionInput, since_s: float) -> Activities | None:
     """
     if inputs.workers is None:
         return None
-    newest = {
-        state.node: state for state in sorted(inputs.workers().values(), key=lambda s: s.heard_s)
-    }
-    heard_s = max((state.heard_s for state in newest.values()), default=0.0)
+    by_age = sorted(inputs.workers().values(), key=lambda state: state.heard_s)
+    newest = {state.node: state for state in by_age}
+    here = {node: state for node, state in newest.items() if node in inputs.nodes}
     known = {
         node: state
-        for node, state in newest.items()
-        if state.activity and state.heard_s > since_s + CLOCKS_S and node in inputs.nodes
+        for node, state in here.items()
+        if state.activity and state.heard_s > since_s + CLOCKS_S
     }
     if not known:
         return None
+    heard_s = by_age[-1].heard_s
     return Activities(
         doing={node: state.activity for node, state in known.items()},
         since_s={node: max(state.since_s, since_s) for node, state in known.items()},
         heard_s={node: state.heard_s for node, state in known.items()},
-        dead=tuple(
-            node
-            for node, state in newest.items()
-            if heard_s - state.heard_s > DEAD_S and node in inputs.nodes
-        ),
+        dead=tuple(node for node, each in here.items() if heard_s - each.heard_s > DEAD_S),
     )
