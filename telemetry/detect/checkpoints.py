@@ -41,7 +41,7 @@ LEAST_S = RULES[RULE].limits["least_s"]
 MUCH_LONGER, LONGEST_S = 1.5, 4 * MINUTE_S
 # Fewer earlier checkpoints may all have been slow; those of the last quarter of an hour are read.
 ENOUGH_CHECKPOINTS, EARLIER_S = 3, 15 * MINUTE_S
-# A slow one is news for this long. Figures of an open alert may be as old.
+# A slow one is recent for this long. Figures of an open alert may be as old.
 NEWS_S = MINUTE_S
 # Weights in 16 bit and Adam states in 32 bit per parameter. Nodes write their shards in parallel
 # at this rate, after a fixed overhead.

@@ -32,7 +32,7 @@ LIMITS = RULES[RULE].limits
 # A single host may be busy with another job, which is assumed to last so long
 # (telemetry/simulate/environment.toml: cron). Most hosts of several are not at once.
 JOB_S = 20.0
-# A step this much longer than usual may contain a compilation; it is news for this long.
+# A step this much longer than usual may contain a compilation; it is recent for this long.
 LONGER_S, LONGER_RATIO, NEWS_S = 2.0, 0.5, 10.0
 
 
