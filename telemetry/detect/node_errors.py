@@ -310,9 +310,9 @@ def whole_nodes(states: Span) -> list[str]:
     moments are others, and may not show it.
     """
     reports = reporting_devices(states)
-    newest = len(reports) - 1 - reports.any(axis=2)[::-1].argmax(axis=0)
-    of_newest = reports[newest, np.arange(len(states.nodes))]
-    is_whole = np.asarray(of_newest.all(axis=1))
+    is_heard = np.asarray(reports.any(axis=2))
+    newest = len(reports) - 1 - is_heard[::-1].argmax(axis=0)
+    is_whole = np.asarray(reports[newest, np.arange(len(states.nodes))].all(axis=1))
     return [node for node, whole in zip(states.nodes, is_whole.tolist(), strict=True) if whole]
 
 
