@@ -204,7 +204,7 @@ def _bins(
 
 def _later(flags: Flags, n: int) -> Flags:
     """Shift the rows by ``n``."""
-    return np.concatenate([np.zeros_like(flags[:n]), flags[: len(flags) - n]])
+    return np.pad(flags, ((n, 0), *[(0, 0)] * (flags.ndim - 1)))[: len(flags)]
 
 
 def _run_lengths(flags: Flags) -> IntArray:
