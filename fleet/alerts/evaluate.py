@@ -64,6 +64,7 @@ from telemetry.detect.node_errors import (
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.standstill import CORES, DEAD_S, HOST, MUTE_S, TOGETHER_S
 from telemetry.detect.stopped import SILENT, StepHeartbeat
+from telemetry.detect2.parts import BLOCK_S
 from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.history import stored_checkpoints
@@ -227,6 +228,7 @@ def watch(
             evaluated |= {(ECC, f"node:{name}") for name in shards} | with_known_health(counts)
             evaluated -= unsettled([counts], open_.subjects, now_s=now_s)
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
+    evaluated -= found_by_others(snapshots, open_.subjects, now=now)
     with guard("", (), "limits"):
         active = {run.name for run in runs}
         watches = {name: w for name, w in HEALTHY_STEPS.watches.items() if name in active}
@@ -238,6 +240,21 @@ def watch(
     findings = with_refused(hot, findings, now_s=now_s)
     changed = reconcile(findings, evaluated=evaluated, now=now)
     return [*changed, *explain_recent(now=now)]
+
+
+def found_by_others(
+    snapshots: Iterable["RunSnapshot"], open_subjects: Collection[Subject], *, now: datetime
+) -> set[Subject]:
+    """Name what slows runs and was found a moment ago, though this worker may not find it.
+
+    Workers take turns. Each has read hardware in blocks of its own, so what one has just found
+    another one finds up to a block later; and one that has just started may find nothing.
+    """
+    if not any(rule in SLOWDOWNS for rule, _ in open_subjects):
+        return set()
+    block_s = max(BLOCK_S, *(each.report_every_s for each in snapshots), 0)
+    recent = Q(last_seen_at__gt=now - timedelta(seconds=2 * block_s), last_seen_at__lt=now)
+    return {key for key in subjects_of_open(recent) if key[0] in SLOWDOWNS}
 
 
 def with_refused(hot: HotStore, findings: list[Finding], *, now_s: float) -> list[Finding]:
@@ -459,12 +476,12 @@ class OpenAlerts:
 
 def open_alerts(runs: Iterable[Run], which: Q | None = None) -> OpenAlerts:
     """Read the open alerts, of those that ``which`` keeps; problems are of these runs."""
-    subjects = open_subjects(which)
+    subjects = subjects_of_open(which)
     active = without_quiet(subjects) if subjects else set()
     return OpenAlerts(subjects, active, open_problems(runs) if active else {})
 
 
-def open_subjects(which: Q | None = None) -> set[Subject]:
+def subjects_of_open(which: Q | None = None) -> set[Subject]:
     """List every rule and subject that open alerts cover; ``which`` is a filter."""
     rows = Alert.objects.open().filter(which or Q()).values_list("rule", "subject", "parts")
     return {key for row in rows for key in keys_of(*row)}
@@ -472,7 +489,7 @@ def open_subjects(which: Q | None = None) -> set[Subject]:
 
 def without_quiet(subjects: Collection[Subject]) -> set[Subject]:
     """Leave out flapping alerts that are quiet: they stay open, but nothing is wrong now."""
-    return set(subjects) - open_subjects(Q(quiet_since__isnull=False))
+    return set(subjects) - subjects_of_open(Q(quiet_since__isnull=False))
 
 
 def lost_nodes(open_subjects: Collection[Subject]) -> set[str]:

@@ -462,3 +462,35 @@ def test_runs_share_the_budget_of_false_pages(run: Run, settings: Settings) -> N
         find_all([snapshot] * n_runs, {}, now_s=0.0, open_=open_alerts([]), slowdowns=note)
 
     assert accepted == [1.5, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("rule", ["step_slow", "efa_degraded"])
+def test_what_another_worker_has_just_found_does_not_end(
+    hot: HotStore, llama: Run, now_s: int, rule: str
+) -> None:
+    """Two workers take turns; the one that is a block behind finds nothing yet."""
+    fill(hot, now_s)
+    listen(hot, now_s)
+    node = Node.objects.get(name="llama-02") if rule == "efa_degraded" else None
+    alert = Alert.objects.create(
+        rule=rule,
+        subject="node:llama-02" if node else "run:llama",
+        severity=Alert.Severity.PAGE,
+        cause="efa_loss",
+        run=llama,
+        node=node,
+        onset_at=at(now_s - 60),
+        fired_at=at(now_s - 30),
+        last_seen_at=at(now_s - 9),
+        score=1.0,
+    )
+
+    watch(hot, now=at(now_s))
+    alert.refresh_from_db()
+    assert alert.is_open
+
+    # Nobody has found it for two blocks of hardware, which is read every three seconds.
+    for second in range(now_s + 1, now_s + 4):
+        watch(hot, now=at(second))
+    alert.refresh_from_db()
+    assert not alert.is_open
