@@ -31,7 +31,12 @@ from telemetry.detect.findings import CauseScore, Finding, Problem
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
-from telemetry.detect2.evidence import comparable, evidence_of, performance_victims
+from telemetry.detect2.evidence import (
+    comparable,
+    evidence_of,
+    own_time,
+    performance_victims,
+)
 from telemetry.detect2.explain import (
     OF_PLACE,
     SIZES,
@@ -321,7 +326,7 @@ def _problem(
     rise = float(effects["step"].size) if "step" in effects else np.nan
     score = None
     if node is not None or found.cause != UNKNOWN:
-        score = _score(inputs, tracked, node, usual_s)
+        score = _score(inputs, tracked, node)
     late = (node,) if node is not None and kind in ("waiting", "input") else ()
     tokens = float(inputs.steps.tokens[-1]) if len(inputs.steps) else np.nan
     extra: dict[str, Any] = {
@@ -399,18 +404,15 @@ SHOWN_BY = {
 }
 
 
-def _score(
-    inputs: DetectionInput, tracked: Tracked, node: str | None, usual_s: float
-) -> CauseScore:
-    """Return the culprit with its figure: a part's metric, or the time of its steps."""
+def _score(inputs: DetectionInput, tracked: Tracked, node: str | None) -> CauseScore:
+    """Return the culprit with its figure: a part's metric, or how long it works per step."""
     found, shift = tracked.explanation, tracked.shift
     strength = shift.nats / shift.level_nats
-    row, now_s = found.signature, usual_s * (1.0 + shift.size)
+    row = found.signature
     if row is None or node is None or found.part is None:
-        metric = "own_s" if node else "step_s"
-        n_peers = len(inputs.nodes) - 1
+        value_s, peers_s, n_peers = own_time(inputs, node, since_s=tracked.onset_s)
         return CauseScore(
-            found.cause, strength, metric, now_s, usual_s, n_peers, "s", node, found.part
+            found.cause, strength, "own_s", value_s, peers_s, n_peers, "s", node, found.part
         )
     metric = next(m for q, m in SHOWN_BY.items() if row.sign(q))
     values = mean(inputs.hardware([metric], inputs.lagging(FIGURE_S)).of([node]).values[metric], 0)

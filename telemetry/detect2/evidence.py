@@ -67,6 +67,24 @@ def performance_victims(
     return tuple(node for node in inputs.nodes if node in training - culprits)
 
 
+def own_time(
+    inputs: DetectionInput, node: str | None, *, since_s: float
+) -> tuple[float, float, int]:
+    """Seconds a step that a node's latest worker works, and the usual other one; and how many.
+
+    Of the newest steps since then; NaN where the exchange, in which others wait, is not timed.
+    """
+    steps = inputs.steps.reported
+    newest = steps[steps.ended_at_s - steps.step_s >= since_s].timed.last(NEWEST_STEPS)
+    own = newest.sum_phases(("compute_s", "input_s", "other_s"))
+    own_s = median(np.where(np.isfinite(newest.phases["wait_s"]), own, np.nan).T)
+    is_here = np.array([inputs.node_of(worker) == node for worker in newest.workers], bool)
+    here, others = own_s[is_here & np.isfinite(own_s)], own_s[~is_here & np.isfinite(own_s)]
+    if not here.size or not others.size:
+        return np.nan, np.nan, 0
+    return float(here.max()), float(median(others)), len(others)
+
+
 def evidence_of(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, Any]:
     """docs/rules.md lists the keys."""
     score = problem.score

@@ -258,3 +258,21 @@ def test_a_slow_node_and_a_slow_network_at_once_are_two_problems() -> None:
     )
 
     assert problems(steps) == {2: "slow_compute", None: "network"}
+
+
+@pytest.mark.parametrize(("phase", "factor"), [("compute_s", 1.2), ("input_s", 6.0)])
+def test_an_accused_node_is_compared_with_what_its_peers_work(phase: str, factor: float) -> None:
+    steps = steps_of(N, change=from_step(AT, phase, factor, workers=[2]))
+
+    culprit = alone(last(steps)).evidence["culprit"]
+
+    own_s = USUAL["compute_s"] + USUAL["input_s"] + USUAL["other_s"]
+    assert culprit["value"] == pytest.approx(own_s + (factor - 1.0) * USUAL[phase], rel=0.02)
+    assert culprit["peers_median"] == pytest.approx(own_s, rel=0.02)
+    assert (culprit["metric"], culprit["unit"], culprit["n_peers"]) == ("own_s", "s", 3)
+
+
+def test_a_slow_run_has_no_peers_to_be_compared_with() -> None:
+    culprit = alone(last(steps_of(N, change=from_step(AT, "transfer_s", 1.5)))).evidence["culprit"]
+
+    assert (culprit["value"], culprit["peers_median"]) == (None, None)
