@@ -41,8 +41,9 @@ SCRAPES = "hot:scrapes"
 # Three of them fail, and the next one may be late.
 MISSED_SCRAPES = 3.5
 # Redis, of agents that were asked to end: when, by node. They are back within AGENT_RESTART_S,
-# as after an upgrade, or will be missed.
-STOPPING, AGENT_RESTART_S = "hot:stopping", 40
+# as after an upgrade, or will be missed: 15 s to end (deploy/agent), a minute to fetch the new
+# version (assumed), and the 15 s of silence that every node has.
+STOPPING, AGENT_RESTART_S = "hot:stopping", 90
 # Redis, digests of what was found damaged, by when it was last read: each counts once.
 DAMAGED = "hot:damaged"
 COUNT_DAMAGED = """

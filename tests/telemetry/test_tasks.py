@@ -9,12 +9,13 @@ from pytest_django import Settings
 
 from telemetry import tasks
 from telemetry.blocks import Block
-from telemetry.simulate.background import stopped
+from telemetry.simulate.background import environment, stopped
 from telemetry.simulate.plan import Fault, Noise, Plan
 from telemetry.simulate.shard import RunClock, resume, start_clock
 from telemetry.store.hot import HotStore
 from telemetry.store.models import MinuteRollup
 from telemetry.store.node_state import read_sidecars, save_agent_request
+from telemetry.store.reading import AGENT_RESTART_S
 from tests.helpers import LLAMA
 
 
@@ -85,8 +86,14 @@ def test_simulated_agents_say_that_they_end(hot: HotStore, now: int) -> None:
     assert hot.commit("llama/0", before=None, after=before, blocks=(), steps=None)
     tasks.simulate_shard("llama", "llama/0", now)
 
-    assert hot.quiet_s() == dict.fromkeys(stopped(moved, now, within_s=9), 40)
+    assert hot.quiet_s() == dict.fromkeys(stopped(moved, now, within_s=9), AGENT_RESTART_S)
     assert hot.quiet_s()
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 2.0])
+def test_an_agent_that_said_that_it_ends_is_back_before_it_is_missed(factor: float) -> None:
+    slowest_report_s = 5
+    assert environment(factor)["rollout"].high + 2 * slowest_report_s < AGENT_RESTART_S
 
 
 def test_a_tick_played_twice_changes_nothing(hot: HotStore, plan: Plan, now: int) -> None:

@@ -12,6 +12,7 @@ from fleet.models import Node, Token
 from telemetry.blocks import METRICS
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import read_sidecars
+from telemetry.store.reading import AGENT_RESTART_S
 from tests.fleet.api.conftest import Post
 from tests.helpers import NOON
 from tests.telemetry.ingest.reports import report
@@ -147,8 +148,8 @@ def test_a_node_whose_agent_was_asked_to_end_is_missed_later(
     document = {"at": known + 0.7, "report": report("trn1.2xlarge"), "agent": stopping}
     assert post(json.dumps(document).encode()).json()["accepted"] == 1
 
-    assert hot.quiet_s() == {"real": 40}
-    later_s = hot.now() + 41
+    assert hot.quiet_s() == {"real": AGENT_RESTART_S}
+    later_s = hot.now() + AGENT_RESTART_S + 1
     hot.now = lambda: later_s
     assert hot.quiet_s() == {}
 

@@ -13,6 +13,7 @@ import pytest
 
 from telemetry.agent.spool import frames_in
 from telemetry.store.hot import HotStore, open_store
+from telemetry.store.reading import AGENT_RESTART_S
 from tests.fleet.ops.installation import ROOT, environment, manage, prepare, wait_for
 from tests.helpers import free_port
 from tests.telemetry.agent.machine import trn2
@@ -87,7 +88,7 @@ def test_a_server_that_is_killed_for_a_while_costs_nothing_and_doubles_nothing(
             # It says that it was asked to end: its node may be silent for longer.
             process.terminate()
             assert process.wait(WITHIN_S) == 0
-            assert hot.quiet_s() == {NODE: 40}
+            assert hot.quiet_s() == {NODE: AGENT_RESTART_S}
 
     ticks = present(hot)
     assert ticks == list(range(ticks[0], ticks[-1] + 1))
