@@ -489,7 +489,7 @@ def test_what_another_worker_has_just_found_does_not_end(
     alert.refresh_from_db()
     assert alert.is_open
 
-    # Nobody has found it for two blocks of hardware, which is read every three seconds.
+    # No worker has found it for two blocks of hardware, which is read every three seconds.
     for second in range(now_s + 1, now_s + 4):
         watch(hot, now=at(second))
     alert.refresh_from_db()
