@@ -24,17 +24,12 @@ from fleet.alerts.relations import Subject, key_of_finding
 from fleet.formatting import counted, listed, seconds
 from fleet.models import Alert, Node, ProbeRequest
 from fleet.runs.agent_requests import LiveAgents, is_allowed
-from telemetry.blocks import Span
+from telemetry.blocks import FloatArray
 from telemetry.detect import RULES, Finding, names_of
-from telemetry.detect.causes import CAUSES, UNKNOWN
-from telemetry.detect.fabric import (
-    LATENCY,
-    efa_readings,
-    judge_latency,
-    stand_out_of_node,
-    symptoms_of,
-)
-from telemetry.detect.findings import Problem
+from telemetry.detect.causes import CAUSES, UNKNOWN, kind_of
+from telemetry.detect.findings import CauseScore, Problem
+from telemetry.evidence.noise import BoolArray
+from telemetry.statistics.peers import lower_median
 from telemetry.store.hot import HotStore
 
 # The rules whose alerts say that steps are longer.
@@ -55,7 +50,8 @@ AGAIN_AFTER, N_PEERS = timedelta(seconds=16), 2
 # Without earlier probes, a device is accused from this ratio to the run's usual latency on, and to
 # that of its own node: a node of which all devices are late may just be far from the others, since
 # nodes in other racks answer up to 1.5 times later.
-BLATANT_RATIO = RULES["efa_degraded"].limits["blatant_latency_ratio"]
+BLATANT_RATIO, FAR_RATIO = RULES["efa_degraded"].limits["blatant_latency_ratio"], 2.0
+LATENCY, MOST = "efa_latency_s", 0.5
 # Evidence of an alert whose node was named by requested probes.
 PROBED, PLACED = "probe", "efa_latency"
 CHANGED_EVIDENCE = ("culprit", "ruled_out", "symptoms", "causes")
@@ -314,14 +310,37 @@ def late_devices(rounds: Sequence[Mapping[str, Latencies]]) -> list[Problem]:
                 for device, value_s in by_device.items():
                     if device < n_devices:
                         latency_s[i, nodes.index(node), device] = value_s
-    now = efa_readings(Span("", np.arange(len(rounds)), tuple(nodes), {LATENCY: latency_s}))
-    if now is None:
+    if not np.isfinite(latency_s).any():
         return []
-    scores = judge_latency(now, float("nan"))
-    ratio, is_known = scores.value / scores.score.peers_median, np.isfinite(latency_s).all(axis=0)
-    is_late = is_known & (scores.badness >= 1.0) & (ratio >= BLATANT_RATIO)
-    is_late &= stand_out_of_node(ratio, by=BLATANT_RATIO)
-    return symptoms_of(now, scores, is_late, np.broadcast_to(is_late, latency_s.shape))
+    usual_s = lower_median(latency_s.reshape(len(rounds), -1))[:, None, None]
+    # A device that is late in one round only is not known to be late.
+    ratio = np.where(np.isfinite(latency_s).all(axis=0), (latency_s / usual_s).min(axis=0), 0.0)
+    known = np.where(ratio > 0.0, ratio, np.nan)
+    # Beyond the farthest distance it is late even if all devices of its node are.
+    is_apart = (ratio >= BLATANT_RATIO * lower_median(known)[:, None]) | (ratio >= FAR_RATIO)
+    is_late = (ratio >= BLATANT_RATIO) & is_apart
+    return [
+        _late(nodes[row], ratio[row], is_late[row], latency_s)
+        for row in np.flatnonzero(is_late.any(axis=1))
+    ]
+
+
+def _late(node: str, ratio: FloatArray, is_late: BoolArray, latency_s: FloatArray) -> Problem:
+    """Accuse the latest device of a node, or the node where most of its devices are late."""
+    device = int(np.argmax(np.where(is_late, ratio, 0.0)))
+    usual_s = float(np.nanmedian(latency_s))
+    score = CauseScore(
+        PLACED,
+        float(ratio[device]) / BLATANT_RATIO,
+        LATENCY,
+        float(ratio[device]) * usual_s,
+        usual_s,
+        int(np.isfinite(latency_s[0]).sum()) - 1,
+        "s",
+        node,
+        None if is_late.size > 2 and is_late.mean() > MOST else device,
+    )
+    return Problem(score.cause, score, kind_of(score.cause), 0.0, score.strength)
 
 
 def _latencies(agents: Agents, answers: Mapping[str, Answer]) -> dict[str, Latencies]:
