@@ -183,7 +183,8 @@ class RunWatch:
         if problem.baseline is None:
             problem.baseline = self.steps.baseline(problem.onset_s)
         if problem.baseline is not None:
-            of_steps = self.steps.effects(problem.baseline, problem.onset_s)
+            again = problem.shift if problem.shift.every_s is not None else None
+            of_steps = self.steps.effects(problem.baseline, problem.onset_s, again=again)
             effects.update(self._by_node(inputs, of_steps))
         if not effects:
             return
@@ -338,6 +339,8 @@ def _problem(
         "limits": limits,
         "posterior": {name: round(share, 3) for name, share in found.weights.items()},
     }
+    if tracked.shift.every_s is not None:
+        extra["every_s"] = tracked.shift.every_s
     symptoms = _symptoms(tracked)
     scope: Scope = "run" if found.node is None else "node"
     extra["symptoms"] = symptoms_json(symptoms)

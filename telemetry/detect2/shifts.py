@@ -21,6 +21,8 @@ class Shift:
     size: float
     nats: float
     level_nats: float
+    # Long values come again after so long; None for a shift that lasts.
+    every_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import numpy as np
 from telemetry.blocks import FloatArray
 from telemetry.detect2.shifts import Effect, Shift
 from telemetry.evidence.noise import BoolArray, middle, step_scale
+from telemetry.evidence.recurring import LONG, RecurrenceTest
 from telemetry.evidence.sequential import YEAR_S, EvidenceTest, Quantity
 from telemetry.statistics.peers import GAUSSIAN, lower_median, median
 from telemetry.steps import StepBatch
@@ -32,6 +33,8 @@ from telemetry.units import DAY_S
 RUN = ("step", "compute", "transfer", "input", "wait", "other", "uneven", "stage")
 # Of these a rise by itself is a shift; the others tell causes apart.
 TESTED = RUN[1:4]
+# What may be long again and again.
+RECURRING = ("step", "own")
 WORKER = ("own", "own_input", "own_compute")
 # One value is a second of steps at least, so that the number of looks is known.
 LEAST_S = 1.0
@@ -106,6 +109,7 @@ class Plan:
     tokens: float
     usual_s: float = math.nan
     tests: dict[str, EvidenceTest] = field(default_factory=dict)
+    recurring: dict[str, RecurrenceTest] = field(default_factory=dict)
     # The first values, until there are enough to know the usual step.
     waiting: list["Value"] = field(default_factory=list)
     ended_s: Newest = field(default_factory=Newest)
@@ -221,6 +225,7 @@ class Steps:
             # The first step of a process may take several times as long.
             plan.usual_s = float(np.median([each.step_s for each in plan.waiting]))
             plan.tests = self._tests(plan)
+            plan.recurring = self._recurring(plan)
         for each in plan.waiting or [value]:
             self._keep(plan, each)
             self._test(plan, each)
@@ -267,6 +272,15 @@ class Steps:
             for name, (n_cells, quantity) in cells.items()
         }
 
+    def _recurring(self, plan: Plan) -> dict[str, RecurrenceTest]:
+        """Return tests of long values that come again and again: of the step, and of workers."""
+        sizes = {name: plan.tests[name].shape[0] for name in RECURRING if name in plan.tests}
+        looks = sum(sizes.values()) * YEAR_S / max(plan.usual_s, LEAST_S)
+        return {
+            name: RecurrenceTest(n, looks_per_year=looks, false_per_year=self.false_per_year)
+            for name, n in sizes.items()
+        }
+
     def _keep(self, plan: Plan, value: Value) -> None:
         plan.ended_s.add(value.at_s)
         plan.started_s.add(value.began_s)
@@ -282,7 +296,13 @@ class Steps:
             "stage": value.stages / plan.usual_s,
         }
         for name, test in plan.tests.items():
+            usual = test.state.noise.reference
             found = test.update(values[name], value.began_s, n_steps=value.n_steps)
+            if name in plan.recurring:
+                excess = (
+                    values[name] / np.exp(usual) - 1.0 if name == "step" else values[name] - usual
+                )
+                self._again(plan.recurring[name], name, excess, value.began_s, ~found.is_open)
             self._shifts[name] = tuple(
                 Shift(
                     TESTED[cell] if name == "run" else name,
@@ -295,6 +315,24 @@ class Steps:
                 )
                 for cell in np.flatnonzero(found.is_open)
             )
+
+    def _again(
+        self, test: RecurrenceTest, name: str, excess: FloatArray, at_s: float, calm: BoolArray
+    ) -> None:
+        again = test.update(excess, at_s, calm)
+        self._shifts[f"{name} again"] = tuple(
+            Shift(
+                name,
+                None if name == "step" else int(cell),
+                None,
+                float(again.onset_s[cell]),
+                float(again.lost[cell]),
+                float(again.nats[cell]),
+                float(again.level_nats[cell]),
+                float(again.every_s[cell]),
+            )
+            for cell in np.flatnonzero(again.is_open)
+        )
 
     def baseline(self, before_s: float) -> Baseline | None:
         """Return what was usual before a moment; None without a plan."""
@@ -319,12 +357,25 @@ class Steps:
             float(scale[0]) if n > 1 else np.nan,
         )
 
-    def effects(self, baseline: Baseline, since_s: float) -> dict[str, Effect]:
-        """How far every quantity is from its baseline in the newest values since a moment."""
+    def effects(
+        self, baseline: Baseline, since_s: float, *, again: Shift | None = None
+    ) -> dict[str, Effect]:
+        """How far every quantity is from its baseline in the newest values since a moment.
+
+        Of what comes `again` and again, in its long values.
+        """
         plan = self.plan
         if plan is None or not plan.tests:
             return {}
-        rows = np.flatnonzero(plan.began_s >= since_s)[-N_SINCE:]
+        counts = plan.began_s >= since_s
+        if again is not None and again.node is None:
+            counts &= plan.run[:, 0] - np.nan_to_num(baseline.run[0]) > LONG[0]
+        elif again is not None:
+            own = plan.of_workers[:, again.node, 0] - np.nan_to_num(
+                baseline.workers[again.node, 0]
+            )
+            counts &= own > LONG[0]
+        rows = np.flatnonzero(counts)[-N_SINCE:]
         if not rows.size:
             return {}
         run, workers = middle(plan.run[rows].T), plan.of_workers[rows]
