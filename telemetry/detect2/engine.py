@@ -8,7 +8,7 @@
 5. A problem ends when none of its shifts is above its level any more.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,11 +38,13 @@ from telemetry.detect2.evidence import (
     performance_victims,
 )
 from telemetry.detect2.explain import (
+    OF_OTHERS,
     OF_PLACE,
     SIZES,
     Explanation,
     at_place,
     explain,
+    parts_of,
     without,
 )
 from telemetry.detect2.limits import false_per_year, limits_json
@@ -88,18 +90,25 @@ class Tracked:
     explanation: Explanation
     effects: Effects = field(default_factory=dict)
 
-    def explains(self, shift: Shift, node: int | None) -> bool:
+    def explains(self, shift: Shift, node: int | None, inputs: DetectionInput) -> bool:
         """Whether a shift is part of what this problem's signature predicts, or leaves open."""
-        row = self.explanation.signature
+        found = self.explanation
+        row = found.signature
         if row is None:
-            return shift.quantity not in OF_PLACE or node in (None, self.explanation.node)
+            return shift.quantity not in OF_PLACE or node in (None, found.node)
+        if row.scope == "node":
+            if shift.quantity == "own" or shift.quantity in OF_PLACE:
+                parts = parts_of(shift.quantity, found, inputs.cores_per_device)
+                if node != found.node or not _is_within(shift.part, parts):
+                    return False
+            if shift.quantity in OF_OTHERS and len(inputs.nodes) == 1:
+                return True
         name = {"core": "device"}.get(shift.quantity, shift.quantity)
-        if shift.quantity == "own":
-            return node == self.explanation.node or row.scope == "run"
-        sign = row.sign(name)
-        if name in OF_PLACE and node != self.explanation.node and row.scope == "node":
-            return False
-        return sign != 0
+        return shift.quantity == "own" or row.sign(name) != 0
+
+
+def _is_within(part: int | None, parts: slice) -> bool:
+    return part is None or parts.start is None or parts.start <= part < parts.stop
 
 
 class RunWatch:
@@ -136,14 +145,17 @@ class RunWatch:
             rest = [s for s in shifts if not self._is_explained(inputs, s)]
             if not rest:
                 break
-            self._open(inputs, rest)
+            first = max(rest, key=lambda s: s.nats / s.level_nats)
+            # What shows at another place is another problem, if this one does not explain it.
+            here = (None, self._node_of(inputs, first))
+            self._open(inputs, first, [s for s in rest if self._node_of(inputs, s) in here])
 
     def _lasts(self, inputs: DetectionInput, problem: Tracked, shifts: list[Shift]) -> bool:
-        return any(problem.explains(s, self._node_of(inputs, s)) for s in shifts)
+        return any(problem.explains(s, self._node_of(inputs, s), inputs) for s in shifts)
 
     def _is_explained(self, inputs: DetectionInput, shift: Shift) -> bool:
         node = self._node_of(inputs, shift)
-        return any(problem.explains(shift, node) for problem in self.problems)
+        return any(problem.explains(shift, node, inputs) for problem in self.problems)
 
     def _node_of(self, inputs: DetectionInput, shift: Shift) -> int | None:
         """Row of the node of a shift; workers are places on nodes."""
@@ -155,27 +167,28 @@ class RunWatch:
             return inputs.nodes.index(name) if name is not None else None
         return shift.node
 
-    def _open(self, inputs: DetectionInput, shifts: list[Shift]) -> None:
-        first = max(shifts, key=lambda s: s.nats / s.level_nats)
+    def _open(self, inputs: DetectionInput, first: Shift, shifts: list[Shift]) -> None:
         onset_s = min(s.onset_s for s in shifts)
         baseline = self.steps.baseline(onset_s)
         problem = Tracked(
             first, onset_s, baseline, Explanation(UNKNOWN, None, None, {}, 0.0, None)
         )
-        self._explain(inputs, problem, shifts)
+        self._explain(inputs, problem)
         self.problems.append(problem)
 
     def _reconsider(self, inputs: DetectionInput, problem: Tracked) -> None:
         """Explain again with what came since; a cause is replaced by one that is better known."""
         before = problem.explanation
-        self._explain(inputs, problem, self.shifts)
+        self._explain(inputs, problem)
         now = problem.explanation
         is_vaguer = now.cause in (UNKNOWN, *CLASSES) and before.cause not in (UNKNOWN, *CLASSES)
         if is_vaguer or (before.node is not None and now.node is None):
             problem.explanation = before
 
-    def _explain(self, inputs: DetectionInput, problem: Tracked, shifts: Iterable[Shift]) -> None:
-        effects = dict(self.parts.effects(problem.onset_s))
+    def _explain(self, inputs: DetectionInput, problem: Tracked) -> None:
+        again = problem.shift if problem.shift.every_s is not None else None
+        # Hardware is measured in blocks, in which what comes again is diluted.
+        effects = {} if again else dict(self.parts.effects(problem.onset_s))
         if "core" in effects and "device" in effects:
             effects["core_own"] = _own_of_cores(effects["core"], effects["device"])
         if "retransmits" in effects:
@@ -183,27 +196,34 @@ class RunWatch:
         if problem.baseline is None:
             problem.baseline = self.steps.baseline(problem.onset_s)
         if problem.baseline is not None:
-            again = problem.shift if problem.shift.every_s is not None else None
             of_steps = self.steps.effects(problem.baseline, problem.onset_s, again=again)
             effects.update(self._by_node(inputs, of_steps))
         if not effects:
             return
         traffic = _traffic(inputs, problem)
-        if traffic is not None:
+        if traffic is not None and again is None:
             effects["traffic"] = traffic
-        for other in self.problems:
-            if other is not problem:
-                effects = without(effects, other.explanation)
-        candidates = {self._node_of(inputs, s) for s in shifts}
-        for name in OF_PLACE & effects.keys():
-            size = np.abs(effects[name].size)
+        others = [other.explanation for other in self.problems if other is not problem]
+        for other in others:
+            effects = without(effects, other, per_device=inputs.cores_per_device)
+        problem.effects = effects
+        nodes = self._candidates(inputs, problem, {other.node for other in others})
+        problem.explanation = explain(effects, nodes, n_nodes=len(inputs.nodes))
+
+    def _candidates(
+        self, inputs: DetectionInput, problem: Tracked, accused: Collection[int | None]
+    ) -> list[int]:
+        """Where a problem may be: where it shows, else where anything stands out most."""
+        node = self._node_of(inputs, problem.shift)
+        if node is not None:
+            return [node]
+        found = {self._node_of(inputs, shift) for shift in self.shifts}
+        for name in OF_PLACE & problem.effects.keys():
+            size = np.abs(problem.effects[name].size)
             if size.size and np.isfinite(size).any():
                 flat = int(np.nanargmax(size))
-                candidates.add(flat // (size.size // len(size)))
-        accused = {other.explanation.node for other in self.problems if other is not problem}
-        nodes = sorted(node for node in candidates - accused if node is not None)
-        problem.effects = effects
-        problem.explanation = explain(effects, nodes, n_nodes=len(inputs.nodes))
+                found.add(flat // (size.size // len(size)))
+        return sorted(each for each in found - set(accused) if each is not None)
 
     def _by_node(self, inputs: DetectionInput, effects: Effects) -> Effects:
         """Give each node the effect of its latest worker."""

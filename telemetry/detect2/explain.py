@@ -36,6 +36,11 @@ SUMS = frozenset({"step", "own"})
 FALLS = frozenset({"memory", "bytes"})
 # Hardware that a problem of the whole run shows on all nodes alike.
 EVERYWHERE = frozenset({"host", "latency", "retransmits"})
+# Quantities of parts, and those of which a device has several.
+OF_CORES = frozenset({"core", "core_own"})
+PARTS = OF_CORES | {"device", "memory", "power", "latency", "bytes", "retransmits"}
+# What a node's problem does to the other nodes.
+OF_OTHERS = frozenset({"compute", "wait"})
 OF_STEPS = frozenset(
     {
         "compute",
@@ -128,25 +133,35 @@ def at_place(effects: Effects, node: int | None) -> Seen:
     return found
 
 
-def without(effects: Effects, other: Explanation) -> dict[str, Effect]:
-    """Leave out what another problem explains: it is evidence for nothing else.
+def without(effects: Effects, other: Explanation, *, per_device: int) -> dict[str, Effect]:
+    """Leave out what another problem changes: it is evidence for nothing else.
 
-    Of its node that is all, of the run what its signature changes: how much of a wait is whose is
-    not known.
+    At its place that is the device that it accuses, or the node; of the run the quantity: how much
+    of a wait is whose is not known.
     """
     row = other.signature
     if row is None:
         return dict(effects)
     left: dict[str, Effect] = {}
     for name, effect in effects.items():
-        is_its_own = row.sign(name) not in (None, 0)
-        if effect.size.ndim and other.node is not None:
-            size = effect.size.copy()
-            size[other.node] = np.nan
-            left[name] = Effect(size, effect.error)
-        elif not is_its_own:
+        if row.sign(name) in (None, 0):
             left[name] = effect
+        elif effect.size.ndim and other.node is not None:
+            size = effect.size.copy()
+            at = (other.node, parts_of(name, other, per_device))[: size.ndim]
+            size[at] = np.nan
+            left[name] = Effect(size, effect.error)
     return left
+
+
+def parts_of(quantity: str, found: Explanation, per_device: int) -> slice:
+    """Return the parts that a quantity has of the device that an explanation accuses, or all."""
+    if found.part is None or found.signature is None or quantity not in PARTS:
+        return slice(None)
+    is_core = found.signature.sign("core_own") == 1
+    device = found.part // per_device if is_core else found.part
+    each = per_device if quantity in OF_CORES else 1
+    return slice(device * each, (device + 1) * each)
 
 
 def _worst(quantity: str, deviations: FloatArray) -> int:
@@ -180,8 +195,13 @@ def log_likelihood(signature: Signature | None, seen: Seen) -> float:
             changed = _normal(value, 0.0 * SIZES, wide)
             total += np.logaddexp(changed, _healthy({name: (value, error, None)})) - np.log(2.0)
         elif sign == 0:
-            of_steps = LEAVES_RATIO * SIZES if name in OF_STEPS else 0.0 * SIZES
-            total += _normal(value, 0.0 * SIZES, np.sqrt(error**2 + of_steps**2 + MODEL_LEAST**2))
+            # Unchanged, or, of steps, changed by little of what is raised.
+            narrow, of_steps = np.hypot(error, MODEL_LEAST), LEAVES_RATIO * SIZES
+            unchanged = _normal(value, 0.0 * SIZES, narrow + 0.0 * SIZES)
+            if name in OF_STEPS:
+                little = _normal(value, 0.0 * SIZES, np.hypot(narrow, of_steps))
+                unchanged = np.logaddexp(unchanged, little) - np.log(2.0)
+            total += unchanged
         elif name in OF_STEPS:
             spread = np.sqrt(error**2 + (MODEL_RATIO * SIZES) ** 2 + MODEL_LEAST**2)
             total += _normal(value, sign * SIZES, spread)
@@ -208,6 +228,8 @@ def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanat
     """
     usual = dict(at_place(effects, None))
     of_run = {name: seen for name, seen in usual.items() if name not in OF_PLACE | SUMS}
+    # The only node of a run has no others that wait or compute as before.
+    of_others = {n: seen for n, seen in of_run.items() if n_nodes > 1 or n not in OF_OTHERS}
     everywhere = {name: seen for name, seen in usual.items() if name in EVERYWHERE}
     places: list[tuple[int | None, dict[str, Deviation]]] = [(None, everywhere)]
     for accused in nodes:
@@ -222,7 +244,8 @@ def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanat
         null = _healthy(here)
         for row in (*rows, None):
             prior = UNKNOWN_PRIOR if row is None else row.prior
-            weight = np.log(prior / share) + log_likelihood(row, of_run | here) - null
+            beside = of_run if node is None else of_others
+            weight = np.log(prior / share) + log_likelihood(row, beside | here) - null
             weight += sum(
                 _scatter(effects[name]) for name in effects if row and name in row.scatters
             )

@@ -511,7 +511,8 @@ def _value(rows: StepBatch, began_s: float, n_stages: int) -> Value:
         own[stage == s] -= lower_median(own_parts[stage == s].T)
     uneven = GAUSSIAN * float(lower_median(np.abs(own[:, 0])))
     of_stages = np.array([float(median(own_parts[stage == s, 0])) for s in range(n_stages)])
-    quick = np.nanquantile(compute, 0.2) if timed.any() else np.nan
+    # That of a worker, not between two: one of two may be the slow one.
+    quick = np.nanquantile(compute, 0.2, method="lower") if timed.any() else np.nan
     run = np.array(
         [
             quick,
