@@ -144,7 +144,8 @@ def without(effects: Effects, other: Explanation, *, per_device: int) -> dict[st
         return dict(effects)
     left: dict[str, Effect] = {}
     for name, effect in effects.items():
-        if row.sign(name) in (None, 0):
+        sign = row.sign(name)
+        if sign == 0 or (sign is None and name not in PARTS):
             left[name] = effect
         elif effect.size.ndim and other.node is not None:
             size = effect.size.copy()
