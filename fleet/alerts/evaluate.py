@@ -146,7 +146,7 @@ class Guard:
 
 def slowdowns_of(detector: str | None = None) -> Callable[..., list[Finding]]:
     """Return what finds slowdowns: of a version, by default that of TRNWATCH_DETECTOR, or 1."""
-    given = detector or os.environ.get("TRNWATCH_DETECTOR") or "2"
+    given = detector or os.environ.get("TRNWATCH_DETECTOR") or "1"
     if given not in DETECTORS:
         choices = " or ".join(DETECTORS)
         msg = f"TRNWATCH_DETECTOR: {given!r} is no version of detection; set it to {choices}"
