@@ -12,23 +12,28 @@
    still below the limit. Without one, either the exchange takes longer, or it is the layout.
 """
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from telemetry.blocks import FloatArray, mean
-from telemetry.detect.causes import CLASSES, UNKNOWN
-from telemetry.detect.findings import LEAD_S, Finding, Problem, ruled_out_json
+from telemetry.detect.causes import CLASSES, UNKNOWN, Kind
+from telemetry.detect.findings import Finding, Problem
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.rules import RULES, SEVERITIES
-from telemetry.detect2.evidence import NEWEST_STEPS, alike, is_same, performance_victims
+from telemetry.detect2.evidence import (
+    NEWEST_STEPS,
+    alike,
+    evidence_of,
+    is_same,
+    performance_victims,
+)
 from telemetry.detect2.explain import SIZES
 from telemetry.detect2.steps import FIRST_VALUES, LEAST_S, N_BEFORE, N_SINCE
 from telemetry.evidence import budget, student
 from telemetry.evidence.noise import PRIOR_FAR, PRIOR_FAR_VALUES, BoolArray
 from telemetry.evidence.sequential import YEAR_S, alarm_level
 from telemetry.statistics.change_points import noise, rise
-from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch
 
 SHARE, LAYOUT = "allreduce_share", "communication-bound layout"
@@ -308,7 +313,9 @@ def find_share(
     shares: Shares, inputs: DetectionInput, timed: StepBatch, problems: list[Problem]
 ) -> tuple[Finding | None, list[Problem]]:
     """Return the finding while the share is too high, and the problems that it does not name."""
-    if not shares.is_open:
+    first_s = shares.rows[:1, ENDED] - shares.rows[:1, STEP_S]
+    # A trace that an alert asked for is evidence about it: it ends before a share could.
+    if not shares.is_open or any((p.onset_s < first_s - ROUNDING).any() for p in problems):
         return None, problems
     able = [p for p in problems if _delays(p)]
     later = [p for p in able if shares.was_above(p.onset_s)]
@@ -321,13 +328,15 @@ def find_share(
     if chosen is None and not shares.is_news:
         return None, problems
     longer = shares.longer_s(min((p.onset_s for p in later), default=np.inf))
-    kind = LAYOUT
+    kind: Kind = "waiting" if longer[0] > longer[1] else "transferring"
+    problem = Problem(UNKNOWN, None, kind, shares.onset_s, 1.0)
     if chosen is not None:
         kind = "transferring" if chosen.kind == "transferring" else "waiting"
-    elif any(longer) and not shares.changed:
-        kind = "waiting" if longer[0] > longer[1] else "transferring"
-    rest = [p for p in problems if p is not chosen and not _is_another_view(p, kind)]
-    return _finding(shares, inputs, timed, kind, chosen), rest
+        onset_s = min(chosen.onset_s, shares.onset_s)
+        problem = replace(chosen, kind=kind, onset_s=onset_s)
+    is_layout = chosen is None and (not any(longer) or bool(shares.changed))
+    rest = [p for p in problems if p is not chosen and (is_layout or not _is_vague(p, kind))]
+    return _finding(shares, inputs, timed, problem, is_layout=is_layout), rest
 
 
 def _delays(problem: Problem) -> bool:
@@ -336,62 +345,53 @@ def _delays(problem: Problem) -> bool:
     return is_of_node or problem.kind in ("waiting", "transferring")
 
 
-def _is_another_view(problem: Problem, kind: str) -> bool:
-    is_vague = problem.cause in (UNKNOWN, *CLASSES) and problem.node is None
-    return is_vague and kind != LAYOUT and problem.kind in (kind, "step")
+def _is_vague(problem: Problem, kind: Kind) -> bool:
+    """Whether a problem may be another view of what raises the share."""
+    is_unknown = problem.cause in (UNKNOWN, *CLASSES) and problem.node is None
+    return is_unknown and problem.kind in (kind, "step")
 
 
 def _finding(
-    shares: Shares, inputs: DetectionInput, timed: StepBatch, kind: str, chosen: Problem | None
+    shares: Shares, inputs: DetectionInput, timed: StepBatch, problem: Problem, *, is_layout: bool
 ) -> Finding:
     """Return the finding; docs/rules.md lists the keys of its evidence."""
-    onset_s = shares.onset_s if chosen is None else min(chosen.onset_s, shares.onset_s)
-    problem = chosen or Problem(UNKNOWN, None, "waiting", onset_s, 1.0)
-    score, newest = problem.score, timed.last(NEWEST_STEPS)
-    since = timed[timed.ended_at_s > onset_s].last(N_SINCE)
-    since = since if len(since) else newest
+    evidence = evidence_of(inputs, timed, problem)
+    since = timed[timed.ended_at_s > problem.onset_s].last(N_SINCE)
+    since = since if len(since) else timed.last(1)
+    share = timed.allreduce_share_ratio
+    above, good = share > inputs.limit_ratio, share < inputs.resolve_ratio - ROUNDING
+    newest = float(since.last(NEWEST_STEPS).allreduce_share_ratio.mean())
     wait_s = mean(since.phases["wait_s"], 0)
     is_known = np.isfinite(wait_s)
     shown = sorted(int(i) for i in np.argsort(wait_s)[:WORST_WORKERS] if is_known[i])
-    wait, transfer = float(newest.wait_ratio.mean()), float(newest.transfer_ratio.mean())
-    good = timed.allreduce_share_ratio < inputs.resolve_ratio - ROUNDING
-    n_good = min(int(np.logical_and.accumulate(good[::-1]).sum()), STEPS_TO_RESOLVE)
-    above = np.flatnonzero(timed.allreduce_share_ratio > inputs.limit_ratio)
-    before, changed = shares.before, shares.changed
-    evidence: dict[str, Any] = {
-        "share_ratio": wait + transfer,
-        "wait_ratio": wait,
-        "transfer_ratio": transfer,
+    evidence |= {
+        "share_ratio": newest,
         "limit_ratio": inputs.limit_ratio,
         "resolve_ratio": inputs.resolve_ratio,
-        "kind": kind,
-        "step": int(timed.step[above[-1] if above.size else -1]),
+        "step": int(timed.step[np.flatnonzero(above)[-1:]].max(initial=timed.step[0])),
         "share_scatter_ratio": noise(since.allreduce_share_ratio),
-        "step_scatter_s": noise(since.step_s),
-        "step_s": middle(newest.step_s),
-        "baseline_step_s": float(before[STEP_S]) if before is not None and not changed else None,
-        "changed": changed,
-        "culprit": score.figure() if score else None,
+        "changed": shares.changed,
         "wait_by_worker": {since.workers[i]: float(wait_s[i]) for i in shown},
-        "late_workers": list(problem.late),
         "unreported": [since.workers[i] for i in np.flatnonzero(~is_known)],
-        "ruled_out": ruled_out_json(problem.ruled_out),
-        "onset_s": onset_s,
-        "window": [onset_s - LEAD_S, inputs.now_s],
-        "charts": score.charts if score else [],
     }
-    if n_good:
-        evidence |= {"healthy_steps": n_good, "steps_to_resolve": STEPS_TO_RESOLVE}
+    if is_layout:
+        evidence["kind"] = LAYOUT
+    if shares.changed:
+        evidence["baseline_step_s"] = None
+    if good[-1]:
+        n_good = int(np.logical_and.accumulate(good[::-1]).sum())
+        evidence["healthy_steps"] = min(n_good, STEPS_TO_RESOLVE)
+        evidence["steps_to_resolve"] = STEPS_TO_RESOLVE
     return Finding(
         rule=SHARE,
         cause=problem.cause,
         # A layout, or a change of the run, is no reason to wake a person.
-        severity="warn" if kind == LAYOUT else RULES[SHARE].severity,
+        severity="warn" if is_layout else RULES[SHARE].severity,
         run=inputs.run,
         node=problem.node,
         device=problem.device,
-        onset_s=onset_s,
-        score=(wait + transfer) / inputs.limit_ratio,
+        onset_s=problem.onset_s,
+        score=newest / inputs.limit_ratio,
         victims=performance_victims(inputs, timed, problem),
-        evidence={**evidence, **problem.extra, "kind": kind},
+        evidence=evidence,
     )

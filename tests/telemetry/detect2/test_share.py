@@ -27,6 +27,7 @@ from tests.telemetry.detect2.playing import (
     steps_of,
     unchanged,
     untimed,
+    with_phases,
 )
 
 START_S = 1_700_000_000.0
@@ -333,6 +334,17 @@ def test_steps_that_are_not_timed_are_no_pause() -> None:
 
 def test_without_timed_exchanges_there_is_no_share() -> None:
     assert looks(untimed(steps_of(60, change=from_step(30, "transfer_s", 4.0)))) == [None] * 60
+
+
+def test_a_trace_of_a_slow_run_is_evidence_about_it_and_no_second_alert() -> None:
+    steps = steps_of(260, change=from_step(160, "transfer_s", 3.0))
+    hidden = untimed(steps).phases
+    is_timed = (np.arange(260) >= 200)[:, None]
+    traced = {name: np.where(is_timed, steps.phases[name], hidden[name]) for name in PHASES}
+    found = looks(with_phases(steps, traced), every=5)
+    assert found == [None] * len(found)
+    # Where they were timed before, it is a share.
+    assert looks(steps, every=5)[-1] is not None
 
 
 def test_a_share_that_was_above_before_this_process_began_is_no_news() -> None:
