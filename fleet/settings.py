@@ -296,6 +296,8 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_keepalive": True, "health_check_interval": 5}
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+# Each worker also has a queue of its own: one of them evaluates the fleet, see `fleet.tasks`.
+CELERY_WORKER_DIRECT = True
 CELERY_WORKER_CONSUMER = "fleet.celery:Consumer"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 # Seconds between the calls of each task. The times of the last calls are kept in memory only: a

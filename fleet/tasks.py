@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from celery import shared_task
+from celery import Task, shared_task
+from celery.utils.nodenames import worker_direct
 from django.conf import settings
 
 from fleet.alerts.evaluate import watch
@@ -27,7 +28,7 @@ from fleet.simulation.runs import follow_runs, publish_plans, store_clocks
 from fleet.simulation.samples import answer_samples
 from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_due_figures
-from telemetry.store.hot import hot_store
+from telemetry.store.hot import HotStore, hot_store
 
 # Compiles take minutes, so a few seconds of delay do not matter.
 COMPILES_EVERY_S = 5
@@ -38,10 +39,22 @@ def has_past() -> bool:
     return not (settings.DEMO and Run.objects.without_past().exists())
 
 
-@shared_task(ignore_result=True, expires=5)
-def watch_fleet() -> None:
-    """Update runs, run detection and alerts, then announce the tick to the pages."""
+# A worker that has not evaluated for so long is late (`expires` of the task): another one may.
+WATCHER, WATCHES_S = "watch:worker", 5
+
+
+@shared_task(bind=True, ignore_result=True, expires=WATCHES_S)
+def watch_fleet(self: Task[[], None]) -> None:
+    """Update runs, run detection and alerts, then announce the tick to the pages.
+
+    Detection remembers what it has read of each run. So one worker evaluates as long as it can;
+    another one that takes a second hands it over.
+    """
     hot = hot_store()
+    watcher = watching_worker(hot, str(self.request.hostname))
+    if watcher != str(self.request.hostname):
+        self.apply_async(queue=worker_direct(watcher), expires=WATCHES_S)
+        return
     now = datetime.now(UTC)
     follow_runs(hot, now=now)
     update_reported_runs(hot, now=now)
@@ -53,6 +66,16 @@ def watch_fleet() -> None:
     answer_samples(hot, now=now)
     update_alert_costs(hot, now=now)
     hot.publish_tick(int(now.timestamp()))
+
+
+def watching_worker(hot: HotStore, worker: str) -> str:
+    """Return the worker that evaluates: the one that did last, until it is late."""
+    if not hot.execute("SET", WATCHER, worker, "NX", "EX", WATCHES_S):
+        watcher = (hot.execute("GET", WATCHER) or b"").decode()
+        if watcher not in ("", worker):
+            return watcher
+        hot.execute("SET", WATCHER, worker, "EX", WATCHES_S)
+    return worker
 
 
 # On an overloaded machine messages wait for seconds behind `watch_fleet`: this one must not expire

@@ -247,8 +247,8 @@ def found_by_others(
 ) -> set[Subject]:
     """Name what slows runs and was found a moment ago, though this worker may not find it.
 
-    Workers take turns. Each has read hardware in blocks of its own, so what one has just found
-    another one finds up to a block later; and one that has just started may find nothing.
+    Where a worker is late another one goes on. Each has read hardware in blocks of its own, so
+    what one has just found another one finds up to a block later, or not if it has just begun.
     """
     if not any(rule in SLOWDOWNS for rule, _ in open_subjects):
         return set()

@@ -292,9 +292,9 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     """Return what slows the run: at most one finding per problem."""
     cache = inputs.healthy_steps
     watches = cache.watches if cache is not None else {}
-    if inputs.run not in watches:
-        watches[inputs.run] = RunWatch(inputs)
-    watch: RunWatch = watches[inputs.run]
+    watch: RunWatch | None = watches.get(inputs.run)
+    if watch is None or watch.parts.is_stale(inputs.now_s):
+        watch = watches[inputs.run] = RunWatch(inputs)
     watch.update(inputs)
     limits = limits_json(watch.steps) if watch.problems else None
     found = [_problem(inputs, each, limits) for each in watch.problems]

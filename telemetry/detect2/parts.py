@@ -238,6 +238,10 @@ class Parts:
     def block_s(self) -> int:
         return max(BLOCK_S, self._every_s)
 
+    def is_stale(self, now_s: float) -> bool:
+        """Whether more seconds were missed than are kept: another worker has gone on."""
+        return bool(self.nodes) and self._at_s > 0 and now_s - self._at_s > FORGET_S
+
     def update(self, inputs: DetectionInput) -> bool:
         """Take the new seconds once a block is over; return whether one was."""
         now_s = int(inputs.now_s)

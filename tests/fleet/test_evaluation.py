@@ -22,6 +22,7 @@ from fleet.alerts.evaluate import (
 from fleet.alerts.text import AlertText
 from fleet.models import Alert, Node, Run
 from fleet.runs.state import WAIT_AFTER_PAUSE_S
+from fleet.tasks import WATCHER, WATCHES_S, watching_worker
 from telemetry.blocks import Block, FloatArray, Span
 from telemetry.detect import DetectionInput, Finding
 from telemetry.simulate.plan import Fault, Plan
@@ -468,7 +469,7 @@ def test_runs_share_the_budget_of_false_pages(run: Run, settings: Settings) -> N
 def test_what_another_worker_has_just_found_does_not_end(
     hot: HotStore, llama: Run, now_s: int, rule: str
 ) -> None:
-    """Two workers take turns; the one that is a block behind finds nothing yet."""
+    """Another worker goes on; it is a block behind, and finds nothing yet."""
     fill(hot, now_s)
     listen(hot, now_s)
     node = Node.objects.get(name="llama-02") if rule == "efa_degraded" else None
@@ -494,3 +495,12 @@ def test_what_another_worker_has_just_found_does_not_end(
         watch(hot, now=at(second))
     alert.refresh_from_db()
     assert not alert.is_open
+
+
+def test_one_worker_evaluates_until_it_is_late(hot: HotStore) -> None:
+    assert [watching_worker(hot, name) for name in ("a@x", "b@x", "a@x", "b@x")] == ["a@x"] * 4
+    assert 0 < int(hot.execute("TTL", WATCHER)) <= WATCHES_S
+
+    # It does not evaluate for so long that another one may.
+    hot.execute("DEL", WATCHER)
+    assert [watching_worker(hot, name) for name in ("b@x", "a@x")] == ["b@x"] * 2

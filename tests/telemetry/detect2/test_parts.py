@@ -1,6 +1,7 @@
 """Parts that shift are found; bad input is no shift and no exception."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -8,9 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.inputs import DetectionInput, HealthyStepsCache
+from telemetry.detect2 import find_slowdowns
 from telemetry.detect2.parts import METRICS_READ, Parts
+from telemetry.detect2.peers import FORGET_S
 from telemetry.steps import StepBatch
+from tests.telemetry.detect2.playing import inputs_of, steps_of
 
 CORES, MEMORY, LATENCY = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s", "efa_latency_s"
 SENT, PACKETS = "efa_tx_bytes_per_s", "efa_tx_packets_per_s"
@@ -226,3 +230,23 @@ def test_nodes_and_metrics_that_come_and_go_are_no_shift(data: st.DataObject) ->
     parts = play(values)
     assert not parts.shifts
     assert not play(healthy(60, seed=1), parts=parts).shifts
+
+
+def test_a_fold_that_missed_more_than_is_kept_is_stale() -> None:
+    nodes = ("n0", "n1")
+    parts = Parts(nodes, cores_per_device=2, report_every_s=1, false_per_year=6.0)
+    assert not parts.is_stale(1_000_000.0)
+
+    steps = steps_of(20)
+    inputs = replace(inputs_of(steps), nodes=nodes, now_s=1_000_000.0)
+    parts.update(inputs)
+    assert not parts.is_stale(1_000_000.0 + FORGET_S)
+    assert parts.is_stale(1_000_001.0 + FORGET_S)
+
+    cache = HealthyStepsCache()
+    find_slowdowns(replace(inputs, healthy_steps=cache))
+    first = cache.watches["r"]
+    find_slowdowns(replace(inputs, healthy_steps=cache, now_s=1_000_010.0))
+    assert cache.watches["r"] is first
+    find_slowdowns(replace(inputs, healthy_steps=cache, now_s=1_001_000.0))
+    assert cache.watches["r"] is not first
