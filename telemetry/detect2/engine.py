@@ -32,6 +32,7 @@ from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
 from telemetry.detect2.evidence import (
+    clearer,
     comparable,
     evidence_of,
     own_time,
@@ -89,6 +90,8 @@ class Tracked:
     baseline: Baseline | None
     explanation: Explanation
     effects: Effects = field(default_factory=dict)
+    # The culprit at worst.
+    score: CauseScore | None = None
 
     def explains(self, shift: Shift, node: int | None, inputs: DetectionInput) -> bool:
         """Whether a shift is part of what this problem's signature predicts, or leaves open."""
@@ -347,7 +350,7 @@ def _problem(
     rise = float(effects["step"].size) if "step" in effects else np.nan
     score = None
     if node is not None or found.cause != UNKNOWN:
-        score = _score(inputs, tracked, node)
+        score = tracked.score = clearer(tracked.score, _score(inputs, tracked, node))
     late = (node,) if node is not None and kind in ("waiting", "input") else ()
     tokens = float(inputs.steps.tokens[-1]) if len(inputs.steps) else np.nan
     extra: dict[str, Any] = {

@@ -1,11 +1,12 @@
 """What a finding about slow steps shows: figures of its steps, and the nodes that it slows."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.findings import LEAD_S, Problem, ruled_out_json
+from telemetry.detect.findings import LEAD_S, CauseScore, Problem, ruled_out_json
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect2.steps import AFTER_PAUSE, N_SINCE, PAUSE_S, SAME_RATIO
 from telemetry.evidence.noise import BoolArray
@@ -83,6 +84,16 @@ def own_time(
     if not here.size or not others.size:
         return np.nan, np.nan, 0
     return float(here.max()), float(median(others)), len(others)
+
+
+def clearer(before: CauseScore | None, now: CauseScore) -> CauseScore:
+    """Return the figure of a culprit at worst: a part is well again before its alert ends."""
+    place = (now.metric, now.node, now.device)
+    if before is None or (before.metric, before.node, before.device) != place:
+        return now
+    was_off, is_off = (abs(each.value - each.peers_median) for each in (before, now))
+    is_clearer = is_off > was_off or not np.isfinite(was_off)
+    return now if is_clearer else replace(before, cause=now.cause, part=now.part)
 
 
 def evidence_of(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, Any]:

@@ -276,3 +276,15 @@ def test_a_slow_run_has_no_peers_to_be_compared_with() -> None:
     culprit = alone(last(steps_of(N, change=from_step(AT, "transfer_s", 1.5)))).evidence["culprit"]
 
     assert (culprit["value"], culprit["peers_median"]) == (None, None)
+
+
+def test_a_culprit_has_its_figure_at_worst_until_its_problem_ends() -> None:
+    worse = from_step(AT, "compute_s", 1.5, workers=[2], until=AT + 30)
+    still = from_step(AT + 30, "compute_s", 1.35, workers=[2])
+    looks = reported(steps_of(N, change=both(worse, still)))
+
+    figures = [alone(found).evidence["culprit"]["value"] for _, found in looks if found]
+
+    own_s = USUAL["compute_s"] + USUAL["input_s"] + USUAL["other_s"]
+    assert figures == sorted(figures)
+    assert figures[-1] == pytest.approx(own_s + 0.5 * USUAL["compute_s"], rel=0.02)
