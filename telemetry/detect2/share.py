@@ -5,7 +5,7 @@
 2. The newest two must be above the limit. The newest m steps must then show, for some m, that
 3. their middle is above the limit: likelihood of Student's distribution with the scatter and tail
    of the run's own steps, against a middle at the limit; and
-4. they are above it more often than steps were before: many workers are late by chance.
+4. they are so far above it more often than steps were before: many workers are late by chance.
 5. Both at the level of the false-alarm budget. The same likelihood, reversed, ends it; so do a few
    steps in a row below the lower limit.
 6. Its cause is a problem that makes steps wait or transfer, and that began while the share was
@@ -206,9 +206,11 @@ class Shares:
         n = int(np.logical_and.accumulate(calm[::-1]).sum())
         past, new = over[: len(over) - n][calm[: len(over) - n]], over[len(over) - n :]
         scale, df = scatter(np.append(past, new))
+        # Half as far above as the newest ones: what is just above proves nothing against these.
+        far = new[-STEPS_TO_FIRE:].min(initial=np.inf) / 2
         nats = np.minimum(
             beyond(new, scale=scale, df=df),
-            more_often(new > 0, len(past), int((past > 0).sum())),
+            more_often(new > far, len(past), int((past > far).sum())),
         )
         return bool((nats[STEPS_TO_FIRE - 1 :] >= level).any())
 

@@ -234,6 +234,14 @@ def test_many_workers_that_are_late_by_chance_are_no_alert(n_workers: int) -> No
     assert opens(batch_of(compute, 0.06))[-1]
 
 
+def test_what_is_far_above_all_that_chance_gave_fires_with_two_steps() -> None:
+    """One step of twelve is at 35 % by chance: two at 80 % are none of these."""
+    rng = np.random.default_rng(5)
+    usual = np.where(rng.random(600) < 1 / 12, 0.35, 0.15) + 0.003 * rng.standard_normal(600)
+    assert opens(at([*usual, 0.8, 0.8]))[-2:] == [False, True]
+    assert not opens(at([*usual, 0.36, 0.36]))[-1]
+
+
 # The end
 
 
