@@ -20,9 +20,11 @@ from telemetry.detect.standstill import (
     COMPILING,
     CORES,
     HOST,
+    LATE,
     LOADING,
     LONG_S,
     MOST,
+    OLDEST_S,
     Flags,
     activities,
     hosts_between,
@@ -37,12 +39,10 @@ PHASE = "checkpoint_s"
 CAUSE = CAUSE_OF_PHASE[PHASE]
 RULE, RATIO = "checkpoint_slow", "slower_by_ratio"
 LEAST_S = RULES[RULE].limits["least_s"]
-# One node wrote much longer than the others at this ratio, in the newest minutes that are read.
-MUCH_LONGER, LONGEST_S = 1.5, 4 * MINUTE_S
-# Fewer earlier checkpoints may all have been slow; those of the last quarter of an hour are read.
-ENOUGH_CHECKPOINTS, EARLIER_S = 3, 15 * MINUTE_S
-# A slow one is recent for this long. Figures of an open alert may be as old.
-NEWS_S = MINUTE_S
+# Each second of the newest minutes is read.
+LONGEST_S = 4 * MINUTE_S
+# Fewer earlier checkpoints may all have been slow.
+ENOUGH_CHECKPOINTS = 3
 # Weights in 16 bit and Adam states in 32 bit per parameter. Nodes write their shards in parallel
 # at this rate, after a fixed overhead.
 BYTES_PER_PARAMETER, BYTES_PER_S, OPENING_S = 14.0, 2e9, 2.0
@@ -76,7 +76,7 @@ class Checkpoint:
 def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find a slow checkpoint: the one being written, or the newest one.
 
-    A finished checkpoint is reported for NEWS_S seconds. One in progress shows as an overdue step
+    A finished checkpoint is reported for a minute. One in progress shows as an overdue step
     while cores are idle and hosts write; it has taken at least the overdue time less one usual
     step.
     """
@@ -87,11 +87,12 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     under_way = _in_progress(inputs, steps, is_held=bool(held), accused=accused)
     if under_way is not None and (found := _check(inputs, steps, taken, under_way)):
         return [found]
-    # It is over, and the step that it interrupted is still to end or to be reported.
+    # It is over, and the step that it interrupted is still to end or to be reported. Figures of an
+    # open alert may be a minute old.
     last_s = max(steps.ended_at_s[-1:], default=0.0)
     for alert in held:
         onset_s, phase_s = onset_of_alert(alert, -np.inf), alert.evidence.get("phase_s") or 0.0
-        if last_s <= onset_s + 1.0 and inputs.now_s - onset_s - phase_s <= 2 * NEWS_S:
+        if last_s <= onset_s + 1.0 and inputs.now_s - onset_s - phase_s <= 2 * MINUTE_S:
             keys = ("baseline_phase_s", "phase_s", "is_expected")
             kept = {key: alert.evidence.get(key) for key in keys}
             return [replace(problem_of(score_of_alert(alert), onset_s), extra=kept)]
@@ -101,7 +102,7 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     ended_s = float(steps.ended_at_s[row])
     # With an open alert and the next checkpoint in progress it stays recent: whether the next one
     # is slow too is not known yet.
-    if inputs.now_s - ended_s > NEWS_S and not (held and under_way is not None):
+    if inputs.now_s - ended_s > MINUTE_S and not (held and under_way is not None):
         return []
     node = accused or _slowest(*_writing(inputs, steps, ended_s - took_s, ended_s))
     found = _check(inputs, steps, taken[:-1], Checkpoint(took_s, ended_s, node))
@@ -175,13 +176,13 @@ def _writing(
 
 
 def _slowest(nodes: tuple[str, ...], writes: Flags) -> str | None:
-    """Return the node that wrote much longer than the others; None where no single node did."""
+    """Return the node that wrote longer than the others by half; None where no single one did."""
     wrote_s = writes.sum(axis=0)
     if len(nodes) < 2 or not wrote_s.size:
         return None
     order = np.argsort(wrote_s)
     most, next_s = float(wrote_s[order[-1]]), float(wrote_s[order[-2]])
-    return nodes[order[-1]] if most >= max(MUCH_LONGER * next_s, next_s + LEAST_S) else None
+    return nodes[order[-1]] if most >= max(LATE.steps * next_s, next_s + LEAST_S) else None
 
 
 @once
@@ -206,7 +207,7 @@ def _usual_s(
     earlier = [took_s for _, took_s in taken]
     before_s = min(steps.ended_at_s[:1].tolist(), default=ended_at_s)
     if not earlier and inputs.earlier is not None:
-        before_s = inputs.now_s - EARLIER_S
+        before_s = inputs.now_s - OLDEST_S
         past = inputs.earlier(before_s)
         n_then = np.isfinite(past.phases["compute_s"]).sum(axis=1)
         newest = np.isfinite(steps.phases["compute_s"][-1:]).sum()

@@ -1,7 +1,6 @@
 """Rules about single nodes: what devices count and report, failing executions, idle nodes."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -402,15 +401,6 @@ TOGETHER_S, SETTLES_S = 120.0, 5.0
 HISTORY_S = 900.0
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """When a run continued with fewer nodes, and how many."""
-
-    at_s: float
-    n_before: int
-    n_after: int
-
-
 def node_idle(inputs: DetectionInput) -> list[Finding]:
     """Find nodes that cost money and do no work.
 
@@ -450,7 +440,7 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
         open_ = [each for each in known if each.node == node]
         found.append(_idle_finding(inputs, {node: idle[node]}, since_s, open_, node=node))
     if together:
-        more = {"nodes": list(together), "scaled_down": scale and asdict(scale)}
+        more = {"nodes": list(together), "scaled_down": scale}
         open_ = [group] if group else []
         found.append(_idle_finding(inputs, together, since_s, open_, more=more))
     return found
@@ -462,11 +452,11 @@ def _idle(inputs: DetectionInput, named: Collection[str]) -> tuple[dict[str, flo
     While the run stands still, all nodes are idle: then only those that alerts name are looked at.
     """
     steps = recent_steps(inputs)
-    is_alive = _makes_steps(inputs, steps) if len(inputs.steps) else _mostly_works(inputs)
+    is_alive = _is_alive(inputs, steps)
     suspects = [node for node in inputs.nodes if node in named or is_alive]
     if not suspects or inputs.hardware_at is None:
         return {}, 0.0
-    for ages in (_ages(inputs, (0,)), _idle_ages(inputs)):
+    for ages in (_idle_ages(inputs, (0.0,)), _idle_ages(inputs)):
         span = inputs.hardware_at(IDLE_METRICS, ages).of(suspects)
         suspects = [span.nodes[row] for row in np.flatnonzero(_rests(span).all(axis=0))]
         if not suspects:
@@ -484,17 +474,15 @@ def _idle(inputs: DetectionInput, named: Collection[str]) -> tuple[dict[str, flo
     return idle, since_s
 
 
-def _makes_steps(inputs: DetectionInput, steps: StepBatch) -> bool:
-    """Whether a step ended lately, and none that is visible took too long."""
-    if not len(steps):
-        return False
-    longest_s = float(np.nanmax(inputs.steps.step_s, initial=0.0))
-    since_last_s = inputs.now_s - float(steps.ended_at_s[-1])
-    return max(longest_s, since_last_s) <= ALIVE.of(usual_step_s(steps))
+def _is_alive(inputs: DetectionInput, steps: StepBatch) -> bool:
+    """Whether a step ended lately, and none that is visible took too long.
 
-
-def _mostly_works(inputs: DetectionInput) -> bool:
-    """Whether half of the nodes worked most of the time: where no job reports its steps."""
+    Where no job reports its steps, whether half of the nodes worked most of the time.
+    """
+    if len(inputs.steps):
+        longest_s = float(np.nanmax(inputs.steps.step_s, initial=0.0))
+        since_last_s = inputs.now_s - max(steps.ended_at_s[-1:].tolist(), default=-np.inf)
+        return bool(max(longest_s, since_last_s) <= ALIVE.of(usual_step_s(steps)))
     if inputs.hardware_at is None:
         return False
     span = inputs.hardware_at(IDLE_METRICS, _idle_ages(inputs)).of(inputs.nodes)
@@ -502,14 +490,10 @@ def _mostly_works(inputs: DetectionInput) -> bool:
     return bool(span.nodes) and float(np.median(works.mean(axis=0))) > 0.5
 
 
-def _idle_ages(inputs: DetectionInput) -> list[int]:
-    idle_s = inputs.limit(IDLE_RULE, "idle_s")
-    return _ages(inputs, [round(share * idle_s) for share in IDLE_AGES])
-
-
-def _ages(inputs: DetectionInput, ages_s: Sequence[int]) -> list[int]:
+def _idle_ages(inputs: DetectionInput, shares: Sequence[float] = IDLE_AGES) -> list[int]:
     """Ages of which the newest has arrived from nodes that report less often than each second."""
-    return [age_s + inputs.lagging(1) - 1 for age_s in ages_s]
+    idle_s = inputs.limit(IDLE_RULE, "idle_s")
+    return [round(share * idle_s) + inputs.lagging(1) - 1 for share in shares]
 
 
 def _rests(span: Span) -> Flags:
@@ -535,13 +519,12 @@ def _parts(inputs: DetectionInput, steps: StepBatch) -> dict[str, Flags]:
 
 def _scale_down(
     inputs: DetectionInput, new: Sequence[str], group: OpenProblem | None
-) -> tuple[Scale | None, set[str]]:
-    """Return the change of scale that left several nodes idle, and which of the ``new`` ones.
+) -> tuple[Mapping[str, Any] | None, set[str]]:
+    """When a run continued with fewer nodes, from how many to how many; which ``new`` ones left.
 
     An open alert preserves it for longer than steps are stored.
     """
-    said = (group and group.evidence.get("scaled_down")) or None
-    held = Scale(said["at_s"], int(said["n_before"]), int(said["n_after"])) if said else None
+    held = (group and group.evidence.get("scaled_down")) or None
     if len(new) < 2 or inputs.earlier is None:
         return held, set()
     history = inputs.earlier(inputs.now_s - HISTORY_S)
@@ -553,7 +536,7 @@ def _scale_down(
     if len(left) < 2:
         return held, set()
     n_before, n_after = (sum(bool(each[i]) for each in parts.values()) for i in (row, -1))
-    return Scale(float(ends[row]), n_before, n_after), left
+    return {"at_s": float(ends[row]), "n_before": n_before, "n_after": n_after}, left
 
 
 def _since_s(alert: OpenProblem) -> float:

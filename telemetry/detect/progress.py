@@ -11,9 +11,7 @@ by the factor by which steps get longer, whatever the step time is.
 4. What changed on the nodes since then names the cause: hosts that read, or latencies.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 
 import numpy as np
@@ -120,9 +118,9 @@ def find_slow_progress(inputs: DetectionInput) -> list[Problem]:
     score = None
     if held is not None and held.cause != UNKNOWN:
         score = score_of_alert(held)
-    elif (changes := _changes(inputs, progress, found, size)) is not None:
-        score = find_slow_node(changes)
-        if held is None and (changes.is_other_step or (not score and changes.may_be_other_step)):
+    elif (changes := Changes.read(inputs, progress, found, size)) is not None:
+        score = _by_host(changes) or _by_latency(changes)
+        if held is None and changes.is_other_step(is_named=score is not None):
             return []
     return [
         Problem(
@@ -291,171 +289,141 @@ def _lasting(held: OpenProblem, progress: Progress) -> Slowdown | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Values of nodes before the onset and since then: (n_nodes,) each."""
-
-    before: FloatArray
-    since: FloatArray
-
-    @property
-    def rise(self) -> FloatArray:
-        """Relative rise, NaN where unknown."""
-        known = np.where(self.before > 0, self.before, np.nan)
-        return np.asarray(self.since / known - 1.0)
-
-
-@dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed on the working nodes of a run; ``slowdown`` is how much longer steps take.
+    """What nodes did before a slowdown by ``slowdown`` began, and since.
 
-    ``since_s`` is for how many seconds that is known.
+    ``before`` marks the ticks of the four minutes before, ``since`` lists those since then, both
+    outside pauses.
     """
 
-    nodes: tuple[str, ...]
+    span: Span
     slowdown: float
-    since_s: int
-    typical: Change
-    longest: Change
-    cores: Change
-    hosts: Change
-    executions: Change
-    exchanged: Change
+    before: Flags
+    since: IntArray
 
     @classmethod
-    def read(cls, inputs: DetectionInput, found: Slowdown, progress: Progress, size: int) -> Self:
-        """Read the seconds outside pauses: of four minutes before the onset, and since then."""
+    def read(
+        cls, inputs: DetectionInput, progress: Progress, found: Slowdown, size: int
+    ) -> Self | None:
+        """None where too little is known.
+
+        Seconds after the end of a slowdown, or long after its onset, would show what differs then.
+        """
+        is_over = progress.newest(found.n_bins) > (found.usual + found.now) / 2
+        if is_over or inputs.now_s - found.onset_s > MINUTE_S + 2 * found.n_bins * size:
+            return None
         metrics = (TYPICAL, LONGEST, CORES, HOST, EXECUTIONS, LINKS)
         span = inputs.hardware(metrics, OLDEST_S).of(progress.nodes)
         works = (progress.ended_at_s[:, None] - np.arange(size)).astype(int).ravel()
         here, ago_s = np.isin(span.ticks, works), found.onset_s - span.ticks
         before = here & (ago_s >= 2 * inputs.report_every_s) & (ago_s < 4 * MINUTE_S)
         since = np.flatnonzero(here & (ago_s < 0))
+        is_known = min(before.sum(), since.size) >= max(BIN_S, 2 * inputs.report_every_s)
+        return cls(span, found.ratio, before, since) if is_known else None
 
-        def mean_of(metric: str) -> Change:
-            values = mean(part_values(span, metric).astype(float), axis=2)
-            return Change(mean(values[before], axis=0), mean(values[since], axis=0))
+    def means(self, metric: str) -> tuple[FloatArray, FloatArray]:
+        """Mean before and since: (n_nodes,) each."""
+        values = mean(part_values(self.span, metric).astype(float), axis=2)
+        return mean(values[self.before], axis=0), mean(values[self.since], axis=0)
 
-        def lasting(
-            metric: str, typical: Callable[[FloatArray], FloatArray], n_parts: int
-        ) -> tuple[FloatArray, FloatArray]:
-            values = node_values(span, metric)
-            each = [typical(values[rows].T) for rows in np.array_split(since, n_parts)]
-            return typical(values[before].T), np.stack(each)
+    def parts(self, metric: str, n: int) -> tuple[FloatArray, FloatArray]:
+        """Mean before (n_nodes,) and in n parts of the time since (n, n_nodes).
 
-        # A process that stops for a moment, to collect garbage say, raises one half only. Where
-        # steps are longer than reports, few of these hold an exchange: hence means.
-        each_mean = partial(mean, axis=1)
-        typical, halves = lasting(TYPICAL, median, 2)
-        longest, of_longest = lasting(LONGEST, each_mean, 2)
-        # Hosts read in bursts. Other jobs of a host end: each third must show that it is busier,
-        # apart from what all do, such as writing a checkpoint.
-        hosts, thirds = lasting(HOST, each_mean, 3)
-        apart = (thirds / np.maximum(median(thirds), 1e-9)[:, None]).min(axis=0)
-        least = thirds.min(axis=0)
-        return cls(
-            progress.nodes,
-            found.ratio,
-            int(since.size if before.sum() >= max(BIN_S, 2 * inputs.report_every_s) else 0),
-            Change(typical, np.fmin.reduce(halves)),
-            Change(longest, np.fmin.reduce(of_longest)),
-            mean_of(CORES),
-            Change(hosts, np.minimum(least, apart * median(least))),
-            mean_of(EXECUTIONS),
-            mean_of(LINKS),
-        )
+        A process that stops for a moment, to collect garbage say, raises one of them only. Hosts
+        read in bursts, and few reports hold an exchange: hence means. That of the typical latency
+        is a median.
+        """
+        values = node_values(self.span, metric)
+        typical = median if metric == TYPICAL else _mean_of_rows
+        since = [typical(values[rows].T) for rows in np.array_split(self.since, n)]
+        return typical(values[self.before].T), np.stack(since)
 
-    @property
-    def is_local(self) -> bool:
-        """Whether nodes exchange no gradients by EFA. A rest of traffic says nothing of a step."""
-        return float(median(self.exchanged.since)) < KEEPS_ALIVE_BYTES_PER_S
-
-    @property
-    def is_other_step(self) -> bool:
-        """Whether a step has another number of executions than before, such as a larger batch."""
-        before = np.nansum(self.exchanged.before) / np.nansum(self.executions.before)
-        since = np.nansum(self.exchanged.since) / np.nansum(self.executions.since)
-        is_known = not self.is_local and before > 0 and since > 0
-        return bool(is_known and max(before / since, since / before) > 1 + SMALL)
+    def latency(self, metric: str) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Latency before and since, and its rise: (n_nodes,) each."""
+        before, halves = self.parts(metric, 2)
+        since = np.asarray(np.fmin.reduce(halves))
+        return before, since, _rise(before, since)
 
     @property
     def rests(self) -> Flags:
         """Nodes whose cores rest for about the time by which steps are longer: (n_nodes,)."""
-        return np.asarray(self.cores.rise <= -HALF * (1.0 - 1.0 / (1.0 + self.slowdown)))
+        return np.asarray(_rise(*self.means(CORES)) <= -HALF * (1.0 - 1.0 / (1.0 + self.slowdown)))
 
-    @property
-    def may_be_other_step(self) -> bool:
-        """Whether nothing tells slow executions from steps with another number of them.
+    def is_other_step(self, *, is_named: bool) -> bool:
+        """Whether a step has, or may have, another number of executions, as of a larger batch.
 
-        Links without traffic do not tell. Then executions that take no longer, on cores that rest
-        no longer, are those of another step. Without latencies only a slowdown by half is certain:
-        a step of three micro-batches where it had one executes a third less often per second.
+        One that exchanges other bytes per execution has. Links without traffic do not tell: then
+        executions that take no longer, on cores that rest no longer, are those of another step.
+        Without latencies only a slowdown by half is certain: a step of three micro-batches where
+        it had one executes a third less often per second.
         """
-        if not self.is_local or self.rests.any():
+        exchanged, executed = self.means(LINKS), self.means(EXECUTIONS)
+        if not median(exchanged[1]) < KEEPS_ALIVE_BYTES_PER_S:
+            before, since = (
+                np.nansum(links) / np.nansum(done)
+                for links, done in zip(exchanged, executed, strict=True)
+            )
+            is_known = before > 0 and since > 0
+            return bool(is_known and max(before / since, since / before) > 1 + SMALL)
+        if is_named or self.rests.any():
             return False
-        rises = np.fmax(self.typical.rise, self.longest.rise)
+        rises = np.fmax(self.latency(TYPICAL)[2], self.latency(LONGEST)[2])
         if np.isfinite(rises).all():
             return bool((rises < HALF * self.slowdown).all())
         return self.slowdown < HALF
 
 
-def _changes(
-    inputs: DetectionInput, progress: Progress, found: Slowdown, size: int
-) -> Changes | None:
-    """Compare the nodes with before the onset; None where too little is known.
-
-    Seconds after the end of a slowdown, or long after its onset, would show what differs then.
-    """
-    is_over = progress.newest(found.n_bins) > (found.usual + found.now) / 2
-    if is_over or inputs.now_s - found.onset_s > MINUTE_S + 2 * found.n_bins * size:
-        return None
-    changes = Changes.read(inputs, found, progress, size)
-    return changes if changes.since_s >= max(BIN_S, 2 * inputs.report_every_s) else None
+def _mean_of_rows(x: FloatArray) -> FloatArray:
+    return mean(x, axis=1)
 
 
-def find_slow_node(changes: Changes) -> CauseScore | None:
-    """Score the cause of a slowdown; None where it is unknown."""
-    return _by_host(changes) or _by_latency(changes)
+def _rise(before: FloatArray, since: FloatArray) -> FloatArray:
+    """Relative rise, NaN where unknown."""
+    return np.asarray(since / np.where(before > 0, before, np.nan) - 1.0)
 
 
 def _by_latency(changes: Changes) -> CauseScore | None:
-    slowdown = changes.slowdown
-    typical, longest = changes.typical.rise, changes.longest.rise
+    slowdown, nodes = changes.slowdown, changes.span.nodes
+    before, since, typical = changes.latency(TYPICAL)
+    longest_before, _, longest = changes.latency(LONGEST)
     if not (np.isfinite(typical) & np.isfinite(longest)).all():
         return None
-    n_nodes = len(changes.nodes)
     computes, as_before = typical >= MOSTLY * slowdown, typical <= SMALL * slowdown
     # Where an execution of its own exchanges, the longest takes much longer than the typical.
-    ratio = float(median(changes.longest.before / changes.typical.before))
-    exchanges_apart = ratio >= 1 + SMALL / 2
+    exchanges_apart = float(median(longest_before / before)) >= 1 + SMALL / 2
     # Of two nodes the one with longer executions may wait in them for the other one.
-    stands_out = n_nodes > 2 or (n_nodes == 2 and exchanges_apart)
-    if computes.sum() == 1 and as_before.sum() == n_nodes - 1 and stands_out:
-        return _score(changes, "slow_compute", changes.typical, int(np.argmax(computes)))
-    if n_nodes > 1 and as_before.all() and (longest >= slowdown).all():
-        return _score(changes, "network", changes.longest, None)
-    if exchanges_apart and computes.all() and float(np.ptp(typical)) <= SMALL * slowdown:
-        return _score(changes, "slow_compute", changes.typical, None)
+    stands_out = len(nodes) > 2 or (len(nodes) == 2 and exchanges_apart)
+    row = int(np.argmax(computes))
+    if computes.sum() == 1 and as_before.sum() == len(nodes) - 1 and stands_out:
+        peers = np.delete(since, row)
+        value, usual = float(since[row]), float(lower_median(peers))
+        strength = float(typical[row]) / (MOSTLY * slowdown)
+        return CauseScore(
+            "slow_compute", strength, TYPICAL, value, usual, len(peers), "s", nodes[row]
+        )
+    if len(nodes) > 1 and as_before.all() and (longest >= slowdown).all():
+        return _of_all(changes, "network", LONGEST)
+    if exchanges_apart and computes.all() and np.ptp(typical) <= SMALL * slowdown:
+        return _of_all(changes, "slow_compute", TYPICAL)
     return None
 
 
-def _score(changes: Changes, cause: str, change: Change, row: int | None) -> CauseScore:
-    """Score one node against its peers, or all against their past."""
-    metric, strength = TYPICAL, 1 / (MOSTLY * changes.slowdown)
-    if row is None:
-        metric = metric if change is changes.typical else LONGEST
-        value, usual, n_peers = float(median(change.since)), float(median(change.before)), 0
-        return CauseScore(
-            cause, strength * float(median(change.rise)), metric, value, usual, n_peers, "s"
-        )
-    value, peers = float(change.since[row]), np.delete(change.since, row)
-    strength *= float(change.rise[row])
-    usual, node = float(lower_median(peers)), changes.nodes[row]
-    return CauseScore(cause, strength, metric, value, usual, len(peers), "s", node)
+def _of_all(changes: Changes, cause: str, metric: str) -> CauseScore:
+    """Score all nodes against their past."""
+    usual, value, rise = (float(median(each)) for each in changes.latency(metric))
+    strength = rise / (MOSTLY * changes.slowdown)
+    return CauseScore(cause, strength, metric, value, usual, 0, "s")
 
 
 def _by_host(changes: Changes) -> CauseScore | None:
     """Score nodes whose hosts work harder while the run is slow: they read and decode data."""
-    n_nodes, hosts, rise = len(changes.nodes), changes.hosts, changes.hosts.rise
+    before, thirds = changes.parts(HOST, 3)
+    # Other jobs of a host end: each third must show that it is busier, apart from what all do,
+    # such as writing a checkpoint.
+    apart = (thirds / np.maximum(median(thirds), 1e-9)[:, None]).min(axis=0)
+    least, n_nodes = thirds.min(axis=0), len(changes.span.nodes)
+    since = np.minimum(least, apart * median(least))
+    rise = _rise(before, since)
     # Cores rest while the data is read, or wait for the node that reads.
     known = np.isfinite(rise) & changes.rests
     if not known.any():
@@ -467,20 +435,19 @@ def _by_host(changes: Changes) -> CauseScore | None:
         CAUSE_OF_PHASE["input_s"],
         float(rise[worst] / HOST_RISE),
         HOST,
-        float(hosts.since[worst]),
-        float(hosts.before[worst] if is_all else lower_median(hosts.since)),
+        float(since[worst]),
+        float(before[worst] if is_all else lower_median(since)),
         0 if is_all else int(known.sum()) - 1,
         "ratio",
     )
     if is_all:
         return score
     # A single node must stand out from all others, and beyond how much they vary.
-    usual = float(lower_median(rise)) if n_nodes > 1 else 0.0
-    others = np.delete(rise, worst)
+    others, usual = np.delete(rise, worst), float(lower_median(rise)) if n_nodes > 1 else 0.0
     next_ = float(np.max(others[np.delete(known, worst)], initial=-np.inf))
     next_ = next_ if n_nodes > 1 else 0.0
     spread = GAUSSIAN * float(median(np.abs(others - usual))) if n_nodes > 2 else 0.0
     excess = float(rise[worst]) - usual
     stands_out = excess >= max(HOST_RISE, DEVIATIONS * spread) and next_ - usual <= HALF * excess
-    is_clear = stands_out and rise[worst] >= HOST_RISE and changes.since_s >= MINUTE_S
-    return replace(score, node=changes.nodes[worst]) if is_clear else None
+    is_clear = stands_out and rise[worst] >= HOST_RISE and changes.since.size >= MINUTE_S
+    return replace(score, node=changes.span.nodes[worst]) if is_clear else None

@@ -8,11 +8,14 @@ from telemetry.detect.findings import LEAD_S, Finding, json_number
 from telemetry.detect.inputs import DetectionInput, newest_measurements, node_values
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
+    CLOCKS_S,
     COMPILE,
     COMPILING,
     CORES,
     HOST,
+    LATE,
     MOMENTS,
+    MOST,
     OLDEST_S,
     Flags,
     activities,
@@ -32,8 +35,6 @@ LIMITS = RULES[RULE].limits
 # A single host may be busy with another job, which is assumed to last so long
 # (telemetry/simulate/environment.toml: cron). Most hosts of several are not at once.
 JOB_S = 20.0
-# A step this much longer than usual may contain a compilation; it is recent for this long.
-LONGER_S, LONGER_RATIO, NEWS_S = 2.0, 0.5, 10.0
 
 
 def recompile(inputs: DetectionInput) -> list[Finding]:
@@ -51,13 +52,15 @@ def recompile(inputs: DetectionInput) -> list[Finding]:
         return [_finding(inputs, steps, since_s, lost_s, usual_s, is_over=False)]
     if not len(steps):
         return []
+    # One that took longer by half, and by more than clocks are off, may contain a compilation. It
+    # is recent until another one is late.
     longer_s = steps.step_s - usual_s
-    is_long = longer_s >= max(LONGER_S, LONGER_RATIO * usual_s)
-    is_new = steps.ended_at_s >= min(inputs.now_s - NEWS_S, steps.ended_at_s[-1])
+    is_long = longer_s >= max(CLOCKS_S, MOST * usual_s)
+    is_new = steps.ended_at_s >= min(inputs.now_s - LATE.seconds, steps.ended_at_s[-1])
     for row in np.flatnonzero(is_long & is_new)[::-1].tolist():
         end_s, lost_s = float(steps.ended_at_s[row]), float(longer_s[row])
         since_s = end_s - float(steps.step_s[row])
-        if _compiled_within(inputs, steps, since_s, end_s, at_least_s=LONGER_RATIO * lost_s):
+        if _compiled_within(inputs, steps, since_s, end_s, at_least_s=MOST * lost_s):
             return [_finding(inputs, steps, since_s, lost_s, usual_s, is_over=True)]
     return []
 

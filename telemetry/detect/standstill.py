@@ -45,8 +45,8 @@ DEAD_S = 2 * HEARTBEAT_S + CLOCKS_S
 MUTE_S = TOGETHER_S = 5
 # Newest seconds that show what a node does: more than two reports of 2 s, or one of 5 s.
 STANDSTILL_LOOK_S = LOOK_S = 8
-# Steps that show what is usual, and those that are looked at.
-USUAL_STEPS, RECENT_STEPS = 12, 24
+# Steps that are looked at; the newer half of them shows what is usual.
+RECENT_STEPS = 24
 # Moments that are read of a standstill, however long it is.
 MOMENTS = 12
 # Settings of the rule: above the first a core computes or moves bytes. Below it, a host above the
@@ -176,7 +176,7 @@ def upper_median(x: FloatArray) -> float:
 @once
 def usual_step_s(steps: StepBatch) -> float:
     """Recent step time; NaN without steps."""
-    return middle(steps.step_s[-USUAL_STEPS:]) if len(steps) else float("nan")
+    return middle(steps.step_s[-RECENT_STEPS // 2 :]) if len(steps) else float("nan")
 
 
 def recent_steps(inputs: DetectionInput) -> StepBatch:
@@ -371,8 +371,10 @@ def _gone(
     last_s = min(inputs.now_s, until_s + mute_s + 2 * every_s)
     if inputs.now_s - since_s > OLDEST_S or inputs.hardware_at is None:
         return np.zeros(len(nodes), dtype=bool)
-    ages = [int(inputs.now_s) - tick for tick in range(int(from_s), int(last_s) + 1)]
-    span = inputs.hardware_at((HOST,), ages).of(nodes)
+    # Each second of a step of minutes; of a longer one as many moments.
+    n_moments = min(10 * MOMENTS, int(last_s - from_s) + 1)
+    at_s = np.unique(np.linspace(int(from_s), int(last_s), n_moments).astype(int))
+    span = inputs.hardware_at((HOST,), (int(inputs.now_s) - at_s).tolist()).of(nodes)
     ticks = span.ticks[:, None]
     heard_s = np.maximum.accumulate(np.where(span.reported, ticks, 0), axis=0)
     hole = (heard_s > 0) & (heard_s <= until_s) & (ticks - heard_s > mute_s)

@@ -78,30 +78,16 @@ def find_silent(
 ) -> list[Finding]:
     """Find nodes that reported before and have not for ``after_s`` seconds.
 
-    Parameters
-    ----------
-    last_seen : mapping of node to Unix second
-        Newest tick in which each node that is meant to report did. Nodes that have left, and
-        those of finished runs, do not belong here.
-    now_s, after_s : seconds
-        The time now, and how long a silence is too long. An agent that crashed is back sooner.
-    run_of : mapping of node to run, optional
-        What each node trains.
-    pulses : mapping of run to StepHeartbeat, optional
-        Whether training goes on tells a mute node (`node_silent`) from a dead one (`node_crash`).
-    crashed : nodes
-        Those with which their run stopped, as its other nodes show: they are dead, not mute, and
-        need not be waited for, unless there are several: the agent of one may restart.
-    report_every_s : mapping of run to seconds, optional
-        How often the nodes of a run report, 0 where not known yet; a run that is not listed:
-        every second.
-    may_be_quiet_s : mapping of node to seconds, optional
-        Longer limits of nodes that are scraped less often, or whose agent was asked to end.
+    ``last_seen`` is the newest tick of each node that is meant to report, ``run_of`` what it
+    trains, ``report_every_s`` how often the nodes of a run do (0: not known yet; by default each
+    second). ``pulses`` tell a mute node (`node_silent`) from a dead one (`node_crash`) by whether
+    its run goes on. With ``crashed`` nodes their run stopped, as its other nodes show: they need
+    not be waited for, unless there are several: the agent of one may restart. ``may_be_quiet_s``
+    are longer limits of nodes that are scraped, or whose agent was asked to end.
 
-    Returns
-    -------
-    One finding per silent node; or, where every one of several nodes is silent, the single finding
-    `monitoring_blind`: a whole fleet does not die in the same minute, but its monitoring may.
+    There is one finding per silent node; or, where every one of several nodes is silent, the
+    single finding `monitoring_blind`: a whole fleet does not die in the same minute, but its
+    monitoring may.
     """
     run_of, pulses, every_s = run_of or {}, pulses or {}, report_every_s or {}
     n_crashed = Counter(run_of.get(node) for node in crashed)

@@ -8,7 +8,6 @@ import pytest
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect import DetectionInput, Finding, find
 from telemetry.detect.inputs import OpenProblem, reporting_interval
-from telemetry.detect.progress import Change, Changes, find_slow_node
 from telemetry.steps import StepBatch
 
 NODES = ("a", "b", "c", "d")
@@ -16,16 +15,19 @@ NOW, LENGTH_S = 10_000, 900
 
 
 def watched(
-    values: Mapping[str, FloatArray], *problems: OpenProblem, report_every_s: int = 1
+    values: Mapping[str, FloatArray],
+    *problems: OpenProblem,
+    report_every_s: int = 1,
+    nodes: tuple[str, ...] = NODES,
 ) -> list[Finding]:
     """Find what is wrong with a run of which only hardware is known."""
 
     def hardware(metrics: Sequence[str], last_s: int) -> Span:
         known = {
-            name: values[name][-last_s:] if name in values else np.zeros((last_s, len(NODES), 0))
+            name: values[name][-last_s:] if name in values else np.zeros((last_s, len(nodes), 0))
             for name in metrics
         }
-        return Span("x", np.arange(NOW - last_s + 1, NOW + 1), NODES, known)
+        return Span("x", np.arange(NOW - last_s + 1, NOW + 1), nodes, known)
 
     def hardware_at(metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
         return Span.join_times([one_second(metrics, age) for age in ages_s]) or hardware(
@@ -35,13 +37,13 @@ def watched(
     def one_second(metrics: Sequence[str], age: int) -> Span:
         span = hardware(metrics, age + 1)
         first = {name: array[:1] for name, array in span.values.items()}
-        return Span("x", span.ticks[:1], NODES, first)
+        return Span("x", span.ticks[:1], nodes, first)
 
     return find(
         DetectionInput(
             run="llama",
-            nodes=NODES,
-            steps=StepBatch.empty("llama", NODES),
+            nodes=nodes,
+            steps=StepBatch.empty("llama", nodes),
             hardware=hardware,
             hardware_at=hardware_at,
             now_s=float(NOW),
@@ -221,12 +223,16 @@ def test_latencies_that_hold_the_exchange_accuse_nobody() -> None:
 def test_of_two_nodes_one_may_only_wait_within_its_executions(
     longest_s: float, node: str | None
 ) -> None:
-    usual, same = np.array([0.2, 0.2]), Change(np.ones(2), np.ones(2))
-    typical = Change(usual, np.array([0.2, 0.26]))
-    longest = Change(np.full(2, longest_s), np.full(2, longest_s * 1.3))
-    changes = Changes(("a", "b"), 0.3, 60, typical, longest, same, same, same, same)
-    score = find_slow_node(changes)
-    assert (score and score.node) == node
+    values = {name: each[:, :2] for name, each in run_of(45).items()}
+    for name, usual_s in (
+        ("execution_latency_p50_s", 0.2),
+        ("execution_latency_p100_s", longest_s),
+    ):
+        values[name] = np.full((LENGTH_S, 2, 1), usual_s)
+    values["execution_latency_p50_s"][-45:, 1] *= 1.3
+    values["execution_latency_p100_s"][-45:] *= 1.3
+    (found,) = watched(values, nodes=NODES[:2])
+    assert found.node == node
 
 
 def test_a_report_that_stands_for_seconds_counts_once() -> None:
