@@ -440,6 +440,15 @@ def test_who_was_away_for_a_moment_did_not_stop_a_run(
 
 
 @pytest.mark.parametrize("every_s", [1, 5])
+def test_a_pause_of_monitoring_in_the_last_step_is_no_crash_of_all_nodes(every_s: int) -> None:
+    seen = silent_now_and_then(
+        lambda s: np.repeat((s <= 3) | (s > 40), 3, axis=1), every_s=every_s
+    )
+    assert crashed_nodes(seen) == set()
+    assert [(each.rule, each.node) for each in hang(seen)] == [("hang", None)]
+
+
+@pytest.mark.parametrize("every_s", [1, 5])
 def test_who_falls_silent_while_the_others_wait_did_not_stop_the_run(every_s: int) -> None:
     last_s = np.array([np.inf, 23.0, 3.0])
     assert crashed_nodes(silent_now_and_then(lambda s: s <= last_s, every_s=every_s)) == {"calm"}
