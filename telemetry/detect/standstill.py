@@ -359,14 +359,15 @@ def _gone(
     restart.
     """
     every_s = inputs.report_every_s
-    # Reports may be lost: three of them, or a longer hole of who reports each second.
-    around_s = max(FIRST_RATIO * HEARTBEAT_S - MUTE_S, 3.0 * every_s)
+    # Three reports may be lost; of who reports each second, as many as make it silent.
+    around_s = max(RULES["node_silent"].limits["quiet_s"], 3.0 * every_s)
     step_s = float(np.nan_to_num(step_s))
     from_s, until_s = since_s - 3.0 * every_s, since_s + step_s + around_s
     if not len(inputs.steps):
         # The others execute until they all wait for it, for an unknown part of a step.
         until_s = since_s + CLOCKS_S
-        from_s = min(from_s - step_s, since_s - 30.0 - max(3.0 * every_s, step_s))
+        most_s = max(3.0 * every_s, step_s)
+        from_s = min(from_s - step_s, since_s - WAITING.seconds - most_s)
     mute_s = inputs.lagging(MUTE_S)
     last_s = min(inputs.now_s, until_s + mute_s + 2 * every_s)
     if inputs.now_s - since_s > OLDEST_S or inputs.hardware_at is None:
