@@ -252,6 +252,12 @@ class Evidence:
         return dict(sorted(self._numbers("posterior").items(), key=lambda item: -item[1]))
 
     @property
+    def likeliest(self) -> tuple[str, float] | None:
+        """The most probable cause by name, and how probable it is; None if that is unknown."""
+        cause, share = next(iter(self.posterior.items()), (UNKNOWN, 0.0))
+        return None if cause == UNKNOWN else (cause_name(cause), share)
+
+    @property
     def limits(self) -> Mapping[str, Any]:
         """What could be found in the run, by its noise."""
         given = self.figures.get("limits")
@@ -498,6 +504,7 @@ class AlertText:
             "is_own_cause": is_own_cause,
             "is_self_explained": alert.rule in SELF_EXPLAINED,
             "is_untimed": evidence.is_untimed,
+            "likeliest": evidence.likeliest,
             "opening_has_figure": is_own_cause and culprit.value is not None,
             "has_device": alert.device is not None,
             "part": self.part,

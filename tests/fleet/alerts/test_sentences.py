@@ -425,3 +425,31 @@ def test_idle_nodes_are_listed_with_the_change_of_scale_that_left_them(make: Mak
         assert "2 nodes of llama" in text
         assert shown in text
         assert "Idle: llama-02, llama-03." in text
+
+
+def test_the_most_probable_cause_is_stated_where_none_is_named(make: Make) -> None:
+    weighed = {"posterior": {"unknown": 0.24, "hbm_slow": 0.75, "throttle": 0.01}}
+    unplaced = {"cause": "unknown", "node": None, "device": None}
+
+    def text(posterior: Mapping[str, Any], **place: Any) -> str:
+        return paragraph_of(make(CORE | posterior, **{"cause": "unknown", **place}))
+
+    assert "unknown. Most probable is slow HBM, 75 %." in text(weighed, device=None)
+    assert "Why limping is slow is unknown." in text(weighed, device=None)
+    assert "Most probable is slow HBM, 75 %." in text(weighed, **unplaced)
+    # Of an older alert, or where nothing fits.
+    nothings: list[Mapping[str, Any]] = [{}, {"posterior": {"unknown": 0.9, "hbm_slow": 0.1}}]
+    for nothing in nothings:
+        assert "Most probable" not in text(nothing, **unplaced)
+
+
+def test_nothing_is_said_of_a_transfer_that_takes_longer_than_the_wait(make: Make) -> None:
+    late = make(CORE, cause="slow_compute")
+    assert "The transfer is as fast as before: 3 other nodes are waiting on limping" in (
+        paragraph_of(late)
+    )
+
+    both = make(CORE | {"transfer_ratio": 0.274, "wait_ratio": 0.221}, cause="slow_compute")
+    text = paragraph_of(both)
+    assert "as fast as before" not in text
+    assert "peers. 3 other nodes are waiting on limping." in text
