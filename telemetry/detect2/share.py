@@ -29,7 +29,7 @@ from telemetry.detect2.evidence import (
     performance_victims,
 )
 from telemetry.detect2.explain import SIZES
-from telemetry.detect2.steps import FIRST_VALUES, LEAST_S, N_BEFORE, N_SINCE
+from telemetry.detect2.steps import FIRST_VALUES, LEAST_S, N_BEFORE, N_SINCE, PAUSE_S
 from telemetry.evidence import budget, student
 from telemetry.evidence.noise import PRIOR_FAR, PRIOR_FAR_VALUES, BoolArray
 from telemetry.evidence.sequential import YEAR_S, alarm_level
@@ -141,6 +141,9 @@ class Shares:
         self.before: FloatArray | None = None
         # The newest step when it began.
         self.first: FloatArray = np.zeros(len(COLUMNS))
+        # Its processes began later; steps before the other were reported, but not timed.
+        self.started_s = -np.inf
+        self.timed_since_s = -np.inf
         self.limit_ratio = 0.0
 
     def update(self, inputs: DetectionInput, timed: StepBatch, *, is_open: bool) -> None:
@@ -155,6 +158,8 @@ class Shares:
         n_earlier = int((self.rows[:, ENDED] < timed.ended_at_s.min(initial=np.inf)).sum())
         if not self._take(timed):
             return
+        if is_first and inputs.steps.ended_at_s[0] < self.rows[0, ENDED]:
+            self.timed_since_s = float(self.rows[0, ENDED] - self.rows[0, STEP_S])
         same = alike(*self.rows[:, [STEP, ENDED, STEP_S, TOKENS, N_WORKERS]].T)
         newest = self.rows[-1]
         if not same[-1]:
@@ -175,11 +180,12 @@ class Shares:
 
     def _take(self, steps: StepBatch) -> bool:
         """Keep steps that were not seen yet; return whether there are any."""
-        last = self.rows[-1, STEP] if len(self.rows) else -np.inf
-        if len(steps) and steps.step[-1] < last:
+        last, ended_s = self.rows[-1, [STEP, ENDED]] if len(self.rows) else (-np.inf, np.inf)
+        if ((steps.step <= last) & (steps.ended_at_s > ended_s + PAUSE_S)).any():
             # It began again from a checkpoint.
-            self.rows, self.is_calm, last = self.rows[:0], self.is_calm[:0], -np.inf
-        new = steps[steps.step > last]
+            self.rows, self.is_calm = self.rows[:0], self.is_calm[:0]
+            self.started_s, last = ended_s, -np.inf
+        new = steps[(steps.step > last) & (steps.ended_at_s > self.started_s)]
         columns = (
             new.step,
             new.ended_at_s,
@@ -315,25 +321,28 @@ def find_share(
     shares: Shares, inputs: DetectionInput, timed: StepBatch, problems: list[Problem]
 ) -> tuple[Finding | None, list[Problem]]:
     """Return the finding while the share is too high, and the problems that it does not name."""
-    first_s = shares.rows[:1, ENDED] - shares.rows[:1, STEP_S]
     # A trace that an alert asked for is evidence about it: it ends before a share could.
-    if not shares.is_open or any((p.onset_s < first_s - ROUNDING).any() for p in problems):
+    if not shares.is_open or any(p.onset_s < shares.timed_since_s for p in problems):
         return None, problems
     able = [p for p in problems if _delays(p)]
     later = [p for p in able if shares.was_above(p.onset_s)]
+    longer = shares.longer_s(min((p.onset_s for p in later), default=np.inf))
+    kind: Kind = "waiting" if longer[0] > longer[1] else "transferring"
     held = {a.node or a.cause for a in inputs.open_problems if a.rule == SHARE}
     chosen = max(
-        (p for p in able if p not in later),
+        (
+            p
+            for p in able
+            if p not in later and (not any(longer) or _has(p, kind) or (p.node or p.cause) in held)
+        ),
         key=lambda p: ((p.node or p.cause) in held, p.cause != UNKNOWN, p.strength),
         default=None,
     )
     if chosen is None and not shares.is_news:
         return None, problems
-    longer = shares.longer_s(min((p.onset_s for p in later), default=np.inf))
-    kind: Kind = "waiting" if longer[0] > longer[1] else "transferring"
     problem = Problem(UNKNOWN, None, kind, shares.onset_s, 1.0)
     if chosen is not None:
-        kind = "transferring" if chosen.kind == "transferring" else "waiting"
+        kind = "transferring" if _has(chosen, "transferring") else "waiting"
         onset_s = min(chosen.onset_s, shares.onset_s)
         problem = replace(chosen, kind=kind, onset_s=onset_s)
     is_layout = chosen is None and (not any(longer) or bool(shares.changed))
@@ -345,6 +354,11 @@ def _delays(problem: Problem) -> bool:
     """Whether others wait for what a problem is about, or transfers take longer."""
     is_of_node = problem.node is not None and problem.kind in ("input", "step")
     return is_of_node or problem.kind in ("waiting", "transferring")
+
+
+def _has(problem: Problem, kind: Kind) -> bool:
+    """Whether a problem makes this longer; any but a slow exchange makes others wait."""
+    return (problem.kind == "transferring") == (kind == "transferring")
 
 
 def _is_vague(problem: Problem, kind: Kind) -> bool:

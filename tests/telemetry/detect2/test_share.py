@@ -14,7 +14,7 @@ from telemetry.detect.findings import Finding
 from telemetry.detect.inputs import DetectionInput, HealthyStepsCache, OpenProblem
 from telemetry.detect2 import find_slowdowns
 from telemetry.detect2.evidence import comparable
-from telemetry.detect2.share import LAYOUT, SHARE, Shares
+from telemetry.detect2.share import LAYOUT, N_STEPS, SHARE, Shares
 from telemetry.simulate.plan import Noise, Plan, RunSpec
 from telemetry.simulate.shard import played_steps, start_clock
 from telemetry.steps import PHASES, StepBatch
@@ -333,6 +333,17 @@ def test_the_first_steps_of_a_run_and_after_a_pause_are_left_out() -> None:
     assert any(opens(steps))
 
 
+def test_steps_of_both_starts_in_one_window_are_taken_once() -> None:
+    before = at([0.1] * 150)
+    end_s = float(before.ended_at_s[-1])
+    after = batch_of(np.full((100, 4), 0.9), 0.1, first=200, start_s=end_s + 60.0)
+    steps, shares = joined(before, after), Shares()
+    for end in range(5, 251, 5):
+        window = steps[max(0, end - 180) : end]
+        shares.update(inputs_of(window), window, is_open=False)
+    assert shares.rows[:, 0].tolist() == after.step.tolist()
+
+
 def test_steps_that_are_not_timed_are_no_pause() -> None:
     steps = sampled(steps_of(400, change=from_step(200, "transfer_s", 3.0)), every=20)
     states = opens(steps, every=20)
@@ -422,6 +433,23 @@ def test_what_begins_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_
     assert found[SHARE].evidence["kind"] == LAYOUT
     assert (found[SHARE].severity, found[SHARE].node) == ("warn", None)
     assert found["step_slow"].node == "n2"
+
+
+def test_a_node_that_was_late_before_is_not_named_for_a_transfer_that_takes_longer() -> None:
+    late = from_step(100, "compute_s", 1.06, workers=[2])
+    longer = from_step(200, "transfer_s", 2.5)
+    found = looks(steps_of(240, n_workers=8, change=both(late, longer)))
+    kinds = {(each.node, each.evidence["kind"]) for each in found if each is not None}
+    assert kinds == {(None, "transferring")}
+
+
+def test_an_alert_outlasts_the_steps_that_are_kept() -> None:
+    n = N_STEPS + 300
+    steps = steps_of(n, change=from_step(150, "compute_s", 1.4, workers=[2]))
+    found = looks(steps, every=20)
+    first = next(i for i, each in enumerate(found) if each is not None)
+    assert {each.node for each in found[first + 1 :] if each is not None} == {"n2"}
+    assert None not in found[first:]
 
 
 def test_the_culprit_of_the_open_alert_stays_named_when_a_worse_one_comes() -> None:
