@@ -93,6 +93,9 @@ def find_silent(
     n_crashed = Counter(run_of.get(node) for node in crashed)
     quiet = {}
     for node, seen_s in last_seen.items():
+        if now_s - seen_s < after_s and node not in crashed:
+            # Nearly always all of thousands of nodes.
+            continue
         run = run_of.get(node, "")
         each_s = every_s.get(run, 1) or SCRAPED_S
         around_s, allowed_s = 2 * (each_s - 1), (may_be_quiet_s or {}).get(node, 0)
@@ -104,10 +107,12 @@ def find_silent(
             limit_s = min(limit_s, TOGETHER_S + each_s)
         if now_s - seen_s >= limit_s:
             quiet[node] = seen_s
-    newest_s = max(last_seen.values(), default=0)
+    if not quiet:
+        return []
+    newest_s = max(last_seen.values())
     # Monitoring did not fail if nodes fell silent one by one while steps still arrive.
     arrive = any(each.last_step_at_s > newest_s + TOGETHER_S for each in pulses.values())
-    is_one = not arrive or newest_s - min(quiet.values(), default=0) <= TOGETHER_S
+    is_one = not arrive or newest_s - min(quiet.values()) <= TOGETHER_S
     if len(quiet) == len(last_seen) > 1 and is_one:
         return [_blind(len(quiet), newest_s, now_s=now_s, after_s=after_s)]
     n_nodes = Counter(run_of.get(node) for node in last_seen)
