@@ -432,7 +432,7 @@ def test_the_most_probable_cause_is_stated_where_none_is_named(make: Make) -> No
     unplaced = {"cause": "unknown", "node": None, "device": None}
 
     def text(posterior: Mapping[str, Any], **place: Any) -> str:
-        return paragraph_of(make(CORE | posterior, **{"cause": "unknown", **place}))
+        return paragraph_of(make({**CORE, **posterior}, **{"cause": "unknown", **place}))
 
     assert "unknown. Most probable is slow HBM, 75 %." in text(weighed, device=None)
     assert "Why limping is slow is unknown." in text(weighed, device=None)
