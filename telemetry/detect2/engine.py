@@ -97,6 +97,9 @@ class Tracked:
         """Whether a shift is part of what this problem's signature predicts, or leaves open."""
         found = self.explanation
         row = found.signature
+        if _place_of(shift) == _place_of(self.shift):
+            # It was opened by it, whatever it is believed to be now.
+            return True
         if row is None:
             return shift.quantity not in OF_PLACE or node in (None, found.node)
         if row.scope == "node":
@@ -108,6 +111,10 @@ class Tracked:
                 return True
         name = {"core": "device"}.get(shift.quantity, shift.quantity)
         return shift.quantity == "own" or row.sign(name) != 0
+
+
+def _place_of(shift: Shift) -> tuple[str, int | None, int | None]:
+    return shift.quantity, shift.node, shift.part
 
 
 def _is_within(part: int | None, parts: slice) -> bool:

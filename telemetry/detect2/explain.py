@@ -34,6 +34,8 @@ Seen = Mapping[str, Deviation]
 SUMS = frozenset({"step", "own"})
 # Hardware that is bad where it falls; the other is bad where it rises.
 FALLS = frozenset({"memory", "bytes"})
+# Hardware that shows which part is at fault.
+SHOW_PART = frozenset({"core_own", "device", "memory", "latency", "bytes", "retransmits"})
 # Hardware that a problem of the whole run shows on all nodes alike.
 EVERYWHERE = frozenset({"host", "latency", "retransmits"})
 # Quantities of parts, and those of which a device has several.
@@ -278,11 +280,13 @@ def _scatter(effect: Effect) -> float:
 
 
 def _part_of(row: Signature, here: Seen) -> int | None:
-    """Return the part that the row's own hardware quantity shows."""
-    for name in ("core_own", "device", "memory", "latency", "bytes", "retransmits"):
-        if name in here and row.sign(name) not in (None, 0):
-            return here[name][2]
-    return None
+    """Return the part that the row's own hardware quantities show, by the one that is clearest."""
+    shown = [
+        (abs(size) / error, part)
+        for name, (size, error, part) in here.items()
+        if name in SHOW_PART and row.sign(name) not in (None, 0)
+    ]
+    return max(shown, key=lambda each: each[0], default=(0.0, None))[1]
 
 
 def _named(

@@ -64,6 +64,16 @@ def test_a_slow_core_is_noticed_and_no_other_node_is_accused(tier: str) -> None:
         assert firing.node == "llama-02"
 
 
+def test_slow_memory_is_one_alert_that_names_its_device() -> None:
+    """Cores that wait count as busy, so that only the memory shows which device it is."""
+    fault = SLOW_CORE | {"kind": "hbm_slow", "magnitude": 0.5, "device": 7}
+    firings = play("full", fault).firings
+
+    assert [(each.cause, each.node, each.device) for each in firings] == [
+        ("hbm_slow", "llama-02", 7)
+    ]
+
+
 def test_a_drill_plays_with_the_version_that_it_is_given() -> None:
     first, second = (play("agent_hooks", SLOW_CORE, detector=version) for version in DETECTORS)
     # Versions weigh evidence differently.

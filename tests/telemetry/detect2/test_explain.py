@@ -222,3 +222,16 @@ def test_the_part_that_is_worse_is_shown_not_its_mates_that_are_better_by_more()
     assert (found.cause, found.node, found.part) == ("slow_core", HERE, PART)
     # Memory is worse where it falls.
     assert of_memory["memory"] == (-0.17, ERROR, PART)
+
+
+def test_the_part_is_that_of_the_quantity_that_shows_it_most_clearly() -> None:
+    row = next(r for r in SIGNATURES if r.name == "hbm_slow" and r.scope == "node")
+    effects = dict(predicted(row))
+    # Cores that wait count as busy: no device stands out by them, but one is a little above.
+    device = np.zeros((N_NODES, N_PARTS["device"]))
+    device[HERE, 0] = 0.002
+    effects["device"] = replace(effects["device"], size=device)
+
+    found = explain(effects, (HERE,), n_nodes=N_NODES)
+
+    assert (found.cause, found.node, found.part) == ("hbm_slow", HERE, PART)
