@@ -18,6 +18,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.causes import CAUSE_OF_PHASE, UNKNOWN, phase_of
+from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.findings import CauseScore, Problem, score_of_alert
 from telemetry.detect.inputs import DetectionInput, OpenProblem, node_values, part_values
 from telemetry.detect.rules import RULES
@@ -104,9 +105,12 @@ class Slowdown:
 
 
 def find_slow_progress(inputs: DetectionInput) -> list[Problem]:
-    """Find that a run without step reports works more slowly than it did."""
-    if len(inputs.steps) or inputs.phase != TRAINING or not inputs.reads_hardware:
+    """Find that a run without step reports writes a checkpoint for too long, or became slower."""
+    if len(inputs.steps):
         return []
+    saving = find_slow_checkpoint(inputs, inputs.steps)
+    if saving or inputs.phase != TRAINING or not inputs.reads_hardware:
+        return saving
     held = next((a for a in inputs.open_problems if "window_bins" in a.evidence), None)
     size = max(BIN_S, inputs.report_every_s)
     progress = recent_progress(inputs, size, is_held=held is not None)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from telemetry import detect2
 from telemetry.detect import Finding, find
 from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem
@@ -83,7 +84,8 @@ def test_an_alert_waits_for_the_report_of_the_step_that_it_interrupts(
     assert [each.evidence["phase_s"] for each in found] == [44.0] * n_found
 
 
-def test_an_alert_outlasts_the_stored_steps_while_hosts_write() -> None:
+@pytest.mark.parametrize("version", [{}, {"slowdowns": detect2.find_slowdowns}])
+def test_an_alert_outlasts_the_stored_steps_while_hosts_write(version: dict[str, Any]) -> None:
     last_s = float(T0)
     machines = Machines(last_s + 1500)
     all_parts: Any = (slice(None), slice(None))
@@ -92,7 +94,8 @@ def test_an_alert_outlasts_the_stored_steps_while_hosts_write() -> None:
     known = {"onset_s": last_s, "phase_s": 1200.0, "baseline_phase_s": 15.0}
     held = OpenProblem("checkpoint_slow", "checkpoint_slow", evidence=known)
     seen = {"now_s": last_s + 1500, "open_problems": (held,), "nodes": CHARACTERS}
-    (found,) = found_in(StepBatch.empty("llama"), hardware=machines, **seen)
+    (found,) = find(inputs(StepBatch.empty("llama"), hardware=machines, **seen), **version)
+    assert found.rule == "checkpoint_slow"
     assert found.evidence["phase_s"] == pytest.approx(1500, abs=2)
 
 
