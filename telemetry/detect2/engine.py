@@ -71,6 +71,7 @@ KINDS: dict[str, Kind] = {
     "compute": "computing",
     "transfer": "transferring",
     "input": "input",
+    "wait": "waiting",
     "step": "step",
     "core": "waiting",
     "device": "waiting",

@@ -5,10 +5,12 @@
 2. Other tokens, other workers or a restart begin a new plan: nothing before is a reference. The
    plan before, if it comes back without a restart, goes on.
 3. Rows of a second at least are one value. Phases are shares of the run's usual step.
-4. Of the run: the step, and what all its workers have alike (compute, transfer, input).
+4. Of the run: the step, what all its workers have alike (compute, transfer, input), and how long
+   the usual one waits: for a late one, or for another in each step.
 5. Of workers: own time (compute, input, other) minus the median of all; who is late, others wait
    for. Of a pipeline stage: its own time minus that of the other stages.
 6. Each of these has a sequential test; its noise is learned from the run (`telemetry.evidence`).
+   The step has a second one, whose reference stays the first one: a slow drift.
 7. What is above its level is a shift, with an onset.
 8. Since any moment, the mean of every quantity and its standard error are its effects.
 """
@@ -30,9 +32,11 @@ from telemetry.statistics.peers import GAUSSIAN, lower_median, median
 from telemetry.steps import StepBatch
 from telemetry.units import DAY_S
 
-RUN = ("step", "compute", "transfer", "input", "wait", "other", "uneven", "stage")
+RUN = ("step", "compute", "transfer", "input", "wait", "other", "uneven")
 # Of these a rise by itself is a shift; the others tell causes apart.
-TESTED = RUN[1:4]
+TESTED = RUN[1:5]
+# Tests of the run; of the others each cell is a worker or a stage.
+OF_RUN = ("step", "drift", "run")
 # What may be long again and again.
 RECURRING = ("step", "own")
 WORKER = ("own", "own_input", "own_compute")
@@ -50,6 +54,8 @@ PAUSE_S, AFTER_PAUSE = 10.0, 3
 # Lasting offsets of workers have a deviation of 0.4 to 0.7 % (traces of 8 to 64 ranks): within
 # six of them no worker of a fleet is slow.
 OFFSET_REACH = 0.04
+# Recorded runs drift by 0.4 % an hour, nine of ten by 3.5 % at most, and by 2.1 % in all.
+DRIFT_REACH = 0.035
 # Scatter of single operations is 1.5 to 2.2 %; steps are sums of many.
 WORKER_SCALE = 0.005
 N_VALUES, N_BEFORE, N_SINCE = 120, 60, 20
@@ -59,7 +65,10 @@ FIRST_VALUES = 3
 
 @dataclass(slots=True)
 class Baseline:
-    """Usual values before a moment, and their scatter: (n_quantities,), (n_workers, 3)."""
+    """Usual values before a moment, and their scatter.
+
+    Of the run and its stages (n_quantities + n_stages,), of workers (n_workers, 3).
+    """
 
     run: FloatArray
     run_scale: FloatArray
@@ -81,6 +90,8 @@ class Value:
     workers: FloatArray
     stages: FloatArray
     n_steps: int
+    # Own time of each worker, by itself.
+    own_s: FloatArray
 
 
 class Newest:
@@ -107,17 +118,23 @@ class Plan:
 
     workers: tuple[str, ...]
     tokens: float
+    n_stages: int
     usual_s: float = math.nan
+    own_s: FloatArray | None = None
+    # What was usual when drift began to be tested.
+    anchor: Baseline | None = None
     tests: dict[str, EvidenceTest] = field(default_factory=dict)
     recurring: dict[str, RecurrenceTest] = field(default_factory=dict)
     # The first values, until there are enough to know the usual step.
     waiting: list["Value"] = field(default_factory=list)
     ended_s: Newest = field(default_factory=Newest)
     started_s: Newest = field(default_factory=Newest)
-    of_run: Newest = field(default_factory=lambda: Newest((len(RUN),)))
+    # Quantities of the run, then its stages.
+    of_run: Newest = field(init=False)
     of_worker: Newest = field(init=False)
 
     def __post_init__(self) -> None:
+        self.of_run = Newest((len(RUN) + self.n_stages,))
         self.of_worker = Newest((len(self.workers), len(WORKER)), np.float32)
 
     @property
@@ -172,7 +189,11 @@ class Steps:
 
     @property
     def shifts(self) -> list[Shift]:
-        return [shift for shifts in self._shifts.values() for shift in shifts]
+        found = dict(self._shifts)
+        if found.get("step"):
+            # The same shift, against an older reference.
+            found.pop("drift", None)
+        return [shift for shifts in found.values() for shift in shifts]
 
     def update(
         self,
@@ -215,7 +236,8 @@ class Steps:
             self._skip -= 1
             return
         plan = self.plan = self._plan_of(rows)
-        value = _value(_of_workers(rows, plan.workers), began_s, self.n_stages)
+        value = _value(_of_workers(rows, plan.workers), began_s, self.n_stages, plan.own_s)
+        plan.own_s = value.own_s
         if np.isnan(value.step_s) or value.step_s <= SHORTEST_S:
             return
         if not plan.tests:
@@ -239,7 +261,7 @@ class Steps:
         self._before, self._shifts = plan, {}
         if before is not None and before.is_of(rows):
             return before
-        return Plan(_reporting(rows), float(np.nan_to_num(rows.tokens[-1])))
+        return Plan(_reporting(rows), float(np.nan_to_num(rows.tokens[-1])), self.n_stages)
 
     def _tests(self, plan: Plan) -> dict[str, EvidenceTest]:
         """Return tests that know nothing but the usual step."""
@@ -255,7 +277,11 @@ class Steps:
             young_reach=OFFSET_REACH,
             pooled=True,
         )
-        cells = {"step": (1, Quantity("step")), "run": (len(TESTED), share("run"))}
+        cells = {
+            "step": (1, Quantity("step")),
+            "drift": (1, Quantity("step", anchored=True, young_reach=DRIFT_REACH)),
+            "run": (len(TESTED), share("run")),
+        }
         if n > 1:
             cells["own"] = (n, peers("own", start=0.0))
             cells["own_input"] = (n, peers("own_input", start=0.0))
@@ -284,12 +310,14 @@ class Steps:
     def _keep(self, plan: Plan, value: Value) -> None:
         plan.ended_s.add(value.at_s)
         plan.started_s.add(value.began_s)
-        plan.of_run.add(np.append(value.step_s - plan.usual_s, value.run) / plan.usual_s)
+        run = [value.step_s - plan.usual_s], value.run, value.stages
+        plan.of_run.add(np.concatenate(run) / plan.usual_s)
         plan.of_worker.add(value.workers / plan.usual_s)
 
     def _test(self, plan: Plan, value: Value) -> None:
         values = {
             "step": np.array([value.step_s]),
+            "drift": np.array([value.step_s]),
             "run": value.run[: len(TESTED)] / plan.usual_s,
             "own": value.workers[:, 0] / plan.usual_s,
             "own_input": value.workers[:, 1] / plan.usual_s,
@@ -305,8 +333,8 @@ class Steps:
                 self._again(plan.recurring[name], name, excess, value.began_s, ~found.is_open)
             self._shifts[name] = tuple(
                 Shift(
-                    TESTED[cell] if name == "run" else name,
-                    None if name in ("step", "run") else int(cell),
+                    TESTED[cell] if name == "run" else test.quantity.name,
+                    None if name in OF_RUN else int(cell),
                     None,
                     float(found.onset_s[cell]),
                     float(found.shift[cell]),
@@ -315,6 +343,8 @@ class Steps:
                 )
                 for cell in np.flatnonzero(found.is_open)
             )
+        if plan.anchor is None and plan.tests["drift"].state.noise.n_chunks[0]:
+            plan.anchor = self.baseline(math.inf)
 
     def _again(
         self, test: RecurrenceTest, name: str, excess: FloatArray, at_s: float, calm: BoolArray
@@ -339,11 +369,15 @@ class Steps:
         plan = self.plan
         if plan is None or not plan.tests:
             return None
+        if before_s in [drift.onset_s for drift in self._shifts.get("drift", ())]:
+            return plan.anchor
         rows = np.flatnonzero(plan.at_s <= before_s)[-N_BEFORE:]
         run, workers = plan.run[rows], plan.of_workers[rows]
         n = len(rows)
-        usual = middle(run.T) if n else np.full(len(RUN), np.nan)
-        scale = GAUSSIAN * middle(np.abs(run - usual).T) if n else np.full(len(RUN), np.nan)
+        usual = middle(run.T) if n else np.full(plan.run.shape[1], np.nan)
+        scale = (
+            GAUSSIAN * middle(np.abs(run - usual).T) if n else np.full(plan.run.shape[1], np.nan)
+        )
         own = median(np.moveaxis(workers, 0, -1)) if n else np.zeros(plan.of_workers.shape[1:])
         apart = np.abs(workers - own)
         own_scale = GAUSSIAN * np.nanmedian(apart) if n > 1 else WORKER_SCALE
@@ -385,11 +419,12 @@ class Steps:
         error = baseline.run_scale * np.sqrt(np.pi * inflation)
         error = np.hypot(error, _scatter(plan.run[rows]))
         known = baseline.n > 1
+        size = run - baseline.run if known else np.full(len(run), np.nan)
+        # The stage that has become longest; in uneven work it is another one in each step.
+        longest = len(RUN) + int(np.argmax(np.nan_to_num(size[len(RUN) :])))
         found = {
-            name: Effect(
-                np.asarray(run[i] - baseline.run[i] if known else np.nan), np.asarray(error[i])
-            )
-            for i, name in enumerate(RUN)
+            name: Effect(np.asarray(size[i]), np.asarray(error[i]))
+            for name, i in (*zip(RUN, range(len(RUN)), strict=True), ("stage", longest))
         }
         own = median(np.moveaxis(workers, 0, -1)) - baseline.workers
         own_error = np.hypot(baseline.worker_scale * np.sqrt(np.pi * inflation), _scatter(workers))
@@ -478,7 +513,9 @@ def _blocks(steps: StepBatch) -> list[StepBatch]:
     return pieces
 
 
-def _value(rows: StepBatch, began_s: float, n_stages: int) -> Value:
+def _value(
+    rows: StepBatch, began_s: float, n_stages: int, own_before_s: FloatArray | None
+) -> Value:
     """Measure all quantities of some rows.
 
     Workers are compared with those of the same stage, stages with the usual one.
@@ -509,7 +546,7 @@ def _value(rows: StepBatch, began_s: float, n_stages: int) -> Value:
     own = own_parts.copy()
     for s in range(n_stages):
         own[stage == s] -= lower_median(own_parts[stage == s].T)
-    uneven = GAUSSIAN * float(lower_median(np.abs(own[:, 0])))
+    uneven = _uneven(own_parts[:, 0], own_before_s)
     of_stages = np.array([float(median(own_parts[stage == s, 0])) for s in range(n_stages)])
     # That of a worker, not between two: one of two may be the slow one.
     quick = np.nanquantile(compute, 0.2, method="lower") if timed.any() else np.nan
@@ -518,13 +555,10 @@ def _value(rows: StepBatch, began_s: float, n_stages: int) -> Value:
             quick,
             _middle(transfer),
             _middle(phases["input_s"]),
-            _mean(wait),
+            # The usual one: a worker that is quicker than before waits longer and slows no step.
+            _middle(wait),
             _middle(phases["other_s"]),
             uneven,
-            # Without stages none is longer.
-            float(np.nan_to_num((of_stages - lower_median(of_stages)).max()))
-            if timed.any()
-            else np.nan,
         ]
     )
     stages = of_stages - lower_median(of_stages)
@@ -536,7 +570,20 @@ def _value(rows: StepBatch, began_s: float, n_stages: int) -> Value:
         own,
         stages,
         len(rows),
+        own_parts[:, 0],
     )
+
+
+def _uneven(own_s: FloatArray, before_s: FloatArray | None) -> float:
+    """How far own times scatter that are others in each step: seconds, a robust deviation.
+
+    Lasting differences between workers and between stages are none, nor is what changes for all.
+    """
+    if before_s is None:
+        return math.nan
+    change_s = own_s - before_s
+    # Each change is the difference of two.
+    return GAUSSIAN / math.sqrt(2.0) * _middle(np.abs(change_s - _middle(change_s)))
 
 
 def _mean_of_rows(values: FloatArray) -> FloatArray:

@@ -63,6 +63,10 @@ class Quantity:
     tested as they are. The level of a young run is within `young_reach` of its reference. Values
     that are compared with peers begin at `start`, and a lasting offset is part of the reference as
     far as `young_reach`. Noise of cells that are `pooled` is that of all of them.
+
+    A quantity that is `anchored` keeps its first reference, that of the first thirty calm chunks,
+    so that a slow drift is found: its level stays within `young_reach` of that, or as far as those
+    chunks wandered.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Quantity:
     young_reach: float = YOUNG_REACH
     start: float | None = None
     pooled: bool = False
+    anchored: bool = False
 
 
 STEP = Quantity("step_s")
@@ -286,7 +291,7 @@ class EvidenceTest:
         logarithm = self.quantity.worse * np.where(given, value, 0.0)
         self._watch(given, time, np.broadcast_to(n_steps, self.shape).reshape(n))
         open_before = state.size >= 0
-        young = given & ~self._is_ready()
+        young = given & ~self._is_ready() & (not self.quantity.anchored)
         self._learn_young(np.flatnonzero(young & ~open_before), time)
         tested = given & np.isfinite(state.noise.reference)
         level = self.level_nats
@@ -303,10 +308,19 @@ class EvidenceTest:
         learned = given & (state.size < 0)
         full = state.chunks.add(logarithm, learned)
         self._keep_early(np.flatnonzero(learned & (state.n_early < N_EARLY)), logarithm, time)
+        full = full[self._may_learn(full)]
         learn(state.noise, state.chunks, full, self._prior_scale)
         if full.size:
             self._settle(full)
         return verdicts
+
+    def _may_learn(self, rows: IntArray) -> BoolArray:
+        """Whether the noise of cells is measured now: of anchored ones once, after the start."""
+        if not self.quantity.anchored:
+            return np.ones(len(rows), bool)
+        state = self.state
+        has_all = ~np.isnan(state.chunks.medians[rows, -1])
+        return np.asarray(has_all & self._has_begun()[rows] & (state.noise.n_chunks[rows] == 0))
 
     def _keep_early(self, rows: IntArray, values: FloatArray, time: FloatArray) -> None:
         state = self.state
@@ -353,6 +367,11 @@ class EvidenceTest:
     def _settle(self, rows: IntArray) -> None:
         noise = self.state.noise
         noise.reference[rows] = self._within_reach(noise.reference[rows])
+        if self.quantity.anchored:
+            far = student.quantile(self._normal, noise.wander_df[rows]) * noise.wander[rows]
+            noise.wander[rows] = np.maximum(far, self.quantity.young_reach)
+            noise.wander_df[rows] = 0.0
+            return
         # Chunks alone make no cell old.
         young = rows[~self._is_ready()[rows]]
         noise.wander[young], noise.wander_df[young] = self.quantity.young_reach, 0.0
@@ -384,13 +403,13 @@ class EvidenceTest:
         state.at_s[timed] = time[timed]
         state.n_steps[given] += np.where(np.isfinite(n_steps), n_steps, 0.0)[given]
 
-    def _is_ready(self) -> BoolArray:
+    def _has_begun(self) -> BoolArray:
+        """Whether the start of each cell is over, in which healthy runs change their pace."""
         state = self.state
-        return np.asarray(
-            (state.watched_s >= LEARN_S)
-            & (state.n_steps >= LEARN_STEPS)
-            & (state.noise.n_chunks >= FEWEST_CHUNKS)
-        )
+        return np.asarray((state.watched_s >= LEARN_S) & (state.n_steps >= LEARN_STEPS))
+
+    def _is_ready(self) -> BoolArray:
+        return np.asarray(self._has_begun() & (self.state.noise.n_chunks >= FEWEST_CHUNKS))
 
     def _test(self, rows: IntArray, logarithm: FloatArray, time: FloatArray) -> None:
         """Add the evidence of one value to each size, and to the reversed test."""

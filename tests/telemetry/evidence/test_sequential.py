@@ -76,6 +76,33 @@ def test_a_shift_to_lower_values_is_bad_where_the_quantity_says_so() -> None:
     assert 500 <= at < 515
 
 
+def test_a_slow_drift_is_found_by_what_keeps_its_first_reference() -> None:
+    values = noisy(1200)
+    values[400:] *= 1 + np.linspace(0.0, 0.07, 800)[:, None]
+    anchored = Quantity("step_s", anchored=True, young_reach=0.035)
+
+    assert opened(played(values)) == []
+    [at] = opened(played(values, quantity=anchored))
+    # Half of it is as far as runs drift.
+    assert 800 <= at < 1100
+    assert opened(played(noisy(1200), quantity=anchored)) == []
+    # A start that is slower is none: nothing is tested before it is over.
+    start = noisy(1200)
+    start[:50] *= 1.1
+    assert opened(played(start, quantity=anchored)) == []
+
+
+def test_a_fault_that_comes_again_does_not_raise_its_own_level() -> None:
+    values = noisy(1000)
+    for at in range(400, 1000, 100):
+        values[at : at + 20] *= 1.2
+
+    verdicts = played(values)
+
+    assert [at // 100 for at in opened(verdicts)] == [4, 5, 6, 7, 8, 9]
+    assert len({float(verdicts[at].level_nats[0]) for at in opened(verdicts)}) == 1
+
+
 def test_an_improvement_is_no_alert() -> None:
     values = noisy(700)
     values[500:] *= 0.8
