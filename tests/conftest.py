@@ -23,6 +23,7 @@ from pytest_django import DjangoDbBlocker, Settings
 from redis import Redis
 from redis import utils as redis_utils
 
+from fleet.alerts.evaluate import HEALTHY_STEPS
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
 from tests.console import LEFT, real_errors
@@ -332,7 +333,8 @@ def redis_url(
     redis_to_empty: Redis,
     settings: Settings,
 ) -> Iterator[str]:
-    """Give an empty Redis; the settings point to it."""
+    """Give an empty Redis; the settings point to it. Nothing is known of its runs."""
+    HEALTHY_STEPS.watches.clear()
     server, numbers = redis_of_the_session
     number = next(numbers)
     settings.REDIS_URL = settings.CELERY_BROKER_URL = url = f"{server}/{number}"

@@ -145,8 +145,8 @@ class Guard:
 
 
 def slowdowns_of(detector: str | None = None) -> Callable[..., list[Finding]]:
-    """Return what finds slowdowns: of a version, by default that of TRNWATCH_DETECTOR, or 1."""
-    given = detector or os.environ.get("TRNWATCH_DETECTOR") or "1"
+    """Return what finds slowdowns: of a version, by default that of TRNWATCH_DETECTOR, or 2."""
+    given = detector or os.environ.get("TRNWATCH_DETECTOR") or "2"
     if given not in DETECTORS:
         choices = " or ".join(DETECTORS)
         msg = f"TRNWATCH_DETECTOR: {given!r} is no version of detection; set it to {choices}"
@@ -230,9 +230,9 @@ def watch(
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
     evaluated -= found_by_others(snapshots, open_.subjects, now=now)
     with guard("", (), "limits"):
-        active = {run.name for run in runs}
-        watches = {name: w for name, w in HEALTHY_STEPS.watches.items() if name in active}
-        note_limits(hot, watches, now_s=now_s)
+        for name in HEALTHY_STEPS.watches.keys() - {run.name for run in runs}:
+            del HEALTHY_STEPS.watches[name]
+        note_limits(hot, HEALTHY_STEPS.watches, now_s=now_s)
     guard.note(hot)
     if is_waiting:
         findings = [finding for finding in findings if finding.rule not in OF_MISSING_DATA]

@@ -61,8 +61,8 @@ ALARMS = frozenset({"core", "device", "memory", "latency", "bytes", "retransmits
 # Seconds of which the memory traffic is read, before and since; steps begin and end in between.
 MEMORY, MOMENTS, TRAFFIC_ERROR = "hbm_bandwidth_bytes_per_s", 20, 0.04
 NOTHING = np.zeros(0)
-# At most so many explanations for what begins together; what is left is unknown.
-MOST_AT_ONCE = 2
+# At most so many problems that begin together: a rack of nodes behind one switch.
+MOST_AT_ONCE = 16
 KINDS: dict[str, Kind] = {
     "own": "waiting",
     "own_compute": "waiting",
@@ -79,6 +79,8 @@ KINDS: dict[str, Kind] = {
     "latency": "transferring",
     "bytes": "transferring",
     "retransmits": "transferring",
+    "share of wait": "waiting",
+    "share of transfer": "transferring",
 }
 
 
@@ -140,12 +142,23 @@ class RunWatch:
     @property
     def shifts(self) -> list[Shift]:
         """Shifts that are alarms; other hardware tells causes apart."""
-        return self.steps.shifts + [s for s in self.parts.shifts if s.quantity in ALARMS]
+        of_parts = [s for s in self.parts.shifts if s.quantity in ALARMS]
+        return [*self.steps.shifts, *of_parts, *self.shares.shifts]
 
-    def update(self, inputs: DetectionInput) -> None:
+    def update(self, inputs: DetectionInput, *, is_share_open: bool) -> None:
         of_steps, self.parts.false_per_year = false_per_year(inputs)
         self.steps.accept(of_steps)
+        plan = self.steps.plan
         is_new = self.steps.update(inputs.steps, inputs.now_s, earlier=inputs.earlier)
+        if self.steps.plan is not plan:
+            # What was usual was usual of other work.
+            for problem in self.problems:
+                problem.baseline = None
+        steps = inputs.steps.reported
+        was_open = self.shares.is_open
+        if len(steps) and steps.is_timed_now:
+            self.shares.update(inputs, steps.timed, is_open=is_share_open)
+        is_new |= self.shares.is_open != was_open
         if not (self.parts.update(inputs) or is_new):
             return
         shifts = self.shifts
@@ -306,7 +319,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     watch: RunWatch | None = watches.get(inputs.run)
     if watch is None or watch.parts.is_stale(inputs.now_s):
         watch = watches[inputs.run] = RunWatch(inputs)
-    watch.update(inputs)
+    watch.update(inputs, is_share_open=SHARE in open_rules)
     limits = limits_json(watch.steps) if watch.problems else None
     found = [_problem(inputs, each, limits) for each in watch.problems]
     steps = inputs.steps.reported
@@ -315,7 +328,6 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     found += find_slow_checkpoint(inputs, comparable(steps))
     share = None
     if steps.is_timed_now:
-        watch.shares.update(inputs, steps.timed, is_open=SHARE in open_rules)
         share, found = find_share(watch.shares, inputs, steps.timed, found)
     return ([share] if share else []) + _findings(inputs, steps, found)
 

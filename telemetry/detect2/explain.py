@@ -9,8 +9,8 @@
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +36,8 @@ SUMS = frozenset({"step", "own"})
 FALLS = frozenset({"memory", "bytes"})
 # Hardware that shows which part is at fault.
 SHOW_PART = frozenset({"core_own", "device", "memory", "latency", "bytes", "retransmits"})
-# Hardware that a problem of the whole run shows on all nodes alike.
-EVERYWHERE = frozenset({"host", "latency", "retransmits"})
+# Hardware that a problem of the whole run shows on all nodes alike, and what all of them show.
+EVERYWHERE = {"host": "all hosts", "latency": "all latencies", "retransmits": "retransmits"}
 # Quantities of parts, and those of which a device has several.
 OF_CORES = frozenset({"core", "core_own"})
 PARTS = OF_CORES | {"device", "memory", "power", "latency", "bytes", "retransmits"}
@@ -128,6 +128,9 @@ def at_place(effects: Effects, node: int | None) -> Seen:
             if size.ndim:
                 part = _worst(name, size / error)
                 size, error = size[part], error[part]
+                # Of so many the worst is that far out by chance.
+                by_chance = error * np.sqrt(2.0 * np.log(effect.size.size))
+                size = np.sign(size) * np.maximum(np.abs(size) - by_chance, 0.0)
         elif size.ndim:
             size, error = _usual(effect)
         if np.isfinite(size) and np.isfinite(error):
@@ -233,7 +236,8 @@ def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanat
     of_run = {name: seen for name, seen in usual.items() if name not in OF_PLACE | SUMS}
     # The only node of a run has no others that wait or compute as before.
     of_others = {n: seen for n, seen in of_run.items() if n_nodes > 1 or n not in OF_OTHERS}
-    everywhere = {name: seen for name, seen in usual.items() if name in EVERYWHERE}
+    everywhere = {name: usual[of] for name, of in EVERYWHERE.items() if of in usual}
+    of_run = {name: seen for name, seen in of_run.items() if name not in EVERYWHERE.values()}
     places: list[tuple[int | None, dict[str, Deviation]]] = [(None, everywhere)]
     for accused in nodes:
         of_node = at_place(effects, accused)
@@ -253,7 +257,20 @@ def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanat
                 _scatter(effects[name]) for name in effects if row and name in row.scatters
             )
             weights.append((float(weight), row, node, _part_of(row, here) if row else None))
-    return _named(weights)
+    return _as_far_as_measured(_named(weights), {node: here.keys() for node, here in places})
+
+
+def _as_far_as_measured(
+    found: Explanation, measured: Mapping[int | None, Collection[str]]
+) -> Explanation:
+    """Name the class where no part was measured that tells the cause from others of it."""
+    row = found.signature
+    if row is None or row.name != found.cause:
+        return found
+    shown_by = (row.raises | row.lowers) & PARTS
+    if not shown_by or not shown_by.isdisjoint(measured[found.node]):
+        return found
+    return replace(found, cause=CLASS_OF.get(found.cause, found.cause), part=None)
 
 
 def _healthy(seen: Seen) -> float:

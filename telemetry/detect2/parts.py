@@ -32,7 +32,7 @@ from telemetry.detect2.peers import (
 )
 from telemetry.detect2.shifts import Effect, Effects, Shift
 from telemetry.evidence.sequential import YEAR_S, alarm_level
-from telemetry.statistics.peers import median
+from telemetry.statistics.peers import GAUSSIAN, median
 
 # Protocol: agents report every 5 s; means of as long reduce what neighbours share.
 BLOCK_S = 5
@@ -86,6 +86,8 @@ QUANTITIES = (
     Quantity("execution", LATENCY, 1, "run", is_alike=False, lasts_s=STEP_S, counted_by=EXECUTED),
 )
 _ALL = (*(q.metric for q in QUANTITIES), PACKETS, RETRANSMITS, EXECUTED)
+# What all nodes show alike is compared with what they showed before.
+ALL = {"host": "all hosts", "latency": "all latencies"}
 METRICS_READ = tuple(dict.fromkeys(_ALL))
 OF_NODES = frozenset(q.name for q in QUANTITIES if METRICS[q.metric].part == "node")
 
@@ -106,6 +108,8 @@ class Level:
         )
         self._coarse = COARSE[METRICS[quantity.metric].packing] / math.sqrt(12)
         self._usual = 0.0
+        # The usual level of all parts, as a logarithm.
+        self._all = Ring(n_blocks, 1)
 
     @property
     def excursions(self) -> Excursions:
@@ -117,6 +121,7 @@ class Level:
         known = of_node[np.isfinite(of_node)]
         now = float(np.median(known)) if known.size else 0.0
         self._usual = max(self._usual * (1 - 1 / PAST_BLOCKS), now)
+        self._all.add(at_s, np.array([math.log(now) if now > 0 else np.nan]))
         is_ratio = METRICS[self.quantity.metric].packing == "ratio"
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             coarse = self._coarse / of_node if is_ratio else np.full_like(of_node, self._coarse)
@@ -130,6 +135,16 @@ class Level:
         """Return size and standard error since then, as logarithms."""
         size, error = self.test.effect(since_s, parts)
         return self.quantity.worse * size, error
+
+    def effect_of_all(self, since_s: float) -> Measured:
+        """How far the usual part is since then from what it was before: logarithms, ()."""
+        before, since = self._all.until(since_s)[:, 0], self._all.since(since_s)[:, 0]
+        before, since = before[np.isfinite(before)], since[np.isfinite(since)]
+        if len(before) < 2 or not len(since):
+            return np.asarray(np.nan), np.asarray(np.nan)
+        scale = GAUSSIAN * float(np.median(np.abs(before - np.median(before)))) + LEAST_RATIO
+        error = scale * math.sqrt(math.pi / 2 * (1 / len(before) + 1 / len(since)))
+        return np.asarray(np.median(since) - np.median(before)), np.asarray(error)
 
 
 class Loss:
@@ -339,6 +354,10 @@ class Parts:
             shape = held.shape[:1] if name in OF_NODES else held.shape
             measured = held.effect(since_s - (self._epoch_s or 0))
             effects[name] = Effect(*(values.reshape(shape) for values in measured))
+        for name, of_all in ALL.items():
+            if name in self._levels:
+                since = since_s - (self._epoch_s or 0)
+                effects[of_all] = Effect(*self._levels[name].effect_of_all(since))
         return effects
 
 

@@ -193,6 +193,9 @@ class Ring:
     def since(self, moment_s: float) -> FloatArray:
         return np.asarray(self.values[self.at_s > moment_s])
 
+    def until(self, moment_s: float) -> FloatArray:
+        return np.asarray(self.values[np.isfinite(self.at_s) & (self.at_s <= moment_s)])
+
 
 def usual_of(x: FloatArray) -> FloatArray:
     """Median of peers along the last axis, of each: of two, the other one.
@@ -293,6 +296,7 @@ class PeerTest:
         self.offset = np.zeros(n, np.float32)
         self._role = np.zeros(n, np.float32)
         self.n_past = np.zeros(n, np.float32)
+        self.first_s = np.full(n, np.inf)
         # Distances from the usual peer, the part's own offset included.
         self.ring = Ring(n_blocks, n)
         self._before = np.full(n, np.nan, np.float32)
@@ -302,7 +306,7 @@ class PeerTest:
 
     def update(self, x: FloatArray, coarse: FloatArray, *, at_s: int, base: float) -> None:
         """Take a logarithm of each part, (n,), NaN for none, and the scatter by rounding."""
-        self._begin(x)
+        self._begin(x, at_s)
         off = (x - self.offset).reshape(self.groups)
         residual = (off - usual_of(off)).ravel()
         known = np.isfinite(residual)
@@ -317,13 +321,21 @@ class PeerTest:
             np.copyto(self._before, residual, where=known, casting="same_kind")
 
     def effect(self, since_s: float, parts: IntArray | slice) -> tuple[FloatArray, FloatArray]:
-        """Return how far parts have been from their offset since then, and its standard error."""
+        """Return how far parts have been from their offset since then, and its standard error.
+
+        What is known of a part only since then is no offset: it is held against its role, where
+        parts are alike, and otherwise against nothing.
+        """
         blocks = self.ring.since(since_s)[:, parts]
         n = np.isfinite(blocks).sum(axis=0)
-        error = np.hypot(self.noise.error(n), self.uncertainty(parts))
-        return median(blocks.T) - self.offset[parts], np.where(n > 0, error, np.nan)
+        was_known = self.first_s[parts] <= since_s
+        offset = np.where(was_known, self.offset[parts], self._role[parts])
+        from_birth = self.noise.spread if self._is_alike else np.nan
+        of_offset = np.where(was_known, self.uncertainty(parts), from_birth)
+        error = np.hypot(self.noise.error(n), of_offset)
+        return median(blocks.T) - offset, np.where(n > 0, error, np.nan)
 
-    def _begin(self, x: FloatArray) -> None:
+    def _begin(self, x: FloatArray, at_s: int) -> None:
         """Expect of a new part what its role is like on other nodes, or else itself."""
         new = (self.n_past == 0) & np.isfinite(x)
         if not new.any():
@@ -335,6 +347,7 @@ class PeerTest:
             usual = median(by_role.T) if len(by_role) > 2 else np.zeros(self._n_roles)
             off = np.broadcast_to(usual, by_role.shape)
         self.offset[new] = self._role[new] = np.nan_to_num(off.ravel()[new])
+        self.first_s[new] = at_s
 
     def _test(
         self, residual: FloatArray, known: BoolArray, scale: FloatArray, at_s: int, base: float

@@ -29,6 +29,7 @@ from telemetry.detect2.evidence import (
     performance_victims,
 )
 from telemetry.detect2.explain import SIZES
+from telemetry.detect2.shifts import Shift
 from telemetry.detect2.steps import FIRST_VALUES, LEAST_S, N_BEFORE, N_SINCE, PAUSE_S
 from telemetry.evidence import budget, student
 from telemetry.evidence.noise import PRIOR_FAR, PRIOR_FAR_VALUES, BoolArray
@@ -139,6 +140,8 @@ class Shares:
         self.is_calm: BoolArray = np.zeros(0, bool)
         self.is_open, self.is_news, self.onset_s = False, True, np.nan
         self.before: FloatArray | None = None
+        # The longer exchange that lifted it above its limit.
+        self.shifts: list[Shift] = []
         # The newest step when it began.
         self.first: FloatArray = np.zeros(len(COLUMNS))
         # Its processes began later; steps before the other were reported, but not timed.
@@ -156,7 +159,8 @@ class Shares:
             lasted_s = N_STEPS * float(np.median(timed.step_s))
             self._take(inputs.earlier(inputs.now_s - lasted_s).reported.timed)
         n_earlier = int((self.rows[:, ENDED] < timed.ended_at_s.min(initial=np.inf)).sum())
-        if not self._take(timed):
+        # What was read as earlier may hold all of them.
+        if not self._take(timed) and not (is_first and len(self.rows)):
             return
         if is_first and inputs.steps.ended_at_s[0] < self.rows[0, ENDED]:
             self.timed_since_s = float(self.rows[0, ENDED] - self.rows[0, STEP_S])
@@ -235,10 +239,16 @@ class Shares:
         before = self.rows[:at][self.is_calm[:at]][-N_BEFORE:]
         self.before = np.median(before, axis=0) if len(before) >= FIRST_VALUES else None
         self.is_calm &= began_s < self.onset_s
-        self.is_news = not self.changed or any(self.longer_s())
+        wait_s, transfer_s = self.longer_s()
+        self.is_news = not self.changed or wait_s + transfer_s > 0.0
+        if self.before is not None and not self.changed and wait_s + transfer_s > 0.0:
+            name = "share of wait" if wait_s > transfer_s else "share of transfer"
+            size = (wait_s + transfer_s) / float(self.before[STEP_S])
+            self.shifts = [Shift(name, None, None, self.onset_s, size, 1.0, 1.0)]
 
     def _close(self) -> None:
         self.is_open, self.is_news, self.onset_s, self.before = False, True, np.nan, None
+        self.shifts = []
 
     def _has_ended(self, inputs: DetectionInput, same: BoolArray, level: float) -> bool:
         rows = self.rows[same & ~self.is_calm]

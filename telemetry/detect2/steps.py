@@ -179,6 +179,7 @@ class Steps:
         self._before: Plan | None = None
         self._is_new = True
         self._skip = 0
+        self._incomplete: list[StepBatch] = []
         self._shifts: dict[str, tuple[Shift, ...]] = {}
 
     def accept(self, false_per_year: float) -> None:
@@ -220,6 +221,7 @@ class Steps:
             self.plan = self._before = None
             self._shifts = {}
             self._since_s, self.last_step = self._last_ended_s, -1
+            self._incomplete = []
         new = steps[(steps.step > self.last_step) & (steps.ended_at_s > self._since_s)]
         pieces = _blocks(new[_is_settled(new, now_s)].reported)
         for piece in pieces:
@@ -235,6 +237,27 @@ class Steps:
         if self._skip > 0:
             self._skip -= 1
             return
+        # Steps wait while it is open whether a report was lost or its worker has left.
+        waiting = [*self._incomplete, rows]
+        gone = self._missing_in_all(waiting)
+        self._incomplete = waiting if gone and len(waiting) < FIRST_VALUES else []
+        if self._incomplete:
+            return
+        if gone:
+            self._before, self._shifts = self.plan, {}
+            self.plan = self._new_plan(rows)
+        for each in waiting:
+            self._fold(each, float(each.ended_at_s[0] - each.step_s[0]))
+
+    def _missing_in_all(self, waiting: list[StepBatch]) -> set[str]:
+        """Workers of which none of these steps has a report, of a plan that they are of."""
+        plan = self.plan
+        if plan is None or not plan.is_of(waiting[-1]):
+            return set()
+        gone = set(plan.workers).difference(*map(_reporting, waiting))
+        return gone if len(gone) > SAME_RATIO * len(plan.workers) else set()
+
+    def _fold(self, rows: StepBatch, began_s: float) -> None:
         plan = self.plan = self._plan_of(rows)
         value = _value(_of_workers(rows, plan.workers), began_s, self.n_stages, plan.own_s)
         plan.own_s = value.own_s
@@ -261,6 +284,9 @@ class Steps:
         self._before, self._shifts = plan, {}
         if before is not None and before.is_of(rows):
             return before
+        return self._new_plan(rows)
+
+    def _new_plan(self, rows: StepBatch) -> Plan:
         return Plan(_reporting(rows), float(np.nan_to_num(rows.tokens[-1])), self.n_stages)
 
     def _tests(self, plan: Plan) -> dict[str, EvidenceTest]:

@@ -3,6 +3,7 @@
 1. A value is long from a size on; long values in a row are one episode.
 2. How often episodes begin is learned from calm time: of the cell, and of all cells before it has
    a past; or from the other cells now, if that is more often.
+   Before so many values as a reference needs there is no evidence.
 3. Evidence is the log-likelihood ratio of "begins in one value of so many" against that, as a
    cumulative sum. Between two shifts of a test it returns to zero; this one does not.
 4. It ends when an episode is overdue by chance of one in twenty.
@@ -96,6 +97,8 @@ class RecurrenceTest:
         begins = long & ~self.was_long
         self.was_long = np.where(given[:, None], long, self.was_long & calm[:, None])
         gain = log_ratio(begins[:, :, None], self.usual()[:, :, None], EVERY)
+        # Some runs have a long step every few: not before that is known is it news.
+        gain = np.where((self.n_calm >= PRIOR_VALUES)[:, None, None], gain, 0.0)
         before = self.nats
         self.nats = np.maximum(before + np.where(given[:, None, None], gain, 0.0), 0.0)
         starts = (self.nats > 0.0) & (before <= 0.0)

@@ -85,9 +85,9 @@ def test_the_version_is_that_of_the_environment_unless_one_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TRNWATCH_DETECTOR", raising=False)
-    assert slowdowns_of() is DETECTORS["1"]
-    monkeypatch.setenv("TRNWATCH_DETECTOR", "2")
     assert slowdowns_of() is DETECTORS["2"]
+    monkeypatch.setenv("TRNWATCH_DETECTOR", "1")
+    assert slowdowns_of() is DETECTORS["1"]
     assert slowdowns_of("1") is DETECTORS["1"]
     monkeypatch.setenv("TRNWATCH_DETECTOR", "3")
     with pytest.raises(ValueError, match="TRNWATCH_DETECTOR: '3' is no version of detection; set"):

@@ -9,6 +9,7 @@ import pytest
 
 from telemetry.detect.causes import CLASS_OF, CLASSES, UNKNOWN
 from telemetry.detect2.explain import (
+    EVERYWHERE,
     NAMED,
     OF_PLACE,
     SIGNATURES,
@@ -45,6 +46,10 @@ def effects_of(
         else:
             array[(place, PART) if array.ndim == 2 else place] = size
         found[name] = replace(found[name], size=array)
+    for name, of_all in EVERYWHERE.items():
+        size = np.asarray(sizes.get(name, 0.0) if place is None else 0.0)
+        if of_all != name:
+            found[of_all] = Effect(size, np.asarray(ERROR))
     for name in scattered:
         by_turns = SIZE * np.array([1, -1, 0.5, -0.5, 0.8, -0.8, 0.3, -0.3])
         found[name] = replace(found[name], size=by_turns)
@@ -220,8 +225,10 @@ def test_the_part_that_is_worse_is_shown_not_its_mates_that_are_better_by_more()
     found = explain(effects, (HERE,), n_nodes=N_NODES)
 
     assert (found.cause, found.node, found.part) == ("slow_core", HERE, PART)
-    # Memory is worse where it falls.
-    assert of_memory["memory"] == (-0.17, ERROR, PART)
+    # Memory is worse where it falls; of so many parts the worst is a little lower by chance.
+    size_of_memory, error, part = of_memory["memory"]
+    assert -0.17 < size_of_memory < -0.15
+    assert (error, part) == (ERROR, PART)
 
 
 def test_the_part_is_that_of_the_quantity_that_shows_it_most_clearly() -> None:

@@ -186,6 +186,8 @@ def test_the_size_of_every_quantity_is_known_since_a_moment() -> None:
     assert set(effects) == {
         "core", "device", "memory", "power", "latency", "bytes", "retransmits", "host",
         "execution",
+        "all hosts",
+        "all latencies",
     }  # fmt: skip
     assert np.isnan(play(healthy(60)).effects(START_S + 100)["core"].size).all()
 

@@ -414,11 +414,9 @@ def test_a_longer_transfer_is_named_and_before_that_it_is_known_to_be_the_transf
     last = found[-1]
     assert last is not None
     assert (first.cause, first.severity, first.evidence["kind"]) == (
-        "unknown", "page", "transferring",
+        "network", "page", "transferring",
     )  # fmt: skip
-    named = {each.cause for each in found if each is not None}
-    assert named <= {"unknown", "network"}
-    assert "network" in named
+    assert {each.cause for each in found if each is not None} == {"network"}
     assert (last.node, last.evidence["kind"]) == (None, "transferring")
 
 

@@ -341,10 +341,11 @@ def test_workers_of_a_window_that_no_longer_report_are_none_of_the_plan() -> Non
 
 def test_workers_that_leave_begin_a_new_plan_but_a_lost_report_does_not() -> None:
     steps = steps_of(N, n_workers=8)
-    for leaving, is_new in (([7], False), ([5, 6, 7], True)):
+    two = AT + 2
+    for leaving, until, is_new in (([7], two, False), ([7], N, True), ([5, 6, 7], N, True)):
         phases = {name: values.copy() for name, values in steps.phases.items()}
         for values in phases.values():
-            values[AT:, leaving] = np.nan
+            values[AT:until, leaving] = np.nan
         plan = fold(replace(steps, phases=phases).reported).plan
         assert plan is not None
         assert bool(plan.began_s[0] >= began_s(steps, AT)) is is_new
