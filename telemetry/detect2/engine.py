@@ -232,7 +232,9 @@ class RunWatch:
             effects = without(effects, other, per_device=inputs.cores_per_device)
         problem.effects = effects
         nodes = self._candidates(inputs, problem, {other.node for other in others})
-        problem.explanation = explain(effects, nodes, n_nodes=len(inputs.nodes))
+        problem.explanation = explain(
+            effects, nodes, n_nodes=len(inputs.nodes), n_stages=inputs.n_stages
+        )
 
     def _candidates(
         self, inputs: DetectionInput, problem: Tracked, accused: Collection[int | None]

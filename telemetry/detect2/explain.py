@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.causes import CLASS_OF, UNKNOWN
+from telemetry.detect.causes import CLASS_OF, HARDWARE_CAUSES, UNKNOWN
 from telemetry.detect2.shifts import Effect, Effects
 from telemetry.statistics.peers import GAUSSIAN
 
@@ -223,7 +223,9 @@ def _log_mean(logarithms: FloatArray) -> float:
     return top + float(np.log(np.mean(np.exp(logarithms - top))))
 
 
-def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanation:
+def explain(
+    effects: Effects, nodes: Iterable[int], *, n_nodes: int, n_stages: int = 2
+) -> Explanation:
     """Weigh every cause at every candidate node and for the run as a whole.
 
     Notes
@@ -234,10 +236,10 @@ def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanat
     """
     usual = dict(at_place(effects, None))
     of_run = {name: seen for name, seen in usual.items() if name not in OF_PLACE | SUMS}
-    # The only node of a run has no others that wait or compute as before.
-    of_others = {n: seen for n, seen in of_run.items() if n_nodes > 1 or n not in OF_OTHERS}
     everywhere = {name: usual[of] for name, of in EVERYWHERE.items() if of in usual}
     of_run = {name: seen for name, seen in of_run.items() if name not in EVERYWHERE.values()}
+    # The only node of a run has no others that wait or compute as before.
+    of_others = {n: seen for n, seen in of_run.items() if n_nodes > 1 or n not in OF_OTHERS}
     places: list[tuple[int | None, dict[str, Deviation]]] = [(None, everywhere)]
     for accused in nodes:
         of_node = at_place(effects, accused)
@@ -247,7 +249,9 @@ def explain(effects: Effects, nodes: Iterable[int], *, n_nodes: int) -> Explanat
     weights: list[tuple[float, Signature | None, int | None, int | None]] = []
     for node, here in places:
         scope, share = ("run", 1) if node is None else ("node", n_nodes)
-        rows = (row for row in SIGNATURES if row.scope == scope)
+        # Without a pipeline no stage is longer.
+        able = (row for row in SIGNATURES if n_stages > 1 or "stage" not in row.raises)
+        rows = (row for row in able if row.scope == scope)
         null = _healthy(here)
         for row in (*rows, None):
             prior = UNKNOWN_PRIOR if row is None else row.prior
@@ -270,7 +274,10 @@ def _as_far_as_measured(
     shown_by = (row.raises | row.lowers) & PARTS
     if not shown_by or not shown_by.isdisjoint(measured[found.node]):
         return found
-    return replace(found, cause=CLASS_OF.get(found.cause, found.cause), part=None)
+    group = CLASS_OF.get(found.cause, found.cause)
+    # Steps show who computes longer, but not whose link is slow.
+    node = found.node if group in HARDWARE_CAUSES else None
+    return replace(found, cause=group, node=node, part=None)
 
 
 def _healthy(seen: Seen) -> float:

@@ -47,9 +47,9 @@ def effects_of(
             array[(place, PART) if array.ndim == 2 else place] = size
         found[name] = replace(found[name], size=array)
     for name, of_all in EVERYWHERE.items():
-        size = np.asarray(sizes.get(name, 0.0) if place is None else 0.0)
         if of_all != name:
-            found[of_all] = Effect(size, np.asarray(ERROR))
+            of_run = np.asarray(sizes.get(name, 0.0) if place is None else 0.0)
+            found[of_all] = Effect(of_run, np.asarray(ERROR))
     for name in scattered:
         by_turns = SIZE * np.array([1, -1, 0.5, -0.5, 0.8, -0.8, 0.3, -0.3])
         found[name] = replace(found[name], size=by_turns)
