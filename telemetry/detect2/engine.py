@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -235,6 +235,10 @@ class RunWatch:
         problem.explanation = explain(
             effects, nodes, n_nodes=len(inputs.nodes), n_stages=inputs.n_stages
         )
+        at = self._node_of(inputs, problem.shift)
+        if again is not None and at is not None and problem.explanation.node is None:
+            # Its worker was compared with the others at the same time: the place is known.
+            problem.explanation = replace(problem.explanation, node=at)
 
     def _candidates(
         self, inputs: DetectionInput, problem: Tracked, accused: Collection[int | None]

@@ -296,7 +296,6 @@ class PeerTest:
         self.offset = np.zeros(n, np.float32)
         self._role = np.zeros(n, np.float32)
         self.n_past = np.zeros(n, np.float32)
-        self.first_s = np.full(n, np.inf)
         # Distances from the usual peer, the part's own offset included.
         self.ring = Ring(n_blocks, n)
         self._before = np.full(n, np.nan, np.float32)
@@ -306,7 +305,7 @@ class PeerTest:
 
     def update(self, x: FloatArray, coarse: FloatArray, *, at_s: int, base: float) -> None:
         """Take a logarithm of each part, (n,), NaN for none, and the scatter by rounding."""
-        self._begin(x, at_s)
+        self._begin(x)
         off = (x - self.offset).reshape(self.groups)
         residual = (off - usual_of(off)).ravel()
         known = np.isfinite(residual)
@@ -323,19 +322,24 @@ class PeerTest:
     def effect(self, since_s: float, parts: IntArray | slice) -> tuple[FloatArray, FloatArray]:
         """Return how far parts have been from their offset since then, and its standard error.
 
-        What is known of a part only since then is no offset: it is held against its role, where
-        parts are alike, and otherwise against nothing.
+        A part that is known only since then is held against its role, where parts are alike, and
+        otherwise against nothing.
         """
-        blocks = self.ring.since(since_s)[:, parts]
-        n = np.isfinite(blocks).sum(axis=0)
-        was_known = self.first_s[parts] <= since_s
-        offset = np.where(was_known, self.offset[parts], self._role[parts])
+        blocks, before = (of(since_s)[:, parts] for of in (self.ring.since, self.ring.until))
+        n, n_before = (np.isfinite(each).sum(axis=0) for each in (blocks, before))
+        # A young offset follows what it measures: what came since then is no part of it.
+        is_young = self.n_past[parts] <= len(self.ring.values)
+        offset = np.where(is_young, median(before.T), self.offset[parts])
+        was_known = ~is_young | (n_before > 0)
+        offset = np.where(was_known, offset, self._role[parts])
+        n_past = np.where(is_young, n_before, self.n_past[parts])
         from_birth = self.noise.spread if self._is_alike else np.nan
-        of_offset = np.where(was_known, self.uncertainty(parts), from_birth)
-        error = np.hypot(self.noise.error(n), of_offset)
+        with np.errstate(divide="ignore"):
+            of_offset = self.noise.error_of_offset(n_past, is_alike=self._is_alike)
+        error = np.hypot(self.noise.error(n), np.where(was_known, of_offset, from_birth))
         return median(blocks.T) - offset, np.where(n > 0, error, np.nan)
 
-    def _begin(self, x: FloatArray, at_s: int) -> None:
+    def _begin(self, x: FloatArray) -> None:
         """Expect of a new part what its role is like on other nodes, or else itself."""
         new = (self.n_past == 0) & np.isfinite(x)
         if not new.any():
@@ -347,7 +351,6 @@ class PeerTest:
             usual = median(by_role.T) if len(by_role) > 2 else np.zeros(self._n_roles)
             off = np.broadcast_to(usual, by_role.shape)
         self.offset[new] = self._role[new] = np.nan_to_num(off.ravel()[new])
-        self.first_s[new] = at_s
 
     def _test(
         self, residual: FloatArray, known: BoolArray, scale: FloatArray, at_s: int, base: float
