@@ -344,6 +344,11 @@ def _findings(inputs: DetectionInput, steps: StepBatch, problems: list[Problem])
     for problem in sorted(problems, key=lambda p: -p.strength):
         rule = RULES[problem.rule]
         subject = (rule.name, problem.node if rule.subject == "node" else None)
+        other = found.get(subject)
+        if other is not None and problem.device not in (None, other.device):
+            # A second part of a node is a finding about the steps of the run.
+            rule = RULES["step_slow"]
+            subject = (rule.name, None)
         if subject in found:
             continue
         is_vague = problem.cause in NOT_URGENT and problem.node is None

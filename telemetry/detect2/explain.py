@@ -40,7 +40,8 @@ SHOW_PART = frozenset({"core_own", "device", "memory", "latency", "bytes", "retr
 EVERYWHERE = {"host": "all hosts", "latency": "all latencies", "retransmits": "retransmits"}
 # Quantities of parts, and those of which a device has several.
 OF_CORES = frozenset({"core", "core_own"})
-PARTS = OF_CORES | {"device", "memory", "power", "latency", "bytes", "retransmits"}
+OF_DEVICES = OF_CORES | {"device", "memory", "power"}
+PARTS = OF_DEVICES | {"latency", "bytes", "retransmits"}
 # What a node's problem does to the other nodes.
 OF_OTHERS = frozenset({"compute", "wait"})
 OF_STEPS = frozenset(
@@ -162,7 +163,8 @@ def without(effects: Effects, other: Explanation, *, per_device: int) -> dict[st
 
 def parts_of(quantity: str, found: Explanation, per_device: int) -> slice:
     """Return the parts that a quantity has of the device that an explanation accuses, or all."""
-    if found.part is None or found.signature is None or quantity not in PARTS:
+    # One link of a node is hardly sick alone: a switch has many.
+    if found.part is None or found.signature is None or quantity not in OF_DEVICES:
         return slice(None)
     is_core = found.signature.sign("core_own") == 1
     device = found.part // per_device if is_core else found.part
@@ -261,15 +263,22 @@ def explain(
                 _scatter(effects[name]) for name in effects if row and name in row.scatters
             )
             weights.append((float(weight), row, node, _part_of(row, here) if row else None))
-    return _as_far_as_measured(_named(weights), {node: here.keys() for node, here in places})
+    return _as_far_as_measured(
+        _named(weights), {node: of_run.keys() | here.keys() for node, here in places}
+    )
 
 
 def _as_far_as_measured(
     found: Explanation, measured: Mapping[int | None, Collection[str]]
 ) -> Explanation:
-    """Name the class where no part was measured that tells the cause from others of it."""
+    """Name no more than was measured: the class where no part tells its causes apart."""
     row = found.signature
-    if row is None or row.name != found.cause:
+    if row is None:
+        return found
+    if (row.raises | row.lowers).isdisjoint(measured[found.node]):
+        # Nothing of what it changes was measured: priors alone name nothing.
+        return replace(found, cause=UNKNOWN, part=None)
+    if row.name != found.cause:
         return found
     shown_by = (row.raises | row.lowers) & PARTS
     if not shown_by or not shown_by.isdisjoint(measured[found.node]):
