@@ -1,7 +1,10 @@
 """The share of the gradient all-reduce: when the rule fires and ends, and what it names."""
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from telemetry.simulate.plan import Noise, Plan, RunSpec
 from telemetry.simulate.shard import played_steps, start_clock
 from telemetry.steps import PHASES, StepBatch
 from tests.telemetry.detect2.playing import (
+    Change,
     both,
     from_step,
     joined,
@@ -32,6 +36,7 @@ from tests.telemetry.detect2.playing import (
 
 START_S = 1_700_000_000.0
 EPOCH_S = 1_800_000_000
+RULES_PAGE = Path(__file__).resolve().parents[3] / "docs/rules.md"
 
 
 def batch_of(
@@ -66,6 +71,10 @@ def inputs_of(steps: StepBatch, **more: Any) -> DetectionInput:
     now_s = float(steps.ended_at_s[-1]) + 0.5 if len(steps) else START_S
     seen = DetectionInput("r", steps.workers, steps, no_hardware(steps.workers, now_s), now_s)
     return replace(seen, **more)
+
+
+def section_of(rule: str) -> str:
+    return RULES_PAGE.read_text().partition(f"\n## {rule}\n")[2].partition("\n## ")[0]
 
 
 def looks(
@@ -474,6 +483,23 @@ def test_a_worker_that_reports_nothing_is_named_and_does_no_harm() -> None:
     assert finding.evidence["unreported"] == ["n3"]
     assert finding.evidence["share_ratio"] == pytest.approx(0.4)
     assert "n3" not in finding.victims
+
+
+@pytest.mark.parametrize(
+    "change",
+    [from_step(200, "compute_s", 1.4, workers=[2]), from_step(0, "transfer_s", 2.0)],
+    ids=["a slow node", "the layout"],
+)
+def test_the_evidence_is_plain_json_and_documented(change: Change) -> None:
+    finding = looks(steps_of(260, n_workers=8, change=change), every=10)[-1]
+    assert finding is not None
+    assert json.loads(json.dumps(finding.evidence, allow_nan=False)) == finding.evidence
+    explained = set(re.findall(r"`(\w+)`", section_of(SHARE)))
+    assert set(finding.evidence) - explained == set()
+    assert finding.evidence["step_s"] > 1.0
+    assert finding.evidence["share_ratio"] == pytest.approx(
+        finding.evidence["wait_ratio"] + finding.evidence["transfer_ratio"], abs=0.01
+    )
 
 
 # Bad input
