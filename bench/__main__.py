@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--detector",
         choices=DETECTORS,
-        help="detection: its version (that of TRNWATCH_DETECTOR, or 1)",
+        help="detection: its version (that of TRNWATCH_DETECTOR, or 2)",
     )
     parser.add_argument(
         "--recorded", help="healthy: a folder of recorded step times, each the pace of an hour"

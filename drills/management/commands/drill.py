@@ -23,7 +23,7 @@ class Command(PlainCommand):
         parser.add_argument(
             "--detector",
             choices=tuple(DETECTORS),
-            help="version of detection; else that of TRNWATCH_DETECTOR, or 1",
+            help="version of detection; else that of TRNWATCH_DETECTOR, or 2",
         )
 
     def handle(
