@@ -42,7 +42,7 @@ BIN_S, WINDOWS_S = 5, (30, 60, 120)
 # How many earlier windows it takes, how many deviations of their variation, and its least: an
 # execution more or less in a window.
 ENOUGH_WINDOWS, DEVIATIONS, LEAST_SPREAD = 4, 6.0, 0.008
-# Physics: a loader that waits costs seconds (telemetry/simulate/environment.toml); no more is no
+# Physics: a loader that waits costs seconds (assumed: docs/physics.md); no more is no
 # slowdown.
 LOST_S = 3.5
 # A node works in a bin from this share of its usual executions on; a run that makes fewer than the

@@ -33,7 +33,7 @@ from telemetry.steps import StepBatch
 RULE = "recompile"
 LIMITS = RULES[RULE].limits
 # A single host may be busy with another job, which is assumed to last so long
-# (telemetry/simulate/environment.toml: cron). Most hosts of several are not at once.
+# (assumed: docs/physics.md). Most hosts of several are not at once.
 JOB_S = 20.0
 
 
