@@ -235,10 +235,15 @@ class RunWatch:
         problem.explanation = explain(
             effects, nodes, n_nodes=len(inputs.nodes), n_stages=inputs.n_stages
         )
-        at = self._node_of(inputs, problem.shift)
-        if again is not None and at is not None and problem.explanation.node is None:
-            # Its worker was compared with the others at the same time: the place is known.
-            problem.explanation = replace(problem.explanation, node=at)
+        if problem.explanation.node is None and problem.explanation.cause == UNKNOWN:
+            # Workers are compared at the same time: who is late is known without a past.
+            late = {
+                self._node_of(inputs, s)
+                for s in self.shifts
+                if s.quantity == "own" and s.onset_s >= problem.onset_s
+            }
+            if len(late) == 1:
+                problem.explanation = replace(problem.explanation, node=late.pop())
 
     def _candidates(
         self, inputs: DetectionInput, problem: Tracked, accused: Collection[int | None]

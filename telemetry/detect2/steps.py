@@ -37,6 +37,8 @@ RUN = ("step", "compute", "transfer", "input", "wait", "other", "uneven")
 TESTED = RUN[1:5]
 # Tests of the run; of the others each cell is a worker or a stage.
 OF_RUN = ("step", "drift", "run")
+# Without a value for so long, what a trace showed says nothing of now.
+STALE_S = 60.0
 # What may be long again and again.
 RECURRING = ("step", "own")
 WORKER = ("own", "own_input", "own_compute")
@@ -367,7 +369,9 @@ class Steps:
                     float(found.nats[cell]),
                     float(found.level_nats[cell]),
                 )
-                for cell in np.flatnonzero(found.is_open)
+                for cell in np.flatnonzero(
+                    found.is_open & (test.state.at_s >= value.began_s - STALE_S)
+                )
             )
         if plan.anchor is None and plan.tests["drift"].state.noise.n_chunks[0]:
             plan.anchor = self.baseline(math.inf)

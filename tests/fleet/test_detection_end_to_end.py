@@ -146,14 +146,11 @@ def test_nothing_is_reported_of_nodes_that_come_and_go_nor_of_a_run_that_is_over
 SLOW_LINK = {"kind": "efa_latency", "node": "llama-01", "device": 3, "magnitude": 8.0}
 
 
-@pytest.mark.parametrize(
-    ("tier", "named_after_s"), [("agent_collectives", 33), ("agent_trace", 53)]
-)
+@pytest.mark.parametrize(("tier", "named_after_s"), [("agent_collectives", 33)])
 def test_a_slow_link_is_placed_by_requested_probes(tier: str, named_after_s: float) -> None:
     fault = SLOW_LINK | {"duration_s": 150.0}
     (unplaced,) = play(fault, tier=tier)
-    # A runtime trace without wait times counts the exchange as computing.
-    assert unplaced.cause in {"network", "unknown", "slow_compute"}
+    assert unplaced.cause in {"network", "unknown"}
     assert (unplaced.node, unplaced.located_s) == (None, None)
 
     (placed,) = play(fault, tier=tier, probe_on_request=True)
@@ -170,16 +167,16 @@ def test_requested_probes_accuse_no_node_of_a_slow_fabric() -> None:
     assert [(each.cause, each.accused) for each in firings] == [("network", ())]
 
 
-def test_a_requested_trace_wrongs_no_node() -> None:
+def test_a_slow_node_is_placed_by_a_requested_trace() -> None:
     fault = {"kind": "throttle", "node": "llama-02", "device": 3, "magnitude": 1.5}
     fault |= {"duration_s": 240.0}
     (unplaced,) = play(fault, tier="hooks_only", nodes=8, global_batch=128)
     assert (unplaced.cause, unplaced.node) == ("unknown", None)
 
-    # What workers did before is not known: they may always have differed.
+    # What workers did before is not known, but who is late now.
     (traced,) = play(fault, tier="hooks_only", nodes=8, global_batch=128, trace_on_request=True)
     assert traced.rule == "step_slow"
-    assert traced.node in (None, "llama-02")
+    assert traced.node == "llama-02"
     assert traced.fired_s == unplaced.fired_s
     assert traced.resolved_s is not None
     assert 350 <= traced.resolved_s <= 400

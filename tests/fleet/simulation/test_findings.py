@@ -96,10 +96,9 @@ FINDINGS = {
         ("agent_collectives",),
         duration_s=2_300,
     ),
-    # Without steps before, busy cores say that nothing is slow, and late steps that one node is.
     "slow from its first step": Finding(
         ("step_slow",),
-        (),
+        (NODE,),
         ("unknown", "slow_compute"),
         fault("throttle", node=NODE, device=4, magnitude=1.08, start_s=0, duration_s=300),
         ("agent_collectives",),
