@@ -60,7 +60,6 @@ from telemetry.steps import StepBatch
 ALARMS = frozenset({"core", "device", "memory", "latency", "bytes", "retransmits"})
 # Seconds of which the memory traffic is read, before and since; steps begin and end in between.
 MEMORY, MOMENTS, TRAFFIC_ERROR = "hbm_bandwidth_bytes_per_s", 20, 0.04
-NOTHING = np.zeros(0)
 # At most so many problems that begin together: a rack of nodes behind one switch.
 MOST_AT_ONCE = 16
 KINDS: dict[str, Kind] = {
