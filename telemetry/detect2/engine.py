@@ -95,6 +95,10 @@ class Tracked:
     # The culprit at worst.
     score: CauseScore | None = None
 
+    @property
+    def strength(self) -> float:
+        return self.shift.nats / self.shift.level_nats
+
     def explains(self, shift: Shift, node: int | None, inputs: DetectionInput) -> bool:
         """Whether a shift is part of what this problem's signature predicts, or leaves open."""
         found = self.explanation
@@ -105,7 +109,7 @@ class Tracked:
         if row is None:
             return shift.quantity not in OF_PLACE or node in (None, found.node)
         if row.scope == "node":
-            if shift.quantity == "own" or shift.quantity in OF_PLACE:
+            if shift.node is not None and shift.quantity != "stage":
                 parts = parts_of(shift.quantity, found, inputs.cores_per_device)
                 if node != found.node or not _is_within(shift.part, parts):
                     return False
@@ -163,7 +167,11 @@ class RunWatch:
         shifts = self.shifts
         for problem in self.problems:
             self._reconsider(inputs, problem)
-        self.problems = [p for p in self.problems if self._lasts(inputs, p, shifts)]
+        self.problems = [
+            p
+            for p in self.problems
+            if self._lasts(inputs, p, shifts) and not self._is_part_of_another(inputs, p)
+        ]
         for _ in range(MOST_AT_ONCE):
             rest = [s for s in shifts if not self._is_explained(inputs, s)]
             if not rest:
@@ -174,11 +182,22 @@ class RunWatch:
             self._open(inputs, first, [s for s in rest if self._node_of(inputs, s) in here])
 
     def _lasts(self, inputs: DetectionInput, problem: Tracked, shifts: list[Shift]) -> bool:
-        return any(problem.explains(s, self._node_of(inputs, s), inputs) for s in shifts)
+        return any(self._explains(inputs, problem, s) for s in shifts)
+
+    def _is_part_of_another(self, inputs: DetectionInput, problem: Tracked) -> bool:
+        """Whether a clearer problem, which this one does not explain, explains what opened it."""
+        return any(
+            self._explains(inputs, other, problem.shift)
+            and not self._explains(inputs, problem, other.shift)
+            for other in self.problems
+            if other is not problem and other.strength >= problem.strength
+        )
+
+    def _explains(self, inputs: DetectionInput, problem: Tracked, shift: Shift) -> bool:
+        return problem.explains(shift, self._node_of(inputs, shift), inputs)
 
     def _is_explained(self, inputs: DetectionInput, shift: Shift) -> bool:
-        node = self._node_of(inputs, shift)
-        return any(problem.explains(shift, node, inputs) for problem in self.problems)
+        return any(self._explains(inputs, problem, shift) for problem in self.problems)
 
     def _node_of(self, inputs: DetectionInput, shift: Shift) -> int | None:
         """Row of the node of a shift; workers are places on nodes."""
@@ -220,6 +239,10 @@ class RunWatch:
             problem.baseline = self.steps.baseline(problem.onset_s)
         if problem.baseline is not None:
             of_steps = self.steps.effects(problem.baseline, problem.onset_s, again=again)
+            if not of_steps and problem.shift.quantity not in ALARMS:
+                # What steps have shown is explained by steps: of hardware something always stands
+                # out.
+                return
             effects.update(self._by_node(inputs, of_steps))
         if not effects:
             return
@@ -408,7 +431,7 @@ def _problem(
         score=score,
         kind=kind,
         onset_s=tracked.onset_s,
-        strength=tracked.shift.nats / tracked.shift.level_nats,
+        strength=tracked.strength,
         late=tuple(w for w in late if w),
         extra=extra,
     )
@@ -467,8 +490,7 @@ SHOWN_BY = {
 
 def _score(inputs: DetectionInput, tracked: Tracked, node: str | None) -> CauseScore:
     """Return the culprit with its figure: a part's metric, or how long it works per step."""
-    found, shift = tracked.explanation, tracked.shift
-    strength = shift.nats / shift.level_nats
+    found, strength = tracked.explanation, tracked.strength
     row = found.signature
     if row is None or node is None or found.part is None:
         value_s, peers_s, n_peers = own_time(inputs, node, since_s=tracked.onset_s)
