@@ -16,6 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("bench", "drills", "fleet", "importers", "telemetry", "tests", "tools", "trnwatch")
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 PAGES = sorted((ROOT / "templates").rglob("*.html"))
+SENTENCES = sorted((ROOT / "templates").rglob("*.txt"))
+# Their line breaks are text: of messages, and of Markdown.
+BREAKS_ARE_TEXT = {"_quality.txt", "mail.txt", "slack_alert.txt", "title.txt"}
 ASSETS = sorted(p for ext in ("css", "js") for p in (ROOT / "fleet/static").rglob(f"*.{ext}"))
 WRITTEN = sorted(
     path
@@ -98,6 +101,19 @@ def test_a_page_has_neither_script_nor_style_in_it() -> None:
 
     assert len(PAGES) > 50
     assert {name: code for name, code in found.items() if code} == {}
+
+
+def test_a_template_has_no_line_of_more_than_160_columns() -> None:
+    files = [*PAGES, *(path for path in SENTENCES if path.name not in BREAKS_ARE_TEXT)]
+    long = [
+        f"{named(path)}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if len(line) > 160
+    ]
+
+    assert len(files) > 50
+    assert long == []
 
 
 def test_a_link_between_documents_leads_somewhere() -> None:

@@ -167,7 +167,7 @@ def drill_detail(request: HtmxRequest, pk: int) -> HttpResponse:
     context |= {
         "charts": charts_of(fault),
         # A finished chart is not fetched again.
-        "chart_query": window.query if is_settled and not is_firing else "",
+        "chart_query": f"?{window.query}" if is_settled and not is_firing else "",
         "explained": explained(fault.kind),
         "may_end": has_role(request.user, "operator"),
     }
@@ -186,7 +186,7 @@ def drill_end(request: HtmxRequest, pk: int) -> HttpResponse:
     if not request.htmx and not error:
         return HttpResponseRedirect(reverse("drill-detail", args=[pk]))
     context = drill_context(str(pk)) | {"error": error, "may_end": True}
-    context |= {"charts": charts_of(fault), "explained": explained(fault.kind)}
+    context |= {"charts": charts_of(fault), "chart_query": "", "explained": explained(fault.kind)}
     response = render_page(
         request, "simulation/drill_detail.html", context, partials=PARTIALS, status=status
     )

@@ -62,7 +62,7 @@ def test_a_run_that_hangs_is_shown_as_such_on_each_page(
 
     for url in ("/", "/runs/", run.get_absolute_url()):
         page = client.get(url).text
-        assert re.search(rf'<span class="tag[^>]*>.{{0,40}} {word}</span> <small', page), url
+        assert re.search(rf'<span class="tag[^>]*>.{{0,40}} {word}</span>\s+<small', page), url
         assert "▸" not in page
     node = client.get(limping.get_absolute_url()).text
     assert "is training" not in node

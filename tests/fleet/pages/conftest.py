@@ -1,5 +1,6 @@
 """A live fleet, an alert that accuses one node, and users."""
 
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -26,12 +27,12 @@ def _open_to_all(settings: Settings) -> None:
 
 @pytest.fixture
 def page(client: Client) -> Page:
-    """Read a page that must be there; narrow spaces are made plain."""
+    """Read a page that must be there, as a browser does: white space is one space, all plain."""
 
     def read(path: str, **headers: str) -> str:
         response = client.get(path, headers=headers)
         assert response.status_code == 200, response.text[:500]
-        return response.text.replace("\u202f", " ")
+        return re.sub(r"[ \n\u202f]+", " ", response.text)
 
     return read
 

@@ -16,7 +16,7 @@ def test_it_is_the_markdown_as_a_page(page: Page, alert: Alert) -> None:
 
     assert "<h1>Post-mortem: llama spends 31.4 % of each step in all-reduce</h1>" in text
     assert "<h2>Who did what</h2>" in text
-    assert "<td>Resolved</td>\n<td>not yet</td>" in text
+    assert "<td>Resolved</td> <td>not yet</td>" in text
     assert "<li>☐ Root cause: owner, due</li>" in text
 
 
