@@ -31,7 +31,6 @@ CHOICES = (*NAMES, "healthy", "remote_write", "breaking", "start", "evidence", "
 ALIASES = {"door": "ingest"}
 KINDS = ("single", "lasting")
 HALVES = ("develop", "held-out")
-DETECTORS = ("1", "2")
 NOISES, FACTORS = ("today", "measured"), (1.0, 1.5, 2.0)
 SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
@@ -40,7 +39,7 @@ OPTIONS = {
     "bodies": ("times",),
     "healthy": ("hours", "tier", "noise", "environment", "recorded"),
     "breaking": ("rounds",),
-    "detection": ("tier", "seeds", "kind", "noise", "environment", "detector"),
+    "detection": ("tier", "seeds", "kind", "noise", "environment"),
     "evidence": ("folder", "half"),
     "noise": ("folder",),
 }
@@ -89,11 +88,6 @@ def main(arguments: list[str]) -> int:
         type=float,
         choices=FACTORS,
         help="detection, healthy: factor on rates and sizes of harmless events (1)",
-    )
-    parser.add_argument(
-        "--detector",
-        choices=DETECTORS,
-        help="detection: its version (that of TRNWATCH_DETECTOR, or 2)",
     )
     parser.add_argument(
         "--recorded", help="healthy: a folder of recorded step times, each the pace of an hour"

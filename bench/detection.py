@@ -3,7 +3,6 @@
 import ast
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -88,12 +87,10 @@ def measure(
     kind: str = "single",
     noise: str = "today",
     environment: float = 1.0,
-    detector: str | None = None,
 ) -> dict[str, Any]:
     """Print quality per input tier; without any option, also the set and healthy hours."""
     first, last = (int(part) for part in seeds.split(":")) if seeds else TIER_SEEDS
-    detector = detector or os.environ.get("TRNWATCH_DETECTOR")
-    varied = variation(noise, environment, detector)
+    varied = variation(noise, environment)
     figures = {
         name: measure_tier(env, name, range(first, last), kind=kind, varied=varied)
         for name in ([tier] if tier else ROWS)
@@ -111,15 +108,13 @@ def measure(
         "seeds": [first, last],
         "noise": noise,
         "environment": environment,
-        "detector": detector,
         "tiers": figures,
     }
 
 
-def variation(noise: str, environment: float, detector: str | None = None) -> str:
+def variation(noise: str, environment: float) -> str:
     """Return what a scenario's name says of its noise and detection; nothing of today's."""
     more = "" if environment == 1.0 else f"+environment={environment:g}"
-    more += f"+detector={detector}" if detector else ""
     return more if noise == "today" else f"+{noise}{more}"
 
 
@@ -251,7 +246,7 @@ def read_cache(path: Path) -> list[Outcome]:
 PLAYED = (
     "bench/drill_worker.py bench/healthy_runs.py bench/random_scenarios.py bench/scenario_grid.py",
     "scenarios/matrix.toml telemetry/catalog telemetry/blocks.py telemetry/steps.py",
-    "telemetry/detect telemetry/detect2 telemetry/evidence telemetry/simulate",
+    "telemetry/detect telemetry/evidence telemetry/simulate",
     "telemetry/statistics telemetry/ingest/timing.py",
     "telemetry/store/packing.py telemetry/store/playback.py fleet/models/alert.py",
     "fleet/alerts/correlation.py fleet/alerts/evaluate.py fleet/alerts/events.py",

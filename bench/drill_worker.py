@@ -41,7 +41,7 @@ def main(timeout_s: float) -> None:
             break
         scenario, before_s = scenario_named(line.strip()), time.perf_counter()
         try:
-            outcome = outcome_of(drill(scenario, detector=detector_of(scenario.name)))
+            outcome = outcome_of(drill(scenario))
         except Exception:
             # One scenario that breaks detection must not hide what the others say.
             outcome = {"scenario": scenario.name, "error": traceback.format_exc(limit=-2)}
@@ -57,8 +57,7 @@ def scenario_named(name: str) -> Scenario:
     that waits counts as busy, with ``+probe`` agents answer requested probes, with ``+trace``
     workers trace on request, with ``+ideal`` nothing happens but faults and look-alikes. Steps
     vary as measured with ``+measured``, and as in a file with ``+recorded=FILE``, which comes
-    last; ``+environment=1.5`` multiplies rates and sizes of harmless events. With ``+detector=2``
-    that version of detection plays.
+    last; ``+environment=1.5`` multiplies rates and sizes of harmless events.
     """
     place, _, tier = name.partition("@")
     kind, _, seed = place.partition("-")
@@ -82,12 +81,6 @@ def scenario_named(name: str) -> Scenario:
     )
     noise = varied(scenario.noise, apart, recorded)
     return msgspec.structs.replace(scenario, name=name, inputs=inputs, noise=noise)
-
-
-def detector_of(name: str) -> str | None:
-    """Return the version of detection that a scenario's name asks for with ``+detector=2``."""
-    asked = [each for each in name.split("+") if each.startswith("detector=")]
-    return asked[0].partition("=")[2] if asked else None
 
 
 def varied(noise: Noise, apart: Sequence[str], recorded: str) -> Noise:

@@ -529,9 +529,7 @@ class PlayedScenario:
     firings: tuple[Firing, ...]
 
 
-def play_scenario(
-    scenario: Scenario, *, seed: int | None = None, detector: str | None = None
-) -> PlayedScenario:
+def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScenario:
     """Play a scenario from its first second to its last, and watch it each second.
 
     Detection sees what nodes and training report, in a database where no fault is written
@@ -542,7 +540,7 @@ def play_scenario(
         runs = {plan.run.name: create_run(plan.run, started_at=EPOCH) for plan in plans}
         inputs = {plan.run.name: plan.inputs for plan in plans}
         stage, firings = ScenarioPlayback(plans), Firings(EPOCH_S)
-        replay = Replay(stage, list(runs.values()), workers=stage.workers, detector=detector)
+        replay = Replay(stage, list(runs.values()), workers=stage.workers)
         agents = PlayedAgents(stage) if scenario.inputs.probe_on_request else None
         reporters = PlayedReporters(stage) if scenario.inputs.trace_on_request else None
         entered: dict[int, list[tuple[str, RunClock]]] = {}

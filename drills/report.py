@@ -96,11 +96,9 @@ class DrillReport:
         }
 
 
-def drill(
-    scenario: Scenario, *, seed: int | None = None, detector: str | None = None
-) -> DrillReport:
+def drill(scenario: Scenario, *, seed: int | None = None) -> DrillReport:
     """Play a scenario, and match its alerts with its faults."""
-    played = play_scenario(scenario, seed=seed, detector=detector)
+    played = play_scenario(scenario, seed=seed)
     truths = tuple(truths_of(scenario, played.plans))
     used = scenario.seed if seed is None else seed
     return DrillReport(scenario, used, truths, played.firings, match(truths, played.firings))

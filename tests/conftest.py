@@ -23,7 +23,7 @@ from pytest_django import DjangoDbBlocker, Settings
 from redis import Redis
 from redis import utils as redis_utils
 
-from fleet.alerts.evaluate import HEALTHY_STEPS
+from fleet.alerts.evaluate import WATCHES
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
 from tests.console import LEFT, real_errors
@@ -334,7 +334,7 @@ def redis_url(
     settings: Settings,
 ) -> Iterator[str]:
     """Give an empty Redis; the settings point to it. Nothing is known of its runs."""
-    HEALTHY_STEPS.watches.clear()
+    WATCHES.clear()
     server, numbers = redis_of_the_session
     number = next(numbers)
     settings.REDIS_URL = settings.CELERY_BROKER_URL = url = f"{server}/{number}"

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,7 +28,7 @@ from fleet.alerts.relations import Subject
 from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compiles import change_lines, covered_s
 from fleet.runs.state import PAUSE_S, WAIT_AFTER_PAUSE_S, worker_states
-from telemetry import catalog, detect2
+from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import (
     INDEPENDENT_RULES,
@@ -39,7 +38,6 @@ from telemetry.detect import (
     DetectionInput,
     Finder,
     Finding,
-    HealthyStepsCache,
     crashed_nodes,
     find,
     find_silent,
@@ -48,9 +46,9 @@ from telemetry.detect import (
     uncorrected,
     unhealthy_devices,
 )
-from telemetry.detect import engine as detect
 from telemetry.detect.causes import UNKNOWN
 from telemetry.detect.checkpoints import ENOUGH_CHECKPOINTS, expected_checkpoint_s
+from telemetry.detect.hardware import BLOCK_S
 from telemetry.detect.inputs import OpenProblem, reporting_interval
 from telemetry.detect.node_errors import (
     HEALTH_RULE,
@@ -64,7 +62,6 @@ from telemetry.detect.node_errors import (
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.standstill import CORES, DEAD_S, HOST, MUTE_S, TOGETHER_S
 from telemetry.detect.stopped import SILENT, StepHeartbeat
-from telemetry.detect2.parts import BLOCK_S
 from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.history import stored_checkpoints
@@ -82,14 +79,9 @@ STILL_RULES = RUN_RULES - names_of(lambda rule: rule.reads == "measurements")
 # Rules of nodes that read the hardware metrics, which are not evaluated every second.
 HARDWARE_RULES = names_of(lambda rule: rule.subject == "node" and rule.reads == "measurements")
 BLIND = ("monitoring_blind", "fleet")
-# Which version of detection finds what slows a run, until the first one goes.
-DETECTORS: Mapping[str, Callable[..., list[Finding]]] = {
-    "1": detect.find_slowdowns,
-    "2": detect2.find_slowdowns,
-}
 OF_MISSING_DATA = names_of(lambda rule: rule.reads == "silence" and rule.subject != "fleet")
 # Results of this process that stay valid from one second to the next.
-HEALTHY_STEPS = HealthyStepsCache()
+WATCHES: dict[str, Any] = {}
 ALL_RULES = "all rules"
 # What could not be evaluated is shown for so long.
 FAILURES, SHOW_S, LOG_EVERY_S, LONGEST_ERROR = "watch:failures", 15, 60.0, 200
@@ -144,20 +136,6 @@ class Guard:
             hot.execute("SET", FAILURES, msgspec.json.encode(self.failures), "EX", SHOW_S)
 
 
-def slowdowns_of(detector: str | None = None) -> Callable[..., list[Finding]]:
-    """Return what finds slowdowns: of a version, by default that of TRNWATCH_DETECTOR, or 2."""
-    given = detector or os.environ.get("TRNWATCH_DETECTOR") or "2"
-    if given not in DETECTORS:
-        choices = " or ".join(DETECTORS)
-        msg = f"TRNWATCH_DETECTOR: {given!r} is no version of detection; set it to {choices}"
-        raise ValueError(msg)
-    return DETECTORS[given]
-
-
-# A value that is no version stops programs as they start, and not every evaluation later.
-slowdowns_of()
-
-
 def unguarded(_run: str, _nodes: tuple[str, ...], _rule: str) -> AbstractContextManager[None]:
     """Let the exceptions of rules pass."""
     return nullcontext()
@@ -203,7 +181,7 @@ def watch(
         now_s=now_s,
         open_=open_,
         lost=lost,
-        healthy_steps=HEALTHY_STEPS,
+        watches=WATCHES,
         may_be_quiet_s=hot.quiet_s(),
         rules=rules,
         guard=guard,
@@ -230,9 +208,9 @@ def watch(
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
     evaluated -= found_by_others(snapshots, open_.subjects, now=now)
     with guard("", (), "limits"):
-        for name in HEALTHY_STEPS.watches.keys() - {run.name for run in runs}:
-            del HEALTHY_STEPS.watches[name]
-        note_limits(hot, HEALTHY_STEPS.watches, now_s=now_s)
+        for name in WATCHES.keys() - {run.name for run in runs}:
+            del WATCHES[name]
+        note_limits(hot, WATCHES, now_s=now_s)
     guard.note(hot)
     if is_waiting:
         findings = [finding for finding in findings if finding.rule not in OF_MISSING_DATA]
@@ -293,21 +271,18 @@ def find_all(
     now_s: float,
     open_: "OpenAlerts",
     lost: Collection[str] = (),
-    healthy_steps: HealthyStepsCache | None = None,
+    watches: dict[str, Any] | None = None,
     may_be_quiet_s: Mapping[str, int] | None = None,
     rules: Mapping[str, Finder] = INDEPENDENT_RULES,
     guard: Callable[[str, tuple[str, ...], str], AbstractContextManager[None]] = unguarded,
-    slowdowns: Callable[..., list[Finding]] | None = None,
 ) -> list[Finding]:
     """Find everything that is wrong with these runs and nodes; ``lost`` nodes are known dead.
 
-    ``healthy_steps`` saves evaluating again what has not changed since the last time.
+    ``watches`` keeps what is known of each run from one second to the next.
     ``may_be_quiet_s`` is by node, see `find_silent`. ``guard`` is a context for a rule of a run;
-    unless it suppresses exceptions, they pass. ``slowdowns`` finds what slows a run, by default as
-    `slowdowns_of` says.
+    unless it suppresses exceptions, they pass.
     """
     snapshots = list(snapshots)
-    slowdowns = slowdowns or slowdowns_of()
     findings: list[Finding] = []
     dead = set(lost)
     for snapshot in snapshots:
@@ -321,12 +296,10 @@ def find_all(
                 snapshot,
                 now_s=now_s,
                 open_problems=problems,
-                healthy_steps=healthy_steps,
+                watches=watches,
                 n_runs=len(snapshots),
             )
-            findings += find(
-                data, open_rules=open_rules, rules=rules, guard=of_run, slowdowns=slowdowns
-            )
+            findings += find(data, open_rules=open_rules, rules=rules, guard=of_run)
             with of_run("hang"):
                 dead |= crashed_nodes(data)
     with guard("", (), "node_silent"):
@@ -690,7 +663,7 @@ def detection_input(
     *,
     now_s: float,
     open_problems: tuple[OpenProblem, ...] = (),
-    healthy_steps: HealthyStepsCache | None = None,
+    watches: dict[str, Any] | None = None,
     n_runs: int = 1,
 ) -> DetectionInput:
     """Gather what detection needs of a run, one of ``n_runs`` that share the budget.
@@ -720,7 +693,7 @@ def detection_input(
         saved=snapshot.saved,
         report_every_s=max(1, snapshot.report_every_s),
         workers=snapshot.workers,
-        healthy_steps=healthy_steps,
+        watches=watches,
         false_pages_per_year=settings.FALSE_PAGES_PER_YEAR / n_runs,
         checkpoint_s=(
             expected_checkpoint_s(n_parameters=model.params, n_nodes=run.n_nodes)

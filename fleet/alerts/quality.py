@@ -9,9 +9,9 @@ from django.conf import settings
 from django.db.models import Count
 
 from fleet.models import Alert
+from telemetry.detect.limits import Limits, limits_of
 from telemetry.detect.rules import RULES, SEVERITIES
-from telemetry.detect2.engine import RunWatch
-from telemetry.detect2.limits import Limits, limits_of
+from telemetry.detect.slowdowns import RunWatch
 from telemetry.evidence.budget import Severity, per_year, share
 from telemetry.store.hot import HotStore
 

@@ -40,7 +40,7 @@ from fleet.alerts.silences import apply_silences
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect import RULES, Finding, names_of
 from telemetry.detect.causes import CLASS_OF, UNKNOWN
-from telemetry.detect.share import LAYOUT
+from telemetry.detect.shares import LAYOUT
 
 SEVERITIES = {"page": Alert.Severity.PAGE, "warn": Alert.Severity.WARN}
 # Uneven work comes and goes from step to step.

@@ -13,7 +13,7 @@ from fleet.models import Alert
 from telemetry.detect import RULES, Finding, Rule
 from telemetry.detect.causes import CLASS_OF as CLASS_OF_CAUSE
 from telemetry.detect.causes import CLASSES, HARDWARE_CAUSES, UNKNOWN
-from telemetry.detect.share import SHARE
+from telemetry.detect.shares import SHARE
 
 Subject = tuple[str, str]  # a rule, and what it evaluates: run:<name>, node:<name>, fleet, …
 

@@ -15,8 +15,7 @@ from fleet.runs.similar_runs import differences_of, job_of, similar_runs
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.detect.causes import UNKNOWN
-from telemetry.detect.findings import Finding
-from telemetry.detect.losses import (
+from telemetry.detect.drift import (
     DRIFT,
     DRIFT_LIMITS,
     Drift,
@@ -26,6 +25,7 @@ from telemetry.detect.losses import (
     pace_of,
     unexplained_minutes,
 )
+from telemetry.detect.findings import Finding
 from telemetry.detect.rules import RULES, names_of
 from telemetry.simulate.constants import ASSUMED
 from telemetry.simulate.plan import Job

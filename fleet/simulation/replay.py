@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
+from typing import Any
 
 from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -22,11 +23,9 @@ from fleet.alerts.evaluate import (
     lost_nodes,
     open_alerts,
     run_members,
-    slowdowns_of,
     snapshot_of,
 )
 from fleet.models import Alert, Run
-from telemetry.detect import HealthyStepsCache
 from telemetry.store.reading import Source
 
 IN_MEMORY = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
@@ -89,7 +88,7 @@ class Replay:
     """Some runs of a source that is read at one second after the other.
 
     The database is queried only while something fires or is about to: a quiet second costs what
-    detection costs, and no more. ``detector`` is a version of detection, see `slowdowns_of`.
+    detection costs, and no more.
     """
 
     def __init__(
@@ -98,14 +97,12 @@ class Replay:
         runs: Sequence[Run],
         *,
         workers: Workers | None = None,
-        detector: str | None = None,
     ) -> None:
         self._source = source
-        self._slowdowns = slowdowns_of(detector)
         self._workers = workers
         self._runs = runs
         self._members = run_members(runs)
-        self._healthy_steps = HealthyStepsCache()
+        self._watches: dict[str, Any] = {}
         self._found: frozenset[object] = frozenset()
         self._reconciled_s = -math.inf
         self.read_open_alerts()
@@ -127,9 +124,8 @@ class Replay:
             now_s=second,
             open_=self._open,
             lost=lost,
-            healthy_steps=self._healthy_steps,
+            watches=self._watches,
             may_be_quiet_s=self._source.quiet_s(),
-            slowdowns=self._slowdowns,
         )
         if not findings and not self.open_rules:
             return []

@@ -2,7 +2,7 @@
 
 from telemetry.detect.engine import INDEPENDENT_RULES, SLOWDOWNS, Finder, find
 from telemetry.detect.findings import Finding
-from telemetry.detect.inputs import DetectionInput, HealthyStepsCache
+from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.node_errors import (
     STATE_METRICS,
     missing_devices,
@@ -20,7 +20,6 @@ __all__ = [
     "DetectionInput",
     "Finder",
     "Finding",
-    "HealthyStepsCache",
     "Rule",
     "StepHeartbeat",
     "crashed_nodes",

@@ -9,30 +9,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.rules import RULES
-from telemetry.steps import Fingerprint, StepBatch, WorkerState
-
-
-class HealthyStepsCache:
-    """Remembers which steps of each run were healthy, by a checksum of their values.
-
-    A step lasts for seconds while detection runs every second. Healthy steps that required no
-    hardware data need no second look while no alert is open.
-    """
-
-    def __init__(self) -> None:
-        self._healthy: dict[str, Fingerprint] = {}
-        # What version 2 knows of each run.
-        self.watches: dict[str, Any] = {}
-
-    def is_healthy(self, steps: StepBatch) -> bool:
-        held = self._healthy.get(steps.run)
-        return held is not None and held == steps.fingerprint
-
-    def note(self, steps: StepBatch, *, is_healthy: bool) -> None:
-        self._healthy.pop(steps.run, None)
-        if is_healthy:
-            self._healthy[steps.run] = steps.fingerprint
-
+from telemetry.steps import StepBatch, WorkerState
 
 # So many reports of a node show how often it reports.
 ENOUGH_REPORTS = 3
@@ -62,10 +39,11 @@ class DetectionInput:
     of the run and of its nodes. ``reads_hardware``: whether hardware rules run in this second.
     ``earlier(since_s)`` reads steps before the window, and ``saved(before_s)`` how long
     checkpoints took that ended before. ``checkpoint_s`` is the expected duration of one.
-    ``healthy_steps`` skips steps known to be healthy. Nodes report every ``report_every_s``
-    seconds. ``workers`` reads what each worker said last. ``own_limits`` are limits of this run
-    that differ from those of the rules, by ``rule.limit``. ``false_pages_per_year`` are accepted
-    of this run, of all rules together; None: the usual ones, of an only run.
+    ``watches`` keeps what is known of each run from one second to the next. Nodes report every
+    ``report_every_s`` seconds. ``workers`` reads what each worker said last. ``own_limits`` are
+    limits of this run that differ from those of the rules, by ``rule.limit``.
+    ``false_pages_per_year`` are accepted of this run, of all rules together; None: the usual ones,
+    of an only run.
     """
 
     run: str
@@ -86,7 +64,7 @@ class DetectionInput:
     earlier: Callable[[float], StepBatch] | None = None
     saved: Callable[[float], Sequence[float]] | None = None
     checkpoint_s: float | None = None
-    healthy_steps: HealthyStepsCache | None = None
+    watches: dict[str, Any] | None = None
     report_every_s: int = 1
     workers: Callable[[], Mapping[str, WorkerState]] | None = None
     own_limits: Mapping[str, float] = field(default_factory=dict)
@@ -103,49 +81,6 @@ class DetectionInput:
     def lagging(self, last_s: int) -> int:
         """How many of the newest seconds to read for ``last_s`` seconds with a report."""
         return last_s + 3 * (self.report_every_s - 1)
-
-    def ago(self, seconds: int) -> "DetectionInput":
-        """Return the inputs with the hardware of some seconds ago."""
-
-        def hardware(metrics: Sequence[str], last_s: int) -> Span:
-            span = self.hardware(metrics, last_s + seconds)
-            values = {name: array[:last_s] for name, array in span.values.items()}
-            return replace(span, ticks=span.ticks[:last_s], values=values)
-
-        at = self.hardware_at
-        hardware_at = at and (lambda names, ages_s: at(names, [s + seconds for s in ages_s]))
-        return replace(
-            self, now_s=self.now_s - seconds, hardware=hardware, hardware_at=hardware_at
-        )
-
-    @property
-    def stage(self) -> IntArray:
-        """Pipeline stage of each worker's last rank: (n_workers,)."""
-        n_workers = len(self.steps.workers)
-        return (np.arange(1, n_workers + 1) * self.n_stages - 1) // max(1, n_workers)
-
-
-def times_transfer(steps: StepBatch) -> bool:
-    """Whether transfer is known. A runtime trace knows waiting; transfer is part of compute.
-
-    Events of a trace that arrive late can make a few of them look timed.
-    """
-    transfer_s = steps.phases["transfer_s"]
-    return bool(2 * (transfer_s > 0).sum() > np.isfinite(transfer_s).sum())
-
-
-class AccessRecorder:
-    """Inputs that record whether hardware was read."""
-
-    def __init__(self, inputs: DetectionInput) -> None:
-        self._reads = list[Sequence[str]]()
-        moments = inputs.hardware_at and _noted(inputs.hardware_at, self._reads)
-        hardware = _noted(inputs.hardware, self._reads)
-        self.inputs = replace(inputs, hardware=hardware, hardware_at=moments)
-
-    @property
-    def was_read(self) -> bool:
-        return bool(self._reads)
 
 
 Asked = TypeVar("Asked")
@@ -256,26 +191,3 @@ def reporting_interval(span: Span) -> int:
         new |= new_measurements(part_values(span, metric)).any(axis=2)
     gaps = [np.diff(np.flatnonzero(node)) for node in new.T if node.sum() > ENOUGH_REPORTS]
     return int(np.median(np.concatenate(gaps))) if gaps else 0
-
-
-def is_persistent(
-    above: NDArray[np.bool_], reports: NDArray[np.bool_], *, least: int
-) -> NDArray[np.bool_]:
-    """Parts that stood out for long enough: (...), of (n_ticks, ...).
-
-    Parameters
-    ----------
-    above : in which ticks a part stood out
-    reports : which ticks brought a report of its own
-    least : how many ticks it takes where each brings one
-
-    Notes
-    -----
-    Where reports come less often, all of those in view must say so, and at least two.
-    """
-    n_reports = reports.sum(axis=0)
-    n_above = (above & reports).sum(axis=0)
-    each_tick = n_reports >= least
-    return np.asarray(
-        np.where(each_tick, above.sum(axis=0) >= least, (n_reports > 1) & (n_above == n_reports))
-    )

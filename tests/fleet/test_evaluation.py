@@ -458,12 +458,12 @@ def test_runs_share_the_budget_of_false_pages(run: Run, settings: Settings) -> N
     snapshot = RunSnapshot(run, RunMembers(), StepBatch.empty(run.name), lambda *_: nothing)
     accepted = []
 
-    def note(inputs: DetectionInput, **_: object) -> list[Finding]:
+    def note(inputs: DetectionInput) -> list[Finding]:
         accepted.append(inputs.false_pages_per_year)
         return []
 
     for n_runs in (1, 3):
-        find_all([snapshot] * n_runs, {}, now_s=0.0, open_=open_alerts([]), slowdowns=note)
+        find_all([snapshot] * n_runs, {}, now_s=0.0, open_=open_alerts([]), rules={"hang": note})
 
     assert accepted == [1.5, 0.5, 0.5, 0.5]
 

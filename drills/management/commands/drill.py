@@ -6,7 +6,6 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from drills.report import drill, lines
-from fleet.alerts.evaluate import DETECTORS
 from fleet.management.cli import PlainCommand
 from telemetry.simulate.inputs import TIERS
 from telemetry.simulate.scenario import Scenario, load_scenario
@@ -20,25 +19,18 @@ class Command(PlainCommand):
         parser.add_argument("--seed", type=int, help="another seed than the file's")
         parser.add_argument("--tier", help=f"input tier: {', '.join(TIERS)}; else the file's")
 
-        parser.add_argument(
-            "--detector",
-            choices=tuple(DETECTORS),
-            help="version of detection; else that of TRNWATCH_DETECTOR, or 2",
-        )
-
     def handle(
         self,
         *,
         scenario: Path,
         seed: int | None,
         tier: str | None,
-        detector: str | None,
         json: bool,
         **_: Any,
     ) -> None:
         played = read_scenario(scenario)
         played = played if tier is None else played.at_tier(tier)
-        report = drill(played, seed=seed, detector=detector)
+        report = drill(played, seed=seed)
         if json:
             self.write_json(report.as_json())
             return

@@ -11,7 +11,7 @@ from fleet.alerts.reconcile import damp
 from fleet.models import Alert, Node
 from telemetry.detect import RULES
 from telemetry.detect.findings import Finding
-from telemetry.detect.share import LAYOUT
+from telemetry.detect.shares import LAYOUT
 from tests.fleet.alerts.conftest import Evaluate
 from tests.helpers import NOON
 

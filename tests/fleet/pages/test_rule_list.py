@@ -15,12 +15,12 @@ from fleet.models import Alert, Run
 from fleet.pages import rules
 from fleet.runs.limits import RUN_LIMITS
 from telemetry.detect import RULES
-from telemetry.detect2.engine import RunWatch
-from telemetry.detect2.limits import limits_of
+from telemetry.detect.limits import limits_of
+from telemetry.detect.slowdowns import RunWatch
 from telemetry.store.hot import HotStore
 from tests.fleet.test_anonymous_access import member
 from tests.helpers import just_now
-from tests.telemetry.detect2.playing import inputs_of, steps_of
+from tests.telemetry.detect.playing import inputs_of, steps_of
 
 Page = Callable[..., str]
 ASKED = {

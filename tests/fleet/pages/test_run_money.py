@@ -9,7 +9,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.costs.spending import update_spending
 from fleet.models import Annotation, Run
-from telemetry.detect.losses import DRIFT_LIMITS
+from telemetry.detect.drift import DRIFT_LIMITS
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_anonymous_access import member

@@ -1,7 +1,7 @@
 """Simulated runs watched as production watches them: each second, through the last minutes."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -97,9 +97,11 @@ class Recording:
     def watch(self, seconds: Sequence[int] | range) -> Iterator[tuple[int, list[Finding]]]:
         """Look once each second, remembering only which alerts are open."""
         found: list[Finding] = []
+        watches: dict[str, Any] = {}
         for second in seconds:
             is_open = {finding.rule for finding in found}
-            found = find(self.at(second, open_problems=found), open_rules=is_open)
+            now = replace(self.at(second, open_problems=found), watches=watches)
+            found = find(now, open_rules=is_open)
             yield second, found
 
 

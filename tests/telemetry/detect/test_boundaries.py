@@ -64,12 +64,6 @@ def test_a_single_step_does_not_fire() -> None:
     assert find(inputs(steps_at([0.9]))) == []
 
 
-def test_hardware_is_left_alone_while_all_is_well_and_no_one_looks() -> None:
-    machines = Machines(2e9)
-    find(inputs(steps_at([0.1] * 50), machines, reads_hardware=False))
-    assert machines.fetched == []
-
-
 def test_nodes_without_hardware_have_findings_all_the_same() -> None:
     (finding,) = find(inputs(steps_at([0.1] * 10 + [0.3] * 5)))
     assert (finding.cause, finding.node, finding.device) == ("unknown", None, None)

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telemetry import detect2
 from telemetry.detect import Finding, find
 from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem
@@ -84,8 +83,7 @@ def test_an_alert_waits_for_the_report_of_the_step_that_it_interrupts(
     assert [each.evidence["phase_s"] for each in found] == [44.0] * n_found
 
 
-@pytest.mark.parametrize("version", [{}, {"slowdowns": detect2.find_slowdowns}])
-def test_an_alert_outlasts_the_stored_steps_while_hosts_write(version: dict[str, Any]) -> None:
+def test_an_alert_outlasts_the_stored_steps_while_hosts_write() -> None:
     last_s = float(T0)
     machines = Machines(last_s + 1500)
     all_parts: Any = (slice(None), slice(None))
@@ -94,7 +92,7 @@ def test_an_alert_outlasts_the_stored_steps_while_hosts_write(version: dict[str,
     known = {"onset_s": last_s, "phase_s": 1200.0, "baseline_phase_s": 15.0}
     held = OpenProblem("checkpoint_slow", "checkpoint_slow", evidence=known)
     seen = {"now_s": last_s + 1500, "open_problems": (held,), "nodes": CHARACTERS}
-    (found,) = find(inputs(StepBatch.empty("llama"), hardware=machines, **seen), **version)
+    (found,) = find(inputs(StepBatch.empty("llama"), hardware=machines, **seen))
     assert found.rule == "checkpoint_slow"
     assert found.evidence["phase_s"] == pytest.approx(1500, abs=2)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from telemetry.detect.losses import Drift, MinutePace, drift, pace_of
+from telemetry.detect.drift import Drift, MinutePace, drift, pace_of
 from telemetry.steps import PHASES, StepBatch
 
 NOTHING = np.zeros((0, 2))

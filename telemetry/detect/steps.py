@@ -24,7 +24,7 @@ from itertools import compress
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect2.shifts import Effect, Shift
+from telemetry.detect.shifts import Effect, Shift
 from telemetry.evidence.noise import BoolArray, middle, step_scale
 from telemetry.evidence.recurring import LONG, RecurrenceTest
 from telemetry.evidence.sequential import YEAR_S, EvidenceTest, Quantity

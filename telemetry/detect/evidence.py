@@ -8,7 +8,7 @@ import numpy as np
 from telemetry.blocks import FloatArray
 from telemetry.detect.findings import LEAD_S, CauseScore, Problem, ruled_out_json
 from telemetry.detect.inputs import DetectionInput
-from telemetry.detect2.steps import AFTER_PAUSE, N_SINCE, PAUSE_S, SAME_RATIO
+from telemetry.detect.steps import AFTER_PAUSE, N_SINCE, PAUSE_S, SAME_RATIO
 from telemetry.evidence.noise import BoolArray
 from telemetry.statistics.change_points import noise
 from telemetry.statistics.peers import median, middle

@@ -5,7 +5,7 @@
 3. A value that is held until the next measurement counts once.
 4. A level is compared where it says something: well above rounding, and not in idle time.
 5. Parts of a node are compared with each other; what a node has once, with other nodes.
-6. Each quantity is one test of all parts of the run (`telemetry.detect2.peers`).
+6. Each quantity is one test of all parts of the run (`telemetry.detect.peers`).
 7. Retransmits are counts: a Poisson test of "more than healthy fabrics ever lose".
 8. The alarm level is that of all looks of a year at all quantities, and the accepted number.
 9. The newest blocks are kept: from them comes the size of every quantity since any moment.
@@ -21,7 +21,7 @@ import numpy as np
 
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect.inputs import DetectionInput
-from telemetry.detect2.peers import (
+from telemetry.detect.peers import (
     FORGET_S,
     PAST_BLOCKS,
     SIZES,
@@ -30,7 +30,7 @@ from telemetry.detect2.peers import (
     PeerTest,
     Ring,
 )
-from telemetry.detect2.shifts import Effect, Effects, Shift
+from telemetry.detect.shifts import Effect, Effects, Shift
 from telemetry.evidence.sequential import YEAR_S, alarm_level
 from telemetry.statistics.peers import GAUSSIAN, median
 

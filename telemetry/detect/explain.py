@@ -17,7 +17,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.detect.causes import CLASS_OF, HARDWARE_CAUSES, UNKNOWN
-from telemetry.detect2.shifts import Effect, Effects
+from telemetry.detect.shifts import Effect, Effects
 from telemetry.statistics.peers import GAUSSIAN
 
 # Sizes of a problem, as shares of the usual step: from what matters on.

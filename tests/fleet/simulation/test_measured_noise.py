@@ -1,11 +1,10 @@
-"""Drills with the second version of detection, with noise as measured on public runs."""
+"""Drills with noise as measured on public runs, at every input tier."""
 
 from typing import Any
 
 import pytest
 
 from drills.report import DrillReport, drill
-from fleet.alerts.evaluate import DETECTORS, slowdowns_of
 from fleet.simulation.scoring import accuses_wrongly
 from telemetry.simulate.inputs import TIERS
 from telemetry.simulate.scenario import scenario_of
@@ -34,7 +33,7 @@ NAMES_NO_NODE = {"hooks_only"}
 pytestmark = pytest.mark.django_db
 
 
-def play(tier: str, *faults: dict[str, Any], detector: str = "2") -> DrillReport:
+def play(tier: str, *faults: dict[str, Any]) -> DrillReport:
     table = {
         "name": "measured",
         "duration_s": 420.0,
@@ -44,7 +43,7 @@ def play(tier: str, *faults: dict[str, Any], detector: str = "2") -> DrillReport
         "run": [RUN],
         "fault": list(faults),
     }
-    return drill(scenario_of(table), detector=detector)
+    return drill(scenario_of(table))
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -72,23 +71,3 @@ def test_slow_memory_is_one_alert_that_names_its_device() -> None:
     assert [(each.cause, each.node, each.device) for each in firings] == [
         ("hbm_slow", "llama-02", 7)
     ]
-
-
-def test_a_drill_plays_with_the_version_that_it_is_given() -> None:
-    first, second = (play("agent_hooks", SLOW_CORE, detector=version) for version in DETECTORS)
-    # Versions weigh evidence differently.
-    assert first.firings != second.firings
-    assert first.truths == second.truths
-
-
-def test_the_version_is_that_of_the_environment_unless_one_is_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("TRNWATCH_DETECTOR", raising=False)
-    assert slowdowns_of() is DETECTORS["2"]
-    monkeypatch.setenv("TRNWATCH_DETECTOR", "1")
-    assert slowdowns_of() is DETECTORS["1"]
-    assert slowdowns_of("1") is DETECTORS["1"]
-    monkeypatch.setenv("TRNWATCH_DETECTOR", "3")
-    with pytest.raises(ValueError, match="TRNWATCH_DETECTOR: '3' is no version of detection; set"):
-        slowdowns_of()

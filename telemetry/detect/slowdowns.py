@@ -27,18 +27,14 @@ from telemetry.detect.causes import (
     symptoms_json,
 )
 from telemetry.detect.checkpoints import find_slow_checkpoint
-from telemetry.detect.findings import CauseScore, Finding, Problem
-from telemetry.detect.inputs import DetectionInput
-from telemetry.detect.progress import find_slow_progress
-from telemetry.detect.rules import RULES
-from telemetry.detect2.evidence import (
+from telemetry.detect.evidence import (
     clearer,
     comparable,
     evidence_of,
     own_time,
     performance_victims,
 )
-from telemetry.detect2.explain import (
+from telemetry.detect.explain import (
     OF_OTHERS,
     OF_PLACE,
     SIZES,
@@ -48,11 +44,15 @@ from telemetry.detect2.explain import (
     parts_of,
     without,
 )
-from telemetry.detect2.limits import false_per_year, limits_json
-from telemetry.detect2.parts import BURST_RATIO, Parts
-from telemetry.detect2.share import SHARE, Shares, find_share
-from telemetry.detect2.shifts import Effect, Effects, Shift
-from telemetry.detect2.steps import Baseline, Steps
+from telemetry.detect.findings import CauseScore, Finding, Problem
+from telemetry.detect.hardware import BURST_RATIO, Parts
+from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.limits import false_per_year, limits_json
+from telemetry.detect.progress import find_slow_progress
+from telemetry.detect.rules import RULES
+from telemetry.detect.shares import SHARE, Shares, find_share
+from telemetry.detect.shifts import Effect, Effects, Shift
+from telemetry.detect.steps import Baseline, Steps
 from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
 
@@ -347,8 +347,7 @@ def _finite_mean(values: FloatArray) -> float:
 
 def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
     """Return what slows the run: at most one finding per problem."""
-    cache = inputs.healthy_steps
-    watches = cache.watches if cache is not None else {}
+    watches = inputs.watches if inputs.watches is not None else {}
     watch: RunWatch | None = watches.get(inputs.run)
     if watch is None or watch.parts.is_stale(inputs.now_s):
         watch = watches[inputs.run] = RunWatch(inputs)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telemetry.detect2.shifts import Shift
-from telemetry.detect2.steps import AWAITED_S, Steps
+from telemetry.detect.shifts import Shift
+from telemetry.detect.steps import AWAITED_S, Steps
 from telemetry.statistics.peers import median
 from telemetry.steps import PHASES, StepBatch
-from tests.telemetry.detect2.playing import (
+from tests.telemetry.detect.playing import (
     START_S,
     STEP_S,
     TOKENS,

@@ -18,19 +18,19 @@ import numpy as np
 
 from telemetry.blocks import FloatArray, mean
 from telemetry.detect.causes import CLASSES, UNKNOWN, Kind
-from telemetry.detect.findings import Finding, Problem
-from telemetry.detect.inputs import DetectionInput
-from telemetry.detect.rules import RULES, SEVERITIES
-from telemetry.detect2.evidence import (
+from telemetry.detect.evidence import (
     NEWEST_STEPS,
     alike,
     evidence_of,
     is_same,
     performance_victims,
 )
-from telemetry.detect2.explain import SIZES
-from telemetry.detect2.shifts import Shift
-from telemetry.detect2.steps import FIRST_VALUES, LEAST_S, N_BEFORE, N_SINCE, PAUSE_S
+from telemetry.detect.explain import SIZES
+from telemetry.detect.findings import Finding, Problem
+from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.rules import RULES, SEVERITIES
+from telemetry.detect.shifts import Shift
+from telemetry.detect.steps import FIRST_VALUES, LEAST_S, N_BEFORE, N_SINCE, PAUSE_S
 from telemetry.evidence import budget, student
 from telemetry.evidence.noise import PRIOR_FAR, PRIOR_FAR_VALUES, BoolArray
 from telemetry.evidence.sequential import YEAR_S, alarm_level

@@ -4,15 +4,13 @@ import json
 import math
 from copy import deepcopy
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.inputs import HealthyStepsCache
-from telemetry.detect.rules import SEVERITIES
-from telemetry.detect2 import find_slowdowns
-from telemetry.detect2.limits import (
+from telemetry.detect.limits import (
     OF_PARTS,
     OF_STEPS,
     Limits,
@@ -20,11 +18,13 @@ from telemetry.detect2.limits import (
     limits_of,
     smallest,
 )
-from telemetry.detect2.steps import Steps
+from telemetry.detect.rules import SEVERITIES
+from telemetry.detect.slowdowns import find_slowdowns
+from telemetry.detect.steps import Steps
 from telemetry.evidence.budget import share
 from telemetry.evidence.sequential import YEAR_S, EvidenceTest
 from telemetry.steps import StepBatch
-from tests.telemetry.detect2.playing import Change, from_step, inputs_of, steps_of
+from tests.telemetry.detect.playing import Change, from_step, inputs_of, steps_of
 
 # A quarter of an hour of steps of three seconds.
 N = 320
@@ -138,7 +138,7 @@ def test_the_budget_is_the_share_of_rules_that_the_page_of_rules_shows() -> None
 
 def test_a_smaller_budget_asks_for_more_evidence_at_once() -> None:
     steps = steps_of(200, change=from_step(140, "compute_s", 1.2, workers=[2]))
-    cache = {6.0: HealthyStepsCache(), 0.06: HealthyStepsCache()}
+    cache: dict[float, dict[str, Any]] = {6.0: {}, 0.06: {}}
     needed = {}
     for pages, each in cache.items():
         [finding] = find_slowdowns(inputs_of(steps, each, pages=pages))
@@ -146,7 +146,7 @@ def test_a_smaller_budget_asks_for_more_evidence_at_once() -> None:
     assert needed[0.06] / needed[6.0] > 1.1
 
     # A run that others have joined since: what it needs from its next value on.
-    watch = cache[6.0].watches["r"]
+    watch = cache[6.0]["r"]
     before = watch.steps.plan.tests["step"].level_nats[0]
     hardware_before = watch.parts.alarm_level()
     find_slowdowns(inputs_of(steps, cache[6.0], pages=0.06))
@@ -156,11 +156,11 @@ def test_a_smaller_budget_asks_for_more_evidence_at_once() -> None:
 
 
 def test_a_finding_carries_what_could_be_found_in_its_run() -> None:
-    cache = HealthyStepsCache()
+    cache: dict[str, Any] = {}
     steps = steps_of(200, change=from_step(140, "compute_s", 1.2, workers=[2]))
     [finding] = find_slowdowns(inputs_of(steps, cache))
 
-    limits = limits_of(cache.watches["r"].steps)
+    limits = limits_of(cache["r"].steps)
     assert limits is not None
     assert finding.evidence["limits"] == asdict(limits)
     assert json.loads(json.dumps(finding.evidence["limits"])) == asdict(limits)

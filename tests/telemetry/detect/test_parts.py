@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -9,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.inputs import DetectionInput, HealthyStepsCache
-from telemetry.detect2 import find_slowdowns
-from telemetry.detect2.parts import METRICS_READ, Parts
-from telemetry.detect2.peers import FORGET_S
+from telemetry.detect.hardware import METRICS_READ, Parts
+from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.peers import FORGET_S
+from telemetry.detect.slowdowns import find_slowdowns
 from telemetry.steps import StepBatch
-from tests.telemetry.detect2.playing import inputs_of, steps_of
+from tests.telemetry.detect.playing import inputs_of, steps_of
 
 CORES, MEMORY, LATENCY = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s", "efa_latency_s"
 SENT, PACKETS = "efa_tx_bytes_per_s", "efa_tx_packets_per_s"
@@ -245,10 +246,10 @@ def test_a_fold_that_missed_more_than_is_kept_is_stale() -> None:
     assert not parts.is_stale(1_000_000.0 + FORGET_S)
     assert parts.is_stale(1_000_001.0 + FORGET_S)
 
-    cache = HealthyStepsCache()
-    find_slowdowns(replace(inputs, healthy_steps=cache))
-    first = cache.watches["r"]
-    find_slowdowns(replace(inputs, healthy_steps=cache, now_s=1_000_010.0))
-    assert cache.watches["r"] is first
-    find_slowdowns(replace(inputs, healthy_steps=cache, now_s=1_001_000.0))
-    assert cache.watches["r"] is not first
+    cache: dict[str, Any] = {}
+    find_slowdowns(replace(inputs, watches=cache))
+    first = cache["r"]
+    find_slowdowns(replace(inputs, watches=cache, now_s=1_000_010.0))
+    assert cache["r"] is first
+    find_slowdowns(replace(inputs, watches=cache, now_s=1_001_000.0))
+    assert cache["r"] is not first

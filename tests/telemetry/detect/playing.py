@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.findings import Finding
-from telemetry.detect.inputs import DetectionInput, HealthyStepsCache
-from telemetry.detect2 import find_slowdowns
+from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.slowdowns import find_slowdowns
 from telemetry.steps import StepBatch
 
 START_S = 1_000_000.0
@@ -132,7 +133,7 @@ def no_hardware(nodes: tuple[str, ...], now_s: float) -> Callable[[Sequence[str]
 
 
 def inputs_of(
-    steps: StepBatch, cache: HealthyStepsCache | None = None, *, pages: float | None = None
+    steps: StepBatch, cache: dict[str, Any] | None = None, *, pages: float | None = None
 ) -> DetectionInput:
     """Return the inputs of a run once these steps were reported; without hardware."""
     now_s = float(steps.ended_at_s[-1]) + 30.0
@@ -142,7 +143,7 @@ def inputs_of(
         steps=steps,
         hardware=no_hardware(steps.workers, now_s),
         now_s=now_s,
-        healthy_steps=cache,
+        watches=cache,
         false_pages_per_year=pages,
     )
 
@@ -153,7 +154,7 @@ def found(
     nodes: tuple[str, ...] | None = None,
     n_stages: int = 1,
     now_s: float | None = None,
-    cache: HealthyStepsCache | None = None,
+    cache: dict[str, Any] | None = None,
 ) -> list[Finding]:
     """Return what detection finds once these steps were reported; without hardware."""
     if now_s is None:
@@ -171,7 +172,7 @@ def found(
             hardware=no_hardware(nodes, now_s),
             now_s=now_s,
             n_stages=n_stages,
-            healthy_steps=cache,
+            watches=cache,
         )
     )
 
@@ -180,7 +181,7 @@ def watched(
     steps: StepBatch, *, every: int = 5, since: int = 0, n_stages: int = 1
 ) -> list[list[Finding]]:
     """Return what detection finds after each so many steps, as they are reported."""
-    cache = HealthyStepsCache()
+    cache: dict[str, Any] = {}
     return [
         found(
             steps[max(0, end - 300) : end],

@@ -1,6 +1,7 @@
 """Steps become findings: one per problem, with its cause, its place and its end."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +9,8 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.detect.causes import CLASSES, UNKNOWN
 from telemetry.detect.findings import Finding
-from telemetry.detect.inputs import HealthyStepsCache
 from telemetry.steps import StepBatch
-from tests.telemetry.detect2.playing import (
+from tests.telemetry.detect.playing import (
     STEP_S,
     USUAL,
     both,
@@ -30,7 +30,7 @@ def reported(
     steps: StepBatch, *, every: int = 10, n_stages: int = 1, nodes: tuple[str, ...] | None = None
 ) -> list[tuple[int, list[Finding]]]:
     """Return what is found after each so many steps, as they are reported."""
-    cache = HealthyStepsCache()
+    cache: dict[str, Any] = {}
     return [
         (end, found(steps[:end], cache=cache, n_stages=n_stages, nodes=nodes))
         for end in range(every, len(steps) + 1, every)
@@ -162,7 +162,7 @@ def test_other_work_and_a_restart_are_no_problem() -> None:
 
     same = steps_of(60, change=longer, first=AT, start_s=end_s)
     assert reported(joined(before, same))[-1][1]
-    cache = HealthyStepsCache()
+    cache: dict[str, Any] = {}
     again = steps_of(60, change=longer, first=50, start_s=end_s + 60.0)
     assert found(before, cache=cache) == found(again, cache=cache) == []
 
@@ -223,10 +223,10 @@ def test_a_shift_below_the_level_is_no_finding() -> None:
 
 def problems(steps: StepBatch) -> dict[str | int | None, str]:
     """Return the cause of each open problem by the row of its node."""
-    cache = HealthyStepsCache()
+    cache: dict[str, Any] = {}
     for end in range(10, len(steps) + 1, 10):
         found(steps[:end], cache=cache)
-    return {p.explanation.node: p.explanation.cause for p in cache.watches["r"].problems}
+    return {p.explanation.node: p.explanation.cause for p in cache["r"].problems}
 
 
 @pytest.mark.parametrize(

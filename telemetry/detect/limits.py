@@ -10,7 +10,7 @@ import numpy as np
 from telemetry.blocks import FloatArray
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.rules import SEVERITIES
-from telemetry.detect2.steps import LEAST_S, Steps
+from telemetry.detect.steps import LEAST_S, Steps
 from telemetry.evidence import student
 from telemetry.evidence.budget import PAGES_PER_YEAR, share
 from telemetry.evidence.noise import CHUNK, N_RECENT

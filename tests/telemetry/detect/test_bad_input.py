@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.inputs import HealthyStepsCache
 from telemetry.steps import PHASES, StepBatch
-from tests.telemetry.detect2.playing import STEP_S, found, steps_of, untimed
+from tests.telemetry.detect.playing import STEP_S, found, steps_of, untimed
 
 N = 60
 # Opposite infinities in one worker fail in `StepBatch` already, before detection sees them.
@@ -34,7 +34,7 @@ def shaped(shape: str) -> StepBatch:
 
 def played(steps: StepBatch, *, pieces: int = 3, n_stages: int = 1) -> None:
     """Report steps bit by bit; whatever comes is read."""
-    cache = HealthyStepsCache()
+    cache: dict[str, Any] = {}
     for end in range(0, len(steps) + 1, max(1, len(steps) // pieces)):
         found(steps[:end], cache=cache, nodes=("n0", "n1", "n2"), n_stages=n_stages)
 
@@ -123,7 +123,7 @@ def test_a_healthy_run_with_defects_has_no_finding(
     defect: str, seed: int, at: int, n_workers: int
 ) -> None:
     steps = DEFECTS[defect](steps_of(150, n_workers=n_workers, seed=seed), slice(at, at + 30))
-    cache = HealthyStepsCache()
+    cache: dict[str, Any] = {}
     for end in (at + 5, at + 20, at + 40, len(steps)):
         now = steps[:end].reported
         assert found(now, cache=cache, nodes=steps.workers) == []

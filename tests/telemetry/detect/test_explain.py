@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from telemetry.detect.causes import CLASS_OF, CLASSES, UNKNOWN
-from telemetry.detect2.explain import (
+from telemetry.detect.explain import (
     EVERYWHERE,
     NAMED,
     OF_PLACE,
@@ -18,7 +18,7 @@ from telemetry.detect2.explain import (
     explain,
     log_likelihood,
 )
-from telemetry.detect2.shifts import Effect, Effects
+from telemetry.detect.shifts import Effect, Effects
 
 N_NODES, HERE = 8, 3
 # Parts of a node by quantity; the others are one value per node.
