@@ -1,7 +1,6 @@
 """Training steps: the phases of every step, per worker."""
 
 import math
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
@@ -17,7 +16,6 @@ EXCHANGE = ("wait_s", "transfer_s")
 ESSENTIAL = ("compute_s", *EXCHANGE)
 # A sampled exchange is timed in one of so many steps at least.
 SPARSEST_STEPS = 100
-Fingerprint = tuple[int, ...]
 # A loss that a job reported as NaN, apart from one that it did not report, which is any other NaN.
 # R marks its missing values in this way. The bit below the quiet bit survives 32 bit, too.
 NAN_BITS = 0x7FFC_0000_0000_0000
@@ -227,15 +225,6 @@ class StepBatch:
     def computed(self) -> dict[Callable[..., Any], Any]:
         """What functions marked by `once` have computed of this batch."""
         return {}
-
-    @cached_property
-    def fingerprint(self) -> Fingerprint:
-        """Checksums of all values."""
-        figures = (self.ended_at_s, self.tokens, *self.phases.values())
-        return (
-            *self.step[[0, -1]].tolist(),
-            *(zlib.crc32(np.ascontiguousarray(figure).data.cast("B")) for figure in figures),
-        )
 
     def sum_phases(self, phases: Sequence[str]) -> FloatArray:
         """Sum of some phases: (n_steps, n_workers) seconds."""

@@ -54,7 +54,7 @@ BLATANT_RATIO, FAR_RATIO = RULES["efa_degraded"].limits["blatant_latency_ratio"]
 LATENCY, MOST = "efa_latency_s", 0.5
 # Evidence of an alert whose node was named by requested probes.
 PROBED, PLACED = "probe", "efa_latency"
-CHANGED_EVIDENCE = ("culprit", "ruled_out", "symptoms", "causes")
+CHANGED_EVIDENCE = ("culprit", "symptoms", "causes")
 # Causes that leave the latency of EFA unchanged.
 LEAVE_LATENCY = frozenset(cause.name for cause in CAUSES if PLACED in cause.leaves)
 
@@ -438,8 +438,6 @@ def _placed_evidence(
     """Return a finding's evidence with the figure of the probes, and what it was without them."""
     found = {name: evidence[name] for name in CHANGED_EVIDENCE if name in evidence}
     changed: dict[str, Any] = {PROBED: {"cause": cause} | found, "culprit": dict(figure)}
-    if ruled_out := evidence.get("ruled_out"):
-        changed["ruled_out"] = {name: ruled_out[name] for name in ruled_out if name != PLACED}
     if rows := evidence.get("causes"):
         # What was not measured is now: it is the symptom that tells the cause from its class.
         changed["symptoms"] = (evidence.get("symptoms") or {}) | {PLACED: "raised"}

@@ -264,20 +264,6 @@ class Evidence:
         return given if isinstance(given, Mapping) else {}
 
     @property
-    def ruled_out(self) -> Mapping[str, Culprit]:
-        """The causes that were ruled out, each with its figure.
-
-        Older alerts list "unknown" too, which is not a cause.
-        """
-        given = self.figures.get("ruled_out")
-        if isinstance(given, Mapping):
-            figures = {str(cause): _culprit(figure) for cause, figure in given.items()}
-        else:
-            causes = given if isinstance(given, list) else ()
-            figures = {str(cause): Culprit() for cause in causes}
-        return {cause: figure for cause, figure in figures.items() if cause != UNKNOWN}
-
-    @property
     def shared_place(self) -> str:
         """Where a fault of several nodes or runs is; empty for a fault of one."""
         nodes, runs = self.names("nodes"), self.names("runs")
@@ -714,18 +700,3 @@ def _step(evidence: Evidence) -> str | None:
     number = evidence.number("step")
     text = seconds(step_s) if healthy_s is None else f"{seconds(step_s)}, was {seconds(healthy_s)}"
     return text if number is None else f"{text}, at step {count(number)}"
-
-
-def ruled_out(alert: Alert) -> list[Fact]:
-    """List the causes that were ruled out, each with its figure and that of its peers."""
-    return [
-        (cause_name(cause), _comparison(culprit))
-        for cause, culprit in Evidence(alert.evidence).ruled_out.items()
-    ]
-
-
-def _comparison(culprit: Culprit) -> str:
-    if culprit.value is None or culprit.peers_median is None:
-        return "does not stand out"
-    value, peers = (figure(x, culprit.unit) for x in (culprit.value, culprit.peers_median))
-    return f"{value}, peers {peers}"

@@ -9,7 +9,7 @@ import numpy as np
 from django.db.models import IntegerField, OuterRef, Q, Subquery, Value
 from numpy.typing import NDArray
 
-from fleet.alerts.text import PART_NAMES, Culprit, Evidence, cause_name, headline, part_name
+from fleet.alerts.text import PART_NAMES, Evidence, cause_name, headline, part_name
 from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
@@ -367,7 +367,7 @@ Directions = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class ConsideredCause:
-    """A row of the table of causes; ``figure`` is what was measured for it.
+    """A row of the table of causes.
 
     ``share`` is how probable it is; None where causes were not weighed.
     """
@@ -379,7 +379,6 @@ class ConsideredCause:
     missing: Directions
     contradicting: Directions
     unmeasured: Directions
-    figure: Culprit
 
     @property
     def is_possible(self) -> bool:
@@ -464,5 +463,4 @@ def _considered(
         missing=expected("missing"),
         contradicting=[(each, seen.get(each, "")) for each in names("contradicting")],
         unmeasured=expected("unmeasured"),
-        figure=evidence.ruled_out.get(name, Culprit()),
     )

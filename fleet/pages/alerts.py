@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
-from fleet.alerts.text import AlertText, facts, ruled_out
+from fleet.alerts.text import AlertText, facts
 from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.frozen import figures_of, frozen_link, parse_moment, written
 from fleet.models import Alert, AlertEvent, Node, ProbeRequest, Run, TraceRequest
@@ -191,7 +191,6 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "facts": facts(alert_at),
         "causes": causes_of(alert_at),
         "do_now": do_now(alert) if alert.is_open and not frozen_at else "",
-        "ruled_out": ruled_out(alert_at),
         "probes": probes[:PROBES_SHOWN],
         "more_probes": probes[PROBES_SHOWN:],
         "trace_request": trace,

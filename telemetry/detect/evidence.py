@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.findings import LEAD_S, CauseScore, Problem, ruled_out_json
+from telemetry.detect.findings import LEAD_S, CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.steps import AFTER_PAUSE, N_SINCE, PAUSE_S, SAME_RATIO
 from telemetry.evidence.noise import BoolArray
@@ -110,7 +110,6 @@ def evidence_of(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> d
         "transfer_ratio": _mean(newest.transfer_ratio),
         "culprit": score.figure() if score else None,
         "late_workers": list(problem.late),
-        "ruled_out": ruled_out_json(problem.ruled_out),
         "onset_s": problem.onset_s,
         "window": [problem.onset_s - LEAD_S, inputs.now_s],
         "charts": score.charts if score else [],

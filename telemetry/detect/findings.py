@@ -1,13 +1,13 @@
 """What detection returns (findings), and the scores and problems behind them."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from telemetry.blocks import METRICS
-from telemetry.detect.causes import CLASSES, PART_OF, UNKNOWN, Kind, Part, kind_of, rule_of
+from telemetry.detect.causes import CLASSES, PART_OF, Kind, Part, kind_of, rule_of
 from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.rules import Severity
 
@@ -60,9 +60,8 @@ class CauseScore:
     ``strength`` is evidence over threshold: from 1 on the cause holds, below it is ruled out.
     ``value`` is the most conspicuous part's figure in ``unit``, ``peers_median`` that of
     ``n_peers`` others. ``node`` and ``device`` (core, accelerator or EFA device, by cause) are
-    None where no single one is the culprit. ``is_only_part``: the node has no other such part, the
-    peers are on other nodes. ``part`` is what ``device`` numbers: it stays when the cause is
-    replaced by its class.
+    None where no single one is the culprit. ``part`` is what ``device`` numbers: it stays when
+    the cause is replaced by its class.
     """
 
     cause: str
@@ -74,16 +73,11 @@ class CauseScore:
     unit: str
     node: str | None = None
     device: int | None = None
-    is_only_part: bool = False
     part: Part | None = None
 
     def __post_init__(self) -> None:
         if self.part is None:
             object.__setattr__(self, "part", PART_OF.get(self.cause))
-
-    @property
-    def stands_out(self) -> bool:
-        return self.strength >= 1.0
 
     @property
     def charts(self) -> list[dict[str, Any]]:
@@ -106,24 +100,6 @@ class CauseScore:
 
 def json_number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def ruled_out_json(scores: Iterable[CauseScore]) -> dict[str, dict[str, Any]]:
-    """Figures of ruled-out causes; ``unknown`` is not a cause."""
-    return {score.cause: score.figure() for score in scores if score.cause != UNKNOWN}
-
-
-def strongest(scores: list[CauseScore]) -> CauseScore | None:
-    """Return the score that stands out most; None where none does.
-
-    Of several scores for the same part the first in the list wins: put the most specific cause
-    first.
-    """
-    convincing = [score for score in scores if score.stands_out]
-    if not convincing:
-        return None
-    most = max(convincing, key=lambda score: score.strength)
-    return next(e for e in convincing if (e.node, e.device) == (most.node, most.device))
 
 
 # Charts begin this long before the onset to show the normal level.
@@ -161,7 +137,7 @@ class Problem:
     """A cause with its culprit.
 
     ``cause`` is that of ``score``, or unknown. ``late`` names the workers that arrive late,
-    ``ruled_out`` the causes that do not hold, ``extra`` holds figures of this kind of problem.
+    ``extra`` holds figures of this kind of problem.
     """
 
     cause: str
@@ -170,7 +146,6 @@ class Problem:
     onset_s: float
     strength: float
     late: tuple[str, ...] = ()
-    ruled_out: tuple[CauseScore, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -195,14 +170,3 @@ class Problem:
 def problem_of(score: CauseScore, onset_s: float) -> Problem:
     """Return the problem that a score alone shows."""
     return Problem(score.cause, score, kind_of(score.cause), onset_s, score.strength)
-
-
-# What an alert keeps of the steps that it is about: later steps are compared with what was usual.
-HELD = ("kind", "phase_s", "baseline_phase_s", "tokens")
-
-
-def problem_of_alert(alert: OpenProblem, now_s: float) -> Problem:
-    """Return the problem that an open alert is about."""
-    problem = problem_of(score_of_alert(alert), onset_of_alert(alert, now_s))
-    held = {key: alert.evidence[key] for key in HELD if key in alert.evidence}
-    return replace(problem, extra=held)

@@ -1,8 +1,8 @@
 """The input of detection, and functions that read spans and steps."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,21 +83,6 @@ class DetectionInput:
         return last_s + 3 * (self.report_every_s - 1)
 
 
-Asked = TypeVar("Asked")
-
-
-def _noted(
-    ask: Callable[[Sequence[str], Asked], Span], reads: list[Sequence[str]]
-) -> Callable[[Sequence[str], Asked], Span]:
-    """Note the metrics that are read. With the recorder itself, inputs would hold themselves."""
-
-    def answer(metrics: Sequence[str], when: Asked) -> Span:
-        reads.append(metrics)
-        return ask(metrics, when)
-
-    return answer
-
-
 def node_values(span: Span, metric: str) -> FloatArray:
     """Return a metric with one value per node: (n_ticks, n_nodes), NaN where missing."""
     values = span.values.get(metric)
@@ -149,36 +134,6 @@ def newest_measurements(values: FloatArray, n: int) -> FloatArray:
     newest = np.full((n, *values.shape[1:]), np.nan, values.dtype)
     newest[n - age[at], *at[1:]] = values[at]
     return newest
-
-
-def recent(inputs: DetectionInput, metrics: Sequence[str], last_s: int) -> Span:
-    """Read the newest seconds, of each node up to its newest report.
-
-    Where reports come every few seconds there are two of them. Ticks are those of the node that
-    reported last.
-    """
-    if inputs.report_every_s == 1:
-        return inputs.hardware(metrics, last_s)
-    n_rows = max(last_s, 2 * inputs.report_every_s)
-    span = inputs.hardware(metrics, inputs.lagging(n_rows))
-    if not any(values.shape[2] for values in span.values.values()):
-        # No node has the metrics: there is no report to look for.
-        none = {name: values[-n_rows:] for name, values in span.values.items()}
-        return replace(span, ticks=span.ticks[-n_rows:], values=none)
-    known = span.reported
-    newest = max(len(known) - int(known[::-1].any(axis=1).argmax()), n_rows)
-    # Those of a node that has been silent for longer end with seconds without a report.
-    behind = (known[::-1].argmax(axis=0) - (len(known) - newest)).clip(0, newest - n_rows)
-    rows = np.arange(newest - n_rows, newest)[:, None] - behind
-    # Rows of the values with ticks and nodes in one axis: numpy takes those much faster.
-    places = rows * len(span.nodes) + np.arange(len(span.nodes))
-    aligned = {
-        name: values.reshape(-1, values.shape[2]).take(places, axis=0)
-        if values.shape[2]
-        else values[-n_rows:]
-        for name, values in span.values.items()
-    }
-    return replace(span, ticks=span.ticks[newest - n_rows : newest], values=aligned)
 
 
 def reporting_interval(span: Span) -> int:

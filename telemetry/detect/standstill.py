@@ -30,7 +30,7 @@ CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
 EXECUTIONS = "executions_completed_per_s"
 TRAINING = "training"
-STEP, INPUT, CHECKPOINT, OTHER, COMPILE = "step", "input", "checkpoint", "other", "compile"
+STEP, CHECKPOINT, COMPILE = "step", "checkpoint", "compile"
 STANDSTILLS = names_of(lambda rule: rule.is_standstill)
 Flags = NDArray[np.bool_]
 
@@ -44,7 +44,7 @@ DEAD_S = 2 * HEARTBEAT_S + CLOCKS_S
 # left within so long left together.
 MUTE_S = TOGETHER_S = 5
 # Newest seconds that show what a node does: more than two reports of 2 s, or one of 5 s.
-STANDSTILL_LOOK_S = LOOK_S = 8
+LOOK_S = 8
 # Steps that are looked at; the newer half of them shows what is usual.
 RECENT_STEPS = 24
 # Moments that are read of a standstill, however long it is.

@@ -7,9 +7,6 @@ import numpy as np
 from telemetry.blocks import FloatArray
 from telemetry.statistics.peers import middle
 
-# A sample this many times as far off as usual is an outlier.
-FAR_OFF = 8.0
-
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
@@ -78,37 +75,3 @@ def rise(x: FloatArray, *, floor: float) -> ChangePoint | None:
     if sigma < 3.0:
         return None
     return ChangePoint(best + 1, float(before[best]), float(after[best]), sigma)
-
-
-def normal_deviations(before: FloatArray, after: FloatArray, *, floor: float) -> float:
-    """Return how certain it is that a mean rose, in deviations of a normal distribution.
-
-    Parameters
-    ----------
-    before, after : (n,) samples, at least 3 together; one that is far off counts as less far
-    floor : same unit
-        Minimum deviation that is assumed.
-
-    Notes
-    -----
-    Student's t of two samples with one variance. Few samples make the same t less certain: their
-    small variance may be luck.
-
-    References
-    ----------
-    D. L. Wallace, "Bounds on Normal Approximations to Student's and the Chi-Square
-    Distributions", Ann. Math. Stat. 30 (1959), 1121-1130.
-
-    Examples
-    --------
-    >>> x = np.array([1.0, 1.1, 0.9, 1.0, 1.1, 0.9])
-    >>> round(normal_deviations(x, x + 0.5, floor=0.01), 1)
-    4.7
-    """
-    degrees = before.size + after.size - 2
-    off = np.concatenate([x - middle(x) for x in (before, after)])
-    far = FAR_OFF * max(middle(np.abs(off)), floor)
-    sigma = max(floor, float(np.sqrt((np.clip(off, -far, far) ** 2).sum() / degrees)))
-    t = (after.mean() - before.mean()) / (sigma * np.sqrt(1 / before.size + 1 / after.size))
-    certain = np.sqrt(degrees * np.log1p(t**2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
-    return float(np.copysign(certain, t))

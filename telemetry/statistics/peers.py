@@ -12,35 +12,6 @@ GAUSSIAN = 1.4826
 mean = blocks.mean
 
 
-def deviations(x: FloatArray, *, floor: float | FloatArray) -> FloatArray:
-    """Return by how many deviations each value is above the median of its peers.
-
-    Parameters
-    ----------
-    x : (..., n_peers), NaN where a peer did not report
-    floor : same unit as x, one figure or one per peer
-        Minimum deviation, so that negligible differences of equal peers do not count.
-
-    Notes
-    -----
-    ``(x - median) / max(1.4826 MAD, floor)``. Median and MAD tolerate outliers in up to half of
-    the peers. Of two middle values the lower one is taken, because outliers lie above.
-
-    References
-    ----------
-    F. R. Hampel, "The Influence Curve and its Role in Robust Estimation", JASA 69 (1974),
-    383-393. B. Iglewicz, D. C. Hoaglin, "How to Detect and Handle Outliers", ASQC (1993).
-
-    Examples
-    --------
-    >>> deviations(np.array([1.0, 1.1, 0.9, 1.0, 2.0]), floor=0.05).round(1)
-    array([ 0. ,  0.7, -0.7,  0. ,  6.7])
-    """
-    centre = lower_median(x)[..., None]
-    spread = GAUSSIAN * lower_median(np.abs(x - centre))[..., None]
-    return np.asarray((x - centre) / np.fmax(spread, floor))
-
-
 def median(x: FloatArray) -> FloatArray:
     """Median over the last axis, NaN without values; no warnings."""
     if _is_whole(x):
@@ -103,32 +74,6 @@ def chance_of_count(n: int, *, total: int, n_parts: int) -> float:
         below += exactly
         exactly *= (total - i) / (i + 1) * chance / (1 - chance)
     return max(0.0, 1.0 - below)
-
-
-def chance_of_sum(total: float, *, n: float, past: FloatArray) -> float:
-    """Bound the chance that rare delays sum up to ``total`` over ``n`` steps.
-
-    Parameters
-    ----------
-    past : (n_past,) delay of each step before, mostly 0, in the unit of ``total``
-
-    Examples
-    --------
-    >>> past = np.repeat([0.0, 1.0], [90, 10])
-    >>> [round(chance_of_sum(total, n=100, past=past), 5) for total in (9.0, 20.0, 40.0)]
-    [1.0, 0.02101, 0.0]
-
-    References
-    ----------
-    G. Bennett, "Probability Inequalities for the Sum of Independent Random Variables", J. Am.
-    Stat. Assoc. 57 (1962), 33-45: it holds for few rare delays too, where a sum is far from
-    normally distributed.
-    """
-    excess, variance, most = total - n * past.mean(), n * (past**2).mean(), past.max()
-    if excess <= 0 or variance == 0:
-        return float(excess <= 0)
-    u = most * excess / variance
-    return float(np.exp(-variance / most**2 * ((1 + u) * np.log1p(u) - u)))
 
 
 def median_with_zeros(counts: Collection[int], n_parts: int) -> float:

@@ -115,7 +115,6 @@ def network(run: Run, **changed: Any) -> Finding:
         "evidence": {
             "share_ratio": 0.33,
             "kind": "transferring",
-            "ruled_out": {},
             "symptoms": symptoms_json(SYMPTOMS),
             "causes": explanations_json(SYMPTOMS, scope="any", named="network"),
         },

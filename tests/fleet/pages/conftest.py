@@ -129,9 +129,6 @@ EVIDENCE: dict[str, Any] = {
         "unit": "ratio",
     },
     "wait_by_worker": {"steady": 0.82, "limping": 0.01},
-    "ruled_out": {
-        "efa_latency": {"value": 17e-6, "peers_median": 16e-6, "n_peers": 15, "unit": "s"}
-    },
 }
 COST: dict[str, Any] = {
     "lost_s": 60.0,

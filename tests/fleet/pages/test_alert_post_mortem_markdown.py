@@ -83,7 +83,6 @@ def test_it_reports_the_evidence_and_where_to_see_it(
 
     assert "| Measured | 95.0 % |" in text
     assert "| Peers | 62.0 % median, 31 peers |" in text
-    assert "| EFA latency | 17.0 µs, peers 16.0 µs |" in text
     assert f"(http://testserver/alerts/{over.pk}/?from=" in text
     assert "(http://testserver/runbooks/allreduce_share/)" in text
 
