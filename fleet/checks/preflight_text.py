@@ -1,14 +1,14 @@
 """The text and tables of a preflight: its verdict, findings, limits and measurements."""
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
 import numpy as np
 
-from fleet.formatting import NBSP, count, counted, percent, rate, seconds
+from fleet.formatting import NBSP, render_lines, render_text
 from fleet.models import Preflight
 from telemetry.checks.preflight import (
     DEVIATIONS,
@@ -27,52 +27,13 @@ from telemetry.checks.preflight_pairs import (
     looked_at,
 )
 
-METRICS: Mapping[str, str] = {
-    "p50_s": "median latency {value}, usually {usual}",
-    "p99_s": "99th percentile of latency {value}, usually {usual}",
-    "bandwidth_bytes_per_s": "bandwidth {value}, usually {usual}",
-}
-Writer = Callable[[PreflightFinding], str]
-MOST_EXPLAINED = 4
-
-
-def _missing(parts: str) -> Writer:
-    return lambda t: f"{count(t.value)} of {count(t.usual)} {parts}"
-
-
-WRITERS: Mapping[str, Writer] = {
-    "device_missing": _missing("accelerators"),
-    "efa_missing": _missing("EFA devices"),
-    "efa_down": lambda t: f"EFA device {t.device} does not respond",
-    "efa_latency": lambda t: (
-        f"EFA device {t.device} responds in {seconds(t.value)}, others in {seconds(t.usual)}"
-    ),
-    "efa_loss": lambda t: (
-        f"EFA device {t.device} retransmits {percent(t.value, 2)} of its packets"
-    ),
-    "node_silent": lambda t: "most other nodes cannot reach it",
-    "node_slow": lambda t: f"slow to every other node: {_compared(t)}",
-    "ecc_uncorrected": lambda t: f"{counted(t.value or 0, 'uncorrected memory error')}",
-    "hardware_errors": lambda t: counted(t.value or 0, "hardware error"),
-    "rest_moving": lambda t: f"{t.metric} increased by {count(t.value)} without load",
-    "not_measured": lambda t: "none of its pairs was probed",
-}
-
-
-def _compared(trouble: PreflightFinding) -> str:
-    write = rate if trouble.metric == "bandwidth_bytes_per_s" else seconds
-    words = METRICS.get(trouble.metric, "")
-    return words.format(value=write(trouble.value), usual=write(trouble.usual))
+MOST_EXPLAINED, MOST_PAIRS = 4, 5
 
 
 def reason(trouble: PreflightFinding, *, of: str = "") -> str:
     """Describe a finding; one about a pair is described from the side of node ``of``."""
-    if not trouble.is_of_pair:
-        return WRITERS[trouble.kind](trouble)
     other = trouble.node if of == trouble.peer else trouble.peer
-    if trouble.kind == "pair_silent":
-        return f"it and {other} cannot reach each other, but others reach both"
-    return f"slow with {other} only: {_compared(trouble)}"
+    return render_text("checks/_preflight.txt#reason", trouble=trouble, other=other)
 
 
 def reasons(found: PreflightResult, node: str) -> list[str]:
@@ -83,46 +44,29 @@ def reasons(found: PreflightResult, node: str) -> list[str]:
 
 def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
     """Write the verdict: how many nodes can be used, which cannot and why, and the collective."""
-    n, n_all, take = len(found.chosen), len(found.nodes), preflight.take
-    if n == n_all:
-        texts = ["The node can be used." if n == 1 else f"All {n} nodes can be used."]
-    elif take is None:
-        some = f"{n} of {counted(n_all, 'node')} can be used."
-        texts = [some if n else "No node can be used."]
-    elif n >= take:
-        texts = [f"{n} of {counted(n_all, 'node')} can be used, {take} are needed."]
-    else:
-        texts = [f"Only {n} of the {counted(take, 'node')} needed can be used."]
     failed = [node for node, verdict in found.nodes.items() if verdict is NodeVerdict.FAIL]
-    if len(failed) > MOST_EXPLAINED:
-        texts.append(f"Exclude {listed(failed)}.")
-    else:
-        texts += [
-            f"Exclude {node}: {'; '.join(reason(t) for t in found.own if t.node == node)}."
-            for node in failed
-        ]
-    own_held = sorted({t.node for t in found.own if t.verdict is NodeVerdict.HOLD} - set(failed))
-    if own_held:
-        texts.append(f"Inspect {listed(own_held)} first.")
-    for pair in found.pairs[:5]:
-        is_silent = pair.kind == "pair_silent"
-        silent = "cannot reach each other" if is_silent else "are slow to each other"
+    held = {t.node for t in found.own if t.verdict is NodeVerdict.HOLD} - set(failed)
+    is_many = len(failed) > MOST_EXPLAINED
+    pairs = []
+    for pair in found.pairs[:MOST_PAIRS]:
         nodes = (pair.node, str(pair.peer))
         on_hold = [node for node in nodes if found.nodes[node] is NodeVerdict.HOLD]
-        excluded = f"; exclude {on_hold[0]}" if len(on_hold) == 1 else ""
-        texts.append(
-            f"{' and '.join(nodes)} {silent}, but not to others: use only one of the "
-            f"pair{excluded}."
-        )
-    if found.slowdown is not None:
-        above = (
-            f", above the limit of {SLOWER_BY:g}\u202f\u00d7: check the fabric before you start"
-        )
-        texts.append(
-            f"Their collective takes {found.slowdown:.2f}\u202f\u00d7 the expected time of "
-            f"{preflight.instance_type}{above if found.is_slow else ''}."
-        )
-    return texts
+        pairs.append((pair, on_hold[0] if len(on_hold) == 1 else ""))
+    return render_lines(
+        "checks/_preflight.txt#verdict",
+        found=found,
+        n=len(found.chosen),
+        n_all=len(found.nodes),
+        take=preflight.take,
+        many_failed=listed(failed) if is_many else "",
+        failed=[]
+        if is_many
+        else [(node, [reason(t) for t in found.own if t.node == node]) for node in failed],
+        held=listed(sorted(held)),
+        pairs=pairs,
+        slower_by=SLOWER_BY,
+        instance_type=preflight.instance_type,
+    )
 
 
 def listed(names: Sequence[str], *, most: int = 8) -> str:

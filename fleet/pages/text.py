@@ -6,8 +6,7 @@ from typing import Any
 
 from django.utils.safestring import SafeString
 
-from fleet.formatting import percent, render_line
-from fleet.models import Run
+from fleet.formatting import render_line
 from fleet.runs.summaries import NodeNow, RunNow
 from telemetry.store.refused import RefusedReports
 
@@ -26,13 +25,12 @@ def node_headline(
     of_run: RunNow | None = None,
 ) -> SafeString:
     """Write how a node and its run are; ``pause_s``: trnwatch itself has stood still so long."""
-    run, seen_s = now.node.run, now.last_seen_s
+    seen_s = now.last_seen_s
     return render_line(
         "nodes/_headline.html#now",
         now=now,
         node=now.node,
         age_s=None if seen_s is None else at.timestamp() - seen_s,
-        activity=activity(run, of_run.standstill if of_run else "") if run else "",
         of_run=of_run,
         n_alerts=n_alerts,
         refused=refused,
@@ -68,29 +66,8 @@ def run_headline(
         stood_s=at - now.stands_since if now.stands_since else None,
         over_s=at - finished_at if finished_at else None,
         lasted_s=finished_at - run.started_at if finished_at else None,
-        activity=activity(run),
         refused=refused,
         saving_s=None if saves_since_s is None else at.timestamp() - saves_since_s,
         usd=None if math.isnan(spent_usd) else spent_usd,
         **_own_pause(pause_s),
     )
-
-
-def activity(run: Run, standstill: str = "") -> str:
-    """Return what a run does, as the end of a sentence."""
-    if standstill:
-        words = {
-            "stopped": "has stopped",
-            "refused": "has had its reports refused",
-            "waiting": "has waited for workers",
-        }
-        return words.get(standstill, standstill)
-    if run.phase == Run.Phase.COMPILING and run.knows_progress:
-        return f"is compiling, {percent(run.phase_progress_ratio, 0)} done"
-    return {
-        Run.Phase.PENDING: "is waiting for its nodes",
-        Run.Phase.COMPILING: "is compiling",
-        Run.Phase.WARMING_UP: "is warming up",
-        Run.Phase.FINISHED: "has finished",
-        Run.Phase.FAILED: "has failed",
-    }.get(Run.Phase(run.phase), "is training")
