@@ -7,15 +7,10 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F
 
+from fleet.alerts.causes import cause_name, part_text, shared_cause
+from fleet.alerts.evidence import Evidence
 from fleet.alerts.matchers import matches, parse_matchers, silences_of
-from fleet.alerts.text import (
-    LOCATED_WITHIN,
-    Evidence,
-    cause_name,
-    is_located,
-    part_text,
-    shared_cause,
-)
+from fleet.alerts.text import LOCATED_WITHIN, is_located
 from fleet.formatting import counted, listed, seconds
 from fleet.models import Alert, AlertEvent, Delivery, NotifiedState, Receiver, Route
 from telemetry.detect import RULES, Finding

@@ -12,9 +12,10 @@ from django.utils.safestring import SafeString
 
 from fleet.access.roles import assignable_users
 from fleet.alerts.actions import assign
+from fleet.alerts.causes import cause_name
 from fleet.alerts.matchers import error_of
 from fleet.alerts.quality import RECENT, Quality, quality
-from fleet.alerts.text import AlertText, cause_name
+from fleet.alerts.text import AlertText
 from fleet.models import Alert, AlertEvent, HandoverNote, Silence
 from telemetry.detect import RULES
 from telemetry.detect.causes import UNKNOWN

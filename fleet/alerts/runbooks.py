@@ -7,8 +7,8 @@ from pathlib import Path
 
 from django.conf import settings
 
+from fleet.alerts.evidence import Evidence
 from fleet.alerts.record import STEP_NOISE_RATIO, recorded
-from fleet.alerts.text import Evidence
 from fleet.models import Alert
 from telemetry.detect import RULES
 from telemetry.detect.causes import rule_of

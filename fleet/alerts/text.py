@@ -5,12 +5,11 @@ The sentences are in ``templates/alerts``: ``_rule.html`` holds what every alert
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from html import unescape
-from math import isfinite
 from typing import Any
 
 from django.template import TemplateDoesNotExist
@@ -18,266 +17,31 @@ from django.template.loader import get_template
 from django.utils.html import strip_tags
 from django.utils.safestring import SafeString
 
+from fleet.alerts.causes import (
+    CAUSES,
+    LINKS,
+    PART_NAMES,
+    cause_name,
+    device_number,
+    part_text,
+    shared_cause,
+)
+from fleet.alerts.evidence import WHOLE_STEP, Evidence, finite
 from fleet.alerts.quality import share_text
 from fleet.alerts.record import STEP_NOISE_RATIO, RecordedAlert, recorded
 from fleet.formatting import (
-    count,
     counted,
-    duration,
     figure,
-    listed,
     percent,
     render_line,
+    render_lines,
     seconds,
     unit_of,
     usd,
 )
 from fleet.models import Alert
 from telemetry.detect import names_of
-from telemetry.detect.causes import UNKNOWN, Part
-
-
-@dataclass(frozen=True, slots=True)
-class CauseText:
-    """How alerts name a cause; templates/alerts/_causes.html has its sentence.
-
-    ``several`` is what several nodes have, ``part`` what the device number of an alert counts,
-    ``heat`` its name on the heat map, ``metric`` the chart that shows the cause.
-    """
-
-    name: str
-    several: str = ""
-    part: str | None = None
-    heat: str | None = None
-    metric: str | None = None
-    is_of_run: bool = False
-
-
-_CORES, _EFA_LATENCY = "core_utilization_ratio", "efa_latency_s"
-CAUSES: Mapping[str, CauseText] = {
-    "efa_latency": CauseText("EFA latency", "high EFA latency", "EFA device", "EFA", _EFA_LATENCY),
-    "efa_loss": CauseText(
-        "EFA retransmits", "EFA packet loss", "EFA device", "EFA", "efa_retransmits_per_s"
-    ),
-    "efa_down": CauseText(
-        "EFA device down", "EFA devices down", "EFA device", "EFA", _EFA_LATENCY
-    ),
-    "slow_core": CauseText("slow core", "slow cores", "core", "core", _CORES),
-    "hbm_slow": CauseText("slow HBM", "", "device", "HBM", "hbm_bandwidth_bytes_per_s"),
-    "throttle": CauseText("throttling", "throttled devices", "device", "device", _CORES),
-    "input_stall": CauseText("input stall"),
-    "checkpoint_slow": CauseText("slow checkpoint", is_of_run=True),
-    "recompile": CauseText("recompile", is_of_run=True),
-    "ecc_uncorrected": CauseText("uncorrected ECC", "", "device", "ECC", "mem_ecc_uncorrected"),
-    "device_unhealthy": CauseText("unhealthy device", "unhealthy devices", "device", "device"),
-    "device_missing": CauseText("missing device", "missing devices", "device", "device"),
-    "node_silent": CauseText("silent node", "no longer report", metric=_CORES),
-    "node_crash": CauseText("crashed node", "crashed", metric=_CORES),
-    "hang": CauseText("hang"),
-    "workers_ended": CauseText("all workers stopped", is_of_run=True),
-    "reports_refused": CauseText("refused reports"),
-    "workers_missing": CauseText("missing workers", is_of_run=True),
-    "exec_errors": CauseText("failing executions"),
-    "loss_not_finite": CauseText("loss not finite", is_of_run=True),
-    "loss_spike": CauseText("loss spike", is_of_run=True),
-    "node_idle": CauseText("idle node"),
-    "seq_imbalance": CauseText("sequence lengths", is_of_run=True),
-    "stage_imbalance": CauseText("pipeline stage", is_of_run=True),
-    "slow_compute": CauseText("slow compute", "slow compute", "device"),
-    "network": CauseText("slow network", "slow network", "EFA device", "EFA", _EFA_LATENCY),
-}
-LINKS = frozenset(name for name, text in CAUSES.items() if text.part == "EFA device")
-PART_NAMES: Mapping[Part, str] = {"core": "core", "device": "device", "efa_device": "EFA device"}
-
-
-def shared_place(nodes: Sequence[str], runs: Sequence[str], place: str) -> str:
-    """Write where a fault of several nodes or runs is: ``3 nodes in rack r2, runs a and b``."""
-    where = [counted(len(nodes), "node") + (f" in {place}" if place else "")] if nodes else []
-    if runs:
-        names = [*runs[:-2], " and ".join(runs[-2:])] if len(runs) < 6 else [listed(runs, 4)]
-        where.append(f"{'run' if len(runs) == 1 else 'runs'} {', '.join(names)}")
-    return ", ".join(where)
-
-
-def cause_text(cause: str) -> CauseText:
-    return CAUSES.get(cause) or CauseText(cause.replace("_", " "))
-
-
-def cause_name(cause: str) -> str:
-    return cause_text(cause).name
-
-
-def part_name(cause: str) -> str | None:
-    """Name what an alert's device number counts; None if its cause has no device."""
-    return cause_text(cause).part
-
-
-def device_number(part: str | None, number: int | None, *, cores_per_device: int) -> int | None:
-    """Return the accelerator of a part; None for EFA devices, and without a number.
-
-    >>> device_number("core", 7, cores_per_device=2)
-    3
-    >>> device_number("efa_device", 7, cores_per_device=2)
-    """
-    if number is None or part == "efa_device":
-        return None
-    return number // cores_per_device if part == "core" else number
-
-
-def part_text(part: Part | None, number: int | None) -> str:
-    """Name a part by its kind and number; empty without a number."""
-    return "" if number is None else f"{PART_NAMES[part or 'device']} {number}"
-
-
-def shared_cause(cause: str) -> str:
-    """Name what several nodes or runs have."""
-    if cause == UNKNOWN:
-        return "steps take longer"
-    return cause_text(cause).several or cause_name(cause)
-
-
-# The kind of evidence that does not say in which phase a step takes longer.
-WHOLE_STEP = "step"
-# Rules of which the other workers may wait for one.
-WAITED = names_of(lambda rule: rule.waits)
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if isfinite(value) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Culprit:
-    """The figure by which a culprit differs from its peers; None where unknown."""
-
-    metric: str | None = None
-    value: float | None = None
-    peers_median: float | None = None
-    n_peers: int | None = None
-    unit: str | None = None
-    limit: float | None = None
-
-
-def _culprit(given: object) -> Culprit:
-    if not isinstance(given, Mapping):
-        return Culprit()
-    n_peers = _number(given.get("n_peers"))
-    return Culprit(
-        metric=given.get("metric"),
-        value=_number(given.get("value")),
-        peers_median=_number(given.get("peers_median")),
-        n_peers=None if n_peers is None else int(n_peers),
-        unit=given.get("unit"),
-        limit=_number(given.get("limit")),
-    )
-
-
-def has_late_worker(alert: Alert) -> bool:
-    """Whether the other workers wait for the alert's node; False where a link is slow."""
-    is_waited_for = Evidence(alert.evidence).is_waiting and alert.rule in WAITED
-    return is_waited_for and alert.node is not None and alert.cause not in LINKS
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """The figures of one alert, read leniently: each rule stores those that it has."""
-
-    figures: Mapping[str, Any]
-
-    @property
-    def clean(self) -> Mapping[str, Any]:
-        """All figures except NaN and infinity."""
-        return {
-            key: value
-            for key, value in self.figures.items()
-            if not isinstance(value, float) or isfinite(value)
-        }
-
-    def number(self, name: str) -> float | None:
-        """Return a figure; None where it is missing or not a finite number."""
-        return _number(self.figures.get(name))
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether workers wait for a peer, rather than for bytes to move.
-
-        Of whole steps, the ratios of the few that were timed say it.
-        """
-        kind = self.figures.get("kind", WHOLE_STEP)
-        return kind == "waiting" or (kind == WHOLE_STEP and self._waits_beyond_transfer > 0)
-
-    @property
-    def is_untimed(self) -> bool:
-        """Whether steps take longer, and nothing says in which phase."""
-        return self.figures.get("kind") == WHOLE_STEP and self.number("wait_ratio") is None
-
-    @property
-    def is_transferring(self) -> bool:
-        """Whether more time is measured in transfers than in waits."""
-        return self._waits_beyond_transfer < 0
-
-    @property
-    def _waits_beyond_transfer(self) -> float:
-        return (self.number("wait_ratio") or 0.0) - (self.number("transfer_ratio") or 0.0)
-
-    @property
-    def is_layout(self) -> bool:
-        """Whether the layout of the run explains the communication: nothing is broken."""
-        return str(self.figures.get("kind", "")).endswith("layout")
-
-    @property
-    def culprit(self) -> Culprit:
-        return _culprit(self.figures.get("culprit"))
-
-    @property
-    def wait_by_worker(self) -> Mapping[str, float]:
-        """Seconds that each worker waits per step."""
-        return self._numbers("wait_by_worker")
-
-    @property
-    def by_node(self) -> Mapping[str, float]:
-        """How busy the host of each node is, 0 to 1, in alerts of hangs."""
-        return self._numbers("host_by_node")
-
-    def _numbers(self, name: str) -> Mapping[str, float]:
-        given = self.figures.get(name)
-        pairs = given.items() if isinstance(given, Mapping) else ()
-        return {str(k): n for k, v in pairs if (n := _number(v)) is not None}
-
-    @property
-    def posterior(self) -> Mapping[str, float]:
-        """How probable each cause is, the most probable first; empty where it was not weighed."""
-        return dict(sorted(self._numbers("posterior").items(), key=lambda item: -item[1]))
-
-    @property
-    def likeliest(self) -> tuple[str, float] | None:
-        """The most probable cause by name, and how probable it is; None if that is unknown."""
-        cause, share = next(iter(self.posterior.items()), (UNKNOWN, 0.0))
-        return None if cause == UNKNOWN else (cause_name(cause), share)
-
-    @property
-    def limits(self) -> Mapping[str, Any]:
-        """What could be found in the run, by its noise."""
-        given = self.figures.get("limits")
-        return given if isinstance(given, Mapping) else {}
-
-    @property
-    def shared_place(self) -> str:
-        """Where a fault of several nodes or runs is; empty for a fault of one."""
-        nodes, runs = self.names("nodes"), self.names("runs")
-        places = {"rack": "rack", "ultraserver": "UltraServer"}
-        known = (
-            f"{word} {name}" for key, word in places.items() if (name := self.figures.get(key))
-        )
-        is_shared = runs and max(len(nodes), len(runs)) > 1
-        return shared_place(nodes, runs, next(known, "")) if is_shared else ""
-
-    def names(self, key: str) -> Sequence[str]:
-        given = self.figures.get(key)
-        return [str(name) for name in given] if isinstance(given, list | tuple) else []
-
+from telemetry.detect.causes import UNKNOWN
 
 # The longest that a first message waits for the cause: nearly all are located within 10 s.
 LOCATED_WITHIN = timedelta(seconds=12)
@@ -345,9 +109,9 @@ class Loss:
         """How the loss was computed, with every figure that went into it, as plain text."""
         span_s, paused_s = self.cost["span_s"], self.cost.get("paused_s", 0.0)
         context = {
-            "cost": dict(self.cost) | {"usd_per_hour": _number(self.cost.get("usd_per_hour"))},
+            "cost": dict(self.cost) | {"usd_per_hour": finite(self.cost.get("usd_per_hour"))},
             "n_possible": max(0.0, span_s - paused_s) / self.cost["usual_s"],
-            "n_others": int(_number(self.cost.get("n_others")) or 0),
+            "n_others": int(finite(self.cost.get("n_others")) or 0),
         }
         return render_line("alerts/_loss.html#how", **context)
 
@@ -370,7 +134,7 @@ def _scatter(name: str, worst: "Evidence", seen: "Evidence | None") -> float:
 def loss(alert: Alert) -> Loss | None:
     """Read what an alert has cost, as fleet/costs/losses.py measured it; None if unknown."""
     names = ("lost_s", "span_s", "n_steps", "usd")
-    lost_s, span_s, n_steps, dollars = (_number(alert.cost.get(name)) for name in names)
+    lost_s, span_s, n_steps, dollars = (finite(alert.cost.get(name)) for name in names)
     if lost_s is None or span_s is None or n_steps is None:
         return None
     if lost_s <= LOSS_NOISE_RATIO * span_s or n_steps < LEAST_LOST_STEPS:
@@ -599,55 +363,30 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
     """
     alert = recorded(alert).alert
     evidence = Evidence(alert.evidence)
-    culprit = evidence.culprit
-    is_placed = alert.run is not None or alert.node is not None
-    part = f", {part_text(alert.part, alert.device)}" if alert.device is not None else ""
-    last_ratio = evidence.number("last_ratio") if evidence.is_waiting else None
-    peers = _known(culprit.peers_median, culprit.unit)
-    if peers and culprit.n_peers != 0:
-        n_peers = culprit.n_peers
-        peers += " median" + ("" if n_peers is None else f", {counted(n_peers, 'peer')}")
-    facts_of_alert: Iterable[tuple[str, str | None]] = (
-        ("Culprit", f"{alert.node}{part}" if alert.node else None),
-        ("Rack", str(evidence.figures.get("rack") or "") or None),
-        ("UltraServer", str(evidence.figures.get("ultraserver") or "") or None),
-        ("Cause", named_cause(alert) if is_placed else None),
-        ("Measured", _known(culprit.value, culprit.unit)),
-        (_compared_with(evidence), peers),
-        ("Threshold", _known(culprit.limit, culprit.unit)),
-        ("Share", _share(evidence)),
-        ("Step", _step(evidence)),
-        ("Phase", _phase(evidence)),
-        ("Onset", f"{duration(alert.fired_at - alert.onset_at)} before it fired"),
-        *_strength(alert, evidence),
-        ("Arrives last", f"in {percent(last_ratio, 0)} of the steps" if last_ratio else None),
-        *_other_facts(evidence),
-        ("Recurring", recurring),
-    )
-    return [(name, value) for name, value in facts_of_alert if value]
-
-
-def _strength(alert: Alert, evidence: Evidence) -> Iterable[Fact]:
-    """Yield how strong the evidence is, and what decides how strong it must be."""
     nats, level_nats = evidence.number("nats"), evidence.number("level_nats")
-    if nats is None or level_nats is None:
-        if alert.score >= 1:
-            yield "Score", f"{alert.score:.1f} \u00d7 firing threshold"
-        return
-    yield "Strength", f"{nats:,.1f} nats, {level_nats:,.1f} needed"
-    if noise := _noise(Evidence(evidence.limits)):
-        yield "Noise of the run", noise
-    yield "Error budget", share_text(alert.rule, alert.severity)
-
-
-def _noise(limits: Evidence) -> str | None:
-    scatter, least = limits.number("scatter_ratio"), limits.number("slowdown_ratio")
-    n_steps = limits.number("within_steps")
-    if scatter is None or least is None or n_steps is None:
-        return None
-    early = "; it is young, so only large ones are" if limits.figures.get("is_young") else ""
-    found = f"a slowdown of {percent(least)} is found within {counted(n_steps, 'step')}"
-    return f"steps scatter by {percent(scatter)}; {found}{early}"
+    is_weighed = nats is not None and level_nats is not None
+    kind = str(evidence.figures.get("kind") or "")
+    lines = render_lines(
+        "alerts/_facts.txt#facts",
+        alert=alert,
+        evidence=evidence,
+        figures=evidence.figures,
+        numbers=evidence.numbers,
+        limits=Evidence(evidence.limits).numbers,
+        is_young=evidence.limits.get("is_young"),
+        culprit=evidence.culprit,
+        part=part_text(alert.part, alert.device),
+        cause=named_cause(alert) if alert.run or alert.node else "",
+        phase="" if kind == WHOLE_STEP else kind,
+        onset_s=alert.fired_at - alert.onset_at,
+        strength=f"{nats:,.1f}" if is_weighed else "",
+        needed=f"{level_nats:,.1f}" if is_weighed else "",
+        budget=share_text(alert.rule, alert.severity) if is_weighed else "",
+        others=list(_other_facts(evidence)),
+        recurring=recurring,
+    )
+    split = (line.partition(": ") for line in lines)
+    return [(label, value) for label, _, value in split if value]
 
 
 def _other_facts(evidence: Evidence) -> Iterable[Fact]:
@@ -665,38 +404,3 @@ def _other_facts(evidence: Evidence) -> Iterable[Fact]:
 
 def _label(key: str) -> str:
     return LABELS.get(key) or key.removeprefix("n_").replace("_", " ").capitalize()
-
-
-def _known(value: float | None, unit: str | None) -> str | None:
-    return None if value is None else figure(value, unit)
-
-
-def _phase(evidence: Evidence) -> str | None:
-    now_s, before_s = evidence.number("phase_s"), evidence.number("baseline_phase_s")
-    kind = str(evidence.figures.get("kind") or "")
-    if now_s is None or before_s is None or kind in {"", WHOLE_STEP}:
-        return None
-    was = "expected" if evidence.figures.get("is_expected") else "was"
-    return f"{kind} {seconds(now_s)}, {was} {seconds(before_s)}"
-
-
-def _compared_with(evidence: Evidence) -> str:
-    if evidence.figures.get("is_expected"):
-        return "Expected"
-    return "Before" if evidence.culprit.n_peers == 0 else "Peers"
-
-
-def _share(evidence: Evidence) -> str | None:
-    wait, transfer = evidence.number("wait_ratio"), evidence.number("transfer_ratio")
-    if wait is None or transfer is None:
-        return None
-    return f"transferring {percent(transfer)}, waiting {percent(wait)}"
-
-
-def _step(evidence: Evidence) -> str | None:
-    step_s, healthy_s = evidence.number("step_s"), evidence.number("baseline_step_s")
-    if step_s is None:
-        return None
-    number = evidence.number("step")
-    text = seconds(step_s) if healthy_s is None else f"{seconds(step_s)}, was {seconds(healthy_s)}"
-    return text if number is None else f"{text}, at step {count(number)}"

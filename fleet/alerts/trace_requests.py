@@ -16,8 +16,8 @@ import numpy as np
 from django.db import transaction
 
 from fleet.alerts.events import Kind, note
+from fleet.alerts.evidence import Evidence
 from fleet.alerts.probe_requests import QUIET, SLOW_RUN, WEAK
-from fleet.alerts.text import Evidence
 from fleet.formatting import counted, seconds
 from fleet.models import Alert, TraceRequest
 from fleet.runs.agent_requests import LiveAgents, is_allowed

@@ -6,7 +6,8 @@ from datetime import datetime
 
 import numpy as np
 
-from fleet.alerts.text import WAITED, Evidence, cause_text, has_late_worker, part_text
+from fleet.alerts.causes import cause_text, part_text
+from fleet.alerts.evidence import WAITED, Evidence, has_late_worker
 from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade
 from fleet.charts.nodes import NodeChart, chart_of_metric, node_figure, note_of
 from fleet.charts.runs import PER_STEP, run_figure, worker_places

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from fleet.alerts.text import cause_text
+from fleet.alerts.causes import cause_text
 from fleet.models import Alert, Node, Run
 from fleet.runs.summaries import NodeNow
 from telemetry.blocks import Block

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from django.db.models import OuterRef, Subquery
 
-from fleet.alerts.text import has_late_worker
+from fleet.alerts.evidence import has_late_worker
 from fleet.charts.figures import (
     Chart,
     ChartLine,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from django.db.models import Q
 
-from fleet.alerts.text import Evidence
+from fleet.alerts.evidence import Evidence
 from fleet.models import Alert, Run
 from fleet.models.annotation import moment_of
 from telemetry.blocks import FloatArray, mean

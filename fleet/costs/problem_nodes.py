@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q
 
-from fleet.alerts.text import cause_text
+from fleet.alerts.causes import cause_text
 from fleet.models import Alert, Node
 from telemetry.units import HOUR_S
 

@@ -9,7 +9,9 @@ import numpy as np
 from django.db.models import IntegerField, OuterRef, Q, Subquery, Value
 from numpy.typing import NDArray
 
-from fleet.alerts.text import PART_NAMES, Evidence, cause_name, headline, part_name
+from fleet.alerts.causes import PART_NAMES, cause_name, part_name
+from fleet.alerts.evidence import Evidence
+from fleet.alerts.text import headline
 from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault

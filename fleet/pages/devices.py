@@ -9,8 +9,9 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from fleet.alerts.causes import device_number
 from fleet.alerts.correlation import finding_of_part
-from fleet.alerts.text import AlertText, device_number
+from fleet.alerts.text import AlertText
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.models import Alert, Node
 from fleet.pages.frozen import window_context

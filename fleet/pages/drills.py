@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 
 from fleet.access.roles import has_role, requires
-from fleet.alerts.text import cause_name
+from fleet.alerts.causes import cause_name
 from fleet.models import Alert, InjectedFault, Run
 from fleet.pages.forms import DrillRunForm, submit
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page

@@ -15,7 +15,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from fleet.access.roles import requires
-from fleet.alerts.text import AlertText, cause_name
+from fleet.alerts.causes import cause_name
+from fleet.alerts.text import AlertText
 from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.costs.problem_nodes import problem_nodes

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from django.db.models import Q
 
-from fleet.alerts.text import cause_text, part_name
+from fleet.alerts.causes import cause_text, part_name
 from fleet.charts.alerts import AlertChart
 from fleet.charts.figures import Chart, Event
 from fleet.charts.nodes import NodeChart, chart_of_metric, node_figure, note_of

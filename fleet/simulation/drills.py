@@ -11,7 +11,7 @@ from django import forms
 from django.conf import settings
 from django.db import transaction
 
-from fleet.alerts.text import part_name
+from fleet.alerts.causes import part_name
 from fleet.formatting import figure
 from fleet.models import InjectedFault, Node, Run
 from fleet.simulation.ground_truth import FaultTruth, truth_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fleet.alerts.text import Evidence
+from fleet.alerts.evidence import Evidence
 from fleet.models import Alert
 from fleet.simulation.ground_truth import FaultTruth
 from telemetry.units import DAY_S

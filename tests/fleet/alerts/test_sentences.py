@@ -8,8 +8,10 @@ import pytest
 from django.template.loader import get_template
 from django.utils.html import strip_tags
 
+from fleet.alerts.causes import CAUSES
 from fleet.alerts.events import summary
-from fleet.alerts.text import CAUSES, AlertText, Evidence, facts, headline, plain
+from fleet.alerts.evidence import Evidence
+from fleet.alerts.text import AlertText, facts, headline, plain
 from fleet.formatting import written
 from fleet.models import Alert, Node, Run
 from telemetry.detect import RULES, Finding
@@ -340,7 +342,7 @@ def test_every_cause_has_text_with_and_without_a_culprit(make: Make, cause: str)
 
 
 def test_every_cause_of_the_simulator_has_a_sentence() -> None:
-    assert set(FAULTS) - set(CAUSES) == set(), "fleet/alerts/text.py: add a row to CAUSES"
+    assert set(FAULTS) - set(CAUSES) == set(), "fleet/alerts/causes.py: add a row to CAUSES"
 
 
 @pytest.mark.parametrize("cause", CAUSES)
