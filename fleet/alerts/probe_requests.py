@@ -26,7 +26,7 @@ from fleet.models import Alert, Node, ProbeRequest
 from fleet.runs.agent_requests import LiveAgents, is_allowed
 from telemetry.blocks import FloatArray
 from telemetry.detect import RULES, Finding, names_of
-from telemetry.detect.causes import CAUSES, UNKNOWN, kind_of
+from telemetry.detect.causes import SIGNATURES, UNKNOWN, kind_of
 from telemetry.detect.findings import CauseScore, Problem
 from telemetry.evidence.noise import BoolArray
 from telemetry.statistics.peers import lower_median
@@ -56,7 +56,7 @@ LATENCY, MOST = "efa_latency_s", 0.5
 PROBED, PLACED = "probe", "efa_latency"
 CHANGED_EVIDENCE = ("culprit", "symptoms", "causes")
 # Causes that leave the latency of EFA unchanged.
-LEAVE_LATENCY = frozenset(cause.name for cause in CAUSES if PLACED in cause.leaves)
+LEAVE_LATENCY = frozenset(row.name for row in SIGNATURES if row.sign("latency") == 0)
 
 # Seconds by EFA device: by its name as answered, or by its number.
 Answer = Mapping[str, float]

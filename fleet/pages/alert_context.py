@@ -15,7 +15,7 @@ from fleet.alerts.text import headline
 from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
-from telemetry.detect.causes import BY_NAME, SYMPTOMS, UNKNOWN
+from telemetry.detect.causes import SIGNATURES, SYMPTOMS, UNKNOWN
 from telemetry.simulate.faults import FAULTS
 from telemetry.store.history import run_steps, worker_minutes
 from telemetry.store.reading import Source
@@ -389,8 +389,10 @@ class ConsideredCause:
         return self.verdict in {"likely", "possible"}
 
 
+# Symptoms that a cause lowers.
+LOWERED = {(row.name, n) for row in SIGNATURES for n, sign in row.symptoms.items() if sign < 0}
 # The place of each symptom in the table of causes.
-ORDER = {name: i for i, name in enumerate(SYMPTOMS)}
+ORDER = {name: i for i, name in enumerate(SYMPTOMS.values())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,11 +453,9 @@ def _considered(
     row: Mapping[str, object], seen: Mapping[str, str], evidence: Evidence
 ) -> ConsideredCause:
     name, names = str(row.get("cause")), Evidence(row).names
-    cause = BY_NAME.get(name)
-    lowers = cause.lowers if cause else ()
 
     def expected(key: str) -> Directions:
-        return [(each, "lowered" if each in lowers else "raised") for each in names(key)]
+        return [(n, "lowered" if (name, n) in LOWERED else "raised") for n in names(key)]
 
     return ConsideredCause(
         "none of these" if name == UNKNOWN else cause_name(name),

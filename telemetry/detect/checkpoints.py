@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from telemetry.detect.causes import CAUSE_OF_PHASE, phase_of
+from telemetry.detect.causes import phase_of
 from telemetry.detect.findings import (
     CauseScore,
     Problem,
@@ -36,7 +36,7 @@ from telemetry.steps import StepBatch, once
 from telemetry.units import MINUTE_S
 
 PHASE = "checkpoint_s"
-CAUSE = CAUSE_OF_PHASE[PHASE]
+CAUSE = "checkpoint_slow"
 RULE, RATIO = "checkpoint_slow", "slower_by_ratio"
 LEAST_S = RULES[RULE].limits["least_s"]
 # Each second of the newest minutes is read.

@@ -8,15 +8,19 @@
 5. Named is the cause above 0.8, else its class; a node is accused if its rows hold 0.8.
 """
 
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.causes import CLASS_OF, HARDWARE_CAUSES, UNKNOWN
+from telemetry.detect.causes import (
+    CLASS_OF,
+    HARDWARE_CAUSES,
+    SIGNATURES,
+    UNKNOWN,
+    Signature,
+)
 from telemetry.detect.shifts import Effect, Effects
 from telemetry.statistics.peers import GAUSSIAN
 
@@ -61,44 +65,6 @@ OF_PLACE = frozenset(
     {"own_compute", "own_input", "core_own", "device", "memory", "power", "latency", "bytes",
      "retransmits", "host", "execution"}
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """One row: what a cause does to quantities at a place; ``scope`` is node or run."""
-
-    name: str
-    scope: str
-    prior: float
-    raises: frozenset[str]
-    lowers: frozenset[str]
-    leaves: frozenset[str]
-    scatters: frozenset[str]
-
-    def sign(self, quantity: str) -> int | None:
-        """1 raised, -1 lowered, 0 left unchanged; None where it is not said."""
-        if quantity in self.raises:
-            return 1
-        if quantity in self.lowers:
-            return -1
-        return 0 if quantity in self.leaves else None
-
-
-def _read(path: Path) -> tuple[Signature, ...]:
-    with path.open("rb") as file:
-        rows = tomllib.load(file)["cause"]
-    return tuple(
-        Signature(
-            row["name"],
-            row["scope"],
-            row["prior"],
-            *(frozenset(row.get(key, ())) for key in ("raises", "lowers", "leaves", "scatters")),
-        )
-        for row in rows
-    )
-
-
-SIGNATURES = _read(Path(__file__).with_name("causes.toml"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray, Span
-from telemetry.detect.causes import CAUSE_OF_PHASE, UNKNOWN, phase_of
+from telemetry.detect.causes import UNKNOWN, phase_of
 from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.findings import CauseScore, Problem, score_of_alert
 from telemetry.detect.inputs import DetectionInput, OpenProblem, node_values, part_values
@@ -436,7 +436,7 @@ def _by_host(changes: Changes) -> CauseScore | None:
     is_all = n_nodes > 1 and float((known & (rise >= HOST_RISE)).mean()) >= 1 - SMALL / 2
     worst = int(np.argmax(np.where(known, rise, -np.inf)))
     score = CauseScore(
-        CAUSE_OF_PHASE["input_s"],
+        "input_stall",
         float(rise[worst] / HOST_RISE),
         HOST,
         float(since[worst]),

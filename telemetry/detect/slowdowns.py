@@ -19,6 +19,7 @@ from telemetry.detect.causes import (
     CLASSES,
     HARDWARE_CAUSES,
     NOT_URGENT,
+    SYMPTOMS,
     UNKNOWN,
     Kind,
     Scope,
@@ -444,23 +445,7 @@ UNITS = {
     "efa_retransmits_per_s": "per_s",
     "efa_tx_bytes_per_s": "bytes_per_s",
 }
-# What pages call an effect, and from how many standard errors on they call it a change.
-SYMPTOMS = {
-    "step": "step_s",
-    "compute": "compute_s",
-    "wait": "wait_s",
-    "transfer": "transfer_s",
-    "input": "input_s",
-    "jitter": "step_jitter",
-    "stage": "stage_longer",
-    "core_own": "core_busier",
-    "device": "device_busier",
-    "memory": "hbm_bandwidth",
-    "latency": "efa_latency",
-    "retransmits": "efa_retransmits",
-    "bytes": "efa_device_bytes",
-    "host": "host_busier",
-}
+# From so many standard errors on an effect is a change.
 CHANGED_ERRORS = 3.0
 
 

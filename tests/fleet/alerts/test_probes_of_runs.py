@@ -116,7 +116,7 @@ def network(run: Run, **changed: Any) -> Finding:
             "share_ratio": 0.33,
             "kind": "transferring",
             "symptoms": symptoms_json(SYMPTOMS),
-            "causes": explanations_json(SYMPTOMS, scope="any", named="network"),
+            "causes": explanations_json(SYMPTOMS, scope="run", named="network"),
         },
     }
     return Finding(**fields | changed)

@@ -7,13 +7,11 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from telemetry.detect.causes import CLASS_OF, CLASSES, UNKNOWN
+from telemetry.detect.causes import CLASS_OF, CLASSES, SIGNATURES, UNKNOWN, Signature
 from telemetry.detect.explain import (
     EVERYWHERE,
     NAMED,
     OF_PLACE,
-    SIGNATURES,
-    Signature,
     at_place,
     explain,
     log_likelihood,
