@@ -465,8 +465,6 @@ PARTS = (
         "node",
         "A core, or all cores of an accelerator, stay busy while the rest of the node waits.",
         {
-            "least_ratio": 0.05,
-            "deviations": 5.0,
             "awake_ratio": 0.08,
             **APART,
         },
@@ -491,7 +489,7 @@ PARTS = (
         "page",
         "node",
         "An accelerator reads and writes its memory more slowly than its peers.",
-        {"least_ratio": 0.06, "awake_bytes_per_s": 1e8, **APART},
+        {"awake_bytes_per_s": 1e8, **APART},
         (
             Query(
                 MEMORIES,
@@ -717,7 +715,6 @@ STEPS = (
         "page",
         "run",
         "Steps wait for training data, on one node or on all nodes.",
-        {"least_ratio": 0.04},
         falls_short="No series has the time that each worker waits for its data.",
         merit="slowdown",
         slows_steps=True,
