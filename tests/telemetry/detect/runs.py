@@ -77,7 +77,6 @@ class Machines:
     marks: list[tuple[str, tuple[int | slice, int | slice], float, float]] = field(
         default_factory=list
     )
-    fetched: list[tuple[str, ...]] = field(default_factory=list)
 
     HEALTHY: ClassVar = {
         "core_utilization_ratio": (8, 0.7),
@@ -101,7 +100,6 @@ class Machines:
 
     def __call__(self, metrics: Sequence[str], last_s: int) -> Span:
         """Return the newest seconds."""
-        self.fetched.append(tuple(metrics))
         return self.seconds(metrics, int(self.until_s) - np.arange(last_s)[::-1])
 
     def hardware_at(self, metrics: Sequence[str], ages_s: Sequence[int]) -> Span:

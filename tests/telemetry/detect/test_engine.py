@@ -1,12 +1,14 @@
 """Steps become findings: one per problem, with its cause, its place and its end."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
+from telemetry.detect import find
 from telemetry.detect.causes import CLASSES, UNKNOWN
 from telemetry.detect.findings import Finding
 from telemetry.steps import StepBatch
@@ -16,6 +18,7 @@ from tests.telemetry.detect.playing import (
     both,
     found,
     from_step,
+    inputs_of,
     joined,
     sampled,
     steps_of,
@@ -288,3 +291,40 @@ def test_a_culprit_has_its_figure_at_worst_until_its_problem_ends() -> None:
     own_s = USUAL["compute_s"] + USUAL["input_s"] + USUAL["other_s"]
     assert figures == sorted(figures)
     assert figures[-1] == pytest.approx(own_s + 0.5 * USUAL["compute_s"], rel=0.02)
+
+
+def test_the_only_node_of_a_run_is_accused() -> None:
+    slow = from_step(120, "compute_s", 1.4)
+    finding = alone(last(steps_of(200, n_workers=1, change=slow)))
+    assert (finding.cause, finding.node, finding.severity) == ("slow_compute", "n0", "page")
+
+
+@pytest.mark.parametrize(
+    ("phase", "workers", "cause", "node"),
+    [
+        ("compute_s", [2], "slow_compute", "n2"),
+        ("input_s", [2], "input_stall", "n2"),
+        ("other_s", [2], UNKNOWN, "n2"),
+        ("compute_s", [0, 1, 2, 3], UNKNOWN, None),
+    ],
+)
+def test_what_is_long_now_and_then_is_found_in_a_run_that_is_not_young(
+    phase: str, workers: list[int], cause: str, node: str | None
+) -> None:
+    def now_and_then(phases: dict[str, FloatArray]) -> None:
+        phases[phase][np.ix_(range(420, 700, 8), workers)] += STEP_S
+
+    seen = reported(steps_of(700, n_workers=4, change=now_and_then))
+    assert {f.node for _, found in seen for f in found} == {node}
+    finding = alone(seen[-1][1])
+    assert (finding.cause, finding.node) == (cause, node)
+    assert 7 * STEP_S < finding.evidence["every_s"] < 10 * STEP_S
+
+
+@pytest.mark.parametrize(("ratio", "n_found"), [(0.1, 1), (0.5, 0)])
+def test_below_the_limit_that_a_run_has_of_its_own_steps_are_not_slow(
+    ratio: float, n_found: int
+) -> None:
+    steps = steps_of(200, change=from_step(140, "compute_s", 1.3))
+    seen = replace(inputs_of(steps), own_limits={"step_slow.least_ratio": ratio})
+    assert len(find(seen)) == n_found

@@ -151,3 +151,19 @@ def test_real_nodes_measure_no_latency_and_are_not_accused_for_it() -> None:
         return span
 
     assert places(watch(machines, hardware=real)) == set()
+
+
+@pytest.mark.parametrize(("times", "expected"), [(1.0, set()), (1.5, {1}), (4.0, {1})])
+def test_a_device_that_is_probed_once_a_minute_is_found(times: float, expected: set[int]) -> None:
+    machines = Machines(T0).mark(LATENCY, (2, 1), times=times, since_s=SINCE_S)
+
+    def held(metrics: Sequence[str], last_s: int) -> Span:
+        """Read latencies of the last full minute, which stand until the next probe."""
+        span = machines.seconds(metrics, int(machines.until_s) - np.arange(last_s)[::-1])
+        if LATENCY in span.values:
+            probed = machines.seconds([LATENCY], span.ticks // 60 * 60)
+            span.values[LATENCY][:] = probed.values[LATENCY]
+        return span
+
+    found = places(watch(machines, SINCE_S + 120, hardware=held))
+    assert found == {("efa_degraded", "efa_latency", "calm", device) for device in expected}

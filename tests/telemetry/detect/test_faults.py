@@ -160,6 +160,17 @@ def test_a_sick_fabric_blames_no_machine(kind: str, magnitude: float) -> None:
     assert {(f.cause, f.node, f.device) for f in found} == {(kind, None, None)}
 
 
+@pytest.mark.parametrize(("kind", "magnitude"), [("throttle", 1.4), ("hbm_slow", 0.6)])
+def test_what_all_machines_have_accuses_none(kind: str, magnitude: float) -> None:
+    """A lower clock moves as many bytes a step, slower memory fewer."""
+    fault = Fault(kind=kind, run="run", start_s=START_S, duration_s=LASTS_S, magnitude=magnitude)
+    recording = play("trn2", fault)
+    found = [f for _, each in recording.watch(range(20, START_S + 60)) for f in each]
+    assert {(f.node, f.device) for f in found} == {(None, None)}
+    assert all(is_of(finding, kind, None) for finding in found)
+    assert found[-1].cause == kind
+
+
 @pytest.mark.parametrize(
     ("kind", "magnitude"), [("hbm_slow", 0.4), ("throttle", 1.8), ("slow_core", 1.8)]
 )
