@@ -26,7 +26,7 @@ from fleet.alerts.quality import note_limits
 from fleet.alerts.reconcile import reconcile
 from fleet.alerts.relations import Subject
 from fleet.models import Alert, CompileEvent, Node, Run
-from fleet.runs.compiles import change_lines, covered_s
+from fleet.runs.compile_summaries import change_lines, covered_s
 from fleet.runs.state import PAUSE_S, WAIT_AFTER_PAUSE_S, worker_states
 from telemetry import catalog
 from telemetry.blocks import Span

@@ -13,7 +13,7 @@ from fleet.api.fields import Key, NullableText, OptionalTime, ResponseSchema, Ru
 from fleet.api.paging import MAX_LIMIT, NewestFirst, Paging, paginate
 from fleet.models import CompileEvent, Run
 from fleet.models.run import CompileEventQuerySet
-from fleet.runs.compiles import (
+from fleet.runs.compile_summaries import (
     WHAT,
     CompiledGraph,
     CompileRow,

@@ -20,7 +20,7 @@ from fleet.api.fields import (
     doc,
 )
 from fleet.api.paging import Page, Paging, paginate
-from fleet.models import Alert, Node, Run, alert
+from fleet.models import Alert, Node, Run, alert_history
 from fleet.models.problem import ProblemError
 from fleet.runs.retirement import retire, unretire
 from fleet.runs.summaries import STALE_AFTER_S, NodeNow, nodes_now
@@ -54,7 +54,7 @@ class NodeFigures(ResponseSchema, source=NodeNow):
     execution_latency_p100_s = doc("The same, slowest.")
 
 
-class CauseHistory(ResponseSchema, source=alert.CauseHistory):
+class CauseHistory(ResponseSchema, source=alert_history.CauseHistory):
     """Alerts of one cause that name a node as culprit."""
 
     cause = doc("Cause.", "slow_core")
@@ -63,7 +63,7 @@ class CauseHistory(ResponseSchema, source=alert.CauseHistory):
     last_at = doc("Time when the last one fired, UTC.")
 
 
-class AlertHistory(ResponseSchema, source=alert.AlertHistory):
+class AlertHistory(ResponseSchema, source=alert_history.AlertHistory):
     """Alerts of the last 30 days that name a node as culprit."""
 
     days = doc("Length of the history in days.", 30)

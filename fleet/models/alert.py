@@ -2,21 +2,20 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from django.db import models
 from django.db.models import Count, F, JSONField, Max, Q, Value
 from django.db.models.functions import Cast
 from django.urls import reverse
 
+from fleet.models.alert_history import HISTORY_DAYS, Accusation, AlertHistory, history_of
 from fleet.models.filters import given, label_q
 from fleet.models.node import Node
 from telemetry.detect.causes import Part
 from telemetry.detect.findings import part_of
-from telemetry.statistics.peers import chance_of_count, median_with_zeros
 
 # Fields that change while an alert is open, except those about people.
 SNAPSHOT_FIELDS = (
@@ -32,55 +31,7 @@ SNAPSHOT_FIELDS = (
     "worst",
     "latest",
 )
-
-HISTORY_DAYS = 30
-# The share of fleets of equal nodes in which one of them is called unusual.
-UNUSUAL_CHANCE = 0.05
 JSON_NULL = Value(None, JSONField())
-
-
-@dataclass(frozen=True, slots=True)
-class CauseHistory:
-    cause: str
-    n_alerts: int
-    n_runs: int
-    last_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class AlertHistory:
-    """The alerts of 30 days that name a node as culprit, without drills.
-
-    ``others_median`` is the median count of the ``n_others`` other nodes of its instance type.
-    """
-
-    causes: Sequence[CauseHistory]
-    n_alerts: int
-    n_runs: int
-    n_drills: int
-    n_others: int
-    others_median: float | None
-    is_unusual: bool
-
-    @property
-    def days(self) -> int:
-        return HISTORY_DAYS
-
-    @property
-    def last_at(self) -> datetime | None:
-        return max((cause.last_at for cause in self.causes), default=None)
-
-
-class Accusation(NamedTuple):
-    """Alerts of one node with the same cause and run."""
-
-    node: str
-    instance_type: str
-    cause: str
-    run_id: int | None
-    is_drill: bool
-    n_alerts: int
-    last_at: datetime
 
 
 class AlertQuerySet(models.QuerySet["Alert"]):
@@ -221,45 +172,13 @@ class AlertQuerySet(models.QuerySet["Alert"]):
             if row.node in type_of and not row.is_drill:
                 counts[type_of[row.node]][row.node] += row.n_alerts
         return {
-            node.name: _history(
+            node.name: history_of(
                 by_node[node.name],
                 others=[n for name, n in counts[node.instance_type].items() if name != node.name],
                 n_nodes=n_nodes.get(node.instance_type, 1),
             )
             for node in nodes
         }
-
-
-def _n_runs(rows: Iterable[Accusation]) -> int:
-    return len({row.run_id for row in rows} - {None})
-
-
-def _history(rows: Sequence[Accusation], *, others: Sequence[int], n_nodes: int) -> AlertHistory:
-    real = [row for row in rows if not row.is_drill]
-    by_cause = defaultdict[str, list[Accusation]](list)
-    for row in real:
-        by_cause[row.cause].append(row)
-    causes = [
-        CauseHistory(
-            cause,
-            n_alerts=sum(row.n_alerts for row in same),
-            n_runs=_n_runs(same),
-            last_at=max(row.last_at for row in same),
-        )
-        for cause, same in by_cause.items()
-    ]
-    n_alerts = sum(row.n_alerts for row in real)
-    n_others = max(n_nodes - 1, len(others))
-    chance = chance_of_count(n_alerts, total=n_alerts + sum(others), n_parts=n_others + 1)
-    return AlertHistory(
-        causes=sorted(causes, key=lambda each: (-each.n_alerts, each.cause)),
-        n_alerts=n_alerts,
-        n_runs=_n_runs(real),
-        n_drills=sum(row.n_alerts for row in rows if row.is_drill),
-        n_others=n_others,
-        others_median=median_with_zeros(others, n_others) if n_others else None,
-        is_unusual=n_alerts > 1 and chance * (n_others + 1) < UNUSUAL_CHANCE,
-    )
 
 
 def _observation(what: str) -> "JSONField[Any, Any]":
@@ -517,88 +436,3 @@ class FrozenChart(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} of alert {self.alert_id}"
-
-
-class SilenceQuerySet(models.QuerySet["Silence"]):
-    def active(self, now: datetime) -> Self:
-        """Keep the silences that are active now.
-
-        A silence is active from its creation until it is ended, also for an evaluation
-        that began just before: its clock is older than the rows it reads.
-        """
-        return self.filter(ends_at__gt=now, expired_by="")
-
-    def over(self, now: datetime) -> Self:
-        """Keep ended silences, latest first."""
-        return self.filter(ends_at__lte=now).order_by("-ends_at", "-pk")
-
-    def filter_by(self, *, now: datetime, state: str = "", by: str = "") -> Self:
-        """Keep silences that match every given field; ``state`` is active or over."""
-        silences = self.filter(**given(by=by))
-        if state == "active":
-            return silences.active(now)
-        return silences.over(now) if state else silences
-
-
-class Silence(models.Model):
-    """Mutes notifications of matching alerts for a time; the alerts stay visible."""
-
-    matchers = models.CharField(max_length=500, help_text="Parsed by fleet/alerts/matchers.py.")
-    reason = models.CharField(max_length=500)
-    by = models.CharField(max_length=150)
-    starts_at = models.DateTimeField()
-    ends_at = models.DateTimeField()
-    expired_by = models.CharField(max_length=150, blank=True, help_text="Who ended it early.")
-
-    objects = SilenceQuerySet.as_manager()
-
-    class Meta:
-        constraints = (
-            models.CheckConstraint(
-                condition=Q(ends_at__gte=F("starts_at")), name="ends_after_it_starts"
-            ),
-        )
-        indexes = (models.Index(fields=["ends_at"], name="silences_by_their_end"),)
-
-    def __str__(self) -> str:
-        return f"{self.matchers} until {self.ends_at:%Y-%m-%d %H:%M}"
-
-    def get_absolute_url(self) -> str:
-        return reverse("silence-detail", args=[self.pk])
-
-    def is_active(self, now: datetime) -> bool:
-        return now < self.ends_at and not self.expired_by
-
-
-class SilenceEvent(models.Model):
-    class Kind(models.TextChoices):
-        CREATED = "created"
-        END_MOVED = "end_moved", "end moved"
-        EXPIRED = "expired", "ended early"
-
-    silence = models.ForeignKey(Silence, models.CASCADE, related_name="events")
-    at = models.DateTimeField()
-    kind = models.CharField(max_length=12, choices=Kind)
-    by = models.CharField(max_length=150)
-    text = models.CharField(max_length=200, blank=True)
-
-    class Meta:
-        ordering = ("at", "pk")
-
-    def __str__(self) -> str:
-        return f"{self.silence_id} {self.kind} {self.at:%H:%M:%S}"
-
-
-class HandoverNote(models.Model):
-    at = models.DateTimeField()
-    since = models.DateTimeField(help_text="Start of the shift.")
-    by = models.CharField(max_length=150)
-    to = models.CharField(max_length=150, blank=True, help_text="Empty: the next person on call.")
-    text = models.TextField(max_length=5000)
-
-    class Meta:
-        db_table = "fleet_handover"
-        ordering = ("-at", "-pk")
-
-    def __str__(self) -> str:
-        return f"{self.by} to {self.to or 'the next shift'}, {self.at:%Y-%m-%d %H:%M}"

@@ -26,7 +26,8 @@ from fleet.access.roles import ROLES, effective_scopes, maker, owner_of, require
 from fleet.access.throttling import SignInAttempt
 from fleet.access.tokens import make_token, revoke
 from fleet.models import Token
-from fleet.pages.forms import PasswordForm, PersonForm, TokenForm, submit
+from fleet.pages.fields import submit
+from fleet.pages.forms import PasswordForm, PersonForm, TokenForm
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.errors import FieldError
 from telemetry.units import DAY_S

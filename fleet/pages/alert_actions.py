@@ -14,7 +14,8 @@ from fleet import alerts
 from fleet.access.roles import requires
 from fleet.models import Alert, Silence
 from fleet.pages.alerts import PARTIALS, alert_context
-from fleet.pages.forms import SilenceForm, error_line, submit
+from fleet.pages.fields import error_line, submit
+from fleet.pages.forms import SilenceForm
 from fleet.pages.render import HtmxRequest
 from telemetry.errors import FieldError
 

@@ -19,7 +19,8 @@ from fleet.alerts.text import AlertText, facts
 from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.frozen import figures_of, frozen_link, parse_moment, written
 from fleet.models import Alert, AlertEvent, Node, ProbeRequest, Run, TraceRequest
-from fleet.models.alert import AlertHistory, AlertQuerySet
+from fleet.models.alert import AlertQuerySet
+from fleet.models.alert_history import AlertHistory
 from fleet.pages.alert_context import (
     COMMENT_KINDS,
     causes_of,

@@ -12,7 +12,8 @@ from django_htmx.http import trigger_client_event
 
 from fleet.access.roles import requires
 from fleet.models import Annotation
-from fleet.pages.forms import AnnotationForm, submit
+from fleet.pages.fields import submit
+from fleet.pages.forms import AnnotationForm
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.annotations import annotate
 

@@ -18,7 +18,8 @@ from fleet.costs import budgets
 from fleet.costs.panel import brief_panel, panel, set_training_length, with_cost_fields
 from fleet.formatting import counted
 from fleet.models import Budget, Run, TeamPrice
-from fleet.pages.forms import BudgetForm, LengthForm, PriceForm, submit
+from fleet.pages.fields import submit
+from fleet.pages.forms import BudgetForm, LengthForm, PriceForm
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.prices import applicable_price, set_price
 from telemetry import catalog

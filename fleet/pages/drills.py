@@ -19,7 +19,8 @@ from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 from fleet.access.roles import has_role, requires
 from fleet.alerts.causes import cause_name
 from fleet.models import Alert, InjectedFault, Run
-from fleet.pages.forms import DrillRunForm, submit
+from fleet.pages.fields import submit
+from fleet.pages.forms import DrillRunForm
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.simulation.drill_results import (
     DrillResult,

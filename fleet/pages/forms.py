@@ -3,15 +3,12 @@
 Forms parse text into numbers and dates. The services behind them hold the rules.
 """
 
-import io
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
 
 from django import forms
 from django.contrib.auth.forms import PasswordChangeForm
-from django.core.exceptions import NON_FIELD_ERRORS
 from django.db.models import QuerySet
 
 from fleet.access.people import LONGEST_NAME
@@ -20,59 +17,30 @@ from fleet.access.tokens import MAX_NAME
 from fleet.alerts.handover import LONGEST_NOTE
 from fleet.alerts.matchers import FIELDS_TEXT, LONGEST_TEXT
 from fleet.alerts.silences import SPANS, end_of
-from fleet.checks.support import SupportFile
 from fleet.costs.budgets import BudgetRequest
 from fleet.models import Annotation, Run, TeamPrice
+from fleet.pages.fields import (
+    DATE,
+    DATE_ERROR,
+    DAY,
+    PLAIN_TEXT,
+    RunField,
+    ServiceChoiceField,
+    ServiceMultipleChoiceField,
+    ServiceTextField,
+    UsdField,
+    UtcTimeField,
+    WholeNumberField,
+    choices,
+    line_input,
+    set_choices,
+    utc,
+)
 from fleet.runs.annotations import OFFERED, AnnotationRequest
 from fleet.runs.limits import RUN_LIMITS
 from fleet.runs.prices import PriceRequest
 from telemetry import catalog
-from telemetry.errors import FieldError
 from telemetry.statistics.verdicts import DEFAULT_STEPS, MARGIN_RATIO
-
-T = TypeVar("T")
-LONGEST_LIST = 20_000
-DAY = timedelta(days=1)
-SEPARATORS = re.compile(r"[\s,;]+")
-DATE = forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
-DATE_ERROR = {"invalid": "Enter a date, for example 2026-11-30."}
-
-
-def add_field_error(form: forms.Form, error: FieldError, **form_fields: str) -> None:
-    """Show an error of a service at its form field, or above the form if there is none.
-
-    ``form_fields`` gives the form's name of a service's field where the two differ.
-    """
-    name = form_fields.get(error.field, error.field)
-    if name in form.fields:
-        form.add_error(name, error.message)
-    else:
-        form.add_error(None, str(error))
-
-
-def submit(form: forms.Form, service: Callable[[], T], **form_fields: str) -> T | None:
-    """Call a service with a valid form; None, with errors in the form, where either refuses."""
-    if not form.is_valid():
-        return None
-    try:
-        return service()
-    except FieldError as error:
-        add_field_error(form, error, **form_fields)
-        return None
-
-
-def error_line(form: forms.Form) -> str:
-    """Write the errors of a form in one line, each with its field, for a page without the form."""
-    lines = [
-        str(message) if name == NON_FIELD_ERRORS else f"{name}: {message}"
-        for name, messages in form.errors.items()
-        for message in messages
-    ]
-    return " ".join(lines)
-
-
-def line_input(**attrs: str) -> forms.TextInput:
-    return forms.TextInput(attrs)
 
 
 class PasswordForm(PasswordChangeForm):
@@ -86,11 +54,6 @@ class PasswordForm(PasswordChangeForm):
             "At least 12 characters. No common password, and none that resembles the user name."
         )
         self.fields["new_password2"].help_text = ""
-
-
-class RunField(forms.ModelChoiceField):  # type: ignore[type-arg]
-    def label_from_instance(self, run: Run) -> str:
-        return f"{run.name}, {run.n_nodes} \u00d7 {run.instance_type}"
 
 
 class DrillRunForm(forms.Form):
@@ -115,113 +78,6 @@ class DrillRunForm(forms.Form):
         if not self.is_bound:
             return self.largest
         return self.cleaned_data["run"] if self.is_valid() else None
-
-
-class UsdField(forms.CharField):
-    """Dollars as people write them: 250,000 or $35.76."""
-
-    widget = line_input(inputmode="decimal")
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(max_length=20, **options)
-
-    def clean(self, value: Any) -> float:
-        text = super().clean(value)
-        try:
-            return float(text.replace(",", "").removeprefix("$"))
-        except ValueError:
-            raise forms.ValidationError("Enter an amount in USD, for example 35.76.") from None
-
-
-class NamesField(forms.CharField):
-    """Words separated by spaces, commas or lines."""
-
-    def clean(self, value: Any) -> list[str]:
-        return [word for word in SEPARATORS.split(super().clean(value)) if word]
-
-
-class WholeNumberField(forms.IntegerField):
-    """A whole number, with or without commas between thousands."""
-
-    widget = line_input(inputmode="numeric")
-
-    def to_python(self, value: Any) -> int | None:
-        return super().to_python(str(value or "")[:40].replace(",", ""))
-
-
-class ServiceChoiceField(forms.ChoiceField):
-    """A choice whose value the service checks: it may have been removed since."""
-
-    def valid_value(self, value: Any) -> bool:
-        return True
-
-
-class ServiceMultipleChoiceField(forms.MultipleChoiceField):
-    """Choices whose values the service checks."""
-
-    def valid_value(self, value: Any) -> bool:
-        return True
-
-
-class ServiceTextField(forms.CharField):
-    """Text whose length the service checks; the browser knows the same limit."""
-
-    def __init__(self, *, longest: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.widget.attrs["maxlength"] = longest
-
-    def validate(self, value: Any) -> None:
-        pass
-
-
-class UtcTimeField(forms.CharField):
-    """A date and time in UTC, or None."""
-
-    def __init__(self, **options: Any) -> None:
-        attrs = {"type": "datetime-local", "class": "moment", "step": options.pop("step_s", 60)}
-        widget = forms.DateTimeInput(attrs=attrs, format="%Y-%m-%dT%H:%M")
-        super().__init__(required=False, widget=widget, **options)
-
-    def clean(self, value: Any) -> datetime | None:
-        text = super().clean(value)
-        try:
-            time = datetime.fromisoformat(text) if text else None
-        except ValueError:
-            raise forms.ValidationError(
-                "Enter a date and time, for example 2026-11-21T14:29."
-            ) from None
-        return time if time is None or time.tzinfo else time.replace(tzinfo=UTC)
-
-
-class FilesInput(forms.ClearableFileInput):
-    allow_multiple_selected = True
-
-
-class FilesField(forms.FileField):
-    widget = FilesInput
-
-    def clean(self, data: Any, initial: Any = None) -> list[Any]:
-        return [super(FilesField, self).clean(each, initial) for each in data or []]
-
-
-def choices(names: Iterable[str], empty: str) -> list[tuple[str, str]]:
-    return [("", empty), *((name, name) for name in names)]
-
-
-def set_choices(form: forms.Form, name: str, options: Sequence[tuple[str, str]]) -> None:
-    field = form.fields[name]
-    if isinstance(field, forms.ChoiceField | forms.MultipleChoiceField):
-        field.choices = options
-
-
-def trainable_types() -> list[tuple[str, str]]:
-    known = catalog.instances().items()
-    names = [name for name, kind in known if kind.can_train and kind.has_step_model]
-    return choices(names, "as registered in the fleet")
-
-
-def utc(day: Any) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
 SCOPES = {
@@ -441,122 +297,6 @@ class TrialForm(forms.Form):
         if not chosen:
             self.add_error("candidates", "All runs are on the baseline's hardware. Add another.")
         return cleaned | {"candidates": chosen, "replicates": repeats}
-
-
-PLAIN_TEXT = {"spellcheck": "false", "autocapitalize": "off", "autocomplete": "off"}
-
-
-class PreflightForm(forms.Form):
-    """A new preflight of simulated nodes."""
-
-    run = forms.CharField(required=False, widget=forms.HiddenInput)
-    nodes = NamesField(
-        label="Nodes, all of one instance type",
-        max_length=LONGEST_LIST,
-        widget=forms.Textarea(attrs=PLAIN_TEXT | {"rows": 6, "placeholder": "node-00 node-01 …"}),
-        help_text="Names, separated by spaces, commas or lines. Simulated nodes only. They are "
-        "probed as if idle.",
-    )
-    instance_type = ServiceChoiceField(required=False)
-    take = forms.IntegerField(
-        label="Nodes needed", required=False, min_value=1, help_text="Empty: all usable nodes."
-    )
-
-    def __init__(
-        self, data: Mapping[str, Any] | None = None, *, initial: Mapping[str, Any] | None = None
-    ) -> None:
-        super().__init__(data, initial=dict(initial or {}))
-        set_choices(self, "instance_type", trainable_types())
-
-
-class RequirementForm(forms.Form):
-    """Whether a run requires a preflight before it starts."""
-
-    requires = forms.TypedChoiceField(
-        choices=[("yes", "yes"), ("no", "no")], coerce=lambda value: value == "yes"
-    )
-
-
-class PreflightFilesForm(forms.Form):
-    """A preflight from the output of probes on real nodes."""
-
-    field_order = ("files", "files_instance_type", "files_take")
-    files_instance_type = ServiceChoiceField(label="Instance type", required=False)
-    files_take = forms.IntegerField(
-        label="Nodes needed", required=False, min_value=1, help_text="Empty: all usable nodes."
-    )
-
-    def __init__(
-        self, data: Mapping[str, Any] | None = None, files: Any = None, *, limits: str
-    ) -> None:
-        super().__init__(data, files)
-        set_choices(self, "files_instance_type", trainable_types())
-        # Not an attribute of the class: forms have one of this name.
-        self.fields["files"] = FilesField(
-            label="Probe output",
-            allow_empty_file=True,
-            widget=FilesInput(attrs={"required": True}),
-            help_text="fi_pingpong, nccom-test or nccl-tests, named pair__A__B.txt, "
-            f"device__A__0.txt, collective.txt, node__A.json: {limits}. Written by "
-            "deploy/preflight/probe.sh.",
-        )
-        self.order_fields(self.field_order)
-
-
-class SupportForm(forms.Form):
-    """A model to check for operator support: an uploaded file or its text."""
-
-    file = forms.FileField(required=False, allow_empty_file=True)
-    text = forms.CharField(
-        label="Or paste the text",
-        required=False,
-        strip=False,
-        widget=forms.Textarea(
-            attrs=PLAIN_TEXT
-            | {"rows": 6, "class": "mono", "placeholder": "aten::add 12\naten::cumsum"}
-        ),
-    )
-    report = forms.FileField(
-        label="Compiler report (optional)",
-        required=False,
-        allow_empty_file=True,
-        help_text="The analyzer's result.json: it overrides the published list.",
-    )
-    trial = ServiceChoiceField(required=False)
-
-    def __init__(
-        self,
-        data: Mapping[str, Any] | None = None,
-        files: Any = None,
-        *,
-        trials: Iterable[str],
-        trial: str = "",
-        most_mb: int,
-    ) -> None:
-        super().__init__(data, files, initial={"trial": trial})
-        set_choices(self, "trial", choices(trials, "none"))
-        self.fields["file"].help_text = (
-            "A list with one operator per line, or the analyzer's result.json. Up to "
-            f"{most_mb} MB; check_support takes larger ones."
-        )
-
-    def graph(self) -> SupportFile:
-        """Return the uploaded file or the pasted text.
-
-        Raises FieldError if both or neither is given.
-        """
-        uploaded, text = self.uploaded("file"), self.cleaned_data["text"]
-        if uploaded and text.strip():
-            raise FieldError("file", "upload a file or paste text, not both")
-        if uploaded:
-            return uploaded
-        if not text.strip():
-            raise FieldError("file", "upload a file or paste text")
-        return SupportFile("pasted text", io.BytesIO(text.encode("utf-8", "replace")))
-
-    def uploaded(self, field: str) -> SupportFile | None:
-        file = self.cleaned_data[field]
-        return SupportFile(file.name or field, io.BytesIO(file.read())) if file else None
 
 
 class AnnotationForm(forms.Form):

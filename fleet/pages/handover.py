@@ -14,7 +14,8 @@ from fleet import alerts
 from fleet.access.roles import assignable_names, has_role
 from fleet.alerts.handover import Shift, as_markdown, shift_between, shift_start
 from fleet.models import HandoverNote
-from fleet.pages.forms import HandoverForm, submit
+from fleet.pages.fields import submit
+from fleet.pages.forms import HandoverForm
 from fleet.pages.render import HtmxRequest, render_page
 
 HOURS = (4, 8, 12, 24, 168)

@@ -13,7 +13,7 @@ from fleet.charts.runs import RUN_CHARTS
 from fleet.charts.windows import LONGEST_S, Window
 from fleet.formatting import at, count, percent
 from fleet.models import ReadLog, RecordedTrace, Run
-from fleet.runs.compiles import compile_summary
+from fleet.runs.compile_summaries import compile_summary
 from fleet.runs.imported import (
     BY,
     CAUSES,

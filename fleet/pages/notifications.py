@@ -59,7 +59,7 @@ from fleet.notifications.listing import (
     rows_of,
 )
 from fleet.notifications.manual import drop, record_change, send_again, send_test
-from fleet.pages.forms import error_line, submit
+from fleet.pages.fields import error_line, submit
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from telemetry.errors import LARGEST_KEY, FieldError, whole_number
 from telemetry.store.hot import hot_store

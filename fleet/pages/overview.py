@@ -28,7 +28,8 @@ from fleet.models import Alert, Node, Run, Token, Trial
 from fleet.models.annotation import moment_of
 from fleet.models.filters import label_q, labels_contain
 from fleet.pages.charts import answer_chart
-from fleet.pages.forms import TokenForm, submit
+from fleet.pages.fields import submit
+from fleet.pages.forms import TokenForm
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.runs import rows_with_alerts
 from fleet.runs.state import watching

@@ -32,13 +32,8 @@ from fleet.checks.preflights import (
 )
 from fleet.formatting import counted
 from fleet.models import Node, Preflight, Run
-from fleet.pages.forms import (
-    LONGEST_LIST,
-    PreflightFilesForm,
-    PreflightForm,
-    RequirementForm,
-    submit,
-)
+from fleet.pages.check_forms import PreflightFilesForm, PreflightForm, RequirementForm
+from fleet.pages.fields import LONGEST_LIST, submit
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.checks.preflight import PreflightResult
 from telemetry.checks.preflight_measurements import Measured

@@ -28,7 +28,8 @@ from fleet.alerts.watch_monitor import last_evaluation
 from fleet.formatting import counted
 from fleet.models import Alert, Run
 from fleet.models.run import SHARE
-from fleet.pages.forms import RunLimitsForm, submit
+from fleet.pages.fields import submit
+from fleet.pages.forms import RunLimitsForm
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.limits import RUN_LIMITS, own_limits, set_limits
 from telemetry.detect import RULES

@@ -34,7 +34,13 @@ from fleet.pages.imported_runs import log_context, log_page, trace_context, trac
 from fleet.pages.nodes import rows_of
 from fleet.pages.render import WEEK_DAYS, Filter, HtmxRequest, period_days, render_page, with_page
 from fleet.pages.text import run_headline
-from fleet.runs.compiles import SINCE, WHAT, compile_rows, fleet_compile_sums, with_compile_flag
+from fleet.runs.compile_summaries import (
+    SINCE,
+    WHAT,
+    compile_rows,
+    fleet_compile_sums,
+    with_compile_flag,
+)
 from fleet.runs.inputs import N_NODES, inputs_of
 from fleet.runs.limits import COLUMNS, own_limits
 from fleet.runs.similar_runs import similar_runs_panel

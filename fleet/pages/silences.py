@@ -22,7 +22,8 @@ from fleet.alerts.matchers import matchers_of, written
 from fleet.alerts.silences import SPANS, preview
 from fleet.alerts.text import headline
 from fleet.models import Alert, Silence
-from fleet.pages.forms import SilenceEndForm, SilenceForm, submit
+from fleet.pages.fields import submit
+from fleet.pages.forms import SilenceEndForm, SilenceForm
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.errors import LARGEST_KEY, FieldError, whole_number
 

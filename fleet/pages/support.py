@@ -24,7 +24,8 @@ from fleet.checks.support import (
     trial_named,
 )
 from fleet.models import SupportCheck, Trial
-from fleet.pages.forms import SupportForm, submit
+from fleet.pages.check_forms import SupportForm
+from fleet.pages.fields import submit
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.checks.support import OperatorJudgement, SupportState
 

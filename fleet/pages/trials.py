@@ -17,7 +17,8 @@ from fleet.access.roles import requires
 from fleet.charts.schedules import schedule_figure
 from fleet.models import Run, SupportCheck, Trial
 from fleet.pages.charts import chart_table
-from fleet.pages.forms import TrialForm, submit
+from fleet.pages.fields import submit
+from fleet.pages.forms import TrialForm
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.trials import services
 from fleet.trials.figures import (

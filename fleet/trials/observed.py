@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from fleet.models import Annotation, ObservedRun, Run
 from fleet.runs.annotations import PHASES
-from fleet.runs.compiles import covered_s
+from fleet.runs.compile_summaries import covered_s
 from fleet.runs.similar_runs import similar_runs
 from fleet.runs.step_sums import COLUMNS, ArmSteps, steps_of
 from telemetry.blocks import FloatArray

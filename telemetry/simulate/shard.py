@@ -20,11 +20,11 @@ from telemetry.simulate.hardware import (
     efa_values,
     execution_latencies,
     load_ratio,
-    mark,
     node_values,
     occupancy,
     rows_at,
 )
+from telemetry.simulate.hardware_faults import mark
 from telemetry.simulate.inputs import FULL, Inputs
 from telemetry.simulate.losses import losses
 from telemetry.simulate.noise import Floats, TickNoise

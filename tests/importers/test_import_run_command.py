@@ -12,7 +12,8 @@ from django.core.management.base import CommandError
 
 from fleet.models import Run
 from fleet.runs.imported import headline, log_caveats
-from fleet.trials.services import begin, compare
+from fleet.trials.comparison import compare
+from fleet.trials.services import begin
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
 from tests.fleet.trials.conftest import made, train

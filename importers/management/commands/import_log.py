@@ -12,7 +12,7 @@ from fleet.alerts.evaluate import raise_from_log
 from fleet.formatting import si
 from fleet.management.cli import PlainCommand
 from fleet.models import ReadLog
-from fleet.runs.compiles import compile_summary
+from fleet.runs.compile_summaries import compile_summary
 from fleet.runs.imported import coverage_text, log_caveats, times_text, unpack_curves
 from importers.logs import TABLE, Log, LogContext, read_logs
 from importers.store.logs import (

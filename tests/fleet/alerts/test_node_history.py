@@ -8,7 +8,7 @@ import pytest
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Node, Run
-from fleet.models.alert import AlertHistory
+from fleet.models.alert_history import AlertHistory
 from tests.helpers import NOON
 
 pytestmark = pytest.mark.django_db

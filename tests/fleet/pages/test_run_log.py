@@ -11,7 +11,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run
-from fleet.trials.services import bad_loss_fields
+from fleet.trials.comparison import bad_loss_fields
 from telemetry.store.hot import HotStore
 from tests.importers.import_command import BROKEN, dated
 from tests.importers.logs.log_lines import call, done, hit, neuronx

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fleet.models import CompileEvent, Run
-from fleet.runs.compiles import cache_kind, change_lines, short, store_compiles
+from fleet.runs.compile_summaries import cache_kind, change_lines, short
+from fleet.runs.compiles import store_compiles
 from telemetry.compiles import HIT, MISS, Compile
 from tests.helpers import NOON, NOON_S
 

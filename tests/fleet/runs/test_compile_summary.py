@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.models import CompileEvent, Run
-from fleet.runs.compiles import compile_summary, covered_s, with_compile_flag
+from fleet.runs.compile_summaries import compile_summary, covered_s, with_compile_flag
 from tests.helpers import NOON
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fleet.models import CompileEvent, InjectedFault, Run
-from fleet.runs.compiles import change_lines
+from fleet.runs.compile_summaries import change_lines
 from fleet.simulation.compiles import RECOMPILE, store_simulated
 from telemetry.simulate.compiles import graphs_of
 from telemetry.simulate.plan import RunSpec

@@ -10,11 +10,11 @@ from fleet.models import Run, Trial
 from fleet.simulation.demo import FLEET, create_run, ensure_trials
 from fleet.simulation.demo_history import simulate_history
 from fleet.simulation.runs import plan_of
+from fleet.trials.comparison import compare
 from fleet.trials.figures import TrialFigures
 from fleet.trials.schedule import update_observed_runs
 from fleet.trials.schedule_forms import ScheduleRequest
 from fleet.trials.schedule_text import schedule_of
-from fleet.trials.services import compare
 from telemetry.blocks import FloatArray
 from telemetry.simulate.shard import played_steps, start_clock
 from telemetry.statistics.bootstrap import RUN_CV

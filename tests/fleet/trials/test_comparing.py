@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fleet.models import CompileEvent, Run, Trial
+from fleet.trials.comparison import compare
 from fleet.trials.figures import Comparison, TrialFigures
-from fleet.trials.services import compare
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
 from tests.helpers import NOON, NOON_S, steps

@@ -7,8 +7,9 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import Run, Trial
+from fleet.trials.comparison import compare
 from fleet.trials.layout import WARNING_RATIO, arm_layout
-from fleet.trials.services import begin, compare, update_figures
+from fleet.trials.services import begin, update_figures
 from telemetry.simulate.plan import Job
 from telemetry.simulate.step_model import estimate
 from telemetry.store.hot import HotStore

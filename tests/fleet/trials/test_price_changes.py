@@ -7,8 +7,8 @@ import pytest
 
 from fleet.models import Run, Trial
 from fleet.runs.prices import PriceRequest, set_price
+from fleet.trials.comparison import compare
 from fleet.trials.figures import Comparison, TrialFigures
-from fleet.trials.services import compare
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
 from tests.helpers import NOON

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fleet.models import Run, Trial
-from fleet.trials.services import begin, compare
+from fleet.trials.comparison import compare
+from fleet.trials.services import begin
 from fleet.trials.text import candidate_reports
 from telemetry.errors import FieldError
 from telemetry.store.hot import HotStore

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from importers.traces.trace_graph import graph_of, grid_of
-from importers.traces.what_if import analyse_trace, explain, replay, transfers
+from importers.traces.trace_steps import transfers
+from importers.traces.what_if import analyse_trace, explain, replay
 from tests.importers.made_traces import Job
 from tests.importers.traces.by_the_book import Book
 from tests.importers.traces.conftest import (
