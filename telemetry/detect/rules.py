@@ -46,7 +46,7 @@ class Query:
 class Rule:
     """A rule; ``subject`` is what its alerts are about.
 
-    ``limits`` are the thresholds, with units in their names; detection and PromQL both use them.
+    ``limits`` are the thresholds, with units in their names; detection, PromQL or both use them.
     ``falls_short`` is what PromQL misses, or why there is none. ``needs`` is what must reach us
     so that it can fire. ``merit`` decides which of its observations was the worst. ``own_limit``
     is the limit that a run may have of its own, and the two figures whose ratio it limits; the
@@ -355,7 +355,7 @@ NODES = (
 )
 
 
-# Required distance from the role alone, with at least this many nodes.
+# Of PromQL: required distance from the same part of other nodes, with at least so many nodes.
 APART = {"blatant_ratio": 0.10, "enough_nodes": 3}
 # Each part over the usual one of its node, over two minutes, with the run of the node.
 # Both are means of the same scrapes, so a step seen by only one is no difference.
