@@ -296,7 +296,8 @@ def late_devices(rounds: Sequence[Mapping[str, Latencies]]) -> list[Problem]:
     Notes
     -----
     Each round compares a device with the usual one of that round. Without earlier probes a device
-    may always have been a little slower than its peers, so a blatant ratio is required. Of two rounds the lower ratio counts.
+    may always have been a little slower than its peers, so a blatant ratio is required. Of two
+    rounds the lower ratio counts.
     """
     nodes = sorted(rounds[0])
     n_devices = 1 + max((device for each in rounds[0].values() for device in each), default=0)
