@@ -32,17 +32,13 @@ def answer_samples(hot: HotStore, *, now: datetime) -> None:
         plan = hot.plan(row.node.run.name) if row.node.run else None
         if clock is None or plan is None or row.state(now) not in UNDER_WAY:
             continue
-        answer = _answer(
-            hot, row, msgspec.json.decode(plan, type=Plan), clock, is_silent=_is_silent(hot, row)
-        )
+        # The agent of a node that does not report neither asks nor answers.
+        newest_s = hot.newest().get(row.node.shard, 0)
+        is_silent = hot.last_seen().get(row.node.name, 0) < newest_s
+        decoded = msgspec.json.decode(plan, type=Plan)
+        answer = _answer(hot, row, decoded, clock, is_silent=is_silent)
         if answer is not None:
             record_answer(row.node.name, answer).update_request(hot, now=now)
-
-
-def _is_silent(hot: HotStore, row: SampleRequest) -> bool:
-    """Whether the node does not report now: then its agent neither asks nor answers."""
-    newest = hot.newest().get(row.node.shard, 0)
-    return hot.last_seen().get(row.node.name, 0) < newest
 
 
 def _answer(

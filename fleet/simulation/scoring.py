@@ -63,13 +63,8 @@ def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
         score=alert.score,
         victims=tuple(alert.victims),
         nodes=_several(alert),
-        runs=_runs_of(alert),
+        runs=tuple(str(name) for name in alert.evidence.get("runs") or ()),
     )
-
-
-def _runs_of(alert: Alert) -> tuple[str, ...]:
-    """Return the runs that an alert's evidence names, where it is about several."""
-    return tuple(str(name) for name in alert.evidence.get("runs") or ())
 
 
 def _several(alert: Alert) -> tuple[str, ...]:

@@ -152,8 +152,9 @@ def _rows(plan: StepPlan, found: Estimate) -> list[tuple[str, str, str]]:
     peak = chip.peak_flops[job.precision] / 1e12
     prices = plan.layout.instance.prices
     price = prices[0] if prices else None
+    phases = ", ".join(f"{name} {spent:,.3f}" for name, spent in plan.phases.items() if spent)
     rows = [
-        ("step", f"{found.step_s:,.3f} s", _phases(plan)),
+        ("step", f"{found.step_s:,.3f} s", phases),
         (
             "spread",
             f"± {found.spread_ratio:.0%}",
@@ -180,10 +181,6 @@ def _rows(plan: StepPlan, found: Estimate) -> list[tuple[str, str, str]]:
         return [*rows, ("cost", "unknown", f"no price of {job.instance} is published")]
     basis = f"at {price.usd_per_hour:,.2f} USD/h, {price.basis}, {price.region}, {price.date}"
     return [*rows, ("cost per 1M tokens", f"{found.usd_per_mtok:,.4f} USD", basis)]
-
-
-def _phases(plan: StepPlan) -> str:
-    return ", ".join(f"{name} {spent:,.3f}" for name, spent in plan.phases.items() if spent)
 
 
 def _memory(plan: StepPlan) -> str:

@@ -73,11 +73,6 @@ def current_among(context: template.Context, *names: str) -> str:
     return "page" if any(_is_here(context, _url(name)) for name in names) else ""
 
 
-@register.simple_tag
-def page_url(name: str) -> str:
-    return _url(name)
-
-
 def _is_here(context: template.Context, url: str) -> bool:
     """Whether the current page is the one at ``url``, or below it."""
     path = context["request"].path if "request" in context else ""
