@@ -6,11 +6,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from fleet.formatting import render_text
 from fleet.models import SupportCheck, Trial
 from telemetry.checks.operator_readers import read_operators
 from telemetry.checks.operators import OperatorList, SupportError
 from telemetry.checks.support import (
-    Basis,
     OperatorJudgement,
     Risk,
     SupportState,
@@ -143,92 +143,40 @@ def grouped(
 
 
 ANALYZE = "neuron_parallel_compile --command analyze python one_layer.py"
-LIST_OPERATORS = "neuronx-cc list-operators --framework XLA"
 BY_PYTORCH = frozenset({"aten", "prims"})
-WHY = {
-    Basis.LIST: "on the published list",
-    Basis.ALIAS: "on the published list as {detail}",
-    Basis.TARGET: "a custom call that the compiler recognises ({detail})",
-    Basis.LOWERING: "part of the listed {detail}; other uses of it may still fail",
-    Basis.REFUSED_TYPE: "used with a type that the compiler refuses: {detail}",
-    Basis.REFUSED: "the compiler refuses it: {detail}",
-    Basis.EVIDENCE: "not on the published list; {detail}",
-    Basis.NONE: "not on any published list",
-}
 
 
 def headline(n_operators: int, n_unsupported: int, n_unknown: int) -> str:
-    """Summarise a check in a sentence.
-
-    Examples
-    --------
-    >>> headline(47, 3, 9)
-    '3 of 47 operators are unsupported, 9 unknown.'
-    >>> headline(12, 0, 0)
-    'All 12 operators are supported.'
-    """
-    of = f"of {n_operators:,} operator{'s' if n_operators != 1 else ''}"
-    if n_unsupported:
-        verb = "is" if n_unsupported == 1 else "are"
-        return f"{n_unsupported:,} {of} {verb} unsupported, {n_unknown or 'none'} unknown."
-    if n_unknown:
-        verb = "is" if n_unknown == 1 else "are"
-        return f"None is known to be unsupported, but {n_unknown:,} {of} {verb} unknown."
-    return (
-        "The only operator is supported." if n_operators == 1 else f"All {of[3:]} are supported."
+    """Summarise a check in a sentence."""
+    return render_text(
+        "checks/_support.txt#headline",
+        n=n_operators,
+        n_unsupported=n_unsupported,
+        n_unknown=n_unknown,
     )
 
 
 def basis_of(judged: OperatorJudgement) -> str:
-    if judged.basis is Basis.REPORT:
-        if judged.state is SupportState.SUPPORTED:
-            return "the compiler took it" + (
-                "" if judged.is_listed else "; the published list lacks it"
-            )
-        times = f"{judged.n_failed:,} of {judged.n_tried:,} uses"
-        refused = "it" if judged.n_failed == judged.n_tried else times
-        detail = f" ({judged.detail})" if judged.detail else ""
-        return f"the compiler refused {refused}{detail}" + (
-            "; the published list has it, but the report overrides it" if judged.is_listed else ""
-        )
-    if judged.basis is Basis.NONE and is_custom(judged.name):
-        return "a custom operator: no published list can contain it"
-    return WHY[judged.basis].format(detail=judged.detail)
+    return _written("why", judged)
 
 
 def remedy(judged: OperatorJudgement) -> str:
     """Write what to do about an operator; empty for a supported one."""
-    if judged.state is SupportState.SUPPORTED:
-        return ""
-    if judged.state is SupportState.UNKNOWN:
-        return _next_step(judged.name)
-    if judged.basis is Basis.REFUSED_TYPE and judged.detail.startswith("c"):
-        return "keep real and imaginary parts as two tensors, or leave it to the CPU"
-    if judged.basis is Basis.REFUSED_TYPE:
-        return "use bf16, fp16 or an 8-bit type that the chip has"
-    return "write it with other operators, or as a kernel of your own (NKI)"
+    return _written("remedy", judged)
 
 
-def _next_step(name: str) -> str:
-    kind = name.partition("::")[0]
-    if kind == "hlo":
-        return f"look for it in the output of {LIST_OPERATORS}, or compile one layer with it"
-    if is_custom(name):
-        return "write it in operators of PyTorch or as a kernel (NKI), then compile one layer"
-    return "compile a model of one layer that uses it, or run the analyzer on it"
-
-
-def is_custom(name: str) -> bool:
-    kind = name.partition("::")[0]
-    return kind not in BY_PYTORCH | {"hlo", "module"}
+def _written(part: str, judged: OperatorJudgement) -> str:
+    kind = judged.name.partition("::")[0]
+    return render_text(
+        f"checks/_support.txt#{part}",
+        of=judged,
+        is_hlo=kind == "hlo",
+        is_custom=kind not in BY_PYTORCH | {"hlo", "module"},
+        is_complex=judged.detail.startswith("c"),
+    )
 
 
 def basis_sentence(n_listed: int, list_date: str, *, has_report: bool) -> str:
-    listed = (
-        f"The published list has {n_listed} operators and has hardly changed since 2022 "
-        f"(last in {list_date}): it is incomplete. An operator that it lacks is unknown, not "
-        "unsupported: XLA supports many more."
+    return render_text(
+        "checks/_support.txt#basis", n_listed=n_listed, list_date=list_date, has_report=has_report
     )
-    if has_report:
-        return f"The compiler's report overrides the published list where both differ. {listed}"
-    return f"{listed} Only the compiler knows: its report overrides the list."
