@@ -32,7 +32,10 @@ def page(client: Client) -> Page:
     def read(path: str, **headers: str) -> str:
         response = client.get(path, headers=headers)
         assert response.status_code == 200, response.text[:500]
-        return re.sub(r"[ \n\u202f]+", " ", response.text)
+        text = re.sub(r"[ \n\u202f]+", " ", response.text)
+        # A template with a line break or a space before a sign shows a gap there.
+        assert re.findall(r".{20}[\w)>] [,;](?= ).{20}", text) == []
+        return text
 
     return read
 
