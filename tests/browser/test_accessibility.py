@@ -116,6 +116,13 @@ def test_a_long_name_fits_a_phone(page: Page, fleet: str) -> None:
     expect(page.locator("#open")).to_contain_text(by)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
+    open_on_phone(page, fleet + Alert.objects.get().get_absolute_url())
+    tag = page.locator("#story .tag").filter(has_text=by).bounding_box()
+    panel = page.locator("#story").bounding_box()
+    assert tag is not None
+    assert panel is not None
+    assert tag["x"] + tag["width"] <= panel["x"] + panel["width"]
+
 
 def test_no_page_behind_a_role_has_a_barrier_on_a_phone(page: Page, admin: str) -> None:
     found = {}
