@@ -31,7 +31,7 @@ CHOICES = (*NAMES, "healthy", "remote_write", "breaking", "start", "evidence", "
 ALIASES = {"door": "ingest"}
 KINDS = ("single", "lasting")
 HALVES = ("develop", "held-out")
-NOISES, FACTORS = ("today", "measured"), (1.0, 1.5, 2.0)
+NOISES, FACTORS = ("measured", "steady"), (1.0, 1.5, 2.0)
 SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
     "fleet": ("nodes", "seconds"),
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
         help="evidence, noise: recorded step times (evidence: or environment TRNWATCH_STEP_TIMES)",
     )
     parser.add_argument(
-        "--noise", choices=NOISES, help="detection, healthy: how steps vary (today)"
+        "--noise", choices=NOISES, help="detection, healthy: how steps vary (measured)"
     )
     parser.add_argument(
         "--environment",

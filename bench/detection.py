@@ -85,7 +85,7 @@ def measure(
     tier: str | None = None,
     seeds: str | None = None,
     kind: str = "single",
-    noise: str = "today",
+    noise: str = "measured",
     environment: float = 1.0,
 ) -> dict[str, Any]:
     """Print quality per input tier; without any option, also the set and healthy hours."""
@@ -113,9 +113,9 @@ def measure(
 
 
 def variation(noise: str, environment: float) -> str:
-    """Return what a scenario's name says of its noise and detection; nothing of today's."""
+    """Return what a scenario's name says of its noise; nothing of what is the default."""
     more = "" if environment == 1.0 else f"+environment={environment:g}"
-    return more if noise == "today" else f"+{noise}{more}"
+    return more if noise == "measured" else f"+{noise}{more}"
 
 
 def measure_tier(

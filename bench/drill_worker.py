@@ -15,6 +15,7 @@ django.setup()
 
 from bench.healthy_runs import healthy_hooks_scenario, healthy_scenario  # noqa: E402
 from bench.random_scenarios import (  # noqa: E402
+    NODE_CV,
     lasting_fault_scenario,
     random_scenario,
     single_fault_scenario,
@@ -56,8 +57,8 @@ def scenario_named(name: str) -> Scenario:
     ``chance-1007``, ``calm-3``, ``single-1007@agent_hooks``; with ``+busy`` at the end a core
     that waits counts as busy, with ``+probe`` agents answer requested probes, with ``+trace``
     workers trace on request, with ``+ideal`` nothing happens but faults and look-alikes. Steps
-    vary as measured with ``+measured``, and as in a file with ``+recorded=FILE``, which comes
-    last; ``+environment=1.5`` multiplies rates and sizes of harmless events.
+    hardly vary with ``+steady``, and vary as in a file with ``+recorded=FILE``, which comes last;
+    ``+environment=1.5`` multiplies rates and sizes of harmless events.
     """
     place, _, tier = name.partition("@")
     kind, _, seed = place.partition("-")
@@ -87,11 +88,12 @@ def varied(noise: Noise, apart: Sequence[str], recorded: str) -> Noise:
     """Return a scenario's noise as the end of its name has it."""
     changed: dict[str, Any] = {}
     if "ideal" in apart:
-        changed |= {"background": False, "node_cv": 0.0}
-    if "measured" in apart or recorded:
-        # It has nodes of its own, and no other scatter.
-        changed |= {"measured": True, "recorded": recorded, "step_cv": 0.0, "tail": "normal"}
-        changed["node_cv"] = 0.0
+        changed["background"] = False
+    if "steady" in apart:
+        changed |= {"measured": False, "node_cv": NODE_CV}
+    if recorded:
+        # It has no other scatter.
+        changed |= {"recorded": recorded, "step_cv": 0.0, "tail": "normal"}
     for each in apart:
         if each.startswith("environment="):
             changed["environment"] = float(each.partition("=")[2])

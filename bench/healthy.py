@@ -15,7 +15,7 @@ def measure(
     *,
     hours: int = 24,
     tier: str = "agent_hooks",
-    noise: str = "today",
+    noise: str = "measured",
     environment: float = 1.0,
     recorded: str = "",
 ) -> dict[str, Any]:

@@ -79,9 +79,10 @@ BENIGN = ("checkpoint", "evaluation", "batch_change", "planned_compile", "scale_
 STORAGE_RATIO = 0.6
 BENIGN_RATIO, WHOLE_RUN_RATIO, SAME_NODE_RATIO = 0.4, 0.15, 0.15
 TAIL_S = 150.0
-# Of the scenarios with one fault at a time: harmless events, and nodes whose pace differs for good
-# (assumed).
-NOISE: Table = {"background": True, "node_cv": 0.01}
+# Of the scenarios with one fault at a time: harmless events.
+NOISE: Table = {"background": True}
+# Where steps hardly vary nodes differ in pace for good by more than measured ones (assumed).
+NODE_CV = 0.01
 
 
 class RandomScenario:

@@ -137,8 +137,7 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     factor on their rates and sizes; 0: none. ``background`` is an older name of 1.
     """
 
-    # The default of all scenarios that do not say.
-    measured: bool = False
+    measured: bool = True
     recorded: str = ""
     step_cv: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     tail: Literal["normal", "lognormal", "stalls"] = "normal"

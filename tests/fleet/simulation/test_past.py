@@ -173,9 +173,10 @@ def test_the_first_fault_that_a_newcomer_sees_raises_the_headline_alert(
 
     assert (firing.node, firing.device) == (fault.node, fault.device)
     assert firing.cause == "efa_latency"
-    # Hardware needs 15 s: two steps above the limit are what shows it so soon. The alert moves to
-    # the rule of the device, which is well again a little later than steps are.
-    assert firing.fired_s <= fault.start_s + 3 * 3.5
+    # Hardware needs 15 s: two steps above the limit are what shows it so soon, in the second
+    # after they have ended. The alert moves to the rule of the device, which is well again a
+    # little later than steps are.
+    assert firing.fired_s <= fault.start_s + 3 * 3.5 + 1
     assert firing.rule in ("allreduce_share", "efa_degraded")
 
 

@@ -55,21 +55,20 @@ def test_background_events_are_part_of_single_faults_and_healthy_hours() -> None
     healthy = (healthy_scenario(1), healthy_hooks_scenario(1), healthy_hooks_scenario(2))
 
     assert all(scenario.noise.background for scenario in (*drawn, *healthy))
-    assert [scenario.noise.node_cv for scenario in drawn] == [0.01, 0.01]
     assert random_scenario(TUNING_SEEDS).noise == Noise()
 
 
 def test_a_scenario_s_name_says_how_its_steps_vary(tmp_path: Path) -> None:
     usual = scenario_named(f"single-{TUNING_SEEDS}@agent_hooks")
-    measured = scenario_named(f"single-{TUNING_SEEDS}@agent_hooks+busy+measured+environment=1.5")
+    steady = scenario_named(f"single-{TUNING_SEEDS}@agent_hooks+busy+steady+environment=1.5")
     recorded = scenario_named(f"hooks-1@full+busy+recorded={tmp_path}/a+b.csv")
 
-    assert measured.runs == usual.runs
-    assert usual.noise == Noise(background=True, node_cv=0.01)
-    assert measured.noise == Noise(background=True, measured=True, environment=1.5)
-    assert measured.inputs.busy_while_waiting
+    assert steady.runs == usual.runs
+    assert usual.noise == Noise(background=True)
+    assert steady.noise == Noise(measured=False, background=True, node_cv=0.01, environment=1.5)
+    assert steady.inputs.busy_while_waiting
     assert healthy_hooks_scenario(1).noise.step_cv > 0
-    paced = Noise(background=True, measured=True, recorded=f"{tmp_path}/a+b.csv")
+    paced = Noise(background=True, recorded=f"{tmp_path}/a+b.csv")
     assert recorded.noise == paced
     assert recorded.inputs == FULL
 
