@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ class OpenProblem:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DetectionInput:
     """One run, now.
 
@@ -76,7 +77,12 @@ class DetectionInput:
     def node_of(self, worker: str) -> str | None:
         """Return the node of a worker: its name up to the first slash."""
         node = worker.partition("/")[0]
-        return node if node in self.nodes else None
+        return node if node in self.row_of else None
+
+    @cached_property
+    def row_of(self) -> Mapping[str, int]:
+        """Rows of nodes by name."""
+        return {node: row for row, node in enumerate(self.nodes)}
 
     def lagging(self, last_s: int) -> int:
         """How many of the newest seconds to read for ``last_s`` seconds with a report."""

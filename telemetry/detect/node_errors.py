@@ -277,17 +277,18 @@ def missing_devices(
     ``known`` are those that open alerts name, by node: they are missing until they report.
     """
     reports, found = reporting_devices(states), []
-    for row, node in enumerate(states.nodes):
-        moments = np.flatnonzero(reports[:, row].any(axis=1))
+    was_there, is_heard = np.asarray(reports.any(axis=0)), np.asarray(reports.any(axis=2))
+    for node, devices in (known or {}).items():
+        if node in states.nodes:
+            row = states.nodes.index(node)
+            was_there[row, [each for each in devices if each < was_there.shape[1]]] = True
+    is_newest = is_heard & (is_heard[::-1].cumsum(axis=0)[::-1] <= 2)
+    missing = was_there & ~(reports & is_newest[..., None]).any(axis=0)
+    for row in np.flatnonzero(missing.any(axis=1) & (is_newest.sum(axis=0) == 2)).tolist():
+        node, gone = states.nodes[row], np.flatnonzero(missing[row])
+        moments = np.flatnonzero(is_heard[:, row])
         newest, before = moments[-2:], moments[:-2]
-        if newest.size < 2:
-            continue
         held = reports[before, row]
-        was_there = held.any(axis=0)
-        was_there[[each for each in (known or {}).get(node, ()) if each < was_there.size]] = True
-        gone = np.flatnonzero(was_there & ~reports[newest, row].any(axis=0))
-        if not gone.size:
-            continue
         with_them = before[held[:, gone].any(axis=1)]
         last_s = float(states.ticks[with_them[-1] if with_them.size else moments[0]])
         n_reporting = int(reports[newest[-1], row].sum())

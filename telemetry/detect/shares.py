@@ -189,7 +189,10 @@ class Shares:
             # It began again from a checkpoint.
             self.rows, self.is_calm = self.rows[:0], self.is_calm[:0]
             self.started_s, last = ended_s, -np.inf
-        new = steps[(steps.step > last) & (steps.ended_at_s > self.started_s)]
+        is_new = (steps.step > last) & (steps.ended_at_s > self.started_s)
+        if not is_new.any():
+            return False
+        new = steps[is_new]
         columns = (
             new.step,
             new.ended_at_s,

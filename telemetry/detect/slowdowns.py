@@ -207,7 +207,7 @@ class RunWatch:
         plan = self.steps.plan
         if shift.quantity in ("own", "own_input") and plan is not None:
             name = inputs.node_of(plan.workers[shift.node])
-            return inputs.nodes.index(name) if name is not None else None
+            return inputs.row_of[name] if name is not None else None
         return shift.node
 
     def _open(self, inputs: DetectionInput, first: Shift, shifts: list[Shift]) -> None:
@@ -292,7 +292,7 @@ class RunWatch:
         for i, worker in enumerate(plan.workers):
             name = inputs.node_of(worker)
             if name is not None:
-                rows.setdefault(inputs.nodes.index(name), []).append(i)
+                rows.setdefault(inputs.row_of[name], []).append(i)
         found = dict(effects)
         for quantity in ("own", "own_input", "own_compute"):
             if quantity in effects:

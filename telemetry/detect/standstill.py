@@ -485,7 +485,7 @@ def activities(inputs: DetectionInput, since_s: float) -> Activities | None:
         return None
     by_age = sorted(inputs.workers().values(), key=lambda state: state.heard_s)
     newest = {state.node: state for state in by_age}
-    here = {node: state for node, state in newest.items() if node in inputs.nodes}
+    here = {node: state for node, state in newest.items() if node in inputs.row_of}
     known = {
         node: state
         for node, state in here.items()

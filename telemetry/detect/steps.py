@@ -209,6 +209,8 @@ class Steps:
         if self._is_new and len(steps) and earlier is not None:
             steps = earlier(0.0)
         self._is_new &= not len(steps)
+        if not len(steps) or steps.ended_at_s.max() <= self._last_ended_s:
+            return False
         # All of them: each takes what is new in it.
         taken = [self._take_start(start, now_s) for start in _starts(steps)]
         return any(taken)
