@@ -562,12 +562,13 @@ STANDSTILL = (
             "late_steps": 1.5,
             "late_s": 10.0,
             "first_s": 90.0,
-            "patience_steps": 3.0,
+            "patience_steps": 8.0,
             "patience_s": 30.0,
+            "stall_s": 80.0,
             **ACTIVITY,
         },
         (Query(HANG, "The last step ended {{ $value | humanizeDuration }} ago.", 30),),
-        "It waits for <patience_steps> step times instead of <late_steps>. It does not name the "
+        "It waits for <patience_steps> step times, however long these are. It does not name the "
         "node that did not join. A host whose threads spin above <loading_ratio> of its vCPUs "
         "counts as working.",
         merit="duration",

@@ -63,20 +63,26 @@ POLLING_RATIO, MOST = 0.03, 0.5
 
 
 class Limit(NamedTuple):
-    """How long a state may last: so many usual steps of the run, and so many seconds."""
+    """How long a state may last: so many usual steps of the run, and so many seconds.
+
+    However long steps are, it is no more than a step and ``stall_s``.
+    """
 
     steps: float
     seconds: float
+    stall_s: float = np.inf
 
     def of(self, step_s: float) -> float:
-        return max(self.seconds, self.steps * float(np.nan_to_num(step_s)))
+        step_s = float(np.nan_to_num(step_s))
+        return max(self.seconds, min(self.steps * step_s, step_s + self.stall_s))
 
 
-# Settings of the rule: a step, and a wait in which no one stands out.
+# Settings of the rule: a step that is looked at, a stall, and a wait in which no one stands out.
+# Healthy runs stand still for 2 to 8 steps, or for 5 to 80 s, once in 1,000 to 3,000 steps
+# (recorded: docs/physics.md).
 LATE = Limit(_SET["late_steps"], _SET["late_s"])
-WAITING = Limit(_SET["patience_steps"], _SET["patience_s"])
-# One step more where only workers say so: one of a batch three times as large looks the same.
-SAID_WAITING = Limit(WAITING.steps + 1.0, WAITING.seconds)
+STALLED = Limit(_SET["patience_steps"], _SET["late_s"], _SET["stall_s"])
+WAITING = Limit(_SET["patience_steps"], _SET["patience_s"], _SET["stall_s"])
 # The first step of a run, and how much longer the first one after a restart may be: it loads and
 # warms up.
 FIRST_S, FIRST_RATIO = _SET["first_s"], 2.0

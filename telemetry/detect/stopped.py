@@ -27,7 +27,7 @@ from telemetry.detect.standstill import (
     HOST,
     LATE,
     LONG_S,
-    SAID_WAITING,
+    STALLED,
     STEP,
     TOGETHER_S,
     WAITING,
@@ -235,7 +235,7 @@ def _all_ended(inputs: DetectionInput) -> bool:
 
 def _of_workers(inputs: DetectionInput, stall: Standstill, said: Activities) -> list[Finding]:
     """Judge workers that say that they wait within their step: for one that does not, if any."""
-    if said.lasts_s(inputs.now_s) <= SAID_WAITING.of(stall.step_s):
+    if said.lasts_s(inputs.now_s) <= WAITING.of(stall.step_s):
         return []
     away = _rows(stall, [node for node in said.doing if said.is_away(node)]) or stall.absent
     is_late = bool(away) or stall.overdue_s > _slow_step_s(inputs)
@@ -269,7 +269,8 @@ def _of_hardware(inputs: DetectionInput, stall: Standstill) -> list[Finding]:
         return [] if _misses_one(inputs, stall) else [_crash(inputs, stall, n) for n in stall.back]
     # A node that fell silent with the run has its own finding, which explains this one.
     is_hang = not lost(stall) and (is_known or _waits_long(inputs, stall))
-    is_named = bool(stall.absent) and not stall.is_unobserved
+    is_late = is_known or stall.exceeds(STALLED)
+    is_named = bool(stall.absent) and is_late and not stall.is_unobserved
     return [_finding(inputs, stall, stall.absent)] if is_named or is_hang else []
 
 

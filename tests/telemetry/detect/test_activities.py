@@ -209,7 +209,7 @@ def test_a_batch_three_times_as_large_is_no_hang() -> None:
         ended_at_s=steps.ended_at_s[0] + 12 * np.arange(30.0),
         phases={name: 12 * value for name, value in steps.phases.items()},
     )
-    for overdue_s, wanted in ((36.5, []), (50, [("hang", "hang", None)])):
+    for overdue_s, wanted in ((85, []), (95, [("hang", "hang", None)])):
         now_s = float(longer.ended_at_s[-1] + overdue_s)
         began_s = float(longer.ended_at_s[-1])
         states = {name: WorkerState(name, now_s - 5, "step", began_s) for name in CHARACTERS}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.inputs import DetectionInput, OpenProblem
-from telemetry.detect.standstill import no_step_since
+from telemetry.detect.standstill import STALLED, no_step_since
 from telemetry.detect.stopped import crashed_nodes, hang
 from telemetry.simulate.plan import Benign, Fault
 from telemetry.steps import StepBatch
@@ -63,7 +63,8 @@ def test_the_worker_that_did_not_join_is_named_in_time(run: str, *, is_busy: boo
     (spell,) = spells(lived)
     step_s = float(np.median(lived.recording.steps.step_s))
     assert (spell.rule, spell.cause, spell.node) == ("hang", "hang", "run-03")
-    assert spell.first_s - 120.4 <= max(15.0, 2 * step_s)
+    # Healthy runs stand still for eight steps now and then.
+    assert spell.first_s - 120.4 <= STALLED.of(step_s) + 5
     assert spell.last_s <= 212 + step_s
 
 
@@ -103,7 +104,7 @@ def test_a_step_that_is_not_overdue_by_the_runs_own_pace_is_no_hang() -> None:
     assert hang(inputs(slow, late.hardware, hardware_at=late.hardware_at, now_s=now_s)) == []
 
 
-@pytest.mark.parametrize(("after_s", "hangs"), [(50, False), (85, False), (95, True)])
+@pytest.mark.parametrize(("after_s", "hangs"), [(50, False), (85, False), (115, True)])
 def test_the_first_step_after_a_restart_may_take_twice_as_long(
     after_s: float, *, hangs: bool
 ) -> None:
@@ -380,9 +381,9 @@ def test_a_step_may_take_as_long_as_the_last_one() -> None:
 
 
 def silent_now_and_then(
-    is_heard: Callable[[FloatArray], NDArray[np.bool_]], *, every_s: int
+    is_heard: Callable[[FloatArray], NDArray[np.bool_]], *, every_s: int, overdue_s: int = 80
 ) -> DetectionInput:
-    """Return a run of three nodes and steps of 10 s that has ended none for 80 s.
+    """Return a run of three nodes and steps of 10 s that has ended none for ``overdue_s``.
 
     ``is_heard`` maps seconds since the last step ended, (n_ticks, 1), to (n_ticks, 3).
     """
@@ -390,7 +391,7 @@ def silent_now_and_then(
     steps.ended_at_s[:] = steps.ended_at_s[0] + 10 * np.arange(9)
     steps = replace(steps, phases={name: 10 * value for name, value in steps.phases.items()})
     ended_s, names = float(steps.ended_at_s[-1]), CHARACTERS[:3]
-    now_s = float(np.ceil(ended_s + 80))
+    now_s = float(np.ceil(ended_s + overdue_s))
 
     def hardware(metrics: object, last_s: int) -> Span:
         ticks = (now_s - np.arange(last_s)[::-1]).astype(int)
@@ -442,7 +443,7 @@ def test_who_was_away_for_a_moment_did_not_stop_a_run(
 @pytest.mark.parametrize("every_s", [1, 5])
 def test_a_pause_of_monitoring_in_the_last_step_is_no_crash_of_all_nodes(every_s: int) -> None:
     seen = silent_now_and_then(
-        lambda s: np.repeat((s <= 3) | (s > 40), 3, axis=1), every_s=every_s
+        lambda s: np.repeat((s <= 3) | (s > 40), 3, axis=1), every_s=every_s, overdue_s=100
     )
     assert crashed_nodes(seen) == set()
     assert [(each.rule, each.node) for each in hang(seen)] == [("hang", None)]
