@@ -54,6 +54,7 @@ class Signature:
     lowers: frozenset[str]
     leaves: frozenset[str]
     scatters: frozenset[str]
+    may: frozenset[str]
 
     def sign(self, quantity: str) -> int | None:
         """1 raised, -1 lowered, 0 left unchanged; None where it is not said."""
@@ -103,7 +104,9 @@ def _read(path: Path) -> tuple[Cause, ...]:
 
 
 def _signature(name: str, place: Mapping[str, Any]) -> Signature:
-    said = (frozenset(place.get(key, ())) for key in ("raises", "lowers", "leaves", "scatters"))
+    said = (
+        frozenset(place.get(key, ())) for key in ("raises", "lowers", "leaves", "scatters", "may")
+    )
     return Signature(name, place["scope"], place["prior"], *said)
 
 

@@ -46,8 +46,15 @@ EVERYWHERE = {"host": "all hosts", "latency": "all latencies", "retransmits": "r
 OF_CORES = frozenset({"core", "core_own"})
 OF_DEVICES = OF_CORES | {"device", "memory", "power"}
 PARTS = OF_DEVICES | {"latency", "bytes", "retransmits"}
+# Something is unusual somewhere all the time: a place is shown by what a row says of it.
+WORKER = frozenset({"own_compute", "own_input"})
+# Chance that hardware of a node is unusual for half a minute without harm, and by how much: it
+# proves no more. Jobs of hosts, bursts of loss and probes that meet traffic are assumed
+# (docs/physics.md); of the rest no such event is known.
+UNUSUAL = {"host": (0.02, WIDE), "latency": (0.02, 0.25), "retransmits": (0.0033, WIDE)}
+UNUSUAL_ELSE, UNUSUAL_S = (1e-4, WIDE), 30.0
 # What a node's problem does to the other nodes.
-OF_OTHERS = frozenset({"compute", "wait"})
+OF_OTHERS = frozenset({"compute", "wait", "input"})
 OF_STEPS = frozenset(
     {
         "compute",
@@ -71,7 +78,8 @@ OF_PLACE = frozenset(
 class Explanation:
     """A cause or class with its place; ``weights`` is the posterior of each cause.
 
-    ``signature`` is the likeliest row, ``node_weight`` what its node has of the posterior.
+    ``signature`` is the likeliest row; ``node_weight`` is what the likeliest node has of the
+    posterior, ``run_weight`` what the run as a whole has.
     """
 
     cause: str
@@ -80,6 +88,7 @@ class Explanation:
     weights: Mapping[str, float]
     node_weight: float
     signature: Signature | None
+    run_weight: float = 1.0
 
 
 def at_place(effects: Effects, node: int | None) -> Seen:
@@ -127,6 +136,22 @@ def without(effects: Effects, other: Explanation, *, per_device: int) -> dict[st
     return left
 
 
+def at_device(
+    effects: Effects, node: int, quantity: str, part: int, *, per_device: int
+) -> dict[str, Effect]:
+    """Leave out the other devices of a node: the shift of a part is a problem of its device."""
+    device = part // per_device if quantity in OF_CORES else part
+    left = dict(effects)
+    for name in OF_DEVICES & effects.keys() if quantity in OF_DEVICES else ():
+        each = per_device if name in OF_CORES else 1
+        here = slice(device * each, (device + 1) * each)
+        size = effects[name].size.copy()
+        size[node] = np.nan
+        size[node, here] = effects[name].size[node, here]
+        left[name] = Effect(size, effects[name].error)
+    return left
+
+
 def parts_of(quantity: str, found: Explanation, per_device: int) -> slice:
     """Return the parts that a quantity has of the device that an explanation accuses, or all."""
     # One link of a node is hardly sick alone: a switch has many.
@@ -158,24 +183,28 @@ def _normal(value: FloatArray | float, mean: FloatArray, deviation: FloatArray) 
     return np.asarray(-3.0 * np.log1p(off**2 / 5.0) - np.log(deviation))
 
 
-def log_likelihood(signature: Signature | None, seen: Seen) -> float:
+def log_likelihood(
+    signature: Signature | None, seen: Seen, *, lasts_s: float = UNUSUAL_S
+) -> float:
     """Mean over sizes of the likelihood of effects; of `unknown` without a signature."""
     total = np.zeros(len(SIZES))
     for name, (value, error, _) in seen.items():
         sign = signature.sign(name) if signature is not None else None
-        wide = np.hypot(error, WIDE) + 0.0 * SIZES
-        if sign is None:
-            # It may change or not.
-            changed = _normal(value, 0.0 * SIZES, wide)
-            total += np.logaddexp(changed, _healthy({name: (value, error, None)})) - np.log(2.0)
+        healthy = _healthy(name, value, error, lasts_s)
+        if sign == 0 and name in OF_STEPS:
+            # Of steps what is left unchanged may change by little of what is raised.
+            most = np.hypot(np.hypot(error, MODEL_LEAST), LEAVES_RATIO * SIZES)
+            total += np.logaddexp(_normal(value, 0.0 * SIZES, most), healthy) - np.log(2.0)
         elif sign == 0:
-            # Unchanged, or, of steps, changed by little of what is raised.
-            narrow, of_steps = np.hypot(error, MODEL_LEAST), LEAVES_RATIO * SIZES
-            unchanged = _normal(value, 0.0 * SIZES, narrow + 0.0 * SIZES)
-            if name in OF_STEPS:
-                little = _normal(value, 0.0 * SIZES, np.hypot(narrow, of_steps))
-                unchanged = np.logaddexp(unchanged, little) - np.log(2.0)
-            total += unchanged
+            total += healthy
+        elif sign is None:
+            # It may change or not. Of hardware that proves nothing: it may have another reason.
+            # A cause of which nothing is known might have changed it.
+            if _may_change(signature, name):
+                healthy = np.logaddexp(_wide(value, error), healthy) - np.log(2.0)
+            elif signature is None:
+                healthy -= np.log(2.0)
+            total += healthy
         elif name in OF_STEPS:
             spread = np.sqrt(error**2 + (MODEL_RATIO * SIZES) ** 2 + MODEL_LEAST**2)
             total += _normal(value, sign * SIZES, spread)
@@ -192,7 +221,12 @@ def _log_mean(logarithms: FloatArray) -> float:
 
 
 def explain(
-    effects: Effects, nodes: Iterable[int], *, n_nodes: int, n_stages: int = 2
+    effects: Effects,
+    nodes: Iterable[int],
+    *,
+    n_nodes: int,
+    n_stages: int = 2,
+    lasts_s: float = UNUSUAL_S,
 ) -> Explanation:
     """Weigh every cause at every candidate node and for the run as a whole.
 
@@ -206,13 +240,18 @@ def explain(
     of_run = {name: seen for name, seen in usual.items() if name not in OF_PLACE | SUMS}
     everywhere = {name: usual[of] for name, of in EVERYWHERE.items() if of in usual}
     of_run = {name: seen for name, seen in of_run.items() if name not in EVERYWHERE.values()}
-    # The only node of a run has no others that wait or compute as before.
+    # The only node of a run has no others that wait: what it does is what the run does.
     of_others = {n: seen for n, seen in of_run.items() if n_nodes > 1 or n not in OF_OTHERS}
+    of_only = {f"own_{name}": of_run[name] for name in ("compute", "input") if name in of_run}
     places: list[tuple[int | None, dict[str, Deviation]]] = [(None, everywhere)]
     for accused in nodes:
         of_node = at_place(effects, accused)
         places.append(
-            (accused, {name: seen for name, seen in of_node.items() if name in OF_PLACE})
+            (
+                accused,
+                {name: seen for name, seen in of_node.items() if name in OF_PLACE}
+                | (of_only if n_nodes == 1 else {}),
+            )
         )
     weights: list[tuple[float, Signature | None, int | None, int | None]] = []
     for node, here in places:
@@ -220,11 +259,15 @@ def explain(
         # Without a pipeline no stage is longer.
         able = (row for row in SIGNATURES if n_stages > 1 or "stage" not in row.raises)
         rows = (row for row in able if row.scope == scope)
-        null = _healthy(here)
+        if "transfer" not in of_run:
+            rows = (_exchanging_within(row) for row in rows)
+        null = sum(_healthy(name, *effect[:2], lasts_s) for name, effect in here.items())
         for row in (*rows, None):
             prior = UNKNOWN_PRIOR if row is None else row.prior
             beside = of_run if node is None else of_others
-            weight = np.log(prior / share) + log_likelihood(row, beside | here) - null
+            weight = (
+                np.log(prior / share) + log_likelihood(row, beside | here, lasts_s=lasts_s) - null
+            )
             weight += sum(
                 _scatter(effects[name]) for name in effects if row and name in row.scatters
             )
@@ -255,12 +298,35 @@ def _as_far_as_measured(
     return replace(found, cause=group, node=node, part=None)
 
 
-def _healthy(seen: Seen) -> float:
-    """Log likelihood of what a place without a problem shows."""
-    return sum(
-        float(_normal(value, np.zeros(1), np.hypot(error, MODEL_LEAST) * np.ones(1))[0])
-        for value, error, _ in seen.values()
-    )
+def _exchanging_within(row: Signature) -> Signature:
+    """Let a row that lengthens exchanges lengthen the work, where that contains all of them."""
+    if "transfer" not in row.raises:
+        return row
+    raises, leaves = row.raises - {"transfer"} | {"compute"}, row.leaves - {"compute"}
+    return replace(row, raises=raises, leaves=leaves)
+
+
+def _may_change(signature: Signature | None, name: str) -> bool:
+    """Whether a row of which a quantity is not said leaves it open; of hardware it says so."""
+    is_hardware = name in OF_PLACE - WORKER
+    return not is_hardware or (signature is not None and name in signature.may)
+
+
+def _healthy(name: str, value: float, error: float, lasts_s: float) -> float:
+    """Log likelihood of what a place without a problem shows: nothing, or something unusual."""
+    usual = float(_normal(value, np.zeros(()), np.hypot(error, MODEL_LEAST)))
+    if name not in OF_PLACE - WORKER:
+        return usual
+    chance, far = UNUSUAL.get(name, UNUSUAL_ELSE)
+    n_times = max(1.0, lasts_s / UNUSUAL_S)
+    # Levels are medians: what is unusual must last. Loss is counted: once is enough.
+    is_count = name == "retransmits"
+    log_chance = np.log(chance) + np.log(n_times) if is_count else np.log(chance) * n_times
+    return float(np.logaddexp(usual, log_chance + _wide(value, error, far)))
+
+
+def _wide(value: float, error: float, far: float = WIDE) -> float:
+    return float(_normal(value, np.zeros(()), np.hypot(error, far)))
 
 
 def _scatter(effect: Effect) -> float:
@@ -317,4 +383,4 @@ def _named(
         key=lambda item: item[0],
     )
     part = best[2] if name == cause and node is not None else None
-    return Explanation(name, node, part, by_cause, node_share, best[1])
+    return Explanation(name, node, part, by_cause, node_share, best[1], by_node.get(None, 0.0))

@@ -88,6 +88,8 @@ QUANTITIES = (
 _ALL = (*(q.metric for q in QUANTITIES), PACKETS, RETRANSMITS, EXECUTED)
 # What all nodes show alike is compared with what they showed before.
 ALL = {"host": "all hosts", "latency": "all latencies"}
+# Longer exchanges are more traffic, which all probes meet (assumed: docs/physics.md).
+COMMON = {"latency": 0.05}
 METRICS_READ = tuple(dict.fromkeys(_ALL))
 OF_NODES = frozenset(q.name for q in QUANTITIES if METRICS[q.metric].part == "node")
 
@@ -131,19 +133,29 @@ class Level:
         coarse = np.broadcast_to(np.where(is_clear, coarse, 1.0), self.shape).ravel()
         self.test.update(x, coarse, at_s=at_s, base=base)
 
-    def effect(self, since_s: float, parts: IntArray | slice = EVERY) -> Measured:
+    def effect(
+        self, since_s: float, parts: IntArray | slice = EVERY, *, until_s: float | None = None
+    ) -> Measured:
         """Return size and standard error since then, as logarithms."""
-        size, error = self.test.effect(since_s, parts)
+        size, error = self.test.effect(since_s, parts, until_s=until_s)
         return self.quantity.worse * size, error
 
-    def effect_of_all(self, since_s: float) -> Measured:
+    def is_full(self, since_s: float) -> bool:
+        """Whether the usual part cannot rise by what matters: a rise would not show."""
+        since = self._all.since(since_s)[:, 0]
+        since = since[np.isfinite(since)]
+        is_share = self.quantity.metric == "core_utilization_ratio"
+        return is_share and len(since) > 0 and float(np.median(since)) > -SIZES[1]
+
+    def effect_of_all(self, since_s: float, *, until_s: float) -> Measured:
         """How far the usual part is since then from what it was before: logarithms, ()."""
-        before, since = self._all.until(since_s)[:, 0], self._all.since(since_s)[:, 0]
+        before, since = self._all.until(until_s)[:, 0], self._all.since(since_s)[:, 0]
         before, since = before[np.isfinite(before)], since[np.isfinite(since)]
         if len(before) < 2 or not len(since):
             return np.asarray(np.nan), np.asarray(np.nan)
         scale = GAUSSIAN * float(np.median(np.abs(before - np.median(before)))) + LEAST_RATIO
         error = scale * math.sqrt(math.pi / 2 * (1 / len(before) + 1 / len(since)))
+        error = math.hypot(error, COMMON.get(self.quantity.name, 0.0))
         return np.asarray(np.median(since) - np.median(before)), np.asarray(error)
 
 
@@ -197,7 +209,9 @@ class Loss:
         for past, now in ((self._past_lost, lost), (self._past_sent, sent)):
             past[parts] += now - past[parts] / PAST_BLOCKS
 
-    def effect(self, since_s: float, parts: IntArray | slice = EVERY) -> Measured:
+    def effect(
+        self, since_s: float, parts: IntArray | slice = EVERY, *, until_s: float | None = None
+    ) -> Measured:
         """Return size and standard error since then, as a share of packets."""
         usual = self._usual()[parts]
         lost, sent = (np.nansum(r.since(since_s)[:, parts], 0) for r in (self._lost, self._sent))
@@ -282,7 +296,10 @@ class Parts:
         blocks: dict[str, FloatArray] = {}
         for quantity in QUANTITIES:
             if quantity.metric not in blocks:
-                blocks[quantity.metric] = _block(_measured(span, quantity), unread)
+                # Shares are stored so coarsely that two measurements are often equal.
+                is_coarse = METRICS[quantity.metric].packing == "ratio"
+                measured = _measured(span, quantity)
+                blocks[quantity.metric] = _block(measured, unread, may_repeat=is_coarse)
             level = self._by_device(blocks[quantity.metric], quantity)
             if level.shape[1]:
                 self._level(quantity, level.shape[1]).update(level, at_s=at_s, base=base)
@@ -347,17 +364,24 @@ class Parts:
             level_nats=state.level(self.alarm_level()),
         )
 
-    def effects(self, since_s: float) -> Effects:
-        """Measure every quantity since a moment: as logarithms, retransmits as a share."""
+    def effects(self, onset_s: float) -> Effects:
+        """Measure every quantity since a moment: as logarithms, retransmits as a share.
+
+        Blocks that began before it, or were reported by then, are neither before nor since.
+        """
+        until_s = onset_s - (self._epoch_s or 0)
+        since_s = until_s + self.block_s + self._every_s - 2
         effects: dict[str, Effect] = {}
         for name, held in self._held.items():
+            if isinstance(held, Level) and held.is_full(since_s):
+                continue
             shape = held.shape[:1] if name in OF_NODES else held.shape
-            measured = held.effect(since_s - (self._epoch_s or 0))
+            measured = held.effect(since_s, until_s=until_s)
             effects[name] = Effect(*(values.reshape(shape) for values in measured))
         for name, of_all in ALL.items():
             if name in self._levels:
-                since = since_s - (self._epoch_s or 0)
-                effects[of_all] = Effect(*self._levels[name].effect_of_all(since))
+                measured = self._levels[name].effect_of_all(since_s, until_s=until_s)
+                effects[of_all] = Effect(*measured)
         return effects
 
 
@@ -380,12 +404,13 @@ def _measured(span: Span, quantity: Quantity) -> FloatArray:
     return np.where(counts[..., :1] == 0, np.nan, values) if counts.shape[2] else values
 
 
-def _block(values: FloatArray, unread: BoolArray) -> FloatArray:
+def _block(values: FloatArray, unread: BoolArray, *, may_repeat: bool) -> FloatArray:
     """Mean of each part over its new measurements; one that is held counts once."""
     is_new = unread.copy()
-    same = (values[1:] == values[:-1]) | np.isnan(values[1:])
-    is_new[1:] &= ~same.all(axis=2)
-    is_new[0] = False
+    if not may_repeat:
+        same = (values[1:] == values[:-1]) | np.isnan(values[1:])
+        is_new[1:] &= ~same.all(axis=2)
+        is_new[0] = False
     counted = is_new[..., None] & np.isfinite(values)
     n = counted.sum(axis=0)
     total = np.where(counted, values, 0.0).sum(axis=0, dtype=float)

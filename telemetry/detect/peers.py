@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.evidence import student
 from telemetry.evidence.noise import PRIOR_FAR, PRIOR_FAR_VALUES
-from telemetry.statistics.peers import GAUSSIAN, median, middle
+from telemetry.statistics.peers import GAUSSIAN, median, middle, scatter_of
 
 BoolArray = NDArray[np.bool_]
 # Budget: what matters, as logarithms. Evidence is for "at least", so that few sizes suffice.
@@ -319,13 +319,18 @@ class PeerTest:
                 self._learn(calm, residual[calm], scale[calm], math.sqrt(2 * base))
             np.copyto(self._before, residual, where=known, casting="same_kind")
 
-    def effect(self, since_s: float, parts: IntArray | slice) -> tuple[FloatArray, FloatArray]:
+    def effect(
+        self, since_s: float, parts: IntArray | slice, *, until_s: float | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         """Return how far parts have been from their offset since then, and its standard error.
+
+        What was usual is that of blocks ``until_s``, or before.
 
         A part that is known only since then is held against its role, where parts are alike, and
         otherwise against nothing.
         """
-        blocks, before = (of(since_s)[:, parts] for of in (self.ring.since, self.ring.until))
+        blocks = self.ring.since(since_s)[:, parts]
+        before = self.ring.until(since_s if until_s is None else until_s)[:, parts]
         n, n_before = (np.isfinite(each).sum(axis=0) for each in (blocks, before))
         # A young offset follows what it measures: what came since then is no part of it.
         is_young = self.n_past[parts] <= len(self.ring.values)
@@ -337,6 +342,7 @@ class PeerTest:
         with np.errstate(divide="ignore"):
             of_offset = self.noise.error_of_offset(n_past, is_alike=self._is_alike)
         error = np.hypot(self.noise.error(n), np.where(was_known, of_offset, from_birth))
+        error = np.hypot(error, scatter_of(blocks))
         return median(blocks.T) - offset, np.where(n > 0, error, np.nan)
 
     def _begin(self, x: FloatArray) -> None:

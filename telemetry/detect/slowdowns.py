@@ -19,6 +19,7 @@ from telemetry.detect.causes import (
     CLASSES,
     HARDWARE_CAUSES,
     NOT_URGENT,
+    SIGNATURES,
     SYMPTOMS,
     UNKNOWN,
     Kind,
@@ -36,10 +37,12 @@ from telemetry.detect.evidence import (
     performance_victims,
 )
 from telemetry.detect.explain import (
+    NAMED,
     OF_OTHERS,
     OF_PLACE,
     SIZES,
     Explanation,
+    at_device,
     at_place,
     explain,
     parts_of,
@@ -53,7 +56,7 @@ from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
 from telemetry.detect.shares import SHARE, Shares, find_share
 from telemetry.detect.shifts import Effect, Effects, Shift
-from telemetry.detect.steps import Baseline, Steps
+from telemetry.detect.steps import QUICK, Baseline, Steps
 from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
 
@@ -152,6 +155,7 @@ class RunWatch:
     def update(self, inputs: DetectionInput, *, is_share_open: bool) -> None:
         of_steps, self.parts.false_per_year = false_per_year(inputs)
         self.steps.accept(of_steps)
+        self.steps.is_calm = not self.problems
         plan = self.steps.plan
         is_new = self.steps.update(inputs.steps, inputs.now_s, earlier=inputs.earlier)
         if self.steps.plan is not plan:
@@ -198,6 +202,10 @@ class RunWatch:
         return problem.explains(shift, self._node_of(inputs, shift), inputs)
 
     def _is_explained(self, inputs: DetectionInput, shift: Shift) -> bool:
+        accused = {problem.explanation.node for problem in self.problems} - {None}
+        if shift.quantity == "compute" and len(accused) > (1.0 - QUICK) * len(inputs.nodes):
+            # The quick workers are on nodes that are accused.
+            return True
         return any(self._explains(inputs, problem, shift) for problem in self.problems)
 
     def _node_of(self, inputs: DetectionInput, shift: Shift) -> int | None:
@@ -253,11 +261,22 @@ class RunWatch:
         others = [other.explanation for other in self.problems if other is not problem]
         for other in others:
             effects = without(effects, other, per_device=inputs.cores_per_device)
+        shift = problem.shift
+        if shift.part is not None and shift.node is not None:
+            effects = at_device(
+                effects, shift.node, shift.quantity, shift.part, per_device=inputs.cores_per_device
+            )
         problem.effects = effects
         nodes = self._candidates(inputs, problem, {other.node for other in others})
         problem.explanation = explain(
-            effects, nodes, n_nodes=len(inputs.nodes), n_stages=inputs.n_stages
+            effects,
+            nodes,
+            n_nodes=len(inputs.nodes),
+            n_stages=inputs.n_stages,
+            lasts_s=inputs.now_s - problem.onset_s,
         )
+        if problem.explanation.node is None and problem.explanation.run_weight < 1.0 - NAMED:
+            self._take_clearest(problem, {other.node for other in others})
         if problem.explanation.node is None and problem.explanation.cause == UNKNOWN:
             # Workers are compared at the same time: who is late is known without a past.
             late = {
@@ -267,6 +286,22 @@ class RunWatch:
             }
             if len(late) == 1:
                 problem.explanation = replace(problem.explanation, node=late.pop())
+
+    def _take_clearest(self, problem: Tracked, accused: Collection[int | None]) -> None:
+        """Accuse one of several nodes that show a cause alike: of each a test of parts says so.
+
+        The others are what is left.
+        """
+        found = problem.explanation
+        row = next((r for r in SIGNATURES if (r.name, r.scope) == (found.cause, "node")), None)
+        shown = [
+            shift
+            for shift in self.parts.shifts
+            if row is not None and row.sign(shift.quantity) and shift.node not in accused
+        ]
+        if shown:
+            first = max(shown, key=lambda shift: shift.nats / shift.level_nats)
+            problem.explanation = replace(found, node=first.node, part=first.part, signature=row)
 
     def _candidates(
         self, inputs: DetectionInput, problem: Tracked, accused: Collection[int | None]
@@ -308,6 +343,9 @@ class RunWatch:
 
 def _own_of_cores(core: Effect, device: Effect) -> Effect:
     """How far each core is from the usual one of its device: (n_nodes, n_cores)."""
+    if device.size.shape[1] == 1:
+        # The only device of a node is compared with those of others, cores with their mates.
+        return core
     per_device = core.size.shape[1] // max(1, device.size.shape[1])
     return Effect(core.size - np.repeat(device.size, per_device, axis=1), core.error)
 

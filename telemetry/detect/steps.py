@@ -28,7 +28,7 @@ from telemetry.detect.shifts import Effect, Shift
 from telemetry.evidence.noise import BoolArray, middle, step_scale
 from telemetry.evidence.recurring import LONG, RecurrenceTest
 from telemetry.evidence.sequential import YEAR_S, EvidenceTest, Quantity
-from telemetry.statistics.peers import GAUSSIAN, lower_median, median
+from telemetry.statistics.peers import GAUSSIAN, lower_median, median, scatter_of
 from telemetry.steps import StepBatch
 from telemetry.units import DAY_S
 
@@ -60,6 +60,10 @@ OFFSET_REACH = 0.04
 DRIFT_REACH = 0.035
 # Scatter of single operations is 1.5 to 2.2 %; steps are sums of many.
 WORKER_SCALE = 0.005
+# The run computes as its quicker workers do: the others may be slow.
+QUICK = 0.2
+# A run that transfers less than this share of its steps exchanges within its work, if at all.
+LEAST_EXCHANGE = 0.001
 N_VALUES, N_BEFORE, N_SINCE = 120, 60, 20
 # A median that withstands one wild value.
 FIRST_VALUES = 3
@@ -175,6 +179,8 @@ class Steps:
         self.n_stages, self.false_per_year = n_stages, false_per_year
         self.plan: Plan | None = None
         self.last_step = -1
+        # Whether no problem is open: what is wrong is not usual.
+        self.is_calm = True
         # Steps that ended by then belong to an earlier start of the run.
         self._since_s = -np.inf
         self._last_ended_s = -np.inf
@@ -355,7 +361,9 @@ class Steps:
         }
         for name, test in plan.tests.items():
             usual = test.state.noise.reference
-            found = test.update(values[name], value.began_s, n_steps=value.n_steps)
+            found = test.update(
+                values[name], value.began_s, n_steps=value.n_steps, is_calm=self.is_calm
+            )
             if name in plan.recurring:
                 excess = (
                     values[name] / np.exp(usual) - 1.0 if name == "step" else values[name] - usual
@@ -412,7 +420,7 @@ class Steps:
         )
         own = median(np.moveaxis(workers, 0, -1)) if n else np.zeros(plan.of_workers.shape[1:])
         apart = np.abs(workers - own)
-        own_scale = GAUSSIAN * np.nanmedian(apart) if n > 1 else WORKER_SCALE
+        own_scale = GAUSSIAN * _middle(apart.ravel()) if n > 1 else WORKER_SCALE
         return Baseline(
             usual,
             np.fmax(scale, float(step_scale(np.log(np.array([plan.usual_s])))[0])),
@@ -449,7 +457,7 @@ class Steps:
         # The variance of a median is pi / 2 that of a mean; long memory adds as much again.
         inflation = 1.0 / n + 1.0 / max(baseline.n, 1)
         error = baseline.run_scale * np.sqrt(np.pi * inflation)
-        error = np.hypot(error, _scatter(plan.run[rows]))
+        error = np.hypot(error, scatter_of(plan.run[rows]))
         known = baseline.n > 1
         size = run - baseline.run if known else np.full(len(run), np.nan)
         # The stage that has become longest; in uneven work it is another one in each step.
@@ -458,26 +466,17 @@ class Steps:
             name: Effect(np.asarray(size[i]), np.asarray(error[i]))
             for name, i in (*zip(RUN, range(len(RUN)), strict=True), ("stage", longest))
         }
+        transfer = RUN.index("transfer")
+        if max(abs(run[transfer]), abs(baseline.run[transfer])) < LEAST_EXCHANGE:
+            del found["transfer"]
         own = median(np.moveaxis(workers, 0, -1)) - baseline.workers
-        own_error = np.hypot(baseline.worker_scale * np.sqrt(np.pi * inflation), _scatter(workers))
+        own_error = np.hypot(
+            baseline.worker_scale * np.sqrt(np.pi * inflation), scatter_of(workers)
+        )
         for i, name in enumerate(WORKER):
             found[name] = Effect(own[:, i], own_error[:, i])
         found["jitter"] = _jitter(plan.run[rows, 0], baseline)
         return found
-
-
-def _scatter(values: FloatArray) -> FloatArray:
-    """Return the standard error of medians by what the values (n_values, …) scatter by now."""
-    n = len(values)
-    if n < 2:
-        return np.zeros(values.shape[1:])
-    # Of two or three values half their range.
-    apart = (
-        np.ptp(values, axis=0) / 2
-        if n < 4
-        else GAUSSIAN * median(np.moveaxis(np.abs(values - np.median(values, axis=0)), 0, -1))
-    )
-    return np.asarray(np.nan_to_num(apart) * np.sqrt(np.pi / 2 / n))
 
 
 def _jitter(step: FloatArray, baseline: Baseline) -> Effect:
@@ -578,10 +577,14 @@ def _value(
     own = own_parts.copy()
     for s in range(n_stages):
         own[stage == s] -= lower_median(own_parts[stage == s].T)
+    alone = (np.bincount(stage, minlength=n_stages)[stage] == 1) & (n_stages > 1)
+    # The only worker of a stage is the stage, which works as long as it does. All read alike.
+    own[alone] = np.nan
+    own[alone, 1] = (own_parts[:, 1] - lower_median(own_parts[:, 1]))[alone]
     uneven = _uneven(own_parts[:, 0], own_before_s)
     of_stages = np.array([float(median(own_parts[stage == s, 0])) for s in range(n_stages)])
     # That of a worker, not between two: one of two may be the slow one.
-    quick = np.nanquantile(compute, 0.2, method="lower") if timed.any() else np.nan
+    quick = np.nanquantile(compute, QUICK, method="lower") if timed.any() else np.nan
     run = np.array(
         [
             quick,

@@ -276,8 +276,12 @@ class EvidenceTest:
         *,
         n_steps: FloatArray | float = 1.0,
         restarted: BoolArray | None = None,
+        is_calm: bool = True,
     ) -> Verdicts:
-        """Take one value of each cell; NaN, infinite, zero or negative ones are none."""
+        """Take one value of each cell; NaN, infinite, zero or negative ones are none.
+
+        While something is known to be wrong, it ``is_calm`` not: nothing is learned.
+        """
         state = self.state
         n = len(self._level)
         value = np.asarray(values, dtype=float).reshape(n)
@@ -295,17 +299,17 @@ class EvidenceTest:
         self._learn_young(np.flatnonzero(young & ~open_before), time)
         tested = given & np.isfinite(state.noise.reference)
         level = self.level_nats
-        self._test(np.flatnonzero(tested), logarithm, time)
+        self._test(np.flatnonzero(tested), logarithm, time, is_calm=is_calm)
         certainty = state.nats.max(axis=1)
         opened = tested & ~open_before & (certainty >= level)
         state.size[opened] = np.argmax(state.nats[opened], axis=1)
         ended = open_before & (state.back >= level)
-        calm = tested & ~opened & ~open_before
+        calm = tested & ~opened & ~open_before & is_calm
         state.n_looks[calm] += 1
         self._remember(calm, certainty)
         verdicts = self._verdicts(tested, opened, ended, certainty, level)
         self._close(ended)
-        learned = given & (state.size < 0)
+        learned = given & (state.size < 0) & is_calm
         full = state.chunks.add(logarithm, learned)
         self._keep_early(np.flatnonzero(learned & (state.n_early < N_EARLY)), logarithm, time)
         full = full[self._may_learn(full)]
@@ -387,8 +391,8 @@ class EvidenceTest:
         """Count an excursion as past and calm when every sum is back at zero."""
         state = self.state
         state.peak[calm] = np.maximum(state.peak, certainty)[calm]
-        past = calm & (certainty == 0.0)
-        state.largest[past] = np.maximum(state.largest, state.peak)[past]
+        past = certainty == 0.0
+        state.largest[calm & past] = np.maximum(state.largest, state.peak)[calm & past]
         state.peak[past] = 0.0
 
     def _prior_scale(self, reference: FloatArray) -> FloatArray:
@@ -411,7 +415,9 @@ class EvidenceTest:
     def _is_ready(self) -> BoolArray:
         return np.asarray(self._has_begun() & (self.state.noise.n_chunks >= FEWEST_CHUNKS))
 
-    def _test(self, rows: IntArray, logarithm: FloatArray, time: FloatArray) -> None:
+    def _test(
+        self, rows: IntArray, logarithm: FloatArray, time: FloatArray, *, is_calm: bool
+    ) -> None:
         """Add the evidence of one value to each size, and to the reversed test."""
         if not rows.size:
             return
@@ -430,7 +436,7 @@ class EvidenceTest:
         state.weight[rows] = weight + goes_on * state.weight[rows]
         state.weighted[rows] = weight * residual + goes_on * state.weighted[rows]
         state.nats[rows] = nats
-        self._count(rows, residual > SIZES / 2)
+        self._count(rows, residual > SIZES / 2, is_calm=is_calm)
         size = state.size[rows]
         back = state.back[rows] - gain[np.arange(len(rows)), size]
         state.back[rows] = np.where(size >= 0, np.maximum(back, 0.0), 0.0)
@@ -453,14 +459,14 @@ class EvidenceTest:
         # A young level has no deviation: recorded starts have a bound.
         return np.where(wander_df > 0.0, reach, noise.wander[rows])
 
-    def _count(self, rows: IntArray, is_long: BoolArray) -> None:
+    def _count(self, rows: IntArray, is_long: BoolArray, *, is_calm: bool) -> None:
         """Count long values; those of an excursion when it has ended, for they may be a shift."""
         state = self.state
         before = state.was_long[rows]
         state.pending[rows] += np.stack([is_long & ~before, is_long & before, before], axis=1)
         state.was_long[rows] = is_long
         past = ((state.nats[rows] <= 0.0) & (state.size[rows] < 0)[:, None])[:, None]
-        state.counts[rows] += np.where(past, state.pending[rows], 0.0)
+        state.counts[rows] += np.where(past & is_calm, state.pending[rows], 0.0)
         state.pending[rows] = np.where(past, 0.0, state.pending[rows])
 
     def _verdicts(

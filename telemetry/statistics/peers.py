@@ -81,3 +81,18 @@ def median_with_zeros(counts: Collection[int], n_parts: int) -> float:
     ranked, n_zeros = sorted(counts), n_parts - len(counts)
     low, high = ((n_parts - 1) // 2 - n_zeros, n_parts // 2 - n_zeros)
     return sum(ranked[i] if i >= 0 else 0 for i in (low, high)) / 2
+
+
+def scatter_of(values: FloatArray) -> FloatArray:
+    """Return the standard error of medians by what the values (n_values, …) scatter by now."""
+    n = len(values)
+    if n < 2:
+        return np.zeros(values.shape[1:])
+    columns = np.moveaxis(values, 0, -1)
+    # Of two or three values half their range.
+    apart = (
+        np.ptp(values, axis=0) / 2
+        if n < 4
+        else GAUSSIAN * median(np.abs(columns - median(columns)[..., None]))
+    )
+    return np.asarray(np.nan_to_num(apart) * np.sqrt(np.pi / 2 / n))
