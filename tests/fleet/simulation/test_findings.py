@@ -23,7 +23,7 @@ RUN = {
 TWO = [
     RUN | {"name": name, "global_batch": 256, "nodes_per_rack": 2} for name in ("left", "right")
 ]
-# Its steps hardly vary: of the default noise one run in six has a long step every few.
+# Its steps hardly vary: of the default noise one run in eight has a long step every few.
 STEADY = {"noise": {"measured": False}}
 ONE = RUN | {"nodes": 1, "global_batch": 32}
 GPUS = {
