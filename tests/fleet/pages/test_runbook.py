@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from django.conf import settings
 from django.test import Client
 from django.utils.html import strip_tags
 
@@ -78,8 +79,9 @@ def test_a_wide_table_scrolls_by_itself(client: Client, db: None) -> None:
     text = client.get("/runbooks/input-tiers/").text
 
     names = re.findall(r'role="region" aria-label="([^"]+)"><table>', text)
-    assert text.count("<table>") == len(names) == len(set(names)) == 4
-    assert text.count("</table></div>") == 4
+    tables = (settings.ROOT / "docs/runbooks/input-tiers.md").read_text().count("\n|---")
+    assert text.count("<table>") == len(names) == len(set(names)) == tables > 0
+    assert text.count("</table></div>") == tables
 
 
 @pytest.mark.parametrize(
