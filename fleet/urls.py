@@ -148,6 +148,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     page("tokens/", access.token_list),
     page("tokens/<int:pk>/revoke/", access.token_revoke),
     page("runbooks/<slug:name>/", rules.runbook),
+    page("docs/<slug:name>/", rules.document),
     page("sign-in/", access.sign_in),
     path("account/", access.account, name="account"),
     page("sign-out/", access.sign_out),

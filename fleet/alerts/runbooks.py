@@ -1,11 +1,13 @@
 """Runbooks: the sections of their files, with the names of an alert filled in."""
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from django.conf import settings
+from django.urls import reverse
 
 from fleet.alerts.evidence import Evidence
 from fleet.alerts.record import STEP_NOISE_RATIO, recorded
@@ -13,6 +15,10 @@ from fleet.models import Alert
 from telemetry.detect import RULES
 from telemetry.detect.causes import rule_of
 
+# The folders whose documents are pages, with the name of their address.
+PAGES = {"docs": "document", "docs/runbooks": "runbook"}
+# Code, which is left alone, or a link or image: its text and its target.
+LINK = re.compile(r"```.*?```|`[^`]*`|!?\[([^\[\]]+)\]\(([^()\s]+)\)", re.DOTALL)
 NOW, FIRST = "## Do now", "## Check first"
 # Where the commands of a block are run. Blocks of other schedulers than the alert's are left out.
 PLACES = {"slurm": "Slurm", "kubernetes": "Kubernetes", "shell": "On the node"}
@@ -30,27 +36,51 @@ QUOTED = re.compile(r"`\{([a-z_]+)\}`")
 
 
 @lru_cache(maxsize=64)
+def document(path: str) -> str:
+    """Return a document as Markdown whose links lead to pages; empty where there is none.
+
+    A link to what has no page, such as code, becomes plain text.
+    """
+    file = Path(settings.ROOT) / path
+
+    def linked(link: re.Match[str]) -> str:
+        text, target = link.groups()
+        if not target or "://" in target:
+            return link[0]
+        name, mark, fragment = target.partition("#")
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(path), name)) if name else path
+        address = page_of(there)
+        return f"[{text}]({address}{mark}{fragment})" if address else text
+
+    return LINK.sub(linked, file.read_text()) if file.is_file() else ""
+
+
+def page_of(path: str) -> str:
+    """Return the address of a document's page; empty where it has none."""
+    file, view = PurePosixPath(path), PAGES.get(posixpath.dirname(path))
+    has_page = view and file.suffix == ".md" and (Path(settings.ROOT) / file).is_file()
+    return reverse(view, args=[file.stem]) if has_page else ""
+
+
 def section(rule: str, title: str) -> str:
     """Return a section of a rule's runbook as Markdown; empty where there is none."""
-    known = RULES.get(rule)
-    path = Path(settings.ROOT) / known.runbook if known else None
-    if path is None or not path.is_file():
-        return ""
-    _, _, rest = path.read_text().partition(f"{title}\n")
-    return rest.partition("\n## ")[0].strip()
+    text = document(RULES[rule].runbook) if rule in RULES else ""
+    return text.partition(f"{title}\n")[2].partition("\n## ")[0].strip()
 
 
-def steps_now(alert: Alert) -> str:
+def steps_now(alert: Alert, *, base_url: str = "") -> str:
     """Return the steps of an alert's runbook for its case, with its names filled in, as Markdown.
 
     The cause chooses the runbook: an all-reduce share because of a slow core has that of the slow
     core. Commands are those of the run's scheduler, else of its node's, and of none where labels
-    do not show which one it is. A command whose names are not all known is left out.
+    do not show which one it is. A command whose names are not all known is left out. Links begin
+    with ``base_url``.
     """
     rule = (rule_of(alert.cause) if alert.node else None) or alert.rule
     titles = [*(f"{NOW}: {case}" for case in cases_of(alert)), NOW]
     found_in = ((each, title) for each in (rule, alert.rule) for title in titles)
-    return for_alert(next(filter(None, (section(*each) for each in found_in)), ""), alert)
+    steps = for_alert(next(filter(None, (section(*each) for each in found_in)), ""), alert)
+    return steps.replace("](/", f"]({base_url}/")
 
 
 def checks_first(alert: Alert) -> str:

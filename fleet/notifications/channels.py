@@ -20,7 +20,7 @@ from django.template.loader import render_to_string
 from django.utils.module_loading import import_string
 
 from fleet.alerts.events import labels_of
-from fleet.alerts.runbooks import PLACES, steps_now
+from fleet.alerts.runbooks import LINK, PLACES, steps_now
 from fleet.alerts.text import AlertText, plain
 from fleet.charts.frozen import frozen_link
 from fleet.charts.image import image_url
@@ -229,7 +229,7 @@ def item_of(
         frozen_url=base_url + frozen_link(alert, at=now),
         runbook_url=f"{base_url}/runbooks/{alert.rule}/",
         image_url=image_url(alert, base_url=base_url, at=now),
-        do_now=steps_now(alert),
+        do_now=steps_now(alert, base_url=base_url),
         labels=labels or labels_of(alert),
     )
 
@@ -397,13 +397,14 @@ def _buttons(item: AlertItem) -> dict[str, Any]:
 
 
 def slack_steps(markdown: str) -> str:
-    r"""Convert the steps of a runbook to Slack's markup: bold, and where commands are run.
+    r"""Convert the steps of a runbook to Slack's markup: bold, links, and where commands are run.
 
-    >>> slack_steps("1. **Stop** it:\n\n   ```slurm\n   scancel 7\n   ```\n")
-    '1. *Stop* it:\n\nSlurm:\n```\nscancel 7\n```'
+    >>> slack_steps("1. **Stop** [it](https://a/b):\n\n   ```slurm\n   scancel 7\n   ```\n")
+    '1. *Stop* <https://a/b|it>:\n\nSlurm:\n```\nscancel 7\n```'
     """
+    text = LINK.sub(lambda link: f"<{link[2]}|{link[1]}>" if link[2] else link[0], slack(markdown))
     lines = []
-    for line in slack(markdown).replace("**", "*").splitlines():
+    for line in text.replace("**", "*").splitlines():
         fence = line.strip().removeprefix("```") if line.strip().startswith("```") else None
         if fence:
             lines += [f"{PLACES.get(fence, fence)}:", "```"]

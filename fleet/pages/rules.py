@@ -1,11 +1,12 @@
 """Rules: what each watches, its limits, what fires now, what was false, and the runbooks."""
 
+import re
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import takewhile
-from pathlib import Path
+from itertools import pairwise, takewhile
 
 from django.conf import settings
 from django.contrib import messages
@@ -24,6 +25,7 @@ from fleet.access.roles import requires
 from fleet.alerts.evaluate import rule_failures
 from fleet.alerts.quality import RECENT, YEAR, Quality, limits_now, quality, quality_by_rule
 from fleet.alerts.runbooks import PLACES, checks_first, filled, steps_now
+from fleet.alerts.runbooks import document as read_document
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.formatting import counted
 from fleet.models import Alert, Run
@@ -150,12 +152,16 @@ def limit_text(name: str, value: float) -> tuple[str, str]:
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
-def _table(_: object, tokens: Sequence[Token], place: int, *__: object) -> str:
+def _table(
+    _: object, tokens: Sequence[Token], place: int, __: object, tables: MutableMapping[str, int]
+) -> str:
     """Open a table that scrolls by itself where it is too wide; heading and columns name it."""
     header = takewhile(lambda token: token.type != "thead_close", tokens[place:])
     columns = ", ".join(token.content for token in header if token.type == "inline")
     above = [i for i in range(place) if tokens[i].type == "heading_open"]
     name = f"{tokens[above[-1] + 1].content}: {columns}" if above else columns
+    tables[name] = tables.get(name, 0) + 1
+    name = f"{name} ({tables[name]})" if tables[name] > 1 else name
     plain = escape(name.replace("`", ""))
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{plain}"><table>\n'
 
@@ -163,26 +169,45 @@ def _table(_: object, tokens: Sequence[Token], place: int, *__: object) -> str:
 MARKDOWN.add_render_rule("table_open", _table)
 MARKDOWN.add_render_rule("table_close", lambda *_: "</table></div>\n")
 
-# Runbooks of trnwatch itself, not of a rule.
-OF_SERVICE = {
-    "input-tiers": "Input tiers",
-    "notifications": "Notifications",
-    "service": "trnwatch service",
-}
+# What GitHub leaves out of the id of a heading.
+NOT_IN_ID = re.compile(r"[^\w\- ]")
+
+
+def render_document(text: str) -> SafeString:
+    """Render a document, with ids on its headings as GitHub makes them."""
+    tokens, n_used = MARKDOWN.parse(text), Counter[str]()
+    for opening, heading in pairwise(tokens):
+        if opening.type == "heading_open":
+            name = NOT_IN_ID.sub("", heading.content.lower()).replace(" ", "-")
+            opening.attrSet("id", f"{name}-{n_used[name]}" if n_used[name] else name)
+            n_used[name] += 1
+    # Safe: MARKDOWN escapes raw HTML.
+    return SafeString(MARKDOWN.renderer.render(tokens, MARKDOWN.options, {}))
 
 
 @require_safe
 def runbook(request: HtmxRequest, name: str) -> HttpResponse:
     """Show what to do about one rule, or about trnwatch itself."""
-    known = (*RULES, *OF_SERVICE)
-    path = Path(settings.ROOT) / f"docs/runbooks/{name}.md"
-    if name not in known or not path.is_file():
-        raise Http404(f"there is no runbook {name}; there are {', '.join(known)}")
-    # Safe: MARKDOWN escapes raw HTML.
-    text = SafeString(MARKDOWN.render(filled(path.read_text(), {})))
-    title = RULES[name].title if name in RULES else OF_SERVICE[name]
-    context = {"rule": RULES.get(name), "title": title, "text": text}
-    return render_page(request, "alerts/runbook.html", context)
+    return _document(request, f"docs/runbooks/{name}.md", rule=RULES.get(name))
+
+
+@require_safe
+def document(request: HtmxRequest, name: str) -> HttpResponse:
+    return _document(request, f"docs/{name}.md")
+
+
+def _document(request: HtmxRequest, path: str, *, rule: Rule | None = None) -> HttpResponse:
+    text = read_document(path)
+    if not text:
+        raise Http404(f"there is no {path}")
+    title = rule.title if rule else text.partition("\n")[0].removeprefix("# ")
+    is_runbook = path.startswith("docs/runbooks/")
+    context = {
+        "rule": rule,
+        "title": f"Runbook: {title}" if is_runbook else title,
+        "text": render_document(filled(text, {}) if is_runbook else text),
+    }
+    return render_page(request, "alerts/document.html", context)
 
 
 def _fence(tokens: Sequence[Token], place: int, *_: object) -> str:
@@ -190,7 +215,7 @@ def _fence(tokens: Sequence[Token], place: int, *_: object) -> str:
     token = tokens[place]
     where, code = PLACES.get(token.info.strip()), escape(token.content)
     if where is None:
-        return f"<pre><code>{code}</code></pre>\n"
+        return f'<pre tabindex="0"><code>{code}</code></pre>\n'
     key = f"commands-{zlib.crc32(f'{place} {token.content}'.encode()):08x}"
     return (
         f'<div class="commands"><p><span class="muted">{where}</span>'
@@ -200,6 +225,7 @@ def _fence(tokens: Sequence[Token], place: int, *_: object) -> str:
 
 
 MARKDOWN.add_render_rule("fence", lambda *arguments: _fence(*arguments[1:]))
+MARKDOWN.add_render_rule("code_block", lambda *arguments: _fence(*arguments[1:]))
 
 
 def check_first(alert: Alert) -> SafeString:

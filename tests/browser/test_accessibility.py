@@ -40,6 +40,7 @@ PAGES = (
     "/runs/llama/workers/",
     "/runbooks/allreduce_share/",
     "/runbooks/input-tiers/",
+    "/docs/operations/",
     "/search?q=l",
     "/connect/",
     "/sign-in/",
