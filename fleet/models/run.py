@@ -14,6 +14,7 @@ from django.utils import timezone
 from fleet.models.filters import Labeled, LabeledQuerySet, given, label_q, labels_contain
 from telemetry import catalog
 from telemetry.detect.rules import RULES
+from telemetry.simulate.plan import LEAST_SHARD_NODES
 from telemetry.statistics.tariff import Tariff
 from telemetry.units import HOUR_S
 
@@ -129,6 +130,11 @@ class Run(Labeled):
     )
     plan = models.JSONField(
         default=dict, blank=True, help_text="The simulator's plan. Empty for real runs."
+    )
+    shard_nodes = models.PositiveIntegerField(
+        default=LEAST_SHARD_NODES,
+        db_default=LEAST_SHARD_NODES,
+        help_text="Nodes per shard of a simulated run, for as long as it lives.",
     )
     clock = models.JSONField(
         default=dict,

@@ -11,7 +11,7 @@ from fleet.runs.annotations import annotate_phase, announced, benign_of
 from fleet.runs.prices import opening_price
 from telemetry import catalog
 from telemetry.simulate.inputs import live_inputs
-from telemetry.simulate.plan import Fault, Noise, Plan, RunSpec
+from telemetry.simulate.plan import Fault, Noise, Plan, RunSpec, shard_nodes_for
 from telemetry.simulate.timeline import RunClock
 from telemetry.statistics.bootstrap import RUN_CV
 from telemetry.store.hot import HotStore
@@ -49,6 +49,7 @@ def create_run(
         tokens_per_epoch=spec.tokens_per_epoch,
         is_simulated=True,
         plan=msgspec.to_builtins(spec),
+        shard_nodes=shard_nodes_for(spec.nodes),
         phase_since=started_at,
         started_at=started_at,
         **opening_price(team, instance.name, n_nodes=spec.nodes, began=started_at),
@@ -59,7 +60,7 @@ def create_run(
 
 def _nodes(run: Run, spec: RunSpec, *, zone: str, rack_prefix: str) -> list[Node]:
     instance = catalog.instance(spec.instance)
-    plan = Plan(run=spec, seed=run.pk, epoch_s=0)
+    shards = Plan(run=spec, seed=run.pk, epoch_s=0, shard_size=run.shard_nodes).shards
     return [
         Node(
             name=name,
@@ -67,7 +68,7 @@ def _nodes(run: Run, spec: RunSpec, *, zone: str, rack_prefix: str) -> list[Node
             zone=zone,
             rack="" if (rack := spec.rack_of(rank)) is None else f"{rack_prefix}{rack}",
             source=Node.Source.SIMULATED,
-            shard=plan.shards[rank // plan.shard_size],
+            shard=shards[rank // run.shard_nodes],
             run=run,
             rank=rank,
             n_cores=instance.n_cores,
@@ -108,6 +109,7 @@ def plan_of(
         noise=Noise(run_to_run_cv=RUN_CV),
         seed=run.pk,
         epoch_s=epoch_s,
+        shard_size=run.shard_nodes,
         faults=tuple(fault_of(fault, epoch_s=epoch_s) for fault in faults),
         benign=benign_of(run, compiles, epoch_s=epoch_s),
     )
@@ -132,9 +134,9 @@ def publish_plans(hot: HotStore, *, now: datetime) -> None:
 
 def publish_clocks(hot: HotStore, run: Run) -> None:
     """Publish a run's clocks where Redis has none."""
-    for shard, clock in run.clock.items():
-        if hot.clock(shard) is None:
-            after = msgspec.json.encode(clock)
+    for shard, known in hot.clocks(list(run.clock)).items():
+        if known is None:
+            after = msgspec.json.encode(run.clock[shard])
             hot.commit(shard, before=None, after=after, blocks=(), steps=None)
 
 
@@ -195,5 +197,5 @@ def store_clocks(hot: HotStore) -> None:
 
 
 def _clocks(hot: HotStore, plan: Plan) -> Mapping[str, object]:
-    clocks = {shard: hot.clock(shard) for shard in plan.shards}
+    clocks = hot.clocks(plan.shards)
     return {shard: msgspec.json.decode(clock) for shard, clock in clocks.items() if clock}

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from telemetry import catalog
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.simulate.noise import Floats, TickNoise
 from telemetry.simulate.script import SLOW_COMPUTE, Script, core_factor, window_of
@@ -146,10 +147,16 @@ class PartVariation:
     power: Floats
 
 
-@lru_cache(maxsize=16)
 def nature(script: Script) -> PartVariation:
-    instance, n = script.instance, script.run.nodes
-    rng = np.random.Generator(np.random.Philox(key=int(script.key("nature"))))
+    """Return the permanent differences of a run's parts; a change of its plan changes nothing."""
+    return _nature(script.key("nature"), script.run.instance, script.run.nodes)
+
+
+# A worker plays all runs in turn: fewer entries than runs would draw them again each second.
+@lru_cache(maxsize=512)
+def _nature(key: np.uint64, instance_name: str, n: int) -> PartVariation:
+    instance = catalog.instance(instance_name)
+    rng = np.random.Generator(np.random.Philox(key=int(key)))
 
     def normal(n_parts: int) -> Floats:
         return np.clip(rng.standard_normal((n, n_parts), dtype=np.float32), -3, 3)

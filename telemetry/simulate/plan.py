@@ -11,6 +11,10 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+# Nodes per shard: what is stored, and read, together. Each shard costs about 0.3 ms a second, so a
+# large run has few of them; each page of a node reads its whole shard, so none is larger than the
+# most. Runs of up to MOST_SHARDS * LEAST_SHARD_NODES nodes have the least.
+LEAST_SHARD_NODES, MOST_SHARD_NODES, MOST_SHARDS = 32, 256, 8
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -161,6 +165,18 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return not (self.is_measured or self.harmless)
 
 
+def shard_nodes_for(n_nodes: int) -> int:
+    """Return how many nodes a shard of a new run holds.
+
+    >>> [shard_nodes_for(n) for n in (4, 256, 257, 1_000, 4_000, 31_250)]
+    [32, 32, 64, 128, 256, 256]
+    """
+    size = LEAST_SHARD_NODES
+    while size < MOST_SHARD_NODES and size * MOST_SHARDS < n_nodes:
+        size *= 2
+    return size
+
+
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One run with all that will happen to it: what a tick is a pure function of.
 
@@ -173,7 +189,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     epoch_s: int
     faults: tuple[Fault, ...] = ()
     benign: tuple[Benign, ...] = ()
-    shard_size: Count = 32
+    shard_size: Count = LEAST_SHARD_NODES
     inputs: Inputs = LIVE
     noise: Noise = Noise()
 

@@ -316,7 +316,8 @@ def run_key(plan: Plan, name: str) -> np.uint64:
     return stream(plan.seed, plan.run.name, name)
 
 
-@lru_cache(maxsize=64)
+# A worker plays all runs in turn: fewer entries than runs would build each script each second.
+@lru_cache(maxsize=512)
 def script_of(plan: Plan) -> Script:
     return Script(plan)
 

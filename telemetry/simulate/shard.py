@@ -50,7 +50,17 @@ from telemetry.simulate.timeline import (
 )
 from telemetry.steps import PHASES, StepBatch
 
-__all__ = ["PlayedShard", "RunClock", "clock_at", "play", "played_steps", "resume", "start_clock"]
+__all__ = [
+    "PlayedShard",
+    "PlayedShards",
+    "RunClock",
+    "clock_at",
+    "play",
+    "play_together",
+    "played_steps",
+    "resume",
+    "start_clock",
+]
 
 # Longer intervals are played in pieces of so many values a metric: they fit the cache.
 PIECE_VALUES = 2**18
@@ -62,6 +72,13 @@ WITH_PROCESSES = ("compiling", "warming_up", "training")
 class PlayedShard:
     clock: RunClock
     span: Span
+    steps: StepBatch
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedShards:
+    clock: RunClock
+    spans: tuple[Span, ...]
     steps: StepBatch
 
 
@@ -87,11 +104,22 @@ def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 
     ValueError
         Where the clock is already there, or the plan has no such shard.
     """
-    if shard not in plan.shards:
-        raise ValueError(f"shard: {shard!r} is none of {plan.run.name}'s; it has {plan.shards}")
+    played = play_together(plan, (shard,), clock, until, every_s=every_s)
+    [span] = played.spans
+    return PlayedShard(played.clock, span, played.steps)
+
+
+def play_together(
+    plan: Plan, shards: Sequence[str], clock: RunClock, until: int, *, every_s: int = 1
+) -> PlayedShards:
+    """Play neighbouring shards of one clock as ``play`` plays each, in one pass over their nodes.
+
+    Raises ValueError as ``play`` does, and where the shards are not neighbours in order.
+    """
+    slices = _slices_of(plan, shards)
     if until <= clock.tick:
         raise ValueError(f"until: {until} is not after the clock's tick {clock.tick}")
-    script, nodes = script_of(plan), _nodes_of(plan, shard)
+    script, nodes = script_of(plan), slice(slices[0].start, slices[-1].stop)
     ticks = np.arange(-(-(clock.tick + 1) // every_s) * every_s, until + 1, every_s)
     width = (nodes.stop - nodes.start) * script.instance.n_cores
     piece_s = max(1, PIECE_VALUES // width) * every_s
@@ -107,8 +135,12 @@ def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 
             values[name][now] = piece
         steps.append(rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= piece_until)])
         clock = after
-    span = Span(shard, ticks, script.names[nodes], values, every_s)
-    return PlayedShard(clock, span, _batch(script, joined(steps), plan.inputs))
+    spans = []
+    for shard, its in zip(shards, slices, strict=True):
+        own = slice(its.start - nodes.start, its.stop - nodes.start)
+        own_values = {name: array[:, own] for name, array in values.items()}
+        spans.append(Span(shard, ticks, script.names[its], own_values, every_s))
+    return PlayedShards(clock, tuple(spans), _batch(script, joined(steps), plan.inputs))
 
 
 def clock_at(plan: Plan, clock: RunClock, until: int) -> RunClock:
@@ -180,9 +212,19 @@ def hardware(
     return values
 
 
-def _nodes_of(plan: Plan, shard: str) -> slice:
-    first = plan.shards.index(shard) * plan.shard_size
-    return slice(first, min(first + plan.shard_size, plan.run.nodes))
+def _slices_of(plan: Plan, shards: Sequence[str]) -> list[slice]:
+    """Return the nodes of neighbouring shards."""
+    known = plan.shards
+    if unknown := [shard for shard in shards if shard not in known]:
+        raise ValueError(f"shard: {unknown[0]!r} is none of {plan.run.name}'s; it has {known}")
+    first = known.index(shards[0])
+    if tuple(shards) != known[first : first + len(shards)]:
+        raise ValueError(f"shards: {shards} are not neighbours in order of {known}")
+    size = plan.shard_size
+    return [
+        slice(i * size, min((i + 1) * size, plan.run.nodes))
+        for i in range(first, first + len(shards))
+    ]
 
 
 def _batch(

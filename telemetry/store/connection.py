@@ -1,7 +1,7 @@
 """The connection to Redis, and the state that all processes share there besides samples."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -85,6 +85,11 @@ class Service(Connection):
         plan: bytes | None = self.execute("HGET", "plans", run)
         return plan
 
+    def plans_of(self, runs: Sequence[str]) -> dict[str, bytes]:
+        """Return the plans of those of these runs that have one."""
+        plans = self.execute("HMGET", "plans", *runs) if runs else []
+        return {run: plan for run, plan in zip(runs, plans, strict=True) if plan is not None}
+
     def drop_plan(self, run: str) -> None:
         self.execute("HDEL", "plans", run)
 
@@ -95,6 +100,15 @@ class Service(Connection):
         """Increment one of the service's own counters."""
         if n:
             self.execute("HINCRBYFLOAT", COUNTERS, name, n)
+
+    def note(self, counts: Mapping[str, float], gauges: Mapping[str, float]) -> None:
+        """Increment counters and set gauges, in one round trip."""
+        commands: list[Command] = [
+            ("HINCRBYFLOAT", COUNTERS, name, n) for name, n in counts.items() if n
+        ]
+        commands += [("HSET", "service:gauges", name, value) for name, value in gauges.items()]
+        if commands:
+            self.execute_all(commands)
 
     def counters(self) -> dict[str, float]:
         return self._numbers(COUNTERS)

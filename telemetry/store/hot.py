@@ -188,8 +188,12 @@ class HotStore(Reader):
 
     def clock(self, shard: str) -> bytes | None:
         """Return the state of a shard's simulation."""
-        clock: bytes | None = self.execute("HGET", "clocks", shard)
-        return clock
+        return self.clocks([shard])[shard]
+
+    def clocks(self, shards: Sequence[str]) -> dict[str, bytes | None]:
+        """Return the state of each shard's simulation."""
+        clocks = self.execute("HMGET", "clocks", *shards) if shards else []
+        return dict(zip(shards, clocks, strict=True))
 
     def commit(
         self,
@@ -204,6 +208,20 @@ class HotStore(Reader):
 
         Returns False, with nothing written, if the clock is no longer ``before``.
         """
+        change = self.clock_change(shard, before=before, after=after, blocks=blocks, steps=steps)
+        [(written, _, _)] = self.commit_all([change])
+        return bool(written)
+
+    def clock_change(
+        self,
+        shard: str,
+        *,
+        before: bytes | None,
+        after: bytes,
+        blocks: Sequence[Block],
+        steps: StepBatch | None,
+    ) -> bytes:
+        """Return what ``commit`` does as a change for ``commit_all``."""
         if others := {block.shard for block in blocks} - {shard}:
             msg = f"blocks: are of {sorted(others)}, but the clock is of {shard!r}"
             raise ValueError(msg)
@@ -211,8 +229,7 @@ class HotStore(Reader):
         if steps is not None and len(steps):
             made["steps"] = steps_part(steps)
         clock = {"shard": shard, "before": raw(before or b""), "after": raw(after)}
-        [(written, _, _)] = self.commit_all([self._change(clock=clock, **made)])
-        return bool(written)
+        return self._change(clock=clock, **made)
 
     def merge(self, blocks: Iterable[Block], *, is_counted: bool = True) -> int:
         """Merge blocks into those of the same node and second; return how many added something.

@@ -35,10 +35,10 @@ def test_a_shard_is_stored_when_a_report_is_over(hot: HotStore) -> None:
     ends = [now for now in seconds if next_report(plan.inputs, 0, now - 1) == now]
 
     assert np.diff(ends).tolist() == [5, 5, 5]
-    assert observe(hot, plan, "hooked/0", clock, ends[0] - 1) is None
-    found = observe(hot, plan, "hooked/0", clock, ends[1] + 2)
+    assert observe(hot, plan, ["hooked/0"], clock, ends[0] - 1) is None
+    found = observe(hot, plan, ["hooked/0"], clock, ends[1] + 2)
     assert found is not None
-    played, blocks = found
+    played, [blocks] = found
     assert played.clock.tick == ends[1]
     assert [block.tick for block in blocks][-5:] == list(range(ends[1] - 4, ends[1] + 1))
     last = [block.values["vcpu_usage_ratio"].tolist() for block in blocks[-5:]]
@@ -60,10 +60,10 @@ def test_a_probe_is_repeated_from_the_last_report() -> None:
 
 def test_without_an_agent_only_steps_are_stored(hot: HotStore) -> None:
     plan = plan_at("hooks_only")
-    found = observe(hot, plan, "hooked/0", start_clock(plan), EPOCH + 90)
+    found = observe(hot, plan, ["hooked/0"], start_clock(plan), EPOCH + 90)
 
     assert found is not None
-    assert found[1] == ()
+    assert found[1] == [()]
     assert len(found[0].steps)
     assert np.isnan(found[0].steps.phases["wait_s"]).all()
 

@@ -1,6 +1,7 @@
 """Tasks of Celery workers, called as a worker calls them, on a real Redis."""
 
 import time
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -10,13 +11,13 @@ from pytest_django import Settings
 from telemetry import tasks
 from telemetry.blocks import Block
 from telemetry.simulate.background import environment, stopped
-from telemetry.simulate.plan import Fault, Noise, Plan
+from telemetry.simulate.plan import Fault, Noise, Plan, shard_nodes_for
 from telemetry.simulate.shard import RunClock, resume, start_clock
-from telemetry.store.hot import HotStore
+from telemetry.store.hot import HotStore, hot_store
 from telemetry.store.models import MinuteRollup
 from telemetry.store.node_state import read_sidecars, save_agent_request
 from telemetry.store.reading import AGENT_RESTART_S
-from tests.helpers import LLAMA
+from tests.helpers import LLAMA, redis_server
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def clock(hot: HotStore, shard: str) -> RunClock:
 
 
 def test_a_shard_is_played_up_to_the_second_asked_for(hot: HotStore, plan: Plan, now: int) -> None:
-    tasks.simulate_shard("llama", "llama/0", now)
+    tasks.simulate_shards([("llama", ["llama/0"])], now)
 
     assert clock(hot, "llama/0").tick == now
     assert list(ticks(hot, "llama/0", start=now - 9, end=now)) == list(range(now - 9, now + 1))
@@ -61,14 +62,14 @@ def test_simulated_agents_answer_requested_probes(
     )
     plan = Plan(run=LLAMA, seed=7, epoch_s=now - 100, shard_size=2, faults=(slow,))
     hot.put_plan("llama", msgspec.json.encode(plan))
-    tasks.simulate_shard("llama", "llama/0", now - 2)
+    tasks.simulate_shards([("llama", ["llama/0"])], now - 2)
     assert read_sidecars(hot, "agent", nodes) == {node: {} for node in nodes}
 
     request = {"id": 12, "name": "efa_latency"}
     save_agent_request(hot, nodes[1], "probe", request, wait_s=60)
-    tasks.simulate_shard("llama", "llama/0", now - 1)
+    tasks.simulate_shards([("llama", ["llama/0"])], now - 1)
     answer = read_sidecars(hot, "agent", nodes)[nodes[1]]["probe"]
-    tasks.simulate_shard("llama", "llama/0", now)
+    tasks.simulate_shards([("llama", ["llama/0"])], now)
 
     assert read_sidecars(hot, "agent", nodes) == {nodes[0]: {}, nodes[1]: {"probe": answer}}
     assert answer["id"] == 12
@@ -84,7 +85,7 @@ def test_simulated_agents_say_that_they_end(hot: HotStore, now: int) -> None:
     hot.put_plan("llama", msgspec.json.encode(moved))
     before = msgspec.json.encode(resume(start_clock(moved), now - 9))
     assert hot.commit("llama/0", before=None, after=before, blocks=(), steps=None)
-    tasks.simulate_shard("llama", "llama/0", now)
+    tasks.simulate_shards([("llama", ["llama/0"])], now)
 
     assert hot.quiet_s() == dict.fromkeys(stopped(moved, now, within_s=9), AGENT_RESTART_S)
     assert hot.quiet_s()
@@ -97,11 +98,11 @@ def test_an_agent_that_said_that_it_ends_is_back_before_it_is_missed(factor: flo
 
 
 def test_a_tick_played_twice_changes_nothing(hot: HotStore, plan: Plan, now: int) -> None:
-    tasks.simulate_shard("llama", "llama/0", now)
+    tasks.simulate_shards([("llama", ["llama/0"])], now)
     before = (hot.clock("llama/0"), hot.totals(), hot.counters())
 
-    tasks.simulate_shard("llama", "llama/0", now)
-    tasks.simulate_shard("llama", "llama/0", now - 5)
+    tasks.simulate_shards([("llama", ["llama/0"])], now)
+    tasks.simulate_shards([("llama", ["llama/0"])], now - 5)
 
     assert (hot.clock("llama/0"), hot.totals(), hot.counters()) == before
 
@@ -109,8 +110,7 @@ def test_a_tick_played_twice_changes_nothing(hot: HotStore, plan: Plan, now: int
 def test_both_shards_carry_the_same_run_and_steps_are_reported_once(
     hot: HotStore, plan: Plan, now: int
 ) -> None:
-    for shard in plan.shards:
-        tasks.simulate_shard("llama", shard, now)
+    tasks.simulate_shards([("llama", list(plan.shards))], now)
 
     steps = hot.steps("llama", since_s=0.0)
     assert clock(hot, "llama/0") == clock(hot, "llama/1")
@@ -121,8 +121,8 @@ def test_both_shards_carry_the_same_run_and_steps_are_reported_once(
 def test_a_short_outage_is_made_up_for_and_counted_as_late(
     hot: HotStore, plan: Plan, now: int
 ) -> None:
-    tasks.simulate_shard("llama", "llama/0", now - 30)
-    tasks.simulate_shard("llama", "llama/0", now)
+    tasks.simulate_shards([("llama", ["llama/0"])], now - 30)
+    tasks.simulate_shards([("llama", ["llama/0"])], now)
 
     assert len(ticks(hot, "llama/0", start=now - 60, end=now)) == 61
     assert hot.counters()["ticks_late"] >= 29
@@ -132,11 +132,11 @@ def test_a_long_outage_leaves_a_gap_but_no_step_is_lost(hot: HotStore, now: int)
     plan = Plan(run=LLAMA, seed=7, epoch_s=now - 700)
     hot.put_plan("llama", msgspec.json.encode(plan))
     for until in range(now - 690, now - 300, 100):
-        tasks.simulate_shard("llama", "llama/0", until)
+        tasks.simulate_shards([("llama", ["llama/0"])], until)
     n_before = len(hot.steps("llama", since_s=0.0))
 
-    tasks.simulate_shard("llama", "llama/0", now)
-    tasks.simulate_shard("llama", "llama/0", now + 1)
+    tasks.simulate_shards([("llama", ["llama/0"])], now)
+    tasks.simulate_shards([("llama", ["llama/0"])], now + 1)
 
     steps = hot.steps("llama", since_s=0.0)
     assert list(ticks(hot, "llama/0", start=now - 300, end=now - 1)) == []
@@ -145,16 +145,101 @@ def test_a_long_outage_leaves_a_gap_but_no_step_is_lost(hot: HotStore, now: int)
     assert len(steps) >= n_before
 
 
+def test_shards_of_different_clocks_are_brought_to_the_same_second(
+    hot: HotStore, plan: Plan, now: int
+) -> None:
+    """As after the end of a worker between two commits."""
+    tasks.simulate_shards([("llama", ["llama/0"])], now - 3)
+    tasks.simulate_shards([("llama", ["llama/1"])], now - 8)
+
+    tasks.simulate_shards([("llama", list(plan.shards))], now)
+
+    assert clock(hot, "llama/0") == clock(hot, "llama/1")
+    for shard in plan.shards:
+        assert list(ticks(hot, shard, start=now - 9, end=now)) == list(range(now - 9, now + 1))
+    steps = hot.steps("llama", since_s=0.0)
+    assert list(steps.step) == list(range(steps.step[0], steps.step[0] + len(steps)))
+
+
+def test_a_run_that_cannot_be_played_stops_no_other_of_its_task(
+    hot: HotStore, plan: Plan, now: int
+) -> None:
+    other = Plan(run=msgspec.structs.replace(LLAMA, name="other"), seed=8, epoch_s=now - 100)
+    hot.put_plan("other", msgspec.json.encode(other))
+
+    with pytest.raises(ExceptionGroup) as raised:
+        tasks.simulate_shards([("llama", ["llama/9"]), ("other", ["other/0"])], now)
+
+    [error] = raised.value.exceptions
+    assert "llama/9" in str(error)
+    assert clock(hot, "other/0").tick == now
+
+
+def test_a_task_takes_few_round_trips_however_many_shards_it_plays(
+    tmp_path: Path, now: int, settings: Settings
+) -> None:
+    """The plan, the clocks, the commits and the counts."""
+    run = msgspec.structs.replace(LLAMA, nodes=64, global_batch=1024)
+    plan = Plan(run=run, seed=7, epoch_s=now - 100, shard_size=4)
+    batch = [("llama", list(plan.shards))]
+    # Other tests talk to the Redis that all of them share.
+    with redis_server(tmp_path) as url:
+        settings.REDIS_URL = url
+        hot = hot_store()
+        hot.put_plan("llama", msgspec.json.encode(plan))
+        tasks.simulate_shards(batch, now - 1)
+
+        def n_reads() -> int:
+            return int(hot.execute("INFO", "stats")["total_reads_processed"])
+
+        before = n_reads()
+        asking = n_reads() - before
+        before = n_reads()
+        tasks.simulate_shards(batch, now)
+        n_round_trips = n_reads() - before - asking
+
+    assert len(plan.shards) == 16
+    # A message of several commits is read in parts, one for each at most. Alone, each shard would
+    # ask for its plan and its clock, commit, and count three times: 96 in all.
+    assert n_round_trips <= len(plan.shards) + 8
+
+
+def test_a_large_fleet_is_divided_into_few_tasks(hot: HotStore, now: int) -> None:
+    sizes = {"one": 31_250, "two": 4_000} | {f"small-{i}": 4 for i in range(40)}
+    plans = {
+        name: Plan(
+            run=msgspec.structs.replace(LLAMA, name=name, nodes=n),
+            seed=7,
+            epoch_s=now,
+            shard_size=shard_nodes_for(n),
+        )
+        for name, n in sizes.items()
+    }
+    for name, plan in plans.items():
+        hot.put_plan(name, msgspec.json.encode(plan))
+
+    batches = tasks.batches_due(hot)
+
+    asked = [(run, shard) for batch in batches for run, shards in batch for shard in shards]
+    wanted = [(name, shard) for name, plan in plans.items() for shard in plan.shards]
+    assert sorted(asked) == sorted(wanted)
+    assert len(batches) <= 14
+    for batch in batches:
+        assert len(batch) <= tasks.BATCH_RUNS
+        n_shards = [(plans[run].shard_size, len(shards)) for run, shards in batch]
+        assert sum(size * n for size, n in n_shards if size > 32) <= tasks.BATCH_NODES
+
+
 def test_a_run_without_a_plan_is_left_alone(hot: HotStore, now: int) -> None:
-    tasks.simulate_shard("missing", "missing/0", now)
+    tasks.simulate_shards([("missing", ["missing/0"])], now)
 
     assert hot.shards() == ()
 
 
 def test_the_beat_asks_for_every_shard(hot: HotStore, plan: Plan) -> None:
-    asked = tasks.shards_due(hot)
+    asked = tasks.batches_due(hot)
 
-    assert asked == [("llama", "llama/0"), ("llama", "llama/1")]
+    assert asked == [[("llama", ["llama/0", "llama/1"])]]
 
 
 @pytest.mark.django_db
@@ -162,7 +247,7 @@ def test_minutes_are_rolled_up_once_however_often_asked(
     hot: HotStore, plan: Plan, now: int
 ) -> None:
     for until in range(now - 90, now + 1, 90):
-        tasks.simulate_shard("llama", "llama/0", until)
+        tasks.simulate_shards([("llama", ["llama/0"])], until)
 
     tasks.roll_up()
     n_rows = MinuteRollup.objects.count()

@@ -29,7 +29,7 @@ def played(db: None, hot: HotStore, now: datetime) -> Run:
     """Simulate a run that has trained for some minutes."""
     run = create_run(LLAMA, started_at=now - timedelta(seconds=100))
     publish_plan(hot, run, now=now)
-    tasks.simulate_shard("llama", "llama/0", int(now.timestamp()))
+    tasks.simulate_shards([("llama", ["llama/0"])], int(now.timestamp()))
     return run
 
 
@@ -45,13 +45,13 @@ def test_it_answers_when_its_seconds_are_over(hot: HotStore, played: Run, now: d
     assert row.state(now) == SampleRequest.State.SAMPLING
 
     later = now + timedelta(seconds=29)
-    tasks.simulate_shard("llama", "llama/0", int(later.timestamp()))
+    tasks.simulate_shards([("llama", ["llama/0"])], int(later.timestamp()))
     answer_samples(hot, now=later)
     row.refresh_from_db()
     assert row.answered_at is None
 
     later = now + timedelta(seconds=31)
-    tasks.simulate_shard("llama", "llama/0", int(later.timestamp()))
+    tasks.simulate_shards([("llama", ["llama/0"])], int(later.timestamp()))
     answer_samples(hot, now=later)
     row.refresh_from_db()
     stored = load_sample(row)
@@ -98,7 +98,7 @@ def test_a_silent_node_does_not_answer(hot: HotStore, played: Run, now: datetime
         ends_at=now + timedelta(minutes=5),
     )
     publish_plan(hot, played, now=now)
-    tasks.simulate_shard("llama", "llama/0", int(start_s) + 5)
+    tasks.simulate_shards([("llama", ["llama/0"])], int(start_s) + 5)
     row = ask(hot, now=now)
     answer_samples(hot, now=now)
     row.refresh_from_db()

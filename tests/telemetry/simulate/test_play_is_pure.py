@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from telemetry.blocks import FloatArray
 from telemetry.simulate.inputs import FULL
 from telemetry.simulate.plan import Benign, Fault, Noise, Plan
-from telemetry.simulate.shard import PlayedShard, RunClock, play, resume, start_clock
+from telemetry.simulate.shard import (
+    PlayedShard,
+    RunClock,
+    play,
+    play_together,
+    resume,
+    start_clock,
+)
 from tests.telemetry.simulate.played import EPOCH, SMALL, VISION, plan_of
 
 LENGTH_S = 420
@@ -109,6 +116,24 @@ def test_a_node_reports_the_same_in_whatever_shard_it_is() -> None:
 
     for name, values in one.values.items():
         np.testing.assert_array_equal(values, among.values[name], err_msg=name)
+
+
+def test_neighbours_played_together_are_as_played_alone() -> None:
+    plan = msgspec.structs.replace(EVENTFUL, shard_size=1)
+    until = EPOCH + LENGTH_S
+    together = play_together(plan, plan.shards[1:], start_clock(plan), until)
+
+    for shard, span in zip(plan.shards[1:], together.spans, strict=True):
+        alone = play(plan, shard, start_clock(plan), until)
+        assert (span.shard, span.nodes) == (shard, alone.span.nodes)
+        assert_alike(alone, [PlayedShard(together.clock, span, together.steps)])
+
+
+def test_only_neighbours_in_order_are_played_together() -> None:
+    plan = msgspec.structs.replace(EVENTFUL, shard_size=1)
+    for shards in (("vit/0", "vit/2"), ("vit/1", "vit/0")):
+        with pytest.raises(ValueError, match="not neighbours in order"):
+            play_together(plan, shards, start_clock(plan), EPOCH + 1)
 
 
 def test_thinning_keeps_every_tenth_tick_and_all_steps() -> None:
