@@ -25,6 +25,7 @@ N_BUSY = 10
 PROGRAMS = {
     "worker-1": "worker-1@",
     "worker-2": "worker-2@",
+    "worker-3": "worker-3@",
     "beat": "beat",
     "sender": "send_notifications",
     "redis": "redis-server",

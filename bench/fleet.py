@@ -15,11 +15,13 @@ from django.conf import settings
 from bench.installation import ROOT
 from bench.table import print_table
 from fleet.models import Alert
+from fleet.ops.services import WORKERS
 from fleet.simulation.demo import DemoRun, create_run
 from fleet.simulation.runs import publish_plans
 from telemetry import catalog
-from telemetry.simulate.plan import Plan, RunSpec
+from telemetry.simulate.plan import RunSpec
 from telemetry.store.hot import HotStore, open_store
+from telemetry.tasks import plan_in
 
 SPEC = RunSpec(
     name="big",
@@ -36,13 +38,16 @@ SETTLE_S = 5
 MEASURE_S = 30
 SEQUENCES_PER_NODE = 16
 CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
-SOLO = ("worker", "--pool", "solo", "--loglevel", "ERROR", "--without-gossip", "--without-mingle")
+SOLO = (
+    *("worker", "--pool", "solo", "--loglevel", "ERROR"),
+    *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+)
 
 
 def measure(
     env: Mapping[str, str], *, nodes: int = SPEC.nodes, seconds: int = MEASURE_S
 ) -> dict[str, float]:
-    """Let beat and two workers run the fleet in real time; print and return the cost."""
+    """Let the workers of `make up` run the fleet in real time; print and return the cost."""
     spec = msgspec.structs.replace(SPEC, nodes=nodes, global_batch=SEQUENCES_PER_NODE * nodes)
     create_fleet(spec)
     hot = open_store(settings.REDIS_URL)
@@ -95,7 +100,7 @@ def cpu_rows(
 def until_under_way(hot: HotStore, spec: RunSpec) -> None:
     """Wait until every shard has been ticked, and a little longer."""
     deadline = time.monotonic() + START_WITHIN_S
-    n_shards = len(Plan(run=spec, seed=0, epoch_s=0).shards)
+    n_shards = len(plan_in(hot.plans()[spec.name]).shards)
     while len(hot.newest()) < n_shards:
         if time.monotonic() > deadline:
             raise TimeoutError(f"only {len(hot.newest())} of {n_shards} shards are ticked")
@@ -112,10 +117,12 @@ def create_fleet(spec: RunSpec) -> None:
 
 @contextmanager
 def workers(folder: Path, env: Mapping[str, str]) -> Iterator[dict[str, psutil.Process]]:
-    """Run two workers and the beat for as long as the block lasts; Redis is among them."""
+    """Run workers and beat for as long as the block lasts; Redis is among them."""
     commands = {
-        "worker 1": (*CELERY, *SOLO, "--hostname", "one@bench"),
-        "worker 2": (*CELERY, *SOLO, "--hostname", "two@bench"),
+        **{
+            name: (*CELERY, *SOLO, "--queues", queues, "--hostname", f"{name}@bench")
+            for name, queues in WORKERS.items()
+        },
         "beat": (*CELERY, "beat", "--schedule", str(folder / "beat"), "--pidfile", ""),
     }
     with (folder / "celery.log").open("wb") as log:

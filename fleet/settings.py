@@ -296,6 +296,15 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_keepalive": True, "health_check_interval": 5}
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+# What must come each second waits behind nothing else: a worker takes all of these queues, or
+# those that `--queues` names (fleet/ops/services.py).
+CELERY_TASK_QUEUES: dict[str, Any] = {"ticks": {}, "watch": {}, "celery": {}}
+CELERY_TASK_ROUTES = {
+    "telemetry.tasks.start_tick": {"queue": "ticks"},
+    "telemetry.tasks.simulate_shards": {"queue": "ticks"},
+    "fleet.tasks.assemble_scrapes": {"queue": "ticks"},
+    "fleet.tasks.watch_fleet": {"queue": "watch"},
+}
 # Each worker also has a queue of its own: one of them evaluates the fleet, see `fleet.tasks`.
 CELERY_WORKER_DIRECT = True
 CELERY_WORKER_CONSUMER = "fleet.celery:Consumer"

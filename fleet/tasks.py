@@ -78,8 +78,8 @@ def watching_worker(hot: HotStore, worker: str) -> str:
     return worker
 
 
-# On an overloaded machine messages wait for seconds behind `watch_fleet`: this one must not expire
-# each time before its turn, or nodes seem silent while their samples queue.
+# On an overloaded machine messages may wait for seconds: this one must not expire each time before
+# its turn, or nodes seem silent while their samples queue.
 @shared_task(ignore_result=True, expires=30)
 def assemble_scrapes() -> None:
     """Store what Prometheus wrote, once a scrape is complete."""

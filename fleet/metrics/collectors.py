@@ -232,7 +232,7 @@ def fleet_registry(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> 
         AlertCollector(),
         BudgetCollector(now=now),
         NotificationCollector(now=now),
-        ServiceCollector(hot),
+        ServiceCollector(hot, tuple(settings.CELERY_TASK_QUEUES)),
         RefusedCollector(hot, now=now),
         ProgramCollector(hot, now=now),
     )

@@ -25,7 +25,10 @@ from fleet.ops.fork_server import IS_SUPPORTED, KIND
 from fleet.ops.liveness import adopt_orphans
 from fleet.ops.supervisor import Program, Supervisor, last_line
 
-WORKERS = ("worker-1", "worker-2")
+# The queues of each worker. Two wait for what must come each second, and for nothing else: a slow
+# evaluation delays no tick, and a slow chore neither. The third one does the chores, and stands in
+# for both while one of them is replaced.
+WORKERS = {"worker-1": "ticks", "worker-2": "watch", "worker-3": "celery,watch,ticks"}
 CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
 
 
@@ -47,6 +50,7 @@ def web(*, listener: int) -> Program:
 def worker(name: str) -> Program:
     """Return a Celery worker with one process, so that the supervisor sees it end."""
     options = (
+        *("--queues", WORKERS[name]),
         *("--pool", "solo"),
         *("--hostname", f"{name}@trnwatch"),
         *("--loglevel", "WARNING"),

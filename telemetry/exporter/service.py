@@ -1,6 +1,6 @@
 """The families about the service itself: ticks, queue, ingest, live streams, memory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import Metric
@@ -59,7 +59,7 @@ class ServiceCollector(Collector):
     """
 
     hot: HotStore
-    queue: str = "celery"
+    queues: Sequence[str] = ("celery",)
 
     def collect(self) -> Iterator[Metric]:
         gauges, counters = self.hot.gauges(), self.hot.counters()
@@ -67,7 +67,8 @@ class ServiceCollector(Collector):
         figures |= {spec: counters.get(name, 0.0) for name, spec in COUNTERS.items()}
         figures |= {HOT_BYTES: self.hot.bytes_used(), SHARDS: len(self.hot.shards())}
         waiting = QUEUE.family()
-        add(waiting, self.hot.queue_depth(self.queue), self.queue)
+        for queue in self.queues:
+            add(waiting, self.hot.queue_depth(queue), queue)
         yield waiting
         for spec, value in figures.items():
             family = spec.family()

@@ -18,13 +18,14 @@ from tests.helpers import NOON_S, block
 
 DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
 Samples = dict[tuple[str, ...], float]
+QUEUES = ("ticks", "celery")
 
 
 def families(
     hot: HotStore, *, now_s: float = NOON_S, expected: tuple[str, ...] = ()
 ) -> list[Metric]:
     nodes = node_families(read_snapshot(hot, now_s=now_s), expected=expected)
-    return [*nodes, *ServiceCollector(hot).collect()]
+    return [*nodes, *ServiceCollector(hot, QUEUES).collect()]
 
 
 def samples(hot: HotStore, *, now_s: float = NOON_S, expected: tuple[str, ...] = ()) -> Samples:
@@ -136,7 +137,7 @@ def test_the_service_reports_itself(hot: HotStore) -> None:
     assert found["trnwatch_tick_lateness_seconds",] == 0.25
     assert found["trnwatch_ticks_late_total",] == 3
     assert found["trnwatch_ingest_errors_total",] == 0
-    assert found["trnwatch_queue_tasks", "celery"] == 0
+    assert [found["trnwatch_queue_tasks", queue] for queue in QUEUES] == [0, 0]
     assert found["trnwatch_hot_bytes",] > 0
     assert ("trnwatch_stream_clients",) not in found
 

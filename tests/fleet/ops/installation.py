@@ -32,8 +32,8 @@ ODD = "a place, 100% odd # really?"
 START_S = 60
 # A killed program must be back, and at work, in less than this, or than the start took here.
 RECOVERY_S = 10
-# Redis, the fork server, two workers, beat, the sender, and the web parent with two servers.
-N_PROCESSES = 9
+# Redis, the fork server, three workers, beat, the sender, and the web parent with two servers.
+N_PROCESSES = 10
 
 
 def environment(folder: Path, **env: str) -> dict[str, str]:
@@ -152,7 +152,7 @@ class Up:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all nine processes run, and no more are being forked."""
+        """Whether all processes run, and no more are being forked."""
         ready = self.child("fleet.ops.fork_server: ready") is not None
         return ready and len(self.children) == N_PROCESSES
 
