@@ -282,7 +282,6 @@ def _plain_line(rendered: str) -> str:
 
 
 def render_text(template_name: str, **context: object) -> str:
-    """Render plain text from a template, on one line."""
     return _plain_line(get_template(template_name).render(context))
 
 
@@ -293,6 +292,5 @@ def render_lines(template_name: str, **context: object) -> list[str]:
 
 
 def render_line(template_name: str, **context: object) -> SafeString:
-    """Render HTML from a template, on one line."""
     html = get_template(template_name).render(context)
     return mark_safe(SPACES.sub(" ", NO_SPACE.sub("", html)).strip())  # noqa: S308

@@ -113,7 +113,6 @@ def freeze_evidence() -> None:
 
 @shared_task(ignore_result=True, expires=30)
 def compare_similar_runs() -> None:
-    """Compare runs with similar runs, a few at a time."""
     if has_past():
         update_due_comparisons(hot_store(), now=datetime.now(UTC))
 
@@ -127,7 +126,6 @@ def update_trials() -> None:
 
 @shared_task(ignore_result=True, expires=10)
 def advance_preflights() -> None:
-    """Advance the running preflights by one stage."""
     advance_all(now=datetime.now(UTC))
 
 

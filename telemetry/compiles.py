@@ -74,8 +74,6 @@ def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
     ----------
     AWS Neuron SDK, compile-cache documentation (2026-08).
 
-    Examples
-    --------
     >>> was = Compile("MODULE_1+a", MISS, flags="-O1 --model-type=transformer")
     >>> now = Compile("MODULE_1+b", MISS, flags="--model-type transformer --optlevel=2")
     >>> key_changes(was, now)

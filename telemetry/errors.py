@@ -28,8 +28,6 @@ def whole_number(text: str | bytes, *, most: int) -> int | None:
     ``int`` alone takes digits of every script, signs and spaces, and raises ValueError from 4,301
     digits on.
 
-    Examples
-    --------
     >>> whole_number("17", most=99), whole_number("100", most=99), whole_number("-1", most=99)
     (17, None, None)
     """

@@ -16,7 +16,6 @@ Messages = Mapping[str, Sequence[tuple[int, str, str]]]
 
 
 def message_classes(package: str, messages: Messages, *, syntax: str = "proto3") -> dict[str, Any]:
-    """Return the class of each message."""
     file = FileDescriptorProto(name=f"{package}.proto", package=package, syntax=syntax)
     for message, fields in messages.items():
         described = DescriptorProto(name=message)

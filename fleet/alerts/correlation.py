@@ -117,7 +117,6 @@ class Cluster:
 
     @property
     def run_racks(self) -> set[tuple[str, str]]:
-        """Those of a whole run, too."""
         racks = (rack for part in self.parts.values() for rack in self.places.racks_of(part))
         return {rack for rack in racks if rack[1]}
 

@@ -113,7 +113,6 @@ class AgedSilence:
 
     @property
     def matchers(self) -> str:
-        """The matchers as Markdown code."""
         return self.silence.matchers.replace("`", "'") or "everything"
 
 

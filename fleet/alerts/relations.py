@@ -170,8 +170,6 @@ def anything(*_: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Relation(Generic[V]):
-    """A row of the table."""
-
     source: Callable[[V], bool] = anything
     target: Callable[[V], bool] = anything
     equal: Callable[[V, V], bool] = anything
@@ -179,7 +177,6 @@ class Relation(Generic[V]):
 
 
 def related(rows: Iterable[Relation[V]], source: V, target: V) -> bool:
-    """Whether a row relates the source to the target."""
     apart_s = min(abs(a - b) for a in source.onsets_s for b in target.onsets_s)
     return any(
         apart_s <= row.within_s

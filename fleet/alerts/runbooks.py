@@ -151,8 +151,6 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     A label may be any text: in a block, one that the shell or a program would take for more than
     a name counts as unknown.
 
-    Examples
-    --------
     >>> filled("drain `{node}`, {pod}", {"node": "trn-a"})
     'drain `trn-a`, POD'
     """

@@ -169,7 +169,6 @@ class AlertText:
 
     @cached_property
     def lost(self) -> Loss | None:
-        """What it has cost; None if unknown."""
         return loss(self.alert)
 
     @property

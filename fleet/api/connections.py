@@ -182,7 +182,6 @@ class LimitedProtocol(HttpToolsProtocol):
             self._tracker.enter(self)
 
     def drop_body(self) -> None:
-        """Drop the rest of the body."""
         self._is_dropping = True
         self.cycle.body = bytearray()
         self._release()

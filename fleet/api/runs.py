@@ -383,7 +383,6 @@ def _page(steps: StepBatch, query: StepFilter) -> tuple[StepBatch, bool, bool]:
 
 
 def _rows(steps: StepBatch) -> list[StepOut]:
-    """Return steps, newest first."""
     columns = {
         "step": steps.step,
         "ended_at_s": np.round(steps.ended_at_s, 3),

@@ -54,10 +54,7 @@ class SampleSource:
 
 
 class NodeSample:
-    """A stored sample with its tables."""
-
     def __init__(self, node: Node, answer: SampleAnswer) -> None:
-        """Unpack the tables."""
         self.answer = answer
         self._node = node
         self.tables = {table.name: table for table in sample_tables(answer)}

@@ -129,7 +129,6 @@ def stages(n_nodes: int) -> list[PreflightStage]:
 def measure(
     stage: PreflightStage, bed: ProbedNodes, measured: Measured, *, take: int | None
 ) -> Measured:
-    """Add what a stage measures."""
     collectives: tuple[Collective, ...] = ()
     match stage.measures:
         case "devices":

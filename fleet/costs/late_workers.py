@@ -137,8 +137,6 @@ def _take(run: Run, found: dict[str, LateWorker], chunk: Chunk, timed: NDArray[n
 def shares(waits: FloatArray) -> FloatArray:
     """Return the seconds by which each worker makes a step longer: (n_minutes, n_workers).
 
-    Examples
-    --------
     >>> shares(np.array([[0.0, 0.2, 0.5, 0.5, 0.5]])).round(3)
     array([[0.35, 0.15, 0.  , 0.  , 0.  ]])
     """

@@ -47,15 +47,12 @@ class CostShare:
 
     @property
     def width(self) -> float:
-        """Width of its segment, in percent."""
         return round(100 * self.ratio, 3)
 
 
 def round_to_cents(parts: Mapping[str, float]) -> dict[str, float]:
     """Round dollars to cents so that they add up to the rounded sum (largest remainder first).
 
-    Examples
-    --------
     >>> round_to_cents({"a": 0.004, "b": 0.004, "c": 0.004})
     {'a': 0.01, 'b': 0.0, 'c': 0.0}
     """
@@ -140,8 +137,6 @@ SCALES = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 def tokens_in(field: str, text: str) -> int | None:
     """Read a number of tokens such as 1.4 T; None if empty.
 
-    Examples
-    --------
     >>> tokens_in("tokens_per_epoch", "1.4 T"), tokens_in("tokens_per_epoch", "2,500,000")
     (1400000000000, 2500000)
     """

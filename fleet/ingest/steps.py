@@ -132,7 +132,6 @@ class StepIngest:
     """Reads step reports; caches runs, nodes and clocks of this process."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        """``monotonic`` is the clock of the caches."""
         self._monotonic = monotonic
         self._runs: dict[str, tuple[float, Run]] = {}
         self._tied: dict[tuple[str, str, str], float] = {}
@@ -284,7 +283,6 @@ class StepIngest:
 def store_reported_compiles(
     hot: HotStore, taken: Iterable[StepReport], *, correction_s: float, now_s: float
 ) -> None:
-    """Store the compiles among the reports, each once."""
     by_run: dict[str, list[CompileLine]] = {}
     for report in taken:
         if isinstance(report, CompileLine):

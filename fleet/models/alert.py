@@ -190,8 +190,6 @@ class Alert(models.Model):
     """One problem: a rule broken by one subject, until it is resolved."""
 
     class Severity(models.TextChoices):
-        """Severity, in order of urgency."""
-
         PAGE = "1-page", "page"
         WARN = "2-warn", "warn"
 

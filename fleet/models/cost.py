@@ -82,12 +82,10 @@ class Budget(models.Model):
 
     @property
     def last_day(self) -> datetime:
-        """A time on its last day."""
         return self.ends_at - timedelta(microseconds=1)
 
     @property
     def subject(self) -> str:
-        """Subject of alerts about it."""
         return f"budget:{self.pk}"
 
 

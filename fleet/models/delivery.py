@@ -86,7 +86,6 @@ class Receiver(models.Model):
             return self in {self.PAGERDUTY, self.ALERTMANAGER}
 
         def takes(self, notification: str) -> bool:
-            """Whether it takes notifications of that ``Delivery.Kind``."""
             if notification == "acknowledged":
                 return self not in {self.EMAIL, self.ALERTMANAGER}
             if notification == "marked_false":

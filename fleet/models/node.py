@@ -143,12 +143,10 @@ class Node(Labeled):
 
     @property
     def all_labels(self) -> dict[str, str]:
-        """Its labels with its zone, by name."""
         return {**({"zone": self.zone} if self.zone else {}), **self.labels}
 
     @property
     def is_expected(self) -> bool:
-        """Whether it should report."""
         return self.retired_at is None and not self.is_released
 
     @property

@@ -65,8 +65,6 @@ class RunQuerySet(LabeledQuerySet["Run"]):
 
 
 class Run(Labeled):
-    """One training job."""
-
     class Phase(models.TextChoices):
         PENDING = "pending"
         COMPILING = "compiling"

@@ -42,8 +42,6 @@ class TokenQuerySet(models.QuerySet["Token"]):
 
 
 class Token(models.Model):
-    """A bearer token of a machine."""
-
     class Scope(models.TextChoices):
         INGEST = "ingest"
         SCRAPE = "scrape"

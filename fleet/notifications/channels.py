@@ -344,8 +344,6 @@ MARKS = {
 
 
 class Slack(HttpChannel):
-    """An incoming webhook of Slack."""
-
     def render(self, message: Message) -> Body:
         """Write one line for push notifications, and blocks with links and the full text."""
         title = f"{MARKS[message.kind]} {message.title}"

@@ -15,7 +15,6 @@ UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Whether the SQLite file is damaged."""
     return isinstance(error, DatabaseError) and any(word in str(error) for word in DAMAGE)
 
 

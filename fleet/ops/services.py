@@ -33,7 +33,6 @@ CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
 
 
 def fork_server() -> Program:
-    """Return the process that the others are forked from."""
     return Program(KIND, (sys.executable, "-m", "fleet.ops.fork_server"), kind=KIND)
 
 

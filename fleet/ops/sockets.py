@@ -41,7 +41,6 @@ def is_free(bind: str, port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a loopback port that is free now."""
     with closing(listen("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port

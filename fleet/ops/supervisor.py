@@ -269,7 +269,6 @@ class Supervisor:
             return Path(os.devnull).open("ab")
 
     async def _stop(self, program: Program) -> None:
-        """Stop restarting a program, and end it."""
         task = self._tasks.pop(program, None)
         if task is not None:
             task.cancel()

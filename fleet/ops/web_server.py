@@ -188,7 +188,6 @@ class Parent:
         os._exit(0)
 
     def _wait(self, within_s: float) -> None:
-        """Wait for proofs and signals."""
         by_pipe = {child.proofs: child for child in self._children}
         ready, _, _ = select.select([self._wake, *by_pipe], [], [], within_s)
         for pipe in ready:

@@ -42,7 +42,6 @@ def annotation_add(request: HtmxRequest) -> HttpResponse:
 
 
 def annotate_context(*, run: str = "", node: str = "", back: str = "") -> dict[str, Any]:
-    """Return the context of ``runs/_annotate.html``."""
     return {"annotation_form": AnnotationForm(initial={"run": run, "node": node, "back": back})}
 
 

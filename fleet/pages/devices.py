@@ -66,7 +66,6 @@ def alerts_of(node: Node, number: int, *, since: datetime) -> list[Alert]:
 
 
 def _devices(alert: Alert, node: Node) -> set[int | None]:
-    """Return the devices of a node that an alert or one of its parts accuses."""
     parts = map(finding_of_part, alert.parts)
     named = [(each.node, each.part, each.device) for each in parts]
     if alert.node_id == node.pk:

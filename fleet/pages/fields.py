@@ -121,8 +121,6 @@ class ServiceTextField(forms.CharField):
 
 
 class UtcTimeField(forms.CharField):
-    """A date and time in UTC, or None."""
-
     def __init__(self, **options: Any) -> None:
         attrs = {"type": "datetime-local", "class": "moment", "step": options.pop("step_s", 60)}
         widget = forms.DateTimeInput(attrs=attrs, format="%Y-%m-%dT%H:%M")

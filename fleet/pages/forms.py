@@ -57,8 +57,6 @@ class PasswordForm(PasswordChangeForm):
 
 
 class DrillRunForm(forms.Form):
-    """The run of a drill, by default the largest."""
-
     run = RunField(
         Run.objects.none(),
         to_field_name="name",
@@ -350,8 +348,6 @@ class SilenceEndForm(forms.Form):
 
 
 class SilenceForm(SilenceEndForm):
-    """A new silence."""
-
     field_order = ("matchers", "reason", "span", "until", "confirmed")
     back = None  # type: ignore[assignment]
     matchers = ServiceTextField(

@@ -75,7 +75,6 @@ class DeliveryFilter(Filter):
 
 
 def deliveries_context(page: str = "1", **filters: str) -> dict[str, Any]:
-    """Return a page of the deliveries, the newest first."""
     keep = DeliveryFilter.of(filters)
     listed = deliveries()
     if keep.state:

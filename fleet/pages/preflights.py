@@ -122,7 +122,6 @@ def _show(
 
 
 def preflight_context(preflight: Preflight) -> dict[str, Any]:
-    """Return what changes on the page of one preflight."""
     measured, result = load_measured(preflight), load_result(preflight)
     context: dict[str, Any] = {
         "preflight": preflight,
@@ -176,7 +175,6 @@ def preflight_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 @gzip_page
 @require_safe
 def preflight_pairs(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Return the figures of every pair as CSV."""
     preflight = get_object_or_404(Preflight, pk=pk)
     measured = load_measured(preflight)
     headers = {"Content-Disposition": f'attachment; filename="preflight-{preflight.pk}-pairs.csv"'}

@@ -138,8 +138,6 @@ def _show(request: HtmxRequest, form: RunLimitsForm | None, *, asked: str = "") 
 def limit_text(name: str, value: float) -> tuple[str, str]:
     """Write a limit: its name without the unit, and the value with it.
 
-    Examples
-    --------
     >>> limit_text("limit_ratio", 0.25), limit_text("silent_s", 15.0), limit_text("steps", 2)
     (('limit', '0.25'), ('silent', '15 s'), ('steps', '2'))
     """

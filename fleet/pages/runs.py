@@ -117,7 +117,6 @@ def runs_context(**filters: str) -> dict[str, Any]:
 def rows_with_alerts(
     runs: Iterable[RunNow], alerts: Iterable[Alert], *, now: datetime
 ) -> list[RunRow]:
-    """Return a row for each run, with the first of its ``alerts``."""
     worst: dict[str, Alert] = {}
     for alert in alerts:
         for name in alert.runs:

@@ -24,7 +24,6 @@ from telemetry.store.hot import hot_store
 @require_POST
 @requires("operator")
 def node_sample(request: HtmxRequest, name: str) -> HttpResponse:
-    """Request a sample of a node's agent."""
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
     hot, now, error = hot_store(), timezone.now(), ""
     is_up = nodes_now(hot, [node], now_s=now.timestamp())[0].is_up
@@ -99,6 +98,5 @@ def sample_chart(request: HtmxRequest, name: str, pk: int, chart: str) -> HttpRe
 @gzip_page
 @require_safe
 def sample_csv(request: HtmxRequest, name: str, pk: int) -> HttpResponse:
-    """Return all readings of a sample as CSV."""
     headers = {"Content-Disposition": f'attachment; filename="{name}-sample-{pk}.csv"'}
     return HttpResponse(_stored(name, pk).csv(), "text/csv; charset=utf-8", headers=headers)

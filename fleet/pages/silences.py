@@ -92,7 +92,6 @@ def _detail(request: HtmxRequest, pk: int, *, form: SilenceEndForm | None = None
 @require_POST
 @requires("operator")
 def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Expire a silence, or change its end."""
     silence, form = get_object_or_404(Silence, pk=pk), SilenceEndForm(request.POST)
     by, now = request.user.get_username(), timezone.now()
 

@@ -144,7 +144,6 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
-    """Observe a run up to a time."""
     steps = steps_of(hot, run, until=until)
     warm, settled = (
         dict(zip(COLUMNS, sums.sum(axis=0).tolist(), strict=True))

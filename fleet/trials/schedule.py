@@ -133,7 +133,6 @@ def arms_of(
 def forecasts_of(
     found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
 ) -> tuple[ArmForecast, ...]:
-    """Forecast the arms of a projection again, for its charts."""
     return arms_of(
         planned,
         days=found.days,

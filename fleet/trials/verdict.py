@@ -58,7 +58,6 @@ class ListPrice:
 
     @property
     def usd(self) -> float:
-        """The middle of the range."""
         return (self.low_usd + self.high_usd) / 2
 
 

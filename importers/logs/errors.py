@@ -16,8 +16,6 @@ MAX_TEXT_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class ErrorPattern:
-    """A block of errors.toml."""
-
     name: str
     kind: str
     has: tuple[str, ...]

@@ -181,7 +181,6 @@ class ProgressBar:
 
 
 def bar_of(text: str) -> ProgressBar | None:
-    """Return the last progress bar on a line."""
     match = next(iter(reversed([*BAR.finditer(text)])), None) or OPEN_BAR.search(text)
     if match is None and "•" in text:
         match = RICH_BAR.search(text)
@@ -393,7 +392,6 @@ class Epochs:
         self._highest: dict[int, int] = {}
 
     def place(self, epoch: int, step: int, length: int | None) -> int:
-        """Return the number of a step of an epoch."""
         if epoch not in self._base:
             if len(self._base) >= MAX_SOURCES:
                 return step

@@ -127,7 +127,6 @@ class Log:
 
     @property
     def steps(self) -> LineSteps:
-        """The steps of ``family``."""
         return self.gathered[self.family or FAMILIES[0]]
 
 

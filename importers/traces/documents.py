@@ -16,8 +16,6 @@ HEAD_BYTES = 65_536
 
 
 class Event(msgspec.Struct):
-    """An event of a Chrome trace."""
-
     ph: Any = ""
     cat: Any = ""
     name: Any = ""

@@ -262,7 +262,6 @@ def _core_events(rank: int, columns: Table, base_ns: int) -> RankEvents:
 
 
 def without(one: Intervals, other: Intervals) -> Intervals:
-    """Return the parts of ``one`` in none of ``other``."""
     edges = np.unique(np.concatenate([*one, *other]))
     middle = (edges[1:] + edges[:-1]) / 2
     inside = [np.zeros(len(middle), bool), np.zeros(len(middle), bool)]

@@ -44,8 +44,6 @@ Call = tuple[str, int]
 
 
 class Hardware(TypedDict, total=False):
-    """What RankFigures has of the hardware."""
-
     hbm_bytes_per_s: float
     hbm_peak_bytes_per_s: float
     throttled_ratio: float

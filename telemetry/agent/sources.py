@@ -144,7 +144,6 @@ class Monitor:
         return [program, "-c", str(path)]
 
     def _end_program(self) -> None:
-        """End the program and its children."""
         process, self._process, self._descriptor = self._process, None, -1
         if process is None:
             return

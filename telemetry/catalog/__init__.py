@@ -199,8 +199,6 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         A. Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways",
         arXiv:2204.02311, appendix B.
 
-        Examples
-        --------
         >>> tiny = Model(name="tiny", params=1e6, layers=2, hidden=64, heads=2, kv_heads=2,
         ...              ffn=256, vocab=100, source="none", date="2026")
         >>> tiny.flops_per_token(128)

@@ -37,8 +37,6 @@ def operator_name(text: str) -> str:
     Overloads are left out: ``aten::add.Tensor``, ``torch.ops.aten.add.Tensor``, ``aten.add`` and
     ``add`` are one. A name with a hyphen is an opcode of HLO, as are those of its dialects.
 
-    Examples
-    --------
     >>> operator_name("torch.ops.aten.add.Tensor"), operator_name("stablehlo.dot_general")
     ('aten::add', 'hlo::dot-general')
     """

@@ -118,8 +118,6 @@ def compatible(n: int, bad_pairs: Iterable[tuple[int, int]], cost: FloatArray) -
     This is a largest independent set of the graph of bad pairs, found per connected component by
     branching on the node with the most conflicts.
 
-    Examples
-    --------
     A bad switch port makes node 1 a bad peer of three others:
 
     >>> compatible(5, [(1, 0), (1, 2), (1, 3)], np.zeros(5))

@@ -300,8 +300,6 @@ def two_way(values: FloatArray, is_across: BoolArray | None = None) -> TwoWay:
     ----------
     J. W. Tukey, "Exploratory Data Analysis", Addison-Wesley (1977), chapter 11.
 
-    Examples
-    --------
     Node 3 is twice as slow to all others, and the pair of 0 and 1 three times:
 
     >>> values = np.full((5, 5), 16.0)

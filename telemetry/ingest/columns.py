@@ -235,7 +235,6 @@ class _RecipeBuilder:
         return self.by_mark[number]
 
     def known(self, numbers: Iterable[float | None]) -> tuple[int, ...]:
-        """Return the holes of the numbers that are not None."""
         return tuple(self.hole(number) for number in numbers if number is not None)
 
     def _cores(self, groups: Sequence[schemas.NeuroncoreCounters], shape: Shape) -> None:

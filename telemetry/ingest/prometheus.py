@@ -544,7 +544,6 @@ class NodeSeries(msgspec.Struct):
 
     @property
     def there(self) -> list[ExporterState]:
-        """The exporters that are still scraped."""
         known = [exporter for exporter in self.exporters.values() if exporter.at_ms]
         newest_ms = max((each.at_ms for each in known), default=0)
         return [

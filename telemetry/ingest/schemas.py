@@ -253,8 +253,6 @@ class RuntimeVcpuUsage(MetricGroup, gc=False, kw_only=True):
 
 
 class RuntimeReport(Struct, gc=False):
-    """The groups of one process."""
-
     neuroncore_counters: NeuroncoreCounters | None = None
     memory_used: MemoryUsed | None = None
     execution_stats: ExecutionStats | None = None

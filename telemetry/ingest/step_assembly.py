@@ -117,7 +117,6 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _tokens(worker_steps: Sequence[WorkerStep], otherwise: float) -> float:
-    """Return the tokens of a step: the median over workers."""
     values = [step.tokens for step in worker_steps if step.tokens is not None]
     return _median(values) if values else otherwise
 

@@ -248,8 +248,6 @@ def collective_time_s(
     ----------
     aws-neuron-sdk, neuron-runtime/about/collectives.rst and nccom-test.rst.
 
-    Examples
-    --------
     >>> from telemetry.catalog import instance
     >>> one = collective_time_s(instance("trn1.32xlarge"), n_nodes=2, n_ranks=64, n_bytes=2**30)
     >>> round(one.total_s, 3)

@@ -33,7 +33,6 @@ class Toolchain:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all nodes share one cache."""
         return self.cache != LOCAL
 
 

@@ -40,8 +40,6 @@ def expected_loss(n_params: float, n_tokens: FloatArray, *, vocab_size: int) -> 
     J. Hoffmann et al., "Training Compute-Optimal Large Language Models", arXiv:2203.15556,
     equation 10.
 
-    Examples
-    --------
     Seven billion parameters after a trillion tokens:
 
     >>> expected_loss(7e9, np.array([1e12]), vocab_size=32000).round(3)

@@ -196,8 +196,6 @@ def rounds(n: int) -> list[tuple[IntArray, IntArray]]:
     The circle method of round-robin tournaments: n - 1 rounds (n if odd), so that all pairs of
     a round can be probed at once without disturbing each other.
 
-    Examples
-    --------
     >>> [list(zip(rows.tolist(), columns.tolist())) for rows, columns in rounds(4)]
     [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
     """

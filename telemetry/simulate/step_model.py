@@ -459,8 +459,6 @@ class Estimate:
 def estimate(job: Job, model: Model | None = None) -> Estimate:
     """Predict throughput, MFU, all-reduce share and cost of a job.
 
-    Examples
-    --------
     >>> job = Job(model="llama2-7b", instance="trn1.32xlarge", nodes=16, tp=8,
     ...           seq_len=4096, global_batch=1024)
     >>> round(estimate(job).mfu_ratio, 2)

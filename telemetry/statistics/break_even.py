@@ -39,8 +39,6 @@ def break_even(baseline: Course, candidate: Course) -> BreakEven:
 
     on, in dollars and dollars per token; never if it costs more per token.
 
-    Examples
-    --------
     The baseline costs $2 per token, the candidate $1 and $10 for porting, at 5 tokens a day:
 
     >>> baseline = Course(0.0, 2.0, 0.0, 1.0)

@@ -57,8 +57,6 @@ def rise(x: FloatArray, *, floor: float) -> ChangePoint | None:
     D. V. Hinkley, "Inference about the Change-Point in a Sequence of Random Variables",
     Biometrika 57 (1970), 1-17.
 
-    Examples
-    --------
     >>> rise(np.array([1.0, 1, 1, 1, 3, 3]), floor=0.1).at
     4
     """

@@ -103,8 +103,6 @@ def course(habits: ArmRates, *, has_reuse: bool, porting_usd: float = 0.0) -> Co
     The start takes ``compile_s + load_s + warm_up_s``. Then a day of training takes `stretch`
     days, and yields ``tokens_per_s * 86400 * (1 - checkpoint_s_per_hour / 3600)`` tokens.
 
-    Examples
-    --------
     One node at $24 an hour and 1,000 tokens/s saves for 36 s of each hour, starts in 2.4 h (1.4 h
     of them compiling), and fails once a day. With reuse a day of training takes 25.55 h:
 
@@ -225,8 +223,6 @@ def poisson_interval(n: int) -> tuple[float, float]:
     ----------
     F. Garwood, "Fiducial Limits for the Poisson Distribution", Biometrika 28 (1936), 437-442.
 
-    Examples
-    --------
     >>> [round(end, 2) for end in poisson_interval(0)]
     [0.0, 3.69]
     """
@@ -404,8 +400,6 @@ def spread_log(seen: Sequence[float] | FloatArray, *, of_next: bool) -> float | 
     -----
     Stretched as Student's distribution is for so few values.
 
-    Examples
-    --------
     >>> spread_log([600.0, 600.0], of_next=True) is None
     True
     >>> round(spread_log([590.0, 600.0, 610.0, 600.0, 600.0], of_next=True), 3)

@@ -61,8 +61,6 @@ def chance_of_count(n: int, *, total: int, n_parts: int) -> float:
 
     The upper tail of the binomial distribution with probability ``1 / n_parts``.
 
-    Examples
-    --------
     >>> round(chance_of_count(2, total=2, n_parts=4), 4)
     0.0625
     """

@@ -50,8 +50,6 @@ class Tariff:
         ``sum of rate * seconds that it held``. It never falls as the end moves on, and as long
         as rates are only added after a moment, nothing before that moment changes.
 
-        Examples
-        --------
         A dollar per second, and half of it from the tenth second on:
 
         >>> Tariff.of([(0, 1.0), (10, 0.5)]).usd(0, 14)
@@ -63,8 +61,6 @@ class Tariff:
     def each_usd(self, start_s: FloatArray, end_s: FloatArray) -> FloatArray:
         """Dollars of (n,) intervals; the first rate also holds before its time.
 
-        Examples
-        --------
         Two seconds at a dollar, and four of which the last two cost half:
 
         >>> Tariff.of([(0, 1.0), (10, 0.5)]).each_usd(np.array([6.0, 8]), np.array([8.0, 12]))

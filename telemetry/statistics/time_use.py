@@ -111,7 +111,6 @@ class _Rows:
 
 
 def _rows(steps: StepBatch, stretch: TimeSlice) -> _Rows:
-    """Rows of steps, and one for the time after the last."""
     before = int(steps.step[0]) - 1 if len(steps) else 0
     if stretch.last_step is not None:
         before = stretch.last_step

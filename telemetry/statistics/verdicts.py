@@ -122,8 +122,6 @@ def is_lost(step: FloatArray, starts: Sequence[tuple[float, float]]) -> FloatArr
     The job's own number of a step is ``step`` minus its start's shift. A start whose own numbers
     begin at ``f`` discards all earlier work from ``f`` on.
 
-    Examples
-    --------
     Five steps, two of them after the last checkpoint; the job resumes at its step 4:
 
     >>> is_lost(np.arange(1.0, 9.0), [(0, 0), (6, 2)])

@@ -115,7 +115,6 @@ def fill_recent_of(name: str) -> None:
 
 
 def simulate_past_of(name: str) -> str:
-    """Simulate the past of one run, and return a summary."""
     began = time.monotonic()
     run = Run.objects.prefetch_related("nodes").get(name=name)
     n_alerts = simulate_past(hot_store(), run, faults_of(run))

@@ -58,7 +58,6 @@ class Command(import_log.Command):
 
 
 def _named(text: str) -> tuple[str | None, Path]:
-    """Return the field and the path that ``NAME=FILE`` names."""
     name, equals, path = text.partition("=")
     if not equals or Path(text).exists():
         return None, Path(text)
