@@ -204,10 +204,7 @@ STATICFILES_DIRS = [
     for package in ("idiomorph", "uplot")
     if (ROOT / "node_modules" / package).is_dir()
 ]
-STATICFILES_FINDERS = [
-    "fleet.ops.static_files.PackageFinder",
-    "fleet.ops.static_files.AppFinder",
-]
+STATICFILES_FINDERS = ["fleet.ops.static_files.PackageFinder", "fleet.ops.static_files.AppFinder"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "fleet.ops.static_files.HashedStorage"},
@@ -277,11 +274,7 @@ LOGGING = {
     },
     "handlers": {
         "audit": {"class": "logging.StreamHandler", "formatter": "line"},
-        "stderr": {
-            "class": "logging.StreamHandler",
-            "formatter": "plain",
-            "filters": ["brief"],
-        },
+        "stderr": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["brief"]},
     },
     "loggers": {"trnwatch.audit": {"handlers": ["audit"], "level": "INFO", "propagate": False}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},

@@ -63,8 +63,6 @@ def graph_of(module: str) -> str:
 def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
     """Compare the cache keys of two compilations.
 
-    Notes
-    -----
     A graph is stored at ``<cache>/neuronxcc-<version>/MODULE_<graph>+<flags>``: the key is
     the compiler's version, the hash of the graph's operations (with shapes) and the hash of the
     flags. A part that is unknown on either side counts as equal. If the keys are equal, the cache

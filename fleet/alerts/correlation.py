@@ -226,11 +226,7 @@ def correlate(
 
 
 def _cluster_of(
-    alert: Alert,
-    loose: dict[Subject, Finding],
-    evaluated: Collection[Subject],
-    *,
-    now: datetime,
+    alert: Alert, loose: dict[Subject, Finding], evaluated: Collection[Subject], *, now: datetime
 ) -> Cluster | None:
     """Take the findings of an open alert out of ``loose``; None if it ends or stands alone."""
     cluster = Cluster("", alert.onset_at.timestamp(), {}, [alert])

@@ -256,7 +256,11 @@ def _judge(agents: Agents, requests: Sequence[ProbeRequest], *, now: datetime) -
         suspects = listed([row.node for row in again if not row.is_peer])
         text = f"{suspects} had a high latency once, not in a second probe: no node stands out"
     elif not late:
-        text = _alike(latencies[0])
+        usual_s = sorted(float(np.median([*each.values()])) for each in latencies[0].values())
+        text = (
+            f"all {len(usual_s)} probed nodes have similar latencies: {seconds(usual_s[0])} to "
+            f"{seconds(usual_s[-1])}; look at the switch or the collective itself"
+        )
     elif again or len(late) > MAX_SUSPECTS:
         text = _several(late, n_asked=len(requests))
     if text:
@@ -364,14 +368,6 @@ def _too_few(rows: Sequence[ProbeRequest], n_answered: int) -> str:
     reasons = Counter(row.reason for row in rows if row.reason)
     text = f"{n_answered} of {counted(len(rows), 'node')} answered, too few to compare"
     return text + "".join(f": {reason}" for reason, _ in reasons.most_common(1))
-
-
-def _alike(answered: Mapping[str, Latencies]) -> str:
-    usual_s = sorted(float(np.median([*each.values()])) for each in answered.values())
-    return (
-        f"all {len(usual_s)} probed nodes have similar latencies: {seconds(usual_s[0])} to "
-        f"{seconds(usual_s[-1])}; look at the switch or the collective itself"
-    )
 
 
 def _several(late: Sequence[Problem], *, n_asked: int) -> str:

@@ -17,10 +17,7 @@ from telemetry.store.hot import HotStore
 
 RECENT, YEAR = timedelta(days=90), timedelta(days=365)
 NOUNS: Mapping[Severity, str] = {"page": "page", "warn": "warning"}
-SEVERITY_OF: Mapping[str, Severity] = {
-    Alert.Severity.PAGE: "page",
-    Alert.Severity.WARN: "warn",
-}
+SEVERITY_OF: Mapping[str, Severity] = {Alert.Severity.PAGE: "page", Alert.Severity.WARN: "warn"}
 # What can be found is noted so often, and kept for the page of rules while nothing newer is.
 LIMITS, LIMITS_DUE, NOTED_EVERY_S, KEEP_S = "watch:limits", "watch:limits:due", 15, 86_400
 

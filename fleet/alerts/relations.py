@@ -228,7 +228,7 @@ AT_ITS_KEY: Rows = (
             and (s.rule.subject == "node" or s.is_same(t, "cause"))
             and s.is_same(t, "node")
             and s.is_same(t, "device")
-        ),
+        )
     ),
 )
 # Under any rule, with the same culprit. A class and a cause of it are one cause, two causes of it
@@ -295,7 +295,7 @@ CONTINUES: Rows = (
         equal=lambda s, t: (
             s.key == t.key
             and (CLASS_OF.get(s.cause) == CLASS_OF.get(t.cause) or not (s.is_known and t.is_known))
-        ),
+        )
     ),
     Relation(
         source=lambda s: s.cause in CLASS_OF,

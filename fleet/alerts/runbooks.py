@@ -156,10 +156,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     """
 
     def fill(text: str, quote: Callable[[str], str]) -> str:
-        return FIELD.sub(
-            lambda field: quote(values.get(field[1], "")) or field[1].upper(),
-            text,
-        )
+        return FIELD.sub(lambda field: quote(values.get(field[1], "")) or field[1].upper(), text)
 
     parts, end = [], 0
     for block in BLOCK.finditer(text):

@@ -57,11 +57,7 @@ GATHER_S = 0.1
 # Paths, and whether their lines contain no report of neuron-monitor.
 PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
 # Addresses in Django whose senders pack many samples in a request.
-SAMPLES = {
-    "/api/v1/ingest/prometheus",
-    "/api/v1/ingest/otlp",
-    "/api/v1/ingest/otlp/v1/metrics",
-}
+SAMPLES = {"/api/v1/ingest/prometheus", "/api/v1/ingest/otlp", "/api/v1/ingest/otlp/v1/metrics"}
 # Addresses that browsers upload files to, and the page of each one's form.
 UPLOADS = {"/support/": "/support/", "/preflight/files": "/preflight/"}
 # Lines of a stream that come closer together than this form one batch.

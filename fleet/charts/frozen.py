@@ -317,12 +317,7 @@ def _rows(title: str, figure: Chart, onset_s: float, end_s: float) -> list[Figur
     ]
     largest = max((abs(v) for _, *pair in medians for v in pair if v is not None), default=0.0)
     return [
-        FigureRow(
-            title,
-            line.label,
-            format_figure(a, figure.unit),
-            format_figure(b, figure.unit),
-        )
+        FigureRow(title, line.label, format_figure(a, figure.unit), format_figure(b, figure.unit))
         for line, a, b in medians
         if max(abs(a or 0.0), abs(b or 0.0)) > NEGLIGIBLE_RATIO * largest
     ]

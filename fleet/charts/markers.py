@@ -66,11 +66,7 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 
 def markers_of(
-    window: Window,
-    *,
-    run: int | None = None,
-    node: int | None = None,
-    without: int | None = None,
+    window: Window, *, run: int | None = None, node: int | None = None, without: int | None = None
 ) -> list[Event]:
     """Return what happened to a run, a node and the fleet, as known at the window's end."""
     on_node = Q(node=node) if node is not None else Q(pk__in=[])

@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fleet.charts.figures import (
-    Chart,
-    ChartLine,
-    Heat,
-    Place,
-    column_s,
-    heat_of,
-    thinned,
-)
+from fleet.charts.figures import Chart, ChartLine, Heat, Place, column_s, heat_of, thinned
 from fleet.charts.windows import DEFAULT, LENGTHS, Window
 from fleet.formatting import flops, unit_of
 from fleet.models import Node
@@ -145,11 +137,7 @@ NOT_IN_NEURON_MONITOR = frozenset(
 )
 # Metrics of processes: a report without one has none.
 OF_PROCESSES = frozenset(
-    {
-        "device_memory_used_bytes",
-        "core_flops_per_s",
-        "execution_latency_p50_s",
-    }
+    {"device_memory_used_bytes", "core_flops_per_s", "execution_latency_p50_s"}
 )
 
 

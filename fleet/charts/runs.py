@@ -8,14 +8,7 @@ import numpy as np
 from django.db.models import OuterRef, Subquery
 
 from fleet.alerts.evidence import has_late_worker
-from fleet.charts.figures import (
-    Chart,
-    ChartLine,
-    Mark,
-    Place,
-    thinned,
-    workers_reach,
-)
+from fleet.charts.figures import Chart, ChartLine, Mark, Place, thinned, workers_reach
 from fleet.charts.markers import checkpoints
 from fleet.charts.windows import Window
 from fleet.costs.drift import expected_now

@@ -115,9 +115,7 @@ def stages(n_nodes: int) -> list[PreflightStage]:
         PreflightStage("probing each EFA device", "links"),
         *(
             PreflightStage(
-                f"probing pairs, round {first + 1} to {last} of {n_rounds}",
-                "pairs",
-                (first, last),
+                f"probing pairs, round {first + 1} to {last} of {n_rounds}", "pairs", (first, last)
             )
             for first, last in pairwise(cuts)
         ),

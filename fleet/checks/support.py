@@ -10,13 +10,7 @@ from fleet.formatting import render_text
 from fleet.models import SupportCheck, Trial
 from telemetry.checks.operator_readers import read_operators
 from telemetry.checks.operators import OperatorList, SupportError
-from telemetry.checks.support import (
-    OperatorJudgement,
-    Risk,
-    SupportState,
-    judge,
-    published,
-)
+from telemetry.checks.support import OperatorJudgement, Risk, SupportState, judge, published
 from telemetry.errors import FieldError
 
 LONGEST_FILE = 200

@@ -15,14 +15,7 @@ from django.db import OperationalError
 from django.db.models import Count, Q
 from redis.exceptions import RedisError
 
-from fleet.ingest.nodes import (
-    NAME,
-    NAME_RULE,
-    IngestBatch,
-    store_batches,
-    store_labels,
-    store_row,
-)
+from fleet.ingest.nodes import NAME, NAME_RULE, IngestBatch, store_batches, store_labels, store_row
 from fleet.ingest.runs import refresh_run
 from fleet.models import Node, Run
 from telemetry.blocks import METRICS, Block, FloatArray

@@ -256,10 +256,7 @@ class HardwareCollector(Collector):
         nodes = Node.objects.filter(name__in=flops) if flops else ()
         peaks = {node.name: peak for node in nodes if (peak := node.core_peak_flops)}
         ratios = {name: flops[name] / peak for name, peak in peaks.items()}
-        return [
-            *node_families(snapshot, expected=expected),
-            node_family(FLOPS_RATIO, ratios),
-        ]
+        return [*node_families(snapshot, expected=expected), node_family(FLOPS_RATIO, ratios)]
 
 
 def _expected_nodes(node: Node | None) -> QuerySet[Node]:

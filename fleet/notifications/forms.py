@@ -12,12 +12,7 @@ from django.core.validators import validate_email
 from fleet.alerts.matchers import parse_matchers
 from fleet.models import Receiver, Route
 from fleet.notifications.channels import EVENTS_URL, apprise_service
-from fleet.notifications.http_client import (
-    AddressError,
-    Allowed,
-    resolve,
-    split,
-)
+from fleet.notifications.http_client import AddressError, Allowed, resolve, split
 from fleet.notifications.manual import LONGEST_NOTE
 from telemetry.errors import FieldError
 

@@ -95,11 +95,7 @@ class Services:
         self._disk_monitor: asyncio.Task[None] | None = None
 
     async def run(
-        self,
-        listener: socket.socket,
-        *,
-        prepare: Callable[[], None],
-        on_ready: Callable[[], None],
+        self, listener: socket.socket, *, prepare: Callable[[], None], on_ready: Callable[[], None]
     ) -> None:
         """Start everything, call ``on_ready`` once pages are served, and stop at a signal.
 
@@ -128,11 +124,7 @@ class Services:
             await asyncio.to_thread(end_orphans)
 
     async def _start_all(
-        self,
-        listener: socket.socket,
-        *,
-        prepare: Callable[[], None],
-        on_ready: Callable[[], None],
+        self, listener: socket.socket, *, prepare: Callable[[], None], on_ready: Callable[[], None]
     ) -> None:
         """Start everything, then rotate logs.
 

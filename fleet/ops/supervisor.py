@@ -240,11 +240,7 @@ class Supervisor:
         return process
 
     async def _fork(
-        self,
-        program: Program,
-        env: dict[str, str],
-        output: tuple[int, int],
-        fds: tuple[int, ...],
+        self, program: Program, env: dict[str, str], output: tuple[int, int], fds: tuple[int, ...]
     ) -> Forked | None:
         """Let the fork server start a program; None if there is none, or it ends before."""
         if self._forks is None:

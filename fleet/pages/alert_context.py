@@ -24,11 +24,7 @@ LOOKED_BACK = timedelta(days=90)
 WEEK = timedelta(days=7)
 LOOKED_AT = 300
 SHOWN = 5
-COMMENT_KINDS = (
-    AlertEvent.Kind.ACKNOWLEDGED,
-    AlertEvent.Kind.COMMENTED,
-    AlertEvent.Kind.RESOLVED,
-)
+COMMENT_KINDS = (AlertEvent.Kind.ACKNOWLEDGED, AlertEvent.Kind.COMMENTED, AlertEvent.Kind.RESOLVED)
 Problem = tuple[object, ...]
 
 
@@ -444,8 +440,7 @@ def causes_of(alert: Alert) -> ConsideredCauses:
             found.append(_considered({"cause": UNKNOWN}, seen, evidence))
         found.sort(key=lambda row: -(row.share or 0.0))
     return ConsideredCauses(
-        found,
-        {direction: names for direction, names in by_direction.items() if names},
+        found, {direction: names for direction, names in by_direction.items() if names}
     )
 
 

@@ -22,13 +22,7 @@ from fleet.charts.image import is_image_key
 from fleet.charts.imported_logs import LOG_CHARTS, log_figure
 from fleet.charts.markers import marked
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
-from fleet.charts.runs import (
-    RUN_CHARTS,
-    LossView,
-    expected_cost_marks,
-    run_figure,
-    viewed_loss,
-)
+from fleet.charts.runs import RUN_CHARTS, LossView, expected_cost_marks, run_figure, viewed_loss
 from fleet.charts.windows import Window, window_of
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Alert, InjectedFault, Node, Run
@@ -94,8 +88,7 @@ def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     run = get_object_or_404(Run.objects.select_related("log"), name=name)
     if chart in LOG_CHARTS and hasattr(run, "log"):
         return answer_chart(
-            request,
-            lambda window: marked(log_figure(run.log, chart, window), window, run=run.pk),
+            request, lambda window: marked(log_figure(run.log, chart, window), window, run=run.pk)
         )
     hot, now = hot_store(), timezone.now()
     if chart == "cost" and "expected" in request.GET:

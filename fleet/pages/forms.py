@@ -117,8 +117,7 @@ class TokenForm(forms.Form):
 
 class PersonForm(forms.Form):
     name = forms.CharField(
-        max_length=LONGEST_NAME,
-        widget=line_input(autocomplete="off", autocapitalize="none"),
+        max_length=LONGEST_NAME, widget=line_input(autocomplete="off", autocapitalize="none")
     )
     role = forms.ChoiceField(
         choices=list(ROLE_HELP.items()), widget=forms.RadioSelect, initial=ROLES[1]
@@ -232,8 +231,7 @@ class LengthForm(forms.Form):
 
 class TrialForm(forms.Form):
     name = forms.CharField(
-        max_length=60,
-        widget=line_input(pattern=r"[A-Za-z0-9_\-]+", placeholder="vit-trn2-or-p5"),
+        max_length=60, widget=line_input(pattern=r"[A-Za-z0-9_\-]+", placeholder="vit-trn2-or-p5")
     )
     question = forms.CharField(
         max_length=200, widget=line_input(placeholder="Do we move to trn2?")
@@ -306,15 +304,11 @@ class AnnotationForm(forms.Form):
     )
     at = UtcTimeField(label="Time, UTC (empty: now)", step_s=1)
     text = forms.CharField(
-        max_length=300,
-        widget=line_input(placeholder="a new data loader was deployed"),
+        max_length=300, widget=line_input(placeholder="a new data loader was deployed")
     )
 
     def __init__(
-        self,
-        data: Mapping[str, Any] | None = None,
-        *,
-        initial: Mapping[str, Any] | None = None,
+        self, data: Mapping[str, Any] | None = None, *, initial: Mapping[str, Any] | None = None
     ) -> None:
         initial = {name: value for name, value in (initial or {}).items() if value}
         super().__init__(data, initial=initial, auto_id="annotation-%s")
@@ -322,11 +316,7 @@ class AnnotationForm(forms.Form):
     def request(self, *, now: datetime) -> AnnotationRequest:
         given = self.cleaned_data
         return AnnotationRequest(
-            given["kind"],
-            given["text"],
-            given["at"] or now,
-            run=given["run"],
-            node=given["node"],
+            given["kind"], given["text"], given["at"] or now, run=given["run"], node=given["node"]
         )
 
 

@@ -37,11 +37,7 @@ def healthz(request: HttpRequest) -> HttpResponse:
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
     """Answer 200 if stores, disk, ticks and programs are healthy, else 503 and what is not."""
-    checks = {
-        "database": _checked(_database),
-        "redis": _checked(_redis),
-        "disk": _checked(_disk),
-    }
+    checks = {"database": _checked(_database), "redis": _checked(_redis), "disk": _checked(_disk)}
     # A store that does not answer is not asked again: each question takes its whole time.
     is_there = checks["redis"]["ok"]
     for name, check in (("ticks", _ticks), ("programs", _programs)):

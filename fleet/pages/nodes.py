@@ -351,10 +351,8 @@ class Hardware:
     links: Sequence[Link]
     vcpu_usage_ratio: float | None
     host_memory_used_bytes: float | None
-    errors_per_s: float | None
     memory_bytes: float | None  # of all devices, by the catalogue
     host_memory_bytes: float | None
-    n_vcpus: int | None
 
     @property
     def has_power(self) -> bool:
@@ -419,10 +417,8 @@ def hardware_of(node: Node, block: Block | None) -> Hardware:
         ],
         vcpu_usage_ratio=value("vcpu_usage_ratio"),
         host_memory_used_bytes=value("host_memory_used_bytes"),
-        errors_per_s=value("execution_errors_per_s"),
         memory_bytes=instance.hbm_bytes if instance else None,
         host_memory_bytes=instance.host_memory_bytes if instance else None,
-        n_vcpus=instance.vcpus if instance else None,
     )
 
 

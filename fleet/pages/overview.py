@@ -220,11 +220,20 @@ def connect(request: HtmxRequest) -> HttpResponse:
     if is_admin and request.method == "POST":
         form = TokenForm({"name": request.POST.get("name", ""), "scope": "ingest", "days": "365"})
         if made := submit(
-            form,
-            lambda: make_token(**form.cleaned_data, maker=maker(user), now=timezone.now()),
+            form, lambda: make_token(**form.cleaned_data, maker=maker(user), now=timezone.now())
         ):
             secret = made[1]
-    context = _reports() | {
+    since = timezone.now() - NEW_FOR
+    nodes = Node.objects.exclude(source=Node.Source.SIMULATED).filter(first_seen_at__gte=since)
+    tokens = Token.objects.valid(timezone.now()).filter(scope=Token.Scope.INGEST)
+    used = tokens.exclude(last_used_at=None).order_by("-last_used_at")
+    context = {
+        # What reported first within the last hour, newest first.
+        "new_nodes": nodes.select_related("run").order_by("-first_seen_at")[:MOST_NEW],
+        "n_new": nodes.count(),
+        "new_runs": Run.objects.filter(nodes__in=nodes).distinct().order_by("name")[:MOST_NEW],
+        "last_used": used.first(),
+        "n_tokens": tokens.count(),
         "form": form if is_admin else None,
         "secret": secret,
         "address": request.build_absolute_uri("/").rstrip("/"),
@@ -233,21 +242,6 @@ def connect(request: HtmxRequest) -> HttpResponse:
         "is_start": request.path == reverse("overview"),
     }
     return render_page(request, "pages/connect.html", context, partials={"reports"})
-
-
-def _reports() -> dict[str, object]:
-    """Return the nodes and runs that reported first within the last hour, newest first."""
-    since = timezone.now() - NEW_FOR
-    nodes = Node.objects.exclude(source=Node.Source.SIMULATED).filter(first_seen_at__gte=since)
-    tokens = Token.objects.valid(timezone.now()).filter(scope=Token.Scope.INGEST)
-    used = tokens.exclude(last_used_at=None).order_by("-last_used_at")
-    return {
-        "new_nodes": nodes.select_related("run").order_by("-first_seen_at")[:MOST_NEW],
-        "n_new": nodes.count(),
-        "new_runs": Run.objects.filter(nodes__in=nodes).distinct().order_by("name")[:MOST_NEW],
-        "last_used": used.first(),
-        "n_tokens": tokens.count(),
-    }
 
 
 @require_safe

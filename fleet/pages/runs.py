@@ -15,14 +15,7 @@ from django.views.decorators.http import require_safe
 
 from fleet.alerts.text import AlertText
 from fleet.charts import runs as charts
-from fleet.charts.runs import (
-    AXES,
-    EMAS,
-    LossView,
-    RunChart,
-    charts_of,
-    with_newest_steps,
-)
+from fleet.charts.runs import AXES, EMAS, LossView, RunChart, charts_of, with_newest_steps
 from fleet.costs.late_workers import late_workers
 from fleet.costs.panel import with_cost_fields
 from fleet.formatting import counted, duration, percent
@@ -231,9 +224,7 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context = run_context(name, is_whole=True)
     run, summary = context["run"], context["now"]
     context |= window_context(request, now=now, ended_at=run.finished_at)
-    context |= {
-        "has_steps": run.last_step > 0 or summary.step_s is not None,
-    }
+    context |= {"has_steps": run.last_step > 0 or summary.step_s is not None}
     if context["frozen"]:
         context |= frozen_run_alerts(run, context["window"])
     elif run.finished_at is None and not context.get("log") and not context.get("trace"):

@@ -33,12 +33,7 @@ from fleet.trials.figures import (
 )
 from fleet.trials.schedule_forms import CHARTS, ENGINEERS, ScheduleRequest, parse_request
 from fleet.trials.schedule_text import assumption_rows, costs_of, schedule_of
-from fleet.trials.text import (
-    CandidateReport,
-    candidate_reports,
-    layout_warning,
-    written_csv,
-)
+from fleet.trials.text import CandidateReport, candidate_reports, layout_warning, written_csv
 from fleet.trials.verdict import differing_fields
 from telemetry.errors import FieldError
 

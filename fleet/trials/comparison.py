@@ -41,12 +41,7 @@ from telemetry.statistics.bootstrap import (
     differences,
     estimate,
 )
-from telemetry.statistics.verdicts import (
-    WRONG_RATIO,
-    TrialVerdict,
-    TrialWord,
-    verdict,
-)
+from telemetry.statistics.verdicts import WRONG_RATIO, TrialVerdict, TrialWord, verdict
 from telemetry.store.reading import Source
 from telemetry.units import HOUR_S
 
@@ -345,9 +340,7 @@ def at_mean_price(sums: FloatArray) -> FloatArray:
 
 def _scale(difference: Difference, factor: float) -> Difference:
     return replace(
-        difference,
-        baseline=difference.baseline * factor,
-        candidate=difference.candidate * factor,
+        difference, baseline=difference.baseline * factor, candidate=difference.candidate * factor
     )
 
 

@@ -94,9 +94,5 @@ def _best(job: Job) -> tuple[Parallelism, Parallelism, float] | None:
 def _parallelism(layout: Layout) -> Parallelism:
     job = layout.job
     return Parallelism(
-        tp=job.tp,
-        pp=job.pp,
-        cp=job.cp,
-        micro_batch=layout.micro_batch,
-        recompute=layout.recompute,
+        tp=job.tp, pp=job.pp, cp=job.cp, micro_batch=layout.micro_batch, recompute=layout.recompute
     )

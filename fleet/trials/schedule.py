@@ -433,10 +433,7 @@ def pair_now(hot: Source, trial: Trial, *, candidate: str, now: datetime) -> tup
     """
     return tuple(
         planned_of(
-            arm.run,
-            observe(hot, arm.run, until=trial.until(now)),
-            label=arm.label,
-            field="trial",
+            arm.run, observe(hot, arm.run, until=trial.until(now)), label=arm.label, field="trial"
         )
         for arm in pair_of(trial, candidate=candidate)
     )

@@ -10,15 +10,9 @@ from django.db import IntegrityError, transaction
 
 from fleet.models import Run, Trial, TrialArm
 from fleet.trials.comparison import compare
-from fleet.trials.figures import (
-    TrialFigures,
-    dump_figures,
-    load_figures,
-)
+from fleet.trials.figures import TrialFigures, dump_figures, load_figures
 from telemetry.errors import FieldError, check_line
-from telemetry.statistics.verdicts import (
-    MARGIN_RATIO,
-)
+from telemetry.statistics.verdicts import MARGIN_RATIO
 from telemetry.store.reading import Source
 
 MAX_NAME, MAX_QUESTION, MAX_TEAM = 60, 200, 40

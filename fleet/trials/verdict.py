@@ -21,10 +21,7 @@ from telemetry.statistics.verdicts import DEFAULT_STEPS, TrialVerdict, TrialWord
 from telemetry.units import HOUR_S, TOKENS_PER_MTOK
 
 # In the order of display. "reserved" is a list price without a term.
-KINDS = (
-    *("on demand", "1-year", "3-year", "reserved"),
-    *("capacity block", "spot", "contract"),
-)
+KINDS = (*("on demand", "1-year", "3-year", "reserved"), *("capacity block", "spot", "contract"))
 # What a price's terms begin with, longer before shorter.
 NAMES: Mapping[str, str] = {
     "on demand": "on demand",

@@ -82,13 +82,7 @@ LINES, (BARS,), (TRAINER,), (TOTALS,), (ANNOUNCED,) = (
     for kind in ("line", "bar", "dictionary", "totals", "announced")
 )
 # Of families with as many steps, the first is the run: a trainer rather than its engine.
-FAMILIES = (
-    OPTIMUM,
-    *dict.fromkeys(each.family for each in LINES),
-    NXDT,
-    LIGHTNING,
-    PROGRESS,
-)
+FAMILIES = (OPTIMUM, *dict.fromkeys(each.family for each in LINES), NXDT, LIGHTNING, PROGRESS)
 # Each line that is read has one of these.
 MARKS = (*(each.has[0] for each in LINES), "%|", "s/it", "it/s", "{", "train batch size")
 

@@ -7,23 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from importers.logs.envelopes import (
-    Envelopes,
-    Prefix,
-    lines_of,
-    opened,
-    prefix_of,
-)
+from importers.logs.envelopes import Envelopes, Prefix, lines_of, opened, prefix_of
 from importers.logs.errors import MARKS as ERROR_MARKS
 from importers.logs.errors import ErrorReader, LoggedError
-from importers.logs.families import (
-    FAMILIES,
-    MARKS,
-    MAX_STEP,
-    OPTIMUM,
-    PROGRESS,
-    StepReader,
-)
+from importers.logs.families import FAMILIES, MARKS, MAX_STEP, OPTIMUM, PROGRESS, StepReader
 from importers.logs.records import HardwareError, LogLine, TrainingTotals
 from importers.logs.steps import LineSteps
 from telemetry.compiles import FAIL, HIT, MISS, Compile

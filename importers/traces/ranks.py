@@ -154,8 +154,6 @@ class StepSegments:
 def trace_of_ranks(ranks: Sequence[RankEvents], *, shows_overlap: bool = True) -> Trace:
     """Return the ranks' steps as segments of work and communication.
 
-    Notes
-    -----
     Clocks of different ranks are not compared. Ranks that share a group for gradients are
     replicas. Several such groups are pipeline stages if kernels send to each other, else shards
     of one tensor-parallel worker. Of these the busiest counts, because the others wait for it.

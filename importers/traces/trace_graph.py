@@ -178,8 +178,6 @@ _PAIRED = (("forward-send", "forward-recv", +1), ("backward-send", "backward-rec
 def pipeline_edges(grid: Grid) -> tuple[Edges, Edges]:
     """Dependencies within the pipeline, and pairs of sender and receiver.
 
-    Notes
-    -----
     A worker computes in the order it was seen to; each of its four streams (send and receive,
     forward and backward) keeps its own order. A computation waits for what it receives, what
     it sends waits for it, and a receive is posted when the computation before is over.
@@ -360,10 +358,7 @@ def _joint_groups(grid: Grid, pairs: Sequence[tuple[int, int]]) -> IntArray:
 
 
 def _levels(
-    n_ops: int,
-    edges: Sequence[tuple[int, int]],
-    joint: IntArray,
-    across: BoolArray,
+    n_ops: int, edges: Sequence[tuple[int, int]], joint: IntArray, across: BoolArray
 ) -> DependencyGraph:
     """Sort rows into rounds by their longest path from the start of the step."""
     source, target = np.array(sorted(set(edges)), int).reshape(-1, 2).T

@@ -105,11 +105,7 @@ def per_worker(grid: Grid, values: FloatArray) -> FloatArray:
     return np.asarray(sums.transpose(1, 2, 0).reshape(values.shape[1], -1))
 
 
-def _hidden(
-    grid: Grid,
-    work: BoolArray,
-    exchange: BoolArray,
-) -> FloatArray:
+def _hidden(grid: Grid, work: BoolArray, exchange: BoolArray) -> FloatArray:
     """Compute time that overlaps each exchange: (n_exchanges, n_steps, n_dp) seconds.
 
     Work done until a moment is a piecewise linear function. All workers and steps share one, set

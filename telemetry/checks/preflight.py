@@ -52,8 +52,6 @@ def rest(measured: Measured) -> Iterator[PreflightFinding]:
 def devices(measured: Measured) -> Iterator[PreflightFinding]:
     """Find EFA devices that do not respond, respond late, or lose packets.
 
-    Notes
-    -----
     A device is compared with all others, after dividing out the medians of its node (its place in
     the racks) and of its number (its place in the node). No published figure says what a probe
     should take.
@@ -255,11 +253,7 @@ def judge(
     that of pairs across racks (`preflight_pairs`). Only one node of a bad pair may be used;
     the other is held, chosen so that the most nodes can be used.
     """
-    own = [
-        *counts(measured, instance),
-        *devices(measured),
-        *rest(measured),
-    ]
+    own = [*counts(measured, instance), *devices(measured), *rest(measured)]
     if len(measured.nodes) > 1:
         was_probed = np.any(measured.was_probed, axis=1)
         own += [

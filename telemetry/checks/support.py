@@ -152,6 +152,7 @@ def judge(
             n_passed, n_failed = report.passed.get(name, 0), report.failed.get(name, 0)
             state = SupportState.UNSUPPORTED if n_failed else SupportState.SUPPORTED
             basis, detail = Basis.REPORT, "; ".join(report.failures.get(name, ()))
+        evidence = published.evidence_of(operator.name) if state is SupportState.UNKNOWN else None
         judgements.append(
             OperatorJudgement(
                 name=operator.name,
@@ -164,7 +165,7 @@ def judge(
                 n_failed=n_failed,
                 n_tried=n_passed + n_failed,
                 is_listed=bool(published.listed_as(operator.name)),
-                risk=_risk(operator.name, state, published),
+                risk=evidence.risk if evidence else Risk.OPEN,
             )
         )
     return tuple(
@@ -173,11 +174,6 @@ def judge(
             key=lambda each: (ORDER[each.state], RISK_ORDER[each.risk], -each.n, each.name),
         )
     )
-
-
-def _risk(name: str, state: SupportState, published: Published) -> Risk:
-    evidence = published.evidence_of(name) if state is SupportState.UNKNOWN else None
-    return evidence.risk if evidence else Risk.OPEN
 
 
 def _by_what_is_published(

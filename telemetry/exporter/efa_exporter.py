@@ -10,12 +10,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.exporter import neuron_exporter_names as names
-from telemetry.exporter.exposition import (
-    ArrayFamily,
-    LabelRows,
-    SeriesArray,
-    format_values,
-)
+from telemetry.exporter.exposition import ArrayFamily, LabelRows, SeriesArray, format_values
 from telemetry.exporter.hardware import HotSnapshot
 from telemetry.exporter.neuron_exporter_names import NodeLabels
 from telemetry.store.hot import HotStore

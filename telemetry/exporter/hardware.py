@@ -228,8 +228,7 @@ def node_families(snapshot: HotSnapshot, *, expected: Iterable[str] = ()) -> lis
         *(ArrayFamily(spec, partial(_arrays, snapshot, name)) for name, spec in HARDWARE.items()),
         *(
             node_family(
-                spec,
-                {n: float(np.floor(t)) for n, t in totals[name].items() if n in snapshot.up},
+                spec, {n: float(np.floor(t)) for n, t in totals[name].items() if n in snapshot.up}
             )
             for name, spec in TOTALS.items()
         ),

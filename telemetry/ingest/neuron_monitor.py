@@ -245,8 +245,7 @@ def shape_of(report: schemas.MonitorReport, known: Shape | None) -> Shape:
 
 
 def identity_of(
-    info: schemas.LineInstance | None,
-    *others: schemas.HardwareInfo | schemas.NeuronLine | None,
+    info: schemas.LineInstance | None, *others: schemas.HardwareInfo | schemas.NeuronLine | None
 ) -> NodeIdentity:
     """Return the machine; the id of its UltraServer is in the first that has one."""
     info = info or schemas.LineInstance()
@@ -360,10 +359,7 @@ def neuron_values(neuron: schemas.NeuronLine, shape: Shape) -> dict[str, FloatAr
         ]
     )
     values = dict(ecc(counted, n_devices=shape.n_devices))
-    for name, key in (
-        ("device_memory_used_bytes", "memory_used_bytes"),
-        (POWER, "power_ratio"),
-    ):
+    for name, key in (("device_memory_used_bytes", "memory_used_bytes"), (POWER, "power_ratio")):
         row = [math.nan] * shape.n_devices
         for device in devices:
             row[device.index] = math.nan if (n := getattr(device, key)) is None else n

@@ -202,8 +202,6 @@ def measured_group(read: ProbeFiles, *, n_efa: int, curve: Curve) -> Measured:
 def figures_of(probes: Sequence[Probe]) -> tuple[float, float, float]:
     """Return median and 99th percentile of small messages, and bytes per second of the largest.
 
-    Notes
-    -----
     nccom-test can print percentiles. fi_pingpong prints means, so its percentiles are those of
     its rows over all runs of the pair: run it several times. Its first row includes connection
     set-up and is ignored. A probe without rows gives infinite latency and no bandwidth.

@@ -665,10 +665,7 @@ class NodeSeries(msgspec.Struct):
         return Reading(identity, self.shape, period_s, arrays, at_s=scrape.at_ms / MS, n_efa=n_efa)
 
     def _judge(
-        self,
-        exporter: ExporterState,
-        at_ms: int,
-        found: dict[str, dict[str, list[float]]],
+        self, exporter: ExporterState, at_ms: int, found: dict[str, dict[str, list[float]]]
     ) -> None:
         """Say of each device the worst that any source has said of late: sick if any says so."""
         for gpu, xids in found.pop("last_xid", {}).items():

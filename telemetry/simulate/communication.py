@@ -205,12 +205,7 @@ __all__ = ["OPS", "CollectiveTime", "FieldError", "bus_bytes_per_s", "collective
 
 
 # How often the message passes each rank's link in a ring of n, times n / (n - 1).
-OPS: Mapping[str, int] = {
-    "all_reduce": 2,
-    "all_gather": 1,
-    "reduce_scatter": 1,
-    "all_to_all": 1,
-}
+OPS: Mapping[str, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
 
 def _passes(op: str, n: int) -> float:
@@ -359,8 +354,6 @@ def _state_bytes(layout: Layout) -> float:
 def tensor_parallel_s(layout: Layout) -> float:
     """Compute the tensor-parallel collectives of one micro-batch: seconds.
 
-    Notes
-    -----
     Each layer all-reduces the hidden state twice forwards and twice backwards (M. Shoeybi et
     al., arXiv:1909.08053); a ring moves ``2 (tp - 1) / tp`` of it in ``2 (tp - 1)`` hops.
     Sequence parallelism splits each into a reduce-scatter and an all-gather of the same bytes.
@@ -403,8 +396,6 @@ def context_parallel_s(layout: Layout, attention_s: float) -> float:
 def pipeline_s(layout: Layout) -> float:
     """Compute what stages send each other for one micro-batch: seconds.
 
-    Notes
-    -----
     The hidden state forwards and its gradient backwards, once per piece of a stage. Where a chip
     overlaps, half of it does.
     """
@@ -420,8 +411,6 @@ def pipeline_s(layout: Layout) -> float:
 def gradient_exchange(layout: Layout) -> Exchange:
     """Compute the gradient exchange between replicas, once per step.
 
-    Notes
-    -----
     Reduce-scatter, then all-gather, each in two levels: inside the node, then between nodes,
     where every rank carries its share, so that all ranks use the network at once. Fully
     sharded, the weights are gathered twice and the gradients scattered once, layer by layer,

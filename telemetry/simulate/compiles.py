@@ -112,13 +112,7 @@ def recompiled(
 
 
 def _asked(
-    spec: RunSpec,
-    graph: str,
-    tools: Toolchain,
-    *,
-    at_s: float,
-    seconds: float,
-    start: str = "",
+    spec: RunSpec, graph: str, tools: Toolchain, *, at_s: float, seconds: float, start: str = ""
 ) -> Iterator[Compile]:
     """Yield the request of each node: one compiles, or all do; others find the result."""
     for rank, node in enumerate(spec.node_names):

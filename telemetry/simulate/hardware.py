@@ -183,8 +183,6 @@ def _in_gaps(spent: Occupancy, levels: Mapping[str, float]) -> FloatArray:
 def busy_ratio(script: Script, spent: Occupancy) -> FloatArray:
     """Mean core utilization of each node: (n_ticks, n_nodes).
 
-    Notes
-    -----
     Utilization is time in execution. Collectives are part of the compiled graph, so a core that
     waits in one is inside an execution: busy. Where waiting does not count as busy, a core is
     idle in the pipeline's bubble and half idle in tensor-parallel collectives.
@@ -208,8 +206,6 @@ def busy_ratio(script: Script, spent: Occupancy) -> FloatArray:
 def core_utilization(script: Script, busy: FloatArray, noise: TickNoise, nodes: slice) -> Floats:
     """Utilization of each core: (n_ticks, n_nodes, n_cores), 0 to 1.
 
-    Notes
-    -----
     Noise has a part per node, per accelerator and per core, and constant differences of
     the cores.
     """
@@ -238,8 +234,6 @@ def device_values(
 ) -> dict[str, Floats]:
     """HBM bandwidth, memory and ECC counts of accelerators.
 
-    Notes
-    -----
     What goes over EFA is read from HBM, and what comes is written there, added and read again.
     """
     plan, n = script.step_plan, script.instance.n_devices
@@ -283,8 +277,6 @@ def node_values(
 ) -> dict[str, Floats]:
     """Values of the host and the runtime: (n_ticks, n_nodes, 1).
 
-    Notes
-    -----
     More sequences in a step are more micro-batches, each of which is executed for itself.
     """
     plan, instance = script.step_plan, script.instance
@@ -327,8 +319,6 @@ def efa_values(
 ) -> dict[str, Floats]:
     """Latency, traffic and errors of EFA devices: (n_ticks, n_nodes, n_efa).
 
-    Notes
-    -----
     Gradients are striped over all devices of a node. What computing hides of the exchange
     flows while it computes, the rest while it transfers.
     """
@@ -372,8 +362,6 @@ def device_power(
 ) -> Floats:
     """Power of each device over its maximum: (n_ticks, n_nodes, n_devices).
 
-    Notes
-    -----
     A slow part does the same work in more time, so its work draws less. But it is clocked all
     the time, while the other devices of its node wait for it after each layer. What it draws
     more than they do is ``(CLOCKED_POWER - WAITING_POWER) * (1 - 1 / slowdown)`` while its node

@@ -414,11 +414,7 @@ def reports_in(
 
 
 def _is_lost(
-    inputs: Inputs,
-    key: np.uint64,
-    step: IntArray,
-    n_workers: int,
-    background: Reports | None,
+    inputs: Inputs, key: np.uint64, step: IntArray, n_workers: int, background: Reports | None
 ) -> NDArray[np.bool_]:
     """Whether a worker's report of a step never comes: (n_steps, n_workers)."""
     is_lost = np.zeros((len(step), n_workers), bool)

@@ -191,8 +191,6 @@ def devices(bed: ProbedNodes) -> tuple[FloatArray, FloatArray]:
 def rounds(n: int) -> list[tuple[IntArray, IntArray]]:
     """Return rounds of disjoint pairs that together contain every pair once.
 
-    Notes
-    -----
     The circle method of round-robin tournaments: n - 1 rounds (n if odd), so that all pairs of
     a round can be probed at once without disturbing each other.
 
@@ -214,8 +212,6 @@ def rounds(n: int) -> list[tuple[IntArray, IntArray]]:
 def pairs(bed: ProbedNodes, rows: IntArray, columns: IntArray) -> dict[str, FloatArray]:
     """Probe some pairs over all their devices: latencies and bandwidth, (n_pairs,) by field.
 
-    Notes
-    -----
     Messages go over all devices in turn, so the median is that of a usual device, and one sick
     device of sixteen shows in the 99th percentile. Bytes are striped in fixed shares, so the
     slowest stripe paces them, as it paces a collective. The devices' factors are those of
@@ -265,8 +261,6 @@ def _ways(bed: ProbedNodes, rows: IntArray, columns: IntArray) -> tuple[FloatArr
 def collective(bed: ProbedNodes, nodes: Sequence[str], *, op: str = "all_reduce") -> Collective:
     """Run one collective over some of the nodes at all sizes, as nccom-test would.
 
-    Notes
-    -----
     All cores take part. The expected curve is `collective_time_s`; the worst device and the
     worst pair among the nodes pace all of them. Where a pair does not answer at all, the
     collective never ends: its times are infinite.

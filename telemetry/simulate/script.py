@@ -439,8 +439,6 @@ def core_factor(script: Script, act: Act) -> float:
 def efa_stretch(act: Act) -> tuple[float, float]:
     """Slowdown of latency and bandwidth over the links that an act affects.
 
-    Notes
-    -----
     The round trip of a link stretches the latency of the collective as it is. By Little's law a
     flow moves what is in flight once per round trip. SRD keeps about as much in flight as a
     healthy round trip needs, so on a round trip that is m times as long the throughput is 1/m.

@@ -100,8 +100,6 @@ def is_gated(model: Model) -> bool:
 def layer_work(layout: Layout) -> ComputeWork:
     """Work of one layer on one rank for one micro-batch, forward, backward and run again.
 
-    Notes
-    -----
     Tensor parallelism cuts the weight matrices but not the hidden state that goes through
     them, so the bytes per FLOP grow with it. Of the rest it cuts what is inside the two blocks;
     norms and residuals only with sequence parallelism. Full recomputation runs the forward pass

@@ -189,8 +189,6 @@ class StepNoise:
     def _jitter(self, step: IntArray) -> FloatArray:
         """Return noise of robust deviation 1, with memory, a heavy upper tail and a light lower.
 
-        Notes
-        -----
         A normal autoregression, cut off, whose values are stretched: ``z exp(h z² / 2)`` has the
         tail of Student's distribution with 1 / h degrees of freedom, and neighbours of a long
         step are not long.

@@ -26,8 +26,6 @@ def block_length(values: FloatArray) -> int:
     ``values`` are (n_steps,) of any unit, in order. The length is 1 where steps are independent,
     and a tenth of the steps at most.
 
-    Notes
-    -----
     Automatic choice of Politis and White (2004), corrected by Patton, Politis and White (2009):
     lags count up to where the autocorrelation vanishes, with flat-top weights. Outliers such as
     checkpoints would hide a slow drift, so the length is also computed without them, and the
@@ -100,8 +98,6 @@ class Memory:
 def memory(values: FloatArray, length: int) -> Memory:
     """Estimate how much more the mean varies than blocks of ``length`` steps show.
 
-    Notes
-    -----
     If correlation lasts for a large part of the run, blocks are too few and too short. The
     variance is therefore also estimated by a first-order autoregression of the usual steps, its
     coefficient corrected for bias (Kendall 1954), and blocks of its residuals: prewhitening
@@ -238,8 +234,6 @@ LEAST_CHANGE: Final = 0.01
 def estimate(run: ArmSamples, measure: Measure) -> RunEstimate:
     """Measure a figure of one run.
 
-    Notes
-    -----
     The variance of a ratio of sums is that of its linear part (delta method) under a circular
     block bootstrap (Politis and Romano 1992), which needs no draws, plus what blocks miss
     (`memory`).
@@ -314,10 +308,7 @@ def differences(
 
 
 def difference(
-    baseline: Sequence[RunEstimate],
-    candidate: Sequence[RunEstimate],
-    *,
-    run_cv: float = RUN_CV,
+    baseline: Sequence[RunEstimate], candidate: Sequence[RunEstimate], *, run_cv: float = RUN_CV
 ) -> Difference:
     """Compare one figure of two arms.
 

@@ -30,8 +30,6 @@ class BreakEven:
 def break_even(baseline: Course, candidate: Course) -> BreakEven:
     """Find when the candidate has cost less than the baseline for the same tokens.
 
-    Notes
-    -----
     Both arms (courses of single numbers) pay for their start, then for every token. The candidate
     is ahead from
 

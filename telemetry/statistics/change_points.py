@@ -21,8 +21,6 @@ class ChangePoint:
 def noise(x: FloatArray) -> float:
     """Estimate the deviation of the samples around a mean that may jump.
 
-    Notes
-    -----
     Differences of neighbours cancel the mean wherever it does not jump, and their median does not
     see the few places where it does: 1.4826 x median |x[n + 1] - x[n]| / sqrt 2.
 

@@ -98,8 +98,6 @@ class Course:
 def course(habits: ArmRates, *, has_reuse: bool, porting_usd: float = 0.0) -> Course:
     """Compute the course of an arm; with reuse, later starts find their graphs compiled.
 
-    Notes
-    -----
     The start takes ``compile_s + load_s + warm_up_s``. Then a day of training takes `stretch`
     days, and yields ``tokens_per_s * 86400 * (1 - checkpoint_s_per_hour / 3600)`` tokens.
 
@@ -126,8 +124,6 @@ def course(habits: ArmRates, *, has_reuse: bool, porting_usd: float = 0.0) -> Co
 def stretch(habits: ArmRates, *, has_reuse: bool) -> Amount:
     """Days per day of training, with failures and recompilations: 1 or more.
 
-    Notes
-    -----
     Failures occur at random with rate ``f`` per second, also during checkpoints and restarts. Each
     costs a restart of ``r`` seconds (``load_s + warm_up_s``, without reuse also ``compile_s``) and
     the work since the last checkpoint. Without reuse recompilations stretch the ``t`` seconds
@@ -303,8 +299,6 @@ def drawn(
 ) -> ArmRates:
     """Draw the rates of an arm over some days: uncertain figures become (n_draws,).
 
-    Notes
-    -----
     The pace is lognormal. Event rates are drawn given their counts (Gamma), then the number of
     events in these days (Poisson, or wider for failures in bursts), the time since the last
     checkpoint before each failure, and the mean outage.

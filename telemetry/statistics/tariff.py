@@ -45,8 +45,6 @@ class Tariff:
     def usd(self, start_s: float, end_s: float) -> float:
         """Dollars between two times; NaN if a rate is unknown.
 
-        Notes
-        -----
         ``sum of rate * seconds that it held``. It never falls as the end moves on, and as long
         as rates are only added after a moment, nothing before that moment changes.
 

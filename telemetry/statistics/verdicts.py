@@ -147,8 +147,6 @@ WORTH_IT = 1.1
 def settled_from(step_s: FloatArray) -> int:
     """Return how many steps of warm-up to leave out, at most half of (n_steps,) ``step_s``.
 
-    Notes
-    -----
     Marginal standard error rule in batches of five, MSER-5 (White, Cobb and Spratt 2000): leave
     out the fewest steps that make the mean of the rest about as certain as possible. Rare long
     steps such as checkpoints are clipped first, because they would dominate the error.

@@ -180,10 +180,7 @@ def undelivered(context: template.Context) -> dict[str, Any]:
     match = getattr(request, "resolver_match", None)
     # The notification page lists failed deliveries itself.
     is_there = match is not None and match.url_name == "notification-list"
-    return {
-        "n_dead": 0 if is_there else counts.n_dead,
-        "n_late": counts.n_late,
-    }
+    return {"n_dead": 0 if is_there else counts.n_dead, "n_late": counts.n_late}
 
 
 CACHED = "trnwatch_header_counts"

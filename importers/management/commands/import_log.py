@@ -15,12 +15,7 @@ from fleet.models import ReadLog
 from fleet.runs.compile_summaries import compile_summary
 from fleet.runs.imported import coverage_text, log_caveats, times_text, unpack_curves
 from importers.logs import TABLE, Log, LogContext, read_logs
-from importers.store.logs import (
-    LogOptions,
-    check_options,
-    last_of,
-    save_log,
-)
+from importers.store.logs import LogOptions, check_options, last_of, save_log
 from telemetry import catalog
 from telemetry.blocks import median_of
 from telemetry.units import HOUR_S
