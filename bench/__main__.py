@@ -34,7 +34,7 @@ HALVES = ("develop", "held-out")
 NOISES, FACTORS = ("measured", "steady"), (1.0, 1.5, 2.0)
 SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
-    "fleet": ("nodes", "seconds"),
+    "fleet": ("nodes", "seconds", "runs", "age"),
     "remote_write": ("seconds",),
     "bodies": ("times",),
     "healthy": ("hours", "tier", "noise", "environment", "recorded"),
@@ -56,6 +56,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--nodes", type=int, help="fleet: trn2.48xlarge nodes (1000)")
     parser.add_argument(
         "--seconds", type=int, help="how long to measure (fleet: 30, remote_write: 780)"
+    )
+    parser.add_argument("--runs", type=int, help="fleet: runs that share the nodes evenly (1)")
+    parser.add_argument(
+        "--age", type=int, help="fleet: seconds that the runs have lasted at the start (660)"
     )
     parser.add_argument("--times", type=int, help="bodies: how often each is sent (10)")
     parser.add_argument("--rounds", type=int, help="breaking: how often each is broken (5)")

@@ -3,10 +3,11 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -21,7 +22,7 @@ from fleet.simulation.runs import publish_plans
 from telemetry import catalog
 from telemetry.simulate.plan import RunSpec
 from telemetry.store.hot import HotStore, open_store
-from telemetry.tasks import plan_in
+from telemetry.tasks import batches_due, plan_in, simulate_shards
 
 SPEC = RunSpec(
     name="big",
@@ -33,9 +34,12 @@ SPEC = RunSpec(
     global_batch=16000,
     compile_s=0,
 )
-START_WITHIN_S = 90
+START_WITHIN_S = 180
 SETTLE_S = 5
 MEASURE_S = 30
+# Older than all that is read of a run each second: ECC counts of ten minutes.
+AGE_S = 660
+PAST_AT_ONCE_S = 20
 SEQUENCES_PER_NODE = 16
 CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
 SOLO = (
@@ -45,25 +49,31 @@ SOLO = (
 
 
 def measure(
-    env: Mapping[str, str], *, nodes: int = SPEC.nodes, seconds: int = MEASURE_S
-) -> dict[str, float]:
+    env: Mapping[str, str],
+    *,
+    nodes: int = SPEC.nodes,
+    seconds: int = MEASURE_S,
+    runs: int = 1,
+    age: int = AGE_S,
+) -> dict[str, Any]:
     """Let the workers of `make up` run the fleet in real time; print and return the cost."""
-    spec = msgspec.structs.replace(SPEC, nodes=nodes, global_batch=SEQUENCES_PER_NODE * nodes)
-    create_fleet(spec)
+    if runs > nodes:
+        raise SystemExit(f"bench fleet: --runs: {runs} is more than --nodes {nodes}.")
     hot = open_store(settings.REDIS_URL)
+    create_fleet(hot, specs_of(nodes, runs), age_s=age)
     with workers(Path(settings.DATA_DIR), env) as processes:
-        until_under_way(hot, spec)
+        until_under_way(hot)
         before_s, before, began = cpu_s(processes), hot.counters(), time.monotonic()
         time.sleep(seconds)
         lasted_s = time.monotonic() - began
         used_s = {name: s - before_s[name] for name, s in cpu_s(processes).items()}
         after, newest, now_s = hot.counters(), hot.newest(), time.time()
     made, late = (after.get(name, 0) - before.get(name, 0) for name in ("ticks", "ticks_late"))
-    n_cores = spec.nodes * catalog.instance(spec.instance).n_cores
+    n_cores = nodes * catalog.instance(SPEC.instance).n_cores
     print_table(
-        f"{spec.nodes:,} x {spec.instance}, {n_cores:,} cores, {lasted_s:.0f} s in real time",
+        f"{nodes:,} x {SPEC.instance} in {runs} runs, {n_cores:,} cores, {lasted_s:.0f} s",
         [
-            *cpu_rows(used_s, lasted_s, n_samples=n_cores * made / len(newest)),
+            *cpu_rows(used_s, lasted_s, n_samples=n_cores * max(1, made) / len(newest)),
             ("shard-ticks stored", f"{made:.0f} of {len(newest) * lasted_s:.0f}"),
             ("of them late", f"{late:.0f}"),
             ("oldest shard behind now", f"{now_s - min(newest.values()):.1f} s"),
@@ -72,9 +82,11 @@ def measure(
         ],
     )
     return {
-        "nodes": spec.nodes,
+        "nodes": nodes,
+        "runs": runs,
         "seconds": lasted_s,
         "cores_used": sum(used_s.values()) / lasted_s,
+        "cores_by_program": {name: round(s / lasted_s, 3) for name, s in used_s.items()},
         "ticks": int(made),
         "ticks_expected": round(len(newest) * lasted_s),
         "ticks_late": int(late),
@@ -97,22 +109,43 @@ def cpu_rows(
     ]
 
 
-def until_under_way(hot: HotStore, spec: RunSpec) -> None:
-    """Wait until every shard has been ticked, and a little longer."""
-    deadline = time.monotonic() + START_WITHIN_S
-    n_shards = len(plan_in(hot.plans()[spec.name]).shards)
-    while len(hot.newest()) < n_shards:
+def until_under_way(hot: HotStore) -> None:
+    """Wait until every shard has been ticked from now on, and a little longer."""
+    deadline, since_s = time.monotonic() + START_WITHIN_S, time.time()
+    shards = {shard for plan in hot.plans().values() for shard in plan_in(plan).shards}
+    while waiting := shards - {name for name, tick in hot.newest().items() if tick >= since_s}:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"only {len(hot.newest())} of {n_shards} shards are ticked")
+            raise TimeoutError(f"{len(waiting)} of {len(shards)} shards are not ticked")
         time.sleep(0.2)
     time.sleep(SETTLE_S)
 
 
-def create_fleet(spec: RunSpec) -> None:
-    """Make the run and its nodes, and hand the plan to the workers."""
+def specs_of(nodes: int, runs: int) -> list[RunSpec]:
+    """Divide nodes evenly over runs."""
+    sizes = [nodes // runs + (i < nodes % runs) for i in range(runs)]
+    return [
+        msgspec.structs.replace(
+            SPEC, name=f"big-{i}", nodes=size, global_batch=SEQUENCES_PER_NODE * size
+        )
+        for i, size in enumerate(sizes)
+    ]
+
+
+def create_fleet(hot: HotStore, specs: Sequence[RunSpec], *, age_s: int) -> None:
+    """Make the runs and their nodes, hand the plans to the workers, and play the past.
+
+    What evaluates a run reads its last minutes: a young run would cost less.
+    """
     now = datetime.now(UTC).replace(microsecond=0)
-    create_run(DemoRun(spec, "LLM", "a large fleet", "us-east-2b"), started_at=now)
-    publish_plans(open_store(settings.REDIS_URL), now=now)
+    began = now - timedelta(seconds=age_s)
+    for spec in specs:
+        create_run(DemoRun(spec, "LLM", "a large fleet", "us-east-2b"), started_at=began)
+    publish_plans(hot, now=now)
+    played_s = int(began.timestamp())
+    while (left_s := int(time.time()) - played_s) > PAST_AT_ONCE_S:
+        played_s += min(left_s, PAST_AT_ONCE_S)
+        for batch in batches_due(hot):
+            simulate_shards(batch, played_s)
 
 
 @contextmanager

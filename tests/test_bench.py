@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command
-from bench import table
+from bench import fleet, table
 from bench.detection import append_cache, read_cache, state_of_code, without_prose
 from bench.installation import ROOT
+from telemetry.simulate.plan import Plan
+from telemetry.simulate.shard import play, start_clock
+from tests.helpers import NOON_S
 
 
 @pytest.mark.parametrize("name", command.CHOICES)
@@ -26,6 +29,7 @@ def test_every_benchmark_takes_the_environment_and_its_options(name: str) -> Non
     [
         (["nonsense"], "'nonsense' is not a benchmark. Choose from store"),
         (["fleet", "--nodes", "0"], "--nodes: 0 is below 1"),
+        (["fleet", "--runs", "0"], "--runs: 0 is below 1"),
         (["store", "--hours", "3"], "--hours is an option of healthy"),
     ],
 )
@@ -36,6 +40,16 @@ def test_a_wrong_argument_is_refused_with_what_would_do(
         command.main(arguments)
     assert refused.value.code == 2
     assert shown in capsys.readouterr().err
+
+
+def test_a_fleet_is_divided_evenly_over_runs_that_can_be_played() -> None:
+    specs = fleet.specs_of(10, 4)
+
+    assert [spec.nodes for spec in specs] == [3, 3, 2, 2]
+    assert len({spec.name for spec in specs}) == 4
+    for spec in specs:
+        plan = Plan(run=spec, seed=1, epoch_s=NOON_S)
+        assert play(plan, plan.shards[0], start_clock(plan), NOON_S + 1).span.nodes
 
 
 def test_json_is_one_object_with_every_table(
