@@ -309,6 +309,7 @@ CELERY_BEAT_SCHEDULE = {
     "start-tick": {"task": "telemetry.tasks.start_tick", "schedule": 1.0},
     "watch-fleet": {"task": "fleet.tasks.watch_fleet", "schedule": 1.0},
     "assemble-scrapes": {"task": "fleet.tasks.assemble_scrapes", "schedule": 1.0},
+    "store-compiles": {"task": "fleet.tasks.store_compiles", "schedule": 5.0},
     "roll-up": {"task": "telemetry.tasks.roll_up", "schedule": 60.0},
     "copy-clocks": {"task": "fleet.tasks.copy_clocks", "schedule": 60.0},
     "freeze-evidence": {"task": "fleet.tasks.freeze_evidence", "schedule": 20.0},

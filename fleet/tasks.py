@@ -30,9 +30,6 @@ from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_due_figures
 from telemetry.store.hot import HotStore, hot_store
 
-# Compiles take minutes, so a few seconds of delay do not matter.
-COMPILES_EVERY_S = 5
-
 
 def has_past() -> bool:
     """Whether the past of the demo's runs is complete: sums and comparisons wait for it."""
@@ -58,8 +55,6 @@ def watch_fleet(self: Task[[], None]) -> None:
     now = datetime.now(UTC)
     follow_runs(hot, now=now)
     update_reported_runs(hot, now=now)
-    if int(now.timestamp()) % COMPILES_EVERY_S == 0 and has_past():
-        store_simulated(hot, now=now)
     watch(hot, now=now)
     update_probe_requests(hot, now=now)
     update_trace_requests(hot, now=now)
@@ -76,6 +71,14 @@ def watching_worker(hot: HotStore, worker: str) -> str:
             return watcher
         hot.execute("SET", WATCHER, worker, "EX", WATCHES_S)
     return worker
+
+
+# Compiles take minutes, so a few seconds of delay do not matter.
+@shared_task(ignore_result=True, expires=10)
+def store_compiles() -> None:
+    """Store what the simulated runs have compiled by now."""
+    if has_past():
+        store_simulated(hot_store(), now=datetime.now(UTC))
 
 
 # On an overloaded machine messages may wait for seconds: this one must not expire each time before

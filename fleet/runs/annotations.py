@@ -116,8 +116,13 @@ PLANNED_COMPILE = "planned_compile"
 
 
 def announced(run: Run) -> QuerySet[Annotation]:
-    planned = run.annotations.filter(kind=Annotation.Kind.COMPILE, by=ANNOUNCER)
-    return planned.exclude(ends_at=None).order_by("at", "pk")
+    return announced_compiles().filter(run=run).order_by("at", "pk")
+
+
+def announced_compiles() -> QuerySet[Annotation]:
+    """Return the announced compiles of all runs."""
+    planned = Annotation.objects.filter(kind=Annotation.Kind.COMPILE, by=ANNOUNCER)
+    return planned.exclude(ends_at=None)
 
 
 def benign_of(run: Run, notes: Iterable[Annotation], *, epoch_s: int) -> tuple[Benign, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from django.db.models import Count
 
 from fleet.models import CompileEvent, InjectedFault, Run
-from fleet.runs.annotations import announced
+from fleet.runs.annotations import announced, announced_compiles
 from fleet.runs.compiles import store_compiles
 from telemetry.compiles import HIT, Compile
 from telemetry.simulate.compiles import (
@@ -18,6 +18,7 @@ from telemetry.simulate.compiles import (
     changed,
     compiles_at_all,
     first_compiles,
+    n_first_compiles,
     recompiled,
     toolchain_of,
 )
@@ -43,14 +44,20 @@ def store_simulated(source: Source, *, now: datetime) -> None:
         kind=RECOMPILE, run__finished_at=None, starts_at__gt=now - LOOK_BACK, starts_at__lte=now
     )
     faults = list(struck.order_by("starts_at"))
+    notes = announced_compiles().filter(
+        run__in=runs, ends_at__gt=now - LOOK_BACK, ends_at__lte=now
+    )
+    with_notes = set(notes.values_list("run_id", flat=True))
     for run in runs:
         spec = RunSpec(**run.plan)
         if not compiles_at_all(spec):
             continue
-        store_first(run, spec, n_kept=n_kept.get(run.pk, 0), now=now, noted_at=now)
+        if n_kept.get(run.pk, 0) < n_first_compiles(spec):
+            store_first(run, spec, n_kept=n_kept.get(run.pk, 0), now=now, noted_at=now)
         mine = [fault for fault in faults if fault.run_id == run.pk]
         store_recompiles(source, run, spec, mine, now=now)
-        store_announced(run, spec, since=now - LOOK_BACK, now=now)
+        if run.pk in with_notes:
+            store_announced(run, spec, since=now - LOOK_BACK, now=now)
 
 
 def store_announced(

@@ -21,6 +21,8 @@ COMPILER, NEWER_COMPILER = "2.21.18209.0", "2.21.33363.0"
 SHARED, LOCAL = "/fsx/neuron-compile-cache", "/var/tmp/neuron-compile-cache"  # noqa: S108
 # Fleets of so many nodes, and every trn2.48xlarge, have a cache on shared storage.
 SHARED_FROM_NODES = 8
+# Nodes that find a graph in a shared cache are alike: a run keeps the requests of its first ones.
+MOST_ASKING = 64
 Accident = Literal["flags", "compiler", "lost"]
 ACCIDENTS: Final[tuple[Accident, ...]] = ("flags", "compiler", "lost")
 
@@ -66,6 +68,15 @@ def module_of(graph: str, tools: Toolchain) -> str:
     return f"MODULE_{graph}+{blake2b(tools.flags.encode(), digest_size=4).hexdigest()}"
 
 
+def n_first_compiles(job: Job) -> int:
+    """Return how many requests ``first_compiles`` lists."""
+    return len(graphs_of(job)) * _n_asking(job)
+
+
+def _n_asking(job: Job) -> int:
+    return min(job.nodes, MOST_ASKING)
+
+
 def first_compiles(spec: RunSpec, tools: Toolchain, *, epoch_s: float) -> Sequence[Compile]:
     """Cache requests of the nodes of a run before it trains.
 
@@ -78,7 +89,8 @@ def first_compiles(spec: RunSpec, tools: Toolchain, *, epoch_s: float) -> Sequen
     Graphs are compiled one after another, the i-th taking a share that falls as
     ``(i + 1) ** -1.4``, and all together ``compile_s``. With a shared cache the first node
     compiles and the others find; without one each compiles for itself. A run that compiles for
-    no time finds all in the cache.
+    no time finds all in the cache. Of a large run the first nodes alone are listed: each of the
+    others finds what they find.
     """
     length_s = spec.compile_s
     if length_s is None:
@@ -114,8 +126,9 @@ def recompiled(
 def _asked(
     spec: RunSpec, graph: str, tools: Toolchain, *, at_s: float, seconds: float, start: str = ""
 ) -> Iterator[Compile]:
-    """Yield the request of each node: one compiles, or all do; others find the result."""
-    for rank, node in enumerate(spec.node_names):
+    """Yield the requests of nodes: one compiles, or all do; others find the result."""
+    for rank in range(_n_asking(spec)):
+        node = spec.node_name(rank)
         compiles = seconds > 0 and (rank == 0 or not tools.is_shared)
         event = Compile(
             module=module_of(graph, tools),

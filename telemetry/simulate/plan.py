@@ -74,7 +74,10 @@ class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def node_names(self) -> tuple[str, ...]:
         """In order of rank."""
-        return tuple(f"{self.name}-{i:02d}" for i in range(self.nodes))
+        return tuple(map(self.node_name, range(self.nodes)))
+
+    def node_name(self, rank: int) -> str:
+        return f"{self.name}-{rank:02d}"
 
     def rack_of(self, rank: int) -> int | None:
         """Rack of a node; None if the run does not name racks."""

@@ -5,12 +5,14 @@ import pytest
 from telemetry.compiles import HIT, MISS, key_changes
 from telemetry.simulate.compiles import (
     LOCAL,
+    MOST_ASKING,
     SHARED,
     Accident,
     changed,
     compiles_at_all,
     first_compiles,
     graphs_of,
+    n_first_compiles,
     recompiled,
     toolchain_of,
 )
@@ -34,6 +36,16 @@ def test_with_a_shared_cache_one_node_compiles_and_the_others_find() -> None:
     assert {event.rank for event in missed} == {0}
     assert sum(event.seconds for event in missed) == pytest.approx(600.0)
     assert len(asked) == 8 * len(graphs_of(run))
+
+
+def test_of_a_large_run_the_first_nodes_are_listed() -> None:
+    run = spec(nodes=4_000)
+    asked = first_compiles(run, toolchain_of(run), epoch_s=NOON_S)
+
+    assert {event.rank for event in asked} == set(range(MOST_ASKING))
+    assert len(asked) == n_first_compiles(run) == MOST_ASKING * len(graphs_of(run))
+    assert [event.outcome for event in asked[:MOST_ASKING]] == [MISS, *[HIT] * (MOST_ASKING - 1)]
+    assert len(recompiled(run, toolchain_of(run), at_s=0.0, seconds=9.0)) == MOST_ASKING
 
 
 def test_without_one_each_compiles_for_itself() -> None:
