@@ -6,6 +6,8 @@
 local ask = redis.call
 local new = cmsgpack.unpack(ARGV[1])
 local newest = tonumber(ask('GET', 'hot:newest') or '0')
+-- Minutes before this one are rolled up, or just being read for it (durable.py).
+local rolled_up_to = tonumber(ask('GET', 'roll_up:begun') or '0')
 
 -- Age is relative to the newest data: older than keep_s before it is refused.
 local function admits(what, at)
@@ -112,10 +114,16 @@ local function put(minute, over, block)
   return true
 end
 
+-- The minute is rolled up again once no more comes.
+local function is_late(shard, minute)
+  ask('ZADD', 'late:minutes', new.now, shard .. '\n' .. minute)
+end
+
 local function append_block(part, block)
   local minute = 'hot:' .. part.shard .. ':' .. block.minute
   if not admits('blocks', block.tick) or not put(minute, part.over, block) then return false end
   ask('EXPIRE', minute, ttl(block.minute))
+  if block.minute < rolled_up_to then is_late(part.shard, block.minute) end
   saw(part, block)
   return true
 end
@@ -144,7 +152,10 @@ end
 local function remove_blocks(part)
   for _, block in ipairs(part.blocks) do
     local minute = 'hot:' .. part.shard .. ':' .. block.minute
-    if ask('HGET', minute, block.second) == block.blob then ask('HDEL', minute, block.second) end
+    if ask('HGET', minute, block.second) == block.blob then
+      ask('HDEL', minute, block.second)
+      if block.minute < rolled_up_to then is_late(part.shard, block.minute) end
+    end
   end
 end
 
@@ -192,6 +203,7 @@ local function append_step(run, row, amends)
   ask('EXPIRE', held, new.remember_s)
   ask('RPUSH', minute, row.record)
   ask('EXPIRE', minute, ttl(row.minute))
+  if row.minute < rolled_up_to then ask('ZADD', 'late:steps', 'LT', row.minute, run) end
   return true
 end
 

@@ -49,18 +49,30 @@ UNITS_PER_S = 10_000
 SETTLE_S = 10 * MINUTE_S
 CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")
 MS = 1000
-# The regular roll-up covers this long; older blocks are late.
+# Older blocks are kept apart until they are rolled up: soon the hot tier forgets theirs.
 LATE_S = 4 * MINUTE_S
 QUIET_S = 20.0
 KEEP_S = 2 * 24 * HOUR_S
 MAX_AT_ONCE = 2_000
-# Minutes with late seconds, scored by when the last one came: "shard\nminute".
-LATE_MINUTES = "late:minutes"
+# Minutes with late seconds, scored by when the last one came: "shard\nminute". Runs with late
+# steps, scored by the first minute of them; and those that are being stored.
+LATE_MINUTES, LATE_STEPS, TAKEN_STEPS = "late:minutes", "late:steps", "late:steps:taken"
+# Before this second a roll-up has begun to read: what is stored there from now on is late.
+BEGUN = "roll_up:begun"
+# What was taken is taken again where a worker ended before it was stored.
+TAKE_STEPS = """
+redis.call('ZUNIONSTORE', KEYS[2], 2, KEYS[1], KEYS[2], 'AGGREGATE', 'MIN')
+redis.call('DEL', KEYS[1])
+return redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')
+"""
 LAYOUT = b"layout:"
 # Remove the minute unless more late seconds have arrived since.
-REMOVE_IF_EMPTY = (
-    """if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) end"""
-)
+REMOVE_IF_EMPTY = """
+local last = redis.call('ZSCORE', KEYS[2], ARGV[1])
+if redis.call('EXISTS', KEYS[1]) == 0 and last and tonumber(last) <= tonumber(ARGV[2]) then
+  redis.call('ZREM', KEYS[2], ARGV[1])
+end
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,36 +379,57 @@ def forget_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> No
                 hot.execute("HDEL", key, field)
 
 
+def begin_roll_up(hot: Connection, *, end: int) -> None:
+    """Let what is stored before ``end`` from now on count as late."""
+    hot.execute("SET", BEGUN, end)
+
+
+def take_late_steps(hot: Connection) -> dict[str, int]:
+    """Return the runs with late steps, and the first minute of them."""
+    flat: list[bytes] = hot.execute("EVAL", TAKE_STEPS, 2, LATE_STEPS, TAKEN_STEPS)
+    return {
+        run.decode(): int(float(minute)) for run, minute in zip(flat[::2], flat[1::2], strict=True)
+    }
+
+
+def stored_late_steps(hot: Connection) -> None:
+    """Forget what ``take_late_steps`` returned last."""
+    hot.execute("DEL", TAKEN_STEPS)
+
+
 def fold_late(hot: HotStore, *, now_s: float) -> int:
     """Roll up late minutes after ``QUIET_S`` without new blocks; return how many.
 
+    Those that the hot tier still has are read from there, with all their seconds.
     Repeating it changes nothing for minutes that were late as a whole.
     """
     quiet = ("ZRANGEBYSCORE", LATE_MINUTES, "-inf", now_s - QUIET_S, "LIMIT", 0, MAX_AT_ONCE)
-    members: list[bytes] = hot.execute(*quiet)
+    members: list[tuple[bytes, float]] = hot.execute(*quiet, "WITHSCORES", withscores=True)
     newest = hot.newest()
-    for member in members:
+    by_shard: dict[str, dict[int, float]] = {}
+    for member, last_s in members:
         shard, _, word = member.decode().rpartition("\n")
-        minute = int(word)
-        key = f"late:{shard}:{minute}"
-        late: dict[bytes, bytes] = hot.execute("HGETALL", key)
-        if late:
-            oldest_s = newest[shard] - hot.keep_s if shard in newest else now_s
-            is_hot = minute >= oldest_s + MINUTE_S
-            _write_late_minute(hot, shard, minute, late, is_hot=is_hot)
-            hot.execute("HDEL", key, *late)
-        hot.execute("EVAL", REMOVE_IF_EMPTY, 2, key, LATE_MINUTES, member)
+        by_shard.setdefault(shard, {})[int(word)] = last_s
+    for shard, minutes in by_shard.items():
+        oldest_s = newest[shard] - hot.keep_s if shard in newest else now_s
+        if still_hot := [minute for minute in minutes if minute >= oldest_s + MINUTE_S]:
+            end = max(still_hot) + MINUTE_S - 1
+            write_rollups(hot.window(shard, (), start=min(still_hot), end=end))
+        for minute, last_s in minutes.items():
+            key = f"late:{shard}:{minute}"
+            late: dict[bytes, bytes] = hot.execute("HGETALL", key)
+            if late:
+                if minute not in still_hot:
+                    _write_late_minute(hot, shard, minute, late)
+                hot.execute("HDEL", key, *late)
+            name = f"{shard}\n{minute}"
+            hot.execute("EVAL", REMOVE_IF_EMPTY, 2, key, LATE_MINUTES, name, last_s)
     return len(members)
 
 
-def _write_late_minute(
-    hot: HotStore, shard: str, minute: int, held: dict[bytes, bytes], *, is_hot: bool
-) -> None:
-    """Write a minute with its late seconds; from the hot tier if that has the whole minute."""
+def _write_late_minute(hot: HotStore, shard: str, minute: int, held: dict[bytes, bytes]) -> None:
+    """Write a minute with its late seconds, of which the hot tier has no more."""
     end = minute + MINUTE_S - 1
-    if is_hot:
-        write_rollups(hot.window(shard, (), start=minute, end=end))
-        return
     layouts = {
         name: read_layout(encoded)
         for field, encoded in held.items()

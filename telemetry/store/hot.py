@@ -310,9 +310,11 @@ class HotStore(Reader):
 
     def _change(self, **parts: Any) -> bytes:
         """Encode a change, with its limits, as the script's argument."""
+        now_s = self.now()
         limits = {
             "keep_s": self.keep_s,
-            "latest": self.now() + AHEAD_S,
+            "now": now_s,
+            "latest": now_s + AHEAD_S,
             "remember_s": WEEK_S,
             "most_names": MAX_NAMES,
             "most_steps": MAX_STEPS_PER_MINUTE,

@@ -13,11 +13,13 @@ from telemetry.blocks import Block
 from telemetry.simulate.background import environment, stopped
 from telemetry.simulate.plan import Fault, Noise, Plan, shard_nodes_for
 from telemetry.simulate.shard import RunClock, resume, start_clock
+from telemetry.store import durable
 from telemetry.store.hot import HotStore, hot_store
-from telemetry.store.models import MinuteRollup
+from telemetry.store.models import MinuteRollup, RunChunk
 from telemetry.store.node_state import read_sidecars, save_agent_request
 from telemetry.store.reading import AGENT_RESTART_S
-from tests.helpers import LLAMA, redis_server
+from telemetry.store.rollups import decode_minute
+from tests.helpers import LLAMA, redis_server, steps
 
 
 @pytest.fixture
@@ -255,6 +257,68 @@ def test_minutes_are_rolled_up_once_however_often_asked(
 
     assert n_rows > 0
     assert MinuteRollup.objects.count() == n_rows
+
+
+@pytest.mark.django_db
+def test_a_minute_is_read_once(hot: HotStore, now: int) -> None:
+    minute = now // 60 * 60 - 120
+    values = {"vcpu_usage_ratio": np.array([[0.5]])}
+    hot.append([Block("node:a", tick, ("a",), values) for tick in range(minute, minute + 60)])
+    tasks.roll_up()
+    assert MinuteRollup.objects.get().minute == minute
+
+    MinuteRollup.objects.all().delete()
+    tasks.roll_up()
+
+    assert not MinuteRollup.objects.exists()
+
+
+@pytest.mark.django_db
+def test_what_comes_after_its_minute_was_rolled_up_still_counts(hot: HotStore, now: int) -> None:
+    minute = now // 60 * 60 - 120
+    half, whole = ({"vcpu_usage_ratio": np.array([[value]])} for value in (0.5, 1.0))
+    hot.append([Block("node:a", tick, ("a",), half) for tick in range(minute, minute + 30)])
+    tasks.roll_up()
+
+    late = [Block("node:a", tick, ("a",), whole) for tick in range(minute + 30, minute + 60)]
+    hot.merge(late)
+    tasks.roll_up()
+    assert mean_of(minute) == 0.5
+    assert durable.fold_late(hot, now_s=now + durable.QUIET_S + 60) == 1
+    assert mean_of(minute) == pytest.approx(0.75, abs=0.01)
+
+    hot.remove(late)
+    assert durable.fold_late(hot, now_s=now + durable.QUIET_S + 60) == 1
+    assert mean_of(minute) == 0.5
+    assert durable.fold_late(hot, now_s=now + durable.QUIET_S + 60) == 0
+
+
+def mean_of(minute: int) -> float:
+    row = MinuteRollup.objects.get(minute=minute)
+    found = decode_minute(row.shard, minute, bytes(row.layout), bytes(row.data))
+    return float(found.values["vcpu_usage_ratio"][0, 0, 1])
+
+
+@pytest.mark.django_db
+def test_steps_that_come_after_their_minute_was_rolled_up_are_stored(
+    hot: HotStore, now: int
+) -> None:
+    minute = now // 60 * 60 - 120
+    hot.append_steps(steps(ended_at_s=minute + 20, compute_s=1.0, n_steps=5))
+    tasks.roll_up()
+    assert n_steps_kept() == 5
+
+    hot.append_steps(steps(first=6, ended_at_s=minute + 30, compute_s=1.0, n_steps=3))
+    # A worker that ends before it has stored them takes them with it, and the next one again.
+    assert durable.take_late_steps(hot) == {"llama": minute}
+    tasks.roll_up()
+
+    assert n_steps_kept() == 8
+    assert durable.take_late_steps(hot) == {}
+
+
+def n_steps_kept() -> int:
+    return sum(RunChunk.objects.values_list("n_steps", flat=True))
 
 
 def test_minutes_that_an_outage_kept_from_being_rolled_up_are_when_it_is_over(
