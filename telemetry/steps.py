@@ -67,21 +67,6 @@ class Merged:
 class StepBatch:
     """Consecutive steps of one run.
 
-    Parameters
-    ----------
-    run : name of the run
-    workers : (n_workers,) names; a worker is a node unless a report names finer ones
-    step : (n_steps,) step numbers, rising
-    ended_at_s : (n_steps,) Unix seconds at which the step was over
-    phases : for each of PHASES, (n_steps, n_workers) seconds; NaN where not reported
-    tokens : (n_steps,) tokens trained in the step
-    reported_loss : (n_steps,) training loss, NaN for a step without one, REPORTED_NAN for one that
-        is NaN; None if no step has one
-    reported_other_comm_s : (n_steps,) seconds in communication that exchanges no gradients, mean
-        over workers; NaN for a step without; None if no step has it
-    merged : where rows are averages of several steps, how many and with how many tokens in all;
-        None where each row is one step
-
     Notes
     -----
     ``compute_s`` is a worker's own work, tensor-parallel collectives included; ``wait_s`` is
@@ -92,14 +77,22 @@ class StepBatch:
     them is computed once and shared. Do not write into it.
     """
 
-    run: str
+    run: str  # name of the run
+    # (n_workers,) names; a worker is a node unless a report names finer ones
     workers: tuple[str, ...]
-    step: IntArray
-    ended_at_s: FloatArray
+    step: IntArray  # (n_steps,) step numbers, rising
+    ended_at_s: FloatArray  # (n_steps,) Unix seconds at which the step was over
+    # For each of PHASES, (n_steps, n_workers) seconds; NaN where not reported
     phases: Mapping[str, FloatArray]
-    tokens: FloatArray
+    tokens: FloatArray  # (n_steps,) tokens trained in the step
+    # (n_steps,) training loss, NaN for a step without one, REPORTED_NAN for one that is NaN; None
+    # if no step has one
     reported_loss: FloatArray | None = None
+    # Where rows are averages of several steps, how many and with how many tokens in all; None
+    # where each row is one step
     merged: Merged | None = None
+    # (n_steps,) seconds in communication that exchanges no gradients, mean over workers; NaN for a
+    # step without; None if no step has it
     reported_other_comm_s: FloatArray | None = None
 
     def __len__(self) -> int:

@@ -40,20 +40,6 @@ class Culprit:
     limit: float | None = None
 
 
-def _culprit(given: object) -> Culprit:
-    if not isinstance(given, Mapping):
-        return Culprit()
-    n_peers = finite(given.get("n_peers"))
-    return Culprit(
-        metric=given.get("metric"),
-        value=finite(given.get("value")),
-        peers_median=finite(given.get("peers_median")),
-        n_peers=None if n_peers is None else int(n_peers),
-        unit=given.get("unit"),
-        limit=finite(given.get("limit")),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The figures of one alert, read leniently: each rule stores those that it has."""
@@ -108,7 +94,18 @@ class Evidence:
 
     @property
     def culprit(self) -> Culprit:
-        return _culprit(self.figures.get("culprit"))
+        given = self.figures.get("culprit")
+        if not isinstance(given, Mapping):
+            return Culprit()
+        n_peers = finite(given.get("n_peers"))
+        return Culprit(
+            metric=given.get("metric"),
+            value=finite(given.get("value")),
+            peers_median=finite(given.get("peers_median")),
+            n_peers=None if n_peers is None else int(n_peers),
+            unit=given.get("unit"),
+            limit=finite(given.get("limit")),
+        )
 
     @property
     def wait_by_worker(self) -> Mapping[str, float]:

@@ -249,7 +249,9 @@ def _judge(agents: Agents, requests: Sequence[ProbeRequest], *, now: datetime) -
     n_devices = sum(map(len, latencies[0].values()))
     text = ""
     if n_answers < max(2, ENOUGH_RATIO * len(requests)) or n_devices < ENOUGH_DEVICES:
-        text = _too_few(requests, n_answers)
+        text = f"{n_answers} of {counted(len(requests), 'node')} answered, too few to compare"
+        reasons = Counter(row.reason for row in requests if row.reason)
+        text += "".join(f": {reason}" for reason, _ in reasons.most_common(1))
     elif again and len(late) == 1:
         return _name(requests, late[0], latencies, now=now)
     elif again and not late:
@@ -262,7 +264,11 @@ def _judge(agents: Agents, requests: Sequence[ProbeRequest], *, now: datetime) -
             f"{seconds(usual_s[-1])}; look at the switch or the collective itself"
         )
     elif again or len(late) > MAX_SUSPECTS:
-        text = _several(late, n_asked=len(requests))
+        names = listed([each.node for each in late if each.node is not None])
+        text = (
+            f"{len(late)} of {counted(len(requests), 'node')} have a high latency: {names}. None "
+            "is accused: nodes that probe each other measure the same slow link"
+        )
     if text:
         _conclude(requests, text, now=now)
     else:
@@ -362,20 +368,6 @@ def _by_number(answer: Answer, ports: Iterable[Mapping[str, Any]]) -> Latencies:
     if not answer.keys() <= number.keys():
         number = {name: i for i, name in enumerate(sorted(answer, key=order))}
     return {number[name]: value_s for name, value_s in answer.items()}
-
-
-def _too_few(rows: Sequence[ProbeRequest], n_answered: int) -> str:
-    reasons = Counter(row.reason for row in rows if row.reason)
-    text = f"{n_answered} of {counted(len(rows), 'node')} answered, too few to compare"
-    return text + "".join(f": {reason}" for reason, _ in reasons.most_common(1))
-
-
-def _several(late: Sequence[Problem], *, n_asked: int) -> str:
-    names = listed([each.node for each in late if each.node is not None])
-    return (
-        f"{len(late)} of {counted(n_asked, 'node')} have a high latency: {names}. None is "
-        "accused: nodes that probe each other measure the same slow link"
-    )
 
 
 def _conclude(requests: Sequence[ProbeRequest], text: str, *, now: datetime) -> None:

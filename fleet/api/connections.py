@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 from django.conf import settings
@@ -56,10 +56,10 @@ class Limits:
 class Unlimited:
     """The connection of a server without limits, as tests of the application use it."""
 
-    def _ignore(self, host: str = "") -> None:
+    def drop_body(self, host: str = "") -> None:
         """No limit to lift or count."""
 
-    identify = count_for = drop_body = _ignore
+    identify = count_for = drop_body
 
 
 network_of = lru_cache(maxsize=4096)(throttling.network_of)
@@ -76,10 +76,9 @@ class ConnectionTracker:
         self._n_waiting: dict[str, int] = {}
         self._held_bytes: dict[str, int] = {}
         self.held_bytes = 0
-        # As fleet/asgi.py reads their headers.
-        self._proxies = ProxyHeadersMiddleware(
-            _no_application, settings.TRUSTED_PROXIES
-        ).trusted_hosts
+        # As fleet/asgi.py reads their headers; without an application, only their list is used.
+        proxies = ProxyHeadersMiddleware(cast("Any", None), settings.TRUSTED_PROXIES)
+        self._proxies = proxies.trusted_hosts
 
     def network_of_peer(self, host: str) -> str:
         """Return the network of a peer; empty for a proxy, which forwards for many clients."""
@@ -383,7 +382,3 @@ def _add_count(counts: dict[str, int], network: str, n: int) -> None:
         counts[network] = n
     else:
         counts.pop(network, None)
-
-
-async def _no_application(*_: object) -> None:
-    """Do nothing: only the list of proxies is needed."""

@@ -27,7 +27,7 @@ from fleet.checks.support import (
     basis_of,
     basis_sentence,
     check_operators,
-    headline,
+    check_summary,
     judgements_of,
     remedy,
     store_check,
@@ -200,6 +200,6 @@ def _detail(check: SupportCheck) -> SupportCheckDetail:
 def _computed(check: SupportCheck) -> dict[str, Any]:
     """Return the fields of a check that are not attributes of its row."""
     return {
-        "headline": headline(check.n_operators, check.n_unsupported, check.n_unknown),
+        "headline": check_summary(check),
         "url": check.get_absolute_url(),
     }

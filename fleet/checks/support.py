@@ -150,6 +150,11 @@ def headline(n_operators: int, n_unsupported: int, n_unknown: int) -> str:
     )
 
 
+def check_summary(check: SupportCheck) -> str:
+    """Summarise a stored check: 3 of 47 operators are unsupported, 9 unknown."""
+    return headline(check.n_operators, check.n_unsupported, check.n_unknown)
+
+
 def basis_of(judged: OperatorJudgement) -> str:
     return _written("why", judged)
 

@@ -16,8 +16,8 @@ from fleet.checks.support import (
     basis_of,
     basis_sentence,
     check_operators,
+    check_summary,
     grouped,
-    headline,
     judgements_of,
     remedy,
     store_check,
@@ -93,7 +93,7 @@ def _check(request: HtmxRequest) -> HttpResponse:
 def _show(request: HtmxRequest, form: SupportForm) -> HttpResponse:
     checks = SupportCheck.objects.select_related("trial").defer("operators", "trial__figures")
     context = {
-        "checks": [(check, headline_of(check)) for check in checks[:N_CHECKS]],
+        "checks": [(check, check_summary(check)) for check in checks[:N_CHECKS]],
         "form": form,
     }
     return render_page(request, "checks/support_list.html", context, partials=("checks",))
@@ -106,7 +106,7 @@ def support_detail(request: HtmxRequest, pk: int) -> HttpResponse:
     basis = kept.basis
     context = {
         "check": kept,
-        "headline": headline_of(kept),
+        "headline": check_summary(kept),
         "groups": groups_of(kept),
         "report": basis.get("report"),
         "rests_on": basis_sentence(
@@ -115,10 +115,6 @@ def support_detail(request: HtmxRequest, pk: int) -> HttpResponse:
         "analyze": ANALYZE,
     }
     return render_page(request, "checks/support_detail.html", context)
-
-
-def headline_of(kept: SupportCheck) -> str:
-    return headline(kept.n_operators, kept.n_unsupported, kept.n_unknown)
 
 
 def groups_of(kept: SupportCheck) -> list[OperatorGroup]:

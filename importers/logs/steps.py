@@ -104,26 +104,15 @@ class LineSteps:
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """Where a figure was logged as NaN or infinite.
+    """Where a figure was logged as NaN or infinite."""
 
-    Parameters
-    ----------
-    name : loss or grad_norm
-    value : NaN, Infinity or -Infinity, of the last such step
-    n_steps : how many steps
-    since : the first step of those that last to the end of the log; of all, if it recovered
-    is_last : whether the last step that logged the figure is one
-    last_finite : the last finite figure before, NaN if there is none
-    finite_step : its step, -1 if there is none
-    """
-
-    name: str
-    value: str
-    n_steps: int
-    since: int
-    is_last: bool
-    last_finite: float
-    finite_step: int
+    name: str  # loss or grad_norm
+    value: str  # NaN, Infinity or -Infinity, of the last such step
+    n_steps: int  # how many steps
+    since: int  # the first step of those that last to the end of the log; of all, if it recovered
+    is_last: bool  # whether the last step that logged the figure is one
+    last_finite: float  # the last finite figure before, NaN if there is none
+    finite_step: int  # its step, -1 if there is none
 
 
 KINDS = ("", "NaN", "Infinity", "-Infinity")
@@ -159,37 +148,27 @@ def not_finite(columns: Mapping[str, FloatArray]) -> tuple[NotFinite, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LoggedSteps:
-    """The steps of a log in order; all (n,), NaN if unknown.
+    """The steps of a log in order; all (n,), NaN if unknown."""
 
-    Parameters
-    ----------
-    step : numbers, rising; scripts may log every few steps only
-    step_s : seconds
-    at_s : Unix seconds at which the line was written, never falling
-    tokens : tokens trained in the step
-    seq_per_s : sequences per second, as logged or from the batch
-    loss, grad_norm, learning_rate : as logged
-    global_batch : sequences per step
-    how : source of the durations: told (logged), batch, clock or bar; empty without durations
-    clocks : the sources that contradict each other, the one that counts last, and what each gives
-        for a step, in seconds; empty if they agree
-    rate_doubt : why a logged rate does not count: mean (averaged over earlier steps), disputed
-        (several engines log different ones for one step); empty if it counts
-    not_finite : where loss and gradient norm were logged as NaN or infinite
-    """
-
-    step: IntArray
-    step_s: FloatArray
-    at_s: FloatArray
-    tokens: FloatArray
-    seq_per_s: FloatArray
+    step: IntArray  # numbers, rising; scripts may log every few steps only
+    step_s: FloatArray  # seconds
+    at_s: FloatArray  # Unix seconds at which the line was written, never falling
+    tokens: FloatArray  # tokens trained in the step
+    seq_per_s: FloatArray  # sequences per second, as logged or from the batch
+    # loss, grad_norm, learning_rate: as logged
     loss: FloatArray
     grad_norm: FloatArray
     learning_rate: FloatArray
-    global_batch: float
+    global_batch: float  # sequences per step
+    # Source of the durations: told (logged), batch, clock or bar; empty without durations
     how: str
+    # The sources that contradict each other, the one that counts last, and what each gives for a
+    # step, in seconds; empty if they agree
     clocks: tuple[tuple[str, float], ...] = ()
+    # Why a logged rate does not count: mean (averaged over earlier steps), disputed (several
+    # engines log different ones for one step); empty if it counts
     rate_doubt: str = ""
+    # Where loss and gradient norm were logged as NaN or infinite
     not_finite: tuple[NotFinite, ...] = ()
 
     def __len__(self) -> int:

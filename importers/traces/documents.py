@@ -85,7 +85,10 @@ def read_document(path: Path) -> Document:
     text = text_of(path)
     try:
         if text.lstrip()[:1] == b"[":
-            return Document(decode(_closed(text), list[Event]))
+            # Chrome's array format may leave out its end.
+            text = text.rstrip()
+            text = text if text.endswith(b"]") else text.removesuffix(b",") + b"]"
+            return Document(decode(text, list[Event]))
         document: Document = decode(text, Document)
     except msgspec.ValidationError as error:
         raise TraceError(f"{path.name}: is not a profiler's trace: {error}") from error
@@ -99,12 +102,6 @@ def read_document(path: Path) -> Document:
             "trace_events or cc_ops (neuron-profile)"
         )
     return document
-
-
-def _closed(text: bytes) -> bytes:
-    """Return a list of events with its end, which Chrome's array format may leave out."""
-    text = text.rstrip()
-    return text if text.endswith(b"]") else text.removesuffix(b",") + b"]"
 
 
 def _truncated(path: Path) -> TraceError:

@@ -89,47 +89,31 @@ class RankFigures:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Operations of one run, each column (n_operations,).
+    """Operations of one run, each column (n_operations,)."""
 
-    Parameters
-    ----------
-    kind : index into KINDS
-    step : step number
-    dp, stage : data-parallel replica and pipeline stage of the worker, from 0
-    rank : the worker's rank in the job
-    seq : the how manieth of its kind in the step on this worker, from 0
-    chunk : model chunk of a stage (interleaved pipelines), 0 where there is one, -1 unknown
-    microbatch : which micro-batch a computation is for, -1 where that makes no sense
-    start_s, duration_s : seconds; ``start_s`` from any origin that one step's rows share
-    tp : tensor-parallel degree, None where the trace does not say
-    began_at_s : Unix seconds of the first operation, None where the trace does not say
-    has_common_clock : whether ``start_s`` of different workers can be compared
-    n_ranks_missing : ranks of the job that were not recorded, as far as is known
-    n_dropped : operations that the recorder says it lost
-    figures : of each rank, where the device's own events were read
-    instance : instance type, empty where the trace does not say
-    shows_overlap : whether it is recorded what runs during communication; if not, all of it counts
-        as exposed
-    """
-
-    kind: IntArray
-    step: IntArray
+    kind: IntArray  # index into KINDS
+    step: IntArray  # step number
+    # dp, stage: data-parallel replica and pipeline stage of the worker, from 0
     dp: IntArray
     stage: IntArray
-    rank: IntArray
-    seq: IntArray
+    rank: IntArray  # the worker's rank in the job
+    seq: IntArray  # the how manieth of its kind in the step on this worker, from 0
+    # Model chunk of a stage (interleaved pipelines), 0 where there is one, -1 unknown
     chunk: IntArray
-    microbatch: IntArray
+    microbatch: IntArray  # which micro-batch a computation is for, -1 where that makes no sense
+    # start_s, duration_s: seconds; ``start_s`` from any origin that one step's rows share
     start_s: FloatArray
     duration_s: FloatArray
-    tp: int | None = None
+    tp: int | None = None  # tensor-parallel degree, None where the trace does not say
+    # Unix seconds of the first operation, None where the trace does not say
     began_at_s: float | None = None
-    has_common_clock: bool = True
-    n_ranks_missing: int = 0
-    n_dropped: int = 0
-    figures: tuple[RankFigures, ...] = ()
+    has_common_clock: bool = True  # whether ``start_s`` of different workers can be compared
+    n_ranks_missing: int = 0  # ranks of the job that were not recorded, as far as is known
+    n_dropped: int = 0  # operations that the recorder says it lost
+    figures: tuple[RankFigures, ...] = ()  # of each rank, where the device's own events were read
+    # Whether it is recorded what runs during communication; if not, all of it counts as exposed
     shows_overlap: bool = True
-    instance: str = ""
+    instance: str = ""  # instance type, empty where the trace does not say
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -22,35 +22,25 @@ SPARSE_CELLS, SPARSE_RATIO = 100_000, 10
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Operations of a replica's pipeline as rows, its steps and replicas as lanes.
+    """Operations of a replica's pipeline as rows, its steps and replicas as lanes."""
 
-    Parameters
-    ----------
-    kind, stage, seq, chunk, microbatch : (n_ops,)
-    steps : (n_steps,) step numbers
-    ranks : (n_dp, n_stages) rank of each worker
-    start_s : (n_ops, n_steps, n_dp) seconds from the start of the step; NaN where missing
-    duration_s : (n_ops, n_steps, n_dp) seconds; NaN where missing
-    order_s, over_s : (n_ops,) when an operation usually begins and ends: medians over lanes
-    has_common_clock : whether the starts of different workers can be compared
-    n_left_out : steps that were not recorded whole
-    n_missing : operations that were not recorded, of the steps that count
-    """
-
+    # kind, stage, seq, chunk, microbatch: (n_ops,)
     kind: IntArray
     stage: IntArray
     seq: IntArray
     chunk: IntArray
     microbatch: IntArray
-    steps: IntArray
-    ranks: IntArray
+    steps: IntArray  # (n_steps,) step numbers
+    ranks: IntArray  # (n_dp, n_stages) rank of each worker
+    # (n_ops, n_steps, n_dp) seconds from the start of the step; NaN where missing
     start_s: FloatArray
-    duration_s: FloatArray
+    duration_s: FloatArray  # (n_ops, n_steps, n_dp) seconds; NaN where missing
+    # order_s, over_s: (n_ops,) when an operation usually begins and ends: medians over lanes
     order_s: FloatArray
     over_s: FloatArray
-    has_common_clock: bool
-    n_left_out: int
-    n_missing: int
+    has_common_clock: bool  # whether the starts of different workers can be compared
+    n_left_out: int  # steps that were not recorded whole
+    n_missing: int  # operations that were not recorded, of the steps that count
 
     @property
     def n_stages(self) -> int:
@@ -276,25 +266,17 @@ TAIL = (
 
 @dataclass(frozen=True, slots=True)
 class DependencyGraph:
-    """What must be over before an operation begins, and who takes part in it.
+    """What must be over before an operation begins, and who takes part in it."""
 
-    Parameters
-    ----------
-    levels : rows of the grid in rounds; every round only waits for earlier ones, and all
-        members of a group are in the same round, side by side
-    before : for each round, (n_rows, n_most) rows that each waits for, padded with ``n_ops``
-    groups : for each round, where each group begins among its rows
-    member_of : for each round, which group each row is of
-    joint : (n_ops,) group of every row
-    across : (n_ops,) whether all replicas take part
-    """
-
+    # Rows of the grid in rounds; every round only waits for earlier ones, and all members of a
+    # group are in the same round, side by side
     levels: Sequence[IntArray]
+    # For each round, (n_rows, n_most) rows that each waits for, padded with ``n_ops``
     before: Sequence[IntArray]
-    groups: Sequence[IntArray]
-    member_of: Sequence[IntArray]
-    joint: IntArray
-    across: BoolArray
+    groups: Sequence[IntArray]  # for each round, where each group begins among its rows
+    member_of: Sequence[IntArray]  # for each round, which group each row is of
+    joint: IntArray  # (n_ops,) group of every row
+    across: BoolArray  # (n_ops,) whether all replicas take part
 
 
 def graph_of(grid: Grid) -> DependencyGraph:

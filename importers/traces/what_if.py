@@ -201,34 +201,28 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What makes a recorded step slow.
+    """What makes a recorded step slow."""
 
-    Parameters
-    ----------
-    real_s, ideal_s : mean step time, as replayed and with every operation like its peers
-    m_w, m_s : share of the slowdown that goes away with the worst 3 % of workers, and with
-        the last stage; None where there is none to go away, or only one stage
-    worker_slowdown : (n_dp, n_stages) step time over ideal with only this worker as recorded
-    stage_slowdown : (n_stages,) the same of stages
-    suspects : the workers of ``several_workers``, else the worst one; empty without a slowdown
-    shares : share of the slowdown that each of CAUSES explains; several_workers where some are
-        slow in most steps
-    communication_ratio, other_comm_ratio : share of the step that would be saved if transfers
-        took no time; of all, and of those that exchange no gradients
-    correlation : how closely backward passes follow forward passes; NaN where unknown
-    """
-
+    # real_s, ideal_s: mean step time, as replayed and with every operation like its peers
     real_s: float
     ideal_s: float
+    # m_w, m_s: share of the slowdown that goes away with the worst 3 % of workers, and with the
+    # last stage; None where there is none to go away, or only one stage
     m_w: float | None
     m_s: float | None
+    # (n_dp, n_stages) step time over ideal with only this worker as recorded
     worker_slowdown: FloatArray
-    stage_slowdown: FloatArray
+    stage_slowdown: FloatArray  # (n_stages,) the same of stages
+    # The workers of ``several_workers``, else the worst one; empty without a slowdown
     suspects: Sequence[Worker]
+    # Share of the slowdown that each of CAUSES explains; several_workers where some are slow in
+    # most steps
     shares: dict[str, float]
+    # communication_ratio, other_comm_ratio: share of the step that would be saved if transfers
+    # took no time; of all, and of those that exchange no gradients
     communication_ratio: float
     other_comm_ratio: float
-    correlation: float
+    correlation: float  # how closely backward passes follow forward passes; NaN where unknown
 
     @property
     def slowdown_ratio(self) -> float:
@@ -385,19 +379,13 @@ CAUSES = (
 
 @dataclass(frozen=True, slots=True)
 class TraceVerdict:
-    """Why a recorded run was slow.
+    """Why a recorded run was slow."""
 
-    Parameters
-    ----------
-    cause : one of CAUSES, ``too_short`` or ``none``
-    culprits : the accused workers, the worst first; empty if the cause is not a worker
-    stage : the stage that is too heavy, where stages are uneven
-    share_ratio : share of the slowdown that the cause explains; None where that says nothing
-    """
-
-    cause: str
+    cause: str  # one of CAUSES, ``too_short`` or ``none``
+    # The accused workers, the worst first; empty if the cause is not a worker
     culprits: tuple[Worker, ...] = ()
-    stage: int | None = None
+    stage: int | None = None  # the stage that is too heavy, where stages are uneven
+    # Share of the slowdown that the cause explains; None where that says nothing
     share_ratio: float | None = None
 
 

@@ -34,39 +34,29 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """All measurements of n nodes; NaN where not measured.
-
-    Parameters
-    ----------
-    racks : (n,), or none
-        Rack or zone of each node; empty if unknown.
-    p50_s, p99_s, bandwidth_bytes_per_s : (n, n), symmetric
-        Median and 99th percentile of the one-way latency of each pair, and its bandwidth. Without
-        a response latency is infinite, and bandwidth 0.
-    device_s, device_loss_ratio : (n, n_efa)
-        Latency of each EFA device probed alone (infinite: no response), and its retransmit ratio.
-    n_devices, n_efa_seen : (n,)
-        Accelerators and EFA devices of the node.
-    rest : (n,) by name
-        Increase of a counter in ``rest_s`` without load.
-    ecc_uncorrected, hardware_errors : (n,)
-        Uncorrected memory errors, and hardware errors, since boot.
-    """
+    """All measurements of n nodes; NaN where not measured."""
 
     nodes: tuple[str, ...]
+    # (n, n), symmetric: median and 99th percentile of the one-way latency of each pair, and its
+    # bandwidth. Without a response latency is infinite, and bandwidth 0.
     p50_s: FloatArray
     p99_s: FloatArray
     bandwidth_bytes_per_s: FloatArray
+    # (n, n_efa): latency of each EFA device probed alone (infinite: no response), and its
+    # retransmit ratio.
     device_s: FloatArray
     device_loss_ratio: FloatArray
+    # (n,): accelerators and EFA devices of the node.
     n_devices: FloatArray
     n_efa_seen: FloatArray
+    # (n,): uncorrected memory errors, and hardware errors, since boot.
     ecc_uncorrected: FloatArray
     hardware_errors: FloatArray
+    # (n,) by name: increase of a counter in ``rest_s`` without load.
     rest: Mapping[str, FloatArray] = field(default_factory=dict)
     rest_s: float = float("nan")
     collectives: tuple[Collective, ...] = ()
-    racks: tuple[str, ...] = ()
+    racks: tuple[str, ...] = ()  # rack or zone of each node; empty if unknown
 
     @classmethod
     def blank(cls, nodes: tuple[str, ...], *, n_efa: int) -> "Measured":

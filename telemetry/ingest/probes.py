@@ -44,27 +44,19 @@ Curve = Callable[[int, FloatArray], FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class ProbeRow:
-    """One measured size; NaN and None where the probe prints nothing.
+    """One measured size; NaN and None where the probe prints nothing."""
 
-    Parameters
-    ----------
-    size_bytes : bytes of a message, or of a collective's buffer
-    time_s : seconds of one transfer or collective, the mean
-    busbw_bytes_per_s : bytes over time, with the factor that makes operations comparable
-    n_errors : wrong elements, None where nothing was checked
-    element : type of an element, as the probe names it
-    in_place : whether a collective wrote over what it read; None where that means nothing
-    is_warm_up : whether the row includes setting up the connection, and should not be judged
-    percentiles_s : seconds by percentile, 50 for the median
-    """
-
-    size_bytes: float
-    time_s: float = nan
+    size_bytes: float  # bytes of a message, or of a collective's buffer
+    time_s: float = nan  # seconds of one transfer or collective, the mean
+    # Bytes over time, with the factor that makes operations comparable
     busbw_bytes_per_s: float = nan
-    n_errors: int | None = None
-    element: str = ""
+    n_errors: int | None = None  # wrong elements, None where nothing was checked
+    element: str = ""  # type of an element, as the probe names it
+    # Whether a collective wrote over what it read; None where that means nothing
     in_place: bool | None = None
+    # Whether the row includes setting up the connection, and should not be judged
     is_warm_up: bool = False
+    # Seconds by percentile, 50 for the median
     percentiles_s: Mapping[int, float] = field(default_factory=dict)
 
     @property

@@ -55,38 +55,28 @@ class Fabric(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NeuronLinkV2:
-    """Trainium1: NeuronLink-v2 inside, EFA between nodes, as nccom-test measured them.
+    """Trainium1: NeuronLink-v2 inside, EFA between nodes, as nccom-test measured them."""
 
-    Parameters
-    ----------
-    pair_s, pair_start_s, pair_ratio
-        The two cores of one chip: no reduction ends sooner; start before the bytes; bus
-        bandwidth over link bandwidth.
-    doubling_s
-        What each doubling of ranks beyond two adds to the start of a reduction inside a node.
-    network_start_s
-        Start between nodes.
-    round_s, piece_bytes, network_piece_bytes
-        A message is halved into pieces no smaller than this, inside a node and between nodes;
-        each round of halving, and then of doubling, takes so long.
-    gather_s, gather_ratio, network_gather_s
-        Start and bandwidth of all that doesn't reduce, in newer releases.
-    exchange_s
-        Start of an all-to-all between nodes.
-    """
-
+    # pair_s, pair_start_s, pair_ratio: The two cores of one chip: no reduction ends sooner; start
+    # before the bytes; bus bandwidth over link bandwidth.
     pair_s: float = 58 * US
     pair_start_s: float = 35 * US
     pair_ratio: float = 0.148
+    # What each doubling of ranks beyond two adds to the start of a reduction inside a node.
     doubling_s: float = 80.7 * US
-    network_start_s: float = 520 * US
+    network_start_s: float = 520 * US  # Start between nodes.
+    # round_s, piece_bytes, network_piece_bytes: A message is halved into pieces no smaller than
+    # this, inside a node and between nodes; each round of halving, and then of doubling, takes so
+    # long.
     round_s: float = 65 * US
     piece_bytes: float = 16 * KIB
     network_piece_bytes: float = 64.0
+    # gather_s, gather_ratio, network_gather_s: Start and bandwidth of all that doesn't reduce, in
+    # newer releases.
     gather_s: float = 7.6 * US
     gather_ratio: float = 0.13
     network_gather_s: float = 101 * US
-    exchange_s: float = 900 * US
+    exchange_s: float = 900 * US  # Start of an all-to-all between nodes.
 
     def time(self, traffic: Traffic) -> CollectiveTime:
         fabric = STEP_FABRICS["Trainium1"]
@@ -148,26 +138,17 @@ class NeuronLinkV3:
 class NcclFabric:
     """GPUs: two protocols, the quick-starting one and the one with full bandwidth.
 
-    Parameters
-    ----------
-    chip
-        Whose step fabric gives the bandwidths of the full protocol.
-    quick_s, quick_ratio
-        Start of the low-latency protocol; its bus bandwidth over NVLink's.
-    quick_hop_s
-        What each doubling of nodes beyond two adds to it.
-    full_s, full_hop_s
-        Start of the full protocol, and what each doubling of nodes adds.
-
     Notes
     -----
     Between nodes the full protocol moves bytes inside and outside at the same time.
     """
 
-    chip: str
+    chip: str  # Whose step fabric gives the bandwidths of the full protocol.
+    # quick_s, quick_ratio: Start of the low-latency protocol; its bus bandwidth over NVLink's.
     quick_s: float = 13 * US
     quick_ratio: float = 0.15
-    quick_hop_s: float = 15 * US
+    quick_hop_s: float = 15 * US  # What each doubling of nodes beyond two adds to it.
+    # full_s, full_hop_s: Start of the full protocol, and what each doubling of nodes adds.
     full_s: float = 370 * US
     full_hop_s: float = 1830 * US
 

@@ -40,48 +40,33 @@ class ChipConstants:
     """How much of a chip training software gets.
 
     ``matmul_ratio``, ``attention`` and ``matmul_size`` are fitted, the rest is counted.
-
-    Parameters
-    ----------
-    matmul_ratio : by precision
-        FLOPs of large matrix products over peak, what they wait for HBM not counted.
-    attention
-        The same for the products of attention, over ``matmul_ratio`` in 16 bit, in which they
-        always run. Exponentials stand between the two products.
-    hbm_ratio
-        HBM bandwidth that streaming gets, over peak.
-    overlaps
-        Whether the memory traffic of matrix products overlaps them, half of the
-        tensor-parallel collectives too, and bytes inside a node with those between nodes:
-        hardware and libraries of GPUs do that.
-    stage_chunks
-        Pieces that a pipeline stage is cut into, interleaved (D. Narayanan et al.,
-        arXiv:2104.04473): the bubble shrinks as much.
-    micro_tokens
-        Tokens that a micro-batch aims at, where sequences are shorter.
-    passes
-        Times that a layer's hidden state goes to or from HBM, forwards and backwards,
-        besides the matrix products: norms, residuals, activation function, rotary, casts.
-        Counted: about 26 forwards, twice as many backwards.
-    fuses_from
-        Tokens per sequence from which attention is one kernel that never keeps its scores: on
-        Trainium from 8,192, as in the recipes of NeuronX Distributed.
-    casts
-        Whether matrix products of fp32 jobs run at the speed of bf16: what neuronx-cc does
-        unless told otherwise (``--auto-cast matmult``).
-    matmul_size
-        Rows, inner dimension or columns of a product below which it loses half its speed.
     """
 
+    # By precision: FLOPs of large matrix products over peak, what they wait for HBM not counted.
     matmul_ratio: Mapping[str, float]
+    # The same for the products of attention, over ``matmul_ratio`` in 16 bit, in which they always
+    # run. Exponentials stand between the two products.
     attention: float
-    hbm_ratio: float
+    hbm_ratio: float  # HBM bandwidth that streaming gets, over peak.
+    # Whether the memory traffic of matrix products overlaps them, half of the tensor-parallel
+    # collectives too, and bytes inside a node with those between nodes: hardware and libraries of
+    # GPUs do that.
     overlaps: bool
+    # Pieces that a pipeline stage is cut into, interleaved (D. Narayanan et al.,
+    # arXiv:2104.04473): the bubble shrinks as much.
     stage_chunks: int
-    micro_tokens: int
+    micro_tokens: int  # Tokens that a micro-batch aims at, where sequences are shorter.
+    # Times that a layer's hidden state goes to or from HBM, forwards and backwards, besides the
+    # matrix products: norms, residuals, activation function, rotary, casts. Counted: about 26
+    # forwards, twice as many backwards.
     passes: float = 80.0
+    # Tokens per sequence from which attention is one kernel that never keeps its scores: on
+    # Trainium from 8,192, as in the recipes of NeuronX Distributed.
     fuses_from: int = 0
+    # Whether matrix products of fp32 jobs run at the speed of bf16: what neuronx-cc does unless
+    # told otherwise (``--auto-cast matmult``).
     casts: bool = False
+    # Rows, inner dimension or columns of a product below which it loses half its speed.
     matmul_size: float = 0.0
 
     @property
@@ -92,33 +77,19 @@ class ChipConstants:
 
 @dataclass(frozen=True, slots=True)
 class StepFabric:
-    """How the collectives inside a compiled step go.
+    """How the collectives inside a compiled step go."""
 
-    Parameters
-    ----------
-    link_ratio
-        Bus bandwidth of a ring inside a node, over the chip's published link bandwidth.
-    network_ratio
-        Bytes that leave a node per second, over the line rate.
-    hop_s, network_hop_s
-        One step of a ring, inside a node and between nodes.
-    unhidden_ratio
-        Share of the gradient exchange that no overlap hides.
-    gradient_bytes
-        Bytes per gradient on the wire.
-    halves
-        Whether many nodes are crossed by recursive halving, in ``2 log2`` hops; else a ring.
-    shown_ratio
-        Share of tensor-parallel and stage-to-stage transfers that no product overlaps.
-    """
-
+    # Bus bandwidth of a ring inside a node, over the chip's published link bandwidth.
     link_ratio: float
-    network_ratio: float
+    network_ratio: float  # Bytes that leave a node per second, over the line rate.
+    # hop_s, network_hop_s: One step of a ring, inside a node and between nodes.
     hop_s: float
     network_hop_s: float
-    unhidden_ratio: float
-    gradient_bytes: int
+    unhidden_ratio: float  # Share of the gradient exchange that no overlap hides.
+    gradient_bytes: int  # Bytes per gradient on the wire.
+    # Whether many nodes are crossed by recursive halving, in ``2 log2`` hops; else a ring.
     halves: bool
+    # Share of tensor-parallel and stage-to-stage transfers that no product overlaps.
     shown_ratio: float
 
 

@@ -280,11 +280,6 @@ class StepPlan:
         return self.exchange.n_hops
 
     @property
-    def allreduce_bytes(self) -> float:
-        """Bytes of gradients and weights that one rank exchanges per step."""
-        return self.exchange.bytes_per_rank
-
-    @property
     def efa_bytes(self) -> float:
         """Bytes that one node sends to others per step."""
         return self.exchange.efa_bytes

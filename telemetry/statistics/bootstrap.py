@@ -135,15 +135,9 @@ def memory(values: FloatArray, length: int) -> Memory:
 
 def _block_variance(centred: FloatArray, length: int) -> float:
     """Variance of a mean, times steps, by blocks of a length."""
-    sums = _block_sums(centred[:, None], length)
-    return float((sums**2).mean()) / length
-
-
-def _block_sums(columns: FloatArray, length: int) -> FloatArray:
-    round_the_end = np.concatenate([columns, columns[: length - 1]]) if length > 1 else columns
-    upto = np.concatenate([np.zeros((1, columns.shape[1])), np.cumsum(round_the_end, axis=0)])
-    sums: FloatArray = upto[length:] - upto[:-length]
-    return sums
+    # The last blocks go on at the beginning.
+    upto = np.concatenate([[0.0], np.cumsum(np.concatenate([centred, centred[: length - 1]]))])
+    return float(((upto[length:] - upto[:-length]) ** 2).mean()) / length
 
 
 SURE_RATIO: Final = 0.95
@@ -158,17 +152,11 @@ MEASURED_RUNS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ArmSamples:
-    """Samples of the steps of one run.
+    """Samples of the steps of one run."""
 
-    Parameters
-    ----------
-    names : name of each column, such as ``step_s``, ``tokens``, ``usd``
-    columns : (n_steps, n_columns), in order, settled steps only
-    lines : intercept and slope of measures that are linear in a ratio
-    """
-
-    names: Sequence[str]
-    columns: FloatArray
+    names: Sequence[str]  # name of each column, such as ``step_s``, ``tokens``, ``usd``
+    columns: FloatArray  # (n_steps, n_columns), in order, settled steps only
+    # Intercept and slope of measures that are linear in a ratio
     lines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -28,35 +28,21 @@ Amount = float | FloatArray
 
 @dataclass(frozen=True, slots=True)
 class ArmRates:
-    """What one arm does; figures may be (n_draws,) arrays of what they could be.
+    """What one arm does; figures may be (n_draws,) arrays of what they could be."""
 
-    Parameters
-    ----------
-    n_nodes : how many nodes it runs on
-    usd_per_hour : dollars for all of them
-    tokens_per_s : pace of settled steps, without checkpoints
-    checkpoint_s_per_hour : seconds of each hour of training that go into checkpoints
-    checkpoint_every_s : seconds of training between two of them
-    compile_s : seconds to compile all graphs with an empty cache
-    load_s : seconds from a start to the first step, besides compiling
-    warm_up_s : seconds that warming up takes beyond what its steps take once settled
-    failures_per_node_day : failures that stop the run, per node and day of training
-    recompiles_per_day : unplanned recompilations per day of training
-    outage_s : seconds from a failure until the restart begins: noticing it, replacing the node
-    unlucky_ratio : how much more of an interval than its half a failure loses, -0.5 to 0.5
-    """
-
-    n_nodes: int
-    usd_per_hour: Amount
-    tokens_per_s: Amount
-    checkpoint_s_per_hour: Amount
-    checkpoint_every_s: Amount
-    compile_s: Amount
-    load_s: Amount
-    warm_up_s: Amount
-    failures_per_node_day: Amount
-    recompiles_per_day: Amount
+    n_nodes: int  # how many nodes it runs on
+    usd_per_hour: Amount  # dollars for all of them
+    tokens_per_s: Amount  # pace of settled steps, without checkpoints
+    checkpoint_s_per_hour: Amount  # seconds of each hour of training that go into checkpoints
+    checkpoint_every_s: Amount  # seconds of training between two of them
+    compile_s: Amount  # seconds to compile all graphs with an empty cache
+    load_s: Amount  # seconds from a start to the first step, besides compiling
+    warm_up_s: Amount  # seconds that warming up takes beyond what its steps take once settled
+    failures_per_node_day: Amount  # failures that stop the run, per node and day of training
+    recompiles_per_day: Amount  # unplanned recompilations per day of training
+    # Seconds from a failure until the restart begins: noticing it, replacing the node
     outage_s: Amount = 0.0
+    # How much more of an interval than its half a failure loses, -0.5 to 0.5
     unlucky_ratio: Amount = 0.0
 
 

@@ -11,16 +11,10 @@ from telemetry.blocks import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """Dollars per second, each rate from its moment on until the next one's.
+    """Dollars per second, each rate from its moment on until the next one's."""
 
-    Parameters
-    ----------
-    from_s : (n,) Unix seconds, rising; before the first nothing is paid
-    usd_per_s : (n,) dollars per second; NaN where the price is not known
-    """
-
-    from_s: FloatArray
-    usd_per_s: FloatArray
+    from_s: FloatArray  # (n,) Unix seconds, rising; before the first nothing is paid
+    usd_per_s: FloatArray  # (n,) dollars per second; NaN where the price is not known
 
     @classmethod
     def of(cls, rates: Iterable[tuple[float, float]]) -> Self:

@@ -11,7 +11,7 @@ from django.template.loader import get_template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet.checks.support import headline
+from fleet.checks.support import check_summary
 from fleet.formatting import ABSENT, NBSP, duration, percent
 from fleet.models import Delivery, SupportCheck
 from fleet.notifications.channels import refusal_of
@@ -203,10 +203,7 @@ def delivery_tag(delivery: Delivery) -> SafeString:
     return format_html(text, colour, shape, word)
 
 
-@register.filter
-def check_summary(check: SupportCheck) -> str:
-    """Summarise a check: 3 of 47 operators are unsupported, 9 unknown."""
-    return headline(check.n_operators, check.n_unsupported, check.n_unknown)
+register.filter(check_summary)
 
 
 @register.inclusion_tag("checks/_support_tag.html")

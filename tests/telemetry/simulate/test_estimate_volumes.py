@@ -56,7 +56,7 @@ def test_the_bytes_of_a_gradient_exchange_are_counted_as_the_book_states(llama: 
     gradients_and_weights = 6.74e9 / 8 * (4 + 2)
     replicas_inside, nodes = 4, 16
 
-    assert llama.allreduce_bytes == pytest.approx(gradients_and_weights)
+    assert llama.exchange.bytes_per_rank == pytest.approx(gradients_and_weights)
     sent = 32 * gradients_and_weights / replicas_inside * (nodes - 1) / nodes
     assert llama.efa_bytes == pytest.approx(sent)
     assert llama.efa_device_bytes == pytest.approx(sent / 8)
