@@ -128,7 +128,6 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "is_watching": bool(runs) or Node.objects.exists(),
         **({} if open_ or keep.query else _silence_means(now)),
         "since": list(SINCE),
-        "has_any": bool(open_ or resolved.paginator.count or Alert.objects.exists()),
     }
 
 

@@ -86,40 +86,26 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
 @require_safe
 def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     run = get_object_or_404(Run.objects.select_related("log"), name=name)
-    if chart in LOG_CHARTS and hasattr(run, "log"):
-        return answer_chart(
-            request, lambda window: marked(log_figure(run.log, chart, window), window, run=run.pk)
-        )
-    hot, now = hot_store(), timezone.now()
-    if chart == "cost" and "expected" in request.GET:
-        marks = expected_cost_marks(hot, run, now_s=now.timestamp())
-
-        def draw(window: Window) -> Chart:
-            drawn = run_figure(hot, run, chart, window, long_term=long_term_history())
-            # On a log scale a pause leaves the levels apart.
-            return replace(drawn, marks=marks, scale="log", events=())
-
-        return answer_chart(request, draw)
-    view = LossView.of(request.GET.dict())
-    if chart == "loss" and view != LossView():
-        return answer_chart(
-            request,
-            lambda window: marked(
-                viewed_loss(hot, run, window, view, long_term=long_term_history()),
-                window,
-                run=run.pk,
-            ),
-        )
-    if chart not in RUN_CHARTS:
+    is_logged = chart in LOG_CHARTS and hasattr(run, "log")
+    if not is_logged and chart not in RUN_CHARTS:
         raise Http404(f"a run has no chart {chart}; it has {', '.join(RUN_CHARTS)}")
-    return answer_chart(
-        request,
-        lambda window: marked(
-            run_figure(hot_store(), run, chart, window, long_term=long_term_history()),
-            window,
-            run=run.pk,
-        ),
-    )
+    view = LossView.of(request.GET.dict())
+
+    def draw(window: Window) -> Chart:
+        hot, long_term = hot_store(), long_term_history()
+        if is_logged:
+            figure = log_figure(run.log, chart, window)
+        elif chart == "loss" and view != LossView():
+            figure = viewed_loss(hot, run, window, view, long_term=long_term)
+        else:
+            figure = run_figure(hot, run, chart, window, long_term=long_term)
+        if chart == "cost" and "expected" in request.GET and not is_logged:
+            marks = expected_cost_marks(hot, run, now_s=timezone.now().timestamp())
+            # On a log scale a pause leaves the levels apart.
+            return replace(figure, marks=marks, scale="log", events=())
+        return marked(figure, window, run=run.pk)
+
+    return answer_chart(request, draw)
 
 
 @gzip_page

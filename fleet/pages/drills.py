@@ -170,7 +170,6 @@ def drill_detail(request: HtmxRequest, pk: int) -> HttpResponse:
         # A finished chart is not fetched again.
         "chart_query": f"?{window.query}" if is_settled and not is_firing else "",
         "explained": explained(fault.kind),
-        "may_end": has_role(request.user, "operator"),
     }
     return render_page(request, "simulation/drill_detail.html", context, partials=PARTIALS)
 
@@ -186,7 +185,7 @@ def drill_end(request: HtmxRequest, pk: int) -> HttpResponse:
         error, status = str(refused), 422
     if not request.htmx and not error:
         return HttpResponseRedirect(reverse("drill-detail", args=[pk]))
-    context = drill_context(str(pk)) | {"error": error, "may_end": True}
+    context = drill_context(str(pk)) | {"error": error}
     context |= {"charts": charts_of(fault), "chart_query": "", "explained": explained(fault.kind)}
     response = render_page(
         request, "simulation/drill_detail.html", context, partials=PARTIALS, status=status

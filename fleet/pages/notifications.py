@@ -185,7 +185,6 @@ def notification_list(request: HtmxRequest) -> HttpResponse:
     context = notifications_context() | {
         "kinds": Receiver.Kind.choices,
         "routes": routes,
-        "has_default": any(route.is_default for route in table),
         "unrouted": unrouted if table else [],
         "changes": ConfigurationChange.objects.filter(kind=ConfigurationChange.Kind.NOTIFICATIONS)[
             :N_CHANGES
