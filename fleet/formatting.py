@@ -207,15 +207,15 @@ def tick(ratio: float) -> str:
     return change(ratio, 0) if abs(ratio) > TINY else "same"
 
 
+def badge(colour: str, shape: str, words: str, extra: str = "") -> SafeString:
+    """Render a tag: a shape, for those who see no colours, and words."""
+    classes = " ".join(filter(None, ("tag", colour, extra)))
+    html = '<span class="{}"><span aria-hidden="true">{}</span> {}</span>'
+    return format_html(html, classes, shape, words)
+
+
 def verdict_badge(word: str, extra: str = "") -> SafeString:
-    """Render a verdict with a shape, a label and a colour."""
-    colour, shape = MARKS.get(word, MARKS["cannot tell yet"])
-    return format_html(
-        '<span class="{}"><span aria-hidden="true">{}</span> {}</span>',
-        " ".join(filter(None, ("tag", colour, extra))),
-        shape,
-        word,
-    )
+    return badge(*MARKS.get(word, MARKS["cannot tell yet"]), word, extra)
 
 
 def counted(n: float, noun: str, plural: str = "") -> str:

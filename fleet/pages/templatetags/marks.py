@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from fleet.checks.support import check_summary
-from fleet.formatting import ABSENT, NBSP, duration, percent
+from fleet.formatting import ABSENT, NBSP, badge, duration, percent
 from fleet.models import Delivery, SupportCheck
 from fleet.notifications.channels import refusal_of
 
@@ -68,12 +68,7 @@ EMPTY_BAR = SafeString('<svg class="spread" role="img" aria-label="no data"></sv
 def tag(state: str, words: str = "", extra: str = "") -> SafeString:
     """Render a state tag; ``words`` replaces its name, ``extra`` is one more CSS class."""
     colour, shape = STATES.get(str(state), ("", "○"))
-    return format_html(
-        '<span class="{}"><span aria-hidden="true">{}</span> {}</span>',
-        " ".join(filter(None, ("tag", colour, extra))),
-        shape,
-        words or str(state).replace("_", " "),
-    )
+    return badge(colour, shape, words or str(state).replace("_", " "), extra)
 
 
 @register.inclusion_tag("charts/_share.svg")
@@ -131,25 +126,14 @@ def outcome(result: Any, extra: str = "") -> SafeString:
     """Render whether a fault was detected, and after how long."""
     colour, shape, words = OUTCOMES[result.outcome]
     after = f" after {soon(result.delay_s)}" if result.delay_s is not None else ""
-    return format_html(
-        '<span class="{}"><span aria-hidden="true">{}</span> {}{}</span>',
-        " ".join(filter(None, ("tag", colour, extra))),
-        shape,
-        words,
-        after,
-    )
+    return badge(colour, shape, f"{words}{after}", extra)
 
 
 @register.simple_tag
 def verdict(named: str, right: str, wrong: str) -> SafeString:
     """Render a correct or wrong detection result, with the words for each."""
-    colour, shape, words = ("ok", "✓", right) if named == "right" else ("bad", "✕", wrong)
-    return format_html(
-        '<span class="tag small {}"><span aria-hidden="true">{}</span> {}</span>',
-        colour,
-        shape,
-        words,
-    )
+    is_right = named == "right"
+    return badge(*(("ok", "✓", right) if is_right else ("bad", "✕", wrong)), "small")
 
 
 @register.filter
@@ -198,19 +182,17 @@ RETRYING = ("warn", "◔", "retrying")
 def delivery_tag(delivery: Delivery) -> SafeString:
     state = State(delivery.state)
     is_retrying = state == State.PENDING and delivery.n_attempts > 0
-    colour, shape, word = RETRYING if is_retrying else MARKS[state]
-    text = '<span class="tag {}"><span aria-hidden="true">{}</span> {}</span>'
-    return format_html(text, colour, shape, word)
+    return badge(*(RETRYING if is_retrying else MARKS[state]))
 
 
 register.filter(check_summary)
 
 
-@register.inclusion_tag("checks/_support_tag.html")
-def support_tag(check: SupportCheck) -> dict[str, object]:
+@register.simple_tag
+def support_tag(check: SupportCheck) -> SafeString:
     """Render a check by its worst operator."""
     if check.n_unsupported:
-        return {"colour": "bad", "shape": "▲", "word": "unsupported"}
+        return badge("bad", "▲", "unsupported", "small")
     if check.n_unknown:
-        return {"colour": "warn", "shape": "?", "word": "unknown"}
-    return {"colour": "ok", "shape": "✓", "word": "supported"}
+        return badge("warn", "?", "unknown", "small")
+    return badge("ok", "✓", "supported", "small")
