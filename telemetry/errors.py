@@ -1,6 +1,8 @@
 """The error of unusable input, and checks that several inputs share."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # What SQLite and PostgreSQL keep in an integer, and so the largest key of a row.
 LARGEST_KEY = 2**63 - 1
@@ -17,9 +19,14 @@ class FieldError(ValueError):
         self.field = field
         self.message = message
 
-    def inside(self, place: str) -> "FieldError":
-        """Return the same error for a field of a larger structure."""
-        return FieldError(f"{place}.{self.field}", self.message)
+
+@contextmanager
+def inside(place: str) -> Iterator[None]:
+    """Name the fields of errors as those of a larger structure."""
+    try:
+        yield
+    except FieldError as error:
+        raise FieldError(f"{place}.{error.field}", error.message) from error
 
 
 def whole_number(text: str | bytes, *, most: int) -> int | None:

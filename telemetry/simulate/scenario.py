@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from telemetry import catalog
-from telemetry.errors import FieldError
+from telemetry.errors import FieldError, inside
 from telemetry.simulate.faults import BENIGN, FAULTS, DevicePart, FaultKind
 from telemetry.simulate.inputs import APART, CUSTOM, FULL, KEYS, Inputs, tier_named
 from telemetry.simulate.plan import Benign, Fault, Noise, Plan, RunSpec
@@ -281,10 +281,8 @@ def _noise(table: Table, folder: Path) -> Noise:
     if not noise.recorded:
         return noise
     path = str((folder / noise.recorded).absolute())
-    try:
+    with inside("noise"):
         recorded_ratios(path)
-    except FieldError as error:
-        raise error.inside("noise") from error
     return msgspec.structs.replace(noise, recorded=path)
 
 
@@ -296,10 +294,8 @@ def _inputs(table: Table) -> Inputs:
             raise FieldError(
                 f"inputs.{key}", f"{value!r} sets an unknown key; {suggestion(key, known)}"
             )
-    try:
+    with inside("inputs"):
         base = tier_named(str(table.get("tier", FULL.tier)))
-    except FieldError as error:
-        raise error.inside("inputs") from error
     single = {key: value for key, value in table.items() if key != "tier"}
     is_other = bool(single.keys() - APART)
     changed = msgspec.structs.asdict(base) | single | ({"tier": CUSTOM} if is_other else {})
@@ -325,12 +321,10 @@ def runs_of(fault: Fault, runs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
 
 def _run(table: Table, where: str) -> RunSpec:
     run = _read(table, RunSpec, where=where)
-    try:
+    with inside(where):
         validate_run(run)
         if run.tier:
             raise FieldError("tier", f"{run.tier!r} is one run's; set it for all in [inputs]")
-    except FieldError as error:
-        raise error.inside(where) from error
     return run
 
 
@@ -350,12 +344,10 @@ def _fault(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) -> 
             raise FieldError(f"{where}.{field}", f"{node!r} is no node of this scenario; {known}")
     named = tuple(run for run in runs if run.name == fault.run)
     hit = runs_of(fault, runs) or named or runs[:1]
-    try:
+    with inside(where):
         for run in hit:
             validate_fault(fault, run)
         _check_within(fault.start_s, head)
-    except FieldError as error:
-        raise error.inside(where) from error
     return fault
 
 
@@ -363,11 +355,9 @@ def _benign(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) ->
     event = _read(table, Benign, where=where)
     by_name = {run.name: run for run in runs}
     run = by_name.get(event.run) or _unknown_run(event.run, runs, where)
-    try:
+    with inside(where):
         validate_benign(event, run)
         _check_within(event.start_s, head)
-    except FieldError as error:
-        raise error.inside(where) from error
     return event
 
 
