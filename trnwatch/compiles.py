@@ -67,6 +67,17 @@ def compile_record(
     }
 
 
+def facts_of(text: str, *, cache: str) -> dict[str, str]:
+    """Return what a line of the wrapper says of a compile; ``cache`` if it names no other."""
+    compiler, command = COMPILER.search(text), COMMAND.search(text)
+    cached = CACHED_AT.search(text)
+    return {
+        "compiler": compiler[1] if compiler else "",
+        "flags": PATHS.sub("", command[1]).strip() if command else "",
+        "cache": cached[1].rstrip("/") if cached else cache,
+    }
+
+
 class CompileLines:
     """Joins the wrapper's lines of one process: the start of each compile with its end."""
 
@@ -80,7 +91,8 @@ class CompileLines:
         module = match[0] if match else ""
         for words, outcome in CACHED.items():
             if words in text:
-                return [dict(self._facts(text), module=module, outcome=outcome, at=at)]
+                facts = facts_of(text, cache=self._cache)
+                return [dict(facts, module=module, outcome=outcome, at=at)]
         if "Call compiler with cmd" in text:
             return self._begin(module, text, at)
         for words, outcome in ENDED.items():
@@ -104,21 +116,12 @@ class CompileLines:
     def _compiling(self) -> list[str]:
         return [name for name, begun in self._begun.items() if "passed_at" not in begun]
 
-    def _facts(self, text: str) -> dict[str, Any]:
-        compiler, command = COMPILER.search(text), COMMAND.search(text)
-        cached = CACHED_AT.search(text)
-        return {
-            "compiler": compiler[1] if compiler else "",
-            "flags": PATHS.sub("", command[1]).strip() if command else "",
-            "cache": cached[1].rstrip("/") if cached else self._cache,
-        }
-
     def _begin(self, module: str, text: str, at: float) -> list[dict[str, Any]]:
         # One process compiles one graph at a time: those that passed have ended.
         over = [name for name, begun in self._begun.items() if "passed_at" in begun]
         ended = [each for name in over for each in self._end(name, "miss", at)]
         if len(self._begun) < MAX_OPEN:
-            self._begun[module] = dict(self._facts(text), at=at)
+            self._begun[module] = dict(facts_of(text, cache=self._cache), at=at)
         return ended
 
     def _end(self, module: str, outcome: str, at: float) -> list[dict[str, Any]]:

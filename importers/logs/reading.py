@@ -13,8 +13,9 @@ from importers.logs.errors import ErrorReader, LoggedError
 from importers.logs.families import FAMILIES, MARKS, MAX_STEP, OPTIMUM, PROGRESS, StepReader
 from importers.logs.records import HardwareError, LogLine, TrainingTotals
 from importers.logs.steps import LineSteps
-from telemetry.compiles import FAIL, HIT, MISS, Compile
+from telemetry.compiles import FAIL, MISS, Compile
 from telemetry.ingest.lines import MAX_PIECE_CHARS, pieces_of
+from trnwatch.compiles import CACHE, CACHED, ENDED, MODULE, facts_of
 
 # No reader knows a line without one of these. A line with colours is read anyway.
 ALWAYS = ("NEURON_", "NCC_WRAPPER", "Compiler status ", "optimizer ...", "\x1b")
@@ -271,16 +272,8 @@ def _unread_line(number: int, line: bytes, file: str) -> UnreadLine:
 
 
 # The compiler's wrapper: graphs found in the cache, compiled, or failed.
-CACHED = {"Got a cached failed neff at": FAIL, "Using a cached neff": HIT}
-ENDED = {"Compilation Successfully Completed": MISS, "Compilation failed": FAIL}
 PROCESS = re.compile(r"\s{0,8}(\d{1,10})\s{1,8}[A-Z]{3,10}\s{1,4}\|\|", re.ASCII)
 WRAPPER = re.compile(r"\|\|N\w{2,30}\|\|", re.ASCII)
-MODULE = re.compile(r"MODULE_[0-9A-Za-z_]{1,60}(?:\+[0-9A-Za-z]{1,40})?", re.ASCII)
-COMPILER = re.compile(r"neuronxcc-([0-9A-Za-z.+_-]{1,60})/", re.ASCII)
-COMMAND = re.compile(r"neuronx?-cc compile\s+(.*)", re.ASCII)
-CACHE = re.compile(r"Compile cache path: (\S{1,500})", re.ASCII)
-CACHED_AT = re.compile(r"(?: at| from) (\S{1,500}?)/?(?:neuronxcc-|MODULE_)", re.ASCII)
-PATHS = re.compile(r"\s?(?:--output[ =]\S+|\S*\.hlo_module\.pb|\S*\.neff)")
 MAX_FLAGS_CHARS = 500
 MAX_OPEN = 10_000
 
@@ -361,18 +354,16 @@ class Compiler:
         return [self._begun.pop(key).ended(FAIL, entry.at_s) for key in waiting[-1:]]
 
     def _event(self, entry: LogLine, process: str, outcome: str) -> Compile:
-        text = entry.text
-        compiler, command = COMPILER.search(text), COMMAND.search(text)
-        cached = CACHED_AT.search(text)
+        facts = facts_of(entry.text, cache=self._cache.get(entry.source, ""))
         return Compile(
-            module=_module(text),
+            module=_module(entry.text),
             outcome=outcome,
             at_s=entry.at_s,
             rank=entry.rank,
             process=f"{entry.source}:{process}",
-            compiler=compiler[1] if compiler else "",
-            flags=PATHS.sub("", command[1]).strip()[:MAX_FLAGS_CHARS] if command else "",
-            cache=cached[1].rstrip("/") if cached else self._cache.get(entry.source, ""),
+            compiler=facts["compiler"],
+            flags=facts["flags"][:MAX_FLAGS_CHARS],
+            cache=facts["cache"],
         )
 
 
