@@ -146,10 +146,6 @@ class CoreTimes:
             for (device, core), us in now.items()
         }
 
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-
 
 class Sampler:
     """Samples in a thread of its own, one at a time, beside the reports of each second."""
@@ -260,8 +256,6 @@ class Sampler:
         finally:
             if monitor is not None:
                 monitor.stop()
-            cores.close()
-            efa.close()
         by_driver.note = "" if len(by_driver) else "the Neuron driver shows no core times"
         sent.note = received.note = "" if len(sent) else "no EFA devices"
         tables = [by_monitor, by_driver, sent, received]

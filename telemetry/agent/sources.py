@@ -288,11 +288,6 @@ class EfaCounters:
             return {"devices": known}
         return {"period": round(now_s - before_s, 6), "devices": known}
 
-    def close(self) -> None:
-        for files in self._open.values():
-            for file in files.values():
-                file.close()
-
     def _device(self, key: tuple[str, int], *, whole: bool) -> dict[str, Any] | None:
         files = self._open[key]
         counters = {}
@@ -332,8 +327,7 @@ class EfaCounters:
                     self._places.setdefault(device, len(self._places))
                     ports[device, int(port)] = (folder / "hw_counters", counters)
         for key in set(self._open) - set(ports):
-            for file in self._open.pop(key).values():
-                file.close()
+            del self._open[key]
             self._before.pop(key, None)
         for key, folders in ports.items():
             files = self._open.setdefault(key, {})
@@ -389,7 +383,7 @@ class NeuronSysfs:
         if self._devices and (is_due or cores):
             fields["devices"] = self._devices
         if self._devices and is_due:
-            servers = (_text(self._class_root / f"server_id_{n}") or "" for n in (4, 2))
+            servers = (OpenFile(self._class_root / f"server_id_{n}").text() or "" for n in (4, 2))
             if server := next(filter(SERVER_ID.fullmatch, servers), None):
                 fields["ultraserver_id"] = server
         if now_s - self._power_s >= POWER_EVERY_S:
@@ -400,8 +394,6 @@ class NeuronSysfs:
         if cores:
             fields.update(self._cores(now_s))
         else:
-            for file in (*self._busy.values(), *self._flops.values()):
-                file.close()
             self._busy, self._flops, self._before = {}, {}, {}
         return fields or None
 
@@ -417,7 +409,7 @@ class NeuronSysfs:
             return
         self._devices = [_device(i, path, layout, memory=memory) for i, path in folders.items()]
         for index in self._power.keys() - folders.keys():
-            self._power.pop(index).close()
+            del self._power[index]
         if layout.power is not None:
             for index in folders.keys() - self._power.keys():
                 self._power[index] = OpenFile(folders[index] / layout.power)
@@ -503,13 +495,15 @@ def _device(index: int, path: Path, layout: SysfsLayout, *, memory: bool) -> dic
     """Read one device; values that the driver does not give are left out."""
     counts = {"cores": layout.core_count, **layout.ecc}
     fields: dict[str, Any] = {"index": index}
-    fields |= {name: _integer(path / place) for name, place in counts.items() if place}
-    unhealthy = _text(path / layout.unhealthy) if layout.unhealthy else None
+    fields |= {name: OpenFile(path / place).integer() for name, place in counts.items() if place}
+    unhealthy = OpenFile(path / layout.unhealthy).text() if layout.unhealthy else None
     if unhealthy is not None:
         fields["unhealthy"] = [word for word in re.split(r"[,\s]+", unhealthy) if word][:16]
     if memory:
         folders = [folder for _, folder in numbered(path / layout.cores, CORE)]
-        used = [_integer(folder / place) for folder in folders for place in layout.memory]
+        used = [
+            OpenFile(folder / place).integer() for folder in folders for place in layout.memory
+        ]
         known = [n_bytes for n_bytes in used if n_bytes is not None]
         fields["memory_used_bytes"] = sum(known) if known else None
     return {name: value for name, value in fields.items() if value is not None}
@@ -528,20 +522,6 @@ def core_files(root: Path, layout: SysfsLayout, file: str) -> dict[tuple[int, in
         for device, path in numbered(root, DEVICE)
         for core, folder in numbered(path / layout.cores, CORE)
     }
-
-
-def _text(path: Path) -> str | None:
-    file = OpenFile(path)
-    text = file.text()
-    file.close()
-    return text
-
-
-def _integer(path: Path) -> int | None:
-    file = OpenFile(path)
-    value = file.integer()
-    file.close()
-    return value
 
 
 MAX_PROBE_BYTES = 1 << 20
