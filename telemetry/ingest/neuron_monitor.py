@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from operator import attrgetter
 from typing import SupportsBytes, TypeVar
 
@@ -86,13 +86,8 @@ class NodeIdentity:
         """Fill empty fields from what is known."""
         if known is None or self == known:
             return self
-        return NodeIdentity(
-            self.instance_id or known.instance_id,
-            self.instance_name or known.instance_name,
-            self.instance_type or known.instance_type,
-            self.zone or known.zone,
-            self.ultraserver_id or known.ultraserver_id,
-        )
+        pairs = zip(astuple(self), astuple(known), strict=True)
+        return NodeIdentity(*(mine or before for mine, before in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,16 +342,7 @@ def neuron_values(neuron: schemas.NeuronLine, shape: Shape) -> dict[str, FloatAr
             reason = f"device {index}, but the node has {shape.n_devices}"
             raise RefusedError(place, reason)
     counted = schemas.HwCounters(
-        neuron_devices=[
-            schemas.DeviceCounters(
-                device.index,
-                device.mem_ecc_corrected,
-                device.mem_ecc_uncorrected,
-                device.sram_ecc_corrected,
-                device.sram_ecc_uncorrected,
-            )
-            for device in devices
-        ]
+        neuron_devices=[schemas.DeviceCounters(device.index, *_ECC(device)) for device in devices]
     )
     values = dict(ecc(counted, n_devices=shape.n_devices))
     for name, key in (("device_memory_used_bytes", "memory_used_bytes"), (POWER, "power_ratio")):
@@ -421,15 +407,8 @@ def sidecars_of(sent: schemas.MonitorLine) -> dict[str, object]:
     if sent.efa:
         ports = [port for port in sent.efa.devices if port.counters is not None]
         if ports:
-            sidecars["efa"] = [
-                {
-                    "device": port.device,
-                    "index": port.index,
-                    "port": port.port,
-                    "counters": port.counters,
-                }
-                for port in ports
-            ]
+            names = ("device", "index", "port", "counters")
+            sidecars["efa"] = [{name: getattr(port, name) for name in names} for port in ports]
     if sent.neuron and sent.neuron.devices:
         sidecars["neuron"] = msgspec.to_builtins(sent.neuron.devices)
     if sent.agent:
@@ -462,8 +441,7 @@ def core_utilization(groups: Iterable[schemas.NeuroncoreCounters], *, n_cores: i
                 uses = map(_UTILIZATION, (use.v3d or {}).values())
                 known = [one for one in uses if one is not None]
                 share = sum(known) / len(known) if known else math.nan
-            before = percent[core]
-            percent[core] = share if math.isnan(before) else before + share
+            _add(percent, core, share)
     return np.minimum(np.array(percent) / PERCENT, 1.0, dtype=float)
 
 
@@ -480,8 +458,7 @@ def core_flops(
         for core, use in (group.neuroncores_in_use or {}).items():
             rate = flops_of(use)
             if rate is not None:
-                before = rates[core]
-                rates[core] = rate if math.isnan(before) else before + rate
+                _add(rates, core, rate)
                 is_known = True
     return counted_flops(np.array(rates), utilization) if is_known else None
 
