@@ -45,7 +45,7 @@ from telemetry.simulate.timeline import RunClock, start_clock
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.packing import decode, encode
 from telemetry.store.playback import Playback
-from telemetry.store.reading import AGENT_RESTART_S
+from telemetry.store.reading import AGENT_RESTART_S, recent_of
 
 SETTLED_S = 60.0
 
@@ -376,6 +376,9 @@ class ScenarioPlayback:
         if playback is None:
             return StepBatch.empty(run)
         return playback.steps(run, since_s=since_s, until_s=until_s)
+
+    def recent_steps(self, run: str, *, since_s: float, at_least: int) -> StepBatch:
+        return recent_of(self, run, since_s=since_s, at_least=at_least)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from django.conf import settings
 from django.db import DatabaseError, transaction
-from django.db.models import Q
+from django.db.models import Count, F, Max, Min, Q, Sum
 from redis.exceptions import RedisError
 
 from fleet.alerts.correlation import findings_of, keys_of
@@ -154,7 +154,7 @@ def watch(
     A rule that could not be evaluated leaves its alerts unchanged, and stops no other.
     """
     now_s, guard = now.timestamp(), Guard()
-    runs = list(Run.objects.active())
+    runs = list(Run.objects.active().defer("plan", "clock"))
     members = run_members(runs)
     workers = partial(worker_states, hot)
     snapshots = []
@@ -172,7 +172,8 @@ def watch(
     open_ = open_alerts(runs)
     lost = lost_nodes(open_.subjects)
     expected |= lost | set(real.values_list("name", flat=True))
-    last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected - unread}
+    expected_now = expected - unread
+    last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected_now}
     is_waiting = now_s - watching_since_s(hot, now_s=now_s) < WAIT_AFTER_PAUSE_S
     last_seen = {} if is_waiting else last_seen
     findings = find_all(
@@ -203,7 +204,8 @@ def watch(
         if counts is not None:
             findings += uncorrected(counts) + unhealthy_devices(counts)
             findings += missing_devices(counts, known=known_missing(open_.subjects))
-            evaluated |= {(ECC, f"node:{name}") for name in shards} | with_known_health(counts)
+            alerting = nodes_in(open_.subjects) & shards.keys()
+            evaluated |= {(ECC, f"node:{name}") for name in alerting} | with_known_health(counts)
             evaluated -= unsettled([counts], open_.subjects, now_s=now_s)
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
     evaluated -= found_by_others(snapshots, open_.subjects, now=now)
@@ -330,12 +332,17 @@ def evaluated_subjects(
     *,
     now_s: float,
 ) -> set[Subject]:
-    """List what could be evaluated: a run or node without recent data keeps its alerts."""
+    """List what could be evaluated: a run or node without recent data keeps its alerts.
+
+    Of nodes only those with an open alert are listed: the others have nothing to keep.
+    """
     snapshots = list(snapshots)
-    subjects = {(SILENT, f"node:{name}") for name in last_seen}
+    alerting = nodes_in(open_subjects)
+    subjects = {(SILENT, f"node:{name}") for name in alerting if name in last_seen}
     subjects |= {BLIND} if last_seen else set()
     for snapshot in snapshots:
         subject, nodes = f"run:{snapshot.run.name}", snapshot.members.nodes
+        of_run = alerting & set(nodes) if alerting else alerting
         subjects |= {(rule, subject) for rule in STILL_RULES}
         if (
             snapshot.heartbeat is not None
@@ -345,15 +352,17 @@ def evaluated_subjects(
             if not snapshot.steps.is_timed_now:
                 # Without recent times of exchanges, the share is unknown.
                 subjects.discard(("allreduce_share", subject))
-        reported_s = max((last_seen.get(name, 0) for name in nodes), default=0)
-        if snapshot.heartbeat is None and now_s - reported_s <= WINDOW_S:
+        if snapshot.heartbeat is None and any(
+            now_s - last_seen.get(name, 0) <= WINDOW_S for name in nodes
+        ):
             # Without step reports the run is evaluated by its hardware.
             subjects |= {(rule, subject) for rule in RUN_RULES if rule != "allreduce_share"}
         if snapshot.ecc_counts is not None:
-            subjects |= {(ECC, f"node:{name}") for name in nodes}
-            subjects |= with_known_health(snapshot.ecc_counts)
+            subjects |= {(ECC, f"node:{name}") for name in of_run}
+            if of_run:
+                subjects |= with_known_health(snapshot.ecc_counts)
         if snapshot.reads_hardware:
-            subjects |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
+            subjects |= {(rule, f"node:{name}") for name in of_run for rule in HARDWARE_RULES}
             # Nodes that became idle together are one alert about their run.
             subjects.add(("node_idle", subject))
     for snapshot in snapshots:
@@ -361,6 +370,11 @@ def evaluated_subjects(
     return subjects - unsettled(
         [snapshot.ecc_counts for snapshot in snapshots], open_subjects, now_s=now_s
     )
+
+
+def nodes_in(subjects: Iterable[Subject]) -> set[str]:
+    """Return the names of the nodes that these alerts are about."""
+    return {name for _, subject in subjects if (name := subject.removeprefix("node:")) != subject}
 
 
 def unmeasured(
@@ -375,11 +389,11 @@ def unmeasured(
     The first report after a pause has no rates. Whether the node's worker is lost shows in the
     next one; until then the alert stays open.
     """
-    silent = {(SILENT, f"node:{name}"): name for name in snapshot.members.nodes}
+    silent = nodes_in(key for key in open_subjects if key[0] == SILENT)
     back = {
-        key: silent[key]
-        for key in silent.keys() & set(open_subjects)
-        if now_s - last_seen.get(silent[key], 0) <= snapshot.report_every_s + TOGETHER_S
+        (SILENT, f"node:{name}"): name
+        for name in (silent & set(snapshot.members.nodes) if silent else ())
+        if now_s - last_seen.get(name, 0) <= snapshot.report_every_s + TOGETHER_S
     }
     if not back:
         return set()
@@ -505,6 +519,8 @@ HARDWARE_EVERY_S = 3
 # remembered as long.
 INTERVAL_METRICS, INTERVAL_S = ("vcpu_usage_ratio", "core_utilization_ratio"), 90
 _INTERVALS: WeakKeyDictionary[Source, dict[str, tuple[int, int]]] = WeakKeyDictionary()
+# By a run's key: sums over its nodes, and the nodes.
+_ROSTERS: dict[int, tuple[tuple[Any, ...], "RunMembers"]] = {}
 _SAVED: WeakKeyDictionary[Source, dict[str, tuple[float, Sequence[float]]]] = WeakKeyDictionary()
 
 
@@ -547,20 +563,34 @@ class RunSnapshot:
 
 
 def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
-    """Read the nodes of each run, by the run's key."""
-    rows: dict[int, list[tuple[str, str, int, int]]] = {run.pk: [] for run in runs}
+    """Return the nodes of each run, by the run's key; read where they have changed.
+
+    Sums over the rows show a change: a node's key never gets another name or shard.
+    """
+    keys = [run.pk for run in runs]
+    present = Node.objects.unretired().filter(run__in=keys).order_by().values("run_id")
+    summed = present.annotate(
+        *(Count("pk"), Sum("pk"), Sum("n_cores"), Sum("n_devices")),
+        *(Min("name"), Max("name"), Min("shard"), Max("shard")),
+        # Two sums, because nodes may change their ranks with each other.
+        ranks=Sum(F("pk") * F("rank")),
+        squares=Sum(F("pk") % 1009 * F("rank") * F("rank")),
+    )
+    sums = {each["run_id"]: tuple(each.values()) for each in summed}
+    for key in _ROSTERS.keys() - sums.keys():
+        del _ROSTERS[key]
+    changed = [key for key, each in sums.items() if _ROSTERS.get(key, ((),))[0] != each]
+    rows: dict[int, list[tuple[str, str, int, int]]] = {key: [] for key in changed}
     columns = ("run_id", "name", "shard", "n_cores", "n_devices")
-    members = Node.objects.unretired().filter(run__in=rows).order_by("rank")
-    for key, *node in members.values_list(*columns):
+    members = Node.objects.unretired().filter(run__in=changed).order_by("rank")
+    for key, *node in members.values_list(*columns) if changed else ():
         rows[key].append(node)
-    by_run = {}
     for key, nodes in rows.items():
-        by_run[key] = RunMembers()
-        if nodes:
-            names, shards, n_cores, n_devices = zip(*nodes, strict=True)
-            cores_per_device = max(1, n_cores[0] // max(1, n_devices[0]))
-            by_run[key] = RunMembers(names, tuple(dict.fromkeys(shards)), cores_per_device)
-    return by_run
+        names, shards, n_cores, n_devices = zip(*nodes, strict=True)
+        cores_per_device = max(1, n_cores[0] // max(1, n_devices[0]))
+        members_now = RunMembers(names, tuple(dict.fromkeys(shards)), cores_per_device)
+        _ROSTERS[key] = (sums[key], members_now)
+    return {key: _ROSTERS[key][1] if key in _ROSTERS else RunMembers() for key in keys}
 
 
 def snapshot_of(
@@ -624,10 +654,8 @@ def report_interval_s(source: Source, run: str, shards: Sequence[str], *, end: i
 
 def window_of_steps(source: Source, run: str, *, now_s: float) -> StepBatch:
     """Read the steps of the last minutes, or the last few dozen where steps are slow."""
-    steps = source.steps(run, since_s=now_s // WINDOW_JUMP_S * WINDOW_JUMP_S - WINDOW_S)
-    if len(steps) >= WINDOW_STEPS:
-        return steps
-    return source.steps(run, since_s=0.0).last(WINDOW_STEPS)
+    since_s = now_s // WINDOW_JUMP_S * WINDOW_JUMP_S - WINDOW_S
+    return source.recent_steps(run, since_s=since_s, at_least=WINDOW_STEPS)
 
 
 def ecc_counts(

@@ -158,7 +158,7 @@ def follow_runs(hot: HotStore, *, now: datetime) -> None:
     """Store what the runs' clocks say: a new phase at once, counts every few seconds."""
     is_count_due = int(now.timestamp()) % COUNT_EVERY_S == 0
     changed = []
-    for run in Run.objects.active().simulated():
+    for run in Run.objects.active().simulated().defer("plan", "clock"):
         encoded = hot.clock(f"{run.name}/0")
         if encoded is None:
             continue

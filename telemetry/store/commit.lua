@@ -180,6 +180,10 @@ end
 
 -- Replace a stored step after better reports of its workers: more of them, or better placed ones.
 local function amend_step(run, row)
+  -- Who keeps a run's steps reads them again (Reader.recent_steps).
+  local amended = 'steps:' .. run .. ':amended'
+  ask('INCR', amended)
+  ask('EXPIRE', amended, new.remember_s)
   for away = 0, new.keep_s, 60 do
     if replace_step(run, row.minute - away, row) then return end
     if away > 0 and replace_step(run, row.minute + away, row) then return end

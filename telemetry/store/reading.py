@@ -5,7 +5,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
@@ -36,6 +37,8 @@ Packed = tuple[int, PackedLayout, bytes]
 
 LAYOUTS_REMEMBERED = 8192
 MAX_WINDOW_S = DAY_S
+# Where steps are slow, earlier minutes are read in pieces.
+LOOK_FURTHER_S = 4 * MINUTE_S
 # Redis, by node that Prometheus scrapes: its Scrapes.
 SCRAPES = "hot:scrapes"
 # Three of them fail, and the next one may be late.
@@ -117,6 +120,22 @@ class Totals:
     steps: Mapping[str, int]
 
 
+@dataclass(slots=True)
+class RecentSteps:
+    """What is kept of a run's recent steps from one second to the next.
+
+    ``state`` are the counts of its steps and of the changes of stored ones, ``asked`` what
+    ``batch`` answers. Records are by minute; ``n_read`` counts damaged ones, too.
+    """
+
+    state: tuple[int, bytes | None] = (0, None)
+    asked: tuple[float, int] = (math.nan, 0)
+    records: dict[int, list[bytes]] = field(default_factory=dict)
+    n_read: dict[int, int] = field(default_factory=dict)
+    batch: StepBatch = field(default_factory=partial(StepBatch.empty, ""))
+    read_at: float = 0.0
+
+
 class Reader(Service):
     """Read-only access to the hot tier."""
 
@@ -129,6 +148,7 @@ class Reader(Service):
         # By digest of the content, so entries never become stale.
         self._layouts: dict[bytes, PackedLayout] = {}
         self._workers: dict[bytes, tuple[str, ...]] = {}
+        self._recent: dict[str, RecentSteps] = {}
 
     def newest(self) -> dict[str, int]:
         return self._ticks("hot:shards")
@@ -316,7 +336,11 @@ class Reader(Service):
         minutes_of_records = self.execute_all(
             ("LRANGE", f"steps:{run}:{minute}", 0, -1) for minute in minutes
         )
-        records = [record for minute in minutes_of_records for record in minute]
+        known = self._readable(run, [each for minute in minutes_of_records for each in minute])
+        return steps_between(unpack_steps(run, known, self._workers.get), since_s, until_s)
+
+    def _readable(self, run: str, records: Sequence[bytes]) -> list[bytes]:
+        """Leave out damaged records of steps, and those whose workers' names are lost."""
         whole = [record for record in records if is_whole_step(record)]
         digests = {record[:DIGEST_BYTES] for record in whole}
         workers = self._learn(self._workers, digests, lambda names: tuple(json.loads(names)))
@@ -324,7 +348,60 @@ class Reader(Service):
         if len(known) < len(records):
             good = set(known)
             self.report_damaged("steps", run, [each for each in records if each not in good])
-        return steps_between(unpack_steps(run, known, workers.get), since_s, until_s)
+        return known
+
+    def recent_steps(self, run: str, *, since_s: float, at_least: int) -> StepBatch:
+        """Return the steps that ended at ``since_s`` or later, or the last ``at_least`` if fewer.
+
+        Only what is new since the last call is fetched; without anything new it is the same batch.
+        """
+        ended_s, n_steps, n_amended = self.execute_all(
+            [
+                ("ZSCORE", "hot:runs", run),
+                ("HGET", "totals:steps", run),
+                ("GET", f"steps:{run}:amended"),
+            ]
+        )
+        if ended_s is None:
+            self._recent.pop(run, None)
+            return StepBatch.empty(run)
+        newest, state = float(ended_s), (int(n_steps or 0), n_amended)
+        held = self._recent.get(run)
+        if held is None or held.state[1] != n_amended or held.state[0] > state[0]:
+            held = self._recent[run] = RecentSteps()
+        if held.state != state or held.asked != (since_s, at_least):
+            held.state, held.asked = state, (since_s, at_least)
+            self._extend(run, held, newest)
+        held.read_at = self.now()
+        for name in [n for n, each in self._recent.items() if each.read_at < held.read_at - 60]:
+            del self._recent[name]
+        return held.batch
+
+    def _extend(self, run: str, held: "RecentSteps", newest: float) -> None:
+        """Fetch the new records of the minutes that are asked for."""
+        since_s, at_least = held.asked
+        floor = int((newest - self.keep_s - MINUTE_S) // MINUTE_S) * MINUTE_S
+        low = max(floor, int(since_s // MINUTE_S) * MINUTE_S)
+        minutes = list(range(low, int(newest) + 1, MINUTE_S))
+        while True:
+            answers = self.execute_all(
+                ("LRANGE", f"steps:{run}:{each}", held.n_read.get(each, 0), -1) for each in minutes
+            )
+            for minute, records in zip(minutes, answers, strict=True):
+                held.n_read[minute] = held.n_read.get(minute, 0) + len(records)
+                held.records.setdefault(minute, []).extend(self._readable(run, records))
+            n_since = sum(len(held.records.get(m, ())) for m in held.records if m >= low)
+            if n_since >= at_least or low <= floor:
+                break
+            # A few minutes more, because steps are slow.
+            minutes = list(range(max(floor, low - LOOK_FURTHER_S), low, MINUTE_S))
+            low = minutes[0]
+        for minute in [minute for minute in held.records if minute < low]:
+            del held.records[minute], held.n_read[minute]
+        known = [record for minute in sorted(held.records) for record in held.records[minute]]
+        steps = unpack_steps(run, known, self._workers.get)
+        between = steps_between(steps, since_s, math.inf)
+        held.batch = between if len(between) >= at_least else steps.last(at_least)
 
     def totals(self, shards: Collection[str] | None = None) -> Totals:
         """Return the totals of all nodes, or those of some shards, and of runs."""
@@ -374,6 +451,15 @@ class Source(Protocol):
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return a run's steps that ended in [since_s, until_s)."""
+
+    def recent_steps(self, run: str, *, since_s: float, at_least: int) -> StepBatch:
+        """Return the steps since a second, or the last ``at_least`` where they are fewer."""
+
+
+def recent_of(source: Source, run: str, *, since_s: float, at_least: int) -> StepBatch:
+    """Return recent steps of a source that has all at hand."""
+    some = source.steps(run, since_s=since_s)
+    return some if len(some) >= at_least else source.steps(run, since_s=0.0).last(at_least)
 
 
 class LongTermError(Exception):
