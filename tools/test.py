@@ -138,6 +138,8 @@ ON_SQLITE_ALONE = (
     "tests/fleet/notifications/test_outages.py::test_without_redis",
     "tests/fleet/simulation/test_demo_trial_figures.py",
     "tests/fleet/simulation/test_findings.py",
+    "tests/fleet/simulation/test_measured_noise.py",
+    "tests/fleet/simulation/test_past.py::test_the_first_fault",
 )
 # PostgreSQL refuses more than SQLite does, and these take long: they are asked there alone.
 ONCE = ("tests/fleet/api/test_schemathesis.py", "tests/fleet/pages/test_numbers.py")

@@ -19,11 +19,11 @@ RUN = {
     "global_batch": 64,
     "compile_s": 0,
 }
-SLOW_CORE = {
+SLOW_CORE: dict[str, Any] = {
     "kind": "slow_core",
     "node": "llama-02",
     "device": 3,
-    "start_s": 240.0,
+    "start_s": 420.0,
     "duration_s": 160.0,
     "magnitude": 1.4,
 }
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.django_db
 def play(tier: str, *faults: dict[str, Any]) -> DrillReport:
     table = {
         "name": "measured",
-        "duration_s": 420.0,
+        "duration_s": 600.0,
         "seed": 3,
         "inputs": {"tier": tier},
         "noise": {"measured": True},
@@ -47,17 +47,15 @@ def play(tier: str, *faults: dict[str, Any]) -> DrillReport:
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_a_healthy_run_has_no_alert(tier: str) -> None:
-    assert play(tier).firings == ()
-
-
-@pytest.mark.parametrize("tier", TIERS)
-def test_a_slow_core_is_noticed_and_no_other_node_is_accused(tier: str) -> None:
+def test_a_healthy_run_has_no_alert_and_of_a_slow_core_no_other_node_is_accused(
+    tier: str,
+) -> None:
     report = play(tier, SLOW_CORE)
 
+    assert min(each.fired_s for each in report.firings) >= SLOW_CORE["start_s"]
     assert report.matches.noticed
     firing = report.firings[report.matches.noticed[0]]
-    assert firing.fired_s < 240.0 + 90.0
+    assert firing.fired_s < SLOW_CORE["start_s"] + 90.0
     assert not any(accuses_wrongly(each, report.truths) for each in report.firings)
     if tier not in NAMES_NO_NODE:
         assert firing.node == "llama-02"
