@@ -119,10 +119,8 @@ def note(
 
     Parameters
     ----------
-    address
-        The client; by default that of the request being answered.
-    is_counted
-        Whether clients can cause this without end.
+    address : the client; by default that of the request being answered
+    is_counted : whether clients can cause this without end
     """
     address = client.get() if address is None else address
     if not address:

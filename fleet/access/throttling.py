@@ -63,12 +63,9 @@ class SignInAttempt:
 
     Parameters
     ----------
-    account
-        The name as the sign-in form reads it; an unknown one is counted like any other.
-    address
-        The client's IP address.
-    device
-        The identity from a valid device cookie of this account, or nothing.
+    account : the name as the sign-in form reads it; an unknown one is counted like any other
+    address : the client's IP address
+    device : the identity from a valid device cookie of this account, or nothing
     """
 
     def __init__(self, account: str, address: str, *, device: str = "") -> None:

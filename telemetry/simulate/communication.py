@@ -207,8 +207,7 @@ def collective_time_s(
     n_bytes : bytes
         The message as the tools print its size: what each rank reduces, gathers in all,
         starts from, or sends in all.
-    op
-        One of OPS.
+    op : one of OPS
 
     Returns
     -------
@@ -354,8 +353,7 @@ def context_parallel_s(layout: Layout, attention_s: float) -> float:
 
     Parameters
     ----------
-    attention_s
-        Attention of the micro-batch, which overlaps the exchange where a chip overlaps.
+    attention_s : attention of the micro-batch, which overlaps the exchange where a chip overlaps
 
     Notes
     -----

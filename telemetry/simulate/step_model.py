@@ -64,10 +64,8 @@ def product(rows: float, inner: float, columns: float, *, size: float = 0.0) -> 
 
     Parameters
     ----------
-    rows, inner, columns
-        A matrix of (rows, inner) times one of (inner, columns).
-    size
-        Rows, inner dimension or columns at which half the speed is lost.
+    rows, inner, columns : a matrix of (rows, inner) times one of (inner, columns)
+    size : rows, inner dimension or columns at which half the speed is lost
 
     Returns
     -------
@@ -388,15 +386,12 @@ def exposed_allreduce_s(
 
     Parameters
     ----------
-    plan
-        The healthy step.
+    plan : the healthy step
     latency_factor, bandwidth_factor : any shapes that broadcast
         How many times longer a hop takes, and a byte, between nodes: the slowest link of the
         group, for it paces the ring for all.
-    local_factor
-        The same for a byte inside the node.
-    compute_factor
-        How many times longer the backward pass takes that hides the exchange.
+    local_factor : the same for a byte inside the node
+    compute_factor : how many times longer the backward pass takes that hides the exchange
 
     Returns
     -------
