@@ -177,13 +177,27 @@ SAME_TOKENS_RATIO = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class StepChange:
+class RecentChange:
+    """A change around the onset; ``before_s`` is negative after it.
+
+    ``is_within``: it lies in the step that was hit first. The onset is the start of that step, so
+    it may be the cause.
+    """
+
     at: datetime
     kind: str
     text: str
+    by: str = ""
+    url: str = ""
+    before_s: float = 0.0
+    is_within: bool = False
+
+    @property
+    def after_s(self) -> float:
+        return -self.before_s
 
 
-def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequence[StepChange]:
+def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequence[RecentChange]:
     """Return checkpoints, pauses, and changes of batch and size that the steps of a run show.
 
     Uses minutes of steps: they are stored for long, with all workers.
@@ -220,7 +234,7 @@ def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequ
         text = f"{n_workers[i]} workers became {n_workers[i + 1]}"
         traces.append((ended_at_s[i], "scale", text))
     return [
-        StepChange(datetime.fromtimestamp(float(at_s), UTC), kind, text)
+        RecentChange(datetime.fromtimestamp(float(at_s), UTC), kind, text)
         for at_s, kind, text in traces
     ]
 
@@ -240,27 +254,6 @@ MOST = 12
 TINY_S, SAME_START_S = 1e-3, 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class RecentChange:
-    """A change around the onset; ``before_s`` is negative after it.
-
-    ``is_within``: it lies in the step that was hit first. The onset is the start of that step, so
-    it may be the cause.
-    """
-
-    at: datetime
-    kind: str
-    text: str
-    by: str = ""
-    url: str = ""
-    before_s: float = 0.0
-    is_within: bool = False
-
-    @property
-    def after_s(self) -> float:
-        return -self.before_s
-
-
 def changes_of(
     source: Source, alert: Alert, neighbours: Iterable[RelatedAlert], *, now: datetime
 ) -> Sequence[RecentChange]:
@@ -278,8 +271,7 @@ def changes_of(
             changes.append(RecentChange(other.fired_at, "alert", text, url=url))
     if alert.run is not None:
         start_s, end_s = since.timestamp(), until.timestamp()
-        traces = traces_of(source, alert.run.name, start_s=start_s, end_s=end_s)
-        changes += [RecentChange(trace.at, trace.kind, trace.text) for trace in traces]
+        changes += traces_of(source, alert.run.name, start_s=start_s, end_s=end_s)
     is_any_after = any(each.at > alert.onset_at for each in changes)
     hit_s = _first_hit_s(source, alert) if is_any_after else 0.0
     changes = [_placed(each, alert.onset_at, hit_s=hit_s) for each in changes]

@@ -109,9 +109,9 @@ def trial_print(request: HtmxRequest, name: str) -> HttpResponse:
 
 
 def _trial_context(trial: Trial) -> dict[str, Any]:
-    figures = load_figures(trial.figures)
-    matches = figures.matches if figures else ()
-    reports = candidate_reports(figures, timezone.now().date()) if figures else []
+    stored = load_figures(trial.figures)
+    figures = stored or TrialFigures()
+    reports = candidate_reports(figures, timezone.now().date())
     runs = [arm.run for arm in trial.arms.all()]
     known = {
         comparison.measure for report in reports for comparison in report.candidate.comparisons
@@ -119,23 +119,21 @@ def _trial_context(trial: Trial) -> dict[str, Any]:
     measures = [name for name in BY_NAME if name in known]
     deciding = (report.verdict.deciding for report in reports)
     deciding_measure = next((each.measure for each in deciding if each), DECIDING[0])
-    arms = [arm for arm in figures.arms if not arm.replicate_of] if figures else []
+    far = [arm for arm in figures.arms if arm.layout and arm.layout.is_far]
     return {
         "trial": trial,
-        "figures": figures,
-        "layout_warnings": [
-            layout_warning(arm) for arm in arms if arm.layout and arm.layout.is_far
-        ],
+        "figures": stored,
+        "layout_warnings": [layout_warning(arm) for arm in far if not arm.replicate_of],
         "reports": reports,
         "deciding_label": BY_NAME[deciding_measure].label,
-        "mismatches": mismatches(matches),
+        "mismatches": mismatches(figures.matches),
         "n_differing": sum(bool(report.verdict.differing) for report in reports),
-        "unknowns": unknowns(matches),
-        "same": [match for match in matches if match.state == MatchState.SAME],
-        "baseline": figures.baseline if figures else None,
-        "has_lost": any(arm.n_lost for arm in figures.arms) if figures else False,
-        "has_replicates": any(arm.replicate_of for arm in figures.arms) if figures else False,
-        "has_drift": any(arm.pace_change_ratio for arm in figures.arms) if figures else False,
+        "unknowns": unknowns(figures.matches),
+        "same": [match for match in figures.matches if match.state == MatchState.SAME],
+        "baseline": figures.baseline,
+        "has_lost": any(arm.n_lost for arm in figures.arms),
+        "has_replicates": any(arm.replicate_of for arm in figures.arms),
+        "has_drift": any(arm.pace_change_ratio for arm in figures.arms),
         "definitions": definitions(trial, runs, measures) if measures else [],
     }
 
