@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +33,7 @@ from fleet.runs.summaries import NodeNow, nodes_now, runs_now
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
 from telemetry.errors import FieldError
+from telemetry.ingest.exporters import ECC
 from telemetry.store.connection import Connection
 from telemetry.store.hot import HotStore, hot_store
 from telemetry.store.node_state import read_sidecars
@@ -397,22 +398,12 @@ def hardware_of(node: Node, block: Block | None) -> Hardware:
                 value("hbm_bandwidth_bytes_per_s", i),
                 value("device_memory_used_bytes", i),
                 value("device_power_ratio", i),
-                count("mem_ecc_corrected", i),
-                count("mem_ecc_uncorrected", i),
-                count("sram_ecc_corrected", i),
-                count("sram_ecc_uncorrected", i),
+                *(count(kind, i) for kind in ECC),
             )
             for i in range(node.n_devices)
         ],
         links=[
-            Link(
-                i,
-                value("efa_latency_s", i),
-                value("efa_tx_bytes_per_s", i),
-                value("efa_rx_bytes_per_s", i),
-                value("efa_retransmits_per_s", i),
-                value("efa_drops_per_s", i),
-            )
+            Link(i, *(value(f"efa_{each.name}", i) for each in fields(Link)[1:]))
             for i in range(node.n_efa)
         ],
         vcpu_usage_ratio=value("vcpu_usage_ratio"),

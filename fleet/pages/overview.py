@@ -37,7 +37,7 @@ from fleet.runs.summaries import fleet_now, nodes_now, runs_now
 from telemetry.ingest.exporters import KEEP
 from telemetry.node_files import agent_file, reporter_wheel
 from telemetry.store.history import run_history
-from telemetry.store.hot import HotStore, hot_store
+from telemetry.store.hot import hot_store
 
 PARTIALS = ("past", "strip", "heat-map", "runs", "alerts")
 RESOLVED_SHOWN = 3
@@ -55,7 +55,7 @@ def overview(request: HtmxRequest) -> HttpResponse:
 
 
 def overview_context() -> dict[str, Any]:
-    hot, now = _hot(), timezone.now()
+    hot, now = hot_store(), timezone.now()
     now_s = now.timestamp()
     blocks = hot.latest()
     alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
@@ -109,7 +109,7 @@ def shares_figure(window: Window) -> Chart:
 
     So a run keeps its colour and shape, whatever the window.
     """
-    hot, every_s = _hot(), spacing_s(window.end - window.start)
+    hot, every_s = hot_store(), spacing_s(window.end - window.start)
     t_s = grid(window.start, window.end, every_s=every_s)
     runs = list(Run.objects.active())
     if not window.is_live:
@@ -141,17 +141,13 @@ def overview_points(*, since_s: float) -> dict[str, Any]:
     t_s = grid(since_s, time.time())
     if not len(t_s):
         return {}
-    hot = _hot()
+    hot = hot_store()
     values = [
         share_now(hot.steps(run.name, since_s=t_s[0] - SHARES_S / 5), t_s)
         for run in Run.objects.active()
     ]
     figure = Chart("ratio", [ChartLine("", line) for line in values], t_s).as_json()
     return {"shares": {"t": figure["t"], "values": [line["values"] for line in figure["series"]]}}
-
-
-def _hot() -> HotStore:
-    return hot_store()
 
 
 MOST = 8
