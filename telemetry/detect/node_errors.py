@@ -141,7 +141,9 @@ def ecc_by_device(counts: Span) -> dict[str, FloatArray]:
     held = {each: counts.values[each] for each in ECC_METRICS if each in counts.values}
     width = max((each.shape[2] for each in held.values()), default=0)
     return {
-        name: np.pad(each, ((0, 0), (0, 0), (0, width - each.shape[2])), constant_values=np.nan)
+        name: each
+        if each.shape[2] == width
+        else np.pad(each, ((0, 0), (0, 0), (0, width - each.shape[2])), constant_values=np.nan)
         for name, each in held.items()
         if each.size
     }
