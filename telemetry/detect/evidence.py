@@ -10,8 +10,7 @@ from telemetry.detect.findings import LEAD_S, CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.steps import AFTER_PAUSE, N_SINCE, PAUSE_S, SAME_RATIO
 from telemetry.evidence.noise import BoolArray
-from telemetry.statistics.change_points import noise
-from telemetry.statistics.peers import median, middle
+from telemetry.statistics.peers import median, middle, noise
 from telemetry.steps import StepBatch
 
 # How many of the newest steps describe the present.

@@ -238,8 +238,8 @@ class Noise:
 
     def learn(self, residual: FloatArray, before: FloatArray, is_young: BoolArray) -> None:
         """Take residuals of a block and those before; young offsets have followed theirs."""
-        every = -(-len(residual) // LEARNED)
-        residual, before, is_young = (each[::every] for each in (residual, before, is_young))
+        some = slice(None, None, -(-len(residual) // LEARNED))
+        residual, before, is_young = residual[some], before[some], is_young[some]
         rate = 1 / min(self.n_blocks + 1, PAST_BLOCKS)
         distance = np.abs(np.where(is_young, (residual - before) / math.sqrt(2), residual))
         distance = distance[np.isfinite(distance)]

@@ -34,7 +34,7 @@ from telemetry.detect.steps import FIRST_VALUES, LEAST_S, N_BEFORE, N_SINCE, PAU
 from telemetry.evidence import budget, student
 from telemetry.evidence.noise import PRIOR_FAR, PRIOR_FAR_VALUES, BoolArray
 from telemetry.evidence.sequential import YEAR_S, alarm_level
-from telemetry.statistics.change_points import noise, rise
+from telemetry.statistics.peers import noise
 from telemetry.steps import StepBatch
 
 SHARE, LAYOUT = "allreduce_share", "communication-bound layout"
@@ -59,7 +59,7 @@ STEP, ENDED, STEP_S, TOKENS, N_WORKERS, SHARE_OF, WAIT, TRANSFER = range(len(COL
 def scatter(x: FloatArray) -> tuple[float, float]:
     """Scale and degrees of freedom of Student's distribution around a middle that may jump.
 
-    Differences of neighbours do not see jumps, as in `telemetry.statistics.change_points.noise`.
+    Differences of neighbours do not see jumps, as in `telemetry.statistics.peers.noise`.
     Infinite of fewer than three values. The tail is counted as in `telemetry.evidence.noise`.
     """
     if x.size < 2:
@@ -136,7 +136,7 @@ class Shares:
 
     def __init__(self) -> None:
         self.rows: FloatArray = np.zeros((0, len(COLUMNS)))
-        # Steps of an alert are no past to compare with.
+        # Steps of a problem that is over are no past to compare with.
         self.is_calm: BoolArray = np.zeros(0, bool)
         self.is_open, self.is_news, self.onset_s = False, True, np.nan
         self.before: FloatArray | None = None
@@ -228,15 +228,17 @@ class Shares:
         return bool((nats[STEPS_TO_FIRE - 1 :] >= level).any())
 
     def _open(self, same: BoolArray) -> None:
-        """Find since when: the likeliest rise, and at latest where evidence begins."""
-        rows = np.flatnonzero(same)
+        """Find since when: half of the rise was over, and at latest where evidence begins."""
+        rows = np.flatnonzero(same & self.is_calm)
         share = self.rows[rows, SHARE_OF]
         scale, df = scatter(share)
         start = (
             len(share) - 1 - int(np.argmax(beyond(share - self.limit_ratio, scale=scale, df=df)))
         )
-        change = rise(share[: start + STEPS_TO_RESOLVE], floor=max(scale, ROUNDING))
-        at = rows[start if change is None else min(change.at, start)]
+        earlier = share[max(0, start - N_BEFORE) : start + 1]
+        half = (np.median(share[start:]) + np.median(earlier)) / 2
+        usual = np.flatnonzero(share[: start + 1] <= half)
+        at = rows[min(int(usual[-1]) + 1, start) if usual.size else start]
         began_s = self.rows[:, ENDED] - self.rows[:, STEP_S]
         self.is_open, self.onset_s, self.first = True, float(began_s[at]), self.rows[-1]
         before = self.rows[:at][self.is_calm[:at]][-N_BEFORE:]
@@ -249,12 +251,18 @@ class Shares:
             size = (wait_s + transfer_s) / float(self.before[STEP_S])
             self.shifts = [Shift(name, None, None, self.onset_s, size, 1.0, 1.0)]
 
+    def forget(self, since_s: float) -> None:
+        """Take the steps since then for those of a problem that is over."""
+        if not self.is_open:
+            self.is_calm &= self.rows[:, ENDED] - self.rows[:, STEP_S] < since_s
+
     def _close(self) -> None:
         self.is_open, self.is_news, self.onset_s, self.before = False, True, np.nan, None
         self.shifts = []
 
     def _has_ended(self, inputs: DetectionInput, same: BoolArray, level: float) -> bool:
-        rows = self.rows[same & ~self.is_calm]
+        is_earlier = self.rows[:, ENDED] - self.rows[:, STEP_S] < self.onset_s
+        rows = self.rows[same & ~self.is_calm & ~is_earlier]
         share = rows[:, SHARE_OF]
         above = np.flatnonzero(share > inputs.limit_ratio + ROUNDING)
         since = share[above[-1] + 1 if above.size else 0 :]

@@ -172,11 +172,13 @@ class RunWatch:
         shifts = self.shifts
         for problem in self.problems:
             self._reconsider(inputs, problem)
-        self.problems = [
-            p
-            for p in self.problems
-            if self._lasts(inputs, p, shifts) and not self._is_part_of_another(inputs, p)
-        ]
+        lasting: list[Tracked] = []
+        over: list[Tracked] = []
+        for problem in self.problems:
+            (lasting if self._lasts(inputs, problem, shifts) else over).append(problem)
+        if over and not lasting:
+            self.shares.forget(min(problem.onset_s for problem in over))
+        self.problems = [p for p in lasting if not self._is_part_of_another(inputs, p)]
         for _ in range(MOST_AT_ONCE):
             rest = [s for s in shifts if not self._is_explained(inputs, s)]
             if not rest:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.statistics.change_points import noise
+from telemetry.statistics.peers import noise
 
 MIN_LAGS: Final = 5
 MIN_BLOCKS: Final = 10

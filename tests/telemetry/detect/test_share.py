@@ -299,6 +299,14 @@ def test_the_next_crossing_after_an_alert_is_as_clear_as_the_first() -> None:
     assert not any(opens(at([0.1] * 50 + [0.4] * 100 + [0.1] * 50 + [0.26] * 1))[-40:])
 
 
+def test_a_crossing_begins_after_what_was_below_the_limit_and_over_before() -> None:
+    found = looks(at([0.1] * 50 + [0.24] * 40 + [0.1] * 60 + [0.4] * 40))
+    assert [each is not None for each in found] == [False] * 151 + [True] * 39
+    last = found[-1]
+    assert last is not None
+    assert last.onset_s == pytest.approx(START_S + 150)
+
+
 # Changes on purpose, and first steps
 
 
