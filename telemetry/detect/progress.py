@@ -18,7 +18,6 @@ import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.causes import UNKNOWN, phase_of
-from telemetry.detect.checkpoints import find_slow_checkpoint
 from telemetry.detect.findings import CauseScore, Problem, score_of_alert
 from telemetry.detect.inputs import DetectionInput, OpenProblem, node_values, part_values
 from telemetry.detect.rules import RULES
@@ -105,12 +104,9 @@ class Slowdown:
 
 
 def find_slow_progress(inputs: DetectionInput) -> list[Problem]:
-    """Find that a run without step reports writes a checkpoint for too long, or became slower."""
-    if len(inputs.steps):
+    """Find that a run without step reports became slower."""
+    if inputs.phase != TRAINING or not inputs.reads_hardware:
         return []
-    saving = find_slow_checkpoint(inputs, inputs.steps)
-    if saving or inputs.phase != TRAINING or not inputs.reads_hardware:
-        return saving
     held = next((a for a in inputs.open_problems if "window_bins" in a.evidence), None)
     size = max(BIN_S, inputs.report_every_s)
     progress = recent_progress(inputs, size, is_held=held is not None)

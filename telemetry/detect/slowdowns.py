@@ -203,6 +203,10 @@ class RunWatch:
     def _explains(self, inputs: DetectionInput, problem: Tracked, shift: Shift) -> bool:
         return problem.explains(shift, self._node_of(inputs, shift), inputs)
 
+    def explains_steps(self, inputs: DetectionInput) -> bool:
+        """Whether an open problem makes the steps of the run longer."""
+        return self._is_explained(inputs, Shift("step", None, None, inputs.now_s, 0.0, 0.0, 0.0))
+
     def _is_explained(self, inputs: DetectionInput, shift: Shift) -> bool:
         accused = {problem.explanation.node for problem in self.problems} - {None}
         if shift.quantity == "compute" and len(accused) > (1.0 - QUICK) * len(inputs.nodes):
@@ -396,9 +400,11 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     limits = limits_json(watch.steps) if watch.problems else None
     found = [_problem(inputs, each, limits) for each in watch.problems]
     steps = inputs.steps.reported
+    saving = find_slow_checkpoint(inputs, comparable(steps))
+    found += saving
     if not len(steps):
-        return _findings(inputs, steps, found + find_slow_progress(inputs))
-    found += find_slow_checkpoint(inputs, comparable(steps))
+        is_known = bool(saving) or watch.explains_steps(inputs)
+        return _findings(inputs, steps, found if is_known else found + find_slow_progress(inputs))
     share = None
     if steps.is_timed_now:
         share, found = find_share(watch.shares, inputs, steps.timed, found)
