@@ -64,6 +64,8 @@ from telemetry.steps import StepBatch
 ALARMS = frozenset({"core", "device", "memory", "latency", "bytes", "retransmits"})
 # Seconds of which the memory traffic is read, before and since; steps begin and end in between.
 MEMORY, MOMENTS, TRAFFIC_ERROR = "hbm_bandwidth_bytes_per_s", 20, 0.04
+# Setting: half of a change is none any more.
+HALF = RULES["step_slow"].limits["half_ratio"]
 # At most so many problems that begin together: a rack of nodes behind one switch.
 MOST_AT_ONCE = 16
 KINDS: dict[str, Kind] = {
@@ -96,6 +98,8 @@ class Tracked:
     baseline: Baseline | None
     explanation: Explanation
     effects: Effects = field(default_factory=dict)
+    # By how much longer steps were at worst: a share.
+    longest: float = 0.0
     # The culprit at worst.
     score: CauseScore | None = None
 
@@ -258,6 +262,11 @@ class RunWatch:
                 # What steps have shown is explained by steps: of hardware something always stands
                 # out.
                 return
+            longer = float(of_steps["step"].size) if of_steps else 0.0
+            if longer < HALF * problem.longest:
+                # It is over, or nearly: what steps show now is not what it was.
+                return
+            problem.longest = max(problem.longest, longer)
             effects.update(self._by_node(inputs, of_steps))
         if not effects:
             return
